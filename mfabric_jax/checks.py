@@ -1,0 +1,68 @@
+"""Checks of values that a person typed: one sentence that names the field, the value and what is allowed.
+
+Each check returns its value. Tracers pass unchecked: values are checked once, at the outermost call.
+"""
+
+import difflib
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+
+T = TypeVar("T")
+
+
+class InputError(ValueError):
+    """A mistake in what the caller asked for. The message is one sentence for a person."""
+
+
+def _concrete(value: Any) -> bool:
+    return not isinstance(value, jax.core.Tracer)
+
+
+def _plain(value: Any) -> Any:
+    array = np.asarray(value)
+    return array.item() if array.ndim == 0 else array.tolist()
+
+
+def _numbers(field: str, value: Any) -> np.ndarray:
+    array = np.asarray(value)
+    if array.dtype.kind not in "iuf":
+        raise InputError(f"{field} must be a number, got {value!r}.")
+    return array
+
+
+def positive(field: str, value: T) -> T:
+    """A finite number (or array of them) above zero."""
+    if _concrete(value):
+        array = _numbers(field, value)
+        if not np.all(np.isfinite(array) & (array > 0)):
+            raise InputError(f"{field} must be finite and above 0, got {_plain(value)}.")
+    return value
+
+
+def not_negative(field: str, value: T) -> T:
+    """A finite number (or array of them), zero or more."""
+    if _concrete(value):
+        array = _numbers(field, value)
+        if not np.all(np.isfinite(array) & (array >= 0)):
+            raise InputError(f"{field} must be finite and not negative, got {_plain(value)}.")
+    return value
+
+
+def whole(field: str, value: int, *, at_least: int = 1) -> int:
+    """A whole number of at least `at_least`."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < at_least:
+        raise InputError(f"{field} must be a whole number of at least {at_least}, got {value!r}.")
+    return int(value)
+
+
+def one_of(field: str, value: str, allowed: Iterable[str]) -> str:
+    """A name from a list; the closest one is suggested."""
+    names = list(allowed)
+    if value not in names:
+        near = difflib.get_close_matches(str(value), names, n=1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        raise InputError(f"{field} {value!r} is unknown{hint}; allowed: {', '.join(names)}.")
+    return value

@@ -1,0 +1,8 @@
+"""The engine: arrays only. Exact max-min fair rates, exact fluid completion times, and their derivatives."""
+
+from mfabric_jax.flows.completion import Completion, completion_times
+from mfabric_jax.flows.max_min import Rates, max_min_rates
+from mfabric_jax.flows.problem import FlowProblem, Outcome
+from mfabric_jax.flows.star import star_completion
+
+__all__ = ["Completion", "FlowProblem", "Outcome", "Rates", "completion_times", "max_min_rates", "star_completion"]

@@ -1,0 +1,162 @@
+"""Max-min fair rates of flows on fixed paths, by progressive filling with local bottlenecks.
+
+Raise all unfrozen flows together. A link is a bottleneck once none of its flows is held lower elsewhere; its
+flows freeze at its fair share. Fair shares never fall, so every such link may freeze in the same round, not
+only the lowest one. Each round freezes at least one flow, so F rounds suffice; in practice a few do.
+Source: Bertsekas & Gallager, Data Networks, 2nd ed., 6.5.2. One instance: callers `jax.vmap`.
+"""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from mfabric_jax.flows.problem import FlowProblem, Outcome, Paths
+
+
+class Rates(eqx.Module):
+    """The allocation: `rate` [F] bytes/s; `bottleneck` [F], the saturated link that holds the flow (lowest
+    index on a tie) or -1 where its cap does or nothing; `rounds` taken; `outcome`."""
+
+    rate: Float[Array, "F"]
+    bottleneck: Int[Array, "F"]
+    rounds: Int[Array, ""]
+    outcome: Outcome
+
+
+class Filling(NamedTuple):
+    rate: Float[Array, "F"]
+    frozen: Bool[Array, "F"]
+    bottleneck: Int[Array, "F"]
+    rounds: Int[Array, ""]
+
+
+def max_min_rates(problem: FlowProblem) -> Rates:
+    """Rates no flow can raise without lowering one that has no more per unit of weight.
+
+    A flow over a zero-capacity link has rate 0 (`Outcome.starved`); a flow with no hop runs at its cap, without
+    one its rate is infinite; weight 0 wins over all of these: rate 0. Differentiable in capacity, share, weight
+    and cap, forward and reverse; at a tie the derivative is that of the bottleneck reported.
+    """
+    filled = fill(problem)
+    rate = _with_tangents(filled.rate, filled.bottleneck, problem)
+    nonfinite = has_nan(problem)
+    outcome = Outcome.where(jnp.any((filled.rate == 0) & (problem.weight > 0)), Outcome.starved, Outcome.solved)
+    outcome = Outcome.where(filled.frozen.all(), outcome, Outcome.unfinished)
+    outcome = Outcome.where(nonfinite, Outcome.nonfinite, outcome)
+    return Rates(jnp.where(nonfinite, jnp.nan, rate), filled.bottleneck, filled.rounds, outcome)
+
+
+def has_nan(problem: FlowProblem) -> Bool[Array, ""]:
+    parts = (problem.capacity, problem.share, problem.weight, problem.cap)
+    return jnp.any(jnp.stack([jnp.isnan(part).any() for part in parts]))
+
+
+def fill(problem: FlowProblem) -> Filling:
+    """The filling loop, without derivatives."""
+    problem = lax.stop_gradient(problem)
+    paths = Paths(problem.hops, problem.share, problem.capacity.size)
+    weight, flows = problem.weight, problem.weight.size
+    ceiling = jnp.where(weight > 0, problem.cap / jnp.where(weight > 0, weight, 1), jnp.inf)      # [F]
+    nonfinite = has_nan(problem)
+
+    def filling(state: Filling) -> Bool[Array, ""]:
+        return ~state.frozen.all() & (state.rounds < flows) & ~nonfinite
+
+    def freeze_bottlenecks(state: Filling) -> Filling:
+        load = paths.link_sum(jnp.where(state.frozen, 0, weight))                                 # [L]
+        used = paths.link_sum(state.rate)
+        room = jnp.where(jnp.isinf(problem.capacity), jnp.inf, jnp.maximum(problem.capacity - used, 0))
+        fair = jnp.where(load > 0, room / jnp.where(load > 0, load, 1), jnp.inf)                  # [L]
+        level = jnp.minimum(paths.path_min(fair), ceiling)                                        # [F]
+        level = jnp.where(state.frozen, jnp.inf, level)
+        full = fair <= paths.link_min(level)                                                      # copies: no epsilon
+        at_full = paths.at_hops(jnp.where(full, fair, jnp.inf), jnp.inf) <= level[:, None]        # [F H]
+        at_full = at_full & paths.present
+        capped = ceiling <= level
+        freeze = ~state.frozen & (at_full.any(axis=1) | capped)
+        holder = jnp.where(at_full & ~capped[:, None], problem.hops, paths.links).min(axis=1, initial=paths.links)
+        holder = jnp.where(holder < paths.links, holder, -1)
+        return Filling(
+            jnp.where(freeze, weight * level, state.rate),
+            state.frozen | freeze,
+            jnp.where(freeze, holder, state.bottleneck),
+            state.rounds + 1,
+        )
+
+    start = Filling(
+        jnp.zeros_like(weight), weight == 0, jnp.full(flows, -1, problem.hops.dtype), jnp.zeros((), jnp.int32)
+    )
+    return lax.while_loop(filling, freeze_bottlenecks, start)
+
+
+@jax.custom_jvp
+def _with_tangents(rate: Float[Array, "F"], bottleneck: Int[Array, "F"], problem: FlowProblem) -> Float[Array, "F"]:
+    """`rate`, with the derivative of the allocation attached."""
+    return rate
+
+
+@_with_tangents.defjvp
+def _rate_tangents(primals, tangents):
+    """Once the bottlenecks are known, rates are linear in capacity: differentiate that, not the loop.
+
+    Every bottleneck link l stays full: sum over its flows of share * rate = capacity, where a flow's rate is its
+    cap or weight * level of its own bottleneck. That is a linear system in the levels of the bottleneck links.
+    """
+    rate, bottleneck, problem = primals
+    d = tangents[2]
+    paths = Paths(problem.hops, problem.share, problem.capacity.size)
+    held = bottleneck >= 0
+    capped = ~held & (problem.weight > 0) & jnp.isfinite(rate)
+    level = jnp.where(held, rate / jnp.where(held, problem.weight, 1), 0)
+    known = jnp.where(capped, d.cap, d.weight * level)                                            # [F]
+    finite = jnp.where(jnp.isfinite(rate), rate, 0)
+    moved = paths.hop_sum(jnp.where(paths.present, d.share * finite[:, None], 0)) + paths.link_sum(known)
+    d_level = _solve_levels(paths, bottleneck, problem.weight, d.capacity - moved)                # [L]
+    d_rate = known + jnp.where(held, problem.weight * d_level[jnp.maximum(bottleneck, 0)], 0)
+    return rate, jnp.where(jnp.isfinite(rate), d_rate, 0)
+
+
+def _solve_levels(paths: Paths, bottleneck, weight, rhs: Float[Array, "L"]) -> Float[Array, "L"]:
+    """Solve for the levels: own[l] x[l] + sum over flows of l held at other links of share * weight * x[there] = rhs.
+
+    In the order in which links froze the system is triangular, so the fixed-point sweep is exact after as many
+    sweeps as there were rounds: sparse, memory linear in the hops, and its transpose is the same sweep mirrored.
+    """
+    held = bottleneck >= 0
+    at = jnp.maximum(bottleneck, 0)
+    own_hop = paths.hops == bottleneck[:, None]
+    own = paths.link_sum(jnp.where(held, weight, 0), own_hop)
+    used = own > 0
+    safe = jnp.where(used, own, 1)
+
+    def others(x):
+        return paths.link_sum(jnp.where(held, weight * x[at], 0), ~own_hop)
+
+    def others_transposed(x):
+        crossing = jnp.where(paths.present & ~own_hop, paths.share * paths.at_hops(x, 0.0), 0).sum(axis=1)
+        return jnp.zeros_like(x).at[at].add(jnp.where(held, weight * crossing, 0))
+
+    def matvec(x):
+        return jnp.where(used, own * x + others(x), x)
+
+    def sweep(step):
+        def solve(_, b):
+            def changing(state):
+                return state[1] & (state[2] <= paths.links)
+
+            def again(state):
+                x = step(state[0], b)
+                return x, jnp.any(x != state[0]), state[2] + 1
+
+            first = jnp.where(used, b / safe, b)
+            return lax.while_loop(changing, again, (first, jnp.asarray(True), jnp.asarray(0)))[0]
+
+        return solve
+
+    forward = sweep(lambda x, b: jnp.where(used, (b - others(x)) / safe, b))
+    backward = sweep(lambda x, b: jnp.where(used, (b - others_transposed(jnp.where(used, x, 0))) / safe, b))
+    return lax.custom_linear_solve(matvec, jnp.where(used, rhs, 0), forward, backward)  # unused links: change 0

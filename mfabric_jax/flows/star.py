@@ -1,0 +1,120 @@
+"""Completion times on a star of ports: the batched kernel behind a function of one instance.
+
+The kernel runs whole batches; `jax.vmap` reaches it by a batching rule of its own, and differentiation is
+defined outside of it.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.custom_batching import custom_vmap
+from jaxtyping import Array, Float
+
+from mfabric_jax.checks import InputError
+from mfabric_jax.flows.completion import replay
+from mfabric_jax.flows.problem import FlowProblem
+from mfabric_jax.flows.star_kernel import BIG, Ports, race
+
+LANES = 64                                 # instances per kernel call: their state should stay in cache
+
+
+def star_completion(size, up, down, group_up=None, group_down=None) -> Float[Array, "N N"]:
+    """When each flow of a star ends: all start at 0 and share the ports max-min fairly.
+
+    - `size` [N N]: bytes from endpoint i to endpoint j (the diagonal is a flow like any other).
+    - `up`, `down` [N]: port capacities [bytes/s], finite.
+    - `group_up`, `group_down` [G]: capacities of the ports that N/G neighbouring endpoints share; infinity is no limit.
+
+    Returns finish times [N N] in seconds: 0 where there are no bytes, infinity where a port is dead, NaN throughout
+    where an input is NaN. `jax.vmap` runs the batched kernel. Differentiable by replay through `completion_times`.
+    """
+    size = jnp.asarray(size)
+    n, dtype = size.shape[0], size.dtype
+    groups = jnp.zeros((2, 0), dtype)
+    if group_up is not None:
+        groups = jnp.stack([jnp.asarray(group_up, dtype), jnp.asarray(group_down, dtype)])
+    if size.ndim != 2 or size.shape[1] != n or jnp.shape(up) != (n,) or jnp.shape(down) != (n,):
+        got = f"{size.shape}, {jnp.shape(up)}, {jnp.shape(down)}"
+        raise InputError(f"size, up, down must be [N N], [N], [N], got {got}.")
+    if groups.shape[1] and n % groups.shape[1]:
+        raise InputError(f"group_up has {groups.shape[1]} groups, which do not divide {n} endpoints.")
+    leaf = jnp.stack([jnp.asarray(up, dtype), jnp.asarray(down, dtype)])
+    finish = _kernel(*lax.stop_gradient((size[None], leaf[None], groups[None])))[0]
+    return _with_tangents(finish, size, leaf, groups)
+
+
+@custom_vmap
+def _kernel(size, leaf, groups) -> Float[Array, "B N N"]:
+    """size [B N N], leaf [B 2 N], groups [B 2 G] -> finish [B N N], in chunks of LANES."""
+    n = size.shape[1]
+    port = jnp.concatenate([leaf, groups], axis=2)
+    bad = jnp.isnan(size).any((1, 2)) | jnp.isnan(port).any((1, 2))
+    rack = n // groups.shape[2] if groups.shape[2] else 1
+    reach = leaf if not groups.shape[2] else jnp.minimum(leaf, jnp.repeat(groups, rack, axis=2))
+    dead = (size > 0) & ((reach[:, 0, :, None] <= 0) | (reach[:, 1, None, :] <= 0))
+    top = jnp.max(leaf, axis=(1, 2))
+    scale = jnp.where(top > 0, top, 1)[:, None, None]
+    most = jnp.max(size, axis=(1, 2))[:, None, None]
+    most = jnp.where(most > 0, most, 1)
+    work = jnp.where(dead | bad[:, None, None], 0, size / most)
+    finish = _in_chunks(work, leaf / scale, jnp.minimum(groups / scale, BIG)) * (most / scale)
+    finish = jnp.where(dead, jnp.inf, jnp.where(size > 0, finish, 0))
+    return jnp.where(bad[:, None, None], jnp.nan, finish)
+
+
+def _in_chunks(work, leaf, groups):
+    batch, n, _ = work.shape
+    lanes = min(batch, LANES)
+    chunks = -(-batch // lanes)
+
+    def lanes_last(x):                                                   # [B ...] -> [chunks ... lanes]
+        padded = jnp.concatenate([x, jnp.zeros((chunks * lanes - batch, *x.shape[1:]), x.dtype)])
+        return jnp.moveaxis(padded.reshape(chunks, lanes, *x.shape[1:]), 1, -1)
+
+    def run(chunk):
+        size, ends, racks = chunk
+        with jax.numpy_rank_promotion("allow"):                          # [P B] and [N N B] meet on the batch axis
+            return race(size, Ports(ends.reshape(-1, lanes), racks.reshape(-1, lanes)))
+
+    finish = lax.map(run, (lanes_last(work), lanes_last(leaf), lanes_last(groups)))
+    return jnp.moveaxis(finish, -1, 1).reshape(chunks * lanes, n, n)[:batch]
+
+
+@_kernel.def_vmap
+def _kernel_vmap(axis_size, in_batched, *args):
+    def merged(x, has_axis):
+        x = x if has_axis else jnp.broadcast_to(x[None], (axis_size, *x.shape))
+        return x.reshape(axis_size * x.shape[1], *x.shape[2:])
+
+    finish = _kernel(*(merged(x, has) for x, has in zip(args, in_batched, strict=True)))
+    return finish.reshape(axis_size, -1, *finish.shape[1:]), True
+
+
+@jax.custom_jvp
+def _with_tangents(finish, size, leaf, groups):
+    """`finish`, with the derivative of the simulation attached."""
+    return finish
+
+
+@_with_tangents.defjvp
+def _star_tangents(primals, tangents):
+    """The star as an ordinary max-min problem, replayed in the known order."""
+    finish, *inputs = primals
+
+    def general(size, leaf, groups):
+        n = size.shape[0]
+        problem = as_problem(leaf, groups)
+        return replay(finish.reshape(-1), problem, size.reshape(-1), jnp.zeros(n * n, size.dtype)).reshape(n, n)
+
+    return finish, jax.jvp(general, tuple(inputs), tuple(tangents[1:]))[1]
+
+
+def as_problem(leaf: Float[Array, "2 N"], groups: Float[Array, "2 G"]) -> FlowProblem:
+    """The star's N*N flows (row-major) as a `FlowProblem` over links: ports up, ports down, groups up, groups down."""
+    n, racks = leaf.shape[1], groups.shape[1]
+    source, to = np.divmod(np.arange(n * n), n)
+    hops = [source, n + to]
+    if racks:
+        hops += [2 * n + source // (n // racks), 2 * n + racks + to // (n // racks)]
+    return FlowProblem(jnp.concatenate([leaf.reshape(-1), groups.reshape(-1)]), jnp.asarray(np.stack(hops, axis=1)))

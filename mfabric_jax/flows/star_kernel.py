@@ -1,0 +1,229 @@
+"""The star kernel: N endpoints, each with a port up and a port down, ports optionally grouped.
+
+Flow i -> j crosses up[i] and down[j], and, where endpoints come in equal groups behind shared ports (racks under an
+oversubscribed switch), the ports up of i's group and down of j's. Under max-min sharing the rate of a flow is then
+the smaller of two levels, x_ij = min(row_i, column_j), so ports are filled one at a time, lowest first, and after a
+completion only the ports above the ended flow's rate are filled again: below it nothing changes. A step freezes every
+port whose share is the smallest, so the ports of a full group freeze together, at one level, and ties cost nothing.
+
+Whole batches run at once with the batch on the last axis, so that every operation is a vector operation over
+instances. Lanes are not in lock-step: those still filling do not hold up those whose next flow may end.
+Exact: no tolerance anywhere. Source of the sharing: Bertsekas & Gallager, Data Networks, 2nd ed., 6.5.2.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int, UInt32
+
+BIG = 1e30                                 # stands for "none" and "no limit"; instances are scaled to about 1
+WAIT = 0.3                                 # fraction of the lanes that may still fill while the others move on
+barrier = lax.optimization_barrier         # keeps the CPU backend from computing a producer once per consumer
+
+
+class Ports(NamedTuple):
+    """Capacities of one chunk: leaves [2N B], sources first, and groups [2G B] (G may be 0)."""
+
+    leaf: Float[Array, "P B"]
+    group: Float[Array, "Q B"]
+
+    def group_sum(self, value: Float[Array, "P B"]) -> Float[Array, "Q B"]:
+        groups = self.group.shape[0]
+        return value.reshape(groups, -1, value.shape[-1]).sum(1) if groups else self.group
+
+    def of_group(self, value: Float[Array, "Q B"]) -> Float[Array, "P B"]:
+        return jnp.repeat(value, self.leaf.shape[0] // self.group.shape[0], axis=0)
+
+
+class Levels(NamedTuple):
+    """Filling in progress. A frozen port's `room` is minus its level, its `count` 0."""
+
+    room: Float[Array, "P B"]              # capacity left to the flows not frozen yet
+    count: Float[Array, "P B"]             # number of those flows
+    group_room: Float[Array, "Q B"]
+    group_count: Float[Array, "Q B"]
+    shares: Float[Array, "P B"]            # room / count, or the group's where that is less; BIG where none are left
+    share: Float[Array, "B"]               # the smallest of them
+    last: Float[Array, "B"]                # level frozen last: levels never fall
+
+
+class Race(NamedTuple):
+    """State of the simulation between events."""
+
+    left: Float[Array, "N N B"]            # bytes to go; BIG where there is no flow
+    finish: Float[Array, "N N B"]
+    words: tuple[UInt32[Array, "P B"], ...]   # each port's running flows: one bit per port opposite
+    levels: Levels
+    now: Float[Array, "B"]
+    flows: Int[Array, "B"]
+    steps: Int[Array, ""]
+
+
+def low(a, b):
+    """Minimum without the NaN rules of jnp.minimum: one vector instruction."""
+    return jnp.where(a < b, a, b)
+
+
+def high(a, b):
+    return jnp.where(a > b, a, b)
+
+
+def lowest(x):
+    """Minimum over axis 0, by a reducer that vectorises."""
+    top = jnp.asarray(BIG if jnp.issubdtype(x.dtype, jnp.floating) else 1 << 30, x.dtype)
+    return barrier(lax.reduce(x, top, lambda a, b: lax.select(a < b, a, b), (0,)))
+
+
+def unrolled(op, n: int, term):
+    """op(term(0), term(1), ...) written out: one elementwise pass instead of a slow reduction."""
+    total = term(0)
+    for i in range(1, n):
+        total = op(total, term(i))
+    return barrier(total)
+
+
+take = partial(jnp.take_along_axis, mode="promise_in_bounds")
+
+
+class Bits:
+    """Sets of ports as bits of 32-bit words; `n` ports on each side."""
+
+    def __init__(self, n: int):
+        self.n, self.words = n, -(-n // 32)
+        self.place = (jnp.arange(n, dtype=jnp.uint32) % 32)[:, None]
+
+    def pack(self, mask) -> list:
+        """mask [... N B] -> words [... B]"""
+        bits = mask.astype(jnp.uint32) << self.place
+        return [bits[..., 32 * w : 32 * w + 32, :].sum(-2, dtype=jnp.uint32) for w in range(self.words)]
+
+    def facing(self, mask) -> list:
+        """mask [2N B] -> words [2N B]: for every port, which ports opposite are in the mask"""
+        sources, sinks = barrier((self.pack(mask[: self.n]), self.pack(mask[self.n :])))
+        is_source = jnp.arange(2 * self.n, dtype=jnp.int32)[:, None] < self.n
+        return [jnp.where(is_source, sink, source) for source, sink in zip(sources, sinks, strict=True)]
+
+    def count(self, words, dtype):
+        """words [2N B] -> number of bits set"""
+        return sum(lax.population_count(word) for word in words).astype(dtype)
+
+
+def _open(ports: Ports, room, count, group_room, group_count, last) -> Levels:
+    """The state of filling, with every open port's share worked out."""
+    shares = room / high(count, 1)
+    if ports.group.shape[0]:
+        shares = low(shares, ports.of_group(group_room / high(group_count, 1)))
+    shares = barrier(jnp.where(count > 0, shares, BIG))
+    return Levels(room, count, group_room, group_count, shares, lowest(shares), last)
+
+
+def _freeze(ports: Ports, bits: Bits, words, levels: Levels) -> Levels:
+    """Freeze the ports of smallest share; their flows leave the ports opposite."""
+    on = levels.share < BIG
+    level = jnp.where(on, high(levels.share, levels.last), 0)
+    frozen = barrier((levels.shares == levels.share) & on)
+    gone = bits.count([word & face for word, face in zip(words, bits.facing(frozen), strict=True)], level.dtype)
+    leaves = jnp.where(frozen, levels.count, jnp.where(levels.count > 0, gone, 0))
+    room = jnp.where(levels.room < 0, levels.room, high(levels.room - leaves * level, 0))
+    room, count = barrier((jnp.where(frozen, -level, room), levels.count - leaves))
+    group_room, group_count = levels.group_room, levels.group_count
+    if ports.group.shape[0]:
+        off = ports.group_sum(leaves)
+        group_room, group_count = barrier((high(group_room - level * off, 0), group_count - off))
+    return _open(ports, room, count, group_room, group_count, jnp.where(on, level, levels.last))
+
+
+def _refill(ports: Ports, bits: Bits, left, words, level, keep, floor) -> Levels:
+    """Start filling above the kept ports: their flows are settled, no level will be below `floor` [B]."""
+    n = bits.n
+    kept = barrier(jnp.where(keep, level, BIG))
+
+    def rows(j):
+        held = low(kept[:n], kept[n + j])
+        return jnp.where((left[:, j] < BIG) & (held < BIG), held, 0)
+
+    def columns(i):
+        held = low(kept[n:], kept[i])
+        return jnp.where((left[i] < BIG) & (held < BIG), held, 0)
+
+    used = jnp.concatenate([unrolled(lax.add, n, rows), unrolled(lax.add, n, columns)])
+    open_flows = [word & ~face for word, face in zip(words, bits.facing(keep), strict=True)]
+    room = jnp.where(keep, -level, high(ports.leaf - used, 0))
+    count = jnp.where(keep, 0, bits.count(open_flows, left.dtype))
+    group_room = high(ports.group - ports.group_sum(used), 0) if ports.group.shape[0] else ports.group
+    return _open(ports, room, count, group_room, ports.group_sum(count), floor)
+
+
+def _next_end(left, level, n: int):
+    """The flow that ends next in every lane: time until then, source, destination."""
+    slow = 1 / level
+    level, slow = barrier((level, slow))
+    until = unrolled(low, n, lambda i: left[i] * high(slow[i], slow[n:]))                # [N B] over destinations
+    step = lowest(until)
+    half = jnp.arange(n, dtype=jnp.int32)[:, None]
+    to = lowest(jnp.where(until == step, half, n - 1))
+    column = barrier(take(left, to[None, None], 1)[:, 0] * high(slow[:n], take(slow, (n + to)[None], 0)))
+    source = lowest(jnp.where(column == lowest(column), half, n - 1))
+    return step, source, to
+
+
+def _end_flows(ports: Ports, bits: Bits, race: Race) -> Race:
+    """In every lane whose filling is done: run to the next completion, end that flow, prepare the refill."""
+    n, lane = bits.n, jnp.arange(race.now.size, dtype=jnp.int32)
+    index = jnp.arange(2 * n, dtype=jnp.int32)[:, None]
+    levels = race.levels
+    ends = (race.flows > 0) & (levels.share >= BIG)
+    level = jnp.where(levels.room < 0, -levels.room, ports.leaf)         # never saturated: its capacity is no limit
+    step, source, to = _next_end(race.left, level, n)
+    rate = low(take(level, source[None], 0)[0], take(level, (n + to)[None], 0)[0])
+    step = jnp.where(ends, step, 0)
+    now = race.now + step
+    source, to = jnp.where(ends, source, n), jnp.where(ends, to, n)
+    step, now, rate, source, to = barrier((step, now, rate, source, to))
+    left = barrier(high(race.left - step * low(level[:n, None], level[None, n:]), 0))
+    left = left.at[source, to, lane].set(BIG, mode="drop", unique_indices=True)
+    finish = race.finish.at[source, to, lane].set(now, mode="drop", unique_indices=True)
+    none = 32 * bits.words
+    gone = jnp.where(index < n, jnp.where(index == source, to, none), jnp.where(index == n + to, source, none))
+    bit = jnp.uint32(1) << (gone % 32).astype(jnp.uint32)
+    words = barrier([w & ~jnp.where(gone // 32 == k, bit, jnp.uint32(0)) for k, w in enumerate(race.words)])
+    keep = barrier((levels.room < 0) & (level < rate))
+    fresh = _refill(ports, bits, left, words, level, keep, rate)
+    levels = Levels(*(jnp.where(ends, new, old) for new, old in zip(fresh, levels, strict=True)))
+    flows = race.flows - ends.astype(race.flows.dtype)
+    return Race(left, finish, tuple(words), levels, now, flows, race.steps + 1)
+
+
+def race(size, ports: Ports) -> Float[Array, "N N B"]:
+    """Finish times of one chunk, scaled to about 1. size [N N B], 0 where there is no flow."""
+    n, batch = size.shape[0], size.shape[-1]
+    bits = Bits(n)
+    here = size > 0
+    words = [jnp.concatenate(pair) for pair in zip(bits.pack(here), bits.pack(here.swapaxes(0, 1)), strict=True)]
+    left = jnp.where(here, size, BIG)
+    nothing, zero = jnp.zeros((2 * n, batch), bool), jnp.zeros(batch, size.dtype)
+    levels = _refill(ports, bits, left, words, jnp.zeros((2 * n, batch), size.dtype), nothing, zero)
+    flows = here.sum((0, 1), dtype=jnp.int32)
+    bound = flows.sum(dtype=jnp.int32)                          # every step of the outer loop ends a flow in some lane
+
+    def event(now: Race) -> Race:
+        goal = WAIT * (now.flows > 0).sum(dtype=jnp.float32)
+
+        def filling(state):
+            return ((state[0].share < BIG).sum(dtype=jnp.float32) > goal) & (state[1] < n)
+
+        def fill_twice(state):
+            levels = _freeze(ports, bits, now.words, _freeze(ports, bits, now.words, state[0]))
+            return levels, state[1] + 1
+
+        levels, _ = lax.while_loop(filling, fill_twice, (now.levels, jnp.zeros((), jnp.int32)))
+        return _end_flows(ports, bits, now._replace(levels=levels))
+
+    def running(now: Race):
+        return (now.flows > 0).any() & (now.steps < bound)
+
+    first = Race(left, jnp.zeros_like(left), tuple(words), levels, zero, flows, jnp.zeros((), jnp.int32))
+    return lax.while_loop(running, event, first).finish
+

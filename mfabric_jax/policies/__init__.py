@@ -1,0 +1,33 @@
+"""Policies: callables `policy(demand, region, *, previous=None, key=None) -> Plan`.
+
+Any function of that signature is a policy; the registry only gives names to the ones that ship.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from mfabric_jax.checks import InputError, one_of
+from mfabric_jax.policies.greedy import RULES, greedy
+from mfabric_jax.policies.static import keep, uniform
+from mfabric_jax.routing import Plan
+
+Policy = Callable[..., Plan]
+
+REGISTRY: dict[str, Policy] = {"greedy": greedy, "uniform": uniform, "previous": keep}
+
+
+def get(name: str, **settings: Any) -> Policy:
+    """The policy of that name with its settings fixed: `get("greedy", rule="next")`."""
+    policy = REGISTRY[one_of("policy", name, REGISTRY)]
+    known = [p for p in inspect.signature(policy).parameters if p not in ("demand", "region", "previous", "key")]
+    for setting in settings:
+        if setting not in known:
+            raise InputError(f"policy {name!r} has no setting {setting!r}; it has {', '.join(known) or 'none'}.")
+    if "rule" in settings:
+        one_of("rule", settings["rule"], RULES)
+    return functools.partial(policy, **settings) if settings else policy
+
+
+__all__ = ["REGISTRY", "RULES", "Plan", "Policy", "get", "greedy", "keep", "uniform"]

@@ -1,0 +1,8 @@
+"""Rows of results in, files and tables and pictures out. Rows are dicts of scalars; nothing in here imports jax."""
+
+from mfabric_jax.report.figures import save_all as save_all
+from mfabric_jax.report.rows import read_rows as read_rows
+from mfabric_jax.report.rows import write_rows as write_rows
+from mfabric_jax.report.table import Column as Column
+from mfabric_jax.report.table import comparison as comparison
+from mfabric_jax.report.table import plain as plain

@@ -1,0 +1,49 @@
+"""Files that are either whole or as they were: written beside their place, then moved onto it."""
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from mfabric_jax.checks import InputError, one_of
+
+
+def suffix(field: str, path: str | Path, allowed: tuple[str, ...]) -> str:
+    """The extension of a path, lower case, checked against what can be written or read."""
+    path = Path(path)
+    if not path.suffix:
+        raise InputError(f"{field} {str(path)!r} has no extension; allowed: {', '.join(allowed)}.")
+    return one_of(f"{field} {str(path)!r}: extension", path.suffix.lower(), allowed)
+
+
+@contextmanager
+def replacing(path: Path, *more: Path) -> Iterator[list[Path]]:
+    """Temporary paths in the folders of `path` and `more`, which take their places when the block ends well.
+
+    Folders are made if need be. Whatever goes wrong, the file that was there stays and the temporary ones are
+    removed. What the operating system refuses (no permission, full disk, a folder in the way) is an `InputError`.
+    """
+    targets = (path, *more)
+    parts = [target.with_name(f".{target.name}.{secrets.token_hex(4)}.part") for target in targets]
+    try:
+        for target in targets:
+            target.parent.mkdir(parents=True, exist_ok=True)
+        yield parts
+        for part, target in zip(parts, targets, strict=True):
+            os.replace(part, target)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InputError(
+            f"cannot write {str(path)!r} ({reason}); give a file in a folder that can be written and has room."
+        ) from error
+    finally:
+        for part in parts:
+            _remove(part)
+
+
+def _remove(part: Path) -> None:
+    try:
+        part.unlink(missing_ok=True)
+    except OSError:
+        return  # its folder could not be entered either: that error is already on its way

@@ -1,0 +1,17 @@
+"""Optional dependencies: missing ones are named in a sentence, with the command that installs them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from mfabric_jax.checks import InputError
+
+
+@contextmanager
+def extra(name: str, purpose: str) -> Iterator[None]:
+    """Around a lazy import: a package that is not installed becomes an `InputError` that names the pip extra."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"{purpose} needs {error.name}, which is not installed: run pip install 'mfabric-jax[{name}]'."
+        ) from error

@@ -1,0 +1,42 @@
+"""One picture a file; each takes rows or arrays and a path, and returns the path it wrote."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mfabric_jax.report.figures.block_timeline import block_timeline as block_timeline
+from mfabric_jax.report.figures.breakdown import breakdown as breakdown
+from mfabric_jax.report.figures.iteration_time import iteration_time as iteration_time
+from mfabric_jax.report.figures.pareto import pareto as pareto
+from mfabric_jax.report.figures.region import region as region
+from mfabric_jax.report.grid import DETAIL_GBPS, Rows, arrange
+
+
+def save_all(
+    rows: Rows,
+    folder: str | Path,
+    regions: Mapping[str, Mapping[str, Any]] | None = None,
+    timelines: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
+) -> list[Path]:
+    """Every picture of a comparison, into one folder.
+
+    - `regions`: examples by title, each `{"demand": [S S] bytes, "circuits": [S S]}`, and `"servers"` if named.
+    - `timelines`: examples by title, each the segments of one block.
+    """
+    folder = Path(folder)
+    nearest = min(arrange(rows).bandwidths, key=lambda gbps: abs(gbps - DETAIL_GBPS))
+    written = [
+        iteration_time(rows, folder / "iteration_time.png"),
+        pareto(rows, folder / "pareto.png"),
+        breakdown(rows, folder / "breakdown.png", nearest),
+    ]
+    for title, example in (regions or {}).items():
+        written.append(region(path=folder / f"region_{_slug(title)}.png", title=title, **example))
+    for title, segments in (timelines or {}).items():
+        written.append(block_timeline(segments, folder / f"timeline_{_slug(title)}.png", title))
+    return written
+
+
+def _slug(title: str) -> str:
+    """A title as part of a file name."""
+    return "_".join("".join(c if c.isalnum() or c in "-." else " " for c in title.lower()).split())

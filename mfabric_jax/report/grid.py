@@ -1,0 +1,103 @@
+"""Rows arranged by what they compare: model, series (a fabric and how it is used) and NIC bandwidth."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from mfabric_jax.checks import InputError
+from mfabric_jax.report.numerals import usable
+
+Rows: TypeAlias = Sequence[Mapping[str, Any]]
+
+REFERENCE = "fat-tree"
+DETAIL_GBPS = 400
+_SETTINGS = ("nic_use", "policy", "routing")
+
+
+@dataclass(frozen=True)
+class Series:
+    """A fabric, with the settings that tell it from other series of that fabric (most often none)."""
+
+    fabric: str
+    settings: tuple[str, ...] = ()
+    rank: int = 0  # which series of its fabric this is: 0, 1, ..
+
+    def named(self, fabric: str) -> str:
+        """Its name, given what to call the fabric."""
+        return ", ".join((fabric, *self.settings))
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Every row in its cell. Orders are those of first appearance; bandwidths are sorted."""
+
+    models: list[str]
+    series: list[Series]
+    bandwidths: list[float]
+    cells: dict[tuple[str, Series, float], Mapping[str, Any]]
+
+    def row(self, model: str, series: Series, gbps: float) -> Mapping[str, Any] | None:
+        """The row of a cell, None where there is none."""
+        return self.cells.get((model, series, gbps))
+
+    def value(self, model: str, series: Series, gbps: float, key: str) -> float | None:
+        """A finite number of a cell, None where there is none."""
+        return usable((self.row(model, series, gbps) or {}).get(key))
+
+    def reference(self, model: str, gbps: float) -> Series | None:
+        """What others are compared with: the fat-tree, or else the first series that has a time there."""
+        present = [s for s in self.series if self.value(model, s, gbps, "iteration_s")]
+        return next((s for s in present if s.fabric == REFERENCE), next(iter(present), None))
+
+    def detail_gbps(self, model: str) -> float:
+        """The bandwidth of this model's rows nearest to 400 Gbps, the lower of two."""
+        present = [g for g in self.bandwidths if any(self.row(model, s, g) for s in self.series)]
+        return min(present, key=lambda gbps: abs(gbps - DETAIL_GBPS))
+
+    def checked_gbps(self, gbps: float) -> float:
+        """A bandwidth that occurs in the rows."""
+        if gbps not in self.bandwidths:
+            allowed = ", ".join(f"{g:g}" for g in self.bandwidths)
+            raise InputError(f"nic_gbps {gbps:g} is not in the rows; allowed: {allowed}.")
+        return gbps
+
+
+def arrange(rows: Rows, needs: Sequence[str] = ()) -> Grid:
+    """Rows -> grid. A missing column or two rows for one cell is an `InputError`."""
+    _complete(rows, ("model", "fabric", "nic_gbps", *needs))
+    telling = {fabric: _telling_settings(rows, fabric) for fabric in dict.fromkeys(row["fabric"] for row in rows)}
+    series: dict[tuple[str, tuple[str, ...]], Series] = {}
+    cells: dict[tuple[str, Series, float], Mapping[str, Any]] = {}
+    for row in rows:
+        fabric = row["fabric"]
+        settings = tuple(str(row.get(name)) for name in telling[fabric])
+        rank = sum(1 for known, _ in series if known == fabric)
+        one = series.setdefault((fabric, settings), Series(fabric, settings, rank))
+        cell = (row["model"], one, row["nic_gbps"])
+        if cell in cells:
+            raise InputError(
+                f"rows hold two results for {cell[0]} on {one.named(fabric)} at {cell[2]:g} Gbps; keep one of them."
+            )
+        cells[cell] = row
+    models = list(dict.fromkeys(row["model"] for row in rows))
+    order = list(telling)
+    ordered = sorted(series.values(), key=lambda s: (order.index(s.fabric), s.rank))
+    return Grid(models, ordered, sorted({row["nic_gbps"] for row in rows}), cells)
+
+
+def _complete(rows: Rows, needs: Sequence[str]) -> None:
+    if not rows:
+        raise InputError("rows must hold at least one row, got none.")
+    for name in needs:
+        if any(name not in row for row in rows):
+            raise InputError(f"column {name!r} is missing from the rows; needed: {', '.join(needs)}.")
+
+
+def _telling_settings(rows: Rows, fabric: str) -> list[str]:
+    """The settings that differ between rows of this fabric which agree on model and bandwidth."""
+    seen: dict[tuple[Any, ...], set[Any]] = {}
+    for row in rows:
+        if row["fabric"] == fabric:
+            for name in _SETTINGS:
+                seen.setdefault((name, row["model"], row["nic_gbps"]), set()).add(row.get(name))
+    return [name for name in _SETTINGS if any(key[0] == name and len(values) > 1 for key, values in seen.items())]

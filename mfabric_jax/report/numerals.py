@@ -1,0 +1,65 @@
+"""Numbers as people read them: significant digits, percent, millions."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+MISSING = "-"
+
+
+def usable(value: Any) -> float | None:
+    """A finite number, or None for what cannot be drawn or compared."""
+    if value is None or isinstance(value, str) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def millions(dollars: float) -> float:
+    """Dollars -> millions of dollars."""
+    return dollars / 1_000_000
+
+
+def bytes_unit(gigabytes: float) -> tuple[str, float]:
+    """The unit in which a size is read best, and what to multiply gigabytes by to have it: GB, or smaller if tiny."""
+    scale = 1.0
+    for unit in ("GB", "MB", "kB"):
+        if gigabytes * scale >= 0.1 or gigabytes == 0:
+            return unit, scale
+        scale *= 1000
+    return "B", scale
+
+
+def decimals(value: float, digits: int) -> int:
+    """How many decimal places show `digits` significant digits of a value; never negative."""
+    if value == 0 or not math.isfinite(value):
+        return 0
+    return max(0, digits - 1 - math.floor(math.log10(abs(value))))
+
+
+def significant(value: float, digits: int = 4) -> str:
+    """1234, 12.34, 0.01234; beyond that range with an exponent; whole parts are never rounded away."""
+    if not math.isfinite(value) or value == 0:
+        return str(float(value)) if not math.isfinite(value) else "0"
+    if not -5 < math.log10(abs(value)) < 9:
+        return f"{value:.{digits - 1}e}"
+    return f"{value:.{decimals(value, digits)}f}"
+
+
+def column(values: Sequence[Any], digits: int = 4, percent: bool = False) -> list[str]:
+    """The cells of one column: the same decimal places for numbers of like size, else the same significant digits."""
+    if percent:
+        return [MISSING if value is None else value if isinstance(value, str) else f"{value:.1%}" for value in values]
+    floats = [abs(v) for v in values if isinstance(v, float) and math.isfinite(v) and v != 0]
+    alike = bool(floats) and max(floats) < 100 * min(floats) and -4 < math.log10(min(floats)) < 9
+    places = decimals(max(floats), digits) if alike else None
+    return [_cell(value, digits, places) for value in values]
+
+
+def _cell(value: Any, digits: int, places: int | None) -> str:
+    if value is None:
+        return MISSING
+    if isinstance(value, str | bool | int):
+        return str(value)
+    if places is None or not math.isfinite(value):
+        return significant(value, digits)
+    return f"{value:.{places}f}"

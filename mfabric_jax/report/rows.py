@@ -1,0 +1,141 @@
+"""Rows of results on disk: `.csv` with the configuration beside it, or `.parquet` with it in the footer.
+
+Both hold one column per key, in order of first appearance; a key that a row lacks is None. The same rows give the
+same bytes. A CSV cell is read back as a number if its whole column looks like numbers, else as True or False,
+else as text; an empty cell is None. Parquet keeps the types.
+"""
+
+import csv
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from mfabric_jax.checks import InputError
+from mfabric_jax.report.atomic import replacing, suffix
+from mfabric_jax.report.extras import extra
+
+Row: TypeAlias = dict[str, Any]
+
+EXTENSIONS = (".csv", ".parquet")
+METADATA_KEY = b"mfabric"
+_WHOLE = re.compile(r"[-+]?\d+")
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*([eE][-+]?\d+)?|inf|nan)")
+
+
+def write_rows(rows: Sequence[Mapping[str, Any]], path: str | Path, config: Mapping[str, Any]) -> Path:
+    """Write rows and their effective configuration; returns the path. An older file is replaced whole or not at all."""
+    path = Path(path)
+    kind = suffix("rows file", path, EXTENSIONS)
+    columns = _columns(rows)
+    text = json.dumps(dict(config), indent=2, default=_jsonable)
+    if kind == ".csv":
+        with replacing(path, sidecar(path)) as (part, config_part):
+            config_part.write_text(text + "\n", encoding="utf-8")
+            _write_csv(columns, part)
+    else:
+        table = _parquet_table(columns, text)
+        with extra("store", "writing .parquet"):
+            from pyarrow import parquet
+        with replacing(path) as (part,):
+            parquet.write_table(table, part)
+    return path
+
+
+def read_rows(path: str | Path) -> tuple[list[Row], dict[str, Any]]:
+    """Rows and configuration as `write_rows` stored them; a CSV without its sidecar has an empty configuration."""
+    path = Path(path)
+    kind = suffix("rows file", path, EXTENSIONS)
+    try:
+        return _read_csv(path) if kind == ".csv" else _read_parquet(path)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InputError(f"cannot read {str(path)!r} ({reason}); give a .csv or .parquet file of rows.") from error
+    except ValueError as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{str(path)!r} does not hold rows ({error}); give a file that `write_rows` made.") from error
+
+
+def sidecar(path: str | Path) -> Path:
+    """Where the configuration of a CSV lies: `rows.csv` has `rows.config.json`."""
+    path = Path(path)
+    return path.with_name(f"{path.stem}.config.json")
+
+
+def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Columns of plain Python scalars, in order of first appearance."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [_scalar(name, row.get(name)) for row in rows] for name in names}
+
+
+def _scalar(name: str, value: Any) -> Any:
+    """A number, text, truth value or None; array scalars become plain ones."""
+    if getattr(value, "shape", None) == ():
+        value = value.item()
+    if value is not None and not isinstance(value, str | int | float | bool):
+        raise InputError(f"column {name!r} holds {value!r}; allowed: a number, text, True, False or None.")
+    return value
+
+
+def _jsonable(value: Any) -> Any:
+    """What a configuration may hold beyond JSON: arrays as lists, anything else as its text."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)
+
+
+def _write_csv(columns: dict[str, list[Any]], part: Path) -> None:
+    with part.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows([_cell(value) for value in row] for row in zip(*columns.values(), strict=True))
+
+
+def _cell(value: Any) -> str:
+    """`repr` of a number gives back the same float."""
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else repr(value)
+
+
+def _read_csv(path: Path) -> tuple[list[Row], dict[str, Any]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        header, *lines = list(csv.reader(file)) or [[]]
+    if any(len(line) != len(header) for line in lines):
+        raise InputError(f"{str(path)!r} has lines of different lengths; give a file that `write_rows` made.")
+    columns = [_typed(list(cells)) for cells in zip(*lines, strict=True)]
+    rows = [dict(zip(header, values, strict=True)) for values in zip(*columns, strict=True)]
+    beside = sidecar(path)
+    return rows, json.loads(beside.read_text(encoding="utf-8")) if beside.exists() else {}
+
+
+def _typed(cells: list[str]) -> list[Any]:
+    """One column of text as the values it was written from."""
+    filled = [cell for cell in cells if cell]
+    if all(_NUMBER.fullmatch(cell) for cell in filled):
+        read: Any = lambda cell: int(cell) if _WHOLE.fullmatch(cell) else float(cell)  # noqa: E731
+    elif all(cell in ("True", "False") for cell in filled):
+        read = "True".__eq__
+    else:
+        read = str
+    return [read(cell) if cell else None for cell in cells]
+
+
+def _parquet_table(columns: dict[str, list[Any]], config: str) -> Any:
+    with extra("store", "writing .parquet"):
+        import pyarrow
+    arrays = {}
+    for name, values in columns.items():
+        try:
+            arrays[name] = pyarrow.array(values)
+        except pyarrow.ArrowException as error:
+            raise InputError(f"column {name!r} mixes kinds of values ({error}); .csv can hold it.") from error
+    return pyarrow.table(arrays).replace_schema_metadata({METADATA_KEY: config.encode()})
+
+
+def _read_parquet(path: Path) -> tuple[list[Row], dict[str, Any]]:
+    with extra("store", "reading .parquet"):
+        from pyarrow import parquet
+    table = parquet.ParquetFile(path).read()
+    stored = (table.schema.metadata or {}).get(METADATA_KEY, b"{}")
+    return table.to_pylist(), json.loads(stored)

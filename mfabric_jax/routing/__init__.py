@@ -1,0 +1,7 @@
+"""Demand on a fabric: who uses which links, and when an all-to-all is through."""
+
+from mfabric_jax.routing.electrical import inside_time, spray_time
+from mfabric_jax.routing.plan import Plan
+from mfabric_jax.routing.region import ROUTINGS, all_to_all_time
+
+__all__ = ["ROUTINGS", "Plan", "all_to_all_time", "inside_time", "spray_time"]

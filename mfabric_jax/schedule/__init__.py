@@ -1,0 +1,7 @@
+"""From all-to-alls to an iteration: block timeline, hidden or paid reconfiguration, pipeline."""
+
+from mfabric_jax.schedule.exchange import Exchanges, exchanges
+from mfabric_jax.schedule.iteration import NVSWITCH_GIGABYTES_PER_S, Iteration, iterate
+from mfabric_jax.schedule.order import one_f_one_b
+
+__all__ = ["NVSWITCH_GIGABYTES_PER_S", "Exchanges", "Iteration", "exchanges", "iterate", "one_f_one_b"]

@@ -1,0 +1,121 @@
+"""The all-to-alls of one iteration on a fabric: for every block of every pass, how long and with which circuits."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Bool, Float
+
+from mfabric_jax import units
+from mfabric_jax.fabric import Circuits, Electrical, Region
+from mfabric_jax.policies import Policy, uniform
+from mfabric_jax.routing import Plan, all_to_all_time, inside_time, spray_time
+from mfabric_jax.schedule.order import BACKWARD, one_f_one_b
+from mfabric_jax.traffic import rank_bytes, server_bytes, split_local
+from mfabric_jax.workload import Workload
+
+
+class Exchanges(NamedTuple):
+    """Dispatch-sized all-to-alls [P Q L], blocks in the order in which the pass runs them.
+
+    - `load`: seconds times NIC bandwidth [bytes]: every link of a fabric is a multiple of its NICs, so the time at
+      any bandwidth is `load` / bandwidth.
+    - `inside_s`: the part inside servers, at the same time on the NVSwitch [s].
+    - `switch`: the circuits differ from those before.   - `count` [P Q L S S]: the circuits (None: no optics).
+    """
+
+    load: Float[Array, "P Q L"]
+    inside_s: Float[Array, "P Q L"]
+    switch: Bool[Array, "P Q L"]
+    count: Array | None
+
+
+class Places(NamedTuple):
+    """Static: which block every running slot [P Q L] is. `layer` counts MoE blocks; -1 where there is none."""
+
+    present: np.ndarray
+    layer: np.ndarray
+    micro_batch: np.ndarray
+
+
+def places(workload: Workload) -> Places:
+    """Blocks in running order: a stage's own order forward, reversed backward; short stages are padded."""
+    order = one_f_one_b(workload.pp, workload.micro_batches)
+    most = max(workload.stage_blocks)
+    present = np.arange(most) < np.asarray(workload.stage_blocks)[:, None]                     # [P L]
+    layer = np.full((workload.pp, most), -1)
+    for stage, blocks in enumerate(workload.stage_blocks):
+        moe = workload.stage_layers(stage)
+        layer[stage, blocks - len(moe) : blocks] = moe                                         # dense blocks come first
+    back = order.kind[..., None] == BACKWARD
+    run = np.where(back, np.arange(most)[::-1], np.arange(most))                               # [P Q L]
+    stage = np.arange(workload.pp)[:, None, None]
+    micro_batch = np.broadcast_to(order.micro_batch[..., None], run.shape)
+    return Places(present[stage, run], layer[stage, run], micro_batch)
+
+
+def exchanges(
+    workload: Workload,
+    fabric: Electrical | Region,
+    tokens: Float[Array, "layer M R E"],
+    policy: Policy,
+    *,
+    routing: str = "unsplit",
+    nvswitch_Bps: float = 900e9,
+    key: Array | None = None,
+) -> Exchanges:
+    """All-to-all loads of one iteration of one pipeline (one data-parallel replica stands for all).
+
+    - `tokens`: selections per MoE layer, micro-batch, source rank and expert; micro-batch m reads m mod M.
+
+    Up and down directions of every fabric here are equal, so transposed demand takes equal time: one solve serves
+    dispatch, combine and their gradients, each scaled by its element size.
+    """
+    where = places(workload)
+    moe = where.layer >= 0
+    pick = (np.maximum(where.layer, 0), where.micro_batch % tokens.shape[1])
+    dispatch = workload.dispatch_bytes_per_selection
+    demand = jax.vmap(jax.vmap(lambda one: rank_bytes(one, dispatch)))(tokens)                 # [layer M R R]
+    gpu_group_Bps = nvswitch_Bps * workload.tp
+    per_server = workload.ranks_per_server
+    inside = jax.vmap(jax.vmap(lambda one: inside_time(split_local(one, per_server).inside, gpu_group_Bps)))(demand)
+    inside_s = jnp.where(moe, inside[pick], 0)
+    unit = _at_unit_bandwidth(fabric, demand.dtype)
+    if isinstance(unit, Electrical):
+        load = jax.vmap(jax.vmap(lambda one: spray_time(unit, one, per_server)))(demand)
+        return Exchanges(jnp.where(moe, load[pick], 0), inside_s, jnp.zeros(moe.shape, bool), None)
+    between = jax.vmap(jax.vmap(lambda one: server_bytes(one, per_server)))(demand)[pick]      # [P Q L S S]
+    count, switch = _choose(unit, policy, between, moe, key)
+    stages = moe.shape[0]
+    flat_count, flat_demand = (x.reshape(-1, *x.shape[-2:]) for x in (count, between))
+    load = jax.vmap(lambda c, d: all_to_all_time(unit, Circuits(c), d, routing=routing))(flat_count, flat_demand)
+    return Exchanges(jnp.where(moe, load.reshape(stages, *moe.shape[1:]), 0), inside_s, switch, count)
+
+
+def _at_unit_bandwidth(fabric, dtype):
+    return eqx.tree_at(lambda f: f.nic_gbps, fabric, jnp.asarray(units.to_gbps(1.0), dtype))
+
+
+def _choose(region: Region, policy: Policy, demand: Float[Array, "P Q L S S"], moe: np.ndarray, key):
+    """Ask the policy block after block, in the order in which each stage runs them; before the first block of the
+    iteration the region has the uniform topology."""
+    stages, passes, blocks = moe.shape
+    steps = demand.reshape(stages, passes * blocks, *demand.shape[-2:])
+    active = jnp.asarray(moe.reshape(stages, -1))
+    keys = None if key is None else jax.random.split(key, active.shape)
+    start = uniform(None, region).circuits.count
+
+    def one_stage(steps, active, keys):
+        def choose(before, step):
+            demand, here, key = step
+            plan = policy(demand, region, previous=Plan(Circuits(before)), key=key)
+            count = jnp.where(here, plan.circuits.count.astype(before.dtype), before)
+            return count, (count, jnp.any(count != before))
+
+        return lax.scan(choose, start, (steps, active, keys))[1]
+
+    count, switch = jax.vmap(one_stage)(steps, active, keys)
+    return count.reshape(demand.shape), switch.reshape(moe.shape)

@@ -1,0 +1,126 @@
+"""A training iteration: blocks into passes, passes into the pipeline, gradients all-reduced at the end."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from mfabric_jax import units
+from mfabric_jax.fabric import Electrical, Region
+from mfabric_jax.schedule.block import Blocks, Compute, Pass, run_pass
+from mfabric_jax.schedule.exchange import Exchanges, places
+from mfabric_jax.schedule.order import BACKWARD, one_f_one_b
+from mfabric_jax.schedule.pipeline import Pipeline, run_pipeline
+from mfabric_jax.workload import BlockSeconds, Workload, gradient_bytes, pp_bytes, tp_bytes_per_gpu
+
+NVSWITCH_GIGABYTES_PER_S = 900.0           # per GPU and direction, as the paper simulates it
+
+
+class Iteration(NamedTuple):
+    """Seconds of one iteration, broken down for the busiest stage: the parts add up to `iteration_s`."""
+
+    iteration_s: Float[Array, ""]
+    compute_s: Float[Array, ""]
+    tp_comm_s: Float[Array, ""]
+    ep_comm_s: Float[Array, ""]
+    dp_comm_s: Float[Array, ""]
+    reconfig_s: Float[Array, ""]
+    bubble_s: Float[Array, ""]
+    stage: Int[Array, ""]
+
+    @property
+    def exposed_comm_s(self):
+        """Communication that nothing hides: tensor, expert and data parallel."""
+        return self.tp_comm_s + self.ep_comm_s + self.dp_comm_s
+
+
+def iterate(
+    workload: Workload,
+    fabric: Electrical | Region,
+    exchanges: Exchanges,
+    seconds: BlockSeconds,
+    nvswitch_Bps: float = units.gigabytes_per_s(NVSWITCH_GIGABYTES_PER_S),
+) -> Iteration:
+    """Time one iteration on a fabric, given its all-to-alls and the compute seconds of a block.
+
+    1F1B over micro-batches; point-to-point sends and the all-reduce at the end use what a server has on the
+    electrical fabric. The busiest stage is the one with most work of its own; the rest of the iteration is its bubble.
+    """
+    passes, pipeline = timeline(workload, fabric, exchanges, seconds, nvswitch_Bps)
+    reduce_s = all_reduce_seconds(workload, fabric, nvswitch_Bps)                              # [P]
+    total = (pipeline.end.max(axis=1) + reduce_s).max()
+    parts = jnp.stack(
+        [
+            passes.compute_s.sum(axis=1),
+            passes.tp_s.sum(axis=1),
+            passes.exchange_s.sum(axis=1),
+            reduce_s,
+            (passes.paid_s + pipeline.waited).sum(axis=1),
+        ]
+    )
+    busiest = jnp.argmax(parts.sum(axis=0))
+    compute, tp, ep, dp, reconfig = parts[:, busiest]
+    return Iteration(total, compute, tp, ep, dp, reconfig, total - parts[:, busiest].sum(), busiest)
+
+
+def timeline(workload, fabric, exchanges: Exchanges, seconds: BlockSeconds, nvswitch_Bps) -> tuple[Pass, Pipeline]:
+    """Every pass of every stage [P Q], and when it runs."""
+    order = one_f_one_b(workload.pp, workload.micro_batches)
+    dtype = exchanges.load.dtype
+    backward = jnp.asarray(order.kind == BACKWARD)
+    delay_s = jnp.asarray(fabric.delay_s, dtype)
+    compute = compute_of(workload, seconds, nvswitch_Bps, dtype)
+    blocks = running_blocks(workload, fabric, exchanges)
+    one = jax.vmap(jax.vmap(lambda block, back: run_pass(compute, block, back, delay_s)))
+    passes = one(blocks, backward)
+    share = fabric.eps_Bps / workload.ranks_per_server                                         # one rank's part
+    send_s = jnp.asarray(pp_bytes(workload) / share, dtype)
+    return passes, run_pipeline(order, passes, send_s, delay_s)
+
+
+def compute_of(workload: Workload, seconds: BlockSeconds, nvswitch_Bps, dtype) -> Compute:
+    """Forward seconds of a block's parts, the tensor-parallel all-reduce among them."""
+    tp_s = tp_bytes_per_gpu(workload) / nvswitch_Bps
+    return Compute(*(jnp.asarray(part, dtype) for part in (*seconds, tp_s)))
+
+
+def running_blocks(workload: Workload, fabric, exchanges: Exchanges) -> Blocks:
+    """The blocks of all passes with their two all-to-alls [P Q L 2].
+
+    Forward: dispatch, combine. Backward: combine-gradient, dispatch-gradient. A combine moves elements of its own
+    size. Between and inside servers run at the same time.
+    """
+    where = places(workload)
+    order = one_f_one_b(workload.pp, workload.micro_batches)
+    ratio = workload.combine_bytes / workload.dispatch_bytes
+    size = np.where((order.kind == BACKWARD)[..., None], [ratio, 1.0], [1.0, ratio])[:, :, None, :]   # [P Q 1 2]
+    nic_Bps = jnp.asarray(fabric.nic_Bps, exchanges.load.dtype)
+    one = jnp.maximum(exchanges.load / nic_Bps, exchanges.inside_s)
+    exchange_s = one[..., None] * jnp.asarray(size, one.dtype)
+    return Blocks(jnp.asarray(where.present), jnp.asarray(where.layer >= 0), exchange_s, exchanges.switch)
+
+
+def all_reduce_seconds(workload: Workload, fabric, nvswitch_Bps) -> Float[Array, "P"]:
+    """Gradient all-reduce of every stage at the end of the iteration [s].
+
+    Hierarchical: reduced inside each server, a ring between servers over all NICs that reach the electrical fabric,
+    broadcast inside. Dense gradients over all servers of the stage, those of experts over their DP replicas.
+    """
+    servers = max(1, workload.servers // workload.pp)
+    per_server = workload.gpus_per_server
+
+    def ring(size: float, members: int) -> float:
+        return 2 * size * (members - 1) / members
+
+    between, inside = [], []
+    for stage in range(workload.pp):
+        gradients = gradient_bytes(workload, stage)
+        spread = min(workload.dp, servers)                     # servers with a replica of one expert
+        copies = workload.dp // spread                         # replicas inside one server
+        held = gradients.expert * per_server / (workload.tp * copies)
+        local = per_server // workload.tp
+        between.append(ring(gradients.dense, servers) + ring(held, spread))
+        inside.append(ring(gradients.dense / workload.tp, local) + ring(gradients.expert / workload.tp, copies))
+    return jnp.asarray(between) / fabric.eps_Bps + jnp.asarray(inside) / nvswitch_Bps

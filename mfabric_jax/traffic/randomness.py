@@ -1,0 +1,35 @@
+"""Random numbers keyed by what they are for: more iterations or layers never change the ones drawn before."""
+
+import enum
+
+import numpy as np
+
+
+class Purpose(enum.IntEnum):
+    """What a stream of random numbers decides."""
+
+    ORDER = 0
+    DRIFT = 1
+    SELECTIONS = 2
+    ROW_NOISE = 3
+
+
+def stream(seed: int, purpose: Purpose, layer: int, iteration: int = 0) -> np.random.Generator:
+    """The generator of one purpose in one layer and iteration."""
+    return np.random.default_rng([seed, iteration, layer, purpose])
+
+
+def popularity(seed: int, layer: int, iterations: int, experts: int, drift: float) -> np.ndarray:
+    """[iteration, expert] factors of a log-normal random walk that starts at 1.
+
+    - `drift`: standard deviation of the logarithm of each step, independent for every expert.
+    """
+    steps = np.zeros((iterations, experts))
+    for iteration in range(1, iterations):
+        steps[iteration] = drift * stream(seed, Purpose.DRIFT, layer, iteration).standard_normal(experts)
+    return np.exp(steps.cumsum(axis=0))
+
+
+def normalised(weight: np.ndarray) -> np.ndarray:
+    """`weight` over its sum along the last axis."""
+    return weight / weight.sum(axis=-1, keepdims=True)

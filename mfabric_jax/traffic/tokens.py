@@ -1,0 +1,68 @@
+"""How many tokens each source rank sends to each expert, over iterations, layers and micro-batches."""
+
+import dataclasses
+
+import numpy as np
+
+from mfabric_jax.checks import InputError, whole
+from mfabric_jax.workload import Workload
+
+AXES = ("iteration", "layer", "micro_batch", "source_rank", "expert")
+
+
+def _first_bad(count: np.ndarray) -> str:
+    index = tuple(int(i) for i in np.argwhere(~(np.isfinite(count) & (count >= 0)))[0])
+    return f"{count[index]} at [{', '.join(AXES)}] = {list(index)}"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Tokens:
+    """Selections, i.e. (token, expert) pairs; a token that goes to k experts counts k times.
+
+    - `count` [iteration, layer, micro_batch, source_rank, expert]: integers, or reals where they are expectations.
+      "layer" counts MoE blocks only. A run of more micro-batches reads them cyclically: m reads m mod M.
+    - `source`: what this is, in words, for the configuration that a result carries.
+
+    Raises `InputError` for other than five axes, an empty axis, or a count that is negative or not finite.
+    """
+
+    count: np.ndarray
+    source: str
+
+    def __post_init__(self) -> None:
+        count = np.asarray(self.count)
+        object.__setattr__(self, "count", count)
+        if count.ndim != len(AXES) or 0 in count.shape:
+            raise InputError(f"tokens must have the axes [{', '.join(AXES)}], none empty, got shape {count.shape}.")
+        if count.dtype.kind not in "iuf":
+            raise InputError(f"tokens must be integers or reals, got dtype {count.dtype}.")
+        if not (np.all(count >= 0) and np.all(np.isfinite(count))):
+            raise InputError(f"tokens must be finite and not negative, got {_first_bad(count)}.")
+
+    def scaled_to(self, workload: Workload) -> "Tokens":
+        """Every source rank's row scaled to the workload's selections, shares kept; an empty row stays empty."""
+        total = self.count.sum(axis=-1, keepdims=True, dtype=np.float64)
+        factor = np.divide(workload.selections, total, out=np.zeros_like(total), where=total > 0)
+        return dataclasses.replace(self, count=self.count * factor)
+
+    def fold_experts(self, experts: int) -> "Tokens":
+        """Neighbouring experts added up until `experts` are left: expert e becomes e // (E / experts)."""
+        return dataclasses.replace(self, count=self._folded(experts, "experts"))
+
+    def rank_load_over_mean(self, ep: int) -> np.ndarray:
+        """[iteration, layer, micro_batch] what the busiest of `ep` destination ranks receives, over the mean.
+
+        1 is balanced, `ep` is all on one rank; an all-to-all without tokens counts as balanced.
+        """
+        load = self._folded(ep, "ep").sum(axis=-2, dtype=np.float64)
+        mean = load.mean(axis=-1)
+        return np.divide(load.max(axis=-1), mean, out=np.ones_like(mean), where=mean > 0)
+
+    def _folded(self, groups: int, field: str) -> np.ndarray:
+        whole(field, groups)
+        experts = self.count.shape[-1]
+        if experts % groups:
+            raise InputError(
+                f"{field} must divide the {experts} experts of these tokens ({self.source}), got {groups}."
+            )
+        return self.count.reshape(*self.count.shape[:-1], groups, experts // groups).sum(axis=-1)

@@ -1,0 +1,163 @@
+"""How one training job is spread over GPUs: parallel degrees, micro-batches, and where every rank sits.
+
+TP ranks fill a server first, then EP ranks, then DP, then PP. A region is the servers of one EP group.
+Source: arXiv 2501.03905.
+"""
+
+import dataclasses
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from mfabric_jax import checks
+from mfabric_jax.workload.models import Architecture
+
+
+@dataclasses.dataclass(frozen=True)
+class Workload:
+    """One model on one cluster.
+
+    - `dp`, `tp`, `pp`, `ep`: degrees of data, tensor, pipeline and expert parallelism; their product is `gpus`.
+    - `sequence`: tokens in a sequence; `micro_batch`: sequences per EP rank and micro-batch.
+    - `micro_batches`: micro-batches per EP rank and iteration, by default as many as pipeline stages.
+    - `dispatch_bytes`, `combine_bytes`, `grad_bytes`: bytes per element of the two all-to-alls and of gradients.
+
+    Raises `InputError` for degrees that do not fit the cluster, the servers, the experts or the blocks.
+    """
+
+    model: str
+    architecture: Architecture
+    dp: int
+    tp: int
+    pp: int
+    ep: int
+    gpus: int
+    sequence: int = 4096
+    micro_batch: int = 8
+    micro_batches: int = None  # type: ignore[assignment]
+    gpus_per_server: int = 8
+    dispatch_bytes: float = 2
+    combine_bytes: float = 2
+    grad_bytes: float = 2
+
+    def __post_init__(self) -> None:
+        if self.micro_batches is None:
+            object.__setattr__(self, "micro_batches", self.pp)
+        wholes = ("dp", "tp", "pp", "ep", "gpus", "sequence", "micro_batch", "micro_batches", "gpus_per_server")
+        for field in wholes:
+            checks.whole(field, getattr(self, field))
+        for field in ("dispatch_bytes", "combine_bytes", "grad_bytes"):
+            checks.positive(field, getattr(self, field))
+        self._check_cluster()
+        self._check_model()
+
+    def _check_cluster(self) -> None:
+        product = self.dp * self.tp * self.pp * self.ep
+        if product != self.gpus:
+            raise checks.InputError(
+                f"dp x tp x pp x ep must equal gpus, got {self.dp} x {self.tp} x {self.pp} x {self.ep} = {product} "
+                f"but gpus = {self.gpus}; gpus (--gpus) of {product} would fit."
+            )
+        if self.gpus_per_server % self.tp:
+            raise checks.InputError(f"tp must divide gpus_per_server ({self.gpus_per_server}), got {self.tp}.")
+        group = self.tp * self.ep
+        if group % self.gpus_per_server and self.gpus_per_server % group:
+            raise checks.InputError(
+                f"EP group of tp x ep = {self.tp} x {self.ep} = {group} GPUs does not fit whole servers of "
+                f"{self.gpus_per_server}: it must be a multiple or a divisor of gpus_per_server."
+            )
+        if self.gpus % self.gpus_per_server:
+            raise checks.InputError(
+                f"gpus must fill whole servers of {self.gpus_per_server} (gpus_per_server), got {self.gpus}."
+            )
+
+    def _check_model(self) -> None:
+        if self.architecture.experts % self.ep:
+            raise checks.InputError(f"ep must divide the {self.architecture.experts} experts, got {self.ep}.")
+        if self.pp > self.architecture.blocks:
+            raise checks.InputError(f"pp must be at most the {self.architecture.blocks} blocks, got {self.pp}.")
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one EP rank in one micro-batch."""
+        return self.micro_batch * self.sequence
+
+    @property
+    def selections(self) -> int:
+        """(Token, expert) pairs that one EP rank's gate selects in one block and micro-batch."""
+        return self.tokens * self.architecture.top_k
+
+    @property
+    def dispatch_bytes_per_selection(self) -> float:
+        """Bytes of one token on its way to one expert."""
+        return self.architecture.hidden * self.dispatch_bytes
+
+    @property
+    def combine_bytes_per_selection(self) -> float:
+        """Bytes of one expert's answer for one token."""
+        return self.architecture.hidden * self.combine_bytes
+
+    @property
+    def experts_per_rank(self) -> int:
+        """Routed experts that one EP rank holds in every MoE block."""
+        return self.architecture.experts // self.ep
+
+    @property
+    def servers(self) -> int:
+        """Servers of the whole cluster."""
+        return self.gpus // self.gpus_per_server
+
+    @property
+    def servers_per_region(self) -> int:
+        """Servers of one EP group; a group smaller than a server has the server as its region."""
+        return max(1, self.tp * self.ep // self.gpus_per_server)
+
+    @property
+    def ranks_per_server(self) -> int:
+        """EP ranks of one EP group that share a server."""
+        return min(self.ep, self.gpus_per_server // self.tp)
+
+    @property
+    def server_of_rank(self) -> np.ndarray:
+        """[EP] server of each EP rank, counted within its region."""
+        return np.arange(self.ep) // self.ranks_per_server
+
+    @property
+    def moe_layers(self) -> int:
+        """Blocks with experts, all stages together."""
+        return self.architecture.blocks - self.architecture.dense_blocks
+
+    @property
+    def stage_blocks(self) -> tuple[int, ...]:
+        """Blocks of each pipeline stage; the first stages take one more where the division leaves a remainder."""
+        least, more = divmod(self.architecture.blocks, self.pp)
+        return tuple(least + (stage < more) for stage in range(self.pp))
+
+    def stage_layers(self, stage: int) -> range:
+        """MoE blocks of a pipeline stage, counted among MoE blocks only; the rest of its blocks are dense."""
+        if not 0 <= stage < self.pp:
+            raise checks.InputError(f"stage must be from 0 to {self.pp - 1}, got {stage!r}.")
+        first = sum(self.stage_blocks[:stage]) - self.architecture.dense_blocks
+        return range(max(0, first), max(0, first + self.stage_blocks[stage]))
+
+
+class Placement(NamedTuple):
+    """Who sits where: six arrays [GPUs], indexed by global GPU number; servers and regions are global numbers too."""
+
+    tp: np.ndarray
+    ep: np.ndarray
+    dp: np.ndarray
+    pp: np.ndarray
+    server: np.ndarray
+    region: np.ndarray
+
+
+def place(workload: Workload) -> Placement:
+    """The indices, server and region of every GPU of the cluster."""
+    gpu = np.arange(workload.gpus)
+    degrees = (workload.tp, workload.ep, workload.dp, workload.pp)
+    strides = [math.prod(degrees[:axis]) for axis in range(len(degrees))]
+    tp, ep, dp, pp = (gpu // stride % degree for stride, degree in zip(strides, degrees, strict=True))
+    server = gpu // workload.gpus_per_server
+    return Placement(tp, ep, dp, pp, server, region=server // workload.servers_per_region)

@@ -1,0 +1,138 @@
+"""Bytes that each kind of parallelism moves in one iteration.
+
+Collectives are rings. TP all-reduces belong to attention alone, one forward and one backward a block; in the MoE
+part each TP rank carries its slice of the sequence and of every expert, so neither EP bytes nor expert gradients
+grow with TP. This reading of arXiv 2501.03905 gives TP : EP = 63 : 37 for Mixtral 8x7B before PP and DP.
+"""
+
+from typing import Any, NamedTuple
+
+from mfabric_jax.workload.parallel import Workload
+
+ACTIVATION_BYTES = 2  # bf16: TP all-reduces and PP transfers
+PASSES = 2  # forward and backward
+
+
+class GradientBytes(NamedTuple):
+    """Gradients of one pipeline stage [B], all TP slices together.
+
+    - `dense`: attention, gates, shared experts and dense FFNs, the same on all DP x EP ranks.
+    - `expert`: the routed experts of one EP rank, the same on its DP replicas.
+    """
+
+    dense: float
+    expert: float
+
+
+class MeasuredShare(NamedTuple):
+    """A published share of all bytes sent in an iteration, as bounds (fractions) and as text for a table."""
+
+    low: float
+    high: float
+    text: str
+
+
+MEASURED_SOURCE = "arXiv 2501.03905, traffic measured in a production cluster (Mixtral 8x7B on 128 H800 with DP 1)"
+_MOSTLY_EP = {"EP": MeasuredShare(0.8, 1.0, "> 80 %")}
+MEASURED_SHARES: dict[str, dict[str, MeasuredShare]] = {
+    "mixtral-8x7b": {
+        "TP": MeasuredShare(0.6, 0.6, "60 %"),
+        "EP": MeasuredShare(0.3, 0.3, "30 %"),
+        "PP+DP": MeasuredShare(0.0, 0.1, "PP+DP < 6-10 %"),
+    },
+    "llama-moe": _MOSTLY_EP,
+    "qwen-moe": _MOSTLY_EP,
+    "qwen-moe-ep16": _MOSTLY_EP,
+}
+
+
+def _ring(size: float, members: int) -> float:
+    """Bytes that each member of a ring all-reduce of `size` bytes sends."""
+    return 2 * size * (members - 1) / members
+
+
+def _activation_bytes(workload: Workload) -> int:
+    return workload.tokens * workload.architecture.hidden * ACTIVATION_BYTES
+
+
+def tp_bytes_per_gpu(workload: Workload) -> float:
+    """Bytes that one GPU sends in the all-reduce of one block's forward pass of one micro-batch."""
+    return _ring(_activation_bytes(workload), workload.tp)
+
+
+def pp_bytes(workload: Workload) -> float:
+    """Bytes that one EP rank (its TP group together) sends to the next stage, per micro-batch and direction."""
+    return _activation_bytes(workload)
+
+
+def gradient_bytes(workload: Workload, stage: int) -> GradientBytes:
+    """Gradient bytes of one pipeline stage; `InputError` for a stage that does not exist."""
+    model = workload.architecture
+    moe_blocks = len(workload.stage_layers(stage))
+    blocks = workload.stage_blocks[stage]
+    dense = blocks * model.attention_params + moe_blocks * (model.gate_params + model.shared_params)
+    dense += (blocks - moe_blocks) * model.dense_params
+    expert = moe_blocks * workload.experts_per_rank * model.expert_params
+    return GradientBytes(dense * workload.grad_bytes, expert * workload.grad_bytes)
+
+
+def _tp_bytes(workload: Workload) -> float:
+    passes = PASSES * workload.architecture.blocks * workload.micro_batches
+    gpus_of_stage = workload.dp * workload.ep * workload.tp
+    return gpus_of_stage * passes * tp_bytes_per_gpu(workload)
+
+
+def _ep_bytes(workload: Workload) -> float:
+    element = workload.dispatch_bytes_per_selection + workload.combine_bytes_per_selection
+    leaving = workload.selections * (workload.ep - 1) / workload.ep
+    ranks = workload.dp * workload.ep
+    return ranks * PASSES * workload.moe_layers * workload.micro_batches * leaving * element
+
+
+def _pp_bytes(workload: Workload) -> float:
+    ranks = workload.dp * workload.ep
+    return ranks * PASSES * (workload.pp - 1) * workload.micro_batches * pp_bytes(workload)
+
+
+def _dp_bytes(workload: Workload) -> float:
+    replicas = workload.dp * workload.ep
+    total = 0.0
+    for stage in range(workload.pp):
+        gradients = gradient_bytes(workload, stage)
+        total += replicas * (_ring(gradients.dense, replicas) + _ring(gradients.expert, workload.dp))
+    return total
+
+
+def iteration_bytes(workload: Workload) -> dict[str, float]:
+    """Bytes that all GPUs together send in one iteration, by parallelism: "TP", "EP", "PP", "DP".
+
+    - EP: four all-to-alls per MoE block and micro-batch, balanced, without what a rank sends to itself.
+    - PP: activations forward and their gradients backward over each of the pp - 1 boundaries.
+    - DP: one ring all-reduce of dense gradients over DP x EP ranks and of expert gradients over DP.
+    """
+    return {
+        "TP": _tp_bytes(workload),
+        "EP": _ep_bytes(workload),
+        "PP": _pp_bytes(workload),
+        "DP": _dp_bytes(workload),
+    }
+
+
+def share_table(workload: Workload) -> list[dict[str, Any]]:
+    """Rows `parallelism, bytes_per_iteration, share, measured`; `measured` is text, None where nothing is published."""
+    volume = iteration_bytes(workload)
+    total = sum(volume.values())
+    measured = MEASURED_SHARES.get(workload.model, {})
+    rows = []
+    for parallelism, size in volume.items():
+        published = measured.get(parallelism) or (measured.get("PP+DP") if parallelism in ("PP", "DP") else None)
+        share = size / total if total else 0.0
+        rows.append(
+            {
+                "parallelism": parallelism,
+                "bytes_per_iteration": size,
+                "share": share,
+                "measured": published.text if published else None,
+            }
+        )
+    return rows

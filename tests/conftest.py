@@ -1,0 +1,22 @@
+"""Strict numerics for every test: float64 available, no silent promotion of rank or dtype."""
+
+import os
+import pathlib
+
+import jax
+import pytest
+
+jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+SHARED = pathlib.Path(os.environ.get("MFABRIC_SHARED", pathlib.Path(__file__).parents[2] / "shared"))
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> pathlib.Path:
+    """The folder of real recordings, for the tests that compare with them."""
+    folder = SHARED / "data"
+    if not folder.is_dir():
+        pytest.skip(f"no recordings at {folder}: set MFABRIC_SHARED to the folder that holds data/")
+    return folder

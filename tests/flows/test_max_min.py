@@ -1,0 +1,257 @@
+"""Max-min rates against exact fractions, by their certificate, on worked examples and at the edges."""
+
+import functools
+import math
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mfabric_jax.checks import InputError
+from mfabric_jax.flows import FlowProblem, Outcome, max_min_rates
+from tests.flows.derivatives import Derivatives
+from tests.flows.instances import draw, padded
+from tests.oracles.max_min import max_min
+
+F, L, H = 60, 30, 6
+solve = eqx.filter_jit(max_min_rates)
+seeds = st.integers(0, 2**32 - 1)
+
+
+def check(instance, got, *, rtol, scale=1.0):
+    """Rates as the oracle's, outcome and bound on rounds."""
+    want = np.array([float(r) for r in max_min(*instance.flow_terms())]) * scale
+    rate = np.asarray(got.rate)
+    np.testing.assert_allclose(rate[: len(want)], want, rtol=rtol)
+    np.testing.assert_array_equal(rate[len(want) :], 0)
+    starved = any(r == 0 and w > 0 for r, w in zip(want, instance.weight, strict=True))
+    assert got.outcome == (Outcome.starved if starved else Outcome.solved)
+    assert got.rounds <= max(len(want), 1)
+
+
+def certify(arrays, got):
+    """Every present flow meets its cap or a full link on which no rate / weight is larger: the one it reports."""
+    rate, capacity = np.asarray(got.rate), arrays.capacity
+    level = np.where(arrays.weight > 0, rate / np.where(arrays.weight > 0, arrays.weight, 1), 0)
+    used, highest = np.zeros(len(capacity)), np.zeros(len(capacity))
+    for f, row in enumerate(arrays.hops):
+        for link, share in zip(row, arrays.share[f], strict=True):
+            if link >= 0:
+                used[link] += share * rate[f]
+                highest[link] = max(highest[link], level[f])
+    assert np.all(used <= capacity * (1 + 1e-12))
+    for f in np.flatnonzero(arrays.weight):
+        link = int(got.bottleneck[f])
+        if link == -1:
+            assert rate[f] == pytest.approx(arrays.cap[f], rel=1e-12)
+        else:
+            assert link in arrays.hops[f]
+            assert used[link] == pytest.approx(capacity[link], rel=1e-12)
+            assert level[f] >= highest[link] * (1 - 1e-12)
+            assert rate[f] <= arrays.cap[f]
+
+
+@settings(max_examples=500, deadline=None, derandomize=True)
+@given(seeds, st.integers(1, F), st.integers(1, L), st.integers(1, H))
+def test_agrees_with_exact_fractions(seed, flows, links, hops):
+    instance = draw(seed, flows, links, hops)
+    arrays = padded(instance, F, L, H, seed=seed)
+    got = solve(arrays.problem())
+    check(instance, got, rtol=1e-9)
+    certify(arrays, got)
+
+
+@pytest.mark.parametrize("links", [3, 10, L])
+def test_agrees_with_exact_fractions_at_full_size(links):
+    for seed in range(40):
+        instance = draw(seed, F, links, H)
+        arrays = padded(instance, F, L, H, seed=seed)
+        got = solve(arrays.problem())
+        check(instance, got, rtol=1e-9)
+        certify(arrays, got)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(seeds, st.integers(1, F), st.integers(1, L), st.sampled_from([1.0, 1e3, 1e6, 1e9, 1e12]))
+def test_float32_holds_five_digits_at_every_scale(seed, flows, links, scale):
+    # float32 carries 6e-8 a step and a flow is frozen after a few sums over at most 60 flows: 1e-5 leaves a margin.
+    instance = draw(seed, flows, links, H)
+    got = solve(padded(instance, F, L, H, np.float32, scale, seed).problem())
+    assert got.rate.dtype == jnp.float32
+    check(instance, got, rtol=1e-5, scale=scale)
+
+
+@pytest.mark.parametrize("scale", [1e3, 1e7, 1e12])
+def test_float64_holds_nine_digits_at_every_scale(scale):
+    for seed in range(20):
+        instance = draw(seed, 30, 12, H)
+        check(instance, solve(padded(instance, F, L, H, scale=scale).problem()), rtol=1e-9, scale=scale)
+
+
+def test_float32_keeps_weights_and_capacities_a_factor_of_a_thousand_each_way():
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        instance = draw(seed, 30, 12, H, edges=False)
+        instance.weight = [w * 2 ** int(rng.integers(-10, 11)) for w in instance.weight]
+        instance.capacity = [c * 2 ** int(rng.integers(-10, 11)) for c in instance.capacity]
+        check(instance, solve(padded(instance, F, L, H, np.float32).problem()), rtol=1e-5)
+
+
+def rates(*terms, **named):
+    return solve(FlowProblem(*(np.asarray(t) for t in terms), **{k: np.asarray(v) for k, v in named.items()}))
+
+
+def test_long_flow_is_held_by_its_worst_link():
+    # Capacities 2, 1. Flow 0 crosses both, flow 1 only link 0, flow 2 only link 1. Link 1 fills first at 1/2: flows 0
+    # and 2. Link 0 then has 3/2 left, all for flow 1.
+    got = rates([2.0, 1.0], [[0, 1], [-1, 0], [1, -1]])
+    np.testing.assert_array_equal(got.rate, [0.5, 1.5, 0.5])
+    np.testing.assert_array_equal(got.bottleneck, [1, 0, 1])
+    assert got.outcome == Outcome.solved
+
+
+def test_parking_lot():
+    # One flow crosses n = 4 links of capacity 12, each shared with k+1 = 1, 2, 3, 5 local flows. The link with 5
+    # locals fills first at 12 / 6 = 2 and holds the long flow at 2; the locals elsewhere share 12 - 2 = 10.
+    locals_ = [1, 2, 3, 5]
+    hops = [[0, 1, 2, 3]] + [[link, -1, -1, -1] for link, n in enumerate(locals_) for _ in range(n)]
+    want = [2.0] + [2.0 if n == 5 else 10 / n for n in locals_ for _ in range(n)]
+    np.testing.assert_allclose(rates([12.0] * 4, hops).rate, want, rtol=1e-15)
+
+
+def test_weights_divide_a_link_in_their_proportion():
+    np.testing.assert_array_equal(rates([6.0], [[0], [0], [0]], weight=[1.0, 2.0, 3.0]).rate, [1, 2, 3])
+
+
+def test_a_cap_leaves_the_rest_to_the_others():
+    # Fair share 3 each; flow 0 stops at its cap 1, the other two take (9 - 1) / 2.
+    got = rates([9.0], [[0], [0], [0]], cap=[1.0, math.inf, math.inf])
+    np.testing.assert_array_equal(got.rate, [1, 4, 4])
+    np.testing.assert_array_equal(got.bottleneck, [-1, 0, 0])
+
+
+def test_a_cap_is_met_at_cap_over_weight():
+    # Link of 8, weights 1 and 3: levels rise to 2. Flow 1 caps at 3, level 1 < 2; flow 0 then takes 8 - 3 = 5.
+    np.testing.assert_array_equal(rates([8.0], [[0], [0]], weight=[1.0, 3.0], cap=[math.inf, 3.0]).rate, [5, 3])
+
+
+def test_a_split_flow_loads_a_link_with_its_part():
+    # Flow 0 sends half over link 0 and half over link 1 (capacities 1 and 3), flow 1 all over link 0. Link 0 carries
+    # r/2 + r = 1 at r = 2/3: both freeze there; link 1 carries 1/3 of its 3.
+    got = rates([1.0, 3.0], [[0, 1], [0, -1]], share=[[0.5, 0.5], [1.0, 1.0]])
+    np.testing.assert_allclose(got.rate, [2 / 3, 2 / 3], rtol=1e-15)
+    np.testing.assert_array_equal(got.bottleneck, [0, 0])
+
+
+def test_ring_of_equal_flows_fills_all_links_at_once():
+    # Four links of 1 in a ring, flow f crosses f and f + 1: two flows a link, 1/2 each, in one round.
+    got = rates([1.0] * 4, [[f, (f + 1) % 4] for f in range(4)])
+    np.testing.assert_array_equal(got.rate, [0.5] * 4)
+    assert got.rounds == 1
+
+
+def test_edges_of_the_contract():
+    #     no hop and a cap: the cap | no hop, no cap: infinite | zero capacity: 0 | weight 0 wins over all three
+    hops = [[-1], [-1], [0], [-1], [-1], [0], [1]]
+    cap = [3.0, math.inf, math.inf, 3.0, math.inf, math.inf, math.inf]
+    got = rates([0.0, 5.0], hops, weight=[1.0, 2.0, 1.0, 0.0, 0.0, 0.0, 1.0], cap=cap)
+    np.testing.assert_array_equal(got.rate, [3, math.inf, 0, 0, 0, 0, 5])
+    np.testing.assert_array_equal(got.bottleneck[:3], [-1, -1, 0])
+    assert got.outcome == Outcome.starved
+
+
+def test_absent_flows_starve_nothing():
+    assert rates([0.0], [[0]], weight=[0.0]).outcome == Outcome.solved
+
+
+def test_a_link_without_limit_holds_nobody():
+    got = rates([math.inf, 4.0], [[0, 1], [0, -1], [0, 1]], cap=[math.inf, 7.0, math.inf])
+    np.testing.assert_array_equal(got.rate, [2, 7, 2])
+    assert rates([math.inf], [[0]]).rate[0] == math.inf
+
+
+@pytest.mark.parametrize("field", ["capacity", "share", "weight", "cap"])
+def test_nan_ends_in_an_outcome(field):
+    arrays = padded(draw(0, 5, 3, 3, edges=False), F, L, H)
+    value = getattr(arrays, field).copy()
+    value.flat[0] = math.nan
+    got = solve(arrays.problem(**{field: value}))
+    assert got.outcome == Outcome.nonfinite
+    assert np.isnan(got.rate).all()
+
+
+@pytest.mark.parametrize(
+    ("terms", "field"),
+    [
+        (([-1.0], [[0]]), "capacity"),
+        (([1.0], [[1]]), "hops"),
+        (([1.0], [[-2]]), "hops"),
+        (([1.0], [[0, 0]]), "hops"),
+        (([1.0], [0]), "hops"),
+        (([1.0], [[0.0]]), "hops"),
+        (([1.0], [[0]], 0.0), "share"),
+        (([1.0], [[0]], 1.0, [-1.0]), "weight"),
+        (([1.0], [[0]], 1.0, [1.0, 1.0]), "weight"),
+        (([1.0], [[0]], 1.0, 1.0, [-1.0]), "cap"),
+    ],
+)
+def test_a_static_mistake_names_its_field(terms, field):
+    with pytest.raises(InputError, match=field):
+        FlowProblem(*(np.asarray(t) for t in terms))
+
+
+@functools.cache
+def batch():
+    drawn = [padded(draw(seed, F, L, H), F, L, H).problem() for seed in range(12)]
+    return drawn, jax.tree.map(lambda *leaves: jnp.stack(leaves), *drawn)
+
+
+def test_a_batch_equals_its_loop():
+    singles, stacked = batch()
+    got = eqx.filter_jit(jax.vmap(max_min_rates))(stacked)
+    for index, single in enumerate(singles):
+        alone = solve(single)
+        np.testing.assert_allclose(got.rate[index], alone.rate, rtol=1e-14)
+        np.testing.assert_array_equal(got.bottleneck[index], alone.bottleneck)
+        assert got.rounds[index] == alone.rounds
+
+
+def test_jit_equals_eager():
+    problem = padded(draw(3, 6, 4, 3), 8, 5, 3).problem()
+    np.testing.assert_allclose(solve(problem).rate, max_min_rates(problem).rate, rtol=1e-14)
+
+
+def test_a_new_configuration_does_not_retrace():
+    once = eqx.filter_jit(eqx.debug.assert_max_traces(max_min_rates, max_traces=1))
+    for seed in range(4):
+        once(padded(draw(seed, 6, 4, 3), 8, 5, 3).problem())
+
+
+TERMS = ("capacity", "share", "weight", "cap")
+slopes_of_rate = Derivatives(lambda hops, at: max_min_rates(FlowProblem(hops=hops, **at)).rate)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_derivatives_against_differences(seed):
+    arrays = padded(draw(seed, 10, 6, 4, edges=False), 12, 8, 4, seed=seed)
+    slopes_of_rate.check(arrays.hops, {name: getattr(arrays, name) for name in TERMS}, seed)
+
+
+def test_derivatives_stay_finite_beside_unlimited_absent_and_starved_flows():
+    arrays = padded(draw(0, 6, 5, 3, edges=False), 8, 6, 3)
+    arrays.capacity[0], arrays.capacity[1] = 0, math.inf
+    arrays.hops[0] = [1, -1, -1]
+    arrays.hops[1], arrays.cap[1] = -1, math.inf
+
+    def total(capacity, share, weight, cap):
+        rate = max_min_rates(arrays.problem(capacity=capacity, share=share, weight=weight, cap=cap)).rate
+        return jnp.sum(jnp.where(jnp.isfinite(rate), rate, 0))
+
+    slopes = jax.jit(jax.grad(total, argnums=(0, 1, 2, 3)))(arrays.capacity, arrays.share, arrays.weight, arrays.cap)
+    for slope in slopes:
+        assert np.isfinite(slope).all()
+    np.testing.assert_array_equal(slopes[1][arrays.hops < 0], 0)

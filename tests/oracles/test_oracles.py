@@ -1,0 +1,55 @@
+"""The oracles against each other and against closed forms."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from tests.oracles.best_path import best_path
+from tests.oracles.fluid import completion
+from tests.oracles.pipeline import one_f_one_b
+from tests.oracles.tree import tree
+
+
+@pytest.mark.parametrize("groups", [None, 2])
+@pytest.mark.parametrize("seed", range(10))
+def test_tree_is_the_exact_simulation_of_its_paths(seed, groups):
+    rng = np.random.default_rng(seed)
+    size, (up, down) = rng.integers(0, 4, (4, 4)), rng.integers(1, 4, (2, 4))
+    pairs = np.argwhere(size)
+    paths = [[(int(i), Fraction(1)), (4 + int(j), Fraction(1))] for i, j in pairs]
+    capacity, racks = [*up, *down], []
+    if groups:
+        racks = list(rng.integers(1, 4, (2, groups)))
+        capacity += [*racks[0], *racks[1]]
+        for path, (i, j) in zip(paths, pairs, strict=True):
+            path += [(8 + int(i) // 2, Fraction(1)), (10 + int(j) // 2, Fraction(1))]
+    capacity, sizes = [Fraction(int(c)) for c in capacity], [Fraction(int(size[i, j])) for i, j in pairs]
+    exact = completion(capacity, paths, [1] * len(paths), [np.inf] * len(paths), sizes, [0] * len(paths))
+    finish = np.zeros((4, 4))
+    finish[tuple(pairs.T)] = [float(t) for t in exact]
+    np.testing.assert_allclose(tree(size, up, down, *racks), finish, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("stages", "batches"), [(1, 3), (4, 4), (4, 12)])
+def test_an_even_pipeline_has_stages_minus_one_bubbles(stages, batches):
+    # Equal stages, no sending time, at least as many micro-batches as stages: (M + P - 1) (f + b).
+    end, finish = one_f_one_b([[2] * batches] * stages, [[3] * batches] * stages, 0)
+    assert end == (batches + stages - 1) * 5
+    assert len(finish) == 2 * stages * batches
+
+
+def test_one_micro_batch_walks_through_the_pipeline_and_back():
+    # f = 1, 2, 3, then b = 6, 5, 4, and four sends of 10.
+    end, finish = one_f_one_b([[1], [2], [3]], [[4], [5], [6]], 10)
+    assert end == 1 + 2 + 3 + 6 + 5 + 4 + 4 * 10
+    assert finish["F", 2, 0] == 1 + 10 + 2 + 10 + 3
+
+
+def test_best_path_moves_one_flow_to_the_eps():
+    # Flows 0 -> 1 and 1 -> 0 of 4 and 3 bytes on circuits of 1 B/s, EPS ports of 1.5 B/s. Both over the EPS: 8/3 s;
+    # the second on its circuit: 3 s.
+    bound, kept = best_path([[0, 4], [3, 0]], [[0, 1], [1, 0]], 1.5)
+    assert (bound, kept) == (4 / 1.5, set())
+    # With 1 byte back, which its circuit carries in 1 s, T is the same 8/3 whichever way that byte goes.
+    assert best_path([[0, 4], [1, 0]], [[0, 1], [1, 0]], 1.5)[0] == 4 / 1.5

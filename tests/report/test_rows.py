@@ -1,0 +1,135 @@
+"""Rows on disk come back as they were, and a write that fails leaves the old file."""
+
+import builtins
+import json
+import os
+
+import numpy as np
+import pytest
+
+from mfabric_jax.checks import InputError
+from mfabric_jax.report import read_rows, write_rows
+from mfabric_jax.report.rows import METADATA_KEY, sidecar
+from tests.report import synthetic
+
+CONFIG = {"seed": 3, "delay_s": 0.025, "models": ["llama-moe"], "version": "0.1.0"}
+AWKWARD = [
+    {"name": "a,\"b\"\nc", "time_s": 0.1 + 0.2, "count": 7, "usd": None, "hidden": True},
+    {"name": "12e5", "time_s": 1e-300, "count": -1, "usd": 2.0, "hidden": False},
+    {"name": "ü", "time_s": float("inf"), "count": 2**53 + 1, "usd": 1e22, "late": 4},
+]
+
+
+@pytest.fixture(params=[".csv", ".parquet"])
+def extension(request):
+    if request.param == ".parquet":
+        pytest.importorskip("pyarrow")
+    return request.param
+
+
+@pytest.mark.parametrize("rows", [synthetic.rows(), AWKWARD], ids=["comparison", "awkward"])
+def test_round_trip(tmp_path, rows, extension):
+    path = write_rows(rows, tmp_path / "new" / "folder" / f"rows{extension}", CONFIG)
+    got, config = read_rows(path)
+    keys = dict.fromkeys(key for row in rows for key in row)
+    assert got == [{key: row.get(key) for key in keys} for row in rows]
+    for one, other in zip(got, rows, strict=True):
+        assert all(type(one[key]) is type(other.get(key)) for key in keys)
+    assert config == CONFIG
+
+
+def test_same_rows_give_same_bytes_and_nothing_else_is_left(tmp_path, extension):
+    one, other = (write_rows(AWKWARD, tmp_path / name / f"rows{extension}", CONFIG) for name in ("one", "other"))
+    assert one.read_bytes() == other.read_bytes()
+    wanted = {"rows.csv", "rows.config.json"} if extension == ".csv" else {"rows.parquet"}
+    assert set(os.listdir(tmp_path / "one")) == wanted
+
+
+def test_a_csv_holds_floats_by_repr_and_its_configuration_beside_it(tmp_path):
+    path = write_rows([{"x": 0.1 + 0.2, "n": None}], tmp_path / "r.csv", CONFIG)
+    assert path.read_text() == "x,n\n0.30000000000000004,\n"
+    assert json.loads((tmp_path / "r.config.json").read_text()) == CONFIG
+    sidecar(path).unlink()
+    assert read_rows(path) == ([{"x": 0.1 + 0.2, "n": None}], {})
+
+
+def test_parquet_holds_the_configuration_in_its_footer(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = write_rows(synthetic.rows(), tmp_path / "r.parquet", CONFIG)
+    assert json.loads(parquet.read_schema(path).metadata[METADATA_KEY]) == CONFIG
+
+
+def test_array_scalars_become_plain_and_arrays_are_refused(tmp_path):
+    path = write_rows([{"x": np.float32(0.5), "n": np.int64(3), "a": np.array(2.0)}], tmp_path / "r.csv", {})
+    assert read_rows(path)[0] == [{"x": 0.5, "n": 3, "a": 2.0}]
+    with pytest.raises(InputError, match="column 'x' holds"):
+        write_rows([{"x": np.ones(2)}], tmp_path / "r.csv", {"shape": np.ones(2)})
+
+
+def test_no_rows_are_still_a_file(tmp_path, extension):
+    assert read_rows(write_rows([], tmp_path / f"r{extension}", CONFIG)) == ([], CONFIG)
+
+
+@pytest.mark.parametrize("stage", ["write", "replace"])
+def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch, extension, stage):
+    path = write_rows([{"x": 1}], tmp_path / f"rows{extension}", {"old": True})
+    before = sorted(os.listdir(tmp_path))
+
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    if stage == "replace":
+        monkeypatch.setattr(os, "replace", full)
+    elif extension == ".csv":
+        monkeypatch.setattr("csv.writer", full)
+    else:
+        monkeypatch.setattr("pyarrow.parquet.write_table", full)
+    with pytest.raises(InputError, match=r"cannot write .*rows.*No space left on device"):
+        write_rows([{"x": 2}], path, {"old": False})
+    monkeypatch.undo()
+    assert read_rows(path) == ([{"x": 1}], {"old": True})
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+@pytest.mark.parametrize("name", ["rows.txt", "rows"])
+def test_an_unknown_extension_is_a_sentence(tmp_path, name):
+    for act in (lambda p: write_rows([{"x": 1}], p, {}), read_rows):
+        with pytest.raises(InputError, match=rf"{name}.*allowed: \.csv, \.parquet\."):
+            act(tmp_path / name)
+
+
+def test_a_place_that_cannot_be_written_is_a_sentence(tmp_path):
+    (tmp_path / "file").write_text("here")
+    with pytest.raises(InputError, match=r"cannot write .*rows\.csv.*folder that can be written"):
+        write_rows([{"x": 1}], tmp_path / "file" / "rows.csv", {})
+    (tmp_path / "rows.csv").mkdir()
+    with pytest.raises(InputError, match=r"cannot write"):
+        write_rows([{"x": 1}], tmp_path / "rows.csv", {})
+    assert sorted(os.listdir(tmp_path)) == ["file", "rows.csv"]
+
+
+def test_what_cannot_be_read_is_a_sentence(tmp_path, extension):
+    with pytest.raises(InputError, match="No such file"):
+        read_rows(tmp_path / f"absent{extension}")
+    bad = tmp_path / f"bad{extension}"
+    bad.write_text("a,b\n1,2,3\n")
+    with pytest.raises(InputError, match=bad.name):
+        read_rows(bad)
+
+
+def test_a_missing_extra_names_the_command_that_installs_it(tmp_path, monkeypatch):
+    real = builtins.__import__
+
+    def without(name, *args, **kwargs):
+        if name.split(".")[0] in ("pyarrow", "matplotlib"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return real(name, *args, **kwargs)
+
+    from mfabric_jax.report.figures import iteration_time
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(InputError, match=r"pip install 'mfabric-jax\[store\]'"):
+        write_rows([{"x": 1}], tmp_path / "rows.parquet", {})
+    with pytest.raises(InputError, match=r"pip install 'mfabric-jax\[plot\]'"):
+        iteration_time(synthetic.rows(), tmp_path / "figure.png")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,93 @@
+"""The tables say what the rows say, within the width of a terminal."""
+
+import pytest
+
+from mfabric_jax.checks import InputError
+from mfabric_jax.report import Column, comparison, plain
+from mfabric_jax.report.grid import arrange
+from mfabric_jax.report.numerals import bytes_unit, column, significant
+from tests.report import synthetic
+
+
+def _block(text, model):
+    return next(block for block in text.split("\n\n") if block.startswith(f"{model}:"))
+
+
+def _line(text, model, name):
+    return next(line for line in _block(text, model).splitlines() if line.startswith(f"{name}  "))
+
+
+def test_a_block_per_model_and_a_line_per_fabric_within_100_columns():
+    text = comparison(synthetic.rows())
+    blocks = text.split("\n\n")
+    assert [block.split(":")[0] for block in blocks] == list(synthetic.MODELS)
+    assert all(len(block.splitlines()) == 2 + 2 + 4 for block in blocks)
+    assert max(map(len, text.splitlines())) <= 100
+    assert "mixtral-8x22b: 1024 GPUs, 8 micro-batches, compute from roofline" in text
+
+
+def test_a_line_holds_times_shares_cost_and_relative_performance():
+    # llama-moe on mFabric, scale 1.1: compute .77, tp .055, bubble .11, reconfiguration .022; at 400 Gbps
+    # ep = .35 * 1.2 / 4 * 1.1 = .1155 and dp = .022, in all 1.0945 s. 4.5 * 64 * 460 = 0.132 M$.
+    # The fat-tree: ep .09625, no reconfiguration, 1.05325 s and 0.324 M$: (1.05325 * 11) / (1.0945 * 4.5) = 2.35.
+    cells = _line(comparison(synthetic.rows()), "llama-moe", "mfabric").split()
+    assert cells[3] == "1.095"
+    assert cells[5:] == ["70.4%", "10.6%", "7.0%", "2.0%", "10.1%", "0.132", "2.35x"]
+    times = [synthetic.row("llama-moe", "mfabric", gbps)["iteration_s"] for gbps in synthetic.BANDWIDTHS]
+    assert [float(cell) for cell in cells[1:5]] == pytest.approx(times, abs=6e-4)
+
+
+def test_both_uses_of_the_nics_have_a_line_and_unknown_prices_a_dash():
+    rows = synthetic.both_uses(fabrics=("fat-tree", "mfabric", "nvl72"))
+    text = comparison(rows)
+    assert _line(text, "qwen-moe", "mfabric, own") != _line(text, "qwen-moe", "mfabric, pooled")
+    assert _line(text, "qwen-moe", "nvl72").split()[-2:] == ["-", "-"]
+
+
+def test_without_400_gbps_the_nearest_is_taken_and_without_fat_tree_nothing_is_relative():
+    text = comparison(synthetic.rows(fabrics=("mfabric",), bandwidths=(100, 200)))
+    assert "at 200 Gbps" in text
+    assert _line(text, "qwen-moe", "mfabric").split()[-1] == "-"
+
+
+def test_many_bandwidths_continue_below():
+    text = comparison(synthetic.rows(models=["llama-moe"], bandwidths=tuple(range(100, 1300, 100))))
+    assert max(map(len, text.splitlines())) <= 100
+    assert sum(line.startswith("fat-tree") for line in text.splitlines()) == 2
+
+
+def test_plain_aligns_numbers_right_and_text_left():
+    rows = [{"name": "a", "time_s": 0.5, "share": 0.25, "n": 3}, {"name": "long", "time_s": 12.0, "n": 1000}]
+    assert plain(rows, ["name", Column("time_s", "time [s]", digits=3), Column("share", percent=True), "n"]) == (
+        "name  time [s]  share     n\n"
+        "---------------------------\n"
+        "a          0.5  25.0%     3\n"
+        "long      12.0      -  1000"
+    )
+    assert plain([], ["name"]) == "name\n----"
+
+
+def test_numbers_keep_their_significant_digits():
+    assert [significant(v) for v in (1234567.0, 12.345678, 0.0123456, 0.0, 2.5e-7)] == [
+        "1234567", "12.35", "0.01235", "0", "2.500e-07",
+    ]  # fmt: skip
+    assert column([1.5, 1e-6]) == ["1.500", "1.000e-06"]
+    assert column([1.5, float("nan"), float("inf"), None, True]) == ["1.500", "nan", "inf", "-", "True"]
+    assert [bytes_unit(v)[0] for v in (2.0, 0.0, 0.05, 2e-6, 2e-9)] == ["GB", "GB", "MB", "kB", "B"]
+
+
+def test_settings_are_named_only_where_they_tell_series_apart():
+    rows = synthetic.rows(models=["llama-moe"])
+    assert [s.settings for s in arrange(rows).series] == [()] * 4
+    other = [{**row, "policy": "exact"} for row in rows if row["fabric"] == "mfabric"]
+    assert [s.settings for s in arrange(rows + other).series][-2:] == [("greedy",), ("exact",)]
+
+
+def test_wrong_rows_are_a_sentence():
+    rows = synthetic.rows(models=["llama-moe"])
+    with pytest.raises(InputError, match="at least one row"):
+        comparison([])
+    with pytest.raises(InputError, match="two results for llama-moe on fat-tree at 100 Gbps"):
+        comparison(rows + rows[:1])
+    with pytest.raises(InputError, match="column 'iteration_s' is missing"):
+        comparison([{key: value for key, value in row.items() if key != "iteration_s"} for row in rows])

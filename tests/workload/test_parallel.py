@@ -1,0 +1,124 @@
+"""Degrees, stages and placement."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mfabric_jax.checks import InputError
+from mfabric_jax.workload import NAMES, Workload, get, models, place
+
+REGION_SERVERS = {
+    "mixtral-8x22b": 8,
+    "mixtral-8x7b": 4,
+    "llama-moe": 2,
+    "qwen-moe": 4,
+    "qwen-moe-ep16": 2,
+    "deepseek-r1": 8,
+    "deepseek-v3": 16,
+}
+
+
+def test_names_are_the_agreed_ones():
+    assert tuple(REGION_SERVERS) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_regions_have_the_published_size(name):
+    workload = get(name)
+    assert workload.servers_per_region == REGION_SERVERS[name]
+    assert workload.gpus == (2048 if name == "deepseek-v3" else 1024)
+    assert workload.servers * 8 == workload.gpus
+    counted = np.bincount(workload.server_of_rank)
+    np.testing.assert_array_equal(counted, [workload.ranks_per_server] * REGION_SERVERS[name])
+
+
+def test_tokens_and_bytes_by_hand():
+    workload = get("mixtral-8x7b", dispatch_bytes=1)
+    assert workload.tokens == 8 * 4096
+    assert workload.selections == 2 * 8 * 4096
+    assert workload.dispatch_bytes_per_selection == 4096
+    assert workload.combine_bytes_per_selection == 8192
+    assert workload.micro_batches == 4
+    assert get("deepseek-v3").tokens == 4096
+    assert get("deepseek-v3").micro_batches == 240
+
+
+def test_61_blocks_over_16_stages():
+    workload = get("deepseek-r1")
+    assert workload.stage_blocks == (4,) * 13 + (3,) * 3
+    assert workload.stage_layers(0) == range(0, 1)  # blocks 0 to 2 are dense, block 3 is the first with experts
+    assert workload.stage_layers(1) == range(1, 5)
+    assert workload.stage_layers(15) == range(55, 58)
+
+
+@given(pp=st.integers(1, 32), blocks=st.integers(33, 80), dense=st.integers(0, 32))
+def test_every_layer_belongs_to_one_stage(pp, blocks, dense):
+    model = dataclasses.replace(models.DEEPSEEK_V3, blocks=blocks, dense_blocks=dense)
+    workload = Workload("m", model, dp=1, tp=1, pp=pp, ep=8, gpus=8 * pp)
+    layers = [layer for stage in range(pp) for layer in workload.stage_layers(stage)]
+    assert layers == list(range(workload.moe_layers))
+    assert sum(workload.stage_blocks) == blocks
+    assert max(workload.stage_blocks) - min(workload.stage_blocks) <= 1
+
+
+def test_placement_agrees_with_nested_loops():
+    workload = Workload("m", models.MIXTRAL_8X7B, dp=2, tp=4, pp=3, ep=4, gpus=96)
+    placed = place(workload)
+    gpu = 0
+    for pp in range(3):
+        for dp in range(2):
+            for ep in range(4):
+                for tp in range(4):
+                    assert [int(index[gpu]) for index in placed[:4]] == [tp, ep, dp, pp]
+                    assert placed.server[gpu] == gpu // 8
+                    assert placed.region[gpu] == pp * 2 + dp  # 16 GPUs a group: two servers
+                    assert placed.server[gpu] % 2 == workload.server_of_rank[ep]
+                    gpu += 1
+
+
+def test_a_group_smaller_than_a_server_has_it_as_region():
+    workload = Workload("m", models.MIXTRAL_8X7B, dp=4, tp=2, pp=1, ep=2, gpus=16)
+    assert (workload.servers_per_region, workload.ranks_per_server) == (1, 2)
+    np.testing.assert_array_equal(place(workload).region, [0] * 8 + [1] * 8)
+    np.testing.assert_array_equal(workload.server_of_rank, [0, 0])
+
+
+def test_overrides_reach_the_architecture():
+    workload = get("mixtral-8x7b", blocks=7, pp=1, dp=1, gpus=32, micro_batches=2)
+    assert (workload.stage_blocks, workload.moe_layers, workload.micro_batches) == ((7,), 7, 2)
+    assert get("llama-moe", top_k=4).selections == 4 * 8 * 4096
+    assert get("mixtral-8x7b").architecture is models.MIXTRAL_8X7B
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({"ep": 4}, r"8 x 4 x 4 x 4 = 512 but gpus = 1024; gpus \(--gpus\) of 512 would fit\.$"),
+        ({"tp": 3, "gpus": 768}, r"tp must divide gpus_per_server \(8\), got 3\.$"),
+        ({"ep": 3, "gpus": 384}, "EP group of tp x ep = 4 x 3 = 12 GPUs does not fit whole servers of 8"),
+        ({"dp": 1, "tp": 1, "pp": 3, "ep": 4, "gpus": 12}, "gpus must fill whole servers of 8"),
+        ({"ep": 16, "gpus": 2048}, "ep must divide the 8 experts, got 16"),
+        ({"pp": 64, "gpus": 16384}, "pp must be at most the 32 blocks, got 64"),
+        ({"dp": 0}, "dp must be a whole number of at least 1, got 0"),
+        ({"micro_batches": 0}, "micro_batches must be a whole number of at least 1, got 0"),
+        ({"dispatch_bytes": 0}, "dispatch_bytes must be finite and above 0, got 0"),
+        ({"micro_batchs": 4}, r"workload setting 'micro_batchs' is unknown \(did you mean 'micro_batches'\?\)"),
+    ],
+)
+def test_what_does_not_fit_is_said_in_one_sentence(overrides, words):
+    with pytest.raises(InputError, match=words) as caught:
+        get("mixtral-8x7b", **overrides)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_model_is_named():
+    with pytest.raises(InputError, match=r"model 'mixtral' is unknown .*allowed: mixtral-8x22b, mixtral-8x7b"):
+        get("mixtral")
+
+
+def test_an_unknown_stage_is_named():
+    with pytest.raises(InputError, match="stage must be from 0 to 3, got 4"):
+        get("llama-moe").stage_layers(4)

@@ -1,0 +1,95 @@
+"""Bytes per iteration against loops over every rank and against the published shares."""
+
+import pytest
+
+from mfabric_jax.workload import (
+    NAMES,
+    get,
+    gradient_bytes,
+    iteration_bytes,
+    pp_bytes,
+    share_table,
+    tp_bytes_per_gpu,
+)
+
+
+def test_mixtral_tp_to_ep_is_63_to_37():
+    volume = iteration_bytes(get("mixtral-8x7b"))
+    assert volume["TP"] / (volume["TP"] + volume["EP"]) == pytest.approx(0.632, abs=5e-4)
+    assert volume["EP"] / (volume["TP"] + volume["EP"]) == pytest.approx(0.368, abs=5e-4)
+
+
+def loop_over_everything(workload):
+    """Oracle: every GPU, block and micro-batch in turn; ring steps and all-to-all pairs one by one."""
+    model, total = workload.architecture, dict.fromkeys(("TP", "EP", "PP", "DP"), 0.0)
+    activation = workload.micro_batch * workload.sequence * model.hidden * 2
+    first = 0
+    for stage in range(workload.pp):
+        blocks = model.blocks // workload.pp + (stage < model.blocks % workload.pp)
+        replicated = one_rank = 0
+        for block in range(first, first + blocks):
+            moe = block >= model.dense_blocks
+            replicated += model.attention_params
+            replicated += model.gate_params + model.shared_params if moe else model.dense_params
+            one_rank += model.expert_params * model.experts // workload.ep if moe else 0
+            for _ in range(workload.micro_batches * workload.dp * workload.ep):
+                total["TP"] += 2 * workload.tp * 2 * (workload.tp - 1) * activation / workload.tp
+                if moe:
+                    pair = workload.micro_batch * workload.sequence * model.top_k * model.hidden / workload.ep
+                    bytes_of_four = 2 * workload.dispatch_bytes + 2 * workload.combine_bytes
+                    total["EP"] += (workload.ep - 1) * pair * bytes_of_four
+        first += blocks
+        for _ in range(workload.micro_batches * workload.dp * workload.ep):
+            total["PP"] += activation * ((stage > 0) + (stage < workload.pp - 1))
+        ring, replicas = workload.dp * workload.ep, workload.dp
+        total["DP"] += ring * 2 * (ring - 1) * replicated * workload.grad_bytes / ring
+        total["DP"] += workload.ep * replicas * 2 * (replicas - 1) * one_rank * workload.grad_bytes / replicas
+    return total
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "deepseek-v3"])
+def test_totals_agree_with_a_loop(name):
+    workload = get(name, dispatch_bytes=1, grad_bytes=4)
+    assert iteration_bytes(workload) == pytest.approx(loop_over_everything(workload), rel=1e-9)
+
+
+def test_pieces_by_hand():
+    workload = get("mixtral-8x7b")
+    activation = 32768 * 4096 * 2
+    assert tp_bytes_per_gpu(workload) == 1.5 * activation
+    assert tp_bytes_per_gpu(get("llama-moe")) == 0
+    assert pp_bytes(workload) == activation
+
+
+def test_first_deepseek_stage_has_three_dense_blocks():
+    model = get("deepseek-r1").architecture
+    first, last = gradient_bytes(get("deepseek-r1"), 0), gradient_bytes(get("deepseek-r1"), 15)
+    one_moe = model.gate_params + model.shared_params
+    assert first.dense == 2 * (4 * model.attention_params + one_moe + 3 * model.dense_params)
+    assert first.expert == 2 * 4 * model.expert_params  # one MoE block, 256 experts over 64 ranks
+    assert last.dense == 2 * 3 * (model.attention_params + one_moe)
+    assert last.expert == 3 * first.expert
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_share_table_adds_up(name):
+    rows = share_table(get(name))
+    assert [row["parallelism"] for row in rows] == ["TP", "EP", "PP", "DP"]
+    assert sum(row["share"] for row in rows) == pytest.approx(1)
+    assert all(row["share"] * rows[1]["bytes_per_iteration"] == pytest.approx(
+        row["bytes_per_iteration"] * rows[1]["share"]) for row in rows)  # fmt: skip
+
+
+def test_published_shares_stand_beside_ours():
+    shown = {row["parallelism"]: row["measured"] for row in share_table(get("mixtral-8x7b"))}
+    assert shown == {"TP": "60 %", "EP": "30 %", "PP": "PP+DP < 6-10 %", "DP": "PP+DP < 6-10 %"}
+    qwen = share_table(get("qwen-moe"))
+    assert qwen[1]["measured"] == "> 80 %"
+    assert qwen[1]["share"] > 0.8
+    assert all(row["measured"] is None for row in share_table(get("deepseek-r1")))
+
+
+def test_one_gpu_sends_nothing():
+    rows = share_table(get("mixtral-8x7b", dp=1, tp=1, pp=1, ep=1, gpus=1, gpus_per_server=1))
+    assert [row["bytes_per_iteration"] for row in rows] == [0, 0, 0, 0]
+    assert [row["share"] for row in rows] == [0, 0, 0, 0]
