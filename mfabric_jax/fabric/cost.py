@@ -4,6 +4,7 @@ Prices and counts per NIC: PAPER section 5. Only ports in use count. Between two
 interpolated on log-log axes; outside them there is no price.
 """
 
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -30,7 +31,7 @@ class Prices:
         listed, low, high = getattr(self, part), self.gbps[0], self.gbps[-1]
         if not low <= nic_gbps <= high:
             raise InputError(f"nic_gbps {nic_gbps:g} has no price; prices are listed from {low:g} to {high:g} Gbps.")
-        for (x0, x1), (y0, y1) in zip(zip(self.gbps, self.gbps[1:]), zip(listed, listed[1:]), strict=True):
+        for (x0, x1), (y0, y1) in zip(itertools.pairwise(self.gbps), itertools.pairwise(listed), strict=True):
             if x0 <= nic_gbps <= x1:
                 along = math.log(nic_gbps / x0) / math.log(x1 / x0)
                 return y0 * (y1 / y0) ** along

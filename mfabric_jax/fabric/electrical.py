@@ -56,8 +56,8 @@ class Electrical(eqx.Module):
         """`own` needs a NIC for every GPU."""
         if self.nic_use == "own" and self.nics != gpus_per_server:
             raise InputError(
-                f"nic_use 'own' gives each GPU its own NIC, but a server has {gpus_per_server} GPUs and {self.nics} NICs;"
-                f" use nic_use 'pooled' or {gpus_per_server} NICs."
+                f"nic_use 'own' gives each GPU its own NIC, but a server has {gpus_per_server} GPUs and "
+                f"{self.nics} NICs; use nic_use 'pooled' or {gpus_per_server} NICs."
             )
 
 

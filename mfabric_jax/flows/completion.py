@@ -39,7 +39,7 @@ def completion_times(problem: FlowProblem, size: ArrayLike, start: ArrayLike = 0
 
     A flow without bytes ends at its start and takes no bandwidth. Differentiable in capacity, share, weight, cap,
     size and start, forward and reverse: the events are replayed in their known order, so the reverse pass keeps
-    one set of rates per event. At ties the derivative is that of one of the possible orders.
+    one set of rates per event. First derivatives only; at ties, that of one of the possible orders.
     """
     flows, dtype = problem.weight.shape, problem.capacity.dtype
     size = jnp.broadcast_to(jnp.asarray(size).astype(dtype), flows)

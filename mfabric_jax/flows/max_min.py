@@ -39,7 +39,7 @@ def max_min_rates(problem: FlowProblem) -> Rates:
 
     A flow over a zero-capacity link has rate 0 (`Outcome.starved`); a flow with no hop runs at its cap, without
     one its rate is infinite; weight 0 wins over all of these: rate 0. Differentiable in capacity, share, weight
-    and cap, forward and reverse; at a tie the derivative is that of the bottleneck reported.
+    and cap, forward and reverse, first derivatives only; at a tie, that of the bottleneck reported.
     """
     filled = fill(problem)
     rate = _with_tangents(filled.rate, filled.bottleneck, problem)

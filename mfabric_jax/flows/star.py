@@ -11,7 +11,7 @@ from jax import lax
 from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Float
 
-from mfabric_jax.checks import InputError
+from mfabric_jax.checks import InputError, not_negative
 from mfabric_jax.flows.completion import replay
 from mfabric_jax.flows.problem import FlowProblem
 from mfabric_jax.flows.star_kernel import BIG, Ports, race
@@ -27,18 +27,24 @@ def star_completion(size, up, down, group_up=None, group_down=None) -> Float[Arr
     - `group_up`, `group_down` [G]: capacities of the ports that N/G neighbouring endpoints share; infinity is no limit.
 
     Returns finish times [N N] in seconds: 0 where there are no bytes, infinity where a port is dead, NaN throughout
-    where an input is NaN. `jax.vmap` runs the batched kernel. Differentiable by replay through `completion_times`.
+    where an input is NaN or a size infinite. `jax.vmap` runs the batched kernel. First derivatives, forward and
+    reverse, by replay through `completion_times`.
     """
     size = jnp.asarray(size)
-    n, dtype = size.shape[0], size.dtype
+    dtype = size.dtype if jnp.issubdtype(size.dtype, jnp.floating) else jnp.result_type(float)
+    size, n = size.astype(dtype), size.shape[0] if size.ndim else 0
+    if (group_up is None) != (group_down is None):
+        raise InputError("group_up and group_down go together: give both or neither.")
     groups = jnp.zeros((2, 0), dtype)
     if group_up is not None:
         groups = jnp.stack([jnp.asarray(group_up, dtype), jnp.asarray(group_down, dtype)])
-    if size.ndim != 2 or size.shape[1] != n or jnp.shape(up) != (n,) or jnp.shape(down) != (n,):
+    if n == 0 or size.ndim != 2 or size.shape[1] != n or jnp.shape(up) != (n,) or jnp.shape(down) != (n,):
         got = f"{size.shape}, {jnp.shape(up)}, {jnp.shape(down)}"
         raise InputError(f"size, up, down must be [N N], [N], [N], got {got}.")
     if groups.shape[1] and n % groups.shape[1]:
         raise InputError(f"group_up has {groups.shape[1]} groups, which do not divide {n} endpoints.")
+    not_negative("up", up)
+    not_negative("down", down)
     leaf = jnp.stack([jnp.asarray(up, dtype), jnp.asarray(down, dtype)])
     finish = _kernel(*lax.stop_gradient((size[None], leaf[None], groups[None])))[0]
     return _with_tangents(finish, size, leaf, groups)
@@ -49,7 +55,7 @@ def _kernel(size, leaf, groups) -> Float[Array, "B N N"]:
     """size [B N N], leaf [B 2 N], groups [B 2 G] -> finish [B N N], in chunks of LANES."""
     n = size.shape[1]
     port = jnp.concatenate([leaf, groups], axis=2)
-    bad = jnp.isnan(size).any((1, 2)) | jnp.isnan(port).any((1, 2))
+    bad = ~jnp.isfinite(size).all((1, 2)) | jnp.isnan(port).any((1, 2))
     rack = n // groups.shape[2] if groups.shape[2] else 1
     reach = leaf if not groups.shape[2] else jnp.minimum(leaf, jnp.repeat(groups, rack, axis=2))
     dead = (size > 0) & ((reach[:, 0, :, None] <= 0) | (reach[:, 1, None, :] <= 0))

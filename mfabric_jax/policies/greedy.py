@@ -6,9 +6,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from mfabric_jax.checks import one_of
+from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.routing import Plan
+from mfabric_jax.routing import Plan, as_demand
 
 RULES = ("printed", "released", "next")
 
@@ -33,8 +33,9 @@ def greedy(demand: Float[Array, "S S"], region: Region, *, previous=None, key=No
     without a free NIC is skipped, where the printed loop stops.
     """
     one_of("rule", rule, RULES)
-    demand = jnp.asarray(demand)
-    servers = region.servers
+    demand, servers = as_demand(demand), region.servers
+    if demand.shape != (servers, servers):
+        raise InputError(f"demand must be [S S] with S = {servers} servers, got {list(demand.shape)}.")
     total = jnp.triu(demand + demand.T, 1)
     degree = jnp.asarray(region.optical_degree).astype(jnp.int32)
 

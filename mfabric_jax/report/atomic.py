@@ -42,6 +42,20 @@ def replacing(path: Path, *more: Path) -> Iterator[list[Path]]:
             _remove(part)
 
 
+def check_folder(folder: str | Path) -> None:
+    """`InputError` if no file can be put into this folder; the folder is made if need be."""
+    folder = Path(folder)
+    probe = folder / f".{secrets.token_hex(4)}.part"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InputError(f"cannot write into {str(folder)!r} ({reason}); give another folder.") from error
+    finally:
+        _remove(probe)
+
+
 def _remove(part: Path) -> None:
     try:
         part.unlink(missing_ok=True)

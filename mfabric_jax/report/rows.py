@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from mfabric_jax.checks import InputError
-from mfabric_jax.report.atomic import replacing, suffix
+from mfabric_jax.report.atomic import check_folder, replacing, suffix
 from mfabric_jax.report.extras import extra
 
 Row: TypeAlias = dict[str, Any]
@@ -41,6 +41,15 @@ def write_rows(rows: Sequence[Mapping[str, Any]], path: str | Path, config: Mapp
         with replacing(path) as (part,):
             parquet.write_table(table, part)
     return path
+
+
+def check_destination(path: str | Path) -> None:
+    """Say now, before a long run, that rows could not be written there. Leaves nothing behind."""
+    path = Path(path)
+    if suffix("rows file", path, EXTENSIONS) == ".parquet":
+        with extra("store", "writing .parquet"):
+            import pyarrow  # noqa: F401
+    check_folder(path.parent)
 
 
 def read_rows(path: str | Path) -> tuple[list[Row], dict[str, Any]]:

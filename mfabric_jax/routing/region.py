@@ -30,7 +30,7 @@ def all_to_all_time(
     """
     one_of("routing", routing, ROUTINGS)
     circuits = plan.circuits if isinstance(plan, Plan) else plan
-    demand = jnp.asarray(demand)
+    demand = as_demand(demand)
     servers = region.servers
     if demand.shape != (servers, servers) or circuits.count.shape != (servers, servers):
         raise InputError(
@@ -41,8 +41,14 @@ def all_to_all_time(
     optical = circuits.count > 0
     if routing == "best-path":
         optical = kept_on_circuits(direct, demand, _port(region, demand))
-    slowest = jnp.where(optical & (demand > 0), direct, 0).max(initial=0)
+    slowest = jnp.where(optical & (demand != 0), direct, 0).max(initial=0)
     return jnp.maximum(slowest, electrical_seconds(region, jnp.where(optical, 0, demand)))
+
+
+def as_demand(demand) -> Float[Array, "S S"]:
+    """Demand as floats: integers would truncate bandwidths."""
+    demand = jnp.asarray(demand)
+    return demand if jnp.issubdtype(demand.dtype, jnp.floating) else demand.astype(jnp.result_type(float))
 
 
 def direct_seconds(region: Region, circuits: Circuits, demand: Float[Array, "S S"]) -> Float[Array, "S S"]:

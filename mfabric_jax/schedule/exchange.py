@@ -25,12 +25,14 @@ class Exchanges(NamedTuple):
       any bandwidth is `load` / bandwidth.
     - `inside_s`: the part inside servers, at the same time on the NVSwitch [s].
     - `switch`: the circuits differ from those before.   - `count` [P Q L S S]: the circuits (None: no optics).
+    - `balanced`: the load if every token went to every expert equally often.
     """
 
     load: Float[Array, "P Q L"]
     inside_s: Float[Array, "P Q L"]
     switch: Bool[Array, "P Q L"]
     count: Array | None
+    balanced: Float[Array, ""]
 
 
 class Places(NamedTuple):
@@ -84,15 +86,21 @@ def exchanges(
     inside = jax.vmap(jax.vmap(lambda one: inside_time(split_local(one, per_server).inside, gpu_group_Bps)))(demand)
     inside_s = jnp.where(moe, inside[pick], 0)
     unit = _at_unit_bandwidth(fabric, demand.dtype)
+    even = jnp.full(demand.shape[-2:], workload.selections * dispatch / workload.ep, demand.dtype)
     if isinstance(unit, Electrical):
-        load = jax.vmap(jax.vmap(lambda one: spray_time(unit, one, per_server)))(demand)
-        return Exchanges(jnp.where(moe, load[pick], 0), inside_s, jnp.zeros(moe.shape, bool), None)
+        every = jnp.concatenate([demand.reshape(-1, *even.shape), even[None]])                 # one batch, one kernel
+        load = jax.vmap(lambda one: spray_time(unit, one, per_server))(every)
+        by_layer = load[:-1].reshape(demand.shape[:2])
+        quiet = jnp.zeros(moe.shape, bool)
+        return Exchanges(jnp.where(moe, by_layer[pick], 0), inside_s, quiet, None, load[-1])
     between = jax.vmap(jax.vmap(lambda one: server_bytes(one, per_server)))(demand)[pick]      # [P Q L S S]
+    even = server_bytes(even, per_server)
     count, switch = _choose(unit, policy, between, moe, key)
-    stages = moe.shape[0]
-    flat_count, flat_demand = (x.reshape(-1, *x.shape[-2:]) for x in (count, between))
-    load = jax.vmap(lambda c, d: all_to_all_time(unit, Circuits(c), d, routing=routing))(flat_count, flat_demand)
-    return Exchanges(jnp.where(moe, load.reshape(stages, *moe.shape[1:]), 0), inside_s, switch, count)
+    calm = policy(even, unit, previous=None, key=key).circuits.count.astype(count.dtype)
+    counts = jnp.concatenate([count.reshape(-1, *even.shape), calm[None]])
+    every = jnp.concatenate([between.reshape(-1, *even.shape), even[None]])
+    load = jax.vmap(lambda c, d: all_to_all_time(unit, Circuits(c), d, routing=routing))(counts, every)
+    return Exchanges(jnp.where(moe, load[:-1].reshape(moe.shape), 0), inside_s, switch, count, load[-1])
 
 
 def _at_unit_bandwidth(fabric, dtype):

@@ -1,0 +1,241 @@
+"""Compare fabrics for training: models x fabrics x bandwidths, one row each.
+
+For every (model, fabric) the all-to-alls of an iteration are solved once: all links of a fabric are multiples of its
+NICs, so their times scale with one over the bandwidth. Fabrics that carry an all-to-all alike share the solve.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mfabric_jax import traffic, units
+from mfabric_jax.checks import InputError
+from mfabric_jax.fabric import Electrical, Region, server_cost
+from mfabric_jax.schedule import Exchanges, Iteration, block_segments, exchanges, iterate
+from mfabric_jax.schedule.exchange import places
+from mfabric_jax.study.config import Compare
+from mfabric_jax.study.provenance import provenance
+from mfabric_jax.traffic import Tokens, rank_bytes, server_bytes
+from mfabric_jax.workload import BlockSeconds, Workload, block_seconds, get_gpu, tp_bytes_per_gpu
+
+AT_ONCE = 16                               # iterations solved together
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """One model on one fabric, all bandwidths."""
+
+    workload: Workload
+    fabric: Electrical | Region
+    tokens: Tokens
+
+
+def jobs(config: Compare) -> list[Job]:
+    """What there is to do, in the order of the rows; the traffic is read or drawn here."""
+    todo = []
+    for name in config.models:
+        workload = config.workload(name)
+        tokens = tokens_of(config, workload)
+        todo += [Job(workload, fabric, tokens) for fabric in config.variants(workload)]
+    return todo
+
+
+def tokens_of(config: Compare, workload: Workload) -> Tokens:
+    """The traffic of one model under this configuration."""
+    if config.trace is not None:
+        return traffic.recorded(config.trace, workload, config.records, config.iterations)
+    if config.traffic == "generated":
+        return traffic.generated(
+            workload, config.skew, iterations=config.iterations, seed=config.seed, drift=config.drift
+        )
+    return traffic.measured(workload, iterations=config.iterations, drift=config.drift, seed=config.seed)
+
+
+def compare(
+    config: Compare, *, workers: int = 2, progress: Callable[[Job, list[dict]], None] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Rows of the comparison, in the order of `jobs`, as they are ready.
+
+    `progress` is told every finished job with its rows, in any order. The same configuration gives the same rows.
+    """
+    if config.dtype == "float64" and not jax.config.jax_enable_x64:
+        raise InputError("dtype float64 needs jax.config.update('jax_enable_x64', True) before the first computation.")
+    todo = jobs(config)
+    solved: dict[Any, Future] = {}
+    with ThreadPoolExecutor(workers) as pool:
+        for job in sorted(todo, key=_work, reverse=True):                      # long ones first: the pool stays busy
+            if _alike(job) not in solved:
+                solved[_alike(job)] = pool.submit(solve, config, job)
+
+        def finish(job: Job) -> list[dict]:
+            rows = job_rows(config, job, solved[_alike(job)].result())
+            if progress:
+                progress(job, rows)
+            return rows
+
+        waiting = [pool.submit(finish, job) for job in todo]
+        try:
+            for one in waiting:
+                yield from one.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _work(job: Job) -> int:
+    """Roughly how long a job takes: flows squared, more behind shared uplinks."""
+    ends = job.fabric.servers if isinstance(job.fabric, Region) else job.workload.ep
+    shared = isinstance(job.fabric, Electrical) and job.fabric.oversubscription is not None
+    return job.workload.moe_layers * ends**4 * (2 if shared else 1)
+
+
+def _alike(job: Job):
+    """Jobs with the same key have the same all-to-alls: fabrics that differ in name alone."""
+    fabric = job.fabric
+    if isinstance(fabric, Region):
+        return job.workload.model, "region"
+    return job.workload.model, fabric.nic_use, fabric.oversubscription
+
+
+def solve(config: Compare, job: Job) -> Exchanges:
+    """The all-to-alls of every iteration [I ...], at unit bandwidth."""
+    policy, workload = config.circuits_policy(), job.workload
+    nvswitch_Bps = units.gigabytes_per_s(config.nvswitch_gigabytes_per_s)
+    tokens = jnp.asarray(job.tokens.count, config.dtype)
+    keys = jax.random.split(jax.random.key(config.seed), len(tokens))
+
+    @eqx.filter_jit
+    def run(fabric, tokens, keys):
+        def one(drawn):
+            counts, key = drawn
+            return exchanges(
+                workload, fabric, counts, policy, routing=config.routing, nvswitch_Bps=nvswitch_Bps, key=key
+            )
+
+        return jax.lax.map(one, (tokens, keys), batch_size=min(AT_ONCE, len(tokens)))
+
+    return jax.block_until_ready(run(_traced(job.fabric, config.dtype), tokens, keys))
+
+
+def _traced(fabric, dtype: str):
+    """The fabric with its numbers as arrays, so that other values reuse the compiled program."""
+    def leaf(x):
+        return jnp.asarray(x, jnp.int32 if isinstance(x, int) else dtype)
+
+    return jax.tree.map(leaf, fabric)
+
+
+def job_rows(config: Compare, job: Job, solved: Exchanges) -> list[dict]:
+    """The rows of one model on one fabric: a bandwidth each, averaged over iterations."""
+    seconds = block_seconds(job.workload, get_gpu(config.gpu), config.efficiency)
+    bandwidths = jnp.asarray(config.nic_gbps, config.dtype)
+    nvswitch_Bps = units.gigabytes_per_s(config.nvswitch_gigabytes_per_s)
+    fabric = _traced(job.fabric, config.dtype)
+    timed = _time_all(job.workload, fabric, solved._replace(count=None), seconds, bandwidths, nvswitch_Bps)
+    mean = jax.tree.map(lambda x: np.asarray(x, np.float64).mean(axis=0), timed)               # [bandwidth]
+    shared = _described(config, job, solved)
+    return [_row(config, job, gbps, jax.tree.map(lambda x, at=i: float(x[at]), mean)) | shared
+            for i, gbps in enumerate(config.nic_gbps)]
+
+
+@eqx.filter_jit
+def _time_all(workload, fabric, solved, seconds, bandwidths, nvswitch_Bps) -> Iteration:
+    def one(solved, gbps):
+        at = eqx.tree_at(lambda f: f.nic_gbps, fabric, gbps)
+        return iterate(workload, at, solved, seconds, nvswitch_Bps)
+
+    return jax.vmap(lambda s: jax.vmap(lambda gbps: one(s, gbps))(bandwidths))(solved)
+
+
+def _row(config: Compare, job: Job, gbps: float, time: Iteration) -> dict[str, Any]:
+    optical = isinstance(job.fabric, Region)
+    cost = server_cost(job.fabric, gbps) * job.workload.servers
+    return {
+        "model": job.workload.model,
+        "fabric": job.fabric.name,
+        "policy": config.policy if optical else "none",
+        "routing": config.routing if optical else "spraying",
+        "nic_use": job.fabric.nic_use,
+        "nic_gbps": gbps,
+        "gpus": job.workload.gpus,
+        "iteration_s": time.iteration_s,
+        "compute_s": time.compute_s,
+        "exposed_comm_s": time.exposed_comm_s,
+        "reconfig_s": time.reconfig_s,
+        "bubble_s": time.bubble_s,
+        "tp_comm_s": time.tp_comm_s,
+        "ep_comm_s": time.ep_comm_s,
+        "dp_comm_s": time.dp_comm_s,
+        "ep_share": time.ep_comm_s / time.iteration_s,
+        "network_cost_usd": cost,
+        "perf_per_dollar": 1 / (time.iteration_s * cost),
+    }
+
+
+def _described(config: Compare, job: Job, solved: Exchanges) -> dict[str, Any]:
+    moe = places(job.workload).layer >= 0
+    over = np.asarray(solved.load)[:, moe] / np.maximum(np.asarray(solved.balanced)[:, None], 1e-300)
+    balanced = bool(np.all(np.asarray(solved.balanced) > 0))
+    return {
+        "ep_over_balanced": float(np.median(over)) if balanced else 1.0,
+        "rank_load_over_mean": float(np.median(job.tokens.rank_load_over_mean(job.workload.ep))),
+        "micro_batches": job.workload.micro_batches,
+        "compute_source": f"{config.gpu} at {config.efficiency:.0%} of peak, not calibrated",
+        "traffic": job.tokens.source,
+        "iterations": len(job.tokens.count),
+        "dtype": config.dtype,
+    }
+
+
+def effective(config: Compare) -> dict[str, Any]:
+    """The configuration with every value resolved, and where the result comes from."""
+    resolved = {name: dataclasses.asdict(config.workload(name)) for name in config.models}
+    return dataclasses.asdict(config) | {"workloads": resolved} | provenance(config.dtype)
+
+
+def examples(config: Compare) -> tuple[dict[str, dict], dict[str, list]]:
+    """What the pictures need besides rows: a region with its circuits, and timelines of a block.
+
+    Of the first model whose region has more than two servers (else the first), in the middle of the model.
+    """
+    several = [name for name in config.models if config.workload(name).servers_per_region > 2]
+    workload = config.workload((several or list(config.models))[0])
+    if "mfabric" not in config.fabrics:
+        return {}, {}
+    gbps = min(config.nic_gbps, key=lambda x: abs(x - 400))
+    region = Region(workload.servers_per_region, gbps, config.optical_degree, config.electrical_nics, config.delay_s)
+    counts = tokens_of(dataclasses.replace(config, iterations=1), workload).count[0, workload.moe_layers // 2, 0]
+    demand = server_bytes(
+        rank_bytes(jnp.asarray(counts, config.dtype), workload.dispatch_bytes_per_selection), workload.ranks_per_server
+    )
+    plan = config.circuits_policy()(demand, region, previous=None, key=jax.random.key(config.seed))
+    picture = {"demand": np.asarray(demand) * (1 - np.eye(region.servers)), "circuits": np.asarray(plan.circuits.count)}
+    title = f"{workload.model}: one region, {config.policy} circuits"
+    lines = {f"{workload.model} on {name} at {gbps:g} Gbps": line for name, line in _lines(config, workload, gbps)}
+    return {title: picture}, lines
+
+
+def _lines(config: Compare, workload: Workload, gbps: float):
+    """Block timelines on the fat-tree, if compared, and on mFabric."""
+    one = dataclasses.replace(config, iterations=1, models=(workload.model,), nic_gbps=(gbps,), nic_use=("own",))
+    seconds: BlockSeconds = block_seconds(workload, get_gpu(config.gpu), config.efficiency)
+    for job in jobs(one):
+        if job.fabric.name not in ("fat-tree", "mfabric"):
+            continue
+        solved = solve(one, job)
+        nvswitch_Bps = units.gigabytes_per_s(config.nvswitch_gigabytes_per_s)
+        moe = places(workload).layer >= 0
+        load = float(np.median(np.asarray(solved.load)[0][moe]))
+        yield job.fabric.name, block_segments(
+            attention_s=seconds.attention_s,
+            moe_s=seconds.moe_s,
+            tp_s=tp_bytes_per_gpu(workload) / nvswitch_Bps,
+            exchange_s=load / units.gbps(gbps),
+            delay_s=float(job.fabric.delay_s),
+            switches=bool(np.median(np.asarray(solved.switch)[0][moe])),
+        )

@@ -1,0 +1,39 @@
+"""Where a result comes from: version, commit, device, dtype."""
+
+import pathlib
+import subprocess
+from typing import Any
+
+import jax
+import jaxlib
+
+
+def provenance(dtype: str) -> dict[str, Any]:
+    """What every result carries beside its configuration."""
+    import mfabric_jax
+
+    device = jax.local_devices()[0] if jax.config.jax_default_device is None else jax.config.jax_default_device
+    return {
+        "version": mfabric_jax.__version__,
+        "commit": commit(),
+        "jax": jax.__version__,
+        "jaxlib": jaxlib.__version__,
+        "device": f"{device.platform}: {device.device_kind}",
+        "dtype": dtype,
+    }
+
+
+def commit() -> str | None:
+    """The commit of a source checkout, "+changes" behind it if files differ; None for an installed package."""
+    root = pathlib.Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return None
+
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, timeout=10, check=True)
+        return done.stdout.strip()
+
+    try:
+        return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain", "-uno") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
