@@ -206,7 +206,7 @@ def _run(config, out: str | None) -> tuple[list[dict], bool]:
     stopped = False
     with tqdm(total=total, desc="compare", unit="fabric", file=sys.stderr, disable=None) as bar:
 
-        def progress(job, _):
+        def progress(job):
             bar.set_postfix_str(f"{job.workload.model} on {job.fabric.name}")
             bar.update()
 

@@ -1,7 +1,14 @@
 """From all-to-alls to an iteration: block timeline, hidden or paid reconfiguration, pipeline."""
 
-from mfabric_jax.schedule.exchange import Exchanges, exchanges
-from mfabric_jax.schedule.iteration import NVSWITCH_GIGABYTES_PER_S, Iteration, iterate
+from mfabric_jax.schedule.exchange import (
+    NVSWITCH_GIGABYTES_PER_S,
+    Exchanges,
+    between_servers,
+    exchanges,
+    inside_servers,
+    places,
+)
+from mfabric_jax.schedule.iteration import Iteration, Rates, iterate
 from mfabric_jax.schedule.order import one_f_one_b
 from mfabric_jax.schedule.segments import block_segments
 
@@ -9,8 +16,12 @@ __all__ = [
     "NVSWITCH_GIGABYTES_PER_S",
     "Exchanges",
     "Iteration",
+    "Rates",
+    "between_servers",
     "block_segments",
     "exchanges",
+    "inside_servers",
     "iterate",
     "one_f_one_b",
+    "places",
 ]

@@ -17,6 +17,8 @@ from mfabric_jax.schedule.order import BACKWARD, one_f_one_b
 from mfabric_jax.traffic import rank_bytes, server_bytes, split_local
 from mfabric_jax.workload import Workload
 
+NVSWITCH_GIGABYTES_PER_S = 900.0           # per GPU and direction, as the paper simulates it
+
 
 class Exchanges(NamedTuple):
     """Dispatch-sized all-to-alls [P Q L], blocks in the order in which the pass runs them.
@@ -42,6 +44,10 @@ class Places(NamedTuple):
     layer: np.ndarray
     micro_batch: np.ndarray
 
+    def pick(self, micro_batches: int) -> tuple[np.ndarray, np.ndarray]:
+        """Indices of every slot into [layer, micro-batch] arrays that hold `micro_batches`, read cyclically."""
+        return np.maximum(self.layer, 0), self.micro_batch % micro_batches
+
 
 def places(workload: Workload) -> Places:
     """Blocks in running order: a stage's own order forward, reversed backward; short stages are padded."""
@@ -66,7 +72,7 @@ def exchanges(
     policy: Policy,
     *,
     routing: str = "unsplit",
-    nvswitch_Bps: float = 900e9,
+    nvswitch_Bps: float = units.gigabytes_per_s(NVSWITCH_GIGABYTES_PER_S),
     key: Array | None = None,
 ) -> Exchanges:
     """All-to-all loads of one iteration of one pipeline (one data-parallel replica stands for all).
@@ -76,31 +82,72 @@ def exchanges(
     Up and down directions of every fabric here are equal, so transposed demand takes equal time: one solve serves
     dispatch, combine and their gradients, each scaled by its element size.
     """
-    where = places(workload)
-    moe = where.layer >= 0
-    pick = (np.maximum(where.layer, 0), where.micro_batch % tokens.shape[1])
-    dispatch = workload.dispatch_bytes_per_selection
-    demand = jax.vmap(jax.vmap(lambda one: rank_bytes(one, dispatch)))(tokens)                 # [layer M R R]
-    gpu_group_Bps = nvswitch_Bps * workload.tp
-    per_server = workload.ranks_per_server
-    inside = jax.vmap(jax.vmap(lambda one: inside_time(split_local(one, per_server).inside, gpu_group_Bps)))(demand)
-    inside_s = jnp.where(moe, inside[pick], 0)
+    apart = between_servers(workload, fabric, tokens, policy, routing=routing, key=key)
+    return apart._replace(inside_s=inside_servers(workload, tokens, nvswitch_Bps))
+
+
+def rank_demand(workload: Workload, tokens: Float[Array, "layer M R E"]) -> Float[Array, "layer M R R"]:
+    """Bytes of every dispatch, from rank to rank."""
+    return jax.vmap(jax.vmap(lambda one: rank_bytes(one, workload.dispatch_bytes_per_selection)))(tokens)
+
+
+def inside_servers(workload: Workload, tokens: Float[Array, "layer M R E"], nvswitch_Bps) -> Float[Array, "P Q L"]:
+    """`Exchanges.inside_s`: the same on every fabric."""
+    where, per_server = places(workload), workload.ranks_per_server
+
+    def one(demand):
+        return inside_time(split_local(demand, per_server).inside, nvswitch_Bps * workload.tp)
+
+    inside = jax.vmap(jax.vmap(one))(rank_demand(workload, tokens))
+    return jnp.where(where.layer >= 0, inside[where.pick(tokens.shape[1])], 0)
+
+
+def between_servers(
+    workload: Workload,
+    fabric: Electrical | Region,
+    tokens: Float[Array, "layer M R E"],
+    policy: Policy,
+    *,
+    routing: str = "unsplit",
+    key: Array | None = None,
+) -> Exchanges:
+    """`exchanges` without the part inside servers (`inside_s` is 0)."""
+    demand = rank_demand(workload, tokens)
     unit = _at_unit_bandwidth(fabric, demand.dtype)
-    even = jnp.full(demand.shape[-2:], workload.selections * dispatch / workload.ep, demand.dtype)
-    if isinstance(unit, Electrical):
-        every = jnp.concatenate([demand.reshape(-1, *even.shape), even[None]])                 # one batch, one kernel
-        load = jax.vmap(lambda one: spray_time(unit, one, per_server))(every)
-        by_layer = load[:-1].reshape(demand.shape[:2])
-        quiet = jnp.zeros(moe.shape, bool)
-        return Exchanges(jnp.where(moe, by_layer[pick], 0), inside_s, quiet, None, load[-1])
-    between = jax.vmap(jax.vmap(lambda one: server_bytes(one, per_server)))(demand)[pick]      # [P Q L S S]
-    even = server_bytes(even, per_server)
+    solve = _sprayed if isinstance(unit, Electrical) else _switched
+    return solve(workload, unit, demand, policy, routing, key)
+
+
+def _even(workload: Workload, like: Float[Array, "... R R"]) -> Float[Array, "R R"]:
+    """The dispatch if every token went to every expert equally often."""
+    row = workload.selections * workload.dispatch_bytes_per_selection
+    return jnp.full(like.shape[-2:], row / workload.ep, like.dtype)
+
+
+def _sprayed(workload, unit: Electrical, demand, policy, routing, key) -> Exchanges:
+    where, per_server = places(workload), workload.ranks_per_server
+    even = _even(workload, demand)
+    every = jnp.concatenate([demand.reshape(-1, *even.shape), even[None]])                     # one batch, one kernel
+    load = jax.vmap(lambda one: spray_time(unit, one, per_server))(every)
+    by_layer = load[:-1].reshape(demand.shape[:2])[where.pick(demand.shape[1])]
+    moe = where.layer >= 0
+    nothing = jnp.zeros(moe.shape, load.dtype)
+    return Exchanges(jnp.where(moe, by_layer, 0), nothing, jnp.zeros(moe.shape, bool), None, load[-1])
+
+
+def _switched(workload, unit: Region, demand, policy, routing, key) -> Exchanges:
+    where, per_server = places(workload), workload.ranks_per_server
+    moe = where.layer >= 0
+    even = server_bytes(_even(workload, demand), per_server)
+    between = jax.vmap(jax.vmap(lambda one: server_bytes(one, per_server)))(demand)
+    between = between[where.pick(demand.shape[1])]                                             # [P Q L S S]
     count, switch = _choose(unit, policy, between, moe, key)
     calm = policy(even, unit, previous=None, key=key).circuits.count.astype(count.dtype)
     counts = jnp.concatenate([count.reshape(-1, *even.shape), calm[None]])
     every = jnp.concatenate([between.reshape(-1, *even.shape), even[None]])
     load = jax.vmap(lambda c, d: all_to_all_time(unit, Circuits(c), d, routing=routing))(counts, every)
-    return Exchanges(jnp.where(moe, load[:-1].reshape(moe.shape), 0), inside_s, switch, count, load[-1])
+    by_place = jnp.where(moe, load[:-1].reshape(moe.shape), 0)
+    return Exchanges(by_place, jnp.zeros_like(by_place), switch, count, load[-1])
 
 
 def _at_unit_bandwidth(fabric, dtype):

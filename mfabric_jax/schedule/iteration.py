@@ -10,12 +10,19 @@ from jaxtyping import Array, Float, Int
 from mfabric_jax import units
 from mfabric_jax.fabric import Electrical, Region
 from mfabric_jax.schedule.block import Blocks, Compute, Pass, run_pass
-from mfabric_jax.schedule.exchange import Exchanges, places
+from mfabric_jax.schedule.exchange import NVSWITCH_GIGABYTES_PER_S, Exchanges, places
 from mfabric_jax.schedule.order import BACKWARD, one_f_one_b
 from mfabric_jax.schedule.pipeline import Pipeline, run_pipeline
 from mfabric_jax.workload import BlockSeconds, Workload, gradient_bytes, pp_bytes, tp_bytes_per_gpu
 
-NVSWITCH_GIGABYTES_PER_S = 900.0           # per GPU and direction, as the paper simulates it
+
+class Rates(NamedTuple):
+    """What the timeline needs to know of a fabric: bytes/s of a NIC, bytes/s of a server on the electrical fabric,
+    reconfiguration delay [s]. `Region` and `Electrical` have these fields too."""
+
+    nic_Bps: Float[Array, ""]
+    eps_Bps: Float[Array, ""]
+    delay_s: Float[Array, ""]
 
 
 class Iteration(NamedTuple):
@@ -38,7 +45,7 @@ class Iteration(NamedTuple):
 
 def iterate(
     workload: Workload,
-    fabric: Electrical | Region,
+    fabric: Electrical | Region | Rates,
     exchanges: Exchanges,
     seconds: BlockSeconds,
     nvswitch_Bps: float = units.gigabytes_per_s(NVSWITCH_GIGABYTES_PER_S),

@@ -17,8 +17,16 @@ import numpy as np
 from mfabric_jax import traffic, units
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Electrical, Region, server_cost
-from mfabric_jax.schedule import Exchanges, Iteration, block_segments, exchanges, iterate
-from mfabric_jax.schedule.exchange import places
+from mfabric_jax.schedule import (
+    Exchanges,
+    Iteration,
+    Rates,
+    between_servers,
+    block_segments,
+    inside_servers,
+    iterate,
+    places,
+)
 from mfabric_jax.study.config import Compare
 from mfabric_jax.study.provenance import provenance
 from mfabric_jax.traffic import Tokens, rank_bytes, server_bytes
@@ -58,31 +66,37 @@ def tokens_of(config: Compare, workload: Workload) -> Tokens:
 
 
 def compare(
-    config: Compare, *, workers: int = 2, progress: Callable[[Job, list[dict]], None] | None = None
+    config: Compare, *, workers: int = 2, progress: Callable[[Job], None] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Rows of the comparison, in the order of `jobs`, as they are ready.
+    """Rows of the comparison, in the order of `jobs`, as they are ready; `progress` is told every finished job.
 
-    `progress` is told every finished job with its rows, in any order. The same configuration gives the same rows.
+    All-to-alls are solved by `workers` threads. The same configuration gives the same rows.
     """
     if config.dtype == "float64" and not jax.config.jax_enable_x64:
         raise InputError("dtype float64 needs jax.config.update('jax_enable_x64', True) before the first computation.")
     todo = jobs(config)
-    solved: dict[Any, Future] = {}
+    started: dict[Any, Future] = {}
     with ThreadPoolExecutor(workers) as pool:
+
+        def once(key, work, *args) -> Future:
+            if key not in started:
+                started[key] = pool.submit(work, *args)
+            return started[key]
+
         for job in sorted(todo, key=_work, reverse=True):                      # long ones first: the pool stays busy
-            if _alike(job) not in solved:
-                solved[_alike(job)] = pool.submit(solve, config, job)
+            once(_alike(job), solve, config, job)
+            once(job.workload.model, inside, config, job)
 
         def finish(job: Job) -> list[dict]:
-            rows = job_rows(config, job, solved[_alike(job)].result())
-            if progress:
-                progress(job, rows)
-            return rows
+            apart, within = started[_alike(job)].result(), started[job.workload.model].result()
+            return job_rows(config, job, apart._replace(inside_s=within))
 
-        waiting = [pool.submit(finish, job) for job in todo]
         try:
-            for one in waiting:
-                yield from one.result()
+            for job in todo:
+                rows = finish(job)
+                if progress:
+                    progress(job)
+                yield from rows
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
@@ -103,23 +117,38 @@ def _alike(job: Job):
 
 
 def solve(config: Compare, job: Job) -> Exchanges:
-    """The all-to-alls of every iteration [I ...], at unit bandwidth."""
+    """The all-to-alls between servers of every iteration [I ...], at unit bandwidth."""
     policy, workload = config.circuits_policy(), job.workload
-    nvswitch_Bps = units.gigabytes_per_s(config.nvswitch_gigabytes_per_s)
-    tokens = jnp.asarray(job.tokens.count, config.dtype)
-    keys = jax.random.split(jax.random.key(config.seed), len(tokens))
+    keys = jax.random.split(jax.random.key(config.seed), len(job.tokens.count))
 
     @eqx.filter_jit
     def run(fabric, tokens, keys):
         def one(drawn):
-            counts, key = drawn
-            return exchanges(
-                workload, fabric, counts, policy, routing=config.routing, nvswitch_Bps=nvswitch_Bps, key=key
-            )
+            return between_servers(workload, fabric, drawn[0], policy, routing=config.routing, key=drawn[1])
 
-        return jax.lax.map(one, (tokens, keys), batch_size=min(AT_ONCE, len(tokens)))
+        return _each_iteration(one, (tokens, keys))
 
-    return jax.block_until_ready(run(_traced(job.fabric, config.dtype), tokens, keys))
+    return jax.block_until_ready(run(_traced(job.fabric, config.dtype), _counts(config, job), keys))
+
+
+def inside(config: Compare, job: Job) -> jax.Array:
+    """The parts inside servers of every iteration [I P Q L] seconds; the same on every fabric."""
+    nvswitch_Bps = units.gigabytes_per_s(config.nvswitch_gigabytes_per_s)
+
+    @jax.jit
+    def run(tokens):
+        return _each_iteration(lambda one: inside_servers(job.workload, one, nvswitch_Bps), tokens)
+
+    return jax.block_until_ready(run(_counts(config, job)))
+
+
+def _counts(config: Compare, job: Job) -> jax.Array:
+    return jnp.asarray(job.tokens.count, config.dtype)
+
+
+def _each_iteration(work, over):
+    """`work` for every iteration, some at once."""
+    return jax.lax.map(work, over, batch_size=min(AT_ONCE, len(jax.tree.leaves(over)[0])))
 
 
 def _traced(fabric, dtype: str):
@@ -133,23 +162,24 @@ def _traced(fabric, dtype: str):
 def job_rows(config: Compare, job: Job, solved: Exchanges) -> list[dict]:
     """The rows of one model on one fabric: a bandwidth each, averaged over iterations."""
     seconds = block_seconds(job.workload, get_gpu(config.gpu), config.efficiency)
-    bandwidths = jnp.asarray(config.nic_gbps, config.dtype)
     nvswitch_Bps = units.gigabytes_per_s(config.nvswitch_gigabytes_per_s)
-    fabric = _traced(job.fabric, config.dtype)
-    timed = _time_all(job.workload, fabric, solved._replace(count=None), seconds, bandwidths, nvswitch_Bps)
+    at = [dataclasses.replace(job.fabric, nic_gbps=gbps) for gbps in config.nic_gbps]
+    rates = Rates(*(jnp.asarray([getattr(f, name) for f in at], config.dtype) for name in Rates._fields))
+    seconds, nvswitch_Bps = jax.tree.map(lambda x: jnp.asarray(x, config.dtype), (seconds, nvswitch_Bps))
+    timed = _time_all(job.workload, rates, solved._replace(count=None), seconds, nvswitch_Bps)
     mean = jax.tree.map(lambda x: np.asarray(x, np.float64).mean(axis=0), timed)               # [bandwidth]
     shared = _described(config, job, solved)
-    return [_row(config, job, gbps, jax.tree.map(lambda x, at=i: float(x[at]), mean)) | shared
-            for i, gbps in enumerate(config.nic_gbps)]
+    bandwidths = enumerate(config.nic_gbps)
+    return [_row(config, job, gbps, jax.tree.map(lambda x, i=i: float(x[i]), mean)) | shared for i, gbps in bandwidths]
 
 
 @eqx.filter_jit
-def _time_all(workload, fabric, solved, seconds, bandwidths, nvswitch_Bps) -> Iteration:
-    def one(solved, gbps):
-        at = eqx.tree_at(lambda f: f.nic_gbps, fabric, gbps)
-        return iterate(workload, at, solved, seconds, nvswitch_Bps)
+def _time_all(workload: Workload, rates: Rates, solved: Exchanges, seconds: BlockSeconds, nvswitch_Bps) -> Iteration:
+    """Every iteration at every bandwidth [I bandwidth]. One program per model: fabrics are data here."""
+    def one(solved, rates):
+        return iterate(workload, rates, solved, seconds, nvswitch_Bps)
 
-    return jax.vmap(lambda s: jax.vmap(lambda gbps: one(s, gbps))(bandwidths))(solved)
+    return jax.vmap(jax.vmap(one, (None, 0)), (0, None))(solved, rates)
 
 
 def _row(config: Compare, job: Job, gbps: float, time: Iteration) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A training iteration as one clock per pipeline stage: passes block by block, and a switch that turns or is waited for.
+"""A training iteration as one clock per pipeline stage, block by block, with a switch that turns or is waited for.
 
 Seconds, or any exact numbers, in plain Python.
 """

@@ -27,7 +27,8 @@ def run(workload, fabric, tokens, seconds, policy, nvswitch_Bps=900e9, routing="
 
 
 def draw_tokens(seed, workload, micro_batches=None):
-    """Selections [layer M R E] as real numbers, a few experts hot."""
+    """Selections [layer M R E] as real numbers; every block and micro-batch has its own hot experts."""
     rng = np.random.default_rng(seed)
     shape = (workload.moe_layers, micro_batches or workload.micro_batches, workload.ep, workload.architecture.experts)
-    return rng.uniform(0, 1, shape) ** 4 * workload.selections
+    heat = rng.lognormal(0, 1.5, (*shape[:2], 1, shape[3]))
+    return rng.uniform(0, 1, shape) ** 2 * heat * workload.selections / workload.architecture.experts

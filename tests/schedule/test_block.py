@@ -45,7 +45,8 @@ def test_forward_waits_for_the_whole_delay_at_every_switch():
     assert not got.opens
     assert got.exchanges
     for delay in (0.0, 1.0, 1000.0):
-        assert_pass(run((SWITCHED, MOE, SWITCHED), delay, backward=False), paid_s=2 * delay, duration_s=20.25 + 2 * delay)
+        got = run((SWITCHED, MOE, SWITCHED), delay, backward=False)
+        assert_pass(got, paid_s=2 * delay, duration_s=20.25 + 2 * delay)
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,18 @@
 """Whole iterations by hand, and drawn ones against plain Python from tokens to seconds."""
 
+import itertools
+
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from mfabric_jax.fabric import Circuits, Electrical, Region
 from mfabric_jax.policies import Plan, greedy
+from mfabric_jax.schedule import Exchanges, iterate
 from mfabric_jax.workload import BlockSeconds
 from tests.oracles.greedy import greedy as plain_greedy
-from tests.oracles.timeline import timeline
+from tests.oracles.timeline import stage_order, timeline
 from tests.oracles.tree import tree
 from tests.schedule.jobs import draw_tokens, job, run
 
@@ -115,16 +119,25 @@ def test_two_stages_on_the_region():
 
 # On the fat-tree a rank owns 4 of 8 NICs: 4 GB/s. Every rank sends to one other: the largest flow decides.
 #   (0, 0): 4 / 4 = 1        (1, 0): 2 / 4 = 0.5        (0, 1): 3 / 4, but inside 5: 5        (1, 1): 6 / 4 = 1.5
+def fat_tree(oversubscription=1.0):
+    return Electrical("fat-tree", nic_gbps=8.0, oversubscription=jnp.asarray(oversubscription))
+
+
 def test_one_stage_on_the_fat_tree():
     # F0: 5 + 1 + 1 + 1 = 8, 5 + 0.5 + 1 + 0.5 = 7.   B0: 0.5 + 2 + 0.5 + 7 = 10, 1 + 2 + 1 + 7 = 11.
     # F1: 5 + 5 + 1 + 5 = 16, 5 + 1.5 + 1 + 1.5 = 9.  B1: 1.5 + 2 + 1.5 + 7 = 12, 5 + 2 + 5 + 7 = 19.       Sum 92.
     # EP 2 x (2 + 1 + 10 + 3) = 32. DP: 2 GB / 8 GB/s + 1 = 1.25.
-    found, got = by_hand(1, Electrical("fat-tree", nic_gbps=8.0))
+    found, got = by_hand(1, fat_tree())
     assert_parts(
         got, compute_s=36, tp_comm_s=24, ep_comm_s=32, dp_comm_s=1.25, reconfig_s=0, bubble_s=0, iteration_s=93.25
     )
     assert found.count is None
     assert not found.switch.any()
+    # Uplinks of 8/4 = 2 GB/s a server: 6 / 2 = 3, 2 / 2 = 1, inside 5, 9 / 2 = 4.5. EP four of each, 54. DP 2 / 2 + 1.
+    _, got = by_hand(1, fat_tree(4.0))
+    assert_parts(
+        got, compute_s=36, tp_comm_s=24, ep_comm_s=54, dp_comm_s=2, reconfig_s=0, bubble_s=0, iteration_s=116
+    )
 
 
 def test_two_stages_on_the_fat_tree():
@@ -132,33 +145,27 @@ def test_two_stages_on_the_fat_tree():
     # Stage 0: F0 [0, 8], F1 [8, 24].  Stage 1: F0 [8.25, 15.25], B0 [15.25, 25.25], F1 [25.25, 34.25] (24.25 arrived),
     # B1 [34.25, 46.25].  Stage 0: B0 [25.5, 36.5], B1 [46.5, 65.5].  DP: 1 GB / 8 GB/s + 0.5 = 0.625: 66.125.
     # Stage 0: EP 2 + 10 + 2 + 10 = 24; bubble 24 to 25.5 and 36.5 to 46.5.
-    _, got = by_hand(2, Electrical("fat-tree", nic_gbps=8.0))
+    _, got = by_hand(2, fat_tree())
     assert_parts(
         got, compute_s=18, tp_comm_s=12, ep_comm_s=24, dp_comm_s=0.625, reconfig_s=0, bubble_s=11.5, iteration_s=66.125
     )
 
 
-def test_pooled_nics_and_thin_uplinks():
-    # Pooled, 8 NICs: (0, 0): 6 / 8 = 0.75, (1, 0): 0.25, (0, 1): inside 5, (1, 1): 9 / 8. EP 4 x their sum.
-    _, got = by_hand(1, Electrical("fat-tree", nic_gbps=8.0, nic_use="pooled"))
-    assert_parts(got, ep_comm_s=4 * (0.75 + 0.25 + 5 + 1.125), dp_comm_s=1.25)
-    # Uplinks of 8/4 = 2 GB/s: 3, 1, inside 5, 4.5. DP 2 GB / 2 GB/s + 1.
-    _, got = by_hand(1, Electrical("oversub-fat-tree", nic_gbps=8.0, oversubscription=4.0))
-    assert_parts(got, ep_comm_s=4 * (3 + 1 + 5 + 4.5), dp_comm_s=2)
-
-
 def test_the_busiest_stage_is_not_always_the_first():
-    # Three blocks on two stages: the first is dense, 2 + 2 on stage 0 with no experts to wait for... stage 1 has one
-    # MoE block with long all-to-alls. Dense FFN 0.5 s. Stage 0, block 1 moves nothing.
-    tokens = np.zeros((2, 1, 4, 4))
-    tokens[1, 0, 0, 2] = 40e9 / BYTES_PER_TOKEN                        # 10 s on 4 NICs
-    workload = job(pp=2, blocks=3, dense_blocks=1, micro_batches=1)
-    _, got = run(workload, Electrical("fat-tree", nic_gbps=8.0), tokens, BlockSeconds(2.0, 1.0, 0.5), greedy, NVSWITCH)
+    # Three blocks on two stages, the first of them dense; one micro-batch; one all-to-all of block 1 takes no time, of
+    # block 2 (stage 1) 10 s: 40 GB over one of 4 GB/s. NICs of 1 GB/s. Sends 0.25 s. Dense FFN 0.5 s.
     # Stage 0: F: dense 2 + 3 + 0.5 = 5.5, MoE 2 + 3 + 1 = 6: [0, 11.5].
     # Stage 1: F [11.75, 37.75]: 5 + 10 + 1 + 10, B [37.75, 66.75]: 10 + 2 + 10 + 7.
     # Stage 0: B [67, 84]: MoE 2 + 7, dense 1 + 7.
-    # DP: stage 0: dense gradients 2 x 0.996 GB attention + 0.004 GB gate + 3 x 1000 x 500 x 1000 B = 1.5 GB of dense FFN
-    # = 3.496 GB: 3.496 / 8 + 3.496 / 4 / 0.5 = 0.437 + 1.748. Stage 1: 0.125 + 0.5.
+    # DP: stage 0: 2 x 0.996 GB of attention, 0.004 GB of gate, 3 x 1000 x 500 x 1000 B = 1.5 GB of dense FFN: 3.496 GB:
+    # 3.496 / 8 + 3.496 / 4 / 0.5 = 0.437 + 1.748. Stage 1: 0.125 + 0.5.
+    load = np.zeros((2, 2, 2))
+    load[1, 0, 0] = load[1, 1, 1] = 10e9                               # backward runs the padding of stage 1 first
+    nothing = np.zeros((2, 2, 2))
+    found = Exchanges(jnp.asarray(load), nothing, jnp.asarray(nothing > 0), None, jnp.zeros(()))
+    workload = job(pp=2, blocks=3, dense_blocks=1, micro_batches=1)
+    seconds = BlockSeconds(2.0, 1.0, 0.5)
+    got = eqx.filter_jit(iterate)(workload, fat_tree(), found, seconds, NVSWITCH)
     assert_parts(
         got, stage=1, iteration_s=84 + 0.437 + 1.748, compute_s=3 + 6, tp_comm_s=6, ep_comm_s=40, dp_comm_s=0.625,
         reconfig_s=0, bubble_s=84 + 0.437 + 1.748 - 55.625,
@@ -166,21 +173,20 @@ def test_the_busiest_stage_is_not_always_the_first():
 
 
 # -------------------------------------------------------------------------------------------------- drawn iterations
-DEPTH, BATCHES = 7, 4
+DEPTH, BATCHES, RECORDED = 7, 4, 3          # blocks, micro-batches, and of how many there are tokens
 
 
-def drawn_job(pp, **settings):
+def drawn_job(pp):
     """7 blocks, 2 of them dense, on 4 servers a stage; fp8 dispatch, bf16 combine."""
     return job(
-        pp=pp, ep=8, experts=8, blocks=DEPTH, dense_blocks=2, micro_batches=BATCHES, dispatch_bytes=1, combine_bytes=2,
-        **settings,
-    )  # fmt: skip
+        pp=pp, ep=8, experts=8, blocks=DEPTH, dense_blocks=2, micro_batches=BATCHES, dispatch_bytes=1, combine_bytes=2
+    )
 
 
 def stage_blocks(pp):
     """Blocks of each stage, by number: earlier stages take one more."""
     edges = np.cumsum([0, *(DEPTH // pp + (p < DEPTH % pp) for p in range(pp))])
-    return [list(range(a, b)) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+    return [list(range(a, b)) for a, b in itertools.pairwise(edges)]
 
 
 def exchange_seconds(fabric, tokens, nic, nvswitch, before):
@@ -210,15 +216,14 @@ def plain_iteration(pp, fabric, tokens, seconds, nvswitch):
     for p, numbers in enumerate(stage_blocks(pp)):
         circuits = 2 * (1 - np.eye(4, dtype=int))                       # 6 NICs over 3 peers
         sums = dict.fromkeys(("compute", "tp", "ep"), 0.0)
-        order = _order(p, pp)
-        for kind, m in order:
+        for kind, m in stage_order(p, pp, BATCHES):
             scale = 1.0 if kind == "F" else 2.0
             blocks[kind, p, m] = row = []
             for number in numbers if kind == "F" else numbers[::-1]:
                 one = {"attention": scale * attention, "inner": scale * dense, "tp": all_reduce}
                 one |= {"exchange": None, "switch": False}
                 if number >= 2:
-                    alone, now = exchange_seconds(fabric, tokens[number - 2, m], nic, nvswitch, circuits)
+                    alone, now = exchange_seconds(fabric, tokens[number - 2, m % RECORDED], nic, nvswitch, circuits)
                     one |= {"inner": scale * expert, "switch": optical and bool((now != circuits).any())}
                     one["exchange"] = (alone, 2 * alone) if kind == "F" else (2 * alone, alone)
                     circuits = now
@@ -239,20 +244,13 @@ def plain_iteration(pp, fabric, tokens, seconds, nvswitch):
     return max(t + sums["dp"] for t, sums in zip(last, parts, strict=True)), parts
 
 
-def _order(p, pp):
-    from tests.oracles.timeline import stage_order
-
-    return stage_order(p, pp, BATCHES)
-
-
 @pytest.mark.parametrize("optical", [True, False])
-@pytest.mark.parametrize("pp", [1, 3])
-def test_drawn_iterations_agree_with_plain_python(pp, optical):
+def test_drawn_iterations_agree_with_plain_python(optical):
+    pp, hidden, paid = 3, 0, 0
     workload = drawn_job(pp)
-    hidden = paid = 0
     for seed in range(6):
         rng = np.random.default_rng(seed)
-        tokens = draw_tokens(seed, workload)
+        tokens = draw_tokens(seed, workload, RECORDED)
         nic_gbps, nvswitch = jnp.asarray(rng.uniform(5, 40)), jnp.asarray(rng.uniform(0.1e9, 1e9))
         if optical:
             nics = jnp.asarray(rng.integers(1, 4).astype(float))
@@ -270,4 +268,5 @@ def test_drawn_iterations_agree_with_plain_python(pp, optical):
         )  # fmt: skip
         at_most = float(fabric.delay_s) * np.asarray(found.switch)[int(got.stage)].sum()
         hidden, paid = hidden + (want["reconfig"] < at_most * (1 - RTOL)), paid + (want["reconfig"] > 0)
-    assert (hidden, paid) >= (1, 6) if optical else (hidden, paid) == (0, 0)
+    assert not optical or (hidden >= 1 and paid >= 5)                   # the draws show both
+    assert optical or paid == 0

@@ -29,14 +29,14 @@ def run(stages, batches, passes, send, delay):
 def passes_of(duration, **known):
     """Passes of which only the duration, and what is named, matters: the rest is NaN or False."""
     nothing = np.full_like(duration, np.nan)
-    settings = {field: nothing for field in Pass._fields} | {"opens": duration < 0, "exchanges": duration < 0}
+    settings = dict.fromkeys(Pass._fields, nothing) | {"opens": duration < 0, "exchanges": duration < 0}
     return Pass(**settings | {"duration_s": duration, "head_s": 0 * duration, "tail_s": 0 * duration} | known)
 
 
 def by_name(values, order):
     """[P Q] by (kind, stage, micro-batch)."""
-    names = [("FB"[int(order.kind[p, q] == BACKWARD)], p, int(order.micro_batch[p, q])) for p, q in np.ndindex(values.shape)]
-    return dict(zip(names, np.asarray(values).reshape(-1).tolist(), strict=True))
+    kind, values = np.where(order.kind == BACKWARD, "B", "F"), np.asarray(values)
+    return {(str(kind[at]), at[0], int(order.micro_batch[at])): values[at].item() for at in np.ndindex(values.shape)}
 
 
 def assert_ends(got, want):
