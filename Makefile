@@ -19,7 +19,7 @@ test: .venv/ready
 
 lint: .venv/ready
 	$(BIN)/ruff check .
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 clean:
 	rm -rf .venv demo

@@ -7,8 +7,8 @@ import difflib
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
-import jax
 import numpy as np
+from jax.core import Tracer
 
 T = TypeVar("T")
 
@@ -18,7 +18,7 @@ class InputError(ValueError):
 
 
 def _concrete(value: Any) -> bool:
-    return not isinstance(value, jax.core.Tracer)
+    return not isinstance(value, Tracer)
 
 
 def _plain(value: Any) -> Any:

@@ -18,88 +18,6 @@ from mfabric_jax.checks import InputError, one_of
 DEVICES = ("cpu", "gpu", "tpu")
 
 
-@dataclasses.dataclass(frozen=True)
-class CompareOptions:
-    """Compare fabrics for MoE training: one row per model, fabric and bandwidth.
-
-    Lists are separated by commas. Defaults: five models, four fabrics, 100 to 800 Gbps, routing shares measured on
-    trained models, compute time from model facts on an A100 at half its peak (not calibrated).
-    """
-
-    models: str = "mixtral-8x22b,mixtral-8x7b,llama-moe,qwen-moe,deepseek-r1"
-    """mixtral-8x22b, mixtral-8x7b, llama-moe, qwen-moe, qwen-moe-ep16, deepseek-r1, deepseek-v3"""
-    fabrics: str = "fat-tree,oversub-fat-tree,rail-optimized,mfabric"
-    """fat-tree, oversub-fat-tree, rail-optimized, mfabric"""
-    nic_gbps: str = "100,200,400,800"
-    """Bandwidth of every NIC; prices are known from 100 to 800."""
-    nic_use: str = "own"
-    """own: each GPU uses its own NIC; pooled: a server's NICs carry anything; own,pooled shows both (mFabric pools)."""
-    policy: str = "greedy"
-    """How mFabric chooses circuits: greedy, uniform, previous."""
-    rule: str = "printed"
-    """greedy's rule: printed, released, next."""
-    routing: str = "unsplit"
-    """How mFabric uses them: unsplit, best-path."""
-    optical_degree: int = 6
-    """NICs of a server on the optical switch."""
-    electrical_nics: int = 2
-    """NICs of a server on the electrical fabric."""
-    delay_s: float = 0.025
-    """Reconfiguration delay of the optical switch."""
-    trace: str | None = None
-    """Recorded routing: .npy or .npz of tokens, or a folder in the layout of the SmartMoE gate trace."""
-    records: str | None = None
-    """FIRST-LAST record of the trace (default for a gate trace: 2011-5001)."""
-    traffic: str = "measured"
-    """measured: expert shares of trained models; generated: popularity rank^-skew."""
-    skew: float = 0.0
-    """Skew of generated traffic; 0 is balanced."""
-    drift: float = 0.05
-    """How much expert popularity moves from iteration to iteration (standard deviation of its logarithm)."""
-    iterations: int = 1
-    """Iterations to simulate and average."""
-    gpu: str = "A100-80GB-SXM"
-    """A100-80GB-SXM, H100-SXM, H800-SXM, H200-SXM, B200-HGX, GB200-NVL72."""
-    efficiency: float = 0.5
-    """Achieved over peak FLOP/s."""
-    nvswitch_gigabytes_per_s: float = 900.0
-    """NVSwitch rate of a GPU, per direction."""
-    dp: int | None = None
-    """Override the model's degrees (with gpus), micro-batch and sequence."""
-    tp: int | None = None
-    pp: int | None = None
-    ep: int | None = None
-    gpus: int | None = None
-    micro_batch: int | None = None
-    micro_batches: int | None = None
-    sequence: int | None = None
-    out: str | None = None
-    """Rows to a .csv or .parquet file."""
-    figures: str | None = None
-    """Pictures to a folder."""
-    seed: int = 0
-    dtype: str = "float32"
-    """float32, float64."""
-    device: str | None = None
-    """cpu, gpu, tpu (default: what JAX finds)."""
-
-
-@dataclasses.dataclass(frozen=True)
-class TrafficOptions:
-    """Bytes of tensor, expert, pipeline and data parallelism in one iteration, beside measured shares."""
-
-    model: str
-    dp: int | None = None
-    """Override the model's degrees (with gpus), micro-batch and sequence."""
-    tp: int | None = None
-    pp: int | None = None
-    ep: int | None = None
-    gpus: int | None = None
-    micro_batch: int | None = None
-    micro_batches: int | None = None
-    sequence: int | None = None
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -113,9 +31,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("mfabric: interrupted.", file=sys.stderr)
         return 130
+    except BrokenPipeError:                # the reader of our output has left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
 
 
-OPTIONS: dict[str, Any] = {"compare": CompareOptions, "traffic": TrafficOptions}
+COMMANDS = ("compare", "traffic")
 HELP = """usage: mfabric COMMAND [options]
 
   compare   iteration time, cost and performance per dollar of fabrics for MoE training
@@ -133,42 +54,51 @@ def _command(words: list[str]) -> str:
 
         print(f"mfabric {mfabric_jax.__version__}")
         raise SystemExit(0)
-    return one_of("command", words[0], OPTIONS)
+    return one_of("command", words[0], COMMANDS)
 
 
 def _parse(command: str, words: list[str]) -> Any:
     """Options from words, by tyro; what it refuses becomes one sentence."""
     try:
         import tyro
+
+        from mfabric_jax import options as declared
     except ImportError:
         raise InputError("the command line needs its extra: pip install 'mfabric-jax[cli]'.") from None
-    options = OPTIONS[command]
+    options = declared.COMMANDS[command]
     fields = {field.name for field in dataclasses.fields(options)}
     for word in words:
         name = word.split("=")[0]
         if name.startswith("--") and name != "--help":
             one_of("option", name, sorted("--" + field.replace("_", "-") for field in fields))
+    if command == "traffic" and not (words and (words[0] == "--help" or not words[0].startswith("--"))):
+        from mfabric_jax.workload import NAMES
+
+        raise InputError(f"traffic needs the name of a model first; allowed: {', '.join(NAMES)}.")
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            if command == "traffic":
-                options = tyro.conf.configure(tyro.conf.PositionalRequiredArgs)(options)
             return tyro.cli(options, args=words, prog=f"mfabric {command}")
     except SystemExit as end:
         if not end.code:
             raise
-        raise InputError(f"{command}: {_one_sentence(said.getvalue())}") from None
+        raise InputError(_one_sentence(said.getvalue())) from None
 
 
 def _one_sentence(box: str) -> str:
     """The message inside tyro's frame."""
-    lines = [re.sub(r"[│╭╮╰╯─]", " ", line).strip() for line in box.splitlines()]
-    body = [line for line in lines if line and not line.startswith(("Parsing error", "For full helptext", "Required"))]
+    lines = [re.sub(r"[│─]", " ", line).strip() for line in box.splitlines() if not line.startswith(("╭", "╰"))]
+    body = [line for line in lines if line and not line.startswith("For full helptext")]
     text = re.sub(r"\s+", " ", " ".join(body)) or "the options could not be read"
+    value = re.search(r"Error parsing (--[\w-]+): .*?(\S+) Argument helptext: --\S+ (\S+)", text)
+    if value:
+        kinds = {"INT": "a whole number", "FLOAT": "a number"}
+        kind = next((words for name, words in kinds.items() if name in value[3]), value[3])
+        text = f"option {value[1]} takes {kind}, got {value[2]}"
     return text if text.endswith(".") else text + "."
 
 
-def run_compare(options: CompareOptions) -> int:
+def run_compare(options) -> int:
     """`mfabric compare`"""
     _start_jax(options.dtype, options.device)
     from mfabric_jax import report
@@ -230,9 +160,9 @@ def _draw(config, rows: list[dict], folder: str) -> None:
         print(path, file=sys.stderr)
 
 
-def run_traffic(options: TrafficOptions) -> int:
+def run_traffic(options) -> int:
     """`mfabric traffic MODEL`"""
-    from mfabric_jax import report, workload
+    from mfabric_jax import report, units, workload
 
     given = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
     model = given.pop("model")
@@ -243,11 +173,13 @@ def run_traffic(options: TrafficOptions) -> int:
     )
     columns = [
         report.Column("parallelism"),
-        report.Column("bytes_per_iteration", "bytes per iteration, all GPUs"),
+        report.Column("gigabytes", "GB per iteration, all GPUs"),
         report.Column("share", percent=True),
         report.Column("measured"),
     ]
-    print(report.plain(workload.share_table(job), columns))
+    table = workload.share_table(job)
+    rows = [row | {"gigabytes": float(units.to_gigabytes(row["bytes_per_iteration"]))} for row in table]
+    print(report.plain(rows, columns))
     print(f"measured: {workload.MEASURED_SOURCE}; docs/assumptions.md says why the shares differ.")
     return 0
 

@@ -1,9 +1,9 @@
 """A max-min problem: flows on fixed paths over links. Arrays only; what a link or a flow is, others know."""
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from mfabric_jax.checks import InputError
@@ -74,9 +74,9 @@ def _broadcast(field: str, value: ArrayLike, dtype, shape: tuple[int, ...]) -> A
 def _check_values(capacity, hops, share, weight, cap) -> None:
     """What can be known before tracing. NaN passes: it ends in `Outcome.nonfinite`."""
     for field, value in (("capacity", capacity), ("weight", weight), ("cap", cap)):
-        if not isinstance(value, jax.core.Tracer) and np.any(np.asarray(value) < 0):
+        if not isinstance(value, Tracer) and np.any(np.asarray(value) < 0):
             raise InputError(f"{field} must not be negative, got {np.nanmin(np.asarray(value))}.")
-    if any(isinstance(value, jax.core.Tracer) for value in (capacity, hops, share)):
+    if any(isinstance(value, Tracer) for value in (capacity, hops, share)):
         return
     rows = np.asarray(hops)
     if rows.size == 0 or rows.ndim != 2:

@@ -11,7 +11,7 @@ instances. Lanes are not in lock-step: those still filling do not hold up those 
 Exact: no tolerance anywhere. Source of the sharing: Bertsekas & Gallager, Data Networks, 2nd ed., 6.5.2.
 """
 
-from functools import partial
+import functools
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -84,7 +84,7 @@ def unrolled(op, n: int, term):
     return barrier(total)
 
 
-take = partial(jnp.take_along_axis, mode="promise_in_bounds")
+take = functools.partial(jnp.take_along_axis, mode="promise_in_bounds")
 
 
 class Bits:
@@ -107,7 +107,7 @@ class Bits:
 
     def count(self, words, dtype):
         """words [2N B] -> number of bits set"""
-        return sum(lax.population_count(word) for word in words).astype(dtype)
+        return functools.reduce(lax.add, [lax.population_count(word) for word in words]).astype(dtype)
 
 
 def _open(ports: Ports, room, count, group_room, group_count, last) -> Levels:

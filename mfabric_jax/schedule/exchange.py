@@ -114,8 +114,9 @@ def between_servers(
     """`exchanges` without the part inside servers (`inside_s` is 0)."""
     demand = rank_demand(workload, tokens)
     unit = _at_unit_bandwidth(fabric, demand.dtype)
-    solve = _sprayed if isinstance(unit, Electrical) else _switched
-    return solve(workload, unit, demand, policy, routing, key)
+    if isinstance(unit, Electrical):
+        return _sprayed(workload, unit, demand)
+    return _switched(workload, unit, demand, policy, routing, key)
 
 
 def _even(workload: Workload, like: Float[Array, "... R R"]) -> Float[Array, "R R"]:
@@ -124,7 +125,7 @@ def _even(workload: Workload, like: Float[Array, "... R R"]) -> Float[Array, "R 
     return jnp.full(like.shape[-2:], row / workload.ep, like.dtype)
 
 
-def _sprayed(workload, unit: Electrical, demand, policy, routing, key) -> Exchanges:
+def _sprayed(workload: Workload, unit: Electrical, demand) -> Exchanges:
     where, per_server = places(workload), workload.ranks_per_server
     even = _even(workload, demand)
     every = jnp.concatenate([demand.reshape(-1, *even.shape), even[None]])                     # one batch, one kernel
@@ -135,7 +136,7 @@ def _sprayed(workload, unit: Electrical, demand, policy, routing, key) -> Exchan
     return Exchanges(jnp.where(moe, by_layer, 0), nothing, jnp.zeros(moe.shape, bool), None, load[-1])
 
 
-def _switched(workload, unit: Region, demand, policy, routing, key) -> Exchanges:
+def _switched(workload: Workload, unit: Region, demand, policy, routing, key) -> Exchanges:
     where, per_server = places(workload), workload.ranks_per_server
     moe = where.layer >= 0
     even = server_bytes(_even(workload, demand), per_server)
@@ -150,7 +151,7 @@ def _switched(workload, unit: Region, demand, policy, routing, key) -> Exchanges
     return Exchanges(by_place, jnp.zeros_like(by_place), switch, count, load[-1])
 
 
-def _at_unit_bandwidth(fabric, dtype):
+def _at_unit_bandwidth(fabric: Electrical | Region, dtype) -> Electrical | Region:
     return eqx.tree_at(lambda f: f.nic_gbps, fabric, jnp.asarray(units.to_gbps(1.0), dtype))
 
 

@@ -1,23 +1,24 @@
 """Where a result comes from: version, commit, device, dtype."""
 
+import importlib.metadata
 import pathlib
 import subprocess
 from typing import Any
 
 import jax
-import jaxlib
+import jax.numpy as jnp
 
 
 def provenance(dtype: str) -> dict[str, Any]:
     """What every result carries beside its configuration."""
     import mfabric_jax
 
-    device = jax.local_devices()[0] if jax.config.jax_default_device is None else jax.config.jax_default_device
+    device = next(iter(jnp.zeros(()).devices()))
     return {
         "version": mfabric_jax.__version__,
         "commit": commit(),
         "jax": jax.__version__,
-        "jaxlib": jaxlib.__version__,
+        "jaxlib": importlib.metadata.version("jaxlib"),
         "device": f"{device.platform}: {device.device_kind}",
         "dtype": dtype,
     }

@@ -1,20 +1,19 @@
 """Whole iterations by hand, and drawn ones against plain Python from tokens to seconds."""
 
-import itertools
-
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from mfabric_jax.fabric import Circuits, Electrical, Region
-from mfabric_jax.policies import Plan, greedy
+from mfabric_jax.policies import Plan
 from mfabric_jax.schedule import Exchanges, iterate
 from mfabric_jax.workload import BlockSeconds
 from tests.oracles.greedy import greedy as plain_greedy
 from tests.oracles.timeline import stage_order, timeline
 from tests.oracles.tree import tree
-from tests.schedule.jobs import draw_tokens, job, run
+from tests.schedule import jobs
+from tests.schedule.jobs import BATCHES, DENSE, RECORDED, STAGES, draw_tokens, fat_tree, job, numbers
 
 RTOL = 1e-9
 NVSWITCH = 0.5e9                               # bytes/s
@@ -61,7 +60,7 @@ def three_one_none(demand, region, *, previous=None, key=None):
 
 
 def by_hand(pp, fabric):
-    return run(job(pp=pp), fabric, tokens_by_hand(), SECONDS, three_one_none, NVSWITCH)
+    return jobs.run(job(pp=pp), fabric, tokens_by_hand(), SECONDS, three_one_none, NVSWITCH)
 
 
 # On the region the policy gives 3, none, 1, 3 circuits. Seconds of one all-to-all:
@@ -119,10 +118,6 @@ def test_two_stages_on_the_region():
 
 # On the fat-tree a rank owns 4 of 8 NICs: 4 GB/s. Every rank sends to one other: the largest flow decides.
 #   (0, 0): 4 / 4 = 1        (1, 0): 2 / 4 = 0.5        (0, 1): 3 / 4, but inside 5: 5        (1, 1): 6 / 4 = 1.5
-def fat_tree(oversubscription=1.0):
-    return Electrical("fat-tree", nic_gbps=8.0, oversubscription=jnp.asarray(oversubscription))
-
-
 def test_one_stage_on_the_fat_tree():
     # F0: 5 + 1 + 1 + 1 = 8, 5 + 0.5 + 1 + 0.5 = 7.   B0: 0.5 + 2 + 0.5 + 7 = 10, 1 + 2 + 1 + 7 = 11.
     # F1: 5 + 5 + 1 + 5 = 16, 5 + 1.5 + 1 + 1.5 = 9.  B1: 1.5 + 2 + 1.5 + 7 = 12, 5 + 2 + 5 + 7 = 19.       Sum 92.
@@ -134,21 +129,30 @@ def test_one_stage_on_the_fat_tree():
     assert found.count is None
     assert not found.switch.any()
     # Uplinks of 8/4 = 2 GB/s a server: 6 / 2 = 3, 2 / 2 = 1, inside 5, 9 / 2 = 4.5. EP four of each, 54. DP 2 / 2 + 1.
-    _, got = by_hand(1, fat_tree(4.0))
+    _, got = by_hand(1, fat_tree(oversubscription=4.0))
     assert_parts(
         got, compute_s=36, tp_comm_s=24, ep_comm_s=54, dp_comm_s=2, reconfig_s=0, bubble_s=0, iteration_s=116
     )
 
 
 def test_two_stages_on_the_fat_tree():
+    # The all-to-alls of the test before, one block a stage: GB over NICs of 1 GB/s, and seconds inside.
     # Sending 1 GB over a rank's 4 GB/s: 0.25 s.
     # Stage 0: F0 [0, 8], F1 [8, 24].  Stage 1: F0 [8.25, 15.25], B0 [15.25, 25.25], F1 [25.25, 34.25] (24.25 arrived),
     # B1 [34.25, 46.25].  Stage 0: B0 [25.5, 36.5], B1 [46.5, 65.5].  DP: 1 GB / 8 GB/s + 0.5 = 0.625: 66.125.
     # Stage 0: EP 2 + 10 + 2 + 10 = 24; bubble 24 to 25.5 and 36.5 to 46.5.
-    _, got = by_hand(2, fat_tree())
+    load = 1e9 * np.array([[1.0, 0.75, 1.0, 0.75], [0.5, 0.5, 1.5, 1.5]])
+    inside = np.array([[0.5, 5.0, 0.5, 5.0], [0.0, 0.0, 0.0, 0.0]])
+    got = electrical_by_hand(job(pp=2), load[..., None], inside[..., None], SECONDS)
     assert_parts(
         got, compute_s=18, tp_comm_s=12, ep_comm_s=24, dp_comm_s=0.625, reconfig_s=0, bubble_s=11.5, iteration_s=66.125
     )
+
+
+def electrical_by_hand(workload, load, inside, seconds):
+    """Iteration of given all-to-alls."""
+    found = Exchanges(jnp.asarray(load), jnp.asarray(inside), jnp.zeros(load.shape, bool), None, jnp.zeros(()))
+    return eqx.filter_jit(iterate)(workload, fat_tree(), found, seconds, NVSWITCH)
 
 
 def test_the_busiest_stage_is_not_always_the_first():
@@ -161,11 +165,8 @@ def test_the_busiest_stage_is_not_always_the_first():
     # 3.496 / 8 + 3.496 / 4 / 0.5 = 0.437 + 1.748. Stage 1: 0.125 + 0.5.
     load = np.zeros((2, 2, 2))
     load[1, 0, 0] = load[1, 1, 1] = 10e9                               # backward runs the padding of stage 1 first
-    nothing = np.zeros((2, 2, 2))
-    found = Exchanges(jnp.asarray(load), nothing, jnp.asarray(nothing > 0), None, jnp.zeros(()))
     workload = job(pp=2, blocks=3, dense_blocks=1, micro_batches=1)
-    seconds = BlockSeconds(2.0, 1.0, 0.5)
-    got = eqx.filter_jit(iterate)(workload, fat_tree(), found, seconds, NVSWITCH)
+    got = electrical_by_hand(workload, load, np.zeros((2, 2, 2)), BlockSeconds(2.0, 1.0, 0.5))
     assert_parts(
         got, stage=1, iteration_s=84 + 0.437 + 1.748, compute_s=3 + 6, tp_comm_s=6, ep_comm_s=40, dp_comm_s=0.625,
         reconfig_s=0, bubble_s=84 + 0.437 + 1.748 - 55.625,
@@ -173,25 +174,9 @@ def test_the_busiest_stage_is_not_always_the_first():
 
 
 # -------------------------------------------------------------------------------------------------- drawn iterations
-DEPTH, BATCHES, RECORDED = 7, 4, 3          # blocks, micro-batches, and of how many there are tokens
-
-
-def drawn_job(pp):
-    """7 blocks, 2 of them dense, on 4 servers a stage; fp8 dispatch, bf16 combine."""
-    return job(
-        pp=pp, ep=8, experts=8, blocks=DEPTH, dense_blocks=2, micro_batches=BATCHES, dispatch_bytes=1, combine_bytes=2
-    )
-
-
-def stage_blocks(pp):
-    """Blocks of each stage, by number: earlier stages take one more."""
-    edges = np.cumsum([0, *(DEPTH // pp + (p < DEPTH % pp) for p in range(pp))])
-    return [list(range(a, b)) for a, b in itertools.pairwise(edges)]
-
-
 def exchange_seconds(fabric, tokens, nic, nvswitch, before):
     """(one dispatch-sized all-to-all, circuits) of one block: 8 ranks, one expert each, on 4 servers."""
-    ranks = tokens * 1000.0                                             # fp8
+    ranks = tokens * jobs.BYTES_PER_TOKEN
     server = np.arange(8) // 2
     apart = server[:, None] != server
     inside = tree(np.where(apart | np.eye(8, dtype=bool), 0, ranks), np.full(8, 4 * nvswitch), np.full(8, 4 * nvswitch))
@@ -205,7 +190,7 @@ def exchange_seconds(fabric, tokens, nic, nvswitch, before):
     return max(inside.max(), optical, tree(np.where(count, 0, between), port, port).max()), count
 
 
-def plain_iteration(pp, fabric, tokens, seconds, nvswitch):
+def plain_iteration(fabric, tokens, seconds, nvswitch):
     """The parts of an iteration, from tokens."""
     nic = float(fabric.nic_gbps) * 1e9 / 8
     optical = isinstance(fabric, Region)
@@ -213,17 +198,17 @@ def plain_iteration(pp, fabric, tokens, seconds, nvswitch):
     attention, expert, dense = map(float, seconds)
     all_reduce = 2 * 1e9 * 3 / 4 / nvswitch
     blocks, parts = {}, []
-    for p, numbers in enumerate(stage_blocks(pp)):
+    for p, stage in enumerate(STAGES):
         circuits = 2 * (1 - np.eye(4, dtype=int))                       # 6 NICs over 3 peers
         sums = dict.fromkeys(("compute", "tp", "ep"), 0.0)
-        for kind, m in stage_order(p, pp, BATCHES):
+        for kind, m in stage_order(p, len(STAGES), BATCHES):
             scale = 1.0 if kind == "F" else 2.0
             blocks[kind, p, m] = row = []
-            for number in numbers if kind == "F" else numbers[::-1]:
+            for number in stage if kind == "F" else stage[::-1]:
                 one = {"attention": scale * attention, "inner": scale * dense, "tp": all_reduce}
                 one |= {"exchange": None, "switch": False}
-                if number >= 2:
-                    alone, now = exchange_seconds(fabric, tokens[number - 2, m % RECORDED], nic, nvswitch, circuits)
+                if number >= DENSE:
+                    alone, now = exchange_seconds(fabric, tokens[number - DENSE, m % RECORDED], nic, nvswitch, circuits)
                     one |= {"inner": scale * expert, "switch": optical and bool((now != circuits).any())}
                     one["exchange"] = (alone, 2 * alone) if kind == "F" else (2 * alone, alone)
                     circuits = now
@@ -231,35 +216,33 @@ def plain_iteration(pp, fabric, tokens, seconds, nvswitch):
                 sums["compute"] += one["attention"] + one["inner"]
                 sums["tp"] += all_reduce
                 sums["ep"] += sum(one["exchange"] or (0.0,))
-        moe = sum(number >= 2 for number in numbers)
+        moe = sum(number >= DENSE for number in stage)
         # Attention 996,000, gate 8,000, dense FFN 1,500,000 parameters; 1000 bytes each. Ring of 4 servers, of 2 ranks.
-        gradients = 1000.0 * (len(numbers) * 996_000 + moe * 8_000 + (len(numbers) - moe) * 1_500_000)
+        gradients = 1000.0 * (len(stage) * 996_000 + moe * 8_000 + (len(stage) - moe) * 1_500_000)
         sums["dp"] = 2 * gradients * 3 / 4 / external + 2 * gradients / 4 / 2 / nvswitch
         parts.append(sums)
     send = 1e9 / (external / 2)
-    end, paid = timeline(blocks, pp, BATCHES, send, float(fabric.delay_s))
+    end, paid = timeline(blocks, len(STAGES), BATCHES, send, float(fabric.delay_s))
     for p, sums in enumerate(parts):
         sums["reconfig"] = paid[p]
-    last = [max(t for (_, at, _), t in end.items() if at == p) for p in range(pp)]
+    last = [max(t for (_, at, _), t in end.items() if at == p) for p in range(len(STAGES))]
     return max(t + sums["dp"] for t, sums in zip(last, parts, strict=True)), parts
 
 
 @pytest.mark.parametrize("optical", [True, False])
 def test_drawn_iterations_agree_with_plain_python(optical):
-    pp, hidden, paid = 3, 0, 0
-    workload = drawn_job(pp)
+    hidden = paid = 0
     for seed in range(6):
         rng = np.random.default_rng(seed)
-        tokens = draw_tokens(seed, workload, RECORDED)
-        nic_gbps, nvswitch = jnp.asarray(rng.uniform(5, 40)), jnp.asarray(rng.uniform(0.1e9, 1e9))
+        tokens = draw_tokens(seed)
+        nic_gbps, nvswitch = numbers(rng.uniform(5, 40), rng.uniform(0.1e9, 1e9))
         if optical:
-            nics = jnp.asarray(rng.integers(1, 4).astype(float))
-            fabric = Region(4, nic_gbps, jnp.asarray(6), nics, jnp.asarray(rng.uniform(0, 20)))
+            fabric = jobs.region(nic_gbps, nics=float(rng.integers(1, 4)), delay=rng.uniform(0, 20))
         else:
-            fabric = Electrical("fat-tree", nic_gbps, oversubscription=jnp.asarray(rng.choice([1.0, 3.0])))
-        seconds = BlockSeconds(*(jnp.asarray(x) for x in rng.uniform(0.1, 3, 3)))
-        found, got = run(workload, fabric, tokens, seconds, greedy, nvswitch)
-        total, parts = plain_iteration(pp, fabric, tokens, seconds, float(nvswitch))
+            fabric = fat_tree(nic_gbps, rng.choice([1.0, 3.0]))
+        seconds = BlockSeconds(*numbers(*rng.uniform(0.1, 3, 3)))
+        found, got = jobs.drawn(fabric, tokens, seconds=seconds, nvswitch_Bps=nvswitch)
+        total, parts = plain_iteration(fabric, tokens, seconds, float(nvswitch))
         want = parts[int(got.stage)]
         assert sum(want.values()) >= max(sum(one.values()) for one in parts) * (1 - RTOL)
         assert_parts(

@@ -1,5 +1,7 @@
 """The drawn block against the timed one."""
 
+import itertools
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -35,7 +37,7 @@ def test_tracks_do_not_overlap_and_hold_every_part():
     segments = block_segments(**PARTS, delay_s=7.0, switches=True)
     for track in ("compute", "network", "reconfiguration"):
         mine = sorted((one["start_s"], one["end_s"]) for one in segments if one["track"] == track)
-        assert all(first[1] <= second[0] for first, second in zip(mine, mine[1:], strict=False))
+        assert all(first[1] <= second[0] for first, second in itertools.pairwise(mine))
     assert lengths(segments, kind="all-to-all") == [0.5] * 4
     assert lengths(segments, kind="experts") == [3.0, 6.0]
     assert lengths(segments, kind="attention") == [2.0, 4.0, 4.0]

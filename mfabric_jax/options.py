@@ -1,0 +1,92 @@
+"""The options of every command, as typed structs that tyro turns into flags and help."""
+
+import dataclasses
+from typing import Annotated, Any
+
+import tyro
+
+
+@dataclasses.dataclass(frozen=True)
+class CompareOptions:
+    """Compare fabrics for MoE training: one row per model, fabric and bandwidth.
+
+    Lists are separated by commas. Defaults: five models, four fabrics, 100 to 800 Gbps, routing shares measured on
+    trained models, compute time from model facts on an A100 at half its peak (not calibrated).
+    """
+
+    models: str = "mixtral-8x22b,mixtral-8x7b,llama-moe,qwen-moe,deepseek-r1"
+    """mixtral-8x22b, mixtral-8x7b, llama-moe, qwen-moe, qwen-moe-ep16, deepseek-r1, deepseek-v3"""
+    fabrics: str = "fat-tree,oversub-fat-tree,rail-optimized,mfabric"
+    """fat-tree, oversub-fat-tree, rail-optimized, mfabric"""
+    nic_gbps: str = "100,200,400,800"
+    """Bandwidth of every NIC; prices are known from 100 to 800."""
+    nic_use: str = "own"
+    """own: each GPU uses its own NIC; pooled: a server's NICs carry anything; own,pooled shows both (mFabric pools)."""
+    policy: str = "greedy"
+    """How mFabric chooses circuits: greedy, uniform, previous."""
+    rule: str = "printed"
+    """greedy's rule: printed, released, next."""
+    routing: str = "unsplit"
+    """How mFabric uses them: unsplit, best-path."""
+    optical_degree: int = 6
+    """NICs of a server on the optical switch."""
+    electrical_nics: int = 2
+    """NICs of a server on the electrical fabric."""
+    delay_s: float = 0.025
+    """Reconfiguration delay of the optical switch."""
+    trace: str | None = None
+    """Recorded routing: .npy or .npz of tokens, or a folder in the layout of the SmartMoE gate trace."""
+    records: str | None = None
+    """FIRST-LAST record of the trace (default for a gate trace: 2011-5001)."""
+    traffic: str = "measured"
+    """measured: expert shares of trained models; generated: popularity rank^-skew."""
+    skew: float = 0.0
+    """Skew of generated traffic; 0 is balanced."""
+    drift: float = 0.05
+    """How much expert popularity moves from iteration to iteration (standard deviation of its logarithm)."""
+    iterations: int = 1
+    """Iterations to simulate and average."""
+    gpu: str = "A100-80GB-SXM"
+    """A100-80GB-SXM, H100-SXM, H800-SXM, H200-SXM, B200-HGX, GB200-NVL72."""
+    efficiency: float = 0.5
+    """Achieved over peak FLOP/s."""
+    nvswitch_gigabytes_per_s: float = 900.0
+    """NVSwitch rate of a GPU, per direction."""
+    dp: int | None = None
+    """Override the model's degrees (with gpus), micro-batch and sequence."""
+    tp: int | None = None
+    pp: int | None = None
+    ep: int | None = None
+    gpus: int | None = None
+    micro_batch: int | None = None
+    micro_batches: int | None = None
+    sequence: int | None = None
+    out: str | None = None
+    """Rows to a .csv or .parquet file."""
+    figures: str | None = None
+    """Pictures to a folder."""
+    seed: int = 0
+    dtype: str = "float32"
+    """float32, float64."""
+    device: str | None = None
+    """cpu, gpu, tpu (default: what JAX finds)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TrafficOptions:
+    """Bytes of tensor, expert, pipeline and data parallelism in one iteration, beside measured shares."""
+
+    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
+    """mixtral-8x22b, mixtral-8x7b, llama-moe, qwen-moe, qwen-moe-ep16, deepseek-r1, deepseek-v3"""
+    dp: int | None = None
+    """Override the model's degrees (with gpus), micro-batch and sequence."""
+    tp: int | None = None
+    pp: int | None = None
+    ep: int | None = None
+    gpus: int | None = None
+    micro_batch: int | None = None
+    micro_batches: int | None = None
+    sequence: int | None = None
+
+
+COMMANDS: dict[str, Any] = {"compare": CompareOptions, "traffic": TrafficOptions}
