@@ -75,4 +75,5 @@ def server_cost(fabric: Electrical | Region, nic_gbps: float, prices: Prices | N
     if isinstance(fabric, Region):
         optical = float(fabric.optical_degree) * REGIONAL_OCS.cost(nic_gbps, prices)
         return optical + float(fabric.electrical_nics) * tree().cost(nic_gbps, prices)
-    return fabric.nics * tree(1.0 if fabric.oversubscription is None else float(fabric.oversubscription)).cost(nic_gbps, prices)
+    over = 1.0 if fabric.oversubscription is None else float(fabric.oversubscription)
+    return fabric.nics * tree(over).cost(nic_gbps, prices)
