@@ -1,4 +1,4 @@
-"""The command line: `mfabric compare`, `mfabric traffic`.
+"""The command line: `mfabric compare`, `mfabric traffic`, `mfabric validate`.
 
 Every mistake in what was asked ends in one sentence on standard error and exit status 2, before any compute.
 """
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         command = _command(words)
         options = _parse(command, words[1:])
-        return {"compare": run_compare, "traffic": run_traffic}[command](options)
+        return {"compare": run_compare, "traffic": run_traffic, "validate": run_validate}[command](options)
     except InputError as mistake:
         print(f"mfabric: {mistake}", file=sys.stderr)
         return 2
@@ -36,11 +36,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
-COMMANDS = ("compare", "traffic")
+COMMANDS = ("compare", "traffic", "validate")
+VALIDATIONS = ("packet",)
 HELP = """usage: mfabric COMMAND [options]
 
   compare   iteration time, cost and performance per dollar of fabrics for MoE training
   traffic   bytes of each kind of parallelism in one iteration of a model
+  validate  predictions against recorded packet-level runs
 
 `mfabric COMMAND --help` lists the options; `mfabric --version` the version."""
 
@@ -75,6 +77,12 @@ def _parse(command: str, words: list[str]) -> Any:
         from mfabric_jax.workload import NAMES
 
         raise InputError(f"traffic needs the name of a model first; allowed: {', '.join(NAMES)}.")
+    if command == "validate" and not {"-h", "--help"} & set(words):
+        if not words or words[0].startswith("--"):
+            raise InputError(f"validate needs to know what first; allowed: {', '.join(VALIDATIONS)}.")
+        one_of("validation", words[0], VALIDATIONS)
+        if not any(word.split("=")[0] == "--runs" for word in words):
+            raise InputError("validate packet needs --runs, a folder of packet-level runs.")
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
@@ -181,6 +189,31 @@ def run_traffic(options) -> int:
     rows = [row | {"gigabytes": float(units.to_gigabytes(row["bytes_per_iteration"]))} for row in table]
     print(report.plain(rows, columns))
     print(f"measured: {workload.MEASURED_SOURCE}; docs/assumptions.md says why the shares differ.")
+    return 0
+
+
+def run_validate(options) -> int:
+    """`mfabric validate packet`"""
+    _start_jax(options.dtype, options.device)
+    from tqdm import tqdm
+
+    from mfabric_jax import report, study
+
+    runs = study.read_runs(options.runs)
+    if options.out is not None:
+        report.check_destination(options.out)
+    if options.figures is not None:
+        report.check_folder(options.figures)
+    bar = tqdm(runs, desc="validate", unit="run", file=sys.stderr, disable=None)
+    predictions = [study.predict(run, options.dtype) for run in bar]
+    rows = study.packet_rows(predictions)
+    if options.out is not None:
+        given = {"command": "validate packet", "runs": options.runs}
+        report.write_rows(rows, options.out, given | study.provenance(options.dtype))
+        print(f"{len(rows)} rows in {options.out}", file=sys.stderr)
+    print(report.agreement(rows, study.packet_groups(predictions)))
+    if options.figures is not None:
+        print(report.validation(rows, pathlib.Path(options.figures) / "packet_validation.png"), file=sys.stderr)
     return 0
 
 

@@ -34,6 +34,8 @@ class CompareOptions:
     """NICs of a server on the electrical fabric."""
     delay_s: float = 0.025
     """Reconfiguration delay of the optical switch."""
+    eps_waits: bool = False
+    """Traffic on packet switches waits for a reconfiguration too, not only that on circuits."""
     trace: str | None = None
     """Recorded routing: .npy or .npz of tokens, or a folder in the layout of the SmartMoE gate trace."""
     records: str | None = None
@@ -89,4 +91,25 @@ class TrafficOptions:
     sequence: int | None = None
 
 
-COMMANDS: dict[str, Any] = {"compare": CompareOptions, "traffic": TrafficOptions}
+@dataclasses.dataclass(frozen=True)
+class ValidateOptions:
+    """Predict recorded packet-level runs at flow level and say how far off the prediction is.
+
+    Prediction: exact max-min fluid completion, headers taken off the line rate; latency and queues are not in it.
+    """
+
+    what: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="packet")]
+    """packet: runs of a packet-level simulator."""
+    runs: str
+    """Folder of runs, one .json file each."""
+    out: str | None = None
+    """Rows to a .csv or .parquet file."""
+    figures: str | None = None
+    """Pictures to a folder."""
+    dtype: str = "float64"
+    """float32, float64."""
+    device: str | None = None
+    """cpu, gpu, tpu (default: what JAX finds)."""
+
+
+COMMANDS: dict[str, Any] = {"compare": CompareOptions, "traffic": TrafficOptions, "validate": ValidateOptions}

@@ -1,10 +1,12 @@
 """One region of an mFabric cluster: the servers of an expert-parallel group behind one optical switch."""
 
 import equinox as eqx
+import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
 from mfabric_jax import units
-from mfabric_jax.checks import not_negative, positive, whole
+from mfabric_jax.checks import InputError, not_negative, positive, whole
 
 
 class Region(eqx.Module):
@@ -15,6 +17,7 @@ class Region(eqx.Module):
     - `optical_degree`: NICs of a server on the OCS: the most circuits it can have.
     - `electrical_nics`: NICs of a server on the EPS, which is non-blocking.
     - `delay_s`: reconfiguration delay; while it lasts the OCS carries nothing.
+    - `relay_efficiency`: under relay routing a forwarded byte counts 1 / efficiency on its second circuit.
 
     All but `servers` are traced: they may be arrays, `vmap` over them does not retrace. Defaults: PAPER section 2
     (6 + 2 NICs, 25 ms). A server's NICs are pooled: its GPUs reach all of them through the NVSwitch (delegation).
@@ -25,6 +28,7 @@ class Region(eqx.Module):
     optical_degree: Int[Array, ""] | int = 6
     electrical_nics: Float[Array, ""] | float = 2
     delay_s: Float[Array, ""] | float = 0.025
+    relay_efficiency: Float[Array, ""] | float = 1.0
 
     name = "mfabric"
     nic_use = "pooled"
@@ -35,6 +39,9 @@ class Region(eqx.Module):
         not_negative("optical_degree", self.optical_degree)
         not_negative("electrical_nics", self.electrical_nics)
         not_negative("delay_s", self.delay_s)
+        positive("relay_efficiency", self.relay_efficiency)
+        if not isinstance(self.relay_efficiency, Tracer) and np.any(np.asarray(self.relay_efficiency) > 1):
+            raise InputError(f"relay_efficiency must be at most 1, got {self.relay_efficiency}.")
 
     @property
     def nic_Bps(self):

@@ -1,7 +1,9 @@
 """Rows of results in, files and tables and pictures out. Rows are dicts of scalars; nothing in here imports jax."""
 
+from mfabric_jax.report.agreement import agreement as agreement
 from mfabric_jax.report.atomic import check_folder as check_folder
 from mfabric_jax.report.figures import save_all as save_all
+from mfabric_jax.report.figures import validation as validation
 from mfabric_jax.report.rows import check_destination as check_destination
 from mfabric_jax.report.rows import read_rows as read_rows
 from mfabric_jax.report.rows import write_rows as write_rows

@@ -1,7 +1,7 @@
 """All-to-all between the servers of an optical region: which pairs use circuits, which the electrical ports.
 
 A circuit is private to its pair; all other traffic shares the electrical star, where each server has one port up and
-one down. Routing models: unsplit and best-path (ALGORITHMS section 1).
+one down. Routing models: unsplit, best-path, split, relay.
 """
 
 import jax.numpy as jnp
@@ -12,43 +12,107 @@ from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.flows import star_completion
 from mfabric_jax.routing.plan import Plan
+from mfabric_jax.routing.relay import checked_shares, link_seconds, relay_finish
+from mfabric_jax.routing.split import split_seconds
 
-ROUTINGS = ("unsplit", "best-path")
+ROUTINGS = ("unsplit", "best-path", "split", "relay")
 
 
 def all_to_all_time(
     region: Region, plan: Plan | Circuits, demand: Float[Array, "S S"], *, routing: str = "unsplit"
 ) -> Float[Array, ""]:
-    """Exact fluid completion time of one all-to-all between servers [s].
+    """Exact fluid completion time of one all-to-all between servers [s]: the later of `part_times`.
 
     - `demand` [S S]: bytes from server i to server j; the diagonal is ignored (it stays on the NVSwitch).
     - `routing`: "unsplit": a pair with circuits uses only them, the others only the EPS; "best-path": a pair stays
-      on its circuits or goes over the EPS, whichever lets the whole end first (`kept_on_circuits`).
+      on its circuits or goes over the EPS, whichever lets the whole end first (`kept_on_circuits`); "split": a pair
+      divides its bytes between both so that both end together (`split_seconds`); "relay": bytes follow `plan.shares`
+      over the EPS, direct circuits and circuits through a third server (`relay_finish`).
 
-    Flows on the EPS share its ports max-min fairly. Infinity where some bytes have no way. Batched by `vmap`;
-    differentiable in demand, bandwidth and real-valued circuits.
+    Flows on the EPS share its ports max-min fairly, except under split, where each is paced to end at the common time
+    (left to max-min sharing, the same bytes end later by what `flows.bounds.port_bound` states). Infinity where some
+    bytes have no way. Batched by `vmap`; differentiable in demand, bandwidth, real-valued circuits and shares.
+    """
+    return jnp.maximum(*part_times(region, plan, demand, routing=routing))
+
+
+def part_times(
+    region: Region, plan: Plan | Circuits, demand: Float[Array, "S S"], *, routing: str = "unsplit"
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """When the circuits and when the EPS are through with their parts of one all-to-all [s].
+
+    Split: the EPS ends at the common time; so do the circuits, unless every pair that has some is done before. Relay:
+    the parts of one pair end together, so these are the last pairs that use any circuit and that use the EPS.
     """
     one_of("routing", routing, ROUTINGS)
     circuits = plan.circuits if isinstance(plan, Plan) else plan
-    demand = as_demand(demand)
+    demand = between_servers(region, demand)
     servers = region.servers
-    if demand.shape != (servers, servers) or circuits.count.shape != (servers, servers):
-        raise InputError(
-            f"demand and circuits must be [S S] with S = {servers} servers, got {demand.shape}, {circuits.count.shape}."
-        )
-    demand = jnp.where(jnp.eye(servers, dtype=bool), 0, demand)
+    if circuits.count.shape != demand.shape:
+        raise InputError(f"circuits must be [S S] with S = {servers} servers, got {list(circuits.count.shape)}.")
+    port = _port(region, demand)
+    if routing == "relay":
+        shares, rate = _shares(region, plan), circuit_rates(region, circuits, demand)
+        finish = relay_finish(demand, rate, port, shares, region.relay_efficiency)
+        lit, on_eps = (shares[..., :-1] > 0).any(2), shares[..., -1] > 0
+        optical, electrical = (jnp.where(uses & (demand != 0), finish, 0).max(initial=0) for uses in (lit, on_eps))
+        return optical, electrical
     direct = direct_seconds(region, circuits, demand)
     optical = circuits.count > 0
+    if routing == "split":
+        seconds = split_seconds(demand, circuit_rates(region, circuits, demand), port)
+        alone = jnp.where(direct < seconds, direct, seconds)
+        slowest = jnp.where(optical & (demand != 0), alone, 0).max(initial=0)
+        return slowest, jnp.where((port > 0) | ~jnp.isfinite(seconds), seconds, 0)
     if routing == "best-path":
-        optical = kept_on_circuits(direct, demand, _port(region, demand))
+        optical = kept_on_circuits(direct, demand, port)
     slowest = jnp.where(optical & (demand != 0), direct, 0).max(initial=0)
-    return jnp.maximum(slowest, electrical_seconds(region, jnp.where(optical, 0, demand)))
+    return slowest, electrical_seconds(region, jnp.where(optical, 0, demand))
+
+
+def routing_bound(region: Region, demand: Float[Array, "S S"]) -> Float[Array, ""]:
+    """Degree bound [s]: the busiest server's bytes, out or in, over all of its NICs.
+
+    No circuits and no routing end earlier. Infinity where a server without NICs has bytes.
+    """
+    demand = between_servers(region, demand)
+    most = jnp.maximum(demand.sum(0), demand.sum(1)).max(initial=0)
+    nics = jnp.asarray(region.optical_degree + region.electrical_nics, demand.dtype)
+    speed = nics * jnp.asarray(region.nic_Bps, demand.dtype)
+    return jnp.where(most > 0, jnp.where(speed > 0, most / jnp.where(speed > 0, speed, 1), jnp.inf), most)
+
+
+def relay_bound(region: Region, plan: Plan, demand: Float[Array, "S S"]) -> Float[Array, ""]:
+    """Busiest link's bytes over its capacity under relay routing [s]: a lower bound on the time, piecewise linear in
+    the shares, and what shares are best optimised for."""
+    demand = between_servers(region, demand)
+    rate, port = circuit_rates(region, plan.circuits, demand), _port(region, demand)
+    return link_seconds(demand, rate, port, _shares(region, plan), region.relay_efficiency).max(initial=0)
+
+
+def between_servers(region: Region, demand) -> Float[Array, "S S"]:
+    """The demand as floats, its diagonal 0."""
+    demand, servers = as_demand(demand), region.servers
+    if demand.shape != (servers, servers):
+        raise InputError(f"demand must be [S S] with S = {servers} servers, got {list(demand.shape)}.")
+    return jnp.where(jnp.eye(servers, dtype=bool), 0, demand)
+
+
+def _shares(region: Region, plan: Plan | Circuits) -> Float[Array, "S S S+2"]:
+    if not isinstance(plan, Plan) or plan.shares is None:
+        raise InputError('routing "relay" needs a plan with shares [S S S+2] of (via server, direct, EPS), got none.')
+    return checked_shares(plan.shares, region.servers)
 
 
 def as_demand(demand) -> Float[Array, "S S"]:
     """Demand as floats: integers would truncate bandwidths."""
     demand = jnp.asarray(demand)
     return demand if jnp.issubdtype(demand.dtype, jnp.floating) else demand.astype(jnp.result_type(float))
+
+
+def circuit_rates(region: Region, circuits: Circuits, demand: Float[Array, "S S"]) -> Float[Array, "S S"]:
+    """What every pair's circuits carry [bytes/s], in the demand's dtype."""
+    return circuits.count.astype(demand.dtype) * jnp.asarray(region.nic_Bps, demand.dtype)
 
 
 def direct_seconds(region: Region, circuits: Circuits, demand: Float[Array, "S S"]) -> Float[Array, "S S"]:

@@ -1,5 +1,8 @@
 """One pass of one stage, block after block: compute, all-to-alls, and the reconfiguration that is hidden or paid.
 
+What the switch delays is traffic on circuits: what packet switches and NVSwitches carry goes on meanwhile, so a
+reconfiguration costs nothing as far as they take longer than the circuits do (`Blocks.slack_s`).
+
 Forward, a block runs attention, its tensor-parallel all-reduce and the gate; only then is the demand known, so the
 switch turns while everything waits; then dispatch, experts, combine. Backward, demand is known from the forward pass:
 the switch turns as soon as the region's previous all-to-all is over, and what the computation in between does not
@@ -30,6 +33,7 @@ class Blocks(NamedTuple):
     present: Bool[Array, "L"]                # False pads stages that have fewer
     moe: Bool[Array, "L"]                    # False: a dense block, no all-to-all
     exchange_s: Float[Array, "L 2"]          # its two all-to-alls
+    slack_s: Float[Array, "L"]               # how much later than its circuits the first of them ends anyway
     switch: Bool[Array, "L"]                 # circuits differ from those before
 
 
@@ -41,7 +45,8 @@ class Pass(NamedTuple):
     tp_s: Float[Array, ""]
     exchange_s: Float[Array, ""]
     paid_s: Float[Array, ""]                 # reconfiguration paid inside
-    head_s: Float[Array, ""]                 # from its start to its first all-to-all
+    head_s: Float[Array, ""]                 # backward: from its start to its first all-to-all
+    slack_s: Float[Array, ""]                # slack of that all-to-all
     tail_s: Float[Array, ""]                 # from the end of its last all-to-all to its end
     opens: Bool[Array, ""]                   # its first all-to-all needs new circuits, known beforehand (backward)
     exchanges: Bool[Array, ""]               # it has all-to-alls at all
@@ -63,7 +68,7 @@ def run_pass(compute: Compute, blocks: Blocks, backward: Bool[Array, ""], delay_
         first = moe & ~done.exchanges
         uncovered = jnp.maximum(delay_s - done.tail_s, 0)
         in_pass = jnp.where(backward, jnp.where(first, 0, uncovered), delay_s)
-        paid = jnp.where(moe & one.switch, in_pass, 0)
+        paid = jnp.where(moe & one.switch, jnp.maximum(in_pass - one.slack_s, 0), 0)
         total = attention + inner + tp + exchange + paid
         after = jnp.where(backward, attention + tp, 0)                     # computation behind the last all-to-all
         tail = jnp.where(moe, after, done.tail_s + total)
@@ -74,10 +79,11 @@ def run_pass(compute: Compute, blocks: Blocks, backward: Bool[Array, ""], delay_
             done.exchange_s + exchange,
             done.paid_s + paid,
             jnp.where(first, done.duration_s, done.head_s),
+            jnp.where(first, one.slack_s, done.slack_s),
             tail,
             done.opens | (first & one.switch & backward),
             done.exchanges | moe,
         ), None
 
-    start = Pass(zero, zero, zero, zero, zero, zero, zero, never, never)
+    start = Pass(zero, zero, zero, zero, zero, zero, zero, zero, never, never)
     return lax.scan(block, start, blocks)[0]

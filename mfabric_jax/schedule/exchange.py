@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float
 from mfabric_jax import units
 from mfabric_jax.fabric import Circuits, Electrical, Region
 from mfabric_jax.policies import Policy, uniform
-from mfabric_jax.routing import Plan, all_to_all_time, inside_time, spray_time
+from mfabric_jax.routing import Plan, inside_time, part_times, spray_time
 from mfabric_jax.schedule.order import BACKWARD, one_f_one_b
 from mfabric_jax.traffic import rank_bytes, server_bytes, split_local
 from mfabric_jax.workload import Workload
@@ -23,18 +23,24 @@ NVSWITCH_GIGABYTES_PER_S = 900.0           # per GPU and direction, as the paper
 class Exchanges(NamedTuple):
     """Dispatch-sized all-to-alls [P Q L], blocks in the order in which the pass runs them.
 
-    - `load`: seconds times NIC bandwidth [bytes]: every link of a fabric is a multiple of its NICs, so the time at
-      any bandwidth is `load` / bandwidth.
+    - `optical`, `electrical`: seconds times NIC bandwidth [bytes] of what circuits and packet switches carry: every
+      link of a fabric is a multiple of its NICs, so the time at any bandwidth is the larger of them / bandwidth.
     - `inside_s`: the part inside servers, at the same time on the NVSwitch [s].
     - `switch`: the circuits differ from those before.   - `count` [P Q L S S]: the circuits (None: no optics).
     - `balanced`: the load if every token went to every expert equally often.
     """
 
-    load: Float[Array, "P Q L"]
+    optical: Float[Array, "P Q L"]
+    electrical: Float[Array, "P Q L"]
     inside_s: Float[Array, "P Q L"]
     switch: Bool[Array, "P Q L"]
     count: Array | None
     balanced: Float[Array, ""]
+
+    @property
+    def load(self) -> Float[Array, "P Q L"]:
+        """Both parts together [bytes]."""
+        return jnp.maximum(self.optical, self.electrical)
 
 
 class Places(NamedTuple):
@@ -133,7 +139,7 @@ def _sprayed(workload: Workload, unit: Electrical, demand) -> Exchanges:
     by_layer = load[:-1].reshape(demand.shape[:2])[where.pick(demand.shape[1])]
     moe = where.layer >= 0
     nothing = jnp.zeros(moe.shape, load.dtype)
-    return Exchanges(jnp.where(moe, by_layer, 0), nothing, jnp.zeros(moe.shape, bool), None, load[-1])
+    return Exchanges(nothing, jnp.where(moe, by_layer, 0), nothing, jnp.zeros(moe.shape, bool), None, load[-1])
 
 
 def _switched(workload: Workload, unit: Region, demand, policy, routing, key) -> Exchanges:
@@ -146,9 +152,10 @@ def _switched(workload: Workload, unit: Region, demand, policy, routing, key) ->
     calm = policy(even, unit, previous=None, key=key).circuits.count.astype(count.dtype)
     counts = jnp.concatenate([count.reshape(-1, *even.shape), calm[None]])
     every = jnp.concatenate([between.reshape(-1, *even.shape), even[None]])
-    load = jax.vmap(lambda c, d: all_to_all_time(unit, Circuits(c), d, routing=routing))(counts, every)
-    by_place = jnp.where(moe, load[:-1].reshape(moe.shape), 0)
-    return Exchanges(by_place, jnp.zeros_like(by_place), switch, count, load[-1])
+    parts = jax.vmap(lambda c, d: part_times(unit, Circuits(c), d, routing=routing))(counts, every)
+    optical, electrical = (jnp.where(moe, part[:-1].reshape(moe.shape), 0) for part in parts)
+    balanced = jnp.maximum(parts[0][-1], parts[1][-1])
+    return Exchanges(optical, electrical, jnp.zeros_like(optical), switch, count, balanced)
 
 
 def _at_unit_bandwidth(fabric: Electrical | Region, dtype) -> Electrical | Region:

@@ -49,14 +49,18 @@ def iterate(
     exchanges: Exchanges,
     seconds: BlockSeconds,
     nvswitch_Bps: float = units.gigabytes_per_s(NVSWITCH_GIGABYTES_PER_S),
+    *,
+    eps_waits: bool = False,
 ) -> Iteration:
     """Time one iteration on a fabric, given its all-to-alls and the compute seconds of a block.
+
+    `eps_waits`: traffic on packet switches waits for a reconfiguration too, not only that on circuits.
 
     1F1B over micro-batches; point-to-point sends and the all-reduce at the end use what a server has on the
     electrical fabric. The busiest stage is the one with most work of its own; the rest of the iteration is its bubble.
     """
-    passes, pipeline = timeline(workload, fabric, exchanges, seconds, nvswitch_Bps)
-    reduce_s = all_reduce_seconds(workload, fabric, nvswitch_Bps)                              # [P]
+    passes, pipeline = timeline(workload, fabric, exchanges, seconds, nvswitch_Bps, eps_waits)
+    reduce_s = all_reduce_seconds(workload, fabric, nvswitch_Bps, exchanges.load.dtype)        # [P]
     total = (pipeline.end.max(axis=1) + reduce_s).max()
     parts = jnp.stack(
         [
@@ -72,18 +76,20 @@ def iterate(
     return Iteration(total, compute, tp, ep, dp, reconfig, total - parts[:, busiest].sum(), busiest)
 
 
-def timeline(workload, fabric, exchanges: Exchanges, seconds: BlockSeconds, nvswitch_Bps) -> tuple[Pass, Pipeline]:
+def timeline(
+    workload, fabric, exchanges: Exchanges, seconds: BlockSeconds, nvswitch_Bps, eps_waits: bool = False
+) -> tuple[Pass, Pipeline]:
     """Every pass of every stage [P Q], and when it runs."""
     order = one_f_one_b(workload.pp, workload.micro_batches)
     dtype = exchanges.load.dtype
     backward = jnp.asarray(order.kind == BACKWARD)
     delay_s = jnp.asarray(fabric.delay_s, dtype)
     compute = compute_of(workload, seconds, nvswitch_Bps, dtype)
-    blocks = running_blocks(workload, fabric, exchanges)
+    blocks = running_blocks(workload, fabric, exchanges, eps_waits)
     one = jax.vmap(jax.vmap(lambda block, back: run_pass(compute, block, back, delay_s)))
     passes = one(blocks, backward)
-    share = fabric.eps_Bps / workload.ranks_per_server                                         # one rank's part
-    send_s = jnp.asarray(pp_bytes(workload) / share, dtype)
+    senders = workload.gpus_per_server // workload.tp                                          # EP ranks on a server
+    send_s = float(pp_bytes(workload) * senders) / jnp.asarray(fabric.eps_Bps, dtype)
     return passes, run_pipeline(order, passes, send_s, delay_s)
 
 
@@ -93,7 +99,7 @@ def compute_of(workload: Workload, seconds: BlockSeconds, nvswitch_Bps, dtype) -
     return Compute(*(jnp.asarray(part, dtype) for part in (*seconds, tp_s)))
 
 
-def running_blocks(workload: Workload, fabric, exchanges: Exchanges) -> Blocks:
+def running_blocks(workload: Workload, fabric, exchanges: Exchanges, eps_waits: bool = False) -> Blocks:
     """The blocks of all passes with their two all-to-alls [P Q L 2].
 
     Forward: dispatch, combine. Backward: combine-gradient, dispatch-gradient. A combine moves elements of its own
@@ -105,17 +111,20 @@ def running_blocks(workload: Workload, fabric, exchanges: Exchanges) -> Blocks:
     size = np.where((order.kind == BACKWARD)[..., None], [ratio, 1.0], [1.0, ratio])[:, :, None, :]   # [P Q 1 2]
     nic_Bps = jnp.asarray(fabric.nic_Bps, exchanges.load.dtype)
     one = jnp.maximum(exchanges.load / nic_Bps, exchanges.inside_s)
-    exchange_s = one[..., None] * jnp.asarray(size, one.dtype)
-    return Blocks(jnp.asarray(where.present), jnp.asarray(where.layer >= 0), exchange_s, exchanges.switch)
+    size = jnp.asarray(size, one.dtype)
+    exchange_s = one[..., None] * size
+    behind = jnp.where(exchanges.optical > 0, (one - exchanges.optical / nic_Bps) * size[..., 0], jnp.inf)
+    slack_s = jnp.zeros_like(one) if eps_waits else behind                     # no traffic on circuits: nothing waits
+    return Blocks(jnp.asarray(where.present), jnp.asarray(where.layer >= 0), exchange_s, slack_s, exchanges.switch)
 
 
-def all_reduce_seconds(workload: Workload, fabric, nvswitch_Bps) -> Float[Array, "P"]:
+def all_reduce_seconds(workload: Workload, fabric, nvswitch_Bps, dtype=None) -> Float[Array, "P"]:
     """Gradient all-reduce of every stage at the end of the iteration [s].
 
     Hierarchical: reduced inside each server, a ring between servers over all NICs that reach the electrical fabric,
     broadcast inside. Dense gradients over all servers of the stage, those of experts over their DP replicas.
     """
-    servers = max(1, workload.servers // workload.pp)
+    servers = workload.servers // workload.pp
     per_server = workload.gpus_per_server
 
     def ring(size: float, members: int) -> float:
@@ -130,4 +139,6 @@ def all_reduce_seconds(workload: Workload, fabric, nvswitch_Bps) -> Float[Array,
         local = per_server // workload.tp
         between.append(ring(gradients.dense, servers) + ring(held, spread))
         inside.append(ring(gradients.dense / workload.tp, local) + ring(gradients.expert / workload.tp, copies))
-    return jnp.asarray(between) / fabric.eps_Bps + jnp.asarray(inside) / nvswitch_Bps
+    eps_Bps = jnp.asarray(fabric.eps_Bps)
+    eps_Bps = eps_Bps.astype(dtype or eps_Bps.dtype)
+    return jnp.asarray(between, eps_Bps.dtype) / eps_Bps + jnp.asarray(inside, eps_Bps.dtype) / nvswitch_Bps

@@ -25,7 +25,7 @@ def run_pipeline(order: Order, passes: Pass, send_s: Float[Array, ""], delay_s: 
     - `passes`: arrays [P Q].   - `send_s`: point-to-point transfer between neighbouring stages.
 
     A backward pass whose first all-to-all needs new circuits lets the switch turn as soon as the region's previous
-    all-to-all is over, idle time included; it waits for what is left of the delay when it gets there.
+    all-to-all is over, idle time included; what is left of the delay when it gets there delays it, less its slack.
     """
     stages, count = order.kind.shape
     dtype = passes.duration_s.dtype
@@ -36,7 +36,8 @@ def run_pipeline(order: Order, passes: Pass, send_s: Float[Array, ""], delay_s: 
         ready = jnp.where(need >= 0, end.reshape(-1)[jnp.maximum(need, 0)] + send_s, 0)
         start = jnp.maximum(free[p], ready)
         wanted = start + passes.head_s[p, q]
-        wait = jnp.where(passes.opens[p, q], jnp.maximum(quiet[p] + delay_s - wanted, 0), 0)
+        late = quiet[p] + delay_s - wanted - passes.slack_s[p, q]
+        wait = jnp.where(passes.opens[p, q], jnp.maximum(late, 0), 0)
         over = start + passes.duration_s[p, q] + wait
         silent = jnp.where(passes.exchanges[p, q], over - passes.tail_s[p, q], quiet[p])
         return (end.at[p, q].set(over), free.at[p].set(over), quiet.at[p].set(silent)), (start, wait)

@@ -10,16 +10,22 @@ def block_segments(
     attention_s: float,
     moe_s: float,
     tp_s: float,
-    exchange_s: float,
+    optical_s: float,
+    packet_s: float,
     delay_s: float,
     switches: bool,
+    eps_waits: bool = False,
 ) -> list[dict[str, Any]]:
     """Segments (track, label, kind, direction, start_s, end_s) of one MoE block in the middle of its stage.
 
-    Forward the reconfiguration stands between gate and dispatch; backward it runs under the attention gradients of
-    the block computed before, and what they do not cover delays the first all-to-all. `switches`: the circuits change.
+    - `optical_s`, `packet_s`: the parts of each all-to-all on circuits and on packet switches (or NVSwitches).
+
+    Forward the reconfiguration stands between gate and dispatch on circuits; backward it runs under the attention
+    gradients of the block computed before, and what they do not cover delays the first all-to-all on circuits.
+    `switches`: the circuits change. `eps_waits`: then packets wait too.
     """
     segments: list[dict[str, Any]] = []
+    pause = delay_s if switches and (optical_s or eps_waits) else 0.0
 
     def add(track: str, label: str, kind: str, direction: str, start: float, length: float) -> float:
         if length > 0:
@@ -29,20 +35,24 @@ def block_segments(
             )
         return start + length
 
-    now = add("compute", "attention", "attention", "forward", 0.0, attention_s)
-    now = add("network", "TP", "tp", "forward", now, tp_s)
-    now = add("reconfiguration", "reconfigure", "reconfigure", "forward", now, delay_s if switches else 0.0)
-    now = add("network", "dispatch", "all-to-all", "forward", now, exchange_s)
-    now = add("compute", "experts", "experts", "forward", now, moe_s)
-    now = add("network", "combine", "all-to-all", "forward", now, exchange_s)
+    def exchange(label: str, direction: str, start: float, circuits_ready: float = 0.0) -> float:
+        ready = max(start, circuits_ready)
+        packets = add("EPS", label, "all-to-all", direction, ready if eps_waits else start, packet_s)
+        return max(packets, add("OCS", label, "all-to-all", direction, ready, optical_s) if optical_s else packets)
 
-    before = now
+    now = add("compute", "attention", "attention", "forward", 0.0, attention_s)
+    now = add("NVSwitch", "TP", "tp", "forward", now, tp_s)
+    ready = add("OCS", "reconfigure", "reconfigure", "forward", now, pause)
+    now = exchange("dispatch", "forward", now, ready)
+    now = add("compute", "experts", "experts", "forward", now, moe_s)
+    now = exchange("combine", "forward", now)
+
+    ready = add("OCS", "reconfigure", "reconfigure", "backward", now, pause)
     now = add("compute", "attention (next block)", "attention", "backward", now, BACKWARD_OVER_FORWARD * attention_s)
-    now = add("network", "TP", "tp", "backward", now, tp_s)
-    ready = add("reconfiguration", "reconfigure", "reconfigure", "backward", before, delay_s if switches else 0.0)
-    now = add("network", "combine grad", "all-to-all", "backward", max(now, ready), exchange_s)
+    now = add("NVSwitch", "TP", "tp", "backward", now, tp_s)
+    now = exchange("combine grad", "backward", now, ready)
     now = add("compute", "experts", "experts", "backward", now, BACKWARD_OVER_FORWARD * moe_s)
-    now = add("network", "dispatch grad", "all-to-all", "backward", now, exchange_s)
+    now = exchange("dispatch grad", "backward", now)
     now = add("compute", "attention", "attention", "backward", now, BACKWARD_OVER_FORWARD * attention_s)
-    add("network", "TP", "tp", "backward", now, tp_s)
+    add("NVSwitch", "TP", "tp", "backward", now, tp_s)
     return segments

@@ -166,7 +166,7 @@ def job_rows(config: Compare, job: Job, solved: Exchanges) -> list[dict]:
     at = [dataclasses.replace(job.fabric, nic_gbps=gbps) for gbps in config.nic_gbps]
     rates = Rates(*(jnp.asarray([getattr(f, name) for f in at], config.dtype) for name in Rates._fields))
     seconds, nvswitch_Bps = jax.tree.map(lambda x: jnp.asarray(x, config.dtype), (seconds, nvswitch_Bps))
-    timed = _time_all(job.workload, rates, solved._replace(count=None), seconds, nvswitch_Bps)
+    timed = _time_all(job.workload, rates, solved._replace(count=None), seconds, nvswitch_Bps, config.eps_waits)
     mean = jax.tree.map(lambda x: np.asarray(x, np.float64).mean(axis=0), timed)               # [bandwidth]
     shared = _described(config, job, solved)
     bandwidths = enumerate(config.nic_gbps)
@@ -174,10 +174,12 @@ def job_rows(config: Compare, job: Job, solved: Exchanges) -> list[dict]:
 
 
 @eqx.filter_jit
-def _time_all(workload: Workload, rates: Rates, solved: Exchanges, seconds: BlockSeconds, nvswitch_Bps) -> Iteration:
+def _time_all(
+    workload: Workload, rates: Rates, solved: Exchanges, seconds: BlockSeconds, nvswitch_Bps, eps_waits: bool
+) -> Iteration:
     """Every iteration at every bandwidth [I bandwidth]. One program per model: fabrics are data here."""
     def one(solved, rates):
-        return iterate(workload, rates, solved, seconds, nvswitch_Bps)
+        return iterate(workload, rates, solved, seconds, nvswitch_Bps, eps_waits=eps_waits)
 
     return jax.vmap(jax.vmap(one, (None, 0)), (0, None))(solved, rates)
 
@@ -257,15 +259,19 @@ def _lines(config: Compare, workload: Workload, gbps: float):
     for job in jobs(one):
         if job.fabric.name not in ("fat-tree", "mfabric"):
             continue
-        solved = solve(one, job)
+        solved = solve(one, job)._replace(inside_s=inside(one, job))
         nvswitch_Bps = units.gigabytes_per_s(config.nvswitch_gigabytes_per_s)
         moe = places(workload).layer >= 0
-        load = float(np.median(np.asarray(solved.load)[0][moe]))
+        optical, electrical = (
+            float(np.median(np.asarray(x)[0][moe])) / units.gbps(gbps) for x in (solved.optical, solved.electrical)
+        )
         yield job.fabric.name, block_segments(
             attention_s=seconds.attention_s,
             moe_s=seconds.moe_s,
             tp_s=tp_bytes_per_gpu(workload) / nvswitch_Bps,
-            exchange_s=load / units.gbps(gbps),
+            optical_s=optical,
+            packet_s=max(electrical, float(np.median(np.asarray(solved.inside_s)[0][moe]))),
             delay_s=float(job.fabric.delay_s),
             switches=bool(np.median(np.asarray(solved.switch)[0][moe])),
+            eps_waits=config.eps_waits,
         )

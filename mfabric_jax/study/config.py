@@ -22,6 +22,7 @@ class Compare:
     - `models`, `fabrics`, `nic_gbps`: one row for each combination; `nic_use` (own, pooled) adds rows for the
       electrical fabrics; mFabric always pools its NICs.
     - `policy`, `rule`, `routing`: how mFabric chooses circuits (`rule`: greedy's) and uses them.
+    - `eps_waits`: traffic on packet switches waits for a reconfiguration too, not only that on circuits.
     - `trace`, `records`: recorded routing instead of generated; first and last record used.
     - `traffic`: "measured" (expert shares of trained models; `drift` between iterations) or "generated" (`skew`).
     - `iterations`: how many are simulated and averaged.
@@ -39,6 +40,7 @@ class Compare:
     optical_degree: int = 6
     electrical_nics: int = 2
     delay_s: float = 0.025
+    eps_waits: bool = False
     traffic: str = "measured"
     skew: float = 0.0
     drift: float = 0.05

@@ -67,9 +67,11 @@ class Workload:
                 f"EP group of tp x ep = {self.tp} x {self.ep} = {group} GPUs does not fit whole servers of "
                 f"{self.gpus_per_server}: it must be a multiple or a divisor of gpus_per_server."
             )
-        if self.gpus % self.gpus_per_server:
+        stage = self.dp * self.tp * self.ep
+        if stage % self.gpus_per_server:
             raise checks.InputError(
-                f"gpus must fill whole servers of {self.gpus_per_server} (gpus_per_server), got {self.gpus}."
+                f"a pipeline stage of dp x tp x ep = {self.dp} x {self.tp} x {self.ep} = {stage} GPUs must fill whole "
+                f"servers of {self.gpus_per_server} (gpus_per_server)."
             )
 
     def _check_model(self) -> None:

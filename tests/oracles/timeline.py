@@ -21,50 +21,50 @@ def stage_order(stage, stages, batches):
 
 
 class Region:
-    """The clock of one stage, when its last all-to-all ended, and the reconfiguration it paid."""
+    """The clock of one stage, when its last all-to-all ended, and how much later than without a switch that turns its
+    all-to-alls ended (`paid`). `eps_waits`: packets wait for the switch too, although they do not need it."""
 
-    def __init__(self):
-        self.clock, self.quiet, self.paid = 0, -math.inf, 0
+    def __init__(self, eps_waits):
+        self.clock, self.quiet, self.paid, self.eps_waits = 0, -math.inf, 0, eps_waits
 
-    def turn(self, delay, since):
-        """Circuits of a switch that began to turn at `since` are awaited."""
-        wait = max(0, since + delay - self.clock)
-        self.clock += wait
-        self.paid += wait
-
-    def all_to_all(self, first, inner, second):
-        self.clock += first + inner + second
-        self.quiet = self.clock
+    def moe(self, block, delay, since):
+        """Two all-to-alls, each of a part on circuits and one on packets, side by side, with the experts in between.
+        Where circuits `switch`, they carry nothing until `delay` after `since`; the first is over when both parts are.
+        """
+        (circuits, packets), second = block["exchange"]
+        alone = self.clock + max(circuits, packets)
+        ready = max(self.clock, since + delay) if block["switch"] else self.clock
+        begins = ready if self.eps_waits else self.clock
+        over = max(ready + circuits, begins + packets) if circuits or self.eps_waits else begins + packets
+        self.paid += over - alone
+        self.quiet = self.clock = over + block["inner"] + max(second)
 
     def forward(self, blocks, delay):
         for block in blocks:
             self.clock += block["attention"] + block["tp"]
             if block["exchange"] is None:
                 self.clock += block["inner"]
-                continue
-            if block["switch"]:
-                self.turn(delay, self.clock)                     # the gate has just told the demand
-            self.all_to_all(block["exchange"][0], block["inner"], block["exchange"][1])
+            else:
+                self.moe(block, delay, self.clock)               # the gate has just told the demand
 
     def backward(self, blocks, delay):
         for block in blocks:
             if block["exchange"] is None:
                 self.clock += block["inner"]
             else:
-                if block["switch"]:
-                    self.turn(delay, self.quiet)                 # the demand has been known since the forward pass
-                self.all_to_all(block["exchange"][0], block["inner"], block["exchange"][1])
+                self.moe(block, delay, self.quiet)               # the demand has been known since the forward pass
             self.clock += block["attention"] + block["tp"]
 
 
-def timeline(blocks, stages, batches, send, delay):
+def timeline(blocks, stages, batches, send, delay, eps_waits=False):
     """(end of every pass by (kind, stage, micro-batch), the reconfiguration that each stage paid).
 
     `blocks[kind, stage, micro-batch]`: the blocks of a pass in running order, dicts of the seconds `attention`, `inner`
-    and `tp` in that pass, the two seconds `exchange` (None: a dense block), and whether circuits `switch`.
+    and `tp` in that pass, the two all-to-alls `exchange` (None: a dense block), each (seconds on circuits, seconds on
+    packet switches and NVSwitches), and whether circuits `switch`.
     """
     todo = [stage_order(p, stages, batches) for p in range(stages)]
-    regions, end = [Region() for _ in range(stages)], {}
+    regions, end = [Region(eps_waits) for _ in range(stages)], {}
     while any(todo):
         ran = False
         for p, region in enumerate(regions):

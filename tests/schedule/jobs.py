@@ -30,9 +30,17 @@ def simulate(workload, fabric, tokens, seconds, policy, nvswitch_Bps):
 run = eqx.filter_jit(simulate)
 
 
+@eqx.filter_jit
+def run_both(*job):
+    """`run`, and the iteration if packets wait for the switch too."""
+    workload, fabric, _, seconds, _, nvswitch_Bps = job
+    found, got = simulate(*job)
+    return found, got, iterate(workload, fabric, found, seconds, nvswitch_Bps, eps_waits=True)
+
+
 # ------------------------------------------------------------------------- the drawn job, traced once for each fabric
-# 3 stages on 4 servers each, 2 ranks a server, one expert a rank; fp8 dispatch, bf16 combine. 7 blocks: STAGES has those
-# of each stage, the first two are dense. Tokens are known for 3 of 4 micro-batches: the last reads those of the first.
+# 3 stages on 4 servers each, 2 ranks a server, one expert a rank; fp8 dispatch, bf16 combine. 7 blocks: STAGES has
+# those of each stage, the first two are dense. Tokens are known for 3 of 4 micro-batches: the last reads the first's.
 STAGES = ((0, 1, 2), (3, 4), (5, 6))
 DENSE, BATCHES, RECORDED = 2, 4, 3
 DRAWN = job(
@@ -85,3 +93,9 @@ _ONCE = {kind: eqx.filter_jit(eqx.debug.assert_max_traces(simulate, max_traces=1
 def drawn(fabric, tokens=TOKENS, policy=GREEDY, seconds=SECONDS, nvswitch_Bps=NVSWITCH):
     """Exchanges and iteration of the drawn job."""
     return _ONCE[type(fabric)](DRAWN, fabric, tokens, seconds, Chosen(jnp.asarray(policy)), nvswitch_Bps)
+
+
+@eqx.filter_jit
+def drawn_again(fabric, found, seconds, nvswitch_Bps):
+    """Iteration of the drawn job with known all-to-alls, if packets wait for the switch too."""
+    return iterate(DRAWN, fabric, found, seconds, nvswitch_Bps, eps_waits=True)

@@ -14,13 +14,14 @@ EXCHANGE = (0.5, 0.25)
 MOE, SWITCHED, DENSE, PADDING = "moe", "switched", "dense", "padding"
 
 
-def blocks(*kinds):
-    """Padding carries numbers that must not count."""
+def blocks(*kinds, slack=0.0):
+    """`slack`: of each block, or of all. Padding carries numbers that must not count."""
     here = np.array([kind != PADDING for kind in kinds])
     moe = np.array([kind in (MOE, SWITCHED, PADDING) for kind in kinds])
     switch = np.array([kind in (SWITCHED, PADDING) for kind in kinds])
     exchange = np.array([EXCHANGE if kind != PADDING else (100.0, 100.0) for kind in kinds])
-    return Blocks(*(jnp.asarray(field) for field in (here, moe, exchange, switch)))
+    slack = np.where(here, slack, 0.5)
+    return Blocks(*(jnp.asarray(field) for field in (here, moe, exchange, slack, switch)))
 
 
 @jax.jit
@@ -28,8 +29,8 @@ def _run(blocks, backward, delay_s):
     return run_pass(COMPUTE, blocks, backward, delay_s)
 
 
-def run(kinds, delay, *, backward):
-    return _run(blocks(*kinds), jnp.asarray(backward), jnp.asarray(delay))
+def run(kinds, delay, *, backward, slack=0.0):
+    return _run(blocks(*kinds, slack=slack), jnp.asarray(backward), jnp.asarray(delay))
 
 
 def assert_pass(got, **want):
@@ -76,6 +77,57 @@ def test_circuits_that_stay_cost_nothing(backward):
     assert not got.opens
 
 
+# -------------------------------------------------------------------------- packets that take longer than circuits
+@pytest.mark.parametrize(
+    ("delay", "slack", "paid"),
+    [
+        (0.2, 0.3, 0.0),               # circuits 0.2 s, packets 0.5 s: [0.2, 0.4] lies within
+        (0.3, 0.3, 0.0),               # just hidden
+        (0.3, 0.0, 0.3),               # as if packets waited too
+        (7.0, 0.3, 6.7),               # [7, 7.2] instead of 0.5
+        (7.0, 0.4, 6.6),               # [7, 7.1]
+    ],
+)  # fmt: skip
+def test_forward_the_delay_runs_beside_the_packets(delay, slack, paid):
+    # The last block's circuits stay, so its slack is of no use.
+    got = run((SWITCHED, SWITCHED, MOE), delay, backward=False, slack=(slack, slack, 0.4))
+    assert_pass(got, duration_s=20.25 + 2 * paid, compute_s=15, tp_s=3, exchange_s=2.25, paid_s=2 * paid, tail_s=0)
+    assert_pass(got, slack_s=slack)
+
+
+def test_every_block_has_its_own_slack():
+    # Forward 7 - 0.1, 7 - 0.3, 7 - 0.5; backward the first is the pipeline's to charge: 2 - 0.3, 2 - 0.5.
+    slack = (0.1, 0.3, 0.5)
+    assert_pass(run((SWITCHED,) * 3, 7.0, backward=False, slack=slack), paid_s=20.1, duration_s=20.25 + 20.1)
+    got = run((SWITCHED,) * 3, 7.0, backward=True, slack=slack)
+    assert_pass(got, paid_s=3.2, duration_s=35.25 + 3.2, head_s=0, slack_s=0.1, tail_s=5)
+    assert got.opens
+
+
+@pytest.mark.parametrize(
+    ("delay", "slack", "paid"),
+    [
+        (4.0, 0.3, 0.0),               # all under the 5 s of the block before: slack is no gain
+        (5.2, 0.3, 0.0),               # 0.2 s left, beside the packets
+        (5.3, 0.3, 0.0),               # just hidden
+        (5.3, 0.0, 0.3),               # as if packets waited too
+        (7.0, 0.3, 1.7),
+    ],
+)  # fmt: skip
+def test_backward_what_computation_leaves_runs_beside_the_packets(delay, slack, paid):
+    got = run((SWITCHED, SWITCHED), delay, backward=True, slack=(0.4, slack))
+    assert_pass(got, duration_s=23.5 + paid, compute_s=20, tp_s=2, exchange_s=1.5, paid_s=paid, head_s=0, tail_s=5)
+    assert_pass(got, slack_s=0.4)                                       # for the pipeline: not spent here
+    assert got.opens
+
+
+def test_the_slack_of_a_pass_is_that_of_its_first_all_to_all():
+    kinds, slack = (PADDING, DENSE, MOE, SWITCHED, DENSE), (0.1, 0.2, 0.3, 0.4, 0.5)
+    for backward in (False, True):
+        assert_pass(run(kinds, 0.0, backward=backward, slack=slack), slack_s=0.3)
+    assert_pass(run((DENSE, DENSE), 7.0, backward=True, slack=0.5), slack_s=0, paid_s=0)
+
+
 def test_without_cover_the_whole_delay_is_paid():
     none = Compute(*(jnp.zeros(()) for _ in range(4)))
     got = run_pass(none, blocks(SWITCHED, SWITCHED), jnp.asarray(True), jnp.asarray(7.0))
@@ -115,11 +167,12 @@ def test_dense_blocks_alone_have_no_all_to_all(backward, duration):
 @pytest.mark.parametrize("backward", [False, True])
 def test_padding_changes_nothing(backward):
     kinds = (SWITCHED, DENSE, SWITCHED, MOE)
-    want = run(kinds, 24.0, backward=backward)
+    want = run(kinds, 24.0, backward=backward, slack=0.25)
     padded = [(*kinds, PADDING, PADDING), (PADDING, *kinds), (SWITCHED, PADDING, DENSE, PADDING, SWITCHED, MOE)]
     for longer in padded:
         for field, value in want._asdict().items():
-            np.testing.assert_allclose(getattr(run(longer, 24.0, backward=backward), field), value, err_msg=field)
+            got = run(longer, 24.0, backward=backward, slack=0.25)
+            np.testing.assert_allclose(getattr(got, field), value, err_msg=field)
     empty = run((PADDING,) * 4, 24.0, backward=backward)
     assert_pass(empty, duration_s=0, compute_s=0, tp_s=0, exchange_s=0, paid_s=0)
     assert not empty.exchanges

@@ -12,28 +12,28 @@ from mfabric_jax import units
 from mfabric_jax.fabric import Circuits, Electrical, Region
 from mfabric_jax.policies import greedy
 from mfabric_jax.routing import all_to_all_time, spray_time
-from mfabric_jax.schedule import iterate
+from mfabric_jax.schedule import Exchanges, iterate
 from mfabric_jax.schedule.iteration import all_reduce_seconds, running_blocks
 from mfabric_jax.schedule.order import BACKWARD, one_f_one_b
+from mfabric_jax.workload import BlockSeconds
 from tests.oracles.greedy import greedy as plain_greedy
+from tests.oracles.tree import tree
 from tests.schedule import jobs
 from tests.schedule.jobs import (
     DENSE,
     DRAWN,
-    KEEP,
     NVSWITCH,
     RECORDED,
     SECONDS,
     STAGES,
     TOKENS,
-    UNIFORM,
     draw_tokens,
     drawn,
     fat_tree,
     job,
     region,
     simulate,
-)  # fmt: skip
+)
 
 RTOL = 1e-9
 ORDER = one_f_one_b(3, jobs.BATCHES)
@@ -75,7 +75,7 @@ def test_a_longer_delay_is_slower():
 
 
 # ---------------------------------------------------------------------------------------------------------- policies
-@pytest.mark.parametrize("policy", [KEEP, UNIFORM])
+@pytest.mark.parametrize("policy", [jobs.KEEP, jobs.UNIFORM])
 def test_policies_that_keep_their_circuits_never_pay(policy):
     found, got = drawn(region(delay=10.0), policy=policy)
     assert not found.switch.any()
@@ -134,8 +134,8 @@ def times(fabric, demand, routing=None):
 
 
 FABRICS = {
-    "own NICs": (Electrical("fat-tree", jnp.asarray(37.0), oversubscription=jnp.asarray(1.7)), None),
-    "pooled NICs": (Electrical("fat-tree", jnp.asarray(37.0), oversubscription=1.7, nic_use="pooled"), None),
+    "own NICs": (fat_tree(37.0, 1.7), None),
+    "pooled NICs": (dataclasses.replace(fat_tree(37.0, 1.7), nic_use="pooled"), None),
     "unsplit": (region(nic_gbps=37.0, degree=2), "unsplit"),
     "best-path": (region(nic_gbps=37.0, degree=2), "best-path"),
 }
@@ -148,7 +148,7 @@ def test_time_is_load_over_bandwidth_and_the_same_transposed(name):
     want = times(fabric, demand, routing)
     assert np.all(np.asarray(want) > 0)
     np.testing.assert_allclose(times(fabric, demand.swapaxes(1, 2), routing), want, rtol=RTOL)
-    unit = eqx.tree_at(lambda f: f.nic_gbps, fabric, jnp.asarray(units.to_gbps(1.0)))
+    unit = eqx.tree_at(lambda f: f.nic_gbps, fabric, *jobs.numbers(units.to_gbps(1.0)))
     np.testing.assert_allclose(times(unit, demand, routing) / NIC_37, want, rtol=RTOL)
 
 
@@ -164,6 +164,25 @@ def test_loads_are_times_at_any_bandwidth():
         np.testing.assert_allclose(load[where][:BATCH] / NIC_37, times(fabric, some, routing), rtol=RTOL)
         load[where] = 0
         assert not load.any()                                          # dense blocks and padding exchange nothing
+
+
+def test_loads_are_of_circuits_and_of_packets():
+    # NICs of 1 byte/s: half of one of each server on the EPS. 2 circuits for 3 peers: some pairs have none.
+    found, _ = drawn(region(2.0, degree=2, nics=0.5))
+    port, longer = np.full(4, 0.5), []
+    for at, layer, micro_batch in slots():
+        between = np.where(np.eye(4), 0, RANK_BYTES[layer, micro_batch].reshape(4, 2, 4, 2).sum(axis=(1, 3)))
+        count = np.asarray(found.count[at])
+        optical = max(between[pair] / count[pair] for pair in zip(*np.nonzero(count), strict=True))
+        electrical = tree(np.where(count, 0, between), port, port).max()
+        np.testing.assert_allclose(found.optical[at], optical, rtol=RTOL)
+        np.testing.assert_allclose(found.electrical[at], electrical, rtol=RTOL)
+        np.testing.assert_allclose(found.load[at], max(optical, electrical), rtol=RTOL)
+        longer.append(electrical > optical)
+    assert 4 < sum(longer) < len(longer) - 4                           # either may be the longer one
+    found, _ = drawn(fat_tree())
+    assert not found.optical.any()
+    np.testing.assert_array_equal(found.load, found.electrical)
 
 
 def test_balanced_load_by_hand():
@@ -188,6 +207,27 @@ def test_a_wider_combine_lengthens_its_own_halves(dispatch, combine):
     np.testing.assert_allclose(got[..., 0], np.where(backward, wider, one), rtol=RTOL)
     np.testing.assert_allclose(got[..., 1], np.where(backward, one, wider), rtol=RTOL)
     assert one.max() > 0
+
+
+def test_slack_is_what_circuits_are_faster_in_the_first_of_the_two():
+    # fp8 dispatch, bf16 combine: the backward pass begins with the combine gradient, twice as long. NICs of 8 Gbps.
+    found, _ = drawn(region(degree=2, nics=0.5))
+    optical, electrical, inside = (np.asarray(part) for part in (found.optical, found.electrical, found.inside_s))
+    slack = np.maximum(np.maximum(electrical / 1e9, inside) - optical / 1e9, 0)
+    slack = np.where(optical > 0, slack, np.inf)                                  # no circuits used: nothing can wait
+    backward = (ORDER.kind == BACKWARD)[..., None]
+    got = running_blocks(DRAWN, region(), found)
+    np.testing.assert_allclose(got.slack_s, np.where(backward, 2 * slack, slack), rtol=RTOL, atol=1e-12)
+    assert ((slack > 0) & np.isfinite(slack)).sum() > 4
+    # On the NVSwitch it takes as long as on packet switches: the same slack.
+    swapped = found._replace(electrical=jnp.zeros_like(found.electrical), inside_s=jnp.asarray(electrical / 1e9))
+    want = np.where(optical > 0, np.maximum(electrical - optical, 0) / 1e9, np.inf)
+    inside_only = running_blocks(DRAWN, region(), swapped).slack_s
+    np.testing.assert_allclose(inside_only, np.where(backward, 2 * want, want), rtol=RTOL, atol=1e-12)
+    # If packets wait too, nothing is gained; all-to-alls are as long as before.
+    waits = running_blocks(DRAWN, region(), found, eps_waits=True)
+    assert not waits.slack_s.any()
+    np.testing.assert_array_equal(waits.exchange_s, got.exchange_s)
 
 
 # -------------------------------------------------------------------------------------------- gradient all-reduce
@@ -227,6 +267,19 @@ def test_all_reduce_of_every_stage():
     np.testing.assert_allclose(got, [15 / 2 + 1, 7.5 / 2 + 0.5], rtol=RTOL)
 
 
+@pytest.mark.parametrize("fabric", [region(delay=3.0), Region(4, 8.0, 6, 2, 3.0)], ids=["float64", "plain numbers"])
+def test_an_iteration_keeps_the_type_of_its_loads(fabric):
+    workload, single = job(blocks=1, ep=8, experts=8, micro_batches=1), jnp.float32
+    got = all_reduce_seconds(workload, fabric, 0.5e9, single)
+    assert got.dtype == single
+    np.testing.assert_allclose(got, all_reduce_seconds(workload, fabric, 0.5e9), rtol=1e-6)
+    some = jnp.asarray([[[1e9], [1e9]]], single)
+    found = Exchanges(some, 2 * some, 0 * some, jnp.ones(some.shape, bool), None, jnp.zeros((), single))
+    parts = eqx.filter_jit(iterate)(workload, fabric, found, BlockSeconds(1.0, 1.0, 1.0), 0.5e9)
+    assert all(part.dtype == single for name, part in parts._asdict().items() if name != "stage")
+    np.testing.assert_allclose(parts.reconfig_s, 2 + 2, rtol=1e-6)     # 3 s less a slack of 2 - 1
+
+
 # ------------------------------------------------------------------------------------------------------- derivatives
 def difference(function, at):
     """Central difference of a function of one number."""
@@ -234,18 +287,30 @@ def difference(function, at):
     return (float(function(at + step)) - float(function(at - step))) / (2 * step)
 
 
-def test_slopes_on_the_region():
-    # Reverse mode through all-to-alls and iteration; the circuits do not depend on what is moved here.
-    point = {"nic_gbps": jnp.asarray(6.0), "nics": jnp.asarray(2.0), "delay": jnp.asarray(1.3)}
-
-    def total(at):
-        return simulate(DRAWN, region(**at), TOKENS, SECONDS, greedy, NVSWITCH)[1].iteration_s
-
-    slope = jax.jit(jax.grad(total))(point)
+def test_slopes_of_bandwidth_and_delay_on_the_region():
+    found, _ = drawn(region())
+    point = {"nic_gbps": jnp.asarray(6.0), "delay": jnp.asarray(1.3)}
+    slope = jax.jit(jax.grad(lambda at: iterate(DRAWN, region(**at), found, SECONDS, NVSWITCH).iteration_s))(point)
     for name, at in point.items():
         want = difference(lambda x, name=name: drawn(region(**point | {name: x}))[1].iteration_s, float(at))
         assert want != 0
         np.testing.assert_allclose(slope[name], want, rtol=1e-6, err_msg=name)
+
+
+def test_slopes_through_the_all_to_alls():
+    # Reverse mode from the electrical NICs of a region through the star to the iteration; one block and micro-batch,
+    # one whose circuits change (not with what is moved here). One circuit a server leaves pairs to the EPS.
+    workload = job(blocks=1, ep=8, experts=8, micro_batches=1)
+
+    def total(at):
+        return simulate(workload, region(degree=1, **at), TOKENS[1:2, 1:2], SECONDS, greedy, NVSWITCH)[1].iteration_s
+
+    both = jax.jit(jax.value_and_grad(total))
+    point = {"nic_gbps": jnp.asarray(6.0), "nics": jnp.asarray(2.0), "delay": jnp.asarray(1.3)}
+    for name, slope in both(point)[1].items():
+        want = difference(lambda x, name=name: both(point | {name: jnp.asarray(x)})[0], float(point[name]))
+        assert want != 0
+        np.testing.assert_allclose(slope, want, rtol=1e-6, err_msg=name)
 
 
 def test_slope_of_bandwidth_on_the_fat_tree():

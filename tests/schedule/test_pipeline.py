@@ -30,7 +30,8 @@ def passes_of(duration, **known):
     """Passes of which only the duration, and what is named, matters: the rest is NaN or False."""
     nothing = np.full_like(duration, np.nan)
     settings = dict.fromkeys(Pass._fields, nothing) | {"opens": duration < 0, "exchanges": duration < 0}
-    return Pass(**settings | {"duration_s": duration, "head_s": 0 * duration, "tail_s": 0 * duration} | known)
+    zero = 0 * duration
+    return Pass(**settings | {"duration_s": duration, "head_s": zero, "slack_s": zero, "tail_s": zero} | known)
 
 
 def by_name(values, order):
@@ -75,7 +76,8 @@ def waiting(order, passes, stages, batches, send, delay):
                 continue
             start = max(free[p], end[neighbour] + send if neighbour in end else 0.0)
             one, name = passes[kind, p, m], (kind, p, m)
-            waited[name] = max(0.0, quiet[p] + delay - (start + one["head_s"])) if one["opens"] else 0.0
+            allowed = start + one["head_s"] + one["slack_s"]                          # circuits there: no harm done yet
+            waited[name] = max(0.0, quiet[p] + delay - allowed) if one["opens"] else 0.0
             free[p] = end[name] = start + waited[name] + one["duration_s"]
             if one["exchanges"]:
                 quiet[p] = end[name] - one["tail_s"]
@@ -87,10 +89,10 @@ def waiting(order, passes, stages, batches, send, delay):
 def test_waits_for_the_switch_where_circuits_change(stages, batches):
     order, rng = one_f_one_b(stages, batches), np.random.default_rng(stages * 100 + batches)
     shape = (DRAWS, *order.kind.shape)
-    head, body, tail = (drawn.seconds(rng, shape) for _ in range(3))
+    head, body, tail, slack = (drawn.seconds(rng, shape) for _ in range(4))
     exchanges = rng.random(shape) < 0.8
     opens = exchanges & (order.kind == BACKWARD) & (rng.random(shape) < 0.7)
-    passes = passes_of(head + body + tail, head_s=head, tail_s=tail, opens=opens, exchanges=exchanges)
+    passes = passes_of(head + body + tail, head_s=head, slack_s=slack, tail_s=tail, opens=opens, exchanges=exchanges)
     send, delay = drawn.seconds(rng, DRAWS), drawn.seconds(rng, DRAWS) * 3
     got = run(stages, batches, passes, send, delay)
     for index in range(DRAWS):
@@ -109,13 +111,17 @@ def test_blocks_and_pipeline_together_are_one_clock_per_stage(stages, batches, d
     order = one_f_one_b(stages, batches)
     draws = [drawn.draw(seed, stages, batches, depth) for seed in range(DRAWS)]
     passes, got = drawn.run(stages, batches, *drawn.batch(draws))
-    for index, (compute, blocks, send, delay) in enumerate(draws):
-        end, paid = timeline(drawn.plain(compute, blocks, order), stages, batches, float(send), float(delay))
+    eps_waits_matters = 0
+    for index, one in enumerate(draws):
+        settings = drawn.plain(one, order), stages, batches, float(one.send), float(one.delay)
+        end, paid = timeline(*settings, one.eps_waits)
+        eps_waits_matters += end != timeline(*settings, not one.eps_waits)[0]
         assert_ends(by_name(got.end[index], order), end)
         here = (passes.paid_s[index] + got.waited[index]).sum(axis=1)
         np.testing.assert_allclose(here, paid, rtol=RTOL, atol=1e-12)
     parts = passes.compute_s + passes.tp_s + passes.exchange_s + passes.paid_s
     np.testing.assert_allclose(parts, passes.duration_s, rtol=RTOL, atol=1e-12)
+    assert eps_waits_matters > DRAWS / 4
 
 
 def test_idle_time_hides_the_switch_by_hand():
@@ -142,6 +148,19 @@ def test_a_head_before_the_first_all_to_all_covers_part_of_the_delay():
     got = run(1, 1, passes, np.zeros(1), np.full(1, 10.0))
     np.testing.assert_allclose(got.waited[0], [[0, 7]], rtol=RTOL)
     np.testing.assert_allclose(got.end[0], [[2, 15]], rtol=RTOL)
+
+
+@pytest.mark.parametrize(("slack", "waited"), [(0.0, 7.0), (4.0, 3.0), (7.0, 0.0), (9.0, 0.0)])
+def test_packets_that_take_longer_than_the_circuits_cover_part_of_the_delay(slack, waited):
+    # As before: 7 s are left when it gets to its first all-to-all. The slack of a pass that opens nothing is no gain.
+    passes = passes_of(
+        np.array([[[2.0, 6.0]]]), head_s=np.array([[[1.0, 3.0]]]), slack_s=np.array([[[1.0, slack]]]),
+        opens=np.array([[[False, True]]]), exchanges=np.array([[[True, True]]]),
+    )  # fmt: skip
+    got = run(1, 1, passes, np.zeros(1), np.full(1, 10.0))
+    np.testing.assert_allclose(got.waited[0], [[0, waited]], rtol=RTOL)
+    np.testing.assert_allclose(got.start[0], [[0, 2]], rtol=RTOL)
+    np.testing.assert_allclose(got.end[0], [[2, 8 + waited]], rtol=RTOL)
 
 
 def test_nobody_waits_before_the_first_all_to_all_of_the_iteration():

@@ -99,7 +99,10 @@ def test_overrides_reach_the_architecture():
         ({"ep": 4}, r"8 x 4 x 4 x 4 = 512 but gpus = 1024; gpus \(--gpus\) of 512 would fit\.$"),
         ({"tp": 3, "gpus": 768}, r"tp must divide gpus_per_server \(8\), got 3\.$"),
         ({"ep": 3, "gpus": 384}, "EP group of tp x ep = 4 x 3 = 12 GPUs does not fit whole servers of 8"),
-        ({"dp": 1, "tp": 1, "pp": 3, "ep": 4, "gpus": 12}, "gpus must fill whole servers of 8"),
+        (
+            {"dp": 1, "tp": 1, "pp": 4, "ep": 4, "gpus": 16},  # two servers, but two stages on each
+            r"a pipeline stage of dp x tp x ep = 1 x 1 x 4 = 4 GPUs must fill whole servers of 8 \(gpus_per_server\)\.",
+        ),
         ({"ep": 16, "gpus": 2048}, "ep must divide the 8 experts, got 16"),
         ({"pp": 64, "gpus": 16384}, "pp must be at most the 32 blocks, got 64"),
         ({"dp": 0}, "dp must be a whole number of at least 1, got 0"),

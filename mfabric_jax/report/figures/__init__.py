@@ -9,6 +9,7 @@ from mfabric_jax.report.figures.breakdown import breakdown as breakdown
 from mfabric_jax.report.figures.iteration_time import iteration_time as iteration_time
 from mfabric_jax.report.figures.pareto import pareto as pareto
 from mfabric_jax.report.figures.region import region as region
+from mfabric_jax.report.figures.validation import validation as validation
 from mfabric_jax.report.grid import DETAIL_GBPS, Rows, arrange
 
 

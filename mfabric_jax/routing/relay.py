@@ -1,0 +1,98 @@
+"""Relay routing: given shares, bytes may also take two circuits, forwarded by a third server.
+
+A pair sends all its parts together, at rates in proportion to its shares, and pairs share links max-min fairly. The
+links are the circuits of every ordered pair of servers and every server's EPS ports, up and down.
+"""
+
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Float
+
+from mfabric_jax.checks import InputError
+from mfabric_jax.flows import FlowProblem, completion_times
+
+TOLERANCE = 1e-4                           # by which the shares of a pair may miss 1
+
+
+def relay_finish(
+    demand: Float[Array, "S S"],
+    circuit: Float[Array, "S S"],
+    port: Float[Array, ""],
+    shares: Float[Array, "S S S+2"],
+    efficiency,
+) -> Float[Array, "S S"]:
+    """When each pair is through [s]; 0 where it has no bytes, infinity where a share leads over a missing circuit.
+
+    - `demand` [bytes], zero diagonal; `circuit`, `port` [bytes/s]; `efficiency`: a relayed byte counts 1 / efficiency
+      on its second hop.
+    - `shares`: (via server k, direct circuits, EPS); the rows i -> i are ignored.
+
+    NaN throughout where the shares of a pair with bytes miss 1 by more than 1e-4: nothing is lost in silence.
+    Differentiable in demand, capacities and shares; a share of 0 is a path not taken and has the derivative 0.
+    """
+    shares = on_paths(shares.astype(demand.dtype))
+    problem = relay_problem(circuit, port, shares, efficiency)
+    finish = completion_times(problem, demand.reshape(-1)).finish.reshape(demand.shape)
+    lost = (jnp.abs(jnp.maximum(shares, 0).sum(2) - 1) > TOLERANCE) & (demand > 0)
+    return jnp.where(lost.any(), jnp.nan, finish)
+
+
+def relay_problem(circuit, port, shares: Float[Array, "S S S+2"], efficiency) -> FlowProblem:
+    """S*S flows (row-major) over S*S circuits (row-major), S ports up and S ports down."""
+    servers = circuit.shape[0]
+    i, j, k = np.ogrid[:servers, :servers, :servers]
+    one, links = np.ones_like(i + j + k), servers * servers
+    ends = np.stack(np.broadcast_arrays(i * servers + j, links + i, links + servers + j), axis=-1)[:, :, 0]
+    link = np.concatenate([(i * servers + k) * one, (k * servers + j) * one, ends], axis=2)          # [S S 2S+3]
+    via, direct, eps = shares[..., :servers], shares[..., servers:-1], shares[..., -1:]
+    share = jnp.concatenate([via, via / jnp.asarray(efficiency, shares.dtype), direct, eps, eps], axis=2)
+    taken = share > 0
+    hops = jnp.where(taken, jnp.asarray(link, jnp.int32), -1)
+    ports = jnp.broadcast_to(port, 2 * servers)
+    flows = servers * servers
+    return FlowProblem(
+        jnp.concatenate([circuit.reshape(-1), ports]),
+        hops.reshape(flows, -1),
+        jnp.where(taken, share, 1).reshape(flows, -1),
+    )
+
+
+def link_seconds(demand, circuit, port, shares: Float[Array, "S S S+2"], efficiency) -> Float[Array, "L"]:
+    """Load over capacity of the links of `relay_problem` [S*S + 2S]: the largest is a lower bound on the time."""
+    load = on_paths(shares.astype(demand.dtype)) * demand[:, :, None]
+    via, direct, eps = load[..., :-2], load[..., -2], load[..., -1]
+    onward = jnp.swapaxes(via.sum(0), 0, 1) / jnp.asarray(efficiency, demand.dtype)                   # [k j]
+    loads = jnp.concatenate([(via.sum(1) + onward + direct).reshape(-1), eps.sum(1), eps.sum(0)])
+    capacity = jnp.concatenate([circuit.reshape(-1), jnp.broadcast_to(port, 2 * demand.shape[0])])
+    some = capacity > 0
+    return jnp.where(loads > 0, jnp.where(some, loads / jnp.where(some, capacity, 1), jnp.inf), 0)
+
+
+def on_paths(shares: Float[Array, "S S S+2"]) -> Float[Array, "S S S+2"]:
+    """The shares, 0 where there is no such path: within a server, and via one of the two ends."""
+    return jnp.where(_is_path(shares.shape[0]), shares, 0)
+
+
+def _is_path(servers: int) -> np.ndarray:
+    i, j, k = np.ogrid[:servers, :servers, : servers + 2]
+    return (i != j) & (k != i) & (k != j) | (i != j) & (k >= servers)
+
+
+def checked_shares(shares, servers: int):
+    """The shares, or an `InputError` about their shape, or about their values where these are known before tracing."""
+    shape = (servers, servers, servers + 2)
+    if np.shape(shares) != shape:
+        raise InputError(f"shares must be [S S S+2] = {list(shape)}, got {list(np.shape(shares))}.")
+    if isinstance(shares, Tracer):
+        return shares
+    values, path, pair = np.asarray(shares), _is_path(servers), ~np.eye(servers, dtype=bool)
+    for broken, rule in (
+        (pair[..., None] & ~(values >= 0), "must be numbers of 0 or more"),
+        (pair[..., None] & ~path & (values > 0), "must not relay through an end of the pair"),
+        (pair & (np.abs(values.sum(2) - 1) > TOLERANCE), "must sum to 1 over the paths of a pair"),
+    ):
+        if broken.any():
+            i, j = np.argwhere(broken)[0][:2]
+            raise InputError(f"shares {rule}, but for {i} -> {j} they are {values[i, j].tolist()}.")
+    return shares

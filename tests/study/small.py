@@ -1,0 +1,62 @@
+"""Small comparisons, each solved once, and JAX as a user has it."""
+
+import contextlib
+import functools
+import tempfile
+
+import jax
+from jax.experimental.compilation_cache import compilation_cache
+
+from mfabric_jax.study import Compare, compare
+
+MODEL = "mixtral-8x7b"                     # four servers a region; llama-moe has two
+
+
+def small(model=MODEL, **settings):
+    """One model at one bandwidth, in float64; all of one model share their compiled programs."""
+    given = {"models": (model,), "nic_gbps": (100.0,), "micro_batches": 2, "dtype": "float64"}
+    return Compare(**given | settings)
+
+
+@functools.cache
+def rows(config):
+    """The rows of a comparison, solved once."""
+    return tuple(compare(config))
+
+
+def row(config):
+    """The only row."""
+    (one,) = rows(config)
+    return one
+
+
+@functools.cache
+def _compiled():
+    return tempfile.TemporaryDirectory(prefix="compiled-")
+
+
+@contextlib.contextmanager
+def configured(**settings):
+    """JAX with other settings for a while."""
+    before = {name: jax.config.values[name] for name in settings}
+    for name, value in settings.items():
+        jax.config.update(name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
+
+
+@contextlib.contextmanager
+def as_a_user():
+    """Standard promotion. For speed, programs are kept for the next comparison and hardly optimised."""
+    settings = {
+        "jax_compilation_cache_dir": _compiled().name,
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_disable_most_optimizations": True,
+    }
+    with configured(jax_numpy_dtype_promotion="standard", **settings):
+        compilation_cache.reset_cache()
+        yield
+    compilation_cache.reset_cache()

@@ -1,0 +1,328 @@
+"""Rows of a comparison: what they hold, that they repeat, and how they depend on what is asked for."""
+
+import dataclasses
+import importlib
+import itertools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import mfabric_jax
+from mfabric_jax import InputError, policies
+from mfabric_jax.fabric import Electrical, Region, server_cost
+from mfabric_jax.schedule import between_servers, iterate
+from mfabric_jax.study import Compare, compare, effective, examples
+from mfabric_jax.workload import block_seconds, get, get_gpu
+from tests.study.small import MODEL, configured, row, rows, small
+
+pytestmark = pytest.mark.usefixtures("as_users_have_it")
+
+CONTRACT = (
+    "model", "fabric", "policy", "nic_gbps", "gpus", "iteration_s", "compute_s", "exposed_comm_s", "reconfig_s",
+    "bubble_s", "network_cost_usd", "perf_per_dollar",
+)  # fmt: skip
+PARTS = ("compute_s", "exposed_comm_s", "reconfig_s", "bubble_s")
+
+TWO_MODELS = Compare(
+    models=(MODEL, "llama-moe"), fabrics=("mfabric", "oversub-fat-tree", "rail-optimized", "fat-tree"),
+    nic_gbps=(400.0, 100.0), micro_batches=2, dtype="float64",
+)  # fmt: skip
+SKEWED = {"traffic": "generated", "skew": 1.5, "fabrics": ("mfabric",)}
+
+
+def without_names(one):
+    return {name: value for name, value in one.items() if name != "fabric"}
+
+
+# --------------------------------------------------------------------------------------------------------------- rows
+def test_order_of_the_rows():
+    got = [(r["model"], r["fabric"], r["nic_gbps"]) for r in rows(TWO_MODELS)]
+    assert got == list(itertools.product(TWO_MODELS.models, TWO_MODELS.fabrics, TWO_MODELS.nic_gbps))
+
+
+def test_what_a_row_holds():
+    for one in rows(TWO_MODELS):
+        assert set(CONTRACT) <= set(one)
+        assert all(isinstance(value, str | int | float) for value in one.values())
+        times = [one[name] for name in one if name.endswith("_s")]
+        assert np.all(np.isfinite(times))
+        assert min(times) >= -1e-12
+        np.testing.assert_allclose(sum(one[part] for part in PARTS), one["iteration_s"], rtol=1e-9)
+        communication = one["tp_comm_s"] + one["ep_comm_s"] + one["dp_comm_s"]
+        np.testing.assert_allclose(communication, one["exposed_comm_s"], rtol=1e-9)
+        np.testing.assert_allclose(one["ep_share"], one["ep_comm_s"] / one["iteration_s"], rtol=1e-12)
+        assert (one["gpus"], one["micro_batches"], one["dtype"]) == (1024, 2, "float64")
+        assert "not calibrated" in one["compute_source"]
+        optical = one["fabric"] == "mfabric"
+        assert (one["policy"] == "greedy") is optical
+        assert (one["nic_use"] == "pooled") is optical
+
+
+def test_cost_and_performance_per_dollar():
+    over = {"fat-tree": None, "oversub-fat-tree": 3.0, "rail-optimized": None}
+    for one in rows(TWO_MODELS):
+        gbps, name = one["nic_gbps"], one["fabric"]
+        fabric = Region(4, gbps) if name == "mfabric" else Electrical(name, gbps, oversubscription=over[name])
+        np.testing.assert_allclose(one["network_cost_usd"], 1024 / 8 * server_cost(fabric, gbps), rtol=1e-12)
+        want = 1 / (one["iteration_s"] * one["network_cost_usd"])
+        np.testing.assert_allclose(one["perf_per_dollar"], want, rtol=1e-12)
+
+
+def test_rail_optimised_rows_are_those_of_the_fat_tree():
+    table = {(r["model"], r["fabric"], r["nic_gbps"]): r for r in rows(TWO_MODELS)}
+    for model, gbps in itertools.product(TWO_MODELS.models, TWO_MODELS.nic_gbps):
+        rails, tree = table[model, "rail-optimized", gbps], table[model, "fat-tree", gbps]
+        assert without_names(rails) == without_names(tree)
+
+
+def test_bandwidth_and_oversubscription_have_their_say():
+    table = {(r["model"], r["fabric"], r["nic_gbps"]): r for r in rows(TWO_MODELS)}
+    for model, fabric in itertools.product(TWO_MODELS.models, TWO_MODELS.fabrics):
+        slow, fast = table[model, fabric, 100.0], table[model, fabric, 400.0]
+        assert slow["iteration_s"] > fast["iteration_s"]
+        assert slow["compute_s"] == fast["compute_s"]
+        assert slow["tp_comm_s"] == fast["tp_comm_s"]
+        if fabric in ("fat-tree", "oversub-fat-tree"):                      # NVSwitch hides nothing there
+            np.testing.assert_allclose(slow["ep_comm_s"], 4 * fast["ep_comm_s"], rtol=1e-9)
+    for model in TWO_MODELS.models:
+        narrow, wide = table[model, "oversub-fat-tree", 100.0], table[model, "fat-tree", 100.0]
+        assert wide["ep_comm_s"] < narrow["ep_comm_s"] <= 3.01 * wide["ep_comm_s"]
+        np.testing.assert_allclose(narrow["compute_s"], wide["compute_s"], rtol=1e-12)
+
+
+def test_progress_hears_of_every_fabric():
+    heard = []
+    config = small(fabrics=("mfabric", "fat-tree"), nic_gbps=(400.0, 100.0))
+    list(compare(config, progress=lambda job: heard.append((job.workload.model, job.fabric.name))))
+    assert heard == [(MODEL, "mfabric"), (MODEL, "fat-tree")]
+
+
+# ------------------------------------------------------------------------------------------------------ repeatability
+def test_the_same_configuration_gives_the_same_rows():
+    config = small(fabrics=("fat-tree", "mfabric"))
+    assert list(compare(config, workers=1)) == list(rows(config))
+    other = rows(dataclasses.replace(config, seed=1))
+    for a, b in zip(rows(config), other, strict=True):
+        assert a["ep_comm_s"] != b["ep_comm_s"]
+        assert a["compute_s"] == b["compute_s"]
+
+
+@pytest.mark.parametrize("traffic", ["measured", "generated"])
+def test_settings_reach_the_traffic(traffic):
+    module = importlib.import_module("mfabric_jax.study.compare")
+
+    def drawn(**settings):
+        config = small(traffic=traffic, **{"skew": 1.0, "drift": 0.1, "iterations": 2} | settings)
+        return module.tokens_of(config, config.workload(MODEL)).count
+
+    base = drawn()
+    assert base.shape == (2, 32, 4, 8, 8)
+    np.testing.assert_array_equal(drawn(), base)
+    np.testing.assert_array_equal(drawn(iterations=1), base[:1])
+    assert np.any(drawn(seed=1) != base)
+    assert np.any(drawn(drift=0.5)[1] != base[1])
+    assert np.any(drawn(skew=0.5) != base) == (traffic == "generated")
+
+
+def test_iterations_are_averaged():
+    config = small(fabrics=("fat-tree",), iterations=2)
+    drawn, both = row(dataclasses.replace(config, iterations=1)), row(config)
+    assert (drawn["iterations"], both["iterations"]) == (1, 2)
+    # A longer run starts with the shorter one: the second iteration is what is left of the average.
+    assert 0.5 < 2 * both["ep_comm_s"] / drawn["ep_comm_s"] - 1 < 2
+    assert both["ep_comm_s"] != drawn["ep_comm_s"]
+
+
+# ------------------------------------------------------------------------------------------------------------ choices
+def test_nic_use_adds_rows_to_electrical_fabrics():
+    config = small("llama-moe", fabrics=("fat-tree", "mfabric"), nic_use=("own", "pooled"))
+    got = {(r["fabric"], r["nic_use"]): r for r in rows(config)}
+    assert list(got) == [("fat-tree", "own"), ("fat-tree", "pooled"), ("mfabric", "pooled")]
+    own, pooled = got["fat-tree", "own"], got["fat-tree", "pooled"]
+    assert own["ep_comm_s"] > pooled["ep_comm_s"]
+    assert own["network_cost_usd"] == pooled["network_cost_usd"]
+
+
+def test_balanced_traffic_between_two_servers():
+    # Six circuits against eight NICs; at 100 Gbps the part inside servers is far shorter.
+    config = small("llama-moe", fabrics=("fat-tree", "mfabric"), traffic="generated", skew=0.0, drift=0.0)
+    tree, optical = rows(config)
+    np.testing.assert_allclose(optical["ep_comm_s"] / tree["ep_comm_s"], 8 / 6, rtol=1e-6)
+    job = config.workload("llama-moe")
+    leaves = job.selections * job.dispatch_bytes_per_selection / 2          # of every rank, through its own NIC
+    exchanges = 4 * 8 * 2                                                   # blocks of a stage, micro-batches
+    np.testing.assert_allclose(tree["ep_comm_s"], exchanges * leaves / 12.5e9, rtol=1e-9)
+    for one in (tree, optical):
+        np.testing.assert_allclose((one["rank_load_over_mean"], one["ep_over_balanced"]), 1, rtol=1e-9)
+    assert optical["reconfig_s"] == 0                                       # two servers: always all circuits
+    slower = row(dataclasses.replace(config, fabrics=("fat-tree",), nvswitch_gigabytes_per_s=1.0))
+    np.testing.assert_allclose(slower["ep_comm_s"], exchanges * leaves * 7 / 8 / 1e9, rtol=1e-9)
+
+
+@pytest.mark.parametrize("policy", ["uniform", "previous"])
+def test_policies_that_keep_their_circuits_pay_nothing(policy):
+    assert row(small(**SKEWED))["reconfig_s"] > 0
+    one = row(small(**SKEWED, policy=policy))
+    assert one["reconfig_s"] == 0
+    assert (one["policy"], one["routing"]) == (policy, "unsplit")
+
+
+def test_delay_is_paid():
+    by_delay = [row(small(**SKEWED, delay_s=delay)) for delay in (0.0, 0.001, 0.025, 0.4)]
+    total = [one["iteration_s"] for one in by_delay]
+    assert all(a < b for a, b in itertools.pairwise(total))
+    # 8 blocks a stage, 2 micro-batches, forward and backward: a short delay hides behind backward computation.
+    free, short, _, long = (one["reconfig_s"] for one in by_delay)
+    assert free == pytest.approx(0, abs=1e-12)
+    assert 0 < short <= 16.001 * 0.001
+    assert long <= 32.001 * 0.4
+    for one in by_delay:
+        np.testing.assert_allclose(sum(one[part] for part in PARTS), one["iteration_s"], rtol=1e-9)
+
+
+def test_holding_back_the_packet_switches_costs_more():
+    # One circuit a server: most pairs are left to the packet switches.
+    settings = SKEWED | {"optical_degree": 1, "delay_s": 0.4}
+    goes_on, waits = row(small(**settings)), row(small(**settings, eps_waits=True))
+    assert waits["iteration_s"] > goes_on["iteration_s"]
+
+
+def test_more_circuits_are_faster():
+    times = [row(small(**SKEWED, optical_degree=degree))["ep_comm_s"] for degree in (3, 6)]
+    assert times[1] < times[0]
+
+
+@pytest.mark.parametrize("settings", [{"rule": "released"}, {"routing": "best-path"}])
+def test_settings_of_the_region_change_its_rows(settings):
+    # Degree 2 for four servers: best-path has pairs to move.
+    same = SKEWED | {"optical_degree": 6 if "rule" in settings else 2}
+    default, other = row(small(**same)), row(small(**same, **settings))
+    assert other["ep_comm_s"] != default["ep_comm_s"]
+    if "routing" in settings:
+        assert other["routing"] == "best-path"
+        assert other["ep_comm_s"] < default["ep_comm_s"]
+
+
+def test_gpu_and_efficiency():
+    base = row(small(fabrics=("fat-tree",)))
+    fast = row(small(fabrics=("fat-tree",), gpu="H100-SXM", efficiency=1.0))
+    np.testing.assert_allclose(base["compute_s"] / fast["compute_s"], 989.4 / 312 * 2, rtol=1e-9)
+    assert fast["compute_source"] == "H100-SXM at 100% of peak, not calibrated"
+
+
+# -------------------------------------------------------------------------------------------------------------- dtype
+def test_float64_needs_x64():
+    sentence = r"^dtype float64 needs jax\.config\.update\('jax_enable_x64', True\)"
+    with configured(jax_enable_x64=False), pytest.raises(InputError, match=sentence):
+        next(compare(small()))
+
+
+def test_float32():
+    # The parts are rounded one by one, and the bubble is the difference of two sums: a few units in the 7th digit.
+    exact = small(fabrics=("mfabric",))
+    with configured(jax_enable_x64=False):
+        (got,) = compare(dataclasses.replace(exact, dtype="float32"))
+    assert got["dtype"] == "float32"
+    np.testing.assert_allclose(sum(got[part] for part in PARTS), got["iteration_s"], rtol=1e-5)
+    np.testing.assert_allclose(got["iteration_s"], row(exact)["iteration_s"], rtol=1e-5)
+    np.testing.assert_allclose(got["ep_comm_s"], row(exact)["ep_comm_s"], rtol=1e-4)
+
+
+PROMOTED = pytest.mark.xfail(strict=True, reason="whole electrical_nics times a real bandwidth: int32 x real")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("fabric", ["fat-tree", pytest.param("mfabric", marks=PROMOTED)])
+def test_nothing_is_promoted(fabric, dtype):
+    # With 64 bits enabled, single precision stays single: traced only.
+    module, config = importlib.import_module("mfabric_jax.study.compare"), small(fabrics=(fabric,), dtype=dtype)
+    (job,) = module.jobs(config)
+    seconds = jax.tree.map(lambda x: jnp.asarray(x, dtype), block_seconds(job.workload, get_gpu()))
+
+    def run(fabric, tokens):
+        found = between_servers(job.workload, fabric, tokens, config.circuits_policy())
+        return found, iterate(job.workload, fabric, found, seconds)
+
+    tokens = jax.ShapeDtypeStruct(job.tokens.count.shape[1:], dtype)
+    with configured(jax_numpy_dtype_promotion="strict"):
+        found = eqx.filter_eval_shape(run, module._traced(job.fabric, dtype), tokens)
+    kinds = {leaf.dtype for leaf in jax.tree.leaves(found) if jnp.issubdtype(leaf.dtype, jnp.floating)}
+    assert kinds == {jnp.dtype(dtype)}
+
+
+# ------------------------------------------------------------------------------------------------------- no new traces
+def test_numbers_of_a_fabric_are_data(monkeypatch):
+    module, traces = importlib.import_module("mfabric_jax.study.compare"), []
+    counted = module.iterate
+    monkeypatch.setattr(module, "iterate", lambda *args, **named: (traces.append(args), counted(*args, **named))[1])
+    plain = module._time_all.__wrapped__
+    monkeypatch.setattr(module, "_time_all", eqx.filter_jit(lambda *args: plain(*args)))        # nothing traced so far
+    changes = ({}, {"nic_gbps": (300.0,), "delay_s": 0.1}, {"optical_degree": 4, "electrical_nics": 4})
+    got = [next(compare(small(**SKEWED | change)))["iteration_s"] for change in changes]
+    assert len(traces) == 1
+    assert len(set(got)) == 3
+
+
+def test_one_program_from_tokens_to_the_iteration():
+    workload = get(MODEL, dp=1, pp=1, gpus=32, micro_batches=1, blocks=2)
+    seconds = block_seconds(workload, get_gpu())
+    rng, traces = np.random.default_rng(0), []
+    tokens = jnp.asarray(rng.lognormal(0, 1.5, (2, 1, 8, 8)) * workload.selections / 8)
+
+    @eqx.filter_jit
+    def run(region, tokens):
+        traces.append(region)
+        found = between_servers(workload, region, tokens, policies.get("greedy"))
+        return iterate(workload, region, found, seconds)
+
+    values = [(100.0, 6, 2.0, 0.025), (400.0, 6, 2.0, 0.025), (100.0, 3, 2.0, 0.025), (100.0, 6, 4.0, 0.025),
+              (100.0, 6, 2.0, 0.5)]  # fmt: skip
+    got = [run(Region(4, *(jnp.asarray(x) for x in value)), tokens) for value in values]
+    assert len(traces) == 1
+    first, *others = (float(one.iteration_s) for one in got)
+    assert others[0] < first
+    assert others[1] > first
+    assert others[3] > first
+    assert float(got[3].dp_comm_s) < float(got[0].dp_comm_s)
+
+
+# --------------------------------------------------------------------------------------------------- where it is from
+def test_effective_holds_every_resolved_value():
+    config = small(seed=3, skew=0.5)
+    got = effective(config)
+    for field in dataclasses.fields(Compare):
+        assert got[field.name] == getattr(config, field.name), field.name
+    resolved = got["workloads"][MODEL]
+    assert (resolved["dp"], resolved["tp"], resolved["pp"], resolved["ep"], resolved["gpus"]) == (8, 4, 4, 8, 1024)
+    assert (resolved["micro_batches"], resolved["micro_batch"], resolved["sequence"]) == (2, 8, 4096)
+    assert resolved["architecture"]["experts"] == 8
+    assert got["version"] == mfabric_jax.__version__
+    assert got["dtype"] == "float64"
+    assert got["jax"] == jax.__version__
+    assert got["device"].startswith(jax.local_devices()[0].platform)
+    assert got["commit"] is None or len(got["commit"].removesuffix("+changes")) == 40
+    assert effective(dataclasses.replace(config, dtype="float32"))["dtype"] == "float32"
+
+
+def test_no_commit_without_git(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    assert effective(small())["commit"] is None
+
+
+# ----------------------------------------------------------------------------------------------------------- examples
+def test_examples_for_the_pictures():
+    config = small(fabrics=("fat-tree", "mfabric"), nic_gbps=(100.0, 200.0, 800.0))
+    regions, lines = examples(config)
+    ((title, picture),) = regions.items()
+    assert title == f"{MODEL}: one region, greedy circuits"
+    assert picture["demand"].shape == picture["circuits"].shape == (4, 4)
+    assert np.all(np.diagonal(picture["demand"]) == 0)
+    assert np.all(picture["circuits"].sum(axis=1) <= 6)
+    assert list(lines) == [f"{MODEL} on fat-tree at 200 Gbps", f"{MODEL} on mfabric at 200 Gbps"]
+    for segments in lines.values():
+        assert {"attention", "experts", "all-to-all"} <= {one["kind"] for one in segments}
+        assert all(one["end_s"] > one["start_s"] for one in segments)
+    assert examples(dataclasses.replace(config, fabrics=("fat-tree",))) == ({}, {})

@@ -1,0 +1,76 @@
+"""The recorded gate trace on both kinds of fabric: a rank's own NICs make the busiest rank the bottleneck."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mfabric_jax import InputError, all_to_all_time
+from mfabric_jax.fabric import Circuits, Electrical, Region
+from mfabric_jax.routing import spray_time
+from mfabric_jax.study import compare
+from mfabric_jax.traffic import recorded, server_bytes
+from mfabric_jax.workload import get
+from tests.study.small import rows, small
+
+pytestmark = pytest.mark.usefixtures("as_users_have_it")
+
+RECORDS = (2011, 2301)
+EVERY = 10                                 # of the 30 records there
+BATCH = 96
+
+
+@pytest.fixture(scope="module")
+def folder(shared_data):
+    return shared_data / "smartmoe_gate_trace"
+
+
+@jax.jit
+@jax.vmap
+def seconds(demand):
+    """All-to-alls [BATCH R R] of 16 ranks on two servers: fat-tree with own and with pooled NICs, and mFabric."""
+    region, all_circuits = Region(2, 400.0), Circuits(6 - 6 * jnp.eye(2, dtype=jnp.int32))
+    trees = [spray_time(Electrical("fat-tree", 400.0, nic_use=use), demand, 8) for use in ("own", "pooled")]
+    return jnp.stack([*trees, all_to_all_time(region, all_circuits, server_bytes(demand, 8))])
+
+
+@pytest.mark.parametrize("model", ["qwen-moe-ep16", "llama-moe"])
+def test_time_over_balanced_is_the_busiest_rank_over_the_mean(folder, model):
+    workload = get(model)
+    tokens = recorded(folder, workload, RECORDS)
+    count = np.asarray(tokens.count[::EVERY], float)                        # every layer and micro-batch
+    assert count.shape[:4] == (3, workload.moe_layers, 4, 16)
+    demand = count.reshape(-1, BATCH, 16, 16, count.shape[-1] // 16).sum(axis=-1)              # one byte a selection
+    own, pooled, optical = np.concatenate([seconds(batch) for batch in demand]).T
+    balanced = np.asarray(seconds(np.full_like(demand[0], demand.mean())))[0, 0]
+    load = tokens.rank_load_over_mean(workload.ep)[::EVERY].reshape(-1)
+    ratio = own / balanced / load
+    assert np.median(load) > 5                                              # far from balanced, so this says something
+    assert np.median(ratio) == pytest.approx(1, abs=0.02)
+    assert np.all(np.abs(np.quantile(ratio, [0.1, 0.9]) - 1) < 0.02)
+    # Two servers: what leaves one goes over 6 circuits or over 8 NICs. Against own NICs mFabric gains by pooling.
+    np.testing.assert_allclose(optical / pooled, 8 / 6, rtol=1e-9)
+    assert np.median(optical / own) == pytest.approx(0.28, abs=0.03)
+
+
+def test_rows_of_the_trace(folder):
+    config = small("llama-moe", fabrics=("fat-tree",), trace=str(folder), records=(2011, 2011))
+    (one,) = rows(config)
+    assert one["traffic"] == f"recorded {folder}, records 2011 to 2011"
+    assert one["rank_load_over_mean"] > 5
+    assert one["ep_over_balanced"] == pytest.approx(one["rank_load_over_mean"], rel=0.02)
+
+
+def test_a_trace_of_other_ranks_is_a_sentence(tmp_path):
+    np.savez(tmp_path / "run.npz", tokens=np.ones((1, 2, 1, 4, 16)))
+    with pytest.raises(InputError, match=r"ep of the workload must equal the 4 source ranks of .*run\.npz, got 16"):
+        next(compare(small("llama-moe", trace=str(tmp_path / "run.npz"))))
+
+
+def test_recorded_rows_from_a_file(tmp_path):
+    # The same balanced counts, recorded and generated.
+    np.save(tmp_path / "run.npy", np.ones((2, 3, 4, 16, 16)))
+    (got,) = rows(small("llama-moe", fabrics=("fat-tree",), trace=str(tmp_path / "run.npy")))
+    (want,) = rows(small("llama-moe", fabrics=("fat-tree",), traffic="generated", drift=0.0))
+    times = [name for name in got if name.endswith("_s")]
+    np.testing.assert_allclose([got[name] for name in times], [want[name] for name in times], rtol=1e-9)

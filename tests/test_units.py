@@ -1,0 +1,40 @@
+"""Units at the edge: numbers or arrays in, the same out."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mfabric_jax import units
+
+FACTOR = {
+    "gbps": 1e9 / 8, "gigabytes_per_s": 1e9, "tflops": 1e12, "ms": 1e-3, "us": 1e-6,
+    "to_gbps": 8 / 1e9, "to_ms": 1e3, "to_gigabytes": 1e-9,
+}  # fmt: skip
+
+
+def test_every_conversion_is_here():
+    public = [name for name, value in vars(units).items() if callable(value) and name.islower()]
+    assert sorted(public) == sorted(FACTOR)
+
+
+@pytest.mark.parametrize("name", FACTOR)
+def test_numbers_and_arrays(name):
+    convert, factor = getattr(units, name), FACTOR[name]
+    got = convert(3.0)
+    assert type(got) is float
+    assert got == pytest.approx(3 * factor, rel=1e-15)
+    assert convert(0) == 0
+    np.testing.assert_allclose(convert(np.asarray([1.0, 2.0])), [factor, 2 * factor], rtol=1e-15)
+    for dtype in (jnp.float32, jnp.float64):
+        array = jax.jit(convert)(jnp.asarray([1.0, 2.0], dtype))
+        assert array.dtype == dtype
+        np.testing.assert_allclose(array, [factor, 2 * factor], rtol=1e-6)
+    np.testing.assert_allclose(jax.grad(convert)(2.0), factor, rtol=1e-15)
+
+
+def test_there_and_back():
+    assert units.gbps(400) == 50e9
+    assert units.to_gbps(units.gbps(400.0)) == 400
+    assert units.to_ms(units.ms(25.0)) == pytest.approx(25)
+    assert units.to_gigabytes(units.gigabytes_per_s(900)) == pytest.approx(900)
