@@ -49,7 +49,7 @@ HELP = """usage: mfabric COMMAND [options]
 
 def _command(words: list[str]) -> str:
     if not words or words[0] in ("-h", "--help"):
-        print(HELP)
+        print(HELP, file=sys.stdout if words else sys.stderr)
         raise SystemExit(0 if words else 2)
     if words[0] == "--version":
         import mfabric_jax
@@ -83,27 +83,38 @@ def _parse(command: str, words: list[str]) -> Any:
         one_of("validation", words[0], VALIDATIONS)
         if not any(word.split("=")[0] == "--runs" for word in words):
             raise InputError("validate packet needs --runs, a folder of packet-level runs.")
-    said = io.StringIO()
+    said, width = io.StringIO(), os.environ.get("COLUMNS")
     try:
         with contextlib.redirect_stderr(said):
+            if not {"-h", "--help"} & set(words):
+                os.environ["COLUMNS"] = "1000"                       # tyro's message on one line, to be read below
             return tyro.cli(options, args=words, prog=f"mfabric {command}")
     except SystemExit as end:
         if not end.code:
             raise
-        raise InputError(_one_sentence(said.getvalue())) from None
+        raise InputError(_one_sentence(said.getvalue(), command)) from None
+    finally:
+        os.environ.pop("COLUMNS", None)
+        if width is not None:
+            os.environ["COLUMNS"] = width
 
 
-def _one_sentence(box: str) -> str:
-    """The message inside tyro's frame."""
-    lines = [re.sub(r"[│─]", " ", line).strip() for line in box.splitlines() if not line.startswith(("╭", "╰"))]
-    body = [line for line in lines if line and not line.startswith("For full helptext")]
-    text = re.sub(r"\s+", " ", " ".join(body)) or "the options could not be read"
+def _one_sentence(box: str, command: str) -> str:
+    """The message inside tyro's frame, which has a title line and comes in Unicode or in ASCII."""
+    lines = [re.sub(r"[│╭╮╰╯+]|─+|-{3,}", " ", line).strip(" |") for line in box.splitlines()]
+    text = re.sub(r"\s+", " ", " ".join([line for line in lines if line][1:])).split(" For full helptext")[0]
     value = re.search(r"Error parsing (--[\w-]+): .*?(\S+) Argument helptext: --\S+ (\S+)", text)
+    missing = re.search(r"Missing value for argument '(\S+)'", text)
+    unknown = re.search(r"Unrecognized options: (.+?)\.?$", text)
     if value:
         kinds = {"INT": "a whole number", "FLOAT": "a number"}
         kind = next((words for name, words in kinds.items() if name in value[3]), value[3])
-        text = f"option {value[1]} takes {kind}, got {value[2]}"
-    return text if text.endswith(".") else text + "."
+        return f"option {value[1]} takes {kind}, got {value[2]}."
+    if missing:
+        return f"option {missing[1]} needs a value behind it; mfabric {command} --help says which."
+    if unknown:
+        return f"{command} does not take {unknown[1]!r}; mfabric {command} --help lists what it takes."
+    return text if text.endswith(".") else (text or "the options could not be read") + "."
 
 
 def run_compare(options) -> int:

@@ -34,7 +34,7 @@ class CompareOptions:
     """NICs of a server on the electrical fabric."""
     delay_s: float = 0.025
     """Reconfiguration delay of the optical switch."""
-    eps_waits: bool = False
+    eps_waits: tyro.conf.FlagCreatePairsOff[bool] = False
     """Traffic on packet switches waits for a reconfiguration too, not only that on circuits."""
     trace: str | None = None
     """Recorded routing: .npy or .npz of tokens, or a folder in the layout of the SmartMoE gate trace."""

@@ -4,12 +4,13 @@ beside them named approximations (`bounds`) and a smooth surrogate (`soft`)."""
 from mfabric_jax.flows.bounds import k_rounds_completion, k_rounds_rates, port_bound, processor_sharing
 from mfabric_jax.flows.completion import Completion, completion_times
 from mfabric_jax.flows.max_min import Rates, max_min_rates
-from mfabric_jax.flows.problem import FlowProblem, Outcome
+from mfabric_jax.flows.problem import FlowList, FlowProblem, Outcome
 from mfabric_jax.flows.soft import soft_time
-from mfabric_jax.flows.star import star_completion
+from mfabric_jax.flows.star import star_completion, star_rates
 
 __all__ = [
     "Completion",
+    "FlowList",
     "FlowProblem",
     "Outcome",
     "Rates",
@@ -21,4 +22,5 @@ __all__ = [
     "processor_sharing",
     "soft_time",
     "star_completion",
+    "star_rates",
 ]

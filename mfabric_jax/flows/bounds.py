@@ -21,7 +21,8 @@ from jax import lax
 from jaxtyping import Array, ArrayLike, Float
 
 from mfabric_jax.checks import whole
-from mfabric_jax.flows.problem import FlowProblem, Paths
+from mfabric_jax.flows.paths import paths_of
+from mfabric_jax.flows.problem import FlowProblem
 
 
 def port_bound(size: Float[Array, "N N"], up: Float[Array, "N"], down: Float[Array, "N"]) -> Float[Array, ""]:
@@ -63,7 +64,7 @@ def k_rounds_rates(problem: FlowProblem, rounds: int) -> Float[Array, "F"]:
     takes at most one round more (for certain once `rounds` is the number of flows less 1).
     """
     whole("rounds", rounds, at_least=0)
-    paths, weight = Paths(problem.hops, problem.share, problem.capacity.size), problem.weight
+    paths, weight = paths_of(problem), problem.weight
     present = weight > 0
     capped = present & jnp.isfinite(problem.cap)
     ceiling = jnp.where(capped, jnp.where(capped, problem.cap, 0) / jnp.where(capped, weight, 1), jnp.inf)
@@ -73,13 +74,14 @@ def k_rounds_rates(problem: FlowProblem, rounds: int) -> Float[Array, "F"]:
         used = paths.link_sum(jnp.where(frozen, rate, 0))
         room = jnp.where(jnp.isinf(problem.capacity), jnp.inf, jnp.maximum(problem.capacity - used, 0))
         fair = jnp.where(load > 0, room / jnp.where(load > 0, load, 1), jnp.inf)
-        return fair, jnp.where(frozen, jnp.inf, jnp.minimum(paths.path_min(fair), ceiling))
+        level = jnp.minimum(paths.path_min(paths.at_hops(fair, jnp.inf), jnp.inf), ceiling)
+        return fair, jnp.where(frozen, jnp.inf, level)
 
     def freeze(_, state):
         rate, frozen = state
         fair, level = levels(rate, frozen)
         full = fair <= paths.link_min(level)
-        held = paths.at_hops(jnp.where(full, fair, jnp.inf), jnp.inf).min(axis=1, initial=jnp.inf) <= level
+        held = paths.path_min(paths.at_hops(jnp.where(full, fair, jnp.inf), jnp.inf), jnp.inf) <= level
         now = ~frozen & (held | (ceiling <= level))
         return jnp.where(now, weight * jnp.where(now, level, 0), rate), frozen | now
 

@@ -1,7 +1,8 @@
 """Completion times of flows under max-min sharing: exact event-driven fluid simulation.
 
-Between two events (a flow ends, or one starts) rates are constant; at every event they are solved again.
-Flows that end together are one event. One instance: callers `jax.vmap`.
+Between two events (a flow ends, or one starts) rates are constant; at every event they are solved again, from where
+they can have changed: when a flow of level x ends, every flow frozen below x keeps its rate, for no link on the ended
+flow's path was full below x. Flows that end together are one event. One instance: callers `jax.vmap`.
 """
 
 from typing import NamedTuple
@@ -12,8 +13,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
-from mfabric_jax.flows.max_min import fill, has_nan, max_min_rates
-from mfabric_jax.flows.problem import FlowProblem, Outcome
+from mfabric_jax.flows.max_min import SMALL, Filling, fill, has_nan, max_min_rates, nothing_frozen, pack
+from mfabric_jax.flows.problem import FlowList, FlowProblem, Outcome
 
 
 class Completion(eqx.Module):
@@ -25,14 +26,19 @@ class Completion(eqx.Module):
 
 
 class _Clock(NamedTuple):
-    now: Float[Array, ""]
-    left: Float[Array, "F"]
+    """State between events. Times and bytes are kept in two floats each (value and what rounding took from it)."""
+
+    now: Float[Array, "2"]
+    left: Float[Array, "2 F"]
     finish: Float[Array, "F"]
+    filled: Filling                        # of the interval before
+    keep: Bool[Array, "F"]                 # flows whose rate the last event cannot have changed
+    floor: Float[Array, ""]                # and the level below which nothing changed
     moving: Bool[Array, ""]
     events: Int[Array, ""]
 
 
-def completion_times(problem: FlowProblem, size: ArrayLike, start: ArrayLike = 0) -> Completion:
+def completion_times(problem: FlowProblem | FlowList, size: ArrayLike, start: ArrayLike = 0) -> Completion:
     """When each flow has moved its bytes.
 
     - `size` [F]: bytes, 0 or more.   - `start` [F]: seconds.
@@ -53,46 +59,105 @@ def completion_times(problem: FlowProblem, size: ArrayLike, start: ArrayLike = 0
     return Completion(jnp.where(nonfinite, jnp.nan, finish), end.events, outcome)
 
 
-def _simulate(problem: FlowProblem, size, start) -> _Clock:
-    bound = 2 * size.size + 1                                                    # every flow starts once, ends once
-
-    def running(clock: _Clock) -> Bool[Array, ""]:
-        return clock.moving & (clock.events < bound)
-
-    def next_event(clock: _Clock) -> _Clock:
-        waiting = (start > clock.now) & (clock.left > 0)
-        active = ~waiting & (clock.left > 0)
-        rate = fill(_only(problem, active)).rate
-        eta = jnp.where(active & (rate > 0), clock.left / jnp.where(rate > 0, rate, 1), jnp.inf)
-        next_start = jnp.where(waiting, start, jnp.inf).min(initial=jnp.inf)
-        until_start, until_end = next_start - clock.now, eta.min(initial=jnp.inf)
-        step = jnp.minimum(until_start, until_end)
-        now = jnp.where(until_start <= until_end, next_start, clock.now + until_end)
-        left = clock.left - jnp.where(step > 0, rate * step, 0)
-        ended = active & ((eta <= step) | (left <= 0)) & jnp.isfinite(step)
-        left = jnp.where(ended, 0, left)
-        return _Clock(
-            jnp.where(jnp.isfinite(step), now, clock.now),
-            left,
-            jnp.where(ended, now, clock.finish),
-            jnp.isfinite(step) & jnp.any(left > 0),
-            clock.events + jnp.isfinite(step).astype(jnp.int32),
-        )
-
+def _simulate(problem: FlowProblem | FlowList, size, start) -> _Clock:
+    """All events. As flows end, a large table is packed to a quarter of its rows, again and again."""
     finish = jnp.where(size > 0, jnp.inf, start)
     origin = start.min(initial=jnp.inf)
-    first = jnp.where(jnp.isfinite(origin), origin, 0)
-    return lax.while_loop(
-        running, next_event, _Clock(first, size, finish, jnp.any(size > 0), jnp.zeros((), jnp.int32))
+    first = jnp.stack([jnp.where(jnp.isfinite(origin), origin, 0), 0])
+    clock = _Clock(
+        first,
+        jnp.stack([size, jnp.zeros_like(size)]),
+        finish,
+        nothing_frozen(problem),
+        jnp.zeros(size.shape, bool),
+        jnp.zeros((), size.dtype),
+        jnp.any(size > 0) & ~(has_nan(problem) | jnp.isnan(size).any() | jnp.isnan(start).any()),
+        jnp.zeros((), jnp.int32),
     )
+    rows, bound = jnp.arange(size.size), 2 * size.size + 1               # every flow starts once and ends once
+    while True:
+        fewer = size.size // 4 if isinstance(problem, FlowProblem) and size.size > SMALL else 0
+        clock = _run(problem, size, start, clock, fewer, bound)
+        finish = finish.at[rows].set(clock.finish, mode="drop")
+        if not fewer or not isinstance(problem, FlowProblem):
+            return clock._replace(finish=finish)
+        (row,) = jnp.nonzero(clock.left[0] > 0, size=fewer, fill_value=size.size)
+        problem, size, start, clock = _packed(problem, size, start, clock, row)
+        rows = rows.at[row].get(mode="fill", fill_value=finish.size)
 
 
-def _only(problem: FlowProblem, active: Bool[Array, "F"]) -> FlowProblem:
+def _packed(problem: FlowProblem, size, start, clock: _Clock, row):
+    """The chosen rows alone; rows beyond the table become absent flows."""
+
+    def take(x, fill):
+        return jnp.take(x, row, axis=-1, mode="fill", fill_value=fill)
+
+    filled = clock.filled
+    fewer = Filling(take(filled.level, 0), take(filled.frozen, True), take(filled.bottleneck, -1), filled.rounds)
+    clock = clock._replace(
+        left=take(clock.left, 0), finish=take(clock.finish, 0), filled=fewer, keep=take(clock.keep, False)
+    )
+    return pack(problem, row), take(size, 0), take(start, 0), clock
+
+
+def _run(problem: FlowProblem | FlowList, size, start, clock: _Clock, fewer: int, bound: int) -> _Clock:
+    """Event after event until at most `fewer` flows are left."""
+    weight = problem.weight
+
+    def running(clock: _Clock) -> Bool[Array, ""]:
+        several = (clock.left[0] > 0).sum() > fewer
+        return clock.moving & (clock.events < bound) & several
+
+    def next_event(clock: _Clock) -> _Clock:
+        now, left = clock.now[0], clock.left[0]
+        waiting = (start > now) & (left > 0)
+        active = ~waiting & (left > 0)
+        filled = fill(_only(problem, active), _kept(clock, active & (weight > 0)), clock.floor)
+        rate = jnp.where(active, filled.rate(weight), 0)
+        eta = jnp.where(rate > 0, left / jnp.where(rate > 0, rate, 1), jnp.inf)
+        next_start = jnp.where(waiting, start, jnp.inf).min(initial=jnp.inf)
+        until_start, until_end = next_start - now, eta.min(initial=jnp.inf)
+        step = jnp.minimum(until_start, until_end)
+        go, starts = jnp.isfinite(step), until_start <= until_end
+        step = jnp.where(go, step, 0)
+        later = jnp.where(starts, jnp.stack([next_start, 0]), _add(clock.now, step))
+        after = _add(clock.left, -jnp.where(step > 0, rate * step, 0))
+        ended = go & active & ((eta <= step) | (after[0] <= 0))
+        after = jnp.where(ended[None], 0, after)
+        changed = jnp.where(starts, 0, jnp.where(ended, filled.level, jnp.inf).min(initial=jnp.inf))
+        return _Clock(
+            jnp.where(go, later, clock.now),
+            after,
+            jnp.where(ended, later[0], clock.finish),
+            filled,
+            active & ~ended & (filled.level < changed),
+            changed,
+            go & jnp.any(after[0] > 0),
+            clock.events + go.astype(jnp.int32),
+        )
+
+    return lax.while_loop(running, next_event, clock)
+
+
+def _kept(clock: _Clock, active: Bool[Array, "F"]) -> Filling:
+    """Where filling goes on: the kept flows stay frozen, all other active ones rise again."""
+    level = jnp.where(clock.keep, clock.filled.level, 0)
+    return Filling(level, ~active | clock.keep, clock.filled.bottleneck, jnp.zeros((), jnp.int32))
+
+
+def _add(pair: Array, more: Array) -> Array:
+    """value + more, with what rounding loses carried along (Kahan): [2 ...] -> [2 ...]."""
+    step = more + pair[1]
+    total = pair[0] + step
+    return jnp.stack([total, step - (total - pair[0])])
+
+
+def _only(problem: FlowProblem | FlowList, active: Bool[Array, "F"]) -> FlowProblem:
     return eqx.tree_at(lambda p: p.weight, problem, jnp.where(active, problem.weight, 0))
 
 
 @jax.custom_jvp
-def _with_tangents(finish, problem: FlowProblem, size, start):
+def _with_tangents(finish, problem: FlowProblem | FlowList, size, start):
     """`finish`, with the derivative of the simulation attached."""
     return finish
 
@@ -104,7 +169,7 @@ def _finish_tangents(primals, tangents):
     return finish, d_finish
 
 
-def replay(known: Float[Array, "F"], problem: FlowProblem, size, start) -> Float[Array, "F"]:
+def replay(known: Float[Array, "F"], problem: FlowProblem | FlowList, size, start) -> Float[Array, "F"]:
     """The finish times as a differentiable function, given the order of events in `known`."""
     flows = size.size
     moves = (size > 0) & (problem.weight > 0) & jnp.isfinite(known) & (known > start)

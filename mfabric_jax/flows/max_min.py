@@ -14,7 +14,10 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from mfabric_jax.flows.problem import FlowProblem, Outcome, Paths
+from mfabric_jax.flows.paths import Paths, paths_of
+from mfabric_jax.flows.problem import FlowList, FlowProblem, Outcome
+
+SMALL = 512                                # tables of fewer flows are not packed
 
 
 class Rates(eqx.Module):
@@ -28,73 +31,123 @@ class Rates(eqx.Module):
 
 
 class Filling(NamedTuple):
-    rate: Float[Array, "F"]
+    """The loop's state. A frozen flow's `level` is its rate / weight; a flow is held by link `bottleneck` or -1."""
+
+    level: Float[Array, "F"]
     frozen: Bool[Array, "F"]
     bottleneck: Int[Array, "F"]
     rounds: Int[Array, ""]
 
+    def rate(self, weight: Float[Array, "F"]) -> Float[Array, "F"]:
+        return jnp.where(weight > 0, weight * self.level, 0)
 
-def max_min_rates(problem: FlowProblem) -> Rates:
+
+def max_min_rates(problem: FlowProblem | FlowList) -> Rates:
     """Rates no flow can raise without lowering one that has no more per unit of weight.
 
     A flow over a zero-capacity link has rate 0 (`Outcome.starved`); a flow with no hop runs at its cap, without
     one its rate is infinite; weight 0 wins over all of these: rate 0. Differentiable in capacity, share, weight
-    and cap, forward and reverse, first derivatives only; at a tie, that of the bottleneck reported.
+    and cap, forward and reverse, first derivatives only; at a tie, that of the bottleneck reported. Memory is linear
+    in the number of hops, that of the reverse pass too, whatever the number of rounds.
     """
-    filled = fill(problem)
-    rate = _with_tangents(filled.rate, filled.bottleneck, problem)
     nonfinite = has_nan(problem)
-    outcome = Outcome.where(jnp.any((filled.rate == 0) & (problem.weight > 0)), Outcome.starved, Outcome.solved)
+    start = nothing_frozen(problem)
+    filled = fill(problem, start._replace(frozen=start.frozen | nonfinite))
+    rate = _with_tangents(filled.rate(lax.stop_gradient(problem.weight)), filled.bottleneck, problem)
+    outcome = Outcome.where(jnp.any((rate == 0) & (problem.weight > 0)), Outcome.starved, Outcome.solved)
     outcome = Outcome.where(filled.frozen.all(), outcome, Outcome.unfinished)
     outcome = Outcome.where(nonfinite, Outcome.nonfinite, outcome)
     return Rates(jnp.where(nonfinite, jnp.nan, rate), filled.bottleneck, filled.rounds, outcome)
 
 
-def has_nan(problem: FlowProblem) -> Bool[Array, ""]:
+def has_nan(problem: FlowProblem | FlowList) -> Bool[Array, ""]:
     parts = (problem.capacity, problem.share, problem.weight, problem.cap)
     return jnp.any(jnp.stack([jnp.isnan(part).any() for part in parts]))
 
 
-def fill(problem: FlowProblem) -> Filling:
-    """The filling loop, without derivatives."""
+def nothing_frozen(problem: FlowProblem | FlowList) -> Filling:
+    """Where filling starts: all flows at level 0, absent ones out of it."""
+    weight = problem.weight
+    return Filling(
+        jnp.zeros_like(weight), weight == 0, jnp.full(weight.size, -1, jnp.int32), jnp.zeros((), jnp.int32)
+    )
+
+
+def fill(problem: FlowProblem | FlowList, start: Filling, floor: Array | float = 0.0) -> Filling:
+    """The filling loop, without derivatives, from `start`, whose frozen flows stay; no level will be below `floor`.
+
+    A round passes over all flows, while most freeze in the first: once a quarter of a large table is left, that
+    quarter goes on alone on what the others leave of every link.
+    """
     problem = lax.stop_gradient(problem)
-    paths = Paths(problem.hops, problem.share, problem.capacity.size)
-    weight, flows = problem.weight, problem.weight.size
+    few = problem.weight.size // 4 if isinstance(problem, FlowProblem) and problem.weight.size > SMALL else 0
+    filled = _rounds(problem, start, floor, few)
+    if not few or not isinstance(problem, FlowProblem):
+        return filled
+    (row,) = jnp.nonzero(~filled.frozen, size=few, fill_value=start.level.size)
+    used = paths_of(problem).link_sum(filled.rate(problem.weight))
+    room = jnp.where(jnp.isinf(problem.capacity), jnp.inf, jnp.maximum(problem.capacity - used, 0))
+    rest = eqx.tree_at(lambda p: p.capacity, pack(problem, row), room)
+    some = fill(rest, nothing_frozen(rest)._replace(rounds=filled.rounds), floor)
+    return Filling(
+        filled.level.at[row].set(some.level, mode="drop"),
+        filled.frozen.at[row].set(some.frozen, mode="drop"),
+        filled.bottleneck.at[row].set(some.bottleneck, mode="drop"),
+        some.rounds,
+    )
+
+
+def pack(problem: FlowProblem, row: Int[Array, "R"]) -> FlowProblem:
+    """The chosen flows of a table alone; a row beyond the table becomes an absent flow."""
+
+    def take(x, fill):
+        return jnp.take(x, row, axis=0, mode="fill", fill_value=fill)
+
+    return eqx.tree_at(
+        lambda p: (p.hops, p.share, p.weight, p.cap),
+        problem,
+        (take(problem.hops, -1), take(problem.share, 1), take(problem.weight, 0), take(problem.cap, jnp.inf)),
+    )
+
+
+def _rounds(problem: FlowProblem | FlowList, start: Filling, floor, few: int) -> Filling:
+    """Round after round until at most `few` flows are left."""
+    paths = paths_of(problem)
+    weight = problem.weight
     ceiling = jnp.where(weight > 0, problem.cap / jnp.where(weight > 0, weight, 1), jnp.inf)      # [F]
-    nonfinite = has_nan(problem)
+    bound = start.rounds + weight.size                                                            # a flow a round
 
     def filling(state: Filling) -> Bool[Array, ""]:
-        return ~state.frozen.all() & (state.rounds < flows) & ~nonfinite
+        left = (~state.frozen).sum(dtype=jnp.int32) > few if few else ~state.frozen.all()
+        return left & (state.rounds < bound)
 
     def freeze_bottlenecks(state: Filling) -> Filling:
         load = paths.link_sum(jnp.where(state.frozen, 0, weight))                                 # [L]
-        used = paths.link_sum(state.rate)
+        used = paths.link_sum(state.rate(weight))
         room = jnp.where(jnp.isinf(problem.capacity), jnp.inf, jnp.maximum(problem.capacity - used, 0))
         fair = jnp.where(load > 0, room / jnp.where(load > 0, load, 1), jnp.inf)                  # [L]
-        level = jnp.minimum(paths.path_min(fair), ceiling)                                        # [F]
+        fair = jnp.maximum(fair, floor)
+        at = paths.at_hops(fair, jnp.inf)
+        level = jnp.minimum(paths.path_min(at, jnp.inf), ceiling)                                 # [F]
         level = jnp.where(state.frozen, jnp.inf, level)
         full = fair <= paths.link_min(level)                                                      # copies: no epsilon
-        at_full = paths.at_hops(jnp.where(full, fair, jnp.inf), jnp.inf) <= level[:, None]        # [F H]
-        at_full = at_full & paths.present
+        tight = (paths.at_hops(jnp.where(full, fair, jnp.inf), jnp.inf) <= paths.spread(level)) & paths.present
         capped = ceiling <= level
-        freeze = ~state.frozen & (at_full.any(axis=1) | capped)
-        holder = jnp.where(at_full & ~capped[:, None], problem.hops, paths.links).min(axis=1, initial=paths.links)
-        holder = jnp.where(holder < paths.links, holder, -1)
+        freeze = ~state.frozen & (paths.path_any(tight) | capped)
+        holder = paths.path_min(jnp.where(tight, paths.slot, paths.links), paths.links).astype(jnp.int32)
+        holder = jnp.where((holder < paths.links) & ~capped, holder, -1)
         return Filling(
-            jnp.where(freeze, weight * level, state.rate),
+            jnp.where(freeze, level, state.level),
             state.frozen | freeze,
             jnp.where(freeze, holder, state.bottleneck),
             state.rounds + 1,
         )
 
-    start = Filling(
-        jnp.zeros_like(weight), weight == 0, jnp.full(flows, -1, problem.hops.dtype), jnp.zeros((), jnp.int32)
-    )
     return lax.while_loop(filling, freeze_bottlenecks, start)
 
 
 @jax.custom_jvp
-def _with_tangents(rate: Float[Array, "F"], bottleneck: Int[Array, "F"], problem: FlowProblem) -> Float[Array, "F"]:
+def _with_tangents(rate, bottleneck, problem) -> Float[Array, "F"]:
     """`rate`, with the derivative of the allocation attached."""
     return rate
 
@@ -108,13 +161,13 @@ def _rate_tangents(primals, tangents):
     """
     rate, bottleneck, problem = primals
     d = tangents[2]
-    paths = Paths(problem.hops, problem.share, problem.capacity.size)
+    paths = paths_of(problem)
     held = bottleneck >= 0
     capped = ~held & (problem.weight > 0) & jnp.isfinite(rate)
     level = jnp.where(held, rate / jnp.where(held, problem.weight, 1), 0)
     known = jnp.where(capped, d.cap, d.weight * level)                                            # [F]
     finite = jnp.where(jnp.isfinite(rate), rate, 0)
-    moved = paths.hop_sum(jnp.where(paths.present, d.share * finite[:, None], 0)) + paths.link_sum(known)
+    moved = paths.hop_sum(jnp.where(paths.present, d.share * paths.spread(finite), 0)) + paths.link_sum(known)
     d_level = _solve_levels(paths, bottleneck, problem.weight, d.capacity - moved)                # [L]
     d_rate = known + jnp.where(held, problem.weight * d_level[jnp.maximum(bottleneck, 0)], 0)
     return rate, jnp.where(jnp.isfinite(rate), d_rate, 0)
@@ -128,16 +181,17 @@ def _solve_levels(paths: Paths, bottleneck, weight, rhs: Float[Array, "L"]) -> F
     """
     held = bottleneck >= 0
     at = jnp.maximum(bottleneck, 0)
-    own_hop = paths.hops == bottleneck[:, None]
-    own = paths.link_sum(jnp.where(held, weight, 0), own_hop)
+    own_hop = (paths.slot == paths.spread(bottleneck)) & paths.present
+    own = paths.hop_sum(jnp.where(own_hop, paths.share * paths.spread(weight), 0))
     used = own > 0
     safe = jnp.where(used, own, 1)
 
     def others(x):
-        return paths.link_sum(jnp.where(held, weight * x[at], 0), ~own_hop)
+        there = paths.spread(jnp.where(held, weight * x[at], 0))
+        return paths.hop_sum(jnp.where(paths.present & ~own_hop, paths.share * there, 0))
 
     def others_transposed(x):
-        crossing = jnp.where(paths.present & ~own_hop, paths.share * paths.at_hops(x, 0.0), 0).sum(axis=1)
+        crossing = paths.path_sum(jnp.where(paths.present & ~own_hop, paths.share * paths.at_hops(x, 0.0), 0))
         return jnp.zeros_like(x).at[at].add(jnp.where(held, weight * crossing, 0))
 
     def matvec(x):

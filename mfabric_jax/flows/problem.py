@@ -4,9 +4,9 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, ArrayLike, Bool, Float, Int
+from jaxtyping import Array, ArrayLike, Float, Int
 
-from mfabric_jax.checks import InputError
+from mfabric_jax.checks import InputError, whole
 
 
 class Outcome(eqx.Enumeration):
@@ -71,11 +71,15 @@ def _broadcast(field: str, value: ArrayLike, dtype, shape: tuple[int, ...]) -> A
     return jnp.broadcast_to(array.reshape((1,) * (len(shape) - array.ndim) + array.shape), shape)
 
 
-def _check_values(capacity, hops, share, weight, cap) -> None:
-    """What can be known before tracing. NaN passes: it ends in `Outcome.nonfinite`."""
+def _check_signs(capacity, weight, cap) -> None:
     for field, value in (("capacity", capacity), ("weight", weight), ("cap", cap)):
         if not isinstance(value, Tracer) and np.any(np.asarray(value) < 0):
             raise InputError(f"{field} must not be negative, got {np.nanmin(np.asarray(value))}.")
+
+
+def _check_values(capacity, hops, share, weight, cap) -> None:
+    """What can be known before tracing. NaN passes: it ends in `Outcome.nonfinite`."""
+    _check_signs(capacity, weight, cap)
     if any(isinstance(value, Tracer) for value in (capacity, hops, share)):
         return
     rows = np.asarray(hops)
@@ -92,40 +96,52 @@ def _check_values(capacity, hops, share, weight, cap) -> None:
         raise InputError(f"share must be above 0, got {np.nanmin(np.asarray(share))}.")
 
 
-class Paths(eqx.Module):
-    """Sums and minima between flows and the links they cross: the two directions of the incidence."""
+class FlowList(eqx.Module):
+    """The same problem with its hops as one flat list [N], where paths differ much in length: memory goes with hops.
 
-    hops: Int[Array, "F H"]
-    share: Float[Array, "F H"]
-    links: int = eqx.field(static=True)
+    - `link`, `flow` [N]: hop n is flow `flow[n]` crossing link `link[n]`; -1 in `link` pads.
+    - `share` [N]; `capacity` [L]; `weight`, `cap` [F] as in `FlowProblem`; F is their length.
+    """
 
-    @property
-    def present(self) -> Bool[Array, "F H"]:
-        return self.hops >= 0
+    capacity: Float[Array, "L"]
+    link: Int[Array, "N"]
+    flow: Int[Array, "N"]
+    share: Float[Array, "N"]
+    weight: Float[Array, "F"]
+    cap: Float[Array, "F"]
 
-    @property
-    def _slot(self) -> Int[Array, "F H"]:
-        return jnp.where(self.present, self.hops, self.links)
+    def __init__(
+        self,
+        capacity: ArrayLike,
+        link: ArrayLike,
+        flow: ArrayLike,
+        flows: int,
+        share: ArrayLike = 1,
+        weight: ArrayLike = 1,
+        cap: ArrayLike = np.inf,
+    ):
+        _check_list(capacity, link, flow, flows, share, weight, cap)
+        self.capacity, self.link, self.flow = _floats(capacity), jnp.asarray(link), jnp.asarray(flow)
+        dtype = self.capacity.dtype
+        self.share = _broadcast("share", share, dtype, self.link.shape)
+        self.weight = _broadcast("weight", weight, dtype, (flows,))
+        self.cap = _broadcast("cap", cap, dtype, (flows,))
 
-    def link_sum(self, value: Float[Array, "F"], mask: Bool[Array, "F H"] | None = None) -> Float[Array, "L"]:
-        """Sum over the flows of every link of share * value, over the hops in `mask`."""
-        kept = self.present if mask is None else self.present & mask
-        return self.hop_sum(jnp.where(kept, self.share * value[:, None], 0))
 
-    def hop_sum(self, value: Float[Array, "F H"]) -> Float[Array, "L"]:
-        """Sum of what the hops of every link hold."""
-        return jnp.zeros(self.links + 1, value.dtype).at[self._slot].add(value)[:-1]
-
-    def link_min(self, value: Float[Array, "F"]) -> Float[Array, "L"]:
-        """Smallest value among the flows of every link (infinity where there is none)."""
-        spread = jnp.broadcast_to(value[:, None], self.hops.shape)
-        return jnp.full(self.links + 1, jnp.inf, value.dtype).at[self._slot].min(spread)[:-1]
-
-    def at_hops(self, value: Float[Array, "L"], fill: float) -> Float[Array, "F H"]:
-        """The link's value at every hop; `fill` where there is none."""
-        padded = jnp.concatenate([value, jnp.full(1, fill, value.dtype)])
-        return padded[self._slot]
-
-    def path_min(self, value: Float[Array, "L"]) -> Float[Array, "F"]:
-        """Smallest value along every path (infinity for a path without links)."""
-        return self.at_hops(value, jnp.inf).min(axis=1, initial=jnp.inf)
+def _check_list(capacity, link, flow, flows: int, share, weight, cap) -> None:
+    whole("flows", flows, at_least=0)
+    _check_signs(capacity, weight, cap)
+    if any(isinstance(value, Tracer) for value in (capacity, link, flow, share)):
+        return
+    links, hop, owner = np.shape(capacity)[0], np.asarray(link), np.asarray(flow)
+    if hop.ndim != 1 or hop.shape != owner.shape:
+        raise InputError(f"link and flow must be lists of one length, got {list(hop.shape)} and {list(owner.shape)}.")
+    if hop.size and (hop.min() < -1 or hop.max() >= links):
+        raise InputError(f"link must lie in -1..{links - 1} (links of capacity), got {hop.min()}..{hop.max()}.")
+    if hop.size and (owner.min() < 0 or owner.max() >= flows):
+        raise InputError(f"flow must lie in 0..{flows - 1}, got {owner.min()}..{owner.max()}.")
+    pair = np.sort((owner.astype(np.int64) * links + hop)[hop >= 0])
+    if np.any(pair[1:] == pair[:-1]):
+        raise InputError("a flow must not cross a link twice: link and flow repeat a pair.")
+    if np.any(np.asarray(share) <= 0):
+        raise InputError(f"share must be above 0, got {np.nanmin(np.asarray(share))}.")

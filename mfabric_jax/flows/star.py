@@ -4,6 +4,7 @@ The kernel runs whole batches; `jax.vmap` reaches it by a batching rule of its o
 defined outside of it.
 """
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,8 +14,9 @@ from jaxtyping import Array, Float
 
 from mfabric_jax.checks import InputError, not_negative
 from mfabric_jax.flows.completion import replay
+from mfabric_jax.flows.max_min import max_min_rates
 from mfabric_jax.flows.problem import FlowProblem
-from mfabric_jax.flows.star_kernel import BIG, Ports, race
+from mfabric_jax.flows.star_kernel import BIG, Ports, race, rates
 
 LANES = 64                                 # instances per kernel call: their state should stay in cache
 
@@ -30,6 +32,21 @@ def star_completion(size, up, down, group_up=None, group_down=None) -> Float[Arr
     where an input is NaN or a size infinite. `jax.vmap` runs the batched kernel. First derivatives, forward and
     reverse, by replay through `completion_times`.
     """
+    inputs = _checked(size, up, down, group_up, group_down)
+    return _finish_tangents(_finish(*(x[None] for x in lax.stop_gradient(inputs)))[0], *inputs)
+
+
+def star_rates(flows, up, down, group_up=None, group_down=None) -> Float[Array, "N N"]:
+    """Max-min fair rates [bytes/s] of a star's flows; ports as in `star_completion`.
+
+    - `flows` [N N]: above 0 where there is a flow (bytes will do). Rate 0 elsewhere, and at dead ports.
+    """
+    inputs = _checked(flows, up, down, group_up, group_down)
+    return _rate_tangents(_rate(*(x[None] for x in lax.stop_gradient(inputs)))[0], *inputs)
+
+
+def _checked(size, up, down, group_up, group_down):
+    """size [N N], leaf [2 N], groups [2 G], of one float type; or a sentence on what is wrong."""
     size = jnp.asarray(size)
     dtype = size.dtype if jnp.issubdtype(size.dtype, jnp.floating) else jnp.result_type(float)
     size, n = size.astype(dtype), size.shape[0] if size.ndim else 0
@@ -45,31 +62,66 @@ def star_completion(size, up, down, group_up=None, group_down=None) -> Float[Arr
         raise InputError(f"group_up has {groups.shape[1]} groups, which do not divide {n} endpoints.")
     not_negative("up", up)
     not_negative("down", down)
-    leaf = jnp.stack([jnp.asarray(up, dtype), jnp.asarray(down, dtype)])
-    finish = _kernel(*lax.stop_gradient((size[None], leaf[None], groups[None])))[0]
-    return _with_tangents(finish, size, leaf, groups)
+    return size, jnp.stack([jnp.asarray(up, dtype), jnp.asarray(down, dtype)]), groups
 
 
-@custom_vmap
-def _kernel(size, leaf, groups) -> Float[Array, "B N N"]:
-    """size [B N N], leaf [B 2 N], groups [B 2 G] -> finish [B N N], in chunks of LANES."""
-    n = size.shape[1]
+def _batchable(kernel):
+    """A function of [B ...] arrays whose `vmap` merges the new axis into the batch."""
+    function = custom_vmap(kernel)
+
+    @function.def_vmap
+    def _(axis_size, in_batched, *args):
+        def merged(x, has_axis):
+            x = x if has_axis else jnp.broadcast_to(x[None], (axis_size, *x.shape))
+            return x.reshape(axis_size * x.shape[1], *x.shape[2:])
+
+        out = function(*(merged(x, has) for x, has in zip(args, in_batched, strict=True)))
+        return out.reshape(axis_size, -1, *out.shape[1:]), True
+
+    return function
+
+
+def _scales(leaf):
+    top = jnp.max(leaf, axis=(1, 2))
+    return jnp.where(top > 0, top, 1)[:, None, None]
+
+
+def _dead(size, leaf, groups):
+    """Flows over a port without capacity, and instances with a number that is none."""
+    n, racks = size.shape[1], groups.shape[2]
+    reach = leaf if not racks else jnp.minimum(leaf, jnp.repeat(groups, n // racks, axis=2))
     port = jnp.concatenate([leaf, groups], axis=2)
     bad = ~jnp.isfinite(size).all((1, 2)) | jnp.isnan(port).any((1, 2))
-    rack = n // groups.shape[2] if groups.shape[2] else 1
-    reach = leaf if not groups.shape[2] else jnp.minimum(leaf, jnp.repeat(groups, rack, axis=2))
-    dead = (size > 0) & ((reach[:, 0, :, None] <= 0) | (reach[:, 1, None, :] <= 0))
-    top = jnp.max(leaf, axis=(1, 2))
-    scale = jnp.where(top > 0, top, 1)[:, None, None]
-    most = jnp.max(size, axis=(1, 2))[:, None, None]
+    return (size > 0) & ((reach[:, 0, :, None] <= 0) | (reach[:, 1, None, :] <= 0)), bad[:, None, None]
+
+
+@_batchable
+def _finish(size, leaf, groups) -> Float[Array, "B N N"]:
+    """size [B N N], leaf [B 2 N], groups [B 2 G] -> finish [B N N], in chunks of LANES."""
+    dead, bad = _dead(size, leaf, groups)
+    scale, most = _scales(leaf), jnp.max(size, axis=(1, 2))[:, None, None]
     most = jnp.where(most > 0, most, 1)
-    work = jnp.where(dead | bad[:, None, None], 0, size / most)
-    finish = _in_chunks(work, leaf / scale, jnp.minimum(groups / scale, BIG)) * (most / scale)
+    work = jnp.where(dead | bad, 0, size / most)
+    finish = _in_chunks(race, work, leaf / scale, jnp.minimum(groups / scale, BIG)) * (most / scale)
     finish = jnp.where(dead, jnp.inf, jnp.where(size > 0, finish, 0))
-    return jnp.where(bad[:, None, None], jnp.nan, finish)
+    return jnp.where(bad, jnp.nan, finish)
 
 
-def _in_chunks(work, leaf, groups):
+@_batchable
+def _rate(size, leaf, groups) -> Float[Array, "B N N"]:
+    """The same for rates."""
+    dead, bad = _dead(size, leaf, groups)
+    scale = _scales(leaf)
+    some = jnp.where((size > 0) & ~dead & ~bad, jnp.ones_like(size), 0)
+
+    def running(flows, ports):
+        return rates(flows > 0, ports)
+
+    rate = _in_chunks(running, some, leaf / scale, jnp.minimum(groups / scale, BIG)) * scale
+    return jnp.where(bad, jnp.nan, rate)
+
+
+def _in_chunks(kernel, work, leaf, groups):
     batch, n, _ = work.shape
     lanes = min(batch, LANES)
     chunks = -(-batch // lanes)
@@ -81,39 +133,45 @@ def _in_chunks(work, leaf, groups):
     def run(chunk):
         size, ends, racks = chunk
         with jax.numpy_rank_promotion("allow"):                          # [P B] and [N N B] meet on the batch axis
-            return race(size, Ports(ends.reshape(-1, lanes), racks.reshape(-1, lanes)))
+            return kernel(size, Ports(ends.reshape(-1, lanes), racks.reshape(-1, lanes)))
 
     finish = lax.map(run, (lanes_last(work), lanes_last(leaf), lanes_last(groups)))
     return jnp.moveaxis(finish, -1, 1).reshape(chunks * lanes, n, n)[:batch]
 
 
-@_kernel.def_vmap
-def _kernel_vmap(axis_size, in_batched, *args):
-    def merged(x, has_axis):
-        x = x if has_axis else jnp.broadcast_to(x[None], (axis_size, *x.shape))
-        return x.reshape(axis_size * x.shape[1], *x.shape[2:])
-
-    finish = _kernel(*(merged(x, has) for x, has in zip(args, in_batched, strict=True)))
-    return finish.reshape(axis_size, -1, *finish.shape[1:]), True
-
-
 @jax.custom_jvp
-def _with_tangents(finish, size, leaf, groups):
+def _finish_tangents(finish, size, leaf, groups):
     """`finish`, with the derivative of the simulation attached."""
     return finish
 
 
-@_with_tangents.defjvp
-def _star_tangents(primals, tangents):
+@_finish_tangents.defjvp
+def _(primals, tangents):
     """The star as an ordinary max-min problem, replayed in the known order."""
     finish, *inputs = primals
 
     def general(size, leaf, groups):
-        n = size.shape[0]
-        problem = as_problem(leaf, groups)
-        return replay(finish.reshape(-1), problem, size.reshape(-1), jnp.zeros(n * n, size.dtype)).reshape(n, n)
+        start = jnp.zeros(size.size, size.dtype)
+        return replay(finish.reshape(-1), as_problem(leaf, groups), size.reshape(-1), start).reshape(size.shape)
 
     return finish, jax.jvp(general, tuple(inputs), tuple(tangents[1:]))[1]
+
+
+@jax.custom_jvp
+def _rate_tangents(rate, size, leaf, groups):
+    """`rate`, with the derivative of the allocation attached."""
+    return rate
+
+
+@_rate_tangents.defjvp
+def _(primals, tangents):
+    rate, size, *ports = primals
+
+    def general(leaf, groups):
+        problem = eqx.tree_at(lambda p: p.weight, as_problem(leaf, groups), (size > 0).astype(size.dtype).reshape(-1))
+        return max_min_rates(problem).rate.reshape(size.shape)
+
+    return rate, jax.jvp(general, tuple(ports), tuple(tangents[2:]))[1]
 
 
 def as_problem(leaf: Float[Array, "2 N"], groups: Float[Array, "2 G"]) -> FlowProblem:

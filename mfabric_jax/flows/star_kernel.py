@@ -175,7 +175,7 @@ def _end_flows(ports: Ports, bits: Bits, race: Race) -> Race:
     index = jnp.arange(2 * n, dtype=jnp.int32)[:, None]
     levels = race.levels
     ends = (race.flows > 0) & (levels.share >= BIG)
-    level = jnp.where(levels.room < 0, -levels.room, ports.leaf)         # never saturated: its capacity is no limit
+    level = _level(ports, levels)
     step, source, to = _next_end(race.left, level, n)
     rate = low(take(level, source[None], 0)[0], take(level, (n + to)[None], 0)[0])
     step = jnp.where(ends, step, 0)
@@ -196,12 +196,45 @@ def _end_flows(ports: Ports, bits: Bits, race: Race) -> Race:
     return Race(left, finish, tuple(words), levels, now, flows, race.steps + 1)
 
 
+def _filling(ports: Ports, bits: Bits, words, levels: Levels, goal) -> Levels:
+    """Freeze port after port until at most `goal` lanes still have open ones."""
+
+    def filling(state):
+        return ((state[0].share < BIG).sum(dtype=jnp.float32) > goal) & (state[1] < bits.n)
+
+    def fill_twice(state):
+        return _freeze(ports, bits, words, _freeze(ports, bits, words, state[0])), state[1] + 1
+
+    return lax.while_loop(filling, fill_twice, (levels, jnp.zeros((), jnp.int32)))[0]
+
+
+def _level(ports: Ports, levels: Levels):
+    """Every port's level; one that never saturated has its capacity, which is no limit."""
+    return jnp.where(levels.room < 0, -levels.room, ports.leaf)
+
+
+def _words(bits: Bits, here) -> list:
+    """Which flows run [N N B], as bits at both of their ports."""
+    return [jnp.concatenate(pair) for pair in zip(bits.pack(here), bits.pack(here.swapaxes(0, 1)), strict=True)]
+
+
+def rates(here, ports: Ports) -> Float[Array, "N N B"]:
+    """Max-min fair rates of one chunk, capacities scaled to about 1. here [N N B]: which flows there are."""
+    n = here.shape[0]
+    bits = Bits(n)
+    words = _words(bits, here)
+    count = bits.count(words, ports.leaf.dtype)
+    levels = _open(ports, ports.leaf, count, ports.group, ports.group_sum(count), jnp.zeros_like(ports.leaf[0]))
+    level = _level(ports, _filling(ports, bits, words, levels, 0.0))
+    return jnp.where(here, low(level[:n, None], level[None, n:]), 0)
+
+
 def race(size, ports: Ports) -> Float[Array, "N N B"]:
     """Finish times of one chunk, scaled to about 1. size [N N B], 0 where there is no flow."""
     n, batch = size.shape[0], size.shape[-1]
     bits = Bits(n)
     here = size > 0
-    words = [jnp.concatenate(pair) for pair in zip(bits.pack(here), bits.pack(here.swapaxes(0, 1)), strict=True)]
+    words = _words(bits, here)
     left = jnp.where(here, size, BIG)
     nothing, zero = jnp.zeros((2 * n, batch), bool), jnp.zeros(batch, size.dtype)
     levels = _refill(ports, bits, left, words, jnp.zeros((2 * n, batch), size.dtype), nothing, zero)
@@ -210,15 +243,7 @@ def race(size, ports: Ports) -> Float[Array, "N N B"]:
 
     def event(now: Race) -> Race:
         goal = WAIT * (now.flows > 0).sum(dtype=jnp.float32)
-
-        def filling(state):
-            return ((state[0].share < BIG).sum(dtype=jnp.float32) > goal) & (state[1] < n)
-
-        def fill_twice(state):
-            levels = _freeze(ports, bits, now.words, _freeze(ports, bits, now.words, state[0]))
-            return levels, state[1] + 1
-
-        levels, _ = lax.while_loop(filling, fill_twice, (now.levels, jnp.zeros((), jnp.int32)))
+        levels = _filling(ports, bits, now.words, now.levels, goal)
         return _end_flows(ports, bits, now._replace(levels=levels))
 
     def running(now: Race):

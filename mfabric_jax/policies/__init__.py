@@ -18,8 +18,12 @@ Policy = Callable[..., Plan]
 REGISTRY: dict[str, Policy] = {"greedy": greedy, "uniform": uniform, "previous": keep}
 
 
+@functools.lru_cache(maxsize=256)
 def get(name: str, **settings: Any) -> Policy:
-    """The policy of that name with its settings fixed: `get("greedy", rule="next")`."""
+    """The policy of that name with its settings fixed: `get("greedy", rule="next")`.
+
+    The same name and settings give the same object, so that programs compiled for it are found again.
+    """
     policy = REGISTRY[one_of("policy", name, REGISTRY)]
     known = [p for p in inspect.signature(policy).parameters if p not in ("demand", "region", "previous", "key")]
     for setting in settings:

@@ -49,6 +49,8 @@ def check_destination(path: str | Path) -> None:
     if suffix("rows file", path, EXTENSIONS) == ".parquet":
         with extra("store", "writing .parquet"):
             import pyarrow  # noqa: F401
+    if path.is_dir():
+        raise InputError(f"rows file {str(path)!r} is a folder; give a file, {' or '.join(EXTENSIONS)}.")
     check_folder(path.parent)
 
 

@@ -23,14 +23,10 @@ def split_seconds(
     Derivatives are those of the one ratio that is T, sets held fixed: exact away from ties, a sub-gradient at them,
     also where a pair has no circuit yet. Infinity where bytes have neither circuit nor EPS; NaN where demand is NaN.
     """
-    circuit = jnp.where(circuit > 0, circuit, jnp.where(circuit < 0, 0, circuit))
-    most, fastest = lax.stop_gradient((demand, jnp.maximum(circuit.max(initial=0), port)))
-    most = jnp.where(jnp.isfinite(most), most, 0).max(initial=0)
-    most, fastest = jnp.where(most > 0, most, 1), jnp.where(fastest > 0, fastest, 1)
-    scaled = demand / most, circuit / fastest, port / fastest
-    at = _last_set(*lax.stop_gradient(scaled))
+    circuit = jnp.where(circuit < 0, 0, circuit)
+    at = _last_set(*lax.stop_gradient((demand, circuit, port)))
     stranded = jnp.any((demand > 0) & (circuit == 0)) & (port <= 0)
-    seconds = jnp.where(stranded, jnp.inf, busiest(*scaled, at) * (most / fastest))
+    seconds = jnp.where(stranded, jnp.inf, busiest(demand, circuit, port, at))
     return jnp.where(jnp.isnan(demand).any(), jnp.nan, seconds)
 
 

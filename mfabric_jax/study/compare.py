@@ -118,28 +118,29 @@ def _alike(job: Job):
 
 def solve(config: Compare, job: Job) -> Exchanges:
     """The all-to-alls between servers of every iteration [I ...], at unit bandwidth."""
-    policy, workload = config.circuits_policy(), job.workload
     keys = jax.random.split(jax.random.key(config.seed), len(job.tokens.count))
+    fabric, tokens = _traced(job.fabric, config.dtype), _counts(config, job)
+    done = _solve_all(job.workload, fabric, tokens, keys, config.circuits_policy(), config.routing)
+    return jax.block_until_ready(done)
 
-    @eqx.filter_jit
-    def run(fabric, tokens, keys):
-        def one(drawn):
-            return between_servers(workload, fabric, drawn[0], policy, routing=config.routing, key=drawn[1])
 
-        return _each_iteration(one, (tokens, keys))
+@eqx.filter_jit
+def _solve_all(workload: Workload, fabric, tokens, keys, policy, routing: str) -> Exchanges:
+    def one(drawn):
+        return between_servers(workload, fabric, drawn[0], policy, routing=routing, key=drawn[1])
 
-    return jax.block_until_ready(run(_traced(job.fabric, config.dtype), _counts(config, job), keys))
+    return _each_iteration(one, (tokens, keys))
 
 
 def inside(config: Compare, job: Job) -> jax.Array:
     """The parts inside servers of every iteration [I P Q L] seconds; the same on every fabric."""
-    nvswitch_Bps = units.gigabytes_per_s(config.nvswitch_gigabytes_per_s)
+    nvswitch_Bps = jnp.asarray(units.gigabytes_per_s(config.nvswitch_gigabytes_per_s), config.dtype)
+    return jax.block_until_ready(_inside_all(job.workload, _counts(config, job), nvswitch_Bps))
 
-    @jax.jit
-    def run(tokens):
-        return _each_iteration(lambda one: inside_servers(job.workload, one, nvswitch_Bps), tokens)
 
-    return jax.block_until_ready(run(_counts(config, job)))
+@eqx.filter_jit
+def _inside_all(workload: Workload, tokens, nvswitch_Bps) -> jax.Array:
+    return _each_iteration(lambda one: inside_servers(workload, one, nvswitch_Bps), tokens)
 
 
 def _counts(config: Compare, job: Job) -> jax.Array:

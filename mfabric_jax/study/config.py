@@ -1,6 +1,7 @@
 """The configuration of `compare`, checked before any compute."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from mfabric_jax import fabric, policies, workload
@@ -62,6 +63,10 @@ class Compare:
     dtype: str = "float32"
 
     def __post_init__(self):
+        for field in ("models", "fabrics", "nic_gbps", "nic_use"):
+            value = getattr(self, field)
+            if isinstance(value, str) or not isinstance(value, Sequence):
+                raise InputError(f"{field} must be a list or tuple, got {value!r}.")
         for field, allowed in (("models", workload.NAMES), ("fabrics", fabric.NAMES), ("nic_use", fabric.NIC_USES)):
             _names(field, getattr(self, field), allowed)
         if not self.nic_gbps:
@@ -105,7 +110,9 @@ class Compare:
         for name in self.fabrics:
             if name == "mfabric":
                 found.append(
-                    Region(job.servers_per_region, gbps, self.optical_degree, self.electrical_nics, self.delay_s)
+                    Region(
+                        job.servers_per_region, gbps, self.optical_degree, float(self.electrical_nics), self.delay_s
+                    )
                 )
             else:
                 over = fabric.ELECTRICAL[name]

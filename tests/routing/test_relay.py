@@ -111,8 +111,11 @@ def test_everything_direct_is_the_slowest_circuit():
 def test_everything_on_the_eps_is_a_star():
     for seed in range(6):
         count, _, demand = draw(seed, 4)
+        demand[:, seed % 4] *= 10
         star = tree(demand, np.full(4, 2.0), np.full(4, 2.0)).max()
         np.testing.assert_allclose(seconds(region(4), count, all_over(4, 5), demand), star, rtol=1e-9)
+        most = max(demand.sum(0).max(), demand.sum(1).max())
+        np.testing.assert_allclose(bound(region(4), count, all_over(4, 5), demand), most / 2, rtol=1e-12)
 
 
 @pytest.mark.parametrize("efficiency", [1.0, 0.5, 0.25])
@@ -199,7 +202,8 @@ def test_the_parts_are_the_last_pairs_that_use_circuits_and_the_eps():
 
 MISTAKES = {
     "sum to 1": lambda s: s.__setitem__((0, 1, 4), 0.5),
-    "end of the pair": lambda s: s.__setitem__((0, 1), [0.5, 0, 0, 0.5, 0]),
+    "through an end": lambda s: s.__setitem__((0, 1), [0.5, 0, 0, 0.5, 0]),
+    "an end of the pair": lambda s: s.__setitem__((0, 1), [0, 0.5, 0, 0.5, 0]),
     "0 or more": lambda s: s.__setitem__((0, 1), [0, 0, -0.5, 0.5, 1]),
 }
 

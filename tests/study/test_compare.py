@@ -231,11 +231,8 @@ def test_float32():
     np.testing.assert_allclose(got["ep_comm_s"], row(exact)["ep_comm_s"], rtol=1e-4)
 
 
-PROMOTED = pytest.mark.xfail(strict=True, reason="whole electrical_nics times a real bandwidth: int32 x real")
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("fabric", ["fat-tree", pytest.param("mfabric", marks=PROMOTED)])
+@pytest.mark.parametrize("fabric", ["fat-tree", "mfabric"])
 def test_nothing_is_promoted(fabric, dtype):
     # With 64 bits enabled, single precision stays single: traced only.
     module, config = importlib.import_module("mfabric_jax.study.compare"), small(fabrics=(fabric,), dtype=dtype)
