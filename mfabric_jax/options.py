@@ -27,7 +27,7 @@ class CompareOptions:
     rule: str = "printed"
     """greedy's rule: printed, released, next."""
     routing: str = "unsplit"
-    """How mFabric uses them: unsplit, best-path."""
+    """How mFabric uses them: unsplit, best-path, split."""
     optical_degree: int = 6
     """NICs of a server on the optical switch."""
     electrical_nics: int = 2

@@ -3,12 +3,16 @@
 import os
 import pathlib
 
+import hypothesis
 import jax
 import pytest
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+hypothesis.settings.register_profile("steady", deadline=None)      # no timing decides a test
+hypothesis.settings.load_profile("steady")
 
 SHARED = pathlib.Path(os.environ.get("MFABRIC_SHARED", pathlib.Path(__file__).parents[2] / "shared"))
 

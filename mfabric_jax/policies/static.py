@@ -1,5 +1,7 @@
 """Policies that do not look at the demand: a round-robin topology, and keeping what is there."""
 
+import math
+
 import jax.numpy as jnp
 import numpy as np
 
@@ -8,7 +10,7 @@ from mfabric_jax.routing import Plan
 
 
 def uniform(demand, region: Region, *, previous=None, key=None) -> Plan:
-    """Circuits spread evenly over all pairs: as many round-robin matchings as a server has optical NICs.
+    """Circuits spread evenly over all pairs: pairs differ by one circuit at most.
 
     Never changes, so it costs no reconfiguration. With odd servers and an odd degree one NIC has to stay idle.
     """
@@ -21,16 +23,22 @@ def uniform(demand, region: Region, *, previous=None, key=None) -> Plan:
 
 
 def _turns(servers: int) -> np.ndarray:
-    """Round-robin matchings; with odd servers, the two that rest in turns running are joined in the second."""
-    matchings = round_robin(servers)
-    if servers % 2 == 0 or servers < 3:
-        return matchings
-    turns = np.concatenate([matchings, matchings])
-    rests = [int(np.flatnonzero(turn.sum(axis=1) == 0)[0]) for turn in turns]
-    for turn in range(1, len(turns), 2):
-        a, b = rests[turn - 1], rests[turn]
-        turns[turn, a, b] += 1
-        turns[turn, b, a] += 1
+    """Circuits that each further NIC of every server gets [turns S S]; all turns together join every pair once.
+
+    Even: round-robin matchings. Odd: rings of servers at equal distance, two turns each: every other link of the
+    ring, then the rest.
+    """
+    if servers % 2 == 0:
+        return round_robin(servers)
+    turns = np.zeros((servers - 1, servers, servers), np.int32)
+    for distance in range(1, servers // 2 + 1):
+        cycles = math.gcd(distance, servers)
+        length = servers // cycles
+        for start in range(cycles):
+            for link in range(length):
+                a, b = (start + link * distance) % servers, (start + (link + 1) * distance) % servers
+                turn = 2 * (distance - 1) + (link % 2 or link == length - 1)
+                turns[turn, a, b] = turns[turn, b, a] = 1
     return turns
 
 

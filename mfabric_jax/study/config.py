@@ -13,6 +13,7 @@ from mfabric_jax.workload import DEFAULT_GPU, Workload, get_gpu
 
 DTYPES = ("float32", "float64")
 TRAFFIC = ("measured", "generated")
+OF_CIRCUITS = tuple(name for name in ROUTINGS if name != "relay")     # relay needs shares, which no policy here gives
 DEGREES = ("dp", "tp", "pp", "ep", "gpus", "micro_batch", "micro_batches", "sequence")
 
 
@@ -77,7 +78,7 @@ class Compare:
             Prices().at("nic", positive("nic_gbps", gbps))
         one_of("policy", self.policy, policies.REGISTRY)
         one_of("rule", self.rule, policies.RULES)
-        one_of("routing", self.routing, ROUTINGS)
+        one_of("routing", self.routing, OF_CIRCUITS)
         one_of("traffic", self.traffic, TRAFFIC)
         one_of("dtype", self.dtype, DTYPES)
         whole("optical_degree", self.optical_degree, at_least=0)
