@@ -1,12 +1,15 @@
 """The flow engine's speed on a CPU, beside SimGrid 4.1 on the same instances, one core each.
 
     taskset -c 0 python benchmarks/flows.py [--dtype float32] [--sizes 8,16,32,64] [--large] [--peer DIR]
+    python benchmarks/flows.py --cores 2 --peer DIR
 
 Regions: Zipf demand, greedy circuits; pairs without a circuit share the electrical star (`star_rates`,
 `star_completion`, batched). `--large`: 1,024 hosts with 10,000 flows, and single solves of 1e4, 1e5, 1e6 flows.
 The peer is a folder with `peer.py` and `instances.py` (SimGrid's solver behind a file interface) and its binaries in
 $FLOW_PEER_BIN; without it the ratios are left out. Our times are the best of several calls after a first;
 compilation is timed apart; the peer's are its own CPU seconds, the best of several. Answers are compared first.
+`memory_bound_per_s`: simulations a second if main memory had to be read and written once per completion; regions fit
+into cache, so this is a yardstick, not a limit.
 Prints a table, and JSON lines with `--json`.
 """
 
@@ -17,6 +20,7 @@ import pathlib
 import resource
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -63,6 +67,11 @@ class Peer:
         runs = [self.runner.lmm(one, "solve", args=[str(max(20, 200_000 // one.F))])[1] for _ in range(3)]
         return 1 / min(run["solve_min_s"] for run in runs)
 
+    def completions_on_cores(self, one, cores: int) -> float:
+        """Simulations per second of one process per core, all at once (reading the instance left out)."""
+        with ThreadPoolExecutor(cores) as pool:
+            return sum(pool.map(lambda _: self.completion(one, 2)[1], range(cores)))
+
     def completion(self, one, repeat: int = 3) -> tuple[np.ndarray, float]:
         """Finish times, and simulations per second."""
         seconds = []
@@ -93,7 +102,25 @@ def compiled(function, *args):
     return program, time.perf_counter() - start
 
 
-def regions(servers: int, batch: int, dtype, peer) -> dict:
+def copying_speed() -> float:
+    """Bytes per second that a large copy reads and writes, one core."""
+    source, best = np.ones(32_000_000), float("inf")
+    target = np.empty_like(source)
+    for _ in range(5):
+        start = time.perf_counter()
+        np.copyto(target, source)
+        best = min(best, time.perf_counter() - start)
+    return 2 * source.nbytes / best
+
+
+def on_cores(program, size, port, cores: int) -> float:
+    """Best seconds of one batched call split over threads."""
+    parts = [(size[core::cores], port[core::cores]) for core in range(cores)]
+    with ThreadPoolExecutor(cores) as pool:
+        return best_of(lambda: list(pool.map(lambda part: program(*part), parts)), repeat=3)[1]
+
+
+def regions(servers: int, batch: int, dtype, peer, cores: int) -> dict:
     """Batched regions of one size."""
     import jax
     import jax.numpy as jnp
@@ -106,10 +133,16 @@ def regions(servers: int, batch: int, dtype, peer) -> dict:
     ends, compile_ends = compiled(jax.vmap(lambda s, p: star_completion(s, p, p)), size, port)
     _, solve_s = best_of(rates, size, port, repeat=10)
     finish, end_s = best_of(ends, size, port, repeat=3)
+    # Every completion has to read what is left of the region's flows and to write it once.
+    touched = 2 * servers**2 * np.dtype(dtype).itemsize * float(np.mean(np.sum(np.asarray(size) > 0, axis=(1, 2))))
     row = {
         "case": f"region S={servers}", "batch": batch, "dtype": str(np.dtype(dtype)),
         "solves_per_s": batch / solve_s, "completions_per_s": batch / end_s, "compile_s": compile_rates + compile_ends,
+        "memory_bound_per_s": copying_speed() / touched,
     }
+    if cores > 1:
+        half, _ = compiled(jax.vmap(lambda s, p: star_completion(s, p, p)), size[::cores], port[::cores])
+        row[f"completions_per_s_{cores}_cores"] = batch / on_cores(half, size, port, cores)
     if peer:
         one = peer.instances.region(servers, 0)
         theirs, per_s = peer.completion(one, 3 if servers < 64 else 2)
@@ -119,6 +152,9 @@ def regions(servers: int, batch: int, dtype, peer) -> dict:
         row |= {"peer_solves_per_s": peer.solves_per_s(one), "peer_completions_per_s": per_s}
         row["solve_ratio"] = row["solves_per_s"] / row["peer_solves_per_s"]
         row["completion_ratio"] = row["completions_per_s"] / per_s
+        if cores > 1:
+            together = peer.completions_on_cores(one, cores)
+            row[f"completion_ratio_{cores}_cores"] = row[f"completions_per_s_{cores}_cores"] / together
     return row
 
 
@@ -169,6 +205,7 @@ def main() -> None:
     parser.add_argument("--sizes", default="8,16,32,64")
     parser.add_argument("--dtype", default="float32", choices=["float32", "float64"])
     parser.add_argument("--batch", type=int, default=0, help="regions in a batch; 0: chosen by size")
+    parser.add_argument("--cores", type=int, default=1, help="also: one batched call on so many, and as many peers")
     parser.add_argument("--large", action="store_true")
     parser.add_argument("--peer", default=None)
     parser.add_argument("--json", action="store_true")
@@ -183,7 +220,8 @@ def main() -> None:
     print(f"jax {jax.__version__} on {jax.devices()[0].device_kind}, {options.dtype}")
     rows = []
     for servers in [int(word) for word in options.sizes.split(",") if word]:
-        rows.append(regions(servers, options.batch or (1024 if servers < 32 else 128), options.dtype, peer))
+        batch = options.batch or (1024 if servers < 32 else 128)
+        rows.append(regions(servers, batch, options.dtype, peer, options.cores))
         print(shown(rows[-1]), flush=True)
     for flows in (10_000, 100_000, 1_000_000) if options.large else ():
         rows.append(hosts(flows, options.dtype, peer if flows <= 100_000 else None, simulate=flows == 10_000))

@@ -18,7 +18,8 @@ from mfabric_jax.flows.max_min import max_min_rates
 from mfabric_jax.flows.problem import FlowProblem
 from mfabric_jax.flows.star_kernel import BIG, Ports, race, rates
 
-LANES = 64                                 # instances per kernel call: their state should stay in cache
+LANES = 64                                 # instances per kernel call: their state should stay in cache;
+STATE = 1 << 15                            # of small stars more, until the flows are this many
 
 
 def star_completion(size, up, down, group_up=None, group_down=None) -> Float[Array, "N N"]:
@@ -123,7 +124,7 @@ def _rate(size, leaf, groups) -> Float[Array, "B N N"]:
 
 def _in_chunks(kernel, work, leaf, groups):
     batch, n, _ = work.shape
-    lanes = min(batch, LANES)
+    lanes = min(batch, max(LANES, min(4 * LANES, STATE // n**2)))
     chunks = -(-batch // lanes)
 
     def lanes_last(x):                                                   # [B ...] -> [chunks ... lanes]
