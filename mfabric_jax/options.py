@@ -6,8 +6,30 @@ from typing import Annotated, Any
 import tyro
 
 
-@dataclasses.dataclass(frozen=True)
-class CompareOptions:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SetUp:
+    """Overrides of a model's own set-up."""
+
+    dp: int | None = None
+    """Data-parallel degree; the degrees have to multiply to gpus."""
+    tp: int | None = None
+    """Tensor-parallel degree."""
+    pp: int | None = None
+    """Pipeline stages."""
+    ep: int | None = None
+    """Expert-parallel degree."""
+    gpus: int | None = None
+    """GPUs of the cluster."""
+    micro_batch: int | None = None
+    """Sequences per EP rank and micro-batch."""
+    micro_batches: int | None = None
+    """Micro-batches per iteration (default: the pipeline stages)."""
+    sequence: int | None = None
+    """Tokens of a sequence."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CompareOptions(SetUp):
     """Compare fabrics for MoE training: one row per model, fabric and bandwidth.
 
     Lists are separated by commas. Defaults: five models, four fabrics, 100 to 800 Gbps, routing shares measured on
@@ -54,15 +76,6 @@ class CompareOptions:
     """Achieved over peak FLOP/s."""
     nvswitch_gigabytes_per_s: float = 900.0
     """NVSwitch rate of a GPU, per direction."""
-    dp: int | None = None
-    """Override the model's degrees (with gpus), micro-batch and sequence."""
-    tp: int | None = None
-    pp: int | None = None
-    ep: int | None = None
-    gpus: int | None = None
-    micro_batch: int | None = None
-    micro_batches: int | None = None
-    sequence: int | None = None
     out: str | None = None
     """Rows to a .csv or .parquet file."""
     figures: str | None = None
@@ -74,21 +87,12 @@ class CompareOptions:
     """cpu, gpu, tpu (default: what JAX finds)."""
 
 
-@dataclasses.dataclass(frozen=True)
-class TrafficOptions:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrafficOptions(SetUp):
     """Bytes of tensor, expert, pipeline and data parallelism in one iteration, beside measured shares."""
 
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
     """mixtral-8x22b, mixtral-8x7b, llama-moe, qwen-moe, qwen-moe-ep16, deepseek-r1, deepseek-v3"""
-    dp: int | None = None
-    """Override the model's degrees (with gpus), micro-batch and sequence."""
-    tp: int | None = None
-    pp: int | None = None
-    ep: int | None = None
-    gpus: int | None = None
-    micro_batch: int | None = None
-    micro_batches: int | None = None
-    sequence: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
