@@ -21,6 +21,7 @@ from jax import lax
 from jaxtyping import Array, ArrayLike, Float
 
 from mfabric_jax.checks import whole
+from mfabric_jax.flows.max_min import fair_shares
 from mfabric_jax.flows.paths import paths_of
 from mfabric_jax.flows.problem import FlowProblem
 
@@ -70,10 +71,7 @@ def k_rounds_rates(problem: FlowProblem, rounds: int) -> Float[Array, "F"]:
     ceiling = jnp.where(capped, jnp.where(capped, problem.cap, 0) / jnp.where(capped, weight, 1), jnp.inf)
 
     def levels(rate, frozen):
-        load = paths.link_sum(jnp.where(frozen, 0, weight))
-        used = paths.link_sum(jnp.where(frozen, rate, 0))
-        room = jnp.where(jnp.isinf(problem.capacity), jnp.inf, jnp.maximum(problem.capacity - used, 0))
-        fair = jnp.where(load > 0, room / jnp.where(load > 0, load, 1), jnp.inf)
+        fair = fair_shares(paths, problem.capacity, jnp.where(frozen, rate, 0), jnp.where(frozen, 0, weight))
         level = jnp.minimum(paths.path_min(paths.at_hops(fair, jnp.inf), jnp.inf), ceiling)
         return fair, jnp.where(frozen, jnp.inf, level)
 

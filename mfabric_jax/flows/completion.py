@@ -75,15 +75,15 @@ def _simulate(problem: FlowProblem | FlowList, size, start) -> _Clock:
         jnp.zeros((), jnp.int32),
     )
     rows, bound = jnp.arange(size.size), 2 * size.size + 1               # every flow starts once and ends once
-    while True:
-        fewer = size.size // 4 if isinstance(problem, FlowProblem) and size.size > SMALL else 0
+    while isinstance(problem, FlowProblem) and size.size > SMALL:
+        fewer = size.size // 4
         clock = _run(problem, size, start, clock, fewer, bound)
         finish = finish.at[rows].set(clock.finish, mode="drop")
-        if not fewer or not isinstance(problem, FlowProblem):
-            return clock._replace(finish=finish)
         (row,) = jnp.nonzero(clock.left[0] > 0, size=fewer, fill_value=size.size)
         problem, size, start, clock = _packed(problem, size, start, clock, row)
         rows = rows.at[row].get(mode="fill", fill_value=finish.size)
+    clock = _run(problem, size, start, clock, 0, bound)
+    return clock._replace(finish=finish.at[rows].set(clock.finish, mode="drop"))
 
 
 def _packed(problem: FlowProblem, size, start, clock: _Clock, row):

@@ -80,13 +80,12 @@ def fill(problem: FlowProblem | FlowList, start: Filling, floor: Array | float =
     quarter goes on alone on what the others leave of every link.
     """
     problem = lax.stop_gradient(problem)
-    few = problem.weight.size // 4 if isinstance(problem, FlowProblem) and problem.weight.size > SMALL else 0
+    if not isinstance(problem, FlowProblem) or problem.weight.size <= SMALL:
+        return _rounds(problem, start, floor, 0)
+    few = problem.weight.size // 4
     filled = _rounds(problem, start, floor, few)
-    if not few or not isinstance(problem, FlowProblem):
-        return filled
     (row,) = jnp.nonzero(~filled.frozen, size=few, fill_value=start.level.size)
-    used = paths_of(problem).link_sum(filled.rate(problem.weight))
-    room = jnp.where(jnp.isinf(problem.capacity), jnp.inf, jnp.maximum(problem.capacity - used, 0))
+    room = room_left(paths_of(problem), problem.capacity, filled.rate(problem.weight))
     rest = eqx.tree_at(lambda p: p.capacity, pack(problem, row), room)
     some = fill(rest, nothing_frozen(rest)._replace(rounds=filled.rounds), floor)
     return Filling(
@@ -110,6 +109,17 @@ def pack(problem: FlowProblem, row: Int[Array, "R"]) -> FlowProblem:
     )
 
 
+def room_left(paths: Paths, capacity: Float[Array, "L"], rate: Float[Array, "F"]) -> Float[Array, "L"]:
+    """What flows at these rates leave of every link: summed afresh, so nothing drifts."""
+    return jnp.where(jnp.isinf(capacity), jnp.inf, jnp.maximum(capacity - paths.link_sum(rate), 0))
+
+
+def fair_shares(paths: Paths, capacity, rate: Float[Array, "F"], rising: Float[Array, "F"]) -> Float[Array, "L"]:
+    """The level at which each link would be full: room over the weights `rising` on it; infinity where none are."""
+    load = paths.link_sum(rising)
+    return jnp.where(load > 0, room_left(paths, capacity, rate) / jnp.where(load > 0, load, 1), jnp.inf)
+
+
 def _rounds(problem: FlowProblem | FlowList, start: Filling, floor, few: int) -> Filling:
     """Round after round until at most `few` flows are left."""
     paths = paths_of(problem)
@@ -122,11 +132,8 @@ def _rounds(problem: FlowProblem | FlowList, start: Filling, floor, few: int) ->
         return left & (state.rounds < bound)
 
     def freeze_bottlenecks(state: Filling) -> Filling:
-        load = paths.link_sum(jnp.where(state.frozen, 0, weight))                                 # [L]
-        used = paths.link_sum(state.rate(weight))
-        room = jnp.where(jnp.isinf(problem.capacity), jnp.inf, jnp.maximum(problem.capacity - used, 0))
-        fair = jnp.where(load > 0, room / jnp.where(load > 0, load, 1), jnp.inf)                  # [L]
-        fair = jnp.maximum(fair, floor)
+        rising = jnp.where(state.frozen, 0, weight)
+        fair = jnp.maximum(fair_shares(paths, problem.capacity, state.rate(weight), rising), floor)   # [L]
         at = paths.at_hops(fair, jnp.inf)
         level = jnp.minimum(paths.path_min(at, jnp.inf), ceiling)                                 # [F]
         level = jnp.where(state.frozen, jnp.inf, level)

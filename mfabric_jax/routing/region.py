@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float
 
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.flows import star_completion
+from mfabric_jax.flows import port_bound, star_completion
 from mfabric_jax.routing.plan import Plan
 from mfabric_jax.routing.relay import checked_shares, link_seconds, relay_finish
 from mfabric_jax.routing.split import split_seconds
@@ -76,10 +76,9 @@ def routing_bound(region: Region, demand: Float[Array, "S S"]) -> Float[Array, "
     No circuits and no routing end earlier. Infinity where a server without NICs has bytes.
     """
     demand = between_servers(region, demand)
-    most = jnp.maximum(demand.sum(0), demand.sum(1)).max(initial=0)
     nics = jnp.asarray(region.optical_degree + region.electrical_nics, demand.dtype)
-    speed = nics * jnp.asarray(region.nic_Bps, demand.dtype)
-    return jnp.where(most > 0, jnp.where(speed > 0, most / jnp.where(speed > 0, speed, 1), jnp.inf), most)
+    speed = jnp.broadcast_to(nics * jnp.asarray(region.nic_Bps, demand.dtype), region.servers)
+    return port_bound(demand, speed, speed)
 
 
 def relay_bound(region: Region, plan: Plan, demand: Float[Array, "S S"]) -> Float[Array, ""]:
@@ -143,12 +142,10 @@ def kept_on_circuits(
     bisection over the sorted times. The EPS is judged by its port bound here; its time is then exact max-min.
     """
     steps = jnp.concatenate([jnp.zeros(1, direct.dtype), jnp.sort(direct.reshape(-1))])
-    safe = jnp.where(port > 0, port, 1)
+    ports = jnp.broadcast_to(port, demand.shape[0])
 
     def bound(threshold):
-        rest = jnp.where(direct <= threshold, 0, demand)
-        busiest = jnp.maximum(rest.sum(0).max(), rest.sum(1).max())
-        return jnp.where(busiest > 0, jnp.where(port > 0, busiest / safe, jnp.inf), 0)
+        return port_bound(jnp.where(direct <= threshold, 0, demand), ports, ports)
 
     def halve(_, window):
         low, high = window                                       # steps[high] >= bound there; steps[low] is below it
