@@ -1,21 +1,44 @@
 """What a fabric costs: dollars per NIC and for the ports, transceivers and fibres behind it.
 
-Prices and counts per NIC: PAPER section 5. Only ports in use count. Between two listed bandwidths prices are
-interpolated on log-log axes; outside them there is no price.
+Prices and the parts behind a NIC: arXiv 2501.03905, whose trees have three tiers at every size. Two tiers, and what an
+oversubscribed tree leaves out, are our count: every link above the one that is oversubscribed is there 1/k times. Only
+ports in use count. Between two listed bandwidths prices are interpolated on log-log axes; outside them there is none.
+For NVLink domains and co-packaged optics nobody publishes prices: those fabrics cost None until the user gives one.
 """
 
+import bisect
+import dataclasses
 import itertools
+import json
 import math
+import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from mfabric_jax.checks import InputError
+import numpy as np
+
+from mfabric_jax.checks import InputError, not_negative, one_of, positive, whole
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.fabric.region import Region
+
+BY_BANDWIDTH = ("transceiver", "nic", "switch_port")
+PARTS = ("nic", "switch_port", "transceiver", "fibre", "ocs_port", "panel_port")
+FILES = {".toml": tomllib.loads, ".json": json.loads}
 
 
 @dataclass(frozen=True)
 class Prices:
-    """Dollars per part; those that depend on the bandwidth per listed Gbps."""
+    """Dollars per part; those that depend on the bandwidth per listed Gbps.
+
+    - `transceiver`, `nic`, `switch_port`: at the bandwidths `gbps`, which rise.
+    - `fibre_per_metre`, `metres_per_link`: one fibre is one link long.
+    - `scale_up_per_gpu`: what a GPU of an NVLink domain (nvl72) pays beside its Ethernet NIC.
+    - `co_packaged_per_gpu`: what a GPU of mfabric-cpo pays beside its Ethernet NIC: its NVLinks, its co-packaged
+      optics and the switch ports behind them. Nobody publishes these two: None is not known.
+    """
 
     gbps: tuple[float, ...] = (100, 200, 400, 800)
     transceiver: tuple[float, ...] = (99, 239, 659, 1399)
@@ -25,17 +48,84 @@ class Prices:
     panel_port: float = 100
     fibre_per_metre: float = 0.3
     metres_per_link: float = 500
+    scale_up_per_gpu: float | None = None
+    co_packaged_per_gpu: float | None = None
+
+    def __post_init__(self):
+        for field in ("gbps", *BY_BANDWIDTH):
+            object.__setattr__(self, field, _listed(field, getattr(self, field)))
+        if any(low >= high for low, high in itertools.pairwise(self.gbps)):
+            raise InputError(f"gbps must rise from one bandwidth to the next, got {list(self.gbps)}.")
+        for field in BY_BANDWIDTH:
+            prices = getattr(self, field)
+            if len(prices) != len(self.gbps):
+                bandwidths = f"{len(self.gbps)} bandwidths in gbps"
+                raise InputError(f"{field} must list one price for each of the {bandwidths}, got {list(prices)}.")
+        for field in ("ocs_port", "panel_port", "fibre_per_metre", "metres_per_link"):
+            _single(field, getattr(self, field))
+        for field in ("scale_up_per_gpu", "co_packaged_per_gpu"):
+            if getattr(self, field) is not None:
+                _single(field, getattr(self, field))
+
+    @classmethod
+    def read(cls, path: str | Path) -> "Prices":
+        """A user's own prices from a `.toml` or `.json` file with the names above; what it leaves out stays as above.
+
+        A file that lists its own bandwidths lists the prices at them too: they would not fit to others.
+        """
+        given = _read(Path(path))
+        for field in given:
+            one_of("price", field, [field.name for field in dataclasses.fields(cls)])
+        missing = [field for field in BY_BANDWIDTH if field not in given]
+        if "gbps" in given and missing:
+            raise InputError(f"gbps in {str(path)!r} needs prices at its bandwidths; add {', '.join(missing)}.")
+        return cls(**given)
 
     def at(self, part: str, nic_gbps: float) -> float:
-        """Price of `transceiver`, `nic` or `switch_port` at a bandwidth."""
+        """Price of one of `PARTS` at a bandwidth; a fibre is as long as a link."""
+        one_of("part", part, PARTS)
+        if part == "fibre":
+            return self.fibre_per_metre * self.metres_per_link
+        if part not in BY_BANDWIDTH:
+            return getattr(self, part)
         listed, low, high = getattr(self, part), self.gbps[0], self.gbps[-1]
         if not low <= nic_gbps <= high:
             raise InputError(f"nic_gbps {nic_gbps:g} has no price; prices are listed from {low:g} to {high:g} Gbps.")
-        for (x0, x1), (y0, y1) in zip(itertools.pairwise(self.gbps), itertools.pairwise(listed), strict=True):
-            if x0 <= nic_gbps <= x1:
-                along = math.log(nic_gbps / x0) / math.log(x1 / x0)
-                return y0 * (y1 / y0) ** along
-        raise AssertionError("unreachable: the bandwidth is inside the list")
+        right = bisect.bisect_left(self.gbps, nic_gbps)
+        if self.gbps[right] == nic_gbps:
+            return listed[right]
+        (x0, x1), (y0, y1) = self.gbps[right - 1 : right + 1], listed[right - 1 : right + 1]
+        return y0 * (y1 / y0) ** (math.log(nic_gbps / x0) / math.log(x1 / x0))
+
+
+def _listed(field: str, value: Any) -> tuple[float, ...]:
+    """A list of positive numbers as a tuple."""
+    several = isinstance(value, Sequence) and not isinstance(value, str) and len(value) > 0
+    if not several or not all(isinstance(x, Real) and not isinstance(x, bool) for x in value):
+        raise InputError(f"{field} must be a list of numbers, got {value!r}.")
+    return tuple(positive(field, value))
+
+
+def _single(field: str, value: Any) -> None:
+    """One number, zero or more."""
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise InputError(f"{field} must be a number, got {value!r}.")
+    not_negative(field, value)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """What a file of prices says, not yet checked."""
+    kind = one_of(f"prices {str(path)!r}: extension", path.suffix.lower(), FILES)
+    try:
+        given = FILES[kind](path.read_text(encoding="utf-8"))
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InputError(f"cannot read {str(path)!r} ({reason}); give a .toml or .json file of prices.") from error
+    except ValueError as error:
+        raise InputError(f"{str(path)!r} is not {kind[1:].upper()} ({error}); give a file of prices.") from error
+    if not isinstance(given, dict):
+        raise InputError(f"{str(path)!r} must hold prices by name, got {given!r}.")
+    return given
 
 
 @dataclass(frozen=True)
@@ -48,32 +138,147 @@ class Attachment:
     ocs_ports: float = 0
     panel_ports: float = 0
 
+    @property
+    def counts(self) -> dict[str, float]:
+        """How many of each of `PARTS`, the NIC with them; those that are there."""
+        behind = (self.switch_ports, self.transceivers, self.fibres, self.ocs_ports, self.panel_ports)
+        return {part: count for part, count in zip(PARTS, (1, *behind), strict=True) if count}
+
     def cost(self, nic_gbps: float, prices: Prices) -> float:
         """Dollars of one NIC and all that is behind it."""
-        return (
-            prices.at("nic", nic_gbps)
-            + self.switch_ports * prices.at("switch_port", nic_gbps)
-            + self.transceivers * prices.at("transceiver", nic_gbps)
-            + self.fibres * prices.fibre_per_metre * prices.metres_per_link
-            + self.ocs_ports * prices.ocs_port
-            + self.panel_ports * prices.panel_port
-        )
+        return sum(count * prices.at(part, nic_gbps) for part, count in self.counts.items())
 
 
-def tree(oversubscription: float = 1.0) -> Attachment:
-    """A NIC on a three-tier fat-tree, oversubscribed at the edge; at 1: 5 switch ports, 6 transceivers, 3 fibres."""
-    above = 1 / oversubscription
-    return Attachment(switch_ports=1 + 4 * above, transceivers=2 + 4 * above, fibres=1 + 2 * above)
+def tree(oversubscription: float = 1.0, tiers: int = 3, at: str = "edge") -> Attachment:
+    """A NIC on a switch tree that is oversubscribed k:1 at the edge or (three tiers only) at the aggregation.
+
+    A link has a transceiver and a port at each end; the NIC is one of these ports. The path up has as many links as
+    the tree has tiers, and those above the oversubscribed switch serve k NICs: with three tiers 5 switch ports, 6
+    transceivers and 3 fibres at 1:1, 1 + 4/k, 2 + 4/k and 1 + 2/k at the edge, 3 + 2/k, 4 + 2/k and 2 + 1/k at the
+    aggregation; with two tiers 3, 4 and 2, or 1 + 2/k, 2 + 2/k and 1 + 1/k.
+    """
+    positive("oversubscription", oversubscription)
+    one_of("at", at, ("edge", "aggregation"))
+    if tiers not in (2, 3):
+        raise InputError(f"tiers must be 2 or 3, got {tiers!r}.")
+    if tiers == 2 and at != "edge":
+        raise InputError(f"a tree of 2 tiers can only be oversubscribed at the edge, got at {at!r}.")
+    below = 1 if at == "edge" else 2
+    links = below + (tiers - below) / oversubscription
+    return Attachment(switch_ports=2 * links - 1, transceivers=2 * links, fibres=links)
 
 
 REGIONAL_OCS = Attachment(ocs_ports=1)
+PATCH_PANEL = Attachment(panel_ports=1)
+OVERSUBSCRIPTION = {"oversub-fat-tree": 3.0}
+PER_GPU = {
+    "nvl72": ("scale_up_per_gpu", "NVLink domains"),
+    "mfabric-cpo": ("co_packaged_per_gpu", "co-packaged optics"),
+}
+PRICED = ("fat-tree", "oversub-fat-tree", "rail-optimized", "rail-only", "topoopt", "mfabric")
+COSTED = (*PRICED, *PER_GPU)
 
 
-def server_cost(fabric: Electrical | Region, nic_gbps: float, prices: Prices | None = None) -> float:
-    """Networking dollars per server at a NIC bandwidth. A region's electrical NICs are paid as on a fat-tree."""
+class Group(NamedTuple):
+    """NICs of a server that hang on the same thing, and the parts behind each."""
+
+    nics: float
+    to: str
+    attachment: Attachment
+
+
+def parts(
+    name: str,
+    *,
+    nics: float = 8,
+    optical_degree: float = 6,
+    electrical_nics: float = 2,
+    oversubscription: float | None = None,
+    tiers: int = 3,
+    at: str = "edge",
+) -> tuple[Group, ...]:
+    """The NICs of one server of a fabric and what each is attached to.
+
+    - `nics`: of a server; mfabric instead has `optical_degree` on the regional OCS and `electrical_nics` on the tree.
+    - `oversubscription` of the switch tree, at its `at`; None is 3:1 for oversub-fat-tree, else 1:1.
+    - `tiers`: 3, as published for every size, or 2. Rail-only has no spine: a rail is a tree of two tiers.
+
+    A rail-optimised tree has the parts of a fat-tree, an NVLink domain has its Ethernet NICs on one.
+    """
+    one_of("fabric", name, COSTED)
+    counted = {"nics": nics, "optical_degree": optical_degree, "electrical_nics": electrical_nics}
+    for field, value in counted.items():
+        not_negative(field, value)
+    over = OVERSUBSCRIPTION.get(name, 1.0) if oversubscription is None else oversubscription
+    switches = tree(over, tiers, at)
+    if name == "mfabric":
+        return Group(optical_degree, "regional OCS", REGIONAL_OCS), Group(electrical_nics, "switch tree", switches)
+    if name == "topoopt":
+        return (Group(nics, "patch panel", PATCH_PANEL),)
+    if name == "rail-only":
+        return (Group(nics, "rail", tree(over, tiers=2)),)
+    return (Group(nics, "switch tree", switches),)
+
+
+def cost_table(
+    name: str, nic_gbps: float, prices: Prices | None = None, *, gpus: int = 8, **wiring: Any
+) -> list[dict[str, Any]]:
+    """Where the money for one server goes: a row for each part of each group of NICs.
+
+    Columns: `attached_to`, `part`, `count` per server, `unit_usd`, `usd`. What `gpus` of a server pay beside their NICs
+    (nvl72, mfabric-cpo) is a row of its own, without dollars while its price is not known. `wiring`: see `parts`.
+    """
     prices = prices or Prices()
+    rows = [
+        _row(group.to, part, group.nics * count, prices.at(part, nic_gbps))
+        for group in parts(name, **wiring)
+        for part, count in group.attachment.counts.items()
+        if group.nics
+    ]
+    if name in PER_GPU:
+        field, what = PER_GPU[name]
+        rows.append(_row(what, field, whole("gpus", gpus), getattr(prices, field)))
+    return rows
+
+
+def _row(to: str, part: str, count: float, unit: float | None) -> dict[str, Any]:
+    dollars = None if unit is None else count * unit
+    return {"attached_to": to, "part": part, "count": count, "unit_usd": unit, "usd": dollars}
+
+
+def cluster_cost(
+    name: str, servers: int, nic_gbps: float, prices: Prices | None = None, *, gpus: int = 8, **wiring: Any
+) -> float | None:
+    """Networking dollars of a cluster by the name of its fabric; None where no price is known (`no_price` says why)."""
+    whole("servers", servers)
+    dollars = [row["usd"] for row in cost_table(name, nic_gbps, prices, gpus=gpus, **wiring)]
+    return None if None in dollars else servers * sum(dollars)
+
+
+def no_price(name: str, prices: Prices | None = None) -> str | None:
+    """Why a fabric has no cost, in a sentence; None where it has one."""
+    field, what = PER_GPU.get(one_of("fabric", name, COSTED), (None, None))
+    if field is None or getattr(prices or Prices(), field) is not None:
+        return None
+    return f"{name} has no cost: there are no public prices for {what}; give {field}, dollars per GPU, in the prices."
+
+
+def server_cost(fabric: Electrical | Region, nic_gbps: float, prices: Prices | None = None, **wiring: Any) -> float:
+    """Networking dollars per server at a NIC bandwidth; NICs and oversubscription are the fabric's own."""
     if isinstance(fabric, Region):
-        optical = float(fabric.optical_degree) * REGIONAL_OCS.cost(nic_gbps, prices)
-        return optical + float(fabric.electrical_nics) * tree().cost(nic_gbps, prices)
-    over = 1.0 if fabric.oversubscription is None else float(fabric.oversubscription)
-    return fabric.nics * tree(over).cost(nic_gbps, prices)
+        wiring |= {field: _same_everywhere(field, fabric) for field in ("optical_degree", "electrical_nics")}
+    else:
+        over = 1.0 if fabric.oversubscription is None else float(fabric.oversubscription)
+        wiring |= {"nics": fabric.nics, "oversubscription": over}
+    dollars = cluster_cost(fabric.name, 1, nic_gbps, prices, **wiring)
+    if dollars is None:
+        raise InputError(str(no_price(fabric.name, prices)))
+    return dollars
+
+
+def _same_everywhere(field: str, region: Region) -> float:
+    """A number of NICs that all servers have: one that has failed was paid for like the others."""
+    value = getattr(region, field)
+    if np.ndim(value):
+        raise InputError(f"{field} must be one number to be priced (lost NICs cost too), got {value.tolist()}.")
+    return float(value)

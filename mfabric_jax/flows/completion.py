@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
+from mfabric_jax.checks import InputError
 from mfabric_jax.flows.max_min import SMALL, Filling, fill, has_nan, max_min_rates, nothing_frozen, pack
 from mfabric_jax.flows.problem import FlowList, FlowProblem, Outcome
 
@@ -38,10 +39,15 @@ class _Clock(NamedTuple):
     events: Int[Array, ""]
 
 
-def completion_times(problem: FlowProblem | FlowList, size: ArrayLike, start: ArrayLike = 0) -> Completion:
+def completion_times(
+    problem: FlowProblem | FlowList, size: ArrayLike, start: ArrayLike = 0, *, resolution: ArrayLike | None = None
+) -> Completion:
     """When each flow has moved its bytes.
 
     - `size` [F]: bytes, 0 or more.   - `start` [F]: seconds.
+    - `resolution` [s]: None is exact. A number is an approximation for hundreds of thousands of flows, which has no
+      derivative: rates are solved again at most that often, and bandwidth of a flow that ends in between stays idle
+      until then (a flow that starts is an event of its own). At 0 it is exact too.
 
     A flow without bytes ends at its start and takes no bandwidth. Differentiable in capacity, share, weight, cap,
     size and start, forward and reverse: the events are replayed in their known order, so the reverse pass keeps
@@ -50,8 +56,10 @@ def completion_times(problem: FlowProblem | FlowList, size: ArrayLike, start: Ar
     flows, dtype = problem.weight.shape, problem.capacity.dtype
     size = jnp.broadcast_to(jnp.asarray(size).astype(dtype), flows)
     start = jnp.broadcast_to(jnp.asarray(start).astype(dtype), flows)
-    end = _simulate(*lax.stop_gradient((problem, size, start)))
-    finish = _with_tangents(end.finish, problem, size, start)
+    least = jnp.asarray(0 if resolution is None else resolution).astype(dtype)
+    end = _simulate(*lax.stop_gradient((problem, size, start, least)))
+    attach = _with_tangents if resolution is None else _without_tangents
+    finish = attach(end.finish, problem, size, start)
     nonfinite = has_nan(problem) | jnp.isnan(size).any() | jnp.isnan(start).any()
     outcome = Outcome.where(jnp.isinf(finish).any(), Outcome.starved, Outcome.solved)
     outcome = Outcome.where(end.moving, Outcome.unfinished, outcome)
@@ -59,7 +67,7 @@ def completion_times(problem: FlowProblem | FlowList, size: ArrayLike, start: Ar
     return Completion(jnp.where(nonfinite, jnp.nan, finish), end.events, outcome)
 
 
-def _simulate(problem: FlowProblem | FlowList, size, start) -> _Clock:
+def _simulate(problem: FlowProblem | FlowList, size, start, least) -> _Clock:
     """All events. As flows end, a large table is packed to a quarter of its rows, again and again."""
     finish = jnp.where(size > 0, jnp.inf, start)
     origin = start.min(initial=jnp.inf)
@@ -77,12 +85,12 @@ def _simulate(problem: FlowProblem | FlowList, size, start) -> _Clock:
     rows, bound = jnp.arange(size.size), 2 * size.size + 1               # every flow starts once and ends once
     while isinstance(problem, FlowProblem) and size.size > SMALL:
         fewer = size.size // 4
-        clock = _run(problem, size, start, clock, fewer, bound)
+        clock = _run(problem, size, start, clock, least, fewer, bound)
         finish = finish.at[rows].set(clock.finish, mode="drop")
         (row,) = jnp.nonzero(clock.left[0] > 0, size=fewer, fill_value=size.size)
         problem, size, start, clock = _packed(problem, size, start, clock, row)
         rows = rows.at[row].get(mode="fill", fill_value=finish.size)
-    clock = _run(problem, size, start, clock, 0, bound)
+    clock = _run(problem, size, start, clock, least, 0, bound)
     return clock._replace(finish=finish.at[rows].set(clock.finish, mode="drop"))
 
 
@@ -100,8 +108,8 @@ def _packed(problem: FlowProblem, size, start, clock: _Clock, row):
     return pack(problem, row), take(size, 0), take(start, 0), clock
 
 
-def _run(problem: FlowProblem | FlowList, size, start, clock: _Clock, fewer: int, bound: int) -> _Clock:
-    """Event after event until at most `fewer` flows are left."""
+def _run(problem: FlowProblem | FlowList, size, start, clock: _Clock, least, fewer: int, bound: int) -> _Clock:
+    """Event after event, `least` seconds apart, until at most `fewer` flows are left."""
     weight = problem.weight
 
     def running(clock: _Clock) -> Bool[Array, ""]:
@@ -117,6 +125,7 @@ def _run(problem: FlowProblem | FlowList, size, start, clock: _Clock, fewer: int
         eta = jnp.where(rate > 0, left / jnp.where(rate > 0, rate, 1), jnp.inf)
         next_start = jnp.where(waiting, start, jnp.inf).min(initial=jnp.inf)
         until_start, until_end = next_start - now, eta.min(initial=jnp.inf)
+        until_end = jnp.where(jnp.isfinite(until_end), jnp.maximum(until_end, least), until_end)
         step = jnp.minimum(until_start, until_end)
         go, starts = jnp.isfinite(step), until_start <= until_end
         step = jnp.where(go, step, 0)
@@ -128,7 +137,7 @@ def _run(problem: FlowProblem | FlowList, size, start, clock: _Clock, fewer: int
         return _Clock(
             jnp.where(go, later, clock.now),
             after,
-            jnp.where(ended, later[0], clock.finish),
+            jnp.where(ended, jnp.minimum(now + eta, later[0]), clock.finish),
             filled,
             active & ~ended & (filled.level < changed),
             changed,
@@ -167,6 +176,17 @@ def _finish_tangents(primals, tangents):
     finish, *inputs = primals
     _, d_finish = jax.jvp(lambda *args: replay(finish, *args), tuple(inputs), tuple(tangents[1:]))
     return finish, d_finish
+
+
+@jax.custom_jvp
+def _without_tangents(finish, problem: FlowProblem | FlowList, size, start):
+    """`finish`, which cannot be differentiated: better none than a wrong derivative."""
+    return finish
+
+
+@_without_tangents.defjvp
+def _refuse(primals, tangents):
+    raise InputError("completion_times has no derivative with a resolution; leave resolution at None.")
 
 
 def replay(known: Float[Array, "F"], problem: FlowProblem | FlowList, size, start) -> Float[Array, "F"]:

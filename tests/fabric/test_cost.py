@@ -1,13 +1,18 @@
 """Dollars per NIC, counted by hand, and the published ratios."""
 
+import dataclasses
 import itertools
+import json
 import math
+import re
 
+import numpy as np
 import pytest
 
 from mfabric_jax import InputError
-from mfabric_jax.fabric import Electrical, Prices, Region, server_cost
-from mfabric_jax.fabric.cost import REGIONAL_OCS, Attachment, tree
+from mfabric_jax.fabric import Electrical, Prices, Region, cluster_cost, cost_table, no_price, server_cost
+from mfabric_jax.fabric.cost import COSTED, PATCH_PANEL, PRICED, REGIONAL_OCS, Attachment, parts, tree
+from mfabric_jax.fabric.tree import Tree
 
 FIBRE = 0.3 * 500
 LISTED = {100: (99, 659, 187), 200: (239, 1079, 374), 400: (659, 1499, 1090), 800: (1399, 2248, 1400)}
@@ -91,3 +96,314 @@ def test_own_prices():
     cheap = Prices(gbps=(100, 800), transceiver=(1, 1), nic=(1, 1), switch_port=(1, 1), fibre_per_metre=0)
     assert server_cost(Electrical("fat-tree", 400.0), 400, cheap) == 8 * (1 + 5 + 6)
     assert server_cost(Region(2, 400.0), 400, cheap) == 6 * (1 + 1 + 520) + 2 * 12
+
+
+@pytest.mark.parametrize(
+    ("settings", "ports", "transceivers", "fibres"),
+    [
+        ({}, 5, 6, 3),
+        ({"tiers": 2}, 3, 4, 2),
+        ({"oversubscription": 4}, 1 + 4 / 4, 2 + 4 / 4, 1 + 2 / 4),
+        ({"oversubscription": 3}, 1 + 4 / 3, 2 + 4 / 3, 1 + 2 / 3),
+        ({"oversubscription": 3, "at": "aggregation"}, 3 + 2 / 3, 4 + 2 / 3, 2 + 1 / 3),
+        ({"oversubscription": 2, "at": "aggregation"}, 4, 5, 2.5),
+        ({"oversubscription": 3, "tiers": 2}, 1 + 2 / 3, 2 + 2 / 3, 1 + 1 / 3),
+        ({"oversubscription": 2, "tiers": 2}, 2, 3, 1.5),
+    ],
+)
+def test_parts_behind_a_nic_on_a_tree(settings, ports, transceivers, fibres):
+    got = tree(**settings)
+    assert (got.switch_ports, got.transceivers, got.fibres) == pytest.approx((ports, transceivers, fibres), rel=1e-14)
+    assert (got.ocs_ports, got.panel_ports) == (0, 0)
+
+
+@pytest.mark.parametrize("settings", [{"tiers": 2}, {"tiers": 3}, {"tiers": 3, "at": "aggregation"}])
+@pytest.mark.parametrize("k", [1, 3, 7])
+def test_a_full_tree_has_as_many_ports_as_its_switches(settings, k):
+    full = {"radix": 16, "oversubscription": k, **settings}
+    hosts = Tree(1, **full).most_hosts
+    switches = sum(count for _, count in Tree(hosts, **full).switches)
+    assert tree(k, **settings).switch_ports == pytest.approx(switches * 16 / hosts, rel=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"tiers": 4}, "tiers must be 2 or 3, got 4."),
+        ({"tiers": 1}, "tiers must be 2 or 3, got 1."),
+        ({"tiers": 2, "at": "aggregation"}, "a tree of 2 tiers can only be oversubscribed at the edge, got at 'agg"),
+        ({"at": "aggregaton"}, "at 'aggregaton' is unknown (did you mean 'aggregation'?); allowed: edge, aggregation."),
+        ({"oversubscription": 0}, "oversubscription must be finite and above 0, got 0."),
+    ],
+)
+def test_trees_that_are_none(settings, sentence):
+    with pytest.raises(InputError, match=re.escape(sentence)):
+        tree(**settings)
+    with pytest.raises(InputError, match=re.escape(sentence)):
+        parts("fat-tree", **settings)
+
+
+# NIC, switch ports, transceivers, fibres, OCS ports, panel ports of one server.
+SERVER = {
+    "fat-tree": (8, 40, 48, 24, 0, 0),
+    "oversub-fat-tree": (8, 8 * (1 + 4 / 3), 8 * (2 + 4 / 3), 8 * (1 + 2 / 3), 0, 0),
+    "rail-optimized": (8, 40, 48, 24, 0, 0),
+    "rail-only": (8, 24, 32, 16, 0, 0),
+    "topoopt": (8, 0, 8, 8, 0, 8),
+    "mfabric": (8, 10, 18, 12, 6, 0),
+}
+TWO_TIERS = SERVER | {
+    "fat-tree": (8, 24, 32, 16, 0, 0),
+    "oversub-fat-tree": (8, 8 * (1 + 2 / 3), 8 * (2 + 2 / 3), 8 * (1 + 1 / 3), 0, 0),
+    "rail-optimized": (8, 24, 32, 16, 0, 0),
+    "mfabric": (8, 6, 14, 10, 6, 0),
+}
+
+
+def by_hand(counts, gbps):
+    transceiver, nic, port = LISTED[gbps]
+    unit = (nic, port, transceiver, FIBRE, 520, 100)
+    return sum(count * price for count, price in zip(counts, unit, strict=True))
+
+
+@pytest.mark.parametrize("gbps", LISTED)
+@pytest.mark.parametrize(("tiers", "counted"), [(3, SERVER), (2, TWO_TIERS)])
+def test_every_priced_fabric_by_hand(gbps, tiers, counted):
+    assert tuple(counted) == PRICED
+    for name, counts in counted.items():
+        assert cluster_cost(name, 5, gbps, tiers=tiers) == pytest.approx(5 * by_hand(counts, gbps), rel=1e-12)
+
+
+def test_dollars_of_a_server_at_400_as_plain_numbers():
+    dollars = {name: cluster_cost(name, 1, 400) for name in PRICED if name != "oversub-fat-tree"}
+    same = {"fat-tree": 90824, "rail-optimized": 90824, "rail-only": 61640, "topoopt": 19264, "mfabric": 39674}
+    assert dollars == pytest.approx(same, rel=1e-12)
+    assert PATCH_PANEL.cost(400, Prices()) == 19264 / 8
+
+
+@pytest.mark.parametrize(("gbps", "published"), [(100, 1.524), (200, 1.790), (400, 2.289), (800, 2.331)])
+@pytest.mark.parametrize("name", ["fat-tree", "rail-optimized"])
+def test_published_ratios_by_name_at_any_size(gbps, published, name):
+    for servers in (1, 4096):
+        ratio = cluster_cost(name, servers, gbps) / cluster_cost("mfabric", servers, gbps)
+        assert ratio == pytest.approx(published, abs=5e-4)
+
+
+@pytest.mark.parametrize("name", PRICED)
+@pytest.mark.parametrize("tiers", [2, 3])
+def test_the_table_adds_up_and_counts_what_is_there(name, tiers):
+    rows = cost_table(name, 300, tiers=tiers)
+    assert sum(row["usd"] for row in rows) == pytest.approx(cluster_cost(name, 1, 300, tiers=tiers), rel=1e-14)
+    counts = dict.fromkeys(("nic", "switch_port", "transceiver", "fibre", "ocs_port", "panel_port"), 0)
+    for row in rows:
+        assert row["count"] > 0
+        assert row["usd"] == row["count"] * row["unit_usd"]
+        assert row["unit_usd"] == Prices().at(row["part"], 300)
+        counts[row["part"]] += row["count"]
+    assert tuple(counts.values()) == pytest.approx((SERVER if tiers == 3 else TWO_TIERS)[name], rel=1e-14)
+
+
+def test_the_table_says_what_hangs_where():
+    rows = cost_table("mfabric", 400, optical_degree=3, electrical_nics=1)
+    count = {(row["attached_to"], row["part"]): row["count"] for row in rows}
+    optical = dict.fromkeys(("nic", "transceiver", "fibre", "ocs_port"), 3)
+    electrical = {"nic": 1, "switch_port": 5, "transceiver": 6, "fibre": 3}
+    assert count == {("regional OCS", part): n for part, n in optical.items()} | {
+        ("switch tree", part): n for part, n in electrical.items()
+    }
+    only = cost_table("mfabric", 400, optical_degree=0, electrical_nics=8)
+    assert {row["attached_to"] for row in only} == {"switch tree"}
+    assert {row["attached_to"] for row in cost_table("rail-only", 400)} == {"rail"}
+    assert {row["attached_to"] for row in cost_table("topoopt", 400)} == {"patch panel"}
+
+
+def test_wiring_reaches_the_fabric_it_belongs_to():
+    assert cluster_cost("oversub-fat-tree", 1, 400, oversubscription=1) == cluster_cost("fat-tree", 1, 400)
+    assert cluster_cost("fat-tree", 1, 400, oversubscription=3) == cluster_cost("oversub-fat-tree", 1, 400)
+    edge, above = (cluster_cost("oversub-fat-tree", 1, 400, at=at) for at in ("edge", "aggregation"))
+    assert above - edge == pytest.approx(8 * (4 / 3 * (1090 + 659) + 2 / 3 * FIBRE), rel=1e-12)
+    assert cluster_cost("topoopt", 3, 400, nics=2) == 3 * 2 * 2408
+    own = cluster_cost("mfabric", 2, 400, optical_degree=1, electrical_nics=1)
+    assert own == pytest.approx(2 * (2828 + 11353), rel=1e-12)
+    assert server_cost(Region(4, 400.0), 400, tiers=2) == cluster_cost("mfabric", 1, 400, tiers=2)
+    assert server_cost(Electrical("fat-tree", 400.0), 400, tiers=2) == pytest.approx(61640, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "what"),
+    [
+        ("nvl72", "scale_up_per_gpu", "NVLink domains"),
+        ("mfabric-cpo", "co_packaged_per_gpu", "co-packaged optics"),
+    ],
+)
+def test_no_price_is_invented(name, field, what):
+    give = f"give {field}, dollars per GPU, in the prices."
+    assert no_price(name) == f"{name} has no cost: there are no public prices for {what}; {give}"
+    assert cluster_cost(name, 256, 800) is None
+    *ethernet, last = cost_table(name, 800)
+    assert last == {"attached_to": what, "part": field, "count": 8, "unit_usd": None, "usd": None}
+    assert ethernet == cost_table("fat-tree", 800)
+    other = {"scale_up_per_gpu", "co_packaged_per_gpu"} - {field}
+    assert cluster_cost(name, 256, 800, Prices(**{other.pop(): 1.0})) is None
+
+
+@pytest.mark.parametrize(("name", "field"), [("nvl72", "scale_up_per_gpu"), ("mfabric-cpo", "co_packaged_per_gpu")])
+def test_a_price_per_gpu_is_added_to_the_ethernet_nics(name, field):
+    prices = Prices(**{field: 1234.5})
+    assert no_price(name, prices) is None
+    ethernet = cluster_cost("fat-tree", 256, 800)
+    assert cluster_cost(name, 256, 800, prices) == pytest.approx(ethernet + 256 * 8 * 1234.5, rel=1e-14)
+    assert cluster_cost(name, 256, 800, prices, gpus=4) == pytest.approx(ethernet + 256 * 4 * 1234.5, rel=1e-14)
+    assert cluster_cost(name, 1, 800, Prices(**{field: 0})) == pytest.approx(ethernet / 256, rel=1e-14)   # 0 is a price
+    assert cluster_cost("fat-tree", 256, 800, prices) == ethernet
+
+
+def test_priced_fabrics_need_no_excuse():
+    assert [name for name in COSTED if no_price(name) is None] == list(PRICED)
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: cluster_cost("fat-trees", 1, 400), "fabric 'fat-trees' is unknown (did you mean 'fat-tree'?)"),
+        (lambda: no_price("nvl36"), "fabric 'nvl36' is unknown (did you mean 'nvl72'?)"),
+        (lambda: cluster_cost("fat-tree", 0, 400), "servers must be a whole number of at least 1, got 0."),
+        (lambda: cluster_cost("fat-tree", 1.5, 400), "servers must be a whole number of at least 1, got 1.5."),
+        (lambda: cluster_cost("nvl72", 1, 400, gpus=0), "gpus must be a whole number of at least 1, got 0."),
+        (lambda: parts("fat-tree", nics=-1), "nics must be finite and not negative, got -1."),
+        (lambda: cluster_cost("topoopt", 1, 900), "nic_gbps 900 has no price; prices are listed from 100 to 800 Gbps."),
+        (lambda: cluster_cost("nvl72", 1, 900), "nic_gbps 900 has no price"),
+        (lambda: Prices().at("fiber", 400), "part 'fiber' is unknown (did you mean 'fibre'?)"),
+        (lambda: Prices().at("nic", math.nan), "nic_gbps nan has no price"),
+        (lambda: mfabric(400, electrical_nics=np.array([2, 2, 1, 2])), "electrical_nics must be one number to be pr"),
+    ],
+)
+def test_sentences(call, sentence):
+    with pytest.raises(InputError, match=re.escape(sentence)):
+        call()
+
+
+# The user's own prices.
+
+OWN = Prices(
+    gbps=(50, 200.5, 1600),
+    transceiver=(10, 20, 30.25),
+    nic=(100, 90, 80),
+    switch_port=(5, 6, 7),
+    ocs_port=0,
+    panel_port=1,
+    fibre_per_metre=0.125,
+    metres_per_link=40,
+    scale_up_per_gpu=2000,
+)
+
+
+def toml(prices):
+    given = {field: value for field, value in dataclasses.asdict(prices).items() if value is not None}
+    lines = [f"{field} = {list(value) if isinstance(value, tuple) else value}" for field, value in given.items()]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("prices", [Prices(), OWN])
+def test_prices_come_back_from_files(tmp_path, prices):
+    (tmp_path / "prices.toml").write_text(toml(prices))
+    (tmp_path / "prices.JSON").write_text(json.dumps(dataclasses.asdict(prices)))
+    for name in ("prices.toml", "prices.JSON"):
+        read = Prices.read(tmp_path / name)
+        assert read == prices
+        assert hash(read) == hash(prices)
+        assert Prices.read(str(tmp_path / name)) == prices
+
+
+def test_what_a_file_leaves_out_stays(tmp_path):
+    file = tmp_path / "prices.toml"
+    file.write_text("ocs_port = 100\nnic = [1, 2, 3, 4]  # at the bandwidths that are listed\n")
+    assert Prices.read(file) == Prices(ocs_port=100, nic=(1, 2, 3, 4))
+    file.write_text("")
+    assert Prices.read(file) == Prices()
+
+
+def test_own_prices_decide():
+    assert OWN.at("nic", 200.5) == 90
+    assert OWN.at("nic", 50) == 100
+    assert OWN.at("transceiver", math.sqrt(50 * 200.5)) == pytest.approx(math.sqrt(10 * 20), rel=1e-12)
+    # A switch port for 7, a transceiver for 30.25, 40 m of fibre at 0.125 $: as far as 1600 Gbps.
+    assert cluster_cost("fat-tree", 3, 1600, OWN) == pytest.approx(3 * 8 * (80 + 5 * 7 + 6 * 30.25 + 3 * 5), rel=1e-12)
+    assert cluster_cost("topoopt", 1, 50, OWN) == 8 * (100 + 10 + 5 + 1)
+    with pytest.raises(InputError, match=r"nic_gbps 40 has no price; prices are listed from 50 to 1600 Gbps\."):
+        OWN.at("nic", 40)
+
+
+def test_one_listed_bandwidth_is_enough_for_itself():
+    single = Prices(gbps=(400,), transceiver=(1,), nic=(2,), switch_port=(3,))
+    assert single.at("switch_port", 400) == 3
+    with pytest.raises(InputError, match="prices are listed from 400 to 400 Gbps"):
+        single.at("nic", 401)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"nic": [1, 2, 3]}, "nic must list one price for each of the 4 bandwidths in gbps, got [1, 2, 3]."),
+        ({"nic": [1, 2, 3, 0]}, "nic must be finite and above 0, got [1, 2, 3, 0]."),
+        ({"transceiver": [1, 2, 3, -4]}, "transceiver must be finite and above 0, got [1, 2, 3, -4]."),
+        ({"transceiver": [1, 2, 3, math.nan]}, "transceiver must be finite and above 0, got [1.0, 2.0, 3.0, nan]."),
+        ({"switch_port": 7}, "switch_port must be a list of numbers, got 7."),
+        ({"switch_port": "7"}, "switch_port must be a list of numbers, got '7'."),
+        ({"switch_port": []}, "switch_port must be a list of numbers, got []."),
+        ({"switch_port": [1, 2, 3, True]}, "switch_port must be a list of numbers, got [1, 2, 3, True]."),
+        ({"switch_port": [1, [2], 3, 4]}, "switch_port must be a list of numbers, got [1, [2], 3, 4]."),
+        ({"gbps": [100, 400, 200, 800]}, "gbps must rise from one bandwidth to the next, got [100, 400, 200, 800]."),
+        ({"gbps": [100, 100, 200, 800]}, "gbps must rise from one bandwidth to the next, got [100, 100, 200, 800]."),
+        ({"gbps": [0, 100, 200, 800]}, "gbps must be finite and above 0, got [0, 100, 200, 800]."),
+        ({"ocs_port": -1}, "ocs_port must be finite and not negative, got -1."),
+        ({"panel_port": math.inf}, "panel_port must be finite and not negative, got inf."),
+        ({"fibre_per_metre": "0.3"}, "fibre_per_metre must be a number, got '0.3'."),
+        ({"metres_per_link": [500]}, "metres_per_link must be a number, got [500]."),
+        ({"metres_per_link": True}, "metres_per_link must be a number, got True."),
+        ({"scale_up_per_gpu": -5}, "scale_up_per_gpu must be finite and not negative, got -5."),
+        ({"co_packaged_per_gpu": "?"}, "co_packaged_per_gpu must be a number, got '?'."),
+    ],
+)
+def test_prices_that_are_none(tmp_path, given, sentence):
+    with pytest.raises(InputError, match=f"^{re.escape(sentence)}$"):
+        Prices(**given)
+    whole = {"transceiver": [1] * 4, "nic": [1] * 4, "switch_port": [1] * 4} if "gbps" in given else {}
+    (tmp_path / "own.json").write_text(json.dumps(whole | given))
+    with pytest.raises(InputError, match=f"^{re.escape(sentence)}$"):
+        Prices.read(tmp_path / "own.json")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "sentence"),
+    [
+        ("own.toml", "ocs_prot = 1", "price 'ocs_prot' is unknown (did you mean 'ocs_port'?); allowed: gbps, tr"),
+        ("own.json", '{"nics": [1]}', "price 'nics' is unknown (did you mean 'nic'?)"),
+        ("own.toml", "[nic]\n100 = 1", "nic must be a list of numbers, got {'100': 1}."),
+        ("own.toml", "gbps = [1, 2]\nnic = [1, 2]", "needs prices at its bandwidths; add transceiver, switch_port."),
+        ("own.toml", "gbps = [50, 100, 200, 400]", "needs prices at its bandwidths; add transceiver, nic, switch_port"),
+        ("own.json", "[1, 2]", "must hold prices by name, got [1, 2]."),
+        ("own.json", "{", "is not JSON (Expecting property name"),
+        ("own.toml", "nic = ", "is not TOML (Invalid value"),
+        ("own.yaml", "nic: 1", "extension '.yaml' is unknown (did you mean '.toml'?); allowed"),
+        ("own", "", "extension '' is unknown; allowed: .toml, .json."),
+    ],
+)
+def test_files_that_hold_no_prices(tmp_path, name, text, sentence):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InputError, match=re.escape(sentence)):
+        Prices.read(tmp_path / name)
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    with pytest.raises(InputError, match=r"cannot read '.*none\.toml' \(No such file or directory\); give a \.toml or"):
+        Prices.read(tmp_path / "none.toml")
+    (tmp_path / "bytes.json").write_bytes(b"\xff\xfe{}")
+    with pytest.raises(InputError, match=r"bytes\.json' is not JSON \("):
+        Prices.read(tmp_path / "bytes.json")
+
+
+def test_listed_bandwidths_cost_exactly_their_price():
+    assert cluster_cost("topoopt", 1, 400) == 8 * (1499 + 659 + 150 + 100)
+    assert [Prices().at("nic", gbps) for gbps in LISTED] == [659, 1079, 1499, 2248]
+    assert [Prices().at(part, 400) for part in ("fibre", "ocs_port", "panel_port")] == [150, 520, 100]

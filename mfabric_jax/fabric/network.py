@@ -1,0 +1,104 @@
+"""A fabric as a graph: nodes, directed links, what each carries and how long it takes to cross."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from mfabric_jax.checks import InputError, one_of
+
+
+@dataclass(frozen=True)
+class Network:
+    """Directed links between numbered nodes. Both come in runs of one kind: `(("gpu", 16), ("nvswitch", 2), ...)`.
+
+    - `tail`, `head` [L]: link l leads from node `tail[l]` to node `head[l]`.
+    - `capacity` [L] bytes/s, 0 where the link has failed; `delay_s` [L] propagation.
+    - `nodes`, `links`: kinds and how many of each, in order of their numbers.
+    - `names`: of the nodes, where they are not "kind number".
+    """
+
+    tail: np.ndarray
+    head: np.ndarray
+    capacity: np.ndarray
+    delay_s: np.ndarray
+    nodes: tuple[tuple[str, int], ...]
+    links: tuple[tuple[str, int], ...]
+    names: tuple[str, ...] | None = None
+
+    def __post_init__(self):
+        ends = np.stack([self.tail, self.head])
+        if ends.size and (ends.min() < 0 or ends.max() >= self.size):
+            raise InputError(f"links must join nodes 0..{self.size - 1}, got {ends.min()}..{ends.max()}.")
+        counted = sum(count for _, count in self.links)
+        for field in ("tail", "head", "capacity", "delay_s"):
+            if getattr(self, field).shape != (counted,):
+                raise InputError(f"{field} must have the shape [{counted}], got {list(getattr(self, field).shape)}.")
+        for field in ("capacity", "delay_s"):
+            if not np.all(getattr(self, field) >= 0):
+                raise InputError(f"{field} must be 0 or more, got {np.min(getattr(self, field))}.")
+
+    @property
+    def size(self) -> int:
+        """Number of nodes."""
+        return sum(count for _, count in self.nodes)
+
+    def run(self, kind: str, of: str = "links") -> slice:
+        """Where the links (or `of="nodes"`) of one kind are."""
+        runs = getattr(self, of)
+        one_of(f"kind of {of}", kind, [name for name, _ in runs])
+        first = 0
+        for name, count in runs:
+            if name == kind:
+                return slice(first, first + count)
+            first += count
+        raise AssertionError("unreachable: the kind is in the list")
+
+    def kind_of_links(self) -> np.ndarray:
+        """[L] index into `links`."""
+        return np.repeat(np.arange(len(self.links)), [count for _, count in self.links])
+
+    def node_name(self, node: int) -> str:
+        """What a person calls a node: "gpu 3"."""
+        if self.names is not None:
+            return self.names[node]
+        for kind, count in self.nodes:
+            if node < count:
+                return f"{kind} {node}"
+            node -= count
+        raise InputError(f"node must be below {self.size}, got {node + self.size}.")
+
+    def link_name(self, link: int) -> str:
+        """What a person calls a link: "gpu 3 -> edge 0"."""
+        return f"{self.node_name(int(self.tail[link]))} -> {self.node_name(int(self.head[link]))}"
+
+    def without(self, failed: np.ndarray) -> "Network":
+        """The same network with some links (indices, or a mask) carrying nothing."""
+        capacity = self.capacity.copy()
+        capacity[failed] = 0
+        return replace(self, capacity=capacity)
+
+    def pooled(self, pool: np.ndarray, node: np.ndarray, nodes, links) -> "Network":
+        """Parallel links as one of their summed capacity; `pool` [L] and `node` [N] say what each becomes a part of."""
+        count = sum(n for _, n in links)
+        ends = np.zeros((2, count), self.tail.dtype)
+        ends[:, pool] = node[np.stack([self.tail, self.head])]
+        capacity = np.bincount(pool, self.capacity, minlength=count)
+        delay_s = np.zeros(count)
+        np.maximum.at(delay_s, pool, self.delay_s)
+        return Network(*ends, capacity, delay_s, nodes, links)
+
+
+def joined(parts: list[tuple[str, np.ndarray, np.ndarray, np.ndarray]], nodes, delay_s: float) -> Network:
+    """A network from runs of links (kind, tail, head, capacity); runs without links are left out."""
+    parts = [part for part in parts if len(part[1])]
+    tail, head, capacity = (
+        np.concatenate([np.asarray(part[column]) for part in parts] or [np.zeros(0)]) for column in (1, 2, 3)
+    )
+    return Network(
+        tail.astype(np.int64),
+        head.astype(np.int64),
+        capacity.astype(float),
+        np.full(len(tail), float(delay_s)),
+        tuple((kind, count) for kind, count in nodes if count),
+        tuple((part[0], len(part[1])) for part in parts),
+    )

@@ -1,0 +1,188 @@
+"""Switch trees: two tiers (leaf-spine) or three (fat-tree), any radix, oversubscribed at a chosen tier.
+
+Edge switch e has a link to every aggregation switch of its pod (two tiers: to every spine); aggregation switch a of
+each pod has a link to each of the cores that belong to a. A shortest path is therefore named by the aggregation switch
+a and the core c below it that it climbs to. Source: Al-Fares et al., SIGCOMM 2008.
+"""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from mfabric_jax.checks import InputError, one_of, positive, whole
+
+TIERS = (2, 3)
+UP, DOWN = 0, 1
+
+
+@dataclass(frozen=True)
+class Tree:
+    """`parts` separate trees of one form, their hosts dealt to them in equal runs (one part: an ordinary tree).
+
+    - `hosts`: ports for NICs, all parts together.   - `radix`: ports of every switch.   - `tiers`: 2 or 3.
+    - `oversubscription`: down over up ports of the switches `at` "edge" or "aggregation"; others are 1:1.
+
+    Switches are used as far as hosts need them: the last edge switch and the last pod may be partly empty. Ports that
+    the ratio leaves over stay unused (3:1 of 10 ports: 6 down, 2 up).
+    """
+
+    hosts: int
+    radix: int = 64
+    tiers: int = 3
+    oversubscription: float = 1.0
+    at: str = "edge"
+    parts: int = 1
+
+    def __post_init__(self):
+        whole("hosts", self.hosts)
+        whole("radix", self.radix, at_least=2)
+        whole("parts", self.parts)
+        positive("oversubscription", self.oversubscription)
+        one_of("at", self.at, ("edge", "aggregation"))
+        if self.tiers not in TIERS:
+            raise InputError(f"tiers must be 2 or 3, got {self.tiers!r}.")
+        if self.tiers == 2 and self.at != "edge":
+            raise InputError("a tree of 2 tiers can only be oversubscribed at the edge, got at 'aggregation'.")
+        if self.hosts % self.parts:
+            raise InputError(f"parts must divide the {self.hosts} hosts, got {self.parts}.")
+        if self.edge_ports[UP] == 0 or self.pod_ports[UP] == 0:
+            raise InputError(f"radix {self.radix} is too small for {self.oversubscription:g}:1.")
+        if self.hosts_per_part > self.most_hosts:
+            more = "3 tiers or a larger radix" if self.tiers == 2 else "a larger radix"
+            raise InputError(
+                f"a tree of {self.tiers} tiers and radix {self.radix} has room for {self.most_hosts} hosts, got "
+                f"{self.hosts_per_part}; choose {more}."
+            )
+
+    def _ports(self, ratio: float) -> tuple[int, int]:
+        """(up, down) ports of a switch: as many as fit the ratio exactly."""
+        exact = Fraction(ratio).limit_denominator(1000)
+        steps = self.radix // (exact.numerator + exact.denominator)
+        return steps * exact.denominator, steps * exact.numerator
+
+    @property
+    def edge_ports(self) -> tuple[int, int]:
+        """(up, down) ports of an edge switch."""
+        return self._ports(self.oversubscription if self.at == "edge" else 1.0)
+
+    @property
+    def pod_ports(self) -> tuple[int, int]:
+        """(up, down) ports of an aggregation switch; two tiers: (1, radix) of a spine that has nothing above."""
+        if self.tiers == 2:
+            return 1, self.radix
+        return self._ports(self.oversubscription if self.at == "aggregation" else 1.0)
+
+    @property
+    def most_hosts(self) -> int:
+        """Hosts that one part has room for."""
+        pods = self.radix if self.tiers == 3 else 1
+        return self.edge_ports[DOWN] * self.pod_ports[DOWN] * pods
+
+    @property
+    def hosts_per_part(self) -> int:
+        return self.hosts // self.parts
+
+    @property
+    def edges_per_part(self) -> int:
+        return math.ceil(self.hosts_per_part / self.edge_ports[DOWN])
+
+    @property
+    def pods_per_part(self) -> int:
+        return math.ceil(self.edges_per_part / self.pod_ports[DOWN])
+
+    @property
+    def switches(self) -> tuple[tuple[str, int], ...]:
+        """Kinds of switches and how many, all parts together."""
+        up, climb = self.edge_ports[UP], self.pod_ports[UP]
+        edges, pods = self.parts * self.edges_per_part, self.parts * self.pods_per_part
+        if self.tiers == 2:
+            return ("edge", edges), ("spine", pods * up)
+        return ("edge", edges), ("aggregation", pods * up), ("core", self.parts * up * climb)
+
+    def edge_of(self, host: np.ndarray) -> np.ndarray:
+        """Edge switch of each host."""
+        part, place = np.divmod(host, self.hosts_per_part)
+        return part * self.edges_per_part + place // self.edge_ports[DOWN]
+
+    def pod_of(self, edge: np.ndarray) -> np.ndarray:
+        """Pod of each edge switch."""
+        part, place = np.divmod(edge, self.edges_per_part)
+        return part * self.pods_per_part + place // self.pod_ports[DOWN]
+
+    def part_of(self, host: np.ndarray) -> np.ndarray:
+        """Part of each host."""
+        return host // self.hosts_per_part
+
+    def switch_links(self, first: int) -> list[tuple[str, np.ndarray, np.ndarray]]:
+        """Links between switches, (kind, tail, head), the switches numbered from `first` in the order of `switches`.
+
+        Up and down links of a tier alternate in runs: edge up [edge a], edge down alike, aggregation up [pod a c], down.
+        """
+        up, climb = self.edge_ports[UP], self.pod_ports[UP]
+        counts = [count for _, count in self.switches]
+        edge, a = (x.ravel() for x in np.mgrid[: counts[0], :up])
+        low, high = first + edge, first + counts[0] + self.pod_of(edge) * up + a
+        links = [("edge up", low, high), ("edge down", high, low)]
+        if self.tiers == 3:
+            pod, a, c = (x.ravel() for x in np.mgrid[: counts[1] // up, :up, :climb])
+            low = first + counts[0] + pod * up + a
+            high = first + counts[0] + counts[1] + (pod // self.pods_per_part * up + a) * climb + c
+            links += [("aggregation up", low, high), ("aggregation down", high, low)]
+        return links
+
+    @property
+    def paths(self) -> int:
+        """Shortest paths between hosts in different pods (two tiers: under different edge switches)."""
+        return self.edge_ports[UP] * self.pod_ports[UP]
+
+    def climbs(self, src: np.ndarray, dst: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Whether a flow between two hosts leaves its edge switch, and whether it leaves its pod [F] each."""
+        from_edge, to_edge = self.edge_of(src), self.edge_of(dst)
+        return from_edge != to_edge, self.pod_of(from_edge) != self.pod_of(to_edge)
+
+    def hops(self, src, dst, a, c) -> np.ndarray:
+        """Links of the path by aggregation switch `a` and core `c` [F 4], counted from the first of `switch_links`.
+
+        Edge up, aggregation up, aggregation down, edge down; -1 where the path turns back below.
+        """
+        up, climb = self.edge_ports[UP], self.pod_ports[UP]
+        edges, pods = self.parts * self.edges_per_part, self.parts * self.pods_per_part
+        ends = np.stack([self.edge_of(src), self.edge_of(dst)])
+        leaves, beyond = self.climbs(src, dst)
+        at_edge = ends * up + a
+        at_pod = (self.pod_of(ends) * up + a) * climb + c + 2 * edges * up
+        table = np.stack([at_edge[0], at_pod[0], at_pod[1] + pods * up * climb, at_edge[1] + edges * up], axis=1)
+        return np.where(np.stack([leaves, beyond, beyond, leaves], axis=1), table, -1)
+
+    def pool(self) -> np.ndarray:
+        """Which pool each switch link belongs to under spraying, both counted from the first of `switch_links`.
+
+        All uplinks of an edge switch are one pool, all links from a pod to the cores another; downlinks alike.
+        """
+        up, climb = self.edge_ports[UP], self.pod_ports[UP]
+        edges, pods = self.parts * self.edges_per_part, self.parts * self.pods_per_part
+        at_edge = np.repeat(np.arange(2 * edges), up)
+        return at_edge if self.tiers == 2 else np.concatenate(
+            [at_edge, 2 * edges + np.repeat(np.arange(2 * pods), up * climb)]
+        )
+
+    def merged(self) -> tuple[np.ndarray, tuple[tuple[str, int], ...]]:
+        """Which node each switch becomes under spraying: the aggregation switches of a pod are one, all cores of a part."""
+        up, climb = self.edge_ports[UP], self.pod_ports[UP]
+        edges, pods = self.parts * self.edges_per_part, self.parts * self.pods_per_part
+        node = [np.arange(edges), edges + np.repeat(np.arange(pods), up)]
+        if self.tiers == 2:
+            return np.concatenate(node), (("edge", edges), ("spines", pods))
+        node.append(edges + pods + np.repeat(np.arange(self.parts), up * climb))
+        return np.concatenate(node), (("edge", edges), ("pod", pods), ("cores", self.parts))
+
+    def sprayed_hops(self, src, dst) -> np.ndarray:
+        """The pools a sprayed flow crosses [F 4], counted from 0; -1 where it turns back below."""
+        edges, pods = self.parts * self.edges_per_part, self.parts * self.pods_per_part
+        ends = np.stack([self.edge_of(src), self.edge_of(dst)])
+        leaves, beyond = self.climbs(src, dst)
+        pod = self.pod_of(ends) + 2 * edges
+        table = np.stack([ends[0], pod[0], pod[1] + pods, ends[1] + edges], axis=1)
+        return np.where(np.stack([leaves, beyond, beyond, leaves], axis=1), table, -1)
