@@ -151,7 +151,7 @@ def _run(config, out: str | None) -> tuple[list[dict], bool]:
     from mfabric_jax import report, study
 
     rows: list[dict] = []
-    total = len(config.models) * sum(1 if name == "mfabric" else len(config.nic_use) for name in config.fabrics)
+    total = sum(len(config.variants(model)) for model in config.models)
     stopped = False
     with tqdm(total=total, desc="compare", unit="fabric", file=sys.stderr, disable=None) as bar:
 

@@ -39,11 +39,17 @@ class CompareOptions(SetUp):
     models: str = "mixtral-8x22b,mixtral-8x7b,llama-moe,qwen-moe,deepseek-r1"
     """mixtral-8x22b, mixtral-8x7b, llama-moe, qwen-moe, qwen-moe-ep16, deepseek-r1, deepseek-v3"""
     fabrics: str = "fat-tree,oversub-fat-tree,rail-optimized,mfabric"
-    """fat-tree, oversub-fat-tree, rail-optimized, mfabric"""
+    """fat-tree, oversub-fat-tree, rail-optimized, rail-only, topoopt, mfabric, nvl72, mfabric-cpo"""
     nic_gbps: str = "100,200,400,800"
     """Bandwidth of every NIC; prices are known from 100 to 800."""
     nic_use: str = "own"
     """own: each GPU uses its own NIC; pooled: a server's NICs carry anything; own,pooled shows both (mFabric pools)."""
+    pxn: tyro.conf.FlagCreatePairsOff[bool] = False
+    """On rail-optimized, data crosses the NVSwitch to the rail of its destination first (rail-only always does)."""
+    tiers: int = 3
+    """Tiers of the switch trees that are paid for: 3 (the paper's), or 2 where the cluster is small enough."""
+    prices: str | None = None
+    """A .toml or .json file of your own prices per part."""
     policy: str = "greedy"
     """How mFabric chooses circuits: greedy, uniform, previous."""
     rule: str = "printed"
@@ -54,8 +60,13 @@ class CompareOptions(SetUp):
     """NICs of a server on the optical switch."""
     electrical_nics: int = 2
     """NICs of a server on the electrical fabric."""
-    delay_s: float = 0.025
-    """Reconfiguration delay of the optical switch."""
+    ocs: str | None = None
+    """An optical switch from the table, whose ports bound the region: telescent, polatis, calient, palomar, rotornet,
+    lightmatter, epiphotonics."""
+    delay_s: float | None = None
+    """Reconfiguration delay of the optical switch (default: 0.025, or the slowest of --ocs)."""
+    gpu_tbps: float = 8.0
+    """nvl72 and mfabric-cpo: bandwidth of a GPU in all, per direction."""
     eps_waits: tyro.conf.FlagCreatePairsOff[bool] = False
     """Traffic on packet switches waits for a reconfiguration too, not only that on circuits."""
     trace: str | None = None

@@ -14,6 +14,11 @@ def gbps(value: Number) -> Number:
     return value * 1.25e8  # type: ignore[operator]
 
 
+def tbps(value: Number) -> Number:
+    """Terabits per second -> bytes per second."""
+    return value * 1.25e11  # type: ignore[operator]
+
+
 def gigabytes_per_s(value: Number) -> Number:
     """Gigabytes per second -> bytes per second."""
     return value * 1e9  # type: ignore[operator]

@@ -1,20 +1,42 @@
 """Fabrics as data: circuits and their legality, regions, electrical fabrics, cost."""
 
 from mfabric_jax.fabric.circuits import Circuits, round_robin
-from mfabric_jax.fabric.cost import Prices, server_cost
+from mfabric_jax.fabric.cluster import CircuitTable, Cluster
+from mfabric_jax.fabric.clusters import CLUSTERS, CPO_CIRCUITS_PER_GPU, DOMAIN_GPUS, SCALE_UP, cluster
+from mfabric_jax.fabric.cost import Prices, cluster_cost, cost_table, no_price, server_cost
 from mfabric_jax.fabric.electrical import ELECTRICAL, NIC_USES, Electrical
+from mfabric_jax.fabric.flat import RING_NICS, Flat
+from mfabric_jax.fabric.network import Network
+from mfabric_jax.fabric.ocs import OCS, get_ocs
 from mfabric_jax.fabric.region import Region
+from mfabric_jax.fabric.tree import Tree
 
-NAMES = (*ELECTRICAL, "mfabric")
+NAMES = CLUSTERS
 
 __all__ = [
+    "CLUSTERS",
+    "CPO_CIRCUITS_PER_GPU",
+    "DOMAIN_GPUS",
     "ELECTRICAL",
     "NAMES",
     "NIC_USES",
+    "OCS",
+    "RING_NICS",
+    "SCALE_UP",
+    "CircuitTable",
     "Circuits",
+    "Cluster",
     "Electrical",
+    "Flat",
+    "Network",
     "Prices",
     "Region",
+    "Tree",
+    "cluster",
+    "cluster_cost",
+    "cost_table",
+    "get_ocs",
+    "no_price",
     "round_robin",
     "server_cost",
 ]

@@ -23,12 +23,16 @@ class Circuits(eqx.Module):
             raise InputError(f"circuits join servers to servers: count must be [S S], got {list(self.count.shape)}.")
 
     def checked(self, degree: ArrayLike) -> "Circuits":
-        """Self, or a runtime error (also under jit) that names the broken rule; `degree` optical NICs a server."""
+        """Self, or a runtime error (also under jit) that names the broken rule.
+
+        - `degree` () or [S]: optical NICs of a server.
+        """
+        used = self.count.sum(axis=1)
         rules = {
             "not symmetric": jnp.any(self.count != self.count.T),
             "a server joined to itself": jnp.any(jnp.diagonal(self.count) != 0),
             "a negative count": jnp.any(self.count < 0),
-            "more circuits at a server than its optical degree": jnp.any(self.count.sum(axis=1) > degree),
+            "more circuits at a server than its optical degree": jnp.any(used > jnp.asarray(degree, used.dtype)),
         }
         broken = jnp.stack([*rules.values()])
         return eqx.branched_error_if(self, broken.any(), jnp.argmax(broken), [f"circuits: {rule}" for rule in rules])

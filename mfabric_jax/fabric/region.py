@@ -14,23 +14,25 @@ class Region(eqx.Module):
 
     - `servers`: how many (static: it sets the shape of everything).
     - `nic_gbps`: bandwidth of every NIC and circuit, per direction.
-    - `optical_degree`: NICs of a server on the OCS: the most circuits it can have.
-    - `electrical_nics`: NICs of a server on the EPS, which is non-blocking.
+    - `optical_degree`: NICs of a server on the OCS, the most circuits it can have; or [S], one number per server.
+    - `electrical_nics`: NICs of a server on the EPS, which is non-blocking; or [S].
     - `delay_s`: reconfiguration delay; while it lasts the OCS carries nothing.
+    - `name` (static): mfabric, or mfabric-cpo where its servers are scale-up domains with co-packaged optics.
     - `relay_efficiency`: under relay routing a forwarded byte counts 1 / efficiency on its second circuit.
 
-    All but `servers` are traced: they may be arrays, `vmap` over them does not retrace. Defaults: PAPER section 2
+    All but `servers` and `name` are traced: they may be arrays, `vmap` over them does not retrace. Defaults: PAPER section 2
     (6 + 2 NICs, 25 ms). A server's NICs are pooled: its GPUs reach all of them through the NVSwitch (delegation).
+    Unequal [S] ports are those of servers that lost NICs.
     """
 
     servers: int = eqx.field(static=True)
     nic_gbps: Float[Array, ""] | float
-    optical_degree: Int[Array, ""] | int = 6
-    electrical_nics: Float[Array, ""] | float = 2
+    optical_degree: Int[Array, ""] | Int[Array, "S"] | int = 6
+    electrical_nics: Float[Array, ""] | Float[Array, "S"] | float = 2
     delay_s: Float[Array, ""] | float = 0.025
     relay_efficiency: Float[Array, ""] | float = 1.0
+    name: str = eqx.field(static=True, default="mfabric")
 
-    name = "mfabric"
     nic_use = "pooled"
 
     def __check_init__(self):
@@ -38,6 +40,8 @@ class Region(eqx.Module):
         positive("nic_gbps", self.nic_gbps)
         not_negative("optical_degree", self.optical_degree)
         not_negative("electrical_nics", self.electrical_nics)
+        for field in ("optical_degree", "electrical_nics"):
+            _per_server(field, getattr(self, field), self.servers)
         not_negative("delay_s", self.delay_s)
         positive("relay_efficiency", self.relay_efficiency)
         if not isinstance(self.relay_efficiency, Tracer) and np.any(np.asarray(self.relay_efficiency) > 1):
@@ -50,5 +54,17 @@ class Region(eqx.Module):
 
     @property
     def eps_Bps(self):
-        """What one server can send over the electrical fabric [bytes/s]; the same to receive."""
+        """What each server can send over the electrical fabric [bytes/s], () or [S]; the same to receive."""
         return self.electrical_nics * self.nic_Bps
+
+    @property
+    def send_Bps(self):
+        """What one server can send to one of the next pipeline stage [bytes/s], () or [S]."""
+        return self.eps_Bps
+
+
+def _per_server(field: str, value, servers: int) -> None:
+    """One number for all servers, or one for each."""
+    if not isinstance(value, Tracer) and np.shape(value) not in ((), (servers,)):
+        shape = list(np.shape(value))
+        raise InputError(f"{field} must be a number or have the shape [S] = [{servers}], one per server, got {shape}.")

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
-from mfabric_jax.checks import InputError
+from mfabric_jax.checks import InputError, not_negative
 from mfabric_jax.flows.max_min import SMALL, Filling, fill, has_nan, max_min_rates, nothing_frozen, pack
 from mfabric_jax.flows.problem import FlowList, FlowProblem, Outcome
 
@@ -56,7 +56,7 @@ def completion_times(
     flows, dtype = problem.weight.shape, problem.capacity.dtype
     size = jnp.broadcast_to(jnp.asarray(size).astype(dtype), flows)
     start = jnp.broadcast_to(jnp.asarray(start).astype(dtype), flows)
-    least = jnp.asarray(0 if resolution is None else resolution).astype(dtype)
+    least = jnp.asarray(0 if resolution is None else not_negative("resolution", resolution)).astype(dtype)
     end = _simulate(*lax.stop_gradient((problem, size, start, least)))
     attach = _with_tangents if resolution is None else _without_tangents
     finish = attach(end.finish, problem, size, start)
@@ -127,9 +127,11 @@ def _run(problem: FlowProblem | FlowList, size, start, clock: _Clock, least, few
         until_start, until_end = next_start - now, eta.min(initial=jnp.inf)
         until_end = jnp.where(jnp.isfinite(until_end), jnp.maximum(until_end, least), until_end)
         step = jnp.minimum(until_start, until_end)
-        go, starts = jnp.isfinite(step), until_start <= until_end
+        go = jnp.isfinite(step)
         step = jnp.where(go, step, 0)
-        later = jnp.where(starts, jnp.stack([next_start, 0]), _add(clock.now, step))
+        then = _add(clock.now, step)
+        starts = (until_start <= until_end) | (next_start <= then[0])      # rounding may reach a start a little early
+        later = jnp.where(starts, jnp.stack([next_start, 0]), then)
         after = _add(clock.left, -jnp.where(step > 0, rate * step, 0))
         ended = go & active & ((eta <= step) | (after[0] <= 0))
         after = jnp.where(ended[None], 0, after)

@@ -28,7 +28,8 @@ def greedy(demand: Float[Array, "S S"], region: Region, *, previous=None, key=No
       the lower i, j); "next": the largest D/(C+1), same ties; "released": the largest score, D at first and divided
       in place by 100 c when the pair gets its c-th circuit (ties: the lower i, j).
 
-    At most S * degree / 2 rounds. `previous` and `key` are part of every policy's signature and not used.
+    Servers may have unequal degrees. At most S * degree / 2 rounds. `previous` and `key` are part of every policy's
+    signature and not used.
     Source: PAPER section 3, algorithm 1; the released rule as the authors' simulator runs it. Deviation: a pair
     without a free NIC is skipped, where the printed loop stops.
     """

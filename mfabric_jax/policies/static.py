@@ -12,14 +12,17 @@ from mfabric_jax.routing import Plan
 def uniform(demand, region: Region, *, previous=None, key=None) -> Plan:
     """Circuits spread evenly over all pairs: pairs differ by one circuit at most.
 
-    Never changes, so it costs no reconfiguration. With odd servers and an odd degree one NIC has to stay idle.
+    Never changes, so it costs no reconfiguration. With odd servers and an odd degree one NIC has to stay idle. Where
+    servers have unequal degrees, the t-th turn joins a pair only if both its ends have more than t NICs.
     """
     turns = _turns(region.servers)
     if not len(turns):
         return Plan(Circuits(jnp.zeros((region.servers,) * 2, jnp.int32)))
-    degree = jnp.asarray(region.optical_degree).astype(jnp.int32)
-    times = (degree - 1 - jnp.arange(len(turns), dtype=jnp.int32)) // len(turns) + 1     # how often each turn is used
-    return Plan(Circuits(jnp.einsum("r,rij->ij", times, jnp.asarray(turns))))
+    degree = jnp.broadcast_to(jnp.asarray(region.optical_degree).astype(jnp.int32), region.servers)
+    both = jnp.minimum(degree[:, None], degree[None, :])
+    turn = jnp.arange(len(turns), dtype=jnp.int32)[:, None, None]
+    times = (both[None] - 1 - turn) // len(turns) + 1                # how often each turn is used [turns S S]
+    return Plan(Circuits((times * jnp.asarray(turns)).sum(0, dtype=jnp.int32)))
 
 
 def _turns(servers: int) -> np.ndarray:

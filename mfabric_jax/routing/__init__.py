@@ -1,6 +1,8 @@
 """Demand on a fabric: who uses which links, and when an all-to-all is through."""
 
-from mfabric_jax.routing.electrical import inside_time, spray_time
+from mfabric_jax.routing.cluster import PATHS, cluster_routes, links_of
+from mfabric_jax.routing.electrical import delegated, inside_time, spray_time
+from mfabric_jax.routing.forward import forward_time, wired
 from mfabric_jax.routing.plan import Plan
 from mfabric_jax.routing.region import (
     ROUTINGS,
@@ -10,15 +12,33 @@ from mfabric_jax.routing.region import (
     relay_bound,
     routing_bound,
 )
+from mfabric_jax.routing.relay_shares import best_relay_shares, relay_shares
+from mfabric_jax.routing.routes import Routes
+from mfabric_jax.routing.shortest import shortest_routes
+from mfabric_jax.routing.transfers import Transfers, flow_problem, link_bytes, transfer
 
 __all__ = [
+    "PATHS",
     "ROUTINGS",
     "Plan",
+    "Routes",
+    "Transfers",
     "all_to_all_time",
     "as_demand",
+    "best_relay_shares",
+    "cluster_routes",
+    "delegated",
+    "flow_problem",
+    "forward_time",
     "inside_time",
+    "link_bytes",
+    "links_of",
     "part_times",
     "relay_bound",
+    "relay_shares",
     "routing_bound",
+    "shortest_routes",
     "spray_time",
+    "transfer",
+    "wired",
 ]

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from mfabric_jax.fabric import Electrical
+from mfabric_jax.fabric import Electrical, Flat, Region
 from mfabric_jax.flows import star_completion
 
 
@@ -14,12 +14,12 @@ def spray_time(fabric: Electrical, demand: Float[Array, "R R"], ranks_per_server
     - `demand` [R R]: bytes from rank to rank; pairs inside a server are ignored (`inside_time` has them).
 
     Every rank owns the NICs of its GPUs (a tensor-parallel group's slices are equal, so its NICs pool exactly), or a
-    server's ranks pool all of its NICs. An edge switch's uplinks and downlinks are shared by its server's ranks.
+    server's ranks pool all of its NICs. An edge switch's uplinks and downlinks are shared by its server's ranks. With
+    pxn the NICs of a server send what its ranks have for their rank elsewhere, as one message per destination.
     """
     ranks = demand.shape[0]
     servers = ranks // ranks_per_server
-    away = jnp.kron(1 - jnp.eye(servers, dtype=demand.dtype), jnp.ones((ranks_per_server,) * 2, demand.dtype))
-    between = demand * away
+    between = away_from_server(demand, ranks_per_server)
     edge = jnp.broadcast_to(jnp.asarray(fabric.eps_Bps, demand.dtype), servers)
     if fabric.nic_use == "pooled":
         per_server = between.reshape(servers, ranks_per_server, servers, ranks_per_server).sum((1, 3))
@@ -27,7 +27,60 @@ def spray_time(fabric: Electrical, demand: Float[Array, "R R"], ranks_per_server
     own = fabric.nics / ranks_per_server * fabric.nic_Bps
     port = jnp.broadcast_to(jnp.asarray(own, demand.dtype), ranks)
     behind = () if fabric.oversubscription is None else (edge, edge)
+    if fabric.pxn:
+        between = by_rail(between, ranks_per_server)
     return star_completion(between, port, port, *behind).max(initial=0)
+
+
+def away_from_server(demand: Float[Array, "R R"], ranks_per_server: int) -> Float[Array, "R R"]:
+    """The demand, 0 between ranks of one server."""
+    server = jnp.arange(demand.shape[0]) // ranks_per_server
+    return jnp.where(server[:, None] == server[None, :], 0, demand)
+
+
+def by_rail(between: Float[Array, "R R"], ranks_per_server: int) -> Float[Array, "R R"]:
+    """What the NICs send each other with pxn: all bytes of a server for rank g elsewhere leave by its own g-th NICs."""
+    ranks = between.shape[0]
+    servers = ranks // ranks_per_server
+    per_server = between.reshape(servers, ranks_per_server, servers, ranks_per_server).sum(1)       # [S S g]
+    rail = jnp.eye(ranks_per_server, dtype=between.dtype)
+    return jnp.einsum("stg,hg->shtg", per_server, rail).reshape(ranks, ranks)
+
+
+def delegated(
+    fabric: Electrical | Region | Flat, demand: Float[Array, "R R"], ranks_per_server: int
+) -> Float[Array, "S g g"]:
+    """Bytes that cross the NVSwitch of each server on their way to or from the NICs that carry them [S g g].
+
+    GPUs that use their own NICs need none, with pxn they go to the rank of the destination. Where NICs are pooled they
+    all carry the same. A NIC of a packet switch reaches every other, so only what a rank has above its part moves. A
+    circuit ends at one GPU: its bytes are scattered from all ranks alike, and gathered alike too, unless every GPU has
+    circuits of its own to every server (mfabric-cpo). Moves between the GPUs of one rank are left out.
+    """
+    servers = demand.shape[0] // ranks_per_server
+    blocks = away_from_server(demand, ranks_per_server).reshape(servers, ranks_per_server, servers, ranks_per_server)
+    if fabric.nic_use == "own":
+        moved = blocks.sum(2)                                              # from rank g of a server to rank h elsewhere
+        return moved if fabric.pxn else jnp.zeros_like(moved)
+    out, into = blocks.sum((2, 3)), blocks.sum((0, 1))                     # [S g]
+    own_ports = isinstance(fabric, Electrical) or fabric.name == "mfabric-cpo"
+    gather = _levelled(out) if own_ports else _spread(out)
+    scatter = _levelled(into) if isinstance(fabric, Electrical) else _spread(into)
+    return gather + scatter.swapaxes(1, 2)
+
+
+def _spread(load: Float[Array, "S g"]) -> Float[Array, "S g g"]:
+    """Every rank's bytes to all ranks of its server alike."""
+    return jnp.broadcast_to(load[:, :, None] / load.shape[1], (*load.shape, load.shape[1]))
+
+
+def _levelled(load: Float[Array, "S g"]) -> Float[Array, "S g g"]:
+    """What ranks above the mean of their server hand to those below it."""
+    above = load - load.mean(axis=1, keepdims=True)
+    over, under = jnp.maximum(above, 0), jnp.maximum(-above, 0)
+    total = under.sum(axis=1)[:, None, None]
+    part = over[:, :, None] * under[:, None, :]
+    return jnp.where(total > 0, part / jnp.where(total > 0, total, 1), 0)
 
 
 def inside_time(demand: Float[Array, "S G G"], gpu_Bps) -> Float[Array, ""]:

@@ -13,7 +13,7 @@ from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.flows import port_bound, star_completion
 from mfabric_jax.routing.plan import Plan
 from mfabric_jax.routing.relay import checked_shares, link_seconds, relay_finish
-from mfabric_jax.routing.split import split_seconds
+from mfabric_jax.routing.split import joined, split_seconds
 
 ROUTINGS = ("unsplit", "best-path", "split", "relay")
 
@@ -63,7 +63,8 @@ def part_times(
         seconds = split_seconds(demand, circuit_rates(region, circuits, demand), port)
         alone = jnp.where(direct < seconds, direct, seconds)
         slowest = jnp.where(optical & (demand != 0), alone, 0).max(initial=0)
-        return slowest, jnp.where((port > 0) | ~jnp.isfinite(seconds), seconds, 0)
+        on_eps = (joined(jnp.broadcast_to(port, servers)) & ~jnp.eye(servers, dtype=bool)).any()
+        return slowest, jnp.where(on_eps | ~jnp.isfinite(seconds), seconds, 0)
     if routing == "best-path":
         optical = kept_on_circuits(direct, demand, port)
     slowest = jnp.where(optical & (demand != 0), direct, 0).max(initial=0)
@@ -76,7 +77,7 @@ def routing_bound(region: Region, demand: Float[Array, "S S"]) -> Float[Array, "
     No circuits and no routing end earlier. Infinity where a server without NICs has bytes.
     """
     demand = between_servers(region, demand)
-    nics = jnp.asarray(region.optical_degree + region.electrical_nics, demand.dtype)
+    nics = jnp.asarray(region.optical_degree, demand.dtype) + jnp.asarray(region.electrical_nics, demand.dtype)
     speed = jnp.broadcast_to(nics * jnp.asarray(region.nic_Bps, demand.dtype), region.servers)
     return port_bound(demand, speed, speed)
 
@@ -122,7 +123,7 @@ def direct_seconds(region: Region, circuits: Circuits, demand: Float[Array, "S S
     return jnp.where(some, demand / rate, jnp.inf)
 
 
-def _port(region: Region, demand) -> Float[Array, ""]:
+def _port(region: Region, demand) -> Float[Array, ""] | Float[Array, "S"]:
     return jnp.asarray(region.eps_Bps, demand.dtype)
 
 
@@ -133,7 +134,7 @@ def electrical_seconds(region: Region, demand: Float[Array, "S S"]) -> Float[Arr
 
 
 def kept_on_circuits(
-    direct: Float[Array, "S S"], demand: Float[Array, "S S"], port: Float[Array, ""]
+    direct: Float[Array, "S S"], demand: Float[Array, "S S"], port: Float[Array, ""] | Float[Array, "S"]
 ) -> Bool[Array, "S S"]:
     """The pairs that stay on their circuits under best-path routing.
 

@@ -18,14 +18,14 @@ TOLERANCE = 1e-4                           # by which the shares of a pair may m
 def relay_finish(
     demand: Float[Array, "S S"],
     circuit: Float[Array, "S S"],
-    port: Float[Array, ""],
+    port: Float[Array, ""] | Float[Array, "S"],
     shares: Float[Array, "S S S+2"],
     efficiency,
 ) -> Float[Array, "S S"]:
     """When each pair is through [s]; 0 where it has no bytes, infinity where a share leads over a missing circuit.
 
-    - `demand` [bytes], zero diagonal; `circuit`, `port` [bytes/s]; `efficiency`: a relayed byte counts 1 / efficiency
-      on its second hop.
+    - `demand` [bytes], zero diagonal; `circuit`, `port` (() or [S]) [bytes/s]; `efficiency`: a relayed byte counts
+      1 / efficiency on its second hop.
     - `shares`: (via server k, direct circuits, EPS); the rows i -> i are ignored.
 
     NaN throughout where the shares of a pair with bytes miss 1 by more than 1e-4: nothing is lost in silence.
@@ -49,10 +49,9 @@ def relay_problem(circuit, port, shares: Float[Array, "S S S+2"], efficiency) ->
     share = jnp.concatenate([via, via / jnp.asarray(efficiency, shares.dtype), direct, eps, eps], axis=2)
     taken = share > 0
     hops = jnp.where(taken, jnp.asarray(link, jnp.int32), -1)
-    ports = jnp.broadcast_to(port, 2 * servers)
     flows = servers * servers
     return FlowProblem(
-        jnp.concatenate([circuit.reshape(-1), ports]),
+        _capacities(circuit, port),
         hops.reshape(flows, -1),
         jnp.where(taken, share, 1).reshape(flows, -1),
     )
@@ -64,17 +63,23 @@ def link_seconds(demand, circuit, port, shares: Float[Array, "S S S+2"], efficie
     via, direct, eps = load[..., :-2], load[..., -2], load[..., -1]
     onward = jnp.swapaxes(via.sum(0), 0, 1) / jnp.asarray(efficiency, demand.dtype)                   # [k j]
     loads = jnp.concatenate([(via.sum(1) + onward + direct).reshape(-1), eps.sum(1), eps.sum(0)])
-    capacity = jnp.concatenate([circuit.reshape(-1), jnp.broadcast_to(port, 2 * demand.shape[0])])
+    capacity = _capacities(circuit, port)
     some = capacity > 0
     return jnp.where(loads > 0, jnp.where(some, loads / jnp.where(some, capacity, 1), jnp.inf), 0)
 
 
+def _capacities(circuit: Float[Array, "S S"], port) -> Float[Array, "L"]:
+    """Circuits (row-major), ports up, ports down [bytes/s]."""
+    return jnp.concatenate([circuit.reshape(-1), jnp.broadcast_to(port, (2, circuit.shape[0])).reshape(-1)])
+
+
 def on_paths(shares: Float[Array, "S S S+2"]) -> Float[Array, "S S S+2"]:
     """The shares, 0 where there is no such path: within a server, and via one of the two ends."""
-    return jnp.where(_is_path(shares.shape[0]), shares, 0)
+    return jnp.where(is_path(shares.shape[0]), shares, 0)
 
 
-def _is_path(servers: int) -> np.ndarray:
+def is_path(servers: int) -> np.ndarray:
+    """[S S S+2] False within a server and for relays through one of the two ends."""
     i, j, k = np.ogrid[:servers, :servers, : servers + 2]
     return (i != j) & (k != i) & (k != j) | (i != j) & (k >= servers)
 
@@ -86,7 +91,7 @@ def checked_shares(shares, servers: int):
         raise InputError(f"shares must be [S S S+2] = {list(shape)}, got {list(np.shape(shares))}.")
     if isinstance(shares, Tracer):
         return shares
-    values, path, pair = np.asarray(shares), _is_path(servers), ~np.eye(servers, dtype=bool)
+    values, path, pair = np.asarray(shares), is_path(servers), ~np.eye(servers, dtype=bool)
     for broken, rule in (
         (pair[..., None] & ~(values >= 0), "must be numbers of 0 or more"),
         (pair[..., None] & ~path & (values > 0), "must not relay through an end of the pair"),

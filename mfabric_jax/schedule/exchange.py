@@ -1,5 +1,6 @@
 """The all-to-alls of one iteration on a fabric: for every block of every pass, how long and with which circuits."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import equinox as eqx
@@ -10,13 +11,14 @@ from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from mfabric_jax import units
-from mfabric_jax.fabric import Circuits, Electrical, Region
+from mfabric_jax.fabric import Circuits, Electrical, Flat, Region
 from mfabric_jax.policies import Policy, uniform
-from mfabric_jax.routing import Plan, inside_time, part_times, spray_time
+from mfabric_jax.routing import Plan, delegated, forward_time, inside_time, part_times, spray_time
 from mfabric_jax.schedule.order import BACKWARD, one_f_one_b
 from mfabric_jax.traffic import rank_bytes, server_bytes, split_local
 from mfabric_jax.workload import Workload
 
+Fabric = Electrical | Region | Flat
 NVSWITCH_GIGABYTES_PER_S = 900.0           # per GPU and direction, as the paper simulates it
 
 
@@ -73,7 +75,7 @@ def places(workload: Workload) -> Places:
 
 def exchanges(
     workload: Workload,
-    fabric: Electrical | Region,
+    fabric: Fabric,
     tokens: Float[Array, "layer M R E"],
     policy: Policy,
     *,
@@ -89,7 +91,7 @@ def exchanges(
     dispatch, combine and their gradients, each scaled by its element size.
     """
     apart = between_servers(workload, fabric, tokens, policy, routing=routing, key=key)
-    return apart._replace(inside_s=inside_servers(workload, tokens, nvswitch_Bps))
+    return apart._replace(inside_s=inside_servers(workload, fabric, tokens, nvswitch_Bps))
 
 
 def rank_demand(workload: Workload, tokens: Float[Array, "layer M R E"]) -> Float[Array, "layer M R R"]:
@@ -97,12 +99,15 @@ def rank_demand(workload: Workload, tokens: Float[Array, "layer M R E"]) -> Floa
     return jax.vmap(jax.vmap(lambda one: rank_bytes(one, workload.dispatch_bytes_per_selection)))(tokens)
 
 
-def inside_servers(workload: Workload, tokens: Float[Array, "layer M R E"], nvswitch_Bps) -> Float[Array, "P Q L"]:
-    """`Exchanges.inside_s`: the same on every fabric."""
+def inside_servers(
+    workload: Workload, fabric: Fabric, tokens: Float[Array, "layer M R E"], nvswitch_Bps
+) -> Float[Array, "P Q L"]:
+    """`Exchanges.inside_s`: what stays in a server, and what crosses its NVSwitch to or from a NIC elsewhere in it."""
     where, per_server = places(workload), workload.ranks_per_server
 
     def one(demand):
-        return inside_time(split_local(demand, per_server).inside, nvswitch_Bps * workload.tp)
+        crossing = split_local(demand, per_server).inside + delegated(fabric, demand, per_server)
+        return inside_time(crossing, nvswitch_Bps * workload.tp)
 
     inside = jax.vmap(jax.vmap(one))(rank_demand(workload, tokens))
     return jnp.where(where.layer >= 0, inside[where.pick(tokens.shape[1])], 0)
@@ -110,7 +115,7 @@ def inside_servers(workload: Workload, tokens: Float[Array, "layer M R E"], nvsw
 
 def between_servers(
     workload: Workload,
-    fabric: Electrical | Region,
+    fabric: Fabric,
     tokens: Float[Array, "layer M R E"],
     policy: Policy,
     *,
@@ -121,7 +126,9 @@ def between_servers(
     demand = rank_demand(workload, tokens)
     unit = _at_unit_bandwidth(fabric, demand.dtype)
     if isinstance(unit, Electrical):
-        return _sprayed(workload, unit, demand)
+        return _steady(workload, demand, lambda one: spray_time(unit, one, workload.ranks_per_server))
+    if isinstance(unit, Flat):
+        return _steady(workload, demand, lambda one: forward_time(unit, server_bytes(one, workload.ranks_per_server)))
     return _switched(workload, unit, demand, policy, routing, key)
 
 
@@ -131,11 +138,11 @@ def _even(workload: Workload, like: Float[Array, "... R R"]) -> Float[Array, "R 
     return jnp.full(like.shape[-2:], row / workload.ep, like.dtype)
 
 
-def _sprayed(workload: Workload, unit: Electrical, demand) -> Exchanges:
-    where, per_server = places(workload), workload.ranks_per_server
-    even = _even(workload, demand)
+def _steady(workload: Workload, demand, seconds: Callable) -> Exchanges:
+    """On a fabric that does not change, where `seconds` says how long a demand between ranks takes."""
+    where, even = places(workload), _even(workload, demand)
     every = jnp.concatenate([demand.reshape(-1, *even.shape), even[None]])                     # one batch, one kernel
-    load = jax.vmap(lambda one: spray_time(unit, one, per_server))(every)
+    load = jax.vmap(seconds)(every)
     by_layer = load[:-1].reshape(demand.shape[:2])[where.pick(demand.shape[1])]
     moe = where.layer >= 0
     nothing = jnp.zeros(moe.shape, load.dtype)
@@ -158,7 +165,7 @@ def _switched(workload: Workload, unit: Region, demand, policy, routing, key) ->
     return Exchanges(optical, electrical, jnp.zeros_like(optical), switch, count, balanced)
 
 
-def _at_unit_bandwidth(fabric: Electrical | Region, dtype) -> Electrical | Region:
+def _at_unit_bandwidth(fabric: Fabric, dtype) -> Electrical | Region:
     return eqx.tree_at(lambda f: f.nic_gbps, fabric, jnp.asarray(units.to_gbps(1.0), dtype))
 
 

@@ -8,20 +8,20 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from mfabric_jax import units
-from mfabric_jax.fabric import Electrical, Region
 from mfabric_jax.schedule.block import Blocks, Compute, Pass, run_pass
-from mfabric_jax.schedule.exchange import NVSWITCH_GIGABYTES_PER_S, Exchanges, places
+from mfabric_jax.schedule.exchange import NVSWITCH_GIGABYTES_PER_S, Exchanges, Fabric, places
 from mfabric_jax.schedule.order import BACKWARD, one_f_one_b
 from mfabric_jax.schedule.pipeline import Pipeline, run_pipeline
 from mfabric_jax.workload import BlockSeconds, Workload, gradient_bytes, pp_bytes, tp_bytes_per_gpu
 
 
 class Rates(NamedTuple):
-    """What the timeline needs to know of a fabric: bytes/s of a NIC, bytes/s of a server on the electrical fabric,
-    reconfiguration delay [s]. `Region` and `Electrical` have these fields too."""
+    """What the timeline needs to know of a fabric: bytes/s of a NIC, bytes/s of a server for gradients and to the next
+    stage, reconfiguration delay [s]. Every fabric has these fields."""
 
     nic_Bps: Float[Array, ""]
     eps_Bps: Float[Array, ""]
+    send_Bps: Float[Array, ""]
     delay_s: Float[Array, ""]
 
 
@@ -45,7 +45,7 @@ class Iteration(NamedTuple):
 
 def iterate(
     workload: Workload,
-    fabric: Electrical | Region | Rates,
+    fabric: Fabric | Rates,
     exchanges: Exchanges,
     seconds: BlockSeconds,
     nvswitch_Bps: float = units.gigabytes_per_s(NVSWITCH_GIGABYTES_PER_S),
@@ -89,7 +89,7 @@ def timeline(
     one = jax.vmap(jax.vmap(lambda block, back: run_pass(compute, block, back, delay_s)))
     passes = one(blocks, backward)
     senders = workload.gpus_per_server // workload.tp                                          # EP ranks on a server
-    send_s = float(pp_bytes(workload) * senders) / jnp.asarray(fabric.eps_Bps, dtype)
+    send_s = float(pp_bytes(workload) * senders) / jnp.asarray(fabric.send_Bps, dtype)
     return passes, run_pipeline(order, passes, send_s, delay_s)
 
 

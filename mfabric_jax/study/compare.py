@@ -16,7 +16,9 @@ import numpy as np
 
 from mfabric_jax import traffic, units
 from mfabric_jax.checks import InputError
-from mfabric_jax.fabric import Electrical, Region, server_cost
+from mfabric_jax.fabric import SCALE_UP, Electrical, Flat, Region, cluster_cost
+from mfabric_jax.policies import topoopt
+from mfabric_jax.routing import wired
 from mfabric_jax.schedule import (
     Exchanges,
     Iteration,
@@ -32,6 +34,8 @@ from mfabric_jax.study.provenance import provenance
 from mfabric_jax.traffic import Tokens, rank_bytes, server_bytes
 from mfabric_jax.workload import BlockSeconds, Workload, block_seconds, get_gpu, tp_bytes_per_gpu
 
+POLICY = {Electrical: "none", Flat: "topoopt"}
+ROUTING = {Electrical: "spraying", Flat: "forwarding"}
 AT_ONCE = 16                               # iterations solved together
 
 
@@ -40,7 +44,7 @@ class Job:
     """One model on one fabric, all bandwidths."""
 
     workload: Workload
-    fabric: Electrical | Region
+    fabric: Electrical | Region | Flat
     tokens: Tokens
 
 
@@ -48,10 +52,19 @@ def jobs(config: Compare) -> list[Job]:
     """What there is to do, in the order of the rows; the traffic is read or drawn here."""
     todo = []
     for name in config.models:
-        workload = config.workload(name)
-        tokens = tokens_of(config, workload)
-        todo += [Job(workload, fabric, tokens) for fabric in config.variants(workload)]
+        tokens = tokens_of(config, config.workload(name))
+        todo += [Job(workload, _wired(fabric, workload, tokens), tokens) for workload, fabric in config.variants(name)]
     return todo
+
+
+def _wired(fabric: Electrical | Region | Flat, workload: Workload, tokens: Tokens):
+    """The fabric; one that is wired once gets its circuits, for the mean traffic of the run."""
+    if not isinstance(fabric, Flat):
+        return fabric
+    mean = np.asarray(tokens.count, np.float64).mean(axis=(0, 1, 2))
+    between = server_bytes(rank_bytes(mean, workload.dispatch_bytes_per_selection), workload.ranks_per_server)
+    region = Region(fabric.servers, fabric.nic_gbps, fabric.group_nics)
+    return wired(fabric, topoopt(between, region).circuits.count)
 
 
 def tokens_of(config: Compare, workload: Workload) -> Tokens:
@@ -85,10 +98,10 @@ def compare(
 
         for job in sorted(todo, key=_work, reverse=True):                      # long ones first: the pool stays busy
             once(_alike(job), solve, config, job)
-            once(job.workload.model, inside, config, job)
+            once(_alike_inside(config, job), inside, config, job)
 
         def finish(job: Job) -> list[dict]:
-            apart, within = started[_alike(job)].result(), started[job.workload.model].result()
+            apart, within = started[_alike(job)].result(), started[_alike_inside(config, job)].result()
             return job_rows(config, job, apart._replace(inside_s=within))
 
         try:
@@ -109,11 +122,18 @@ def _work(job: Job) -> int:
 
 
 def _alike(job: Job):
-    """Jobs with the same key have the same all-to-alls: fabrics that differ in name alone."""
-    fabric = job.fabric
-    if isinstance(fabric, Region):
-        return job.workload.model, "region"
-    return job.workload.model, fabric.nic_use, fabric.oversubscription
+    """Jobs with the same key have the same all-to-alls between servers: fabrics that differ in name alone."""
+    fabric, who = job.fabric, (job.workload.model, job.workload.gpus_per_server)
+    if isinstance(fabric, Electrical):
+        return *who, fabric.nic_use, fabric.pxn, fabric.oversubscription
+    return *who, fabric.name
+
+
+def _alike_inside(config: Compare, job: Job):
+    """Jobs with the same key have the same all-to-alls inside servers."""
+    pxn = isinstance(job.fabric, Electrical) and job.fabric.pxn
+    scale_up = job.fabric.name if job.fabric.name in SCALE_UP else None
+    return "inside", job.workload.model, job.fabric.nic_use, pxn, scale_up
 
 
 def solve(config: Compare, job: Job) -> Exchanges:
@@ -133,14 +153,14 @@ def _solve_all(workload: Workload, fabric, tokens, keys, policy, routing: str) -
 
 
 def inside(config: Compare, job: Job) -> jax.Array:
-    """The parts inside servers of every iteration [I P Q L] seconds; the same on every fabric."""
-    nvswitch_Bps = jnp.asarray(units.gigabytes_per_s(config.nvswitch_gigabytes_per_s), config.dtype)
-    return jax.block_until_ready(_inside_all(job.workload, _counts(config, job), nvswitch_Bps))
+    """The parts inside servers of every iteration, times the NVSwitch rate [I P Q L] bytes."""
+    fabric, one = _traced(job.fabric, config.dtype), jnp.ones((), config.dtype)
+    return jax.block_until_ready(_inside_all(job.workload, fabric, _counts(config, job), one))
 
 
 @eqx.filter_jit
-def _inside_all(workload: Workload, tokens, nvswitch_Bps) -> jax.Array:
-    return _each_iteration(lambda one: inside_servers(workload, one, nvswitch_Bps), tokens)
+def _inside_all(workload: Workload, fabric, tokens, nvswitch_Bps) -> jax.Array:
+    return _each_iteration(lambda one: inside_servers(workload, fabric, one, nvswitch_Bps), tokens)
 
 
 def _counts(config: Compare, job: Job) -> jax.Array:
@@ -155,7 +175,7 @@ def _each_iteration(work, over):
 def _traced(fabric, dtype: str):
     """The fabric with its numbers as arrays, so that other values reuse the compiled program."""
     def leaf(x):
-        return jnp.asarray(x, jnp.int32 if isinstance(x, int) else dtype)
+        return jnp.asarray(x, jnp.int32 if np.asarray(x).dtype.kind in "iu" else dtype)
 
     return jax.tree.map(leaf, fabric)
 
@@ -163,10 +183,10 @@ def _traced(fabric, dtype: str):
 def job_rows(config: Compare, job: Job, solved: Exchanges) -> list[dict]:
     """The rows of one model on one fabric: a bandwidth each, averaged over iterations."""
     seconds = block_seconds(job.workload, get_gpu(config.gpu), config.efficiency)
-    nvswitch_Bps = units.gigabytes_per_s(config.nvswitch_gigabytes_per_s)
+    nvswitch_Bps = jnp.asarray([config.nvswitch_Bps(job.fabric.name, gbps) for gbps in config.nic_gbps], config.dtype)
     at = [dataclasses.replace(job.fabric, nic_gbps=gbps) for gbps in config.nic_gbps]
     rates = Rates(*(jnp.asarray([getattr(f, name) for f in at], config.dtype) for name in Rates._fields))
-    seconds, nvswitch_Bps = jax.tree.map(lambda x: jnp.asarray(x, config.dtype), (seconds, nvswitch_Bps))
+    seconds = jax.tree.map(lambda x: jnp.asarray(x, config.dtype), seconds)
     timed = _time_all(job.workload, rates, solved._replace(count=None), seconds, nvswitch_Bps, config.eps_waits)
     mean = jax.tree.map(lambda x: np.asarray(x, np.float64).mean(axis=0), timed)               # [bandwidth]
     shared = _described(config, job, solved)
@@ -178,21 +198,22 @@ def job_rows(config: Compare, job: Job, solved: Exchanges) -> list[dict]:
 def _time_all(
     workload: Workload, rates: Rates, solved: Exchanges, seconds: BlockSeconds, nvswitch_Bps, eps_waits: bool
 ) -> Iteration:
-    """Every iteration at every bandwidth [I bandwidth]. One program per model: fabrics are data here."""
-    def one(solved, rates):
+    """Every iteration at every bandwidth [I bandwidth]; `inside_s` of `solved` is for 1 byte/s. One program per model:
+    fabrics are data here."""
+    def one(solved, rates, nvswitch_Bps):
+        solved = solved._replace(inside_s=solved.inside_s / nvswitch_Bps)
         return iterate(workload, rates, solved, seconds, nvswitch_Bps, eps_waits=eps_waits)
 
-    return jax.vmap(jax.vmap(one, (None, 0)), (0, None))(solved, rates)
+    return jax.vmap(jax.vmap(one, (None, 0, 0)), (0, None, None))(solved, rates, nvswitch_Bps)
 
 
 def _row(config: Compare, job: Job, gbps: float, time: Iteration) -> dict[str, Any]:
-    optical = isinstance(job.fabric, Region)
-    cost = server_cost(job.fabric, gbps) * job.workload.servers
+    cost = _cost(config, job, gbps)
     return {
         "model": job.workload.model,
         "fabric": job.fabric.name,
-        "policy": config.policy if optical else "none",
-        "routing": config.routing if optical else "spraying",
+        "policy": POLICY.get(type(job.fabric), config.policy),
+        "routing": ROUTING.get(type(job.fabric), config.routing),
         "nic_use": job.fabric.nic_use,
         "nic_gbps": gbps,
         "gpus": job.workload.gpus,
@@ -206,8 +227,19 @@ def _row(config: Compare, job: Job, gbps: float, time: Iteration) -> dict[str, A
         "dp_comm_s": time.dp_comm_s,
         "ep_share": time.ep_comm_s / time.iteration_s,
         "network_cost_usd": cost,
-        "perf_per_dollar": 1 / (time.iteration_s * cost),
+        "perf_per_dollar": None if cost is None else 1 / (time.iteration_s * cost),
     }
+
+
+def _cost(config: Compare, job: Job, gbps: float) -> float | None:
+    """Dollars of the whole network; None where no price is known."""
+    fabric, wiring = job.fabric, {"nics": job.workload.gpus_per_server, "tiers": config.tiers}
+    if isinstance(fabric, Electrical):
+        wiring["oversubscription"] = fabric.oversubscription
+    elif fabric.name == "mfabric":
+        wiring |= {"optical_degree": config.optical_degree, "electrical_nics": config.electrical_nics}
+    gpus = job.workload.gpus_per_server
+    return cluster_cost(fabric.name, job.workload.servers, gbps, config.price_list(), gpus=gpus, **wiring)
 
 
 def _described(config: Compare, job: Job, solved: Exchanges) -> dict[str, Any]:
@@ -260,8 +292,8 @@ def _lines(config: Compare, workload: Workload, gbps: float):
     for job in jobs(one):
         if job.fabric.name not in ("fat-tree", "mfabric"):
             continue
-        solved = solve(one, job)._replace(inside_s=inside(one, job))
-        nvswitch_Bps = units.gigabytes_per_s(config.nvswitch_gigabytes_per_s)
+        nvswitch_Bps = config.nvswitch_Bps(job.fabric.name, gbps)
+        solved = solve(one, job)._replace(inside_s=inside(one, job) / nvswitch_Bps)
         moe = places(workload).layer >= 0
         optical, electrical = (
             float(np.median(np.asarray(x)[0][moe])) / units.gbps(gbps) for x in (solved.optical, solved.electrical)

@@ -4,9 +4,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from mfabric_jax import fabric, policies, workload
+from mfabric_jax import fabric, policies, units, workload
 from mfabric_jax.checks import InputError, not_negative, one_of, positive, whole
-from mfabric_jax.fabric import Electrical, Prices, Region
+from mfabric_jax.fabric import DOMAIN_GPUS, SCALE_UP, Electrical, Flat, Prices, Region
 from mfabric_jax.routing import ROUTINGS
 from mfabric_jax.schedule import NVSWITCH_GIGABYTES_PER_S
 from mfabric_jax.workload import DEFAULT_GPU, Workload, get_gpu
@@ -14,6 +14,8 @@ from mfabric_jax.workload import DEFAULT_GPU, Workload, get_gpu
 DTYPES = ("float32", "float64")
 TRAFFIC = ("measured", "generated")
 OF_CIRCUITS = tuple(name for name in ROUTINGS if name != "relay")     # relay needs shares, which no policy here gives
+SERVER_GPUS = 8
+DELAY_S = units.ms(25)
 DEGREES = ("dp", "tp", "pp", "ep", "gpus", "micro_batch", "micro_batches", "sequence")
 
 
@@ -23,7 +25,14 @@ class Compare:
 
     - `models`, `fabrics`, `nic_gbps`: one row for each combination; `nic_use` (own, pooled) adds rows for the
       electrical fabrics; mFabric always pools its NICs.
-    - `policy`, `rule`, `routing`: how mFabric chooses circuits (`rule`: greedy's) and uses them.
+    - `pxn`: on rail-optimized, data crosses the NVSwitch to the rail of its destination first (rail-only always does).
+    - `tiers`: of the switch trees that are paid for; `prices`: a file of the user's own.
+    - `policy`, `rule`, `routing`: how mFabric chooses circuits (`rule`: greedy's) and uses them. TopoOpt's are chosen
+      once, from the mean traffic of the run.
+    - `optical_degree`, `electrical_nics`, `delay_s`: of mFabric; `ocs`: a switch from the table (`fabric.OCS`), whose
+      ports bound the region and whose slowest reconfiguration is the default of `delay_s` (without one 25 ms).
+    - `gpu_tbps`: nvl72 and mfabric-cpo: what a GPU has in all; beside one Ethernet NIC the rest is NVLink, or half
+      NVLink and half optical ports of the NIC's bandwidth.
     - `eps_waits`: traffic on packet switches waits for a reconfiguration too, not only that on circuits.
     - `trace`, `records`: recorded routing instead of generated; first and last record used.
     - `traffic`: "measured" (expert shares of trained models; `drift` between iterations) or "generated" (`skew`).
@@ -36,12 +45,17 @@ class Compare:
     fabrics: tuple[str, ...] = ("fat-tree", "oversub-fat-tree", "rail-optimized", "mfabric")
     nic_gbps: tuple[float, ...] = (100.0, 200.0, 400.0, 800.0)
     nic_use: tuple[str, ...] = ("own",)
+    pxn: bool = False
+    tiers: int = 3
+    prices: str | None = None
     policy: str = "greedy"
     rule: str = "printed"
     routing: str = "unsplit"
     optical_degree: int = 6
     electrical_nics: int = 2
-    delay_s: float = 0.025
+    ocs: str | None = None
+    delay_s: float | None = None
+    gpu_tbps: float = 8.0
     eps_waits: bool = False
     traffic: str = "measured"
     skew: float = 0.0
@@ -70,12 +84,16 @@ class Compare:
                 raise InputError(f"{field} must be a list or tuple, got {value!r}.")
         for field, allowed in (("models", workload.NAMES), ("fabrics", fabric.NAMES), ("nic_use", fabric.NIC_USES)):
             _names(field, getattr(self, field), allowed)
+        self._resolve_delay()
         if not self.nic_gbps:
             raise InputError("nic_gbps must name at least one bandwidth.")
         if len(set(self.nic_gbps)) < len(self.nic_gbps):
             raise InputError(f"nic_gbps must not repeat a bandwidth, got {list(self.nic_gbps)}.")
         for gbps in self.nic_gbps:
-            Prices().at("nic", positive("nic_gbps", gbps))
+            self.price_list().at("nic", positive("nic_gbps", gbps))
+        if self.tiers not in (2, 3):
+            raise InputError(f"tiers must be 2 or 3, got {self.tiers!r}.")
+        positive("gpu_tbps", self.gpu_tbps)
         one_of("policy", self.policy, policies.REGISTRY)
         one_of("rule", self.rule, policies.RULES)
         one_of("routing", self.routing, OF_CIRCUITS)
@@ -95,30 +113,69 @@ class Compare:
             raise InputError("records chooses from a trace; name one with trace.")
         get_gpu(self.gpu)
         for name in self.models:
-            job = self.workload(name)
-            for one in self.variants(job):
+            for job, one in self.variants(name):
                 if isinstance(one, Electrical):
                     one.check_gpus(job.gpus_per_server)
+                if isinstance(one, Region) and self.ocs is not None:
+                    fabric.get_ocs(self.ocs).check_region(one.servers, int(one.optical_degree))
 
-    def workload(self, name: str) -> Workload:
+    def _resolve_delay(self) -> None:
+        """`delay_s` where it was left open."""
+        if self.delay_s is not None:
+            return
+        delay_s = DELAY_S
+        if self.ocs is not None:
+            switch = fabric.get_ocs(self.ocs)
+            if switch.delay_s is None:
+                raise InputError(f"ocs {self.ocs!r} has no reported delay; give delay_s.")
+            delay_s = switch.delay_s[1]
+        object.__setattr__(self, "delay_s", delay_s)
+
+    def price_list(self) -> Prices:
+        """The prices in use."""
+        return Prices() if self.prices is None else Prices.read(self.prices)
+
+    def workload(self, name: str, gpus_per_server: int = SERVER_GPUS) -> Workload:
         """A model with this configuration's overrides."""
         given: dict[str, Any] = {field: getattr(self, field) for field in DEGREES if getattr(self, field) is not None}
-        return workload.get(name, **given)
+        return workload.get(name, gpus_per_server=gpus_per_server, **given)
 
-    def variants(self, job: Workload) -> list[Electrical | Region]:
-        """The fabrics to compare for one model, at the first bandwidth; a row each."""
-        gbps, found = self.nic_gbps[0], []
+    def variants(self, model: str) -> list[tuple[Workload, Electrical | Region | Flat]]:
+        """The fabrics to compare for one model, at the first bandwidth; a row each, with the job as it sits on them."""
+        found = []
         for name in self.fabrics:
-            if name == "mfabric":
-                found.append(
-                    Region(
-                        job.servers_per_region, gbps, self.optical_degree, float(self.electrical_nics), self.delay_s
-                    )
-                )
-            else:
-                over = fabric.ELECTRICAL[name]
-                found += [Electrical(name, gbps, oversubscription=over, nic_use=use) for use in self.nic_use]
+            job = self.workload(model, DOMAIN_GPUS if name in SCALE_UP else SERVER_GPUS)
+            found += [(job, one) for one in self._variants(name, job)]
         return found
+
+    def _variants(self, name: str, job: Workload) -> list[Electrical | Region | Flat]:
+        gbps, gpus = self.nic_gbps[0], job.gpus_per_server
+        if name == "mfabric":
+            nics = float(self.electrical_nics)
+            return [Region(job.servers_per_region, gbps, self.optical_degree, nics, self.delay_s)]
+        if name == "mfabric-cpo":
+            circuits = self.optical_ports(gbps) * gpus
+            return [Region(job.servers_per_region, gbps, circuits, float(gpus), self.delay_s, name=name)]
+        if name == "topoopt":
+            return [Flat(job.servers_per_region, gbps, gpus, min(2, job.pp - 1))]
+        over = fabric.ELECTRICAL[name]
+        pxn = name == "rail-only" or (self.pxn and name == "rail-optimized")
+        uses = ("own",) if pxn or name == "nvl72" else self.nic_use
+        return [Electrical(name, gbps, gpus, over, use, pxn) for use in uses]
+
+    def optical_ports(self, gbps: float) -> int:
+        """Optical ports of a GPU with co-packaged optics: as many of the bandwidth as fit half of what is not Ethernet."""
+        ports = int(units.to_gbps(units.tbps(self.gpu_tbps)) - gbps) // int(2 * gbps)
+        if ports < 1:
+            raise InputError(f"gpu_tbps {self.gpu_tbps:g} leaves no optical port of nic_gbps {gbps:g} to a GPU.")
+        return ports
+
+    def nvswitch_Bps(self, name: str, gbps: float) -> float:
+        """What a GPU has inside its server or scale-up domain [bytes/s]."""
+        if name not in SCALE_UP:
+            return units.gigabytes_per_s(self.nvswitch_gigabytes_per_s)
+        beside = units.tbps(self.gpu_tbps) - units.gbps(gbps)
+        return beside if name == "nvl72" else beside / 2
 
     def circuits_policy(self):
         """The policy with its settings."""

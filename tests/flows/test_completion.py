@@ -94,6 +94,21 @@ def test_an_end_can_slow_another_flow():
     np.testing.assert_array_equal(got.finish, [1.25, 0.5, 5])
 
 
+def test_a_flow_that_starts_when_another_ends():
+    # A and B share link 0; C is alone on link 1 until D joins it at the very moment, as a float, when B ends: from
+    # then on each has half, D ends, C has the link. Whether the clock reaches that float from below is up to rounding.
+    rng = np.random.default_rng(0)
+    hops, late = [[0], [0], [1], [1]], 0
+    for _ in range(100):
+        zero, one = rng.uniform(1, 3, 2)
+        small, large = np.sort(rng.uniform(1, 2, 2))
+        ends = finish([zero, one], hops, [small, large, 50.0, 5.0]).finish[1]
+        got = finish([zero, one], hops, [small, large, 50.0, 5.0], [0.0, 0.0, 0.0, ends]).finish
+        late += ends > (small + large) / zero
+        np.testing.assert_allclose(got, [2 * small / zero, (small + large) / zero, 55 / one, ends + 10 / one], rtol=1e-12)
+    assert 0 < late < 100
+
+
 def test_edges_of_the_contract():
     inf = math.inf
     #    what                                hop weight cap  size start  finish

@@ -4,7 +4,7 @@ import math
 
 
 def greedy(demand, degree, rule="printed"):
-    """Circuits per pair of servers, a list of lists.
+    """Circuits per pair of servers, a list of lists; `degree` is a number, or a list of one per server.
 
     - `printed`: the slowest pair D / C gets the next circuit; a pair without a circuit is infinitely slow.
     - `next`: the pair with the largest D / (C + 1).
@@ -17,7 +17,7 @@ def greedy(demand, degree, rule="printed"):
     pairs = {(i, j): float(demand[i][j]) + float(demand[j][i]) for i in servers for j in servers if i < j}
     pairs = {pair: wanted for pair, wanted in pairs.items() if wanted > 0}
     count = [[0 for _ in servers] for _ in servers]
-    free = [degree for _ in servers]
+    free = list(degree) if isinstance(degree, list) else [degree for _ in servers]
     score = dict(pairs)
 
     def urgency(pair):

@@ -5,6 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from tests.oracles import dense
 from tests.oracles.best_path import best_path
 from tests.oracles.fluid import completion
 from tests.oracles.pipeline import one_f_one_b
@@ -53,3 +54,19 @@ def test_best_path_moves_one_flow_to_the_eps():
     assert (bound, kept) == (4 / 1.5, set())
     # With 1 byte back, which its circuit carries in 1 s, T is the same 8/3 whichever way that byte goes.
     assert best_path([[0, 4], [1, 0]], [[0, 1], [1, 0]], 1.5)[0] == 4 / 1.5
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_dense_is_the_exact_simulation_of_its_shares(seed):
+    rng = np.random.default_rng(seed)
+    flows, links = 8, 5
+    hops = np.array([rng.permutation(links)[:3] for _ in range(flows)])
+    hops[rng.random(hops.shape) < 0.3] = -1
+    share, size = rng.integers(1, 5, hops.shape), rng.integers(0, 6, flows)
+    capacity, start = rng.integers(1, 9, links), rng.integers(0, 3, flows)
+    paths = [[(int(n), Fraction(int(s), 4)) for n, s in zip(*row, strict=True) if n >= 0]
+             for row in zip(hops, share, strict=True)]  # fmt: skip
+    whole = [[Fraction(int(x)) for x in values] for values in (capacity, size, start)]
+    exact = completion(whole[0], paths, [1] * flows, [np.inf] * flows, *whole[1:])
+    table = dense.matrix(hops, share / 4, links)
+    np.testing.assert_allclose(dense.completion(capacity, table, size, start), [float(t) for t in exact], rtol=1e-12)

@@ -1,0 +1,227 @@
+"""Whole clusters: GPUs, the NVSwitch of every server, and what joins the servers: a switch tree, circuits, or both.
+
+Every fabric of the field is one `Cluster`; they differ in which NICs hang on a tree, in the order in which they are
+dealt to its edge switches, and in the circuits. NIC n of a server sits at one of its GPUs (`electrical_gpu`,
+`optical_gpu`); through the NVSwitch the others reach it (delegation). Source: arXiv 2501.03905.
+"""
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+
+from mfabric_jax import units
+from mfabric_jax.checks import InputError, not_negative, one_of, positive, whole
+from mfabric_jax.fabric.electrical import NIC_USES
+from mfabric_jax.fabric.network import Network, joined
+from mfabric_jax.fabric.tree import Tree
+
+LINK_DELAY_S = units.us(1.0)
+
+
+@dataclass(frozen=True)
+class CircuitTable:
+    """Circuits of a cluster, both directions listed.
+
+    - `src`, `dst` [C]: servers; sorted by (src, dst).   - `count` [C]: parallel circuits, 1 or more.
+    - `gpu` [C most]: GPU (within its server) at the source end of each circuit; -1 pads.
+    """
+
+    src: np.ndarray
+    dst: np.ndarray
+    count: np.ndarray
+    gpu: np.ndarray
+
+    def find(self, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
+        """Row of each ordered pair of servers; -1 where it has no circuit."""
+        if not len(self.src):
+            return np.full(np.shape(src), -1)
+        most = int(max(self.dst.max(), np.max(dst, initial=0))) + 1
+        keys, wanted = self.src * most + self.dst, np.asarray(src) * most + dst
+        row = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+        return np.where(keys[row] == wanted, row, -1)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """GPUs in servers, and the fabric between these.
+
+    - `nic_gbps`: bandwidth of every NIC and circuit, per direction; `goodput`: part of it that is payload.
+    - `nvswitch_gigabytes_per_s`: what a GPU sends, and receives, through its server's NVSwitch.
+    - `tree`: over the NICs on packet switches, `tree.hosts / servers` of each server; None: no such NICs.
+    - `rails`: NICs of equal rank share edge switches, instead of the NICs of a server.
+    - `pxn`: data crosses the NVSwitch to the NIC of the destination's rank before it leaves the server.
+    - `nic_use`: "own": each GPU uses its own NIC; "pooled": a server's NICs carry anything.
+    - `regions` [G S S]: circuits of each run of S neighbouring servers; None: no optics.
+    - `link_delay_s`: propagation of every link.
+    """
+
+    name: str
+    servers: int
+    nic_gbps: float
+    gpus_per_server: int = 8
+    tree: Tree | None = None
+    rails: bool = False
+    pxn: bool = False
+    nic_use: str = "own"
+    regions: np.ndarray | None = field(default=None, repr=False)
+    nvswitch_gigabytes_per_s: float = 900.0
+    link_delay_s: float = LINK_DELAY_S
+    goodput: float = 1.0
+
+    def __post_init__(self):
+        whole("servers", self.servers)
+        whole("gpus_per_server", self.gpus_per_server)
+        positive("nic_gbps", self.nic_gbps)
+        positive("nvswitch_gigabytes_per_s", self.nvswitch_gigabytes_per_s)
+        not_negative("link_delay_s", self.link_delay_s)
+        one_of("nic_use", self.nic_use, NIC_USES)
+        if not 0 < self.goodput <= 1:
+            raise InputError(f"goodput must be above 0 and at most 1, got {self.goodput}.")
+        if self.tree is not None and self.tree.hosts % self.servers:
+            raise InputError(f"the {self.tree.hosts} hosts of the tree must divide evenly over {self.servers} servers.")
+        if self.nic_use == "own" and self.nics != self.gpus_per_server:
+            raise InputError(
+                f"nic_use 'own' gives each GPU its own NIC, but a server has {self.gpus_per_server} GPUs and "
+                f"{self.nics} NICs; use nic_use 'pooled' or {self.gpus_per_server} NICs."
+            )
+        if self.regions is not None:
+            self._check_regions(self.regions)
+
+    def _check_regions(self, count: np.ndarray) -> None:
+        if count.ndim != 3 or count.shape[1] != count.shape[2] or count.shape[0] * count.shape[1] != self.servers:
+            raise InputError(
+                f"regions must be circuits [G S S] with G x S = {self.servers} servers, got {list(count.shape)}."
+            )
+        legal = (count == count.transpose(0, 2, 1)).all() and (count >= 0).all()
+        if not legal or np.einsum("gii->", count) != 0 or not np.issubdtype(count.dtype, np.integer):
+            raise InputError("regions must hold whole numbers of circuits, symmetric, none from a server to itself.")
+
+    @property
+    def gpus(self) -> int:
+        return self.servers * self.gpus_per_server
+
+    @property
+    def nics(self) -> int:
+        """NICs of a server on the tree."""
+        return 0 if self.tree is None else self.tree.hosts // self.servers
+
+    @property
+    def nic_Bps(self) -> float:
+        """Payload bytes per second of one NIC."""
+        return units.gbps(self.nic_gbps) * self.goodput
+
+    def at_gpu(self, nic: np.ndarray, first: int) -> np.ndarray:
+        """GPU of a server at which its NIC sits: NIC `nic` of a kind whose first NIC sits at GPU `first`."""
+        return (first + nic) % self.gpus_per_server
+
+    @property
+    def first_electrical_gpu(self) -> int:
+        """Optical NICs come first, those on packet switches sit at the last GPUs."""
+        return (self.gpus_per_server - self.nics) % self.gpus_per_server if self.nics else 0
+
+    def host(self, server: np.ndarray, nic: np.ndarray) -> np.ndarray:
+        """Port of the tree at which NIC `nic` of a server hangs."""
+        if not self.rails:
+            return server * self.nics + nic
+        if self.tree.parts > 1:
+            return nic * self.servers + server
+        block = min(self.tree.edge_ports[1], self.servers)                # servers whose NICs meet at one rail switch
+        group, place = np.divmod(server, block)
+        first = group * block * self.nics
+        in_group = np.minimum(block, self.servers - group * block)
+        return first + nic * in_group + place
+
+    @cached_property
+    def circuits(self) -> CircuitTable:
+        """Circuits, and the NICs they end at: a server's circuits in the order of their peers take its optical NICs,
+        which alternate between the halves of its GPUs, so that parallel circuits end in different NUMA nodes."""
+        empty = np.zeros(0, np.int64)
+        if self.regions is None or not self.regions.any():
+            return CircuitTable(empty, empty, empty, np.zeros((0, 1), np.int64))
+        size, degree = self.regions.shape[1], int(self.regions.sum(axis=2).max())
+        region, i, j = np.nonzero(self.regions)
+        count, src, dst = self.regions[region, i, j].astype(np.int64), region * size + i, region * size + j
+        before = np.cumsum(count) - count                                 # sorted by src: circuits of all before
+        first_of_server = np.full(self.servers, np.iinfo(np.int64).max)
+        np.minimum.at(first_of_server, src, before)
+        nth = before - first_of_server[src]
+        far = self.at_gpu(np.arange(degree), 0) >= (self.gpus_per_server + 1) // 2
+        order = np.lexsort((far, np.where(far, np.cumsum(far), np.cumsum(~far))))        # first of each half, ...
+        copy = np.arange(int(count.max()))
+        nic = order[np.minimum(nth[:, None] + copy, degree - 1)]
+        gpu = np.where(copy < count[:, None], self.at_gpu(nic, 0), -1)
+        return CircuitTable(src, dst, count, gpu)
+
+    def _runs(self, switch_links) -> list:
+        """All links but those between switches' insides: see `network`."""
+        gpu, server = np.arange(self.gpus), np.arange(self.gpus) // self.gpus_per_server
+        nvswitch = self.gpus + server
+        inside = np.full(self.gpus, units.gigabytes_per_s(self.nvswitch_gigabytes_per_s))
+        runs = [("nvswitch up", gpu, nvswitch, inside), ("nvswitch down", nvswitch, gpu, inside)]
+        if self.tree is not None:
+            at, edge = self.host_gpu, self.gpus + self.servers + self.tree.edge_of(np.arange(self.tree.hosts))
+            port = np.full(self.tree.hosts, self.nic_Bps)
+            runs += [("nic up", at, edge, port), ("nic down", edge, at, port)]
+            runs += [(kind, tail, head, np.full(len(tail), self.nic_Bps)) for kind, tail, head in switch_links]
+        table = self.circuits
+        ends = (self._optics + server_ for server_ in (table.src, table.dst))
+        return [*runs, ("circuit", *ends, table.count * self.nic_Bps)]
+
+    @property
+    def _optics(self) -> int:
+        """First of the nodes that stand for the optical NICs of a server together."""
+        switches = 0 if self.tree is None else sum(count for _, count in self.tree.switches)
+        return self.gpus + self.servers + switches
+
+    @cached_property
+    def host_gpu(self) -> np.ndarray:
+        """GPU (of the cluster) at each host port of the tree."""
+        server, nic = (x.ravel() for x in np.mgrid[: self.servers, : self.nics])
+        gpu = np.zeros(self.tree.hosts, np.int64)
+        gpu[self.host(server, nic)] = server * self.gpus_per_server + self.at_gpu(nic, self.first_electrical_gpu)
+        return gpu
+
+    @cached_property
+    def network(self) -> Network:
+        """Every link by itself, but for parallel circuits: one link, from and to the optical NICs of a server.
+
+        Runs of links: nvswitch up, nvswitch down [GPU]; nic up, nic down [host]; the tree's own; circuit.
+        """
+        first = self.gpus + self.servers
+        switches = () if self.tree is None else self.tree.switches
+        nodes = (("gpu", self.gpus), ("nvswitch", self.servers), *switches, ("optics", self._optical_nodes))
+        return joined(self._runs([] if self.tree is None else self.tree.switch_links(first)), nodes, self.link_delay_s)
+
+    @property
+    def _optical_nodes(self) -> int:
+        return self.servers if len(self.circuits.src) else 0
+
+    @cached_property
+    def sprayed(self) -> Network:
+        """The network as spraying sees it: parallel links of equal load pooled (`Tree.pool`), which is exact."""
+        if self.tree is None:
+            return self.network
+        network, tree = self.network, self.tree
+        before = 2 * (self.gpus + tree.hosts)
+        pool, (merged, kinds) = tree.pool(), tree.merged()
+        links = [run for run in network.links if not _between_switches(run[0])]
+        edges, pods = (tree.parts * n for n in (tree.edges_per_part, tree.pods_per_part))
+        tiers = [("edge up", edges), ("edge down", edges)]
+        if tree.tiers == 3:
+            tiers += [("pod up", pods), ("pod down", pods)]
+        own, circuits = links[:4], links[4:]
+        pools = sum(count for _, count in tiers)
+        to = np.concatenate([np.arange(before), before + pool, before + pools + np.arange(len(self.circuits.src))])
+        fixed, optics = np.arange(self.gpus + self.servers), np.arange(self._optical_nodes)
+        node = np.concatenate([fixed, len(fixed) + merged, len(fixed) + sum(n for _, n in kinds) + optics])
+        nodes = (("gpu", self.gpus), ("nvswitch", self.servers), *kinds, ("optics", self._optical_nodes))
+        return network.pooled(to, node, tuple(n for n in nodes if n[1]), (*own, *tiers, *circuits))
+
+    def with_circuits(self, regions: np.ndarray) -> "Cluster":
+        """The same cluster with other circuits [G S S]."""
+        return replace(self, regions=np.asarray(regions))
+
+
+def _between_switches(kind: str) -> bool:
+    return kind.startswith(("edge", "aggregation"))

@@ -1,0 +1,218 @@
+"""Any graph as a `Network`, read from and written as the node-link JSON of networkx.
+
+`{"directed": bool, "nodes": [{"id", "kind"}], "edges": [{"source", "target", "capacity_bytes_per_s", "latency_s"}]}`.
+Read alike: `links` for `edges` (networkx before 3.4), `capacity_gbps` for bytes/s. `kind` may be left out ("node",
+"link"), and so may `latency_s` (0). networkx itself is not needed.
+Source: networkx.readwrite.json_graph.node_link of networkx 3.6.
+"""
+
+import json
+from collections.abc import Iterable
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mfabric_jax.checks import InputError, not_negative, one_of
+from mfabric_jax.fabric.network import Network
+from mfabric_jax.units import gbps
+
+ENDPOINTS = ("gpu", "host")
+NODE_FIELDS = ("id", "kind")
+LINK_FIELDS = ("source", "target", "capacity_bytes_per_s", "capacity_gbps", "latency_s", "kind", "key")
+UNITS = "capacity_bytes_per_s or capacity_gbps"
+
+
+def read_graph(path: str | Path) -> Network:
+    """The graph of a node-link JSON file. `InputError` for a file that cannot be read, or that `graph_of` refuses."""
+    path = Path(path)
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InputError(f"cannot read {str(path)!r} ({reason}); give a node-link JSON file.") from error
+    except ValueError as error:
+        raise InputError(f"{str(path)!r} is not JSON ({error}); give a node-link JSON file.") from error
+    try:
+        return graph_of(data)
+    except InputError as error:
+        raise InputError(f"{str(path)!r}: {error}") from error
+
+
+def graph_of(data: dict[str, Any]) -> Network:
+    """The network of node-link data, as `networkx.node_link_data` gives it.
+
+    Nodes and links are grouped by kind, kinds in order of their first appearance, otherwise in the order given. Ids
+    become names (other than text: as JSON writes them). An undirected link becomes two, there and back next to each
+    other, each with the full capacity and latency. Parallel links are several links; `"multigraph": false` forbids
+    them.
+    """
+    if not isinstance(data, dict):
+        raise InputError(f"a graph must be an object with nodes and edges, got {data!r}.")
+    directed, multigraph = _flag(data, "directed"), _flag({"multigraph": True} | data, "multigraph")
+    names, nodes = _nodes(_entries(data, "nodes"))
+    numbers = _numbered(names)
+    links = [_link(place, entry, numbers) for place, entry in enumerate(_entries(data, "edges", "links"))]
+    if not multigraph:
+        _check_single(links, names, directed)
+    if not directed:
+        links = list(chain.from_iterable((link, (link[1], link[0], *link[2:])) for link in links))
+    order, runs = _grouped([link[4] for link in links])
+    tail, head = (np.array([link[end] for link in links], np.int64)[order] for end in (0, 1))
+    capacity, delay_s = (np.array([link[column] for link in links], float)[order] for column in (2, 3))
+    network = Network(tail, head, capacity, delay_s, nodes, runs)
+    usual = all(name == network.node_name(node) for node, name in enumerate(names))
+    return network if usual else Network(tail, head, capacity, delay_s, nodes, runs, names)
+
+
+def graph_text(network: Network) -> str:
+    """The network as node-link JSON: `graph_of` reads back an equal one, `networkx.node_link_graph` a (Multi)DiGraph.
+
+    Kinds without nodes or links are left out. `InputError` where two nodes have one name or a number is infinite.
+    """
+    names = [network.node_name(node) for node in range(network.size)]
+    _numbered(names)
+    for field in ("capacity", "delay_s"):
+        not_negative(field, getattr(network, field))
+    pairs = set(zip(network.tail.tolist(), network.head.tolist(), strict=True))
+    data = {
+        "directed": True,
+        "multigraph": len(pairs) < len(network.tail),
+        "graph": {},
+        "nodes": [{"id": name, "kind": kind} for name, kind in zip(names, _kinds(network.nodes), strict=True)],
+        "edges": [
+            {"source": names[tail], "target": names[head], "capacity_bytes_per_s": rate, "latency_s": s, "kind": kind}
+            for tail, head, rate, s, kind in zip(
+                *(getattr(network, field).tolist() for field in ("tail", "head", "capacity", "delay_s")),
+                _kinds(network.links),
+                strict=True,
+            )
+        ],
+    }
+    return json.dumps(data, indent=1) + "\n"
+
+
+def endpoints(network: Network) -> np.ndarray:
+    """[E] nodes where flows start and end: those of kind gpu or host; all nodes where there is none of these."""
+    named = np.array([kind in ENDPOINTS for kind in _kinds(network.nodes)], bool)
+    return np.flatnonzero(named if named.any() else ~named)
+
+
+def _kinds(runs: tuple[tuple[str, int], ...]) -> Iterable[str]:
+    """The kind of every node or link."""
+    return chain.from_iterable([kind] * count for kind, count in runs)
+
+
+def _flag(data: dict, field: str) -> bool:
+    if not isinstance(data.get(field), bool):
+        given = f"got {data[field]!r}" if field in data else "but it is missing"
+        raise InputError(f"{field} must be true or false, {given}.")
+    return data[field]
+
+
+def _entries(data: dict, *fields: str) -> list[dict]:
+    """The list of objects under the one of these names that is there."""
+    there = [field for field in fields if field in data]
+    if len(there) != 1:
+        raise InputError(f"a graph must have {' or '.join(fields)}, got {'both' if there else list(data)}.")
+    entries = data[there[0]]
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise InputError(f"{there[0]} must be a list of objects.")
+    return entries
+
+
+def _name(field: str, value: Any) -> str:
+    """What a node is called."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float | list | tuple):
+        raise InputError(f"{field} must be text, a number or a list of them, got {value!r}.")
+    return json.dumps(value)
+
+
+def _required(place: str, entry: dict, *fields: str) -> None:
+    for field in fields:
+        if field not in entry:
+            raise InputError(f"{place} has no {field}.")
+
+
+def _kind(place: str, entry: dict, default: str) -> str:
+    kind = entry.get("kind", default)
+    if not isinstance(kind, str) or not kind:
+        raise InputError(f"kind of {place} must be a word, got {kind!r}.")
+    return kind
+
+
+def _nodes(entries: list[dict]) -> tuple[tuple[str, ...], tuple[tuple[str, int], ...]]:
+    """Names of the nodes, grouped by kind, and the runs of kinds."""
+    names, kinds = [], []
+    for number, entry in enumerate(entries):
+        _required(f"node {number}", entry, "id")
+        names.append(_name(f"id of node {number}", entry["id"]))
+        place = f"node {number} ({names[-1]})"
+        for field in entry:
+            one_of(f"field of {place}", field, NODE_FIELDS)
+        kinds.append(_kind(place, entry, "node"))
+    order, runs = _grouped(kinds)
+    return tuple(names[node] for node in order), runs
+
+
+def _numbered(names: Iterable[str]) -> dict[str, int]:
+    """Number of the node of each name."""
+    numbers: dict[str, int] = {}
+    for number, name in enumerate(names):
+        if numbers.setdefault(name, number) != number:
+            raise InputError(f"id of a node must be its own, but two nodes are called {name!r}.")
+    return numbers
+
+
+def _link(number: int, entry: dict, nodes: dict[str, int]) -> tuple[int, int, float, float, str]:
+    """(tail, head, capacity, latency, kind) of a link."""
+    _required(f"link {number}", entry, "source", "target")
+    source, target = (_name(f"{end} of link {number}", entry[end]) for end in ("source", "target"))
+    place = f"link {number} ({source} -> {target})"
+    for end in (source, target):
+        if end not in nodes:
+            raise InputError(f"{place} names a node that is not in nodes: {end!r}.")
+    if "capacity" in entry:
+        raise InputError(f"{place}: capacity has no unit; give {UNITS}.")
+    for field in entry:
+        one_of(f"field of {place}", field, LINK_FIELDS)
+    latency = _amount(place, "latency_s", {"latency_s": 0.0} | entry)
+    return nodes[source], nodes[target], _capacity(place, entry), latency, _kind(place, entry, "link")
+
+
+def _capacity(place: str, entry: dict) -> float:
+    """Bytes/s, from whichever unit is given."""
+    there = [field for field in ("capacity_bytes_per_s", "capacity_gbps") if field in entry]
+    if len(there) != 1:
+        raise InputError(f"{place} must have {UNITS}, got {'both' if there else 'neither'}.")
+    value = _amount(place, there[0], entry)
+    return gbps(value) if there[0] == "capacity_gbps" else value
+
+
+def _amount(place: str, field: str, entry: dict) -> float:
+    value = entry[field]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InputError(f"{field} of {place} must be a number, got {value!r}.")
+    return float(not_negative(f"{field} of {place}", value))
+
+
+def _check_single(links: list[tuple], names: tuple[str, ...], directed: bool) -> None:
+    """`InputError` where two links join one pair of nodes."""
+    seen = set()
+    for number, (tail, head, *_) in enumerate(links):
+        pair = (tail, head) if directed else (min(tail, head), max(tail, head))
+        if pair in seen:
+            place = f"link {number} ({names[tail]} -> {names[head]})"
+            raise InputError(f"{place} is there twice; parallel links need multigraph true.")
+        seen.add(pair)
+
+
+def _grouped(kinds: list[str]) -> tuple[np.ndarray, tuple[tuple[str, int], ...]]:
+    """The order that brings equal kinds together, first come first, and the runs it makes."""
+    place = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
+    number = np.array([place[kind] for kind in kinds], np.int64)
+    counts = np.bincount(number, minlength=len(place)).tolist()
+    return np.argsort(number, kind="stable"), tuple(zip(place, counts, strict=True))

@@ -1,0 +1,57 @@
+"""TopoOpt-like circuits: computed once from expected demand. A ring for all-reduce, matchings for the rest.
+
+Source: Wang et al., NSDI 2023, topology finder: rings for all-reduce groups, then for every further interface a
+maximum-weight matching of the remaining demand, which is halved where a pair is served. Deviations: circuits join both
+directions; the matching is the greedy one (at least half of the maximum weight); interfaces for the ring are given, not
+in proportion to demand.
+"""
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+from mfabric_jax.fabric import RING_NICS, Circuits, Region
+from mfabric_jax.routing import Plan, as_demand
+
+def topoopt(demand: Float[Array, "S S"], region: Region, *, previous=None, key=None) -> Plan:
+    """A chain of neighbouring servers (their part of the all-reduce ring, which joins the whole stage), then
+    matchings of `demand` [S S] bytes with the NICs that are left. Never looks at `previous`."""
+    demand, servers = as_demand(demand), region.servers
+    total = jnp.triu(demand + demand.T, 1)
+    total = total + total.T
+    place = jnp.arange(servers)
+    degree = jnp.broadcast_to(jnp.asarray(region.optical_degree).astype(jnp.int32), (servers,))
+    chain = jnp.abs(place[:, None] - place[None, :]) == 1
+    chain = jnp.where((degree[:, None] >= RING_NICS) & (degree[None, :] >= RING_NICS) & chain, 1, 0).astype(jnp.int32)
+    free = jnp.maximum(degree - RING_NICS, 0)
+
+    def more(state):
+        _, free, left = state
+        spare = free > 0
+        return ((left > 0) & spare[:, None] & spare[None, :]).any()
+
+    def match(state):
+        count, free, left = state
+        taken = _matching(left, free > 0)
+        return count + taken, free - taken.sum(axis=1), jnp.where(taken > 0, left / 2, left)
+
+    count, _, _ = lax.while_loop(more, match, (chain, free, total))
+    return Plan(Circuits(count))
+
+
+def _matching(weight: Float[Array, "S S"], willing) -> Array:
+    """Heaviest pair first, among servers that are willing and not yet taken [S S] of 0 and 1."""
+    servers = weight.shape[0]
+
+    def step(_, state):
+        taken, willing = state
+        open_ = jnp.where(willing[:, None] & willing[None, :], jnp.triu(weight, 1), 0)
+        i, j = jnp.divmod(jnp.argmax(open_), servers)
+        found = (open_[i, j] > 0).astype(jnp.int32)
+        taken = taken.at[i, j].add(found).at[j, i].add(found)
+        closed = found > 0
+        willing = willing.at[i].set(willing[i] & ~closed).at[j].set(willing[j] & ~closed)
+        return taken, willing
+
+    nobody = jnp.zeros((servers, servers), jnp.int32)
+    return lax.fori_loop(0, servers // 2, step, (nobody, willing))[0]

@@ -1,0 +1,354 @@
+"""A whole cluster as a picture: servers at the bottom, tiers of switches above them, circuits below, counts beside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mfabric_jax import units
+from mfabric_jax.report import style
+from mfabric_jax.report.figures import heat, shown
+from mfabric_jax.report.figures.graph import graph as graph
+from mfabric_jax.report.figures.notes import Note, many, notes, noun
+from mfabric_jax.report.figures.rings import CIRCUIT, DETAILED, ring
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_LEFT, _NOTES = 0.25, 2.85  # margin; column of words
+_SWITCH, _RISE = 0.25, 0.88  # height of a switch; from one tier to the next
+_PLUG = 0.24  # from servers to the optical switch below
+_LINK, _GPU, _NVSWITCH = "#5F7488", style.PARTS["compute_s"].colour, style.FABRICS["nvl72"].colour
+_PACKET = style.FABRICS["fat-tree"].colour
+RAILS = ("#332288", "#88CCEE", "#117733", "#DDAA33", "#CC6677", "#44AA99", "#882255", "#999933")
+
+
+def fabric(cluster: Any, path: str | Path, *, utilisation: Any = None, title: str = "") -> Path:
+    """Draw a cluster (`mfabric_jax.fabric.Cluster`); returns the path written.
+
+    `utilisation` [L] of the links of `cluster.sprayed`, 0 to 1, colours them.
+    """
+    return style.save(lambda: build(cluster, utilisation=utilisation, title=title), path)
+
+
+def build(cluster: Any, *, utilisation: Any = None, title: str = "") -> Figure:
+    """The figure itself."""
+    busy = None if utilisation is None else heat.Heat(cluster.sprayed, utilisation)
+    picture = _Picture(cluster, shown.layout(cluster), busy)
+    look = style.fabric(cluster.name)
+    return picture.draw(title or f"{look.label}: {many(cluster.servers, noun(cluster))}, {cluster.gpus:,} GPUs")
+
+
+def _mixed(colour: str, white: float) -> str:
+    """A colour with so much white in it."""
+    parts = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return "#" + "".join(f"{round(part + (255 - part) * white):02X}" for part in parts)
+
+
+class _Picture:
+    """Where everything is, from the bottom up."""
+
+    def __init__(self, cluster: Any, plan: shown.Layout, busy: heat.Heat | None):
+        self.cluster, self.plan, self.busy, self.tree = cluster, plan, busy, cluster.tree
+        self.columns = min(cluster.gpus_per_server, 16)
+        self.lines_of_gpus = -(-cluster.gpus_per_server // self.columns)
+        self.optical = CIRCUIT if busy is None else style.FAINT  # frames and fibres: no colour that means a load
+        self.box = plan.servers.width
+        self.gpu = min(0.1, self.box / (self.columns + 0.6))
+        self.deep = 0.1 if self.lines_of_gpus == 1 else self.gpu  # GPUs are upright boxes, or squares where many
+        self.server_height = 0.38 + self.deep * self.lines_of_gpus
+        self.panel = self._panel_height()
+        self.bottom = 0.25 + (0.5 if busy else 0.0)
+        self.floor = self.bottom + self.panel + (_PLUG if self.panel else 0.0)
+        self.ceiling = self.floor + self.server_height
+        self.tiers = 0 if self.tree is None else shown.climbed(self.tree)
+        self.edge = None if self.tree is None else shown.edge_table(cluster)
+
+    def _panel_height(self) -> float:
+        if not self.plan.regions:
+            return 0.0
+        size, widest = self.cluster.regions.shape[1], max(right - left for _, left, right in self.plan.regions)
+        most = {2: 0.5, 3: 1.6, 4: 1.8}.get(size, 2.4 if self.tree is not None else 3.2 if size <= DETAILED else 5.0)
+        return min(widest, most) + 0.2
+
+    def level(self, tier: int) -> float:
+        """Bottom of the switches of a tier."""
+        return self.ceiling + _RISE + tier * (_SWITCH + _RISE)
+
+    @property
+    def unused(self) -> list[tuple[str, int]]:
+        """Kinds and numbers of the switches that no path reaches."""
+        return [] if self.tree is None else list(self.tree.switches[self.tiers :])
+
+    @property
+    def crest(self) -> float:
+        """Height of the names of rails, above their switches."""
+        return 0.26 if self.tree is not None and self.tree.parts > 1 else 0.06
+
+    @property
+    def framed(self) -> bool:
+        """Whether pods or rails are framed."""
+        return self.tree is not None and (self.tree.parts > 1 or self.tiers == 3)
+
+    def draw(self, title: str) -> Figure:
+        top = self.level(self.tiers - 1) + _SWITCH if self.tiers else self.ceiling
+        top += self.crest + (0.5 if self.unused else 0.08)
+        width, height = _LEFT + self.plan.width + 0.3 + _NOTES, top + 0.45
+        figure = style.blank(width, height, arranged=False)
+        axes = figure.add_axes((0, 0, 1, 1))
+        axes.set(xlim=(0, width), ylim=(0, height))
+        axes.set_axis_off()
+        self._everything(axes)
+        axes.text(_LEFT, height - 0.17, title, va="top", fontsize=style.FONT + 2, fontweight="bold")
+        _write(axes, _LEFT + self.plan.width + 0.3, self._notes())
+        if self.busy is not None:
+            heat.bar(figure, _LEFT + max(0.0, self.plan.width / 2 - 1.5), 0.32, min(3.0, self.plan.width))
+        return figure
+
+    def _everything(self, axes: Axes) -> None:
+        for server in self.plan.servers.at:
+            self._server(axes, server)
+        _ellipses(axes, self.plan.servers, self.floor + self.server_height / 2)
+        for region, left, right in self.plan.regions:
+            self._region(axes, region, left, right)
+        if self.tree is None:
+            return
+        self._pods(axes)
+        self._nic_links(axes)
+        self._tier_links(axes)
+        for tier, row in enumerate((self.plan.edges, self.plan.high, self.plan.cores)[: self.tiers]):
+            self._switches(axes, tier, row)
+        if self.unused:
+            self._strip(axes)
+
+    def x(self, place: float) -> float:
+        return _LEFT + place
+
+    # -- servers and their NICs
+
+    def gpu_at(self, server: int, gpu: int) -> float:
+        """Centre of a GPU, or of its column."""
+        left = self.x(self.plan.servers.at[server]) - self.gpu * self.columns / 2
+        return left + self.gpu * (gpu % self.columns + 0.5)
+
+    def _server(self, axes: Axes, server: int) -> None:
+        from matplotlib.collections import PatchCollection
+        from matplotlib.patches import Rectangle
+
+        left = self.x(self.plan.servers.at[server]) - self.box / 2
+        axes.add_patch(_rounded(left, self.floor, self.box, self.server_height, facecolor="#F4F5F7", edgecolor=style.FAINT))
+        gpus = range(self.cluster.gpus_per_server)
+        side, deep, top = 0.78 * self.gpu, self.deep - 0.22 * self.gpu, self.ceiling - 0.03
+        boxes = [
+            Rectangle((self.gpu_at(server, g) - side / 2, top - self.deep * (g // self.columns) - deep), side, deep)
+            for g in gpus
+        ]
+        colours = [_GPU if self.busy is None else self._inside(server, g) for g in gpus]
+        line = {"edgecolor": "#7C8794", "linewidth": 0.4, "zorder": 4, "snap": False}
+        axes.add_collection(PatchCollection(boxes, facecolor=colours, **line))
+        bar = self.floor + 0.17
+        axes.add_patch(Rectangle((left + 0.03, bar), self.box - 0.06, 0.11, color=_NVSWITCH, linewidth=0, zorder=4))
+        middle = left + self.box / 2
+        if self.box >= 0.52:
+            axes.text(middle, bar + 0.052, "NVSwitch", fontsize=5.5, color="white", ha="center", va="center", zorder=5)
+        axes.text(middle, self.floor + 0.085, str(server), fontsize=7.5, ha="center", va="center", zorder=5)
+
+    def _inside(self, server: int, gpu: int) -> str:
+        return self.busy.pair("nvswitch up", "nvswitch down", server * self.cluster.gpus_per_server + gpu)
+
+    def nic_at(self, server: int, nic: int) -> float:
+        """Where a NIC on the packet switches leaves its server: above its GPU, or in step where these are many."""
+        if self.lines_of_gpus > 1:
+            return self.x(self.plan.servers.at[server]) + self.box * 0.94 * ((nic + 0.5) / self.cluster.nics - 0.5)
+        gpu = self.cluster.at_gpu(np.asarray(nic), self.cluster.first_electrical_gpu)
+        return self.gpu_at(server, int(gpu))
+
+    def _nic_links(self, axes: Axes) -> None:
+        cluster, row = self.cluster, self.plan.edges
+        host = {s: cluster.host(np.full(cluster.nics, s), np.arange(cluster.nics)) for s in self.plan.servers.at}
+        every = np.unique(np.concatenate(list(host.values())))
+        own = self.tree.edge_of(every)
+        lines, colours = [], []
+        for server, ports in host.items():
+            for nic, port in enumerate(ports):
+                edge = int(self.edge[server, nic])
+                if edge not in row.at:
+                    continue
+                mates = every[own == edge]
+                aside = ((np.searchsorted(mates, port) + 0.5) / len(mates) - 0.5) * 0.86 * row.width
+                lines.append([(self.nic_at(server, nic), self.ceiling), (self.x(row.at[edge]) + aside, self.level(0))])
+                colours.append(self._nic_colour(nic, int(port)))
+        _segments(axes, lines, colours)
+        bare = [e for e in row.at if e not in set(own.tolist())]
+        ends = [(self.x(row.at[e]) + k * 0.25 * row.width, self.level(0)) for e in bare for k in (-1, 0, 1)]
+        _segments(axes, [[(x, y), (x, y - 0.14)] for x, y in ends], [style.FAINT] * len(ends))
+
+    def _nic_colour(self, nic: int, port: int) -> str:
+        if self.busy is not None:
+            return self.busy.pair("nic up", "nic down", port)
+        return RAILS[nic % len(RAILS)] if self.cluster.rails else _LINK
+
+    # -- switches
+
+    def _pods(self, axes: Axes) -> None:
+        """A frame around each pod, or each rail."""
+        apart = self.tree.parts > 1
+        if not self.framed:
+            return
+        top = self.level(max(1, min(self.tiers, 2)) - 1) + _SWITCH
+        for pod, left, right in self.plan.pods:
+            base, width = self.level(0) - 0.06, right - left
+            colour = _mixed(RAILS[pod % len(RAILS)], 0.9) if apart else "#F5F5F5"
+            frame = {"facecolor": colour, "edgecolor": "#CFCFCF", "zorder": 0.5}
+            axes.add_patch(_rounded(self.x(left), base, width, top + self.crest - base, **frame))
+            if apart:
+                name = f"rail {pod}"
+                name = name if width > 0.06 * len(name) else str(pod)
+                axes.text(self.x(left + width / 2), top + 0.15, name, fontsize=8, ha="center", va="center")
+            else:
+                middle, turned = (base + top) / 2, {"rotation": 90, "ha": "center", "va": "center"}
+                axes.text(self.x(left) + 0.1, middle, f"pod {pod}", fontsize=8, **turned)
+
+    def _tier_links(self, axes: Axes) -> None:
+        tree, up, climb = self.tree, self.tree.edge_ports[0], self.tree.pod_ports[0]
+        edges, high, cores = self.plan.edges, self.plan.high, self.plan.cores
+        pod = {e: int(tree.pod_of(np.asarray(e))) for e in edges.at}
+        pairs = [(e, a) for e in edges.at for a in high.at if pod[e] == a // up]
+        if self.tiers > 1:
+            self._between(axes, 0, edges, high, pairs, ("edge", lambda e: e))
+        if self.tiers > 2:
+            below = {a: (a // up // tree.pods_per_part * up + a % up) for a in high.at}
+            pairs = [(a, c) for a in high.at for c in cores.at if below[a] == c // climb]
+            self._between(axes, 1, high, cores, pairs, ("pod", lambda a: a // up))
+
+    def _between(self, axes: Axes, tier: int, low: shown.Row, top: shown.Row, pairs: list, pool: tuple) -> None:
+        kind, number = pool
+        ends = (self.level(tier) + _SWITCH, self.level(tier + 1))
+        lines = [[(self.x(low.at[a]), ends[0]), (self.x(top.at[b]), ends[1])] for a, b in pairs]
+        colours = [
+            self._plain(tier, a) if self.busy is None else self.busy.pair(f"{kind} up", f"{kind} down", number(a))
+            for a, _ in pairs
+        ]
+        _segments(axes, lines, colours)
+
+    def _plain(self, tier: int, low: int) -> str:
+        """Colour of a link up from a switch: of its rail where rails stay apart."""
+        return self._switch_colour(tier, low) if self.tree.parts > 1 else _LINK
+
+    def _switches(self, axes: Axes, tier: int, row: shown.Row) -> None:
+        base, digits = self.level(tier), len(f"{max(row.at)}")
+        font = min(8.0, 72 * 0.88 * row.width / (0.62 * digits))
+        for number, place in row.at.items():
+            colour = self._switch_colour(tier, number)
+            left = self.x(place) - row.width / 2
+            axes.add_patch(_rounded(left, base, row.width, _SWITCH, facecolor=_mixed(colour, 0.82), edgecolor=colour))
+            if font >= 5:
+                y = base + _SWITCH / 2 - 0.01
+                axes.text(self.x(place), y, str(number), fontsize=font, ha="center", va="center", zorder=5)
+        _ellipses(axes, row, base + _SWITCH / 2)
+
+    def _switch_colour(self, tier: int, number: int) -> str:
+        """Blue; of its rail where all ports below are of one."""
+        if not self.cluster.rails:
+            return _PACKET
+        if tier > 0:
+            return RAILS[number // self.tree.edge_ports[0] % len(RAILS)] if self.tree.parts > 1 else _PACKET
+        nics = np.unique(np.nonzero(self.edge == number)[1])
+        return RAILS[nics[0] % len(RAILS)] if len(nics) == 1 else _PACKET
+
+    def _strip(self, axes: Axes) -> None:
+        """What stands above, though no path leads there."""
+        base = self.level(self.tiers - 1) + _SWITCH + self.crest + 0.12
+        frame = {"facecolor": "white", "edgecolor": style.FAINT, "linestyle": (0, (4, 3))}
+        axes.add_patch(_rounded(_LEFT, base, self.plan.width, 0.3, **frame))
+        kinds = " and ".join(f"{count:,} {kind}" for kind, count in self.unused)
+        words = f"{kinds} switch{'es' if self.unused[-1][1] > 1 else ''} above, which no path crosses"
+        middle = _LEFT + self.plan.width / 2
+        font = min(8.5, 72 * 0.96 * self.plan.width / (0.56 * len(words)))
+        axes.text(middle, base + 0.145, words, fontsize=font, ha="center", va="center", color="#555555", zorder=5)
+
+    # -- circuits
+
+    def _region(self, axes: Axes, region: int, left: float, right: float) -> None:
+        count = self.cluster.regions[region]
+        first, width = region * len(count), right - left
+        frame = {"facecolor": _mixed(self.optical, 0.93), "edgecolor": self.optical}
+        axes.add_patch(_rounded(self.x(left), self.bottom, width, self.panel, **frame))
+        self._plugs(axes, range(first, first + len(count)))
+        total = int(np.triu(count).sum())
+        words = f"{total:,} circuit{'' if total == 1 else 's'}"
+        if len(self.cluster.regions) > 1:
+            words = f"region {region}: {words}"
+        middle = self.x((left + right) / 2)
+        axes.text(middle, self.bottom + 0.1, words, fontsize=8, ha="center", va="center", zorder=5)
+        tall = (self.panel - 0.2) / 2 - 0.07
+        radius = (min(width / 2 - 0.1, 1.6 * max(tall, 0.7)), min(width / 2 - 0.1, tall))
+        centre = (middle, self.bottom + 0.2 + (self.panel - 0.2) / 2)
+        ring(axes, centre, radius, count, first, lambda i, j: self._circuit_colour(first + i, first + j))
+
+    def _circuit_colour(self, src: int, dst: int) -> str:
+        if self.busy is None:
+            return CIRCUIT
+        rows = self.cluster.circuits.find(np.array([src, dst]), np.array([dst, src]))
+        return self.busy.of(self.busy.network.run("circuit").start + rows)
+
+    def _plugs(self, axes: Axes, servers: range) -> None:
+        """Fibres from the GPUs with optical NICs to the optical switch."""
+        table, lines = self.cluster.circuits, []
+        for server in (s for s in self.plan.servers.at if s in servers):
+            gpus = np.unique(table.gpu[table.src == server])
+            for column in np.unique(gpus[gpus >= 0] % self.columns):
+                x = self.gpu_at(server, int(column))
+                lines.append([(x, self.floor), (x, self.bottom + self.panel)])
+        _segments(axes, lines, [self.optical] * len(lines), 1.0)
+
+    # -- words
+
+    def _notes(self) -> list[Note]:
+        middle = [self.level(tier) + _SWITCH / 2 for tier in range(self.tiers)]
+        links = [self.ceiling + _RISE / 2, *(self.level(tier) + _SWITCH + _RISE / 2 for tier in range(self.tiers - 1))]
+        places = {
+            "servers": self.floor + self.server_height / 2,
+            "optics": self.bottom + self.panel / 2,
+            "tiers": middle,
+            "links": links if self.tiers else [],
+        }
+        return notes(self.cluster, places, self.tiers, self.busy)
+
+
+def _rounded(left: float, bottom: float, width: float, height: float, **line: Any) -> Any:
+    from matplotlib.patches import FancyBboxPatch
+
+    shape = f"round,pad=0,rounding_size={min(0.05, width / 4):.4f}"
+    line = {"linewidth": 0.8, "zorder": 3, **line}
+    return FancyBboxPatch((left, bottom), width, height, boxstyle=shape, **line)
+
+
+def _segments(axes: Axes, lines: list, colours: list[str], width: float = 0.0) -> None:
+    from matplotlib.collections import LineCollection
+
+    thin = width or (0.9 if len(lines) <= 80 else 0.6 if len(lines) <= 200 else 0.4)
+    axes.add_collection(LineCollection(lines, colors=colours, linewidths=thin, zorder=2))
+
+
+def _ellipses(axes: Axes, row: shown.Row, y: float) -> None:
+    """Three dots for each run of nodes that is left out."""
+    for place, room in row.dots:
+        step = min(0.07, room / 4)
+        x = [_LEFT + place + k * step for k in (-1, 0, 1)]
+        axes.plot(x, [y] * 3, "o", color=style.INK, markersize=min(2.4, 72 * step / 2), markeredgewidth=0, zorder=5)
+
+
+def _write(axes: Axes, left: float, every: list[Note]) -> None:
+    """Words beside what they are about, a bold line first."""
+    for note in every:
+        y = note.y + (0.17 * bool(note.head) + 0.145 * len(note.lines)) / 2
+        if note.head:
+            axes.text(left, y, note.head, va="top", fontsize=style.FONT - 0.5, fontweight="bold")
+            y -= 0.17
+        for line in note.lines:
+            axes.text(left, y, line, va="top", fontsize=style.FONT - 1.5, color="#444444")
+            y -= 0.145

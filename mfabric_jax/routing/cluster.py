@@ -1,0 +1,186 @@
+"""Flows between the GPUs of a cluster -> the links they cross.
+
+Inside a server: the NVSwitch. Between servers: a direct circuit if the pair has one, else the NICs on the tree, else
+circuits of other servers, which forward. Where a GPU does not hold the NIC that its data leaves or enters by, the data
+crosses the NVSwitch to (or from) the delegate that does: gather and scatter are links like all others, spread evenly
+over the delegates of a pair. Source: arXiv 2501.03905, topology-aware routing.
+"""
+
+import numpy as np
+
+from mfabric_jax.checks import InputError, one_of
+from mfabric_jax.fabric.cluster import Cluster
+from mfabric_jax.fabric.network import Network, joined
+from mfabric_jax.routing.routes import Routes, compact, stacked
+from mfabric_jax.routing.shortest import shortest_routes
+from mfabric_jax.routing.tree_paths import ecmp, hashed, least_loaded
+
+PATHS = ("spray", "ecmp", "least-loaded")
+AT_ONCE = 1 << 16                          # flows whose rows are worked out together
+ROUNDED = 1e-12                            # of a flow: what sums of shares may differ by
+
+
+def links_of(cluster: Cluster, routing: str = "spray") -> Network:
+    """The network whose links the routes name: pooled for spraying, else every link by itself."""
+    return cluster.sprayed if one_of("routing", routing, PATHS) == "spray" else cluster.network
+
+
+def cluster_routes(cluster: Cluster, src, dst, *, routing: str = "spray", seed: int = 0, size=None) -> Routes:
+    """The links of `links_of(cluster, routing)` that each flow from GPU `src` to GPU `dst` [F] crosses.
+
+    - `routing` on the tree: "spray": evenly over all shortest paths; "ecmp": one each, by a hash with `seed`;
+      "least-loaded": one each, chosen in falling order of `size` [F bytes]. Direct circuits are the same in all; where
+      servers forward, "spray" divides over all shortest ways, the others take one by a hash.
+
+    A flow from a GPU to itself crosses nothing. `InputError` where two servers have no way to each other.
+    """
+    one_of("routing", routing, PATHS)
+    src, dst = _gpus("src", src, cluster), _gpus("dst", dst, cluster)
+    if src.shape != dst.shape:
+        raise InputError(f"src and dst must be of one length, got {len(src)} and {len(dst)}.")
+    if size is not None and np.shape(size) != src.shape:
+        raise InputError(f"size must have the shape [{len(src)}], got {list(np.shape(size))}.")
+    here, there = src // cluster.gpus_per_server, dst // cluster.gpus_per_server
+    row = cluster.circuits.find(here, there)
+    away = here != there
+    parts = [(flow, _inside(cluster, src[flow], dst[flow])) for flow in _chunks(~away & (src != dst))]
+    first = links_of(cluster, routing).run("circuit").start if len(cluster.circuits.src) else 0
+    for flow in _chunks(away & (row >= 0)):
+        whole = np.ones((len(flow), 1))
+        parts.append((flow, _over_circuits(cluster, src[flow], dst[flow], row[flow, None], whole, first)))
+    rest = away & (row < 0)
+    flow = np.flatnonzero(rest)
+    if cluster.tree is None and len(flow):
+        ways, share = _forwarding(cluster, here[flow], there[flow], routing, seed)
+        for some in _chunks(np.ones(len(flow), bool)):
+            one = flow[some]
+            parts.append((one, _over_circuits(cluster, src[one], dst[one], ways[some], share[some], first)))
+    elif len(flow):
+        ends = _Ends(cluster, src[flow], dst[flow], routing, seed)
+        path = _single_paths(cluster.tree, ends, routing, seed, None if size is None else np.asarray(size)[flow])
+        for some in _chunks(np.ones(len(flow), bool)):
+            parts.append((flow[some], _over_tree(cluster, ends, path, some)))
+    return stacked(parts, len(src))
+
+
+def _gpus(name: str, gpu, cluster: Cluster) -> np.ndarray:
+    gpu = np.asarray(gpu, np.int64)
+    if gpu.ndim != 1 or (gpu.size and (gpu.min() < 0 or gpu.max() >= cluster.gpus)):
+        raise InputError(f"{name} must be GPUs [F] from 0 to {cluster.gpus - 1}, got {gpu.tolist()[:8]}.")
+    return gpu
+
+
+def _chunks(mask: np.ndarray):
+    flows = np.flatnonzero(mask)
+    return (flows[first : first + AT_ONCE] for first in range(0, len(flows), AT_ONCE))
+
+
+def _row(*blocks) -> Routes:
+    """Blocks of (hops, share) side by side."""
+    hops, share = (np.hstack([block[column] for block in blocks]) for column in (0, 1))
+    return compact(hops, share)
+
+
+def _at(cluster: Cluster, gpu: np.ndarray) -> np.ndarray:
+    """Everything at one GPU of its server [F G]."""
+    return (np.arange(cluster.gpus_per_server) == (gpu % cluster.gpus_per_server)[:, None]).astype(float)
+
+
+def _across(cluster: Cluster, server: np.ndarray, have: np.ndarray, need: np.ndarray):
+    """NVSwitch links that bring what GPUs `have` [F G] to those that `need` it: hops and shares [F 2G]."""
+    gpu = server[:, None] * cluster.gpus_per_server + np.arange(cluster.gpus_per_server)
+    moved = have - need
+    moved = np.where(np.abs(moved) < ROUNDED, 0, moved)
+    return np.hstack([gpu, cluster.gpus + gpu]), np.hstack([np.maximum(moved, 0), np.maximum(-moved, 0)])
+
+
+def _inside(cluster: Cluster, src, dst) -> Routes:
+    return _row(_across(cluster, src // cluster.gpus_per_server, _at(cluster, src), _at(cluster, dst)))
+
+
+class _Ends:
+    """The NICs on the tree that each flow leaves and enters by: hosts [U F] of the tree, GPUs [U F] that hold them."""
+
+    def __init__(self, cluster: Cluster, src, dst, routing: str, seed: int):
+        per_server = cluster.gpus_per_server
+        self.src, self.dst = src, dst
+        if cluster.nic_use == "own":
+            into = (dst % per_server)[None]
+            out = into if cluster.pxn else (src % per_server)[None]
+        elif routing == "spray":
+            out = into = np.broadcast_to(np.arange(cluster.nics)[:, None], (cluster.nics, len(src)))
+        else:
+            draw = hashed(seed + 1, np.arange(len(src)), src, dst) % np.uint64(cluster.nics)
+            out = into = draw.astype(np.int64)[None]
+        self.out, self.into = cluster.host(src // per_server, out), cluster.host(dst // per_server, into)
+        if cluster.tree.parts > 1 and np.any(cluster.tree.part_of(self.out) != cluster.tree.part_of(self.into)):
+            raise InputError(f"{cluster.name}: GPUs of different rails have no way to each other without pxn.")
+
+
+def _single_paths(tree, ends: _Ends, routing: str, seed: int, size):
+    """Aggregation switch and core [F] of every flow; None under spraying."""
+    if routing == "spray":
+        return None
+    if routing == "ecmp":
+        return ecmp(tree, ends.out[0], ends.into[0], seed)
+    return least_loaded(tree, ends.out[0], ends.into[0], size, seed)
+
+
+def _over_tree(cluster: Cluster, ends: _Ends, path, some: np.ndarray) -> Routes:
+    tree, per_server = cluster.tree, cluster.gpus_per_server
+    out, into, src, dst = ends.out[:, some], ends.into[:, some], ends.src[some], ends.dst[some]
+    part = 1 / len(out)
+    leave, enter = (sum(_at(cluster, cluster.host_gpu[nic]) for nic in nics) * part for nics in (out, into))
+    blocks = [
+        _across(cluster, src // per_server, _at(cluster, src), leave),
+        _across(cluster, dst // per_server, enter, _at(cluster, dst)),
+    ]
+    ports = 2 * cluster.gpus
+    for up, down in zip(out, into, strict=True):
+        if path is None:
+            inner = tree.sprayed_hops(up, down)
+        else:
+            inner = tree.hops(up, down, path[0][some], path[1][some])
+        inner = np.where(inner >= 0, inner + ports + 2 * tree.hosts, -1)
+        hops = np.column_stack([ports + up, inner, ports + tree.hosts + down])
+        blocks.append((hops, np.full(hops.shape, part)))
+    return _row(*blocks)
+
+
+def _over_circuits(cluster: Cluster, src, dst, row, share, first: int) -> Routes:
+    """Over circuits `row` [F H] (-1 pads), shares [F H]: the direct one, or several that servers forward between."""
+    table, per_server = cluster.circuits, cluster.gpus_per_server
+    here, there = src // per_server, dst // per_server
+    back = table.find(table.dst, table.src)
+    held = _held(cluster)
+    leave, enter = np.zeros((2, len(src), per_server))
+    blocks = [(np.where(row >= 0, first + row, -1), share)]
+    for column in range(row.shape[1]):
+        at, part = np.maximum(row[:, column], 0), share[:, column, None]
+        begins, ends = (table.src[at] == here)[:, None], (table.dst[at] == there)[:, None]
+        leave += np.where(begins, part * held[at], 0)
+        enter += np.where(ends, part * held[back[at]], 0)
+        nothing = np.zeros_like(leave)
+        blocks.append(_across(cluster, table.src[at], nothing, np.where(begins, 0, part * held[at])))
+        blocks.append(_across(cluster, table.dst[at], np.where(ends, 0, part * held[back[at]]), nothing))
+    blocks.append(_across(cluster, here, _at(cluster, src), leave))
+    blocks.append(_across(cluster, there, enter, _at(cluster, dst)))
+    return _row(*blocks)
+
+
+def _held(cluster: Cluster) -> np.ndarray:
+    """Part of each circuit row's traffic that each GPU of its source server sends [C G]."""
+    gpu = cluster.circuits.gpu
+    held = np.zeros((len(gpu), cluster.gpus_per_server))
+    row, copy = np.nonzero(gpu >= 0)
+    np.add.at(held, (row, gpu[row, copy]), 1.0)
+    return held / np.maximum(held.sum(axis=1, keepdims=True), 1)
+
+
+def _forwarding(cluster: Cluster, here, there, routing: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of circuits [F H] and shares along the shortest ways between servers."""
+    table = cluster.circuits
+    run = ("circuit", table.src, table.dst, table.count.astype(float))
+    servers = joined([run], (("server", cluster.servers),), 0.0)
+    routes = shortest_routes(servers, here, there, routing="spray" if routing == "spray" else "ecmp", seed=seed)
+    return routes.hops.astype(np.int64), np.where(routes.hops >= 0, routes.share, 0)

@@ -1,0 +1,232 @@
+"""Shares for relay routing: the best ones by linear programming, and nearly the best by gradient steps.
+
+Both spread every pair's bytes over its direct circuits, the EPS and circuits through a third server so that the busiest
+link is through as early as possible (`relay_bound`): with paced flows that is when the all-to-all ends. Rows sum to 1,
+rows of a server to itself are 0; a pair without bytes keeps to its circuits or else the EPS.
+
+| bound over the best, gradient steps | S = 8: mean | p90 | worst | S = 16: mean | p90 | worst |
+|-------------------------------------|-------------|-----|-------|--------------|-----|-------|
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import lax
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from mfabric_jax.checks import InputError, whole
+from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.routing.region import between_servers, circuit_rates
+from mfabric_jax.routing.relay import is_path, link_seconds
+from mfabric_jax.routing.split import joined, split_seconds
+
+SMALLEST = 1e-9                            # share that the programme tells from 0
+SLOWEST = 1e9                              # times as slow as the first shares: a path that carries nothing
+FEW = 1e-3                                 # share below which gradient steps drop a path
+HOT, COLD = 0.05, 0.001                    # softness of the largest link time, first and last, over the least so far
+RATE, LAST_RATE = 0.15, 0.01               # steps in the logarithms of the shares, first and last
+SPREAD = 0.1                               # of the bytes that start on other paths than those of split routing
+NOISE = 0.5                                # standard deviation of the first logarithms, with a key
+
+
+class _Links(NamedTuple):
+    """One all-to-all and what it runs over; `path` marks the shares that may be above 0."""
+
+    demand: Float[Array, "S S"]
+    circuit: Float[Array, "S S"]
+    port: Float[Array, "S"]
+    efficiency: Float[Array, ""]
+    path: Bool[Array, "S S S+2"]
+
+    def seconds(self, shares: Float[Array, "S S S+2"]) -> Float[Array, "L"]:
+        """Of every link."""
+        return link_seconds(self.demand, self.circuit, self.port, shares, self.efficiency)
+
+    def served(self) -> "_Links":
+        """Without the bytes that have no path."""
+        return self._replace(demand=jnp.where(self.path.any(2), self.demand, 0))
+
+
+def best_relay_shares(region: Region, circuits: Circuits, demand) -> tuple[np.ndarray, float]:
+    """The shares [S S S+2] with which one all-to-all ends first when its flows are paced, and when that is [s].
+
+    - `demand` [S S]: bytes from server i to server j; the diagonal is ignored.
+
+    Exact, on the host: a linear programme for SciPy's HiGHS (extra `exact`) of the least T by which every circuit and
+    EPS port has carried its bytes, a relayed byte counting 1 / efficiency on its second circuit. Not for `jit`.
+    Infinity where a pair with bytes has no path; its shares are then on the EPS, and the others' still the best.
+    """
+    links, first = jax.tree.map(np.asarray, _start(region, circuits, demand))
+    _check_bytes(links.demand)
+    served = links.served()
+    unit = float(served.seconds(first).max(initial=0))
+    found = first
+    if unit > 0:
+        slow = served.demand[..., None] > SLOWEST * unit * _widths(links)
+        path = np.asarray(links.path & ~slow & (served.demand[..., None] > 0))
+        best = np.array(first, np.float64)
+        best[path] = _optimum(jax.tree.map(lambda x: np.asarray(x, np.float64), served), path, unit)
+        found = _normal(jnp.asarray(best, first.dtype), links.path)
+    return np.asarray(found), float(links.seconds(found).max(initial=0))
+
+
+def _check_bytes(demand: np.ndarray) -> None:
+    bad = np.argwhere(~(np.isfinite(demand) & (demand >= 0)))
+    if len(bad):
+        i, j = bad[0]
+        raise InputError(f"demand must be finite and not negative, got {demand[i, j]} from server {i} to {j}.")
+
+
+def _optimum(links: _Links, path: np.ndarray, unit: float) -> np.ndarray:
+    """The best shares on the paths marked, row-major; in HiGHS one time unit is `unit` seconds."""
+    try:
+        from scipy.optimize import linprog
+        from scipy.sparse import csr_array, hstack
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"best_relay_shares needs {error.name}, which is not installed: run pip install 'mfabric-jax[exact]'."
+        ) from error
+    column, link, seconds = _loads(links, path)
+    many, servers = np.count_nonzero(path), len(path)
+    load = csr_array((seconds / unit, (link, column)), shape=(servers * (servers + 2), many))
+    within = hstack([load, -np.ones((load.shape[0], 1))], format="csr")                 # load <= T
+    pair = np.nonzero(path.reshape(servers * servers, -1))[0]
+    complete = csr_array((np.ones(many), (pair, np.arange(many))), shape=(servers * servers, many + 1))
+    sent = path.any(2).reshape(-1)
+    least = np.append(np.zeros(many), 1)
+    nothing = np.zeros(load.shape[0])
+    done = linprog(least, A_ub=within, b_ub=nothing, A_eq=complete, b_eq=sent.astype(float), method="highs")
+    if done.x is None:
+        raise RuntimeError(f"HiGHS found no shares: {done.message}")
+    return np.where(done.x[:-1] < SMALLEST, 0, done.x[:-1])
+
+
+def _loads(links: _Links, path: np.ndarray):
+    """What every path puts on the links it crosses: path number, link number as in `link_seconds`, seconds of it."""
+    servers = len(path)
+    i, j, k = np.nonzero(path)
+    via, direct, eps = k < servers, k == servers, k > servers
+    up, down = servers * servers + i, servers * (servers + 1) + j
+    hops = ((via, i * servers + k, 1), (via, k * servers + j, 1 / links.efficiency))
+    hops = (*hops, (direct, i * servers + j, 1), (eps, up, 1), (eps, down, 1))
+    column = np.concatenate([np.flatnonzero(taken) for taken, _, _ in hops])
+    link = np.concatenate([at[taken] for taken, at, _ in hops])
+    weight = np.concatenate([np.full(np.count_nonzero(taken), factor) for taken, _, factor in hops])
+    capacity = np.concatenate([links.circuit.ravel(), links.port, links.port])
+    return column, link, weight * links.demand[i, j][column] / capacity[link]
+
+
+def relay_shares(
+    region: Region,
+    circuits: Circuits,
+    demand: Float[Array, "S S"],
+    *,
+    steps: int = 200,
+    key: PRNGKeyArray | None = None,
+) -> Float[Array, "S S S+2"]:
+    """Shares near the best by `steps` of Adam on their logarithms, from those of split routing; never worse than these.
+
+    - `demand` [S S]: bytes from server i to server j; the diagonal is ignored.
+    - `key`: another start, a little off; None: always the same.
+
+    The largest link time is softened by a log-sum-exp whose temperature falls; of all steps the best counts. Shares
+    below 1e-3 are dropped. Compiled, batched by `vmap`. Derivatives do not flow through: at the best shares the time
+    changes with demand, circuits and bandwidth as if these shares were fixed.
+    """
+    whole("steps", steps, at_least=0)
+    return _descended(*lax.stop_gradient((region, circuits, demand)), steps, key)
+
+
+@functools.partial(jax.jit, static_argnames="steps")
+def _descended(region: Region, circuits: Circuits, demand, steps: int, key) -> Float[Array, "S S S+2"]:
+    links, first = _start(region, circuits, demand)
+    links = links.served()
+    found = _descend(links, first, steps, key)
+    few = jnp.asarray(FEW, found.dtype)
+    found = _normal(jnp.where(found < few, 0, found), links.path)
+    found = jnp.where(links.demand[..., None] > 0, found, first)
+    return jnp.where(links.seconds(found).max() <= links.seconds(first).max(), found, first)
+
+
+def _descend(links: _Links, first: Float[Array, "S S S+2"], steps: int, key) -> Float[Array, "S S S+2"]:
+    """The best shares on the way."""
+    dtype = first.dtype
+    unit = links.seconds(first).max()
+    unit = jnp.where(unit > 0, unit, 1)
+    spread = jnp.asarray(SPREAD, dtype)
+    start = jnp.where(links.path, jnp.log((1 - spread) * first + spread * _normal(_widths(links), links.path)), 0)
+    if key is not None:
+        start += NOISE * jax.random.normal(key, start.shape, dtype)
+    adam = optax.adam(optax.cosine_decay_schedule(RATE, max(steps, 1), LAST_RATE / RATE))
+
+    def softest(logits, temperature):
+        shares = _softmax(logits, links.path)
+        over = links.seconds(shares) / unit
+        return temperature * jax.nn.logsumexp(over / temperature), (shares, over.max())
+
+    def step(state, temperature):
+        logits, moments, best, least = state
+        (_, (shares, late)), slope = jax.value_and_grad(softest, has_aux=True)(logits, temperature * least)
+        change, moments = adam.update(slope, moments)
+        better = late < least
+        return (logits + change, moments, jnp.where(better, shares, best), jnp.minimum(late, least)), None
+
+    state = start, adam.init(start), first, jnp.ones((), dtype)
+    temperatures = jnp.asarray(np.geomspace(HOT, COLD, steps), dtype)
+    return lax.scan(step, state, temperatures)[0][2]
+
+
+def _softmax(logits, path):
+    lowest = jnp.finfo(logits.dtype).min / 2
+    return jnp.where(path, jax.nn.softmax(jnp.where(path, logits, lowest), axis=2), 0)
+
+
+@jax.jit
+def _start(region: Region, circuits: Circuits, demand) -> tuple[_Links, Float[Array, "S S S+2"]]:
+    links = _links(region, circuits, demand)
+    return links, _first_shares(links)
+
+
+def _links(region: Region, circuits: Circuits, demand) -> _Links:
+    demand = between_servers(region, demand)
+    if circuits.count.shape != demand.shape:
+        servers = region.servers
+        raise InputError(f"circuits must be [S S] with S = {servers} servers, got {list(circuits.count.shape)}.")
+    circuit = jnp.maximum(circuit_rates(region, circuits, demand), 0)
+    port = jnp.broadcast_to(jnp.asarray(region.eps_Bps, demand.dtype), region.servers)
+    lit = circuit > 0
+    way = jnp.concatenate([lit[:, None, :] & lit.T[None], lit[..., None], joined(port)[..., None]], axis=2)
+    return _Links(demand, circuit, port, jnp.asarray(region.relay_efficiency, demand.dtype), way & is_path(len(port)))
+
+
+def _widths(links: _Links) -> Float[Array, "S S S+2"]:
+    """What every path could carry alone [bytes/s]."""
+    circuit, port = links.circuit, links.port
+    via = jnp.minimum(circuit[:, None, :], circuit.T[None])
+    return jnp.concatenate([via, circuit[..., None], jnp.minimum(port[:, None], port[None, :])[..., None]], axis=2)
+
+
+def _first_shares(links: _Links) -> Float[Array, "S S S+2"]:
+    """Those of split routing; pairs with neither circuit nor EPS relay over all their paths, as wide as these are."""
+    apart = jnp.where(links.path[..., -2:].any(2), links.demand, 0)
+    seconds = split_seconds(apart, links.circuit, links.port)
+    some = (links.circuit > 0) & (links.demand > 0)
+    within = jnp.where(some, links.circuit * seconds / jnp.where(some, links.demand, 1), 1)
+    direct = jnp.where(links.circuit > 0, jnp.minimum(within, 1), 0)
+    split = jnp.stack([direct, 1 - direct], axis=2) * links.path[..., -2:]
+    split = jnp.concatenate([jnp.zeros_like(links.path[..., :-2], split.dtype), split], axis=2)
+    return _normal(jnp.where(split.any(2, keepdims=True), split, _widths(links)), links.path)
+
+
+def _normal(parts: Float[Array, "S S S+2"], path) -> Float[Array, "S S S+2"]:
+    """Scaled to sum to 1 over the paths of every pair; a pair without any has everything on the EPS."""
+    parts = jnp.where(path, parts, 0)
+    total = parts.sum(2, keepdims=True)
+    servers = parts.shape[0]
+    eps = np.zeros(parts.shape, bool)
+    eps[..., -1] = ~np.eye(servers, dtype=bool)
+    return jnp.where(total > 0, parts / jnp.where(total > 0, total, 1), jnp.asarray(eps, parts.dtype))

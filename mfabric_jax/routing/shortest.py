@@ -1,0 +1,262 @@
+"""Routes by hop count on any network: equal-cost multipath, packet spraying, weighted splits, least-loaded paths.
+
+Host side, in NumPy. Links of capacity 0 do not exist, parallel links are several choices, and every node knows only
+which of its links lie on a shortest path to the destination: the *next* links. Letters: F flows, N nodes, L links,
+D distinct destinations, R rows (distinct pairs of nodes).
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from mfabric_jax.checks import InputError, not_negative, one_of, whole
+from mfabric_jax.fabric.network import Network
+from mfabric_jax.routing.routes import Routes
+
+ROUTINGS = ("spray", "ecmp", "weighted", "least-loaded")
+AT_ONCE = 1 << 22                          # links x destinations of one breadth-first search
+GOLDEN, FIRST, SECOND = (np.uint64(x) for x in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+
+
+class _Fan(NamedTuple):
+    """Usable links by the node at one of their ends: those of node n are link[first[n] : first[n + 1]]."""
+
+    first: np.ndarray
+    link: np.ndarray
+
+    def of(self, node: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Links of each node in a list, one list after the other: (place of the node in the list, link)."""
+        count = self.first[node + 1] - self.first[node]
+        owner = np.repeat(np.arange(len(node)), count)
+        within = np.arange(len(owner)) - np.repeat(np.cumsum(count) - count, count)
+        return owner, self.link[self.first[node][owner] + within]
+
+
+class _Dag(NamedTuple):
+    """Shortest paths to every destination: links `out` of each node, `distance` [D N] in hops (-1: no path)."""
+
+    network: Network
+    out: _Fan
+    distance: np.ndarray
+
+    def next(self, to: np.ndarray, node: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Next links from each node to destination number `to`: (place of the node in the list, link)."""
+        owner, link = self.out.of(node)
+        left = self.distance[to, node]
+        closer = self.distance[to[owner], self.network.head[link]] == left[owner] - 1
+        return owner[closer], link[closer]
+
+
+def shortest_routes(
+    network: Network,
+    src: ArrayLike,
+    dst: ArrayLike,
+    *,
+    routing: str = "spray",
+    seed: int = 0,
+    size: ArrayLike | None = None,
+) -> Routes:
+    """Links that flows between nodes `src`, `dst` [F] cross, in the order in which they cross them.
+
+    - `spray`: at every node an equal part on each next link.
+    - `weighted`: parts in proportion to the capacity of the next links (Zhou et al., WCMP, EuroSys 2014).
+    - `ecmp`: one path, each next link drawn by a hash of (`seed`, number of the flow, src, dst, node).
+    - `least-loaded`: flows in decreasing `size` [F] (bytes), each on the one path where the largest (load so far +
+      size) / capacity is smallest, then their sum; equals by the hash.
+
+    A flow to its own node crosses nothing. `InputError` where no path leads.
+    """
+    one_of("routing", routing, ROUTINGS)
+    seed = whole("seed", seed, at_least=0)
+    src, dst = (_as_nodes(field, value, network) for field, value in (("src", src), ("dst", dst)))
+    if src.shape != dst.shape:
+        raise InputError(f"src and dst must be of one length, got {len(src)} and {len(dst)}.")
+    targets, to = np.unique(dst, return_inverse=True)
+    dag = _Dag(network, _fan(network, network.tail), distances(network, targets))
+    _check_reached(dag, src, dst, to)
+    if routing == "ecmp":
+        return _drawn(dag, src, to, _hashed(seed, np.arange(len(src)), src, dst))
+    if routing == "least-loaded":
+        return _balanced(dag, src, dst, to, _sizes(size, len(src)), _hashed(seed, np.arange(len(src)), src, dst))
+    pair, flow = np.unique(src * len(targets) + to, return_inverse=True)
+    weight = network.capacity if routing == "weighted" else np.ones(len(network.tail))
+    if not np.all(np.isfinite(weight)):
+        raise InputError("routing 'weighted' needs links of finite capacity.")
+    row, link, share = _parts(dag, pair // len(targets), pair % len(targets), weight)
+    routes = _table(row, link, share, len(pair))
+    return Routes(routes.hops[flow], routes.share[flow])
+
+
+def distances(network: Network, targets: np.ndarray) -> np.ndarray:
+    """[D N] hops from every node to each of the nodes `targets` [D], -1 where no path leads."""
+    into = _fan(network, network.head)
+    step = max(1, AT_ONCE // max(1, len(into.link)))
+    parts = [_searched(network, into, targets[first : first + step]) for first in range(0, len(targets), step)]
+    return np.concatenate([np.zeros((0, network.size), np.int32), *parts])
+
+
+def _searched(network: Network, into: _Fan, targets: np.ndarray) -> np.ndarray:
+    """Breadth-first search against the links from every target at once; the frontier is a list of (row, node)."""
+    distance = np.full((len(targets), network.size), -1, np.int32)
+    row, node, hops = np.arange(len(targets)), targets, 0
+    while row.size:
+        distance[row, node] = hops
+        owner, link = into.of(node)
+        row, node, hops = row[owner], network.tail[link], hops + 1
+        fresh = distance[row, node] < 0
+        row, node = np.divmod(np.unique(row[fresh] * network.size + node[fresh]), network.size)
+    return distance
+
+
+def _fan(network: Network, end: np.ndarray) -> _Fan:
+    usable = np.flatnonzero(network.capacity > 0)
+    count = np.bincount(end[usable], minlength=network.size)
+    return _Fan(np.concatenate([[0], np.cumsum(count)]), usable[np.argsort(end[usable], kind="stable")])
+
+
+def _as_nodes(field: str, value: ArrayLike, network: Network) -> np.ndarray:
+    node = np.asarray(value)
+    node = node if node.size else node.astype(np.int64)
+    if node.ndim != 1 or node.dtype.kind not in "iu":
+        raise InputError(f"{field} must be a list of node numbers, got {node.dtype} {list(node.shape)}.")
+    if node.size and (node.min() < 0 or node.max() >= network.size):
+        raise InputError(f"{field} must lie in 0..{network.size - 1}, got {node.min()}..{node.max()}.")
+    return node.astype(np.int64)
+
+
+def _sizes(size: ArrayLike | None, flows: int) -> np.ndarray:
+    if size is None:
+        raise InputError("routing 'least-loaded' needs the size of every flow, got none.")
+    size = np.asarray(not_negative("size", size), float)
+    if size.shape != (flows,):
+        raise InputError(f"size must have the shape [{flows}], got {list(size.shape)}.")
+    return size
+
+
+def _check_reached(dag: _Dag, src: np.ndarray, dst: np.ndarray, to: np.ndarray) -> None:
+    lost = np.flatnonzero(dag.distance[to, src] < 0)
+    if lost.size:
+        start, end = (dag.network.node_name(int(node[lost[0]])) for node in (src, dst))
+        raise InputError(f"no path leads from {start} to {end} over links that carry anything (flow {lost[0]}).")
+
+
+def _mixed(x: np.ndarray) -> np.ndarray:
+    """splitmix64 of uint64 numbers (Steele et al., OOPSLA 2014; constants of Vigna's splitmix64.c)."""
+    x = x + GOLDEN
+    x = (x ^ (x >> np.uint64(30))) * FIRST
+    x = (x ^ (x >> np.uint64(27))) * SECOND
+    return x ^ (x >> np.uint64(31))
+
+
+def _hashed(seed: int, *numbers: np.ndarray) -> np.ndarray:
+    """Uniform uint64 numbers, one for each row of the lists `numbers`."""
+    value = _mixed(np.full(len(numbers[0]), seed % (1 << 64), np.uint64))
+    for number in numbers:
+        value = _mixed(value ^ number.astype(np.uint64))
+    return value
+
+
+def _choice(key: np.ndarray, node: np.ndarray, count: np.ndarray) -> np.ndarray:
+    """Which of `count` choices each flow of hash `key` takes at its node."""
+    return (_mixed(key ^ node.astype(np.uint64)) % count.astype(np.uint64)).astype(np.int64)
+
+
+def _drawn(dag: _Dag, src: np.ndarray, to: np.ndarray, key: np.ndarray) -> Routes:
+    """One path each, all flows a hop at a time."""
+    node, columns = src.copy(), [np.full(len(src), -1, np.int32)]
+    flow = np.flatnonzero(dag.distance[to, node] > 0)
+    while flow.size:
+        owner, link = dag.next(to[flow], node[flow])
+        count = np.bincount(owner, minlength=len(flow))
+        taken = link[np.cumsum(count) - count + _choice(key[flow], node[flow], count)]
+        columns.append(np.full(len(src), -1, np.int32))
+        columns[-1][flow] = taken
+        node[flow] = dag.network.head[taken]
+        flow = flow[dag.distance[to[flow], node[flow]] > 0]
+    hops = np.stack(columns[1:] or columns, axis=1)
+    return Routes(hops, (hops >= 0).astype(float))
+
+
+def _parts(dag: _Dag, src: np.ndarray, to: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Split by `weight` [L] at every node: (row, link, share) of every hop, nearest to the source first."""
+    row = np.flatnonzero(dag.distance[to, src] > 0)
+    node, share, found = src[row], np.ones(len(row)), [(row[:0], row[:0], np.zeros(0))]
+    while row.size:
+        owner, link = dag.next(to[row], node)
+        part = share[owner] * weight[link] / np.bincount(owner, weight[link])[owner]
+        found.append((row[owner], link, part))
+        arrived, place = np.unique(row[owner] * dag.network.size + dag.network.head[link], return_inverse=True)
+        (row, node), share = np.divmod(arrived, dag.network.size), np.bincount(place, part)
+        going = dag.distance[to[row], node] > 0
+        row, node, share = row[going], node[going], share[going]
+    return tuple(np.concatenate(column) for column in zip(*found, strict=True))
+
+
+def _table(row: np.ndarray, link: np.ndarray, share: np.ndarray, rows: int) -> Routes:
+    """Hops in any order of rows as a table; inside of a row they keep their order. Shares of 0 (underflow) drop out."""
+    order = np.argsort(row, kind="stable")
+    order = order[share[order] > 0]
+    row = row[order]
+    count = np.bincount(row, minlength=rows)
+    column = np.arange(len(row)) - (np.cumsum(count) - count)[row]
+    shape = (rows, max(1, int(count.max(initial=0))))
+    hops, table = np.full(shape, -1, np.int32), np.zeros(shape)
+    hops[row, column], table[row, column] = link[order], share[order]
+    return Routes(hops, table)
+
+
+def _balanced(dag: _Dag, src, dst, to, size, key) -> Routes:
+    """One path each, chosen flow by flow, the largest first (equals in the order given)."""
+    pair, row = np.unique(src * len(dag.distance) + to, return_inverse=True)
+    levels = _levels(dag, pair // len(dag.distance), pair % len(dag.distance))
+    hops = np.full((len(src), max([1, *map(len, levels)])), -1, np.int32)
+    load = np.zeros(len(dag.network.tail))
+    order = np.argsort(-size, kind="stable")
+    for flow in order[src[order] != dst[order]]:
+        path = _lightest(dag.network, levels[row[flow]], int(dst[flow]), load, float(size[flow]), key[[flow]])
+        hops[flow, : len(path)] = path
+        load[path] += size[flow]
+    return Routes(hops, (hops >= 0).astype(float))
+
+
+def _levels(dag: _Dag, src: np.ndarray, to: np.ndarray) -> list[list[np.ndarray]]:
+    """For each row the links of its shortest paths, those of the first hop, of the second, and so on."""
+    row, link, _ = _parts(dag, src, to, np.ones(len(dag.network.tail)))
+    order = np.argsort(row, kind="stable")
+    row, link = row[order], link[order]
+    left = dag.distance[to[row], dag.network.tail[link]]
+    cuts = 1 + np.flatnonzero((np.diff(row) != 0) | (np.diff(left) != 0))
+    levels: list[list[np.ndarray]] = [[] for _ in src]
+    if len(row):
+        for first, links in zip([0, *cuts], np.split(link, cuts), strict=True):
+            levels[row[first]].append(links)
+    return levels
+
+
+def _lightest(network: Network, levels, dst: int, load, size: float, key: np.ndarray) -> list[int]:
+    """The path whose largest cost (load + size) / capacity is smallest, and among those the sum of costs."""
+    ends = [(network.tail[links], network.head[links]) for links in levels]
+    costs = [(load[links] + size) / network.capacity[links] for links in levels]
+    worst = _best(ends, costs, dst, np.maximum)[0].min()
+    sums = _best(ends, [np.where(cost <= worst, cost, np.inf) for cost in costs], dst, np.add)
+    path, node = [], ends[0][0][0]
+    for links, (tail, head), total in zip(levels, ends, sums, strict=True):
+        here = np.flatnonzero(tail == node)
+        best = here[total[here] == total[here].min()]
+        taken = best[_choice(key, np.array([node]), np.array([len(best)]))[0]]
+        path.append(int(links[taken]))
+        node = head[taken]
+    return path
+
+
+def _best(ends, costs, dst: int, joined) -> list[np.ndarray]:
+    """For each level the best total from each of its links to the end, costs joined by `np.maximum` or `np.add`."""
+    totals: list[np.ndarray] = []
+    behind = {dst: 0.0}
+    for (tail, head), cost in zip(reversed(ends), reversed(costs), strict=True):
+        totals.append(joined(cost, [behind[node] for node in head.tolist()]))
+        behind = {}
+        for node, total in zip(tail.tolist(), totals[-1].tolist(), strict=True):
+            behind[node] = min(behind.get(node, total), total)
+    return totals[::-1]

@@ -1,0 +1,103 @@
+"""Flows on a network, solved: when each ends, what every link carried, what holds every flow back."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mfabric_jax.checks import InputError
+from mfabric_jax.fabric.network import Network
+from mfabric_jax.flows import FlowProblem, Outcome, completion_times, max_min_rates
+from mfabric_jax.routing.routes import Routes, compact
+
+_rates, _completion = eqx.filter_jit(max_min_rates), eqx.filter_jit(completion_times)
+
+
+class Transfers(NamedTuple):
+    """- `finish` [F] s: the last byte has arrived, propagation included; 0 bytes: at the start.
+    - `rate` [F] bytes/s and `bottleneck` [F] (link, -1: none) while all flows run together.
+    - `link_bytes` [L] carried in all; `utilisation` [L]: over what the link could carry until the last flow ends.
+    """
+
+    finish: np.ndarray
+    rate: np.ndarray
+    bottleneck: np.ndarray
+    link_bytes: np.ndarray
+    utilisation: np.ndarray
+
+
+def flow_problem(network: Network, routes: Routes, dtype="float32") -> FlowProblem:
+    """The max-min problem of flows on their routes. Replace `capacity` to vary the network without a retrace."""
+    share = np.where(routes.hops >= 0, routes.share, 1)
+    return FlowProblem(jnp.asarray(network.capacity, dtype), jnp.asarray(routes.hops), jnp.asarray(share, dtype))
+
+
+def latency(network: Network, routes: Routes) -> np.ndarray:
+    """Propagation along each flow's way [F] s: of spread paths, the mean over their bytes."""
+    delay_s = np.where(routes.hops >= 0, network.delay_s[routes.hops] * routes.share, 0)
+    return delay_s.sum(axis=1)
+
+
+def transfer(network: Network, routes: Routes, size, start=0.0, *, dtype="float32", resolution=None) -> Transfers:
+    """Move `size` [F] bytes along the routes from `start` [F] s on: exact max-min fluid completion.
+
+    - `resolution` [s]: rates are solved again at most that often (`flows.completion_times`); None: at every event.
+
+    Links that can hold nobody back are left out of the problem (`binding`), which changes nothing. `InputError` where
+    flows cannot end because a link carries nothing.
+    """
+    size, start = (np.broadcast_to(np.asarray(x, float), len(routes.hops)) for x in (size, start))
+    kept = binding(network, routes)
+    problem = flow_problem(network, kept, dtype)
+    first = jax.block_until_ready(_rates(eqx.tree_at(lambda p: p.weight, problem, jnp.asarray(size > 0, dtype))))
+    end = _completion(problem, jnp.asarray(size, dtype), jnp.asarray(start, dtype), resolution=resolution)
+    if end.outcome != Outcome.solved:
+        raise InputError(f"the flows cannot all end: {Outcome[end.outcome]}")
+    finish = np.asarray(end.finish, float) + np.where(size > 0, latency(network, routes), 0)
+    carried = link_bytes(network, routes, size)
+    lasts = finish.max(initial=0) - start.min(initial=0)
+    could = network.capacity * lasts
+    used = np.divide(carried, could, out=np.zeros_like(carried), where=could > 0)
+    return Transfers(finish, np.asarray(first.rate, float), np.asarray(first.bottleneck), carried, used)
+
+
+def link_bytes(network: Network, routes: Routes, size: np.ndarray) -> np.ndarray:
+    """Bytes that cross every link [L]."""
+    here = routes.hops >= 0
+    carried = (routes.share * np.asarray(size)[:, None])[here]
+    return np.bincount(routes.hops[here], carried, minlength=len(network.capacity)).astype(float)
+
+
+def binding(network: Network, routes: Routes) -> Routes:
+    """The routes without hops on links that can never hold a flow back: rates are the same, tables shorter.
+
+    Every flow has a narrowest link, its port (of several the first, and again the last). A link that carries no less
+    than all ports of its flows can bring it, each port once and scaled by the share that goes on, is slack, since the
+    ports are always kept. In a non-blocking tree that leaves the NICs.
+    """
+    hops, share = routes
+    here = hops >= 0
+    narrow = np.where(here, network.capacity[hops] / np.where(here, share, 1), np.inf)
+    last = hops.shape[1] - 1 - narrow[:, ::-1].argmin(axis=1)
+    row = np.arange(len(hops))
+    slack, ports = np.zeros(len(network.capacity), bool), []
+    for column in (narrow.argmin(axis=1), last):
+        slack |= _brought(network, routes, hops[row, column], share[row, column]) <= network.capacity * (1 + 1e-9)
+        ports.append(hops[row, column])
+    ports = np.concatenate(ports)
+    slack[ports[ports >= 0]] = False
+    dropped = here & slack[hops]
+    return compact(np.where(dropped, -1, hops), np.where(dropped, 0, share))
+
+
+def _brought(network: Network, routes: Routes, port: np.ndarray, port_share: np.ndarray) -> np.ndarray:
+    """The most that the ports [F] of the flows of every link can bring it [L bytes/s]."""
+    links = len(network.capacity)
+    flow, column = np.nonzero(routes.hops >= 0)
+    goes_on = routes.share[flow, column] / port_share[flow]
+    each, index = np.unique(routes.hops[flow, column].astype(np.int64) * links + port[flow], return_inverse=True)
+    most = np.zeros(len(each))
+    np.maximum.at(most, index, goes_on)
+    return np.bincount(each // links, most * network.capacity[each % links], minlength=links)

@@ -1,0 +1,226 @@
+"""One iteration of training on a whole cluster at once: expert, data and pipeline parallel flows share the fabric."""
+
+import dataclasses
+import resource
+import sys
+import time
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mfabric_jax import fabric, policies, traffic, workload
+from mfabric_jax.checks import InputError, not_negative, one_of, positive, whole
+from mfabric_jax.fabric import Cluster, Network, Region, cluster
+from mfabric_jax.routing import PATHS, Routes, Transfers, cluster_routes, link_bytes, links_of, transfer
+from mfabric_jax.study.config import DTYPES
+from mfabric_jax.traffic import Flows, region_bytes, training_flows
+from mfabric_jax.workload import Workload
+
+
+@dataclasses.dataclass(frozen=True)
+class WholeCluster:
+    """A job on a cluster.
+
+    - `servers`: 0 keeps the model's own number; another one changes its data-parallel degree.
+    - `fabric`: one of `fabric.CLUSTERS`; `routing`: how its switches spread flows (spray, ecmp, least-loaded).
+    - `policy`, `rule`: how optical regions choose circuits for the traffic of the iteration as a whole.
+    - `resolution`: rates are solved again at most every that part of the lower bound on the time; 0 is exact.
+    """
+
+    model: str = "mixtral-8x7b"
+    fabric: str = "mfabric"
+    servers: int = 0
+    nic_gbps: float = 400.0
+    routing: str = "spray"
+    policy: str = "greedy"
+    rule: str = "printed"
+    optical_degree: int = 6
+    electrical_nics: int = 2
+    radix: int = 64
+    tiers: int = 3
+    pxn: bool = False
+    goodput: float = 1.0
+    resolution: float = 0.01
+    seed: int = 0
+    dtype: str = "float32"
+
+    def __post_init__(self):
+        one_of("model", self.model, workload.NAMES)
+        one_of("fabric", self.fabric, fabric.CLUSTERS)
+        one_of("routing", self.routing, PATHS)
+        one_of("policy", self.policy, policies.REGISTRY)
+        one_of("rule", self.rule, policies.RULES)
+        one_of("dtype", self.dtype, DTYPES)
+        whole("servers", self.servers, at_least=0)
+        whole("seed", self.seed, at_least=0)
+        positive("nic_gbps", self.nic_gbps)
+        not_negative("resolution", self.resolution)
+        self.job()
+
+    def job(self) -> Workload:
+        """The model on this many servers."""
+        per_server = fabric.DOMAIN_GPUS if self.fabric in fabric.SCALE_UP else 8
+        own = workload.get(self.model, gpus_per_server=per_server)
+        if not self.servers:
+            return own
+        gpus, replica = self.servers * per_server, own.gpus // own.dp
+        if gpus % replica:
+            raise InputError(
+                f"servers must hold whole replicas of {self.model} ({replica} GPUs each), got {self.servers} servers "
+                f"of {per_server} GPUs."
+            )
+        return workload.get(self.model, gpus_per_server=per_server, gpus=gpus, dp=gpus // replica)
+
+
+class Solved(NamedTuple):
+    """What came out, and what it took."""
+
+    job: Workload
+    cluster: Cluster
+    network: Network
+    flows: Flows
+    routes: Routes
+    transfers: Transfers
+    build_s: float
+    solve_s: float
+
+
+def solve_cluster(config: WholeCluster) -> Solved:
+    """Build the flows and the fabric, and solve them; times include compilation."""
+    if config.dtype == "float64" and not jax.config.read("jax_enable_x64"):
+        raise InputError("dtype float64 needs jax.config.update('jax_enable_x64', True) before the first computation.")
+    began = time.perf_counter()
+    job = config.job()
+    tokens = traffic.measured(job, iterations=min(job.dp, 64), drift=0.0, seed=config.seed).count
+    flows = training_flows(job, tokens)
+    built = build_cluster(config, job, tokens)
+    routes = cluster_routes(
+        built, flows.src, flows.dst, routing=config.routing, seed=config.seed, size=flows.size
+    )
+    network = links_of(built, config.routing)
+    ready = time.perf_counter()
+    resolution = config.resolution * lower_bound(network, routes, flows) if config.resolution else None
+    done = transfer(network, routes, flows.size, flows.start, dtype=config.dtype, resolution=resolution)
+    return Solved(job, built, network, flows, routes, done, ready - began, time.perf_counter() - ready)
+
+
+def lower_bound(network: Network, routes: Routes, flows: Flows) -> float:
+    """Bytes of the busiest link over its capacity [s]: no sharing ends earlier."""
+    carried = link_bytes(network, routes, flows.size)
+    return float(np.max(np.divide(carried, network.capacity, out=np.zeros_like(carried), where=carried > 0), initial=0))
+
+
+def build_cluster(config: WholeCluster, job: Workload, tokens: np.ndarray) -> Cluster:
+    """The fabric, with circuits chosen for the expert traffic of the iteration where it has optics."""
+    settings: dict[str, Any] = {"goodput": config.goodput, "radix": config.radix, "tiers": config.tiers}
+    settings |= {"electrical_nics": config.electrical_nics, "pxn": config.pxn}
+    if config.fabric == "topoopt":
+        settings["regions"] = topoopt_circuits(config, job, tokens)
+    elif config.fabric in ("mfabric", "mfabric-cpo"):
+        degree = config.optical_degree
+        if config.fabric == "mfabric-cpo":
+            degree = fabric.CPO_CIRCUITS_PER_GPU * job.gpus_per_server
+        settings["regions"] = region_circuits(config, job, tokens, degree)
+    return cluster(config.fabric, job.servers, config.nic_gbps, **settings)
+
+
+def region_circuits(config: WholeCluster, job: Workload, tokens, degree, policy=None) -> np.ndarray:
+    """Circuits of every region [G S S] for the bytes of the iteration between its servers."""
+    size, per_server = job.servers_per_region, job.ranks_per_server
+    demand = region_bytes(job, tokens)
+    shape = (*demand.shape[:2], size, per_server, size, per_server)
+    between = demand.reshape(shape).sum(axis=(3, 5)).reshape(-1, size, size)
+    groups = job.servers // size
+    if len(between) != groups:                             # several expert-parallel groups on one server
+        return np.zeros((groups, size, size), np.int64)
+    region = Region(size, config.nic_gbps, degree, 1)
+    settings = {"rule": config.rule} if config.policy == "greedy" and policy is None else {}
+    policy = policy or policies.get(config.policy, **settings)
+    choose = jax.jit(jax.vmap(lambda one: policy(one, region).circuits.count))
+    return np.asarray(choose(jnp.asarray(between, config.dtype)), np.int64)
+
+
+def topoopt_circuits(config: WholeCluster, job: Workload, tokens) -> np.ndarray:
+    """Circuits of the whole cluster [1 S S]: a ring over the servers of every stage, one circuit from each server to
+    its peers in the neighbouring stages, matchings inside regions with the other NICs."""
+    stage = job.servers // job.pp
+    nics = job.gpus_per_server
+    between = region_circuits(config, job, tokens, nics - min(2, job.pp - 1), policies.topoopt)
+    count = np.zeros((job.servers, job.servers), np.int64)
+    size = job.servers_per_region
+    for group, circuits in enumerate(between):
+        count[group * size : (group + 1) * size, group * size : (group + 1) * size] = circuits
+    server = np.arange(job.servers)
+    follow = server // stage * stage + (server + 1) % stage            # the ring; inside regions the chain is there
+    closing = (follow != server) & ((follow // size != server // size) | (follow != server + 1))
+    ahead = server[: job.servers - stage]
+    for a, b in ((server[closing], follow[closing]), (ahead, ahead + stage)):
+        np.add.at(count, (a, b), 1)
+        np.add.at(count, (b, a), 1)
+    return count[None]
+
+
+def cluster_rows(solved: Solved) -> list[dict[str, Any]]:
+    """A row for every kind of traffic and one for all of it."""
+    flows, done = solved.flows, solved.transfers
+    facts = {
+        "model": solved.job.model,
+        "fabric": solved.cluster.name,
+        "servers": solved.job.servers,
+        "gpus": solved.job.gpus,
+        "nic_gbps": solved.cluster.nic_gbps,
+        "links": len(solved.network.tail),
+    }
+    took = {"build_s": solved.build_s, "solve_s": solved.solve_s, "peak_mb": peak_megabytes()}
+    masks = {"all": np.ones(len(flows.src), bool)} | {label: flows.of(label) for label in flows.labels}
+    rows = []
+    for kind, mask in masks.items():
+        if mask.any():
+            ends = {"flows": int(mask.sum()), "bytes": float(flows.size[mask].sum())}
+            rows.append(facts | {"traffic": kind} | ends | {"end_s": float(done.finish[mask].max())} | took)
+    return rows
+
+
+def peak_megabytes() -> float:
+    """The most memory this process has held [MB]."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**20 if sys.platform == "darwin" else 2**10)
+
+
+def link_rows(solved: Solved) -> list[dict[str, Any]]:
+    """A row for every link: its ends, kind, capacity, bytes carried and utilisation until the last flow ends."""
+    network, done = solved.network, solved.transfers
+    kinds = [kind for kind, count in network.links for _ in range(count)]
+    return [
+        {
+            "link": link,
+            "kind": kinds[link],
+            "from": network.node_name(int(network.tail[link])),
+            "to": network.node_name(int(network.head[link])),
+            "capacity_bytes_per_s": float(network.capacity[link]),
+            "bytes": float(done.link_bytes[link]),
+            "utilisation": float(done.utilisation[link]),
+        }
+        for link in range(len(kinds))
+    ]
+
+
+def flow_rows(solved: Solved) -> list[dict[str, Any]]:
+    """A row for every flow: its ends, bytes, start and end, first rate, and the link that holds it back then."""
+    network, flows, done = solved.network, solved.flows, solved.transfers
+    return [
+        {
+            "flow": flow,
+            "traffic": flows.labels[flows.kind[flow]],
+            "src": int(flows.src[flow]),
+            "dst": int(flows.dst[flow]),
+            "bytes": float(flows.size[flow]),
+            "start_s": float(flows.start[flow]),
+            "finish_s": float(done.finish[flow]),
+            "rate_bytes_per_s": float(done.rate[flow]),
+            "bottleneck": network.link_name(int(done.bottleneck[flow])) if done.bottleneck[flow] >= 0 else None,
+        }
+        for flow in range(len(flows.src))
+    ]

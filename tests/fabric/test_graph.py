@@ -1,0 +1,265 @@
+"""Graphs as node-link JSON: exact round trips, what networkx makes of them, and what is refused in which words."""
+
+import copy
+import json
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given
+
+from mfabric_jax import InputError
+from mfabric_jax.fabric.graph import endpoints, graph_of, graph_text, read_graph
+from mfabric_jax.fabric.network import Network, joined
+from mfabric_jax.fabric.tree import Tree
+
+GBPS = 0.125e9                             # bytes/s
+
+
+def equal(one, other):
+    """Every field, numbers to the last bit."""
+    fields = ("tail", "head", "capacity", "delay_s")
+    same = all(np.array_equal(getattr(one, field), getattr(other, field)) for field in fields)
+    return same and (one.nodes, one.links, one.names) == (other.nodes, other.links, other.names)
+
+
+def fat_tree(hosts=16, radix=4, **form):
+    tree = Tree(hosts, radix, **form)
+    host = np.arange(hosts)
+    edge = hosts + tree.edge_of(host)
+    links = [("host up", host, edge), ("host down", edge, host), *tree.switch_links(hosts)]
+    parts = [(*link, np.full(len(link[1]), 400 * GBPS)) for link in links]
+    return joined(parts, (("host", hosts), *tree.switches), 3e-7)
+
+
+def two():
+    """Two GPUs and the switch between them, undirected."""
+    return {
+        "directed": False,
+        "nodes": [{"id": "s", "kind": "switch"}, {"id": "a", "kind": "gpu"}, {"id": "b", "kind": "gpu"}],
+        "links": [
+            {"source": "a", "target": "s", "capacity_gbps": 400, "latency_s": 1e-6},
+            {"source": "s", "target": "b", "capacity_bytes_per_s": 7.5},
+        ],
+    }
+
+
+NUMBERS = st.floats(0, 1e300)
+
+
+@st.composite
+def networks(draw):
+    """Any network: named or not, kinds in runs, parallel links, links to the own node, failed ones."""
+    kinds = st.lists(st.text(min_size=1, max_size=3), min_size=1, max_size=3, unique=True)
+    nodes = tuple((kind, draw(st.integers(1, 4))) for kind in draw(kinds))
+    links = tuple((kind, draw(st.integers(1, 5))) for kind in draw(st.one_of(st.just([]), kinds)))
+    size, count = (sum(n for _, n in runs) for runs in (nodes, links))
+    ends = draw(st.lists(st.integers(0, size - 1), min_size=2 * count, max_size=2 * count))
+    amounts = draw(st.lists(NUMBERS, min_size=2 * count, max_size=2 * count))
+    names = draw(st.none() | st.lists(st.text(max_size=4), min_size=size, max_size=size, unique=True).map(tuple))
+    return Network(
+        *np.array(ends, np.int64).reshape(2, count), *np.array(amounts, float).reshape(2, count), nodes, links, names
+    )
+
+
+@given(networks())
+def test_a_network_survives_its_text(network):
+    back = graph_of(json.loads(graph_text(network)))
+    if network.names is not None and back.names is None:           # the names that were given were the usual ones
+        assert network.names == tuple(back.node_name(node) for node in range(back.size))
+        back = Network(*(getattr(back, field) for field in ("tail", "head", "capacity", "delay_s", "nodes", "links")),
+                       names=network.names)
+    assert equal(back, network)
+
+
+@pytest.mark.parametrize("form", [{}, {"tiers": 2, "hosts": 8}, {"oversubscription": 3.0, "radix": 8}, {"parts": 2}])
+def test_a_tree_survives_a_file(tmp_path, form):
+    network = fat_tree(**form).without(np.array([3]))
+    path = tmp_path / "tree.json"
+    path.write_text(graph_text(network), encoding="utf-8")
+    assert equal(read_graph(path), network)
+
+
+def directed_links(graph):
+    """(tail, head, capacity, latency, kind) of a networkx graph by name, sorted."""
+    return sorted(
+        (tail, head, link["capacity_bytes_per_s"], link["latency_s"], link["kind"])
+        for tail, head, link in graph.edges(data=True)
+    )
+
+
+def links_of(network):
+    kinds = [network.links[kind][0] for kind in network.kind_of_links()]
+    return sorted(
+        zip(
+            [network.node_name(int(node)) for node in network.tail],
+            [network.node_name(int(node)) for node in network.head],
+            network.capacity.tolist(),
+            network.delay_s.tolist(),
+            kinds,
+            strict=True,
+        )
+    )
+
+
+@given(networks())
+def test_networkx_reads_what_is_written_and_writes_what_is_read(network):
+    networkx = pytest.importorskip("networkx")
+    graph = networkx.node_link_graph(json.loads(graph_text(network)), edges="edges")
+    assert graph.is_directed()
+    assert graph.is_multigraph() == (len(set(zip(network.tail, network.head, strict=True))) < len(network.tail))
+    names = [network.node_name(node) for node in range(network.size)]
+    kinds = [kind for kind, count in network.nodes for _ in range(count)]
+    assert list(graph.nodes(data="kind")) == list(zip(names, kinds, strict=True))
+    assert directed_links(graph) == links_of(network)
+    for edges in ("edges", "links"):
+        back = graph_of(json.loads(json.dumps(networkx.node_link_data(graph, edges=edges))))
+        assert (back.nodes, [back.node_name(node) for node in range(back.size)]) == (network.nodes, names)
+        assert links_of(back) == links_of(network)
+
+
+def test_a_graph_of_networkx_with_tuples_as_nodes():
+    networkx = pytest.importorskip("networkx")
+    grid = networkx.grid_2d_graph(2, 3)
+    networkx.set_edge_attributes(grid, 100.0, "capacity_gbps")
+    network = graph_of(networkx.node_link_data(grid, edges="edges"))
+    assert network.names == ("[0, 0]", "[0, 1]", "[0, 2]", "[1, 0]", "[1, 1]", "[1, 2]")
+    assert (len(network.tail), set(network.capacity)) == (14, {100 * GBPS})
+
+
+def test_undirected_by_hand():
+    network = graph_of(two())
+    assert network.nodes == (("switch", 1), ("gpu", 2))
+    assert (network.names, network.links) == (("s", "a", "b"), (("link", 4),))
+    assert network.tail.tolist() == [1, 0, 0, 2]
+    assert network.head.tolist() == [0, 1, 2, 0]
+    assert network.capacity.tolist() == [400 * GBPS, 400 * GBPS, 7.5, 7.5]
+    assert network.delay_s.tolist() == [1e-6, 1e-6, 0, 0]
+    assert network.link_name(0) == "a -> s"
+
+
+def test_directed_links_have_one_direction_and_kinds_are_grouped():
+    data = two() | {"directed": True}
+    data["nodes"] = [{"id": 7}, {"id": "x", "kind": "host"}, {"id": [1, "y"]}]
+    links = [("x", 7, "up", 1), (7, "x", "down", 2), ([1, "y"], "x", "up", 0), (7, "x", "down", 2)]
+    data["links"] = [dict(zip(("source", "target", "kind", "capacity_gbps"), link, strict=True)) for link in links]
+    network = graph_of(data)
+    assert network.names == ("7", '[1, "y"]', "x")
+    assert (network.nodes, network.links) == ((("node", 2), ("host", 1)), (("up", 2), ("down", 2)))
+    assert network.tail.tolist() == [2, 1, 0, 0]
+    assert network.head.tolist() == [0, 2, 2, 2]
+    assert network.capacity.tolist() == [GBPS, 0, 2 * GBPS, 2 * GBPS]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "expected"),
+    [
+        (["switch", "gpu", "host", "gpu"], [1, 2, 3]),
+        (["host", "switch", "host", "nvswitch"], [0, 1]),
+        (["switch", None, "switch", None], [0, 1, 2, 3]),
+    ],
+)
+def test_endpoints(kinds, expected):
+    nodes = [{"id": n} | ({"kind": kind} if kind else {}) for n, kind in enumerate(kinds)]
+    assert endpoints(graph_of({"directed": True, "nodes": nodes, "edges": []})).tolist() == expected
+
+
+def test_endpoints_of_a_tree_are_its_hosts():
+    assert endpoints(fat_tree()).tolist() == list(range(16))
+
+
+def test_nothing_is_a_graph():
+    empty = graph_of({"directed": True, "nodes": [], "edges": []})
+    assert (empty.size, len(empty.tail), endpoints(empty).size) == (0, 0, 0)
+    assert equal(graph_of(json.loads(graph_text(empty))), empty)
+
+
+LINK = "link 1 (s -> b)"
+RATE = f"capacity_bytes_per_s of {LINK} must be"
+MISSING = object()
+REFUSED = [
+    (("directed",), MISSING, "directed must be true or false, but it is missing"),
+    (("directed",), 1, "directed must be true or false, got 1"),
+    (("multigraph",), None, "multigraph must be true or false, got None"),
+    (("nodes",), MISSING, "a graph must have nodes, got ['directed', 'links']"),
+    (("links",), MISSING, "a graph must have edges or links, got ['directed', 'nodes']"),
+    (("edges",), [], "a graph must have edges or links, got both"),
+    (("nodes",), {"a": 1}, "nodes must be a list of objects"),
+    (("links",), [["a", "b"]], "links must be a list of objects"),
+    (("nodes", 1, "id"), MISSING, "node 1 has no id"),
+    (("nodes", 1, "id"), None, "id of node 1 must be text, a number or a list of them, got None"),
+    (("nodes", 1, "id"), "b", "id of a node must be its own, but two nodes are called 'b'"),
+    (("nodes", 1, "knd"), "gpu", "field of node 1 (a) 'knd' is unknown (did you mean 'kind'?); allowed: id, kind"),
+    (("nodes", 1, "kind"), 3, "kind of node 1 (a) must be a word, got 3"),
+    (("links", 1, "source"), MISSING, "link 1 has no source"),
+    (("links", 1, "target"), MISSING, "link 1 has no target"),
+    (("links", 1, "target"), True, "target of link 1 must be text, a number or a list of them, got True"),
+    (("links", 1, "target"), "c", "link 1 (s -> c) names a node that is not in nodes: 'c'"),
+    (("links", 1, "capacity"), 400, f"{LINK}: capacity has no unit; give capacity_bytes_per_s or capacity_gbps"),
+    (("links", 1, "latncy_s"), 1, f"field of {LINK} 'latncy_s' is unknown (did you mean 'latency_s'?); allowed"),
+    (("links", 1, "capacity_bytes_per_s"), MISSING, f"{LINK} must have capacity_bytes_per_s or capacity_gbps, got n"),
+    (("links", 1, "capacity_gbps"), 8, f"{LINK} must have capacity_bytes_per_s or capacity_gbps, got both"),
+    (("links", 1, "capacity_bytes_per_s"), -1, f"{RATE} finite and not negative, got -1"),
+    (("links", 1, "capacity_bytes_per_s"), float("nan"), f"{RATE} finite and not negative, got"),
+    (("links", 1, "capacity_bytes_per_s"), float("inf"), f"{RATE} finite and not negative, got"),
+    (("links", 1, "capacity_bytes_per_s"), "7", f"{RATE} a number, got '7'"),
+    (("links", 0, "capacity_gbps"), True, "capacity_gbps of link 0 (a -> s) must be a number, got True"),
+    (("links", 1, "latency_s"), -1.0, f"latency_s of {LINK} must be finite and not negative, got -1.0"),
+    (("links", 1, "kind"), "", f"kind of {LINK} must be a word, got ''"),
+]
+
+
+@pytest.mark.parametrize(("place", "value", "sentence"), REFUSED, ids=[sentence[:50] for *_, sentence in REFUSED])
+def test_refused(place, value, sentence, tmp_path):
+    data = copy.deepcopy(two())
+    spot = data
+    for key in place[:-1]:
+        spot = spot[key]
+    if value is MISSING:
+        del spot[place[-1]]
+    else:
+        spot[place[-1]] = value
+    with pytest.raises(InputError) as caught:
+        graph_of(data)
+    assert str(caught.value).startswith(sentence)
+    path = tmp_path / "graph.json"
+    path.write_text(json.dumps(data), encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        read_graph(path)
+    assert str(caught.value).startswith(f"{str(path)!r}: {sentence}")
+
+
+def test_multigraph_false_has_no_parallel_links():
+    data = two() | {"multigraph": False}
+    graph_of(data)
+    data["links"].append({"source": "s", "target": "a", "capacity_gbps": 1})
+    with pytest.raises(InputError, match=r"link 2 \(s -> a\) is there twice; parallel links need multigraph true"):
+        graph_of(data)
+    assert len(graph_of(data | {"directed": True}).tail) == 3               # there and back are two links
+    assert len(graph_of(data | {"multigraph": True}).tail) == 6
+
+
+@pytest.mark.parametrize("data", [None, [], "graph"])
+def test_a_graph_is_an_object(data):
+    with pytest.raises(InputError, match="a graph must be an object with nodes and edges, got"):
+        graph_of(data)
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    with pytest.raises(InputError, match=r"cannot read .* \(No such file or directory\); give a node-link JSON file"):
+        read_graph(tmp_path / "none.json")
+    for text in (b"{", b"\xff\xfe"):
+        (tmp_path / "bad.json").write_bytes(text)
+        with pytest.raises(InputError, match=r"bad.json' is not JSON .*; give a node-link JSON file"):
+            read_graph(tmp_path / "bad.json")
+
+
+def test_what_cannot_be_written():
+    ends, zero = np.zeros(1, np.int64), np.zeros(1)
+    nodes, links = (("gpu", 2),), (("link", 1),)
+    with pytest.raises(InputError, match="two nodes are called 'a'"):
+        graph_text(Network(ends, ends, zero, zero, nodes, links, ("a", "a")))
+    with pytest.raises(InputError, match="capacity must be finite"):
+        graph_text(Network(ends, ends, zero + np.inf, zero, nodes, links))
+    with pytest.raises(InputError, match="delay_s must be finite"):
+        graph_text(Network(ends, ends, zero, zero + np.inf, nodes, links))

@@ -1,0 +1,621 @@
+"""Every hop table is a path: nothing is lost at switches and servers, NICs and delegates are the right ones, and the
+clusters of the field are as different as they should be."""
+
+import functools
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mfabric_jax import InputError, units
+from mfabric_jax.fabric import CLUSTERS, Cluster, Tree, cluster
+from mfabric_jax.routing import PATHS, cluster_routes, links_of
+from mfabric_jax.routing import cluster as routing_cluster
+from tests.oracles import dense
+
+SERVERS, GPUS = 8, 4
+COUNT = SERVERS * GPUS
+CIRCUITS = {"topoopt": 1, "mfabric": 2, "mfabric-cpo": 1}                 # regions
+
+
+def circuits(groups, servers, seed=0, most=2):
+    """Legal circuits, some pairs without any; neighbours are joined, so that all servers are."""
+    rng = np.random.default_rng(seed)
+    count = np.triu(rng.integers(0, most + 1, (groups, servers, servers)) * rng.integers(0, 2, (servers, servers)), 1)
+    ahead = np.arange(servers - 1)
+    count[:, ahead, ahead + 1] = np.maximum(count[:, ahead, ahead + 1], 1)
+    return count + count.transpose(0, 2, 1)
+
+
+@functools.cache
+def built(name, **settings):
+    """A cluster of 8 servers of 4 GPUs; edge switches of 4 hosts, 6 where they are oversubscribed."""
+    regions = circuits(CIRCUITS[name], SERVERS // CIRCUITS[name]) if name in CIRCUITS else None
+    given = {"gpus_per_server": GPUS, "radix": 8, "link_delay_s": 0.0} | settings
+    return cluster(name, SERVERS, 100.0, regions=regions, **given)
+
+
+VARIANTS = [
+    *((name, {}) for name in CLUSTERS),
+    ("fat-tree", {"pxn": True}),
+    ("fat-tree", {"nic_use": "pooled"}),
+    ("fat-tree", {"tiers": 2, "radix": 16}),
+    ("oversub-fat-tree", {"at": "aggregation"}),
+    ("rail-optimized", {"pxn": True}),
+    ("rail-optimized", {"radix": 12}),                                    # 6 servers at a rail switch, then 2
+    ("mfabric", {"electrical_nics": 1}),
+    ("mfabric", {"electrical_nics": 4}),
+]
+EVERY = [(name, variant, routing) for name, variant in VARIANTS for routing in PATHS]
+every = pytest.mark.parametrize(("name", "variant", "routing"), EVERY)
+
+
+def all_pairs(gpus=COUNT):
+    src, dst = np.mgrid[:gpus, :gpus]
+    return src.ravel(), dst.ravel()
+
+
+SRC, DST = all_pairs()
+SIZE = np.random.default_rng(3).lognormal(16, 1.5, COUNT**2)
+
+
+@functools.cache
+def routed(name, routing, seed=0, **variant):
+    """(network, [L F] shares) of every ordered pair of GPUs, those from a GPU to itself too."""
+    made = built(name, **variant)
+    network = links_of(made, routing)
+    routes = cluster_routes(made, SRC, DST, routing=routing, seed=seed, size=SIZE)
+    return network, dense.matrix(routes.hops, routes.share, len(network.tail)), routes
+
+
+def surplus(network, table, part_of):
+    """[part F] what leaves each part of the network less what enters it."""
+    parts = part_of.max() + 1
+    out = np.zeros((parts, table.shape[1]))
+    np.add.at(out, part_of[network.tail], table)
+    np.add.at(out, part_of[network.head], -table)
+    return out
+
+
+def server_of_nodes(network):
+    """Server of every GPU, NVSwitch and optics node; switches are parts of their own."""
+    server = np.full(network.size, -1)
+    runs = {kind: network.run(kind, of="nodes") for kind, _ in network.nodes}
+    server[runs["gpu"]] = np.arange(COUNT) // GPUS
+    server[runs["nvswitch"]] = np.arange(SERVERS)
+    if "optics" in runs:
+        server[runs["optics"]] = np.arange(SERVERS)
+    switches = np.flatnonzero(server < 0)
+    server[switches] = SERVERS + np.arange(len(switches))
+    return server
+
+
+# ------------------------------------------------------------------------------------------------------- conservation
+@every
+def test_nothing_is_lost(name, variant, routing):
+    network, table, routes = routed(name, routing, **variant)
+    assert np.all(routes.share[routes.hops < 0] == 0)
+    assert np.all(routes.share[routes.hops >= 0] > 0)
+    ordered = np.sort(routes.hops, axis=1)
+    assert not ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any()       # every link once
+    part = server_of_nodes(network)
+    want = np.zeros((part.max() + 1, len(SRC)))
+    np.add.at(want, (SRC // GPUS, np.arange(len(SRC))), 1)
+    np.add.at(want, (DST // GPUS, np.arange(len(SRC))), -1)
+    np.testing.assert_allclose(surplus(network, table, part), want, atol=1e-12)
+    nvswitch = network.run("nvswitch", of="nodes")
+    np.testing.assert_allclose(surplus(network, table, np.arange(network.size))[nvswitch], 0, atol=1e-12)
+    assert np.all(table[:, SRC == DST] == 0)
+    # The first cut: all of a flow leaves its server once and none returns; the last cut alike.
+    away, each = SRC // GPUS != DST // GPUS, np.arange(len(SRC))
+    beyond = part[network.tail] != part[network.head]
+    for cut, end, server in ((network.tail, 1, SRC // GPUS), (network.head, 1, DST // GPUS)):
+        crossing = beyond[:, None] & (part[cut][:, None] == server[None])
+        np.testing.assert_allclose((table * crossing)[:, each].sum(0), np.where(away, end, 0), atol=1e-12)
+    for cut, server in ((network.head, SRC // GPUS), (network.tail, DST // GPUS)):
+        assert np.all(table[beyond[:, None] & (part[cut][:, None] == server[None])] == 0)
+    near = ~away
+    inside = np.isin(network.kind_of_links(), [0, 1])
+    assert np.all(table[~inside][:, near] == 0)
+
+
+@every
+def test_delegates_gather_and_scatter_what_the_nics_carry(name, variant, routing):
+    # At every GPU: what the NVSwitch and the tree bring, and its own bytes, go out by its circuits.
+    made = built(name, **variant)
+    network, table, _ = routed(name, routing, **variant)
+    left = -surplus(network, table, np.arange(network.size))[:COUNT]                      # entered less left [GPU F]
+    np.add.at(left, (SRC, np.arange(len(SRC))), 1)
+    np.add.at(left, (DST, np.arange(len(SRC))), -1)
+    table_of = made.circuits
+    for row in range(len(table_of.src)):
+        carried = table[network.run("circuit").start + row]
+        (back,) = np.flatnonzero((table_of.src == table_of.dst[row]) & (table_of.dst == table_of.src[row]))
+        for copy in range(table_of.count[row]):
+            part = carried / table_of.count[row]
+            left[table_of.src[row] * GPUS + table_of.gpu[row, copy]] -= part
+            left[table_of.dst[row] * GPUS + table_of.gpu[back, copy]] += part
+    np.testing.assert_allclose(left, 0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("name", "variant", "routing"), [case for case in EVERY if case[2] != "spray"])
+def test_one_path_is_a_walk(name, variant, routing):
+    network, table, routes = routed(name, routing, **variant)
+    part = server_of_nodes(network)
+    inside = part[network.tail] == part[network.head]
+    for flow in range(len(SRC)):
+        hops = [link for link in routes.hops[flow] if link >= 0 and not inside[link]]
+        np.testing.assert_allclose(table[hops, flow], 1, rtol=1e-12)
+        at = SRC[flow] // GPUS
+        for _ in hops:
+            (link,) = [link for link in hops if part[network.tail[link]] == at]
+            at = part[network.head[link]]
+        assert at == DST[flow] // GPUS
+
+
+# ------------------------------------------------------------------------------------------------------------ pooling
+def merged_names(made, network):
+    """What each node of `network` is called in `sprayed`."""
+    tree = made.tree
+    up, climb = tree.edge_ports[0], tree.pod_ports[0]
+    whole = {"aggregation": ("pod", up), "core": ("cores", up * climb), "spine": ("spines", up)}
+    names = []
+    for kind, count in network.nodes:
+        to, size = whole.get(kind, (kind, 1))
+        names += [f"{to} {n // size}" for n in range(count)]
+    return names
+
+
+def linked(network, names):
+    """(tail, head) -> capacity and kinds, of all links between two nodes together."""
+    found = {}
+    for link in range(len(network.tail)):
+        key = names[network.tail[link]], names[network.head[link]]
+        found[key] = found.get(key, 0) + network.capacity[link]
+    return found
+
+
+@pytest.mark.parametrize(("name", "variant"), [v for v in VARIANTS if v[0] != "topoopt"])
+def test_sprayed_is_the_network_with_its_links_merged(name, variant):
+    made = built(name, **variant)
+    network, sprayed = made.network, made.sprayed
+    names, plain = merged_names(made, network), [sprayed.node_name(node) for node in range(sprayed.size)]
+    want, got = linked(network, names), linked(sprayed, plain)
+    assert got.keys() == want.keys()
+    for key in want:
+        assert got[key] == pytest.approx(want[key], rel=1e-12)
+    assert set(plain) == set(names)
+    assert len(sprayed.tail) == len(got)                                   # no parallel links are left
+    assert sum(count for _, count in sprayed.links) == len(sprayed.tail)
+    # Sprayed routes are the mean of all single paths.
+    if made.nic_use == "pooled":
+        return
+    tree, place = made.tree, {}
+    for pool, key in enumerate(zip(sprayed.tail.tolist(), sprayed.head.tolist(), strict=True)):
+        place[plain[key[0]], plain[key[1]]] = pool
+    pool_of = np.array([place[names[a], names[b]] for a, b in zip(network.tail, network.head, strict=True)])
+    mean = np.zeros((len(sprayed.tail), len(SRC)))
+    for path in range(tree.paths):
+        choice = divmod(path, tree.pod_ports[0])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(routing_cluster, "ecmp", lambda t, s, d, seed, of=choice: [np.full(len(s), x) for x in of])
+            routes = cluster_routes(made, SRC, DST, routing="ecmp")
+        np.add.at(mean, pool_of, dense.matrix(routes.hops, routes.share, len(network.tail)) / tree.paths)
+    np.testing.assert_allclose(routed(name, "spray", **variant)[1], mean, atol=1e-12)
+
+
+# --------------------------------------------------------------------------------------------------------------- NICs
+def nics_used(name, routing, **variant):
+    """[GPU F] part of each flow that leaves by the NICs of each GPU, and that enters by them."""
+    network, table, _ = routed(name, routing, **variant)
+    out, into = np.zeros((2, COUNT, len(SRC)))
+    up, down = network.run("nic up"), network.run("nic down")
+    np.add.at(out, network.tail[up], table[up])
+    np.add.at(into, network.head[down], table[down])
+    return out, into
+
+
+AWAY = SRC // GPUS != DST // GPUS
+HOLDS = np.arange(COUNT)[:, None]
+
+
+@pytest.mark.parametrize("routing", PATHS)
+@pytest.mark.parametrize("name", ["fat-tree", "oversub-fat-tree", "rail-optimized", "nvl72"])
+def test_own_nics(name, routing):
+    out, into = nics_used(name, routing)
+    np.testing.assert_array_equal(out, AWAY & (HOLDS == SRC))
+    np.testing.assert_array_equal(into, AWAY & (HOLDS == DST))
+
+
+@pytest.mark.parametrize("routing", PATHS)
+@pytest.mark.parametrize(("name", "variant"), [("rail-only", {}), ("rail-optimized", {"pxn": True})])
+def test_pxn_leaves_by_the_rank_of_the_destination(name, variant, routing):
+    out, into = nics_used(name, routing, **variant)
+    np.testing.assert_array_equal(out, AWAY & (HOLDS == SRC // GPUS * GPUS + DST % GPUS))
+    np.testing.assert_array_equal(into, AWAY & (HOLDS == DST))
+    network, table, _ = routed(name, routing, **variant)
+    gather = table[network.run("nvswitch up")][:, AWAY]                    # only where the ranks differ
+    np.testing.assert_array_equal(gather, ((HOLDS == SRC) & (SRC % GPUS != DST % GPUS))[:, AWAY])
+
+
+def rails(network, switch):
+    """The edge switches among the switches that a link to or from leads over."""
+    edge = network.run("edge", of="nodes")
+    return (switch >= edge.start) & (switch < edge.stop)
+
+
+def test_with_pxn_a_rail_switch_is_never_left_upwards():
+    network, table, _ = routed("rail-optimized", "spray", pxn=True, radix=16)             # 8 servers at a rail switch
+    beyond = rails(network, network.tail) & ~rails(network, network.head) & (network.head >= COUNT + SERVERS)
+    assert beyond.any()
+    assert np.all(table[beyond] == 0)
+    without, spread, _ = routed("rail-optimized", "spray", radix=16)
+    assert np.any(spread[rails(without, without.tail) & (without.head >= COUNT + SERVERS)] > 0)
+
+
+@pytest.mark.parametrize(("nics", "holders"), [(1, [3]), (2, [2, 3]), (4, [0, 1, 2, 3])])
+def test_pooled_nics_sit_at_the_last_gpus_and_share_evenly(nics, holders):
+    variant = {} if nics == 2 else {"electrical_nics": nics}
+    held = np.isin(np.arange(COUNT) % GPUS, holders)[:, None]
+    rest = AWAY & (built("mfabric", **variant).circuits.find(SRC // GPUS, DST // GPUS) < 0)
+    assert rest.any()
+    for end, used in zip((SRC, DST), nics_used("mfabric", "spray", **variant), strict=True):
+        own = end // GPUS == HOLDS // GPUS
+        np.testing.assert_allclose(used, np.where(held & own & rest, 1 / nics, 0), atol=1e-15)
+    for routing in ("ecmp", "least-loaded"):
+        out, into = nics_used("mfabric", routing, **variant)
+        np.testing.assert_array_equal(out.sum(0), rest)
+        np.testing.assert_array_equal(np.argmax(out, 0)[rest] % GPUS, np.argmax(into, 0)[rest] % GPUS)
+        assert set(np.argmax(out, 0)[rest] % GPUS) == set(holders)
+
+
+def test_pairs_with_circuits_use_nothing_else():
+    for name in CIRCUITS:
+        network, table, _ = routed(name, "spray")
+        made = built(name)
+        row = made.circuits.find(SRC // GPUS, DST // GPUS)
+        direct = AWAY & (row >= 0)
+        lit = table[network.run("circuit")]
+        np.testing.assert_array_equal(lit[:, direct], np.arange(len(lit))[:, None] == row[direct])
+        if made.tree is not None:
+            assert np.all(table[network.run("nic up")][:, direct] == 0)
+            assert np.all(lit[:, ~direct] == 0)
+
+
+def test_rail_switches_hold_one_rank():
+    for name, radix, together in (("rail-optimized", 8, 4), ("rail-optimized", 16, 8), ("rail-only", 16, 8)):
+        made = built(name, radix=radix)
+        network, up = made.network, made.network.run("nic up")
+        edge = np.zeros(COUNT, int)
+        edge[network.tail[up]] = network.head[up]
+        rank, group = np.arange(COUNT) % GPUS, np.arange(COUNT) // GPUS // together
+        same = (rank[:, None] == rank) & (group[:, None] == group)
+        np.testing.assert_array_equal(edge[:, None] == edge, same)
+
+
+@settings(max_examples=100, derandomize=True)
+@given(st.integers(1, 12), st.integers(1, 6), st.integers(2, 14), st.booleans())
+def test_every_nic_has_a_port_of_its_own(servers, gpus, radix, one_tree_a_rail):
+    try:
+        tree = Tree(servers * gpus, radix, parts=gpus if one_tree_a_rail else 1)
+    except InputError:
+        return
+    made = Cluster("rails", servers, 100.0, gpus, tree, rails=True, pxn=True)
+    np.testing.assert_array_equal(np.sort(made.host_gpu), np.arange(made.gpus))
+    if one_tree_a_rail:
+        np.testing.assert_array_equal(tree.part_of(np.arange(tree.hosts)), made.host_gpu % gpus)
+
+
+# ------------------------------------------------------------------------------------------------------------- wiring
+@st.composite
+def regions(draw):
+    groups, size, most = draw(st.integers(1, 3)), draw(st.integers(1, 6)), draw(st.integers(0, 3))
+    drawn = draw(st.lists(st.integers(0, most), min_size=groups * size**2, max_size=groups * size**2))
+    count = np.triu(np.array(drawn, int).reshape(groups, size, size), 1)
+    return count + count.transpose(0, 2, 1)
+
+
+@settings(max_examples=200, derandomize=True)
+@given(regions(), st.sampled_from([1, 2, 4, 5, 8, 64]))
+def test_every_circuit_ends_at_an_optical_nic_of_its_own(count, gpus):
+    groups, size, _ = count.shape
+    made = Cluster("optics", groups * size, 100.0, gpus, regions=count, nic_use="pooled")
+    table, whole = made.circuits, np.zeros((groups * size,) * 2, int)
+    for g in range(groups):
+        whole[g * size : (g + 1) * size, g * size : (g + 1) * size] = count[g]
+    src, dst = np.nonzero(whole)
+    np.testing.assert_array_equal((table.src, table.dst, table.count), (src, dst, whole[src, dst]))
+    np.testing.assert_array_equal((table.gpu >= 0).sum(1), table.count)
+    row = table.find(*all_pairs(groups * size))
+    np.testing.assert_array_equal(row >= 0, whole.ravel() > 0)
+    np.testing.assert_array_equal(row[row >= 0], np.arange(len(src)))
+    degree = int(count.sum(2).max(initial=0))
+    for server in range(groups * size):
+        at = np.bincount(table.gpu[table.src == server][table.gpu[table.src == server] >= 0], minlength=gpus)
+        assert at.sum() == whole[server].sum()
+        # NIC n sits at GPU n, cyclically; so a GPU has no more ends than NICs, and a full server has them all used.
+        nics = np.bincount(np.arange(degree) % gpus, minlength=gpus)
+        assert np.all(at <= nics)
+    if len(src):
+        np.testing.assert_allclose(made.network.capacity[made.network.run("circuit")], table.count * made.nic_Bps)
+
+
+def test_wiring_by_hand():
+    # 6 optical NICs at GPUs 0..5 of 8: NUMA nodes are GPUs 0..3 and 4..7. Dealt 0, 4, 1, 5, 2, 3.
+    count = np.zeros((1, 3, 3), int)
+    count[0, 0, 1] = count[0, 1, 0] = 2
+    count[0, 0, 2] = count[0, 2, 0] = 4
+    table = Cluster("optics", 3, 100.0, regions=count, nic_use="pooled").circuits
+    np.testing.assert_array_equal(table.gpu, [[0, 4, -1, -1], [1, 5, 2, 3], [0, 4, -1, -1], [0, 4, 1, 5]])
+
+
+@pytest.mark.parametrize(("gpus", "degree"), [(8, 6), (8, 8), (8, 5), (64, 256), (4, 8), (2, 2)])
+def test_parallel_circuits_end_in_both_halves_of_a_server(gpus, degree):
+    # One peer takes two circuits, then as many as are left go to a second.
+    count = np.zeros((1, 3, 3), int)
+    count[0, 0, 1] = count[0, 1, 0] = 2
+    count[0, 0, 2] = count[0, 2, 0] = degree - 2
+    table = Cluster("optics", 3, 100.0, gpus, regions=count, nic_use="pooled").circuits
+    far = table.gpu[0, :2] >= (gpus + 1) // 2
+    assert far.tolist() in ([False, True], [True, False])
+    if degree == 256:                                                      # four NICs at every GPU
+        ends = np.bincount(table.gpu[:2][table.gpu[:2] >= 0], minlength=gpus)
+        np.testing.assert_array_equal(ends, 4)
+
+
+# ---------------------------------------------------------------------------------------------------- circuits by hand
+def test_two_circuits_between_two_servers_by_hand():
+    # GPUs 0 and 1 of each server of 4 hold the circuits.
+    count = np.array([[[0, 2], [2, 0]]])
+    made = cluster("mfabric", 2, 100.0, regions=count, gpus_per_server=4, electrical_nics=2)
+    np.testing.assert_array_equal(made.circuits.gpu, [[0, 1], [0, 1]])
+    network = made.sprayed
+    routes = cluster_routes(made, [0, 3, 0, 2], [4, 5, 7, 3])
+    table = dense.matrix(routes.hops, routes.share, len(network.tail))
+    named = {name: table[link].tolist() for link, name in enumerate(map(network.link_name, range(len(table))))}
+    crossed = {name: parts for name, parts in named.items() if any(parts)}
+    assert crossed == {
+        # 0 -> 4: half stays at GPU 0; 1 gets the other half. 3 -> 5: halves go to 0 and 1. 0 -> 7 like 0 -> 4.
+        "gpu 0 -> nvswitch 0": [0.5, 0, 0.5, 0],
+        "gpu 2 -> nvswitch 0": [0, 0, 0, 1],
+        "gpu 3 -> nvswitch 0": [0, 1, 0, 0],
+        "nvswitch 0 -> gpu 0": [0, 0.5, 0, 0],
+        "nvswitch 0 -> gpu 1": [0.5, 0.5, 0.5, 0],
+        "nvswitch 0 -> gpu 3": [0, 0, 0, 1],
+        "optics 0 -> optics 1": [1, 1, 1, 0],
+        # At 4 half is there; 5 gets what came to 4; to 7 both halves.
+        "gpu 4 -> nvswitch 1": [0, 0.5, 0.5, 0],
+        "gpu 5 -> nvswitch 1": [0.5, 0, 0.5, 0],
+        "nvswitch 1 -> gpu 4": [0.5, 0, 0, 0],
+        "nvswitch 1 -> gpu 5": [0, 0.5, 0, 0],
+        "nvswitch 1 -> gpu 7": [0, 0, 1, 0],
+    }
+    assert network.capacity[network.run("circuit")].tolist() == [2 * made.nic_Bps] * 2
+
+
+def test_servers_forward_by_hand():
+    # A chain 0 - 1 - 2 of single circuits at GPU 0 (server 1: GPU 0 to server 0, GPU 1 to server 2).
+    count = np.zeros((1, 3, 3), int)
+    count[0, [0, 1, 1, 2], [1, 0, 2, 1]] = 1
+    made = cluster("topoopt", 3, 100.0, regions=count, gpus_per_server=4)
+    network = made.network
+    for routing in PATHS:
+        routes = cluster_routes(made, [0, 3], [8, 11], routing=routing, size=[1.0, 1.0])
+        table = dense.matrix(routes.hops, routes.share, len(network.tail))
+        crossed = {network.link_name(link): row.tolist() for link, row in enumerate(table) if row.any()}
+        assert crossed == {
+            "gpu 3 -> nvswitch 0": [0, 1],
+            "nvswitch 0 -> gpu 0": [0, 1],
+            "optics 0 -> optics 1": [1, 1],
+            "gpu 4 -> nvswitch 1": [1, 1],
+            "nvswitch 1 -> gpu 5": [1, 1],
+            "optics 1 -> optics 2": [1, 1],
+            "gpu 8 -> nvswitch 2": [0, 1],
+            "nvswitch 2 -> gpu 11": [0, 1],
+        }
+
+
+# --------------------------------------------------------------------------------------------- hashes and least load
+@pytest.mark.parametrize("routing", ["ecmp", "least-loaded"])
+def test_a_seed_repeats_and_another_one_differs(routing):
+    first, again = (cluster_routes(built("fat-tree"), SRC, DST, routing=routing, seed=4, size=SIZE) for _ in range(2))
+    np.testing.assert_array_equal(first.hops, again.hops)
+    other = cluster_routes(built("fat-tree"), SRC, DST, routing=routing, seed=5, size=SIZE)
+    assert np.any(first.hops != other.hops)
+
+
+def test_hashes_spread_evenly():
+    # 8 x 8 GPUs in different pods, 100 seeds: each of the 16 paths is hit 400 times of 6,400; 6 sigma is 116.
+    made = built("fat-tree")
+    src, dst = (x.ravel() for x in np.mgrid[0:8, 16:24])
+    hits = np.zeros(len(made.network.tail))
+    for seed in range(100):
+        routes = cluster_routes(made, src, dst, routing="ecmp", seed=seed)
+        np.add.at(hits, routes.hops[routes.hops >= 0], 1)
+    climbed = hits[made.network.run("aggregation up")]
+    assert climbed.sum() == 6400
+    assert np.count_nonzero(climbed) == 16
+    assert np.all(np.abs(climbed[climbed > 0] - 400) < 116)
+
+
+def busiest(network, table, size, kind):
+    return (table @ size)[network.run(kind)].max()
+
+
+def test_the_least_loaded_path_is_the_emptiest():
+    # 4 equal flows from one edge switch to one other have 4 uplinks, each flow one for itself; hashes collide.
+    made = built("fat-tree")
+    src, dst = np.arange(4), np.arange(16, 20)
+    routes = cluster_routes(made, src, dst, routing="least-loaded", size=np.ones(4))
+    network = made.network
+    for kind in ("edge up", "aggregation up", "aggregation down", "edge down"):
+        links = np.arange(len(network.tail))[network.run(kind)]
+        used = routes.hops[np.isin(routes.hops, links)]
+        assert len(np.unique(used)) == 4
+    # The largest first: 3 alone on its uplink, 1 + 1 on the other.
+    narrow = cluster("fat-tree", 6, 100.0, gpus_per_server=1, radix=10, tiers=2, oversubscription=4.0)
+    assert narrow.tree.edge_ports == (2, 8)
+    narrow = cluster("fat-tree", 16, 100.0, gpus_per_server=1, radix=10, tiers=2, oversubscription=4.0)
+    routes = cluster_routes(narrow, [0, 1, 2], [8, 9, 10], routing="least-loaded", size=[1.0, 3.0, 1.0])
+    up = np.arange(len(narrow.network.tail))[narrow.network.run("edge up")]
+    taken = [next(link for link in row if link in up) for row in routes.hops]
+    assert taken[0] == taken[2] != taken[1]
+    for seed in range(3):
+        network, hashed, _ = routed("oversub-fat-tree", "ecmp", seed)
+        _, chosen, _ = routed("oversub-fat-tree", "least-loaded", seed)
+        assert busiest(network, chosen, SIZE, "edge up") < busiest(network, hashed, SIZE, "edge up")
+
+
+@pytest.mark.parametrize("name", ["fat-tree", "mfabric", "topoopt"])
+@pytest.mark.parametrize("routing", PATHS)
+def test_chunks_change_nothing(name, routing, monkeypatch):
+    _, whole, _ = routed(name, routing)
+    monkeypatch.setattr(routing_cluster, "AT_ONCE", 100)
+    made = built(name)
+    routes = cluster_routes(made, SRC, DST, routing=routing, size=SIZE)
+    np.testing.assert_array_equal(dense.matrix(routes.hops, routes.share, len(whole)), whole)
+
+
+def test_no_flows():
+    for name, routing in itertools.product(("fat-tree", "topoopt"), PATHS):
+        routes = cluster_routes(built(name), [], [], routing=routing, size=[])
+        assert routes.hops.shape[0] == routes.share.shape[0] == 0
+
+
+# ------------------------------------------------------------------------------------- fabrics differ as they should
+PAIRS = SRC != DST
+DEMAND = np.random.default_rng(7).pareto(1.1, COUNT**2).clip(max=50) * 1e6
+
+
+@functools.cache
+def end(name, routing="spray", regional=False, **variant):
+    """When a skewed all-to-all is through [s]: of all GPUs, or (regional) inside each half of the servers."""
+    network, table, _ = routed(name, routing, **variant)
+    near = SRC // (COUNT // 2) == DST // (COUNT // 2)
+    sent = PAIRS & near if regional else PAIRS & (np.random.default_rng(8).random(len(SRC)) < 0.25)
+    return dense.completion(network.capacity, table[:, sent], DEMAND[sent], 0.0).max()
+
+
+EQUAL = ("fat-tree", "rail-optimized", "nvl72")                           # own NICs, sprayed, domains of one size
+
+
+@pytest.mark.parametrize(("one", "other"), list(itertools.combinations(CLUSTERS, 2)))
+def test_fabrics_differ_but_for_those_that_are_one_by_design(one, other):
+    if one in EQUAL and other in EQUAL:
+        assert end(one) == pytest.approx(end(other), rel=1e-9)
+    else:
+        assert abs(end(one) / end(other) - 1) > 1e-3
+
+
+def test_which_fabric_is_faster():
+    assert end("oversub-fat-tree") > end("fat-tree")
+    assert end("fat-tree", "ecmp") > end("fat-tree")
+    assert end("rail-optimized", "ecmp") != pytest.approx(end("fat-tree", "ecmp"), rel=1e-3)
+    assert end("rail-optimized", pxn=True) == pytest.approx(end("rail-only"), rel=1e-9)      # neither climbs
+    assert end("mfabric-cpo", regional=True) < end("nvl72", regional=True)                   # circuits come on top
+    assert end("mfabric", regional=True, electrical_nics=1) > end("mfabric", regional=True)
+
+
+def test_a_scale_up_domain_keeps_its_bytes_off_the_nics():
+    # 128 GPUs, one megabyte each to each. In servers of 8 a NIC has 120 to send; in domains of 64 it has 64, and the
+    # circuits, 256 a domain, 64 x 64 between them. What stays goes over the NVSwitch: 7 or 63 at 900 GB/s.
+    src, dst = all_pairs(128)
+    src, dst = src[src != dst], dst[src != dst]
+    nic, pair = units.gbps(800.0), 1e6
+    both = np.array([[[0, 256], [256, 0]]])
+    for name, servers, seconds in (
+        ("fat-tree", 16, 120 * pair / nic),
+        ("nvl72", 2, 64 * pair / nic),
+        ("mfabric-cpo", 2, 64 * 64 * pair / (256 * nic)),
+    ):
+        made = cluster(name, servers, 800.0, regions=both if name == "mfabric-cpo" else None, link_delay_s=0.0)
+        routes = cluster_routes(made, src, dst)
+        carried = np.bincount(routes.hops.ravel() + 1, routes.share.ravel(), len(made.sprayed.tail) + 1)[1:] * pair
+        outside = ~np.isin(made.sprayed.kind_of_links(), [0, 1])
+        assert np.max((carried / made.sprayed.capacity)[outside]) == pytest.approx(seconds, rel=1e-9)
+
+
+def test_co_packaged_optics_take_half_of_the_nvlinks():
+    # The same 8 Tbps per GPU: 800 Gbps Ethernet, and 7.2 Tbps of NVLink or half as much beside the circuits.
+    both = np.array([[[0, 256], [256, 0]]])
+    assert units.gbps(7200.0) == units.gigabytes_per_s(900.0)
+    for made, nvlink in ((cluster("nvl72", 2, 800.0), 900.0), (cluster("mfabric-cpo", 2, 800.0, regions=both), 450.0)):
+        np.testing.assert_array_equal(made.network.capacity[made.network.run("nvswitch up")], nvlink * 1e9)
+    given = cluster("mfabric-cpo", 2, 800.0, regions=both, nvswitch_gigabytes_per_s=700.0)
+    assert given.nvswitch_gigabytes_per_s == 700.0
+
+
+def test_goodput_and_failed_links():
+    made = built("fat-tree", goodput=0.5)
+    network = made.network
+    np.testing.assert_array_equal(network.capacity[network.run("edge up")], units.gbps(50.0))
+    np.testing.assert_array_equal(network.capacity[network.run("nvswitch up")], units.gigabytes_per_s(900.0))
+    assert made.sprayed.capacity[made.sprayed.run("edge up")].tolist() == [4 * units.gbps(50.0)] * 8
+    broken = network.without(np.array([3]))
+    assert broken.capacity[3] == 0
+    assert np.array_equal(np.delete(broken.capacity, 3), np.delete(network.capacity, 3))
+    assert network.capacity[3] > 0
+
+
+# ------------------------------------------------------------------------------------------------------------- errors
+def refused(function, *args, **kwargs):
+    with pytest.raises(InputError) as caught:
+        function(*args, **kwargs)
+    return str(caught.value)
+
+
+def test_mistakes_in_flows():
+    made = built("fat-tree")
+    assert refused(cluster_routes, made, [0, 32], [1, 1]) == "src must be GPUs [F] from 0 to 31, got [0, 32]."
+    assert refused(cluster_routes, made, [0], [-1]) == "dst must be GPUs [F] from 0 to 31, got [-1]."
+    assert refused(cluster_routes, made, [[0]], [1]).startswith("src must be GPUs [F]")
+    assert "length" in refused(cluster_routes, made, [0, 1], [1])
+    assert "length" in refused(cluster_routes, made, [0, 1], [5])
+    assert refused(cluster_routes, made, [0], [1], routing="sprai").startswith("routing 'sprai' is unknown (did you")
+    assert "needs size" in refused(cluster_routes, made, [0], [9], routing="least-loaded")
+    assert "size" in refused(cluster_routes, made, [0, 1], [9, 9], routing="least-loaded", size=[1.0])
+    assert refused(links_of, made, "any").startswith("routing 'any' is unknown")
+
+
+def test_servers_that_nothing_joins():
+    count = np.zeros((1, 4, 4), int)
+    count[0, 0, 1] = count[0, 1, 0] = 1
+    made = cluster("topoopt", 4, 100.0, regions=count)
+    assert refused(cluster_routes, made, [0], [16]).startswith("no path leads from server 0 to server 2")
+    alone = Cluster("rails", 2, 100.0, 4, Tree(8, 8, 2, parts=4), rails=True)
+    assert "different rails have no way to each other without pxn" in refused(cluster_routes, alone, [0], [5])
+    cluster_routes(alone, [0], [4])
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"name": "fattree"}, "fabric 'fattree' is unknown (did you mean 'fat-tree'?)"),
+        ({"regions": np.zeros((1, 4, 4), int)}, "fat-tree has no circuits; regions was [1, 4, 4]."),
+        ({"name": "mfabric"}, "mfabric needs circuits; regions was not given."),
+        ({"name": "mfabric", "regions": np.zeros((1, 3, 3), int)}, "regions must be circuits [G S S] with G x S = 4"),
+        ({"name": "mfabric", "regions": np.ones((1, 4, 4), int)}, "regions must hold whole numbers of circuits"),
+        ({"name": "mfabric", "regions": np.zeros((1, 4, 4))}, "regions must hold whole numbers of circuits"),
+        ({"name": "mfabric", "regions": -np.ones((1, 4, 4), int)}, "regions must hold whole numbers of circuits"),
+        ({"oversubscription": 0.0}, "oversubscription must be finite and above 0, got 0.0."),
+        ({"servers": 0}, "servers must be a whole number of at least 1"),
+        ({"nic_gbps": 0.0}, "nic_gbps must be finite and above 0, got 0.0."),
+        ({"nic_use": "shared"}, "nic_use 'shared' is unknown"),
+        ({"goodput": 0.0}, "goodput must be above 0 and at most 1, got 0.0."),
+        ({"goodput": 1.5}, "goodput must be above 0 and at most 1, got 1.5."),
+        ({"link_delay_s": -1.0}, "link_delay_s must be finite and not negative, got -1.0."),
+        ({"nvswitch_gigabytes_per_s": 0.0}, "nvswitch_gigabytes_per_s must be finite and above 0"),
+        ({"radix": 2, "tiers": 2}, "a tree of 2 tiers and radix 2 has room for 2 hosts, got 32"),
+    ],
+)
+def test_clusters_that_are_none(settings, words):
+    given = {"name": "fat-tree", "servers": 4, "nic_gbps": 100.0} | settings
+    assert refused(cluster, given.pop("name"), given.pop("servers"), given.pop("nic_gbps"), **given).startswith(words)
+
+
+def test_own_nics_need_one_a_gpu():
+    said = refused(Cluster, "mine", 2, 100.0, 8, Tree(8, 8))
+    assert said.startswith("nic_use 'own' gives each GPU its own NIC, but a server has 8 GPUs and 4 NICs")
+    assert "divide evenly over 3 servers" in refused(Cluster, "mine", 3, 100.0, 4, Tree(8, 8))

@@ -1,0 +1,408 @@
+"""Shortest routes: against networkx and recursions over all paths, by hand, and laws that every row obeys."""
+
+import itertools
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from mfabric_jax import InputError
+from mfabric_jax.fabric.network import Network, joined
+from mfabric_jax.fabric.tree import Tree
+from mfabric_jax.routing.shortest import ROUTINGS, _mixed, distances, shortest_routes
+
+
+def network_of(links, size):
+    """A network of nodes 0..size - 1 from (tail, head, capacity) rows."""
+    tail, head, capacity = np.array(links, float).reshape(-1, 3).T
+    return joined([("link", tail, head, capacity)], (("node", size),), 0.0)
+
+
+@st.composite
+def connected(draw):
+    """A directed graph in which every node reaches every other: a ring and links across; parallel and failed ones."""
+    size = draw(st.integers(2, 7))
+    pairs = [(n, (n + 1) % size) for n in draw(st.permutations(range(size)))]
+    node = st.integers(0, size - 1)
+    across = draw(st.lists(st.tuples(node, node, st.sampled_from([0.0, 1.0, 2.0, 4.0])), max_size=16))
+    ring = [(*pair, draw(st.sampled_from([1.0, 2.0, 8.0]))) for pair in pairs]
+    return network_of(ring + across, size)
+
+
+def every_pair(network):
+    pairs = np.array(list(itertools.product(range(network.size), repeat=2)))
+    return pairs[:, 0], pairs[:, 1]
+
+
+def graph(networkx, network):
+    """The same in networkx, without failed links."""
+    made = networkx.MultiDiGraph()
+    made.add_nodes_from(range(network.size))
+    usable = network.capacity > 0
+    made.add_edges_from(zip(network.tail[usable].tolist(), network.head[usable].tolist(), strict=True))
+    return made
+
+
+def all_paths(network, src, dst):
+    """Every shortest path as a tuple of links: all walks, one hop longer each time until some arrive."""
+    if src == dst:
+        return [()]
+    usable = np.flatnonzero(network.capacity > 0).tolist()
+    walks = [((), src)]
+    for _ in range(network.size):
+        walks = [((*w, link), network.head[link]) for w, at in walks for link in usable if network.tail[link] == at]
+        arrived = [walk for walk, at in walks if at == dst]
+        if arrived:
+            return arrived
+    return []
+
+
+def divided(network, paths, weight):
+    """Share of each link when every node divides what it gets by weight over the next links of `paths`."""
+    share = np.zeros(len(network.tail))
+
+    def climb(prefix, part):
+        following = sorted({path[len(prefix)] for path in paths if path[: len(prefix)] == prefix and path != prefix})
+        for link in following:
+            passed = part * weight[link] / sum(weight[following])
+            share[link] += passed
+            climb((*prefix, link), passed)
+
+    climb((), 1.0)
+    return share
+
+
+def dense(network, routes):
+    """[F L] share of every flow on every link."""
+    table = np.zeros((len(routes.hops), len(network.tail) + 1))
+    np.add.at(table, (np.arange(len(table))[:, None], routes.hops), routes.share)
+    assert np.all(table[:, -1] == 0)
+    return table[:, :-1]
+
+
+def check_rows(network, src, dst, routes):
+    """Flow conservation, and the form of the table: packed, no link twice, shares above 0, no failed link."""
+    assert routes.hops.shape == routes.share.shape
+    present = routes.hops >= 0
+    assert np.all(present[:, :-1] >= present[:, 1:])
+    assert np.all((routes.share > 0) == present)
+    assert np.all(network.capacity[routes.hops[present]] > 0)
+    assert all(len(set(row[row >= 0])) == (row >= 0).sum() for row in routes.hops)
+    share, balance = dense(network, routes), np.zeros((len(src), network.size))
+    for link, (tail, head) in enumerate(zip(network.tail, network.head, strict=True)):
+        balance[:, tail] += share[:, link]
+        balance[:, head] -= share[:, link]
+    expected = np.zeros_like(balance)
+    rows = np.arange(len(src))
+    expected[rows, src] += 1
+    expected[rows, dst] -= 1
+    np.testing.assert_allclose(balance, expected, atol=1e-12)
+
+
+def path_of(network, row, src):
+    """The links of a row, which must follow each other from `src`."""
+    links = row[row >= 0].tolist()
+    at = src
+    for link in links:
+        assert network.tail[link] == at
+        at = network.head[link]
+    return tuple(links)
+
+
+@given(connected())
+def test_distances_equal_networkx(network):
+    networkx = pytest.importorskip("networkx")
+    lengths = dict(networkx.all_pairs_shortest_path_length(graph(networkx, network)))
+    found = distances(network, np.arange(network.size))
+    assert found.tolist() == [[lengths[n][target] for n in range(network.size)] for target in range(network.size)]
+
+
+@given(connected(), st.integers(0, 2**70))
+def test_single_paths_are_shortest_paths(network, seed):
+    src, dst = every_pair(network)
+    for routing in ("ecmp", "least-loaded"):
+        routes = shortest_routes(network, src, dst, routing=routing, seed=seed, size=np.arange(len(src)))
+        check_rows(network, src, dst, routes)
+        assert set(routes.share.ravel()) <= {0.0, 1.0}
+        for row, a, b in zip(routes.hops, src, dst, strict=True):
+            assert path_of(network, row, a) in all_paths(network, a, b)
+
+
+@given(connected(), st.integers(0, 1000))
+@settings(max_examples=25)
+def test_ecmp_reaches_every_path_of_networkx(network, first):
+    """A path is drawn with probability 1 / (choices on it): 400 flows miss one of 1 in 16 with odds of 1e-11."""
+    networkx = pytest.importorskip("networkx")
+    src, dst, many = 0, network.size - 1, 400
+    paths = all_paths(network, src, dst)
+    nodes = {tuple(network.head[list(path)].tolist()) for path in paths}
+    walked = networkx.all_shortest_paths(graph(networkx, network), src, dst)
+    assert nodes == {tuple(path[1:]) for path in walked}
+    if min(1 / np.prod([len({p[: n + 1] for p in paths if p[:n] == path[:n]}) for n in range(len(path))])
+           for path in paths) < 1 / 16:  # fmt: skip
+        return
+    routes = shortest_routes(network, [src] * many, [dst] * many, routing="ecmp", seed=first)
+    assert {path_of(network, row, src) for row in routes.hops} == set(paths)
+
+
+@given(connected())
+def test_spray_and_weighted_equal_a_recursion_over_all_paths(network):
+    src, dst = every_pair(network)
+    for routing, weight in (("spray", np.ones(len(network.tail))), ("weighted", network.capacity)):
+        routes = shortest_routes(network, src, dst, routing=routing)
+        check_rows(network, src, dst, routes)
+        expected = [divided(network, all_paths(network, a, b), weight) for a, b in zip(src, dst, strict=True)]
+        np.testing.assert_allclose(dense(network, routes), expected, atol=1e-12)
+
+
+@given(connected(), st.lists(st.tuples(*[st.integers(0, 6)] * 2, st.sampled_from([0, 1, 2, 3, 8])), max_size=12))
+def test_least_loaded_takes_the_best_of_all_paths_in_turn(network, flows):
+    """Sizes and capacities are whole and powers of two: every cost is exact, so equal means equal."""
+    src, dst, size = np.array(flows, int).reshape(-1, 3).T
+    src, dst = src % network.size, dst % network.size
+    routes = shortest_routes(network, src, dst, routing="least-loaded", size=size, seed=5)
+    check_rows(network, src, dst, routes)
+    load = np.zeros(len(network.tail))
+    for flow in sorted(range(len(src)), key=lambda f: (-size[f], f)):
+
+        def cost(path, flow=flow):
+            each = [(load[link] + size[flow]) / network.capacity[link] for link in path]
+            return max(each, default=0), sum(each)
+
+        taken = path_of(network, routes.hops[flow], src[flow])
+        assert cost(taken) == min(map(cost, all_paths(network, src[flow], dst[flow])))
+        load[list(taken)] += size[flow]
+
+
+def leaf_spine(leaves=4, spines=4, hosts=4, link=1.0, up=1.0):
+    """Hosts first, then leaves, then spines."""
+    host = np.arange(leaves * hosts)
+    leaf = len(host) + host // hosts
+    low, high = (x.ravel() for x in np.mgrid[:leaves, :spines])
+    low, high = low + len(host), high + len(host) + leaves
+    parts = [("up", host, leaf), ("down", leaf, host), ("leaf up", low, high), ("leaf down", high, low)]
+    speed = [link, link, up, up]
+    kinds = (("host", len(host)), ("leaf", leaves), ("spine", spines))
+    return joined([(*part, np.full(len(part[1]), s)) for part, s in zip(parts, speed, strict=True)], kinds, 0.0)
+
+
+def loads(network, routes, size):
+    return (dense(network, routes) * np.asarray(size, float)[:, None]).sum(axis=0)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_least_loaded_is_no_worse_than_ecmp_on_average(seed):
+    network = leaf_spine(link=8.0)
+    rng = np.random.default_rng(seed)
+    src, dst = rng.integers(0, 16, (2, 60))
+    size = rng.uniform(1, 10, 60)
+
+    def highest(routing, draw=0):
+        routes = shortest_routes(network, src, dst, routing=routing, seed=draw, size=size)
+        return (loads(network, routes, size) / network.capacity).max()
+
+    assert highest("least-loaded") <= np.mean([highest("ecmp", draw) for draw in range(20)])
+
+
+def test_least_loaded_by_hand():
+    """Two ways, the second twice as fast: 4 bytes take it (2 s, not 4 s), then 3 the first (3 s, not 3.5 s), then 1
+    the second (2.5 s, not 4 s)."""
+    network = network_of([(0, 1, 1), (0, 2, 2), (1, 3, 1), (2, 3, 2)], 4)
+    routes = shortest_routes(network, [0, 0, 0], [3, 3, 3], routing="least-loaded", size=[1, 4, 3])
+    assert routes.hops.tolist() == [[1, 3], [1, 3], [0, 2]]
+
+
+def test_least_loaded_minds_the_largest_before_the_sum():
+    """2 s and 2 s rather than 3 s and next to nothing, in either order."""
+    for slow in ([1 / 3, 8], [8, 1 / 3]):
+        network = network_of([(0, 1, slow[0]), (1, 3, slow[1]), (0, 2, 1 / 2), (2, 3, 1 / 2)], 4)
+        routes = shortest_routes(network, [0], [3], routing="least-loaded", size=[1])
+        assert routes.hops.tolist() == [[2, 3]]
+
+
+def test_least_loaded_minds_the_sum_where_the_largest_is_equal():
+    """Link 0 is the slowest on both paths; behind it the sum decides, also against the order of the best ends."""
+    network = network_of([(0, 1, 1), (1, 2, 4), (1, 3, 2), (2, 4, 4), (3, 4, 8)], 5)
+    for seed in range(20):                                                # 1/4 + 1/4 < 1/2 + 1/8, and all below 1
+        routes = shortest_routes(network, [0], [4], routing="least-loaded", size=[1], seed=seed)
+        assert routes.hops.tolist() == [[0, 1, 3]]
+
+
+def test_least_loaded_minds_the_sum_even_where_the_end_of_the_path_has_a_smaller_largest():
+    """Behind link 0 (8 s), ends of largest 4 s and sum 8 s or largest 5 s and sum 6 s: the latter."""
+    links = [(0, 1, 1 / 8), (1, 2, 1 / 4), (1, 3, 1 / 5), (2, 4, 1 / 4), (3, 4, 1)]
+    for seed in range(20):
+        routes = shortest_routes(network_of(links, 5), [0], [4], routing="least-loaded", size=[1], seed=seed)
+        assert routes.hops.tolist() == [[0, 2, 4]]
+
+
+def test_equals_are_drawn_by_the_hash():
+    network = leaf_spine()
+    taken = [
+        shortest_routes(network, [0], [4], routing="least-loaded", size=[1], seed=seed).hops[0, 1] for seed in range(60)
+    ]
+    assert len(set(taken)) == 4
+    np.testing.assert_array_equal(np.sort(np.unique(taken)), np.arange(4) + network.run("leaf up").start)
+
+
+def test_weighted_by_hand():
+    network = network_of([(0, 1, 1), (0, 2, 3), (1, 3, 9), (2, 3, 1), (2, 3, 4)], 4)
+    routes = shortest_routes(network, [0], [3], routing="weighted")
+    np.testing.assert_allclose(dense(network, routes), [[0.25, 0.75, 0.25, 0.15, 0.6]])
+    routes = shortest_routes(network, [0], [3], routing="spray")
+    np.testing.assert_allclose(dense(network, routes), [[0.5, 0.5, 0.5, 0.25, 0.25]])
+
+
+def tree_network(tree):
+    host = np.arange(tree.hosts)
+    edge = tree.hosts + tree.edge_of(host)
+    links = [("host up", host, edge), ("host down", edge, host), *tree.switch_links(tree.hosts)]
+    kinds = (("host", tree.hosts), *tree.switches)
+    return joined([(*link, np.ones(len(link[1]))) for link in links], kinds, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("form", "top"),
+    [
+        ({"hosts": 16, "radix": 4}, "aggregation up"),
+        ({"hosts": 128, "radix": 8}, "aggregation up"),
+        ({"hosts": 24, "radix": 6, "oversubscription": 2.0}, "aggregation up"),
+        ({"hosts": 24, "radix": 6, "oversubscription": 2.0, "at": "aggregation"}, "aggregation up"),
+        ({"hosts": 18, "radix": 6, "tiers": 2}, "edge up"),
+    ],
+)
+def test_a_tree_has_the_paths_it_says(form, top):
+    """Between pods (two tiers: leaves) spraying divides a flow over all `Tree.paths`, each link at the top once."""
+    networkx = pytest.importorskip("networkx")
+    tree = Tree(**form)
+    network, far = tree_network(tree), tree.hosts - 1
+    assert tree.climbs(np.array([0]), np.array([far]))[1 if tree.tiers == 3 else 0].all()
+    routes = shortest_routes(network, [0, far], [far, 0])
+    check_rows(network, [0, far], [far, 0], routes)
+    for row in dense(network, routes):
+        shares = row[network.run(top)]
+        np.testing.assert_allclose(shares[shares > 0], np.full(tree.paths, 1 / tree.paths))
+    assert len(list(networkx.all_shortest_paths(graph(networkx, network), 0, far))) == tree.paths
+    drawn = shortest_routes(network, [0] * 2000, [far] * 2000, routing="ecmp")
+    assert len(np.unique(drawn.hops, axis=0)) == tree.paths
+
+
+def test_splitmix64_gives_the_published_numbers():
+    """First output of the generator from the states 0 and 1234567."""
+    assert _mixed(np.array([0, 1234567], np.uint64)).tolist() == [0xE220A8397B1DCDAF, 6457827717110365317]
+
+
+def test_ecmp_is_uniform_and_independent_from_node_to_node():
+    """20,000 flows over 2 x 3 choices: chi-square with 5 degrees of freedom stays below its 99.9 % point, 20.5."""
+    network = network_of([(0, 1, 1), (0, 2, 1), *((m, e, 1) for m in (1, 2) for e in (3, 4, 5)),
+                          *((e, 6, 1) for e in (3, 4, 5))], 7)  # fmt: skip
+    for seed in range(3):
+        routes = shortest_routes(network, [0] * 20000, [6] * 20000, routing="ecmp", seed=seed)
+        _, counts = np.unique(routes.hops[:, 1], return_counts=True)
+        assert ((counts - 20000 / 6) ** 2 / (20000 / 6)).sum() < 20.5
+        assert len(counts) == 6
+
+
+def test_ecmp_depends_on_seed_flow_and_ends_only():
+    network = leaf_spine()
+    src, dst = np.zeros(64, int), np.full(64, 12)
+    routes = shortest_routes(network, src, dst, routing="ecmp", seed=3)
+    np.testing.assert_array_equal(routes.hops, shortest_routes(network, src, dst, routing="ecmp", seed=3).hops)
+    np.testing.assert_array_equal(
+        routes.hops[:10], shortest_routes(network, src[:10], dst[:10], routing="ecmp", seed=3).hops
+    )
+    assert np.any(routes.hops != shortest_routes(network, src, dst, routing="ecmp", seed=4).hops)
+    assert len(np.unique(routes.hops, axis=0)) == 4                                   # the number of the flow counts
+
+
+@pytest.mark.parametrize("routing", ROUTINGS)
+def test_a_flow_to_its_own_node_crosses_nothing(routing):
+    network = leaf_spine()
+    routes = shortest_routes(network, [2, 3, 2], [2, 3, 9], routing=routing, size=np.ones(3))
+    assert np.all(routes.hops[:2] == -1)
+    assert np.all(routes.share[:2] == 0)
+    check_rows(network, [2, 3, 2], [2, 3, 9], routes)
+    routes = shortest_routes(network, [2], [2], routing=routing, size=[1])
+    assert (routes.hops.tolist(), routes.share.tolist()) == ([[-1]], [[0.0]])
+
+
+@pytest.mark.parametrize("routing", ROUTINGS)
+def test_a_flow_ends_at_its_destination(routing):
+    """Also where links lead on from there to a node that cannot come back."""
+    network = network_of([(0, 1, 1), (1, 2, 1), (3, 1, 1), (0, 3, 1), (3, 0, 1)], 4)
+    routes = shortest_routes(network, [0, 1], [1, 1], routing=routing, size=[1, 1])
+    assert routes.hops.tolist() == [[0], [-1]]
+
+
+@pytest.mark.parametrize("routing", ROUTINGS)
+def test_no_flows(routing):
+    assert shortest_routes(leaf_spine(), [], [], routing=routing, size=[]).hops.shape == (0, 1)
+
+
+@pytest.mark.parametrize("routing", ROUTINGS)
+def test_parallel_links_are_choices_of_their_own(routing):
+    network = network_of([(0, 1, 1), (0, 1, 1), (0, 1, 0), (0, 1, 2)], 2)
+    flows = 300
+    routes = shortest_routes(network, [0] * flows, [1] * flows, routing=routing, size=np.ones(flows))
+    part = loads(network, routes, np.ones(flows)) / flows
+    expected = {"spray": [1 / 3, 1 / 3, 0, 1 / 3]}.get(routing, [0.25, 0.25, 0, 0.5])
+    if routing == "ecmp":
+        assert part[2] == 0
+        assert np.all(part[[0, 1, 3]] > 0.2)
+    else:
+        np.testing.assert_allclose(part, expected)
+
+
+@pytest.mark.parametrize("routing", ROUTINGS)
+def test_failed_links_do_not_exist(routing):
+    network = network_of([(0, 1, 1), (1, 2, 1), (0, 2, 1)], 3)
+    args = {"routing": routing, "size": [1]}
+    assert shortest_routes(network, [0], [2], **args).hops.tolist() == [[2]]
+    assert shortest_routes(network.without(np.array([2])), [0], [2], **args).hops.tolist() == [[0, 1]]
+    with pytest.raises(InputError, match="no path leads from node 0 to node 2 over links that carry anything"):
+        shortest_routes(network.without(np.array([1, 2])), [0], [2], **args)
+
+
+@pytest.mark.parametrize("routing", ROUTINGS)
+def test_unreachable_names_both_nodes(routing):
+    network = Network(
+        np.array([0]), np.array([1]), np.ones(1), np.zeros(1), (("host", 3),), (("link", 1),), ("ann", "bo", "cy")
+    )
+    with pytest.raises(InputError, match=r"no path leads from bo to ann over links that carry anything \(flow 2\)"):
+        shortest_routes(network, [0, 2, 1], [1, 2, 0], routing=routing, size=np.ones(3))
+    assert distances(network, np.array([1, 2])).tolist() == [[1, 0, -1], [-1, -1, 0]]
+
+
+def test_searches_in_several_pieces_are_the_same(monkeypatch):
+    network = leaf_spine()
+    whole = distances(network, np.arange(network.size))
+    monkeypatch.setattr("mfabric_jax.routing.shortest.AT_ONCE", 3 * len(network.tail))
+    np.testing.assert_array_equal(distances(network, np.arange(network.size)), whole)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"routing": "ecpm"}, r"routing 'ecpm' is unknown \(did you mean 'ecmp'\?\); allowed: spray, ecmp, "),
+        ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),
+        ({"src": [0, 1, 2]}, "src and dst must be of one length, got 3 and 2"),
+        ({"src": [0, 24]}, r"src must lie in 0\.\.23, got 0\.\.24"),
+        ({"dst": [-1, 3]}, r"dst must lie in 0\.\.23, got -1\.\.3"),
+        ({"dst": [0.5, 3]}, r"dst must be a list of node numbers, got float64 \[2\]"),
+        ({"src": 3}, r"src must be a list of node numbers, got int64 \[\]"),
+        ({"routing": "least-loaded"}, "routing 'least-loaded' needs the size of every flow, got none"),
+        ({"routing": "least-loaded", "size": [1]}, r"size must have the shape \[2\], got \[1\]"),
+        ({"routing": "least-loaded", "size": [1, -1]}, "size must be finite and not negative, got"),
+        ({"routing": "least-loaded", "size": [1, np.nan]}, "size must be finite and not negative, got"),
+    ],
+)
+def test_refused(change, sentence):
+    with pytest.raises(InputError, match=sentence):
+        shortest_routes(leaf_spine(), **({"src": [0, 1], "dst": [5, 6]} | change))
+
+
+def test_weighted_needs_finite_capacities():
+    with pytest.raises(InputError, match="routing 'weighted' needs links of finite capacity"):
+        shortest_routes(leaf_spine(up=np.inf), [0], [5], routing="weighted")
+    assert shortest_routes(leaf_spine(up=np.inf), [0], [5], routing="ecmp").hops.shape == (1, 4)
