@@ -127,4 +127,154 @@ class ValidateOptions:
     """cpu, gpu, tpu (default: what JAX finds)."""
 
 
-COMMANDS: dict[str, Any] = {"compare": CompareOptions, "traffic": TrafficOptions, "validate": ValidateOptions}
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FailuresOptions:
+    """What a failure costs mFabric: iteration time with something broken, beside the published figures.
+
+    One failure hits one region; circuits are chosen again without what failed. Lists are separated by commas.
+    """
+
+    models: str = "mixtral-8x22b,deepseek-r1"
+    """mixtral-8x22b, mixtral-8x7b, llama-moe, qwen-moe, qwen-moe-ep16, deepseek-r1, deepseek-v3"""
+    kinds: str = "electrical-nic,electrical-nics,optical-nic,link,gpu,server"
+    """What fails: electrical-nic (one of a server), electrical-nics (all), optical-nic (or its switch port), link
+    (between switches), gpu, server."""
+    nic_gbps: float = 400.0
+    """Bandwidth of every NIC."""
+    stage: int | None = None
+    """The pipeline stage that is hit (default: the busiest)."""
+    server: int = 0
+    """The server of its region that is hit."""
+    at: int = 0
+    """First iteration that suffers; before it the run is healthy."""
+    iterations: int = 1
+    """Iterations of the run."""
+    policy: str = "greedy"
+    """How mFabric chooses circuits: greedy, uniform, previous."""
+    rule: str = "printed"
+    """greedy's rule: printed, released, next."""
+    routing: str = "unsplit"
+    """How mFabric uses them: unsplit, best-path, split."""
+    optical_degree: int = 6
+    """NICs of a server on the optical switch."""
+    electrical_nics: int = 2
+    """NICs of a server on the electrical fabric."""
+    delay_s: float | None = None
+    """Reconfiguration delay of the optical switch (default: 0.025)."""
+    eps_waits: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Traffic on packet switches waits for a reconfiguration too."""
+    radix: int = 64
+    """Ports of every electrical switch."""
+    gpu: str = "A100-80GB-SXM"
+    """A100-80GB-SXM, H100-SXM, H800-SXM, H200-SXM, B200-HGX, GB200-NVL72."""
+    efficiency: float = 0.5
+    """Achieved over peak FLOP/s."""
+    out: str | None = None
+    """Rows to a .csv or .parquet file."""
+    figures: str | None = None
+    """Picture to a folder."""
+    seed: int = 0
+    dtype: str = "float32"
+    """float32, float64."""
+    device: str | None = None
+    """cpu, gpu, tpu (default: what JAX finds)."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClusterOptions(SetUp):
+    """All expert, data and pipeline parallel bytes of one iteration on a whole cluster at once.
+
+    Every link and every flow can be written to a file: bytes, utilisation, what holds each flow back.
+    """
+
+    model: str = "mixtral-8x7b"
+    """mixtral-8x22b, mixtral-8x7b, llama-moe, qwen-moe, qwen-moe-ep16, deepseek-r1, deepseek-v3"""
+    fabric: str = "mfabric"
+    """fat-tree, oversub-fat-tree, rail-optimized, rail-only, topoopt, mfabric, nvl72, mfabric-cpo"""
+    graph: str | None = None
+    """Instead of a fabric: your own, networkx node-link JSON whose gpu (or host) nodes are the GPUs."""
+    servers: int = 0
+    """Servers of the cluster (default: the model's own); data parallelism grows with them."""
+    nic_gbps: float = 400.0
+    """Bandwidth of every NIC."""
+    routing: str = "spray"
+    """spray, ecmp, least-loaded (and weighted, on a graph)."""
+    policy: str = "greedy"
+    """How circuits are chosen: greedy, uniform, topoopt."""
+    rule: str = "printed"
+    """greedy's rule: printed, released, next."""
+    optical_degree: int = 6
+    """NICs of a server on the optical switch."""
+    electrical_nics: int = 2
+    """NICs of a server on the electrical fabric of mfabric."""
+    radix: int = 64
+    """Ports of every electrical switch."""
+    tiers: int = 3
+    """Tiers of the switch tree: 2 or 3."""
+    oversubscription: float | None = None
+    """Of the tree (default: 3 on oversub-fat-tree, else 1)."""
+    at: str = "edge"
+    """Where it is oversubscribed: edge, aggregation."""
+    pxn: tyro.conf.FlagCreatePairsOff[bool] = False
+    """On rails, data crosses the NVSwitch to the rail of its destination first."""
+    goodput: float = 1.0
+    """Part of the line rate that is payload."""
+    resolution: float = 0.01
+    """Rates are solved again at most every this part of the lower bound on the time; 0 is exact."""
+    out: str | None = None
+    """A row per kind of traffic to a .csv or .parquet file."""
+    links: str | None = None
+    """A row per link to a .csv or .parquet file."""
+    flows: str | None = None
+    """A row per flow to a .csv or .parquet file."""
+    picture: str | None = None
+    """The fabric with its links coloured by utilisation, to a .png, .pdf or .svg file."""
+    seed: int = 0
+    dtype: str = "float32"
+    """float32, float64."""
+    device: str | None = None
+    """cpu, gpu, tpu (default: what JAX finds)."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DrawOptions:
+    """Draw a fabric: its tiers, or a region with its circuits."""
+
+    fabric: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FABRIC")]
+    """fat-tree, oversub-fat-tree, rail-optimized, rail-only, topoopt, mfabric, nvl72, mfabric-cpo, or the path of a
+    graph in networkx node-link JSON"""
+    out: str
+    """A .png, .pdf or .svg file."""
+    servers: int | None = None
+    """Servers (or scale-up domains) of the cluster (default: those of the model)."""
+    model: str = "mixtral-8x22b"
+    """Whose traffic the circuits are chosen for."""
+    nic_gbps: float = 400.0
+    """Bandwidth of every NIC."""
+    policy: str = "greedy"
+    """How circuits are chosen: greedy, uniform, topoopt."""
+    rule: str = "printed"
+    """greedy's rule: printed, released, next."""
+    optical_degree: int = 6
+    """NICs of a server on the optical switch."""
+    electrical_nics: int = 2
+    """NICs of a server on the electrical fabric of mfabric."""
+    radix: int = 64
+    """Ports of every electrical switch."""
+    tiers: int = 3
+    """Tiers of the switch tree: 2 or 3."""
+    oversubscription: float | None = None
+    """Of the tree (default: 3 on oversub-fat-tree, else 1)."""
+    at: str = "edge"
+    """Where it is oversubscribed: edge, aggregation."""
+    seed: int = 0
+
+
+COMMANDS: dict[str, Any] = {
+    "compare": CompareOptions,
+    "failures": FailuresOptions,
+    "cluster": ClusterOptions,
+    "draw": DrawOptions,
+    "traffic": TrafficOptions,
+    "validate": ValidateOptions,
+}

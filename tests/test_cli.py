@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import mfabric_jax
-from mfabric_jax import cli, study
+from mfabric_jax import cli, commands, study
 from mfabric_jax.report import read_rows
 from mfabric_jax.workload import NAMES, get, share_table
 from tests.study.small import MODEL, as_a_user, configured
@@ -38,14 +38,14 @@ def start_jax():
     names = ("jax_enable_x64", "jax_default_device", "jax_compilation_cache_dir")
     names = (*names, "jax_persistent_cache_min_compile_time_secs")
     with configured(**{name: jax.config.values[name] for name in names}):
-        yield cli._start_jax
+        yield commands.start_jax
 
 
 @pytest.fixture(autouse=True)
 def process_is_left_alone(request, monkeypatch):
-    """`_start_jax` sets up the process, which other tests would notice."""
+    """`start_jax` sets up the process, which other tests would notice."""
     if "start_jax" not in request.fixturenames:
-        monkeypatch.setattr(cli, "_start_jax", lambda dtype, device: None)
+        monkeypatch.setattr(commands, "start_jax", lambda dtype, device: None)
 
 
 @pytest.fixture
@@ -296,7 +296,7 @@ def test_an_interrupt_elsewhere(capsys, monkeypatch):
     def stop(dtype, device):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "_start_jax", stop)
+    monkeypatch.setattr(commands, "start_jax", stop)
     assert status("compare") == 130
     assert capsys.readouterr().err == "mfabric: interrupted.\n"
 

@@ -5,7 +5,9 @@ from mfabric_jax.fabric.cluster import CircuitTable, Cluster
 from mfabric_jax.fabric.clusters import CLUSTERS, CPO_CIRCUITS_PER_GPU, DOMAIN_GPUS, SCALE_UP, cluster
 from mfabric_jax.fabric.cost import Prices, cluster_cost, cost_table, no_price, server_cost
 from mfabric_jax.fabric.electrical import ELECTRICAL, NIC_USES, Electrical
+from mfabric_jax.fabric.failures import KINDS, Degraded, degraded
 from mfabric_jax.fabric.flat import RING_NICS, Flat
+from mfabric_jax.fabric.graph import endpoints, graph_of, graph_text, read_graph
 from mfabric_jax.fabric.network import Network
 from mfabric_jax.fabric.ocs import OCS, get_ocs
 from mfabric_jax.fabric.region import Region
@@ -19,6 +21,7 @@ __all__ = [
     "DOMAIN_GPUS",
     "ELECTRICAL",
     "NAMES",
+    "KINDS",
     "NIC_USES",
     "OCS",
     "RING_NICS",
@@ -26,6 +29,7 @@ __all__ = [
     "CircuitTable",
     "Circuits",
     "Cluster",
+    "Degraded",
     "Electrical",
     "Flat",
     "Network",
@@ -35,8 +39,13 @@ __all__ = [
     "cluster",
     "cluster_cost",
     "cost_table",
+    "degraded",
+    "endpoints",
     "get_ocs",
+    "graph_of",
+    "graph_text",
     "no_price",
+    "read_graph",
     "round_robin",
     "server_cost",
 ]

@@ -26,13 +26,13 @@ class Network:
     names: tuple[str, ...] | None = None
 
     def __post_init__(self):
-        ends = np.stack([self.tail, self.head])
-        if ends.size and (ends.min() < 0 or ends.max() >= self.size):
-            raise InputError(f"links must join nodes 0..{self.size - 1}, got {ends.min()}..{ends.max()}.")
         counted = sum(count for _, count in self.links)
         for field in ("tail", "head", "capacity", "delay_s"):
             if getattr(self, field).shape != (counted,):
                 raise InputError(f"{field} must have the shape [{counted}], got {list(getattr(self, field).shape)}.")
+        ends = np.stack([self.tail, self.head])
+        if ends.size and (ends.min() < 0 or ends.max() >= self.size):
+            raise InputError(f"links must join nodes 0..{self.size - 1}, got {ends.min()}..{ends.max()}.")
         for field in ("capacity", "delay_s"):
             if not np.all(getattr(self, field) >= 0):
                 raise InputError(f"{field} must be 0 or more, got {np.min(getattr(self, field))}.")

@@ -118,7 +118,7 @@ class Tree:
     def switch_links(self, first: int) -> list[tuple[str, np.ndarray, np.ndarray]]:
         """Links between switches, (kind, tail, head), the switches numbered from `first` in the order of `switches`.
 
-        Up and down links of a tier alternate in runs: edge up [edge a], edge down alike, aggregation up [pod a c], down.
+        Up and down links of a tier alternate in runs: edge up [edge a], edge down alike, aggregation up [pod a c], ...
         """
         up, climb = self.edge_ports[UP], self.pod_ports[UP]
         counts = [count for _, count in self.switches]
@@ -169,7 +169,7 @@ class Tree:
         )
 
     def merged(self) -> tuple[np.ndarray, tuple[tuple[str, int], ...]]:
-        """Which node each switch becomes under spraying: the aggregation switches of a pod are one, all cores of a part."""
+        """Which node each switch becomes under spraying: aggregation switches of a pod are one, all cores of a part."""
         up, climb = self.edge_ports[UP], self.pod_ports[UP]
         edges, pods = self.parts * self.edges_per_part, self.parts * self.pods_per_part
         node = [np.arange(edges), edges + np.repeat(np.arange(pods), up)]

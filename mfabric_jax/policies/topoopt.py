@@ -10,13 +10,17 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
+from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import RING_NICS, Circuits, Region
 from mfabric_jax.routing import Plan, as_demand
+
 
 def topoopt(demand: Float[Array, "S S"], region: Region, *, previous=None, key=None) -> Plan:
     """A chain of neighbouring servers (their part of the all-reduce ring, which joins the whole stage), then
     matchings of `demand` [S S] bytes with the NICs that are left. Never looks at `previous`."""
     demand, servers = as_demand(demand), region.servers
+    if demand.shape != (servers, servers):
+        raise InputError(f"demand must be [S S] with S = {servers} servers, got {list(demand.shape)}.")
     total = jnp.triu(demand + demand.T, 1)
     total = total + total.T
     place = jnp.arange(servers)
@@ -33,7 +37,7 @@ def topoopt(demand: Float[Array, "S S"], region: Region, *, previous=None, key=N
     def match(state):
         count, free, left = state
         taken = _matching(left, free > 0)
-        return count + taken, free - taken.sum(axis=1), jnp.where(taken > 0, left / 2, left)
+        return count + taken, free - taken.sum(axis=1, dtype=jnp.int32), jnp.where(taken > 0, left / 2, left)
 
     count, _, _ = lax.while_loop(more, match, (chain, free, total))
     return Plan(Circuits(count))
@@ -45,7 +49,7 @@ def _matching(weight: Float[Array, "S S"], willing) -> Array:
 
     def step(_, state):
         taken, willing = state
-        open_ = jnp.where(willing[:, None] & willing[None, :], jnp.triu(weight, 1), 0)
+        open_ = jnp.where(willing[:, None] & willing[None, :] & (weight > 0), jnp.triu(weight, 1), 0)   # no NaN
         i, j = jnp.divmod(jnp.argmax(open_), servers)
         found = (open_[i, j] > 0).astype(jnp.int32)
         taken = taken.at[i, j].add(found).at[j, i].add(found)

@@ -2,11 +2,15 @@
 
 from mfabric_jax.report.agreement import agreement as agreement
 from mfabric_jax.report.atomic import check_folder as check_folder
+from mfabric_jax.report.figures import draw_fabric as draw_fabric
+from mfabric_jax.report.figures import draw_graph as draw_graph
+from mfabric_jax.report.figures import failures as failures
 from mfabric_jax.report.figures import save_all as save_all
 from mfabric_jax.report.figures import validation as validation
 from mfabric_jax.report.rows import check_destination as check_destination
 from mfabric_jax.report.rows import read_rows as read_rows
 from mfabric_jax.report.rows import write_rows as write_rows
+from mfabric_jax.report.style import check_picture as check_picture
 from mfabric_jax.report.table import Column as Column
 from mfabric_jax.report.table import comparison as comparison
 from mfabric_jax.report.table import plain as plain

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mfabric_jax.report.atomic import replacing, suffix
+from mfabric_jax.report.atomic import check_folder, replacing, suffix
 from mfabric_jax.report.extras import extra
 from mfabric_jax.report.grid import Series
 
@@ -150,6 +150,12 @@ def legend(figure: Figure, axes: Sequence[Axes], count: int, handles: Sequence[A
         return
     columns = max(1, min(len(handles), round(figure.get_figwidth() / 3)))
     figure.legend(handles=list(handles), loc="outside lower center", ncols=columns)
+
+
+def check_picture(path: str | Path) -> None:
+    """Say now, before a long run, that a figure could not be written there."""
+    suffix("figure", Path(path), EXTENSIONS)
+    check_folder(Path(path).parent)
 
 
 def save(build: Callable[[], Figure], path: str | Path) -> Path:

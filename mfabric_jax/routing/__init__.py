@@ -13,11 +13,14 @@ from mfabric_jax.routing.region import (
     routing_bound,
 )
 from mfabric_jax.routing.relay_shares import best_relay_shares, relay_shares
+from mfabric_jax.routing.relayed import relayed_part_times
 from mfabric_jax.routing.routes import Routes
+from mfabric_jax.routing.shortest import ROUTINGS as GRAPH_ROUTINGS
 from mfabric_jax.routing.shortest import shortest_routes
 from mfabric_jax.routing.transfers import Transfers, flow_problem, link_bytes, transfer
 
 __all__ = [
+    "GRAPH_ROUTINGS",
     "PATHS",
     "ROUTINGS",
     "Plan",
@@ -36,6 +39,7 @@ __all__ = [
     "part_times",
     "relay_bound",
     "relay_shares",
+    "relayed_part_times",
     "routing_bound",
     "shortest_routes",
     "spray_time",

@@ -7,10 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mfabric_jax.checks import InputError
+from mfabric_jax.checks import InputError, not_negative
 from mfabric_jax.fabric.network import Network
 from mfabric_jax.flows import FlowProblem, Outcome, completion_times, max_min_rates
 from mfabric_jax.routing.routes import Routes, compact
+
+ROUNDING = 1e-9                            # relative: what a link may be short of all that can come and yet be slack
 
 _rates, _completion = eqx.filter_jit(max_min_rates), eqx.filter_jit(completion_times)
 
@@ -18,7 +20,8 @@ _rates, _completion = eqx.filter_jit(max_min_rates), eqx.filter_jit(completion_t
 class Transfers(NamedTuple):
     """- `finish` [F] s: the last byte has arrived, propagation included; 0 bytes: at the start.
     - `rate` [F] bytes/s and `bottleneck` [F] (link, -1: none) while all flows run together.
-    - `link_bytes` [L] carried in all; `utilisation` [L]: over what the link could carry until the last flow ends.
+    - `link_bytes` [L] carried in all; `utilisation` [L]: over what the link could carry from the
+      first start until the last flow ends.
     """
 
     finish: np.ndarray
@@ -52,12 +55,13 @@ def transfer(network: Network, routes: Routes, size, start=0.0, *, dtype="float3
     kept = binding(network, routes)
     problem = flow_problem(network, kept, dtype)
     first = jax.block_until_ready(_rates(eqx.tree_at(lambda p: p.weight, problem, jnp.asarray(size > 0, dtype))))
-    end = _completion(problem, jnp.asarray(size, dtype), jnp.asarray(start, dtype), resolution=resolution)
+    least = None if resolution is None else jnp.asarray(not_negative("resolution", resolution), dtype)
+    end = _completion(problem, jnp.asarray(size, dtype), jnp.asarray(start, dtype), resolution=least)
     if end.outcome != Outcome.solved:
         raise InputError(f"the flows cannot all end: {Outcome[end.outcome]}")
     finish = np.asarray(end.finish, float) + np.where(size > 0, latency(network, routes), 0)
     carried = link_bytes(network, routes, size)
-    lasts = finish.max(initial=0) - start.min(initial=0)
+    lasts = finish.max() - start.min() if len(finish) else 0.0
     could = network.capacity * lasts
     used = np.divide(carried, could, out=np.zeros_like(carried), where=could > 0)
     return Transfers(finish, np.asarray(first.rate, float), np.asarray(first.bottleneck), carried, used)
@@ -79,12 +83,13 @@ def binding(network: Network, routes: Routes) -> Routes:
     """
     hops, share = routes
     here = hops >= 0
-    narrow = np.where(here, network.capacity[hops] / np.where(here, share, 1), np.inf)
+    narrow = np.minimum(network.capacity[hops] / np.where(here, share, 1), np.finfo(float).max)
+    narrow = np.where(here, narrow, np.inf)                               # a hop goes before padding, however wide
     last = hops.shape[1] - 1 - narrow[:, ::-1].argmin(axis=1)
     row = np.arange(len(hops))
     slack, ports = np.zeros(len(network.capacity), bool), []
     for column in (narrow.argmin(axis=1), last):
-        slack |= _brought(network, routes, hops[row, column], share[row, column]) <= network.capacity * (1 + 1e-9)
+        slack |= _brought(network, routes, hops[row, column], share[row, column]) <= network.capacity * (1 + ROUNDING)
         ports.append(hops[row, column])
     ports = np.concatenate(ports)
     slack[ports[ports >= 0]] = False

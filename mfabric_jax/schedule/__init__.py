@@ -5,8 +5,10 @@ from mfabric_jax.schedule.exchange import (
     Exchanges,
     between_servers,
     exchanges,
+    failed_stage,
     inside_servers,
     places,
+    routed,
 )
 from mfabric_jax.schedule.iteration import Iteration, Rates, iterate
 from mfabric_jax.schedule.order import one_f_one_b
@@ -20,8 +22,10 @@ __all__ = [
     "between_servers",
     "block_segments",
     "exchanges",
+    "failed_stage",
     "inside_servers",
     "iterate",
     "one_f_one_b",
     "places",
+    "routed",
 ]

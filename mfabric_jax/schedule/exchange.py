@@ -124,12 +124,43 @@ def between_servers(
 ) -> Exchanges:
     """`exchanges` without the part inside servers (`inside_s` is 0)."""
     demand = rank_demand(workload, tokens)
-    unit = _at_unit_bandwidth(fabric, demand.dtype)
+    unit = at_unit_bandwidth(fabric, demand.dtype)
     if isinstance(unit, Electrical):
         return _steady(workload, demand, lambda one: spray_time(unit, one, workload.ranks_per_server))
     if isinstance(unit, Flat):
         return _steady(workload, demand, lambda one: forward_time(unit, server_bytes(one, workload.ranks_per_server)))
-    return _switched(workload, unit, demand, policy, routing, key)
+    per_server = workload.ranks_per_server
+    between = jax.vmap(jax.vmap(lambda one: server_bytes(one, per_server)))(demand)
+    even = server_bytes(_even(workload, demand), per_server)
+    return switched(places(workload), unit, between, even, policy, key, routed(routing))
+
+
+def failed_stage(
+    workload: Workload,
+    region: Region,
+    tokens: Float[Array, "layer M R E"],
+    share: Float[Array, "R S"],
+    policy: Policy,
+    stage: int,
+    parts: Callable,
+    *,
+    key: Array | None = None,
+) -> Exchanges:
+    """The all-to-alls of one stage after a failure [1 Q L], without the part inside servers.
+
+    - `region`: what is left, at any bandwidth.   - `share`: part of each rank that sits on each server.
+    - `parts`: as in `switched`.
+    """
+    demand = rank_demand(workload, tokens)
+    unit = at_unit_bandwidth(region, demand.dtype)
+    where = Places(*(field[stage : stage + 1] for field in places(workload)))
+    others = 1 - jnp.eye(workload.ep, dtype=demand.dtype)
+
+    def between(ranks):
+        return jnp.einsum("rs,rq,qt->st", share, ranks * others, share) * (1 - jnp.eye(region.servers, dtype=ranks.dtype))
+
+    every = jax.vmap(jax.vmap(between))(demand)
+    return switched(where, unit, every, between(_even(workload, demand)), policy, key, parts)
 
 
 def _even(workload: Workload, like: Float[Array, "... R R"]) -> Float[Array, "R R"]:
@@ -149,23 +180,37 @@ def _steady(workload: Workload, demand, seconds: Callable) -> Exchanges:
     return Exchanges(nothing, jnp.where(moe, by_layer, 0), nothing, jnp.zeros(moe.shape, bool), None, load[-1])
 
 
-def _switched(workload: Workload, unit: Region, demand, policy, routing, key) -> Exchanges:
-    where, per_server = places(workload), workload.ranks_per_server
+def routed(routing: str) -> Callable:
+    """When circuits and packet switches are through, by a routing model."""
+    return lambda region, circuits, demand: part_times(region, circuits, demand, routing=routing)
+
+
+def switched(
+    where: Places,
+    unit: Region,
+    demand: Float[Array, "layer M S S"],
+    even: Float[Array, "S S"],
+    policy: Policy,
+    key,
+    parts: Callable,
+) -> Exchanges:
+    """The all-to-alls between the servers of a region at unit bandwidth, circuits chosen block after block.
+
+    - `parts`: (region, circuits, demand) -> when circuits and when packet switches are through.
+    """
     moe = where.layer >= 0
-    even = server_bytes(_even(workload, demand), per_server)
-    between = jax.vmap(jax.vmap(lambda one: server_bytes(one, per_server)))(demand)
-    between = between[where.pick(demand.shape[1])]                                             # [P Q L S S]
+    between = demand[where.pick(demand.shape[1])]                                              # [P Q L S S]
     count, switch = _choose(unit, policy, between, moe, key)
     calm = policy(even, unit, previous=None, key=key).circuits.count.astype(count.dtype)
     counts = jnp.concatenate([count.reshape(-1, *even.shape), calm[None]])
     every = jnp.concatenate([between.reshape(-1, *even.shape), even[None]])
-    parts = jax.vmap(lambda c, d: part_times(unit, Circuits(c), d, routing=routing))(counts, every)
-    optical, electrical = (jnp.where(moe, part[:-1].reshape(moe.shape), 0) for part in parts)
-    balanced = jnp.maximum(parts[0][-1], parts[1][-1])
+    both = jax.vmap(lambda c, d: parts(unit, Circuits(c), d))(counts, every)
+    optical, electrical = (jnp.where(moe, part[:-1].reshape(moe.shape), 0) for part in both)
+    balanced = jnp.maximum(both[0][-1], both[1][-1])
     return Exchanges(optical, electrical, jnp.zeros_like(optical), switch, count, balanced)
 
 
-def _at_unit_bandwidth(fabric: Fabric, dtype) -> Electrical | Region:
+def at_unit_bandwidth(fabric: Fabric, dtype) -> Electrical | Region:
     return eqx.tree_at(lambda f: f.nic_gbps, fabric, jnp.asarray(units.to_gbps(1.0), dtype))
 
 

@@ -17,11 +17,11 @@ from mfabric_jax.workload import BlockSeconds, Workload, gradient_bytes, pp_byte
 
 class Rates(NamedTuple):
     """What the timeline needs to know of a fabric: bytes/s of a NIC, bytes/s of a server for gradients and to the next
-    stage, reconfiguration delay [s]. Every fabric has these fields."""
+    stage (one number, or [P] of the slowest server of every stage), reconfiguration delay [s]. Every fabric has them."""
 
     nic_Bps: Float[Array, ""]
-    eps_Bps: Float[Array, ""]
-    send_Bps: Float[Array, ""]
+    eps_Bps: Float[Array, ""] | Float[Array, "P"]
+    send_Bps: Float[Array, ""] | Float[Array, "P"]
     delay_s: Float[Array, ""]
 
 
@@ -51,15 +51,18 @@ def iterate(
     nvswitch_Bps: float = units.gigabytes_per_s(NVSWITCH_GIGABYTES_PER_S),
     *,
     eps_waits: bool = False,
+    tp_Bps: Float[Array, "P"] | None = None,
 ) -> Iteration:
     """Time one iteration on a fabric, given its all-to-alls and the compute seconds of a block.
 
-    `eps_waits`: traffic on packet switches waits for a reconfiguration too, not only that on circuits.
+    - `tp_Bps`: bytes/s of a GPU in tensor-parallel all-reduces of every stage; None: its NVSwitch.
+    - `eps_waits`: traffic on packet switches waits for a reconfiguration too, not only that on circuits.
 
     1F1B over micro-batches; point-to-point sends and the all-reduce at the end use what a server has on the
     electrical fabric. The busiest stage is the one with most work of its own; the rest of the iteration is its bubble.
     """
-    passes, pipeline = timeline(workload, fabric, exchanges, seconds, nvswitch_Bps, eps_waits)
+    tp_Bps = nvswitch_Bps if tp_Bps is None else tp_Bps
+    passes, pipeline = timeline(workload, fabric, exchanges, seconds, tp_Bps, eps_waits)
     reduce_s = all_reduce_seconds(workload, fabric, nvswitch_Bps, exchanges.load.dtype)        # [P]
     total = (pipeline.end.max(axis=1) + reduce_s).max()
     parts = jnp.stack(
@@ -77,26 +80,30 @@ def iterate(
 
 
 def timeline(
-    workload, fabric, exchanges: Exchanges, seconds: BlockSeconds, nvswitch_Bps, eps_waits: bool = False
+    workload, fabric, exchanges: Exchanges, seconds: BlockSeconds, tp_Bps, eps_waits: bool = False
 ) -> tuple[Pass, Pipeline]:
     """Every pass of every stage [P Q], and when it runs."""
     order = one_f_one_b(workload.pp, workload.micro_batches)
     dtype = exchanges.load.dtype
     backward = jnp.asarray(order.kind == BACKWARD)
     delay_s = jnp.asarray(fabric.delay_s, dtype)
-    compute = compute_of(workload, seconds, nvswitch_Bps, dtype)
+    compute = compute_of(workload, seconds, tp_Bps, dtype)
     blocks = running_blocks(workload, fabric, exchanges, eps_waits)
-    one = jax.vmap(jax.vmap(lambda block, back: run_pass(compute, block, back, delay_s)))
-    passes = one(blocks, backward)
+
+    def stage(compute: Compute, blocks: Blocks, backward):
+        return jax.vmap(lambda block, back: run_pass(compute, block, back, delay_s))(blocks, backward)
+
+    passes = jax.vmap(stage, (Compute(None, None, None, 0), 0, 0))(compute, blocks, backward)
     senders = workload.gpus_per_server // workload.tp                                          # EP ranks on a server
-    send_s = float(pp_bytes(workload) * senders) / jnp.asarray(fabric.send_Bps, dtype)
-    return passes, run_pipeline(order, passes, send_s, delay_s)
+    send_Bps = jnp.broadcast_to(jnp.asarray(fabric.send_Bps, dtype), workload.pp)
+    slower = jnp.minimum(send_Bps, jnp.roll(send_Bps, -1))                                     # of stages p and p + 1
+    return passes, run_pipeline(order, passes, float(pp_bytes(workload) * senders) / slower, delay_s)
 
 
-def compute_of(workload: Workload, seconds: BlockSeconds, nvswitch_Bps, dtype) -> Compute:
-    """Forward seconds of a block's parts, the tensor-parallel all-reduce among them."""
-    tp_s = tp_bytes_per_gpu(workload) / nvswitch_Bps
-    return Compute(*(jnp.asarray(part, dtype) for part in (*seconds, tp_s)))
+def compute_of(workload: Workload, seconds: BlockSeconds, tp_Bps, dtype) -> Compute:
+    """Forward seconds of a block's parts, the tensor-parallel all-reduce among them, that [P]."""
+    tp_s = jnp.broadcast_to(jnp.asarray(tp_bytes_per_gpu(workload) / tp_Bps, dtype), workload.pp)
+    return Compute(*(jnp.asarray(part, dtype) for part in seconds), tp_s)
 
 
 def running_blocks(workload: Workload, fabric, exchanges: Exchanges, eps_waits: bool = False) -> Blocks:

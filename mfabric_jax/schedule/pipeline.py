@@ -19,21 +19,26 @@ class Pipeline(NamedTuple):
     waited: Float[Array, "P Q"]
 
 
-def run_pipeline(order: Order, passes: Pass, send_s: Float[Array, ""], delay_s: Float[Array, ""]) -> Pipeline:
+def run_pipeline(
+    order: Order, passes: Pass, send_s: Float[Array, ""] | Float[Array, "P"], delay_s: Float[Array, ""]
+) -> Pipeline:
     """Every pass starts when its stage is free and its neighbour's result has arrived.
 
-    - `passes`: arrays [P Q].   - `send_s`: point-to-point transfer between neighbouring stages.
+    - `passes`: arrays [P Q].
+    - `send_s`: point-to-point transfer between neighbouring stages, one number or [P]: between stage p and p + 1.
 
     A backward pass whose first all-to-all needs new circuits lets the switch turn as soon as the region's previous
     all-to-all is over, idle time included; what is left of the delay when it gets there delays it, less its slack.
     """
     stages, count = order.kind.shape
     dtype = passes.duration_s.dtype
+    send_s = jnp.broadcast_to(send_s, stages)
 
     def step(state, index):
         end, free, quiet = state
         p, q, need = index
-        ready = jnp.where(need >= 0, end.reshape(-1)[jnp.maximum(need, 0)] + send_s, 0)
+        boundary = jnp.minimum(p, need // count)
+        ready = jnp.where(need >= 0, end.reshape(-1)[jnp.maximum(need, 0)] + send_s[boundary], 0)
         start = jnp.maximum(free[p], ready)
         wanted = start + passes.head_s[p, q]
         late = quiet[p] + delay_s - wanted - passes.slack_s[p, q]

@@ -139,7 +139,7 @@ def _alike_inside(config: Compare, job: Job):
 def solve(config: Compare, job: Job) -> Exchanges:
     """The all-to-alls between servers of every iteration [I ...], at unit bandwidth."""
     keys = jax.random.split(jax.random.key(config.seed), len(job.tokens.count))
-    fabric, tokens = _traced(job.fabric, config.dtype), _counts(config, job)
+    fabric, tokens = traced(job.fabric, config.dtype), _counts(config, job)
     done = _solve_all(job.workload, fabric, tokens, keys, config.circuits_policy(), config.routing)
     return jax.block_until_ready(done)
 
@@ -154,7 +154,7 @@ def _solve_all(workload: Workload, fabric, tokens, keys, policy, routing: str) -
 
 def inside(config: Compare, job: Job) -> jax.Array:
     """The parts inside servers of every iteration, times the NVSwitch rate [I P Q L] bytes."""
-    fabric, one = _traced(job.fabric, config.dtype), jnp.ones((), config.dtype)
+    fabric, one = traced(job.fabric, config.dtype), jnp.ones((), config.dtype)
     return jax.block_until_ready(_inside_all(job.workload, fabric, _counts(config, job), one))
 
 
@@ -172,7 +172,7 @@ def _each_iteration(work, over):
     return jax.lax.map(work, over, batch_size=min(AT_ONCE, len(jax.tree.leaves(over)[0])))
 
 
-def _traced(fabric, dtype: str):
+def traced(fabric, dtype: str):
     """The fabric with its numbers as arrays, so that other values reuse the compiled program."""
     def leaf(x):
         return jnp.asarray(x, jnp.int32 if np.asarray(x).dtype.kind in "iu" else dtype)

@@ -12,11 +12,24 @@ import numpy as np
 
 from mfabric_jax import fabric, policies, traffic, workload
 from mfabric_jax.checks import InputError, not_negative, one_of, positive, whole
-from mfabric_jax.fabric import Cluster, Network, Region, cluster
-from mfabric_jax.routing import PATHS, Routes, Transfers, cluster_routes, link_bytes, links_of, transfer
-from mfabric_jax.study.config import DTYPES
+from mfabric_jax.fabric import Cluster, Network, Region, cluster, endpoints, read_graph
+from mfabric_jax.routing import (
+    GRAPH_ROUTINGS,
+    PATHS,
+    Routes,
+    Transfers,
+    cluster_routes,
+    link_bytes,
+    links_of,
+    shortest_routes,
+    transfer,
+)
+from mfabric_jax.study.config import DEGREES, DTYPES, SERVER_GPUS
+from mfabric_jax.study.provenance import provenance
 from mfabric_jax.traffic import Flows, region_bytes, training_flows
 from mfabric_jax.workload import Workload
+
+REPLICAS = 64                              # whose traffic is drawn
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,12 +38,15 @@ class WholeCluster:
 
     - `servers`: 0 keeps the model's own number; another one changes its data-parallel degree.
     - `fabric`: one of `fabric.CLUSTERS`; `routing`: how its switches spread flows (spray, ecmp, least-loaded).
+    - `graph`: a file with the user's own fabric in its place, whose endpoints are the GPUs (routing also: weighted).
+    - `radix`, `tiers`, `oversubscription`, `at`: of the switch tree; `pxn`, `goodput`: as in `fabric.Cluster`.
     - `policy`, `rule`: how optical regions choose circuits for the traffic of the iteration as a whole.
     - `resolution`: rates are solved again at most every that part of the lower bound on the time; 0 is exact.
     """
 
     model: str = "mixtral-8x7b"
     fabric: str = "mfabric"
+    graph: str | None = None
     servers: int = 0
     nic_gbps: float = 400.0
     routing: str = "spray"
@@ -40,16 +56,26 @@ class WholeCluster:
     electrical_nics: int = 2
     radix: int = 64
     tiers: int = 3
+    oversubscription: float | None = None
+    at: str = "edge"
     pxn: bool = False
     goodput: float = 1.0
     resolution: float = 0.01
+    dp: int | None = None
+    tp: int | None = None
+    pp: int | None = None
+    ep: int | None = None
+    gpus: int | None = None
+    micro_batch: int | None = None
+    micro_batches: int | None = None
+    sequence: int | None = None
     seed: int = 0
     dtype: str = "float32"
 
     def __post_init__(self):
         one_of("model", self.model, workload.NAMES)
         one_of("fabric", self.fabric, fabric.CLUSTERS)
-        one_of("routing", self.routing, PATHS)
+        one_of("routing", self.routing, PATHS if self.graph is None else GRAPH_ROUTINGS)
         one_of("policy", self.policy, policies.REGISTRY)
         one_of("rule", self.rule, policies.RULES)
         one_of("dtype", self.dtype, DTYPES)
@@ -61,24 +87,27 @@ class WholeCluster:
 
     def job(self) -> Workload:
         """The model on this many servers."""
-        per_server = fabric.DOMAIN_GPUS if self.fabric in fabric.SCALE_UP else 8
-        own = workload.get(self.model, gpus_per_server=per_server)
+        per_server = fabric.DOMAIN_GPUS if self.fabric in fabric.SCALE_UP and self.graph is None else SERVER_GPUS
+        given = {field: getattr(self, field) for field in DEGREES if getattr(self, field) is not None}
+        own = workload.get(self.model, gpus_per_server=per_server, **given)
         if not self.servers:
             return own
         gpus, replica = self.servers * per_server, own.gpus // own.dp
-        if gpus % replica:
+        if gpus % replica or "dp" in given:
             raise InputError(
-                f"servers must hold whole replicas of {self.model} ({replica} GPUs each), got {self.servers} servers "
-                f"of {per_server} GPUs."
+                f"servers must hold whole replicas of {self.model} ({replica} GPUs each) and decides dp, got "
+                f"{self.servers} servers of {per_server} GPUs" + (f" and dp {self.dp}." if "dp" in given else ".")
             )
-        return workload.get(self.model, gpus_per_server=per_server, gpus=gpus, dp=gpus // replica)
+        return workload.get(
+            self.model, gpus_per_server=per_server, **given | {"gpus": gpus, "dp": gpus // replica}
+        )
 
 
 class Solved(NamedTuple):
-    """What came out, and what it took."""
+    """What came out, and what it took; no `cluster` on a user's graph."""
 
     job: Workload
-    cluster: Cluster
+    cluster: Cluster | None
     network: Network
     flows: Flows
     routes: Routes
@@ -93,17 +122,33 @@ def solve_cluster(config: WholeCluster) -> Solved:
         raise InputError("dtype float64 needs jax.config.update('jax_enable_x64', True) before the first computation.")
     began = time.perf_counter()
     job = config.job()
-    tokens = traffic.measured(job, iterations=min(job.dp, 64), drift=0.0, seed=config.seed).count
+    tokens = _tokens(config, job)
     flows = training_flows(job, tokens)
-    built = build_cluster(config, job, tokens)
-    routes = cluster_routes(
-        built, flows.src, flows.dst, routing=config.routing, seed=config.seed, size=flows.size
-    )
-    network = links_of(built, config.routing)
+    built = None if config.graph is not None else build_cluster(config, job, tokens)
+    network, routes = _over_graph(config, job, flows) if built is None else _over_cluster(config, built, flows)
     ready = time.perf_counter()
     resolution = config.resolution * lower_bound(network, routes, flows) if config.resolution else None
     done = transfer(network, routes, flows.size, flows.start, dtype=config.dtype, resolution=resolution)
     return Solved(job, built, network, flows, routes, done, ready - began, time.perf_counter() - ready)
+
+
+def _over_cluster(config: WholeCluster, built: Cluster, flows: Flows) -> tuple[Network, Routes]:
+    routes = cluster_routes(built, flows.src, flows.dst, routing=config.routing, seed=config.seed, size=flows.size)
+    return links_of(built, config.routing), routes
+
+
+def _over_graph(config: WholeCluster, job: Workload, flows: Flows) -> tuple[Network, Routes]:
+    """A user's network, its endpoints in order the GPUs of the job."""
+    network = read_graph(str(config.graph))
+    gpu = endpoints(network)
+    if len(gpu) != job.gpus:
+        raise InputError(
+            f"graph {config.graph!r} has {len(gpu)} endpoints (gpu or host nodes), but {job.model} runs on {job.gpus} "
+            "GPUs; change dp, tp, pp, ep and gpus to fit."
+        )
+    network = dataclasses.replace(network, capacity=network.capacity * config.goodput)
+    src, dst = gpu[flows.src], gpu[flows.dst]
+    return network, shortest_routes(network, src, dst, routing=config.routing, seed=config.seed, size=flows.size)
 
 
 def lower_bound(network: Network, routes: Routes, flows: Flows) -> float:
@@ -116,6 +161,7 @@ def build_cluster(config: WholeCluster, job: Workload, tokens: np.ndarray) -> Cl
     """The fabric, with circuits chosen for the expert traffic of the iteration where it has optics."""
     settings: dict[str, Any] = {"goodput": config.goodput, "radix": config.radix, "tiers": config.tiers}
     settings |= {"electrical_nics": config.electrical_nics, "pxn": config.pxn}
+    settings |= {"oversubscription": config.oversubscription, "at": config.at}
     if config.fabric == "topoopt":
         settings["regions"] = topoopt_circuits(config, job, tokens)
     elif config.fabric in ("mfabric", "mfabric-cpo"):
@@ -124,6 +170,17 @@ def build_cluster(config: WholeCluster, job: Workload, tokens: np.ndarray) -> Cl
             degree = fabric.CPO_CIRCUITS_PER_GPU * job.gpus_per_server
         settings["regions"] = region_circuits(config, job, tokens, degree)
     return cluster(config.fabric, job.servers, config.nic_gbps, **settings)
+
+
+def example_cluster(config: WholeCluster) -> Cluster:
+    """The fabric of a configuration with circuits for its traffic, and nothing solved."""
+    job = config.job()
+    return build_cluster(config, job, _tokens(config, job))
+
+
+def _tokens(config: WholeCluster, job: Workload) -> np.ndarray:
+    """Traffic of the first replicas, the others repeat them."""
+    return traffic.measured(job, iterations=min(job.dp, REPLICAS), drift=0.0, seed=config.seed).count
 
 
 def region_circuits(config: WholeCluster, job: Workload, tokens, degree, policy=None) -> np.ndarray:
@@ -167,10 +224,10 @@ def cluster_rows(solved: Solved) -> list[dict[str, Any]]:
     flows, done = solved.flows, solved.transfers
     facts = {
         "model": solved.job.model,
-        "fabric": solved.cluster.name,
+        "fabric": "graph" if solved.cluster is None else solved.cluster.name,
         "servers": solved.job.servers,
         "gpus": solved.job.gpus,
-        "nic_gbps": solved.cluster.nic_gbps,
+        "nic_gbps": None if solved.cluster is None else solved.cluster.nic_gbps,
         "links": len(solved.network.tail),
     }
     took = {"build_s": solved.build_s, "solve_s": solved.solve_s, "peak_mb": peak_megabytes()}
@@ -224,3 +281,8 @@ def flow_rows(solved: Solved) -> list[dict[str, Any]]:
         }
         for flow in range(len(flows.src))
     ]
+
+
+def effective_cluster(config: WholeCluster) -> dict[str, Any]:
+    """The configuration with every value resolved, and where the result comes from."""
+    return dataclasses.asdict(config) | {"workload": dataclasses.asdict(config.job())} | provenance(config.dtype)

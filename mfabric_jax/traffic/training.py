@@ -18,13 +18,13 @@ from mfabric_jax.workload import Workload, gradient_bytes, pp_bytes
 
 
 def training_flows(workload: Workload, tokens: np.ndarray) -> Flows:
-    """All bytes of one iteration, everything from time 0 on; labels "EP", "DP inside", "DP between", "DP experts", "PP".
+    """All bytes of one iteration, all from time 0 on; labels "EP", "DP inside", "DP between", "DP experts", "PP".
 
     - `tokens` [replica layer M R E]: selections per data-parallel replica (read cyclically), MoE layer, micro-batch
       (read cyclically), source rank and expert.
 
-    EP: dispatch and combine of every block and micro-batch, forward and backward, one flow for each ordered pair of GPUs
-    (a tensor-parallel rank sends its slice). DP: gradients, hierarchical. PP: activations and their gradients.
+    EP: dispatch and combine of every block and micro-batch, forward and backward, one flow for each ordered pair of
+    GPUs (a tensor-parallel rank sends its slice). DP: gradients, hierarchical. PP: activations and their gradients.
     """
     return together(expert_flows(workload, tokens), gradient_flows(workload), pipeline_flows(workload))
 
@@ -62,7 +62,7 @@ def region_bytes(workload: Workload, tokens: np.ndarray) -> np.ndarray:
 
 
 def gradient_flows(workload: Workload) -> Flows:
-    """Gradient all-reduces of every stage: dense ones over all servers of the stage, those of an expert over its replicas."""
+    """Gradient all-reduces of every stage: dense ones over all its servers, those of an expert over its replicas."""
     grid, per_server = gpu_grid(workload), workload.gpus_per_server
     parts = []
     for stage in range(workload.pp):

@@ -104,8 +104,9 @@ def test_a_flow_that_starts_when_another_ends():
         small, large = np.sort(rng.uniform(1, 2, 2))
         ends = finish([zero, one], hops, [small, large, 50.0, 5.0]).finish[1]
         got = finish([zero, one], hops, [small, large, 50.0, 5.0], [0.0, 0.0, 0.0, ends]).finish
-        late += ends > (small + large) / zero
-        np.testing.assert_allclose(got, [2 * small / zero, (small + large) / zero, 55 / one, ends + 10 / one], rtol=1e-12)
+        late += bool(ends > (small + large) / zero)
+        want = [2 * small / zero, (small + large) / zero, 55 / one, ends + 10 / one]
+        np.testing.assert_allclose(got, want, rtol=1e-12)
     assert 0 < late < 100
 
 

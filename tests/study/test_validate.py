@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from mfabric_jax import cli, study
+from mfabric_jax import cli, commands, study
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import read_rows
 from mfabric_jax.study import validate
@@ -211,7 +211,7 @@ def test_runs_of_like_size_share_a_program(tmp_path):
 def process_is_left_alone(monkeypatch):
     pytest.importorskip("tyro")
     pytest.importorskip("tqdm")
-    monkeypatch.setattr(cli, "_start_jax", lambda dtype, device: None)
+    monkeypatch.setattr(commands, "start_jax", lambda dtype, device: None)
 
 
 @pytest.mark.usefixtures("process_is_left_alone")

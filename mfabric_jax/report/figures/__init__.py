@@ -6,6 +6,9 @@ from typing import Any
 
 from mfabric_jax.report.figures.block_timeline import block_timeline as block_timeline
 from mfabric_jax.report.figures.breakdown import breakdown as breakdown
+from mfabric_jax.report.figures.fabric import fabric as draw_fabric  # noqa: F401
+from mfabric_jax.report.figures.failures import failures as failures
+from mfabric_jax.report.figures.graph import graph as draw_graph  # noqa: F401
 from mfabric_jax.report.figures.iteration_time import iteration_time as iteration_time
 from mfabric_jax.report.figures.pareto import pareto as pareto
 from mfabric_jax.report.figures.region import region as region

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mfabric_jax import units
 from mfabric_jax.report import style
 from mfabric_jax.report.figures import heat, shown
+from mfabric_jax.report.figures.boxes import mixed, rounded
 from mfabric_jax.report.figures.graph import graph as graph
 from mfabric_jax.report.figures.notes import Note, many, notes, noun
 from mfabric_jax.report.figures.rings import CIRCUIT, DETAILED, ring
@@ -42,12 +42,6 @@ def build(cluster: Any, *, utilisation: Any = None, title: str = "") -> Figure:
     return picture.draw(title or f"{look.label}: {many(cluster.servers, noun(cluster))}, {cluster.gpus:,} GPUs")
 
 
-def _mixed(colour: str, white: float) -> str:
-    """A colour with so much white in it."""
-    parts = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
-    return "#" + "".join(f"{round(part + (255 - part) * white):02X}" for part in parts)
-
-
 class _Picture:
     """Where everything is, from the bottom up."""
 
@@ -65,13 +59,15 @@ class _Picture:
         self.floor = self.bottom + self.panel + (_PLUG if self.panel else 0.0)
         self.ceiling = self.floor + self.server_height
         self.tiers = 0 if self.tree is None else shown.climbed(self.tree)
-        self.edge = None if self.tree is None else shown.edge_table(cluster)
+        self.edge = np.zeros((0, 0), int) if self.tree is None else shown.edge_table(cluster)
 
     def _panel_height(self) -> float:
         if not self.plan.regions:
             return 0.0
         size, widest = self.cluster.regions.shape[1], max(right - left for _, left, right in self.plan.regions)
-        most = {2: 0.5, 3: 1.6, 4: 1.8}.get(size, 2.4 if self.tree is not None else 3.2 if size <= DETAILED else 5.0)
+        most = {2: 0.5, 3: 1.6, 4: 1.8}.get(size, 2.4)
+        if len(self.plan.regions) == 1 and size > 4:
+            most = (3.2 if self.tree is None else 2.4) if size <= DETAILED else 5.0 if self.tree is None else 3.6
         return min(widest, most) + 0.2
 
     def level(self, tier: int) -> float:
@@ -86,7 +82,7 @@ class _Picture:
     @property
     def crest(self) -> float:
         """Height of the names of rails, above their switches."""
-        return 0.26 if self.tree is not None and self.tree.parts > 1 else 0.06
+        return 0.26 if self.framed and self.tiers < 3 else 0.06
 
     @property
     def framed(self) -> bool:
@@ -139,14 +135,15 @@ class _Picture:
         from matplotlib.patches import Rectangle
 
         left = self.x(self.plan.servers.at[server]) - self.box / 2
-        axes.add_patch(_rounded(left, self.floor, self.box, self.server_height, facecolor="#F4F5F7", edgecolor=style.FAINT))
+        frame = {"facecolor": "#F4F5F7", "edgecolor": style.FAINT}
+        axes.add_patch(rounded(left, self.floor, self.box, self.server_height, **frame))
         gpus = range(self.cluster.gpus_per_server)
         side, deep, top = 0.78 * self.gpu, self.deep - 0.22 * self.gpu, self.ceiling - 0.03
         boxes = [
             Rectangle((self.gpu_at(server, g) - side / 2, top - self.deep * (g // self.columns) - deep), side, deep)
             for g in gpus
         ]
-        colours = [_GPU if self.busy is None else self._inside(server, g) for g in gpus]
+        colours = [self._gpu_colour(server, g) for g in gpus]
         line = {"edgecolor": "#7C8794", "linewidth": 0.4, "zorder": 4, "snap": False}
         axes.add_collection(PatchCollection(boxes, facecolor=colours, **line))
         bar = self.floor + 0.17
@@ -156,7 +153,10 @@ class _Picture:
             axes.text(middle, bar + 0.052, "NVSwitch", fontsize=5.5, color="white", ha="center", va="center", zorder=5)
         axes.text(middle, self.floor + 0.085, str(server), fontsize=7.5, ha="center", va="center", zorder=5)
 
-    def _inside(self, server: int, gpu: int) -> str:
+    def _gpu_colour(self, server: int, gpu: int) -> str:
+        """Of the link between a GPU and its NVSwitch."""
+        if self.busy is None:
+            return _GPU
         return self.busy.pair("nvswitch up", "nvswitch down", server * self.cluster.gpus_per_server + gpu)
 
     def nic_at(self, server: int, nic: int) -> float:
@@ -195,22 +195,23 @@ class _Picture:
 
     def _pods(self, axes: Axes) -> None:
         """A frame around each pod, or each rail."""
-        apart = self.tree.parts > 1
-        if not self.framed:
-            return
         top = self.level(max(1, min(self.tiers, 2)) - 1) + _SWITCH
-        for pod, left, right in self.plan.pods:
+        for pod, left, right in self.plan.pods if self.framed else ():
             base, width = self.level(0) - 0.06, right - left
-            colour = _mixed(RAILS[pod % len(RAILS)], 0.9) if apart else "#F5F5F5"
+            colour = mixed(self._rail_colour(pod // self.tree.pods_per_part), 0.9)
             frame = {"facecolor": colour, "edgecolor": "#CFCFCF", "zorder": 0.5}
-            axes.add_patch(_rounded(self.x(left), base, width, top + self.crest - base, **frame))
-            if apart:
-                name = f"rail {pod}"
-                name = name if width > 0.06 * len(name) else str(pod)
-                axes.text(self.x(left + width / 2), top + 0.15, name, fontsize=8, ha="center", va="center")
+            axes.add_patch(rounded(self.x(left), base, width, top + self.crest - base, **frame))
+            centred = {"fontsize": 8, "ha": "center", "va": "center"}
+            if self.tiers < 3:
+                name = f"rail {pod}" if width > 0.37 + 0.06 * (pod > 9) else str(pod)
+                axes.text(self.x(left + width / 2), top + 0.15, name, **centred)
             else:
-                middle, turned = (base + top) / 2, {"rotation": 90, "ha": "center", "va": "center"}
-                axes.text(self.x(left) + 0.1, middle, f"pod {pod}", fontsize=8, **turned)
+                name = f"rail {pod // self.tree.pods_per_part}, pod {pod}" if self.tree.parts > 1 else f"pod {pod}"
+                axes.text(self.x(left) + 0.1, (base + top) / 2, name, rotation=90, **centred)
+
+    def _rail_colour(self, rail: int) -> str:
+        """Of a separate rail; grey if there is but one tree."""
+        return RAILS[rail % len(RAILS)] if self.tree.parts > 1 else "#999999"
 
     def _tier_links(self, axes: Axes) -> None:
         tree, up, climb = self.tree, self.tree.edge_ports[0], self.tree.pod_ports[0]
@@ -244,7 +245,7 @@ class _Picture:
         for number, place in row.at.items():
             colour = self._switch_colour(tier, number)
             left = self.x(place) - row.width / 2
-            axes.add_patch(_rounded(left, base, row.width, _SWITCH, facecolor=_mixed(colour, 0.82), edgecolor=colour))
+            axes.add_patch(rounded(left, base, row.width, _SWITCH, facecolor=mixed(colour, 0.82), edgecolor=colour))
             if font >= 5:
                 y = base + _SWITCH / 2 - 0.01
                 axes.text(self.x(place), y, str(number), fontsize=font, ha="center", va="center", zorder=5)
@@ -255,7 +256,8 @@ class _Picture:
         if not self.cluster.rails:
             return _PACKET
         if tier > 0:
-            return RAILS[number // self.tree.edge_ports[0] % len(RAILS)] if self.tree.parts > 1 else _PACKET
+            each = self.tree.switches[tier][1] // self.tree.parts
+            return self._rail_colour(number // each) if self.tree.parts > 1 else _PACKET
         nics = np.unique(np.nonzero(self.edge == number)[1])
         return RAILS[nics[0] % len(RAILS)] if len(nics) == 1 else _PACKET
 
@@ -263,7 +265,7 @@ class _Picture:
         """What stands above, though no path leads there."""
         base = self.level(self.tiers - 1) + _SWITCH + self.crest + 0.12
         frame = {"facecolor": "white", "edgecolor": style.FAINT, "linestyle": (0, (4, 3))}
-        axes.add_patch(_rounded(_LEFT, base, self.plan.width, 0.3, **frame))
+        axes.add_patch(rounded(_LEFT, base, self.plan.width, 0.3, **frame))
         kinds = " and ".join(f"{count:,} {kind}" for kind, count in self.unused)
         words = f"{kinds} switch{'es' if self.unused[-1][1] > 1 else ''} above, which no path crosses"
         middle = _LEFT + self.plan.width / 2
@@ -275,8 +277,8 @@ class _Picture:
     def _region(self, axes: Axes, region: int, left: float, right: float) -> None:
         count = self.cluster.regions[region]
         first, width = region * len(count), right - left
-        frame = {"facecolor": _mixed(self.optical, 0.93), "edgecolor": self.optical}
-        axes.add_patch(_rounded(self.x(left), self.bottom, width, self.panel, **frame))
+        frame = {"facecolor": mixed(self.optical, 0.93), "edgecolor": self.optical}
+        axes.add_patch(rounded(self.x(left), self.bottom, width, self.panel, **frame))
         self._plugs(axes, range(first, first + len(count)))
         total = int(np.triu(count).sum())
         words = f"{total:,} circuit{'' if total == 1 else 's'}"
@@ -317,14 +319,6 @@ class _Picture:
             "links": links if self.tiers else [],
         }
         return notes(self.cluster, places, self.tiers, self.busy)
-
-
-def _rounded(left: float, bottom: float, width: float, height: float, **line: Any) -> Any:
-    from matplotlib.patches import FancyBboxPatch
-
-    shape = f"round,pad=0,rounding_size={min(0.05, width / 4):.4f}"
-    line = {"linewidth": 0.8, "zorder": 3, **line}
-    return FancyBboxPatch((left, bottom), width, height, boxstyle=shape, **line)
 
 
 def _segments(axes: Axes, lines: list, colours: list[str], width: float = 0.0) -> None:

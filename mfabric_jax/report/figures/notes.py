@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mfabric_jax import units
 from mfabric_jax.report.figures.shown import edge_table
 
 if TYPE_CHECKING:

@@ -43,7 +43,7 @@ def ring(
     place = np.array(centre) + reach * np.stack([np.cos(angle), np.sin(angle)], axis=1)
     pairs = np.argwhere(np.triu(count))
     paths = [_path(place[i], place[j], np.array(centre), reach, bends=2 < size <= DETAILED) for i, j in pairs]
-    _lines(axes, paths, [int(count[i, j]) for i, j in pairs], [colour(i, j) for i, j in pairs], size)
+    _lines(axes, paths, [int(count[i, j]) for i, j in pairs], [colour(i, j) for i, j in pairs], size, small)
     if not disc:
         _dots(axes, place, np.array(centre), float(reach[0]), first)
         return
@@ -70,13 +70,13 @@ def _at(path: np.ndarray, t: float) -> np.ndarray:
     return path[low] + (place - low) * (path[low + 1] - path[low])
 
 
-def _lines(axes: Axes, paths: list, counts: list[int], colours: list[str], size: int) -> None:
+def _lines(axes: Axes, paths: list, counts: list[int], colours: list[str], size: int, radius: float) -> None:
     from matplotlib.collections import LineCollection
 
     most = max(counts, default=1)
-    thin = 1.1 if size <= DETAILED else max(0.15, 0.8 * min(1.0, 220 / max(len(paths), 1)))
+    thin = 1.1 if size <= DETAILED else max(0.15, 0.8 * min(1.0, 70 * radius / max(len(paths), 1)))
     widths = [thin * (1 + min(n - 1, 3 * (n - 1) / max(most - 1, 1))) for n in counts]
-    alpha = 1.0 if size <= DETAILED else 0.8 if len(paths) < 1000 else 0.4
+    alpha = 1.0 if size <= DETAILED else min(0.8, max(0.1, 700 / max(len(paths), 1)))
     axes.add_collection(LineCollection(paths, colors=colours, linewidths=widths, alpha=alpha, zorder=3))
 
 
@@ -108,7 +108,8 @@ def _dots(axes: Axes, place: np.ndarray, centre: np.ndarray, radius: float, firs
     size = len(place)
     marker: dict[str, Any] = {"color": style.INK, "linestyle": "", "zorder": 5}
     axes.plot(*place.T, "o", markersize=min(5.0, 72 * 2 * math.pi * radius / size * 0.7), markeredgewidth=0, **marker)
-    for i in range(0, size, 1 << max(0, math.ceil(math.log2(size / 16)))):
+    numbered = 16 if radius > 0.8 else 8
+    for i in range(0, size, 1 << max(0, math.ceil(math.log2(size / numbered)))):
         out = (place[i] - centre) / radius
         x, y = centre + out * (radius + 0.1 + 0.03 * abs(out[0]) * len(str(first + i)))
         axes.text(x, y, str(first + i), ha="center", va="center", fontsize=7, zorder=6)

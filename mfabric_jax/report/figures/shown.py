@@ -22,6 +22,7 @@ _MANY_GPUS = 16
 _COUNTS = ((4, 3, 2), (8, 4, 3, 2, 1), (16, 8, 4, 3, 2), (8, 4, 3, 2))  # pods, blocks, servers, edge switches
 
 Tokens = list[int | None]  # numbers of nodes; None: an ellipsis
+Section = tuple[int | None, Tokens, float]  # number, servers that are shown, least width
 
 
 @dataclass
@@ -65,7 +66,7 @@ class Layout:
 
 def few(items: Iterable[int], most: int) -> Tokens:
     """All, or the first ones and the last around an ellipsis; one: the first."""
-    every = list(items)
+    every: Tokens = list(items)
     if len(every) <= most + (most > 1):
         return every
     return [every[0], None] if most == 1 else [*every[: most - 1], None, every[-1]]
@@ -211,14 +212,14 @@ def _place_pod(plan: Layout, shown: list, x: float, scale: float, least: float) 
         x = right
 
 
-def _sections(cluster: Any, least: float) -> tuple[list[tuple[int | None, Tokens, float]], bool]:
+def _sections(cluster: Any, least: float) -> tuple[list[Section], bool]:
     """Regions (number, servers, least width) that are shown, the first in detail; and that they are regions."""
     if cluster.regions is None:
         return [(0, few(range(cluster.servers), round(WIDEST / least) - 1), 0.0)], False
     count, size = cluster.regions.shape[:2]
     if count == 1:
         return [(0, few(range(size), 8 if size > 16 or least > SERVER else 16), 4.6 if size > 16 else 3.6)], True
-    shown: list[tuple[int | None, Tokens, float]] = []
+    shown: list[Section] = []
     for region in few(range(count), 3):
         if region is None:
             shown.append((None, [], 0.3))
@@ -229,7 +230,7 @@ def _sections(cluster: Any, least: float) -> tuple[list[tuple[int | None, Tokens
     return shown, True
 
 
-def _runs(edge: np.ndarray, blocks: list[np.ndarray], least: float) -> tuple[list[tuple[int | None, Tokens, float]], bool]:
+def _runs(edge: np.ndarray, blocks: list[np.ndarray], least: float) -> tuple[list[Section], bool]:
     """Blocks (number, servers, least width) that are shown where each shares switches of every part or pod."""
     last = len(np.unique(edge[blocks[0]])) * len(blocks) - 1
     best: tuple = ()
@@ -246,11 +247,9 @@ def _runs(edge: np.ndarray, blocks: list[np.ndarray], least: float) -> tuple[lis
     return best[1], False
 
 
-def _in_sections(
-    sections: list[tuple[int | None, Tokens, float]], optical: bool, least: float, floor: float
-) -> Layout:
+def _in_sections(sections: list[Section], optical: bool, least: float, floor: float) -> Layout:
     """Groups of servers next to each other."""
-    wide = [max(floor, _BETWEEN + _slots(tokens) * least) for _, tokens, floor in sections]
+    wide = [max(own, _BETWEEN + _slots(tokens) * least) for _, tokens, own in sections]
     natural = sum(wide)
     width = min(WIDEST, natural * 1.2) if optical else _stretched(natural, least)
     plan = Layout(max(width, floor), Row(), [], [])
@@ -294,8 +293,8 @@ def _panels(plan: Layout, tree: Any, edge: np.ndarray) -> None:
 
 
 def _name(tree: Any) -> float:
-    """Room for the name of a pod, left of its switches; a rail's stands above them."""
-    return POD if tree.parts == 1 and climbed(tree) == 3 else 0.0
+    """Room for the name of a pod, left of its switches; where rails have no pods, their names stand above them."""
+    return POD if climbed(tree) == 3 else 0.0
 
 
 def _switches_above(plan: Layout, tree: Any) -> None:
@@ -306,7 +305,8 @@ def _switches_above(plan: Layout, tree: Any) -> None:
     most = int(min(right - left for _, left, right in plan.pods) / 0.3)
     spans = _parts(plan, tree)
     if tiers == 3:
-        most = min(most, int(min(right - left for left, right in spans.values()) / (0.3 * (2.6 if climb > 3 else climb))))
+        narrowest = min(right - left for left, right in spans.values())
+        most = min(most, int(narrowest / (0.3 * min(climb, 2.6))))
     picked = few(range(up), max(2, min(8, most - (tiers == 3))))
     for pod, left, right in plan.pods:
         tokens = [None if a is None else pod * up + a for a in picked]

@@ -1,0 +1,268 @@
+"""What the commands do once their options are read: `cli` reads them, `study` computes, `report` shows."""
+
+import dataclasses
+import os
+import pathlib
+import re
+import sys
+
+from mfabric_jax import units
+from mfabric_jax.checks import InputError, one_of
+
+DEVICES = ("cpu", "gpu", "tpu")
+
+
+def run_compare(options) -> int:
+    """`mfabric compare`"""
+    start_jax(options.dtype, options.device)
+    from mfabric_jax import report
+    from mfabric_jax.study.config import Compare
+
+    given = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
+    out, figures = given.pop("out"), given.pop("figures")
+    del given["device"]
+    for field in ("models", "fabrics", "nic_use"):
+        given[field] = _words(given[field])
+    given["nic_gbps"] = tuple(_number("nic_gbps", word) for word in _words(given["nic_gbps"]))
+    given["records"] = _range(given["records"])
+    config = Compare(**given)
+    _check_outputs(out, figures)
+    rows, stopped = _run(config, out)
+    print(report.comparison(rows) if rows else "no rows")
+    if stopped:
+        return 130
+    if figures is not None:
+        _draw(config, rows, figures)
+    return 0
+
+
+def _run(config, out: str | None) -> tuple[list[dict], bool]:
+    """The rows, saved even when interrupted; and whether that happened."""
+    from tqdm import tqdm
+
+    from mfabric_jax import report, study
+
+    rows: list[dict] = []
+    total = sum(len(config.variants(model)) for model in config.models)
+    stopped = False
+    with tqdm(total=total, desc="compare", unit="fabric", file=sys.stderr, disable=None) as bar:
+
+        def progress(job):
+            bar.set_postfix_str(f"{job.workload.model} on {job.fabric.name}")
+            bar.update()
+
+        try:
+            for row in study.compare(config, progress=progress):
+                rows.append(row)
+        except KeyboardInterrupt:
+            stopped = True
+        finally:
+            if out is not None and rows:
+                report.write_rows(rows, out, study.effective(config) | {"complete": not stopped})
+                tqdm.write(f"{len(rows)} rows in {out}", file=sys.stderr)
+    return rows, stopped
+
+
+def _draw(config, rows: list[dict], folder: str) -> None:
+    from mfabric_jax import report, study
+
+    regions, timelines = study.examples(config)
+    for path in report.save_all(rows, folder, regions, timelines):
+        print(path, file=sys.stderr)
+
+
+def run_traffic(options) -> int:
+    """`mfabric traffic MODEL`"""
+    from mfabric_jax import report, workload
+
+    given = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
+    model = given.pop("model")
+    job = workload.get(model, **{name: value for name, value in given.items() if value is not None})
+    print(
+        f"{model}: {job.gpus} GPUs = DP {job.dp} x TP {job.tp} x PP {job.pp} x EP {job.ep}, "
+        f"{job.micro_batches} micro-batches of {job.micro_batch} x {job.sequence} tokens per EP rank and iteration"
+    )
+    columns = [
+        report.Column("parallelism"),
+        report.Column("gigabytes", "GB per iteration, all GPUs"),
+        report.Column("share", percent=True),
+        report.Column("measured"),
+    ]
+    table = workload.share_table(job)
+    rows = [row | {"gigabytes": float(units.to_gigabytes(row["bytes_per_iteration"]))} for row in table]
+    print(report.plain(rows, columns))
+    print(f"measured: {workload.MEASURED_SOURCE}; docs/assumptions.md says why the shares differ.")
+    return 0
+
+
+def run_validate(options) -> int:
+    """`mfabric validate packet`"""
+    start_jax(options.dtype, options.device)
+    from tqdm import tqdm
+
+    from mfabric_jax import report, study
+
+    runs = study.read_runs(options.runs)
+    _check_outputs(options.out, options.figures)
+    bar = tqdm(runs, desc="validate", unit="run", file=sys.stderr, disable=None)
+    predictions = [study.predict(run, options.dtype) for run in bar]
+    rows = study.packet_rows(predictions)
+    if options.out is not None:
+        given = {"command": "validate packet", "runs": options.runs}
+        report.write_rows(rows, options.out, given | study.provenance(options.dtype))
+        print(f"{len(rows)} rows in {options.out}", file=sys.stderr)
+    print(report.agreement(rows, study.packet_groups(predictions)))
+    if options.figures is not None:
+        print(report.validation(rows, pathlib.Path(options.figures) / "packet_validation.png"), file=sys.stderr)
+    return 0
+
+
+def run_failures(options) -> int:
+    """`mfabric failures`"""
+    start_jax(options.dtype, options.device)
+    from tqdm import tqdm
+
+    from mfabric_jax import report, study
+    from mfabric_jax.study.config import Compare
+
+    same = ("policy", "rule", "routing", "optical_degree", "electrical_nics", "delay_s", "eps_waits", "gpu")
+    given = {field: getattr(options, field) for field in (*same, "efficiency", "iterations", "seed", "dtype")}
+    setting = Compare(models=_words(options.models), fabrics=("mfabric",), nic_gbps=(options.nic_gbps,), **given)
+    where = {field: getattr(options, field) for field in ("stage", "server", "at", "radix")}
+    config = study.Failures(setting, kinds=_words(options.kinds), **where)
+    _check_outputs(options.out, options.figures)
+    rows = []
+    try:
+        with tqdm(total=len(setting.models) * len(config.kinds), desc="failures", file=sys.stderr, disable=None) as bar:
+            for row in study.failures(config, progress=bar.set_postfix_str):
+                rows.append(row)
+                bar.update()
+    finally:
+        if options.out is not None and rows:
+            report.write_rows(rows, options.out, study.effective_failures(config))
+    columns = ("model", "failure", ("healthy_s", "healthy [s]"), ("failed_s", "failed [s]"))
+    shown = [report.Column(*((column,) if isinstance(column, str) else column)) for column in columns]
+    shown += [report.Column("slow_down", "slow-down", percent=True), report.Column("published", percent=True)]
+    if config.at:
+        shown.append(report.Column("run_slow_down", "of the run", percent=True))
+    print(report.plain(rows, shown))
+    print("published: arXiv 2501.03905, 400 Gbps and 1,024 GPUs; docs/assumptions.md says what is modelled.")
+    if options.figures is not None:
+        print(report.failures(rows, pathlib.Path(options.figures) / "failures.png"), file=sys.stderr)
+    return 0
+
+
+def run_cluster(options) -> int:
+    """`mfabric cluster`"""
+    start_jax(options.dtype, options.device)
+    from mfabric_jax import report, study
+
+    given = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
+    files = {name: given.pop(name) for name in ("out", "links", "flows")}
+    picture = given.pop("picture")
+    del given["device"]
+    config = study.WholeCluster(**given)
+    for file in files.values():
+        _check_outputs(file, None)
+    if picture is not None:
+        report.check_picture(picture)
+    solved = study.solve_cluster(config)
+    rows = study.cluster_rows(solved)
+    effective = study.effective_cluster(config)
+    tables = {"out": lambda: rows, "links": lambda: study.link_rows(solved), "flows": lambda: study.flow_rows(solved)}
+    for name, table in tables.items():
+        if files[name] is not None:
+            print(report.write_rows(table(), files[name], effective | {"table": name}), file=sys.stderr)
+    columns = ["traffic", "flows", report.Column("gigabytes", "GB"), report.Column("end_s", "ends at [s]")]
+    print(
+        f"{config.model} on {rows[0]['fabric']}: {solved.job.gpus:,} GPUs, {rows[0]['links']:,} links; "
+        f"built in {solved.build_s:.1f} s, solved in {solved.solve_s:.1f} s, at most {rows[0]['peak_mb']:,.0f} MB"
+    )
+    print(report.plain([row | {"gigabytes": units.to_gigabytes(row["bytes"])} for row in rows], columns))
+    busiest = sorted(study.link_rows(solved), key=lambda row: -row["utilisation"])[:5]
+    link = [report.Column("link"), report.Column("kind"), report.Column("from"), report.Column("to")]
+    print("\nbusiest links")
+    print(report.plain(busiest, [*link, report.Column("utilisation", percent=True)]))
+    if picture is not None:
+        _draw_solved(solved, picture)
+    return 0
+
+
+def _draw_solved(solved, picture: str) -> None:
+    from mfabric_jax import report
+
+    used, network = solved.transfers.utilisation, solved.network
+    if solved.cluster is None:
+        drawn = report.draw_graph(network, picture, utilisation=used)
+    else:
+        drawn = report.draw_fabric(solved.cluster, picture, utilisation=pooled_use(solved))
+    print(drawn, file=sys.stderr)
+
+
+def pooled_use(solved):
+    """Utilisation of the links of `cluster.sprayed`; None where flows took single paths, which the picture pools."""
+    return solved.transfers.utilisation if solved.network is solved.cluster.sprayed else None
+
+
+def run_draw(options) -> int:
+    """`mfabric draw FABRIC`"""
+    from mfabric_jax import fabric, report, study
+
+    report.check_picture(options.out)
+    if pathlib.Path(options.fabric).suffix == ".json":
+        print(report.draw_graph(fabric.read_graph(options.fabric), options.out))
+        return 0
+    start_jax("float32", None)
+    given = {f.name: getattr(options, f.name) for f in dataclasses.fields(options) if f.name != "out"}
+    config = study.WholeCluster(**given | {"servers": options.servers or 0})
+    print(report.draw_fabric(study.example_cluster(config), options.out))
+    return 0
+
+
+def _check_outputs(out: str | None, figures: str | None) -> None:
+    """Say now that a result could not be written."""
+    from mfabric_jax import report
+
+    if out is not None:
+        report.check_destination(out)
+    if figures is not None:
+        report.check_folder(figures)
+
+
+def start_jax(dtype: str, device: str | None) -> None:
+    """Device, precision and compilation cache: settings of the process, so they belong to the command line alone."""
+    import jax
+
+    if dtype == "float64":
+        jax.config.update("jax_enable_x64", True)
+    if device is not None:
+        one_of("device", device, DEVICES)
+        try:
+            jax.config.update("jax_default_device", jax.devices(device)[0])
+        except RuntimeError:
+            found = sorted({d.platform for d in jax.devices()})
+            raise InputError(f"device {device!r} is not on this machine; JAX finds {', '.join(found)}.") from None
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        home = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
+        jax.config.update("jax_compilation_cache_dir", str(home / "mfabric_jax"))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _number(field: str, word: str) -> float:
+    try:
+        return float(word)
+    except ValueError:
+        raise InputError(f"{field} must be numbers separated by commas, got {word!r}.") from None
+
+
+def _range(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    found = re.fullmatch(r"(\d+)-(\d+)", text.strip())
+    if not found:
+        raise InputError(f"records must be FIRST-LAST, such as 2011-5001, got {text!r}.")
+    return int(found[1]), int(found[2])

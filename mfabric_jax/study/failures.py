@@ -1,0 +1,188 @@
+"""What failures cost: iteration time of mFabric with something broken, over that of the healthy cluster.
+
+One failure hits one region, so one pipeline stage of one replica; circuits are chosen again without what failed. The
+pipeline and the gradients wait for that stage. Source: arXiv 2501.03905, section on failures.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mfabric_jax import fabric
+from mfabric_jax.checks import InputError, one_of, whole
+from mfabric_jax.fabric import Degraded, Region, degraded
+from mfabric_jax.policies import Policy
+from mfabric_jax.routing import relayed_part_times
+from mfabric_jax.schedule import Exchanges, Iteration, Rates, failed_stage, iterate, routed
+from mfabric_jax.study.compare import effective, inside, jobs, solve, traced
+from mfabric_jax.study.config import Compare
+from mfabric_jax.workload import block_seconds, get_gpu
+
+PUBLISHED = {                              # (model, failure) -> slow-down at 400 Gbps and 1,024 GPUs, arXiv 2501.03905
+    ("deepseek-r1", "electrical-nic"): 0.033,
+    ("deepseek-r1", "optical-nic"): 0.033,
+    ("mixtral-8x22b", "gpu"): 0.051,
+    ("deepseek-r1", "server"): 0.065,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Failures:
+    """What fails, where and when.
+
+    - `setting`: models, policy, routing and all else; its first bandwidth counts, its fabrics do not.
+    - `kinds`: of `fabric.KINDS`.   - `stage`: the pipeline stage that is hit; None: the busiest one.
+    - `server`: of the stage's region.   - `at`: the first iteration of the run that suffers (0: all of it).
+    - `radix`: of edge switches.
+    """
+
+    setting: Compare = dataclasses.field(
+        default_factory=lambda: Compare(models=("mixtral-8x22b", "deepseek-r1"), nic_gbps=(400.0,))
+    )
+    kinds: tuple[str, ...] = tuple(fabric.KINDS)
+    stage: int | None = None
+    server: int = 0
+    at: int = 0
+    radix: int = 64
+
+    def __post_init__(self):
+        for kind in self.kinds:
+            one_of("failure", kind, fabric.KINDS)
+        if whole("at", self.at, at_least=0) >= self.setting.iterations:
+            raise InputError(f"at must be below the {self.setting.iterations} iterations of the run, got {self.at}.")
+        for name in self.setting.models:
+            job = self.setting.workload(name)
+            if self.stage is not None and whole("stage", self.stage, at_least=0) >= job.pp:
+                raise InputError(f"stage must be below the {job.pp} pipeline stages of {name}, got {self.stage}.")
+            if whole("server", self.server, at_least=0) >= job.servers_per_region:
+                most = job.servers_per_region
+                raise InputError(f"server must be below the {most} of a region of {name}, got {self.server}.")
+        if "electrical-nics" in self.kinds and self.setting.routing != "unsplit":
+            raise InputError(f"failure 'electrical-nics' is modelled for routing unsplit, got {self.setting.routing!r}.")
+
+
+def failures(config: Failures, progress: Callable[[str], None] | None = None) -> Iterator[dict[str, Any]]:
+    """A row for every model and kind of failure: iteration times before and after, and the slow-down of the run."""
+    for name in config.setting.models:
+        one = dataclasses.replace(
+            config.setting, models=(name,), fabrics=("mfabric",), nic_gbps=config.setting.nic_gbps[:1]
+        )
+        (job,) = jobs(one)
+        healthy = solve(one, job)._replace(count=None)
+        within = inside(one, job) / one.nvswitch_Bps("mfabric", one.nic_gbps[0])
+        healthy = healthy._replace(inside_s=within)
+        before, busiest = _timed(one, job, healthy, None, 0)
+        stage = busiest if config.stage is None else config.stage
+        for kind in config.kinds:
+            left = degraded(
+                job.fabric, kind, server=config.server, gpus_per_rank=job.workload.tp, radix=config.radix
+            )
+            hurt = _with_stage(healthy, _solve_stage(one, job, left, stage), stage)
+            after, _ = _timed(one, job, hurt, left, stage)
+            if progress:
+                progress(f"{name}: {kind}")
+            yield _row(config, one, job, kind, stage, before, after)
+
+
+def _solve_stage(config: Compare, job, left: Degraded, stage: int) -> Exchanges:
+    """The failed stage's all-to-alls in every iteration [I 1 Q L]."""
+    keys = jax.random.split(jax.random.key(config.seed), len(job.tokens.count))
+    share = left.share_of_rank(job.workload.ep, job.workload.ranks_per_server)
+    parts = functools.partial(relayed_part_times, server=left.server) if left.relays else routed(config.routing)
+    tokens = jnp.asarray(job.tokens.count, config.dtype)
+    region = traced(left.region, config.dtype)
+    policy = config.circuits_policy()
+    policy = _serving_first(policy, left.server) if left.relays else policy
+    return _solve_all(job.workload, region, tokens, jnp.asarray(share, config.dtype), keys, policy, stage, parts)
+
+
+@functools.lru_cache
+def _serving_first(policy: Policy, server: int) -> Policy:
+    """The policy, told that the bytes of one server are more urgent than all others: circuits are its only way out."""
+
+    def urgent(demand, region, *, previous=None, key=None):
+        here = jnp.arange(demand.shape[0]) == server
+        heavier = jnp.where(here[:, None] | here[None, :], 1 + demand.sum() / jnp.maximum(demand[server].sum(), 1), 1)
+        return policy(demand * heavier, region, previous=previous, key=key)
+
+    return urgent
+
+
+@eqx.filter_jit
+def _solve_all(workload, region: Region, tokens, share, keys, policy, stage: int, parts) -> Exchanges:
+    return jax.lax.map(
+        lambda drawn: failed_stage(workload, region, drawn[0], share, policy, stage, parts, key=drawn[1]), (tokens, keys)
+    )
+
+
+def _with_stage(healthy: Exchanges, failed: Exchanges, stage: int) -> Exchanges:
+    """The healthy all-to-alls with those of one stage replaced; what stays inside servers stays."""
+    return healthy._replace(
+        optical=healthy.optical.at[:, stage].set(failed.optical[:, 0]),
+        electrical=healthy.electrical.at[:, stage].set(failed.electrical[:, 0]),
+        switch=healthy.switch.at[:, stage].set(failed.switch[:, 0]),
+    )
+
+
+def _timed(config: Compare, job, solved: Exchanges, left: Degraded | None, stage: int) -> tuple[np.ndarray, int]:
+    """Seconds of every iteration [I], and the busiest stage of the first."""
+    stages, region = np.arange(job.workload.pp), job.fabric
+    nvswitch_Bps = config.nvswitch_Bps("mfabric", config.nic_gbps[0])
+    eps = np.full(len(stages), float(region.eps_Bps))
+    tp = np.full(len(stages), nvswitch_Bps)
+    if left is not None:
+        eps[stage] *= left.eps_left
+        tp[stage] = eps[stage] if left.tp_on_eps else tp[stage]
+    rates = Rates(float(region.nic_Bps), eps, eps, float(region.delay_s))
+    seconds = block_seconds(job.workload, get_gpu(config.gpu), config.efficiency)
+    numbers = jax.tree.map(lambda x: jnp.asarray(x, config.dtype), (rates, seconds, nvswitch_Bps, tp))
+    timed = _time_all(job.workload, solved, *numbers, config.eps_waits)
+    return np.asarray(timed.iteration_s, np.float64), int(timed.stage[0])
+
+
+@eqx.filter_jit
+def _time_all(workload, solved: Exchanges, rates: Rates, seconds, nvswitch_Bps, tp_Bps, eps_waits: bool) -> Iteration:
+    def one(solved):
+        return iterate(workload, rates, solved, seconds, nvswitch_Bps, eps_waits=eps_waits, tp_Bps=tp_Bps)
+
+    return jax.vmap(one)(solved)
+
+
+def _row(config: Failures, one: Compare, job, kind: str, stage: int, before: np.ndarray, after: np.ndarray) -> dict:
+    suffers = np.arange(len(before)) >= config.at
+    run = np.where(suffers, after, before)
+    return {
+        "model": job.workload.model,
+        "failure": kind,
+        "nic_gbps": one.nic_gbps[0],
+        "gpus": job.workload.gpus,
+        "policy": one.policy,
+        "routing": one.routing,
+        "stage": stage,
+        "server": config.server,
+        "at": config.at,
+        "iterations": len(before),
+        "healthy_s": float(before.mean()),
+        "failed_s": float(after[suffers].mean()),
+        "slow_down": float((after[suffers] / before[suffers]).mean() - 1),
+        "run_slow_down": float(run.sum() / before.sum() - 1),
+        "published": PUBLISHED.get((job.workload.model, kind)) if _as_published(one, job) else None,
+        "dtype": one.dtype,
+    }
+
+
+def _as_published(one: Compare, job) -> bool:
+    return one.nic_gbps[0] == 400 and job.workload.gpus == 1024
+
+
+def effective_failures(config: Failures) -> dict[str, Any]:
+    """The configuration with every value resolved, and where the result comes from."""
+    own = {field.name: getattr(config, field.name) for field in dataclasses.fields(config) if field.name != "setting"}
+    return own | effective(config.setting)
+

@@ -1,0 +1,313 @@
+"""Switch trees: ports and links against closed forms, and what fits through the middle of every cluster."""
+
+import re
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import maximum_flow
+
+from mfabric_jax import InputError, units
+from mfabric_jax.fabric import CLUSTERS, Cluster, Tree, cluster
+from mfabric_jax.fabric.cost import tree as attachment
+
+
+def links_of(tree):
+    """(tail, head) of every link between switches by kind, switches counted from 0."""
+    return {kind: (tail, head) for kind, tail, head in tree.switch_links(0)}
+
+
+def ports_used(tree):
+    """Ports in use at every switch, from its links and its hosts; up and down links are the two directions of one."""
+    used = np.bincount(tree.edge_of(np.arange(tree.hosts)), minlength=sum(count for _, count in tree.switches))
+    for kind, (tail, head) in links_of(tree).items():
+        if kind.endswith("up"):
+            np.add.at(used, tail, 1)
+            np.add.at(used, head, 1)
+    return used
+
+
+def counts(tree):
+    return dict(tree.switches)
+
+
+# ------------------------------------------------------------------------------------------------------- closed forms
+@pytest.mark.parametrize("k", [4, 8, 16])
+def test_full_trees_of_three_tiers(k):
+    tree = Tree(k**3 // 4, radix=k)
+    assert counts(tree) == {"edge": k**2 // 2, "aggregation": k**2 // 2, "core": k**2 // 4}
+    assert (tree.pods_per_part, tree.most_hosts, tree.paths) == (k, k**3 // 4, k**2 // 4)
+    assert {kind: len(tail) for kind, (tail, _) in links_of(tree).items()} == dict.fromkeys(
+        ("edge up", "edge down", "aggregation up", "aggregation down"), k**3 // 4
+    )                                                                     # with the hosts': 3 k^3 / 4 each way
+    np.testing.assert_array_equal(ports_used(tree), k)
+    network = Cluster("tree", tree.hosts, 100.0, gpus_per_server=1, tree=tree).network
+    for direction in ("up", "down"):
+        assert sum(n for kind, n in network.links if kind.endswith(direction)) - tree.hosts == 3 * k**3 // 4
+    with pytest.raises(InputError, match=f"room for {k**3 // 4} hosts, got {k**3 // 4 + 1}; choose a larger radix"):
+        Tree(k**3 // 4 + 1, radix=k)
+
+
+@pytest.mark.parametrize("k", [4, 8, 16])
+def test_full_trees_of_two_tiers(k):
+    tree = Tree(k**2 // 2, radix=k, tiers=2)
+    assert counts(tree) == {"edge": k, "spine": k // 2}
+    assert {kind: len(tail) for kind, (tail, _) in links_of(tree).items()} == {
+        "edge up": k**2 // 2,
+        "edge down": k**2 // 2,
+    }
+    np.testing.assert_array_equal(ports_used(tree), k)
+    assert (tree.pods_per_part, tree.paths) == (1, k // 2)
+    room = f"room for {k**2 // 2} hosts, got {k**2 // 2 + 1}; choose 3 tiers or a larger radix"
+    with pytest.raises(InputError, match=room):
+        Tree(k**2 // 2 + 1, radix=k, tiers=2)
+
+
+@pytest.mark.parametrize(("over", "k"), [(3, 8), (3, 16), (7, 8), (1 / 3, 8), (1.5, 10), (4, 10)])
+@pytest.mark.parametrize("at", ["edge", "aggregation"])
+def test_oversubscription_at_either_tier(over, k, at):
+    tree = Tree(Tree(1, k, 3, over, at).most_hosts, k, 3, over, at)
+    exact = Fraction(over).limit_denominator(100)
+    up, down = (int(k * part / (exact + 1)) for part in (1, exact))
+    edge, above = ((up, down), (k // 2, k // 2)) if at == "edge" else ((k // 2, k // 2), (up, down))
+    np.testing.assert_array_equal(ports_used(tree), k)                    # these ratios use every port
+    hosts = np.bincount(tree.edge_of(np.arange(tree.hosts)))
+    uplinks = np.bincount(links_of(tree)["edge up"][0])
+    np.testing.assert_array_equal((hosts, uplinks), (np.full(len(hosts), edge[1]), np.full(len(hosts), edge[0])))
+    below = np.bincount(links_of(tree)["edge up"][1])[counts(tree)["edge"] :]
+    beyond = np.bincount(links_of(tree)["aggregation up"][0])[counts(tree)["edge"] :]
+    np.testing.assert_array_equal((below, beyond), (np.full(len(below), above[1]), np.full(len(below), above[0])))
+    assert tree.pods_per_part == k
+    assert tree.hosts == k * edge[1] * above[1]
+
+
+def test_ports_that_a_ratio_leaves_over_stay_unused():
+    tree = Tree(6, radix=10, tiers=2, oversubscription=3.0)
+    assert (tree.edge_ports, counts(tree)) == ((2, 6), {"edge": 1, "spine": 2})
+    assert Tree(10, radix=11).edge_ports == (5, 5)
+    assert Tree(1, radix=7, oversubscription=2.5).edge_ports == (2, 5)
+
+
+# Switch ports, transceivers and fibres for each host of a full tree, with the host's own link.
+@pytest.mark.parametrize(
+    ("settings", "by_hand"),
+    [
+        ({}, (5, 6, 3)),
+        ({"tiers": 2}, (3, 4, 2)),
+        ({"oversubscription": 3.0}, (1 + 4 / 3, 2 + 4 / 3, 1 + 2 / 3)),
+        ({"oversubscription": 7.0}, (1 + 4 / 7, 2 + 4 / 7, 1 + 2 / 7)),
+        ({"oversubscription": 3.0, "at": "aggregation"}, (3 + 2 / 3, 4 + 2 / 3, 2 + 1 / 3)),
+        ({"oversubscription": 3.0, "tiers": 2}, (1 + 2 / 3, 2 + 2 / 3, 1 + 1 / 3)),
+    ],
+)
+@pytest.mark.parametrize("parts", [1, 3])
+def test_a_full_tree_has_what_its_hosts_pay_for(settings, by_hand, parts):
+    most = Tree(1, radix=8, **settings).most_hosts
+    tree = Tree(parts * most, radix=8, parts=parts, **settings)
+    links = tree.hosts + sum(len(tail) for kind, (tail, _) in links_of(tree).items() if kind.endswith("up"))
+    ports = ports_used(tree).sum()
+    np.testing.assert_allclose(np.array([ports, 2 * links, links]) / tree.hosts, by_hand, rtol=1e-12)
+    paid = attachment(**settings)
+    np.testing.assert_allclose((paid.switch_ports, paid.transceivers, paid.fibres), by_hand, rtol=1e-12)
+
+
+# ----------------------------------------------------------------------------------------------------------- any tree
+@st.composite
+def trees(draw):
+    """Any tree that has room for its hosts."""
+    radix, tiers = draw(st.integers(2, 12)), draw(st.sampled_from([2, 3]))
+    at = "edge" if tiers == 2 else draw(st.sampled_from(["edge", "aggregation"]))
+    over = draw(st.sampled_from([1.0, 1.5, 2.0, 3.0, 1 / 3]))
+    parts = draw(st.integers(1, 3))
+    try:
+        most = Tree(1, radix, tiers, over, at).most_hosts
+    except InputError:                                                     # no port left for one direction
+        radix, over = 2, 1.0
+        most = Tree(1, radix, tiers, over, at).most_hosts
+    return Tree(parts * draw(st.integers(1, most)), radix, tiers, over, at, parts)
+
+
+@settings(max_examples=300, derandomize=True)
+@given(trees())
+def test_a_partly_filled_tree_is_a_tree(tree):
+    hosts = np.arange(tree.hosts)
+    edge, kinds = tree.edge_of(hosts), counts(tree)
+    assert np.all(ports_used(tree) <= tree.radix)
+    assert np.bincount(edge).max() <= tree.edge_ports[1]
+    assert np.all(np.diff(edge) >= 0)
+    assert edge.max() + 1 == kinds["edge"]                                 # the last one too has a host
+    assert np.all(np.bincount(edge) > 0)
+    assert tree.pods_per_part <= tree.radix
+    part = tree.part_of(hosts)
+    np.testing.assert_array_equal(np.bincount(part), tree.hosts // tree.parts)
+    links = links_of(tree)
+    up_tail, up_head = (np.concatenate([links[kind][end] for kind in links if kind.endswith("up")]) for end in (0, 1))
+    down_tail, down_head = (
+        np.concatenate([links[kind][end] for kind in links if kind.endswith("down")]) for end in (0, 1)
+    )
+    np.testing.assert_array_equal((up_tail, up_head), (down_head, down_tail))
+    assert len(set(zip(up_tail.tolist(), up_head.tolist(), strict=True))) == len(up_tail)     # no parallel links
+    ranges = np.cumsum([0, *kinds.values()])
+    tier = np.searchsorted(ranges, up_tail, side="right"), np.searchsorted(ranges, up_head, side="right")
+    np.testing.assert_array_equal(tier[1], tier[0] + 1)                    # a tier at a time
+    # Every switch belongs to the part of the hosts below it, and every part is in one piece.
+    count = sum(kinds.values())
+    whose = np.full(count, -1)
+    whose[edge] = part
+    for tail, head in zip(up_tail, up_head, strict=True):                  # lower tiers come first
+        assert whose[head] in (-1, whose[tail])
+        whose[head] = whose[tail]
+    assert np.all(whose >= 0)
+
+
+@settings(max_examples=200, derandomize=True)
+@given(trees(), st.integers(0, 2**32 - 1))
+def test_paths_lead_from_edge_to_edge(tree, seed):
+    rng = np.random.default_rng(seed)
+    part = rng.integers(tree.parts, size=40)
+    src, dst = part * tree.hosts_per_part + rng.integers(tree.hosts_per_part, size=(2, 40))
+    a, c = rng.integers(tree.edge_ports[0], size=40), rng.integers(tree.pod_ports[0], size=40)
+    links = [ends for _, *ends in tree.switch_links(0)]
+    tail, head = (np.concatenate([ends[end] for ends in links]) for end in (0, 1))
+    table = tree.hops(src, dst, a, c)
+    assert table.shape == (40, 4)
+    for row, one in enumerate(table):
+        at = tree.edge_of(src[[row]])[0]
+        for link in one[one >= 0]:
+            assert tail[link] == at
+            at = head[link]
+        assert at == tree.edge_of(dst[[row]])[0]
+    # As few hops as there are: none below one edge switch, 2 in one pod, else 4.
+    e, f = tree.edge_of(src), tree.edge_of(dst)
+    pods = tree.pod_of(e) != tree.pod_of(f)
+    np.testing.assert_array_equal((table >= 0).sum(1), np.where(e == f, 0, np.where(pods, 4, 2)))
+
+
+@pytest.mark.parametrize("settings", [{"radix": 4}, {"radix": 6, "oversubscription": 2.0}, {"radix": 6, "tiers": 2}])
+def test_all_paths_are_different_and_meet_every_core_once(settings):
+    tree = Tree(Tree(1, **settings).most_hosts, **settings)
+    a, c = np.divmod(np.arange(tree.paths), tree.pod_ports[0])
+    table = tree.hops(np.zeros(tree.paths, int), np.full(tree.paths, tree.hosts - 1), a, c)
+    assert len({tuple(row) for row in table.tolist()}) == tree.paths
+    head = np.concatenate([head for _, _, head in tree.switch_links(0)])
+    top = head[table[:, 1 if tree.tiers == 3 else 0]]                      # a core; two tiers: a spine
+    assert len(np.unique(top)) == tree.paths == tree.switches[-1][1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"hosts": 0}, "hosts must be a whole number of at least 1, got 0."),
+        ({"hosts": 4.0}, "hosts must be a whole number of at least 1, got 4.0."),
+        ({"radix": 1}, "radix must be a whole number of at least 2, got 1."),
+        ({"parts": 0}, "parts must be a whole number of at least 1, got 0."),
+        ({"parts": 3}, "parts must divide the 4 hosts, got 3."),
+        ({"tiers": 4}, "tiers must be 2 or 3, got 4."),
+        ({"at": "core"}, "at 'core' is unknown; allowed: edge, aggregation."),
+        ({"tiers": 2, "at": "aggregation"}, "a tree of 2 tiers can only be oversubscribed at the edge, got at 'agg"),
+        ({"oversubscription": 0.0}, "oversubscription must be finite and above 0, got 0.0."),
+        ({"oversubscription": 8.0, "radix": 8}, "radix 8 is too small for 8:1."),
+        ({"oversubscription": 8.0, "radix": 8, "at": "aggregation"}, "radix 8 is too small for 8:1."),
+        ({"hosts": 17, "radix": 4}, "3 tiers and radix 4 has room for 16 hosts, got 17; choose a larger radix."),
+        ({"hosts": 18, "radix": 4, "parts": 2, "tiers": 2}, "has room for 8 hosts, got 9; choose 3 tiers or a larger"),
+    ],
+)
+def test_trees_that_are_none(settings, sentence):
+    with pytest.raises(InputError, match=re.escape(sentence)):
+        Tree(**{"hosts": 4} | settings)
+
+
+# ---------------------------------------------------------------------------------------------------------- bisection
+def most_between(built, src, dst, *, nvswitch=True):
+    """The largest flow from GPUs `src` to GPUs `dst` in units of a NIC. Optical NICs belong to their servers."""
+    network = built.network
+    unit = built.nic_Bps
+    rows = [network.tail, network.head, np.round(network.capacity / unit).astype(int)]
+    if not nvswitch:
+        rows[2] = np.where(np.isin(network.kind_of_links(), [0, 1]), 0, rows[2])
+    source, sink, plenty = network.size, network.size + 1, 10**6
+    extra = [(source, gpu, plenty) for gpu in src] + [(gpu, sink, plenty) for gpu in dst]
+    if len(built.circuits.src):
+        optics = network.run("optics", of="nodes").start
+        at = optics + np.arange(built.gpus) // built.gpus_per_server
+        extra += [(g, o, plenty) for g, o in enumerate(at)] + [(o, g, plenty) for g, o in enumerate(at)]
+    tail, head, capacity = np.hstack([rows, np.array(extra).T])
+    size = (network.size + 2,) * 2
+    graph = coo_array((capacity.astype(np.int32), (tail, head)), shape=size).tocsr()
+    return int(maximum_flow(graph, source, sink).flow_value)
+
+
+SERVERS, GPUS = 8, 4
+NVSWITCH = float(units.gbps(100.0)) / 1e9 * 50                            # 50 NICs a GPU: it never limits
+
+
+def circuits(groups, servers, seed=0):
+    rng = np.random.default_rng(seed)
+    count = np.triu(rng.integers(0, 3, (groups, servers, servers)), 1)
+    return count + count.transpose(0, 2, 1)
+
+
+WIDE = circuits(1, SERVERS)                                               # one region of all servers
+
+
+def built(name, **settings):
+    regions = {"topoopt": WIDE, "mfabric": circuits(2, SERVERS // 2), "mfabric-cpo": WIDE}
+    given = {"gpus_per_server": GPUS, "radix": 8, "nvswitch_gigabytes_per_s": NVSWITCH}
+    return cluster(name, SERVERS, 100.0, regions=regions.get(name), **given | settings)
+
+
+SIX = {"gpus_per_server": 6, "nvswitch_gigabytes_per_s": NVSWITCH}
+HALF = np.arange(SERVERS * GPUS // 2)
+OTHER = HALF + len(HALF)
+
+
+ACROSS = WIDE[0, : SERVERS // 2, SERVERS // 2 :].sum()                    # circuits from half to half, one way
+
+
+MIDDLE = [
+    ("fat-tree", {}, len(HALF)),
+    ("fat-tree", {"radix": 16, "tiers": 2}, len(HALF)),
+    ("rail-optimized", {}, len(HALF)),
+    ("rail-only", {}, len(HALF)),
+    ("nvl72", {}, len(HALF)),
+    ("mfabric", {}, SERVERS // 2 * 2),                                # no circuits between regions
+    ("mfabric", {"regions": WIDE, "electrical_nics": 1}, SERVERS // 2 + ACROSS),
+    ("mfabric", {"regions": WIDE, "electrical_nics": 0}, ACROSS),
+    ("mfabric-cpo", {}, len(HALF) + ACROSS),
+    ("topoopt", {}, ACROSS),
+]
+
+
+@pytest.mark.parametrize(("name", "settings", "nics"), MIDDLE)
+def test_what_fits_through_the_middle(name, settings, nics):
+    made = built(name, **{k: v for k, v in settings.items() if k != "regions"})
+    if "regions" in settings:
+        made = made.with_circuits(settings["regions"])
+    assert most_between(made, HALF, OTHER) == nics
+    assert most_between(made, OTHER, HALF) == nics
+
+
+@pytest.mark.parametrize(("name", "over"), [("oversub-fat-tree", {}), ("fat-tree", {"oversubscription": 3.0})])
+@pytest.mark.parametrize(("at", "servers"), [("edge", 6), ("aggregation", 8)])
+def test_a_third_fits_through_the_middle_of_3_to_1(name, over, at, servers):
+    # Servers of 6 on edge switches of 6 hosts and 2 uplinks, or in pods of 24 hosts and 8 links up.
+    made = cluster(name, servers, 100.0, radix=8, at=at, **SIX, **over)
+    half = np.arange(servers * 3)
+    assert most_between(made, half, half + len(half)) == len(half) // 3
+
+
+def test_rails_meet_over_the_nvswitch_alone():
+    one, other = HALF[HALF % GPUS == 0], OTHER[OTHER % GPUS == 1]
+    same = OTHER[OTHER % GPUS == 0]
+    for name, apart in (("rail-only", 0), ("rail-optimized", 4), ("fat-tree", 4)):
+        assert most_between(built(name), one, same, nvswitch=False) == 4
+        assert most_between(built(name), one, other, nvswitch=False) == apart
+    # Through NVSwitches each GPU of one rail reaches the NICs of all four, the receivers of the other likewise.
+    assert most_between(built("rail-only"), one, other) == 16
+
+
+def test_every_name_was_asked():
+    assert {name for name, *_ in MIDDLE} | {"oversub-fat-tree"} == set(CLUSTERS)

@@ -1,0 +1,185 @@
+"""Circuits chosen once from expected demand: legal, connected, the same on every device, and where the demand is."""
+
+import functools
+import itertools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mfabric_jax import InputError, policies
+from mfabric_jax.fabric import RING_NICS, Region
+from mfabric_jax.policies import topoopt
+
+SERVERS = 6
+
+
+@eqx.filter_jit
+def circuits(demand, degree):
+    region = Region(demand.shape[0], 400.0, degree)
+    return topoopt(demand, region).circuits.checked(degree).count
+
+
+def chosen(demand, degree):
+    return np.asarray(circuits(jnp.asarray(demand, float), jnp.asarray(degree)))
+
+
+def draw(seed, servers=SERVERS):
+    rng = np.random.default_rng(seed)
+    demand = 10.0 ** rng.uniform(0, 9, (servers, servers))
+    if seed % 3 == 1:
+        demand = rng.integers(0, 3, (servers, servers)).astype(float)      # ties and empty pairs
+    if seed % 3 == 2:
+        demand *= rng.random((servers, servers)) < 0.2
+    return demand
+
+
+def by_hand(demand, degree):
+    """Plain loops: a chain where both ends have two NICs, then matchings, heaviest pair first, served demand halved."""
+    servers = len(demand)
+    degree = np.broadcast_to(degree, servers)
+    left, count = np.triu(demand + demand.T, 1), np.zeros((servers, servers), int)
+    for i in range(servers - 1):
+        if min(degree[i], degree[i + 1]) >= 2:
+            count[i, i + 1] = count[i + 1, i] = 1
+    free = np.maximum(degree - 2, 0)
+    while True:
+        taken = []
+        while True:
+            able = [i for i in range(servers) if free[i] > 0 and not any(i in pair for pair in taken)]
+            pairs = [pair for pair in itertools.combinations(able, 2) if left[pair] > 0]
+            if not pairs:
+                break
+            taken.append(max(pairs, key=lambda pair: left[pair]))          # the first of equals
+        if not taken:
+            return count
+        for i, j in taken:
+            count[i, j] += 1
+            count[j, i] += 1
+            free[i] -= 1
+            free[j] -= 1
+            left[i, j] /= 2
+
+
+def joined(count):
+    reached = np.eye(len(count), dtype=bool)
+    for _ in count:
+        reached = reached | (reached.astype(int) @ (count > 0) > 0)
+    return reached.all()
+
+
+degrees = st.one_of(st.integers(0, 8), st.lists(st.integers(0, 8), min_size=SERVERS, max_size=SERVERS))
+
+
+@settings(max_examples=200, derandomize=True)
+@given(st.integers(0, 2**32 - 1), degrees)
+def test_legal_and_what_plain_loops_choose(seed, degree):
+    demand = draw(seed)
+    count = chosen(demand, degree)                                         # `checked` refuses illegal ones
+    np.testing.assert_array_equal(count, by_hand(demand, degree))
+    assert np.issubdtype(count.dtype, np.integer)
+    if np.min(degree) >= RING_NICS:
+        assert joined(count)
+
+
+def test_by_hand():
+    # 4 servers of 4 NICs: the chain 01, 12, 23. Pairs 03: 8, 12: 6, 01: 5, 02: 1. First matching 03 and 12 (4 and 3
+    # are left), second 01 (5); 2 and 3 have nothing for each other.
+    demand = np.zeros((4, 4))
+    demand[0, 3], demand[2, 1], demand[0, 1], demand[2, 0] = 8, 6, 5, 1
+    want = np.zeros((4, 4), int)
+    for i, j in ((0, 1), (1, 2), (2, 3), (0, 3), (1, 2), (0, 1)):
+        want[i, j] += 1
+        want[j, i] += 1
+    np.testing.assert_array_equal(chosen(demand, 4), want)
+
+
+def test_the_heaviest_pairs_are_served_most():
+    demand = np.full((SERVERS, SERVERS), 1.0)
+    demand[1, 4] = 1e6
+    count = chosen(demand, 8)
+    assert count[1, 4] == 6                                                # all that the ring leaves
+    even = chosen(np.ones((SERVERS, SERVERS)), 7)
+    off_chain = even[np.abs(np.subtract.outer(np.arange(SERVERS), np.arange(SERVERS))) > 1]
+    assert off_chain.min() >= 1                                            # 5 matchings serve every pair once
+    assert off_chain.max() <= 2
+
+
+@pytest.mark.parametrize("degree", [2, 5, 8])
+def test_no_demand_is_a_chain(degree):
+    ahead = np.eye(SERVERS, k=1, dtype=int)
+    np.testing.assert_array_equal(chosen(np.zeros((SERVERS, SERVERS)), degree), ahead + ahead.T)
+
+
+def test_directions_add_up_and_the_diagonal_is_ignored():
+    demand = draw(0)
+    want = chosen(demand, 6)
+    np.testing.assert_array_equal(chosen(demand.T, 6), want)
+    np.testing.assert_array_equal(chosen(demand + np.diag(np.full(SERVERS, 1e12)), 6), want)
+    np.testing.assert_array_equal(chosen(np.triu(demand + demand.T, 1), 6), want)
+
+
+def test_neither_what_was_before_nor_a_key_matters():
+    demand, region = jnp.asarray(draw(3)), Region(SERVERS, 400.0, 6)
+    plan = topoopt(demand, region)
+    again = topoopt(demand, region, previous=policies.uniform(demand, region), key=jax.random.key(1))
+    np.testing.assert_array_equal(again.circuits.count, plan.circuits.count)
+    np.testing.assert_array_equal(plan.circuits.count, chosen(demand, 6))
+    assert plan.shares is None
+    assert policies.get("topoopt") is topoopt
+
+
+def test_a_batch_equals_its_loop_and_does_not_retrace():
+    demands = np.stack([draw(seed) for seed in range(6)])
+    degree = np.arange(2, 8)
+    once = eqx.filter_jit(eqx.debug.assert_max_traces(
+        lambda d, n: topoopt(d, Region(SERVERS, 400.0, n)).circuits.count, max_traces=1))  # fmt: skip
+    for batch in (demands, demands[::-1].copy()):
+        got = jax.vmap(once)(jnp.asarray(batch), jnp.asarray(degree))
+        for one, n, count in zip(batch, degree, got, strict=True):
+            np.testing.assert_array_equal(count, chosen(one, n))
+
+
+def test_whole_numbers_and_single_precision():
+    demand = np.arange(SERVERS**2).reshape(SERVERS, SERVERS)
+    region = Region(SERVERS, 400.0, 5)
+    for given_ in (demand, demand.astype(np.float32)):
+        np.testing.assert_array_equal(topoopt(given_, region).circuits.count, by_hand(demand.astype(float), 5))
+
+
+@pytest.mark.parametrize("servers", [1, 2, 3])
+def test_few_servers(servers):
+    demand = np.ones((servers, servers))
+    np.testing.assert_array_equal(chosen(demand, 4), by_hand(demand, 4))
+
+
+def test_a_demand_that_is_no_number_ends():
+    # One pair unknown: nothing for it, and no endless loop. Infinite demand is just the heaviest.
+    demand = draw(0)
+    demand[0, 1] = np.nan
+    assert chosen(demand, 6).sum(1).max() <= 6
+    demand[0, 1] = np.inf
+    assert chosen(demand, 6)[0, 1] == 5
+
+
+def test_demand_of_another_region():
+    with pytest.raises(InputError, match=r"demand must be \[S S\] with S = 4 servers, got \[6, 6\]"):
+        topoopt(draw(0), Region(4, 400.0))
+
+
+@functools.cache
+def served(seed, policy):
+    """Bytes over circuits of the busiest pair, in units of a NIC's bytes/s; infinite without a circuit."""
+    demand = draw(3 * seed)
+    count = np.asarray(policies.get(policy)(jnp.asarray(demand), Region(SERVERS, 400.0, 8)).circuits.count)
+    total = np.triu(demand + demand.T, 1)
+    return np.max(np.where(count > 0, total / np.maximum(count, 1), np.where(total > 0, np.inf, 0)))
+
+
+def test_it_serves_skewed_demand_better_than_circuits_that_do_not_look():
+    better = [served(seed, "topoopt") <= served(seed, "uniform") for seed in range(10)]
+    assert np.mean(better) >= 0.8

@@ -1,0 +1,401 @@
+"""Flows on networks, solved: against ports alone, the all-to-alls of regions and fabrics, and by hand."""
+
+import functools
+
+import equinox as eqx
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mfabric_jax import InputError, all_to_all_time, units
+from mfabric_jax.fabric import Circuits, Cluster, Electrical, Flat, Region, Tree, cluster
+from mfabric_jax.fabric.network import Network, joined
+from mfabric_jax.flows import completion_times
+from mfabric_jax.routing import (
+    PATHS,
+    Routes,
+    cluster_routes,
+    forward_time,
+    link_bytes,
+    links_of,
+    spray_time,
+    transfer,
+    transfers,
+    wired,
+)
+from mfabric_jax.routing.transfers import binding, flow_problem, latency
+from tests.oracles import dense
+from tests.oracles.tree import tree as star
+
+NIC = units.gbps(100.0)
+FAST = 1e6                                                                # gigabytes/s: an NVSwitch that never limits
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_to_compile():
+    """Many small programs, each run a few times."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+def pairs(ranks):
+    src, dst = np.nonzero(~np.eye(ranks, dtype=bool))
+    return src, dst
+
+
+def draw(seed, ranks):
+    """Heavy and light pairs, about a fifth of them empty."""
+    rng = np.random.default_rng(seed)
+    return rng.lognormal(0, 1.5, (ranks, ranks)) * (rng.random((ranks, ranks)) < 0.8) * 1e8
+
+
+def simulated(network, routes, size, start=0.0):
+    """Finish times by the oracle, propagation left out."""
+    table = dense.matrix(routes.hops, routes.share, len(network.tail))
+    return dense.completion(network.capacity, table, size, start)
+
+
+def rates(network, routes, sending):
+    return dense.max_min(network.capacity, dense.matrix(routes.hops, routes.share, len(network.tail)), sending)
+
+
+def solved(network, routes, size, start=0.0, **settings):
+    return transfer(network, routes, size, start, **{"dtype": "float64"} | settings)
+
+
+# --------------------------------------------------------------------------------------------------- against the oracle
+HOSTS = 12
+SRC, DST = pairs(HOSTS)
+
+
+@functools.cache
+def hosts(**settings):
+    """12 hosts, a GPU and a NIC each."""
+    given = {"gpus_per_server": 1, "radix": 4, "link_delay_s": 0.0, "nvswitch_gigabytes_per_s": FAST} | settings
+    return cluster("fat-tree", HOSTS, 100.0, **given)
+
+
+@pytest.mark.parametrize("routing", PATHS)
+@pytest.mark.parametrize("settings", [{}, {"radix": 8, "oversubscription": 3.0, "tiers": 2}])
+def test_the_engine_and_the_oracle_agree(settings, routing):
+    made = hosts(**settings)
+    network, size = links_of(made, routing), draw(1, HOSTS)[SRC, DST]
+    start = np.random.default_rng(2).integers(0, 3, len(SRC)) * 0.05
+    routes = cluster_routes(made, SRC, DST, routing=routing, size=size)
+    done = solved(network, routes, size, start)
+    np.testing.assert_allclose(done.finish, simulated(network, routes, size, start), rtol=1e-9)
+    np.testing.assert_allclose(done.rate, rates(network, routes, size > 0), rtol=1e-9)
+    np.testing.assert_array_equal(done.finish[size == 0], start[size == 0])
+    assert (size == 0).any()
+
+
+# ---------------------------------------------------------------------------------------------------------- ports alone
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("settings", [{}, {"radix": 5}, {"tiers": 2, "radix": 8}, {"radix": 64}])
+def test_spraying_on_a_non_blocking_tree_leaves_the_ports(settings, seed):
+    demand, made = draw(seed, HOSTS), hosts(**settings)
+    port = np.full(HOSTS, NIC)
+    routes = cluster_routes(made, SRC, DST)
+    finish = simulated(made.sprayed, routes, demand[SRC, DST])
+    np.testing.assert_allclose(finish, star(demand * ~np.eye(HOSTS, dtype=bool), port, port)[SRC, DST], rtol=1e-9)
+    kept = binding(made.sprayed, routes)
+    kinds = made.sprayed.kind_of_links()[kept.hops]
+    assert {made.sprayed.links[kind][0] for kind in kinds[kept.hops >= 0]} == {"nic up", "nic down"}
+    assert kept.hops.shape[1] == 2
+
+
+def test_an_oversubscribed_tree_keeps_its_uplinks():
+    made = hosts(radix=8, oversubscription=3.0)
+    kept = binding(made.sprayed, cluster_routes(made, SRC, DST))
+    kinds = {made.sprayed.links[kind][0] for kind in made.sprayed.kind_of_links()[kept.hops[kept.hops >= 0]]}
+    assert kinds >= {"nic up", "nic down", "edge up", "edge down"}
+
+
+# ------------------------------------------------------------------------------------------ links that hold nobody back
+@settings(max_examples=150, derandomize=True)
+@given(st.integers(0, 2**32 - 1))
+def test_what_binding_drops_holds_nobody_back(seed):
+    # Any links, any shares: a few capacities (ties), some links dead, some without end; flows without hops.
+    rng = np.random.default_rng(seed)
+    flows, links, width = rng.integers(1, 12), rng.integers(1, 8), rng.integers(1, 6)
+    hops = np.array([rng.permutation(max(links, width))[:width] for _ in range(flows)])
+    hops[(hops >= links) | (rng.random(hops.shape) < 0.2)] = -1
+    share = np.where(hops >= 0, rng.choice([0.25, 0.5, 1.0, 1.0, rng.random() + 0.1], hops.shape), 0)
+    capacity = rng.choice([1.0, 2.0, 3.0, 8.0, 20.0, rng.random(), 0.0 if seed % 3 else 1.0, np.inf], links)
+    network = joined([("link", np.zeros(links), np.ones(links), capacity)], (("node", 2),), 0.0)
+    routes = Routes(hops, share)
+    kept = binding(network, routes)
+    for _ in range(3):
+        sending = rng.random(flows) < 0.8
+        np.testing.assert_allclose(rates(network, kept, sending), rates(network, routes, sending), rtol=1e-8)
+    before, after = (dense.matrix(r.hops, r.share, links) for r in (routes, kept))
+    assert np.all((after == before) | (after == 0))
+    assert np.all((after > 0).any(axis=0) == (before > 0).any(axis=0))     # nobody loses all of its links
+
+
+@st.composite
+def trees(draw):
+    """A tree of up to 24 hosts, non-blocking or not, and the servers that share them."""
+    radix, tiers, over = draw(st.integers(3, 12)), draw(st.sampled_from([2, 3])), draw(st.sampled_from([1.0, 2.0, 3.0]))
+    gpus, servers = draw(st.integers(1, 4)), draw(st.integers(2, 6))
+    try:
+        tree = Tree(gpus * servers, radix, tiers, over)
+    except InputError:
+        tree = Tree(gpus * servers, 12, 3, over)
+    pxn, rails = draw(st.booleans()), draw(st.booleans())
+    nvswitch = draw(st.sampled_from([5.0, 20.0, 900.0]))                   # gigabytes/s; a NIC has 12.5
+    return Cluster("drawn", servers, 100.0, gpus, tree, rails, pxn, nvswitch_gigabytes_per_s=nvswitch, link_delay_s=0.0)
+
+
+@settings(max_examples=100, derandomize=True)
+@given(trees(), st.sampled_from(PATHS), st.integers(0, 2**32 - 1))
+def test_on_drawn_trees_binding_changes_no_rate_and_no_finish(made, routing, seed):
+    rng = np.random.default_rng(seed)
+    src, dst = rng.integers(made.gpus, size=(2, 30))
+    size, network = rng.lognormal(0, 1, 30) * 1e8, links_of(made, routing)
+    routes = cluster_routes(made, src, dst, routing=routing, seed=seed % 100, size=size)
+    kept = binding(network, routes)
+    size = np.where(src == dst, 0, size)
+    np.testing.assert_allclose(rates(network, kept, size > 0), rates(network, routes, size > 0), rtol=1e-8)
+    start = rng.choice([0.0, 0.01, rng.random() / 100], 30)
+    finish = simulated(network, routes, size, start)
+    np.testing.assert_allclose(simulated(network, kept, size, start), finish, rtol=1e-8)
+
+
+# -------------------------------------------------------------------------------- the fast paths of regions and fabrics
+SERVERS = 5
+FROM, TO = pairs(SERVERS)
+
+
+def legal(seed, degree=4):
+    """Circuits of a region, some pairs without any."""
+    rng = np.random.default_rng(seed)
+    count = np.zeros((SERVERS, SERVERS), int)
+    for i, j in rng.integers(SERVERS, size=(30, 2)):
+        if i != j and count[i].sum() < degree and count[j].sum() < degree:
+            count[i, j] += 1
+            count[j, i] += 1
+    return count
+
+
+def one_gpu_each(name, count, **settings):
+    given = {"gpus_per_server": 1, "link_delay_s": 0.0, "nvswitch_gigabytes_per_s": FAST} | settings
+    return cluster(name, SERVERS, 100.0, regions=count[None], **given)
+
+
+@pytest.mark.parametrize("nics", [1, 2])
+def test_a_region_ends_as_its_fast_path_says(nics):
+    unsplit = eqx.filter_jit(all_to_all_time)
+    for seed in range(6):
+        count, demand = legal(seed), draw(seed, SERVERS)
+        made = one_gpu_each("mfabric", count, electrical_nics=nics)
+        routes = cluster_routes(made, FROM, TO)
+        want = unsplit(Region(SERVERS, 100.0, 4, nics), Circuits(count), demand)
+        np.testing.assert_allclose(simulated(made.sprayed, routes, demand[FROM, TO]).max(), want, rtol=1e-9)
+        if seed == 0:
+            np.testing.assert_allclose(solved(made.sprayed, routes, demand[FROM, TO]).finish.max(), want, rtol=1e-9)
+
+
+def test_a_flat_fabric_ends_as_its_fast_path_says():
+    ring = np.roll(np.eye(SERVERS, dtype=int), 1, axis=1)
+    for seed in range(3):
+        count = np.maximum(legal(seed, 3), ring + ring.T)
+        made, demand = one_gpu_each("topoopt", count), draw(seed, SERVERS)
+        assert np.any(made.circuits.find(FROM, TO) < 0)
+        want = forward_time(wired(Flat(SERVERS, 100.0), count), demand)
+        finish = simulated(made.sprayed, cluster_routes(made, FROM, TO), demand[FROM, TO])
+        np.testing.assert_allclose(finish.max(), want, rtol=1e-9)
+
+
+@pytest.mark.parametrize(("name", "gpus", "radix", "over"), [
+    ("fat-tree", 4, 8, None), ("rail-optimized", 4, 8, None), ("oversub-fat-tree", 3, 4, 3.0), ("fat-tree", 4, 5, 4.0),
+])  # fmt: skip
+def test_a_fabric_of_own_nics_ends_as_its_fast_path_says(name, gpus, radix, over):
+    # Every edge switch has as many ports down as a server has NICs.
+    made = cluster(name, 4, 100.0, radix=radix, oversubscription=over, gpus_per_server=gpus, link_delay_s=0.0,
+                   nvswitch_gigabytes_per_s=FAST)  # fmt: skip
+    assert made.tree.edge_ports[1] == gpus
+    src, dst = pairs(4 * gpus)
+    away = src // gpus != dst // gpus
+    sprayed = eqx.filter_jit(spray_time)
+    for seed in range(3):
+        demand = draw(seed, 4 * gpus)
+        finish = simulated(made.sprayed, cluster_routes(made, src, dst), demand[src, dst])
+        want = sprayed(Electrical(name, 100.0, nics=gpus, oversubscription=over), demand, gpus)
+        np.testing.assert_allclose(finish[away].max(), want, rtol=1e-9)
+
+
+# ------------------------------------------------------------------------------------------------------ bytes and links
+def test_bytes_by_hand():
+    # Hosts 0, 1 at one edge switch, 2 in the same pod, 4 in another; switches of 4 ports.
+    made = hosts()
+    flows = [(0, 1, 8.0), (0, 2, 4.0), (0, 4, 2.0), (4, 0, 1.0)]
+    src, dst, size = (np.array(column) for column in zip(*flows, strict=True))
+    network, routes = made.network, cluster_routes(made, src, dst, routing="ecmp")
+    spread = link_bytes(made.sprayed, cluster_routes(made, src, dst), size)
+    named = {made.sprayed.link_name(n): b for n, b in enumerate(spread) if b}
+    assert named == {
+        "gpu 0 -> edge 0": 14, "gpu 4 -> edge 2": 1, "edge 0 -> gpu 0": 1, "edge 0 -> gpu 1": 8, "edge 1 -> gpu 2": 4,
+        "edge 2 -> gpu 4": 2, "edge 0 -> pod 0": 6, "edge 2 -> pod 1": 1, "pod 0 -> edge 0": 1, "pod 0 -> edge 1": 4,
+        "pod 1 -> edge 2": 2, "pod 0 -> cores 0": 2, "pod 1 -> cores 0": 1, "cores 0 -> pod 0": 1,
+        "cores 0 -> pod 1": 2,
+    }  # fmt: skip
+    single = link_bytes(network, routes, size)
+    for kind, total in {"nic up": 15, "nic down": 15, "edge up": 7, "edge down": 7, "aggregation up": 3}.items():
+        assert single[network.run(kind)].sum() == total
+    np.testing.assert_array_equal(np.sort(single[single > 0])[:3], [1, 1, 1])
+
+
+@pytest.fixture(scope="module")
+def busy():
+    """A skewed all-to-all between the GPUs of 4 servers on mfabric, and what came out."""
+    count = np.zeros((1, 4, 4), int)
+    count[0, [0, 1, 2, 3], [1, 0, 3, 2]] = 2
+    made = cluster("mfabric", 4, 100.0, regions=count, gpus_per_server=3, electrical_nics=1, radix=4)
+    src, dst = pairs(12)
+    size = draw(5, 12)[src, dst]
+    routes = cluster_routes(made, src, dst)
+    return made.sprayed, routes, src, dst, size, solved(made.sprayed, routes, size)
+
+
+def test_bytes_are_conserved(busy):
+    network, _, src, dst, size, done = busy
+    node = np.zeros(network.size)
+    np.add.at(node, network.tail, done.link_bytes)
+    np.add.at(node, network.head, -done.link_bytes)
+    sent = np.bincount(src // 3, size, 4) - np.bincount(dst // 3, size, 4)
+    for server in range(4):
+        inside = [*range(3 * server, 3 * server + 3), 12 + server, network.run("optics", of="nodes").start + server]
+        assert node[inside].sum() == pytest.approx(sent[server], abs=1e-3)
+    for kind in ("nvswitch", "edge"):
+        np.testing.assert_allclose(node[network.run(kind, of="nodes")], 0, atol=1e-3)
+
+
+def test_no_link_carries_more_than_it_can(busy):
+    network, routes, *_, done = busy
+    assert np.all((done.utilisation >= 0) & (done.utilisation <= 1 + 1e-12))
+    assert done.utilisation.max() > 0.5
+    np.testing.assert_allclose(done.utilisation, done.link_bytes / (network.capacity * done.finish.max()), rtol=1e-12)
+    carried = dense.matrix(routes.hops, routes.share, len(network.tail)) @ done.rate
+    assert np.all(carried <= network.capacity * (1 + 1e-9))
+
+
+def test_bottlenecks_are_full_and_on_the_way(busy):
+    network, routes, _, _, size, done = busy
+    carried = dense.matrix(routes.hops, routes.share, len(network.tail)) @ done.rate
+    for flow, link in enumerate(done.bottleneck):
+        if size[flow]:
+            assert link in routes.hops[flow]
+            assert carried[link] == pytest.approx(network.capacity[link], rel=1e-9)
+        else:
+            assert (link, done.rate[flow]) == (-1, 0)
+
+
+def test_a_port_that_is_always_busy():
+    # 11 senders, one receiver, 1 GB each: its port is full until the end, the others a part of it.
+    made, size = hosts(), np.full(11, 1e9)
+    routes = cluster_routes(made, np.arange(1, 12), np.zeros(11, int))
+    done = solved(made.sprayed, routes, size)
+    np.testing.assert_allclose(done.finish, 11e9 / NIC, rtol=1e-12)
+    (at,) = [n for n in range(len(made.sprayed.tail)) if made.sprayed.link_name(n) == "edge 0 -> gpu 0"]
+    assert done.utilisation[at] == pytest.approx(1, rel=1e-12)
+    np.testing.assert_allclose(done.utilisation[made.sprayed.run("nic up")], [0, *[1 / 11] * 11], rtol=1e-12)
+    np.testing.assert_array_equal(done.bottleneck, at)
+
+
+def test_utilisation_counts_from_the_first_start():
+    # The same, 100 s later.
+    made, size = hosts(), np.full(11, 1e9)
+    routes = cluster_routes(made, np.arange(1, 12), np.zeros(11, int))
+    done = solved(made.sprayed, routes, size, 100.0)
+    np.testing.assert_allclose(done.finish, 100 + 11e9 / NIC, rtol=1e-12)
+    assert done.utilisation.max() == pytest.approx(1, rel=1e-9)
+
+
+# ---------------------------------------------------------------------------------------------------------- propagation
+def test_propagation_comes_on_top():
+    # Below one edge switch 2 links, in one pod 4, else 6, 1 us each; nothing without bytes.
+    made = hosts(link_delay_s=units.us(1.0))
+    src, dst, far = [0, 2, 5, 3], [1, 0, 8, 7], np.array([2, 4, 6, 0])
+    size = np.array([1e9, 1e9, 1e9, 0.0])
+    for routing in ("spray", "ecmp"):
+        network = links_of(made, routing)
+        done = solved(network, cluster_routes(made, src, dst, routing=routing), size)
+        np.testing.assert_allclose(done.finish, size / NIC + units.us(far), rtol=1e-13)
+
+
+def test_latency_is_the_mean_over_the_bytes():
+    # Inside a server 2 us. Over 2 circuits at GPUs 0 and 1 from GPU 0: half crosses the NVSwitch, 2 us, then 1 us.
+    made = cluster("mfabric", 2, 100.0, regions=np.array([[[0, 2], [2, 0]]]), gpus_per_server=4, electrical_nics=2)
+    routes = cluster_routes(made, [0, 0, 3, 0], [1, 4, 7, 7])
+    np.testing.assert_allclose(latency(made.sprayed, routes), units.us(np.array([2, 3, 5, 4])), rtol=1e-12)
+
+
+# ------------------------------------------------------------------------------------------------------------- the rest
+def test_resolutions_share_a_program(monkeypatch):
+    made, size = hosts(), draw(0, HOSTS)[SRC, DST]
+    routes = cluster_routes(made, SRC, DST)
+    once = eqx.filter_jit(eqx.debug.assert_max_traces(completion_times, max_traces=1))
+    monkeypatch.setattr(transfers, "_completion", once)
+    exact = simulated(made.sprayed, routes, size)
+    for part in (0.0, 0.001, 0.01, 0.1):
+        resolution = part * exact.max()
+        done = solved(made.sprayed, routes, size, resolution=resolution)
+        off = done.finish - exact                                          # 1 resolution early to 2 late, drawn
+        assert np.all(off > -resolution - 1e-9)
+        assert np.all(off < 3 * resolution + 1e-9)
+        assert -1e-9 < off[exact.argmax()] < 2 * resolution + 1e-9
+        assert np.all(done.utilisation <= 1 + 1e-9)
+
+
+def test_single_precision_keeps_its_digits():
+    made, size = hosts(), draw(0, HOSTS)[SRC, DST]
+    routes = cluster_routes(made, SRC, DST)
+    done = transfer(made.sprayed, routes, size)
+    # About 100 events, each with an error of a few 6e-8 in the rates.
+    np.testing.assert_allclose(done.finish, simulated(made.sprayed, routes, size), rtol=1e-4)
+    assert flow_problem(made.sprayed, routes).capacity.dtype == np.float32
+
+
+def test_flows_that_cannot_end():
+    made = hosts()
+    routes = cluster_routes(made, [0, 1], [2, 3], routing="ecmp")
+    broken = made.network.without(np.setdiff1d(routes.hops[0], routes.hops[1]))
+    with pytest.raises(InputError, match="the flows cannot all end: A flow crosses a link of zero capacity"):
+        solved(broken, routes, [1.0, 1.0])
+    done = solved(broken, routes, [0.0, 1e9])
+    np.testing.assert_allclose(done.finish, [0, 1e9 / NIC], rtol=1e-12)
+
+
+def test_nothing_to_move():
+    made = hosts()
+    for flows in ([], [3]):
+        done = solved(made.sprayed, cluster_routes(made, flows, flows), np.zeros(len(flows)))
+        np.testing.assert_array_equal(done.finish, np.zeros(len(flows)))
+        assert not done.link_bytes.any()
+        assert not done.utilisation.any()
+
+
+def test_networks_that_are_none():
+    ends, ones = np.array([0, 1]), np.ones(2)
+    for arrays, words in (
+        ((ends, ends + 1, ones, ones), "links must join nodes 0..1, got 0..2."),
+        ((ends, ends, -ones, ones), "capacity must be 0 or more, got -1.0."),
+        ((ends, ends, ones, ones * np.nan), "delay_s must be 0 or more, got nan."),
+        ((ends, ends, np.ones(3), ones), "capacity must have the shape [2], got [3]."),
+        ((np.zeros(3, int), ends, ones, ones), "tail must have the shape [2], got [3]."),
+    ):
+        with pytest.raises(InputError) as caught:
+            Network(*arrays, (("node", 2),), (("link", 2),))
+        assert str(caught.value) == words
+    made = Network(ends, ends[::-1], ones, ones, (("node", 2),), (("link", 2),))
+    assert (made.node_name(1), made.link_name(1)) == ("node 1", "node 1 -> node 0")
+    with pytest.raises(InputError, match="node must be below 2, got 2"):
+        made.node_name(2)
+    with pytest.raises(InputError, match="kind of links 'links' is unknown"):
+        made.run("links")
+    with pytest.raises(InputError, match="kind of nodes 'link' is unknown"):
+        made.run("link", of="nodes")
