@@ -1,9 +1,9 @@
 """How close to the degree bound do routings of a region come on recorded MoE traffic, and what does relaying add?
 
 Circuits by the paper's greedy; demand is the dispatch of one micro-batch. Unsplit and best-path share ports max-min
-fairly, split paces its flows. Relay routing divides every pair's bytes by a linear programme or by gradient steps; its
-time is that of paced flows (the busiest link) and, with the same shares, that of max-min sharing, which no share is
-chosen for. Source: arXiv 2501.03905 (fabric and greedy); recording: the gate trace of SmartMoE, USENIX ATC'23
+fairly, split paces its flows. Relay routing divides every pair's bytes by a linear programme or by gradient steps that
+make the busiest link's time short, which is when paced flows end; with the same shares, flows that share links max-min
+fairly end later. Source: arXiv 2501.03905 (fabric and greedy); recording: the gate trace of SmartMoE, USENIX ATC'23
 (github.com/thu-pacman/SmartMoE-AE repacked), 16 ranks with two experts each: two ranks a server make 8 servers.
 
     python -m experiments.relay_on_traces --trace FOLDER --out results
@@ -110,6 +110,7 @@ class Config:
 def run(config: Config) -> list[dict[str, Any]]:
     """A row for each all-to-all, number of servers and routing; what has no bytes between servers is left out.
 
+    - `record`: its place among the records used.
     - `shares`: of relay routing: "best" (linear programme) or "steps".
     - `flows`: "paced" (all end together) or "max-min".
     - `over_bound`: time over the degree bound.
@@ -141,7 +142,7 @@ def _rows(config: Config, where: Region, demand) -> list[dict[str, Any]]:
     bound, circuits, times = _without_shares(where, demand, config.rule)
     if not bound > 0:
         return []
-    rows = [(routing, None, None, "paced" if routing == "split" else "max-min", times[routing]) for routing in times]
+    rows = [(name, None, None, "paced" if name == "split" else "max-min", times[name]) for name in WITHOUT_SHARES]
     for efficiency in config.efficiencies:
         rows += _relayed(config, where, circuits, demand, efficiency)
     return [
@@ -201,47 +202,46 @@ def draw(rows: Sequence[Mapping[str, Any]], path: str | Path) -> Path:
 
 
 def build(rows: Sequence[Mapping[str, Any]]) -> Figure:
-    """The figure itself: a line of dots per group, with its quartiles and its median."""
+    """The figure itself: a line of dots per group, a box from quartile to quartile (hollow: max-min) and the median."""
     if not rows:
         raise InputError("the figure needs all-to-alls with bytes between servers, but there are none.")
     found = groups(rows)
     sizes = list(dict.fromkeys(group[0] for group in found))
     lines = max(sum(group[0] == servers for group in found) for servers in sizes)
-    figure = style.blank(3.2 + 4.6 * len(sizes), 1.5 + 0.36 * lines)
+    figure = style.blank(4.2 + 4.4 * len(sizes), 1.6 + 0.33 * lines)
     axes = figure.subplots(1, len(sizes), sharey=True, sharex=True, squeeze=False)[0]
     for panel, servers in zip(axes, sizes, strict=True):
         _panel(panel, {group[1:]: over for group, over in found.items() if group[0] == servers})
         panel.set_title(f"{servers} servers", loc="left")
+    latest = max(row["over_bound"] for row in rows)
+    axes[0].set_xlim(1 - 0.03 * (latest - 1), latest + 0.05 * (latest - 1))
     return figure
 
 
 def _panel(axes: Axes, found: Mapping[tuple, Sequence[float]]) -> None:
-    from matplotlib.ticker import FuncFormatter, NullFormatter
-
-    rng = np.random.default_rng(0)
-    for place, ((routing, _, _, flows), over) in enumerate(found.items()):
-        colour, hollow = LOOKS[routing].colour, flows == "max-min" and routing == "relay"
+    rng, efficiency, beside = np.random.default_rng(0), None, {"xycoords": ("axes fraction", "data"), "va": "center"}
+    for place, ((routing, at, _, flows), over) in enumerate(found.items()):
+        if at != efficiency:
+            axes.axhline(place - 0.5, color=style.FAINT, linewidth=0.6)
+            efficiency = at
+        colour = LOOKS[routing].colour
         low, middle, high = np.quantile(over, [0.25, 0.5, 0.75])
-        at = place + rng.uniform(-0.25, 0.25, len(over))
-        axes.plot(over, at, ".", color=colour, alpha=0.35, markersize=4, markeredgewidth=0)
-        box = {"facecolor": "none" if hollow else colour, "edgecolor": colour, "alpha": 0.55, "linewidth": 1.2}
-        axes.barh(place, high - low, left=low, height=0.5, **box)
-        axes.plot([middle, middle], [place - 0.32, place + 0.32], color=style.INK, linewidth=1.6)
-        axes.annotate(f"{middle:.2f}", (1, place), xycoords=("axes fraction", "data"), va="center", ha="right")
-    axes.axvline(1, color=style.FAINT, linewidth=0.8)
-    axes.set_xscale("log")
+        box = {"facecolor": "none" if flows == "max-min" else colour, "edgecolor": colour, "linewidth": 1.2}
+        axes.barh(place, high - low, left=low, height=0.56, alpha=0.5, **box)
+        axes.plot(over, place + rng.uniform(-0.22, 0.22, len(over)), ".", color=colour, markersize=3.5, alpha=0.7)
+        axes.plot([middle, middle], [place - 0.34, place + 0.34], color=style.INK, linewidth=1.8)
+        axes.annotate(f"{middle:.2f}", (1.02, place), **beside)
+    axes.annotate("median", (1.02, -0.9), color=style.FAINT, annotation_clip=False, **beside)
     axes.set_yticks(range(len(found)), [_named(*group) for group in found])
     axes.tick_params(axis="y", length=0)
-    axes.set_ylim(len(found) - 0.4, -0.6)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_ylim(len(found) - 0.5, -0.5)
     axes.set_xlabel("time over the degree bound")
     axes.grid(axis="x")
 
 
 def _named(routing: str, efficiency: float | None, shares: str | None, flows: str) -> str:
     label = LOOKS[routing].label
-    return label if shares is None else f"{label} at {efficiency:g}: {SHARES[shares]}, {flows}"
+    return f"{label}, {flows}" if shares is None else f"{label} at efficiency {efficiency:g}: {SHARES[shares]}, {flows}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -44,6 +44,8 @@ class CompareOptions(SetUp):
     """Bandwidth of every NIC; prices are known from 100 to 800."""
     nic_use: str = "own"
     """own: each GPU uses its own NIC; pooled: a server's NICs carry anything; own,pooled shows both (mFabric pools)."""
+    nics: int | None = None
+    """NICs of a server on everything but mfabric, nvl72 and mfabric-cpo (default: one for each GPU)."""
     pxn: tyro.conf.FlagCreatePairsOff[bool] = False
     """On rail-optimized, data crosses the NVSwitch to the rail of its destination first (rail-only always does)."""
     tiers: int = 3
@@ -67,6 +69,10 @@ class CompareOptions(SetUp):
     """Reconfiguration delay of the optical switch (default: 0.025, or the slowest of --ocs)."""
     gpu_tbps: float = 8.0
     """nvl72 and mfabric-cpo: bandwidth of a GPU in all, per direction."""
+    goodput: float = 1.0
+    """Part of the NIC bandwidth that is payload (headers take the rest)."""
+    link_delay_s: float = 0.0
+    """Propagation of a link."""
     eps_waits: tyro.conf.FlagCreatePairsOff[bool] = False
     """Traffic on packet switches waits for a reconfiguration too, not only that on circuits."""
     trace: str | None = None
@@ -79,6 +85,8 @@ class CompareOptions(SetUp):
     """Skew of generated traffic; 0 is balanced."""
     drift: float = 0.05
     """How much expert popularity moves from iteration to iteration (standard deviation of its logarithm)."""
+    drawn: int = 4
+    """Different micro-batches of an iteration; more are read cyclically."""
     iterations: int = 1
     """Iterations to simulate and average."""
     gpu: str = "A100-80GB-SXM"

@@ -35,6 +35,7 @@ class Electrical(eqx.Module):
     pxn: bool = eqx.field(static=True, default=False)
 
     delay_s = 0.0
+    latency_s = 0.0
 
     def __check_init__(self):
         one_of("fabric", self.name, ELECTRICAL)

@@ -31,6 +31,7 @@ class Flat(eqx.Module):
     name = "topoopt"
     nic_use = "pooled"
     delay_s = 0.0
+    latency_s = 0.0
 
     def __check_init__(self):
         whole("servers", self.servers)

@@ -34,6 +34,7 @@ class Region(eqx.Module):
     name: str = eqx.field(static=True, default="mfabric")
 
     nic_use = "pooled"
+    latency_s = 0.0
 
     def __check_init__(self):
         whole("servers", self.servers)

@@ -17,12 +17,14 @@ from mfabric_jax.workload import BlockSeconds, Workload, gradient_bytes, pp_byte
 
 class Rates(NamedTuple):
     """What the timeline needs to know of a fabric: bytes/s of a NIC, bytes/s of a server for gradients and to the next
-    stage (one number, or [P] of the slowest server of every stage), reconfiguration delay [s]. Every fabric has them."""
+    stage (one number, or [P] of the slowest server of every stage), reconfiguration delay [s], propagation along a path
+    between servers [s]. Every fabric has them."""
 
     nic_Bps: Float[Array, ""]
     eps_Bps: Float[Array, ""] | Float[Array, "P"]
     send_Bps: Float[Array, ""] | Float[Array, "P"]
     delay_s: Float[Array, ""]
+    latency_s: Float[Array, ""]
 
 
 class Iteration(NamedTuple):
@@ -97,7 +99,8 @@ def timeline(
     senders = workload.gpus_per_server // workload.tp                                          # EP ranks on a server
     send_Bps = jnp.broadcast_to(jnp.asarray(fabric.send_Bps, dtype), workload.pp)
     slower = jnp.minimum(send_Bps, jnp.roll(send_Bps, -1))                                     # of stages p and p + 1
-    return passes, run_pipeline(order, passes, float(pp_bytes(workload) * senders) / slower, delay_s)
+    send_s = float(pp_bytes(workload) * senders) / slower + jnp.asarray(fabric.latency_s, dtype)
+    return passes, run_pipeline(order, passes, send_s, delay_s)
 
 
 def compute_of(workload: Workload, seconds: BlockSeconds, tp_Bps, dtype) -> Compute:
@@ -119,7 +122,8 @@ def running_blocks(workload: Workload, fabric, exchanges: Exchanges, eps_waits: 
     nic_Bps = jnp.asarray(fabric.nic_Bps, exchanges.load.dtype)
     one = jnp.maximum(exchanges.load / nic_Bps, exchanges.inside_s)
     size = jnp.asarray(size, one.dtype)
-    exchange_s = one[..., None] * size
+    latency_s = jnp.where(exchanges.load > 0, jnp.asarray(fabric.latency_s, one.dtype), 0)
+    exchange_s = one[..., None] * size + latency_s[..., None]
     behind = jnp.where(exchanges.optical > 0, (one - exchanges.optical / nic_Bps) * size[..., 0], jnp.inf)
     slack_s = jnp.zeros_like(one) if eps_waits else behind                     # no traffic on circuits: nothing waits
     return Blocks(jnp.asarray(where.present), jnp.asarray(where.layer >= 0), exchange_s, slack_s, exchanges.switch)
@@ -129,7 +133,8 @@ def all_reduce_seconds(workload: Workload, fabric, nvswitch_Bps, dtype=None) -> 
     """Gradient all-reduce of every stage at the end of the iteration [s].
 
     Hierarchical: reduced inside each server, a ring between servers over all NICs that reach the electrical fabric,
-    broadcast inside. Dense gradients over all servers of the stage, those of experts over their DP replicas.
+    broadcast inside. Dense gradients over all servers of the stage, those of experts over their DP replicas. Every step
+    around a ring takes its propagation, too.
     """
     servers = workload.servers // workload.pp
     per_server = workload.gpus_per_server
@@ -137,7 +142,7 @@ def all_reduce_seconds(workload: Workload, fabric, nvswitch_Bps, dtype=None) -> 
     def ring(size: float, members: int) -> float:
         return 2 * size * (members - 1) / members
 
-    between, inside = [], []
+    between, inside, steps = [], [], []
     for stage in range(workload.pp):
         gradients = gradient_bytes(workload, stage)
         spread = min(workload.dp, servers)                     # servers with a replica of one expert
@@ -145,7 +150,10 @@ def all_reduce_seconds(workload: Workload, fabric, nvswitch_Bps, dtype=None) -> 
         held = gradients.expert * per_server / (workload.tp * copies)
         local = per_server // workload.tp
         between.append(ring(gradients.dense, servers) + ring(held, spread))
+        steps.append(2 * (servers - 1) + 2 * (spread - 1))
         inside.append(ring(gradients.dense / workload.tp, local) + ring(gradients.expert / workload.tp, copies))
     eps_Bps = jnp.asarray(fabric.eps_Bps)
     eps_Bps = eps_Bps.astype(dtype or eps_Bps.dtype)
-    return jnp.asarray(between, eps_Bps.dtype) / eps_Bps + jnp.asarray(inside, eps_Bps.dtype) / nvswitch_Bps
+    latency_s = jnp.asarray(steps, eps_Bps.dtype) * jnp.asarray(fabric.latency_s, eps_Bps.dtype)
+    between, inside = jnp.asarray(between, eps_Bps.dtype), jnp.asarray(inside, eps_Bps.dtype)
+    return between / eps_Bps + inside / nvswitch_Bps + latency_s

@@ -71,11 +71,10 @@ def tokens_of(config: Compare, workload: Workload) -> Tokens:
     """The traffic of one model under this configuration."""
     if config.trace is not None:
         return traffic.recorded(config.trace, workload, config.records, config.iterations)
+    drawn = {"iterations": config.iterations, "micro_batches": config.drawn, "seed": config.seed, "drift": config.drift}
     if config.traffic == "generated":
-        return traffic.generated(
-            workload, config.skew, iterations=config.iterations, seed=config.seed, drift=config.drift
-        )
-    return traffic.measured(workload, iterations=config.iterations, drift=config.drift, seed=config.seed)
+        return traffic.generated(workload, config.skew, **drawn)
+    return traffic.measured(workload, **drawn)
 
 
 def compare(
@@ -184,8 +183,8 @@ def job_rows(config: Compare, job: Job, solved: Exchanges) -> list[dict]:
     """The rows of one model on one fabric: a bandwidth each, averaged over iterations."""
     seconds = block_seconds(job.workload, get_gpu(config.gpu), config.efficiency)
     nvswitch_Bps = jnp.asarray([config.nvswitch_Bps(job.fabric.name, gbps) for gbps in config.nic_gbps], config.dtype)
-    at = [dataclasses.replace(job.fabric, nic_gbps=gbps) for gbps in config.nic_gbps]
-    rates = Rates(*(jnp.asarray([getattr(f, name) for f in at], config.dtype) for name in Rates._fields))
+    at = [config.rates(job.fabric, gbps) for gbps in config.nic_gbps]
+    rates = Rates(*(jnp.asarray(column, config.dtype) for column in zip(*at, strict=True)))
     seconds = jax.tree.map(lambda x: jnp.asarray(x, config.dtype), seconds)
     timed = _time_all(job.workload, rates, solved._replace(count=None), seconds, nvswitch_Bps, config.eps_waits)
     mean = jax.tree.map(lambda x: np.asarray(x, np.float64).mean(axis=0), timed)               # [bandwidth]
@@ -235,7 +234,9 @@ def _cost(config: Compare, job: Job, gbps: float) -> float | None:
     """Dollars of the whole network; None where no price is known."""
     fabric, wiring = job.fabric, {"nics": job.workload.gpus_per_server, "tiers": config.tiers}
     if isinstance(fabric, Electrical):
-        wiring["oversubscription"] = fabric.oversubscription
+        wiring |= {"nics": fabric.nics, "oversubscription": fabric.oversubscription}
+    elif isinstance(fabric, Flat):
+        wiring["nics"] = fabric.nics
     elif fabric.name == "mfabric":
         wiring |= {"optical_degree": config.optical_degree, "electrical_nics": config.electrical_nics}
     gpus = job.workload.gpus_per_server

@@ -8,7 +8,7 @@ from mfabric_jax import fabric, policies, units, workload
 from mfabric_jax.checks import InputError, not_negative, one_of, positive, whole
 from mfabric_jax.fabric import DOMAIN_GPUS, SCALE_UP, Electrical, Flat, Prices, Region
 from mfabric_jax.routing import ROUTINGS
-from mfabric_jax.schedule import NVSWITCH_GIGABYTES_PER_S
+from mfabric_jax.schedule import NVSWITCH_GIGABYTES_PER_S, Rates
 from mfabric_jax.workload import DEFAULT_GPU, Workload, get_gpu
 
 DTYPES = ("float32", "float64")
@@ -25,6 +25,7 @@ class Compare:
 
     - `models`, `fabrics`, `nic_gbps`: one row for each combination; `nic_use` (own, pooled) adds rows for the
       electrical fabrics; mFabric always pools its NICs.
+    - `nics`: of a server on everything but mfabric, nvl72 and mfabric-cpo; None: one for each GPU (own needs that).
     - `pxn`: on rail-optimized, data crosses the NVSwitch to the rail of its destination first (rail-only always does).
     - `tiers`: of the switch trees that are paid for; `prices`: a file of the user's own.
     - `policy`, `rule`, `routing`: how mFabric chooses circuits (`rule`: greedy's) and uses them. TopoOpt's are chosen
@@ -36,6 +37,10 @@ class Compare:
     - `eps_waits`: traffic on packet switches waits for a reconfiguration too, not only that on circuits.
     - `trace`, `records`: recorded routing instead of generated; first and last record used.
     - `traffic`: "measured" (expert shares of trained models; `drift` between iterations) or "generated" (`skew`).
+    - `goodput`: part of the NIC bandwidth that is payload; `link_delay_s`: propagation of a link (a path between servers
+      has two for every tier of a tree, also on mFabric, whose packet switches are the longer way; two on rails with pxn, one
+      on TopoOpt).
+    - `drawn`: different micro-batches of an iteration; more are read cyclically (a trace brings its own).
     - `iterations`: how many are simulated and averaged.
     - `gpu`, `efficiency`: compute seconds are floating-point operations over peak x efficiency.
     - `dp` ... `sequence`: None keeps the model's own.
@@ -45,6 +50,7 @@ class Compare:
     fabrics: tuple[str, ...] = ("fat-tree", "oversub-fat-tree", "rail-optimized", "mfabric")
     nic_gbps: tuple[float, ...] = (100.0, 200.0, 400.0, 800.0)
     nic_use: tuple[str, ...] = ("own",)
+    nics: int | None = None
     pxn: bool = False
     tiers: int = 3
     prices: str | None = None
@@ -56,12 +62,15 @@ class Compare:
     ocs: str | None = None
     delay_s: float | None = None
     gpu_tbps: float = 8.0
+    goodput: float = 1.0
+    link_delay_s: float = 0.0
     eps_waits: bool = False
     traffic: str = "measured"
     skew: float = 0.0
     drift: float = 0.05
     trace: str | None = None
     records: tuple[int, int] | None = None
+    drawn: int = 4
     iterations: int = 1
     gpu: str = DEFAULT_GPU
     efficiency: float = 0.5
@@ -102,8 +111,13 @@ class Compare:
         whole("optical_degree", self.optical_degree, at_least=0)
         whole("electrical_nics", self.electrical_nics, at_least=0)
         whole("iterations", self.iterations)
+        whole("drawn", self.drawn)
+        if self.nics is not None:
+            whole("nics", self.nics)
         whole("seed", self.seed, at_least=0)
-        for field in ("delay_s", "skew", "drift"):
+        if not 0 < self.goodput <= 1:
+            raise InputError(f"goodput must be above 0 and at most 1, got {self.goodput}.")
+        for field in ("delay_s", "link_delay_s", "skew", "drift"):
             not_negative(field, getattr(self, field))
         for field in ("efficiency", "nvswitch_gigabytes_per_s"):
             positive(field, getattr(self, field))
@@ -156,12 +170,20 @@ class Compare:
         if name == "mfabric-cpo":
             circuits = self.optical_ports(gbps) * gpus
             return [Region(job.servers_per_region, gbps, circuits, float(gpus), self.delay_s, name=name)]
+        nics = gpus if self.nics is None or name == "nvl72" else self.nics
         if name == "topoopt":
-            return [Flat(job.servers_per_region, gbps, gpus, min(2, job.pp - 1))]
+            return [Flat(job.servers_per_region, gbps, nics, min(2, job.pp - 1))]
         over = fabric.ELECTRICAL[name]
         pxn = name == "rail-only" or (self.pxn and name == "rail-optimized")
         uses = ("own",) if pxn or name == "nvl72" else self.nic_use
-        return [Electrical(name, gbps, gpus, over, use, pxn) for use in uses]
+        return [Electrical(name, gbps, nics, over, use, pxn) for use in uses]
+
+    def rates(self, one: Electrical | Region | Flat, gbps: float) -> Rates:
+        """What the timeline needs of a fabric at a bandwidth."""
+        at = dataclasses.replace(one, nic_gbps=gbps)
+        links = 1 if isinstance(one, Flat) else 2 if getattr(one, "pxn", False) else 2 * self.tiers
+        payload = (bytes_per_s * self.goodput for bytes_per_s in (at.nic_Bps, at.eps_Bps, at.send_Bps))
+        return Rates(*payload, at.delay_s, links * self.link_delay_s)
 
     def optical_ports(self, gbps: float) -> int:
         """Optical ports of a GPU with co-packaged optics: as many of the bandwidth as fit half of what is not Ethernet."""

@@ -134,12 +134,13 @@ def _timed(config: Compare, job, solved: Exchanges, left: Degraded | None, stage
     """Seconds of every iteration [I], and the busiest stage of the first."""
     stages, region = np.arange(job.workload.pp), job.fabric
     nvswitch_Bps = config.nvswitch_Bps("mfabric", config.nic_gbps[0])
-    eps = np.full(len(stages), float(region.eps_Bps))
+    rates = config.rates(region, config.nic_gbps[0])
+    eps = np.full(len(stages), float(rates.eps_Bps))
     tp = np.full(len(stages), nvswitch_Bps)
     if left is not None:
         eps[stage] *= left.eps_left
         tp[stage] = eps[stage] if left.tp_on_eps else tp[stage]
-    rates = Rates(float(region.nic_Bps), eps, eps, float(region.delay_s))
+    rates = rates._replace(eps_Bps=eps, send_Bps=eps)
     seconds = block_seconds(job.workload, get_gpu(config.gpu), config.efficiency)
     numbers = jax.tree.map(lambda x: jnp.asarray(x, config.dtype), (rates, seconds, nvswitch_Bps, tp))
     timed = _time_all(job.workload, solved, *numbers, config.eps_waits)

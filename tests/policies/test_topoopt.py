@@ -1,6 +1,5 @@
 """Circuits chosen once from expected demand: legal, connected, the same on every device, and where the demand is."""
 
-import functools
 import itertools
 
 import equinox as eqx
@@ -103,10 +102,11 @@ def test_the_heaviest_pairs_are_served_most():
     demand[1, 4] = 1e6
     count = chosen(demand, 8)
     assert count[1, 4] == 6                                                # all that the ring leaves
-    even = chosen(np.ones((SERVERS, SERVERS)), 7)
-    off_chain = even[np.abs(np.subtract.outer(np.arange(SERVERS), np.arange(SERVERS))) > 1]
-    assert off_chain.min() >= 1                                            # 5 matchings serve every pair once
-    assert off_chain.max() <= 2
+    ahead = np.eye(SERVERS, k=1, dtype=int)
+    for seed in range(0, 30, 3):                                           # the heaviest pair is in the first matching
+        total = np.triu(draw(seed) + draw(seed).T, 1)
+        heaviest = np.unravel_index(total.argmax(), total.shape)
+        assert chosen(total, 3)[heaviest] == 1 + ahead[heaviest]
 
 
 @pytest.mark.parametrize("degree", [2, 5, 8])
@@ -125,9 +125,7 @@ def test_directions_add_up_and_the_diagonal_is_ignored():
 
 def test_neither_what_was_before_nor_a_key_matters():
     demand, region = jnp.asarray(draw(3)), Region(SERVERS, 400.0, 6)
-    plan = topoopt(demand, region)
-    again = topoopt(demand, region, previous=policies.uniform(demand, region), key=jax.random.key(1))
-    np.testing.assert_array_equal(again.circuits.count, plan.circuits.count)
+    plan = topoopt(demand, region, previous=policies.uniform(demand, region), key=jax.random.key(1))
     np.testing.assert_array_equal(plan.circuits.count, chosen(demand, 6))
     assert plan.shares is None
     assert policies.get("topoopt") is topoopt
@@ -169,17 +167,3 @@ def test_a_demand_that_is_no_number_ends():
 def test_demand_of_another_region():
     with pytest.raises(InputError, match=r"demand must be \[S S\] with S = 4 servers, got \[6, 6\]"):
         topoopt(draw(0), Region(4, 400.0))
-
-
-@functools.cache
-def served(seed, policy):
-    """Bytes over circuits of the busiest pair, in units of a NIC's bytes/s; infinite without a circuit."""
-    demand = draw(3 * seed)
-    count = np.asarray(policies.get(policy)(jnp.asarray(demand), Region(SERVERS, 400.0, 8)).circuits.count)
-    total = np.triu(demand + demand.T, 1)
-    return np.max(np.where(count > 0, total / np.maximum(count, 1), np.where(total > 0, np.inf, 0)))
-
-
-def test_it_serves_skewed_demand_better_than_circuits_that_do_not_look():
-    better = [served(seed, "topoopt") <= served(seed, "uniform") for seed in range(10)]
-    assert np.mean(better) >= 0.8

@@ -69,6 +69,7 @@ def solved(network, routes, size, start=0.0, **settings):
 # --------------------------------------------------------------------------------------------------- against the oracle
 HOSTS = 12
 SRC, DST = pairs(HOSTS)
+THREE_TO_ONE = {"radix": 8, "oversubscription": 3.0, "tiers": 2}
 
 
 @functools.cache
@@ -78,8 +79,7 @@ def hosts(**settings):
     return cluster("fat-tree", HOSTS, 100.0, **given)
 
 
-@pytest.mark.parametrize("routing", PATHS)
-@pytest.mark.parametrize("settings", [{}, {"radix": 8, "oversubscription": 3.0, "tiers": 2}])
+@pytest.mark.parametrize(("settings", "routing"), [({}, "spray"), (THREE_TO_ONE, "spray"), (THREE_TO_ONE, "ecmp")])
 def test_the_engine_and_the_oracle_agree(settings, routing):
     made = hosts(**settings)
     network, size = links_of(made, routing), draw(1, HOSTS)[SRC, DST]
@@ -201,7 +201,7 @@ def test_a_region_ends_as_its_fast_path_says(nics):
 
 def test_a_flat_fabric_ends_as_its_fast_path_says():
     ring = np.roll(np.eye(SERVERS, dtype=int), 1, axis=1)
-    for seed in range(3):
+    for seed in range(2):
         count = np.maximum(legal(seed, 3), ring + ring.T)
         made, demand = one_gpu_each("topoopt", count), draw(seed, SERVERS)
         assert np.any(made.circuits.find(FROM, TO) < 0)
@@ -372,11 +372,10 @@ def test_flows_that_cannot_end():
 
 def test_nothing_to_move():
     made = hosts()
-    for flows in ([], [3]):
-        done = solved(made.sprayed, cluster_routes(made, flows, flows), np.zeros(len(flows)))
-        np.testing.assert_array_equal(done.finish, np.zeros(len(flows)))
-        assert not done.link_bytes.any()
-        assert not done.utilisation.any()
+    done = solved(made.sprayed, cluster_routes(made, [], []), [])
+    assert done.finish.shape == (0,)
+    assert not done.link_bytes.any()
+    assert not done.utilisation.any()
 
 
 def test_networks_that_are_none():

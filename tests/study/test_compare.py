@@ -245,7 +245,7 @@ def test_nothing_is_promoted(fabric, dtype):
 
     tokens = jax.ShapeDtypeStruct(job.tokens.count.shape[1:], dtype)
     with configured(jax_numpy_dtype_promotion="strict"):
-        found = eqx.filter_eval_shape(run, module._traced(job.fabric, dtype), tokens)
+        found = eqx.filter_eval_shape(run, module.traced(job.fabric, dtype), tokens)
     kinds = {leaf.dtype for leaf in jax.tree.leaves(found) if jnp.issubdtype(leaf.dtype, jnp.floating)}
     assert kinds == {jnp.dtype(dtype)}
 

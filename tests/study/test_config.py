@@ -116,13 +116,8 @@ def test_records_need_a_trace():
     assert refused(records=(1, 2)) == "records chooses from a trace; name one with trace."
 
 
-def test_own_needs_a_nic_for_every_gpu(monkeypatch):
-    # All servers of the catalogue have 8 GPUs and 8 NICs: make one that has not.
-    plain = Compare.workload
-    monkeypatch.setattr(
-        Compare, "workload", lambda self, name: dataclasses.replace(plain(self, name), gpus_per_server=4)
-    )
-    assert "a server has 4 GPUs and 8 NICs; use nic_use 'pooled' or 4 NICs" in refused()
-    assert refused(nic_use=("pooled", "own")).startswith("nic_use 'own' gives each GPU its own NIC")
-    assert Compare(**TINY, nic_use=("pooled",)).nic_use == ("pooled",)
-    assert Compare(**TINY, fabrics=("mfabric",)).fabrics == ("mfabric",)
+def test_own_needs_a_nic_for_every_gpu():
+    assert "a server has 8 GPUs and 4 NICs; use nic_use 'pooled' or 8 NICs" in refused(nics=4)
+    assert refused(nics=4, nic_use=("pooled", "own")).startswith("nic_use 'own' gives each GPU its own NIC")
+    assert Compare(**TINY, nics=4, nic_use=("pooled",)).nic_use == ("pooled",)
+    assert Compare(**TINY, nics=4, fabrics=("mfabric",)).fabrics == ("mfabric",)

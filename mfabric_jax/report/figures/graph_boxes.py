@@ -84,12 +84,12 @@ def _in_rows(rows: list[np.ndarray], names: list[str], font: float, upright: boo
 def _spread_freely(free: np.ndarray, names: list[str], ends: np.ndarray) -> Placed:
     """Links about an inch long, boxes off each other; dots where names have no room."""
     along = np.linalg.norm(free[ends[:, 0]] - free[ends[:, 1]], axis=1) if len(ends) else np.ones(1)
-    span = np.maximum(np.ptp(free, axis=0), 1e-6)
+    span = np.maximum(np.ptp(free, axis=0), 0.001)
     most = float((np.array([_WIDEST, _HIGHEST]) / span).min())
     for font in _FONTS if len(names) <= _NAMED else ():
         boxes = np.array([_box(len(name), font) for name in names])
         width, height = boxes[:, 0], float(boxes[:, 1].max())
-        scale = min(most, max(1.0, 1.7 * float(np.median(width))) / max(float(np.median(along)), 1e-6))
+        scale = min(most, max(1.0, 1.7 * float(np.median(width))) / max(float(np.median(along)), 0.001))
         place = apart(free * scale, width + 0.16, height + 0.14)
         fits = (np.ptp(place, axis=0) <= (_WIDEST + 1, _HIGHEST + 1)).all()
         if fits and clear(place, width + 0.04, height + 0.04):

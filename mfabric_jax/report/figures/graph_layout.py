@@ -9,7 +9,7 @@ import numpy as np
 ENDPOINTS = ("gpu", "host", "server")
 BELOW = {"nvswitch": -1, "optics": -2}  # what stands below the endpoints, whatever it is joined to
 _SWEEPS, _STEPS, _PUSHES = 12, 300, 400
-_STILL = 1e-4  # hops: smaller moves end the search
+_STILL = 0.0001  # hops: smaller moves end the search
 _FLAT = 0.25  # part of the links that may stay inside a layer
 
 
@@ -82,7 +82,7 @@ def stress(distance: np.ndarray) -> np.ndarray:
     for _ in range(_STEPS):
         before = place
         now = np.linalg.norm(place[:, None] - place[None], axis=2)
-        pull = -weight * apart / np.where(now > 1e-9, now, 1.0)
+        pull = -weight * apart / np.where(now > 0, now, 1.0)
         np.fill_diagonal(pull, 0)
         np.fill_diagonal(pull, -pull.sum(axis=1))
         place = inverse @ (pull @ place)
@@ -97,7 +97,7 @@ def _scaled(apart: np.ndarray) -> np.ndarray:
     size = len(apart)
     centre = np.eye(size) - 1 / size
     values, vectors = np.linalg.eigh(-0.5 * centre @ apart**2 @ centre)
-    return vectors[:, -2:] * np.sqrt(np.maximum(values[-2:], 1e-6))
+    return vectors[:, -2:] * np.sqrt(np.maximum(values[-2:], 0))
 
 
 def _signed(place: np.ndarray) -> np.ndarray:
@@ -112,7 +112,7 @@ def apart(place: np.ndarray, width: np.ndarray, height: float) -> np.ndarray:
     for _ in range(_PUSHES):
         between = place[:, None] - place[None]
         over = np.stack([wide, high], axis=2) - np.abs(between)
-        hit = (over > 1e-6).all(axis=2) & ~np.eye(len(place), dtype=bool)
+        hit = (over > 0.0001).all(axis=2) & ~np.eye(len(place), dtype=bool)
         if not hit.any():
             break
         first = np.sign(np.arange(len(place))[:, None] - np.arange(len(place))[None])[:, :, None]

@@ -23,7 +23,7 @@ class Heat:
         wanted = (len(network.tail),)
         if self.value.shape != wanted:
             raise InputError(f"utilisation must have the shape {list(wanted)}, got {list(self.value.shape)}.")
-        if not np.all((self.value >= 0) & (self.value <= 1 + 1e-6)):
+        if not np.all((self.value >= 0) & (self.value <= 1 + np.finfo(np.float32).eps)):
             raise InputError(
                 f"utilisation must be between 0 and 1, got {np.min(self.value):g}..{np.max(self.value):g}."
             )

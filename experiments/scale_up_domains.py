@@ -1,0 +1,175 @@
+"""Is a GPU's bandwidth better spent on a larger share of NVLink, or on optics between scale-up domains?
+
+NVL72 (64 of 72 GPUs used, NVLink inside, 800 Gbps Ethernet between domains) against mFabric with co-packaged optics (the
+same bandwidth of a GPU and the same Ethernet, the rest half NVLink, half a regional optical switch), DeepSeek-V3 on 2,048
+GPUs, expert parallelism 128 over two domains, balanced traffic, 240 micro-batches of one sequence. Source: arXiv
+2501.03905, look-ahead; published: mFabric 1.3 times faster at 8 Tbps per GPU. The GPU is not stated: a B200 at half its
+peak here, and the ratio's sensitivity to its rate.
+
+    python -m experiments.scale_up_domains --out results
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tyro
+
+from mfabric_jax import report
+from mfabric_jax.checks import InputError, positive
+from mfabric_jax.report import style
+from mfabric_jax.study.compare import inside, job_rows, jobs, solve
+from mfabric_jax.study.config import Compare
+from mfabric_jax.study.provenance import provenance
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+NAME = "scale_up_domains"
+PUBLISHED = {8.0: 1.3}                     # Tbps of a GPU -> iteration time of NVL72 over that of mFabric
+FABRICS = ("nvl72", "mfabric-cpo")
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """What to compare."""
+
+    model: str = "deepseek-v3"
+    gpu_tbps: tuple[float, ...] = (8.0, 16.0)
+    """Bandwidth of a GPU in all, per direction."""
+    nic_gbps: float = 800.0
+    """Ethernet of a GPU."""
+    gpu: str = "B200-HGX"
+    efficiency: tuple[float, ...] = (0.15, 0.25, 0.35, 0.5, 0.7, 1.0)
+    """Achieved over peak FLOP/s; the breakdown is shown at the one nearest 0.5."""
+    micro_batches: int | None = None
+    """Micro-batches of an iteration (None: the model's own, 240)."""
+
+    def __post_init__(self):
+        for field in ("gpu_tbps", "efficiency"):
+            if not getattr(self, field):
+                raise InputError(f"{field} must name at least one.")
+            positive(field, getattr(self, field))
+        for tbps in self.gpu_tbps:
+            self.setting(tbps, self.efficiency[0])
+
+    def setting(self, tbps: float, efficiency: float) -> Compare:
+        """The comparison at one bandwidth of a GPU and one rate."""
+        return Compare(
+            models=(self.model,), fabrics=FABRICS, nic_gbps=(self.nic_gbps,), gpu_tbps=tbps, gpu=self.gpu,
+            efficiency=efficiency, traffic="generated", drift=0.0, drawn=1, micro_batches=self.micro_batches,
+        )  # fmt: skip
+
+
+def run(config: Config) -> list[dict[str, Any]]:
+    """A row for each bandwidth of a GPU, efficiency and fabric; `speed_up` of mFabric over NVL72 in both.
+
+    The all-to-alls do not depend on the rate of the GPU: solved once for each bandwidth.
+    """
+    rows = []
+    for tbps in config.gpu_tbps:
+        first = config.setting(tbps, config.efficiency[0])
+        solved = [(job, solve(first, job)._replace(inside_s=inside(first, job))) for job in jobs(first)]
+        for efficiency in config.efficiency:
+            one = config.setting(tbps, efficiency)
+            pair = [row for job, found in solved for row in job_rows(one, job, found)]
+            speed_up = pair[0]["iteration_s"] / pair[1]["iteration_s"]
+            extra = {"gpu_tbps": tbps, "gpu": config.gpu, "efficiency": efficiency, "speed_up": speed_up}
+            rows += [row | extra | {"published": PUBLISHED.get(tbps)} for row in pair]
+    return rows
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The breakdown at the efficiency nearest one half, then the speed-up at every efficiency."""
+    half = _nearest_half(rows)
+    parts = ["gpu_tbps", "fabric", "iteration_s", "compute_s", "ep_comm_s", "dp_comm_s", "bubble_s"]
+    shown = [row for row in rows if row["efficiency"] == half]
+    parts = [report.Column(part) for part in parts]
+    breakdown = report.plain(shown, [*parts, report.Column("speed_up", digits=3), report.Column("published", digits=3)])
+    ratios = [
+        {"gpu_tbps": tbps} | {f"{r['efficiency']:.0%}": r["speed_up"] for r in rows if r["gpu_tbps"] == tbps}
+        for tbps in dict.fromkeys(row["gpu_tbps"] for row in rows)
+    ]
+    return f"{breakdown}\n\nspeed-up of mfabric-cpo over nvl72 by achieved over peak FLOP/s\n{report.plain(ratios)}"
+
+
+def _nearest_half(rows: Sequence[Mapping[str, Any]]) -> float:
+    return min((row["efficiency"] for row in rows), key=lambda efficiency: abs(efficiency - 0.5))
+
+
+def draw(rows: Sequence[Mapping[str, Any]], path: str | Path) -> Path:
+    """Where the iteration goes, and the speed-up by the rate of the GPU; returns the path written."""
+    return style.save(lambda: build(rows), path)
+
+
+def build(rows: Sequence[Mapping[str, Any]]) -> Figure:
+    """The figure itself."""
+    figure = style.blank(12.0, 4.4)
+    left, right = figure.subplots(1, 2, width_ratios=[1.2, 1])
+    _breakdown(left, [row for row in rows if row["efficiency"] == _nearest_half(rows)])
+    _speed_up(right, rows)
+    return figure
+
+
+def _breakdown(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
+    parts = {key: look for key, look in style.PARTS.items() if any(row[key] > 0.005 * row["iteration_s"] for row in rows)}
+    for place, row in enumerate(rows):
+        left = 0.0
+        for key, look in parts.items():
+            axes.barh(place, row[key], 0.7, left, color=look.colour, edgecolor=style.FAINT, linewidth=0.6,
+                      label=look.label if place == 0 else None)  # fmt: skip
+            left += row[key]
+        axes.text(left, place, f"  {row['iteration_s']:.1f} s", va="center")
+    names = [f"{style.fabric(row['fabric']).label}\n{row['gpu_tbps']:g} Tbps" for row in rows]
+    axes.set_yticks(range(len(rows)), names)
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.set_xlim(0, 1.14 * max(row["iteration_s"] for row in rows))
+    axes.set_xlabel("iteration [s]")
+    axes.set_title(f"{rows[0]['gpu']} at {rows[0]['efficiency']:.0%} of peak", loc="left")
+    axes.tick_params(axis="y", length=0)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.45, -0.16), ncols=len(parts))
+
+
+def _speed_up(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
+    for place, tbps in enumerate(dict.fromkeys(row["gpu_tbps"] for row in rows)):
+        line = sorted({(row["efficiency"], row["speed_up"]) for row in rows if row["gpu_tbps"] == tbps})
+        colour = ("#D55E00", "#0072B2", "#009E73", "#CC79A7")[place % 4]
+        axes.plot(*zip(*line, strict=True), "o-", color=colour, label=f"{tbps:g} Tbps a GPU")
+        if tbps in PUBLISHED:
+            axes.axhline(PUBLISHED[tbps], color=colour, linestyle=(0, (4, 4)), linewidth=1.0,
+                         label=f"published at {tbps:g} Tbps: {PUBLISHED[tbps]:g}")  # fmt: skip
+    axes.set_ylim(bottom=1.0)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    axes.set_xlabel("achieved over peak FLOP/s of the GPU")
+    axes.set_title("NVL72's time over mFabric's", loc="left")
+    axes.grid()
+    axes.legend()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run it from a shell."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Options(Config):
+        out: str = "results"
+        """Folder for rows and figure."""
+
+    options = tyro.cli(Options, args=argv, prog=f"python -m experiments.{NAME}", description=__doc__)
+    given = {field.name: getattr(options, field.name) for field in dataclasses.fields(Config)}
+    config, out = Config(**given), Path(options.out)
+    report.check_destination(out / f"{NAME}.csv")
+    rows = run(config)
+    print(table(rows))
+    effective = dataclasses.asdict(config) | provenance("float32")
+    print(report.write_rows(rows, out / f"{NAME}.csv", effective), file=sys.stderr)
+    print(draw(rows, out / f"{NAME}.png"), file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,294 @@
+"""Whole clusters in small: every fabric solves, bytes add up, circuits are legal, one traffic alone ends in time."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+from mfabric_jax import InputError, units, workload
+from mfabric_jax.fabric import CLUSTERS
+from mfabric_jax.flows import completion, max_min
+from mfabric_jax.study import whole_cluster
+from mfabric_jax.study.whole_cluster import (
+    WholeCluster,
+    build_cluster,
+    cluster_rows,
+    flow_rows,
+    link_rows,
+    lower_bound,
+    region_circuits,
+    solve_cluster,
+    topoopt_circuits,
+)
+from mfabric_jax.traffic import expert_flows, measured, region_bytes
+from tests.oracles.tree import tree as star
+
+KINDS = ("EP", "DP inside", "DP between", "DP experts", "PP")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_to_compile():
+    """Many programs, each run once: hardly optimised, and of one level (large tables are packed otherwise)."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (completion, max_min):
+            patch.setattr(module, "SMALL", 10**6)
+        yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+def config(name="fat-tree", **settings):
+    """LLaMA-MoE on 8 servers, two in each region; Mixtral on 4 scale-up domains, each for two groups."""
+    model, servers = ("mixtral-8x7b", 4) if name in ("nvl72", "mfabric-cpo") else ("llama-moe", 8)
+    return WholeCluster(fabric=name, **{"model": model, "servers": servers, "dtype": "float64"} | settings)
+
+
+@functools.cache
+def solved(name="fat-tree", **settings):
+    return solve_cluster(config(name, **settings))
+
+
+# --------------------------------------------------------------------------------------------------------------- rows
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_every_fabric_solves(name):
+    done = solved(name)
+    rows = {row["traffic"]: row for row in cluster_rows(done)}
+    assert list(rows) == ["all", *(kind for kind in KINDS if done.flows.of(kind).any())]
+    every = rows.pop("all")
+    assert every["flows"] == sum(row["flows"] for row in rows.values()) == len(done.flows.src)
+    assert every["bytes"] == pytest.approx(sum(row["bytes"] for row in rows.values()), rel=1e-12)
+    assert every["end_s"] == max(row["end_s"] for row in rows.values())
+    servers, gpus = (4, 256) if name in ("nvl72", "mfabric-cpo") else (8, 64)
+    facts = {"model": config(name).model, "fabric": name, "servers": servers, "gpus": gpus, "nic_gbps": 400.0}
+    assert every.items() >= facts.items()
+    assert every["links"] == len(done.network.tail)
+    assert min(every["build_s"], every["solve_s"]) > 0
+    assert every["peak_mb"] > 50
+    # No sharing ends before the busiest link is through; a hundredth of it is the resolution.
+    bound = lower_bound(done.network, done.routes, done.flows)
+    assert bound <= every["end_s"] <= 1.5 * bound
+    finish = done.transfers.finish
+    assert np.all(finish > 0)
+    assert np.all(np.isfinite(finish))
+    assert np.all(done.transfers.utilisation <= 1 + 1e-9)
+
+
+def test_rows_of_links_and_flows():
+    done = solved("mfabric")
+    links, flows = link_rows(done), flow_rows(done)
+    network = done.network
+    assert len(links) == len(network.tail)
+    assert [row["link"] for row in links] == list(range(len(links)))
+    sizes = {kind: sum(row["kind"] == kind for row in links) for kind, _ in network.links}
+    assert sizes == dict(network.links)
+    circuits = [row for row in links if row["kind"] == "circuit"]
+    assert {(row["from"], row["to"]) for row in circuits} >= {("optics 0", "optics 1"), ("optics 1", "optics 0")}
+    assert {row["capacity_bytes_per_s"] for row in circuits} == {6 * units.gbps(400.0)}
+    sent = done.flows.size[done.flows.of("PP")].sum()                      # between regions: over the tree, all of it
+    up = sum(row["bytes"] for row in links if row["kind"] == "nic up")
+    down = sum(row["bytes"] for row in links if row["kind"] == "nic down")
+    assert up == pytest.approx(sent, rel=1e-12)
+    assert down == pytest.approx(sent, rel=1e-12)
+    assert len(flows) == len(done.flows.src)
+    assert {row["traffic"] for row in flows} <= set(KINDS)
+    names = {f"{row['from']} -> {row['to']}" for row in links}
+    assert {row["bottleneck"] for row in flows} <= names
+    assert max(row["finish_s"] for row in flows) == cluster_rows(done)[0]["end_s"]
+    row = flows[7]
+    assert (row["flow"], row["src"], row["dst"]) == (7, done.flows.src[7], done.flows.dst[7])
+    assert row["bytes"] / row["rate_bytes_per_s"] > 0
+
+
+def test_the_same_again():
+    first, again = solved("mfabric"), solve_cluster(config("mfabric"))
+    np.testing.assert_array_equal(first.transfers.finish, again.transfers.finish)
+    other = solve_cluster(config("mfabric", seed=1))
+    assert np.any(first.flows.size != other.flows.size)
+
+
+def test_a_resolution_costs_little():
+    exact, coarse = solved(resolution=0.0), solved()
+    bound = lower_bound(exact.network, exact.routes, exact.flows)
+    off = (coarse.transfers.finish - exact.transfers.finish) / (0.01 * bound)
+    assert off.min() > -2
+    assert off.max() < 3
+    assert abs(coarse.transfers.finish.max() - exact.transfers.finish.max()) < 0.02 * bound
+
+
+# ------------------------------------------------------------------------------------------------------ one kind alone
+@pytest.fixture
+def experts_alone(monkeypatch):
+    monkeypatch.setattr(whole_cluster, "training_flows", expert_flows)
+
+
+@functools.cache
+def expert_bytes():
+    """[stage rank rank] of the one replica, a loop over layers and micro-batches of the tokens that are drawn."""
+    job = config().job()
+    tokens = measured(job, iterations=1, drift=0.0).count[0]
+    sent = np.zeros((job.pp, 16, 16))
+    for stage in range(job.pp):
+        for layer in job.stage_layers(stage):
+            for m in range(job.micro_batches):
+                one_way = tokens[layer, m % tokens.shape[1]].astype(float) * 4096 * 2 * 2
+                sent[stage] += one_way + one_way.T                         # 16 experts: one a rank
+        np.fill_diagonal(sent[stage], 0)
+    return sent
+
+
+@pytest.mark.usefixtures("experts_alone")
+@pytest.mark.parametrize("name", ["fat-tree", "rail-optimized"])
+def test_experts_alone_on_a_non_blocking_fabric(name):
+    # Between servers the ports of NICs, inside the NVSwitch: two stars that share nothing.
+    server = np.arange(16) // 8
+    same = server[:, None] == server
+    ends = []
+    for demand in expert_bytes():
+        nic, inside = np.full(16, units.gbps(400.0)), np.full(16, units.gigabytes_per_s(900.0))
+        ends += [star(np.where(same, 0, demand), nic, nic).max(), star(np.where(same, demand, 0), inside, inside).max()]
+    (row,) = [row for row in cluster_rows(solve_cluster(config(name, resolution=0.0))) if row["traffic"] == "EP"]
+    assert max(ends) <= row["end_s"] * (1 + 1e-9)
+    assert row["end_s"] < max(ends) + units.us(6.1)                        # propagation over six links
+    assert row["bytes"] == pytest.approx(expert_bytes().sum(), rel=1e-12)
+
+
+@pytest.mark.usefixtures("experts_alone")
+def test_experts_alone_on_circuits():
+    # Two servers a region: all six circuits join them, and each way ends with its bytes over six NICs.
+    ways = [demand[a : a + 8, b : b + 8].sum() for demand in expert_bytes() for a, b in ((0, 8), (8, 0))]
+    done = solve_cluster(config("mfabric", resolution=0.0))
+    np.testing.assert_array_equal(done.cluster.circuits.count, 6)
+    end, want = done.transfers.finish.max(), max(ways) / (6 * units.gbps(400.0))
+    assert want <= end * (1 + 1e-9)
+    assert end < want + units.us(6.0)
+
+
+# ------------------------------------------------------------------------------------------------------------ circuits
+def tokens_of(job, seed=0):
+    return measured(job, iterations=min(job.dp, 2), drift=0.0, seed=seed).count
+
+
+JOBS = [("llama-moe", 8), ("llama-moe", 16), ("mixtral-8x7b", 16), ("mixtral-8x7b", 32), ("qwen-moe", 16)]
+
+
+def joined(count):
+    reached = np.eye(len(count), dtype=bool)
+    for _ in range(len(count).bit_length() + 1):
+        reached = (reached | ((reached.astype(int) @ (count > 0).astype(int)) > 0)).astype(int) @ reached > 0
+    return reached.all()
+
+
+@pytest.mark.parametrize(("model", "servers"), JOBS)
+def test_circuits_of_topoopt(model, servers):
+    asked = config("topoopt", model=model, servers=servers)
+    job = asked.job()
+    (count,) = topoopt_circuits(asked, job, tokens_of(job))
+    np.testing.assert_array_equal(count, count.T)
+    assert np.all(np.diagonal(count) == 0)
+    assert count.sum(1).max() <= 8
+    assert joined(count)
+    stage, size, server = servers // job.pp, job.servers_per_region, np.arange(servers)
+    ahead = server // stage * stage + (server + 1) % stage
+    assert np.all(count[server, ahead] >= 1)                               # the ring of every stage
+    np.testing.assert_array_equal(count[server[:-stage], server[:-stage] + stage], 1)
+    # Nothing else between regions, and their matchings use what the ring and the pipeline leave.
+    region = server // size
+    apart = (region[:, None] != region) & ~np.isin(np.abs(server[:, None] - server), [0, 1, stage - 1, stage])
+    assert np.all(count[apart] == 0)
+    inside = np.where(region[:, None] == region, count, 0).sum(1)
+    assert inside.max() <= 6
+    assert inside.min() >= (5 if size % 2 == 0 else 1)
+
+
+@pytest.mark.parametrize(("model", "servers"), JOBS)
+@pytest.mark.parametrize("policy", ["greedy", "uniform"])
+def test_circuits_of_regions(model, servers, policy):
+    asked = config("mfabric", model=model, servers=servers, policy=policy)
+    job = asked.job()
+    tokens = tokens_of(job)
+    count = build_cluster(asked, job, tokens).regions
+    assert count.shape == (servers // job.servers_per_region, job.servers_per_region, job.servers_per_region)
+    np.testing.assert_array_equal(count, count.transpose(0, 2, 1))
+    np.testing.assert_array_equal(count.sum(2), 6)
+    # Region g is replica g % dp of stage g // dp.
+    demand = region_bytes(job, tokens)
+    one = region_circuits(asked, job, tokens, 6)[-1]
+    np.testing.assert_array_equal(one, count[-1])
+    last = demand[-1, -1].reshape((job.servers_per_region, job.ranks_per_server) * 2).sum((1, 3))
+    total = np.triu(last + last.T, 1)
+    if policy == "greedy":
+        most = np.unravel_index(total.argmax(), total.shape)
+        least = np.unravel_index(np.where(total > 0, total, np.inf).argmin(), total.shape)
+        assert one[most] >= one[least]
+
+
+def test_groups_that_share_a_domain_have_no_circuits():
+    asked = config("mfabric-cpo")
+    job = asked.job()
+    assert (job.gpus_per_server, job.servers, job.servers_per_region) == (64, 4, 1)
+    made = build_cluster(asked, job, tokens_of(job))
+    assert made.regions.shape == (4, 1, 1)
+    assert len(made.circuits.src) == 0
+
+
+def test_settings_reach_the_fabric():
+    job = config().job()
+    made = build_cluster(config(radix=16, tiers=3, goodput=0.9, pxn=True, nic_gbps=100.0), job, tokens_of(job))
+    assert (made.tree.radix, made.tree.tiers, made.pxn, made.nic_Bps) == (16, 3, True, 0.9 * units.gbps(100.0))
+    made = build_cluster(config("mfabric", electrical_nics=3, optical_degree=5), job, tokens_of(job))
+    assert (made.nics, made.regions.sum(2).max()) == (3, 5)
+    made = build_cluster(config("oversub-fat-tree", radix=16), job, tokens_of(job))
+    assert made.tree.edge_ports == (4, 12)
+
+
+# ---------------------------------------------------------------------------------------------------------------- jobs
+def test_servers_change_the_replicas():
+    assert WholeCluster(model="llama-moe").job() == workload.get("llama-moe")
+    job = WholeCluster(model="llama-moe", servers=24).job()
+    assert (job.dp, job.gpus, job.servers, job.ep, job.pp) == (3, 192, 24, 16, 4)
+    job = WholeCluster(model="mixtral-8x22b", servers=192, fabric="fat-tree").job()
+    assert (job.dp, job.gpus) == (3, 1536)
+    job = WholeCluster(model="mixtral-8x22b", fabric="nvl72").job()
+    assert (job.gpus_per_server, job.servers, job.servers_per_region) == (64, 16, 1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"model": "llama"}, "model 'llama' is unknown"),
+        ({"fabric": "rails"}, "fabric 'rails' is unknown"),
+        ({"routing": "split"}, "routing 'split' is unknown"),
+        ({"policy": "best"}, "policy 'best' is unknown"),
+        ({"rule": "print"}, "rule 'print' is unknown (did you mean 'printed'?)"),
+        ({"dtype": "half"}, "dtype 'half' is unknown"),
+        ({"servers": -1}, "servers must be a whole number of at least 0, got -1."),
+        ({"servers": 12}, "servers must hold whole replicas of llama-moe (64 GPUs each)"),
+        ({"servers": 1, "fabric": "nvl72"}, "a pipeline stage of dp x tp x ep = 1 x 1 x 16 = 16 GPUs must fill"),
+        ({"seed": -1}, "seed must be a whole number of at least 0, got -1."),
+        ({"nic_gbps": 0.0}, "nic_gbps must be finite and above 0, got 0.0."),
+        ({"resolution": -0.1}, "resolution must be finite and not negative, got -0.1."),
+    ],
+)
+def test_mistakes(settings, words):
+    with pytest.raises(InputError) as caught:
+        WholeCluster(**{"model": "llama-moe"} | settings)
+    assert str(caught.value).startswith(words)
+
+
+def test_stages_that_nothing_joins():
+    with pytest.raises(InputError, match="no path leads from server"):
+        solve_cluster(config("mfabric", electrical_nics=0))
+
+
+def test_a_tree_that_is_too_small():
+    with pytest.raises(InputError, match="has room for 16 hosts, got 64; choose a larger radix"):
+        solve_cluster(config(radix=4))
+
+
+def test_oversubscription_lowers_what_is_between_edge_switches():
+    # 12 hosts below each edge switch at 3:1 of 16 ports: regions of two servers are cut.
+    tight = solved("oversub-fat-tree", radix=16)
+    assert tight.transfers.finish.max() > 1.2 * solved().transfers.finish.max()
+    rows = {row["kind"]: row["capacity_bytes_per_s"] for row in link_rows(tight)}
+    assert rows["edge up"] == 4 * units.gbps(400.0)
