@@ -5,6 +5,7 @@ import os
 import pathlib
 import re
 import sys
+from typing import Any
 
 from mfabric_jax import units
 from mfabric_jax.checks import InputError, one_of
@@ -140,8 +141,8 @@ def run_failures(options) -> int:
     finally:
         if options.out is not None and rows:
             report.write_rows(rows, options.out, study.effective_failures(config))
-    columns = ("model", "failure", ("healthy_s", "healthy [s]"), ("failed_s", "failed [s]"))
-    shown = [report.Column(*((column,) if isinstance(column, str) else column)) for column in columns]
+    shown = [report.Column("model"), report.Column("failure")]
+    shown += [report.Column("healthy_s", "healthy [s]"), report.Column("failed_s", "failed [s]")]
     shown += [report.Column("slow_down", "slow-down", percent=True), report.Column("published", percent=True)]
     if config.at:
         shown.append(report.Column("run_slow_down", "of the run", percent=True))
@@ -213,8 +214,9 @@ def run_draw(options) -> int:
         print(report.draw_graph(fabric.read_graph(options.fabric), options.out))
         return 0
     start_jax("float32", None)
-    given = {f.name: getattr(options, f.name) for f in dataclasses.fields(options) if f.name != "out"}
-    config = study.WholeCluster(**given | {"servers": options.servers or 0})
+    given: dict[str, Any] = {f.name: getattr(options, f.name) for f in dataclasses.fields(options) if f.name != "out"}
+    given["servers"] = options.servers or 0
+    config = study.WholeCluster(**given)
     print(report.draw_fabric(study.example_cluster(config), options.out))
     return 0
 

@@ -102,6 +102,12 @@ class Cluster:
         return self.servers * self.gpus_per_server
 
     @property
+    def nic_tree(self) -> Tree:
+        """The tree, where there is one."""
+        assert self.tree is not None
+        return self.tree
+
+    @property
     def nics(self) -> int:
         """NICs of a server on the tree."""
         return 0 if self.tree is None else self.tree.hosts // self.servers
@@ -124,9 +130,9 @@ class Cluster:
         """Port of the tree at which NIC `nic` of a server hangs."""
         if not self.rails:
             return server * self.nics + nic
-        if self.tree.parts > 1:
+        if self.nic_tree.parts > 1:
             return nic * self.servers + server
-        block = min(self.tree.edge_ports[1], self.servers)                # servers whose NICs meet at one rail switch
+        block = min(self.nic_tree.edge_ports[1], self.servers)            # servers whose NICs meet at one rail switch
         group, place = np.divmod(server, block)
         first = group * block * self.nics
         in_group = np.minimum(block, self.servers - group * block)
@@ -178,7 +184,7 @@ class Cluster:
     def host_gpu(self) -> np.ndarray:
         """GPU (of the cluster) at each host port of the tree."""
         server, nic = (x.ravel() for x in np.mgrid[: self.servers, : self.nics])
-        gpu = np.zeros(self.tree.hosts, np.int64)
+        gpu = np.zeros(self.nic_tree.hosts, np.int64)
         gpu[self.host(server, nic)] = server * self.gpus_per_server + self.at_gpu(nic, self.first_electrical_gpu)
         return gpu
 

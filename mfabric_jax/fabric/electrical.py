@@ -24,7 +24,7 @@ class Electrical(eqx.Module):
 
     With ideal spraying every link between two tiers is pooled, so only the ports of NICs and of edge switches can
     limit. That makes a rail-optimised fabric (non-blocking, without forwarding over the NVSwitch) carry an
-    all-to-all exactly as fast as a fat-tree. Defaults: PAPER section 4.
+    all-to-all exactly as fast as a fat-tree. Defaults: arXiv 2501.03905.
     """
 
     name: str = eqx.field(static=True)
@@ -47,7 +47,7 @@ class Electrical(eqx.Module):
         if self.name == "rail-only" and not self.pxn:
             raise InputError("rail-only has no way between rails without pxn; pxn must be True, got False.")
         if self.pxn and self.nic_use != "own":
-            raise InputError(f"pxn sends by the NIC of the destination's rank: nic_use must be 'own', got {self.nic_use!r}.")
+            raise InputError(f"pxn uses the NIC of the destination's rank; nic_use must be own, got {self.nic_use!r}.")
 
     @property
     def nic_Bps(self):

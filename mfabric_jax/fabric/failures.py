@@ -1,6 +1,6 @@
 """What fails in a region, and what is left of it. EPS and OCS back each other up.
 
-Source: arXiv 2501.03905, section on failures. Where it leaves a choice, the docstring of each kind says what is modelled.
+Source: arXiv 2501.03905, section on failures. Where it leaves a choice, `KINDS` says what is modelled.
 """
 
 import dataclasses

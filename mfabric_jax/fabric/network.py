@@ -85,7 +85,7 @@ class Network:
         capacity = np.bincount(pool, self.capacity, minlength=count)
         delay_s = np.zeros(count)
         np.maximum.at(delay_s, pool, self.delay_s)
-        return Network(*ends, capacity, delay_s, nodes, links)
+        return Network(ends[0], ends[1], capacity, delay_s, nodes, links)
 
 
 def joined(parts: list[tuple[str, np.ndarray, np.ndarray, np.ndarray]], nodes, delay_s: float) -> Network:

@@ -20,8 +20,8 @@ class Region(eqx.Module):
     - `name` (static): mfabric, or mfabric-cpo where its servers are scale-up domains with co-packaged optics.
     - `relay_efficiency`: under relay routing a forwarded byte counts 1 / efficiency on its second circuit.
 
-    All but `servers` and `name` are traced: they may be arrays, `vmap` over them does not retrace. Defaults: PAPER section 2
-    (6 + 2 NICs, 25 ms). A server's NICs are pooled: its GPUs reach all of them through the NVSwitch (delegation).
+    All but `servers` and `name` are traced: they may be arrays, `vmap` over them does not retrace. A server's NICs are
+    pooled: its GPUs reach all of them through the NVSwitch (delegation). Defaults (6 + 2 NICs, 25 ms): arXiv 2501.03905.
     Unequal [S] ports are those of servers that lost NICs.
     """
 

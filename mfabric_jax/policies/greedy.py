@@ -30,7 +30,7 @@ def greedy(demand: Float[Array, "S S"], region: Region, *, previous=None, key=No
 
     Servers may have unequal degrees. At most S * degree / 2 rounds. `previous` and `key` are part of every policy's
     signature and not used.
-    Source: PAPER section 3, algorithm 1; the released rule as the authors' simulator runs it. Deviation: a pair
+    Source: arXiv 2501.03905, algorithm 1; the released rule as the authors' simulator runs it. Deviation: a pair
     without a free NIC is skipped, where the printed loop stops.
     """
     one_of("rule", rule, RULES)

@@ -113,7 +113,8 @@ class _Ends:
             draw = hashed(seed + 1, np.arange(len(src)), src, dst) % np.uint64(cluster.nics)
             out = into = draw.astype(np.int64)[None]
         self.out, self.into = cluster.host(src // per_server, out), cluster.host(dst // per_server, into)
-        if cluster.tree.parts > 1 and np.any(cluster.tree.part_of(self.out) != cluster.tree.part_of(self.into)):
+        tree = cluster.nic_tree
+        if tree.parts > 1 and np.any(tree.part_of(self.out) != tree.part_of(self.into)):
             raise InputError(f"{cluster.name}: GPUs of different rails have no way to each other without pxn.")
 
 
@@ -127,10 +128,10 @@ def _single_paths(tree, ends: _Ends, routing: str, seed: int, size):
 
 
 def _over_tree(cluster: Cluster, ends: _Ends, path, some: np.ndarray) -> Routes:
-    tree, per_server = cluster.tree, cluster.gpus_per_server
+    tree, per_server = cluster.nic_tree, cluster.gpus_per_server
     out, into, src, dst = ends.out[:, some], ends.into[:, some], ends.src[some], ends.dst[some]
     part = 1 / len(out)
-    leave, enter = (sum(_at(cluster, cluster.host_gpu[nic]) for nic in nics) * part for nics in (out, into))
+    leave, enter = (part * np.sum([_at(cluster, cluster.host_gpu[nic]) for nic in nics], 0) for nics in (out, into))
     blocks = [
         _across(cluster, src // per_server, _at(cluster, src), leave),
         _across(cluster, dst // per_server, enter, _at(cluster, dst)),

@@ -61,7 +61,7 @@ def delegated(
     blocks = away_from_server(demand, ranks_per_server).reshape(servers, ranks_per_server, servers, ranks_per_server)
     if fabric.nic_use == "own":
         moved = blocks.sum(2)                                              # from rank g of a server to rank h elsewhere
-        return moved if fabric.pxn else jnp.zeros_like(moved)
+        return moved if isinstance(fabric, Electrical) and fabric.pxn else jnp.zeros_like(moved)
     out, into = blocks.sum((2, 3)), blocks.sum((0, 1))                     # [S g]
     own_ports = isinstance(fabric, Electrical) or fabric.name == "mfabric-cpo"
     gather = _levelled(out) if own_ports else _spread(out)

@@ -36,7 +36,7 @@ def forward_time(fabric: Flat, demand: Float[Array, "S S"]) -> Float[Array, ""]:
 
     - `demand` [S S] bytes; the diagonal is ignored.
     """
-    if fabric.count is None:
+    if fabric.count is None or fabric.hops is None or fabric.share is None:
         raise InputError("a flat fabric needs circuits before it carries anything; see wired(fabric, count).")
     size = jnp.where(jnp.eye(fabric.servers, dtype=bool), 0, demand).reshape(-1)
     capacity = fabric.count.reshape(-1).astype(demand.dtype) * jnp.asarray(fabric.nic_Bps, demand.dtype)

@@ -75,7 +75,7 @@ def best_relay_shares(region: Region, circuits: Circuits, demand) -> tuple[np.nd
     if unit > 0:
         sent = served.demand[..., None]
         path = np.asarray(links.path & (sent > 0) & (SMALLEST * sent < unit * _widths(links)))
-        best = np.array(first, np.float64)
+        best = np.where(sent > 0, 0, np.asarray(first, np.float64))
         best[path] = _optimum(jax.tree.map(lambda x: np.asarray(x, np.float64), served), path, unit)
         found = _normal(jnp.asarray(best, first.dtype), links.path)
     return np.asarray(found), float(links.seconds(found).max(initial=0))

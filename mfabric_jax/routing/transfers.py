@@ -1,6 +1,6 @@
 """Flows on a network, solved: when each ends, what every link carried, what holds every flow back."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -43,7 +43,9 @@ def latency(network: Network, routes: Routes) -> np.ndarray:
     return delay_s.sum(axis=1)
 
 
-def transfer(network: Network, routes: Routes, size, start=0.0, *, dtype="float32", resolution=None) -> Transfers:
+def transfer(
+    network: Network, routes: Routes, size, start: Any = 0.0, *, dtype="float32", resolution=None
+) -> Transfers:
     """Move `size` [F] bytes along the routes from `start` [F] s on: exact max-min fluid completion.
 
     - `resolution` [s]: rates are solved again at most that often (`flows.completion_times`); None: at every event.

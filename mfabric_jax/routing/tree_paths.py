@@ -17,7 +17,7 @@ def hashed(*keys) -> np.ndarray:
             value = (value ^ (value >> np.uint64(30))) * _MIX[1]
             value = (value ^ (value >> np.uint64(27))) * _MIX[2]
             value = value ^ (value >> np.uint64(31))
-    return value
+    return np.asarray(value)
 
 
 def ecmp(tree: Tree, src: np.ndarray, dst: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -46,7 +46,7 @@ def least_loaded(tree: Tree, src, dst, size, seed: int) -> tuple[np.ndarray, np.
         if beyond[flow]:
             links += [rise[p0[flow]], fall[p1[flow]]]
         links = np.broadcast_arrays(*links)
-        fullest, total = np.maximum.reduce(links).ravel(), sum(links).ravel()
+        fullest, total = np.maximum.reduce(links).ravel(), np.sum(links, axis=0).ravel()
         least = np.flatnonzero(fullest == fullest.min())
         least = least[total[least] == total[least].min()]
         pick = least[int(chosen[flow] % np.uint64(len(least)))]

@@ -6,7 +6,7 @@ reconfiguration costs nothing as far as they take longer than the circuits do (`
 Forward, a block runs attention, its tensor-parallel all-reduce and the gate; only then is the demand known, so the
 switch turns while everything waits; then dispatch, experts, combine. Backward, demand is known from the forward pass:
 the switch turns as soon as the region's previous all-to-all is over, and what the computation in between does not
-cover is paid; then combine-gradient, experts, dispatch-gradient, attention. Source: PAPER section 3.
+cover is paid; then combine-gradient, experts, dispatch-gradient, attention. Source: arXiv 2501.03905.
 """
 
 from typing import NamedTuple

@@ -153,11 +153,13 @@ def failed_stage(
     """
     demand = rank_demand(workload, tokens)
     unit = at_unit_bandwidth(region, demand.dtype)
+    assert isinstance(unit, Region)
     where = Places(*(field[stage : stage + 1] for field in places(workload)))
     others = 1 - jnp.eye(workload.ep, dtype=demand.dtype)
 
     def between(ranks):
-        return jnp.einsum("rs,rq,qt->st", share, ranks * others, share) * (1 - jnp.eye(region.servers, dtype=ranks.dtype))
+        servers = jnp.einsum("rs,rq,qt->st", share, ranks * others, share)
+        return servers * (1 - jnp.eye(region.servers, dtype=ranks.dtype))
 
     every = jax.vmap(jax.vmap(between))(demand)
     return switched(where, unit, every, between(_even(workload, demand)), policy, key, parts)

@@ -1,6 +1,6 @@
 """A training iteration: blocks into passes, passes into the pipeline, gradients all-reduced at the end."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,11 +20,11 @@ class Rates(NamedTuple):
     stage (one number, or [P] of the slowest server of every stage), reconfiguration delay [s], propagation along a path
     between servers [s]. Every fabric has them."""
 
-    nic_Bps: Float[Array, ""]
-    eps_Bps: Float[Array, ""] | Float[Array, "P"]
-    send_Bps: Float[Array, ""] | Float[Array, "P"]
-    delay_s: Float[Array, ""]
-    latency_s: Float[Array, ""]
+    nic_Bps: Float[Array, ""] | float
+    eps_Bps: Float[Array, ""] | Float[Array, "P"] | float
+    send_Bps: Float[Array, ""] | Float[Array, "P"] | float
+    delay_s: Float[Array, ""] | float
+    latency_s: Float[Array, ""] | float
 
 
 class Iteration(NamedTuple):
@@ -63,8 +63,8 @@ def iterate(
     1F1B over micro-batches; point-to-point sends and the all-reduce at the end use what a server has on the
     electrical fabric. The busiest stage is the one with most work of its own; the rest of the iteration is its bubble.
     """
-    tp_Bps = nvswitch_Bps if tp_Bps is None else tp_Bps
-    passes, pipeline = timeline(workload, fabric, exchanges, seconds, tp_Bps, eps_waits)
+    tp_rate = nvswitch_Bps if tp_Bps is None else tp_Bps
+    passes, pipeline = timeline(workload, fabric, exchanges, seconds, tp_rate, eps_waits)
     reduce_s = all_reduce_seconds(workload, fabric, nvswitch_Bps, exchanges.load.dtype)        # [P]
     total = (pipeline.end.max(axis=1) + reduce_s).max()
     parts = jnp.stack(
@@ -95,7 +95,8 @@ def timeline(
     def stage(compute: Compute, blocks: Blocks, backward):
         return jax.vmap(lambda block, back: run_pass(compute, block, back, delay_s))(blocks, backward)
 
-    passes = jax.vmap(stage, (Compute(None, None, None, 0), 0, 0))(compute, blocks, backward)
+    by_stage: Any = (None, None, None, 0)
+    passes = jax.vmap(stage, (Compute(*by_stage), 0, 0))(compute, blocks, backward)
     senders = workload.gpus_per_server // workload.tp                                          # EP ranks on a server
     send_Bps = jnp.broadcast_to(jnp.asarray(fabric.send_Bps, dtype), workload.pp)
     slower = jnp.minimum(send_Bps, jnp.roll(send_Bps, -1))                                     # of stages p and p + 1
@@ -106,7 +107,8 @@ def timeline(
 def compute_of(workload: Workload, seconds: BlockSeconds, tp_Bps, dtype) -> Compute:
     """Forward seconds of a block's parts, the tensor-parallel all-reduce among them, that [P]."""
     tp_s = jnp.broadcast_to(jnp.asarray(tp_bytes_per_gpu(workload) / tp_Bps, dtype), workload.pp)
-    return Compute(*(jnp.asarray(part, dtype) for part in seconds), tp_s)
+    attention_s, moe_s, dense_s = (jnp.asarray(part, dtype) for part in seconds)
+    return Compute(attention_s, moe_s, dense_s, tp_s)
 
 
 def running_blocks(workload: Workload, fabric, exchanges: Exchanges, eps_waits: bool = False) -> Blocks:

@@ -37,9 +37,9 @@ class Compare:
     - `eps_waits`: traffic on packet switches waits for a reconfiguration too, not only that on circuits.
     - `trace`, `records`: recorded routing instead of generated; first and last record used.
     - `traffic`: "measured" (expert shares of trained models; `drift` between iterations) or "generated" (`skew`).
-    - `goodput`: part of the NIC bandwidth that is payload; `link_delay_s`: propagation of a link (a path between servers
-      has two for every tier of a tree, also on mFabric, whose packet switches are the longer way; two on rails with pxn, one
-      on TopoOpt).
+    - `goodput`: part of the NIC bandwidth that is payload; `link_delay_s`: propagation of a link (a path between
+      servers has two for every tier of a tree, also on mFabric, whose packet switches are the longer way; two on rails
+      with pxn, one on TopoOpt).
     - `drawn`: different micro-batches of an iteration; more are read cyclically (a trace brings its own).
     - `iterations`: how many are simulated and averaged.
     - `gpu`, `efficiency`: compute seconds are floating-point operations over peak x efficiency.
@@ -60,7 +60,7 @@ class Compare:
     optical_degree: int = 6
     electrical_nics: int = 2
     ocs: str | None = None
-    delay_s: float | None = None
+    delay_s: float = None  # type: ignore[assignment]
     gpu_tbps: float = 8.0
     goodput: float = 1.0
     link_delay_s: float = 0.0
@@ -182,11 +182,11 @@ class Compare:
         """What the timeline needs of a fabric at a bandwidth."""
         at = dataclasses.replace(one, nic_gbps=gbps)
         links = 1 if isinstance(one, Flat) else 2 if getattr(one, "pxn", False) else 2 * self.tiers
-        payload = (bytes_per_s * self.goodput for bytes_per_s in (at.nic_Bps, at.eps_Bps, at.send_Bps))
-        return Rates(*payload, at.delay_s, links * self.link_delay_s)
+        nic, eps, send = (bytes_per_s * self.goodput for bytes_per_s in (at.nic_Bps, at.eps_Bps, at.send_Bps))
+        return Rates(nic, eps, send, at.delay_s, links * self.link_delay_s)
 
     def optical_ports(self, gbps: float) -> int:
-        """Optical ports of a GPU with co-packaged optics: as many of the bandwidth as fit half of what is not Ethernet."""
+        """Optical ports of a GPU with co-packaged optics: those that fit half of what is not Ethernet."""
         ports = int(units.to_gbps(units.tbps(self.gpu_tbps)) - gbps) // int(2 * gbps)
         if ports < 1:
             raise InputError(f"gpu_tbps {self.gpu_tbps:g} leaves no optical port of nic_gbps {gbps:g} to a GPU.")

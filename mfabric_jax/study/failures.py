@@ -19,7 +19,7 @@ from mfabric_jax.checks import InputError, one_of, whole
 from mfabric_jax.fabric import Degraded, Region, degraded
 from mfabric_jax.policies import Policy
 from mfabric_jax.routing import relayed_part_times
-from mfabric_jax.schedule import Exchanges, Iteration, Rates, failed_stage, iterate, routed
+from mfabric_jax.schedule import Exchanges, Iteration, failed_stage, iterate, routed
 from mfabric_jax.study.compare import effective, inside, jobs, solve, traced
 from mfabric_jax.study.config import Compare
 from mfabric_jax.workload import block_seconds, get_gpu
@@ -64,7 +64,8 @@ class Failures:
                 most = job.servers_per_region
                 raise InputError(f"server must be below the {most} of a region of {name}, got {self.server}.")
         if "electrical-nics" in self.kinds and self.setting.routing != "unsplit":
-            raise InputError(f"failure 'electrical-nics' is modelled for routing unsplit, got {self.setting.routing!r}.")
+            routing = self.setting.routing
+            raise InputError(f"failure 'electrical-nics' is modelled for routing unsplit, got {routing!r}.")
 
 
 def failures(config: Failures, progress: Callable[[str], None] | None = None) -> Iterator[dict[str, Any]]:
@@ -74,6 +75,7 @@ def failures(config: Failures, progress: Callable[[str], None] | None = None) ->
             config.setting, models=(name,), fabrics=("mfabric",), nic_gbps=config.setting.nic_gbps[:1]
         )
         (job,) = jobs(one)
+        assert isinstance(job.fabric, Region)
         healthy = solve(one, job)._replace(count=None)
         within = inside(one, job) / one.nvswitch_Bps("mfabric", one.nic_gbps[0])
         healthy = healthy._replace(inside_s=within)
@@ -116,9 +118,10 @@ def _serving_first(policy: Policy, server: int) -> Policy:
 
 @eqx.filter_jit
 def _solve_all(workload, region: Region, tokens, share, keys, policy, stage: int, parts) -> Exchanges:
-    return jax.lax.map(
-        lambda drawn: failed_stage(workload, region, drawn[0], share, policy, stage, parts, key=drawn[1]), (tokens, keys)
-    )
+    def one(drawn):
+        return failed_stage(workload, region, drawn[0], share, policy, stage, parts, key=drawn[1])
+
+    return jax.lax.map(one, (tokens, keys))
 
 
 def _with_stage(healthy: Exchanges, failed: Exchanges, stage: int) -> Exchanges:
@@ -142,13 +145,15 @@ def _timed(config: Compare, job, solved: Exchanges, left: Degraded | None, stage
         tp[stage] = eps[stage] if left.tp_on_eps else tp[stage]
     rates = rates._replace(eps_Bps=eps, send_Bps=eps)
     seconds = block_seconds(job.workload, get_gpu(config.gpu), config.efficiency)
-    numbers = jax.tree.map(lambda x: jnp.asarray(x, config.dtype), (rates, seconds, nvswitch_Bps, tp))
-    timed = _time_all(job.workload, solved, *numbers, config.eps_waits)
+    given = jax.tree.map(lambda x: jnp.asarray(x, config.dtype), (rates, seconds, nvswitch_Bps, tp))
+    timed = _time_all(job.workload, solved, given, config.eps_waits)
     return np.asarray(timed.iteration_s, np.float64), int(timed.stage[0])
 
 
 @eqx.filter_jit
-def _time_all(workload, solved: Exchanges, rates: Rates, seconds, nvswitch_Bps, tp_Bps, eps_waits: bool) -> Iteration:
+def _time_all(workload, solved: Exchanges, given: tuple, eps_waits: bool) -> Iteration:
+    rates, seconds, nvswitch_Bps, tp_Bps = given
+
     def one(solved):
         return iterate(workload, rates, solved, seconds, nvswitch_Bps, eps_waits=eps_waits, tp_Bps=tp_Bps)
 

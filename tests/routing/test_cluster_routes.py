@@ -42,6 +42,7 @@ VARIANTS = [
     ("fat-tree", {"pxn": True}),
     ("fat-tree", {"nic_use": "pooled"}),
     ("fat-tree", {"tiers": 2, "radix": 16}),
+    ("fat-tree", {"radix": 6}),                                           # 4 pods, the last one hardly filled
     ("oversub-fat-tree", {"at": "aggregation"}),
     ("rail-optimized", {"pxn": True}),
     ("rail-optimized", {"radix": 12}),                                    # 6 servers at a rail switch, then 2
@@ -445,15 +446,16 @@ def busiest(network, table, size, kind):
 
 
 def test_the_least_loaded_path_is_the_emptiest():
-    # 4 equal flows from one edge switch to one other have 4 uplinks, each flow one for itself; hashes collide.
+    # 4 equal flows from one edge switch to one other have 4 uplinks, each flow one for itself; hashes collide. So do
+    # flows from four edge switches, of one pod or of two, on the downlinks to one, and from one to four.
     made = built("fat-tree")
-    src, dst = np.arange(4), np.arange(16, 20)
-    routes = cluster_routes(made, src, dst, routing="least-loaded", size=np.ones(4))
-    network = made.network
-    for kind in ("edge up", "aggregation up", "aggregation down", "edge down"):
-        links = np.arange(len(network.tail))[network.run(kind)]
-        used = routes.hops[np.isin(routes.hops, links)]
-        assert len(np.unique(used)) == 4
+    network, together, apart = made.network, np.arange(16, 20), np.arange(0, 16, 4)
+    for src, dst in ((np.arange(4), together), (apart, together), (together, apart), (apart[:2], together[:2])):
+        routes = cluster_routes(made, src, dst, routing="least-loaded", size=np.ones(len(src)))
+        for kind in ("edge up", "aggregation up", "aggregation down", "edge down"):
+            links = np.arange(len(network.tail))[network.run(kind)]
+            used = routes.hops[np.isin(routes.hops, links)]
+            assert len(np.unique(used)) == len(src)
     # The largest first: 3 alone on its uplink, 1 + 1 on the other.
     narrow = cluster("fat-tree", 6, 100.0, gpus_per_server=1, radix=10, tiers=2, oversubscription=4.0)
     assert narrow.tree.edge_ports == (2, 8)

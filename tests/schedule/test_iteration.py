@@ -38,8 +38,8 @@ GIGABYTES = {
     (0, 1): {(0, 3): 3, (2, 0): 1, (3, 1): 3, (1, 0): 10},         # 3, 4; inside 10
     (1, 1): {(0, 2): 6, (1, 3): 3, (2, 0): 3},                     # 9, 3
 }
-# On the NVSwitch a rank has 4 GPUs x 0.5 GB/s = 2 GB/s: 0.5 s, 0, 5 s, 0. Where NICs are pooled (the region), half of what
-# a rank sends or receives crosses the NVSwitch to or from the other rank of its server:
+# On the NVSwitch a rank has 4 GPUs x 0.5 GB/s = 2 GB/s: 0.5 s, 0, 5 s, 0. Where NICs are pooled (the region), half of
+# what a rank sends or receives crosses the NVSwitch to or from the other rank of its server:
 #   (0, 0) server 0: 0 -> 1: 1 + 4/2 + 0, 1 -> 0: 2/2 + 4/2; server 1: 2 -> 3: 4/2 + 2/2, 3 -> 2: 4/2: 3 GB, 1.5 s
 #   (1, 0) 0 -> 1: 1/2, 1 -> 0: 2/2; server 1 alike: 0.5 s
 #   (0, 1) 1 -> 0: 10 + 1/2, 0 -> 1: 3/2; server 1: 2 -> 3: 1/2 + 3/2, 3 -> 2: 3/2: 10.5 GB, 5.25 s
@@ -106,7 +106,8 @@ def test_one_stage_on_the_region(delay, paid, all_paid):
     np.testing.assert_allclose(found.load[0] / 1e9, [[2, 1], [1, 2], [4, 3], [3, 4]], rtol=RTOL)
     np.testing.assert_allclose(found.optical[0] / 1e9, [[2, 0], [0, 2], [4, 3], [3, 4]], rtol=RTOL, atol=1e-12)
     np.testing.assert_allclose(found.electrical[0] / 1e9, [[0, 1], [1, 0], [0, 0], [0, 0]], rtol=RTOL, atol=1e-12)
-    np.testing.assert_allclose(found.inside_s[0], [[1.5, 0.5], [0.5, 1.5], [5.25, 1.5], [1.5, 5.25]], rtol=RTOL, atol=1e-12)
+    inside = [[1.5, 0.5], [0.5, 1.5], [5.25, 1.5], [1.5, 5.25]]
+    np.testing.assert_allclose(found.inside_s[0], inside, rtol=RTOL, atol=1e-12)
 
 
 def test_two_stages_on_the_region():
@@ -289,7 +290,7 @@ def exchange_seconds(fabric, tokens, nic, nvswitch, before):
     server = np.arange(8) // 2
     apart = server[:, None] != server
     crossing = np.where(apart, 0, ranks)
-    if not isinstance(fabric, Electrical):             # half of what leaves or enters by NICs of the server's other rank
+    if not isinstance(fabric, Electrical):         # half of what leaves or enters by the server's NICs
         away = np.where(apart, ranks, 0)
         for rank in range(8):
             crossing[rank, rank ^ 1] += away[rank].sum() / 2 + away[:, rank ^ 1].sum() / 2
