@@ -5,7 +5,8 @@ of three tiers. Every flow takes one shortest path, by a hash (ECMP) or the leas
 is split into parts of equal size first, each with a path of its own. Figure of merit: the collective's time over that
 under spraying, flows sharing links max-min fairly. Source: "Challenging the Need for Packet Spraying in Large-Scale
 Distributed Training", arXiv 2407.00550: single paths with minimal splitting of flows congest leaf-spine fabrics no more
-than spraying does, and come close to it in evaluation. The paths here are chosen with all flows known, in one pass.
+than spraying does, and come close to it in evaluation. The paths here are chosen with all flows known, in one pass:
+permutations have paths without conflict on the non-blocking trees, which one pass does not find.
 
     python -m experiments.single_path_and_spraying --out results
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import product
@@ -108,6 +110,8 @@ class Config:
         for field in ("group", "rings"):
             if self.gpus % whole(field, getattr(self, field)):
                 raise InputError(f"{field} must divide the {self.gpus} GPUs, got {getattr(self, field)}.")
+        if self.rings == self.gpus:
+            raise InputError(f"rings must leave several GPUs to a ring, got {self.rings} of {self.gpus} GPUs.")
         if self.group <= GPUS:
             raise InputError(f"group must be more GPUs than the {GPUS} of a server, got {self.group}.")
         for fabric in self.fabrics:
@@ -284,28 +288,38 @@ def _column(routing: str, parts: int) -> str:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Median and worst of the seeds, a line per fabric and collective; below it the verdict."""
+    """Median and worst of the seeds, a line per fabric and collective; how close that is; the verdict."""
     lines: dict[tuple, dict[str, Any]] = {}
     for (fabric, traffic, routing, parts), over in groups(rows).items():
         line = lines.setdefault((fabric, traffic), {"fabric": fabric, "traffic": traffic})
         line[_column(routing, parts)] = f"{np.median(over):.2f} ({max(over):.2f})"
     head = "time over spraying's: median of the seeds (worst); xN: flows in N parts"
-    return f"{head}\n\n{report.plain(list(lines.values()))}\n\n{verdict(rows)}"
+    columns = ["paths", report.Column("close", f"within {CLOSE:.0%}"), "cases", "largest median", "on", "worst"]
+    tables = report.plain(list(lines.values())), report.plain(summary(rows), columns)
+    return "\n\n".join([head, *tables, verdict(rows)])
+
+
+def summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """How close each way to choose single paths comes: in how many cases, and how far the farthest medians are."""
+    found, lines = groups(rows), []
+    for way in dict.fromkeys(group[2:] for group in found):
+        here = {group[:2]: over for group, over in found.items() if group[2:] == way}
+        medians = {case: float(np.median(over)) for case, over in here.items()}
+        close = sum(median <= 1 + CLOSE for median in medians.values())
+        farthest = max(medians, key=lambda case: medians[case])
+        lines.append(
+            {"paths": _label(*way), "close": close, "cases": len(here), "largest median": medians[farthest]}
+            | {"worst": max(map(max, here.values())), "on": f"{farthest[1]}, {farthest[0]}"}
+        )
+    return lines
 
 
 def verdict(rows: Sequence[Mapping[str, Any]]) -> str:
-    """How close single paths come to spraying, a sentence per routing."""
-    found, sentences = groups(rows), []
-    for routing, parts in dict.fromkeys(group[2:] for group in found):
-        here = {group[:2]: over for group, over in found.items() if group[2:] == (routing, parts)}
-        medians = [float(np.median(over)) for over in here.values()]
-        close = sum(median <= 1 + CLOSE for median in medians)
-        fabric, traffic = max(here, key=lambda cell: max(here[cell]))
-        sentences.append(
-            f"{_label(routing, parts)}: within {CLOSE:.0%} of spraying in {close} of {len(here)} cases (medians), "
-            f"{max(medians):.2f} at most; worst of all {max(here[fabric, traffic]):.2f} ({traffic}, {fabric})."
-        )
-    return "\n".join(sentences)
+    """How close single paths come to spraying, as a sentence."""
+    lines = summary(rows)
+    told = "; ".join(f"{line['paths']} {line['close']} (up to {line['largest median']:.2f} times)" for line in lines)
+    of = f"Of {lines[0]['cases']} cases, single paths take at most {CLOSE:.0%} longer than spraying (median): {told}."
+    return textwrap.fill(of, 100)
 
 
 def _label(routing: str, parts: int) -> str:
@@ -343,7 +357,7 @@ def _panel(axes: Axes, found: Mapping[tuple, Sequence[float]], traffic: Sequence
         colour, middle = LOOKS[way[0], way[1] > 1].colour, float(np.median(over))
         axes.plot(over, place + rng.uniform(-0.25, 0.25, len(over)), ".", color=colour, markersize=4, alpha=0.6)
         axes.plot([middle, middle], [place - 0.4, place + 0.4], color=colour, linewidth=2.4)
-        axes.annotate(f"{middle:.2f}", (1.02, place), color=colour, **beside)
+        axes.annotate(f"{middle:.2f}", (1.02, place), **beside)
     axes.annotate("median", (1.02, -1), color=style.FAINT, annotation_clip=False, **beside)
     axes.axvline(1, color=style.INK, linewidth=0.8, zorder=0)
     for edge in range(1, len(traffic)):

@@ -78,6 +78,8 @@ def degraded(region: Region, kind: str, *, server: int = 0, gpus_per_rank: int =
         return Degraded(kind, _left(region, np.maximum(optical - here, 0), electrical), server)
     if kind == "link":
         up = Tree(1, radix).edge_ports[UP]
+        if up < 2:
+            raise InputError(f"radix must be 4 or more for failure 'link' (another link stays up), got {radix}.")
         return Degraded(kind, _left(region, optical, electrical * (up - 1) / up), server, eps_left=(up - 1) / up)
     if kind == "server":
         return Degraded(kind, _left(region, optical * ~here, electrical), server)

@@ -21,8 +21,8 @@ class Region(eqx.Module):
     - `relay_efficiency`: under relay routing a forwarded byte counts 1 / efficiency on its second circuit.
 
     All but `servers` and `name` are traced: they may be arrays, `vmap` over them does not retrace. A server's NICs are
-    pooled: its GPUs reach all of them through the NVSwitch (delegation). Defaults (6 + 2 NICs, 25 ms): arXiv 2501.03905.
-    Unequal [S] ports are those of servers that lost NICs.
+    pooled: its GPUs reach all of them through the NVSwitch (delegation). Unequal [S] ports are those of servers that
+    lost NICs. Defaults (6 + 2 NICs, 25 ms): arXiv 2501.03905.
     """
 
     servers: int = eqx.field(static=True)

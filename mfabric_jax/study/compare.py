@@ -125,14 +125,15 @@ def _alike(job: Job):
     fabric, who = job.fabric, (job.workload.model, job.workload.gpus_per_server)
     if isinstance(fabric, Electrical):
         return *who, fabric.nic_use, fabric.pxn, fabric.oversubscription
-    return *who, fabric.name
+    return *who, fabric.name, fabric.optical_degree if isinstance(fabric, Region) else None
 
 
 def _alike_inside(config: Compare, job: Job):
     """Jobs with the same key have the same all-to-alls inside servers."""
-    pxn = isinstance(job.fabric, Electrical) and job.fabric.pxn
-    scale_up = job.fabric.name if job.fabric.name in SCALE_UP else None
-    return "inside", job.workload.model, job.fabric.nic_use, pxn, scale_up
+    fabric = job.fabric
+    packets = (fabric.pxn,) if isinstance(fabric, Electrical) else ()
+    scale_up = fabric.name if fabric.name in SCALE_UP else None
+    return "inside", job.workload.model, fabric.nic_use, packets, scale_up
 
 
 def solve(config: Compare, job: Job) -> Exchanges:
@@ -182,15 +183,16 @@ def traced(fabric, dtype: str):
 def job_rows(config: Compare, job: Job, solved: Exchanges) -> list[dict]:
     """The rows of one model on one fabric: a bandwidth each, averaged over iterations."""
     seconds = block_seconds(job.workload, get_gpu(config.gpu), config.efficiency)
-    nvswitch_Bps = jnp.asarray([config.nvswitch_Bps(job.fabric.name, gbps) for gbps in config.nic_gbps], config.dtype)
-    at = [config.rates(job.fabric, gbps) for gbps in config.nic_gbps]
+    bandwidths = config.bandwidths(job.fabric)
+    nvswitch_Bps = jnp.asarray([config.nvswitch_Bps(job.fabric.name, gbps) for gbps in bandwidths], config.dtype)
+    at = [config.rates(job.fabric, gbps) for gbps in bandwidths]
     rates = Rates(*(jnp.asarray(column, config.dtype) for column in zip(*at, strict=True)))
     seconds = jax.tree.map(lambda x: jnp.asarray(x, config.dtype), seconds)
     timed = _time_all(job.workload, rates, solved._replace(count=None), seconds, nvswitch_Bps, config.eps_waits)
     mean = jax.tree.map(lambda x: np.asarray(x, np.float64).mean(axis=0), timed)               # [bandwidth]
     shared = _described(config, job, solved)
-    bandwidths = enumerate(config.nic_gbps)
-    return [_row(config, job, gbps, jax.tree.map(lambda x, i=i: float(x[i]), mean)) | shared for i, gbps in bandwidths]
+    each = [jax.tree.map(lambda x, i=i: float(x[i]), mean) for i in range(len(bandwidths))]
+    return [_row(config, job, gbps, time) | shared for gbps, time in zip(bandwidths, each, strict=True)]
 
 
 @eqx.filter_jit
@@ -288,7 +290,8 @@ def examples(config: Compare) -> tuple[dict[str, dict], dict[str, list]]:
 
 def _lines(config: Compare, workload: Workload, gbps: float):
     """Block timelines on the fat-tree, if compared, and on mFabric."""
-    one = dataclasses.replace(config, iterations=1, models=(workload.model,), nic_gbps=(gbps,), nic_use=("own",))
+    chosen = {"models": (workload.model,), "nic_gbps": (gbps,), "nic_use": config.nic_use[:1]}
+    one = dataclasses.replace(config, iterations=1, **chosen)
     seconds: BlockSeconds = block_seconds(workload, get_gpu(config.gpu), config.efficiency)
     for job in jobs(one):
         if job.fabric.name not in ("fat-tree", "mfabric"):
@@ -297,7 +300,8 @@ def _lines(config: Compare, workload: Workload, gbps: float):
         solved = solve(one, job)._replace(inside_s=inside(one, job) / nvswitch_Bps)
         moe = places(workload).layer >= 0
         optical, electrical = (
-            float(np.median(np.asarray(x)[0][moe])) / units.gbps(gbps) for x in (solved.optical, solved.electrical)
+            float(np.median(np.asarray(x)[0][moe])) / (units.gbps(gbps) * config.goodput)
+            for x in (solved.optical, solved.electrical)
         )
         yield job.fabric.name, block_segments(
             attention_s=seconds.attention_s,

@@ -126,6 +126,11 @@ class Compare:
         if self.records is not None and self.trace is None:
             raise InputError("records chooses from a trace; name one with trace.")
         get_gpu(self.gpu)
+        if self.ocs is not None:
+            fabric.get_ocs(self.ocs)
+        if set(self.fabrics) & set(SCALE_UP) and units.tbps(self.gpu_tbps) <= units.gbps(max(self.nic_gbps)):
+            most = max(self.nic_gbps)
+            raise InputError(f"gpu_tbps {self.gpu_tbps:g} leaves no NVLink beside a NIC of nic_gbps {most:g} to a GPU.")
         for name in self.models:
             for job, one in self.variants(name):
                 if isinstance(one, Electrical):
@@ -155,7 +160,7 @@ class Compare:
         return workload.get(name, gpus_per_server=gpus_per_server, **given)
 
     def variants(self, model: str) -> list[tuple[Workload, Electrical | Region | Flat]]:
-        """The fabrics to compare for one model, at the first bandwidth; a row each, with the job as it sits on them."""
+        """The fabrics to compare for one model, with the job as it sits on them; rows at all `bandwidths` of each."""
         found = []
         for name in self.fabrics:
             job = self.workload(model, DOMAIN_GPUS if name in SCALE_UP else SERVER_GPUS)
@@ -168,8 +173,8 @@ class Compare:
             nics = float(self.electrical_nics)
             return [Region(job.servers_per_region, gbps, self.optical_degree, nics, self.delay_s)]
         if name == "mfabric-cpo":
-            circuits = self.optical_ports(gbps) * gpus
-            return [Region(job.servers_per_region, gbps, circuits, float(gpus), self.delay_s, name=name)]
+            circuits = [ports * gpus for ports in dict.fromkeys(map(self.optical_ports, self.nic_gbps))]
+            return [Region(job.servers_per_region, gbps, n, float(gpus), self.delay_s, name=name) for n in circuits]
         nics = gpus if self.nics is None or name == "nvl72" else self.nics
         if name == "topoopt":
             return [Flat(job.servers_per_region, gbps, nics, min(2, job.pp - 1))]
@@ -177,6 +182,12 @@ class Compare:
         pxn = name == "rail-only" or (self.pxn and name == "rail-optimized")
         uses = ("own",) if pxn or name == "nvl72" else self.nic_use
         return [Electrical(name, gbps, nics, over, use, pxn) for use in uses]
+
+    def bandwidths(self, one: Electrical | Region | Flat) -> tuple[float, ...]:
+        """Those at which a fabric is what it is: with co-packaged optics a GPU has fewer ports of a higher one."""
+        if not isinstance(one, Region) or one.name != "mfabric-cpo":
+            return self.nic_gbps
+        return tuple(gbps for gbps in self.nic_gbps if self.optical_ports(gbps) * DOMAIN_GPUS == one.optical_degree)
 
     def rates(self, one: Electrical | Region | Flat, gbps: float) -> Rates:
         """What the timeline needs of a fabric at a bandwidth."""
@@ -187,7 +198,7 @@ class Compare:
 
     def optical_ports(self, gbps: float) -> int:
         """Optical ports of a GPU with co-packaged optics: those that fit half of what is not Ethernet."""
-        ports = int(units.to_gbps(units.tbps(self.gpu_tbps)) - gbps) // int(2 * gbps)
+        ports = int((units.to_gbps(units.tbps(self.gpu_tbps)) - gbps) // (2 * gbps))
         if ports < 1:
             raise InputError(f"gpu_tbps {self.gpu_tbps:g} leaves no optical port of nic_gbps {gbps:g} to a GPU.")
         return ports

@@ -17,7 +17,8 @@ pytest.importorskip("tyro")
 from experiments.relay_on_traces import GROUP, Config, build, draw, drawn, main, run, summary
 
 RANKS, EXPERTS = 16, 32
-SMALL = {"samples": 3, "servers": (4,), "efficiencies": (1.0, 0.5), "steps": 50, "optical_degree": 2, "electrical_nics": 1}
+SMALL = {"samples": 3, "servers": (4,), "efficiencies": (1.0, 0.5), "steps": 100}
+SMALL |= {"optical_degree": 2, "electrical_nics": 1}
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +61,8 @@ chosen = eqx.filter_jit(lambda demand, where: greedy(demand, where).circuits)
 
 def test_rows_equal_direct_calls(trace, rows):
     for row in rows:
-        demand, where = between(trace, row), Region(4, 400.0, 2, 1, relay_efficiency=jnp.asarray(row["efficiency"] or 1.0))
+        efficiency = jnp.asarray(row["efficiency"] or 1.0)
+        demand, where = between(trace, row), Region(4, 400.0, 2, 1, relay_efficiency=efficiency)
         circuits, bound = chosen(demand, where), routing_bound(where, demand)
         if row["routing"] != "relay":
             time = seconds(where, circuits, demand, routing=row["routing"])
@@ -89,10 +91,12 @@ def test_no_routing_beats_the_better_one(rows):
         assert (best >= 1 - 1e-9).all()
         assert (best <= steps * (1 + 1e-9)).all()
         assert (steps <= split * (1 + 1e-6)).all()
-        assert np.mean(steps / best) < 1.05 < np.mean(split / best)
+        assert np.mean(steps / best) < 1.003
         for shares, paced in (("best", best), ("steps", steps)):
             assert (over(rows, **relay, shares=shares, flows="max-min") >= paced * (1 - 1e-6)).all()
-    assert (over(rows, efficiency=1.0, shares="best", flows="paced") <= best * (1 + 1e-9)).all()
+    free = over(rows, efficiency=1.0, shares="best", flows="paced")
+    assert (free <= best * (1 + 1e-9)).all()
+    assert np.mean(split / free) > 1.01
 
 
 def test_the_draw_is_seeded_and_takes_nothing_twice():

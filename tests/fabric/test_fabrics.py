@@ -68,8 +68,8 @@ def test_rates_by_hand():
 
 
 def test_names():
-    assert set(NAMES) == {*ELECTRICAL, "mfabric"}
-    assert ELECTRICAL == {"fat-tree": None, "oversub-fat-tree": 3.0, "rail-optimized": None}
+    assert set(NAMES) == {*ELECTRICAL, "topoopt", "mfabric", "mfabric-cpo"}
+    assert {name: over for name, over in ELECTRICAL.items() if over} == {"oversub-fat-tree": 3.0}
 
 
 def test_fields_of_a_region_are_data():
