@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 NAME = "scale_up_domains"
 PUBLISHED = {8.0: 1.3}                     # Tbps of a GPU -> iteration time of NVL72 over that of mFabric
+PUBLISHED_MODEL = "deepseek-v3"
 FABRICS = ("nvl72", "mfabric-cpo")
 
 
@@ -52,9 +53,10 @@ class Config:
 
     def __post_init__(self):
         for field in ("gpu_tbps", "efficiency"):
-            if not getattr(self, field):
-                raise InputError(f"{field} must name at least one.")
-            positive(field, getattr(self, field))
+            values = getattr(self, field)
+            if not values or len(set(values)) < len(values):
+                raise InputError(f"{field} must name at least one and none twice, got {list(values)}.")
+            positive(field, values)
         for tbps in self.gpu_tbps:
             self.setting(tbps, self.efficiency[0])
 
@@ -80,7 +82,8 @@ def run(config: Config) -> list[dict[str, Any]]:
             pair = [row for job, found in solved for row in job_rows(one, job, found)]
             speed_up = pair[0]["iteration_s"] / pair[1]["iteration_s"]
             extra = {"gpu_tbps": tbps, "gpu": config.gpu, "efficiency": efficiency, "speed_up": speed_up}
-            rows += [row | extra | {"published": PUBLISHED.get(tbps)} for row in pair]
+            published = PUBLISHED.get(tbps) if config.model == PUBLISHED_MODEL else None
+            rows += [row | extra | {"published": published} for row in pair]
     return rows
 
 
@@ -138,13 +141,14 @@ def _breakdown(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
 
 def _speed_up(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
     for place, tbps in enumerate(dict.fromkeys(row["gpu_tbps"] for row in rows)):
-        line = sorted({(row["efficiency"], row["speed_up"]) for row in rows if row["gpu_tbps"] == tbps})
+        here = [row for row in rows if row["gpu_tbps"] == tbps]
+        line = sorted({(row["efficiency"], row["speed_up"]) for row in here})
         colour = ("#D55E00", "#0072B2", "#009E73", "#CC79A7")[place % 4]
         axes.plot(*zip(*line, strict=True), "o-", color=colour, label=f"{tbps:g} Tbps a GPU")
-        if tbps in PUBLISHED:
-            axes.axhline(PUBLISHED[tbps], color=colour, linestyle=(0, (4, 4)), linewidth=1.0,
-                         label=f"published at {tbps:g} Tbps: {PUBLISHED[tbps]:g}")  # fmt: skip
-    axes.set_ylim(bottom=1.0)
+        if (published := here[0]["published"]) is not None:
+            axes.axhline(published, color=colour, linestyle=(0, (4, 4)), linewidth=1.0,
+                         label=f"published at {tbps:g} Tbps: {published:g}")  # fmt: skip
+    axes.set_ylim(bottom=min(1.0, axes.get_ylim()[0]))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     axes.set_xlabel("achieved over peak FLOP/s of the GPU")
     axes.set_title("NVL72's time over mFabric's", loc="left")
@@ -153,23 +157,28 @@ def _speed_up(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run it from a shell."""
-
-    @dataclasses.dataclass(frozen=True)
-    class Options(Config):
-        out: str = "results"
-        """Folder for rows and figure."""
-
-    options = tyro.cli(Options, args=argv, prog=f"python -m experiments.{NAME}", description=__doc__)
-    given = {field.name: getattr(options, field.name) for field in dataclasses.fields(Config)}
-    config, out = Config(**given), Path(options.out)
-    report.check_destination(out / f"{NAME}.csv")
-    rows = run(config)
+    """Run it from the shell; returns the exit status. A mistake is one sentence on standard error and status 2."""
+    try:
+        options = tyro.cli(Options, args=argv, prog=NAME)
+        config = Config(**{field.name: getattr(options, field.name) for field in dataclasses.fields(Config)})
+        folder = Path(options.out)
+        report.check_folder(folder)
+        rows = run(config)
+        report.write_rows(rows, folder / f"{NAME}.csv", dataclasses.asdict(config) | provenance("float32"))
+        draw(rows, folder / f"{NAME}.png")
+    except InputError as mistake:
+        print(f"{NAME}: {mistake}", file=sys.stderr)
+        return 2
     print(table(rows))
-    effective = dataclasses.asdict(config) | provenance("float32")
-    print(report.write_rows(rows, out / f"{NAME}.csv", effective), file=sys.stderr)
-    print(draw(rows, out / f"{NAME}.png"), file=sys.stderr)
     return 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Options(Config):
+    """Scale-up domains: a row per bandwidth of a GPU, efficiency and fabric."""
+
+    out: str = "results"
+    """Folder for the rows and the picture."""
 
 
 if __name__ == "__main__":

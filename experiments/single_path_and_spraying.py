@@ -344,7 +344,7 @@ def build(rows: Sequence[Mapping[str, Any]]) -> Figure:
     values = [value for over in found.values() for value in over]
     margin = 0.05 * (max(values) - min(values)) + 0.02
     axes[0].set_xlim(min(values) - margin, max(values) + margin)
-    figure.legend(handles=_key(ways), loc="outside lower center", ncols=len(ways))
+    figure.legend(handles=_key(ways), loc="outside lower center", ncols=min(len(ways), 2 * len(fabrics)))
     return figure
 
 

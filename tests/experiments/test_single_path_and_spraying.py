@@ -1,0 +1,307 @@
+"""Times against the bytes of ports and uplinks; tables by hand; how the figure looks was judged by eye."""
+
+import numpy as np
+import pytest
+
+from mfabric_jax import report
+from mfabric_jax.checks import InputError
+from mfabric_jax.report import style
+
+pytest.importorskip("matplotlib")
+pytest.importorskip("tyro")
+from experiments.single_path_and_spraying import (
+    FABRICS,
+    TRAFFIC,
+    Config,
+    build,
+    draw,
+    flows_of,
+    main,
+    run,
+    split,
+    table,
+    verdict,
+)
+from experiments.single_path_and_spraying import summary as summarised
+
+TREES = {"servers": 4, "radix": 8, "fat_tree_radix": 8, "rings": 2}
+SMALL = Config(**TREES, seeds=2)
+PERMUTED = Config(**TREES, seeds=6, fabrics=("leaf-spine",), traffic=("permutation",), parts=(1, 4, 16))
+NIC = 50e9                                                                            # bytes per second
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return run(SMALL)
+
+
+@pytest.fixture(scope="module")
+def permuted():
+    return run(PERMUTED)
+
+
+def picked(rows, **values):
+    return [row for row in rows if all(row[key] == value for key, value in values.items())]
+
+
+def column(rows, key, **values):
+    return np.array([row[key] for row in picked(rows, **values)])
+
+
+def ports_s(flows, over=None):
+    """Seconds of the busiest NIC or, oversubscribed, the busiest edge switch (6 GPUs, 2 uplinks)."""
+    busiest = max(np.bincount(end, flows.size).max() for end in (flows.src, flows.dst)) / NIC
+    if over is None:
+        return busiest
+    up, down = flows.src // 6, flows.dst // 6
+    crosses = flows.size * (up != down)
+    return max(busiest, *(np.bincount(end, crosses).max() / (2 * NIC) for end in (up, down)))
+
+
+# ---------------------------------------------------------------------------------------------------------------- rows
+def test_a_row_for_each_way_beside_spraying(rows):
+    ways = {(row["routing"], row["parts"]) for row in rows}
+    assert ways == {("spray", 1), *((name, parts) for name in ("ecmp", "least-loaded") for parts in (1, 4))}
+    places = {(row["fabric"], row["traffic"], row["seed"], row["routing"], row["parts"]) for row in rows}
+    assert len(rows) == len(places) == len(FABRICS) * len(TRAFFIC) * 2 * 5
+    assert {(row["fabric"], row["oversubscription"]) for row in rows} == {
+        ("leaf-spine", 1.0), ("oversub-leaf-spine", 3.0), ("fat-tree", 1.0)
+    }  # fmt: skip
+    sprayed = {(row["fabric"], row["traffic"], row["seed"]): row for row in picked(rows, routing="spray")}
+    for row in rows:
+        beside = sprayed[row["fabric"], row["traffic"], row["seed"]]
+        assert row["over_spray"] == row["time_s"] / beside["time_s"]
+        assert row["busiest_over_spray"] == row["busiest_s"] / beside["busiest_s"]
+
+
+@pytest.mark.parametrize(
+    ("traffic", "milliseconds"),
+    [  # 10^8 bytes of a GPU at 50 GB/s: 2 ms
+        ("all-to-all", 2 * 8 / 16),                                   # 8 of 16 receivers are on other servers
+        ("skewed-all-to-all", 2 * 8 / sum(1 / n for n in range(1, 17))),
+        ("ring-all-reduce", 2 * 2 * 15 / 16),
+        ("hierarchical-all-reduce", 2 * 2 * 3 / 4 / 8),               # an eighth of the bytes between 4 servers
+        ("permutation", 2),
+    ],
+)
+def test_spraying_takes_as_long_as_the_busiest_port_on_full_trees(rows, traffic, milliseconds):
+    for fabric in ("leaf-spine", "fat-tree"):
+        for key in ("time_s", "busiest_s"):
+            times = column(rows, key, fabric=fabric, traffic=traffic, routing="spray")
+            np.testing.assert_allclose(1e3 * times, [milliseconds] * 2, rtol=1e-6)
+
+
+def test_a_permutation_sprayed_over_fewer_uplinks(rows):
+    took = column(rows, "time_s", fabric="oversub-leaf-spine", traffic="permutation", routing="spray")
+    want = [ports_s(flows_of(SMALL, "permutation", seed), over=3) for seed in (0, 1)]
+    np.testing.assert_allclose(took, want, rtol=1e-6)
+    assert min(want) > 2 * 2e-3
+
+
+def test_nothing_ends_before_the_busiest_port(rows):
+    # So on the full trees, where spraying keeps that port busy to the end, no single path beats it.
+    for row in rows:
+        flows = flows_of(SMALL, row["traffic"], row["seed"])
+        over = 3 if row["fabric"] == "oversub-leaf-spine" else None
+        assert row["time_s"] >= (1 - 1e-6) * max(row["busiest_s"], ports_s(flows, over))
+        assert row["busiest_s"] >= (1 - 1e-9) * ports_s(flows, over)
+        assert over or row["over_spray"] >= 1 - 1e-6
+
+
+def test_more_parts_come_closer(permuted):
+    hashed = [column(permuted, "over_spray", routing="ecmp", parts=parts).mean() for parts in (1, 4, 16)]
+    assert hashed[0] > 1.3 * hashed[1] > 1.3 * 1.1 * hashed[2] > 1.3 * 1.1
+    assert column(permuted, "over_spray", routing="least-loaded", parts=1).mean() > 1.5
+    for parts in (4, 16):                                             # as many to each of the 4 spines: spraying
+        spread = column(permuted, "over_spray", routing="least-loaded", parts=parts)
+        np.testing.assert_allclose(spread, 1, rtol=1e-6)
+
+
+def test_the_same_seed_repeats(permuted):
+    one = Config(**TREES, seeds=2, fabrics=("leaf-spine",), traffic=("permutation",), parts=(1, 4))
+    again = run(one)
+    assert again == run(one)
+    for key in ("time_s", "busiest_s"):                               # tables of another size round alike
+        first = [row[key] for row in permuted if row["seed"] < 2 and row["parts"] < 16]
+        np.testing.assert_allclose([row[key] for row in again], first, rtol=1e-6)
+    assert np.ptp(column(permuted, "over_spray", routing="ecmp", parts=4)) > 0.1
+
+
+# --------------------------------------------------------------------------------------------------------------- flows
+def test_flows_are_those_between_servers():
+    for traffic in TRAFFIC:
+        flows, again, other = (flows_of(SMALL, traffic, seed) for seed in (0, 0, 1))
+        assert (flows.src // 8 != flows.dst // 8).all()
+        np.testing.assert_array_equal(flows.size, again.size)
+        np.testing.assert_array_equal(flows.dst, again.dst)
+        drawn = traffic in ("skewed-all-to-all", "permutation", "scattered-jobs")
+        same = len(flows.size) == len(other.size) and np.array_equal(flows.dst, other.dst)
+        assert drawn != (same and np.array_equal(flows.size, other.size))
+
+
+def test_a_permutation_sends_and_receives_once():
+    flows = flows_of(SMALL, "permutation", 0)
+    assert len(set(flows.src)) == len(set(flows.dst)) == len(flows.src) > 16
+    assert set(flows.size) == {1e8}
+
+
+def test_scattered_jobs_are_a_ring_and_an_all_to_all():
+    flows = flows_of(SMALL, "scattered-jobs", 0)
+    sent, peers = np.bincount(flows.src, flows.size), np.bincount(flows.src)
+    ring = peers == 1
+    assert ring.sum() <= 16
+    np.testing.assert_allclose(sent[ring], 2 * 15 / 16 * 5e7)
+    np.testing.assert_allclose(sent[~ring], peers[~ring] * 1e8 / 16)
+
+
+def test_split_keeps_the_bytes():
+    flows = flows_of(SMALL, "permutation", 0)
+    parts = split(flows, 3)
+    np.testing.assert_array_equal(parts.src.reshape(-1, 3), np.stack([flows.src] * 3, axis=1))
+    np.testing.assert_array_equal(parts.dst.reshape(-1, 3), np.stack([flows.dst] * 3, axis=1))
+    np.testing.assert_allclose(parts.size.reshape(-1, 3).sum(1), flows.size, rtol=1e-12)
+    assert parts.labels == flows.labels
+
+
+# -------------------------------------------------------------------------------------------------- tables and figure
+def made(over):
+    """Rows of three seeds from {(fabric, traffic, routing, parts): times over spraying}, and those of spraying."""
+    found = []
+    for (fabric, traffic, routing, parts), values in over.items():
+        place = {"fabric": fabric, "traffic": traffic, "oversubscription": 3.0 if "oversub" in fabric else 1.0}
+        for seed, value in enumerate(values):
+            found.append(place | {"seed": seed, "routing": "spray", "parts": 1, "over_spray": 1.0})
+            found.append(place | {"seed": seed, "routing": routing, "parts": parts, "over_spray": value})
+    return found
+
+
+MADE = made(
+    {
+        ("leaf-spine", "permutation", "ecmp", 1): (3.0, 2.0, 5.0),
+        ("leaf-spine", "permutation", "ecmp", 4): (1.0, 1.05, 1.5),
+        ("fat-tree", "permutation", "ecmp", 1): (1.0, 1.04, 6.0),
+        ("fat-tree", "permutation", "ecmp", 4): (1.2, 1.2, 1.3),
+    }
+)
+
+
+def test_the_summary_by_hand():
+    plain, parts = summarised(MADE)
+    assert plain == {
+        "paths": "Hashed ECMP", "close": 1, "cases": 2, "largest median": 3.0, "worst": 6.0,
+        "on": "permutation, leaf-spine",
+    }  # fmt: skip
+    assert parts == {
+        "paths": "Hashed ECMP, 4 parts", "close": 1, "cases": 2, "largest median": 1.2, "worst": 1.5,
+        "on": "permutation, fat-tree",
+    }  # fmt: skip
+
+
+def test_the_table_and_the_verdict_by_hand():
+    head, by_case, by_way, sentence = table(MADE).split("\n\n")
+    assert head == "time over spraying's: median of the seeds (worst); xN: flows in N parts"
+    lines = [line.split() for line in by_case.splitlines()]
+    assert lines[0] == ["fabric", "traffic", "ecmp", "ecmp", "x4"]
+    assert lines[2] == ["leaf-spine", "permutation", "3.00", "(5.00)", "1.05", "(1.50)"]
+    assert lines[3] == ["fat-tree", "permutation", "1.04", "(6.00)", "1.20", "(1.30)"]
+    assert " ".join(by_way.splitlines()[2].split()) == "Hashed ECMP 1 2 3.000 permutation, leaf-spine 6.000"
+    assert sentence == verdict(MADE)
+    assert sentence.replace("\n", " ") == (
+        "Of 2 cases, single paths take at most 5% longer than spraying (median): Hashed ECMP 1 (up to 3.00 times); "
+        "Hashed ECMP, 4 parts 1 (up to 1.20 times)."
+    )
+
+
+def test_the_figure_shows_the_rows(rows):
+    with style.look():
+        figure = build(rows)
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    assert titles == ["Leaf-spine 1:1", "Leaf-spine 3:1", "Fat-tree, three tiers 1:1"]
+    legend = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert legend == ["Hashed ECMP", "Hashed ECMP, 4 parts", "Least loaded", "Least loaded, 4 parts"]
+    for axes, fabric in zip(figure.axes, FABRICS, strict=True):
+        dots = [line for line in axes.get_lines() if line.get_marker() == "."]
+        written = [text.get_text() for text in axes.texts]
+        assert len(dots) == len(TRAFFIC) * 4
+        for place, traffic in enumerate(TRAFFIC):
+            values = column(rows, "over_spray", fabric=fabric, traffic=traffic, routing="least-loaded", parts=1)
+            line = dots[4 * place + 2]
+            np.testing.assert_array_equal(line.get_xdata(), values)
+            np.testing.assert_allclose(line.get_ydata(), 5 * place + 2, atol=0.3)
+            assert written[4 * place + 2] == f"{np.median(values):.2f}"
+    low, high = figure.axes[0].get_xlim()
+    assert low < column(rows, "over_spray").min()
+    assert high > column(rows, "over_spray").max()
+
+
+@pytest.mark.parametrize("fabrics", [("fat-tree",), ("leaf-spine", "fat-tree"), tuple(FABRICS)])
+def test_the_legend_fits(rows, fabrics):
+    with style.look():
+        figure = build([row for row in rows if row["fabric"] in fabrics])
+        figure.canvas.draw()
+    box = figure.legends[0].get_window_extent()
+    assert 0 <= box.x0 < box.x1 <= figure.bbox.x1
+    assert 0 <= box.y0 < box.y1 < figure.axes[0].get_window_extent().y0
+
+
+def test_a_figure_of_one_case(tmp_path):
+    path = tmp_path / "a.svg"
+    assert draw(picked(MADE, fabric="fat-tree"), path) == path
+    assert path.read_text().count("<svg") == 1
+
+
+# ---------------------------------------------------------------------------------------------------------- the shell
+WORDS = ["--servers", "4", "--radix", "8", "--fat-tree-radix", "8", "--rings", "2", "--traffic", "permutation"]
+
+
+def test_main_writes_rows_configuration_and_picture(tmp_path, capsys):
+    words = [*WORDS, "--out", str(tmp_path / "made"), "--fabrics", "leaf-spine", "--seeds", "1", "--parts", "1"]
+    assert main(words) == 0
+    rows, config = report.read_rows(tmp_path / "made" / "single_path_and_spraying.csv")
+    assert [(row["routing"], row["parts"]) for row in rows] == [("spray", 1), ("ecmp", 1), ("least-loaded", 1)]
+    assert rows[0]["time_s"] == pytest.approx(2e-3, rel=1e-6)
+    assert (config["servers"], config["parts"], config["seeds"], config["dtype"]) == (4, [1], 1, "float32")
+    assert {"version", "commit", "device"} <= set(config)
+    assert (tmp_path / "made" / "single_path_and_spraying.png").read_bytes().startswith(b"\x89PNG")
+    said = capsys.readouterr()
+    assert said.err == ""
+    assert said.out == table(rows) + "\n"
+    assert max(map(len, said.out.splitlines())) <= 100
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"fabrics": ("fat-tre",)}, r"fabric 'fat-tre' is unknown \(did you mean 'fat-tree'\?\)"),
+        ({"traffic": ("permute",)}, r"traffic 'permute' is unknown"),
+        ({"traffic": ()}, r"traffic must name at least one and none twice, got \[\]\."),
+        ({"parts": (4, 4)}, r"parts must name at least one and none twice, got \[4, 4\]\."),
+        ({"parts": (0,)}, r"parts must be a whole number of at least 1, got 0\."),
+        ({"seeds": 0}, r"seeds must be a whole number of at least 1, got 0\."),
+        ({"servers": 1}, r"servers must be a whole number of at least 2, got 1\."),
+        ({"group": 24}, r"group must divide the 128 GPUs, got 24\."),
+        ({"group": 8}, r"group must be more GPUs than the 8 of a server, got 8\."),
+        ({"rings": 3}, r"rings must divide the 128 GPUs, got 3\."),
+        ({"rings": 128}, r"rings must leave several GPUs to a ring, got 128 of 128 GPUs\."),
+        ({"exponent": -1.0}, r"exponent must be finite and not negative, got -1\.0\."),
+        ({"oversubscription": 0.0}, r"oversubscription must be finite and above 0, got 0\.0\."),
+        ({"radix": 8}, r"a tree of 2 tiers and radix 8 has room for 32 hosts, got 128"),
+    ],
+)
+def test_mistakes_are_found_before_anything_runs(given, sentence):
+    with pytest.raises(InputError, match=sentence):
+        Config(**given)
+
+
+def test_a_mistake_ends_in_a_sentence_and_status_2(tmp_path, capsys):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    assert main([*WORDS, "--out", str(blocked)]) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith("single_path_and_spraying: cannot write into")
+    assert said.err.count("\n") == 1
+    assert said.out == ""
+    with pytest.raises(SystemExit) as end:
+        main(["--seeds", "0"])
+    assert end.value.code == 2
+    assert "seeds must be a whole number of at least 1" in capsys.readouterr().err

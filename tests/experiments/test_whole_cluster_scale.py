@@ -1,0 +1,210 @@
+"""A small cluster in processes of its own, and processes that fail; tables and figure from rows made by hand."""
+
+import subprocess
+import sys
+
+import pytest
+
+from mfabric_jax import report
+from mfabric_jax.checks import InputError
+from mfabric_jax.report import style
+from mfabric_jax.study import WholeCluster
+from mfabric_jax.traffic import measured, training_flows
+
+pytest.importorskip("matplotlib")
+pytest.importorskip("tyro")
+pytest.importorskip("tqdm")
+from experiments import whole_cluster_scale
+from experiments.whole_cluster_scale import Config, build, draw, main, run, table
+
+SMALL = {"model": "llama-moe", "servers": (8,)}
+KINDS = {"EP": 1.0, "DP experts": 1.5, "DP between": 0.03, "DP inside": 0.01, "PP": 0.4}
+
+
+# ---------------------------------------------------------------------------------------------------- own processes
+def test_main_solves_in_processes_of_its_own(tmp_path, capsys):
+    words = ["--model", "llama-moe", "--fabrics", "fat-tree", "--servers", "8", "--radix", "16", "--seed", "3"]
+    assert main([*words, "--out", str(tmp_path / "made")]) == 0
+    rows, config = report.read_rows(tmp_path / "made" / "whole_cluster_scale.csv")
+    job = WholeCluster(model="llama-moe", servers=8).job()
+    flows = training_flows(job, measured(job, iterations=1, drift=0.0, seed=3).count)
+    kinds = ["EP", "DP inside", "DP between", "PP"]
+    assert [row["traffic"] for row in rows] == ["all", *kinds]
+    for row in rows[1:]:
+        mask = flows.of(row["traffic"])
+        assert row["flows"] == mask.sum()
+        assert row["bytes"] == pytest.approx(flows.size[mask].sum(), rel=1e-12)
+    for row in rows:
+        assert (row["fabric"], row["servers"], row["gpus"], row["nic_gbps"]) == ("fat-tree", 8, 64, 400.0)
+        assert min(row["build_s"], row["solve_s"], row["first_s"]) > 0
+        assert row["peak_mb"] > 50
+    assert rows[0]["end_s"] == max(row["end_s"] for row in rows[1:])
+    assert (config["servers"], config["radix"], config["seed"], config["dtype"]) == ([8], 16, 3, "float32")
+    assert {"version", "commit", "device", "fabrics", "resolution"} <= set(config)
+    assert (tmp_path / "made" / "whole_cluster_scale.png").read_bytes().startswith(b"\x89PNG")
+    assert capsys.readouterr().out == table(rows) + "\n"
+
+
+def test_a_process_that_fails_is_reported(tmp_path, capsys):
+    words = ["--model", "llama-moe", "--fabrics", "fat-tree", "--servers", "8", "--radix", "4"]
+    assert main([*words, "--out", str(tmp_path)]) == 2
+    said = capsys.readouterr()
+    assert said.err.splitlines()[-1] == (
+        "whole_cluster_scale: fat-tree on 8 servers ended with status 2: mfabric: a tree of 3 tiers and radix 4 has "
+        "room for 16 hosts, got 64; choose a larger radix."
+    )
+    assert said.out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_process_that_dies_without_a_word(monkeypatch):
+    dead = subprocess.CompletedProcess([], -9, "", "")
+    monkeypatch.setattr(subprocess, "run", lambda *args, **kwargs: dead)
+    with pytest.raises(InputError, match=r"^mfabric on 8 servers ended with status -9: it said nothing$"):
+        run(Config(**SMALL, fabrics=("mfabric",)))
+
+
+def test_the_second_process_counts_and_the_first_tells_what_compiling_costs(monkeypatch):
+    ran = []
+
+    def solve(command, env, **kwargs):
+        """Slow and large at first, then quick and small."""
+        first = len(ran) % 2 == 0
+        ran.append((command, env))
+        given = dict(zip(command[4::2], command[5::2], strict=True))
+        row = {"fabric": given["--fabric"], "servers": int(given["--servers"]), "traffic": "all", "end_s": 1.0}
+        row |= {"build_s": 1.0, "solve_s": 9.0, "peak_mb": 500} if first else {}
+        report.write_rows([{"build_s": 0.25, "solve_s": 0.5, "peak_mb": 400} | row], given["--out"], {})
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(subprocess, "run", solve)
+    settings = {"nic_gbps": 200.0, "radix": 8, "resolution": 0.5, "seed": 7}
+    rows = run(Config(model="llama-moe", servers=(8, 16), fabrics=("fat-tree", "mfabric"), **settings))
+    places = [(row["servers"], row["fabric"]) for row in rows]
+    assert places == [(8, "fat-tree"), (8, "mfabric"), (16, "fat-tree"), (16, "mfabric")]
+    for row in rows:
+        assert (row["build_s"], row["solve_s"], row["first_s"], row["peak_mb"]) == (0.25, 0.5, 10.0, 500)
+    command, _ = ran[-1]
+    assert command[:4] == [sys.executable, "-m", "mfabric_jax.cli", "cluster"]
+    said = "--model llama-moe --fabric mfabric --servers 16 --nic-gbps 200.0 --radix 8 --resolution 0.5 --seed 7"
+    assert said in " ".join(command)
+    kept = [env["JAX_COMPILATION_CACHE_DIR"] for _, env in ran]
+    assert kept[::2] == kept[1::2]
+    assert len(set(kept)) == len(rows)
+
+
+# -------------------------------------------------------------------------------------------------- tables and figure
+def made(fabric, servers, slow=1.0, kinds=KINDS):
+    """Rows of a cluster: all traffic, and the kinds by when they end."""
+    facts = {"fabric": fabric, "servers": servers, "gpus": 8 * servers, "flows": 100 * servers, "links": 40 * servers}
+    facts |= {"build_s": 0.25 * slow, "solve_s": 0.5 * slow, "first_s": 8 * slow, "peak_mb": 1500 * slow}
+    ends = {"all": max(kinds.values())} | kinds
+    return [facts | {"traffic": kind, "end_s": end * slow} for kind, end in ends.items()]
+
+
+ROWS = [*made("fat-tree", 128), *made("mfabric", 128, 2), *made("fat-tree", 512, 4), *made("mfabric", 512, 8)]
+
+
+def read(line):
+    fabric, *numbers = line.split()
+    return fabric, *map(float, numbers)
+
+
+def test_the_table_by_hand():
+    took, head, ends = table(ROWS).split("\n\n")
+    heading, _, *lines = took.splitlines()
+    assert " ".join(heading.split()) == "fabric servers GPUs flows links build [s] solve [s] compiling [s] peak [MB]"
+    assert read(lines[0]) == ("fat-tree", 128, 1024, 12800, 5120, 0.25, 0.5, 8, 1500)
+    assert read(lines[3]) == ("mfabric", 512, 4096, 51200, 20480, 2, 4, 64, 12000)
+    assert head == "end of the last flow [s]"
+    heading, _, *lines = ends.splitlines()
+    assert " ".join(heading.split()) == "fabric servers " + " ".join(KINDS)
+    assert read(lines[1]) == ("mfabric", 128, 2.0, 3.0, 0.06, 0.02, 0.8)
+    assert max(map(len, table(ROWS).splitlines())) <= 100
+
+
+def test_a_kind_that_one_cluster_lacks():
+    rows = [*made("fat-tree", 128), *made("fat-tree", 256, kinds={"EP": 2.0, "own": 3.0})]
+    ends = [line.split() for line in table(rows).split("\n\n")[-1].splitlines()]
+    assert ends[0][-1] == "own"
+    assert ends[2][-1] == "-"
+    assert ends[3] == ["fat-tree", "256", "2.000", "-", "-", "-", "-", "3.000"]
+
+
+def figure_of(rows):
+    with style.look():
+        figure = build(rows)
+    return {axes.get_title(loc="left"): axes for axes in figure.axes}, figure
+
+
+def test_seconds_and_memory_against_gpus():
+    axes, figure = figure_of(ROWS)
+    lines = axes["Time to build and solve [s]"].get_lines()
+    drawn = {(line.get_color(), line.get_linestyle()): [*line.get_xydata().ravel()] for line in lines}
+    tree, mfabric = (style.FABRICS[fabric].colour for fabric in ("fat-tree", "mfabric"))
+    assert drawn == {
+        (tree, "-"): [1024, 0.75, 4096, 3],
+        (tree, ":"): [1024, 8, 4096, 32],
+        (mfabric, "-"): [1024, 1.5, 4096, 6],
+        (mfabric, ":"): [1024, 16, 4096, 64],
+    }
+    memory = [list(line.get_ydata()) for line in axes["Peak memory [GB]"].get_lines()]
+    assert memory == [[1.5, 6.0], [3.0, 12.0]]
+    assert [label.get_text() for label in axes["Peak memory [GB]"].get_xticklabels()] == ["1,024", "4,096"]
+    legend = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert legend == ["Fat-tree", "mFabric", "with compiling", "larger marks on the right: more GPUs"]
+
+
+def test_who_is_done_when():
+    axes = figure_of(ROWS)[0]["Who is done when"]
+    names = [label.get_text().replace("\n", " ") for label in axes.get_yticklabels()]
+    assert names == list(whole_cluster_scale.KINDS.values())
+    marks = {
+        (line.get_color(), line.get_markersize(), int(line.get_ydata()[0])): line.get_xdata()[0]
+        for line in axes.get_lines() if line.get_marker() != "None"
+    }  # fmt: skip
+    assert len(marks) == 4 * len(KINDS)
+    for place, end in enumerate(KINDS.values()):
+        for line, fabric, slow in ((0, "fat-tree", (1, 4)), (1, "mfabric", (2, 8))):
+            for size in (0, 1):
+                mark = style.FABRICS[fabric].colour, 4 + 3 * size, 3 * place + line
+                assert marks[mark] == end * slow[size]
+
+
+def test_a_figure_of_one_cluster(tmp_path):
+    assert draw(made("rail-optimized", 64), tmp_path / "a.png") == tmp_path / "a.png"
+    axes = figure_of(made("rail-optimized", 64, kinds={"EP": 1.0, "own": 2.0}))[0]["Who is done when"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["Expert parallel", "own"]
+
+
+# ----------------------------------------------------------------------------------------------------------- mistakes
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"fabrics": ("fat-tre",)}, r"fabric 'fat-tre' is unknown \(did you mean 'fat-tree'\?\)"),
+        ({"fabrics": ()}, r"fabrics must name at least one and none twice, got \[\]\."),
+        ({"servers": (128, 128)}, r"servers must name at least one and none twice, got \[128, 128\]\."),
+        ({"servers": (0,)}, r"servers must be a whole number of at least 1, got 0\."),
+        ({"servers": (20,)}, r"servers must hold whole replicas of mixtral-8x7b \(128 GPUs each\)"),
+        ({"model": "mixtral"}, r"model 'mixtral' is unknown"),
+        ({"nic_gbps": 0.0}, r"nic_gbps must be finite and above 0, got 0\.0\."),
+        ({"resolution": -1.0}, r"resolution must be finite and not negative, got -1\.0\."),
+        ({"seed": -1}, r"seed must be a whole number of at least 0, got -1\."),
+    ],
+)
+def test_mistakes_are_found_before_anything_runs(given, sentence):
+    with pytest.raises(InputError, match=sentence):
+        Config(**given)
+
+
+def test_a_mistake_ends_in_a_sentence_and_status_2(tmp_path, capsys):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    assert main(["--out", str(blocked)]) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith("whole_cluster_scale: cannot write into")
+    assert said.out == ""
+    with pytest.raises(SystemExit) as end:
+        main(["--servers", "20"])
+    assert end.value.code == 2
+    assert "servers must hold whole replicas" in capsys.readouterr().err
