@@ -4,7 +4,7 @@ Each check returns its value. Tracers pass unchecked: values are checked once, a
 """
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -66,3 +66,22 @@ def one_of(field: str, value: str, allowed: Iterable[str]) -> str:
         hint = f" (did you mean {near[0]!r}?)" if near else ""
         raise InputError(f"{field} {value!r} is unknown{hint}; allowed: {', '.join(names)}.")
     return value
+
+
+def listed(field: str, value: Any) -> Any:
+    """A list or tuple."""
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise InputError(f"{field} must be a list or tuple, got {value!r}.")
+    return value
+
+
+def names(field: str, given: Any, allowed: Iterable[str]) -> Any:
+    """A list of known names, at least one and none twice."""
+    allowed = list(allowed)
+    if not listed(field, given):
+        raise InputError(f"{field} must name at least one; allowed: {', '.join(allowed)}.")
+    for name in given:
+        one_of(field, name, allowed)
+    if len(set(given)) < len(given):
+        raise InputError(f"{field} must not repeat a name, got {', '.join(given)}.")
+    return given

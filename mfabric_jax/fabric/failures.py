@@ -61,6 +61,7 @@ def degraded(region: Region, kind: str, *, server: int = 0, gpus_per_rank: int =
     one_of("failure", kind, KINDS)
     if whole("server", server, at_least=0) >= region.servers:
         raise InputError(f"server must be below the {region.servers} of the region, got {server}.")
+    whole("gpus_per_rank", gpus_per_rank)
     here = np.arange(region.servers) == server
     optical = np.full(region.servers, int(region.optical_degree))
     electrical = np.full(region.servers, float(region.electrical_nics))

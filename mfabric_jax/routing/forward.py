@@ -10,6 +10,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Flat
 from mfabric_jax.fabric.network import joined
 from mfabric_jax.flows import FlowProblem, completion_times
+from mfabric_jax.routing.region import as_demand
 from mfabric_jax.routing.shortest import shortest_routes
 
 
@@ -38,6 +39,9 @@ def forward_time(fabric: Flat, demand: Float[Array, "S S"]) -> Float[Array, ""]:
     """
     if fabric.count is None or fabric.hops is None or fabric.share is None:
         raise InputError("a flat fabric needs circuits before it carries anything; see wired(fabric, count).")
+    demand = as_demand(demand)
+    if demand.shape != (fabric.servers, fabric.servers):
+        raise InputError(f"demand must be [S S] with S = {fabric.servers} servers, got {list(demand.shape)}.")
     size = jnp.where(jnp.eye(fabric.servers, dtype=bool), 0, demand).reshape(-1)
     capacity = fabric.count.reshape(-1).astype(demand.dtype) * jnp.asarray(fabric.nic_Bps, demand.dtype)
     problem = FlowProblem(capacity, fabric.hops, fabric.share.astype(demand.dtype))

@@ -84,8 +84,7 @@ def compare(
 
     All-to-alls are solved by `workers` threads. The same configuration gives the same rows.
     """
-    if config.dtype == "float64" and not jax.config.read("jax_enable_x64"):
-        raise InputError("dtype float64 needs jax.config.update('jax_enable_x64', True) before the first computation.")
+    check_dtype(config.dtype)
     todo = jobs(config)
     started: dict[Any, Future] = {}
     with ThreadPoolExecutor(workers) as pool:
@@ -111,6 +110,12 @@ def compare(
                 yield from rows
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+def check_dtype(dtype: str) -> None:
+    """`InputError` for float64 where JAX would silently compute in float32."""
+    if dtype == "float64" and not jax.config.read("jax_enable_x64"):
+        raise InputError("dtype float64 needs jax.config.update('jax_enable_x64', True) before the first computation.")
 
 
 def _work(job: Job) -> int:

@@ -1,11 +1,10 @@
 """The configuration of `compare`, checked before any compute."""
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 from mfabric_jax import fabric, policies, units, workload
-from mfabric_jax.checks import InputError, not_negative, one_of, positive, whole
+from mfabric_jax.checks import InputError, listed, names, not_negative, one_of, positive, whole
 from mfabric_jax.fabric import DOMAIN_GPUS, SCALE_UP, Electrical, Flat, Prices, Region
 from mfabric_jax.routing import ROUTINGS
 from mfabric_jax.schedule import NVSWITCH_GIGABYTES_PER_S, Rates
@@ -87,12 +86,9 @@ class Compare:
     dtype: str = "float32"
 
     def __post_init__(self):
-        for field in ("models", "fabrics", "nic_gbps", "nic_use"):
-            value = getattr(self, field)
-            if isinstance(value, str) or not isinstance(value, Sequence):
-                raise InputError(f"{field} must be a list or tuple, got {value!r}.")
+        listed("nic_gbps", self.nic_gbps)
         for field, allowed in (("models", workload.NAMES), ("fabrics", fabric.NAMES), ("nic_use", fabric.NIC_USES)):
-            _names(field, getattr(self, field), allowed)
+            names(field, getattr(self, field), allowed)
         self._resolve_delay()
         if not self.nic_gbps:
             raise InputError("nic_gbps must name at least one bandwidth.")
@@ -213,12 +209,3 @@ class Compare:
     def circuits_policy(self):
         """The policy with its settings."""
         return policies.get(self.policy, **({"rule": self.rule} if self.policy == "greedy" else {}))
-
-
-def _names(field: str, given: tuple[str, ...], allowed) -> None:
-    if not given:
-        raise InputError(f"{field} must name at least one; allowed: {', '.join(allowed)}.")
-    for name in given:
-        one_of(field, name, allowed)
-    if len(set(given)) < len(given):
-        raise InputError(f"{field} must not repeat a name, got {', '.join(given)}.")

@@ -15,12 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from mfabric_jax import fabric
-from mfabric_jax.checks import InputError, one_of, whole
+from mfabric_jax.checks import InputError, names, whole
 from mfabric_jax.fabric import Degraded, Region, degraded
 from mfabric_jax.policies import Policy
 from mfabric_jax.routing import relayed_part_times
 from mfabric_jax.schedule import Exchanges, Iteration, failed_stage, iterate, routed
-from mfabric_jax.study.compare import effective, inside, jobs, solve, traced
+from mfabric_jax.study.compare import check_dtype, effective, inside, jobs, solve, traced
 from mfabric_jax.study.config import Compare
 from mfabric_jax.workload import block_seconds, get_gpu
 
@@ -52,8 +52,7 @@ class Failures:
     radix: int = 64
 
     def __post_init__(self):
-        for kind in self.kinds:
-            one_of("failure", kind, fabric.KINDS)
+        names("kinds", self.kinds, fabric.KINDS)
         if whole("at", self.at, at_least=0) >= self.setting.iterations:
             raise InputError(f"at must be below the {self.setting.iterations} iterations of the run, got {self.at}.")
         for name in self.setting.models:
@@ -63,13 +62,18 @@ class Failures:
             if whole("server", self.server, at_least=0) >= job.servers_per_region:
                 most = job.servers_per_region
                 raise InputError(f"server must be below the {most} of a region of {name}, got {self.server}.")
-        if "electrical-nics" in self.kinds and self.setting.routing != "unsplit":
-            routing = self.setting.routing
-            raise InputError(f"failure 'electrical-nics' is modelled for routing unsplit, got {routing!r}.")
+            nics = float(self.setting.electrical_nics)
+            here = Region(job.servers_per_region, 1.0, self.setting.optical_degree, nics)
+            for kind in self.kinds:
+                left = degraded(here, kind, server=self.server, gpus_per_rank=job.tp, radix=self.radix)
+                if left.relays and self.setting.routing != "unsplit":
+                    routing = self.setting.routing
+                    raise InputError(f"failure 'electrical-nics' is modelled for routing unsplit, got {routing!r}.")
 
 
 def failures(config: Failures, progress: Callable[[str], None] | None = None) -> Iterator[dict[str, Any]]:
     """A row for every model and kind of failure: iteration times before and after, and the slow-down of the run."""
+    check_dtype(config.setting.dtype)
     for name in config.setting.models:
         one = dataclasses.replace(
             config.setting, models=(name,), fabrics=("mfabric",), nic_gbps=config.setting.nic_gbps[:1]

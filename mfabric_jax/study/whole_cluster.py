@@ -79,7 +79,8 @@ class WholeCluster:
         one_of("policy", self.policy, policies.REGISTRY)
         one_of("rule", self.rule, policies.RULES)
         one_of("dtype", self.dtype, DTYPES)
-        whole("servers", self.servers, at_least=0)
+        for field in ("servers", "optical_degree", "electrical_nics"):
+            whole(field, getattr(self, field), at_least=0)
         whole("seed", self.seed, at_least=0)
         positive("nic_gbps", self.nic_gbps)
         not_negative("resolution", self.resolution)

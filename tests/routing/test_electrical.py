@@ -6,10 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mfabric_jax import all_to_all_time
-from mfabric_jax.fabric import Electrical, Region
+from mfabric_jax import InputError, all_to_all_time
+from mfabric_jax.fabric import Electrical, Flat, Region
 from mfabric_jax.policies import greedy
-from mfabric_jax.routing import inside_time, spray_time
+from mfabric_jax.routing import delegated, inside_time, spray_time
 from mfabric_jax.traffic import server_bytes
 from tests.oracles.tree import tree
 
@@ -27,9 +27,9 @@ def quick_to_compile():
     jax.config.update("jax_disable_most_optimizations", False)
 
 
-def fabric(over=None, nic_use="own", nics=8):
+def fabric(over=None, nic_use="own", nics=8, pxn=False):
     over = None if over is None else jnp.asarray(over)
-    return Electrical("fat-tree", jnp.asarray(GBPS), nics=nics, oversubscription=over, nic_use=nic_use)
+    return Electrical("fat-tree", jnp.asarray(GBPS), nics=nics, oversubscription=over, nic_use=nic_use, pxn=pxn)
 
 
 @eqx.filter_jit
@@ -174,7 +174,162 @@ def test_float32():
         np.testing.assert_allclose(got, seconds(fabric(nic_use=nic_use), demand, 2), rtol=2e-5)
 
 
+# ---------------------------------------------------------------------------------------------------------------- pxn
+def by_way_of(demand, per_server):
+    """With pxn, one pair after the other: bytes from NICs to NICs, and over the NVSwitch of the sender [S g g]."""
+    nics = np.zeros_like(demand)
+    inside = np.zeros((len(demand) // per_server, per_server, per_server))
+    for src, dst in np.ndindex(demand.shape):
+        server = src // per_server
+        if server != dst // per_server:
+            nics[server * per_server + dst % per_server, dst] += demand[src, dst]
+            inside[server, src % per_server, dst % per_server] += demand[src, dst]
+    return nics, inside
+
+
+def sends(ranks, pairs):
+    """Gigabytes by pair, the same in every draw."""
+    demand = np.zeros((DRAWS, ranks, ranks))
+    for pair, gigabytes in pairs.items():
+        demand[(slice(None), *pair)] = gigabytes * 1e9
+    return demand
+
+
+@pytest.mark.parametrize(("per_server", "over"), [(2, None), (2, 3.0), (4, None), (4, 3.0)])
+def test_pxn_against_the_oracle(per_server, over):
+    demand = draw(80 + per_server)
+    got = seconds(fabric(over, pxn=True), demand, per_server)
+    port = np.full(RANKS, NIC * 8 / per_server)
+    edge = () if over is None else (np.full(RANKS // per_server, 8 * NIC / over),) * 2
+    want = [tree(by_way_of(one, per_server)[0], port, port, *edge).max() for one in demand]
+    np.testing.assert_allclose(got, want, rtol=RTOL)
+    if over is None:
+        assert np.any(np.abs(got / seconds(fabric(), demand, per_server) - 1) > 0.05)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "own", "pxn"),
+    [
+        # Two ranks a server, of 4 NICs each; GB over a rank's NICs. Rank 0 for both ranks of server 1: two rails carry.
+        ({(0, 2): 4, (0, 3): 4}, 8, 4),
+        # Ranks 0 and 1 for first ranks, in two servers: all of it leaves by rank 0's NICs.
+        ({(0, 2): 4, (1, 4): 4}, 4, 8),
+        # Both for rank 2: its own NICs limit either way.
+        ({(0, 2): 4, (1, 2): 4}, 8, 8),
+        # Rank 0 for second ranks and back: the rail of rank 1 alone is loaded, in both directions.
+        ({(0, 3): 6, (3, 0): 2}, 6, 6),
+        # On their own rails nothing changes.
+        ({(0, 2): 3, (1, 5): 5, (4, 0): 1}, 5, 5),
+    ],
+)
+def test_pxn_on_skewed_traffic_by_hand(pairs, own, pxn):
+    demand = sends(6, pairs)
+    np.testing.assert_allclose(seconds(fabric(), demand, 2), own * 1e9 / (4 * NIC), rtol=RTOL)
+    np.testing.assert_allclose(seconds(fabric(pxn=True), demand, 2), pxn * 1e9 / (4 * NIC), rtol=RTOL)
+
+
+@pytest.mark.parametrize("over", [None, 3.0])
+def test_pxn_changes_nothing_where_traffic_is_balanced(over):
+    same = seconds(fabric(over), balanced(8), 2)
+    np.testing.assert_allclose(seconds(fabric(over, pxn=True), balanced(8), 2), same, rtol=RTOL)
+    np.testing.assert_allclose(same, 6e8 * (over or 1) / (4 * NIC), rtol=RTOL)
+
+
+def test_pxn_of_one_rank_a_server_and_of_one_server():
+    demand = draw(90)
+    np.testing.assert_array_equal(seconds(fabric(pxn=True), demand, 1), seconds(fabric(), demand, 1))
+    assert not delegated(PXN, jnp.asarray(demand[0]), RANKS).any()
+
+
+def test_rails_without_a_way_between_them_need_pxn():
+    with pytest.raises(InputError, match="rail-only has no way between rails without pxn"):
+        Electrical("rail-only", GBPS)
+    with pytest.raises(InputError, match="nic_use must be own, got 'pooled'"):
+        Electrical("rail-optimized", GBPS, nic_use="pooled", pxn=True)
+    demand, rails = draw(91), Electrical("rail-only", jnp.asarray(GBPS), pxn=True)
+    np.testing.assert_array_equal(seconds(rails, demand, 2), seconds(fabric(pxn=True), demand, 2))
+
+
 # ----------------------------------------------------------------------------------------------------- inside servers
+OWN, PXN, POOLED = fabric(), fabric(pxn=True), fabric(nic_use="pooled")
+CIRCUITS, WIRED, CO_PACKAGED = Region(2, GBPS), Flat(2, GBPS), Region(2, GBPS, name="mfabric-cpo")
+
+# GB from rank to rank on two servers of two: 0 and 1 send 6 and 2 and get 4 and 0, 2 and 3 send 0 and 4, get 6 and 2.
+CROSSING = {(0, 2): 6, (1, 3): 2, (3, 0): 4, (0, 1): 9}              # 9 stays in the server
+
+
+@pytest.mark.parametrize(
+    ("where", "first", "second"),
+    [
+        (OWN, [[0, 0], [0, 0]], [[0, 0], [0, 0]]),
+        # To the rank of the destination; 3 -> 0 leaves by rank 2.
+        (PXN, [[6, 0], [0, 2]], [[0, 0], [4, 0]]),
+        # Half of 8 GB leaves by either: 0 hands 2 to 1, and gets 2 of its 4 from there. Server 1: 2 from 3, 2 from 3.
+        (POOLED, [[0, 2], [2, 0]], [[0, 0], [4, 0]]),
+        # Out 6/2 and 2/2 to both, in 4/2 from both; server 1: out 4/2 to both, in 6/2 and 2/2 from both.
+        (CIRCUITS, [[3 + 2, 3], [1 + 2, 1]], [[3, 1], [2 + 3, 2 + 1]]),
+        (WIRED, [[3 + 2, 3], [1 + 2, 1]], [[3, 1], [2 + 3, 2 + 1]]),
+        # Out as on pooled NICs, in as from circuits.
+        (CO_PACKAGED, [[2, 2], [2, 0]], [[3, 1], [2 + 3, 1]]),
+    ],
+)
+def test_what_crosses_the_nvswitch_by_hand(where, first, second):
+    got = delegated(where, jnp.asarray(sends(4, CROSSING)[0]), 2)
+    np.testing.assert_allclose(got / 1e9, [first, second], rtol=RTOL, atol=1e-12)
+
+
+def test_what_crosses_the_nvswitch_takes_its_time():
+    # A rank has 1 GB/s: the busiest port, without what stays on a rank.
+    ends = [float(nvswitch_seconds(delegated(where, jnp.asarray(sends(4, CROSSING)[0]), 2), 1e9))
+            for where in (OWN, PXN, POOLED, CIRCUITS, CO_PACKAGED)]  # fmt: skip
+    np.testing.assert_allclose(ends, [0, 4, 4, 5, 5], rtol=RTOL, atol=1e-12)
+
+
+@pytest.mark.parametrize("per_server", [2, 4])
+def test_pxn_inside_against_the_oracle(per_server):
+    for demand in draw(100 + per_server):
+        got = delegated(PXN, jnp.asarray(demand), per_server)
+        np.testing.assert_allclose(got, by_way_of(demand, per_server)[1], rtol=RTOL)
+
+
+def scattered(demand, per_server):
+    """Every pair's bytes from its source to all ranks of that server, and to its sink from all ranks of that one."""
+    moved = np.zeros((len(demand) // per_server, per_server, per_server))
+    for src, dst in np.ndindex(demand.shape):
+        if src // per_server != dst // per_server:
+            moved[src // per_server, src % per_server] += demand[src, dst] / per_server
+            moved[dst // per_server, :, dst % per_server] += demand[src, dst] / per_server
+    return moved
+
+
+@pytest.mark.parametrize("per_server", [2, 4])
+def test_circuits_inside_against_the_oracle(per_server):
+    for demand in draw(110 + per_server):
+        for where in (CIRCUITS, WIRED):
+            got = delegated(where, jnp.asarray(demand), per_server)
+            np.testing.assert_allclose(got, scattered(demand, per_server), rtol=RTOL)
+
+
+@pytest.mark.parametrize("where", [POOLED, CO_PACKAGED])
+def test_pooled_nics_move_no_more_than_they_must(where):
+    # One way alone, four ranks a server: afterwards all have the mean, and nobody both hands over and gets.
+    demand = leaving(draw(120)[0], 4)
+    demand[4:] = 0
+    moved = np.asarray(delegated(where, jnp.asarray(demand), 4))[0]
+    out = demand[:4].sum(1)
+    np.testing.assert_allclose(out - moved.sum(1) + moved.sum(0), out.mean(), rtol=RTOL)
+    np.testing.assert_allclose(moved.sum(), np.maximum(out - out.mean(), 0).sum(), rtol=RTOL)
+    assert not np.any((moved.sum(0) > 0) & (moved.sum(1) > 0))
+    assert moved.min() >= 0
+
+
+def test_balanced_traffic_inside():
+    # Each rank sends 1e8 to each of four ranks elsewhere: nothing to level, a quarter to and from every circuit.
+    even = jnp.asarray(balanced(8)[0])
+    for where, each in ((OWN, 0), (POOLED, 0), (PXN, 1e8), (CIRCUITS, 2e8), (CO_PACKAGED, 1e8)):
+        np.testing.assert_allclose(delegated(where, even, 4), np.full((2, 4, 4), each), rtol=RTOL, err_msg=repr(where))
+
+
 nvswitch_seconds = jax.jit(inside_time)
 
 

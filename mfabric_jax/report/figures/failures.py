@@ -52,6 +52,8 @@ def build(rows: Rows) -> Figure:
     axes.tick_params(axis="x", length=0)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:+.0%}" if value else "0")
     axes.margins(y=0.12)
+    if not any(row["slow_down"] or row.get("published") for row in rows):
+        axes.set_ylim(-span, span)
     axes.set_ylabel("iteration time over healthy")
     axes.grid(axis="y")
     handles = [Patch(color=_COLOURS[rank % len(_COLOURS)], label=model) for rank, model in enumerate(models)]

@@ -1,0 +1,115 @@
+"""Optical switches one can buy: the table, the regions they have ports for, the delay a comparison takes from them."""
+
+import dataclasses
+import re
+
+import pytest
+
+from mfabric_jax import InputError
+from mfabric_jax.fabric import OCS, Region, get_ocs
+from mfabric_jax.study import Compare
+
+REPORTED = [name for name, one in OCS.items() if one.delay_s is not None]
+MODEL = "mixtral-8x7b"                     # 4 servers a region
+
+
+def compare(**settings):
+    return Compare(**{"models": (MODEL,), "fabrics": ("mfabric",), "nic_gbps": (100.0,)} | settings)
+
+
+def region_of(config):
+    ((_, region),) = config.variants(MODEL)
+    assert isinstance(region, Region)
+    return region
+
+
+@pytest.mark.parametrize("name", OCS)
+def test_every_entry(name):
+    one = get_ocs(name)
+    assert one is OCS[name]
+    assert one.name == name
+    assert one.technology
+    assert isinstance(one.ports, int)
+    assert one.ports > 0
+    if one.delay_s is not None:
+        fastest, slowest = one.delay_s
+        assert 0 < fastest <= slowest
+
+
+@pytest.mark.parametrize(
+    ("name", "ports", "delay_s"),
+    [
+        ("polatis", 576, (0.010, 0.025)),
+        ("calient", 320, (0.010, 0.015)),
+        ("rotornet", 128, (1e-5, 1e-5)),
+        ("lightmatter", 32, (7e-6, 7e-6)),
+        ("epiphotonics", 16, (1e-8, 1e-8)),
+    ],
+)
+def test_units_of_the_published_table(name, ports, delay_s):
+    assert OCS[name].ports == ports
+    assert OCS[name].delay_s == pytest.approx(delay_s, rel=1e-12)
+
+
+def test_more_ports_are_slower():
+    """The trade-off the table is there to show."""
+    known = sorted((one.ports, *one.delay_s) for one in OCS.values() if one.delay_s is not None)
+    assert known == sorted(known, key=lambda row: (row[2], row[0]))
+
+
+def test_an_unknown_name_gets_the_allowed_ones():
+    sentence = f"ocs 'polaris' is unknown (did you mean 'polatis'?); allowed: {', '.join(OCS)}."
+    for ask in (get_ocs, lambda name: compare(ocs=name)):
+        with pytest.raises(InputError, match=re.escape(sentence)):
+            ask("polaris")
+
+
+@pytest.mark.parametrize("name", REPORTED)
+def test_a_comparison_takes_the_slowest_delay(name):
+    config = compare(ocs=name, optical_degree=4)                            # 16 ports: enough for the smallest
+    assert config.delay_s == OCS[name].delay_s[1]
+    assert region_of(config).delay_s == OCS[name].delay_s[1]
+
+
+def test_a_delay_of_ones_own_comes_first():
+    assert region_of(compare(ocs="polatis", delay_s=0.001)).delay_s == 0.001
+    assert region_of(compare(ocs="polatis", delay_s=0.0)).delay_s == 0
+    assert region_of(compare()).delay_s == 0.025
+
+
+def test_a_switch_of_unknown_delay_needs_one():
+    with pytest.raises(InputError, match=r"^ocs 'palomar' has no reported delay; give delay_s\.$"):
+        compare(ocs="palomar")
+    assert region_of(compare(ocs="palomar", delay_s=0.02)).delay_s == 0.02
+
+
+def test_ports_bound_the_region():
+    one = dataclasses.replace(get_ocs("epiphotonics"), ports=12)
+    one.check_region(2, 6)
+    one.check_region(12, 1)
+    sentence = (
+        "ocs 'epiphotonics' has 12 ports, but a region of 13 servers with optical_degree 1 needs 13; choose a larger "
+        "switch or a smaller degree."
+    )
+    with pytest.raises(InputError, match=re.escape(sentence)):
+        one.check_region(13, 1)
+
+
+@pytest.mark.parametrize(("name", "degree"), [("epiphotonics", 4), ("lightmatter", 8)])
+def test_a_comparison_is_refused_where_ports_are_too_few(name, degree):
+    assert region_of(compare(ocs=name, optical_degree=degree)).optical_degree == degree
+    ports, needs = 4 * degree, 4 * (degree + 1)
+    sentence = f"has {ports} ports, but a region of 4 servers with optical_degree {degree + 1} needs {needs};"
+    with pytest.raises(InputError, match=re.escape(sentence)):
+        compare(ocs=name, optical_degree=degree + 1)
+
+
+def test_the_largest_region_decides():
+    # Two servers a region want 12 ports, four want 24.
+    assert compare(models=("llama-moe",), ocs="epiphotonics").delay_s == pytest.approx(1e-8)
+    with pytest.raises(InputError, match="a region of 4 servers with optical_degree 6 needs 24;"):
+        compare(models=("llama-moe", MODEL), ocs="epiphotonics")
+
+
+def test_fabrics_without_a_switch_need_no_ports():
+    assert compare(fabrics=("fat-tree",), ocs="epiphotonics").ocs == "epiphotonics"

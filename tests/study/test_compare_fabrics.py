@@ -1,0 +1,322 @@
+"""Every fabric on one small job: what its all-to-alls, gradients and dollars are by hand, and what its settings do."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from mfabric_jax import InputError
+from mfabric_jax.fabric import NAMES, Electrical, Region
+from mfabric_jax.policies import topoopt
+from mfabric_jax.study import Compare
+from mfabric_jax.study.compare import jobs
+from mfabric_jax.workload import gradient_bytes
+from tests.study.small import MODEL, row, rows, small
+
+pytestmark = pytest.mark.usefixtures("as_users_have_it")
+
+# One stage of 16 servers: 8 groups of 4 ranks on 2 servers, or 2 scale-up domains of 64 GPUs, 4 groups in each.
+JOB = {"pp": 1, "dp": 8, "ep": 4, "gpus": 128, "micro_batches": 1, "drawn": 1}
+BALANCED = JOB | {"traffic": "generated", "skew": 0.0, "drift": 0.0}
+SCALE_UP = ("nvl72", "mfabric-cpo")
+NIC = 12.5e9                                   # bytes/s
+EXCHANGES = 32 * 4                             # blocks; dispatch and combine, forward and backward
+# Dollars of a NIC at 100 Gbps and what is behind it: 659 and 187 a port, 99 a transceiver, 150 a fibre.
+THREE_TIERS, TWO_TIERS = 659 + 5 * 187 + 6 * 99 + 3 * 150, 659 + 3 * 187 + 4 * 99 + 2 * 150
+CIRCUIT, PANEL = 659 + 99 + 150 + 520, 659 + 99 + 150 + 100
+
+
+def balanced(fabrics=NAMES, **settings):
+    return small(fabrics=tuple(fabrics), **BALANCED | settings)
+
+
+def table(config):
+    return {one["fabric"]: one for one in rows(config)}
+
+
+def column(config, name):
+    return {one["fabric"]: one[name] for one in rows(config)}
+
+
+def assert_columns(got, want):
+    assert got.keys() == want.keys()
+    for fabric, value in want.items():
+        np.testing.assert_allclose(got[fabric], value, rtol=1e-6, err_msg=fabric)
+
+
+def sent():
+    """Bytes of one dispatch of a rank."""
+    job = balanced().workload(MODEL)
+    return job.selections * job.dispatch_bytes_per_selection
+
+
+def expert_seconds(goodput=1.0, nics=8):
+    """Half of a rank's bytes leave its server, a quarter stays there beside what stays on the rank. A rank has four of
+    eight NICs or GPUs. Six circuits join the two servers on mFabric, seven on TopoOpt, whose ring leads to the next
+    group by the eighth NIC. NVLinks carry all of it in a domain."""
+    tree = EXCHANGES * sent() / 2 / (nics / 2 * NIC * goodput)
+    domain = EXCHANGES * sent() * 3 / 4 / (4 * (1000e9 - NIC))
+    return {
+        "fat-tree": tree, "oversub-fat-tree": 3 * tree, "rail-optimized": tree, "rail-only": tree,
+        "topoopt": EXCHANGES * sent() / ((nics - 1) * NIC * goodput),
+        "mfabric": EXCHANGES * sent() / (6 * NIC * goodput), "nvl72": domain, "mfabric-cpo": 2 * domain,
+    }  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------------ every fabric
+def test_a_row_for_each_fabric():
+    config = small(fabrics=NAMES, **JOB)
+    got = table(config)
+    assert tuple(got) == NAMES
+    assert len(NAMES) == 8
+    for name, one in got.items():
+        times = [value for field, value in one.items() if field.endswith("_s")]
+        assert np.all(np.isfinite(times)), name
+        assert min(times) > -1e-12, name
+        parts = one["compute_s"] + one["exposed_comm_s"] + one["reconfig_s"] + one["bubble_s"]
+        np.testing.assert_allclose(parts, one["iteration_s"], rtol=1e-9)
+        assert (one["gpus"], one["nic_gbps"]) == (128, 100.0)
+        pooled = name in ("topoopt", "mfabric", "mfabric-cpo")
+        assert one["nic_use"] == ("pooled" if pooled else "own")
+        assert one["policy"] == ("greedy" if "mfabric" in name else "topoopt" if name == "topoopt" else "none")
+        routing = "unsplit" if "mfabric" in name else "forwarding" if name == "topoopt" else "spraying"
+        assert one["routing"] == routing
+    for name in NAMES:
+        np.testing.assert_allclose(got[name]["compute_s"], got["fat-tree"]["compute_s"], rtol=1e-12)
+        assert got[name]["ep_comm_s"] > 0
+    assert got["rail-optimized"] | {"fabric": "fat-tree"} == got["fat-tree"]
+    # Rank 0's rail is loaded with what all have for it: not what leaves rank 0.
+    assert abs(got["rail-only"]["ep_comm_s"] / got["fat-tree"]["ep_comm_s"] - 1) > 1e-4
+
+
+def test_balanced_all_to_alls_by_hand():
+    assert_columns(column(balanced(), "ep_comm_s"), expert_seconds())
+
+
+def test_tensor_parallel_all_reduces_by_hand():
+    # 2 x 3/4 of the activations, forward and backward, at 900 GB/s, 987.5 GB/s or half of that.
+    job = balanced().workload(MODEL)
+    size = 32 * 2 * 1.5 * job.tokens * 4096 * 2
+    rate = dict.fromkeys(NAMES, 900e9) | {"nvl72": 987.5e9, "mfabric-cpo": 987.5e9 / 2}
+    assert_columns(column(balanced(), "tp_comm_s"), {name: size / rate[name] for name in NAMES})
+
+
+def test_gradients_by_hand():
+    # Dense ones go around 16 servers (2 domains), after 2 ranks of a server (16) have reduced a quarter each; those of
+    # experts around the 8 servers (2 domains) of their replicas, two ranks of a server (16, of 4 replicas each).
+    dense, expert = gradient_bytes(balanced().workload(MODEL), 0)
+
+    def ring(size, members):
+        return 2 * size * (members - 1) / members
+
+    def seconds(external, nvswitch=900e9):
+        return (ring(dense, 16) + ring(2 * expert, 8)) / external + ring(dense / 4, 2) / nvswitch
+
+    def domains(nvswitch):
+        between = ring(dense, 2) + ring(4 * expert, 2)
+        return between / (64 * NIC) + (ring(dense / 4, 16) + ring(expert / 4, 4)) / nvswitch
+
+    want = dict.fromkeys(("fat-tree", "rail-optimized", "rail-only"), seconds(8 * NIC))
+    want |= {"oversub-fat-tree": seconds(8 / 3 * NIC)} | dict.fromkeys(("topoopt", "mfabric"), seconds(2 * NIC))
+    want |= {"nvl72": domains(987.5e9), "mfabric-cpo": domains(987.5e9 / 2)}
+    assert_columns(column(balanced(), "dp_comm_s"), want)
+
+
+# ------------------------------------------------------------------------------------------------------------- dollars
+def dollars(tree=THREE_TIERS, oversubscribed=None):
+    if oversubscribed is None:
+        oversubscribed = 659 + 187 * (1 + 4 / 3) + 99 * (2 + 4 / 3) + 150 * (1 + 2 / 3)
+    return {
+        "fat-tree": 128 * tree, "oversub-fat-tree": 128 * oversubscribed, "rail-optimized": 128 * tree,
+        "rail-only": 128 * TWO_TIERS, "topoopt": 128 * PANEL, "mfabric": 16 * (6 * CIRCUIT + 2 * tree),
+    }  # fmt: skip
+
+
+def test_dollars_by_hand():
+    got = table(balanced())
+    for name in SCALE_UP:
+        assert got[name]["network_cost_usd"] is None
+        assert got[name]["perf_per_dollar"] is None
+    assert_columns({name: got[name]["network_cost_usd"] for name in dollars()}, dollars())
+    for name, cost in dollars().items():
+        np.testing.assert_allclose(got[name]["perf_per_dollar"], 1 / (got[name]["iteration_s"] * cost), rtol=1e-9)
+
+
+def test_two_tiers_cost_less_and_take_as_long():
+    config = balanced(tiers=2)
+    known = {name: value for name, value in column(config, "network_cost_usd").items() if value is not None}
+    edge = 659 + 187 * (1 + 2 / 3) + 99 * (2 + 2 / 3) + 150 * (1 + 1 / 3)
+    assert_columns(known, dollars(TWO_TIERS, edge))
+    assert_columns(column(config, "iteration_s"), column(balanced(), "iteration_s"))
+
+
+def test_prices_of_one_s_own(tmp_path):
+    file = tmp_path / "prices.toml"
+    file.write_text("ocs_port = 20\nscale_up_per_gpu = 1000\n")
+    config = balanced(("mfabric", "nvl72", "mfabric-cpo"), prices=str(file))
+    got = column(config, "network_cost_usd")
+    assert got["mfabric-cpo"] is None                                      # the price of the other says nothing of it
+    known = {name: got[name] for name in ("mfabric", "nvl72")}
+    want = {"mfabric": 16 * (6 * (CIRCUIT - 500) + 2 * THREE_TIERS), "nvl72": 128 * (THREE_TIERS + 1000)}
+    assert_columns(known, want)
+    file.write_text("co_packaged_per_gpu = 3000\n")
+    (one,) = rows(balanced(("mfabric-cpo",), prices=str(file), seed=1))
+    np.testing.assert_allclose(one["network_cost_usd"], 128 * (THREE_TIERS + 3000), rtol=1e-12)
+    assert one["perf_per_dollar"] == pytest.approx(1 / (one["iteration_s"] * one["network_cost_usd"]), rel=1e-12)
+
+
+# ------------------------------------------------------------------------------------------------------------ settings
+def test_goodput_scales_what_is_on_the_wire():
+    full, half = table(balanced()), table(balanced(goodput=0.5))
+    assert_columns({name: one["ep_comm_s"] for name, one in half.items()}, expert_seconds(goodput=0.5))
+    for name in NAMES:
+        np.testing.assert_allclose(half[name]["tp_comm_s"], full[name]["tp_comm_s"], rtol=1e-12)
+        assert half[name]["dp_comm_s"] > 1.1 * full[name]["dp_comm_s"]
+    dense = half["topoopt"]["dp_comm_s"] - full["topoopt"]["dp_comm_s"]    # what is inside takes as long as before
+    on_tree = half["fat-tree"]["dp_comm_s"] - full["fat-tree"]["dp_comm_s"]
+    np.testing.assert_allclose(dense / on_tree, 4, rtol=1e-9)              # 2 of 8 NICs
+
+
+@pytest.mark.parametrize("tiers", [2, 3])
+def test_a_delay_of_links(tiers):
+    # Every all-to-all that leaves its server, and every step of the rings: 2 x 15 and 2 x 7 (2 x 1 of two domains).
+    still, late = table(balanced(tiers=tiers)), table(balanced(tiers=tiers, link_delay_s=0.001))
+    links = dict.fromkeys(NAMES, 2 * tiers) | {"rail-only": 2, "topoopt": 1}
+    for name in NAMES:
+        within, steps = name in SCALE_UP, 4 if name in SCALE_UP else 44
+        later = {field: late[name][field] - still[name][field] for field in ("ep_comm_s", "dp_comm_s", "iteration_s")}
+        ep, dp = 0.001 * links[name] * (0 if within else EXCHANGES), 0.001 * links[name] * steps
+        np.testing.assert_allclose(list(later.values()), [ep, dp, ep + dp], rtol=1e-6, atol=1e-9, err_msg=name)
+
+
+def test_pooled_nics_of_a_server():
+    names = ("fat-tree", "rail-optimized", "topoopt", "mfabric", "nvl72")
+    config = balanced(names, nics=4, nic_use=("pooled",))
+    four, eight = table(config), table(balanced())
+    want = expert_seconds(nics=4) | {name: expert_seconds()[name] for name in ("mfabric", "nvl72")}
+    assert_columns({name: four[name]["ep_comm_s"] for name in names}, {name: want[name] for name in names})
+    for name in names:
+        same = name in ("mfabric", "nvl72")
+        if name != "nvl72":
+            half = four[name]["network_cost_usd"] / eight[name]["network_cost_usd"]
+            assert half == pytest.approx(1 if same else 0.5, rel=1e-12)
+        assert four[name]["nic_use"] == ("own" if name == "nvl72" else "pooled")
+
+
+def test_pxn_puts_rail_optimized_on_the_rails():
+    names = ("fat-tree", "rail-optimized", "rail-only")
+    plain, pxn = (table(small(fabrics=names, pxn=use, link_delay_s=0.001, **JOB)) for use in (False, True))
+    assert pxn["rail-only"] == plain["rail-only"]
+    assert pxn["fat-tree"] == plain["fat-tree"]
+    for field in ("ep_comm_s", "dp_comm_s", "iteration_s"):
+        assert pxn["rail-optimized"][field] == pxn["rail-only"][field]
+        assert plain["rail-optimized"][field] == plain["fat-tree"][field]
+    assert pxn["rail-optimized"]["ep_comm_s"] < plain["rail-optimized"]["ep_comm_s"] - 0.9 * EXCHANGES * 4 * 0.001
+    assert pxn["rail-optimized"]["network_cost_usd"] == plain["rail-optimized"]["network_cost_usd"]
+
+
+def test_nic_use_of_every_fabric():
+    names = ("fat-tree", "rail-only", "topoopt", "mfabric", *SCALE_UP)
+    both = rows(balanced(names, nic_use=("own", "pooled")))
+    assert [(one["fabric"], one["nic_use"]) for one in both] == [
+        ("fat-tree", "own"), ("fat-tree", "pooled"), ("rail-only", "own"), ("topoopt", "pooled"),
+        ("mfabric", "pooled"), ("nvl72", "own"), ("mfabric-cpo", "pooled"),
+    ]  # fmt: skip
+
+
+def test_bandwidth_of_a_gpu():
+    # 4 Tbps: 500 GB/s less the NIC's 12.5; of that, 19 ports of 100 Gbps are optical, half of it is NVLink.
+    config = balanced(SCALE_UP, gpu_tbps=4.0)
+    domain = EXCHANGES * sent() * 3 / 4 / (4 * 487.5e9)
+    assert_columns(column(config, "ep_comm_s"), {"nvl72": domain, "mfabric-cpo": 2 * domain})
+    (job,) = jobs(dataclasses.replace(config, fabrics=("mfabric-cpo",)))
+    assert (job.fabric.optical_degree, job.fabric.electrical_nics) == (19 * 64, 64)
+
+
+def test_ports_of_co_packaged_optics_are_whole():
+    # Half of 7,900, 7,600 and 7,200 Gbps: 39, 9 and 4 ports; a job for each number of circuits, a row for each NIC.
+    config = balanced(("mfabric-cpo",), nic_gbps=(100.0, 400.0, 800.0))
+    degree = {job.fabric.optical_degree: config.bandwidths(job.fabric) for job in jobs(config)}
+    assert degree == {39 * 64: (100.0,), 9 * 64: (400.0,), 4 * 64: (800.0,)}
+    got = {one["nic_gbps"]: one for one in rows(config)}
+    assert list(got) == [100.0, 400.0, 800.0]
+    for gbps, one in got.items():
+        inside = EXCHANGES * sent() * 3 / 4 / (4 * (8000 - gbps) / 16 * 1e9)
+        np.testing.assert_allclose(one["ep_comm_s"], inside, rtol=1e-6)
+
+
+def test_circuits_between_domains():
+    # 16 ranks of 8 GPUs, 8 in each of two domains. A rank's sixteenth goes to each rank: 7 of them inside, where what
+    # comes over circuits is scattered, too; 8 x 8 cross 39 x 64 circuits.
+    config = small(
+        "llama-moe", fabrics=("mfabric-cpo",), **BALANCED | {"tp": 8, "dp": 1, "ep": 16}
+    )
+    job = config.workload("llama-moe")
+    part = job.selections * job.dispatch_bytes_per_selection / 16
+    one = max(64 * part / (39 * 64 * NIC), 2 * 7 * part / (8 * 987.5e9 / 2))
+    np.testing.assert_allclose(row(config)["ep_comm_s"], EXCHANGES * one, rtol=1e-6)
+    # With a goodput of a quarter the circuits are the slower part.
+    slow = dataclasses.replace(config, goodput=0.25)
+    np.testing.assert_allclose(row(slow)["ep_comm_s"], EXCHANGES * 4 * 64 * part / (39 * 64 * NIC), rtol=1e-6)
+
+
+def test_an_optical_switch_from_the_table():
+    def region(**settings):
+        ((_, one),) = Compare(models=(MODEL,), fabrics=("mfabric",), **settings).variants(MODEL)
+        return one
+
+    assert isinstance(region(), Region)
+    delays = [float(region(**settings).delay_s) for settings in (
+        {}, {"ocs": "polatis"}, {"ocs": "calient"}, {"ocs": "lightmatter"}, {"ocs": "polatis", "delay_s": 0.01},
+        {"ocs": "palomar", "delay_s": 0.02},
+    )]  # fmt: skip
+    np.testing.assert_allclose(delays, [0.025, 0.025, 0.015, 7e-6, 0.01, 0.02], rtol=1e-12)
+
+
+def test_topoopt_is_wired_for_the_mean_traffic():
+    (job,) = jobs(small(fabrics=("topoopt",), **JOB | {"dp": 2, "pp": 2, "ep": 8}))
+    tokens = np.asarray(job.tokens.count, float).mean(axis=(0, 1, 2))
+    per_server = tokens.reshape(4, 2, 4, 2).sum(axis=(1, 3))
+    want = topoopt(per_server * (1 - np.eye(4)), Region(4, 100.0, 7)).circuits.count    # one of 8 NICs leads on
+    np.testing.assert_array_equal(job.fabric.count, want)
+    assert job.fabric.pipeline_nics == 1
+
+
+# -------------------------------------------------------------------------------------------------------- what is not
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"fabrics": ("topoopt",), "nics": 3}, "topoopt needs 4 NICs for its ring and pipeline neighbours, got nics 3"),
+        ({"fabrics": ("rail-only",), "nics": 4}, "nic_use 'own' gives each GPU its own NIC, but a server has 8 GPUs"),
+        ({"fabrics": ("rail-optimized",), "nics": 4, "pxn": True, "nic_use": ("pooled",)}, "nic_use 'own' gives each"),
+        ({"nics": 0}, "nics must be a whole number of at least 1, got 0."),
+        ({"tiers": 4}, "tiers must be 2 or 3, got 4."),
+        ({"prices": "none.toml"}, "cannot read 'none.toml'"),
+        ({"prices": "prices.csv"}, "prices 'prices.csv': extension '.csv' is unknown"),
+        ({"ocs": "polatys"}, "ocs 'polatys' is unknown (did you mean 'polatis'?)"),
+        ({"ocs": "palomar"}, "ocs 'palomar' has no reported delay; give delay_s."),
+        ({"fabrics": ("mfabric",), "ocs": "epiphotonics"}, "ocs 'epiphotonics' has 16 ports, but a region of 4"),
+        ({"fabrics": ("nvl72",), "gpu_tbps": 0.1}, "gpu_tbps 0.1 leaves no NVLink beside a NIC of nic_gbps 100"),
+        ({"fabrics": ("mfabric-cpo",), "gpu_tbps": 0.2}, "gpu_tbps 0.2 leaves no optical port of nic_gbps 100"),
+        ({"gpu_tbps": 0.0}, "gpu_tbps must be finite and above 0, got 0.0."),
+        ({"goodput": 0.0}, "goodput must be above 0 and at most 1, got 0.0."),
+        ({"goodput": 1.1}, "goodput must be above 0 and at most 1, got 1.1."),
+        ({"goodput": float("nan")}, "goodput must be above 0 and at most 1, got nan."),
+        ({"link_delay_s": -1e-6}, "link_delay_s must be finite and not negative, got -1e-06."),
+        ({"fabrics": ("nvl72",), "dp": 1}, "dp x tp x pp x ep must equal gpus"),
+        ({"fabrics": ("nvl72",), "dp": 1, "gpus": 128}, "a pipeline stage of dp x tp x ep = 1 x 4 x 8 = 32 GPUs must"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(settings, words):
+    with pytest.raises(InputError) as caught:
+        small(**settings)
+    sentence = str(caught.value)
+    assert sentence.startswith(words)
+    assert "\n" not in sentence
+    assert sentence.endswith(".")
+
+
+def test_nics_of_other_fabrics_do_not_bind_these():
+    one = small(fabrics=("mfabric", *SCALE_UP), nics=4)
+    nics = [fabric.nics for _, fabric in one.variants(MODEL) if isinstance(fabric, Electrical)]
+    assert nics == [64]

@@ -1,0 +1,253 @@
+"""What failures cost: rows, when they strike, what helps against them, and mistakes."""
+
+import dataclasses
+import functools
+import importlib
+import itertools
+import re
+
+import numpy as np
+import pytest
+
+from mfabric_jax import InputError
+from mfabric_jax.fabric import KINDS, Degraded
+from mfabric_jax.schedule import Exchanges
+from mfabric_jax.study import Failures, effective_failures, failures
+from tests.study.small import MODEL, configured, row, small
+
+pytestmark = pytest.mark.usefixtures("as_users_have_it")
+module = importlib.import_module("mfabric_jax.study.failures")
+
+
+@functools.cache
+def rows(config):
+    """{kind: row}, solved once."""
+    found = list(failures(config))
+    assert [one["failure"] for one in found] == list(config.kinds)
+    return {one["failure"]: one for one in found}
+
+
+def base(model=MODEL, **settings):
+    """One micro-batch: stages run one after the other. Two iterations."""
+    return small(model, **{"micro_batches": 1, "iterations": 2} | settings)
+
+
+def hurt(kind, *, where=None, **settings):
+    """The row of one failure."""
+    return rows(Failures(base(**settings), kinds=(kind,), **where or {}))[kind]
+
+
+def timed_as(monkeypatch, before, after):
+    """No simulation: iterations take `before` seconds each and, once failed, `after`; stage 2 is the busiest."""
+    monkeypatch.setattr(module, "solve", lambda config, job: Exchanges(*[np.zeros(())] * 6))
+    monkeypatch.setattr(module, "inside", lambda config, job: np.zeros(()))
+    for name in ("_solve_stage", "_with_stage"):
+        monkeypatch.setattr(module, name, lambda *_: None)
+    times = {True: np.asarray(before, float), False: np.asarray(after, float)}
+    monkeypatch.setattr(module, "_timed", lambda config, job, solved, left, stage: (times[left is None], 2))
+
+
+ALL = Failures(base())
+
+
+# --------------------------------------------------------------------------------------------------------------- rows
+def test_what_a_row_holds():
+    assert set(rows(ALL)) == set(KINDS)
+    for kind, one in rows(ALL).items():
+        assert (one["model"], one["failure"], one["nic_gbps"], one["gpus"]) == (MODEL, kind, 100.0, 1024)
+        assert (one["policy"], one["routing"], one["dtype"]) == ("greedy", "unsplit", "float64")
+        assert (one["server"], one["at"], one["iterations"]) == (0, 0, 2)
+        assert 0 <= one["stage"] < 4
+        np.testing.assert_allclose(one["run_slow_down"], one["failed_s"] / one["healthy_s"] - 1, rtol=1e-9)
+        assert one["slow_down"] > 0
+
+
+def test_the_healthy_cluster_is_that_of_compare():
+    healthy = row(base(fabrics=("mfabric",)))["iteration_s"]
+    for one in rows(ALL).values():
+        np.testing.assert_allclose(one["healthy_s"], healthy, rtol=1e-12)
+
+
+def test_a_server_costs_more_than_its_gpu_or_one_of_its_nics():
+    cost = {kind: one["slow_down"] for kind, one in rows(ALL).items()}
+    assert cost["server"] > cost["gpu"]
+    assert cost["server"] > cost["optical-nic"]
+    assert cost["electrical-nics"] >= cost["electrical-nic"] > cost["link"]
+
+
+# ------------------------------------------------------------------------------------------------------- what it costs
+@pytest.mark.parametrize("routing", ["unsplit", "split"])
+def test_nothing_failed_costs_nothing(monkeypatch, routing):
+    # The failed stage is solved by other means than the healthy ones; with all of its NICs it takes as long.
+    monkeypatch.setattr(module, "degraded", lambda region, kind, **_: Degraded(kind, region, 0))
+    (one,) = failures(Failures(base(routing=routing), kinds=("link",)))
+    assert abs(one["slow_down"]) < 1e-12
+    assert one["failed_s"] == pytest.approx(one["healthy_s"], rel=1e-12)
+
+
+def test_without_optical_nics_none_can_fail():
+    one = hurt("optical-nic", optical_degree=0)
+    assert abs(one["slow_down"]) < 1e-12
+
+
+@pytest.mark.parametrize("kind", ["electrical-nic", "electrical-nics", "gpu", "server"])
+def test_spare_electrical_nics_help(kind):
+    assert 0 < hurt(kind, electrical_nics=4)["slow_down"] < rows(ALL)[kind]["slow_down"]
+
+
+def test_of_more_links_one_is_missed_less():
+    cost = [hurt("link", where={"radix": radix})["slow_down"] for radix in (4, 16)]
+    assert cost[0] > cost[1] > rows(ALL)["link"]["slow_down"] > 0
+
+
+# Four servers of 2 ranks, 2 circuits a pair, balanced traffic: 4 d bytes a pair take 2 d. The first stage ends last:
+# what a part of it takes longer, the iteration does. Parts: all-to-all, gradients, a send to the next stage and back.
+LONGER = {
+    "electrical-nic": (0, 1, 1),
+    "electrical-nics": (0, 1, 1),                                          # all servers have circuits to each other
+    "optical-nic": (1, 0, 0),                                              # one pair keeps 1 circuit: 4 d
+    "link": (0, 1 / 31, 1 / 31),
+    "gpu": (0, 0, 0),                                                      # a spare of 1/4 rank: all-reduces alone
+    "server": (2, 0, 0),                                                   # 3 pairs over 2 electrical NICs: 6 d
+}
+EVEN = base(traffic="generated", skew=0.0, drift=0.0, delay_s=0.0, nvswitch_gigabytes_per_s=1e9)
+
+
+@pytest.mark.parametrize("kind", LONGER)
+def test_by_hand(kind):
+    healthy, job = row(dataclasses.replace(EVEN, fabrics=("mfabric",))), EVEN.workload(MODEL)
+    send_s = 2 * job.tokens * job.architecture.hidden * 2 / (2 * 12.5e9)   # activations of 2 ranks over 2 NICs
+    ep, dp, send = LONGER[kind]
+    want = ep * healthy["ep_comm_s"] + dp * healthy["dp_comm_s"] + 2 * send * send_s
+    if kind == "gpu":
+        want = healthy["tp_comm_s"] * (1e18 / 25e9 - 1)                    # over 2 NICs, not the NVSwitch
+    one = rows(Failures(EVEN, stage=0))[kind]
+    np.testing.assert_allclose(one["failed_s"] - one["healthy_s"], want, rtol=1e-5)
+    np.testing.assert_allclose(one["healthy_s"], healthy["iteration_s"], rtol=1e-12)
+
+
+def test_the_stage_that_is_hit():
+    busiest = rows(ALL)["server"]["stage"]
+    same = hurt("server", where={"stage": busiest})
+    assert same == rows(ALL)["server"]
+    other = hurt("server", where={"stage": (busiest + 1) % 4})
+    assert other["stage"] == (busiest + 1) % 4
+    assert other["failed_s"] != same["failed_s"]
+    assert other["healthy_s"] == same["healthy_s"]
+
+
+def test_the_server_that_is_hit():
+    last = hurt("optical-nic", where={"server": 3})
+    assert last["server"] == 3
+    assert last["failed_s"] != rows(ALL)["optical-nic"]["failed_s"]
+
+
+def test_one_electrical_nic_is_all_there_are():
+    one, every = (hurt(kind, electrical_nics=1, optical_degree=2) for kind in ("electrical-nic", "electrical-nics"))
+    assert one["slow_down"] == every["slow_down"] > 0
+
+
+def test_the_same_configuration_gives_the_same_rows():
+    assert list(failures(Failures(base(), kinds=("gpu",)))) == [rows(ALL)["gpu"]]
+    assert hurt("server", seed=1)["failed_s"] != rows(ALL)["server"]["failed_s"]
+
+
+# ------------------------------------------------------------------------------------------------------------- when
+def test_iterations_before_the_failure_are_healthy(monkeypatch):
+    timed_as(monkeypatch, [1, 2, 4, 1], [9, 3, 8, 1.5])
+    (one,) = failures(Failures(base(iterations=4), kinds=("link",), at=1))
+    assert (one["stage"], one["at"], one["iterations"]) == (2, 1, 4)
+    assert (one["healthy_s"], one["failed_s"]) == (2, 12.5 / 3)
+    np.testing.assert_allclose(one["slow_down"], (1.5 + 2 + 1.5) / 3 - 1, rtol=1e-12)
+    np.testing.assert_allclose(one["run_slow_down"], 13.5 / 8 - 1, rtol=1e-12)
+
+
+def test_half_a_run():
+    whole, half = (rows(Failures(EVEN, stage=0, kinds=("server",), at=at))["server"] for at in (0, 1))
+    for name in ("healthy_s", "failed_s", "slow_down"):
+        np.testing.assert_allclose(half[name], whole[name], rtol=1e-9)
+    np.testing.assert_allclose(half["run_slow_down"], whole["run_slow_down"] / 2, rtol=1e-9)
+
+
+# ---------------------------------------------------------------------------------------------------------- published
+def test_published_figures():
+    assert module.PUBLISHED == {
+        ("deepseek-r1", "electrical-nic"): 0.033,
+        ("deepseek-r1", "optical-nic"): 0.033,
+        ("mixtral-8x22b", "gpu"): 0.051,
+        ("deepseek-r1", "server"): 0.065,
+    }
+
+
+@pytest.mark.parametrize(
+    ("settings", "want"),
+    [
+        ({"nic_gbps": (400.0, 100.0)}, {("mixtral-8x22b", "gpu"): 0.051}),
+        ({"nic_gbps": (100.0, 400.0)}, {}),
+        ({"nic_gbps": (400.0,), "gpus": 512, "dp": 1}, {}),
+    ],
+)
+def test_published_figures_stand_beside_their_own_set_up(monkeypatch, settings, want):
+    timed_as(monkeypatch, [1, 1], [2, 2])
+    found = failures(Failures(base("mixtral-8x22b", **settings)))
+    assert {(one["model"], one["failure"]): one["published"] for one in found if one["published"] is not None} == want
+
+
+# --------------------------------------------------------------------------------------------------- what is asked for
+def test_the_first_bandwidth_counts_and_the_fabrics_do_not():
+    config = Failures(base(fabrics=("fat-tree",), nic_gbps=(100.0, 400.0)), kinds=("server",))
+    assert list(failures(config)) == [rows(ALL)["server"]]
+
+
+def test_models_and_kinds_in_their_order(monkeypatch):
+    timed_as(monkeypatch, [1, 1], [2, 2])
+    heard, setting, kinds = [], base(models=("llama-moe", MODEL)), ("server", "link")
+    found = list(failures(Failures(setting, kinds=kinds), progress=heard.append))
+    assert [(one["model"], one["failure"]) for one in found] == list(itertools.product(setting.models, kinds))
+    assert heard == [f"{one['model']}: {one['failure']}" for one in found]
+
+
+def test_the_effective_configuration():
+    got = effective_failures(Failures(base(delay_s=0.5), kinds=("gpu",), stage=2, server=1, radix=32))
+    want = {"kinds": ("gpu",), "stage": 2, "server": 1, "at": 0, "radix": 32, "models": (MODEL,), "delay_s": 0.5}
+    assert {name: got[name] for name in want} == want
+    assert got["workloads"][MODEL]["gpus"] == 1024
+    assert "setting" not in got
+
+
+def test_the_defaults_are_those_of_the_published_figures():
+    config = Failures()
+    assert {model for model, _ in module.PUBLISHED} == set(config.setting.models)
+    assert config.setting.nic_gbps == (400.0,)
+    assert config.kinds == tuple(KINDS)
+
+
+@pytest.mark.parametrize(
+    ("settings", "where", "sentence"),
+    [
+        ({}, {"kinds": ("gpu", "sever")}, "kinds 'sever' is unknown (did you mean 'server'?); allowed: electrical-n"),
+        ({}, {"at": 2}, "at must be below the 2 iterations of the run, got 2."),
+        ({"iterations": 3}, {"at": 3}, "at must be below the 3 iterations of the run, got 3."),
+        ({}, {"at": -1}, "at must be a whole number of at least 0, got -1."),
+        ({}, {"stage": 4}, "stage must be below the 4 pipeline stages of mixtral-8x7b, got 4."),
+        ({}, {"stage": -1}, "stage must be a whole number of at least 0, got -1."),
+        ({}, {"server": 4}, "server must be below the 4 of a region of mixtral-8x7b, got 4."),
+        ({"models": (MODEL, "llama-moe")}, {"server": 2}, "server must be below the 2 of a region of llama-moe, got"),
+        ({}, {"server": -1}, "server must be a whole number of at least 0, got -1."),
+        ({"routing": "split"}, {}, "failure 'electrical-nics' is modelled for routing unsplit, got 'split'."),
+    ],
+)
+def test_mistakes_get_a_sentence_at_once(settings, where, sentence):
+    with pytest.raises(InputError, match=re.escape(sentence)):
+        Failures(base(**settings), **where)
+
+
+def test_float64_needs_x64(monkeypatch):
+    timed_as(monkeypatch, [1, 1], [2, 2])
+    with configured(jax_enable_x64=False), pytest.raises(InputError, match=r"^dtype float64 needs jax\.config\.update"):
+        next(failures(Failures(base(), kinds=("link",))))
+
+
+def test_the_last_electrical_nic_needs_routing_unsplit():
+    with pytest.raises(InputError, match="is modelled for routing unsplit, got 'best-path'"):
+        Failures(base(routing="best-path", electrical_nics=1), kinds=("electrical-nic",))
