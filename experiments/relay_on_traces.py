@@ -21,8 +21,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import tyro
 
+from experiments.script import run_script
 from mfabric_jax import report, traffic, workload
 from mfabric_jax.checks import InputError, one_of, positive, whole
 from mfabric_jax.fabric import Circuits, Region
@@ -36,7 +36,6 @@ from mfabric_jax.routing import (
     relay_shares,
     routing_bound,
 )
-from mfabric_jax.study.provenance import provenance
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -196,6 +195,11 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A line per group."""
+    return report.plain(summary(rows))
+
+
 def draw(rows: Sequence[Mapping[str, Any]], path: str | Path) -> Path:
     """Every time over the degree bound, a panel per number of servers; returns the path written."""
     return style.save(lambda: build(rows), path)
@@ -245,21 +249,9 @@ def _named(routing: str, efficiency: float | None, shares: str | None, flows: st
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run it from the shell; returns the exit status. A mistake is one sentence on standard error and status 2."""
-    jax.config.update("jax_enable_x64", True)
-    try:
-        options = tyro.cli(Options, args=argv, prog=NAME)
-        config = Config(**{field.name: getattr(options, field.name) for field in dataclasses.fields(Config)})
-        folder = Path(options.out)
-        report.check_folder(folder)
-        rows = run(config)
-        report.write_rows(rows, folder / f"{NAME}.csv", dataclasses.asdict(config) | provenance("float64"))
-        draw(rows, folder / f"{NAME}.png")
-    except InputError as mistake:
-        print(f"{NAME}: {mistake}", file=sys.stderr)
-        return 2
-    print(report.plain(summary(rows)))
-    return 0
+    """Run it from the shell; returns the exit status."""
+    parts = {"name": NAME, "options": Options, "config": Config, "run": run, "table": table, "draw": draw}
+    return run_script(argv, **parts, dtype="float64")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,14 +17,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import tyro
-
+from experiments.script import run_script
 from mfabric_jax import report
 from mfabric_jax.checks import InputError, positive
 from mfabric_jax.report import style
 from mfabric_jax.study.compare import inside, job_rows, jobs, solve
 from mfabric_jax.study.config import Compare
-from mfabric_jax.study.provenance import provenance
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -63,8 +61,9 @@ class Config:
     def setting(self, tbps: float, efficiency: float) -> Compare:
         """The comparison at one bandwidth of a GPU and one rate."""
         return Compare(
-            models=(self.model,), fabrics=FABRICS, nic_gbps=(self.nic_gbps,), gpu_tbps=tbps, gpu=self.gpu,
-            efficiency=efficiency, traffic="generated", drift=0.0, drawn=1, micro_batches=self.micro_batches,
+            models=(self.model,), fabrics=FABRICS, nic_gbps=(self.nic_gbps,), gpu_tbps=tbps, compute="achieved",
+            gpu=self.gpu, efficiency=efficiency, traffic="generated", drift=0.0, drawn=1,
+            micro_batches=self.micro_batches,
         )  # fmt: skip
 
 
@@ -157,20 +156,9 @@ def _speed_up(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run it from the shell; returns the exit status. A mistake is one sentence on standard error and status 2."""
-    try:
-        options = tyro.cli(Options, args=argv, prog=NAME)
-        config = Config(**{field.name: getattr(options, field.name) for field in dataclasses.fields(Config)})
-        folder = Path(options.out)
-        report.check_folder(folder)
-        rows = run(config)
-        report.write_rows(rows, folder / f"{NAME}.csv", dataclasses.asdict(config) | provenance("float32"))
-        draw(rows, folder / f"{NAME}.png")
-    except InputError as mistake:
-        print(f"{NAME}: {mistake}", file=sys.stderr)
-        return 2
-    print(table(rows))
-    return 0
+    """Run it from the shell; returns the exit status."""
+    parts = {"name": NAME, "options": Options, "config": Config, "run": run, "table": table, "draw": draw}
+    return run_script(argv, **parts)
 
 
 @dataclasses.dataclass(frozen=True)

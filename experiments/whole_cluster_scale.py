@@ -19,14 +19,13 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import tyro
 from tqdm import tqdm
 
+from experiments.script import run_script
 from mfabric_jax import report
 from mfabric_jax.checks import InputError, whole
 from mfabric_jax.report import style
 from mfabric_jax.study import WholeCluster
-from mfabric_jax.study.provenance import provenance
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -211,20 +210,9 @@ def _key(rows: Sequence[Mapping[str, Any]]) -> list:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run it from the shell; returns the exit status. A mistake is one sentence on standard error and status 2."""
-    try:
-        options = tyro.cli(Options, args=argv, prog=NAME)
-        config = Config(**{field.name: getattr(options, field.name) for field in dataclasses.fields(Config)})
-        folder = Path(options.out)
-        report.check_folder(folder)
-        rows = run(config)
-        report.write_rows(rows, folder / f"{NAME}.csv", dataclasses.asdict(config) | provenance("float32"))
-        draw(rows, folder / f"{NAME}.png")
-    except InputError as mistake:
-        print(f"{NAME}: {mistake}", file=sys.stderr)
-        return 2
-    print(table(rows))
-    return 0
+    """Run it from the shell; returns the exit status."""
+    parts = {"name": NAME, "options": Options, "config": Config, "run": run, "table": table, "draw": draw}
+    return run_script(argv, **parts)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -35,15 +35,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
-COMMANDS = ("compare", "failures", "cluster", "draw", "traffic", "validate")
+COMMANDS = ("compare", "calibrate", "failures", "cluster", "timeline", "draw", "traffic", "traces", "validate")
 VALIDATIONS = ("packet",)
+TRACES = ("info", "convert", "fit")
 HELP = """usage: mfabric COMMAND [options]
 
   compare   iteration time, cost and performance per dollar of fabrics for MoE training
+  calibrate the computation rate of models that published fat-tree times imply
   failures  what a broken NIC, link, GPU or server costs mFabric
   cluster   one iteration's flows on a whole cluster at once: who waits for which link
+  timeline  what every stage does when in one iteration, as a table, a picture or a trace for Perfetto
   draw      a picture of a fabric
   traffic   bytes of each kind of parallelism in one iteration of a model
+  traces    what recorded routing holds: its skew, drift and locality
   validate  predictions against recorded packet-level runs
 
 `mfabric COMMAND --help` lists the options; `mfabric --version` the version."""
@@ -92,12 +96,19 @@ def _parse(command: str, words: list[str]) -> Any:
         one_of("validation", words[0], VALIDATIONS)
         if not any(word.split("=")[0] == "--runs" for word in words):
             raise InputError("validate packet needs --runs, a folder of packet-level runs.")
+    if command == "traces" and not {"-h", "--help"} & set(words):
+        if not words or words[0].startswith("--"):
+            raise InputError(f"traces needs to know what first; allowed: {', '.join(TRACES)}.")
+        one_of("traces command", words[0], TRACES)
+        if len(words) < 2 or words[1].startswith("--"):
+            raise InputError(f"traces {words[0]} needs the path of a trace next; mfabric traces --help lists formats.")
     said, width = io.StringIO(), os.environ.get("COLUMNS")
     try:
         with contextlib.redirect_stderr(said):
             if not {"-h", "--help"} & set(words):
                 os.environ["COLUMNS"] = "1000"                       # tyro's message on one line, to be read below
-            return tyro.cli(options, args=words, prog=f"mfabric {command}")
+            preset = _preset(options, words) if "preset" in fields else {}
+            return tyro.cli(options, args=words, prog=f"mfabric {command}", **preset)
     except SystemExit as end:
         if not end.code:
             raise
@@ -106,6 +117,17 @@ def _parse(command: str, words: list[str]) -> Any:
         os.environ.pop("COLUMNS", None)
         if width is not None:
             os.environ["COLUMNS"] = width
+
+
+def _preset(options: type, words: list[str]) -> dict[str, Any]:
+    """The defaults of the preset asked for; what else is asked for replaces them."""
+    from mfabric_jax.study.presets import PRESETS
+
+    name = next((word.partition("=")[2] or after for word, after in zip(words, [*words[1:], ""], strict=True)
+                 if word.split("=")[0] == "--preset"), "paper")  # fmt: skip
+    fields = {field.name for field in dataclasses.fields(options)}
+    parts = {part: value for part, value in PRESETS[one_of("preset", name, PRESETS)].items() if part in fields}
+    return {"default": options(**parts, preset=name)}
 
 
 def _one_sentence(box: str, command: str) -> str:

@@ -21,7 +21,7 @@ def run_compare(options) -> int:
 
     given = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
     out, figures = given.pop("out"), given.pop("figures")
-    del given["device"]
+    del given["device"], given["preset"]
     for field in ("models", "fabrics", "nic_use"):
         given[field] = _words(given[field])
     given["nic_gbps"] = tuple(_number("nic_gbps", word) for word in _words(given["nic_gbps"]))
@@ -70,6 +70,31 @@ def _draw(config, rows: list[dict], folder: str) -> None:
     regions, timelines = study.examples(config)
     for path in report.save_all(rows, folder, regions, timelines):
         print(path, file=sys.stderr)
+
+
+def run_calibrate(options) -> int:
+    """`mfabric calibrate`"""
+    start_jax("float32", options.device)
+    from tqdm import tqdm
+
+    from mfabric_jax import report, study
+
+    given: dict[str, Any] = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
+    models, out = _words(given.pop("models")), given.pop("out")
+    del given["device"], given["preset"]
+    given |= {"models": models, "nic_use": _words(given["nic_use"])}
+    config = study.Compare(**given)
+    if out is not None:
+        study.check_calibration(out)
+    with tqdm(total=len(models), desc="calibrate", unit="model", file=sys.stderr, disable=None) as bar:
+        found = study.calibrate(config, models, progress=lambda _: bar.update())
+    columns = [report.Column("model"), report.Column("nic_gbps"), report.Column("efficiency", "rate over A100 peak")]
+    columns += [report.Column("compute_s", "computation [s]"), report.Column("fitted"), report.Column("published")]
+    print("fat-tree time over that at 800 Gbps")
+    print(report.plain(study.calibration_rows(found), [*columns, report.Column("off", percent=True)]))
+    if out is not None:
+        print(study.write_calibration(found, config, out), file=sys.stderr)
+    return 0
 
 
 def run_traffic(options) -> int:
@@ -205,6 +230,35 @@ def pooled_use(solved):
     return solved.transfers.utilisation if solved.network is solved.cluster.sprayed else None
 
 
+def run_timeline(options) -> int:
+    """`mfabric timeline`"""
+    start_jax(options.dtype, options.device)
+    from mfabric_jax import report, study
+
+    given: dict[str, Any] = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
+    out, picture = given.pop("out"), given.pop("picture")
+    del given["device"], given["preset"]
+    for one, several in (("model", "models"), ("fabric", "fabrics"), ("nic_gbps", "nic_gbps"), ("nic_use", "nic_use")):
+        given[several] = (given.pop(one),)
+    given["records"] = _range(given["records"])
+    config = study.Compare(**given)
+    if out is not None:
+        report.check_trace(out)
+    if picture is not None:
+        report.check_picture(picture)
+    segments, rows, effective = study.example_timeline(config)
+    title = f"{options.model} on {options.fabric} at {options.nic_gbps:g} Gbps"
+    print(f"{title}: an iteration of {rows[0]['iteration_s']:.4g} s; seconds of every pipeline stage")
+    parts = {"compute_s": "compute", "tp_comm_s": "TP", "ep_comm_s": "EP", "dp_comm_s": "DP"}
+    parts |= {"reconfig_s": "reconf", "bubble_s": "bubble"}
+    print(report.plain(rows, ["stage", *(report.Column(key, name) for key, name in parts.items())]))
+    if out is not None:
+        print(report.write_perfetto(segments, out, effective), file=sys.stderr)
+    if picture is not None:
+        print(report.gantt(segments, picture, title), file=sys.stderr)
+    return 0
+
+
 def run_draw(options) -> int:
     """`mfabric draw FABRIC`"""
     from mfabric_jax import fabric, report, study
@@ -219,6 +273,91 @@ def run_draw(options) -> int:
     config = study.WholeCluster(**given)
     print(report.draw_fabric(study.example_cluster(config), options.out))
     return 0
+
+
+def run_traces(options) -> int:
+    """`mfabric traces info PATH`, `mfabric traces convert PATH OUT.npz` and `mfabric traces fit PATH`"""
+    from mfabric_jax import traffic
+
+    records = _range(options.records)
+    if options.what == "convert":
+        if options.to is None:
+            raise InputError("traces convert needs OUT.npz behind the path.")
+        print(traffic.save_tokens(_one_trace(options).chosen(records), options.to))
+        return 0
+    if options.to is not None:
+        what = "rows" if options.what == "info" else "knobs"
+        raise InputError(f"traces {options.what} takes one path, got {options.to!r} too; {what} go to --out.")
+    return _traces_fit(options, records) if options.what == "fit" else _traces_info(options, records)
+
+
+def _one_trace(options):
+    """The recording in a path that holds only one."""
+    from mfabric_jax import traffic
+
+    one, *others = traffic.open_trace(options.path)
+    if others:
+        names = ", ".join(str(pathlib.Path(options.path) / each.name) for each in (one, *others))
+        raise InputError(f"{options.path} holds several recordings; {options.what} one of {names}.")
+    return one
+
+
+def _traces_fit(options, records: tuple[int, int] | None) -> int:
+    """The knobs of generated traffic with the statistics of a recording, and both of these in a table."""
+    from mfabric_jax import report, traffic
+
+    if options.out is not None and pathlib.Path(options.out).suffix != ".json":
+        raise InputError(f"knobs are written as .json, got {options.out!r}.")
+    recording = _one_trace(options).chosen(records)
+    found = traffic.fit(recording, options.iterations)
+    print(f"{recording.format}, {recording.words}\n")
+    print(report.plain([{"knob": name, "value": value} for name, value in found.knobs.turned.items()]))
+    columns = ["statistic", "recorded", "fitted", report.Column("error", percent=True)]
+    print(f"\n{report.plain(found.rows(), columns)}")
+    if options.out is not None:
+        print(found.knobs.write(options.out), file=sys.stderr)
+    return 0
+
+
+def _traces_info(options, records: tuple[int, int] | None) -> int:
+    """Tables of every recording in a path; rows and pictures where asked for."""
+    from mfabric_jax import report, traffic
+    from mfabric_jax.traffic import survey
+
+    _check_outputs(options.out, options.figures)
+    rows = []
+    for whole in traffic.open_trace(options.path):
+        recording = whole.chosen(records)
+        table = survey.table(recording, options.ranks, options.ranks_per_server)
+        rows += table
+        shape = ", ".join(f"{name} {size:,}" for name, size in recording.axes.items())
+        print(f"{recording.format}, {recording.words}\n{shape}")
+        print(f"\nover iterations and layers\n{report.plain(survey.summary(table))}")
+        drift = survey.drift(recording)
+        if drift:
+            print(f"\nloads of iterations apart\n{report.plain(drift)}")
+        print()
+        if options.figures is not None:
+            _draw_trace(recording, pathlib.Path(options.figures), options.ranks)
+    if options.out is not None:
+        given = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
+        print(report.write_rows(rows, options.out, given | {"command": "traces info"}), file=sys.stderr)
+    return 0
+
+
+def _draw_trace(recording, folder: pathlib.Path, ranks: int | None) -> None:
+    from mfabric_jax import report
+    from mfabric_jax.traffic import survey
+
+    title = f"{recording.format} {recording.name}".rstrip()
+    end = f"_{recording.name}.png" if recording.name else ".png"
+    load = survey.loads(recording)
+    target = recording.targets.value
+    print(report.trace_load(load, recording.number, folder / f"trace_load{end}", title, target), file=sys.stderr)
+    matrix = survey.sent(recording, ranks)
+    if matrix is not None:
+        rows, columns, counts = matrix
+        print(report.trace_pairs(counts, folder / f"trace_pairs{end}", title, rows, columns), file=sys.stderr)
 
 
 def _check_outputs(out: str | None, figures: str | None) -> None:

@@ -26,6 +26,12 @@ class SetUp:
     """Micro-batches per iteration (default: the pipeline stages)."""
     sequence: int | None = None
     """Tokens of a sequence."""
+    schedule: str | None = None
+    """Order of passes: 1f1b (default), interleaved, gpipe."""
+    chunks: int | None = None
+    """Chunks of blocks on a stage, under interleaved."""
+    recompute: str | None = None
+    """What the backward pass computes again: none (default), attention, block."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,9 +39,11 @@ class CompareOptions(SetUp):
     """Compare fabrics for MoE training: one row per model, fabric and bandwidth.
 
     Lists are separated by commas. Defaults: five models, four fabrics, 100 to 800 Gbps, routing shares measured on
-    trained models, compute time from model facts on an A100 at half its peak (not calibrated).
+    trained models, compute time calibrated to published fat-tree times (deepseek-r1: an A100 at half its peak).
     """
 
+    preset: str = "paper"
+    """paper (its text) or released (its authors' code): defaults of --rule, --flows, --eps-waits and --matrices."""
     models: str = "mixtral-8x22b,mixtral-8x7b,llama-moe,qwen-moe,deepseek-r1"
     """mixtral-8x22b, mixtral-8x7b, llama-moe, qwen-moe, qwen-moe-ep16, deepseek-r1, deepseek-v3"""
     fabrics: str = "fat-tree,oversub-fat-tree,rail-optimized,mfabric"
@@ -53,7 +61,7 @@ class CompareOptions(SetUp):
     prices: str | None = None
     """A .toml or .json file of your own prices per part."""
     policy: str = "greedy"
-    """How mFabric chooses circuits: greedy, uniform, previous."""
+    """How mFabric chooses circuits: greedy, uniform, random, previous."""
     rule: str = "printed"
     """greedy's rule: printed, released, next."""
     routing: str = "unsplit"
@@ -73,10 +81,24 @@ class CompareOptions(SetUp):
     """Part of the NIC bandwidth that is payload (headers take the rest)."""
     link_delay_s: float = 0.0
     """Propagation of a link."""
+    first: str = "block"
+    """Circuits of the first all-to-all of a forward block: block, reuse, random, predict, pays (see the docs)."""
+    predictor: str | None = None
+    """Of demand, for --first predict: transition, previous-layer, previous-iteration, moving-average, uniform."""
     eps_waits: tyro.conf.FlagCreatePairsOff[bool] = False
     """Traffic on packet switches waits for a reconfiguration too, not only that on circuits."""
+    reactivation_s: float = 0.0
+    """NICs come back so much after the optical switch has turned (measured on a testbed: 5.67)."""
+    flows: str = "spray"
+    """spray, or single: each flow takes one random shortest path."""
+    matrices: str = "each"
+    """each block and micro-batch has its own traffic; block: micro-batches and iterations alike; one: all alike."""
+    overlap_parts: int = 1
+    """Parts in which dispatch, experts and combine overlap (1: one after the other)."""
+    dp_overlap: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Gradients are all-reduced beside the backward pass."""
     trace: str | None = None
-    """Recorded routing: .npy or .npz of tokens, or a folder in the layout of the SmartMoE gate trace."""
+    """Recorded routing: a file or folder in any format that mfabric traces --help lists."""
     records: str | None = None
     """FIRST-LAST record of the trace (default for a gate trace: 2011-5001)."""
     traffic: str = "measured"
@@ -89,6 +111,9 @@ class CompareOptions(SetUp):
     """Different micro-batches of an iteration; more are read cyclically."""
     iterations: int = 1
     """Iterations to simulate and average."""
+    compute: str | None = None
+    """calibrated (to published fat-tree times, where there are any) or achieved (--gpu at --efficiency); default:
+    calibrated unless gpu or efficiency is given."""
     gpu: str = "A100-80GB-SXM"
     """A100-80GB-SXM, H100-SXM, H800-SXM, H200-SXM, B200-HGX, GB200-NVL72."""
     efficiency: float = 0.5
@@ -107,11 +132,74 @@ class CompareOptions(SetUp):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class CalibrateOptions:
+    """Fit the computation time of models to published fat-tree times (arXiv 2501.03905): one rate each.
+
+    Three ratios a model are published; skew comes from the traffic. Every other fabric is then predicted. `compare`
+    uses what ships with the package, found under the defaults here.
+    """
+
+    models: str = "mixtral-8x22b,mixtral-8x7b,llama-moe,qwen-moe"
+    """Those with published times: mixtral-8x22b, mixtral-8x7b, llama-moe, qwen-moe"""
+    preset: str = "paper"
+    """paper (its text) or released (its authors' code): defaults of --flows and --matrices."""
+    flows: str = "spray"
+    """spray, or single: each flow takes one random shortest path."""
+    matrices: str = "each"
+    """each block and micro-batch has its own traffic; block: micro-batches and iterations alike; one: all alike."""
+    nic_use: str = "own"
+    """own: each GPU uses its own NIC; pooled: a server's NICs carry anything."""
+    traffic: str = "measured"
+    """measured: expert shares of trained models; generated: popularity rank^-skew."""
+    skew: float = 0.0
+    """Skew of generated traffic; 0 is balanced."""
+    trace: str | None = None
+    """Recorded routing instead."""
+    iterations: int = 1
+    """Iterations to average."""
+    out: str | None = None
+    """The calibration, with its residuals and its configuration, to a .json file."""
+    seed: int = 0
+    device: str | None = None
+    """cpu, gpu, tpu (default: what JAX finds)."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class TrafficOptions(SetUp):
     """Bytes of tensor, expert, pipeline and data parallelism in one iteration, beside measured shares."""
 
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
     """mixtral-8x22b, mixtral-8x7b, llama-moe, qwen-moe, qwen-moe-ep16, deepseek-r1, deepseek-v3"""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TracesOptions:
+    """What recorded routing holds: shape, skew, shares of pairs, drift and locality, over iterations and layers.
+
+    Formats: .npy or .npz of tokens [iteration, layer, micro_batch, source_rank, expert],
+    num_global_tokens_per_expert [tp, ep, expert], logical_count [iteration, layer, expert] or weight [layer, expert]
+    (.pt too, with torch); .jsonl of a Megatron router trace, or a folder of them; .txt of an mFabric weight matrix;
+    a folder of the SmartMoE gate trace, of OLMoE expert counts or of a LAER-MoE token analysis.
+    """
+
+    what: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="info|convert|fit")]
+    """info: statistics; convert: the same counts as .npz of tokens; fit: knobs of generated traffic that is alike."""
+    path: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="PATH")]
+    """The recording; PATH/NAME where there are several."""
+    to: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="OUT.npz")] = None
+    """Where convert writes."""
+    records: str | None = None
+    """FIRST-LAST record (default: all; for a SmartMoE gate trace 2011-5001)."""
+    iterations: int | None = None
+    """fit: iterations to generate for the comparison (default: as many as were recorded)."""
+    ranks: int | None = None
+    """EP ranks, where they are not recorded or neighbours shall count as one."""
+    ranks_per_server: int | None = None
+    """Ranks of a server (default: 8, where that makes several servers)."""
+    out: str | None = None
+    """info: a row per iteration and layer to a .csv or .parquet file; fit: the knobs to a .json file."""
+    figures: str | None = None
+    """info: pictures of loads and pairs to a folder."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,7 +246,7 @@ class FailuresOptions:
     iterations: int = 1
     """Iterations of the run."""
     policy: str = "greedy"
-    """How mFabric chooses circuits: greedy, uniform, previous."""
+    """How mFabric chooses circuits: greedy, uniform, random, previous."""
     rule: str = "printed"
     """greedy's rule: printed, released, next."""
     routing: str = "unsplit"
@@ -245,6 +333,71 @@ class ClusterOptions(SetUp):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class TimelineOptions(SetUp):
+    """One iteration of a model on a fabric: what every stage does when, and what it spends the iteration on."""
+
+    preset: str = "paper"
+    """paper (its text) or released (its authors' code): defaults of --rule, --flows, --eps-waits and --matrices."""
+    model: str = "mixtral-8x7b"
+    """mixtral-8x22b, mixtral-8x7b, llama-moe, qwen-moe, qwen-moe-ep16, deepseek-r1, deepseek-v3"""
+    fabric: str = "mfabric"
+    """fat-tree, oversub-fat-tree, rail-optimized, rail-only, topoopt, mfabric, nvl72, mfabric-cpo"""
+    nic_gbps: float = 400.0
+    """Bandwidth of every NIC; prices are known from 100 to 800."""
+    nic_use: str = "own"
+    """own: each GPU uses its own NIC; pooled: a server's NICs carry anything."""
+    policy: str = "greedy"
+    """How mFabric chooses circuits: greedy, uniform, random, previous."""
+    rule: str = "printed"
+    """greedy's rule: printed, released, next."""
+    routing: str = "unsplit"
+    """How mFabric uses them: unsplit, best-path, split."""
+    optical_degree: int = 6
+    """NICs of a server on the optical switch."""
+    electrical_nics: int = 2
+    """NICs of a server on the electrical fabric."""
+    delay_s: float | None = None
+    """Reconfiguration delay of the optical switch (default: 0.025)."""
+    first: str = "block"
+    """Circuits of the first all-to-all of a forward block: block, reuse, random, predict, pays (see the docs)."""
+    predictor: str | None = None
+    """Of demand, for --first predict: transition, previous-layer, previous-iteration, moving-average, uniform."""
+    eps_waits: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Traffic on packet switches waits for a reconfiguration too, not only that on circuits."""
+    reactivation_s: float = 0.0
+    """NICs come back so much after the optical switch has turned (measured on a testbed: 5.67)."""
+    flows: str = "spray"
+    """spray, or single: each flow takes one random shortest path."""
+    matrices: str = "each"
+    """each block and micro-batch has its own traffic; block: micro-batches and iterations alike; one: all alike."""
+    overlap_parts: int = 1
+    """Parts in which dispatch, experts and combine overlap (1: one after the other)."""
+    dp_overlap: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Gradients are all-reduced beside the backward pass."""
+    trace: str | None = None
+    """Recorded routing: a file or folder in any format that mfabric traces --help lists."""
+    records: str | None = None
+    """FIRST-LAST record of the trace (default for a gate trace: 2011-5001)."""
+    iterations: int = 1
+    """Iterations to draw; the last is shown."""
+    compute: str | None = None
+    """calibrated or achieved (--gpu at --efficiency); default: calibrated unless gpu or efficiency is given."""
+    gpu: str = "A100-80GB-SXM"
+    """A100-80GB-SXM, H100-SXM, H800-SXM, H200-SXM, B200-HGX, GB200-NVL72."""
+    efficiency: float = 0.5
+    """Achieved over peak FLOP/s."""
+    out: str | None = None
+    """Every segment to a .json file for Perfetto (ui.perfetto.dev) or chrome://tracing."""
+    picture: str | None = None
+    """The iteration as a .png, .pdf or .svg file."""
+    seed: int = 0
+    dtype: str = "float32"
+    """float32, float64."""
+    device: str | None = None
+    """cpu, gpu, tpu (default: what JAX finds)."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class DrawOptions:
     """Draw a fabric: its tiers, or a region with its circuits."""
 
@@ -280,9 +433,12 @@ class DrawOptions:
 
 COMMANDS: dict[str, Any] = {
     "compare": CompareOptions,
+    "calibrate": CalibrateOptions,
     "failures": FailuresOptions,
     "cluster": ClusterOptions,
+    "timeline": TimelineOptions,
     "draw": DrawOptions,
     "traffic": TrafficOptions,
+    "traces": TracesOptions,
     "validate": ValidateOptions,
 }

@@ -32,6 +32,6 @@ CROWDED = 20_000                           # memory maps; every compiled program
 def pytest_runtest_teardown(item, nextitem):
     """Programs are dropped between folders once they crowd the process: at its limit of maps XLA crashes."""
     maps = pathlib.Path("/proc/self/maps")
-    if nextitem is not None and nextitem.path.parent != item.path.parent and maps.exists():
-        if maps.read_bytes().count(b"\n") > CROWDED:
-            jax.clear_caches()
+    leaves = nextitem is not None and nextitem.path.parent != item.path.parent
+    if leaves and maps.exists() and maps.read_bytes().count(b"\n") > CROWDED:
+        jax.clear_caches()

@@ -10,13 +10,19 @@ from typing import Any
 
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.policies.greedy import RULES, greedy
-from mfabric_jax.policies.static import keep, uniform
+from mfabric_jax.policies.static import keep, random_circuits, uniform
 from mfabric_jax.policies.topoopt import topoopt
 from mfabric_jax.routing import Plan
 
 Policy = Callable[..., Plan]
 
-REGISTRY: dict[str, Policy] = {"greedy": greedy, "uniform": uniform, "previous": keep, "topoopt": topoopt}
+REGISTRY: dict[str, Policy] = {
+    "greedy": greedy,
+    "uniform": uniform,
+    "random": random_circuits,
+    "previous": keep,
+    "topoopt": topoopt,
+}
 
 
 @functools.lru_cache(maxsize=256)
@@ -35,4 +41,4 @@ def get(name: str, **settings: Any) -> Policy:
     return functools.partial(policy, **settings) if settings else policy
 
 
-__all__ = ["REGISTRY", "RULES", "Plan", "Policy", "get", "greedy", "keep", "topoopt", "uniform"]
+__all__ = ["REGISTRY", "RULES", "Plan", "Policy", "get", "greedy", "keep", "random_circuits", "topoopt", "uniform"]

@@ -1,10 +1,13 @@
-"""Policies that do not look at the demand: a round-robin topology, and keeping what is there."""
+"""Policies that do not look at the demand: a round-robin topology, a random one, and keeping what is there."""
 
+import dataclasses
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits, Region, round_robin
 from mfabric_jax.routing import Plan
 
@@ -48,3 +51,13 @@ def _turns(servers: int) -> np.ndarray:
 def keep(demand, region: Region, *, previous: Plan | None = None, key=None) -> Plan:
     """The previous topology, whatever the demand; before there is one, the uniform topology."""
     return uniform(demand, region) if previous is None else previous
+
+
+def random_circuits(demand, region: Region, *, previous=None, key=None) -> Plan:
+    """The uniform topology with servers dealt new places at random; `key` is needed."""
+    if key is None:
+        raise InputError("policy 'random' needs a key, got none.")
+    place = jax.random.permutation(key, region.servers)
+    degree = jnp.broadcast_to(jnp.asarray(region.optical_degree), region.servers)
+    dealt = dataclasses.replace(region, optical_degree=degree[jnp.argsort(place)])
+    return Plan(Circuits(uniform(demand, dealt).circuits.count[place][:, place]))

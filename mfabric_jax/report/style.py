@@ -61,6 +61,9 @@ KINDS = {
     "all-to-all": Look("All-to-all", PARTS["ep_comm_s"].colour),
     "tp": Look("TP communication", PARTS["tp_comm_s"].colour),
     "reconfigure": Look("Reconfiguration", PARTS["reconfig_s"].colour),
+    "dense": Look("Dense", "#999933"),
+    "dp": Look("DP communication", PARTS["dp_comm_s"].colour),
+    "waiting": Look("Waiting", "#B9A6E0"),
 }
 HATCHES = ("", "///", "...", "xxx", "\\\\\\")
 

@@ -17,6 +17,7 @@ from mfabric_jax.routing.relayed import relayed_part_times
 from mfabric_jax.routing.routes import Routes
 from mfabric_jax.routing.shortest import ROUTINGS as GRAPH_ROUTINGS
 from mfabric_jax.routing.shortest import shortest_routes
+from mfabric_jax.routing.single import SinglePaths, single_part_times, single_paths
 from mfabric_jax.routing.transfers import Transfers, flow_problem, link_bytes, transfer
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "ROUTINGS",
     "Plan",
     "Routes",
+    "SinglePaths",
     "Transfers",
     "all_to_all_time",
     "as_demand",
@@ -42,6 +44,8 @@ __all__ = [
     "relayed_part_times",
     "routing_bound",
     "shortest_routes",
+    "single_part_times",
+    "single_paths",
     "spray_time",
     "transfer",
     "wired",

@@ -10,22 +10,45 @@ from mfabric_jax.schedule.exchange import (
     places,
     routed,
 )
-from mfabric_jax.schedule.iteration import Iteration, Rates, iterate
-from mfabric_jax.schedule.order import one_f_one_b
-from mfabric_jax.schedule.segments import block_segments
+from mfabric_jax.schedule.first import BLOCK, FIRST, First, Stakes
+from mfabric_jax.schedule.iteration import (
+    Iteration,
+    Rates,
+    compute_of,
+    iterate,
+    reduced_behind,
+    running_blocks,
+    timeline,
+)
+from mfabric_jax.schedule.order import SCHEDULES, order, order_of
+from mfabric_jax.schedule.timeline import Rules, Slots
+from mfabric_jax.schedule.trace import one_block, segments
 
 __all__ = [
+    "BLOCK",
+    "FIRST",
     "NVSWITCH_GIGABYTES_PER_S",
+    "SCHEDULES",
     "Exchanges",
+    "First",
     "Iteration",
     "Rates",
+    "Rules",
+    "Slots",
+    "Stakes",
     "between_servers",
-    "block_segments",
+    "compute_of",
     "exchanges",
     "failed_stage",
     "inside_servers",
     "iterate",
-    "one_f_one_b",
+    "one_block",
+    "order",
+    "order_of",
     "places",
+    "reduced_behind",
     "routed",
+    "running_blocks",
+    "segments",
+    "timeline",
 ]

@@ -7,40 +7,44 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from mfabric_jax import units
 from mfabric_jax.fabric import Circuits, Electrical, Flat, Region
-from mfabric_jax.policies import Policy, uniform
-from mfabric_jax.routing import Plan, delegated, forward_time, inside_time, part_times, spray_time
-from mfabric_jax.schedule.order import BACKWARD, one_f_one_b
+from mfabric_jax.policies import Policy
+from mfabric_jax.routing import SinglePaths, delegated, forward_time, inside_time, part_times, spray_time
+from mfabric_jax.schedule.first import AHEAD, BLOCK, First, SlotsToServe, choose
+from mfabric_jax.schedule.order import BACKWARD, order_of
 from mfabric_jax.traffic import rank_bytes, server_bytes, split_local
 from mfabric_jax.workload import Workload
 
 Fabric = Electrical | Region | Flat
+Carry = SinglePaths | Callable | None
 NVSWITCH_GIGABYTES_PER_S = 900.0           # per GPU and direction, as the paper simulates it
 
 
+
 class Exchanges(NamedTuple):
-    """Dispatch-sized all-to-alls [P Q L], blocks in the order in which the pass runs them.
+    """Dispatch-sized all-to-alls [P Q L 2], two in every block, blocks in the order in which the pass runs them.
 
     - `optical`, `electrical`: seconds times NIC bandwidth [bytes] of what circuits and packet switches carry: every
       link of a fabric is a multiple of its NICs, so the time at any bandwidth is the larger of them / bandwidth.
-    - `inside_s`: the part inside servers, at the same time on the NVSwitch [s].
-    - `switch`: the circuits differ from those before.   - `count` [P Q L S S]: the circuits (None: no optics).
+    - `inside_s` [P Q L]: the part inside servers, at the same time on the NVSwitch [s].
+    - `switch`: the circuits differ from those before.   - `ahead` [P Q L]: those of the first are known beforehand.
+    - `count` [P Q L 2 S S]: the circuits (None: no optics).
     - `balanced`: the load if every token went to every expert equally often.
     """
 
-    optical: Float[Array, "P Q L"]
-    electrical: Float[Array, "P Q L"]
+    optical: Float[Array, "P Q L 2"]
+    electrical: Float[Array, "P Q L 2"]
     inside_s: Float[Array, "P Q L"]
-    switch: Bool[Array, "P Q L"]
+    switch: Bool[Array, "P Q L 2"]
+    ahead: Bool[Array, "P Q L"]
     count: Array | None
     balanced: Float[Array, ""]
 
     @property
-    def load(self) -> Float[Array, "P Q L"]:
+    def load(self) -> Float[Array, "P Q L 2"]:
         """Both parts together [bytes]."""
         return jnp.maximum(self.optical, self.electrical)
 
@@ -51,26 +55,27 @@ class Places(NamedTuple):
     present: np.ndarray
     layer: np.ndarray
     micro_batch: np.ndarray
+    backward: np.ndarray
 
-    def pick(self, micro_batches: int) -> tuple[np.ndarray, np.ndarray]:
-        """Indices of every slot into [layer, micro-batch] arrays that hold `micro_batches`, read cyclically."""
-        return np.maximum(self.layer, 0), self.micro_batch % micro_batches
+    def pick(self, layers: int, micro_batches: int) -> tuple[np.ndarray, np.ndarray]:
+        """Indices of every slot into [layers, micro-batches] arrays, read cyclically."""
+        return np.maximum(self.layer, 0) % layers, self.micro_batch % micro_batches
 
 
 def places(workload: Workload) -> Places:
-    """Blocks in running order: a stage's own order forward, reversed backward; short stages are padded."""
-    order = one_f_one_b(workload.pp, workload.micro_batches)
-    most = max(workload.stage_blocks)
-    present = np.arange(most) < np.asarray(workload.stage_blocks)[:, None]                     # [P L]
-    layer = np.full((workload.pp, most), -1)
-    for stage, blocks in enumerate(workload.stage_blocks):
-        moe = workload.stage_layers(stage)
-        layer[stage, blocks - len(moe) : blocks] = moe                                         # dense blocks come first
-    back = order.kind[..., None] == BACKWARD
+    """Blocks in running order: a pass's own order forward, reversed backward; short passes are padded."""
+    order, blocks = order_of(workload), workload.place_blocks
+    most = max(blocks)
+    present = np.arange(most) < np.asarray(blocks)[:, None]                                    # [place L]
+    layer = np.full((len(blocks), most), -1)
+    for place, count in enumerate(blocks):
+        moe = workload.place_layers(place)
+        layer[place, count - len(moe) : count] = moe                                           # dense blocks come first
+    back = np.broadcast_to((order.kind == BACKWARD)[..., None], (*order.kind.shape, most))
     run = np.where(back, np.arange(most)[::-1], np.arange(most))                               # [P Q L]
-    stage = np.arange(workload.pp)[:, None, None]
+    place = (order.chunk * workload.pp + np.arange(workload.pp)[:, None])[..., None]
     micro_batch = np.broadcast_to(order.micro_batch[..., None], run.shape)
-    return Places(present[stage, run], layer[stage, run], micro_batch)
+    return Places(present[place, run], layer[place, run], micro_batch, back)
 
 
 def exchanges(
@@ -80,23 +85,34 @@ def exchanges(
     policy: Policy,
     *,
     routing: str = "unsplit",
+    first: First = BLOCK,
+    carry: Carry = None,
     nvswitch_Bps: float = units.gigabytes_per_s(NVSWITCH_GIGABYTES_PER_S),
     key: Array | None = None,
 ) -> Exchanges:
     """All-to-all loads of one iteration of one pipeline (one data-parallel replica stands for all).
 
-    - `tokens`: selections per MoE layer, micro-batch, source rank and expert; micro-batch m reads m mod M.
+    - `tokens`: selections per MoE layer, micro-batch, source rank and expert; both are read
+      cyclically where there are fewer.
+    - `first`: which circuits the first all-to-all of a block finds.
+    - `carry`: how it is carried if not by spraying or `routing`: `single_paths` on an electrical fabric, on a region
+      `single_part_times` or any function (region, circuits, demand) -> when circuits and packet switches are through.
 
     Up and down directions of every fabric here are equal, so transposed demand takes equal time: one solve serves
     dispatch, combine and their gradients, each scaled by its element size.
     """
-    apart = between_servers(workload, fabric, tokens, policy, routing=routing, key=key)
+    apart = between_servers(workload, fabric, tokens, policy, routing=routing, first=first, carry=carry, key=key)
     return apart._replace(inside_s=inside_servers(workload, fabric, tokens, nvswitch_Bps))
 
 
 def rank_demand(workload: Workload, tokens: Float[Array, "layer M R E"]) -> Float[Array, "layer M R R"]:
     """Bytes of every dispatch, from rank to rank."""
-    return jax.vmap(jax.vmap(lambda one: rank_bytes(one, workload.dispatch_bytes_per_selection)))(tokens)
+    return every_all_to_all(lambda one: rank_bytes(one, workload.dispatch_bytes_per_selection))(tokens)
+
+
+def every_all_to_all(work: Callable) -> Callable:
+    """`work` on one all-to-all, over [layer M ...]."""
+    return jax.vmap(jax.vmap(work))
 
 
 def inside_servers(
@@ -109,8 +125,8 @@ def inside_servers(
         crossing = split_local(demand, per_server).inside + delegated(fabric, demand, per_server)
         return inside_time(crossing, nvswitch_Bps * workload.tp)
 
-    inside = jax.vmap(jax.vmap(one))(rank_demand(workload, tokens))
-    return jnp.where(where.layer >= 0, inside[where.pick(tokens.shape[1])], 0)
+    inside = every_all_to_all(one)(rank_demand(workload, tokens))
+    return jnp.where(where.layer >= 0, inside[where.pick(*tokens.shape[:2])], 0)
 
 
 def between_servers(
@@ -120,19 +136,25 @@ def between_servers(
     policy: Policy,
     *,
     routing: str = "unsplit",
+    first: First = BLOCK,
+    carry: Carry = None,
     key: Array | None = None,
 ) -> Exchanges:
     """`exchanges` without the part inside servers (`inside_s` is 0)."""
     demand = rank_demand(workload, tokens)
     unit = at_unit_bandwidth(fabric, demand.dtype)
     if isinstance(unit, Electrical):
+        if isinstance(carry, SinglePaths):
+            return _steady(workload, demand, lambda one: carry.time(unit, one))
         return _steady(workload, demand, lambda one: spray_time(unit, one, workload.ranks_per_server))
     if isinstance(unit, Flat):
         return _steady(workload, demand, lambda one: forward_time(unit, server_bytes(one, workload.ranks_per_server)))
     per_server = workload.ranks_per_server
-    between = jax.vmap(jax.vmap(lambda one: server_bytes(one, per_server)))(demand)
+    between = every_all_to_all(lambda one: server_bytes(one, per_server))
+    guess = None if first.predicted is None else between(rank_demand(workload, first.predicted))
     even = server_bytes(_even(workload, demand), per_server)
-    return switched(places(workload), unit, between, even, policy, key, routed(routing))
+    parts = carry if callable(carry) else routed(routing)
+    return switched(places(workload), unit, between(demand), even, policy, key, parts, first, guess)
 
 
 def failed_stage(
@@ -144,6 +166,7 @@ def failed_stage(
     stage: int,
     parts: Callable,
     *,
+    first: First = BLOCK,
     key: Array | None = None,
 ) -> Exchanges:
     """The all-to-alls of one stage after a failure [1 Q L], without the part inside servers.
@@ -161,8 +184,9 @@ def failed_stage(
         servers = jnp.einsum("rs,rq,qt->st", share, ranks * others, share)
         return servers * (1 - jnp.eye(region.servers, dtype=ranks.dtype))
 
-    every = jax.vmap(jax.vmap(between))(demand)
-    return switched(where, unit, every, between(_even(workload, demand)), policy, key, parts)
+    every = every_all_to_all(between)
+    guess = None if first.predicted is None else every(rank_demand(workload, first.predicted))
+    return switched(where, unit, every(demand), between(_even(workload, demand)), policy, key, parts, first, guess)
 
 
 def _even(workload: Workload, like: Float[Array, "... R R"]) -> Float[Array, "R R"]:
@@ -176,10 +200,11 @@ def _steady(workload: Workload, demand, seconds: Callable) -> Exchanges:
     where, even = places(workload), _even(workload, demand)
     every = jnp.concatenate([demand.reshape(-1, *even.shape), even[None]])                     # one batch, one kernel
     load = jax.vmap(seconds)(every)
-    by_layer = load[:-1].reshape(demand.shape[:2])[where.pick(demand.shape[1])]
+    by_layer = load[:-1].reshape(demand.shape[:2])[where.pick(*demand.shape[:2])]
     moe = where.layer >= 0
-    nothing = jnp.zeros(moe.shape, load.dtype)
-    return Exchanges(nothing, jnp.where(moe, by_layer, 0), nothing, jnp.zeros(moe.shape, bool), None, load[-1])
+    nothing, calm = jnp.zeros((*moe.shape, 2), load.dtype), jnp.zeros((*moe.shape, 2), bool)
+    twice = jnp.where(moe, by_layer, 0)[..., None] + nothing
+    return Exchanges(nothing, twice, nothing[..., 0], calm, calm[..., 0], None, load[-1])
 
 
 def routed(routing: str) -> Callable:
@@ -195,44 +220,34 @@ def switched(
     policy: Policy,
     key,
     parts: Callable,
+    first: First = BLOCK,
+    guess: Float[Array, "layer M S S"] | None = None,
 ) -> Exchanges:
     """The all-to-alls between the servers of a region at unit bandwidth, circuits chosen block after block.
 
     - `parts`: (region, circuits, demand) -> when circuits and when packet switches are through.
+    - `guess`: the demand as predicted.
     """
     moe = where.layer >= 0
-    between = demand[where.pick(demand.shape[1])]                                              # [P Q L S S]
-    count, switch = _choose(unit, policy, between, moe, key)
+    between = demand[where.pick(*demand.shape[:2])]                                              # [P Q L S S]
+    guess = between if guess is None else guess[where.pick(*guess.shape[:2])]
+    slots = SlotsToServe(between, guess, jnp.asarray(moe), jnp.asarray(where.backward))
+    count, switch = choose(unit, policy, slots, parts, first, key)
     calm = policy(even, unit, previous=None, key=key).circuits.count.astype(count.dtype)
-    counts = jnp.concatenate([count.reshape(-1, *even.shape), calm[None]])
-    every = jnp.concatenate([between.reshape(-1, *even.shape), even[None]])
+    alike = first.rule == "block"                                                              # both of a block
+    served = count[..., :1, :, :] if alike else count
+    counts = jnp.concatenate([served.reshape(-1, *even.shape), calm[None]])
+    asked = jnp.broadcast_to(between[..., None, :, :], served.shape)
+    every = jnp.concatenate([asked.reshape(-1, *even.shape), even[None]])
     both = jax.vmap(lambda c, d: parts(unit, Circuits(c), d))(counts, every)
-    optical, electrical = (jnp.where(moe, part[:-1].reshape(moe.shape), 0) for part in both)
-    balanced = jnp.maximum(both[0][-1], both[1][-1])
-    return Exchanges(optical, electrical, jnp.zeros_like(optical), switch, count, balanced)
+    nothing = jnp.zeros((*moe.shape, 2), both[0].dtype)
+    optical, electrical = (
+        nothing + jnp.where(moe[..., None], part[:-1].reshape(*moe.shape, -1), 0) for part in both
+    )
+    ahead = jnp.asarray(where.backward | (first.rule in AHEAD))
+    return Exchanges(optical, electrical, nothing[..., 0], switch, ahead, count, jnp.maximum(both[0][-1], both[1][-1]))
 
 
 def at_unit_bandwidth(fabric: Fabric, dtype) -> Electrical | Region:
     return eqx.tree_at(lambda f: f.nic_gbps, fabric, jnp.asarray(units.to_gbps(1.0), dtype))
 
-
-def _choose(region: Region, policy: Policy, demand: Float[Array, "P Q L S S"], moe: np.ndarray, key):
-    """Ask the policy block after block, in the order in which each stage runs them; before the first block of the
-    iteration the region has the uniform topology."""
-    stages, passes, blocks = moe.shape
-    steps = demand.reshape(stages, passes * blocks, *demand.shape[-2:])
-    active = jnp.asarray(moe.reshape(stages, -1))
-    keys = None if key is None else jax.random.split(key, active.shape)
-    start = uniform(None, region).circuits.count
-
-    def one_stage(steps, active, keys):
-        def choose(before, step):
-            demand, here, key = step
-            plan = policy(demand, region, previous=Plan(Circuits(before)), key=key)
-            count = jnp.where(here, plan.circuits.count.astype(before.dtype), before)
-            return count, (count, jnp.any(count != before))
-
-        return lax.scan(choose, start, (steps, active, keys))[1]
-
-    count, switch = jax.vmap(one_stage)(steps, active, keys)
-    return count.reshape(demand.shape), switch.reshape(moe.shape)

@@ -1,17 +1,16 @@
 """A training iteration: blocks into passes, passes into the pipeline, gradients all-reduced at the end."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
 from mfabric_jax import units
-from mfabric_jax.schedule.block import Blocks, Compute, Pass, run_pass
+from mfabric_jax.checks import whole
 from mfabric_jax.schedule.exchange import NVSWITCH_GIGABYTES_PER_S, Exchanges, Fabric, places
-from mfabric_jax.schedule.order import BACKWARD, one_f_one_b
-from mfabric_jax.schedule.pipeline import Pipeline, run_pipeline
+from mfabric_jax.schedule.order import BACKWARD, order_of
+from mfabric_jax.schedule.timeline import Blocks, Compute, Rules, Slots, run
 from mfabric_jax.workload import BlockSeconds, Workload, gradient_bytes, pp_bytes, tp_bytes_per_gpu
 
 
@@ -53,55 +52,53 @@ def iterate(
     nvswitch_Bps: float = units.gigabytes_per_s(NVSWITCH_GIGABYTES_PER_S),
     *,
     eps_waits: bool = False,
+    overlap_parts: int = 1,
+    dp_overlap: bool = False,
     tp_Bps: Float[Array, "P"] | None = None,
 ) -> Iteration:
     """Time one iteration on a fabric, given its all-to-alls and the compute seconds of a block.
 
     - `tp_Bps`: bytes/s of a GPU in tensor-parallel all-reduces of every stage; None: its NVSwitch.
     - `eps_waits`: traffic on packet switches waits for a reconfiguration too, not only that on circuits.
+    - `overlap_parts`: dispatch, experts and combine of a block overlap in so many parts (1: one after the other).
+    - `dp_overlap`: gradients of a block are all-reduced as soon as its last backward pass is over, beside everything
+      else (which they do not slow down); otherwise when the stage is through.
 
-    1F1B over micro-batches; point-to-point sends and the all-reduce at the end use what a server has on the
-    electrical fabric. The busiest stage is the one with most work of its own; the rest of the iteration is its bubble.
+    Point-to-point sends between stages and the all-reduce use what a server has on the electrical fabric. The busiest
+    stage is the one with most work of its own; the rest of the iteration is its bubble.
     """
     tp_rate = nvswitch_Bps if tp_Bps is None else tp_Bps
-    passes, pipeline = timeline(workload, fabric, exchanges, seconds, tp_rate, eps_waits)
-    reduce_s = all_reduce_seconds(workload, fabric, nvswitch_Bps, exchanges.load.dtype)        # [P]
-    total = (pipeline.end.max(axis=1) + reduce_s).max()
-    parts = jnp.stack(
-        [
-            passes.compute_s.sum(axis=1),
-            passes.tp_s.sum(axis=1),
-            passes.exchange_s.sum(axis=1),
-            reduce_s,
-            (passes.paid_s + pipeline.waited).sum(axis=1),
-        ]
-    )
+    whole("overlap_parts", overlap_parts)
+    rules = Rules(eps_waits, overlap_parts, workload.recompute)
+    slots = timeline(workload, fabric, exchanges, seconds, tp_rate, rules)
+    through = slots.end.max(axis=(1, 2))                                                       # [P]
+    reduce_s = reduced_behind(workload, fabric, slots, nvswitch_Bps, dp_overlap=dp_overlap)
+    total = (through + reduce_s).max()
+    spent = (slots.compute_s, slots.tp_s, slots.exchange_s, slots.paid_s)
+    compute, tp, exchange, paid = (part.sum(axis=(1, 2)) for part in spent)
+    parts = jnp.stack([compute, tp, exchange, reduce_s, paid])
     busiest = jnp.argmax(parts.sum(axis=0))
     compute, tp, ep, dp, reconfig = parts[:, busiest]
     return Iteration(total, compute, tp, ep, dp, reconfig, total - parts[:, busiest].sum(), busiest)
 
 
 def timeline(
-    workload, fabric, exchanges: Exchanges, seconds: BlockSeconds, tp_Bps, eps_waits: bool = False
-) -> tuple[Pass, Pipeline]:
-    """Every pass of every stage [P Q], and when it runs."""
-    order = one_f_one_b(workload.pp, workload.micro_batches)
+    workload: Workload, fabric: Fabric | Rates, exchanges: Exchanges, seconds: BlockSeconds, tp_Bps, rules: Rules
+) -> Slots:
+    """When every block of every pass runs [P Q L], before gradients are all-reduced."""
     dtype = exchanges.load.dtype
-    backward = jnp.asarray(order.kind == BACKWARD)
     delay_s = jnp.asarray(fabric.delay_s, dtype)
+    blocks = running_blocks(workload, fabric, exchanges)
     compute = compute_of(workload, seconds, tp_Bps, dtype)
-    blocks = running_blocks(workload, fabric, exchanges, eps_waits)
+    return run(order_of(workload), blocks, compute, send_seconds(workload, fabric, dtype), delay_s, rules)
 
-    def stage(compute: Compute, blocks: Blocks, backward):
-        return jax.vmap(lambda block, back: run_pass(compute, block, back, delay_s))(blocks, backward)
 
-    by_stage: Any = (None, None, None, 0)
-    passes = jax.vmap(stage, (Compute(*by_stage), 0, 0))(compute, blocks, backward)
+def send_seconds(workload: Workload, fabric: Fabric | Rates, dtype) -> Float[Array, "P"]:
+    """Activations, or their gradients, between stage p and p + 1; the last entry: between the last and the first."""
     senders = workload.gpus_per_server // workload.tp                                          # EP ranks on a server
     send_Bps = jnp.broadcast_to(jnp.asarray(fabric.send_Bps, dtype), workload.pp)
-    slower = jnp.minimum(send_Bps, jnp.roll(send_Bps, -1))                                     # of stages p and p + 1
-    send_s = float(pp_bytes(workload) * senders) / slower + jnp.asarray(fabric.latency_s, dtype)
-    return passes, run_pipeline(order, passes, send_s, delay_s)
+    slower = jnp.minimum(send_Bps, jnp.roll(send_Bps, -1))
+    return float(pp_bytes(workload) * senders) / slower + jnp.asarray(fabric.latency_s, dtype)
 
 
 def compute_of(workload: Workload, seconds: BlockSeconds, tp_Bps, dtype) -> Compute:
@@ -111,24 +108,46 @@ def compute_of(workload: Workload, seconds: BlockSeconds, tp_Bps, dtype) -> Comp
     return Compute(attention_s, moe_s, dense_s, tp_s)
 
 
-def running_blocks(workload: Workload, fabric, exchanges: Exchanges, eps_waits: bool = False) -> Blocks:
+def running_blocks(workload: Workload, fabric: Fabric | Rates, exchanges: Exchanges) -> Blocks:
     """The blocks of all passes with their two all-to-alls [P Q L 2].
 
     Forward: dispatch, combine. Backward: combine-gradient, dispatch-gradient. A combine moves elements of its own
     size. Between and inside servers run at the same time.
     """
-    where = places(workload)
-    order = one_f_one_b(workload.pp, workload.micro_batches)
+    where, dtype = places(workload), exchanges.load.dtype
     ratio = workload.combine_bytes / workload.dispatch_bytes
-    size = np.where((order.kind == BACKWARD)[..., None], [ratio, 1.0], [1.0, ratio])[:, :, None, :]   # [P Q 1 2]
-    nic_Bps = jnp.asarray(fabric.nic_Bps, exchanges.load.dtype)
-    one = jnp.maximum(exchanges.load / nic_Bps, exchanges.inside_s)
-    size = jnp.asarray(size, one.dtype)
-    latency_s = jnp.where(exchanges.load > 0, jnp.asarray(fabric.latency_s, one.dtype), 0)
-    exchange_s = one[..., None] * size + latency_s[..., None]
-    behind = jnp.where(exchanges.optical > 0, (one - exchanges.optical / nic_Bps) * size[..., 0], jnp.inf)
-    slack_s = jnp.zeros_like(one) if eps_waits else behind                     # no traffic on circuits: nothing waits
-    return Blocks(jnp.asarray(where.present), jnp.asarray(where.layer >= 0), exchange_s, slack_s, exchanges.switch)
+    size = jnp.asarray(np.where(where.backward[..., None], [ratio, 1.0], [1.0, ratio]), dtype)
+    nic_Bps = jnp.asarray(fabric.nic_Bps, dtype)
+    latency_s = jnp.where(exchanges.load > 0, jnp.asarray(fabric.latency_s, dtype), 0)
+    packet_s = jnp.maximum(exchanges.electrical / nic_Bps, exchanges.inside_s[..., None]) * size + latency_s
+    lit = exchanges.optical > 0
+    optical_s = jnp.where(lit, exchanges.optical / nic_Bps * size + latency_s, 0)
+    switch, ahead = exchanges.switch, exchanges.ahead
+    return Blocks(jnp.asarray(where.present), jnp.asarray(where.layer >= 0), optical_s, packet_s, switch, ahead)
+
+
+def reduced_behind(workload: Workload, fabric, slots: Slots, nvswitch_Bps, *, dp_overlap=False) -> Float[Array, "P"]:
+    """Seconds for which every stage's gradients are still all-reduced when its passes are through."""
+    reduce_s = all_reduce_seconds(workload, fabric, nvswitch_Bps, slots.end.dtype)
+    if dp_overlap:
+        return reduced_by(workload, slots.end, reduce_s) - slots.end.max(axis=(1, 2))
+    return reduce_s
+
+
+def reduced_by(workload: Workload, end: Float[Array, "P Q L"], reduce_s: Float[Array, "P"]) -> Float[Array, "P"]:
+    """When every stage's gradients are reduced if each block's, an equal part of all, queue up as they are ready."""
+    where, order = places(workload), order_of(workload)
+    done = []
+    for stage in range(workload.pp):
+        last = [
+            np.flatnonzero((order.kind[stage] == BACKWARD) & (order.chunk[stage] == chunk))[-1]
+            for chunk in range(workload.chunks)
+        ]
+        slots = [(q, block) for q in sorted(last) for block in np.flatnonzero(where.present[stage, q])]
+        ready = end[stage][tuple(np.transpose(slots))]                                         # in running order
+        behind = np.arange(len(slots), 0, -1) / len(slots)
+        done.append((ready + jnp.asarray(behind, end.dtype) * reduce_s[stage]).max())
+    return jnp.stack(done)
 
 
 def all_reduce_seconds(workload: Workload, fabric, nvswitch_Bps, dtype=None) -> Float[Array, "P"]:

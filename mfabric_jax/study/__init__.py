@@ -1,10 +1,15 @@
 """Many configurations at once."""
 
-from mfabric_jax.study.compare import compare, effective, examples
+from mfabric_jax.study.calibrate import calibrate, calibration_rows, check_calibration, write_calibration
+from mfabric_jax.study.calibration import CALIBRATED, Calibrated
+from mfabric_jax.study.compare import compare, effective
 from mfabric_jax.study.config import Compare
+from mfabric_jax.study.examples import examples
 from mfabric_jax.study.failures import Failures, effective_failures, failures
 from mfabric_jax.study.packet_runs import PacketRun, read_runs
+from mfabric_jax.study.presets import PRESETS
 from mfabric_jax.study.provenance import provenance
+from mfabric_jax.study.timeline import example_timeline
 from mfabric_jax.study.validate import Prediction, packet_groups, packet_rows, predict
 from mfabric_jax.study.whole_cluster import (
     Solved,
@@ -18,18 +23,25 @@ from mfabric_jax.study.whole_cluster import (
 )
 
 __all__ = [
+    "CALIBRATED",
+    "PRESETS",
+    "Calibrated",
     "Compare",
     "Failures",
     "PacketRun",
     "Prediction",
     "Solved",
     "WholeCluster",
+    "calibrate",
+    "calibration_rows",
+    "check_calibration",
     "cluster_rows",
     "compare",
     "effective",
     "effective_cluster",
     "effective_failures",
     "example_cluster",
+    "example_timeline",
     "examples",
     "failures",
     "flow_rows",
@@ -40,4 +52,5 @@ __all__ = [
     "provenance",
     "read_runs",
     "solve_cluster",
+    "write_calibration",
 ]

@@ -14,28 +14,39 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mfabric_jax import traffic, units
+from mfabric_jax import traffic
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import SCALE_UP, Electrical, Flat, Region, cluster_cost
 from mfabric_jax.policies import topoopt
-from mfabric_jax.routing import wired
+from mfabric_jax.routing import single_part_times, single_paths, wired
 from mfabric_jax.schedule import (
     Exchanges,
+    First,
     Iteration,
     Rates,
+    Stakes,
     between_servers,
-    block_segments,
     inside_servers,
     iterate,
     places,
 )
+from mfabric_jax.study.calibration import CALIBRATED
 from mfabric_jax.study.config import Compare
 from mfabric_jax.study.provenance import provenance
 from mfabric_jax.traffic import Tokens, rank_bytes, server_bytes
-from mfabric_jax.workload import BlockSeconds, Workload, block_seconds, get_gpu, tp_bytes_per_gpu
+from mfabric_jax.traffic.predictor import DEFAULT as PREDICTOR
+from mfabric_jax.workload import (
+    BACKWARD_OVER_FORWARD,
+    BlockSeconds,
+    Workload,
+    block_seconds,
+    get_gpu,
+    tp_bytes_per_gpu,
+)
 
 POLICY = {Electrical: "none", Flat: "topoopt"}
 ROUTING = {Electrical: "spraying", Flat: "forwarding"}
+REPEATED = {"block": "iteration and micro-batch", "one": "iteration, block and micro-batch"}
 AT_ONCE = 16                               # iterations solved together
 
 
@@ -68,7 +79,15 @@ def _wired(fabric: Electrical | Region | Flat, workload: Workload, tokens: Token
 
 
 def tokens_of(config: Compare, workload: Workload) -> Tokens:
-    """The traffic of one model under this configuration."""
+    """The traffic of one model under this configuration; where matrices repeat, one is given for all."""
+    tokens = _tokens(config, workload)
+    if config.matrices == "each":
+        return tokens
+    layers = slice(None) if config.matrices == "block" else slice(1)
+    return Tokens(tokens.count[:1, layers, :1], f"{tokens.source}, the same for every {REPEATED[config.matrices]}")
+
+
+def _tokens(config: Compare, workload: Workload) -> Tokens:
     if config.trace is not None:
         return traffic.recorded(config.trace, workload, config.records, config.iterations)
     drawn = {"iterations": config.iterations, "micro_batches": config.drawn, "seed": config.seed, "drift": config.drift}
@@ -100,7 +119,7 @@ def compare(
 
         def finish(job: Job) -> list[dict]:
             apart, within = started[_alike(job)].result(), started[_alike_inside(config, job)].result()
-            return job_rows(config, job, apart._replace(inside_s=within))
+            return job_rows(config, job, joined(apart, within))
 
         try:
             for job in todo:
@@ -142,25 +161,67 @@ def _alike_inside(config: Compare, job: Job):
 
 
 def solve(config: Compare, job: Job) -> Exchanges:
-    """The all-to-alls between servers of every iteration [I ...], at unit bandwidth."""
+    """The all-to-alls between servers of every iteration [I ...], at unit bandwidth; [bandwidth I ...] where circuits
+    depend on the bandwidth (`weighs`)."""
     keys = jax.random.split(jax.random.key(config.seed), len(job.tokens.count))
-    fabric, tokens = traced(job.fabric, config.dtype), _counts(config, job)
-    done = _solve_all(job.workload, fabric, tokens, keys, config.circuits_policy(), config.routing)
-    return jax.block_until_ready(done)
+    fabric, tokens = traced(job.fabric, config.dtype), _counts(config, job.tokens.count)
+    given = job.workload, fabric, tokens, _guess(config, job), keys
+    same = config.circuits_policy(), config.routing, config.first if isinstance(fabric, Region) else "block"
+    carry = _carry(config, job)
+    if not weighs(config, job):
+        return jax.block_until_ready(_solve_all(*given, *same, carry, None))
+    stakes = [stakes_at(config, job, gbps) for gbps in config.bandwidths(job.fabric)]
+    each = [_solve_all(*given, *same, carry, one) for one in stakes]
+    return jax.block_until_ready(jax.tree.map(lambda *x: jnp.stack(x), *each))
+
+
+def _guess(config: Compare, job: Job) -> jax.Array | None:
+    """Predicted selections, where circuits are chosen for them."""
+    if config.first != "predict" or not isinstance(job.fabric, Region):
+        return None
+    return _counts(config, traffic.predicted(job.tokens, config.predictor or PREDICTOR))
+
+
+def weighs(config: Compare, job: Job) -> bool:
+    """Whether circuits depend on bandwidth and computation, not on demand alone."""
+    return config.first == "pays" and isinstance(job.fabric, Region)
+
+
+def _carry(config: Compare, job: Job):
+    """How all-to-alls are carried if flows take single paths."""
+    fabric, who = job.fabric, job.workload
+    if config.flows == "spray" or isinstance(fabric, Flat):
+        return None
+    if isinstance(fabric, Electrical):
+        return single_paths(fabric, who.ep, who.tp, who.gpus_per_server, seed=config.seed)
+    flows = who.ranks_per_server**2 * who.tp
+    return single_part_times(flows, int(fabric.electrical_nics), seed=config.seed)
+
+
+def stakes_at(config: Compare, job: Job, gbps: float) -> Stakes:
+    """What a reconfiguration is weighed against at a bandwidth."""
+    seconds, ratio = computation(config, job), job.workload.combine_bytes / job.workload.dispatch_bytes
+    rates, nvswitch_Bps = config.rates(job.fabric, gbps), config.nvswitch_Bps(job.fabric.name, gbps)
+    behind = BACKWARD_OVER_FORWARD * seconds.attention_s + tp_bytes_per_gpu(job.workload) / nvswitch_Bps
+    inner = (seconds.moe_s, BACKWARD_OVER_FORWARD * seconds.moe_s)
+    given = (rates.delay_s, rates.nic_Bps, (1.0, ratio), inner, behind)
+    return Stakes(*(jnp.asarray(part, config.dtype) for part in given))
 
 
 @eqx.filter_jit
-def _solve_all(workload: Workload, fabric, tokens, keys, policy, routing: str) -> Exchanges:
+def _solve_all(workload: Workload, fabric, tokens, guess, keys, policy, routing: str, first: str, carry, stakes):
     def one(drawn):
-        return between_servers(workload, fabric, drawn[0], policy, routing=routing, key=drawn[1])
+        tokens, guess, key = drawn
+        rule = First(first, guess, stakes)
+        return between_servers(workload, fabric, tokens, policy, routing=routing, first=rule, carry=carry, key=key)
 
-    return _each_iteration(one, (tokens, keys))
+    return _each_iteration(one, (tokens, guess, keys))
 
 
 def inside(config: Compare, job: Job) -> jax.Array:
     """The parts inside servers of every iteration, times the NVSwitch rate [I P Q L] bytes."""
     fabric, one = traced(job.fabric, config.dtype), jnp.ones((), config.dtype)
-    return jax.block_until_ready(_inside_all(job.workload, fabric, _counts(config, job), one))
+    return jax.block_until_ready(_inside_all(job.workload, fabric, _counts(config, job.tokens.count), one))
 
 
 @eqx.filter_jit
@@ -168,8 +229,8 @@ def _inside_all(workload: Workload, fabric, tokens, nvswitch_Bps) -> jax.Array:
     return _each_iteration(lambda one: inside_servers(workload, fabric, one, nvswitch_Bps), tokens)
 
 
-def _counts(config: Compare, job: Job) -> jax.Array:
-    return jnp.asarray(job.tokens.count, config.dtype)
+def _counts(config: Compare, count) -> jax.Array:
+    return jnp.asarray(count, config.dtype)
 
 
 def _each_iteration(work, over):
@@ -185,30 +246,58 @@ def traced(fabric, dtype: str):
     return jax.tree.map(leaf, fabric)
 
 
+def computation(config: Compare, job: Job) -> BlockSeconds:
+    """Seconds of a block."""
+    return block_seconds(job.workload, get_gpu(config.gpu), config.achieved(job.workload.model))
+
+
+def joined(apart: Exchanges, within: jax.Array) -> Exchanges:
+    """The all-to-alls with their parts inside servers, for an NVSwitch of 1 byte/s; without circuits."""
+    inside_s = jnp.broadcast_to(within, apart.load.shape[:-1])
+    return apart._replace(inside_s=inside_s, count=None)
+
+
 def job_rows(config: Compare, job: Job, solved: Exchanges) -> list[dict]:
-    """The rows of one model on one fabric: a bandwidth each, averaged over iterations."""
-    seconds = block_seconds(job.workload, get_gpu(config.gpu), config.efficiency)
+    """The rows of one model on one fabric: a bandwidth each, averaged over iterations. `solved` is `joined`."""
     bandwidths = config.bandwidths(job.fabric)
-    nvswitch_Bps = jnp.asarray([config.nvswitch_Bps(job.fabric.name, gbps) for gbps in bandwidths], config.dtype)
-    at = [config.rates(job.fabric, gbps) for gbps in bandwidths]
-    rates = Rates(*(jnp.asarray(column, config.dtype) for column in zip(*at, strict=True)))
-    seconds = jax.tree.map(lambda x: jnp.asarray(x, config.dtype), seconds)
-    timed = _time_all(job.workload, rates, solved._replace(count=None), seconds, nvswitch_Bps, config.eps_waits)
+    timed = job_times(config, job, solved, computation(config, job), bandwidths)
     mean = jax.tree.map(lambda x: np.asarray(x, np.float64).mean(axis=0), timed)               # [bandwidth]
     shared = _described(config, job, solved)
     each = [jax.tree.map(lambda x, i=i: float(x[i]), mean) for i in range(len(bandwidths))]
     return [_row(config, job, gbps, time) | shared for gbps, time in zip(bandwidths, each, strict=True)]
 
 
+def job_times(config: Compare, job: Job, solved: Exchanges, seconds: BlockSeconds, bandwidths) -> Iteration:
+    """Every iteration of one model on one fabric at every bandwidth [I bandwidth]."""
+    nvswitch_Bps = jnp.asarray([config.nvswitch_Bps(job.fabric.name, gbps) for gbps in bandwidths], config.dtype)
+    at = [config.rates(job.fabric, gbps) for gbps in bandwidths]
+    rates = Rates(*(jnp.asarray(column, config.dtype) for column in zip(*at, strict=True)))
+    seconds = jax.tree.map(lambda x: jnp.asarray(x, config.dtype), seconds)
+    rules = (config.eps_waits, config.overlap_parts, config.dp_overlap)
+    given = job.workload, rates, solved, seconds, nvswitch_Bps
+    if not weighs(config, job):
+        return _time_all(*given, rules)
+    each = [_time_all(job.workload, *_only(at, rates, solved), seconds, nvswitch_Bps[at : at + 1], rules)
+            for at in range(len(bandwidths))]  # fmt: skip
+    return jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), *each)
+
+
+def _only(at: int, rates: Rates, solved: Exchanges) -> tuple[Rates, Exchanges]:
+    return jax.tree.map(lambda x: x[at : at + 1], rates), jax.tree.map(lambda x: x[at], solved)
+
+
 @eqx.filter_jit
 def _time_all(
-    workload: Workload, rates: Rates, solved: Exchanges, seconds: BlockSeconds, nvswitch_Bps, eps_waits: bool
+    workload: Workload, rates: Rates, solved: Exchanges, seconds: BlockSeconds, nvswitch_Bps, rules: tuple
 ) -> Iteration:
     """Every iteration at every bandwidth [I bandwidth]; `inside_s` of `solved` is for 1 byte/s. One program per model:
     fabrics are data here."""
+    eps_waits, overlap_parts, dp_overlap = rules
+
     def one(solved, rates, nvswitch_Bps):
         solved = solved._replace(inside_s=solved.inside_s / nvswitch_Bps)
-        return iterate(workload, rates, solved, seconds, nvswitch_Bps, eps_waits=eps_waits)
+        settings = {"eps_waits": eps_waits, "overlap_parts": overlap_parts, "dp_overlap": dp_overlap}
+        return iterate(workload, rates, solved, seconds, nvswitch_Bps, **settings)
 
     return jax.vmap(jax.vmap(one, (None, 0, 0)), (0, None, None))(solved, rates, nvswitch_Bps)
 
@@ -252,69 +341,30 @@ def _cost(config: Compare, job: Job, gbps: float) -> float | None:
 
 def _described(config: Compare, job: Job, solved: Exchanges) -> dict[str, Any]:
     moe = places(job.workload).layer >= 0
-    load, balanced = np.asarray(solved.load, np.float64)[:, moe], np.asarray(solved.balanced, np.float64)[:, None]
+    load, balanced = (np.asarray(x, np.float64) for x in (solved.load, solved.balanced))
+    load, balanced = load[..., moe, :], balanced[..., None, None]
     over = np.divide(load, balanced, out=np.ones_like(load), where=balanced > 0)           # one server: no all-to-all
     return {
         "ep_over_balanced": float(np.median(over)),
         "rank_load_over_mean": float(np.median(job.tokens.rank_load_over_mean(job.workload.ep))),
         "micro_batches": job.workload.micro_batches,
-        "compute_source": f"{config.gpu} at {config.efficiency:.0%} of peak, not calibrated",
+        "first": config.first if isinstance(job.fabric, Region) else "none",
+        "compute_source": compute_source(config, job.workload.model),
         "traffic": job.tokens.source,
         "iterations": len(job.tokens.count),
         "dtype": config.dtype,
     }
 
 
+def compute_source(config: Compare, model: str) -> str:
+    """Where the computation time of a model comes from, in words."""
+    rate = f"{config.gpu} at {config.achieved(model):.0%} of peak"
+    if config.compute == "calibrated" and model in CALIBRATED:
+        return f"{rate}, calibrated to published fat-tree times (arXiv 2501.03905)"
+    return f"{rate}, not calibrated"
+
+
 def effective(config: Compare) -> dict[str, Any]:
     """The configuration with every value resolved, and where the result comes from."""
     resolved = {name: dataclasses.asdict(config.workload(name)) for name in config.models}
     return dataclasses.asdict(config) | {"workloads": resolved} | provenance(config.dtype)
-
-
-def examples(config: Compare) -> tuple[dict[str, dict], dict[str, list]]:
-    """What the pictures need besides rows: a region with its circuits, and timelines of a block.
-
-    Of the first model whose region has more than two servers (else the first), in the middle of the model.
-    """
-    several = [name for name in config.models if config.workload(name).servers_per_region > 2]
-    workload = config.workload((several or list(config.models))[0])
-    if "mfabric" not in config.fabrics:
-        return {}, {}
-    gbps = min(config.nic_gbps, key=lambda x: abs(x - 400))
-    region = Region(workload.servers_per_region, gbps, config.optical_degree, config.electrical_nics, config.delay_s)
-    counts = tokens_of(dataclasses.replace(config, iterations=1), workload).count[0, workload.moe_layers // 2, 0]
-    demand = server_bytes(
-        rank_bytes(jnp.asarray(counts, config.dtype), workload.dispatch_bytes_per_selection), workload.ranks_per_server
-    )
-    plan = config.circuits_policy()(demand, region, previous=None, key=jax.random.key(config.seed))
-    picture = {"demand": np.asarray(demand) * (1 - np.eye(region.servers)), "circuits": np.asarray(plan.circuits.count)}
-    title = f"{workload.model}: one region, {config.policy} circuits"
-    lines = {f"{workload.model} on {name} at {gbps:g} Gbps": line for name, line in _lines(config, workload, gbps)}
-    return {title: picture}, lines
-
-
-def _lines(config: Compare, workload: Workload, gbps: float):
-    """Block timelines on the fat-tree, if compared, and on mFabric."""
-    chosen = {"models": (workload.model,), "nic_gbps": (gbps,), "nic_use": config.nic_use[:1]}
-    one = dataclasses.replace(config, iterations=1, **chosen)
-    seconds: BlockSeconds = block_seconds(workload, get_gpu(config.gpu), config.efficiency)
-    for job in jobs(one):
-        if job.fabric.name not in ("fat-tree", "mfabric"):
-            continue
-        nvswitch_Bps = config.nvswitch_Bps(job.fabric.name, gbps)
-        solved = solve(one, job)._replace(inside_s=inside(one, job) / nvswitch_Bps)
-        moe = places(workload).layer >= 0
-        optical, electrical = (
-            float(np.median(np.asarray(x)[0][moe])) / (units.gbps(gbps) * config.goodput)
-            for x in (solved.optical, solved.electrical)
-        )
-        yield job.fabric.name, block_segments(
-            attention_s=seconds.attention_s,
-            moe_s=seconds.moe_s,
-            tp_s=tp_bytes_per_gpu(workload) / nvswitch_Bps,
-            optical_s=optical,
-            packet_s=max(electrical, float(np.median(np.asarray(solved.inside_s)[0][moe]))),
-            delay_s=float(job.fabric.delay_s),
-            switches=bool(np.median(np.asarray(solved.switch)[0][moe])),
-            eps_waits=config.eps_waits,
-        )

@@ -7,7 +7,9 @@ from mfabric_jax import fabric, policies, units, workload
 from mfabric_jax.checks import InputError, listed, names, not_negative, one_of, positive, whole
 from mfabric_jax.fabric import DOMAIN_GPUS, SCALE_UP, Electrical, Flat, Prices, Region
 from mfabric_jax.routing import ROUTINGS
-from mfabric_jax.schedule import NVSWITCH_GIGABYTES_PER_S, Rates
+from mfabric_jax.schedule import FIRST, NVSWITCH_GIGABYTES_PER_S, Rates
+from mfabric_jax.study.calibration import CALIBRATED
+from mfabric_jax.traffic.predictor import REGISTRY as PREDICTORS
 from mfabric_jax.workload import DEFAULT_GPU, Workload, get_gpu
 
 DTYPES = ("float32", "float64")
@@ -16,11 +18,17 @@ OF_CIRCUITS = tuple(name for name in ROUTINGS if name != "relay")     # relay ne
 SERVER_GPUS = 8
 DELAY_S = units.ms(25)
 DEGREES = ("dp", "tp", "pp", "ep", "gpus", "micro_batch", "micro_batches", "sequence")
+OF_JOB = (*DEGREES, "schedule", "chunks", "recompute")
+FLOWS = ("spray", "single")
+MATRICES = ("each", "block", "one")
+COMPUTE = ("calibrated", "achieved")
 
 
 @dataclasses.dataclass(frozen=True)
 class Compare:
     """What to compare, and under which assumptions.
+
+    Defaults are those of preset "paper"; `presets.PRESETS` has others.
 
     - `models`, `fabrics`, `nic_gbps`: one row for each combination; `nic_use` (own, pooled) adds rows for the
       electrical fabrics; mFabric always pools its NICs.
@@ -33,7 +41,13 @@ class Compare:
       ports bound the region and whose slowest reconfiguration is the default of `delay_s` (without one 25 ms).
     - `gpu_tbps`: nvl72 and mfabric-cpo: what a GPU has in all; beside one Ethernet NIC the rest is NVLink, or half
       NVLink and half optical ports of the NIC's bandwidth.
+    - `first`: which circuits the first all-to-all of a forward block finds (`schedule.FIRST`); `predictor`: of demand,
+      for "predict" (`traffic.PREDICTORS`; None: the most accurate).
     - `eps_waits`: traffic on packet switches waits for a reconfiguration too, not only that on circuits.
+    - `reactivation_s`: NICs come back so much after the switch has turned.
+    - `flows`: "spray", or "single": each GPU-to-GPU flow takes one random shortest path (topoopt sprays).
+    - `matrices`: "each" block and micro-batch has its own traffic; or "block": micro-batches and iterations repeat the
+      first; or "one" for everything.
     - `trace`, `records`: recorded routing instead of generated; first and last record used.
     - `traffic`: "measured" (expert shares of trained models; `drift` between iterations) or "generated" (`skew`).
     - `goodput`: part of the NIC bandwidth that is payload; `link_delay_s`: propagation of a link (a path between
@@ -41,8 +55,11 @@ class Compare:
       with pxn, one on TopoOpt).
     - `drawn`: different micro-batches of an iteration; more are read cyclically (a trace brings its own).
     - `iterations`: how many are simulated and averaged.
-    - `gpu`, `efficiency`: compute seconds are floating-point operations over peak x efficiency.
-    - `dp` ... `sequence`: None keeps the model's own.
+    - `compute`: "calibrated": the rate that published fat-tree times imply, where there are any (`study.CALIBRATED`);
+      "achieved": `gpu` at `efficiency` of its peak. None: calibrated, unless gpu or efficiency is given.
+    - `overlap_parts`: of dispatch, experts and combine (1: nothing overlaps); `dp_overlap`: gradients are all-reduced
+      beside the backward pass.
+    - `dp` ... `recompute`: None keeps the model's own.
     """
 
     models: tuple[str, ...] = ("mixtral-8x22b", "mixtral-8x7b", "llama-moe", "qwen-moe", "deepseek-r1")
@@ -63,7 +80,14 @@ class Compare:
     gpu_tbps: float = 8.0
     goodput: float = 1.0
     link_delay_s: float = 0.0
+    first: str = "block"
+    predictor: str | None = None
     eps_waits: bool = False
+    reactivation_s: float = 0.0
+    flows: str = "spray"
+    matrices: str = "each"
+    overlap_parts: int = 1
+    dp_overlap: bool = False
     traffic: str = "measured"
     skew: float = 0.0
     drift: float = 0.05
@@ -71,6 +95,7 @@ class Compare:
     records: tuple[int, int] | None = None
     drawn: int = 4
     iterations: int = 1
+    compute: str = None  # type: ignore[assignment]
     gpu: str = DEFAULT_GPU
     efficiency: float = 0.5
     nvswitch_gigabytes_per_s: float = NVSWITCH_GIGABYTES_PER_S
@@ -82,6 +107,9 @@ class Compare:
     micro_batch: int | None = None
     micro_batches: int | None = None
     sequence: int | None = None
+    schedule: str | None = None
+    chunks: int | None = None
+    recompute: str | None = None
     seed: int = 0
     dtype: str = "float32"
 
@@ -90,6 +118,7 @@ class Compare:
         for field, allowed in (("models", workload.NAMES), ("fabrics", fabric.NAMES), ("nic_use", fabric.NIC_USES)):
             names(field, getattr(self, field), allowed)
         self._resolve_delay()
+        self._resolve_compute()
         if not self.nic_gbps:
             raise InputError("nic_gbps must name at least one bandwidth.")
         if len(set(self.nic_gbps)) < len(self.nic_gbps):
@@ -102,18 +131,28 @@ class Compare:
         one_of("policy", self.policy, policies.REGISTRY)
         one_of("rule", self.rule, policies.RULES)
         one_of("routing", self.routing, OF_CIRCUITS)
+        one_of("first", self.first, FIRST)
+        one_of("flows", self.flows, FLOWS)
+        one_of("matrices", self.matrices, MATRICES)
+        if self.first == "pays" and self.recompute == "block":
+            raise InputError("first 'pays' does not foresee all-to-alls computed again; recompute must not be 'block'.")
+        if self.predictor is not None:
+            one_of("predictor", self.predictor, PREDICTORS)
+        if self.flows == "single" and self.routing != "unsplit":
+            raise InputError(f"flows 'single' needs routing unsplit, got {self.routing!r}.")
         one_of("traffic", self.traffic, TRAFFIC)
         one_of("dtype", self.dtype, DTYPES)
         whole("optical_degree", self.optical_degree, at_least=0)
         whole("electrical_nics", self.electrical_nics, at_least=0)
         whole("iterations", self.iterations)
         whole("drawn", self.drawn)
+        whole("overlap_parts", self.overlap_parts)
         if self.nics is not None:
             whole("nics", self.nics)
         whole("seed", self.seed, at_least=0)
         if not 0 < self.goodput <= 1:
             raise InputError(f"goodput must be above 0 and at most 1, got {self.goodput}.")
-        for field in ("delay_s", "link_delay_s", "skew", "drift"):
+        for field in ("delay_s", "reactivation_s", "link_delay_s", "skew", "drift"):
             not_negative(field, getattr(self, field))
         for field in ("efficiency", "nvswitch_gigabytes_per_s"):
             positive(field, getattr(self, field))
@@ -134,6 +173,20 @@ class Compare:
                 if isinstance(one, Region) and self.ocs is not None:
                     fabric.get_ocs(self.ocs).check_region(one.servers, int(one.optical_degree))
 
+    def _resolve_compute(self) -> None:
+        """`compute` where it was left open."""
+        given = (self.gpu, self.efficiency) != (DEFAULT_GPU, 0.5)
+        if self.compute is None:
+            object.__setattr__(self, "compute", "achieved" if given else "calibrated")
+        elif one_of("compute", self.compute, COMPUTE) == "calibrated" and given:
+            raise InputError("compute 'calibrated' takes no gpu or efficiency; with these it must be 'achieved'.")
+
+    def achieved(self, model: str) -> float:
+        """Achieved over peak FLOP/s of `gpu` for a model."""
+        if self.compute == "calibrated" and model in CALIBRATED:
+            return CALIBRATED[model].efficiency
+        return self.efficiency
+
     def _resolve_delay(self) -> None:
         """`delay_s` where it was left open."""
         if self.delay_s is not None:
@@ -152,7 +205,7 @@ class Compare:
 
     def workload(self, name: str, gpus_per_server: int = SERVER_GPUS) -> Workload:
         """A model with this configuration's overrides."""
-        given: dict[str, Any] = {field: getattr(self, field) for field in DEGREES if getattr(self, field) is not None}
+        given: dict[str, Any] = {field: getattr(self, field) for field in OF_JOB if getattr(self, field) is not None}
         return workload.get(name, gpus_per_server=gpus_per_server, **given)
 
     def variants(self, model: str) -> list[tuple[Workload, Electrical | Region | Flat]]:
@@ -190,7 +243,8 @@ class Compare:
         at = dataclasses.replace(one, nic_gbps=gbps)
         links = 1 if isinstance(one, Flat) else 2 if getattr(one, "pxn", False) else 2 * self.tiers
         nic, eps, send = (bytes_per_s * self.goodput for bytes_per_s in (at.nic_Bps, at.eps_Bps, at.send_Bps))
-        return Rates(nic, eps, send, at.delay_s, links * self.link_delay_s)
+        delay_s = at.delay_s + self.reactivation_s if isinstance(one, Region) else at.delay_s
+        return Rates(nic, eps, send, delay_s, links * self.link_delay_s)
 
     def optical_ports(self, gbps: float) -> int:
         """Optical ports of a GPU with co-packaged optics: those that fit half of what is not Ethernet."""

@@ -19,10 +19,9 @@ from mfabric_jax.checks import InputError, names, whole
 from mfabric_jax.fabric import Degraded, Region, degraded
 from mfabric_jax.policies import Policy
 from mfabric_jax.routing import relayed_part_times
-from mfabric_jax.schedule import Exchanges, Iteration, failed_stage, iterate, routed
-from mfabric_jax.study.compare import check_dtype, effective, inside, jobs, solve, traced
+from mfabric_jax.schedule import Exchanges, First, Iteration, failed_stage, iterate, routed
+from mfabric_jax.study.compare import check_dtype, computation, effective, inside, jobs, solve, traced
 from mfabric_jax.study.config import Compare
-from mfabric_jax.workload import block_seconds, get_gpu
 
 PUBLISHED = {                              # (model, failure) -> slow-down at 400 Gbps and 1,024 GPUs, arXiv 2501.03905
     ("deepseek-r1", "electrical-nic"): 0.033,
@@ -53,6 +52,10 @@ class Failures:
 
     def __post_init__(self):
         names("kinds", self.kinds, fabric.KINDS)
+        if self.setting.first not in ("block", "reuse", "random"):
+            raise InputError(f"first must be block, reuse or random for failures, got {self.setting.first!r}.")
+        if self.setting.flows != "spray":
+            raise InputError(f"flows must be 'spray' for failures, got {self.setting.flows!r}.")
         if whole("at", self.at, at_least=0) >= self.setting.iterations:
             raise InputError(f"at must be below the {self.setting.iterations} iterations of the run, got {self.at}.")
         for name in self.setting.models:
@@ -101,11 +104,11 @@ def _solve_stage(config: Compare, job, left: Degraded, stage: int) -> Exchanges:
     keys = jax.random.split(jax.random.key(config.seed), len(job.tokens.count))
     share = left.share_of_rank(job.workload.ep, job.workload.ranks_per_server)
     parts = functools.partial(relayed_part_times, server=left.server) if left.relays else routed(config.routing)
-    tokens = jnp.asarray(job.tokens.count, config.dtype)
+    tokens, share = (jnp.asarray(x, config.dtype) for x in (job.tokens.count, share))
     region = traced(left.region, config.dtype)
     policy = config.circuits_policy()
     policy = _serving_first(policy, left.server) if left.relays else policy
-    return _solve_all(job.workload, region, tokens, jnp.asarray(share, config.dtype), keys, policy, stage, parts)
+    return _solve_all(job.workload, region, tokens, share, keys, policy, stage, parts, config.first)
 
 
 @functools.lru_cache
@@ -121,9 +124,9 @@ def _serving_first(policy: Policy, server: int) -> Policy:
 
 
 @eqx.filter_jit
-def _solve_all(workload, region: Region, tokens, share, keys, policy, stage: int, parts) -> Exchanges:
+def _solve_all(workload, region: Region, tokens, share, keys, policy, stage: int, parts, first: str) -> Exchanges:
     def one(drawn):
-        return failed_stage(workload, region, drawn[0], share, policy, stage, parts, key=drawn[1])
+        return failed_stage(workload, region, drawn[0], share, policy, stage, parts, first=First(first), key=drawn[1])
 
     return jax.lax.map(one, (tokens, keys))
 
@@ -148,18 +151,22 @@ def _timed(config: Compare, job, solved: Exchanges, left: Degraded | None, stage
         eps[stage] *= left.eps_left
         tp[stage] = eps[stage] if left.tp_on_eps else tp[stage]
     rates = rates._replace(eps_Bps=eps, send_Bps=eps)
-    seconds = block_seconds(job.workload, get_gpu(config.gpu), config.efficiency)
+    seconds = computation(config, job)
     given = jax.tree.map(lambda x: jnp.asarray(x, config.dtype), (rates, seconds, nvswitch_Bps, tp))
-    timed = _time_all(job.workload, solved, given, config.eps_waits)
+    rules = config.eps_waits, config.overlap_parts, config.dp_overlap
+    timed = _time_all(job.workload, solved, given, rules)
     return np.asarray(timed.iteration_s, np.float64), int(timed.stage[0])
 
 
 @eqx.filter_jit
-def _time_all(workload, solved: Exchanges, given: tuple, eps_waits: bool) -> Iteration:
-    rates, seconds, nvswitch_Bps, tp_Bps = given
+def _time_all(workload, solved: Exchanges, given: tuple, rules: tuple[bool, int, bool]) -> Iteration:
+    (rates, seconds, nvswitch_Bps, tp_Bps), (eps_waits, overlap_parts, dp_overlap) = given, rules
 
     def one(solved):
-        return iterate(workload, rates, solved, seconds, nvswitch_Bps, eps_waits=eps_waits, tp_Bps=tp_Bps)
+        return iterate(
+            workload, rates, solved, seconds, nvswitch_Bps, eps_waits=eps_waits, overlap_parts=overlap_parts,
+            dp_overlap=dp_overlap, tp_Bps=tp_Bps,
+        )  # fmt: skip
 
     return jax.vmap(one)(solved)
 

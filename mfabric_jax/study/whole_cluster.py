@@ -24,7 +24,7 @@ from mfabric_jax.routing import (
     shortest_routes,
     transfer,
 )
-from mfabric_jax.study.config import DEGREES, DTYPES, SERVER_GPUS
+from mfabric_jax.study.config import DTYPES, OF_JOB, SERVER_GPUS
 from mfabric_jax.study.provenance import provenance
 from mfabric_jax.traffic import Flows, region_bytes, training_flows
 from mfabric_jax.workload import Workload
@@ -69,6 +69,9 @@ class WholeCluster:
     micro_batch: int | None = None
     micro_batches: int | None = None
     sequence: int | None = None
+    schedule: str | None = None
+    chunks: int | None = None
+    recompute: str | None = None
     seed: int = 0
     dtype: str = "float32"
 
@@ -89,7 +92,7 @@ class WholeCluster:
     def job(self) -> Workload:
         """The model on this many servers."""
         per_server = fabric.DOMAIN_GPUS if self.fabric in fabric.SCALE_UP and self.graph is None else SERVER_GPUS
-        given = {field: getattr(self, field) for field in DEGREES if getattr(self, field) is not None}
+        given = {field: getattr(self, field) for field in OF_JOB if getattr(self, field) is not None}
         own = workload.get(self.model, gpus_per_server=per_server, **given)
         if not self.servers:
             return own

@@ -1,9 +1,14 @@
-"""Traffic of a chosen skew: expert popularity follows a power law."""
+"""Traffic from knobs: expert popularity of a chosen skew, moved by noise, drift and hot spots."""
+
+from typing import NamedTuple
 
 import numpy as np
 
 from mfabric_jax import checks
-from mfabric_jax.traffic.randomness import Purpose, normalised, popularity, stream
+from mfabric_jax.checks import InputError
+from mfabric_jax.traffic import heat
+from mfabric_jax.traffic.knobs import Knobs
+from mfabric_jax.traffic.randomness import Normals, Purpose, normalised, normals, stream
 from mfabric_jax.traffic.tokens import Tokens
 from mfabric_jax.workload import Workload
 
@@ -23,21 +28,108 @@ def generated(
     Which expert has which rank is permuted per layer by the seed. Every source rank's row is multiplied, expert by
     expert and afresh in every micro-batch, by log-normal noise of sigma 0.5 `skew`; nothing else is sampled, so
     `skew` 0 without `drift` is exactly balanced. `drift` and `seed` are those of `measured`. Every source rank
-    sends `workload.selections`. Raises `InputError` for settings out of range.
+    sends `workload.selections`. Raises `InputError` for settings out of range. `from_knobs` has more settings.
     """
     checks.not_negative("skew", skew)
+    knobs = Knobs(skew=skew, row_noise=ROW_NOISE_PER_SKEW * skew, drift=drift)
+    tokens = from_knobs(workload, knobs, iterations, micro_batches, seed)
+    return Tokens(tokens.count, f"generated, skew {skew:g}, drift {drift:g}, seed {seed}")
+
+
+def from_knobs(
+    workload: Workload, knobs: Knobs, iterations: int = 1, micro_batches: int = 4, seed: int = 0
+) -> Tokens:
+    """Selections [iteration, layer, micro_batch, source_rank, expert] as `knobs` say.
+
+    `seed` decides everything random; a longer run starts with the shorter one, more micro-batches with the fewer
+    (of an iteration). Every source rank sends `workload.selections`: int32 where `knobs.sampled`, else reals.
+    Raises `InputError` for settings out of range, and for knobs that the workload has too few experts or ranks for.
+    """
     checks.whole("iterations", iterations)
     checks.whole("micro_batches", micro_batches)
-    checks.not_negative("drift", drift)
     checks.whole("seed", seed, at_least=0)
-    layers, experts = workload.moe_layers, workload.architecture.experts
-    count = np.empty((iterations, layers, micro_batches, workload.ep, experts))
-    power_law = np.arange(1, experts + 1) ** -float(skew)
-    for layer in range(layers):
-        base = stream(seed, Purpose.ORDER, layer).permutation(power_law)
-        walk = popularity(seed, layer, iterations, experts, drift)
-        for iteration in range(iterations):
-            row_noise = stream(seed, Purpose.ROW_NOISE, layer, iteration).standard_normal(count.shape[2:])
-            weight = base * walk[iteration] * np.exp(ROW_NOISE_PER_SKEW * skew * row_noise)
-            count[iteration, layer] = workload.selections * normalised(weight)
-    return Tokens(count, f"generated, skew {skew:g}, drift {drift:g}, seed {seed}")
+    architecture = workload.architecture
+    shape = Shape(workload.moe_layers, micro_batches, workload.ep, architecture.experts, workload.selections)
+    return Tokens(draw(shape, knobs, seed, np.arange(iterations)), f"generated, {knobs.words}, seed {seed}")
+
+
+class Shape(NamedTuple):
+    """What traffic is generated for; `selections` are those of one source rank in one micro-batch."""
+
+    layers: int
+    micro_batches: int
+    ranks: int
+    experts: int
+    selections: int
+
+
+def draw(shape: Shape, knobs: Knobs, seed: int, at: np.ndarray, normals: Normals = normals) -> np.ndarray:
+    """[T layer micro_batch source_rank expert] selections in the iterations `at` [T], ascending."""
+    axes = (len(at), shape.layers, *shape[1:4])
+    count = np.empty(axes, np.int32 if knobs.sampled else np.float64)
+    for layer in range(shape.layers):
+        share = _shares(shape, knobs, seed, layer, at, normals)
+        if not knobs.sampled:
+            count[:, layer] = shape.selections * share
+            continue
+        for t, i in enumerate(at):
+            draws = stream(seed, Purpose.SELECTIONS, layer, int(i))
+            count[t, layer] = draws.multinomial(shape.selections, share[t])
+    return count
+
+
+def _shares(shape: Shape, knobs: Knobs, seed: int, layer: int, at: np.ndarray, normals: Normals) -> np.ndarray:
+    """[T M R E] of one layer; rows sum to 1."""
+    popular = heat.base(knobs, shape.layers, shape.experts, seed, layer)
+    with np.errstate(over="ignore", invalid="ignore"):
+        weight = popular ** heat.amplitude(knobs, at)[:, None]
+        weight = weight * np.exp(heat.deviation(knobs, shape.experts, seed, layer, at, normals))
+        weight = np.broadcast_to(weight[:, None, None], (len(at), *shape[1:4]))
+        shared, own = (knobs.row_noise * part**0.5 for part in (knobs.row_shared, 1 - knobs.row_shared))
+        for spread, purpose, rows in (
+            (knobs.micro_drift, Purpose.MICRO_DRIFT, (shape.micro_batches, 1)),
+            (shared, Purpose.SHARED_NOISE, (1, shape.ranks)),
+            (own, Purpose.ROW_NOISE, (shape.micro_batches, shape.ranks)),
+        ):
+            if spread:
+                noise = np.stack([normals(seed, purpose, layer, int(i), (*rows, shape.experts)) for i in at])
+                weight = weight * np.exp(spread * noise)
+        total = weight.sum()
+    if not np.isfinite(total):
+        raise InputError(f"drift and noise must keep popularities finite, got {knobs.words}, {len(at)} iterations.")
+    share = normalised(weight * _open(knobs, shape, seed, layer) if knobs.pair_sparsity else weight)
+    if knobs.hot_share:
+        extra = heat.hot(knobs, shape.ranks, shape.experts, seed, layer, at)[:, None, None]
+        share = share * (1 - extra.sum(axis=-1, keepdims=True)) + extra
+    return _capped(share, 1 / knobs.distinct) if knobs.distinct > 1 else share
+
+
+def _open(knobs: Knobs, shape: Shape, seed: int, layer: int) -> np.ndarray:
+    """[R E] bool: pairs of a source rank and an expert that the rank sends to."""
+    living = heat.alive(knobs, shape.experts, seed, layer)
+    number = int(living.sum())
+    left = number - round(knobs.pair_sparsity * number)
+    if left < knobs.distinct:
+        raise InputError(
+            f"pair_sparsity {knobs.pair_sparsity:g} must leave at least {knobs.distinct} (distinct) of {number} "
+            f"experts to each source rank, got {left}."
+        )
+    order = stream(seed, Purpose.PAIRS, layer).random((shape.ranks, shape.experts))
+    order = np.where(living, order, np.inf)
+    return np.argsort(np.argsort(order, axis=-1), axis=-1) < left
+
+
+def _capped(share: np.ndarray, most: float) -> np.ndarray:
+    """Rows [... E] without a share above `most`: what is above goes to the others in proportion.
+
+    A row with too few experts to take it all is shared equally by those it has.
+    """
+    held = np.zeros(share.shape, bool)
+    while True:
+        free = np.where(held, 0, share)
+        rest, room = free.sum(axis=-1, keepdims=True), 1 - most * held.sum(axis=-1, keepdims=True)
+        capped = np.where(held, most, free * np.divide(room, rest, out=np.zeros_like(rest), where=rest > 0))
+        above = capped > most
+        if not above.any():
+            return normalised(capped)
+        held |= above

@@ -55,10 +55,12 @@ def region_bytes(workload: Workload, tokens: np.ndarray) -> np.ndarray:
     times = np.bincount(np.arange(workload.micro_batches) % tokens.shape[2], minlength=tokens.shape[2])
     selected = np.einsum("dlmre,m->dlre", tokens.astype(float), times.astype(float))
     selected = selected.reshape(*selected.shape[:3], ranks, -1).sum(axis=-1)           # [replica layer R R]
-    stages = [list(workload.stage_layers(stage)) for stage in range(workload.pp)]
+    stages = [workload.stage_layers(stage) for stage in range(workload.pp)]
     sent = np.stack([selected[:, stage].sum(axis=1) for stage in stages])[:, replica]
-    both = sent + sent.swapaxes(-1, -2)                    # dispatch and combine, and the gradient of each against it
-    return both * (workload.dispatch_bytes_per_selection + workload.combine_bytes_per_selection)
+    out, back = workload.dispatch_bytes_per_selection, workload.combine_bytes_per_selection
+    again = workload.recompute == "block"                  # the forward all-to-alls once more
+    return sent * (out + back + again * out) + sent.swapaxes(-1, -2) * (back + out + again * back)
+
 
 
 def gradient_flows(workload: Workload) -> Flows:
@@ -79,5 +81,6 @@ def pipeline_flows(workload: Workload) -> Flows:
     """Activations to the next stage and their gradients back, all micro-batches."""
     grid = gpu_grid(workload)
     size = pp_bytes(workload) / workload.tp * workload.micro_batches
-    forward = point_to_point(grid[:-1].ravel(), grid[1:].ravel(), size, label="PP")
-    return together(forward, point_to_point(grid[1:].ravel(), grid[:-1].ravel(), size, label="PP"))
+    places = np.concatenate([grid] * workload.chunks)
+    forward = point_to_point(places[:-1].ravel(), places[1:].ravel(), size, label="PP")
+    return together(forward, point_to_point(places[1:].ravel(), places[:-1].ravel(), size, label="PP"))

@@ -13,6 +13,9 @@ import numpy as np
 from mfabric_jax import checks
 from mfabric_jax.workload.models import Architecture
 
+SCHEDULES = ("1f1b", "interleaved", "gpipe")
+RECOMPUTE = ("none", "attention", "block")
+
 
 @dataclasses.dataclass(frozen=True)
 class Workload:
@@ -22,6 +25,9 @@ class Workload:
     - `sequence`: tokens in a sequence; `micro_batch`: sequences per EP rank and micro-batch.
     - `micro_batches`: micro-batches per EP rank and iteration, by default as many as pipeline stages.
     - `dispatch_bytes`, `combine_bytes`, `grad_bytes`: bytes per element of the two all-to-alls and of gradients.
+    - `schedule`: how stages order their passes: 1f1b, interleaved, gpipe.   - `chunks`: of blocks on every stage, under
+      interleaved; chunk c of stage p holds the blocks at place c * pp + p.
+    - `recompute`: what the backward pass computes again: "none", "attention", or "block" (its all-to-alls, too).
 
     Raises `InputError` for degrees that do not fit the cluster, the servers, the experts or the blocks.
     """
@@ -40,17 +46,34 @@ class Workload:
     dispatch_bytes: float = 2
     combine_bytes: float = 2
     grad_bytes: float = 2
+    schedule: str = "1f1b"
+    chunks: int = 1
+    recompute: str = "none"
 
     def __post_init__(self) -> None:
         if self.micro_batches is None:
             object.__setattr__(self, "micro_batches", self.pp)
-        wholes = ("dp", "tp", "pp", "ep", "gpus", "sequence", "micro_batch", "micro_batches", "gpus_per_server")
-        for field in wholes:
+        degrees = ("dp", "tp", "pp", "ep", "gpus", "sequence", "micro_batch", "micro_batches")
+        for field in (*degrees, "gpus_per_server", "chunks"):
             checks.whole(field, getattr(self, field))
         for field in ("dispatch_bytes", "combine_bytes", "grad_bytes"):
             checks.positive(field, getattr(self, field))
+        self._check_schedule()
         self._check_cluster()
         self._check_model()
+
+    def _check_schedule(self) -> None:
+        checks.one_of("schedule", self.schedule, SCHEDULES)
+        checks.one_of("recompute", self.recompute, RECOMPUTE)
+        if self.chunks > 1 and self.schedule != "interleaved":
+            raise checks.InputError(f"chunks must be 1 under schedule {self.schedule!r}, got {self.chunks}.")
+        if self.chunks > 1 and self.pp == 1:
+            raise checks.InputError(f"chunks must be 1 with a single stage (pp 1), got {self.chunks}.")
+        if self.schedule == "interleaved" and self.micro_batches % self.pp:
+            raise checks.InputError(
+                f"micro_batches must be a multiple of the {self.pp} stages (pp) under schedule 'interleaved', got "
+                f"{self.micro_batches}."
+            )
 
     def _check_cluster(self) -> None:
         product = self.dp * self.tp * self.pp * self.ep
@@ -77,8 +100,10 @@ class Workload:
     def _check_model(self) -> None:
         if self.architecture.experts % self.ep:
             raise checks.InputError(f"ep must divide the {self.architecture.experts} experts, got {self.ep}.")
-        if self.pp > self.architecture.blocks:
-            raise checks.InputError(f"pp must be at most the {self.architecture.blocks} blocks, got {self.pp}.")
+        if self.pp * self.chunks > self.architecture.blocks:
+            times = f"pp x chunks = {self.pp} x {self.chunks}" if self.chunks > 1 else "pp"
+            got = self.pp * self.chunks
+            raise checks.InputError(f"{times} must be at most the {self.architecture.blocks} blocks, got {got}.")
 
     @property
     def tokens(self) -> int:
@@ -131,17 +156,28 @@ class Workload:
         return self.architecture.blocks - self.architecture.dense_blocks
 
     @property
-    def stage_blocks(self) -> tuple[int, ...]:
-        """Blocks of each pipeline stage; the first stages take one more where the division leaves a remainder."""
-        least, more = divmod(self.architecture.blocks, self.pp)
-        return tuple(least + (stage < more) for stage in range(self.pp))
+    def place_blocks(self) -> tuple[int, ...]:
+        """Blocks of each place (chunk * pp + stage); the first ones take one more where the division leaves a rest."""
+        places = self.pp * self.chunks
+        least, more = divmod(self.architecture.blocks, places)
+        return tuple(least + (place < more) for place in range(places))
 
-    def stage_layers(self, stage: int) -> range:
+    def place_layers(self, place: int) -> range:
+        """MoE blocks of a place, counted among MoE blocks only; the rest of its blocks are dense."""
+        first = sum(self.place_blocks[:place]) - self.architecture.dense_blocks
+        return range(max(0, first), max(0, first + self.place_blocks[place]))
+
+    @property
+    def stage_blocks(self) -> tuple[int, ...]:
+        """Blocks of each pipeline stage, all its chunks together."""
+        return tuple(sum(self.place_blocks[stage :: self.pp]) for stage in range(self.pp))
+
+    def stage_layers(self, stage: int) -> list[int]:
         """MoE blocks of a pipeline stage, counted among MoE blocks only; the rest of its blocks are dense."""
         if not 0 <= stage < self.pp:
             raise checks.InputError(f"stage must be from 0 to {self.pp - 1}, got {stage!r}.")
-        first = sum(self.stage_blocks[:stage]) - self.architecture.dense_blocks
-        return range(max(0, first), max(0, first + self.stage_blocks[stage]))
+        places = range(stage, self.pp * self.chunks, self.pp)
+        return [layer for place in places for layer in self.place_layers(place)]
 
 
 class Placement(NamedTuple):

@@ -51,6 +51,11 @@ def _ring(size: float, members: int) -> float:
     return 2 * size * (members - 1) / members
 
 
+def _rounds(workload: Workload) -> int:
+    """How often a micro-batch goes through a block."""
+    return PASSES + (workload.recompute == "block")
+
+
 def _activation_bytes(workload: Workload) -> int:
     return workload.tokens * workload.architecture.hidden * ACTIVATION_BYTES
 
@@ -77,7 +82,7 @@ def gradient_bytes(workload: Workload, stage: int) -> GradientBytes:
 
 
 def _tp_bytes(workload: Workload) -> float:
-    passes = PASSES * workload.architecture.blocks * workload.micro_batches
+    passes = _rounds(workload) * workload.architecture.blocks * workload.micro_batches
     gpus_of_stage = workload.dp * workload.ep * workload.tp
     return gpus_of_stage * passes * tp_bytes_per_gpu(workload)
 
@@ -86,12 +91,12 @@ def _ep_bytes(workload: Workload) -> float:
     element = workload.dispatch_bytes_per_selection + workload.combine_bytes_per_selection
     leaving = workload.selections * (workload.ep - 1) / workload.ep
     ranks = workload.dp * workload.ep
-    return ranks * PASSES * workload.moe_layers * workload.micro_batches * leaving * element
+    return ranks * _rounds(workload) * workload.moe_layers * workload.micro_batches * leaving * element
 
 
 def _pp_bytes(workload: Workload) -> float:
     ranks = workload.dp * workload.ep
-    return ranks * PASSES * (workload.pp - 1) * workload.micro_batches * pp_bytes(workload)
+    return ranks * PASSES * (workload.pp * workload.chunks - 1) * workload.micro_batches * pp_bytes(workload)
 
 
 def _dp_bytes(workload: Workload) -> float:
@@ -106,8 +111,9 @@ def _dp_bytes(workload: Workload) -> float:
 def iteration_bytes(workload: Workload) -> dict[str, float]:
     """Bytes that all GPUs together send in one iteration, by parallelism: "TP", "EP", "PP", "DP".
 
-    - EP: four all-to-alls per MoE block and micro-batch, balanced, without what a rank sends to itself.
-    - PP: activations forward and their gradients backward over each of the pp - 1 boundaries.
+    - EP: four all-to-alls per MoE block and micro-batch (six where a block is computed again), balanced, without what
+      a rank sends to itself.
+    - PP: activations forward and their gradients backward over each of the pp x chunks - 1 boundaries.
     - DP: one ring all-reduce of dense gradients over DP x EP ranks and of expert gradients over DP.
     """
     return {

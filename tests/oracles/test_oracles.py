@@ -9,6 +9,7 @@ from tests.oracles import dense
 from tests.oracles.best_path import best_path
 from tests.oracles.fluid import completion
 from tests.oracles.pipeline import one_f_one_b
+from tests.oracles.timeline import Region, timeline
 from tests.oracles.tree import tree
 
 
@@ -70,3 +71,48 @@ def test_dense_is_the_exact_simulation_of_its_shares(seed):
     exact = completion(whole[0], paths, [1] * flows, [np.inf] * flows, *whole[1:])
     table = dense.matrix(hops, share / 4, links)
     np.testing.assert_allclose(dense.completion(capacity, table, size, start), [float(t) for t in exact], rtol=1e-12)
+
+
+@pytest.mark.parametrize(("stages", "batches"), [(1, 3), (3, 5), (4, 2), (4, 8)])
+def test_a_timeline_without_all_to_alls_is_the_plain_pipeline(stages, batches):
+    rng = np.random.default_rng(stages)
+    forward, backward = [], []
+    blocks = {}
+    for p in range(stages):
+        attention, inner, tp = rng.integers(0, 5, (batches, 3)).T.tolist()
+        forward.append([sum(part) for part in zip(attention, inner, tp, strict=True)])
+        backward.append([2 * a + 2 * i + t for a, i, t in zip(attention, inner, tp, strict=True)])
+        for m in range(batches):
+            one = {"attention": attention[m], "inner": inner[m], "tp": tp[m], "exchange": None}
+            blocks["F", p, m, 0] = blocks["B", p, m, 0] = [one]
+    _, finish = one_f_one_b(forward, backward, 3)
+    _, end = timeline(blocks, "1f1b", stages, batches, 1, [3] * stages, [Region(9) for _ in range(stages)])
+    assert {name[:3]: t for name, t in end.items()} == finish
+
+
+@pytest.mark.parametrize(
+    ("schedule", "stages", "batches", "chunks"),
+    [("1f1b", 4, 8, 1), ("gpipe", 4, 8, 1), ("interleaved", 4, 8, 2), ("interleaved", 3, 3, 4)],
+)
+def test_bubbles_are_those_of_the_literature(schedule, stages, batches, chunks):
+    # (P - 1) (f + b) of a stage, over V where a stage's work is cut into V chunks; f + b of a chunk is 2 + 4.
+    one = {"attention": 2, "inner": 0, "tp": 0, "exchange": None}
+    names = [(kind, p, m, c) for kind in "FB" for p in range(stages) for m in range(batches) for c in range(chunks)]
+    regions = [Region(0) for _ in range(stages)]
+    _, end = timeline({name: [one] for name in names}, schedule, stages, batches, chunks, [0] * stages, regions)
+    assert max(end.values()) == 6 * (batches * chunks + stages - 1)
+
+
+def test_a_timeline_by_hand():
+    # Forward: gate at 3, switch until 8, circuits [8, 10], packets [3, 4]; experts until 14; [14, 15]. Backward: dark
+    # again from 15 to 20, circuits [20, 22]; experts until 30, [30, 31], attention until 36.
+    one = {"attention": 2, "inner": 4, "tp": 1, "exchange": [(2, 1), (1, 0)], "switch": (True, False), "ahead": False}
+    blocks = {("F", 0, 0, 0): [one], ("B", 0, 0, 0): [one | {"ahead": True}]}
+    records, end = timeline(blocks, "1f1b", 1, 1, 1, [0], [Region(5)])
+    assert end == {("F", 0, 0, 0): 15, ("B", 0, 0, 0): 36}
+    assert [row[0]["paid"] for row in records.values()] == [5, 5]
+    # In two parts: there at 9 and 10, experts [9, 11], [11, 13], combine from 11 on: [11, 11.5], [13, 13.5].
+    assert timeline(blocks, "1f1b", 1, 1, 1, [0], [Region(5, parts=2)])[1]["F", 0, 0, 0] == 13.5
+    # All of the forward pass once more before the backward pass: 2 + 1, then 1 + 4 + 2; the switch turns meanwhile.
+    again = timeline(blocks, "1f1b", 1, 1, 1, [0], [Region(5, recompute="block")])[1]
+    assert again["B", 0, 0, 0] == 15 + 3 + 2 + 7 + 2 + 8 + 1 + 5

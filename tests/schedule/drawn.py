@@ -1,17 +1,15 @@
 """Drawn blocks of whole pipelines, as the arrays of the product and as the dicts of the oracle."""
 
-import functools
 from typing import NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mfabric_jax.schedule import one_f_one_b
-from mfabric_jax.schedule.block import Blocks, Compute, run_pass
-from mfabric_jax.schedule.order import BACKWARD
-from mfabric_jax.schedule.pipeline import run_pipeline
-from mfabric_jax.workload import BACKWARD_OVER_FORWARD
+from mfabric_jax.schedule.order import BACKWARD, Order, order
+from mfabric_jax.schedule.timeline import Blocks, Compute, Rules, run
+from tests.oracles.timeline import Region, timeline
 
 
 def seconds(rng, shape=()):
@@ -20,77 +18,80 @@ def seconds(rng, shape=()):
     return np.where(rng.random(shape) < 0.1, 0.0, drawn)
 
 
+class Pipeline(NamedTuple):
+    """Static: how passes are ordered."""
+
+    schedule: str
+    stages: int
+    batches: int
+    chunks: int = 1
+
+    @property
+    def order(self):
+        return order(*self)
+
+
 class Draw(NamedTuple):
-    """Blocks [P Q L] with the two parts [P Q L 2] of their all-to-alls, which run side by side."""
+    """Numbers of one iteration."""
 
+    order: Order
+    blocks: Blocks
     compute: Compute
-    present: np.ndarray
-    moe: np.ndarray
-    switch: np.ndarray
-    circuits: np.ndarray
-    packets: np.ndarray
-    send: float
-    delay: float
-    eps_waits: bool
+    send: np.ndarray
+    delay: np.ndarray
+    parts: np.ndarray
 
 
-def draw(seed, stages, batches, depth):
+def draw(seed, pipeline, depth):
     """Dense blocks, padding and switches anywhere, some without any MoE; packets take longer, sometimes, or nothing."""
     rng = np.random.default_rng(seed)
-    shape = (stages, 2 * batches, depth)
-    moe = rng.random(shape) < rng.choice([0.3, 0.7, 1.0])
-    switch = moe & (rng.random(shape) < rng.choice([0.3, 0.8, 1.0]))
+    shape = (*pipeline.order.kind.shape, depth)
     present = rng.random(shape) < 0.8
-    circuits, packets = seconds(rng, (*shape, 2)), seconds(rng, (*shape, 2)) * rng.choice([0.0, 1.0, 3.0])
-    compute = Compute(*(seconds(rng) for _ in range(4)))
-    send, delay = seconds(rng), seconds(rng) * rng.choice([1.0, 4.0])
-    return Draw(compute, present, moe, switch, circuits, packets, send, delay, bool(rng.random() < 0.25))
+    moe = present & (rng.random(shape) < rng.choice([0.3, 0.7, 1.0]))
+    switch = rng.random((*shape, 2)) < rng.choice([0.2, 0.7, 1.0])               # of dense blocks: must not matter
+    ahead = rng.random(shape) < rng.choice([0.2, 0.8])
+    optical, packets = seconds(rng, (*shape, 2)), seconds(rng, (*shape, 2)) * rng.choice([0.0, 0.3, 1.0, 3.0])
+    compute = Compute(*(seconds(rng, pipeline.stages) for _ in range(4)))
+    send, delay = seconds(rng, pipeline.stages), seconds(rng) * rng.choice([1.0, 4.0])
+    parts = np.asarray(float(rng.choice([1, 1, 2, 3, 5])))
+    blocks = Blocks(present, moe, optical, packets, switch, ahead)
+    return Draw(pipeline.order, blocks, compute, send, delay, parts)
 
 
-def arrays(one):
-    """One draw as the product wants it: (compute, blocks, send, delay)."""
-    exchange = np.maximum(one.circuits, one.packets)
-    behind = np.where(one.circuits[..., 0] > 0, (exchange - one.circuits)[..., 0], np.inf)      # none: nothing waits
-    slack = 0 * exchange[..., 0] if one.eps_waits else behind
-    return one.compute, Blocks(one.present, one.moe, exchange, slack, one.switch), one.send, one.delay
+@eqx.filter_jit
+def slots_of(draws, eps_waits, recompute):
+    """Slots of a batch of draws: their orders are traced too, so one trace serves every schedule of one shape."""
 
+    def one(draw):
+        rules = Rules(eps_waits, draw.parts, recompute)
+        return run(draw.order, draw.blocks, draw.compute, draw.send, draw.delay, rules)
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def run(stages, batches, compute, blocks, send, delay):
-    """Passes and pipeline of a batch of draws."""
-    order = one_f_one_b(stages, batches)
-    backward = jnp.asarray(order.kind == BACKWARD)
-
-    def one(compute, blocks, send, delay):
-        passes = jax.vmap(jax.vmap(lambda block, back: run_pass(compute, block, back, delay)))(blocks, backward)
-        return passes, run_pipeline(order, passes, send, delay)
-
-    return jax.vmap(one)(compute, blocks, send, delay)
+    return jax.vmap(one)(draws)
 
 
 def batch(draws):
     """Many draws of one shape as one."""
-    return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *map(arrays, draws))
+    return jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *draws)
 
 
-def plain(one, order):
-    """The blocks of one draw as the oracle wants them."""
-    table, compute = {}, one.compute
-    parts = np.stack([one.circuits, one.packets], axis=-1)
+def plain(draw, pipeline, eps_waits, recompute, *, stretch=True):
+    """The oracle's records of one draw, by pass."""
+    order, blocks, compute = draw.order, draw.blocks, draw.compute
+    exchange = np.stack([blocks.optical_s, blocks.packet_s], axis=-1)
+    table = {}
     for p, q in np.ndindex(order.kind.shape):
-        backward = order.kind[p, q] == BACKWARD
-        scale = BACKWARD_OVER_FORWARD if backward else 1.0
-        table["FB"[int(backward)], p, int(order.micro_batch[p, q])] = [
+        table["FB"[int(order.kind[p, q] == BACKWARD)], p, int(order.micro_batch[p, q]), int(order.chunk[p, q])] = [
             {
-                "attention": scale * float(compute.attention_s),
-                "inner": scale * float(compute.moe_s if moe else compute.dense_s),
-                "tp": float(compute.tp_s),
-                "exchange": exchange.tolist() if moe else None,
-                "switch": bool(switch),
+                "attention": float(compute.attention_s[p]),
+                "inner": float((compute.moe_s if blocks.moe[p, q, i] else compute.dense_s)[p]),
+                "tp": float(compute.tp_s[p]),
+                "exchange": exchange[p, q, i].tolist() if blocks.moe[p, q, i] else None,
+                "switch": blocks.switch[p, q, i].tolist(),
+                "ahead": bool(blocks.ahead[p, q, i]),
             }
-            for here, moe, switch, exchange in zip(
-                one.present[p, q], one.moe[p, q], one.switch[p, q], parts[p, q], strict=True
-            )
-            if here
+            for i in np.flatnonzero(blocks.present[p, q])
         ]
-    return table
+    regions = [
+        Region(float(draw.delay), eps_waits, recompute, int(draw.parts), stretch) for _ in range(pipeline.stages)
+    ]
+    return timeline(table, *pipeline, draw.send.tolist(), regions)

@@ -1,53 +1,102 @@
-"""One pass of one stage by hand: what blocks, what is hidden, what is paid."""
+"""Single blocks by hand: what blocks, what is hidden, what is paid, what overlaps, what is computed again."""
+
+import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mfabric_jax.schedule.block import Blocks, Compute, run_pass
+from mfabric_jax.schedule import order
+from mfabric_jax.schedule.timeline import Blocks, Compute, Rules, run
 
 # Forward 2 s of attention, 3 s of experts, 5 s of a dense FFN, 1 s of tensor-parallel all-reduce. Backward computation
 # takes twice that, its all-reduce the same: 4 + 1 = 5 s of attention lie behind each block's last all-to-all.
+# Forward all-to-alls take 0.5 and 0.25 s on circuits: 3 + 0.5 + 3 + 0.25 = 6.75; backward 0.5 + 6 + 0.25 + 5 = 11.75.
 COMPUTE = Compute(*(jnp.asarray(part) for part in (2.0, 3.0, 5.0, 1.0)))
-EXCHANGE = (0.5, 0.25)
-MOE, SWITCHED, DENSE, PADDING = "moe", "switched", "dense", "padding"
+MOST = 4
+FORWARD, BACKWARD = 0, 1
+DENSE, PADDING = {"moe": False}, {"present": False, "moe": False, "circuits": (100.0, 100.0), "switch": (True, True)}
 
 
-def blocks(*kinds, slack=0.0):
-    """`slack`: of each block, or of all. Padding carries numbers that must not count."""
-    here = np.array([kind != PADDING for kind in kinds])
-    moe = np.array([kind in (MOE, SWITCHED, PADDING) for kind in kinds])
-    switch = np.array([kind in (SWITCHED, PADDING) for kind in kinds])
-    exchange = np.array([EXCHANGE if kind != PADDING else (100.0, 100.0) for kind in kinds])
-    slack = np.where(here, slack, 0.5)
-    return Blocks(*(jnp.asarray(field) for field in (here, moe, exchange, slack, switch)))
+def moe(*switch, circuits=(0.5, 0.25), packets=(0.0, 0.0), ahead=False):
+    """A block with experts; `switch`: which of its all-to-alls (0, 1) want other circuits."""
+    return {"switch": (0 in switch, 1 in switch), "circuits": circuits, "packets": packets, "ahead": ahead}
 
 
-@jax.jit
-def _run(blocks, backward, delay_s):
-    return run_pass(COMPUTE, blocks, backward, delay_s)
+MOE, SWITCHED = moe(), moe(0)
 
 
-def run(kinds, delay, *, backward, slack=0.0):
-    return _run(blocks(*kinds, slack=slack), jnp.asarray(backward), jnp.asarray(delay))
+@functools.partial(jax.jit, static_argnums=(2, 3, 4))
+def _walk(blocks, delay_s, eps_waits, parts, recompute):
+    return run(order("1f1b", 1, 1), blocks, COMPUTE, jnp.zeros(1), delay_s, Rules(eps_waits, parts, recompute))
 
 
-def assert_pass(got, **want):
-    for field, value in want.items():
-        np.testing.assert_allclose(getattr(got, field), value, rtol=1e-9, err_msg=field)
+def walk(forward, backward, delay, *, eps_waits=False, parts=1, recompute="none"):
+    """A stage that runs one pass forward and one backward: slots [pass block], without the padding behind."""
+    rows = [[*row, *[PADDING] * (MOST - len(row))] for row in (forward, backward)]
+
+    def field(name, default):
+        return jnp.asarray([[[one.get(name, default) for one in row] for row in rows]])
+
+    blocks = Blocks(
+        field("present", True), field("moe", True), field("circuits", (0.5, 0.25)), field("packets", (0.0, 0.0)),
+        field("switch", (False, False)), jnp.asarray(field("ahead", False)).at[:, BACKWARD].set(True),
+    )  # fmt: skip
+    got = _walk(blocks, jnp.asarray(float(delay)), eps_waits, parts, recompute)
+    return type(got)(*(np.asarray(x)[0] for x in got))
 
 
-def test_forward_waits_for_the_whole_delay_at_every_switch():
-    # Block: 2 attention + 1 all-reduce, then the gate; 7 s of delay where circuits change; 0.5 + 3 + 0.25.
-    # Three blocks, two with new circuits: 3 * 6.75 + 2 * 7 = 34.25. However long the delay, nothing covers it.
-    got = run((SWITCHED, MOE, SWITCHED), 7.0, backward=False)
-    assert_pass(got, duration_s=34.25, compute_s=15, tp_s=3, exchange_s=2.25, paid_s=14, tail_s=0)
-    assert not got.opens
-    assert got.exchanges
-    for delay in (0.0, 1.0, 1000.0):
-        got = run((SWITCHED, MOE, SWITCHED), delay, backward=False)
-        assert_pass(got, paid_s=2 * delay, duration_s=20.25 + 2 * delay)
+def sums(got, kind):
+    """(duration, compute, all-reduce, all-to-alls, paid) of one pass."""
+    parts = [part[kind].sum() for part in (got.compute_s, got.tp_s, got.exchange_s, got.paid_s)]
+    duration = got.end[kind, -1] - got.begin[kind, 0]
+    np.testing.assert_allclose(sum(parts), duration, rtol=1e-9)
+    return [duration, *parts]
+
+
+def assert_pass(got, kind, *, paid, **want):
+    duration, *parts = sums(got, kind)
+    np.testing.assert_allclose(parts[-1], paid, rtol=1e-9, atol=1e-12)
+    named = dict(zip(("compute", "tp", "exchange"), parts, strict=False), duration=duration)
+    for name, value in want.items():
+        np.testing.assert_allclose(named[name], value, rtol=1e-9, err_msg=name)
+
+
+def close(got, want):
+    np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-12)
+
+
+# ------------------------------------------------------------------------------------------------- first all-to-alls
+@pytest.mark.parametrize("delay", [0.0, 1.0, 7.0, 1000.0])
+def test_forward_waits_for_the_whole_delay_at_every_switch(delay):
+    got = walk((SWITCHED, MOE, SWITCHED), (), delay)
+    paid = 2 * delay
+    assert_pass(got, FORWARD, duration=20.25 + paid, compute=15, tp=3, exchange=2.25, paid=paid)
+    # Gates at 3, 9.75 + d, 16.5 + d.
+    close(got.turn[FORWARD, [0, 2], 0], [3, 16.5 + delay])
+    close(got.lit[FORWARD, :3, 0], [3 + delay, 3 + delay, 16.5 + 2 * delay])
+    close(got.over[FORWARD, 0], [3.5 + delay, 6.75 + delay])
+    close(got.inner[FORWARD, 0], [3.5 + delay, 6.5 + delay])
+
+
+@pytest.mark.parametrize(
+    ("delay", "paid"),
+    [
+        (0.0, 0.0),
+        (2.0, 0.0),                # 3 s of attention and all-reduce: hidden
+        (3.0, 0.0),                # just hidden
+        (7.0, 4.0),                # partly hidden
+        (25.0, 22.0),              # mostly exposed
+    ],
+)  # fmt: skip
+def test_forward_attention_hides_what_is_known_ahead(delay, paid):
+    # The first of the iteration has had all the time there is.
+    early = moe(0, ahead=True)
+    got = walk((early, early, MOE), (), delay)
+    assert_pass(got, FORWARD, duration=20.25 + paid, compute=15, tp=3, exchange=2.25, paid=paid)
+    close(got.turn[FORWARD, 1, 0], 6.75)
+    close(got.paid_s[FORWARD, :3], [0, paid, 0])
 
 
 @pytest.mark.parametrize(
@@ -61,119 +110,187 @@ def test_forward_waits_for_the_whole_delay_at_every_switch():
     ],
 )  # fmt: skip
 def test_backward_attention_hides_the_switch_of_the_next_block(delay, paid):
-    # First block: its switch began before this pass, so the pipeline settles it: `opens`, nothing paid here.
-    # Block: 0.5 + 6 + 0.25 + 4 + 1 = 11.75.
-    got = run((SWITCHED, SWITCHED), delay, backward=True)
-    assert_pass(got, duration_s=23.5 + paid, compute_s=20, tp_s=2, exchange_s=1.5, paid_s=paid, head_s=0, tail_s=5)
-    assert got.opens
-    # Every further block has the same cover.
-    assert_pass(run((SWITCHED, SWITCHED, MOE, SWITCHED), delay, backward=True), paid_s=2 * paid)
+    # The switch for the first block has turned since the forward pass was over, just now: it pays all.
+    got = walk((MOE,), (SWITCHED, SWITCHED, MOE), delay)
+    assert_pass(got, BACKWARD, duration=35.25 + delay + paid, compute=30, tp=3, exchange=2.25, paid=delay + paid)
+    close(got.turn[BACKWARD, :2, 0], [6.75, 6.75 + delay + 6.75])
+    close(got.paid_s[BACKWARD, :3], [delay, paid, 0])
 
 
-@pytest.mark.parametrize("backward", [False, True])
-def test_circuits_that_stay_cost_nothing(backward):
-    got = run((MOE, MOE, MOE), 25.0, backward=backward)
-    assert_pass(got, duration_s=3 * (11.75 if backward else 6.75), paid_s=0)
-    assert not got.opens
+def test_circuits_that_stay_cost_nothing():
+    got = walk((MOE,) * 3, (MOE,) * 3, 25.0)
+    assert_pass(got, FORWARD, duration=20.25, paid=0)
+    assert_pass(got, BACKWARD, duration=35.25, paid=0)
+
+
+@pytest.mark.parametrize(("delay", "forward", "backward"), [(2.0, 0.0, 0.0), (5.0, 2.0, 0.0), (25.0, 22.0, 19.0)])
+def test_experts_hide_the_switch_between_the_two(delay, forward, backward):
+    # 3 s of experts forward, 6 s backward, from the end of the first all-to-all on: 3.5, and 6.75 + forward + 0.5.
+    got = walk((moe(1),), (moe(1),), delay)
+    assert_pass(got, FORWARD, duration=6.75 + forward, exchange=0.75, paid=forward)
+    assert_pass(got, BACKWARD, duration=11.75 + backward, exchange=0.75, paid=backward)
+    close(got.turn[:, 0, 1], [3.5, 7.25 + forward])
+    close(got.lit[:, 0, 1], got.turn[:, 0, 1] + delay)
+
+
+# --------------------------------------------------------------------------------------------- a switch that is dark
+def test_a_dark_switch_is_waited_for_by_whoever_needs_circuits_next():
+    # Delay 10. The first block tells the switch at 3 and sends nothing over circuits: it is over at 3 + 3. The second
+    # wants no others, but those are dark until 13: its gate is at 9, and it pays 4.
+    nothing = moe(0, circuits=(0.0, 0.0))
+    got = walk((nothing, MOE), (), 10.0)
+    close(got.paid_s[FORWARD, :2], [0, 4])
+    close(got.over[FORWARD, 1], [13.5, 16.75])
+    # So does the second all-to-all of a block of which only that uses circuits: after the experts, at 6.
+    got = walk((moe(0, circuits=(0.0, 0.25)),), (), 10.0)
+    close(got.over[FORWARD, 0], [3, 13.25])
+    close(got.paid_s[FORWARD, 0], 7)
+
+
+def test_told_again_while_it_turns_it_starts_anew():
+    # As before, but the second block wants others: told at 9 while it turns, dark until 19. Known ahead it is told
+    # when the first block is over, at 6: dark until 16.
+    nothing = moe(0, circuits=(0.0, 0.0))
+    close(walk((nothing, SWITCHED), (), 10.0).over[FORWARD, 1, 0], 19.5)
+    close(walk((nothing, moe(0, ahead=True)), (), 10.0).over[FORWARD, 1, 0], 16.5)
+    # Over packets for 1 s, and others for the second all-to-all: from 4 on, until 14; the experts end at 7.
+    got = walk((moe(0, 1, circuits=(0.0, 0.25), packets=(1.0, 0.0)),), (), 10.0)
+    close(got.over[FORWARD, 0], [4, 14.25])
 
 
 # -------------------------------------------------------------------------- packets that take longer than circuits
 @pytest.mark.parametrize(
-    ("delay", "slack", "paid"),
+    ("delay", "packets", "paid"),
     [
-        (0.2, 0.3, 0.0),               # circuits 0.2 s, packets 0.5 s: [0.2, 0.4] lies within
-        (0.3, 0.3, 0.0),               # just hidden
-        (0.3, 0.0, 0.3),               # as if packets waited too
-        (7.0, 0.3, 6.7),               # [7, 7.2] instead of 0.5
-        (7.0, 0.4, 6.6),               # [7, 7.1]
+        (0.2, 0.8, 0.0),               # circuits 0.5 s, packets 0.8 s: [0.2, 0.7] lies within
+        (0.3, 0.8, 0.0),               # just hidden
+        (0.3, 0.5, 0.3),               # as if packets waited too
+        (7.0, 0.8, 6.7),               # [7, 7.5] instead of 0.8
+        (7.0, 0.9, 6.6),
     ],
 )  # fmt: skip
-def test_forward_the_delay_runs_beside_the_packets(delay, slack, paid):
-    # The last block's circuits stay, so its slack is of no use.
-    got = run((SWITCHED, SWITCHED, MOE), delay, backward=False, slack=(slack, slack, 0.4))
-    assert_pass(got, duration_s=20.25 + 2 * paid, compute_s=15, tp_s=3, exchange_s=2.25, paid_s=2 * paid, tail_s=0)
-    assert_pass(got, slack_s=slack)
-
-
-def test_every_block_has_its_own_slack():
-    # Forward 7 - 0.1, 7 - 0.3, 7 - 0.5; backward the first is the pipeline's to charge: 2 - 0.3, 2 - 0.5.
-    slack = (0.1, 0.3, 0.5)
-    assert_pass(run((SWITCHED,) * 3, 7.0, backward=False, slack=slack), paid_s=20.1, duration_s=20.25 + 20.1)
-    got = run((SWITCHED,) * 3, 7.0, backward=True, slack=slack)
-    assert_pass(got, paid_s=3.2, duration_s=35.25 + 3.2, head_s=0, slack_s=0.1, tail_s=5)
-    assert got.opens
+def test_forward_the_delay_runs_beside_the_packets(delay, packets, paid):
+    # In the last block's circuits stay, so that its packets take longer is of no use.
+    packets = {"packets": (packets, 0.0)}
+    got = walk((moe(0, **packets), moe(0, **packets), moe(**packets)), (), delay)
+    exchange = 3 * (packets["packets"][0] + 0.25)
+    assert_pass(got, FORWARD, duration=18 + exchange + 2 * paid, compute=15, tp=3, exchange=exchange, paid=2 * paid)
 
 
 @pytest.mark.parametrize(
-    ("delay", "slack", "paid"),
+    ("delay", "packets", "paid"),
     [
-        (4.0, 0.3, 0.0),               # all under the 5 s of the block before: slack is no gain
-        (5.2, 0.3, 0.0),               # 0.2 s left, beside the packets
-        (5.3, 0.3, 0.0),               # just hidden
-        (5.3, 0.0, 0.3),               # as if packets waited too
-        (7.0, 0.3, 1.7),
+        (4.0, 0.8, 0.0),               # all under the 5 s of the block before: the packets are no gain
+        (5.2, 0.8, 0.0),               # 0.2 s left, beside the packets
+        (5.3, 0.8, 0.0),               # just hidden
+        (5.3, 0.5, 0.3),               # as if packets waited too
+        (7.0, 0.8, 1.7),
     ],
 )  # fmt: skip
-def test_backward_what_computation_leaves_runs_beside_the_packets(delay, slack, paid):
-    got = run((SWITCHED, SWITCHED), delay, backward=True, slack=(0.4, slack))
-    assert_pass(got, duration_s=23.5 + paid, compute_s=20, tp_s=2, exchange_s=1.5, paid_s=paid, head_s=0, tail_s=5)
-    assert_pass(got, slack_s=0.4)                                       # for the pipeline: not spent here
-    assert got.opens
+def test_backward_what_computation_leaves_runs_beside_the_packets(delay, packets, paid):
+    got = walk((), (MOE, moe(0, packets=(packets, 0.0))), delay)
+    exchange = 0.75 + packets + 0.25
+    assert_pass(got, BACKWARD, duration=22 + exchange + paid, compute=20, tp=2, exchange=exchange, paid=paid)
 
 
-def test_the_slack_of_a_pass_is_that_of_its_first_all_to_all():
-    kinds, slack = (PADDING, DENSE, MOE, SWITCHED, DENSE), (0.1, 0.2, 0.3, 0.4, 0.5)
-    for backward in (False, True):
-        assert_pass(run(kinds, 0.0, backward=backward, slack=slack), slack_s=0.3)
-    assert_pass(run((DENSE, DENSE), 7.0, backward=True, slack=0.5), slack_s=0, paid_s=0)
+def test_packets_wait_too_where_they_must():
+    # Delay 7, packets 0.9 s: from 10 to 10.9, and in the second block, which uses no circuits, from 21.15 - dark until
+    # told again at 17.15 + 7 = 24.15 - to 25.05.
+    got = walk((moe(0, packets=(0.9, 0.0)), moe(0, circuits=(0.0, 0.0), packets=(0.9, 0.0))), (), 7.0, eps_waits=True)
+    close(got.over[FORWARD, :2], [[10.9, 14.15], [25.05, 28.05]])
+    close(got.paid_s[FORWARD, :2], [7, 7])
+    # Without circuits to wait for, packets go on.
+    got = walk((moe(0, packets=(0.9, 0.0)), moe(0, circuits=(0.0, 0.0), packets=(0.9, 0.0))), (), 7.0)
+    close(got.over[FORWARD, :2], [[10.5, 13.75], [17.65, 20.65]])
+    close(got.paid_s[FORWARD, :2], [6.6, 0])
 
 
-def test_without_cover_the_whole_delay_is_paid():
-    none = Compute(*(jnp.zeros(()) for _ in range(4)))
-    got = run_pass(none, blocks(SWITCHED, SWITCHED), jnp.asarray(True), jnp.asarray(7.0))
-    assert_pass(got, paid_s=7, duration_s=8.5, tail_s=0)
-
-
+# ------------------------------------------------------------------------------------------------------ dense blocks
 @pytest.mark.parametrize(("delay", "paid"), [(10.0, 0.0), (20.0, 0.0), (24.0, 4.0)])
 def test_dense_blocks_between_cover_the_switch(delay, paid):
     # Backward: 5 s behind the first block, then a dense block of 10 + 4 + 1 = 15 s: 20 s of cover.
-    got = run((SWITCHED, DENSE, SWITCHED), delay, backward=True)
-    assert_pass(got, duration_s=2 * 11.75 + 15 + paid, compute_s=34, tp_s=3, exchange_s=1.5, paid_s=paid, tail_s=5)
+    got = walk((), (MOE, DENSE, SWITCHED), delay)
+    assert_pass(got, BACKWARD, duration=2 * 11.75 + 15 + paid, compute=34, tp=3, exchange=1.5, paid=paid)
 
 
 def test_dense_blocks_before_and_behind():
-    # Backward, dense first: 15 s until the first all-to-all, which only the pipeline can charge.
-    got = run((DENSE, SWITCHED), 40.0, backward=True)
-    assert_pass(got, duration_s=26.75, paid_s=0, head_s=15, tail_s=5)
-    assert got.opens
-    # Dense last, as the first blocks of a model are: they lengthen the tail to 5 + 15.
-    got = run((MOE, DENSE), 40.0, backward=True)
-    assert_pass(got, duration_s=26.75, paid_s=0, head_s=0, tail_s=20)
-    assert not got.opens
-    # Forward a dense block takes 2 + 5 + 1 = 8 s, and covers nothing.
-    got = run((DENSE, SWITCHED, DENSE), 40.0, backward=False)
-    assert_pass(got, duration_s=8 + 6.75 + 8 + 40, compute_s=19, tp_s=3, exchange_s=0.75, paid_s=40, tail_s=8)
-    assert not got.opens
+    # Forward a dense block takes 2 + 5 + 1 = 8 s, and covers nothing; backward, first, its 15 s cover part.
+    got = walk((DENSE, SWITCHED, DENSE), (DENSE, SWITCHED), 40.0)
+    assert_pass(got, FORWARD, duration=8 + 6.75 + 8 + 40, compute=19, tp=3, exchange=0.75, paid=40)
+    assert_pass(got, BACKWARD, duration=26.75 + 40 - 23, paid=40 - 8 - 15)
+    # Alone they have no all-to-all, and a switch that nobody tells: switches of dense blocks mean nothing.
+    dense = DENSE | {"switch": (True, True)}
+    got = walk((dense, dense), (dense, dense), 40.0)
+    assert_pass(got, FORWARD, duration=16, exchange=0, paid=0)
+    assert_pass(got, BACKWARD, duration=30, exchange=0, paid=0)
 
 
-@pytest.mark.parametrize(("backward", "duration"), [(False, 16.0), (True, 30.0)])
-def test_dense_blocks_alone_have_no_all_to_all(backward, duration):
-    got = run((DENSE, DENSE), 40.0, backward=backward)
-    assert_pass(got, duration_s=duration, exchange_s=0, paid_s=0)
-    assert not got.opens
-    assert not got.exchanges
+def test_padding_changes_nothing():
+    kinds = (SWITCHED, DENSE, SWITCHED)
+    want = walk(kinds, kinds, 24.0)
+    for longer in ((PADDING, *kinds), (SWITCHED, PADDING, DENSE, SWITCHED)):
+        got = walk(longer, longer, 24.0)
+        for kind in (FORWARD, BACKWARD):
+            close(sums(got, kind), sums(want, kind))
+    empty = walk((), (), 24.0)
+    close(empty.end, 0)
 
 
-@pytest.mark.parametrize("backward", [False, True])
-def test_padding_changes_nothing(backward):
-    kinds = (SWITCHED, DENSE, SWITCHED, MOE)
-    want = run(kinds, 24.0, backward=backward, slack=0.25)
-    padded = [(*kinds, PADDING, PADDING), (PADDING, *kinds), (SWITCHED, PADDING, DENSE, PADDING, SWITCHED, MOE)]
-    for longer in padded:
-        for field, value in want._asdict().items():
-            got = run(longer, 24.0, backward=backward, slack=0.25)
-            np.testing.assert_allclose(getattr(got, field), value, err_msg=field)
-    empty = run((PADDING,) * 4, 24.0, backward=backward)
-    assert_pass(empty, duration_s=0, compute_s=0, tp_s=0, exchange_s=0, paid_s=0)
-    assert not empty.exchanges
-    assert not empty.opens
+# ----------------------------------------------------------------------------------------------- what runs once more
+def test_attention_computed_again():
+    # Backward 3 times its 2 s instead of twice; its all-reduce is not repeated. Forward as ever.
+    got = walk((MOE, DENSE), (DENSE, MOE), 25.0, recompute="attention")
+    assert_pass(got, FORWARD, duration=6.75 + 8, paid=0)
+    assert_pass(got, BACKWARD, duration=17 + 13.75, compute=28, tp=2, exchange=0.75, paid=0)
+
+
+@pytest.mark.parametrize(("delay", "paid"), [(2.0, 0.0), (3.0, 0.0), (10.0, 7.0)])
+def test_a_block_computed_again(delay, paid):
+    # Backward begins with the forward pass of the block: 2 + 1, dispatch 0.25 (that of the gradient, the last), experts
+    # 3, combine 0.5; then its own 11.75. The 3 s hide the switch, which was told when the forward pass was over.
+    got = walk((MOE,), (SWITCHED,), delay, recompute="block")
+    assert_pass(got, FORWARD, duration=6.75, paid=0)
+    assert_pass(got, BACKWARD, duration=18.5 + paid, compute=15, tp=2, exchange=1.5, paid=paid)
+    close(got.start[BACKWARD, 0], 6.75 + paid + np.array([6.75, 6.75 + 6.5]))
+    # A dense one: 8 + 15.
+    assert_pass(walk((), (DENSE,), delay, recompute="block"), BACKWARD, duration=23, compute=21, tp=2, paid=0)
+
+
+# ------------------------------------------------------------------------------------------------- overlap in parts
+@pytest.mark.parametrize(
+    ("circuits", "experts", "second", "end"),
+    [
+        # Gate at 3, experts 3 s, three parts. Dispatch 3 s: parts there at 4, 5, 6: experts [4, 5], [5, 6], [6, 7];
+        # combine 3 s: [6, 7] (after all dispatches), [7, 8], [8, 9]: as if at a stretch from 6 on.
+        ((3.0, 3.0), (4, 7), 6, 9),
+        # Dispatch 0.3: experts [3.1, 6.1]; combine 0.3: [4.1, 4.2], [5.1, 5.2], [6.1, 6.2]: from 5.9 on.
+        ((0.3, 0.3), (3.1, 6.1), 5.9, 6.2),
+        # Dispatch 6 s: 5, 7, 9; experts [5, 6], [7, 8], [9, 10]; combine 6 s: from 9 on.
+        ((6.0, 6.0), (5, 10), 9, 15),
+        # Dispatch 6 s, combine 0.3 s: the last part from 10 on.
+        ((6.0, 0.3), (5, 10), 9.8, 10.1),
+        # Dispatch 0.3 s, combine 6 s: from 4.1 on.
+        ((0.3, 6.0), (3.1, 6.1), 4.1, 10.1),
+    ],
+)
+def test_three_parts_by_hand(circuits, experts, second, end):
+    got = walk((moe(circuits=circuits),), (), 0.0, parts=3)
+    close(got.inner[FORWARD, 0], experts)
+    close(got.start[FORWARD, 0], [3, second])
+    close(got.over[FORWARD, 0], [3 + circuits[0], end])
+    assert_pass(got, FORWARD, duration=end, compute=5, tp=1, exchange=end - 6, paid=0)
+
+
+@pytest.mark.parametrize(("delay", "start", "paid"), [(2.0, 5.9, 0.0), (5.0, 5.9, 2.4)])
+def test_a_switch_between_overlapping_parts(delay, start, paid):
+    # Told when the last dispatch is over, at 3.3: lit at 5.3, in time, or at 8.3: 2.4 s after 5.9.
+    got = walk((moe(1, circuits=(0.3, 0.3)),), (), delay, parts=3)
+    close(got.start[FORWARD, 0, 1], start)
+    close(got.lit[FORWARD, 0, 1], 3.3 + delay)
+    assert_pass(got, FORWARD, duration=6.2 + paid, exchange=0.2, paid=paid)
+
+
+def test_more_parts_hide_more():
+    times = [walk((moe(circuits=(2.0, 1.0)),), (), 0.0, parts=parts).end[FORWARD, 0] for parts in (1, 2, 3)]
+    # 3 + 2 + 3 + 1 = 9; halves: experts [4, 7], combine ends 0.5 later; thirds: [3 2/3, 6 2/3], a third later.
+    close(times, [9, 7.5, 7])

@@ -1,15 +1,17 @@
 """Whole iterations by hand, and drawn ones against plain Python from tokens to seconds."""
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from mfabric_jax.fabric import Circuits, Electrical, Region
 from mfabric_jax.policies import Plan, uniform
-from mfabric_jax.schedule import Exchanges, iterate
+from mfabric_jax.schedule import Exchanges, Rates, between_servers, iterate
 from mfabric_jax.workload import BlockSeconds
 from tests.oracles.greedy import greedy as plain_greedy
+from tests.oracles.timeline import Region as Clock
 from tests.oracles.timeline import stage_order, timeline
 from tests.oracles.tree import tree
 from tests.schedule import jobs
@@ -65,6 +67,11 @@ def three_one_none(demand, region, *, previous=None, key=None):
     return Plan(Circuits(circuits * (1 - jnp.eye(2, dtype=circuits.dtype))))
 
 
+def assert_both(got, want):
+    """Alike for both all-to-alls of a block, which come last."""
+    np.testing.assert_allclose(got, np.repeat(np.asarray(want)[..., None], 2, axis=-1), rtol=RTOL, atol=1e-12)
+
+
 def by_hand(fabric, run):
     return run(job(), fabric, tokens_by_hand(), SECONDS, three_one_none, NVSWITCH)
 
@@ -101,11 +108,12 @@ def test_one_stage_on_the_region(delay, paid, all_paid):
             got, compute_s=36, tp_comm_s=24, ep_comm_s=45, dp_comm_s=2, reconfig_s=late, bubble_s=0,
             iteration_s=107 + late, stage=0,
         )  # fmt: skip
-    np.testing.assert_array_equal(found.count[0, :, :, 0, 1], [[3, 0], [0, 3], [1, 3], [3, 1]])
-    np.testing.assert_array_equal(found.switch[0], [[1, 1], [0, 1], [1, 1], [0, 1]])
-    np.testing.assert_allclose(found.load[0] / 1e9, [[2, 1], [1, 2], [4, 3], [3, 4]], rtol=RTOL)
-    np.testing.assert_allclose(found.optical[0] / 1e9, [[2, 0], [0, 2], [4, 3], [3, 4]], rtol=RTOL, atol=1e-12)
-    np.testing.assert_allclose(found.electrical[0] / 1e9, [[0, 1], [1, 0], [0, 0], [0, 0]], rtol=RTOL, atol=1e-12)
+    assert_both(found.count[0, ..., 0, 1], [[3, 0], [0, 3], [1, 3], [3, 1]])
+    np.testing.assert_array_equal(found.switch[0, ..., 0], [[1, 1], [0, 1], [1, 1], [0, 1]])
+    assert not found.switch[..., 1].any()
+    assert_both(found.load[0] / 1e9, [[2, 1], [1, 2], [4, 3], [3, 4]])
+    assert_both(found.optical[0] / 1e9, [[2, 0], [0, 2], [4, 3], [3, 4]])
+    assert_both(found.electrical[0] / 1e9, [[0, 1], [1, 0], [0, 0], [0, 0]])
     inside = [[1.5, 0.5], [0.5, 1.5], [5.25, 1.5], [1.5, 5.25]]
     np.testing.assert_allclose(found.inside_s[0], inside, rtol=RTOL, atol=1e-12)
 
@@ -121,11 +129,12 @@ def test_two_stages_on_the_region():
     # DP: half of the gradients a stage: 0.5 + 0.5 = 1, from 97 to 98.
     # Stage 0 is the busiest: compute 2 x (3 + 6) = 18, TP 4 x 3 = 12, EP 4 + 10 + 4 + 10 = 28, reconfiguration
     # 8 + 7 + 8 = 23, DP 1: 82 (stage 1: 18 + 12 + 16 + 8 + 1 = 55). Bubble: 62 to 78 = 16.
-    optical = 1e9 * jnp.asarray([[2.0, 4.0, 2.0, 4.0], [0.0, 0.0, 3.0, 3.0]])[..., None]
-    electrical = 1e9 * jnp.asarray([[0.0] * 4, [1.0, 1.0, 0.0, 0.0]])[..., None]
-    inside = jnp.asarray([[0.5, 5.0, 0.5, 5.0], [0.0] * 4])[..., None]
-    switch = jnp.asarray([[True] * 4, [True, False, True, False]])[..., None]
-    found = Exchanges(optical, electrical, inside, switch, None, jnp.zeros(()))
+    optical = 1e9 * np.array([[2.0, 4.0, 2.0, 4.0], [0.0, 0.0, 3.0, 3.0]])
+    electrical = 1e9 * np.array([[0.0] * 4, [1.0, 1.0, 0.0, 0.0]])
+    inside = np.array([[0.5, 5.0, 0.5, 5.0], [0.0] * 4])
+    switch = np.array([[True] * 4, [True, False, True, False]])
+    backward = np.array([[False, False, True, True], [False, True, False, True]])
+    found = given(electrical[..., None], inside[..., None], optical[..., None], switch[..., None], backward[..., None])
     region = Region(servers=2, nic_gbps=8.0, optical_degree=6, electrical_nics=2, delay_s=8.0)
     got = iterate_once(job(pp=2), region, found, SECONDS, NVSWITCH)
     assert_parts(
@@ -146,6 +155,17 @@ def test_two_stages_on_the_region():
         waits, compute_s=18, tp_comm_s=12, ep_comm_s=28, dp_comm_s=1, reconfig_s=19, bubble_s=24, iteration_s=102,
         stage=0,
     )  # fmt: skip
+
+
+def given(load, inside, optical=0.0, switch=False, ahead=False):
+    """All-to-alls [P Q L], both of a block alike, of which the first may `switch`."""
+
+    def twice(x):
+        return jnp.repeat(jnp.broadcast_to(jnp.asarray(x), load.shape)[..., None], 2, axis=-1)
+
+    first = twice(switch).at[..., 1].set(False)
+    ahead = jnp.broadcast_to(jnp.asarray(ahead), load.shape)
+    return Exchanges(twice(optical), twice(load), jnp.asarray(inside), first, ahead, None, jnp.zeros(()))
 
 
 def three_or_two(demand, region, *, previous=None, key=None):
@@ -185,10 +205,10 @@ def test_packets_that_take_longer_than_the_circuits(delay, paid, all_paid):
             got, stage=0, compute_s=18, tp_comm_s=12, ep_comm_s=60, dp_comm_s=2.51, reconfig_s=late, bubble_s=0,
             iteration_s=92.51 + late,
         )  # fmt: skip
-    np.testing.assert_array_equal(found.count[0, :, :, 0, 1], [[3, 2], [3, 2]])
-    np.testing.assert_allclose(found.optical[0] / 1e9, [[2, 3], [2, 3]], rtol=RTOL)
-    np.testing.assert_allclose(found.electrical[0] / 1e9, [[5, 5], [5, 5]], rtol=RTOL)
-    assert found.switch.all()
+    assert_both(found.count[0, ..., 0, 1], [[3, 2], [3, 2]])
+    assert_both(found.optical[0] / 1e9, [[2, 3], [2, 3]])
+    assert_both(found.electrical[0] / 1e9, [[5, 5], [5, 5]])
+    assert found.switch[..., 0].all()
 
 
 # On the fat-tree a rank owns 4 of 8 NICs: 4 GB/s. Every rank sends to one other: the largest flow decides.
@@ -226,9 +246,7 @@ def test_two_stages_on_the_fat_tree():
 
 def electrical_by_hand(workload, load, inside, seconds, fabric=None):
     """Iteration of given all-to-alls that use no circuits."""
-    nothing, still = jnp.zeros(load.shape), jnp.zeros(load.shape, bool)
-    found = Exchanges(nothing, jnp.asarray(load), jnp.asarray(inside), still, None, jnp.zeros(()))
-    return iterate_once(workload, fabric or fat_tree(), found, seconds, NVSWITCH)
+    return iterate_once(workload, fabric or fat_tree(), given(load, inside), seconds, NVSWITCH)
 
 
 @pytest.mark.parametrize(
@@ -283,6 +301,84 @@ def test_each_stage_reduces_when_it_is_through():
     )  # fmt: skip
 
 
+# --------------------------------------------------------------------------------- other schedules, and what overlaps
+# One block a place, all-to-alls that take no time: 2 + 3 + 1 forward, 2 + 4 + 3 backward; sends of 0.25 s.
+def test_gpipe_by_hand():
+    # Stage 0: F0 [0, 6], F1 [6, 12].
+    # Stage 1: F0 [6.25, 12.25], F1 [12.25, 18.25], B1 [18.25, 27.25], B0 [27.25, 36.25].
+    # Stage 0: B1 [27.5, 36.5], B0 [36.5, 45.5]. Gradients 0.625 s.
+    nothing = np.zeros((2, 4, 1))
+    got = electrical_by_hand(job(pp=2, schedule="gpipe"), nothing, nothing, SECONDS)
+    assert_parts(
+        got, iteration_s=46.125, stage=0, compute_s=18, tp_comm_s=12, ep_comm_s=0, dp_comm_s=0.625, reconfig_s=0,
+        bubble_s=15.5,
+    )  # fmt: skip
+
+
+CHUNKS = job(pp=2, blocks=4, schedule="interleaved", chunks=2)
+NO_LOAD = np.zeros((2, 8, 1))
+CHUNKS_S = {"stage": 0, "compute_s": 36, "tp_comm_s": 24, "ep_comm_s": 0, "reconfig_s": 0, "bubble_s": 16.5}
+
+
+def test_two_chunks_a_stage_by_hand():
+    # Stage 0: F0 F1 of chunk 0, F0 F1 of chunk 1, then backward. Micro-batch and chunk:
+    #   stage 0: F00 [0, 6], F10 [6, 12], F01 [12.5, 18.5], F11 [18.5, 24.5]
+    #   stage 1: F00 [6.25, 12.25], F10 [12.25, 18.25], F01 [18.75, 24.75], B01 [24.75, 33.75], F11 [33.75, 39.75],
+    #            B11 [39.75, 48.75], B00 [48.75, 57.75] (arrived 43.25), B10 [58.25, 67.25]
+    #   stage 0: B01 [34, 43], B11 [49, 58], B00 [58, 67], B10 [67.5, 76.5]
+    # Gradients of two blocks: 2 GB / 8 GB/s + 1 = 1.25.
+    got = electrical_by_hand(CHUNKS, NO_LOAD, NO_LOAD, SECONDS)
+    assert_parts(got, iteration_s=77.75, dp_comm_s=1.25, **CHUNKS_S)
+
+
+def overlapped(workload, load, fabric):
+    return iterate_once(workload, fabric, given(load, 0 * load), SECONDS, NVSWITCH, dp_overlap=True)
+
+
+@pytest.mark.parametrize(
+    ("nic_gbps", "left"),
+    [
+        (8.0, 0.625),                # 2 GB / 8 GB/s + 1: half of it for each block
+        (0.16, 6.75),                # 13.5: block 1 is reduced at 51 + 6.75, before block 0 is through
+        (0.1, 12.0),                 # 21: block 1 at 61.5, then block 0 at 72
+    ],
+)
+def test_gradients_queue_up_beside_the_backward_pass(nic_gbps, left):
+    # One stage of two blocks: F0 B0 F1 take 12 + 18 + 12, B1 [42, 60], of which block 1 is through at 51.
+    got = overlapped(job(), np.zeros((1, 4, 2)), fat_tree(nic_gbps))
+    assert_parts(
+        got, iteration_s=60 + left, compute_s=36, tp_comm_s=24, ep_comm_s=0, dp_comm_s=left, reconfig_s=0, bubble_s=0
+    )
+
+
+def test_gradients_of_a_chunk_wait_for_its_own_last_pass():
+    # Stage 0 as above: chunk 1 is through at 58 (B11), not with the first of its passes, at 43; chunk 0 at 76.5. Half
+    # of the time for each: of 21 s chunk 1 until 68.5, chunk 0 until 87; of 37 s until 76.5 and 95; of 41 s chunk 0
+    # waits until 78.5 and ends at 99. Stage 1 is ahead: through with them at 48.75 and 67.25.
+    for reduce_s, until in ((1.25, 77.125), (21.0, 87.0), (37.0, 95.0), (41.0, 99.0)):
+        rates = Rates(1e9, 2e9 / (reduce_s - 1), 8e9, 0.0, 0.0)
+        got = overlapped(CHUNKS, NO_LOAD, Rates(*map(jnp.asarray, rates)))
+        assert_parts(got, iteration_s=until, dp_comm_s=until - 76.5, **CHUNKS_S)
+
+
+def test_many_iterations_at_once_are_a_loop():
+    region = Region(servers=2, nic_gbps=8.0, optical_degree=6, electrical_nics=2, delay_s=jnp.asarray(5.0))
+    some = np.stack([tokens_by_hand() * scale for scale in (1.0, 0.3, 2.0)])
+    some[2] = some[2, ::-1]
+
+    def one(tokens):
+        found = between_servers(job(), region, tokens, three_one_none)
+        return found, iterate(job(), region, found, SECONDS, NVSWITCH)
+
+    (found, got), alone = jax.jit(jax.vmap(one))(some), jax.jit(one)
+    for index, tokens in enumerate(some):
+        want = alone(tokens)
+        np.testing.assert_array_equal(found.count[index], want[0].count)
+        for field, value in want[1]._asdict().items():
+            np.testing.assert_allclose(getattr(got, field)[index], value, rtol=RTOL, err_msg=field)
+    assert len(set(np.asarray(got.iteration_s).tolist())) == 3
+
+
 # -------------------------------------------------------------------------------------------------- drawn iterations
 def exchange_seconds(fabric, tokens, nic, nvswitch, before):
     """((seconds on circuits, on all else) of one dispatch, circuits) of one block: 8 ranks and experts on 4 servers."""
@@ -317,20 +413,20 @@ def plain_iteration(fabric, tokens, seconds, nvswitch):
     for p, stage in enumerate(STAGES):
         circuits = np.asarray(uniform(None, fabric).circuits.count) if optical else None
         sums = dict.fromkeys(("compute", "tp", "ep"), 0.0)
-        for kind, m in stage_order(p, len(STAGES), BATCHES):
+        for kind, m, _ in stage_order("1f1b", p, len(STAGES), BATCHES):
             scale = 1.0 if kind == "F" else 2.0
-            blocks[kind, p, m] = row = []
+            blocks[kind, p, m, 0] = row = []
             for number in stage if kind == "F" else stage[::-1]:
-                one = {"attention": scale * attention, "inner": scale * dense, "tp": all_reduce}
-                one |= {"exchange": None, "switch": False}
+                one = {"attention": attention, "inner": dense, "tp": all_reduce}
+                one |= {"exchange": None, "switch": (False, False), "ahead": kind == "B"}
                 if number >= DENSE:
                     small, now = exchange_seconds(fabric, tokens[number - DENSE, m % RECORDED], nic, nvswitch, circuits)
                     large = tuple(2 * part for part in small)
-                    one |= {"inner": scale * expert, "switch": optical and bool((now != circuits).any())}
+                    one |= {"inner": expert, "switch": (optical and bool((now != circuits).any()), False)}
                     one["exchange"] = (small, large) if kind == "F" else (large, small)
                     circuits = now
                 row.append(one)
-                sums["compute"] += one["attention"] + one["inner"]
+                sums["compute"] += scale * (one["attention"] + one["inner"])
                 sums["tp"] += all_reduce
                 sums["ep"] += sum(map(max, one["exchange"] or ()))
         moe = sum(number >= DENSE for number in stage)
@@ -340,8 +436,10 @@ def plain_iteration(fabric, tokens, seconds, nvswitch):
         parts.append(sums)
     send = 1e9 / (external / 2)
     for eps_waits in (False, True):
-        end, paid = timeline(blocks, len(STAGES), BATCHES, send, float(fabric.delay_s), eps_waits)
-        last = [max(t for (_, at, _), t in end.items() if at == p) for p in range(len(STAGES))]
+        clocks = [Clock(float(fabric.delay_s), eps_waits) for _ in STAGES]
+        records, end = timeline(blocks, "1f1b", len(STAGES), BATCHES, 1, [send] * len(STAGES), clocks)
+        last = [max(t for (_, at, *_), t in end.items() if at == p) for p in range(len(STAGES))]
+        paid = [sum(one["paid"] for (_, at, *_), row in records.items() if at == p for one in row) for p in range(3)]
         total = max(t + sums["dp"] for t, sums in zip(last, parts, strict=True))
         yield total, [sums | {"reconfig": paid[p]} for p, sums in enumerate(parts)]
 

@@ -1,73 +1,123 @@
-"""The 1F1B order against its definition by what is in flight."""
+"""The orders 1F1B, interleaved and GPipe against their definitions by what is in flight."""
 
 import numpy as np
 import pytest
 
-from mfabric_jax.schedule import one_f_one_b
+from mfabric_jax.schedule import SCHEDULES, order, order_of
 from mfabric_jax.schedule.order import BACKWARD, FORWARD
+from mfabric_jax.workload import parallel
 from tests.oracles.timeline import stage_order
+from tests.schedule.jobs import job
 
-SIZES = [(stages, batches) for stages in range(1, 6) for batches in range(1, 7)]
+SIZES = [
+    (schedule, stages, batches, 1)
+    for schedule in ("1f1b", "gpipe")
+    for stages in range(1, 6)
+    for batches in range(1, 7)
+]
+SIZES += [
+    ("interleaved", stages, groups * stages, chunks)
+    for stages in range(1, 5)
+    for groups in (1, 2, 3)
+    for chunks in range(1, 5)
+]
+each = pytest.mark.parametrize(("schedule", "stages", "batches", "chunks"), SIZES)
 KIND = {"F": FORWARD, "B": BACKWARD}
 
 
 def rows(order):
-    """What each stage runs: lists of (kind, micro-batch)."""
-    return [list(zip(*row, strict=True)) for row in zip(order.kind.tolist(), order.micro_batch.tolist(), strict=True)]
+    """What each stage runs: lists of (kind, micro-batch, chunk)."""
+    table = np.stack([order.kind, order.micro_batch, order.chunk], axis=-1).tolist()
+    return [[tuple(step) for step in row] for row in table]
 
 
-@pytest.mark.parametrize(("stages", "batches"), SIZES)
-def test_every_stage_runs_one_forward_one_backward(stages, batches):
-    order = one_f_one_b(stages, batches)
-    want = [[(KIND[kind], m) for kind, m in stage_order(p, stages, batches)] for p in range(stages)]
-    assert rows(order) == want
+@each
+def test_every_stage_runs_by_what_is_in_flight(schedule, stages, batches, chunks):
+    want = [
+        [(KIND[kind], m, c) for kind, m, c in stage_order(schedule, p, stages, batches, chunks)] for p in range(stages)
+    ]
+    assert rows(order(schedule, stages, batches, chunks)) == want
 
 
-@pytest.mark.parametrize(("stages", "batches"), SIZES)
-def test_every_pass_runs_once(stages, batches):
-    order = one_f_one_b(stages, batches)
-    assert order.kind.shape == order.micro_batch.shape == (stages, 2 * batches)
-    everything = sorted((kind, m) for kind in (FORWARD, BACKWARD) for m in range(batches))
-    assert all(sorted(row) == everything for row in rows(order))
-    merged = zip(order.stage.tolist(), order.position.tolist(), strict=True)
-    assert sorted(merged) == [(p, q) for p in range(stages) for q in range(2 * batches)]
+@each
+def test_every_pass_runs_once(schedule, stages, batches, chunks):
+    got, passes = order(schedule, stages, batches, chunks), 2 * batches * chunks
+    assert got.kind.shape == got.micro_batch.shape == got.chunk.shape == (stages, passes)
+    everything = [(kind, m, c) for kind in (FORWARD, BACKWARD) for m in range(batches) for c in range(chunks)]
+    assert all(sorted(row) == everything for row in rows(got))
+    merged = zip(got.stage.tolist(), got.position.tolist(), strict=True)
+    assert sorted(merged) == [(p, q) for p in range(stages) for q in range(passes)]
 
 
-@pytest.mark.parametrize(("stages", "batches"), SIZES)
-def test_the_merged_order_respects_every_need(stages, batches):
-    # A forward pass needs the stage before, a backward pass the stage behind and its own forward pass; a stage runs
-    # one pass after the other.
-    order, done = one_f_one_b(stages, batches), set()
-    table = rows(order)
-    for p, q, need in zip(order.stage.tolist(), order.position.tolist(), order.needs.tolist(), strict=True):
-        kind, m = table[p][q]
-        neighbour = p - 1 if kind == FORWARD else p + 1
-        if 0 <= neighbour < stages:
-            assert (neighbour, kind, m) in done
-            at, place = divmod(need, 2 * batches)
-            assert (at, *table[at][place]) == (neighbour, kind, m)
+@each
+def test_the_merged_order_respects_every_need(schedule, stages, batches, chunks):
+    # A forward pass needs the stage before (the first: the chunk before, from the last stage), a backward pass the
+    # stage behind and its own forward pass; a stage runs one pass after the other.
+    got, done = order(schedule, stages, batches, chunks), set()
+    table, passes = rows(got), got.kind.shape[1]
+    merged = zip(*(x.tolist() for x in (got.stage, got.position, got.needs, got.crossing)), strict=True)
+    for p, q, need, crossing in merged:
+        kind, m, c = table[p][q]
+        path = [(a, b) for b in range(chunks) for a in range(stages)]
+        at = path.index((p, c)) + (-1 if kind == FORWARD else 1)
+        if 0 <= at < len(path):
+            neighbour, chunk = path[at]
+            assert (neighbour, kind, m, chunk) in done
+            other, place = divmod(need, passes)
+            assert (other, *table[other][place]) == (neighbour, kind, m, chunk)
+            boundary = {frozenset((a, (a + 1) % stages)): a for a in range(stages)}
+            assert stages == 2 or crossing == boundary[frozenset((p, neighbour))]
         else:
             assert need == -1
         if kind == BACKWARD:
-            assert (p, FORWARD, m) in done
+            assert (p, FORWARD, m, c) in done
         if q:
             assert (p, *table[p][q - 1]) in done
-        done.add((p, kind, m))
+        done.add((p, kind, m, c))
 
 
-@pytest.mark.parametrize(("stages", "batches"), SIZES)
-def test_warm_up_and_what_is_in_flight(stages, batches):
-    order = one_f_one_b(stages, batches)
-    for p in range(stages):
-        held = np.cumsum(np.where(order.kind[p] == FORWARD, 1, -1))
-        assert held.max() == min(stages - p, batches)
-        assert np.argmax(order.kind[p] == BACKWARD) == min(stages - p, batches)   # forwards before the first backward
-        assert held[-1] == 0
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+def test_warm_up_and_what_is_in_flight(schedule):
+    for stages, batches in ((1, 3), (3, 2), (4, 6)):
+        got = order(schedule, stages, batches)
+        for p in range(stages):
+            held = np.cumsum(np.where(got.kind[p] == FORWARD, 1, -1))
+            most = batches if schedule == "gpipe" else min(stages - p, batches)
+            assert held.max() == most
+            assert np.argmax(got.kind[p] == BACKWARD) == most                # forwards before the first backward
+            assert held[-1] == 0
 
 
 def test_by_hand():
     # Two stages, three micro-batches: the first runs one forward ahead.
     f, b = FORWARD, BACKWARD
-    first, second = rows(one_f_one_b(2, 3))
-    assert first == [(f, 0), (f, 1), (b, 0), (f, 2), (b, 1), (b, 2)]
-    assert second == [(f, 0), (b, 0), (f, 1), (b, 1), (f, 2), (b, 2)]
+    first, second = rows(order("1f1b", 2, 3))
+    assert first == [(f, 0, 0), (f, 1, 0), (b, 0, 0), (f, 2, 0), (b, 1, 0), (b, 2, 0)]
+    assert second == [(f, 0, 0), (b, 0, 0), (f, 1, 0), (b, 1, 0), (f, 2, 0), (b, 2, 0)]
+    first, second = rows(order("gpipe", 2, 2))
+    assert first == second == [(f, 0, 0), (f, 1, 0), (b, 1, 0), (b, 0, 0)]
+    # Two stages, two chunks, two micro-batches; stage 0 warms up with 2 + 2 forwards, which are all; stage 1 with 2.
+    first, second = rows(order("interleaved", 2, 2, 2))
+    ahead = [(f, 0, 0), (f, 1, 0), (f, 0, 1), (f, 1, 1)]
+    back = [(b, 0, 1), (b, 1, 1), (b, 0, 0), (b, 1, 0)]
+    assert first == ahead + back
+    assert second == [*ahead[:3], back[0], ahead[3], *back[1:]]
+
+
+def test_boundaries_by_hand():
+    # Two stages: 0 is from stage 0 to 1 and back, 1 from the last to the first and back.
+    got = order("interleaved", 2, 2, 2)
+    crossing = np.full(got.kind.shape, -1)
+    crossing[got.stage, got.position] = np.where(got.needs < 0, -1, got.crossing)
+    crossed = {(p, *step): crossing[p, q] for p, row in enumerate(rows(got)) for q, step in enumerate(row)}
+    forward = [crossed[p, FORWARD, 0, c] for c in range(2) for p in range(2)]
+    backward = [crossed[p, BACKWARD, 0, c] for c in (1, 0) for p in (1, 0)]
+    assert (forward, backward) == ([-1, 0, 1, 0], [-1, 0, 1, 0])
+
+
+def test_a_workload_has_its_schedule():
+    assert tuple(SCHEDULES) == parallel.SCHEDULES
+    for schedule, chunks in (("1f1b", 1), ("gpipe", 1), ("interleaved", 2)):
+        got = order_of(job(pp=2, blocks=4, micro_batches=4, schedule=schedule, chunks=chunks))
+        assert rows(got) == rows(order(schedule, 2, 4, chunks))
+        assert rows(got) != rows(order("interleaved", 2, 4, 1))

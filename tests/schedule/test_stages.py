@@ -10,6 +10,7 @@ from mfabric_jax.policies import Plan, greedy
 from mfabric_jax.routing import relayed_part_times
 from mfabric_jax.schedule import Exchanges, Rates, between_servers, failed_stage, iterate, places, routed
 from mfabric_jax.schedule.exchange import switched
+from mfabric_jax.schedule.iteration import send_seconds
 from mfabric_jax.workload import BlockSeconds
 from tests.oracles.timeline import stage_order
 from tests.oracles.tree import tree
@@ -32,11 +33,16 @@ def rates(*, eps=2 * GB, send=4 * GB, delay=0.0, latency=0.0, stages=STAGES):
     return Rates(jnp.asarray(GB), *each, jnp.asarray(delay), jnp.asarray(latency))
 
 
+def twice(load):
+    """[P Q] as both all-to-alls of one block [P Q 1 2]."""
+    return jnp.repeat(jnp.asarray(load, float)[..., None, None], 2, axis=-1)
+
+
 def packets(load, inside=0.0):
-    """All-to-alls without circuits, from seconds at 1 GB/s of every pass [P Q]."""
-    load = jnp.asarray(load, float)[..., None] * GB
-    inside = jnp.broadcast_to(jnp.asarray(inside, float)[..., None], load.shape)
-    return Exchanges(0 * load, load, inside, jnp.zeros(load.shape, bool), None, jnp.zeros(()))
+    """All-to-alls without circuits, from seconds at 1 GB/s of every pass [P Q], both of a block alike."""
+    load = twice(load) * GB
+    inside = jnp.broadcast_to(jnp.asarray(inside, float)[..., None], load.shape[:3])
+    return Exchanges(0 * load, load, inside, load < 0, inside < 0, None, jnp.zeros(()))
 
 
 def timed(given, found, stages=STAGES, batches=BATCHES, tp=NVSWITCH):
@@ -51,7 +57,7 @@ def plain(given, load, inside, tp):
     stages, passes = load.shape
     latency = float(given.latency_s)
     send = [2 * GB / float(min(given.send_Bps[p], given.send_Bps[p + 1])) + latency for p in range(stages - 1)]
-    order = [stage_order(p, stages, passes // 2) for p in range(stages)]
+    order = [[(kind, m) for kind, m, _ in stage_order("1f1b", p, stages, passes // 2)] for p in range(stages)]
     todo, clock, end, exchange = [list(row) for row in order], [0.0] * stages, {}, [0.0] * stages
     while any(todo):
         for p in range(stages):
@@ -93,11 +99,10 @@ def test_every_stage_with_rates_of_its_own(seed):
 
 def test_equal_stages_are_one_number():
     rng = np.random.default_rng(0)
-    shape = (STAGES, 2 * BATCHES, 1)
-    optical, electrical, inside = rng.uniform(0, 4, (3, *shape))
-    found = Exchanges(
-        optical * GB, electrical * GB, jnp.asarray(inside), jnp.asarray(rng.random(shape) < 0.7), None, jnp.zeros(())
-    )
+    shape = (STAGES, 2 * BATCHES, 1, 2)
+    optical, electrical, inside = (jnp.asarray(x) for x in rng.uniform(0, 4, (3, *shape)))
+    switch, ahead = (jnp.asarray(x) for x in rng.random((2, *shape)) < 0.7)
+    found = Exchanges(optical * GB, electrical * GB, inside[..., 0], switch, ahead[..., 0], None, jnp.zeros(()))
     each = rates(eps=2 * GB, send=3 * GB, delay=3.0, latency=0.1)
     one = Rates(*(jnp.asarray(x) for x in (GB, 2 * GB, 3 * GB, 3.0, 0.1)))
     workload = job(pp=STAGES, blocks=STAGES, micro_batches=BATCHES)
@@ -132,6 +137,17 @@ def alone(found=None, **given):
 )
 def test_a_boundary_is_as_fast_as_the_slower_of_its_stages(send, both):
     np.testing.assert_allclose(alone(send=np.array(send) * GB), ALONE + 2 * both, rtol=RTOL)
+
+
+def test_every_boundary_and_the_one_from_the_last_to_the_first():
+    # 2 GB a server: at 4, 1, 2 GB/s. Between 0 and 1, 1 and 2, 2 and 0; one number for all; two stages share two.
+    workload = job(pp=3, blocks=6, micro_batches=3, schedule="interleaved", chunks=2)
+    for send, want in (((4, 1, 2), (2, 2, 1)), ((1, 4, 8), (2, 0.5, 2)), (2, (1, 1, 1))):
+        given = rates(send=np.array(send) * GB, latency=0.25)
+        np.testing.assert_allclose(send_seconds(workload, given, float), np.add(want, 0.25), rtol=RTOL)
+    pair = job(pp=2, blocks=4, schedule="interleaved", chunks=2)
+    got = send_seconds(pair, rates(send=np.array([4, 1]) * GB, stages=2), float)
+    np.testing.assert_allclose(got, [2, 2], rtol=RTOL)
 
 
 def test_gradients_wait_for_the_slowest_server_of_their_own_stage():
@@ -176,7 +192,7 @@ def test_latency_of_rings_over_replicas():
 def test_latency_leaves_the_switch_its_time():
     # Circuits take 2 s of an all-to-all that packets end after 3: of a delay of 5 forward, 4 are paid, latency or not.
     found = packets(3 + NOTHING)._replace(
-        optical=jnp.full((STAGES, 2, 1), 2 * GB), switch=jnp.asarray([[[True], [False]]] * STAGES)
+        optical=twice(2 * GB + NOTHING), switch=jnp.asarray([[[[True, False]], [[False, False]]]] * STAGES)
     )
     paid = [timed(rates(delay=5.0, latency=t), found, batches=1).reconfig_s for t in (0.0, 0.25)]
     np.testing.assert_allclose(paid, 4, rtol=RTOL)
@@ -231,7 +247,7 @@ def dark(demand, region, *, previous=None, key=None):
 
 def in_running_order(stage):
     """(pass, layer, micro-batch): one block a stage."""
-    return [(q, stage, m) for q, (_, m) in enumerate(stage_order(stage, 2, 2))]
+    return [(q, stage, m) for q, (_, m, _) in enumerate(stage_order("1f1b", stage, 2, 2))]
 
 
 def test_work_that_moves_to_a_spare_server():
@@ -248,10 +264,10 @@ def test_work_that_moves_to_a_spare_server():
             for i, a in where[0]:
                 for j, b in where[1]:
                     sent[i, j] += size * a * b * (source != sink) * (i != j)
-        np.testing.assert_allclose(got.electrical[0, q, 0], tree(sent, port, port).max(), rtol=RTOL)
+        np.testing.assert_allclose(got.electrical[0, q, 0], [tree(sent, port, port).max()] * 2, rtol=RTOL)
     np.testing.assert_array_equal(got.optical, 0)
     assert not got.switch[0, 1:].any()                                     # dark from the first block on
-    np.testing.assert_array_equal(got.switch[0, 0], True)
+    np.testing.assert_array_equal(got.switch[0, 0], [[True, False]])
 
 
 def test_a_stage_of_its_own_policy_and_parts():
@@ -269,9 +285,11 @@ def test_a_stage_of_its_own_policy_and_parts():
     counts = [4, 8, 4, 8]                                                  # the ring, doubled, the ring, doubled
     for stage in range(2):
         for q, layer, m in in_running_order(stage):
-            np.testing.assert_allclose(got.optical[stage, q, 0], counts[q] * demand[layer, m, 0, 1], rtol=RTOL)
-            np.testing.assert_allclose(got.electrical[stage, q, 0], 0.5 * demand[layer, m, 0, 1], rtol=RTOL)
-    assert got.switch.all()
+            sent = demand[layer, m, 0, 1]
+            np.testing.assert_allclose(got.optical[stage, q, 0], [counts[q] * sent] * 2, rtol=RTOL)
+            np.testing.assert_allclose(got.electrical[stage, q, 0], [0.5 * sent] * 2, rtol=RTOL)
+    assert got.switch[..., 0].all()
+    assert not got.switch[..., 1].any()
     np.testing.assert_allclose(got.balanced, 4 * demand[0, 0, 0, 1], rtol=RTOL)            # chosen from nothing
 
 

@@ -125,7 +125,7 @@ def test_wrong_arrays_are_named(tmp_path, arrays, words):
 
 
 def test_wrong_files_are_named(tmp_path):
-    with pytest.raises(InputError, match=r"must be a \.npy or \.npz file or a folder, got .*run\.csv"):
+    with pytest.raises(InputError, match=r"must be an existing file or folder, got .*run\.csv; formats: \.npy or"):
         recorded(tmp_path / "run.csv", TWO_RANKS)
     with pytest.raises(InputError, match=r"must be an existing file or folder, got .*run\.npy"):
         recorded(tmp_path / "run.npy", TWO_RANKS)

@@ -74,6 +74,13 @@ def test_balanced_bytes_are_what_an_iteration_sends(workload):
     assert not flows.start.any()
 
 
+@pytest.mark.parametrize("settings", [{"recompute": "block"}, {"recompute": "attention"}])
+def test_what_is_computed_again_is_sent_again(settings):
+    workload = job(schedule="interleaved", chunks=2, micro_batches=4, **settings)
+    got, volume = sums(training_flows(workload, balanced(workload))), iteration_bytes(workload)
+    np.testing.assert_allclose([got["EP"], got["PP"]], [volume["EP"], volume["PP"]], rtol=1e-12)
+
+
 def loops(workload, tokens):
     """Bytes of expert-parallel traffic from GPU to GPU, one all-to-all at a time."""
     sent, where = np.zeros((workload.gpus,) * 2), place(workload)
@@ -165,6 +172,18 @@ def test_activations_go_to_the_same_rank_of_the_next_stage_and_back(shape):
     pairs = {*zip(flows.src.tolist(), flows.dst.tolist(), strict=True)}
     ahead = [(g, g + stage) for g in range(boundaries)]
     assert pairs == {*ahead, *((b, a) for a, b in ahead)}
+
+
+def test_activations_of_chunks_go_around():
+    # Three stages of two chunks: from each to the next twice, from the last to the first once, and all back.
+    workload = job(pp=3, blocks=7, schedule="interleaved", chunks=2, micro_batches=3)
+    flows, sent = pipeline_flows(workload), np.zeros((3, 3))
+    where = place(workload)
+    np.add.at(sent, (where.pp[flows.src], where.pp[flows.dst]), flows.size)
+    for same in (where.tp, where.ep, where.dp):
+        np.testing.assert_array_equal(same[flows.src], same[flows.dst])
+    once = pp_bytes(workload) * workload.micro_batches * workload.dp * workload.ep
+    np.testing.assert_allclose(sent, once * np.array([[0, 2, 1], [2, 0, 2], [1, 2, 0]]), rtol=1e-12)
 
 
 def test_measured_tokens_fit():

@@ -49,9 +49,9 @@ def test_tokens_and_bytes_by_hand():
 def test_61_blocks_over_16_stages():
     workload = get("deepseek-r1")
     assert workload.stage_blocks == (4,) * 13 + (3,) * 3
-    assert workload.stage_layers(0) == range(0, 1)  # blocks 0 to 2 are dense, block 3 is the first with experts
-    assert workload.stage_layers(1) == range(1, 5)
-    assert workload.stage_layers(15) == range(55, 58)
+    assert workload.stage_layers(0) == [0]  # blocks 0 to 2 are dense, block 3 is the first with experts
+    assert workload.stage_layers(1) == [1, 2, 3, 4]
+    assert workload.stage_layers(15) == [55, 56, 57]
 
 
 @given(pp=st.integers(1, 32), blocks=st.integers(33, 80), dense=st.integers(0, 32))
@@ -62,6 +62,38 @@ def test_every_layer_belongs_to_one_stage(pp, blocks, dense):
     assert layers == list(range(workload.moe_layers))
     assert sum(workload.stage_blocks) == blocks
     assert max(workload.stage_blocks) - min(workload.stage_blocks) <= 1
+
+
+def test_chunks_by_hand():
+    # 11 blocks at 6 places of 2, 2, 2, 2, 2, 1, the first three dense: stage p has places p and 3 + p.
+    model = dataclasses.replace(models.DEEPSEEK_V3, blocks=11, dense_blocks=3)
+    settings = {"micro_batches": 6, "schedule": "interleaved", "chunks": 2}
+    workload = Workload("m", model, dp=1, tp=1, pp=3, ep=8, gpus=24, **settings)
+    assert workload.place_blocks == (2, 2, 2, 2, 2, 1)
+    assert [list(workload.place_layers(place)) for place in range(6)] == [[], [0], [1, 2], [3, 4], [5, 6], [7]]
+    assert workload.stage_blocks == (4, 4, 3)
+    assert [workload.stage_layers(stage) for stage in range(3)] == [[3, 4], [0, 5, 6], [1, 2, 7]]
+    # One chunk: places are stages.
+    whole = dataclasses.replace(workload, chunks=1)
+    assert whole.place_blocks == whole.stage_blocks == (4, 4, 3)
+    assert [whole.stage_layers(stage) for stage in range(3)] == [[0], [1, 2, 3, 4], [5, 6, 7]]
+
+
+@given(pp=st.integers(1, 8), chunks=st.integers(1, 4), blocks=st.integers(33, 80), dense=st.integers(0, 32))
+def test_every_block_has_one_place(pp, chunks, blocks, dense):
+    model = dataclasses.replace(models.DEEPSEEK_V3, blocks=blocks, dense_blocks=dense)
+    chunks = chunks if pp > 1 else 1
+    settings = {"schedule": "interleaved", "chunks": chunks}
+    workload = Workload("m", model, dp=1, tp=1, pp=pp, ep=8, gpus=8 * pp, **settings)
+    walk, stages = [], [[] for _ in range(pp)]
+    for chunk in range(chunks):
+        for stage in range(pp):
+            walk += workload.place_layers(chunk * pp + stage)
+            stages[stage] += workload.place_layers(chunk * pp + stage)
+    assert walk == list(range(workload.moe_layers))
+    assert stages == [workload.stage_layers(stage) for stage in range(pp)]
+    assert sum(workload.place_blocks) == sum(workload.stage_blocks) == blocks
+    assert max(workload.place_blocks) - min(workload.place_blocks) <= 1
 
 
 def test_placement_agrees_with_nested_loops():
@@ -108,6 +140,16 @@ def test_overrides_reach_the_architecture():
         ({"dp": 0}, "dp must be a whole number of at least 1, got 0"),
         ({"micro_batches": 0}, "micro_batches must be a whole number of at least 1, got 0"),
         ({"dispatch_bytes": 0}, "dispatch_bytes must be finite and above 0, got 0"),
+        ({"schedule": "zigzag"}, "schedule 'zigzag' is unknown; allowed: 1f1b, interleaved, gpipe"),
+        ({"recompute": "blocks"}, r"recompute 'blocks' is unknown \(did you mean 'block'\?\); allowed: none, attent"),
+        ({"chunks": 2}, "chunks must be 1 under schedule '1f1b', got 2"),
+        ({"chunks": 3, "schedule": "gpipe"}, "chunks must be 1 under schedule 'gpipe', got 3"),
+        ({"chunks": 0}, "chunks must be a whole number of at least 1, got 0"),
+        (
+            {"schedule": "interleaved", "chunks": 2, "micro_batches": 6},
+            r"micro_batches must be a multiple of the 4 stages \(pp\) under schedule 'interleaved', got 6\.$",
+        ),
+        ({"schedule": "interleaved", "chunks": 9}, "pp x chunks = 4 x 9 must be at most the 32 blocks, got "),
         ({"micro_batchs": 4}, r"workload setting 'micro_batchs' is unknown \(did you mean 'micro_batches'\?\)"),
     ],
 )

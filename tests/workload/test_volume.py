@@ -23,6 +23,7 @@ def loop_over_everything(workload):
     """Oracle: every GPU, block and micro-batch in turn; ring steps and all-to-all pairs one by one."""
     model, total = workload.architecture, dict.fromkeys(("TP", "EP", "PP", "DP"), 0.0)
     activation = workload.micro_batch * workload.sequence * model.hidden * 2
+    again = workload.recompute == "block"                    # its forward pass runs twice
     first = 0
     for stage in range(workload.pp):
         blocks = model.blocks // workload.pp + (stage < model.blocks % workload.pp)
@@ -33,14 +34,16 @@ def loop_over_everything(workload):
             replicated += model.gate_params + model.shared_params if moe else model.dense_params
             one_rank += model.expert_params * model.experts // workload.ep if moe else 0
             for _ in range(workload.micro_batches * workload.dp * workload.ep):
-                total["TP"] += 2 * workload.tp * 2 * (workload.tp - 1) * activation / workload.tp
+                total["TP"] += (2 + again) * workload.tp * 2 * (workload.tp - 1) * activation / workload.tp
                 if moe:
                     pair = workload.micro_batch * workload.sequence * model.top_k * model.hidden / workload.ep
-                    bytes_of_four = 2 * workload.dispatch_bytes + 2 * workload.combine_bytes
-                    total["EP"] += (workload.ep - 1) * pair * bytes_of_four
+                    two = workload.dispatch_bytes + workload.combine_bytes
+                    total["EP"] += (workload.ep - 1) * pair * two * (2 + again)
         first += blocks
         for _ in range(workload.micro_batches * workload.dp * workload.ep):
-            total["PP"] += activation * ((stage > 0) + (stage < workload.pp - 1))
+            for chunk in range(workload.chunks):
+                first_place, last_place = chunk + stage == 0, (chunk, stage) == (workload.chunks - 1, workload.pp - 1)
+                total["PP"] += activation * ((not first_place) + (not last_place))
         ring, replicas = workload.dp * workload.ep, workload.dp
         total["DP"] += ring * 2 * (ring - 1) * replicated * workload.grad_bytes / ring
         total["DP"] += workload.ep * replicas * 2 * (replicas - 1) * one_rank * workload.grad_bytes / replicas
@@ -51,6 +54,17 @@ def loop_over_everything(workload):
 def test_totals_agree_with_a_loop(name):
     workload = get(name, dispatch_bytes=1, grad_bytes=4)
     assert iteration_bytes(workload) == pytest.approx(loop_over_everything(workload), rel=1e-9)
+
+
+@pytest.mark.parametrize("recompute", ["attention", "block"])
+def test_what_runs_again_and_chunks_agree_with_a_loop(recompute):
+    chunks = {"schedule": "interleaved", "chunks": 2}
+    once, again = (get("mixtral-8x7b", recompute=kind, dispatch_bytes=1, **chunks) for kind in ("none", recompute))
+    volume, plain = iteration_bytes(again), iteration_bytes(once)
+    assert volume == pytest.approx(loop_over_everything(again), rel=1e-9)
+    more = 1.5 if recompute == "block" else 1
+    assert [volume[kind] / plain[kind] for kind in plain] == pytest.approx([more, more, 1, 1])
+    assert plain["PP"] / iteration_bytes(get("mixtral-8x7b"))["PP"] == pytest.approx(7 / 3)    # boundaries of 4 stages
 
 
 def test_pieces_by_hand():

@@ -8,10 +8,13 @@ from mfabric_jax.report.figures.block_timeline import block_timeline as block_ti
 from mfabric_jax.report.figures.breakdown import breakdown as breakdown
 from mfabric_jax.report.figures.fabric import fabric as draw_fabric  # noqa: F401
 from mfabric_jax.report.figures.failures import failures as failures
+from mfabric_jax.report.figures.gantt import gantt as gantt
 from mfabric_jax.report.figures.graph import graph as draw_graph  # noqa: F401
 from mfabric_jax.report.figures.iteration_time import iteration_time as iteration_time
 from mfabric_jax.report.figures.pareto import pareto as pareto
 from mfabric_jax.report.figures.region import region as region
+from mfabric_jax.report.figures.trace import trace_load as trace_load
+from mfabric_jax.report.figures.trace import trace_pairs as trace_pairs
 from mfabric_jax.report.figures.validation import validation as validation
 from mfabric_jax.report.grid import DETAIL_GBPS, Rows, arrange
 

@@ -1,0 +1,43 @@
+"""How long does it take to simulate many iterations, tokens to seconds, circuits chosen for every block?
+
+    python benchmarks/iterations.py [--model mixtral-8x7b] [--iterations 1000]
+"""
+
+import argparse
+import resource
+import time
+
+import jax
+
+from mfabric_jax.study import Compare
+from mfabric_jax.study.compare import computation, inside, job_times, jobs, joined, solve
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--model", default="mixtral-8x7b")
+    options.add_argument("--iterations", type=int, default=1000)
+    options.add_argument("--first", default="block")
+    asked = options.parse_args()
+    same = {"fabrics": ("mfabric",), "nic_gbps": (400.0,)}
+    config = Compare(models=(asked.model,), iterations=asked.iterations, first=asked.first, **same)
+    start = time.perf_counter()
+    (job,) = jobs(config)
+    where = f"{jax.devices()[0].platform}, {config.dtype}"
+    print(f"{where}, {asked.iterations} iterations of {asked.model}, greedy, {asked.first}")
+    print(f"draw the traffic {time.perf_counter() - start:.2f} s")
+    for name in ("with compiling", "again"):
+        start = time.perf_counter()
+        solved = joined(solve(config, job), inside(config, job))
+        middle = time.perf_counter()
+        timed = jax.block_until_ready(job_times(config, job, solved, computation(config, job), (400.0,)))
+        end = time.perf_counter()
+        count = solved.load.size
+        parts = f"circuits and {count:,} all-to-alls {middle - start:.2f} s, timelines {end - middle:.2f} s"
+        print(f"{name}: {end - start:.2f} s; {parts}")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"mean iteration {timed.iteration_s.mean():.4f} s, peak memory {peak:.0f} MB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""Recorded routing: the load of every expert over iterations, and who sends to whom, as heat maps of some layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mfabric_jax.checks import InputError
+from mfabric_jax.report import style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+PANELS = 4
+_TICKS = (0, 1, 128, 64, 32, 16, 8, 4, 2, 0.5)   # of the colours, the first ones first if there is little room
+_APART = 0.11                              # of the colour bar: ticks closer than this run into each other
+_MANY = 12                                 # more ticks than this on an axis cannot be read
+
+
+def trace_load(load: Any, number: Any, path: str | Path, title: str = "", target: str = "expert") -> Path:
+    """Draw the load of every target over the mean; returns the path written.
+
+    - `load` [iteration, layer, target] selections.   - `number` [iteration]: what the iterations are called.
+
+    A panel for each of at most four layers, spread evenly; of one iteration, one panel of all layers.
+    """
+    return style.save(lambda: build_load(load, number, title, target), path)
+
+
+def trace_pairs(
+    matrix: Any, path: str | Path, title: str = "", source: str = "source rank", target: str = "destination rank"
+) -> Path:
+    """Draw who sends to whom, over the mean of a layer; returns the path written.
+
+    - `matrix` [layer, source, target] selections. A panel for each of at most four layers, spread evenly.
+    """
+    return style.save(lambda: build_pairs(matrix, title, source, target), path)
+
+
+def spread(layers: int) -> list[int]:
+    """At most four of so many layers, the first and the last among them."""
+    return sorted({round(place) for place in np.linspace(0, layers - 1, min(layers, PANELS))})
+
+
+def build_load(load: Any, number: Any, title: str = "", target: str = "expert") -> Figure:
+    """The figure of loads itself."""
+    load, number = _checked("load", load), [str(n) for n in np.asarray(number).tolist()]
+    if len(number) != len(load):
+        raise InputError(f"number must name each of the {len(load)} iterations of load, got {len(number)}.")
+    relative = _over_mean(load, (2,))
+    if len(load) == 1:
+        pictures = {"": relative[0].T}
+        across, names = "layer", [str(layer) for layer in range(load.shape[1])]
+    else:
+        pictures = {f"layer {layer}": relative[:, layer].T for layer in spread(load.shape[1])}
+        across, names = "iteration", number
+    return _figure(pictures, title, f"load of the {target} / mean", (target, across), (None, names))
+
+
+def build_pairs(
+    matrix: Any, title: str = "", source: str = "source rank", target: str = "destination rank"
+) -> Figure:
+    """The figure of pairs itself."""
+    relative = _over_mean(_checked("matrix", matrix), (1, 2))
+    pictures = {f"layer {layer}": relative[layer] for layer in spread(len(relative))}
+    return _figure(pictures, title, "selections / mean", (source, target), (None, None))
+
+
+def _checked(field: str, values: Any) -> np.ndarray:
+    array = np.asarray(values, dtype=float)
+    if array.ndim != 3 or 0 in array.shape or not np.all(np.isfinite(array) & (array >= 0)):
+        raise InputError(f"{field} must have three axes, none empty, of numbers from 0 on, got shape {array.shape}.")
+    return array
+
+
+def _over_mean(values: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+    mean = np.broadcast_to(values.mean(axis=axes, keepdims=True), values.shape)
+    return np.divide(values, mean, out=np.zeros_like(values), where=mean > 0)
+
+
+def _figure(
+    pictures: dict[str, np.ndarray],
+    title: str,
+    meaning: str,
+    labels: tuple[str, str],
+    names: tuple[Sequence[str] | None, Sequence[str] | None],
+) -> Figure:
+    """Heat maps with one scale of colours, whose square root is even: few are hot, and the cold ones differ too."""
+    from matplotlib.colors import PowerNorm
+
+    shape = next(iter(pictures.values())).shape
+    square = shape[0] == shape[1]
+    figure, axes = style.panels(len(pictures), width=5.0 if square else 5.8, height=4.5 if square else 3.3)
+    most = max(1.0, *(float(picture.max()) for picture in pictures.values()))
+    scale = PowerNorm(0.5, 0.0, most)
+    image = None
+    for panel, (name, picture) in zip(axes, pictures.items(), strict=False):
+        aspect = "equal" if square else "auto"
+        image = panel.imshow(picture, cmap="Blues", norm=scale, aspect=aspect, interpolation="nearest")
+        panel.set_title(name, loc="left")
+        panel.set(ylabel=labels[0], xlabel=labels[1])
+        _ticks(panel, picture.shape, names)
+    assert image is not None
+    bar = figure.colorbar(image, ax=axes, ticks=_legible(most), format="%g", shrink=0.7, aspect=30, pad=0.02)
+    bar.set_label(meaning, labelpad=8)
+    bar.outline.set_visible(False)  # pyright: ignore
+    if title:
+        figure.suptitle(title)
+    return figure
+
+
+def _legible(most: float) -> list[float]:
+    """Ticks of the colours up to `most` that leave room for each other on a square-root scale."""
+    kept: list[float] = []
+    for tick in _TICKS:
+        if tick <= most and all(abs(tick**0.5 - other**0.5) >= _APART * most**0.5 for other in kept):
+            kept.append(tick)
+    return sorted(kept)
+
+
+def _ticks(axes: Axes, shape: tuple[int, ...], names: tuple[Sequence[str] | None, Sequence[str] | None]) -> None:
+    """At most a dozen ticks on each axis, at equal steps."""
+    for axis, size, called in zip((axes.yaxis, axes.xaxis), shape, names, strict=True):
+        most = _MANY if called is None or max(map(len, called)) < 3 else _MANY // 2
+        places = range(0, size, -(-size // most))
+        axis.set_ticks(list(places), [str(place) if called is None else called[place] for place in places])
+    axes.tick_params(length=2, labelsize=style.FONT - 1)
+    axes.spines[:].set_visible(False)

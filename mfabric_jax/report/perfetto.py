@@ -1,0 +1,117 @@
+"""Segments of an iteration as a trace for Perfetto or Chrome: a process per stage, a thread per track.
+
+Format: "Trace Event Format" of Chromium, JSON object form. Slices are `X` events in microseconds; arrows (`s`, `f`)
+lead from a pass to the pass on another stage that it feeds. A thread of its own shows whole passes.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mfabric_jax import units
+from mfabric_jax.checks import InputError
+from mfabric_jax.report.atomic import check_folder, replacing, suffix
+
+THREADS = ("passes", "compute", "EPS", "OCS", "NVSwitch", "reconfiguration", "waiting")
+EXTENSIONS = (".json",)
+_ARGS = ("micro_batch", "block", "direction")
+_PASS = ("direction", "micro_batch", "place")
+_DIGITS = 3                                # of a microsecond: nanoseconds
+
+Segments = Sequence[Mapping[str, Any]]
+Event = dict[str, Any]
+
+
+def check_trace(path: str | Path) -> None:
+    """Say now, before a long run, that a trace could not be written there."""
+    suffix("trace", path, EXTENSIONS)
+    if Path(path).is_dir():
+        raise InputError(f"trace {str(path)!r} is a folder; give a .json file.")
+    check_folder(Path(path).parent)
+
+
+def write_perfetto(segments: Segments, path: str | Path, config: Mapping[str, Any] | None = None) -> Path:
+    """Write segments as Chrome JSON, whole or not at all; returns the path. Open it at https://ui.perfetto.dev.
+
+    - `segments`: dicts of `stage`, `track`, `kind`, `label`, `start_s`, `end_s`, and `micro_batch`, `place`, `block`,
+      `direction` where they have one.   - `config`: kept under "otherData".
+
+    Raises `InputError` for no segments, another extension than .json, or a place that cannot be written.
+    """
+    path = Path(path)
+    suffix("trace", path, EXTENSIONS)
+    if not segments:
+        raise InputError("segments must hold at least one segment, got none.")
+    trace = {"traceEvents": list(events(segments)), "displayTimeUnit": "ms", "otherData": dict(config or {})}
+    text = json.dumps(trace, default=str)
+    with replacing(path) as (part,):
+        part.write_text(text + "\n", encoding="utf-8")
+    return path
+
+
+def events(segments: Segments) -> Iterator[Event]:
+    """Names of processes and threads, slices, arrows."""
+    passes = _passes(segments)
+    yield from _names(segments)
+    for one in segments:
+        args = {key: one[key] for key in _ARGS if one.get(key) is not None}
+        yield _slice(one, thread(one), one["label"], one["kind"], args)
+    for one in passes.values():
+        args = {key: one[key] for key in ("micro_batch", "direction")}
+        yield _slice(one, "passes", f"{one['direction']} {one['micro_batch']}", "pass", args)
+    yield from _arrows(passes)
+
+
+def thread(one: Mapping[str, Any]) -> str:
+    """The thread of a segment: its track, but reconfigurations have their own."""
+    return "reconfiguration" if one["kind"] == "reconfigure" else one["track"]
+
+
+def _names(segments: Segments) -> Iterator[Event]:
+    for stage in sorted({one["stage"] for one in segments}):
+        yield _told("process_name", stage, 0, name=f"stage {stage}")
+        yield _told("process_sort_index", stage, 0, sort_index=stage)
+        for number, name in enumerate(THREADS):
+            yield _told("thread_name", stage, number, name=name)
+            yield _told("thread_sort_index", stage, number, sort_index=number)
+
+
+def _told(what: str, stage: int, number: int, **args: Any) -> Event:
+    return {"ph": "M", "name": what, "pid": stage, "tid": number, "args": args}
+
+
+def _slice(one: Mapping[str, Any], name: str, label: str, kind: str, args: Mapping[str, Any]) -> Event:
+    """A slice; ends are rounded, not lengths, so that neighbours do not overlap."""
+    start, end = _us(one["start_s"]), _us(one["end_s"])
+    where = {"pid": one["stage"], "tid": THREADS.index(name), "ts": start, "dur": round(end - start, _DIGITS)}
+    return {"ph": "X", "name": label, "cat": kind} | where | {"args": dict(args)}
+
+
+def _us(seconds: float) -> float:
+    return round(float(seconds / units.us(1.0)), _DIGITS)
+
+
+def _passes(segments: Segments) -> dict[tuple, dict[str, Any]]:
+    """From when to when every pass works, by direction, micro-batch and place."""
+    found: dict[tuple, dict[str, Any]] = {}
+    for one in segments:
+        if one.get("place") is None or one["kind"] in ("reconfigure", "waiting"):
+            continue
+        key = tuple(one[part] for part in _PASS)
+        who = dict(zip(_PASS, key, strict=True)) | {"stage": one["stage"]}
+        span = found.setdefault(key, who | {"start_s": one["start_s"], "end_s": one["end_s"]})
+        span["start_s"], span["end_s"] = min(span["start_s"], one["start_s"]), max(span["end_s"], one["end_s"])
+    return found
+
+
+def _arrows(passes: Mapping[tuple, Mapping[str, Any]]) -> Iterator[Event]:
+    """From the end of every pass to the start of the one that it feeds, on another stage."""
+    for number, ((direction, micro_batch, place), one) in enumerate(passes.items()):
+        fed = passes.get((direction, micro_batch, place + (1 if direction == "forward" else -1)))
+        if fed is None or fed["stage"] == one["stage"]:
+            continue
+        start, end = _us(one["start_s"]), _us(one["end_s"])
+        same = {"name": "send", "cat": "send", "id": number, "tid": THREADS.index("passes")}
+        yield same | {"ph": "s", "pid": one["stage"], "ts": max(start, round(end - 1, _DIGITS))}
+        yield same | {"ph": "f", "bp": "e", "pid": fed["stage"], "ts": _us(fed["start_s"])}

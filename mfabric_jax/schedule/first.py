@@ -1,0 +1,147 @@
+"""Which circuits a region has for every all-to-all, above all for the first of a forward pass, whose demand is only
+known when the gate has run.
+
+Backward (but for "reuse") and for the second all-to-all forward, demand is known and circuits are chosen for it.
+Source: arXiv 2501.03905, which blocks in simulations and names reuse, random circuits and prediction; "pays" is ours.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float
+
+from mfabric_jax.checks import InputError, one_of
+from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.policies import Policy, random_circuits, uniform
+from mfabric_jax.routing import Plan
+
+FIRST = {
+    "block": "wait for the gate, then for the switch",
+    "reuse": "keep the circuits of whatever ran before, backward, too; switch while the experts run",
+    "random": "random circuits, set while attention runs; switch again while the experts run",
+    "predict": "circuits for the predicted demand, set while attention runs; switch again while the experts run",
+    "pays": "before either all-to-all of a block and pass, or not at all: whatever ends the two first",
+}
+AHEAD = ("random", "predict")
+
+
+class Stakes(NamedTuple):
+    """What a reconfiguration is weighed against under "pays".
+
+    - `delay_s`: of the switch.   - `nic_Bps`: of a NIC.   - `size` [2]: of the two forward all-to-alls, over dispatch.
+    - `inner_s` [2]: what experts compute between them, forward and backward.
+    - `behind_s`: what a block computes behind its last all-to-all, backward.
+    """
+
+    delay_s: Float[Array, ""] | float
+    nic_Bps: Float[Array, ""] | float
+    size: Float[Array, "2"]
+    inner_s: Float[Array, "2"]
+    behind_s: Float[Array, ""]
+
+
+class First(eqx.Module):
+    """What the first all-to-all of a forward pass finds: `rule` (static) of `FIRST`.
+
+    - `predicted` [layer M R E]: selections, for "predict".   - `stakes`: for "pays".
+    """
+
+    rule: str = eqx.field(static=True, default="block")
+    predicted: Any = None
+    stakes: Stakes | None = None
+
+    def __check_init__(self):
+        one_of("first", self.rule, FIRST)
+        if self.rule == "predict" and self.predicted is None:
+            raise InputError("first 'predict' needs the predicted tokens [layer M R E], got none.")
+        if self.rule == "pays" and self.stakes is None:
+            raise InputError("first 'pays' needs the stakes (delay, bandwidth, computation), got none.")
+
+
+BLOCK = First()
+
+
+class SlotsToServe(NamedTuple):
+    """Every block of every pass [P Q L], in the order in which each stage runs them, and its demand."""
+
+    demand: Float[Array, "P Q L S S"]
+    guess: Float[Array, "P Q L S S"]
+    moe: Bool[Array, "P Q L"]
+    backward: Bool[Array, "P Q L"]
+
+
+def choose(region: Region, policy: Policy, slots: SlotsToServe, parts: Callable, first: First, key):
+    """(circuits [P Q L 2 S S] of every all-to-all, whether they differ from those before [P Q L 2]).
+
+    Before the first block of the iteration the region has the uniform topology.
+    """
+    shape = slots.moe.shape
+    if first.rule == "random" and key is None:
+        raise InputError("first 'random' needs a key, got none.")
+    steps = jax.tree.map(lambda x: x.reshape(shape[0], -1, *x.shape[3:]), slots)
+    keys = None if key is None else jax.random.split(key, steps.moe.shape)
+    start = uniform(None, region).circuits.count
+
+    def one_stage(steps: SlotsToServe, keys):
+        def serve(state, step):
+            before, behind = state
+            slot, key = step
+            pair = _pair(region, policy, slot, parts, first, key, before, behind)
+            pair = jnp.where(slot.moe, jnp.stack(pair).astype(before.dtype), before)
+            switch = jnp.stack([jnp.any(pair[0] != before), jnp.any(pair[1] != pair[0])])
+            return (pair[1], slot.moe & slot.backward), (pair, switch)
+
+        return lax.scan(serve, (start, jnp.asarray(False)), (steps, keys))[1]
+
+    count, switch = jax.vmap(one_stage)(steps, keys)
+    return count.reshape(*shape, 2, *start.shape), switch.reshape(*shape, 2)
+
+
+def _pair(region, policy, slot: SlotsToServe, parts, first: First, key, before, behind):
+    """Circuits of the two all-to-alls of one block; `behind`: the block before was a backward one."""
+
+    def ask(demand):
+        return policy(demand, region, previous=Plan(Circuits(before)), key=key).circuits.count.astype(before.dtype)
+
+    fresh = ask(slot.demand)
+    if first.rule == "block":
+        return fresh, fresh
+    if first.rule == "pays":
+        return _what_pays(region, slot, parts, first.stakes, before, fresh, behind)
+    if first.rule == "reuse":
+        return before, fresh
+    if first.rule == "random":
+        found = random_circuits(slot.demand, region, key=key).circuits.count
+    else:
+        found = ask(slot.guess)
+    return jnp.where(slot.backward, fresh, found.astype(fresh.dtype)), fresh
+
+
+def _what_pays(region, slot: SlotsToServe, parts, stakes, before, fresh, behind):
+    """Switch before the first all-to-all, before the second, or not: what takes least until the second is over.
+
+    Hidden is what this block's own computation covers, and packets that take longer than circuits. Idle time of the
+    pipeline, propagation, overlap in parts and all-to-alls computed again are not foreseen.
+    """
+    dtype = slot.demand.dtype
+    delay_s, nic_Bps = jnp.asarray(stakes.delay_s, dtype), jnp.asarray(stakes.nic_Bps, dtype)
+    (_, old), (optical, new) = (
+        (pair[0] / nic_Bps, jnp.maximum(*pair) / nic_Bps)
+        for pair in (parts(region, Circuits(count), slot.demand) for count in (before, fresh))
+    )
+    one, two = jnp.where(slot.backward, stakes.size[::-1], stakes.size)
+    ready = jnp.where(slot.backward & behind, stakes.behind_s, 0)                # known before, and time to turn
+    computed = jnp.where(slot.backward, stakes.inner_s[1], stakes.inner_s[0])
+
+    def paid(hidden, size):
+        return jnp.where(optical > 0, jnp.maximum(delay_s - hidden - size * (new - optical), 0), 0)
+
+    now = one * new + paid(ready, one) + two * new                               # summed alike: ties stay ties
+    later = one * old + paid(computed, two) + two * new
+    never = one * old + two * old
+    first = now < jnp.minimum(later, never)
+    return jnp.where(first, fresh, before), jnp.where(first | (later < never), fresh, before)

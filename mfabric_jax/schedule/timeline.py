@@ -1,0 +1,198 @@
+"""When everything runs: every stage walks its passes, block after block, and its optical switch turns in between.
+
+A block has two all-to-alls with the experts in between. Forward: attention, its tensor-parallel all-reduce, the gate,
+dispatch, experts, combine. Backward: combine-gradient, experts, dispatch-gradient, attention, its all-reduce. Each
+all-to-all is a part on circuits beside one on packet switches and NVSwitches. A switch starts to turn once the circuits
+to come are known (forward: with the gate, unless they are chosen ahead) and the region's previous all-to-all is over;
+told again while it turns, it starts anew. Until it is done its circuits carry nothing; what the all-to-all ends later
+for that is paid, the rest is hidden. Source: arXiv 2501.03905.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float
+
+from mfabric_jax.schedule.order import BACKWARD, Order
+from mfabric_jax.workload import BACKWARD_OVER_FORWARD
+
+
+class Compute(NamedTuple):
+    """Forward seconds of the parts of a block, and of its tensor-parallel all-reduce (one each way), () or [P]."""
+
+    attention_s: Float[Array, ""]
+    moe_s: Float[Array, ""]
+    dense_s: Float[Array, ""]
+    tp_s: Float[Array, ""]
+
+
+class Blocks(NamedTuple):
+    """The blocks of all passes in the order in which they run [P Q L], and their all-to-alls [P Q L 2]."""
+
+    present: Bool[Array, "P Q L"]            # False pads passes that have fewer
+    moe: Bool[Array, "P Q L"]                # False: a dense block, no all-to-all
+    optical_s: Float[Array, "P Q L 2"]       # what circuits carry
+    packet_s: Float[Array, "P Q L 2"]        # what packet switches and NVSwitches carry, beside it
+    switch: Bool[Array, "P Q L 2"]           # its circuits differ from those before
+    ahead: Bool[Array, "P Q L"]              # those of the first are known beforehand
+
+
+class Rules(NamedTuple):
+    """Static. `eps_waits`: packets wait for a reconfiguration, too. `parts`: of dispatch, experts and combine, which
+    overlap: a part's experts run once its dispatch is over, its combine once they and all dispatches are (1: nothing
+    overlaps). `recompute`: as in `Workload`; what is computed again does not overlap."""
+
+    eps_waits: bool = False
+    parts: int = 1
+    recompute: str = "none"
+
+
+class Slots(NamedTuple):
+    """What happened in every block [P Q L], in seconds from the start of the iteration; [.. 2] for each all-to-all."""
+
+    begin: Float[Array, "P Q L"]
+    end: Float[Array, "P Q L"]
+    start: Float[Array, "P Q L 2"]
+    over: Float[Array, "P Q L 2"]
+    inner: Float[Array, "P Q L 2"]           # the experts (or dense part) start and end
+    turn: Float[Array, "P Q L 2"]            # when the switch turns for it (meaningless where it does not)
+    lit: Float[Array, "P Q L 2"]             # since when its circuits carry
+    compute_s: Float[Array, "P Q L"]
+    tp_s: Float[Array, "P Q L"]
+    exchange_s: Float[Array, "P Q L"]        # all-to-alls that nothing hides, had they not waited for the switch
+    paid_s: Float[Array, "P Q L"]            # waiting for the switch
+
+
+class _Clock(NamedTuple):
+    """Of one stage: now, when its last all-to-all was over, and since when its circuits carry (or from when on)."""
+
+    now: Float[Array, ""]
+    quiet: Float[Array, ""]
+    lit: Float[Array, ""]
+
+
+def run(order: Order, blocks: Blocks, compute: Compute, send_s: Float[Array, "P"], delay_s, rules: Rules) -> Slots:
+    """Walk all passes of all stages in the merged order; a pass starts when its stage is free and its input is there.
+
+    - `send_s`: from stage p to p + 1 or back (P - 1: between the last and the first).   - `delay_s`: of the switch.
+    """
+    stages, passes = order.kind.shape
+    dtype, merged = blocks.optical_s.dtype, (order.stage, order.position)
+    compute = Compute(*(jnp.broadcast_to(part, stages)[order.stage] for part in compute))
+    blocks = Blocks(*(x[merged] for x in blocks))
+    backward = order.kind[merged] == BACKWARD
+    where = (*map(jnp.asarray, (*merged, order.needs, backward)), send_s[order.crossing])
+
+    def step(state, one):
+        (end, clocks), ((p, q, need, backward, send), compute, blocks) = state, one
+        arrived = jnp.where(need >= 0, end.reshape(-1)[jnp.maximum(need, 0)] + send, 0)
+        clock = _Clock(*(x[p] for x in clocks))
+        clock = clock._replace(now=jnp.maximum(clock.now, arrived))
+        clock, slots = lax.scan(lambda c, block: _block(c, block, compute, backward, delay_s, rules), clock, blocks)
+        clocks = _Clock(*(every.at[p].set(own) for every, own in zip(clocks, clock, strict=True)))
+        return (end.at[p, q].set(clock.now), clocks), slots
+
+    never = jnp.full(stages, -jnp.inf, dtype)
+    start = jnp.zeros((stages, passes), dtype), _Clock(jnp.zeros(stages, dtype), never, never)
+    slots = lax.scan(step, start, (where, compute, blocks))[1]
+    return Slots(*(jnp.zeros((stages, passes, *x.shape[1:]), x.dtype).at[merged].set(x) for x in slots))
+
+
+class _Parts(NamedTuple):
+    """Seconds of what one block computes in one pass."""
+
+    lead: Float[Array, ""]                   # before its all-to-alls
+    again: Float[Array, ""]                  # between those of the forward pass that run again
+    inner: Float[Array, ""]                  # between its own
+    behind: Float[Array, ""]                 # after them
+    compute: Float[Array, ""]                # all of it, but for
+    tp: Float[Array, ""]                     # tensor-parallel all-reduces
+
+
+def _parts(one: Blocks, compute: Compute, backward, twice, rules: Rules) -> _Parts:
+    forward = jnp.where(one.moe, compute.moe_s, compute.dense_s)
+    factor = jnp.asarray(BACKWARD_OVER_FORWARD + (rules.recompute == "attention"), forward.dtype)
+    again = jnp.where(twice, forward, 0)
+    inner = jnp.where(backward, BACKWARD_OVER_FORWARD * forward, forward)
+    before = jnp.where(backward & ~twice, 0, compute.attention_s)
+    after = jnp.where(backward, factor * compute.attention_s, 0)
+    parts = _Parts(
+        jnp.where(backward & ~twice, 0, before + compute.tp_s),
+        again,
+        inner,
+        jnp.where(backward, after + compute.tp_s, 0),
+        before + again + inner + after,
+        jnp.where(twice, 2 * compute.tp_s, compute.tp_s),
+    )
+    return _Parts(*(jnp.where(one.present, part, 0) for part in parts))
+
+
+def _block(clock: _Clock, one: Blocks, compute: Compute, backward, delay_s, rules: Rules) -> tuple[_Clock, Slots]:
+    """One block of one pass."""
+    begin, twice = clock.now, backward & (rules.recompute == "block")
+    parts = _parts(one, compute, backward, twice, rules)
+    clock, turn = _turned(clock._replace(now=begin + parts.lead), one.switch[0] & one.moe, one.ahead, delay_s)
+    clock, paid = _again(clock, one, parts.again, twice, rules)
+    start, lit = clock.now, clock.lit
+    clock, wait = _exchange(clock, one, 0, one.moe, rules)
+    over, paid = clock.now, paid + wait
+    length = jnp.where(one.moe, jnp.maximum(one.optical_s, one.packet_s), 0)
+    inner, gap = _overlapped(length[0], length[1], parts.inner, rules.parts)
+    second, inner = over + gap, over + inner
+    clock, turn_again = _turned(clock._replace(now=second), one.switch[1] & one.moe, True, delay_s)
+    lit_again = clock.lit
+    clock, wait = _exchange(clock, one, 1, one.moe, rules)
+    ended, paid = clock.now, paid + wait
+    clock = clock._replace(now=ended + parts.behind)
+    slots = Slots(
+        begin,
+        clock.now,
+        jnp.stack([start, second]),
+        jnp.stack([over, ended]),
+        inner,
+        jnp.stack([turn, turn_again]),
+        jnp.stack([lit, lit_again]),
+        parts.compute,
+        parts.tp,
+        jnp.where(twice, 2, 1).astype(gap.dtype) * length.sum() + (gap - parts.inner),
+        paid,
+    )
+    return clock, slots
+
+
+def _turned(clock: _Clock, switch, ahead, delay_s) -> tuple[_Clock, Float[Array, ""]]:
+    """The switch is told: at once when circuits are known `ahead`, but not before the last all-to-all is over."""
+    told = jnp.where(ahead, clock.quiet, clock.now)
+    return clock._replace(lit=jnp.where(switch, told + delay_s, clock.lit)), told
+
+
+def _exchange(clock: _Clock, one: Blocks, which: int, here, rules: Rules) -> tuple[_Clock, Float[Array, ""]]:
+    """One all-to-all, and how much later than without a dark switch it ended."""
+    optical_s, packet_s = one.optical_s[which], one.packet_s[which]
+    lit = jnp.maximum(clock.now, clock.lit)
+    packets = (lit if rules.eps_waits else clock.now) + packet_s
+    over = jnp.maximum(packets, jnp.where(optical_s > 0, lit + optical_s, clock.now))
+    waited = over - (clock.now + jnp.maximum(optical_s, packet_s))
+    done = clock._replace(now=over, quiet=over)
+    return _Clock(*(jnp.where(here, a, b) for a, b in zip(done, clock, strict=True))), jnp.where(here, waited, 0)
+
+
+def _again(clock: _Clock, one: Blocks, inner, twice, rules: Rules) -> tuple[_Clock, Float[Array, ""]]:
+    """The block's forward all-to-alls once more, around its experts: those of the backward pass in reverse."""
+    if rules.recompute != "block":
+        return clock, jnp.zeros_like(inner)
+    clock, waited = _exchange(clock, one, 1, twice & one.moe, rules)
+    clock, waited_again = _exchange(clock._replace(now=clock.now + inner), one, 0, twice & one.moe, rules)
+    return clock, waited + waited_again
+
+
+def _overlapped(first, second, inner, parts: int):
+    """Seconds after the first all-to-all of `first` seconds is over: (start and end of the experts, start of the second
+    all-to-all). That takes `second` seconds at a stretch; parts that come late delay its start instead."""
+    if parts == 1:
+        return jnp.stack([jnp.zeros_like(inner), inner]), inner
+    computed = jnp.stack([first / parts, jnp.maximum(first + inner / parts, first / parts + inner)]) - first
+    one = (inner + first * (1 - parts)) / parts                          # part 1 may be combined from here on
+    last = computed[1] + second / parts - second                         # and so that the last part ends in time
+    return computed, jnp.maximum(0, jnp.maximum(one, last))

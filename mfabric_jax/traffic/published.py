@@ -1,0 +1,123 @@
+"""Published recordings, repacked: the SmartMoE gate trace, OLMoE's expert counts, LAER-MoE's token analysis."""
+
+import csv
+import gzip
+import io
+import pathlib
+import re
+from collections.abc import Mapping
+
+import numpy as np
+
+from mfabric_jax.checks import InputError
+from mfabric_jax.traffic import files
+from mfabric_jax.traffic.recording import Recording, Sources, Targets
+
+GATE_TRACE = "counts_layer_expert_iter_rank_mb.npy"
+GATE_TRACE_AXES = ("layer", "expert", "iteration", "source_rank", "micro_batch")
+ITERATIONS = "iterations.txt"
+STEADY_RECORDS = (2011, 5001)
+
+OLMOE = "*expert_counts*.npz"
+OLMOE_MODELS = ("olmoe", "mistral")
+
+LAER = "*token_analysis*.csv*"
+LAER_COLUMNS = ("rank", "method", "model_name", "layer", "iter", "token_num")
+LAER_METHOD = "FSDP"
+LAER_GROUP = 4
+
+
+def gate_trace(folder: pathlib.Path) -> Recording:
+    """Selections [layer, expert, iteration, rank, micro-batch] of SmartMoE (github.com/thu-pacman/SmartMoE-AE)."""
+    packed, plain = folder / f"{GATE_TRACE}.xz", folder / GATE_TRACE
+    if not (folder / ITERATIONS).is_file():
+        raise InputError(f"trace folder must hold {GATE_TRACE}[.xz] and {ITERATIONS}, got {folder}.")
+    (count,) = files.arrays(plain if plain.is_file() else packed, (GATE_TRACE,)).values()
+    try:
+        number = np.array((folder / ITERATIONS).read_text().split(), dtype=np.int64)
+    except files.UNREADABLE as error:
+        raise InputError(f"{folder / ITERATIONS} must hold one whole number per record.") from error
+    if count.ndim != len(GATE_TRACE_AXES) or 0 in count.shape or count.shape[2] != len(number):
+        raise InputError(
+            f"trace {folder} must have the axes [{', '.join(GATE_TRACE_AXES)}] and {len(number)} iterations, "
+            f"as {ITERATIONS} says, got shape {count.shape}."
+        )
+    count = np.transpose(count, (2, 0, 4, 3, 1))
+    return Recording(
+        count, number, str(folder), "SmartMoE gate trace", experts=count.shape[-1], steady=STEADY_RECORDS
+    )
+
+
+def is_olmoe(found: Mapping[str, np.ndarray]) -> bool:
+    """Whether the arrays of a file are OLMoE's."""
+    return any(f"{model}_topk" in found for model in OLMOE_MODELS)
+
+
+def olmoe(path: pathlib.Path, found: Mapping[str, np.ndarray]) -> tuple[Recording, ...]:
+    """Selections [text domain, layer, expert] of each model (arXiv 2409.02060): one record, a row per domain.
+
+    Of the 16 or 32 layers of the models three are in the file: they count as layers 0, 1, 2.
+    """
+    made = []
+    for model in OLMOE_MODELS:
+        count = found.get(f"{model}_topk")
+        if count is None:
+            continue
+        if count.ndim != 3 or 0 in count.shape:
+            raise InputError(f"{model}_topk of {path} must have the axes [domain, layer, expert], got {count.shape}.")
+        made.append(
+            Recording(
+                count.swapaxes(0, 1)[None, :, None], np.zeros(1, int), str(path), "OLMoE expert counts", name=model,
+                sources=Sources.DOMAINS, experts=count.shape[-1],
+            )
+        )  # fmt: skip
+    return tuple(made)
+
+
+def laer(path: pathlib.Path) -> tuple[Recording, ...]:
+    """What every rank processed, of each model (arXiv 2602.11686): columns rank, method, model, layer, iter, tokens.
+
+    Only rows of method FSDP are read: the others move experts about. There are no sources. A rank is one position in
+    an EP group of 4 (rank % 4) of one replica (rank // 4); replicas stand where micro-batches do. The number of
+    experts is in the name of the model (e8k2: 8).
+    """
+    try:
+        raw = path.read_bytes()
+        text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode()
+    except (OSError, EOFError, ValueError) as error:
+        raise InputError(f"trace {path} must be a readable .csv[.gz] file, got {type(error).__name__}.") from error
+    table = csv.DictReader(io.StringIO(text))
+    if not set(LAER_COLUMNS) <= set(table.fieldnames or ()):
+        raise InputError(f"trace {path} must have the columns {', '.join(LAER_COLUMNS)}, got {table.fieldnames}.")
+    cells: dict[str, list[list[int]]] = {}
+    for line, row in enumerate(table, start=2):
+        try:
+            if row["method"] == LAER_METHOD:
+                cell = [int(row[column]) for column in ("iter", "layer", "rank", "token_num")]
+                cells.setdefault(row["model_name"], []).append(cell)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"line {line} of trace {path} must hold whole numbers, got {[*row.values()]}.") from error
+    if not cells:
+        raise InputError(f"trace {path} must have rows of method {LAER_METHOD}, got none.")
+    return tuple(_positions(path, model, np.array(rows)) for model, rows in cells.items())
+
+
+def _positions(path: pathlib.Path, model: str, rows: np.ndarray) -> Recording:
+    """One model's rows (iteration, layer, rank, tokens) as a recording."""
+    axes = [np.unique(column, return_inverse=True) for column in rows[:, :3].T]
+    shape = tuple(len(values) for values, _ in axes)
+    count, times = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    place = tuple(index for _, index in axes)
+    np.add.at(count, place, rows[:, 3])
+    np.add.at(times, place, 1)
+    if np.any(times != 1) or shape[2] % LAER_GROUP:
+        raise InputError(
+            f"trace {path} must have one row for every rank, layer and iteration of {model}, in groups of "
+            f"{LAER_GROUP} ranks; got {len(rows)} rows for {' x '.join(map(str, shape))} (iterations, layers, ranks)."
+        )
+    experts = re.search(r"-e(\d+)k\d+$", model)
+    groups = count.reshape(*shape[:2], shape[2] // LAER_GROUP, 1, LAER_GROUP)
+    return Recording(
+        groups, axes[0][0], str(path), "LAER-MoE token analysis", name=model, sources=Sources.UNKNOWN,
+        targets=Targets.RANKS, experts=int(experts[1]) if experts else None,
+    )  # fmt: skip

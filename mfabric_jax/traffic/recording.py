@@ -1,0 +1,118 @@
+"""What a recording of routing holds, whatever its file, and how it is fitted to a workload."""
+
+import dataclasses
+import enum
+
+import numpy as np
+
+from mfabric_jax import checks
+from mfabric_jax.checks import InputError
+from mfabric_jax.traffic.tokens import Tokens
+from mfabric_jax.workload import Workload
+
+
+class Sources(enum.Enum):
+    """What the rows of a recording are."""
+
+    RANKS = "source rank"
+    DOMAINS = "text domain"
+    UNKNOWN = "all sources together"
+
+
+class Targets(enum.Enum):
+    """What the columns of a recording are."""
+
+    EXPERTS = "expert"
+    RANKS = "destination rank"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Recording:
+    """Selections as they were counted.
+
+    - `count` [iteration, layer, micro_batch, source, target]; an axis that was not recorded has length 1.
+    - `number` [iteration]: what a record is called: its iteration or step, or its index.
+    - `path`, `format`: where it stands and what it is, in words; `name`: which of several in one file.
+    - `sources`, `targets`: what the last two axes are.
+    - `experts`: how many experts the targets stand for, None where the file does not say.
+    - `steady`: first and last record to use unless others are asked for.
+    - `origin`: what wrote the counts, where the file says so.
+    """
+
+    count: np.ndarray
+    number: np.ndarray
+    path: str
+    format: str
+    name: str = ""
+    sources: Sources = Sources.RANKS
+    targets: Targets = Targets.EXPERTS
+    experts: int | None = None
+    steady: tuple[int, int] | None = None
+    origin: str = ""
+
+    @property
+    def axes(self) -> dict[str, int]:
+        """Names and lengths of the axes that were recorded."""
+        names = ("iteration", "layer", "micro-batch", self.sources.value, self.targets.value)
+        return {n: size for n, size in zip(names, self.count.shape, strict=True) if n != Sources.UNKNOWN.value}
+
+    def chosen(self, records: tuple[int, int] | None = None) -> "Recording":
+        """Only the records whose number lies in [first, last]. `InputError` where there is none."""
+        number = self.number
+        asked = records if records is not None else self.steady or (number.min(), number.max())
+        if len(tuple(asked)) != 2:
+            raise InputError(f"records must be a pair (first, last), got {records!r}.")
+        first, last = asked
+        index = np.flatnonzero((number >= first) & (number <= last))
+        if not index.size:
+            raise InputError(
+                f"records must overlap what {self.path} holds, {number.min()} to {number.max()}, got {first} to {last}."
+            )
+        return dataclasses.replace(self, count=np.take(self.count, index, axis=0), number=number[index])
+
+    def tokens(self) -> Tokens:
+        """The counts themselves, checked; sources and targets in the places of source ranks and experts."""
+        return Tokens(self.count, self.words)
+
+    @property
+    def words(self) -> str:
+        """What this is, for the configuration that a result carries."""
+        first, last = self.number[[0, -1]]
+        where = f"{self.path} {self.name}".rstrip()
+        return f"recorded {where}{f' ({self.origin})' if self.origin else ''}, records {first} to {last}"
+
+    def fitted(self, workload: Workload, iterations: int | None = None) -> Tokens:
+        """Selections for a workload, as `recorded` describes."""
+        wanted = len(self.count) if iterations is None else checks.whole("iterations", iterations)
+        cyclic = np.arange(wanted) % len(self.count)
+        layer = np.arange(workload.moe_layers) % self.count.shape[1]
+        experts = workload.architecture.experts
+        rows, note = self._rows(workload.ep)
+        raw = Tokens(self._columns(self.count[cyclic], experts), self.words + note)
+        folded = raw.fold_experts(experts).count[:, layer]
+        return Tokens(np.take(folded, rows, axis=3), raw.source).scaled_to(workload)
+
+    def _rows(self, ep: int) -> tuple[np.ndarray, str]:
+        """[ep] which row each source rank reads, and what to say about it."""
+        recorded = self.count.shape[3]
+        if self.sources is Sources.UNKNOWN:
+            return np.zeros(ep, int), ", sources not recorded: spread equally over source ranks"
+        if self.sources is Sources.DOMAINS:
+            return np.arange(ep) % recorded, f", source rank r reads text domain r mod {recorded}"
+        if recorded != ep:
+            raise InputError(f"ep of the workload must equal the {recorded} source ranks of {self.path}, got {ep}.")
+        return np.arange(ep), ""
+
+    def _columns(self, count: np.ndarray, experts: int) -> np.ndarray:
+        """Columns as experts: what a rank receives is spread equally over its experts, unknown ones get nothing."""
+        targets = count.shape[-1]
+        if self.targets is Targets.EXPERTS:
+            missing = experts - targets if self.experts is None else 0
+            return np.pad(count, [(0, 0)] * 4 + [(0, max(missing, 0))])
+        known = self.experts or experts
+        if known % targets:
+            raise InputError(
+                f"experts of the workload must be a multiple of the {targets} destination ranks of {self.path}, "
+                f"got {experts}."
+            )
+        return np.repeat(count / (known // targets), known // targets, axis=-1)

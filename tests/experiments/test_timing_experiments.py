@@ -1,0 +1,129 @@
+"""Iteration time, sensitivity, reconfiguration delay and all-to-all shares: made-up rows by hand, and small runs."""
+
+import pytest
+
+pytest.importorskip("tyro")
+
+from experiments import ep_share, iteration_time, reconfiguration_delay, sensitivity
+from mfabric_jax.study.calibration import BANDWIDTHS, PUBLISHED
+from tests.study.small import as_a_user
+
+ALL = (ep_share, iteration_time, reconfiguration_delay, sensitivity)
+
+
+def drawn(module, rows, tmp_path):
+    assert module.draw(rows, tmp_path / "picture.png").stat().st_size > 5000
+
+
+@pytest.mark.parametrize("module", ALL, ids=lambda module: module.NAME)
+def test_a_mistake_is_a_sentence(module, capsys, tmp_path):
+    field = "model" if module is reconfiguration_delay else "models"
+    assert module.main([f"--{field}", "mixtral-8x7", "--out", str(tmp_path)]) == 2
+    assert "unknown (did you mean 'mixtral-8x7b'?)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("module", ALL, ids=lambda module: module.NAME)
+def test_help(module, capsys):
+    with pytest.raises(SystemExit) as end:
+        module.main(["--help"])
+    assert end.value.code == 0
+    assert "--out" in capsys.readouterr().out
+
+
+# ------------------------------------------------------------------------------------------------ iteration time
+def made_up(per_dollar_400=2.0, mfabric=1.1):
+    """One model whose fat-tree times are the published ones."""
+    rows = []
+    for gbps, seconds in zip(BANDWIDTHS, PUBLISHED["qwen-moe"], strict=True):
+        for fabric, factor in (("fat-tree", 1.0), ("rail-optimized", 1.0), ("topoopt", 1.5), ("mfabric", mfabric)):
+            cost = 1.0 if fabric != "mfabric" else 1 / (per_dollar_400 * mfabric)
+            rows.append(
+                {"preset": "paper", "model": "qwen-moe", "fabric": fabric, "nic_gbps": gbps, "efficiency": 2.0}
+                | {"iteration_s": factor * seconds, "perf_per_dollar": 1 / (factor * seconds * cost)}
+            )
+    return [row | iteration_time._beside(row, rows) for row in rows]
+
+
+def test_verdicts_by_hand(tmp_path):
+    rows = made_up()
+    lines = {line["against"]: line for line in iteration_time.verdicts(rows)}
+    assert lines["fat-tree at 400G"]["least"] == pytest.approx(2.0)
+    assert lines["fat-tree at 400G"]["models inside"] == "1 of 1"
+    assert lines["fat-tree at 100G"]["models inside"] == "0 of 1"
+    assert lines["rail-optimized at 400G"]["models inside"] == "0 of 1"
+    assert lines["topoopt, speed"]["most"] == pytest.approx(1.5 / 1.1)
+    assert " 0.0%" in iteration_time.table(rows)                           # nothing off the published ratios
+    drawn(iteration_time, rows, tmp_path)
+
+
+def test_ratios_beside_each_row():
+    rows = made_up()
+    tree = next(row for row in rows if row["fabric"] == "fat-tree")
+    assert tree["over_800"] == tree["published_over_800"] == pytest.approx(5.094)
+    assert all(row["published_over_800"] is None for row in rows if row["fabric"] != "fat-tree")
+    assert next(row for row in rows if row["fabric"] == "topoopt")["over_fat_tree"] == pytest.approx(1.5)
+
+
+# ------------------------------------------------------------------------------------------------ the others
+def test_every_change_is_a_setting_and_changes_something():
+    config = sensitivity.Config(models=("llama-moe",))
+    base = config.setting("llama-moe", sensitivity.BASE)
+    for change in config.changes[1:]:
+        assert config.setting("llama-moe", change) != base, change
+    assert config.setting("llama-moe", "twice the micro-batches").micro_batches == 8
+
+
+def test_a_small_sensitivity(tmp_path, capsys):
+    asked = ["--models", "llama-moe", "--changes", "paper", "no delay", "--nic-gbps", "400", "--out", str(tmp_path)]
+    with as_a_user():
+        assert sensitivity.main(asked) == 0
+    printed = capsys.readouterr().out
+    assert "no delay" in printed
+    rows = sensitivity.run.__module__ and (tmp_path / "sensitivity.csv").read_text().splitlines()
+    assert len(rows) == 3
+    assert (tmp_path / "sensitivity.png").stat().st_size > 5000
+
+
+def test_the_base_comes_first():
+    with pytest.raises(ValueError, match="changes must begin with 'paper'"):
+        sensitivity.Config(changes=("ECMP", "paper"))
+
+
+def test_delays_by_hand(tmp_path):
+    rows = [
+        {"way": way, "delay_s": delay, "iteration_s": 2 + paid * delay, "reconfig_s": 0.0, "over_fastest": 1.0}
+        for way, paid in (("block", 3), ("pays", 0))
+        for delay in (1e-6, 0.025, 1.0)
+    ]
+    lines = reconfiguration_delay.table(rows).splitlines()
+    assert [line.split("  ")[0].strip() for line in lines[-3:]] == ["1 us", "25 ms", "1 s"]
+    drawn(reconfiguration_delay, rows, tmp_path)
+
+
+def test_a_small_sweep_of_delays():
+    config = reconfiguration_delay.Config("llama-moe", ("block", "one matrix"), delays_s=(0.5, 1e-6), iterations=1)
+    with as_a_user():
+        rows = reconfiguration_delay.run(config)
+    assert [row["delay_s"] for row in rows] == [1e-6, 0.5, 1e-6, 0.5]
+    assert rows[0]["over_fastest"] == 1
+    assert rows[1]["iteration_s"] >= rows[0]["iteration_s"]
+    assert rows[1]["over_fastest"] == pytest.approx(rows[1]["iteration_s"] / rows[0]["iteration_s"])
+
+
+def test_shares_by_hand(tmp_path):
+    rows = [
+        {"model": model, "rate": rate, "compute": "said", "iteration_s": 1.0, "share": 0.3, "busy_share": 0.4}
+        | dict(zip(("measured_low", "measured_high"), ep_share.MEASURED[model], strict=True))
+        for model in ep_share.MEASURED
+        for rate in (0.5, None)
+    ]
+    printed = ep_share.table(rows)
+    assert "33% to 55%" in printed
+    assert "up to 68%" in printed
+    drawn(ep_share, rows, tmp_path)
+
+
+def test_the_measured_cluster_has_one_replica():
+    setting = ep_share.Config().setting("mixtral-8x7b", 0.2)
+    assert (setting.dp, setting.gpus, setting.gpu) == (1, 128, "H800-SXM")
+    assert ep_share.Config().setting("mixtral-8x7b", None).compute == "calibrated"

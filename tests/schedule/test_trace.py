@@ -1,0 +1,252 @@
+"""Segments of a timeline: by hand, and against the slots they are drawn from."""
+
+import itertools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mfabric_jax.schedule import one_block, places, segments
+from mfabric_jax.schedule.order import order_of
+from mfabric_jax.schedule.timeline import Blocks, Compute, Rules, run
+from mfabric_jax.schedule.trace import LABELS, TRACKS
+from tests.schedule.jobs import job
+from tests.study.small import configured
+
+TOLERANCE = {"rtol": 1e-9, "atol": 1e-9}
+walk = eqx.filter_jit(run)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_fast():
+    """Small programs, each run a few times."""
+    with configured(jax_disable_most_optimizations=True):
+        yield
+
+
+def timeline(workload, blocks, compute, send_s, delay_s, rules):
+    """The slots of numbers."""
+    given = jax.tree.map(jnp.asarray, (order_of(workload), blocks, compute, send_s, delay_s))
+    return jax.tree.map(np.asarray, walk(*given, rules))
+
+
+def spans(found, **where):
+    return [(one["start_s"], one["end_s"]) for one in found if where.items() <= one.items()]
+
+
+def length(found, **where):
+    return sum(end - start for start, end in spans(found, **where))
+
+
+# ------------------------------------------------------------------------------------------------------------ by hand
+ONE = job(blocks=1, micro_batches=1)                                    # one stage: a block forward, the same backward
+
+
+def one_pass_each(optical, packets, switch, rules=None, reduce_s=None, workload=ONE):
+    """Segments of one block, forward and backward: 2 s of attention, 3 of experts, 1 of TP; the switch takes 7."""
+    here, parts = np.ones((1, 2, 1), bool), np.zeros((1, 2, 1, 2))
+    ahead = np.asarray([[[False], [True]]])
+    blocks = Blocks(here, here, parts + optical, parts + packets, np.asarray(switch).reshape(1, 2, 1, 2), ahead)
+    compute = Compute(*map(np.float64, (2.0, 3.0, 9.0, 1.0)))
+    slots = timeline(workload, blocks, compute, np.zeros(1), np.float64(7.0), rules or Rules())
+    return segments(workload, slots, blocks, compute, rules, reduce_s)
+
+
+def told(found):
+    """(track, label, start, end) in running order."""
+    return sorted((one["start_s"], one["end_s"], one["track"], one["label"]) for one in found)
+
+
+def close(found, want):
+    got, want = told(found), sorted(want)
+    assert [one[2:] for one in got] == [one[2:] for one in want]
+    np.testing.assert_allclose([one[:2] for one in got], [one[:2] for one in want], **TOLERANCE)
+
+
+def test_a_block_by_hand():
+    # Forward: gate at 3, the switch turns until 10, packets are through at 5, circuits at 10.5: 5.5 late. Backward the
+    # switch is told when the combine is over, at 15.5; again 5.5 late. Gradients take 4 s.
+    found = one_pass_each(0.5, 2.0, [True, False, True, False], reduce_s=[4.0])
+    forward = [
+        (0, 2, "compute", "attention"), (2, 3, "NVSwitch", "TP"), (3, 10, "OCS", "reconfigure"),
+        (3, 5, "EPS", "dispatch"), (4.5, 10, "waiting", "switch"), (10, 10.5, "OCS", "dispatch"),
+        (10.5, 13.5, "compute", "experts"), (13.5, 15.5, "EPS", "combine"), (13.5, 14, "OCS", "combine"),
+    ]  # fmt: skip
+    backward = [
+        (15.5, 22.5, "OCS", "reconfigure"), (15.5, 17.5, "EPS", "combine grad"), (17, 22.5, "waiting", "switch"),
+        (22.5, 23, "OCS", "combine grad"), (23, 29, "compute", "experts"), (29, 31, "EPS", "dispatch grad"),
+        (29, 29.5, "OCS", "dispatch grad"), (31, 35, "compute", "attention"), (35, 36, "NVSwitch", "TP"),
+    ]  # fmt: skip
+    close(found, [*forward, *backward, (36, 40, "EPS", "gradients")])
+    for direction, want in (("forward", forward), ("backward", backward), (None, [(36, 40, "EPS", "gradients")])):
+        close([one for one in found if one["direction"] == direction], want)
+    mine = {"stage": 0, "micro_batch": 0, "place": 0, "block": 0}
+    assert all((mine.items() <= one.items()) != (one["kind"] == "dp") for one in found)
+    assert {one["track"] for one in found} == set(TRACKS)
+
+
+def test_packets_that_wait_begin_with_the_circuits():
+    found = one_pass_each(0.5, 2.0, [True, False, False, False], Rules(eps_waits=True))
+    np.testing.assert_allclose(spans(found, label="dispatch"), [(10, 12), (10, 10.5)], **TOLERANCE)
+    np.testing.assert_allclose(spans(found, kind="waiting"), [(3, 10)], **TOLERANCE)
+
+
+def test_a_switch_told_anew_ends_the_first_turn():
+    # Only packets dispatch, from 3 to 4; then the switch is told again, and the combine waits from 7 to 11.
+    found = one_pass_each([0.0, 0.5], [1.0, 0.0], [True, True, False, False])
+    np.testing.assert_allclose(spans(found, kind="reconfigure"), [(3, 4), (4, 11)], **TOLERANCE)
+    np.testing.assert_allclose(spans(found, label="combine", track="OCS"), [(11, 11.5)], **TOLERANCE)
+    np.testing.assert_allclose(spans(found, kind="waiting", direction="forward"), [(7, 11)], **TOLERANCE)
+
+
+def test_overlapping_parts_of_experts_follow_their_dispatches():
+    # Dispatch from 3 to 5 in two parts, experts of 1.5 s each: from 4 and 5.5; the last combine part has until 8.
+    found = one_pass_each(0.0, 2.0, [False] * 4, Rules(parts=2))
+    np.testing.assert_allclose(spans(found, direction="forward", kind="experts"), [(4, 5.5), (5.5, 7)], **TOLERANCE)
+    np.testing.assert_allclose(spans(found, label="combine"), [(6, 8)], **TOLERANCE)
+    # Slow packets: 8 s, and the second part of experts waits for its own.
+    found = one_pass_each(0.0, 8.0, [False] * 4, Rules(parts=2))
+    np.testing.assert_allclose(spans(found, label="experts 2/2", direction="forward"), [(11, 12.5)], **TOLERANCE)
+
+
+def test_what_is_computed_again_says_so():
+    # Forward until 10, then attention, TP, dispatch, experts and combine once more, until 20.
+    whole = job(blocks=1, micro_batches=1, recompute="block")
+    found = one_pass_each(0.0, 2.0, [False] * 4, Rules(recompute="block"), workload=whole)
+    again = [one for one in found if one["label"].endswith(" again")]
+    close(again, [
+        (10, 12, "compute", "attention again"), (12, 13, "NVSwitch", "TP again"), (13, 15, "EPS", "dispatch again"),
+        (15, 18, "compute", "experts again"), (18, 20, "EPS", "combine again"),
+    ])  # fmt: skip
+    found = one_pass_each(0.0, 2.0, [False] * 4, Rules(recompute="attention"))
+    np.testing.assert_allclose(spans(found, label="attention again"), [(20, 22)], **TOLERANCE)
+    np.testing.assert_allclose(spans(found, label="attention", direction="backward"), [(22, 26)], **TOLERANCE)
+
+
+def test_a_block_is_cut_from_the_middle_and_begins_with_its_reconfiguration():
+    # Three blocks a stage; block 1 is the middle one. Without reconfiguration a forward block takes 10, a backward one
+    # 15; block 2's gradients of attention and TP (5) hide as much of the switch's 7.
+    workload = job(blocks=3, micro_batches=2)
+    shape = (1, 4, 3)
+    moe, backward = np.ones(shape, bool), places(workload).backward
+    two = np.full((*shape, 2), 2.0)
+    switch = np.stack([backward, 0 * backward], axis=-1).astype(bool)
+    blocks = Blocks(moe, moe, two, two / 2, switch, backward)
+    compute = Compute(*map(np.float64, (2.0, 3.0, 0.0, 1.0)))
+    slots = timeline(workload, blocks, compute, np.zeros(1), np.float64(7.0), Rules())
+    cut = one_block(workload, segments(workload, slots, blocks, compute))
+    assert {one["block"] for one in cut if one["direction"] == "forward"} == {1}
+    assert {one["micro_batch"] for one in cut} == {1}
+    np.testing.assert_allclose(spans(cut, direction="forward", kind="attention"), [(0, 2)], **TOLERANCE)
+    np.testing.assert_allclose(spans(cut, label="attention (next block)"), [(10, 14)], **TOLERANCE)
+    np.testing.assert_allclose(spans(cut, label="reconfigure"), [(10, 17)], **TOLERANCE)
+    np.testing.assert_allclose(spans(cut, kind="waiting"), [(15, 17)], **TOLERANCE)
+    np.testing.assert_allclose(spans(cut, label="combine grad", track="OCS"), [(17, 19)], **TOLERANCE)
+    np.testing.assert_allclose(spans(cut, direction="backward", kind="tp"), [(14, 15), (31, 32)], **TOLERANCE)
+    np.testing.assert_allclose(spans(cut, label="reconfigure (previous block)"), [(27, 32)], **TOLERANCE)
+
+
+# ------------------------------------------------------------------------------------------------------ against slots
+CASES = [
+    (job(pp=3, blocks=5, micro_batches=4, dense_blocks=1), Rules()),
+    (job(pp=2, blocks=7, micro_batches=2, schedule="interleaved", chunks=2), Rules()),
+    (job(pp=2, blocks=3, micro_batches=3, schedule="gpipe", recompute="attention"), Rules(True, 1, "attention")),
+    (job(pp=2, blocks=4, micro_batches=2, dense_blocks=1, recompute="block"), Rules(True, 1, "block")),
+    (job(pp=2, blocks=4, micro_batches=2, dense_blocks=1, recompute="block"), Rules(True, 3, "block")),
+]
+DRAWS = 4
+
+
+def draw(seed, workload):
+    """Numbers of one iteration: some circuits without load, some that switch, some chosen ahead."""
+    rng = np.random.default_rng(seed)
+    where = places(workload)
+    shape = where.layer.shape
+
+    def seconds(*shape):
+        return rng.uniform(0, 3, shape) * (rng.random(shape) < 0.8)
+
+    optical_s, packet_s = seconds(*shape, 2), seconds(*shape, 2)
+    switch, ahead = rng.random((*shape, 2)) < 0.6, where.backward | (rng.random(shape) < 0.4)
+    blocks = Blocks(where.present, where.layer >= 0, optical_s, packet_s, switch, ahead)
+    compute = Compute(*(rng.uniform(0.1, 3, workload.pp) for _ in range(4)))
+    return blocks, compute, seconds(workload.pp), np.float64(rng.choice([0.5, 6.0]))
+
+
+def running(workload):
+    """(key of a running block, where it is), by the order and the blocks of every place."""
+    order, where = order_of(workload), places(workload)
+    for p, q in np.ndindex(order.kind.shape):
+        place = int(order.chunk[p, q]) * workload.pp + p
+        first, here = sum(workload.place_blocks[:place]), np.flatnonzero(where.present[p, q])
+        backward = bool(where.backward[p, q, 0])
+        own = range(first, first + len(here))
+        for at, block in zip(here, reversed(own) if backward else own, strict=True):
+            who = {"micro_batch": int(order.micro_batch[p, q]), "place": place, "block": block}
+            yield who | {"direction": "backward" if backward else "forward"}, (p, q, int(at))
+
+
+@pytest.mark.parametrize(("workload", "rules"), CASES)
+def test_segments_agree_with_slots(workload, rules):
+    waited = 0
+    for seed in range(DRAWS):
+        blocks, compute, send_s, delay_s = draw(seed, workload)
+        slots = timeline(workload, blocks, compute, send_s, delay_s, rules)
+        found = segments(workload, slots, blocks, compute, rules, reduce_s=np.arange(workload.pp) + 1.0)
+        assert_apart(workload, found)
+        for who, at in running(workload):
+            mine = [one for one in found if who.items() <= one.items()]
+            assert_block(mine, slots, at, rules)
+        if rules.parts == 1:
+            assert_whole(workload, found, slots)
+        assert_turns(workload, found, slots, blocks, float(delay_s))
+        waited += len(spans(found, label="switch"))
+    assert waited > DRAWS
+
+
+def assert_apart(workload, found):
+    """Nothing on one track of one stage overlaps, not even by rounding; all within the iteration."""
+    for stage, track in itertools.product(range(workload.pp), TRACKS):
+        mine = spans(found, stage=stage, track=track)
+        assert mine == sorted(mine)
+        assert all(start < end for start, end in mine)
+        assert all(one[1] <= two[0] for one, two in itertools.pairwise(mine))
+    assert min(one["start_s"] for one in found) >= 0
+
+
+def assert_block(mine, slots, at, rules):
+    """Lengths of a block against its slot."""
+    sums = {"compute_s": {"track": "compute"}, "tp_s": {"track": "NVSwitch"}, "paid_s": {"label": "switch"}}
+    for field, where in sums.items():
+        np.testing.assert_allclose(length(mine, **where), getattr(slots, field)[at], **TOLERANCE, err_msg=field)
+    carried = {one["label"] for one in mine if one["kind"] == "all-to-all"}
+    longest = [max(length(mine, label=label, track=track) for track in ("EPS", "OCS")) for label in carried]
+    if rules.parts == 1:
+        np.testing.assert_allclose(sum(longest), slots.exchange_s[at], **TOLERANCE)
+    else:
+        assert sum(longest) >= slots.exchange_s[at] - TOLERANCE["atol"]
+    for which, label in enumerate(LABELS[mine[0]["direction"]]):
+        for start, end in spans(mine, label=label):
+            assert slots.start[(*at, which)] - 1e-9 <= start
+            assert end <= slots.over[(*at, which)] + 1e-9
+
+
+def assert_whole(workload, found, slots):
+    """Every second of every stage is spent on something, and waits for the pipeline are what is left."""
+    total = max(one["end_s"] for one in found if one["kind"] != "reconfigure")
+    for stage in range(workload.pp):
+        own = sum(getattr(slots, field)[stage].sum() for field in ("compute_s", "tp_s", "exchange_s", "paid_s"))
+        idle = length(found, stage=stage, label="pipeline")
+        np.testing.assert_allclose(own + stage + 1.0 + idle, total, **TOLERANCE)
+
+
+def assert_turns(workload, found, slots, blocks, delay_s):
+    """A reconfiguration from every finite turn, for the delay or until the next."""
+    for stage in range(workload.pp):
+        told = slots.turn[stage][blocks.switch[stage] & blocks.moe[stage][..., None]]
+        told = np.unique(told[np.isfinite(told)])
+        ends = np.minimum(told + delay_s, [*told[1:], np.inf])
+        turns = spans(found, stage=stage, kind="reconfigure")
+        np.testing.assert_allclose(turns, np.stack([told, ends], 1), **TOLERANCE)

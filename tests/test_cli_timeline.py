@@ -1,0 +1,132 @@
+"""`mfabric timeline`: what it prints and writes, that it agrees with compare, and one sentence for every mistake."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from mfabric_jax import cli, commands, study
+from tests.study.small import MODEL, as_a_user, row, small
+
+for _extra in ("tyro", "matplotlib"):
+    pytest.importorskip(_extra, reason=f"the command needs {_extra}")
+
+SMALL = ("timeline", "--model", MODEL, "--nic-gbps", "100", "--micro-batches", "2", "--dtype", "float64")
+OWN = ("--eps-waits", "--overlap-parts", "2", "--dp-overlap")               # what is passed on, and looked up
+CONFIG = small(fabrics=("mfabric",), eps_waits=True, overlap_parts=2, dp_overlap=True)
+PARTS = ("compute_s", "tp_comm_s", "ep_comm_s", "dp_comm_s", "reconfig_s", "bubble_s")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def as_users_have_it():
+    """The rest of the tests are strict about dtypes."""
+    with as_a_user():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def process_is_left_alone(monkeypatch):
+    """`start_jax` sets up the process, which other tests would notice."""
+    monkeypatch.setattr(commands, "start_jax", lambda dtype, device: None)
+
+
+@pytest.fixture
+def never_computes(monkeypatch):
+    """Fails the test where anything is solved."""
+
+    def no(*args, **named):
+        raise AssertionError("compute began")
+
+    monkeypatch.setattr(study, "example_timeline", no)
+
+
+@pytest.fixture(scope="module")
+def solved(as_users_have_it):
+    """Segments, rows and effective configuration of one job, solved once."""
+    return study.example_timeline(CONFIG)
+
+
+def status(*words):
+    """Exit status, as a shell would see it."""
+    try:
+        return cli.main([*SMALL, *map(str, words)])
+    except SystemExit as end:
+        return end.code or 0
+
+
+def test_help(capsys):
+    assert status("--help") == 0
+    said = capsys.readouterr().out
+    assert "usage: mfabric timeline" in said
+    for word in ("--fabric", "--nic-gbps", "--recompute", "--overlap-parts", "--picture", "Perfetto"):
+        assert word in said
+    assert cli.HELP.count("\n  timeline ") == 1
+
+
+def test_prints_a_row_for_every_stage_and_writes_both_files(capsys, tmp_path, solved):
+    out, picture = tmp_path / "t.json", tmp_path / "g.png"
+    assert status("--fabric", "mfabric", *OWN, "--out", out, "--picture", picture) == 0
+    said = capsys.readouterr()
+    assert said.err.split() == [str(out), str(picture)]
+    heading, columns, _, *lines = said.out.splitlines()
+    _, rows, effective = solved
+    seconds = f"an iteration of {rows[0]['iteration_s']:.4g} s"
+    assert heading == f"{MODEL} on mfabric at 100 Gbps: {seconds}; seconds of every pipeline stage"
+    assert columns.split() == ["stage", "compute", "TP", "EP", "DP", "reconf", "bubble"]
+    shown = [[float(word) for word in line.split()] for line in lines]
+    want = [[one["stage"], *(one[part] for part in PARTS)] for one in rows]
+    np.testing.assert_allclose(shown, want, rtol=1e-3, atol=1e-3 * rows[0]["iteration_s"])
+    trace = json.loads(out.read_text())
+    assert trace["otherData"]["models"] == [MODEL]
+    assert trace["otherData"]["nic_gbps"] == [100.0]
+    assert trace["otherData"]["workloads"] == json.loads(json.dumps(effective["workloads"]))
+    slices = [one for one in trace["traceEvents"] if one["ph"] == "X" and one["name"] != "reconfigure"]
+    assert max(one["ts"] + one["dur"] for one in slices) == pytest.approx(rows[0]["iteration_s"] * 1e6)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_agrees_with_compare(solved):
+    compared, (segments, rows, effective) = row(CONFIG), solved
+    assert len(rows) == CONFIG.workload(MODEL).pp
+    busiest = min(rows, key=lambda one: one["bubble_s"])
+    for part in (*PARTS, "iteration_s"):
+        np.testing.assert_allclose(busiest[part], compared[part], rtol=1e-9, atol=1e-9, err_msg=part)
+    for one in rows:
+        np.testing.assert_allclose(sum(one[part] for part in PARTS), one["iteration_s"], rtol=1e-12)
+        lengths = {"compute": one["compute_s"], "NVSwitch": one["tp_comm_s"]}
+        mine = [segment for segment in segments if segment["stage"] == one["stage"]]
+        for track, want in lengths.items():
+            got = sum(segment["end_s"] - segment["start_s"] for segment in mine if segment["track"] == track)
+            np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-9)
+    assert effective["fabrics"] == CONFIG.fabrics
+
+
+def test_several_of_anything_show_the_first(solved):
+    more = {"models": (MODEL, "llama-moe"), "fabrics": ("mfabric", "fat-tree"), "nic_gbps": (100.0, 400.0)}
+    several = dataclasses.replace(CONFIG, **more)
+    assert study.example_timeline(several)[0] == solved[0]
+
+
+@pytest.mark.parametrize(("words", "sentence"), [
+    (["--fabrc", "mfabric"], "option '--fabrc' is unknown"),
+    (["--model", "mixtral"], "models 'mixtral' is unknown"),
+    (["--fabric", "torus"], "fabrics 'torus' is unknown"),
+    (["--nic-gbps", "fast"], "option --nic-gbps takes a number, got 'fast'."),
+    (["--nic-gbps", "-1"], "nic_gbps must be"),
+    (["--nic-use", "shared"], "nic_use 'shared' is unknown"),
+    (["--preset", "mine"], "preset 'mine' is unknown"),
+    (["--schedule", "zigzag"], "schedule 'zigzag' is unknown"),
+    (["--overlap-parts", "0"], "overlap_parts must be"),
+    (["--records", "1"], "records must be FIRST-LAST"),
+    (["--out", "t.csv"], "allowed: .json"),
+    (["--picture", "t.gif"], "allowed: .png, .pdf, .svg"),
+])  # fmt: skip
+def test_a_mistake_is_one_sentence_before_any_compute(capsys, never_computes, words, sentence):
+    assert status(*words) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert said.err.startswith("mfabric: ")
+    assert said.err.endswith(".\n")
+    assert sentence in said.err

@@ -1,0 +1,180 @@
+"""`mfabric traces`: what it prints and writes about a recording, and one sentence for every mistake."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+from mfabric_jax import cli
+from mfabric_jax.report import read_rows
+from mfabric_jax.traffic import open_trace, survey
+
+pytest.importorskip("tyro", reason="the command line needs tyro")
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A recording of three iterations, two layers, four ranks with two experts each."""
+    path = tmp_path / "run.npz"
+    np.savez(path, tokens=np.random.default_rng(0).integers(1, 99, (3, 2, 1, 4, 8)))
+    return path
+
+
+def status(*words):
+    """Exit status, as a shell would see it."""
+    try:
+        return cli.main(["traces", *map(str, words)])
+    except SystemExit as end:
+        return end.code or 0
+
+
+def mistake(capsys, *words):
+    """The sentence: status 2, nothing on standard output, one line on standard error."""
+    assert status(*words) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert said.err.startswith("mfabric: ")
+    assert said.err.endswith(".\n")
+    return said.err.removeprefix("mfabric: ").strip()
+
+
+def test_help(capsys):
+    assert cli.main(["traffic", "qwen-moe"]) == 0
+    capsys.readouterr()
+    assert status("--help") == 0
+    said = capsys.readouterr().out
+    assert "usage: mfabric traces" in said
+    for word in ("--records", "--ranks-per-server", "--figures", "router trace", "logical_count", "SmartMoE"):
+        assert word in said
+
+
+def test_info_prints_shape_statistics_and_drift(capsys, run):
+    assert status("info", run, "--ranks-per-server", 2) == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    first, second, *lines = said.out.splitlines()
+    assert first == f"tokens, recorded {run}, records 0 to 2"
+    assert second == "iteration 3, layer 2, micro-batch 1, source rank 4, expert 8"
+    (recording,) = open_trace(run)
+    for row in survey.summary(survey.table(recording, ranks_per_server=2)):
+        (line,) = [line for line in lines if line.startswith(row["statistic"])]
+        printed = [float(word) for word in line.removeprefix(row["statistic"]).split()]
+        np.testing.assert_allclose(printed, [row["p10"], row["median"], row["p90"]], atol=6e-4, rtol=1e-3)
+    assert [line.split()[:2] for line in lines[-3:-1]] == [["1", "1"], ["2", "2"]]
+
+
+def test_records_and_ranks(capsys, run):
+    assert status("info", run, "--records", "1-1", "--ranks", "2") == 0
+    said = capsys.readouterr().out
+    assert f"recorded {run}, records 1 to 1\niteration 1, " in said
+    assert "loads of iterations apart" not in said                                 # one record does not drift
+    np.savez(run, logical_count=np.ones((1, 2, 8)))
+    assert status("info", run) == 0
+    assert "destination rank" not in capsys.readouterr().out
+    assert status("info", run, "--ranks", "4") == 0
+    assert "hottest destination rank / mean" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "rows.parquet"])
+def test_rows_are_written(capsys, run, tmp_path, name):
+    if name.endswith("parquet"):
+        pytest.importorskip("pyarrow")
+    assert status("info", run, "--records", "1-2", "--out", tmp_path / name) == 0
+    assert capsys.readouterr().err.strip() == str(tmp_path / name)
+    rows, config = read_rows(tmp_path / name)
+    (recording,) = open_trace(run)
+    want = survey.table(recording.chosen((1, 2)))
+    assert [(row["iteration"], row["layer"]) for row in rows] == [(1, 0), (1, 1), (2, 0), (2, 1)]
+    for got, row in zip(rows, want, strict=True):
+        for title in survey.TITLES:
+            assert got[title] == (None if row[title] is None else pytest.approx(row[title], rel=1e-12))
+    assert (config["command"], config["path"], config["records"]) == ("traces info", str(run), "1-2")
+
+
+def test_pictures_are_written(capsys, run, tmp_path):
+    pytest.importorskip("matplotlib")
+    assert status("info", run, "--figures", tmp_path / "drawn") == 0
+    assert sorted(os.listdir(tmp_path / "drawn")) == ["trace_load.png", "trace_pairs.png"]
+    written = [str(tmp_path / "drawn" / f"trace_{what}.png") for what in ("load", "pairs")]
+    assert capsys.readouterr().err.splitlines() == written
+
+
+def test_several_recordings(capsys, tmp_path):
+    pytest.importorskip("matplotlib")
+    counts = {f"{name}_topk": np.ones((5, 3, experts)) for name, experts in (("olmoe", 64), ("mistral", 8))}
+    np.savez(tmp_path / "olmoe_mixtral_expert_counts.npz", **counts)
+    assert status("info", tmp_path, "--out", tmp_path / "r.csv", "--figures", tmp_path / "drawn") == 0
+    said = capsys.readouterr().out
+    assert said.count("OLMoE expert counts, recorded ") == 2
+    rows, _ = read_rows(tmp_path / "r.csv")
+    assert [row["recording"] for row in rows] == ["olmoe"] * 3 + ["mistral"] * 3
+    names = [f"trace_{what}_{name}.png" for what in ("load", "pairs") for name in ("mistral", "olmoe")]
+    assert sorted(os.listdir(tmp_path / "drawn")) == names
+    assert mistake(capsys, "convert", tmp_path, tmp_path / "o.npz") == (
+        f"{tmp_path} holds several recordings; convert one of {tmp_path / 'olmoe'}, {tmp_path / 'mistral'}."
+    )
+    assert status("convert", tmp_path / "mistral", tmp_path / "o.npz") == 0
+
+
+def test_a_recording_is_converted(capsys, run, tmp_path):
+    lines = [
+        {"step": step, "layer": 0, "rank": rank, "num_tokens": 2, "topk": 1, "top_indices": [[step], [rank]]}
+        for step in (1, 2, 3) for rank in (0, 1)
+    ]  # fmt: skip
+    (tmp_path / "rank0.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    out = tmp_path / "out.npz"
+    assert status("convert", tmp_path / "rank0.jsonl", out, "--records", "2-3") == 0
+    assert capsys.readouterr().out.strip() == str(out)
+    (before,), (after,) = open_trace(tmp_path / "rank0.jsonl"), open_trace(out)
+    np.testing.assert_array_equal(after.count, before.count[1:])
+    assert after.number.tolist() == [2, 3]
+    assert "Megatron router trace" in after.origin
+    assert status("info", out) == 0
+    assert "records 2 to 3\niteration 2, layer 1, micro-batch 1, source rank 2, expert 4" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "traces needs to know what first; allowed: info, convert, fit."),
+        (["--records", "1-2"], "traces needs to know what first; allowed: info, convert, fit."),
+        (["inof", "RUN"], "traces command 'inof' is unknown (did you mean 'info'?); allowed: info, convert, fit."),
+        (["info"], "traces info needs the path of a trace next"),
+        (["convert", "--records", "1-2"], "traces convert needs the path of a trace next"),
+        (["info", "RUN", "--rank", "4"], "option '--rank' is unknown (did you mean '--ranks'?)"),
+        (["info", "RUN", "--ranks", "many"], "option --ranks takes a whole number, got 'many'."),
+        (["info", "RUN", "--ranks", "3"], "ranks must divide the 8 columns of "),
+        (["info", "RUN", "--ranks-per-server", "3"], "ranks_per_server must divide the 4 ranks, got 3."),
+        (["info", "RUN", "--records", "5"], "records must be FIRST-LAST, such as 2011-5001, got '5'."),
+        (["info", "RUN", "--records", "5-9"], "records must overlap what "),
+        (["info", "RUN", "out.npz"], "traces info takes one path, got 'out.npz' too; rows go to --out."),
+        (["info", "nothing.npz"], "trace must be an existing file or folder, got nothing.npz; formats: .npy or .npz"),
+        (["info", "RUN", "--out", "rows.txt"], "rows file 'rows.txt': extension '.txt' is unknown"),
+        (["convert", "RUN"], "traces convert needs OUT.npz behind the path."),
+        (["convert", "RUN", "out.npy"], "a trace is saved as .npz, got 'out.npy'."),
+    ],
+)
+def test_mistakes(capsys, monkeypatch, run, words, sentence):
+    monkeypatch.chdir(run.parent)
+    assert mistake(capsys, *[run if word == "RUN" else word for word in words]).startswith(sentence)
+    assert os.listdir(run.parent) == ["run.npz"]
+
+
+def test_a_file_of_no_format(capsys, tmp_path):
+    (tmp_path / "notes.md").write_text("words")
+    said = mistake(capsys, "info", tmp_path / "notes.md")
+    assert said.startswith(f"trace {tmp_path / 'notes.md'} has none of the formats that are read: .npy or .npz of")
+    assert "trace folder must hold" in mistake(capsys, "info", tmp_path)
+
+
+def test_the_published_folders(capsys, shared_data):
+    for name in ("olmoe_routing", "laer_moe"):
+        assert status("info", shared_data / name) == 0
+        assert capsys.readouterr().out.count(", recorded ") == 2
+    assert status("info", shared_data / "smartmoe_gate_trace", "--records", "4901-5001") == 0
+    said = capsys.readouterr().out
+    assert "iteration 11, layer 24, micro-batch 4, source rank 16, expert 32" in said
+    for title in survey.TITLES.values():
+        assert f"\n{title} " in said

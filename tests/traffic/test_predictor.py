@@ -1,0 +1,309 @@
+"""Expert load predicted: the transition matrix against SLSQP and by hand; predictors on tiny histories."""
+
+import importlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mfabric_jax.checks import InputError
+from mfabric_jax.traffic import Tokens, hit_rate, optimality_gap, predicted, predictor, total_variation, transition
+
+from ..oracles.transition import kkt_residual, objective, slsqp, squares
+
+OBSERVATIONS = 10                          # every drawn case is padded to these, with weight 0
+fit = jax.jit(transition)
+
+
+@st.composite
+def cases(draw, experts):
+    """x, y [k E] and weights: skewed, one-hot, constant, permuted or rounded shares, some without any load."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    k = draw(st.integers(1, OBSERVATIONS))
+    x, y = (rng.dirichlet(np.full(experts, draw(st.sampled_from([0.05, 1.0, 50.0]))), k) for _ in range(2))
+    kind = draw(st.sampled_from(["free", "permuted", "one-hot", "constant", "ties", "no load", "unused expert"]))
+    if kind == "permuted":
+        y = x[:, rng.permutation(experts)]
+    elif kind == "one-hot":
+        x, y = (np.eye(experts)[rng.integers(experts, size=k)] for _ in range(2))
+    elif kind == "constant":
+        x[:] = x[0]
+    elif kind == "ties":
+        x, y = (np.full_like(x, 1 / experts), np.round(4 * y) / 4)
+    elif kind == "no load":
+        x[0], y[-1] = 0, 0
+    elif kind == "unused expert":
+        x[:, 0], y[:, -1] = 0, 0
+    weight = draw(st.sampled_from([1.0, 0.9, 0.1])) ** np.arange(k - 1.0, -1, -1)
+    return x, y, weight * rng.choice([0, 1], size=k, p=[0.1, 0.9])
+
+
+def padded(x, y, weight, dtype=np.float64):
+    short = OBSERVATIONS - len(weight)
+    ends = ((0, short), (0, 0)), ((0, short), (0, 0)), (0, short)
+    return tuple(np.pad(values, end).astype(dtype) for values, end in zip((x, y, weight), ends, strict=True))
+
+
+def assert_stochastic(matrix, atol):
+    assert np.min(matrix) >= 0
+    np.testing.assert_allclose(np.sum(matrix, axis=-2), 1, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("experts", [4, 8])
+def test_no_worse_than_slsqp(experts):
+    @settings(max_examples=60 if experts == 4 else 25)
+    @given(cases(experts))
+    def agrees(case):
+        x, y, weight = case
+        matrix = np.asarray(fit(*padded(*case)))
+        assert_stochastic(matrix, 1e-14)
+        assert kkt_residual(matrix, x, y, weight) <= 1e-6
+        least = slsqp(x, y, weight)[1]
+        excess = objective(matrix, x, y, weight) - least
+        assert excess <= 1e-8 * squares(y, weight)
+        gap = float(optimality_gap(x, y, weight, matrix))
+        assert excess <= (gap + 1e-12) * squares(y, weight)
+
+    agrees()
+
+
+@given(cases(8))
+def test_in_float32(case):
+    # 32 bits know slopes to about 1e-7, and the gap adds up 64 products with them: at worst 3e-4 was seen.
+    matrix = fit(*padded(*case, np.float32))
+    assert matrix.dtype == jnp.float32
+    assert_stochastic(matrix, 1e-6)
+    assert optimality_gap(*case, np.asarray(matrix, np.float64)) <= 1e-3
+
+
+def test_the_gap_by_hand():
+    # One observation, x = (1, 0), y = (1, 0), P = 1/2: P x = (1/2, 1/2), slope 2 (P x - y) x^T = [[-1 0] [1 0]].
+    # Column 0: 1/2 * 2 above the smallest; column 1: nothing. Over |y|^2 = 1.
+    x = y = np.array([[1.0, 0.0]])
+    half = np.full((2, 2), 0.5)
+    assert optimality_gap(x, y, np.ones(1), half) == pytest.approx(1.0)
+    assert optimality_gap(x, y, 7 * np.ones(1), half) == pytest.approx(1.0)
+    assert optimality_gap(x, y, np.ones(1), np.eye(2)) == 0
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2, 3], [2, 0, 3, 1]])
+def test_a_permutation_of_the_experts_is_found(order):
+    x = np.random.default_rng(0).dirichlet(np.ones(4), 12)
+    matrix = transition(x, x[:, order], np.ones(12))
+    np.testing.assert_allclose(matrix, np.eye(4)[order], atol=1e-3)
+
+
+def test_a_constant_load_is_found_whatever_came_before():
+    x = np.random.default_rng(0).dirichlet(np.ones(3), 9)
+    matrix = transition(x, np.tile([0.5, 0.3, 0.2], (9, 1)), np.ones(9))
+    np.testing.assert_allclose(matrix, np.tile([[0.5], [0.3], [0.2]], 3), atol=1e-3)
+
+
+def test_two_observations_by_hand():
+    # x = (1, 0) twice, y = (1, 0) and (0, 1) with weights 3 and 1: column 0 is their mean, column 1 is free.
+    x, y = np.array([[1.0, 0], [1, 0]]), np.eye(2)
+    matrix = transition(x, y, np.array([3.0, 1.0]))
+    np.testing.assert_allclose(matrix[:, 0], [0.75, 0.25], atol=1e-6)
+    np.testing.assert_allclose(matrix[:, 1], [0.5, 0.5], atol=1e-9)
+
+
+def test_what_weighs_nothing_changes_nothing():
+    rng = np.random.default_rng(1)
+    x, y = rng.dirichlet(np.ones(4), (2, 6))
+    weight = np.array([1.0, 0, 2, 0, 1, 1])
+    other = np.where(weight[:, None] > 0, y, 1 - y)
+    np.testing.assert_array_equal(fit(x, y, weight), fit(x, other, weight))
+    np.testing.assert_allclose(fit(x, y, np.zeros(6)), 0.25, rtol=1e-15)
+    np.testing.assert_allclose(fit(0 * x, 0 * y, weight), 0.25, rtol=1e-15)
+    np.testing.assert_allclose(fit(x, y, weight), fit(x, y, 1e-6 * weight), atol=1e-6)
+
+
+def test_batched_equals_looped_and_compiles_once_a_shape():
+    compiled = importlib.import_module("mfabric_jax.traffic.transition")._fitted._cache_size
+    rng = np.random.default_rng(2)
+    x, y = rng.dirichlet(np.ones(5), (2, 6, 7))
+    weight = rng.uniform(size=(6, 7))
+    before = compiled()
+    looped = np.stack([transition(*given) for given in zip(x, y, weight, strict=True)])
+    assert compiled() == before + 1
+    np.testing.assert_allclose(jax.vmap(transition)(x, y, weight), looped, atol=1e-9)
+    np.testing.assert_allclose(jax.vmap(transition)(x[::-1], y[::-1], weight[::-1]), looped[::-1], atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "weight", "sentence"),
+    [
+        (np.ones((2, 3)), np.ones((2, 4)), np.ones(2), r"x and y must be .* got \[2, 3\] and \[2, 4\]"),
+        (np.ones((0, 3)), np.ones((0, 3)), np.ones(0), r"x and y must be \[k E\], none empty, got \[0, 3\]"),
+        (np.ones((2, 3)), np.ones((2, 3)), np.ones(3), r"weight must be \[k\] with k = 2 observations, got \[3\]\."),
+        (np.ones((2, 3)), np.ones((2, 3)), -np.ones(2), r"weight must be finite and not negative, got \[-1\.0"),
+        (np.full((1, 1), np.nan), np.ones((1, 1)), np.ones(1), r"x must be finite and not negative, got \[\[nan\]\]"),
+        (np.ones((1, 1)), -np.ones((1, 1)), np.ones(1), r"y must be finite and not negative, got \[\[-1\.0\]\]"),
+    ],
+)
+def test_mistakes_of_a_fit(x, y, weight, sentence):
+    with pytest.raises(InputError, match=sentence):
+        transition(x, y, weight)
+
+
+# Two layers, two experts: layer 1 mirrors layer 0.
+PAST = np.array([[[1, 0], [0, 1]], [[0, 1], [1, 0]], [[3, 1], [1, 3]]])
+NOW = np.array([[1, 3], [9, 9]])
+HALF = [0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "layer_0", "layer_1"),
+    [
+        ("uniform", {}, HALF, HALF),
+        ("previous-iteration", {}, [0.75, 0.25], [0.25, 0.75]),
+        ("previous-layer", {}, [0.75, 0.25], [0.25, 0.75]),                   # layer 1: of NOW's layer 0
+        ("transition", {}, [0.75, 0.25], [0.75, 0.25]),                       # layer 1: NOW's layer 0, mirrored
+        ("transition", {"window": 1, "decay": 0.5}, [0.75, 0.25], None),
+        ("moving-average", {"decay": 1.0}, [1.75 / 3, 1.25 / 3], [1.25 / 3, 1.75 / 3]),
+        ("moving-average", {"decay": 0.5}, [(0.25 + 0.75) / 1.75, 0.75 / 1.75], [0.75 / 1.75, 1 / 1.75]),
+        ("moving-average", {"window": 2, "decay": 1.0}, [0.375, 0.625], [0.625, 0.375]),
+    ],
+)
+def test_predictors_by_hand(name, given, layer_0, layer_1):
+    shares = predictor.get(name, **given)(PAST, NOW)
+    np.testing.assert_allclose(shares[0], layer_0, atol=1e-12)
+    if layer_1 is not None:
+        np.testing.assert_allclose(shares[1], layer_1, atol=1e-3)
+
+
+def test_a_decaying_fit_follows_what_came_last():
+    # Layer 0 always sends all to expert 0; layer 1 went to expert 0 nine times and then once to expert 1.
+    past = np.zeros((10, 2, 2))
+    past[:, 0, 0], past[:9, 1, 0], past[9, 1, 1] = 1, 1, 1
+    now = np.array([[1, 0], [0, 0]])
+    for decay in (1.0, 0.5, 0.1):
+        last = 1 / sum(decay**age for age in range(10))
+        shares = predictor.get("transition", decay=decay)(past, now)
+        np.testing.assert_allclose(shares[1], [1 - last, last], atol=1e-4)
+
+
+@pytest.mark.parametrize("name", predictor.REGISTRY)
+def test_without_history_or_load_shares_are_uniform(name):
+    predict = predictor.get(name)
+    nothing = np.zeros((0, 3, 4))
+    np.testing.assert_allclose(predict(nothing, np.zeros((3, 4))), 0.25)
+    np.testing.assert_allclose(predict(nothing, np.eye(3, 4))[0], 0.25)
+    np.testing.assert_allclose(predict(np.zeros((5, 3, 4)), np.zeros((3, 4))), 0.25)
+    np.testing.assert_allclose(predict(np.ones((2, 1, 1)), np.ones((1, 1))), 1)
+    np.testing.assert_allclose(predict(np.ones((2, 1, 3), np.int16), np.ones((1, 3), np.int16)), 1 / 3)
+
+
+def test_an_iteration_without_load_is_no_observation():
+    gap = np.insert(PAST, 2, 0, axis=0)
+    for name in ("transition", "moving-average"):
+        with_gap, without = (predictor.get(name, decay=1.0)(past, NOW) for past in (gap, PAST))
+        np.testing.assert_allclose(with_gap, without, atol=1e-9)
+    idle = np.array([[0, 0], [9, 9]])
+    for name in ("transition", "previous-layer"):                                # layer 0 ran empty: repeat
+        np.testing.assert_allclose(predictor.get(name)(PAST, idle)[1], [0.25, 0.75])
+
+
+SHAPE = (7, 4, 2, 3, 5)
+
+
+def drawn(seed):
+    return np.random.default_rng(seed).integers(0, 100, SHAPE)
+
+
+@pytest.mark.parametrize("name", predictor.REGISTRY)
+def test_nothing_is_known_ahead(name):
+    # Everything from layer 2 of iteration 4 on changes, and the other micro-batch; source ranks send as many as before.
+    count, other = drawn(0), drawn(0)[..., ::-1].copy()
+    other[:4], other[4, :2, 0] = count[:4], count[4, :2, 0]
+    before, after = (predicted(Tokens(values, "drawn"), name, **short(name)) for values in (count, other))
+    np.testing.assert_array_equal(after[:4], before[:4])
+    np.testing.assert_array_equal(after[4, :3, 0], before[4, :3, 0])
+    if name != "uniform":
+        assert not np.allclose(after[5:, 1:], before[5:, 1:])
+
+
+def short(name):
+    return {"window": 3} if name in ("transition", "moving-average") else {}
+
+
+@pytest.mark.parametrize("name", predictor.REGISTRY)
+def test_selections_are_those_of_the_predictor_call_by_call(name):
+    count = drawn(1)
+    got = predicted(Tokens(count, "drawn"), name, **short(name))
+    assert got.shape == SHAPE
+    np.testing.assert_allclose(got.sum(-1), count.sum(-1), rtol=1e-12)
+    np.testing.assert_allclose(got[0], np.repeat(count[0].sum(-1, keepdims=True) / 5, 5, axis=-1), rtol=1e-12)
+    for t, m in ((1, 1), (2, 0), (6, 1)):
+        shares = predictor.get(name, **short(name))(count[:t].sum((2, 3)), count[t, :, m].sum(1))
+        want = np.asarray(shares)[:, None, :] * count[t, :, m].sum(-1, keepdims=True)
+        np.testing.assert_allclose(got[t, :, m], want, rtol=1e-6, atol=1e-4)
+
+
+def test_where_experts_follow_the_previous_layer_only_the_transition_knows():
+    rng = np.random.default_rng(3)
+    first = rng.dirichlet(np.full(4, 0.5), (40, 1))                                # afresh in every iteration
+    count = 1000 * np.concatenate([first, first[..., [2, 0, 3, 1]]], axis=1)[:, :, None, None]
+    apart = {
+        name: float(total_variation(predicted(Tokens(count, "follows"), name)[20:, 1], count[20:, 1]).mean())
+        for name in predictor.REGISTRY
+    }
+    assert apart.pop("transition") < 0.01
+    assert min(apart.values()) > 0.1
+
+
+def test_the_default_is_registered_and_names_give_the_same_object():
+    assert predictor.DEFAULT in predictor.REGISTRY
+    assert predictor.get() is predictor.REGISTRY[predictor.DEFAULT]
+    assert predictor.get("transition", window=5) is predictor.get("transition", window=5)
+    tokens = Tokens(drawn(2), "drawn")
+    np.testing.assert_array_equal(predicted(tokens), predicted(tokens, predictor.DEFAULT))
+
+
+def test_a_prediction_compiles_once_a_shape():
+    tokens = [Tokens(drawn(seed)[:5], "drawn") for seed in range(3)]
+    before = predictor._ahead._cache_size()
+    for each in tokens:
+        predicted(each, "moving-average", window=4)
+    assert predictor._ahead._cache_size() == before + 1
+
+
+def test_hit_rate_by_hand():
+    true = np.array([[5.0, 4, 3, 2], [1, 1, 1, 1]])
+    guess = np.array([[4.0, 1, 5, 2], [0, 0, 0, 1]])
+    np.testing.assert_array_equal(hit_rate(guess, true, 1), [0, 0])                # ties of truth: expert 0
+    np.testing.assert_array_equal(hit_rate(guess, true, 2), [0.5, 0.5])            # {0, 2}, {0, 1}; {3, 0}, {0, 1}
+    np.testing.assert_array_equal(hit_rate(guess, true, 3), [2 / 3, 2 / 3])
+    np.testing.assert_array_equal(hit_rate(guess, true, 4), [1, 1])
+
+
+def test_total_variation_by_hand():
+    np.testing.assert_allclose(total_variation(np.array([3, 1]), np.array([1, 1])), 0.25)
+    np.testing.assert_allclose(total_variation(np.array([[1.0, 0], [2, 2]]), np.array([[0.0, 5], [7, 7]])), [1, 0])
+    np.testing.assert_allclose(total_variation(np.array([0.0, 0]), np.array([1.0, 0])), 0.5)
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: predictor.get("transitions"), r"predictor 'transitions' is unknown \(did you mean 'transition'\?\)"),
+        (lambda: predictor.get("uniform", window=3), r"predictor 'uniform' has no setting 'window'; it has none\."),
+        (lambda: predictor.get("transition", k=3), r"'transition' has no setting 'k'; it has window, decay\."),
+        (lambda: predictor.get("transition", window=0), r"window must be a whole number of at least 1, got 0\."),
+        (lambda: predictor.get("moving-average", decay=1.1), r"decay must be at most 1, got 1\.1\."),
+        (lambda: predictor.get("moving-average", decay=0.0), r"decay must be finite and above 0, got 0\.0\."),
+        (lambda: predictor.get("uniform")(PAST, NOW[0]), r"must be \[T L E\] and \[L E\].*got \[3, 2, 2\] and \[2\]\."),
+        (lambda: predictor.get("uniform")(PAST[:, :1], NOW), r"got \[3, 1, 2\] and \[2, 2\]\."),
+        (lambda: predictor.get("uniform")(PAST, -NOW), r"current must be finite and not negative"),
+        (lambda: predictor.get("uniform")(-PAST, NOW), r"past must be finite and not negative"),
+        (lambda: hit_rate(np.ones(3), np.ones(3), 4), r"k must be at most the 3 experts, got 4\."),
+        (lambda: hit_rate(np.ones(3), np.ones(3), 0), r"k must be a whole number of at least 1, got 0\."),
+        (lambda: total_variation(np.ones(3), np.ones(4)), r"must be \[\.\.\. E\].*got \[3\] and \[4\]\."),
+    ],
+)
+def test_mistakes_of_predictors(call, sentence):
+    with pytest.raises(InputError, match=sentence):
+        call()
