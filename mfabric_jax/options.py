@@ -102,7 +102,9 @@ class CompareOptions(SetUp):
     records: str | None = None
     """FIRST-LAST record of the trace (default for a gate trace: 2011-5001)."""
     traffic: str = "measured"
-    """measured: expert shares of trained models; generated: popularity rank^-skew."""
+    """measured: expert shares of trained models; generated: popularity rank^-skew; balanced, hot-experts,
+    spread-hot-experts, hot-rank, rotating-hot-spot, burst, empty-experts, power-law-0.6, -0.8, -1.01, -1.2, log-normal;
+    or a .json file of knobs, from `mfabric traces fit`."""
     skew: float = 0.0
     """Skew of generated traffic; 0 is balanced."""
     drift: float = 0.05

@@ -10,6 +10,7 @@ import pytest
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_disable_most_optimizations", True)           # compiling is most of what a test takes
 
 hypothesis.settings.register_profile("steady", deadline=None)      # no timing decides a test
 hypothesis.settings.load_profile("steady")

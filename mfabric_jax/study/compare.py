@@ -91,6 +91,8 @@ def _tokens(config: Compare, workload: Workload) -> Tokens:
     if config.trace is not None:
         return traffic.recorded(config.trace, workload, config.records, config.iterations)
     drawn = {"iterations": config.iterations, "micro_batches": config.drawn, "seed": config.seed, "drift": config.drift}
+    if (knobs := config.knobs()) is not None:
+        return traffic.from_knobs(workload, knobs, config.iterations, config.drawn, config.seed)
     if config.traffic == "generated":
         return traffic.generated(workload, config.skew, **drawn)
     return traffic.measured(workload, **drawn)

@@ -9,6 +9,7 @@ from mfabric_jax.fabric import DOMAIN_GPUS, SCALE_UP, Electrical, Flat, Prices, 
 from mfabric_jax.routing import ROUTINGS
 from mfabric_jax.schedule import FIRST, NVSWITCH_GIGABYTES_PER_S, Rates
 from mfabric_jax.study.calibration import CALIBRATED
+from mfabric_jax.traffic import WORKLOADS, Knobs
 from mfabric_jax.traffic.predictor import REGISTRY as PREDICTORS
 from mfabric_jax.workload import DEFAULT_GPU, Workload, get_gpu
 
@@ -49,7 +50,8 @@ class Compare:
     - `matrices`: "each" block and micro-batch has its own traffic; or "block": micro-batches and iterations repeat the
       first; or "one" for everything.
     - `trace`, `records`: recorded routing instead of generated; first and last record used.
-    - `traffic`: "measured" (expert shares of trained models; `drift` between iterations) or "generated" (`skew`).
+    - `traffic`: "measured" (expert shares of trained models; `drift` between iterations), "generated" (`skew`,
+      `drift`), a named workload (`traffic.WORKLOADS`), or a .json file of knobs (`mfabric traces fit`).
     - `goodput`: part of the NIC bandwidth that is payload; `link_delay_s`: propagation of a link (a path between
       servers has two for every tier of a tree, also on mFabric, whose packet switches are the longer way; two on rails
       with pxn, one on TopoOpt).
@@ -140,7 +142,7 @@ class Compare:
             one_of("predictor", self.predictor, PREDICTORS)
         if self.flows == "single" and self.routing != "unsplit":
             raise InputError(f"flows 'single' needs routing unsplit, got {self.routing!r}.")
-        one_of("traffic", self.traffic, TRAFFIC)
+        self.knobs()
         one_of("dtype", self.dtype, DTYPES)
         whole("optical_degree", self.optical_degree, at_least=0)
         whole("electrical_nics", self.electrical_nics, at_least=0)
@@ -172,6 +174,13 @@ class Compare:
                     one.check_gpus(job.gpus_per_server)
                 if isinstance(one, Region) and self.ocs is not None:
                     fabric.get_ocs(self.ocs).check_region(one.servers, int(one.optical_degree))
+
+    def knobs(self) -> Knobs | None:
+        """Of the traffic, where it is a named workload or a file of knobs."""
+        if self.traffic.endswith(".json"):
+            return Knobs.read(self.traffic)
+        one_of("traffic", self.traffic, (*TRAFFIC, *WORKLOADS))
+        return WORKLOADS.get(self.traffic)
 
     def _resolve_compute(self) -> None:
         """`compute` where it was left open."""

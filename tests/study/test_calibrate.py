@@ -10,6 +10,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.study import CALIBRATED, PRESETS, Compare, calibrate, calibration_rows, compare, write_calibration
 from mfabric_jax.study.calibration import BANDWIDTHS, PUBLISHED
 from mfabric_jax.study.compare import computation, jobs, stakes_at, tokens_of
+from mfabric_jax.traffic import from_knobs, workload_knobs
 from tests.study.small import as_a_user, row, rows, small
 
 SETTING = Compare(dtype="float64", drawn=1)
@@ -169,3 +170,19 @@ def test_mistakes(settings, words):
     with pytest.raises(InputError) as caught:
         small(**settings)
     assert str(caught.value).startswith(words)
+
+
+# ------------------------------------------------------------------------------------------------- traffic by name
+def test_named_workloads_and_knobs_from_a_file(tmp_path):
+    job = small().workload("mixtral-8x7b")
+    hot = tokens_of(small(traffic="hot-rank", drawn=2), job)
+    np.testing.assert_array_equal(hot.count, from_knobs(job, workload_knobs("hot-rank"), 1, 2, 0).count)
+    workload_knobs("hot-rank").write(tmp_path / "knobs.json")
+    again = tokens_of(small(traffic=str(tmp_path / "knobs.json"), drawn=2), job)
+    np.testing.assert_array_equal(again.count, hot.count)
+    assert np.ptp(tokens_of(small(traffic="balanced"), job).count) == 0
+
+
+def test_traffic_of_no_name():
+    with pytest.raises(InputError, match="traffic 'hot-rnk' is unknown \\(did you mean 'hot-rank'"):
+        small(traffic="hot-rnk")
