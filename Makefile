@@ -15,7 +15,7 @@ demo: .venv/ready
 
 test: .venv/ready
 	$(BIN)/ruff check .
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: .venv/ready
 	$(BIN)/ruff check .

@@ -123,7 +123,7 @@ def _preset(options: type, words: list[str]) -> dict[str, Any]:
     """The defaults of the preset asked for; what else is asked for replaces them."""
     from mfabric_jax.study.presets import PRESETS
 
-    name = next((word.partition("=")[2] or after for word, after in zip(words, [*words[1:], ""], strict=True)
+    name = next((word.partition("=")[2] or after for word, after in zip(words, [*words[1:], ""], strict=False)
                  if word.split("=")[0] == "--preset"), "paper")  # fmt: skip
     fields = {field.name for field in dataclasses.fields(options)}
     parts = {part: value for part, value in PRESETS[one_of("preset", name, PRESETS)].items() if part in fields}

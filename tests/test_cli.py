@@ -109,7 +109,7 @@ def test_no_command(capsys):
 
 def test_unknown_commands(capsys):
     said = mistake(capsys, "compar")
-    assert said.startswith("command 'compar' is unknown (did you mean 'compare'?); allowed: compare, failures, clus")
+    assert said.startswith("command 'compar' is unknown (did you mean 'compare'?); allowed: compare, calibrate, fail")
     assert mistake(capsys, "--verbose").startswith("command '--verbose' is unknown")
 
 

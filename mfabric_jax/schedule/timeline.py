@@ -190,9 +190,9 @@ def _again(clock: _Clock, one: Blocks, inner, twice, rules: Rules) -> tuple[_Clo
 def _overlapped(first, second, inner, parts: int):
     """Seconds after the first all-to-all of `first` seconds is over: (start and end of the experts, start of the second
     all-to-all). That takes `second` seconds at a stretch; parts that come late delay its start instead."""
-    if parts == 1:
-        return jnp.stack([jnp.zeros_like(inner), inner]), inner
+    alone = jnp.stack([jnp.zeros_like(inner), inner])
     computed = jnp.stack([first / parts, jnp.maximum(first + inner / parts, first / parts + inner)]) - first
     one = (inner + first * (1 - parts)) / parts                          # part 1 may be combined from here on
     last = computed[1] + second / parts - second                         # and so that the last part ends in time
-    return computed, jnp.maximum(0, jnp.maximum(one, last))
+    whole = parts == 1                                                   # to the last digit
+    return jnp.where(whole, alone, computed), jnp.where(whole, inner, jnp.maximum(0, jnp.maximum(one, last)))

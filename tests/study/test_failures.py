@@ -39,7 +39,7 @@ def hurt(kind, *, where=None, **settings):
 
 def timed_as(monkeypatch, before, after):
     """No simulation: iterations take `before` seconds each and, once failed, `after`; stage 2 is the busiest."""
-    monkeypatch.setattr(module, "solve", lambda config, job: Exchanges(*[np.zeros(())] * 6))
+    monkeypatch.setattr(module, "solve", lambda config, job: Exchanges(*[np.zeros(())] * 7))
     monkeypatch.setattr(module, "inside", lambda config, job: np.zeros(()))
     for name in ("_solve_stage", "_with_stage"):
         monkeypatch.setattr(module, name, lambda *_: None)
