@@ -12,7 +12,8 @@ from tests.study.small import MODEL, as_a_user, row, small
 for _extra in ("tyro", "matplotlib"):
     pytest.importorskip(_extra, reason=f"the command needs {_extra}")
 
-SMALL = ("timeline", "--model", MODEL, "--nic-gbps", "100", "--micro-batches", "2", "--dtype", "float64")
+SMALL = ("timeline", "--model", MODEL, "--nic-gbps", "100", "--micro-batches", "2", "--dtype", "float64",
+         "--compute", "achieved")
 OWN = ("--eps-waits", "--overlap-parts", "2", "--dp-overlap")               # what is passed on, and looked up
 CONFIG = small(fabrics=("mfabric",), eps_waits=True, overlap_parts=2, dp_overlap=True)
 PARTS = ("compute_s", "tp_comm_s", "ep_comm_s", "dp_comm_s", "reconfig_s", "bubble_s")
