@@ -72,11 +72,15 @@ def run(config: Config) -> list[dict[str, Any]]:
         low, high = MEASURED[model]
         busy = row["iteration_s"] - row["bubble_s"]
         rows.append(
-            {"model": model, "rate": rate, "compute": row["compute_source"], "iteration_s": row["iteration_s"]}
+            {"model": model, "rate": rate, "compute": _compute(rate), "iteration_s": row["iteration_s"]}
             | {"share": row["ep_share"], "busy_share": row["ep_comm_s"] / busy}
             | {"measured_low": low, "measured_high": high}
         )
     return rows
+
+
+def _compute(rate: float | None) -> str:
+    return "calibrated" if rate is None else f"H800 at {rate:.0%}"
 
 
 def table(rows: Rows) -> str:
@@ -111,14 +115,13 @@ def build(rows: Rows) -> Figure:
         axes.axhspan(0 if low is None else low, high, color="#E69F00", alpha=0.18 if low is None else 0.3, linewidth=0)
         for key, marker in (("share", "o"), ("busy_share", "s")):
             axes.plot(range(len(here)), [row[key] for row in here], marker, color=COLOURS[key], markersize=6)
-        labels = ["calibrated" if row["rate"] is None else f"{row['rate']:.0%}" for row in here]
-        axes.set_xticks(range(len(here)), labels, rotation=40, ha="right")
+        axes.set_xticks(range(len(here)), [row["compute"] for row in here], rotation=40, ha="right")
         axes.set_title(model, loc="left")
         axes.set_ylim(0, 1)
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
         axes.grid(axis="y")
     panels[0].set_ylabel("expert-parallel all-to-alls")
-    figure.supxlabel("achieved over peak FLOP/s of an H800", fontsize=9)
+    figure.supxlabel("GPU, achieved over peak FLOP/s", fontsize=9)
     mark = {"linestyle": "", "markersize": 6}
     handles = [
         Line2D([], [], marker="o", color=COLOURS["share"], label="of the iteration", **mark),  # pyright: ignore

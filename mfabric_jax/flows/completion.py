@@ -5,6 +5,7 @@ they can have changed: when a flow of level x ends, every flow frozen below x ke
 flow's path was full below x. Flows that end together are one event. One instance: callers `jax.vmap`.
 """
 
+import functools
 from typing import NamedTuple
 
 import equinox as eqx
@@ -57,8 +58,13 @@ def completion_times(
     size = jnp.broadcast_to(jnp.asarray(size).astype(dtype), flows)
     start = jnp.broadcast_to(jnp.asarray(start).astype(dtype), flows)
     least = jnp.asarray(0 if resolution is None else not_negative("resolution", resolution)).astype(dtype)
+    return _completion(problem, size, start, least, resolution is None)
+
+
+@functools.partial(jax.jit, static_argnames="exact")
+def _completion(problem: FlowProblem | FlowList, size, start, least, exact: bool) -> Completion:
     end = _simulate(*lax.stop_gradient((problem, size, start, least)))
-    attach = _with_tangents if resolution is None else _without_tangents
+    attach = _with_tangents if exact else _without_tangents
     finish = attach(end.finish, problem, size, start)
     nonfinite = has_nan(problem) | jnp.isnan(size).any() | jnp.isnan(start).any()
     outcome = Outcome.where(jnp.isinf(finish).any(), Outcome.starved, Outcome.solved)

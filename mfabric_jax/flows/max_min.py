@@ -42,6 +42,7 @@ class Filling(NamedTuple):
         return jnp.where(weight > 0, weight * self.level, 0)
 
 
+@jax.jit
 def max_min_rates(problem: FlowProblem | FlowList) -> Rates:
     """Rates no flow can raise without lowering one that has no more per unit of weight.
 

@@ -33,7 +33,11 @@ def star_completion(size, up, down, group_up=None, group_down=None) -> Float[Arr
     where an input is NaN or a size infinite. `jax.vmap` runs the batched kernel. First derivatives, forward and
     reverse, by replay through `completion_times`.
     """
-    inputs = _checked(size, up, down, group_up, group_down)
+    return _ends(*_checked(size, up, down, group_up, group_down))
+
+
+@jax.jit
+def _ends(*inputs) -> Float[Array, "N N"]:
     return _finish_tangents(_finish(*(x[None] for x in lax.stop_gradient(inputs)))[0], *inputs)
 
 
@@ -42,7 +46,11 @@ def star_rates(flows, up, down, group_up=None, group_down=None) -> Float[Array, 
 
     - `flows` [N N]: above 0 where there is a flow (bytes will do). Rate 0 elsewhere, and at dead ports.
     """
-    inputs = _checked(flows, up, down, group_up, group_down)
+    return _paces(*_checked(flows, up, down, group_up, group_down))
+
+
+@jax.jit
+def _paces(*inputs) -> Float[Array, "N N"]:
     return _rate_tangents(_rate(*(x[None] for x in lax.stop_gradient(inputs)))[0], *inputs)
 
 

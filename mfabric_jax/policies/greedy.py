@@ -1,7 +1,9 @@
 """The paper's greedy: give the slowest pair one more circuit, until no pair with demand can take one."""
 
+import functools
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
@@ -37,8 +39,14 @@ def greedy(demand: Float[Array, "S S"], region: Region, *, previous=None, key=No
     demand, servers = as_demand(demand), region.servers
     if demand.shape != (servers, servers):
         raise InputError(f"demand must be [S S] with S = {servers} servers, got {list(demand.shape)}.")
+    return Plan(Circuits(_dealt(demand, region.optical_degree, rule)))
+
+
+@functools.partial(jax.jit, static_argnames="rule")
+def _dealt(demand: Float[Array, "S S"], degree, rule: str) -> Int[Array, "S S"]:
+    servers = len(demand)
     total = jnp.triu(demand + demand.T, 1)
-    degree = jnp.asarray(region.optical_degree).astype(jnp.int32)
+    degree = jnp.asarray(degree).astype(jnp.int32)
 
     def wants(state: _Dealing):
         spare = state.free > 0
@@ -57,7 +65,7 @@ def greedy(demand: Float[Array, "S S"], region: Region, *, previous=None, key=No
     nothing = jnp.zeros((servers, servers), jnp.int32)
     start = _Dealing(total, nothing, jnp.broadcast_to(degree, (servers,)))
     count = lax.while_loop(lambda state: wants(state).any(), deal, start).count      # free NICs run out
-    return Plan(Circuits(count + count.T))
+    return count + count.T
 
 
 def _priority(rule: str, state: _Dealing, total, eligible):

@@ -6,6 +6,7 @@ directions; the matching is the greedy one (at least half of the maximum weight)
 in proportion to demand.
 """
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
@@ -21,10 +22,16 @@ def topoopt(demand: Float[Array, "S S"], region: Region, *, previous=None, key=N
     demand, servers = as_demand(demand), region.servers
     if demand.shape != (servers, servers):
         raise InputError(f"demand must be [S S] with S = {servers} servers, got {list(demand.shape)}.")
+    return Plan(Circuits(_wired(demand, region.optical_degree)))
+
+
+@jax.jit
+def _wired(demand: Float[Array, "S S"], degree) -> Array:
+    servers = len(demand)
     total = jnp.triu(demand + demand.T, 1)
     total = total + total.T
     place = jnp.arange(servers)
-    degree = jnp.broadcast_to(jnp.asarray(region.optical_degree).astype(jnp.int32), (servers,))
+    degree = jnp.broadcast_to(jnp.asarray(degree).astype(jnp.int32), (servers,))
     chain = jnp.abs(place[:, None] - place[None, :]) == 1
     chain = jnp.where((degree[:, None] >= RING_NICS) & (degree[None, :] >= RING_NICS) & chain, 1, 0).astype(jnp.int32)
     free = jnp.maximum(degree - RING_NICS, 0)
@@ -40,7 +47,7 @@ def topoopt(demand: Float[Array, "S S"], region: Region, *, previous=None, key=N
         return count + taken, free - taken.sum(axis=1, dtype=jnp.int32), jnp.where(taken > 0, left / 2, left)
 
     count, _, _ = lax.while_loop(more, match, (chain, free, total))
-    return Plan(Circuits(count))
+    return count
 
 
 def _matching(weight: Float[Array, "S S"], willing) -> Array:

@@ -1,5 +1,7 @@
 """All-to-all on packet-switched fabrics under ideal spraying, and inside servers on the NVSwitch."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -8,6 +10,7 @@ from mfabric_jax.fabric import Electrical, Flat, Region
 from mfabric_jax.flows import star_completion
 
 
+@functools.partial(jax.jit, static_argnames="ranks_per_server")
 def spray_time(fabric: Electrical, demand: Float[Array, "R R"], ranks_per_server: int) -> Float[Array, ""]:
     """Exact fluid completion of one all-to-all between ranks of different servers [s].
 
@@ -47,6 +50,7 @@ def by_rail(between: Float[Array, "R R"], ranks_per_server: int) -> Float[Array,
     return jnp.einsum("stg,hg->shtg", per_server, rail).reshape(ranks, ranks)
 
 
+@functools.partial(jax.jit, static_argnames="ranks_per_server")
 def delegated(
     fabric: Electrical | Region | Flat, demand: Float[Array, "R R"], ranks_per_server: int
 ) -> Float[Array, "S g g"]:
@@ -83,6 +87,7 @@ def _levelled(load: Float[Array, "S g"]) -> Float[Array, "S g g"]:
     return jnp.where(total > 0, part / jnp.where(total > 0, total, 1), 0)
 
 
+@jax.jit
 def inside_time(demand: Float[Array, "S G G"], gpu_Bps) -> Float[Array, ""]:
     """The all-to-alls inside each server on its NVSwitch, side by side: the slowest [s].
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -42,6 +43,14 @@ def forward_time(fabric: Flat, demand: Float[Array, "S S"]) -> Float[Array, ""]:
     demand = as_demand(demand)
     if demand.shape != (fabric.servers, fabric.servers):
         raise InputError(f"demand must be [S S] with S = {fabric.servers} servers, got {list(demand.shape)}.")
+    return _forwarded(fabric, demand)
+
+
+@jax.jit
+def _forwarded(fabric: Flat, demand: Float[Array, "S S"]) -> Float[Array, ""]:
+    assert fabric.count is not None
+    assert fabric.hops is not None
+    assert fabric.share is not None
     size = jnp.where(jnp.eye(fabric.servers, dtype=bool), 0, demand).reshape(-1)
     capacity = fabric.count.reshape(-1).astype(demand.dtype) * jnp.asarray(fabric.nic_Bps, demand.dtype)
     problem = FlowProblem(capacity, fabric.hops, fabric.share.astype(demand.dtype))

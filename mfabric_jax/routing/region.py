@@ -4,6 +4,9 @@ A circuit is private to its pair; all other traffic shares the electrical star, 
 one down. Routing models: unsplit, best-path, split, relay.
 """
 
+import functools
+
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
@@ -50,9 +53,15 @@ def part_times(
     servers = region.servers
     if circuits.count.shape != demand.shape:
         raise InputError(f"circuits must be [S S] with S = {servers} servers, got {list(circuits.count.shape)}.")
-    port = _port(region, demand)
+    shares = _shares(region, plan) if routing == "relay" else None
+    return _part_times(region, circuits, shares, demand, routing)
+
+
+@functools.partial(jax.jit, static_argnames="routing")
+def _part_times(region: Region, circuits: Circuits, shares, demand: Float[Array, "S S"], routing: str):
+    servers, port = region.servers, _port(region, demand)
     if routing == "relay":
-        shares, rate = _shares(region, plan), circuit_rates(region, circuits, demand)
+        rate = circuit_rates(region, circuits, demand)
         finish = relay_finish(demand, rate, port, shares, region.relay_efficiency)
         lit, on_eps = (shares[..., :-1] > 0).any(2), shares[..., -1] > 0
         optical, electrical = (jnp.where(uses & (demand != 0), finish, 0).max(initial=0) for uses in (lit, on_eps))

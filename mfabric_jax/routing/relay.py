@@ -4,6 +4,7 @@ A pair sends all its parts together, at rates in proportion to its shares, and p
 links are the circuits of every ordered pair of servers and every server's EPS ports, up and down.
 """
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
@@ -15,6 +16,7 @@ from mfabric_jax.flows import FlowProblem, completion_times
 TOLERANCE = 1e-4                           # by which the shares of a pair may miss 1
 
 
+@jax.jit
 def relay_finish(
     demand: Float[Array, "S S"],
     circuit: Float[Array, "S S"],

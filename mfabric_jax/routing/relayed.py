@@ -1,5 +1,8 @@
 """Unsplit routing where one server has lost its way to the packet switches: a peer relays for it."""
 
+import functools
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -9,6 +12,7 @@ from mfabric_jax.flows import FlowProblem, completion_times
 from mfabric_jax.routing.region import between_servers, circuit_rates
 
 
+@functools.partial(jax.jit, static_argnames="server")
 def relayed_part_times(
     region: Region, circuits: Circuits, demand: Float[Array, "S S"], *, server: int
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:

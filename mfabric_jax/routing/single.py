@@ -8,6 +8,7 @@ import functools
 from collections.abc import Callable
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -38,6 +39,7 @@ class SinglePaths(eqx.Module):
     capacity: Float[Array, "L"]
     slices: int = eqx.field(static=True)
 
+    @jax.jit
     def time(self, fabric: Electrical, demand: Float[Array, "R R"]) -> Float[Array, ""]:
         """Exact fluid completion of one all-to-all between ranks [s]."""
         capacity = self.capacity.astype(demand.dtype) * jnp.asarray(fabric.nic_Bps, demand.dtype)
@@ -79,6 +81,7 @@ def single_part_times(flows: int, nics: int, *, seed: int = 0) -> Callable:
     whole("flows", flows)
     whole("nics", nics)
 
+    @jax.jit
     def parts(region: Region, circuits: Circuits, demand: Float[Array, "S S"]):
         demand = between_servers(region, demand)
         heaviest, ends = _drawn(region.servers, flows, nics, seed)

@@ -7,11 +7,13 @@ As a maximum: T = max over ports, and over sets A of a port's pairs, of sum_A D 
 bytes ends earlier, since both bounds of a port, its circuits and its EPS NICs, are met with equality.
 """
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
 
+@jax.jit
 def split_seconds(
     demand: Float[Array, "S S"], circuit: Float[Array, "S S"], port: Float[Array, ""] | Float[Array, "S"]
 ) -> Float[Array, ""]:

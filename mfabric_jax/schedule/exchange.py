@@ -115,6 +115,7 @@ def every_all_to_all(work: Callable) -> Callable:
     return jax.vmap(jax.vmap(work))
 
 
+@eqx.filter_jit
 def inside_servers(
     workload: Workload, fabric: Fabric, tokens: Float[Array, "layer M R E"], nvswitch_Bps
 ) -> Float[Array, "P Q L"]:
@@ -129,6 +130,7 @@ def inside_servers(
     return jnp.where(where.layer >= 0, inside[where.pick(*tokens.shape[:2])], 0)
 
 
+@eqx.filter_jit
 def between_servers(
     workload: Workload,
     fabric: Fabric,

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -44,6 +45,7 @@ class Iteration(NamedTuple):
         return self.tp_comm_s + self.ep_comm_s + self.dp_comm_s
 
 
+@eqx.filter_jit
 def iterate(
     workload: Workload,
     fabric: Fabric | Rates,
