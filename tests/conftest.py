@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import tempfile
 
 import hypothesis
 import jax
@@ -11,6 +12,13 @@ jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_disable_most_optimizations", True)           # compiling is most of what a test takes
+
+# A program that one worker has compiled the other reads, and so does every test after programs were dropped.
+if "MFABRIC_TEST_PROGRAMS" not in os.environ:                       # workers inherit what the first process made
+    PROGRAMS = tempfile.TemporaryDirectory(prefix="programs-")
+    os.environ["MFABRIC_TEST_PROGRAMS"] = PROGRAMS.name
+jax.config.update("jax_compilation_cache_dir", os.environ["MFABRIC_TEST_PROGRAMS"])
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 hypothesis.settings.register_profile("steady", deadline=None)      # no timing decides a test
 hypothesis.settings.load_profile("steady")

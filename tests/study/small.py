@@ -2,10 +2,8 @@
 
 import contextlib
 import functools
-import tempfile
 
 import jax
-from jax.experimental.compilation_cache import compilation_cache
 
 from mfabric_jax.study import Compare, compare
 
@@ -30,11 +28,6 @@ def row(config):
     return one
 
 
-@functools.cache
-def _compiled():
-    return tempfile.TemporaryDirectory(prefix="compiled-")
-
-
 @contextlib.contextmanager
 def configured(**settings):
     """JAX with other settings for a while."""
@@ -50,13 +43,6 @@ def configured(**settings):
 
 @contextlib.contextmanager
 def as_a_user():
-    """Standard promotion. For speed, programs are kept for the next comparison and hardly optimised."""
-    settings = {
-        "jax_compilation_cache_dir": _compiled().name,
-        "jax_persistent_cache_min_compile_time_secs": 0.0,
-        "jax_disable_most_optimizations": True,
-    }
-    with configured(jax_numpy_dtype_promotion="standard", **settings):
-        compilation_cache.reset_cache()
+    """Standard promotion."""
+    with configured(jax_numpy_dtype_promotion="standard"):
         yield
-    compilation_cache.reset_cache()
