@@ -1,6 +1,7 @@
 """One region of an mFabric cluster: the servers of an expert-parallel group behind one optical switch."""
 
 import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, Int
@@ -52,6 +53,11 @@ class Region(eqx.Module):
     def nic_Bps(self):
         """Bytes per second of one NIC, and of one circuit in each direction."""
         return units.gbps(self.nic_gbps)
+
+    @property
+    def degrees(self) -> Int[Array, "S"]:
+        """The most circuits of every server."""
+        return jnp.broadcast_to(jnp.asarray(self.optical_degree).astype(jnp.int32), (self.servers,))
 
     @property
     def eps_Bps(self):

@@ -39,14 +39,13 @@ def greedy(demand: Float[Array, "S S"], region: Region, *, previous=None, key=No
     demand, servers = as_demand(demand), region.servers
     if demand.shape != (servers, servers):
         raise InputError(f"demand must be [S S] with S = {servers} servers, got {list(demand.shape)}.")
-    return Plan(Circuits(_dealt(demand, region.optical_degree, rule)))
+    return Plan(Circuits(_dealt(demand, region.degrees, rule)))
 
 
 @functools.partial(jax.jit, static_argnames="rule")
 def _dealt(demand: Float[Array, "S S"], degree, rule: str) -> Int[Array, "S S"]:
     servers = len(demand)
     total = jnp.triu(demand + demand.T, 1)
-    degree = jnp.asarray(degree).astype(jnp.int32)
 
     def wants(state: _Dealing):
         spare = state.free > 0
@@ -63,7 +62,7 @@ def _dealt(demand: Float[Array, "S S"], degree, rule: str) -> Int[Array, "S S"]:
         return _Dealing(score, count, state.free.at[i].add(-1).at[j].add(-1))
 
     nothing = jnp.zeros((servers, servers), jnp.int32)
-    start = _Dealing(total, nothing, jnp.broadcast_to(degree, (servers,)))
+    start = _Dealing(total, nothing, degree)
     count = lax.while_loop(lambda state: wants(state).any(), deal, start).count      # free NICs run out
     return count + count.T
 

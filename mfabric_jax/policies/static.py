@@ -21,7 +21,7 @@ def uniform(demand, region: Region, *, previous=None, key=None) -> Plan:
     turns = _turns(region.servers)
     if not len(turns):
         return Plan(Circuits(jnp.zeros((region.servers,) * 2, jnp.int32)))
-    degree = jnp.broadcast_to(jnp.asarray(region.optical_degree).astype(jnp.int32), region.servers)
+    degree = region.degrees
     both = jnp.minimum(degree[:, None], degree[None, :])
     turn = jnp.arange(len(turns), dtype=jnp.int32)[:, None, None]
     times = (both[None] - 1 - turn) // len(turns) + 1                # how often each turn is used [turns S S]
@@ -58,6 +58,5 @@ def random_circuits(demand, region: Region, *, previous=None, key=None) -> Plan:
     if key is None:
         raise InputError("policy 'random' needs a key, got none.")
     place = jax.random.permutation(key, region.servers)
-    degree = jnp.broadcast_to(jnp.asarray(region.optical_degree), region.servers)
-    dealt = dataclasses.replace(region, optical_degree=degree[jnp.argsort(place)])
+    dealt = dataclasses.replace(region, optical_degree=region.degrees[jnp.argsort(place)])
     return Plan(Circuits(uniform(demand, dealt).circuits.count[place][:, place]))

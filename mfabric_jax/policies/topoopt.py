@@ -22,7 +22,7 @@ def topoopt(demand: Float[Array, "S S"], region: Region, *, previous=None, key=N
     demand, servers = as_demand(demand), region.servers
     if demand.shape != (servers, servers):
         raise InputError(f"demand must be [S S] with S = {servers} servers, got {list(demand.shape)}.")
-    return Plan(Circuits(_wired(demand, region.optical_degree)))
+    return Plan(Circuits(_wired(demand, region.degrees)))
 
 
 @jax.jit
@@ -31,7 +31,6 @@ def _wired(demand: Float[Array, "S S"], degree) -> Array:
     total = jnp.triu(demand + demand.T, 1)
     total = total + total.T
     place = jnp.arange(servers)
-    degree = jnp.broadcast_to(jnp.asarray(degree).astype(jnp.int32), (servers,))
     chain = jnp.abs(place[:, None] - place[None, :]) == 1
     chain = jnp.where((degree[:, None] >= RING_NICS) & (degree[None, :] >= RING_NICS) & chain, 1, 0).astype(jnp.int32)
     free = jnp.maximum(degree - RING_NICS, 0)

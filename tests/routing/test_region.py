@@ -9,6 +9,7 @@ import pytest
 from mfabric_jax import all_to_all_time
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import Plan
+from mfabric_jax.routing import paced_time
 from tests.oracles.best_path import best_path, port_bound
 from tests.oracles.greedy import greedy
 from tests.oracles.tree import tree
@@ -204,3 +205,21 @@ def test_float32_agrees():
         got = seconds(where, count, small, "unsplit")
         assert got.dtype == jnp.float32
         np.testing.assert_allclose(got, unsplit(small.astype(float), count), rtol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(9))
+@pytest.mark.parametrize("electrical", [0, ELECTRICAL])
+def test_paced_flows_end_with_the_busiest_port(seed, electrical):
+    demand, count = draw(seed, 5)
+    np.fill_diagonal(demand, 0)
+    where = region(5, electrical_nics=electrical)
+    flows = [(i, j) for i, j in np.argwhere(demand > 0) if count[i, j] == 0]
+    lit = [demand[i, j] / (count[i, j] * NIC) for i, j in np.argwhere((demand > 0) & (count > 0))]
+    want = max([port_bound(flows, demand, electrical * NIC), *lit])
+    got = {routing: paced_time(where, Circuits(count), demand, routing=routing) for routing in ("unsplit", "best-path")}
+    np.testing.assert_allclose(got["unsplit"], want, rtol=1e-12)
+    np.testing.assert_allclose(got["best-path"], best_path(demand, count * NIC, electrical * NIC)[0], rtol=1e-12)
+    for routing, paced in got.items():
+        assert paced <= seconds(where, count, demand, routing) * (1 + 1e-12)
+    split = paced_time(where, Circuits(count), demand, routing="split")
+    assert split == seconds(where, count, demand, "split")
