@@ -10,7 +10,7 @@ from typing import Any
 
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.policies.greedy import RULES, greedy
-from mfabric_jax.policies.static import keep, random_circuits, uniform
+from mfabric_jax.policies.static import keep, random_circuits, static, uniform
 from mfabric_jax.policies.topoopt import topoopt
 from mfabric_jax.routing import Plan
 
@@ -21,6 +21,7 @@ REGISTRY: dict[str, Policy] = {
     "uniform": uniform,
     "random": random_circuits,
     "previous": keep,
+    "static": static,
     "topoopt": topoopt,
 }
 
@@ -32,7 +33,7 @@ def get(name: str, **settings: Any) -> Policy:
     The same name and settings give the same object, so that programs compiled for it are found again.
     """
     policy = REGISTRY[one_of("policy", name, REGISTRY)]
-    known = [p for p in inspect.signature(policy).parameters if p not in ("demand", "region", "previous", "key")]
+    known = settings_of(policy)
     for setting in settings:
         if setting not in known:
             raise InputError(f"policy {name!r} has no setting {setting!r}; it has {', '.join(known) or 'none'}.")
@@ -41,4 +42,34 @@ def get(name: str, **settings: Any) -> Policy:
     return functools.partial(policy, **settings) if settings else policy
 
 
-__all__ = ["REGISTRY", "RULES", "Plan", "Policy", "get", "greedy", "keep", "random_circuits", "topoopt", "uniform"]
+def settings_of(policy: Policy) -> list[str]:
+    """What a policy takes beside what every policy does."""
+    return [p for p in inspect.signature(policy).parameters if p not in ("demand", "region", "previous", "key")]
+
+
+def suited(policy: str | Policy, **settings: Any) -> Policy:
+    """The policy with those of the settings that it has: `suited(name, rule="next", routing="split")`.
+
+    A function of the user's own comes back as it is.
+    """
+    if callable(policy):
+        return policy
+    known = settings_of(REGISTRY[one_of("policy", policy, REGISTRY)])
+    return get(policy, **{name: value for name, value in settings.items() if name in known})
+
+
+__all__ = [
+    "REGISTRY",
+    "RULES",
+    "Plan",
+    "Policy",
+    "get",
+    "greedy",
+    "keep",
+    "random_circuits",
+    "settings_of",
+    "static",
+    "suited",
+    "topoopt",
+    "uniform",
+]

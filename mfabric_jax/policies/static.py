@@ -1,4 +1,4 @@
-"""Policies that do not look at the demand: a round-robin topology, a random one, and keeping what is there."""
+"""Policies that do not look at the demand: round-robin, random, for the mean demand, or whatever is there."""
 
 import dataclasses
 import math
@@ -6,9 +6,11 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits, Region, round_robin
+from mfabric_jax.policies.greedy import greedy
 from mfabric_jax.routing import Plan
 
 
@@ -51,6 +53,16 @@ def _turns(servers: int) -> np.ndarray:
 def keep(demand, region: Region, *, previous: Plan | None = None, key=None) -> Plan:
     """The previous topology, whatever the demand; before there is one, the uniform topology."""
     return uniform(demand, region) if previous is None else previous
+
+
+def static(demand, region: Region, *, previous=None, key=None, mean: Float[Array, "S S"] | None = None) -> Plan:
+    """Circuits chosen once, for the `mean` demand [S S] bytes that is expected, whatever the demand turns out to be.
+
+    They are those of greedy rule "next". `jax.tree_util.Partial(static, mean=mean)` fixes the expectation.
+    """
+    if mean is None:
+        raise InputError("policy 'static' needs mean, the demand [S S] that its circuits are chosen for; got none.")
+    return greedy(mean, region, rule="next")
 
 
 def random_circuits(demand, region: Region, *, previous=None, key=None) -> Plan:

@@ -122,9 +122,17 @@ def routing_bound(region: Region, demand: Float[Array, "S S"]) -> Float[Array, "
 def relay_bound(region: Region, plan: Plan, demand: Float[Array, "S S"]) -> Float[Array, ""]:
     """Busiest link's bytes over its capacity under relay routing [s]: a lower bound on the time, piecewise linear in
     the shares, and what shares are best optimised for."""
+    return jnp.maximum(*paced_relay_times(region, plan, demand))
+
+
+def paced_relay_times(
+    region: Region, plan: Plan, demand: Float[Array, "S S"]
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """When circuits and EPS are through under relay routing, flows paced [s]: the busiest link of either kind."""
     demand = between_servers(region, demand)
     rate, port = circuit_rates(region, plan.circuits, demand), _port(region, demand)
-    return link_seconds(demand, rate, port, _shares(region, plan), region.relay_efficiency).max(initial=0)
+    seconds = link_seconds(demand, rate, port, _shares(region, plan), region.relay_efficiency)
+    return seconds[: demand.size].max(initial=0), seconds[demand.size :].max(initial=0)
 
 
 def between_servers(region: Region, demand) -> Float[Array, "S S"]:

@@ -12,7 +12,17 @@ from jaxtyping import Array, Bool, Float
 from mfabric_jax import units
 from mfabric_jax.fabric import Circuits, Electrical, Flat, Region
 from mfabric_jax.policies import Policy
-from mfabric_jax.routing import SinglePaths, delegated, forward_time, inside_time, part_times, spray_time
+from mfabric_jax.routing import (
+    Plan,
+    SinglePaths,
+    delegated,
+    forward_time,
+    inside_time,
+    paced_relay_times,
+    part_times,
+    relay_shares,
+    spray_time,
+)
 from mfabric_jax.schedule.first import AHEAD, BLOCK, First, SlotsToServe, choose
 from mfabric_jax.schedule.order import BACKWARD, order_of
 from mfabric_jax.traffic import rank_bytes, server_bytes, split_local
@@ -20,6 +30,7 @@ from mfabric_jax.workload import Workload
 
 Fabric = Electrical | Region | Flat
 Carry = SinglePaths | Callable | None
+RELAY_STEPS = 100                          # 0.1 % from the best shares on average
 NVSWITCH_GIGABYTES_PER_S = 900.0           # per GPU and direction, as the paper simulates it
 
 
@@ -210,8 +221,18 @@ def _steady(workload: Workload, demand, seconds: Callable) -> Exchanges:
 
 
 def routed(routing: str) -> Callable:
-    """When circuits and packet switches are through, by a routing model."""
+    """When circuits and packet switches are through, by a routing model.
+
+    Relay: shares near the best for the circuits and the demand at hand, flows paced, as those of split routing are.
+    """
+    if routing == "relay":
+        return _relayed
     return lambda region, circuits, demand: part_times(region, circuits, demand, routing=routing)
+
+
+def _relayed(region: Region, circuits: Circuits, demand: Float[Array, "S S"]):
+    shares = relay_shares(region, circuits, demand, steps=RELAY_STEPS)
+    return paced_relay_times(region, Plan(circuits, shares), demand)
 
 
 def switched(

@@ -72,10 +72,15 @@ def _wired(fabric: Electrical | Region | Flat, workload: Workload, tokens: Token
     """The fabric; one that is wired once gets its circuits, for the mean traffic of the run."""
     if not isinstance(fabric, Flat):
         return fabric
-    mean = np.asarray(tokens.count, np.float64).mean(axis=(0, 1, 2))
-    between = server_bytes(rank_bytes(mean, workload.dispatch_bytes_per_selection), workload.ranks_per_server)
+    between = mean_demand(workload, tokens)
     region = Region(fabric.servers, fabric.nic_gbps, fabric.group_nics)
     return wired(fabric, topoopt(between, region).circuits.count)
+
+
+def mean_demand(workload: Workload, tokens: Tokens) -> jax.Array:
+    """Bytes between the servers of a region [S S], the mean all-to-all of the run."""
+    mean = np.asarray(tokens.count, np.float64).mean(axis=(0, 1, 2))
+    return server_bytes(rank_bytes(mean, workload.dispatch_bytes_per_selection), workload.ranks_per_server)
 
 
 def tokens_of(config: Compare, workload: Workload) -> Tokens:
@@ -168,7 +173,8 @@ def solve(config: Compare, job: Job) -> Exchanges:
     keys = jax.random.split(jax.random.key(config.seed), len(job.tokens.count))
     fabric, tokens = traced(job.fabric, config.dtype), _counts(config, job.tokens.count)
     given = job.workload, fabric, tokens, _guess(config, job), keys
-    same = config.circuits_policy(), config.routing, config.first if isinstance(fabric, Region) else "block"
+    policy = config.circuits_policy(jnp.asarray(mean_demand(job.workload, job.tokens), config.dtype))
+    same = policy, config.routing, config.first if isinstance(fabric, Region) else "block"
     carry = _carry(config, job)
     if not weighs(config, job):
         return jax.block_until_ready(_solve_all(*given, *same, carry, None))
@@ -309,7 +315,7 @@ def _row(config: Compare, job: Job, gbps: float, time: Iteration) -> dict[str, A
     return {
         "model": job.workload.model,
         "fabric": job.fabric.name,
-        "policy": POLICY.get(type(job.fabric), config.policy),
+        "policy": POLICY.get(type(job.fabric), config.policy_name),
         "routing": ROUTING.get(type(job.fabric), config.routing),
         "nic_use": job.fabric.nic_use,
         "nic_gbps": gbps,
@@ -369,4 +375,4 @@ def compute_source(config: Compare, model: str) -> str:
 def effective(config: Compare) -> dict[str, Any]:
     """The configuration with every value resolved, and where the result comes from."""
     resolved = {name: dataclasses.asdict(config.workload(name)) for name in config.models}
-    return dataclasses.asdict(config) | {"workloads": resolved} | provenance(config.dtype)
+    return dataclasses.asdict(config) | {"policy": config.policy_name, "workloads": resolved} | provenance(config.dtype)

@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Any
 
+import jax
+
 from mfabric_jax import fabric, policies, units, workload
 from mfabric_jax.checks import InputError, listed, names, not_negative, one_of, positive, whole
 from mfabric_jax.fabric import DOMAIN_GPUS, SCALE_UP, Electrical, Flat, Prices, Region
@@ -15,7 +17,6 @@ from mfabric_jax.workload import DEFAULT_GPU, Workload, get_gpu
 
 DTYPES = ("float32", "float64")
 TRAFFIC = ("measured", "generated")
-OF_CIRCUITS = tuple(name for name in ROUTINGS if name != "relay")     # relay needs shares, which no policy here gives
 SERVER_GPUS = 8
 DELAY_S = units.ms(25)
 DEGREES = ("dp", "tp", "pp", "ep", "gpus", "micro_batch", "micro_batches", "sequence")
@@ -36,8 +37,8 @@ class Compare:
     - `nics`: of a server on everything but mfabric, nvl72 and mfabric-cpo; None: one for each GPU (own needs that).
     - `pxn`: on rail-optimized, data crosses the NVSwitch to the rail of its destination first (rail-only always does).
     - `tiers`: of the switch trees that are paid for; `prices`: a file of the user's own.
-    - `policy`, `rule`, `routing`: how mFabric chooses circuits (`rule`: greedy's) and uses them. TopoOpt's are chosen
-      once, from the mean traffic of the run.
+    - `policy`, `rule`, `routing`: how mFabric chooses circuits (`rule`: greedy's) and uses them; `policy` is a name or
+      any function of the signature. "static" and TopoOpt's circuits are chosen once, for the mean traffic of the run.
     - `optical_degree`, `electrical_nics`, `delay_s`: of mFabric; `ocs`: a switch from the table (`fabric.OCS`), whose
       ports bound the region and whose slowest reconfiguration is the default of `delay_s` (without one 25 ms).
     - `gpu_tbps`: nvl72 and mfabric-cpo: what a GPU has in all; beside one Ethernet NIC the rest is NVLink, or half
@@ -72,7 +73,7 @@ class Compare:
     pxn: bool = False
     tiers: int = 3
     prices: str | None = None
-    policy: str = "greedy"
+    policy: str | policies.Policy = "greedy"
     rule: str = "printed"
     routing: str = "unsplit"
     optical_degree: int = 6
@@ -130,9 +131,10 @@ class Compare:
         if self.tiers not in (2, 3):
             raise InputError(f"tiers must be 2 or 3, got {self.tiers!r}.")
         positive("gpu_tbps", self.gpu_tbps)
-        one_of("policy", self.policy, policies.REGISTRY)
+        if not callable(self.policy):
+            one_of("policy", self.policy, policies.REGISTRY)
         one_of("rule", self.rule, policies.RULES)
-        one_of("routing", self.routing, OF_CIRCUITS)
+        one_of("routing", self.routing, ROUTINGS)
         one_of("first", self.first, FIRST)
         one_of("flows", self.flows, FLOWS)
         one_of("matrices", self.matrices, MATRICES)
@@ -269,6 +271,13 @@ class Compare:
         beside = units.tbps(self.gpu_tbps) - units.gbps(gbps)
         return beside if name == "nvl72" else beside / 2
 
-    def circuits_policy(self):
-        """The policy with its settings."""
-        return policies.get(self.policy, **({"rule": self.rule} if self.policy == "greedy" else {}))
+    @property
+    def policy_name(self) -> str:
+        """For rows and titles: a function goes by its own name."""
+        return self.policy if isinstance(self.policy, str) else getattr(self.policy, "__name__", repr(self.policy))
+
+    def circuits_policy(self, mean=None) -> policies.Policy:
+        """The policy with its settings; `mean` is the demand that "static" is for."""
+        if self.policy == "static":
+            return jax.tree_util.Partial(policies.static, mean=mean)
+        return policies.suited(self.policy, rule=self.rule, routing=self.routing)

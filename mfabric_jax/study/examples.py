@@ -10,7 +10,7 @@ import numpy as np
 
 from mfabric_jax.fabric import Region
 from mfabric_jax.schedule import one_block
-from mfabric_jax.study.compare import jobs, tokens_of
+from mfabric_jax.study.compare import jobs, mean_demand, tokens_of
 from mfabric_jax.study.config import Compare
 from mfabric_jax.study.timeline import job_timeline
 from mfabric_jax.traffic import rank_bytes, server_bytes
@@ -30,7 +30,7 @@ def examples(config: Compare) -> tuple[dict[str, dict], dict[str, list]]:
     if "mfabric" not in config.fabrics:
         return {}, {}
     gbps = min(config.nic_gbps, key=lambda x: abs(x - 400))
-    title = f"{workload.model}: one region, {config.policy} circuits"
+    title = f"{workload.model}: one region, {config.policy_name} circuits"
     lines = {f"{workload.model} on {name} at {gbps:g} Gbps": line for name, line in _lines(config, workload, gbps)}
     return {title: _region(config, workload, gbps)}, lines
 
@@ -38,12 +38,14 @@ def examples(config: Compare) -> tuple[dict[str, dict], dict[str, list]]:
 def _region(config: Compare, workload: Workload, gbps: float) -> dict[str, np.ndarray]:
     """Demand between the servers of a region [S S] bytes, and the circuits chosen for it [S S]."""
     region = Region(workload.servers_per_region, gbps, config.optical_degree, config.electrical_nics, config.delay_s)
-    drawn = tokens_of(dataclasses.replace(config, iterations=1), workload).count
+    tokens = tokens_of(dataclasses.replace(config, iterations=1), workload)
+    drawn = tokens.count
     counts = drawn[0, workload.moe_layers // 2 % drawn.shape[1], 0]
     demand = server_bytes(
         rank_bytes(jnp.asarray(counts, config.dtype), workload.dispatch_bytes_per_selection), workload.ranks_per_server
     )
-    plan = config.circuits_policy()(demand, region, previous=None, key=jax.random.key(config.seed))
+    policy = config.circuits_policy(mean_demand(workload, tokens).astype(config.dtype))
+    plan = policy(demand, region, previous=None, key=jax.random.key(config.seed))
     return {"demand": np.asarray(demand) * (1 - np.eye(region.servers)), "circuits": np.asarray(plan.circuits.count)}
 
 

@@ -54,6 +54,8 @@ class Failures:
         names("kinds", self.kinds, fabric.KINDS)
         if self.setting.first not in ("block", "reuse", "random"):
             raise InputError(f"first must be block, reuse or random for failures, got {self.setting.first!r}.")
+        if self.setting.policy == "static":
+            raise InputError("policy must not be 'static' for failures: circuits are chosen again for what is left.")
         if self.setting.flows != "spray":
             raise InputError(f"flows must be 'spray' for failures, got {self.setting.flows!r}.")
         if whole("at", self.at, at_least=0) >= self.setting.iterations:

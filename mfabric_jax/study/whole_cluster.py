@@ -79,7 +79,7 @@ class WholeCluster:
         one_of("model", self.model, workload.NAMES)
         one_of("fabric", self.fabric, fabric.CLUSTERS)
         one_of("routing", self.routing, PATHS if self.graph is None else GRAPH_ROUTINGS)
-        one_of("policy", self.policy, policies.REGISTRY)
+        one_of("policy", self.policy, [name for name in policies.REGISTRY if name != "static"])   # one demand: its mean
         one_of("rule", self.rule, policies.RULES)
         one_of("dtype", self.dtype, DTYPES)
         for field in ("servers", "optical_degree", "electrical_nics"):
@@ -197,8 +197,7 @@ def region_circuits(config: WholeCluster, job: Workload, tokens, degree, policy=
     if len(between) != groups:                             # several expert-parallel groups on one server
         return np.zeros((groups, size, size), np.int64)
     region = Region(size, config.nic_gbps, degree, 1)
-    settings = {"rule": config.rule} if config.policy == "greedy" and policy is None else {}
-    policy = policy or policies.get(config.policy, **settings)
+    policy = policy or policies.suited(config.policy, rule=config.rule)
     choose = jax.jit(jax.vmap(lambda one: policy(one, region).circuits.count))
     return np.asarray(choose(jnp.asarray(between, config.dtype)), np.int64)
 

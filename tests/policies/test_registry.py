@@ -1,0 +1,50 @@
+"""The registry: names, settings, functions of the user's own; the policy for the mean demand."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mfabric_jax import policies
+from mfabric_jax.checks import InputError
+from mfabric_jax.fabric import Region
+from mfabric_jax.policies import REGISTRY, get, greedy, settings_of, static, suited
+
+REGION = Region(4, 400.0, 5)
+
+
+def test_a_name_with_the_same_settings_is_the_same_object():
+    assert get("greedy") is greedy
+    assert get("greedy", rule="next") is get("greedy", rule="next")
+    assert get("greedy", rule="next") is not get("greedy", rule="released")
+
+
+def test_a_policy_gets_the_settings_it_has_and_no_others():
+    assert settings_of(greedy) == ["rule"]
+    assert suited("greedy", rule="next", routing="split") is get("greedy", rule="next")
+    assert suited("uniform", rule="next") is REGISTRY["uniform"]
+
+    def mine(demand, region, *, previous=None, key=None):
+        return greedy(demand, region)
+
+    assert suited(mine, rule="next") is mine
+
+
+@pytest.mark.parametrize(("name", "settings", "sentence"), [
+    ("greedyy", {}, "policy 'greedyy' is unknown"),
+    ("greedy", {"rule": "fair"}, "rule 'fair' is unknown"),
+    ("uniform", {"rule": "next"}, "policy 'uniform' has no setting 'rule'; it has none."),
+])  # fmt: skip
+def test_mistakes_are_sentences(name, settings, sentence):
+    with pytest.raises(InputError, match=sentence):
+        get(name, **settings)
+
+
+def test_circuits_for_the_mean_stay_whatever_the_demand():
+    mean, now = (jnp.asarray(np.random.default_rng(seed).pareto(1.0, (4, 4))) for seed in (0, 1))
+    policy = jax.tree_util.Partial(static, mean=mean)
+    want = greedy(mean, REGION, rule="next").circuits.count
+    assert (want != greedy(now, REGION, rule="next").circuits.count).any()
+    np.testing.assert_array_equal(policy(now, REGION).circuits.count, want)
+    with pytest.raises(InputError, match="policy 'static' needs mean"):
+        policies.static(now, REGION)
