@@ -160,8 +160,8 @@ def test_traces_that_cannot_be_read(capsys, tmp_path):
     assert mistake(capsys, *SMALL, "--trace", str(tmp_path / "no.npz")).startswith("trace must be an existing file")
     (tmp_path / "rows.csv").write_text("a,b\n")
     assert ".npy or .npz" in mistake(capsys, *SMALL, "--trace", str(tmp_path / "rows.csv"))
-    np.savez(tmp_path / "run.npz", tokens=np.ones((1, 1, 1, 4, 8)))
-    assert "must equal the 4 source ranks" in mistake(capsys, *SMALL, "--trace", str(tmp_path / "run.npz"))
+    np.savez(tmp_path / "run.npz", tokens=np.ones((1, 1, 1, 3, 8)))
+    assert "must divide the 3 source ranks" in mistake(capsys, *SMALL, "--trace", str(tmp_path / "run.npz"))
 
 
 def test_without_the_extra(capsys, monkeypatch):

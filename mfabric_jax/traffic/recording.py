@@ -87,21 +87,21 @@ class Recording:
         cyclic = np.arange(wanted) % len(self.count)
         layer = np.arange(workload.moe_layers) % self.count.shape[1]
         experts = workload.architecture.experts
-        rows, note = self._rows(workload.ep)
-        raw = Tokens(self._columns(self.count[cyclic], experts), self.words + note)
-        folded = raw.fold_experts(experts).count[:, layer]
-        return Tokens(np.take(folded, rows, axis=3), raw.source).scaled_to(workload)
+        raw = Tokens(self._columns(self.count[cyclic], experts), self.words)
+        rows, note = self._rows(raw.fold_experts(experts).count[:, layer], workload.ep)
+        return Tokens(rows, raw.source + note).scaled_to(workload)
 
-    def _rows(self, ep: int) -> tuple[np.ndarray, str]:
-        """[ep] which row each source rank reads, and what to say about it."""
-        recorded = self.count.shape[3]
+    def _rows(self, count: np.ndarray, ep: int) -> tuple[np.ndarray, str]:
+        """A row for each source rank [... ep targets], and what to say about it."""
+        recorded = count.shape[3]
         if self.sources is Sources.UNKNOWN:
-            return np.zeros(ep, int), ", sources not recorded: spread equally over source ranks"
+            return np.repeat(count, ep, axis=3), ", sources not recorded: spread equally over source ranks"
         if self.sources is Sources.DOMAINS:
-            return np.arange(ep) % recorded, f", source rank r reads text domain r mod {recorded}"
-        if recorded != ep:
-            raise InputError(f"ep of the workload must equal the {recorded} source ranks of {self.path}, got {ep}.")
-        return np.arange(ep), ""
+            return np.take(count, np.arange(ep) % recorded, axis=3), f", source rank r reads text domain r mod {recorded}"
+        if recorded % ep:
+            raise InputError(f"ep of the workload must divide the {recorded} source ranks of {self.path}, got {ep}.")
+        folded = count.reshape(*count.shape[:3], ep, recorded // ep, -1).sum(axis=4)
+        return folded, "" if recorded == ep else f", {recorded // ep} neighbouring source ranks added up"
 
     def _columns(self, count: np.ndarray, experts: int) -> np.ndarray:
         """Columns as experts: what a rank receives is spread equally over its experts, unknown ones get nothing."""

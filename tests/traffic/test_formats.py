@@ -296,8 +296,9 @@ def test_a_weight_matrix_is_spread_over_the_experts_of_each_rank(tmp_path):
 
 
 def test_a_matrix_of_another_size_than_ep(tmp_path):
-    file = write_matrix(tmp_path / "m.txt", np.full((4, 4), 2).tolist())
-    assert refused(file, TWO_RANKS) == f"ep of the workload must equal the 4 source ranks of {file}, got 2."
+    file = write_matrix(tmp_path / "m.txt", np.full((2, 2), 2).tolist())
+    said = refused(file, job(ep=4, experts=4))
+    assert said == f"ep of the workload must divide the 2 source ranks of {file}, got 4."
 
 
 @pytest.mark.parametrize(

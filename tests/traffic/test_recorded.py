@@ -99,8 +99,19 @@ def test_llama_adds_experts_2k_and_2k_plus_1_and_wraps_the_layers(gate_trace):
                 np.testing.assert_allclose(got[iteration, layer, :, :, expert], both.T * 16.0)
 
 
-def test_source_ranks_must_be_the_model_s(gate_trace):
-    with pytest.raises(InputError, match=r"ep of the workload must equal the 16 source ranks of .*, got 32"):
+def test_neighbouring_source_ranks_are_added_up(tmp_path):
+    counts = np.arange(1.0, 17).reshape(1, 1, 1, 4, 4)
+    np.savez(tmp_path / "run.npz", tokens=counts)
+    found = recorded(tmp_path / "run.npz", TWO_RANKS)
+    together = counts[0, 0, 0].reshape(2, 2, 2, 2).sum(axis=(1, 3))             # two ranks, two experts
+    want = together / together.sum(axis=1, keepdims=True)
+    got = found.count[0, 0, 0]
+    np.testing.assert_allclose(got / got.sum(axis=1, keepdims=True), want)
+    assert found.source.endswith("2 neighbouring source ranks added up")
+
+
+def test_source_ranks_must_fit_the_model(gate_trace):
+    with pytest.raises(InputError, match=r"ep of the workload must divide the 16 source ranks of .*, got 32"):
         recorded(gate_trace[0], get("qwen-moe"))
 
 
@@ -111,7 +122,7 @@ def test_source_ranks_must_be_the_model_s(gate_trace):
         ({"tokens": np.ones((3, 2))}, r"must have the axes .* got shape \(3, 2\)"),
         ({"tokens": -some_counts()}, "finite and not negative"),
         ({"tokens": np.full((1, 1, 1, 2, 4), np.nan)}, "finite and not negative, got nan"),
-        ({"tokens": np.ones((1, 1, 1, 3, 4))}, "must equal the 3 source ranks of .*, got 2"),
+        ({"tokens": np.ones((1, 1, 1, 3, 4))}, "must divide the 3 source ranks of .*, got 2"),
         ({"tokens": np.ones((1, 1, 1, 2, 5))}, "experts must divide the 5 experts .*, got 2"),
         ({"tokens": np.array([[[[[None]]]]])}, "must be a readable NumPy file"),
         ({"tokens": np.full((1, 1, 1, 2, 4), "x")}, "integers or reals"),
