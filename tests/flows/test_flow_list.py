@@ -21,7 +21,7 @@ def as_list(problem: FlowProblem) -> FlowList:
     return FlowList(problem.capacity, link, flow[keep], hops.shape[0], share, problem.weight, problem.cap)
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(12))
 def test_equals_the_table(seed):
     arrays = padded(draw(seed, 14, 9, 4), 16, 10, 4, seed=seed)
     table = arrays.problem()

@@ -13,7 +13,7 @@ from mfabric_jax.flows import FlowProblem, completion_times
 from mfabric_jax.routing import cluster_routes
 from mfabric_jax.study import read_runs
 
-SEEDS, HOPS, LINKS = 100, 6, 400
+SEEDS, HOPS, LINKS = 60, 6, 400
 TREE = Cluster("tree of the runs", 128, 100.0, gpus_per_server=1, tree=Tree(128, radix=8))
 
 
