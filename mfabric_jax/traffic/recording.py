@@ -97,7 +97,8 @@ class Recording:
         if self.sources is Sources.UNKNOWN:
             return np.repeat(count, ep, axis=3), ", sources not recorded: spread equally over source ranks"
         if self.sources is Sources.DOMAINS:
-            return np.take(count, np.arange(ep) % recorded, axis=3), f", source rank r reads text domain r mod {recorded}"
+            rows = np.take(count, np.arange(ep) % recorded, axis=3)
+            return rows, f", source rank r reads text domain r mod {recorded}"
         if recorded % ep:
             raise InputError(f"ep of the workload must divide the {recorded} source ranks of {self.path}, got {ep}.")
         folded = count.reshape(*count.shape[:3], ep, recorded // ep, -1).sum(axis=4)
