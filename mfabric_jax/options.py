@@ -61,7 +61,8 @@ class CompareOptions(SetUp):
     prices: str | None = None
     """A .toml or .json file of your own prices per part."""
     policy: str = "greedy"
-    """How mFabric chooses circuits: greedy, uniform, random, previous."""
+    """How mFabric chooses circuits: greedy, uniform, random, static, previous, topoopt, matching, threshold,
+    local-search, exact."""
     rule: str = "printed"
     """greedy's rule: printed, released, next."""
     routing: str = "unsplit"
@@ -248,7 +249,8 @@ class FailuresOptions:
     iterations: int = 1
     """Iterations of the run."""
     policy: str = "greedy"
-    """How mFabric chooses circuits: greedy, uniform, random, previous."""
+    """How mFabric chooses circuits: greedy, uniform, random, static, previous, topoopt, matching, threshold,
+    local-search, exact."""
     rule: str = "printed"
     """greedy's rule: printed, released, next."""
     routing: str = "unsplit"
@@ -298,7 +300,7 @@ class ClusterOptions(SetUp):
     routing: str = "spray"
     """spray, ecmp, least-loaded (and weighted, on a graph)."""
     policy: str = "greedy"
-    """How circuits are chosen: greedy, uniform, topoopt."""
+    """How circuits are chosen: greedy, uniform, topoopt, matching, threshold, local-search, exact."""
     rule: str = "printed"
     """greedy's rule: printed, released, next."""
     optical_degree: int = 6
@@ -349,7 +351,8 @@ class TimelineOptions(SetUp):
     nic_use: str = "own"
     """own: each GPU uses its own NIC; pooled: a server's NICs carry anything."""
     policy: str = "greedy"
-    """How mFabric chooses circuits: greedy, uniform, random, previous."""
+    """How mFabric chooses circuits: greedy, uniform, random, static, previous, topoopt, matching, threshold,
+    local-search, exact."""
     rule: str = "printed"
     """greedy's rule: printed, released, next."""
     routing: str = "unsplit"
@@ -415,7 +418,7 @@ class DrawOptions:
     nic_gbps: float = 400.0
     """Bandwidth of every NIC."""
     policy: str = "greedy"
-    """How circuits are chosen: greedy, uniform, topoopt."""
+    """How circuits are chosen: greedy, uniform, topoopt, matching, threshold, local-search, exact."""
     rule: str = "printed"
     """greedy's rule: printed, released, next."""
     optical_degree: int = 6

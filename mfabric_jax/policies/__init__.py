@@ -9,8 +9,14 @@ from collections.abc import Callable
 from typing import Any
 
 from mfabric_jax.checks import InputError, one_of
+from mfabric_jax.policies.exact import exact, exact_circuits
+from mfabric_jax.policies.exact_programmes import ROUTINGS as EXACT_ROUTINGS
 from mfabric_jax.policies.greedy import RULES, greedy
+from mfabric_jax.policies.local_search import local_search
+from mfabric_jax.policies.matching import matching
 from mfabric_jax.policies.static import keep, random_circuits, static, uniform
+from mfabric_jax.policies.steps import ROUTINGS as HEURISTIC_ROUTINGS
+from mfabric_jax.policies.threshold import threshold
 from mfabric_jax.policies.topoopt import topoopt
 from mfabric_jax.routing import Plan
 
@@ -20,10 +26,20 @@ REGISTRY: dict[str, Policy] = {
     "greedy": greedy,
     "uniform": uniform,
     "random": random_circuits,
-    "previous": keep,
     "static": static,
+    "previous": keep,
     "topoopt": topoopt,
+    "matching": matching,
+    "threshold": threshold,
+    "local-search": local_search,
+    "exact": exact,
 }
+OPTIMISES = {
+    "threshold": HEURISTIC_ROUTINGS,
+    "local-search": HEURISTIC_ROUTINGS,
+    "exact": EXACT_ROUTINGS,
+}
+NEAREST = {"best-path": "unsplit", "relay": "split"}
 
 
 @functools.lru_cache(maxsize=256)
@@ -39,6 +55,8 @@ def get(name: str, **settings: Any) -> Policy:
             raise InputError(f"policy {name!r} has no setting {setting!r}; it has {', '.join(known) or 'none'}.")
     if "rule" in settings:
         one_of("rule", settings["rule"], RULES)
+    if "routing" in settings:
+        one_of("routing", settings["routing"], OPTIMISES[name])
     return functools.partial(policy, **settings) if settings else policy
 
 
@@ -50,26 +68,36 @@ def settings_of(policy: Policy) -> list[str]:
 def suited(policy: str | Policy, **settings: Any) -> Policy:
     """The policy with those of the settings that it has: `suited(name, rule="next", routing="split")`.
 
-    A function of the user's own comes back as it is.
+    Where it cannot optimise for that routing, it does so for the nearest: unsplit for best-path, split for relay. A
+    function of the user's own comes back as it is.
     """
     if callable(policy):
         return policy
     known = settings_of(REGISTRY[one_of("policy", policy, REGISTRY)])
-    return get(policy, **{name: value for name, value in settings.items() if name in known})
+    given = {name: value for name, value in settings.items() if name in known}
+    if "routing" in given and given["routing"] not in OPTIMISES[policy]:
+        given["routing"] = NEAREST.get(given["routing"], given["routing"])
+    return get(policy, **given)
 
 
 __all__ = [
+    "OPTIMISES",
     "REGISTRY",
     "RULES",
     "Plan",
     "Policy",
+    "exact",
+    "exact_circuits",
     "get",
     "greedy",
     "keep",
+    "local_search",
+    "matching",
     "random_circuits",
     "settings_of",
     "static",
     "suited",
+    "threshold",
     "topoopt",
     "uniform",
 ]

@@ -131,10 +131,9 @@ class Compare:
         if self.tiers not in (2, 3):
             raise InputError(f"tiers must be 2 or 3, got {self.tiers!r}.")
         positive("gpu_tbps", self.gpu_tbps)
-        if not callable(self.policy):
-            one_of("policy", self.policy, policies.REGISTRY)
         one_of("rule", self.rule, policies.RULES)
         one_of("routing", self.routing, ROUTINGS)
+        policies.suited(self.policy, rule=self.rule, routing=self.routing)
         one_of("first", self.first, FIRST)
         one_of("flows", self.flows, FLOWS)
         one_of("matrices", self.matrices, MATRICES)

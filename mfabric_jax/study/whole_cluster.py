@@ -79,8 +79,10 @@ class WholeCluster:
         one_of("model", self.model, workload.NAMES)
         one_of("fabric", self.fabric, fabric.CLUSTERS)
         one_of("routing", self.routing, PATHS if self.graph is None else GRAPH_ROUTINGS)
-        one_of("policy", self.policy, [name for name in policies.REGISTRY if name != "static"])   # one demand: its mean
         one_of("rule", self.rule, policies.RULES)
+        if self.policy == "static":
+            raise InputError("policy 'static' is for several all-to-alls; a whole cluster has one: choose greedy.")
+        policies.suited(self.policy, rule=self.rule)
         one_of("dtype", self.dtype, DTYPES)
         for field in ("servers", "optical_degree", "electrical_nics"):
             whole(field, getattr(self, field), at_least=0)

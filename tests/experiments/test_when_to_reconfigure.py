@@ -1,0 +1,165 @@
+"""Rules over time on recorded traces: the rows against plain sums; how the figure looks was judged by eye."""
+
+import numpy as np
+import pytest
+
+from mfabric_jax import report, workload
+from mfabric_jax.checks import InputError
+from mfabric_jax.fabric import Region
+from mfabric_jax.policies import uniform
+from mfabric_jax.report import style
+
+pytest.importorskip("matplotlib")
+pytest.importorskip("tyro")
+from experiments.when_to_reconfigure import FLOOR, MODEL, RULES, Config, build, main, run, traces
+
+RANKS, EXPERTS, SERVERS, DEGREE = 16, 32, 4, 1
+DELAYS = (1e-5, 1e-4, 0.1)
+SMALL = {"policy": "greedy", "servers": SERVERS, "optical_degree": DEGREE, "electrical_nics": 1, "delays_s": DELAYS}
+SMALL |= {"samples": 2, "steps": 15, "blocks": (2,), "routings": ("unsplit",)}
+RUN = ("always", "never", "predicted")
+EVEN = np.asarray(uniform(None, Region(SERVERS, 400.0, DEGREE)).circuits.count)
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory):
+    """Six records, four layers, two micro-batches: servers send most to one other, in each to another one."""
+    rng = np.random.default_rng(0)
+    share = rng.dirichlet(np.full(EXPERTS, 0.5), (6, 4, 2, RANKS))
+    partner = np.arange(RANKS) // 4 ^ rng.integers(1, SERVERS, (6, 4, 2, 1))
+    share = 0.3 * share + 0.7 * (np.arange(EXPERTS) // 8 == partner[..., None]) / 8
+    path = tmp_path_factory.mktemp("trace") / "tokens.npy"
+    np.save(path, np.round(4096 * share))
+    return path
+
+
+@pytest.fixture(scope="module")
+def rows(trace):
+    return run(Config(str(trace), **SMALL, rules=RUN))
+
+
+def took(rows, **values):
+    return np.array([row["time_s"] for row in rows if all(row[key] == value for key, value in values.items())])
+
+
+def test_a_row_for_each_trace_rule_and_delay(rows):
+    assert len(rows) == 2 * len(RUN) * len(DELAYS)
+    for row in rows:
+        assert row["over_best"] == pytest.approx(row["time_s"] / row["best_s"], rel=1e-12)
+        assert row["over_bound"] == pytest.approx(row["time_s"] / row["bound_s"], rel=1e-12)
+        assert row["over_best"] >= 1 - 1e-12
+        assert row["best_s"] >= row["bound_s"]
+    best = [row["best_s"] for row in rows if row["rule"] == "never" and row["sample"] == 0]
+    assert best == sorted(best)                                              # with the delay
+    assert best[0] < best[-1]
+
+
+def test_what_never_changes_is_the_sum_of_its_steps(trace, rows):
+    config, job = Config(str(trace), **SMALL), workload.get(MODEL)
+    count = np.load(trace)
+    count = np.concatenate([count] * 6, axis=1)                              # 24 layers out of 4
+    for sample, tokens in enumerate(traces(config, count, 2)):
+        ranks = (tokens / tokens.sum(2, keepdims=True)).reshape(-1, RANKS, RANKS, 2).sum(3) * job.selections
+        demand = ranks.reshape(-1, SERVERS, 4, SERVERS, 4).sum((2, 4)) * job.dispatch_bytes_per_selection
+        pairs = demand * (1 - np.eye(SERVERS))
+        own, rest = np.where(EVEN, pairs / np.maximum(EVEN, 1), 0), np.where(EVEN, 0, pairs)
+        slowest = np.stack([own.max((1, 2)), rest.sum(1).max(1), rest.sum(2).max(1)])
+        want = slowest.max(0).sum() / 50e9                                   # circuits and ports of 50 GB/s
+        np.testing.assert_allclose(took(rows, rule="never", sample=sample), want, rtol=1e-6)
+        bound = np.maximum(pairs.sum(1).max(1), pairs.sum(2).max(1)).sum() / 50e9 / (DEGREE + 1)
+        assert rows[sample * len(RUN) * len(DELAYS)]["bound_s"] == pytest.approx(bound, rel=1e-6)
+
+
+def test_what_always_changes_pays_every_delay(rows):
+    for sample in range(2):
+        least, more, most = took(rows, rule="always", sample=sample)
+        changes = {row["changes"] for row in rows if row["rule"] == "always" and row["sample"] == sample}
+        assert len(changes) == 1
+        times = changes.pop() * 15
+        assert times == pytest.approx(round(times))
+        assert most - least == pytest.approx(times * (DELAYS[2] - DELAYS[0]), rel=1e-6)
+        assert more - least == pytest.approx(times * (DELAYS[1] - DELAYS[0]), rel=1e-6)
+
+
+def test_a_rule_that_sees_only_the_past_waits_for_it(rows):
+    never, predicted = (took(rows, rule=rule, delay_s=0.1) for rule in ("never", "predicted"))
+    np.testing.assert_allclose(predicted, never, rtol=1e-12)
+
+
+def test_traces_are_blocks_in_turn():
+    records, layers, micro_batches = np.ogrid[:6, :4, :2]
+    label = 100 * records + 10 * layers + micro_batches
+    count = np.broadcast_to(label[..., None, None], (6, 4, 2, 1, 1))
+    found = traces(Config("x", **SMALL | {"samples": 20}), count, 2)[..., 0, 0]
+    assert found.shape == (20, 15)
+    for one in found:
+        record, layer = one[0] // 100, one[0] // 10 % 10
+        steps = [(record + t // 4, layer + t % 2, t // 2 % 2) for t in range(15)]
+        assert one.tolist() == [100 * r + 10 * block + m for r, block, m in steps]
+        assert layer in (0, 2)
+    assert len({one[0] for one in found}) > 3
+    with pytest.raises(InputError, match=r"steps must be at most 24 for 2 blocks in 6 records, got 25\."):
+        traces(Config("x", **SMALL | {"steps": 25}), count, 2)
+    with pytest.raises(InputError, match=r"blocks must be at most the 4 layers of the recording, got 5\."):
+        traces(Config("x", **SMALL), count, 5)
+
+
+def test_main_writes_rows_configuration_and_picture(trace, tmp_path, capsys):
+    words = ["--trace", str(trace), "--out", str(tmp_path), "--samples", "1", "--servers", "4", "--steps", "15"]
+    words += ["--rules", "never", "--delays-s", "1e-5", "1e-4", "0.1", "--routings", "unsplit", "--blocks", "2"]
+    assert main([*words, "--policy", "greedy", "--optical-degree", "1", "--electrical-nics", "1"]) == 0
+    rows, config = report.read_rows(tmp_path / "when_to_reconfigure.csv")
+    assert len(rows) == 3
+    assert (config["steps"], config["rules"], config["policy"]) == (15, ["never"], "greedy")
+    assert (tmp_path / "when_to_reconfigure.png").read_bytes().startswith(b"\x89PNG")
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == 4 + 3
+    assert "100 us" in said[5]
+
+
+def test_the_figure_shows_the_rows(rows):
+    more = [row | {"blocks": 1, "over_best": row["over_best"] + 1} for row in rows]
+    with style.look():
+        figure = build([*rows, *more])
+    left, right = figure.axes
+    titles = [axes.get_title(loc="left") for axes in (left, right)]
+    assert titles == ["unsplit, 2 blocks in turn", "unsplit, 1 block in turn"]
+    for axes, extra in ((left, 0), (right, 1)):
+        for line, rule in zip(axes.get_lines(), RUN, strict=True):
+            assert line.get_label() == RULES[rule].label
+            over = [
+                np.mean([row["over_best"] for row in rows if (row["rule"], row["delay_s"]) == (rule, delay)])
+                for delay in DELAYS
+            ]
+            np.testing.assert_allclose(line.get_ydata(), np.maximum(np.add(over, extra - 1), FLOOR), rtol=1e-9)
+            np.testing.assert_array_equal(line.get_xdata(), DELAYS)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"rules": ("sometimes",)}, r"rules 'sometimes' is unknown"),
+        ({"routings": ()}, r"routings must name at least one"),
+        ({"policy": "best"}, r"policy 'best' is unknown"),
+        ({"delays_s": ()}, r"delays_s must name at least one and none twice, got \[\]\."),
+        ({"delays_s": (0.0,)}, r"delays_s must be finite and above 0"),
+        ({"blocks": (1, 1)}, r"blocks must name at least one and none twice, got \[1, 1\]\."),
+        ({"blocks": (0,)}, r"blocks must be a whole number of at least 1, got 0\."),
+        ({"servers": 3}, r"servers must divide the 16 ranks of the recording, got 3\."),
+        ({"every": 0}, r"every must be a whole number of at least 1, got 0\."),
+        ({"hidden_s": -1.0}, r"hidden_s must be finite and not negative, got -1\.0\."),
+    ],
+)
+def test_mistakes_are_found_before_anything_runs(given, sentence):
+    with pytest.raises(InputError, match=sentence):
+        Config("x", **SMALL | given)
+
+
+def test_the_recording(shared_data):
+    # One hot server: the even circuits serve it best, those that follow the demand (greedy, the paper's rule) worse.
+    config = {"delays_s": (1e-6, 0.025), "samples": 1, "blocks": (1,), "rules": ("always", "rent-or-buy")}
+    config |= {"optical_degree": 2}
+    found = run(Config(str(shared_data / "smartmoe_gate_trace"), **SMALL | config))
+    over = [row["over_best"] for row in found]
+    assert min(over[:2]) > 1.5
+    assert max(over[2:]) < 1.01

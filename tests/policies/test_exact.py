@@ -1,0 +1,106 @@
+"""Exact circuits against all circuits there are."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.routing import best_relay_shares, paced_time
+
+pytest.importorskip("scipy")
+from mfabric_jax.policies.exact import exact, exact_circuits
+from tests.oracles import circuits as plain
+from tests.policies.drawn import NIC, ROUTINGS, assert_legal, hostile, region, skewed
+
+paced = eqx.filter_jit(paced_time)
+
+
+def drawn(seed, servers, most):
+    """Demand, degrees and EPS NICs, all of them unequal."""
+    rng = np.random.default_rng(seed)
+    return skewed(seed, servers), rng.integers(1, most + 1, servers), rng.integers(0, 3, servers).astype(float)
+
+
+@pytest.mark.parametrize("routing", ROUTINGS)
+@pytest.mark.parametrize(("servers", "most", "cases"), [(4, 4, 12), (5, 2, 8)])
+def test_no_circuits_are_better(routing, servers, most, cases):
+    for seed in range(cases):
+        demand, degree, port = drawn(seed, servers, most)
+        where = region(servers, degree, port)
+        count, time, bound = exact_circuits(where, demand, routing=routing)
+        want = plain.best(degree.tolist(), (demand / NIC).tolist(), port.tolist(), routing)
+        np.testing.assert_allclose(time, want, rtol=3e-6)
+        if np.isfinite(want):
+            assert time * (1 - 3e-6) <= bound <= time
+            np.testing.assert_allclose(paced(where, Circuits(count), demand, routing=routing), time, rtol=1e-9)
+        assert_legal(count, degree)
+
+
+@pytest.mark.parametrize("efficiency", [1.0, 0.6])
+def test_no_circuits_are_better_with_relays(efficiency):
+    for seed in range(4):
+        demand, degree, _ = drawn(seed, 4, 2)
+        where = Region(4, 400.0, jnp.asarray(degree), jnp.asarray([1.0, 2, 1, 1]), relay_efficiency=efficiency)
+        plan = exact(demand, where, routing="relay")
+        _, time, bound = exact_circuits(where, demand, routing="relay")
+        want = min(
+            best_relay_shares(where, Circuits(np.array(count)), demand)[1]
+            for count in plain.topologies(degree.tolist())
+        )
+        np.testing.assert_allclose([time, bound], want, rtol=1e-5)
+        np.testing.assert_allclose(paced(where, plan, demand, routing="relay"), want, rtol=1e-5)
+        assert_legal(plan.circuits.count, degree)
+
+
+@pytest.mark.parametrize("routing", [*ROUTINGS, "relay"])
+@settings(max_examples=25, derandomize=True)
+@given(st.integers(0, 2**32 - 1), st.lists(st.integers(0, 3), min_size=4, max_size=4))
+def test_any_demand_gets_legal_circuits(routing, seed, degree):
+    plan = exact(hostile(seed, 4), region(4, np.array(degree)), routing=routing, seconds=5.0)
+    assert_legal(plan.circuits.count, np.array(degree))
+    assert np.isfinite(np.asarray(plan.circuits.count)).all()
+    if routing == "relay":
+        off = ~np.eye(4, dtype=bool)
+        np.testing.assert_allclose(np.asarray(plan.shares).sum(2)[off], 1, rtol=1e-6)
+
+
+def test_a_batch_equals_its_loop_and_float32_says_the_same():
+    where = region(4, 3)
+    demands = np.stack([skewed(seed, 4) for seed in range(3)])
+    one = jax.jit(lambda demand: exact(demand, where, routing="split").circuits.count)
+    together = jax.jit(jax.vmap(one))(demands)
+    for count, demand in zip(together, demands, strict=True):
+        np.testing.assert_array_equal(count, one(demand))
+        single = exact(jnp.asarray(demand, jnp.float32), region(4, 3, dtype=jnp.float32), routing="split")
+        times = [paced(where, Circuits(each), demand, routing="split") for each in (count, single.circuits.count)]
+        np.testing.assert_allclose(*times, rtol=1e-5)
+
+
+def test_known_circuits_are_never_lost():
+    demand, where = skewed(3, 5), region(5, 3)
+    count, time, _ = exact_circuits(where, demand, routing="split")
+    again, then, bound = exact_circuits(where, demand, routing="split", start=Circuits(count), seconds=1e-6)
+    np.testing.assert_array_equal(again, count)
+    assert then == time
+    assert bound <= time
+
+
+def test_bytes_without_a_way_take_forever():
+    where = region(4, 1, 0.0)
+    assert exact_circuits(where, np.ones((4, 4)), routing="unsplit")[1:] == (np.inf, np.inf)
+
+
+def test_mistakes_are_named(monkeypatch):
+    with pytest.raises(ValueError, match="routing 'best-path' is unknown"):
+        exact(np.ones((4, 4)), region(4, 2), routing="best-path")
+    with pytest.raises(ValueError, match="seconds must be finite and above 0"):
+        exact_circuits(region(4, 2), np.ones((4, 4)), seconds=0.0)
+    with pytest.raises(ValueError, match="demand must be finite"):
+        exact_circuits(region(2, 2), np.array([[0.0, np.nan], [1, 0]]))
+    monkeypatch.setitem(__import__("sys").modules, "scipy.optimize", None)
+    with pytest.raises(ValueError, match=r"policy 'exact' needs scipy.optimize.*pip install"):
+        exact(np.ones((4, 4)), region(4, 2))

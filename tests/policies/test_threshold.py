@@ -1,0 +1,138 @@
+"""The threshold rule against a plain one, and against greedy and all circuits there are."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mfabric_jax.fabric import Circuits
+from mfabric_jax.policies import greedy
+from mfabric_jax.policies.threshold import BISECTIONS, threshold
+from mfabric_jax.routing import paced_time
+from tests.oracles import circuits as plain
+from tests.oracles.threshold import bisected
+from tests.policies.drawn import NIC, ROUTINGS, assert_legal, hostile, region, skewed
+
+DEGREES = st.lists(st.integers(0, 8), min_size=5, max_size=5)
+
+
+@eqx.filter_jit
+def circuits(demand, where, routing, starts=4):
+    return threshold(demand, where, routing=routing, starts=starts).circuits.count
+
+
+@eqx.filter_jit
+def times(counts, where, demand, routing):
+    return [paced_time(where, Circuits(count), demand, routing=routing) for count in counts]
+
+
+@pytest.mark.parametrize("routing", ROUTINGS)
+@settings(max_examples=60, derandomize=True)
+@given(st.integers(0, 2**32 - 1), DEGREES)
+def test_any_demand_gets_legal_circuits_no_later_than_greedys(routing, seed, degree):
+    demand, where = hostile(seed, 5), region(5, np.array(degree))
+    count = circuits(demand, where, routing)
+    assert_legal(count, np.array(degree))
+    time, other = times([count, greedy(demand, where, rule="next").circuits.count], where, demand, routing)
+    assert time <= other
+
+
+@pytest.mark.parametrize("routing", ROUTINGS)
+def test_the_first_start_is_the_plain_rule(routing):
+    better = 0
+    for seed in range(25):
+        rng = np.random.default_rng(seed)
+        demand, degree = skewed(seed, 5), rng.integers(0, 6, 5)
+        port = rng.integers(1, 3, 5).astype(float)
+        where = region(5, degree, port)
+        first = np.asarray(greedy(demand, where, rule="next").circuits.count)
+        got = circuits(demand, where, routing, starts=1)
+        want = bisected(first.tolist(), (demand / NIC).tolist(), degree.tolist(), port.tolist(), routing, BISECTIONS)
+        time, least = times([got, np.array(want)], where, demand, routing)
+        np.testing.assert_allclose(time, least, rtol=1e-9)
+        better += not np.array_equal(got, first)
+    assert better > 8
+
+
+@pytest.mark.parametrize("routing", ROUTINGS)
+def test_close_to_the_best_circuits_there_are(routing):
+    over = []
+    for seed in range(12):
+        demand = skewed(seed, 5)
+        count = np.asarray(circuits(demand, region(5, 2), routing, starts=4)).tolist()
+        least = plain.best([2] * 5, demand.tolist(), [2.0] * 5, routing)
+        over.append(plain.paced(count, demand.tolist(), [2.0] * 5, routing) / least)
+    assert min(over) >= 1 - 1e-12
+    assert np.mean(over) < 1.02
+
+
+def test_a_pair_takes_what_it_needs_at_once():
+    # Two EPS NICs, four optical ones. 0 -> 1: 12, 0 -> 2 and 0 -> 3: 2 each. Four circuits for 01 end at 12/4 = 3, the
+    # EPS carries the rest by 4/2 = 2; with three for 01 it would be 4. One by one, greedy gives one of them to 02.
+    demand = np.zeros((5, 5))
+    demand[0, 1], demand[0, 2], demand[0, 3] = 12, 2, 2
+    count = np.asarray(circuits(demand, region(5, 4), "unsplit"))
+    assert count[0].tolist() == [0, 4, 0, 0, 0]
+
+
+def test_without_an_eps_every_pair_gets_a_circuit():
+    demand = np.zeros((5, 5))
+    demand[0, 1], demand[0, 2], demand[3, 4] = 1, 100, 5
+    for routing in ROUTINGS:
+        count = np.asarray(circuits(demand, region(5, 3, 0.0), routing))
+        assert (count[0, 1], count[0, 2], count[3, 4]) == (1, 2, count[3, 4])
+        assert count[3, 4] >= 1
+
+
+def test_the_unit_of_demand_does_not_matter():
+    # Powers of two: the scaled comparison is exactly the same.
+    demand, where = skewed(1, 5), region(5, 6)
+    for routing in ROUTINGS:
+        want = circuits(demand, where, routing)
+        for factor in (2.0**-40, 2.0**40):
+            np.testing.assert_array_equal(circuits(demand * factor, where, routing), want)
+
+
+@pytest.mark.parametrize("routing", ROUTINGS)
+def test_a_batch_equals_its_loop(routing):
+    demands, degrees = np.stack([skewed(seed, 5) for seed in range(9)]), np.arange(9)
+    together = jax.jit(jax.vmap(lambda demand, degree: circuits(demand, region(5, degree), routing)))
+    for count, demand, degree in zip(together(demands, degrees), demands, degrees, strict=True):
+        alone = circuits(demand, region(5, degree), routing)
+        time, other = times([count, alone], region(5, degree), demand, routing)
+        np.testing.assert_allclose(time, other, rtol=1e-12)
+
+
+def test_float32_finds_nearly_the_same_times():
+    ratios = []
+    for seed in range(10):
+        demand = skewed(seed, 5)
+        single = circuits(jnp.asarray(demand, jnp.float32), region(5, 6, dtype=jnp.float32), "unsplit")
+        assert_legal(single, 6)
+        double = circuits(demand, region(5, 6), "unsplit")
+        time, other = times([single, double], region(5, 6), demand, "unsplit")
+        ratios.append(float(time / other))
+    assert 0.97 < np.mean(ratios) < 1.03          # other noise: dtypes draw their own
+
+
+def test_new_numbers_do_not_retrace_and_a_key_draws_other_noise():
+    def count(demand, where, key):
+        return threshold(demand, where, key=key, starts=4).circuits.count
+
+    once = eqx.filter_jit(eqx.debug.assert_max_traces(count, max_traces=1))
+    found = [once(skewed(7, 5), region(5, degree), jax.random.key(degree)) for degree in (0, 3, 8)]
+    assert [int(each.sum() > 0) for each in found] == [0, 1, 1]
+    same = [once(skewed(7, 5), region(5, 3), jax.random.key(3)) for _ in range(2)]
+    np.testing.assert_array_equal(*same)
+
+
+def test_mistakes_are_named():
+    with pytest.raises(ValueError, match="routing 'relay' is unknown"):
+        threshold(np.ones((5, 5)), region(5, 2), routing="relay")
+    with pytest.raises(ValueError, match="starts must be a whole number of at least 1"):
+        threshold(np.ones((5, 5)), region(5, 2), starts=0)
+    with pytest.raises(ValueError, match="demand must be"):
+        threshold(np.ones((4, 5)), region(5, 2))
