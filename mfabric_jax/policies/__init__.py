@@ -12,8 +12,11 @@ from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.policies.exact import exact, exact_circuits
 from mfabric_jax.policies.exact_programmes import ROUTINGS as EXACT_ROUTINGS
 from mfabric_jax.policies.greedy import RULES, greedy
+from mfabric_jax.policies.joint import joint
 from mfabric_jax.policies.local_search import local_search
 from mfabric_jax.policies.matching import matching
+from mfabric_jax.policies.relaxed import ROUTINGS as RELAXED_ROUTINGS
+from mfabric_jax.policies.relaxed import relaxed
 from mfabric_jax.policies.static import keep, random_circuits, static, uniform
 from mfabric_jax.policies.steps import ROUTINGS as HEURISTIC_ROUTINGS
 from mfabric_jax.policies.threshold import threshold
@@ -32,11 +35,14 @@ REGISTRY: dict[str, Policy] = {
     "matching": matching,
     "threshold": threshold,
     "local-search": local_search,
+    "relaxed": relaxed,
+    "joint": joint,
     "exact": exact,
 }
 OPTIMISES = {
     "threshold": HEURISTIC_ROUTINGS,
     "local-search": HEURISTIC_ROUTINGS,
+    "relaxed": RELAXED_ROUTINGS,
     "exact": EXACT_ROUTINGS,
 }
 NEAREST = {"best-path": "unsplit", "relay": "split"}
@@ -90,10 +96,12 @@ __all__ = [
     "exact_circuits",
     "get",
     "greedy",
+    "joint",
     "keep",
     "local_search",
     "matching",
     "random_circuits",
+    "relaxed",
     "settings_of",
     "static",
     "suited",

@@ -16,10 +16,12 @@ def matching(demand: Float[Array, "S S"], region: Region, *, previous=None, key=
 
     - `demand` [S S]: bytes from server i to server j in one phase; the diagonal is ignored.
 
-    A pair with c circuits weighs D / (c + 1), D its bytes in both directions. Each set is exact, by SciPy's HiGHS
-    (extra `exact`) on the host; works in `jit` and `vmap`, one instance after the other. The usual baseline of optical
-    data centres (Helios, SIGCOMM 2010; c-Through, SIGCOMM 2010), with b circuits a server instead of one: it looks at
-    bytes, not at the time that they take. `previous` and `key` are not used.
+    A pair weighs its bytes in both directions (over its circuits and one more it would be the same: those that can take
+    more have equally many). Each set is exact, by SciPy's HiGHS (extra `exact`) on the
+    host; works in `jit` and `vmap`, one instance after the other. `previous` and `key` are not used.
+
+    The usual baseline of optical data centres (Helios and c-Through, SIGCOMM 2010) with more than one circuit a server.
+    It looks at bytes, not at the time that they take: no better than the paper's greedy (`experiments.policy_gaps`).
     """
     highs("policy 'matching'")
     demand = between_servers(region, demand)
@@ -37,7 +39,7 @@ def _matched(demand, degree) -> np.ndarray:
         able = np.flatnonzero((free[i] > 0) & (free[j] > 0))
         if not len(able):
             break
-        chosen = able[_heaviest(weight[i, j][able] / (taken[able] + 1), i[able], j[able], free)]
+        chosen = able[_heaviest(weight[i, j][able], i[able], j[able], free)]
         taken[chosen] += 1
         np.subtract.at(free, np.concatenate([i[chosen], j[chosen]]), 1)
     count = np.zeros(demand.shape, np.int32)

@@ -42,7 +42,7 @@ def test_not_greedy():
 
 
 def test_sets_by_hand():
-    # Three NICs. First 01, 02, 12, each one circuit; then 01 weighs 9/2, 02 4/2, 12 2/2: with one NIC left each, 01.
+    # Three NICs. First 01, 02, 12, each one circuit; then, with one NIC left each, 01.
     demand = np.zeros((3, 3))
     demand[0, 1], demand[0, 2], demand[1, 2] = 9, 4, 2
     count = upper(np.asarray(matching(demand, region(3, 3)).circuits.count))

@@ -1,0 +1,276 @@
+"""How far from the best circuits there are is each policy, when it knows the demand?
+
+Five families of drawn demand; circuits chosen for unsplit and split routing; times of paced flows (`paced_time`, what
+the exact programmes minimise) over the proved optimum, and of flows that share ports max-min fairly beside them.
+
+    python -m experiments.policy_gaps --out results
+    python -m experiments.policy_gaps --servers 8 --seeds 2 --out quick
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments.script import run_script
+from mfabric_jax import report
+from mfabric_jax.checks import InputError, names, not_negative, positive, whole
+from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.policies import RULES, greedy
+from mfabric_jax.policies.exact import exact_circuits
+from mfabric_jax.policies.local_search import local_search
+from mfabric_jax.policies.matching import matching
+from mfabric_jax.policies.threshold import threshold
+from mfabric_jax.report import style
+from mfabric_jax.routing import all_to_all_time, paced_time, routing_bound
+from mfabric_jax.study.provenance import provenance
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+NAME = "policy_gaps"
+ROUTINGS = ("unsplit", "split")
+BYTES = 1e8                                # of a middling pair
+PROVED = 1e-5                              # relative gap between the best circuits and the bound
+BEST = "best heuristic"                    # the better of `HEURISTICS`
+HEURISTICS = ("threshold", "local-search")
+LOOKS = {
+    **{f"greedy, {rule}": style.Look(f"Greedy, {rule}", "#D55E00") for rule in RULES},
+    "matching": style.Look("Matching", "#CC79A7"),
+    "threshold": style.Look("Threshold", "#E69F00"),
+    "local-search": style.Look("Local search", "#009E73"),
+    BEST: style.Look("Best heuristic", "#0072B2"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """What to draw, and the region."""
+
+    servers: tuple[int, ...] = (8, 12, 16)
+    """Sizes of the region."""
+    seeds: int = 12
+    """Instances of each family."""
+    routings: tuple[str, ...] = ROUTINGS
+    """What circuits are chosen for: unsplit, split."""
+    families: tuple[str, ...] = ("zipf", "hot", "sparse", "block", "dense")
+    """Kinds of demand."""
+    seconds: float = 60.0
+    """Limit on the search for one optimum."""
+    nic_gbps: float = 400.0
+    """Bandwidth of every NIC."""
+    optical_degree: int = 6
+    """NICs of a server on the optical switch."""
+    electrical_nics: int = 2
+    """NICs of a server on the electrical fabric."""
+    out: str = "results"
+    """Folder for the rows, written as they come, and the picture."""
+
+    def __post_init__(self):
+        names("routings", self.routings, ROUTINGS)
+        names("families", self.families, FAMILIES)
+        if not self.servers or len(set(self.servers)) < len(self.servers):
+            raise InputError(f"servers must name at least one and none twice, got {list(self.servers)}.")
+        for servers in self.servers:
+            whole("servers", servers, at_least=4)
+        whole("seeds", self.seeds)
+        positive("seconds", self.seconds)
+        positive("nic_gbps", self.nic_gbps)
+        whole("optical_degree", self.optical_degree, at_least=0)
+        not_negative("electrical_nics", self.electrical_nics)
+
+    def region(self, servers: int) -> Region:
+        """So many servers."""
+        gbps, electrical = (jnp.asarray(number, float) for number in (self.nic_gbps, self.electrical_nics))
+        return Region(servers, gbps, jnp.asarray(self.optical_degree), electrical)
+
+
+def zipf(rng: np.random.Generator, servers: int) -> np.ndarray:
+    """The n-th largest ordered pair sends in proportion to n^-1.2."""
+    demand = np.zeros((servers, servers))
+    ranks = np.arange(1, servers * (servers - 1) + 1)
+    demand[~np.eye(servers, dtype=bool)] = 10 * rng.permutation(ranks**-1.2)
+    return demand
+
+
+def hot(rng: np.random.Generator, servers: int) -> np.ndarray:
+    """Receivers are popular in proportion to 1/n, senders nearly agree on them."""
+    popular = rng.permutation(1 / np.arange(1, servers + 1))
+    return popular * rng.lognormal(0, 0.3, (servers, servers))
+
+
+def sparse(rng: np.random.Generator, servers: int) -> np.ndarray:
+    """Every server sends to three others, lognormal bytes."""
+    demand = np.zeros((servers, servers))
+    for sender in range(servers):
+        others = np.delete(np.arange(servers), sender)
+        demand[sender, rng.choice(others, 3, replace=False)] = rng.lognormal(0, 1, 3)
+    return demand
+
+
+def block(rng: np.random.Generator, servers: int) -> np.ndarray:
+    """Groups of four servers send each other ten times as much as others."""
+    group = np.arange(servers) // 4
+    return dense(rng, servers) * np.where(group[:, None] == group, 1, 0.1)
+
+
+def dense(rng: np.random.Generator, servers: int) -> np.ndarray:
+    """Lognormal bytes between all."""
+    return rng.lognormal(0, 0.5, (servers, servers))
+
+
+FAMILIES: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
+    family.__name__: family for family in (zipf, hot, sparse, block, dense)
+}
+
+
+def demand_of(family: str, seed: int, servers: int) -> np.ndarray:
+    """One drawn all-to-all [S S], bytes, its diagonal 0."""
+    demand = BYTES * FAMILIES[family](np.random.default_rng([seed, servers]), servers)
+    np.fill_diagonal(demand, 0)
+    return demand
+
+
+def policies(routing: str) -> dict[str, Callable]:
+    """Those compared, by name."""
+    greedies = {f"greedy, {rule}": functools.partial(greedy, rule=rule) for rule in RULES}
+    searches = {"threshold": threshold, "local-search": local_search}
+    tuned = {name: functools.partial(policy, routing=routing) for name, policy in searches.items()}
+    return {**greedies, "matching": matching, **tuned}
+
+
+def run(config: Config) -> list[dict[str, Any]]:
+    """A row for each size, routing, instance and policy; those of an instance are told when it is done.
+
+    - `time_s`, `max_min_s`: paced and max-min fair.
+    - `optimum_s`, `bound_s`: of the best circuits found, and below what no circuits are; equal if `proved`.
+    - `over`, `max_min_over`: over `bound_s`.
+    """
+    rows = []
+    for servers in config.servers:
+        for routing in config.routings:
+            where = config.region(servers)
+            for family in config.families:
+                for seed in range(config.seeds):
+                    demand = demand_of(family, seed, servers)
+                    place = {"servers": servers, "routing": routing, "family": family, "seed": seed}
+                    rows += [place | row for row in _rows(config, where, demand, routing)]
+                    print(_told(rows[-1]), file=sys.stderr, flush=True)
+            settings = dataclasses.asdict(config) | provenance("float64")
+            report.write_rows(rows, Path(config.out) / f"{NAME}.csv", settings)
+    return rows
+
+
+def _rows(config: Config, where: Region, demand, routing: str) -> Iterator[dict[str, Any]]:
+    found, degree_bound = _chosen(where, demand, routing)
+    times = {name: tuple(map(float, found[name][1:])) for name in LOOKS if name in found}
+    leader = min(HEURISTICS, key=lambda name: times[name])
+    start = Circuits(found[leader][0])
+    _, optimum, bound = exact_circuits(where, demand, routing=routing, seconds=config.seconds, start=start)
+    optima = {"optimum_s": optimum, "bound_s": bound, "proved": optimum <= bound * (1 + PROVED)}
+    for name, (paced, max_min) in {**times, BEST: times[leader]}.items():
+        times_row = {"time_s": paced, "max_min_s": max_min, "degree_bound_s": float(degree_bound)}
+        yield {"policy": name} | times_row | optima | {"over": paced / bound, "max_min_over": max_min / bound}
+
+
+@eqx.filter_jit
+def _chosen(where: Region, demand, routing: str) -> tuple[dict[str, tuple[jax.Array, ...]], jax.Array]:
+    """Circuits, paced and max-min fair time by policy; the degree bound."""
+    found = {}
+    for name, policy in policies(routing).items():
+        circuits = policy(demand, where).circuits
+        times = (judge(where, circuits, demand, routing=routing) for judge in (paced_time, all_to_all_time))
+        found[name] = circuits.count, *times
+    return found, routing_bound(where, demand)
+
+
+def _told(row: Mapping[str, Any]) -> str:
+    place = ", ".join(str(row[field]) for field in ("servers", "routing", "family", "seed"))
+    proof = "proved" if row["proved"] else f"not proved, bound {row['bound_s']:.4g} s"
+    return f"{place}: optimum {row['optimum_s']:.4g} s ({proof}), {row['policy']} {row['over']:.4f} times that"
+
+
+def summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Time over the optimum: a line per size, routing and policy."""
+    lines = []
+    for (servers, routing, policy), group in _groups(rows).items():
+        over = [row["over"] for row in group]
+        line = {"servers": servers, "routing": routing, "policy": policy, "mean": float(np.mean(over))}
+        line |= {"p90": float(np.quantile(over, 0.9)), "worst": max(over)}
+        line |= {"max-min mean": float(np.mean([row["max_min_over"] for row in group]))}
+        lines.append(line | {"instances": len(group), "proved": sum(bool(row["proved"]) for row in group)})
+    return lines
+
+
+def _groups(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[int, str, str], list[Mapping[str, Any]]]:
+    found: dict[tuple[int, str, str], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        found.setdefault((row["servers"], row["routing"], row["policy"]), []).append(row)
+    return found
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A line per size, routing and policy."""
+    return report.plain(summary(rows))
+
+
+def draw(rows: Sequence[Mapping[str, Any]], path: str | Path) -> Path:
+    """Every instance, a panel per routing and size; returns the path written."""
+    return style.save(lambda: build(rows), path)
+
+
+def build(rows: Sequence[Mapping[str, Any]]) -> Figure:
+    """The figure itself: a dot per instance, a bar at the mean, and mean and 90th percentile in numbers."""
+    sizes, routings = (list(dict.fromkeys(row[field] for row in rows)) for field in ("servers", "routing"))
+    found = _groups(rows)
+    figure = style.blank(3.2 + 4.2 * len(sizes), 0.9 + 2.7 * len(routings))
+    panels = figure.subplots(len(routings), len(sizes), sharex=True, sharey=True, squeeze=False)
+    for routing, line in zip(routings, panels, strict=True):
+        for servers, axes in zip(sizes, line, strict=True):
+            _panel(axes, {name: [row["over"] for row in found[servers, routing, name]] for name in LOOKS})
+            axes.set_title(f"{routing.capitalize()}, {servers} servers", loc="left")
+    for axes in panels[-1]:
+        axes.set_xlabel("time over the best there is")
+    return figure
+
+
+def _panel(axes: Axes, found: Mapping[str, Sequence[float]]) -> None:
+    rng, beside = np.random.default_rng(0), {"xycoords": ("axes fraction", "data"), "va": "center", "fontsize": 8.5}
+    for place, (name, over) in enumerate(found.items()):
+        colour = LOOKS[name].colour
+        axes.plot(over, place + rng.uniform(-0.25, 0.25, len(over)), ".", color=colour, markersize=3.5, alpha=0.6)
+        axes.plot([np.mean(over)] * 2, [place - 0.36, place + 0.36], color=style.INK, linewidth=1.8)
+        axes.annotate(f"{np.mean(over):.3f}   {np.quantile(over, 0.9):.3f}", (1.02, place), **beside)
+    axes.annotate("mean    p90", (1.02, -0.95), color=style.FAINT, annotation_clip=False, **beside)
+    axes.set_xscale("log")
+    axes.set_xticks([1, 1.5, 2, 3, 4, 6], ["1", "1.5", "2", "3", "4", "6"])
+    axes.minorticks_off()
+    axes.set_yticks(range(len(found)), [LOOKS[name].label for name in found])
+    axes.tick_params(axis="y", length=0)
+    axes.set_ylim(len(found) - 0.5, -0.5)
+    axes.grid(axis="x")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run it from the shell; returns the exit status."""
+    parts = {"name": NAME, "options": Options, "config": Config, "run": run, "table": table, "draw": draw}
+    return run_script(argv, **parts, dtype="float64")
+
+
+@dataclasses.dataclass(frozen=True)
+class Options(Config):
+    """Policies over the best circuits there are: a row per drawn all-to-all, size, routing and policy."""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

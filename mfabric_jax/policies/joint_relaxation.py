@@ -1,0 +1,54 @@
+"""Circuits and relay shares relaxed together: real-valued circuits on which relayed bytes end as early as possible."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from mfabric_jax.fabric import Region
+from mfabric_jax.policies.need import needed
+from mfabric_jax.policies.soft_circuits import annealed, drawn_to_whole, soft_circuits
+from mfabric_jax.routing.relay import is_path
+from mfabric_jax.routing.split import joined
+
+DIRECT, ELECTRICAL = 3.0, 1.5              # first logits of these paths; of those through a third server 0
+DARK = 1e-3                                # circuits that a pair without any is taken to have: finite times
+
+
+@functools.partial(jax.jit, static_argnames="steps")
+def relaxed_jointly(
+    demand: Float[Array, "S S"], region: Region, logits: Float[Array, "S S"], steps: int
+) -> Float[Array, "S S"]:
+    """Real-valued circuits [S S], mostly near whole numbers, from first `logits` of them (`soft_circuits`).
+
+    The busiest link's time under shares of every pair's bytes over (via server k, direct circuits, EPS), softened by a
+    log-sum-exp, falls by `annealed` steps in the logits of circuits and shares together. The shares of the relaxation
+    are dropped: those of the rounded circuits are other ones. Works for one start; `vmap` over `logits` for more:
+    about 10 S^3 floats each.
+    """
+    (demand, ports, efficiency), degrees = needed(demand, region), region.degrees
+    path = _paths(degrees, ports)
+    demand = jnp.where(path.any(2), demand, 0)
+    room = jnp.where(ports > 0, ports, 1)
+    first = jnp.zeros(path.shape, demand.dtype).at[..., -2].set(DIRECT).at[..., -1].set(ELECTRICAL)
+    lowest = jnp.finfo(demand.dtype).min / 2
+
+    def latest(parameters, temperature, strength):
+        logits, sent = parameters
+        width = drawn_to_whole(soft_circuits(logits, degrees), strength) + DARK
+        shares = jnp.where(path, jax.nn.softmax(jnp.where(path, sent, lowest), axis=2), 0) * demand[..., None]
+        via, direct, eps = shares[..., :-2], shares[..., -2], shares[..., -1]
+        over = (via.sum(1) + via.sum(0).T / efficiency + direct) / width
+        times = jnp.concatenate([over.reshape(-1), eps.sum(1) / room, eps.sum(0) / room])
+        return temperature * jax.nn.logsumexp(times / temperature)
+
+    return soft_circuits(annealed(latest, (logits, first), steps)[0], degrees)
+
+
+def _paths(degrees: Int[Array, "S"], ports: Float[Array, "S"]):
+    """[S S S+2] Paths that some circuits would open, and the EPS where both ends have it."""
+    lit = degrees > 0
+    both = lit[:, None] & lit[None, :]
+    via = both[..., None] & lit[None, None, :]
+    return jnp.concatenate([via, both[..., None], joined(ports)[..., None]], axis=2) & is_path(len(degrees))

@@ -1,0 +1,97 @@
+"""Real-valued circuits that gradient steps can move: any logits [S S] become circuits within every server's degree."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import lax
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+SCALINGS = 12                              # rounds; what then still exceeds a degree is cut off
+HOT, COLD = 0.3, 0.005                     # softness of the latest time, first and last, in units of the degree bound
+RATE, LAST_RATE = 0.15, 0.0075             # Adam's steps in the logits, first and last
+MEMORY = (0.8, 0.95)                       # Adam's, of slopes and of their squares: short, for the temperature falls
+FLOOR = 0.1                                # bytes of a pair, in mean ones, that its first circuits are never below
+STAIRS_FROM = 1 / 3                        # part of the steps before counts are first drawn to whole numbers
+
+Objective = Callable[[Any, Array, Array], Array]
+
+
+def first_logits(demand: Float[Array, "S S"], key: PRNGKeyArray, samples: int) -> Float[Array, "K S S"]:
+    """Where `samples` relaxations start: circuits in proportion to the larger direction of a pair's bytes, and Gumbel
+    noise on top, none in the first, of scale 1 in the others. Of a pair without bytes as of a tenth of the mean."""
+    pairs = jnp.maximum(demand, demand.T)
+    mean = pairs.mean()
+    usable = (mean > 0) & jnp.isfinite(mean)
+    level = jnp.log(jnp.where(usable, pairs / jnp.where(usable, mean, 1), 1) + jnp.asarray(FLOOR, demand.dtype))
+    noise = jax.random.gumbel(key, (samples, *demand.shape), demand.dtype).at[0].set(0)
+    return level[None] + noise
+
+
+def soft_circuits(logits: Float[Array, "S S"], degrees: Int[Array, "S"]) -> Float[Array, "S S"]:
+    """Symmetric, zero diagonal, row sums at most the degrees and nearly all used: exp(logits) scaled to them.
+
+    The symmetric form of Sinkhorn's scaling, in logarithms: c_ij = exp(l_ij + u_i + u_j) with
+    u <- (u + log degree - logsumexp_j(l_ij + u_j)) / 2; half steps, for whole ones alternate between two solutions.
+    Entries may exceed 1, since pairs may have parallel circuits: a fractional b-matching. Logits are averaged over both
+    directions. Differentiable. Source: symmetric scaling after Knight, Ruiz and Ucar, SIAM J. Matrix Anal. Appl.
+    35(3), 2014.
+    """
+    servers, dtype = len(degrees), logits.dtype
+    some = degrees > 0
+    open_ = some[:, None] & some[None, :] & ~jnp.eye(servers, dtype=bool)
+    partners = open_.any(1)
+    level = jnp.where(open_, (logits + logits.T) / 2, 0)
+    degree = degrees.astype(dtype)
+    wanted = jnp.log(jnp.where(some, degree, 1))
+
+    def scale(u, _):
+        terms = jnp.where(open_, level + u[None, :], -jnp.inf)
+        total = jax.nn.logsumexp(jnp.where(partners[:, None], terms, 0), axis=1)
+        return jnp.where(partners, (u + wanted - total) / 2, 0), None
+
+    u, _ = lax.scan(scale, jnp.zeros(servers, dtype), length=SCALINGS)
+    count = jnp.where(open_, jnp.exp(level + u[:, None] + u[None, :]), 0)
+    return within_degrees(count, degrees)
+
+
+def within_degrees(count: Float[Array, "S S"], degrees: Int[Array, "S"]) -> Float[Array, "S S"]:
+    """The circuits, those of a server that has too many scaled down."""
+    used, degree = count.sum(1), degrees.astype(count.dtype)
+    fits = jnp.where(used > degree, degree / jnp.where(used > degree, used, 1), 1)
+    return count * jnp.minimum(fits[:, None], fits[None, :])
+
+
+def drawn_to_whole(count: Float[Array, "S S"], strength: Float[Array, ""]) -> Float[Array, "S S"]:
+    """Counts as capacity counts them while circuits become whole: c - strength sin(2 pi c) / (2 pi).
+
+    At strength 1 a staircase with smooth steps: flat at whole numbers, steep at the halves, so that the slope of a time
+    drives every count to a whole number; 0: the counts.
+    """
+    turn = jnp.asarray(2 * np.pi, count.dtype)
+    return count - strength * jnp.sin(turn * count) / turn
+
+
+def annealed(objective: Objective, start, steps: int):
+    """Parameters after `steps` of Adam down `objective(parameters, temperature, strength)`.
+
+    The temperature falls from 0.3 to 0.005; the strength (of `drawn_to_whole`) is 0 for the first third of the steps,
+    then rises to 1.
+    """
+    dtype = jax.tree.leaves(start)[0].dtype
+    adam = optax.adam(optax.cosine_decay_schedule(RATE, max(steps, 1), LAST_RATE / RATE), *MEMORY)
+    temperature = jnp.asarray(np.geomspace(HOT, COLD, steps), dtype)
+    part = np.linspace(0, 1, steps)
+    strength = jnp.asarray(np.clip((part - STAIRS_FROM) / (1 - STAIRS_FROM), 0, 1), dtype)
+
+    def step(state, at):
+        parameters, moments = state
+        slope = jax.grad(objective)(parameters, *at)
+        with jax.numpy_dtype_promotion("standard"):                       # optax divides floats by whole numbers
+            change, moments = adam.update(slope, moments)
+        return (jax.tree.map(jnp.add, parameters, change), moments), None
+
+    return lax.scan(step, (start, adam.init(start)), (temperature, strength))[0][0]

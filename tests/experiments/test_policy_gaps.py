@@ -1,0 +1,89 @@
+"""Policies over the best circuits there are: rows say what direct calls say; how the figure looks was judged by eye."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mfabric_jax import all_to_all_time, report
+from mfabric_jax.fabric import Circuits
+from mfabric_jax.policies import greedy
+from mfabric_jax.routing import paced_time, routing_bound
+
+pytest.importorskip("matplotlib")
+pytest.importorskip("tyro")
+pytest.importorskip("scipy")
+from experiments.policy_gaps import BEST, FAMILIES, HEURISTICS, LOOKS, Config, demand_of, draw, main, run, summary
+
+SMALL = {"servers": (4,), "seeds": 1, "families": ("hot", "sparse"), "optical_degree": 3}
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    return Config(**SMALL, out=str(tmp_path_factory.mktemp("rows")))
+
+
+@pytest.fixture(scope="module")
+def rows(config):
+    return run(config)
+
+
+def test_a_row_for_each_instance_and_policy_is_kept_as_it_comes(config, rows):
+    assert len(rows) == 2 * 2 * len(LOOKS)
+    assert {row["policy"] for row in rows} == set(LOOKS)
+    kept, _ = report.read_rows(f"{config.out}/policy_gaps.csv")
+    assert [row["over"] for row in kept] == [row["over"] for row in rows]
+
+
+def test_rows_equal_direct_calls(config, rows):
+    where = config.region(4)
+    for row in rows:
+        demand = demand_of(row["family"], row["seed"], 4)
+        np.testing.assert_allclose(row["degree_bound_s"], routing_bound(where, demand), rtol=1e-9)
+        np.testing.assert_allclose(row["over"], row["time_s"] / row["bound_s"], rtol=1e-12)
+        if row["policy"] == "greedy, next":
+            circuits = Circuits(jnp.asarray(greedy(demand, where, rule="next").circuits.count))
+            times = [time(where, circuits, demand, routing=row["routing"]) for time in (paced_time, all_to_all_time)]
+            np.testing.assert_allclose([row["time_s"], row["max_min_s"]], times, rtol=1e-9)
+
+
+def test_nothing_beats_the_bound_and_the_best_heuristic_is_the_better_one(rows):
+    for row in rows:
+        assert row["proved"]
+        assert row["degree_bound_s"] * (1 - 1e-9) <= row["bound_s"] <= row["optimum_s"] * (1 + 1e-9)
+        assert 1 - 1e-9 <= row["over"] <= row["max_min_over"] * (1 + 1e-9)
+        if row["policy"] == BEST:
+            same = [other for other in rows if all(other[key] == row[key] for key in ("routing", "family", "seed"))]
+            assert row["time_s"] == min(other["time_s"] for other in same if other["policy"] in HEURISTICS)
+
+
+def test_the_summary_takes_means_and_quantiles(rows):
+    for line in summary(rows):
+        over = [row["over"] for row in rows if all(row[key] == line[key] for key in ("routing", "policy"))]
+        assert (line["mean"], line["worst"], line["instances"]) == (np.mean(over), max(over), 2)
+        np.testing.assert_allclose(line["p90"], min(over) + 0.9 * (max(over) - min(over)), rtol=1e-12)
+
+
+def test_families_are_seeded_and_leave_the_diagonal():
+    for family in FAMILIES:
+        one, again, other = (demand_of(family, seed, 8) for seed in (0, 0, 1))
+        np.testing.assert_array_equal(one, again)
+        assert (one != other).any()
+        np.testing.assert_array_equal(np.diagonal(one), 0)
+    assert ((demand_of("sparse", 0, 8) > 0).sum(1) == 3).all()
+
+
+def test_the_figure_is_written(rows, tmp_path):
+    assert draw(rows, tmp_path / "gaps.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [
+        (["--families", "cold"], "families 'cold' is unknown"),
+        (["--servers", "2"], "servers must be a whole number of at least 4, got 2"),
+        (["--seeds", "0"], "seeds must be a whole number of at least 1, got 0"),
+    ],
+)
+def test_mistakes_are_sentences(option, sentence, tmp_path, capsys):
+    assert main([*option, "--out", str(tmp_path)]) == 2
+    assert sentence in capsys.readouterr().err

@@ -1,0 +1,158 @@
+"""Circuits with relay shares: legal, never later than greedy with its best shares, near the joint linear programme."""
+
+import functools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linprog
+
+from mfabric_jax.checks import InputError
+from mfabric_jax.fabric import Region
+from mfabric_jax.policies.greedy import greedy
+from mfabric_jax.policies.joint import joint
+from mfabric_jax.policies.relay_limit import relay_limit
+from mfabric_jax.routing import Plan, paced_time, relay_shares
+from tests.policies.test_greedy import draw
+from tests.policies.test_rounding import assert_legal
+
+SERVERS, NIC = 5, 50e9
+QUICK = {"steps": 60, "samples": 2, "rounds": 2}
+
+
+@jax.jit
+@functools.partial(eqx.debug.assert_max_traces, max_traces=1)              # of all tests of this file
+def planned(demand, degrees, electrical, efficiency, key):
+    """The plan, its time, and that of greedy circuits with their shares [s]."""
+    region = Region(SERVERS, 400.0, degrees, electrical, relay_efficiency=efficiency)
+    plan = joint(demand, region, key=key, **QUICK)
+    first = greedy(demand, region, rule="next").circuits
+    shares = relay_shares(region, first, demand)
+    return plan, paced_time(region, plan, demand, routing="relay"), paced_time(
+        region, Plan(first, shares), demand, routing="relay"
+    )
+
+
+def plan(demand, degrees=6, electrical=2.0, efficiency=1.0, seed=0):
+    degrees = np.broadcast_to(degrees, SERVERS).astype(np.int32)
+    return planned(demand, degrees, np.asarray(electrical, float), np.asarray(efficiency, float), jax.random.key(seed))
+
+
+def programme(demand, degrees, electrical, efficiency):
+    """Least T with real-valued circuits [s]: capacities C T are unknowns U, and all is linear; SciPy's HiGHS."""
+    servers = range(len(demand))
+    demand = np.where(np.eye(len(demand), dtype=bool), 0, demand)
+    unit = demand.max()
+    ways = [(i, j, k) for i in servers for j in servers if demand[i, j] for k in [*servers, "direct", "EPS"]
+            if k not in (i, j)]
+    pairs = [(i, j) for i in servers for j in servers if i < j]
+    columns = {name: place for place, name in enumerate([*ways, *pairs, "T"])}
+    within, complete = {}, {}
+    for i, j, k in ways:
+        complete.setdefault((i, j), {})[i, j, k] = 1
+        hops = {"direct": [((i, j), 1)], "EPS": [(("up", i), 1), (("down", j), 1)]}
+        for link, load in hops.get(k, [((i, k), 1), ((k, j), 1 / efficiency)]):
+            within.setdefault(link, {})[i, j, k] = load
+    for link, row in within.items():
+        if link[0] in ("up", "down"):
+            row["T"] = -electrical
+        else:
+            row[tuple(sorted(link))] = -1
+    for i in servers:
+        within["degree", i] = {pair: 1 for pair in pairs if i in pair} | {"T": -degrees[i]}
+
+    def matrix(rows):
+        dense = np.zeros((len(rows), len(columns)))
+        for at, row in zip(dense, rows.values(), strict=True):
+            for name, value in row.items():
+                at[columns[name]] = value
+        return dense
+
+    least = np.zeros(len(columns))
+    least[columns["T"]] = 1
+    sent = [demand[pair] / unit for pair in complete]
+    done = linprog(least, matrix(within), np.zeros(len(within)), matrix(complete), sent, method="highs")
+    return done.fun * unit / NIC
+
+
+def test_the_limit_of_relaying_by_hand():
+    # Four servers send server 0 one byte each over one circuit and one EPS NIC: T >= 2. One byte can be direct; of the
+    # others T go over the EPS and the rest counts twice: 1 + 2 (3 - T) <= T gives T >= 7 / 3.
+    demand = np.zeros((SERVERS, SERVERS))
+    demand[1:, 0] = NIC
+    for sent, efficiency, want in ((demand, 0.5, 7 / 3), (demand, 1.0, 2), (demand.T, 0.5, 2)):
+        limit = relay_limit(Region(SERVERS, 400.0, 1, 1, relay_efficiency=jnp.asarray(efficiency)), sent)
+        np.testing.assert_allclose(limit, want, rtol=1e-12)
+
+
+@settings(max_examples=40, derandomize=True)
+@given(
+    st.integers(0, 2**32 - 1),
+    st.lists(st.integers(0, 8), min_size=SERVERS, max_size=SERVERS),
+    st.sampled_from([0.0, 2.0]),
+    st.sampled_from([1.0, 0.5]),
+)
+def test_legal_and_never_later_than_greedy(seed, degrees, electrical, efficiency):
+    found, seconds, greedy_seconds = plan(draw(seed, SERVERS), degrees, electrical, efficiency)
+    assert_legal(found.circuits.count, degrees)
+    shares = np.asarray(found.shares)
+    np.testing.assert_allclose(shares.sum(2), 1 - np.eye(SERVERS), atol=1e-6)
+    assert shares.min() >= 0
+    region = Region(SERVERS, 400.0, np.asarray(degrees), electrical, relay_efficiency=jnp.asarray(efficiency))
+    assert seconds >= relay_limit(region, draw(seed, SERVERS)) * (1 - 1e-6)
+    assert seconds <= greedy_seconds * (1 + 1e-4)       # compiled apart, gradient steps round differently
+
+
+def test_near_the_joint_programme_where_greedy_is_not():
+    over, greedy_over = [], []
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        hot = rng.dirichlet(np.full(SERVERS, 0.3))
+        demand = 1e9 * hot * rng.uniform(0.9, 1.1, (SERVERS, SERVERS))
+        efficiency = (1.0, 0.5)[seed % 2]
+        least = programme(demand, [3] * SERVERS, 1.0, efficiency)
+        _, seconds, greedy_seconds = plan(demand, 3, 1.0, efficiency)
+        over.append(seconds / least)
+        greedy_over.append(greedy_seconds / least)
+    assert min(over) >= 1 - 1e-9
+    assert np.mean(over) < 1.06
+    assert np.mean(greedy_over) > np.mean(over) + 0.05
+
+
+def test_a_batch_over_demands_and_regions_equals_its_loop():
+    demands = jnp.stack([jnp.asarray(draw(seed, SERVERS), float) for seed in (0, 3, 7)])
+    degrees = np.array([[6] * 5, [0, 1, 2, 3, 4], [8] * 5], np.int32)
+    keys = jax.random.split(jax.random.key(1), 3)
+    electrical = np.ones(3)
+    together = jax.vmap(planned)(demands, degrees, electrical, electrical, keys)
+    for i in range(3):
+        alone = planned(demands[i], degrees[i], electrical[i], electrical[i], keys[i])
+        np.testing.assert_array_equal(together[0].circuits.count[i], alone[0].circuits.count)
+        np.testing.assert_allclose(together[1][i], alone[1], rtol=1e-6)
+
+
+def test_the_same_key_gives_the_same_plan():
+    demand = np.random.default_rng(9).lognormal(0, 1, (SERVERS, SERVERS))
+    one, same = (plan(demand, 3, 1.0, 0.8, seed=5)[0] for _ in range(2))
+    np.testing.assert_array_equal(one.circuits.count, same.circuits.count)
+    np.testing.assert_array_equal(one.shares, same.shares)
+
+
+def test_float32_without_a_key():
+    demand = draw(5, SERVERS).astype(np.float32)
+    found = joint(demand, Region(SERVERS, 400.0), steps=3, samples=1, rounds=0)
+    assert found.shares is not None
+    assert found.shares.dtype == np.float32
+    assert_legal(found.circuits.count, 6)
+
+
+@pytest.mark.parametrize(("setting", "least"), [("steps", 0), ("samples", 1), ("rounds", 0)])
+def test_mistakes_are_named(setting, least):
+    with pytest.raises(InputError, match=f"{setting} must be a whole number of at least {least}, got -1"):
+        joint(np.ones((SERVERS, SERVERS)), Region(SERVERS, 400.0), **{setting: -1})
+    with pytest.raises(InputError, match=r"demand must be \[S S\] with S = 5 servers, got \[4, 4\]"):
+        joint(np.ones((4, 4)), Region(SERVERS, 400.0))

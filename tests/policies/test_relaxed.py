@@ -1,0 +1,158 @@
+"""Relaxed circuits: legal, no later than greedy on average, near the best of all; the objectives against plain ones."""
+
+import functools
+import itertools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mfabric_jax.checks import InputError
+from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.policies.greedy import greedy
+from mfabric_jax.policies.need import needed
+from mfabric_jax.policies.relaxed import relaxed, split_latest, unsplit_latest
+from mfabric_jax.routing import paced_time
+from tests.policies.test_greedy import draw
+from tests.policies.test_rounding import assert_legal
+
+SERVERS, NIC = 4, 50e9
+QUICK = {"steps": 60, "samples": 2, "rounds": 20}
+ROUTINGS = ("unsplit", "split")
+
+
+@functools.partial(jax.jit, static_argnames="routing")
+@functools.partial(eqx.debug.assert_max_traces, max_traces=len(ROUTINGS))  # of all tests of this file
+def chosen(demand, degrees, electrical, key, *, routing):
+    """The circuits, their paced time and greedy's [s]."""
+    region = Region(SERVERS, 400.0, degrees, electrical)
+    plan = relaxed(demand, region, key=key, routing=routing, **QUICK)
+    first = greedy(demand, region, rule="next").circuits
+    times = [paced_time(region, circuits, demand, routing=routing) for circuits in (plan.circuits, first)]
+    return plan.circuits.count, *times
+
+
+def choose(demand, routing, degrees=3, electrical=1.0, seed=0):
+    degrees = jnp.asarray(np.broadcast_to(degrees, SERVERS), jnp.int32)
+    return chosen(jnp.asarray(demand), degrees, jnp.asarray(electrical, float), jax.random.key(seed), routing=routing)
+
+
+def plain_seconds(demand, count, electrical, routing):
+    """Port times: unsplit by its definition, split by bisection."""
+    if routing == "unsplit":
+        lit = count > 0
+        rest = np.where(lit, 0, demand)
+        slowest = (demand[lit] / count[lit]).max(initial=0)
+        return max(slowest, rest.sum(0).max() / electrical, rest.sum(1).max() / electrical) / NIC
+    low, high = 0.0, demand.sum() / electrical
+    for _ in range(80):
+        middle = (low + high) / 2
+        left = np.maximum(demand - count * middle, 0)
+        late = max(left.sum(0).max(), left.sum(1).max()) > electrical * middle
+        low, high = (middle, high) if late else (low, middle)
+    return high / NIC
+
+
+def every(degree):
+    """All circuits of four servers within the degree."""
+    for counts in itertools.product(range(degree + 1), repeat=6):
+        count = np.zeros((SERVERS, SERVERS), int)
+        count[np.triu_indices(SERVERS, 1)] = counts
+        count += count.T
+        if count.sum(1).max() <= degree:
+            yield count
+
+
+@pytest.mark.parametrize("routing", ROUTINGS)
+@settings(max_examples=60, derandomize=True)
+@given(
+    st.integers(0, 2**32 - 1),
+    st.lists(st.integers(0, 8), min_size=SERVERS, max_size=SERVERS),
+    st.sampled_from([0.0, 2.0]),
+)
+def test_legal_for_any_demand(routing, seed, degrees, electrical):
+    count, *_ = choose(draw(seed, SERVERS).astype(float), routing, degrees, electrical)
+    assert_legal(count, degrees)
+
+
+@pytest.mark.parametrize("routing", ROUTINGS)
+def test_near_the_best_of_all_circuits(routing):
+    legal, over, greedy_over = list(every(3)), [], []
+    for seed in range(6):
+        demand = np.random.default_rng(seed).lognormal(0, 1.2, (SERVERS, SERVERS)) * (1 - np.eye(SERVERS)) * 1e9
+        best = min(plain_seconds(demand, count, 1.0, routing) for count in legal)
+        count, seconds, first = choose(demand, routing)
+        np.testing.assert_allclose(seconds, plain_seconds(demand, np.asarray(count), 1.0, routing), rtol=1e-9)
+        over.append(float(seconds) / best)
+        greedy_over.append(float(first) / best)
+    assert min(over) > 1 - 1e-9
+    assert np.mean(over) < 1.02
+    assert np.mean(over) < np.mean(greedy_over)
+
+
+@pytest.mark.parametrize(("routing", "latest"), [("split", split_latest), ("unsplit", unsplit_latest)])
+def test_the_objective_at_whole_circuits_is_the_time(routing, latest):
+    measured = jax.jit(lambda demand, count: latest(needed(demand, Region(SERVERS, 400.0, 3, 1.0)), count, 1e-4))
+    for seed, count in enumerate(itertools.islice(every(3), 3, None, 40)):
+        demand = np.random.default_rng(seed).lognormal(0, 1.2, (SERVERS, SERVERS)) * (1 - np.eye(SERVERS))
+        bound = max(demand.sum(0).max(), demand.sum(1).max()) / 4
+        want = plain_seconds(demand, count, 1.0, routing) * NIC / bound
+        np.testing.assert_allclose(measured(demand, count.astype(float)), want, rtol=2e-3)
+
+
+def test_the_slope_of_split_time_is_that_of_its_differences():
+    region, rng = Region(SERVERS, 400.0, 3, 1.0), np.random.default_rng(4)
+    need = needed(rng.lognormal(0, 1, (SERVERS, SERVERS)), region)
+    count, way = rng.uniform(0.2, 1.5, (SERVERS, SERVERS)), rng.normal(size=(SERVERS, SERVERS))
+    latest = jax.jit(lambda step: split_latest(need, count + step * way, 0.05))
+    slope = jax.jit(jax.grad(latest))(0.0)
+    np.testing.assert_allclose(slope, (latest(1e-6) - latest(-1e-6)) / 2e-6, rtol=1e-5)
+
+
+def test_a_batch_over_demands_and_regions_equals_its_loop():
+    demands = jnp.stack([jnp.asarray(draw(seed, SERVERS), float) for seed in (1, 4, 8)])
+    degrees = jnp.asarray([[6] * 4, [0, 1, 2, 3], [8] * 4], jnp.int32)
+    keys, electrical = jax.random.split(jax.random.key(1), 3), jnp.ones(3)
+    split = functools.partial(chosen, routing="split")
+    together = jax.vmap(split)(demands, degrees, electrical, keys)
+    for i in range(3):
+        alone = split(demands[i], degrees[i], electrical[i], keys[i])
+        np.testing.assert_array_equal(together[0][i], alone[0])
+
+
+def test_the_same_key_gives_the_same_circuits():
+    demand = np.ones((SERVERS, SERVERS))
+    np.testing.assert_array_equal(*(choose(demand, "split", seed=3)[0] for _ in range(2)))
+
+
+def test_float32_without_a_key_and_shares_for_relay():
+    demand = draw(5, SERVERS).astype(np.float32)
+    region = Region(SERVERS, 400.0, 3)
+    assert_legal(relaxed(demand, region, **QUICK).circuits.count, 3)
+    plan = relaxed(demand, region, routing="relay", steps=60, samples=2)
+    assert_legal(plan.circuits.count, 3)
+    assert plan.shares is not None
+    assert plan.shares.dtype == np.float32
+    np.testing.assert_allclose(plan.shares.sum(2), 1 - np.eye(SERVERS), atol=1e-5)
+    first = greedy(demand, region, rule="next").circuits
+    relay, split = paced_time(region, plan, demand, routing="relay"), paced_time(region, first, demand, routing="split")
+    assert relay <= split
+    assert isinstance(plan.circuits, Circuits)
+
+
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [
+        ({"steps": -1}, r"steps must be a whole number of at least 0, got -1"),
+        ({"samples": 0}, r"samples must be a whole number of at least 1, got 0"),
+        ({"rounds": 1.5}, r"rounds must be a whole number of at least 0, got 1\.5"),
+        ({"routing": "best-path"}, r"routing 'best-path' is unknown; allowed: unsplit, split, relay"),
+    ],
+)
+def test_mistakes_are_named(setting, sentence):
+    with pytest.raises(InputError, match=sentence):
+        relaxed(np.ones((SERVERS, SERVERS)), Region(SERVERS, 400.0), **setting)

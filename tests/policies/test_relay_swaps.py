@@ -1,0 +1,107 @@
+"""Swaps of circuits are legal and small; link prices find the one that matters, and tell what a circuit is worth."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.policies.relay_swaps import circuit_worth, swaps
+from mfabric_jax.policies.rounding import rounded
+from mfabric_jax.routing import best_relay_shares
+from tests.policies.test_rounding import assert_legal
+
+SERVERS, MANY = 5, 6
+
+
+@jax.jit
+def tried(count, degrees, electrical, demand, shares, key):
+    region = Region(SERVERS, 400.0, degrees, electrical)
+    worth = circuit_worth(region, Circuits(count), shares, demand)
+    return worth, swaps(count, degrees, worth, key, MANY)
+
+
+@settings(max_examples=100, derandomize=True)
+@given(
+    st.integers(0, 2**32 - 1),
+    st.lists(st.integers(0, 8), min_size=SERVERS, max_size=SERVERS),
+    st.sampled_from([0.0, 2.0]),
+)
+def test_every_swap_is_legal_and_moves_two_circuits_at_most(seed, degrees, electrical):
+    rng = np.random.default_rng(seed)
+    degrees = np.asarray(degrees, np.int32)
+    count = rounded(rng.uniform(0, 2, (SERVERS, SERVERS)), degrees, least=rng.choice([0.0, 0.5]))
+    sent = rng.random((SERVERS, SERVERS)) < rng.choice([0, 0.5, 1])
+    demand = 10.0 ** rng.uniform(-3, 12, (SERVERS, SERVERS)) * sent
+    shares = rng.dirichlet(np.ones(SERVERS + 2), (SERVERS, SERVERS))
+    worth, found = tried(count, degrees, electrical, demand, shares, jax.random.key(seed))
+    assert found.shape == (MANY, SERVERS, SERVERS)
+    assert not np.isnan(worth.added).any()
+    assert (np.asarray(worth.added) >= 0).all()
+    for new in np.asarray(found):
+        assert_legal(new, degrees)
+        change = np.triu(new - np.asarray(count))
+        assert change[change > 0].sum() <= 2
+        assert -change[change < 0].sum() <= 2
+
+
+def settled(demand, count, degree, electrical):
+    """Worths and swaps at the best shares."""
+    region = Region(SERVERS, 400.0, degree, electrical)
+    shares, seconds = best_relay_shares(region, Circuits(count), demand)
+    degrees = np.full(SERVERS, degree, np.int32)
+    worth, found = tried(count, degrees, electrical, demand, jnp.asarray(shares), jax.random.key(0))
+    return worth, np.asarray(found), seconds
+
+
+def joined(*pairs):
+    count = np.zeros((SERVERS, SERVERS), np.int32)
+    for i, j in pairs:
+        count[i, j] += 1
+        count[j, i] += 1
+    return count
+
+
+def test_two_wrong_circuits_are_crossed():
+    # 0 -> 1 and 2 -> 3 have all bytes, one circuit a server; the circuits join 0-2 and 1-3.
+    demand = np.zeros((SERVERS, SERVERS))
+    demand[0, 1] = demand[2, 3] = 1e9
+    _, found, _ = settled(demand, joined((0, 2), (1, 3)), 1, 1.0)
+    np.testing.assert_array_equal(found[0], joined((0, 1), (2, 3)))
+
+
+def test_a_free_nic_is_used_at_once():
+    # 0 -> 1 has all bytes, and both servers have a free NIC: nothing is given up.
+    demand = np.zeros((SERVERS, SERVERS))
+    demand[0, 1] = 1e9
+    _, found, _ = settled(demand, joined((0, 1)), 2, 1.0)
+    np.testing.assert_array_equal(found[0], joined((0, 1), (0, 1)))
+
+
+def test_two_free_nics_of_a_server_break_into_a_circuit():
+    # 0 sends to 1 and 2, which have one NIC each and are joined to each other.
+    demand = np.zeros((SERVERS, SERVERS))
+    demand[0, 1:3] = 1e9
+    degrees, count = np.array([2, 1, 1, 0, 0], np.int32), joined((1, 2))
+    shares, _ = best_relay_shares(Region(SERVERS, 400.0, degrees, 1.0), Circuits(count), demand)
+    _, found = tried(count, degrees, 1.0, demand, jnp.asarray(shares), jax.random.key(0))
+    np.testing.assert_array_equal(found[0], joined((0, 1), (0, 2)))
+
+
+def test_a_second_way_in_is_worth_what_the_programme_gains():
+    # 0 sends to 1 over one circuit; a circuit 2-1 opens a relay 0-2-1, since 0-2 is joined and idle.
+    demand = np.zeros((SERVERS, SERVERS))
+    demand[0, 1] = 1e9
+    count = joined((0, 1), (0, 2), (0, 3))
+    worth, _, seconds = settled(demand, count, 4, 1.0)
+    gain = {}
+    for pair in ((1, 2), (1, 3), (1, 4), (2, 3)):
+        more = count + joined(pair)
+        gain[pair] = seconds - best_relay_shares(Region(SERVERS, 400.0, 4, 1.0), Circuits(more), demand)[1]
+    assert gain[1, 2] > 0.2 * seconds
+    assert gain[2, 3] == gain[1, 4] == 0
+    assert worth.added[1, 2] > 0.2
+    np.testing.assert_allclose(worth.added[1, 2], worth.added[1, 3], rtol=1e-6)
+    assert worth.added[1, 2] > 5 * worth.added[2, 3]
+    assert worth.held[0, 1] > 5 * worth.held[0, 2]
