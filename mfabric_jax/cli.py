@@ -1,4 +1,4 @@
-"""The command line: `mfabric COMMAND` ends in `commands.run_COMMAND`, with options from `options`.
+"""The command line: `mfabric COMMAND` ends in `run_COMMAND` of `commands`, with options from `options`.
 
 Every mistake in what was asked ends in one sentence on standard error and exit status 2, before any compute.
 """
@@ -21,9 +21,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         command = _command(words)
         options = _parse(command, words[1:])
-        from mfabric_jax import commands
+        from mfabric_jax import commands, learning_commands
 
-        return getattr(commands, f"run_{command}")(options)
+        return getattr(learning_commands if command in LEARNING else commands, f"run_{command}")(options)
     except InputError as mistake:
         print(f"mfabric: {mistake}", file=sys.stderr)
         return 2
@@ -35,9 +35,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
+LEARNING = ("policies", "train", "evaluate")                         # in `learning_commands`
 COMMANDS = ("compare", "calibrate", "failures", "cluster", "timeline", "draw", "traffic", "traces", "validate")
+COMMANDS += LEARNING
 VALIDATIONS = ("packet",)
 TRACES = ("info", "convert", "fit")
+POLICIES = ("bench",)
 HELP = """usage: mfabric COMMAND [options]
 
   compare   iteration time, cost and performance per dollar of fabrics for MoE training
@@ -49,6 +52,9 @@ HELP = """usage: mfabric COMMAND [options]
   traffic   bytes of each kind of parallelism in one iteration of a model
   traces    what recorded routing holds: its skew, drift and locality
   validate  predictions against recorded packet-level runs
+  policies  every policy on every kind of demand: how late, how fast
+  train     a policy that chooses circuits: a network, or an index rule of five numbers
+  evaluate  policies on demand they were not trained on, known exactly, with errors or predicted
 
 `mfabric COMMAND --help` lists the options; `mfabric --version` the version."""
 
@@ -90,6 +96,12 @@ def _parse(command: str, words: list[str]) -> Any:
             raise InputError(f"draw needs a fabric first; allowed: {', '.join(CLUSTERS)}, or a graph's .json file.")
         if not any(word.split("=")[0] == "--out" for word in words):
             raise InputError("draw needs --out, a .png, .pdf or .svg file.")
+    if command == "train" and not any(word.split("=")[0] in ("--out", "-h", "--help") for word in words):
+        raise InputError("train needs --out, the folder of the run.")
+    if command == "policies" and not {"-h", "--help"} & set(words):
+        if not words or words[0].startswith("--"):
+            raise InputError(f"policies needs to know what first; allowed: {', '.join(POLICIES)}.")
+        one_of("policies command", words[0], POLICIES)
     if command == "validate" and not {"-h", "--help"} & set(words):
         if not words or words[0].startswith("--"):
             raise InputError(f"validate needs to know what first; allowed: {', '.join(VALIDATIONS)}.")

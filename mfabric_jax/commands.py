@@ -23,11 +23,11 @@ def run_compare(options) -> int:
     out, figures = given.pop("out"), given.pop("figures")
     del given["device"], given["preset"]
     for field in ("models", "fabrics", "nic_use"):
-        given[field] = _words(given[field])
-    given["nic_gbps"] = tuple(_number("nic_gbps", word) for word in _words(given["nic_gbps"]))
-    given["records"] = _range(given["records"])
+        given[field] = listed_words(given[field])
+    given["nic_gbps"] = tuple(number_in("nic_gbps", word) for word in listed_words(given["nic_gbps"]))
+    given["records"] = record_range(given["records"])
     config = Compare(**given)
-    _check_outputs(out, figures)
+    check_outputs(out, figures)
     rows, stopped = _run(config, out)
     print(report.comparison(rows) if rows else "no rows")
     if stopped:
@@ -80,9 +80,9 @@ def run_calibrate(options) -> int:
     from mfabric_jax import report, study
 
     given: dict[str, Any] = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
-    models, out = _words(given.pop("models")), given.pop("out")
+    models, out = listed_words(given.pop("models")), given.pop("out")
     del given["device"], given["preset"]
-    given |= {"models": models, "nic_use": _words(given["nic_use"])}
+    given |= {"models": models, "nic_use": listed_words(given["nic_use"])}
     config = study.Compare(**given)
     if out is not None:
         study.check_calibration(out)
@@ -129,7 +129,7 @@ def run_validate(options) -> int:
     from mfabric_jax import report, study
 
     runs = study.read_runs(options.runs)
-    _check_outputs(options.out, options.figures)
+    check_outputs(options.out, options.figures)
     bar = tqdm(runs, desc="validate", unit="run", file=sys.stderr, disable=None)
     predictions = [study.predict(run, options.dtype) for run in bar]
     rows = study.packet_rows(predictions)
@@ -153,10 +153,10 @@ def run_failures(options) -> int:
 
     same = ("policy", "rule", "routing", "optical_degree", "electrical_nics", "delay_s", "eps_waits", "gpu")
     given = {field: getattr(options, field) for field in (*same, "efficiency", "iterations", "seed", "dtype")}
-    setting = Compare(models=_words(options.models), fabrics=("mfabric",), nic_gbps=(options.nic_gbps,), **given)
+    setting = Compare(models=listed_words(options.models), fabrics=("mfabric",), nic_gbps=(options.nic_gbps,), **given)
     where = {field: getattr(options, field) for field in ("stage", "server", "at", "radix")}
-    config = study.Failures(setting, kinds=_words(options.kinds), **where)
-    _check_outputs(options.out, options.figures)
+    config = study.Failures(setting, kinds=listed_words(options.kinds), **where)
+    check_outputs(options.out, options.figures)
     rows = []
     try:
         with tqdm(total=len(setting.models) * len(config.kinds), desc="failures", file=sys.stderr, disable=None) as bar:
@@ -189,7 +189,7 @@ def run_cluster(options) -> int:
     del given["device"]
     config = study.WholeCluster(**given)
     for file in files.values():
-        _check_outputs(file, None)
+        check_outputs(file, None)
     if picture is not None:
         report.check_picture(picture)
     solved = study.solve_cluster(config)
@@ -240,7 +240,7 @@ def run_timeline(options) -> int:
     del given["device"], given["preset"]
     for one, several in (("model", "models"), ("fabric", "fabrics"), ("nic_gbps", "nic_gbps"), ("nic_use", "nic_use")):
         given[several] = (given.pop(one),)
-    given["records"] = _range(given["records"])
+    given["records"] = record_range(given["records"])
     config = study.Compare(**given)
     if out is not None:
         report.check_trace(out)
@@ -279,7 +279,7 @@ def run_traces(options) -> int:
     """`mfabric traces info PATH`, `mfabric traces convert PATH OUT.npz` and `mfabric traces fit PATH`"""
     from mfabric_jax import traffic
 
-    records = _range(options.records)
+    records = record_range(options.records)
     if options.what == "convert":
         if options.to is None:
             raise InputError("traces convert needs OUT.npz behind the path.")
@@ -324,7 +324,7 @@ def _traces_info(options, records: tuple[int, int] | None) -> int:
     from mfabric_jax import report, traffic
     from mfabric_jax.traffic import survey
 
-    _check_outputs(options.out, options.figures)
+    check_outputs(options.out, options.figures)
     rows = []
     for whole in traffic.open_trace(options.path):
         recording = whole.chosen(records)
@@ -360,7 +360,7 @@ def _draw_trace(recording, folder: pathlib.Path, ranks: int | None) -> None:
         print(report.trace_pairs(counts, folder / f"trace_pairs{end}", title, rows, columns), file=sys.stderr)
 
 
-def _check_outputs(out: str | None, figures: str | None) -> None:
+def check_outputs(out: str | None, figures: str | None) -> None:
     """Say now that a result could not be written."""
     from mfabric_jax import report
 
@@ -389,18 +389,18 @@ def start_jax(dtype: str, device: str | None) -> None:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
 
 
-def _words(text: str) -> tuple[str, ...]:
+def listed_words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
-def _number(field: str, word: str) -> float:
+def number_in(field: str, word: str) -> float:
     try:
         return float(word)
     except ValueError:
         raise InputError(f"{field} must be numbers separated by commas, got {word!r}.") from None
 
 
-def _range(text: str | None) -> tuple[int, int] | None:
+def record_range(text: str | None) -> tuple[int, int] | None:
     if text is None:
         return None
     found = re.fullmatch(r"(\d+)-(\d+)", text.strip())

@@ -62,7 +62,7 @@ class CompareOptions(SetUp):
     """A .toml or .json file of your own prices per part."""
     policy: str = "greedy"
     """How mFabric chooses circuits: greedy, uniform, random, static, previous, topoopt, matching, threshold,
-    local-search, exact."""
+    local-search, relaxed, joint, index, learned, exact; or a .policy file of mfabric train."""
     rule: str = "printed"
     """greedy's rule: printed, released, next."""
     routing: str = "unsplit"
@@ -250,7 +250,7 @@ class FailuresOptions:
     """Iterations of the run."""
     policy: str = "greedy"
     """How mFabric chooses circuits: greedy, uniform, random, static, previous, topoopt, matching, threshold,
-    local-search, exact."""
+    local-search, relaxed, joint, index, learned, exact; or a .policy file of mfabric train."""
     rule: str = "printed"
     """greedy's rule: printed, released, next."""
     routing: str = "unsplit"
@@ -300,7 +300,8 @@ class ClusterOptions(SetUp):
     routing: str = "spray"
     """spray, ecmp, least-loaded (and weighted, on a graph)."""
     policy: str = "greedy"
-    """How circuits are chosen: greedy, uniform, topoopt, matching, threshold, local-search, exact."""
+    """How circuits are chosen: greedy, uniform, topoopt, matching, threshold, local-search, relaxed, joint, index,
+    learned, exact; or a .policy file of mfabric train."""
     rule: str = "printed"
     """greedy's rule: printed, released, next."""
     optical_degree: int = 6
@@ -352,7 +353,7 @@ class TimelineOptions(SetUp):
     """own: each GPU uses its own NIC; pooled: a server's NICs carry anything."""
     policy: str = "greedy"
     """How mFabric chooses circuits: greedy, uniform, random, static, previous, topoopt, matching, threshold,
-    local-search, exact."""
+    local-search, relaxed, joint, index, learned, exact; or a .policy file of mfabric train."""
     rule: str = "printed"
     """greedy's rule: printed, released, next."""
     routing: str = "unsplit"
@@ -418,7 +419,8 @@ class DrawOptions:
     nic_gbps: float = 400.0
     """Bandwidth of every NIC."""
     policy: str = "greedy"
-    """How circuits are chosen: greedy, uniform, topoopt, matching, threshold, local-search, exact."""
+    """How circuits are chosen: greedy, uniform, topoopt, matching, threshold, local-search, relaxed, joint, index,
+    learned, exact; or a .policy file of mfabric train."""
     rule: str = "printed"
     """greedy's rule: printed, released, next."""
     optical_degree: int = 6
@@ -436,6 +438,141 @@ class DrawOptions:
     seed: int = 0
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PoliciesOptions:
+    """Score policies: time over the degree bound and over proved optima, decisions per second in a batch.
+
+    Lists are separated by commas.
+    """
+
+    what: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="bench")]
+    """bench: a row for each policy, workload, number of servers, routing and forecast error."""
+    policies: str | None = None
+    """Names, or files that mfabric train wrote (default: all but previous and exact)."""
+    workloads: str | None = None
+    """zipf, hot, sparse, block, dense, lognormal, skewed (default: these), recorded (needs --trace)."""
+    servers: str = "8,16"
+    """Servers of the region."""
+    routings: str = "unsplit,split,relay"
+    """unsplit, best-path, split, relay."""
+    sigmas: str = "0"
+    """Standard deviations of the logarithms of forecasts."""
+    instances: int = 60
+    """Demands of a workload."""
+    optimum_s: float = 0.0
+    """Seconds of exact search for each demand, unsplit and split (0: none)."""
+    trace: str | None = None
+    """Recorded routing (16 ranks)."""
+    records: str | None = None
+    """FIRST-LAST record of the trace (default for a gate trace: 2011-5001)."""
+    nic_gbps: float = 400.0
+    """Bandwidth of every NIC."""
+    optical_degree: int = 6
+    """NICs of a server on the optical switch."""
+    electrical_nics: int = 2
+    """NICs of a server on the electrical fabric."""
+    relay_efficiency: float = 1.0
+    """Of forwarding, at most 1."""
+    out: str | None = None
+    """Rows to a .csv or .parquet file."""
+    figures: str | None = None
+    """Picture to a folder."""
+    seed: int = 0
+    dtype: str = "float32"
+    """float32 or float64."""
+    device: str | None = None
+    """cpu, gpu, tpu (default: what JAX finds)."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    """Train a policy on generated demand, the measured tables and, if given, a recorded trace.
+
+    A run that was interrupted goes on from its last checkpoint when the same command is given again. The folder gets
+    trained.policy (for --policies of mfabric evaluate and policies.learned.load), metrics.jsonl and curves.png.
+    """
+
+    out: str
+    """Folder of the run."""
+    kind: str = "network"
+    """network (corrects the index rule that ships), or index: a rule of five numbers."""
+    routing: str = "relay"
+    """Under which times are judged: unsplit, split, relay."""
+    steps: int = 4000
+    """Batches."""
+    batch: int = 16
+    """Demands of a batch."""
+    sizes: str = "8,16"
+    """Servers of the regions, taken in turn."""
+    learning_rate: float = 0.002
+    """Of Adam, falling to a hundredth."""
+    imitation: float = 0.0
+    """Weight of the distance of a network's circuits to the teacher's."""
+    teacher: str = "local-search"
+    """greedy, threshold, local-search (which takes most of the time); it knows the true demand."""
+    noise: float = 0.6
+    """Largest standard deviation of the logarithms of forecasts."""
+    varied: float = 0.3
+    """Part of the regions with other NICs than 6 + 2."""
+    pooled: float = 0.4
+    """Part of the demands from knobs, tables and the trace; the rest is drawn."""
+    width: int = 18
+    """Of the vectors of the network."""
+    depth: int = 2
+    """Layers before circuits are chosen, and before shares are."""
+    trace: str | None = None
+    """Recorded routing to learn from too (16 ranks)."""
+    records: str | None = None
+    """FIRST-LAST record of the trace."""
+    share_steps: int = 24
+    """Gradient steps towards the shares by which circuits are judged."""
+    log_every: int = 50
+    """Steps of a line of metrics."""
+    checkpoint_every: int = 250
+    """Steps between checkpoints."""
+    seed: int = 0
+    device: str | None = None
+    """cpu, gpu, tpu (default: what JAX finds)."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluateOptions:
+    """Mean time over the degree bound of policies that see forecasts, on demand of other seeds and recorded iterations.
+
+    Lists are separated by commas. Intervals are 95 % by bootstrap.
+    """
+
+    policies: str = "learned,index,greedy,threshold,local-search,uniform,static"
+    """Names, or files that mfabric train wrote; static: greedy, once, from the mean demand."""
+    routings: str = "unsplit,split,relay,relay-planned"
+    """relay: shares know the true demand; relay-planned: shares from the forecast, a network's by itself."""
+    sizes: str = "8,16"
+    """Servers of the region."""
+    sigmas: str = "0,0.1,0.3,0.6,1"
+    """Standard deviations of the logarithms of forecasts; what has a past is predicted too."""
+    samples: int = 70
+    """All-to-alls of each workload."""
+    share_steps: int = 60
+    """Gradient steps towards relay shares."""
+    optical_degree: int = 6
+    """NICs of a server on the optical switch."""
+    electrical_nics: int = 2
+    """NICs of a server on the electrical fabric."""
+    relay_efficiency: float = 1.0
+    """Of forwarding, at most 1."""
+    trace: str | None = None
+    """Recorded routing to judge by too (16 ranks)."""
+    records: str | None = None
+    """FIRST-LAST record of the trace (default for a gate trace: 2011-5001)."""
+    out: str | None = None
+    """Rows to a .csv or .parquet file."""
+    figures: str | None = None
+    """Picture to a folder."""
+    seed: int = 0
+    device: str | None = None
+    """cpu, gpu, tpu (default: what JAX finds)."""
+
+
 COMMANDS: dict[str, Any] = {
     "compare": CompareOptions,
     "calibrate": CalibrateOptions,
@@ -446,4 +583,7 @@ COMMANDS: dict[str, Any] = {
     "traffic": TrafficOptions,
     "traces": TracesOptions,
     "validate": ValidateOptions,
+    "policies": PoliciesOptions,
+    "train": TrainOptions,
+    "evaluate": EvaluateOptions,
 }

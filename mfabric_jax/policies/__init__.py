@@ -5,6 +5,7 @@ Any function of that signature is a policy; the registry only gives names to the
 
 import functools
 import inspect
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,9 @@ from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.policies.exact import exact, exact_circuits
 from mfabric_jax.policies.exact_programmes import ROUTINGS as EXACT_ROUTINGS
 from mfabric_jax.policies.greedy import RULES, greedy
+from mfabric_jax.policies.index import index
 from mfabric_jax.policies.joint import joint
+from mfabric_jax.policies.learned import learned, load
 from mfabric_jax.policies.local_search import local_search
 from mfabric_jax.policies.matching import matching
 from mfabric_jax.policies.relaxed import ROUTINGS as RELAXED_ROUTINGS
@@ -37,6 +40,8 @@ REGISTRY: dict[str, Policy] = {
     "local-search": local_search,
     "relaxed": relaxed,
     "joint": joint,
+    "index": index,
+    "learned": learned,
     "exact": exact,
 }
 OPTIMISES = {
@@ -46,14 +51,23 @@ OPTIMISES = {
     "exact": EXACT_ROUTINGS,
 }
 NEAREST = {"best-path": "unsplit", "relay": "split"}
+SUFFIX = ".policy"                         # of files that `mfabric train` writes
 
 
-@functools.lru_cache(maxsize=256)
 def get(name: str, **settings: Any) -> Policy:
-    """The policy of that name with its settings fixed: `get("greedy", rule="next")`.
+    """The policy of that name with its settings fixed: `get("greedy", rule="next")`; or of a trained file's path.
 
     The same name and settings give the same object, so that programs compiled for it are found again.
     """
+    if not (name.endswith(SUFFIX) or os.sep in name):
+        return _get(name, **settings)
+    if settings:
+        raise InputError(f"policy {name!r} has no setting {next(iter(settings))!r}; it has none.")
+    return load(name)
+
+
+@functools.lru_cache(maxsize=256)
+def _get(name: str, **settings: Any) -> Policy:
     policy = REGISTRY[one_of("policy", name, REGISTRY)]
     known = settings_of(policy)
     for setting in settings:
@@ -79,7 +93,7 @@ def suited(policy: str | Policy, **settings: Any) -> Policy:
     """
     if callable(policy):
         return policy
-    known = settings_of(REGISTRY[one_of("policy", policy, REGISTRY)])
+    known = settings_of(get(policy))
     given = {name: value for name, value in settings.items() if name in known}
     if "routing" in given and given["routing"] not in OPTIMISES[policy]:
         given["routing"] = NEAREST.get(given["routing"], given["routing"])
@@ -96,8 +110,11 @@ __all__ = [
     "exact_circuits",
     "get",
     "greedy",
+    "index",
     "joint",
     "keep",
+    "learned",
+    "load",
     "local_search",
     "matching",
     "random_circuits",

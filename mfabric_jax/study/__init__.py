@@ -7,9 +7,14 @@ from mfabric_jax.study.config import Compare
 from mfabric_jax.study.examples import examples
 from mfabric_jax.study.failures import Failures, effective_failures, failures
 from mfabric_jax.study.packet_runs import PacketRun, read_runs
+from mfabric_jax.study.policy_evaluation import Evaluation, evaluate
 from mfabric_jax.study.presets import PRESETS
 from mfabric_jax.study.provenance import provenance
+from mfabric_jax.study.scoreboard import RECORDED, Scoreboard, effective_scoreboard, scoreboard
 from mfabric_jax.study.timeline import example_timeline
+from mfabric_jax.study.training import TRAINED_POLICY, train
+from mfabric_jax.study.training_config import Training
+from mfabric_jax.study.training_traffic import FAMILIES
 from mfabric_jax.study.validate import Prediction, packet_groups, packet_rows, predict
 from mfabric_jax.study.whole_cluster import (
     Solved,
@@ -24,13 +29,19 @@ from mfabric_jax.study.whole_cluster import (
 
 __all__ = [
     "CALIBRATED",
+    "FAMILIES",
     "PRESETS",
+    "RECORDED",
+    "TRAINED_POLICY",
     "Calibrated",
     "Compare",
+    "Evaluation",
     "Failures",
     "PacketRun",
     "Prediction",
+    "Scoreboard",
     "Solved",
+    "Training",
     "WholeCluster",
     "calibrate",
     "calibration_rows",
@@ -40,6 +51,8 @@ __all__ = [
     "effective",
     "effective_cluster",
     "effective_failures",
+    "effective_scoreboard",
+    "evaluate",
     "example_cluster",
     "example_timeline",
     "examples",
@@ -51,6 +64,8 @@ __all__ = [
     "predict",
     "provenance",
     "read_runs",
+    "scoreboard",
     "solve_cluster",
+    "train",
     "write_calibration",
 ]

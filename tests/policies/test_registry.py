@@ -9,6 +9,8 @@ from mfabric_jax import policies
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import REGISTRY, get, greedy, settings_of, static, suited
+from mfabric_jax.policies.index import Index
+from mfabric_jax.policies.learned import save
 
 REGION = Region(4, 400.0, 5)
 
@@ -38,6 +40,19 @@ def test_a_policy_gets_the_settings_it_has_and_no_others():
 def test_mistakes_are_sentences(name, settings, sentence):
     with pytest.raises(InputError, match=sentence):
         get(name, **settings)
+
+
+def test_a_trained_file_is_a_policy_by_its_path(tmp_path):
+    rule = Index(power=1.5)
+    path = str(save(tmp_path / "mine.policy", rule, {}))
+    demand = np.random.default_rng(2).pareto(1.0, (4, 4))
+    for policy in (get(path), suited(path, rule="next", routing="split")):
+        np.testing.assert_array_equal(policy(demand, REGION).circuits.count, rule(demand, REGION).circuits.count)
+    assert get(path) is get(path)
+    with pytest.raises(InputError, match="has no setting 'rule'; it has none"):
+        get(path, rule="next")
+    with pytest.raises(InputError, match=r"policy file 'none\.policy' cannot be read"):
+        get("none.policy")
 
 
 def test_circuits_for_the_mean_stay_whatever_the_demand():

@@ -11,8 +11,11 @@ from mfabric_jax.report.figures.failures import failures as failures
 from mfabric_jax.report.figures.gantt import gantt as gantt
 from mfabric_jax.report.figures.graph import graph as draw_graph  # noqa: F401
 from mfabric_jax.report.figures.iteration_time import iteration_time as iteration_time
+from mfabric_jax.report.figures.learning import forecasts as forecasts
+from mfabric_jax.report.figures.learning import training as training
 from mfabric_jax.report.figures.pareto import pareto as pareto
 from mfabric_jax.report.figures.region import region as region
+from mfabric_jax.report.figures.scoreboard import scoreboard as scoreboard
 from mfabric_jax.report.figures.trace import trace_load as trace_load
 from mfabric_jax.report.figures.trace import trace_pairs as trace_pairs
 from mfabric_jax.report.figures.validation import validation as validation

@@ -1,0 +1,128 @@
+"""A learned index rule: greedy's loop with a score of five numbers that a person can read."""
+
+import dataclasses
+import functools
+import importlib.resources
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.core import Tracer
+from jaxtyping import Array, Float, Int
+
+from mfabric_jax.checks import InputError, not_negative, positive
+from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.policies.need import Need, needed
+from mfabric_jax.policies.policy_file import read
+from mfabric_jax.routing import Plan
+
+
+class Index(eqx.Module):
+    """How much a pair is worth one more circuit: y (1 + relief r) / (count + offset)^power, where
+
+    - y is what the pair needs, in circuits (`policies.need`): `larger` times the larger of its two directions and
+      1 - `larger` times their mean; of that, the part `spread` is what the pair would need if its servers' bytes went
+      to all others in proportion to what these receive or send.
+    - r is what the two servers' EPS ports would have to carry, the busier direction of each, over what they can by
+      the degree bound, added up, with the circuits given so far.
+
+    offset 1, power 1 and zeros: greedy's rule "next". `spread` above 0 hedges against forecasts that are wrong, and
+    gives spare NICs to pairs without bytes, where relays may use them.
+    """
+
+    offset: float | Float[Array, ""] = 1.0
+    power: float | Float[Array, ""] = 1.0
+    larger: float | Float[Array, ""] = 0.0
+    spread: float | Float[Array, ""] = 0.0
+    relief: float | Float[Array, ""] = 0.0
+
+    def __check_init__(self):
+        positive("offset", self.offset)
+        for field in ("power", "larger", "spread", "relief"):
+            not_negative(field, getattr(self, field))
+        for field in ("larger", "spread"):
+            value = getattr(self, field)
+            if not isinstance(value, Tracer) and np.any(np.asarray(value) > 1):
+                raise InputError(f"{field} must be at most 1, got {value}.")
+
+    def settings(self) -> dict[str, float]:
+        """The five numbers, for a file."""
+        return {field.name: float(getattr(self, field.name)) for field in dataclasses.fields(self)}
+
+    def __call__(self, demand, region: Region, *, previous=None, key=None) -> Plan:
+        """Circuits by this rule; see `index`."""
+        need = needed(demand, region)
+        return Plan(Circuits(dealt(self, need, pair_worth(self, need), region.degrees)))
+
+
+class _Dealing(NamedTuple):
+    count: Int[Array, "S S"]
+    free: Int[Array, "S"]
+
+
+def index(
+    demand: Float[Array, "S S"], region: Region, *, previous=None, key=None, parameters: Index | None = None
+) -> Plan:
+    """Give circuits one at a time to the pair of the largest index that has a free NIC at both ends.
+
+    - `demand` [S S]: bytes from server i to server j, exact or a forecast; the diagonal is ignored.
+    - `parameters`: of the index; None: those that ship with the package, found by `mfabric train --kind index`.
+
+    Ends when no pair with an index above 0 can take one; ties go to the lower i, j. At most S * degree / 2 rounds.
+    `previous` and `key` are not used.
+    """
+    return (shipped() if parameters is None else parameters)(demand, region, previous=previous, key=key)
+
+
+@functools.cache
+def shipped() -> Index:
+    """The parameters that ship with the package."""
+    return Index(**read(importlib.resources.files("mfabric_jax.policies") / "data" / "index.policy").header["settings"])
+
+
+@jax.jit
+def dealt(rule: Index, need: Need, worth: Float[Array, "S S"], degree: Int[Array, "S"]) -> Int[Array, "S S"]:
+    """Circuits dealt by the rule with `worth` (y of `Index`; its upper triangle counts) for what pairs need."""
+    rule = _typed(rule, need)
+    servers = len(need.pairs)
+    worth = jnp.triu(worth, 1)
+
+    def scores(state: _Dealing):
+        spare = state.free > 0
+        count = state.count.astype(need.dtype)
+        busy = _port_load(need, count)
+        score = worth * (1 + rule.relief * (busy[:, None] + busy[None, :])) / (count + rule.offset) ** rule.power
+        return jnp.where(spare[:, None] & spare[None, :], score, 0)
+
+    def deal(state: tuple[_Dealing, Float[Array, "S S"]]):
+        (count, free), score = state
+        i, j = jnp.divmod(jnp.argmax(score), servers)
+        after = _Dealing(count.at[i, j].add(1).at[j, i].add(1), free.at[i].add(-1).at[j].add(-1))
+        return after, scores(after)
+
+    start = _Dealing(jnp.zeros((servers, servers), jnp.int32), degree)
+    (count, _), _ = lax.while_loop(lambda state: (state[1] > 0).any(), deal, (start, scores(start)))
+    return count                                                       # ends: free NICs run out
+
+
+@jax.jit
+def pair_worth(rule: Index, need: Need) -> Float[Array, "S S"]:
+    """y of `Index`, symmetric."""
+    rule = _typed(rule, need)
+    out, into, total = need.pairs.sum(1), need.pairs.sum(0), need.pairs.sum()
+    even = out[:, None] * into[None, :] / jnp.where(total > 0, total, 1)
+    one_way = (1 - rule.spread) * need.pairs + rule.spread * even
+    return rule.larger * jnp.maximum(one_way, one_way.T) + (1 - rule.larger) * (one_way + one_way.T) / 2
+
+
+def _typed(rule: Index, need: Need) -> Index:
+    return jax.tree.map(lambda x: jnp.asarray(x, need.dtype), rule)
+
+
+def _port_load(need: Need, count: Float[Array, "S S"]) -> Float[Array, "S"]:
+    """What the EPS ports of every server would have to carry over what they can by the degree bound; 0 without any."""
+    left = jnp.maximum(need.pairs - count, 0)
+    return jnp.where(need.ports > 0, jnp.maximum(left.sum(0), left.sum(1)) / jnp.maximum(need.ports, 1), 0)

@@ -1,0 +1,97 @@
+"""Policies from files: a trained network or index rule, with the configuration that it was trained under."""
+
+import dataclasses
+import functools
+import importlib.resources
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+from jaxtyping import Array, Float
+
+from mfabric_jax.checks import InputError, one_of
+from mfabric_jax.fabric import Region
+from mfabric_jax.policies import policy_file
+from mfabric_jax.policies.index import Index
+from mfabric_jax.policies.network import Network
+from mfabric_jax.routing import Plan
+
+KINDS = ("network", "index")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Trained:
+    """A policy `trained(demand, region, *, previous=None, key=None) -> Plan`, equal only to itself.
+
+    - `model`: the network or index rule.   - `configuration`: what it was trained under.
+    """
+
+    model: Network | Index
+    configuration: Mapping[str, Any]
+
+    def __call__(self, demand, region: Region, *, previous: Plan | None = None, key=None) -> Plan:
+        return self.model(demand, region, previous=previous, key=key)
+
+
+def save(path: str | os.PathLike, model: Network | Index, configuration: Mapping[str, Any]) -> Path:
+    """Keep a policy in one file, for `load`. `configuration`: whatever of it JSON can hold."""
+    header = {"kind": kind_of(model), "settings": model.settings(), "configuration": dict(configuration)}
+    return policy_file.write(path, header, model if isinstance(model, Network) else ())
+
+
+def load(path: str | os.PathLike) -> Trained:
+    """The policy in a file of `save`, the same object as long as the file stays as it is.
+
+    `InputError` for a file that is missing, damaged or something else.
+    """
+    try:
+        found = os.stat(path)
+    except OSError:
+        return _of(policy_file.read(path))                             # says what is wrong
+    return _loaded(os.fspath(path), found.st_mtime_ns, found.st_size)
+
+
+@functools.lru_cache(maxsize=64)
+def _loaded(path: str, changed_ns: int, size: int) -> Trained:
+    return _of(policy_file.read(path))
+
+
+def learned(demand: Float[Array, "S S"], region: Region, *, previous: Plan | None = None, key=None) -> Plan:
+    """Circuits and relay shares by the network that ships with the package; any number of servers and degrees.
+
+    - `demand` [S S]: bytes from server i to server j, exact or a forecast; the diagonal is ignored.
+    - `previous`: the plan in place, whose circuits the network sees; `key` is not used.
+
+    Trained for relay routing at 8 and 16 servers, on generated traffic and the packaged tables, with forecasts that
+    are off by up to a factor exp(0.6) (one standard deviation).
+    """
+    return shipped()(demand, region, previous=previous, key=key)
+
+
+@functools.cache
+def shipped() -> Trained:
+    """The network that ships with the package."""
+    return _of(policy_file.read(importlib.resources.files("mfabric_jax.policies") / "data" / "network.policy"))
+
+
+def kind_of(model: Network | Index) -> str:
+    """network or index."""
+    return KINDS[isinstance(model, Index)]
+
+
+def _of(stored: policy_file.Stored) -> Trained:
+    header = stored.header
+    kind = one_of(f"kind of the policy in {stored.path!r}", str(header.get("kind")), KINDS)
+    try:
+        if kind == "index":
+            model = Index(**header["settings"])
+        else:
+            with jax.ensure_compile_time_eval():                       # the first use may be inside of jit
+                shape = eqx.filter_eval_shape(Network, **header["settings"], key=jax.random.key(0))
+                model = stored.leaves(shape)
+        return Trained(model, header["configuration"])
+    except (KeyError, TypeError) as error:
+        raise InputError(f"policy file {stored.path!r} lacks what a policy of kind {kind!r} needs.") from error

@@ -1,0 +1,84 @@
+"""Trained things in one file: a line of JSON that says what it is, then the arrays as Equinox serialises them."""
+
+import hashlib
+import io
+import json
+import os
+import secrets
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import equinox as eqx
+
+from mfabric_jax.checks import InputError
+
+VERSION = 1
+NAMED = "mfabric_jax"                      # the key of a header that holds the version of its layout
+Tree = TypeVar("Tree")
+
+
+class Stored(NamedTuple):
+    """What a file holds; `leaves(like)` reads the arrays."""
+
+    header: dict[str, Any]
+    body: bytes
+    path: str
+
+    def leaves(self, like: Tree) -> Tree:
+        """The arrays, in a tree of the structure, shapes and dtypes of `like`."""
+        try:
+            opened = io.BytesIO(self.body)
+            found = eqx.tree_deserialise_leaves(opened, like)
+        except (RuntimeError, ValueError, EOFError, OSError) as error:
+            raise InputError(f"{self.path!r} does not hold the arrays that its first line announces.") from error
+        if opened.read(1):
+            raise InputError(f"{self.path!r} holds more arrays than its first line announces.")
+        return found
+
+
+def write(path: str | os.PathLike, header: dict[str, Any], tree: Any) -> Path:
+    """Keep `header` (what JSON can hold) and the arrays of `tree`, whole or not at all; else `InputError`."""
+    path, body = Path(path), io.BytesIO()
+    eqx.tree_serialise_leaves(body, tree)
+    digest = hashlib.sha256(body.getvalue()).hexdigest()
+    line = json.dumps({NAMED: VERSION} | header | {"digest": digest}).encode()
+    return replace(path, line + b"\n" + body.getvalue())
+
+
+def replace(path: Path, content: bytes) -> Path:
+    """A file that is either whole or as it was, also if the process is killed or the machine stops."""
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with part.open("wb") as out:
+                out.write(content)
+                out.flush()
+                os.fsync(out.fileno())
+            os.replace(part, path)
+        finally:
+            part.unlink(missing_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot write {str(path)!r} ({error.strerror or error}); give another file.") from error
+    return path
+
+
+def read(path: str | os.PathLike | Traversable) -> Stored:
+    """What `write` kept. `InputError` for a file that is missing, no such file, of a later layout, or damaged."""
+    path = path if isinstance(path, Traversable) else Path(path)
+    name = str(path)
+    try:
+        line, _, body = path.read_bytes().partition(b"\n")
+    except OSError as error:
+        raise InputError(f"policy file {name!r} cannot be read ({error.strerror or error}).") from error
+    try:
+        header = json.loads(line)
+        version = header[NAMED]
+    except (ValueError, KeyError, TypeError):
+        raise InputError(f"{name!r} is no policy file: its first line must be JSON of `mfabric train`.") from None
+    if version != VERSION:
+        raise InputError(f"policy file {name!r} must have the layout {VERSION}, got {version!r}.")
+    if hashlib.sha256(body).hexdigest() != header.get("digest"):
+        raise InputError(f"policy file {name!r} is damaged: what follows its first line is not what was written.")
+    return Stored(header, body, name)

@@ -1,0 +1,62 @@
+"""Demand that nobody was trained on: other seeds of what policies are trained on, and recorded iterations."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mfabric_jax import traffic
+from mfabric_jax.study.training_traffic import FAMILIES, drawn, folded, measured_jobs, recorded
+from mfabric_jax.traffic.predictor import WINDOW
+
+OTHER_SEEDS = 1_000_003                    # added to the seed: no run of training comes so far
+MEAN_OF = 256                              # draws that the mean demand of a drawn workload is taken of
+DRIFT, ITERATIONS = 0.1, 8                 # of the measured tables: popularity walks, so that prediction can err
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Workload:
+    """Demands that belong together.
+
+    - `demand` [N S S] bytes; `predicted` [N S S] what `traffic.predicted` expected of them, None without a past.
+    - `mean` [S S]: what is typical of this workload, for policies that look once.
+    """
+
+    name: str
+    demand: np.ndarray
+    predicted: np.ndarray | None
+    mean: np.ndarray
+
+
+def workloads(
+    servers: int, samples: int, seed: int, trace: str | None, records: tuple[int, int] | None
+) -> list[Workload]:
+    """ "drawn" (all families of `training_traffic` in turn), "tables" (measured expert shares that walk, where ranks
+    divide into so many servers) and, if given, "trace"."""
+    found = [_drawn(servers, samples, seed)]
+    jobs = measured_jobs(servers)
+    if jobs:
+        count = traffic.measured(jobs[-1], ITERATIONS, 2, DRIFT, seed + OTHER_SEEDS).count
+        found.append(_with_past("tables", traffic.Tokens(count, "tables"), 1, servers, samples, seed))
+    if trace is not None:
+        found.append(_with_past("trace", recorded(trace, records, servers), WINDOW, servers, samples, seed))
+    return found
+
+
+def _drawn(servers: int, samples: int, seed: int) -> Workload:
+    keys = jax.random.split(jax.random.key(seed + OTHER_SEEDS), samples + MEAN_OF)
+    family = jnp.arange(len(keys)) % len(FAMILIES)
+    demand = np.asarray(jax.jit(jax.vmap(lambda key, family: drawn(key, family, servers)))(keys, family))
+    total = demand.sum(axis=(1, 2), keepdims=True)                    # 0 where a sparse one has no pair at all
+    share = np.divide(demand, total, out=np.zeros_like(demand), where=total > 0)
+    return Workload("drawn", demand[:samples], None, share[samples:].mean(axis=0))
+
+
+def _with_past(name: str, tokens: traffic.Tokens, skipped: int, servers: int, samples: int, seed: int) -> Workload:
+    """Drawn from the iterations behind the first `skipped`, where there are so many."""
+    count = tokens.count
+    skipped = min(skipped, len(count) - 1)
+    true, guess = (folded(x[skipped:], servers) for x in (count, traffic.predicted(tokens)))
+    chosen = np.random.default_rng(seed).permutation(len(true))[:samples]
+    return Workload(name, true[chosen], guess[chosen], true.mean(axis=0))

@@ -1,0 +1,164 @@
+"""Training of policies: generated (or recorded) demand, forecasts that err, and the time that circuits give.
+
+A run is a folder: `checkpoint` (model, optimiser, step, the best model so far), `metrics.jsonl` (a line for every
+`log_every` steps) and `trained.policy`, the best model, which `policies.learned.load` reads. Everything random is a
+function of the seed and of the step, so a run that is killed and started again ends as one that was not.
+"""
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from mfabric_jax.checks import InputError
+from mfabric_jax.policies import policy_file
+from mfabric_jax.policies.index import Index
+from mfabric_jax.policies.learned import save
+from mfabric_jax.policies.network import Network
+from mfabric_jax.study.judged import over_bound, plan_over_bound
+from mfabric_jax.study.training_config import Training
+from mfabric_jax.study.training_index import IndexState, first_index, index_step, rule_at
+from mfabric_jax.study.training_lessons import Lesson, lessons
+from mfabric_jax.study.training_network import NetworkState, first_network, network_step
+from mfabric_jax.study.training_traffic import pool
+
+CHECKPOINT, METRICS, TRAINED_POLICY = "checkpoint", "metrics.jsonl", "trained.policy"
+HELD_OUT_STEPS = 60                        # towards their shares
+HELD_OUT = 96                              # demands of a size
+BEHIND = 2**32 - 1                         # all steps: less the servers, the number of what is held out
+State = NetworkState | IndexState
+Line = dict[str, float]
+
+
+class Run(NamedTuple):
+    """What a checkpoint holds: the state, and the model that was best on what is held out."""
+
+    state: State
+    best: Network | Index
+    least: Float[Array, ""]
+
+
+def train(config: Training, folder: str | Path, progress: Callable[[int, Line], None] | None = None) -> list[Line]:
+    """Train from the last checkpoint in the folder, or from the start; returns all lines of metrics.
+
+    - `progress`: called with the steps done and the last line, at once and behind every step.
+
+    `held_out_S` stands in lines at checkpoints and before the first step: mean time over the degree bound, with shares
+    that know the demand, on demands of other seeds in the usual region; `planned_S` with a network's own shares, which
+    know the forecast. The best model has the least mean of all these.
+    `InputError` where the folder holds a run of another configuration, or cannot be written.
+    """
+    folder = Path(folder)
+    run, step, lines = _resumed(config, folder)
+    pools = {servers: jnp.asarray(pool(servers, config.seed, config.trace, config.records)) for servers in config.sizes}
+    if not lines:
+        run, held_out = _judged(run, config, pools)
+        lines.append({"step": 0} | held_out)
+    seen: list[dict[str, jax.Array]] = []
+    while True:
+        if progress:
+            progress(step, lines[-1])
+        if step == config.steps:
+            break
+        servers = config.sizes[step % len(config.sizes)]
+        key = jax.random.fold_in(jax.random.key(config.seed), step)
+        batch = lessons(key, pools[servers], config, servers)
+        state, parts = _advanced(run.state, batch, step, config)
+        run = run._replace(state=state)
+        step += 1
+        seen.append(parts)
+        ends = step == config.steps or step % config.checkpoint_every == 0
+        if ends or step % config.log_every == 0:
+            lines.append(_line(step, seen))
+            seen = []
+            _check_finite(lines[-1], config)
+        if ends:
+            run, held_out = _judged(run, config, pools)
+            lines[-1] |= held_out
+            _keep(config, folder, run, step, lines)
+    save(folder / TRAINED_POLICY, run.best, dataclasses.asdict(config))
+    return lines
+
+
+def model_of(state: State) -> Network | Index:
+    """The policy at this point."""
+    return state.model if isinstance(state, NetworkState) else rule_at(state.centre)
+
+
+def _check_finite(line: Line, config: Training) -> None:
+    for name, value in line.items():
+        if not math.isfinite(value):
+            allowed = f"less than {config.learning_rate:g}, where {name} is {value} at step {line['step']}"
+            raise InputError(f"learning_rate must be {allowed}; the last checkpoint is kept.")
+
+
+def _advanced(state: State, batch: Lesson, step: int, config: Training) -> tuple[State, dict[str, jax.Array]]:
+    at = jnp.asarray(step)
+    if isinstance(state, IndexState):
+        return index_step(state, batch, at, config)
+    return network_step(state, batch, at, config)
+
+
+def _line(step: int, seen: list[dict[str, jax.Array]]) -> Line:
+    """Means since the last line."""
+    return {"step": step} | {name: float(np.mean([float(parts[name]) for parts in seen])) for name in seen[0]}
+
+
+def _judged(run: Run, config: Training, pools: dict[int, jax.Array]) -> tuple[Run, Line]:
+    """Mean time over the degree bound on one batch of each size that no step sees; the best model by it."""
+    model, found = model_of(run.state), {}
+    for servers, pooled in pools.items():
+        key = jax.random.fold_in(jax.random.key(config.seed), BEHIND - servers)
+        batch = lessons(key, pooled, dataclasses.replace(config, batch=HELD_OUT, varied=0.0), servers)
+        for name, times in _times(model, batch, config.routing).items():
+            found[f"{name}_{servers}"] = float(times.mean())
+    least = jnp.asarray(np.mean([*found.values()]), jnp.float32)
+    better = bool(least < run.least)
+    return (run._replace(best=model, least=least) if better else run), found
+
+
+@eqx.filter_jit
+def _times(model: Network | Index, batch: Lesson, routing: str) -> dict[str, Float[Array, "B"]]:
+    def one(lesson: Lesson):
+        plan = model(lesson.forecast, lesson.region)
+        found = {"held_out": over_bound(lesson.region, plan.circuits, lesson.demand, routing, HELD_OUT_STEPS)}
+        if plan.shares is not None and routing == "relay":
+            found["planned"] = plan_over_bound(lesson.region, plan, lesson.demand, routing)
+        return found
+
+    return jax.vmap(one)(batch)
+
+
+def _first(config: Training) -> Run:
+    state = first_index() if config.kind == "index" else first_network(config)
+    return Run(state, model_of(state), jnp.asarray(np.inf, jnp.float32))
+
+
+def _keep(config: Training, folder: Path, run: Run, step: int, lines: list[Line]) -> None:
+    """Metrics first: a checkpoint never is ahead of them."""
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    policy_file.replace(folder / METRICS, text.encode())
+    header = {"kind": CHECKPOINT, "step": step, "configuration": dataclasses.asdict(config)}
+    policy_file.write(folder / CHECKPOINT, header, run)
+
+
+def _resumed(config: Training, folder: Path) -> tuple[Run, int, list[Line]]:
+    """The run, its step and the metrics up to it."""
+    if not (folder / CHECKPOINT).exists():
+        return _first(config), 0, []
+    stored = policy_file.read(folder / CHECKPOINT)
+    then, now = stored.header["configuration"], json.loads(json.dumps(dataclasses.asdict(config)))
+    for field, value in now.items():
+        if then.get(field) != value:
+            allowed = f"{then.get(field)!r}, as of the run in {folder}, or out another folder"
+            raise InputError(f"{field} must be {allowed}; got {value!r}.")
+    step, lines = stored.header["step"], map(json.loads, (folder / METRICS).read_text().splitlines())
+    return stored.leaves(_first(config)), step, [line for line in lines if line["step"] <= step]

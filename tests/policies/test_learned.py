@@ -1,0 +1,130 @@
+"""Policies in files: what is kept comes back, what is wrong with a file is said, what ships beats greedy."""
+
+import importlib.resources
+import json
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mfabric_jax.checks import InputError
+from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.policies import greedy, policy_file
+from mfabric_jax.policies.index import Index, index
+from mfabric_jax.policies.learned import kind_of, learned, load, save
+from mfabric_jax.policies.network import Network
+from mfabric_jax.routing import Plan, relay_shares
+from mfabric_jax.routing.region import paced_time
+
+SERVERS = 8
+MOST = 200_000                             # bytes of a file that ships
+CONFIGURATION = {"seed": 3, "sizes": [8, 16]}
+
+
+def region(servers=SERVERS):
+    return Region(servers, jnp.asarray(400.0), jnp.asarray(6), jnp.asarray(2.0), relay_efficiency=jnp.asarray(1.0))
+
+
+def draw(seed, servers=SERVERS):
+    return np.random.default_rng(seed).lognormal(0, 1.5, (servers, servers)) * 1000
+
+
+def kept(folder, model):
+    return save(folder / "one.policy", model, CONFIGURATION)
+
+
+def test_a_network_comes_back_as_it_was(tmp_path):
+    model = Network(6, 1, key=jax.random.key(1))
+    trained = load(kept(tmp_path, model))
+    assert (kind_of(trained.model), trained.configuration) == ("network", CONFIGURATION)
+    for before, after in zip(jax.tree.leaves(model), jax.tree.leaves(trained.model), strict=True):
+        np.testing.assert_array_equal(before, after)
+    eager, inside = trained(draw(0, 4), region(4)), jax.jit(trained)(draw(0, 4), region(4))
+    np.testing.assert_array_equal(eager.circuits.count, inside.circuits.count)
+    assert load(tmp_path / "one.policy") is trained
+    assert load(kept(tmp_path, model)) is not trained
+
+
+def test_an_index_comes_back_as_it_was(tmp_path):
+    rule = Index(0.5, 1.25, 0.75, 0.1, 2.0)
+    trained = load(kept(tmp_path, rule))
+    assert trained.model == rule
+    want = rule(draw(1, 4), region(4)).circuits.count
+    np.testing.assert_array_equal(trained(draw(1, 4), region(4)).circuits.count, want)
+
+
+def test_a_failed_write_leaves_what_was_there(tmp_path):
+    path = kept(tmp_path, Index())
+    with pytest.raises(TypeError):
+        policy_file.write(path, {"kind": object()}, ())
+    assert load(path).model == Index()
+    assert [file.name for file in tmp_path.iterdir()] == ["one.policy"]
+    with pytest.raises(InputError, match="cannot write"):
+        save(path / "below.policy", Index(), {})
+
+
+@pytest.fixture
+def stored(tmp_path):
+    return kept(tmp_path, Network(6, 1, key=jax.random.key(1)))
+
+
+def changed(path, **fields):
+    """The file with another first line, consistent in itself."""
+    line, _, body = path.read_bytes().partition(b"\n")
+    path.write_bytes(json.dumps(json.loads(line) | fields).encode() + b"\n" + body)
+
+
+def test_what_is_wrong_with_a_file_is_said(stored):
+    def sentence():
+        with pytest.raises(InputError) as refused:
+            load(stored)
+        return str(refused.value)
+
+    whole = stored.read_bytes()
+    for content in (b"", b"no json\n", b"[1]\n", b"{}\n", b"\x93NUMPY\x01\x00", whole[:20]):
+        stored.write_bytes(content)
+        assert "is no policy file: its first line must be JSON" in sentence()
+    for content in (whole[:-1], whole + b"0", whole[:-9] + b"x" + whole[-8:]):
+        stored.write_bytes(content)
+        assert sentence().endswith("is damaged: what follows its first line is not what was written.")
+    for fields, said in (
+        ({"mfabric_jax": 2}, "must have the layout 1, got 2."),
+        ({"kind": "checkpoint"}, "'checkpoint' is unknown; allowed: network, index."),
+        ({"settings": {"width": 9, "depth": 1}}, "does not hold the arrays that its first line announces."),
+        ({"settings": {"depth": 1, "girth": 6}}, "lacks what a policy of kind 'network' needs."),
+        ({"settings": None}, "lacks what a policy of kind 'network' needs."),
+        ({"kind": "index", "settings": {"offset": -1.0}}, "offset must be finite and above 0, got -1.0."),
+    ):
+        stored.write_bytes(whole)
+        changed(stored, **fields)
+        assert said in sentence()
+    stored.unlink()
+    assert "cannot be read (No such file or directory)." in sentence()
+
+
+def test_what_ships_is_small_and_says_how_it_was_made():
+    folder = importlib.resources.files("mfabric_jax.policies") / "data"
+    for name in ("index", "network"):
+        stored = policy_file.read(folder / f"{name}.policy")
+        assert stored.header["kind"] == stored.header["configuration"]["kind"] == name
+        assert stored.header["configuration"]["trace"] is None
+        assert len(stored.body) < MOST
+
+
+@pytest.mark.parametrize("name", ["learned", "index"])
+def test_what_ships_is_better_than_greedy_under_relay_routing(name):
+    policy, where = {"learned": learned, "index": index}[name], region()
+    demands = np.stack([draw(seed) * (np.random.default_rng(seed + 99).random((8, 8)) < 0.5) for seed in range(24)])
+
+    @eqx.filter_jit
+    def times(counts):
+        def one(count, demand):
+            shares = relay_shares(where, Circuits(count), demand, steps=60)
+            return paced_time(where, Plan(Circuits(count), shares), demand, routing="relay")
+
+        return jax.vmap(one)(counts, demands)
+
+    ours, paper = (jax.jit(jax.vmap(lambda d, p=p: p(d, where).circuits.count))(demands) for p in (policy, greedy))
+    assert np.mean(times(ours) / times(paper)) < 0.99

@@ -1,0 +1,92 @@
+"""Evaluation under forecasts: rows are what direct calls give; intervals cover; what is static is static."""
+
+import functools
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mfabric_jax import policies
+from mfabric_jax.study.evaluation_traffic import workloads
+from mfabric_jax.study.judged import over_bound, plan_over_bound
+from mfabric_jax.study.policy_evaluation import Evaluation, evaluate, interval
+from mfabric_jax.study.training_traffic import FAMILIES
+
+SETTINGS = {"policies": ("index", "greedy", "static"), "routings": ("split", "relay", "relay-planned"), "sizes": (4,)}
+CONFIG = Evaluation(**SETTINGS, sigmas=(0.0, 0.8), samples=7, share_steps=20, optical_degree=3, electrical_nics=1)
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return list(evaluate(CONFIG))
+
+
+def found(rows, **values):
+    (row,) = [row for row in rows if values.items() <= row.items()]
+    return row
+
+
+@functools.cache
+def workload(name):
+    return next(one for one in workloads(4, 7, CONFIG.seed, None, None) if one.name == name)
+
+
+def test_a_row_for_every_combination(rows):
+    # Drawn demand has no past to predict from; the tables have.
+    assert len(rows) == (2 + 3) * 3 * 3
+    assert {row["forecast"] for row in rows if row["workload"] == "tables"} == {"0", "0.8", "predicted"}
+    assert all(row["samples"] == 7 for row in rows)
+
+
+@pytest.mark.parametrize(("name", "forecast"), [("drawn", "0"), ("tables", "predicted")])
+def test_rows_are_what_direct_calls_give(rows, name, forecast):
+    region, held = CONFIG.region(4), workload(name)
+    seen = held.demand if forecast == "0" else held.predicted
+    for policy in ("index", "greedy", "static"):
+        chooses = policies.get("greedy", rule="next") if policy == "static" else policies.get(policy)
+        plans = [chooses(jnp.asarray(held.mean if policy == "static" else one), region) for one in seen]
+        for routing in ("split", "relay"):
+            want = [over_bound(region, plan.circuits, jnp.asarray(true), routing, 20)
+                    for plan, true in zip(plans, held.demand, strict=True)]  # fmt: skip
+            row = found(rows, workload=name, forecast=forecast, routing=routing, policy=policy)
+            np.testing.assert_allclose(row["over_bound"], np.mean(want), rtol=5e-3 if routing == "relay" else 1e-5)
+
+
+def test_shares_that_were_planned_do_not_beat_those_that_know(rows):
+    for row in rows:
+        if row["routing"] == "relay":
+            place = {key: row[key] for key in ("workload", "forecast", "policy")}
+            assert row["over_bound"] <= found(rows, **place, routing="relay-planned")["over_bound"] * 1.02
+
+
+def test_gains_are_over_greedy(rows):
+    for row in rows:
+        place = {key: row[key] for key in ("workload", "forecast", "routing")}
+        paper = found(rows, **place, policy="greedy")
+        assert row["gain"] == pytest.approx(paper["over_bound"] - row["over_bound"], abs=1e-6)
+        assert row["gain_low"] - 1e-9 <= row["gain"] <= row["gain_high"] + 1e-9
+        assert row["low"] - 1e-9 <= row["over_bound"] <= row["high"] + 1e-9
+
+
+def test_an_interval_covers_the_mean_as_often_as_it_says():
+    covered = []
+    for seed in range(200):
+        low, high = interval(np.random.default_rng(seed).exponential(1.0, 60), seed)
+        covered.append(low <= 1.0 <= high)
+    assert 0.85 < np.mean(covered) <= 1.0
+
+
+def test_held_out_demand_is_that_of_all_families_and_of_no_training_seed():
+    held = workload("drawn").demand
+    assert len(held) == len(FAMILIES)
+    other = workloads(4, 7, CONFIG.seed + 1, None, None)[0].demand
+    assert not np.isclose(held, other).all(axis=(1, 2)).any()
+
+
+def test_a_network_brings_its_own_shares():
+    region, demand = CONFIG.region(4), jnp.asarray(workload("drawn").demand[0])
+    config = Evaluation(policies=("learned",), routings=("relay-planned",), sizes=(4,), sigmas=(0.0,), samples=1,
+                        optical_degree=3, electrical_nics=1)  # fmt: skip
+    row = next(evaluate(config))
+    want = plan_over_bound(region, policies.learned(demand, region), demand, "relay")
+    np.testing.assert_allclose(row["over_bound"], want, rtol=1e-4)

@@ -1,0 +1,135 @@
+"""The scoreboard: its rows are what direct calls give; optima only where they are proved; mistakes are sentences."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mfabric_jax import policies
+from mfabric_jax.checks import InputError
+from mfabric_jax.fabric import Circuits
+from mfabric_jax.routing import Plan, paced_time, relay_shares, routing_bound
+from mfabric_jax.study import Scoreboard, effective_scoreboard, scoreboard
+from mfabric_jax.study.scoreboard import RELAY_STEPS, cells
+
+pytest.importorskip("scipy")
+
+SETTINGS = {"policies": ("greedy", "threshold", "static"), "workloads": ("zipf", "dense"), "servers": (4,)}
+SETTINGS |= {"routings": ("unsplit", "relay"), "sigmas": (0.0, 0.5), "instances": 3, "optimum_s": 10.0}
+CONFIG = Scoreboard(**SETTINGS, optical_degree=3, electrical_nics=1, dtype="float64")
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return list(scoreboard(CONFIG))
+
+
+def one(rows, **values):
+    (row,) = [row for row in rows if values.items() <= row.items()]
+    return row
+
+
+@functools.cache
+def over(name, workload, routing, sigma):
+    """Paced time over the degree bound, one instance after the other."""
+    cell = next(cell for cell in cells(CONFIG) if cell.workload == workload)
+    region, found = CONFIG.region(4), []
+    for true, seen in zip(cell.true, cell.seen[sigma], strict=True):
+        chosen = policies.greedy(cell.true.mean(0), region, rule="next") if name == "static" else policies.suited(
+            name, routing=routing)(seen, region, key=jax.random.key(0))  # fmt: skip
+        circuits = Circuits(chosen.circuits.count)
+        shares = relay_shares(region, circuits, true, steps=RELAY_STEPS) if routing == "relay" else None
+        found.append(paced_time(region, Plan(circuits, shares), true, routing=routing) / routing_bound(region, true))
+    return np.array(found)
+
+
+def test_a_row_for_every_combination(rows):
+    assert len(rows) == CONFIG.rows == 3 * 2 * 1 * 2 * 2
+    assert len({(r["policy"], r["workload"], r["servers"], r["routing"], r["sigma"]) for r in rows}) == len(rows)
+    assert all(row["decisions_per_s"] > 0 and row["compile_s"] >= 0 for row in rows)
+
+
+@pytest.mark.parametrize("name", ["greedy", "static"])
+@pytest.mark.parametrize("routing", ["unsplit", "relay"])
+def test_rows_are_what_direct_calls_give(rows, name, routing):
+    for sigma in (0.0, 0.5):
+        row = one(rows, policy=name, workload="zipf", routing=routing, sigma=sigma)
+        want = over(name, "zipf", routing, sigma)
+        tolerance = 2e-3 if routing == "relay" else 1e-9                  # gradient steps round differently
+        np.testing.assert_allclose(row["mean"], want.mean(), rtol=tolerance)
+        np.testing.assert_allclose(row["median"], np.median(want), rtol=tolerance)
+        np.testing.assert_allclose(row["p90"], np.quantile(want, 0.9), rtol=tolerance)
+        assert row["instances"] == 3
+        assert row["max_min_mean"] >= row["mean"] * (1 - 1e-9)
+
+
+def test_optima_where_demand_is_known_and_programmes_are_solved(rows):
+    for row in rows:
+        if row["routing"] == "unsplit" and row["sigma"] == 0:
+            assert row["proved"] == 3
+            assert 1 - 1e-6 <= row["of_optimum"] <= row["mean"] * (1 + 1e-6)
+            assert row["of_optimum"] <= row["of_optimum_p90"] * (1 + 1e-6)
+        else:
+            assert (row["proved"], row["of_optimum"], row["of_optimum_p90"]) == (0, None, None)
+
+
+def test_a_forecast_that_errs_is_not_the_demand():
+    for cell in cells(CONFIG):
+        np.testing.assert_array_equal(cell.seen[0.0], cell.true)
+        error = np.log(np.asarray(cell.seen[0.5] / cell.true)[:, ~np.eye(4, dtype=bool)])
+        assert 0.3 < error.std() < 0.7
+        again = next(other for other in cells(CONFIG) if other.workload == cell.workload)
+        np.testing.assert_array_equal(cell.true, again.true)
+
+
+def test_the_recording_is_a_workload(tmp_path):
+    tokens = np.random.default_rng(0).integers(1, 99, (3, 2, 1, 16, 32)).astype(float)
+    np.save(tmp_path / "tokens.npy", tokens)
+    settings = {"policies": ("uniform",), "workloads": ("recorded",), "servers": (4,), "routings": ("split",)}
+    config = Scoreboard(**settings, instances=4, trace=str(tmp_path / "tokens.npy"))
+    (cell,) = cells(config)
+    assert cell.true.shape == (4, 4, 4)
+    share = tokens / tokens.sum(-1, keepdims=True)
+    every = share.reshape(6, 4, 4, 4, 8).sum((2, 4))
+    every = every / every[:, :1, 1:2]
+    true = np.asarray(cell.true, float)
+    true = true / true[:, :1, 1:2]
+    off = ~np.eye(4, dtype=bool)
+    assert all(np.isclose(every[:, off], one[off], rtol=1e-4).all(1).any() for one in true)
+    (row,) = scoreboard(config)
+    assert row["workload"] == "recorded"
+
+
+def test_the_effective_configuration_says_what_was_run():
+    said = effective_scoreboard(CONFIG)
+    assert (said["command"], said["instances"], said["dtype"]) == ("policies bench", 3, "float64")
+    assert {"version", "commit", "device"} <= set(said)
+
+
+def test_float32_gives_nearly_the_same():
+    small = {"policies": ("threshold",), "workloads": ("dense",), "routings": ("unsplit",), "servers": (4,)}
+    small |= {"instances": 3, "optical_degree": 3, "electrical_nics": 1}
+    found = [next(scoreboard(Scoreboard(**small, dtype=dtype)))["mean"] for dtype in ("float32", "float64")]
+    np.testing.assert_allclose(*found, rtol=1e-4)
+    assert cells(Scoreboard(**small))[0].true.dtype == jnp.float32
+
+
+@pytest.mark.parametrize(("field", "value", "sentence"), [
+    ("policies", ("gredy",), r"policy 'gredy' is unknown \(did you mean 'greedy'\?\)"),
+    ("policies", (), r"policies must name at least one and none twice, got \[\]"),
+    ("workloads", ("cold",), "workloads 'cold' is unknown"),
+    ("workloads", ("recorded",), "workloads 'recorded' needs trace, the recording"),
+    ("servers", (8, 8), r"servers must name at least one and none twice, got \[8, 8\]"),
+    ("servers", (1,), "servers must be a whole number of at least 2, got 1"),
+    ("routings", ("spray",), "routings 'spray' is unknown"),
+    ("sigmas", (-1.0,), r"sigmas must be finite and not negative, got -1\.0"),
+    ("instances", 0, "instances must be a whole number of at least 1, got 0"),
+    ("optimum_s", -1.0, r"optimum_s must be finite and not negative, got -1\.0"),
+    ("relay_efficiency", 1.5, r"relay_efficiency must be above 0 and at most 1, got 1\.5"),
+    ("dtype", "float16", "dtype 'float16' is unknown"),
+])  # fmt: skip
+def test_mistakes_are_sentences(field, value, sentence):
+    with pytest.raises(InputError, match=sentence):
+        Scoreboard(**{field: value})

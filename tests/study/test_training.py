@@ -1,0 +1,185 @@
+"""Training: killed and resumed runs end as others do; configurations; what lessons are; an index moves."""
+
+import json
+import signal
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mfabric_jax.checks import InputError
+from mfabric_jax.policies import load, policy_file
+from mfabric_jax.policies.need import needed
+from mfabric_jax.study import training, training_index, training_network, training_traffic
+from mfabric_jax.study.training import train
+from mfabric_jax.study.training_config import Training
+from mfabric_jax.study.training_lessons import lessons
+
+TINY = {"steps": 5, "batch": 2, "sizes": (4,), "width": 3, "depth": 1, "teacher": "greedy", "share_steps": 2}
+TINY |= {"log_every": 1, "checkpoint_every": 2}
+RUN = """
+import os, signal, sys
+import tests.conftest
+from mfabric_jax.study.training import train
+from mfabric_jax.study.training_config import Training
+
+def stop(step, line):
+    if step == 4:
+        with open(os.path.join(sys.argv[1], "metrics.jsonl"), "a") as out:
+            out.write('{"step": 5, "time": 0}\\n')                 # of steps behind the checkpoint
+        os.kill(os.getpid(), signal.SIGKILL)
+
+train(Training(**eval(sys.argv[2])), sys.argv[1], stop)
+"""
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A run killed behind its fourth of five steps and then resumed, and one that was left alone."""
+    folder = tmp_path_factory.mktemp("runs")
+    whole = train(Training(**TINY), folder / "whole")
+    words = [sys.executable, "-c", RUN, str(folder / "killed"), repr(TINY)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert not (folder / "killed" / training.TRAINED_POLICY).exists()
+    resumed = []
+    lines = train(Training(**TINY), folder / "killed", lambda step, line: resumed.append(step))
+    return folder, whole, lines, resumed
+
+
+def test_a_killed_run_ends_as_one_that_was_left_alone(runs):
+    folder, whole, lines, resumed = runs
+    assert resumed == [4, 5]
+    assert lines == whole
+    for name in (training.METRICS, training.TRAINED_POLICY, training.CHECKPOINT):
+        assert (folder / "killed" / name).read_bytes() == (folder / "whole" / name).read_bytes()
+
+
+def test_metrics_are_kept_line_by_line(runs):
+    folder, whole, _, _ = runs
+    lines = [json.loads(line) for line in (folder / "whole" / training.METRICS).read_text().splitlines()]
+    assert lines == whole
+    assert [line["step"] for line in lines] == [0, 1, 2, 3, 4, 5]
+    assert ["held_out_4" in line for line in lines] == [True, False, True, False, True, True]
+    assert all(line.get(name, 1) >= 1 - 1e-5 for line in lines for name in ("time", "planned", "held_out_4"))
+
+
+def test_what_was_trained_is_a_policy_with_its_configuration(runs):
+    folder = runs[0]
+    trained = load(folder / "whole" / training.TRAINED_POLICY)
+    assert trained.configuration["teacher"] == "greedy"
+    stored = policy_file.read(folder / "whole" / training.CHECKPOINT)
+    first = training._first(Training(**TINY))
+    run = stored.leaves(first)
+    moved = [np.abs(a - b).max() for a, b in zip(*map(jax.tree.leaves, (first.best, run.state.model)), strict=True)]
+    assert max(moved) > 1e-3
+    for kept, best in zip(jax.tree.leaves(trained.model), jax.tree.leaves(run.best), strict=True):
+        np.testing.assert_array_equal(kept, best)
+    judged = [(line["held_out_4"] + line["planned_4"]) / 2 for line in runs[1] if "held_out_4" in line]
+    assert run.least == pytest.approx(min(judged))
+
+
+def test_a_run_of_another_configuration_is_left_alone(runs):
+    folder, before = runs[0], (runs[0] / "whole" / training.CHECKPOINT).read_bytes()
+    with pytest.raises(InputError, match=r"seed must be 0, as of the run in .*whole, or out another folder; got 1\."):
+        train(Training(**TINY, seed=1), folder / "whole")
+    (folder / "torn").mkdir()
+    (folder / "torn" / training.CHECKPOINT).write_bytes(before[:-1])
+    with pytest.raises(InputError, match="is damaged"):
+        train(Training(**TINY), folder / "torn")
+
+
+def test_an_index_resumes_too(tmp_path):
+    config = Training(**TINY | {"kind": "index", "routing": "split", "steps": 2, "checkpoint_every": 1})
+
+    def stop(step, line):
+        if step == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(config, tmp_path / "stopped", stop)
+    assert train(config, tmp_path / "stopped") == train(config, tmp_path / "whole")
+    names = [tmp_path / run / training.TRAINED_POLICY for run in ("stopped", "whole")]
+    assert names[0].read_bytes() == names[1].read_bytes()
+
+
+def test_an_index_moves_towards_the_rules_that_did_best(monkeypatch):
+    # The "time" of a rule is how far its offset is from 3: a few steps bring the centre there.
+    monkeypatch.setattr(training_index, "_mean_time", lambda rule, batch, config: jnp.abs(jnp.log(rule.offset / 3)))
+    config, state = Training(**TINY), training_index.first_index()
+    for step in range(25):
+        state, _ = training_index.index_step(state, (), jnp.asarray(step), config)
+    assert float(training_index.rule_at(state.centre).offset) == pytest.approx(3, rel=0.1)
+    training_index.index_step.clear_cache()
+
+
+def test_lessons_are_what_the_configuration_says():
+    config = Training(batch=400, noise=0.8, varied=0.5, pooled=0.25)
+    pooled = jnp.full((1, 4, 4), 7.0, jnp.float32)
+    batch = lessons(jax.random.key(0), pooled, config, 4)
+    off = ~np.eye(4, dtype=bool)
+    error = np.log(np.where(batch.demand > 0, batch.forecast / np.where(batch.demand > 0, batch.demand, 1), 1))[:, off]
+    spread = error.std(axis=1)
+    assert (spread == 0).mean() == pytest.approx(1 / 3, abs=0.08)              # exact forecasts
+    assert 0.6 < spread.max() < 1.6
+    assert (np.asarray(batch.demand)[:, off] == 7).all(axis=1).mean() == pytest.approx(0.25, abs=0.08)
+    assert (np.asarray(batch.previous).sum(axis=(1, 2)) == 0).mean() == pytest.approx(0.5, abs=0.1)
+    degrees = np.asarray(batch.region.optical_degree)
+    usual = (degrees == 6).all(axis=1) & (np.asarray(batch.region.electrical_nics) == 2)
+    assert usual.mean() == pytest.approx(0.5, abs=0.1)
+    assert (np.asarray(batch.previous).sum(axis=2) <= degrees).all()
+
+
+@pytest.mark.parametrize("family", range(len(training_traffic.FAMILIES)))
+def test_families_are_finite_and_leave_the_diagonal_empty(family):
+    keys = jax.random.split(jax.random.key(1), 20)
+    demand = np.asarray(jax.vmap(lambda key: training_traffic.drawn(key, family, 6))(keys))
+    assert np.isfinite(demand).all()
+    assert (demand >= 0).all()
+    assert (demand.sum(axis=(1, 2)) > 0).all()
+    assert (demand[:, np.eye(6, dtype=bool)] == 0).all()
+
+
+def test_scores_move_towards_circuits_that_did_better(monkeypatch):
+    # The "time" is the number of circuits between 0 and 1: its slope is above 0 for their score, below for the others
+    # that take NICs from them.
+    monkeypatch.setattr(
+        training_network, "over_bound", lambda region, circuits, *_: circuits.count[0, 1].astype(jnp.float32)
+    )
+    config = Training(**TINY | {"batch": 1, "noise": 0.0, "varied": 0.0})
+    batch = lessons(jax.random.key(3), jnp.ones((1, 4, 4), jnp.float32), config, 4)
+    lesson = jax.tree.map(lambda x: x[0], batch)
+    network = training_network.first_network(config).model
+    chosen = network.chosen(needed(jnp.ones((4, 4), jnp.float32), lesson.region), lesson.region.degrees)
+
+    def loss(score, key):
+        return training_network.explored(network, chosen._replace(score=score), lesson, key, config)[0]
+
+    slope = jax.vmap(jax.grad(loss), in_axes=(None, 0))(chosen.score, jax.random.split(jax.random.key(0), 200)).mean(0)
+    assert slope[0, 1] > 0.5
+    assert slope[0, 2] + slope[0, 3] < -0.2
+    assert abs(slope[2, 3]) < slope[0, 1]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "sentence"),
+    [
+        ("kind", "networks", "kind 'networks' is unknown (did you mean 'network'?); allowed: network, index."),
+        ("routing", "best-path", "routing 'best-path' is unknown; allowed: unsplit, split, relay."),
+        ("teacher", "me", "teacher 'me' is unknown; allowed: greedy, threshold, local-search."),
+        ("steps", 0, "steps must be a whole number of at least 1, got 0."),
+        ("sizes", (), "sizes must name at least one number of servers and none twice, got []."),
+        ("sizes", (1,), "sizes must be a whole number of at least 2, got 1."),
+        ("learning_rate", 0.0, "learning_rate must be finite and above 0, got 0.0."),
+        ("noise", -0.1, "noise must be finite and not negative, got -0.1."),
+        ("varied", 1.1, "varied must be at most 1, got 1.1."),
+        ("checkpoint_every", 75, "checkpoint_every must be a multiple of log_every 50, got 75."),
+    ],
+)
+def test_settings_out_of_range_are_refused(field, value, sentence):
+    with pytest.raises(InputError) as refused:
+        Training(**{field: value})
+    assert str(refused.value) == sentence

@@ -1,0 +1,116 @@
+"""`mfabric train`, `evaluate` and `policies bench`: files, tables, rows, figures; sentences for mistakes."""
+
+import json
+
+import pytest
+
+from mfabric_jax import cli, commands, report
+from mfabric_jax.policies import load
+
+pytest.importorskip("tyro", reason="the command line needs tyro")
+pytest.importorskip("matplotlib", reason="the figures need matplotlib")
+
+TRAIN = "--kind index --routing split --steps 2 --batch 2 --sizes 4 --log-every 1 --checkpoint-every 1 --share-steps 2"
+
+
+@pytest.fixture(autouse=True)
+def process_is_left_alone(monkeypatch):
+    """Settings of the process belong to the tests."""
+    monkeypatch.setattr(commands, "start_jax", lambda dtype, device: None)
+
+
+def status(*words):
+    """Exit status, as a shell would see it."""
+    try:
+        return cli.main([*map(str, words)])
+    except SystemExit as end:
+        return end.code or 0
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("train")
+
+
+def test_a_run_leaves_a_policy_metrics_and_curves_and_evaluate_judges_it(folder, capsys):
+    assert status("train", "--out", folder / "run", *TRAIN.split()) == 0
+    said = capsys.readouterr()
+    lines = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
+    head, names, _, *body = said.out.strip().splitlines()
+    assert head.startswith("mean time over the degree bound")
+    assert names.split() == ["step", "time", "held_out_4"]
+    assert [line.split()[0] for line in body] == ["0", "1", "2"]
+    assert float(body[2].split()[2]) == pytest.approx(lines[2]["held_out_4"], rel=1e-3)
+    assert str(folder / "run" / "curves.png") in said.err
+    policy = folder / "run" / "trained.policy"
+    assert load(policy).configuration["steps"] == 2
+    assert (folder / "run" / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+    words = ["--policies", f"{policy},static", "--routings", "unsplit,split", "--sizes", "4", "--sigmas", "0,0.5"]
+    words += ["--samples", "9", "--out", folder / "rows.csv", "--figures", folder]
+    assert status("evaluate", *words) == 0
+    table = capsys.readouterr().out
+    rows, _ = report.read_rows(folder / "rows.csv")
+    assert len(rows) == 2 * 2 * (2 + 3)    # workloads: drawn has no past, tables have
+    assert {(row["workload"], row["forecast"]) for row in rows} >= {("drawn", "0.5"), ("tables", "predicted")}
+    assert all(1 - 1e-5 <= row["low"] <= row["over_bound"] <= row["high"] for row in rows)
+    best = min(rows[:2], key=lambda row: row["over_bound"])
+    block = table.split("\n\n")[0].splitlines()
+    assert block[0] == "drawn, 4 servers, routing unsplit"
+    (line,) = [line for line in block if line.startswith(best["policy"])]
+    assert line.split()[1] == f"{best['over_bound']:.3f}"
+    assert (folder / "policies_under_forecasts.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["train"], "train needs --out, the folder of the run."),
+        (["train", "--out", "x", "--kind", "tree"], "kind 'tree' is unknown; allowed: network, index."),
+        (["train", "--out", "x", "--sizes", "8,many"], "sizes must be whole numbers separated by commas, got 'many'."),
+        (["evaluate", "--policies", "gredy"], "policy 'gredy' is unknown (did you mean 'greedy'?)"),
+        (["evaluate", "--policies", "none.policy"], "policy file 'none.policy' cannot be read"),
+        (["evaluate", "--sigmas", "0,-1"], "sigmas must be finite and not negative, got -1.0."),
+        (["evaluate", "--relay-efficiency", "2"], "relay_efficiency must be at most 1, got 2.0."),
+        (["evaluate", "--samples", "0"], "samples must be a whole number of at least 1, got 0."),
+        (["evaluate", "--routings", "best"], "routings 'best' is unknown"),
+        (["policies"], "policies needs to know what first; allowed: bench."),
+        (["policies", "rank"], "policies command 'rank' is unknown; allowed: bench."),
+        (["policies", "bench", "--workloads", "recorded"], "workloads 'recorded' needs trace, the recording."),
+        (["policies", "bench", "--servers", "x"], "servers must be whole numbers separated by commas, got 'x'."),
+    ],
+)
+def test_mistakes_are_one_sentence(words, sentence, capsys):
+    assert status(*words) == 2
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert said.count("\n") == 1
+
+
+def test_a_scoreboard_is_a_table_rows_and_a_figure(folder, capsys):
+    words = ["--policies", "uniform,greedy", "--workloads", "zipf,hot", "--servers", "4", "--routings", "split,relay"]
+    words += ["--instances", "3", "--out", folder / "board.csv", "--figures", folder]
+    assert status("policies", "bench", *words) == 0
+    said = capsys.readouterr()
+    rows, config = report.read_rows(folder / "board.csv")
+    assert len(rows) == 2 * 2 * 2
+    assert (config["command"], config["complete"], config["instances"]) == ("policies bench", True, 3)
+    head, names, *_ = said.out.splitlines()
+    assert head == "4 servers, routing split, forecast error 0"
+    assert names.split() == ["policy", "mean", "median", "p90", "zipf", "hot", "decisions/s"]
+    assert (folder / "policies.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_scoreboard_that_is_stopped_keeps_its_rows(folder, monkeypatch):
+    from mfabric_jax import study
+
+    def interrupted(config, *, progress):
+        yield from (row for row, _ in zip(scoreboard(config, progress=progress), range(3), strict=False))
+        raise KeyboardInterrupt
+
+    scoreboard = study.scoreboard
+    monkeypatch.setattr(study, "scoreboard", interrupted)
+    words = ["--policies", "uniform", "--workloads", "zipf", "--servers", "4", "--instances", "2", "--sigmas", "0,1"]
+    assert status("policies", "bench", *words, "--out", folder / "part.csv") == 130
+    rows, config = report.read_rows(folder / "part.csv")
+    assert (len(rows), config["complete"]) == (3, False)
