@@ -1,6 +1,8 @@
 """From all-to-alls to an iteration: block timeline, hidden or paid reconfiguration, pipeline; when to reconfigure."""
 
-from mfabric_jax.schedule.environment import Box, Dict, Discrete, Drift, Params, Recorded, RegionEnv, State, dealt
+from mfabric_jax.schedule.best_course import best_course
+from mfabric_jax.schedule.course import Course
+from mfabric_jax.schedule.environment import Params, RegionEnv, State, dealt
 from mfabric_jax.schedule.exchange import (
     NVSWITCH_GIGABYTES_PER_S,
     Exchanges,
@@ -12,6 +14,7 @@ from mfabric_jax.schedule.exchange import (
     routed,
 )
 from mfabric_jax.schedule.first import BLOCK, FIRST, First, Stakes
+from mfabric_jax.schedule.forecast import last, moving_average
 from mfabric_jax.schedule.iteration import (
     Iteration,
     Rates,
@@ -22,9 +25,11 @@ from mfabric_jax.schedule.iteration import (
     timeline,
 )
 from mfabric_jax.schedule.order import SCHEDULES, order, order_of
+from mfabric_jax.schedule.sources import Drift, Recorded
+from mfabric_jax.schedule.spaces import Box, Dict, Discrete
 from mfabric_jax.schedule.timeline import Rules, Slots
 from mfabric_jax.schedule.trace import one_block, segments
-from mfabric_jax.schedule.when import WHEN, Course, best_course, follow, last, moving_average
+from mfabric_jax.schedule.when import WHEN, follow
 
 __all__ = [
     "BLOCK",

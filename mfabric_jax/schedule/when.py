@@ -3,23 +3,23 @@
 A step takes its all-to-all, plus what the computation before it does not hide of the switch's delay if circuits change
 (until the switch is done the all-to-all waits). Where the delay grows with the circuits set up anew, changing a few may
 pay where changing all does not.
-Sources: ski rental, Karlin, Manasse, Rudolph, Sleator, Competitive snoopy caching, Algorithmica 3, 1988; many states,
-and the offline optimum as a dynamic programme: Borodin, Linial, Saks, Metrical task systems, J. ACM 39(4), 1992.
+Sources: ski rental, Karlin, Manasse, Rudolph, Sleator, Competitive snoopy caching, Algorithmica 3, 1988; many states:
+Borodin, Linial, Saks, Metrical task systems, J. ACM 39(4), 1992.
 """
 
 import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
-from mfabric_jax.checks import InputError, not_negative, one_of, positive, whole
+from mfabric_jax.checks import InputError, one_of, whole
 from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.policies import Policy, uniform
-from mfabric_jax.routing import Plan, as_demand, paced_time
+from mfabric_jax.policies import Policy
+from mfabric_jax.routing import Plan
+from mfabric_jax.schedule.course import Course, Routing, Turn, checked, started, timed
 
 WHEN = {
     "always": "at every step",
@@ -28,26 +28,6 @@ WHEN = {
     "threshold": "once the gain over the horizon exceeds the delay that is exposed",
     "rent-or-buy": "once the regret since the last change exceeds the delay that is exposed",
 }
-WITHOUT_SHARES = ("unsplit", "best-path", "split")
-Routing = str | Callable[..., Array]
-
-
-class Course(NamedTuple):
-    """What happened at every step of T.
-
-    - `count` [T S S]: the circuits that carry it.   - `changed` [T]: they differ from those before.
-    - `exchange_s` [T]: its all-to-all.   - `paid_s` [T]: what it waited for the switch.
-    """
-
-    count: Int[Array, "T S S"]
-    changed: Bool[Array, "T"]
-    exchange_s: Float[Array, "T"]
-    paid_s: Float[Array, "T"]
-
-    @property
-    def total_s(self) -> Float[Array, ""]:
-        """Seconds of all steps together."""
-        return (self.exchange_s + self.paid_s).sum(-1)
 
 
 def follow(
@@ -91,8 +71,8 @@ def follow(
 
     Example: `follow(demands, Region(8, 400.0, delay_s=0.01), greedy, rule="threshold").total_s`.
     """
-    demands = _checked("demands", demands, region)
-    foreseen = None if forecast is None else _checked("forecast", forecast, region).astype(demands.dtype)
+    demands = checked("demands", demands, region)
+    foreseen = None if forecast is None else checked("forecast", forecast, region).astype(demands.dtype)
     if foreseen is not None and foreseen.shape != demands.shape:
         raise InputError(f"forecast must have the demands' shape {list(demands.shape)}, got {list(foreseen.shape)}.")
     if not isinstance(every, jax.Array):
@@ -101,36 +81,9 @@ def follow(
     if not options:
         raise InputError("policy must be a policy or a tuple of at least one, got an empty tuple.")
     keys = None if key is None else jax.random.split(key, len(demands))
-    turn, choice = Turn.of(region, hidden_s, each_s, demands), (options, one_of("when", rule, WHEN), _timed(routing))
-    start_at, turns = _start(region, start), jnp.asarray(every, jnp.int32)
+    turn, choice = Turn.of(region, hidden_s, each_s, demands), (options, one_of("when", rule, WHEN), timed(routing))
+    start_at, turns = started(region, start), jnp.asarray(every, jnp.int32)
     return _followed(demands, foreseen, keys, region, turn, turns, start_at, *choice, whole("pool", pool))
-
-
-class Turn(NamedTuple):
-    """What a change costs: `delay_s`, `each_s` () and what is hidden, `hidden_s` [T]."""
-
-    delay_s: Float[Array, ""]
-    each_s: Float[Array, ""]
-    hidden_s: Float[Array, "T"]
-
-    @staticmethod
-    def of(region: Region, hidden_s: Any, each_s: Any, demands: Float[Array, "T S S"]) -> "Turn":
-        """For steps of these demands, in their dtype."""
-        steps, dtype = len(demands), demands.dtype
-        hidden = jnp.asarray(not_negative("hidden_s", hidden_s), dtype)
-        if hidden.shape not in ((), (steps,)):
-            raise InputError(f"hidden_s must be a number or have the shape [T] = [{steps}], got {list(hidden.shape)}.")
-        each = jnp.asarray(not_negative("each_s", each_s), dtype)
-        return Turn(jnp.asarray(region.delay_s, dtype), each, jnp.broadcast_to(hidden, (steps,)))
-
-    def full_s(self, before: Int[Array, "S S"], after: Int[Array, "S S"]) -> Float[Array, ""]:
-        """How long the switch takes; minus infinity where nothing changes."""
-        anew = jnp.maximum(after - before, 0).sum().astype(self.each_s.dtype) / 2
-        return jnp.where(jnp.any(after != before), self.delay_s + self.each_s * anew, -jnp.inf)
-
-    def exposed_s(self, before: Int[Array, "S S"], after: Int[Array, "S S"], hidden_s) -> Float[Array, ""]:
-        """What of it a step waits for."""
-        return jnp.maximum(self.full_s(before, after) - hidden_s, 0)
 
 
 class _Gains(NamedTuple):
@@ -228,92 +181,3 @@ def _followed(demands, foreseen, keys, region, turn: Turn, every, start, options
     }
     steps = (demands, foreseen, keys, turn.hidden_s, jnp.arange(len(demands), dtype=every.dtype))
     return lax.scan(step, (start, memory.get(rule)), steps)[1]
-
-
-def best_course(
-    demands: Float[Array, "T S S"],
-    region: Region,
-    candidates: Int[Array, "N S S"],
-    *,
-    routing: Routing = "split",
-    hidden_s: Any = 0.0,
-    each_s: Any = 0.0,
-    start: Plan | None = None,
-) -> Course:
-    """The least total time with circuits out of `candidates` and those of the start: no rule is faster with these.
-
-    Exact, by dynamic programming with all demands known: O(T N) times of an all-to-all (the same for all delays of a
-    `vmap`) and O(T N^2) sums. Arguments as in `follow`. Ties go to the earlier candidate, the start first.
-    """
-    demands, before = _checked("demands", demands, region), _start(region, start)
-    candidates = jnp.asarray(candidates)
-    if candidates.ndim != 3 or candidates.shape[1:] != before.shape:
-        raise InputError(f"candidates must be [N S S] with S = {region.servers}, got {list(candidates.shape)}.")
-    every = jnp.concatenate([before[None], candidates.astype(before.dtype)])
-    return _best(demands, region, every, Turn.of(region, hidden_s, each_s, demands), _timed(routing))
-
-
-@functools.partial(jax.jit, static_argnames="seconds")
-def _best(demands, region: Region, circuits: Int[Array, "N S S"], turn: Turn, seconds) -> Course:
-    full = lax.map(lambda one: jax.vmap(lambda after: turn.full_s(one, after))(circuits), circuits)    # [from to]
-
-    def ahead(total, now):
-        demand, hidden = now
-        ways = total[:, None] + jnp.maximum(full - hidden, 0)
-        own = jax.vmap(lambda count: seconds(region, Circuits(count), demand))(circuits)
-        return ways.min(0) + own, ways.argmin(0)
-
-    begun = jnp.full(len(circuits), jnp.inf, demands.dtype).at[0].set(0)
-    total, came = lax.scan(ahead, begun, (demands, turn.hidden_s))
-    chosen = lax.scan(lambda at, came: (came[at], at), total.argmin(), came, reverse=True)[1]
-    count = circuits[chosen]
-    before = jnp.concatenate([circuits[:1], count[:-1]])
-    exchange = jax.vmap(lambda one, demand: seconds(region, Circuits(one), demand))(count, demands)
-    paid = jax.vmap(turn.exposed_s)(before, count, turn.hidden_s)
-    return Course(count, jnp.any(count != before, axis=(1, 2)), exchange, paid)
-
-
-def last(demands: Float[Array, "T S S"], period: int = 1) -> Float[Array, "T S S"]:
-    """A forecast for `follow`: the demand of `period` steps ago (as many as there are blocks in turn); 0 before."""
-    demands, period = as_demand(demands), whole("period", period)
-    return jnp.concatenate([jnp.zeros_like(demands[:period]), demands[:-period]])
-
-
-def moving_average(demands: Float[Array, "T S S"], weight: Any, period: int = 1) -> Float[Array, "T S S"]:
-    """A forecast for `follow`: what was `period`, 2 `period`, ... steps ago, weighed by 1, 1 - `weight`,
-    (1 - `weight`)^2, ... over the sum of these; 0 before. `weight` is above 0; 1 is `last`."""
-    before = last(demands, period)
-    stays = 1 - jnp.asarray(positive("weight", weight), before.dtype)
-
-    def add(state, now):
-        (sums, masses), (demand, at) = state, now
-        turn = at % period
-        one = jnp.where(at < period, 0, 1).astype(before.dtype)
-        sums, masses = sums.at[turn].set(stays * sums[turn] + demand), masses.at[turn].set(stays * masses[turn] + one)
-        return (sums, masses), sums[turn] / jnp.maximum(masses[turn], one / 2 + 0.5)
-
-    empty = jnp.zeros((period, *before.shape[1:]), before.dtype), jnp.zeros(period, before.dtype)
-    return lax.scan(add, empty, (before, jnp.arange(len(before))))[1]
-
-
-@functools.lru_cache(maxsize=64)
-def _paced(routing: str) -> Callable:
-    return lambda region, circuits, demand: paced_time(region, circuits, demand, routing=routing)
-
-
-def _timed(routing: Routing) -> Callable:
-    """The function that a routing stands for, always the same one."""
-    return routing if callable(routing) else _paced(one_of("routing", routing, WITHOUT_SHARES))
-
-
-def _start(region: Region, start: Plan | None) -> Int[Array, "S S"]:
-    return (uniform(None, region) if start is None else start).circuits.count
-
-
-def _checked(field: str, demands, region: Region) -> Float[Array, "T S S"]:
-    """As floats, without what stays in a server."""
-    demands, servers = as_demand(demands), region.servers
-    if demands.ndim != 3 or demands.shape[1:] != (servers, servers) or not len(demands):
-        wanted = f"[T S S] with S = {servers} servers and at least one step"
-        raise InputError(f"{field} must be {wanted}, got {list(demands.shape)}.")
-    return jnp.where(jnp.eye(servers, dtype=bool)[None], 0, demands)
