@@ -73,7 +73,7 @@ class Config(relay_on_traces.Config):
         whole("joint_rounds", self.joint_rounds, at_least=0)
 
 
-def run(config: Config) -> list[dict[str, Any]]:
+def run(config: Config) -> Iterator[dict[str, Any]]:
     """A row for each all-to-all, servers, efficiency and policy; what has no bytes between servers is left out.
 
     - `policy`: "unsplit" and "relay" (greedy circuits by `rule`), "relay-next" (by the rule "next") or "joint".
@@ -84,7 +84,6 @@ def run(config: Config) -> list[dict[str, Any]]:
     job = workload.get(MODEL)
     count = traffic.recorded(config.trace, job, config.records).count
     places = drawn(config, count.shape[:3])
-    rows = []
     for servers in config.servers:
         for efficiency in config.efficiencies:
             at = jnp.asarray(efficiency, jnp.result_type(float))
@@ -98,8 +97,7 @@ def run(config: Config) -> list[dict[str, Any]]:
                 demand = traffic.server_bytes(selected, len(tokens) // servers)
                 place = {"servers": servers, "efficiency": efficiency}
                 place |= {"record": int(record), "layer": int(layer), "micro_batch": int(micro_batch)}
-                rows += [place | row for row in _rows(config, where, demand)]
-    return rows
+                yield from (place | row for row in _rows(config, where, demand))
 
 
 def _asked(config: Config) -> dict[str, Any]:

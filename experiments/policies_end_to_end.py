@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,26 +96,26 @@ class Config:
         return Compare(**given | TRAFFIC[kind] | WAYS[way])
 
 
-def run(config: Config) -> list[dict[str, Any]]:
+def run(config: Config) -> Iterator[dict[str, Any]]:
     """A row for each model, traffic, way and bandwidth: iteration time, over greedy's and over the fat-tree's."""
-    rows = []
     cells = [(model, kind) for model in config.models for kind in config.kinds()]
-    for model, kind in tqdm(cells, desc=NAME, unit="case", file=sys.stderr, disable=None):
+    bar = tqdm(cells, desc=NAME, unit="case", file=sys.stderr, disable=None)
+    for model, kind in bar:
         tree: dict[float, float] = {}
         base: dict[float, float] = {}
         for way in config.ways:
+            bar.set_postfix_str(f"{model}, {kind}, {way}")
             for row in compare(config.setting(model, kind, way)):
                 gbps, seconds = row["nic_gbps"], row["iteration_s"]
                 if row["fabric"] == "fat-tree":
                     tree[gbps] = seconds
                     continue
                 base.setdefault(gbps, seconds)
-                rows.append(
+                yield (
                     {"model": row["model"], "traffic": kind, "way": way, "nic_gbps": gbps, "iteration_s": seconds}
                     | {"over_greedy": seconds / base[gbps], "over_fat_tree": seconds / tree[gbps]}
                     | {"ep_comm_s": row["ep_comm_s"], "reconfig_s": row["reconfig_s"]}
                 )
-    return rows
 
 
 def table(rows: Rows) -> str:

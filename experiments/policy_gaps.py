@@ -32,7 +32,6 @@ from mfabric_jax.policies.matching import matching
 from mfabric_jax.policies.threshold import threshold
 from mfabric_jax.report import style
 from mfabric_jax.routing import all_to_all_time, paced_time, routing_bound
-from mfabric_jax.study.provenance import provenance
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -73,9 +72,6 @@ class Config:
     """NICs of a server on the optical switch."""
     electrical_nics: int = 2
     """NICs of a server on the electrical fabric."""
-    out: str = "results"
-    """Folder for the rows, written as they come, and the picture."""
-
     def __post_init__(self):
         names("routings", self.routings, ROUTINGS)
         names("families", self.families, FAMILIES)
@@ -149,14 +145,13 @@ def policies(routing: str) -> dict[str, Callable]:
     return {**greedies, "matching": matching, **tuned}
 
 
-def run(config: Config) -> list[dict[str, Any]]:
+def run(config: Config) -> Iterator[dict[str, Any]]:
     """A row for each size, routing, instance and policy; those of an instance are told when it is done.
 
     - `time_s`, `max_min_s`: paced and max-min fair.
     - `optimum_s`, `bound_s`: of the best circuits found, and below what no circuits are; equal if `proved`.
     - `over`, `max_min_over`: over `bound_s`.
     """
-    rows = []
     for servers in config.servers:
         for routing in config.routings:
             where = config.region(servers)
@@ -164,11 +159,9 @@ def run(config: Config) -> list[dict[str, Any]]:
                 for seed in range(config.seeds):
                     demand = demand_of(family, seed, servers)
                     place = {"servers": servers, "routing": routing, "family": family, "seed": seed}
-                    rows += [place | row for row in _rows(config, where, demand, routing)]
+                    rows = [place | row for row in _rows(config, where, demand, routing)]
                     print(_told(rows[-1]), file=sys.stderr, flush=True)
-            settings = dataclasses.asdict(config) | provenance("float64")
-            report.write_rows(rows, Path(config.out) / f"{NAME}.csv", settings)
-    return rows
+                    yield from rows
 
 
 def _rows(config: Config, where: Region, demand, routing: str) -> Iterator[dict[str, Any]]:
@@ -270,6 +263,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 @dataclasses.dataclass(frozen=True)
 class Options(Config):
     """Policies over the best circuits there are: a row per drawn all-to-all, size, routing and policy."""
+
+    out: str = "results"
+    """Folder for the rows and the picture."""
 
 
 if __name__ == "__main__":

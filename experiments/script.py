@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ def run_script(
     name: str,
     options: type,
     config: type,
-    run: Callable[[Any], list[dict[str, Any]]],
+    run: Callable[[Any], Iterable[dict[str, Any]]],
     table: Callable[[Rows], str],
     draw: Callable[[Rows, Path], Path],
     dtype: str = "float32",
@@ -32,6 +32,7 @@ def run_script(
     """Run an experiment from the shell; returns the exit status.
 
     - `options`: `config` and the folder `out`, which gets `name`.csv and `name`.png.
+    - `run`: its rows; where it yields them, those that there are stay if it is stopped.
     """
     if dtype == "float64":
         jax.config.update("jax_enable_x64", True)
@@ -41,8 +42,13 @@ def run_script(
         chosen = config(**{field.name: getattr(asked, field.name) for field in dataclasses.fields(config)})
         folder = Path(asked.out)
         report.check_folder(folder)
-        rows = run(chosen)
-        report.write_rows(rows, folder / f"{name}.csv", dataclasses.asdict(chosen) | provenance(dtype))
+        rows: list[dict[str, Any]] = []
+        effective = dataclasses.asdict(chosen) | provenance(dtype)
+        try:
+            rows.extend(run(chosen))
+        finally:
+            if rows:
+                report.write_rows(rows, folder / f"{name}.csv", effective)
         draw(rows, folder / f"{name}.png")
     except InputError as mistake:
         print(f"{name}: {mistake}", file=sys.stderr)

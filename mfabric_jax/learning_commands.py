@@ -59,7 +59,7 @@ def run_train(options) -> int:
     given["sizes"] = tuple(_whole("sizes", word) for word in commands.listed_words(given["sizes"]))
     given["records"] = commands.record_range(given["records"])
     config = study.Training(**given)
-    report.check_folder(out)
+    commands.check_outputs(None, str(out))
     began = time.monotonic()
     with tqdm(total=config.steps, desc="train", unit="step", file=sys.stderr, disable=None) as bar:
 
@@ -94,15 +94,16 @@ def run_evaluate(options) -> int:
     given["records"] = commands.record_range(given["records"])
     config = study.Evaluation(**given)
     commands.check_outputs(out, figures)
-    rows = []
+    rows, complete = [], False
     try:
         with tqdm(desc="evaluate", unit="row", file=sys.stderr, disable=None) as bar:
             for row in study.evaluate(config, progress=bar.set_postfix_str):
                 rows.append(row)
                 bar.update()
+        complete = True
     finally:
         if out is not None and rows:
-            effective = dataclasses.asdict(config) | study.provenance("float32")
+            effective = dataclasses.asdict(config) | study.provenance("float32") | {"complete": complete}
             print(report.write_rows(rows, out, {"command": "evaluate"} | effective), file=sys.stderr)
     print(report.forecast_table(rows))
     if figures is not None:

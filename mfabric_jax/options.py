@@ -542,8 +542,8 @@ class EvaluateOptions:
     Lists are separated by commas. Intervals are 95 % by bootstrap.
     """
 
-    policies: str = "learned,index,greedy,threshold,local-search,uniform,static"
-    """Names, or files that mfabric train wrote; static: greedy, once, from the mean demand."""
+    policies: str = "learned,index,greedy,greedy-next,threshold,local-search,uniform,static"
+    """Names, or files that mfabric train wrote; static: greedy-next, once, from the mean of other demand."""
     routings: str = "unsplit,split,relay,relay-planned"
     """relay: shares know the true demand; relay-planned: shares from the forecast, a network's by itself."""
     sizes: str = "8,16"
@@ -552,7 +552,7 @@ class EvaluateOptions:
     """Standard deviations of the logarithms of forecasts; what has a past is predicted too."""
     samples: int = 70
     """All-to-alls of each workload."""
-    share_steps: int = 60
+    share_steps: int = 100
     """Gradient steps towards relay shares."""
     optical_degree: int = 6
     """NICs of a server on the optical switch."""

@@ -12,7 +12,7 @@ from typing import Any
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.policies.exact import exact, exact_circuits
 from mfabric_jax.policies.exact_programmes import ROUTINGS as EXACT_ROUTINGS
-from mfabric_jax.policies.greedy import RULES, greedy
+from mfabric_jax.policies.greedy import RULES, greedy, greedy_next, greedy_released
 from mfabric_jax.policies.index import index
 from mfabric_jax.policies.joint import joint
 from mfabric_jax.policies.learned import learned, load
@@ -30,6 +30,8 @@ Policy = Callable[..., Plan]
 
 REGISTRY: dict[str, Policy] = {
     "greedy": greedy,
+    "greedy-released": greedy_released,
+    "greedy-next": greedy_next,
     "uniform": uniform,
     "random": random_circuits,
     "static": static,
@@ -59,11 +61,20 @@ def get(name: str, **settings: Any) -> Policy:
 
     The same name and settings give the same object, so that programs compiled for it are found again.
     """
-    if not (name.endswith(SUFFIX) or os.sep in name):
-        return _get(name, **settings)
-    if settings:
-        raise InputError(f"policy {name!r} has no setting {next(iter(settings))!r}; it has none.")
-    return load(name)
+    if is_file(name):
+        if settings:
+            raise InputError(f"policy {name!r} has no setting {next(iter(settings))!r}; it has none.")
+        return load(name)
+    try:
+        hash(tuple(settings.values()))
+    except TypeError:                                                  # arrays, as the mean of "static"
+        return _get.__wrapped__(name, **settings)
+    return _get(name, **settings)
+
+
+def is_file(name: str) -> bool:
+    """Whether a name is the path of a trained policy."""
+    return name.endswith(SUFFIX) or os.sep in name
 
 
 @functools.lru_cache(maxsize=256)
@@ -110,7 +121,10 @@ __all__ = [
     "exact_circuits",
     "get",
     "greedy",
+    "greedy_next",
+    "greedy_released",
     "index",
+    "is_file",
     "joint",
     "keep",
     "learned",

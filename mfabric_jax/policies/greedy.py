@@ -42,6 +42,16 @@ def greedy(demand: Float[Array, "S S"], region: Region, *, previous=None, key=No
     return Plan(Circuits(_dealt(demand, region.degrees, rule)))
 
 
+def greedy_released(demand: Float[Array, "S S"], region: Region, *, previous=None, key=None) -> Plan:
+    """`greedy` by the rule of the authors' simulator."""
+    return greedy(demand, region, rule="released")
+
+
+def greedy_next(demand: Float[Array, "S S"], region: Region, *, previous=None, key=None) -> Plan:
+    """`greedy` by the rule "next": to the pair whose next circuit leaves most bytes on each."""
+    return greedy(demand, region, rule="next")
+
+
 @functools.partial(jax.jit, static_argnames="rule")
 def _dealt(demand: Float[Array, "S S"], degree, rule: str) -> Int[Array, "S S"]:
     servers = len(demand)

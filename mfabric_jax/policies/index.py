@@ -124,5 +124,5 @@ def _typed(rule: Index, need: Need) -> Index:
 
 def _port_load(need: Need, count: Float[Array, "S S"]) -> Float[Array, "S"]:
     """What the EPS ports of every server would have to carry over what they can by the degree bound; 0 without any."""
-    left = jnp.maximum(need.pairs - count, 0)
-    return jnp.where(need.ports > 0, jnp.maximum(left.sum(0), left.sum(1)) / jnp.maximum(need.ports, 1), 0)
+    left, some = jnp.maximum(need.pairs - count, 0), need.ports > 0
+    return jnp.where(some, jnp.maximum(left.sum(0), left.sum(1)) / jnp.where(some, need.ports, 1), 0)

@@ -23,9 +23,9 @@ def scoreboard_table(rows: Rows) -> str:
 
 
 def _line(name: str, rows: Rows) -> dict[str, str]:
-    line = {"policy": name}
-    line |= {key: f"{_mean(row[key] for row in rows):.3f}" for key in ("mean", "median", "p90")}
-    line |= {row["workload"]: f"{row['mean']:.3f}" for row in rows}
+    line, some = {"policy": name}, [row for row in rows if row["mean"] is not None]
+    line |= {key: f"{_mean(row[key] for row in some):.3f}" for key in ("mean", "median", "p90")}
+    line |= {row["workload"]: "-" if row["mean"] is None else f"{row['mean']:.3f}" for row in rows}
     proved = sum(row["proved"] for row in rows)
     if proved:
         over = sum(row["of_optimum"] * row["proved"] for row in rows if row["proved"]) / proved
@@ -36,4 +36,4 @@ def _line(name: str, rows: Rows) -> dict[str, str]:
 
 def _mean(values) -> float:
     values = list(values)
-    return sum(values) / len(values)
+    return sum(values) / len(values) if values else math.nan

@@ -67,7 +67,7 @@ def link_seconds(demand, circuit, port, shares: Float[Array, "S S S+2"], efficie
     loads = jnp.concatenate([(via.sum(1) + onward + direct).reshape(-1), eps.sum(1), eps.sum(0)])
     capacity = _capacities(circuit, port)
     some = capacity > 0
-    return jnp.where(loads > 0, jnp.where(some, loads / jnp.where(some, capacity, 1), jnp.inf), 0)
+    return jnp.where(loads == 0, 0, jnp.where(some, loads / jnp.where(some, capacity, 1), jnp.inf))
 
 
 def _capacities(circuit: Float[Array, "S S"], port) -> Float[Array, "L"]:

@@ -13,13 +13,14 @@ from mfabric_jax import policies
 from mfabric_jax.checks import InputError, names, not_negative, positive, whole
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.routing import Plan, relay_shares
-from mfabric_jax.study.evaluation_traffic import Workload, workloads
-from mfabric_jax.study.judged import over_bound, plan_over_bound
-from mfabric_jax.study.training_traffic import misjudged
+from mfabric_jax.study.evaluation_traffic import Workload, check_unseen, workloads
+from mfabric_jax.study.judged import SHARE_STEPS, over_bound, plan_over_bound
+from mfabric_jax.study.training_traffic import check_folds, misjudged
 
 ROUTINGS = ("unsplit", "split", "relay", "relay-planned")
 STATIC = "static"
 REFERENCE = "greedy"
+JUDGED = ("learned", "index", REFERENCE, "greedy-next", "threshold", "local-search", "uniform", STATIC)
 RESAMPLED = 2000
 CONFIDENCE = 0.95
 Row = dict[str, Any]
@@ -29,8 +30,8 @@ Row = dict[str, Any]
 class Evaluation:
     """What to judge, and on what.
 
-    - `policies`: names of the registry, "static" (greedy rule "next", once, from the workload's mean demand), or paths
-      of files that `mfabric train` wrote. Those that know routings choose for the one judged (relay: for split).
+    - `policies`: names of the registry, "static" (greedy rule "next", once, from what is typical of the workload), or
+      paths of files that `mfabric train` wrote. Those that know routings choose for the one judged (relay: for split).
     - `routings`: "relay": shares by gradient steps that know the true demand, for everybody's circuits;
       "relay-planned": shares are chosen with the circuits from the forecast, a network's by itself.
     - `sigmas`: standard deviations of the logarithms of forecasts; workloads with a past are predicted too.
@@ -38,13 +39,13 @@ class Evaluation:
     - `trace`, `records`: a recording to judge by too, and which part of it.
     """
 
-    policies: tuple[str, ...] = ("learned", "index", "greedy", "threshold", "local-search", "uniform", STATIC)
+    policies: tuple[str, ...] = JUDGED
     routings: tuple[str, ...] = ROUTINGS
     sizes: tuple[int, ...] = (8, 16)
     sigmas: tuple[float, ...] = (0.0, 0.1, 0.3, 0.6, 1.0)
     samples: int = 70
     seed: int = 0
-    share_steps: int = 60
+    share_steps: int = SHARE_STEPS
     optical_degree: int = 6
     electrical_nics: int = 2
     relay_efficiency: float = 1.0
@@ -61,6 +62,9 @@ class Evaluation:
             named(name, "split")
         for servers in self.sizes:
             whole("sizes", servers, at_least=2)
+        if self.trace is not None:
+            check_folds("sizes", self.sizes)
+            check_unseen(self.policies, self.trace, self.records)
         for sigma in self.sigmas:
             not_negative("sigmas", sigma)
         for field in ("samples", "share_steps", "electrical_nics"):
@@ -85,7 +89,7 @@ def evaluate(config: Evaluation, progress: Callable[[str], None] | None = None) 
     """A row for each workload, number of servers, forecast, routing and policy.
 
     - `forecast`: "0.3" (its sigma) or "predicted".   - `over_bound`: mean time over the degree bound; `low`, `high`:
-      its 95 % interval by bootstrap; `p90`.
+      its 95 % interval by bootstrap over demands; `p90`.
     - `gain`, `gain_low`, `gain_high`: how much the mean is below that of greedy on the same demands, in degree bounds.
     """
     for servers in config.sizes:
@@ -113,18 +117,18 @@ def _seen_by(name: str, workload: Workload, forecast: jax.Array) -> jax.Array:
     return jnp.broadcast_to(jnp.asarray(workload.mean), forecast.shape) if name == STATIC else forecast
 
 
-def _planned(region: Region, workload: Workload, forecast: jax.Array, name: str, aims: str) -> Plan:
-    return _plans(named(name, aims), region, _seen_by(name, workload, forecast))
+def _planned(region: Region, workload: Workload, forecast: jax.Array, name: str, policy: policies.Policy) -> Plan:
+    return _plans(policy, region, _seen_by(name, workload, forecast))
 
 
 def _rows(
-    config: Evaluation, place: Row, workload: Workload, seen: jax.Array, plans: Callable[[str, str], Plan]
+    config: Evaluation, place: Row, workload: Workload, seen: jax.Array, plans: Callable[[str, policies.Policy], Plan]
 ) -> Iterator[Row]:
     region, routing = config.region(place["servers"]), place["routing"]
     times = {}
     for name in dict.fromkeys((*config.policies, REFERENCE)):
-        plan = plans(name, "unsplit" if routing == "unsplit" else "split")
         forecast = _seen_by(name, workload, seen)
+        plan = plans(name, named(name, "unsplit" if routing == "unsplit" else "split"))
         demand, steps = jnp.asarray(workload.demand), config.share_steps
         if routing == "relay-planned":
             if plan.shares is None:

@@ -1,7 +1,7 @@
 """Training of policies: generated (or recorded) demand, forecasts that err, and the time that circuits give.
 
 A run is a folder: `checkpoint` (model, optimiser, step, the best model so far), `metrics.jsonl` (a line for every
-`log_every` steps) and `trained.policy`, the best model, which `policies.learned.load` reads. Everything random is a
+`log_every` steps) and `trained.policy`, the best model so far, which `policies.load` reads. Everything random is a
 function of the seed and of the step, so a run that is killed and started again ends as one that was not.
 """
 
@@ -58,9 +58,9 @@ def train(config: Training, folder: str | Path, progress: Callable[[int, Line], 
     """
     folder = Path(folder)
     run, step, lines = _resumed(config, folder)
-    pools = {servers: jnp.asarray(pool(servers, config.seed, config.trace, config.records)) for servers in config.sizes}
+    pools, others = _pools(config, held_out=False), _pools(config, held_out=True)
     if not lines:
-        run, held_out = _judged(run, config, pools)
+        run, held_out = _judged(run, config, others)
         lines.append({"step": 0} | held_out)
     seen: list[dict[str, jax.Array]] = []
     while True:
@@ -79,13 +79,19 @@ def train(config: Training, folder: str | Path, progress: Callable[[int, Line], 
         if ends or step % config.log_every == 0:
             lines.append(_line(step, seen))
             seen = []
-            _check_finite(lines[-1], config)
+            _check_finite(lines[-1], run, config)
         if ends:
-            run, held_out = _judged(run, config, pools)
+            run, held_out = _judged(run, config, others)
             lines[-1] |= held_out
             _keep(config, folder, run, step, lines)
-    save(folder / TRAINED_POLICY, run.best, dataclasses.asdict(config))
     return lines
+
+
+def _pools(config: Training, *, held_out: bool) -> dict[int, jax.Array]:
+    return {
+        servers: jnp.asarray(pool(servers, config.seed, config.trace, config.records, held_out=held_out))
+        for servers in config.sizes
+    }
 
 
 def model_of(state: State) -> Network | Index:
@@ -93,11 +99,13 @@ def model_of(state: State) -> Network | Index:
     return state.model if isinstance(state, NetworkState) else rule_at(state.centre)
 
 
-def _check_finite(line: Line, config: Training) -> None:
-    for name, value in line.items():
-        if not math.isfinite(value):
-            allowed = f"less than {config.learning_rate:g}, where {name} is {value} at step {line['step']}"
-            raise InputError(f"learning_rate must be {allowed}; the last checkpoint is kept.")
+def _check_finite(line: Line, run: Run, config: Training) -> None:
+    broken = [name for name, value in line.items() if not math.isfinite(value)]
+    weights = jax.tree.leaves(eqx.filter(model_of(run.state), eqx.is_inexact_array))
+    broken += [] if all(bool(jnp.isfinite(x).all()) for x in weights) else ["a weight"]
+    if broken:
+        allowed = f"less than {config.learning_rate:g}, by which {broken[0]} is no number at step {line['step']}"
+        raise InputError(f"learning_rate must be {allowed}; give another folder with it.")
 
 
 def _advanced(state: State, batch: Lesson, step: int, config: Training) -> tuple[State, dict[str, jax.Array]]:
@@ -143,11 +151,12 @@ def _first(config: Training) -> Run:
 
 
 def _keep(config: Training, folder: Path, run: Run, step: int, lines: list[Line]) -> None:
-    """Metrics first: a checkpoint never is ahead of them."""
+    """Metrics first: a checkpoint never is ahead of them; the best policy so far last."""
     text = "".join(json.dumps(line) + "\n" for line in lines)
     policy_file.replace(folder / METRICS, text.encode())
     header = {"kind": CHECKPOINT, "step": step, "configuration": dataclasses.asdict(config)}
     policy_file.write(folder / CHECKPOINT, header, run)
+    save(folder / TRAINED_POLICY, run.best, dataclasses.asdict(config))
 
 
 def _resumed(config: Training, folder: Path) -> tuple[Run, int, list[Line]]:
@@ -155,10 +164,19 @@ def _resumed(config: Training, folder: Path) -> tuple[Run, int, list[Line]]:
     if not (folder / CHECKPOINT).exists():
         return _first(config), 0, []
     stored = policy_file.read(folder / CHECKPOINT)
+    if stored.header.get("kind") != CHECKPOINT:
+        raise InputError(f"{stored.path!r} is no checkpoint of `mfabric train`; give out another folder.")
     then, now = stored.header["configuration"], json.loads(json.dumps(dataclasses.asdict(config)))
     for field, value in now.items():
         if then.get(field) != value:
             allowed = f"{then.get(field)!r}, as of the run in {folder}, or out another folder"
             raise InputError(f"{field} must be {allowed}; got {value!r}.")
-    step, lines = stored.header["step"], map(json.loads, (folder / METRICS).read_text().splitlines())
-    return stored.leaves(_first(config)), step, [line for line in lines if line["step"] <= step]
+    step = stored.header["step"]
+    return stored.leaves(_first(config)), step, [line for line in _metrics(folder / METRICS) if line["step"] <= step]
+
+
+def _metrics(path: Path) -> list[Line]:
+    try:
+        return [json.loads(line) for line in path.read_text().splitlines()]
+    except (OSError, ValueError) as error:
+        raise InputError(f"metrics {str(path)!r} cannot be read ({error}); give out another folder.") from error

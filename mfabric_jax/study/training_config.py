@@ -4,6 +4,7 @@ import dataclasses
 
 from mfabric_jax.checks import InputError, not_negative, one_of, positive, whole
 from mfabric_jax.policies.learned import KINDS
+from mfabric_jax.study.training_traffic import check_folds
 
 ROUTINGS = ("unsplit", "split", "relay")
 TEACHERS = ("greedy", "threshold", "local-search")
@@ -22,7 +23,7 @@ class Training:
     - `noise`: largest standard deviation of a forecast's logarithms; every demand has its own, 0 for a third of them.
     - `varied`: part of the batches whose regions have other NICs than 6 + 2 at efficiency 1.
     - `pooled`: part of the demands that come from knobs, tables and the trace, where the rest is drawn.
-    - `trace`, `records`: a recording to learn from too.
+    - `trace`, `records`: a recording to learn from too; the last fifth of its iterations is held out.
     - `share_steps`: gradient steps towards the shares by which circuits are judged under relay routing.
     """
 
@@ -58,6 +59,8 @@ class Training:
             raise InputError(f"sizes must name at least one number of servers and none twice, got {list(self.sizes)}.")
         for servers in self.sizes:
             whole("sizes", servers, at_least=2)
+        if self.trace is not None:
+            check_folds("sizes", self.sizes)
         positive("learning_rate", self.learning_rate)
         not_negative("imitation", self.imitation)
         not_negative("noise", self.noise)

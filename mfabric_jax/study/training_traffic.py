@@ -4,7 +4,7 @@ Only proportions matter: policies see demand over what the region can carry.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,8 @@ from mfabric_jax.traffic.generated import Shape, draw
 
 Demand = Float[Array, "S S"]
 POOL = 192                                 # matrices of a pool at most
+SEEN = 0.8                                 # of a trace's iterations, the first, are learned from
+OTHER_SEEDS = 1_000_003                    # added to the seed: no run of training comes so far
 FOLDED = ("deepseek-r1", "qwen-moe-ep16")  # models of the measured tables, by their ranks: folded to servers
 TRACED = "qwen-moe-ep16"                   # 16 ranks and 32 experts, as the SmartMoE gate trace has them
 
@@ -105,23 +107,40 @@ def misjudged(key: PRNGKeyArray, demand: Demand, sigma) -> Demand:
     return demand * jnp.exp(jnp.asarray(sigma, demand.dtype) * jax.random.normal(key, demand.shape, demand.dtype))
 
 
-def pool(servers: int, seed: int, trace: str | None = None, records: tuple[int, int] | None = None) -> np.ndarray:
+def pool(
+    servers: int,
+    seed: int,
+    trace: str | None = None,
+    records: tuple[int, int] | None = None,
+    *,
+    held_out: bool = False,
+) -> np.ndarray:
     """[N S S] float32 demands from the named workloads of `traffic.WORKLOADS`, the measured tables (where their ranks
-    divide into so many servers) and, if given, a recorded trace; N is at most 192 from each."""
+    divide into so many servers) and, if given, a recorded trace; N is at most 192 from each.
+
+    - `held_out`: other draws of the knobs and tables; the last fifth of the trace, which training does not see.
+    """
+    seed += OTHER_SEEDS * held_out
     random = np.random.default_rng(seed)
     parts = [_from_knobs(servers, seed)]
     parts += [folded(traffic.measured(job, 1, 2, seed=seed).count, servers) for job in measured_jobs(servers)]
     if trace is not None:
-        parts.append(folded(recorded(trace, records, servers).count, servers))
+        count = recorded(trace, records).count
+        last = max(round(SEEN * len(count)), 1)
+        parts.append(folded(count[last:] if held_out and last < len(count) else count[:last], servers))
     return np.concatenate([_some(part, random) for part in parts])
 
 
-def recorded(trace: str, records: tuple[int, int] | None, servers: int) -> traffic.Tokens:
-    """The recorded selections; `InputError` where ranks cannot be folded to so many servers."""
-    job = workload.get(TRACED)
-    if job.ep % servers:
-        raise InputError(f"sizes must divide the {job.ep} ranks of a trace, got {servers}.")
-    return traffic.recorded(trace, job, records)
+def recorded(trace: str, records: tuple[int, int] | None) -> traffic.Tokens:
+    """The recorded selections."""
+    return traffic.recorded(trace, workload.get(TRACED), records)
+
+
+def check_folds(field: str, sizes: Sequence[int]) -> None:
+    """`InputError` where the ranks of a trace cannot be folded to so many servers."""
+    for servers in sizes:
+        if workload.get(TRACED).ep % servers:
+            raise InputError(f"{field} must divide the {workload.get(TRACED).ep} ranks of a trace, got {servers}.")
 
 
 def measured_jobs(servers: int) -> list[workload.Workload]:

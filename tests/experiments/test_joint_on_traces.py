@@ -22,7 +22,7 @@ SMALL |= {"electrical_nics": 1, "joint_steps": 60, "joint_rounds": 2}
 
 @pytest.fixture(scope="module")
 def rows(trace):
-    return run(Config(str(trace), **SMALL))
+    return list(run(Config(str(trace), **SMALL)))
 
 
 def over(rows, **values):
@@ -111,7 +111,7 @@ def test_the_recording(shared_data):
     # One hot server or a few: greedy gives them too few ways in; joint reaches the bound.
     folder = str(shared_data / "smartmoe_gate_trace")
     settings = {field: SMALL[field] for field in ("steps", "joint_steps", "joint_rounds")}
-    rows = run(Config(folder, samples=4, servers=(8,), efficiencies=(1.0,), **settings))
+    rows = list(run(Config(folder, samples=4, servers=(8,), efficiencies=(1.0,), **settings)))
     assert over(rows, policy="joint").mean() < 1.02
     assert over(rows, policy="unsplit").mean() > 1.2
     assert np.isfinite(over(rows, policy="relay")).all()

@@ -16,7 +16,7 @@ SMALL = {"models": ("llama-moe",), "traffic": ("skewed",), "ways": (BASE, WAY), 
 @pytest.fixture(scope="module")
 def rows():
     with as_a_user():
-        return run(Config(**SMALL))
+        return list(run(Config(**SMALL)))
 
 
 def test_ratios_are_those_of_direct_runs(rows):

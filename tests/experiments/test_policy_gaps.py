@@ -12,26 +12,37 @@ from mfabric_jax.routing import paced_time, routing_bound
 pytest.importorskip("matplotlib")
 pytest.importorskip("tyro")
 pytest.importorskip("scipy")
+from experiments import policy_gaps
 from experiments.policy_gaps import BEST, FAMILIES, HEURISTICS, LOOKS, Config, demand_of, draw, main, run, summary
 
 SMALL = {"servers": (4,), "seeds": 1, "families": ("hot", "sparse"), "optical_degree": 3}
 
 
 @pytest.fixture(scope="module")
-def config(tmp_path_factory):
-    return Config(**SMALL, out=str(tmp_path_factory.mktemp("rows")))
+def config():
+    return Config(**SMALL)
 
 
 @pytest.fixture(scope="module")
 def rows(config):
-    return run(config)
+    return list(run(config))
 
 
-def test_a_row_for_each_instance_and_policy_is_kept_as_it_comes(config, rows):
+def test_a_row_for_each_instance_and_policy(rows):
     assert len(rows) == 2 * 2 * len(LOOKS)
     assert {row["policy"] for row in rows} == set(LOOKS)
-    kept, _ = report.read_rows(f"{config.out}/policy_gaps.csv")
-    assert [row["over"] for row in kept] == [row["over"] for row in rows]
+
+
+def test_rows_that_there_are_stay_when_it_is_stopped(rows, tmp_path, monkeypatch):
+    def stopped(config):
+        yield from rows[:3]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(policy_gaps, "run", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        main(["--out", str(tmp_path)])
+    kept, _ = report.read_rows(tmp_path / "policy_gaps.csv")
+    assert [row["over"] for row in kept] == [row["over"] for row in rows[:3]]
 
 
 def test_rows_equal_direct_calls(config, rows):

@@ -42,6 +42,19 @@ def test_mistakes_are_sentences(name, settings, sentence):
         get(name, **settings)
 
 
+def test_settings_may_be_arrays():
+    mean = np.random.default_rng(0).pareto(1.0, (4, 4))
+    count = get("static", mean=mean)(np.ones((4, 4)), REGION).circuits.count
+    np.testing.assert_array_equal(count, greedy(mean, REGION, rule="next").circuits.count)
+
+
+def test_the_rules_of_greedy_have_names():
+    demand = np.random.default_rng(3).pareto(1.0, (4, 4))
+    for rule in ("next", "released"):
+        count = get(f"greedy-{rule}")(demand, REGION).circuits.count
+        np.testing.assert_array_equal(count, greedy(demand, REGION, rule=rule).circuits.count)
+
+
 def test_a_trained_file_is_a_policy_by_its_path(tmp_path):
     rule = Index(power=1.5)
     path = str(save(tmp_path / "mine.policy", rule, {}))

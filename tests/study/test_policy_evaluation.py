@@ -2,15 +2,21 @@
 
 import functools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from mfabric_jax import policies
+from mfabric_jax.checks import InputError
+from mfabric_jax.policies.index import Index
+from mfabric_jax.policies.learned import save
 from mfabric_jax.study.evaluation_traffic import workloads
 from mfabric_jax.study.judged import over_bound, plan_over_bound
 from mfabric_jax.study.policy_evaluation import Evaluation, evaluate, interval
-from mfabric_jax.study.training_traffic import FAMILIES
+from mfabric_jax.study.training_config import Training
+from mfabric_jax.study.training_lessons import lessons
+from mfabric_jax.study.training_traffic import FAMILIES, pool
 
 SETTINGS = {"policies": ("index", "greedy", "static"), "routings": ("split", "relay", "relay-planned"), "sizes": (4,)}
 CONFIG = Evaluation(**SETTINGS, sigmas=(0.0, 0.8), samples=7, share_steps=20, optical_degree=3, electrical_nics=1)
@@ -76,11 +82,33 @@ def test_an_interval_covers_the_mean_as_often_as_it_says():
     assert 0.85 < np.mean(covered) <= 1.0
 
 
-def test_held_out_demand_is_that_of_all_families_and_of_no_training_seed():
-    held = workload("drawn").demand
-    assert len(held) == len(FAMILIES)
-    other = workloads(4, 7, CONFIG.seed + 1, None, None)[0].demand
-    assert not np.isclose(held, other).all(axis=(1, 2)).any()
+def spread(demand):
+    """Entries of every matrix in order over their sum: the same for servers in another order."""
+    demand = np.sort(np.asarray(demand, float).reshape(len(demand), -1), axis=1)
+    return demand / demand.sum(1, keepdims=True)
+
+
+def test_no_policy_was_trained_on_what_it_is_judged_by():
+    pooled = jnp.asarray(pool(4, CONFIG.seed))
+    for step in range(20):
+        key = jax.random.fold_in(jax.random.key(CONFIG.seed), step)
+        learned = spread(lessons(key, pooled, Training(seed=CONFIG.seed), 4).demand)
+        for name in ("drawn", "tables"):
+            held = spread(workload(name).demand)
+            assert np.abs(held[:, None] - learned[None]).max(axis=2).min() > 1e-6
+    assert len(workload("drawn").demand) == len(FAMILIES)
+
+
+def test_a_policy_trained_on_these_records_is_refused(tmp_path):
+    trace = tmp_path / "tokens.npy"
+    seen = str(save(tmp_path / "seen.policy", Index(), {"trace": str(trace), "records": [10, 20]}))
+    Evaluation(policies=(seen,), trace=str(trace), records=(21, 30))
+    Evaluation(policies=(seen,), trace=str(tmp_path / "other.npy"), records=(15, 30))
+    for records in ((20, 30), (5, 10), None):
+        with pytest.raises(InputError, match=r"records must be none of those that .* was trained on: 10-20"):
+            Evaluation(policies=(seen,), trace=str(trace), records=records)
+    with pytest.raises(InputError, match="sizes must divide the 16 ranks of a trace, got 5"):
+        Evaluation(sizes=(4, 5), trace=str(trace))
 
 
 def test_a_network_brings_its_own_shares():

@@ -44,7 +44,7 @@ def runs(tmp_path_factory):
     words = [sys.executable, "-c", RUN, str(folder / "killed"), repr(TINY)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=300)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    assert not (folder / "killed" / training.TRAINED_POLICY).exists()
+    assert load(folder / "killed" / training.TRAINED_POLICY).configuration["steps"] == TINY["steps"]
     resumed = []
     lines = train(Training(**TINY), folder / "killed", lambda step, line: resumed.append(step))
     return folder, whole, lines, resumed
@@ -87,9 +87,29 @@ def test_a_run_of_another_configuration_is_left_alone(runs):
     with pytest.raises(InputError, match=r"seed must be 0, as of the run in .*whole, or out another folder; got 1\."):
         train(Training(**TINY, seed=1), folder / "whole")
     (folder / "torn").mkdir()
-    (folder / "torn" / training.CHECKPOINT).write_bytes(before[:-1])
-    with pytest.raises(InputError, match="is damaged"):
-        train(Training(**TINY), folder / "torn")
+    trained = (folder / "whole" / training.TRAINED_POLICY).read_bytes()
+    contents = ((before[:-1], "is damaged"), (trained, "is no checkpoint"), (before, "metrics .* cannot be read"))
+    for content, sentence in contents:
+        (folder / "torn" / training.CHECKPOINT).write_bytes(content)
+        with pytest.raises(InputError, match=sentence):
+            train(Training(**TINY), folder / "torn")
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_weights_that_are_no_numbers_are_not_kept(tmp_path):
+    with pytest.raises(InputError, match=r"learning_rate must be less than 1e\+30, by which .* is no number at step 2"):
+        train(Training(**TINY | {"learning_rate": 1e30}), tmp_path)
+    assert not (tmp_path / training.TRAINED_POLICY).exists()
+
+
+def test_what_is_held_out_is_not_learned_from(tmp_path):
+    np.save(tmp_path / "tokens.npy", np.random.default_rng(0).integers(1, 99, (5, 2, 1, 16, 32)).astype(float))
+    for trace in (None, str(tmp_path / "tokens.npy")):
+        learned, held = (training_traffic.pool(4, 0, trace, held_out=held_out) for held_out in (False, True))
+        seen = {tuple(np.sort(one, axis=None)) for one in learned}
+        assert not seen & {tuple(np.sort(one, axis=None)) for one in held}
+    assert len(held) - len(training_traffic.pool(4, 0, None, held_out=True)) == 1 * 24         # records times layers
+    assert len(learned) - len(training_traffic.pool(4, 0, None)) == 4 * 24
 
 
 def test_an_index_resumes_too(tmp_path):
