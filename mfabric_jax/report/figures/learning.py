@@ -68,7 +68,8 @@ def build_forecasts(rows: Rows) -> Figure:
             place = {"workload": workload, "servers": servers, "routing": routing}
             shown = [row for row in rows if place.items() <= row.items()]
             _panel(grid[line][column], shown, policies)
-            grid[line][column].set_title(f"{workload}, {servers} servers, {_WORDS.get(routing, routing)}", loc="left")
+            title = f"{workload}, {servers} servers, {_WORDS.get(routing, routing)}"
+            grid[line][column].set_title(title, loc="left", fontsize=9)
     handles = grid[0][0].get_legend_handles_labels()
     figure.legend(*handles, loc="outside lower center", ncols=min(len(policies), 7))
     return figure
