@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from mfabric_jax.checks import InputError
-from mfabric_jax.fabric import Region
+from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies.greedy import greedy
 from mfabric_jax.policies.joint import joint
 from mfabric_jax.policies.relay_limit import relay_limit
@@ -133,6 +133,23 @@ def test_a_batch_over_demands_and_regions_equals_its_loop():
         alone = planned(demands[i], degrees[i], electrical[i], electrical[i], keys[i])
         np.testing.assert_array_equal(together[0].circuits.count[i], alone[0].circuits.count)
         np.testing.assert_allclose(together[1][i], alone[1], rtol=1e-6)
+
+
+def test_circuits_in_place_stay_where_they_are_as_good():
+    @jax.jit
+    def after(demand, before, degrees):
+        region = Region(SERVERS, 400.0, degrees, 1.0)
+        return joint(demand, region, previous=Plan(Circuits(before)), **QUICK).circuits.count
+
+    rng = np.random.default_rng(2)
+    demand, other = rng.lognormal(0, 1.5, (SERVERS, SERVERS)), np.zeros((SERVERS, SERVERS))
+    degrees = np.full(SERVERS, 3, np.int32)
+    before = after(demand, np.zeros((SERVERS, SERVERS), int), degrees)
+    np.testing.assert_array_equal(after(demand * rng.uniform(0.9999, 1.0001, demand.shape), before, degrees), before)
+    assert before[0, 3] < 3
+    other[0, 3] = 1
+    assert after(other, before, degrees)[0, 3] == 3
+    assert_legal(after(demand, before, degrees - 1), degrees - 1)
 
 
 def test_the_same_key_gives_the_same_plan():
