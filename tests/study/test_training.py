@@ -20,16 +20,15 @@ from mfabric_jax.study.training_lessons import lessons
 
 TINY = {"steps": 5, "batch": 2, "sizes": (4,), "width": 3, "depth": 1, "teacher": "greedy", "share_steps": 2}
 TINY |= {"log_every": 1, "checkpoint_every": 2}
-RUN = """
+INDEX = TINY | {"kind": "index", "routing": "split", "steps": 3, "checkpoint_every": 1}
+KILLED = """
 import os, signal, sys
 import tests.conftest
 from mfabric_jax.study.training import train
 from mfabric_jax.study.training_config import Training
 
 def stop(step, line):
-    if step == 4:
-        with open(os.path.join(sys.argv[1], "metrics.jsonl"), "a") as out:
-            out.write('{"step": 5, "time": 0}\\n')                 # of steps behind the checkpoint
+    if step == 2:
         os.kill(os.getpid(), signal.SIGKILL)
 
 train(Training(**eval(sys.argv[2])), sys.argv[1], stop)
@@ -38,24 +37,41 @@ train(Training(**eval(sys.argv[2])), sys.argv[1], stop)
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """A run killed behind its fourth of five steps and then resumed, and one that was left alone."""
+    """A run that ends abruptly behind its fourth of five steps and is then resumed, and one that was left alone."""
     folder = tmp_path_factory.mktemp("runs")
     whole = train(Training(**TINY), folder / "whole")
-    words = [sys.executable, "-c", RUN, str(folder / "killed"), repr(TINY)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    assert load(folder / "killed" / training.TRAINED_POLICY).configuration["steps"] == TINY["steps"]
+
+    def stop(step, line):
+        if step == 4:
+            with (folder / "stopped" / training.METRICS).open("a") as out:
+                out.write('{"step": 5, "time": 0}\n')                   # of a step behind the checkpoint
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(Training(**TINY), folder / "stopped", stop)
+    assert load(folder / "stopped" / training.TRAINED_POLICY).configuration["steps"] == TINY["steps"]
     resumed = []
-    lines = train(Training(**TINY), folder / "killed", lambda step, line: resumed.append(step))
+    lines = train(Training(**TINY), folder / "stopped", lambda step, line: resumed.append(step))
     return folder, whole, lines, resumed
 
 
-def test_a_killed_run_ends_as_one_that_was_left_alone(runs):
+def test_a_stopped_run_ends_as_one_that_was_left_alone(runs):
     folder, whole, lines, resumed = runs
     assert resumed == [4, 5]
     assert lines == whole
     for name in (training.METRICS, training.TRAINED_POLICY, training.CHECKPOINT):
-        assert (folder / "killed" / name).read_bytes() == (folder / "whole" / name).read_bytes()
+        assert (folder / "stopped" / name).read_bytes() == (folder / "whole" / name).read_bytes()
+
+
+def test_so_does_one_whose_process_was_killed(tmp_path):
+    words = [sys.executable, "-c", KILLED, str(tmp_path / "killed"), repr(INDEX)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert training._resumed(Training(**INDEX), tmp_path / "killed")[1] == 2
+    lines, whole = (train(Training(**INDEX), tmp_path / name) for name in ("killed", "whole"))
+    assert [line["step"] for line in lines] == [line["step"] for line in whole] == [0, 1, 2, 3]
+    for line, other in zip(lines, whole, strict=True):              # another process may have compiled differently
+        assert line == pytest.approx(other, rel=1e-3)
 
 
 def test_metrics_are_kept_line_by_line(runs):
@@ -110,20 +126,6 @@ def test_what_is_held_out_is_not_learned_from(tmp_path):
         assert not seen & {tuple(np.sort(one, axis=None)) for one in held}
     assert len(held) - len(training_traffic.pool(4, 0, None, held_out=True)) == 1 * 24         # records times layers
     assert len(learned) - len(training_traffic.pool(4, 0, None)) == 4 * 24
-
-
-def test_an_index_resumes_too(tmp_path):
-    config = Training(**TINY | {"kind": "index", "routing": "split", "steps": 2, "checkpoint_every": 1})
-
-    def stop(step, line):
-        if step == 1:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(config, tmp_path / "stopped", stop)
-    assert train(config, tmp_path / "stopped") == train(config, tmp_path / "whole")
-    names = [tmp_path / run / training.TRAINED_POLICY for run in ("stopped", "whole")]
-    assert names[0].read_bytes() == names[1].read_bytes()
 
 
 def test_an_index_moves_towards_the_rules_that_did_best(monkeypatch):
