@@ -101,7 +101,7 @@ def model_of(state: State) -> Network | Index:
 
 def _check_finite(line: Line, run: Run, config: Training) -> None:
     broken = [name for name, value in line.items() if not math.isfinite(value)]
-    weights = jax.tree.leaves(eqx.filter(model_of(run.state), eqx.is_inexact_array))
+    weights = jax.tree.leaves(eqx.filter(run.state, eqx.is_inexact_array))
     broken += [] if all(bool(jnp.isfinite(x).all()) for x in weights) else ["a weight"]
     if broken:
         allowed = f"less than {config.learning_rate:g}, by which {broken[0]} is no number at step {line['step']}"

@@ -17,7 +17,7 @@ from tests.experiments.test_relay_on_traces import between
 from tests.experiments.test_relay_on_traces import trace as trace
 
 SMALL = {"samples": 2, "servers": (8,), "efficiencies": (1.0, 0.5), "steps": 100, "optical_degree": 3}
-SMALL |= {"electrical_nics": 1, "joint_steps": 60, "joint_rounds": 2}
+SMALL |= {"electrical_nics": 1, "joint_steps": 60, "joint_rounds": 0}
 
 
 @pytest.fixture(scope="module")
