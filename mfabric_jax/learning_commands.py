@@ -97,7 +97,7 @@ def run_evaluate(options) -> int:
     rows, complete = [], False
     try:
         with tqdm(desc="evaluate", unit="row", file=sys.stderr, disable=None) as bar:
-            for row in study.evaluate(config, progress=bar.set_postfix_str):
+            for row in study.evaluate_policies(config, progress=bar.set_postfix_str):
                 rows.append(row)
                 bar.update()
         complete = True

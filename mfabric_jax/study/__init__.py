@@ -1,13 +1,15 @@
 """Many configurations at once."""
 
+from mfabric_jax.study.batch import Estimate, Evaluated, evaluate, grid
 from mfabric_jax.study.calibrate import calibrate, calibration_rows, check_calibration, write_calibration
 from mfabric_jax.study.calibration import CALIBRATED, Calibrated
 from mfabric_jax.study.compare import compare, effective
 from mfabric_jax.study.config import Compare
 from mfabric_jax.study.examples import examples
 from mfabric_jax.study.failures import Failures, effective_failures, failures
+from mfabric_jax.study.iteration_case import iteration_of
 from mfabric_jax.study.packet_runs import PacketRun, read_runs
-from mfabric_jax.study.policy_evaluation import Evaluation, evaluate
+from mfabric_jax.study.policy_evaluation import Evaluation, evaluate_policies
 from mfabric_jax.study.presets import PRESETS
 from mfabric_jax.study.provenance import provenance
 from mfabric_jax.study.scoreboard import RECORDED, Scoreboard, effective_scoreboard, scoreboard
@@ -35,6 +37,8 @@ __all__ = [
     "TRAINED_POLICY",
     "Calibrated",
     "Compare",
+    "Estimate",
+    "Evaluated",
     "Evaluation",
     "Failures",
     "PacketRun",
@@ -53,11 +57,14 @@ __all__ = [
     "effective_failures",
     "effective_scoreboard",
     "evaluate",
+    "evaluate_policies",
     "example_cluster",
     "example_timeline",
     "examples",
     "failures",
     "flow_rows",
+    "grid",
+    "iteration_of",
     "link_rows",
     "packet_groups",
     "packet_rows",

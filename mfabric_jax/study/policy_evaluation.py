@@ -85,7 +85,7 @@ def named(name: str, routing: str) -> policies.Policy:
     return policies.get("greedy", rule="next") if name == STATIC else policies.suited(name, routing=routing)
 
 
-def evaluate(config: Evaluation, progress: Callable[[str], None] | None = None) -> Iterator[Row]:
+def evaluate_policies(config: Evaluation, progress: Callable[[str], None] | None = None) -> Iterator[Row]:
     """A row for each workload, number of servers, forecast, routing and policy.
 
     - `forecast`: "0.3" (its sigma) or "predicted".   - `over_bound`: mean time over the degree bound; `low`, `high`:

@@ -89,4 +89,4 @@ def block_seconds(workload: Workload, gpu: Gpu, efficiency: Any = 0.5) -> BlockS
     """
     checks.positive("efficiency", efficiency)
     rate = workload.tp * gpu.bf16_flops * efficiency
-    return BlockSeconds(*(flops / rate for flops in block_flops(workload)))
+    return BlockSeconds(*(float(flops) / rate for flops in block_flops(workload)))

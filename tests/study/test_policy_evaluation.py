@@ -13,7 +13,7 @@ from mfabric_jax.policies.index import Index
 from mfabric_jax.policies.learned import save
 from mfabric_jax.study.evaluation_traffic import workloads
 from mfabric_jax.study.judged import over_bound, plan_over_bound
-from mfabric_jax.study.policy_evaluation import Evaluation, evaluate, interval
+from mfabric_jax.study.policy_evaluation import Evaluation, evaluate_policies, interval
 from mfabric_jax.study.training_config import Training
 from mfabric_jax.study.training_lessons import lessons
 from mfabric_jax.study.training_traffic import FAMILIES, pool
@@ -24,7 +24,7 @@ CONFIG = Evaluation(**SETTINGS, sigmas=(0.0, 0.8), samples=7, share_steps=20, op
 
 @pytest.fixture(scope="module")
 def rows():
-    return list(evaluate(CONFIG))
+    return list(evaluate_policies(CONFIG))
 
 
 def found(rows, **values):
@@ -115,6 +115,6 @@ def test_a_network_brings_its_own_shares():
     region, demand = CONFIG.region(4), jnp.asarray(workload("drawn").demand[0])
     config = Evaluation(policies=("learned",), routings=("relay-planned",), sizes=(4,), sigmas=(0.0,), samples=1,
                         optical_degree=3, electrical_nics=1)  # fmt: skip
-    row = next(evaluate(config))
+    row = next(evaluate_policies(config))
     want = plan_over_bound(region, policies.learned(demand, region), demand, "relay")
     np.testing.assert_allclose(row["over_bound"], want, rtol=1e-4)

@@ -1,0 +1,170 @@
+"""Many configurations through one compiled function: in chunks that fit the device, spread over all devices."""
+
+import dataclasses
+import functools
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from mfabric_jax.checks import InputError, positive, whole
+
+MOST_AT_ONCE = 1024                        # cases of a chunk: more compile longer and are hardly faster on a CPU
+MEMORY = 4 * 2**30                         # bytes for one chunk on a device that does not say what it has
+PART = 0.5                                 # of what a device has
+AXIS = "cases"
+Case = Any
+Function = Callable[[Case], Mapping[str, Any]]
+
+
+class Estimate(NamedTuple):
+    """What is about to run: cases in all and at once, bytes of each device for that, how many devices, and how long it
+    took to compile."""
+
+    cases: int
+    at_once: int
+    device_bytes: int
+    devices: int
+    compile_s: float
+
+    def __str__(self) -> str:
+        each = f"{self.device_bytes / 2**20:.1f} MiB on each of {self.devices}"
+        return f"{self.cases} cases, {self.at_once} at once, {each} device(s), compiled in {self.compile_s:.1f} s"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Evaluated:
+    """- `arrays`: results by name, each [N ...].   - `cases`: what was evaluated.   - `run_s`: compiling apart."""
+
+    arrays: dict[str, np.ndarray]
+    cases: Case
+    estimate: Estimate
+    run_s: float
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A dict per case: the numbers of `cases`, where this is a dict, and those of the results; arrays left out."""
+        given = self.cases if isinstance(self.cases, Mapping) else {}
+        shown = {name: np.asarray(x) for name, x in {**given, **self.arrays}.items() if np.ndim(x) == 1}
+        each = zip(*(x.tolist() for x in shown.values()), strict=True)
+        return [dict(zip(shown, values, strict=True)) for values in each]
+
+
+def evaluate(
+    function: Function,
+    cases: Case,
+    *,
+    at_once: int | None = None,
+    memory_bytes: float | None = None,
+    devices: Sequence[jax.Device] | None = None,
+    before: Callable[[Estimate], None] | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Evaluated:
+    """`function` of every case, compiled once.
+
+    - `function`: case -> dict of arrays; anything that `jax.vmap` and `jax.jit` take, so a policy, an all-to-all, an
+      iteration, a gradient.
+    - `cases`: arrays, or any tree of them (dicts, `Region`), with N cases along the first axis: all of it is data.
+      `grid` makes them of every combination.
+    - `at_once`: cases of a chunk; None: up to 1024. Fewer where they need more than `memory_bytes` of a device (None:
+      half of what it has, or 4 GiB). The last chunk is padded, so there is one program.
+    - `devices`: None: all local ones; cases are divided among them.
+    - `before`: told the estimate when the program is compiled.   - `progress`: told the cases done.
+
+    Results are on the host: what is computed while a chunk is fetched is the next one. `InputError` for cases without
+    or with unlike first axes.
+
+    The same function on cases of the same shapes is not compiled again.
+
+    Example: `evaluate(lambda case: {"s": all_to_all_time(Region(8, case["gbps"]), plan, demand)},
+    grid(gbps=[100.0, 400.0])).rows()`.
+    """
+    count = _count(cases)
+    devices = list(jax.local_devices() if devices is None else devices)
+    spread = NamedSharding(Mesh(np.array(devices), (AXIS,)), PartitionSpec(AXIS))
+    most = min(MOST_AT_ONCE, count) if at_once is None else min(whole("at_once", at_once), count)
+    limit = _memory(devices) if memory_bytes is None else positive("memory_bytes", memory_bytes)
+    program, estimate = _fitted(function, cases, most, count, limit, spread)
+    if before:
+        before(estimate)
+    began, found, pending = time.perf_counter(), [], None
+    for start in range(0, count, estimate.at_once):
+        chosen = np.minimum(np.arange(start, start + estimate.at_once), count - 1)
+        chunk = jax.device_put(jax.tree.map(lambda x, chosen=chosen: _typed(x)[chosen], cases), spread)
+        running, pending = pending, program(chunk)
+        if running is not None:
+            found.append(jax.tree.map(np.asarray, running))
+        if progress and start:
+            progress(start)
+    found.append(jax.tree.map(np.asarray, pending))
+    arrays = {name: np.concatenate([part[name] for part in found])[:count] for name in found[0]}
+    if progress:
+        progress(count)
+    return Evaluated(arrays, cases, estimate, time.perf_counter() - began)
+
+
+def grid(**axes: Sequence | np.ndarray) -> dict[str, np.ndarray]:
+    """Every combination of the values of the axes, the last one changing fastest: a case each, for `evaluate`.
+
+    An axis of arrays [n ...] is taken along its first axis.
+    """
+    values = {name: np.asarray(axis) for name, axis in axes.items()}
+    for name, axis in values.items():
+        if axis.ndim == 0 or not len(axis):
+            raise InputError(f"{name} must have at least one value along its first axis, got {axis.tolist()!r}.")
+    places = np.meshgrid(*(np.arange(len(axis)) for axis in values.values()), indexing="ij")
+    return {name: axis[place.reshape(-1)] for (name, axis), place in zip(values.items(), places, strict=True)}
+
+
+def _count(cases: Case) -> int:
+    leaves = jax.tree.leaves(cases)
+    if not leaves:
+        raise InputError("cases must hold at least one array, got none.")
+    lengths = {len(x) if np.ndim(x) else None for x in leaves}
+    if len(lengths) > 1 or None in lengths or 0 in lengths:
+        got = ", ".join(sorted(str(list(np.shape(x))) for x in leaves))
+        raise InputError(f"cases must be arrays of one length of at least 1 along the first axis, got shapes {got}.")
+    return lengths.pop() or 0
+
+
+def _typed(x):
+    """As JAX will have it; keys of random numbers as they are."""
+    return x if isinstance(x, jax.Array) else np.asarray(x).astype(jax.dtypes.canonicalize_dtype(np.asarray(x).dtype))
+
+
+def _memory(devices: Sequence[jax.Device]) -> float:
+    known = [(device.memory_stats() or {}).get("bytes_limit") for device in devices]
+    return min((PART * limit for limit in known if limit), default=MEMORY)
+
+
+def _fitted(function: Function, cases: Case, most: int, count: int, limit: float, spread: NamedSharding):
+    """The program for as many cases at once as fit, and its estimate."""
+    leaves, tree = jax.tree.flatten(cases)
+    ones = [jnp.asarray(_typed(x)[:1]) for x in leaves]
+    shapes = tuple((one.shape[1:], one.dtype) for one in ones)
+    devices = spread.mesh.size
+    began, at_once = time.perf_counter(), -(-most // devices) * devices
+    while True:
+        program, need = _compiled(function, tree, shapes, at_once, spread)
+        fewer = max(int(at_once * limit / max(need, 1)) // devices * devices, devices)
+        if need <= limit or fewer >= at_once:
+            return program, Estimate(count, at_once, need, devices, time.perf_counter() - began)
+        at_once = fewer
+
+
+@functools.lru_cache(maxsize=32)
+def _compiled(function: Function, tree, shapes: tuple, at_once: int, spread: NamedSharding):
+    """The program, and the bytes that it takes of each device."""
+    many = jax.jit(jax.vmap(lambda case: dict(function(case))), donate_argnums=0, out_shardings=spread)
+    given = [jax.ShapeDtypeStruct((at_once, *shape), dtype, sharding=spread) for shape, dtype in shapes]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Some donated buffers were not usable")
+        program = many.lower(jax.tree.unflatten(tree, given)).compile()
+    took = program.memory_analysis()
+    if took is None:
+        return program, 0
+    return program, took.temp_size_in_bytes + took.argument_size_in_bytes + took.output_size_in_bytes

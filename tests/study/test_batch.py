@@ -1,0 +1,131 @@
+"""Many cases at once are what one at a time gives: padded, chunked, divided among devices, compiled once."""
+
+import os
+import subprocess
+import sys
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mfabric_jax import Region, all_to_all_time, greedy
+from mfabric_jax.checks import InputError
+from mfabric_jax.study import Compare, evaluate, grid, iteration_of
+from tests.study.small import MODEL, row, small
+
+SERVERS = 4
+TWO_DEVICES = """
+import jax, numpy as np
+import tests.conftest
+from mfabric_jax.study import evaluate
+assert len(jax.local_devices()) == 2
+found = evaluate(lambda case: {"twice": 2 * case["x"]}, {"x": np.arange(7.0)}, at_once=4)
+assert found.estimate.devices == 2 and found.estimate.at_once == 4
+np.testing.assert_array_equal(found.arrays["twice"], 2 * np.arange(7.0))
+print("divided")
+"""
+
+
+def cases(count=7):
+    """Demand, bandwidth and degrees that all differ."""
+    rng = np.random.default_rng(0)
+    demand = 1e8 * rng.pareto(1.2, (count, SERVERS, SERVERS))
+    return {"demand": demand, "gbps": rng.uniform(100, 800, count), "degree": rng.integers(1, 7, count)}
+
+
+@eqx.debug.assert_max_traces(max_traces=2)
+def seconds(case):
+    region = Region(SERVERS, case["gbps"], case["degree"])
+    plan = greedy(case["demand"], region)
+    return {"seconds": all_to_all_time(region, plan, case["demand"]), "circuits": plan.circuits.count}
+
+
+def test_it_is_what_one_at_a_time_gives_whatever_the_chunks():
+    want = [seconds.__wrapped__(jax.tree.map(lambda x, i=i: jnp.asarray(x[i]), cases())) for i in range(7)]
+    done = []
+    found = evaluate(seconds, cases(), at_once=3, progress=done.append)
+    assert found.estimate.at_once == 3
+    assert done == [3, 6, 7]
+    for name in ("seconds", "circuits"):
+        np.testing.assert_allclose(found.arrays[name], np.stack([one[name] for one in want]), rtol=1e-12)
+    again = evaluate(seconds, cases(), at_once=3)
+    np.testing.assert_array_equal(again.arrays["seconds"], found.arrays["seconds"])
+    whole = evaluate(seconds, cases())                                     # another chunk is the second program
+    np.testing.assert_allclose(whole.arrays["seconds"], found.arrays["seconds"], rtol=1e-12)
+
+
+def test_a_chunk_takes_no_more_than_it_may():
+    def large(case):
+        return {"sum": jnp.sort(case["x"][None] * jnp.arange(1000.0)[:, None], axis=1).sum()}
+
+    told = []
+    x = np.random.default_rng(1).normal(size=(64, 50))
+    limit = 16 * 1000 * 50 * 8
+    found = evaluate(large, {"x": x}, memory_bytes=limit, before=told.append)
+    assert told == [found.estimate]
+    assert found.estimate.at_once < 64
+    assert found.estimate.device_bytes <= limit
+    np.testing.assert_allclose(found.arrays["sum"], x.sum(1) * np.arange(1000.0).sum(), rtol=1e-9, atol=1e-6)
+    assert "64 cases" in str(found.estimate)
+
+
+def test_cases_are_divided_among_devices():
+    env = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    done = subprocess.run([sys.executable, "-c", TWO_DEVICES], capture_output=True, text=True, env=env, timeout=300)
+    assert done.stdout.strip() == "divided", done.stderr
+
+
+def test_any_tree_is_a_case_and_keys_are_data():
+    regions = jax.vmap(lambda gbps: Region(2, gbps, 1, 1.0))(jnp.asarray([100.0, 200.0]))
+    keys = jax.random.split(jax.random.key(0), 2)
+    found = evaluate(
+        lambda case: {"Bps": case[0].nic_Bps, "drawn": jax.random.uniform(case[1])}, (regions, keys)
+    )
+    np.testing.assert_allclose(found.arrays["Bps"], [12.5e9, 25e9])
+    np.testing.assert_array_equal(found.arrays["drawn"], jax.vmap(jax.random.uniform)(keys))
+    assert found.rows() == [{"Bps": b, "drawn": d} for b, d in zip([12.5e9, 25e9], found.arrays["drawn"], strict=True)]
+
+
+def test_a_grid_is_every_combination_in_order():
+    made = grid(a=[1, 2], b=np.eye(2), c=["x", "y"])
+    np.testing.assert_array_equal(made["a"], [1, 1, 1, 1, 2, 2, 2, 2])
+    np.testing.assert_array_equal(made["b"][:4], [[1, 0], [1, 0], [0, 1], [0, 1]])
+    assert list(made["c"]) == ["x", "y"] * 4
+
+
+def test_rows_have_what_was_asked_and_what_came_out():
+    found = evaluate(seconds, cases())
+    assert [set(one) for one in found.rows()] == [{"gbps", "degree", "seconds"}] * 7
+    assert found.rows()[2]["degree"] == cases()["degree"][2]
+
+
+def test_an_iteration_is_that_of_compare():
+    config = small(fabrics=("mfabric",))
+    function, case = iteration_of(config, MODEL)
+    slower = case | {"delay_s": 0.5, "nic_gbps": 150.0}
+    together = {name: [case[name], slower[name]] for name in case}
+    found = evaluate(function, {name: np.asarray(pair) for name, pair in together.items()}).arrays
+    want = row(config)
+    for name, values in found.items():
+        np.testing.assert_allclose(values[0], want[name], rtol=1e-9, atol=1e-12)
+    other = row(small(fabrics=("mfabric",), delay_s=0.5, nic_gbps=(150.0,)))
+    np.testing.assert_allclose(found["iteration_s"][1], other["iteration_s"], rtol=1e-9)
+    with pytest.raises(InputError, match="first 'pays' is unknown; allowed: block"):
+        iteration_of(Compare(models=(MODEL,), first="pays"), MODEL)
+
+
+@pytest.mark.parametrize(("given", "sentence"), [
+    ({}, "cases must hold at least one array, got none"),
+    ({"a": np.ones(3), "b": np.ones(2)}, r"one length of at least 1 along the first axis, got shapes \[2\], \[3\]"),
+    ({"a": np.ones(3), "b": 1.0}, r"got shapes \[3\], \[\]"),
+    ({"a": np.ones((0, 2))}, r"got shapes \[0, 2\]"),
+])  # fmt: skip
+def test_mistakes_are_sentences(given, sentence):
+    with pytest.raises(InputError, match=sentence):
+        evaluate(lambda case: case, given)
+    with pytest.raises(InputError, match="at_once must be a whole number of at least 1, got 0"):
+        evaluate(lambda case: case, {"a": np.ones(3)}, at_once=0)
+    with pytest.raises(InputError, match=r"b must have at least one value along its first axis, got \[\]"):
+        grid(a=[1], b=[])
