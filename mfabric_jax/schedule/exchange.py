@@ -98,7 +98,7 @@ def exchanges(
     routing: str = "unsplit",
     first: First = BLOCK,
     carry: Carry = None,
-    nvswitch_Bps: float = units.gigabytes_per_s(NVSWITCH_GIGABYTES_PER_S),
+    nvswitch_Bps: Float[Array, ""] | float = units.gigabytes_per_s(NVSWITCH_GIGABYTES_PER_S),
     key: Array | None = None,
 ) -> Exchanges:
     """All-to-all loads of one iteration of one pipeline (one data-parallel replica stands for all).

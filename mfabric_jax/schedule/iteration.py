@@ -51,7 +51,7 @@ def iterate(
     fabric: Fabric | Rates,
     exchanges: Exchanges,
     seconds: BlockSeconds,
-    nvswitch_Bps: float = units.gigabytes_per_s(NVSWITCH_GIGABYTES_PER_S),
+    nvswitch_Bps: Float[Array, ""] | float = units.gigabytes_per_s(NVSWITCH_GIGABYTES_PER_S),
     *,
     eps_waits: bool = False,
     overlap_parts: int = 1,

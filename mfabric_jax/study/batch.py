@@ -60,7 +60,7 @@ def evaluate(
     *,
     at_once: int | None = None,
     memory_bytes: float | None = None,
-    devices: Sequence[jax.Device] | None = None,
+    devices: Sequence[Any] | None = None,
     before: Callable[[Estimate], None] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Evaluated:
@@ -136,7 +136,7 @@ def _typed(x):
     return x if isinstance(x, jax.Array) else np.asarray(x).astype(jax.dtypes.canonicalize_dtype(np.asarray(x).dtype))
 
 
-def _memory(devices: Sequence[jax.Device]) -> float:
+def _memory(devices: Sequence[Any]) -> float:
     known = [(device.memory_stats() or {}).get("bytes_limit") for device in devices]
     return min((PART * limit for limit in known if limit), default=MEMORY)
 

@@ -49,8 +49,9 @@ def iteration_of(config: Compare, model: str) -> tuple[Callable[[Case], Case], C
         nvswitch = jnp.asarray(nvswitch_Bps, config.dtype)
         solved = apart._replace(inside_s=inside_servers(*given, nvswitch), count=None)
         seconds = jax.tree.map(lambda x: jnp.asarray(x, config.dtype), block_seconds(workload, gpu, efficiency))
-        speeds = (speed * config.goodput for speed in (region.nic_Bps, region.eps_Bps, region.send_Bps))
-        rates = Rates(*speeds, delay_s + config.reactivation_s, jnp.asarray(latency_s, config.dtype))
+        nic_Bps, eps_Bps, send_Bps = (x * config.goodput for x in (region.nic_Bps, region.eps_Bps, region.send_Bps))
+        waits = delay_s + config.reactivation_s, jnp.asarray(latency_s, config.dtype)
+        rates = Rates(nic_Bps, eps_Bps, send_Bps, *waits)
         rules = {name: getattr(config, name) for name in ("eps_waits", "overlap_parts", "dp_overlap")}
         time = iterate(workload, rates, solved, seconds, nvswitch, **rules)._asdict()
         return {name: value for name, value in time.items() if name.endswith("_s")}
