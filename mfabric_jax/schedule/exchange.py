@@ -32,6 +32,7 @@ Fabric = Electrical | Region | Flat
 Carry = SinglePaths | Callable | None
 RELAY_STEPS = 100                          # 0.1 % from the best shares on average
 NVSWITCH_GIGABYTES_PER_S = 900.0           # per GPU and direction, as the paper simulates it
+NVSWITCH_Bps = units.gigabytes_per_s(NVSWITCH_GIGABYTES_PER_S)
 
 
 
@@ -98,7 +99,7 @@ def exchanges(
     routing: str = "unsplit",
     first: First = BLOCK,
     carry: Carry = None,
-    nvswitch_Bps: Float[Array, ""] | float = units.gigabytes_per_s(NVSWITCH_GIGABYTES_PER_S),
+    nvswitch_Bps: Float[Array, ""] | float = NVSWITCH_Bps,
     key: Array | None = None,
 ) -> Exchanges:
     """All-to-all loads of one iteration of one pipeline (one data-parallel replica stands for all).

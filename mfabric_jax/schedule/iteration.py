@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from mfabric_jax import units
 from mfabric_jax.checks import whole
-from mfabric_jax.schedule.exchange import NVSWITCH_GIGABYTES_PER_S, Exchanges, Fabric, places
+from mfabric_jax.schedule.exchange import NVSWITCH_Bps, Exchanges, Fabric, places
 from mfabric_jax.schedule.order import BACKWARD, order_of
 from mfabric_jax.schedule.timeline import Blocks, Compute, Rules, Slots, run
 from mfabric_jax.workload import BlockSeconds, Workload, gradient_bytes, pp_bytes, tp_bytes_per_gpu
@@ -51,7 +51,7 @@ def iterate(
     fabric: Fabric | Rates,
     exchanges: Exchanges,
     seconds: BlockSeconds,
-    nvswitch_Bps: Float[Array, ""] | float = units.gigabytes_per_s(NVSWITCH_GIGABYTES_PER_S),
+    nvswitch_Bps: Float[Array, ""] | float = NVSWITCH_Bps,
     *,
     eps_waits: bool = False,
     overlap_parts: int = 1,
