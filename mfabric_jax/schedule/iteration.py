@@ -7,9 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from mfabric_jax import units
 from mfabric_jax.checks import whole
-from mfabric_jax.schedule.exchange import NVSWITCH_Bps, Exchanges, Fabric, places
+from mfabric_jax.schedule.exchange import Exchanges, Fabric, NVSWITCH_Bps, places
 from mfabric_jax.schedule.order import BACKWARD, order_of
 from mfabric_jax.schedule.timeline import Blocks, Compute, Rules, Slots, run
 from mfabric_jax.workload import BlockSeconds, Workload, gradient_bytes, pp_bytes, tp_bytes_per_gpu
