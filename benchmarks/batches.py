@@ -23,7 +23,8 @@ def main() -> None:
     asked = parser.parse_args()
     if asked.device:
         jax.config.update("jax_platforms", asked.device)
-    print(f"{'cases':44} {'count':>7} {'compile s':>9} {'run s':>7} {'per s':>9} {'one at a time per s':>19} {'peak MB':>7}")
+    head = ("count", "compile s", "run s", "per s", "one at a time per s", "peak MB")
+    print(f"{'cases':40}" + "".join(f"{name:>20}" for name in head))
     _report("circuits and demand, 8 servers, unsplit", *_exchanges(asked.circuits))
     _report("iterations of mixtral-8x7b", *_iterations(asked.iterations))
 
@@ -71,9 +72,8 @@ def _report(name: str, function, cases) -> None:
         jax.block_until_ready(one(jax.tree.map(lambda x, at=at: x[at], cases)))
     alone = LOOPED / (time.perf_counter() - began)
     count, peak = found.estimate.cases, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    speed = count / found.run_s
-    compiled = found.estimate.compile_s
-    print(f"{name:44} {count:7} {compiled:9.1f} {found.run_s:7.2f} {speed:9,.0f} {alone:19,.0f} {peak:7.0f}", flush=True)
+    figures = (count, found.estimate.compile_s, found.run_s, count / found.run_s, alone, peak)
+    print(f"{name:40}" + "".join(f"{figure:20,.1f}" for figure in figures), flush=True)
 
 
 if __name__ == "__main__":
