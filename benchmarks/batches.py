@@ -68,10 +68,10 @@ def _report(name: str, function, cases) -> None:
     one = jax.jit(function)
     jax.block_until_ready(one(jax.tree.map(lambda x: x[0], cases)))
     began = time.perf_counter()
-    for at in range(LOOPED):
-        jax.block_until_ready(one(jax.tree.map(lambda x, at=at: x[at], cases)))
-    alone = LOOPED / (time.perf_counter() - began)
     count, peak = found.estimate.cases, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    for at in range(LOOPED):
+        jax.block_until_ready(one(jax.tree.map(lambda x, at=at % count: x[at], cases)))
+    alone = LOOPED / (time.perf_counter() - began)
     figures = (count, found.estimate.compile_s, found.run_s, count / found.run_s, alone, peak)
     print(f"{name:40}" + "".join(f"{figure:20,.1f}" for figure in figures), flush=True)
 
