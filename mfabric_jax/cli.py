@@ -21,9 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         command = _command(words)
         options = _parse(command, words[1:])
-        from mfabric_jax import commands, learning_commands
-
-        return getattr(learning_commands if command in LEARNING else commands, f"run_{command}")(options)
+        return getattr(_module(command), f"run_{command}")(options)
     except InputError as mistake:
         print(f"mfabric: {mistake}", file=sys.stderr)
         return 2
@@ -37,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 LEARNING = ("policies", "train", "evaluate")                         # in `learning_commands`
 COMMANDS = ("compare", "calibrate", "failures", "cluster", "timeline", "draw", "traffic", "traces", "validate")
-COMMANDS += LEARNING
+COMMANDS += (*LEARNING, "report")
 VALIDATIONS = ("packet",)
 TRACES = ("info", "convert", "fit")
 POLICIES = ("bench",)
@@ -55,8 +53,16 @@ HELP = """usage: mfabric COMMAND [options]
   policies  every policy on every kind of demand: how late, how fast
   train     a policy that chooses circuits: a network, or an index rule of five numbers
   evaluate  policies on demand they were not trained on, known exactly, with errors or predicted
+  report    one HTML page of the rows of another command: summary, charts, a table to sort and filter
 
 `mfabric COMMAND --help` lists the options; `mfabric --version` the version."""
+
+
+def _module(command: str) -> Any:
+    """Where `run_COMMAND` is."""
+    from mfabric_jax import commands, learning_commands, report_commands
+
+    return learning_commands if command in LEARNING else report_commands if command == "report" else commands
 
 
 def _command(words: list[str]) -> str:
@@ -96,6 +102,11 @@ def _parse(command: str, words: list[str]) -> Any:
             raise InputError(f"draw needs a fabric first; allowed: {', '.join(CLUSTERS)}, or a graph's .json file.")
         if not any(word.split("=")[0] == "--out" for word in words):
             raise InputError("draw needs --out, a .png, .pdf or .svg file.")
+    if command == "report" and not {"-h", "--help"} & set(words):
+        if not words or words[0].startswith("--"):
+            raise InputError("report needs the file of rows first, .csv or .parquet.")
+        if not any(word.split("=")[0] == "--out" for word in words):
+            raise InputError("report needs --out, a .html file.")
     if command == "train" and not any(word.split("=")[0] in ("--out", "-h", "--help") for word in words):
         raise InputError("train needs --out, the folder of the run.")
     if command == "policies" and not {"-h", "--help"} & set(words):

@@ -573,6 +573,20 @@ class EvaluateOptions:
     """cpu, gpu, tpu (default: what JAX finds)."""
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReportOptions:
+    """One HTML page of rows: summary, charts, a table to sort and filter, the configuration. It fetches nothing."""
+
+    rows: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ROWS")]
+    """A .csv or .parquet file that --out of another command wrote."""
+    out: str
+    """A .html file."""
+    pictures: str | None = None
+    """Folder whose .png and .svg files go into the page, such as --figures of compare."""
+    title: str | None = None
+    """Heading of the page."""
+
+
 COMMANDS: dict[str, Any] = {
     "compare": CompareOptions,
     "calibrate": CalibrateOptions,
@@ -586,4 +600,5 @@ COMMANDS: dict[str, Any] = {
     "policies": PoliciesOptions,
     "train": TrainOptions,
     "evaluate": EvaluateOptions,
+    "report": ReportOptions,
 }

@@ -13,6 +13,8 @@ from mfabric_jax.report.figures import trace_load as trace_load
 from mfabric_jax.report.figures import trace_pairs as trace_pairs
 from mfabric_jax.report.figures import training as training
 from mfabric_jax.report.figures import validation as validation
+from mfabric_jax.report.html import check_page as check_page
+from mfabric_jax.report.html import html_report as html_report
 from mfabric_jax.report.perfetto import check_trace as check_trace
 from mfabric_jax.report.perfetto import write_perfetto as write_perfetto
 from mfabric_jax.report.policy_table import scoreboard_table as scoreboard_table

@@ -1,0 +1,100 @@
+"""The page: summary, charts, pictures, table and configuration, in one file that fetches nothing."""
+
+import importlib.resources
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mfabric_jax.checks import InputError
+from mfabric_jax.report.atomic import check_folder, replacing, suffix
+from mfabric_jax.report.grid import Rows
+from mfabric_jax.report.html.charts import charts
+from mfabric_jax.report.html.configuration import configuration
+from mfabric_jax.report.html.markup import tag, words
+from mfabric_jax.report.html.pictures import found_in, pictures
+from mfabric_jax.report.html.summary import summary
+from mfabric_jax.report.html.table import table
+
+EXTENSIONS = (".html",)
+_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+_VIEWPORT = "width=device-width, initial-scale=1"
+
+
+def html_report(
+    rows: Rows,
+    effective: Mapping[str, Any],
+    path: str | Path,
+    pictures: str | Path | None = None,
+    title: str | None = None,
+) -> Path:
+    """Write a page of any rows and their effective configuration, whole or not at all; returns the path.
+
+    The same rows give the same bytes. `pictures` is a folder whose .png and .svg files go into the page.
+    """
+    path = Path(path)
+    suffix("report", path, EXTENSIONS)
+    text = _page(_complete(rows), effective, pictures, title)
+    with replacing(path) as (part,):
+        part.write_text(text, encoding="utf-8")
+    return path
+
+
+def check_page(path: str | Path, pictures: str | Path | None = None) -> None:
+    """Say before rows are read that a page could not be written there or that there are no such pictures."""
+    path = Path(path)
+    suffix("report", path, EXTENSIONS)
+    if path.is_dir():
+        raise InputError(f"report {str(path)!r} is a folder; give a .html file.")
+    if pictures is not None:
+        found_in(pictures)
+    check_folder(path.parent)
+
+
+def _complete(rows: Rows) -> Rows:
+    """Rows with the same columns each, of plain scalars."""
+    if not rows:
+        raise InputError("rows must hold at least one row, got none.")
+    names = dict.fromkeys(name for row in rows for name in row)
+    if not names:
+        raise InputError("rows must hold at least one column, got none.")
+    return [{str(name): _scalar(row.get(name)) for name in names} for row in rows]
+
+
+def _scalar(value: Any) -> Any:
+    value = value.item() if getattr(value, "shape", None) == () else value
+    return value if value is None or isinstance(value, str | int | float) else str(value)
+
+
+def _page(rows: Rows, effective: Mapping[str, Any], folder: str | Path | None, title: str | None) -> str:
+    title = title or _title(rows, effective)
+    sections = [
+        _section("Summary", summary(rows, effective)),
+        _section("Charts", charts(rows, effective)),
+        _section("Pictures", pictures(folder)) if folder is not None else "",
+        _section("Rows", table(rows), class_="rows"),
+        _section("Configuration", configuration(effective)),
+    ]
+    toggle = tag("button", "Dark or light", type="button", id="theme", hidden=True)
+    body = tag("body", tag("header", tag("h1", words(title)), toggle), tag("main", *sections), _script("page.js"))
+    metas = f'<meta charset="utf-8"><meta name="viewport" content="{_VIEWPORT}">'
+    metas += f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+    head = tag("head", metas, tag("title", words(title)), tag("style", _file("page.css")))
+    return f"<!DOCTYPE html>\n{tag('html', head, body, lang='en')}\n"
+
+
+def _section(heading: str, *inside: str, class_: str | None = None) -> str:
+    return "\n" + tag("section", tag("h2", heading), *inside, class_=class_) + "\n"
+
+
+def _title(rows: Rows, effective: Mapping[str, Any]) -> str:
+    if command := effective.get("command"):
+        return f"mfabric {command}"
+    return "Fabrics compared" if {"model", "fabric", "nic_gbps"} <= rows[0].keys() else "Rows of results"
+
+
+def _script(name: str) -> str:
+    return tag("script", "\n", _file(name))
+
+
+def _file(name: str) -> str:
+    return (importlib.resources.files("mfabric_jax.report.html") / name).read_text(encoding="utf-8")

@@ -1,0 +1,248 @@
+"""The page says what its rows say, escapes it and fetches nothing; how it looks was judged by eye."""
+
+import itertools
+import re
+from html import escape, unescape
+from xml.etree import ElementTree
+
+import pytest
+
+from mfabric_jax import report
+from mfabric_jax.checks import InputError
+from mfabric_jax.report import style
+from tests.report import synthetic
+
+EFFECTIVE = {"version": "0.1.0", "commit": "0123456789abcdef+changes", "device": "cpu: cpu", "dtype": "float32"}
+EVIL = '<img src="x" onerror=alert(1)>&\'"'
+
+
+@pytest.fixture
+def page(tmp_path):
+    """The text of a page of these rows."""
+
+    def written(rows, effective=EFFECTIVE, **named):
+        return report.html_report(rows, effective, tmp_path / "page.html", **named).read_text(encoding="utf-8")
+
+    return written
+
+
+def charts(text):
+    """Title -> markup of a chart."""
+    return {unescape(re.search("<h3>(.*?)</h3>", one)[1]): one
+            for one in re.findall('<section class="chart">.*?</section>', text, re.S)}  # fmt: skip
+
+
+def panels(chart):
+    return [ElementTree.fromstring(svg) for svg in re.findall(r'<svg[^>]*class="panel">.*?</svg>', chart, re.S)]
+
+
+def table(text):
+    """Names of columns and cells of rows."""
+    found = ElementTree.fromstring(re.search('<table id="rows">.*?</table>', text, re.S)[0].replace(" disabled", ""))
+    return ["".join(th.itertext()) for th in found.iter("th")], [list(tr) for tr in found.find("tbody")]
+
+
+def numbers(points):
+    return [tuple(map(float, point.split(","))) for point in points.split()]
+
+
+def plain_words(text):
+    return unescape(re.sub("<[^>]*>", "", text))
+
+
+def test_every_row_and_column_of_a_file_is_there(page, tmp_path):
+    made = synthetic.both_uses(fabrics=("fat-tree", "mfabric", "nvl72"))
+    rows, effective = report.read_rows(report.write_rows(made, tmp_path / "rows.csv", EFFECTIVE))
+    text = page(rows, effective)
+    names, lines = table(text)
+    alike = dict(re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", text))
+    assert alike == {"routing": "unsplit", "micro_batches": "8", "compute_source": "roofline"}
+    assert [name for name in rows[0] if name not in alike] == names
+    assert len(lines) == len(rows) == 5 * (3 + 1) * 4
+    for row, cells in zip(rows, lines, strict=True):
+        for name, cell in zip(names, cells, strict=True):
+            if row[name] is None:
+                assert cell.text == "-"
+            elif isinstance(row[name], str):
+                assert cell.text == row[name]
+            else:
+                assert float(cell.get("data-sort")) == row[name]
+                assert float(cell.text) == pytest.approx(row[name], rel=0.02)
+
+
+def test_numbers_sort_as_numbers_and_what_is_none_is_missing(page):
+    _, lines = table(page([{"a": v} for v in (1.5, -2, None, float("inf"), float("nan"))]))
+    assert [line[0].get("data-sort") for line in lines] == ["1.5", "-2", None, "Infinity", None]
+
+
+def test_the_summary_names_the_best_and_where_it_was_computed(page):
+    rows = synthetic.rows(fabrics=("fat-tree", "mfabric", "nvl72"), models=("llama-moe",), bandwidths=(100, 400))
+    said = plain_words(page(rows))
+    assert "6 rows: llama-moe on Fat-tree, mFabric and NVL72, with NICs of 100 and 400 Gbps." in said
+    # NVL72 is fastest and has no price; for a dollar mFabric does 1 / (time * 4.5), the fat-tree 1 / (time * 11).
+    times = {row["fabric"]: row["iteration_s"] for row in rows if row["nic_gbps"] == 100}
+    over, least = times["fat-tree"] * 11 / (times["mfabric"] * 4.5), min(row["iteration_s"] for row in rows)
+    assert f"llama-moe (64 GPUs): shortest iteration {least:.4f} s, on NVL72 at 400 Gbps; most performance" in said
+    assert f"per dollar on mFabric at 100 Gbps, {over:.2f} times the fat-tree's there." in said
+    assert "with mfabric_jax 0.1.0 (commit 0123456789ab+changes), on cpu: cpu, in float32." in said
+    assert "some rows are missing" in plain_words(page(rows, EFFECTIVE | {"complete": False}))
+
+
+def test_equals_share_the_first_place(page):
+    rows = [synthetic.row("llama-moe", "fat-tree", 400)]
+    assert "on Fat-tree and Rail-only at 400 Gbps;" in plain_words(page([*rows, rows[0] | {"fabric": "rail-only"}]))
+
+
+def test_a_comparison_has_its_charts_and_all_of_their_marks(page):
+    rows = synthetic.rows(fabrics=tuple(synthetic.FABRICS))
+    drawn = charts(page(rows))
+    assert list(drawn) == ["Network cost against iteration time", "Iteration time against bandwidth",
+                           "Parts of an iteration", "Performance per dollar"]  # fmt: skip
+    for title, chart in drawn.items():
+        assert len(panels(chart)) == 5 * (4 if title == "Parts of an iteration" else 1)    # other bandwidths folded
+        assert all(f"</svg>{style.FABRICS[name].label}" in chart for name in synthetic.FABRICS if "Parts" not in title)
+    assert drawn["Performance per dollar"].count("<title>") - 4 == len(rows)
+    assert drawn["Iteration time against bandwidth"].count("<title>") - 4 == len(rows)
+
+
+def test_points_lie_where_their_values_are(page):
+    place = {"model": "m", "fabric": "mfabric"}
+    rows = [place | {"nic_gbps": 100, "iteration_s": 4.0}, place | {"nic_gbps": 800, "iteration_s": 2.0}]
+    (panel,) = panels(charts(page(rows))["Iteration time against bandwidth"])
+    (line,) = panel.iter("polyline")
+    # Across: 58 to 444, logarithms of 80 to 1000, and log 1.25 / log 12.5 is 0.08835.
+    # Upward: 254 to 34, seconds from 0 to 4 + 8 % of 2.
+    assert numbers(line.get("points")) == [
+        pytest.approx((58 + 386 * 0.08835, 254 - 220 * 4 / 4.16), abs=0.02),
+        pytest.approx((58 + 386 * 0.91165, 254 - 220 * 2 / 4.16), abs=0.02),
+    ]
+    said = [circle.find("title").text for circle in panel.iter("circle")]
+    assert said == ["mFabric, 100 Gbps: 4.000 s", "mFabric, 800 Gbps: 2.000 s"]
+
+
+def test_the_front_is_a_staircase_through_what_nothing_beats(page):
+    cells = [("fat-tree", 4_000_000, 1.0), ("mfabric", 2_000_000, 2.0), ("rail-only", 3_000_000, 2.5)]
+    rows = [{"model": "m", "fabric": f, "nic_gbps": 400, "iteration_s": t, "network_cost_usd": c} for f, c, t in cells]
+    (panel,) = panels(charts(page(rows))["Network cost against iteration time"])
+    (front,) = [line for line in panel.iter("polyline") if line.get("class") == "front"]
+    # Across: 0 to 4.16 M$ at 58 to 444; upward: 0 to 2.62 s at 254 to 34. The second is better than the third.
+    x, y = (lambda cost: 58 + 386 * cost / 4.16), (lambda seconds: 254 - 220 * seconds / 2.62)
+    stairs = [(x(2), 34), (x(2), y(2)), (x(4), y(2)), (x(4), y(1)), (444, y(1))]
+    assert numbers(front.get("points")) == [pytest.approx(point, abs=0.02) for point in stairs]
+
+
+def test_parts_of_an_iteration_follow_each_other(page):
+    parts = {"compute_s": 4.0, "tp_comm_s": 0.0, "ep_comm_s": 3.0, "dp_comm_s": 1.0, "reconfig_s": 0.5, "bubble_s": 1.5}
+    rows = [{"model": "m", "fabric": "nvl72", "nic_gbps": 400, "iteration_s": 10.0, **parts}]
+    (panel,) = panels(charts(page(rows))["Parts of an iteration"])
+    bars = [rect for rect in panel.iter("rect") if rect.get("class") == "bar"]
+    left, end = 14 + 6.2 * len("NVL72"), 460 - 48
+    widths = [float(bar.get("width")) for bar in bars]
+    assert widths == pytest.approx([(end - left) * seconds / 10 for seconds in parts.values() if seconds], abs=0.01)
+    assert float(bars[0].get("x")) == pytest.approx(left)
+    assert [float(bar.get("x")) for bar in bars[1:]] == pytest.approx(
+        [float(bar.get("x")) + width for bar, width in zip(bars, widths, strict=True)][:-1], abs=0.02)  # fmt: skip
+    assert bars[1].find("title").text == "NVL72, 400 Gbps: EP communication 3.000 s, 30%"
+
+
+def test_points_that_coincide_say_what_all_of_them_are(page):
+    rows = [{"model": "m", "fabric": f, "nic_gbps": 400, "iteration_s": 1.0} for f in ("fat-tree", "mfabric")]
+    (panel,) = panels(charts(page(rows))["Iteration time against bandwidth"])
+    said = {mark.text for mark in panel.iter("title")}
+    assert said == {"Fat-tree, 400 Gbps: 1.000 s\nmFabric, 400 Gbps: 1.000 s"}
+
+
+def test_what_rows_lack_is_said_in_a_sentence(page):
+    rows = [{k: v for k, v in row.items() if k != "network_cost_usd"} for row in synthetic.rows(models=("qwen-moe",))]
+    text = page(rows)
+    assert len(charts(text)) == 3
+    sentence = "Left out: network cost against iteration time: the rows have no column network_cost_usd."
+    assert plain_words(text).count(sentence) == plain_words(text).count("Left out") == 1
+    unpriced = [row | {"network_cost_usd": None, "perf_per_dollar": None} for row in rows]
+    assert "performance per dollar: no row has a number in column perf_per_dollar." in plain_words(page(unpriced))
+
+
+def test_a_number_that_was_varied_has_a_chart(page):
+    place, varied = {"model": "m", "nic_gbps": 400}, itertools.product(("topoopt", "mfabric"), (0.1, 1))
+    text = page([place | {"fabric": f, "policy": f[:2], "delay_s": d, "iteration_s": 1.2345 + d} for f, d in varied])
+    (panel,) = panels(charts(text)["Sensitivity: iteration_s against delay_s"])
+    assert [len(numbers(line.get("points"))) for line in panel.iter("polyline")] == [2, 2]
+    assert "mFabric, delay_s 0.1: 1.335" in next(panel.iter("title")).text
+    assert "Left out: iteration time against bandwidth: rows hold two results for m on topoopt" in plain_words(text)
+    assert "A line for each fabric." in text
+    assert "Sensitivity" not in page(synthetic.rows())
+
+
+def test_repeats_are_averaged(page):
+    varied = itertools.product("ab", (8, 16), (0, 1))
+    rows = [{"policy": p, "servers": n, "sample": s, "mean": 1.00001 * n + s} for p, n, s in varied]
+    text = page(rows)
+    (panel,) = panels(charts(text)["Sensitivity: mean against servers"])
+    assert {title.text for title in panel.iter("title")} == {
+        f"a, servers {n}: {mean}\nb, servers {n}: {mean}" for n, mean in ((8, "8.500"), (16, "16.50"))
+    }
+    assert "A point is the mean of up to 2 rows." in plain_words(text)
+
+
+@pytest.mark.parametrize(
+    ("rows", "title", "marks"),
+    [
+        ([{"kind": k, "n": n} for k, n in (("x", 3), ("y", 4), ("y", 8))], "n by kind", ["x: 3.000", "y: 6.000 (mean"]),
+        ([{"a": 1.0, "b": 2.0}, {"a": 3.0, "b": 1.0}], "b against a", ["a 1.000: 2.000", "a 3.000: 1.000"]),
+        ([{"b": 2.5}], "b against row", ["row 1.000: 2.500"]),
+        ([{"kind": "x"}, {"kind": "x"}], "Rows by kind", ["x: 2.000"]),
+        ([{"b": None}], "Rows", []),
+        ([{"b": -2.0, "kind": "x"}], "b by kind", ["x: -2.000"]),
+    ],
+)
+def test_any_rows_have_a_chart(page, rows, title, marks):
+    chart = charts(page(rows, {}))[title]
+    said = [mark.text for panel in panels(chart) for mark in panel.iter("title")]
+    assert all(text.startswith(mark) for text, mark in zip(said, marks, strict=True))
+
+
+def test_what_a_person_wrote_is_escaped(page, tmp_path):
+    (tmp_path / "pictures").mkdir()
+    (tmp_path / "pictures" / "a&<b>.svg").write_text("<svg/>")
+    place = {"model": EVIL, "fabric": EVIL, "nic_gbps": 400, EVIL: EVIL}
+    rows = [row | place for row in synthetic.rows(models=("llama-moe",), fabrics=("mfabric",), bandwidths=(400,))]
+    rows += [row | {"fabric": "other", EVIL: "x"} for row in rows]
+    text = page(rows, {EVIL: EVIL, "part": {EVIL: [EVIL]}}, pictures=tmp_path / "pictures", title=EVIL)
+    assert not re.search('<img src="x"|onerror=alert\\(1\\)>', text)
+    assert text.count(escape(EVIL)) > 10
+    assert "a&amp;&lt;b&gt;.svg</figcaption>" in text
+    for chart in charts(text).values():
+        assert panels(chart)    # well-formed
+
+
+def test_nothing_is_fetched(page, tmp_path):
+    (tmp_path / "heat.png").write_bytes(b"\x89PNG")
+    text = page(synthetic.rows(), pictures=tmp_path)
+    fetching = r"""(?:src|href|action|poster|srcset)\s*=\s*["']?([^"'\s>]*)|url\(([^)]*)|@import (\S+)"""
+    sources = [next(filter(None, found)) for found in re.findall(fetching, text)]
+    assert sources == ["data:image/png;base64,iVBORw=="]
+    assert not re.search("<(link|iframe|object|embed|base)|fetch\\(|XMLHttpRequest|import\\(|http://|https://", text)
+
+
+def test_the_whole_configuration_is_there_folded(page):
+    effective = {"models": ["a", "b"], "trace": None, "eps_waits": False, "workloads": {"m": {"gpus": 64}}, "empty": {}}
+    text = page(synthetic.rows(models=("qwen-moe",)), effective)
+    folded = re.search('<details class="configuration">.*</details>', text, re.S)[0]
+    pairs = dict(re.findall('<th scope="row">(.*?)</th><td>(.*?)</td>', folded))
+    assert {key: unescape(value) for key, value in pairs.items()} == {
+        "models": '["a", "b"]', "trace": "none", "eps_waits": "false", "gpus": "64", "empty": "{}"
+    }  # fmt: skip
+    assert folded.count("<summary>") == 3
+    assert "No configuration is stored" in page(synthetic.rows(), {})
+
+
+def test_the_same_rows_give_the_same_bytes_whole_or_not_at_all(page, tmp_path):
+    rows = synthetic.rows(models=("qwen-moe",))
+    before = page(rows)
+    assert page(rows) == before
+    with pytest.raises(InputError, match=r"holds no \.png or \.svg file"):
+        page(rows[:3], pictures=tmp_path)
+    with pytest.raises(InputError, match="at least one row"):
+        page([])
+    assert [file.name for file in tmp_path.iterdir()] == ["page.html"]
+    assert (tmp_path / "page.html").read_text(encoding="utf-8") == before
