@@ -46,17 +46,17 @@ def test_a_run_leaves_a_policy_metrics_and_curves_and_evaluate_judges_it(folder,
     assert load(policy).configuration["steps"] == 2
     assert (folder / "run" / "curves.png").read_bytes().startswith(b"\x89PNG")
 
-    words = ["--policies", f"{policy},static", "--routings", "unsplit,split", "--sizes", "4", "--sigmas", "0,0.5"]
+    words = ["--policies", f"{policy},static", "--routings", "split", "--sizes", "4", "--sigmas", "0,0.5"]
     words += ["--samples", "9", "--out", folder / "rows.csv", "--figures", folder]
     assert status("evaluate", *words) == 0
     table = capsys.readouterr().out
     rows, _ = report.read_rows(folder / "rows.csv")
-    assert len(rows) == 2 * 2 * (2 + 3)    # workloads: drawn has no past, tables have
+    assert len(rows) == 2 * (2 + 3)        # workloads: drawn has no past, tables have
     assert {(row["workload"], row["forecast"]) for row in rows} >= {("drawn", "0.5"), ("tables", "predicted")}
     assert all(1 - 1e-5 <= row["low"] <= row["over_bound"] <= row["high"] for row in rows)
     best = min(rows[:2], key=lambda row: row["over_bound"])
     block = table.split("\n\n")[0].splitlines()
-    assert block[0] == "drawn, 4 servers, routing unsplit"
+    assert block[0] == "drawn, 4 servers, routing split"
     (line,) = [line for line in block if line.startswith(best["policy"])]
     assert line.split()[1] == f"{best['over_bound']:.3f}"
     assert (folder / "policies_under_forecasts.png").read_bytes().startswith(b"\x89PNG")
@@ -88,12 +88,12 @@ def test_mistakes_are_one_sentence(words, sentence, capsys):
 
 
 def test_a_scoreboard_is_a_table_rows_and_a_figure(folder, capsys):
-    words = ["--policies", "uniform,greedy", "--workloads", "zipf,hot", "--servers", "4", "--routings", "split,relay"]
+    words = ["--policies", "uniform,greedy", "--workloads", "zipf,hot", "--servers", "4", "--routings", "split"]
     words += ["--instances", "3", "--out", folder / "board.csv", "--figures", folder]
     assert status("policies", "bench", *words) == 0
     said = capsys.readouterr()
     rows, config = report.read_rows(folder / "board.csv")
-    assert len(rows) == 2 * 2 * 2
+    assert len(rows) == 2 * 2
     assert (config["command"], config["complete"], config["instances"]) == ("policies bench", True, 3)
     head, names, *_ = said.out.splitlines()
     assert head == "4 servers, routing split, forecast error 0"
@@ -110,7 +110,8 @@ def test_a_scoreboard_that_is_stopped_keeps_its_rows(folder, monkeypatch):
 
     scoreboard = study.scoreboard
     monkeypatch.setattr(study, "scoreboard", interrupted)
-    words = ["--policies", "uniform", "--workloads", "zipf", "--servers", "4", "--instances", "2", "--sigmas", "0,1"]
+    words = ["--policies", "uniform", "--workloads", "zipf", "--servers", "4", "--routings", "split"]
+    words += ["--instances", "2", "--sigmas", "0,1,2,3"]
     assert status("policies", "bench", *words, "--out", folder / "part.csv") == 130
     rows, config = report.read_rows(folder / "part.csv")
     assert (len(rows), config["complete"]) == (3, False)

@@ -103,11 +103,14 @@ def evaluate_policies(config: Evaluation, progress: Callable[[str], None] | None
                     yield from _rows(config, place, workload, seen, plans)
 
 
+_misjudged = jax.jit(jax.vmap(misjudged, in_axes=(0, 0, None)))
+
+
 def _forecasts(config: Evaluation, workload: Workload) -> Iterator[tuple[str, jax.Array]]:
     for sigma in config.sigmas:
         key = jax.random.key(config.seed + 1)                         # the same noise, only larger
         keys = jax.random.split(key, len(workload.demand))
-        yield f"{sigma:g}", jax.vmap(misjudged, in_axes=(0, 0, None))(keys, jnp.asarray(workload.demand), sigma)
+        yield f"{sigma:g}", _misjudged(keys, jnp.asarray(workload.demand), sigma)
     if workload.predicted is not None:
         yield "predicted", jnp.asarray(workload.predicted)
 

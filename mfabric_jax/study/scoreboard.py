@@ -5,6 +5,7 @@ routing shares are chosen for the true demand, whatever the policy: what servers
 """
 
 import dataclasses
+import functools
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -124,16 +125,24 @@ def cells(config: Scoreboard) -> list[Cell]:
         for workload in config.workloads:
             true, others = (jnp.asarray(part, config.dtype) for part in _demands(config, workload, servers))
             keys = jax.random.split(jax.random.key(config.seed + 1), len(true))
-            seen = {sigma: jax.vmap(misjudged, (0, 0, None))(keys, true, sigma) for sigma in config.sigmas}
+            seen = {sigma: _misjudged(keys, true, sigma) for sigma in config.sigmas}
             found.append(Cell(workload, servers, true, seen, others.mean(axis=0)))
     return found
+
+
+_misjudged = jax.jit(jax.vmap(misjudged, (0, 0, None)))
+
+
+@functools.partial(jax.jit, static_argnames="servers")
+def _drawn(keys, family, servers: int) -> Float[Array, "N S S"]:
+    return jax.vmap(lambda key: drawn(key, family, servers))(keys)
 
 
 def _demands(config: Scoreboard, workload: str, servers: int):
     """Those of the workload, and others of it (the same where a recording has no more)."""
     if workload != RECORDED:
         keys = jax.random.split(jax.random.key(config.seed), config.instances + MEAN_OF)
-        every = jax.vmap(lambda key: drawn(key, list(FAMILIES).index(workload), servers))(keys)
+        every = _drawn(keys, list(FAMILIES).index(workload), servers)
         return every[: config.instances], every[config.instances :]
     assert config.trace is not None
     every = folded(recorded(config.trace, config.records).count, servers)

@@ -132,7 +132,6 @@ def test_the_same_key_gives_the_same_circuits():
 def test_float32_without_a_key_and_shares_for_relay():
     demand = draw(5, SERVERS).astype(np.float32)
     region = Region(SERVERS, 400.0, 3)
-    assert_legal(relaxed(demand, region, **QUICK).circuits.count, 3)
     plan = relaxed(demand, region, routing="relay", steps=60, samples=2)
     assert_legal(plan.circuits.count, 3)
     assert plan.shares is not None
