@@ -63,15 +63,14 @@ def test_a_stopped_run_ends_as_one_that_was_left_alone(runs):
         assert (folder / "stopped" / name).read_bytes() == (folder / "whole" / name).read_bytes()
 
 
-def test_so_does_one_whose_process_was_killed(tmp_path):
+def test_a_process_that_is_killed_leaves_all_that_it_had_checkpointed(tmp_path):
     words = [sys.executable, "-c", KILLED, str(tmp_path / "killed"), repr(INDEX)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=300)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    assert training._resumed(Training(**INDEX), tmp_path / "killed")[1] == 2
-    lines, whole = (train(Training(**INDEX), tmp_path / name) for name in ("killed", "whole"))
-    assert [line["step"] for line in lines] == [line["step"] for line in whole] == [0, 1, 2, 3]
-    for line, other in zip(lines, whole, strict=True):              # another process may have compiled differently
-        assert line == pytest.approx(other, rel=1e-3)
+    run, step, lines = training._resumed(Training(**INDEX), tmp_path / "killed")
+    assert step == 2
+    assert [line["step"] for line in lines] == [0, 1, 2]
+    assert load(tmp_path / "killed" / training.TRAINED_POLICY).model.settings() == run.best.settings()
 
 
 def test_metrics_are_kept_line_by_line(runs):
