@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import tyro
 
 from mfabric_jax import report
-from mfabric_jax.checks import InputError, one_of, whole
+from mfabric_jax.checks import InputError, distinct, one_of, whole
 from mfabric_jax.fabric import Prices, cluster_cost, no_price
 from mfabric_jax.fabric.cost import COSTED, PRICED
 from mfabric_jax.fabric.tree import Tree
@@ -66,9 +66,7 @@ class Config:
 
     def __post_init__(self):
         for field in ("fabrics", "servers", "nic_gbps", "tiers"):
-            values = getattr(self, field)
-            if not values or len(set(values)) < len(values):
-                raise InputError(f"{field} must name at least one and none twice, got {list(values)}.")
+            distinct(field, getattr(self, field))
         for fabric in self.fabrics:
             one_of("fabric", fabric, COSTED)
         for field in ("gpus", "nics"):

@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from experiments.script import Rows, run_script
 from mfabric_jax import report
-from mfabric_jax.checks import InputError, names, positive
+from mfabric_jax.checks import distinct, names, positive
 from mfabric_jax.report import style
 from mfabric_jax.study import Compare, compare
 
@@ -48,8 +48,7 @@ class Config:
     def __post_init__(self):
         names("models", self.models, MEASURED)
         positive("efficiencies", self.efficiencies)
-        if not self.efficiencies or len(set(self.efficiencies)) < len(self.efficiencies):
-            raise InputError(f"efficiencies must name at least one and none twice, got {list(self.efficiencies)}.")
+        distinct("efficiencies", self.efficiencies)
         for model in self.models:
             for rate in (*self.efficiencies, None):
                 self.setting(model, rate)

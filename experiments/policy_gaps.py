@@ -23,7 +23,7 @@ import numpy as np
 
 from experiments.script import run_script
 from mfabric_jax import report
-from mfabric_jax.checks import InputError, names, not_negative, positive, whole
+from mfabric_jax.checks import distinct, names, not_negative, positive, whole
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import RULES, greedy
 from mfabric_jax.policies.exact import exact_circuits
@@ -75,8 +75,7 @@ class Config:
     def __post_init__(self):
         names("routings", self.routings, ROUTINGS)
         names("families", self.families, FAMILIES)
-        if not self.servers or len(set(self.servers)) < len(self.servers):
-            raise InputError(f"servers must name at least one and none twice, got {list(self.servers)}.")
+        distinct("servers", self.servers)
         for servers in self.servers:
             whole("servers", servers, at_least=4)
         whole("seeds", self.seeds)

@@ -26,7 +26,7 @@ import numpy as np
 import tyro
 
 from mfabric_jax import report, traffic, workload
-from mfabric_jax.checks import InputError, one_of, positive, whole
+from mfabric_jax.checks import InputError, distinct, one_of, positive, whole
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import RULES, greedy
 from mfabric_jax.report import style
@@ -90,9 +90,7 @@ class Config:
     def __post_init__(self):
         job = workload.get(MODEL)
         for field in ("servers", "predictors", "fit_experts"):
-            values = getattr(self, field)
-            if not values or len(set(values)) < len(values):
-                raise InputError(f"{field} must name at least one and none twice, got {list(values)}.")
+            distinct(field, getattr(self, field))
         for servers in self.servers:
             if job.ep % whole("servers", servers, at_least=2):
                 raise InputError(f"servers must divide the {job.ep} ranks of the recording, got {servers}.")

@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from experiments.script import Rows, run_script
 from mfabric_jax import report
-from mfabric_jax.checks import InputError, names, positive, whole
+from mfabric_jax.checks import distinct, names, positive, whole
 from mfabric_jax.report import style
 from mfabric_jax.study import Compare, compare
 from mfabric_jax.study.presets import PRESETS
@@ -68,8 +68,7 @@ class Config:
     def __post_init__(self):
         names("ways", self.ways, WAYS)
         positive("delays_s", self.delays_s)
-        if not self.delays_s or len(set(self.delays_s)) < len(self.delays_s):
-            raise InputError(f"delays_s must name at least one and none twice, got {list(self.delays_s)}.")
+        distinct("delays_s", self.delays_s)
         whole("iterations", self.iterations)
         self.setting("block", self.delays_s[0])
 

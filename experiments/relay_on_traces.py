@@ -24,7 +24,7 @@ import numpy as np
 
 from experiments.script import run_script
 from mfabric_jax import report, traffic, workload
-from mfabric_jax.checks import InputError, one_of, positive, whole
+from mfabric_jax.checks import InputError, distinct, one_of, positive, whole
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import RULES, greedy
 from mfabric_jax.report import style
@@ -84,9 +84,7 @@ class Config:
     def __post_init__(self):
         ranks = workload.get(MODEL).ep
         for field in ("servers", "efficiencies"):
-            values = getattr(self, field)
-            if not values or len(set(values)) < len(values):
-                raise InputError(f"{field} must name at least one and none twice, got {list(values)}.")
+            distinct(field, getattr(self, field))
         for servers in self.servers:
             if ranks % whole("servers", servers, at_least=2):
                 raise InputError(f"servers must divide the {ranks} ranks of the recording, got {servers}.")

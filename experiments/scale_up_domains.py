@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.script import run_script
 from mfabric_jax import report
-from mfabric_jax.checks import InputError, positive
+from mfabric_jax.checks import distinct, positive
 from mfabric_jax.report import style
 from mfabric_jax.study.compare import inside, job_rows, jobs, solve
 from mfabric_jax.study.config import Compare
@@ -51,10 +51,7 @@ class Config:
 
     def __post_init__(self):
         for field in ("gpu_tbps", "efficiency"):
-            values = getattr(self, field)
-            if not values or len(set(values)) < len(values):
-                raise InputError(f"{field} must name at least one and none twice, got {list(values)}.")
-            positive(field, values)
+            positive(field, distinct(field, getattr(self, field)))
         for tbps in self.gpu_tbps:
             self.setting(tbps, self.efficiency[0])
 

@@ -28,7 +28,7 @@ import numpy as np
 
 from experiments.script import run_script
 from mfabric_jax import report
-from mfabric_jax.checks import InputError, not_negative, one_of, positive, whole
+from mfabric_jax.checks import InputError, distinct, not_negative, one_of, positive, whole
 from mfabric_jax.fabric import Cluster, cluster
 from mfabric_jax.flows import FlowProblem, Outcome, completion_times
 from mfabric_jax.report import style
@@ -93,9 +93,7 @@ class Config:
 
     def __post_init__(self):
         for field in ("fabrics", "traffic", "parts"):
-            values = getattr(self, field)
-            if not values or len(set(values)) < len(values):
-                raise InputError(f"{field} must name at least one and none twice, got {list(values)}.")
+            distinct(field, getattr(self, field))
         for fabric in self.fabrics:
             one_of("fabric", fabric, FABRICS)
         for name in self.traffic:

@@ -27,7 +27,7 @@ from tqdm import tqdm
 
 from experiments.script import Rows, run_script
 from mfabric_jax import policies, report, traffic, workload
-from mfabric_jax.checks import InputError, names, not_negative, one_of, positive, whole
+from mfabric_jax.checks import InputError, distinct, names, not_negative, one_of, positive, whole
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import Policy, uniform
 from mfabric_jax.report import style
@@ -96,9 +96,7 @@ class Config:
         names("routings", self.routings, ROUTINGS)
         one_of("policy", self.policy, policies.REGISTRY)
         for field in ("delays_s", "blocks"):
-            values = getattr(self, field)
-            if not values or len(set(values)) < len(values):
-                raise InputError(f"{field} must name at least one and none twice, got {list(values)}.")
+            distinct(field, getattr(self, field))
         positive("delays_s", self.delays_s)
         for blocks in self.blocks:
             whole("blocks", blocks)

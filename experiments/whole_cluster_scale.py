@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from experiments.script import run_script
 from mfabric_jax import report
-from mfabric_jax.checks import InputError, whole
+from mfabric_jax.checks import InputError, distinct, whole
 from mfabric_jax.report import style
 from mfabric_jax.study import WholeCluster
 
@@ -60,9 +60,7 @@ class Config:
 
     def __post_init__(self):
         for field in ("fabrics", "servers"):
-            values = getattr(self, field)
-            if not values or len(set(values)) < len(values):
-                raise InputError(f"{field} must name at least one and none twice, got {list(values)}.")
+            distinct(field, getattr(self, field))
         for fabric, servers in product(self.fabrics, self.servers):
             whole("servers", servers)
             self.cluster(fabric, servers)

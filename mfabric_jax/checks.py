@@ -75,6 +75,13 @@ def listed(field: str, value: Any) -> Any:
     return value
 
 
+def distinct(field: str, values: Sequence) -> Any:
+    """A list of at least one value, none twice."""
+    if not values or len(set(values)) < len(values):
+        raise InputError(f"{field} must name at least one and none twice, got {list(values)}.")
+    return values
+
+
 def names(field: str, given: Any, allowed: Iterable[str]) -> Any:
     """A list of known names, at least one and none twice."""
     allowed = list(allowed)

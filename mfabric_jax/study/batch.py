@@ -92,9 +92,10 @@ def evaluate(
     if before:
         before(estimate)
     began, found, pending = time.perf_counter(), [], None
+    typed = jax.tree.map(_typed, cases)
     for start in range(0, count, estimate.at_once):
         chosen = np.minimum(np.arange(start, start + estimate.at_once), count - 1)
-        chunk = jax.device_put(jax.tree.map(lambda x, chosen=chosen: _typed(x)[chosen], cases), spread)
+        chunk = jax.device_put(jax.tree.map(lambda x, chosen=chosen: x[chosen], typed), spread)
         running, pending = pending, program(chunk)
         if running is not None:
             found.append(jax.tree.map(np.asarray, running))

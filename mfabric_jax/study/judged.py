@@ -8,8 +8,9 @@ from jaxtyping import Array, Float
 
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.routing import Plan, paced_time, relay_shares, routing_bound
+from mfabric_jax.schedule.exchange import RELAY_STEPS
 
-SHARE_STEPS = 100                          # 0.1 % from the best shares on average
+SHARE_STEPS = RELAY_STEPS                  # as iterations take
 
 
 @functools.partial(jax.jit, static_argnames=("routing", "steps"))

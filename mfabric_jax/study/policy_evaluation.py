@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from mfabric_jax import policies
-from mfabric_jax.checks import InputError, names, not_negative, positive, whole
+from mfabric_jax.checks import InputError, distinct, names, not_negative, positive, whole
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.routing import Plan, relay_shares
 from mfabric_jax.study.evaluation_traffic import Workload, check_unseen, workloads
 from mfabric_jax.study.judged import SHARE_STEPS, over_bound, plan_over_bound
-from mfabric_jax.study.training_traffic import check_folds, misjudged
+from mfabric_jax.study.training_traffic import check_folds, misjudged_each
 
 ROUTINGS = ("unsplit", "split", "relay", "relay-planned")
 STATIC = "static"
@@ -55,9 +55,7 @@ class Evaluation:
     def __post_init__(self):
         names("routings", self.routings, ROUTINGS)
         for field in ("policies", "sizes", "sigmas"):
-            values = getattr(self, field)
-            if not values or len(set(values)) < len(values):
-                raise InputError(f"{field} must name at least one and none twice, got {list(values)}.")
+            distinct(field, getattr(self, field))
         for name in self.policies:
             named(name, "split")
         for servers in self.sizes:
@@ -103,14 +101,11 @@ def evaluate_policies(config: Evaluation, progress: Callable[[str], None] | None
                     yield from _rows(config, place, workload, seen, plans)
 
 
-_misjudged = jax.jit(jax.vmap(misjudged, in_axes=(0, 0, None)))
-
-
 def _forecasts(config: Evaluation, workload: Workload) -> Iterator[tuple[str, jax.Array]]:
     for sigma in config.sigmas:
         key = jax.random.key(config.seed + 1)                         # the same noise, only larger
         keys = jax.random.split(key, len(workload.demand))
-        yield f"{sigma:g}", _misjudged(keys, jnp.asarray(workload.demand), sigma)
+        yield f"{sigma:g}", misjudged_each(keys, jnp.asarray(workload.demand), sigma)
     if workload.predicted is not None:
         yield "predicted", jnp.asarray(workload.predicted)
 

@@ -18,14 +18,14 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from mfabric_jax import policies
-from mfabric_jax.checks import InputError, listed, not_negative, one_of, positive, whole
+from mfabric_jax.checks import InputError, distinct, listed, not_negative, one_of, positive, whole
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.routing import ROUTINGS, all_to_all_time, routing_bound
 from mfabric_jax.study.config import DTYPES
 from mfabric_jax.study.evaluation_traffic import MEAN_OF, check_unseen
 from mfabric_jax.study.judged import SHARE_STEPS, over_bound
 from mfabric_jax.study.provenance import provenance
-from mfabric_jax.study.training_traffic import FAMILIES, check_folds, drawn, folded, misjudged, recorded
+from mfabric_jax.study.training_traffic import FAMILIES, check_folds, drawn, folded, misjudged_each, recorded
 
 RECORDED = "recorded"
 BENCHED = tuple(name for name in policies.REGISTRY if name not in ("previous", "exact"))
@@ -65,9 +65,7 @@ class Scoreboard:
 
     def __post_init__(self):
         for field in ("policies", "workloads", "servers", "routings", "sigmas"):
-            values = listed(field, getattr(self, field))
-            if not values or len(set(values)) < len(values):
-                raise InputError(f"{field} must name at least one and none twice, got {list(values)}.")
+            distinct(field, listed(field, getattr(self, field)))
         for name in self.policies:
             policies.suited(name, routing="split")
         for name in self.workloads:
@@ -125,12 +123,9 @@ def cells(config: Scoreboard) -> list[Cell]:
         for workload in config.workloads:
             true, others = (jnp.asarray(part, config.dtype) for part in _demands(config, workload, servers))
             keys = jax.random.split(jax.random.key(config.seed + 1), len(true))
-            seen = {sigma: _misjudged(keys, true, sigma) for sigma in config.sigmas}
+            seen = {sigma: misjudged_each(keys, true, sigma) for sigma in config.sigmas}
             found.append(Cell(workload, servers, true, seen, others.mean(axis=0)))
     return found
-
-
-_misjudged = jax.jit(jax.vmap(misjudged, (0, 0, None)))
 
 
 @functools.partial(jax.jit, static_argnames="servers")

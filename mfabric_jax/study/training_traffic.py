@@ -107,6 +107,9 @@ def misjudged(key: PRNGKeyArray, demand: Demand, sigma) -> Demand:
     return demand * jnp.exp(jnp.asarray(sigma, demand.dtype) * jax.random.normal(key, demand.shape, demand.dtype))
 
 
+misjudged_each = jax.jit(jax.vmap(misjudged, (0, 0, None)))             # keys, demands, one sigma
+
+
 def pool(
     servers: int,
     seed: int,
