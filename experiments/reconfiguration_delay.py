@@ -10,19 +10,19 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tqdm import tqdm
 
-from experiments.script import Rows, run_script
 from mfabric_jax import report
 from mfabric_jax.checks import distinct, names, positive, whole
 from mfabric_jax.report import style
 from mfabric_jax.study import Compare, compare
 from mfabric_jax.study.presets import PRESETS
+
+from .script import Rows, Script, Verdict
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -135,19 +135,23 @@ def build(rows: Rows) -> Figure:
     return figure
 
 
-@dataclasses.dataclass(frozen=True)
-class Options(Config):
-    """Sweep the reconfiguration delay: a row per way and delay."""
-
-    out: str = "results"
-    """Folder for the rows and the picture."""
+def verdicts(rows: Rows) -> list[Verdict]:
+    """The slow-down of the switch's usual delay over the fastest, for every way; the paper's sweep has no numbers."""
+    usual = [row for row in rows if row["delay_s"] == USUAL_S]
+    return [Verdict(f"25 ms over the least delay, {LABELS[row['way']]}", f"{row['over_fastest']:.3f}") for row in usual]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run it from the shell; returns the exit status."""
-    parts = {"name": NAME, "options": Options, "config": Config, "run": run, "table": table, "draw": draw}
-    return run_script(argv, **parts)
-
+SCRIPT = Script(
+    name=NAME,
+    question="Sweep the reconfiguration delay: a row per way and delay.",
+    config=Config,
+    run=run,
+    table=table,
+    draw=draw,
+    verdicts=verdicts,
+    quick={"delays_s": (FAST_S, 1e-3, USUAL_S, 1.0), "ways": ("block", "reuse", "pays", "one matrix"), "iterations": 1},
+)
+main = SCRIPT.main
 
 if __name__ == "__main__":
     sys.exit(main())
