@@ -27,10 +27,10 @@ import tyro
 
 from mfabric_jax import report, traffic, workload
 from mfabric_jax.checks import InputError, distinct, one_of, positive, whole
+from mfabric_jax.extras import extra
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import RULES, greedy
 from mfabric_jax.report import style
-from mfabric_jax.report.extras import extra
 from mfabric_jax.routing import all_to_all_time
 from mfabric_jax.study.provenance import provenance
 from mfabric_jax.traffic import predictor

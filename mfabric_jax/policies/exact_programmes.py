@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mfabric_jax.checks import InputError
+from mfabric_jax.extras import extra
 
 ROUTINGS = ("unsplit", "split", "relay")
 GAP = 1e-6                                 # relative gap at which HiGHS takes a solution for the best
@@ -49,13 +49,9 @@ class Instance(NamedTuple):
 
 def highs(what: str) -> Any:
     """SciPy's `Bounds`, `LinearConstraint`, `milp` and `csr_array`, or the sentence that `what` needs it."""
-    try:
+    with extra("exact", what):
         from scipy.optimize import Bounds, LinearConstraint, milp
         from scipy.sparse import csr_array
-    except ModuleNotFoundError as error:
-        raise InputError(
-            f"{what} needs {error.name}, which is not installed: run pip install 'mfabric-jax[exact]'."
-        ) from error
     return Bounds, LinearConstraint, milp, csr_array
 
 

@@ -4,13 +4,13 @@ import hashlib
 import io
 import json
 import os
-import secrets
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
 
+from mfabric_jax.atomic import replacing
 from mfabric_jax.checks import InputError
 
 VERSION = 1
@@ -48,19 +48,8 @@ def write(path: str | os.PathLike, header: dict[str, Any], tree: Any) -> Path:
 
 def replace(path: Path, content: bytes) -> Path:
     """A file that is either whole or as it was, also if the process is killed or the machine stops."""
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with part.open("wb") as out:
-                out.write(content)
-                out.flush()
-                os.fsync(out.fileno())
-            os.replace(part, path)
-        finally:
-            part.unlink(missing_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot write {str(path)!r} ({error.strerror or error}); give another file.") from error
+    with replacing(path) as (part,):
+        part.write_bytes(content)
     return path
 
 

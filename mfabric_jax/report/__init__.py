@@ -1,7 +1,7 @@
 """Rows of results in, files and tables and pictures out. Rows are dicts of scalars; nothing in here imports jax."""
 
+from mfabric_jax.atomic import check_folder as check_folder
 from mfabric_jax.report.agreement import agreement as agreement
-from mfabric_jax.report.atomic import check_folder as check_folder
 from mfabric_jax.report.figures import draw_fabric as draw_fabric
 from mfabric_jax.report.figures import draw_graph as draw_graph
 from mfabric_jax.report.figures import failures as failures

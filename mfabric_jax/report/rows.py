@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from mfabric_jax.atomic import check_folder, replacing, suffix
 from mfabric_jax.checks import InputError
-from mfabric_jax.report.atomic import check_folder, replacing, suffix
-from mfabric_jax.report.extras import extra
+from mfabric_jax.extras import extra
 
 Row: TypeAlias = dict[str, Any]
 

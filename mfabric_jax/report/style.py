@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mfabric_jax.report.atomic import check_folder, replacing, suffix
-from mfabric_jax.report.extras import extra
+from mfabric_jax.atomic import check_folder, replacing, suffix
+from mfabric_jax.extras import extra
 from mfabric_jax.report.grid import Series
 
 if TYPE_CHECKING:

@@ -29,6 +29,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from mfabric_jax.checks import InputError, whole
+from mfabric_jax.extras import extra
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.routing.region import between_servers, circuit_rates
 from mfabric_jax.routing.relay import is_path, link_seconds
@@ -93,13 +94,9 @@ def _check_bytes(demand: np.ndarray) -> None:
 
 def _optimum(links: _Links, path: np.ndarray, unit: float) -> np.ndarray:
     """The best shares on the paths marked, row-major; in HiGHS one time unit is `unit` seconds."""
-    try:
+    with extra("exact", "best_relay_shares"):
         from scipy.optimize import linprog
         from scipy.sparse import csr_array, hstack
-    except ModuleNotFoundError as error:
-        raise InputError(
-            f"best_relay_shares needs {error.name}, which is not installed: run pip install 'mfabric-jax[exact]'."
-        ) from error
     column, link, seconds = _loads(links, path)
     many, servers = np.count_nonzero(path), len(path)
     count = servers * (servers + 2)

@@ -1,14 +1,13 @@
 """Recordings that are one array: our own tokens, Megatron's tokens per expert, SGLang's and EPLB's counts."""
 
 import json
-import os
 import pathlib
-import secrets
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from mfabric_jax.atomic import replacing
 from mfabric_jax.checks import InputError
 from mfabric_jax.traffic import files
 from mfabric_jax.traffic.recording import Recording, Sources, Targets
@@ -89,17 +88,8 @@ def save(tokens: Tokens | Recording, path: str | pathlib.Path) -> pathlib.Path:
     if path.suffix != ".npz":
         raise InputError(f"a trace is saved as .npz, got {str(path)!r}.")
     meta = _meta(tokens)
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with part.open("wb") as opened:
-                np.savez_compressed(opened, allow_pickle=False, **{OWN: tokens.count, META: np.array(json.dumps(meta))})
-            os.replace(part, path)
-        finally:
-            part.unlink(missing_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot write {str(path)!r} ({error.strerror or error}); give another file.") from error
+    with replacing(path) as (part,), part.open("wb") as opened:
+        np.savez_compressed(opened, allow_pickle=False, **{OWN: tokens.count, META: np.array(json.dumps(meta))})
     return path
 
 

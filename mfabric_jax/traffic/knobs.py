@@ -4,10 +4,10 @@ import dataclasses
 import json
 import os
 import pathlib
-import secrets
 from typing import Any
 
 from mfabric_jax import checks
+from mfabric_jax.atomic import replacing
 from mfabric_jax.checks import InputError
 
 POWER_LAW = "power-law"
@@ -146,17 +146,9 @@ class Knobs:
     def write(self, path: str | os.PathLike) -> pathlib.Path:
         """Every knob as JSON, whole or not at all; returns the path. `InputError` for what cannot be written."""
         path = pathlib.Path(path)
-        part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
         text = json.dumps({VERSION: SCHEMA_VERSION} | dataclasses.asdict(self), indent=1)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                part.write_text(text + "\n", encoding="utf-8")
-                os.replace(part, path)
-            finally:
-                part.unlink(missing_ok=True)
-        except OSError as error:
-            raise InputError(f"cannot write {str(path)!r} ({error.strerror or error}); give another file.") from error
+        with replacing(path) as (part,):
+            part.write_text(text + "\n", encoding="utf-8")
         return path
 
 

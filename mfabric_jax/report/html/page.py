@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from mfabric_jax.atomic import check_folder, replacing, suffix
 from mfabric_jax.checks import InputError
-from mfabric_jax.report.atomic import check_folder, replacing, suffix
 from mfabric_jax.report.grid import Rows
 from mfabric_jax.report.html.charts import charts
 from mfabric_jax.report.html.configuration import configuration

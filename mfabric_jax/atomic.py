@@ -31,6 +31,7 @@ def replacing(path: Path, *more: Path) -> Iterator[list[Path]]:
             target.parent.mkdir(parents=True, exist_ok=True)
         yield parts
         for part, target in zip(parts, targets, strict=True):
+            _to_disk(part)
             os.replace(part, target)
     except OSError as error:
         reason = error.strerror or str(error)
@@ -40,6 +41,15 @@ def replacing(path: Path, *more: Path) -> Iterator[list[Path]]:
     finally:
         for part in parts:
             _remove(part)
+
+
+def _to_disk(part: Path) -> None:
+    """So that a machine that stops leaves the old file or the new one, not an empty one."""
+    opened = os.open(part, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
 
 
 def check_folder(folder: str | Path) -> None:
