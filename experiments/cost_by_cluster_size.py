@@ -17,8 +17,6 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import tyro
-
 from mfabric_jax import report
 from mfabric_jax.checks import InputError, distinct, one_of, whole
 from mfabric_jax.fabric import Prices, cluster_cost, no_price
@@ -26,7 +24,8 @@ from mfabric_jax.fabric.cost import COSTED, PRICED
 from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.report import numerals, style
 from mfabric_jax.report.figures import labels
-from mfabric_jax.study.provenance import provenance
+
+from .script import Rows, Script, Verdict, against
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,6 +33,8 @@ if TYPE_CHECKING:
 
 NAME = "cost_by_cluster_size"
 PUBLISHED_TIERS = 3
+PUBLISHED = {100.0: 1.524, 200.0: 1.790, 400.0: 2.289, 800.0: 2.331}    # Gbps -> a fat-tree over mFabric
+ROUNDED = 0.0005                           # of ratios published with three decimals
 WITHOUT_CHOICE = {"rail-only": (2,), "topoopt": (None,)}    # a rail is a tree of two tiers; a patch panel is none
 
 
@@ -142,7 +143,7 @@ def _cost(config: Config, fabric: str, tiers: int, gbps: float, servers: int) ->
     return cluster_cost(fabric, servers, gbps, config.price_table, **own)
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> str:
+def table(rows: Rows) -> str:
     """Millions of dollars by fabric and size, a column per bandwidth; then what no size changes: dollars per GPU."""
     total = _wide(rows, ("fabric", "tiers", "servers", "fits"), "M$", "network_cost_usd", numerals.millions(1))
     per_gpu = _wide(rows, ("fabric", "tiers"), "$/GPU", "usd_per_gpu")
@@ -150,7 +151,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n\n".join(report.plain(lines) for lines in (total, per_gpu, over))
 
 
-def _wide(rows: Sequence[Mapping[str, Any]], fields: Sequence[str], title: str, key: str, scale: float = 1) -> list:
+def _wide(rows: Rows, fields: Sequence[str], title: str, key: str, scale: float = 1) -> list:
     """One line per value of `fields`, with a value per bandwidth."""
     lines: dict[tuple, dict[str, Any]] = {}
     for row in rows:
@@ -159,12 +160,12 @@ def _wide(rows: Sequence[Mapping[str, Any]], fields: Sequence[str], title: str, 
     return list(lines.values())
 
 
-def draw(rows: Sequence[Mapping[str, Any]], path: str | Path) -> Path:
+def draw(rows: Rows, path: str | Path) -> Path:
     """Cost against size, and below it over that of mFabric, a column per bandwidth; returns the path written."""
     return style.save(lambda: build(rows), path)
 
 
-def build(rows: Sequence[Mapping[str, Any]]) -> Figure:
+def build(rows: Rows) -> Figure:
     """The figure itself. What has no price, and trees without room, are left out."""
     known = [row for row in rows if row["network_cost_usd"] is not None and row["fits"] is not False]
     gbps = list(dict.fromkeys(row["nic_gbps"] for row in rows))
@@ -188,7 +189,7 @@ def build(rows: Sequence[Mapping[str, Any]]) -> Figure:
     return figure
 
 
-def _panel(axes: Axes, rows: Sequence[Mapping[str, Any]], key: str, scale: float = 1) -> None:
+def _panel(axes: Axes, rows: Rows, key: str, scale: float = 1) -> None:
     """A line per fabric and number of tiers."""
     for fabric, tiers in dict.fromkeys((row["fabric"], row["tiers"]) for row in rows):
         of = sorted((r["servers"], r[key] * scale) for r in rows if (r["fabric"], r["tiers"]) == (fabric, tiers))
@@ -245,38 +246,34 @@ def _name_ends(axes: Axes) -> None:
     labels.beside(axes, list(ends), [f"{ratio:.2f}" for _, ratio in ends], list(ends.values()))
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run it from the shell; returns the exit status. A mistake is one sentence on standard error and status 2."""
-    try:
-        options = tyro.cli(Options, args=argv, prog=NAME)
-        config = Config(**{field.name: getattr(options, field.name) for field in dataclasses.fields(Config)})
-        folder = Path(options.out)
-        report.check_folder(folder)
-        rows = run(config)
-        report.write_rows(rows, folder / f"{NAME}.csv", effective(config))
-        draw(rows, folder / f"{NAME}.png")
-    except InputError as mistake:
-        print(f"{NAME}: {mistake}", file=sys.stderr)
-        return 2
-    print(table(rows))
-    for fabric in config.fabrics:
-        if why := no_price(fabric, config.price_table):
-            print(f"\n{why}")
-    return 0
+def verdicts(rows: Rows) -> list[Verdict]:
+    """The fat-tree over mFabric at every bandwidth, the same at all sizes."""
+    tree = [row for row in rows if (row["fabric"], row["tiers"]) == ("fat-tree", PUBLISHED_TIERS)]
+    found = {gbps: [row["over_mfabric"] for row in tree if row["nic_gbps"] == gbps] for gbps in PUBLISHED}
+    return [
+        against(f"cost of fat-tree over mFabric, {gbps:g} Gbps", found[gbps], said, form=".3f", allowed=ROUNDED)
+        for gbps, said in PUBLISHED.items()
+        if found[gbps]
+    ]
 
 
-@dataclasses.dataclass(frozen=True)
-class Options(Config):
-    """Price the networks of clusters: a row per fabric, tiers, bandwidth and size."""
-
-    out: str = "results"
-    """Folder for the rows and the picture."""
+def without_price(config: Config, folder: Path) -> str:
+    """A sentence for every fabric that has none."""
+    return "\n\n".join(why for fabric in config.fabrics if (why := no_price(fabric, config.price_table)))
 
 
-def effective(config: Config) -> dict[str, Any]:
-    """The configuration with the prices in force, and where the result comes from."""
-    return dataclasses.asdict(config) | {"price_table": dataclasses.asdict(config.price_table)} | provenance("float64")
-
+SCRIPT = Script(
+    name=NAME,
+    question="Price the networks of clusters: a row per fabric, tiers, bandwidth and size.",
+    config=Config,
+    run=run,
+    table=table,
+    draw=draw,
+    verdicts=verdicts,
+    more=without_price,
+    resolved=lambda config: {"price_table": dataclasses.asdict(config.price_table)},
+)
+main = SCRIPT.main
 
 if __name__ == "__main__":
     sys.exit(main())

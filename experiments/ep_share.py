@@ -12,17 +12,17 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from experiments.script import Rows, run_script
 from mfabric_jax import report
 from mfabric_jax.checks import distinct, names, positive
 from mfabric_jax.report import style
 from mfabric_jax.study import Compare, compare
+
+from .script import Rows, Script, Verdict, against
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -131,19 +131,32 @@ def build(rows: Rows) -> Figure:
     return figure
 
 
-@dataclasses.dataclass(frozen=True)
-class Options(Config):
-    """Share of expert-parallel all-to-alls: a row per model and rate of computation."""
+def verdicts(rows: Rows) -> list[Verdict]:
+    """What was measured against the nearest share of an H800's rates, and that under the calibrated rate."""
+    found = []
+    for model, (low, high) in MEASURED.items():
+        here = [row for row in rows if row["model"] == model]
+        for calibrated, said in ((False, "H800, nearest rate"), (True, "calibrated rate")):
+            lines = [
+                against(f"share of all-to-alls, {model}, {said}", row["share"], low, high, form=".0%")
+                for row in here
+                if (row["rate"] is None) == calibrated
+            ]
+            found += sorted(lines, key=lambda one: abs(one.off or 0))[:1]
+    return found
 
-    out: str = "results"
-    """Folder for the rows and the picture."""
 
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run it from the shell; returns the exit status."""
-    parts = {"name": NAME, "options": Options, "config": Config, "run": run, "table": table, "draw": draw}
-    return run_script(argv, **parts)
-
+SCRIPT = Script(
+    name=NAME,
+    question="Share of expert-parallel all-to-alls: a row per model and rate of computation.",
+    config=Config,
+    run=run,
+    table=table,
+    draw=draw,
+    verdicts=verdicts,
+    quick={"efficiencies": (0.05, 0.2, 0.5)},
+)
+main = SCRIPT.main
 
 if __name__ == "__main__":
     sys.exit(main())

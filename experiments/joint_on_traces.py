@@ -2,7 +2,7 @@
 
 The paper's greedy with unsplit routing and greedy circuits with relay routing stand beside `policies.joint`. Times are
 of paced flows (the busiest link); with the same shares, flows that share links max-min fairly end later. All-to-alls
-and region are those of `relay_on_traces`.
+and region are those of `relay_on_traces`, whose traffic is generated where no recording is given.
 
 Below efficiency 1 the degree bound is out of reach: a server has circuits to so many others at most, and what comes
 from further ones is relayed and counts more on its way in. `relay_limit` knows this. On the recorded traffic every
@@ -29,9 +29,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import relay_on_traces
-from experiments.relay_on_traces import MODEL, drawn
-from experiments.script import run_script
 from mfabric_jax import report, traffic, workload
 from mfabric_jax.checks import InputError, whole
 from mfabric_jax.fabric import Region
@@ -40,6 +37,11 @@ from mfabric_jax.policies.joint import joint
 from mfabric_jax.policies.relay_limit import relay_limit
 from mfabric_jax.report import style
 from mfabric_jax.routing import Plan, all_to_all_time, paced_time, relay_shares, routing_bound
+
+from . import relay_on_traces
+from .recording import MODEL, resolved, said, titled
+from .relay_on_traces import drawn
+from .script import Rows, Script, Verdict, grouped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -57,7 +59,7 @@ LOOKS = {
 
 @dataclasses.dataclass(frozen=True)
 class Config(relay_on_traces.Config):
-    """What to draw from the recording, the region, and how long to search."""
+    """What to draw, the region, and how long to search."""
 
     joint_steps: int = 300
     """Gradient steps of the relaxation."""
@@ -81,8 +83,7 @@ def run(config: Config) -> Iterator[dict[str, Any]]:
     - `over_bound`: paced time over the degree bound.
     - `decision_s`: to choose circuits and shares, compiled, one at a time.
     """
-    job = workload.get(MODEL)
-    count = traffic.recorded(config.trace, job, config.records).count
+    job, count = workload.get(MODEL), config.tokens(config.seed).count
     places = drawn(config, count.shape[:3])
     for servers in config.servers:
         for efficiency in config.efficiencies:
@@ -95,7 +96,7 @@ def run(config: Config) -> Iterator[dict[str, Any]]:
                 tokens = count[record, layer, micro_batch]
                 selected = traffic.rank_bytes(jnp.asarray(tokens), job.dispatch_bytes_per_selection)
                 demand = traffic.server_bytes(selected, len(tokens) // servers)
-                place = {"servers": servers, "efficiency": efficiency}
+                place = {"traffic": config.traffic, "servers": servers, "efficiency": efficiency}
                 place |= {"record": int(record), "layer": int(layer), "micro_batch": int(micro_batch)}
                 yield from (place | row for row in _rows(config, where, demand))
 
@@ -146,15 +147,12 @@ def _times(where: Region, plan: Plan, demand, routing: str) -> tuple[jax.Array, 
     return paced_time(where, plan, demand, routing=routing), all_to_all_time(where, plan, demand, routing=routing)
 
 
-def groups(rows: Sequence[Mapping[str, Any]]) -> dict[tuple, list[Mapping[str, Any]]]:
+def groups(rows: Rows) -> dict[tuple, list[Mapping[str, Any]]]:
     """Rows by (servers, efficiency, policy), in their order."""
-    found: dict[tuple, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        found.setdefault(tuple(row[field] for field in GROUP), []).append(row)
-    return found
+    return grouped(rows, *GROUP)
 
 
-def summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def summary(rows: Rows) -> list[dict[str, Any]]:
     """Mean, 90th percentile and largest of the time over the degree bound; means of the rest; a line per group."""
     lines = []
     for group, members in groups(rows).items():
@@ -169,17 +167,17 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return lines
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> str:
+def table(rows: Rows) -> str:
     """A line per group."""
     return report.plain(summary(rows))
 
 
-def draw(rows: Sequence[Mapping[str, Any]], path: str | Path) -> Path:
+def draw(rows: Rows, path: str | Path) -> Path:
     """Every time over the degree bound, a panel per number of servers; returns the path written."""
     return style.save(lambda: build(rows), path)
 
 
-def build(rows: Sequence[Mapping[str, Any]]) -> Figure:
+def build(rows: Rows) -> Figure:
     """The figure itself: a line of dots per policy and efficiency, their mean, and the bound that knows relaying."""
     if not rows:
         raise InputError("the figure needs all-to-alls with bytes between servers, but there are none.")
@@ -193,6 +191,7 @@ def build(rows: Sequence[Mapping[str, Any]]) -> Figure:
         panel.set_title(f"{servers} servers", loc="left")
     latest = max(row["over_bound"] for row in rows)
     axes[0].set_xlim(1 - 0.04 * (latest - 1), latest + 0.05 * (latest - 1))
+    figure.suptitle(titled(rows), fontsize=style.FONT)
     return figure
 
 
@@ -217,19 +216,30 @@ def _panel(axes: Axes, found: Mapping[tuple, Sequence[Mapping[str, Any]]]) -> No
     axes.grid(axis="x")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run it from the shell; returns the exit status."""
-    parts = {"name": NAME, "options": Options, "config": Config, "run": run, "table": table, "draw": draw}
-    return run_script(argv, **parts, dtype="float64")
+def verdicts(rows: Rows) -> list[Verdict]:
+    """Mean time over the degree bound; nothing is published."""
+    return [
+        Verdict(
+            f"over degree bound, {policy}, {servers} servers, efficiency {efficiency:g} ({said(here)})",
+            f"{np.mean([row['over_bound'] for row in here]):.3f}",
+        )
+        for (servers, efficiency, policy), here in groups(rows).items()
+    ]
 
 
-@dataclasses.dataclass(frozen=True)
-class Options(Config):
-    """Choose circuits and relay routing together for recorded all-to-alls: a row per all-to-all, efficiency, policy."""
-
-    out: str = "results"
-    """Folder for the rows and the picture."""
-
+SCRIPT = Script(
+    name=NAME,
+    question="Choose circuits and relay routing together: a row per all-to-all, efficiency and policy.",
+    config=Config,
+    run=run,
+    table=table,
+    draw=draw,
+    verdicts=verdicts,
+    quick={"samples": 4, "servers": (8,), "efficiencies": (1.0,)},
+    resolved=resolved,
+    dtype="float64",
+)
+main = SCRIPT.main
 
 if __name__ == "__main__":
     sys.exit(main())

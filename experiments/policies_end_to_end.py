@@ -13,17 +13,18 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from experiments.script import Rows, run_script
 from mfabric_jax import report
 from mfabric_jax.checks import InputError, names
 from mfabric_jax.report import style
 from mfabric_jax.study import Compare, compare
+
+from .script import Rows, Script, Verdict, grouped, spread
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -166,19 +167,26 @@ def build(rows: Rows) -> Figure:
     return figure
 
 
-@dataclasses.dataclass(frozen=True)
-class Options(Config):
-    """Iteration time with better circuits and routes: a row per model, traffic, policy with routing, and bandwidth."""
+def verdicts(rows: Rows) -> list[Verdict]:
+    """What every way saves, over all models and bandwidths; nothing is published."""
+    return [
+        spread(f"time over greedy's, {way}, {kind}", [row["over_greedy"] for row in here], ".3f")
+        for (kind, way), here in grouped(rows, "traffic", "way").items()
+        if way != BASE
+    ]
 
-    out: str = "results"
-    """Folder for the rows and the picture."""
 
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run it from the shell; returns the exit status."""
-    parts = {"name": NAME, "options": Options, "config": Config, "run": run, "table": table, "draw": draw}
-    return run_script(argv, **parts)
-
+SCRIPT = Script(
+    name=NAME,
+    question="Iteration time with better circuits and routes: a row per model, traffic, way and bandwidth.",
+    config=Config,
+    run=run,
+    table=table,
+    draw=draw,
+    verdicts=verdicts,
+    quick={},
+)
+main = SCRIPT.main
 
 if __name__ == "__main__":
     sys.exit(main())

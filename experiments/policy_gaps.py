@@ -21,7 +21,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.script import run_script
 from mfabric_jax import report
 from mfabric_jax.checks import distinct, names, not_negative, positive, whole
 from mfabric_jax.fabric import Circuits, Region
@@ -32,6 +31,8 @@ from mfabric_jax.policies.matching import matching
 from mfabric_jax.policies.threshold import threshold
 from mfabric_jax.report import style
 from mfabric_jax.routing import all_to_all_time, paced_time, routing_bound
+
+from .script import Rows, Script, Verdict, grouped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -192,10 +193,10 @@ def _told(row: Mapping[str, Any]) -> str:
     return f"{place}: optimum {row['optimum_s']:.4g} s ({proof}), {row['policy']} {row['over']:.4f} times that"
 
 
-def summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def summary(rows: Rows) -> list[dict[str, Any]]:
     """Time over the optimum: a line per size, routing and policy."""
     lines = []
-    for (servers, routing, policy), group in _groups(rows).items():
+    for (servers, routing, policy), group in grouped(rows, "servers", "routing", "policy").items():
         over = [row["over"] for row in group]
         line = {"servers": servers, "routing": routing, "policy": policy, "mean": float(np.mean(over))}
         line |= {"p90": float(np.quantile(over, 0.9)), "worst": max(over)}
@@ -204,27 +205,20 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return lines
 
 
-def _groups(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[int, str, str], list[Mapping[str, Any]]]:
-    found: dict[tuple[int, str, str], list[Mapping[str, Any]]] = {}
-    for row in rows:
-        found.setdefault((row["servers"], row["routing"], row["policy"]), []).append(row)
-    return found
-
-
-def table(rows: Sequence[Mapping[str, Any]]) -> str:
+def table(rows: Rows) -> str:
     """A line per size, routing and policy."""
     return report.plain(summary(rows))
 
 
-def draw(rows: Sequence[Mapping[str, Any]], path: str | Path) -> Path:
+def draw(rows: Rows, path: str | Path) -> Path:
     """Every instance, a panel per routing and size; returns the path written."""
     return style.save(lambda: build(rows), path)
 
 
-def build(rows: Sequence[Mapping[str, Any]]) -> Figure:
+def build(rows: Rows) -> Figure:
     """The figure itself: a dot per instance, a bar at the mean, and mean and 90th percentile in numbers."""
     sizes, routings = (list(dict.fromkeys(row[field] for row in rows)) for field in ("servers", "routing"))
-    found = _groups(rows)
+    found = grouped(rows, "servers", "routing", "policy")
     figure = style.blank(3.2 + 4.2 * len(sizes), 0.9 + 2.7 * len(routings))
     panels = figure.subplots(len(routings), len(sizes), sharex=True, sharey=True, squeeze=False)
     for routing, line in zip(routings, panels, strict=True):
@@ -253,19 +247,31 @@ def _panel(axes: Axes, found: Mapping[str, Sequence[float]]) -> None:
     axes.grid(axis="x")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run it from the shell; returns the exit status."""
-    parts = {"name": NAME, "options": Options, "config": Config, "run": run, "table": table, "draw": draw}
-    return run_script(argv, **parts, dtype="float64")
+def verdicts(rows: Rows) -> list[Verdict]:
+    """The paper's greedy and the best heuristic over proved optima; nothing is published."""
+    proved = grouped([row for row in rows if row["proved"]], "servers", "routing", "policy")
+    return [
+        Verdict(
+            f"over the optimum, {policy}, {routing}, {servers} servers",
+            f"mean {np.mean([row['over'] for row in here]):.3f}, worst {max(row['over'] for row in here):.2f}",
+        )
+        for (servers, routing, policy), here in proved.items()
+        if policy in ("greedy, printed", BEST)
+    ]
 
 
-@dataclasses.dataclass(frozen=True)
-class Options(Config):
-    """Policies over the best circuits there are: a row per drawn all-to-all, size, routing and policy."""
-
-    out: str = "results"
-    """Folder for the rows and the picture."""
-
+SCRIPT = Script(
+    name=NAME,
+    question="Policies over the best circuits there are: a row per drawn all-to-all, size, routing and policy.",
+    config=Config,
+    run=run,
+    table=table,
+    draw=draw,
+    verdicts=verdicts,
+    quick={"servers": (8,), "seeds": 2},
+    dtype="float64",
+)
+main = SCRIPT.main
 
 if __name__ == "__main__":
     sys.exit(main())

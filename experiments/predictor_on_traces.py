@@ -5,7 +5,8 @@ one. Its time is put over that with circuits from the true demand, which greedy 
 the second on, after as many records as predictors look back on. A second table compares the transition matrix of
 `traffic.transition` with what SciPy's SLSQP, the paper's solver, finds for the last such window.
 Source: arXiv 2501.03905 (predictor, fabric, greedy); recording: the gate trace of SmartMoE, USENIX ATC'23
-(github.com/thu-pacman/SmartMoE-AE repacked), 16 ranks with two experts each, every tenth iteration.
+(github.com/thu-pacman/SmartMoE-AE repacked), 16 ranks with two experts each, every tenth iteration. Without a recording
+traffic is generated (`recording`).
 
     python -m experiments.predictor_on_traces --trace FOLDER --out results
 """
@@ -23,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import tyro
 
 from mfabric_jax import report, traffic, workload
 from mfabric_jax.checks import InputError, distinct, one_of, positive, whole
@@ -32,15 +32,16 @@ from mfabric_jax.fabric import Region
 from mfabric_jax.policies import RULES, greedy
 from mfabric_jax.report import style
 from mfabric_jax.routing import all_to_all_time
-from mfabric_jax.study.provenance import provenance
 from mfabric_jax.traffic import predictor
+
+from .recording import MODEL, Source, resolved, said, titled
+from .script import Rows, Script, Verdict, grouped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 NAME = "predictor_on_traces"
-MODEL = "qwen-moe-ep16"                    # 16 ranks, 32 experts, as recorded
 HITS = (1, 2, 4, 8)
 FIRST_LAYER = 1                            # layer 0 has no previous layer
 ALL_LAYERS = 16                            # experts up to which every layer is fitted by SLSQP as well
@@ -55,13 +56,9 @@ LOOKS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
-    """What to predict of the recording, and the region."""
+class Config(Source):
+    """What to predict, and the region."""
 
-    trace: str
-    """Folder in the layout of the SmartMoE gate trace, or .npy or .npz of tokens."""
-    records: tuple[int, int] | None = None
-    """First and last record (default for a gate trace: 2011 to 5001)."""
     samples: int = 2000
     """All-to-alls drawn: a record, a layer, a micro-batch each."""
     predictors: tuple[str, ...] = tuple(predictor.REGISTRY)
@@ -85,9 +82,10 @@ class Config:
     electrical_nics: int = 2
     """NICs of a server on the electrical fabric."""
     seed: int = 0
-    """Of the draw."""
+    """Of the draw, and of generated traffic."""
 
     def __post_init__(self):
+        super().__post_init__()
         job = workload.get(MODEL)
         for field in ("servers", "predictors", "fit_experts"):
             distinct(field, getattr(self, field))
@@ -119,7 +117,7 @@ class Config:
 
 def tokens_of(config: Config) -> traffic.Tokens:
     """The records, more of them than predictors look back on."""
-    tokens = traffic.recorded(config.trace, workload.get(MODEL), config.records)
+    tokens = config.tokens(config.seed)
     if len(tokens.count) <= config.window:
         raise InputError(f"window must be less than the {len(tokens.count)} records, got {config.window}.")
     return tokens
@@ -145,8 +143,9 @@ def run(config: Config) -> list[dict[str, Any]]:
             times = _times(config, servers, guess, true)
             for i, (record, layer, micro_batch) in enumerate(places.tolist()):
                 if exact[i] > 0:
-                    row = {"servers": servers, "predictor": name, "record": record, "layer": layer}
-                    row |= {"micro_batch": micro_batch} | {key: float(value[i]) for key, value in known[name].items()}
+                    row = {"traffic": config.traffic, "servers": servers, "predictor": name, "record": record}
+                    row |= {"layer": layer, "micro_batch": micro_batch}
+                    row |= {key: float(value[i]) for key, value in known[name].items()}
                     row |= {"time_s": float(times[i]), "exact_s": float(exact[i])}
                     rows.append(row | {"over_exact": float(times[i] / exact[i])})
     return rows
@@ -185,7 +184,7 @@ def _batched(where: Region, guess, true, rule: str):
     return jax.vmap(seconds)(guess, true)
 
 
-def summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def summary(rows: Rows) -> list[dict[str, Any]]:
     """A line per number of servers and predictor: mean hit rates, mean and 90th percentile of the rest.
 
     TV is the total variation, time the all-to-all's over that with exact circuits.
@@ -201,12 +200,9 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return lines
 
 
-def groups(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[int, str], list[Mapping[str, Any]]]:
+def groups(rows: Rows) -> dict[tuple, list[Mapping[str, Any]]]:
     """Rows by (servers, predictor), in their order."""
-    found: dict[tuple[int, str], list[Mapping[str, Any]]] = {}
-    for row in rows:
-        found.setdefault((row["servers"], row["predictor"]), []).append(row)
-    return found
+    return grouped(rows, "servers", "predictor")
 
 
 def fits(config: Config) -> list[dict[str, Any]]:
@@ -291,12 +287,12 @@ def _slsqp(x, y, weight) -> tuple[np.ndarray, int]:
     return np.stack(found), finished
 
 
-def draw(rows: Sequence[Mapping[str, Any]], path: str | Path) -> Path:
+def draw(rows: Rows, path: str | Path) -> Path:
     """A panel per measure, a line per predictor; returns the path written."""
     return style.save(lambda: build(rows), path)
 
 
-def build(rows: Sequence[Mapping[str, Any]]) -> Figure:
+def build(rows: Rows) -> Figure:
     """The figure itself: hit rates and total variation, then the times for each number of servers."""
     if not rows:
         raise InputError("the figure needs all-to-alls with bytes between servers, but there are none.")
@@ -319,6 +315,7 @@ def build(rows: Sequence[Mapping[str, Any]]) -> Figure:
     for panel in axes:
         panel.tick_params(axis="y", length=0)
         panel.grid(axis="x")
+    figure.suptitle(titled(rows), fontsize=style.FONT)
     return figure
 
 
@@ -348,36 +345,46 @@ def _spread(axes: Axes, names: Sequence[str], found: Sequence[Sequence[Mapping[s
     )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run it from the shell; returns the exit status. A mistake is one sentence on standard error and status 2."""
-    jax.config.update("jax_enable_x64", True)
-    try:
-        options = tyro.cli(Options, args=argv, prog=NAME)
-        config = Config(**{field.name: getattr(options, field.name) for field in dataclasses.fields(Config)})
-        folder = Path(options.out)
-        report.check_folder(folder)
-        settings = dataclasses.asdict(config) | provenance("float64")
-        rows = run(config)
-        report.write_rows(rows, folder / f"{NAME}.csv", settings)
-        draw(rows, folder / f"{NAME}.png")
-        lines = summary(rows)
-        print(report.plain(lines, [report.Column(key, digits=3 if "top" in key else 4) for key in lines[0]]))
-        if compared := fits(config):
-            report.write_rows(compared, folder / f"{NAME}_fits.csv", settings)
-            print("\n" + report.plain(compared))
-    except InputError as mistake:
-        print(f"{NAME}: {mistake}", file=sys.stderr)
-        return 2
-    return 0
+def table(rows: Rows) -> str:
+    """A line per number of servers and predictor."""
+    lines = summary(rows)
+    return report.plain(lines, [report.Column(key, digits=3 if "top" in key else 4) for key in lines[0]])
 
 
-@dataclasses.dataclass(frozen=True)
-class Options(Config):
-    """Predict the expert load of recorded all-to-alls: a row per all-to-all, predictor and number of servers."""
+def compared(config: Config, folder: Path) -> str:
+    """The fits beside SLSQP's, as rows in a file of their own and as a table."""
+    found = fits(config)
+    if found:
+        report.write_rows(found, folder / f"{NAME}_fits.csv", SCRIPT.effective(config))
+    return report.plain(found)
 
-    out: str = "results"
-    """Folder for the rows and the picture."""
 
+def verdicts(rows: Rows) -> list[Verdict]:
+    """Hits, and what the all-to-all takes longer for predicted circuits; the paper judges by hits, without a number."""
+    found = []
+    for line in summary(rows):
+        name, servers = line["predictor"], line["servers"]
+        if servers == rows[0]["servers"]:
+            found.append(Verdict(f"top 4 experts found, {name} ({said(rows)})", f"{line['top 4']:.0%}"))
+        claim = f"time over exact circuits', {name}, {servers} servers ({said(rows)})"
+        found.append(Verdict(claim, f"{line['time']:.3f}"))
+    return found
+
+
+SCRIPT = Script(
+    name=NAME,
+    question="Predict the expert load of all-to-alls: a row per all-to-all, predictor and number of servers.",
+    config=Config,
+    run=run,
+    table=table,
+    draw=draw,
+    verdicts=verdicts,
+    quick={"iterations": 60, "samples": 200, "skip_fits": True},
+    dtype="float64",
+    more=compared,
+    resolved=resolved,
+)
+main = SCRIPT.main
 
 if __name__ == "__main__":
     sys.exit(main())

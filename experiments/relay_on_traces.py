@@ -4,7 +4,8 @@ Circuits by the paper's greedy; demand is the dispatch of one micro-batch. Unspl
 fairly, split paces its flows. Relay routing divides every pair's bytes by a linear programme or by gradient steps that
 make the busiest link's time short, which is when paced flows end; with the same shares, flows that share links max-min
 fairly end later. Source: arXiv 2501.03905 (fabric and greedy); recording: the gate trace of SmartMoE, USENIX ATC'23
-(github.com/thu-pacman/SmartMoE-AE repacked), 16 ranks with two experts each: two ranks a server make 8 servers.
+(github.com/thu-pacman/SmartMoE-AE repacked), 16 ranks with two experts each: two ranks a server make 8 servers. Without
+a recording traffic is generated (`recording`).
 
     python -m experiments.relay_on_traces --trace FOLDER --out results
 """
@@ -22,7 +23,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.script import run_script
 from mfabric_jax import report, traffic, workload
 from mfabric_jax.checks import InputError, distinct, one_of, positive, whole
 from mfabric_jax.fabric import Circuits, Region
@@ -37,12 +37,14 @@ from mfabric_jax.routing import (
     routing_bound,
 )
 
+from .recording import MODEL, Source, resolved, said, titled
+from .script import Rows, Script, Verdict, grouped
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 NAME = "relay_on_traces"
-MODEL = "qwen-moe-ep16"                    # 16 ranks, 32 experts, as recorded
 WITHOUT_SHARES = ("unsplit", "best-path", "split")
 GROUP = ("servers", "routing", "efficiency", "shares", "flows")
 LOOKS = {
@@ -55,13 +57,9 @@ SHARES = {"best": "best shares", "steps": "gradient steps"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
+class Config(Source):
     """What to draw from the recording, and the region."""
 
-    trace: str
-    """Folder in the layout of the SmartMoE gate trace, or .npy or .npz of tokens."""
-    records: tuple[int, int] | None = None
-    """First and last record (default for a gate trace: 2011 to 5001)."""
     samples: int = 60
     """All-to-alls drawn: a record, a layer, a micro-batch each."""
     servers: tuple[int, ...] = (8, 16)
@@ -79,9 +77,10 @@ class Config:
     electrical_nics: int = 2
     """NICs of a server on the electrical fabric."""
     seed: int = 0
-    """Of the draw."""
+    """Of the draw, and of generated traffic."""
 
     def __post_init__(self):
+        super().__post_init__()
         ranks = workload.get(MODEL).ep
         for field in ("servers", "efficiencies"):
             distinct(field, getattr(self, field))
@@ -112,8 +111,7 @@ def run(config: Config) -> list[dict[str, Any]]:
     - `flows`: "paced" (all end together) or "max-min".
     - `over_bound`: time over the degree bound.
     """
-    job = workload.get(MODEL)
-    count = traffic.recorded(config.trace, job, config.records).count
+    job, count = workload.get(MODEL), config.tokens(config.seed).count
     places = drawn(config, count.shape[:3])
     rows = []
     for servers in config.servers:
@@ -123,7 +121,8 @@ def run(config: Config) -> list[dict[str, Any]]:
             demand = traffic.server_bytes(
                 traffic.rank_bytes(tokens, job.dispatch_bytes_per_selection), len(tokens) // servers
             )
-            place = {"servers": servers, "record": int(record), "layer": int(layer), "micro_batch": int(micro_batch)}
+            place = {"traffic": config.traffic, "servers": servers, "record": int(record), "layer": int(layer)}
+            place["micro_batch"] = int(micro_batch)
             rows += [place | row for row in _rows(config, where, demand)]
     return rows
 
@@ -176,7 +175,7 @@ def _relay_times(where: Region, plan: Plan, demand) -> tuple[jax.Array, jax.Arra
     return relay_bound(where, plan, demand), all_to_all_time(where, plan, demand, routing="relay")
 
 
-def groups(rows: Sequence[Mapping[str, Any]]) -> dict[tuple, list[float]]:
+def groups(rows: Rows) -> dict[tuple, list[float]]:
     """Times over the degree bound by (servers, routing, efficiency, shares, flows), in the order of the rows."""
     found: dict[tuple, list[float]] = {}
     for row in rows:
@@ -184,7 +183,7 @@ def groups(rows: Sequence[Mapping[str, Any]]) -> dict[tuple, list[float]]:
     return found
 
 
-def summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def summary(rows: Rows) -> list[dict[str, Any]]:
     """Mean, median and 90th percentile of the time over the degree bound, a line per group."""
     return [
         dict(zip(GROUP, group, strict=True))
@@ -193,17 +192,17 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> str:
+def table(rows: Rows) -> str:
     """A line per group."""
     return report.plain(summary(rows))
 
 
-def draw(rows: Sequence[Mapping[str, Any]], path: str | Path) -> Path:
+def draw(rows: Rows, path: str | Path) -> Path:
     """Every time over the degree bound, a panel per number of servers; returns the path written."""
     return style.save(lambda: build(rows), path)
 
 
-def build(rows: Sequence[Mapping[str, Any]]) -> Figure:
+def build(rows: Rows) -> Figure:
     """The figure itself: a line of dots per group, a box from quartile to quartile (hollow: max-min) and the median."""
     if not rows:
         raise InputError("the figure needs all-to-alls with bytes between servers, but there are none.")
@@ -217,6 +216,7 @@ def build(rows: Sequence[Mapping[str, Any]]) -> Figure:
         panel.set_title(f"{servers} servers", loc="left")
     latest = max(row["over_bound"] for row in rows)
     axes[0].set_xlim(1 - 0.03 * (latest - 1), latest + 0.05 * (latest - 1))
+    figure.suptitle(titled(rows), fontsize=style.FONT)
     return figure
 
 
@@ -246,19 +246,33 @@ def _named(routing: str, efficiency: float | None, shares: str | None, flows: st
     return f"{label}, {flows}" if shares is None else f"{label} at efficiency {efficiency:g}: {SHARES[shares]}, {flows}"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run it from the shell; returns the exit status."""
-    parts = {"name": NAME, "options": Options, "config": Config, "run": run, "table": table, "draw": draw}
-    return run_script(argv, **parts, dtype="float64")
+def verdicts(rows: Rows) -> list[Verdict]:
+    """Mean time over the degree bound, paced flows at the first efficiency; nothing is published."""
+    paced = [row for row in rows if row["flows"] == "paced" or row["routing"] in WITHOUT_SHARES]
+    first = next((row["efficiency"] for row in paced if row["efficiency"] is not None), None)
+    kept = [row for row in paced if row["efficiency"] in (None, first) and row["shares"] in (None, "best")]
+    return [
+        Verdict(
+            f"over the degree bound, {routing}, {servers} servers ({said(here)})",
+            f"{np.mean([row['over_bound'] for row in here]):.2f}",
+        )
+        for (servers, routing), here in grouped(kept, "servers", "routing").items()
+    ]
 
 
-@dataclasses.dataclass(frozen=True)
-class Options(Config):
-    """Route recorded all-to-alls over the circuits of a region: a row per all-to-all, servers and routing."""
-
-    out: str = "results"
-    """Folder for the rows and the picture."""
-
+SCRIPT = Script(
+    name=NAME,
+    question="Route recorded all-to-alls over the circuits of a region: a row per all-to-all, servers and routing.",
+    config=Config,
+    run=run,
+    table=table,
+    draw=draw,
+    verdicts=verdicts,
+    quick={"samples": 10},
+    resolved=resolved,
+    dtype="float64",
+)
+main = SCRIPT.main
 
 if __name__ == "__main__":
     sys.exit(main())

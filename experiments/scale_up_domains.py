@@ -13,16 +13,16 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.script import run_script
 from mfabric_jax import report
 from mfabric_jax.checks import distinct, positive
 from mfabric_jax.report import style
 from mfabric_jax.study.compare import inside, job_rows, jobs, solve
 from mfabric_jax.study.config import Compare
+
+from .script import Rows, Script, Verdict, against, grouped, spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 NAME = "scale_up_domains"
 PUBLISHED = {8.0: 1.3}                     # Tbps of a GPU -> iteration time of NVL72 over that of mFabric
 PUBLISHED_MODEL = "deepseek-v3"
+ROUNDED = 0.04                             # of a ratio published with one decimal
 FABRICS = ("nvl72", "mfabric-cpo")
 
 
@@ -83,7 +84,7 @@ def run(config: Config) -> list[dict[str, Any]]:
     return rows
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> str:
+def table(rows: Rows) -> str:
     """The breakdown at the efficiency nearest one half, then the speed-up at every efficiency."""
     half = _nearest_half(rows)
     parts = ["gpu_tbps", "fabric", "iteration_s", "compute_s", "ep_comm_s", "dp_comm_s", "bubble_s"]
@@ -97,16 +98,16 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     return f"{breakdown}\n\nspeed-up of mfabric-cpo over nvl72 by achieved over peak FLOP/s\n{report.plain(ratios)}"
 
 
-def _nearest_half(rows: Sequence[Mapping[str, Any]]) -> float:
+def _nearest_half(rows: Rows) -> float:
     return min((row["efficiency"] for row in rows), key=lambda efficiency: abs(efficiency - 0.5))
 
 
-def draw(rows: Sequence[Mapping[str, Any]], path: str | Path) -> Path:
+def draw(rows: Rows, path: str | Path) -> Path:
     """Where the iteration goes, and the speed-up by the rate of the GPU; returns the path written."""
     return style.save(lambda: build(rows), path)
 
 
-def build(rows: Sequence[Mapping[str, Any]]) -> Figure:
+def build(rows: Rows) -> Figure:
     """The figure itself."""
     figure = style.blank(12.0, 4.4)
     left, right = figure.subplots(1, 2, width_ratios=[1.2, 1])
@@ -115,7 +116,7 @@ def build(rows: Sequence[Mapping[str, Any]]) -> Figure:
     return figure
 
 
-def _breakdown(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
+def _breakdown(axes: Axes, rows: Rows) -> None:
     shares = {key: max(row[key] / row["iteration_s"] for row in rows) for key in style.PARTS}
     parts = {key: look for key, look in style.PARTS.items() if shares[key] > 0.005}
     for place, row in enumerate(rows):
@@ -135,7 +136,7 @@ def _breakdown(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
     axes.legend(loc="upper center", bbox_to_anchor=(0.45, -0.16), ncols=len(parts))
 
 
-def _speed_up(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
+def _speed_up(axes: Axes, rows: Rows) -> None:
     for place, tbps in enumerate(dict.fromkeys(row["gpu_tbps"] for row in rows)):
         here = [row for row in rows if row["gpu_tbps"] == tbps]
         line = sorted({(row["efficiency"], row["speed_up"]) for row in here})
@@ -152,19 +153,31 @@ def _speed_up(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
     axes.legend()
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run it from the shell; returns the exit status."""
-    parts = {"name": NAME, "options": Options, "config": Config, "run": run, "table": table, "draw": draw}
-    return run_script(argv, **parts)
+def verdicts(rows: Rows) -> list[Verdict]:
+    """The speed-up of mFabric at half the GPU's peak, then what the GPU's rate makes of it."""
+    found, half = [], _nearest_half(rows)
+    for tbps, here in grouped(rows, "gpu_tbps").items():
+        claim, published = f"time of NVL72 over mFabric, {tbps[0]:g} Tbps a GPU", here[0]["published"]
+        middle = next(row["speed_up"] for row in here if row["efficiency"] == half)
+        at = f"{claim}, {half:.0%} of peak"
+        found.append(spread(at, [middle]) if published is None else against(at, middle, published, allowed=ROUNDED))
+        rates = sorted(row["efficiency"] for row in here)
+        if rates[0] < rates[-1]:
+            found.append(spread(f"{claim}, {rates[0]:.0%} to {rates[-1]:.0%}", [row["speed_up"] for row in here]))
+    return found
 
 
-@dataclasses.dataclass(frozen=True)
-class Options(Config):
-    """Scale-up domains: a row per bandwidth of a GPU, efficiency and fabric."""
-
-    out: str = "results"
-    """Folder for the rows and the picture."""
-
+SCRIPT = Script(
+    name=NAME,
+    question="Scale-up domains: a row per bandwidth of a GPU, efficiency and fabric.",
+    config=Config,
+    run=run,
+    table=table,
+    draw=draw,
+    verdicts=verdicts,
+    quick={},
+)
+main = SCRIPT.main
 
 if __name__ == "__main__":
     sys.exit(main())

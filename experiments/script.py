@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import jax
+import numpy as np
 
 from mfabric_jax import report
 from mfabric_jax.checks import InputError
 from mfabric_jax.study.provenance import provenance
 
 Rows = Sequence[Mapping[str, Any]]
+COMPLETE = "complete"                      # in a configuration: nothing stopped the run
 
 
 class Verdict(NamedTuple):
@@ -41,12 +43,39 @@ class Verdict(NamedTuple):
         return "reproduced" if abs(self.off) <= self.allowed else f"differs by {self.off:+.0%}"
 
 
-def against(claim: str, found: float, low: float, high: float | None = None, *, form: str = ".2f", allowed=0.0):
-    """The verdict on a number that should lie from `low` to `high` (None: be `low`), up to `allowed` of them."""
+def against(
+    claim: str,
+    found: float | Sequence[float],
+    low: float | None,
+    high: float | None = None,
+    *,
+    form: str = ".2f",
+    allowed: float = 0.0,
+) -> Verdict:
+    """The verdict on a number that should lie from `low` to `high`, up to `allowed` of them; of several the farthest.
+
+    `low` None: up to `high`; `high` None: be `low`.
+    """
     high = low if high is None else high
-    off = (found / low - 1) if found < low else (found / high - 1) if found > high else 0.0
-    said = f"{low:{form}}" if low == high else f"{low:{form}} to {high:{form}}"
-    return Verdict(claim, f"{found:{form}}", said, off, allowed)
+    if high is None:
+        raise ValueError("against needs low, high or both")
+    several = [float(one) for one in np.atleast_1d(np.asarray(found))]
+    off = max((_off(one, low, high) for one in several), key=abs)
+    published = f"up to {high:{form}}" if low is None else _said(low, high, form)
+    return Verdict(claim, _said(min(several), max(several), form), published, off, allowed)
+
+
+def _off(found: float, low: float | None, high: float) -> float:
+    return found / low - 1 if low is not None and found < low else max(0.0, found / high - 1)
+
+
+def _said(low: float, high: float, form: str) -> str:
+    return " to ".join(dict.fromkeys((f"{low:{form}}", f"{high:{form}}")))
+
+
+def spread(claim: str, found: Sequence[float], form: str = ".2f") -> Verdict:
+    """A measured fact: from the least to the most."""
+    return Verdict(claim, _said(min(found), max(found), form))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,6 +86,8 @@ class Script:
     - `run`: its rows; where it yields them, those that there are stay if it is stopped.
     - `verdicts`: of rows, a line for every claim.
     - `quick`: fields of `config` that make it a matter of a minute or two on two cores, the same code.
+    - `more`: told behind the table; may write further files into the folder.
+    - `resolved`: what fields stand for, such as the prices in a file; goes into the effective configuration.
     """
 
     name: str
@@ -68,40 +99,52 @@ class Script:
     verdicts: Callable[[Rows], list[Verdict]]
     quick: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     dtype: str = "float32"
+    more: Callable[[Any, Path], str] | None = None
+    resolved: Callable[[Any], Mapping[str, Any]] = lambda config: {}
 
     def answer(self, config: Any, folder: str | Path) -> list[dict[str, Any]]:
         """Run it: `name`.csv with its configuration and `name`.png go into the folder; returns the rows."""
         if self.dtype == "float64":
             jax.config.update("jax_enable_x64", True)
-        folder = Path(folder)
-        report.check_folder(folder)
+        table, picture = self.files(folder)
+        report.check_picture(picture)
         rows: list[dict[str, Any]] = []
+        complete, effective = False, self.effective(config)
         try:
             rows.extend(self.run(config))
+            self.draw(rows, picture)
+            complete = True
         finally:
             if rows:
-                report.write_rows(rows, folder / f"{self.name}.csv", self.effective(config))
-        self.draw(rows, folder / f"{self.name}.png")
+                report.write_rows(rows, table, effective | {COMPLETE: complete})
         return rows
+
+    def files(self, folder: str | Path) -> tuple[Path, Path]:
+        """Where rows and picture go."""
+        return Path(folder) / f"{self.name}.csv", Path(folder) / f"{self.name}.png"
 
     def effective(self, config: Any) -> dict[str, Any]:
         """The configuration, and where the result comes from."""
-        return dataclasses.asdict(config) | provenance(self.dtype)
+        return dataclasses.asdict(config) | dict(self.resolved(config)) | provenance(self.dtype)
+
+    def chosen(self, quick: bool = False, **given: Any) -> Any:
+        """The configuration of the fields given; under `quick` those left at their defaults become quick ones."""
+        fields = {field.name: field.default for field in dataclasses.fields(self.config)}
+        changed = {name: value for name, value in given.items() if value != fields[name]}
+        return self.config(**(self.quick if quick else {}) | changed)
 
     def main(self, argv: Sequence[str] | None = None) -> int:
         """Run it from the shell; returns the exit status."""
         try:
             asked = self._options(argv)
-            quick = self.quick if asked.quick else {}
-            given = {field.name: getattr(asked, field.name) for field in dataclasses.fields(self.config)}
-            defaults = {field.name: field.default for field in dataclasses.fields(self.config)}
-            given |= {name: value for name, value in quick.items() if given[name] == defaults[name]}
-            rows = self.answer(self.config(**given), asked.out)
+            fields = [field.name for field in dataclasses.fields(self.config)]
+            config = self.chosen(asked.quick, **{name: getattr(asked, name) for name in fields})
+            rows = self.answer(config, asked.out)
+            told = [self.table(rows), *([self.more(config, Path(asked.out))] if self.more else [])]
         except InputError as mistake:
             print(f"{self.name}: {mistake}", file=sys.stderr)
             return 2
-        print(self.table(rows))
-        print("\n" + report.plain(verdict_rows(self.verdicts(rows))))
+        print("\n\n".join([*filter(None, told), report.plain(verdict_rows(self.verdicts(rows)))]))
         return 0
 
     def _options(self, argv: Sequence[str] | None) -> Any:
@@ -125,3 +168,11 @@ def verdict_rows(verdicts: Iterable[Verdict]) -> list[dict[str, Any]]:
         {"claim": one.claim, "found": one.found, "published": one.published or "no number", "verdict": one.word}
         for one in verdicts
     ]
+
+
+def grouped(rows: Rows, *fields: str) -> dict[tuple, list[Mapping[str, Any]]]:
+    """Rows by the values of fields, in their order."""
+    found: dict[tuple, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(tuple(row[field] for field in fields), []).append(row)
+    return found

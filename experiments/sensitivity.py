@@ -11,19 +11,19 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from experiments.script import Rows, run_script
 from mfabric_jax import report
 from mfabric_jax.checks import InputError, names
 from mfabric_jax.report import style
 from mfabric_jax.study import Compare, compare
 from mfabric_jax.study.calibration import PUBLISHED
 from mfabric_jax.study.presets import PRESETS
+
+from .script import Rows, Script, Verdict, against, grouped
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -58,6 +58,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "released, reuse": PRESETS["released"] | {"first": "reuse"},
 }
 RANGES = {100.0: (1.2, 1.5), 400.0: (1.9, 2.3)}
+ROUNDED = 0.05                             # ranges are published with one decimal
 COLOURS = {100.0: "#0072B2", 400.0: "#D55E00"}
 
 
@@ -157,19 +158,39 @@ def build(rows: Rows) -> Figure:
     return figure
 
 
-@dataclasses.dataclass(frozen=True)
-class Options(Config):
-    """Switch assumptions one at a time: a row per change, model and bandwidth."""
+def verdicts(rows: Rows) -> list[Verdict]:
+    """Performance per dollar under each whole preset, and the changes that move it most."""
+    found = []
+    for (gbps, change), here in grouped(rows, "nic_gbps", "change").items():
+        if change in PRESETS and gbps in RANGES:
+            claim = f"perf/$ over fat-tree, {gbps:g} Gbps, {change}"
+            low, high = RANGES[gbps]
+            found.append(against(claim, [row["per_dollar"] for row in here], low, high, allowed=ROUNDED / low))
+    return found + [_most(here, gbps, model) for (gbps, model), here in grouped(rows, "nic_gbps", "model").items()]
 
-    out: str = "results"
-    """Folder for the rows and the picture."""
+
+def _most(rows: Rows, gbps: float, model: str) -> Verdict:
+    """Of one model: the change that moves its time over the fat-tree's farthest."""
+    base = next(row["over_fat_tree"] for row in rows if row["change"] == BASE)
+    most = max(rows, key=lambda row: abs(row["over_fat_tree"] - base))
+    moved = f"{most['change']}: {base:.2f} to {most['over_fat_tree']:.2f}"
+    return Verdict(f"what moves {model} most, {gbps:g} Gbps", moved)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run it from the shell; returns the exit status."""
-    parts = {"name": NAME, "options": Options, "config": Config, "run": run, "table": table, "draw": draw}
-    return run_script(argv, **parts)
-
+SCRIPT = Script(
+    name=NAME,
+    question="Switch assumptions one at a time: a row per change, model and bandwidth.",
+    config=Config,
+    run=run,
+    table=table,
+    draw=draw,
+    verdicts=verdicts,
+    quick={
+        "models": ("mixtral-8x7b", "qwen-moe"),
+        "changes": (BASE, "first: reuse", "one matrix", "packets wait", "skew 1.0", "no delay", "released"),
+    },
+)
+main = SCRIPT.main
 
 if __name__ == "__main__":
     sys.exit(main())

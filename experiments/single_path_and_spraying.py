@@ -26,7 +26,6 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.script import run_script
 from mfabric_jax import report
 from mfabric_jax.checks import InputError, distinct, not_negative, one_of, positive, whole
 from mfabric_jax.fabric import Cluster, cluster
@@ -41,6 +40,8 @@ from mfabric_jax.traffic import (
     ring_all_reduce,
     together,
 )
+
+from .script import Rows, Script, Verdict
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -271,7 +272,7 @@ def _padded(array: np.ndarray, shape: tuple[int, ...], fill: float = 0) -> np.nd
     return np.pad(array, added, constant_values=fill)
 
 
-def groups(rows: Sequence[Mapping[str, Any]], key: str = "over_spray") -> dict[tuple, list[float]]:
+def groups(rows: Rows, key: str = "over_spray") -> dict[tuple, list[float]]:
     """What single paths took over spraying by (fabric, traffic, routing, parts), in the order of the rows."""
     found: dict[tuple, list[float]] = {}
     for row in rows:
@@ -284,7 +285,7 @@ def _column(routing: str, parts: int) -> str:
     return routing if parts == 1 else f"{routing} x{parts}"
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> str:
+def table(rows: Rows) -> str:
     """Median and worst of the seeds, a line per fabric and collective; how close that is; the verdict."""
     lines: dict[tuple, dict[str, Any]] = {}
     for (fabric, traffic, routing, parts), over in groups(rows).items():
@@ -296,7 +297,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n\n".join([head, *tables, verdict(rows)])
 
 
-def summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def summary(rows: Rows) -> list[dict[str, Any]]:
     """How close each way to choose single paths comes: in how many cases, and how far the farthest medians are."""
     found, lines = groups(rows), []
     for way in dict.fromkeys(group[2:] for group in found):
@@ -311,7 +312,7 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return lines
 
 
-def verdict(rows: Sequence[Mapping[str, Any]]) -> str:
+def verdict(rows: Rows) -> str:
     """How close single paths come to spraying, as a sentence."""
     lines = summary(rows)
     told = "; ".join(f"{line['paths']} {line['close']} (up to {line['largest median']:.2f} times)" for line in lines)
@@ -323,12 +324,12 @@ def _label(routing: str, parts: int) -> str:
     return LOOKS[routing, parts > 1].label.format(parts)
 
 
-def draw(rows: Sequence[Mapping[str, Any]], path: str | Path) -> Path:
+def draw(rows: Rows, path: str | Path) -> Path:
     """Time over that of spraying by collective and routing, a panel per fabric; returns the path written."""
     return style.save(lambda: build(rows), path)
 
 
-def build(rows: Sequence[Mapping[str, Any]]) -> Figure:
+def build(rows: Rows) -> Figure:
     """The figure itself: a dot per seed, a stroke and a number at the median."""
     found = groups(rows)
     fabrics, traffic, ways = (list(dict.fromkeys(group[part] for group in found)) for part in (0, 1, slice(2, 4)))
@@ -377,19 +378,28 @@ def _key(ways: Sequence[tuple[str, int]]) -> list:
     return [Line2D([], [], color=colour, label=name, **marks) for colour, name in zip(colours, names, strict=True)]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run it from the shell; returns the exit status."""
-    parts = {"name": NAME, "options": Options, "config": Config, "run": run, "table": table, "draw": draw}
-    return run_script(argv, **parts)
+def verdicts(rows: Rows) -> list[Verdict]:
+    """In how many cases the median of single paths is close to spraying; published in words: "close to it"."""
+    return [
+        Verdict(
+            f"{line['paths']}: medians within {CLOSE:.0%} of spraying",
+            f"{line['close']} of {line['cases']}, up to {line['largest median']:.2f}",
+        )
+        for line in summary(rows)
+    ]
 
 
-@dataclasses.dataclass(frozen=True)
-class Options(Config):
-    """Single paths against packet spraying: a row per fabric, collective, seed, routing and number of parts."""
-
-    out: str = "results"
-    """Folder for the rows and the picture."""
-
+SCRIPT = Script(
+    name=NAME,
+    question="Single paths against packet spraying: a row per fabric, collective, seed, routing and number of parts.",
+    config=Config,
+    run=run,
+    table=table,
+    draw=draw,
+    verdicts=verdicts,
+    quick={"seeds": 3},
+)
+main = SCRIPT.main
 
 if __name__ == "__main__":
     sys.exit(main())

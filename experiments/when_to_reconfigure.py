@@ -6,7 +6,8 @@ among the circuits for any of the trace's demands, those for their sum and the e
 demand of a step when they choose for it, as the gate tells it, but for "predicted", which has seen that of the same
 block before. Recording: the gate trace of SmartMoE, USENIX ATC'23 (github.com/thu-pacman/SmartMoE-AE repacked), 16
 ranks with two experts each: two ranks a server make 8 servers. It was taken at every tenth iteration: neighbouring
-steps of one block are four micro-batches of one iteration, then those of ten iterations later.
+steps of one block are four micro-batches of one iteration, then those of ten iterations later. Without a recording
+traffic is generated (`recording`).
 
     python -m experiments.when_to_reconfigure --trace FOLDER --out results
 """
@@ -25,7 +26,6 @@ import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
-from experiments.script import Rows, run_script
 from mfabric_jax import policies, report, traffic, workload
 from mfabric_jax.checks import InputError, distinct, names, not_negative, one_of, positive, whole
 from mfabric_jax.fabric import Region
@@ -34,14 +34,15 @@ from mfabric_jax.report import style
 from mfabric_jax.routing import routing_bound
 from mfabric_jax.schedule import best_course, follow, last
 
+from .recording import MODEL, Source, resolved, said, titled
+from .script import Rows, Script, Verdict, spread
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
 
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 NAME = "when_to_reconfigure"
-MODEL = "qwen-moe-ep16"                    # 16 ranks, 32 experts, as recorded
 ROUTINGS = ("unsplit", "best-path", "split")
 RULES: dict[str, style.Look] = {
     "always": style.Look("Always", "#D55E00", "o"),
@@ -55,13 +56,9 @@ FLOOR = 1e-4                               # where the figure draws the optimum 
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
-    """What to draw from the recording, the region, and what to sweep."""
+class Config(Source):
+    """What to draw, the region, and what to sweep."""
 
-    trace: str
-    """Folder in the layout of the SmartMoE gate trace, or .npy or .npz of tokens."""
-    records: tuple[int, int] | None = None
-    """First and last record (default for a gate trace: 2011 to 5001)."""
     delays_s: tuple[float, ...] = (1e-6, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 2.5e-2, 0.1, 1.0)
     """Reconfiguration delays."""
     rules: tuple[str, ...] = tuple(RULES)
@@ -89,9 +86,10 @@ class Config:
     hidden_s: float = 0.0
     """What computation before a step hides of the delay."""
     seed: int = 0
-    """Of the draw."""
+    """Of the draw, and of generated traffic."""
 
     def __post_init__(self):
+        super().__post_init__()
         names("rules", self.rules, RULES)
         names("routings", self.routings, ROUTINGS)
         one_of("policy", self.policy, policies.REGISTRY)
@@ -126,13 +124,13 @@ def run(config: Config) -> list[dict[str, Any]]:
     - `over_best`, `over_bound`: `time_s` over these.   - `changes`, `best_changes`: part of the steps that changed.
     """
     job, rows = workload.get(MODEL), []
-    count = traffic.recorded(config.trace, job, config.records).count
+    count = config.tokens(config.seed).count
     cells = [(blocks, routing) for blocks in config.blocks for routing in config.routings]
     for blocks, routing in tqdm(cells, desc=NAME, unit="case", file=sys.stderr, disable=None):
         tokens = traces(config, np.asarray(count), blocks)
         demands = _demands(tokens, job.dispatch_bytes_per_selection, tokens.shape[2] // config.servers)
         for sample, demand in enumerate(demands):
-            here = {"blocks": blocks, "routing": routing, "sample": sample}
+            here = {"traffic": config.traffic, "blocks": blocks, "routing": routing, "sample": sample}
             rows += [here | row for row in _rows(config, blocks, routing, demand)]
     return rows
 
@@ -249,6 +247,7 @@ def build(rows: Rows) -> Figure:
         axes.set_xlabel("reconfiguration delay")
     handles, _ = grid[0][0].get_legend_handles_labels()
     figure.legend(handles=handles, loc="outside lower center", ncols=3)
+    figure.suptitle(titled(rows), fontsize=style.FONT)
     return figure
 
 
@@ -267,19 +266,33 @@ def _panel(axes: Axes, lines: Mapping[str, Mapping[float, tuple[float, float]]])
     axes.grid()
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run it from the shell; returns the exit status."""
-    parts = {"name": NAME, "options": Options, "config": Config, "run": run, "table": table, "draw": draw}
-    return run_script(argv, **parts, dtype="float64")
+def verdicts(rows: Rows) -> list[Verdict]:
+    """Every rule over the optimum: mean over the traces, from the best to the worst delay; nothing is published."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for (_, routing), lines in summary(rows).items():
+        for rule, line in lines.items():
+            found.setdefault((routing, rule), []).extend(over for over, _ in line.values())
+    return [
+        spread(f"over the offline optimum, {rule}, {routing} ({said(rows)})", over)
+        for (routing, rule), over in found.items()
+    ]
 
 
-@dataclasses.dataclass(frozen=True)
-class Options(Config):
-    """Walk recorded traces under every rule: a row per blocks, routing, trace, rule and delay."""
-
-    out: str = "results"
-    """Folder for the rows and the picture."""
-
+SCRIPT = Script(
+    name=NAME,
+    question="Walk recorded traces under every rule: a row per blocks, routing, trace, rule and delay.",
+    config=Config,
+    run=run,
+    table=table,
+    draw=draw,
+    verdicts=verdicts,
+    quick={
+        "delays_s": (1e-6, 1e-4, 1e-3, 1e-2, 2.5e-2, 0.1, 1.0), "routings": ("unsplit",), "blocks": (1,), "samples": 2,
+    },
+    resolved=resolved,
+    dtype="float64",
+)
+main = SCRIPT.main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -14,18 +14,19 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from experiments.script import run_script
 from mfabric_jax import report
 from mfabric_jax.checks import InputError, distinct, whole
 from mfabric_jax.report import style
 from mfabric_jax.study import WholeCluster
+
+from .script import Rows, Script, Verdict
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -108,7 +109,7 @@ def _solved(one: WholeCluster, folder: Path) -> list[dict[str, Any]]:
     return report.read_rows(folder / "rows.csv")[0]
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> str:
+def table(rows: Rows) -> str:
     """Seconds and memory by cluster, then when each kind of traffic ends."""
     whole_ones = [row for row in rows if row["traffic"] == "all"]
     columns = [report.Column(*column) for column in (
@@ -128,18 +129,18 @@ def _cluster(row: Mapping[str, Any]) -> tuple[str, int]:
     return row["fabric"], row["servers"]
 
 
-def _kinds(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def _kinds(rows: Rows) -> list[str]:
     """Kinds of traffic, those of the model."""
     here = dict.fromkeys(row["traffic"] for row in rows)
     return [kind for kind in dict.fromkeys([*KINDS, *here]) if kind in here and kind != "all"]
 
 
-def draw(rows: Sequence[Mapping[str, Any]], path: str | Path) -> Path:
+def draw(rows: Rows, path: str | Path) -> Path:
     """Seconds and memory against GPUs, and the end of every kind of traffic; returns the path written."""
     return style.save(lambda: build(rows), path)
 
 
-def build(rows: Sequence[Mapping[str, Any]]) -> Figure:
+def build(rows: Rows) -> Figure:
     """The figure itself."""
     figure = style.blank(12.4, 6.6)
     axes = figure.subplot_mosaic([["seconds", "ends"], ["memory", "ends"]], width_ratios=[1, 1.15])
@@ -159,7 +160,7 @@ def _first(row: Mapping[str, Any]) -> float:
     return row["first_s"]
 
 
-def _against_gpus(axes: Axes, rows: Sequence[Mapping[str, Any]], lines: Mapping[str, Any]) -> None:
+def _against_gpus(axes: Axes, rows: Rows, lines: Mapping[str, Any]) -> None:
     """A line per fabric and value, from zero."""
     from matplotlib.ticker import NullLocator
 
@@ -176,7 +177,7 @@ def _against_gpus(axes: Axes, rows: Sequence[Mapping[str, Any]], lines: Mapping[
     axes.grid()
 
 
-def _ends(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
+def _ends(axes: Axes, rows: Rows) -> None:
     """A block per kind of traffic, a line per fabric in it, a dot per size: the larger, the more GPUs."""
     fabrics, sizes = ([*dict.fromkeys(row[key] for row in rows)] for key in ("fabric", "gpus"))
     kinds, block = _kinds(rows), len(fabrics) + 1
@@ -196,7 +197,7 @@ def _ends(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
     axes.grid(axis="x")
 
 
-def _key(rows: Sequence[Mapping[str, Any]]) -> list:
+def _key(rows: Rows) -> list:
     """Handles of the legend."""
     from matplotlib.lines import Line2D
 
@@ -207,19 +208,30 @@ def _key(rows: Sequence[Mapping[str, Any]]) -> list:
     return [*handles, Line2D([], [], label=said[0], **dotted), Line2D([], [], linestyle="", label=said[1])]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run it from the shell; returns the exit status."""
-    parts = {"name": NAME, "options": Options, "config": Config, "run": run, "table": table, "draw": draw}
-    return run_script(argv, **parts)
+def verdicts(rows: Rows) -> list[Verdict]:
+    """Seconds and memory of the largest cluster on every fabric; nothing is published."""
+    most = max(row["servers"] for row in rows)
+    return [
+        Verdict(
+            f"{row['gpus']:,} GPUs, {row['fabric']}, built and solved",
+            f"{row['build_s'] + row['solve_s']:.1f} s, {row['peak_mb'] / 1000:.1f} GB",
+        )
+        for row in rows
+        if row["traffic"] == "all" and row["servers"] == most
+    ]
 
 
-@dataclasses.dataclass(frozen=True)
-class Options(Config):
-    """Whole clusters by size: a row per fabric, size and kind of traffic."""
-
-    out: str = "results"
-    """Folder for the rows and the picture."""
-
+SCRIPT = Script(
+    name=NAME,
+    question="Whole clusters by size: a row per fabric, size and kind of traffic.",
+    config=Config,
+    run=run,
+    table=table,
+    draw=draw,
+    verdicts=verdicts,
+    quick={"servers": (128, 512)},
+)
+main = SCRIPT.main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -69,7 +69,9 @@ def test_main_writes_rows_configuration_and_picture(trace, tmp_path, capsys):
     assert (tmp_path / "joint_on_traces.png").read_bytes().startswith(b"\x89PNG")
     said = capsys.readouterr()
     assert said.err == ""
-    assert len(said.out.splitlines()) == 2 + len(LOOKS)
+    lines, verdicts = (part.splitlines() for part in said.out.split("\n\n"))
+    assert len(lines) == len(verdicts) == 2 + len(LOOKS)
+    assert all("8 servers, efficiency 1 (recorded)" in line for line in verdicts[2:])
     assert max(map(len, said.out.splitlines())) <= 120
 
 

@@ -1,5 +1,7 @@
 """Policies over the best circuits there are: rows say what direct calls say; how the figure looks was judged by eye."""
 
+import dataclasses
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -12,8 +14,19 @@ from mfabric_jax.routing import paced_time, routing_bound
 pytest.importorskip("matplotlib")
 pytest.importorskip("tyro")
 pytest.importorskip("scipy")
-from experiments import policy_gaps
-from experiments.policy_gaps import BEST, FAMILIES, HEURISTICS, LOOKS, Config, demand_of, draw, main, run, summary
+from experiments.policy_gaps import (
+    BEST,
+    FAMILIES,
+    HEURISTICS,
+    LOOKS,
+    SCRIPT,
+    Config,
+    demand_of,
+    draw,
+    main,
+    run,
+    summary,
+)
 
 SMALL = {"servers": (4,), "seeds": 1, "families": ("hot", "sparse"), "optical_degree": 3}
 
@@ -33,15 +46,15 @@ def test_a_row_for_each_instance_and_policy(rows):
     assert {row["policy"] for row in rows} == set(LOOKS)
 
 
-def test_rows_that_there_are_stay_when_it_is_stopped(rows, tmp_path, monkeypatch):
+def test_rows_that_there_are_stay_when_it_is_stopped(rows, tmp_path):
     def stopped(config):
         yield from rows[:3]
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(policy_gaps, "run", stopped)
     with pytest.raises(KeyboardInterrupt):
-        main(["--out", str(tmp_path)])
-    kept, _ = report.read_rows(tmp_path / "policy_gaps.csv")
+        dataclasses.replace(SCRIPT, run=stopped).main(["--out", str(tmp_path)])
+    kept, config = report.read_rows(tmp_path / "policy_gaps.csv")
+    assert config["complete"] is False
     assert [row["over"] for row in kept] == [row["over"] for row in rows[:3]]
 
 

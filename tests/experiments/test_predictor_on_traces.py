@@ -118,7 +118,9 @@ def test_main_writes_rows_configuration_and_picture(trace, tmp_path, capsys):
     assert [row["experts"] for row in report.read_rows(tmp_path / "predictor_on_traces_fits.csv")[0]] == [2]
     said = capsys.readouterr()
     assert said.err == ""
-    assert len(said.out.splitlines()) == 4 + 1 + 3
+    parts = [part.splitlines() for part in said.out.split("\n\n")]
+    assert list(map(len, parts)) == [2 + 2, 2 + 1, 2 + 4]
+    assert "(recorded)" in parts[-1][2]
     assert max(map(len, said.out.splitlines())) <= 100
 
 

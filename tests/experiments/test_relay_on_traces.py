@@ -128,7 +128,8 @@ def test_main_writes_rows_configuration_and_picture(trace, tmp_path, capsys):
     assert (tmp_path / "relay_on_traces.png").read_bytes().startswith(b"\x89PNG")
     said = capsys.readouterr()
     assert said.err == ""
-    assert len(said.out.splitlines()) == 2 + 11
+    lines, verdicts = (part.splitlines() for part in said.out.split("\n\n"))
+    assert (len(lines), len(verdicts)) == (2 + 11, 2 + 4)
     assert max(map(len, said.out.splitlines())) <= 100
 
 

@@ -91,7 +91,7 @@ def test_main_writes_rows_configuration_and_picture(rows, tmp_path, capsys):
     assert (tmp_path / "made" / "scale_up_domains.png").read_bytes().startswith(b"\x89PNG")
     said = capsys.readouterr()
     assert said.err == ""
-    assert said.out == table(written) + "\n"
+    assert said.out.startswith(table(written) + "\n\nclaim")
 
 
 # -------------------------------------------------------------------------------------------------- table and figure

@@ -35,7 +35,8 @@ def made_up(per_dollar_400=2.0, mfabric=1.1):
     """One model whose fat-tree times are the published ones."""
     rows = []
     for gbps, seconds in zip(BANDWIDTHS, PUBLISHED["qwen-moe"], strict=True):
-        for fabric, factor in (("fat-tree", 1.0), ("rail-optimized", 1.0), ("topoopt", 1.5), ("mfabric", mfabric)):
+        for fabric, factor in (("fat-tree", 1.0), ("rail-optimized", 1.0), ("oversub-fat-tree", 1.2),
+                               ("topoopt", 1.5), ("mfabric", mfabric)):  # fmt: skip
             cost = 1.0 if fabric != "mfabric" else 1 / (per_dollar_400 * mfabric)
             rows.append(
                 {"preset": "paper", "model": "qwen-moe", "fabric": fabric, "nic_gbps": gbps, "efficiency": 2.0}
@@ -46,12 +47,15 @@ def made_up(per_dollar_400=2.0, mfabric=1.1):
 
 def test_verdicts_by_hand(tmp_path):
     rows = made_up()
-    lines = {line["against"]: line for line in iteration_time.verdicts(rows)}
-    assert lines["fat-tree at 400G"]["least"] == pytest.approx(2.0)
-    assert lines["fat-tree at 400G"]["models inside"] == "1 of 1"
-    assert lines["fat-tree at 100G"]["models inside"] == "0 of 1"
-    assert lines["rail-optimized at 400G"]["models inside"] == "0 of 1"
-    assert lines["topoopt, speed"]["most"] == pytest.approx(1.5 / 1.1)
+    lines = {line.claim.removesuffix(", paper"): line for line in iteration_time.verdicts(rows)}
+    said = {claim: (line.found, line.published, line.word) for claim, line in lines.items()}
+    per_dollar = "perf/$ over {}, {} Gbps"
+    assert said[per_dollar.format("fat-tree", 400)] == ("2.0", "1.9 to 2.3", "reproduced")
+    assert said[per_dollar.format("fat-tree", 100)] == ("2.0", "1.2 to 1.5", "differs by +33%")
+    assert said[per_dollar.format("rail-optimized", 400)] == ("2.0", "2.3 to 2.4", "differs by -13%")
+    assert said["speed over topoopt at most"] == ("1.4", "2.5", "differs by -45%")
+    assert said["speed over topoopt, mean, qwen-moe"] == ("1.36", "1.50", "differs by -9%")
+    assert said["fat-tree cells, fitted over published"][0] == "1.00"
     assert " 0.0%" in iteration_time.table(rows)                           # nothing off the published ratios
     drawn(iteration_time, rows, tmp_path)
 

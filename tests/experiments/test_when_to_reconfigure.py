@@ -112,9 +112,10 @@ def test_main_writes_rows_configuration_and_picture(trace, tmp_path, capsys):
     assert len(rows) == 3
     assert (config["steps"], config["rules"], config["policy"]) == (15, ["never"], "greedy")
     assert (tmp_path / "when_to_reconfigure.png").read_bytes().startswith(b"\x89PNG")
-    said = capsys.readouterr().out.splitlines()
-    assert len(said) == 4 + 3
-    assert "100 us" in said[5]
+    said = [part.splitlines() for part in capsys.readouterr().out.split("\n\n")]
+    assert list(map(len, said)) == [1, 2 + 3, 2 + 1]
+    assert "100 us" in said[1][3]
+    assert "never, unsplit (recorded)" in said[2][2]
 
 
 def test_the_figure_shows_the_rows(rows):
