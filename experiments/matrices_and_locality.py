@@ -1,0 +1,301 @@
+"""Who sends how much to whom: all-to-alls of single blocks from rank to rank, and all traffic from GPU to GPU.
+
+One data-parallel replica, 128 GPUs, as on the measured cluster. All-to-alls change from block to block and are uneven;
+none leaves its region, the servers of its expert-parallel group. Tensor parallelism, the largest part of Mixtral's
+bytes, is drawn, too. Source: arXiv 2501.03905, traffic matrices of ranks, and locality.
+
+    python -m experiments.matrices_and_locality --out results --trace PATH
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mfabric_jax import report, traffic, units, workload
+from mfabric_jax.checks import names, whole
+from mfabric_jax.report import style
+from mfabric_jax.traffic import Flows, Tokens, statistics
+from mfabric_jax.workload import Workload, place
+
+from .script import Rows, Script, Verdict, against
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+NAME = "matrices_and_locality"
+KINDS = {"TP": "Tensor", "EP": "Expert", "PP": "Pipeline"}
+KINDS |= dict.fromkeys(("DP inside", "DP between", "DP experts"), "Data")
+COLOURS = {"Tensor": "Purples", "Expert": "Reds", "Data": "YlOrBr", "Pipeline": "Greens"}
+STATISTICS = {
+    "top_pairs": "bytes of the heaviest 20 % of pairs",
+    "zero_pairs": "pairs without bytes",
+    "heaviest": "heaviest pair over the mean",
+    "micro_batches": "off between micro-batches (total variation)",
+    "layers": "off between consecutive layers (total variation)",
+    "iterations": "off between iterations (total variation)",
+    "ep_in_region": "all-to-all bytes that stay in their region",
+    "leaves_region": "bytes of all parallelisms that leave a region",
+    "leaves_region_no_tp": "the same without tensor parallelism",
+}
+TOP = 0.2
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Whose traffic."""
+
+    models: tuple[str, ...] = ("mixtral-8x7b", "qwen-moe")
+    """Whose."""
+    dp: int = 1
+    """Data-parallel replicas."""
+    trace: str | None = None
+    """Recorded routing in place of measured expert shares."""
+    iterations: int = 2
+    """Compared with each other; the matrices are those of the first one."""
+    seed: int = 0
+    """Of drawn traffic."""
+
+    def __post_init__(self):
+        names("models", self.models, workload.NAMES)
+        for field in ("dp", "iterations"):
+            whole(field, getattr(self, field))
+        whole("seed", self.seed, at_least=0)
+
+    def job(self, model: str) -> Workload:
+        """A model with so many replicas."""
+        usual = workload.get(model)
+        return workload.get(model, dp=self.dp, gpus=usual.gpus // usual.dp * self.dp)
+
+    def tokens(self, job: Workload) -> Tokens:
+        """Selections."""
+        if self.trace is not None:
+            return traffic.recorded(self.trace, job, iterations=self.iterations)
+        return traffic.measured(job, self.iterations, seed=self.seed)
+
+
+def run(config: Config) -> Iterator[dict[str, Any]]:
+    """Rows of three kinds for each model.
+
+    - "statistic": what is in `STATISTICS`, medians over all-to-alls.
+    - "all-to-all": bytes from rank to rank in the dispatch of a layer and micro-batch, some of them.
+    - "cluster": bytes from GPU to GPU in one iteration by parallelism, and whether both are in one region.
+    """
+    for model in config.models:
+        job = config.job(model)
+        tokens, facts = config.tokens(job), {"model": model, "gpus": job.gpus}
+        flows = all_flows(job, tokens)
+        for name, value in {**_of_matrices(job, tokens), **_of_cluster(job, flows)}.items():
+            yield {"row": "statistic"} | facts | {"statistic": name, "value": value}
+        yield from ({"row": "all-to-all"} | facts | row for row in _matrices(job, tokens))
+        yield from ({"row": "cluster"} | facts | row for row in _pairs(job, flows))
+
+
+def rank_matrices(job: Workload, tokens: Tokens) -> np.ndarray:
+    """Bytes of every dispatch [iteration layer M R R]."""
+    return statistics.rank_matrix(tokens.count.astype(float), job.ep) * job.dispatch_bytes_per_selection
+
+
+def _of_matrices(job: Workload, tokens: Tokens) -> dict[str, float]:
+    matrix = rank_matrices(job, tokens)
+    pairs = statistics.pairs(matrix)                                           # [iteration layer M pairs]
+    apart = {"micro_batches": 2, "layers": 1, "iterations": 0}
+    apart = {name: axis for name, axis in apart.items() if pairs.shape[axis] > 1}
+    moves = {name: statistics.variation(np.moveaxis(pairs, axis, 0), 1) for name, axis in apart.items()}
+    return {
+        "top_pairs": float(np.median(statistics.top_share(pairs, TOP))),
+        "zero_pairs": float((pairs == 0).mean()),
+        "heaviest": float(np.median(statistics.max_over_mean(pairs))),
+        **{name: float(np.median(values)) for name, values in moves.items()},
+    }
+
+
+def _of_cluster(job: Workload, flows: Flows) -> dict[str, float]:
+    region = place(job).region
+    leaves = region[flows.src] != region[flows.dst]
+    ep, tp = flows.of("EP"), flows.of("TP")
+
+    def part(of: np.ndarray) -> float:
+        return float(flows.size[of & leaves].sum() / flows.size[of].sum())
+
+    return {"ep_in_region": 1 - part(ep), "leaves_region": part(ep | ~ep), "leaves_region_no_tp": part(~tp)}
+
+
+def all_flows(job: Workload, tokens: Tokens) -> Flows:
+    """Expert, data, pipeline and tensor parallel bytes of one iteration."""
+    rest = traffic.training_flows(job, tokens.count[:1])
+    groups = np.arange(job.gpus).reshape(job.pp, -1, job.tp)
+    held = np.asarray([passes * activation_bytes(job) for passes in _passes(job)])
+    each = np.repeat(held, groups.shape[1])
+    return traffic.together(traffic.ring_all_reduce(groups.reshape(-1, job.tp), each, label="TP"), rest)
+
+
+def _passes(job: Workload) -> list[int]:
+    """All-reduces of every stage: forward and backward of its blocks, all micro-batches."""
+    return [2 * blocks * job.micro_batches for blocks in job.stage_blocks]
+
+
+def activation_bytes(job: Workload) -> float:
+    """Of one micro-batch of an EP rank: what its tensor-parallel group all-reduces, and sends to the next stage."""
+    return workload.pp_bytes(job)
+
+
+def _matrices(job: Workload, tokens: Tokens) -> Iterator[dict[str, Any]]:
+    """Two layers and two micro-batches of the first, where there are so many."""
+    matrix = rank_matrices(job, tokens)[0]
+    layers, micro_batches = matrix.shape[:2]
+    for layer, micro in dict.fromkeys([(0, 0), (0, 1 % micro_batches), (1 % layers, 0), (layers - 1, 0)]):
+        for source, target in np.ndindex(job.ep, job.ep):
+            size = float(matrix[layer, micro, source, target])
+            yield {"layer": layer, "micro_batch": micro, "source": source, "destination": target, "bytes": size}
+
+
+def _pairs(job: Workload, flows: Flows) -> Iterator[dict[str, Any]]:
+    region = place(job).region
+    for kind in dict.fromkeys(KINDS.values()):
+        matrix = np.zeros((job.gpus, job.gpus))
+        for label in (label for label in flows.labels if KINDS[label] == kind):
+            mask = flows.of(label)
+            np.add.at(matrix, (flows.src[mask], flows.dst[mask]), flows.size[mask])
+        for source, target in zip(*np.nonzero(matrix), strict=True):
+            ends = {"source": int(source), "destination": int(target), "bytes": float(matrix[source, target])}
+            yield {"parallelism": kind} | ends | {"same_region": bool(region[source] == region[target])}
+
+
+def table(rows: Rows) -> str:
+    """Statistics, then bytes by parallelism inside regions and between them."""
+    lines: dict[str, dict[str, Any]] = {}
+    for row in _of(rows, "statistic"):
+        line = lines.setdefault(row["statistic"], {"statistic": STATISTICS[row["statistic"]]})
+        line[row["model"]] = row["value"]
+    sums: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in _of(rows, "cluster"):
+        key = row["model"], row["parallelism"]
+        line = sums.setdefault(key, {"model": key[0], "parallelism": key[1], "GB in a region": 0.0, "GB between": 0.0})
+        line["GB in a region" if row["same_region"] else "GB between"] += float(units.to_gigabytes(row["bytes"]))
+    return "\n\n".join(report.plain(list(part.values())) for part in (lines, sums))
+
+
+def _of(rows: Rows, kind: str) -> list:
+    return [row for row in rows if row["row"] == kind]
+
+
+def draw(rows: Rows, path: str | Path) -> Path:
+    """Four all-to-alls and the whole cluster of every model; returns the path written."""
+    return style.save(lambda: build(rows), path)
+
+
+def build(rows: Rows) -> Figure:
+    """The figure itself."""
+    models = list(dict.fromkeys(row["model"] for row in rows))
+    figure = style.blank(11.6, 5.6 * len(models))
+    for part, model in zip(np.atleast_1d(np.asarray(figure.subfigures(len(models), 1))), models, strict=True):
+        left, right = np.asarray(part.subfigures(1, 2, width_ratios=[1, 1.05]))
+        here = [row for row in rows if row["model"] == model]
+        _all_to_alls(left, _of(here, "all-to-all"))
+        _cluster(right, _of(here, "cluster"), here[0]["gpus"])
+        left.suptitle(f"{model}: dispatch, rank to rank", fontweight="bold")
+        right.suptitle("One iteration, GPU to GPU: what moves most", fontweight="bold")
+    return figure
+
+
+def _all_to_alls(figure: Any, rows: Sequence) -> None:
+    """Heat maps with one scale of colours, from 0."""
+    cases = list(dict.fromkeys((row["layer"], row["micro_batch"]) for row in rows))
+    panels = figure.subplots(2, 2).ravel()
+    most = max(row["bytes"] for row in rows if row["source"] != row["destination"])
+    size, image = 1 + max(row["source"] for row in rows), None
+    for axes, case in zip(panels, cases, strict=False):
+        picture = np.zeros((size, size))
+        for row in rows:
+            if (row["layer"], row["micro_batch"]) == case:
+                picture[row["source"], row["destination"]] = units.to_gigabytes(row["bytes"])
+        np.fill_diagonal(picture, np.nan)
+        image = axes.imshow(picture, cmap="Blues", vmin=0, vmax=units.to_gigabytes(most), interpolation="nearest")
+        axes.set_title(f"layer {case[0]}, micro-batch {case[1]}", loc="left", fontweight="normal", fontsize=9)
+        axes.set_facecolor("#eeeeee")
+        _plain_ticks(axes)
+    for spare in panels[len(cases) :]:
+        spare.set_axis_off()
+    panels[0].set_ylabel("source rank")
+    panels[2].set_ylabel("source rank")
+    for axes in panels[2:]:
+        axes.set_xlabel("destination rank")
+    bar = figure.colorbar(image, ax=list(panels), format="%g", shrink=0.7, aspect=30, pad=0.02)
+    bar.set_label("GB (what stays on its rank is left out)")
+
+
+def _plain_ticks(axes: Axes) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(5, integer=True))
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=2, labelsize=8)
+
+
+def _cluster(figure: Any, rows: Sequence, gpus: int) -> None:
+    """Every pair in the colour of the parallelism that moves most, the darker the more (logarithms); lines between
+    regions."""
+    from matplotlib import colormaps
+    from matplotlib.patches import Patch
+
+    axes = figure.subplots()
+    picture = np.ones((gpus, gpus, 3))
+    largest = max(row["bytes"] for row in rows)
+    least = min(row["bytes"] for row in rows)
+    for row in sorted(rows, key=lambda row: row["bytes"]):                  # the heaviest of a pair is seen
+        depth = np.log(row["bytes"] / least) / np.log(largest / least) if largest > least else 1.0
+        picture[row["source"], row["destination"]] = colormaps[COLOURS[row["parallelism"]]](0.3 + 0.7 * depth)[:3]
+    axes.imshow(picture, interpolation="nearest")
+    for edge in _edges(rows, gpus):
+        axes.axhline(edge - 0.5, color=style.FAINT, linewidth=0.6)
+        axes.axvline(edge - 0.5, color=style.FAINT, linewidth=0.6)
+    axes.set(xlabel="destination GPU", ylabel="source GPU")
+    _plain_ticks(axes)
+    kinds = [kind for kind in COLOURS if any(row["parallelism"] == kind for row in rows)]
+    handles = [Patch(color=colormaps[COLOURS[kind]](0.75), label=kind) for kind in kinds]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+
+
+def _edges(rows: Sequence, gpus: int) -> list[int]:
+    """Where regions begin: nobody before talks to anybody behind inside a region."""
+    reach = np.arange(gpus)
+    for row in rows:
+        if row["same_region"]:
+            reach[row["source"]] = max(reach[row["source"]], row["destination"])
+    return [gpu + 1 for gpu in range(gpus - 1) if reach[: gpu + 1].max() == gpu]
+
+
+def verdicts(rows: Rows) -> list[Verdict]:
+    """All-to-alls stay in their region; how uneven and how changing they are has no published number."""
+    found = []
+    for row in _of(rows, "statistic"):
+        claim = f"{row['model']}: {STATISTICS[row['statistic']]}"
+        if row["statistic"] == "ep_in_region":
+            found.append(against(claim, row["value"], 1.0, form=".0%"))
+        else:
+            form = ".2f" if row["statistic"] == "heaviest" else ".1%"
+            found.append(Verdict(claim, f"{row['value']:{form}}"))
+    return found
+
+
+SCRIPT = Script(
+    name=NAME,
+    question="Traffic matrices: rows of statistics, of all-to-alls by rank and of all traffic by GPU.",
+    config=Config,
+    run=run,
+    table=table,
+    draw=draw,
+    verdicts=verdicts,
+)
+main = SCRIPT.main
+
+if __name__ == "__main__":
+    sys.exit(main())
