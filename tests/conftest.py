@@ -13,6 +13,9 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_disable_most_optimizations", True)           # compiling is most of what a test takes
 
+# Half of compiling is the newer generator of code for fusions; the older one computes the same. XLA_FLAGS= keeps it.
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
+
 # A program that one worker has compiled the other reads, and so does every test after programs were dropped.
 if "MFABRIC_TEST_PROGRAMS" not in os.environ:                       # workers inherit what the first process made
     PROGRAMS = tempfile.TemporaryDirectory(prefix="programs-")
