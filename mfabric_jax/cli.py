@@ -5,6 +5,7 @@ Every mistake in what was asked ends in one sentence on standard error and exit 
 
 import contextlib
 import dataclasses
+import importlib
 import io
 import os
 import re
@@ -33,12 +34,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
-LEARNING = ("policies", "train", "evaluate")                         # in `learning_commands`
-COMMANDS = ("compare", "calibrate", "failures", "cluster", "timeline", "draw", "traffic", "traces", "validate")
-COMMANDS += (*LEARNING, "report")
-VALIDATIONS = ("packet",)
-TRACES = ("info", "convert", "fit")
-POLICIES = ("bench",)
+MODULES = {                                # where `run_COMMAND` is
+    **dict.fromkeys(("compare", "calibrate", "failures", "cluster", "timeline", "draw"), "commands"),
+    **dict.fromkeys(("traffic", "traces", "validate"), "commands"),
+    **dict.fromkeys(("sweep", "query"), "sweep_commands"),
+    **dict.fromkeys(("policies", "train", "evaluate"), "learning_commands"),
+    "report": "report_commands",
+}
+WHAT = {                                   # the first word of some commands: what it is called, and those there are
+    "policies": ("policies command", ("bench",)),
+    "traces": ("traces command", ("info", "convert", "fit")),
+    "validate": ("validation", ("packet",)),
+}
+MUST = {                                   # options that some commands do not run without
+    "draw": ("--out", "a .png, .pdf or .svg file"),
+    "report": ("--out", "a .html file"),
+    "sweep": ("--out", "a folder for the rows"),
+    "train": ("--out", "the folder of the run"),
+    "validate": ("--runs", "a folder of packet-level runs"),
+}
 HELP = """usage: mfabric COMMAND [options]
 
   compare   iteration time, cost and performance per dollar of fabrics for MoE training
@@ -53,6 +67,8 @@ HELP = """usage: mfabric COMMAND [options]
   policies  every policy on every kind of demand: how late, how fast
   train     a policy that chooses circuits: a network, or an index rule of five numbers
   evaluate  policies on demand they were not trained on, known exactly, with errors or predicted
+  sweep     every configuration of a design space, from a file; goes on where it was stopped
+  query     filter, group and sort the rows of a sweep; its Pareto front
   report    one HTML page of the rows of another command: summary, charts, a table to sort and filter
 
 `mfabric COMMAND --help` lists the options; `mfabric --version` the version."""
@@ -60,9 +76,7 @@ HELP = """usage: mfabric COMMAND [options]
 
 def _module(command: str) -> Any:
     """Where `run_COMMAND` is."""
-    from mfabric_jax import commands, learning_commands, report_commands
-
-    return learning_commands if command in LEARNING else report_commands if command == "report" else commands
+    return importlib.import_module(f"mfabric_jax.{MODULES[command]}")
 
 
 def _command(words: list[str]) -> str:
@@ -74,7 +88,7 @@ def _command(words: list[str]) -> str:
 
         print(f"mfabric {mfabric_jax.__version__}")
         raise SystemExit(0)
-    return one_of("command", words[0], COMMANDS)
+    return one_of("command", words[0], MODULES)
 
 
 def _parse(command: str, words: list[str]) -> Any:
@@ -91,40 +105,8 @@ def _parse(command: str, words: list[str]) -> Any:
         name = word.split("=")[0]
         if name.startswith("--") and name != "--help":
             one_of("option", name, sorted("--" + field.replace("_", "-") for field in fields))
-    if command == "traffic" and not (words and (words[0] == "--help" or not words[0].startswith("--"))):
-        from mfabric_jax.workload import NAMES
-
-        raise InputError(f"traffic needs the name of a model first; allowed: {', '.join(NAMES)}.")
-    if command == "draw" and not {"-h", "--help"} & set(words):
-        if not words or words[0].startswith("--"):
-            from mfabric_jax.fabric import CLUSTERS
-
-            raise InputError(f"draw needs a fabric first; allowed: {', '.join(CLUSTERS)}, or a graph's .json file.")
-        if not any(word.split("=")[0] == "--out" for word in words):
-            raise InputError("draw needs --out, a .png, .pdf or .svg file.")
-    if command == "report" and not {"-h", "--help"} & set(words):
-        if not words or words[0].startswith("--"):
-            raise InputError("report needs the file of rows first, .csv or .parquet.")
-        if not any(word.split("=")[0] == "--out" for word in words):
-            raise InputError("report needs --out, a .html file.")
-    if command == "train" and not any(word.split("=")[0] in ("--out", "-h", "--help") for word in words):
-        raise InputError("train needs --out, the folder of the run.")
-    if command == "policies" and not {"-h", "--help"} & set(words):
-        if not words or words[0].startswith("--"):
-            raise InputError(f"policies needs to know what first; allowed: {', '.join(POLICIES)}.")
-        one_of("policies command", words[0], POLICIES)
-    if command == "validate" and not {"-h", "--help"} & set(words):
-        if not words or words[0].startswith("--"):
-            raise InputError(f"validate needs to know what first; allowed: {', '.join(VALIDATIONS)}.")
-        one_of("validation", words[0], VALIDATIONS)
-        if not any(word.split("=")[0] == "--runs" for word in words):
-            raise InputError("validate packet needs --runs, a folder of packet-level runs.")
-    if command == "traces" and not {"-h", "--help"} & set(words):
-        if not words or words[0].startswith("--"):
-            raise InputError(f"traces needs to know what first; allowed: {', '.join(TRACES)}.")
-        one_of("traces command", words[0], TRACES)
-        if len(words) < 2 or words[1].startswith("--"):
-            raise InputError(f"traces {words[0]} needs the path of a trace next; mfabric traces --help lists formats.")
+    if not {"-h", "--help"} & set(words):
+        _check_words(command, words)
     said, width = io.StringIO(), os.environ.get("COLUMNS")
     try:
         with contextlib.redirect_stderr(said):
@@ -140,6 +122,41 @@ def _parse(command: str, words: list[str]) -> Any:
         os.environ.pop("COLUMNS", None)
         if width is not None:
             os.environ["COLUMNS"] = width
+
+
+def _check_words(command: str, words: list[str]) -> None:
+    """The words and options without which a command does not run, in a sentence of their own."""
+    first = words[0] if words and not words[0].startswith("--") else None
+    if first is None and (needed := _first_word(command)):
+        raise InputError(f"{command} needs {needed}.")
+    if command in WHAT and first is not None:
+        one_of(WHAT[command][0], first, WHAT[command][1])
+        command = f"{command} {first}" if command == "validate" else command
+    if command == "traces" and (len(words) < 2 or words[1].startswith("--")):
+        raise InputError(f"traces {first} needs the path of a trace next; mfabric traces --help lists formats.")
+    option, what = MUST.get(command.split()[0], (None, None))
+    if option and not any(word.split("=")[0] == option for word in words):
+        raise InputError(f"{command} needs {option}, {what}.")
+
+
+def _first_word(command: str) -> str | None:
+    """What has to come first, if anything."""
+    if command in WHAT:
+        return f"to know what first; allowed: {', '.join(WHAT[command][1])}"
+    if command == "traffic":
+        from mfabric_jax.workload import NAMES
+
+        return f"the name of a model first; allowed: {', '.join(NAMES)}"
+    if command == "draw":
+        from mfabric_jax.fabric import CLUSTERS
+
+        return f"a fabric first; allowed: {', '.join(CLUSTERS)}, or a graph's .json file"
+    paths = {
+        "report": "the file of rows first, .csv or .parquet",
+        "sweep": "the file of the design space first, .toml or .json",
+        "query": "a folder of a sweep or a file of rows first",
+    }
+    return paths.get(command)
 
 
 def _preset(options: type, words: list[str]) -> dict[str, Any]:

@@ -574,6 +574,55 @@ class EvaluateOptions:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class SweepOptions:
+    """Every configuration of a design space: rows to parquet files of a folder as they are ready.
+
+    The file says what to evaluate ("iteration" or "all-to-all") and its settings: [fixed], [grid] (every combination),
+    [list] (side by side), [random] (drawn). The same command goes on where it was stopped.
+    """
+
+    config: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="CONFIG")]
+    """A .toml or .json file."""
+    out: str
+    """Folder of the rows."""
+    shard: str = "1/1"
+    """i/n: only every n-th file, from the i-th (for job arrays)."""
+    engine: str = "local"
+    """local, or ray: several processes, whose work is done again where one is lost."""
+    workers: int | None = None
+    """ray: processes (default: one for each GPU, or core)."""
+    device: str | None = None
+    """cpu, gpu, tpu (default: what JAX finds)."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class QueryOptions:
+    """Filter, group and sort the rows of sweeps and other commands; find their Pareto front.
+
+    Lists are separated by commas. Order: where, pareto, by, sort, columns, limit.
+    """
+
+    paths: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="PATH")]
+    """Folders of sweeps, .parquet or .csv files."""
+    where: str | None = None
+    """Conditions such as "fabric = mfabric|fat-tree, nic_gbps >= 400"."""
+    pareto: str | None = None
+    """Columns to have small (column:max: large), such as network_cost_usd,iteration_s; with --by in every group."""
+    by: str | None = None
+    """Columns of groups."""
+    measures: str | None = None
+    """column:measure of every group; mean, min, max, median, std, sum (default: the mean time)."""
+    sort: str | None = None
+    """Column to sort by; column:down for the largest first."""
+    columns: str | None = None
+    """Columns to keep."""
+    limit: int | None = None
+    """Rows at most."""
+    out: str | None = None
+    """Rows to a .csv or .parquet file."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ReportOptions:
     """One HTML page of rows: summary, charts, a table to sort and filter, the configuration. It fetches nothing."""
 
@@ -601,4 +650,6 @@ COMMANDS: dict[str, Any] = {
     "train": TrainOptions,
     "evaluate": EvaluateOptions,
     "report": ReportOptions,
+    "sweep": SweepOptions,
+    "query": QueryOptions,
 }

@@ -89,7 +89,7 @@ def test_help(capsys, word):
     said = capsys.readouterr()
     assert said.out.startswith("usage: mfabric COMMAND")
     assert said.err == ""
-    for command in cli.COMMANDS:
+    for command in cli.MODULES:
         assert f"\n  {command} " in said.out
 
 

@@ -18,6 +18,8 @@ from mfabric_jax.report.html import html_report as html_report
 from mfabric_jax.report.perfetto import check_trace as check_trace
 from mfabric_jax.report.perfetto import write_perfetto as write_perfetto
 from mfabric_jax.report.policy_table import scoreboard_table as scoreboard_table
+from mfabric_jax.report.query import Asked as Asked
+from mfabric_jax.report.query import query as query
 from mfabric_jax.report.rows import check_destination as check_destination
 from mfabric_jax.report.rows import read_rows as read_rows
 from mfabric_jax.report.rows import write_rows as write_rows

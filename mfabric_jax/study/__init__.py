@@ -13,6 +13,7 @@ from mfabric_jax.study.policy_evaluation import Evaluation, evaluate_policies
 from mfabric_jax.study.presets import PRESETS
 from mfabric_jax.study.provenance import provenance
 from mfabric_jax.study.scoreboard import RECORDED, Scoreboard, effective_scoreboard, scoreboard
+from mfabric_jax.study.sweeps import ENGINES, Progress, Sweep, read_sweep, sweep
 from mfabric_jax.study.timeline import example_timeline
 from mfabric_jax.study.training import TRAINED_POLICY, train
 from mfabric_jax.study.training_config import Training
@@ -31,6 +32,7 @@ from mfabric_jax.study.whole_cluster import (
 
 __all__ = [
     "CALIBRATED",
+    "ENGINES",
     "FAMILIES",
     "PRESETS",
     "RECORDED",
@@ -43,8 +45,10 @@ __all__ = [
     "Failures",
     "PacketRun",
     "Prediction",
+    "Progress",
     "Scoreboard",
     "Solved",
+    "Sweep",
     "Training",
     "WholeCluster",
     "calibrate",
@@ -71,8 +75,10 @@ __all__ = [
     "predict",
     "provenance",
     "read_runs",
+    "read_sweep",
     "scoreboard",
     "solve_cluster",
+    "sweep",
     "train",
     "write_calibration",
 ]

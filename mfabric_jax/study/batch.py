@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -67,7 +68,8 @@ def evaluate(
     """`function` of every case, compiled once.
 
     - `function`: case -> dict of arrays; anything that `jax.vmap` and `jax.jit` take, so a policy, an all-to-all, an
-      iteration, a gradient.
+      iteration, a gradient. Where it is a tree itself (`jax.tree_util.Partial`, an Equinox module), its arrays are
+      handed to the program: others of the same shapes do not compile again.
     - `cases`: arrays, or any tree of them (dicts, `Region`), with N cases along the first axis: all of it is data.
       `grid` makes them of every combination.
     - `at_once`: cases of a chunk; None: up to 1024. Fewer where they need more than `memory_bytes` of a device (None:
@@ -88,7 +90,9 @@ def evaluate(
     spread = NamedSharding(Mesh(np.array(devices), (AXIS,)), PartitionSpec(AXIS))
     most = min(MOST_AT_ONCE, count) if at_once is None else min(whole("at_once", at_once), count)
     limit = _memory(devices) if memory_bytes is None else positive("memory_bytes", memory_bytes)
-    program, estimate = _fitted(function, cases, most, count, limit, spread)
+    shared, code = eqx.partition(function, _is_array)
+    shared = jax.device_put(shared, NamedSharding(spread.mesh, PartitionSpec()))
+    program, estimate = _fitted(code, shared, cases, most, count, limit, spread)
     if before:
         before(estimate)
     began, found, pending = time.perf_counter(), [], None
@@ -96,7 +100,7 @@ def evaluate(
     for start in range(0, count, estimate.at_once):
         chosen = np.minimum(np.arange(start, start + estimate.at_once), count - 1)
         chunk = jax.device_put(jax.tree.map(lambda x, chosen=chosen: x[chosen], typed), spread)
-        running, pending = pending, program(chunk)
+        running, pending = pending, program(shared, chunk)
         if running is not None:
             found.append(jax.tree.map(np.asarray, running))
         if progress and start:
@@ -132,6 +136,10 @@ def _count(cases: Case) -> int:
     return lengths.pop() or 0
 
 
+def _is_array(x) -> bool:
+    return isinstance(x, jax.Array | np.ndarray)
+
+
 def _typed(x):
     """As JAX will have it; keys of random numbers as they are."""
     return x if isinstance(x, jax.Array) else np.asarray(x).astype(jax.dtypes.canonicalize_dtype(np.asarray(x).dtype))
@@ -142,29 +150,47 @@ def _memory(devices: Sequence[Any]) -> float:
     return min((PART * limit for limit in known if limit), default=MEMORY)
 
 
-def _fitted(function: Function, cases: Case, most: int, count: int, limit: float, spread: NamedSharding):
+def _fitted(code, shared, cases: Case, most: int, count: int, limit: float, spread: NamedSharding):
     """The program for as many cases at once as fit, and its estimate."""
-    leaves, tree = jax.tree.flatten(cases)
-    ones = [jnp.asarray(_typed(x)[:1]) for x in leaves]
-    shapes = tuple((one.shape[1:], one.dtype) for one in ones)
+    ones = jax.tree.map(lambda x: jnp.asarray(_typed(x)[:1])[0], cases)
+    given = _hashable(code), _shapes(shared), _shapes(ones)
     devices = spread.mesh.size
     began, at_once = time.perf_counter(), -(-most // devices) * devices
     while True:
-        program, need = _compiled(function, tree, shapes, at_once, spread)
+        program, need = _compiled(*given, at_once, spread)
         fewer = max(int(at_once * limit / max(need, 1)) // devices * devices, devices)
         if need <= limit or fewer >= at_once:
             return program, Estimate(count, at_once, need, devices, time.perf_counter() - began)
         at_once = fewer
 
 
+def _hashable(tree) -> tuple:
+    leaves, structure = jax.tree.flatten(tree)
+    return tuple(leaves), structure
+
+
+def _shapes(tree) -> tuple:
+    leaves, structure = jax.tree.flatten(tree)
+    return tuple((x.shape, x.dtype) for x in leaves), structure
+
+
 @functools.lru_cache(maxsize=32)
-def _compiled(function: Function, tree, shapes: tuple, at_once: int, spread: NamedSharding):
+def _compiled(code: tuple, shared: tuple, case: tuple, at_once: int, spread: NamedSharding):
     """The program, and the bytes that it takes of each device."""
-    many = jax.jit(jax.vmap(lambda case: dict(function(case))), donate_argnums=0, out_shardings=spread)
-    given = [jax.ShapeDtypeStruct((at_once, *shape), dtype, sharding=spread) for shape, dtype in shapes]
+    leaves, structure = code
+
+    def many(shared, cases):
+        function = eqx.combine(shared, jax.tree.unflatten(structure, leaves))
+        return jax.vmap(lambda case: dict(function(case)))(cases)
+
+    everywhere = NamedSharding(spread.mesh, PartitionSpec())
+    given = [
+        jax.tree.unflatten(tree, [jax.ShapeDtypeStruct((*head, *shape), dtype, sharding=where) for shape, dtype in of])
+        for (of, tree), head, where in ((shared, (), everywhere), (case, (at_once,), spread))
+    ]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Some donated buffers were not usable")
-        program = many.lower(jax.tree.unflatten(tree, given)).compile()
+        program = jax.jit(many, donate_argnums=1, out_shardings=spread).lower(*given).compile()
     took = program.memory_analysis()
     if took is None:
         return program, 0

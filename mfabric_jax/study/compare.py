@@ -64,11 +64,11 @@ def jobs(config: Compare) -> list[Job]:
     todo = []
     for name in config.models:
         tokens = tokens_of(config, config.workload(name))
-        todo += [Job(workload, _wired(fabric, workload, tokens), tokens) for workload, fabric in config.variants(name)]
+        todo += [Job(job, fabric_of(fabric, job, tokens), tokens) for job, fabric in config.variants(name)]
     return todo
 
 
-def _wired(fabric: Electrical | Region | Flat, workload: Workload, tokens: Tokens):
+def fabric_of(fabric: Electrical | Region | Flat, workload: Workload, tokens: Tokens):
     """The fabric; one that is wired once gets its circuits, for the mean traffic of the run."""
     if not isinstance(fabric, Flat):
         return fabric
@@ -172,10 +172,10 @@ def solve(config: Compare, job: Job) -> Exchanges:
     depend on the bandwidth (`weighs`)."""
     keys = jax.random.split(jax.random.key(config.seed), len(job.tokens.count))
     fabric, tokens = traced(job.fabric, config.dtype), _counts(config, job.tokens.count)
-    given = job.workload, fabric, tokens, _guess(config, job), keys
+    given = job.workload, fabric, tokens, predicted_counts(config, job), keys
     policy = config.circuits_policy(jnp.asarray(mean_demand(job.workload, job.tokens), config.dtype))
     same = policy, config.routing, config.first if isinstance(fabric, Region) else "block"
-    carry = _carry(config, job)
+    carry = carried(config, job)
     if not weighs(config, job):
         return jax.block_until_ready(_solve_all(*given, *same, carry, None))
     stakes = [stakes_at(config, job, gbps) for gbps in config.bandwidths(job.fabric)]
@@ -183,7 +183,7 @@ def solve(config: Compare, job: Job) -> Exchanges:
     return jax.block_until_ready(jax.tree.map(lambda *x: jnp.stack(x), *each))
 
 
-def _guess(config: Compare, job: Job) -> jax.Array | None:
+def predicted_counts(config: Compare, job: Job) -> jax.Array | None:
     """Predicted selections, where circuits are chosen for them."""
     if config.first != "predict" or not isinstance(job.fabric, Region):
         return None
@@ -195,7 +195,7 @@ def weighs(config: Compare, job: Job) -> bool:
     return config.first == "pays" and isinstance(job.fabric, Region)
 
 
-def _carry(config: Compare, job: Job):
+def carried(config: Compare, job: Job):
     """How all-to-alls are carried if flows take single paths."""
     fabric, who = job.fabric, job.workload
     if config.flows == "spray" or isinstance(fabric, Flat):
@@ -311,7 +311,7 @@ def _time_all(
 
 
 def _row(config: Compare, job: Job, gbps: float, time: Iteration) -> dict[str, Any]:
-    cost = _cost(config, job, gbps)
+    cost = network_cost(config, job.workload, job.fabric, gbps)
     return {
         "model": job.workload.model,
         "fabric": job.fabric.name,
@@ -334,17 +334,20 @@ def _row(config: Compare, job: Job, gbps: float, time: Iteration) -> dict[str, A
     }
 
 
-def _cost(config: Compare, job: Job, gbps: float) -> float | None:
-    """Dollars of the whole network; None where no price is known."""
-    fabric, wiring = job.fabric, {"nics": job.workload.gpus_per_server, "tiers": config.tiers}
+def network_cost(
+    config: Compare, workload: Workload, fabric: Electrical | Region | Flat, gbps: float, **ports: float
+) -> float | None:
+    """Dollars of the whole network; None where no price is known. `ports`: other ones of mFabric than those of
+    `config`."""
+    wiring: dict[str, Any] = {"nics": workload.gpus_per_server, "tiers": config.tiers}
     if isinstance(fabric, Electrical):
         wiring |= {"nics": fabric.nics, "oversubscription": fabric.oversubscription}
     elif isinstance(fabric, Flat):
         wiring["nics"] = fabric.nics
     elif fabric.name == "mfabric":
-        wiring |= {"optical_degree": config.optical_degree, "electrical_nics": config.electrical_nics}
-    gpus = job.workload.gpus_per_server
-    return cluster_cost(fabric.name, job.workload.servers, gbps, config.price_list(), gpus=gpus, **wiring)
+        wiring |= {"optical_degree": config.optical_degree, "electrical_nics": config.electrical_nics} | ports
+    gpus = workload.gpus_per_server
+    return cluster_cost(fabric.name, workload.servers, gbps, config.price_list(), gpus=gpus, **wiring)
 
 
 def _described(config: Compare, job: Job, solved: Exchanges) -> dict[str, Any]:

@@ -251,10 +251,13 @@ class Compare:
     def rates(self, one: Electrical | Region | Flat, gbps: float) -> Rates:
         """What the timeline needs of a fabric at a bandwidth."""
         at = dataclasses.replace(one, nic_gbps=gbps)
-        links = 1 if isinstance(one, Flat) else 2 if getattr(one, "pxn", False) else 2 * self.tiers
         nic, eps, send = (bytes_per_s * self.goodput for bytes_per_s in (at.nic_Bps, at.eps_Bps, at.send_Bps))
         delay_s = at.delay_s + self.reactivation_s if isinstance(one, Region) else at.delay_s
-        return Rates(nic, eps, send, delay_s, links * self.link_delay_s)
+        return Rates(nic, eps, send, delay_s, self.links(one) * self.link_delay_s)
+
+    def links(self, one: Electrical | Region | Flat) -> int:
+        """Of a path between servers."""
+        return 1 if isinstance(one, Flat) else 2 if getattr(one, "pxn", False) else 2 * self.tiers
 
     def optical_ports(self, gbps: float) -> int:
         """Optical ports of a GPU with co-packaged optics: those that fit half of what is not Ethernet."""

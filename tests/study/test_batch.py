@@ -112,7 +112,7 @@ def test_an_iteration_is_that_of_compare():
         np.testing.assert_allclose(values[0], want[name], rtol=1e-9, atol=1e-12)
     other = row(small(fabrics=("mfabric",), delay_s=0.5, nic_gbps=(150.0,)))
     np.testing.assert_allclose(found["iteration_s"][1], other["iteration_s"], rtol=1e-9)
-    with pytest.raises(InputError, match="first 'pays' is unknown; allowed: block"):
+    with pytest.raises(InputError, match="first 'pays' weighs circuits at every bandwidth anew"):
         iteration_of(Compare(models=(MODEL,), first="pays"), MODEL)
 
 

@@ -1,0 +1,202 @@
+"""Whole training iterations of a sweep: a row is that of `compare` with the same settings."""
+
+import dataclasses
+import functools
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from mfabric_jax import units
+from mfabric_jax.checks import InputError
+from mfabric_jax.fabric import Region
+from mfabric_jax.schedule import Exchanges
+from mfabric_jax.study.batch import Estimate, evaluate
+from mfabric_jax.study.compare import POLICY, ROUTING, check_dtype, effective, network_cost, tokens_of
+from mfabric_jax.study.config import Compare
+from mfabric_jax.study.iteration_case import IterationOf, function_of
+from mfabric_jax.study.sweeps.settings import Setting
+from mfabric_jax.traffic import Tokens
+
+ONE_OF = {"models": "model", "fabrics": "fabric", "nic_use": "nic_use", "nic_gbps": "nic_gbps"}
+DEFAULTS = {"model": "mixtral-8x7b", "fabric": "mfabric", "nic_use": "own", "nic_gbps": 400.0}
+DATA = ("nic_gbps", "optical_degree", "electrical_nics", "delay_s", "efficiency", "goodput", "link_delay_s",
+        "reactivation_s", "nvswitch_gigabytes_per_s")  # fmt: skip
+SOLVED_FOR = ("sample", "optical_degree", "electrical_nics")
+OF_TRAFFIC = ("traffic", "skew", "drift", "drawn", "seed", "iterations", "trace", "records", "matrices")
+PARTS = ("compute_s", "exposed_comm_s", "reconfig_s", "bubble_s", "tp_comm_s", "ep_comm_s", "dp_comm_s")
+AVERAGED = -1                              # `sample`: the mean of all iterations, as `compare` gives it
+
+
+def _settings() -> dict[str, Setting]:
+    """Those of `Compare`, one value where it takes several."""
+    hints, found = typing.get_type_hints(Compare), {}
+    for field in dataclasses.fields(Compare):
+        name = ONE_OF.get(field.name, field.name)
+        hint = type(DEFAULTS[name]) if name in DEFAULTS else hints[field.name]
+        default = DEFAULTS.get(name, field.default)
+        found[name] = Setting(default, str if name == "policy" else hint, name in DATA)
+    found["delay_s"] = found["delay_s"]._replace(type=float | None)
+    found["compute"] = found["compute"]._replace(type=str | None)
+    del found["dtype"]
+    return found | {"sample": Setting(AVERAGED, int, True), "efficiency": Setting(None, float | None, True)}
+
+
+class Iterations:
+    """The configurations of one program.
+
+    - `code`: settings that are not data.   - `rows`: its rows; the first call reads or draws the traffic.
+
+    All-to-alls are solved once for configurations that differ in bandwidths, delays and rates alone.
+    """
+
+    SETTINGS = _settings()
+    ROWS_PER_SHARD = 1024
+
+    def __init__(self, code: Mapping[str, Any], dtype: str):
+        self.code = {**code}
+        self.base = self._config(dtype=dtype)
+        if self.base.first == "pays":
+            raise InputError("first 'pays' weighs circuits at every bandwidth anew; in a sweep it must be another.")
+        ((self.workload, self.fabric),) = self.base.variants(self.base.models[0])
+
+    @staticmethod
+    def resolved(code: dict[str, Any], given: set[str]) -> dict[str, Any]:
+        """With an efficiency of its own a sweep is not calibrated."""
+        open_still = "efficiency" in given and code["compute"] is None
+        return code | {"compute": "achieved"} if open_still else code
+
+    def _config(self, dtype: str, **data: Any) -> Compare:
+        settings = {name: setting.default for name, setting in self.SETTINGS.items() if setting.data}
+        given = settings | self.code | data
+        del given["sample"]
+        if given["efficiency"] is None:
+            del given["efficiency"]
+        for several, one in ONE_OF.items():
+            given[several] = (given.pop(one),)
+        return Compare(**given, dtype=dtype)
+
+    def check(self, data: Mapping[str, np.ndarray]) -> None:
+        """`InputError` for a number that `compare` would not take: the ends of every column are tried."""
+        if self.base.flows == "single" and len(set(data["electrical_nics"].tolist())) > 1:
+            raise InputError("flows 'single' draws paths for one number of electrical_nics: give it in [fixed].")
+        for name, values in data.items():
+            some = [value for value in values.tolist() if value is not None]
+            for value in {min(some), max(some)} if some else ():
+                if name == "sample":
+                    self._check_sample(value)
+                else:
+                    self._config(self.base.dtype, **{name: value})
+
+    def _check_sample(self, value: int) -> None:
+        if not AVERAGED <= value < self.base.iterations:
+            least = f"{AVERAGED} (their mean)"
+            raise InputError(f"sample must be below iterations ({self.base.iterations}) and from {least}, got {value}.")
+
+    def effective(self) -> dict[str, Any]:
+        """The configuration of what does not vary."""
+        return effective(self.base)
+
+    def shown(self) -> dict[str, Any]:
+        """What every row says though it may not vary."""
+        policy = POLICY.get(type(self.fabric), self.base.policy_name)
+        routing = ROUTING.get(type(self.fabric), self.base.routing)
+        row = {"model": self.workload.model, "fabric": self.fabric.name, "policy": policy, "routing": routing}
+        return row | {"nic_use": self.fabric.nic_use, "nic_gbps": self.base.nic_gbps[0], "gpus": self.workload.gpus}
+
+    @functools.cached_property
+    def function(self) -> IterationOf:
+        """The program."""
+        check_dtype(self.base.dtype)
+        traffic_of = tuple((name, self.code[name]) for name in OF_TRAFFIC)
+        return function_of(self.base, _tokens(self.base, self.workload, traffic_of))[0]
+
+    def rows(self, data: Mapping[str, np.ndarray], before: Callable[[Estimate], None] | None = None) -> dict[str, Any]:
+        """Columns of results [N]."""
+        cases = self._cases(data)
+        samples, place = self._samples(cases["sample"])
+        each = {name: values[place] for name, values in cases.items()} | {"sample": samples}
+        seconds = self._seconds(each, before)
+        weight = 1 / np.bincount(place, minlength=len(cases["sample"]))
+        mean = {name: np.bincount(place, seconds[name]) * weight for name in ("iteration_s", *PARTS)}
+        return mean | self._judged(mean, data)
+
+    def _cases(self, data: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """What the function takes: where a setting was left open, what it stands for."""
+        many, base = len(data["sample"]), self.base
+        cases = dict(data)
+        if cases["efficiency"].dtype == object:
+            cases["efficiency"] = np.full(many, base.achieved(self.workload.model))
+        if cases["delay_s"].dtype == object:
+            cases["delay_s"] = np.full(many, base.delay_s)
+        if self.fabric.name in ("nvl72", "mfabric-cpo"):
+            cases |= self._scale_up(cases["nic_gbps"])
+        cases["electrical_nics"] = cases["electrical_nics"].astype(np.float64)
+        return cases
+
+    def _scale_up(self, nic_gbps: np.ndarray) -> dict[str, np.ndarray]:
+        """Ports and NVLink of scale-up domains: what NICs leave of a GPU's bandwidth."""
+        values, place = np.unique(nic_gbps, return_inverse=True)
+        name, gpus = self.fabric.name, self.workload.gpus_per_server
+        found = {"nvswitch_gigabytes_per_s": [units.to_gigabytes(self.base.nvswitch_Bps(name, x)) for x in values]}
+        if name == "mfabric-cpo":
+            found["optical_degree"] = [self.base.optical_ports(gbps) * gpus for gbps in values]
+            found["electrical_nics"] = [gpus] * len(values)
+        return {name: np.asarray(column)[place] for name, column in found.items()}
+
+    def _samples(self, sample: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Which iterations every row is the mean of: sample [N'], row [N']."""
+        every, rows = np.arange(len(self.function.count)), np.arange(len(sample))
+        many = np.where(sample == AVERAGED, len(every), 1)
+        place = np.repeat(rows, many)
+        within = np.arange(len(place)) - np.repeat(np.cumsum(many) - many, many)
+        return np.where(sample[place] == AVERAGED, within, sample[place]), place
+
+    def _seconds(self, cases: dict[str, np.ndarray], before) -> dict[str, np.ndarray]:
+        """All-to-alls of what differs for them, then every iteration."""
+        names = SOLVED_FOR if isinstance(self.fabric, Region) else SOLVED_FOR[:1]
+        keys, place = np.unique(np.stack([cases[name] for name in names], axis=1), axis=0, return_inverse=True)
+        first = np.zeros(len(keys), int)
+        first[place.reshape(-1)] = np.arange(place.size)
+        some = _padded(first)
+        solve = jax.tree_util.Partial(_solved, self.function)
+        solved = evaluate(solve, {name: values[some] for name, values in cases.items()}, before=before).arrays
+        timed = jax.tree_util.Partial(_timed, self.function)
+        every = _padded(np.arange(len(place)))
+        whole = {name: values[every] for name, values in cases.items()}
+        again = {name: values[place.reshape(-1)[every]] for name, values in solved.items()}
+        found = evaluate(timed, {"case": whole, "solved": again}, before=before).arrays
+        return {name: values[: len(place)].astype(np.float64) for name, values in found.items()}
+
+    def _judged(self, seconds: Mapping[str, np.ndarray], data: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        ports = [data[name].tolist() for name in ("nic_gbps", "optical_degree", "electrical_nics")]
+        price = functools.cache(self._dollars)
+        dollars = np.array([price(*each) for each in zip(*ports, strict=True)], float)         # none: NaN
+        found = {"ep_share": seconds["ep_comm_s"] / seconds["iteration_s"], "network_cost_usd": dollars}
+        found["perf_per_dollar"] = 1 / (seconds["iteration_s"] * dollars)
+        return found
+
+    def _dollars(self, nic_gbps: float, optical_degree: int, electrical_nics: int) -> float | None:
+        ports = {"optical_degree": optical_degree, "electrical_nics": electrical_nics}
+        ports = ports if self.fabric.name == "mfabric" else {}
+        return network_cost(self.base, self.workload, self.fabric, nic_gbps, **ports)
+
+
+def _padded(rows: np.ndarray) -> np.ndarray:
+    """Up to a power of two, the last again: few shapes, few programs."""
+    return rows[np.minimum(np.arange(1 << (len(rows) - 1).bit_length()), len(rows) - 1)]
+
+
+def _solved(function: IterationOf, case: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: x for name, x in function.exchanges(case)._asdict().items() if x is not None}
+
+
+def _timed(function: IterationOf, both: Mapping[str, Any]) -> dict[str, Any]:
+    return function.time(both["case"], Exchanges(**both["solved"], count=None))
+
+
+@functools.lru_cache(maxsize=8)
+def _tokens(config: Compare, workload, traffic_of: tuple) -> Tokens:
+    return tokens_of(config, workload)

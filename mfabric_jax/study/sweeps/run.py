@@ -1,0 +1,128 @@
+"""A sweep: shard after shard, each a file as soon as it is ready; what is there already is not computed again."""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mfabric_jax.atomic import check_folder
+from mfabric_jax.checks import InputError, one_of, whole
+from mfabric_jax.extras import extra
+from mfabric_jax.study.batch import Estimate
+from mfabric_jax.study.compare import check_dtype
+from mfabric_jax.study.provenance import provenance
+from mfabric_jax.study.sweeps import shards
+from mfabric_jax.study.sweeps.config import INDEX, Shard, Sweep
+
+ENGINES = ("local", "ray")
+
+
+class Progress(NamedTuple):
+    """What `sweep` tells: rows that are done (`found`: that were there before), of all that are its to do."""
+
+    done: int
+    found: int
+    rows: int
+    estimate: Estimate | None = None
+
+
+def sweep(
+    config: Sweep,
+    folder: str | Path,
+    *,
+    shard: tuple[int, int] = (1, 1),
+    engine: str = "local",
+    workers: int | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> list[Path]:
+    """Rows of every configuration, in files of the folder; returns those of this call's part.
+
+    - `shard` (i, n): only every n-th file, from the i-th: n such calls, on as many machines, make the whole.
+    - `engine`: "local": one after the other, each on all devices; "ray": `workers` processes (None: one for each GPU,
+      or core), whose work others do again where one is lost.
+
+    The same files come out whatever was interrupted, divided or lost. `InputError` before any compute for a folder of
+    another sweep; while it runs for one that is full: what is written stays, and the same call goes on from there.
+    """
+    check_shard(shard)
+    one_of("engine", engine, ENGINES)
+    if workers is not None:
+        whole("workers", workers)
+    check_dtype(config.dtype)
+    folder = Path(folder)
+    with extra("store", "writing .parquet"):
+        import pyarrow  # noqa: F401
+    check_folder(folder)
+    shards.claim(folder, stated(config))
+    mine = config.shards()[shard[0] - 1 :: shard[1]]
+    paths = {one.number: shards.path_of(folder, one.number) for one in mine}
+    todo = [one for one in mine if not paths[one.number].exists()]
+    state = _State(mine, todo, progress)
+    if engine == "ray":
+        from mfabric_jax.study.sweeps.ray_engine import run_on_ray
+
+        run_on_ray(config, folder, todo, workers, state.finished)
+    else:
+        maker = Maker(config, folder)
+        for one in todo:
+            maker.make(one, state.told)
+            state.finished(one)
+    return list(paths.values())
+
+
+def check_shard(shard: tuple[int, int]) -> None:
+    """`InputError` unless 1 <= i <= n."""
+    at, many = shard
+    if not 1 <= at <= many:
+        raise InputError(f"shard must be i/n with i from 1 to n, got {at}/{many}.")
+
+
+class _State:
+    """What is done, for `progress`."""
+
+    def __init__(self, mine: tuple[Shard, ...], todo: list[Shard], progress: Callable[[Progress], None] | None):
+        rows = sum(len(one.rows) for one in mine)
+        self.found = rows - sum(len(one.rows) for one in todo)
+        self.now, self.progress = Progress(self.found, self.found, rows), progress
+        self._tell()
+
+    def told(self, estimate: Estimate) -> None:
+        self.now = self.now._replace(estimate=estimate)
+        self._tell()
+
+    def finished(self, one: Shard) -> None:
+        self.now = self.now._replace(done=self.now.done + len(one.rows))
+        self._tell()
+
+    def _tell(self) -> None:
+        if self.progress:
+            self.progress(self.now)
+
+
+def stated(config: Sweep) -> dict[str, Any]:
+    """The sweep as its folder keeps it: what JSON gives back is equal."""
+    return json.loads(json.dumps(dataclasses.asdict(config) | {"configurations": config.count}))
+
+
+class Maker:
+    """Makes shards; the program of one group is kept for the next shard of it."""
+
+    def __init__(self, config: Sweep, folder: Path):
+        self.config, self.folder, self.columns = config, folder, config.columns()
+        self.where = provenance(config.dtype)
+        self.made: tuple[Any, Any] = None, None
+
+    def make(self, one: Shard, before: Callable[[Estimate], None] | None = None) -> Path:
+        """Compute and write one."""
+        if self.made[0] is not one.group.code:
+            self.made = one.group.code, self.config.kind(one.group.code, self.config.dtype)
+        kind, data = self.made[1], self.config.data(one.rows)
+        results = kind.rows(data, before)
+        settings = {name: values[one.rows] for name, values in self.columns.items()}
+        same = {name: np.full(len(one.rows), value, object) for name, value in kind.shown().items()}
+        footer = {"command": "sweep", "sweep": stated(self.config), "group": kind.effective(), "shard": one.number}
+        columns = {INDEX: one.rows} | same | settings | results
+        return shards.write(shards.path_of(self.folder, one.number), columns, footer | self.where)
