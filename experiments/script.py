@@ -6,6 +6,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import hashlib
+import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -14,9 +17,11 @@ from typing import Annotated, Any, NamedTuple
 import jax
 import numpy as np
 
+import mfabric_jax
 from mfabric_jax import report
 from mfabric_jax.checks import InputError
-from mfabric_jax.study.provenance import provenance
+from mfabric_jax.report import style
+from mfabric_jax.study.provenance import commit, provenance
 
 Rows = Sequence[Mapping[str, Any]]
 COMPLETE = "complete"                      # in a configuration: nothing stopped the run
@@ -107,7 +112,8 @@ class Script:
         if self.dtype == "float64":
             jax.config.update("jax_enable_x64", True)
         table, picture = self.files(folder)
-        report.check_picture(picture)
+        with style.look():                                     # what it needs, before a long run
+            report.check_picture(picture)
         rows: list[dict[str, Any]] = []
         complete, effective = False, self.effective(config)
         try:
@@ -123,15 +129,32 @@ class Script:
         """Where rows and picture go."""
         return Path(folder) / f"{self.name}.csv", Path(folder) / f"{self.name}.png"
 
+    def asked(self, config: Any) -> dict[str, Any]:
+        """What decides the rows: the configuration and the code."""
+        return dataclasses.asdict(config) | dict(self.resolved(config)) | {"source": source(), "dtype": self.dtype}
+
     def effective(self, config: Any) -> dict[str, Any]:
-        """The configuration, and where the result comes from."""
-        return dataclasses.asdict(config) | dict(self.resolved(config)) | provenance(self.dtype)
+        """That, and where the result comes from."""
+        return self.asked(config) | provenance(self.dtype)
+
+    def kept(self, config: Any, folder: str | Path) -> list[dict[str, Any]] | None:
+        """The rows of this configuration and code that the folder has with their picture, whole; else None."""
+        table, picture = self.files(folder)
+        if not (table.is_file() and picture.is_file()):
+            return None
+        try:
+            rows, stored = report.read_rows(table)
+        except InputError:
+            return None
+        code = {"version": mfabric_jax.__version__, "commit": commit(), "jax": jax.__version__, COMPLETE: True}
+        wanted = json.loads(json.dumps(self.asked(config) | code))
+        return rows if all(name in stored and stored[name] == value for name, value in wanted.items()) else None
 
     def chosen(self, quick: bool = False, **given: Any) -> Any:
         """The configuration of the fields given; under `quick` those left at their defaults become quick ones."""
         fields = {field.name: field.default for field in dataclasses.fields(self.config)}
         changed = {name: value for name, value in given.items() if value != fields[name]}
-        return self.config(**(self.quick if quick else {}) | changed)
+        return self.config(**{**(self.quick if quick else {}), **changed})
 
     def main(self, argv: Sequence[str] | None = None) -> int:
         """Run it from the shell; returns the exit status."""
@@ -160,6 +183,16 @@ class Script:
             dataclasses.make_dataclass("Options", fields, bases=bases, frozen=True, namespace=unchecked),
             args=argv, prog=self.name,
         )  # fmt: skip
+
+
+@functools.cache
+def source() -> str:
+    """A fingerprint of the package and the experiments: a commit does not tell changes that are not committed."""
+    digest = hashlib.sha256()
+    for folder in dict.fromkeys((Path(mfabric_jax.__file__).parent, Path(__file__).parent)):
+        for file in sorted(file for file in folder.rglob("*") if file.is_file() and "__pycache__" not in file.parts):
+            digest.update(str(file.relative_to(folder)).encode() + file.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def verdict_rows(verdicts: Iterable[Verdict]) -> list[dict[str, Any]]:

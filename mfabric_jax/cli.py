@@ -40,6 +40,7 @@ MODULES = {                                # where `run_COMMAND` is
     **dict.fromkeys(("sweep", "query"), "sweep_commands"),
     **dict.fromkeys(("policies", "train", "evaluate"), "learning_commands"),
     "report": "report_commands",
+    "reproduce": "reproduce.command",
 }
 WHAT = {                                   # the first word of some commands: what it is called, and those there are
     "policies": ("policies command", ("bench",)),
@@ -70,6 +71,7 @@ HELP = """usage: mfabric COMMAND [options]
   sweep     every configuration of a design space, from a file; goes on where it was stopped
   query     filter, group and sort the rows of a sweep; its Pareto front
   report    one HTML page of the rows of another command: summary, charts, a table to sort and filter
+  reproduce figures of the paper, and every published number beside what comes out
 
 `mfabric COMMAND --help` lists the options; `mfabric --version` the version."""
 

@@ -636,6 +636,30 @@ class ReportOptions:
     """Heading of the page."""
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReproduceOptions:
+    """Draw figures of the paper again, and put every published number beside what comes out.
+
+    Each is an experiment in a process of its own. The folder gets its rows with their configuration, its picture and
+    its tables, and verdicts.csv. What the folder has already, of the same configuration and code, is kept.
+    """
+
+    figures: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[FIGURE ...]")] = ()
+    """all, or names that --list lists."""
+    quick: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Fewer cases and smaller ones: minutes instead of hours."""
+    out: str = "results"
+    """Folder for rows, pictures and tables."""
+    trace: str | None = None
+    """Recorded routing, for the experiments that read one (default: generated traffic)."""
+    jobs: int | None = None
+    """Experiments at once (default: 2)."""
+    again: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Compute also what the folder has already."""
+    list: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Only say which figures there are."""
+
+
 COMMANDS: dict[str, Any] = {
     "compare": CompareOptions,
     "calibrate": CalibrateOptions,
@@ -650,6 +674,7 @@ COMMANDS: dict[str, Any] = {
     "train": TrainOptions,
     "evaluate": EvaluateOptions,
     "report": ReportOptions,
+    "reproduce": ReproduceOptions,
     "sweep": SweepOptions,
     "query": QueryOptions,
 }

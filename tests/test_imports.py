@@ -18,7 +18,8 @@ NAMES = [str(file.relative_to(ROOT)) for file in FILES]
 
 ORDER = ("units", "flows", "workload", "traffic", "fabric", "routing", "policies", "schedule", "study", "report", "cli")
 RANK = {name: place for place, name in enumerate(ORDER)} | dict.fromkeys(("checks", "atomic", "extras"), 0)
-RANK |= dict.fromkeys(("options", "commands", "learning_commands", "report_commands", "sweep_commands"), len(ORDER) - 1)
+RANK |= dict.fromkeys(("options", "commands", "learning_commands", "report_commands"), len(ORDER) - 1)
+RANK |= dict.fromkeys(("reproduce", "sweep_commands"), len(ORDER) - 1)
 WITHOUT_JAX = ("report", "options")
 OPTIONAL = ("tyro", "tqdm", "matplotlib", "pyarrow", "scipy", "msgspec")
 

@@ -1,0 +1,16 @@
+"""One experiment, from the process that was started for it: `python -m mfabric_jax.reproduce MODULE [options]`."""
+
+import sys
+
+from mfabric_jax.commands import start_jax
+from mfabric_jax.reproduce.scripts import load
+
+
+def main(words: list[str]) -> int:
+    """Returns the exit status."""
+    start_jax("float32", None)
+    return load(words[0]).main(words[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,132 @@
+"""Reproduce figures: keep what is done, run the rest, and put what was published beside what came out."""
+
+import functools
+import pathlib
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import mfabric_jax
+from mfabric_jax.checks import InputError
+from mfabric_jax.reproduce import processes, scripts
+
+WIDTH = 140
+SHOWN = ("figure", "claim", "found", "published", "verdict")
+
+
+def run_reproduce(options) -> int:
+    """`mfabric reproduce`"""
+    from mfabric_jax import report
+    from mfabric_jax.report import style
+
+    if options.list:
+        print(scripts.listing())
+        return 0
+    modules, jobs = scripts.chosen(options.figures), processes.checked_jobs(options.jobs)
+    if options.trace is not None and not pathlib.Path(options.trace).exists():
+        raise InputError(f"trace must be an existing file or folder, got {options.trace}.")
+    with style.look():
+        report.check_folder(options.out)
+    run = Reproduction(modules, options)
+    run.all(jobs)
+    if rows := run.rows():
+        print(report.plain(rows, SHOWN, width=WIDTH))
+        config = {"figures": list(modules), "failed": run.failed, "quick": options.quick, "trace": options.trace}
+        config["version"] = mfabric_jax.__version__
+        print(report.write_rows(rows, pathlib.Path(options.out) / "verdicts.csv", config), file=sys.stderr)
+    return 1 if run.failed else 0
+
+
+class Reproduction:
+    """Figures on their way: the scripts loaded, verdicts so far, and which figures failed."""
+
+    def __init__(self, modules: Mapping[str, str], options):
+        self.modules, self.options, self.folder = modules, options, pathlib.Path(options.out)
+        self.scripts: dict[str, Any] = {}
+        self.verdicts: dict[str, list[dict[str, Any]]] = {}
+        self.failed: list[str] = []
+
+    def all(self, jobs: int) -> None:
+        """Keep or run every figure; a line for each as it is done."""
+        from tqdm import tqdm
+
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with tqdm(total=len(self.modules), desc="reproduce", unit="figure", file=sys.stderr, disable=None) as bar:
+
+            def attempt(name: str, step: Callable[[], str | None]) -> bool:
+                """A step of one figure: whether there is more to do. What goes wrong is this figure's alone."""
+                try:
+                    said = step()
+                except Exception as mistake:
+                    self.failed.append(name)
+                    kind = "" if isinstance(mistake, InputError) else f"{type(mistake).__name__}: "
+                    said = f"failed: {kind}{mistake}"
+                if said is not None:
+                    bar.update()
+                    bar.write(f"{name}: {said}", file=sys.stderr)
+                return said is None
+
+            left = [name for name in self.modules if attempt(name, functools.partial(self.keep, name))]
+            try:
+                for ended in processes.each({name: self.command(name) for name in left}, self.stem, jobs):
+                    attempt(ended.name, functools.partial(self.finish, ended))
+            except KeyboardInterrupt:
+                bar.write(f"{len(self.verdicts)} of {len(self.modules)} figures are done and kept.", file=sys.stderr)
+                raise
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each claim, in the order of the figures."""
+        return [row for name in self.modules for row in self.verdicts.get(name, [])]
+
+    def keep(self, name: str) -> str | None:
+        """Judge what the folder holds already; None: it has to be run."""
+        script = self.scripts[name] = scripts.load(self.modules[name])
+        if self.options.again:
+            return None
+        rows = script.kept(script.chosen(self.options.quick, **self.trace_of(script)), self.folder)
+        return None if rows is None else self.judged(name, rows, "kept")
+
+    def finish(self, ended: processes.Ended) -> str:
+        """Judge what a process has left in the folder."""
+        from mfabric_jax import report
+
+        if ended.status:
+            raise InputError(self.why(ended))
+        rows, _ = report.read_rows(self.scripts[ended.name].files(self.folder)[0])
+        return self.judged(ended.name, rows, f"{ended.seconds:.0f} s")
+
+    def judged(self, name: str, rows: list[dict[str, Any]], said: str) -> str:
+        """Take the verdicts on its rows."""
+        self.verdicts[name] = [
+            dict(zip(SHOWN, (name, one.claim, one.found, one.published or "no number", one.word), strict=True))
+            | {"off": one.off}
+            for one in self.scripts[name].verdicts(rows)
+        ]
+        return said
+
+    def command(self, name: str) -> list[str]:
+        """What runs a figure."""
+        words = ["--out", str(self.folder), *(["--quick"] if self.options.quick else [])]
+        for field, value in self.trace_of(self.scripts[name]).items():
+            words += [f"--{field}", value]
+        return [sys.executable, "-m", "mfabric_jax.reproduce", self.modules[name], *words]
+
+    def trace_of(self, script: Any) -> dict[str, str]:
+        """The recording, for a script that reads one."""
+        trace = self.options.trace
+        return {} if trace is None or "trace" not in script.config.__dataclass_fields__ else {"trace": trace}
+
+    def stem(self, name: str) -> pathlib.Path:
+        """Where a figure's files are, without what tells them apart."""
+        return self.folder / self.scripts[name].name
+
+    def why(self, ended: processes.Ended) -> str:
+        """The last thing that a process said, or how it ended."""
+        log = self.stem(ended.name).with_suffix(".log")
+        said = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() if log.exists() else []
+        if ended.status < 0:
+            return f"its process ended by {signal.Signals(-ended.status).name}."
+        if ended.status == 2 and said:
+            return said[-1].removeprefix(f"{self.scripts[ended.name].name}: ")
+        return f"{said[-1]} ({log})" if said else f"its process ended with status {ended.status}."

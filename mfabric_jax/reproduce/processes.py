@@ -1,0 +1,75 @@
+"""Commands in processes of their own, some at once."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from mfabric_jax.checks import InputError, whole
+
+JOBS = 2
+PAUSE_S = 0.05
+PATIENCE_S = 10.0                          # with a process that was asked to end
+
+
+class Ended(NamedTuple):
+    """A process that is over: the name of its command, its exit status (negative: the signal), and its seconds."""
+
+    name: str
+    status: int
+    seconds: float
+
+
+def checked_jobs(jobs: int | None) -> int:
+    """How many processes to run at once; None: two, or one on a single core."""
+    cores = os.cpu_count() or 1
+    if jobs is None:
+        return min(JOBS, cores)
+    if whole("jobs", jobs) > cores:
+        raise InputError(f"jobs must be at most the {cores} cores of this machine, got {jobs}.")
+    return jobs
+
+
+def each(
+    commands: Mapping[str, Sequence[str]], stem: Callable[[str], pathlib.Path], jobs: int
+) -> Iterator[Ended]:
+    """Run the commands, so many at once; tells each as it ends.
+
+    What it prints goes to its stem with .txt, its errors to that with .log, which goes away when all went well.
+    """
+    waiting, running = list(commands.items()), {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                name, command = waiting.pop(0)
+                running[name] = _started(command, stem(name), jobs), time.perf_counter()
+            over = [name for name, (process, _) in running.items() if process.poll() is not None]
+            for name in over:
+                process, start = running.pop(name)
+                if process.returncode == 0:
+                    stem(name).with_suffix(".log").unlink()
+                yield Ended(name, process.returncode, time.perf_counter() - start)
+            if not over:
+                time.sleep(PAUSE_S)
+    finally:
+        _end([process for process, _ in running.values()])
+
+
+def _started(command: Sequence[str], stem: pathlib.Path, jobs: int) -> subprocess.Popen:
+    share = {} if jobs == 1 else {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}      # an accelerator's memory
+    with stem.with_suffix(".txt").open("wb") as told, stem.with_suffix(".log").open("wb") as log:
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=told, stderr=log, env=share | os.environ)
+
+
+def _end(processes: Sequence[subprocess.Popen]) -> None:
+    """Interrupt them, so that they end what they have started; then insist."""
+    for process in processes:
+        process.send_signal(signal.SIGINT)
+    for process in processes:
+        try:
+            process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
