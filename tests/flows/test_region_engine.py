@@ -1,4 +1,4 @@
-"""The star kernel gives the general engine's answers: a thousand regions of skewed demand, 2 to 32 servers."""
+"""The star kernel gives the general engine's answers: hundreds of regions of skewed demand, 2 to 32 servers."""
 
 import equinox as eqx
 import jax
@@ -50,20 +50,20 @@ def general(size, up, down):
     return finish.reshape(size.shape), max_min_rates(running).rate.reshape(size.shape)
 
 
+@jax.jit
+@jax.vmap
 def special(size, up, down):
-    return jax.jit(jax.vmap(star_completion))(size, up, down), jax.jit(jax.vmap(star_rates))(size, up, down)
+    return star_completion(size, up, down), star_rates(size, up, down)
 
 
-@pytest.mark.parametrize(
-    ("servers", "count"), [(2, 200), (3, 200), (6, 200), (8, 300), (13, 100), (32, 12)]
-)
+@pytest.mark.parametrize(("servers", "count"), [(2, 200), (6, 200), (8, 200), (13, 50), (32, 5)])
 def test_equals_the_general_engine(servers, count):
     instances = regions(servers, count)
     for got, want in zip(special(*instances), general(*instances), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-9)
 
 
-@pytest.mark.parametrize(("servers", "count"), [(8, 200), (32, 40), (64, 3)])
+@pytest.mark.parametrize(("servers", "count"), [(8, 200), (32, 5), (64, 2)])
 def test_single_precision(servers, count):
     exact = special(*regions(servers, count))
     single = special(*regions(servers, count, np.float32))

@@ -76,12 +76,12 @@ def assert_agree(stacked, rtol=1e-9, dtype=np.float64):
         np.testing.assert_allclose(finish, tree(*(x[index] for x in stacked)), rtol=rtol, err_msg=str(index))
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 5, 8, 16])
+@pytest.mark.parametrize("n", [1, 2, 5, 8, 16])
 def test_star_agrees_with_a_plain_simulation(n):
     assert_agree(instances(n))
 
 
-@pytest.mark.parametrize(("n", "groups"), [(2, 1), (4, 4), (6, 2), (8, 4), (12, 3), (16, 2)])
+@pytest.mark.parametrize(("n", "groups"), [(2, 1), (4, 4), (8, 2), (12, 3)])
 def test_tree_agrees_with_a_plain_simulation(n, groups):
     assert_agree(instances(n, groups))
 
