@@ -72,8 +72,8 @@ def evaluate(
       handed to the program: others of the same shapes do not compile again.
     - `cases`: arrays, or any tree of them (dicts, `Region`), with N cases along the first axis: all of it is data.
       `grid` makes them of every combination.
-    - `at_once`: cases of a chunk; None: up to 1024. Fewer where they need more than `memory_bytes` of a device (None:
-      half of what it has, or 4 GiB). The last chunk is padded, so there is one program.
+    - `at_once`: cases of a chunk; None: all, up to 1024. Fewer where they need more than `memory_bytes` of a device
+      (None: half of what it has, or 4 GiB). The last chunk is padded, so there is one program.
     - `devices`: None: all local ones; cases are divided among them.
     - `before`: told the estimate when the program is compiled.   - `progress`: told the cases done.
 
@@ -88,7 +88,7 @@ def evaluate(
     count = _count(cases)
     devices = list(jax.local_devices() if devices is None else devices)
     spread = NamedSharding(Mesh(np.array(devices), (AXIS,)), PartitionSpec(AXIS))
-    most = min(MOST_AT_ONCE, count) if at_once is None else min(whole("at_once", at_once), count)
+    most = min(MOST_AT_ONCE, count) if at_once is None else whole("at_once", at_once)
     limit = _memory(devices) if memory_bytes is None else positive("memory_bytes", memory_bytes)
     shared, code = eqx.partition(function, _is_array)
     shared = jax.device_put(shared, NamedSharding(spread.mesh, PartitionSpec()))

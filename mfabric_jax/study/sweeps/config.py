@@ -145,11 +145,16 @@ class Sweep:
 
     def shards(self) -> tuple[Shard, ...]:
         """All of them, numbered."""
-        size = self.rows_per_shard or self.kind.ROWS_PER_SHARD
         parts = [
-            (group, group.rows[at : at + size]) for group in self.groups() for at in range(0, len(group.rows), size)
+            (group, group.rows[at : at + self.full_shard(group)])
+            for group in self.groups()
+            for at in range(0, len(group.rows), self.full_shard(group))
         ]
         return tuple(Shard(number, group, rows) for number, (group, rows) in enumerate(parts))
+
+    def full_shard(self, group: Group) -> int:
+        """Rows of its files but the last."""
+        return min(self.rows_per_shard or self.kind.ROWS_PER_SHARD, len(group.rows))
 
 
 def _as(hint: Any, values: np.ndarray) -> np.ndarray:

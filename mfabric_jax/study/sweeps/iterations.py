@@ -13,7 +13,7 @@ from mfabric_jax import units
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Region
 from mfabric_jax.schedule import Exchanges
-from mfabric_jax.study.batch import Estimate, evaluate
+from mfabric_jax.study.batch import MOST_AT_ONCE, Estimate, evaluate
 from mfabric_jax.study.compare import POLICY, ROUTING, check_dtype, effective, network_cost, tokens_of
 from mfabric_jax.study.config import Compare
 from mfabric_jax.study.iteration_case import IterationOf, function_of
@@ -113,12 +113,14 @@ class Iterations:
         traffic_of = tuple((name, self.code[name]) for name in OF_TRAFFIC)
         return function_of(self.base, _tokens(self.base, self.workload, traffic_of))[0]
 
-    def rows(self, data: Mapping[str, np.ndarray], before: Callable[[Estimate], None] | None = None) -> dict[str, Any]:
-        """Columns of results [N]."""
+    def rows(
+        self, data: Mapping[str, np.ndarray], most: int, before: Callable[[Estimate], None] | None = None
+    ) -> dict[str, Any]:
+        """Columns of results [N]; at most `most` rows are ever asked for."""
         cases = self._cases(data)
         samples, place = self._samples(cases["sample"])
         each = {name: values[place] for name, values in cases.items()} | {"sample": samples}
-        seconds = self._seconds(each, before)
+        seconds = self._seconds(each, min(most * len(self.function.count), MOST_AT_ONCE), before)
         weight = 1 / np.bincount(place, minlength=len(cases["sample"]))
         mean = {name: np.bincount(place, seconds[name]) * weight for name in ("iteration_s", *PARTS)}
         return mean | self._judged(mean, data)
@@ -154,7 +156,7 @@ class Iterations:
         within = np.arange(len(place)) - np.repeat(np.cumsum(many) - many, many)
         return np.where(sample[place] == AVERAGED, within, sample[place]), place
 
-    def _seconds(self, cases: dict[str, np.ndarray], before) -> dict[str, np.ndarray]:
+    def _seconds(self, cases: dict[str, np.ndarray], at_once: int, before) -> dict[str, np.ndarray]:
         """All-to-alls of what differs for them, then every iteration."""
         names = SOLVED_FOR if isinstance(self.fabric, Region) else SOLVED_FOR[:1]
         keys, place = np.unique(np.stack([cases[name] for name in names], axis=1), axis=0, return_inverse=True)
@@ -164,11 +166,9 @@ class Iterations:
         solve = jax.tree_util.Partial(_solved, self.function)
         solved = evaluate(solve, {name: values[some] for name, values in cases.items()}, before=before).arrays
         timed = jax.tree_util.Partial(_timed, self.function)
-        every = _padded(np.arange(len(place)))
-        whole = {name: values[every] for name, values in cases.items()}
-        again = {name: values[place.reshape(-1)[every]] for name, values in solved.items()}
-        found = evaluate(timed, {"case": whole, "solved": again}, before=before).arrays
-        return {name: values[: len(place)].astype(np.float64) for name, values in found.items()}
+        again = {name: values[place.reshape(-1)] for name, values in solved.items()}
+        found = evaluate(timed, {"case": cases, "solved": again}, at_once=at_once, before=before).arrays
+        return {name: values.astype(np.float64) for name, values in found.items()}
 
     def _judged(self, seconds: Mapping[str, np.ndarray], data: Mapping[str, np.ndarray]) -> dict[str, Any]:
         ports = [data[name].tolist() for name in ("nic_gbps", "optical_degree", "electrical_nics")]

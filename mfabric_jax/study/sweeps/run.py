@@ -120,7 +120,7 @@ class Maker:
         if self.made[0] is not one.group.code:
             self.made = one.group.code, self.config.kind(one.group.code, self.config.dtype)
         kind, data = self.made[1], self.config.data(one.rows)
-        results = kind.rows(data, before)
+        results = kind.rows(data, self.config.full_shard(one.group), before)
         settings = {name: values[one.rows] for name, values in self.columns.items()}
         same = {name: np.full(len(one.rows), value, object) for name, value in kind.shown().items()}
         footer = {"command": "sweep", "sweep": stated(self.config), "group": kind.effective(), "shard": one.number}

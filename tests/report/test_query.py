@@ -1,0 +1,144 @@
+"""Questions to rows on disk, against plain Python."""
+
+import statistics
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+pytest.importorskip("pyarrow")
+
+from mfabric_jax.checks import InputError
+from mfabric_jax.report import Asked, query, write_rows
+from mfabric_jax.report.query import best
+
+FABRICS = ("mfabric", "fat-tree", "topoopt")
+
+
+def made(count=60, seed=0):
+    rng = np.random.default_rng(seed)
+    return [
+        {"configuration": i, "fabric": FABRICS[rng.integers(3)], "pooled": bool(rng.integers(2))}
+        | {"nic_gbps": float(rng.choice([100, 400])), "iteration_s": float(rng.integers(1, 30))}
+        | {"cost": float(rng.integers(1, 30)) if rng.random() < 0.9 else None}
+        for i in range(count)
+    ]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Rows in two shards."""
+    where, rows = tmp_path_factory.mktemp("rows"), made()
+    write_rows(rows[:25], where / "a.parquet", {"seed": 0})
+    write_rows(rows[25:], where / "b.parquet", {"seed": 0})
+    return where
+
+
+def numbers(rows):
+    return [row["configuration"] for row in rows]
+
+
+@pytest.mark.parametrize(("where", "keep"), [
+    ("fabric = mfabric", lambda row: row["fabric"] == "mfabric"),
+    ("fabric == mfabric|topoopt", lambda row: row["fabric"] in ("mfabric", "topoopt")),
+    ("fabric != mfabric|topoopt", lambda row: row["fabric"] == "fat-tree"),
+    ("nic_gbps>=400", lambda row: row["nic_gbps"] >= 400),
+    ("iteration_s < 7", lambda row: row["iteration_s"] < 7),
+    ("cost > 3", lambda row: row["cost"] is not None and row["cost"] > 3),
+    ("pooled = true", lambda row: row["pooled"]),
+    ("configuration <= 4", lambda row: row["configuration"] <= 4),
+])  # fmt: skip
+def test_conditions(folder, where, keep):
+    rows, config = query([folder], Asked(where=[where]))
+    assert rows == [row for row in made() if keep(row)]
+    assert config == {"seed": 0}
+
+
+def test_groups_and_their_measures(folder):
+    rows, _ = query([folder], Asked(by=["fabric", "nic_gbps"], measures=["iteration_s:max", "cost:mean"]))
+    want = {}
+    for row in made():
+        want.setdefault((row["fabric"], row["nic_gbps"]), []).append(row)
+    assert len(rows) == len(want)
+    for row in rows:
+        group = want[row["fabric"], row["nic_gbps"]]
+        assert row["rows"] == len(group)
+        assert row["iteration_s_max"] == max(one["iteration_s"] for one in group)
+        assert row["cost_mean"] == pytest.approx(statistics.mean(one["cost"] for one in group if one["cost"]))
+    usual, _ = query([folder], Asked(by=["fabric"]))
+    assert set(usual[0]) == {"fabric", "rows", "iteration_s_mean"}
+
+
+def beaten(row, rows):
+    return any(
+        other["cost"] <= row["cost"] and other["iteration_s"] <= row["iteration_s"]
+        and (other["cost"], other["iteration_s"]) != (row["cost"], row["iteration_s"])
+        for other in rows
+    )  # fmt: skip
+
+
+def test_the_front_of_all_and_of_every_group(folder):
+    priced = [row for row in made() if row["cost"] is not None]
+    rows, _ = query([folder], Asked(pareto=["cost", "iteration_s"]))
+    assert rows == [row for row in priced if not beaten(row, priced)]
+    each, _ = query([folder], Asked(pareto=["cost", "iteration_s"], by=["fabric"]))
+    same = [[other for other in priced if other["fabric"] == row["fabric"]] for row in priced]
+    assert each == [row for row, group in zip(priced, same, strict=True) if not beaten(row, group)]
+    turned, _ = query([folder], Asked(pareto=["cost:max"]))
+    assert {row["cost"] for row in turned} == {max(row["cost"] for row in priced)}
+    none, _ = query([folder], Asked(where=["cost > 1000"], pareto=["cost"]))
+    assert none == []
+
+
+@hypothesis.given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=30))
+def test_fronts_are_what_nothing_beats(points):
+    values = np.asarray(points, float)
+    want = [not any((q <= p).all() and (q < p).any() for q in values) for p in values]
+    assert best(values).tolist() == want
+
+
+def test_sorted_some_columns_and_few(folder):
+    asked = Asked(sort="iteration_s:down", columns=["iteration_s", "fabric"], limit=7)
+    rows, _ = query([folder], asked)
+    assert [list(row) for row in rows] == [["iteration_s", "fabric"]] * 7
+    assert [row["iteration_s"] for row in rows] == sorted((row["iteration_s"] for row in made()), reverse=True)[:7]
+
+
+def test_files_of_any_kind_together(folder, tmp_path):
+    write_rows([{"configuration": 99, "fabric": "own", "speed": 1.5}], tmp_path / "more.csv", {})
+    rows, config = query([folder / "a.parquet", tmp_path / "more.csv"], Asked())
+    assert numbers(rows) == [*range(25), 99]
+    assert (rows[-1]["speed"], rows[0]["speed"], rows[-1]["cost"]) == (1.5, None, None)
+    assert config == {"seed": 0}
+
+
+@pytest.mark.parametrize(("asked", "sentence"), [
+    ({"where": ["fabrik = x"]}, r"column 'fabrik' is unknown \(did you mean 'fabric'\?\)"),
+    ({"where": ["fabric"]}, r"a condition is COLUMN OP VALUE with =, !=, <, <=, > or >=, got 'fabric'"),
+    ({"where": ["cost > dear"]}, r"column cost holds numbers, got 'dear'"),
+    ({"where": ["cost > 1|2"]}, r"several values go with = and != only, got 'cost > 1\|2'"),
+    ({"where": ["pooled = maybe"]}, r"pooled 'maybe' is unknown; allowed: true, false"),
+    ({"by": ["fabric"], "measures": ["cost:most"]}, r"measure 'most' is unknown"),
+    ({"by": ["fabric"], "measures": ["fabric:mean"]}, r"column fabric must hold numbers here, got string"),
+    ({"measures": ["cost:mean"]}, r"measures are of groups; name columns to group by, got cost:mean alone"),
+    ({"pareto": ["cost:least"]}, r"pareto 'cost:least': direction 'least' is unknown; allowed: min, max"),
+    ({"sort": "cost:high"}, r"sort 'cost:high': direction 'high' is unknown; allowed: up, down"),
+])  # fmt: skip
+def test_mistakes_are_sentences(folder, asked, sentence):
+    with pytest.raises(InputError, match=sentence):
+        query([folder], Asked(**asked))
+
+
+def test_files_that_are_not_there_or_hold_no_rows(tmp_path):
+    with pytest.raises(InputError, match=r"holds no .parquet file of rows; has its sweep written any yet\?"):
+        query([tmp_path], Asked())
+    with pytest.raises(InputError, match="cannot read .*nothing.parquet'"):
+        query([tmp_path / "nothing.parquet"], Asked())
+    (tmp_path / "broken.parquet").write_text("PAR1")
+    with pytest.raises(InputError, match="cannot read .*broken.parquet'"):
+        query([tmp_path / "broken.parquet"], Asked())
+    write_rows([{"a": 1.0}], tmp_path / "one.parquet", {})
+    write_rows([{"a": "x"}], tmp_path / "two.parquet", {})
+    with pytest.raises(InputError, match="columns of other kinds under the same name"):
+        query([tmp_path / "one.parquet", tmp_path / "two.parquet"], Asked())

@@ -1,0 +1,68 @@
+"""`mfabric sweep` and `mfabric query`."""
+
+import pytest
+
+pytest.importorskip("tyro")
+pytest.importorskip("pyarrow")
+
+from mfabric_jax.cli import main
+from mfabric_jax.report import read_rows
+from tests.study.small import as_a_user
+
+SPACE = """
+evaluate = "all-to-all"
+rows_per_shard = 4
+dtype = "float64"
+[fixed]
+servers = 4
+policy = "uniform"
+optical_degree = 2
+[grid]
+sample = [0, 1, 2, 3, 4]
+nic_gbps = [100, 200]
+"""
+
+
+@pytest.fixture
+def space(tmp_path):
+    path = tmp_path / "space.toml"
+    path.write_text(SPACE)
+    return path
+
+
+def test_a_sweep_in_parts_and_questions_to_it(space, tmp_path, capsys):
+    out = str(tmp_path / "rows")
+    with as_a_user():
+        assert main(["sweep", str(space), "--out", out, "--shard", "1/2"]) == 0
+        assert "6 configurations in 2 files" in capsys.readouterr().out
+        assert main(["sweep", str(space), "--out", out]) == 0
+    said = capsys.readouterr()
+    assert "10 configurations in 3 files" in said.out
+    assert "4 of them now" in said.out
+    assert main(["query", out, "--where", "nic_gbps = 200", "--sort", "seconds:down", "--limit", "3",
+                 "--out", str(tmp_path / "best.csv")]) == 0  # fmt: skip
+    rows, config = read_rows(tmp_path / "best.csv")
+    assert [row["nic_gbps"] for row in rows] == [200] * 3
+    assert rows[0]["seconds"] >= rows[1]["seconds"] >= rows[2]["seconds"]
+    assert config["of"]["sweep"]["fixed"]["servers"] == 4
+    assert main(["query", out, "--by", "nic_gbps"]) == 0
+    assert "seconds_mean" in capsys.readouterr().out
+    assert main(["query", out, "--where", "seconds < 0"]) == 0
+    assert "no row fulfils this" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("words", "sentence"), [
+    (["sweep"], "sweep needs the file of the design space first, .toml or .json."),
+    (["sweep", "SPACE"], "sweep needs --out, a folder for the rows."),
+    (["sweep", "SPACE", "--out", "OUT", "--shard", "2"], "shard must be i/n, such as 1/8, got '2'."),
+    (["sweep", "SPACE", "--out", "OUT", "--shard", "3/2"], "shard must be i/n with i from 1 to n, got 3/2."),
+    (["sweep", "SPACE", "--out", "OUT", "--engine", "rey"], "engine 'rey' is unknown (did you mean 'ray'?)"),
+    (["sweep", "SPACE", "--out", "OUT", "--workers", "0"], "workers must be a whole number of at least 1, got 0."),
+    (["query"], "query needs a folder of a sweep or a file of rows first."),
+    (["query", "OUT", "--limit", "0"], "limit must be a whole number of at least 1, got 0."),
+])  # fmt: skip
+def test_mistakes_are_one_sentence(words, sentence, space, tmp_path, capsys):
+    there = {"SPACE": str(space), "OUT": str(tmp_path / "out")}
+    with as_a_user():
+        assert main([there.get(word, word) for word in words]) == 2
+    assert sentence in capsys.readouterr().err
