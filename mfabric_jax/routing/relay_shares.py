@@ -71,18 +71,31 @@ def best_relay_shares(region: Region, circuits: Circuits, demand) -> tuple[np.nd
     EPS port has carried its bytes, a relayed byte counting 1 / efficiency on its second circuit. Not for `jit`.
     Infinity where a pair with bytes has no path; its shares are then on the EPS, and the others' still the best.
     """
-    links, first = jax.tree.map(np.asarray, _start(region, circuits, demand))
+    links, first, wide, unit = jax.tree.map(np.asarray, _given(region, circuits, demand))
     _check_bytes(links.demand)
-    served = links.served()
-    unit = float(served.seconds(first).max(initial=0))
-    found = first
+    best = np.array(first, np.float64)
     if unit > 0:
-        sent = served.demand[..., None]
-        path = np.asarray(links.path & (sent > 0) & (SMALLEST * sent < unit * _widths(links)))
-        best = np.where(sent > 0, 0, np.asarray(first, np.float64))
-        best[path] = _optimum(jax.tree.map(lambda x: np.asarray(x, np.float64), served), path, unit)
-        found = _normal(jnp.asarray(best, first.dtype), links.path)
-    return np.asarray(found), float(links.seconds(found).max(initial=0))
+        sent = np.where(links.path.any(2), links.demand, 0)[..., None]
+        path = links.path & (sent > 0) & (SMALLEST * sent < unit * wide)
+        best[sent[..., 0] > 0] = 0
+        served = links._replace(demand=sent[..., 0])
+        best[path] = _optimum(jax.tree.map(lambda x: np.asarray(x, np.float64), served), path, float(unit))
+    found, seconds = _settled(links, best.astype(first.dtype))
+    return np.asarray(found), float(seconds)
+
+
+@jax.jit
+def _given(region: Region, circuits: Circuits, demand):
+    """The links, the first shares, how wide every path is, and how long what has a path takes with these shares."""
+    links, first = _start(region, circuits, demand)
+    return links, first, _widths(links), links.served().seconds(first).max(initial=0)
+
+
+@jax.jit
+def _settled(links: _Links, shares):
+    """The shares made to sum to 1, and when the busiest link is through."""
+    found = _normal(shares, links.path)
+    return found, links.seconds(found).max(initial=0)
 
 
 def _check_bytes(demand: np.ndarray) -> None:
