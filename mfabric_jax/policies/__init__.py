@@ -18,6 +18,7 @@ from mfabric_jax.policies.joint import joint
 from mfabric_jax.policies.learned import learned, load
 from mfabric_jax.policies.local_search import local_search
 from mfabric_jax.policies.matching import matching
+from mfabric_jax.policies.own import check_legal, is_function, load_function, name_of, try_out
 from mfabric_jax.policies.relaxed import ROUTINGS as RELAXED_ROUTINGS
 from mfabric_jax.policies.relaxed import relaxed
 from mfabric_jax.policies.static import keep, random_circuits, static, uniform
@@ -57,10 +58,14 @@ SUFFIX = ".policy"                         # of files that `mfabric train` write
 
 
 def get(name: str, **settings: Any) -> Policy:
-    """The policy of that name with its settings fixed: `get("greedy", rule="next")`; or of a trained file's path.
+    """The policy of that name with its settings fixed: `get("greedy", rule="next")`; of a trained file's path; or a
+    function of the user's own, `get("mine.py:spread")`.
 
     The same name and settings give the same object, so that programs compiled for it are found again.
     """
+    if is_function(name):
+        function = load_function(name)
+        return functools.partial(function, **settings) if settings else function
     if is_file(name):
         if settings:
             raise InputError(f"policy {name!r} has no setting {next(iter(settings))!r}; it has none.")
@@ -74,7 +79,7 @@ def get(name: str, **settings: Any) -> Policy:
 
 def is_file(name: str) -> bool:
     """Whether a name is the path of a trained policy."""
-    return name.endswith(SUFFIX) or os.sep in name
+    return name.endswith(SUFFIX) or (os.sep in name and not is_function(name))
 
 
 @functools.lru_cache(maxsize=256)
@@ -105,6 +110,8 @@ def suited(policy: str | Policy, **settings: Any) -> Policy:
     if callable(policy):
         return policy
     known = settings_of(get(policy))
+    if is_function(policy):
+        return get(policy, **{name: value for name, value in settings.items() if name in known})
     given = {name: value for name, value in settings.items() if name in known}
     if "routing" in given and given["routing"] not in OPTIMISES[policy]:
         given["routing"] = NEAREST.get(given["routing"], given["routing"])
@@ -117,6 +124,7 @@ __all__ = [
     "RULES",
     "Plan",
     "Policy",
+    "check_legal",
     "exact",
     "exact_circuits",
     "get",
@@ -125,12 +133,14 @@ __all__ = [
     "greedy_released",
     "index",
     "is_file",
+    "is_function",
     "joint",
     "keep",
     "learned",
     "load",
     "local_search",
     "matching",
+    "name_of",
     "random_circuits",
     "relaxed",
     "settings_of",
@@ -138,5 +148,6 @@ __all__ = [
     "suited",
     "threshold",
     "topoopt",
+    "try_out",
     "uniform",
 ]

@@ -17,7 +17,7 @@ import numpy as np
 from mfabric_jax import traffic
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import SCALE_UP, Electrical, Flat, Region, cluster_cost
-from mfabric_jax.policies import topoopt
+from mfabric_jax.policies import check_legal, topoopt
 from mfabric_jax.routing import single_part_times, single_paths, wired
 from mfabric_jax.schedule import (
     Exchanges,
@@ -176,11 +176,15 @@ def solve(config: Compare, job: Job) -> Exchanges:
     policy = config.circuits_policy(jnp.asarray(mean_demand(job.workload, job.tokens), config.dtype))
     same = policy, config.routing, config.first if isinstance(fabric, Region) else "block"
     carry = carried(config, job)
-    if not weighs(config, job):
-        return jax.block_until_ready(_solve_all(*given, *same, carry, None))
-    stakes = [stakes_at(config, job, gbps) for gbps in config.bandwidths(job.fabric)]
-    each = [_solve_all(*given, *same, carry, one) for one in stakes]
-    return jax.block_until_ready(jax.tree.map(lambda *x: jnp.stack(x), *each))
+    if weighs(config, job):
+        stakes = [stakes_at(config, job, gbps) for gbps in config.bandwidths(job.fabric)]
+        each = [_solve_all(*given, *same, carry, one) for one in stakes]
+        solved = jax.tree.map(lambda *x: jnp.stack(x), *each)
+    else:
+        solved = jax.block_until_ready(_solve_all(*given, *same, carry, None))
+    if config.own_policy and isinstance(fabric, Region):
+        check_legal(config.policy_name, np.asarray(solved.count), int(config.optical_degree))
+    return solved
 
 
 def predicted_counts(config: Compare, job: Job) -> jax.Array | None:

@@ -175,6 +175,8 @@ class Compare:
                     one.check_gpus(job.gpus_per_server)
                 if isinstance(one, Region) and self.ocs is not None:
                     fabric.get_ocs(self.ocs).check_region(one.servers, int(one.optical_degree))
+                if isinstance(one, Region) and self.own_policy:
+                    policies.try_out(self.circuits_policy(), self.policy_name, one.servers, int(one.optical_degree))
 
     def knobs(self) -> Knobs | None:
         """Of the traffic, where it is a named workload or a file of knobs."""
@@ -276,7 +278,12 @@ class Compare:
     @property
     def policy_name(self) -> str:
         """For rows and titles: a function goes by its own name."""
-        return self.policy if isinstance(self.policy, str) else getattr(self.policy, "__name__", repr(self.policy))
+        return policies.name_of(self.policy)
+
+    @property
+    def own_policy(self) -> bool:
+        """Whether the policy is a function of the user's own."""
+        return not isinstance(self.policy, str) or policies.is_function(self.policy)
 
     def circuits_policy(self, mean=None) -> policies.Policy:
         """The policy with its settings; `mean` is the demand that "static" is for."""

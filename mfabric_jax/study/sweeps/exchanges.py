@@ -25,6 +25,7 @@ from mfabric_jax.study.training_traffic import FAMILIES, check_folds, drawn, fol
 RECORDED = "recorded"
 DEMANDS = (*FAMILIES, RECORDED)
 ALONE = ("static", "previous", "exact")    # policies that need more than a demand, or are no program
+TRIED_DEGREE = 6
 GIGABYTES = units.gigabytes_per_s(1.0)
 
 
@@ -91,6 +92,8 @@ class Exchanges:
         if code["policy"] in ALONE:
             raise InputError(f"policy {code['policy']!r} cannot be swept alone; allowed: any but {', '.join(ALONE)}.")
         self.policy = policies.suited(code["policy"], rule=code["rule"], routing=code["routing"])
+        if policies.is_function(code["policy"]):
+            policies.try_out(self.policy, code["policy"], code["servers"], TRIED_DEGREE)
         if code["trace"] is not None:
             check_folds("servers", (code["servers"],))
             check_unseen((code["policy"],), code["trace"], code["records"])

@@ -1,0 +1,98 @@
+"""Policies of the user's own: a function, or `FILE.py:FUNCTION` where only a name can be given; tried before use."""
+
+import functools
+import importlib.util
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mfabric_jax.checks import InputError, one_of
+from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.routing import Plan
+
+TRIES = 2                                  # demands, the second with the circuits of the first in place
+NOT_TRACED = (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError)
+
+
+def is_function(name: str) -> bool:
+    """Whether a name is `FILE.py:FUNCTION`."""
+    return ".py:" in name
+
+
+def load_function(name: str) -> Callable[..., Plan]:
+    """The function of a file. `InputError` where there is no such file or function, or the file does not run."""
+    path, _, function = name.rpartition(":")
+    file = Path(path).resolve()
+    if not file.is_file():
+        raise InputError(f"policy {name!r} must be FILE.py:FUNCTION, but there is no file {path!r}.")
+    return _loaded(name, file, file.stat().st_mtime_ns, function)
+
+
+@functools.lru_cache(maxsize=64)
+def _loaded(name: str, file: Path, changed: int, function: str) -> Callable[..., Plan]:
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise InputError(f"policy {name!r}: running its file raised {type(error).__name__}: {error}.") from error
+    there = [one for one, value in vars(module).items() if inspect.isfunction(value) and value.__module__ == file.stem]
+    return getattr(module, one_of(f"function of policy {name!r}", function, there))
+
+
+def name_of(policy: Any) -> str:
+    """For sentences and rows: a function goes by its own name."""
+    return policy if isinstance(policy, str) else getattr(policy, "__name__", type(policy).__name__)
+
+
+@functools.lru_cache(maxsize=64)
+def try_out(policy: Callable[..., Plan], name: str, servers: int, degree: int) -> None:
+    """`InputError` unless the policy, traced as it will be, gives legal circuits for some demands of such a region."""
+    region, previous = Region(servers, 400.0, degree), None
+    for seed in range(TRIES):
+        demand = jnp.asarray(np.random.default_rng(seed).pareto(1.2, (servers, servers)), jnp.float32)
+        key = jax.random.key(seed)
+        try:
+            plan = jax.jit(lambda demand, region, previous, key: policy(demand, region, previous=previous, key=key))(
+                demand, region, previous, key
+            )
+        except NOT_TRACED as error:
+            raise InputError(f"policy {name} must be a function that JAX can trace (jax.numpy, no `if` on values): "
+                             f"{_first_line(error)}") from error  # fmt: skip
+        except Exception as error:
+            raise InputError(f"policy {name}, called as policy(demand, region, previous=..., key=...), raised "
+                             f"{type(error).__name__}: {_first_line(error)}") from error  # fmt: skip
+        if not isinstance(plan, Plan) or not isinstance(plan.circuits, Circuits):
+            raise InputError(f"policy {name} must return Plan(Circuits(count)), got {type(plan).__name__}.")
+        count = np.asarray(plan.circuits.count)
+        if count.shape != (servers, servers):
+            want = f"[{servers} {servers}]"
+            raise InputError(f"policy {name} must give circuits [S S] = {want}, got {list(count.shape)}.")
+        check_legal(name, count, degree)
+        previous = plan
+
+
+def check_legal(name: str, count: np.ndarray, degree: int) -> None:
+    """`InputError` that names the rule which circuits [... S S] break."""
+    used = count.sum(axis=-1)
+    rules = {
+        "whole numbers": np.isfinite(count).all() and (count == np.round(count)).all(),
+        "not negative": (count >= 0).all(),
+        "symmetric (a circuit joins two servers both ways)": (count == np.swapaxes(count, -1, -2)).all(),
+        "zero on the diagonal": (np.diagonal(count, axis1=-2, axis2=-1) == 0).all(),
+        f"at most {degree} at a server (region.optical_degree), got {used.max()}": (used <= degree).all(),
+    }
+    for rule, kept in rules.items():
+        if not kept:
+            raise InputError(f"policy {name} gave circuits that break a rule: they must be {rule}.")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [""])[0]

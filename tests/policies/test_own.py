@@ -1,0 +1,106 @@
+"""Policies of the user's own: found in a file, tried before use, each mistake a sentence."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mfabric_jax.checks import InputError
+from mfabric_jax.fabric import Circuits
+from mfabric_jax.policies import Plan, check_legal, get, suited, try_out, uniform
+from mfabric_jax.study import Compare, compare
+from tests.study.small import as_a_user, small
+
+MINE = """
+import jax.numpy as jnp
+from mfabric_jax.policies import greedy
+
+def squared(demand, region, *, previous=None, key=None, rule="printed"):
+    return greedy(demand**2, region, rule=rule)
+"""
+
+
+def no_circuits(demand, region, *, previous=None, key=None):
+    return Plan(Circuits(jnp.zeros((region.servers, region.servers), int)))
+
+
+def bare(demand, region, *, previous=None, key=None):
+    return jnp.zeros((region.servers, region.servers), int)
+
+
+def branching(demand, region, *, previous=None, key=None):
+    return uniform(demand, region) if demand.sum() > 0 else None
+
+
+def without_key(demand, region):
+    return uniform(demand, region)
+
+
+def wide(demand, region, *, previous=None, key=None):
+    return Plan(Circuits(jnp.zeros((region.servers + 1, region.servers + 1), int)))
+
+
+def sly(demand, region, *, previous=None, key=None):
+    """Legal while demand is heavy-tailed, as in the trial."""
+    legal = uniform(demand, region).circuits.count
+    return Plan(Circuits(jnp.where(demand.max() > 2 * demand.mean(), legal, 9 * legal)))
+
+
+@pytest.fixture
+def mine(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(MINE)
+    return path
+
+
+def test_a_function_of_a_file_is_a_policy_with_its_settings(mine):
+    name = f"{mine}:squared"
+    assert get(name).__name__ == "squared"
+    assert get(name) is get(name)                                          # programs compiled for it are found again
+    assert suited(name, rule="next", routing="split").keywords == {"rule": "next"}
+    try_out(get(name), name, 4, 6)
+    assert Compare(models=("llama-moe",), policy=name).policy_name == name
+
+
+@pytest.mark.parametrize(("policy", "sentence"), [
+    (bare, "policy bare must return Plan(Circuits(count)), got "),
+    (branching, "policy branching must be a function that JAX can trace (jax.numpy, no `if` on values): "),
+    (without_key, "called as policy(demand, region, previous=..., key=...), raised TypeError: without_key() got"),
+    (wide, "policy wide must give circuits [S S] = [2 2], got [3, 3]."),
+])  # fmt: skip
+def test_mistakes_are_sentences_before_any_compute(policy, sentence):
+    with as_a_user(), pytest.raises(InputError) as mistake:
+        Compare(models=("llama-moe",), policy=policy)
+    assert sentence in str(mistake.value)
+
+
+@pytest.mark.parametrize(("count", "rule"), [
+    ([[0, 1], [0, 0]], "symmetric"),
+    ([[1, 0], [0, 0]], "zero on the diagonal"),
+    ([[0, 7], [7, 0]], r"at most 6 at a server \(region.optical_degree\), got 7"),
+    ([[0, -1], [-1, 0]], "not negative"),
+    ([[0, 0.5], [0.5, 0]], "whole numbers"),
+    ([[0, np.nan], [np.nan, 0]], "whole numbers"),
+])  # fmt: skip
+def test_the_broken_rule_is_named(count, rule):
+    with pytest.raises(InputError, match=f"policy p gave circuits that break a rule: they must be {rule}"):
+        check_legal("p", np.stack([np.zeros((2, 2)), np.asarray(count, float)]), 6)
+
+
+def test_what_the_trial_does_not_show_the_run_does():
+    with as_a_user(), pytest.raises(InputError, match="policy sly gave circuits that break a rule: they must be at mo"):
+        list(compare(small("llama-moe", fabrics=("mfabric",), policy=sly, traffic="balanced")))
+    with as_a_user():
+        (row,) = compare(small("llama-moe", fabrics=("mfabric",), policy=no_circuits))
+    assert (row["policy"], row["reconfig_s"]) == ("no_circuits", 0)
+
+
+@pytest.mark.parametrize(("name", "sentence"), [
+    ("nowhere.py:f", "must be FILE.py:FUNCTION, but there is no file 'nowhere.py'"),
+    ("MINE:sqared", r"'sqared' is unknown \(did you mean 'squared'\?\); allowed: squared"),
+    ("BROKEN:f", "running its file raised ZeroDivisionError: division by zero"),
+])  # fmt: skip
+def test_a_file_that_is_not_there_or_does_not_run(name, sentence, mine, tmp_path):
+    broken = tmp_path / "broken.py"
+    broken.write_text("1 / 0")
+    with pytest.raises(InputError, match=sentence):
+        get(name.replace("MINE", str(mine)).replace("BROKEN", str(broken)))
