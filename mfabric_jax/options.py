@@ -62,7 +62,7 @@ class CompareOptions(SetUp):
     """A .toml or .json file of your own prices per part."""
     policy: str = "greedy"
     """How mFabric chooses circuits: greedy, uniform, random, static, previous, topoopt, matching, threshold,
-    local-search, relaxed, joint, index, learned, exact; a .policy file of mfabric train; or your own FILE.py:FUNCTION."""
+    local-search, relaxed, joint, index, learned, exact; a .policy file of mfabric train; or FILE.py:FUNCTION."""
     rule: str = "printed"
     """greedy's rule: printed, released, next."""
     routing: str = "unsplit"
@@ -250,7 +250,7 @@ class FailuresOptions:
     """Iterations of the run."""
     policy: str = "greedy"
     """How mFabric chooses circuits: greedy, uniform, random, static, previous, topoopt, matching, threshold,
-    local-search, relaxed, joint, index, learned, exact; a .policy file of mfabric train; or your own FILE.py:FUNCTION."""
+    local-search, relaxed, joint, index, learned, exact; a .policy file of mfabric train; or FILE.py:FUNCTION."""
     rule: str = "printed"
     """greedy's rule: printed, released, next."""
     routing: str = "unsplit"
@@ -301,7 +301,7 @@ class ClusterOptions(SetUp):
     """spray, ecmp, least-loaded (and weighted, on a graph)."""
     policy: str = "greedy"
     """How circuits are chosen: greedy, uniform, topoopt, matching, threshold, local-search, relaxed, joint, index,
-    learned, exact; a .policy file of mfabric train; or your own FILE.py:FUNCTION."""
+    learned, exact; a .policy file of mfabric train; or FILE.py:FUNCTION."""
     rule: str = "printed"
     """greedy's rule: printed, released, next."""
     optical_degree: int = 6
@@ -353,7 +353,7 @@ class TimelineOptions(SetUp):
     """own: each GPU uses its own NIC; pooled: a server's NICs carry anything."""
     policy: str = "greedy"
     """How mFabric chooses circuits: greedy, uniform, random, static, previous, topoopt, matching, threshold,
-    local-search, relaxed, joint, index, learned, exact; a .policy file of mfabric train; or your own FILE.py:FUNCTION."""
+    local-search, relaxed, joint, index, learned, exact; a .policy file of mfabric train; or FILE.py:FUNCTION."""
     rule: str = "printed"
     """greedy's rule: printed, released, next."""
     routing: str = "unsplit"
@@ -420,7 +420,7 @@ class DrawOptions:
     """Bandwidth of every NIC."""
     policy: str = "greedy"
     """How circuits are chosen: greedy, uniform, topoopt, matching, threshold, local-search, relaxed, joint, index,
-    learned, exact; a .policy file of mfabric train; or your own FILE.py:FUNCTION."""
+    learned, exact; a .policy file of mfabric train; or FILE.py:FUNCTION."""
     rule: str = "printed"
     """greedy's rule: printed, released, next."""
     optical_degree: int = 6
