@@ -48,6 +48,9 @@ def bound(region, circuits, shares, demand):
     return relay_bound(region, Plan(circuits, shares), demand)
 
 
+degree_bound = eqx.filter_jit(routing_bound)
+
+
 @eqx.filter_jit
 def chosen(policy, demand, region):
     return policy(demand, region).circuits
@@ -137,15 +140,14 @@ def test_no_division_on_a_grid_is_better(seed):
     assert found <= least * (1 + 6 / parts)
 
 
-@pytest.mark.parametrize("servers", [4, 8])
-def test_the_programme_lies_between_the_degree_bound_and_every_other_routing(servers):
+def test_the_programme_lies_between_the_degree_bound_and_every_other_routing():
     gain = []
-    for seed in range(16):
-        where, circuits, demand = draw(seed, servers)
+    for seed in range(20):
+        where, circuits, demand = draw(seed, 8)
         shares, least = best_relay_shares(where, circuits, demand)
         assert_legal(shares, circuits, where)
         np.testing.assert_allclose(bound(where, circuits, shares, demand), least, rtol=1e-12)
-        assert least >= routing_bound(where, demand) * (1 - 1e-9)
+        assert least >= degree_bound(where, demand) * (1 - 1e-9)
         times = [float(seconds(where, circuits, None, demand, name)) for name in ("split", "best-path", "unsplit")]
         assert least <= min(times) * (1 + 1e-9)
         gain.append(times[0] / least)
@@ -154,8 +156,8 @@ def test_the_programme_lies_between_the_degree_bound_and_every_other_routing(ser
 
 def test_forwarding_that_costs_more_is_never_faster():
     for seed in range(4):
-        where, circuits, demand = draw(seed, 6)
-        at = [eqx.tree_at(lambda r: r.relay_efficiency, where, np.asarray(e)) for e in (1.0, 0.7, 0.3, 0.01)]
+        where, circuits, demand = draw(seed, 8)
+        at = [eqx.tree_at(lambda r: r.relay_efficiency, where, jnp.asarray(e)) for e in (1.0, 0.7, 0.3, 0.01)]
         times = [best_relay_shares(one, circuits, demand)[1] for one in at]
         assert (np.diff(times) >= -1e-9 * times[0]).all()
         split = seconds(where, circuits, None, demand, "split")
@@ -195,6 +197,12 @@ def test_gradient_steps_begin_at_split_and_are_never_worse():
         assert split * (1 + 1e-9) >= at[1] >= at[2] * (1 - 1e-9)
 
 
+@jax.jit
+def paced_ends(rate, ports, shares, efficiency, size):
+    problem = relay_problem(rate, ports, shares, efficiency)
+    return completion_times(eqx.tree_at(lambda p: p.weight, problem, size), size).finish
+
+
 def test_paced_flows_end_with_the_busiest_link():
     # Rates in proportion to bytes are max-min rates with bytes as weights: no pair ends after the bound.
     for seed in range(4):
@@ -202,10 +210,8 @@ def test_paced_flows_end_with_the_busiest_link():
         shares, least = best_relay_shares(where, circuits, demand)
         ports = np.broadcast_to(where.eps_Bps, 6)
         rate = circuits.count.astype(float) * NIC
-        problem = relay_problem(rate, jnp.asarray(ports), jnp.asarray(shares), where.relay_efficiency)
-        paced = eqx.tree_at(lambda p: p.weight, problem, jnp.asarray(demand.reshape(-1)))
-        finish = eqx.filter_jit(completion_times)(paced, demand.reshape(-1)).finish
-        np.testing.assert_allclose(finish.max(), least, rtol=1e-9)
+        ends = paced_ends(rate, ports, shares, where.relay_efficiency, demand.reshape(-1))
+        np.testing.assert_allclose(ends.max(), least, rtol=1e-9)
 
 
 def test_flows_that_are_not_paced_end_later_but_within_twice_the_bound():
@@ -224,13 +230,13 @@ def test_flows_that_are_not_paced_end_later_but_within_twice_the_bound():
 def both(where, circuits, demand):
     """Shares of the programme and of gradient steps, both legal, and the programme's time."""
     shares, least = best_relay_shares(where, circuits, demand)
-    near = relay_shares(where, circuits, demand, steps=40)
+    near = relay_shares(where, circuits, demand)
     for one in (shares, near):
         assert_legal(one, circuits, where)
     return shares, near, least
 
 
-@pytest.mark.parametrize("servers", [1, 2, 5])
+@pytest.mark.parametrize("servers", [1, 2, 3])
 def test_no_bytes_no_circuits_one_pair(servers):
     none, some = joining(servers, {}), joining(servers, {(0, 1): 3} if servers > 1 else {})
     nothing = np.zeros((servers, servers))
@@ -267,14 +273,15 @@ def test_a_pair_without_a_path_never_arrives_and_the_others_keep_the_best():
 def test_circuits_of_a_relaxation_may_be_as_thin_as_they_like():
     where, circuits, demand = draw(2, 8)
     count = circuits.count.astype(float) * 0.7
+    count = np.asarray(count)
     assert (count == 0).sum() > 8
     _, least = best_relay_shares(where, Circuits(count), demand)
     for thin in (1e-6, 1e-12, 1e-16, 1e-30):
-        more = Circuits(jnp.where(count > 0, count, jnp.where(jnp.eye(8, dtype=bool), 0, thin)))
-        shares, _, found = both(where, more, demand)
+        more = Circuits(np.where(count > 0, count, np.where(np.eye(8, dtype=bool), 0, thin)))
+        shares, near, found = both(where, more, demand)
         np.testing.assert_allclose(found, least, rtol=max(10 * thin, 1e-7))
         np.testing.assert_allclose(bound(where, more, shares, demand), found, rtol=1e-12)
-        assert bound(where, more, relay_shares(where, more, demand), demand) <= 1.02 * least
+        assert bound(where, more, near, demand) <= 1.02 * least
 
 
 def test_pairs_without_bytes_keep_to_their_circuits():
@@ -310,7 +317,7 @@ def test_the_slope_of_the_best_time_is_that_with_fixed_shares():
     where, circuits, demand = draw(2, 6)
 
     def time(demand):
-        return bound(where, circuits, relay_shares(where, circuits, demand, steps=400), demand)
+        return bound(where, circuits, relay_shares(where, circuits, demand), demand)
 
     slope = jax.grad(time)(demand)
     up, down = (best_relay_shares(where, circuits, demand * (1 + step))[1] for step in (1e-3, -1e-3))
