@@ -122,7 +122,7 @@ def test_scale_up_domains_have_the_ports_that_their_bandwidth_leaves():
     config = Sweep("iteration", {"model": "deepseek-v3", "fabric": "mfabric-cpo"}, {"nic_gbps": [400.0, 800.0]})
     (group,) = config.groups()
     kind = Iterations(group.code, "float32")
-    cases = kind._cases(config.data(group.rows))
+    cases = kind.cases(config.data(group.rows))
     compared = Compare(models=("deepseek-v3",), fabrics=("mfabric-cpo",), nic_gbps=(400.0, 800.0))
     want = [region.optical_degree for _, region in compared.variants("deepseek-v3")]
     assert cases["optical_degree"].tolist() == want

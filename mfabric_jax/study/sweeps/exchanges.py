@@ -141,10 +141,13 @@ class Exchanges:
             pool = folded(recorded(trace, self.code["records"]).count, servers)
         return ExchangeOf(servers, self.code["routing"], self.dtype, self.policy, jnp.asarray(pool, self.dtype))
 
+    def cases(self, data: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """What the function takes: demands by their number."""
+        return {**data, "demand": np.array([DEMANDS.index(name) for name in data["demand"].tolist()])}
+
     def rows(
         self, data: Mapping[str, np.ndarray], most: int, before: Callable[[Estimate], None] | None = None
     ) -> dict[str, Any]:
         """Columns of results [N]; at most `most` rows are ever asked for."""
-        cases = {**data, "demand": np.array([DEMANDS.index(name) for name in data["demand"].tolist()])}
-        found = evaluate(self.function, cases, at_once=min(most, MOST_AT_ONCE), before=before)
+        found = evaluate(self.function, self.cases(data), at_once=min(most, MOST_AT_ONCE), before=before)
         return {name: values.astype(np.float64) for name, values in found.arrays.items()}

@@ -117,7 +117,7 @@ class Iterations:
         self, data: Mapping[str, np.ndarray], most: int, before: Callable[[Estimate], None] | None = None
     ) -> dict[str, Any]:
         """Columns of results [N]; at most `most` rows are ever asked for."""
-        cases = self._cases(data)
+        cases = self.cases(data)
         samples, place = self._samples(cases["sample"])
         each = {name: values[place] for name, values in cases.items()} | {"sample": samples}
         seconds = self._seconds(each, min(most * len(self.function.count), MOST_AT_ONCE), before)
@@ -125,7 +125,7 @@ class Iterations:
         mean = {name: np.bincount(place, seconds[name]) * weight for name in ("iteration_s", *PARTS)}
         return mean | self._judged(mean, data)
 
-    def _cases(self, data: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def cases(self, data: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """What the function takes: where a setting was left open, what it stands for."""
         many, base = len(data["sample"]), self.base
         cases = dict(data)
