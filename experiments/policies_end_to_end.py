@@ -184,7 +184,7 @@ SCRIPT = Script(
     table=table,
     draw=draw,
     verdicts=verdicts,
-    quick={},
+    quick={"models": ("mixtral-8x7b",), "nic_gbps": (400.0,), "ways": (BASE, "threshold, unsplit", "greedy, relay")},
 )
 main = SCRIPT.main
 

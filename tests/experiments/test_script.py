@@ -1,0 +1,132 @@
+"""What every experiment is: verdicts by hand, quick settings, what is kept, and that every script fits."""
+
+import dataclasses
+import json
+
+import pytest
+
+from mfabric_jax import report
+from mfabric_jax.checks import InputError
+from mfabric_jax.reproduce import scripts
+
+pytest.importorskip("matplotlib")
+pytest.importorskip("tyro")
+from experiments.script import Script, Verdict, against, grouped, spread, verdict_rows
+
+
+@pytest.mark.parametrize(("found", "low", "high", "allowed", "said", "published", "word"), [
+    (1.5, 1.2, 1.5, 0.0, "1.50", "1.20 to 1.50", "reproduced"),
+    (1.8, 1.2, 1.5, 0.0, "1.80", "1.20 to 1.50", "differs by +20%"),
+    (0.9, 1.2, 1.5, 0.0, "0.90", "1.20 to 1.50", "differs by -25%"),
+    (1.02, 1.0, None, 0.03, "1.02", "1.00", "reproduced"),
+    (1.04, 1.0, None, 0.03, "1.04", "1.00", "differs by +4%"),
+    (0.5, None, 1.0, 0.0, "0.50", "up to 1.00", "reproduced"),
+    (1.5, None, 1.0, 0.0, "1.50", "up to 1.00", "differs by +50%"),
+    ([1.3, 0.6, 1.6], 1.2, 1.5, 0.0, "0.60 to 1.60", "1.20 to 1.50", "differs by -50%"),
+])  # fmt: skip
+def test_a_number_against_a_published_one(found, low, high, allowed, said, published, word):
+    one = against("claim", found, low, high, allowed=allowed)
+    assert (one.claim, one.found, one.published, one.word) == ("claim", said, published, word)
+
+
+def test_what_has_no_published_number_is_measured():
+    rows = verdict_rows([spread("times", [3.0, 1.0]), Verdict("most", "hot")])
+    assert [(row["found"], row["published"], row["verdict"]) for row in rows] == [
+        ("1.00 to 3.00", "no number", "measured"),
+        ("hot", "no number", "measured"),
+    ]
+
+
+def test_rows_by_fields():
+    rows = [{"a": 1, "b": 2}, {"a": 0, "b": 2}, {"a": 1, "b": 3}]
+    assert grouped(rows, "a") == {(1,): [rows[0], rows[2]], (0,): [rows[1]]}
+
+
+# ------------------------------------------------------------------------------------------------------- a made-up one
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """What to count."""
+
+    sizes: tuple[int, ...] = (1, 2, 3)
+    name: str = "usual"
+
+    def __post_init__(self):
+        if 0 in self.sizes:
+            raise InputError("sizes must be above 0, got 0.")
+
+
+def counted(config):
+    yield from ({"size": size, "name": config.name} for size in config.sizes)
+
+
+def drawn(rows, path):
+    path.write_text(str(len(rows)))
+    return path
+
+
+SCRIPT = Script(
+    name="made_up", question="Count.", config=Config, run=counted, table=report.plain, draw=drawn,
+    verdicts=lambda rows: [against("sizes", len(rows), 3)], quick={"sizes": (1,)},
+)  # fmt: skip
+
+
+def test_quick_settings_give_way_to_what_is_asked_for():
+    assert SCRIPT.chosen(name="other") == Config(name="other")
+    assert SCRIPT.chosen(quick=True) == Config(sizes=(1,))
+    assert SCRIPT.chosen(quick=True, sizes=(5,), name="usual") == Config(sizes=(5,))
+
+
+def test_main_prints_the_table_what_more_there_is_and_verdicts(tmp_path, capsys):
+    script = dataclasses.replace(SCRIPT, more=lambda config, folder: f"of {config.name} in {folder.name}")
+    assert script.main(["--out", str(tmp_path), "--sizes", "1", "2"]) == 0
+    table, more, verdicts = capsys.readouterr().out.split("\n\n")
+    assert table == report.plain([{"size": 1, "name": "usual"}, {"size": 2, "name": "usual"}])
+    assert more == f"of usual in {tmp_path.name}"
+    assert "differs by -33%" in verdicts
+    assert SCRIPT.main(["--sizes", "0"]) == 2
+    assert capsys.readouterr().err == "made_up: sizes must be above 0, got 0.\n"
+
+
+def test_quick_from_the_shell(tmp_path):
+    assert SCRIPT.main(["--quick", "--out", str(tmp_path)]) == 0
+    rows, config = report.read_rows(tmp_path / "made_up.csv")
+    assert (len(rows), config["sizes"], config["complete"]) == (1, [1], True)
+
+
+def test_rows_are_kept_for_the_same_configuration_and_code_alone(tmp_path):
+    config = Config()
+    assert SCRIPT.kept(config, tmp_path) is None
+    rows = SCRIPT.answer(config, tmp_path)
+    assert SCRIPT.kept(config, tmp_path) == rows
+    assert SCRIPT.kept(Config(name="other"), tmp_path) is None
+    assert dataclasses.replace(SCRIPT, resolved=lambda config: {"price": 1}).kept(config, tmp_path) is None
+    stored = tmp_path / "made_up.config.json"
+    text = stored.read_text()
+    for field in ("version", "commit", "source", "jax"):
+        stored.write_text(json.dumps(json.loads(text) | {field: "another"}))
+        assert SCRIPT.kept(config, tmp_path) is None, field
+    stored.write_text(text)
+    (tmp_path / "made_up.png").unlink()
+    assert SCRIPT.kept(config, tmp_path) is None
+
+
+def test_rows_of_a_run_that_was_stopped_stay_but_are_not_kept(tmp_path):
+    def stopped(config):
+        yield {"size": 1, "name": "first"}
+        raise KeyboardInterrupt
+
+    SCRIPT.answer(Config(), tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        dataclasses.replace(SCRIPT, run=stopped).answer(Config(), tmp_path)
+    rows, config = report.read_rows(tmp_path / "made_up.csv")
+    assert ([row["name"] for row in rows], config["complete"]) == (["first"], False)
+    assert SCRIPT.kept(Config(), tmp_path) is None
+
+
+# ----------------------------------------------------------------------------------------------------------- every one
+@pytest.mark.parametrize("module", scripts.scripts())
+def test_every_script_has_a_question_and_quick_settings_that_are_allowed(module):
+    script = scripts.load(module)
+    assert script.name == module
+    assert scripts.scripts()[module].endswith((".", "?"))
+    assert script.chosen(quick=True) == dataclasses.replace(script.chosen(), **script.quick)

@@ -1,0 +1,200 @@
+"""`mfabric reproduce` on made-up experiments: what runs, what is kept, what fails alone, and where experiments are."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+import mfabric_jax
+from mfabric_jax import cli, report
+from mfabric_jax.checks import InputError
+from mfabric_jax.reproduce import processes, scripts
+
+pytest.importorskip("tyro", reason="the command line needs tyro")
+pytest.importorskip("matplotlib")
+
+HERE = pathlib.Path(mfabric_jax.__file__).parent
+SCRIPT = '''
+"""How many {name} are there?"""
+import dataclasses, pathlib
+from mfabric_jax.checks import InputError
+from .script import Script, against
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    many: int = 4
+    {field}
+
+def run(config):
+    {fault}
+    return [{{"n": n, "trace": getattr(config, "trace", None)}} for n in range(config.many)]
+
+def draw(rows, path):
+    path.write_bytes(b"picture")
+    return path
+
+SCRIPT = Script(
+    name="{module}", question="Count.", config=Config, run=run, table=lambda rows: f"{{len(rows)}} rows", draw=draw,
+    verdicts=lambda rows: [against("how many", len(rows), 4, form=".0f")], quick={{"many": 2}},
+)
+'''
+FIGURES = {"sheep": "many_sheep", "wolves": "many_wolves", "ghosts": "no_ghosts"}
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory):
+    """The package, and beside it experiments of our own."""
+    root = tmp_path_factory.mktemp("checkout")
+    (root / "mfabric_jax").symlink_to(HERE)
+    folder = root / "experiments"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    shutil.copy(scripts.package().__path__[0] + "/script.py", folder)
+    traced = "trace: str | None = None"
+    for module, name, field, fault in (
+        ("many_sheep", "sheep", traced, ""),
+        ("many_wolves", "wolves", "", "raise InputError('wolves must be seen, got none.')"),
+        ("lost_bees", "bees", "", "[].pop()"),
+        ("dead_birds", "birds", "", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"),
+    ):
+        text = SCRIPT.format(module=module, name=name, field=field, fault=fault)
+        (folder / f"{module}.py").write_text(text.lstrip())
+    return root
+
+
+@pytest.fixture
+def ours(checkout, monkeypatch):
+    """This process and those it starts find them."""
+    monkeypatch.setattr(scripts, "ROOT", checkout / "mfabric_jax")
+    monkeypatch.setattr(scripts, "FIGURES", FIGURES)
+    for name in [name for name in sys.modules if name.split(".")[:2] == scripts.PACKAGE.split(".")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setenv("PYTHONPATH", str(checkout))
+    monkeypatch.chdir(checkout)
+    yield
+    for name in [name for name in sys.modules if name.split(".")[:2] == scripts.PACKAGE.split(".")]:
+        del sys.modules[name]
+
+
+def status(*words):
+    """Exit status, as a shell would see it."""
+    try:
+        return cli.main([*map(str, words)])
+    except SystemExit as end:
+        return end.code or 0
+
+
+def last_lines(text):
+    return [line.split(": ", 1) for line in text.splitlines() if ": " in line]
+
+
+def test_a_figure_that_fails_does_not_stop_the_others_and_what_is_done_is_kept(ours, tmp_path, capsys):
+    out, trace = tmp_path / "made", tmp_path / "trace.npy"
+    trace.touch()
+    everything = ("reproduce", "all", "dead-birds", "lost_bees", "--out", out, "--jobs", 1)
+    assert status(*everything, "--trace", trace) == 1
+    said = capsys.readouterr()
+    ends = dict(last_lines(said.err))
+    assert ends["wolves"] == "failed: wolves must be seen, got none."
+    assert ends["ghosts"] == "failed: there is no script no_ghosts.py among the experiments."
+    assert ends["dead-birds"] == "failed: its process ended by SIGKILL."
+    assert ends["lost-bees"] == f"failed: IndexError: pop from empty list ({out / 'lost_bees.log'})"
+    assert ends["sheep"].endswith(" s")
+    assert said.out.splitlines()[2].split() == ["sheep", "how", "many", "4", "4", "reproduced"]
+    rows, config = report.read_rows(out / "many_sheep.csv")
+    assert [row["trace"] for row in rows] == [str(trace)] * 4
+    assert (config["many"], config["trace"], config["complete"]) == (4, str(trace), True)
+    assert (out / "many_sheep.txt").read_text().startswith("4 rows\n")
+    assert (out / "many_sheep.png").read_bytes() == b"picture"
+    assert not (out / "many_sheep.log").exists()
+    (verdict,), config = report.read_rows(out / "verdicts.csv")
+    assert (verdict["figure"], verdict["claim"], verdict["verdict"], verdict["off"]) == (
+        "sheep", "how many", "reproduced", 0,
+    )  # fmt: skip
+    assert config["failed"] == ["ghosts", "wolves", "dead-birds", "lost-bees"]
+
+    asked = ("reproduce", "sheep", "--out", out)
+    for words, line in (
+        ((*asked, "--trace", trace), "kept"),
+        ((*asked, "--trace", trace, "--again"), None),
+        ((*asked, "--quick"), None),
+        ((*asked, "--quick"), "kept"),
+    ):
+        assert status(*words) == 0
+        said = capsys.readouterr()
+        end = dict(last_lines(said.err))["sheep"]
+        assert end == line if line else end.endswith(" s"), words
+    assert "differs by -50%" in said.out
+
+
+def test_which_figures(ours):
+    assert list(scripts.chosen([])) == list(scripts.chosen(["all"])) == list(FIGURES)
+    assert scripts.chosen(["wolves", "sheep", "wolves"]) == {"sheep": "many_sheep", "wolves": "many_wolves"}
+    assert scripts.chosen(["many_sheep", "lost-bees"]) == {"sheep": "many_sheep", "lost-bees": "lost_bees"}
+    assert list(scripts.chosen(["all", "lost_bees"])) == [*FIGURES, "lost-bees"]
+
+
+def test_the_list(ours, capsys):
+    assert status("reproduce", "--list") == 0
+    assert capsys.readouterr().out == textwrap.dedent("""\
+        figures of the paper (all):
+          sheep       How many sheep are there?
+          wolves      How many wolves are there?
+          ghosts      (missing)
+
+        by name only:
+          dead-birds  How many birds are there?
+          lost-bees   How many bees are there?
+        """)
+
+
+@pytest.mark.parametrize(("words", "sentence"), [
+    (["cots"], "figure 'cots' is unknown (did you mean 'cost'?); allowed: traffic-shares, block-timeline,"),
+    (["cost", "--trace", "nowhere"], "trace must be an existing file or folder, got nowhere."),
+    (["cost", "--jobs", "0"], "jobs must be a whole number of at least 1, got 0."),
+    (["cost", "--jobs", "100000"], f"jobs must be at most the {os.cpu_count()} cores of this machine, got 100000."),
+    (["cost", "--quik"], "option '--quik' is unknown (did you mean '--quick'?)"),
+    (["cost", "--out", __file__], "cannot write into"),
+])  # fmt: skip
+def test_mistakes_are_sentences_before_anything_runs(words, sentence, capsys, monkeypatch):
+    monkeypatch.setattr(processes, "each", None)
+    assert status("reproduce", *words) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith(f"mfabric: {sentence}")
+    assert said.err.count("\n") == 1
+    assert said.out == ""
+
+
+def test_a_wheel_holds_the_experiments(tmp_path):
+    package = tmp_path / "mfabric_jax"
+    package.mkdir()
+    for part in HERE.iterdir():
+        (package / part.name).symlink_to(part)
+    (package / "experiments").symlink_to(scripts.package().__path__[0])
+    code = "from mfabric_jax.reproduce.scripts import *; import sys; sys.exit(load('cost_by_cluster_size').main())"
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code.replace("main()", "main(['--servers', '8', '--out', 'made'])")],
+                          cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "made" / "cost_by_cluster_size.png").exists()
+
+
+def test_an_installation_without_experiments_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(scripts, "ROOT", tmp_path / "mfabric_jax")
+    monkeypatch.delitem(sys.modules, scripts.PACKAGE, raising=False)
+    with pytest.raises(InputError, match=f"neither {tmp_path}/mfabric_jax/experiments nor {tmp_path}/experiments"):
+        scripts.package()
+
+
+def test_processes_that_are_left_are_interrupted(tmp_path):
+    wait = [sys.executable, "-c", "import time; time.sleep(60)"]
+    ends = processes.each({"a": [sys.executable, "-c", "print(1)"], "b": wait}, lambda name: tmp_path / name, 2)
+    first = next(ends)
+    assert (first.name, first.status) == ("a", 0)
+    ends.close()
+    assert "KeyboardInterrupt" in (tmp_path / "b.log").read_text()
+    assert (tmp_path / "a.txt").read_text() == "1\n"
