@@ -12,12 +12,13 @@ from mfabric_jax.fabric import Cluster, Tree
 from mfabric_jax.flows import FlowProblem, completion_times
 from mfabric_jax.routing import cluster_routes
 from mfabric_jax.study import read_runs
+from tests.optimised import optimised
 
 SEEDS, HOPS, LINKS = 60, 6, 400
 TREE = Cluster("tree of the runs", 128, 100.0, gpus_per_server=1, tree=Tree(128, radix=8))
 
 
-@jax.jit
+@optimised
 @jax.vmap
 def collective_s(hops, capacity, size):
     return completion_times(FlowProblem(capacity, hops), size).finish.max()
