@@ -6,11 +6,9 @@ ports in use count. Between two listed bandwidths prices are interpolated on log
 For NVLink domains and co-packaged optics nobody publishes prices: those fabrics cost None until the user gives one.
 """
 
-import bisect
 import dataclasses
 import itertools
 import json
-import math
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -81,21 +79,21 @@ class Prices:
             raise InputError(f"gbps in {str(path)!r} needs prices at its bandwidths; add {', '.join(missing)}.")
         return cls(**given)
 
-    def at(self, part: str, nic_gbps: float) -> float:
-        """Price of one of `PARTS` at a bandwidth; a fibre is as long as a link."""
+    def at(self, part: str, nic_gbps: Any) -> Any:
+        """Price of one of `PARTS` at a bandwidth, or at each of an array; a fibre is as long as a link."""
         one_of("part", part, PARTS)
         if part == "fibre":
             return self.fibre_per_metre * self.metres_per_link
         if part not in BY_BANDWIDTH:
             return getattr(self, part)
-        listed, low, high = getattr(self, part), self.gbps[0], self.gbps[-1]
-        if not low <= nic_gbps <= high:
-            raise InputError(f"nic_gbps {nic_gbps:g} has no price; prices are listed from {low:g} to {high:g} Gbps.")
-        right = bisect.bisect_left(self.gbps, nic_gbps)
-        if self.gbps[right] == nic_gbps:
-            return listed[right]
-        (x0, x1), (y0, y1) = self.gbps[right - 1 : right + 1], listed[right - 1 : right + 1]
-        return y0 * (y1 / y0) ** (math.log(nic_gbps / x0) / math.log(x1 / x0))
+        low, high = self.gbps[0], self.gbps[-1]
+        for gbps in (np.min(nic_gbps), np.max(nic_gbps)):
+            if not low <= gbps <= high:
+                raise InputError(f"nic_gbps {gbps:g} has no price; prices are listed from {low:g} to {high:g} Gbps.")
+        known, listed = np.asarray(self.gbps, float), np.asarray(getattr(self, part), float)
+        right = np.searchsorted(known, nic_gbps)
+        price = np.exp(np.interp(np.log(nic_gbps), np.log(known), np.log(listed)))
+        return np.where(known[right] == nic_gbps, listed[right], price)[()]
 
 
 def _listed(field: str, value: Any) -> tuple[float, ...]:
@@ -233,7 +231,7 @@ def cost_table(
         _row(group.to, part, group.nics * count, prices.at(part, nic_gbps))
         for group in parts(name, **wiring)
         for part, count in group.attachment.counts.items()
-        if group.nics
+        if np.any(group.nics)
     ]
     if name in PER_GPU:
         field, what = PER_GPU[name]
@@ -247,12 +245,15 @@ def _row(to: str, part: str, count: float, unit: float | None) -> dict[str, Any]
 
 
 def cluster_cost(
-    name: str, servers: int, nic_gbps: float, prices: Prices | None = None, *, gpus: int = 8, **wiring: Any
-) -> float | None:
-    """Networking dollars of a cluster by the name of its fabric; None where no price is known (`no_price` says why)."""
+    name: str, servers: int, nic_gbps: Any, prices: Prices | None = None, *, gpus: int = 8, **wiring: Any
+) -> Any:
+    """Networking dollars of a cluster by the name of its fabric; None where no price is known (`no_price` says why).
+
+    The bandwidth and the numbers of NICs may be arrays [N] of several clusters.
+    """
     whole("servers", servers)
     dollars = [row["usd"] for row in cost_table(name, nic_gbps, prices, gpus=gpus, **wiring)]
-    return None if None in dollars else servers * sum(dollars)
+    return None if any(part is None for part in dollars) else servers * sum(dollars)
 
 
 def no_price(name: str, prices: Prices | None = None) -> str | None:

@@ -339,10 +339,10 @@ def _row(config: Compare, job: Job, gbps: float, time: Iteration) -> dict[str, A
 
 
 def network_cost(
-    config: Compare, workload: Workload, fabric: Electrical | Region | Flat, gbps: float, **ports: float
-) -> float | None:
-    """Dollars of the whole network; None where no price is known. `ports`: other ones of mFabric than those of
-    `config`."""
+    config: Compare, workload: Workload, fabric: Electrical | Region | Flat, gbps: Any, **ports: Any
+) -> Any:
+    """Dollars of the whole network, a number or [N] as the bandwidth is; None where no price is known. `ports`: other
+    ones of mFabric than those of `config`."""
     wiring: dict[str, Any] = {"nics": workload.gpus_per_server, "tiers": config.tiers}
     if isinstance(fabric, Electrical):
         wiring |= {"nics": fabric.nics, "oversubscription": fabric.oversubscription}

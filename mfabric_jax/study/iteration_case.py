@@ -42,6 +42,7 @@ class IterationOf(eqx.Module):
     carry: Any
     peak_s: BlockSeconds
     links: Float[Array, ""]
+    one: Float[Array, ""]
 
     def __call__(self, case: Case) -> dict[str, Array]:
         return self.time(case, self.exchanges(case))
@@ -54,7 +55,7 @@ class IterationOf(eqx.Module):
         first = First(self.first, None if self.guess is None else self.guess[at])
         rules = {"routing": self.routing, "first": first, "carry": self.carry, "key": self.keys[at]}
         given = self.workload, fabric, self.count[at]
-        inside = inside_servers(*given, jnp.ones((), self.dtype))
+        inside = inside_servers(*given, self.one)
         return between_servers(*given, self.policy, **rules)._replace(inside_s=inside, count=None)
 
     def time(self, case: Case, solved: Exchanges) -> dict[str, Array]:
@@ -122,6 +123,7 @@ def function_of(config: Compare, tokens: Tokens) -> tuple[IterationOf, dict[str,
         carry=carried(config, job),
         peak_s=jax.tree.map(lambda x: jnp.asarray(x, dtype), peak_s),
         links=jnp.asarray(config.links(fabric), dtype),
+        one=jnp.ones((), dtype),                                               # XLA is slow at folding constants
     )
     case = {"nic_gbps": gbps, "goodput": config.goodput, "link_delay_s": config.link_delay_s, "sample": 0}
     case["efficiency"] = config.achieved(workload.model)

@@ -407,3 +407,19 @@ def test_listed_bandwidths_cost_exactly_their_price():
     assert cluster_cost("topoopt", 1, 400) == 8 * (1499 + 659 + 150 + 100)
     assert [Prices().at("nic", gbps) for gbps in LISTED] == [659, 1079, 1499, 2248]
     assert [Prices().at(part, 400) for part in ("fibre", "ocs_port", "panel_port")] == [150, 520, 100]
+
+
+@pytest.mark.parametrize("name", [*PRICED, "nvl72"])
+def test_many_clusters_at_once_cost_what_each_does(name):
+    falling = Prices(nic=(900, 800, 700, 600))
+    gbps, degree, nics = np.array([100.0, 137.0, 400.0, 800.0]), np.array([6, 0, 3, 8]), np.array([2, 8, 1, 4])
+    for prices in (None, falling, Prices(scale_up_per_gpu=10.0)):
+        ports = {"optical_degree": degree, "electrical_nics": nics} if name == "mfabric" else {}
+        together = cluster_cost(name, 16, gbps, prices, **ports)
+        each = [
+            cluster_cost(name, 16, g, prices, **{key: value[at] for key, value in ports.items()})
+            for at, g in enumerate(gbps.tolist())
+        ]
+        assert (together is None and each == [None] * 4) or together.tolist() == pytest.approx(each, rel=1e-12)
+    with pytest.raises(InputError, match="nic_gbps 900 has no price; prices are listed from 100 to 800 Gbps"):
+        cluster_cost(name, 16, np.array([100.0, 900.0]))

@@ -128,7 +128,8 @@ def test_scale_up_domains_have_the_ports_that_their_bandwidth_leaves():
     assert cases["optical_degree"].tolist() == want
     inside = [compared.nvswitch_Bps("mfabric-cpo", gbps) / 1e9 for gbps in (400.0, 800.0)]
     np.testing.assert_allclose(cases["nvswitch_gigabytes_per_s"], inside)
-    assert kind._dollars(800.0, 6, 2) is None                              # nobody sells it
+    seconds = {"iteration_s": np.ones(2), "ep_comm_s": np.ones(2)}
+    assert np.isnan(kind._judged(seconds, config.data(group.rows))["network_cost_usd"]).all()      # nobody sells it
 
 
 def test_forecast_errors_cost_and_demand_has_the_size_that_was_asked(tmp_path):

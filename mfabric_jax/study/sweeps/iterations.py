@@ -171,17 +171,12 @@ class Iterations:
         return {name: values.astype(np.float64) for name, values in found.items()}
 
     def _judged(self, seconds: Mapping[str, np.ndarray], data: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        ports = [data[name].tolist() for name in ("nic_gbps", "optical_degree", "electrical_nics")]
-        price = functools.cache(self._dollars)
-        dollars = np.array([price(*each) for each in zip(*ports, strict=True)], float)         # none: NaN
+        ports = {name: data[name] for name in ("optical_degree", "electrical_nics") if self.fabric.name == "mfabric"}
+        known = network_cost(self.base, self.workload, self.fabric, data["nic_gbps"], **ports)
+        dollars = np.broadcast_to(np.nan if known is None else known, len(data["sample"])).astype(float)
         found = {"ep_share": seconds["ep_comm_s"] / seconds["iteration_s"], "network_cost_usd": dollars}
         found["perf_per_dollar"] = 1 / (seconds["iteration_s"] * dollars)
         return found
-
-    def _dollars(self, nic_gbps: float, optical_degree: int, electrical_nics: int) -> float | None:
-        ports = {"optical_degree": optical_degree, "electrical_nics": electrical_nics}
-        ports = ports if self.fabric.name == "mfabric" else {}
-        return network_cost(self.base, self.workload, self.fabric, nic_gbps, **ports)
 
 
 def _padded(rows: np.ndarray) -> np.ndarray:
