@@ -106,7 +106,7 @@ def build(rows: Rows) -> Figure:
     from matplotlib.patches import Patch
 
     models = [*dict.fromkeys(row["model"] for row in rows)]
-    figure = style.blank(3.1 * len(models) + 0.6, 3.4)
+    figure = style.blank(3.1 * len(models) + 0.6, 4.0)
     panels = figure.subplots(1, len(models), sharey=True, squeeze=False)[0]
     for axes, model in zip(panels, models, strict=True):
         here = [row for row in rows if row["model"] == model]

@@ -151,7 +151,8 @@ def build(rows: Rows) -> Figure:
     looks = [style.fabric(fabric) for fabric in dict.fromkeys(row["fabric"] for row in rows)]
     handles = [Line2D([], [], color=look.colour, marker=look.marker, label=look.label) for look in looks]
     cross = Line2D([], [], linestyle="", marker="x", color=style.INK, markersize=7, label="published, fat-tree")
-    figure.legend(handles=[*handles, cross], loc="outside lower center", ncols=len(handles) + 1)
+    columns = max(2, min(len(handles) + 1, round(figure.get_figwidth() / 2.2)))
+    figure.legend(handles=[*handles, cross], loc="outside lower center", ncols=columns)
     return figure
 
 
@@ -162,13 +163,14 @@ def _panel(axes: Axes, rows: Rows) -> None:
     for fabric in dict.fromkeys(row["fabric"] for row in rows):
         look = style.fabric(fabric)
         line = [(row["nic_gbps"], row["iteration_s"] / base) for row in rows if row["fabric"] == fabric]
-        axes.plot(*zip(*line, strict=True), "-", color=look.colour, marker=look.marker, markersize=5)
+        wide = {"linewidth": 4.0, "markersize": 9} if fabric == "fat-tree" else {"markersize": 5}    # under its equals
+        axes.plot(*zip(*line, strict=True), "-", color=look.colour, marker=look.marker, **wide)
     published = [(row["nic_gbps"], row["published_over_800"]) for row in rows if row["fabric"] == "fat-tree"]
     axes.plot(*zip(*published, strict=True), "x", color=style.INK, markersize=8, markeredgewidth=1.6, zorder=5)
     axes.set_xscale("log")
     axes.set_xticks(BANDWIDTHS, [f"{gbps:g}" for gbps in BANDWIDTHS])
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, 1.08 * max(row["iteration_s"] / base for row in rows))
     axes.grid()
 
 

@@ -363,9 +363,10 @@ def verdicts(rows: Rows) -> list[Verdict]:
     """Hits, and what the all-to-all takes longer for predicted circuits; the paper judges by hits, without a number."""
     found = []
     for name, lines in grouped(summary(rows), "predictor").items():
-        times = ", ".join(f"{line['time']:.3f} ({line['servers']} servers)" for line in lines)
+        servers = ", ".join(str(line["servers"]) for line in lines)
+        times = ", ".join(f"{line['time']:.3f}" for line in lines)
         found.append(Verdict(f"top 4 experts found, {name[0]} ({said(rows)})", f"{lines[0]['top 4']:.0%}"))
-        found.append(Verdict(f"time over exact circuits', {name[0]} ({said(rows)})", times))
+        found.append(Verdict(f"time over exact, {name[0]}, {servers} servers ({said(rows)})", times))
     return found
 
 

@@ -175,7 +175,7 @@ SCRIPT = Script(
     table=table,
     draw=draw,
     verdicts=verdicts,
-    quick={},
+    quick={"gpu_tbps": (8.0,), "efficiency": (0.25, 0.5, 1.0)},
 )
 main = SCRIPT.main
 
