@@ -18,15 +18,26 @@ from mfabric_jax.policies.steps import scaled
 from mfabric_jax.routing import paced_time
 from tests.oracles import circuits as plain
 from tests.oracles.moves import beyond, moves_around, need, too_many
-from tests.policies.drawn import ROUTINGS, assert_legal, hostile, region, skewed
+from tests.policies import drawn
+from tests.policies.drawn import ROUTINGS, assert_legal, hostile, skewed
 
 DEGREES = st.lists(st.integers(0, 8), min_size=5, max_size=5)
 SERVERS = 5
-NONE = np.zeros((SERVERS, SERVERS), int)   # always some previous circuits: fewer programs
+NONE = np.zeros((SERVERS, SERVERS), np.int32)  # always some previous circuits: fewer programs
+
+
+def region(degree, electrical=2.0, dtype=float):
+    """A degree for every server: one program for all tests."""
+    degrees = jnp.broadcast_to(jnp.asarray(degree), SERVERS).astype(jnp.int32)
+    return drawn.region(SERVERS, degrees, electrical, dtype)
+
+
+def circuits(demand, where, routing, previous=NONE, most=None):
+    return searched(demand, where, routing, previous, most)
 
 
 @eqx.filter_jit
-def circuits(demand, where, routing, previous=NONE, most=None):
+def searched(demand, where, routing, previous, most):
     plan = Plan(Circuits(previous))
     return local_search(demand, where, routing=routing, previous=plan, most_changed=most, rounds=30).circuits.count
 
@@ -61,7 +72,7 @@ def test_the_best_of_all_moves_is_made(routing, most):
     for seed in range(40):
         rng = np.random.default_rng(seed)
         degree, port = rng.integers(1, 6, SERVERS), rng.integers(0, 3, SERVERS).astype(float)
-        demand, count, where = skewed(seed, SERVERS), drawn_circuits(seed, degree), region(SERVERS, degree, port)
+        demand, count, where = skewed(seed, SERVERS), drawn_circuits(seed, degree), region(degree, port)
         at, favour = jnp.asarray(rng.uniform(0.05, 0.6)), jnp.asarray(rng.uniform(0.5, 1, SERVERS))
         origin = drawn_circuits(seed + 100, degree)
         limit = None if most is None else Limit(jnp.asarray(origin, jnp.int32), jnp.asarray(most, jnp.int32))
@@ -95,7 +106,7 @@ def test_the_best_of_all_moves_is_made(routing, most):
 @settings(max_examples=50, derandomize=True)
 @given(st.integers(0, 2**32 - 1), DEGREES)
 def test_any_demand_gets_legal_circuits_no_later_than_where_it_starts(routing, seed, degree):
-    demand, where = hostile(seed, SERVERS), region(SERVERS, np.array(degree))
+    demand, where = hostile(seed, SERVERS), region(np.array(degree))
     previous = drawn_circuits(seed, degree)
     count = circuits(demand, where, routing, previous)
     assert_legal(count, np.array(degree))
@@ -109,7 +120,7 @@ def test_finds_the_best_circuits_there_are(routing):
     over = []
     for seed in range(12):
         demand = skewed(seed, SERVERS)
-        count = np.asarray(circuits(demand, region(SERVERS, 2), routing)).tolist()
+        count = np.asarray(circuits(demand, region(2), routing)).tolist()
         size, port = demand.tolist(), [2.0] * SERVERS
         least = plain.best([2] * SERVERS, size, port, routing)
         over.append(plain.paced(count, size, port, routing) / least)
@@ -120,7 +131,7 @@ def test_finds_the_best_circuits_there_are(routing):
 
 @pytest.mark.parametrize("routing", ROUTINGS)
 def test_changes_no_more_circuits_than_it_may_and_few_help(routing):
-    where, ratios = region(SERVERS, 3), []
+    where, ratios = region(3), []
     previous = np.asarray(uniform(None, where).circuits.count)
     within_two = [c for c in plain.topologies([3] * SERVERS) if plain.differing(c, previous.tolist()) <= 2]
     for seed in range(8):
@@ -142,16 +153,16 @@ def test_changes_no_more_circuits_than_it_may_and_few_help(routing):
 
 def test_circuits_that_are_no_longer_legal_are_taken_down_first():
     demand, degree = skewed(2, SERVERS), np.array([1, 3, 3, 0, 3])
-    previous = np.asarray(uniform(demand, region(SERVERS, 4)).circuits.count)
+    previous = np.asarray(uniform(demand, region(4)).circuits.count)
     for most in (None, np.int32(0)):
-        count = np.asarray(circuits(demand, region(SERVERS, degree), "split", previous, most))
+        count = np.asarray(circuits(demand, region(degree), "split", previous, most))
         assert_legal(count, degree)
     assert (count <= previous).all()
     assert count.sum() >= 4
 
 
 def test_improved_keeps_the_limit_and_never_worsens():
-    where = region(SERVERS, 3)
+    where = region(3)
     better = eqx.filter_jit(lambda count, demand, most: improved(count, demand, where, rounds=30, most_changed=most))
     gained = 0
     for seed in range(10):
@@ -167,10 +178,10 @@ def test_improved_keeps_the_limit_and_never_worsens():
 
 def test_a_batch_equals_its_loop():
     demands, degrees = np.stack([skewed(seed, SERVERS) for seed in range(9)]), np.arange(9)
-    together = jax.jit(jax.vmap(lambda demand, degree: circuits(demand, region(SERVERS, degree), "split")))
+    together = jax.jit(jax.vmap(lambda demand, degree: circuits(demand, region(degree), "split")))
     for count, demand, degree in zip(together(demands, degrees), demands, degrees, strict=True):
-        alone = circuits(demand, region(SERVERS, degree), "split")
-        time, other = times([count, alone], region(SERVERS, degree), demand, "split")
+        alone = circuits(demand, region(degree), "split")
+        time, other = times([count, alone], region(degree), demand, "split")
         np.testing.assert_allclose(time, other, rtol=1e-9)
 
 
@@ -178,10 +189,10 @@ def test_float32_finds_nearly_the_same_times():
     ratios = []
     for seed in range(10):
         demand = skewed(seed, SERVERS)
-        single = circuits(jnp.asarray(demand, jnp.float32), region(SERVERS, 4, dtype=jnp.float32), "split")
+        single = circuits(jnp.asarray(demand, jnp.float32), region(4, dtype=jnp.float32), "split")
         assert_legal(single, 4)
-        double = circuits(demand, region(SERVERS, 4), "split")
-        time, other = times([single, double], region(SERVERS, 4), demand, "split")
+        double = circuits(demand, region(4), "split")
+        time, other = times([single, double], region(4), demand, "split")
         ratios.append(float(time / other))
     assert 0.99 < np.mean(ratios) < 1.01          # other chance: dtypes draw their own
 
@@ -193,14 +204,14 @@ def test_new_numbers_do_not_retrace():
 
     once = eqx.filter_jit(eqx.debug.assert_max_traces(count, max_traces=1))
     for degree, seed in itertools.product((0, 3, 8), (0, 1)):
-        where = region(SERVERS, degree)
+        where = region(degree)
         one = once(skewed(seed, SERVERS), where, jax.random.key(seed), uniform(None, where).circuits.count)
         again = once(skewed(seed, SERVERS), where, jax.random.key(seed), uniform(None, where).circuits.count)
         np.testing.assert_array_equal(one, again)
 
 
 def test_mistakes_are_named():
-    demand, where = np.ones((SERVERS, SERVERS)), region(SERVERS, 2)
+    demand, where = np.ones((SERVERS, SERVERS)), region(2)
     with pytest.raises(ValueError, match="routing 'relay' is unknown"):
         local_search(demand, where, routing="relay")
     with pytest.raises(ValueError, match="rounds must be a whole number of at least 0"):
@@ -211,4 +222,4 @@ def test_mistakes_are_named():
     with pytest.raises(ValueError, match="most_changed must be a whole number of at least 0"):
         local_search(demand, where, previous=previous, most_changed=-1)
     with pytest.raises(ValueError, match="previous must have circuits"):
-        local_search(np.ones((4, 4)), region(4, 2), previous=previous)
+        local_search(np.ones((4, 4)), drawn.region(4, 2), previous=previous)
