@@ -154,7 +154,7 @@ def _first_word(command: str) -> str | None:
 
         return f"a fabric first; allowed: {', '.join(CLUSTERS)}, or a graph's .json file"
     paths = {
-        "report": "the file of rows first, .csv or .parquet",
+        "report": "the rows first, a .csv or .parquet file or the folder of a sweep",
         "sweep": "the file of the design space first, .toml or .json",
         "query": "a folder of a sweep or a file of rows first",
     }

@@ -627,7 +627,7 @@ class ReportOptions:
     """One HTML page of rows: summary, charts, a table to sort and filter, the configuration. It fetches nothing."""
 
     rows: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ROWS")]
-    """A .csv or .parquet file that --out of another command wrote."""
+    """A .csv or .parquet file that --out of another command wrote, or the folder of a sweep."""
     out: str
     """A .html file."""
     pictures: str | None = None

@@ -1,6 +1,11 @@
 """`mfabric report`, once its options are read."""
 
+import pathlib
 import sys
+
+from mfabric_jax.checks import InputError
+
+MOST_ROWS = 20_000                         # a browser sorts and filters so many at once
 
 
 def run_report(options) -> int:
@@ -8,6 +13,12 @@ def run_report(options) -> int:
     from mfabric_jax import report
 
     report.check_page(options.out, options.pictures)
-    rows, effective = report.read_rows(options.rows)
+    if pathlib.Path(options.rows).is_dir():
+        rows, effective = report.query([options.rows], report.Asked())
+    else:
+        rows, effective = report.read_rows(options.rows)
+    if len(rows) > MOST_ROWS:
+        fewer = "take fewer by mfabric query --out"
+        raise InputError(f"{options.rows} holds {len(rows):,} rows, a page at most {MOST_ROWS:,}: {fewer}.")
     print(report.html_report(rows, effective, options.out, options.pictures, options.title), file=sys.stderr)
     return 0

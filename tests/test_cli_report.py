@@ -37,8 +37,8 @@ def test_a_page_of_a_file_of_rows(stored, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ([], "report needs the file of rows first, .csv or .parquet."),
-        (["--out", "x.html"], "report needs the file of rows first, .csv or .parquet."),
+        ([], "report needs the rows first, a .csv or .parquet file or the folder of a sweep."),
+        (["--out", "x.html"], "report needs the rows first, a .csv or .parquet file or the folder of a sweep."),
         (["rows.csv"], "report needs --out, a .html file."),
         (["rows.csv", "--out"], "option --out needs a value behind it; mfabric report --help says which."),
         (["rows.csv", "--out", "x.pdf"], "report 'x.pdf': extension '.pdf' is unknown; allowed: .html."),
@@ -79,3 +79,17 @@ def test_a_report_starts_no_device(stored, tmp_path, monkeypatch):
 
     monkeypatch.setattr(commands, "start_jax", None)
     assert status("report", stored, "--out", tmp_path / "report.html") == 0
+
+
+def test_a_folder_of_shards_is_one_page_unless_it_is_too_long(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("pyarrow")
+    from mfabric_jax import report_commands
+
+    rows = synthetic.rows()
+    for number, part in enumerate((rows[:50], rows[50:])):
+        report.write_rows(part, tmp_path / "shards" / f"rows-{number}.parquet", {})
+    assert status("report", tmp_path / "shards", "--out", tmp_path / "report.html") == 0
+    assert (tmp_path / "report.html").read_text(encoding="utf-8").count("<tr><td>") == 80
+    monkeypatch.setattr(report_commands, "MOST_ROWS", 79)
+    assert status("report", tmp_path / "shards", "--out", tmp_path / "more.html") == 2
+    assert "holds 80 rows, a page at most 79: take fewer by mfabric query --out." in capsys.readouterr().err

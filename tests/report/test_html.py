@@ -246,3 +246,36 @@ def test_the_same_rows_give_the_same_bytes_whole_or_not_at_all(page, tmp_path):
         page([])
     assert [file.name for file in tmp_path.iterdir()] == ["page.html"]
     assert (tmp_path / "page.html").read_text(encoding="utf-8") == before
+
+
+def test_a_design_space_is_a_cloud_of_points_and_its_front(page):
+    points = [("mfabric", 2, 3.0, 1e6), ("mfabric", 4, 2.0, 2e6), ("mfabric", 6, 2.5, 3e6)]
+    points += [("fat-tree", 2, 1.0, 9e6), ("nvl72", 2, 1.0, None)]
+    rows = [
+        {"configuration": at, "model": "m", "fabric": fabric, "nic_gbps": 400.0, "optical_degree": degree}
+        | {"iteration_s": seconds, "network_cost_usd": dollars}
+        for at, (fabric, degree, seconds, dollars) in enumerate(points)
+    ]
+    chart = charts(page(rows))["Network cost against iteration time"]
+    (panel,) = panels(chart)
+    said = [tip.text for tip in panel.iter() if tip.tag.endswith("title")]
+    assert said == [
+        "configuration 2, fabric mfabric, optical_degree 6: 2.500 s, 3.00 M$",
+        "configuration 0, fabric mfabric, optical_degree 2: 3.000 s, 1.00 M$",
+        "configuration 1, fabric mfabric, optical_degree 4: 2.000 s, 2.00 M$",
+        "configuration 3, fabric fat-tree, optical_degree 2: 1.000 s, 9.00 M$",
+    ]
+    (front,) = [mark for mark in panel.iter() if mark.get("class") == "front"]
+    assert len(numbers(front.get("points"))) == 2 * 3 + 1                  # three points that nothing beats
+    assert "Fat-tree" in plain_words(chart)
+
+
+def test_a_very_large_design_space_keeps_its_front(page):
+    rows = [
+        {"configuration": at, "fabric": "mfabric", "nic_gbps": 400.0, "iteration_s": 1.0 + at, "network_cost_usd": 1e6}
+        for at in range(4000)
+    ]
+    chart = charts(page(rows))["Network cost against iteration time"]
+    assert "2,666 of 4,000 points behind it are left out" in plain_words(chart)
+    (panel,) = panels(chart)
+    assert any((tip.text or "").endswith(": 1.000 s, 1.00 M$") for tip in panel.iter() if tip.tag.endswith("title"))

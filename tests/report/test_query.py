@@ -133,10 +133,10 @@ def test_mistakes_are_sentences(folder, asked, sentence):
 def test_files_that_are_not_there_or_hold_no_rows(tmp_path):
     with pytest.raises(InputError, match=r"holds no .parquet file of rows; has its sweep written any yet\?"):
         query([tmp_path], Asked())
-    with pytest.raises(InputError, match="cannot read .*nothing.parquet'"):
+    with pytest.raises(InputError, match=r"cannot read .*nothing.parquet'"):
         query([tmp_path / "nothing.parquet"], Asked())
     (tmp_path / "broken.parquet").write_text("PAR1")
-    with pytest.raises(InputError, match="cannot read .*broken.parquet'"):
+    with pytest.raises(InputError, match=r"cannot read .*broken.parquet'"):
         query([tmp_path / "broken.parquet"], Asked())
     write_rows([{"a": 1.0}], tmp_path / "one.parquet", {})
     write_rows([{"a": "x"}], tmp_path / "two.parquet", {})

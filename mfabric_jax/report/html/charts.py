@@ -1,5 +1,6 @@
 """Which charts a page has: those that its rows hold columns for, and sentences for the others."""
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -7,6 +8,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.report.grid import Rows
 from mfabric_jax.report.html.breakdown import breakdown
 from mfabric_jax.report.html.chart import Chart
+from mfabric_jax.report.html.cloud import cloud
 from mfabric_jax.report.html.markup import tag, words
 from mfabric_jax.report.html.pareto import pareto
 from mfabric_jax.report.html.plainest import plainest
@@ -30,7 +32,12 @@ def charts(rows: Rows, effective: Mapping[str, Any]) -> str:
             drawn.append(build(rows))
         except InputError as reason:
             why.setdefault(str(reason), []).append(name)
+            if build is pareto:                        # several results in one place: a design space
+                with contextlib.suppress(InputError):
+                    drawn.append(cloud(rows, effective))
+                    why[str(reason)].remove(name)
     timed = not any("iteration time against bandwidth" in names for names in why.values())
+    why = {reason: names for reason, names in why.items() if names}
     varied = sweeps(rows, effective, skip=("nic_gbps", "gpus") if timed else ())
     drawn += varied if drawn else [*varied, plainest(rows)]
     left_out = [f"Left out: {', '.join(names)}: {reason}" for reason, names in why.items()]

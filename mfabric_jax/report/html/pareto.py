@@ -38,7 +38,7 @@ def _panel(grid: Grid, model: str, looks: dict[Series, Drawn]) -> str | None:
     x = spanning([cost for cost, _ in points], *frame.across, log=True)
     y = spanning([seconds for _, seconds in points], *frame.upward)
     marks = [x_axis(frame, x, "network cost [M$]", x.ticks()), y_axis(frame, y, "iteration time [s]")]
-    marks.append(line(_stairs(points, x, y), "front"))
+    marks.append(line(stairs(points, x, y), "front"))
     said = [
         (looks[s], [((x(p[0]), y(p[1])), _said(looks[s].label, gbps, p)) for gbps, p in pairs])
         for s, pairs in found.items()
@@ -47,7 +47,7 @@ def _panel(grid: Grid, model: str, looks: dict[Series, Drawn]) -> str | None:
     return frame.drawn(str(model), *marks)
 
 
-def _stairs(points: list[Point], x: Scale, y: Scale) -> list[Point]:
+def stairs(points: list[Point], x: Scale, y: Scale) -> list[Point]:
     """The front from the upper edge of the panel to its right edge."""
     stairs: list[Point] = []
     above = y.end
