@@ -1,8 +1,8 @@
 """Who sends how much to whom: all-to-alls of single blocks from rank to rank, and all traffic from GPU to GPU.
 
-One data-parallel replica, 128 GPUs, as on the measured cluster. All-to-alls change from block to block and are uneven;
-none leaves its region, the servers of its expert-parallel group. Tensor parallelism, the largest part of Mixtral's
-bytes, is drawn, too. Source: arXiv 2501.03905, traffic matrices of ranks, and locality.
+One data-parallel replica, for Mixtral 128 GPUs, as on the measured cluster. All-to-alls change from block to block and
+are uneven; none leaves its region, the servers of its expert-parallel group. Tensor parallelism, the largest part of
+Mixtral's bytes, is drawn, too. Source: arXiv 2501.03905, traffic matrices of ranks, and locality.
 
     python -m experiments.matrices_and_locality --out results --trace PATH
 """
@@ -51,8 +51,8 @@ TOP = 0.2
 class Config:
     """Whose traffic."""
 
-    models: tuple[str, ...] = ("mixtral-8x7b", "qwen-moe")
-    """Whose."""
+    models: tuple[str, ...] = ("mixtral-8x7b", "qwen-moe-ep16")
+    """The gate trace has 16 source ranks and 32 experts, as many as the second."""
     dp: int = 1
     """Data-parallel replicas."""
     trace: str | None = None
@@ -250,7 +250,9 @@ def _cluster(figure: Any, rows: Sequence, gpus: int) -> None:
     picture = np.ones((gpus, gpus, 3))
     largest = max(row["bytes"] for row in rows)
     least = min(row["bytes"] for row in rows)
+    seen: dict[tuple[int, int], str] = {}
     for row in sorted(rows, key=lambda row: row["bytes"]):                  # the heaviest of a pair is seen
+        seen[row["source"], row["destination"]] = row["parallelism"]
         depth = np.log(row["bytes"] / least) / np.log(largest / least) if largest > least else 1.0
         picture[row["source"], row["destination"]] = colormaps[COLOURS[row["parallelism"]]](0.3 + 0.7 * depth)[:3]
     axes.imshow(picture, interpolation="nearest")
@@ -259,7 +261,7 @@ def _cluster(figure: Any, rows: Sequence, gpus: int) -> None:
         axes.axvline(edge - 0.5, color=style.FAINT, linewidth=0.6)
     axes.set(xlabel="destination GPU", ylabel="source GPU")
     _plain_ticks(axes)
-    kinds = [kind for kind in COLOURS if any(row["parallelism"] == kind for row in rows)]
+    kinds = [kind for kind in COLOURS if kind in seen.values()]
     handles = [Patch(color=colormaps[COLOURS[kind]](0.75), label=kind) for kind in kinds]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
 

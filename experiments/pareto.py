@@ -25,7 +25,7 @@ from mfabric_jax.report.figures.pareto import front
 from mfabric_jax.study import Compare, compare
 from mfabric_jax.study.calibration import PUBLISHED
 
-from .script import Rows, Script, Verdict
+from .script import Rows, Script, Verdict, against
 
 NAME = "pareto"
 PER_DOLLAR = {                             # mFabric's performance per dollar over that of a fabric, over four models
@@ -121,7 +121,11 @@ def draw(rows: Rows, path: str | Path) -> Path:
 
 def verdicts(rows: Rows) -> list[Verdict]:
     """Published ranges beside the least and most of the models with published times, and mFabric on the front."""
-    found = [verdict for cell, ends in PER_DOLLAR.items() if (verdict := _range(rows, *cell, ends))]
+    found = []
+    for (fabric, gbps), (low, high) in PER_DOLLAR.items():
+        if ratios := [row["mfabric_per_dollar"] for row in _cells(rows, fabric, gbps)]:
+            claim = f"per dollar over {fabric}, {gbps:g} Gbps"
+            found.append(against(claim, ratios, low, high, allowed=ROUNDED / low))
     at_100 = {row["model"]: row["mfabric_per_dollar"] for row in _cells(rows, "fat-tree", 100.0)}
     if len(at_100) > 1:
         best = max(at_100, key=at_100.__getitem__)
@@ -149,19 +153,6 @@ def _cells(rows: Rows, fabric: str, gbps: float) -> list[Mapping[str, Any]]:
     cell = fabric, gbps
     known = [row for row in rows if row["model"] in PUBLISHED and row["mfabric_per_dollar"] is not None]
     return [row for row in known if (row["fabric"], row["nic_gbps"]) == cell]
-
-
-def _range(rows: Rows, fabric: str, gbps: float, ends: tuple[float, float]) -> Verdict | None:
-    """The model that is farthest outside of a range decides."""
-    low, high = ends
-    ratios = [row["mfabric_per_dollar"] for row in _cells(rows, fabric, gbps)]
-    if not ratios:
-        return None
-    least, most = min(ratios), max(ratios)
-    offs = [(min(least / low - 1, 0.0), ROUNDED / low), (max(most / high - 1, 0.0), ROUNDED / high)]
-    off, allowed = max(offs, key=lambda one: abs(one[0]) - one[1])
-    said = f"{least:.2f} to {most:.2f}, {len(ratios)} models" if len(ratios) > 1 else f"{least:.2f}, 1 model"
-    return Verdict(f"per dollar over {fabric}, {gbps:g} Gbps", said, f"{low} to {high}", off, allowed)
 
 
 SCRIPT = Script(
