@@ -12,7 +12,9 @@ from mfabric_jax.fabric import Circuits, Region, round_robin
 from mfabric_jax.policies import RULES, greedy, uniform
 from tests.oracles.greedy import greedy as plain_greedy
 
-DEGREES = st.integers(2, 8).flatmap(lambda servers: st.lists(st.integers(0, 8), min_size=servers, max_size=servers))
+DEGREES = st.sampled_from([2, 3, 6, 8]).flatmap(
+    lambda servers: st.lists(st.integers(0, 8), min_size=servers, max_size=servers)
+)
 
 
 @eqx.filter_jit
