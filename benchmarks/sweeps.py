@@ -77,7 +77,7 @@ def _report(name: str, config) -> None:
 
 def _one_at_a_time(config) -> float:
     """Configurations a second of a loop over the function that the sweep runs in a batch."""
-    (group,) = config.groups()
+    (group,) = config.groups
     kind = config.kind(group.code, config.dtype)
     one = jax.jit(kind.function.__call__)
     cases = kind.cases(config.data(group.rows[:LOOPED]))

@@ -82,10 +82,10 @@ def test_what_is_code_makes_groups_and_every_row_is_in_one_shard():
     config = Sweep(
         "all-to-all", grid={"sample": [0, 1, 2], "policy": ["greedy", "uniform"], "sigma": [0, 0.5]}, rows_per_shard=4
     )
-    groups = config.groups()
+    groups = config.groups
     assert [group.code["policy"] for group in groups] == ["greedy", "uniform"]
     assert [group.rows.tolist() for group in groups] == [[0, 1, 4, 5, 8, 9], [2, 3, 6, 7, 10, 11]]
-    assert [shard.rows.tolist() for shard in config.shards()] == [[0, 1, 4, 5], [8, 9], [2, 3, 6, 7], [10, 11]]
+    assert [shard.rows.tolist() for shard in config.shards] == [[0, 1, 4, 5], [8, 9], [2, 3, 6, 7], [10, 11]]
 
 
 # ------------------------------------------------------------------------------------------------ rows
@@ -120,7 +120,7 @@ def test_a_row_is_the_mean_of_its_iterations_or_one_of_them(tmp_path):
 
 def test_scale_up_domains_have_the_ports_that_their_bandwidth_leaves():
     config = Sweep("iteration", {"model": "deepseek-v3", "fabric": "mfabric-cpo"}, {"nic_gbps": [400.0, 800.0]})
-    (group,) = config.groups()
+    (group,) = config.groups
     kind = Iterations(group.code, "float32")
     cases = kind.cases(config.data(group.rows))
     compared = Compare(models=("deepseek-v3",), fabrics=("mfabric-cpo",), nic_gbps=(400.0, 800.0))
@@ -264,7 +264,7 @@ def test_files_are_read_strictly(tmp_path):
     toml.write_text('evaluate = "all-to-all"\ndraws = 3\n[grid]\nnic_gbps = [100, 400]\n'
                     '[random]\nsample = { low = 0, high = 9, whole = true }\n')  # fmt: skip
     config = read_sweep(toml)
-    assert (config.count, config.columns()["nic_gbps"].tolist()) == (6, [100.0] * 3 + [400.0] * 3)
+    assert (config.count, config.columns["nic_gbps"].tolist()) == (6, [100.0] * 3 + [400.0] * 3)
     other.write_text(json.dumps({"grid": {"nic_gbps": [100]}, "shards": 2}))
     with pytest.raises(InputError, match=r"sweep setting 'shards' is unknown; allowed: evaluate, fixed, grid"):
         read_sweep(other)

@@ -1,6 +1,7 @@
 """A design space as its file says it, checked before any compute."""
 
 import dataclasses
+import functools
 import json
 import tomllib
 from collections.abc import Mapping
@@ -99,7 +100,7 @@ class Sweep:
 
     def _check_values(self) -> None:
         """Every program's configuration, and the ends of what is data."""
-        for group in self.groups():
+        for group in self.groups:
             self.kind(group.code, self.dtype).check(self.data(group.rows))
 
     @property
@@ -112,6 +113,7 @@ class Sweep:
         """Configurations."""
         return axes.count(self.grid, self.list, self.draws)
 
+    @functools.cached_property
     def columns(self) -> dict[str, np.ndarray]:
         """What varies [N], axis by axis."""
         settings = self.kind.SETTINGS
@@ -120,7 +122,7 @@ class Sweep:
 
     def data(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """What is data in one program [N], of these configurations: what varies, and the rest as it is fixed."""
-        varied, settings = self.columns(), self.kind.SETTINGS
+        varied, settings = self.columns, self.kind.SETTINGS
         found = {}
         for name, setting in settings.items():
             if setting.data:
@@ -128,9 +130,10 @@ class Sweep:
                 found[name] = varied[name][rows] if name in varied else np.full(len(rows), fixed)
         return found
 
+    @functools.cached_property
     def groups(self) -> tuple[Group, ...]:
         """The configurations by what is code, in order of first appearance."""
-        settings, varied = self.kind.SETTINGS, self.columns()
+        settings, varied = self.kind.SETTINGS, self.columns
         code = {name: self.fixed.get(name, s.default) for name, s in settings.items() if not s.data}
         code = self.kind.resolved(code, {*self.fixed, *varied})
         several = [name for name in varied if not settings[name].data]
@@ -143,11 +146,12 @@ class Sweep:
             Group(code | dict(zip(several, key, strict=True)), np.asarray(rows)) for key, rows in members.items()
         )
 
+    @functools.cached_property
     def shards(self) -> tuple[Shard, ...]:
         """All of them, numbered."""
         parts = [
             (group, group.rows[at : at + self.full_shard(group)])
-            for group in self.groups()
+            for group in self.groups
             for at in range(0, len(group.rows), self.full_shard(group))
         ]
         return tuple(Shard(number, group, rows) for number, (group, rows) in enumerate(parts))

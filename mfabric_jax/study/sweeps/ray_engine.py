@@ -23,7 +23,7 @@ class Worker:
         for name, value in settings.items():
             jax.config.update(name, value)
         self.maker = Maker(config, Path(folder))
-        self.shards = config.shards()
+        self.shards = config.shards
 
     def make(self, number: int) -> int:
         """Compute and write one shard; returns its number."""

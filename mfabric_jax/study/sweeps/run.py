@@ -57,7 +57,7 @@ def sweep(
         import pyarrow  # noqa: F401
     check_folder(folder)
     shards.claim(folder, stated(config))
-    mine = config.shards()[shard[0] - 1 :: shard[1]]
+    mine = config.shards[shard[0] - 1 :: shard[1]]
     paths = {one.number: shards.path_of(folder, one.number) for one in mine}
     todo = [one for one in mine if not paths[one.number].exists()]
     state = _State(mine, todo, progress)
@@ -111,7 +111,7 @@ class Maker:
     """Makes shards; the program of one group is kept for the next shard of it."""
 
     def __init__(self, config: Sweep, folder: Path):
-        self.config, self.folder, self.columns = config, folder, config.columns()
+        self.config, self.folder = config, folder
         self.where = provenance(config.dtype)
         self.made: tuple[Any, Any] = None, None
 
@@ -121,7 +121,7 @@ class Maker:
             self.made = one.group.code, self.config.kind(one.group.code, self.config.dtype)
         kind, data = self.made[1], self.config.data(one.rows)
         results = kind.rows(data, self.config.full_shard(one.group), before)
-        settings = {name: values[one.rows] for name, values in self.columns.items()}
+        settings = {name: values[one.rows] for name, values in self.config.columns.items()}
         same = {name: np.full(len(one.rows), value, object) for name, value in kind.shown().items()}
         footer = {"command": "sweep", "sweep": stated(self.config), "group": kind.effective(), "shard": one.number}
         columns = {INDEX: one.rows} | same | settings | results
