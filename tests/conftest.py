@@ -1,5 +1,6 @@
 """Strict numerics for every test: float64 available, no silent promotion of rank or dtype."""
 
+import gc
 import os
 import pathlib
 import tempfile
@@ -15,6 +16,8 @@ jax.config.update("jax_disable_most_optimizations", True)           # compiling 
 
 # Half of compiling is the newer generator of code for fusions; the older one computes the same. XLA_FLAGS= keeps it.
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
+
+gc.set_threshold(50_000, 20, 100)          # going through all the objects that JAX keeps took a tenth of the time
 
 # A program that one worker has compiled the other reads, and so does every test after programs were dropped.
 if "MFABRIC_TEST_PROGRAMS" not in os.environ:                       # workers inherit what the first process made
@@ -47,3 +50,4 @@ def pytest_runtest_teardown(item, nextitem):
     leaves = nextitem is not None and nextitem.path.parent != item.path.parent
     if leaves and maps.exists() and maps.read_bytes().count(b"\n") > CROWDED:
         jax.clear_caches()
+        gc.collect()
