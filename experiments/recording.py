@@ -16,7 +16,7 @@ from mfabric_jax.checks import InputError, whole
 from .script import Rows
 
 MODEL = "qwen-moe-ep16"                    # 16 ranks, 32 experts, as in the gate trace
-MICRO_BATCHES = 4
+MICRO_BATCHES, ITERATIONS = 4, 150
 KNOBS = traffic.Knobs(
     popularity="log-normal", skew=1.9, layer_spread=0.6, distinct=2, sparsity=0.3, row_noise=0.05, row_shared=0.3,
     drift=0.1, persistence=0.98, jitter=0.2, sampled=True,
@@ -32,11 +32,12 @@ class Source:
     """Recorded routing in a format of mfabric traces (default: generated traffic)."""
     records: tuple[int, int] | None = None
     """First and last record (default for a gate trace: 2011 to 5001)."""
-    iterations: int = 150
-    """Of generated traffic."""
+    iterations: int | None = None
+    """How many of the records, or of generated traffic (default: all of them, or 150)."""
 
     def __post_init__(self):
-        whole("iterations", self.iterations)
+        if self.iterations is not None:
+            whole("iterations", self.iterations)
         if self.trace is None and self.records is not None:
             raise InputError(f"records needs trace, a recording to take them from, got {list(self.records)}.")
 
@@ -49,13 +50,15 @@ class Source:
         """Selections [record, layer, micro-batch, source rank, expert]."""
         job = workload.get(MODEL)
         if self.trace is None:
-            return traffic.from_knobs(job, KNOBS, self.iterations, MICRO_BATCHES, seed)
-        return traffic.recorded(self.trace, job, self.records)
+            return traffic.from_knobs(job, KNOBS, self.iterations or ITERATIONS, MICRO_BATCHES, seed)
+        return traffic.recorded(self.trace, job, self.records, self.iterations)
 
 
 def resolved(config: Source) -> dict[str, Any]:
     """What stands behind the word."""
-    return {"traffic": config.traffic} | ({"knobs": KNOBS.turned} if config.trace is None else {})
+    if config.trace is not None:
+        return {"traffic": config.traffic}
+    return {"traffic": config.traffic, "knobs": KNOBS.turned, "iterations": config.iterations or ITERATIONS}
 
 
 def said(rows: Rows) -> str:

@@ -1,0 +1,51 @@
+"""Traffic of the experiments: recorded where a recording is given, else generated and said to be."""
+
+import numpy as np
+import pytest
+
+from experiments.recording import ITERATIONS, KNOBS, MODEL, Source, resolved, said, titled
+from mfabric_jax import traffic, workload
+from mfabric_jax.checks import InputError
+
+SHAPE = (5, 2, 1, 16, 32)
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory):
+    path = tmp_path_factory.mktemp("trace") / "tokens.npy"
+    np.save(path, np.random.default_rng(0).integers(1, 9, SHAPE))
+    return str(path)
+
+
+def test_a_recording_is_read_as_it_is(trace):
+    job, share = workload.get(MODEL), np.load(trace) / np.load(trace).sum(-1, keepdims=True)
+    for source, first, last in ((Source(trace), 0, 5), (Source(trace, (1, 3)), 1, 4), (Source(trace, None, 2), 0, 2)):
+        count = source.tokens(seed=1).count
+        np.testing.assert_allclose(count[:, :2] / job.selections, share[first:last], rtol=1e-12)
+        assert resolved(source) == {"traffic": "recorded"}
+
+
+def test_without_one_traffic_is_generated_and_moves():
+    source, job = Source(iterations=2), workload.get(MODEL)
+    count = source.tokens(seed=1).count
+    assert count.shape == (2, job.moe_layers, 4, job.ep, job.architecture.experts)
+    np.testing.assert_array_equal(count, traffic.from_knobs(job, KNOBS, 2, 4, 1).count)
+    assert (count[0].sum((1, 2)) != count[1].sum((1, 2))).any()
+    assert (count != source.tokens(seed=2).count).any()
+    assert resolved(source) == {"traffic": "generated", "knobs": KNOBS.turned, "iterations": 2}
+    assert resolved(Source())["iterations"] == ITERATIONS
+
+
+def test_rows_say_which():
+    rows = [{"traffic": "recorded"}, {"traffic": "generated"}, {"traffic": "recorded"}]
+    assert said(rows) == "recorded, generated"
+    assert titled(rows[:1]) == "Recorded traffic"
+
+
+@pytest.mark.parametrize(("given", "sentence"), [
+    ({"records": (0, 3)}, r"records needs trace, a recording to take them from, got \[0, 3\]\."),
+    ({"iterations": 0}, r"iterations must be a whole number of at least 1, got 0\."),
+])  # fmt: skip
+def test_mistakes_are_sentences(given, sentence):
+    with pytest.raises(InputError, match=sentence):
+        Source(**given)
