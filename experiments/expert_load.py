@@ -240,7 +240,9 @@ def verdicts(rows: Rows) -> list[Verdict]:
 def _shrunk(rows: Sequence) -> float:
     """Variance of the last tenth over that of the first."""
     ends = {when: float(np.mean([row["deviation"] ** 2 for row in part])) for when, part in _ends(rows).items()}
-    return ends["last"] / ends["first"] if ends["first"] else 1.0
+    if ends["first"]:
+        return ends["last"] / ends["first"]
+    return float("inf") if ends["last"] else 1.0
 
 
 SCRIPT = Script(
