@@ -123,43 +123,37 @@ def draw(rows: Rows, path: str | Path) -> Path:
 
 
 def build(rows: Rows) -> Figure:
-    """The figure itself: a column per model."""
+    """The figure itself: a column per model, each with its own scale of time."""
     from matplotlib.lines import Line2D
 
     models, firsts = (list(dict.fromkeys(row[key] for row in rows)) for key in ("model", "first"))
-    figure = style.blank(1.0 + 3.4 * len(models), 8.0)
-    panels = figure.subplots(3, len(models), sharex=True, sharey="row", squeeze=False)
-    said = ["iteration time over\nthe fat-tree's", "hidden part of\nthe delay", "time per sequence\nover the largest's"]
-    for column, model in zip(panels.T, models, strict=True):
+    figure = style.blank(1.0 + 3.4 * len(models), 5.6)
+    panels = figure.subplots(2, len(models), sharex=True, squeeze=False)
+    for (over, hidden), model in zip(panels.T, models, strict=True):
         here = [row for row in rows if row["model"] == model]
-        _panel(column[0], here, "over_fat_tree")
-        _hidden(column[1], here)
-        _panel(column[2], _relative(here), "s_per_sequence")
-        column[0].set_title(model, loc="left")
-        column[2].set_xlabel("sequences in a micro-batch")
-    for axes, label in zip(panels[:, 0], said, strict=True):
-        axes.set_ylabel(label)
-    for axes in panels[[0, 2]].ravel():
-        axes.axhline(1, color=style.INK, linewidth=0.8)
-    panels[1, 0].yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    panels[1, 0].set_ylim(-0.04, 1.06)
+        _panel(over, here, "over_fat_tree")
+        over.axhline(1, color=style.INK, linewidth=0.8)
+        over.set_title(model, loc="left")
+        _hidden(hidden, here)
+        hidden.set_xlabel("sequences in a micro-batch")
+    sizes = sorted({row["micro_batch"] for row in rows})
+    for axes in panels.ravel():
+        axes.set_xscale("log")
+    for axes in panels.ravel():
+        axes.set_xticks(sizes, [str(size) for size in sizes])
+        axes.minorticks_off()
+    panels[0, 0].set_ylabel("iteration time\nover the fat-tree's")
+    panels[1, 0].set_ylabel("hidden part of the delay")
     handles = [Line2D([], [], color=COLOURS[first], marker=MARKERS[first], label=first) for first in firsts]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
     return figure
 
 
-def _relative(rows: Sequence) -> list[dict[str, Any]]:
-    """Times per sequence over that of the same rule with the largest micro-batch."""
-    found = []
-    for here in grouped(rows, "first").values():
-        least = max(here, key=lambda row: row["micro_batch"])["s_per_sequence"]
-        found += [{**row, "s_per_sequence": row["s_per_sequence"] / least} for row in here]
-    return found
-
-
 def _hidden(axes: Axes, rows: Sequence) -> None:
     turning = [row for row in rows if row["hidden"] is not None]
     _panel(axes, turning, "hidden")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    axes.set_ylim(-0.04, 1.06)
     if not turning:
         axes.text(0.5, 0.5, "the switch never turns", transform=axes.transAxes, ha="center", color=style.FAINT)
 
@@ -168,12 +162,8 @@ def _panel(axes: Axes, rows: Sequence, key: str) -> None:
     """A line per rule."""
     for (first,), here in grouped(rows, "first").items():
         line = [(row["micro_batch"], row[key]) for row in here]
-        axes.plot(*zip(*line, strict=True), color=COLOURS[first], marker=MARKERS[first], markersize=5)
-    sizes = sorted({row["micro_batch"] for row in rows})
-    axes.set_xscale("log")
-    if sizes:
-        axes.set_xticks(sizes, [str(size) for size in sizes])
-    axes.minorticks_off()
+        wide = 3.0 if first == "block" else 1.4                                # the others may lie on it
+        axes.plot(*zip(*line, strict=True), color=COLOURS[first], marker=MARKERS[first], linewidth=wide)
     axes.grid()
 
 

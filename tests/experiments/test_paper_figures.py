@@ -294,5 +294,4 @@ def test_batch_sizes_by_hand(tmp_path):
     assert found["mixtral-8x22b, block: over fat-tree at 1 to 8"] == "1.50 to 1.06"
     assert found["mixtral-8x22b, block: hidden at 1 to 8"] == "0% to 88%"
     assert "mixtral-8x7b, block: hidden at 1 to 8" not in found
-    assert batch_size._relative(rows[:2])[1]["s_per_sequence"] == 1
     drawn(batch_size, rows, tmp_path)
