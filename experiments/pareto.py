@@ -132,8 +132,10 @@ def verdicts(rows: Rows) -> list[Verdict]:
         off = 0.0 if best == BEST_AT_100 or BEST_AT_100 not in at_100 else at_100[BEST_AT_100] / at_100[best] - 1
         found.append(Verdict("best model over the fat-tree, 100 Gbps", best, BEST_AT_100, off))
     ours = [row for row in rows if row["fabric"] == "mfabric"]
-    found.append(_on_front(ours, "on_front", "models with mFabric on the front"))
-    found.append(_on_front(ours, "on_front_of_trees", "the same without TopoOpt, rail-only"))
+    fabrics = {row["fabric"] for row in rows}
+    found.append(_on_front(ours, "on_front", f"models with mFabric on the front of {len(fabrics)} fabrics"))
+    if fabrics & set(CHEAP):
+        found.append(_on_front(ours, "on_front_of_trees", "the same without TopoOpt, rail-only"))
     return found
 
 

@@ -209,7 +209,7 @@ def test_per_dollar_and_front(tmp_path):
     assert [row["mfabric_per_dollar"] for row in rows] == pytest.approx([1.5, 1.0, 0.45])
     verdicts = {one.claim: one for one in pareto.verdicts(rows)}
     assert verdicts["per dollar over fat-tree, 400 Gbps"].off == pytest.approx(1.5 / 1.9 - 1)
-    assert verdicts["models with mFabric on the front"].found == "0 of 1"
+    assert verdicts["models with mFabric on the front of 3 fabrics"].found == "0 of 1"
     assert verdicts["the same without TopoOpt, rail-only"].found == "1 of 1: 400G"
     assert "0.45" in pareto.table(rows)
     drawn(pareto, rows, tmp_path)
