@@ -210,7 +210,7 @@ SCRIPT = Script(
     table=table,
     draw=draw,
     verdicts=verdicts,
-    quick={"models": ("mixtral-8x7b", "qwen-moe"), "presets": ("paper",)},
+    quick={"presets": ("paper",)},
 )
 main = SCRIPT.main
 

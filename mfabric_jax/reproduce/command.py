@@ -11,7 +11,7 @@ import mfabric_jax
 from mfabric_jax.checks import InputError
 from mfabric_jax.reproduce import processes, scripts
 
-WIDTH = 140
+WIDTH = 160
 SHOWN = ("figure", "claim", "found", "published", "verdict")
 
 
