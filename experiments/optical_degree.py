@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
@@ -168,7 +169,8 @@ def build(rows: Rows) -> Figure:
     assert image is not None
     bar = figure.colorbar(image, ax=list(panels.ravel()), shrink=0.6, aspect=30, pad=0.01, extend="both")
     bar.set_label("iteration time over that of 6 + 2, same price")
-    figure.suptitle("dashed: the default 6 + 2; framed: the fastest; grey: would need a bandwidth without a price")
+    said = "dashed: the default 6 + 2; framed: the fastest; grey: would need a bandwidth without a price"
+    figure.suptitle(textwrap.fill(said, round(11 * figure.get_figwidth())), fontsize=style.FONT)
     return figure
 
 
@@ -216,7 +218,7 @@ SCRIPT = Script(
     table=table,
     draw=draw,
     verdicts=verdicts,
-    quick={"models": ("llama-moe",)},
+    quick={"models": ("mixtral-8x22b",)},
 )
 main = SCRIPT.main
 
