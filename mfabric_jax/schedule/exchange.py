@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float
 
 from mfabric_jax import units
 from mfabric_jax.fabric import Circuits, Electrical, Flat, Region
-from mfabric_jax.policies import Policy
+from mfabric_jax.policies import Policy, uniform
 from mfabric_jax.routing import (
     Plan,
     SinglePaths,
@@ -24,6 +24,7 @@ from mfabric_jax.routing import (
     spray_time,
 )
 from mfabric_jax.schedule.first import AHEAD, BLOCK, First, SlotsToServe, choose
+from mfabric_jax.schedule.memory import remembers
 from mfabric_jax.schedule.order import BACKWARD, order_of
 from mfabric_jax.traffic import rank_bytes, server_bytes, split_local
 from mfabric_jax.workload import Workload
@@ -252,6 +253,8 @@ def switched(
     - `parts`: (region, circuits, demand) -> when circuits and when packet switches are through.
     - `guess`: the demand as predicted.
     """
+    if first.rule == "block" and not remembers(policy, unit, even, uniform(None, unit).circuits.count, key):
+        return _once_each(where, unit, demand, even, policy, key, parts)
     moe = where.layer >= 0
     between = demand[where.pick(*demand.shape[:2])]                                              # [P Q L S S]
     guess = between if guess is None else guess[where.pick(*guess.shape[:2])]
@@ -270,6 +273,36 @@ def switched(
     )
     ahead = jnp.asarray(where.backward | (first.rule in AHEAD))
     return Exchanges(optical, electrical, nothing[..., 0], switch, ahead, count, jnp.maximum(both[0][-1], both[1][-1]))
+
+
+def _once_each(
+    where: Places, unit: Region, demand: Float[Array, "layer M S S"], even: Float[Array, "S S"], policy, key, parts
+) -> Exchanges:
+    """`switched` for circuits that depend on the demand alone: chosen and timed once for each, however many blocks of
+    however many passes have it."""
+    moe, start = where.layer >= 0, uniform(None, unit).circuits.count
+    every = jnp.concatenate([demand.reshape(-1, *even.shape), even[None]])
+    previous = Plan(Circuits(start))
+    counts = jax.vmap(lambda one: policy(one, unit, previous=previous, key=key).circuits.count)(every)
+    both = jax.vmap(lambda count, one: parts(unit, Circuits(count), one))(counts, every)
+    layer, micro_batch = where.pick(*demand.shape[:2])
+    at = np.where(moe, layer * demand.shape[1] + micro_batch, -1)
+    serving = _last(at.reshape(len(at), -1)).reshape(at.shape)                # which demand the circuits are for
+    before = np.concatenate([np.full((len(at), 1), -1), serving.reshape(len(at), -1)[:, :-1]], axis=1).reshape(at.shape)
+    chosen = jnp.concatenate([counts[:-1].astype(start.dtype), start[None]])  # the last: before the first block
+    switch = jnp.any(chosen[serving] != chosen[before], axis=(-2, -1))
+    nothing = jnp.zeros((*moe.shape, 2), both[0].dtype)
+    optical, electrical = (nothing + jnp.where(moe, part[:-1][at], 0)[..., None] for part in both)
+    count = jnp.broadcast_to(chosen[serving][..., None, :, :], (*moe.shape, 2, *even.shape))
+    switches = jnp.stack([switch, jnp.zeros_like(switch)], axis=-1)
+    calm_s = jnp.maximum(both[0][-1], both[1][-1])
+    return Exchanges(optical, electrical, nothing[..., 0], switches, jnp.asarray(where.backward), count, calm_s)
+
+
+def _last(at: np.ndarray) -> np.ndarray:
+    """Along the last axis, the value at a place or, where it is -1, the last one before it."""
+    place = np.maximum.accumulate(np.where(at >= 0, np.arange(at.shape[-1]), -1), axis=-1)
+    return np.where(place >= 0, np.take_along_axis(at, np.maximum(place, 0), axis=-1), -1)
 
 
 def at_unit_bandwidth(fabric: Fabric, dtype) -> Electrical | Region:

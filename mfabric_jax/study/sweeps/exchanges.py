@@ -15,7 +15,7 @@ from mfabric_jax.checks import InputError, not_negative, one_of, positive, whole
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import Plan
 from mfabric_jax.routing import ROUTINGS, all_to_all_time, relay_shares, routing_bound
-from mfabric_jax.study.batch import MOST_AT_ONCE, Estimate, evaluate
+from mfabric_jax.study.batch import Estimate, evaluate, usual_at_once
 from mfabric_jax.study.compare import check_dtype
 from mfabric_jax.study.evaluation_traffic import check_unseen
 from mfabric_jax.study.judged import SHARE_STEPS
@@ -149,5 +149,5 @@ class Exchanges:
         self, data: Mapping[str, np.ndarray], most: int, before: Callable[[Estimate], None] | None = None
     ) -> dict[str, Any]:
         """Columns of results [N]; at most `most` rows are ever asked for."""
-        found = evaluate(self.function, self.cases(data), at_once=min(most, MOST_AT_ONCE), before=before)
+        found = evaluate(self.function, self.cases(data), at_once=min(most, usual_at_once()), before=before)
         return {name: values.astype(np.float64) for name, values in found.arrays.items()}

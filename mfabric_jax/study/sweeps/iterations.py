@@ -13,7 +13,7 @@ from mfabric_jax import units
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Region
 from mfabric_jax.schedule import Exchanges
-from mfabric_jax.study.batch import MOST_AT_ONCE, Estimate, evaluate
+from mfabric_jax.study.batch import Estimate, evaluate, usual_at_once
 from mfabric_jax.study.compare import POLICY, ROUTING, check_dtype, effective, network_cost, tokens_of
 from mfabric_jax.study.config import Compare
 from mfabric_jax.study.iteration_case import IterationOf, function_of
@@ -27,6 +27,7 @@ DATA = ("nic_gbps", "optical_degree", "electrical_nics", "delay_s", "efficiency"
 SOLVED_FOR = ("sample", "optical_degree", "electrical_nics")
 OF_TRAFFIC = ("traffic", "skew", "drift", "drawn", "seed", "iterations", "trace", "records", "matrices")
 PARTS = ("compute_s", "exposed_comm_s", "reconfig_s", "bubble_s", "tp_comm_s", "ep_comm_s", "dp_comm_s")
+PART_SOLVED = 4                            # of the usual chunk: every iteration is many all-to-alls at once
 AVERAGED = -1                              # `sample`: the mean of all iterations, as `compare` gives it
 
 
@@ -120,7 +121,7 @@ class Iterations:
         cases = self.cases(data)
         samples, place = self._samples(cases["sample"])
         each = {name: values[place] for name, values in cases.items()} | {"sample": samples}
-        seconds = self._seconds(each, min(most * len(self.function.count), MOST_AT_ONCE), before)
+        seconds = self._seconds(each, min(most * len(self.function.count), usual_at_once()), before)
         weight = 1 / np.bincount(place, minlength=len(cases["sample"]))
         mean = {name: np.bincount(place, seconds[name]) * weight for name in ("iteration_s", *PARTS)}
         return mean | self._judged(mean, data)
@@ -163,8 +164,9 @@ class Iterations:
         first = np.zeros(len(keys), int)
         first[place.reshape(-1)] = np.arange(place.size)
         some = _padded(first)
-        solve = jax.tree_util.Partial(_solved, self.function)
-        solved = evaluate(solve, {name: values[some] for name, values in cases.items()}, before=before).arrays
+        solve, few = jax.tree_util.Partial(_solved, self.function), min(len(some), usual_at_once() // PART_SOLVED)
+        each = {name: values[some] for name, values in cases.items()}
+        solved = evaluate(solve, each, at_once=few, before=before).arrays
         timed = jax.tree_util.Partial(_timed, self.function)
         again = {name: values[place.reshape(-1)] for name, values in solved.items()}
         found = evaluate(timed, {"case": cases, "solved": again}, at_once=at_once, before=before).arrays
