@@ -48,6 +48,8 @@ def test_the_table_and_the_figure(rows, tmp_path):
     assert f"iteration time over that of {BASE}" in text
     assert f"{rows[2]['over_greedy']:.3f}" in text
     assert draw(rows, tmp_path / "picture.png").stat().st_size > 5000
+    (line,) = policies_end_to_end.verdicts(rows)
+    assert (line.claim, line.found) == (f"time over greedy's, {WAY}, skewed", "0.805 to 0.818")
 
 
 @pytest.mark.parametrize(("words", "sentence"), [

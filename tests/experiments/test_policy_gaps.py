@@ -87,6 +87,15 @@ def test_the_summary_takes_means_and_quantiles(rows):
         np.testing.assert_allclose(line["p90"], min(over) + 0.9 * (max(over) - min(over)), rtol=1e-12)
 
 
+def test_verdicts_are_on_proved_optima(rows):
+    paper, best = SCRIPT.verdicts([row for row in rows if row["routing"] == "split"])
+    over = [row["over"] for row in rows if (row["routing"], row["policy"]) == ("split", "greedy, printed")]
+    judged = ("greedy, printed", BEST)
+    assert (paper.claim, best.claim) == tuple(f"over the optimum, {name}, split, 4 servers" for name in judged)
+    assert paper.found == f"mean {np.mean(over):.3f}, worst {max(over):.2f}"
+    assert SCRIPT.verdicts([row | {"proved": False} for row in rows]) == []
+
+
 def test_families_are_seeded_and_leave_the_diagonal():
     for family in FAMILIES:
         one, again, other = (demand_of(family, seed, 8) for seed in (0, 0, 1))

@@ -124,6 +124,19 @@ def test_the_table_by_hand():
     assert [list(map(float, line.split())) for line in ratios[3:]] == [[8, 1.25, 1.5], [16, 0.8, 1.1]]
 
 
+def test_verdicts_by_hand():
+    lines = scale_up_domains.verdicts(ROWS)
+    claim = "time of NVL72 over mFabric, {} Tbps a GPU, {}"
+    assert [(line.claim, line.found, line.published, line.word) for line in lines] == [
+        (claim.format(8, "60% of peak"), "1.25", "1.30", "reproduced"),
+        (claim.format(8, "30% to 60%"), "1.25 to 1.50", None, "measured"),
+        (claim.format(16, "60% of peak"), "0.80", None, "measured"),
+        (claim.format(16, "30% to 60%"), "0.80 to 1.10", None, "measured"),
+    ]
+    slow = scale_up_domains.verdicts([row | {"speed_up": 1.2} for row in ROWS])
+    assert slow[0].word == "differs by -8%"
+
+
 @pytest.fixture
 def panels():
     with style.look():

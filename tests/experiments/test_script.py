@@ -130,3 +130,8 @@ def test_every_script_has_a_question_and_quick_settings_that_are_allowed(module)
     assert script.name == module
     assert scripts.scripts()[module].endswith((".", "?"))
     assert script.chosen(quick=True) == dataclasses.replace(script.chosen(), **script.quick)
+
+
+def test_every_figure_of_the_paper_has_its_script():
+    assert set(scripts.FIGURES.values()) <= set(scripts.scripts())
+    assert list(scripts.chosen([])) == list(scripts.FIGURES)

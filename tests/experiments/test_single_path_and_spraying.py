@@ -9,6 +9,7 @@ from mfabric_jax.report import style
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("tyro")
+from experiments import single_path_and_spraying
 from experiments.single_path_and_spraying import (
     FABRICS,
     TRAFFIC,
@@ -183,6 +184,14 @@ MADE = made(
         ("fat-tree", "permutation", "ecmp", 4): (1.2, 1.2, 1.3),
     }
 )
+
+
+def test_verdicts_by_hand():
+    found = {one.claim: one.found for one in single_path_and_spraying.verdicts(MADE)}
+    assert found == {
+        "Hashed ECMP: medians within 5% of spraying": "1 of 2, up to 3.00",
+        "Hashed ECMP, 4 parts: medians within 5% of spraying": "1 of 2, up to 1.20",
+    }
 
 
 def test_the_summary_by_hand():

@@ -88,6 +88,21 @@ def test_a_small_sensitivity(tmp_path, capsys):
     assert (tmp_path / "sensitivity.png").stat().st_size > 5000
 
 
+def test_verdicts_on_assumptions_by_hand():
+    rows = [
+        {"change": change, "model": model, "nic_gbps": 400.0, "per_dollar": per_dollar, "over_fat_tree": over}
+        for model, per_dollar in (("a", 1.85), ("b", 2.6))
+        for change, over in (("paper", 1.0), ("ECMP", 1.2), ("no delay", 0.7), ("released", 0.9))
+    ]
+    whole, released, *most = sensitivity.verdicts(rows)
+    assert (whole.claim, whole.found) == ("perf/$ over fat-tree, 400 Gbps, paper", "1.85 to 2.60")
+    assert (whole.published, whole.word) == ("1.90 to 2.30", "differs by +13%")
+    assert released.claim.endswith("released")
+    assert [(one.claim, one.found) for one in most] == [
+        (f"what moves {model} most, 400 Gbps", "no delay: 1.00 to 0.70") for model in "ab"
+    ]
+
+
 def test_the_base_comes_first():
     with pytest.raises(ValueError, match="changes must begin with 'paper'"):
         sensitivity.Config(changes=("ECMP", "paper"))
@@ -102,6 +117,9 @@ def test_delays_by_hand(tmp_path):
     lines = reconfiguration_delay.table(rows).splitlines()
     assert [line.split("  ")[0].strip() for line in lines[-3:]] == ["1 us", "25 ms", "1 s"]
     drawn(reconfiguration_delay, rows, tmp_path)
+    found = [(one.claim, one.found) for one in reconfiguration_delay.verdicts(rows)]
+    labels = [reconfiguration_delay.LABELS[way] for way in ("block", "pays")]
+    assert found == [(f"25 ms over the least delay, {label}", "1.000") for label in labels]
 
 
 def test_a_small_sweep_of_delays():
@@ -125,6 +143,11 @@ def test_shares_by_hand(tmp_path):
     assert "33% to 55%" in printed
     assert "up to 68%" in printed
     drawn(ep_share, rows, tmp_path)
+    words = {one.claim.removeprefix("share of all-to-alls, "): one.word for one in ep_share.verdicts(rows)}
+    assert words["mixtral-8x7b, H800, nearest rate"] == "differs by -9%"
+    assert words["qwen-moe, calibrated rate"] == "reproduced"
+    near = [row | {"rate": 0.1, "share": 0.4} for row in rows if row["rate"] is not None]
+    assert ep_share.verdicts([*rows, *near])[0].word == "reproduced"               # the nearest of two rates
 
 
 def test_the_measured_cluster_has_one_replica():

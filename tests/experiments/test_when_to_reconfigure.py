@@ -11,7 +11,7 @@ from mfabric_jax.report import style
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("tyro")
-from experiments.when_to_reconfigure import FLOOR, MODEL, RULES, Config, build, main, run, traces
+from experiments.when_to_reconfigure import FLOOR, MODEL, RULES, SCRIPT, Config, build, main, run, traces
 
 RANKS, EXPERTS, SERVERS, DEGREE = 16, 32, 4, 1
 DELAYS = (1e-5, 1e-4, 0.1)
@@ -116,6 +116,13 @@ def test_main_writes_rows_configuration_and_picture(trace, tmp_path, capsys):
     assert list(map(len, said)) == [1, 2 + 3, 2 + 1]
     assert "100 us" in said[1][3]
     assert "never, unsplit (recorded)" in said[2][2]
+
+
+def test_verdicts_are_means_over_the_traces(rows):
+    for line, rule in zip(SCRIPT.verdicts(rows), RUN, strict=True):
+        over = [np.mean([r["over_best"] for r in rows if (r["rule"], r["delay_s"]) == (rule, at)]) for at in DELAYS]
+        assert line.claim == f"over the offline optimum, {rule}, unsplit (recorded)"
+        assert {f"{min(over):.2f}", f"{max(over):.2f}"} == set(line.found.split(" to "))
 
 
 def test_the_figure_shows_the_rows(rows):

@@ -123,6 +123,13 @@ def test_the_table_by_hand():
     assert max(map(len, table(ROWS).splitlines())) <= 100
 
 
+def test_verdicts_are_on_the_largest_cluster():
+    assert [(one.claim, one.found) for one in whole_cluster_scale.verdicts(ROWS)] == [
+        ("4,096 GPUs, fat-tree, built and solved", "3.0 s, 6.0 GB"),
+        ("4,096 GPUs, mfabric, built and solved", "6.0 s, 12.0 GB"),
+    ]
+
+
 def test_a_kind_that_one_cluster_lacks():
     rows = [*made("fat-tree", 128), *made("fat-tree", 256, kinds={"EP": 2.0, "own": 3.0})]
     ends = [line.split() for line in table(rows).split("\n\n")[-1].splitlines()]
