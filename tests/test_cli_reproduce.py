@@ -191,10 +191,19 @@ def test_an_installation_without_experiments_says_so(tmp_path, monkeypatch):
 
 
 def test_processes_that_are_left_are_interrupted(tmp_path):
-    wait = [sys.executable, "-c", "import time; time.sleep(60)"]
-    ends = processes.each({"a": [sys.executable, "-c", "print(1)"], "b": wait}, lambda name: tmp_path / name, 2)
-    first = next(ends)
-    assert (first.name, first.status) == ("a", 0)
+    started, ended = tmp_path / "started", tmp_path / "ended"
+    code = f"""
+        import pathlib, time
+        try:
+            pathlib.Path({str(started)!r}).touch()
+            time.sleep(60)
+        except KeyboardInterrupt:
+            pathlib.Path({str(ended)!r}).touch()
+        """
+    after = f"import os, time\nwhile not os.path.exists({str(started)!r}): time.sleep(0.01)\nprint(1)"
+    commands = {"a": [sys.executable, "-c", after], "b": [sys.executable, "-c", textwrap.dedent(code)]}
+    ends = processes.each(commands, lambda name: tmp_path / name, 2)
+    assert next(ends)[:2] == ("a", 0)
     ends.close()
-    assert "KeyboardInterrupt" in (tmp_path / "b.log").read_text()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "ended", "started"]
     assert (tmp_path / "a.txt").read_text() == "1\n"

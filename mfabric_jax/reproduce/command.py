@@ -9,6 +9,7 @@ from typing import Any
 
 import mfabric_jax
 from mfabric_jax.checks import InputError
+from mfabric_jax.extras import extra
 from mfabric_jax.reproduce import processes, scripts
 
 WIDTH = 160
@@ -49,7 +50,8 @@ class Reproduction:
 
     def all(self, jobs: int) -> None:
         """Keep or run every figure; a line for each as it is done."""
-        from tqdm import tqdm
+        with extra("cli", "reproducing figures"):
+            from tqdm import tqdm
 
         self.folder.mkdir(parents=True, exist_ok=True)
         with tqdm(total=len(self.modules), desc="reproduce", unit="figure", file=sys.stderr, disable=None) as bar:

@@ -38,7 +38,8 @@ def each(
 ) -> Iterator[Ended]:
     """Run the commands, so many at once; tells each as it ends.
 
-    What it prints goes to its stem with .txt, its errors to that with .log, which goes away when all went well.
+    What it prints goes to its stem with .txt, its errors to that with .log, which goes away when all went well. Those
+    that are not over when nobody waits for them any longer are interrupted and leave neither.
     """
     waiting, running = list(commands.items()), {}
     try:
@@ -56,6 +57,9 @@ def each(
                 time.sleep(PAUSE_S)
     finally:
         _end([process for process, _ in running.values()])
+        for name in running:
+            for kind in (".txt", ".log"):
+                stem(name).with_suffix(kind).unlink()
 
 
 def _started(command: Sequence[str], stem: pathlib.Path, jobs: int) -> subprocess.Popen:
