@@ -1,24 +1,172 @@
-"""What README and docs show in Python runs as it stands, the blocks of a page one after the other."""
+"""README and docs run as they stand: the blocks of a page one after the other, in one folder and one namespace.
 
+Python blocks are executed. In sh blocks `mfabric` lines go through the command line in this process; `make`, `pip` and
+`python` lines are only looked up. A block whose first line is `# NAME.EXT` is written to that file instead.
+"""
+
+import dataclasses
+import importlib.util
 import pathlib
 import re
+import shlex
+import tomllib
 
+import jax
 import pytest
 
+from mfabric_jax import cli, commands
+from tests.study.small import configured
+
+for _extra in ("tyro", "tqdm", "pyarrow", "matplotlib"):
+    pytest.importorskip(_extra, reason=f"the pages use {_extra}")
+
 ROOT = pathlib.Path(__file__).parents[1]
-PAGES = [p for p in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) if "```python" in p.read_text()]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TEXTS = {page.stem: page.read_text(encoding="utf-8") for page in PAGES}
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.M | re.S)
+NAMED = re.compile(r"# ([\w.-]+\.\w+)\n")
+NO_NUMBER = re.compile(r"\b(nan|inf)\b", re.I)
+RUN = ("python", "sh")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_python_blocks_run(page, capsys):
-    blocks, shared = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.S), {}
-    for number, block in enumerate(blocks):
-        exec(compile(block, f"{page.name} block {number}", "exec"), shared)
-        printed = capsys.readouterr().out
-        assert printed
-        assert "nan" not in printed
-        assert "inf" not in printed
+def every_page(stems):
+    return pytest.mark.parametrize("page", stems)
 
 
-def test_there_are_blocks():
-    assert {page.stem for page in PAGES} >= {"README", "policies"}
+@pytest.fixture
+def as_a_user(monkeypatch, tmp_path):
+    """JAX and a folder as a user has them; the compilation cache stays that of the tests."""
+
+    def start_jax(dtype, device):
+        if dtype == "float64":
+            jax.config.update("jax_enable_x64", True)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(commands, "start_jax", start_jax)
+    plain = {"jax_numpy_dtype_promotion": "standard", "jax_numpy_rank_promotion": "allow", "jax_enable_x64": False}
+    kept = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    with configured(**plain, **{name: jax.config.values[name] for name in kept}):
+        yield
+
+
+@every_page([stem for stem, text in TEXTS.items() if any(kind in RUN for kind, _ in BLOCK.findall(text))])
+def test_blocks_run(page, as_a_user, capsys):
+    shared = {}
+    for number, (kind, block) in enumerate(BLOCK.findall(TEXTS[page])):
+        if file := NAMED.match(block):
+            pathlib.Path(file[1]).write_text(block, encoding="utf-8")
+        elif kind == "python":
+            exec(compile(block, f"{page} block {number}", "exec"), shared)
+            said(f"{page} block {number}", capsys)
+        elif kind == "sh":
+            for words in lines(block):
+                RUNNERS[words[0]](words[1:], capsys)
+
+
+def lines(block):
+    """The words of every command of a sh block; comments left out, continued lines joined."""
+    every = (shlex.split(line, comments=True) for line in block.replace("\\\n", " ").splitlines())
+    return [words for words in every if words]
+
+
+def said(what, capsys):
+    """What was printed holds something, and only numbers."""
+    printed = capsys.readouterr()
+    assert printed.out + printed.err, f"{what} printed nothing"
+    assert not NO_NUMBER.search(printed.out), f"{what}: {printed.out}"
+
+
+def run_mfabric(words, capsys):
+    with configured(jax_enable_x64=False):
+        try:
+            status = cli.main(words)
+        except SystemExit as end:
+            status = end.code
+    assert not status, f"mfabric {shlex.join(words)}: {capsys.readouterr().err}"
+    said(f"mfabric {shlex.join(words)}", capsys)
+
+
+def look_up_make(words, capsys):
+    for target in words:
+        assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M), target
+
+
+def look_up_pip(words, capsys):
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    assert words[0] == "install"
+    for extra in re.findall(r"\[(.*?)\]", " ".join(words)):
+        assert set(extra.split(",")) <= set(extras), extra
+
+
+def look_up_python(words, capsys):
+    if words[0] == "-m":
+        assert importlib.util.find_spec(words[1]), words[1]
+    else:
+        assert (ROOT / words[0]).is_file(), words[0]
+
+
+RUNNERS = {"mfabric": run_mfabric, "make": look_up_make, "pip": look_up_pip, "python": look_up_python}
+
+
+@every_page(TEXTS)
+def test_commands_in_sentences_exist(page):
+    from mfabric_jax.options import COMMANDS
+
+    sentences = BLOCK.sub("", TEXTS[page])
+    for command, rest in re.findall(r"`mfabric ([a-z]+)([^`]*)`", sentences):
+        known = {"--" + field.name.replace("_", "-") for field in dataclasses.fields(COMMANDS[command])} | {"--help"}
+        assert set(re.findall(r"(?<!\S)--[a-z][a-z-]*", rest)) <= known, f"mfabric {command}{rest}"
+    for module in re.findall(r"`python -m (\w+(?:\.[a-z]\w*)*)", sentences):
+        assert importlib.util.find_spec(module), module
+    for script in re.findall(r"`(?:[^`]* )?python (\w+/[\w/]+\.py)", sentences):
+        assert (ROOT / script).is_file(), script
+
+
+@every_page(TEXTS)
+def test_links_lead_somewhere(page):
+    folder = ROOT if page == "README" else ROOT / "docs"
+    for target in re.findall(r"\]\(([^)\s]+)\)", TEXTS[page]):
+        path, _, heading = target.partition("#")
+        if "://" not in target:
+            file = folder / path if path else folder / f"{page}.md"
+            assert file.exists(), target
+            assert not heading or heading in headings(file.read_text(encoding="utf-8")), target
+
+
+def headings(text):
+    """Anchors of a page, as GitHub makes them."""
+    plain = (re.sub(r"[^\w\- ]", "", title.lower()) for title in re.findall(r"^#+ (.*)$", BLOCK.sub("", text), re.M))
+    return {title.strip().replace(" ", "-") for title in plain}
+
+
+def test_readme_links_to_every_page():
+    for page in PAGES[1:]:
+        assert f"docs/{page.name}" in TEXTS["README"], page.name
+
+
+def test_pages_name_all_there_is():
+    from mfabric_jax import fabric, policies, traffic
+    from mfabric_jax.options import COMMANDS
+    from mfabric_jax.study.sweeps.exchanges import DEMANDS, Exchanges
+    from mfabric_jax.study.sweeps.iterations import Iterations
+
+    data = [name for name, setting in Iterations.SETTINGS.items() if setting.data]
+    every = {
+        "README": COMMANDS,
+        "fabrics": (*fabric.NAMES, *fabric.OCS),
+        "policies": policies.REGISTRY,
+        "traffic": (*traffic.WORKLOADS, *(field.name for field in dataclasses.fields(traffic.Knobs))),
+        "sweeps": (*Exchanges.SETTINGS, *DEMANDS, *data),
+        "formats": [field.name for field in dataclasses.fields(fabric.Prices)],
+    }
+    for page, names in every.items():
+        for name in names:
+            assert re.search(rf"(?<!\w){re.escape(name)}(?!\w)", TEXTS[page]), f"{page} does not name {name}"
+
+
+def test_formats_name_the_columns_of_a_comparison(as_a_user, capsys):
+    words = "compare --models llama-moe --fabrics fat-tree,mfabric --nic-gbps 100,400 --out rows.csv"
+    run_mfabric(words.split(), capsys)
+    with open("rows.csv", encoding="utf-8") as rows:
+        for column in rows.readline().strip().split(","):
+            assert f"`{column}`" in TEXTS["formats"], column
