@@ -17,6 +17,7 @@ def run_compare(options) -> int:
     """`mfabric compare`"""
     start_jax(options.dtype, options.device)
     from mfabric_jax import report
+    from mfabric_jax.fabric import no_price
     from mfabric_jax.study.config import Compare
 
     given = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
@@ -30,6 +31,9 @@ def run_compare(options) -> int:
     check_outputs(out, figures)
     rows, stopped = _run(config, out)
     print(report.comparison(rows) if rows else "no rows")
+    for name in config.fabrics:
+        if why := no_price(name, config.price_list()):
+            print(why)
     if stopped:
         return 130
     if figures is not None:

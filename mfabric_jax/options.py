@@ -66,7 +66,7 @@ class CompareOptions(SetUp):
     rule: str = "printed"
     """greedy's rule: printed, released, next."""
     routing: str = "unsplit"
-    """How mFabric uses them: unsplit, best-path, split."""
+    """How mFabric uses them: unsplit, best-path, split, relay."""
     optical_degree: int = 6
     """NICs of a server on the optical switch."""
     electrical_nics: int = 2
@@ -254,7 +254,7 @@ class FailuresOptions:
     rule: str = "printed"
     """greedy's rule: printed, released, next."""
     routing: str = "unsplit"
-    """How mFabric uses them: unsplit, best-path, split."""
+    """How mFabric uses them: unsplit, best-path, split, relay."""
     optical_degree: int = 6
     """NICs of a server on the optical switch."""
     electrical_nics: int = 2
@@ -357,7 +357,7 @@ class TimelineOptions(SetUp):
     rule: str = "printed"
     """greedy's rule: printed, released, next."""
     routing: str = "unsplit"
-    """How mFabric uses them: unsplit, best-path, split."""
+    """How mFabric uses them: unsplit, best-path, split, relay."""
     optical_degree: int = 6
     """NICs of a server on the optical switch."""
     electrical_nics: int = 2

@@ -69,6 +69,10 @@ def _shard(text: str) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
+def _alike(rows: list[dict], name: str) -> bool:
+    return all(row[name] == rows[0][name] for row in rows)
+
+
 def run_query(options) -> int:
     """`mfabric query PATH ...`"""
     from mfabric_jax import report
@@ -89,7 +93,12 @@ def run_query(options) -> int:
     if not rows:
         print("no row fulfils this")
     else:
-        print(report.plain(rows[:SHOWN], list(rows[0])))
+        same = {name: value for name, value in rows[0].items() if len(rows) > 1 and _alike(rows, name)}
+        same = same if len(same) < len(rows[0]) else {}
+        if same:
+            said = (f"{name} {v:.4g}" if isinstance(v, float) else f"{name} {v}" for name, v in same.items())
+            print(f"in every row: {', '.join(said)}\n")
+        print(report.plain(rows[:SHOWN], [name for name in rows[0] if name not in same]))
         if len(rows) > SHOWN:
             print(f"... {len(rows) - SHOWN:,} more rows" + ("" if options.out else "; --out writes them all"))
     if options.out is not None:

@@ -45,6 +45,9 @@ def test_a_sweep_in_parts_and_questions_to_it(space, tmp_path, capsys):
     assert [row["nic_gbps"] for row in rows] == [200] * 3
     assert rows[0]["seconds"] >= rows[1]["seconds"] >= rows[2]["seconds"]
     assert config["of"]["sweep"]["fixed"]["servers"] == 4
+    shown = capsys.readouterr().out
+    assert "in every row: servers 4, policy uniform, routing unsplit, nic_gbps 200\n" in shown
+    assert "policy" not in shown.split("\n\n")[1]
     assert main(["query", out, "--by", "nic_gbps"]) == 0
     assert "seconds_mean" in capsys.readouterr().out
     assert main(["query", out, "--where", "seconds < 0"]) == 0

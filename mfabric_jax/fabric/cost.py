@@ -93,7 +93,8 @@ class Prices:
         known, listed = np.asarray(self.gbps, float), np.asarray(getattr(self, part), float)
         right = np.searchsorted(known, nic_gbps)
         price = np.exp(np.interp(np.log(nic_gbps), np.log(known), np.log(listed)))
-        return np.where(known[right] == nic_gbps, listed[right], price)[()]
+        found = np.where(known[right] == nic_gbps, listed[right], price)
+        return found if found.ndim else found.item()
 
 
 def _listed(field: str, value: Any) -> tuple[float, ...]:

@@ -382,4 +382,6 @@ def compute_source(config: Compare, model: str) -> str:
 def effective(config: Compare) -> dict[str, Any]:
     """The configuration with every value resolved, and where the result comes from."""
     resolved = {name: dataclasses.asdict(config.workload(name)) for name in config.models}
-    return dataclasses.asdict(config) | {"policy": config.policy_name, "workloads": resolved} | provenance(config.dtype)
+    rates = {name: config.achieved(name) for name in config.models}
+    said = {"policy": config.policy_name, "achieved_over_peak": rates, "workloads": resolved}
+    return dataclasses.asdict(config) | said | provenance(config.dtype)
