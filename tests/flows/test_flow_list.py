@@ -12,13 +12,15 @@ from tests.flows.instances import draw, padded
 
 
 def as_list(problem: FlowProblem) -> FlowList:
-    """The hops of a table as a list, padding kept in places."""
+    """The hops of a table as a list of one length, padding kept in places and put at the end."""
     hops = np.asarray(problem.hops)
     flow = np.repeat(np.arange(hops.shape[0]), hops.shape[1])
     keep = (hops.reshape(-1) >= 0) | (np.arange(hops.size) % 3 == 0)
-    share = jnp.asarray(np.asarray(problem.share).reshape(-1)[keep])
-    link = hops.reshape(-1)[keep]
-    return FlowList(problem.capacity, link, flow[keep], hops.shape[0], share, problem.weight, problem.cap)
+    behind = 0, np.count_nonzero(~keep)
+    share = np.pad(np.asarray(problem.share).reshape(-1)[keep], behind, constant_values=1)
+    link = np.pad(hops.reshape(-1)[keep], behind, constant_values=-1)
+    flow = np.pad(flow[keep], behind, mode="edge")
+    return FlowList(problem.capacity, link, flow, hops.shape[0], share, problem.weight, problem.cap)
 
 
 @pytest.mark.parametrize("seed", range(12))

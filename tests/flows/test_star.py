@@ -88,7 +88,7 @@ def test_tree_agrees_with_a_plain_simulation(n, groups):
 
 @pytest.mark.parametrize("scale", [1e3, 1e9, 1e12])
 def test_every_scale_of_bytes(scale):
-    size, up, down = instances(8, ports=("equal", "unequal"))
+    size, up, down = instances(8)
     assert_agree([size * scale, up * scale, down * scale])
 
 
@@ -125,10 +125,7 @@ def test_agrees_with_the_general_engine(groups):
         np.testing.assert_allclose(solve(*one), general(*one), rtol=1e-9)
 
 
-LARGE = [(32, None), (33, 3), (65, None)]
-
-
-@pytest.mark.parametrize(("n", "groups"), LARGE)
+@pytest.mark.parametrize(("n", "groups"), [(33, 3), (65, None)])     # 32: test_region_engine
 def test_more_endpoints_than_bits_of_a_word(n, groups):
     rng = np.random.default_rng(n)
     size = rng.uniform(0.1, 1, (n, n)) * (rng.random((n, n)) < 3 / n)
@@ -181,7 +178,7 @@ def test_wrong_shapes_are_named():
         star_completion(jnp.ones((3, 3)), jnp.ones(3), jnp.ones(3), jnp.ones(2), jnp.ones(2))
 
 
-@pytest.mark.parametrize("groups", [None, 4])
+@pytest.mark.parametrize("groups", [None, 2])
 def test_a_batch_equals_its_loop(groups):
     stacked = instances(8, groups)
     together = batched(*stacked)
