@@ -226,7 +226,8 @@ def _hidden(axes: Axes, rows: Sequence) -> None:
         axes.bar(x, row["hidden"], 0.9 * wide, color=PASSES[row["direction"]])
         axes.text(x, row["hidden"] + 0.02, f"{row['rate']:.0%}", ha="center", fontsize=8)
     turns = {case: max(_turns(rows, case, rate) for rate in rates) for case in cases}
-    axes.set_xticks(range(len(cases)), [f"{model}, {first}\n{turns[model, first]} turns" for model, first in cases])
+    said = {case: f"{count} turn{'s' if count != 1 else ''}" for case, count in turns.items()}
+    axes.set_xticks(range(len(cases)), [f"{model}, {first}\n{said[model, first]}" for model, first in cases])
     axes.tick_params(axis="x", length=0)
     axes.set_xlim(-0.5, len(cases) - 0.5)
     axes.set_ylim(0, 1.12)

@@ -129,6 +129,9 @@ def run(config: Config) -> list[dict[str, Any]]:
     - `record`: its place among the records used.   - `top_1` to `top_8`: hit rates.   - `variation`: total variation.
     - `time_s`, `exact_s`: all-to-all, circuits from predicted and from true demand.   - `over_exact`: their ratio.
     """
+    if not config.skip_fits:
+        with extra("exact", "comparing with SLSQP"):           # before a long run
+            import scipy.optimize  # noqa: F401
     tokens = tokens_of(config)
     places = drawn(config, tokens.count.shape[:3])
     true = tokens.count[tuple(places.T)].astype(float)

@@ -107,8 +107,8 @@ class Script:
     more: Callable[[Any, Path], str] | None = None
     resolved: Callable[[Any], Mapping[str, Any]] = lambda config: {}
 
-    def answer(self, config: Any, folder: str | Path) -> list[dict[str, Any]]:
-        """Run it: `name`.csv with its configuration and `name`.png go into the folder; returns the rows."""
+    def answer(self, config: Any, folder: str | Path) -> tuple[list[dict[str, Any]], str]:
+        """Run it: `name`.csv with its configuration and `name`.png go into the folder; returns rows, and what to tell."""
         if self.dtype == "float64":
             jax.config.update("jax_enable_x64", True)
         table, picture = self.files(folder)
@@ -119,11 +119,12 @@ class Script:
         try:
             rows.extend(self.run(config))
             self.draw(rows, picture)
+            told = [self.table(rows), *([self.more(config, Path(folder))] if self.more else [])]
             complete = True
         finally:
             if rows:
                 report.write_rows(rows, table, effective | {COMPLETE: complete})
-        return rows
+        return rows, "\n\n".join(filter(None, told))
 
     def files(self, folder: str | Path) -> tuple[Path, Path]:
         """Where rows and picture go."""
@@ -162,12 +163,11 @@ class Script:
             asked = self._options(argv)
             fields = [field.name for field in dataclasses.fields(self.config)]
             config = self.chosen(asked.quick, **{name: getattr(asked, name) for name in fields})
-            rows = self.answer(config, asked.out)
-            told = [self.table(rows), *([self.more(config, Path(asked.out))] if self.more else [])]
+            rows, told = self.answer(config, asked.out)
         except InputError as mistake:
             print(f"{self.name}: {mistake}", file=sys.stderr)
             return 2
-        print("\n\n".join([*filter(None, told), report.plain(verdict_rows(self.verdicts(rows)))]))
+        print(f"{told}\n\n{report.plain(verdict_rows(self.verdicts(rows)))}")
         return 0
 
     def _options(self, argv: Sequence[str] | None) -> Any:

@@ -96,7 +96,7 @@ def test_quick_from_the_shell(tmp_path):
 def test_rows_are_kept_for_the_same_configuration_and_code_alone(tmp_path):
     config = Config()
     assert SCRIPT.kept(config, tmp_path) is None
-    rows = SCRIPT.answer(config, tmp_path)
+    rows, _ = SCRIPT.answer(config, tmp_path)
     assert SCRIPT.kept(config, tmp_path) == rows
     assert SCRIPT.kept(Config(name="other"), tmp_path) is None
     assert dataclasses.replace(SCRIPT, resolved=lambda config: {"price": 1}).kept(config, tmp_path) is None
@@ -108,6 +108,16 @@ def test_rows_are_kept_for_the_same_configuration_and_code_alone(tmp_path):
     stored.write_text(text)
     (tmp_path / "made_up.png").unlink()
     assert SCRIPT.kept(config, tmp_path) is None
+
+
+def test_what_is_done_but_for_what_more_there_is_to_tell_is_not_kept(tmp_path):
+    def refuse(config, folder):
+        raise InputError("there is no more.")
+
+    script = dataclasses.replace(SCRIPT, more=refuse)
+    assert script.main(["--out", str(tmp_path)]) == 2
+    assert len(report.read_rows(tmp_path / "made_up.csv")[0]) == 3
+    assert script.kept(Config(), tmp_path) is None
 
 
 def test_rows_of_a_run_that_was_stopped_stay_but_are_not_kept(tmp_path):
