@@ -11,7 +11,7 @@ import numpy as np
 from mfabric_jax import traffic
 from mfabric_jax.checks import InputError
 from mfabric_jax.policies import is_file, load
-from mfabric_jax.study.training_traffic import FAMILIES, OTHER_SEEDS, drawn, folded, measured_jobs, recorded
+from mfabric_jax.study.training_traffic import FAMILIES, OTHER_SEEDS, drawn_each, folded, measured_jobs, recorded
 from mfabric_jax.traffic.predictor import WINDOW
 
 MEAN_OF = 256                              # draws that the mean demand of a drawn workload is taken of
@@ -50,7 +50,7 @@ def workloads(
 def _drawn(servers: int, samples: int, seed: int) -> Workload:
     keys = jax.random.split(jax.random.key(seed + OTHER_SEEDS), samples + MEAN_OF)
     family = jnp.arange(len(keys)) % len(FAMILIES)
-    demand = np.asarray(jax.jit(jax.vmap(lambda key, family: drawn(key, family, servers)))(keys, family))
+    demand = np.asarray(drawn_each(keys, family, servers))
     total = demand.sum(axis=(1, 2), keepdims=True)                    # 0 where a sparse one has no pair at all
     share = np.divide(demand, total, out=np.zeros_like(demand), where=total > 0)
     return Workload("drawn", demand[:samples], None, share[samples:].mean(axis=0))

@@ -5,7 +5,6 @@ routing shares are chosen for the true demand, whatever the policy: what servers
 """
 
 import dataclasses
-import functools
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -25,7 +24,7 @@ from mfabric_jax.study.config import DTYPES
 from mfabric_jax.study.evaluation_traffic import MEAN_OF, check_unseen
 from mfabric_jax.study.judged import SHARE_STEPS, over_bound
 from mfabric_jax.study.provenance import provenance
-from mfabric_jax.study.training_traffic import FAMILIES, check_folds, drawn, folded, misjudged_each, recorded
+from mfabric_jax.study.training_traffic import FAMILIES, check_folds, drawn_each, folded, misjudged_each, recorded
 
 RECORDED = "recorded"
 BENCHED = tuple(name for name in policies.REGISTRY if name not in ("previous", "exact"))
@@ -128,16 +127,11 @@ def cells(config: Scoreboard) -> list[Cell]:
     return found
 
 
-@functools.partial(jax.jit, static_argnames="servers")
-def _drawn(keys, family, servers: int) -> Float[Array, "N S S"]:
-    return jax.vmap(lambda key: drawn(key, family, servers))(keys)
-
-
 def _demands(config: Scoreboard, workload: str, servers: int):
     """Those of the workload, and others of it (the same where a recording has no more)."""
     if workload != RECORDED:
         keys = jax.random.split(jax.random.key(config.seed), config.instances + MEAN_OF)
-        every = _drawn(keys, list(FAMILIES).index(workload), servers)
+        every = drawn_each(keys, np.full(len(keys), list(FAMILIES).index(workload)), servers)
         return every[: config.instances], every[config.instances :]
     assert config.trace is not None
     every = folded(recorded(config.trace, config.records).count, servers)

@@ -4,6 +4,7 @@ Only proportions matter: policies see demand over what the region can carry.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 
 import jax
@@ -100,6 +101,12 @@ def drawn(key: PRNGKeyArray, family, servers: int) -> Demand:
     """One demand of the family of that number (which may be traced), zero diagonal."""
     demand = lax.switch(family, [lambda key, f=f: f(key, servers) for f in FAMILIES.values()], key)
     return jnp.where(jnp.eye(servers, dtype=bool), 0, demand)
+
+
+@functools.partial(jax.jit, static_argnames="servers")
+def drawn_each(keys, families, servers: int) -> Float[Array, "N S S"]:
+    """One demand for every key, of the family beside it."""
+    return jax.vmap(lambda key, family: drawn(key, family, servers))(keys, families)
 
 
 def misjudged(key: PRNGKeyArray, demand: Demand, sigma) -> Demand:
