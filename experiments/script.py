@@ -108,7 +108,7 @@ class Script:
     resolved: Callable[[Any], Mapping[str, Any]] = lambda config: {}
 
     def answer(self, config: Any, folder: str | Path) -> tuple[list[dict[str, Any]], str]:
-        """Run it: `name`.csv with its configuration and `name`.png go into the folder; returns rows, and what to tell."""
+        """Run it: `name`.csv with its configuration and `name`.png go into the folder; returns rows and text."""
         if self.dtype == "float64":
             jax.config.update("jax_enable_x64", True)
         table, picture = self.files(folder)
