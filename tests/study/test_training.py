@@ -167,6 +167,12 @@ def test_families_are_finite_and_leave_the_diagonal_empty(family):
     assert (demand[:, np.eye(6, dtype=bool)] == 0).all()
 
 
+def test_every_family_is_another():
+    keys, every = jnp.stack([jax.random.key(1)] * 20), np.arange(20) % len(training_traffic.FAMILIES)
+    demand = np.asarray(training_traffic.drawn_each(keys, every, 6)).reshape(20, -1)
+    assert len(np.unique(demand, axis=0)) == len(training_traffic.FAMILIES)
+
+
 def test_scores_move_towards_circuits_that_did_better(monkeypatch):
     # The "time" is the number of circuits between 0 and 1: its slope is above 0 for their score, below for the others
     # that take NICs from them.
