@@ -3,9 +3,11 @@
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import textwrap
+import threading
 
 import pytest
 
@@ -190,7 +192,8 @@ def test_an_installation_without_experiments_says_so(tmp_path, monkeypatch):
         scripts.package()
 
 
-def test_processes_that_are_left_are_interrupted(tmp_path):
+@pytest.mark.parametrize("terminated", [False, True])
+def test_processes_that_are_left_are_interrupted(tmp_path, terminated):
     started, ended = tmp_path / "started", tmp_path / "ended"
     code = f"""
         import pathlib, time
@@ -204,6 +207,12 @@ def test_processes_that_are_left_are_interrupted(tmp_path):
     commands = {"a": [sys.executable, "-c", after], "b": [sys.executable, "-c", textwrap.dedent(code)]}
     ends = processes.each(commands, lambda name: tmp_path / name, 2)
     assert next(ends)[:2] == ("a", 0)
+    if terminated:
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        with pytest.raises(SystemExit) as end:
+            next(ends)
+        assert end.value.code == 128 + signal.SIGTERM
     ends.close()
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "ended", "started"]
     assert (tmp_path / "a.txt").read_text() == "1\n"

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mfabric_jax.checks import InputError, whole
 
@@ -42,6 +42,7 @@ def each(
     that are not over when nobody waits for them any longer are interrupted and leave neither.
     """
     waiting, running = list(commands.items()), {}
+    before = signal.signal(signal.SIGTERM, _leave)
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
@@ -56,6 +57,7 @@ def each(
             if not over:
                 time.sleep(PAUSE_S)
     finally:
+        signal.signal(signal.SIGTERM, before)
         _end([process for process, _ in running.values()])
         for name in running:
             for kind in (".txt", ".log"):
@@ -66,6 +68,11 @@ def _started(command: Sequence[str], stem: pathlib.Path, jobs: int) -> subproces
     share = {} if jobs == 1 else {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}      # an accelerator's memory
     with stem.with_suffix(".txt").open("wb") as told, stem.with_suffix(".log").open("wb") as log:
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=told, stderr=log, env=share | os.environ)
+
+
+def _leave(number: int, frame: Any) -> None:
+    """What `timeout` and job schedulers send ends this process alone, unless it takes the others with it."""
+    raise SystemExit(128 + number)
 
 
 def _end(processes: Sequence[subprocess.Popen]) -> None:
