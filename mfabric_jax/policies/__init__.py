@@ -84,6 +84,8 @@ def is_file(name: str) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _get(name: str, **settings: Any) -> Policy:
+    if name.endswith(".py") or ":" in name:
+        raise InputError(f"policy {name!r} must be FILE.py:FUNCTION where it is one of your own.")
     policy = REGISTRY[one_of("policy", name, REGISTRY)]
     known = settings_of(policy)
     for setting in settings:

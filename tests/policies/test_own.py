@@ -35,6 +35,14 @@ def without_key(demand, region):
     return uniform(demand, region)
 
 
+def half(demand, region, *, previous=None, key=None):
+    return Plan(jnp.zeros((region.servers, region.servers), int))
+
+
+def counting(demand, region, *, previous=None, key=None):
+    return next(uniform(demand, region) for _ in range(region.optical_degree))
+
+
 def wide(demand, region, *, previous=None, key=None):
     return Plan(Circuits(jnp.zeros((region.servers + 1, region.servers + 1), int)))
 
@@ -63,7 +71,9 @@ def test_a_function_of_a_file_is_a_policy_with_its_settings(mine):
 
 @pytest.mark.parametrize(("policy", "sentence"), [
     (bare, "policy bare must return Plan(Circuits(count)), got "),
-    (branching, "policy branching must be a function that JAX can trace (jax.numpy, no `if` on values): "),
+    (half, "policy half must return Plan(Circuits(count)), got Plan("),
+    (counting, "policy counting must be a function that JAX can trace"),
+    (branching, "policy branching must be a function that JAX can trace (jax.numpy, no `if` or `range` on demand"),
     (without_key, "called as policy(demand, region, previous=..., key=...), raised TypeError: without_key() got"),
     (wide, "policy wide must give circuits [S S] = [2 2], got [3, 3]."),
 ])  # fmt: skip
@@ -96,6 +106,8 @@ def test_what_the_trial_does_not_show_the_run_does():
 
 @pytest.mark.parametrize(("name", "sentence"), [
     ("nowhere.py:f", "must be FILE.py:FUNCTION, but there is no file 'nowhere.py'"),
+    ("mine.py", "policy 'mine.py' must be FILE.py:FUNCTION where it is one of your own"),
+    ("mine:squared", "policy 'mine:squared' must be FILE.py:FUNCTION"),
     ("MINE:sqared", r"'sqared' is unknown \(did you mean 'squared'\?\); allowed: squared"),
     ("BROKEN:f", "running its file raised ZeroDivisionError: division by zero"),
 ])  # fmt: skip

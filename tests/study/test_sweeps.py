@@ -265,6 +265,18 @@ def test_mistakes_are_sentences(given, sentence):
         Sweep(**given)
 
 
+def test_a_policy_that_has_changed_is_another_sweep(tmp_path):
+    mine = tmp_path / "mine.py"
+    mine.write_text("from mfabric_jax import policies\n\ndef mine(demand, region, *, previous=None, key=None):"
+                    "\n    return policies.uniform(demand, region)\n")  # fmt: skip
+    config = exchanges(fixed={"policy": f"{mine}:mine"}, grid={"sample": [0, 1]})
+    sweep(config, tmp_path / "rows")
+    assert sweep(config, tmp_path / "rows")
+    mine.write_text(mine.read_text() + "# other\n")
+    with pytest.raises(InputError, match="holds another sweep: files was"):
+        sweep(config, tmp_path / "rows")
+
+
 def test_files_are_read_strictly(tmp_path):
     toml, other = tmp_path / "space.toml", tmp_path / "space.json"
     toml.write_text('evaluate = "all-to-all"\ndraws = 3\n[grid]\nnic_gbps = [100, 400]\n'

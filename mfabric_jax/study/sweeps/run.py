@@ -1,6 +1,7 @@
 """A sweep: shard after shard, each a file as soon as it is ready; what is there already is not computed again."""
 
 import dataclasses
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 from mfabric_jax.atomic import check_folder
 from mfabric_jax.checks import InputError, one_of, whole
 from mfabric_jax.extras import extra
+from mfabric_jax.policies import is_function
 from mfabric_jax.study.batch import Estimate
 from mfabric_jax.study.compare import check_dtype
 from mfabric_jax.study.provenance import provenance
@@ -18,6 +20,7 @@ from mfabric_jax.study.sweeps import shards
 from mfabric_jax.study.sweeps.config import INDEX, Shard, Sweep
 
 ENGINES = ("local", "ray")
+OF_FILES = ("policy", "trace", "prices", "traffic")                      # settings that may name a file
 
 
 class Progress(NamedTuple):
@@ -103,8 +106,26 @@ class _State:
 
 
 def stated(config: Sweep) -> dict[str, Any]:
-    """The sweep as its folder keeps it: what JSON gives back is equal."""
-    return json.loads(json.dumps(dataclasses.asdict(config) | {"configurations": config.count}))
+    """The sweep as its folder keeps it: what JSON gives back is equal. The files that it reads are told by content."""
+    read = {"configurations": config.count, "files": fingerprints(config)}
+    return json.loads(json.dumps(dataclasses.asdict(config) | read))
+
+
+def fingerprints(config: Sweep) -> dict[str, str]:
+    """Policies, recordings, prices and knobs that are files, or folders of them, with a digest of what they hold."""
+    named = {str(group.code.get(name)) for group in config.groups for name in OF_FILES}
+    paths = {name: Path(name.rpartition(":")[0] if is_function(name) else name) for name in named}
+    return {name: _digest(path) for name, path in sorted(paths.items()) if path.exists()}
+
+
+def _digest(path: Path) -> str:
+    held = hashlib.sha256()
+    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+        if file.is_file():
+            held.update(file.relative_to(path.parent).as_posix().encode())
+            with file.open("rb") as opened:
+                held.update(hashlib.file_digest(opened, "sha256").digest())
+    return held.hexdigest()[:16]
 
 
 class Maker:
