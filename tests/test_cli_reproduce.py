@@ -185,6 +185,17 @@ def test_a_wheel_holds_the_experiments(tmp_path):
     assert (tmp_path / "made" / "cost_by_cluster_size.png").exists()
 
 
+@pytest.mark.parametrize(("jobs", "share"), [(1, None), (2, "4"), (3, "2"), (8, "1")])
+def test_processes_at_once_share_the_cores(tmp_path, monkeypatch, jobs, share):
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.delenv("NPROC", raising=False)
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "mine")
+    code = "import os; print(os.environ.get('NPROC'), os.environ['XLA_PYTHON_CLIENT_PREALLOCATE'])"
+    (end,) = processes.each({"a": [sys.executable, "-c", code]}, lambda name: tmp_path / name, jobs)
+    assert end.status == 0
+    assert (tmp_path / "a.txt").read_text() == f"{share} mine\n"
+
+
 def test_an_installation_without_experiments_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(scripts, "ROOT", tmp_path / "mfabric_jax")
     monkeypatch.delitem(sys.modules, scripts.PACKAGE, raising=False)
