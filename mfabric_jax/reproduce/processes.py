@@ -65,8 +65,9 @@ def each(
 
 
 def _started(command: Sequence[str], stem: pathlib.Path, jobs: int) -> subprocess.Popen:
+    settings = _share(jobs) | os.environ
     with stem.with_suffix(".txt").open("wb") as told, stem.with_suffix(".log").open("wb") as log:
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=told, stderr=log, env=_share(jobs) | os.environ)
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=told, stderr=log, env=settings)
 
 
 def _share(jobs: int) -> dict[str, str]:
