@@ -34,6 +34,8 @@ def run_compare(options) -> int:
     for name in config.fabrics:
         if why := no_price(name, config.price_list()):
             print(why)
+    for said in dict.fromkeys(row["traffic"] for row in rows if config.trace is not None):
+        print(f"traffic: {said}")
     if stopped:
         return 130
     if figures is not None:
@@ -153,9 +155,9 @@ def run_failures(options) -> int:
     from tqdm import tqdm
 
     from mfabric_jax import report, study
-    from mfabric_jax.study.config import Compare
+    from mfabric_jax.study.config import OF_JOB, Compare
 
-    same = ("policy", "rule", "routing", "optical_degree", "electrical_nics", "delay_s", "eps_waits", "gpu")
+    same = ("policy", "rule", "routing", "optical_degree", "electrical_nics", "delay_s", "eps_waits", "gpu", *OF_JOB)
     given = {field: getattr(options, field) for field in (*same, "efficiency", "iterations", "seed", "dtype")}
     setting = Compare(models=listed_words(options.models), fabrics=("mfabric",), nic_gbps=(options.nic_gbps,), **given)
     where = {field: getattr(options, field) for field in ("stage", "server", "at", "radix")}

@@ -113,7 +113,7 @@ class CompareOptions(SetUp):
     drawn: int = 4
     """Different micro-batches of an iteration; more are read cyclically."""
     iterations: int = 1
-    """Iterations to simulate and average."""
+    """Iterations to simulate and average; of a trace the first so many records."""
     compute: str | None = None
     """calibrated (to published fat-tree times, where there are any) or achieved (--gpu at --efficiency); default:
     calibrated unless gpu or efficiency is given."""
@@ -227,7 +227,7 @@ class ValidateOptions:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FailuresOptions:
+class FailuresOptions(SetUp):
     """What a failure costs mFabric: iteration time with something broken, beside the published figures.
 
     One failure hits one region; circuits are chosen again without what failed. Lists are separated by commas.

@@ -149,6 +149,9 @@ def test_unknown_commands(capsys):
         (["--models", "llama-moe", "--dp", "3"], "dp x tp x pp x ep must equal gpus, got 3 x 1 x 4 x 16 = 192"),
         (["--models", "llama-moe", "--tp", "3", "--gpus", "3072"], "tp must divide gpus_per_server (8), got 3."),
         (["--records", "5"], "records must be FIRST-LAST, such as 2011-5001, got '5'."),
+        (["--trace", "x.npz", "--traffic", "balanced"], "traffic 'balanced' is not used beside a trace; leave out one"),
+        (["--trace", "x.npz", "--skew", "0.5"], "skew 0.5 is not used beside a trace; leave out one of them."),
+        (["--skew", "0.5"], "skew is of traffic 'generated' alone, got traffic 'measured'."),
         (["--records", "1-5"], "records chooses from a trace; name one with trace."),
     ],
 )
@@ -215,9 +218,11 @@ def test_a_trace_of_one_s_own(capsys, tmp_path):
     out = tmp_path / "rows.csv"
     assert status(*SMALL, "--trace", str(run), "--records", "1-2", "--out", str(out)) == 0
     rows, config = read_rows(out)
-    assert {row["traffic"] for row in rows} == {f"recorded {run}, records 1 to 2"}
+    assert {row["traffic"] for row in rows} == {f"recorded {run}, records 1 to 1, layer l reads recorded layer l mod 2"}
     assert (config["trace"], config["records"]) == (str(run), [1, 2])
-    assert "fat-tree" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "fat-tree" in said
+    assert said.count(f"traffic: recorded {run}, records 1 to 1, layer l reads recorded layer l mod 2\n") == 1
 
 
 # -------------------------------------------------------------------------------------------- where rows cannot go

@@ -63,14 +63,15 @@ FAILURE_COLUMNS = [
 def test_failures(capsys, tmp_path):
     pytest.importorskip("matplotlib", reason="pictures need matplotlib")
     out, pictures = tmp_path / "rows.csv", tmp_path / "pictures"
-    words = (*FAILURES, "--kinds", "electrical-nic,link", "--iterations", "2", "--at", "1", "--stage", "3")
+    words = (*FAILURES, "--kinds", "electrical-nic,link", "--iterations", "2", "--at", "1", "--stage", "3", "--dp", "8")
+    words += ("--gpus", "512")
     assert status(*words, "--server", "1", "--radix", "8", "--out", str(out), "--figures", str(pictures)) == 0
     said = capsys.readouterr()
     rows, config = read_rows(out)
     assert header(out) == FAILURE_COLUMNS
     assert [row["failure"] for row in rows] == ["electrical-nic", "link"]
     for row in rows:
-        facts = {"model": "llama-moe", "gpus": 1024, "nic_gbps": 400, "stage": 3, "server": 1, "at": 1, "iterations": 2}
+        facts = {"model": "llama-moe", "gpus": 512, "nic_gbps": 400, "stage": 3, "server": 1, "at": 1, "iterations": 2}
         assert row.items() >= facts.items()
         assert row["published"] is None
         # Of two iterations the second suffers.
@@ -106,6 +107,7 @@ def test_failures(capsys, tmp_path):
         (["--nic-gbps", "50"], "nic_gbps 50 has no price"),
         (["--electrical-nics", "0"], "electrical_nics must be at least 1"),
         (["--servers", "2"], "option '--servers' is unknown (did you mean '--server'?)"),
+        (["--dp", "3"], "dp x tp x pp x ep must equal gpus, got 3 x 1 x 4 x 16 = 192"),
         (["--radix", "many"], "option --radix takes a whole number, got 'many'."),
         (["--out", "rows.txt"], "rows file 'rows.txt': extension '.txt' is unknown; allowed: .csv, .parquet."),
         (["gpu"], "failures does not take 'gpu'"),

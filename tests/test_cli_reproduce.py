@@ -206,6 +206,7 @@ def test_an_installation_without_experiments_says_so(tmp_path, monkeypatch):
 @pytest.mark.parametrize("terminated", [False, True])
 def test_processes_that_are_left_are_interrupted(tmp_path, terminated):
     started, ended = tmp_path / "started", tmp_path / "ended"
+    before = signal.getsignal(signal.SIGTERM)
     code = f"""
         import pathlib, time
         try:
@@ -224,6 +225,6 @@ def test_processes_that_are_left_are_interrupted(tmp_path, terminated):
             next(ends)
         assert end.value.code == 128 + signal.SIGTERM
     ends.close()
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert signal.getsignal(signal.SIGTERM) == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "ended", "started"]
     assert (tmp_path / "a.txt").read_text() == "1\n"

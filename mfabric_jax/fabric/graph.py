@@ -21,6 +21,7 @@ from mfabric_jax.units import gbps
 ENDPOINTS = ("gpu", "host")
 NODE_FIELDS = ("id", "kind")
 LINK_FIELDS = ("source", "target", "capacity_bytes_per_s", "capacity_gbps", "latency_s", "kind", "key")
+GRAPH_FIELDS = ("directed", "multigraph", "graph", "nodes", "edges", "links")
 UNITS = "capacity_bytes_per_s or capacity_gbps"
 
 
@@ -50,6 +51,8 @@ def graph_of(data: dict[str, Any]) -> Network:
     """
     if not isinstance(data, dict):
         raise InputError(f"a graph must be an object with nodes and edges, got {data!r}.")
+    for field in data:
+        one_of("field of the graph", field, GRAPH_FIELDS)
     directed, multigraph = _flag(data, "directed"), _flag({"multigraph": True} | data, "multigraph")
     names, nodes = _nodes(_entries(data, "nodes"))
     numbers = _numbered(names)
@@ -144,6 +147,14 @@ def _kind(place: str, entry: dict, default: str) -> str:
     return kind
 
 
+def _endpoint(place: str, kind: str) -> str:
+    """The kind; `InputError` where it is that of an endpoint but for its writing."""
+    meant = kind.strip().lower().removesuffix("s")
+    if meant in ENDPOINTS and kind != meant:
+        raise InputError(f"kind of {place} must be written {meant!r}, where flows start and end, got {kind!r}.")
+    return kind
+
+
 def _nodes(entries: list[dict]) -> tuple[tuple[str, ...], tuple[tuple[str, int], ...]]:
     """Names of the nodes, grouped by kind, and the runs of kinds."""
     names, kinds = [], []
@@ -153,7 +164,7 @@ def _nodes(entries: list[dict]) -> tuple[tuple[str, ...], tuple[tuple[str, int],
         place = f"node {number} ({names[-1]})"
         for field in entry:
             one_of(f"field of {place}", field, NODE_FIELDS)
-        kinds.append(_kind(place, entry, "node"))
+        kinds.append(_endpoint(place, _kind(place, entry, "node")))
     order, runs = _grouped(kinds)
     return tuple(names[node] for node in order), runs
 

@@ -138,7 +138,10 @@ def _check_reached(dag: _Dag, src: np.ndarray, dst: np.ndarray, to: np.ndarray) 
     lost = np.flatnonzero(dag.distance[to, src] < 0)
     if lost.size:
         start, end = (dag.network.node_name(int(node[lost[0]])) for node in (src, dst))
-        raise InputError(f"no path leads from {start} to {end} over links that carry anything (flow {lost[0]}).")
+        raise InputError(
+            f"no path leads from {start} to {end} (flow {lost[0]}): a link leads from its source to its target (both "
+            "ways in a graph that is not directed), and one of capacity 0 is broken."
+        )
 
 
 def _mixed(x: np.ndarray) -> np.ndarray:

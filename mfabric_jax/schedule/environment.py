@@ -10,11 +10,13 @@ Source of the call shape: Lange, gymnax, 2022 (github.com/RobertTLange/gymnax), 
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
 from mfabric_jax import units
@@ -101,12 +103,15 @@ class RegionEnv:
 
     def step(self, key, state: State, action, params: Params | None = None):
         """(observation, state, reward, done, info); after the last step of an episode those of a new one, with the
-        reward, `done` and `info` of the old one."""
-        return self._step(key, state, action, self.default_params if params is None else params)
+        reward, `done` and `info` of the old one. `InputError` for what `action_space` has not, numbers apart that are
+        traced: those are read as the nearest it has."""
+        params = self.default_params if params is None else params
+        return self._step(key, state, self._checked(action, params), params)
 
     def step_env(self, key, state: State, action, params: Params | None = None):
         """`step` that goes on beyond the end of an episode."""
-        return self._step_env(key, state, action, self.default_params if params is None else params)
+        params = self.default_params if params is None else params
+        return self._step_env(key, state, self._checked(action, params), params)
 
     def action_space(self, params: Params | None = None) -> Dict | Discrete:
         """What `action` may be."""
@@ -167,15 +172,53 @@ class RegionEnv:
         info["discount"] = jnp.where(done, 0, 1).astype(self.dtype)
         return self.observed(after, params), after, reward, done, info
 
+    def _checked(self, action, params: Params):
+        """The action as arrays. Shapes and kinds are known even where values are traced."""
+        if self.policies is not None:
+            return _numbered("action", action, len(self.policies))
+        if not isinstance(action, Mapping) or set(action) != {"scores", "change"}:
+            got = f"the keys {sorted(map(str, action))}" if isinstance(action, Mapping) else type(action).__name__
+            raise InputError(f"action must be a dict of scores and change, or policies be given, got {got}.")
+        scores, shape = _array(action["scores"]), 2 * (params.region.servers,)
+        if scores is None or scores.shape != shape:
+            raise InputError(f"scores of an action must be numbers {list(shape)}, got {_form(action['scores'])}.")
+        return {"scores": scores, "change": _numbered("change of an action", action["change"], 1)}
+
     def _chosen(self, key, state: State, action, region: Region) -> Int[Array, "S S"]:
         """The circuits that an action asks for."""
         if self.policies is None:
-            return jnp.where(jnp.asarray(action["change"]) > 0, dealt(action["scores"], region), state.count)
+            return jnp.where(action["change"] > 0, dealt(action["scores"], region), state.count)
         before = Plan(Circuits(state.count))
         known = state.seen[-1]
         each = [policy(known, region, previous=before, key=key).circuits.count for policy in self.policies]
         every = jnp.stack([state.count, *(count.astype(state.count.dtype) for count in each)])
-        return every[jnp.asarray(action)]
+        return every[action]
+
+
+def _array(value: Any) -> Array | None:
+    """A value as numbers, where it is that."""
+    try:
+        array = jnp.asarray(value)
+    except (TypeError, ValueError):
+        return None
+    return array if array.dtype.kind in "biuf" else None
+
+
+def _form(value: Any) -> str:
+    """What a value is, for a sentence."""
+    array = _array(value)
+    if array is None:
+        return type(value).__name__
+    return f"{array.dtype} {list(array.shape)}" if array.shape or isinstance(array, Tracer) else str(value)
+
+
+def _numbered(field: str, value: Any, most: int) -> Int[Array, ""]:
+    """A whole number from 0 to `most`."""
+    number = _array(value)
+    known = not isinstance(number, Tracer)
+    if number is None or number.shape or number.dtype.kind == "f" or (known and not 0 <= int(number) <= most):
+        raise InputError(f"{field} must be one whole number from 0 to {most}, got {_form(value)}.")
+    return jnp.clip(number.astype(jnp.int32), 0, most)
 
 
 def dealt(scores: Float[Array, "S S"], region: Region) -> Int[Array, "S S"]:

@@ -161,8 +161,7 @@ class Compare:
             positive(field, getattr(self, field))
         if self.electrical_nics == 0:
             raise InputError("electrical_nics must be at least 1: gradients and pipeline transfers use them, got 0.")
-        if self.records is not None and self.trace is None:
-            raise InputError("records chooses from a trace; name one with trace.")
+        self._check_traffic()
         get_gpu(self.gpu)
         if self.ocs is not None:
             fabric.get_ocs(self.ocs)
@@ -177,6 +176,16 @@ class Compare:
                     fabric.get_ocs(self.ocs).check_region(one.servers, int(one.optical_degree))
                 if isinstance(one, Region) and self.own_policy:
                     policies.try_out(self.circuits_policy(), self.policy_name, one.servers, int(one.optical_degree))
+
+    def _check_traffic(self) -> None:
+        """`InputError` for settings of traffic that would not be used."""
+        if self.records is not None and self.trace is None:
+            raise InputError("records chooses from a trace; name one with trace.")
+        if self.trace is not None and (self.traffic, self.skew) != ("measured", 0):
+            named = "traffic" if self.traffic != "measured" else "skew"
+            raise InputError(f"{named} {getattr(self, named)!r} is not used beside a trace; leave out one of them.")
+        if self.skew and self.traffic != "generated":
+            raise InputError(f"skew is of traffic 'generated' alone, got traffic {self.traffic!r}.")
 
     def knobs(self) -> Knobs | None:
         """Of the traffic, where it is a named workload or a file of knobs."""

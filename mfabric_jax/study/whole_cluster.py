@@ -31,6 +31,11 @@ from mfabric_jax.workload import Workload
 
 REPLICAS = 64                              # whose traffic is drawn
 
+OF_FABRIC = (
+    "fabric", "nic_gbps", "policy", "rule", "optical_degree", "electrical_nics",
+    "radix", "tiers", "oversubscription", "at", "pxn",
+)  # fmt: skip
+
 
 @dataclasses.dataclass(frozen=True)
 class WholeCluster:
@@ -38,7 +43,8 @@ class WholeCluster:
 
     - `servers`: 0 keeps the model's own number; another one changes its data-parallel degree.
     - `fabric`: one of `fabric.CLUSTERS`; `routing`: how its switches spread flows (spray, ecmp, least-loaded).
-    - `graph`: a file with the user's own fabric in its place, whose endpoints are the GPUs (routing also: weighted).
+    - `graph`: a file with the user's own fabric in its place, whose endpoints are the GPUs (routing also: weighted);
+      `OF_FABRIC` are not used then.
     - `radix`, `tiers`, `oversubscription`, `at`: of the switch tree; `pxn`, `goodput`: as in `fabric.Cluster`.
     - `policy`, `rule`: how optical regions choose circuits for the traffic of the iteration as a whole.
     - `resolution`: rates are solved again at most every that part of the lower bound on the time; 0 is exact.
@@ -77,6 +83,7 @@ class WholeCluster:
 
     def __post_init__(self):
         one_of("model", self.model, workload.NAMES)
+        self._check_graph()
         one_of("fabric", self.fabric, fabric.CLUSTERS)
         one_of("routing", self.routing, PATHS if self.graph is None else GRAPH_ROUTINGS)
         one_of("rule", self.rule, policies.RULES)
@@ -90,6 +97,12 @@ class WholeCluster:
         positive("nic_gbps", self.nic_gbps)
         not_negative("resolution", self.resolution)
         self.job()
+
+    def _check_graph(self) -> None:
+        """`InputError` for a setting of our own fabrics beside a graph."""
+        for field in OF_FABRIC if self.graph is not None else ():
+            if getattr(self, field) != getattr(type(self), field):
+                raise InputError(f"{field} is not used on a graph, which says all of its fabric; leave it out.")
 
     def job(self) -> Workload:
         """The model on this many servers."""

@@ -35,8 +35,9 @@ def recorded(
     Layer l reads recorded layer l mod L; neighbouring experts and source ranks are added up to the model's number;
     every source rank is scaled to `workload.selections`. Loads without sources are spread equally over source ranks;
     source rank r reads text domain r mod D; what is known of a destination rank only is spread equally over its
-    experts: `source` says so. Raises `InputError` for a file that is missing, unreadable or of other axes, for an empty
-    range of records, and for source ranks or experts that do not fit the workload.
+    experts. `source` says so, and names what is read several times or not at all, what is empty, and axes that look
+    swapped. Raises `InputError` for a file that is missing, unreadable, of other axes or of zeros, for an empty range
+    of records, and for source ranks or experts that do not fit the workload.
     """
     found = open_trace(path)
     recording = found[0] if len(found) == 1 else _of_model(found, workload, path)

@@ -77,32 +77,63 @@ class Recording:
     @property
     def words(self) -> str:
         """What this is, for the configuration that a result carries."""
-        first, last = self.number[[0, -1]]
         where = f"{self.path} {self.name}".rstrip()
-        return f"recorded {where}{f' ({self.origin})' if self.origin else ''}, records {first} to {last}"
+        return f"recorded {where}{f' ({self.origin})' if self.origin else ''}, {self._range}"
+
+    @property
+    def _range(self) -> str:
+        first, last = self.number[[0, -1]]
+        return f"records {first} to {last}"
 
     def fitted(self, workload: Workload, iterations: int | None = None) -> Tokens:
         """Selections for a workload, as `recorded` describes."""
         wanted = len(self.count) if iterations is None else checks.whole("iterations", iterations)
-        cyclic = np.arange(wanted) % len(self.count)
+        used = dataclasses.replace(self, count=self.count[:wanted], number=self.number[:wanted])
         layer = np.arange(workload.moe_layers) % self.count.shape[1]
         experts = workload.architecture.experts
-        raw = Tokens(self._columns(self.count[cyclic], experts), self.words)
-        rows, note = self._rows(raw.fold_experts(experts).count[:, layer], workload.ep)
-        return Tokens(rows, raw.source + note).scaled_to(workload)
+        raw = Tokens(used._columns(used.count, experts), used.words)
+        rows, sources = used._rows(raw.fold_experts(experts).count[:, layer], workload.ep)
+        notes = [sources, used._cycles(wanted, workload.moe_layers), used._gaps()]
+        cyclic = np.arange(wanted) % len(rows)
+        return Tokens(rows[cyclic], ", ".join([raw.source, *filter(None, notes)])).scaled_to(workload)
+
+    def _cycles(self, iterations: int, layers: int) -> str:
+        """What to say about records and layers that are read several times, or not at all."""
+        recorded, said = self.count.shape[1], []
+        if iterations > len(self.count):
+            said.append(f"read cyclically for {iterations} iterations")
+        if layers > recorded:
+            said.append(f"layer l reads recorded layer l mod {recorded}")
+        if layers < recorded:
+            said.append(f"the first {layers} of {recorded} layers")
+        return ", ".join(said)
+
+    def _gaps(self) -> str:
+        """What to say about all-to-alls without tokens, and about axes that look swapped. `InputError` without any."""
+        sent, received = (self.count.sum(axis=axis, dtype=np.float64) for axis in (-1, -2))
+        filled = sent.any(axis=-1)
+        if not filled.any():
+            raise InputError(f"tokens of trace {self.path} must not all be 0, got no others in {self._range}.")
+        said = []
+        if not filled.all():
+            said.append(f"{np.sum(~filled)} of {filled.size} all-to-alls without tokens")
+        ranks_to_experts = (self.sources, self.targets) == (Sources.RANKS, Targets.EXPERTS)
+        if ranks_to_experts and not _uniform(sent) and _uniform(received):
+            said.append("experts receive alike and source ranks do not send alike: are these two axes swapped?")
+        return ", ".join(said)
 
     def _rows(self, count: np.ndarray, ep: int) -> tuple[np.ndarray, str]:
         """A row for each source rank [... ep targets], and what to say about it."""
         recorded = count.shape[3]
         if self.sources is Sources.UNKNOWN:
-            return np.repeat(count, ep, axis=3), ", sources not recorded: spread equally over source ranks"
+            return np.repeat(count, ep, axis=3), "sources not recorded: spread equally over source ranks"
         if self.sources is Sources.DOMAINS:
             rows = np.take(count, np.arange(ep) % recorded, axis=3)
-            return rows, f", source rank r reads text domain r mod {recorded}"
+            return rows, f"source rank r reads text domain r mod {recorded}"
         if recorded % ep:
             raise InputError(f"ep of the workload must divide the {recorded} source ranks of {self.path}, got {ep}.")
         folded = count.reshape(*count.shape[:3], ep, recorded // ep, -1).sum(axis=4)
-        return folded, "" if recorded == ep else f", {recorded // ep} neighbouring source ranks added up"
+        return folded, "" if recorded == ep else f"{recorded // ep} neighbouring source ranks added up"
 
     def _columns(self, count: np.ndarray, experts: int) -> np.ndarray:
         """Columns as experts: what a rank receives is spread equally over its experts, unknown ones get nothing."""
@@ -117,3 +148,8 @@ class Recording:
                 f"got {experts}."
             )
         return np.repeat(count / (known // targets), known // targets, axis=-1)
+
+
+def _uniform(sums: np.ndarray) -> bool:
+    """Whether the last axis is of one number everywhere."""
+    return bool(np.all(sums == sums[..., :1]))

@@ -360,7 +360,7 @@ def test_failed_links_do_not_exist(routing):
     args = {"routing": routing, "size": [1]}
     assert shortest_routes(network, [0], [2], **args).hops.tolist() == [[2]]
     assert shortest_routes(network.without(np.array([2])), [0], [2], **args).hops.tolist() == [[0, 1]]
-    with pytest.raises(InputError, match="no path leads from node 0 to node 2 over links that carry anything"):
+    with pytest.raises(InputError, match=r"no path leads from node 0 to node 2 \(flow 0\): .* capacity 0 is broken"):
         shortest_routes(network.without(np.array([1, 2])), [0], [2], **args)
 
 
@@ -369,7 +369,7 @@ def test_unreachable_names_both_nodes(routing):
     network = Network(
         np.array([0]), np.array([1]), np.ones(1), np.zeros(1), (("host", 3),), (("link", 1),), ("ann", "bo", "cy")
     )
-    with pytest.raises(InputError, match=r"no path leads from bo to ann over links that carry anything \(flow 2\)"):
+    with pytest.raises(InputError, match=r"no path leads from bo to ann \(flow 2\)"):
         shortest_routes(network, [0, 2, 1], [1, 2, 0], routing=routing, size=np.ones(3))
     assert distances(network, np.array([1, 2])).tolist() == [[1, 0, -1], [-1, -1, 0]]
 

@@ -292,3 +292,37 @@ def test_spaces_know_what_they_contain():
 def test_mistakes_are_sentences(make, sentence):
     with pytest.raises(InputError, match=sentence):
         make()
+
+
+def acted(env, action):
+    return env.step(jax.random.key(0), env.reset(jax.random.key(0), PARAMS)[1], action, PARAMS)
+
+
+@pytest.mark.parametrize(
+    ("env", "action", "sentence"),
+    [
+        (ENV, 1, r"action must be a dict of scores and change, or policies be given, got int\."),
+        (ENV, {"scores": np.ones((4, 4))}, r"action must be a dict .*, got the keys \['scores'\]\."),
+        (ENV, {"scores": np.ones((2, 4, 4)), "change": 1}, r"scores of .* numbers \[4, 4\], got float64 \[2, 4, 4\]\."),
+        (ENV, {"scores": np.ones((4, 4)), "change": 0.7}, r"change of an action must be .* from 0 to 1, got 0\.7\."),
+        (ENV, {"scores": np.ones((4, 4)), "change": 2}, r"change of an action must be .* from 0 to 1, got 2\."),
+        (CHOICE, {"scores": np.ones((4, 4)), "change": 1}, r"action must be one whole number from 0 to 2, got dict\."),
+        (CHOICE, "keep", r"action must be one whole number from 0 to 2, got str\."),
+        (CHOICE, 3, r"action must be one whole number from 0 to 2, got 3\."),
+        (CHOICE, -1, r"action must be one whole number from 0 to 2, got -1\."),
+        (CHOICE, np.array([1, 2]), r"action must be one whole number from 0 to 2, got int64 \[2\]\."),
+        (CHOICE, 1.0, r"action must be one whole number from 0 to 2, got 1\.0\."),
+    ],
+)
+def test_an_action_of_another_form_is_a_sentence(env, action, sentence):
+    with pytest.raises(InputError, match=sentence):
+        acted(env, action)
+
+
+def test_forms_are_told_of_traced_actions_and_their_numbers_kept_in_bounds():
+    step = jax.jit(lambda action: acted(CHOICE, action)[1].count)
+    with pytest.raises(InputError, match=r"action must be one whole number from 0 to 2, got int64 \[2\]\."):
+        step(np.array([1, 2]))
+    even = np.where(OFF, 1, 0)
+    np.testing.assert_array_equal(step(7), even)
+    np.testing.assert_array_equal(step(-7), acted(CHOICE, 0)[1].count)

@@ -260,6 +260,8 @@ def test_servers_change_the_replicas():
         ({"servers": -1}, "servers must be a whole number of at least 0, got -1."),
         ({"servers": 12}, "servers must hold whole replicas of llama-moe (64 GPUs each)"),
         ({"servers": 1, "fabric": "nvl72"}, "a pipeline stage of dp x tp x ep = 1 x 1 x 16 = 16 GPUs must fill"),
+        ({"graph": "x.json", "nic_gbps": 100.0}, "nic_gbps is not used on a graph, which says all of its fabric"),
+        ({"graph": "x.json", "fabric": "fat-tree"}, "fabric is not used on a graph"),
         ({"seed": -1}, "seed must be a whole number of at least 0, got -1."),
         ({"nic_gbps": 0.0}, "nic_gbps must be finite and above 0, got 0.0."),
         ({"resolution": -0.1}, "resolution must be finite and not negative, got -0.1."),

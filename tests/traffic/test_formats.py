@@ -98,7 +98,8 @@ def test_a_router_trace_fitted(tmp_path):
     assert got.count.shape == (3, 2, 1, 2, 8)
     np.testing.assert_array_equal(got.count[..., :3], np.broadcast_to([12, 0, 4], (3, 2, 1, 2, 3)))
     assert got.count[..., 3:].sum() == 0
-    assert got.source == f"recorded {file}, records 2 to 2"
+    cycles = "read cyclically for 3 iterations, layer l reads recorded layer l mod 1"
+    assert got.source == f"recorded {file}, records 2 to 2, {cycles}"
     folded = recorded(file, job(ep=2, experts=2), records=(2, 9)).count
     assert folded[0, 0, 0].tolist() == [[12, 4], [12, 4]]
 
@@ -419,7 +420,8 @@ def test_olmoe_counts_have_a_row_per_domain(tmp_path):
     for layer, rank in np.ndindex(4, 4):
         row = counts["mistral_topk"][rank % 2, layer % 3]
         np.testing.assert_allclose(got.count[0, layer, 0, rank], row * 16 / row.sum(), rtol=1e-12)
-    assert got.source.endswith("npz mistral, records 0 to 0, source rank r reads text domain r mod 2")
+    cycles = "source rank r reads text domain r mod 2, layer l reads recorded layer l mod 3"
+    assert got.source.endswith(f"npz mistral, records 0 to 0, {cycles}")
 
 
 def test_one_of_several_recordings_is_named(tmp_path):

@@ -53,7 +53,7 @@ def test_iterations_read_the_records_cyclically_and_layers_the_recorded_ones(tmp
             np.testing.assert_array_equal(got[iteration, layer], everything[record, recorded_layer])
     fewer = recorded(tmp_path / "run.npy", job(ep=2, experts=2, layers=1), records=(1, 9), iterations=1)
     np.testing.assert_array_equal(fewer.count, everything[1:2, :1])
-    assert fewer.source.endswith("records 1 to 2")
+    assert fewer.source.endswith("records 1 to 1, the first 1 of 2 layers")
 
 
 @pytest.mark.parametrize("packed", [True, False])
@@ -107,7 +107,7 @@ def test_neighbouring_source_ranks_are_added_up(tmp_path):
     want = together / together.sum(axis=1, keepdims=True)
     got = found.count[0, 0, 0]
     np.testing.assert_allclose(got / got.sum(axis=1, keepdims=True), want)
-    assert found.source.endswith("2 neighbouring source ranks added up")
+    assert found.source.endswith("2 neighbouring source ranks added up, layer l reads recorded layer l mod 1")
 
 
 def test_source_ranks_must_fit_the_model(gate_trace):
@@ -169,3 +169,22 @@ def test_an_empty_range_of_records_is_named(tmp_path):
         recorded(tmp_path, TWO_RANKS, records=(1,))  # type: ignore[arg-type]
     with pytest.raises(InputError, match="iterations must be a whole number of at least 1, got 0"):
         recorded(tmp_path, TWO_RANKS, records=(1, 11), iterations=0)
+
+
+def test_a_recording_of_zeros_is_refused_and_gaps_are_named(tmp_path):
+    counts = np.ones((2, 2, 1, 4, 4))
+    counts[1] = 0
+    np.save(tmp_path / "run.npy", counts)
+    four = job(ep=4, experts=4, layers=2)
+    assert recorded(tmp_path / "run.npy", four).source.endswith("records 0 to 1, 2 of 4 all-to-alls without tokens")
+    assert recorded(tmp_path / "run.npy", four, (0, 0)).source.endswith("records 0 to 0")
+    with pytest.raises(InputError, match=r"tokens of .*run\.npy must not all be 0, got no others in records 1 to 1\."):
+        recorded(tmp_path / "run.npy", four, (1, 1))
+
+
+def test_axes_that_look_swapped_are_named(tmp_path):
+    to_experts = np.array([[8, 4, 2, 2]] * 4) + np.eye(4, dtype=int)                   # every rank sends as much
+    swapped = "experts receive alike and source ranks do not send alike: are these two axes swapped?"
+    for counts, said in ((to_experts, False), (to_experts.T, True), (np.ones((4, 4)), False)):
+        np.save(tmp_path / "run.npy", counts[None, None, None])
+        assert recorded(tmp_path / "run.npy", job(ep=4, experts=4, layers=1)).source.endswith(swapped) == said
