@@ -641,7 +641,7 @@ class ReproduceOptions:
     """Draw figures of the paper again, and put every published number beside what comes out.
 
     Each is an experiment in a process of its own. The folder gets its rows with their configuration, its picture and
-    its tables, and verdicts.csv. What the folder has already, of the same configuration and code, is kept.
+    its tables, and verdicts.csv of all that it holds. What it has already, of the same configuration and code, is kept.
     """
 
     figures: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[FIGURE ...]")] = ()

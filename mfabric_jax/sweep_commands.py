@@ -76,6 +76,7 @@ def _alike(rows: list[dict], name: str) -> bool:
 def run_query(options) -> int:
     """`mfabric query PATH ...`"""
     from mfabric_jax import report
+    from mfabric_jax.report.query import COUNT
 
     if options.limit is not None:
         whole("limit", options.limit)
@@ -93,7 +94,8 @@ def run_query(options) -> int:
     if not rows:
         print("no row fulfils this")
     else:
-        same = {name: value for name, value in rows[0].items() if len(rows) > 1 and _alike(rows, name)}
+        shared = [name for name in rows[0] if len(rows) > 1 and _alike(rows, name)]
+        same = {name: rows[0][name] for name in shared if not (asked.by and name == COUNT)}
         same = same if len(same) < len(rows[0]) else {}
         if same:
             said = (f"{name} {v:.4g}" if isinstance(v, float) else f"{name} {v}" for name, v in same.items())

@@ -15,6 +15,7 @@ import mfabric_jax
 from mfabric_jax import cli, report
 from mfabric_jax.checks import InputError
 from mfabric_jax.reproduce import processes, scripts
+from mfabric_jax.reproduce.command import with_earlier
 
 pytest.importorskip("tyro", reason="the command line needs tyro")
 pytest.importorskip("matplotlib")
@@ -131,6 +132,20 @@ def test_a_figure_that_fails_does_not_stop_the_others_and_what_is_done_is_kept(o
         end = dict(last_lines(said.err))["sheep"]
         assert end == line if line else end.endswith(" s"), words
     assert "differs by -50%" in said.out
+    (verdict,), _ = report.read_rows(out / "verdicts.csv")
+    assert (verdict["found"], verdict["quick"]) == (2, True)
+
+
+def test_verdicts_on_other_figures_stay(ours, tmp_path):
+    file = tmp_path / "verdicts.csv"
+    now = [{"figure": "sheep", "found": "4"}]
+    assert with_earlier(now, file, ["sheep"]) == now
+    earlier = [{"figure": name, "found": str(n)} for n, name in enumerate(["lost-bees", "sheep", "wolves", "cows"])]
+    report.write_rows(earlier, file, {})
+    found = with_earlier(now, file, ["sheep", "ghosts"])
+    assert [(row["figure"], str(row["found"])) for row in found] == [("sheep", "4"), ("wolves", "2"), ("lost-bees", "0")]
+    file.write_text("a,b\n1\n")
+    assert with_earlier(now, file, ["sheep"]) == now
 
 
 def test_which_figures(ours):

@@ -19,6 +19,7 @@ MEASURES = {"mean": "mean", "min": "min", "max": "max", "median": "approximate_m
 SENSES = {"min": 1.0, "max": -1.0}
 ORDERS = {"up": "ascending", "down": "descending"}
 COUNT = "rows"
+TABLES = 5                                 # files that a sentence names
 USUAL = ("iteration_s", "seconds")         # what is averaged if nothing is asked for
 
 
@@ -86,7 +87,9 @@ def _files(paths: Sequence[str | Path]) -> list[Path]:
     for path in map(Path, paths):
         some = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
         if not some:
-            raise InputError(f"{str(path)!r} holds no .parquet file of rows; has its sweep written any yet?")
+            tables = sorted(file.name for file in path.glob("*.csv"))[:TABLES]
+            rest = f"give one of its files, {', '.join(tables)}." if tables else "has its sweep written any yet?"
+            raise InputError(f"{str(path)!r} holds no .parquet file of rows; {rest}")
         found += some
     return found
 

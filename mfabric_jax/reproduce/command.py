@@ -4,7 +4,7 @@ import functools
 import pathlib
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import mfabric_jax
@@ -35,8 +35,22 @@ def run_reproduce(options) -> int:
         print(report.plain(rows, SHOWN, width=WIDTH))
         config = {"figures": list(modules), "failed": run.failed, "quick": options.quick, "trace": options.trace}
         config["version"] = mfabric_jax.__version__
-        print(report.write_rows(rows, pathlib.Path(options.out) / "verdicts.csv", config), file=sys.stderr)
+        file = pathlib.Path(options.out) / "verdicts.csv"
+        print(report.write_rows(with_earlier(rows, file, modules), file, config), file=sys.stderr)
     return 1 if run.failed else 0
+
+
+def with_earlier(rows: list[dict[str, Any]], file: pathlib.Path, asked: Collection[str]) -> list[dict[str, Any]]:
+    """The verdicts, and those that the file has on figures that were not asked for now; in the order of the list."""
+    from mfabric_jax import report
+
+    try:
+        earlier = report.read_rows(file)[0] if file.is_file() else []
+    except InputError:
+        earlier = []
+    order = list(scripts.known())
+    known = [row for row in earlier if row.get("figure") in order and row["figure"] not in asked]
+    return sorted([*known, *rows], key=lambda row: order.index(row["figure"]))
 
 
 class Reproduction:
@@ -102,7 +116,7 @@ class Reproduction:
         """Take the verdicts on its rows."""
         self.verdicts[name] = [
             dict(zip(SHOWN, (name, one.claim, one.found, one.published or "no number", one.word), strict=True))
-            | {"off": one.off}
+            | {"off": one.off, "quick": self.options.quick}
             for one in self.scripts[name].verdicts(rows)
         ]
         return said

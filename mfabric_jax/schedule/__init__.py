@@ -13,7 +13,7 @@ from mfabric_jax.schedule.exchange import (
     places,
     routed,
 )
-from mfabric_jax.schedule.first import BLOCK, FIRST, First, Stakes
+from mfabric_jax.schedule.first import BLOCK, FIRST, First, Stakes, stakes_of
 from mfabric_jax.schedule.forecast import last, moving_average
 from mfabric_jax.schedule.iteration import (
     Iteration,
@@ -72,5 +72,6 @@ __all__ = [
     "routed",
     "running_blocks",
     "segments",
+    "stakes_of",
     "timeline",
 ]

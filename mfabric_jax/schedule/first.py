@@ -18,6 +18,7 @@ from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import Policy, random_circuits, uniform
 from mfabric_jax.routing import Plan
+from mfabric_jax.workload import BACKWARD_OVER_FORWARD, BlockSeconds, Workload, tp_bytes_per_gpu
 
 FIRST = {
     "block": "wait for the gate, then for the switch",
@@ -42,6 +43,14 @@ class Stakes(NamedTuple):
     size: Float[Array, "2"]
     inner_s: Float[Array, "2"]
     behind_s: Float[Array, ""]
+
+
+def stakes_of(workload: Workload, rates: Any, seconds: BlockSeconds, nvswitch_Bps) -> Stakes:
+    """What a job at these `schedule.Rates`, seconds of a block and NVSwitch bandwidth weighs it against."""
+    behind_s = BACKWARD_OVER_FORWARD * seconds.attention_s + tp_bytes_per_gpu(workload) / nvswitch_Bps
+    size = jnp.asarray((1.0, workload.combine_bytes / workload.dispatch_bytes), jnp.result_type(behind_s))
+    inner_s = jnp.stack([jnp.asarray(ratio * seconds.moe_s, size.dtype) for ratio in (1, BACKWARD_OVER_FORWARD)])
+    return Stakes(rates.delay_s, rates.nic_Bps, size, inner_s, behind_s)
 
 
 class First(eqx.Module):

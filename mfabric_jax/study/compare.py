@@ -29,6 +29,7 @@ from mfabric_jax.schedule import (
     inside_servers,
     iterate,
     places,
+    stakes_of,
 )
 from mfabric_jax.study.calibration import CALIBRATED
 from mfabric_jax.study.config import Compare
@@ -36,12 +37,10 @@ from mfabric_jax.study.provenance import provenance
 from mfabric_jax.traffic import Tokens, rank_bytes, server_bytes
 from mfabric_jax.traffic.predictor import DEFAULT as PREDICTOR
 from mfabric_jax.workload import (
-    BACKWARD_OVER_FORWARD,
     BlockSeconds,
     Workload,
     block_seconds,
     get_gpu,
-    tp_bytes_per_gpu,
 )
 
 POLICY = {Electrical: "none", Flat: "topoopt"}
@@ -212,12 +211,9 @@ def carried(config: Compare, job: Job):
 
 def stakes_at(config: Compare, job: Job, gbps: float) -> Stakes:
     """What a reconfiguration is weighed against at a bandwidth."""
-    seconds, ratio = computation(config, job), job.workload.combine_bytes / job.workload.dispatch_bytes
-    rates, nvswitch_Bps = config.rates(job.fabric, gbps), config.nvswitch_Bps(job.fabric.name, gbps)
-    behind = BACKWARD_OVER_FORWARD * seconds.attention_s + tp_bytes_per_gpu(job.workload) / nvswitch_Bps
-    inner = (seconds.moe_s, BACKWARD_OVER_FORWARD * seconds.moe_s)
-    given = (rates.delay_s, rates.nic_Bps, (1.0, ratio), inner, behind)
-    return Stakes(*(jnp.asarray(part, config.dtype) for part in given))
+    given = config.rates(job.fabric, gbps), computation(config, job), config.nvswitch_Bps(job.fabric.name, gbps)
+    given = jax.tree.map(lambda x: jnp.asarray(x, config.dtype), given)
+    return stakes_of(job.workload, *given)
 
 
 @eqx.filter_jit

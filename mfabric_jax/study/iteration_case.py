@@ -10,15 +10,17 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from mfabric_jax import units
-from mfabric_jax.checks import InputError, one_of
+from mfabric_jax.checks import one_of
 from mfabric_jax.fabric import Region
-from mfabric_jax.schedule import Exchanges, First, Rates, between_servers, inside_servers, iterate
+from mfabric_jax.schedule import Exchanges, First, Rates, between_servers, inside_servers, iterate, stakes_of
 from mfabric_jax.study.compare import Job, carried, fabric_of, mean_demand, predicted_counts, tokens_of, traced
 from mfabric_jax.study.config import Compare
 from mfabric_jax.traffic import Tokens
 from mfabric_jax.workload import BlockSeconds, Workload, block_seconds, get_gpu
 
 Case = Mapping[str, Any]
+PAYS = "pays"
+STAKES = ("nic_gbps", "goodput", "delay_s", "reactivation_s", "efficiency", "nvswitch_gigabytes_per_s")
 WHOLE = ("sample", "optical_degree")       # numbers of a case that are whole
 
 
@@ -48,11 +50,11 @@ class IterationOf(eqx.Module):
         return self.time(case, self.exchanges(case))
 
     def exchanges(self, case: Case) -> Exchanges:
-        """The all-to-alls, which depend on `sample`, `optical_degree` and `electrical_nics` alone: for NICs and an
-        NVSwitch of 1 byte/s, without circuits."""
+        """The all-to-alls for NICs and an NVSwitch of 1 byte/s, without circuits. They depend on `solved_for` alone."""
         case = self._typed(case)
         fabric, at = self._fabric(case), case["sample"]
-        first = First(self.first, None if self.guess is None else self.guess[at])
+        stakes = stakes_of(self.workload, *self._costs(case)) if self.first == PAYS else None
+        first = First(self.first, None if self.guess is None else self.guess[at], stakes)
         rules = {"routing": self.routing, "first": first, "carry": self.carry, "key": self.keys[at]}
         given = self.workload, fabric, self.count[at]
         inside = inside_servers(*given, self.one)
@@ -60,19 +62,29 @@ class IterationOf(eqx.Module):
 
     def time(self, case: Case, solved: Exchanges) -> dict[str, Array]:
         """Seconds with these all-to-alls."""
-        case = self._typed(case)
-        at = eqx.tree_at(lambda fabric: fabric.nic_gbps, self._fabric(case), case["nic_gbps"])
-        nic, eps, send = (jnp.asarray(x, self.dtype) * case["goodput"] for x in (at.nic_Bps, at.eps_Bps, at.send_Bps))
-        delay_s = case["delay_s"] + case["reactivation_s"] if isinstance(at, Region) else jnp.zeros_like(nic)
-        rates = Rates(nic, eps, send, delay_s, self.links * case["link_delay_s"])
-        nvswitch = units.gigabytes_per_s(case["nvswitch_gigabytes_per_s"])
+        rates, seconds, nvswitch = self._costs(self._typed(case))
         solved = solved._replace(inside_s=solved.inside_s / nvswitch)
-        seconds = jax.tree.map(lambda x: x / case["efficiency"], self.peak_s)
         eps_waits, overlap_parts, dp_overlap = self.rules
         rules = {"eps_waits": eps_waits, "overlap_parts": overlap_parts, "dp_overlap": dp_overlap}
         time = iterate(self.workload, rates, solved, seconds, nvswitch, **rules)
         found = {name: value for name, value in time._asdict().items() if name.endswith("_s")}
         return found | {"exposed_comm_s": time.exposed_comm_s}
+
+    @property
+    def solved_for(self) -> tuple[str, ...]:
+        """Names of a case on which the all-to-alls depend."""
+        if not isinstance(self.fabric, Region):
+            return ("sample",)
+        return ("sample", "optical_degree", "electrical_nics", *(STAKES if self.first == PAYS else ()))
+
+    def _costs(self, case: Case) -> tuple[Rates, BlockSeconds, Float[Array, ""]]:
+        """Bandwidths and delays, computation of a block, and bytes/s of an NVSwitch."""
+        at = eqx.tree_at(lambda fabric: fabric.nic_gbps, self._fabric(case), case["nic_gbps"])
+        nic, eps, send = (jnp.asarray(x, self.dtype) * case["goodput"] for x in (at.nic_Bps, at.eps_Bps, at.send_Bps))
+        delay_s = case["delay_s"] + case["reactivation_s"] if isinstance(at, Region) else jnp.zeros_like(nic)
+        rates = Rates(nic, eps, send, delay_s, self.links * case["link_delay_s"])
+        seconds = jax.tree.map(lambda x: x / case["efficiency"], self.peak_s)
+        return rates, seconds, units.gigabytes_per_s(case["nvswitch_gigabytes_per_s"])
 
     def _fabric(self, case: Case):
         if not isinstance(self.fabric, Region):
@@ -90,7 +102,7 @@ def iteration_of(config: Compare, model: str, fabric: str = "mfabric") -> tuple[
     A case holds `nic_gbps`, `goodput`, `link_delay_s`, `nvswitch_gigabytes_per_s`, `efficiency` (achieved over peak
     FLOP/s), `sample` (which of the drawn or recorded iterations) and, where the fabric is mFabric, `optical_degree`,
     `electrical_nics`, `delay_s`, `reactivation_s`. The function is for `evaluate`: everything in a case is data; the
-    model, the fabric, traffic, policy, routing and rules are those of `config`, whose `first` must not be "pays".
+    model, the fabric, traffic, policy, routing and rules are those of `config`.
 
     Example: `function, case = iteration_of(Compare(), "mixtral-8x7b")`, then
     `evaluate(function, grid(**{name: [value] for name, value in case.items()} | {"delay_s": [0.001, 0.025]}))`.
@@ -102,8 +114,6 @@ def iteration_of(config: Compare, model: str, fabric: str = "mfabric") -> tuple[
 
 def function_of(config: Compare, tokens: Tokens) -> tuple[IterationOf, dict[str, Any]]:
     """`iteration_of` of the only model, fabric and bandwidth of `config`, with this traffic."""
-    if config.first == "pays":
-        raise InputError("first 'pays' weighs circuits at every bandwidth anew; here it must be another, got 'pays'.")
     ((workload, fabric),) = config.variants(config.models[0])
     job = Job(workload, fabric_of(fabric, workload, tokens), tokens)
     gbps, dtype = config.nic_gbps[0], config.dtype

@@ -12,7 +12,7 @@ import pytest
 
 from mfabric_jax import Region, all_to_all_time, greedy
 from mfabric_jax.checks import InputError
-from mfabric_jax.study import Compare, evaluate, grid, iteration_of
+from mfabric_jax.study import evaluate, grid, iteration_of
 from tests.study.small import MODEL, row, small
 
 SERVERS = 4
@@ -112,8 +112,6 @@ def test_an_iteration_is_that_of_compare():
         np.testing.assert_allclose(values[0], want[name], rtol=1e-9, atol=1e-12)
     other = row(small(fabrics=("mfabric",), delay_s=0.5, nic_gbps=(150.0,)))
     np.testing.assert_allclose(found["iteration_s"][1], other["iteration_s"], rtol=1e-9)
-    with pytest.raises(InputError, match="first 'pays' weighs circuits at every bandwidth anew"):
-        iteration_of(Compare(models=(MODEL,), first="pays"), MODEL)
 
 
 @pytest.mark.parametrize(("given", "sentence"), [

@@ -11,7 +11,6 @@ import numpy as np
 
 from mfabric_jax import units
 from mfabric_jax.checks import InputError
-from mfabric_jax.fabric import Region
 from mfabric_jax.schedule import Exchanges
 from mfabric_jax.study.batch import Estimate, evaluate, usual_at_once
 from mfabric_jax.study.compare import POLICY, ROUTING, check_dtype, effective, network_cost, tokens_of
@@ -24,7 +23,6 @@ ONE_OF = {"models": "model", "fabrics": "fabric", "nic_use": "nic_use", "nic_gbp
 DEFAULTS = {"model": "mixtral-8x7b", "fabric": "mfabric", "nic_use": "own", "nic_gbps": 400.0}
 DATA = ("nic_gbps", "optical_degree", "electrical_nics", "delay_s", "efficiency", "goodput", "link_delay_s",
         "reactivation_s", "nvswitch_gigabytes_per_s")  # fmt: skip
-SOLVED_FOR = ("sample", "optical_degree", "electrical_nics")
 OF_TRAFFIC = ("traffic", "skew", "drift", "drawn", "seed", "iterations", "trace", "records", "matrices")
 PARTS = ("compute_s", "exposed_comm_s", "reconfig_s", "bubble_s", "tp_comm_s", "ep_comm_s", "dp_comm_s")
 PART_SOLVED = 4                            # of the usual chunk: every iteration is many all-to-alls at once
@@ -50,7 +48,8 @@ class Iterations:
 
     - `code`: settings that are not data.   - `rows`: its rows; the first call reads or draws the traffic.
 
-    All-to-alls are solved once for configurations that differ in bandwidths, delays and rates alone.
+    All-to-alls are solved once for configurations that differ in bandwidths, delays and rates alone, unless `first` is
+    "pays", which weighs these.
     """
 
     SETTINGS = _settings()
@@ -59,8 +58,6 @@ class Iterations:
     def __init__(self, code: Mapping[str, Any], dtype: str):
         self.code = {**code}
         self.base = self._config(dtype=dtype)
-        if self.base.first == "pays":
-            raise InputError("first 'pays' weighs circuits at every bandwidth anew; in a sweep it must be another.")
         ((self.workload, self.fabric),) = self.base.variants(self.base.models[0])
 
     @staticmethod
@@ -159,8 +156,8 @@ class Iterations:
 
     def _seconds(self, cases: dict[str, np.ndarray], at_once: int, before) -> dict[str, np.ndarray]:
         """All-to-alls of what differs for them, then every iteration."""
-        names = SOLVED_FOR if isinstance(self.fabric, Region) else SOLVED_FOR[:1]
-        keys, place = np.unique(np.stack([cases[name] for name in names], axis=1), axis=0, return_inverse=True)
+        solved_for = self.function.solved_for
+        keys, place = np.unique(np.stack([cases[name] for name in solved_for], axis=1), axis=0, return_inverse=True)
         first = np.zeros(len(keys), int)
         first[place.reshape(-1)] = np.arange(place.size)
         some = _padded(first)
