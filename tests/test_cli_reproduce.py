@@ -143,7 +143,8 @@ def test_verdicts_on_other_figures_stay(ours, tmp_path):
     earlier = [{"figure": name, "found": str(n)} for n, name in enumerate(["lost-bees", "sheep", "wolves", "cows"])]
     report.write_rows(earlier, file, {})
     found = with_earlier(now, file, ["sheep", "ghosts"])
-    assert [(row["figure"], str(row["found"])) for row in found] == [("sheep", "4"), ("wolves", "2"), ("lost-bees", "0")]
+    want = [("sheep", "4"), ("wolves", "2"), ("lost-bees", "0")]
+    assert [(row["figure"], str(row["found"])) for row in found] == want
     file.write_text("a,b\n1\n")
     assert with_earlier(now, file, ["sheep"]) == now
 
