@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from typing import Any
 
 MISSING = "-"
+LARGEST, SMALLEST = 1e150, 1e-150          # differences and ratios of what lies between them are finite
 
 
 def usable(value: Any) -> float | None:
-    """A finite number, or None for what cannot be drawn or compared."""
-    if value is None or isinstance(value, str) or not math.isfinite(value):
+    """A number, or None for what cannot be drawn or compared: text, infinities and what is as good as one."""
+    if value is None or isinstance(value, str) or not abs(value) <= LARGEST:
         return None
-    return float(value)
+    return float(value) if abs(value) >= SMALLEST else 0.0
 
 
 def millions(dollars: float) -> float:

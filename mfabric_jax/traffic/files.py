@@ -34,7 +34,16 @@ def arrays(path: pathlib.Path, named: Iterable[str]) -> Mapping[str, np.ndarray]
     except UNREADABLE as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"trace {path} must be a readable NumPy file, got {type(error).__name__}.") from error
+        raise InputError(f"trace {path} must be a readable NumPy file, {_why(error)}.") from error
+
+
+def _why(error: Exception) -> str:
+    """What is wrong with a file, in words."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"but it cannot be opened ({error.strerror})"
+    if "pickle" in str(error) or "Python objects" in str(error):
+        return "but it holds Python objects; save an array of numbers"
+    return "but it is cut off or of another kind"
 
 
 def _key(path: pathlib.Path, named: Iterable[str]) -> str:

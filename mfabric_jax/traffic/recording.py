@@ -92,6 +92,9 @@ class Recording:
         layer = np.arange(workload.moe_layers) % self.count.shape[1]
         experts = workload.architecture.experts
         raw = Tokens(used._columns(used.count, experts), used.words)
+        if raw.count.shape[-1] % experts:
+            held, model = raw.count.shape[-1], workload.model
+            raise InputError(f"trace {self.path} must hold a multiple of the {experts} experts of {model}, got {held}.")
         rows, sources = used._rows(raw.fold_experts(experts).count[:, layer], workload.ep)
         notes = [sources, used._cycles(wanted, workload.moe_layers), used._gaps()]
         cyclic = np.arange(wanted) % len(rows)

@@ -1,6 +1,7 @@
 """The page says what its rows say, escapes it and fetches nothing; how it looks was judged by eye."""
 
 import itertools
+import math
 import re
 from html import escape, unescape
 from xml.etree import ElementTree
@@ -160,6 +161,16 @@ def test_what_rows_lack_is_said_in_a_sentence(page):
     assert plain_words(text).count(sentence) == plain_words(text).count("Left out") == 1
     unpriced = [row | {"network_cost_usd": None, "perf_per_dollar": None} for row in rows]
     assert "performance per dollar: no row has a number in column perf_per_dollar." in plain_words(page(unpriced))
+
+
+def test_numbers_that_no_chart_can_place_are_in_the_table_alone(page):
+    rows = [row | {"iteration_s": 2.0} for row in synthetic.rows(models=("qwen-moe",))]
+    for at, value in enumerate((1e308, -1e308, 1e-320, math.inf, math.nan)):
+        rows[at]["iteration_s"] = value
+        rows[-at - 1]["network_cost_usd"] = abs(value)
+    text = page(rows)
+    assert len(charts(text)) == len(charts(page(synthetic.rows(models=("qwen-moe",)))))
+    assert "1.000e+308" in plain_words(text)
 
 
 def test_a_number_that_was_varied_has_a_chart(page):
