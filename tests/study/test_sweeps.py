@@ -250,6 +250,7 @@ def test_a_folder_that_cannot_be_written_or_is_of_another_sweep(whole, tmp_path)
     ({"grid": {"nic_gbps": ["fast"]}}, r"grid.nic_gbps must be a number, got 'fast'"),
     ({"grid": {"nic_gbps": [50]}}, r"nic_gbps.*50"),
     ({"grid": {"pxn": ["yes"]}}, r"grid.pxn must be true or false, got 'yes'"),
+    ({"grid": {"model": ["mixtral"]}}, r"model 'mixtral' is unknown \(did you mean"),
     ({"grid": {"policy": ["gredy"]}}, r"policy 'gredy' is unknown \(did you mean 'greedy'\?\)"),
     ({"grid": {"optical_degree": [2.5]}}, r"grid.optical_degree must be a whole number, got 2.5"),
     ({"fixed": {"model": 8}}, r"fixed.model must be text, got 8"),

@@ -74,7 +74,11 @@ class Iterations:
             del given["efficiency"]
         for several, one in ONE_OF.items():
             given[several] = (given.pop(one),)
-        return Compare(**given, dtype=dtype)
+        try:
+            return Compare(**given, dtype=dtype)
+        except InputError as mistake:
+            field, rest = str(mistake).split(" ", 1)
+            raise InputError(f"{ONE_OF.get(field, field)} {rest}") from mistake
 
     def check(self, data: Mapping[str, np.ndarray]) -> None:
         """`InputError` for a number that `compare` would not take: the ends of every column are tried."""
