@@ -26,7 +26,8 @@ if "MFABRIC_TEST_PROGRAMS" not in os.environ:                       # workers in
 jax.config.update("jax_compilation_cache_dir", os.environ["MFABRIC_TEST_PROGRAMS"])
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
-hypothesis.settings.register_profile("steady", deadline=None)      # no timing decides a test
+hypothesis.settings.register_profile("drawn", deadline=None)       # no timing decides a test
+hypothesis.settings.register_profile("steady", deadline=None, derandomize=True, database=None)     # and no luck
 hypothesis.settings.load_profile("steady")
 
 SHARED = pathlib.Path(os.environ.get("MFABRIC_SHARED", pathlib.Path(__file__).parents[2] / "shared"))

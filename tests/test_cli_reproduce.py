@@ -219,8 +219,16 @@ def test_an_installation_without_experiments_says_so(tmp_path, monkeypatch):
         scripts.package()
 
 
+@pytest.fixture(params=[signal.SIG_DFL, signal.SIG_IGN], ids=["heeding", "in-the-background"])
+def interrupts(request):
+    """Interrupts end this process, or do not, as where a script runs it in the background."""
+    before = signal.signal(signal.SIGINT, request.param)
+    yield request.param
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("terminated", [False, True])
-def test_processes_that_are_left_are_interrupted(tmp_path, terminated):
+def test_processes_that_are_left_are_interrupted(tmp_path, terminated, interrupts):
     started, ended = tmp_path / "started", tmp_path / "ended"
     before = signal.getsignal(signal.SIGTERM)
     code = f"""
@@ -241,6 +249,6 @@ def test_processes_that_are_left_are_interrupted(tmp_path, terminated):
             next(ends)
         assert end.value.code == 128 + signal.SIGTERM
     ends.close()
-    assert signal.getsignal(signal.SIGTERM) == before
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == (before, interrupts)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "ended", "started"]
     assert (tmp_path / "a.txt").read_text() == "1\n"

@@ -1,5 +1,6 @@
 """Commands in processes of their own, some at once."""
 
+import contextlib
 import os
 import pathlib
 import signal
@@ -66,8 +67,21 @@ def each(
 
 def _started(command: Sequence[str], stem: pathlib.Path, jobs: int) -> subprocess.Popen:
     settings = _share(jobs) | os.environ
-    with stem.with_suffix(".txt").open("wb") as told, stem.with_suffix(".log").open("wb") as log:
+    with stem.with_suffix(".txt").open("wb") as told, stem.with_suffix(".log").open("wb") as log, _interruptible():
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=told, stderr=log, env=settings)
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """What starts here heeds an interrupt though this process may not, as one that a script runs in the background."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        if before is signal.SIG_IGN:
+            signal.signal(signal.SIGINT, before)
 
 
 def _share(jobs: int) -> dict[str, str]:
