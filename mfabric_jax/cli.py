@@ -1,4 +1,4 @@
-"""The command line: `mfabric COMMAND` ends in `run_COMMAND` of `commands`, with options from `options`.
+"""The command line: `mfabric COMMAND` ends in `run` of that module of `commands`, with its `Options`.
 
 Every mistake in what was asked ends in one sentence on standard error and exit status 2, before any compute.
 """
@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mfabric_jax.checks import InputError, one_of
+from mfabric_jax.commands import NAMES
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -22,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         command = _command(words)
         options = _parse(command, words[1:])
-        return getattr(_module(command), f"run_{command}")(options)
+        return _module(command).run(options)
     except InputError as mistake:
         print(f"mfabric: {mistake}", file=sys.stderr)
         return 2
@@ -34,14 +35,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
-MODULES = {                                # where `run_COMMAND` is
-    **dict.fromkeys(("compare", "calibrate", "failures", "cluster", "timeline", "draw"), "commands"),
-    **dict.fromkeys(("traffic", "traces", "validate"), "commands"),
-    **dict.fromkeys(("sweep", "query"), "sweep_commands"),
-    **dict.fromkeys(("policies", "train", "evaluate"), "learning_commands"),
-    "report": "report_commands",
-    "reproduce": "reproduce.command",
-}
 WHAT = {                                   # the first word of some commands: what it is called, and those there are
     "policies": ("policies command", ("bench",)),
     "traces": ("traces command", ("info", "convert", "fit")),
@@ -77,8 +70,12 @@ HELP = """usage: mfabric COMMAND [options]
 
 
 def _module(command: str) -> Any:
-    """Where `run_COMMAND` is."""
-    return importlib.import_module(f"mfabric_jax.{MODULES[command]}")
+    """Where its `Options` and `run` are."""
+    try:
+        import tyro  # noqa: F401
+    except ImportError:
+        raise InputError("the command line needs its extra: pip install 'mfabric-jax[cli]'.") from None
+    return importlib.import_module(f"mfabric_jax.commands.{command}")
 
 
 def _command(words: list[str]) -> str:
@@ -90,18 +87,14 @@ def _command(words: list[str]) -> str:
 
         print(f"mfabric {mfabric_jax.__version__}")
         raise SystemExit(0)
-    return one_of("command", words[0], MODULES)
+    return one_of("command", words[0], NAMES)
 
 
 def _parse(command: str, words: list[str]) -> Any:
     """Options from words, by tyro; what it refuses becomes one sentence."""
-    try:
-        import tyro
+    options = _module(command).Options
+    import tyro
 
-        from mfabric_jax import options as declared
-    except ImportError:
-        raise InputError("the command line needs its extra: pip install 'mfabric-jax[cli]'.") from None
-    options = declared.COMMANDS[command]
     fields = {field.name for field in dataclasses.fields(options)}
     for word in words:
         name = word.split("=")[0]

@@ -13,6 +13,7 @@ import pytest
 
 import mfabric_jax
 from mfabric_jax import cli, commands, study
+from mfabric_jax.commands import shared
 from mfabric_jax.report import read_rows
 from mfabric_jax.workload import NAMES, get, share_table
 from tests.study.small import MODEL, as_a_user, configured
@@ -38,14 +39,14 @@ def start_jax():
     names = ("jax_enable_x64", "jax_default_device", "jax_compilation_cache_dir")
     names = (*names, "jax_persistent_cache_min_compile_time_secs")
     with configured(**{name: jax.config.values[name] for name in names}):
-        yield commands.start_jax
+        yield shared.start_jax
 
 
 @pytest.fixture(autouse=True)
 def process_is_left_alone(request, monkeypatch):
     """`start_jax` sets up the process, which other tests would notice."""
     if "start_jax" not in request.fixturenames:
-        monkeypatch.setattr(commands, "start_jax", lambda dtype, device: None)
+        monkeypatch.setattr(shared, "start_jax", lambda dtype, device: None)
 
 
 @pytest.fixture
@@ -89,7 +90,7 @@ def test_help(capsys, word):
     said = capsys.readouterr()
     assert said.out.startswith("usage: mfabric COMMAND")
     assert said.err == ""
-    for command in cli.MODULES:
+    for command in commands.NAMES:
         assert f"\n  {command} " in said.out
 
 
@@ -301,7 +302,7 @@ def test_an_interrupt_elsewhere(capsys, monkeypatch):
     def stop(dtype, device):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(commands, "start_jax", stop)
+    monkeypatch.setattr(shared, "start_jax", stop)
     assert status("compare") == 130
     assert capsys.readouterr().err == "mfabric: interrupted.\n"
 

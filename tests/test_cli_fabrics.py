@@ -6,7 +6,8 @@ import json
 import numpy as np
 import pytest
 
-from mfabric_jax import commands, study
+from mfabric_jax import study
+from mfabric_jax.commands import shared
 from mfabric_jax.fabric import NAMES, cluster
 from mfabric_jax.fabric.graph import graph_text
 from mfabric_jax.report import read_rows
@@ -28,7 +29,7 @@ def as_users_have_it():
 @pytest.fixture(autouse=True)
 def process_is_left_alone(monkeypatch):
     """`start_jax` sets up the process, which other tests would notice."""
-    monkeypatch.setattr(commands, "start_jax", lambda dtype, device: None)
+    monkeypatch.setattr(shared, "start_jax", lambda dtype, device: None)
 
 
 @pytest.fixture

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from mfabric_jax import cli, commands, report
+from mfabric_jax import cli, report
+from mfabric_jax.commands import shared
 from mfabric_jax.policies import load
 
 pytest.importorskip("tyro", reason="the command line needs tyro")
@@ -16,7 +17,7 @@ TRAIN = "--kind index --routing split --steps 2 --batch 2 --sizes 4 --log-every 
 @pytest.fixture(autouse=True)
 def process_is_left_alone(monkeypatch):
     """Settings of the process belong to the tests."""
-    monkeypatch.setattr(commands, "start_jax", lambda dtype, device: None)
+    monkeypatch.setattr(shared, "start_jax", lambda dtype, device: None)
 
 
 def status(*words):

@@ -75,21 +75,21 @@ def test_help_shows_what_it_takes(capsys):
 
 
 def test_a_report_starts_no_device(stored, tmp_path, monkeypatch):
-    from mfabric_jax import commands
+    from mfabric_jax.commands import shared
 
-    monkeypatch.setattr(commands, "start_jax", None)
+    monkeypatch.setattr(shared, "start_jax", None)
     assert status("report", stored, "--out", tmp_path / "report.html") == 0
 
 
 def test_a_folder_of_shards_is_one_page_unless_it_is_too_long(tmp_path, monkeypatch, capsys):
     pytest.importorskip("pyarrow")
-    from mfabric_jax import report_commands
+    from mfabric_jax.commands import report as report_command
 
     rows = synthetic.rows()
     for number, part in enumerate((rows[:50], rows[50:])):
         report.write_rows(part, tmp_path / "shards" / f"rows-{number}.parquet", {})
     assert status("report", tmp_path / "shards", "--out", tmp_path / "report.html") == 0
     assert (tmp_path / "report.html").read_text(encoding="utf-8").count("<tr><td>") == 80
-    monkeypatch.setattr(report_commands, "MOST_ROWS", 79)
+    monkeypatch.setattr(report_command, "MOST_ROWS", 79)
     assert status("report", tmp_path / "shards", "--out", tmp_path / "more.html") == 2
     assert "holds 80 rows, a page at most 79: take fewer by mfabric query --out." in capsys.readouterr().err

@@ -15,7 +15,7 @@ import mfabric_jax
 from mfabric_jax import cli, report
 from mfabric_jax.checks import InputError
 from mfabric_jax.reproduce import processes, scripts
-from mfabric_jax.reproduce.command import with_earlier
+from mfabric_jax.reproduce.reproduction import with_earlier
 
 pytest.importorskip("tyro", reason="the command line needs tyro")
 pytest.importorskip("matplotlib")

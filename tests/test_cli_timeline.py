@@ -6,7 +6,8 @@ import json
 import numpy as np
 import pytest
 
-from mfabric_jax import cli, commands, study
+from mfabric_jax import cli, study
+from mfabric_jax.commands import shared
 from tests.study.small import MODEL, as_a_user, row, small
 
 for _extra in ("tyro", "matplotlib"):
@@ -29,7 +30,7 @@ def as_users_have_it():
 @pytest.fixture(autouse=True)
 def process_is_left_alone(monkeypatch):
     """`start_jax` sets up the process, which other tests would notice."""
-    monkeypatch.setattr(commands, "start_jax", lambda dtype, device: None)
+    monkeypatch.setattr(shared, "start_jax", lambda dtype, device: None)
 
 
 @pytest.fixture

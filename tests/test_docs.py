@@ -15,6 +15,7 @@ import jax
 import pytest
 
 from mfabric_jax import cli, commands
+from mfabric_jax.commands import shared
 from tests.study.small import configured
 
 for _extra in ("tyro", "tqdm", "pyarrow", "matplotlib"):
@@ -42,7 +43,7 @@ def as_a_user(monkeypatch, tmp_path):
             jax.config.update("jax_enable_x64", True)
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(commands, "start_jax", start_jax)
+    monkeypatch.setattr(shared, "start_jax", start_jax)
     plain = {"jax_numpy_dtype_promotion": "standard", "jax_numpy_rank_promotion": "allow", "jax_enable_x64": False}
     kept = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
     with configured(**plain, **{name: jax.config.values[name] for name in kept}):
@@ -108,13 +109,15 @@ def look_up_python(words, capsys):
 RUNNERS = {"mfabric": run_mfabric, "make": look_up_make, "pip": look_up_pip, "python": look_up_python}
 
 
+def options_of(command):
+    return importlib.import_module(f"mfabric_jax.commands.{command}").Options
+
+
 @every_page(TEXTS)
 def test_commands_in_sentences_exist(page):
-    from mfabric_jax.options import COMMANDS
-
     sentences = BLOCK.sub("", TEXTS[page])
     for command, rest in re.findall(r"`mfabric ([a-z]+)([^`]*)`", sentences):
-        known = {"--" + field.name.replace("_", "-") for field in dataclasses.fields(COMMANDS[command])} | {"--help"}
+        known = {"--" + field.name.replace("_", "-") for field in dataclasses.fields(options_of(command))} | {"--help"}
         assert set(re.findall(r"(?<!\S)--[a-z][a-z-]*", rest)) <= known, f"mfabric {command}{rest}"
     for module in re.findall(r"`python -m (\w+(?:\.[a-z]\w*)*)", sentences):
         assert importlib.util.find_spec(module), module
@@ -146,13 +149,12 @@ def test_readme_links_to_every_page():
 
 def test_pages_name_all_there_is():
     from mfabric_jax import fabric, policies, traffic
-    from mfabric_jax.options import COMMANDS
     from mfabric_jax.study.sweeps.exchanges import DEMANDS, Exchanges
     from mfabric_jax.study.sweeps.iterations import Iterations
 
     data = [name for name, setting in Iterations.SETTINGS.items() if setting.data]
     every = {
-        "README": COMMANDS,
+        "README": commands.NAMES,
         "fabrics": (*fabric.NAMES, *fabric.OCS),
         "policies": policies.REGISTRY,
         "traffic": (*traffic.WORKLOADS, *(field.name for field in dataclasses.fields(traffic.Knobs))),

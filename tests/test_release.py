@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import mfabric_jax
-from mfabric_jax import cli, commands
+from mfabric_jax import cli
+from mfabric_jax.commands import shared
 from mfabric_jax.report import read_rows
 from mfabric_jax.reproduce import scripts
 from tests.study.small import as_a_user
@@ -110,7 +111,7 @@ def test_the_version(installed):
 def test_a_comparison_is_that_of_the_checkout(installed, tmp_path, monkeypatch):
     mfabric, folder = installed
     table = mfabric(*COMPARE, "rows.csv")
-    monkeypatch.setattr(commands, "start_jax", lambda dtype, device: None)
+    monkeypatch.setattr(shared, "start_jax", lambda dtype, device: None)
     with as_a_user(), contextlib.redirect_stdout(None):
         assert cli.main([*COMPARE, str(tmp_path / "rows.csv")]) == 0
     (got, how), (want, here) = read_rows(folder / "rows.csv"), read_rows(tmp_path / "rows.csv")

@@ -6,8 +6,9 @@ import jax
 import numpy as np
 import pytest
 
-from mfabric_jax import cli, commands, study
+from mfabric_jax import cli, study
 from mfabric_jax.checks import InputError
+from mfabric_jax.commands import shared
 from mfabric_jax.report import read_rows
 from mfabric_jax.study import validate
 from mfabric_jax.study.packet_runs import Leaves, read_run
@@ -211,7 +212,7 @@ def test_runs_of_like_size_share_a_program(tmp_path):
 def process_is_left_alone(monkeypatch):
     pytest.importorskip("tyro")
     pytest.importorskip("tqdm")
-    monkeypatch.setattr(commands, "start_jax", lambda dtype, device: None)
+    monkeypatch.setattr(shared, "start_jax", lambda dtype, device: None)
 
 
 @pytest.mark.usefixtures("process_is_left_alone")

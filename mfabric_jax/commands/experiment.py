@@ -1,8 +1,8 @@
-"""One experiment, from the process that was started for it: `python -m mfabric_jax.reproduce MODULE [options]`."""
+"""One experiment, in a process of its own: `python -m mfabric_jax.commands.experiment MODULE [options]`."""
 
 import sys
 
-from mfabric_jax.commands import start_jax
+from mfabric_jax.commands.shared import start_jax
 from mfabric_jax.reproduce.scripts import load
 
 

@@ -1,4 +1,4 @@
-"""Reproduce figures: keep what is done, run the rest, and put what was published beside what came out."""
+"""Figures on their way: keep what is done, run the rest, and put what was published beside what came out."""
 
 import functools
 import pathlib
@@ -7,50 +7,11 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-import mfabric_jax
 from mfabric_jax.checks import InputError
 from mfabric_jax.extras import extra
 from mfabric_jax.reproduce import processes, scripts
 
-WIDTH = 160
 SHOWN = ("figure", "claim", "found", "published", "verdict")
-
-
-def run_reproduce(options) -> int:
-    """`mfabric reproduce`"""
-    from mfabric_jax import report
-    from mfabric_jax.report import style
-
-    if options.list:
-        print(scripts.listing())
-        return 0
-    modules, jobs = scripts.chosen(options.figures), processes.checked_jobs(options.jobs)
-    if options.trace is not None and not pathlib.Path(options.trace).exists():
-        raise InputError(f"trace must be an existing file or folder, got {options.trace}.")
-    with style.look():
-        report.check_folder(options.out)
-    run = Reproduction(modules, options)
-    run.all(jobs)
-    if rows := run.rows():
-        print(report.plain(rows, SHOWN, width=WIDTH))
-        config = {"figures": list(modules), "failed": run.failed, "quick": options.quick, "trace": options.trace}
-        config["version"] = mfabric_jax.__version__
-        file = pathlib.Path(options.out) / "verdicts.csv"
-        print(report.write_rows(with_earlier(rows, file, modules), file, config), file=sys.stderr)
-    return 1 if run.failed else 0
-
-
-def with_earlier(rows: list[dict[str, Any]], file: pathlib.Path, asked: Collection[str]) -> list[dict[str, Any]]:
-    """The verdicts, and those that the file has on figures that were not asked for now; in the order of the list."""
-    from mfabric_jax import report
-
-    try:
-        earlier = report.read_rows(file)[0] if file.is_file() else []
-    except InputError:
-        earlier = []
-    order = list(scripts.known())
-    known = [row for row in earlier if row.get("figure") in order and row["figure"] not in asked]
-    return sorted([*known, *rows], key=lambda row: order.index(row["figure"]))
 
 
 class Reproduction:
@@ -126,7 +87,7 @@ class Reproduction:
         words = ["--out", str(self.folder), *(["--quick"] if self.options.quick else [])]
         for field, value in self.trace_of(self.scripts[name]).items():
             words += [f"--{field}", value]
-        return [sys.executable, "-m", "mfabric_jax.reproduce", self.modules[name], *words]
+        return [sys.executable, "-m", "mfabric_jax.commands.experiment", self.modules[name], *words]
 
     def trace_of(self, script: Any) -> dict[str, str]:
         """The recording, for a script that reads one."""
@@ -146,3 +107,16 @@ class Reproduction:
         if ended.status == 2 and said:
             return said[-1].removeprefix(f"{self.scripts[ended.name].name}: ")
         return f"{said[-1]} ({log})" if said else f"its process ended with status {ended.status}."
+
+
+def with_earlier(rows: list[dict[str, Any]], file: pathlib.Path, asked: Collection[str]) -> list[dict[str, Any]]:
+    """The verdicts, and those that the file has on figures that were not asked for now; in the order of the list."""
+    from mfabric_jax import report
+
+    try:
+        earlier = report.read_rows(file)[0] if file.is_file() else []
+    except InputError:
+        earlier = []
+    order = list(scripts.known())
+    known = [row for row in earlier if row.get("figure") in order and row["figure"] not in asked]
+    return sorted([*known, *rows], key=lambda row: order.index(row["figure"]))

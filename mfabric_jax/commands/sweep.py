@@ -1,15 +1,39 @@
-"""`mfabric sweep` and `mfabric query`, once their options are read."""
+"""`mfabric sweep CONFIG --out FOLDER`: a design space."""
 
-import pathlib
+import dataclasses
 import re
 import sys
 import time
+from typing import Annotated
 
-from mfabric_jax import commands
-from mfabric_jax.checks import InputError, whole
+import tyro
 
-SHOWN = 20                                 # rows of a table on the screen
+from mfabric_jax.checks import InputError
+from mfabric_jax.commands import shared
+
 SEEN_S = 0.1                               # programs that took less to compile were there
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """Every configuration of a design space: rows to parquet files of a folder as they are ready.
+
+    The file says what to evaluate ("iteration" or "all-to-all") and its settings: [fixed], [grid] (every combination),
+    [list] (side by side), [random] (drawn). The same command goes on where it was stopped.
+    """
+
+    config: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="CONFIG")]
+    """A .toml or .json file."""
+    out: str
+    """Folder of the rows."""
+    shard: str = "1/1"
+    """i/n: only every n-th file, from the i-th (for job arrays)."""
+    engine: str = "local"
+    """local, or ray: several processes, whose work is done again where one is lost."""
+    workers: int | None = None
+    """ray: processes (default: one for each GPU, or core)."""
+    device: str | None = None
+    """cpu, gpu, tpu (default: what JAX finds)."""
 
 
 class _Bar:
@@ -39,12 +63,12 @@ class _Bar:
             self.bar.close()
 
 
-def run_sweep(options) -> int:
-    """`mfabric sweep CONFIG --out FOLDER`"""
+def run(options: Options) -> int:
+    """Returns the exit status."""
     from mfabric_jax import study
 
     config, shard = study.read_sweep(options.config), _shard(options.shard)
-    commands.start_jax(config.dtype, options.device)
+    shared.start_jax(config.dtype, options.device)
     began, bar = time.perf_counter(), _Bar(config.count)
     given = {"shard": shard, "engine": options.engine, "workers": options.workers}
     try:
@@ -67,43 +91,3 @@ def _shard(text: str) -> tuple[int, int]:
     if not found:
         raise InputError(f"shard must be i/n, such as 1/8, got {text!r}.")
     return int(found[1]), int(found[2])
-
-
-def _alike(rows: list[dict], name: str) -> bool:
-    return all(row[name] == rows[0][name] for row in rows)
-
-
-def run_query(options) -> int:
-    """`mfabric query PATH ...`"""
-    from mfabric_jax import report
-    from mfabric_jax.report.query import COUNT
-
-    if options.limit is not None:
-        whole("limit", options.limit)
-    commands.check_outputs(options.out, None)
-    asked = report.Asked(
-        where=commands.listed_words(options.where or ""),
-        by=commands.listed_words(options.by or ""),
-        measures=commands.listed_words(options.measures or ""),
-        pareto=commands.listed_words(options.pareto or ""),
-        sort=options.sort,
-        columns=commands.listed_words(options.columns or ""),
-        limit=options.limit,
-    )
-    rows, config = report.query(options.paths, asked)
-    if not rows:
-        print("no row fulfils this")
-    else:
-        shared = [name for name in rows[0] if len(rows) > 1 and _alike(rows, name)]
-        same = {name: rows[0][name] for name in shared if not (asked.by and name == COUNT)}
-        same = same if len(same) < len(rows[0]) else {}
-        if same:
-            said = (f"{name} {v:.4g}" if isinstance(v, float) else f"{name} {v}" for name, v in same.items())
-            print(f"in every row: {', '.join(said)}\n")
-        print(report.plain(rows[:SHOWN], [name for name in rows[0] if name not in same]))
-        if len(rows) > SHOWN:
-            print(f"... {len(rows) - SHOWN:,} more rows" + ("" if options.out else "; --out writes them all"))
-    if options.out is not None:
-        about = {"command": "query", "paths": [str(pathlib.Path(path)) for path in options.paths]} | asked._asdict()
-        print(report.write_rows(rows, options.out, about | {"of": config}), file=sys.stderr)
-    return 0

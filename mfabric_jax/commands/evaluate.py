@@ -1,0 +1,80 @@
+"""`mfabric evaluate`: policies that see forecasts."""
+
+import dataclasses
+import pathlib
+import sys
+from typing import Any
+
+from mfabric_jax.commands import shared
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """Mean time over the degree bound of policies that see forecasts, on demand of other seeds and recorded iterations.
+
+    Lists are separated by commas. Intervals are 95 % by bootstrap.
+    """
+
+    policies: str = "learned,index,greedy,greedy-next,threshold,local-search,uniform,static"
+    """Names, or files that mfabric train wrote; static: greedy-next, once, from the mean of other demand."""
+    routings: str = "unsplit,split,relay,relay-planned"
+    """relay: shares know the true demand; relay-planned: shares from the forecast, a network's by itself."""
+    sizes: str = "8,16"
+    """Servers of the region."""
+    sigmas: str = "0,0.1,0.3,0.6,1"
+    """Standard deviations of the logarithms of forecasts; what has a past is predicted too."""
+    samples: int = 70
+    """All-to-alls of each workload."""
+    share_steps: int = 100
+    """Gradient steps towards relay shares."""
+    optical_degree: int = 6
+    """NICs of a server on the optical switch."""
+    electrical_nics: int = 2
+    """NICs of a server on the electrical fabric."""
+    relay_efficiency: float = 1.0
+    """Of forwarding, at most 1."""
+    trace: str | None = None
+    """Recorded routing to judge by too (16 ranks)."""
+    records: str | None = None
+    """FIRST-LAST record of the trace (default for a gate trace: 2011-5001)."""
+    out: str | None = None
+    """Rows to a .csv or .parquet file."""
+    figures: str | None = None
+    """Picture to a folder."""
+    seed: int = 0
+    device: str | None = None
+    """cpu, gpu, tpu (default: what JAX finds)."""
+
+
+def run(options: Options) -> int:
+    """Returns the exit status."""
+    shared.start_jax("float32", options.device)
+    from tqdm import tqdm
+
+    from mfabric_jax import report, study
+
+    given: dict[str, Any] = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
+    out, figures = given.pop("out"), given.pop("figures")
+    del given["device"]
+    for field in ("policies", "routings"):
+        given[field] = shared.listed_words(given.pop(field))
+    given["sizes"] = tuple(shared.whole_in("sizes", word) for word in shared.listed_words(given["sizes"]))
+    given["sigmas"] = tuple(shared.number_in("sigmas", word) for word in shared.listed_words(given["sigmas"]))
+    given["records"] = shared.record_range(given["records"])
+    config = study.Evaluation(**given)
+    shared.check_outputs(out, figures)
+    rows, complete = [], False
+    try:
+        with tqdm(desc="evaluate", unit="row", file=sys.stderr, disable=None) as bar:
+            for row in study.evaluate_policies(config, progress=bar.set_postfix_str):
+                rows.append(row)
+                bar.update()
+        complete = True
+    finally:
+        if out is not None and rows:
+            effective = dataclasses.asdict(config) | study.provenance("float32") | {"complete": complete}
+            print(report.write_rows(rows, out, {"command": "evaluate"} | effective), file=sys.stderr)
+    print(report.forecast_table(rows))
+    if figures is not None:
+        print(report.forecasts(rows, pathlib.Path(figures) / "policies_under_forecasts.png"), file=sys.stderr)
+    return 0

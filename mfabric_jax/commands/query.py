@@ -1,0 +1,80 @@
+"""`mfabric query PATH ...`: questions to rows on disk."""
+
+import dataclasses
+import pathlib
+import sys
+from typing import Annotated
+
+import tyro
+
+from mfabric_jax.checks import whole
+from mfabric_jax.commands import shared
+
+SHOWN = 20                                 # rows of a table on the screen
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """Filter, group and sort the rows of sweeps and other commands; find their Pareto front.
+
+    Lists are separated by commas. Order: where, pareto, by, sort, columns, limit.
+    """
+
+    paths: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="PATH")]
+    """Folders of sweeps, .parquet or .csv files."""
+    where: str | None = None
+    """Conditions such as "fabric = mfabric|fat-tree, nic_gbps >= 400"."""
+    pareto: str | None = None
+    """Columns to have small (column:max: large), such as network_cost_usd,iteration_s; with --by in every group."""
+    by: str | None = None
+    """Columns of groups."""
+    measures: str | None = None
+    """column:measure of every group; mean, min, max, median, std, sum (default: the mean time)."""
+    sort: str | None = None
+    """Column to sort by; column:down for the largest first."""
+    columns: str | None = None
+    """Columns to keep."""
+    limit: int | None = None
+    """Rows at most."""
+    out: str | None = None
+    """Rows to a .csv or .parquet file."""
+
+
+def run(options: Options) -> int:
+    """Returns the exit status."""
+    from mfabric_jax import report
+    from mfabric_jax.report.query import COUNT
+
+    if options.limit is not None:
+        whole("limit", options.limit)
+    shared.check_outputs(options.out, None)
+    asked = report.Asked(
+        where=shared.listed_words(options.where or ""),
+        by=shared.listed_words(options.by or ""),
+        measures=shared.listed_words(options.measures or ""),
+        pareto=shared.listed_words(options.pareto or ""),
+        sort=options.sort,
+        columns=shared.listed_words(options.columns or ""),
+        limit=options.limit,
+    )
+    rows, config = report.query(options.paths, asked)
+    if not rows:
+        print("no row fulfils this")
+    else:
+        alike = [name for name in rows[0] if len(rows) > 1 and _alike(rows, name)]
+        same = {name: rows[0][name] for name in alike if not (asked.by and name == COUNT)}
+        same = same if len(same) < len(rows[0]) else {}
+        if same:
+            said = (f"{name} {v:.4g}" if isinstance(v, float) else f"{name} {v}" for name, v in same.items())
+            print(f"in every row: {', '.join(said)}\n")
+        print(report.plain(rows[:SHOWN], [name for name in rows[0] if name not in same]))
+        if len(rows) > SHOWN:
+            print(f"... {len(rows) - SHOWN:,} more rows" + ("" if options.out else "; --out writes them all"))
+    if options.out is not None:
+        about = {"command": "query", "paths": [str(pathlib.Path(path)) for path in options.paths]} | asked._asdict()
+        print(report.write_rows(rows, options.out, about | {"of": config}), file=sys.stderr)
+    return 0
+
+
+def _alike(rows: list[dict], name: str) -> bool:
+    return all(row[name] == rows[0][name] for row in rows)

@@ -1,0 +1,42 @@
+"""`mfabric report ROWS --out PAGE`: one page of rows."""
+
+import dataclasses
+import pathlib
+import sys
+from typing import Annotated
+
+import tyro
+
+from mfabric_jax.checks import InputError
+
+MOST_ROWS = 20_000                         # a browser sorts and filters so many at once
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """One HTML page of rows: summary, charts, a table to sort and filter, the configuration. It fetches nothing."""
+
+    rows: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ROWS")]
+    """A .csv or .parquet file that --out of another command wrote, or the folder of a sweep."""
+    out: str
+    """A .html file."""
+    pictures: str | None = None
+    """Folder whose .png and .svg files go into the page, such as --figures of compare."""
+    title: str | None = None
+    """Heading of the page."""
+
+
+def run(options: Options) -> int:
+    """Returns the exit status."""
+    from mfabric_jax import report
+
+    report.check_page(options.out, options.pictures)
+    if pathlib.Path(options.rows).is_dir():
+        rows, effective = report.query([options.rows], report.Asked())
+    else:
+        rows, effective = report.read_rows(options.rows)
+    if len(rows) > MOST_ROWS:
+        fewer = "take fewer by mfabric query --out"
+        raise InputError(f"{options.rows} holds {len(rows):,} rows, a page at most {MOST_ROWS:,}: {fewer}.")
+    print(report.html_report(rows, effective, options.out, options.pictures, options.title), file=sys.stderr)
+    return 0

@@ -1,0 +1,63 @@
+"""`mfabric reproduce [FIGURE ...]`: the figures of the paper."""
+
+import dataclasses
+import pathlib
+import sys
+from typing import Annotated
+
+import tyro
+
+import mfabric_jax
+from mfabric_jax.checks import InputError
+from mfabric_jax.reproduce import processes, scripts
+from mfabric_jax.reproduce.reproduction import SHOWN, Reproduction, with_earlier
+
+WIDTH = 160
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """Draw figures of the paper again, and put every published number beside what comes out.
+
+    Each is an experiment in a process of its own. The folder gets its rows with their configuration, its picture and
+    its tables, and verdicts.csv of all that it holds. What it has already, of the same configuration and code, is kept.
+    """
+
+    figures: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[FIGURE ...]")] = ()
+    """all, or names that --list lists."""
+    quick: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Fewer cases and smaller ones: minutes instead of hours."""
+    out: str = "results"
+    """Folder for rows, pictures and tables."""
+    trace: str | None = None
+    """Recorded routing, for the experiments that read one (default: generated traffic)."""
+    jobs: int | None = None
+    """Experiments at once (default: 2)."""
+    again: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Compute also what the folder has already."""
+    list: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Only say which figures there are."""
+
+
+def run(options: Options) -> int:
+    """Returns the exit status."""
+    from mfabric_jax import report
+    from mfabric_jax.report import style
+
+    if options.list:
+        print(scripts.listing())
+        return 0
+    modules, jobs = scripts.chosen(options.figures), processes.checked_jobs(options.jobs)
+    if options.trace is not None and not pathlib.Path(options.trace).exists():
+        raise InputError(f"trace must be an existing file or folder, got {options.trace}.")
+    with style.look():
+        report.check_folder(options.out)
+    made = Reproduction(modules, options)
+    made.all(jobs)
+    if rows := made.rows():
+        print(report.plain(rows, SHOWN, width=WIDTH))
+        config = {"figures": list(modules), "failed": made.failed, "quick": options.quick, "trace": options.trace}
+        config["version"] = mfabric_jax.__version__
+        file = pathlib.Path(options.out) / "verdicts.csv"
+        print(report.write_rows(with_earlier(rows, file, modules), file, config), file=sys.stderr)
+    return 1 if made.failed else 0

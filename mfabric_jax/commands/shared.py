@@ -1,0 +1,65 @@
+"""What commands share: starting JAX, words of options as values, outputs checked before a long run."""
+
+import os
+import pathlib
+import re
+
+from mfabric_jax.checks import InputError, one_of
+
+DEVICES = ("cpu", "gpu", "tpu")
+
+
+def start_jax(dtype: str, device: str | None) -> None:
+    """Device, precision and compilation cache: settings of the process, so they belong to the command line alone."""
+    import jax
+
+    if dtype == "float64":
+        jax.config.update("jax_enable_x64", True)
+    if device is not None:
+        one_of("device", device, DEVICES)
+        try:
+            jax.config.update("jax_default_device", jax.devices(device)[0])
+        except RuntimeError:
+            found = sorted({d.platform for d in jax.devices()})
+            raise InputError(f"device {device!r} is not on this machine; JAX finds {', '.join(found)}.") from None
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        home = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
+        jax.config.update("jax_compilation_cache_dir", str(home / "mfabric_jax"))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+
+
+def check_outputs(out: str | None, figures: str | None) -> None:
+    """Say now that a result could not be written."""
+    from mfabric_jax import report
+
+    if out is not None:
+        report.check_destination(out)
+    if figures is not None:
+        report.check_folder(figures)
+
+
+def listed_words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def number_in(field: str, word: str) -> float:
+    try:
+        return float(word)
+    except ValueError:
+        raise InputError(f"{field} must be numbers separated by commas, got {word!r}.") from None
+
+
+def whole_in(field: str, word: str) -> int:
+    try:
+        return int(word)
+    except ValueError:
+        raise InputError(f"{field} must be whole numbers separated by commas, got {word!r}.") from None
+
+
+def record_range(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    found = re.fullmatch(r"(\d+)-(\d+)", text.strip())
+    if not found:
+        raise InputError(f"records must be FIRST-LAST, such as 2011-5001, got {text!r}.")
+    return int(found[1]), int(found[2])

@@ -1,0 +1,126 @@
+"""`mfabric traces info PATH`, `mfabric traces convert PATH OUT.npz` and `mfabric traces fit PATH`."""
+
+import dataclasses
+import pathlib
+import sys
+from typing import Annotated
+
+import tyro
+
+from mfabric_jax.checks import InputError
+from mfabric_jax.commands import shared
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """What recorded routing holds: shape, skew, shares of pairs, drift and locality, over iterations and layers.
+
+    Formats: .npy or .npz of tokens [iteration, layer, micro_batch, source_rank, expert],
+    num_global_tokens_per_expert [tp, ep, expert], logical_count [iteration, layer, expert] or weight [layer, expert]
+    (.pt too, with torch); .jsonl of a Megatron router trace, or a folder of them; .txt of an mFabric weight matrix;
+    a folder of the SmartMoE gate trace, of OLMoE expert counts or of a LAER-MoE token analysis.
+    """
+
+    what: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="info|convert|fit")]
+    """info: statistics; convert: the same counts as .npz of tokens; fit: knobs of generated traffic that is alike."""
+    path: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="PATH")]
+    """The recording; PATH/NAME where there are several."""
+    to: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="OUT.npz")] = None
+    """Where convert writes."""
+    records: str | None = None
+    """FIRST-LAST record (default: all; for a SmartMoE gate trace 2011-5001)."""
+    iterations: int | None = None
+    """fit: iterations to generate for the comparison (default: as many as were recorded)."""
+    ranks: int | None = None
+    """EP ranks, where they are not recorded or neighbours shall count as one."""
+    ranks_per_server: int | None = None
+    """Ranks of a server (default: 8, where that makes several servers)."""
+    out: str | None = None
+    """info: a row per iteration and layer to a .csv or .parquet file; fit: the knobs to a .json file."""
+    figures: str | None = None
+    """info: pictures of loads and pairs to a folder."""
+
+
+def run(options: Options) -> int:
+    """Returns the exit status."""
+    from mfabric_jax import traffic
+
+    records = shared.record_range(options.records)
+    if options.what == "convert":
+        if options.to is None:
+            raise InputError("traces convert needs OUT.npz behind the path.")
+        print(traffic.save_tokens(_one_trace(options).chosen(records), options.to))
+        return 0
+    if options.to is not None:
+        what = "rows" if options.what == "info" else "knobs"
+        raise InputError(f"traces {options.what} takes one path, got {options.to!r} too; {what} go to --out.")
+    return _traces_fit(options, records) if options.what == "fit" else _traces_info(options, records)
+
+
+def _one_trace(options):
+    """The recording in a path that holds only one."""
+    from mfabric_jax import traffic
+
+    one, *others = traffic.open_trace(options.path)
+    if others:
+        names = ", ".join(str(pathlib.Path(options.path) / each.name) for each in (one, *others))
+        raise InputError(f"{options.path} holds several recordings; {options.what} one of {names}.")
+    return one
+
+
+def _traces_fit(options, records: tuple[int, int] | None) -> int:
+    """The knobs of generated traffic with the statistics of a recording, and both of these in a table."""
+    from mfabric_jax import report, traffic
+
+    if options.out is not None and pathlib.Path(options.out).suffix != ".json":
+        raise InputError(f"knobs are written as .json, got {options.out!r}.")
+    recording = _one_trace(options).chosen(records)
+    found = traffic.fit(recording, options.iterations)
+    print(f"{recording.format}, {recording.words}\n")
+    print(report.plain([{"knob": name, "value": value} for name, value in found.knobs.turned.items()]))
+    columns = ["statistic", "recorded", "fitted", report.Column("error", percent=True)]
+    print(f"\n{report.plain(found.rows(), columns)}")
+    if options.out is not None:
+        print(found.knobs.write(options.out), file=sys.stderr)
+    return 0
+
+
+def _traces_info(options, records: tuple[int, int] | None) -> int:
+    """Tables of every recording in a path; rows and pictures where asked for."""
+    from mfabric_jax import report, traffic
+    from mfabric_jax.traffic import survey
+
+    shared.check_outputs(options.out, options.figures)
+    rows = []
+    for whole in traffic.open_trace(options.path):
+        recording = whole.chosen(records)
+        table = survey.table(recording, options.ranks, options.ranks_per_server)
+        rows += table
+        shape = ", ".join(f"{name} {size:,}" for name, size in recording.axes.items())
+        print(f"{recording.format}, {recording.words}\n{shape}")
+        print(f"\nover iterations and layers\n{report.plain(survey.summary(table))}")
+        drift = survey.drift(recording)
+        if drift:
+            print(f"\nloads of iterations apart\n{report.plain(drift)}")
+        print()
+        if options.figures is not None:
+            _draw_trace(recording, pathlib.Path(options.figures), options.ranks)
+    if options.out is not None:
+        given = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
+        print(report.write_rows(rows, options.out, given | {"command": "traces info"}), file=sys.stderr)
+    return 0
+
+
+def _draw_trace(recording, folder: pathlib.Path, ranks: int | None) -> None:
+    from mfabric_jax import report
+    from mfabric_jax.traffic import survey
+
+    title = f"{recording.format} {recording.name}".rstrip()
+    end = f"_{recording.name}.png" if recording.name else ".png"
+    load = survey.loads(recording)
+    target = recording.targets.value
+    print(report.trace_load(load, recording.number, folder / f"trace_load{end}", title, target), file=sys.stderr)
+    matrix = survey.sent(recording, ranks)
+    if matrix is not None:
+        rows, columns, counts = matrix
+        print(report.trace_pairs(counts, folder / f"trace_pairs{end}", title, rows, columns), file=sys.stderr)

@@ -1,0 +1,41 @@
+"""`mfabric traffic MODEL`: bytes of every parallelism."""
+
+import dataclasses
+from typing import Annotated
+
+import tyro
+
+from mfabric_jax import units
+from mfabric_jax.commands.setup import SetUp
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(SetUp):
+    """Bytes of tensor, expert, pipeline and data parallelism in one iteration, beside measured shares."""
+
+    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
+    """mixtral-8x22b, mixtral-8x7b, llama-moe, qwen-moe, qwen-moe-ep16, deepseek-r1, deepseek-v3"""
+
+
+def run(options: Options) -> int:
+    """Returns the exit status."""
+    from mfabric_jax import report, workload
+
+    given = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
+    model = given.pop("model")
+    job = workload.get(model, **{name: value for name, value in given.items() if value is not None})
+    print(
+        f"{model}: {job.gpus} GPUs = DP {job.dp} x TP {job.tp} x PP {job.pp} x EP {job.ep}, "
+        f"{job.micro_batches} micro-batches of {job.micro_batch} x {job.sequence} tokens per EP rank and iteration"
+    )
+    columns = [
+        report.Column("parallelism"),
+        report.Column("gigabytes", "GB per iteration, all GPUs"),
+        report.Column("share", percent=True),
+        report.Column("measured"),
+    ]
+    table = workload.share_table(job)
+    rows = [row | {"gigabytes": float(units.to_gigabytes(row["bytes_per_iteration"]))} for row in table]
+    print(report.plain(rows, columns))
+    print(f"measured: {workload.MEASURED_SOURCE}; docs/assumptions.md says why the shares differ.")
+    return 0

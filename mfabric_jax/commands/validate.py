@@ -1,0 +1,53 @@
+"""`mfabric validate packet`: predictions against recorded runs."""
+
+import dataclasses
+import pathlib
+import sys
+from typing import Annotated
+
+import tyro
+
+from mfabric_jax.commands import shared
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Predict recorded packet-level runs at flow level and say how far off the prediction is.
+
+    Prediction: exact max-min fluid completion, headers taken off the line rate; latency and queues are not in it.
+    """
+
+    what: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="packet")]
+    """packet: runs of a packet-level simulator."""
+    runs: str
+    """Folder of runs, one .json file each."""
+    out: str | None = None
+    """Rows to a .csv or .parquet file."""
+    figures: str | None = None
+    """Pictures to a folder."""
+    dtype: str = "float64"
+    """float32, float64."""
+    device: str | None = None
+    """cpu, gpu, tpu (default: what JAX finds)."""
+
+
+def run(options: Options) -> int:
+    """Returns the exit status."""
+    shared.start_jax(options.dtype, options.device)
+    from tqdm import tqdm
+
+    from mfabric_jax import report, study
+
+    runs = study.read_runs(options.runs)
+    shared.check_outputs(options.out, options.figures)
+    bar = tqdm(runs, desc="validate", unit="run", file=sys.stderr, disable=None)
+    predictions = [study.predict(run, options.dtype) for run in bar]
+    rows = study.packet_rows(predictions)
+    if options.out is not None:
+        given = {"command": "validate packet", "runs": options.runs}
+        report.write_rows(rows, options.out, given | study.provenance(options.dtype))
+        print(f"{len(rows)} rows in {options.out}", file=sys.stderr)
+    print(report.agreement(rows, study.packet_groups(predictions)))
+    if options.figures is not None:
+        print(report.validation(rows, pathlib.Path(options.figures) / "packet_validation.png"), file=sys.stderr)
+    return 0
