@@ -140,11 +140,11 @@ def test_verdicts_on_other_figures_stay(ours, tmp_path):
     file = tmp_path / "verdicts.csv"
     now = [{"figure": "sheep", "found": "4"}]
     assert with_earlier(now, file, ["sheep"]) == now
-    earlier = [{"figure": name, "found": str(n)} for n, name in enumerate(["lost-bees", "sheep", "wolves", "cows"])]
+    earlier = [{"figure": name, "found": f"{n}.40"} for n, name in enumerate(["lost-bees", "sheep", "wolves", "cows"])]
     report.write_rows(earlier, file, {})
     found = with_earlier(now, file, ["sheep", "ghosts"])
-    want = [("sheep", "4"), ("wolves", "2"), ("lost-bees", "0")]
-    assert [(row["figure"], str(row["found"])) for row in found] == want
+    want = [("sheep", "4"), ("wolves", "2.40"), ("lost-bees", "0.40")]
+    assert [(row["figure"], row["found"]) for row in found] == want
     file.write_text("a,b\n1\n")
     assert with_earlier(now, file, ["sheep"]) == now
 
@@ -203,13 +203,14 @@ def test_a_wheel_holds_the_experiments(tmp_path):
 
 @pytest.mark.parametrize(("jobs", "share"), [(1, None), (2, "4"), (3, "2"), (8, "1")])
 def test_processes_at_once_share_the_cores(tmp_path, monkeypatch, jobs, share):
-    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(processes, "_cores", lambda: 8)
     monkeypatch.delenv("NPROC", raising=False)
     monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "mine")
-    code = "import os; print(os.environ.get('NPROC'), os.environ['XLA_PYTHON_CLIENT_PREALLOCATE'])"
-    (end,) = processes.each({"a": [sys.executable, "-c", code]}, lambda name: tmp_path / name, jobs)
-    assert end.status == 0
-    assert (tmp_path / "a.txt").read_text() == f"{share} mine\n"
+    said = "os.environ.get('NPROC'), os.environ['XLA_PYTHON_CLIENT_PREALLOCATE'], os.getpgrp() == os.getpid()"
+    commands = {f"n{number}": [sys.executable, "-Sc", f"import os; print({said})"] for number in range(jobs)}
+    ends = list(processes.each(commands, lambda name: tmp_path / name, 8))       # eight could run at once
+    assert {end.status for end in ends} == {0}
+    assert {(tmp_path / f"{name}.txt").read_text() for name in commands} == {f"{share} mine True\n"}
 
 
 def test_an_installation_without_experiments_says_so(tmp_path, monkeypatch):

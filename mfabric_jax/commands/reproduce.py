@@ -54,10 +54,11 @@ def run(options: Options) -> int:
         report.check_folder(options.out)
     made = Reproduction(modules, options)
     made.all(jobs)
-    if rows := made.rows():
+    file, rows = pathlib.Path(options.out) / "verdicts.csv", made.rows()
+    if rows:
         print(report.plain(rows, SHOWN, width=WIDTH))
+    if kept := with_earlier(rows, file, modules):
         config = {"figures": list(modules), "failed": made.failed, "quick": options.quick, "trace": options.trace}
         config["version"] = mfabric_jax.__version__
-        file = pathlib.Path(options.out) / "verdicts.csv"
-        print(report.write_rows(with_earlier(rows, file, modules), file, config), file=sys.stderr)
+        print(report.write_rows(kept, file, config), file=sys.stderr)
     return 1 if made.failed else 0

@@ -14,8 +14,8 @@ from mfabric_jax.extras import extra
 from mfabric_jax.report.rows import METADATA_KEY, read_rows
 
 OPERATORS = {"<=": "less_equal", ">=": "greater_equal", "!=": "not_equal", "<": "less", ">": "greater", "=": "equal"}
-CONDITION = re.compile(r"\s*([\w.-]+)\s*(<=|>=|!=|<|>|==?)\s*(.+?)\s*")
-MEASURES = {"mean": "mean", "min": "min", "max": "max", "median": "approximate_median", "std": "stddev", "sum": "sum"}
+CONDITION = re.compile(r"\s*([\w.-]+)\s*(<=|>=|!=|<|>|==?)\s*([^<>=!\s].*?)\s*")
+MEASURES = {"mean": "mean", "min": "min", "max": "max", "median": "list", "std": "stddev", "sum": "sum"}
 SENSES = {"min": 1.0, "max": -1.0}
 ORDERS = {"up": "ascending", "down": "descending"}
 COUNT = "rows"
@@ -101,13 +101,15 @@ def _column(table: Any, name: str) -> str:
 def _mask(table: Any, condition: str):
     """Which rows fulfil `column OP value`, where value may be several: a|b."""
     import pyarrow
-    from pyarrow import compute
+    from pyarrow import compute, types
 
     found = CONDITION.fullmatch(condition)
     if not found:
         raise InputError(f"a condition is COLUMN OP VALUE with =, !=, <, <=, > or >=, got {condition!r}.")
     name, sign, text = _column(table, found[1]), found[2].replace("==", "="), found[3]
     column = table[name]
+    if types.is_integer(column.type):
+        column = column.cast(pyarrow.float64(), safe=False)
     values = [_value(name, word.strip(), column.type) for word in text.split("|")]
     if len(values) > 1 and sign not in ("=", "!="):
         raise InputError(f"several values go with = and != only, got {condition!r}.")
@@ -140,8 +142,17 @@ def _grouped(table: Any, by: Sequence[str], measures: Sequence[str]):
     found = table.group_by(names, use_threads=False).aggregate(
         [([], "count_all"), *((name, MEASURES[measure]) for name, measure in asked)]
     )
+    for name, measure in asked:
+        if measure == "median":
+            column = f"{name}_{MEASURES[measure]}"
+            values = [np.median(some) if some else None for some in _filled(found[column].to_pylist())]
+            found = found.set_column(found.column_names.index(column), column, [values])
     renamed = {"count_all": COUNT} | {f"{name}_{MEASURES[m]}": f"{name}_{m}" for name, m in asked}
     return found.rename_columns([renamed.get(name, name) for name in found.column_names])
+
+
+def _filled(lists: Sequence[Sequence[Any]]) -> list[list[Any]]:
+    return [[value for value in some if value is not None] for some in lists]
 
 
 def _numbers(table: Any, name: str) -> str:
@@ -169,16 +180,16 @@ def _front(table: Any, pareto: Sequence[str], by: Sequence[str]) -> np.ndarray:
 
 def best(values: np.ndarray) -> np.ndarray:
     """Which of the points [N K] no other one is at most as large as everywhere, and smaller somewhere [N]."""
-    order = np.lexsort(values.T[::-1])
-    kept = np.zeros(len(values), bool)
-    front = np.zeros((0, values.shape[1]))
-    for row in order:                      # whoever beats a point comes before it
-        point = values[row]
-        beaten = ((front <= point).all(axis=1) & (front < point).any(axis=1)).any()
-        if not beaten:
-            kept[row] = True
-            front = np.concatenate([front, point[None]])
-    return kept
+    points, place = np.unique(values, axis=0, return_inverse=True)             # whoever beats a point comes before it
+    if points.shape[1] == 2:
+        least = np.minimum.accumulate(points[:, 1])
+        kept = np.concatenate([[True], points[1:, 1] < least[:-1]])
+        return kept[place.reshape(-1)]
+    kept, left = np.zeros(len(points), bool), np.arange(len(points))
+    while left.size:
+        kept[left[0]] = True
+        left = left[(points[left] < points[left[0]]).any(axis=1)]
+    return kept[place.reshape(-1)]
 
 
 def _sorted(table: Any, sort: str):

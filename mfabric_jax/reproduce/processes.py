@@ -24,9 +24,15 @@ class Ended(NamedTuple):
     seconds: float
 
 
+def _cores() -> int:
+    """Cores that this process may use."""
+    allowed = getattr(os, "sched_getaffinity", None)
+    return len(allowed(0)) if allowed else os.cpu_count() or 1
+
+
 def checked_jobs(jobs: int | None) -> int:
     """How many processes to run at once; None: two, or one on a single core."""
-    cores = os.cpu_count() or 1
+    cores = _cores()
     if jobs is None:
         return min(JOBS, cores)
     if whole("jobs", jobs) > cores:
@@ -42,7 +48,7 @@ def each(
     What it prints goes to its stem with .txt, its errors to that with .log, which goes away when all went well. Those
     that are not over when nobody waits for them any longer are interrupted and leave neither.
     """
-    waiting, running = list(commands.items()), {}
+    waiting, running, jobs = list(commands.items()), {}, min(jobs, len(commands))
     before = signal.signal(signal.SIGTERM, _leave)
     try:
         while waiting or running:
@@ -68,7 +74,10 @@ def each(
 def _started(command: Sequence[str], stem: pathlib.Path, jobs: int) -> subprocess.Popen:
     settings = _share(jobs) | os.environ
     with stem.with_suffix(".txt").open("wb") as told, stem.with_suffix(".log").open("wb") as log, _interruptible():
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=told, stderr=log, env=settings)
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=told, stderr=log, env=settings,
+            process_group=0,                           # an interrupt from the keyboard reaches it through us, once
+        )  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -90,7 +99,7 @@ def _share(jobs: int) -> dict[str, str]:
     Threads: two processes with a thread for every core, waiting for each other's turns, are four times slower than
     with half of the threads each. Memory: of an accelerator no process takes it all.
     """
-    threads = str(max(1, (os.cpu_count() or 1) // jobs))
+    threads = str(max(1, _cores() // jobs))
     return {"PJRT_NPROC": threads, "NPROC": threads, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"} if jobs > 1 else {}
 
 

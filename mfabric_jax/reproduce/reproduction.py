@@ -1,5 +1,6 @@
 """Figures on their way: keep what is done, run the rest, and put what was published beside what came out."""
 
+import csv
 import functools
 import pathlib
 import signal
@@ -110,12 +111,12 @@ class Reproduction:
 
 
 def with_earlier(rows: list[dict[str, Any]], file: pathlib.Path, asked: Collection[str]) -> list[dict[str, Any]]:
-    """The verdicts, and those that the file has on figures that were not asked for now; in the order of the list."""
-    from mfabric_jax import report
-
+    """The verdicts, and those that the file has on figures that were not asked for now, word for word; in the order of
+    the list."""
     try:
-        earlier = report.read_rows(file)[0] if file.is_file() else []
-    except InputError:
+        with file.open(encoding="utf-8", newline="") as opened:
+            earlier = [{name: cell or None for name, cell in row.items() if name} for row in csv.DictReader(opened)]
+    except (OSError, UnicodeDecodeError, csv.Error):
         earlier = []
     order = list(scripts.known())
     known = [row for row in earlier if row.get("figure") in order and row["figure"] not in asked]

@@ -199,24 +199,24 @@ def _array(value: Any) -> Array | None:
     """A value as numbers, where it is that."""
     try:
         array = jnp.asarray(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
-    return array if array.dtype.kind in "biuf" else None
+    return array if array.dtype == bool or jnp.issubdtype(array.dtype, jnp.number) else None
 
 
 def _form(value: Any) -> str:
     """What a value is, for a sentence."""
     array = _array(value)
     if array is None:
-        return type(value).__name__
+        return repr(value) if isinstance(value, int) else type(value).__name__
     return f"{array.dtype} {list(array.shape)}" if array.shape or isinstance(array, Tracer) else str(value)
 
 
 def _numbered(field: str, value: Any, most: int) -> Int[Array, ""]:
     """A whole number from 0 to `most`."""
     number = _array(value)
-    known = not isinstance(number, Tracer)
-    if number is None or number.shape or number.dtype.kind == "f" or (known and not 0 <= int(number) <= most):
+    real, known = number is None or jnp.issubdtype(number.dtype, jnp.inexact), not isinstance(number, Tracer)
+    if number is None or number.shape or real or (known and not 0 <= int(number) <= most):
         raise InputError(f"{field} must be one whole number from 0 to {most}, got {_form(value)}.")
     return jnp.clip(number.astype(jnp.int32), 0, most)
 

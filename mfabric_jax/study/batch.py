@@ -75,11 +75,12 @@ def evaluate(
     - `at_once`: cases of a chunk; None: all, up to 256 on a CPU (more are hardly faster) and 4096 elsewhere. Fewer
       where they need more than `memory_bytes` of a device (None: half of what it has, or 4 GiB). The last chunk is
       padded, so there is one program.
-    - `devices`: None: all local ones; cases are divided among them.
+    - `devices`: None: all local ones, of the kind of `jax_default_device` if that is set; cases are divided among them.
     - `before`: told the estimate when the program is compiled.   - `progress`: told the cases done.
 
     Results are on the host: what is computed while a chunk is fetched is the next one. `InputError` for cases without
-    or with unlike first axes.
+    or with unlike first axes, for what is no number or does not fit 32 bits where JAX computes in these, and for a
+    function without a hash or of other results.
 
     The same function on cases of the same shapes is not compiled again.
 
@@ -87,17 +88,19 @@ def evaluate(
     grid(gbps=[100.0, 400.0])).rows()`.
     """
     count = _count(cases)
-    devices = list(jax.local_devices() if devices is None else devices)
+    devices = list(_local() if devices is None else devices)
+    if not devices:
+        raise InputError("devices must name at least one, got none.")
     spread = NamedSharding(Mesh(np.array(devices), (AXIS,)), PartitionSpec(AXIS))
     most = min(usual_at_once(devices), count) if at_once is None else whole("at_once", at_once)
     limit = _memory(devices) if memory_bytes is None else positive("memory_bytes", memory_bytes)
     shared, code = eqx.partition(function, _is_array)
     shared = jax.device_put(shared, NamedSharding(spread.mesh, PartitionSpec()))
-    program, estimate = _fitted(code, shared, cases, most, count, limit, spread)
+    typed = jax.tree_util.tree_map_with_path(_typed, cases)
+    program, estimate = _fitted(code, shared, typed, most, count, limit, spread)
     if before:
         before(estimate)
     began, found, pending = time.perf_counter(), [], None
-    typed = jax.tree.map(_typed, cases)
     for start in range(0, count, estimate.at_once):
         chosen = np.minimum(np.arange(start, start + estimate.at_once), count - 1)
         chunk = jax.device_put(jax.tree.map(lambda x, chosen=chosen: x[chosen], typed), spread)
@@ -128,8 +131,15 @@ def grid(**axes: Sequence | np.ndarray) -> dict[str, np.ndarray]:
 
 def usual_at_once(devices: Sequence[Any] | None = None) -> int:
     """Cases of a chunk where nothing else is said."""
-    devices = jax.local_devices() if devices is None else devices
+    devices = _local() if devices is None else devices
     return ON_CPU if all(device.platform == "cpu" for device in devices) else ON_DEVICE
+
+
+def _local() -> Sequence[Any]:
+    """Devices of this process, of the kind that was asked for."""
+    asked = jax.config.values["jax_default_device"]
+    kind = asked.split(":")[0] if isinstance(asked, str) else getattr(asked, "platform", None)
+    return jax.local_devices(backend=kind)
 
 
 def _count(cases: Case) -> int:
@@ -147,9 +157,19 @@ def _is_array(x) -> bool:
     return isinstance(x, jax.Array | np.ndarray)
 
 
-def _typed(x):
+def _typed(path, x):
     """As JAX will have it; keys of random numbers as they are."""
-    return x if isinstance(x, jax.Array) else np.asarray(x).astype(jax.dtypes.canonicalize_dtype(np.asarray(x).dtype))
+    if isinstance(x, jax.Array):
+        return x
+    given, name = np.asarray(x), f"cases{jax.tree_util.keystr(path)}"
+    if given.dtype.kind not in "biufcV":                       # V: bfloat16 and its like
+        raise InputError(f"{name} must hold numbers, got {given.dtype}.")
+    with np.errstate(over="ignore"):
+        typed = given.astype(jax.dtypes.canonicalize_dtype(given.dtype))
+    lost = typed != given if given.dtype.kind in "iu" else np.isinf(typed) & ~np.isinf(given)
+    if np.any(lost):
+        raise InputError(f"{name} must fit {typed.dtype}, got {given[lost][0]}; jax_enable_x64 allows more.")
+    return typed
 
 
 def _memory(devices: Sequence[Any]) -> float:
@@ -159,21 +179,37 @@ def _memory(devices: Sequence[Any]) -> float:
 
 def _fitted(code, shared, cases: Case, most: int, count: int, limit: float, spread: NamedSharding):
     """The program for as many cases at once as fit, and its estimate."""
-    ones = jax.tree.map(lambda x: jnp.asarray(_typed(x)[:1])[0], cases)
-    given = _hashable(code), _shapes(shared), _shapes(ones)
+    ones = jax.tree.map(lambda x: jnp.asarray(x[:1])[0], cases)
+    given = _hashable(code), _shapes(shared), _shapes(ones), bool(jax.config.values["jax_enable_x64"])
+    fixed = sum(x.nbytes for x in jax.tree.leaves(shared))
     devices = spread.mesh.size
     began, at_once = time.perf_counter(), -(-most // devices) * devices
     while True:
         program, need = _compiled(*given, at_once, spread)
-        fewer = max(int(at_once * limit / max(need, 1)) // devices * devices, devices)
+        part = min(max(limit - fixed, 0) / max(need - fixed, 1), 0.5)
+        fewer = max(int(at_once * part) // devices * devices, devices)
         if need <= limit or fewer >= at_once:
             return program, Estimate(count, at_once, need, devices, time.perf_counter() - began)
         at_once = fewer
 
 
+def _results(found: Any) -> dict[str, Any]:
+    """What a function has given."""
+    if not isinstance(found, Mapping) or not all(jax.tree_util.all_leaves([x]) for x in found.values()):
+        raise InputError(f"function must give a dict of arrays, got {found!r:.200}.")
+    return dict(found)
+
+
 def _hashable(tree) -> tuple:
+    """Leaves, what tells 1 from 1.0, True and -0.0, and the structure."""
     leaves, structure = jax.tree.flatten(tree)
-    return tuple(leaves), structure
+    kinds = tuple((type(x), repr(x) if isinstance(x, float | complex) else None) for x in leaves)
+    try:
+        hash((tuple(leaves), structure))
+    except TypeError as error:
+        kinds_of = "functions, frozen dataclasses and Equinox modules"
+        raise InputError(f"function must have a hash, as {kinds_of} do ({error}).") from None
+    return tuple(leaves), kinds, structure
 
 
 def _shapes(tree) -> tuple:
@@ -182,13 +218,13 @@ def _shapes(tree) -> tuple:
 
 
 @functools.lru_cache(maxsize=32)
-def _compiled(code: tuple, shared: tuple, case: tuple, at_once: int, spread: NamedSharding):
+def _compiled(code: tuple, shared: tuple, case: tuple, x64: bool, at_once: int, spread: NamedSharding):
     """The program, and the bytes that it takes of each device."""
-    leaves, structure = code
+    leaves, _, structure = code
 
     def many(shared, cases):
         function = eqx.combine(shared, jax.tree.unflatten(structure, leaves))
-        return jax.vmap(lambda case: dict(function(case)))(cases)
+        return jax.vmap(lambda case: _results(function(case)))(cases)
 
     everywhere = NamedSharding(spread.mesh, PartitionSpec())
     given = [

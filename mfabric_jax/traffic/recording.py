@@ -96,7 +96,7 @@ class Recording:
             held, model = raw.count.shape[-1], workload.model
             raise InputError(f"trace {self.path} must hold a multiple of the {experts} experts of {model}, got {held}.")
         rows, sources = used._rows(raw.fold_experts(experts).count[:, layer], workload.ep)
-        notes = [sources, used._cycles(wanted, workload.moe_layers), used._gaps()]
+        notes = [sources, used._cycles(wanted, workload.moe_layers), used._gaps(np.unique(layer))]
         cyclic = np.arange(wanted) % len(rows)
         return Tokens(rows[cyclic], ", ".join([raw.source, *filter(None, notes)])).scaled_to(workload)
 
@@ -111,9 +111,9 @@ class Recording:
             said.append(f"the first {layers} of {recorded} layers")
         return ", ".join(said)
 
-    def _gaps(self) -> str:
+    def _gaps(self, layers: np.ndarray) -> str:
         """What to say about all-to-alls without tokens, and about axes that look swapped. `InputError` without any."""
-        sent, received = (self.count.sum(axis=axis, dtype=np.float64) for axis in (-1, -2))
+        sent, received = (self.count[:, layers].sum(axis=axis, dtype=np.float64) for axis in (-1, -2))
         filled = sent.any(axis=-1)
         if not filled.any():
             raise InputError(f"tokens of trace {self.path} must not all be 0, got no others in {self._range}.")

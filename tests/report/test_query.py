@@ -56,7 +56,8 @@ def test_conditions(folder, where, keep):
 
 
 def test_groups_and_their_measures(folder):
-    rows, _ = query([folder], Asked(by=["fabric", "nic_gbps"], measures=["iteration_s:max", "cost:mean"]))
+    asked = Asked(by=["fabric", "nic_gbps"], measures=["iteration_s:max", "cost:mean", "cost:median"])
+    rows, _ = query([folder], asked)
     want = {}
     for row in made():
         want.setdefault((row["fabric"], row["nic_gbps"]), []).append(row)
@@ -66,6 +67,7 @@ def test_groups_and_their_measures(folder):
         assert row["rows"] == len(group)
         assert row["iteration_s_max"] == max(one["iteration_s"] for one in group)
         assert row["cost_mean"] == pytest.approx(statistics.mean(one["cost"] for one in group if one["cost"]))
+        assert row["cost_median"] == statistics.median(one["cost"] for one in group if one["cost"])
     usual, _ = query([folder], Asked(by=["fabric"]))
     assert set(usual[0]) == {"fabric", "rows", "iteration_s_mean"}
 
@@ -105,6 +107,11 @@ def test_sorted_some_columns_and_few(folder):
     assert [row["iteration_s"] for row in rows] == sorted((row["iteration_s"] for row in made()), reverse=True)[:7]
 
 
+def test_whole_numbers_of_any_size_are_compared(tmp_path):
+    write_rows([{"n": 1}, {"n": 2**62}], tmp_path / "rows.parquet", {})
+    assert query([tmp_path], Asked(where=["n > 5"]))[0] == [{"n": 2**62}]
+
+
 def test_files_of_any_kind_together(folder, tmp_path):
     write_rows([{"configuration": 99, "fabric": "own", "speed": 1.5}], tmp_path / "more.csv", {})
     rows, config = query([folder / "a.parquet", tmp_path / "more.csv"], Asked())
@@ -116,6 +123,7 @@ def test_files_of_any_kind_together(folder, tmp_path):
 @pytest.mark.parametrize(("asked", "sentence"), [
     ({"where": ["fabrik = x"]}, r"column 'fabrik' is unknown \(did you mean 'fabric'\?\)"),
     ({"where": ["fabric"]}, r"a condition is COLUMN OP VALUE with =, !=, <, <=, > or >=, got 'fabric'"),
+    ({"where": ["cost =< 3"]}, r"a condition is COLUMN OP VALUE with .*, got 'cost =< 3'"),
     ({"where": ["cost > dear"]}, r"column cost holds numbers, got 'dear'"),
     ({"where": ["cost > 1|2"]}, r"several values go with = and != only, got 'cost > 1\|2'"),
     ({"where": ["pooled = maybe"]}, r"pooled 'maybe' is unknown; allowed: true, false"),

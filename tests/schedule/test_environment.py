@@ -308,6 +308,7 @@ def acted(env, action):
         (ENV, {"scores": np.ones((4, 4)), "change": 2}, r"change of an action must be .* from 0 to 1, got 2\."),
         (CHOICE, {"scores": np.ones((4, 4)), "change": 1}, r"action must be one whole number from 0 to 2, got dict\."),
         (CHOICE, "keep", r"action must be one whole number from 0 to 2, got str\."),
+        (CHOICE, 2**70, r"action must be one whole number from 0 to 2, got 1180591620717411303424\."),
         (CHOICE, 3, r"action must be one whole number from 0 to 2, got 3\."),
         (CHOICE, -1, r"action must be one whole number from 0 to 2, got -1\."),
         (CHOICE, np.array([1, 2]), r"action must be one whole number from 0 to 2, got int64 \[2\]\."),
@@ -326,3 +327,9 @@ def test_forms_are_told_of_traced_actions_and_their_numbers_kept_in_bounds():
     even = np.where(OFF, 1, 0)
     np.testing.assert_array_equal(step(7), even)
     np.testing.assert_array_equal(step(-7), acted(CHOICE, 0)[1].count)
+
+
+def test_scores_of_half_precision_are_scores():
+    scores = jnp.asarray(np.eye(SERVERS)[::-1])
+    want, got = (acted(ENV, {"scores": scores.astype(kind), "change": 1})[1].count for kind in ("float64", "bfloat16"))
+    np.testing.assert_array_equal(got, want)

@@ -1,5 +1,6 @@
 """Many cases at once are what one at a time gives: padded, chunked, divided among devices, compiled once."""
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -12,8 +13,8 @@ import pytest
 
 from mfabric_jax import Region, all_to_all_time, greedy
 from mfabric_jax.checks import InputError
-from mfabric_jax.study import evaluate, grid, iteration_of
-from tests.study.small import MODEL, row, small
+from mfabric_jax.study import batch, evaluate, grid, iteration_of
+from tests.study.small import MODEL, configured, row, small
 
 SERVERS = 4
 TWO_DEVICES = """
@@ -112,6 +113,65 @@ def test_an_iteration_is_that_of_compare():
         np.testing.assert_allclose(values[0], want[name], rtol=1e-9, atol=1e-12)
     other = row(small(fabrics=("mfabric",), delay_s=0.5, nic_gbps=(150.0,)))
     np.testing.assert_allclose(found["iteration_s"][1], other["iteration_s"], rtol=1e-9)
+
+
+def added(constant, case):
+    return {"sum": case["x"] + constant}
+
+
+def spread(constant, case):
+    return {"of": jnp.where(case["x"] > 0, constant, constant)}
+
+
+def signed(zero, case):
+    return {"sign": jnp.copysign(case["x"], zero)}
+
+
+def test_equal_constants_of_other_kinds_are_other_programs():
+    x = np.asarray([1, 2], np.int32)
+    found = [evaluate(jax.tree_util.Partial(spread, one), {"x": x}).arrays["of"] for one in (1, 1.0, True, 1)]
+    assert [one.dtype.kind for one in found] == ["i", "f", "b", "i"]
+    signs = [evaluate(jax.tree_util.Partial(signed, zero), {"x": np.ones(1)}).arrays["sign"] for zero in (0.0, -0.0)]
+    assert [float(one[0]) for one in signs] == [1, -1]
+
+
+def test_a_function_with_more_arrays_than_may_be_is_soon_alone():
+    large = jax.tree_util.Partial(lambda table, case: {"sum": (table * case["x"]).sum()}, np.ones(50_000))
+    before = batch._compiled.cache_info().misses
+    found = evaluate(large, {"x": np.arange(64.0)}, memory_bytes=399_000)
+    np.testing.assert_allclose(found.arrays["sum"], 50_000 * np.arange(64.0))
+    assert found.estimate.at_once == 1
+    assert batch._compiled.cache_info().misses - before <= 7
+
+
+def test_devices_are_of_the_kind_that_was_asked_for():
+    with jax.default_device(jax.devices("cpu")[0]):
+        assert batch._local() == jax.local_devices(backend="cpu")
+
+
+@pytest.mark.parametrize(("function", "x", "sentence"), [
+    (added, [2**31], r"cases\['x'\] must fit int32, got 2147483648; jax_enable_x64 allows more"),
+    (added, [1.0, 1e300], r"cases\['x'\] must fit float32, got 1e\+300"),
+    (added, ["a"], r"cases\['x'\] must hold numbers, got <U1"),
+    (added, [1.0, None], r"cases\['x'\] must hold numbers, got object"),
+    (lambda _, case: case["x"], [1.0], "function must give a dict of arrays, got"),
+    (lambda _, case: {"a": {"b": case["x"]}}, [1.0], "function must give a dict of arrays, got"),
+])  # fmt: skip
+def test_what_cannot_be_computed_is_a_sentence(function, x, sentence):
+    with configured(jax_enable_x64=False), pytest.raises(InputError, match=sentence):
+        evaluate(jax.tree_util.Partial(function, 1), {"x": np.asarray(x)})
+
+
+def test_a_function_without_a_hash_and_no_devices_are_sentences():
+    @dataclasses.dataclass
+    class Loose:
+        def __call__(self, case):
+            return case
+
+    with pytest.raises(InputError, match="function must have a hash, as functions, frozen dataclasses"):
+        evaluate(Loose(), {"x": np.ones(1)})
+    with pytest.raises(InputError, match="devices must name at least one, got none"):
+        evaluate(dict, {"x": np.ones(1)}, devices=[])
 
 
 @pytest.mark.parametrize(("given", "sentence"), [

@@ -14,11 +14,12 @@ pytest.importorskip("pyarrow")
 
 from pyarrow import parquet
 
+import mfabric_jax
 from mfabric_jax.checks import InputError
+from mfabric_jax.report import Asked, query
 from mfabric_jax.study import Compare, Sweep, read_sweep, sweep
-from mfabric_jax.study.sweeps import shards
+from mfabric_jax.study.sweeps import run, shards
 from mfabric_jax.study.sweeps.axes import columns
-from mfabric_jax.study.sweeps.iterations import Iterations
 from tests.study.small import MODEL, row, small
 
 SMALL = {"model": MODEL, "micro_batches": 2, "compute": "achieved"}    # with float64: programs of tests/study/small
@@ -114,6 +115,52 @@ def test_rows_are_those_of_compare(tmp_path):
     assert footer["version"]
 
 
+def test_what_is_fixed_is_that_of_compare_and_of_the_footer(tmp_path):
+    data = {"nic_gbps": 200.0, "optical_degree": 4, "electrical_nics": 4, "delay_s": 0.1, "efficiency": 0.3}
+    fixed = {**SMALL, **data, "flows": "single", "seed": 3}
+    sweep(Sweep("iteration", fixed, {"goodput": [0.5, 1.0]}, dtype="float64"), tmp_path)
+    given = data | {"fabrics": ("mfabric",), "nic_gbps": (200.0,), "flows": "single", "seed": 3}
+    for found in rows_of(tmp_path):
+        want = row(small(**given | {"goodput": found["goodput"]}))
+        for name in ("nic_gbps", "iteration_s", "reconfig_s", "network_cost_usd"):
+            assert found[name] == pytest.approx(want[name], rel=1e-9), name
+    footer = json.loads(parquet.ParquetFile(tmp_path / "rows-00000.parquet").schema_arrow.metadata[b"mfabric"])
+    assert {name: footer["group"][name] for name in data} == data | {"nic_gbps": [200.0]}
+    assert footer["group"]["goodput"] == "varies"
+
+
+def test_settings_that_go_together_are_checked_together():
+    Sweep(fixed={"ocs": "palomar", "delay_s": 0.01})
+    Sweep(fixed={"ocs": "epiphotonics", "optical_degree": 2, "model": "llama-moe"})
+    Sweep(fixed={"fabric": "mfabric-cpo", "gpu_tbps": 0.6, "nic_gbps": 100.0, "model": "deepseek-v3"})
+    with pytest.raises(InputError, match="gpu_tbps"):
+        Sweep(fixed={"fabric": "mfabric-cpo", "gpu_tbps": 0.6, "model": "deepseek-v3"}, grid={"nic_gbps": [100.0, 400]})
+
+
+def test_nothing_stands_for_the_default_of_its_own_row_alone(tmp_path):
+    def seconds(name, **grid):
+        fixed = SMALL | {"optical_degree": 2}
+        sweep(Sweep("iteration", fixed, grid, rows_per_shard=1, dtype="float64"), tmp_path / name)
+        return [one["iteration_s"] for one in query([tmp_path / name], Asked())[0]]
+
+    assert seconds("rate", efficiency=[0.1, None]) == seconds("same rate", efficiency=[0.1, 0.5])
+    assert seconds("delay", delay_s=[None, 0.1]) == seconds("same delay", delay_s=[0.025, 0.1])
+
+
+def test_another_version_does_not_go_on_with_a_sweep(tmp_path, monkeypatch):
+    config = exchanges(grid={"sample": [0, 1]})
+    sweep(config, tmp_path)
+    monkeypatch.setattr(mfabric_jax, "__version__", "999")
+    with pytest.raises(InputError, match=r"holds another sweep: version was .*, now '999'; give another folder"):
+        sweep(config, tmp_path)
+
+
+def test_long_lists_stay_out_of_footers(tmp_path):
+    config = Sweep("all-to-all", {}, {}, {"sample": list(range(1001))}, dtype="float64")
+    assert run._short(run.stated(config))["list"] == {"sample": "1001 values in sweep.json"}
+    assert run._short(run.stated(exchanges(grid={}, list={"sample": [0, 1]})))["list"] == {"sample": [0, 1]}
+
+
 def test_circuits_that_pay_are_weighed_in_every_row(tmp_path):
     fixed = SMALL | {"first": "pays"}
     lists = {"nic_gbps": [100, 800, 100], "delay_s": [0.025, 0.025, 0.2], "efficiency": [0.5, 0.5, 0.3]}
@@ -138,7 +185,7 @@ def test_a_row_is_the_mean_of_its_iterations_or_one_of_them(tmp_path):
 def test_scale_up_domains_have_the_ports_that_their_bandwidth_leaves():
     config = Sweep("iteration", {"model": "deepseek-v3", "fabric": "mfabric-cpo"}, {"nic_gbps": [400.0, 800.0]})
     (group,) = config.groups
-    kind = Iterations(group.code, "float32")
+    kind = config.program(group)
     cases = kind.cases(config.data(group.rows))
     compared = Compare(models=("deepseek-v3",), fabrics=("mfabric-cpo",), nic_gbps=(400.0, 800.0))
     want = [region.optical_degree for _, region in compared.variants("deepseek-v3")]
@@ -250,6 +297,11 @@ def test_a_folder_that_cannot_be_written_or_is_of_another_sweep(whole, tmp_path)
     ({"grid": {"nic_gbps": ["fast"]}}, r"grid.nic_gbps must be a number, got 'fast'"),
     ({"grid": {"nic_gbps": [50]}}, r"nic_gbps.*50"),
     ({"grid": {"pxn": ["yes"]}}, r"grid.pxn must be true or false, got 'yes'"),
+    ({"grid": {"delay_s": [0.1, float("nan")]}}, r"grid.delay_s must be finite, got nan"),
+    ({"fixed": {"goodput": float("inf")}}, r"fixed.goodput must be finite, got inf"),
+    ({"evaluate": "all-to-all", "grid": {"seed": [5, 2**32 + 5]}}, r"grid.seed must be below 2\^31, got 4294967301"),
+    ({"random": {"seed": {"low": 0, "high": 2**70, "whole": True}}}, r"low and high must be below 2\^31"),
+    ({"grid": {"nic_gbps": [100, 100.0]}}, r"grid.nic_gbps must not repeat a value"),
     ({"grid": {"model": ["mixtral"]}}, r"model 'mixtral' is unknown \(did you mean"),
     ({"grid": {"policy": ["gredy"]}}, r"policy 'gredy' is unknown \(did you mean 'greedy'\?\)"),
     ({"grid": {"optical_degree": [2.5]}}, r"grid.optical_degree must be a whole number, got 2.5"),

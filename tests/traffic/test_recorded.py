@@ -182,6 +182,17 @@ def test_a_recording_of_zeros_is_refused_and_gaps_are_named(tmp_path):
         recorded(tmp_path / "run.npy", four, (1, 1))
 
 
+def test_layers_that_are_not_read_hide_no_gap(tmp_path):
+    counts = np.ones((1, 3, 1, 4, 4))
+    counts[:, 2] = 0
+    np.save(tmp_path / "run.npy", counts)
+    read = recorded(tmp_path / "run.npy", job(ep=4, experts=4, layers=2))
+    assert read.source.endswith("records 0 to 0, the first 2 of 3 layers")
+    np.save(tmp_path / "run.npy", counts[:, ::-1] * np.asarray([0, 0, 1])[:, None, None, None])
+    with pytest.raises(InputError, match="must not all be 0"):
+        recorded(tmp_path / "run.npy", job(ep=4, experts=4, layers=2))
+
+
 def test_axes_that_look_swapped_are_named(tmp_path):
     to_experts = np.array([[8, 4, 2, 2]] * 4) + np.eye(4, dtype=int)                   # every rank sends as much
     swapped = "experts receive alike and source ranks do not send alike: are these two axes swapped?"

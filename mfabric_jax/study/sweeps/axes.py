@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from mfabric_jax.checks import InputError, one_of
+from mfabric_jax.study.sweeps.settings import MOST
 
 SCALES = ("linear", "log")
 BETWEEN = {"low", "high", "scale", "whole"}
@@ -56,7 +57,7 @@ def check_axes(grid: Mapping, together: Mapping, random: Mapping) -> None:
             if not isinstance(values, list | tuple) or not values:
                 raise InputError(f"{table}.{name} must be a list of at least one value, got {values!r}.")
     for name, values in grid.items():
-        if len({repr(value) for value in values}) < len(values):
+        if len({_told_apart(value) for value in values}) < len(values):
             raise InputError(f"grid.{name} must not repeat a value, got {list(values)}.")
     lengths = {name: len(values) for name, values in together.items()}
     if len(set(lengths.values())) > 1:
@@ -64,6 +65,12 @@ def check_axes(grid: Mapping, together: Mapping, random: Mapping) -> None:
         raise InputError(f"the lists of [list] are read side by side and must be equally long, got {got}.")
     for name, spec in random.items():
         _check_random(name, spec)
+
+
+def _told_apart(value: Any) -> Any:
+    """What tells values apart: 100 and 100.0 are one."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return value if number else repr(value)
 
 
 def _check_random(name: str, spec: Any) -> None:
@@ -86,6 +93,8 @@ def _check_random(name: str, spec: Any) -> None:
     if low > high or (scale == "log" and low <= 0):
         least = "above 0 and " if scale == "log" else ""
         raise InputError(f"{field}.low must be {least}at most high ({high}), got {low}.")
+    if whole and max(abs(low), abs(high)) >= MOST:
+        raise InputError(f"{field} is whole: low and high must be below 2^31, got {low} and {high}.")
     if whole and (int(low) != low or int(high) != high):
         raise InputError(f"{field} is whole: low and high must be whole numbers, got {low} and {high}.")
 

@@ -101,12 +101,17 @@ class Sweep:
     def _check_values(self) -> None:
         """Every program's configuration, and the ends of what is data."""
         for group in self.groups:
-            self.kind(group.code, self.dtype).check(self.data(group.rows))
+            self.program(group).check(self.data(group.rows))
 
     @property
     def kind(self) -> Any:
         """What is evaluated."""
         return KINDS[self.evaluate]
+
+    def program(self, group: Group) -> Any:
+        """What evaluates a group."""
+        first = {name: values.tolist()[0] for name, values in self.data(group.rows[:1]).items()}
+        return self.kind(group.code, first, self.dtype)
 
     @property
     def count(self) -> int:

@@ -84,8 +84,8 @@ class Exchanges:
     }
     ROWS_PER_SHARD = 8192
 
-    def __init__(self, code: Mapping[str, Any], dtype: str):
-        self.code, self.dtype = {**code}, dtype
+    def __init__(self, code: Mapping[str, Any], data: Mapping[str, Any], dtype: str):
+        self.code, self.data, self.dtype = {**code}, {**data}, dtype
         whole("servers", code["servers"], at_least=2)
         one_of("routing", code["routing"], ROUTINGS)
         one_of("rule", code["rule"], policies.RULES)
@@ -125,7 +125,7 @@ class Exchanges:
 
     def effective(self) -> dict[str, Any]:
         """The configuration of what does not vary."""
-        return {**self.code, "dtype": self.dtype}
+        return {**self.code, **self.data, "dtype": self.dtype}
 
     def shown(self) -> dict[str, Any]:
         """What every row says though it may not vary."""

@@ -46,7 +46,8 @@ def _settings() -> dict[str, Setting]:
 class Iterations:
     """The configurations of one program.
 
-    - `code`: settings that are not data.   - `rows`: its rows; the first call reads or draws the traffic.
+    - `code`: settings that are not data.   - `data`: the others, of one of its rows.
+    - `rows`: its rows; the first call reads or draws the traffic.
 
     All-to-alls are solved once for configurations that differ in bandwidths, delays and rates alone, unless `first` is
     "pays", which weighs these.
@@ -55,8 +56,8 @@ class Iterations:
     SETTINGS = _settings()
     ROWS_PER_SHARD = 1024
 
-    def __init__(self, code: Mapping[str, Any], dtype: str):
-        self.code = {**code}
+    def __init__(self, code: Mapping[str, Any], data: Mapping[str, Any], dtype: str):
+        self.code, self.data = {**code}, {**data}
         self.base = self._config(dtype=dtype)
         ((self.workload, self.fabric),) = self.base.variants(self.base.models[0])
 
@@ -67,8 +68,7 @@ class Iterations:
         return code | {"compute": "achieved"} if open_still else code
 
     def _config(self, dtype: str, **data: Any) -> Compare:
-        settings = {name: setting.default for name, setting in self.SETTINGS.items() if setting.data}
-        given = settings | self.code | data
+        given = self.data | self.code | data
         del given["sample"]
         if given["efficiency"] is None:
             del given["efficiency"]
@@ -86,13 +86,14 @@ class Iterations:
             raise InputError("flows 'single' draws paths for one number of electrical_nics: give it in [fixed].")
         for name, values in data.items():
             some = [value for value in values.tolist() if value is not None]
-            for value in {min(some), max(some)} if some else ():
+            ends = {min(some), max(some)} if some else set()
+            for value in ends | ({None} if len(some) < len(values) else set()):
                 if name == "sample":
                     self._check_sample(value)
                 else:
                     self._config(self.base.dtype, **{name: value})
 
-    def _check_sample(self, value: int) -> None:
+    def _check_sample(self, value: Any) -> None:
         if not AVERAGED <= value < self.base.iterations:
             least = f"{AVERAGED} (their mean)"
             raise InputError(f"sample must be below iterations ({self.base.iterations}) and from {least}, got {value}.")
@@ -106,7 +107,8 @@ class Iterations:
         policy = POLICY.get(type(self.fabric), self.base.policy_name)
         routing = ROUTING.get(type(self.fabric), self.base.routing)
         row = {"model": self.workload.model, "fabric": self.fabric.name, "policy": policy, "routing": routing}
-        return row | {"nic_use": self.fabric.nic_use, "nic_gbps": self.base.nic_gbps[0], "gpus": self.workload.gpus}
+        gbps = float(self.base.nic_gbps[0])
+        return row | {"nic_use": self.fabric.nic_use, "nic_gbps": gbps, "gpus": self.workload.gpus}
 
     @functools.cached_property
     def function(self) -> IterationOf:
@@ -129,16 +131,20 @@ class Iterations:
 
     def cases(self, data: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """What the function takes: where a setting was left open, what it stands for."""
-        many, base = len(data["sample"]), self.base
         cases = dict(data)
-        if cases["efficiency"].dtype == object:
-            cases["efficiency"] = np.full(many, base.achieved(self.workload.model))
-        if cases["delay_s"].dtype == object:
-            cases["delay_s"] = np.full(many, base.delay_s)
+        for name in ("efficiency", "delay_s"):
+            if cases[name].dtype == object:
+                cases[name] = np.array([self._left_open[name] if x is None else x for x in cases[name]], float)
         if self.fabric.name in ("nvl72", "mfabric-cpo"):
             cases |= self._scale_up(cases["nic_gbps"])
         cases["electrical_nics"] = cases["electrical_nics"].astype(np.float64)
         return cases
+
+    @functools.cached_property
+    def _left_open(self) -> dict[str, float]:
+        """What a setting of None stands for."""
+        config = self._config(self.base.dtype, efficiency=None, delay_s=None)
+        return {"efficiency": config.achieved(self.workload.model), "delay_s": config.delay_s}
 
     def _scale_up(self, nic_gbps: np.ndarray) -> dict[str, np.ndarray]:
         """Ports and NVLink of scale-up domains: what NICs leave of a GPU's bandwidth."""

@@ -58,6 +58,8 @@ class _Pool:
         self.ray, self.lost = ray, {}
         names = ("jax_enable_x64", "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
         settings = {name: jax.config.values[name] for name in names}
+        if (asked := jax.config.values["jax_default_device"]) is not None:
+            settings["jax_default_device"] = asked if isinstance(asked, str) else asked.platform
         gpus = int(ray.cluster_resources().get("GPU", 0))
         each = {"num_gpus": 1} if gpus else {"num_cpus": 1}
         self.workers = workers or gpus or int(ray.cluster_resources()["CPU"])

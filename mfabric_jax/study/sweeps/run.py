@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+import mfabric_jax
 from mfabric_jax.atomic import check_folder
 from mfabric_jax.checks import InputError, one_of, whole
 from mfabric_jax.extras import extra
@@ -20,6 +21,7 @@ from mfabric_jax.study.sweeps import shards
 from mfabric_jax.study.sweeps.config import INDEX, Shard, Sweep
 
 ENGINES = ("local", "ray")
+LISTED = 1000                              # values of a list in a footer
 OF_FILES = ("policy", "trace", "prices", "traffic")                      # settings that may name a file
 
 
@@ -78,7 +80,7 @@ def sweep(
 
 def check_shard(shard: tuple[int, int]) -> None:
     """`InputError` unless 1 <= i <= n."""
-    at, many = shard
+    at, many = (whole("shard", part) for part in shard)
     if not 1 <= at <= many:
         raise InputError(f"shard must be i/n with i from 1 to n, got {at}/{many}.")
 
@@ -107,8 +109,18 @@ class _State:
 
 def stated(config: Sweep) -> dict[str, Any]:
     """The sweep as its folder keeps it: what JSON gives back is equal. The files that it reads are told by content."""
-    read = {"configurations": config.count, "files": fingerprints(config)}
-    return json.loads(json.dumps(dataclasses.asdict(config) | read))
+    resolved = {"rows_per_shard": config.rows_per_shard or config.kind.ROWS_PER_SHARD}
+    read = {"version": mfabric_jax.__version__, "configurations": config.count, "files": fingerprints(config)}
+    return json.loads(json.dumps(dataclasses.asdict(config) | resolved | read))
+
+
+def _short(sweep: dict[str, Any]) -> dict[str, Any]:
+    """A sweep for the footer of every file: long lists stay in the folder's own."""
+    lists = {
+        name: values if len(values) <= LISTED else f"{len(values)} values in {shards.CONFIG}"
+        for name, values in sweep["list"].items()
+    }
+    return sweep | {"list": lists}
 
 
 def fingerprints(config: Sweep) -> dict[str, str]:
@@ -133,17 +145,18 @@ class Maker:
 
     def __init__(self, config: Sweep, folder: Path):
         self.config, self.folder = config, folder
-        self.where = provenance(config.dtype)
+        self.where, self.stated = provenance(config.dtype), _short(stated(config))
         self.made: tuple[Any, Any] = None, None
 
     def make(self, one: Shard, before: Callable[[Estimate], None] | None = None) -> Path:
         """Compute and write one."""
         if self.made[0] is not one.group.code:
-            self.made = one.group.code, self.config.kind(one.group.code, self.config.dtype)
+            self.made = one.group.code, self.config.program(one.group)
         kind, data = self.made[1], self.config.data(one.rows)
         results = kind.rows(data, self.config.full_shard(one.group), before)
         settings = {name: values[one.rows] for name, values in self.config.columns.items()}
         same = {name: np.full(len(one.rows), value, object) for name, value in kind.shown().items()}
-        footer = {"command": "sweep", "sweep": stated(self.config), "group": kind.effective(), "shard": one.number}
+        varied = {name: "varies" for name in self.config.columns if kind.SETTINGS[name].data}
+        footer = {"command": "sweep", "sweep": self.stated, "group": kind.effective() | varied, "shard": one.number}
         columns = {INDEX: one.rows} | same | settings | results
         return shards.write(shards.path_of(self.folder, one.number), columns, footer | self.where)

@@ -1,5 +1,6 @@
 """What a sweep may set: names, defaults and types, checked before anything is computed."""
 
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -7,6 +8,7 @@ from typing import Any, NamedTuple
 
 from mfabric_jax.checks import InputError, one_of
 
+MOST = 2**31                               # whole numbers are of 32 bits on devices
 WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "nothing"}
 
 
@@ -29,6 +31,10 @@ def check_setting(where: str, name: str, value: Any, settings: Mapping[str, Sett
     if type(value) not in allowed:
         words = " or ".join(WORDS.get(kind, "a list") for kind in allowed if kind is not type(None))
         raise InputError(f"{where}.{name} must be {words}, got {value!r}.")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InputError(f"{where}.{name} must be finite, got {value!r}.")
+    if isinstance(value, int) and abs(value) >= MOST:
+        raise InputError(f"{where}.{name} must be below 2^31, got {value!r}.")
     return value
 
 

@@ -61,4 +61,4 @@ def _array(pyarrow: Any, values: np.ndarray) -> Any:
     if values.dtype != object:
         return pyarrow.array(values, from_pandas=True)
     plain = [value if isinstance(value, str | int | float | bool | None) else str(value) for value in values.tolist()]
-    return pyarrow.array(plain, type=pyarrow.string() if all(value is None for value in plain) else None)
+    return pyarrow.array(plain)            # of nothing but None: of the kind "null", which fits any other
