@@ -133,6 +133,7 @@ def run(options: Options) -> int:
     for said in dict.fromkeys(row["traffic"] for row in rows if config.trace is not None):
         print(f"traffic: {said}")
     if stopped:
+        print("compare: interrupted; rows of the other models and fabrics are missing.", file=sys.stderr)
         return 130
     if figures is not None:
         _draw(config, rows, figures)

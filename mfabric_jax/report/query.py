@@ -69,7 +69,8 @@ def read_all(paths: Sequence[str | Path]) -> tuple[Any, dict[str, Any]]:
             try:
                 table = parquet.ParquetFile(path).read()
             except (OSError, pyarrow.ArrowException) as error:
-                raise InputError(f"cannot read {str(path)!r} ({error}); give .parquet or .csv files of rows.") from None
+                again = "give .parquet or .csv files of rows; one that a sweep wrote it makes again once it is deleted"
+                raise InputError(f"cannot read {str(path)!r} ({error}); {again}.") from None
             found = json.loads((table.schema.metadata or {}).get(METADATA_KEY, b"{}"))
         else:
             rows, found = read_rows(path)
@@ -80,6 +81,19 @@ def read_all(paths: Sequence[str | Path]) -> tuple[Any, dict[str, Any]]:
         return pyarrow.concat_tables(tables, promote_options="permissive"), config
     except pyarrow.ArrowException as error:
         raise InputError(f"the files hold columns of other kinds under the same name ({error}).") from None
+
+
+def unfinished(paths: Sequence[str | Path]) -> list[str]:
+    """A sentence for every folder whose sweep has not written all of its rows."""
+    said = []
+    for folder in (path for path in map(Path, paths) if (path / "sweep.json").is_file()):
+        from pyarrow import parquet
+
+        rows = sum(parquet.ParquetFile(path).metadata.num_rows for path in folder.glob("*.parquet"))
+        wanted = json.loads((folder / "sweep.json").read_text(encoding="utf-8"))["configurations"]
+        if rows < wanted:
+            said.append(f"{folder} holds {rows:,} of {wanted:,} rows: its sweep is not over.")
+    return said
 
 
 def _files(paths: Sequence[str | Path]) -> list[Path]:

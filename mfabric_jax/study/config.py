@@ -130,6 +130,9 @@ class Compare:
             self.price_list().at("nic", positive("nic_gbps", gbps))
         if self.tiers not in (2, 3):
             raise InputError(f"tiers must be 2 or 3, got {self.tiers!r}.")
+        for field in ("pxn", "eps_waits", "dp_overlap"):
+            if not isinstance(getattr(self, field), bool):
+                raise InputError(f"{field} must be true or false, got {getattr(self, field)!r}.")
         positive("gpu_tbps", self.gpu_tbps)
         one_of("rule", self.rule, policies.RULES)
         one_of("routing", self.routing, ROUTINGS)

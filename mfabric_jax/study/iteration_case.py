@@ -16,11 +16,13 @@ from mfabric_jax.schedule import Exchanges, First, Rates, between_servers, insid
 from mfabric_jax.study.compare import Job, carried, fabric_of, mean_demand, predicted_counts, tokens_of, traced
 from mfabric_jax.study.config import Compare
 from mfabric_jax.traffic import Tokens
+from mfabric_jax.workload import NAMES as NAMES_OF_MODELS
 from mfabric_jax.workload import BlockSeconds, Workload, block_seconds, get_gpu
 
 Case = Mapping[str, Any]
 PAYS = "pays"
 STAKES = ("nic_gbps", "goodput", "delay_s", "reactivation_s", "efficiency", "nvswitch_gigabytes_per_s")
+NAMES = ("sample", "optical_degree", "electrical_nics", "link_delay_s", *STAKES)
 WHOLE = ("sample", "optical_degree")       # numbers of a case that are whole
 
 
@@ -93,6 +95,8 @@ class IterationOf(eqx.Module):
         return Region(self.fabric.servers, self.fabric.nic_gbps, *numbers, name=self.fabric.name)
 
     def _typed(self, case: Case) -> Case:
+        for name in case:
+            one_of("name of a case", name, NAMES)
         return {name: jnp.asarray(x, jnp.int32 if name in WHOLE else self.dtype) for name, x in case.items()}
 
 
@@ -100,14 +104,15 @@ def iteration_of(config: Compare, model: str, fabric: str = "mfabric") -> tuple[
     """A function of a case, and the case that `config` stands for, to be changed or swept.
 
     A case holds `nic_gbps`, `goodput`, `link_delay_s`, `nvswitch_gigabytes_per_s`, `efficiency` (achieved over peak
-    FLOP/s), `sample` (which of the drawn or recorded iterations) and, where the fabric is mFabric, `optical_degree`,
-    `electrical_nics`, `delay_s`, `reactivation_s`. The function is for `evaluate`: everything in a case is data; the
-    model, the fabric, traffic, policy, routing and rules are those of `config`.
+    FLOP/s), `sample` (which of the drawn or recorded iterations, from 0) and, where the fabric is mFabric,
+    `optical_degree`, `electrical_nics`, `delay_s`, `reactivation_s`. The function is for `evaluate`: everything in a
+    case is data; the model, the fabric, traffic, policy, routing and rules are those of `config`. Other names are
+    refused; values are not checked, as they are traced: `Compare` and sweeps do that.
 
     Example: `function, case = iteration_of(Compare(), "mixtral-8x7b")`, then
     `evaluate(function, grid(**{name: [value] for name, value in case.items()} | {"delay_s": [0.001, 0.025]}))`.
     """
-    one_of("model", model, config.models)
+    one_of("model", model, NAMES_OF_MODELS)
     config = dataclasses.replace(config, models=(model,), fabrics=(fabric,), nic_gbps=config.nic_gbps[:1])
     return function_of(config, tokens_of(config, config.workload(model)))
 

@@ -161,9 +161,10 @@ def _over_graph(config: WholeCluster, job: Workload, flows: Flows) -> tuple[Netw
     network = read_graph(str(config.graph))
     gpu = endpoints(network)
     if len(gpu) != job.gpus:
+        kinds = ", ".join(f"{count} of kind {kind}" for kind, count in network.nodes)
         raise InputError(
-            f"graph {config.graph!r} has {len(gpu)} endpoints (gpu or host nodes), but {job.model} runs on {job.gpus} "
-            "GPUs; change dp, tp, pp, ep and gpus to fit."
+            f"graph {config.graph!r} has {len(gpu)} endpoints (gpu or host nodes; there are {kinds}), but {job.model} "
+            f"runs on {job.gpus} GPUs; change dp, tp, pp, ep and gpus to fit."
         )
     network = dataclasses.replace(network, capacity=network.capacity * config.goodput)
     src, dst = gpu[flows.src], gpu[flows.dst]

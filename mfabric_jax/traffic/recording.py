@@ -63,6 +63,8 @@ class Recording:
         if len(tuple(asked)) != 2:
             raise InputError(f"records must be a pair (first, last), got {records!r}.")
         first, last = asked
+        if first > last:
+            raise InputError(f"records must be first and last, got {first} and {last}, which is before it.")
         index = np.flatnonzero((number >= first) & (number <= last))
         if not index.size:
             raise InputError(

@@ -290,3 +290,11 @@ def test_a_very_large_design_space_keeps_its_front(page):
     assert "2,666 of 4,000 points behind it are left out" in plain_words(chart)
     (panel,) = panels(chart)
     assert any((tip.text or "").endswith(": 1.000 s, 1.00 M$") for tip in panel.iter() if tip.tag.endswith("title"))
+
+
+def test_the_number_of_a_configuration_is_no_parameter_and_a_time_is_the_result(page):
+    rows = [{"configuration": n, "policy": "greedy", "optical_degree": n + 2, "bound_s": 1.5, "seconds": 2.5 + n}
+            for n in range(4)]  # fmt: skip
+    names = list(charts(page(rows)))
+    assert "Sensitivity: seconds against optical_degree" in names
+    assert not any("configuration" in name for name in names)

@@ -11,7 +11,7 @@ pytest.importorskip("pyarrow")
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import Asked, query, write_rows
-from mfabric_jax.report.query import best
+from mfabric_jax.report.query import best, unfinished
 
 FABRICS = ("mfabric", "fat-tree", "topoopt")
 
@@ -105,6 +105,14 @@ def test_sorted_some_columns_and_few(folder):
     rows, _ = query([folder], asked)
     assert [list(row) for row in rows] == [["iteration_s", "fabric"]] * 7
     assert [row["iteration_s"] for row in rows] == sorted((row["iteration_s"] for row in made()), reverse=True)[:7]
+
+
+def test_a_sweep_that_is_not_over_is_said(folder, tmp_path):
+    (tmp_path / "sweep.json").write_text('{"configurations": 7}')
+    write_rows(made(5), tmp_path / "rows-0.parquet", {})
+    assert unfinished([tmp_path, folder]) == [f"{tmp_path} holds 5 of 7 rows: its sweep is not over."]
+    write_rows(made(2), tmp_path / "rows-1.parquet", {})
+    assert unfinished([tmp_path]) == []
 
 
 def test_whole_numbers_of_any_size_are_compared(tmp_path):

@@ -149,6 +149,12 @@ def test_devices_are_of_the_kind_that_was_asked_for():
         assert batch._local() == jax.local_devices(backend="cpu")
 
 
+def test_names_that_an_iteration_has_not_are_refused():
+    function, case = iteration_of(small(fabrics=("mfabric",)), "llama-moe")
+    with pytest.raises(InputError, match=r"name of a case 'nic_gpbs' is unknown \(did you mean 'nic_gbps'\?\)"):
+        evaluate(function, {name: np.asarray([value]) for name, value in case.items()} | {"nic_gpbs": np.ones(1)})
+
+
 @pytest.mark.parametrize(("function", "x", "sentence"), [
     (added, [2**31], r"cases\['x'\] must fit int32, got 2147483648; jax_enable_x64 allows more"),
     (added, [1.0, 1e300], r"cases\['x'\] must fit float32, got 1e\+300"),

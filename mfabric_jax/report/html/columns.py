@@ -6,7 +6,7 @@ from typing import Any
 from mfabric_jax.report.grid import Rows
 from mfabric_jax.report.numerals import usable
 
-METRIC = "iteration_s"
+METRICS = ("iteration_s", "seconds")
 _INDICES = ("seed", "sample", "instance", "record", "layer", "micro_batch", "iteration")
 
 
@@ -21,10 +21,11 @@ def textual(rows: Rows) -> list[str]:
 
 
 def metric(rows: Rows) -> str | None:
-    """The result: the iteration time, else the first column of unround numbers, else the first of numbers."""
+    """The result: a time of an iteration or all-to-all, else the first unround column, else the first of numbers."""
     numbers = numeric(rows)
-    if METRIC in numbers:
-        return METRIC
+    for name in METRICS:
+        if name in numbers:
+            return name
     return next((name for name in numbers if unround(rows, name)), next(iter(numbers), None))
 
 

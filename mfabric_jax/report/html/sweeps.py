@@ -14,6 +14,7 @@ from mfabric_jax.report.numerals import significant, usable
 
 _MOST_LINES, _MOST_PANELS, _MOST_VALUES, _MOST_CHARTS = 10, 8, 40, 6
 _GBPS = "nic_gbps"
+NUMBER = "configuration"  # of a row of a sweep: no parameter
 
 Lines = dict[str, dict[float, list[float]]]  # line, value of the parameter: results
 
@@ -23,7 +24,7 @@ def sweeps(rows: Rows, effective: Mapping[str, Any], skip: tuple[str, ...] = ())
     chosen = columns.settings(rows, effective)
     result = columns.metric(rows)
     names = [name for name in columns.textual(rows) if name in chosen and len(columns.distinct(rows, name)) > 1]
-    numbers = [name for name in columns.numeric(rows) if name in chosen and name not in skip]
+    numbers = [name for name in columns.numeric(rows) if name in chosen and name not in (*skip, NUMBER)]
     panel, lines = _arranged(rows, names)
     charts = []
     for name in numbers:

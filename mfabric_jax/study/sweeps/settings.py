@@ -30,6 +30,7 @@ def check_setting(where: str, name: str, value: Any, settings: Mapping[str, Sett
         value = float(value)
     if type(value) not in allowed:
         words = " or ".join(WORDS.get(kind, "a list") for kind in allowed if kind is not type(None))
+        words += " (whole = true draws these)" if where == "random" and int in allowed else ""
         raise InputError(f"{where}.{name} must be {words}, got {value!r}.")
     if isinstance(value, float) and not math.isfinite(value):
         raise InputError(f"{where}.{name} must be finite, got {value!r}.")
