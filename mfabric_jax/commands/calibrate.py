@@ -2,7 +2,6 @@
 
 import dataclasses
 import sys
-from typing import Any
 
 from mfabric_jax.commands import shared
 
@@ -47,7 +46,7 @@ def run(options: Options) -> int:
 
     from mfabric_jax import report, study
 
-    given: dict[str, Any] = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
+    given = shared.as_given(options)
     models, out = shared.listed_words(given.pop("models")), given.pop("out")
     del given["device"], given["preset"]
     given |= {"models": models, "nic_use": shared.listed_words(given["nic_use"])}

@@ -72,7 +72,7 @@ def run(options: Options) -> int:
     shared.start_jax(options.dtype, options.device)
     from mfabric_jax import report, study
 
-    given = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
+    given = shared.as_given(options)
     files = {name: given.pop(name) for name in ("out", "links", "flows")}
     picture = given.pop("picture")
     del given["device"]

@@ -116,12 +116,12 @@ def run(options: Options) -> int:
     from mfabric_jax.fabric import no_price
     from mfabric_jax.study.config import Compare
 
-    given = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
+    given = shared.as_given(options)
     out, figures = given.pop("out"), given.pop("figures")
     del given["device"], given["preset"]
     for field in ("models", "fabrics", "nic_use"):
         given[field] = shared.listed_words(given[field])
-    given["nic_gbps"] = tuple(shared.number_in("nic_gbps", word) for word in shared.listed_words(given["nic_gbps"]))
+    given["nic_gbps"] = shared.listed_numbers("nic_gbps", given["nic_gbps"])
     given["records"] = shared.record_range(given["records"])
     config = Compare(**given)
     shared.check_outputs(out, figures)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import pathlib
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 
@@ -53,7 +53,8 @@ def run(options: Options) -> int:
         print(report.draw_graph(fabric.read_graph(options.fabric), options.out))
         return 0
     shared.start_jax("float32", None)
-    given: dict[str, Any] = {f.name: getattr(options, f.name) for f in dataclasses.fields(options) if f.name != "out"}
+    given = shared.as_given(options)
+    del given["out"]
     given["servers"] = options.servers or 0
     config = study.WholeCluster(**given)
     print(report.draw_fabric(study.example_cluster(config), options.out))

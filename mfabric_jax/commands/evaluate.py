@@ -3,7 +3,6 @@
 import dataclasses
 import pathlib
 import sys
-from typing import Any
 
 from mfabric_jax.commands import shared
 
@@ -53,13 +52,13 @@ def run(options: Options) -> int:
 
     from mfabric_jax import report, study
 
-    given: dict[str, Any] = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
+    given = shared.as_given(options)
     out, figures = given.pop("out"), given.pop("figures")
     del given["device"]
     for field in ("policies", "routings"):
         given[field] = shared.listed_words(given.pop(field))
-    given["sizes"] = tuple(shared.whole_in("sizes", word) for word in shared.listed_words(given["sizes"]))
-    given["sigmas"] = tuple(shared.number_in("sigmas", word) for word in shared.listed_words(given["sigmas"]))
+    given["sizes"] = shared.listed_numbers("sizes", given["sizes"], int)
+    given["sigmas"] = shared.listed_numbers("sigmas", given["sigmas"])
     given["records"] = shared.record_range(given["records"])
     config = study.Evaluation(**given)
     shared.check_outputs(out, figures)

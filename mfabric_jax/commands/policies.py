@@ -3,7 +3,7 @@
 import dataclasses
 import pathlib
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 
@@ -63,7 +63,7 @@ def run(options: Options) -> int:
 
     from mfabric_jax import report, study
 
-    given: dict[str, Any] = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
+    given = shared.as_given(options)
     out, figures = given.pop("out"), given.pop("figures")
     del given["device"], given["what"]
     for field in ("policies", "workloads", "routings"):
@@ -71,8 +71,8 @@ def run(options: Options) -> int:
         given |= {} if words is None else {field: shared.listed_words(words)}
     if "workloads" not in given and options.trace is not None:
         given["workloads"] = (*study.FAMILIES, study.RECORDED)
-    given["servers"] = tuple(shared.whole_in("servers", word) for word in shared.listed_words(given["servers"]))
-    given["sigmas"] = tuple(shared.number_in("sigmas", word) for word in shared.listed_words(given["sigmas"]))
+    given["servers"] = shared.listed_numbers("servers", given["servers"], int)
+    given["sigmas"] = shared.listed_numbers("sigmas", given["sigmas"])
     given["records"] = shared.record_range(given["records"])
     config = study.Scoreboard(**given)
     shared.check_outputs(out, figures)

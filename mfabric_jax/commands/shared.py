@@ -1,8 +1,10 @@
 """What commands share: starting JAX, words of options as values, outputs checked before a long run."""
 
+import dataclasses
 import os
 import pathlib
 import re
+from typing import Any
 
 from mfabric_jax.checks import InputError, one_of
 
@@ -38,22 +40,25 @@ def check_outputs(out: str | None, figures: str | None) -> None:
         report.check_folder(figures)
 
 
+def as_given(options: Any) -> dict[str, Any]:
+    """Options by their names."""
+    return {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
+
+
 def listed_words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
-def number_in(field: str, word: str) -> float:
-    try:
-        return float(word)
-    except ValueError:
-        raise InputError(f"{field} must be numbers separated by commas, got {word!r}.") from None
+def listed_numbers(field: str, text: str, kind: type = float) -> tuple[Any, ...]:
+    return tuple(_number(field, word, kind) for word in listed_words(text))
 
 
-def whole_in(field: str, word: str) -> int:
+def _number(field: str, word: str, kind: type) -> Any:
     try:
-        return int(word)
+        return kind(word)
     except ValueError:
-        raise InputError(f"{field} must be whole numbers separated by commas, got {word!r}.") from None
+        what = "whole numbers" if kind is int else "numbers"
+        raise InputError(f"{field} must be {what} separated by commas, got {word!r}.") from None
 
 
 def record_range(text: str | None) -> tuple[int, int] | None:

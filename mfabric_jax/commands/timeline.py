@@ -2,7 +2,6 @@
 
 import dataclasses
 import sys
-from typing import Any
 
 import tyro
 
@@ -81,7 +80,7 @@ def run(options: Options) -> int:
     shared.start_jax(options.dtype, options.device)
     from mfabric_jax import report, study
 
-    given: dict[str, Any] = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
+    given = shared.as_given(options)
     out, picture = given.pop("out"), given.pop("picture")
     del given["device"], given["preset"]
     for one, several in (("model", "models"), ("fabric", "fabrics"), ("nic_gbps", "nic_gbps"), ("nic_use", "nic_use")):

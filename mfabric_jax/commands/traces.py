@@ -106,7 +106,7 @@ def _traces_info(options, records: tuple[int, int] | None) -> int:
         if options.figures is not None:
             _draw_trace(recording, pathlib.Path(options.figures), options.ranks)
     if options.out is not None:
-        given = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
+        given = shared.as_given(options)
         print(report.write_rows(rows, options.out, given | {"command": "traces info"}), file=sys.stderr)
     return 0
 

@@ -6,6 +6,7 @@ from typing import Annotated
 import tyro
 
 from mfabric_jax import units
+from mfabric_jax.commands import shared
 from mfabric_jax.commands.setup import SetUp
 
 
@@ -21,7 +22,7 @@ def run(options: Options) -> int:
     """Returns the exit status."""
     from mfabric_jax import report, workload
 
-    given = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
+    given = shared.as_given(options)
     model = given.pop("model")
     job = workload.get(model, **{name: value for name, value in given.items() if value is not None})
     print(

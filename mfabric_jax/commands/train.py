@@ -4,7 +4,6 @@ import dataclasses
 import pathlib
 import sys
 import time
-from typing import Any
 
 from mfabric_jax.commands import shared
 
@@ -67,10 +66,10 @@ def run(options: Options) -> int:
 
     from mfabric_jax import report, study
 
-    given: dict[str, Any] = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
+    given = shared.as_given(options)
     out = pathlib.Path(given.pop("out"))
     del given["device"]
-    given["sizes"] = tuple(shared.whole_in("sizes", word) for word in shared.listed_words(given["sizes"]))
+    given["sizes"] = shared.listed_numbers("sizes", given["sizes"], int)
     given["records"] = shared.record_range(given["records"])
     config = study.Training(**given)
     shared.check_outputs(None, str(out))

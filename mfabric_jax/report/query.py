@@ -20,7 +20,7 @@ SENSES = {"min": 1.0, "max": -1.0}
 ORDERS = {"up": "ascending", "down": "descending"}
 COUNT = "rows"
 TABLES = 5                                 # files that a sentence names
-USUAL = ("iteration_s", "seconds")         # what is averaged if nothing is asked for
+USUAL = ("iteration_s", "seconds")         # the result of a row, if nothing else is asked for
 
 
 class Asked(NamedTuple):

@@ -1,12 +1,13 @@
 """What the columns of any rows hold: names or numbers, and which were chosen and which found."""
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
 from mfabric_jax.report.grid import Rows
 from mfabric_jax.report.numerals import usable
+from mfabric_jax.report.query import USUAL
 
-METRICS = ("iteration_s", "seconds")
 _INDICES = ("seed", "sample", "instance", "record", "layer", "micro_batch", "iteration")
 
 
@@ -23,10 +24,9 @@ def textual(rows: Rows) -> list[str]:
 def metric(rows: Rows) -> str | None:
     """The result: a time of an iteration or all-to-all, else the first unround column, else the first of numbers."""
     numbers = numeric(rows)
-    for name in METRICS:
-        if name in numbers:
-            return name
-    return next((name for name in numbers if unround(rows, name)), next(iter(numbers), None))
+    usual = (name for name in USUAL if name in numbers)
+    found = (name for name in numbers if unround(rows, name))
+    return next(itertools.chain(usual, found, numbers), None)
 
 
 def settings(rows: Rows, effective: Mapping[str, Any]) -> list[str]:
