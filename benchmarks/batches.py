@@ -1,7 +1,7 @@
 """Configurations per second: `evaluate` of arrays, whole sweeps with their files of rows, and one at a time in a loop.
 
-    python benchmarks/batches.py
-    python benchmarks/batches.py --device gpu
+python benchmarks/batches.py
+python benchmarks/batches.py --device gpu
 """
 
 import argparse
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-LOOPED = 200                               # cases of the loop: its speed does not depend on how many
+LOOPED = 200  # cases of the loop: its speed does not depend on how many
 HEAD = ("count", "compile s", "run s", "per s", "one at a time per s", "peak MB")
 IN_A_ROW = {
     "nic_gbps": {"low": 100, "high": 800},

@@ -26,7 +26,7 @@ import numpy as np
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 
-PORT = 2 * 12.5e9                          # two electrical NICs of 100 Gbps
+PORT = 2 * 12.5e9  # two electrical NICs of 100 Gbps
 
 
 def zipf_demand(servers: int, seed: int) -> np.ndarray:
@@ -136,8 +136,12 @@ def regions(servers: int, batch: int, dtype, peer, cores: int) -> dict:
     # Every completion has to read what is left of the region's flows and to write it once.
     touched = 2 * servers**2 * np.dtype(dtype).itemsize * float(np.mean(np.sum(np.asarray(size) > 0, axis=(1, 2))))
     row = {
-        "case": f"region S={servers}", "batch": batch, "dtype": str(np.dtype(dtype)),
-        "solves_per_s": batch / solve_s, "completions_per_s": batch / end_s, "compile_s": compile_rates + compile_ends,
+        "case": f"region S={servers}",
+        "batch": batch,
+        "dtype": str(np.dtype(dtype)),
+        "solves_per_s": batch / solve_s,
+        "completions_per_s": batch / end_s,
+        "compile_s": compile_rates + compile_ends,
         "memory_bound_per_s": copying_speed() / touched,
     }
     if cores > 1:
@@ -173,8 +177,11 @@ def hosts(flows: int, dtype, peer, simulate: bool) -> dict:
     solve, compile_s = compiled(max_min_rates, problem)
     rates, solve_s = best_of(solve, problem, repeat=3)
     row = {
-        "case": f"{ends} hosts, {flows} flows", "dtype": str(np.dtype(dtype)), "solves_per_s": 1 / solve_s,
-        "rounds": int(rates.rounds), "compile_s": compile_s,
+        "case": f"{ends} hosts, {flows} flows",
+        "dtype": str(np.dtype(dtype)),
+        "solves_per_s": 1 / solve_s,
+        "rounds": int(rates.rounds),
+        "compile_s": compile_s,
     }
     one = None
     if peer:

@@ -27,9 +27,9 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 from mfabric_jax.flows import star, star_completion
 from mfabric_jax.flows.star_pallas import default_warps, star_completion_pallas
 
-OPTICAL, ELECTRICAL = 6, 2                 # network cards per server on either side
-CARD = 50e9                                # bytes/s of one card
-DISTINCT = 256                             # instances drawn; a larger batch repeats them
+OPTICAL, ELECTRICAL = 6, 2  # network cards per server on either side
+CARD = 50e9  # bytes/s of one card
+DISTINCT = 256  # instances drawn; a larger batch repeats them
 
 
 def regions(n: int, batch: int, seed: int = 0):
@@ -37,11 +37,11 @@ def regions(n: int, batch: int, seed: int = 0):
     rng = np.random.default_rng([n, seed])
     drawn = min(batch, DISTINCT)
     heat = (1 + np.arange(n)) ** -1.2
-    popular = rng.permuted(np.tile(heat / heat.sum(), (drawn, 1)), axis=1)               # [B N]: receivers
+    popular = rng.permuted(np.tile(heat / heat.sum(), (drawn, 1)), axis=1)  # [B N]: receivers
     demand = popular[:, None, :] * rng.lognormal(0, 0.5, (drawn, n, n)) * 1e9
     demand *= 1 - np.eye(n)
     size = np.where(circuits(demand) > 0, 0, demand)
-    size = np.resize(size, (batch, n, n)).astype(np.float32)                             # repeats whole instances
+    size = np.resize(size, (batch, n, n)).astype(np.float32)  # repeats whole instances
     ports = np.full((batch, n), ELECTRICAL * CARD, np.float32)
     return size, ports, ports
 

@@ -1,6 +1,6 @@
 """How long does it take to simulate many iterations, tokens to seconds, circuits chosen for every block?
 
-    python benchmarks/iterations.py [--model mixtral-8x7b] [--iterations 1000]
+python benchmarks/iterations.py [--model mixtral-8x7b] [--iterations 1000]
 """
 
 import argparse

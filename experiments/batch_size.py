@@ -66,9 +66,14 @@ class Config:
     def setting(self, model: str, micro_batch: int, first: str = "block", fabric: str = "mfabric") -> Compare:
         """One case."""
         return Compare(
-            models=(model,), fabrics=(fabric,), nic_gbps=(self.nic_gbps,), micro_batch=micro_batch, first=first,
-            delay_s=units.ms(self.delay_ms), seed=self.seed,
-        )  # fmt: skip
+            models=(model,),
+            fabrics=(fabric,),
+            nic_gbps=(self.nic_gbps,),
+            micro_batch=micro_batch,
+            first=first,
+            delay_s=units.ms(self.delay_ms),
+            seed=self.seed,
+        )
 
 
 def run(config: Config) -> Iterator[dict[str, Any]]:
@@ -84,13 +89,20 @@ def run(config: Config) -> Iterator[dict[str, Any]]:
             here, turns = _solved(config.setting(model, size, first))
             delays_s = turns * units.ms(config.delay_ms)
             yield {
-                "model": model, "micro_batch": size, "first": first, "fat_tree_s": tree["iteration_s"],
-                "mfabric_s": here["iteration_s"], "over_fat_tree": here["iteration_s"] / tree["iteration_s"],
-                "per_dollar": here["perf_per_dollar"] / tree["perf_per_dollar"], "compute_s": here["compute_s"],
-                "ep_comm_s": here["ep_comm_s"], "reconfig_s": here["reconfig_s"], "turns": turns,
+                "model": model,
+                "micro_batch": size,
+                "first": first,
+                "fat_tree_s": tree["iteration_s"],
+                "mfabric_s": here["iteration_s"],
+                "over_fat_tree": here["iteration_s"] / tree["iteration_s"],
+                "per_dollar": here["perf_per_dollar"] / tree["perf_per_dollar"],
+                "compute_s": here["compute_s"],
+                "ep_comm_s": here["ep_comm_s"],
+                "reconfig_s": here["reconfig_s"],
+                "turns": turns,
                 "hidden": 1 - here["reconfig_s"] / delays_s if turns else None,
                 "s_per_sequence": here["iteration_s"] / size,
-            }  # fmt: skip
+            }
 
 
 def _solved(config: Compare) -> tuple[dict[str, Any], int]:
@@ -162,7 +174,7 @@ def _panel(axes: Axes, rows: Sequence, key: str) -> None:
     """A line per rule."""
     for (first,), here in grouped(rows, "first").items():
         line = [(row["micro_batch"], row[key]) for row in here]
-        wide = 3.0 if first == "block" else 1.4                                # the others may lie on it
+        wide = 3.0 if first == "block" else 1.4  # the others may lie on it
         axes.plot(*zip(*line, strict=True), color=COLOURS[first], marker=MARKERS[first], linewidth=wide)
     axes.grid()
 

@@ -39,12 +39,12 @@ NAME = "block_timeline"
 GPU, NVLINK_GIGABYTES = "H800-SXM", 200.0
 LANES = {"compute": "compute", "NVSwitch": "compute", "waiting": "compute", "EPS": "EPS", "OCS": "OCS"}
 WHICH = ("first", "second")
-OF_EXPERTS = "mixtral-8x7b"                # whose experts were measured
-EXPERTS_MS, USUAL_MS = 100.0, 25.0         # at least, for micro-batches of 8 sequences; of the switch
+OF_EXPERTS = "mixtral-8x7b"  # whose experts were measured
+EXPERTS_MS, USUAL_MS = 100.0, 25.0  # at least, for micro-batches of 8 sequences; of the switch
 PASSES = {"forward": "#88CCEE", "backward": "#3A87B7"}
 DIRECTIONS = tuple(PASSES)
 ROUNDED = 0.005
-SEEN, NAMED = 0.002, 0.055                 # of a panel's width: narrower bars are left out, or have no name
+SEEN, NAMED = 0.002, 0.055  # of a panel's width: narrower bars are left out, or have no name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,7 +129,7 @@ def _switches(job: Job, slots, blocks, delay_s: float) -> Iterator[dict[str, Any
     """What reconfigurations cost, by pass and all-to-all."""
     backward, moe = places(job.workload).backward, blocks.moe & blocks.present
     alone = np.maximum(blocks.optical_s, blocks.packet_s)
-    late_s = np.maximum(slots.over - slots.start - alone, 0)                 # [P Q L 2]
+    late_s = np.maximum(slots.over - slots.start - alone, 0)  # [P Q L 2]
     for direction, passes in zip(DIRECTIONS, (~backward, backward), strict=True):
         for at, which in enumerate(WHICH):
             turns = (blocks.switch[..., at] & moe & passes).astype(bool)
@@ -137,9 +137,14 @@ def _switches(job: Job, slots, blocks, delay_s: float) -> Iterator[dict[str, Any
             paid_s = float(paid.mean()) if count else None
             hidden = 1 - paid_s / delay_s if paid_s is not None and delay_s else None
             yield {
-                "direction": direction, "which": which, "all_to_alls": int((moe & passes).sum()), "turns": count,
-                "delay_s": delay_s, "paid_s": paid_s, "hidden": hidden,
-            }  # fmt: skip
+                "direction": direction,
+                "which": which,
+                "all_to_alls": int((moe & passes).sum()),
+                "turns": count,
+                "delay_s": delay_s,
+                "paid_s": paid_s,
+                "hidden": hidden,
+            }
 
 
 def table(rows: Rows) -> str:

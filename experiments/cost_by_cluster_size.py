@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 NAME = "cost_by_cluster_size"
 PUBLISHED_TIERS = 3
-PUBLISHED = {100.0: 1.524, 200.0: 1.790, 400.0: 2.289, 800.0: 2.331}    # Gbps -> a fat-tree over mFabric
-ROUNDED = 0.0005                           # of ratios published with three decimals
-WITHOUT_CHOICE = {"rail-only": (2,), "topoopt": (None,)}    # a rail is a tree of two tiers; a patch panel is none
+PUBLISHED = {100.0: 1.524, 200.0: 1.790, 400.0: 2.289, 800.0: 2.331}  # Gbps -> a fat-tree over mFabric
+ROUNDED = 0.0005  # of ratios published with three decimals
+WITHOUT_CHOICE = {"rail-only": (2,), "topoopt": (None,)}  # a rail is a tree of two tiers; a patch panel is none
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,7 +183,7 @@ def build(rows: Rows) -> Figure:
     if unpriced:
         names = ", ".join(style.fabric(fabric).label for fabric in unpriced)
         figure.suptitle(f"Without a public price, left out: {names}.", fontsize=style.FONT)
-    figure.draw_without_rendering()    # from here on the panels stay where they are
+    figure.draw_without_rendering()  # from here on the panels stay where they are
     for panel in axes[1]:
         _name_ends(panel)
     return figure

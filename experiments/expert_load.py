@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAME = "expert_load"
-LAYERS = 4                                 # shown, spread evenly
-PART = 10                                  # the first and the last tenth are compared
+LAYERS = 4  # shown, spread evenly
+PART = 10  # the first and the last tenth are compared
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
 
 
@@ -81,9 +81,14 @@ class Config:
     def knobs(self) -> Knobs:
         """Of what is generated."""
         return Knobs(
-            popularity=LOG_NORMAL, skew=self.skew, sampled=True, phase_floor=self.floor, half_life=self.half_life,
-            drift=self.drift, persistence=self.persistence,
-        )  # fmt: skip
+            popularity=LOG_NORMAL,
+            skew=self.skew,
+            sampled=True,
+            phase_floor=self.floor,
+            half_life=self.half_life,
+            drift=self.drift,
+            persistence=self.persistence,
+        )
 
 
 def run(config: Config) -> list[dict[str, Any]]:
@@ -225,9 +230,11 @@ def verdicts(rows: Rows) -> list[Verdict]:
     ratio = [_shrunk(here) for here in layers.values()]
     mean = float(np.mean(ratio))
     shrinks = Verdict(
-        f"{rows[0]['source']}: variance, last over first 10 %", f"{mean:.2f}", "below 1 (shrinks)",
+        f"{rows[0]['source']}: variance, last over first 10 %",
+        f"{mean:.2f}",
+        "below 1 (shrinks)",
         None if rows[0]["source"] == "generated" else max(mean - 1, 0.0),
-    )  # fmt: skip
+    )
     hottest = [row["max_over_mean"] for row in rows]
     found = [shrinks, Verdict("hottest expert over the mean, median", f"{np.median(hottest):.2f}")]
     for lag in _lags(rows):

@@ -25,7 +25,7 @@ from mfabric_jax.study import Compare, Failures
 from .script import Rows, Script, Verdict, against
 
 NAME = "failures"
-ROUNDED = 0.0005                           # published with one decimal of a per cent
+ROUNDED = 0.0005  # published with one decimal of a per cent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,12 +92,15 @@ def verdicts(rows: Rows) -> list[Verdict]:
     """Every published slow-down, with every delay."""
     return [
         against(
-            f"{row['model']}: {row['failure']}, delay {row['delay_ms']:g} ms", row["slow_down"], row["published"],
-            form="+.1%", allowed=ROUNDED / row["published"],
+            f"{row['model']}: {row['failure']}, delay {row['delay_ms']:g} ms",
+            row["slow_down"],
+            row["published"],
+            form="+.1%",
+            allowed=ROUNDED / row["published"],
         )
         for row in rows
         if row["published"] is not None
-    ]  # fmt: skip
+    ]
 
 
 SCRIPT = Script(

@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 
 NAME = "iteration_time"
 FABRICS = ("fat-tree", "oversub-fat-tree", "rail-optimized", "topoopt", "mfabric")
-PER_DOLLAR = {                             # mFabric's performance per dollar over that of a fabric, over four models
+PER_DOLLAR = {  # mFabric's performance per dollar over that of a fabric, over four models
     ("fat-tree", 100.0): (1.2, 1.5),
     ("fat-tree", 400.0): (1.9, 2.3),
     ("rail-optimized", 100.0): (1.4, 1.5),
     ("rail-optimized", 400.0): (2.3, 2.4),
 }
-FASTER = {"topoopt": 2.5, "oversub-fat-tree": 1.6}                      # mFabric's speed over theirs, at most
-FASTER_THAN_TOPOOPT = {"mixtral-8x22b": 1.5, "mixtral-8x7b": 1.4, "qwen-moe": 1.5}    # mean over bandwidths
-CLOSE = {"mixtral-8x22b": 1.03, "mixtral-8x7b": 1.03}                   # mFabric's time over the fat-tree's, 400 Gbps
-ROUNDED = 0.05                             # ranges are published with one decimal
+FASTER = {"topoopt": 2.5, "oversub-fat-tree": 1.6}  # mFabric's speed over theirs, at most
+FASTER_THAN_TOPOOPT = {"mixtral-8x22b": 1.5, "mixtral-8x7b": 1.4, "qwen-moe": 1.5}  # mean over bandwidths
+CLOSE = {"mixtral-8x22b": 1.03, "mixtral-8x7b": 1.03}  # mFabric's time over the fat-tree's, 400 Gbps
+ROUNDED = 0.05  # ranges are published with one decimal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,7 +163,7 @@ def _panel(axes: Axes, rows: Rows) -> None:
     for fabric in dict.fromkeys(row["fabric"] for row in rows):
         look = style.fabric(fabric)
         line = [(row["nic_gbps"], row["iteration_s"] / base) for row in rows if row["fabric"] == fabric]
-        wide = {"linewidth": 4.0, "markersize": 9} if fabric == "fat-tree" else {"markersize": 5}    # under its equals
+        wide = {"linewidth": 4.0, "markersize": 9} if fabric == "fat-tree" else {"markersize": 5}  # under its equals
         axes.plot(*zip(*line, strict=True), "-", color=look.colour, marker=look.marker, **wide)
     published = [(row["nic_gbps"], row["published_over_800"]) for row in rows if row["fabric"] == "fat-tree"]
     axes.plot(*zip(*published, strict=True), "x", color=style.INK, markersize=8, markeredgewidth=1.6, zorder=5)

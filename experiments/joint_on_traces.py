@@ -90,7 +90,7 @@ def run(config: Config) -> Iterator[dict[str, Any]]:
             at = jnp.asarray(efficiency, jnp.result_type(float))
             where = eqx.tree_at(lambda region: region.relay_efficiency, config.region(servers), at)
             where = jax.tree.map(jnp.asarray, where)
-            for policy in LOOKS:                               # compile, so that decisions are timed alone
+            for policy in LOOKS:  # compile, so that decisions are timed alone
                 _planned(policy, where, jnp.ones((servers,) * 2, jnp.float32), _asked(config))
             for record, layer, micro_batch in places:
                 tokens = count[record, layer, micro_batch]
@@ -124,7 +124,7 @@ def _rows(config: Config, where: Region, demand) -> Iterator[dict[str, Any]]:
     if not bound > 0:
         return
     limit = float(relay_limit(where, demand))
-    known = jnp.asarray(demand, jnp.float32)                   # what a controller would compute in
+    known = jnp.asarray(demand, jnp.float32)  # what a controller would compute in
     for name in LOOKS:
         start = time.perf_counter()
         plan = jax.block_until_ready(_planned(name, where, known, _asked(config)))

@@ -104,7 +104,7 @@ def rank_matrices(job: Workload, tokens: Tokens) -> np.ndarray:
 
 def _of_matrices(job: Workload, tokens: Tokens) -> dict[str, float]:
     matrix = rank_matrices(job, tokens)
-    pairs = statistics.pairs(matrix)                                           # [iteration layer M pairs]
+    pairs = statistics.pairs(matrix)  # [iteration layer M pairs]
     apart = {"micro_batches": 2, "layers": 1, "iterations": 0}
     apart = {name: axis for name, axis in apart.items() if pairs.shape[axis] > 1}
     moves = {name: statistics.variation(np.moveaxis(pairs, axis, 0), 1) for name, axis in apart.items()}
@@ -251,7 +251,7 @@ def _cluster(figure: Any, rows: Sequence, gpus: int) -> None:
     largest = max(row["bytes"] for row in rows)
     least = min(row["bytes"] for row in rows)
     seen: dict[tuple[int, int], str] = {}
-    for row in sorted(rows, key=lambda row: row["bytes"]):                  # the heaviest of a pair is seen
+    for row in sorted(rows, key=lambda row: row["bytes"]):  # the heaviest of a pair is seen
         seen[row["source"], row["destination"]] = row["parallelism"]
         depth = np.log(row["bytes"] / least) / np.log(largest / least) if largest > least else 1.0
         picture[row["source"], row["destination"]] = colormaps[COLOURS[row["parallelism"]]](0.3 + 0.7 * depth)[:3]

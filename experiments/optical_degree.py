@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 NAME = "optical_degree"
 USUAL = 6, 2
-STEPS = 60                                 # of the search for a bandwidth: halves the interval
+STEPS = 60  # of the search for a bandwidth: halves the interval
 SECONDS = ("iteration_s", "compute_s", "ep_comm_s", "dp_comm_s", "reconfig_s")
 
 
@@ -118,10 +118,15 @@ def run(config: Config) -> Iterator[dict[str, Any]]:
         base = {ms: float(found["iteration_s"][cells.index((*USUAL, ms, splits[USUAL]))]) for ms in config.delays_ms}
         for at, (optical, electrical, delay_ms, gbps) in enumerate(cells):
             yield {
-                "model": model, "delay_ms": delay_ms, "optical": optical, "electrical": electrical, "nic_gbps": gbps,
-                "server_usd": price(optical, electrical, gbps), **{name: float(found[name][at]) for name in SECONDS},
+                "model": model,
+                "delay_ms": delay_ms,
+                "optical": optical,
+                "electrical": electrical,
+                "nic_gbps": gbps,
+                "server_usd": price(optical, electrical, gbps),
+                **{name: float(found[name][at]) for name in SECONDS},
                 "over_default": float(found["iteration_s"][at]) / base[delay_ms],
-            }  # fmt: skip
+            }
 
 
 def table(rows: Rows) -> str:
@@ -183,8 +188,15 @@ def _split_panel(axes: Axes, rows: Sequence, scale: Any) -> Any:
     for row in rows:
         picture[row["electrical"], row["optical"]] = row["over_default"]
         dark = not 0.75 < row["over_default"] < 1.45
-        axes.text(row["optical"], row["electrical"], f"{row['over_default']:.2f}", ha="center", va="center",
-                  fontsize=7, color="white" if dark else style.INK)  # fmt: skip
+        axes.text(
+            row["optical"],
+            row["electrical"],
+            f"{row['over_default']:.2f}",
+            ha="center",
+            va="center",
+            fontsize=7,
+            color="white" if dark else style.INK,
+        )
     image = axes.imshow(picture, cmap="RdBu_r", norm=scale, origin="lower", aspect="auto")
     axes.set_facecolor("#eeeeee")
     best = _best(rows)

@@ -28,14 +28,14 @@ from mfabric_jax.study.calibration import PUBLISHED
 from .script import Rows, Script, Verdict, against
 
 NAME = "pareto"
-PER_DOLLAR = {                             # mFabric's performance per dollar over that of a fabric, over four models
+PER_DOLLAR = {  # mFabric's performance per dollar over that of a fabric, over four models
     ("fat-tree", 100.0): (1.2, 1.5),
     ("fat-tree", 400.0): (1.9, 2.3),
     ("rail-optimized", 100.0): (1.4, 1.5),
     ("rail-optimized", 400.0): (2.3, 2.4),
 }
 CHEAP = ("topoopt", "rail-only")
-ROUNDED = 0.05                             # ranges are published with one decimal
+ROUNDED = 0.05  # ranges are published with one decimal
 BEST_AT_100 = "mixtral-8x7b"
 
 

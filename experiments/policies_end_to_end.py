@@ -122,8 +122,10 @@ def run(config: Config) -> Iterator[dict[str, Any]]:
 def table(rows: Rows) -> str:
     """Time over that of the paper's greedy, then over the fat-tree's: a line per traffic and way, columns by model."""
     parts = []
-    for key, said in (("over_greedy", f"iteration time over that of {BASE}"),
-                      ("over_fat_tree", "iteration time over the fat-tree's")):  # fmt: skip
+    for key, said in (
+        ("over_greedy", f"iteration time over that of {BASE}"),
+        ("over_fat_tree", "iteration time over the fat-tree's"),
+    ):
         lines: dict[tuple, dict[str, Any]] = {}
         for row in rows:
             line = lines.setdefault((row["traffic"], row["way"]), {"traffic": row["traffic"], "way": row["way"]})

@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
 NAME = "policy_gaps"
 ROUTINGS = ("unsplit", "split")
-BYTES = 1e8                                # of a middling pair
-PROVED = 1e-5                              # relative gap between the best circuits and the bound
-BEST = "best heuristic"                    # the better of `HEURISTICS`
+BYTES = 1e8  # of a middling pair
+PROVED = 1e-5  # relative gap between the best circuits and the bound
+BEST = "best heuristic"  # the better of `HEURISTICS`
 HEURISTICS = ("threshold", "local-search")
 LOOKS = {
     **{f"greedy, {rule}": style.Look(f"Greedy, {rule}", "#D55E00") for rule in RULES},
@@ -73,6 +73,7 @@ class Config:
     """NICs of a server on the optical switch."""
     electrical_nics: int = 2
     """NICs of a server on the electrical fabric."""
+
     def __post_init__(self):
         names("routings", self.routings, ROUTINGS)
         names("families", self.families, FAMILIES)

@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 
 NAME = "predictor_on_traces"
 HITS = (1, 2, 4, 8)
-FIRST_LAYER = 1                            # layer 0 has no previous layer
-ALL_LAYERS = 16                            # experts up to which every layer is fitted by SLSQP as well
-SLSQP = {"maxiter": 300, "ftol": 1e-10}    # a step at 32 experts takes most of a second
+FIRST_LAYER = 1  # layer 0 has no previous layer
+ALL_LAYERS = 16  # experts up to which every layer is fitted by SLSQP as well
+SLSQP = {"maxiter": 300, "ftol": 1e-10}  # a step at 32 experts takes most of a second
 LOOKS = {
     "transition": style.Look("Transition", "#D55E00"),
     "previous-layer": style.Look("Previous layer", "#CC79A7"),
@@ -130,7 +130,7 @@ def run(config: Config) -> list[dict[str, Any]]:
     - `time_s`, `exact_s`: all-to-all, circuits from predicted and from true demand.   - `over_exact`: their ratio.
     """
     if not config.skip_fits:
-        with extra("exact", "comparing with SLSQP"):           # before a long run
+        with extra("exact", "comparing with SLSQP"):  # before a long run
             import scipy.optimize  # noqa: F401
     tokens = tokens_of(config)
     places = drawn(config, tokens.count.shape[:3])

@@ -15,12 +15,21 @@ from mfabric_jax.checks import InputError, whole
 
 from .script import Rows
 
-MODEL = "qwen-moe-ep16"                    # 16 ranks, 32 experts, as in the gate trace
+MODEL = "qwen-moe-ep16"  # 16 ranks, 32 experts, as in the gate trace
 MICRO_BATCHES, ITERATIONS = 4, 150
 KNOBS = traffic.Knobs(
-    popularity="log-normal", skew=1.9, layer_spread=0.6, distinct=2, sparsity=0.3, row_noise=0.05, row_shared=0.3,
-    drift=0.1, persistence=0.98, jitter=0.2, sampled=True,
-)  # fmt: skip
+    popularity="log-normal",
+    skew=1.9,
+    layer_spread=0.6,
+    distinct=2,
+    sparsity=0.3,
+    row_noise=0.05,
+    row_shared=0.3,
+    drift=0.1,
+    persistence=0.98,
+    jitter=0.2,
+    sampled=True,
+)
 RECORDED, GENERATED = "recorded", "generated"
 
 

@@ -38,9 +38,12 @@ KEPT = ("model", "fabric", "nic_gbps", "gpus", "iteration_s", "compute_s", "ep_c
 KEPT += ("bubble_s", "network_cost_usd", "perf_per_dollar")
 FLOWS = ("model", "fabric", "nic_gbps", "gpus", "traffic", "flows", "links", "end_s", "build_s", "solve_s", "peak_mb")
 WHAT = {
-    "EP": "Expert", "DP experts": "Data: experts", "DP between": "Data: between servers", "DP inside": "Data: inside",
+    "EP": "Expert",
+    "DP experts": "Data: experts",
+    "DP between": "Data: between servers",
+    "DP inside": "Data: inside",
     "PP": "Pipeline",
-}  # fmt: skip
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,9 +86,14 @@ class Config:
         if gpus % replica:
             raise InputError(f"gpus must be whole replicas of {model} ({replica} GPUs each), got {gpus}.")
         return Compare(
-            models=(model,), fabrics=self.fabrics, nic_gbps=(self.nic_gbps,), dp=gpus // replica, gpus=gpus,
-            link_delay_s=units.us(self.link_delay_us), seed=self.seed,
-        )  # fmt: skip
+            models=(model,),
+            fabrics=self.fabrics,
+            nic_gbps=(self.nic_gbps,),
+            dp=gpus // replica,
+            gpus=gpus,
+            link_delay_s=units.us(self.link_delay_us),
+            seed=self.seed,
+        )
 
     def cluster(self, fabric: str) -> WholeCluster:
         """The largest cluster, flow by flow."""
@@ -113,8 +121,9 @@ def run(config: Config) -> Iterator[dict[str, Any]]:
             key = model, job.fabric.name
             if key not in solved:
                 solved[key] = joined(solve(setting, job), inside(setting, job))
-            rows += [{"row": "iteration"} | {name: row[name] for name in KEPT}
-                     for row in job_rows(setting, job, solved[key])]  # fmt: skip
+            rows += [
+                {"row": "iteration"} | {name: row[name] for name in KEPT} for row in job_rows(setting, job, solved[key])
+            ]
         tree = next(row for row in rows if row["fabric"] == REFERENCE)
         for row in rows:
             over = {"time_over_tree": row["iteration_s"] / tree["iteration_s"]}
@@ -174,10 +183,15 @@ def build(rows: Rows) -> Figure:
 def _lines(axes: Axes, rows: Sequence, key: str, said: str) -> None:
     """A line per fabric, from zero."""
     for fabric in dict.fromkeys(row["fabric"] for row in rows):
-        look, wide = style.fabric(fabric), fabric == REFERENCE                     # rails lie on the tree
+        look, wide = style.fabric(fabric), fabric == REFERENCE  # rails lie on the tree
         line = [(row["gpus"], row[key]) for row in rows if row["fabric"] == fabric]
-        axes.plot(*zip(*line, strict=True), color=look.colour, marker=look.marker,
-                  markersize=8 if wide else 5, linewidth=3.2 if wide else 1.4)  # fmt: skip
+        axes.plot(
+            *zip(*line, strict=True),
+            color=look.colour,
+            marker=look.marker,
+            markersize=8 if wide else 5,
+            linewidth=3.2 if wide else 1.4,
+        )
     gpus = sorted({row["gpus"] for row in rows})
     axes.set_xscale("log")
     axes.set_xticks(gpus, [f"{count // 1024}K" if count % 1024 == 0 else f"{count:,}" for count in gpus])
@@ -195,8 +209,14 @@ def _ends(axes: Axes, rows: Sequence) -> None:
     for row in rows:
         place = kinds.index(row["traffic"]) + (fabrics.index(row["fabric"]) - (len(fabrics) - 1) / 2) * high
         axes.barh(place, row["end_s"], 0.92 * high, color=style.fabric(row["fabric"]).colour)
-        axes.annotate(f"{row['flows']:,} flows", (row["end_s"], place), (4, 0), textcoords="offset points",
-                      va="center", fontsize=8)  # fmt: skip
+        axes.annotate(
+            f"{row['flows']:,} flows",
+            (row["end_s"], place),
+            (4, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=8,
+        )
     axes.set_yticks(range(len(kinds)), [WHAT[kind].replace(": ", ":\n") for kind in kinds])
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(len(kinds) - 0.5, -0.5)

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAME = "scale_up_domains"
-PUBLISHED = {8.0: 1.3}                     # Tbps of a GPU -> iteration time of NVL72 over that of mFabric
+PUBLISHED = {8.0: 1.3}  # Tbps of a GPU -> iteration time of NVL72 over that of mFabric
 PUBLISHED_MODEL = "deepseek-v3"
-ROUNDED = 0.04                             # of a ratio published with one decimal
+ROUNDED = 0.04  # of a ratio published with one decimal
 FABRICS = ("nvl72", "mfabric-cpo")
 
 
@@ -59,10 +59,18 @@ class Config:
     def setting(self, tbps: float, efficiency: float) -> Compare:
         """The comparison at one bandwidth of a GPU and one rate."""
         return Compare(
-            models=(self.model,), fabrics=FABRICS, nic_gbps=(self.nic_gbps,), gpu_tbps=tbps, compute="achieved",
-            gpu=self.gpu, efficiency=efficiency, traffic="generated", drift=0.0, drawn=1,
+            models=(self.model,),
+            fabrics=FABRICS,
+            nic_gbps=(self.nic_gbps,),
+            gpu_tbps=tbps,
+            compute="achieved",
+            gpu=self.gpu,
+            efficiency=efficiency,
+            traffic="generated",
+            drift=0.0,
+            drawn=1,
             micro_batches=self.micro_batches,
-        )  # fmt: skip
+        )
 
 
 def run(config: Config) -> list[dict[str, Any]]:
@@ -122,8 +130,16 @@ def _breakdown(axes: Axes, rows: Rows) -> None:
     for place, row in enumerate(rows):
         left = 0.0
         for key, look in parts.items():
-            axes.barh(place, row[key], 0.7, left, color=look.colour, edgecolor=style.FAINT, linewidth=0.6,
-                      label=look.label if place == 0 else None)  # fmt: skip
+            axes.barh(
+                place,
+                row[key],
+                0.7,
+                left,
+                color=look.colour,
+                edgecolor=style.FAINT,
+                linewidth=0.6,
+                label=look.label if place == 0 else None,
+            )
             left += row[key]
         axes.text(left, place, f"  {row['iteration_s']:.1f} s", va="center")
     names = [f"{style.fabric(row['fabric']).label}\n{row['gpu_tbps']:g} Tbps" for row in rows]
@@ -143,8 +159,13 @@ def _speed_up(axes: Axes, rows: Rows) -> None:
         colour = ("#D55E00", "#0072B2", "#009E73", "#CC79A7")[place % 4]
         axes.plot(*zip(*line, strict=True), "o-", color=colour, label=f"{tbps:g} Tbps a GPU")
         if (published := here[0]["published"]) is not None:
-            axes.axhline(published, color=colour, linestyle=(0, (4, 4)), linewidth=1.0,
-                         label=f"published at {tbps:g} Tbps: {published:g}")  # fmt: skip
+            axes.axhline(
+                published,
+                color=colour,
+                linestyle=(0, (4, 4)),
+                linewidth=1.0,
+                label=f"published at {tbps:g} Tbps: {published:g}",
+            )
     axes.set_ylim(bottom=min(1.0, axes.get_ylim()[0]))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     axes.set_xlabel("achieved over peak FLOP/s of the GPU")

@@ -24,7 +24,7 @@ from mfabric_jax.report import style
 from mfabric_jax.study.provenance import commit, provenance
 
 Rows = Sequence[Mapping[str, Any]]
-COMPLETE = "complete"                      # in a configuration: nothing stopped the run
+COMPLETE = "complete"  # in a configuration: nothing stopped the run
 
 
 class Verdict(NamedTuple):
@@ -112,7 +112,7 @@ class Script:
         if self.dtype == "float64":
             jax.config.update("jax_enable_x64", True)
         table, picture = self.files(folder)
-        with style.look():                                     # what it needs, before a long run
+        with style.look():  # what it needs, before a long run
             report.check_picture(picture)
         rows: list[dict[str, Any]] = []
         complete, effective = False, self.effective(config)
@@ -177,12 +177,13 @@ class Script:
             ("out", Annotated[str, tyro.conf.arg(help="Folder for the rows and the picture.")], "results"),
             ("quick", Annotated[tyro.conf.FlagCreatePairsOff[bool], tyro.conf.arg(help="Minutes, not hours.")], False),
         ]
-        unchecked = {"__post_init__": lambda self: None, "__doc__": self.question}    # checked as `config`
+        unchecked = {"__post_init__": lambda self: None, "__doc__": self.question}  # checked as `config`
         bases = (self.config,)
         return tyro.cli(
             dataclasses.make_dataclass("Options", fields, bases=bases, frozen=True, namespace=unchecked),
-            args=argv, prog=self.name,
-        )  # fmt: skip
+            args=argv,
+            prog=self.name,
+        )
 
 
 @functools.cache

@@ -58,7 +58,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "released, reuse": PRESETS["released"] | {"first": "reuse"},
 }
 RANGES = {100.0: (1.2, 1.5), 400.0: (1.9, 2.3)}
-ROUNDED = 0.05                             # ranges are published with one decimal
+ROUNDED = 0.05  # ranges are published with one decimal
 COLOURS = {100.0: "#0072B2", 400.0: "#D55E00"}
 
 
@@ -118,8 +118,10 @@ def run(config: Config) -> list[dict[str, Any]]:
 def table(rows: Rows) -> str:
     """Time over the fat-tree's, then performance per dollar: a line per change, a column per model and bandwidth."""
     parts = []
-    for key, said in (("over_fat_tree", "iteration time of mFabric over the fat-tree's"),
-                      ("per_dollar", "performance per dollar of mFabric over the fat-tree's")):  # fmt: skip
+    for key, said in (
+        ("over_fat_tree", "iteration time of mFabric over the fat-tree's"),
+        ("per_dollar", "performance per dollar of mFabric over the fat-tree's"),
+    ):
         lines: dict[str, dict[str, Any]] = {}
         for row in rows:
             line = lines.setdefault(row["change"], {"change": row["change"]})

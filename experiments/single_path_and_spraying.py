@@ -48,9 +48,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAME = "single_path_and_spraying"
-GPUS = 8                                   # of a server, a NIC each
-NIC_GBPS = 400.0                           # of every link of the trees: no ratio depends on it
-BYTES = 1e8                                # of a GPU: no ratio depends on it either
+GPUS = 8  # of a server, a NIC each
+NIC_GBPS = 400.0  # of every link of the trees: no ratio depends on it
+BYTES = 1e8  # of a GPU: no ratio depends on it either
 FABRICS = {"leaf-spine": "Leaf-spine", "oversub-leaf-spine": "Leaf-spine", "fat-tree": "Fat-tree, three tiers"}
 SINGLE = ("ecmp", "least-loaded")
 LOOKS = {
@@ -60,7 +60,7 @@ LOOKS = {
     ("least-loaded", True): style.Look("Least loaded, {} parts", "#56B4E9"),
 }
 GROUP = ("fabric", "traffic", "routing", "parts")
-CLOSE = 0.05                               # what counts as close to spraying
+CLOSE = 0.05  # what counts as close to spraying
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,9 +69,13 @@ class Config:
 
     fabrics: tuple[str, ...] = tuple(FABRICS)
     traffic: tuple[str, ...] = (
-        "all-to-all", "skewed-all-to-all", "ring-all-reduce", "hierarchical-all-reduce", "permutation",
+        "all-to-all",
+        "skewed-all-to-all",
+        "ring-all-reduce",
+        "hierarchical-all-reduce",
+        "permutation",
         "scattered-jobs",
-    )  # fmt: skip
+    )
     """all-to-all, skewed-all-to-all, ring-all-reduce, hierarchical-all-reduce, permutation, scattered-jobs."""
     seeds: int = 20
     """Draws of the hash, and of what is random in the traffic."""

@@ -93,9 +93,15 @@ class Config:
         computes = {"efficiency": self.efficiency, "compute": "achieved", "nvswitch_gigabytes_per_s": NVLINK_GIGABYTES}
         given: dict[str, Any] = degrees | server | computes
         return Testbed(
-            models=(model,), fabrics=("fat-tree", "mfabric"), nic_gbps=(100.0,), blocks=BLOCKS[model], routing=routing,
-            micro_batches=micro_batches, seed=self.seed, **given,
-        )  # fmt: skip
+            models=(model,),
+            fabrics=("fat-tree", "mfabric"),
+            nic_gbps=(100.0,),
+            blocks=BLOCKS[model],
+            routing=routing,
+            micro_batches=micro_batches,
+            seed=self.seed,
+            **given,
+        )
 
 
 def run(config: Config) -> Iterator[dict[str, Any]]:
@@ -119,11 +125,19 @@ def run(config: Config) -> Iterator[dict[str, Any]]:
             (job,) = jobs(slower)
             time = _timed(slower, job, chosen if turns == KEEPS else _always(chosen, moe))
             yield facts | {
-                "turns": turns, "changes": changes, "delay_ms": delay_ms, "reactivation_s": back_s,
-                "mfabric_s": time.iteration_s, "over_eps": float(time.iteration_s / eps.iteration_s),
-                "reconfig_s": time.reconfig_s, "compute_s": time.compute_s, "ep_comm_s": time.ep_comm_s,
-                "eps_ep_comm_s": eps.ep_comm_s, "dp_comm_s": time.dp_comm_s, "eps_dp_comm_s": eps.dp_comm_s,
-            }  # fmt: skip
+                "turns": turns,
+                "changes": changes,
+                "delay_ms": delay_ms,
+                "reactivation_s": back_s,
+                "mfabric_s": time.iteration_s,
+                "over_eps": float(time.iteration_s / eps.iteration_s),
+                "reconfig_s": time.reconfig_s,
+                "compute_s": time.compute_s,
+                "ep_comm_s": time.ep_comm_s,
+                "eps_ep_comm_s": eps.ep_comm_s,
+                "dp_comm_s": time.dp_comm_s,
+                "eps_dp_comm_s": eps.dp_comm_s,
+            }
 
 
 def _timed(config: Compare, job: Job, solved: Exchanges) -> Iteration:
@@ -177,8 +191,14 @@ def build(rows: Rows) -> Figure:
         fill = "white" if row["reactivation_s"] else COLOURS[row["turns"]]
         axes.plot(row["over_eps"], place, "o", color=COLOURS[row["turns"]], markerfacecolor=fill, markersize=6)
         if row["delay_ms"] == slowest:
-            axes.annotate(f"{row['over_eps']:.2f}", (row["over_eps"], place), (9, 0), textcoords="offset points",
-                          va="center", fontsize=8)  # fmt: skip
+            axes.annotate(
+                f"{row['over_eps']:.2f}",
+                (row["over_eps"], place),
+                (9, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=8,
+            )
     axes.axvline(1, color=style.INK, linewidth=0.8)
     axes.set_yticks(range(len(cases)), cases)
     axes.set_ylim(len(cases) - 0.4, -0.6)

@@ -34,7 +34,7 @@ LOOKS = {
     "DP": style.Look("Data", style.PARTS["dp_comm_s"].colour),
     "PP+DP": style.Look("Pipeline and data", "#999933"),
 }
-ROUNDED = 0.05                             # shares are published in tens of per cent
+ROUNDED = 0.05  # shares are published in tens of per cent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,12 +166,16 @@ def verdicts(rows: Rows) -> list[Verdict]:
     measured = {row["model"] for row in usable if row["set_up"] == "as measured"}
     return [
         against(
-            f"{row['model']} {row['set_up']}, {row['parallelism']} share of bytes", row["share"], row["measured_low"],
-            row["measured_high"], form=".0%", allowed=_rounding(row),
+            f"{row['model']} {row['set_up']}, {row['parallelism']} share of bytes",
+            row["share"],
+            row["measured_low"],
+            row["measured_high"],
+            form=".0%",
+            allowed=_rounding(row),
         )
         for row in usable
         if row["set_up"] == "as measured" or row["model"] not in measured
-    ]  # fmt: skip
+    ]
 
 
 def _rounding(row) -> float:

@@ -38,7 +38,6 @@ from .recording import MODEL, Source, resolved, said, titled
 from .script import Rows, Script, Verdict, spread
 
 if TYPE_CHECKING:
-
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -52,7 +51,7 @@ RULES: dict[str, style.Look] = {
     "rent-or-buy": style.Look("Rent or buy", "#009E73", "D"),
     "predicted": style.Look("Rent or buy, predicted", "#CC79A7", "^"),
 }
-FLOOR = 1e-4                               # where the figure draws the optimum itself
+FLOOR = 1e-4  # where the figure draws the optimum itself
 
 
 @dataclasses.dataclass(frozen=True)
@@ -287,7 +286,10 @@ SCRIPT = Script(
     draw=draw,
     verdicts=verdicts,
     quick={
-        "delays_s": (1e-6, 1e-4, 1e-3, 1e-2, 2.5e-2, 0.1, 1.0), "routings": ("unsplit",), "blocks": (1,), "samples": 2,
+        "delays_s": (1e-6, 1e-4, 1e-3, 1e-2, 2.5e-2, 0.1, 1.0),
+        "routings": ("unsplit",),
+        "blocks": (1,),
+        "samples": 2,
     },
     resolved=resolved,
     dtype="float64",

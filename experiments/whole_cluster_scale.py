@@ -112,10 +112,20 @@ def _solved(one: WholeCluster, folder: Path) -> list[dict[str, Any]]:
 def table(rows: Rows) -> str:
     """Seconds and memory by cluster, then when each kind of traffic ends."""
     whole_ones = [row for row in rows if row["traffic"] == "all"]
-    columns = [report.Column(*column) for column in (
-        ("fabric",), ("servers",), ("gpus", "GPUs"), ("flows",), ("links",), ("build_s", "build [s]", False, 3),
-        ("solve_s", "solve [s]", False, 3), ("first_s", "compiling [s]", False, 3), ("peak_mb", "peak [MB]"),
-    )]  # fmt: skip
+    columns = [
+        report.Column(*column)
+        for column in (
+            ("fabric",),
+            ("servers",),
+            ("gpus", "GPUs"),
+            ("flows",),
+            ("links",),
+            ("build_s", "build [s]", False, 3),
+            ("solve_s", "solve [s]", False, 3),
+            ("first_s", "compiling [s]", False, 3),
+            ("peak_mb", "peak [MB]"),
+        )
+    ]
     ends = [
         {"fabric": row["fabric"], "servers": row["servers"]} | {kind: here.get(kind) for kind in _kinds(rows)}
         for row in whole_ones
@@ -167,8 +177,14 @@ def _against_gpus(axes: Axes, rows: Rows, lines: Mapping[str, Any]) -> None:
     for fabric, (dashes, value) in product(dict.fromkeys(row["fabric"] for row in rows), lines.items()):
         look = style.fabric(fabric)
         line = sorted((row["gpus"], value(row)) for row in rows if row["fabric"] == fabric)
-        axes.plot(*zip(*line, strict=True), dashes, color=look.colour, marker=look.marker, markersize=5,
-                  markerfacecolor=look.colour if dashes == "-" else "white")  # fmt: skip
+        axes.plot(
+            *zip(*line, strict=True),
+            dashes,
+            color=look.colour,
+            marker=look.marker,
+            markersize=5,
+            markerfacecolor=look.colour if dashes == "-" else "white",
+        )
     gpus = sorted({row["gpus"] for row in rows})
     axes.set_xscale("log")
     axes.set_xticks(gpus, [f"{count:,}" for count in gpus])
@@ -187,8 +203,10 @@ def _ends(axes: Axes, rows: Rows) -> None:
         axes.plot(row["end_s"], place, look.marker, color=look.colour, **size)
     for edge in range(1, len(kinds)):
         axes.axhline(edge * block - 1, color=style.FAINT, linewidth=0.5)
-    axes.set_yticks([(len(fabrics) - 1) / 2 + block * place for place in range(len(kinds))],
-                    [KINDS.get(kind, kind).replace(", ", ",\n") for kind in kinds])  # fmt: skip
+    axes.set_yticks(
+        [(len(fabrics) - 1) / 2 + block * place for place in range(len(kinds))],
+        [KINDS.get(kind, kind).replace(", ", ",\n") for kind in kinds],
+    )
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(len(kinds) * block - 1, -1)
     axes.set_xscale("log")

@@ -30,17 +30,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("mfabric: interrupted.", file=sys.stderr)
         return 130
-    except BrokenPipeError:                # the reader of our output has left
+    except BrokenPipeError:  # the reader of our output has left
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
 
-WHAT = {                                   # the first word of some commands: what it is called, and those there are
+WHAT = {  # the first word of some commands: what it is called, and those there are
     "policies": ("policies command", ("bench",)),
     "traces": ("traces command", ("info", "convert", "fit")),
     "validate": ("validation", ("packet",)),
 }
-MUST = {                                   # options that some commands do not run without
+MUST = {  # options that some commands do not run without
     "draw": ("--out", "a .png, .pdf or .svg file"),
     "report": ("--out", "a .html file"),
     "sweep": ("--out", "a folder for the rows"),
@@ -106,7 +106,7 @@ def _parse(command: str, words: list[str]) -> Any:
     try:
         with contextlib.redirect_stderr(said):
             if not {"-h", "--help"} & set(words):
-                os.environ["COLUMNS"] = "1000"                       # tyro's message on one line, to be read below
+                os.environ["COLUMNS"] = "1000"  # tyro's message on one line, to be read below
             preset = _preset(options, words) if "preset" in fields else {}
             return tyro.cli(options, args=words, prog=f"mfabric {command}", **preset)
     except SystemExit as end:
@@ -158,8 +158,14 @@ def _preset(options: type, words: list[str]) -> dict[str, Any]:
     """The defaults of the preset asked for; what else is asked for replaces them."""
     from mfabric_jax.study.presets import PRESETS
 
-    name = next((word.partition("=")[2] or after for word, after in zip(words, [*words[1:], ""], strict=False)
-                 if word.split("=")[0] == "--preset"), "paper")  # fmt: skip
+    name = next(
+        (
+            word.partition("=")[2] or after
+            for word, after in zip(words, [*words[1:], ""], strict=False)
+            if word.split("=")[0] == "--preset"
+        ),
+        "paper",
+    )
     fields = {field.name for field in dataclasses.fields(options)}
     parts = {part: value for part, value in PRESETS[one_of("preset", name, PRESETS)].items() if part in fields}
     return {"default": options(**parts, preset=name)}

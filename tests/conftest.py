@@ -12,22 +12,22 @@ import pytest
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
-jax.config.update("jax_disable_most_optimizations", True)           # compiling is most of what a test takes
+jax.config.update("jax_disable_most_optimizations", True)  # compiling is most of what a test takes
 
 # Half of compiling is the newer generator of code for fusions; the older one computes the same. XLA_FLAGS= keeps it.
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
 
-gc.set_threshold(50_000, 20, 100)          # going through all the objects that JAX keeps took a tenth of the time
+gc.set_threshold(50_000, 20, 100)  # going through all the objects that JAX keeps took a tenth of the time
 
 # A program that one worker has compiled the other reads, and so does every test after programs were dropped.
-if "MFABRIC_TEST_PROGRAMS" not in os.environ:                       # workers inherit what the first process made
+if "MFABRIC_TEST_PROGRAMS" not in os.environ:  # workers inherit what the first process made
     PROGRAMS = tempfile.TemporaryDirectory(prefix="programs-")
     os.environ["MFABRIC_TEST_PROGRAMS"] = PROGRAMS.name
 jax.config.update("jax_compilation_cache_dir", os.environ["MFABRIC_TEST_PROGRAMS"])
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
-hypothesis.settings.register_profile("drawn", deadline=None)       # no timing decides a test
-hypothesis.settings.register_profile("steady", deadline=None, derandomize=True, database=None)     # and no luck
+hypothesis.settings.register_profile("drawn", deadline=None)  # no timing decides a test
+hypothesis.settings.register_profile("steady", deadline=None, derandomize=True, database=None)  # and no luck
 hypothesis.settings.load_profile("steady")
 
 SHARED = pathlib.Path(os.environ.get("MFABRIC_SHARED", pathlib.Path(__file__).parents[2] / "shared"))
@@ -42,7 +42,7 @@ def shared_data() -> pathlib.Path:
     return folder
 
 
-CROWDED = 20_000                           # memory maps; every compiled program holds some, Linux allows 65,530
+CROWDED = 20_000  # memory maps; every compiled program holds some, Linux allows 65,530
 
 
 def pytest_runtest_teardown(item, nextitem):

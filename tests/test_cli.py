@@ -194,9 +194,18 @@ def test_rows_to_csv_and_parquet(capsys, tmp_path):
     assert [row["fabric"] for row in rows] == FABRICS
     assert (config["seed"], config["micro_batches"], config["complete"]) == (1, 2, True)
     assert (config["models"], config["dtype"]) == ([MODEL], "float64")
-    want = list(study.compare(study.Compare(
-        models=(MODEL,), fabrics=tuple(FABRICS), nic_gbps=(100.0,), micro_batches=2, dtype="float64", seed=1,
-    )))  # fmt: skip
+    want = list(
+        study.compare(
+            study.Compare(
+                models=(MODEL,),
+                fabrics=tuple(FABRICS),
+                nic_gbps=(100.0,),
+                micro_batches=2,
+                dtype="float64",
+                seed=1,
+            )
+        )
+    )
     assert rows == want
 
 
@@ -264,10 +273,15 @@ def test_figures_are_refused_before_compute(capsys, tmp_path, never_computes):
 def interrupted_after(monkeypatch, count):
     """`study.compare` yields made-up rows, then the user presses Ctrl-C."""
     row = {
-        "model": MODEL, "fabric": "fat-tree", "policy": "none", "routing": "spraying", "nic_use": "own", "gpus": 1024,
+        "model": MODEL,
+        "fabric": "fat-tree",
+        "policy": "none",
+        "routing": "spraying",
+        "nic_use": "own",
+        "gpus": 1024,
         **dict.fromkeys(("iteration_s", "compute_s", "exposed_comm_s", "reconfig_s", "bubble_s"), 1.0),
         **dict.fromkeys(("tp_comm_s", "ep_comm_s", "dp_comm_s", "network_cost_usd", "perf_per_dollar"), 1.0),
-    }  # fmt: skip
+    }
 
     def stopped(config, progress=None):
         for done in range(count):

@@ -56,9 +56,23 @@ def line_of(said, *words):
 
 # ---------------------------------------------------------------------------------------------------------- failures
 FAILURE_COLUMNS = [
-    "model", "failure", "nic_gbps", "gpus", "policy", "routing", "stage", "server", "at", "iterations", "healthy_s",
-    "failed_s", "slow_down", "run_slow_down", "published", "dtype",
-]  # fmt: skip
+    "model",
+    "failure",
+    "nic_gbps",
+    "gpus",
+    "policy",
+    "routing",
+    "stage",
+    "server",
+    "at",
+    "iterations",
+    "healthy_s",
+    "failed_s",
+    "slow_down",
+    "run_slow_down",
+    "published",
+    "dtype",
+]
 
 
 def test_failures(capsys, tmp_path):
@@ -86,7 +100,7 @@ def test_failures(capsys, tmp_path):
         percent = [f"{100 * row[field]:.1f}%" for field in ("slow_down", "run_slow_down")]
         assert printed[2:] == [percent[0], "-", percent[1]]
     nic, link = rows
-    assert nic["slow_down"] > link["slow_down"]                            # half of the NICs, a quarter of links
+    assert nic["slow_down"] > link["slow_down"]  # half of the NICs, a quarter of links
     assert (config["kinds"], config["radix"]) == (["electrical-nic", "link"], 8)
     assert sorted(path.name for path in pictures.iterdir()) == ["failures.png"]
     assert "arXiv 2501.03905" in said.out
@@ -120,13 +134,32 @@ def test_mistakes_in_failures(capsys, never_computes, words, sentence):
 
 # ----------------------------------------------------------------------------------------------------------- clusters
 OUT_COLUMNS = [
-    "model", "fabric", "servers", "gpus", "nic_gbps", "links", "traffic", "flows", "bytes", "end_s", "build_s",
-    "solve_s", "peak_mb",
-]  # fmt: skip
+    "model",
+    "fabric",
+    "servers",
+    "gpus",
+    "nic_gbps",
+    "links",
+    "traffic",
+    "flows",
+    "bytes",
+    "end_s",
+    "build_s",
+    "solve_s",
+    "peak_mb",
+]
 LINK_COLUMNS = ["link", "kind", "from", "to", "capacity_bytes_per_s", "bytes", "utilisation"]
 FLOW_COLUMNS = [
-    "flow", "traffic", "src", "dst", "bytes", "start_s", "finish_s", "rate_bytes_per_s", "bottleneck",
-]  # fmt: skip
+    "flow",
+    "traffic",
+    "src",
+    "dst",
+    "bytes",
+    "start_s",
+    "finish_s",
+    "rate_bytes_per_s",
+    "bottleneck",
+]
 
 
 def written(words, tmp_path, name):

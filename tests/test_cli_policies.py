@@ -52,7 +52,7 @@ def test_a_run_leaves_a_policy_metrics_and_curves_and_evaluate_judges_it(folder,
     assert status("evaluate", *words) == 0
     table = capsys.readouterr().out
     rows, _ = report.read_rows(folder / "rows.csv")
-    assert len(rows) == 2 * (2 + 3)        # workloads: drawn has no past, tables have
+    assert len(rows) == 2 * (2 + 3)  # workloads: drawn has no past, tables have
     assert {(row["workload"], row["forecast"]) for row in rows} >= {("drawn", "0.5"), ("tables", "predicted")}
     assert all(1 - 1e-5 <= row["low"] <= row["over_bound"] <= row["high"] for row in rows)
     best = min(rows[:2], key=lambda row: row["over_bound"])

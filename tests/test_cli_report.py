@@ -58,7 +58,7 @@ def test_mistakes_are_one_sentence(words, sentence, tmp_path, monkeypatch, capsy
     (tmp_path / "old.html").mkdir()
     (tmp_path / "file").touch()
     (tmp_path / "empty.csv").touch()
-    if words[:1] == ["rows.csv"]:                       # what is wrong elsewhere is said before rows are read
+    if words[:1] == ["rows.csv"]:  # what is wrong elsewhere is said before rows are read
         monkeypatch.setattr(report, "read_rows", None)
     assert status("report", *words) == 2
     said = capsys.readouterr().err

@@ -116,8 +116,11 @@ def test_a_figure_that_fails_does_not_stop_the_others_and_what_is_done_is_kept(o
     assert not (out / "many_sheep.log").exists()
     (verdict,), config = report.read_rows(out / "verdicts.csv")
     assert (verdict["figure"], verdict["claim"], verdict["verdict"], verdict["off"]) == (
-        "sheep", "how many", "reproduced", 0,
-    )  # fmt: skip
+        "sheep",
+        "how many",
+        "reproduced",
+        0,
+    )
     assert config["failed"] == ["ghosts", "wolves", "dead-birds", "lost-bees"]
 
     asked = ("reproduce", "sheep", "--out", out)
@@ -170,14 +173,17 @@ def test_the_list(ours, capsys):
         """)
 
 
-@pytest.mark.parametrize(("words", "sentence"), [
-    (["cots"], "figure 'cots' is unknown (did you mean 'cost'?); allowed: traffic-shares, block-timeline,"),
-    (["cost", "--trace", "nowhere"], "trace must be an existing file or folder, got nowhere."),
-    (["cost", "--jobs", "0"], "jobs must be a whole number of at least 1, got 0."),
-    (["cost", "--jobs", "100000"], f"jobs must be at most the {os.cpu_count()} cores of this machine, got 100000."),
-    (["cost", "--quik"], "option '--quik' is unknown (did you mean '--quick'?)"),
-    (["cost", "--out", __file__], "cannot write into"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["cots"], "figure 'cots' is unknown (did you mean 'cost'?); allowed: traffic-shares, block-timeline,"),
+        (["cost", "--trace", "nowhere"], "trace must be an existing file or folder, got nowhere."),
+        (["cost", "--jobs", "0"], "jobs must be a whole number of at least 1, got 0."),
+        (["cost", "--jobs", "100000"], f"jobs must be at most the {os.cpu_count()} cores of this machine, got 100000."),
+        (["cost", "--quik"], "option '--quik' is unknown (did you mean '--quick'?)"),
+        (["cost", "--out", __file__], "cannot write into"),
+    ],
+)
 def test_mistakes_are_sentences_before_anything_runs(words, sentence, capsys, monkeypatch):
     monkeypatch.setattr(processes, "each", None)
     assert status("reproduce", *words) == 2
@@ -195,8 +201,14 @@ def test_a_wheel_holds_the_experiments(tmp_path):
     (package / "experiments").symlink_to(scripts.package().__path__[0])
     code = "from mfabric_jax.reproduce.scripts import *; import sys; sys.exit(load('cost_by_cluster_size').main())"
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", code.replace("main()", "main(['--servers', '8', '--out', 'made'])")],
-                          cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", code.replace("main()", "main(['--servers', '8', '--out', 'made'])")],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert (tmp_path / "made" / "cost_by_cluster_size.png").exists()
 
@@ -208,7 +220,7 @@ def test_processes_at_once_share_the_cores(tmp_path, monkeypatch, jobs, share):
     monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "mine")
     said = "os.environ.get('NPROC'), os.environ['XLA_PYTHON_CLIENT_PREALLOCATE'], os.getpgrp() == os.getpid()"
     commands = {f"n{number}": [sys.executable, "-Sc", f"import os; print({said})"] for number in range(jobs)}
-    ends = list(processes.each(commands, lambda name: tmp_path / name, 8))       # eight could run at once
+    ends = list(processes.each(commands, lambda name: tmp_path / name, 8))  # eight could run at once
     assert {end.status for end in ends} == {0}
     assert {(tmp_path / f"{name}.txt").read_text() for name in commands} == {f"{share} mine True\n"}
 

@@ -39,8 +39,23 @@ def test_a_sweep_in_parts_and_questions_to_it(space, tmp_path, capsys):
     said = capsys.readouterr()
     assert "10 configurations in 3 files" in said.out
     assert "4 of them now" in said.out
-    assert main(["query", out, "--where", "nic_gbps = 200", "--sort", "seconds:down", "--limit", "3",
-                 "--out", str(tmp_path / "best.csv")]) == 0  # fmt: skip
+    assert (
+        main(
+            [
+                "query",
+                out,
+                "--where",
+                "nic_gbps = 200",
+                "--sort",
+                "seconds:down",
+                "--limit",
+                "3",
+                "--out",
+                str(tmp_path / "best.csv"),
+            ]
+        )
+        == 0
+    )
     rows, config = read_rows(tmp_path / "best.csv")
     assert [row["nic_gbps"] for row in rows] == [200] * 3
     assert rows[0]["seconds"] >= rows[1]["seconds"] >= rows[2]["seconds"]
@@ -54,16 +69,19 @@ def test_a_sweep_in_parts_and_questions_to_it(space, tmp_path, capsys):
     assert "no row fulfils this" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("words", "sentence"), [
-    (["sweep"], "sweep needs the file of the design space first, .toml or .json."),
-    (["sweep", "SPACE"], "sweep needs --out, a folder for the rows."),
-    (["sweep", "SPACE", "--out", "OUT", "--shard", "2"], "shard must be i/n, such as 1/8, got '2'."),
-    (["sweep", "SPACE", "--out", "OUT", "--shard", "3/2"], "shard must be i/n with i from 1 to n, got 3/2."),
-    (["sweep", "SPACE", "--out", "OUT", "--engine", "rey"], "engine 'rey' is unknown (did you mean 'ray'?)"),
-    (["sweep", "SPACE", "--out", "OUT", "--workers", "0"], "workers must be a whole number of at least 1, got 0."),
-    (["query"], "query needs a folder of a sweep or a file of rows first."),
-    (["query", "OUT", "--limit", "0"], "limit must be a whole number of at least 1, got 0."),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["sweep"], "sweep needs the file of the design space first, .toml or .json."),
+        (["sweep", "SPACE"], "sweep needs --out, a folder for the rows."),
+        (["sweep", "SPACE", "--out", "OUT", "--shard", "2"], "shard must be i/n, such as 1/8, got '2'."),
+        (["sweep", "SPACE", "--out", "OUT", "--shard", "3/2"], "shard must be i/n with i from 1 to n, got 3/2."),
+        (["sweep", "SPACE", "--out", "OUT", "--engine", "rey"], "engine 'rey' is unknown (did you mean 'ray'?)"),
+        (["sweep", "SPACE", "--out", "OUT", "--workers", "0"], "workers must be a whole number of at least 1, got 0."),
+        (["query"], "query needs a folder of a sweep or a file of rows first."),
+        (["query", "OUT", "--limit", "0"], "limit must be a whole number of at least 1, got 0."),
+    ],
+)
 def test_mistakes_are_one_sentence(words, sentence, space, tmp_path, capsys):
     there = {"SPACE": str(space), "OUT": str(tmp_path / "out")}
     with as_a_user():

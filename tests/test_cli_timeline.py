@@ -13,9 +13,20 @@ from tests.study.small import MODEL, as_a_user, row, small
 for _extra in ("tyro", "matplotlib"):
     pytest.importorskip(_extra, reason=f"the command needs {_extra}")
 
-SMALL = ("timeline", "--model", MODEL, "--nic-gbps", "100", "--micro-batches", "2", "--dtype", "float64",
-         "--compute", "achieved")
-OWN = ("--eps-waits", "--overlap-parts", "2", "--dp-overlap")               # what is passed on, and looked up
+SMALL = (
+    "timeline",
+    "--model",
+    MODEL,
+    "--nic-gbps",
+    "100",
+    "--micro-batches",
+    "2",
+    "--dtype",
+    "float64",
+    "--compute",
+    "achieved",
+)
+OWN = ("--eps-waits", "--overlap-parts", "2", "--dp-overlap")  # what is passed on, and looked up
 CONFIG = small(fabrics=("mfabric",), eps_waits=True, overlap_parts=2, dp_overlap=True)
 PARTS = ("compute_s", "tp_comm_s", "ep_comm_s", "dp_comm_s", "reconfig_s", "bubble_s")
 
@@ -110,20 +121,23 @@ def test_several_of_anything_show_the_first(solved):
     assert study.example_timeline(several)[0] == solved[0]
 
 
-@pytest.mark.parametrize(("words", "sentence"), [
-    (["--fabrc", "mfabric"], "option '--fabrc' is unknown"),
-    (["--model", "mixtral"], "models 'mixtral' is unknown"),
-    (["--fabric", "torus"], "fabrics 'torus' is unknown"),
-    (["--nic-gbps", "fast"], "option --nic-gbps takes a number, got 'fast'."),
-    (["--nic-gbps", "-1"], "nic_gbps must be"),
-    (["--nic-use", "shared"], "nic_use 'shared' is unknown"),
-    (["--preset", "mine"], "preset 'mine' is unknown"),
-    (["--schedule", "zigzag"], "schedule 'zigzag' is unknown"),
-    (["--overlap-parts", "0"], "overlap_parts must be"),
-    (["--records", "1"], "records must be FIRST-LAST"),
-    (["--out", "t.csv"], "allowed: .json"),
-    (["--picture", "t.gif"], "allowed: .png, .pdf, .svg"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--fabrc", "mfabric"], "option '--fabrc' is unknown"),
+        (["--model", "mixtral"], "models 'mixtral' is unknown"),
+        (["--fabric", "torus"], "fabrics 'torus' is unknown"),
+        (["--nic-gbps", "fast"], "option --nic-gbps takes a number, got 'fast'."),
+        (["--nic-gbps", "-1"], "nic_gbps must be"),
+        (["--nic-use", "shared"], "nic_use 'shared' is unknown"),
+        (["--preset", "mine"], "preset 'mine' is unknown"),
+        (["--schedule", "zigzag"], "schedule 'zigzag' is unknown"),
+        (["--overlap-parts", "0"], "overlap_parts must be"),
+        (["--records", "1"], "records must be FIRST-LAST"),
+        (["--out", "t.csv"], "allowed: .json"),
+        (["--picture", "t.gif"], "allowed: .png, .pdf, .svg"),
+    ],
+)
 def test_a_mistake_is_one_sentence_before_any_compute(capsys, never_computes, words, sentence):
     assert status(*words) == 2
     said = capsys.readouterr()

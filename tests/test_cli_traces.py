@@ -69,7 +69,7 @@ def test_records_and_ranks(capsys, run):
     assert status("info", run, "--records", "1-1", "--ranks", "2") == 0
     said = capsys.readouterr().out
     assert f"recorded {run}, records 1 to 1\niteration 1, " in said
-    assert "loads of iterations apart" not in said                                 # one record does not drift
+    assert "loads of iterations apart" not in said  # one record does not drift
     np.savez(run, logical_count=np.ones((1, 2, 8)))
     assert status("info", run) == 0
     assert "destination rank" not in capsys.readouterr().out
@@ -121,8 +121,9 @@ def test_several_recordings(capsys, tmp_path):
 def test_a_recording_is_converted(capsys, run, tmp_path):
     lines = [
         {"step": step, "layer": 0, "rank": rank, "num_tokens": 2, "topk": 1, "top_indices": [[step], [rank]]}
-        for step in (1, 2, 3) for rank in (0, 1)
-    ]  # fmt: skip
+        for step in (1, 2, 3)
+        for rank in (0, 1)
+    ]
     (tmp_path / "rank0.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     out = tmp_path / "out.npz"
     assert status("convert", tmp_path / "rank0.jsonl", out, "--records", "2-3") == 0

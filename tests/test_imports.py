@@ -17,18 +17,29 @@ FILES = sorted(ROOT.rglob("*.py"))
 NAMES = [str(file.relative_to(ROOT)) for file in FILES]
 
 ORDER = (
-    "units", "flows", "workload", "traffic", "fabric", "routing", "policies", "schedule", "study", "report",
-    "reproduce", "commands", "cli",
-)  # fmt: skip
+    "units",
+    "flows",
+    "workload",
+    "traffic",
+    "fabric",
+    "routing",
+    "policies",
+    "schedule",
+    "study",
+    "report",
+    "reproduce",
+    "commands",
+    "cli",
+)
 RANK = {name: place for place, name in enumerate(ORDER)} | dict.fromkeys(("checks", "atomic", "extras"), 0)
 WITHOUT_JAX = ("report",)
 OPTIONAL = ("tyro", "tqdm", "matplotlib", "pyarrow", "scipy", "msgspec")
 
-POWERS_OF_TEN = {                          # with an exponent, outside of units.py and of a constant with a comment
+POWERS_OF_TEN = {  # with an exponent, outside of units.py and of a constant with a comment
     ("report/figures/block_timeline.py", "1e-9"): "slack of neighbours in a drawing",
-}  # fmt: skip
+}
 COMMENTED_CONSTANT = re.compile(r"[A-Z][A-Z_]* = .*# \S")
-FACTORS = (1e9, 1e12, 1.25e8)              # never: these are units
+FACTORS = (1e9, 1e12, 1.25e8)  # never: these are units
 
 
 def imported(tree, module):

@@ -25,9 +25,20 @@ pytest.importorskip("tyro", reason="the command line needs tyro")
 ROOT = pathlib.Path(__file__).parents[1]
 NAME = f"mfabric_jax-{mfabric_jax.__version__}"
 AT_TOP = {
-    "mfabric_jax", "experiments", "benchmarks", "tests", "docs", "README.md", "CHANGELOG.md", "CITATION.cff", "LICENSE",
-    "Makefile", "pyproject.toml", "PKG-INFO", ".gitignore",
-}  # fmt: skip
+    "mfabric_jax",
+    "experiments",
+    "benchmarks",
+    "tests",
+    "docs",
+    "README.md",
+    "CHANGELOG.md",
+    "CITATION.cff",
+    "LICENSE",
+    "Makefile",
+    "pyproject.toml",
+    "PKG-INFO",
+    ".gitignore",
+}
 NEEDED = {"py.typed", "traffic/data/NOTICE", "traffic/data/expert_shares.npz", "policies/data/network.policy"}
 NEEDED |= {"policies/data/index.policy", "study/calibration.json", "report/html/page.css", "report/html/page.js"}
 ABOUT = {"METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE"}
@@ -116,8 +127,9 @@ def test_a_comparison_is_that_of_the_checkout(installed, tmp_path, monkeypatch):
         assert cli.main([*COMPARE, str(tmp_path / "rows.csv")]) == 0
     (got, how), (want, here) = read_rows(folder / "rows.csv"), read_rows(tmp_path / "rows.csv")
     assert [(row["model"], row["fabric"], row["nic_gbps"]) for row in got] == [
-        ("llama-moe", "fat-tree", 100.0), ("llama-moe", "mfabric", 100.0)
-    ]  # fmt: skip
+        ("llama-moe", "fat-tree", 100.0),
+        ("llama-moe", "mfabric", 100.0),
+    ]
     for one, other in zip(got, want, strict=True):
         assert set(one) >= ROW
         assert list(one) == list(other)
@@ -127,7 +139,7 @@ def test_a_comparison_is_that_of_the_checkout(installed, tmp_path, monkeypatch):
             else:
                 assert value == other[name], name
     apart = {"commit", "jax", "jaxlib", "device"}
-    assert how["commit"] is None                                       # no checkout was in reach
+    assert how["commit"] is None  # no checkout was in reach
     assert {name: how[name] for name in how if name not in apart} == {n: here[n] for n in here if n not in apart}
     for fabric in ("fat-tree", "mfabric"):
         assert fabric in table

@@ -8,9 +8,16 @@ import pytest
 from mfabric_jax import units
 
 FACTOR = {
-    "gbps": 1e9 / 8, "tbps": 1e12 / 8, "gigabytes_per_s": 1e9, "tflops": 1e12, "ms": 1e-3, "us": 1e-6,
-    "to_gbps": 8 / 1e9, "to_ms": 1e3, "to_gigabytes": 1e-9,
-}  # fmt: skip
+    "gbps": 1e9 / 8,
+    "tbps": 1e12 / 8,
+    "gigabytes_per_s": 1e9,
+    "tflops": 1e12,
+    "ms": 1e-3,
+    "us": 1e-6,
+    "to_gbps": 8 / 1e9,
+    "to_ms": 1e3,
+    "to_gigabytes": 1e-9,
+}
 
 
 def test_every_conversion_is_here():

@@ -4,6 +4,20 @@
 """
 
 NAMES = (
-    "compare", "calibrate", "failures", "cluster", "timeline", "draw", "traffic", "traces", "validate", "policies",
-    "train", "evaluate", "sweep", "query", "report", "reproduce",
-)  # fmt: skip
+    "compare",
+    "calibrate",
+    "failures",
+    "cluster",
+    "timeline",
+    "draw",
+    "traffic",
+    "traces",
+    "validate",
+    "policies",
+    "train",
+    "evaluate",
+    "sweep",
+    "query",
+    "report",
+    "reproduce",
+)

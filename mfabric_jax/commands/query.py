@@ -10,7 +10,7 @@ import tyro
 from mfabric_jax.checks import whole
 from mfabric_jax.commands import shared
 
-SHOWN = 20                                 # rows of a table on the screen
+SHOWN = 20  # rows of a table on the screen
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

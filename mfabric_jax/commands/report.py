@@ -9,7 +9,7 @@ import tyro
 
 from mfabric_jax.checks import InputError
 
-MOST_ROWS = 20_000                         # a browser sorts and filters so many at once
+MOST_ROWS = 20_000  # a browser sorts and filters so many at once
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ import tyro
 from mfabric_jax.checks import InputError
 from mfabric_jax.commands import shared
 
-SEEN_S = 0.1                               # programs that took less to compile were there
+SEEN_S = 0.1  # programs that took less to compile were there
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

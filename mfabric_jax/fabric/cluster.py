@@ -132,7 +132,7 @@ class Cluster:
             return server * self.nics + nic
         if self.nic_tree.parts > 1:
             return nic * self.servers + server
-        block = min(self.nic_tree.edge_ports[1], self.servers)            # servers whose NICs meet at one rail switch
+        block = min(self.nic_tree.edge_ports[1], self.servers)  # servers whose NICs meet at one rail switch
         group, place = np.divmod(server, block)
         first = group * block * self.nics
         in_group = np.minimum(block, self.servers - group * block)
@@ -148,12 +148,12 @@ class Cluster:
         size, degree = self.regions.shape[1], int(self.regions.sum(axis=2).max())
         region, i, j = np.nonzero(self.regions)
         count, src, dst = self.regions[region, i, j].astype(np.int64), region * size + i, region * size + j
-        before = np.cumsum(count) - count                                 # sorted by src: circuits of all before
+        before = np.cumsum(count) - count  # sorted by src: circuits of all before
         first_of_server = np.full(self.servers, np.iinfo(np.int64).max)
         np.minimum.at(first_of_server, src, before)
         nth = before - first_of_server[src]
         far = self.at_gpu(np.arange(degree), 0) >= (self.gpus_per_server + 1) // 2
-        order = np.lexsort((far, np.where(far, np.cumsum(far), np.cumsum(~far))))        # first of each half, ...
+        order = np.lexsort((far, np.where(far, np.cumsum(far), np.cumsum(~far))))  # first of each half, ...
         copy = np.arange(int(count.max()))
         nic = order[np.minimum(nth[:, None] + copy, degree - 1)]
         gpu = np.where(copy < count[:, None], self.at_gpu(nic, 0), -1)

@@ -16,10 +16,10 @@ CLUSTERS = (
     "nvl72",
     "mfabric-cpo",
 )
-SCALE_UP = ("nvl72", "mfabric-cpo")        # domains of 64 GPUs in place of servers of 8
+SCALE_UP = ("nvl72", "mfabric-cpo")  # domains of 64 GPUs in place of servers of 8
 DOMAIN_GPUS = 64
 CPO_CIRCUITS_PER_GPU = 4
-CPO_NVSWITCH = 450.0                       # gigabytes/s: circuits take half of what an nvl72 GPU has inside its domain
+CPO_NVSWITCH = 450.0  # gigabytes/s: circuits take half of what an nvl72 GPU has inside its domain
 OVERSUBSCRIPTION = 3.0
 
 

@@ -74,7 +74,7 @@ class Electrical(eqx.Module):
             )
 
 
-ELECTRICAL = {                             # name -> oversubscription
+ELECTRICAL = {  # name -> oversubscription
     "fat-tree": None,
     "oversub-fat-tree": 3.0,
     "rail-optimized": None,

@@ -6,7 +6,7 @@ from jaxtyping import Array, Float, Int
 from mfabric_jax import units
 from mfabric_jax.checks import InputError, positive, whole
 
-RING_NICS = 2                              # of a server, for the all-reduce ring: one to each neighbour
+RING_NICS = 2  # of a server, for the all-reduce ring: one to each neighbour
 
 
 class Flat(eqx.Module):

@@ -30,7 +30,7 @@ class Ocs:
 OCS = {
     one.name: one
     for one in (
-        Ocs("telescent", "robotic patch panel", 1008, (60.0, 600.0)),      # "minutes": the range is ours
+        Ocs("telescent", "robotic patch panel", 1008, (60.0, 600.0)),  # "minutes": the range is ours
         Ocs("polatis", "piezo beam steering", 576, (ms(10), ms(25))),
         Ocs("calient", "3D MEMS", 320, (ms(10), ms(15))),
         Ocs("palomar", "2D MEMS", 136, None),

@@ -164,8 +164,10 @@ class Tree:
         up, climb = self.edge_ports[UP], self.pod_ports[UP]
         edges, pods = self.parts * self.edges_per_part, self.parts * self.pods_per_part
         at_edge = np.repeat(np.arange(2 * edges), up)
-        return at_edge if self.tiers == 2 else np.concatenate(
-            [at_edge, 2 * edges + np.repeat(np.arange(2 * pods), up * climb)]
+        return (
+            at_edge
+            if self.tiers == 2
+            else np.concatenate([at_edge, 2 * edges + np.repeat(np.arange(2 * pods), up * climb)])
         )
 
     def merged(self) -> tuple[np.ndarray, tuple[tuple[str, int], ...]]:

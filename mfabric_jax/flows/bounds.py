@@ -36,9 +36,7 @@ def port_bound(size: Float[Array, "N N"], up: Float[Array, "N"], down: Float[Arr
     return jnp.maximum(out.max(initial=0), into.max(initial=0))
 
 
-def processor_sharing(
-    size: Float[Array, "N N"], up: Float[Array, "N"], down: Float[Array, "N"]
-) -> Float[Array, "N N"]:
+def processor_sharing(size: Float[Array, "N N"], up: Float[Array, "N"], down: Float[Array, "N"]) -> Float[Array, "N N"]:
     """Finish times if every port served its own flows in equal shares, whatever other ports do; the later of two.
 
     With equal shares a flow of d_j bytes ends when its port of capacity c has sent sum_l min(d_l, d_j) / c: no sort, no
@@ -46,7 +44,7 @@ def processor_sharing(
     """
     size = jnp.asarray(size)
     ahead_out, ahead_in = jnp.zeros_like(size), jnp.zeros_like(size)
-    for n in range(size.shape[0]):                       # written out: one elementwise pass, no [N N N], no reduction
+    for n in range(size.shape[0]):  # written out: one elementwise pass, no [N N N], no reduction
         ahead_out += jnp.minimum(size, size[:, n : n + 1])
         ahead_in += jnp.minimum(size, size[n : n + 1, :])
     up, down = jnp.asarray(up, size.dtype), jnp.asarray(down, size.dtype)
@@ -114,4 +112,4 @@ def k_rounds_completion(problem: FlowProblem, size: ArrayLike, rounds: int) -> F
 
     zero = jnp.zeros((), size.dtype)
     first = zero, size, jnp.where(size > 0, jnp.inf, jnp.zeros_like(size))
-    return lax.fori_loop(0, size.size, event, first)[2]                          # every event ends a flow
+    return lax.fori_loop(0, size.size, event, first)[2]  # every event ends a flow

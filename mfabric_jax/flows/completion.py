@@ -33,9 +33,9 @@ class _Clock(NamedTuple):
     now: Float[Array, "2"]
     left: Float[Array, "2 F"]
     finish: Float[Array, "F"]
-    filled: Filling                        # of the interval before
-    keep: Bool[Array, "F"]                 # flows whose rate the last event cannot have changed
-    floor: Float[Array, ""]                # and the level below which nothing changed
+    filled: Filling  # of the interval before
+    keep: Bool[Array, "F"]  # flows whose rate the last event cannot have changed
+    floor: Float[Array, ""]  # and the level below which nothing changed
     moving: Bool[Array, ""]
     events: Int[Array, ""]
 
@@ -88,7 +88,7 @@ def _simulate(problem: FlowProblem | FlowList, size, start, least) -> _Clock:
         jnp.any(size > 0) & ~(has_nan(problem) | jnp.isnan(size).any() | jnp.isnan(start).any()),
         jnp.zeros((), jnp.int32),
     )
-    rows, bound = jnp.arange(size.size), 2 * size.size + 1               # every flow starts once and ends once
+    rows, bound = jnp.arange(size.size), 2 * size.size + 1  # every flow starts once and ends once
     while isinstance(problem, FlowProblem) and size.size > SMALL:
         fewer = size.size // 4
         clock = _run(problem, size, start, clock, least, fewer, bound)
@@ -136,7 +136,7 @@ def _run(problem: FlowProblem | FlowList, size, start, clock: _Clock, least, few
         go = jnp.isfinite(step)
         step = jnp.where(go, step, 0)
         then = _add(clock.now, step)
-        starts = (until_start <= until_end) | (next_start <= then[0])      # rounding may reach a start a little early
+        starts = (until_start <= until_end) | (next_start <= then[0])  # rounding may reach a start a little early
         later = jnp.where(starts, jnp.stack([next_start, 0]), then)
         after = _add(clock.left, -jnp.where(step > 0, rate * step, 0))
         ended = go & active & ((eta <= step) | (after[0] <= 0))

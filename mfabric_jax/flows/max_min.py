@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 from mfabric_jax.flows.paths import Paths, paths_of
 from mfabric_jax.flows.problem import FlowList, FlowProblem, Outcome
 
-SMALL = 512                                # tables of fewer flows are not packed
+SMALL = 512  # tables of fewer flows are not packed
 
 
 class Rates(eqx.Module):
@@ -69,9 +69,7 @@ def has_nan(problem: FlowProblem | FlowList) -> Bool[Array, ""]:
 def nothing_frozen(problem: FlowProblem | FlowList) -> Filling:
     """Where filling starts: all flows at level 0, absent ones out of it."""
     weight = problem.weight
-    return Filling(
-        jnp.zeros_like(weight), weight == 0, jnp.full(weight.size, -1, jnp.int32), jnp.zeros((), jnp.int32)
-    )
+    return Filling(jnp.zeros_like(weight), weight == 0, jnp.full(weight.size, -1, jnp.int32), jnp.zeros((), jnp.int32))
 
 
 def fill(problem: FlowProblem | FlowList, start: Filling, floor: Array | float = 0.0) -> Filling:
@@ -125,8 +123,8 @@ def _rounds(problem: FlowProblem | FlowList, start: Filling, floor, few: int) ->
     """Round after round until at most `few` flows are left."""
     paths = paths_of(problem)
     weight = problem.weight
-    ceiling = jnp.where(weight > 0, problem.cap / jnp.where(weight > 0, weight, 1), jnp.inf)      # [F]
-    bound = start.rounds + weight.size                                                            # a flow a round
+    ceiling = jnp.where(weight > 0, problem.cap / jnp.where(weight > 0, weight, 1), jnp.inf)  # [F]
+    bound = start.rounds + weight.size  # a flow a round
 
     def filling(state: Filling) -> Bool[Array, ""]:
         left = (~state.frozen).sum(dtype=jnp.int32) > few if few else ~state.frozen.all()
@@ -134,11 +132,11 @@ def _rounds(problem: FlowProblem | FlowList, start: Filling, floor, few: int) ->
 
     def freeze_bottlenecks(state: Filling) -> Filling:
         rising = jnp.where(state.frozen, 0, weight)
-        fair = jnp.maximum(fair_shares(paths, problem.capacity, state.rate(weight), rising), floor)   # [L]
+        fair = jnp.maximum(fair_shares(paths, problem.capacity, state.rate(weight), rising), floor)  # [L]
         at = paths.at_hops(fair, jnp.inf)
-        level = jnp.minimum(paths.path_min(at, jnp.inf), ceiling)                                 # [F]
+        level = jnp.minimum(paths.path_min(at, jnp.inf), ceiling)  # [F]
         level = jnp.where(state.frozen, jnp.inf, level)
-        full = fair <= paths.link_min(level)                                                      # copies: no epsilon
+        full = fair <= paths.link_min(level)  # copies: no epsilon
         tight = (paths.at_hops(jnp.where(full, fair, jnp.inf), jnp.inf) <= paths.spread(level)) & paths.present
         capped = ceiling <= level
         freeze = ~state.frozen & (paths.path_any(tight) | capped)
@@ -173,10 +171,10 @@ def _rate_tangents(primals, tangents):
     held = bottleneck >= 0
     capped = ~held & (problem.weight > 0) & jnp.isfinite(rate)
     level = jnp.where(held, rate / jnp.where(held, problem.weight, 1), 0)
-    known = jnp.where(capped, d.cap, d.weight * level)                                            # [F]
+    known = jnp.where(capped, d.cap, d.weight * level)  # [F]
     finite = jnp.where(jnp.isfinite(rate), rate, 0)
     moved = paths.hop_sum(jnp.where(paths.present, d.share * paths.spread(finite), 0)) + paths.link_sum(known)
-    d_level = _solve_levels(paths, bottleneck, problem.weight, d.capacity - moved)                # [L]
+    d_level = _solve_levels(paths, bottleneck, problem.weight, d.capacity - moved)  # [L]
     d_rate = known + jnp.where(held, problem.weight * d_level[jnp.maximum(bottleneck, 0)], 0)
     return rate, jnp.where(jnp.isfinite(rate), d_rate, 0)
 

@@ -15,7 +15,7 @@ class Paths(eqx.Module):
 
     slot: Int[Array, "..."]
     share: Float[Array, "..."]
-    flow: Int[Array, "N"] | None           # None: the padded table, one row a flow
+    flow: Int[Array, "N"] | None  # None: the padded table, one row a flow
     flows: int = eqx.field(static=True)
     links: int = eqx.field(static=True)
 

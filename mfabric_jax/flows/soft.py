@@ -20,7 +20,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from mfabric_jax.checks import not_negative, whole
 
-Point = TypeVar("Point")                   # a pytree of arrays
+Point = TypeVar("Point")  # a pytree of arrays
 
 
 def soft_time(
@@ -54,7 +54,7 @@ def _around(leaf: Array, temperature: ArrayLike, pairs: int, key: Array) -> Arra
     together = jnp.broadcast_to(leaf[None], (2 * pairs, *leaf.shape))
     if not jnp.issubdtype(leaf.dtype, jnp.floating):
         return together
-    noise = jax.random.normal(key, (pairs, *leaf.shape), jnp.float32).astype(leaf.dtype)        # alike in every dtype
+    noise = jax.random.normal(key, (pairs, *leaf.shape), jnp.float32).astype(leaf.dtype)  # alike in every dtype
     noise = jnp.concatenate([noise, -noise])
     factor = jnp.exp(jnp.asarray(temperature).astype(leaf.dtype) * noise)
     return together * factor

@@ -18,8 +18,8 @@ from mfabric_jax.flows.max_min import max_min_rates
 from mfabric_jax.flows.problem import FlowProblem
 from mfabric_jax.flows.star_kernel import BIG, Ports, race, rates
 
-LANES = 64                                 # instances per kernel call: their state should stay in cache;
-STATE = 1 << 15                            # of small stars more, until the flows are this many
+LANES = 64  # instances per kernel call: their state should stay in cache;
+STATE = 1 << 15  # of small stars more, until the flows are this many
 
 
 def star_completion(size, up, down, group_up=None, group_down=None) -> Float[Array, "N N"]:
@@ -135,13 +135,13 @@ def _in_chunks(kernel, work, leaf, groups):
     lanes = min(batch, max(LANES, min(4 * LANES, STATE // n**2)))
     chunks = -(-batch // lanes)
 
-    def lanes_last(x):                                                   # [B ...] -> [chunks ... lanes]
+    def lanes_last(x):  # [B ...] -> [chunks ... lanes]
         padded = jnp.concatenate([x, jnp.zeros((chunks * lanes - batch, *x.shape[1:]), x.dtype)])
         return jnp.moveaxis(padded.reshape(chunks, lanes, *x.shape[1:]), 1, -1)
 
     def run(chunk):
         size, ends, racks = chunk
-        with jax.numpy_rank_promotion("allow"):                          # [P B] and [N N B] meet on the batch axis
+        with jax.numpy_rank_promotion("allow"):  # [P B] and [N N B] meet on the batch axis
             return kernel(size, Ports(ends.reshape(-1, lanes), racks.reshape(-1, lanes)))
 
     finish = lax.map(run, (lanes_last(work), lanes_last(leaf), lanes_last(groups)))

@@ -18,9 +18,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int, UInt32
 
-BIG = 1e30                                 # stands for "none" and "no limit"; instances are scaled to about 1
-WAIT = 0.3                                 # fraction of the lanes that may still fill while the others move on
-barrier = lax.optimization_barrier         # keeps the CPU backend from computing a producer once per consumer
+BIG = 1e30  # stands for "none" and "no limit"; instances are scaled to about 1
+WAIT = 0.3  # fraction of the lanes that may still fill while the others move on
+barrier = lax.optimization_barrier  # keeps the CPU backend from computing a producer once per consumer
 
 
 class Ports(NamedTuple):
@@ -40,21 +40,21 @@ class Ports(NamedTuple):
 class Levels(NamedTuple):
     """Filling in progress. A frozen port's `room` is minus its level, its `count` 0."""
 
-    room: Float[Array, "P B"]              # capacity left to the flows not frozen yet
-    count: Float[Array, "P B"]             # number of those flows
+    room: Float[Array, "P B"]  # capacity left to the flows not frozen yet
+    count: Float[Array, "P B"]  # number of those flows
     group_room: Float[Array, "Q B"]
     group_count: Float[Array, "Q B"]
-    shares: Float[Array, "P B"]            # room / count, or the group's where that is less; BIG where none are left
-    share: Float[Array, "B"]               # the smallest of them
-    last: Float[Array, "B"]                # level frozen last: levels never fall
+    shares: Float[Array, "P B"]  # room / count, or the group's where that is less; BIG where none are left
+    share: Float[Array, "B"]  # the smallest of them
+    last: Float[Array, "B"]  # level frozen last: levels never fall
 
 
 class Race(NamedTuple):
     """State of the simulation between events."""
 
-    left: Float[Array, "N N B"]            # bytes to go; BIG where there is no flow
+    left: Float[Array, "N N B"]  # bytes to go; BIG where there is no flow
     finish: Float[Array, "N N B"]
-    words: tuple[UInt32[Array, "P B"], ...]   # each port's running flows: one bit per port opposite
+    words: tuple[UInt32[Array, "P B"], ...]  # each port's running flows: one bit per port opposite
     levels: Levels
     now: Float[Array, "B"]
     flows: Int[Array, "B"]
@@ -160,7 +160,7 @@ def _next_end(left, level, n: int):
     """The flow that ends next in every lane: time until then, source, destination."""
     slow = 1 / level
     level, slow = barrier((level, slow))
-    until = unrolled(low, n, lambda i: left[i] * high(slow[i], slow[n:]))                # [N B] over destinations
+    until = unrolled(low, n, lambda i: left[i] * high(slow[i], slow[n:]))  # [N B] over destinations
     step = lowest(until)
     half = jnp.arange(n, dtype=jnp.int32)[:, None]
     to = lowest(jnp.where(until == step, half, n - 1))
@@ -239,7 +239,7 @@ def race(size, ports: Ports) -> Float[Array, "N N B"]:
     nothing, zero = jnp.zeros((2 * n, batch), bool), jnp.zeros(batch, size.dtype)
     levels = _refill(ports, bits, left, words, jnp.zeros((2 * n, batch), size.dtype), nothing, zero)
     flows = here.sum((0, 1), dtype=jnp.int32)
-    bound = flows.sum(dtype=jnp.int32)                          # every step of the outer loop ends a flow in some lane
+    bound = flows.sum(dtype=jnp.int32)  # every step of the outer loop ends a flow in some lane
 
     def event(now: Race) -> Race:
         goal = WAIT * (now.flows > 0).sum(dtype=jnp.float32)
@@ -251,4 +251,3 @@ def race(size, ports: Ports) -> Float[Array, "N N B"]:
 
     first = Race(left, jnp.zeros_like(left), tuple(words), levels, zero, flows, jnp.zeros((), jnp.int32))
     return lax.while_loop(running, event, first).finish
-

@@ -24,28 +24,28 @@ from jaxtyping import Array, Float, Int
 
 from mfabric_jax.checks import InputError, not_negative
 
-ABSENT = -1                                # `left` where there is no flow
-TINY = 1e-37                               # least finish time of an ended flow, so that its sign can be told
+ABSENT = -1  # `left` where there is no flow
+TINY = 1e-37  # least finish time of an ended flow, so that its sign can be told
 
 
 class Side(NamedTuple):
     """The N ports up, or the N ports down, while they are filled."""
 
-    level: Float[Array, "N"]               # where the port saturated; infinity where it has not
-    room: Float[Array, "N"]                # capacity left to the flows that are not settled yet
-    count: Float[Array, "N"]               # number of those flows; 0 once the port has saturated
-    share: Float[Array, "N"]               # room / count; infinity where no flow is left to share it
+    level: Float[Array, "N"]  # where the port saturated; infinity where it has not
+    room: Float[Array, "N"]  # capacity left to the flows that are not settled yet
+    count: Float[Array, "N"]  # number of those flows; 0 once the port has saturated
+    share: Float[Array, "N"]  # room / count; infinity where no flow is left to share it
 
 
 class Race(NamedTuple):
     """State of the simulation between events."""
 
-    left: Float[Array, "N N"]              # bytes to go; once ended minus the finish time; ABSENT where no flow is
-    row: Float[Array, "N"]                 # levels of the ports up
-    column: Float[Array, "N"]              # and down
+    left: Float[Array, "N N"]  # bytes to go; once ended minus the finish time; ABSENT where no flow is
+    row: Float[Array, "N"]  # levels of the ports up
+    column: Float[Array, "N"]  # and down
     now: Float[Array, ""]
-    step: Float[Array, ""]                 # time since the event before; infinity once no flow is left
-    rate: Float[Array, ""]                 # of the flow that ended: the levels below it stand
+    step: Float[Array, ""]  # time since the event before; infinity once no flow is left
+    rate: Float[Array, ""]  # of the flow that ended: the levels below it stand
     events: Int[Array, ""]
 
 
@@ -88,7 +88,7 @@ def race(size, up, down, *, interpret: bool | None = None, warps: int | None = N
         return size
     if interpret is None:
         interpret = jax.default_backend() != "gpu"
-    wide = max(2, 1 << (n - 1).bit_length())                             # Triton's shapes are powers of two
+    wide = max(2, 1 << (n - 1).bit_length())  # Triton's shapes are powers of two
     more = (0, wide - n)
     matrix = pl.BlockSpec((None, wide, wide), lambda b: (b, 0, 0))
     ports = pl.BlockSpec((None, wide), lambda b: (b, 0))
@@ -120,17 +120,17 @@ def _simulate(size, up, down, finish):
     start = Race(left, unfilled, unfilled, now=zero, step=zero, rate=zero, events=jnp.zeros((), jnp.int32))
 
     def running(race: Race):
-        return (race.step < math.inf) & (race.events <= n * n)           # each ends a flow; one more finds none left
+        return (race.step < math.inf) & (race.events <= n * n)  # each ends a flow; one more finds none left
 
     last = lax.while_loop(running, lambda race: _event(race, up, down), start)
     ended = jnp.where(last.left < 0, -last.left, math.inf)
-    finish[...] = jnp.where(size[...] > 0, ended, 0)                     # read again: cheaper than to hold
+    finish[...] = jnp.where(size[...] > 0, ended, 0)  # read again: cheaper than to hold
 
 
 def _event(race: Race, up, down) -> Race:
     """Settle the rates, run to the next completion, end all flows that complete there."""
     row, column = _fill(race, up, down)
-    row_rate, column_rate = jnp.minimum(row, up), jnp.minimum(column, down)   # not saturated: the capacity is no limit
+    row_rate, column_rate = jnp.minimum(row, up), jnp.minimum(column, down)  # not saturated: the capacity is no limit
     rates = jnp.minimum(_per_row(row_rate), _per_column(column_rate))
     slow = jnp.maximum(_per_row(1 / row_rate), _per_column(1 / column_rate))  # divisions per port, not per flow
     sends = race.left >= 0
@@ -160,12 +160,12 @@ def _fill(race: Race, up, down):
 
     def unsettled(state):
         _, _, share, _, steps = state
-        return (share < math.inf) & (steps < 2 * up.size)                # each saturates a port
+        return (share < math.inf) & (steps < 2 * up.size)  # each saturates a port
 
     def saturate(state):
         """Saturate all ports whose share is the smallest; their flows leave the ports opposite."""
         ups, downs, share, last, steps = state
-        level = jnp.maximum(share, last)                                 # levels never fall
+        level = jnp.maximum(share, last)  # levels never fall
         full_up, full_down = ups.share == share, downs.share == share
         ups = _after(ups, level, full_up, over_row(full_down.astype(flow.dtype)))
         downs = _after(downs, level, full_down, over_column(full_up.astype(flow.dtype)))

@@ -54,7 +54,7 @@ OPTIMISES = {
     "exact": EXACT_ROUTINGS,
 }
 NEAREST = {"best-path": "unsplit", "relay": "split"}
-SUFFIX = ".policy"                         # of files that `mfabric train` writes
+SUFFIX = ".policy"  # of files that `mfabric train` writes
 
 
 def get(name: str, **settings: Any) -> Policy:
@@ -72,7 +72,7 @@ def get(name: str, **settings: Any) -> Policy:
         return load(name)
     try:
         hash(tuple(settings.values()))
-    except TypeError:                                                  # arrays, as the mean of "static"
+    except TypeError:  # arrays, as the mean of "static"
         return _get.__wrapped__(name, **settings)
     return _get(name, **settings)
 

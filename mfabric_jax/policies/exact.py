@@ -20,10 +20,10 @@ from mfabric_jax.routing.region import between_servers
 
 
 class _Found(NamedTuple):
-    count: np.ndarray                      # [S S]
-    shares: np.ndarray | None              # [S S S+2] of relay routing
-    time: float                            # units
-    bound: float                           # units
+    count: np.ndarray  # [S S]
+    shares: np.ndarray | None  # [S S S+2] of relay routing
+    time: float  # units
+    bound: float  # units
 
 
 def exact(

@@ -19,19 +19,19 @@ import numpy as np
 from mfabric_jax.extras import extra
 
 ROUTINGS = ("unsplit", "split", "relay")
-GAP = 1e-6                                 # relative gap at which HiGHS takes a solution for the best
-SLACK = 1e-6                               # by which T may exceed that of a plan already known
-INFEASIBLE = 2                             # SciPy's status
+GAP = 1e-6  # relative gap at which HiGHS takes a solution for the best
+SLACK = 1e-6  # by which T may exceed that of a plan already known
+INFEASIBLE = 2  # SciPy's status
 
 
 class Instance(NamedTuple):
     """Bytes in units of what a NIC carries in `unit` seconds, the degree bound: no T is below 1."""
 
-    demand: np.ndarray                     # [S S]
-    degree: np.ndarray                     # [S]
-    port: np.ndarray                       # [S] EPS NICs
+    demand: np.ndarray  # [S S]
+    degree: np.ndarray  # [S]
+    port: np.ndarray  # [S] EPS NICs
     efficiency: float
-    unit: float                            # seconds
+    unit: float  # seconds
 
     @property
     def joined(self) -> np.ndarray:
@@ -92,9 +92,9 @@ class _Programme:
         self.low, self.high, self.whole = [1.0], [latest], [0]
         self.terms: list[tuple[int, int, float]] = []
         self.limits: list[tuple[float, float]] = []
-        self.chosen: dict[tuple[int, int], dict[int, int]] = {}        # [pair][c] -> x
-        self.capacity: dict[tuple[int, int], list[tuple[int, float]]] = {}      # [pair] -> terms of c T
-        self.flows: dict[tuple[int, int, int], int] = {}               # as shares [i, j, via | direct | EPS]
+        self.chosen: dict[tuple[int, int], dict[int, int]] = {}  # [pair][c] -> x
+        self.capacity: dict[tuple[int, int], list[tuple[int, float]]] = {}  # [pair] -> terms of c T
+        self.flows: dict[tuple[int, int, int], int] = {}  # as shares [i, j, via | direct | EPS]
 
     def variable(self, high: float, whole: bool = False) -> int:
         """A new one, from 0 to `high`."""
@@ -126,9 +126,7 @@ class _Programme:
     def degrees(self) -> None:
         """No server has more circuits than optical NICs."""
         for server, degree in enumerate(self.instance.degree):
-            taken = [
-                (x, c) for pair, chosen in self.chosen.items() if server in pair for c, x in chosen.items() if c
-            ]
+            taken = [(x, c) for pair, chosen in self.chosen.items() if server in pair for c, x in chosen.items() if c]
             self.row(taken, high=float(degree))
 
     def ports(self, carried: dict[tuple[int, int], tuple[int, float]]) -> None:

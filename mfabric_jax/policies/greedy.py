@@ -16,8 +16,8 @@ RULES = ("printed", "released", "next")
 
 
 class _Dealing(NamedTuple):
-    score: Float[Array, "S S"]             # upper triangle; what the released rule divides in place
-    count: Int[Array, "S S"]               # upper triangle
+    score: Float[Array, "S S"]  # upper triangle; what the released rule divides in place
+    count: Int[Array, "S S"]  # upper triangle
     free: Int[Array, "S"]
 
 
@@ -73,7 +73,7 @@ def _dealt(demand: Float[Array, "S S"], degree, rule: str) -> Int[Array, "S S"]:
 
     nothing = jnp.zeros((servers, servers), jnp.int32)
     start = _Dealing(total, nothing, degree)
-    count = lax.while_loop(lambda state: wants(state).any(), deal, start).count      # free NICs run out
+    count = lax.while_loop(lambda state: wants(state).any(), deal, start).count  # free NICs run out
     return count + count.T
 
 

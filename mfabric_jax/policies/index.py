@@ -105,7 +105,7 @@ def dealt(rule: Index, need: Need, worth: Float[Array, "S S"], degree: Int[Array
 
     start = _Dealing(jnp.zeros((servers, servers), jnp.int32), degree)
     (count, _), _ = lax.while_loop(lambda state: (state[1] > 0).any(), deal, (start, scores(start)))
-    return count                                                       # ends: free NICs run out
+    return count  # ends: free NICs run out
 
 
 @jax.jit

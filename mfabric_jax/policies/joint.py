@@ -37,11 +37,11 @@ from mfabric_jax.policies.static import random_circuits, uniform
 from mfabric_jax.routing import Plan, relay_bound, relay_shares
 from mfabric_jax.routing.region import between_servers
 
-SWAPS = 6                                  # tried in a round
-ENOUGH = 1e-3                              # above the bound: no more rounds; above the best: circuits in place stay
-RANKING_STEPS, LAST_STEPS = 100, 200       # of gradient towards shares: to compare circuits, and for the plan
+SWAPS = 6  # tried in a round
+ENOUGH = 1e-3  # above the bound: no more rounds; above the best: circuits in place stay
+RANKING_STEPS, LAST_STEPS = 100, 200  # of gradient towards shares: to compare circuits, and for the plan
 
-_Found = tuple[Int[Array, "S S"], Float[Array, "S S S+2"], Float[Array, ""]]        # circuits, shares, seconds
+_Found = tuple[Int[Array, "S S"], Float[Array, "S S S+2"], Float[Array, ""]]  # circuits, shares, seconds
 
 
 def joint(

@@ -12,8 +12,8 @@ from mfabric_jax.policies.soft_circuits import annealed, drawn_to_whole, soft_ci
 from mfabric_jax.routing.relay import is_path
 from mfabric_jax.routing.split import joined
 
-DIRECT, ELECTRICAL = 3.0, 1.5              # first logits of these paths; of those through a third server 0
-DARK = 1e-3                                # circuits that a pair without any is taken to have: finite times
+DIRECT, ELECTRICAL = 3.0, 1.5  # first logits of these paths; of those through a third server 0
+DARK = 1e-3  # circuits that a pair without any is taken to have: finite times
 
 
 @functools.partial(jax.jit, static_argnames="steps")

@@ -50,7 +50,7 @@ def load(path: str | os.PathLike) -> Trained:
     try:
         found = os.stat(path)
     except OSError:
-        return _of(policy_file.read(path))                             # says what is wrong
+        return _of(policy_file.read(path))  # says what is wrong
     return _loaded(os.fspath(path), found.st_mtime_ns, found.st_size)
 
 
@@ -89,7 +89,7 @@ def _of(stored: policy_file.Stored) -> Trained:
         if kind == "index":
             model = Index(**header["settings"])
         else:
-            with jax.ensure_compile_time_eval():                       # the first use may be inside of jit
+            with jax.ensure_compile_time_eval():  # the first use may be inside of jit
                 shape = eqx.filter_eval_shape(Network, **header["settings"], key=jax.random.key(0))
                 model = stored.leaves(shape)
         return Trained(model, header["configuration"])

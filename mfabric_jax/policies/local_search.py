@@ -17,19 +17,19 @@ from mfabric_jax.policies.threshold import threshold
 from mfabric_jax.routing import Plan
 from mfabric_jax.routing.region import between_servers
 
-STARTS = 4                                 # of `threshold`, whose best the search starts from
-CLOSER = 1e-4                              # part of the best time by which the next must be earlier
-TENURE = 2                                 # rounds for which a pair keeps its last change, up to twice that by chance
-PATIENCE = 20                              # rounds without a better plan, then the search goes back to the best
-CHANCE = 0.3                               # power of the uniform draws that favour servers
+STARTS = 4  # of `threshold`, whose best the search starts from
+CLOSER = 1e-4  # part of the best time by which the next must be earlier
+TENURE = 2  # rounds for which a pair keeps its last change, up to twice that by chance
+PATIENCE = 20  # rounds without a better plan, then the search goes back to the best
+CHANCE = 0.3  # power of the uniform draws that favour servers
 
 
 class _Search(NamedTuple):
     count: Int[Array, "S S"]
-    fixed: Int[Array, "S S"]               # round up to which a pair keeps its circuits
-    stale: Int[Array, ""]                  # rounds since the last better plan, or since the search went back to it
+    fixed: Int[Array, "S S"]  # round up to which a pair keeps its circuits
+    stale: Int[Array, ""]  # rounds since the last better plan, or since the search went back to it
     best: Int[Array, "S S"]
-    least: Float[Array, ""]                # its time
+    least: Float[Array, ""]  # its time
 
 
 def local_search(
@@ -127,7 +127,7 @@ def _improved(start, demand, region: Region, most, key, routing: str, rounds: in
 
     def move(state: _Search, now) -> tuple[_Search, None]:
         turn, chance = now
-        at = jnp.where(jnp.isfinite(state.least), state.least * (1 - CLOSER), 1)    # by 1 a circuit carries any pair
+        at = jnp.where(jnp.isfinite(state.least), state.least * (1 - CLOSER), 1)  # by 1 a circuit carries any pair
         loose = state.fixed < turn
         favour = chance[1:] ** CHANCE
         count, moved = best_move(state.count, loose, favour, work, degree, at, routing, limit)

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from mfabric_jax.policies.steps import Scaled, Step, steps, used
 
-SLOTS = 8                                  # pairs of a server that a move may take from: its degree, as a rule
+SLOTS = 8  # pairs of a server that a move may take from: its degree, as a rule
 
 
 class Limit(NamedTuple):
@@ -34,7 +34,7 @@ class _Moves(NamedTuple):
     b: Int[Array, "..."]
     c: Int[Array, "..."]
     d: Int[Array, "..."]
-    closes: Bool[Array, "..."]             # (c, d) gets circuits as well
+    closes: Bool[Array, "..."]  # (c, d) gets circuits as well
 
 
 def changed(count: Int[Array, "S S"], previous: Int[Array, "S S"]) -> Int[Array, ""]:
@@ -112,7 +112,7 @@ def _rise(moves: _Moves, give: Step, take: Step, excess) -> Float[Array, "..."]:
         return jnp.maximum(out[server] + more_out, 0) + jnp.maximum(into[server] + more_in, 0) - before
 
     cd, dc = jnp.where(closes, up[c, d], 0), jnp.where(closes, up[d, c], 0)
-    both = (c == d) & (c != w) & (d != b)                                  # one server loses to w and to b
+    both = (c == d) & (c != w) & (d != b)  # one server loses to w and to b
     from_b = jnp.where(both, down[c, b], 0), jnp.where(both, down[b, c], 0)
     rise = at(w, down[w, c] - up[w, b], down[c, w] - up[b, w]) + at(b, down[b, d] - up[b, w], down[d, b] - up[w, b])
     rise += jnp.where(c != w, at(c, down[c, w] - cd + from_b[0], down[w, c] - dc + from_b[1]), 0)

@@ -26,13 +26,13 @@ from mfabric_jax.routing import Plan
 from mfabric_jax.routing.relay import is_path
 
 PAIR_FEATURES = 15
-LIT_FEATURES = 5                           # of a pair's circuits, once these are known
-RANK = 4                                   # of the products that a relay's logit is made of
-FAINT_WORTH = 0.01                         # added to what pairs are worth: spare NICs go to pairs without bytes
-FAINT = 0.05                               # circuits, in logarithms that the network sees
-MOST_SCORE = 6.0                           # by which the network may move the logarithm of a pair's circuits
-FIRST_SCORE = 0.01                         # of the usual first weights of scores
-DARK = 1e-3                                # real circuits below which a pair counts as having none
+LIT_FEATURES = 5  # of a pair's circuits, once these are known
+RANK = 4  # of the products that a relay's logit is made of
+FAINT_WORTH = 0.01  # added to what pairs are worth: spare NICs go to pairs without bytes
+FAINT = 0.05  # circuits, in logarithms that the network sees
+MOST_SCORE = 6.0  # by which the network may move the logarithm of a pair's circuits
+FIRST_SCORE = 0.01  # of the usual first weights of scores
+DARK = 1e-3  # real circuits below which a pair counts as having none
 
 
 class Layer(eqx.Module):

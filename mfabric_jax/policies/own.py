@@ -15,7 +15,7 @@ from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.routing import Plan
 
-TRIES = 2                                  # demands, the second with the circuits of the first in place
+TRIES = 2  # demands, the second with the circuits of the first in place
 NOT_TRACED = (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError)
 NOT_TRACED += (jax.errors.TracerIntegerConversionError,)
 
@@ -65,12 +65,16 @@ def try_out(policy: Callable[..., Plan], name: str, servers: int, degree: int) -
                 demand, region, previous, key
             )
         except NOT_TRACED as error:
-            raise InputError(f"policy {name} must be a function that JAX can trace (jax.numpy, no `if` or `range` on "
-                             "demand or on the region's numbers but servers): "
-                             f"{_first_line(error)}") from error  # fmt: skip
+            raise InputError(
+                f"policy {name} must be a function that JAX can trace (jax.numpy, no `if` or `range` on "
+                "demand or on the region's numbers but servers): "
+                f"{_first_line(error)}"
+            ) from error
         except Exception as error:
-            raise InputError(f"policy {name}, called as policy(demand, region, previous=..., key=...), raised "
-                             f"{type(error).__name__}: {_first_line(error)}") from error  # fmt: skip
+            raise InputError(
+                f"policy {name}, called as policy(demand, region, previous=..., key=...), raised "
+                f"{type(error).__name__}: {_first_line(error)}"
+            ) from error
         if not isinstance(plan, Plan) or not isinstance(plan.circuits, Circuits):
             inside = f"({type(plan.circuits).__name__})" if isinstance(plan, Plan) else ""
             raise InputError(f"policy {name} must return Plan(Circuits(count)), got {type(plan).__name__}{inside}.")

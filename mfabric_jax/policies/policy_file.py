@@ -14,7 +14,7 @@ from mfabric_jax.atomic import replacing
 from mfabric_jax.checks import InputError
 
 VERSION = 1
-NAMED = "mfabric_jax"                      # the key of a header that holds the version of its layout
+NAMED = "mfabric_jax"  # the key of a header that holds the version of its layout
 Tree = TypeVar("Tree")
 
 

@@ -45,10 +45,10 @@ from mfabric_jax.routing import Plan, paced_time, relay_shares
 from mfabric_jax.routing.region import between_servers
 
 ROUTINGS = ("unsplit", "split", "relay")
-NEWTON = 6                                 # steps to a port's time under split routing; 2 to 5 in practice
-FAINT = 1e-3                               # EPS NICs of a server that has none: finite times
-HALF = 0.5                                 # of a circuit: pairs that lack less may go without
-NOISES = (0.0, 0.15, 0.3)                  # of roundings
+NEWTON = 6  # steps to a port's time under split routing; 2 to 5 in practice
+FAINT = 1e-3  # EPS NICs of a server that has none: finite times
+HALF = 0.5  # of a circuit: pairs that lack less may go without
+NOISES = (0.0, 0.15, 0.3)  # of roundings
 
 
 def relaxed(
@@ -113,8 +113,10 @@ def _roundings(count: Float[Array, "S S"], degrees, key) -> Int[Array, "K S S"]:
     noise = jnp.asarray(NOISES, count.dtype)
     keys = jax.random.split(key, len(NOISES))
     least = jnp.asarray((-jnp.inf, HALF), count.dtype)
-    every = jax.vmap(jax.vmap(lambda noise, key, least: rounded(count, degrees, least=least, noise=noise, key=key),
-                              (0, 0, None)), (None, None, 0))
+    every = jax.vmap(
+        jax.vmap(lambda noise, key, least: rounded(count, degrees, least=least, noise=noise, key=key), (0, 0, None)),
+        (None, None, 0),
+    )
     return every(noise, keys, least).reshape(-1, *count.shape)
 
 

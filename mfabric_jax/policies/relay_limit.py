@@ -22,7 +22,7 @@ def relay_limit(region: Region, demand: Float[Array, "S S"]) -> Float[Array, ""]
     demand = between_servers(region, demand)
     dtype, servers = demand.dtype, region.servers
     place = jnp.arange(servers, dtype=jnp.int32)
-    senders = jnp.sort(demand, axis=0, descending=True)                             # of every receiver: column
+    senders = jnp.sort(demand, axis=0, descending=True)  # of every receiver: column
     near = jnp.where(place[:, None] < region.degrees[None], senders, 0).sum(0)
     far = jnp.maximum(demand.sum(0) - near, 0)
     efficiency = jnp.asarray(region.relay_efficiency, dtype)

@@ -17,15 +17,15 @@ from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.routing.region import between_servers, circuit_rates
 from mfabric_jax.routing.relay import link_seconds
 
-SOFTNESS = 0.1                             # parts of the latest time: links that much earlier still have a price
-BLUR = 0.3                                 # standard deviation of the logarithm of what swaps take worths to be
+SOFTNESS = 0.1  # parts of the latest time: links that much earlier still have a price
+BLUR = 0.3  # standard deviation of the logarithm of what swaps take worths to be
 
 
 class Worth(NamedTuple):
     """By how much circuits change the time, in parts of it; symmetric: a circuit is capacity in both directions."""
 
-    held: Float[Array, "S S"]              # later without one of those there are; infinite where there are none
-    added: Float[Array, "S S"]             # earlier with one more
+    held: Float[Array, "S S"]  # later without one of those there are; infinite where there are none
+    added: Float[Array, "S S"]  # earlier with one more
 
 
 @jax.jit
@@ -41,8 +41,8 @@ def circuit_worth(
     efficiency = jnp.asarray(region.relay_efficiency, demand.dtype)
     cheapest = jnp.minimum(cheapest, (price[:, None, :] + price.T[None] / efficiency).min(2))
     cheapest = jnp.where((demand > 0) & jnp.isfinite(cheapest), cheapest, 0)
-    first_hop = (cheapest[:, None, :] - price[None] / efficiency).max(2)            # a -> b, then b -> j as before
-    second_hop = (cheapest.T[None] - price.T[:, None, :]).max(2) * efficiency       # i -> a as before, then a -> b
+    first_hop = (cheapest[:, None, :] - price[None] / efficiency).max(2)  # a -> b, then b -> j as before
+    second_hop = (cheapest.T[None] - price.T[:, None, :]).max(2) * efficiency  # i -> a as before, then a -> b
     opened = jnp.maximum(jnp.maximum(cheapest, first_hop), jnp.maximum(second_hop, 0))
     added = jnp.where(jnp.isfinite(price), price, opened)
     return Worth(price + price.T, added + added.T)
@@ -81,15 +81,15 @@ def swaps(
     noise += noise.T
     own = jnp.eye(servers, dtype=bool)
     free = degrees - count.sum(1, dtype=degrees.dtype)
-    added = jnp.pad(jnp.where(own, 0, worth.added * noise), (0, 1))                 # row and column S: no server
+    added = jnp.pad(jnp.where(own, 0, worth.added * noise), (0, 1))  # row and column S: no server
     held = jnp.where((count > 0) & ~own, worth.held * noise, jnp.inf)
-    held = jnp.concatenate([held, jnp.where(free > 0, 0, jnp.inf)[:, None]], axis=1)     # [S S+1]
+    held = jnp.concatenate([held, jnp.where(free > 0, 0, jnp.inf)[:, None]], axis=1)  # [S S+1]
     usable = (degrees > 0)[:, None] & (degrees > 0)[None, :]
     ranked = jnp.where(jnp.triu(usable, 1), added[:-1, :-1], -jnp.inf)
     value, pair = lax.top_k(ranked.reshape(-1), min(2 * servers, servers * servers))
     a, c = jnp.divmod(pair, servers)
     other = jnp.arange(servers + 1, dtype=pair.dtype)[None]
-    give_a = jnp.where(other == c[:, None], jnp.inf, held[a])                        # [M S+1]
+    give_a = jnp.where(other == c[:, None], jnp.inf, held[a])  # [M S+1]
     give_c = jnp.where(other == a[:, None], jnp.inf, held[c])
     twice_a, twice_c = free[a] > 1, free[c] > 1
     joins = jnp.broadcast_to(added, (len(a), *added.shape))

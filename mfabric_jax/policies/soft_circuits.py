@@ -10,12 +10,12 @@ import optax
 from jax import lax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-SCALINGS = 12                              # rounds; what then still exceeds a degree is cut off
-HOT, COLD = 0.3, 0.005                     # softness of the latest time, first and last, in units of the degree bound
-RATE, LAST_RATE = 0.15, 0.0075             # Adam's steps in the logits, first and last
-MEMORY = (0.8, 0.95)                       # Adam's, of slopes and of their squares: short, for the temperature falls
-FLOOR = 0.1                                # bytes of a pair, in mean ones, that its first circuits are never below
-STAIRS_FROM = 1 / 3                        # part of the steps before counts are first drawn to whole numbers
+SCALINGS = 12  # rounds; what then still exceeds a degree is cut off
+HOT, COLD = 0.3, 0.005  # softness of the latest time, first and last, in units of the degree bound
+RATE, LAST_RATE = 0.15, 0.0075  # Adam's steps in the logits, first and last
+MEMORY = (0.8, 0.95)  # Adam's, of slopes and of their squares: short, for the temperature falls
+FLOOR = 0.1  # bytes of a pair, in mean ones, that its first circuits are never below
+STAIRS_FROM = 1 / 3  # part of the steps before counts are first drawn to whole numbers
 
 Objective = Callable[[Any, Array, Array], Array]
 
@@ -90,7 +90,7 @@ def annealed(objective: Objective, start, steps: int):
     def step(state, at):
         parameters, moments = state
         slope = jax.grad(objective)(parameters, *at)
-        with jax.numpy_dtype_promotion("standard"):                       # optax divides floats by whole numbers
+        with jax.numpy_dtype_promotion("standard"):  # optax divides floats by whole numbers
             change, moments = adam.update(slope, moments)
         return (jax.tree.map(jnp.add, parameters, change), moments), None
 

@@ -26,7 +26,7 @@ def uniform(demand, region: Region, *, previous=None, key=None) -> Plan:
     degree = region.degrees
     both = jnp.minimum(degree[:, None], degree[None, :])
     turn = jnp.arange(len(turns), dtype=jnp.int32)[:, None, None]
-    times = (both[None] - 1 - turn) // len(turns) + 1                # how often each turn is used [turns S S]
+    times = (both[None] - 1 - turn) // len(turns) + 1  # how often each turn is used [turns S S]
     return Plan(Circuits((times * jnp.asarray(turns)).sum(0, dtype=jnp.int32)))
 
 

@@ -14,16 +14,16 @@ from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.routing import paced_time
 
 ROUTINGS = ("unsplit", "split")
-ROUNDING = 4                               # units in the last place by which D / T may exceed a whole number
-PLENTY = 1e6                               # circuits: more than any server has
+ROUNDING = 4  # units in the last place by which D / T may exceed a whole number
+PLENTY = 1e6  # circuits: more than any server has
 
 
 class Scaled(NamedTuple):
     """One all-to-all in those units."""
 
     size: Float[Array, "S S"]
-    port: Float[Array, "S"]                # EPS NICs
-    unit_s: Float[Array, ""]               # seconds in which a NIC carries one unit
+    port: Float[Array, "S"]  # EPS NICs
+    unit_s: Float[Array, ""]  # seconds in which a NIC carries one unit
 
     def excess(self, carried: Float[Array, "S S"], at) -> tuple[Float[Array, "S"], Float[Array, "S"]]:
         """Bytes out and in that the ports do not carry by `at`; below 0: what they could besides."""
@@ -33,9 +33,9 @@ class Scaled(NamedTuple):
 class Step(NamedTuple):
     """What the next circuits given to, or taken from, a pair do."""
 
-    nics: Int[Array, "S S"]                # at each end; 0: no such step
-    after: Int[Array, "S S"]               # the pair's circuits then
-    moved: Float[Array, "S S"]             # bytes that leave the EPS (given) or come to it (taken)
+    nics: Int[Array, "S S"]  # at each end; 0: no such step
+    after: Int[Array, "S S"]  # the pair's circuits then
+    moved: Float[Array, "S S"]  # bytes that leave the EPS (given) or come to it (taken)
 
 
 def scaled(demand: Float[Array, "S S"], region: Region) -> Scaled:

@@ -14,8 +14,8 @@ from mfabric_jax.policies.steps import ROUTINGS, Scaled, scaled, scaled_time, st
 from mfabric_jax.routing import Plan, routing_bound
 from mfabric_jax.routing.region import between_servers
 
-BISECTIONS = 14                            # of T, between the degree bound and the best so far
-NOISE = 1.0                                # standard deviation of the logarithms of scores in the last start; first: 0
+BISECTIONS = 14  # of T, between the degree bound and the best so far
+NOISE = 1.0  # standard deviation of the logarithms of scores in the last start; first: 0
 
 
 def threshold(
@@ -73,7 +73,7 @@ def _bisected(demand, region: Region, first, favour, routing: str) -> tuple[Int[
     least = scaled_time(work, region, demand, first, routing)
     bound = routing_bound(region, demand) / work.unit_s
     low = jnp.where(jnp.isfinite(bound), bound, 0)
-    high = jnp.where(jnp.isfinite(least), least, jnp.maximum(low, 1))          # by 1 a circuit has carried any pair
+    high = jnp.where(jnp.isfinite(least), least, jnp.maximum(low, 1))  # by 1 a circuit has carried any pair
     return lax.fori_loop(0, BISECTIONS, halve, (low, high, first, least))[2:]
 
 

@@ -55,7 +55,7 @@ def _matching(weight: Float[Array, "S S"], willing) -> Array:
 
     def step(_, state):
         taken, willing = state
-        open_ = jnp.where(willing[:, None] & willing[None, :] & (weight > 0), jnp.triu(weight, 1), 0)   # no NaN
+        open_ = jnp.where(willing[:, None] & willing[None, :] & (weight > 0), jnp.triu(weight, 1), 0)  # no NaN
         i, j = jnp.divmod(jnp.argmax(open_), servers)
         found = (open_[i, j] > 0).astype(jnp.int32)
         taken = taken.at[i, j].add(found).at[j, i].add(found)

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 MISSING = "-"
-LARGEST = 1e150                            # differences and ratios of what lies below
-SMALLEST = 1e-150                          # and above are finite
+LARGEST = 1e150  # differences and ratios of what lies below
+SMALLEST = 1e-150  # and above are finite
 
 
 def usable(value: Any) -> float | None:

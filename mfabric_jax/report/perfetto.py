@@ -17,7 +17,7 @@ THREADS = ("passes", "compute", "EPS", "OCS", "NVSwitch", "reconfiguration", "wa
 EXTENSIONS = (".json",)
 _ARGS = ("micro_batch", "block", "direction")
 _PASS = ("direction", "micro_batch", "place")
-_DIGITS = 3                                # of a microsecond: nanoseconds
+_DIGITS = 3  # of a microsecond: nanoseconds
 
 Segments = Sequence[Mapping[str, Any]]
 Event = dict[str, Any]

@@ -14,8 +14,10 @@ def scoreboard_table(rows: Rows) -> str:
     blocks = []
     for place in dict.fromkeys(tuple(row[key] for key in PLACE) for row in rows):
         here = [row for row in rows if tuple(row[key] for key in PLACE) == place]
-        lines = [_line(name, [row for row in here if row["policy"] == name])
-                 for name in dict.fromkeys(row["policy"] for row in here)]  # fmt: skip
+        lines = [
+            _line(name, [row for row in here if row["policy"] == name])
+            for name in dict.fromkeys(row["policy"] for row in here)
+        ]
         lines.sort(key=lambda line: float(line["mean"]))
         servers, routing, sigma = place
         blocks.append(f"{servers} servers, routing {routing}, forecast error {sigma:g}\n{plain(lines, width=160)}")

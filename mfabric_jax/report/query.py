@@ -19,8 +19,8 @@ MEASURES = {"mean": "mean", "min": "min", "max": "max", "median": "list", "std":
 SENSES = {"min": 1.0, "max": -1.0}
 ORDERS = {"up": "ascending", "down": "descending"}
 COUNT = "rows"
-TABLES = 5                                 # files that a sentence names
-USUAL = ("iteration_s", "seconds")         # the result of a row, if nothing else is asked for
+TABLES = 5  # files that a sentence names
+USUAL = ("iteration_s", "seconds")  # the result of a row, if nothing else is asked for
 
 
 class Asked(NamedTuple):
@@ -194,7 +194,7 @@ def _front(table: Any, pareto: Sequence[str], by: Sequence[str]) -> np.ndarray:
 
 def best(values: np.ndarray) -> np.ndarray:
     """Which of the points [N K] no other one is at most as large as everywhere, and smaller somewhere [N]."""
-    points, place = np.unique(values, axis=0, return_inverse=True)             # whoever beats a point comes before it
+    points, place = np.unique(values, axis=0, return_inverse=True)  # whoever beats a point comes before it
     if points.shape[1] == 2:
         least = np.minimum.accumulate(points[:, 1])
         kept = np.concatenate([[True], points[1:, 1] < least[:-1]])

@@ -13,7 +13,7 @@ from mfabric_jax.checks import InputError, whole
 
 JOBS = 2
 PAUSE_S = 0.05
-PATIENCE_S = 10.0                          # with a process that was asked to end
+PATIENCE_S = 10.0  # with a process that was asked to end
 
 
 class Ended(NamedTuple):
@@ -40,9 +40,7 @@ def checked_jobs(jobs: int | None) -> int:
     return jobs
 
 
-def each(
-    commands: Mapping[str, Sequence[str]], stem: Callable[[str], pathlib.Path], jobs: int
-) -> Iterator[Ended]:
+def each(commands: Mapping[str, Sequence[str]], stem: Callable[[str], pathlib.Path], jobs: int) -> Iterator[Ended]:
     """Run the commands, so many at once; tells each as it ends.
 
     What it prints goes to its stem with .txt, its errors to that with .log, which goes away when all went well. Those
@@ -75,9 +73,13 @@ def _started(command: Sequence[str], stem: pathlib.Path, jobs: int) -> subproces
     settings = _share(jobs) | os.environ
     with stem.with_suffix(".txt").open("wb") as told, stem.with_suffix(".log").open("wb") as log, _interruptible():
         return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=told, stderr=log, env=settings,
-            process_group=0,                           # an interrupt from the keyboard reaches it through us, once
-        )  # fmt: skip
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=told,
+            stderr=log,
+            env=settings,
+            process_group=0,  # an interrupt from the keyboard reaches it through us, once
+        )
 
 
 @contextlib.contextmanager

@@ -83,7 +83,7 @@ def known() -> dict[str, str]:
 def chosen(words: Sequence[str]) -> dict[str, str]:
     """Modules of the figures asked for, once each and in their order; no word means all of the paper's."""
     names = known()
-    of_module = {module: name for name, module in names.items()}   # a script may be named by its module as well
+    of_module = {module: name for name, module in names.items()}  # a script may be named by its module as well
     asked = [one_of("figure", of_module.get(word, word), [*names, ALL]) for word in words or [ALL]]
     asked += FIGURES if ALL in asked else []
     return {name: module for name, module in names.items() if name in asked}

@@ -16,8 +16,8 @@ from mfabric_jax.routing.shortest import shortest_routes
 from mfabric_jax.routing.tree_paths import ecmp, hashed, least_loaded
 
 PATHS = ("spray", "ecmp", "least-loaded")
-AT_ONCE = 1 << 16                          # flows whose rows are worked out together
-ROUNDED = 1e-12                            # of a flow: what sums of shares may differ by
+AT_ONCE = 1 << 16  # flows whose rows are worked out together
+ROUNDED = 1e-12  # of a flow: what sums of shares may differ by
 
 
 def links_of(cluster: Cluster, routing: str = "spray") -> Network:

@@ -45,7 +45,7 @@ def by_rail(between: Float[Array, "R R"], ranks_per_server: int) -> Float[Array,
     """What the NICs send each other with pxn: all bytes of a server for rank g elsewhere leave by its own g-th NICs."""
     ranks = between.shape[0]
     servers = ranks // ranks_per_server
-    per_server = between.reshape(servers, ranks_per_server, servers, ranks_per_server).sum(1)       # [S S g]
+    per_server = between.reshape(servers, ranks_per_server, servers, ranks_per_server).sum(1)  # [S S g]
     rail = jnp.eye(ranks_per_server, dtype=between.dtype)
     return jnp.einsum("stg,hg->shtg", per_server, rail).reshape(ranks, ranks)
 
@@ -64,9 +64,9 @@ def delegated(
     servers = demand.shape[0] // ranks_per_server
     blocks = away_from_server(demand, ranks_per_server).reshape(servers, ranks_per_server, servers, ranks_per_server)
     if fabric.nic_use == "own":
-        moved = blocks.sum(2)                                              # from rank g of a server to rank h elsewhere
+        moved = blocks.sum(2)  # from rank g of a server to rank h elsewhere
         return moved if isinstance(fabric, Electrical) and fabric.pxn else jnp.zeros_like(moved)
-    out, into = blocks.sum((2, 3)), blocks.sum((0, 1))                     # [S g]
+    out, into = blocks.sum((2, 3)), blocks.sum((0, 1))  # [S g]
     own_ports = isinstance(fabric, Electrical) or fabric.name == "mfabric-cpo"
     gather = _levelled(out) if own_ports else _spread(out)
     scatter = _levelled(into) if isinstance(fabric, Electrical) else _spread(into)

@@ -194,7 +194,7 @@ def kept_on_circuits(
         return port_bound(jnp.where(direct <= threshold, 0, demand), ports, ports)
 
     def halve(_, window):
-        low, high = window                                       # steps[high] >= bound there; steps[low] is below it
+        low, high = window  # steps[high] >= bound there; steps[low] is below it
         middle = (low + high) // 2
         enough = steps[middle] >= bound(steps[middle])
         return jnp.where(enough, low, middle), jnp.where(enough, middle, high)

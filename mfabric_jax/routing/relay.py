@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from mfabric_jax.checks import InputError
 from mfabric_jax.flows import FlowProblem, completion_times
 
-TOLERANCE = 1e-4                           # by which the shares of a pair may miss 1
+TOLERANCE = 1e-4  # by which the shares of a pair may miss 1
 
 
 @jax.jit
@@ -46,7 +46,7 @@ def relay_problem(circuit, port, shares: Float[Array, "S S S+2"], efficiency) ->
     i, j, k = np.ogrid[:servers, :servers, :servers]
     one, links = np.ones_like(i + j + k), servers * servers
     ends = np.stack(np.broadcast_arrays(i * servers + j, links + i, links + servers + j), axis=-1)[:, :, 0]
-    link = np.concatenate([(i * servers + k) * one, (k * servers + j) * one, ends], axis=2)          # [S S 2S+3]
+    link = np.concatenate([(i * servers + k) * one, (k * servers + j) * one, ends], axis=2)  # [S S 2S+3]
     via, direct, eps = shares[..., :servers], shares[..., servers:-1], shares[..., -1:]
     share = jnp.concatenate([via, via / jnp.asarray(efficiency, shares.dtype), direct, eps, eps], axis=2)
     taken = share > 0
@@ -63,7 +63,7 @@ def link_seconds(demand, circuit, port, shares: Float[Array, "S S S+2"], efficie
     """Load over capacity of the links of `relay_problem` [S*S + 2S]: the largest is a lower bound on the time."""
     load = on_paths(shares.astype(demand.dtype)) * demand[:, :, None]
     via, direct, eps = load[..., :-2], load[..., -2], load[..., -1]
-    onward = jnp.swapaxes(via.sum(0), 0, 1) / jnp.asarray(efficiency, demand.dtype)                   # [k j]
+    onward = jnp.swapaxes(via.sum(0), 0, 1) / jnp.asarray(efficiency, demand.dtype)  # [k j]
     loads = jnp.concatenate([(via.sum(1) + onward + direct).reshape(-1), eps.sum(1), eps.sum(0)])
     capacity = _capacities(circuit, port)
     some = capacity > 0

@@ -35,13 +35,13 @@ from mfabric_jax.routing.region import between_servers, circuit_rates
 from mfabric_jax.routing.relay import is_path, link_seconds
 from mfabric_jax.routing.split import joined, split_seconds
 
-SMALLEST = 1e-9                            # share that the programme tells from 0
-FEW = 1e-4                                 # share below which gradient steps drop a path
-HOT, COLD = 0.2, 0.0005                    # softness of the largest link time, first and last, over the least so far
-RATE, LAST_RATE = 0.15, 0.003              # steps in the logarithms of the shares, first and last
-MEMORY = (0.8, 0.95)                       # Adam's, of slopes and of their squares: short, for the temperature falls
-SPREAD = 0.1                               # of the bytes that start on other paths than those of split routing
-NOISE = 0.5                                # standard deviation of the first logarithms, with a key
+SMALLEST = 1e-9  # share that the programme tells from 0
+FEW = 1e-4  # share below which gradient steps drop a path
+HOT, COLD = 0.2, 0.0005  # softness of the largest link time, first and last, over the least so far
+RATE, LAST_RATE = 0.15, 0.003  # steps in the logarithms of the shares, first and last
+MEMORY = (0.8, 0.95)  # Adam's, of slopes and of their squares: short, for the temperature falls
+SPREAD = 0.1  # of the bytes that start on other paths than those of split routing
+NOISE = 0.5  # standard deviation of the first logarithms, with a key
 
 
 class _Links(NamedTuple):
@@ -114,7 +114,7 @@ def _optimum(links: _Links, path: np.ndarray, unit: float) -> np.ndarray:
     many, servers = np.count_nonzero(path), len(path)
     count = servers * (servers + 2)
     load = csr_array((seconds / unit, (link, column)), shape=(count, many))
-    within = hstack([load, -np.ones((count, 1))], format="csr")                         # load <= T
+    within = hstack([load, -np.ones((count, 1))], format="csr")  # load <= T
     pair = np.nonzero(path.reshape(servers * servers, -1))[0]
     complete = csr_array((np.ones(many), (pair, np.arange(many))), shape=(servers * servers, many + 1))
     sent = path.any(2).reshape(-1)
@@ -192,7 +192,7 @@ def _descend(links: _Links, first: Float[Array, "S S S+2"], steps: int, key) -> 
     def step(state, temperature):
         logits, moments, best, least = state
         (_, (shares, late)), slope = jax.value_and_grad(softest, has_aux=True)(logits, temperature * least)
-        with jax.numpy_dtype_promotion("standard"):                       # optax divides floats by whole numbers
+        with jax.numpy_dtype_promotion("standard"):  # optax divides floats by whole numbers
             change, moments = adam.update(slope, moments)
         better = late < least
         return (logits + change, moments, jnp.where(better, shares, best), jnp.minimum(late, least)), None

@@ -19,7 +19,7 @@ def compact(hops: np.ndarray, share: np.ndarray) -> Routes:
     hops, share = np.take_along_axis(hops, order, 1), np.take_along_axis(share, order, 1)
     first = np.ones(hops.shape, bool)
     first[:, 1:] = hops[:, 1:] != hops[:, :-1]
-    slot = np.cumsum(first, axis=1) - 1                                   # equal links share a slot
+    slot = np.cumsum(first, axis=1) - 1  # equal links share a slot
     width = max(1, int(np.where(hops >= 0, slot + 1, 0).max(initial=0)))
     row, column = np.nonzero(hops >= 0)
     at = row, slot[row, column]

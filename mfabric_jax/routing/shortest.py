@@ -15,7 +15,7 @@ from mfabric_jax.fabric.network import Network
 from mfabric_jax.routing.routes import Routes
 
 ROUTINGS = ("spray", "ecmp", "weighted", "least-loaded")
-AT_ONCE = 1 << 22                          # links x destinations of one breadth-first search
+AT_ONCE = 1 << 22  # links x destinations of one breadth-first search
 GOLDEN, FIRST, SECOND = (np.uint64(x) for x in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 

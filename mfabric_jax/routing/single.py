@@ -20,9 +20,9 @@ from mfabric_jax.flows import FlowProblem, completion_times, star_completion
 from mfabric_jax.routing.cluster import cluster_routes, links_of
 from mfabric_jax.routing.region import between_servers, direct_seconds
 
-MOST_CIRCUITS = 64                         # of a pair, for which draws are kept
-WIDE = 1e15                                # gigabytes/s: no limit
-RADIX = 16                                 # of the tree of 1,024 GPUs: one server under every edge switch
+MOST_CIRCUITS = 64  # of a pair, for which draws are kept
+WIDE = 1e15  # gigabytes/s: no limit
+RADIX = 16  # of the tree of 1,024 GPUs: one server under every edge switch
 
 
 class SinglePaths(eqx.Module):
@@ -90,7 +90,7 @@ def single_part_times(flows: int, nics: int, *, seed: int = 0) -> Callable:
         worst = jnp.take_along_axis(jnp.asarray(heaviest, demand.dtype), count[..., None], 2)[..., 0]
         alone = direct_seconds(region, circuits, demand) * jnp.maximum(count, 1).astype(demand.dtype)
         direct = jnp.where(lit, alone, 0) * worst
-        rest = jnp.where(lit, 0, demand)[:, :, None, None] * jnp.asarray(ends, demand.dtype)   # [S S nic nic]
+        rest = jnp.where(lit, 0, demand)[:, :, None, None] * jnp.asarray(ends, demand.dtype)  # [S S nic nic]
         ports = region.servers * nics
         star = rest.transpose(0, 2, 1, 3).reshape(ports, ports)
         nic_Bps = jnp.broadcast_to(jnp.asarray(region.eps_Bps, demand.dtype)[..., None] / nics, (region.servers, nics))

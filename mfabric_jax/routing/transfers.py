@@ -12,7 +12,7 @@ from mfabric_jax.fabric.network import Network
 from mfabric_jax.flows import FlowProblem, Outcome, completion_times, max_min_rates
 from mfabric_jax.routing.routes import Routes, compact
 
-ROUNDING = 1e-9                            # relative: what a link may be short of all that can come and yet be slack
+ROUNDING = 1e-9  # relative: what a link may be short of all that can come and yet be slack
 
 _rates, _completion = eqx.filter_jit(max_min_rates), eqx.filter_jit(completion_times)
 
@@ -86,7 +86,7 @@ def binding(network: Network, routes: Routes) -> Routes:
     hops, share = routes
     here = hops >= 0
     narrow = np.minimum(network.capacity[hops] / np.where(here, share, 1), np.finfo(float).max)
-    narrow = np.where(here, narrow, np.inf)                               # a hop goes before padding, however wide
+    narrow = np.where(here, narrow, np.inf)  # a hop goes before padding, however wide
     last = hops.shape[1] - 1 - narrow[:, ::-1].argmin(axis=1)
     row = np.arange(len(hops))
     slack, ports = np.zeros(len(network.capacity), bool), []

@@ -42,7 +42,7 @@ def best_course(
 
 @functools.partial(jax.jit, static_argnames="seconds")
 def _best(demands, region: Region, circuits: Int[Array, "N S S"], turn: Turn, seconds) -> Course:
-    full = lax.map(lambda one: jax.vmap(lambda after: turn.full_s(one, after))(circuits), circuits)    # [from to]
+    full = lax.map(lambda one: jax.vmap(lambda after: turn.full_s(one, after))(circuits), circuits)  # [from to]
 
     def ahead(total, now):
         demand, hidden = now

@@ -31,10 +31,9 @@ from mfabric_jax.workload import Workload
 
 Fabric = Electrical | Region | Flat
 Carry = SinglePaths | Callable | None
-RELAY_STEPS = 100                          # 0.1 % from the best shares on average
-NVSWITCH_GIGABYTES_PER_S = 900.0           # per GPU and direction, as the paper simulates it
+RELAY_STEPS = 100  # 0.1 % from the best shares on average
+NVSWITCH_GIGABYTES_PER_S = 900.0  # per GPU and direction, as the paper simulates it
 NVSWITCH_Bps = units.gigabytes_per_s(NVSWITCH_GIGABYTES_PER_S)
-
 
 
 class Exchanges(NamedTuple):
@@ -79,13 +78,13 @@ def places(workload: Workload) -> Places:
     """Blocks in running order: a pass's own order forward, reversed backward; short passes are padded."""
     order, blocks = order_of(workload), workload.place_blocks
     most = max(blocks)
-    present = np.arange(most) < np.asarray(blocks)[:, None]                                    # [place L]
+    present = np.arange(most) < np.asarray(blocks)[:, None]  # [place L]
     layer = np.full((len(blocks), most), -1)
     for place, count in enumerate(blocks):
         moe = workload.place_layers(place)
-        layer[place, count - len(moe) : count] = moe                                           # dense blocks come first
+        layer[place, count - len(moe) : count] = moe  # dense blocks come first
     back = np.broadcast_to((order.kind == BACKWARD)[..., None], (*order.kind.shape, most))
-    run = np.where(back, np.arange(most)[::-1], np.arange(most))                               # [P Q L]
+    run = np.where(back, np.arange(most)[::-1], np.arange(most))  # [P Q L]
     place = (order.chunk * workload.pp + np.arange(workload.pp)[:, None])[..., None]
     micro_batch = np.broadcast_to(order.micro_batch[..., None], run.shape)
     return Places(present[place, run], layer[place, run], micro_batch, back)
@@ -213,7 +212,7 @@ def _even(workload: Workload, like: Float[Array, "... R R"]) -> Float[Array, "R 
 def _steady(workload: Workload, demand, seconds: Callable) -> Exchanges:
     """On a fabric that does not change, where `seconds` says how long a demand between ranks takes."""
     where, even = places(workload), _even(workload, demand)
-    every = jnp.concatenate([demand.reshape(-1, *even.shape), even[None]])                     # one batch, one kernel
+    every = jnp.concatenate([demand.reshape(-1, *even.shape), even[None]])  # one batch, one kernel
     load = jax.vmap(seconds)(every)
     by_layer = load[:-1].reshape(demand.shape[:2])[where.pick(*demand.shape[:2])]
     moe = where.layer >= 0
@@ -256,21 +255,19 @@ def switched(
     if first.rule == "block" and not remembers(policy, unit, even, uniform(None, unit).circuits.count, key):
         return _once_each(where, unit, demand, even, policy, key, parts)
     moe = where.layer >= 0
-    between = demand[where.pick(*demand.shape[:2])]                                              # [P Q L S S]
+    between = demand[where.pick(*demand.shape[:2])]  # [P Q L S S]
     guess = between if guess is None else guess[where.pick(*guess.shape[:2])]
     slots = SlotsToServe(between, guess, jnp.asarray(moe), jnp.asarray(where.backward))
     count, switch = choose(unit, policy, slots, parts, first, key)
     calm = policy(even, unit, previous=None, key=key).circuits.count.astype(count.dtype)
-    alike = first.rule == "block"                                                              # both of a block
+    alike = first.rule == "block"  # both of a block
     served = count[..., :1, :, :] if alike else count
     counts = jnp.concatenate([served.reshape(-1, *even.shape), calm[None]])
     asked = jnp.broadcast_to(between[..., None, :, :], served.shape)
     every = jnp.concatenate([asked.reshape(-1, *even.shape), even[None]])
     both = jax.vmap(lambda c, d: parts(unit, Circuits(c), d))(counts, every)
     nothing = jnp.zeros((*moe.shape, 2), both[0].dtype)
-    optical, electrical = (
-        nothing + jnp.where(moe[..., None], part[:-1].reshape(*moe.shape, -1), 0) for part in both
-    )
+    optical, electrical = (nothing + jnp.where(moe[..., None], part[:-1].reshape(*moe.shape, -1), 0) for part in both)
     ahead = jnp.asarray(where.backward | (first.rule in AHEAD))
     return Exchanges(optical, electrical, nothing[..., 0], switch, ahead, count, jnp.maximum(both[0][-1], both[1][-1]))
 
@@ -287,7 +284,7 @@ def _once_each(
     both = jax.vmap(lambda count, one: parts(unit, Circuits(count), one))(counts, every)
     layer, micro_batch = where.pick(*demand.shape[:2])
     at = np.where(moe, layer * demand.shape[1] + micro_batch, -1)
-    serving = _last(at.reshape(len(at), -1)).reshape(at.shape)                # which demand the circuits are for
+    serving = _last(at.reshape(len(at), -1)).reshape(at.shape)  # which demand the circuits are for
     before = np.concatenate([np.full((len(at), 1), -1), serving.reshape(len(at), -1)[:, :-1]], axis=1).reshape(at.shape)
     chosen = jnp.concatenate([counts[:-1].astype(start.dtype), start[None]])  # the last: before the first block
     switch = jnp.any(chosen[serving] != chosen[before], axis=(-2, -1))
@@ -307,4 +304,3 @@ def _last(at: np.ndarray) -> np.ndarray:
 
 def at_unit_bandwidth(fabric: Fabric, dtype) -> Electrical | Region:
     return eqx.tree_at(lambda f: f.nic_gbps, fabric, jnp.asarray(units.to_gbps(1.0), dtype))
-

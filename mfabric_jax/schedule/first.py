@@ -143,13 +143,13 @@ def _what_pays(region, slot: SlotsToServe, parts, stakes, before, fresh, behind)
         for pair in (parts(region, Circuits(count), slot.demand) for count in (before, fresh))
     )
     one, two = jnp.where(slot.backward, stakes.size[::-1], stakes.size)
-    ready = jnp.where(slot.backward & behind, stakes.behind_s, 0)                # known before, and time to turn
+    ready = jnp.where(slot.backward & behind, stakes.behind_s, 0)  # known before, and time to turn
     computed = jnp.where(slot.backward, stakes.inner_s[1], stakes.inner_s[0])
 
     def paid(hidden, size):
         return jnp.where(optical > 0, jnp.maximum(delay_s - hidden - size * (new - optical), 0), 0)
 
-    now = one * new + paid(ready, one) + two * new                               # summed alike: ties stay ties
+    now = one * new + paid(ready, one) + two * new  # summed alike: ties stay ties
     later = one * old + paid(computed, two) + two * new
     never = one * old + two * old
     first = now < jnp.minimum(later, never)

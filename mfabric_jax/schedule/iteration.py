@@ -72,7 +72,7 @@ def iterate(
     whole("overlap_parts", overlap_parts)
     rules = Rules(eps_waits, overlap_parts, workload.recompute)
     slots = timeline(workload, fabric, exchanges, seconds, tp_rate, rules)
-    through = slots.end.max(axis=(1, 2))                                                       # [P]
+    through = slots.end.max(axis=(1, 2))  # [P]
     reduce_s = reduced_behind(workload, fabric, slots, nvswitch_Bps, dp_overlap=dp_overlap)
     total = (through + reduce_s).max()
     spent = (slots.compute_s, slots.tp_s, slots.exchange_s, slots.paid_s)
@@ -96,7 +96,7 @@ def timeline(
 
 def send_seconds(workload: Workload, fabric: Fabric | Rates, dtype) -> Float[Array, "P"]:
     """Activations, or their gradients, between stage p and p + 1; the last entry: between the last and the first."""
-    senders = workload.gpus_per_server // workload.tp                                          # EP ranks on a server
+    senders = workload.gpus_per_server // workload.tp  # EP ranks on a server
     send_Bps = jnp.broadcast_to(jnp.asarray(fabric.send_Bps, dtype), workload.pp)
     slower = jnp.minimum(send_Bps, jnp.roll(send_Bps, -1))
     return float(pp_bytes(workload) * senders) / slower + jnp.asarray(fabric.latency_s, dtype)
@@ -145,7 +145,7 @@ def reduced_by(workload: Workload, end: Float[Array, "P Q L"], reduce_s: Float[A
             for chunk in range(workload.chunks)
         ]
         slots = [(q, block) for q in sorted(last) for block in np.flatnonzero(where.present[stage, q])]
-        ready = end[stage][tuple(np.transpose(slots))]                                         # in running order
+        ready = end[stage][tuple(np.transpose(slots))]  # in running order
         behind = np.arange(len(slots), 0, -1) / len(slots)
         done.append((ready + jnp.asarray(behind, end.dtype) * reduce_s[stage]).max())
     return jnp.stack(done)
@@ -167,8 +167,8 @@ def all_reduce_seconds(workload: Workload, fabric, nvswitch_Bps, dtype=None) -> 
     between, inside, steps = [], [], []
     for stage in range(workload.pp):
         gradients = gradient_bytes(workload, stage)
-        spread = min(workload.dp, servers)                     # servers with a replica of one expert
-        copies = workload.dp // spread                         # replicas inside one server
+        spread = min(workload.dp, servers)  # servers with a replica of one expert
+        copies = workload.dp // spread  # replicas inside one server
         held = gradients.expert * per_server / (workload.tp * copies)
         local = per_server // workload.tp
         between.append(ring(gradients.dense, servers) + ring(held, spread))

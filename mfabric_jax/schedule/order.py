@@ -9,7 +9,7 @@ import numpy as np
 from mfabric_jax.workload import Workload
 
 FORWARD, BACKWARD = 0, 1
-Step = tuple[int, int, int]                # kind, micro-batch, chunk
+Step = tuple[int, int, int]  # kind, micro-batch, chunk
 
 
 class Order(NamedTuple):

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from mfabric_jax.checks import InputError, not_negative, positive
 from mfabric_jax.routing import as_demand
 
-BYTES_PER_SERVER = 268e6                   # bytes: 4096 tokens, 8 experts each, 8 kB a time
+BYTES_PER_SERVER = 268e6  # bytes: 4096 tokens, 8 experts each, 8 kB a time
 
 
 class Drift(eqx.Module):
@@ -52,7 +52,7 @@ class Drift(eqx.Module):
 
     def next(self, key, state):
         """(state, demand [S S]) of the next step."""
-        walks, place = state                                           # walks: one of receivers, then those of pairs
+        walks, place = state  # walks: one of receivers, then those of pairs
         servers, dtype = walks.shape[1], walks.dtype
         walk, chance = jax.random.split(key)
         at = {field.name: jnp.asarray(getattr(self, field.name), dtype) for field in dataclasses.fields(self)}

@@ -30,12 +30,12 @@ class Compute(NamedTuple):
 class Blocks(NamedTuple):
     """The blocks of all passes in the order in which they run [P Q L], and their all-to-alls [P Q L 2]."""
 
-    present: Bool[Array, "P Q L"]            # False pads passes that have fewer
-    moe: Bool[Array, "P Q L"]                # False: a dense block, no all-to-all
-    optical_s: Float[Array, "P Q L 2"]       # what circuits carry
-    packet_s: Float[Array, "P Q L 2"]        # what packet switches and NVSwitches carry, beside it
-    switch: Bool[Array, "P Q L 2"]           # its circuits differ from those before
-    ahead: Bool[Array, "P Q L"]              # those of the first are known beforehand
+    present: Bool[Array, "P Q L"]  # False pads passes that have fewer
+    moe: Bool[Array, "P Q L"]  # False: a dense block, no all-to-all
+    optical_s: Float[Array, "P Q L 2"]  # what circuits carry
+    packet_s: Float[Array, "P Q L 2"]  # what packet switches and NVSwitches carry, beside it
+    switch: Bool[Array, "P Q L 2"]  # its circuits differ from those before
+    ahead: Bool[Array, "P Q L"]  # those of the first are known beforehand
 
 
 class Rules(NamedTuple):
@@ -55,13 +55,13 @@ class Slots(NamedTuple):
     end: Float[Array, "P Q L"]
     start: Float[Array, "P Q L 2"]
     over: Float[Array, "P Q L 2"]
-    inner: Float[Array, "P Q L 2"]           # the experts (or dense part) start and end
-    turn: Float[Array, "P Q L 2"]            # when the switch turns for it (meaningless where it does not)
-    lit: Float[Array, "P Q L 2"]             # since when its circuits carry
+    inner: Float[Array, "P Q L 2"]  # the experts (or dense part) start and end
+    turn: Float[Array, "P Q L 2"]  # when the switch turns for it (meaningless where it does not)
+    lit: Float[Array, "P Q L 2"]  # since when its circuits carry
     compute_s: Float[Array, "P Q L"]
     tp_s: Float[Array, "P Q L"]
-    exchange_s: Float[Array, "P Q L"]        # all-to-alls that nothing hides, had they not waited for the switch
-    paid_s: Float[Array, "P Q L"]            # waiting for the switch
+    exchange_s: Float[Array, "P Q L"]  # all-to-alls that nothing hides, had they not waited for the switch
+    paid_s: Float[Array, "P Q L"]  # waiting for the switch
 
 
 class _Clock(NamedTuple):
@@ -102,12 +102,12 @@ def run(order: Order, blocks: Blocks, compute: Compute, send_s: Float[Array, "P"
 class _Parts(NamedTuple):
     """Seconds of what one block computes in one pass."""
 
-    lead: Float[Array, ""]                   # before its all-to-alls
-    again: Float[Array, ""]                  # between those of the forward pass that run again
-    inner: Float[Array, ""]                  # between its own
-    behind: Float[Array, ""]                 # after them
-    compute: Float[Array, ""]                # all of it, but for
-    tp: Float[Array, ""]                     # tensor-parallel all-reduces
+    lead: Float[Array, ""]  # before its all-to-alls
+    again: Float[Array, ""]  # between those of the forward pass that run again
+    inner: Float[Array, ""]  # between its own
+    behind: Float[Array, ""]  # after them
+    compute: Float[Array, ""]  # all of it, but for
+    tp: Float[Array, ""]  # tensor-parallel all-reduces
 
 
 def _parts(one: Blocks, compute: Compute, backward, twice, rules: Rules) -> _Parts:
@@ -192,7 +192,7 @@ def _overlapped(first, second, inner, parts: int):
     all-to-all). That takes `second` seconds at a stretch; parts that come late delay its start instead."""
     alone = jnp.stack([jnp.zeros_like(inner), inner])
     computed = jnp.stack([first / parts, jnp.maximum(first + inner / parts, first / parts + inner)]) - first
-    one = (inner + first * (1 - parts)) / parts                          # part 1 may be combined from here on
-    last = computed[1] + second / parts - second                         # and so that the last part ends in time
-    whole = parts == 1                                                   # to the last digit
+    one = (inner + first * (1 - parts)) / parts  # part 1 may be combined from here on
+    last = computed[1] + second / parts - second  # and so that the last part ends in time
+    whole = parts == 1  # to the last digit
     return jnp.where(whole, alone, computed), jnp.where(whole, inner, jnp.maximum(0, jnp.maximum(one, last)))

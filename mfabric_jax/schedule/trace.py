@@ -21,7 +21,7 @@ from mfabric_jax.workload import BACKWARD_OVER_FORWARD, Workload
 
 Segment = dict[str, Any]
 TRACKS = ("compute", "EPS", "OCS", "NVSwitch", "waiting")
-SLIVER = 1e-4                              # of a picture: what single precision leaves at its edges
+SLIVER = 1e-4  # of a picture: what single precision leaves at its edges
 LABELS = {"forward": ("dispatch", "combine"), "backward": ("combine grad", "dispatch grad")}
 
 

@@ -139,7 +139,7 @@ def _followed(demands, foreseen, keys, region, turn: Turn, every, start, options
     def gains(count, offers, demand):
         offered = jax.vmap(lambda offer: seconds(region, Circuits(offer), demand))(offers)
         kept = seconds(region, Circuits(count), demand)
-        most = float(jnp.finfo(kept.dtype).max) ** 0.5                           # for infinity: sums stay finite
+        most = float(jnp.finfo(kept.dtype).max) ** 0.5  # for infinity: sums stay finite
         return jnp.clip(jnp.where(offered == kept, 0, kept - offered), -most, most)
 
     def step(state, now):

@@ -15,9 +15,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from mfabric_jax.checks import InputError, positive, whole
 
-ON_CPU, ON_DEVICE = 256, 4096              # cases of a chunk: what a CPU's caches hold, what keeps an accelerator busy
-MEMORY = 4 * 2**30                         # bytes for one chunk on a device that does not say what it has
-PART = 0.5                                 # of what a device has
+ON_CPU, ON_DEVICE = 256, 4096  # cases of a chunk: what a CPU's caches hold, what keeps an accelerator busy
+MEMORY = 4 * 2**30  # bytes for one chunk on a device that does not say what it has
+PART = 0.5  # of what a device has
 AXIS = "cases"
 Case = Any
 Function = Callable[[Case], Mapping[str, Any]]
@@ -162,7 +162,7 @@ def _typed(path, x):
     if isinstance(x, jax.Array):
         return x
     given, name = np.asarray(x), f"cases{jax.tree_util.keystr(path)}"
-    if given.dtype.kind not in "biufcV":                       # V: bfloat16 and its like
+    if given.dtype.kind not in "biufcV":  # V: bfloat16 and its like
         raise InputError(f"{name} must hold numbers, got {given.dtype}.")
     with np.errstate(over="ignore"):
         typed = given.astype(jax.dtypes.canonicalize_dtype(given.dtype))

@@ -17,7 +17,7 @@ from mfabric_jax.study.config import Compare
 from mfabric_jax.workload import block_seconds, get_gpu
 
 ROUNDS, POINTS = 6, 25
-RANGE = (1e-2, 1e2)                        # of achieved over peak FLOP/s
+RANGE = (1e-2, 1e2)  # of achieved over peak FLOP/s
 
 
 def calibrate(
@@ -37,9 +37,13 @@ def calibrate(
 def _calibrated(config: Compare, model: str, progress: Callable | None) -> Calibrated:
     gpu = config.gpu
     one = dataclasses.replace(
-        config, models=(model,), fabrics=("fat-tree",), nic_gbps=BANDWIDTHS, nic_use=config.nic_use[:1],
+        config,
+        models=(model,),
+        fabrics=("fat-tree",),
+        nic_gbps=BANDWIDTHS,
+        nic_use=config.nic_use[:1],
         compute="achieved",
-    )  # fmt: skip
+    )
     (job,) = jobs(one)
     solved = joined(solve(one, job), inside(one, job))
     wanted = np.log(np.asarray(PUBLISHED[model][:-1]) / PUBLISHED[model][-1])

@@ -46,7 +46,7 @@ from mfabric_jax.workload import (
 POLICY = {Electrical: "none", Flat: "topoopt"}
 ROUTING = {Electrical: "spraying", Flat: "forwarding"}
 REPEATED = {"block": "iteration and micro-batch", "one": "iteration, block and micro-batch"}
-AT_ONCE = 16                               # iterations solved together
+AT_ONCE = 16  # iterations solved together
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,7 +119,7 @@ def compare(
                 started[key] = pool.submit(work, *args)
             return started[key]
 
-        for job in sorted(todo, key=_work, reverse=True):                      # long ones first: the pool stays busy
+        for job in sorted(todo, key=_work, reverse=True):  # long ones first: the pool stays busy
             once(_alike(job), solve, config, job)
             once(_alike_inside(config, job), inside, config, job)
 
@@ -248,6 +248,7 @@ def _each_iteration(work, over):
 
 def traced(fabric, dtype: str):
     """The fabric with its numbers as arrays, so that other values reuse the compiled program."""
+
     def leaf(x):
         return jnp.asarray(x, jnp.int32 if np.asarray(x).dtype.kind in "iu" else dtype)
 
@@ -269,7 +270,7 @@ def job_rows(config: Compare, job: Job, solved: Exchanges) -> list[dict]:
     """The rows of one model on one fabric: a bandwidth each, averaged over iterations. `solved` is `joined`."""
     bandwidths = config.bandwidths(job.fabric)
     timed = job_times(config, job, solved, computation(config, job), bandwidths)
-    mean = jax.tree.map(lambda x: np.asarray(x, np.float64).mean(axis=0), timed)               # [bandwidth]
+    mean = jax.tree.map(lambda x: np.asarray(x, np.float64).mean(axis=0), timed)  # [bandwidth]
     shared = _described(config, job, solved)
     each = [jax.tree.map(lambda x, i=i: float(x[i]), mean) for i in range(len(bandwidths))]
     return [_row(config, job, gbps, time) | shared for gbps, time in zip(bandwidths, each, strict=True)]
@@ -285,8 +286,10 @@ def job_times(config: Compare, job: Job, solved: Exchanges, seconds: BlockSecond
     given = job.workload, rates, solved, seconds, nvswitch_Bps
     if not weighs(config, job):
         return _time_all(*given, rules)
-    each = [_time_all(job.workload, *_only(at, rates, solved), seconds, nvswitch_Bps[at : at + 1], rules)
-            for at in range(len(bandwidths))]  # fmt: skip
+    each = [
+        _time_all(job.workload, *_only(at, rates, solved), seconds, nvswitch_Bps[at : at + 1], rules)
+        for at in range(len(bandwidths))
+    ]
     return jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), *each)
 
 
@@ -354,7 +357,7 @@ def _described(config: Compare, job: Job, solved: Exchanges) -> dict[str, Any]:
     moe = places(job.workload).layer >= 0
     load, balanced = (np.asarray(x, np.float64) for x in (solved.load, solved.balanced))
     load, balanced = load[..., moe, :], balanced[..., None, None]
-    over = np.divide(load, balanced, out=np.ones_like(load), where=balanced > 0)           # one server: no all-to-all
+    over = np.divide(load, balanced, out=np.ones_like(load), where=balanced > 0)  # one server: no all-to-all
     return {
         "ep_over_balanced": float(np.median(over)),
         "rank_load_over_mean": float(np.median(job.tokens.rank_load_over_mean(job.workload.ep))),

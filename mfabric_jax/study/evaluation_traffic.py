@@ -14,8 +14,8 @@ from mfabric_jax.policies import is_file, load
 from mfabric_jax.study.training_traffic import FAMILIES, OTHER_SEEDS, drawn_each, folded, measured_jobs, recorded
 from mfabric_jax.traffic.predictor import WINDOW
 
-MEAN_OF = 256                              # draws that the mean demand of a drawn workload is taken of
-DRIFT, ITERATIONS = 0.1, 8                 # of the measured tables: popularity walks, so that prediction can err
+MEAN_OF = 256  # draws that the mean demand of a drawn workload is taken of
+DRIFT, ITERATIONS = 0.1, 8  # of the measured tables: popularity walks, so that prediction can err
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -51,7 +51,7 @@ def _drawn(servers: int, samples: int, seed: int) -> Workload:
     keys = jax.random.split(jax.random.key(seed + OTHER_SEEDS), samples + MEAN_OF)
     family = jnp.arange(len(keys)) % len(FAMILIES)
     demand = np.asarray(drawn_each(keys, family, servers))
-    total = demand.sum(axis=(1, 2), keepdims=True)                    # 0 where a sparse one has no pair at all
+    total = demand.sum(axis=(1, 2), keepdims=True)  # 0 where a sparse one has no pair at all
     share = np.divide(demand, total, out=np.zeros_like(demand), where=total > 0)
     return Workload("drawn", demand[:samples], None, share[samples:].mean(axis=0))
 

@@ -23,7 +23,7 @@ from mfabric_jax.schedule import Exchanges, First, Iteration, failed_stage, iter
 from mfabric_jax.study.compare import check_dtype, computation, effective, inside, jobs, solve, traced
 from mfabric_jax.study.config import Compare
 
-PUBLISHED = {                              # (model, failure) -> slow-down at 400 Gbps and 1,024 GPUs, arXiv 2501.03905
+PUBLISHED = {  # (model, failure) -> slow-down at 400 Gbps and 1,024 GPUs, arXiv 2501.03905
     ("deepseek-r1", "electrical-nic"): 0.033,
     ("deepseek-r1", "optical-nic"): 0.033,
     ("mixtral-8x22b", "gpu"): 0.051,
@@ -91,9 +91,7 @@ def failures(config: Failures, progress: Callable[[str], None] | None = None) ->
         before, busiest = _timed(one, job, healthy, None, 0)
         stage = busiest if config.stage is None else config.stage
         for kind in config.kinds:
-            left = degraded(
-                job.fabric, kind, server=config.server, gpus_per_rank=job.workload.tp, radix=config.radix
-            )
+            left = degraded(job.fabric, kind, server=config.server, gpus_per_rank=job.workload.tp, radix=config.radix)
             hurt = _with_stage(healthy, _solve_stage(one, job, left, stage), stage)
             after, _ = _timed(one, job, hurt, left, stage)
             if progress:
@@ -166,9 +164,16 @@ def _time_all(workload, solved: Exchanges, given: tuple, rules: tuple[bool, int,
 
     def one(solved):
         return iterate(
-            workload, rates, solved, seconds, nvswitch_Bps, eps_waits=eps_waits, overlap_parts=overlap_parts,
-            dp_overlap=dp_overlap, tp_Bps=tp_Bps,
-        )  # fmt: skip
+            workload,
+            rates,
+            solved,
+            seconds,
+            nvswitch_Bps,
+            eps_waits=eps_waits,
+            overlap_parts=overlap_parts,
+            dp_overlap=dp_overlap,
+            tp_Bps=tp_Bps,
+        )
 
     return jax.vmap(one)(solved)
 
@@ -204,4 +209,3 @@ def effective_failures(config: Failures) -> dict[str, Any]:
     """The configuration with every value resolved, and where the result comes from."""
     own = {field.name: getattr(config, field.name) for field in dataclasses.fields(config) if field.name != "setting"}
     return own | effective(config.setting)
-

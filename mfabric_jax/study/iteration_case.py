@@ -23,7 +23,7 @@ Case = Mapping[str, Any]
 PAYS = "pays"
 STAKES = ("nic_gbps", "goodput", "delay_s", "reactivation_s", "efficiency", "nvswitch_gigabytes_per_s")
 NAMES = ("sample", "optical_degree", "electrical_nics", "link_delay_s", *STAKES)
-WHOLE = ("sample", "optical_degree")       # numbers of a case that are whole
+WHOLE = ("sample", "optical_degree")  # numbers of a case that are whole
 
 
 class IterationOf(eqx.Module):
@@ -138,7 +138,7 @@ def function_of(config: Compare, tokens: Tokens) -> tuple[IterationOf, dict[str,
         carry=carried(config, job),
         peak_s=jax.tree.map(lambda x: jnp.asarray(x, dtype), peak_s),
         links=jnp.asarray(config.links(fabric), dtype),
-        one=jnp.ones((), dtype),                                               # XLA is slow at folding constants
+        one=jnp.ones((), dtype),  # XLA is slow at folding constants
     )
     case = {"nic_gbps": gbps, "goodput": config.goodput, "link_delay_s": config.link_delay_s, "sample": 0}
     case["efficiency"] = config.achieved(workload.model)

@@ -10,7 +10,7 @@ from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.routing import Plan, paced_time, relay_shares, routing_bound
 from mfabric_jax.schedule.exchange import RELAY_STEPS
 
-SHARE_STEPS = RELAY_STEPS                  # as iterations take
+SHARE_STEPS = RELAY_STEPS  # as iterations take
 
 
 @functools.partial(jax.jit, static_argnames=("routing", "steps"))

@@ -103,7 +103,7 @@ def evaluate_policies(config: Evaluation, progress: Callable[[str], None] | None
 
 def _forecasts(config: Evaluation, workload: Workload) -> Iterator[tuple[str, jax.Array]]:
     for sigma in config.sigmas:
-        key = jax.random.key(config.seed + 1)                         # the same noise, only larger
+        key = jax.random.key(config.seed + 1)  # the same noise, only larger
         keys = jax.random.split(key, len(workload.demand))
         yield f"{sigma:g}", misjudged_each(keys, jnp.asarray(workload.demand), sigma)
     if workload.predicted is not None:

@@ -28,8 +28,8 @@ from mfabric_jax.study.training_traffic import FAMILIES, check_folds, drawn_each
 
 RECORDED = "recorded"
 BENCHED = tuple(name for name in policies.REGISTRY if name not in ("previous", "exact"))
-PROVED = 1e-4                              # relative gap to the bound at which an optimum counts as proved
-MOST_PROVED = 16                           # servers for which optima are worth waiting for
+PROVED = 1e-4  # relative gap to the bound at which an optimum counts as proved
+MOST_PROVED = 16  # servers for which optima are worth waiting for
 
 
 @dataclasses.dataclass(frozen=True)

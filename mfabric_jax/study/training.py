@@ -31,9 +31,9 @@ from mfabric_jax.study.training_network import NetworkState, first_network, netw
 from mfabric_jax.study.training_traffic import pool
 
 CHECKPOINT, METRICS, TRAINED_POLICY = "checkpoint", "metrics.jsonl", "trained.policy"
-HELD_OUT_STEPS = 60                        # towards their shares
-HELD_OUT = 96                              # demands of a size
-BEHIND = 2**32 - 1                         # all steps: less the servers, the number of what is held out
+HELD_OUT_STEPS = 60  # towards their shares
+HELD_OUT = 96  # demands of a size
+BEHIND = 2**32 - 1  # all steps: less the servers, the number of what is held out
 State = NetworkState | IndexState
 Line = dict[str, float]
 

@@ -15,11 +15,11 @@ from mfabric_jax.study.judged import over_bound
 from mfabric_jax.study.training_config import Training
 from mfabric_jax.study.training_lessons import Lesson
 
-TRIED = 12                                 # rules of a step, drawn around the present one
-BEST = 4                                   # of them that the next is made of
-MOVE = 0.4                                 # of the way to what they agree on
-FIRST_SPREAD, LEAST_SPREAD = 0.7, 0.05     # standard deviations that rules are drawn with
-NEXT = (0.0, 0.0, 0.0, -1.0, -1.0)         # close to greedy's rule "next", but for what it spreads
+TRIED = 12  # rules of a step, drawn around the present one
+BEST = 4  # of them that the next is made of
+MOVE = 0.4  # of the way to what they agree on
+FIRST_SPREAD, LEAST_SPREAD = 0.7, 0.05  # standard deviations that rules are drawn with
+NEXT = (0.0, 0.0, 0.0, -1.0, -1.0)  # close to greedy's rule "next", but for what it spreads
 
 
 class IndexState(NamedTuple):

@@ -14,17 +14,17 @@ from mfabric_jax.policies.threshold import threshold
 from mfabric_jax.study.training_config import Training
 from mfabric_jax.study.training_traffic import FAMILIES, drawn, misjudged
 
-CERTAIN = 1 / 3                            # of the forecasts are exact
-FRESH = 1 / 2                              # of the regions have no circuits yet
+CERTAIN = 1 / 3  # of the forecasts are exact
+FRESH = 1 / 2  # of the regions have no circuits yet
 
 
 class Lesson(NamedTuple):
     """One all-to-all."""
 
     region: Region
-    demand: Float[Array, "S S"]            # true
+    demand: Float[Array, "S S"]  # true
     forecast: Float[Array, "S S"]
-    previous: Int[Array, "S S"]            # circuits in place; 0 where there are none
+    previous: Int[Array, "S S"]  # circuits in place; 0 where there are none
 
 
 @functools.partial(jax.jit, static_argnames=("config", "servers"))

@@ -27,11 +27,11 @@ from mfabric_jax.study.judged import over_bound
 from mfabric_jax.study.training_config import Training
 from mfabric_jax.study.training_lessons import Lesson, taught
 
-TEMPERATURE = 0.02                         # of the softened largest link time, in degree bounds
-MIRRORED = 4                               # perturbations, each tried both ways
-AWAY = 0.3                                 # their standard deviation, in logarithms of circuits
-LAST_RATE = 0.01                           # of the first
-LEAST = 1e-6                               # part of the circuits of a pair, in logarithms
+TEMPERATURE = 0.02  # of the softened largest link time, in degree bounds
+MIRRORED = 4  # perturbations, each tried both ways
+AWAY = 0.3  # their standard deviation, in logarithms of circuits
+LAST_RATE = 0.01  # of the first
+LEAST = 1e-6  # part of the circuits of a pair, in logarithms
 
 
 class NetworkState(NamedTuple):
@@ -66,7 +66,7 @@ def network_step(
         return losses.mean(), parts
 
     (_, parts), slope = eqx.filter_value_and_grad(loss, has_aux=True)(state.model)
-    with jax.numpy_dtype_promotion("standard"):                       # optax divides floats by whole numbers
+    with jax.numpy_dtype_promotion("standard"):  # optax divides floats by whole numbers
         change, moments = _adam(config).update(slope, state.moments)
     return NetworkState(eqx.apply_updates(state.model, change), moments), parts
 

@@ -18,11 +18,11 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.traffic.generated import Shape, draw
 
 Demand = Float[Array, "S S"]
-POOL = 192                                 # matrices of a pool at most
-SEEN = 0.8                                 # of a trace's iterations, the first, are learned from
-OTHER_SEEDS = 1_000_003                    # added to the seed: no run of training comes so far
+POOL = 192  # matrices of a pool at most
+SEEN = 0.8  # of a trace's iterations, the first, are learned from
+OTHER_SEEDS = 1_000_003  # added to the seed: no run of training comes so far
 FOLDED = ("deepseek-r1", "qwen-moe-ep16")  # models of the measured tables, by their ranks: folded to servers
-TRACED = "qwen-moe-ep16"                   # 16 ranks and 32 experts, as the SmartMoE gate trace has them
+TRACED = "qwen-moe-ep16"  # 16 ranks and 32 experts, as the SmartMoE gate trace has them
 
 
 def zipf(key: PRNGKeyArray, servers: int) -> Demand:
@@ -114,7 +114,7 @@ def misjudged(key: PRNGKeyArray, demand: Demand, sigma) -> Demand:
     return demand * jnp.exp(jnp.asarray(sigma, demand.dtype) * jax.random.normal(key, demand.shape, demand.dtype))
 
 
-misjudged_each = jax.jit(jax.vmap(misjudged, (0, 0, None)))             # keys, demands, one sigma
+misjudged_each = jax.jit(jax.vmap(misjudged, (0, 0, None)))  # keys, demands, one sigma
 
 
 def pool(

@@ -23,8 +23,8 @@ from mfabric_jax.study.packet_runs import MIB, PacketRun, mean_pair_mib
 
 GROUPS = ("spraying", "one-path", "unknown-path", "leaf-spine", "incast")
 QUANTILES = (5, 25, 50, 75, 95)
-LARGE = MIB                                # smaller flows are bound by latency, which is not in the prediction
-_FLOWS, _LINKS, _HOPS = 64, 256, 6         # shapes are multiples of these, so that few programs are compiled
+LARGE = MIB  # smaller flows are bound by latency, which is not in the prediction
+_FLOWS, _LINKS, _HOPS = 64, 256, 6  # shapes are multiples of these, so that few programs are compiled
 
 _completion = eqx.filter_jit(completion_times)
 

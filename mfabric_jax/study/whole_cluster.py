@@ -29,12 +29,21 @@ from mfabric_jax.study.provenance import provenance
 from mfabric_jax.traffic import Flows, region_bytes, training_flows
 from mfabric_jax.workload import Workload
 
-REPLICAS = 64                              # whose traffic is drawn
+REPLICAS = 64  # whose traffic is drawn
 
 OF_FABRIC = (
-    "fabric", "nic_gbps", "policy", "rule", "optical_degree", "electrical_nics",
-    "radix", "tiers", "oversubscription", "at", "pxn",
-)  # fmt: skip
+    "fabric",
+    "nic_gbps",
+    "policy",
+    "rule",
+    "optical_degree",
+    "electrical_nics",
+    "radix",
+    "tiers",
+    "oversubscription",
+    "at",
+    "pxn",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,9 +126,7 @@ class WholeCluster:
                 f"servers must hold whole replicas of {self.model} ({replica} GPUs each) and decides dp, got "
                 f"{self.servers} servers of {per_server} GPUs" + (f" and dp {self.dp}." if "dp" in given else ".")
             )
-        return workload.get(
-            self.model, gpus_per_server=per_server, **given | {"gpus": gpus, "dp": gpus // replica}
-        )
+        return workload.get(self.model, gpus_per_server=per_server, **given | {"gpus": gpus, "dp": gpus // replica})
 
 
 class Solved(NamedTuple):
@@ -210,7 +217,7 @@ def region_circuits(config: WholeCluster, job: Workload, tokens, degree, policy=
     shape = (*demand.shape[:2], size, per_server, size, per_server)
     between = demand.reshape(shape).sum(axis=(3, 5)).reshape(-1, size, size)
     groups = job.servers // size
-    if len(between) != groups:                             # several expert-parallel groups on one server
+    if len(between) != groups:  # several expert-parallel groups on one server
         return np.zeros((groups, size, size), np.int64)
     region = Region(size, config.nic_gbps, degree, 1)
     policy = policy or policies.suited(config.policy, rule=config.rule)
@@ -229,7 +236,7 @@ def topoopt_circuits(config: WholeCluster, job: Workload, tokens) -> np.ndarray:
     for group, circuits in enumerate(between):
         count[group * size : (group + 1) * size, group * size : (group + 1) * size] = circuits
     server = np.arange(job.servers)
-    follow = server // stage * stage + (server + 1) % stage            # the ring; inside regions the chain is there
+    follow = server // stage * stage + (server + 1) % stage  # the ring; inside regions the chain is there
     closing = (follow != server) & ((follow // size != server // size) | (follow != server + 1))
     ahead = server[: job.servers - stage]
     for a, b in ((server[closing], follow[closing]), (ahead, ahead + stage)):

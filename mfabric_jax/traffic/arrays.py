@@ -66,9 +66,7 @@ def read(path: pathlib.Path, found: Mapping[str, np.ndarray]) -> Recording:
         count = array.reshape((1,) * (4 - array.ndim) + array.shape)[:, :, None]
     else:
         count = (array[None] if key == WEIGHT else array)[:, :, None, None]
-    return Recording(
-        count, np.arange(len(count)), str(path), _FORMATS[key], sources=sources, experts=count.shape[-1]
-    )
+    return Recording(count, np.arange(len(count)), str(path), _FORMATS[key], sources=sources, experts=count.shape[-1])
 
 
 def _one_slice(array: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from mfabric_jax.checks import InputError, not_negative, one_of, whole
 
-MOST_LABELS = np.iinfo(np.int16).max + 1   # that `Flows.kind` can tell apart
+MOST_LABELS = np.iinfo(np.int16).max + 1  # that `Flows.kind` can tell apart
 
 
 class Flows(NamedTuple):

@@ -61,7 +61,7 @@ def _torch(path: pathlib.Path, named: Iterable[str]) -> Mapping[str, np.ndarray]
         ) from None
     try:
         loaded: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:             # torch names no error of its own for a file that is none of its own
+    except Exception as error:  # torch names no error of its own for a file that is none of its own
         raise InputError(f"trace {path} must be a readable torch file, got {type(error).__name__}.") from error
     tensors = loaded if isinstance(loaded, Mapping) else {_key(path, named): loaded}
     return {str(key): value.numpy() for key, value in tensors.items() if isinstance(value, torch.Tensor)}

@@ -22,21 +22,21 @@ from mfabric_jax.traffic.randomness import Normals, normals
 from mfabric_jax.traffic.recording import Recording, Sources
 from mfabric_jax.traffic.tokens import Tokens
 
-SKEWS = (0.1, 0.3, 0.6, 1.0, 1.5, 2.0, 3.0)            # where the search for popularity starts
+SKEWS = (0.1, 0.3, 0.6, 1.0, 1.5, 2.0, 3.0)  # where the search for popularity starts
 SPREADS = (0.0, 0.3, 0.6)
 SPARSITIES = (0.0, 0.2)
 DRIFTS = (0.01, 0.03, 0.1, 0.3)
 JITTERS = (0.0, 0.05)
-MEMORIES = (3.0, 30.0, 300.0)                          # records after which a deviation has decayed to 1/e
-LARGEST_NOISE = 3.0                                    # standard deviation of a logarithm
-TRIED, TRIED_COUNTS = (3, 8), 200_000                 # iterations drawn for a try, and selections counted in them
-TRIED_LAYERS, TRIED_RECORDS = 16, 6                    # of a try of drift: layers at most, records to start from
-PARTS_OF_RUN = 5                                       # that the phase is seen in
-LEAST_PHASE = 0.05                                     # change of the amplitude that is told from none
-EXPERTS_COUNT = 3                                      # times as much as pairs in the error of popularity
-EMPTY_COUNT = 10                                       # of the part of pairs without traffic in that error
-TINY = 1e-6                                            # a logarithm of 0 helps no search
-EXPLAINED = 0.5                                        # part of that change which a phase has to explain
+MEMORIES = (3.0, 30.0, 300.0)  # records after which a deviation has decayed to 1/e
+LARGEST_NOISE = 3.0  # standard deviation of a logarithm
+TRIED, TRIED_COUNTS = (3, 8), 200_000  # iterations drawn for a try, and selections counted in them
+TRIED_LAYERS, TRIED_RECORDS = 16, 6  # of a try of drift: layers at most, records to start from
+PARTS_OF_RUN = 5  # that the phase is seen in
+LEAST_PHASE = 0.05  # change of the amplitude that is told from none
+EXPERTS_COUNT = 3  # times as much as pairs in the error of popularity
+EMPTY_COUNT = 10  # of the part of pairs without traffic in that error
+TINY = 1e-6  # a logarithm of 0 helps no search
+EXPLAINED = 0.5  # part of that change which a phase has to explain
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,7 +190,7 @@ class _Target:
         whole = gini(1.0)
         if whole == 0:
             return knobs
-        shift = whole / uneven.mean()                   # parts are compared with each other, not with the fit
+        shift = whole / uneven.mean()  # parts are compared with each other, not with the fit
         seen = np.array([_solve(gini, shift * float(uneven[part].mean()), 3.0) for part in parts])
         return dataclasses.replace(knobs, **_decay(seen, np.array([part.mean() for part in parts]), len(load)))
 

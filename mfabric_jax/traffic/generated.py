@@ -36,9 +36,7 @@ def generated(
     return Tokens(tokens.count, f"generated, skew {skew:g}, drift {drift:g}, seed {seed}")
 
 
-def from_knobs(
-    workload: Workload, knobs: Knobs, iterations: int = 1, micro_batches: int = 4, seed: int = 0
-) -> Tokens:
+def from_knobs(workload: Workload, knobs: Knobs, iterations: int = 1, micro_batches: int = 4, seed: int = 0) -> Tokens:
     """Selections [iteration, layer, micro_batch, source_rank, expert] as `knobs` say.
 
     `seed` decides everything random; a longer run starts with the shorter one, more micro-batches with the fewer

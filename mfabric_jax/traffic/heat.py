@@ -12,7 +12,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.traffic.knobs import POWER_LAW, Knobs
 from mfabric_jax.traffic.randomness import Normals, Purpose, normals, stream
 
-LEAST = 1e-200                             # popularity of an expert that receives anything, over the hottest one's
+LEAST = 1e-200  # popularity of an expert that receives anything, over the hottest one's
 
 
 def alive(knobs: Knobs, experts: int, seed: int, layer: int) -> np.ndarray:
@@ -59,7 +59,7 @@ def deviation(
         return np.zeros((len(at), experts))
     last, keep = int(at.max()), knobs.persistence
     drawn = np.zeros((last + 1, 2, experts))
-    for i in range(last + 1) if keep else at:            # without memory the iterations between do not matter
+    for i in range(last + 1) if keep else at:  # without memory the iterations between do not matter
         drawn[i] = normals(seed, Purpose.DRIFT, layer, int(i), (2, experts))
     steps = knobs.drift * drawn[:, 0]
     steps[0] *= (1 - keep**2) ** -0.5 if keep < 1 else 0
@@ -80,8 +80,9 @@ def hot(knobs: Knobs, ranks: int, experts: int, seed: int, layer: int, at: np.nd
     """[T E] part of a row that each expert gets by being hot; all 0 in an iteration without a hot spot."""
     if not knobs.hot_share:
         return np.zeros((len(at), experts))
-    field, wanted, places = ("hot_ranks", knobs.hot_ranks, ranks) if knobs.hot_ranks else (
-        "hot_experts", knobs.hot_experts, experts)  # fmt: skip
+    field, wanted, places = (
+        ("hot_ranks", knobs.hot_ranks, ranks) if knobs.hot_ranks else ("hot_experts", knobs.hot_experts, experts)
+    )
     if wanted > places:
         raise InputError(f"{field} must be at most {places}, got {wanted}.")
     first = int(stream(seed, Purpose.HOT, layer).integers(places))

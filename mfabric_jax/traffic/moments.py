@@ -5,8 +5,8 @@ import numpy as np
 from mfabric_jax.traffic import statistics
 
 QUANTILES = {"p10": 0.1, "median": 0.5, "p90": 0.9}
-PARTS = (0.1, 0.2)                         # of all pairs, the largest ones
-LAGS = (1, 10, 100)                        # records
+PARTS = (0.1, 0.2)  # of all pairs, the largest ones
+LAGS = (1, 10, 100)  # records
 
 LOAD = "hottest expert / mean"
 LOAD_GINI = "Gini coefficient of experts"
@@ -18,7 +18,7 @@ ROWS_CHANCE = "source rows, by sampling alone"
 ROWS_ONE = "source rows of one micro-batch"
 MICRO = "micro-batches off their mean"
 MICRO_CHANCE = "micro-batches, by sampling alone"
-MOST = 32                                  # records that the rows of single micro-batches are taken from
+MOST = 32  # records that the rows of single micro-batches are taken from
 LAGGED = {lag: f"correlation, lag {lag}" for lag in LAGS}
 
 

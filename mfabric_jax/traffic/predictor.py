@@ -44,7 +44,7 @@ def by_transition(past: History, current: Load, *, window: int = WINDOW, decay: 
     seen, now, latest = _observed(past, current, window)
     if len(now) == 1:
         return latest
-    weight = _recency(window, decay, now.dtype)[-len(seen) :, None] * _some(seen)                # [T L]
+    weight = _recency(window, decay, now.dtype)[-len(seen) :, None] * _some(seen)  # [T L]
     both = weight[:, :-1] * _some(seen)[:, 1:]
     matrix = jax.vmap(transition, in_axes=(1, 1, 1))(seen[:, :-1], seen[:, 1:], both)
     ahead = jnp.einsum("lij,lj->li", matrix, now[:-1])
@@ -82,7 +82,7 @@ REGISTRY: dict[str, Predictor] = {
     "moving-average": moving_average,
     "uniform": uniform,
 }
-DEFAULT = "moving-average"                 # the most accurate on the SmartMoE gate trace
+DEFAULT = "moving-average"  # the most accurate on the SmartMoE gate trace
 
 
 @functools.lru_cache(maxsize=256)

@@ -43,9 +43,7 @@ def gate_trace(folder: pathlib.Path) -> Recording:
             f"as {ITERATIONS} says, got shape {count.shape}."
         )
     count = np.transpose(count, (2, 0, 4, 3, 1))
-    return Recording(
-        count, number, str(folder), "SmartMoE gate trace", experts=count.shape[-1], steady=STEADY_RECORDS
-    )
+    return Recording(count, number, str(folder), "SmartMoE gate trace", experts=count.shape[-1], steady=STEADY_RECORDS)
 
 
 def is_olmoe(found: Mapping[str, np.ndarray]) -> bool:
@@ -67,10 +65,15 @@ def olmoe(path: pathlib.Path, found: Mapping[str, np.ndarray]) -> tuple[Recordin
             raise InputError(f"{model}_topk of {path} must have the axes [domain, layer, expert], got {count.shape}.")
         made.append(
             Recording(
-                count.swapaxes(0, 1)[None, :, None], np.zeros(1, int), str(path), "OLMoE expert counts", name=model,
-                sources=Sources.DOMAINS, experts=count.shape[-1],
+                count.swapaxes(0, 1)[None, :, None],
+                np.zeros(1, int),
+                str(path),
+                "OLMoE expert counts",
+                name=model,
+                sources=Sources.DOMAINS,
+                experts=count.shape[-1],
             )
-        )  # fmt: skip
+        )
     return tuple(made)
 
 
@@ -118,6 +121,12 @@ def _positions(path: pathlib.Path, model: str, rows: np.ndarray) -> Recording:
     experts = re.search(r"-e(\d+)k\d+$", model)
     groups = count.reshape(*shape[:2], shape[2] // LAER_GROUP, 1, LAER_GROUP)
     return Recording(
-        groups, axes[0][0], str(path), "LAER-MoE token analysis", name=model, sources=Sources.UNKNOWN,
-        targets=Targets.RANKS, experts=int(experts[1]) if experts else None,
-    )  # fmt: skip
+        groups,
+        axes[0][0],
+        str(path),
+        "LAER-MoE token analysis",
+        name=model,
+        sources=Sources.UNKNOWN,
+        targets=Targets.RANKS,
+        experts=int(experts[1]) if experts else None,
+    )

@@ -15,7 +15,7 @@ from mfabric_jax.traffic.recording import Recording
 
 BLOCK = "decoder"
 STAGE = "pre_dispatch"
-Key = tuple[int, int, int]                 # step, layer, rank
+Key = tuple[int, int, int]  # step, layer, rank
 
 
 class _Pass(NamedTuple):

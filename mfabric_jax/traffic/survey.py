@@ -10,9 +10,9 @@ from mfabric_jax.traffic import statistics
 from mfabric_jax.traffic.recording import Recording, Sources, Targets
 
 QUANTILES = {"p10": 0.1, "median": 0.5, "p90": 0.9}
-PARTS = (0.1, 0.2)                         # of all pairs, the largest ones
-LAGS = (1, 2, 5, 10, 50, 100)              # records
-SERVER = 8                                 # ranks of a server, unless said
+PARTS = (0.1, 0.2)  # of all pairs, the largest ones
+LAGS = (1, 2, 5, 10, 50, 100)  # records
+SERVER = 8  # ranks of a server, unless said
 
 TITLES = {
     "expert_max_over_mean": "hottest expert / mean",

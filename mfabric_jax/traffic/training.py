@@ -37,7 +37,7 @@ def gpu_grid(workload: Workload) -> np.ndarray:
 def expert_flows(workload: Workload, tokens: np.ndarray) -> Flows:
     """All-to-alls of every expert-parallel group: the bytes of one iteration between each ordered pair of its GPUs."""
     demand = region_bytes(workload, tokens) / workload.tp
-    grid = gpu_grid(workload).transpose(0, 1, 3, 2)                                    # [P D T R]
+    grid = gpu_grid(workload).transpose(0, 1, 3, 2)  # [P D T R]
     size = np.repeat(demand[:, :, None], workload.tp, axis=2)
     ranks = workload.ep
     return all_to_all(grid.reshape(-1, ranks), size.reshape(-1, ranks, ranks), label="EP")
@@ -54,13 +54,12 @@ def region_bytes(workload: Workload, tokens: np.ndarray) -> np.ndarray:
     replica = np.arange(workload.dp) % tokens.shape[0]
     times = np.bincount(np.arange(workload.micro_batches) % tokens.shape[2], minlength=tokens.shape[2])
     selected = np.einsum("dlmre,m->dlre", tokens.astype(float), times.astype(float))
-    selected = selected.reshape(*selected.shape[:3], ranks, -1).sum(axis=-1)           # [replica layer R R]
+    selected = selected.reshape(*selected.shape[:3], ranks, -1).sum(axis=-1)  # [replica layer R R]
     stages = [workload.stage_layers(stage) for stage in range(workload.pp)]
     sent = np.stack([selected[:, stage].sum(axis=1) for stage in stages])[:, replica]
     out, back = workload.dispatch_bytes_per_selection, workload.combine_bytes_per_selection
-    again = workload.recompute == "block"                  # the forward all-to-alls once more
+    again = workload.recompute == "block"  # the forward all-to-alls once more
     return sent * (out + back + again * out) + sent.swapaxes(-1, -2) * (back + out + again * back)
-
 
 
 def gradient_flows(workload: Workload) -> Flows:

@@ -17,7 +17,7 @@ from mfabric_jax.checks import InputError, not_negative
 
 ROUNDS = 60
 TOLERANCE = {"float64": 1e-9, "float32": 1e-5}  # of the gap, over the weighted squares of y
-INSIDE = 0.99                              # of the way to the border that a step may go
+INSIDE = 0.99  # of the way to the border that a step may go
 
 
 class _Moments(NamedTuple):
@@ -37,7 +37,7 @@ class _Moments(NamedTuple):
 
 class _Iterate(NamedTuple):
     matrix: Float[Array, "E E"]
-    reduced: Float[Array, "E E"]           # slope less the price of the column's sum, above 0
+    reduced: Float[Array, "E E"]  # slope less the price of the column's sum, above 0
     rounds: Int[Array, ""]
 
 
@@ -123,7 +123,7 @@ def _round(moments: _Moments, state: _Iterate) -> _Iterate:
     far = _stay_inside(matrix, step, reduced, rise, 1)
     now, then = (matrix * reduced).mean(), ((matrix + far * step) * (reduced + far * rise)).mean()
     step, rise = towards((then / now) ** 3 * now - step * rise)
-    lost = ~jnp.isfinite(step + rise).all()                     # to rounding: stay
+    lost = ~jnp.isfinite(step + rise).all()  # to rounding: stay
     step, rise = (jnp.where(lost, 0, change) for change in (step, rise))
     far = _stay_inside(matrix, step, reduced, rise, INSIDE)
     return _Iterate(matrix + far * step, reduced + far * rise, rounds + 1)

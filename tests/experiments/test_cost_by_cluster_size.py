@@ -74,7 +74,7 @@ def test_which_trees_fit(fabric, tiers, most):
 
 def test_no_tree_to_fit_and_a_smaller_switch():
     assert {row["fits"] for row in run(Config(fabrics=("topoopt",), servers=(128,)))} == {None}
-    rows = run(Config(fabrics=("fat-tree",), servers=(4, 5, 16), nic_gbps=(400.0,), radix=8))    # room for 32, 128 NICs
+    rows = run(Config(fabrics=("fat-tree",), servers=(4, 5, 16), nic_gbps=(400.0,), radix=8))  # room for 32, 128 NICs
     assert [row["fits"] for row in picked(rows, tiers=2)] == [True, False, False]
     assert [row["fits"] for row in picked(rows, tiers=3)] == [True, True, True]
 
@@ -139,7 +139,7 @@ def test_the_figure_shows_the_rows_that_fit():
     rows = run(SMALL)
     with style.look():
         figure = build(rows)
-    top, bottom = figure.axes[1], figure.axes[3]                                                    # of 400 Gbps
+    top, bottom = figure.axes[1], figure.axes[3]  # of 400 Gbps
     for axes, key, scale in ((top, "network_cost_usd", 1e6), (bottom, "over_mfabric", 1)):
         drawn = lines(axes)
         assert len(drawn) == len(axes.get_lines()) == 10

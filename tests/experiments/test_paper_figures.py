@@ -26,8 +26,17 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.study import compare
 from tests.study.small import as_a_user
 
-SWEEPS = (batch_size, block_timeline, failures, matrices_and_locality, optical_degree, pareto, scale_to_32768, testbed,
-          traffic_shares)  # fmt: skip
+SWEEPS = (
+    batch_size,
+    block_timeline,
+    failures,
+    matrices_and_locality,
+    optical_degree,
+    pareto,
+    scale_to_32768,
+    testbed,
+    traffic_shares,
+)
 
 
 def drawn(module, rows, tmp_path):
@@ -68,9 +77,12 @@ def test_what_a_switch_hides_by_hand():
     job = SimpleNamespace(workload=workload.get("llama-moe", blocks=1, dp=1, pp=1, gpus=16, micro_batches=1))
     two, shape = np.full((1, 2, 1, 2), 0.002), (1, 2, 1)
     blocks = SimpleNamespace(
-        moe=np.ones(shape, bool), present=np.ones(shape, bool), optical_s=two, packet_s=two / 2,
+        moe=np.ones(shape, bool),
+        present=np.ones(shape, bool),
+        optical_s=two,
+        packet_s=two / 2,
         switch=np.broadcast_to([True, False], (*shape, 2)),
-    )  # fmt: skip
+    )
     over = two.copy()
     over[0, :, 0, 0] += (0.025, 0.005)
     slots = SimpleNamespace(start=np.zeros_like(two), over=over)
@@ -83,19 +95,22 @@ def test_what_a_switch_hides_by_hand():
 def block_rows(hidden=1.0, experts_s=0.12):
     facts = {"model": "mixtral-8x7b", "first": "reuse", "rate": 0.05, "experts_s": experts_s, "rate_for_100_ms": 0.06}
     rows = [
-        {"row": "switch"} | facts
+        {"row": "switch"}
+        | facts
         | {"direction": way, "which": which, "all_to_alls": 4, "turns": turns, "delay_s": 0.025, "paid_s": 0.0}
         | {"hidden": hidden if turns else None}
         for way in ("forward", "backward")
         for which, turns in (("first", 0), ("second", 3))
-    ]  # fmt: skip
+    ]
     parts = ("compute", "attention", 0, 1), ("EPS", "all-to-all", 1, 2), ("OCS", "reconfigure", 2, 3)
     return rows + [
-        {"row": "segment"} | facts | {"direction": way, "track": track, "kind": kind, "label": kind}
+        {"row": "segment"}
+        | facts
+        | {"direction": way, "track": track, "kind": kind, "label": kind}
         | {"start_s": 0.01 * start + shift, "end_s": 0.01 * end + shift}
         for way, shift in (("forward", 0.0), ("backward", 0.03))
         for track, kind, start, end in parts
-    ]  # fmt: skip
+    ]
 
 
 def test_blocks_beside_the_claim(tmp_path):
@@ -108,7 +123,7 @@ def test_blocks_beside_the_claim(tmp_path):
     found = words(block_timeline, block_rows(0.4, experts_s=0.01))
     assert found["mixtral-8x7b, H800 at 5%: experts compute"] == "differs by -90%"
     assert found["mixtral-8x7b reuse at 5%, backward second: hidden"] == "measured"
-    assert block_timeline.table(rows).count("second") == 2                     # what never turns is left out
+    assert block_timeline.table(rows).count("second") == 2  # what never turns is left out
     drawn(block_timeline, rows, tmp_path)
 
 
@@ -142,7 +157,7 @@ def test_flows_are_the_bytes_of_an_iteration():
     whole = workload.iteration_bytes(job)
     assert size["TP"] == pytest.approx(whole["TP"])
     assert size["PP"] == pytest.approx(whole["PP"])
-    assert size["EP"] == pytest.approx(whole["EP"], rel=0.05)                  # skewed, not balanced
+    assert size["EP"] == pytest.approx(whole["EP"], rel=0.05)  # skewed, not balanced
     region = workload.place(job).region
     leaves = region[flows.src] != region[flows.dst]
     assert {label for label in flows.labels if (flows.of(label) & leaves).any()} == {"PP"}
@@ -151,7 +166,7 @@ def test_flows_are_the_bytes_of_an_iteration():
 def test_matrices_and_locality(tmp_path):
     rows = list(matrices_and_locality.run(matrices_and_locality.Config(models=("qwen-moe-ep16",), dp=2)))
     value = {row["statistic"]: row["value"] for row in rows if row["row"] == "statistic"}
-    assert value["leaves_region"] == value["leaves_region_no_tp"]              # no tensor parallelism here
+    assert value["leaves_region"] == value["leaves_region_no_tp"]  # no tensor parallelism here
     pairs = [row for row in rows if row["row"] == "cluster"]
     leaving = sum(row["bytes"] for row in pairs if not row["same_region"])
     assert leaving / sum(row["bytes"] for row in pairs) == pytest.approx(value["leaves_region"])
@@ -179,8 +194,8 @@ def test_a_small_testbed(tmp_path):
     kept, _, always, slow = rows
     assert kept["changes"] == kept["reconfig_s"] == 0
     assert kept["over_eps"] == pytest.approx(kept["mfabric_s"] / kept["eps_s"])
-    most = 32 * 1.04                                                           # 16 blocks, forward and backward
-    assert 0.9 * most < slow["reconfig_s"] < most                              # computation covers a little
+    most = 32 * 1.04  # 16 blocks, forward and backward
+    assert 0.9 * most < slow["reconfig_s"] < most  # computation covers a little
     assert kept["mfabric_s"] < always["mfabric_s"] < slow["mfabric_s"]
     assert "never change" in testbed.table(rows)
     drawn(testbed, rows, tmp_path)
@@ -193,15 +208,18 @@ def pareto_rows():
     rest = dict.fromkeys(("compute_s", "tp_comm_s", "ep_comm_s", "dp_comm_s", "reconfig_s", "bubble_s"), 0.1)
     rows = [
         {"model": "qwen-moe", "fabric": fabric, "nic_gbps": gbps, "gpus": 8, "network_cost_usd": cost, "iteration_s": s}
-        | rest | {"perf_per_dollar": 1 / (cost * s)}
+        | rest
+        | {"perf_per_dollar": 1 / (cost * s)}
         for fabric, gbps, cost, s in cells
-    ]  # fmt: skip
+    ]
     trees = [row for row in rows if row["fabric"] not in pareto.CHEAP]
     return [
-        row | pareto._beside(row, rows) | {"on_front": pareto._point(row) in pareto._front(rows, row)}
+        row
+        | pareto._beside(row, rows)
+        | {"on_front": pareto._point(row) in pareto._front(rows, row)}
         | {"on_front_of_trees": pareto._point(row) in pareto._front(trees, row)}
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
 def test_per_dollar_and_front(tmp_path):
@@ -220,9 +238,11 @@ def test_failures_beside_published_ones(tmp_path):
     rows = [
         {"delay_ms": delay, "model": "mixtral-8x22b", "failure": kind, "slow_down": value, "published": published}
         for delay, kind, value, published in (
-            (25.0, "gpu", 0.0512, 0.051), (25.0, "server", 0.03, None), (0.0, "gpu", 0.102, 0.051),
+            (25.0, "gpu", 0.0512, 0.051),
+            (25.0, "server", 0.03, None),
+            (0.0, "gpu", 0.102, 0.051),
         )
-    ]  # fmt: skip
+    ]
     assert words(failures, rows) == {
         "mixtral-8x22b: gpu, delay 25 ms": "reproduced",
         "mixtral-8x22b: gpu, delay 0 ms": "differs by +100%",
@@ -265,7 +285,7 @@ def test_splits_have_one_price():
     for (optical, electrical), gbps in splits.items():
         assert optical_degree.price(optical, electrical, gbps) == pytest.approx(usual, rel=1e-6)
     assert splits[6, 1] > splits[6, 2] > splits[6, 3] > splits[7, 3]
-    assert optical_degree.equal_gbps(1, 1, usual) is None                      # would need more than 800 Gbps
+    assert optical_degree.equal_gbps(1, 1, usual) is None  # would need more than 800 Gbps
 
 
 def test_the_best_split(tmp_path):

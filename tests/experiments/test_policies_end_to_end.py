@@ -52,11 +52,14 @@ def test_the_table_and_the_figure(rows, tmp_path):
     assert (line.claim, line.found) == (f"time over greedy's, {WAY}, skewed", "0.805 to 0.818")
 
 
-@pytest.mark.parametrize(("words", "sentence"), [
-    (["--ways", WAY], f"ways must begin with '{BASE}', got '{WAY}'"),
-    (["--traffic", "recorded"], "traffic 'recorded' needs trace"),
-    (["--models", "mixtral"], "models 'mixtral' is unknown"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--ways", WAY], f"ways must begin with '{BASE}', got '{WAY}'"),
+        (["--traffic", "recorded"], "traffic 'recorded' needs trace"),
+        (["--models", "mixtral"], "models 'mixtral' is unknown"),
+    ],
+)
 def test_mistakes_are_sentences(words, sentence, tmp_path, capsys):
     assert main([*words, "--out", str(tmp_path)]) == 2
     assert sentence in capsys.readouterr().err

@@ -56,7 +56,7 @@ def seconds(where, guess, true):
 
 def test_rows_equal_direct_calls(trace, rows):
     recorded = np.load(trace)
-    recorded /= recorded.sum(-1, keepdims=True)                        # every rank's row is scaled to the same
+    recorded /= recorded.sum(-1, keepdims=True)  # every rank's row is scaled to the same
     where = Region(4, 400.0, 2, 1)
     for row in rows:
         at, layer = row["record"], row["layer"] % 2
@@ -132,8 +132,11 @@ def test_the_figure_shows_the_rows(rows):
     assert [axes.get_title(loc="left") for axes in (left, right)] == ["All-to-all, 4 servers", "All-to-all, 8 servers"]
     place = [label.get_text() for label in hits.get_yticklabels()].index("Moving average")
     mine = [row for row in rows if row["predictor"] == "moving-average"]
-    for axes, key, more, form in ((variation, "variation", 0, ".3f"), (left, "over_exact", 0, ".3f"),
-                                  (right, "over_exact", 1, ".3f")):  # fmt: skip
+    for axes, key, more, form in (
+        (variation, "variation", 0, ".3f"),
+        (left, "over_exact", 0, ".3f"),
+        (right, "over_exact", 1, ".3f"),
+    ):
         assert axes.texts[place].get_text() == format(np.mean([row[key] for row in mine]) + more, form)
     widths = [bars[place].get_width() for bars in hits.containers]
     np.testing.assert_allclose(widths, [np.mean([row[f"top_{k}"] for row in mine]) for k in HITS])

@@ -42,10 +42,13 @@ def test_rows_say_which():
     assert titled(rows[:1]) == "Recorded traffic"
 
 
-@pytest.mark.parametrize(("given", "sentence"), [
-    ({"records": (0, 3)}, r"records needs trace, a recording to take them from, got \[0, 3\]\."),
-    ({"iterations": 0}, r"iterations must be a whole number of at least 1, got 0\."),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"records": (0, 3)}, r"records needs trace, a recording to take them from, got \[0, 3\]\."),
+        ({"iterations": 0}, r"iterations must be a whole number of at least 1, got 0\."),
+    ],
+)
 def test_mistakes_are_sentences(given, sentence):
     with pytest.raises(InputError, match=sentence):
         Source(**given)

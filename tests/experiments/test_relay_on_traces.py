@@ -153,7 +153,7 @@ def test_the_figure_shows_the_rows(rows):
 
 def test_nothing_to_route_is_named(tmp_path, capsys):
     tokens = np.zeros((1, 1, 1, RANKS, EXPERTS))
-    tokens[..., np.arange(RANKS), 2 * np.arange(RANKS)] = 10                  # every rank keeps to its own expert
+    tokens[..., np.arange(RANKS), 2 * np.arange(RANKS)] = 10  # every rank keeps to its own expert
     np.save(tmp_path / "local.npy", tokens)
     assert run(Config(str(tmp_path / "local.npy"), **SMALL)) == []
     with pytest.raises(InputError, match="there are none"):

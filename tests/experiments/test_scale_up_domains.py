@@ -50,8 +50,9 @@ def test_all_to_alls_take_as_long_as_nvlink_is_slow(rows, efficiency):
     # A GPU's bandwidth but for 0.8 Tbps of Ethernet; half of that on mFabric.
     seconds = {
         (tbps, fabric): only(rows, tbps, efficiency, fabric)["ep_comm_s"]
-        for tbps in (8.0, 16.0) for fabric in ("nvl72", "mfabric-cpo")
-    }  # fmt: skip
+        for tbps in (8.0, 16.0)
+        for fabric in ("nvl72", "mfabric-cpo")
+    }
     base = seconds[8.0, "nvl72"] * 7.2
     assert base > 0
     assert seconds[8.0, "mfabric-cpo"] * 3.6 == pytest.approx(base, rel=1e-5)
@@ -115,7 +116,7 @@ def test_the_table_by_hand():
     lines = [line.split() for line in breakdown]
     names = ["iteration_s", "compute_s", "ep_comm_s", "dp_comm_s", "bubble_s", "speed_up", "published"]
     assert lines[0] == ["gpu_tbps", "fabric", *names]
-    assert [line[1] for line in lines[2:]] == ["nvl72", "mfabric-cpo"] * 2                   # at 0.6, nearest one half
+    assert [line[1] for line in lines[2:]] == ["nvl72", "mfabric-cpo"] * 2  # at 0.6, nearest one half
     assert list(map(float, lines[2][2:])) == [12.5, 4, 7, 0.5, 1, 1.25, 1.3]
     assert list(map(float, lines[5][2:-1])) == [10, 4, 4.5, 0.5, 1, 0.8]
     assert lines[5][-1] == "-"

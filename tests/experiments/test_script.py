@@ -14,16 +14,19 @@ pytest.importorskip("tyro")
 from experiments.script import Script, Verdict, against, grouped, spread, verdict_rows
 
 
-@pytest.mark.parametrize(("found", "low", "high", "allowed", "said", "published", "word"), [
-    (1.5, 1.2, 1.5, 0.0, "1.50", "1.20 to 1.50", "reproduced"),
-    (1.8, 1.2, 1.5, 0.0, "1.80", "1.20 to 1.50", "differs by +20%"),
-    (0.9, 1.2, 1.5, 0.0, "0.90", "1.20 to 1.50", "differs by -25%"),
-    (1.02, 1.0, None, 0.03, "1.02", "1.00", "reproduced"),
-    (1.04, 1.0, None, 0.03, "1.04", "1.00", "differs by +4%"),
-    (0.5, None, 1.0, 0.0, "0.50", "up to 1.00", "reproduced"),
-    (1.5, None, 1.0, 0.0, "1.50", "up to 1.00", "differs by +50%"),
-    ([1.3, 0.6, 1.6], 1.2, 1.5, 0.0, "0.60 to 1.60", "1.20 to 1.50", "differs by -50%"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("found", "low", "high", "allowed", "said", "published", "word"),
+    [
+        (1.5, 1.2, 1.5, 0.0, "1.50", "1.20 to 1.50", "reproduced"),
+        (1.8, 1.2, 1.5, 0.0, "1.80", "1.20 to 1.50", "differs by +20%"),
+        (0.9, 1.2, 1.5, 0.0, "0.90", "1.20 to 1.50", "differs by -25%"),
+        (1.02, 1.0, None, 0.03, "1.02", "1.00", "reproduced"),
+        (1.04, 1.0, None, 0.03, "1.04", "1.00", "differs by +4%"),
+        (0.5, None, 1.0, 0.0, "0.50", "up to 1.00", "reproduced"),
+        (1.5, None, 1.0, 0.0, "1.50", "up to 1.00", "differs by +50%"),
+        ([1.3, 0.6, 1.6], 1.2, 1.5, 0.0, "0.60 to 1.60", "1.20 to 1.50", "differs by -50%"),
+    ],
+)
 def test_a_number_against_a_published_one(found, low, high, allowed, said, published, word):
     one = against("claim", found, low, high, allowed=allowed)
     assert (one.claim, one.found, one.published, one.word) == ("claim", said, published, word)
@@ -65,9 +68,15 @@ def drawn(rows, path):
 
 
 SCRIPT = Script(
-    name="made_up", question="Count.", config=Config, run=counted, table=report.plain, draw=drawn,
-    verdicts=lambda rows: [against("sizes", len(rows), 3)], quick={"sizes": (1,)},
-)  # fmt: skip
+    name="made_up",
+    question="Count.",
+    config=Config,
+    run=counted,
+    table=report.plain,
+    draw=drawn,
+    verdicts=lambda rows: [against("sizes", len(rows), 3)],
+    quick={"sizes": (1,)},
+)
 
 
 def test_quick_settings_give_way_to_what_is_asked_for():

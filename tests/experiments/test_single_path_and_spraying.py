@@ -28,7 +28,7 @@ from experiments.single_path_and_spraying import summary as summarised
 TREES = {"servers": 4, "radix": 8, "fat_tree_radix": 8, "rings": 2}
 SMALL = Config(**TREES, seeds=2)
 PERMUTED = Config(**TREES, seeds=6, fabrics=("leaf-spine",), traffic=("permutation",), parts=(1, 4, 16))
-NIC = 50e9                                                                            # bytes per second
+NIC = 50e9  # bytes per second
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +66,10 @@ def test_a_row_for_each_way_beside_spraying(rows):
     places = {(row["fabric"], row["traffic"], row["seed"], row["routing"], row["parts"]) for row in rows}
     assert len(rows) == len(places) == len(FABRICS) * len(TRAFFIC) * 2 * 5
     assert {(row["fabric"], row["oversubscription"]) for row in rows} == {
-        ("leaf-spine", 1.0), ("oversub-leaf-spine", 3.0), ("fat-tree", 1.0)
-    }  # fmt: skip
+        ("leaf-spine", 1.0),
+        ("oversub-leaf-spine", 3.0),
+        ("fat-tree", 1.0),
+    }
     sprayed = {(row["fabric"], row["traffic"], row["seed"]): row for row in picked(rows, routing="spray")}
     for row in rows:
         beside = sprayed[row["fabric"], row["traffic"], row["seed"]]
@@ -78,10 +80,10 @@ def test_a_row_for_each_way_beside_spraying(rows):
 @pytest.mark.parametrize(
     ("traffic", "milliseconds"),
     [  # 10^8 bytes of a GPU at 50 GB/s: 2 ms
-        ("all-to-all", 2 * 8 / 16),                                   # 8 of 16 receivers are on other servers
+        ("all-to-all", 2 * 8 / 16),  # 8 of 16 receivers are on other servers
         ("skewed-all-to-all", 2 * 8 / sum(1 / n for n in range(1, 17))),
         ("ring-all-reduce", 2 * 2 * 15 / 16),
-        ("hierarchical-all-reduce", 2 * 2 * 3 / 4 / 8),               # an eighth of the bytes between 4 servers
+        ("hierarchical-all-reduce", 2 * 2 * 3 / 4 / 8),  # an eighth of the bytes between 4 servers
         ("permutation", 2),
     ],
 )
@@ -113,7 +115,7 @@ def test_more_parts_come_closer(permuted):
     hashed = [column(permuted, "over_spray", routing="ecmp", parts=parts).mean() for parts in (1, 4, 16)]
     assert hashed[0] > 1.3 * hashed[1] > 1.3 * 1.1 * hashed[2] > 1.3 * 1.1
     assert column(permuted, "over_spray", routing="least-loaded", parts=1).mean() > 1.5
-    for parts in (4, 16):                                             # as many to each of the 4 spines: spraying
+    for parts in (4, 16):  # as many to each of the 4 spines: spraying
         spread = column(permuted, "over_spray", routing="least-loaded", parts=parts)
         np.testing.assert_allclose(spread, 1, rtol=1e-6)
 
@@ -122,7 +124,7 @@ def test_the_same_seed_repeats(permuted):
     one = Config(**TREES, seeds=2, fabrics=("leaf-spine",), traffic=("permutation",), parts=(1, 4))
     again = run(one)
     assert again == run(one)
-    for key in ("time_s", "busiest_s"):                               # tables of another size round alike
+    for key in ("time_s", "busiest_s"):  # tables of another size round alike
         first = [row[key] for row in permuted if row["seed"] < 2 and row["parts"] < 16]
         np.testing.assert_allclose([row[key] for row in again], first, rtol=1e-6)
     assert np.ptp(column(permuted, "over_spray", routing="ecmp", parts=4)) > 0.1
@@ -197,13 +199,21 @@ def test_verdicts_by_hand():
 def test_the_summary_by_hand():
     plain, parts = summarised(MADE)
     assert plain == {
-        "paths": "Hashed ECMP", "close": 1, "cases": 2, "largest median": 3.0, "worst": 6.0,
+        "paths": "Hashed ECMP",
+        "close": 1,
+        "cases": 2,
+        "largest median": 3.0,
+        "worst": 6.0,
         "on": "permutation, leaf-spine",
-    }  # fmt: skip
+    }
     assert parts == {
-        "paths": "Hashed ECMP, 4 parts", "close": 1, "cases": 2, "largest median": 1.2, "worst": 1.5,
+        "paths": "Hashed ECMP, 4 parts",
+        "close": 1,
+        "cases": 2,
+        "largest median": 1.2,
+        "worst": 1.5,
         "on": "permutation, fat-tree",
-    }  # fmt: skip
+    }
 
 
 def test_the_table_and_the_verdict_by_hand():

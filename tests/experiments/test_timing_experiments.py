@@ -35,8 +35,13 @@ def made_up(per_dollar_400=2.0, mfabric=1.1):
     """One model whose fat-tree times are the published ones."""
     rows = []
     for gbps, seconds in zip(BANDWIDTHS, PUBLISHED["qwen-moe"], strict=True):
-        for fabric, factor in (("fat-tree", 1.0), ("rail-optimized", 1.0), ("oversub-fat-tree", 1.2),
-                               ("topoopt", 1.5), ("mfabric", mfabric)):  # fmt: skip
+        for fabric, factor in (
+            ("fat-tree", 1.0),
+            ("rail-optimized", 1.0),
+            ("oversub-fat-tree", 1.2),
+            ("topoopt", 1.5),
+            ("mfabric", mfabric),
+        ):
             cost = 1.0 if fabric != "mfabric" else 1 / (per_dollar_400 * mfabric)
             rows.append(
                 {"preset": "paper", "model": "qwen-moe", "fabric": fabric, "nic_gbps": gbps, "efficiency": 2.0}
@@ -56,7 +61,7 @@ def test_verdicts_by_hand(tmp_path):
     assert said["speed over topoopt at most"] == ("1.4", "2.5", "differs by -45%")
     assert said["speed over topoopt, mean, qwen-moe"] == ("1.36", "1.50", "differs by -9%")
     assert said["fat-tree cells, fitted over published"][0] == "1.00"
-    assert " 0.0%" in iteration_time.table(rows)                           # nothing off the published ratios
+    assert " 0.0%" in iteration_time.table(rows)  # nothing off the published ratios
     drawn(iteration_time, rows, tmp_path)
 
 
@@ -147,7 +152,7 @@ def test_shares_by_hand(tmp_path):
     assert words["mixtral-8x7b, H800, nearest rate"] == "differs by -9%"
     assert words["qwen-moe, calibrated rate"] == "reproduced"
     near = [row | {"rate": 0.1, "share": 0.4} for row in rows if row["rate"] is not None]
-    assert ep_share.verdicts([*rows, *near])[0].word == "reproduced"               # the nearest of two rates
+    assert ep_share.verdicts([*rows, *near])[0].word == "reproduced"  # the nearest of two rates
 
 
 def test_the_measured_cluster_has_one_replica():

@@ -50,21 +50,21 @@ def test_a_row_for_each_trace_rule_and_delay(rows):
         assert row["over_best"] >= 1 - 1e-12
         assert row["best_s"] >= row["bound_s"]
     best = [row["best_s"] for row in rows if row["rule"] == "never" and row["sample"] == 0]
-    assert best == sorted(best)                                              # with the delay
+    assert best == sorted(best)  # with the delay
     assert best[0] < best[-1]
 
 
 def test_what_never_changes_is_the_sum_of_its_steps(trace, rows):
     config, job = Config(str(trace), **SMALL), workload.get(MODEL)
     count = np.load(trace)
-    count = np.concatenate([count] * 6, axis=1)                              # 24 layers out of 4
+    count = np.concatenate([count] * 6, axis=1)  # 24 layers out of 4
     for sample, tokens in enumerate(traces(config, count, 2)):
         ranks = (tokens / tokens.sum(2, keepdims=True)).reshape(-1, RANKS, RANKS, 2).sum(3) * job.selections
         demand = ranks.reshape(-1, SERVERS, 4, SERVERS, 4).sum((2, 4)) * job.dispatch_bytes_per_selection
         pairs = demand * (1 - np.eye(SERVERS))
         own, rest = np.where(EVEN, pairs / np.maximum(EVEN, 1), 0), np.where(EVEN, 0, pairs)
         slowest = np.stack([own.max((1, 2)), rest.sum(1).max(1), rest.sum(2).max(1)])
-        want = slowest.max(0).sum() / 50e9                                   # circuits and ports of 50 GB/s
+        want = slowest.max(0).sum() / 50e9  # circuits and ports of 50 GB/s
         np.testing.assert_allclose(took(rows, rule="never", sample=sample), want, rtol=1e-6)
         bound = np.maximum(pairs.sum(1).max(1), pairs.sum(2).max(1)).sum() / 50e9 / (DEGREE + 1)
         assert rows[sample * len(RUN) * len(DELAYS)]["bound_s"] == pytest.approx(bound, rel=1e-6)

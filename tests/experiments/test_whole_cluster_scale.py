@@ -168,8 +168,9 @@ def test_who_is_done_when():
     assert names == list(whole_cluster_scale.KINDS.values())
     marks = {
         (line.get_color(), line.get_markersize(), int(line.get_ydata()[0])): line.get_xdata()[0]
-        for line in axes.get_lines() if line.get_marker() != "None"
-    }  # fmt: skip
+        for line in axes.get_lines()
+        if line.get_marker() != "None"
+    }
     assert len(marks) == 4 * len(KINDS)
     for place, end in enumerate(KINDS.values()):
         for line, fabric, slow in ((0, "fat-tree", (1, 4)), (1, "mfabric", (2, 8))):

@@ -75,7 +75,7 @@ def test_round_robin_lets_every_pair_meet_once(servers):
     for turn in rounds:
         pairs = [(i, j) for i, j in zip(*np.nonzero(turn), strict=True) if i < j]
         at = [server for pair in pairs for server in pair]
-        assert len(set(at)) == len(at) == servers - servers % 2                # a matching: one rests if odd
+        assert len(set(at)) == len(at) == servers - servers % 2  # a matching: one rests if odd
         assert np.array_equal(turn, turn.T)
         assert set(np.unique(turn)) <= {0, 1}
         for pair in pairs:

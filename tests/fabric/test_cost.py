@@ -254,7 +254,7 @@ def test_a_price_per_gpu_is_added_to_the_ethernet_nics(name, field):
     ethernet = cluster_cost("fat-tree", 256, 800)
     assert cluster_cost(name, 256, 800, prices) == pytest.approx(ethernet + 256 * 8 * 1234.5, rel=1e-14)
     assert cluster_cost(name, 256, 800, prices, gpus=4) == pytest.approx(ethernet + 256 * 4 * 1234.5, rel=1e-14)
-    assert cluster_cost(name, 1, 800, Prices(**{field: 0})) == pytest.approx(ethernet / 256, rel=1e-14)   # 0 is a price
+    assert cluster_cost(name, 1, 800, Prices(**{field: 0})) == pytest.approx(ethernet / 256, rel=1e-14)  # 0 is a price
     assert cluster_cost("fat-tree", 256, 800, prices) == ethernet
 
 

@@ -13,7 +13,7 @@ from mfabric_jax.fabric.graph import endpoints, graph_of, graph_text, read_graph
 from mfabric_jax.fabric.network import Network, joined
 from mfabric_jax.fabric.tree import Tree
 
-GBPS = 0.125e9                             # bytes/s
+GBPS = 0.125e9  # bytes/s
 
 
 def equal(one, other):
@@ -65,10 +65,12 @@ def networks(draw):
 @given(networks())
 def test_a_network_survives_its_text(network):
     back = graph_of(json.loads(graph_text(network)))
-    if network.names is not None and back.names is None:           # the names that were given were the usual ones
+    if network.names is not None and back.names is None:  # the names that were given were the usual ones
         assert network.names == tuple(back.node_name(node) for node in range(back.size))
-        back = Network(*(getattr(back, field) for field in ("tail", "head", "capacity", "delay_s", "nodes", "links")),
-                       names=network.names)
+        back = Network(
+            *(getattr(back, field) for field in ("tail", "head", "capacity", "delay_s", "nodes", "links")),
+            names=network.names,
+        )
     assert equal(back, network)
 
 
@@ -237,7 +239,7 @@ def test_multigraph_false_has_no_parallel_links():
     data["links"].append({"source": "s", "target": "a", "capacity_gbps": 1})
     with pytest.raises(InputError, match=r"link 2 \(s -> a\) is there twice; parallel links need multigraph true"):
         graph_of(data)
-    assert len(graph_of(data | {"directed": True}).tail) == 3               # there and back are two links
+    assert len(graph_of(data | {"directed": True}).tail) == 3  # there and back are two links
     assert len(graph_of(data | {"multigraph": True}).tail) == 6
 
 

@@ -10,7 +10,7 @@ from mfabric_jax.fabric import OCS, Region, get_ocs
 from mfabric_jax.study import Compare
 
 REPORTED = [name for name, one in OCS.items() if one.delay_s is not None]
-MODEL = "mixtral-8x7b"                     # 4 servers a region
+MODEL = "mixtral-8x7b"  # 4 servers a region
 
 
 def compare(**settings):
@@ -66,7 +66,7 @@ def test_an_unknown_name_gets_the_allowed_ones():
 
 @pytest.mark.parametrize("name", REPORTED)
 def test_a_comparison_takes_the_slowest_delay(name):
-    config = compare(ocs=name, optical_degree=4)                            # 16 ports: enough for the smallest
+    config = compare(ocs=name, optical_degree=4)  # 16 ports: enough for the smallest
     assert config.delay_s == OCS[name].delay_s[1]
     assert region_of(config).delay_s == OCS[name].delay_s[1]
 

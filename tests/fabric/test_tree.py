@@ -42,7 +42,7 @@ def test_full_trees_of_three_tiers(k):
     assert (tree.pods_per_part, tree.most_hosts, tree.paths) == (k, k**3 // 4, k**2 // 4)
     assert {kind: len(tail) for kind, (tail, _) in links_of(tree).items()} == dict.fromkeys(
         ("edge up", "edge down", "aggregation up", "aggregation down"), k**3 // 4
-    )                                                                     # with the hosts': 3 k^3 / 4 each way
+    )  # with the hosts': 3 k^3 / 4 each way
     np.testing.assert_array_equal(ports_used(tree), k)
     network = Cluster("tree", tree.hosts, 100.0, gpus_per_server=1, tree=tree).network
     for direction in ("up", "down"):
@@ -73,7 +73,7 @@ def test_oversubscription_at_either_tier(over, k, at):
     exact = Fraction(over).limit_denominator(100)
     up, down = (int(k * part / (exact + 1)) for part in (1, exact))
     edge, above = ((up, down), (k // 2, k // 2)) if at == "edge" else ((k // 2, k // 2), (up, down))
-    np.testing.assert_array_equal(ports_used(tree), k)                    # these ratios use every port
+    np.testing.assert_array_equal(ports_used(tree), k)  # these ratios use every port
     hosts = np.bincount(tree.edge_of(np.arange(tree.hosts)))
     uplinks = np.bincount(links_of(tree)["edge up"][0])
     np.testing.assert_array_equal((hosts, uplinks), (np.full(len(hosts), edge[1]), np.full(len(hosts), edge[0])))
@@ -124,7 +124,7 @@ def trees(draw):
     parts = draw(st.integers(1, 3))
     try:
         most = Tree(1, radix, tiers, over, at).most_hosts
-    except InputError:                                                     # no port left for one direction
+    except InputError:  # no port left for one direction
         radix, over = 2, 1.0
         most = Tree(1, radix, tiers, over, at).most_hosts
     return Tree(parts * draw(st.integers(1, most)), radix, tiers, over, at, parts)
@@ -138,7 +138,7 @@ def test_a_partly_filled_tree_is_a_tree(tree):
     assert np.all(ports_used(tree) <= tree.radix)
     assert np.bincount(edge).max() <= tree.edge_ports[1]
     assert np.all(np.diff(edge) >= 0)
-    assert edge.max() + 1 == kinds["edge"]                                 # the last one too has a host
+    assert edge.max() + 1 == kinds["edge"]  # the last one too has a host
     assert np.all(np.bincount(edge) > 0)
     assert tree.pods_per_part <= tree.radix
     part = tree.part_of(hosts)
@@ -149,15 +149,15 @@ def test_a_partly_filled_tree_is_a_tree(tree):
         np.concatenate([links[kind][end] for kind in links if kind.endswith("down")]) for end in (0, 1)
     )
     np.testing.assert_array_equal((up_tail, up_head), (down_head, down_tail))
-    assert len(set(zip(up_tail.tolist(), up_head.tolist(), strict=True))) == len(up_tail)     # no parallel links
+    assert len(set(zip(up_tail.tolist(), up_head.tolist(), strict=True))) == len(up_tail)  # no parallel links
     ranges = np.cumsum([0, *kinds.values()])
     tier = np.searchsorted(ranges, up_tail, side="right"), np.searchsorted(ranges, up_head, side="right")
-    np.testing.assert_array_equal(tier[1], tier[0] + 1)                    # a tier at a time
+    np.testing.assert_array_equal(tier[1], tier[0] + 1)  # a tier at a time
     # Every switch belongs to the part of the hosts below it, and every part is in one piece.
     count = sum(kinds.values())
     whose = np.full(count, -1)
     whose[edge] = part
-    for tail, head in zip(up_tail, up_head, strict=True):                  # lower tiers come first
+    for tail, head in zip(up_tail, up_head, strict=True):  # lower tiers come first
         assert whose[head] in (-1, whose[tail])
         whose[head] = whose[tail]
     assert np.all(whose >= 0)
@@ -193,7 +193,7 @@ def test_all_paths_are_different_and_meet_every_core_once(settings):
     table = tree.hops(np.zeros(tree.paths, int), np.full(tree.paths, tree.hosts - 1), a, c)
     assert len({tuple(row) for row in table.tolist()}) == tree.paths
     head = np.concatenate([head for _, _, head in tree.switch_links(0)])
-    top = head[table[:, 1 if tree.tiers == 3 else 0]]                      # a core; two tiers: a spine
+    top = head[table[:, 1 if tree.tiers == 3 else 0]]  # a core; two tiers: a spine
     assert len(np.unique(top)) == tree.paths == tree.switches[-1][1]
 
 
@@ -241,7 +241,7 @@ def most_between(built, src, dst, *, nvswitch=True):
 
 
 SERVERS, GPUS = 8, 4
-NVSWITCH = float(units.gbps(100.0)) / 1e9 * 50                            # 50 NICs a GPU: it never limits
+NVSWITCH = float(units.gbps(100.0)) / 1e9 * 50  # 50 NICs a GPU: it never limits
 
 
 def circuits(groups, servers, seed=0):
@@ -250,7 +250,7 @@ def circuits(groups, servers, seed=0):
     return count + count.transpose(0, 2, 1)
 
 
-WIDE = circuits(1, SERVERS)                                               # one region of all servers
+WIDE = circuits(1, SERVERS)  # one region of all servers
 
 
 def built(name, **settings):
@@ -264,7 +264,7 @@ HALF = np.arange(SERVERS * GPUS // 2)
 OTHER = HALF + len(HALF)
 
 
-ACROSS = WIDE[0, : SERVERS // 2, SERVERS // 2 :].sum()                    # circuits from half to half, one way
+ACROSS = WIDE[0, : SERVERS // 2, SERVERS // 2 :].sum()  # circuits from half to half, one way
 
 
 MIDDLE = [
@@ -273,7 +273,7 @@ MIDDLE = [
     ("rail-optimized", {}, len(HALF)),
     ("rail-only", {}, len(HALF)),
     ("nvl72", {}, len(HALF)),
-    ("mfabric", {}, SERVERS // 2 * 2),                                # no circuits between regions
+    ("mfabric", {}, SERVERS // 2 * 2),  # no circuits between regions
     ("mfabric", {"regions": WIDE, "electrical_nics": 1}, SERVERS // 2 + ACROSS),
     ("mfabric", {"regions": WIDE, "electrical_nics": 0}, ACROSS),
     ("mfabric-cpo", {}, len(HALF) + ACROSS),

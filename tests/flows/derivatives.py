@@ -34,6 +34,4 @@ class Derivatives:
             np.testing.assert_allclose(forward[settled], slope, rtol=rtol, atol=noise, err_msg=f"along {name}")
             assert np.isfinite(slopes[name]).all(), name
             pulled, pushed = np.sum(slopes[name] * direction), np.sum(cotangent[settled] * forward[settled])
-            np.testing.assert_allclose(
-                pulled, pushed, rtol=1e-9, atol=noise, err_msg=f"the transpose along {name}"
-            )
+            np.testing.assert_allclose(pulled, pushed, rtol=1e-9, atol=noise, err_msg=f"the transpose along {name}")

@@ -114,17 +114,17 @@ def test_edges_of_the_contract():
     inf = math.inf
     #    what                                hop weight cap  size start  finish
     flows = [
-        ("no bytes: its start",               0, 1.0, inf, 0.0, 2.0, 2.0),
-        ("no bytes, dead link: its start",    1, 1.0, inf, 0.0, 3.0, 3.0),
-        ("dead link: never",                  1, 1.0, inf, 1.0, 0.0, inf),
-        ("cap 0: never",                      0, 1.0, 0.0, 1.0, 0.0, inf),
-        ("no hop: at its start",             -1, 1.0, inf, 5.0, 4.0, 4.0),
-        ("no hop and a cap: size / cap",     -1, 2.0, 2.0, 5.0, 4.0, 6.5),
-        ("absent, no bytes: its start",      -1, 0.0, inf, 0.0, 1.0, 1.0),
-        ("absent with bytes: never",         -1, 0.0, inf, 1.0, 0.0, inf),
-        ("absent over a live link: never",    0, 0.0, inf, 1.0, 0.0, inf),
-        ("alone on its link: size/capacity",  0, 1.0, inf, 8.0, 0.0, 2.0),
-    ]  # fmt: skip
+        ("no bytes: its start", 0, 1.0, inf, 0.0, 2.0, 2.0),
+        ("no bytes, dead link: its start", 1, 1.0, inf, 0.0, 3.0, 3.0),
+        ("dead link: never", 1, 1.0, inf, 1.0, 0.0, inf),
+        ("cap 0: never", 0, 1.0, 0.0, 1.0, 0.0, inf),
+        ("no hop: at its start", -1, 1.0, inf, 5.0, 4.0, 4.0),
+        ("no hop and a cap: size / cap", -1, 2.0, 2.0, 5.0, 4.0, 6.5),
+        ("absent, no bytes: its start", -1, 0.0, inf, 0.0, 1.0, 1.0),
+        ("absent with bytes: never", -1, 0.0, inf, 1.0, 0.0, inf),
+        ("absent over a live link: never", 0, 0.0, inf, 1.0, 0.0, inf),
+        ("alone on its link: size/capacity", 0, 1.0, inf, 8.0, 0.0, 2.0),
+    ]
     _, hop, weight, cap, size, start, want = zip(*flows, strict=True)
     got = finish([4.0, 0.0], np.array(hop)[:, None], size, start, weight=weight, cap=cap)
     np.testing.assert_array_equal(got.finish, want)

@@ -89,8 +89,10 @@ def test_how_far_off(seed, edges, part):
 def test_it_converges(seed):
     given, finish, span = drawn(seed, False)
     settled = finish[np.isfinite(finish)]
-    off = [np.abs(np.asarray(solve(*given, span * part).finish)[np.isfinite(finish)] - settled).max()
-           for part in (1e-1, 1e-3, 1e-5, 1e-7)]  # fmt: skip
+    off = [
+        np.abs(np.asarray(solve(*given, span * part).finish)[np.isfinite(finish)] - settled).max()
+        for part in (1e-1, 1e-3, 1e-5, 1e-7)
+    ]
     assert off[-1] < 1e-5 * span
     assert off[1] < 20e-3 * span
     assert off[2] < 20e-5 * span
@@ -137,7 +139,7 @@ def test_it_has_no_derivative():
         for resolution in (0.0, 0.1):
             with pytest.raises(InputError, match="no derivative with a resolution; leave resolution at None"):
                 jax.make_jaxpr(derivative(lambda size, r=resolution: last(size, r)))(size)
-    jax.make_jaxpr(jax.grad(lambda x: x * last(size, 0.1)))(2.0)            # beside a derivative it may stand
+    jax.make_jaxpr(jax.grad(lambda x: x * last(size, 0.1)))(2.0)  # beside a derivative it may stand
 
 
 def test_a_resolution_does_not_retrace_when_it_is_an_array():

@@ -11,7 +11,7 @@ from mfabric_jax.flows.soft import soft_time
 from tests.flows.derivatives import Derivatives
 from tests.oracles.tree import tree
 
-TEMPERATURES = np.array([0.3, 0.1, 0.03, 0.01, 0.003, 0.0])      # the last is the exact time
+TEMPERATURES = np.array([0.3, 0.1, 0.03, 0.01, 0.003, 0.0])  # the last is the exact time
 
 
 def slowest(at):

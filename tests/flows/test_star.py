@@ -125,7 +125,7 @@ def test_agrees_with_the_general_engine(groups):
         np.testing.assert_allclose(solve(*one), general(*one), rtol=1e-9)
 
 
-@pytest.mark.parametrize(("n", "groups"), [(33, 3), (65, None)])     # 32: test_region_engine
+@pytest.mark.parametrize(("n", "groups"), [(33, 3), (65, None)])  # 32: test_region_engine
 def test_more_endpoints_than_bits_of_a_word(n, groups):
     rng = np.random.default_rng(n)
     size = rng.uniform(0.1, 1, (n, n)) * (rng.random((n, n)) < 3 / n)

@@ -79,7 +79,7 @@ def test_lowers_for_cuda(n, dtype):
     shapes = [jax.ShapeDtypeStruct(shape, dtype) for shape in [(5, n, n), (5, n), (5, n)]]
     try:
         lowered = compiled.trace(*shapes).lower(lowering_platforms=("cuda",))
-    except (ImportError, AttributeError, RuntimeError) as error:      # a jaxlib that needs the CUDA plugin to lower
+    except (ImportError, AttributeError, RuntimeError) as error:  # a jaxlib that needs the CUDA plugin to lower
         pytest.skip(f"this jaxlib cannot lower Triton kernels without a GPU: {error}")
     assert "triton" in lowered.as_text()
 

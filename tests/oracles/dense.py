@@ -23,7 +23,7 @@ def max_min(capacity, table, sending):
         if np.isinf(level.min()):
             rate[rising] = np.inf
             return rate
-        full = level <= level.min() * (1 + 1e-12)                          # links that fill at once
+        full = level <= level.min() * (1 + 1e-12)  # links that fill at once
         stops = rising & (table[full] > 0).any(axis=0)
         rate[stops] = level.min()
         rising &= ~stops

@@ -17,8 +17,13 @@ def max_min(capacity, paths, weight, cap):
         for link, total in enumerate(capacity):
             users = {(f, share) for f in rising for hop, share in paths[f] if hop == link}
             if users and total != math.inf:
-                settled = (rate[f] * share for f in range(len(paths)) if f not in rising
-                           for hop, share in paths[f] if hop == link)  # fmt: skip
+                settled = (
+                    rate[f] * share
+                    for f in range(len(paths))
+                    if f not in rising
+                    for hop, share in paths[f]
+                    if hop == link
+                )
                 room = Fraction(total) - sum(settled, Fraction(0))
                 load = sum((weight[f] * share for f, share in users), Fraction(0))
                 levels.append((room / load, {f for f, _ in users}))

@@ -65,8 +65,10 @@ def test_dense_is_the_exact_simulation_of_its_shares(seed):
     hops[rng.random(hops.shape) < 0.3] = -1
     share, size = rng.integers(1, 5, hops.shape), rng.integers(0, 6, flows)
     capacity, start = rng.integers(1, 9, links), rng.integers(0, 3, flows)
-    paths = [[(int(n), Fraction(int(s), 4)) for n, s in zip(*row, strict=True) if n >= 0]
-             for row in zip(hops, share, strict=True)]  # fmt: skip
+    paths = [
+        [(int(n), Fraction(int(s), 4)) for n, s in zip(*row, strict=True) if n >= 0]
+        for row in zip(hops, share, strict=True)
+    ]
     whole = [[Fraction(int(x)) for x in values] for values in (capacity, size, start)]
     exact = completion(whole[0], paths, [1] * flows, [np.inf] * flows, *whole[1:])
     table = dense.matrix(hops, share / 4, links)

@@ -62,7 +62,7 @@ class Region:
         else:
             if block["switch"][0]:
                 self.tell(self.quiet if block["ahead"] else self.clock)
-            if again:                                            # forward all-to-alls: the backward ones reversed
+            if again:  # forward all-to-alls: the backward ones reversed
                 self.all_to_all(*block["exchange"][1])
                 self.compute(inner)
                 self.all_to_all(*block["exchange"][0])
@@ -152,7 +152,7 @@ def timeline(blocks, schedule, stages, batches, chunks, send, regions):
             if not todo[p]:
                 continue
             kind, m, chunk = todo[p][0]
-            before = (chunk, p - 1) if kind == "F" else (chunk, p + 1)           # on the same round, or the next one
+            before = (chunk, p - 1) if kind == "F" else (chunk, p + 1)  # on the same round, or the next one
             if before[1] in (-1, stages):
                 before = (chunk - 1, stages - 1) if kind == "F" else (chunk + 1, 0)
             if 0 <= before[0] < chunks:

@@ -19,7 +19,7 @@ def slsqp(x, y, weight):
     """(matrix, objective): from uniform columns, entries in [0, 1], every column's sum 1."""
     x, y, weight = (np.asarray(values, np.float64) for values in (x, y, weight))
     experts = x.shape[1]
-    sums = np.tile(np.eye(experts), experts)                   # of the columns, entries in row order
+    sums = np.tile(np.eye(experts), experts)  # of the columns, entries in row order
     unit = squares(y, weight) or 1.0
     done = minimize(
         lambda flat: objective(flat.reshape(experts, experts), x, y, weight) / unit,

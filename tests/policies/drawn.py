@@ -6,7 +6,7 @@ import numpy as np
 from mfabric_jax.fabric import Region
 
 NIC_GBPS = 400.0
-NIC = NIC_GBPS / 8 * 1e9                   # bytes/s
+NIC = NIC_GBPS / 8 * 1e9  # bytes/s
 ROUTINGS = ("unsplit", "split")
 
 

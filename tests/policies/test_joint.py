@@ -26,15 +26,17 @@ NONE = np.zeros((SERVERS, SERVERS), np.int32)  # always some circuits in place: 
 
 
 @jax.jit
-@functools.partial(eqx.debug.assert_max_traces, max_traces=1)              # of all tests of this file
+@functools.partial(eqx.debug.assert_max_traces, max_traces=1)  # of all tests of this file
 def planned(demand, degrees, electrical, efficiency, key, before):
     """The plan, its time, and that of greedy circuits with their shares [s]."""
     region = Region(SERVERS, 400.0, degrees, electrical, relay_efficiency=efficiency)
     plan = joint(demand, region, key=key, previous=Plan(Circuits(before)), **QUICK)
     first = greedy(demand, region, rule="next").circuits
     shares = relay_shares(region, first, demand)
-    return plan, paced_time(region, plan, demand, routing="relay"), paced_time(
-        region, Plan(first, shares), demand, routing="relay"
+    return (
+        plan,
+        paced_time(region, plan, demand, routing="relay"),
+        paced_time(region, Plan(first, shares), demand, routing="relay"),
     )
 
 
@@ -49,8 +51,14 @@ def programme(demand, degrees, electrical, efficiency):
     servers = range(len(demand))
     demand = np.where(np.eye(len(demand), dtype=bool), 0, demand)
     unit = demand.max()
-    ways = [(i, j, k) for i in servers for j in servers if demand[i, j] for k in [*servers, "direct", "EPS"]
-            if k not in (i, j)]
+    ways = [
+        (i, j, k)
+        for i in servers
+        for j in servers
+        if demand[i, j]
+        for k in [*servers, "direct", "EPS"]
+        if k not in (i, j)
+    ]
     pairs = [(i, j) for i in servers for j in servers if i < j]
     columns = {name: place for place, name in enumerate([*ways, *pairs, "T"])}
     within, complete = {}, {}
@@ -106,7 +114,7 @@ def test_legal_and_never_later_than_greedy(seed, degrees, electrical, efficiency
     assert shares.min() >= 0
     region = Region(SERVERS, 400.0, np.asarray(degrees), electrical, relay_efficiency=jnp.asarray(efficiency))
     assert seconds >= relay_limit(region, draw(seed, SERVERS)) * (1 - 1e-6)
-    assert seconds <= greedy_seconds * (1 + 1.2e-3)     # 0.1 % for circuits in place; steps round differently
+    assert seconds <= greedy_seconds * (1 + 1.2e-3)  # 0.1 % for circuits in place; steps round differently
 
 
 def test_near_the_joint_programme_where_greedy_is_not():

@@ -19,7 +19,7 @@ from mfabric_jax.routing import Plan, relay_shares
 from mfabric_jax.routing.region import paced_time
 
 SERVERS = 8
-MOST = 200_000                             # bytes of a file that ships
+MOST = 200_000  # bytes of a file that ships
 CONFIGURATION = {"seed": 3, "sizes": [8, 16]}
 
 

@@ -14,7 +14,7 @@ from mfabric_jax.policies import REGISTRY, Plan, suited
 from tests.policies.drawn import assert_legal, hostile, region
 
 SERVERS = 5
-OWN_FILES = ("threshold", "local-search", "relaxed", "joint")              # with `hostile` demand too
+OWN_FILES = ("threshold", "local-search", "relaxed", "joint")  # with `hostile` demand too
 ON_THE_HOST = ("matching", "exact")
 
 

@@ -83,8 +83,10 @@ def test_the_best_of_all_moves_is_made(routing, most):
         late = []
         for server in range(SERVERS):
             too = sum(too_many(before, size, port, float(at), routing, server))
-            lit = [0 if routing == "unsplit" and n < need(size, float(at), server, j) else n
-                   for j, n in enumerate(before[server])]  # fmt: skip
+            lit = [
+                0 if routing == "unsplit" and n < need(size, float(at), server, j) else n
+                for j, n in enumerate(before[server])
+            ]
             too += far * float(at) * np.abs(np.array(lit) - origin[server]).sum()
             late.append(too * favour[server])
         ends = moves_around(int(np.argmax(late)), before, size, degree.tolist(), float(at), routing, allowed)
@@ -194,7 +196,7 @@ def test_float32_finds_nearly_the_same_times():
         double = circuits(demand, region(4), "split")
         time, other = times([single, double], region(4), demand, "split")
         ratios.append(float(time / other))
-    assert 0.99 < np.mean(ratios) < 1.01          # other chance: dtypes draw their own
+    assert 0.99 < np.mean(ratios) < 1.01  # other chance: dtypes draw their own
 
 
 def test_new_numbers_do_not_retrace():

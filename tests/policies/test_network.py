@@ -57,7 +57,7 @@ def test_servers_in_another_order_get_the_same_plan_in_that_order():
         )
         np.testing.assert_array_equal(moved.circuits.count, np.asarray(plan.circuits.count)[order][:, order])
         shares = np.asarray(plan.shares)[order][:, order][:, :, [*order, SERVERS, SERVERS + 1]]
-        np.testing.assert_allclose(moved.shares, shares, atol=2e-5)           # float32 inside
+        np.testing.assert_allclose(moved.shares, shares, atol=2e-5)  # float32 inside
 
 
 @settings(max_examples=60, derandomize=True)

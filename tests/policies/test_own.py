@@ -63,34 +63,40 @@ def mine(tmp_path):
 def test_a_function_of_a_file_is_a_policy_with_its_settings(mine):
     name = f"{mine}:squared"
     assert get(name).__name__ == "squared"
-    assert get(name) is get(name)                                          # programs compiled for it are found again
+    assert get(name) is get(name)  # programs compiled for it are found again
     assert suited(name, rule="next", routing="split").keywords == {"rule": "next"}
     try_out(get(name), name, 4, 6)
     assert Compare(models=("llama-moe",), policy=name).policy_name == name
 
 
-@pytest.mark.parametrize(("policy", "sentence"), [
-    (bare, "policy bare must return Plan(Circuits(count)), got "),
-    (half, "policy half must return Plan(Circuits(count)), got Plan("),
-    (counting, "policy counting must be a function that JAX can trace"),
-    (branching, "policy branching must be a function that JAX can trace (jax.numpy, no `if` or `range` on demand"),
-    (without_key, "called as policy(demand, region, previous=..., key=...), raised TypeError: without_key() got"),
-    (wide, "policy wide must give circuits [S S] = [2 2], got [3, 3]."),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("policy", "sentence"),
+    [
+        (bare, "policy bare must return Plan(Circuits(count)), got "),
+        (half, "policy half must return Plan(Circuits(count)), got Plan("),
+        (counting, "policy counting must be a function that JAX can trace"),
+        (branching, "policy branching must be a function that JAX can trace (jax.numpy, no `if` or `range` on demand"),
+        (without_key, "called as policy(demand, region, previous=..., key=...), raised TypeError: without_key() got"),
+        (wide, "policy wide must give circuits [S S] = [2 2], got [3, 3]."),
+    ],
+)
 def test_mistakes_are_sentences_before_any_compute(policy, sentence):
     with as_a_user(), pytest.raises(InputError) as mistake:
         Compare(models=("llama-moe",), policy=policy)
     assert sentence in str(mistake.value)
 
 
-@pytest.mark.parametrize(("count", "rule"), [
-    ([[0, 1], [0, 0]], "symmetric"),
-    ([[1, 0], [0, 0]], "zero on the diagonal"),
-    ([[0, 7], [7, 0]], r"at most 6 at a server \(region.optical_degree\), got 7"),
-    ([[0, -1], [-1, 0]], "not negative"),
-    ([[0, 0.5], [0.5, 0]], "whole numbers"),
-    ([[0, np.nan], [np.nan, 0]], "whole numbers"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("count", "rule"),
+    [
+        ([[0, 1], [0, 0]], "symmetric"),
+        ([[1, 0], [0, 0]], "zero on the diagonal"),
+        ([[0, 7], [7, 0]], r"at most 6 at a server \(region.optical_degree\), got 7"),
+        ([[0, -1], [-1, 0]], "not negative"),
+        ([[0, 0.5], [0.5, 0]], "whole numbers"),
+        ([[0, np.nan], [np.nan, 0]], "whole numbers"),
+    ],
+)
 def test_the_broken_rule_is_named(count, rule):
     with pytest.raises(InputError, match=f"policy p gave circuits that break a rule: they must be {rule}"):
         check_legal("p", np.stack([np.zeros((2, 2)), np.asarray(count, float)]), 6)
@@ -104,13 +110,16 @@ def test_what_the_trial_does_not_show_the_run_does():
     assert (row["policy"], row["reconfig_s"]) == ("no_circuits", 0)
 
 
-@pytest.mark.parametrize(("name", "sentence"), [
-    ("nowhere.py:f", "must be FILE.py:FUNCTION, but there is no file 'nowhere.py'"),
-    ("mine.py", "policy 'mine.py' must be FILE.py:FUNCTION where it is one of your own"),
-    ("mine:squared", "policy 'mine:squared' must be FILE.py:FUNCTION"),
-    ("MINE:sqared", r"'sqared' is unknown \(did you mean 'squared'\?\); allowed: squared"),
-    ("BROKEN:f", "running its file raised ZeroDivisionError: division by zero"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("nowhere.py:f", "must be FILE.py:FUNCTION, but there is no file 'nowhere.py'"),
+        ("mine.py", "policy 'mine.py' must be FILE.py:FUNCTION where it is one of your own"),
+        ("mine:squared", "policy 'mine:squared' must be FILE.py:FUNCTION"),
+        ("MINE:sqared", r"'sqared' is unknown \(did you mean 'squared'\?\); allowed: squared"),
+        ("BROKEN:f", "running its file raised ZeroDivisionError: division by zero"),
+    ],
+)
 def test_a_file_that_is_not_there_or_does_not_run(name, sentence, mine, tmp_path):
     broken = tmp_path / "broken.py"
     broken.write_text("1 / 0")

@@ -96,7 +96,7 @@ def test_a_server_without_ports_gets_no_circuit(policy):
 
 
 def test_too_many_circuits_at_one_server_are_named():
-    count = np.array([[0, 2, 1], [2, 0, 1], [1, 1, 0]])                      # degrees 3, 3, 2
+    count = np.array([[0, 2, 1], [2, 0, 1], [1, 1, 0]])  # degrees 3, 3, 2
     Circuits(count).checked(np.array([3, 3, 2]))
     with pytest.raises(Exception, match="more circuits at a server than its optical degree"):
         Circuits(count).checked(np.array([3, 2, 3]))

@@ -47,7 +47,7 @@ def test_unequal_degrees_stay_with_their_servers():
     for one in count:
         Circuits(one).checked(degree)
     assert count[:, 1].sum() == 0
-    assert (count.sum(axis=-1).max(axis=0)[[0, 4]] >= 2).all()                  # those that have many do use them
+    assert (count.sum(axis=-1).max(axis=0)[[0, 4]] >= 2).all()  # those that have many do use them
     assert count.sum(axis=(1, 2)).mean() > even.sum() / 2
     assert len({one.tobytes() for one in count}) > 10
 

@@ -32,11 +32,14 @@ def test_a_policy_gets_the_settings_it_has_and_no_others():
     assert suited(mine, rule="next") is mine
 
 
-@pytest.mark.parametrize(("name", "settings", "sentence"), [
-    ("greedyy", {}, "policy 'greedyy' is unknown"),
-    ("greedy", {"rule": "fair"}, "rule 'fair' is unknown"),
-    ("uniform", {"rule": "next"}, "policy 'uniform' has no setting 'rule'; it has none."),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "settings", "sentence"),
+    [
+        ("greedyy", {}, "policy 'greedyy' is unknown"),
+        ("greedy", {"rule": "fair"}, "rule 'fair' is unknown"),
+        ("uniform", {"rule": "next"}, "policy 'uniform' has no setting 'rule'; it has none."),
+    ],
+)
 def test_mistakes_are_sentences(name, settings, sentence):
     with pytest.raises(InputError, match=sentence):
         get(name, **settings)

@@ -22,7 +22,7 @@ def wanted(seed):
     if kind == 0:
         return rng.uniform(0, 3, (SERVERS, SERVERS))
     if kind == 1:
-        return rng.integers(0, 4, (SERVERS, SERVERS)) / 2                          # ties
+        return rng.integers(0, 4, (SERVERS, SERVERS)) / 2  # ties
     if kind == 2:
         return rng.normal(0, 1e6, (SERVERS, SERVERS))
     if kind == 3:
@@ -78,7 +78,7 @@ def test_legal_whatever_is_wanted(seed, degrees):
 @example(0, 0.5)
 def test_agrees_with_plain_loops_within_the_degrees(seed, least):
     rng = np.random.default_rng(seed)
-    count = np.triu(rng.integers(0, 16, (SERVERS, SERVERS)) / 8, 1)                # eighths: exact sums, and ties
+    count = np.triu(rng.integers(0, 16, (SERVERS, SERVERS)) / 8, 1)  # eighths: exact sums, and ties
     count += count.T
     degrees = np.ceil(count.sum(1)).astype(np.int32) + rng.integers(0, 3, SERVERS).astype(np.int32)
     got = deal(count, degrees, least=jnp.asarray(least))
@@ -127,7 +127,7 @@ def test_soft_circuits_are_the_scaling_to_the_degrees():
     scale = np.ones(SERVERS)
     for _ in range(2000):
         scale = np.sqrt(scale * degrees / (kernel @ scale))
-    np.testing.assert_allclose(soften(logits, degrees), scale[:, None] * kernel * scale, rtol=0.03)   # twelve rounds
+    np.testing.assert_allclose(soften(logits, degrees), scale[:, None] * kernel * scale, rtol=0.03)  # twelve rounds
 
 
 def test_slopes_are_finite_where_nothing_can_be_joined():

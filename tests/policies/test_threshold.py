@@ -115,7 +115,7 @@ def test_float32_finds_nearly_the_same_times():
         double = circuits(demand, region(5, 6), "unsplit")
         time, other = times([single, double], region(5, 6), demand, "unsplit")
         ratios.append(float(time / other))
-    assert 0.97 < np.mean(ratios) < 1.03          # other noise: dtypes draw their own
+    assert 0.97 < np.mean(ratios) < 1.03  # other noise: dtypes draw their own
 
 
 def test_new_numbers_do_not_retrace_and_a_key_draws_other_noise():

@@ -31,7 +31,7 @@ def draw(seed, servers=SERVERS):
     rng = np.random.default_rng(seed)
     demand = 10.0 ** rng.uniform(0, 9, (servers, servers))
     if seed % 3 == 1:
-        demand = rng.integers(0, 3, (servers, servers)).astype(float)      # ties and empty pairs
+        demand = rng.integers(0, 3, (servers, servers)).astype(float)  # ties and empty pairs
     if seed % 3 == 2:
         demand *= rng.random((servers, servers)) < 0.2
     return demand
@@ -53,7 +53,7 @@ def by_hand(demand, degree):
             pairs = [pair for pair in itertools.combinations(able, 2) if left[pair] > 0]
             if not pairs:
                 break
-            taken.append(max(pairs, key=lambda pair: left[pair]))          # the first of equals
+            taken.append(max(pairs, key=lambda pair: left[pair]))  # the first of equals
         if not taken:
             return count
         for i, j in taken:
@@ -78,7 +78,7 @@ degrees = st.one_of(st.integers(0, 8), st.lists(st.integers(0, 8), min_size=SERV
 @given(st.integers(0, 2**32 - 1), degrees)
 def test_legal_and_what_plain_loops_choose(seed, degree):
     demand = draw(seed)
-    count = chosen(demand, degree)                                         # `checked` refuses illegal ones
+    count = chosen(demand, degree)  # `checked` refuses illegal ones
     np.testing.assert_array_equal(count, by_hand(demand, degree))
     assert np.issubdtype(count.dtype, np.integer)
     if np.min(degree) >= RING_NICS:
@@ -101,9 +101,9 @@ def test_the_heaviest_pairs_are_served_most():
     demand = np.full((SERVERS, SERVERS), 1.0)
     demand[1, 4] = 1e6
     count = chosen(demand, 8)
-    assert count[1, 4] == 6                                                # all that the ring leaves
+    assert count[1, 4] == 6  # all that the ring leaves
     ahead = np.eye(SERVERS, k=1, dtype=int)
-    for seed in range(0, 30, 3):                                           # the heaviest pair is in the first matching
+    for seed in range(0, 30, 3):  # the heaviest pair is in the first matching
         total = np.triu(draw(seed) + draw(seed).T, 1)
         heaviest = np.unravel_index(total.argmax(), total.shape)
         assert chosen(total, 3)[heaviest] == 1 + ahead[heaviest]
@@ -134,8 +134,9 @@ def test_neither_what_was_before_nor_a_key_matters():
 def test_a_batch_equals_its_loop_and_does_not_retrace():
     demands = np.stack([draw(seed) for seed in range(6)])
     degree = np.arange(2, 8)
-    once = eqx.filter_jit(eqx.debug.assert_max_traces(
-        lambda d, n: topoopt(d, Region(SERVERS, 400.0, n)).circuits.count, max_traces=1))  # fmt: skip
+    once = eqx.filter_jit(
+        eqx.debug.assert_max_traces(lambda d, n: topoopt(d, Region(SERVERS, 400.0, n)).circuits.count, max_traces=1)
+    )
     for batch in (demands, demands[::-1].copy()):
         got = jax.vmap(once)(jnp.asarray(batch), jnp.asarray(degree))
         for one, n, count in zip(batch, degree, got, strict=True):

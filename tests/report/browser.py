@@ -86,7 +86,7 @@ def browser(folder):
         yield Page(*ours)
     finally:
         for end in ours:
-            os.close(end)                              # the browser ends when its pipe does
+            os.close(end)  # the browser ends when its pipe does
         try:
             running.wait(10)
         except subprocess.TimeoutExpired:

@@ -385,7 +385,7 @@ def test_lines_of_a_graph_carry_what_they_can():
     (style_of,) = (c for c in build_graph(drawn).axes[0].collections if isinstance(c, LineCollection))
     dashes = [pattern is not None for _, pattern in style_of.get_linestyles()]
     thick = style_of.get_linewidths()
-    assert dashes == [False, True, False]                     # a-b, a-c, b-c
+    assert dashes == [False, True, False]  # a-b, a-c, b-c
     assert thick[2] > thick[0]
     unlike = network([("a", "b", 100), ("b", "a", 400), ("b", "c", 50)], directed=True)
     assert {"100/400", "50"} <= set(words(build_graph(unlike)))

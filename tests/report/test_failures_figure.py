@@ -106,8 +106,13 @@ def test_without_published_figures_the_key_names_models_alone():
 def test_kinds_and_models_keep_the_order_of_the_rows():
     axes = drawn(build(rows(kinds=KINDS[::-1])))
     assert [text.get_text() for text in axes.get_xticklabels()] == [
-        "server", "gpu", "link", "optical\nnic", "electrical\nnics", "electrical\nnic",
-    ]  # fmt: skip
+        "server",
+        "gpu",
+        "link",
+        "optical\nnic",
+        "electrical\nnics",
+        "electrical\nnic",
+    ]
     assert axes.get_xticks().tolist() == list(range(6))
 
 

@@ -15,11 +15,25 @@ from matplotlib.colors import to_hex  # noqa: E402
 from matplotlib.patches import Rectangle  # noqa: E402
 
 COLOURS = {
-    "forward": "#88CCEE", "backward": "#3A87B7", "tp": "#882255", "all-to-all": "#CC6677", "dp": "#DDCC77",
-    "reconfigure": "#332288", "switch": "#B9A6E0", "pipeline": "#ECECEC",
-}  # fmt: skip
-LABELS = ["Compute, forward", "Compute, backward", "TP communication", "All-to-all", "DP communication",
-          "Reconfiguration", "Waiting for the switch", "Pipeline bubble"]  # fmt: skip
+    "forward": "#88CCEE",
+    "backward": "#3A87B7",
+    "tp": "#882255",
+    "all-to-all": "#CC6677",
+    "dp": "#DDCC77",
+    "reconfigure": "#332288",
+    "switch": "#B9A6E0",
+    "pipeline": "#ECECEC",
+}
+LABELS = [
+    "Compute, forward",
+    "Compute, backward",
+    "TP communication",
+    "All-to-all",
+    "DP communication",
+    "Reconfiguration",
+    "Waiting for the switch",
+    "Pipeline bubble",
+]
 
 
 def segment(stage, track, kind, start, end, direction="forward", label=None):
@@ -72,7 +86,7 @@ def test_a_bar_for_every_segment_in_the_lanes_of_its_stage(stages):
     assert [one[0] for one in sorted(bars)] == [one[0] for one in want]
     np.testing.assert_allclose([one[1:3] for one in sorted(bars)], [one[1:] for one in want], atol=1e-12)
     tops = sorted({bar[3] for bar in bars})
-    assert len(tops) == 3 * stages                                         # compute, EPS, OCS
+    assert len(tops) == 3 * stages  # compute, EPS, OCS
     spans = sorted({bar[3:] for bar in bars})
     assert all(one[1] <= two[0] for one, two in itertools.pairwise(spans))
     assert above.get_xlim() == (0, max(one["end_s"] for one in segments))

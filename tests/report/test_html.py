@@ -29,8 +29,10 @@ def page(tmp_path):
 
 def charts(text):
     """Title -> markup of a chart."""
-    return {unescape(re.search("<h3>(.*?)</h3>", one)[1]): one
-            for one in re.findall('<section class="chart">.*?</section>', text, re.S)}  # fmt: skip
+    return {
+        unescape(re.search("<h3>(.*?)</h3>", one)[1]): one
+        for one in re.findall('<section class="chart">.*?</section>', text, re.S)
+    }
 
 
 def panels(chart):
@@ -97,10 +99,14 @@ def test_equals_share_the_first_place(page):
 def test_a_comparison_has_its_charts_and_all_of_their_marks(page):
     rows = synthetic.rows(fabrics=tuple(synthetic.FABRICS))
     drawn = charts(page(rows))
-    assert list(drawn) == ["Network cost against iteration time", "Iteration time against bandwidth",
-                           "Parts of an iteration", "Performance per dollar"]  # fmt: skip
+    assert list(drawn) == [
+        "Network cost against iteration time",
+        "Iteration time against bandwidth",
+        "Parts of an iteration",
+        "Performance per dollar",
+    ]
     for title, chart in drawn.items():
-        assert len(panels(chart)) == 5 * (4 if title == "Parts of an iteration" else 1)    # other bandwidths folded
+        assert len(panels(chart)) == 5 * (4 if title == "Parts of an iteration" else 1)  # other bandwidths folded
         assert all(f"</svg>{style.FABRICS[name].label}" in chart for name in synthetic.FABRICS if "Parts" not in title)
     assert drawn["Performance per dollar"].count("<title>") - 4 == len(rows)
     assert drawn["Iteration time against bandwidth"].count("<title>") - 4 == len(rows)
@@ -142,7 +148,8 @@ def test_parts_of_an_iteration_follow_each_other(page):
     assert widths == pytest.approx([(end - left) * seconds / 10 for seconds in parts.values() if seconds], abs=0.01)
     assert float(bars[0].get("x")) == pytest.approx(left)
     assert [float(bar.get("x")) for bar in bars[1:]] == pytest.approx(
-        [float(bar.get("x")) + width for bar, width in zip(bars, widths, strict=True)][:-1], abs=0.02)  # fmt: skip
+        [float(bar.get("x")) + width for bar, width in zip(bars, widths, strict=True)][:-1], abs=0.02
+    )
     assert bars[1].find("title").text == "NVL72, 400 Gbps: EP communication 3.000 s, 30%"
 
 
@@ -223,7 +230,7 @@ def test_what_a_person_wrote_is_escaped(page, tmp_path):
     assert text.count(escape(EVIL)) > 10
     assert "a&amp;&lt;b&gt;.svg</figcaption>" in text
     for chart in charts(text).values():
-        assert panels(chart)    # well-formed
+        assert panels(chart)  # well-formed
 
 
 def test_nothing_is_fetched(page, tmp_path):
@@ -241,8 +248,12 @@ def test_the_whole_configuration_is_there_folded(page):
     folded = re.search('<details class="configuration">.*</details>', text, re.S)[0]
     pairs = dict(re.findall('<th scope="row">(.*?)</th><td>(.*?)</td>', folded))
     assert {key: unescape(value) for key, value in pairs.items()} == {
-        "models": '["a", "b"]', "trace": "none", "eps_waits": "false", "gpus": "64", "empty": "{}"
-    }  # fmt: skip
+        "models": '["a", "b"]',
+        "trace": "none",
+        "eps_waits": "false",
+        "gpus": "64",
+        "empty": "{}",
+    }
     assert folded.count("<summary>") == 3
     assert "No configuration is stored" in page(synthetic.rows(), {})
 
@@ -277,7 +288,7 @@ def test_a_design_space_is_a_cloud_of_points_and_its_front(page):
         "configuration 3, fabric fat-tree, optical_degree 2: 1.000 s, 9.00 M$",
     ]
     (front,) = [mark for mark in panel.iter() if mark.get("class") == "front"]
-    assert len(numbers(front.get("points"))) == 2 * 3 + 1                  # three points that nothing beats
+    assert len(numbers(front.get("points"))) == 2 * 3 + 1  # three points that nothing beats
     assert "Fat-tree" in plain_words(chart)
 
 
@@ -293,8 +304,10 @@ def test_a_very_large_design_space_keeps_its_front(page):
 
 
 def test_the_number_of_a_configuration_is_no_parameter_and_a_time_is_the_result(page):
-    rows = [{"configuration": n, "policy": "greedy", "optical_degree": n + 2, "bound_s": 1.5, "seconds": 2.5 + n}
-            for n in range(4)]  # fmt: skip
+    rows = [
+        {"configuration": n, "policy": "greedy", "optical_degree": n + 2, "bound_s": 1.5, "seconds": 2.5 + n}
+        for n in range(4)
+    ]
     names = list(charts(page(rows)))
     assert "Sensitivity: seconds against optical_degree" in names
     assert not any("configuration" in name for name in names)

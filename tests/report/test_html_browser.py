@@ -9,7 +9,7 @@ from tests.report import browser, synthetic
 pytestmark = pytest.mark.skipif(browser.CHROMIUM is None, reason="no chromium on PATH")
 
 COMPLAINTS = ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded")
-READ = 4.5                                              # contrast that text needs (WCAG 2.1, 1.4.3)
+READ = 4.5  # contrast that text needs (WCAG 2.1, 1.4.3)
 CELLS = "[...document.querySelectorAll('#rows tbody tr')].map(row => row.cells[{column}].textContent)"
 VALUES = "[...document.querySelectorAll('#rows tbody tr')].map(row => row.cells[{column}].dataset.sort ?? null)"
 
@@ -40,7 +40,7 @@ def page(tab, path):
     tab.prefer("light")
     tab.open(path)
     yield tab
-    tab.value("localStorage.clear()")                   # which keeps the theme that a reader chose
+    tab.value("localStorage.clear()")  # which keeps the theme that a reader chose
 
 
 def column(page, name):
@@ -120,9 +120,17 @@ def test_both_themes_can_be_read(page, theme):
     paper = colour(page, ".chart", "backgroundColor")
     assert (hues.contrast(ground, "#FFFFFF") < 3) == (theme == "light")
     assert paper == hues.PAPER[theme].upper()
-    texts = [("body", "color", ground), ("p.note", "color", ground), ("summary", "color", paper),
-             (".chart .note", "color", paper), (".panel .title", "fill", paper), (".panel .tick", "fill", paper),
-             ("#rows td", "color", paper), ("#rows th button", "color", paper), ("#theme", "color", paper)]  # fmt: skip
+    texts = [
+        ("body", "color", ground),
+        ("p.note", "color", ground),
+        ("summary", "color", paper),
+        (".chart .note", "color", paper),
+        (".panel .title", "fill", paper),
+        (".panel .tick", "fill", paper),
+        ("#rows td", "color", paper),
+        ("#rows th button", "color", paper),
+        ("#theme", "color", paper),
+    ]
     for selector, name, behind in texts:
         assert hues.contrast(colour(page, selector, name), behind) >= READ, selector
     assert hues.contrast(colour(page, ".panel .mark", "fill"), paper) >= 3

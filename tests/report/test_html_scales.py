@@ -15,7 +15,7 @@ def test_colours_can_be_seen_on_a_dark_page(look):
 
 def test_contrast_is_that_of_the_guidelines():
     assert hues.contrast("#000000", "#FFFFFF") == pytest.approx(21)
-    assert hues.contrast("#767676", "#FFFFFF") == pytest.approx(4.54, abs=0.01)    # the lightest grey that may be text
+    assert hues.contrast("#767676", "#FFFFFF") == pytest.approx(4.54, abs=0.01)  # the lightest grey that may be text
 
 
 @pytest.mark.parametrize(

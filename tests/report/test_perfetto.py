@@ -88,14 +88,16 @@ def test_passes_and_the_arrows_between_them(trace):
     # Forward: 0 to 0.75 on stage 0, 1 to 2 on stage 1; backward: 2 to 2.5, then 3 to 4. What turns or waits is no pass.
     passes = [one for one in events(trace, "X") if one["cat"] == "pass"]
     assert sorted((one["ts"], one["dur"], one["pid"], one["name"]) for one in passes) == [
-        (0, 750_000, 0, "forward 0"), (1_000_000, 1_000_000, 1, "forward 0"),
-        (2_000_000, 500_000, 1, "backward 0"), (3_000_000, 1_000_000, 0, "backward 0"),
-    ]  # fmt: skip
+        (0, 750_000, 0, "forward 0"),
+        (1_000_000, 1_000_000, 1, "forward 0"),
+        (2_000_000, 500_000, 1, "backward 0"),
+        (3_000_000, 1_000_000, 0, "backward 0"),
+    ]
     starts, ends = ({one["id"]: one for one in events(trace, kind)} for kind in "sf")
     arrows = sorted((starts[i]["ts"], starts[i]["pid"], ends[i]["ts"], ends[i]["pid"]) for i in starts)
     assert arrows == [(749_999, 0, 1_000_000, 1), (2_499_999, 1, 3_000_000, 0)]
     assert starts.keys() == ends.keys()
-    for one in events(trace, "s") + events(trace, "f"):                    # an arrow hangs on a slice around its end
+    for one in events(trace, "s") + events(trace, "f"):  # an arrow hangs on a slice around its end
         around = [p for p in passes if p["pid"] == one["pid"] and p["ts"] <= one["ts"] < p["ts"] + p["dur"]]
         assert len(around) == 1
         assert one["tid"] == around[0]["tid"]

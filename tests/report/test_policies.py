@@ -81,7 +81,7 @@ def test_the_figure_of_forecasts_has_a_line_for_every_policy(forecasts, tmp_path
     (axes,) = build_forecasts(forecasts).axes
     assert [label.get_text() for label in axes.get_xticklabels()] == ["0", "0.3", "predicted"]
     drawn = {tuple(np.ravel(container.lines[0].get_ydata())) for container in axes.containers}
-    assert drawn == {(v,) * n for v in (1.2, 1.1, 1.4) for n in (1, 2)}       # predicted apart
+    assert drawn == {(v,) * n for v in (1.2, 1.1, 1.4) for n in (1, 2)}  # predicted apart
     assert report.forecasts(forecasts, tmp_path / "forecasts.png").stat().st_size > 10_000
     with pytest.raises(InputError, match="needs rows, got none"):
         report.forecasts([], tmp_path / "none.png")

@@ -39,16 +39,19 @@ def numbers(rows):
     return [row["configuration"] for row in rows]
 
 
-@pytest.mark.parametrize(("where", "keep"), [
-    ("fabric = mfabric", lambda row: row["fabric"] == "mfabric"),
-    ("fabric == mfabric|topoopt", lambda row: row["fabric"] in ("mfabric", "topoopt")),
-    ("fabric != mfabric|topoopt", lambda row: row["fabric"] == "fat-tree"),
-    ("nic_gbps>=400", lambda row: row["nic_gbps"] >= 400),
-    ("iteration_s < 7", lambda row: row["iteration_s"] < 7),
-    ("cost > 3", lambda row: row["cost"] is not None and row["cost"] > 3),
-    ("pooled = true", lambda row: row["pooled"]),
-    ("configuration <= 4", lambda row: row["configuration"] <= 4),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("where", "keep"),
+    [
+        ("fabric = mfabric", lambda row: row["fabric"] == "mfabric"),
+        ("fabric == mfabric|topoopt", lambda row: row["fabric"] in ("mfabric", "topoopt")),
+        ("fabric != mfabric|topoopt", lambda row: row["fabric"] == "fat-tree"),
+        ("nic_gbps>=400", lambda row: row["nic_gbps"] >= 400),
+        ("iteration_s < 7", lambda row: row["iteration_s"] < 7),
+        ("cost > 3", lambda row: row["cost"] is not None and row["cost"] > 3),
+        ("pooled = true", lambda row: row["pooled"]),
+        ("configuration <= 4", lambda row: row["configuration"] <= 4),
+    ],
+)
 def test_conditions(folder, where, keep):
     rows, config = query([folder], Asked(where=[where]))
     assert rows == [row for row in made() if keep(row)]
@@ -74,10 +77,11 @@ def test_groups_and_their_measures(folder):
 
 def beaten(row, rows):
     return any(
-        other["cost"] <= row["cost"] and other["iteration_s"] <= row["iteration_s"]
+        other["cost"] <= row["cost"]
+        and other["iteration_s"] <= row["iteration_s"]
         and (other["cost"], other["iteration_s"]) != (row["cost"], row["iteration_s"])
         for other in rows
-    )  # fmt: skip
+    )
 
 
 def test_the_front_of_all_and_of_every_group(folder):
@@ -128,19 +132,22 @@ def test_files_of_any_kind_together(folder, tmp_path):
     assert config == {"seed": 0}
 
 
-@pytest.mark.parametrize(("asked", "sentence"), [
-    ({"where": ["fabrik = x"]}, r"column 'fabrik' is unknown \(did you mean 'fabric'\?\)"),
-    ({"where": ["fabric"]}, r"a condition is COLUMN OP VALUE with =, !=, <, <=, > or >=, got 'fabric'"),
-    ({"where": ["cost =< 3"]}, r"a condition is COLUMN OP VALUE with .*, got 'cost =< 3'"),
-    ({"where": ["cost > dear"]}, r"column cost holds numbers, got 'dear'"),
-    ({"where": ["cost > 1|2"]}, r"several values go with = and != only, got 'cost > 1\|2'"),
-    ({"where": ["pooled = maybe"]}, r"pooled 'maybe' is unknown; allowed: true, false"),
-    ({"by": ["fabric"], "measures": ["cost:most"]}, r"measure 'most' is unknown"),
-    ({"by": ["fabric"], "measures": ["fabric:mean"]}, r"column fabric must hold numbers here, got string"),
-    ({"measures": ["cost:mean"]}, r"measures are of groups; name columns to group by, got cost:mean alone"),
-    ({"pareto": ["cost:least"]}, r"pareto 'cost:least': direction 'least' is unknown; allowed: min, max"),
-    ({"sort": "cost:high"}, r"sort 'cost:high': direction 'high' is unknown; allowed: up, down"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        ({"where": ["fabrik = x"]}, r"column 'fabrik' is unknown \(did you mean 'fabric'\?\)"),
+        ({"where": ["fabric"]}, r"a condition is COLUMN OP VALUE with =, !=, <, <=, > or >=, got 'fabric'"),
+        ({"where": ["cost =< 3"]}, r"a condition is COLUMN OP VALUE with .*, got 'cost =< 3'"),
+        ({"where": ["cost > dear"]}, r"column cost holds numbers, got 'dear'"),
+        ({"where": ["cost > 1|2"]}, r"several values go with = and != only, got 'cost > 1\|2'"),
+        ({"where": ["pooled = maybe"]}, r"pooled 'maybe' is unknown; allowed: true, false"),
+        ({"by": ["fabric"], "measures": ["cost:most"]}, r"measure 'most' is unknown"),
+        ({"by": ["fabric"], "measures": ["fabric:mean"]}, r"column fabric must hold numbers here, got string"),
+        ({"measures": ["cost:mean"]}, r"measures are of groups; name columns to group by, got cost:mean alone"),
+        ({"pareto": ["cost:least"]}, r"pareto 'cost:least': direction 'least' is unknown; allowed: min, max"),
+        ({"sort": "cost:high"}, r"sort 'cost:high': direction 'high' is unknown; allowed: up, down"),
+    ],
+)
 def test_mistakes_are_sentences(folder, asked, sentence):
     with pytest.raises(InputError, match=sentence):
         query([folder], Asked(**asked))

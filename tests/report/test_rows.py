@@ -14,7 +14,7 @@ from tests.report import synthetic
 
 CONFIG = {"seed": 3, "delay_s": 0.025, "models": ["llama-moe"], "version": "0.1.0"}
 AWKWARD = [
-    {"name": "a,\"b\"\nc", "time_s": 0.1 + 0.2, "count": 7, "usd": None, "hidden": True},
+    {"name": 'a,"b"\nc', "time_s": 0.1 + 0.2, "count": 7, "usd": None, "hidden": True},
     {"name": "12e5", "time_s": 1e-300, "count": -1, "usd": 2.0, "hidden": False},
     {"name": "ü", "time_s": float("inf"), "count": 2**53 + 1, "usd": 1e22, "late": 4},
 ]

@@ -69,8 +69,12 @@ def test_plain_aligns_numbers_right_and_text_left():
 
 def test_numbers_keep_their_significant_digits():
     assert [significant(v) for v in (1234567.0, 12.345678, 0.0123456, 0.0, 2.5e-7)] == [
-        "1234567", "12.35", "0.01235", "0", "2.500e-07",
-    ]  # fmt: skip
+        "1234567",
+        "12.35",
+        "0.01235",
+        "0",
+        "2.500e-07",
+    ]
     assert column([1.5, 1e-6]) == ["1.500", "1.000e-06"]
     assert column([1.5, float("nan"), float("inf"), None, True]) == ["1.500", "nan", "inf", "-", "True"]
     assert [bytes_unit(v)[0] for v in (2.0, 0.0, 0.05, 2e-6, 2e-9)] == ["GB", "GB", "MB", "kB", "B"]

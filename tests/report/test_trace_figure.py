@@ -69,7 +69,7 @@ def test_pairs_over_the_mean_of_their_layer():
 
 def test_one_scale_of_colours_from_nothing_to_the_hottest():
     load = some_load()
-    load[3, 5] = 0                                                                 # an iteration without tokens
+    load[3, 5] = 0  # an iteration without tokens
     figure = build_load(load, np.arange(30))
     limits = {axes.get_images()[0].get_clim() for axes in panels(figure).values()}
     (low, high) = limits.pop()

@@ -17,7 +17,7 @@ from tests.oracles import dense
 
 SERVERS, GPUS = 8, 4
 COUNT = SERVERS * GPUS
-CIRCUITS = {"topoopt": 1, "mfabric": 2, "mfabric-cpo": 1}                 # regions
+CIRCUITS = {"topoopt": 1, "mfabric": 2, "mfabric-cpo": 1}  # regions
 
 
 def circuits(groups, servers, seed=0, most=2):
@@ -42,10 +42,10 @@ VARIANTS = [
     ("fat-tree", {"pxn": True}),
     ("fat-tree", {"nic_use": "pooled"}),
     ("fat-tree", {"tiers": 2, "radix": 16}),
-    ("fat-tree", {"radix": 6}),                                           # 4 pods, the last one hardly filled
+    ("fat-tree", {"radix": 6}),  # 4 pods, the last one hardly filled
     ("oversub-fat-tree", {"at": "aggregation"}),
     ("rail-optimized", {"pxn": True}),
-    ("rail-optimized", {"radix": 12}),                                    # 6 servers at a rail switch, then 2
+    ("rail-optimized", {"radix": 12}),  # 6 servers at a rail switch, then 2
     ("mfabric", {"electrical_nics": 1}),
     ("mfabric", {"electrical_nics": 4}),
 ]
@@ -100,7 +100,7 @@ def test_nothing_is_lost(name, variant, routing):
     assert np.all(routes.share[routes.hops < 0] == 0)
     assert np.all(routes.share[routes.hops >= 0] > 0)
     ordered = np.sort(routes.hops, axis=1)
-    assert not ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any()       # every link once
+    assert not ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any()  # every link once
     part = server_of_nodes(network)
     want = np.zeros((part.max() + 1, len(SRC)))
     np.add.at(want, (SRC // GPUS, np.arange(len(SRC))), 1)
@@ -127,7 +127,7 @@ def test_delegates_gather_and_scatter_what_the_nics_carry(name, variant, routing
     # At every GPU: what the NVSwitch and the tree bring, and its own bytes, go out by its circuits.
     made = built(name, **variant)
     network, table, _ = routed(name, routing, **variant)
-    left = -surplus(network, table, np.arange(network.size))[:COUNT]                      # entered less left [GPU F]
+    left = -surplus(network, table, np.arange(network.size))[:COUNT]  # entered less left [GPU F]
     np.add.at(left, (SRC, np.arange(len(SRC))), 1)
     np.add.at(left, (DST, np.arange(len(SRC))), -1)
     table_of = made.circuits
@@ -188,7 +188,7 @@ def test_sprayed_is_the_network_with_its_links_merged(name, variant):
     for key in want:
         assert got[key] == pytest.approx(want[key], rel=1e-12)
     assert set(plain) == set(names)
-    assert len(sprayed.tail) == len(got)                                   # no parallel links are left
+    assert len(sprayed.tail) == len(got)  # no parallel links are left
     assert sum(count for _, count in sprayed.links) == len(sprayed.tail)
     # Sprayed routes are the mean of all single paths.
     if made.nic_use == "pooled":
@@ -237,7 +237,7 @@ def test_pxn_leaves_by_the_rank_of_the_destination(name, variant, routing):
     np.testing.assert_array_equal(out, AWAY & (HOLDS == SRC // GPUS * GPUS + DST % GPUS))
     np.testing.assert_array_equal(into, AWAY & (HOLDS == DST))
     network, table, _ = routed(name, routing, **variant)
-    gather = table[network.run("nvswitch up")][:, AWAY]                    # only where the ranks differ
+    gather = table[network.run("nvswitch up")][:, AWAY]  # only where the ranks differ
     np.testing.assert_array_equal(gather, ((HOLDS == SRC) & (SRC % GPUS != DST % GPUS))[:, AWAY])
 
 
@@ -248,7 +248,7 @@ def rails(network, switch):
 
 
 def test_with_pxn_a_rail_switch_is_never_left_upwards():
-    network, table, _ = routed("rail-optimized", "spray", pxn=True, radix=16)             # 8 servers at a rail switch
+    network, table, _ = routed("rail-optimized", "spray", pxn=True, radix=16)  # 8 servers at a rail switch
     beyond = rails(network, network.tail) & ~rails(network, network.head) & (network.head >= COUNT + SERVERS)
     assert beyond.any()
     assert np.all(table[beyond] == 0)
@@ -361,7 +361,7 @@ def test_parallel_circuits_end_in_both_halves_of_a_server(gpus, degree):
     table = Cluster("optics", 3, 100.0, gpus, regions=count, nic_use="pooled").circuits
     far = table.gpu[0, :2] >= (gpus + 1) // 2
     assert far.tolist() in ([False, True], [True, False])
-    if degree == 256:                                                      # four NICs at every GPU
+    if degree == 256:  # four NICs at every GPU
         ends = np.bincount(table.gpu[:2][table.gpu[:2] >= 0], minlength=gpus)
         np.testing.assert_array_equal(ends, 4)
 
@@ -500,7 +500,7 @@ def end(name, routing="spray", regional=False, **variant):
     return dense.completion(network.capacity, table[:, sent], DEMAND[sent], 0.0).max()
 
 
-EQUAL = ("fat-tree", "rail-optimized", "nvl72")                           # own NICs, sprayed, domains of one size
+EQUAL = ("fat-tree", "rail-optimized", "nvl72")  # own NICs, sprayed, domains of one size
 
 
 @pytest.mark.parametrize(("one", "other"), list(itertools.combinations(CLUSTERS, 2)))
@@ -515,8 +515,8 @@ def test_which_fabric_is_faster():
     assert end("oversub-fat-tree") > end("fat-tree")
     assert end("fat-tree", "ecmp") > end("fat-tree")
     assert end("rail-optimized", "ecmp") != pytest.approx(end("fat-tree", "ecmp"), rel=1e-3)
-    assert end("rail-optimized", pxn=True) == pytest.approx(end("rail-only"), rel=1e-9)      # neither climbs
-    assert end("mfabric-cpo", regional=True) < end("nvl72", regional=True)                   # circuits come on top
+    assert end("rail-optimized", pxn=True) == pytest.approx(end("rail-only"), rel=1e-9)  # neither climbs
+    assert end("mfabric-cpo", regional=True) < end("nvl72", regional=True)  # circuits come on top
     assert end("mfabric", regional=True, electrical_nics=1) > end("mfabric", regional=True)
 
 

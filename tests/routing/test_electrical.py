@@ -96,11 +96,11 @@ def balanced(ranks, each=1e8):
 
 @pytest.mark.parametrize(("ranks", "per_server"), [(8, 2), (8, 4)])
 def test_balanced_traffic_takes_the_bytes_over_the_nics(ranks, per_server):
-    leaves = (ranks - per_server) * 1e8                                    # of every rank
+    leaves = (ranks - per_server) * 1e8  # of every rank
     own = leaves / (8 / per_server * NIC)
     np.testing.assert_allclose(seconds(fabric(), balanced(ranks), per_server), own, rtol=RTOL)
     np.testing.assert_allclose(seconds(fabric(nic_use="pooled"), balanced(ranks), per_server), own, rtol=RTOL)
-    for nic_use in ("own", "pooled"):                                      # the edge limits: all of it behind 8/3 NICs
+    for nic_use in ("own", "pooled"):  # the edge limits: all of it behind 8/3 NICs
         np.testing.assert_allclose(seconds(fabric(3.0, nic_use), balanced(ranks), per_server), 3 * own, rtol=RTOL)
 
 
@@ -255,7 +255,7 @@ OWN, PXN, POOLED = fabric(), fabric(pxn=True), fabric(nic_use="pooled")
 CIRCUITS, WIRED, CO_PACKAGED = Region(2, GBPS), Flat(2, GBPS), Region(2, GBPS, name="mfabric-cpo")
 
 # GB from rank to rank on two servers of two: 0 and 1 send 6 and 2 and get 4 and 0, 2 and 3 send 0 and 4, get 6 and 2.
-CROSSING = {(0, 2): 6, (1, 3): 2, (3, 0): 4, (0, 1): 9}              # 9 stays in the server
+CROSSING = {(0, 2): 6, (1, 3): 2, (3, 0): 4, (0, 1): 9}  # 9 stays in the server
 
 
 @pytest.mark.parametrize(
@@ -280,8 +280,10 @@ def test_what_crosses_the_nvswitch_by_hand(where, first, second):
 
 def test_what_crosses_the_nvswitch_takes_its_time():
     # A rank has 1 GB/s: the busiest port, without what stays on a rank.
-    ends = [float(nvswitch_seconds(delegated(where, jnp.asarray(sends(4, CROSSING)[0]), 2), 1e9))
-            for where in (OWN, PXN, POOLED, CIRCUITS, CO_PACKAGED)]  # fmt: skip
+    ends = [
+        float(nvswitch_seconds(delegated(where, jnp.asarray(sends(4, CROSSING)[0]), 2), 1e9))
+        for where in (OWN, PXN, POOLED, CIRCUITS, CO_PACKAGED)
+    ]
     np.testing.assert_allclose(ends, [0, 4, 4, 5, 5], rtol=RTOL, atol=1e-12)
 
 

@@ -14,8 +14,8 @@ from mfabric_jax.fabric import Flat
 from mfabric_jax.routing.forward import forward_time, wired
 from tests.oracles import dense
 
-NIC = 8e-9                                 # Gbps: 1 byte/s
-WIDE = 16                                  # hops that every table here fits in: one shape, one program
+NIC = 8e-9  # Gbps: 1 byte/s
+WIDE = 16  # hops that every table here fits in: one shape, one program
 TRACES = []
 
 
@@ -125,18 +125,18 @@ def test_agrees_with_a_plain_simulation(servers):
     ("count", "flows", "want"),
     [
         (ring(5), [], 0),
-        (ring(5), [(0, 0, 9)], 0),                                         # stays in the server
+        (ring(5), [(0, 0, 9)], 0),  # stays in the server
         (ring(5), [(0, 1, 3)], 3),
         (ring(5, 2), [(0, 1, 3)], 1.5),
-        (ring(5), [(0, 2, 3)], 3),                                         # through server 1, at full speed
-        (ring(5), [(0, 2, 3), (0, 1, 3)], 6),                              # both leave over 0-1
+        (ring(5), [(0, 2, 3)], 3),  # through server 1, at full speed
+        (ring(5), [(0, 2, 3), (0, 1, 3)], 6),  # both leave over 0-1
         (ring(5), [(0, 2, 3), (0, 1, 1)], 4),
-        (ring(5), [(0, 2, 3), (1, 2, 2), (3, 4, 4)], 5),                   # both arrive over 1-2
-        (ring(5), [(0, 1, 3), (1, 0, 3)], 3),                              # both directions at once
+        (ring(5), [(0, 2, 3), (1, 2, 2), (3, 4, 4)], 5),  # both arrive over 1-2
+        (ring(5), [(0, 1, 3), (1, 0, 3)], 3),  # both directions at once
         (circuits(5, (0, 1), (1, 2), (2, 3), (3, 4)), [(0, 4, 2), (4, 3, 1)], 2),
-        (circuits(5, (0, 1), (1, 2), (2, 3), (3, 0), (3, 4)), [(0, 2, 3)], 1.5),                # two ways, half each
-        (circuits(5, (0, 1, 3), (1, 2), (2, 3, 3), (3, 0, 3), (3, 4)), [(0, 2, 3)], 1.5),       # the narrower way holds
-        (circuits(5, (0, 1), (1, 2), (2, 3), (3, 0), (0, 2), (3, 4)), [(0, 2, 3)], 3),          # the direct way alone
+        (circuits(5, (0, 1), (1, 2), (2, 3), (3, 0), (3, 4)), [(0, 2, 3)], 1.5),  # two ways, half each
+        (circuits(5, (0, 1, 3), (1, 2), (2, 3, 3), (3, 0, 3), (3, 4)), [(0, 2, 3)], 1.5),  # the narrower way holds
+        (circuits(5, (0, 1), (1, 2), (2, 3), (3, 0), (0, 2), (3, 4)), [(0, 2, 3)], 3),  # the direct way alone
     ],
 )
 def test_by_hand(count, flows, want):

@@ -113,7 +113,7 @@ def divided(demand, count, ports):
     """The least T over every division of bytes between circuits and EPS: a linear programme in bytes on the EPS."""
     servers, pairs = len(demand), np.argwhere(demand > 0)
     size, lit = (x[tuple(pairs.T)] for x in (demand, count))
-    rows = [np.append(-np.eye(len(pairs))[n], -lit[n]) for n in range(len(pairs))]           # size - y <= lit T
+    rows = [np.append(-np.eye(len(pairs))[n], -lit[n]) for n in range(len(pairs))]  # size - y <= lit T
     limits = list(-size)
     for end, server in itertools.product((0, 1), range(servers)):
         rows.append(np.append((pairs[:, end] == server).astype(float), -ports[server]))
@@ -209,10 +209,12 @@ def test_a_dead_port_carries_nothing(routing):
 
 def test_the_parts_of_split_with_dead_ports():
     demand, count = np.array([[0, 4.0, 2], [0, 0, 0], [0, 0, 0]]), np.array([[0, 2, 1], [2, 0, 0], [1, 0, 0]])
-    at = [part_times(region(3, electrical_nics=np.array(p)), Circuits(count), demand, routing="split")
-          for p in ([2.0, 2, 0], [2.0, 0, 0])]  # fmt: skip
+    at = [
+        part_times(region(3, electrical_nics=np.array(p)), Circuits(count), demand, routing="split")
+        for p in ([2.0, 2, 0], [2.0, 0, 0])
+    ]
     np.testing.assert_allclose(at[0], (2, 2), rtol=1e-15)
-    np.testing.assert_allclose(at[1], (2, 0), rtol=1e-15)                 # one live port joins nobody
+    np.testing.assert_allclose(at[1], (2, 0), rtol=1e-15)  # one live port joins nobody
 
 
 @pytest.mark.parametrize("routing", ROUTINGS)

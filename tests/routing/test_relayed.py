@@ -102,7 +102,7 @@ BY_HAND = {
     "a circuit of its own": ([(0, 1, 3)], (3, 0)),
     "out through the peer": ([(0, 3, 6)], (3, 3)),
     "back through the peer": ([(3, 0, 6)], (3, 3)),
-    "the peer's circuits are shared": ([(0, 3, 6), (0, 2, 2)], (4, 4)),                # 1 byte/s each for 2 s, then 2
+    "the peer's circuits are shared": ([(0, 3, 6), (0, 2, 2)], (4, 4)),  # 1 byte/s each for 2 s, then 2
     "the peer's ports are shared": ([(0, 3, 6), (2, 1, 2)], (4, 4)),
     "the receiver's port is shared": ([(0, 3, 6), (1, 3, 2)], (4, 4)),
     "both ways at once": ([(0, 3, 6), (3, 0, 6)], (3, 3)),
@@ -161,7 +161,7 @@ def test_bandwidth_and_single_precision():
 
 def test_integers_are_bytes_too():
     count, demand, ports = draw(6, 4, 2)
-    region = Region(servers=4, nic_gbps=4e-9, electrical_nics=ports)       # half a byte per second
+    region = Region(servers=4, nic_gbps=4e-9, electrical_nics=ports)  # half a byte per second
     got = relayed_part_times(region, Circuits(count), demand.astype(int), server=2)
     np.testing.assert_allclose(got, 2 * np.array(simulated(count, demand, ports, 2)), rtol=1e-9)
 

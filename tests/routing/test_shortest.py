@@ -139,8 +139,13 @@ def test_ecmp_reaches_every_path_of_networkx(network, first):
     nodes = {tuple(network.head[list(path)].tolist()) for path in paths}
     walked = networkx.all_shortest_paths(graph(networkx, network), src, dst)
     assert nodes == {tuple(path[1:]) for path in walked}
-    if min(1 / np.prod([len({p[: n + 1] for p in paths if p[:n] == path[:n]}) for n in range(len(path))])
-           for path in paths) < 1 / 16:  # fmt: skip
+    if (
+        min(
+            1 / np.prod([len({p[: n + 1] for p in paths if p[:n] == path[:n]}) for n in range(len(path))])
+            for path in paths
+        )
+        < 1 / 16
+    ):
         return
     routes = shortest_routes(network, [src] * many, [dst] * many, routing="ecmp", seed=first)
     assert {path_of(network, row, src) for row in routes.hops} == set(paths)
@@ -224,7 +229,7 @@ def test_least_loaded_minds_the_largest_before_the_sum():
 def test_least_loaded_minds_the_sum_where_the_largest_is_equal():
     """Link 0 is the slowest on both paths; behind it the sum decides, also against the order of the best ends."""
     network = network_of([(0, 1, 1), (1, 2, 4), (1, 3, 2), (2, 4, 4), (3, 4, 8)], 5)
-    for seed in range(20):                                                # 1/4 + 1/4 < 1/2 + 1/8, and all below 1
+    for seed in range(20):  # 1/4 + 1/4 < 1/2 + 1/8, and all below 1
         routes = shortest_routes(network, [0], [4], routing="least-loaded", size=[1], seed=seed)
         assert routes.hops.tolist() == [[0, 1, 3]]
 
@@ -295,8 +300,9 @@ def test_splitmix64_gives_the_published_numbers():
 
 def test_ecmp_is_uniform_and_independent_from_node_to_node():
     """20,000 flows over 2 x 3 choices: chi-square with 5 degrees of freedom stays below its 99.9 % point, 20.5."""
-    network = network_of([(0, 1, 1), (0, 2, 1), *((m, e, 1) for m in (1, 2) for e in (3, 4, 5)),
-                          *((e, 6, 1) for e in (3, 4, 5))], 7)  # fmt: skip
+    network = network_of(
+        [(0, 1, 1), (0, 2, 1), *((m, e, 1) for m in (1, 2) for e in (3, 4, 5)), *((e, 6, 1) for e in (3, 4, 5))], 7
+    )
     for seed in range(3):
         routes = shortest_routes(network, [0] * 20000, [6] * 20000, routing="ecmp", seed=seed)
         _, counts = np.unique(routes.hops[:, 1], return_counts=True)
@@ -313,7 +319,7 @@ def test_ecmp_depends_on_seed_flow_and_ends_only():
         routes.hops[:10], shortest_routes(network, src[:10], dst[:10], routing="ecmp", seed=3).hops
     )
     assert np.any(routes.hops != shortest_routes(network, src, dst, routing="ecmp", seed=4).hops)
-    assert len(np.unique(routes.hops, axis=0)) == 4                                   # the number of the flow counts
+    assert len(np.unique(routes.hops, axis=0)) == 4  # the number of the flow counts
 
 
 @pytest.mark.parametrize("routing", ROUTINGS)

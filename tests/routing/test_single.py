@@ -10,8 +10,8 @@ from mfabric_jax.fabric import Circuits, Electrical, Region
 from mfabric_jax.routing import part_times, single_part_times, single_paths, spray_time
 from mfabric_jax.routing.single import _drawn
 
-RANKS, SLICES = 4, 8                           # a rank fills a server
-TREE = Electrical("fat-tree", 8.0)             # 1 GB/s
+RANKS, SLICES = 4, 8  # a rank fills a server
+TREE = Electrical("fat-tree", 8.0)  # 1 GB/s
 time = jax.jit(lambda paths, demand: paths.time(TREE, demand))
 
 

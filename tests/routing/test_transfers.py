@@ -30,7 +30,7 @@ from tests.oracles import dense
 from tests.oracles.tree import tree as star
 
 NIC = units.gbps(100.0)
-FAST = 1e6                                                                # gigabytes/s: an NVSwitch that never limits
+FAST = 1e6  # gigabytes/s: an NVSwitch that never limits
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -133,7 +133,7 @@ def test_what_binding_drops_holds_nobody_back(seed):
         np.testing.assert_allclose(rates(network, kept, sending), rates(network, routes, sending), rtol=1e-8)
     before, after = (dense.matrix(r.hops, r.share, links) for r in (routes, kept))
     assert np.all((after == before) | (after == 0))
-    assert np.all((after > 0).any(axis=0) == (before > 0).any(axis=0))     # nobody loses all of its links
+    assert np.all((after > 0).any(axis=0) == (before > 0).any(axis=0))  # nobody loses all of its links
 
 
 @st.composite
@@ -146,7 +146,7 @@ def trees(draw):
     except InputError:
         tree = Tree(gpus * servers, 12, 3, over)
     pxn, rails = draw(st.booleans()), draw(st.booleans())
-    nvswitch = draw(st.sampled_from([5.0, 20.0, 900.0]))                   # gigabytes/s; a NIC has 12.5
+    nvswitch = draw(st.sampled_from([5.0, 20.0, 900.0]))  # gigabytes/s; a NIC has 12.5
     return Cluster("drawn", servers, 100.0, gpus, tree, rails, pxn, nvswitch_gigabytes_per_s=nvswitch, link_delay_s=0.0)
 
 
@@ -210,13 +210,27 @@ def test_a_flat_fabric_ends_as_its_fast_path_says():
         np.testing.assert_allclose(finish.max(), want, rtol=1e-9)
 
 
-@pytest.mark.parametrize(("name", "gpus", "radix", "over"), [
-    ("fat-tree", 4, 8, None), ("rail-optimized", 4, 8, None), ("oversub-fat-tree", 3, 4, 3.0), ("fat-tree", 4, 5, 4.0),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "gpus", "radix", "over"),
+    [
+        ("fat-tree", 4, 8, None),
+        ("rail-optimized", 4, 8, None),
+        ("oversub-fat-tree", 3, 4, 3.0),
+        ("fat-tree", 4, 5, 4.0),
+    ],
+)
 def test_a_fabric_of_own_nics_ends_as_its_fast_path_says(name, gpus, radix, over):
     # Every edge switch has as many ports down as a server has NICs.
-    made = cluster(name, 4, 100.0, radix=radix, oversubscription=over, gpus_per_server=gpus, link_delay_s=0.0,
-                   nvswitch_gigabytes_per_s=FAST)  # fmt: skip
+    made = cluster(
+        name,
+        4,
+        100.0,
+        radix=radix,
+        oversubscription=over,
+        gpus_per_server=gpus,
+        link_delay_s=0.0,
+        nvswitch_gigabytes_per_s=FAST,
+    )
     assert made.tree.edge_ports[1] == gpus
     src, dst = pairs(4 * gpus)
     away = src // gpus != dst // gpus
@@ -238,11 +252,22 @@ def test_bytes_by_hand():
     spread = link_bytes(made.sprayed, cluster_routes(made, src, dst), size)
     named = {made.sprayed.link_name(n): b for n, b in enumerate(spread) if b}
     assert named == {
-        "gpu 0 -> edge 0": 14, "gpu 4 -> edge 2": 1, "edge 0 -> gpu 0": 1, "edge 0 -> gpu 1": 8, "edge 1 -> gpu 2": 4,
-        "edge 2 -> gpu 4": 2, "edge 0 -> pod 0": 6, "edge 2 -> pod 1": 1, "pod 0 -> edge 0": 1, "pod 0 -> edge 1": 4,
-        "pod 1 -> edge 2": 2, "pod 0 -> cores 0": 2, "pod 1 -> cores 0": 1, "cores 0 -> pod 0": 1,
+        "gpu 0 -> edge 0": 14,
+        "gpu 4 -> edge 2": 1,
+        "edge 0 -> gpu 0": 1,
+        "edge 0 -> gpu 1": 8,
+        "edge 1 -> gpu 2": 4,
+        "edge 2 -> gpu 4": 2,
+        "edge 0 -> pod 0": 6,
+        "edge 2 -> pod 1": 1,
+        "pod 0 -> edge 0": 1,
+        "pod 0 -> edge 1": 4,
+        "pod 1 -> edge 2": 2,
+        "pod 0 -> cores 0": 2,
+        "pod 1 -> cores 0": 1,
+        "cores 0 -> pod 0": 1,
         "cores 0 -> pod 1": 2,
-    }  # fmt: skip
+    }
     single = link_bytes(network, routes, size)
     for kind, total in {"nic up": 15, "nic down": 15, "edge up": 7, "edge down": 7, "aggregation up": 3}.items():
         assert single[network.run(kind)].sum() == total
@@ -344,7 +369,7 @@ def test_resolutions_share_a_program(monkeypatch):
     for part in (0.0, 0.001, 0.01, 0.1):
         resolution = part * exact.max()
         done = solved(made.sprayed, routes, size, resolution=resolution)
-        off = done.finish - exact                                          # 1 resolution early to 2 late, drawn
+        off = done.finish - exact  # 1 resolution early to 2 late, drawn
         assert np.all(off > -resolution - 1e-9)
         assert np.all(off < 3 * resolution + 1e-9)
         assert -1e-9 < off[exact.argmax()] < 2 * resolution + 1e-9

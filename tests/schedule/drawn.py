@@ -48,7 +48,7 @@ def draw(seed, pipeline, depth):
     shape = (*pipeline.order.kind.shape, depth)
     present = rng.random(shape) < 0.8
     moe = present & (rng.random(shape) < rng.choice([0.3, 0.7, 1.0]))
-    switch = rng.random((*shape, 2)) < rng.choice([0.2, 0.7, 1.0])               # of dense blocks: must not matter
+    switch = rng.random((*shape, 2)) < rng.choice([0.2, 0.7, 1.0])  # of dense blocks: must not matter
     ahead = rng.random(shape) < rng.choice([0.2, 0.8])
     optical, packets = seconds(rng, (*shape, 2)), seconds(rng, (*shape, 2)) * rng.choice([0.0, 0.3, 1.0, 3.0])
     compute = Compute(*(seconds(rng, pipeline.stages) for _ in range(4)))

@@ -14,9 +14,17 @@ from mfabric_jax.workload import BlockSeconds, GroupedQuery, Workload, models
 def job(*, tp=4, ep=4, dp=1, pp=1, blocks=2, experts=4, dense_blocks=0, micro_batches=2, **settings):
     """Tokens of 1,000 elements; 996,000 parameters of attention, 1,000 an expert of gate, 3e6 an expert."""
     model = models.Architecture(
-        name="tiny", blocks=blocks, hidden=1000, attention=GroupedQuery(1, 1, 249), experts=experts, top_k=1,
-        expert_hidden=1000, dense_blocks=dense_blocks, dense_hidden=500, source="made up",
-    )  # fmt: skip
+        name="tiny",
+        blocks=blocks,
+        hidden=1000,
+        attention=GroupedQuery(1, 1, 249),
+        experts=experts,
+        top_k=1,
+        expert_hidden=1000,
+        dense_blocks=dense_blocks,
+        dense_hidden=500,
+        source="made up",
+    )
     settings = {"sequence": 500_000, "micro_batch": 1, "grad_bytes": 1000} | settings
     return Workload("tiny", model, dp, tp, pp, ep, gpus=dp * tp * pp * ep, micro_batches=micro_batches, **settings)
 

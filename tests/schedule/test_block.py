@@ -40,9 +40,13 @@ def walk(forward, backward, delay, *, eps_waits=False, parts=1, recompute="none"
         return jnp.asarray([[[one.get(name, default) for one in row] for row in rows]])
 
     blocks = Blocks(
-        field("present", True), field("moe", True), field("circuits", (0.5, 0.25)), field("packets", (0.0, 0.0)),
-        field("switch", (False, False)), jnp.asarray(field("ahead", False)).at[:, BACKWARD].set(True),
-    )  # fmt: skip
+        field("present", True),
+        field("moe", True),
+        field("circuits", (0.5, 0.25)),
+        field("packets", (0.0, 0.0)),
+        field("switch", (False, False)),
+        jnp.asarray(field("ahead", False)).at[:, BACKWARD].set(True),
+    )
     got = _walk(blocks, jnp.asarray(float(delay)), eps_waits, parts, recompute)
     return type(got)(*(np.asarray(x)[0] for x in got))
 
@@ -84,12 +88,12 @@ def test_forward_waits_for_the_whole_delay_at_every_switch(delay):
     ("delay", "paid"),
     [
         (0.0, 0.0),
-        (2.0, 0.0),                # 3 s of attention and all-reduce: hidden
-        (3.0, 0.0),                # just hidden
-        (7.0, 4.0),                # partly hidden
-        (25.0, 22.0),              # mostly exposed
+        (2.0, 0.0),  # 3 s of attention and all-reduce: hidden
+        (3.0, 0.0),  # just hidden
+        (7.0, 4.0),  # partly hidden
+        (25.0, 22.0),  # mostly exposed
     ],
-)  # fmt: skip
+)
 def test_forward_attention_hides_what_is_known_ahead(delay, paid):
     # The first of the iteration has had all the time there is.
     early = moe(0, ahead=True)
@@ -103,12 +107,12 @@ def test_forward_attention_hides_what_is_known_ahead(delay, paid):
     ("delay", "paid"),
     [
         (0.0, 0.0),
-        (4.0, 0.0),                # 5 s of attention and all-reduce behind the block before: hidden
-        (5.0, 0.0),                # just hidden
-        (7.0, 2.0),                # partly hidden
-        (25.0, 20.0),              # mostly exposed
+        (4.0, 0.0),  # 5 s of attention and all-reduce behind the block before: hidden
+        (5.0, 0.0),  # just hidden
+        (7.0, 2.0),  # partly hidden
+        (25.0, 20.0),  # mostly exposed
     ],
-)  # fmt: skip
+)
 def test_backward_attention_hides_the_switch_of_the_next_block(delay, paid):
     # The switch for the first block has turned since the forward pass was over, just now: it pays all.
     got = walk((MOE,), (SWITCHED, SWITCHED, MOE), delay)
@@ -162,13 +166,13 @@ def test_told_again_while_it_turns_it_starts_anew():
 @pytest.mark.parametrize(
     ("delay", "packets", "paid"),
     [
-        (0.2, 0.8, 0.0),               # circuits 0.5 s, packets 0.8 s: [0.2, 0.7] lies within
-        (0.3, 0.8, 0.0),               # just hidden
-        (0.3, 0.5, 0.3),               # as if packets waited too
-        (7.0, 0.8, 6.7),               # [7, 7.5] instead of 0.8
+        (0.2, 0.8, 0.0),  # circuits 0.5 s, packets 0.8 s: [0.2, 0.7] lies within
+        (0.3, 0.8, 0.0),  # just hidden
+        (0.3, 0.5, 0.3),  # as if packets waited too
+        (7.0, 0.8, 6.7),  # [7, 7.5] instead of 0.8
         (7.0, 0.9, 6.6),
     ],
-)  # fmt: skip
+)
 def test_forward_the_delay_runs_beside_the_packets(delay, packets, paid):
     # In the last block's circuits stay, so that its packets take longer is of no use.
     packets = {"packets": (packets, 0.0)}
@@ -180,13 +184,13 @@ def test_forward_the_delay_runs_beside_the_packets(delay, packets, paid):
 @pytest.mark.parametrize(
     ("delay", "packets", "paid"),
     [
-        (4.0, 0.8, 0.0),               # all under the 5 s of the block before: the packets are no gain
-        (5.2, 0.8, 0.0),               # 0.2 s left, beside the packets
-        (5.3, 0.8, 0.0),               # just hidden
-        (5.3, 0.5, 0.3),               # as if packets waited too
+        (4.0, 0.8, 0.0),  # all under the 5 s of the block before: the packets are no gain
+        (5.2, 0.8, 0.0),  # 0.2 s left, beside the packets
+        (5.3, 0.8, 0.0),  # just hidden
+        (5.3, 0.5, 0.3),  # as if packets waited too
         (7.0, 0.8, 1.7),
     ],
-)  # fmt: skip
+)
 def test_backward_what_computation_leaves_runs_beside_the_packets(delay, packets, paid):
     got = walk((), (MOE, moe(0, packets=(packets, 0.0))), delay)
     exchange = 0.75 + packets + 0.25

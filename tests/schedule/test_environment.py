@@ -232,14 +232,14 @@ def test_drifting_demand_has_the_moments_it_is_given():
     np.testing.assert_allclose(skewed.sum(2), 6.0, rtol=1e-12)
     # Rows of server 0: log(share of 1 / share of 2) has variance 2 skew^2 and correlation `memory` from step to step.
     log = np.log(skewed[:, 0, 1] / skewed[:, 0, 2])
-    assert np.var(log) == pytest.approx(2 * 0.8**2, rel=0.2)              # 4000 steps, 19 to be forgotten: 210 draws
+    assert np.var(log) == pytest.approx(2 * 0.8**2, rel=0.2)  # 4000 steps, 19 to be forgotten: 210 draws
     assert np.corrcoef(log[1:], log[:-1])[0, 1] == pytest.approx(0.9, abs=0.03)
     burst = walk(Drift(6.0, **calm | {"burst": 0.25, "burst_times": 3.0})).sum((1, 2)) / (6 * SERVERS)
     assert set(np.round(burst, 9)) == {1.0, 3.0}
     assert np.mean(burst > 2) == pytest.approx(0.25, abs=0.03)
     hot = walk(Drift(6.0, **calm | {"heat": np.log(4.0), "moves": 0.1}))
     place = hot.sum(1).argmax(1)
-    np.testing.assert_allclose(hot.max((1, 2)), 4.0, rtol=1e-12)           # of 6: 4 + 1 + 1
+    np.testing.assert_allclose(hot.max((1, 2)), 4.0, rtol=1e-12)  # of 6: 4 + 1 + 1
     assert np.mean(place[1:] != place[:-1]) == pytest.approx(0.1 * 3 / 4, abs=0.02)
 
 

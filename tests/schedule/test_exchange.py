@@ -43,7 +43,7 @@ RANK_BYTES = TOKENS * jobs.BYTES_PER_TOKEN
 def slots():
     """(stage, pass, slot) of every MoE block in running order, with its layer and the micro-batch of its tokens."""
     for p, q in np.ndindex(ORDER.kind.shape):
-        blocks = [*STAGES[p], *[None] * (3 - len(STAGES[p]))]                        # padded to the longest stage
+        blocks = [*STAGES[p], *[None] * (3 - len(STAGES[p]))]  # padded to the longest stage
         for slot, block in enumerate(blocks[::-1] if ORDER.kind[p, q] == BACKWARD else blocks):
             if block is not None and block >= DENSE:
                 yield (p, q, slot), block - DENSE, ORDER.micro_batch[p, q] % RECORDED
@@ -85,11 +85,11 @@ def test_policies_that_keep_their_circuits_never_pay(policy):
 
 def test_greedy_switches_once_where_demand_never_changes():
     skewed = np.ones_like(TOKENS)
-    skewed[..., :2, 2:4] = 50.0                                        # server 0 to server 1
+    skewed[..., :2, 2:4] = 50.0  # server 0 to server 1
     found, got = drawn(region(delay=0.5), skewed)
     switch = np.asarray(found.switch)
     assert switch.sum() == 3
-    assert switch[[0, 1, 2], 0, [2, 0, 0], 0].all()                    # the first MoE block of each stage
+    assert switch[[0, 1, 2], 0, [2, 0, 0], 0].all()  # the first MoE block of each stage
     np.testing.assert_allclose(got.reconfig_s, 0.5, rtol=RTOL)
     # Even demand asks for what the region starts with.
     assert not drawn(region(), np.ones_like(TOKENS))[0].switch.any()
@@ -106,13 +106,13 @@ def test_greedy_gets_every_block_s_own_demand_in_running_order():
             switched.append(at)
         np.testing.assert_array_equal(found.switch[at], [changes, False])
         before[at[0]] = count
-    assert 4 < len(switched) < len(list(slots()))                      # some change, some stay
-    assert np.asarray(found.switch).sum() == len(switched)             # and no block without experts does
+    assert 4 < len(switched) < len(list(slots()))  # some change, some stay
+    assert np.asarray(found.switch).sum() == len(switched)  # and no block without experts does
 
 
 # ------------------------------------------------------------------------------------------------ scale and symmetry
 BATCH = 24
-NIC_37 = 37e9 / 8                                                      # bytes/s
+NIC_37 = 37e9 / 8  # bytes/s
 
 
 def demands(ranks):
@@ -120,7 +120,7 @@ def demands(ranks):
     rng = np.random.default_rng(ranks)
     some = rng.uniform(0, 1, (BATCH - 1, ranks, ranks)) ** 4 * 1e9
     some[12:] *= rng.random((BATCH - 13, ranks, ranks)) < 0.3
-    some[:, 0, -1] += 1e6                                             # nobody sends nothing
+    some[:, 0, -1] += 1e6  # nobody sends nothing
     return np.concatenate([some, np.full((1, ranks, ranks), 1e8)])
 
 
@@ -164,7 +164,7 @@ def test_loads_are_times_at_any_bandwidth():
         np.testing.assert_array_equal(load[..., 0], load[..., 1])
         np.testing.assert_allclose(load[where][:BATCH, 0] / NIC_37, times(fabric, some, routing), rtol=RTOL)
         load[where] = 0
-        assert not load.any()                                          # dense blocks and padding exchange nothing
+        assert not load.any()  # dense blocks and padding exchange nothing
 
 
 def test_loads_are_of_circuits_and_of_packets():
@@ -180,7 +180,7 @@ def test_loads_are_of_circuits_and_of_packets():
         np.testing.assert_allclose(found.electrical[at], electrical, rtol=RTOL)
         np.testing.assert_allclose(found.load[at], max(optical, electrical), rtol=RTOL)
         longer.append(electrical > optical)
-    assert 4 < sum(longer) < len(longer) - 4                           # either may be the longer one
+    assert 4 < sum(longer) < len(longer) - 4  # either may be the longer one
     found, _ = drawn(fat_tree())
     assert not found.optical.any()
     np.testing.assert_array_equal(found.load, found.electrical)
@@ -203,7 +203,7 @@ def test_a_wider_combine_lengthens_its_own_halves(dispatch, combine):
     size = np.where((ORDER.kind == BACKWARD)[..., None, None], [combine, dispatch], [dispatch, combine]) / dispatch
     for fabric, found in ((fat_tree(), drawn(fat_tree())[0]), (region(), drawn(region(degree=2, nics=0.5))[0])):
         got = running_blocks(workload, fabric, found)
-        packets = np.maximum(np.asarray(found.electrical) / 1e9, np.asarray(found.inside_s)[..., None])   # 8 Gbps
+        packets = np.maximum(np.asarray(found.electrical) / 1e9, np.asarray(found.inside_s)[..., None])  # 8 Gbps
         np.testing.assert_allclose(got.optical_s, np.asarray(found.optical) / 1e9 * size, rtol=RTOL)
         np.testing.assert_allclose(got.packet_s, packets * size, rtol=RTOL)
         np.testing.assert_array_equal(got.switch, found.switch)
@@ -223,7 +223,7 @@ def test_what_takes_longer_inside_a_server_goes_beside_the_circuits():
 
 
 # -------------------------------------------------------------------------------------------- gradient all-reduce
-REDUCE = Electrical("fat-tree", nic_gbps=8.0)                          # 8 GB/s a server
+REDUCE = Electrical("fat-tree", nic_gbps=8.0)  # 8 GB/s a server
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ REDUCE = Electrical("fat-tree", nic_gbps=8.0)                          # 8 GB/s 
         # One server: TP 4, EP 2, DP 1: nothing leaves.
         ({"tp": 4, "ep": 2, "dp": 1}, (0.0, 0.5), (0.0, 0.0)),
     ],
-)  # fmt: skip
+)
 def test_all_reduce_by_hand(degrees, dense, expert):
     (between, inside), gigabytes = np.add(dense, expert), 1e9
     got = all_reduce_seconds(job(**degrees), REDUCE, 0.5e9)
@@ -270,7 +270,7 @@ def test_an_iteration_keeps_the_type_of_its_loads(fabric):
     found = Exchanges(some, 2 * some, 0 * some[..., 0], first, ahead, None, jnp.zeros((), single))
     parts = eqx.filter_jit(iterate)(workload, fabric, found, BlockSeconds(1.0, 1.0, 1.0), 0.5e9)
     assert all(part.dtype == single for name, part in parts._asdict().items() if name != "stage")
-    np.testing.assert_allclose(parts.reconfig_s, 2 + 2, rtol=1e-6)     # 3 s less a slack of 2 - 1
+    np.testing.assert_allclose(parts.reconfig_s, 2 + 2, rtol=1e-6)  # 3 s less a slack of 2 - 1
 
 
 # ------------------------------------------------------------------------------------------------------- derivatives

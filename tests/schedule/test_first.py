@@ -51,13 +51,11 @@ def simulate(rule, delay, predicted):
     region = Region(4, 8.0, 6, 1.0, delay)
     stakes = Stakes(delay, 1e9, jnp.ones(2), jnp.asarray([4.0, 8.0]), jnp.asarray(7.0))
     first = First(rule, predicted if rule == "predict" else None, stakes)
-    found = between_servers(
-        WORKLOAD, region, TOKENS, one_pair, first=first, carry=both_parts, key=jax.random.key(0)
-    )
+    found = between_servers(WORKLOAD, region, TOKENS, one_pair, first=first, carry=both_parts, key=jax.random.key(0))
     return found, timeline(WORKLOAD, region, found, SECONDS, TP_BPS, Rules())
 
 
-A, B, U = (6, 0), (0, 6), (2, 2)                # circuits of the pairs (0, 1) and (2, 3)
+A, B, U = (6, 0), (0, 6), (2, 2)  # circuits of the pairs (0, 1) and (2, 3)
 
 
 @pytest.mark.parametrize("delay", [0.5, 3.0, 4.5, 6.0, 25.0])
@@ -99,8 +97,8 @@ def test_two_blocks_by_hand(rule, delay):
         # of experts leave of it. From A to B the same, but 6 instead of 3. Backward experts leave what is above 8.
         (1.0, [(A, A), (B, B), (B, B), (A, A)], (12, 12, 17, 17)),
         (3.0, [(U, A), (B, B), (B, B), (A, A)], (13, 14, 17, 17)),
-        (5.0, [(U, A), (B, B), (B, B), (A, A)], (14, 16, 17, 17)),           # 3 + 1 + 1 < 6; 1 + 1 + 5 < 6 + 1 + 1
-        (7.0, [(U, U), (U, U), (U, B), (A, A)], (15, 15, 19, 17)),           # 3 + 3 < 3 + 1 + 3; 7 s hidden behind
+        (5.0, [(U, A), (B, B), (B, B), (A, A)], (14, 16, 17, 17)),  # 3 + 1 + 1 < 6; 1 + 1 + 5 < 6 + 1 + 1
+        (7.0, [(U, U), (U, U), (U, B), (A, A)], (15, 15, 19, 17)),  # 3 + 3 < 3 + 1 + 3; 7 s hidden behind
         (20.0, [(U, U), (U, U), (U, U), (U, U)], (15, 15, 21, 21)),
     ],
 )
@@ -114,7 +112,7 @@ def test_what_pays_by_hand(delay, circuits, lengths):
 # ------------------------------------------------------------------------------------------------------ drawn chains
 STAGES, PASSES, DEPTH, SERVERS = 3, 6, 3, 4
 REGION = Region(SERVERS, 8.0, jnp.asarray(5), jnp.asarray(0.5))
-UNIFORM = np.array([[0, 2, 1, 2], [2, 0, 2, 1], [1, 2, 0, 2], [2, 1, 2, 0]])      # 5 turns of 3 matchings
+UNIFORM = np.array([[0, 2, 1, 2], [2, 0, 2, 1], [1, 2, 0, 2], [2, 1, 2, 0]])  # 5 turns of 3 matchings
 
 
 def both_parts(region, circuits, demand):
@@ -141,7 +139,7 @@ def drawn_slots(seed):
     shape = (STAGES, PASSES, DEPTH)
     demand, guess = rng.lognormal(0, 2, (2, *shape, SERVERS, SERVERS)) * (1 - np.eye(SERVERS))
     guess = np.where(rng.random((*shape, 1, 1)) < 0.3, demand, guess)
-    demand[:, 1] = demand[:, 0]                                                   # and circuits may stay
+    demand[:, 1] = demand[:, 0]  # and circuits may stay
     moe, backward = rng.random(shape) < 0.7, np.broadcast_to(rng.random((STAGES, PASSES, 1)) < 0.5, shape)
     return SlotsToServe(*(jnp.asarray(x) for x in (demand, guess, moe, backward)))
 
@@ -203,7 +201,7 @@ def test_chains_of_circuits(rule):
         if rule == "random":
             found = count[np.asarray(slots.moe & ~slots.backward)][:, 0]
             assert (np.sort(found.reshape(len(found), -1)) == np.sort(UNIFORM.ravel())).all()
-            assert len({one.tobytes() for one in found}) == 3                     # which pairs have only one circuit
+            assert len({one.tobytes() for one in found}) == 3  # which pairs have only one circuit
 
 
 def test_pays_takes_what_ends_first():
@@ -218,7 +216,7 @@ def test_pays_takes_what_ends_first():
             hidden = float(stakes.behind_s) if backward and behind else 0.0
             given = {"hidden": hidden, "backward": backward}
             ends = [block_end(demand[at], before, stakes, switches=s, **given) for s in range(3)]
-            if (ends[0][1][0] == before).all():                                   # nothing to change: no end matters
+            if (ends[0][1][0] == before).all():  # nothing to change: no end matters
                 return before, before
             # The last of those that are best: switch late, or not at all.
             first = min(end for end, _ in ends)

@@ -19,8 +19,8 @@ from tests.schedule.jobs import BATCHES, DENSE, RECORDED, STAGES, draw_tokens, f
 
 RTOL = 1e-9
 iterate_once = eqx.filter_jit(iterate)
-NVSWITCH = 0.5e9                               # bytes/s
-BYTES_PER_TOKEN = 1000 * 2                     # hidden x bf16
+NVSWITCH = 0.5e9  # bytes/s
+BYTES_PER_TOKEN = 1000 * 2  # hidden x bf16
 
 
 def assert_parts(got, **want):
@@ -35,10 +35,10 @@ def assert_parts(got, **want):
 # Two servers of 8 GPUs a stage, TP 4, EP 4: ranks 0, 1 on server 0, ranks 2, 3 on server 1; one expert a rank. NICs of
 # 8 Gbps = 1 GB/s. Two MoE blocks, two micro-batches. GB that rank i dispatches to rank j, by (block, micro-batch):
 GIGABYTES = {
-    (0, 0): {(0, 2): 4, (1, 3): 2, (2, 0): 4, (0, 1): 1},          # server 0 to 1: 6, back: 4; inside 1
-    (1, 0): {(0, 2): 1, (2, 0): 2},                                # 1, 2
-    (0, 1): {(0, 3): 3, (2, 0): 1, (3, 1): 3, (1, 0): 10},         # 3, 4; inside 10
-    (1, 1): {(0, 2): 6, (1, 3): 3, (2, 0): 3},                     # 9, 3
+    (0, 0): {(0, 2): 4, (1, 3): 2, (2, 0): 4, (0, 1): 1},  # server 0 to 1: 6, back: 4; inside 1
+    (1, 0): {(0, 2): 1, (2, 0): 2},  # 1, 2
+    (0, 1): {(0, 3): 3, (2, 0): 1, (3, 1): 3, (1, 0): 10},  # 3, 4; inside 10
+    (1, 1): {(0, 2): 6, (1, 3): 3, (2, 0): 3},  # 9, 3
 }
 # On the NVSwitch a rank has 4 GPUs x 0.5 GB/s = 2 GB/s: 0.5 s, 0, 5 s, 0. Where NICs are pooled (the region), half of
 # what a rank sends or receives crosses the NVSwitch to or from the other rank of its server:
@@ -56,7 +56,7 @@ def tokens_by_hand():
     for (layer, micro_batch), flows in GIGABYTES.items():
         for (source, expert), sent in flows.items():
             tokens[layer, micro_batch, source, expert] = sent * 1e9 / BYTES_PER_TOKEN
-            tokens[layer, micro_batch, source, source] += 1e6          # what stays on its rank costs nothing
+            tokens[layer, micro_batch, source, source] += 1e6  # what stays on its rank costs nothing
     return tokens
 
 
@@ -85,12 +85,12 @@ def by_hand(fabric, run):
     [
         # 7 s of attention and all-reduce gradients lie between two backward blocks.
         (8.0, (8, 0, 1, 6.75, 8, 0), (8, 8, 1, 8, 8, 1)),
-        (5.0, (5, 0, 0, 3.75, 5, 0), (5, 5, 0, 5, 5, 0)),                  # shorter than that: backward is hidden
-        (0.5, (0.5, 0, 0, 0, 0.5, 0), (0.5, 0.5, 0, 0.5, 0.5, 0)),      # shorter than the slack, too
+        (5.0, (5, 0, 0, 3.75, 5, 0), (5, 5, 0, 5, 5, 0)),  # shorter than that: backward is hidden
+        (0.5, (0.5, 0, 0, 0, 0.5, 0), (0.5, 0.5, 0, 0.5, 0.5, 0)),  # shorter than the slack, too
         (0.0, (0, 0, 0, 0, 0, 0), (0, 0, 0, 0, 0, 0)),
         (25.0, (25, 0, 18, 23.75, 25, 16.75), (25, 25, 18, 25, 25, 18)),
     ],
-)  # fmt: skip
+)
 def test_one_stage_on_the_region(delay, paid, all_paid):
     # F0 B0 F1 B1. The region starts with 6 circuits (uniform). What is paid stands in brackets, as in `paid`;
     # `all_paid`: if packets wait, there is no slack.
@@ -105,9 +105,16 @@ def test_one_stage_on_the_region(delay, paid, all_paid):
     found, goes_on, waits = by_hand(region, jobs.run_both)
     for got, late in ((goes_on, sum(paid)), (waits, sum(all_paid))):
         assert_parts(
-            got, compute_s=36, tp_comm_s=24, ep_comm_s=45, dp_comm_s=2, reconfig_s=late, bubble_s=0,
-            iteration_s=107 + late, stage=0,
-        )  # fmt: skip
+            got,
+            compute_s=36,
+            tp_comm_s=24,
+            ep_comm_s=45,
+            dp_comm_s=2,
+            reconfig_s=late,
+            bubble_s=0,
+            iteration_s=107 + late,
+            stage=0,
+        )
     assert_both(found.count[0, ..., 0, 1], [[3, 0], [0, 3], [1, 3], [3, 1]])
     np.testing.assert_array_equal(found.switch[0, ..., 0], [[1, 1], [0, 1], [1, 1], [0, 1]])
     assert not found.switch[..., 1].any()
@@ -152,9 +159,16 @@ def test_two_stages_on_the_region():
     # 8 + 8 + 3 = 19, DP 1: 78 (stage 1: 18 + 12 + 16 + 16 + 1 = 63). Bubble: 42 to 47 and 63 to 82 = 24.
     waits = iterate_once(job(pp=2), region, found, SECONDS, NVSWITCH, eps_waits=True)
     assert_parts(
-        waits, compute_s=18, tp_comm_s=12, ep_comm_s=28, dp_comm_s=1, reconfig_s=19, bubble_s=24, iteration_s=102,
+        waits,
+        compute_s=18,
+        tp_comm_s=12,
+        ep_comm_s=28,
+        dp_comm_s=1,
+        reconfig_s=19,
+        bubble_s=24,
+        iteration_s=102,
         stage=0,
-    )  # fmt: skip
+    )
 
 
 def given(load, inside, optical=0.0, switch=False, ahead=False):
@@ -184,7 +198,7 @@ def three_or_two(demand, region, *, previous=None, key=None):
         (8.0, (5, 6, 2, 0), (8, 8, 8, 1)),
         (12.0, (9, 10, 6, 1), (12, 12, 12, 5)),
     ],
-)  # fmt: skip
+)
 def test_packets_that_take_longer_than_the_circuits(delay, paid, all_paid):
     # One stage of two blocks on 4 servers, 8 ranks, fp8 dispatch and bf16 combine, one micro-batch. Every dispatch
     # sends 6 GB from server 0 to 1: 2 s over 3 circuits, 3 s over 2; and 10 GB from server 2 to 3 over 2 EPS NICs: 5 s.
@@ -202,9 +216,16 @@ def test_packets_that_take_longer_than_the_circuits(delay, paid, all_paid):
     found, goes_on, waits = jobs.run_both(workload, region, sent, SECONDS, three_or_two, NVSWITCH)
     for got, late in ((goes_on, sum(paid)), (waits, sum(all_paid))):
         assert_parts(
-            got, stage=0, compute_s=18, tp_comm_s=12, ep_comm_s=60, dp_comm_s=2.51, reconfig_s=late, bubble_s=0,
+            got,
+            stage=0,
+            compute_s=18,
+            tp_comm_s=12,
+            ep_comm_s=60,
+            dp_comm_s=2.51,
+            reconfig_s=late,
+            bubble_s=0,
             iteration_s=92.51 + late,
-        )  # fmt: skip
+        )
     assert_both(found.count[0, ..., 0, 1], [[3, 2], [3, 2]])
     assert_both(found.optical[0] / 1e9, [[2, 3], [2, 3]])
     assert_both(found.electrical[0] / 1e9, [[5, 5], [5, 5]])
@@ -225,9 +246,7 @@ def test_one_stage_on_the_fat_tree():
     assert not found.switch.any()
     # Uplinks of 8/4 = 2 GB/s a server: 6 / 2 = 3, 2 / 2 = 1, inside 5, 9 / 2 = 4.5. EP four of each, 54. DP 2 / 2 + 1.
     _, got = by_hand(fat_tree(oversubscription=4.0), jobs.run)
-    assert_parts(
-        got, compute_s=36, tp_comm_s=24, ep_comm_s=54, dp_comm_s=2, reconfig_s=0, bubble_s=0, iteration_s=116
-    )
+    assert_parts(got, compute_s=36, tp_comm_s=24, ep_comm_s=54, dp_comm_s=2, reconfig_s=0, bubble_s=0, iteration_s=116)
 
 
 def test_two_stages_on_the_fat_tree():
@@ -262,9 +281,15 @@ def test_all_replicas_on_a_server_share_its_sends(fabric, send):
     nothing = np.zeros((2, 2, 1))
     got = electrical_by_hand(workload, nothing, nothing, BlockSeconds(2.0, 1.0, 100.0), fabric)
     assert_parts(
-        got, iteration_s=33.5 + 2 * send, compute_s=9, tp_comm_s=4, ep_comm_s=0, dp_comm_s=7.5, reconfig_s=0,
+        got,
+        iteration_s=33.5 + 2 * send,
+        compute_s=9,
+        tp_comm_s=4,
+        ep_comm_s=0,
+        dp_comm_s=7.5,
+        reconfig_s=0,
         bubble_s=13 + 2 * send,
-    )  # fmt: skip
+    )
 
 
 def test_the_busiest_stage_is_not_always_the_first():
@@ -276,13 +301,20 @@ def test_the_busiest_stage_is_not_always_the_first():
     # DP: stage 0: 2 x 0.996 GB of attention, 0.004 GB of gate, 3 x 1000 x 500 x 1000 B = 1.5 GB of dense FFN: 3.496 GB:
     # 3.496 / 8 + 3.496 / 4 / 0.5 = 0.437 + 1.748. Stage 1: 0.125 + 0.5.
     load = np.zeros((2, 2, 2))
-    load[1, 0, 0] = load[1, 1, 1] = 10e9                               # backward runs the padding of stage 1 first
+    load[1, 0, 0] = load[1, 1, 1] = 10e9  # backward runs the padding of stage 1 first
     workload = job(pp=2, blocks=3, dense_blocks=1, micro_batches=1)
     got = electrical_by_hand(workload, load, np.zeros((2, 2, 2)), BlockSeconds(2.0, 1.0, 0.5))
     assert_parts(
-        got, stage=1, iteration_s=84 + 0.437 + 1.748, compute_s=3 + 6, tp_comm_s=6, ep_comm_s=40, dp_comm_s=0.625,
-        reconfig_s=0, bubble_s=84 + 0.437 + 1.748 - 55.625,
-    )  # fmt: skip
+        got,
+        stage=1,
+        iteration_s=84 + 0.437 + 1.748,
+        compute_s=3 + 6,
+        tp_comm_s=6,
+        ep_comm_s=40,
+        dp_comm_s=0.625,
+        reconfig_s=0,
+        bubble_s=84 + 0.437 + 1.748 - 55.625,
+    )
 
 
 def test_each_stage_reduces_when_it_is_through():
@@ -296,9 +328,16 @@ def test_each_stage_reduces_when_it_is_through():
     nothing = np.zeros((2, 2, 1))
     got = electrical_by_hand(workload, nothing, nothing, BlockSeconds(2.0, 1.0, 0.5))
     assert_parts(
-        got, stage=1, iteration_s=30.716, compute_s=9, tp_comm_s=6, ep_comm_s=0, dp_comm_s=2.19025, reconfig_s=0,
+        got,
+        stage=1,
+        iteration_s=30.716,
+        compute_s=9,
+        tp_comm_s=6,
+        ep_comm_s=0,
+        dp_comm_s=2.19025,
+        reconfig_s=0,
         bubble_s=30.716 - 17.19025,
-    )  # fmt: skip
+    )
 
 
 # --------------------------------------------------------------------------------- other schedules, and what overlaps
@@ -310,9 +349,16 @@ def test_gpipe_by_hand():
     nothing = np.zeros((2, 4, 1))
     got = electrical_by_hand(job(pp=2, schedule="gpipe"), nothing, nothing, SECONDS)
     assert_parts(
-        got, iteration_s=46.125, stage=0, compute_s=18, tp_comm_s=12, ep_comm_s=0, dp_comm_s=0.625, reconfig_s=0,
+        got,
+        iteration_s=46.125,
+        stage=0,
+        compute_s=18,
+        tp_comm_s=12,
+        ep_comm_s=0,
+        dp_comm_s=0.625,
+        reconfig_s=0,
         bubble_s=15.5,
-    )  # fmt: skip
+    )
 
 
 CHUNKS = job(pp=2, blocks=4, schedule="interleaved", chunks=2)
@@ -338,9 +384,9 @@ def overlapped(workload, load, fabric):
 @pytest.mark.parametrize(
     ("nic_gbps", "left"),
     [
-        (8.0, 0.625),                # 2 GB / 8 GB/s + 1: half of it for each block
-        (0.16, 6.75),                # 13.5: block 1 is reduced at 51 + 6.75, before block 0 is through
-        (0.1, 12.0),                 # 21: block 1 at 61.5, then block 0 at 72
+        (8.0, 0.625),  # 2 GB / 8 GB/s + 1: half of it for each block
+        (0.16, 6.75),  # 13.5: block 1 is reduced at 51 + 6.75, before block 0 is through
+        (0.1, 12.0),  # 21: block 1 at 61.5, then block 0 at 72
     ],
 )
 def test_gradients_queue_up_beside_the_backward_pass(nic_gbps, left):
@@ -386,7 +432,7 @@ def exchange_seconds(fabric, tokens, nic, nvswitch, before):
     server = np.arange(8) // 2
     apart = server[:, None] != server
     crossing = np.where(apart, 0, ranks)
-    if not isinstance(fabric, Electrical):         # half of what leaves or enters by the server's NICs
+    if not isinstance(fabric, Electrical):  # half of what leaves or enters by the server's NICs
         away = np.where(apart, ranks, 0)
         for rank in range(8):
             crossing[rank, rank ^ 1] += away[rank].sum() / 2 + away[:, rank ^ 1].sum() / 2
@@ -449,9 +495,15 @@ def assert_iteration(got, total, parts):
     want = parts[int(got.stage)]
     assert sum(want.values()) >= max(sum(one.values()) for one in parts) * (1 - RTOL)
     assert_parts(
-        got, iteration_s=total, compute_s=want["compute"], tp_comm_s=want["tp"], ep_comm_s=want["ep"],
-        dp_comm_s=want["dp"], reconfig_s=want["reconfig"], bubble_s=total - sum(want.values()),
-    )  # fmt: skip
+        got,
+        iteration_s=total,
+        compute_s=want["compute"],
+        tp_comm_s=want["tp"],
+        ep_comm_s=want["ep"],
+        dp_comm_s=want["dp"],
+        reconfig_s=want["reconfig"],
+        bubble_s=total - sum(want.values()),
+    )
     return want["reconfig"]
 
 
@@ -475,5 +527,5 @@ def test_drawn_iterations_agree_with_plain_python(optical):
         slack += assert_iteration(got, *goes_on) < waits[1][int(got.stage)]["reconfig"] * (1 - RTOL)
         at_most = float(fabric.delay_s) * np.asarray(found.switch)[int(waiting.stage)].sum()
         hidden, paid = hidden + (most < at_most * (1 - RTOL)), paid + (most > 0)
-    assert not optical or (hidden >= 1 and paid >= 5 and slack >= 3)    # the draws show all
+    assert not optical or (hidden >= 1 and paid >= 5 and slack >= 3)  # the draws show all
     assert optical or paid == 0

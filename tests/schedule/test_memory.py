@@ -34,10 +34,21 @@ def test_once_for_each_demand_is_what_block_after_block_gives():
         np.testing.assert_allclose(getattr(once, name), getattr(each, name), rtol=1e-12, err_msg=name)
 
 
-@pytest.mark.parametrize(("name", "does"), [
-    ("greedy", False), ("uniform", False), ("index", False), ("topoopt", False), ("matching", False),
-    ("previous", True), ("random", True), ("joint", True), ("local-search", True), ("learned", True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "does"),
+    [
+        ("greedy", False),
+        ("uniform", False),
+        ("index", False),
+        ("topoopt", False),
+        ("matching", False),
+        ("previous", True),
+        ("random", True),
+        ("joint", True),
+        ("local-search", True),
+        ("learned", True),
+    ],
+)
 def test_who_looks_at_the_plan_in_place_or_the_key(name, does):
     demand, start = jnp.ones((4, 4), jnp.float32), jnp.zeros((4, 4), jnp.int32)
     gbps, nics, delay_s, efficiency = (jnp.asarray(x, jnp.float32) for x in (8.0, 2.0, 1.0, 1.0))

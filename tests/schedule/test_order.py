@@ -84,7 +84,7 @@ def test_warm_up_and_what_is_in_flight(schedule):
             held = np.cumsum(np.where(got.kind[p] == FORWARD, 1, -1))
             most = batches if schedule == "gpipe" else min(stages - p, batches)
             assert held.max() == most
-            assert np.argmax(got.kind[p] == BACKWARD) == most                # forwards before the first backward
+            assert np.argmax(got.kind[p] == BACKWARD) == most  # forwards before the first backward
             assert held[-1] == 0
 
 

@@ -19,7 +19,7 @@ from tests.schedule.jobs import job
 RTOL = 1e-9
 GB = 1e9
 STAGES, BATCHES = 3, 4
-NVSWITCH = 0.5 * GB                            # bytes/s
+NVSWITCH = 0.5 * GB  # bytes/s
 SECONDS = BlockSeconds(2.0, 1.0, 100.0)
 # One MoE block a stage on two servers of two ranks: 1 GB of activations a rank, 1.5 GB of its all-reduce over TP 4. Of
 # dense gradients 1 GB crosses between the servers (a ring has two steps), 0.25 GB inside.
@@ -83,7 +83,7 @@ def plain(given, load, inside, tp):
 def test_every_stage_with_rates_of_its_own(seed):
     rng = np.random.default_rng(seed)
     load, inside = rng.uniform(0, 4, (2, STAGES, 2 * BATCHES))
-    load *= rng.random(load.shape) < 0.7                                   # no bytes leave the server: no latency
+    load *= rng.random(load.shape) < 0.7  # no bytes leave the server: no latency
     eps, send, tp = rng.uniform(0.1, 4, (3, STAGES)) * GB
     given = rates(eps=eps, send=send, latency=rng.choice([0.0, 0.5]))
     got = timed(given, packets(load, inside), tp=tp)
@@ -128,9 +128,9 @@ def alone(found=None, **given):
     ("send", "both"),
     [
         ((4, 4, 4), 0.5 + 0.5),
-        ((4, 1, 4), 2 + 2),                    # the middle one is at both boundaries
+        ((4, 1, 4), 2 + 2),  # the middle one is at both boundaries
         ((1, 4, 4), 2 + 0.5),
-        ((4, 4, 1), 0.5 + 2),                  # the last and the first send each other nothing
+        ((4, 4, 1), 0.5 + 2),  # the last and the first send each other nothing
         ((2, 1, 4), 2 + 2),
         ((1, 2, 4), 2 + 1),
     ],
@@ -184,8 +184,10 @@ def test_latency_of_rings_over_replicas():
     # Four servers a stage, two replicas of every expert: 2 x 3 steps for dense gradients, 2 x 1 for those of experts.
     workload = job(pp=1, dp=2, blocks=1, micro_batches=1)
     nothing = packets(np.zeros((1, 2)))
-    dp = [float(iterate_once(workload, rates(latency=t, stages=1), nothing, SECONDS, NVSWITCH).dp_comm_s)
-          for t in (0.0, 0.25)]  # fmt: skip
+    dp = [
+        float(iterate_once(workload, rates(latency=t, stages=1), nothing, SECONDS, NVSWITCH).dp_comm_s)
+        for t in (0.0, 0.25)
+    ]
     np.testing.assert_allclose(dp[1] - dp[0], 8 * 0.25, rtol=RTOL)
 
 
@@ -200,7 +202,7 @@ def test_latency_leaves_the_switch_its_time():
 
 # ----------------------------------------------------------------------------------------------------- a failed stage
 FAILED = job(pp=2, ep=8, experts=8, blocks=2, micro_batches=2)
-SHARE = np.repeat(np.eye(4), 2, axis=0)                                    # two ranks a server
+SHARE = np.repeat(np.eye(4), 2, axis=0)  # two ranks a server
 HIT = 1
 at_stage = eqx.filter_jit(failed_stage)
 relayed = eqx.filter_jit(relayed_part_times)
@@ -238,7 +240,7 @@ def test_a_failed_stage_has_the_times_of_what_is_left():
         np.testing.assert_allclose(after.balanced, all_of_it.balanced, rtol=RTOL)
         same = left is region
         assert np.allclose(after.load, np.asarray(before.load)[HIT : HIT + 1]) == same
-    assert np.asarray(after.count)[..., 0, :].sum() == 0                   # the last: server 0 has no circuits
+    assert np.asarray(after.count)[..., 0, :].sum() == 0  # the last: server 0 has no circuits
 
 
 def dark(demand, region, *, previous=None, key=None):
@@ -255,7 +257,7 @@ def test_work_that_moves_to_a_spare_server():
     left = degraded(Region(4, 8.0, 6, 2.0), "gpu", server=1, gpus_per_rank=4)
     share = left.share_of_rank(8, 2)
     got = at_stage(FAILED, left.region, TOKENS, jnp.asarray(share), dark, HIT, routed("unsplit"))
-    port = np.full(5, 2.0)                                                 # at unit bandwidth
+    port = np.full(5, 2.0)  # at unit bandwidth
     for q, layer, m in in_running_order(HIT):
         sent = np.zeros((5, 5))
         for source, sink in np.ndindex(8, 8):
@@ -266,7 +268,7 @@ def test_work_that_moves_to_a_spare_server():
                     sent[i, j] += size * a * b * (source != sink) * (i != j)
         np.testing.assert_allclose(got.electrical[0, q, 0], [tree(sent, port, port).max()] * 2, rtol=RTOL)
     np.testing.assert_array_equal(got.optical, 0)
-    assert not got.switch[0, 1:].any()                                     # dark from the first block on
+    assert not got.switch[0, 1:].any()  # dark from the first block on
     np.testing.assert_array_equal(got.switch[0, 0], [[True, False]])
 
 
@@ -282,7 +284,7 @@ def test_a_stage_of_its_own_policy_and_parts():
         return Plan(Circuits(jnp.where(previous.circuits.count.sum() == 4, 2 * ring, ring) if previous else ring))
 
     got = switched(places(FAILED), Region(4, 8.0), demand, demand[0, 0], counting, None, parts)
-    counts = [4, 8, 4, 8]                                                  # the ring, doubled, the ring, doubled
+    counts = [4, 8, 4, 8]  # the ring, doubled, the ring, doubled
     for stage in range(2):
         for q, layer, m in in_running_order(stage):
             sent = demand[layer, m, 0, 1]
@@ -290,7 +292,7 @@ def test_a_stage_of_its_own_policy_and_parts():
             np.testing.assert_allclose(got.electrical[stage, q, 0], [0.5 * sent] * 2, rtol=RTOL)
     assert got.switch[..., 0].all()
     assert not got.switch[..., 1].any()
-    np.testing.assert_allclose(got.balanced, 4 * demand[0, 0, 0, 1], rtol=RTOL)            # chosen from nothing
+    np.testing.assert_allclose(got.balanced, 4 * demand[0, 0, 0, 1], rtol=RTOL)  # chosen from nothing
 
 
 def test_a_peer_relays_for_a_server_without_electrical_nics():

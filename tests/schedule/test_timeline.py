@@ -8,7 +8,7 @@ from mfabric_jax.schedule.timeline import Blocks, Compute
 from tests.schedule import drawn
 from tests.schedule.drawn import Pipeline
 
-DRAWS = 14                                     # of every pipeline
+DRAWS = 14  # of every pipeline
 RTOL, ATOL = 1e-9, 1e-11
 
 
@@ -19,7 +19,7 @@ def orders(stages, batches):
 
 
 SMALL, LARGE, ALONE = orders(2, 4), orders(3, 6), orders(1, 4)
-EARLY = [Pipeline("1f1b", 4, 2), Pipeline("gpipe", 4, 2)]                # fewer micro-batches than stages
+EARLY = [Pipeline("1f1b", 4, 2), Pipeline("gpipe", 4, 2)]  # fewer micro-batches than stages
 CASES = [
     (SMALL, 3, False, "none"),
     (LARGE, 2, True, "none"),
@@ -81,8 +81,8 @@ def test_agrees_with_one_clock_per_stage(pipelines, depth, eps_waits, recompute)
     parts = got.compute_s + got.tp_s + got.exchange_s + got.paid_s
     np.testing.assert_allclose(parts, got.end - got.begin, rtol=RTOL, atol=ATOL)
     assert (np.asarray(got.exchange_s) > -ATOL).all()
-    assert paid > len(cases)                                             # the draws do wait
-    assert other > len(cases) / 6                                        # and packets may, too
+    assert paid > len(cases)  # the draws do wait
+    assert other > len(cases) / 6  # and packets may, too
     assert overlaps > len(cases) / 4
 
 

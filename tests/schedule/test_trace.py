@@ -41,7 +41,7 @@ def length(found, **where):
 
 
 # ------------------------------------------------------------------------------------------------------------ by hand
-ONE = job(blocks=1, micro_batches=1)                                    # one stage: a block forward, the same backward
+ONE = job(blocks=1, micro_batches=1)  # one stage: a block forward, the same backward
 
 
 def one_pass_each(optical, packets, switch, rules=None, reduce_s=None, workload=ONE):
@@ -70,15 +70,27 @@ def test_a_block_by_hand():
     # switch is told when the combine is over, at 15.5; again 5.5 late. Gradients take 4 s.
     found = one_pass_each(0.5, 2.0, [True, False, True, False], reduce_s=[4.0])
     forward = [
-        (0, 2, "compute", "attention"), (2, 3, "NVSwitch", "TP"), (3, 10, "OCS", "reconfigure"),
-        (3, 5, "EPS", "dispatch"), (4.5, 10, "waiting", "switch"), (10, 10.5, "OCS", "dispatch"),
-        (10.5, 13.5, "compute", "experts"), (13.5, 15.5, "EPS", "combine"), (13.5, 14, "OCS", "combine"),
-    ]  # fmt: skip
+        (0, 2, "compute", "attention"),
+        (2, 3, "NVSwitch", "TP"),
+        (3, 10, "OCS", "reconfigure"),
+        (3, 5, "EPS", "dispatch"),
+        (4.5, 10, "waiting", "switch"),
+        (10, 10.5, "OCS", "dispatch"),
+        (10.5, 13.5, "compute", "experts"),
+        (13.5, 15.5, "EPS", "combine"),
+        (13.5, 14, "OCS", "combine"),
+    ]
     backward = [
-        (15.5, 22.5, "OCS", "reconfigure"), (15.5, 17.5, "EPS", "combine grad"), (17, 22.5, "waiting", "switch"),
-        (22.5, 23, "OCS", "combine grad"), (23, 29, "compute", "experts"), (29, 31, "EPS", "dispatch grad"),
-        (29, 29.5, "OCS", "dispatch grad"), (31, 35, "compute", "attention"), (35, 36, "NVSwitch", "TP"),
-    ]  # fmt: skip
+        (15.5, 22.5, "OCS", "reconfigure"),
+        (15.5, 17.5, "EPS", "combine grad"),
+        (17, 22.5, "waiting", "switch"),
+        (22.5, 23, "OCS", "combine grad"),
+        (23, 29, "compute", "experts"),
+        (29, 31, "EPS", "dispatch grad"),
+        (29, 29.5, "OCS", "dispatch grad"),
+        (31, 35, "compute", "attention"),
+        (35, 36, "NVSwitch", "TP"),
+    ]
     close(found, [*forward, *backward, (36, 40, "EPS", "gradients")])
     for direction, want in (("forward", forward), ("backward", backward), (None, [(36, 40, "EPS", "gradients")])):
         close([one for one in found if one["direction"] == direction], want)
@@ -116,10 +128,16 @@ def test_what_is_computed_again_says_so():
     whole = job(blocks=1, micro_batches=1, recompute="block")
     found = one_pass_each(0.0, 2.0, [False] * 4, Rules(recompute="block"), workload=whole)
     again = [one for one in found if one["label"].endswith(" again")]
-    close(again, [
-        (10, 12, "compute", "attention again"), (12, 13, "NVSwitch", "TP again"), (13, 15, "EPS", "dispatch again"),
-        (15, 18, "compute", "experts again"), (18, 20, "EPS", "combine again"),
-    ])  # fmt: skip
+    close(
+        again,
+        [
+            (10, 12, "compute", "attention again"),
+            (12, 13, "NVSwitch", "TP again"),
+            (13, 15, "EPS", "dispatch again"),
+            (15, 18, "compute", "experts again"),
+            (18, 20, "EPS", "combine again"),
+        ],
+    )
     found = one_pass_each(0.0, 2.0, [False] * 4, Rules(recompute="attention"))
     np.testing.assert_allclose(spans(found, label="attention again"), [(20, 22)], **TOLERANCE)
     np.testing.assert_allclose(spans(found, label="attention", direction="backward"), [(22, 26)], **TOLERANCE)

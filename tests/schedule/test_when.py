@@ -21,7 +21,7 @@ OFF = ~np.eye(SERVERS, dtype=bool)
 
 
 def region(delay_s=0.0):
-    return Region(SERVERS, 8.0, DEGREE, 1.0, delay_s)                  # NICs of 1 GB/s
+    return Region(SERVERS, 8.0, DEGREE, 1.0, delay_s)  # NICs of 1 GB/s
 
 
 def seconds(region, circuits, demand):
@@ -158,7 +158,7 @@ def test_agrees_with_plain_loops(rule, stale):
     assert rule in ("never", "always") or changes < 12 * STEPS * 0.9
 
 
-hot = np.eye(SERVERS**2).reshape(-1, SERVERS, SERVERS)                   # one pair each
+hot = np.eye(SERVERS**2).reshape(-1, SERVERS, SERVERS)  # one pair each
 ways = [EVEN, *(plain_offers(EVEN, hot[one])[0] for one in (1, 2, 11))]
 
 
@@ -214,7 +214,7 @@ def test_ski_rental_loses_at_most_twice_what_the_best_loses():
         assert best == pytest.approx(min(delay, STEPS - hot))
         assert online <= 2 * best * (1 + 1e-12)
         worst = max(worst, online / best)
-    assert worst > 1.9                                                     # the bound is met, so it can be missed
+    assert worst > 1.9  # the bound is met, so it can be missed
 
 
 def test_threshold_waits_until_it_knows_that_gains_last():

@@ -7,7 +7,7 @@ import jax
 
 from mfabric_jax.study import Compare, compare
 
-MODEL = "mixtral-8x7b"                     # four servers a region; llama-moe has two
+MODEL = "mixtral-8x7b"  # four servers a region; llama-moe has two
 
 
 def small(model=MODEL, **settings):

@@ -53,7 +53,7 @@ def test_it_is_what_one_at_a_time_gives_whatever_the_chunks():
         np.testing.assert_allclose(found.arrays[name], np.stack([one[name] for one in want]), rtol=1e-12)
     again = evaluate(seconds, cases(), at_once=3)
     np.testing.assert_array_equal(again.arrays["seconds"], found.arrays["seconds"])
-    whole = evaluate(seconds, cases())                                     # another chunk is the second program
+    whole = evaluate(seconds, cases())  # another chunk is the second program
     np.testing.assert_allclose(whole.arrays["seconds"], found.arrays["seconds"], rtol=1e-12)
 
 
@@ -81,9 +81,7 @@ def test_cases_are_divided_among_devices():
 def test_any_tree_is_a_case_and_keys_are_data():
     regions = jax.vmap(lambda gbps: Region(2, gbps, 1, 1.0))(jnp.asarray([100.0, 200.0]))
     keys = jax.random.split(jax.random.key(0), 2)
-    found = evaluate(
-        lambda case: {"Bps": case[0].nic_Bps, "drawn": jax.random.uniform(case[1])}, (regions, keys)
-    )
+    found = evaluate(lambda case: {"Bps": case[0].nic_Bps, "drawn": jax.random.uniform(case[1])}, (regions, keys))
     np.testing.assert_allclose(found.arrays["Bps"], [12.5e9, 25e9])
     np.testing.assert_array_equal(found.arrays["drawn"], jax.vmap(jax.random.uniform)(keys))
     assert found.rows() == [{"Bps": b, "drawn": d} for b, d in zip([12.5e9, 25e9], found.arrays["drawn"], strict=True)]
@@ -155,14 +153,17 @@ def test_names_that_an_iteration_has_not_are_refused():
         evaluate(function, {name: np.asarray([value]) for name, value in case.items()} | {"nic_gpbs": np.ones(1)})
 
 
-@pytest.mark.parametrize(("function", "x", "sentence"), [
-    (added, [2**31], r"cases\['x'\] must fit int32, got 2147483648; jax_enable_x64 allows more"),
-    (added, [1.0, 1e300], r"cases\['x'\] must fit float32, got 1e\+300"),
-    (added, ["a"], r"cases\['x'\] must hold numbers, got <U1"),
-    (added, [1.0, None], r"cases\['x'\] must hold numbers, got object"),
-    (lambda _, case: case["x"], [1.0], "function must give a dict of arrays, got"),
-    (lambda _, case: {"a": {"b": case["x"]}}, [1.0], "function must give a dict of arrays, got"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("function", "x", "sentence"),
+    [
+        (added, [2**31], r"cases\['x'\] must fit int32, got 2147483648; jax_enable_x64 allows more"),
+        (added, [1.0, 1e300], r"cases\['x'\] must fit float32, got 1e\+300"),
+        (added, ["a"], r"cases\['x'\] must hold numbers, got <U1"),
+        (added, [1.0, None], r"cases\['x'\] must hold numbers, got object"),
+        (lambda _, case: case["x"], [1.0], "function must give a dict of arrays, got"),
+        (lambda _, case: {"a": {"b": case["x"]}}, [1.0], "function must give a dict of arrays, got"),
+    ],
+)
 def test_what_cannot_be_computed_is_a_sentence(function, x, sentence):
     with configured(jax_enable_x64=False), pytest.raises(InputError, match=sentence):
         evaluate(jax.tree_util.Partial(function, 1), {"x": np.asarray(x)})
@@ -180,12 +181,15 @@ def test_a_function_without_a_hash_and_no_devices_are_sentences():
         evaluate(dict, {"x": np.ones(1)}, devices=[])
 
 
-@pytest.mark.parametrize(("given", "sentence"), [
-    ({}, "cases must hold at least one array, got none"),
-    ({"a": np.ones(3), "b": np.ones(2)}, r"one length of at least 1 along the first axis, got shapes \[2\], \[3\]"),
-    ({"a": np.ones(3), "b": 1.0}, r"got shapes \[3\], \[\]"),
-    ({"a": np.ones((0, 2))}, r"got shapes \[0, 2\]"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({}, "cases must hold at least one array, got none"),
+        ({"a": np.ones(3), "b": np.ones(2)}, r"one length of at least 1 along the first axis, got shapes \[2\], \[3\]"),
+        ({"a": np.ones(3), "b": 1.0}, r"got shapes \[3\], \[\]"),
+        ({"a": np.ones((0, 2))}, r"got shapes \[0, 2\]"),
+    ],
+)
 def test_mistakes_are_sentences(given, sentence):
     with pytest.raises(InputError, match=sentence):
         evaluate(lambda case: case, given)

@@ -25,9 +25,16 @@ def found():
 @pytest.fixture(scope="module")
 def tree(found):
     """Fat-tree times at the fitted rate, and at neighbouring ones."""
+
     def times(efficiency):
-        one = dataclasses.replace(SETTING, models=("llama-moe",), fabrics=("fat-tree",), nic_gbps=BANDWIDTHS,
-                                  compute="achieved", efficiency=efficiency)  # fmt: skip
+        one = dataclasses.replace(
+            SETTING,
+            models=("llama-moe",),
+            fabrics=("fat-tree",),
+            nic_gbps=BANDWIDTHS,
+            compute="achieved",
+            efficiency=efficiency,
+        )
         return list(compare(one))
 
     with as_a_user():
@@ -141,7 +148,7 @@ def test_stakes_by_hand():
     np.testing.assert_allclose(stakes.delay_s, 0.525)
     np.testing.assert_allclose(stakes.nic_Bps, 12.5e9)
     np.testing.assert_allclose(stakes.inner_s, [seconds.moe_s, 2 * seconds.moe_s])
-    tp = 2 * 8 * 4096 * 4096 * 2 * 3 / 4 / 900e9                       # tokens x hidden x bf16, ring of 4
+    tp = 2 * 8 * 4096 * 4096 * 2 * 3 / 4 / 900e9  # tokens x hidden x bf16, ring of 4
     np.testing.assert_allclose(stakes.behind_s, 2 * seconds.attention_s + tp, rtol=1e-12)
 
 

@@ -21,15 +21,28 @@ from tests.study.small import MODEL, configured, row, rows, small
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
 
 CONTRACT = (
-    "model", "fabric", "policy", "nic_gbps", "gpus", "iteration_s", "compute_s", "exposed_comm_s", "reconfig_s",
-    "bubble_s", "network_cost_usd", "perf_per_dollar",
-)  # fmt: skip
+    "model",
+    "fabric",
+    "policy",
+    "nic_gbps",
+    "gpus",
+    "iteration_s",
+    "compute_s",
+    "exposed_comm_s",
+    "reconfig_s",
+    "bubble_s",
+    "network_cost_usd",
+    "perf_per_dollar",
+)
 PARTS = ("compute_s", "exposed_comm_s", "reconfig_s", "bubble_s")
 
 TWO_MODELS = Compare(
-    models=(MODEL, "llama-moe"), fabrics=("mfabric", "oversub-fat-tree", "rail-optimized", "fat-tree"),
-    nic_gbps=(400.0, 100.0), micro_batches=2, dtype="float64",
-)  # fmt: skip
+    models=(MODEL, "llama-moe"),
+    fabrics=("mfabric", "oversub-fat-tree", "rail-optimized", "fat-tree"),
+    nic_gbps=(400.0, 100.0),
+    micro_batches=2,
+    dtype="float64",
+)
 SKEWED = {"traffic": "generated", "skew": 1.5, "fabrics": ("mfabric",)}
 
 
@@ -85,7 +98,7 @@ def test_bandwidth_and_oversubscription_have_their_say():
         assert slow["iteration_s"] > fast["iteration_s"]
         assert slow["compute_s"] == fast["compute_s"]
         assert slow["tp_comm_s"] == fast["tp_comm_s"]
-        if fabric in ("fat-tree", "oversub-fat-tree"):                      # NVSwitch hides nothing there
+        if fabric in ("fat-tree", "oversub-fat-tree"):  # NVSwitch hides nothing there
             np.testing.assert_allclose(slow["ep_comm_s"], 4 * fast["ep_comm_s"], rtol=1e-9)
     for model in TWO_MODELS.models:
         narrow, wide = table[model, "oversub-fat-tree", 100.0], table[model, "fat-tree", 100.0]
@@ -154,12 +167,12 @@ def test_balanced_traffic_between_two_servers():
     tree, optical = rows(config)
     np.testing.assert_allclose(optical["ep_comm_s"] / tree["ep_comm_s"], 8 / 6, rtol=1e-6)
     job = config.workload("llama-moe")
-    leaves = job.selections * job.dispatch_bytes_per_selection / 2          # of every rank, through its own NIC
-    exchanges = 4 * 8 * 2                                                   # blocks of a stage, micro-batches
+    leaves = job.selections * job.dispatch_bytes_per_selection / 2  # of every rank, through its own NIC
+    exchanges = 4 * 8 * 2  # blocks of a stage, micro-batches
     np.testing.assert_allclose(tree["ep_comm_s"], exchanges * leaves / 12.5e9, rtol=1e-9)
     for one in (tree, optical):
         np.testing.assert_allclose((one["rank_load_over_mean"], one["ep_over_balanced"]), 1, rtol=1e-9)
-    assert optical["reconfig_s"] == 0                                       # two servers: always all circuits
+    assert optical["reconfig_s"] == 0  # two servers: always all circuits
     slower = row(dataclasses.replace(config, fabrics=("fat-tree",), nvswitch_gigabytes_per_s=1.0))
     np.testing.assert_allclose(slower["ep_comm_s"], exchanges * leaves * 7 / 8 / 1e9, rtol=1e-9)
 
@@ -258,7 +271,7 @@ def test_numbers_of_a_fabric_are_data(monkeypatch):
     counted = module.iterate
     monkeypatch.setattr(module, "iterate", lambda *args, **named: (traces.append(args), counted(*args, **named))[1])
     plain = module._time_all.__wrapped__
-    monkeypatch.setattr(module, "_time_all", eqx.filter_jit(lambda *args: plain(*args)))        # nothing traced so far
+    monkeypatch.setattr(module, "_time_all", eqx.filter_jit(lambda *args: plain(*args)))  # nothing traced so far
     changes = ({}, {"nic_gbps": (300.0,), "delay_s": 0.1}, {"optical_degree": 4, "electrical_nics": 4})
     got = [next(compare(small(**SKEWED | change)))["iteration_s"] for change in changes]
     assert len(traces) == 1
@@ -277,8 +290,13 @@ def test_one_program_from_tokens_to_the_iteration():
         found = between_servers(workload, region, tokens, policies.get("greedy"))
         return iterate(workload, region, found, seconds)
 
-    values = [(100.0, 6, 2.0, 0.025), (400.0, 6, 2.0, 0.025), (100.0, 3, 2.0, 0.025), (100.0, 6, 4.0, 0.025),
-              (100.0, 6, 2.0, 0.5)]  # fmt: skip
+    values = [
+        (100.0, 6, 2.0, 0.025),
+        (400.0, 6, 2.0, 0.025),
+        (100.0, 3, 2.0, 0.025),
+        (100.0, 6, 4.0, 0.025),
+        (100.0, 6, 2.0, 0.5),
+    ]
     got = [run(Region(4, *(jnp.asarray(x) for x in value)), tokens) for value in values]
     assert len(traces) == 1
     first, *others = (float(one.iteration_s) for one in got)

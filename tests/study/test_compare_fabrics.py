@@ -19,8 +19,8 @@ pytestmark = pytest.mark.usefixtures("as_users_have_it")
 JOB = {"pp": 1, "dp": 8, "ep": 4, "gpus": 128, "micro_batches": 1, "drawn": 1}
 BALANCED = JOB | {"traffic": "generated", "skew": 0.0, "drift": 0.0}
 SCALE_UP = ("nvl72", "mfabric-cpo")
-NIC = 12.5e9                                   # bytes/s
-EXCHANGES = 32 * 4                             # blocks; dispatch and combine, forward and backward
+NIC = 12.5e9  # bytes/s
+EXCHANGES = 32 * 4  # blocks; dispatch and combine, forward and backward
 # Dollars of a NIC at 100 Gbps and what is behind it: 659 and 187 a port, 99 a transceiver, 150 a fibre.
 THREE_TIERS, TWO_TIERS = 659 + 5 * 187 + 6 * 99 + 3 * 150, 659 + 3 * 187 + 4 * 99 + 2 * 150
 CIRCUIT, PANEL = 659 + 99 + 150 + 520, 659 + 99 + 150 + 100
@@ -57,10 +57,15 @@ def expert_seconds(goodput=1.0, nics=8):
     tree = EXCHANGES * sent() / 2 / (nics / 2 * NIC * goodput)
     domain = EXCHANGES * sent() * 3 / 4 / (4 * (1000e9 - NIC))
     return {
-        "fat-tree": tree, "oversub-fat-tree": 3 * tree, "rail-optimized": tree, "rail-only": tree,
+        "fat-tree": tree,
+        "oversub-fat-tree": 3 * tree,
+        "rail-optimized": tree,
+        "rail-only": tree,
         "topoopt": EXCHANGES * sent() / ((nics - 1) * NIC * goodput),
-        "mfabric": EXCHANGES * sent() / (6 * NIC * goodput), "nvl72": domain, "mfabric-cpo": 2 * domain,
-    }  # fmt: skip
+        "mfabric": EXCHANGES * sent() / (6 * NIC * goodput),
+        "nvl72": domain,
+        "mfabric-cpo": 2 * domain,
+    }
 
 
 # ------------------------------------------------------------------------------------------------------ every fabric
@@ -127,9 +132,13 @@ def dollars(tree=THREE_TIERS, oversubscribed=None):
     if oversubscribed is None:
         oversubscribed = 659 + 187 * (1 + 4 / 3) + 99 * (2 + 4 / 3) + 150 * (1 + 2 / 3)
     return {
-        "fat-tree": 128 * tree, "oversub-fat-tree": 128 * oversubscribed, "rail-optimized": 128 * tree,
-        "rail-only": 128 * TWO_TIERS, "topoopt": 128 * PANEL, "mfabric": 16 * (6 * CIRCUIT + 2 * tree),
-    }  # fmt: skip
+        "fat-tree": 128 * tree,
+        "oversub-fat-tree": 128 * oversubscribed,
+        "rail-optimized": 128 * tree,
+        "rail-only": 128 * TWO_TIERS,
+        "topoopt": 128 * PANEL,
+        "mfabric": 16 * (6 * CIRCUIT + 2 * tree),
+    }
 
 
 def test_dollars_by_hand():
@@ -155,7 +164,7 @@ def test_prices_of_one_s_own(tmp_path):
     file.write_text("ocs_port = 20\nscale_up_per_gpu = 1000\n")
     config = balanced(("mfabric", "nvl72", "mfabric-cpo"), prices=str(file))
     got = column(config, "network_cost_usd")
-    assert got["mfabric-cpo"] is None                                      # the price of the other says nothing of it
+    assert got["mfabric-cpo"] is None  # the price of the other says nothing of it
     known = {name: got[name] for name in ("mfabric", "nvl72")}
     want = {"mfabric": 16 * (6 * (CIRCUIT - 500) + 2 * THREE_TIERS), "nvl72": 128 * (THREE_TIERS + 1000)}
     assert_columns(known, want)
@@ -172,9 +181,9 @@ def test_goodput_scales_what_is_on_the_wire():
     for name in NAMES:
         np.testing.assert_allclose(half[name]["tp_comm_s"], full[name]["tp_comm_s"], rtol=1e-12)
         assert half[name]["dp_comm_s"] > 1.1 * full[name]["dp_comm_s"]
-    dense = half["topoopt"]["dp_comm_s"] - full["topoopt"]["dp_comm_s"]    # what is inside takes as long as before
+    dense = half["topoopt"]["dp_comm_s"] - full["topoopt"]["dp_comm_s"]  # what is inside takes as long as before
     on_tree = half["fat-tree"]["dp_comm_s"] - full["fat-tree"]["dp_comm_s"]
-    np.testing.assert_allclose(dense / on_tree, 4, rtol=1e-9)              # 2 of 8 NICs
+    np.testing.assert_allclose(dense / on_tree, 4, rtol=1e-9)  # 2 of 8 NICs
 
 
 @pytest.mark.parametrize("tiers", [2, 3])
@@ -219,9 +228,14 @@ def test_nic_use_of_every_fabric():
     names = ("fat-tree", "rail-only", "topoopt", "mfabric", *SCALE_UP)
     both = rows(balanced(names, nic_use=("own", "pooled")))
     assert [(one["fabric"], one["nic_use"]) for one in both] == [
-        ("fat-tree", "own"), ("fat-tree", "pooled"), ("rail-only", "own"), ("topoopt", "pooled"),
-        ("mfabric", "pooled"), ("nvl72", "own"), ("mfabric-cpo", "pooled"),
-    ]  # fmt: skip
+        ("fat-tree", "own"),
+        ("fat-tree", "pooled"),
+        ("rail-only", "own"),
+        ("topoopt", "pooled"),
+        ("mfabric", "pooled"),
+        ("nvl72", "own"),
+        ("mfabric-cpo", "pooled"),
+    ]
 
 
 def test_bandwidth_of_a_gpu():
@@ -248,9 +262,7 @@ def test_ports_of_co_packaged_optics_are_whole():
 def test_circuits_between_domains():
     # 16 ranks of 8 GPUs, 8 in each of two domains. A rank's sixteenth goes to each rank: 7 of them inside, where what
     # comes over circuits is scattered, too; 8 x 8 cross 39 x 64 circuits.
-    config = small(
-        "llama-moe", fabrics=("mfabric-cpo",), **BALANCED | {"tp": 8, "dp": 1, "ep": 16}
-    )
+    config = small("llama-moe", fabrics=("mfabric-cpo",), **BALANCED | {"tp": 8, "dp": 1, "ep": 16})
     job = config.workload("llama-moe")
     part = job.selections * job.dispatch_bytes_per_selection / 16
     one = max(64 * part / (39 * 64 * NIC), 2 * 7 * part / (8 * 987.5e9 / 2))
@@ -266,10 +278,17 @@ def test_an_optical_switch_from_the_table():
         return one
 
     assert isinstance(region(), Region)
-    delays = [float(region(**settings).delay_s) for settings in (
-        {}, {"ocs": "polatis"}, {"ocs": "calient"}, {"ocs": "lightmatter"}, {"ocs": "polatis", "delay_s": 0.01},
-        {"ocs": "palomar", "delay_s": 0.02},
-    )]  # fmt: skip
+    delays = [
+        float(region(**settings).delay_s)
+        for settings in (
+            {},
+            {"ocs": "polatis"},
+            {"ocs": "calient"},
+            {"ocs": "lightmatter"},
+            {"ocs": "polatis", "delay_s": 0.01},
+            {"ocs": "palomar", "delay_s": 0.02},
+        )
+    ]
     np.testing.assert_allclose(delays, [0.025, 0.025, 0.015, 7e-6, 0.01, 0.02], rtol=1e-12)
 
 
@@ -277,7 +296,7 @@ def test_topoopt_is_wired_for_the_mean_traffic():
     (job,) = jobs(small(fabrics=("topoopt",), **JOB | {"dp": 2, "pp": 2, "ep": 8}))
     tokens = np.asarray(job.tokens.count, float).mean(axis=(0, 1, 2))
     per_server = tokens.reshape(4, 2, 4, 2).sum(axis=(1, 3))
-    want = topoopt(per_server * (1 - np.eye(4)), Region(4, 100.0, 7)).circuits.count    # one of 8 NICs leads on
+    want = topoopt(per_server * (1 - np.eye(4)), Region(4, 100.0, 7)).circuits.count  # one of 8 NICs leads on
     np.testing.assert_array_equal(job.fabric.count, want)
     assert job.fabric.pipeline_nics == 1
 

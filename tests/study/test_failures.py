@@ -104,11 +104,11 @@ def test_of_more_links_one_is_missed_less():
 # what a part of it takes longer, the iteration does. Parts: all-to-all, gradients, a send to the next stage and back.
 LONGER = {
     "electrical-nic": (0, 1, 1),
-    "electrical-nics": (0, 1, 1),                                          # all servers have circuits to each other
-    "optical-nic": (1, 0, 0),                                              # one pair keeps 1 circuit: 4 d
+    "electrical-nics": (0, 1, 1),  # all servers have circuits to each other
+    "optical-nic": (1, 0, 0),  # one pair keeps 1 circuit: 4 d
     "link": (0, 1 / 31, 1 / 31),
-    "gpu": (0, 0, 0),                                                      # a spare of 1/4 rank: all-reduces alone
-    "server": (2, 0, 0),                                                   # 3 pairs over 2 electrical NICs: 6 d
+    "gpu": (0, 0, 0),  # a spare of 1/4 rank: all-reduces alone
+    "server": (2, 0, 0),  # 3 pairs over 2 electrical NICs: 6 d
 }
 EVEN = base(traffic="generated", skew=0.0, drift=0.0, delay_s=0.0, nvswitch_gigabytes_per_s=1e9)
 
@@ -116,11 +116,11 @@ EVEN = base(traffic="generated", skew=0.0, drift=0.0, delay_s=0.0, nvswitch_giga
 @pytest.mark.parametrize("kind", LONGER)
 def test_by_hand(kind):
     healthy, job = row(dataclasses.replace(EVEN, fabrics=("mfabric",))), EVEN.workload(MODEL)
-    send_s = 2 * job.tokens * job.architecture.hidden * 2 / (2 * 12.5e9)   # activations of 2 ranks over 2 NICs
+    send_s = 2 * job.tokens * job.architecture.hidden * 2 / (2 * 12.5e9)  # activations of 2 ranks over 2 NICs
     ep, dp, send = LONGER[kind]
     want = ep * healthy["ep_comm_s"] + dp * healthy["dp_comm_s"] + 2 * send * send_s
     if kind == "gpu":
-        want = healthy["tp_comm_s"] * (1e18 / 25e9 - 1)                    # over 2 NICs, not the NVSwitch
+        want = healthy["tp_comm_s"] * (1e18 / 25e9 - 1)  # over 2 NICs, not the NVSwitch
     one = rows(Failures(EVEN, stage=0))[kind]
     np.testing.assert_allclose(one["failed_s"] - one["healthy_s"], want, rtol=1e-5)
     np.testing.assert_allclose(one["healthy_s"], healthy["iteration_s"], rtol=1e-12)

@@ -32,7 +32,7 @@ def predictions(run):
         routes = cluster_routes(TREE, run.src, run.dst, routing="ecmp", seed=seed)
         assert np.all(routes.share[routes.hops >= 0] == 1)
         hops[seed, : len(run.size), : routes.hops.shape[1]] = routes.hops
-    _, place = np.unique(hops, return_inverse=True)                        # -1 comes first
+    _, place = np.unique(hops, return_inverse=True)  # -1 comes first
     size = np.pad(run.size, (0, rows - len(run.size)))
     capacity, size = np.full((SEEDS, LINKS), run.goodput_Bps), np.tile(size, (SEEDS, 1))
     hops = (place.reshape(hops.shape) - 1).astype(np.int32)
@@ -49,7 +49,7 @@ def predicted(shared_data):
 
 def test_measured_times_lie_among_the_predicted(predicted):
     for name, (run, times) in predicted.items():
-        if "row_n8" not in name:                                           # one congested flow there, see test_validate
+        if "row_n8" not in name:  # one congested flow there, see test_validate
             assert 0.98 * times.min() < run.collective_s < 1.07 * times.max(), name
 
 

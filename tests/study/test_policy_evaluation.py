@@ -53,8 +53,10 @@ def test_rows_are_what_direct_calls_give(rows, name, forecast):
         chooses = policies.get("greedy", rule="next") if policy == "static" else policies.get(policy)
         plans = [chooses(jnp.asarray(held.mean if policy == "static" else one), region) for one in seen]
         for routing in ("split", "relay"):
-            want = [over_bound(region, plan.circuits, jnp.asarray(true), routing, 20)
-                    for plan, true in zip(plans, held.demand, strict=True)]  # fmt: skip
+            want = [
+                over_bound(region, plan.circuits, jnp.asarray(true), routing, 20)
+                for plan, true in zip(plans, held.demand, strict=True)
+            ]
             row = found(rows, workload=name, forecast=forecast, routing=routing, policy=policy)
             np.testing.assert_allclose(row["over_bound"], np.mean(want), rtol=5e-3 if routing == "relay" else 1e-5)
 

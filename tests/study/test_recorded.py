@@ -16,7 +16,7 @@ from tests.study.small import rows, small
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
 
 RECORDS = (2011, 2301)
-EVERY = 10                                 # of the 30 records there
+EVERY = 10  # of the 30 records there
 BATCH = 96
 
 
@@ -38,14 +38,14 @@ def seconds(demand):
 def test_time_over_balanced_is_the_busiest_rank_over_the_mean(folder, model):
     workload = get(model)
     tokens = recorded(folder, workload, RECORDS)
-    count = np.asarray(tokens.count[::EVERY], float)                        # every layer and micro-batch
+    count = np.asarray(tokens.count[::EVERY], float)  # every layer and micro-batch
     assert count.shape[:4] == (3, workload.moe_layers, 4, 16)
-    demand = count.reshape(-1, BATCH, 16, 16, count.shape[-1] // 16).sum(axis=-1)              # one byte a selection
+    demand = count.reshape(-1, BATCH, 16, 16, count.shape[-1] // 16).sum(axis=-1)  # one byte a selection
     own, pooled, optical = np.concatenate([seconds(batch) for batch in demand]).T
     balanced = np.asarray(seconds(np.full_like(demand[0], demand.mean())))[0, 0]
     load = tokens.rank_load_over_mean(workload.ep)[::EVERY].reshape(-1)
     ratio = own / balanced / load
-    assert np.median(load) > 5                                              # far from balanced, so this says something
+    assert np.median(load) > 5  # far from balanced, so this says something
     assert np.median(ratio) == pytest.approx(1, abs=0.02)
     assert np.all(np.abs(np.quantile(ratio, [0.1, 0.9]) - 1) < 0.02)
     # Two servers: what leaves one goes over 6 circuits or over 8 NICs. Against own NICs mFabric gains by pooling.

@@ -58,7 +58,7 @@ def test_rows_are_what_direct_calls_give(rows, name, routing):
     for sigma in (0.0, 0.5):
         row = one(rows, policy=name, workload="zipf", routing=routing, sigma=sigma)
         want = over(name, "zipf", routing, sigma)
-        tolerance = 2e-3 if routing == "relay" else 1e-9                  # gradient steps round differently
+        tolerance = 2e-3 if routing == "relay" else 1e-9  # gradient steps round differently
         np.testing.assert_allclose(row["mean"], want.mean(), rtol=tolerance)
         np.testing.assert_allclose(row["median"], np.median(want), rtol=tolerance)
         np.testing.assert_allclose(row["p90"], np.quantile(want, 0.9), rtol=tolerance)
@@ -111,11 +111,11 @@ def test_the_mean_is_that_of_other_demands(tmp_path):
     for cell in cells(CONFIG):
         fresh = next(c for c in more if c.workload == cell.workload)
         assert not np.isclose(cell.mean, cell.true.mean(0)).all()
-        assert not np.isclose(cell.mean, fresh.mean).all()                   # the rest of the same draws
+        assert not np.isclose(cell.mean, fresh.mean).all()  # the rest of the same draws
     tokens = np.random.default_rng(0).integers(1, 99, (3, 1, 1, 16, 32)).astype(float)
     np.save(tmp_path / "tokens.npy", tokens)
     settings = {"policies": ("uniform",), "workloads": ("recorded",), "servers": (4,), "routings": ("split",)}
-    everything, most = (            # 3 records of 24 layers
+    everything, most = (  # 3 records of 24 layers
         cells(Scoreboard(**settings, instances=n, trace=str(tmp_path / "tokens.npy")))[0] for n in (72, 60)
     )
     np.testing.assert_allclose(72 * everything.mean, most.true.sum(0) + 12 * most.mean, rtol=1e-5)
@@ -144,21 +144,24 @@ def test_float32_gives_nearly_the_same():
     assert cells(Scoreboard(**small))[0].true.dtype == jnp.float32
 
 
-@pytest.mark.parametrize(("field", "value", "sentence"), [
-    ("policies", ("gredy",), r"policy 'gredy' is unknown \(did you mean 'greedy'\?\)"),
-    ("policies", (), r"policies must name at least one and none twice, got \[\]"),
-    ("workloads", ("cold",), "workloads 'cold' is unknown"),
-    ("workloads", ("recorded",), "workloads 'recorded' needs trace, the recording"),
-    ("servers", (8, 8), r"servers must name at least one and none twice, got \[8, 8\]"),
-    ("servers", (1,), "servers must be a whole number of at least 2, got 1"),
-    ("routings", ("spray",), "routings 'spray' is unknown"),
-    ("sigmas", (-1.0,), r"sigmas must be finite and not negative, got -1\.0"),
-    ("instances", 0, "instances must be a whole number of at least 1, got 0"),
-    ("optimum_s", -1.0, r"optimum_s must be finite and not negative, got -1\.0"),
-    ("electrical_nics", 0, "electrical_nics must be a whole number of at least 1, got 0"),
-    ("relay_efficiency", 1.5, r"relay_efficiency must be above 0 and at most 1, got 1\.5"),
-    ("dtype", "float16", "dtype 'float16' is unknown"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("field", "value", "sentence"),
+    [
+        ("policies", ("gredy",), r"policy 'gredy' is unknown \(did you mean 'greedy'\?\)"),
+        ("policies", (), r"policies must name at least one and none twice, got \[\]"),
+        ("workloads", ("cold",), "workloads 'cold' is unknown"),
+        ("workloads", ("recorded",), "workloads 'recorded' needs trace, the recording"),
+        ("servers", (8, 8), r"servers must name at least one and none twice, got \[8, 8\]"),
+        ("servers", (1,), "servers must be a whole number of at least 2, got 1"),
+        ("routings", ("spray",), "routings 'spray' is unknown"),
+        ("sigmas", (-1.0,), r"sigmas must be finite and not negative, got -1\.0"),
+        ("instances", 0, "instances must be a whole number of at least 1, got 0"),
+        ("optimum_s", -1.0, r"optimum_s must be finite and not negative, got -1\.0"),
+        ("electrical_nics", 0, "electrical_nics must be a whole number of at least 1, got 0"),
+        ("relay_efficiency", 1.5, r"relay_efficiency must be above 0 and at most 1, got 1\.5"),
+        ("dtype", "float16", "dtype 'float16' is unknown"),
+    ],
+)
 def test_mistakes_are_sentences(field, value, sentence):
     with pytest.raises(InputError, match=sentence):
         Scoreboard(**{field: value})

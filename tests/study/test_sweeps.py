@@ -22,7 +22,7 @@ from mfabric_jax.study.sweeps import run, shards
 from mfabric_jax.study.sweeps.axes import columns
 from tests.study.small import MODEL, row, small
 
-SMALL = {"model": MODEL, "micro_batches": 2, "compute": "achieved"}    # with float64: programs of tests/study/small
+SMALL = {"model": MODEL, "micro_batches": 2, "compute": "achieved"}  # with float64: programs of tests/study/small
 
 
 def exchanges(**tables):
@@ -75,7 +75,7 @@ def test_random_axes_stay_in_their_range_and_do_not_disturb_each_other():
     assert {len(values) for values in found.values()} == {10_000}
     assert -1 <= found["plain"].min() < -0.99 < 1.99 < found["plain"].max() <= 2
     assert 1e-6 <= found["log"].min() < 2e-6
-    assert 0.45 < np.mean(found["log"] < 1e-3) < 0.55                      # half of the decades
+    assert 0.45 < np.mean(found["log"] < 1e-3) < 0.55  # half of the decades
     assert sorted(set(found["whole"].tolist())) == [2, 3, 4, 5]
     assert set(found["steps"].tolist()) == set(range(1, 65))
     assert np.mean(found["steps"] <= 8) == pytest.approx(np.log(8.5 / 0.5) / np.log(64.5 / 0.5), abs=0.03)
@@ -165,8 +165,10 @@ def test_circuits_that_pay_are_weighed_in_every_row(tmp_path):
     fixed = SMALL | {"first": "pays"}
     lists = {"nic_gbps": [100, 800, 100], "delay_s": [0.025, 0.025, 0.2], "efficiency": [0.5, 0.5, 0.3]}
     sweep(Sweep("iteration", fixed, {}, lists, dtype="float64"), tmp_path)
-    want = [small(fabrics=("mfabric",), first="pays", nic_gbps=(gbps,), delay_s=delay_s, efficiency=rate)
-            for gbps, delay_s, rate in zip(*lists.values(), strict=True)]  # fmt: skip
+    want = [
+        small(fabrics=("mfabric",), first="pays", nic_gbps=(gbps,), delay_s=delay_s, efficiency=rate)
+        for gbps, delay_s, rate in zip(*lists.values(), strict=True)
+    ]
     for found, config in zip(rows_of(tmp_path), want, strict=True):
         for name in ("iteration_s", "reconfig_s", "ep_comm_s"):
             assert found[name] == pytest.approx(row(config)[name], rel=1e-9, abs=1e-12)
@@ -179,7 +181,7 @@ def test_a_row_is_the_mean_of_its_iterations_or_one_of_them(tmp_path):
     assert found[2] != found[4]
     assert found[0] == pytest.approx((found[2] + found[4]) / 2, rel=1e-12)
     assert found[0] == pytest.approx(row(small(fabrics=("mfabric",), iterations=2, drift=0.4))["iteration_s"], rel=1e-9)
-    assert found[1] > 1.3 * found[0]                                       # at half the rate
+    assert found[1] > 1.3 * found[0]  # at half the rate
 
 
 def test_scale_up_domains_have_the_ports_that_their_bandwidth_leaves():
@@ -193,7 +195,7 @@ def test_scale_up_domains_have_the_ports_that_their_bandwidth_leaves():
     inside = [compared.nvswitch_Bps("mfabric-cpo", gbps) / 1e9 for gbps in (400.0, 800.0)]
     np.testing.assert_allclose(cases["nvswitch_gigabytes_per_s"], inside)
     seconds = {"iteration_s": np.ones(2), "ep_comm_s": np.ones(2)}
-    assert np.isnan(kind._judged(seconds, config.data(group.rows))["network_cost_usd"]).all()      # nobody sells it
+    assert np.isnan(kind._judged(seconds, config.data(group.rows))["network_cost_usd"]).all()  # nobody sells it
 
 
 def test_forecast_errors_cost_and_demand_has_the_size_that_was_asked(tmp_path):
@@ -203,7 +205,7 @@ def test_forecast_errors_cost_and_demand_has_the_size_that_was_asked(tmp_path):
     known, wrong = ([one["over_bound"] for one in found if one["sigma"] == sigma] for sigma in (0.0, 2.0))
     assert 1 <= min(known) <= max(known)
     assert np.mean(wrong) > np.mean(known)
-    rate = 8 * 400 / 8 * 1e9                                               # of a server, 6 + 2 NICs
+    rate = 8 * 400 / 8 * 1e9  # of a server, 6 + 2 NICs
     assert all(one["bound_s"] > 2e9 / rate for one in found)
 
 
@@ -212,7 +214,7 @@ def test_what_is_there_is_not_made_again_and_comes_out_the_same(whole, tmp_path)
     told = []
     sweep(exchanges(), tmp_path, progress=told.append)
     assert files_of(tmp_path) == files_of(whole)
-    assert [now.done for now in told if now.estimate is None or now.done] [-1] == 10
+    assert [now.done for now in told if now.estimate is None or now.done][-1] == 10
     (tmp_path / "rows-00001.parquet").unlink()
     kept = (tmp_path / "rows-00000.parquet").stat().st_mtime_ns
     again = []
@@ -288,41 +290,50 @@ def test_a_folder_that_cannot_be_written_or_is_of_another_sweep(whole, tmp_path)
 
 
 # ------------------------------------------------------------------------------------------------ mistakes
-@pytest.mark.parametrize(("given", "sentence"), [
-    ({"evaluate": "iterations"}, r"evaluate 'iterations' is unknown \(did you mean 'iteration'\?\)"),
-    ({"grid": {"nic_gbp": [100]}}, r"setting of \[grid\] 'nic_gbp' is unknown \(did you mean 'nic_gbps'\?\)"),
-    ({"grid": {"nic_gbps": 100}}, r"grid.nic_gbps must be a list of at least one value, got 100"),
-    ({"grid": {"nic_gbps": []}}, r"grid.nic_gbps must be a list of at least one value, got \[\]"),
-    ({"grid": {"nic_gbps": [100, 100]}}, r"grid.nic_gbps must not repeat a value"),
-    ({"grid": {"nic_gbps": ["fast"]}}, r"grid.nic_gbps must be a number, got 'fast'"),
-    ({"grid": {"nic_gbps": [50]}}, r"nic_gbps.*50"),
-    ({"grid": {"pxn": ["yes"]}}, r"grid.pxn must be true or false, got 'yes'"),
-    ({"grid": {"delay_s": [0.1, float("nan")]}}, r"grid.delay_s must be finite, got nan"),
-    ({"fixed": {"goodput": float("inf")}}, r"fixed.goodput must be finite, got inf"),
-    ({"evaluate": "all-to-all", "grid": {"seed": [5, 2**32 + 5]}}, r"grid.seed must be below 2\^31, got 4294967301"),
-    ({"random": {"seed": {"low": 0, "high": 2**70, "whole": True}}}, r"low and high must be below 2\^31"),
-    ({"grid": {"nic_gbps": [100, 100.0]}}, r"grid.nic_gbps must not repeat a value"),
-    ({"grid": {"model": ["mixtral"]}}, r"model 'mixtral' is unknown \(did you mean"),
-    ({"grid": {"policy": ["gredy"]}}, r"policy 'gredy' is unknown \(did you mean 'greedy'\?\)"),
-    ({"grid": {"optical_degree": [2.5]}}, r"grid.optical_degree must be a whole number, got 2.5"),
-    ({"fixed": {"model": 8}}, r"fixed.model must be text, got 8"),
-    ({"fixed": {"sample": 1}}, r"sample must be below iterations \(1\) and from -1 \(their mean\), got 1"),
-    ({"fixed": {"skew": 1.0}, "grid": {"skew": [1.0]}}, r"setting 'skew' must be in one of \[fixed\], \[grid\]"),
-    ({"list": {"dp": [1, 2], "gpus": [128]}}, r"read side by side and must be equally long, got dp 2, gpus 1"),
-    ({"random": {"delay_s": {"low": 0, "high": 1, "scale": "log"}}}, r"random.delay_s.low must be above 0 and at most"),
-    ({"random": {"delay_s": [0, 1]}}, r"random.delay_s must be \{ of = \[...\] \} or \{ low"),
-    ({"random": {"delay_s": {"low": "0", "high": 1}}}, r"random.delay_s.low must be a number, got '0'"),
-    ({"random": {"optical_degree": {"low": 1.5, "high": 4, "whole": True}}}, r"low and high must be whole numbers"),
-    ({"random": {"delay_s": {"low": 1, "high": 2, "scale": "cubic"}}}, r"random.delay_s.scale 'cubic' is unknown"),
-    ({"draws": 3}, r"draws is how often the axes of \[random\] are drawn, but there is none"),
-    ({"rows_per_shard": 0}, r"rows_per_shard must be a whole number of at least 1, got 0"),
-    ({"evaluate": "all-to-all", "fixed": {"policy": "static"}}, r"policy 'static' cannot be swept alone"),
-    ({"evaluate": "all-to-all", "fixed": {"demand": "recorded"}}, r"demand 'recorded' needs trace"),
-    ({"evaluate": "all-to-all", "fixed": {"demand": "zip"}}, r"demand 'zip' is unknown \(did you mean 'zipf'\?\)"),
-    ({"evaluate": "all-to-all", "grid": {"gigabytes": [1.0, 0.0]}}, r"gigabytes must be finite and above 0"),
-    ({"evaluate": "all-to-all", "grid": {"records": [[1, 2]]}}, r"records chooses from a trace"),
-    ({"fixed": {"flows": "single"}, "grid": {"electrical_nics": [1, 2]}}, r"one number of electrical_nics"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"evaluate": "iterations"}, r"evaluate 'iterations' is unknown \(did you mean 'iteration'\?\)"),
+        ({"grid": {"nic_gbp": [100]}}, r"setting of \[grid\] 'nic_gbp' is unknown \(did you mean 'nic_gbps'\?\)"),
+        ({"grid": {"nic_gbps": 100}}, r"grid.nic_gbps must be a list of at least one value, got 100"),
+        ({"grid": {"nic_gbps": []}}, r"grid.nic_gbps must be a list of at least one value, got \[\]"),
+        ({"grid": {"nic_gbps": [100, 100]}}, r"grid.nic_gbps must not repeat a value"),
+        ({"grid": {"nic_gbps": ["fast"]}}, r"grid.nic_gbps must be a number, got 'fast'"),
+        ({"grid": {"nic_gbps": [50]}}, r"nic_gbps.*50"),
+        ({"grid": {"pxn": ["yes"]}}, r"grid.pxn must be true or false, got 'yes'"),
+        ({"grid": {"delay_s": [0.1, float("nan")]}}, r"grid.delay_s must be finite, got nan"),
+        ({"fixed": {"goodput": float("inf")}}, r"fixed.goodput must be finite, got inf"),
+        (
+            {"evaluate": "all-to-all", "grid": {"seed": [5, 2**32 + 5]}},
+            r"grid.seed must be below 2\^31, got 4294967301",
+        ),
+        ({"random": {"seed": {"low": 0, "high": 2**70, "whole": True}}}, r"low and high must be below 2\^31"),
+        ({"grid": {"nic_gbps": [100, 100.0]}}, r"grid.nic_gbps must not repeat a value"),
+        ({"grid": {"model": ["mixtral"]}}, r"model 'mixtral' is unknown \(did you mean"),
+        ({"grid": {"policy": ["gredy"]}}, r"policy 'gredy' is unknown \(did you mean 'greedy'\?\)"),
+        ({"grid": {"optical_degree": [2.5]}}, r"grid.optical_degree must be a whole number, got 2.5"),
+        ({"fixed": {"model": 8}}, r"fixed.model must be text, got 8"),
+        ({"fixed": {"sample": 1}}, r"sample must be below iterations \(1\) and from -1 \(their mean\), got 1"),
+        ({"fixed": {"skew": 1.0}, "grid": {"skew": [1.0]}}, r"setting 'skew' must be in one of \[fixed\], \[grid\]"),
+        ({"list": {"dp": [1, 2], "gpus": [128]}}, r"read side by side and must be equally long, got dp 2, gpus 1"),
+        (
+            {"random": {"delay_s": {"low": 0, "high": 1, "scale": "log"}}},
+            r"random.delay_s.low must be above 0 and at most",
+        ),
+        ({"random": {"delay_s": [0, 1]}}, r"random.delay_s must be \{ of = \[...\] \} or \{ low"),
+        ({"random": {"delay_s": {"low": "0", "high": 1}}}, r"random.delay_s.low must be a number, got '0'"),
+        ({"random": {"optical_degree": {"low": 1.5, "high": 4, "whole": True}}}, r"low and high must be whole numbers"),
+        ({"random": {"delay_s": {"low": 1, "high": 2, "scale": "cubic"}}}, r"random.delay_s.scale 'cubic' is unknown"),
+        ({"draws": 3}, r"draws is how often the axes of \[random\] are drawn, but there is none"),
+        ({"rows_per_shard": 0}, r"rows_per_shard must be a whole number of at least 1, got 0"),
+        ({"evaluate": "all-to-all", "fixed": {"policy": "static"}}, r"policy 'static' cannot be swept alone"),
+        ({"evaluate": "all-to-all", "fixed": {"demand": "recorded"}}, r"demand 'recorded' needs trace"),
+        ({"evaluate": "all-to-all", "fixed": {"demand": "zip"}}, r"demand 'zip' is unknown \(did you mean 'zipf'\?\)"),
+        ({"evaluate": "all-to-all", "grid": {"gigabytes": [1.0, 0.0]}}, r"gigabytes must be finite and above 0"),
+        ({"evaluate": "all-to-all", "grid": {"records": [[1, 2]]}}, r"records chooses from a trace"),
+        ({"fixed": {"flows": "single"}, "grid": {"electrical_nics": [1, 2]}}, r"one number of electrical_nics"),
+    ],
+)
 def test_mistakes_are_sentences(given, sentence):
     with pytest.raises(InputError, match=sentence):
         Sweep(**given)
@@ -330,8 +341,10 @@ def test_mistakes_are_sentences(given, sentence):
 
 def test_a_policy_that_has_changed_is_another_sweep(tmp_path):
     mine = tmp_path / "mine.py"
-    mine.write_text("from mfabric_jax import policies\n\ndef mine(demand, region, *, previous=None, key=None):"
-                    "\n    return policies.uniform(demand, region)\n")  # fmt: skip
+    mine.write_text(
+        "from mfabric_jax import policies\n\ndef mine(demand, region, *, previous=None, key=None):"
+        "\n    return policies.uniform(demand, region)\n"
+    )
     config = exchanges(fixed={"policy": f"{mine}:mine"}, grid={"sample": [0, 1]})
     sweep(config, tmp_path / "rows")
     assert sweep(config, tmp_path / "rows")
@@ -342,8 +355,10 @@ def test_a_policy_that_has_changed_is_another_sweep(tmp_path):
 
 def test_files_are_read_strictly(tmp_path):
     toml, other = tmp_path / "space.toml", tmp_path / "space.json"
-    toml.write_text('evaluate = "all-to-all"\ndraws = 3\n[grid]\nnic_gbps = [100, 400]\n'
-                    '[random]\nsample = { low = 0, high = 9, whole = true }\n')  # fmt: skip
+    toml.write_text(
+        'evaluate = "all-to-all"\ndraws = 3\n[grid]\nnic_gbps = [100, 400]\n'
+        "[random]\nsample = { low = 0, high = 9, whole = true }\n"
+    )
     config = read_sweep(toml)
     assert (config.count, config.columns["nic_gbps"].tolist()) == (6, [100.0] * 3 + [400.0] * 3)
     other.write_text(json.dumps({"grid": {"nic_gbps": [100]}, "shards": 2}))

@@ -44,7 +44,7 @@ def runs(tmp_path_factory):
     def stop(step, line):
         if step == 4:
             with (folder / "stopped" / training.METRICS).open("a") as out:
-                out.write('{"step": 5, "time": 0}\n')                   # of a step behind the checkpoint
+                out.write('{"step": 5, "time": 0}\n')  # of a step behind the checkpoint
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -126,7 +126,7 @@ def test_what_is_held_out_is_not_learned_from(tmp_path):
         learned, held = (training_traffic.pool(4, 0, trace, held_out=held_out) for held_out in (False, True))
         seen = {tuple(np.sort(one, axis=None)) for one in learned}
         assert not seen & {tuple(np.sort(one, axis=None)) for one in held}
-    assert len(held) - len(training_traffic.pool(4, 0, None, held_out=True)) == 1 * 24         # records times layers
+    assert len(held) - len(training_traffic.pool(4, 0, None, held_out=True)) == 1 * 24  # records times layers
     assert len(learned) - len(training_traffic.pool(4, 0, None)) == 4 * 24
 
 
@@ -147,7 +147,7 @@ def test_lessons_are_what_the_configuration_says():
     off = ~np.eye(4, dtype=bool)
     error = np.log(np.where(batch.demand > 0, batch.forecast / np.where(batch.demand > 0, batch.demand, 1), 1))[:, off]
     spread = error.std(axis=1)
-    assert (spread == 0).mean() == pytest.approx(1 / 3, abs=0.08)              # exact forecasts
+    assert (spread == 0).mean() == pytest.approx(1 / 3, abs=0.08)  # exact forecasts
     assert 0.6 < spread.max() < 1.6
     assert (np.asarray(batch.demand)[:, off] == 7).all(axis=1).mean() == pytest.approx(0.25, abs=0.08)
     assert (np.asarray(batch.previous).sum(axis=(1, 2)) == 0).mean() == pytest.approx(0.5, abs=0.1)

@@ -293,7 +293,7 @@ def test_predictions_are_what_the_files_state(recorded, shared_data):
         assert prediction.collective_s == pytest.approx(prediction.run.stated_s, rel=1e-9), prediction.run.name
         flows = json.loads((shared_data / "packet" / f"{prediction.run.name}.json").read_text())["flows"]
         stated = [f.get("fluid_ecmp_fct_s", f["fluid_fct_s"]) for f in flows]
-        np.testing.assert_allclose(prediction.finish, stated, rtol=0, atol=0.51e-9)     # written to the nanosecond
+        np.testing.assert_allclose(prediction.finish, stated, rtol=0, atol=0.51e-9)  # written to the nanosecond
 
 
 def test_nothing_arrives_before_its_payload_fits_through_a_port(recorded):

@@ -85,7 +85,7 @@ def test_rows_of_links_and_flows():
     circuits = [row for row in links if row["kind"] == "circuit"]
     assert {(row["from"], row["to"]) for row in circuits} >= {("optics 0", "optics 1"), ("optics 1", "optics 0")}
     assert {row["capacity_bytes_per_s"] for row in circuits} == {6 * units.gbps(400.0)}
-    sent = done.flows.size[done.flows.of("PP")].sum()                      # between regions: over the tree, all of it
+    sent = done.flows.size[done.flows.of("PP")].sum()  # between regions: over the tree, all of it
     up = sum(row["bytes"] for row in links if row["kind"] == "nic up")
     down = sum(row["bytes"] for row in links if row["kind"] == "nic down")
     assert up == pytest.approx(sent, rel=1e-12)
@@ -132,7 +132,7 @@ def expert_bytes():
         for layer in job.stage_layers(stage):
             for m in range(job.micro_batches):
                 one_way = tokens[layer, m % tokens.shape[1]].astype(float) * 4096 * 2 * 2
-                sent[stage] += one_way + one_way.T                         # 16 experts: one a rank
+                sent[stage] += one_way + one_way.T  # 16 experts: one a rank
         np.fill_diagonal(sent[stage], 0)
     return sent
 
@@ -149,7 +149,7 @@ def test_experts_alone_on_a_non_blocking_fabric(name):
         ends += [star(np.where(same, 0, demand), nic, nic).max(), star(np.where(same, demand, 0), inside, inside).max()]
     (row,) = [row for row in cluster_rows(solve_cluster(config(name, resolution=0.0))) if row["traffic"] == "EP"]
     assert max(ends) <= row["end_s"] * (1 + 1e-9)
-    assert row["end_s"] < max(ends) + units.us(6.1)                        # propagation over six links
+    assert row["end_s"] < max(ends) + units.us(6.1)  # propagation over six links
     assert row["bytes"] == pytest.approx(expert_bytes().sum(), rel=1e-12)
 
 
@@ -190,7 +190,7 @@ def test_circuits_of_topoopt(model, servers):
     assert joined(count)
     stage, size, server = servers // job.pp, job.servers_per_region, np.arange(servers)
     ahead = server // stage * stage + (server + 1) % stage
-    assert np.all(count[server, ahead] >= 1)                               # the ring of every stage
+    assert np.all(count[server, ahead] >= 1)  # the ring of every stage
     np.testing.assert_array_equal(count[server[:-stage], server[:-stage] + stage], 1)
     # Nothing else between regions, and their matchings use what the ring and the pipeline leave.
     region = server // size
@@ -211,7 +211,7 @@ def test_circuits_of_regions(model, servers, policy):
     assert count.shape == (servers // job.servers_per_region, job.servers_per_region, job.servers_per_region)
     np.testing.assert_array_equal(count, count.transpose(0, 2, 1))
     np.testing.assert_array_equal(count.sum(2), 6)
-    if policy == "greedy":                                                 # region g is replica g % dp of stage g // dp
+    if policy == "greedy":  # region g is replica g % dp of stage g // dp
         for g, one in enumerate(count):
             ranks = region_bytes(job, tokens)[g // job.dp, g % job.dp]
             between = ranks.reshape((job.servers_per_region, job.ranks_per_server) * 2).sum((1, 3))

@@ -6,7 +6,13 @@ from mfabric_jax.workload import GroupedQuery, Workload, models
 def job(ep: int, experts: int, layers: int = 2, top_k: int = 1, micro_batch: int = 1) -> Workload:
     """A model of one-byte-wide tokens on one server of `ep` GPUs; 16 tokens per source rank and micro-batch."""
     model = models.Architecture(
-        name="tiny", blocks=layers, hidden=1, attention=GroupedQuery(1, 1, 1), experts=experts, top_k=top_k,
-        expert_hidden=1, source="made up",
-    )  # fmt: skip
+        name="tiny",
+        blocks=layers,
+        hidden=1,
+        attention=GroupedQuery(1, 1, 1),
+        experts=experts,
+        top_k=top_k,
+        expert_hidden=1,
+        source="made up",
+    )
     return Workload("tiny", model, 1, 1, 1, ep, gpus=ep, gpus_per_server=ep, sequence=16, micro_batch=micro_batch)

@@ -23,7 +23,7 @@ from mfabric_jax.traffic import (
     together,
 )
 
-RINGS = {ring_all_reduce: 2, ring_all_gather: 1, ring_reduce_scatter: 1}     # passes around the ring
+RINGS = {ring_all_reduce: 2, ring_all_gather: 1, ring_reduce_scatter: 1}  # passes around the ring
 endpoints = st.integers(0, 2**40)
 groups_of = st.integers(1, 9).flatmap(
     lambda n: st.lists(st.lists(endpoints, min_size=n, max_size=n, unique=True), min_size=1, max_size=4)
@@ -100,21 +100,21 @@ def test_every_ring_is_one_cycle_through_its_group(collective, passes, groups, d
     for g, group in enumerate(groups):
         alone = collective(group, size[g], rings=rings)
         place = {endpoint: i for i, endpoint in enumerate(group)}
-        successor = collections.defaultdict(dict)                  # stride -> member -> next member
+        successor = collections.defaultdict(dict)  # stride -> member -> next member
         for src, dst, sent, start, _ in rows(alone):
             stride = (place[dst] - place[src]) % n
             assert place[src] not in successor[stride]
             successor[stride][place[src]] = place[dst]
             assert sent == pytest.approx(passes * size[g] * (n - 1) / n / rings, rel=1e-12)
             assert start == 0
-        assert len(successor) == (rings if n > 1 else 0)           # distinct strides
+        assert len(successor) == (rings if n > 1 else 0)  # distinct strides
         for ring in successor.values():
             at, seen = 0, []
             for _ in range(n):
                 at = ring[at]
                 seen.append(at)
-            assert sorted(seen) == list(range(n))                  # everyone once,
-            assert at == 0                                         # and home
+            assert sorted(seen) == list(range(n))  # everyone once,
+            assert at == 0  # and home
         out, into = sent_and_received(alone)
         for endpoint in group:
             assert out[endpoint] == pytest.approx(passes * size[g] * (n - 1) / n, rel=1e-12)
@@ -185,7 +185,7 @@ def test_a_hierarchical_all_reduce_is_three_loops(groups, servers, local, data):
 
 
 def test_a_hierarchical_all_reduce_degenerates():
-    column = [[3], [8], [5]]                                       # one GPU per server: a plain ring
+    column = [[3], [8], [5]]  # one GPU per server: a plain ring
     assert [r[:4] for r in rows(hierarchical_all_reduce(column, 6))] == [
         r[:4] for r in rows(ring_all_reduce([3, 8, 5], 6))
     ]
@@ -362,7 +362,7 @@ def test_a_hierarchical_all_reduce_takes_the_slower_of_its_two_parts():
     servers, local, size = 3, 2, 12.0
     count = servers * local
     flows = hierarchical_all_reduce(np.arange(count).reshape(servers, local), size)
-    offset = 2 * count * flows.of("all-reduce between")            # NVSwitch ports first, then NICs
+    offset = 2 * count * flows.of("all-reduce between")  # NVSwitch ports first, then NICs
     hops = np.stack([offset + flows.src, offset + count + flows.dst], axis=1)
     done = completion_times(FlowProblem(np.repeat([B, B / 4], 2 * count), hops), flows.size, flows.start)
     got = np.asarray(done.finish)

@@ -13,9 +13,17 @@ from mfabric_jax.traffic.generated import Shape, draw
 from mfabric_jax.traffic.recording import Sources, Targets
 
 TRUTH = Knobs(
-    popularity="log-normal", skew=1.2, layer_spread=0.3, row_noise=0.1, row_shared=0.5, micro_drift=0.05, drift=0.1,
-    persistence=0.9, jitter=0.03, sampled=True,
-)  # fmt: skip
+    popularity="log-normal",
+    skew=1.2,
+    layer_spread=0.3,
+    row_noise=0.1,
+    row_shared=0.5,
+    micro_drift=0.05,
+    drift=0.1,
+    persistence=0.9,
+    jitter=0.03,
+    sampled=True,
+)
 SHAPE = Shape(layers=16, micro_batches=2, ranks=4, experts=16, selections=20_000)
 
 
@@ -46,7 +54,7 @@ def test_the_statistics_agree(found):
         if row["statistic"] in moments.LAGGED.values():
             assert 1 - row["fitted"] == pytest.approx(1 - row["recorded"], rel=0.4), row
         else:
-            assert abs(row["error"]) < (0.5 if "pairs" in row["statistic"] else 0.15), row     # few ranks: much luck
+            assert abs(row["error"]) < (0.5 if "pairs" in row["statistic"] else 0.15), row  # few ranks: much luck
     assert list(found.recorded) == list(found.fitted)
 
 
@@ -71,8 +79,10 @@ def test_without_sources_load_and_drift_are_fitted():
     got = fit(recording)
     assert set(got.recorded) == {
         *(f"{of}, {name}" for of in (moments.LOAD, moments.LOAD_GINI) for name in moments.QUANTILES),
-        moments.MICRO, moments.MICRO_CHANCE, moments.LAGGED[1],
-    }  # fmt: skip
+        moments.MICRO,
+        moments.MICRO_CHANCE,
+        moments.LAGGED[1],
+    }
     assert got.knobs.row_noise == got.knobs.sparsity == 0
     assert got.knobs.micro_drift == pytest.approx(0.1, rel=0.1)
     for name, value in got.recorded.items():
@@ -95,7 +105,7 @@ def test_moments_by_hand():
     assert got[f"{moments.LOAD}, p90"] == 1
     assert got[f"{moments.GINI}, median"] == got[moments.ZERO] == got[moments.MICRO] == 0
     assert got[moments.ROWS] == got[moments.ROWS_ONE] == 0.25
-    assert moments.LAGGED[1] not in got                                 # even loads have no correlation
+    assert moments.LAGGED[1] not in got  # even loads have no correlation
     assert f"{moments.TOPS[0.1]}, median" in got
     assert not [n for n in moments.moments(one[None, None, None], pairs=False) if "pairs" in n]
 

@@ -16,7 +16,7 @@ from mfabric_jax.workload import get
 
 from .jobs import job
 
-TWO_RANKS = job(ep=2, experts=4)           # 2 layers, 16 selections a row
+TWO_RANKS = job(ep=2, experts=4)  # 2 layers, 16 selections a row
 
 
 def only(path):
@@ -48,16 +48,14 @@ def write_lines(path, *records):
 def test_a_router_trace_of_two_ranks(tmp_path):
     # Steps 3 and 7, layers 1 and 4, ranks 0 and 8; the line numbers say nothing, the fields all.
     for rank in (8, 0):
-        lines = [
-            line(step, layer, rank, [[0, 1], [layer, rank % 3]]) for step in (7, 3) for layer in (4, 1)
-        ]  # fmt: skip
+        lines = [line(step, layer, rank, [[0, 1], [layer, rank % 3]]) for step in (7, 3) for layer in (4, 1)]
         write_lines(tmp_path / f"router_trace_rank{rank}.jsonl", *lines)
     (tmp_path / "logits_rank0.bin").write_bytes(b"\0\1")
     one = only(tmp_path)
     assert one.axes == {"iteration": 2, "layer": 2, "micro-batch": 1, "source rank": 2, "expert": 6}  # 5 are named
     assert one.number.tolist() == [3, 7]
-    assert one.count[1, 0, 0].tolist() == [[2, 2, 0, 0, 0, 0], [1, 2, 1, 0, 0, 0]]     # layer 1
-    assert one.count[0, 1, 0].tolist() == [[2, 1, 0, 0, 1, 0], [1, 1, 1, 0, 1, 0]]     # layer 4
+    assert one.count[1, 0, 0].tolist() == [[2, 2, 0, 0, 0, 0], [1, 2, 1, 0, 0, 0]]  # layer 1
+    assert one.count[0, 1, 0].tolist() == [[2, 1, 0, 0, 1, 0], [1, 1, 1, 0, 1, 0]]  # layer 4
     assert one.format == "Megatron router trace"
 
 
@@ -94,7 +92,7 @@ def test_a_rank_without_tokens(tmp_path):
 def test_a_router_trace_fitted(tmp_path):
     lines = [line(step, 5, rank, [[0], [0], [0], [step]]) for step in (1, 2) for rank in (0, 1)]
     file = write_lines(tmp_path / "run.jsonl", *lines)
-    got = recorded(file, job(ep=2, experts=8), records=(2, 9), iterations=3)       # 8 experts: nobody chose 3..7
+    got = recorded(file, job(ep=2, experts=8), records=(2, 9), iterations=3)  # 8 experts: nobody chose 3..7
     assert got.count.shape == (3, 2, 1, 2, 8)
     np.testing.assert_array_equal(got.count[..., :3], np.broadcast_to([12, 0, 4], (3, 2, 1, 2, 3)))
     assert got.count[..., 3:].sum() == 0
@@ -220,7 +218,7 @@ def test_eplb_weights_are_one_iteration(tmp_path, name):
         ({"counts": np.ones(3)}, "also read: num_global_tokens_per_expert, logical_count, weight."),
         ({}, "got none;"),
     ],
-)  # fmt: skip
+)
 def test_wrong_axes_are_named(tmp_path, arrays, words):
     np.savez(tmp_path / "run.npz", **arrays)
     assert words in refused(tmp_path / "run.npz")
@@ -341,9 +339,13 @@ def test_what_is_saved_is_read_back(tmp_path, dtype):
     with np.load(path) as arrays:
         meta = json.loads(str(arrays["meta"]))
     assert meta == {
-        "schema_version": 1, "source": "made up, seed 2", "records": [0, 1, 2], "sources": "source rank",
-        "targets": "expert", "experts": 4,
-    }  # fmt: skip
+        "schema_version": 1,
+        "source": "made up, seed 2",
+        "records": [0, 1, 2],
+        "sources": "source rank",
+        "targets": "expert",
+        "experts": 4,
+    }
     again = save_tokens(load_tokens(path), tmp_path / "again.npz")
     assert again.read_bytes() == path.read_bytes()
 
@@ -415,7 +417,7 @@ def test_olmoe_counts_have_a_row_per_domain(tmp_path):
     assert small.axes == {"iteration": 1, "layer": 3, "micro-batch": 1, "text domain": 2, "expert": 4}
     np.testing.assert_array_equal(big.count[0, 2, 0, 1], counts["olmoe_topk"][1, 2])
     assert open_trace(tmp_path / "olmoe_mixtral_expert_counts.npz")[1].name == "mistral"
-    got = recorded(tmp_path, job(ep=4, experts=4, layers=4))                       # mistral, of as many experts
+    got = recorded(tmp_path, job(ep=4, experts=4, layers=4))  # mistral, of as many experts
     assert got.count.shape == (1, 4, 1, 4, 4)
     for layer, rank in np.ndindex(4, 4):
         row = counts["mistral_topk"][rank % 2, layer % 3]
@@ -430,7 +432,7 @@ def test_one_of_several_recordings_is_named(tmp_path):
     for path in (tmp_path / "olmoe", tmp_path / "olmoe_mixtral_expert_counts.npz" / "olmoe"):
         np.testing.assert_allclose(recorded(path, TWO_RANKS).count[0, 0, 0, 0], row * 16 / row.sum(), rtol=1e-12)
     assert recorded(tmp_path, job(ep=2, experts=8)).source.count(" olmoe, ") == 1
-    said = refused(tmp_path, job(ep=2, experts=2))                                 # either would do
+    said = refused(tmp_path, job(ep=2, experts=2))  # either would do
     assert said == (
         f"trace {tmp_path} holds several recordings; name one for 2 experts, got: {tmp_path / 'olmoe'} (8 experts), "
         f"{tmp_path / 'mistral'} (4 experts)."
@@ -455,8 +457,11 @@ def laer_rows(model="m-e8k2", methods=("FSDP", "LAER"), ranks=8):
     """Rows whose tokens tell where they belong."""
     return [
         f"{rank},{method},{model},{layer},{iteration},{1000 * (method == 'LAER') + 100 * iteration + 10 * layer + rank}"
-        for method in methods for rank in range(ranks) for layer in range(2) for iteration in range(3)
-    ]  # fmt: skip
+        for method in methods
+        for rank in range(ranks)
+        for layer in range(2)
+        for iteration in range(3)
+    ]
 
 
 def write_laer(path, rows, head=LAER_HEAD):
@@ -473,7 +478,7 @@ def test_laer_tokens_are_of_positions_in_groups_of_4(tmp_path, suffix):
     assert (one.name, one.experts) == ("m-e8k2", 8)
     for iteration, layer, rank in np.ndindex(3, 2, 8):
         assert one.count[iteration, layer, rank // 4, 0, rank % 4] == 100 * iteration + 10 * layer + rank
-    got = recorded(file, job(ep=2, experts=8), records=(2, 2)).count               # a position has experts 2k, 2k + 1
+    got = recorded(file, job(ep=2, experts=8), records=(2, 2)).count  # a position has experts 2k, 2k + 1
     assert got.shape == (1, 2, 2, 2, 8)
     row = np.repeat([214, 215, 216, 217], 2) * 16 / (2 * 862)
     np.testing.assert_allclose(got[0, 1, 1], [row, row], rtol=1e-12)

@@ -52,7 +52,7 @@ def before():
 )
 def test_a_knob_moves_its_own_statistics(before, moved, up):
     after = seen(**moved)
-    within = up if up <= {"near", "far"} else {"near", "far"}      # noise within iterations tells them apart too
+    within = up if up <= {"near", "far"} else {"near", "far"}  # noise within iterations tells them apart too
     for name, value in before.items():
         change = after[name] / value - 1
         if name in up:
@@ -72,7 +72,7 @@ def test_power_law_and_log_normal_have_their_shares():
 def test_layers_have_the_quantiles_of_their_skews():
     count = made(Knobs(skew=1.0, layer_spread=0.3), layers=3)[0, :, 0, 0]
     skews = np.sort(np.log(count.max(axis=-1) / count.min(axis=-1)) / np.log(8))
-    z = 0.967421566101701                                # five sixths of a normal distribution lie below
+    z = 0.967421566101701  # five sixths of a normal distribution lie below
     np.testing.assert_allclose(skews, np.exp([-0.3 * z, 0, 0.3 * z]), rtol=1e-9)
 
 
@@ -137,7 +137,7 @@ def test_balanced_is_exactly_even():
 
 def test_hot_experts_take_half():
     count = made(workload_knobs("hot-experts"), layers=5)[0, :, 0, 0]
-    for layer in count:                                  # 16 selections: 8 for two neighbours, 8 equally for all
+    for layer in count:  # 16 selections: 8 for two neighbours, 8 equally for all
         hot = np.flatnonzero(layer > 1)
         np.testing.assert_allclose(layer, np.where(np.isin(np.arange(8), hot), 5.0, 1.0), rtol=1e-12)
         assert len(hot) == 2
@@ -190,9 +190,19 @@ def generated_top(skew):
 # ------------------------------------------------------------------------------------------------------------- streams
 def test_the_same_however_long_the_run():
     knobs = dataclasses.replace(
-        BASE, sampled=True, row_shared=0.5, layer_spread=0.3, sparsity=0.2, pair_sparsity=0.1, distinct=2,
-        phase_start=1.5, half_life=2.0, hot_experts=1, hot_share=0.2, rotation=2,
-    )  # fmt: skip
+        BASE,
+        sampled=True,
+        row_shared=0.5,
+        layer_spread=0.3,
+        sparsity=0.2,
+        pair_sparsity=0.1,
+        distinct=2,
+        phase_start=1.5,
+        half_life=2.0,
+        hot_experts=1,
+        hot_share=0.2,
+        rotation=2,
+    )
     short = made(knobs, 2, 2, seed=5)
     np.testing.assert_array_equal(short, made(knobs, 4, 3, seed=5)[:2, :, :2])
     assert (short != made(knobs, 2, 2, seed=6)).any()

@@ -14,7 +14,7 @@ from mfabric_jax.traffic import Tokens, hit_rate, optimality_gap, predicted, pre
 
 from ..oracles.transition import kkt_residual, objective, slsqp, squares
 
-OBSERVATIONS = 10                          # every drawn case is padded to these, with weight 0
+OBSERVATIONS = 10  # every drawn case is padded to these, with weight 0
 fit, gap_of = jax.jit(transition), jax.jit(optimality_gap)
 
 
@@ -63,7 +63,7 @@ def test_no_worse_than_slsqp(experts):
         assert kkt_residual(matrix, x, y, weight) <= 1e-6
         least = slsqp(x, y, weight)[1]
         excess = objective(matrix, x, y, weight) - least
-        rounding = 1e-15 * squares(x, weight)                              # of P x, however small y is
+        rounding = 1e-15 * squares(x, weight)  # of P x, however small y is
         assert excess <= 1e-8 * squares(y, weight) + rounding
         gap = float(gap_of(*padded(*case), matrix))
         assert excess <= (gap + 1e-12) * squares(y, weight) + rounding
@@ -161,8 +161,8 @@ HALF = [0.5, 0.5]
     [
         ("uniform", {}, HALF, HALF),
         ("previous-iteration", {}, [0.75, 0.25], [0.25, 0.75]),
-        ("previous-layer", {}, [0.75, 0.25], [0.25, 0.75]),                   # layer 1: of NOW's layer 0
-        ("transition", {}, [0.75, 0.25], [0.75, 0.25]),                       # layer 1: NOW's layer 0, mirrored
+        ("previous-layer", {}, [0.75, 0.25], [0.25, 0.75]),  # layer 1: of NOW's layer 0
+        ("transition", {}, [0.75, 0.25], [0.75, 0.25]),  # layer 1: NOW's layer 0, mirrored
         ("transition", {"window": 1, "decay": 0.5}, [0.75, 0.25], None),
         ("moving-average", {"decay": 1.0}, [1.75 / 3, 1.25 / 3], [1.25 / 3, 1.75 / 3]),
         ("moving-average", {"decay": 0.5}, [(0.25 + 0.75) / 1.75, 0.75 / 1.75], [0.75 / 1.75, 1 / 1.75]),
@@ -204,7 +204,7 @@ def test_an_iteration_without_load_is_no_observation():
         with_gap, without = (predictor.get(name, decay=1.0)(past, NOW) for past in (gap, PAST))
         np.testing.assert_allclose(with_gap, without, atol=1e-9)
     idle = np.array([[0, 0], [9, 9]])
-    for name in ("transition", "previous-layer"):                                # layer 0 ran empty: repeat
+    for name in ("transition", "previous-layer"):  # layer 0 ran empty: repeat
         np.testing.assert_allclose(predictor.get(name)(PAST, idle)[1], [0.25, 0.75])
 
 
@@ -246,7 +246,7 @@ def test_selections_are_those_of_the_predictor_call_by_call(name):
 
 def test_where_experts_follow_the_previous_layer_only_the_transition_knows():
     rng = np.random.default_rng(3)
-    first = rng.dirichlet(np.full(4, 0.5), (40, 1))                                # afresh in every iteration
+    first = rng.dirichlet(np.full(4, 0.5), (40, 1))  # afresh in every iteration
     count = 1000 * np.concatenate([first, first[..., [2, 0, 3, 1]]], axis=1)[:, :, None, None]
     apart = {
         name: float(total_variation(predicted(Tokens(count, "follows"), name)[20:, 1], count[20:, 1]).mean())
@@ -275,8 +275,8 @@ def test_a_prediction_compiles_once_a_shape():
 def test_hit_rate_by_hand():
     true = np.array([[5.0, 4, 3, 2], [1, 1, 1, 1]])
     guess = np.array([[4.0, 1, 5, 2], [0, 0, 0, 1]])
-    np.testing.assert_array_equal(hit_rate(guess, true, 1), [0, 0])                # ties of truth: expert 0
-    np.testing.assert_array_equal(hit_rate(guess, true, 2), [0.5, 0.5])            # {0, 2}, {0, 1}; {3, 0}, {0, 1}
+    np.testing.assert_array_equal(hit_rate(guess, true, 1), [0, 0])  # ties of truth: expert 0
+    np.testing.assert_array_equal(hit_rate(guess, true, 2), [0.5, 0.5])  # {0, 2}, {0, 1}; {3, 0}, {0, 1}
     np.testing.assert_array_equal(hit_rate(guess, true, 3), [2 / 3, 2 / 3])
     np.testing.assert_array_equal(hit_rate(guess, true, 4), [1, 1])
 

@@ -103,7 +103,7 @@ def test_neighbouring_source_ranks_are_added_up(tmp_path):
     counts = np.arange(1.0, 17).reshape(1, 1, 1, 4, 4)
     np.savez(tmp_path / "run.npz", tokens=counts)
     found = recorded(tmp_path / "run.npz", TWO_RANKS)
-    together = counts[0, 0, 0].reshape(2, 2, 2, 2).sum(axis=(1, 3))             # two ranks, two experts
+    together = counts[0, 0, 0].reshape(2, 2, 2, 2).sum(axis=(1, 3))  # two ranks, two experts
     want = together / together.sum(axis=1, keepdims=True)
     got = found.count[0, 0, 0]
     np.testing.assert_allclose(got / got.sum(axis=1, keepdims=True), want)
@@ -194,7 +194,7 @@ def test_layers_that_are_not_read_hide_no_gap(tmp_path):
 
 
 def test_axes_that_look_swapped_are_named(tmp_path):
-    to_experts = np.array([[8, 4, 2, 2]] * 4) + np.eye(4, dtype=int)                   # every rank sends as much
+    to_experts = np.array([[8, 4, 2, 2]] * 4) + np.eye(4, dtype=int)  # every rank sends as much
     swapped = "experts receive alike and source ranks do not send alike: are these two axes swapped?"
     for counts, said in ((to_experts, False), (to_experts.T, True), (np.ones((4, 4)), False)):
         np.save(tmp_path / "run.npy", counts[None, None, None])

@@ -28,7 +28,7 @@ def test_the_hottest_over_the_mean():
 
 
 def test_rows_add_up_micro_batches():
-    count = some().astype(np.int8) + np.int8(100)                                  # two of them overflow 8 bits
+    count = some().astype(np.int8) + np.int8(100)  # two of them overflow 8 bits
     np.testing.assert_array_equal(statistics.rows_of(count), count[:, :, 0].astype(int) + count[:, :, 1])
 
 
@@ -50,8 +50,8 @@ def test_shares_of_the_largest_pairs():
     traffic = np.array([1.0, 0, 4, 0, 0, 0, 0, 0, 0, 5])
     np.testing.assert_allclose(statistics.top_share(traffic, 0.1), 0.5, rtol=1e-15)
     np.testing.assert_allclose(statistics.top_share(traffic, 0.2), 0.9, rtol=1e-15)
-    np.testing.assert_allclose(statistics.top_share(np.ones(56), 0.1), 6 / 56, rtol=1e-15)     # 5.6 pairs are 6
-    np.testing.assert_allclose(statistics.top_share(np.ones(56), 0.2), 11 / 56, rtol=1e-15)    # 11.2 are 11
+    np.testing.assert_allclose(statistics.top_share(np.ones(56), 0.1), 6 / 56, rtol=1e-15)  # 5.6 pairs are 6
+    np.testing.assert_allclose(statistics.top_share(np.ones(56), 0.2), 11 / 56, rtol=1e-15)  # 11.2 are 11
     assert np.isnan(statistics.top_share(np.zeros(10), 0.1))
 
 
@@ -91,7 +91,7 @@ def test_chance_is_what_sampling_gives():
 def test_loads_that_are_a_lag_apart():
     load = np.array([[1.0, 2, 3], [2, 4, 6], [3, 2, 1], [5, 5, 5]])
     np.testing.assert_allclose(statistics.correlation(load, 1)[:2], [1, -1], rtol=1e-12)
-    assert np.isnan(statistics.correlation(load, 1)[2])                            # even loads have no correlation
+    assert np.isnan(statistics.correlation(load, 1)[2])  # even loads have no correlation
     np.testing.assert_allclose(statistics.correlation(load, 2)[0], -1, rtol=1e-12)
     np.testing.assert_allclose(statistics.variation(load, 1), [0, 1 / 3, 1 / 6], atol=1e-15)
     numpy_says = np.corrcoef(some((2, 9)))[0, 1]
@@ -128,7 +128,7 @@ def test_what_a_recording_does_not_tell_is_none():
     pair = {"top10_pairs_share", "top20_pairs_share", "pairs_gini", "zero_pairs", "own_rank_share"}
     chance = {"source_variation", "source_variation_by_chance"}
     loads = {"expert_max_over_mean", "rank_max_over_mean"}
-    assert known(recording(some())) == loads | pair | chance                       # 4 ranks: one server of 8
+    assert known(recording(some())) == loads | pair | chance  # 4 ranks: one server of 8
     assert known(recording(some()), ranks_per_server=4) == loads | pair | chance | {"server_share"}
     assert known(recording(some((1, 1, 1, 16, 16)))) == loads | pair | chance | {"server_share"}
     assert known(recording(some(), targets=Targets.RANKS)) >= {"rank_max_over_mean"}
@@ -136,7 +136,7 @@ def test_what_a_recording_does_not_tell_is_none():
     assert known(recording(some((2, 2, 1, 1, 8)), Sources.UNKNOWN)) == {"expert_max_over_mean"}
     assert known(recording(some((2, 2, 1, 1, 8)), Sources.UNKNOWN), ranks=4) == loads
     assert known(recording(some((2, 2, 1, 1, 4)), Sources.UNKNOWN, Targets.RANKS)) == {"rank_max_over_mean"}
-    assert known(recording(some((1, 1, 1, 3, 4)))) == {"expert_max_over_mean"} | chance      # 4 experts on 3 ranks
+    assert known(recording(some((1, 1, 1, 3, 4)))) == {"expert_max_over_mean"} | chance  # 4 experts on 3 ranks
     assert known(recording(np.zeros((1, 1, 1, 2, 2)))) == loads | {"zero_pairs"}
     assert known(recording(np.ones((1, 1, 1, 1, 2)))) == loads | {"own_rank_share"}
     with pytest.raises(InputError, match="ranks must divide the 8 columns of run, got 3"):
@@ -232,7 +232,7 @@ def test_drift_of_the_gate_trace(gate_trace, published):
 def test_laer_loads(shared_data, published, model):
     want = published["laer_moe_fsdp_static"][model]
     (one,) = open_trace(shared_data / "laer_moe" / model)
-    ranks = one.count[:, :, :, 0].reshape(*one.count.shape[:2], 32)                # all replicas side by side
+    ranks = one.count[:, :, :, 0].reshape(*one.count.shape[:2], 32)  # all replicas side by side
     quantiles = [0.1, 0.5, 0.9, 1]
     got = np.quantile(statistics.max_over_mean(ranks), quantiles)
     np.testing.assert_allclose(got, want["rank_max_over_mean_p10_50_90_max"], atol=6e-5)
@@ -247,7 +247,7 @@ def test_laer_loads(shared_data, published, model):
 def test_olmoe_loads(shared_data, published, model):
     want = published["olmoe_routing"][model]
     (one,) = open_trace(shared_data / "olmoe_routing" / model)
-    rows = statistics.rows_of(one.count)[0]                                        # [layer domain expert]
+    rows = statistics.rows_of(one.count)[0]  # [layer domain expert]
     pooled = [row["expert_max_over_mean"] for row in survey.table(one)]
     np.testing.assert_allclose(pooled, want["pooled_max_over_mean"], atol=6e-3)
     for domain, name in enumerate(want["domains"]):

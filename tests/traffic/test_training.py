@@ -30,11 +30,33 @@ LABELS = ("EP", "DP inside", "DP between", "DP experts", "PP")
 
 def job(dp=2, tp=2, pp=2, ep=4, blocks=5, dense=1, per_server=4, **settings):
     """Small, with uneven stages, a dense block and element sizes that differ."""
-    model = Architecture("tiny", blocks, 4, GroupedQuery(2, 1, 2), experts=8, top_k=2, expert_hidden=3,
-                         shared_hidden=2, dense_blocks=dense, dense_hidden=6, source="made up")  # fmt: skip
+    model = Architecture(
+        "tiny",
+        blocks,
+        4,
+        GroupedQuery(2, 1, 2),
+        experts=8,
+        top_k=2,
+        expert_hidden=3,
+        shared_hidden=2,
+        dense_blocks=dense,
+        dense_hidden=6,
+        source="made up",
+    )
     sizes = {"dispatch_bytes": 1, "combine_bytes": 2, "grad_bytes": 4} | settings
-    return Workload("tiny", model, dp, tp, pp, ep, dp * tp * pp * ep, sequence=16, micro_batch=2,
-                    gpus_per_server=per_server, **sizes)  # fmt: skip
+    return Workload(
+        "tiny",
+        model,
+        dp,
+        tp,
+        pp,
+        ep,
+        dp * tp * pp * ep,
+        sequence=16,
+        micro_batch=2,
+        gpus_per_server=per_server,
+        **sizes,
+    )
 
 
 SHAPES = [
@@ -93,8 +115,8 @@ def loops(workload, tokens):
         for src, expert, t in itertools.product(range(workload.ep), range(8), range(workload.tp)):
             a, b = (rank[stage_of[layer], d, e, t] for e in (src, expert // each))
             part = chosen[src, expert] * workload.architecture.hidden / workload.tp
-            sent[a, b] += part * (workload.dispatch_bytes + workload.combine_bytes)       # dispatch, and its gradient's
-            sent[b, a] += part * (workload.combine_bytes + workload.dispatch_bytes)       # combine, and the way back
+            sent[a, b] += part * (workload.dispatch_bytes + workload.combine_bytes)  # dispatch, and its gradient's
+            sent[b, a] += part * (workload.combine_bytes + workload.dispatch_bytes)  # combine, and the way back
     np.fill_diagonal(sent, 0)
     return sent
 
@@ -108,7 +130,7 @@ def test_expert_flows_are_a_loop_over_all_to_alls(shape):
     sent[flows.src, flows.dst] = flows.size
     want = loops(workload, tokens)
     np.testing.assert_allclose(sent, want, rtol=1e-12)
-    np.testing.assert_allclose(sent, sent.T, rtol=1e-12)                   # both passes: dispatch and combine
+    np.testing.assert_allclose(sent, sent.T, rtol=1e-12)  # both passes: dispatch and combine
     where = place(workload)
     for same in (where.pp, where.dp, where.tp):
         np.testing.assert_array_equal(same[flows.src], same[flows.dst])
@@ -118,8 +140,8 @@ def test_region_bytes_by_hand():
     # One stage, one layer, 2 ranks of 4 experts each; selections of 4 values, 1 and 2 bytes each: 12 bytes both ways.
     workload = job(dp=1, tp=1, pp=1, ep=2, blocks=1, dense=0, per_server=2, micro_batches=3)
     tokens = np.zeros((1, 1, 2, 2, 8))
-    tokens[0, 0, 0, 0, [0, 4, 7]] = 10, 3, 2                               # kept, and 5 to rank 1: micro-batches 0, 2
-    tokens[0, 0, 1, 1, 3] = 7                                              # rank 1 to rank 0: micro-batch 1
+    tokens[0, 0, 0, 0, [0, 4, 7]] = 10, 3, 2  # kept, and 5 to rank 1: micro-batches 0, 2
+    tokens[0, 0, 1, 1, 3] = 7  # rank 1 to rank 0: micro-batch 1
     want = (2 * 5 + 7) * 4 * 3
     np.testing.assert_array_equal(region_bytes(workload, tokens)[0, 0], [[2 * 2 * 10 * 12, want], [want, 0]])
 
@@ -139,7 +161,7 @@ def test_gradients_go_around_replicas_of_the_same_slice(shape):
         for label in flows.labels
     }
     between, experts, inside = {}, {}, {}
-    local = workload.gpus_per_server // workload.tp                        # replicas of a slice in one server
+    local = workload.gpus_per_server // workload.tp  # replicas of a slice in one server
     for stage, t in itertools.product(range(workload.pp), range(workload.tp)):
         size = gradient_bytes(workload, stage)
         same = np.flatnonzero((where.pp == stage) & (where.tp == t))

@@ -13,9 +13,18 @@ from mfabric_jax.workload import NAMES, Workload, block_flops, block_seconds, ge
 def test_flops_of_a_tiny_block_counted_product_by_product():
     # Two tokens of width 4, one head of width 4; expert of width 3, top 1 of 2; shared expert of width 5.
     tiny = models.Architecture(
-        name="tiny", blocks=2, hidden=4, attention=models.GroupedQuery(1, 1, 4), experts=2, top_k=1, expert_hidden=3,
-        source="made up", shared_hidden=5, dense_blocks=1, dense_hidden=7,
-    )  # fmt: skip
+        name="tiny",
+        blocks=2,
+        hidden=4,
+        attention=models.GroupedQuery(1, 1, 4),
+        experts=2,
+        top_k=1,
+        expert_hidden=3,
+        source="made up",
+        shared_hidden=5,
+        dense_blocks=1,
+        dense_hidden=7,
+    )
     workload = Workload("tiny", tiny, 1, 1, 1, 1, gpus=1, gpus_per_server=1, sequence=2, micro_batch=1)
     flops = block_flops(workload)
     projections = 2 * (2 * 4 * 4) * 4

@@ -23,7 +23,7 @@ def loop_over_everything(workload):
     """Oracle: every GPU, block and micro-batch in turn; ring steps and all-to-all pairs one by one."""
     model, total = workload.architecture, dict.fromkeys(("TP", "EP", "PP", "DP"), 0.0)
     activation = workload.micro_batch * workload.sequence * model.hidden * 2
-    again = workload.recompute == "block"                    # its forward pass runs twice
+    again = workload.recompute == "block"  # its forward pass runs twice
     first = 0
     for stage in range(workload.pp):
         blocks = model.blocks // workload.pp + (stage < model.blocks % workload.pp)
@@ -64,7 +64,7 @@ def test_what_runs_again_and_chunks_agree_with_a_loop(recompute):
     assert volume == pytest.approx(loop_over_everything(again), rel=1e-9)
     more = 1.5 if recompute == "block" else 1
     assert [volume[kind] / plain[kind] for kind in plain] == pytest.approx([more, more, 1, 1])
-    assert plain["PP"] / iteration_bytes(get("mixtral-8x7b"))["PP"] == pytest.approx(7 / 3)    # boundaries of 4 stages
+    assert plain["PP"] / iteration_bytes(get("mixtral-8x7b"))["PP"] == pytest.approx(7 / 3)  # boundaries of 4 stages
 
 
 def test_pieces_by_hand():
@@ -90,8 +90,10 @@ def test_share_table_adds_up(name):
     rows = share_table(get(name))
     assert [row["parallelism"] for row in rows] == ["TP", "EP", "PP", "DP"]
     assert sum(row["share"] for row in rows) == pytest.approx(1)
-    assert all(row["share"] * rows[1]["bytes_per_iteration"] == pytest.approx(
-        row["bytes_per_iteration"] * rows[1]["share"]) for row in rows)  # fmt: skip
+    assert all(
+        row["share"] * rows[1]["bytes_per_iteration"] == pytest.approx(row["bytes_per_iteration"] * rows[1]["share"])
+        for row in rows
+    )
 
 
 def test_published_shares_stand_beside_ours():

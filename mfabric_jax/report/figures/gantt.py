@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LANES = ("compute", "EPS", "OCS")
-AROUND = 13                                # pieces of computation in the close-up, before and after its middle
+AROUND = 13  # pieces of computation in the close-up, before and after its middle
 _LANE_OF = {"NVSwitch": "compute", "waiting": "compute"}
-_WIDE, _LEFT, _RIGHT = 12.5, 1.4, 0.3      # inches
+_WIDE, _LEFT, _RIGHT = 12.5, 1.4, 0.3  # inches
 _HEIGHT = {"compute": 0.26, "EPS": 0.15, "OCS": 0.15}
 _GAP, _TOP, _AXIS, _KEY = 0.12, 0.5, 0.65, 0.35
-_CLOSER = 1.6                              # lanes of the close-up over those above
+_CLOSER = 1.6  # lanes of the close-up over those above
 _LOOKS = {
     "forward": style.Look("Compute, forward", "#88CCEE"),
     "backward": style.Look("Compute, backward", "#3A87B7"),

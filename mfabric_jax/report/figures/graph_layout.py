@@ -77,7 +77,7 @@ def stress(distance: np.ndarray) -> np.ndarray:
     weight = 1 / np.where(apart > 0, apart, 1.0) ** 2
     np.fill_diagonal(weight, 0)
     laplacian = np.diag(weight.sum(axis=1)) - weight
-    inverse = np.linalg.inv(laplacian + 1 / size)          # of all places with their mean at 0, as they stay
+    inverse = np.linalg.inv(laplacian + 1 / size)  # of all places with their mean at 0, as they stay
     place = _scaled(apart) + np.random.default_rng(0).normal(0, 0.01, (size, 2))
     for _ in range(_STEPS):
         before = place

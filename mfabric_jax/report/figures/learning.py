@@ -38,8 +38,12 @@ def build_training(lines: Rows) -> Figure:
     for rank, name in enumerate(held):
         points = [(line["step"], line[name]) for line in lines if name in line]
         servers = name.removeprefix(_HELD_OUT)
-        axes.plot(*zip(*points, strict=True), marker=_MARKERS[rank % 8], color=_COLOURS[rank % 8],
-                  label=f"held out, {servers} servers")  # fmt: skip
+        axes.plot(
+            *zip(*points, strict=True),
+            marker=_MARKERS[rank % 8],
+            color=_COLOURS[rank % 8],
+            label=f"held out, {servers} servers",
+        )
     axes.set_xlabel("steps")
     axes.set_ylabel("time over degree bound")
     axes.grid(axis="y")
@@ -85,8 +89,17 @@ def _panel(axes: Axes, rows: Rows, policies: list[str]) -> None:
             at = [names.index(name) + 0.06 * (rank - len(policies) / 2) * (label is None) for name in shown]
             mean, low, high = ([found[name][key] for name in shown] for key in ("over_bound", "low", "high"))
             around = [[m - x for m, x in zip(mean, low, strict=True)], [x - m for m, x in zip(mean, high, strict=True)]]
-            axes.errorbar(at, mean, yerr=around, color=colour, marker=marker, markersize=4, linewidth=1.2,
-                          elinewidth=0.7, label=label)  # fmt: skip
+            axes.errorbar(
+                at,
+                mean,
+                yerr=around,
+                color=colour,
+                marker=marker,
+                markersize=4,
+                linewidth=1.2,
+                elinewidth=0.7,
+                label=label,
+            )
     axes.set_xticks(range(len(names)), names)
     axes.set_xlabel("forecast error (sigma)")
     axes.set_ylabel("time over degree bound")

@@ -22,9 +22,7 @@ _BOW = 0.25  # how far a line near the centre bends around it
 _CIRCUIT = "#D55E00"
 
 
-def region(
-    demand: Any, circuits: Any, path: str | Path, title: str = "", servers: Sequence[str] | None = None
-) -> Path:
+def region(demand: Any, circuits: Any, path: str | Path, title: str = "", servers: Sequence[str] | None = None) -> Path:
     """Draw demand [S S] in bytes as a heat map beside circuits [S S] as a graph; returns the path written."""
     return style.save(lambda: build(demand, circuits, title, servers), path)
 

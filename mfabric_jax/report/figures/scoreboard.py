@@ -24,7 +24,7 @@ def scoreboard(rows: Rows, path: str | Path) -> Path:
 
 def build_scoreboard(rows: Rows) -> Figure:
     """The figure itself."""
-    rows = [row for row in rows if row["mean"] is not None]                # others had no bytes to carry
+    rows = [row for row in rows if row["mean"] is not None]  # others had no bytes to carry
     if not rows:
         raise InputError("the figure of the scoreboard needs rows, got none.")
     axes_of = ("routing", "policy", "workload")

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PANELS = 4
-_TICKS = (0, 1, 128, 64, 32, 16, 8, 4, 2, 0.5)   # of the colours, the first ones first if there is little room
-_APART = 0.11                              # of the colour bar: ticks closer than this run into each other
-_MANY = 12                                 # more ticks than this on an axis cannot be read
+_TICKS = (0, 1, 128, 64, 32, 16, 8, 4, 2, 0.5)  # of the colours, the first ones first if there is little room
+_APART = 0.11  # of the colour bar: ticks closer than this run into each other
+_MANY = 12  # more ticks than this on an axis cannot be read
 
 
 def trace_load(load: Any, number: Any, path: str | Path, title: str = "", target: str = "expert") -> Path:
@@ -61,9 +61,7 @@ def build_load(load: Any, number: Any, title: str = "", target: str = "expert") 
     return _figure(pictures, title, f"load of the {target} / mean", (target, across), (None, names))
 
 
-def build_pairs(
-    matrix: Any, title: str = "", source: str = "source rank", target: str = "destination rank"
-) -> Figure:
+def build_pairs(matrix: Any, title: str = "", source: str = "source rank", target: str = "destination rank") -> Figure:
     """The figure of pairs itself."""
     relative = _over_mean(_checked("matrix", matrix), (1, 2))
     pictures = {f"layer {layer}": relative[layer] for layer in spread(len(relative))}

@@ -32,7 +32,7 @@ def charts(rows: Rows, effective: Mapping[str, Any]) -> str:
             drawn.append(build(rows))
         except InputError as reason:
             why.setdefault(str(reason), []).append(name)
-            if build is pareto:                        # several results in one place: a design space
+            if build is pareto:  # several results in one place: a design space
                 with contextlib.suppress(InputError):
                     drawn.append(cloud(rows, effective))
                     why[str(reason)].remove(name)

@@ -14,7 +14,7 @@ from mfabric_jax.report.html.pareto import NEEDS, stairs
 from mfabric_jax.report.html.scales import spanning
 from mfabric_jax.report.numerals import millions, significant, usable
 
-_MOST = 1500                               # points of a panel beside its front
+_MOST = 1500  # points of a panel beside its front
 _RADIUS = 3.2
 
 

@@ -2,8 +2,8 @@
 
 from mfabric_jax.report import style
 
-PAPER = {"light": "#FFFFFF", "dark": "#1B2028"}        # --paper of page.css
-SEEN = 4.0                                             # contrast of a mark (WCAG 2.1, 1.4.11 asks for 3)
+PAPER = {"light": "#FFFFFF", "dark": "#1B2028"}  # --paper of page.css
+SEEN = 4.0  # contrast of a mark (WCAG 2.1, 1.4.11 asks for 3)
 _STEP = 0.05
 
 

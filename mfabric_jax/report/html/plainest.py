@@ -74,11 +74,16 @@ def _bar(scale: Scale, top: float, name: str, found: list[float], value: float, 
 def _line_chart(rows: Rows) -> Chart:
     numbers = columns.numeric(rows)
     by, result = (numbers[0], numbers[1]) if len(numbers) > 1 else (_ROW, numbers[0]) if numbers else (_ROW, None)
-    found = [] if result is None else [
-        (at, value) for place, row in enumerate(rows, 1)
-        if (at := float(place) if by == _ROW else usable(row[by])) is not None
-        and (value := usable(row[result])) is not None
-    ]  # fmt: skip
+    found = (
+        []
+        if result is None
+        else [
+            (at, value)
+            for place, row in enumerate(rows, 1)
+            if (at := float(place) if by == _ROW else usable(row[by])) is not None
+            and (value := usable(row[result])) is not None
+        ]
+    )
     if not found or result is None:
         return Chart("Rows", "No column holds a number or a name that could be drawn.", "", [])
     frame = Frame(width=620)

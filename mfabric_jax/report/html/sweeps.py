@@ -46,7 +46,7 @@ def _arranged(rows: Rows, names: list[str]) -> tuple[str | None, list[str]]:
         panel = None
     lines: list[str] = []
     for name in (name for name in names if name != panel):
-        if _combinations(rows, [*lines, name]) > _combinations(rows, lines):    # not told by those before it
+        if _combinations(rows, [*lines, name]) > _combinations(rows, lines):  # not told by those before it
             lines.append(name)
     while lines and _combinations(rows, lines) > _MOST_LINES:
         lines.pop()
@@ -90,8 +90,10 @@ def _chart(cells: dict[str, Lines], name: str, result: str, lines: list[str], wh
 
 def _panel(title: str, lines: Lines, drawn: dict[str, Drawn], name: str, result: str) -> str:
     frame = Frame()
-    means = {line: {at: math.fsum(found) / len(found) for at, found in sorted(points.items())}
-             for line, points in lines.items()}  # fmt: skip
+    means = {
+        line: {at: math.fsum(found) / len(found) for at, found in sorted(points.items())}
+        for line, points in lines.items()
+    }
     x, ticks = stepped([at for points in means.values() for at in points], *frame.across)
     y = spanning([mean for points in means.values() for mean in points.values()], *frame.upward)
     marks = [x_axis(frame, x, name, ticks), y_axis(frame, y, result)]

@@ -34,8 +34,9 @@ def performance(rows: Rows) -> Chart:
 
 def _lines(grid: Grid, model: str, looks: dict[Series, Drawn]) -> str | None:
     frame = Frame()
-    found = {s: [(g, v) for g in grid.bandwidths if (v := grid.value(model, s, g, "iteration_s")) is not None]
-             for s in looks}  # fmt: skip
+    found = {
+        s: [(g, v) for g in grid.bandwidths if (v := grid.value(model, s, g, "iteration_s")) is not None] for s in looks
+    }
     pairs = [pair for points in found.values() for pair in points]
     if not pairs:
         return None

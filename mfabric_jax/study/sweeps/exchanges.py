@@ -24,7 +24,7 @@ from mfabric_jax.study.training_traffic import FAMILIES, check_folds, drawn, fol
 
 RECORDED = "recorded"
 DEMANDS = (*FAMILIES, RECORDED)
-ALONE = ("static", "previous", "exact")    # policies that need more than a demand, or are no program
+ALONE = ("static", "previous", "exact")  # policies that need more than a demand, or are no program
 TRIED_DEGREE = 6
 GIGABYTES = units.gigabytes_per_s(1.0)
 

@@ -21,12 +21,21 @@ from mfabric_jax.traffic import Tokens
 
 ONE_OF = {"models": "model", "fabrics": "fabric", "nic_use": "nic_use", "nic_gbps": "nic_gbps"}
 DEFAULTS = {"model": "mixtral-8x7b", "fabric": "mfabric", "nic_use": "own", "nic_gbps": 400.0}
-DATA = ("nic_gbps", "optical_degree", "electrical_nics", "delay_s", "efficiency", "goodput", "link_delay_s",
-        "reactivation_s", "nvswitch_gigabytes_per_s")  # fmt: skip
+DATA = (
+    "nic_gbps",
+    "optical_degree",
+    "electrical_nics",
+    "delay_s",
+    "efficiency",
+    "goodput",
+    "link_delay_s",
+    "reactivation_s",
+    "nvswitch_gigabytes_per_s",
+)
 OF_TRAFFIC = ("traffic", "skew", "drift", "drawn", "seed", "iterations", "trace", "records", "matrices")
 PARTS = ("compute_s", "exposed_comm_s", "reconfig_s", "bubble_s", "tp_comm_s", "ep_comm_s", "dp_comm_s")
-PART_SOLVED = 4                            # of the usual chunk: every iteration is many all-to-alls at once
-AVERAGED = -1                              # `sample`: the mean of all iterations, as `compare` gives it
+PART_SOLVED = 4  # of the usual chunk: every iteration is many all-to-alls at once
+AVERAGED = -1  # `sample`: the mean of all iterations, as `compare` gives it
 
 
 def _settings() -> dict[str, Setting]:

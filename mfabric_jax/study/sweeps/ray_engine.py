@@ -13,7 +13,7 @@ from mfabric_jax.extras import extra
 from mfabric_jax.study.sweeps.config import Shard, Sweep
 from mfabric_jax.study.sweeps.run import Maker
 
-MOST_LOST = 3                              # workers lost over one shard: then it is the shard
+MOST_LOST = 3  # workers lost over one shard: then it is the shard
 
 
 class Worker:

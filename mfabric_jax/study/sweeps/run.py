@@ -21,8 +21,8 @@ from mfabric_jax.study.sweeps import shards
 from mfabric_jax.study.sweeps.config import INDEX, Shard, Sweep
 
 ENGINES = ("local", "ray")
-LISTED = 1000                              # values of a list in a footer
-OF_FILES = ("policy", "trace", "prices", "traffic")                      # settings that may name a file
+LISTED = 1000  # values of a list in a footer
+OF_FILES = ("policy", "trace", "prices", "traffic")  # settings that may name a file
 
 
 class Progress(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from mfabric_jax.checks import InputError, one_of
 
-MOST = 2**31                               # whole numbers are of 32 bits on devices
+MOST = 2**31  # whole numbers are of 32 bits on devices
 WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "nothing"}
 
 

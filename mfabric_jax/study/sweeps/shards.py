@@ -12,7 +12,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.extras import extra
 
 CONFIG = "sweep.json"
-METADATA_KEY = b"mfabric"                  # as in every file of rows
+METADATA_KEY = b"mfabric"  # as in every file of rows
 
 
 def path_of(folder: Path, number: int) -> Path:
@@ -40,8 +40,9 @@ def _check_same(path: Path, config: Mapping[str, Any]) -> None:
     for name in {**found, **config}:
         if found.get(name) != config.get(name):
             was, now = found.get(name), config.get(name)
-            raise InputError(f"{str(path.parent)!r} holds another sweep: {name} was {was!r}, now {now!r}; "
-                             "give another folder.")  # fmt: skip
+            raise InputError(
+                f"{str(path.parent)!r} holds another sweep: {name} was {was!r}, now {now!r}; give another folder."
+            )
 
 
 def write(path: Path, columns: Mapping[str, Any], config: Mapping[str, Any]) -> Path:
@@ -61,4 +62,4 @@ def _array(pyarrow: Any, values: np.ndarray) -> Any:
     if values.dtype != object:
         return pyarrow.array(values, from_pandas=True)
     plain = [value if isinstance(value, str | int | float | bool | None) else str(value) for value in values.tolist()]
-    return pyarrow.array(plain)            # of nothing but None: of the kind "null", which fits any other
+    return pyarrow.array(plain)  # of nothing but None: of the kind "null", which fits any other
