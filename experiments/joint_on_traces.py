@@ -36,7 +36,7 @@ from mfabric_jax.policies import greedy
 from mfabric_jax.policies.joint import joint
 from mfabric_jax.policies.relay_limit import relay_limit
 from mfabric_jax.report import style
-from mfabric_jax.routing import Plan, all_to_all_time, paced_time, relay_shares, routing_bound
+from mfabric_jax.routing import Plan, all_to_all_time, degree_bound, fluid_lower_bound, relay_shares
 
 from . import relay_on_traces
 from .recording import MODEL, resolved, said, titled
@@ -120,7 +120,7 @@ def _planned(policy: str, where: Region, demand, asked: Mapping[str, Any]) -> Pl
 
 
 def _rows(config: Config, where: Region, demand) -> Iterator[dict[str, Any]]:
-    bound = float(routing_bound(where, demand))
+    bound = float(degree_bound(where, demand))
     if not bound > 0:
         return
     limit = float(relay_limit(where, demand))
@@ -144,7 +144,9 @@ def _rows(config: Config, where: Region, demand) -> Iterator[dict[str, Any]]:
 @eqx.filter_jit
 def _times(where: Region, plan: Plan, demand, routing: str) -> tuple[jax.Array, jax.Array]:
     """Paced and max-min fair [s]."""
-    return paced_time(where, plan, demand, routing=routing), all_to_all_time(where, plan, demand, routing=routing)
+    return fluid_lower_bound(where, plan, demand, routing=routing), all_to_all_time(
+        where, plan, demand, routing=routing
+    )
 
 
 def groups(rows: Rows) -> dict[tuple, list[Mapping[str, Any]]]:

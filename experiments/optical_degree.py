@@ -187,7 +187,7 @@ def _split_panel(axes: Axes, rows: Sequence, scale: Any) -> Any:
     picture = np.full((electrical + 1, optical + 1), np.nan)
     for row in rows:
         picture[row["electrical"], row["optical"]] = row["over_default"]
-        dark = not 0.75 < row["over_default"] < 1.45
+        inactive = not 0.75 < row["over_default"] < 1.45
         axes.text(
             row["optical"],
             row["electrical"],
@@ -195,7 +195,7 @@ def _split_panel(axes: Axes, rows: Sequence, scale: Any) -> Any:
             ha="center",
             va="center",
             fontsize=7,
-            color="white" if dark else style.INK,
+            color="white" if inactive else style.INK,
         )
     image = axes.imshow(picture, cmap="RdBu_r", norm=scale, origin="lower", aspect="auto")
     axes.set_facecolor("#eeeeee")

@@ -1,6 +1,7 @@
 """How far from the best circuits there are is each policy, when it knows the demand?
 
-Five families of drawn demand; circuits chosen for unsplit and split routing; times of paced flows (`paced_time`, what
+Five families of drawn demand; circuits chosen for unsplit and split routing; times of paced flows
+(`fluid_lower_bound`, what
 the exact programmes minimise) over the proved optimum, and of flows that share ports max-min fairly beside them.
 
     python -m experiments.policy_gaps --out results
@@ -30,7 +31,7 @@ from mfabric_jax.policies.local_search import local_search
 from mfabric_jax.policies.matching import matching
 from mfabric_jax.policies.threshold import threshold
 from mfabric_jax.report import style
-from mfabric_jax.routing import all_to_all_time, paced_time, routing_bound
+from mfabric_jax.routing import all_to_all_time, degree_bound, fluid_lower_bound
 
 from .script import Rows, Script, Verdict, grouped
 
@@ -183,9 +184,9 @@ def _chosen(where: Region, demand, routing: str) -> tuple[dict[str, tuple[jax.Ar
     found = {}
     for name, policy in policies(routing).items():
         circuits = policy(demand, where).circuits
-        times = (judge(where, circuits, demand, routing=routing) for judge in (paced_time, all_to_all_time))
+        times = (judge(where, circuits, demand, routing=routing) for judge in (fluid_lower_bound, all_to_all_time))
         found[name] = circuits.count, *times
-    return found, routing_bound(where, demand)
+    return found, degree_bound(where, demand)
 
 
 def _told(row: Mapping[str, Any]) -> str:

@@ -32,9 +32,9 @@ from mfabric_jax.routing import (
     Plan,
     all_to_all_time,
     best_relay_shares,
+    degree_bound,
     relay_bound,
     relay_shares,
-    routing_bound,
 )
 
 from .recording import MODEL, Source, resolved, said, titled
@@ -153,7 +153,7 @@ def _without_shares(where: Region, demand, rule: str) -> tuple[jax.Array, Circui
     """Degree bound, circuits, and the time of every routing that needs no shares [s]."""
     circuits = greedy(demand, where, rule=rule).circuits
     times = {routing: all_to_all_time(where, circuits, demand, routing=routing) for routing in WITHOUT_SHARES}
-    return routing_bound(where, demand), circuits, times
+    return degree_bound(where, demand), circuits, times
 
 
 def _relayed(config: Config, where: Region, circuits: Circuits, demand, efficiency: float) -> Iterator[tuple]:

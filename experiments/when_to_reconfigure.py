@@ -31,8 +31,8 @@ from mfabric_jax.checks import InputError, distinct, names, not_negative, one_of
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import Policy, uniform
 from mfabric_jax.report import style
-from mfabric_jax.routing import routing_bound
-from mfabric_jax.schedule import best_course, follow, last
+from mfabric_jax.routing import degree_bound
+from mfabric_jax.schedule import best_trajectory, follow, last
 
 from .recording import MODEL, Source, resolved, said, titled
 from .script import Rows, Script, Verdict, spread
@@ -163,7 +163,7 @@ def _rows(config: Config, blocks: int, routing: str, demand: jax.Array) -> list[
     """Of one trace."""
     delays, choose = jnp.asarray(config.delays_s, demand.dtype), config.chosen(routing)
     settings = {"routing": routing, "hidden_s": config.hidden_s}
-    bound = float(jax.vmap(lambda one: routing_bound(config.region(0.0), one))(demand).sum())
+    bound = float(jax.vmap(lambda one: degree_bound(config.region(0.0), one))(demand).sum())
     circuits = jax.vmap(lambda one: choose(one, config.region(0.0)).circuits.count)(
         jnp.concatenate([demand, demand.sum(0)[None]])
     )
@@ -172,7 +172,7 @@ def _rows(config: Config, blocks: int, routing: str, demand: jax.Array) -> list[
         found = jax.vmap(lambda delay_s: course(config.region(delay_s)))(delays)
         return np.asarray(found.exchange_s + found.paid_s).sum(1), np.asarray(found.changed).mean(1)
 
-    best, best_changes = over(lambda region: best_course(demand, region, circuits, **settings))
+    best, best_changes = over(lambda region: best_trajectory(demand, region, circuits, **settings))
     rows = []
     for rule in config.rules:
         time, changes = over(functools.partial(_course, config, rule, blocks, demand, (choose, uniform), settings))

@@ -1,7 +1,7 @@
 """Whole clusters: GPUs, the NVSwitch of every server, and what joins the servers: a switch tree, circuits, or both.
 
 Every fabric of the field is one `Cluster`; they differ in which NICs hang on a tree, in the order in which they are
-dealt to its edge switches, and in the circuits. NIC n of a server sits at one of its GPUs (`electrical_gpu`,
+allocated to its edge switches, and in the circuits. NIC n of a server sits at one of its GPUs (`electrical_gpu`,
 `optical_gpu`); through the NVSwitch the others reach it (delegation). Source: arXiv 2501.03905.
 """
 

@@ -19,7 +19,7 @@ UP, DOWN = 0, 1
 
 @dataclass(frozen=True)
 class Tree:
-    """`parts` separate trees of one form, their hosts dealt to them in equal runs (one part: an ordinary tree).
+    """`parts` separate trees of one form, their hosts allocated to them in equal runs (one part: an ordinary tree).
 
     - `hosts`: ports for NICs, all parts together.   - `radix`: ports of every switch.   - `tiers`: 2 or 3.
     - `oversubscription`: down over up ports of the switches `at` "edge" or "aggregation"; others are 1:1.

@@ -16,7 +16,7 @@ from mfabric_jax.checks import InputError, not_negative
 from mfabric_jax.flows.completion import replay
 from mfabric_jax.flows.max_min import max_min_rates
 from mfabric_jax.flows.problem import FlowProblem
-from mfabric_jax.flows.star_kernel import BIG, Ports, race, rates
+from mfabric_jax.flows.star_kernel import BIG, Ports, rates, simulate
 
 LANES = 64  # instances per kernel call: their state should stay in cache;
 STATE = 1 << 15  # of small stars more, until the flows are this many
@@ -111,7 +111,7 @@ def _finish(size, leaf, groups) -> Float[Array, "B N N"]:
     scale, most = _scales(leaf), jnp.max(size, axis=(1, 2))[:, None, None]
     most = jnp.where(most > 0, most, 1)
     work = jnp.where(dead | bad, 0, size / most)
-    finish = _in_chunks(race, work, leaf / scale, jnp.minimum(groups / scale, BIG)) * (most / scale)
+    finish = _in_chunks(simulate, work, leaf / scale, jnp.minimum(groups / scale, BIG)) * (most / scale)
     finish = jnp.where(dead, jnp.inf, jnp.where(size > 0, finish, 0))
     return jnp.where(bad, jnp.nan, finish)
 

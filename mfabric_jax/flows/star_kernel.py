@@ -49,7 +49,7 @@ class Levels(NamedTuple):
     last: Float[Array, "B"]  # level frozen last: levels never fall
 
 
-class Race(NamedTuple):
+class Simulation(NamedTuple):
     """State of the simulation between events."""
 
     left: Float[Array, "N N B"]  # bytes to go; BIG where there is no flow
@@ -169,31 +169,31 @@ def _next_end(left, level, n: int):
     return step, source, to
 
 
-def _end_flows(ports: Ports, bits: Bits, race: Race) -> Race:
+def _end_flows(ports: Ports, bits: Bits, simulate: Simulation) -> Simulation:
     """In every lane whose filling is done: run to the next completion, end that flow, prepare the refill."""
-    n, lane = bits.n, jnp.arange(race.now.size, dtype=jnp.int32)
+    n, lane = bits.n, jnp.arange(simulate.now.size, dtype=jnp.int32)
     index = jnp.arange(2 * n, dtype=jnp.int32)[:, None]
-    levels = race.levels
-    ends = (race.flows > 0) & (levels.share >= BIG)
+    levels = simulate.levels
+    ends = (simulate.flows > 0) & (levels.share >= BIG)
     level = _level(ports, levels)
-    step, source, to = _next_end(race.left, level, n)
+    step, source, to = _next_end(simulate.left, level, n)
     rate = low(take(level, source[None], 0)[0], take(level, (n + to)[None], 0)[0])
     step = jnp.where(ends, step, 0)
-    now = race.now + step
+    now = simulate.now + step
     source, to = jnp.where(ends, source, n), jnp.where(ends, to, n)
     step, now, rate, source, to = barrier((step, now, rate, source, to))
-    left = barrier(high(race.left - step * low(level[:n, None], level[None, n:]), 0))
+    left = barrier(high(simulate.left - step * low(level[:n, None], level[None, n:]), 0))
     left = left.at[source, to, lane].set(BIG, mode="drop", unique_indices=True)
-    finish = race.finish.at[source, to, lane].set(now, mode="drop", unique_indices=True)
+    finish = simulate.finish.at[source, to, lane].set(now, mode="drop", unique_indices=True)
     none = 32 * bits.words
     gone = jnp.where(index < n, jnp.where(index == source, to, none), jnp.where(index == n + to, source, none))
     bit = jnp.uint32(1) << (gone % 32).astype(jnp.uint32)
-    words = barrier([w & ~jnp.where(gone // 32 == k, bit, jnp.uint32(0)) for k, w in enumerate(race.words)])
+    words = barrier([w & ~jnp.where(gone // 32 == k, bit, jnp.uint32(0)) for k, w in enumerate(simulate.words)])
     keep = barrier((levels.room < 0) & (level < rate))
     fresh = _refill(ports, bits, left, words, level, keep, rate)
     levels = Levels(*(jnp.where(ends, new, old) for new, old in zip(fresh, levels, strict=True)))
-    flows = race.flows - ends.astype(race.flows.dtype)
-    return Race(left, finish, tuple(words), levels, now, flows, race.steps + 1)
+    flows = simulate.flows - ends.astype(simulate.flows.dtype)
+    return Simulation(left, finish, tuple(words), levels, now, flows, simulate.steps + 1)
 
 
 def _filling(ports: Ports, bits: Bits, words, levels: Levels, goal) -> Levels:
@@ -229,7 +229,7 @@ def rates(here, ports: Ports) -> Float[Array, "N N B"]:
     return jnp.where(here, low(level[:n, None], level[None, n:]), 0)
 
 
-def race(size, ports: Ports) -> Float[Array, "N N B"]:
+def simulate(size, ports: Ports) -> Float[Array, "N N B"]:
     """Finish times of one chunk, scaled to about 1. size [N N B], 0 where there is no flow."""
     n, batch = size.shape[0], size.shape[-1]
     bits = Bits(n)
@@ -241,13 +241,13 @@ def race(size, ports: Ports) -> Float[Array, "N N B"]:
     flows = here.sum((0, 1), dtype=jnp.int32)
     bound = flows.sum(dtype=jnp.int32)  # every step of the outer loop ends a flow in some lane
 
-    def event(now: Race) -> Race:
+    def event(now: Simulation) -> Simulation:
         goal = WAIT * (now.flows > 0).sum(dtype=jnp.float32)
         levels = _filling(ports, bits, now.words, now.levels, goal)
         return _end_flows(ports, bits, now._replace(levels=levels))
 
-    def running(now: Race):
+    def running(now: Simulation):
         return (now.flows > 0).any() & (now.steps < bound)
 
-    first = Race(left, jnp.zeros_like(left), tuple(words), levels, zero, flows, jnp.zeros((), jnp.int32))
+    first = Simulation(left, jnp.zeros_like(left), tuple(words), levels, zero, flows, jnp.zeros((), jnp.int32))
     return lax.while_loop(running, event, first).finish

@@ -37,7 +37,7 @@ class Side(NamedTuple):
     share: Float[Array, "N"]  # room / count; infinity where no flow is left to share it
 
 
-class Race(NamedTuple):
+class Simulation(NamedTuple):
     """State of the simulation between events."""
 
     left: Float[Array, "N N"]  # bytes to go; once ended minus the finish time; ABSENT where no flow is
@@ -76,12 +76,12 @@ def star_completion_pallas(
     most = size.max((1, 2))[:, None, None]
     most = jnp.where(most > 0, most, 1)
     work = jnp.where(dead | bad, 0, size / most)
-    finish = race(work, up / top, down / top, interpret=interpret, warps=warps) * (most / top[:, :, None])
+    finish = simulate(work, up / top, down / top, interpret=interpret, warps=warps) * (most / top[:, :, None])
     finish = jnp.where(dead, math.inf, jnp.where(size > 0, finish, 0))
     return jnp.where(bad, math.nan, finish)
 
 
-def race(size, up, down, *, interpret: bool | None = None, warps: int | None = None) -> Float[Array, "B N N"]:
+def simulate(size, up, down, *, interpret: bool | None = None, warps: int | None = None) -> Float[Array, "B N N"]:
     """Finish times of instances scaled to about 1, without flows on dead ports: size [B N N], up, down [B N]."""
     batch, n = up.shape
     if batch == 0:
@@ -117,36 +117,36 @@ def _simulate(size, up, down, finish):
     n, zero = up.size, jnp.zeros((), up.dtype)
     unfilled = jnp.full_like(up, math.inf)
     left = jnp.where(demand > 0, demand, ABSENT)
-    start = Race(left, unfilled, unfilled, now=zero, step=zero, rate=zero, events=jnp.zeros((), jnp.int32))
+    start = Simulation(left, unfilled, unfilled, now=zero, step=zero, rate=zero, events=jnp.zeros((), jnp.int32))
 
-    def running(race: Race):
-        return (race.step < math.inf) & (race.events <= n * n)  # each ends a flow; one more finds none left
+    def running(simulate: Simulation):
+        return (simulate.step < math.inf) & (simulate.events <= n * n)  # each ends a flow; one more finds none left
 
-    last = lax.while_loop(running, lambda race: _event(race, up, down), start)
+    last = lax.while_loop(running, lambda simulate: _event(simulate, up, down), start)
     ended = jnp.where(last.left < 0, -last.left, math.inf)
     finish[...] = jnp.where(size[...] > 0, ended, 0)  # read again: cheaper than to hold
 
 
-def _event(race: Race, up, down) -> Race:
+def _event(simulate: Simulation, up, down) -> Simulation:
     """Settle the rates, run to the next completion, end all flows that complete there."""
-    row, column = _fill(race, up, down)
+    row, column = _fill(simulate, up, down)
     row_rate, column_rate = jnp.minimum(row, up), jnp.minimum(column, down)  # not saturated: the capacity is no limit
     rates = jnp.minimum(_per_row(row_rate), _per_column(column_rate))
     slow = jnp.maximum(_per_row(1 / row_rate), _per_column(1 / column_rate))  # divisions per port, not per flow
-    sends = race.left >= 0
-    until = jnp.where(sends, race.left * slow, math.inf)
+    sends = simulate.left >= 0
+    until = jnp.where(sends, simulate.left * slow, math.inf)
     step = until.min()
-    now = race.now + step
+    now = simulate.now + step
     ends = sends & (until == step)
-    left = jnp.where(sends, jnp.maximum(race.left - step * rates, 0), race.left)
+    left = jnp.where(sends, jnp.maximum(simulate.left - step * rates, 0), simulate.left)
     left = jnp.where(ends, -jnp.maximum(now, TINY), left)
     rate = jnp.where(ends, rates, math.inf).min()
-    return Race(left, row, column, now, step, rate, race.events + 1)
+    return Simulation(left, row, column, now, step, rate, simulate.events + 1)
 
 
-def _fill(race: Race, up, down):
-    """Levels of all ports, up and down, filled from `race.rate` on; those below it stand."""
-    flow = (race.left >= 0).astype(up.dtype)
+def _fill(simulate: Simulation, up, down):
+    """Levels of all ports, up and down, filled from `simulate.rate` on; those below it stand."""
+    flow = (simulate.left >= 0).astype(up.dtype)
 
     def over_row(value_down):
         """For each port up, the sum over its flows of a value of their ports down."""
@@ -155,8 +155,8 @@ def _fill(race: Race, up, down):
     def over_column(value_up):
         return (flow * _per_row(value_up)).sum(0)
 
-    ups = _open(up, race.row, race.column, race.rate, over_row)
-    downs = _open(down, race.column, race.row, race.rate, over_column)
+    ups = _open(up, simulate.row, simulate.column, simulate.rate, over_row)
+    downs = _open(down, simulate.column, simulate.row, simulate.rate, over_column)
 
     def unsettled(state):
         _, _, share, _, steps = state
@@ -171,7 +171,7 @@ def _fill(race: Race, up, down):
         downs = _after(downs, level, full_down, over_column(full_up.astype(flow.dtype)))
         return ups, downs, _least_share(ups, downs), level, steps + 1
 
-    state = ups, downs, _least_share(ups, downs), race.rate, jnp.zeros((), jnp.int32)
+    state = ups, downs, _least_share(ups, downs), simulate.rate, jnp.zeros((), jnp.int32)
     ups, downs, *_ = lax.while_loop(unsettled, saturate, state)
     return ups.level, downs.level
 

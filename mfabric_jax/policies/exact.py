@@ -119,7 +119,7 @@ def _best(instance: Instance, start: np.ndarray, routing: str, seconds: float) -
 
 
 def _time(instance: Instance, count: np.ndarray, shares: np.ndarray | None, routing: str) -> float:
-    """Of paced flows, as `routing.paced_time` [units]."""
+    """Of paced flows, as `routing.fluid_lower_bound` [units]."""
     demand = instance.demand
     if routing == "relay":
         assert shares is not None

@@ -1,7 +1,7 @@
 """Mixed-integer linear programmes for the best circuits of a region, by SciPy's HiGHS (extra `exact`).
 
 All of them choose one number c of circuits for every pair, x[pair, c] in {0, 1}, under the degree limits, and minimise
-the time T of paced flows (`routing.paced_time`). With bytes in units of what a NIC carries in one unit of time:
+the time T of paced flows (`routing.fluid_lower_bound`). With bytes in units of what a NIC carries in one unit of time:
 
 - unsplit: T >= max(D_ij, D_ji) / c where x[pair, c], and E T >= the bytes of all pairs with c = 0 at every port;
 - split: e_ij >= D_ij - c T bytes on the EPS, whose ports carry them in time. The product y[pair, c] = T x[pair, c] is

@@ -15,7 +15,7 @@ from mfabric_jax.routing import Plan, as_demand
 RULES = ("printed", "released", "next")
 
 
-class _Dealing(NamedTuple):
+class _Allocation(NamedTuple):
     score: Float[Array, "S S"]  # upper triangle; what the released rule divides in place
     count: Int[Array, "S S"]  # upper triangle
     free: Int[Array, "S"]
@@ -39,7 +39,7 @@ def greedy(demand: Float[Array, "S S"], region: Region, *, previous=None, key=No
     demand, servers = as_demand(demand), region.servers
     if demand.shape != (servers, servers):
         raise InputError(f"demand must be [S S] with S = {servers} servers, got {list(demand.shape)}.")
-    return Plan(Circuits(_dealt(demand, region.degrees, rule)))
+    return Plan(Circuits(_allocated(demand, region.degrees, rule)))
 
 
 def greedy_released(demand: Float[Array, "S S"], region: Region, *, previous=None, key=None) -> Plan:
@@ -53,15 +53,15 @@ def greedy_next(demand: Float[Array, "S S"], region: Region, *, previous=None, k
 
 
 @functools.partial(jax.jit, static_argnames="rule")
-def _dealt(demand: Float[Array, "S S"], degree, rule: str) -> Int[Array, "S S"]:
+def _allocated(demand: Float[Array, "S S"], degree, rule: str) -> Int[Array, "S S"]:
     servers = len(demand)
     total = jnp.triu(demand + demand.T, 1)
 
-    def wants(state: _Dealing):
+    def wants(state: _Allocation):
         spare = state.free > 0
         return (state.score > 0) & spare[:, None] & spare[None, :]
 
-    def deal(state: _Dealing) -> _Dealing:
+    def deal(state: _Allocation) -> _Allocation:
         eligible = wants(state)
         pair = jnp.argmax(_priority(rule, state, total, eligible))
         i, j = jnp.divmod(pair, servers)
@@ -69,15 +69,15 @@ def _dealt(demand: Float[Array, "S S"], degree, rule: str) -> Int[Array, "S S"]:
         score = state.score
         if rule == "released":
             score = score.at[i, j].divide(100 * count[i, j].astype(score.dtype))
-        return _Dealing(score, count, state.free.at[i].add(-1).at[j].add(-1))
+        return _Allocation(score, count, state.free.at[i].add(-1).at[j].add(-1))
 
     nothing = jnp.zeros((servers, servers), jnp.int32)
-    start = _Dealing(total, nothing, degree)
+    start = _Allocation(total, nothing, degree)
     count = lax.while_loop(lambda state: wants(state).any(), deal, start).count  # free NICs run out
     return count + count.T
 
 
-def _priority(rule: str, state: _Dealing, total, eligible):
+def _priority(rule: str, state: _Allocation, total, eligible):
     """What argmax (first on ties) picks from."""
     if rule == "released":
         return jnp.where(eligible, state.score, -1)

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 
 from mfabric_jax.checks import InputError, not_negative, positive
 from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.policies.need import Need, needed
+from mfabric_jax.policies.normalised_demand import NormalisedDemand, normalised
 from mfabric_jax.policies.policy_file import read
 from mfabric_jax.routing import Plan
 
@@ -23,7 +23,8 @@ from mfabric_jax.routing import Plan
 class Index(eqx.Module):
     """How much a pair is worth one more circuit: y (1 + relief r) / (count + offset)^power, where
 
-    - y is what the pair needs, in circuits (`policies.need`): `larger` times the larger of its two directions and
+    - y is what the pair needs, in circuits (`policies.normalised_demand`): `larger` times the larger of its two
+    directions and
       1 - `larger` times their mean; of that, the part `spread` is what the pair would need if its servers' bytes went
       to all others in proportion to what these receive or send.
     - r is what the two servers' EPS ports would have to carry, the busier direction of each, over what they can by
@@ -54,11 +55,11 @@ class Index(eqx.Module):
 
     def __call__(self, demand, region: Region, *, previous=None, key=None) -> Plan:
         """Circuits by this rule; see `index`."""
-        need = needed(demand, region)
-        return Plan(Circuits(dealt(self, need, pair_worth(self, need), region.degrees)))
+        need = normalised(demand, region)
+        return Plan(Circuits(allocated(self, need, pair_worth(self, need), region.degrees)))
 
 
-class _Dealing(NamedTuple):
+class _Allocation(NamedTuple):
     count: Int[Array, "S S"]
     free: Int[Array, "S"]
 
@@ -84,32 +85,34 @@ def shipped() -> Index:
 
 
 @jax.jit
-def dealt(rule: Index, need: Need, worth: Float[Array, "S S"], degree: Int[Array, "S"]) -> Int[Array, "S S"]:
-    """Circuits dealt by the rule with `worth` (y of `Index`; its upper triangle counts) for what pairs need."""
+def allocated(
+    rule: Index, need: NormalisedDemand, worth: Float[Array, "S S"], degree: Int[Array, "S"]
+) -> Int[Array, "S S"]:
+    """Circuits allocated by the rule with `worth` (y of `Index`; its upper triangle counts) for what pairs need."""
     rule = _typed(rule, need)
     servers = len(need.pairs)
     worth = jnp.triu(worth, 1)
 
-    def scores(state: _Dealing):
+    def scores(state: _Allocation):
         spare = state.free > 0
         count = state.count.astype(need.dtype)
         busy = _port_load(need, count)
         score = worth * (1 + rule.relief * (busy[:, None] + busy[None, :])) / (count + rule.offset) ** rule.power
         return jnp.where(spare[:, None] & spare[None, :], score, 0)
 
-    def deal(state: tuple[_Dealing, Float[Array, "S S"]]):
+    def deal(state: tuple[_Allocation, Float[Array, "S S"]]):
         (count, free), score = state
         i, j = jnp.divmod(jnp.argmax(score), servers)
-        after = _Dealing(count.at[i, j].add(1).at[j, i].add(1), free.at[i].add(-1).at[j].add(-1))
+        after = _Allocation(count.at[i, j].add(1).at[j, i].add(1), free.at[i].add(-1).at[j].add(-1))
         return after, scores(after)
 
-    start = _Dealing(jnp.zeros((servers, servers), jnp.int32), degree)
+    start = _Allocation(jnp.zeros((servers, servers), jnp.int32), degree)
     (count, _), _ = lax.while_loop(lambda state: (state[1] > 0).any(), deal, (start, scores(start)))
     return count  # ends: free NICs run out
 
 
 @jax.jit
-def pair_worth(rule: Index, need: Need) -> Float[Array, "S S"]:
+def pair_worth(rule: Index, need: NormalisedDemand) -> Float[Array, "S S"]:
     """y of `Index`, symmetric."""
     rule = _typed(rule, need)
     out, into, total = need.pairs.sum(1), need.pairs.sum(0), need.pairs.sum()
@@ -118,11 +121,11 @@ def pair_worth(rule: Index, need: Need) -> Float[Array, "S S"]:
     return rule.larger * jnp.maximum(one_way, one_way.T) + (1 - rule.larger) * (one_way + one_way.T) / 2
 
 
-def _typed(rule: Index, need: Need) -> Index:
+def _typed(rule: Index, need: NormalisedDemand) -> Index:
     return jax.tree.map(lambda x: jnp.asarray(x, need.dtype), rule)
 
 
-def _port_load(need: Need, count: Float[Array, "S S"]) -> Float[Array, "S"]:
+def _port_load(need: NormalisedDemand, count: Float[Array, "S S"]) -> Float[Array, "S"]:
     """What the EPS ports of every server would have to carry over what they can by the degree bound; 0 without any."""
     left, some = jnp.maximum(need.pairs - count, 0), need.ports > 0
     return jnp.where(some, jnp.maximum(left.sum(0), left.sum(1)) / jnp.where(some, need.ports, 1), 0)

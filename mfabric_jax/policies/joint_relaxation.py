@@ -7,13 +7,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from mfabric_jax.fabric import Region
-from mfabric_jax.policies.need import needed
+from mfabric_jax.policies.normalised_demand import normalised
 from mfabric_jax.policies.soft_circuits import annealed, drawn_to_whole, soft_circuits
 from mfabric_jax.routing.relay import is_path
 from mfabric_jax.routing.split import joined
 
 DIRECT, ELECTRICAL = 3.0, 1.5  # first logits of these paths; of those through a third server 0
-DARK = 1e-3  # circuits that a pair without any is taken to have: finite times
+INACTIVE = 1e-3  # circuits that a pair without any is taken to have: finite times
 
 
 @functools.partial(jax.jit, static_argnames="steps")
@@ -27,7 +27,7 @@ def relaxed_jointly(
     are dropped: those of the rounded circuits are other ones. Works for one start; `vmap` over `logits` for more:
     about 10 S^3 floats each.
     """
-    (demand, ports, efficiency), degrees = needed(demand, region), region.degrees
+    (demand, ports, efficiency), degrees = normalised(demand, region), region.degrees
     path = _paths(degrees, ports)
     demand = jnp.where(path.any(2), demand, 0)
     room = jnp.where(ports > 0, ports, 1)
@@ -36,7 +36,7 @@ def relaxed_jointly(
 
     def latest(parameters, temperature, strength):
         logits, sent = parameters
-        width = drawn_to_whole(soft_circuits(logits, degrees), strength) + DARK
+        width = drawn_to_whole(soft_circuits(logits, degrees), strength) + INACTIVE
         shares = jnp.where(path, jax.nn.softmax(jnp.where(path, sent, lowest), axis=2), 0) * demand[..., None]
         via, direct, eps = shares[..., :-2], shares[..., -2], shares[..., -1]
         over = (via.sum(1) + via.sum(0).T / efficiency + direct) / width
@@ -48,7 +48,7 @@ def relaxed_jointly(
 
 def _paths(degrees: Int[Array, "S"], ports: Float[Array, "S"]):
     """[S S S+2] Paths that some circuits would open, and the EPS where both ends have it."""
-    lit = degrees > 0
-    both = lit[:, None] & lit[None, :]
-    via = both[..., None] & lit[None, None, :]
+    active = degrees > 0
+    both = active[:, None] & active[None, :]
+    via = both[..., None] & active[None, None, :]
     return jnp.concatenate([via, both[..., None], joined(ports)[..., None]], axis=2) & is_path(len(degrees))

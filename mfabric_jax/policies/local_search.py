@@ -132,12 +132,12 @@ def _improved(start, demand, region: Region, most, key, routing: str, rounds: in
         favour = chance[1:] ** CHANCE
         count, moved = best_move(state.count, loose, favour, work, degree, at, routing, limit)
         until = turn + TENURE + (chance[0] * (TENURE + 1)).astype(turn.dtype)
-        lit = used(count, work.size, at, routing)
-        time = scaled_time(work, region, demand, lit, routing)
+        active = used(count, work.size, at, routing)
+        time = scaled_time(work, region, demand, active, routing)
         if limit is not None:
-            time = jnp.where(limit.kept(lit), time, jnp.inf)
+            time = jnp.where(limit.kept(active), time, jnp.inf)
         better = time < state.least
-        best = jnp.where(better, lit, state.best)
+        best = jnp.where(better, active, state.best)
         stale = jnp.where(better, 0, state.stale + 1)
         back = stale >= PATIENCE
         fixed = jnp.where(better | back, 0, jnp.where(moved, until, state.fixed))

@@ -65,15 +65,15 @@ def best_move(
     give, take = (step._replace(nics=jnp.where(loose, step.nics, 0)) for step in (give, take))
     excess = work.excess(carried, at)
     late = jnp.maximum(excess[0], 0) + jnp.maximum(excess[1], 0)
-    lit = used(count, work.size, at, routing)
+    active = used(count, work.size, at, routing)
     if limit is not None:
-        differ = jnp.abs(lit - limit.origin).sum(1).astype(late.dtype)
-        late = late + jnp.where(limit.kept(lit), 0, differ * at)
+        differ = jnp.abs(active - limit.origin).sum(1).astype(late.dtype)
+        late = late + jnp.where(limit.kept(active), 0, differ * at)
     latest = jnp.argmax(late * favour).astype(jnp.int32)
     moves, able = _moves(latest, give, take, degree - count.sum(1, dtype=degree.dtype))
     cost = jnp.zeros_like(able, dtype=late.dtype)
     if limit is not None:
-        moves, more = _beyond(limit, moves, lit, give, take)
+        moves, more = _beyond(limit, moves, active, give, take)
         cost = more.astype(late.dtype) * at
     rise = jnp.where(able & (late > 0).any(), _rise(moves, give, take, excess) + cost, jnp.inf)
     able = rise < jnp.inf

@@ -19,20 +19,20 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from mfabric_jax.checks import whole
 from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.policies.index import Index, dealt, pair_worth
-from mfabric_jax.policies.need import Need, needed
+from mfabric_jax.policies.index import Index, allocated, pair_worth
+from mfabric_jax.policies.normalised_demand import NormalisedDemand, normalised
 from mfabric_jax.policies.soft_circuits import soft_circuits
 from mfabric_jax.routing import Plan
 from mfabric_jax.routing.relay import is_path
 
 PAIR_FEATURES = 15
-LIT_FEATURES = 5  # of a pair's circuits, once these are known
+ACTIVE_FEATURES = 5  # of a pair's circuits, once these are known
 RANK = 4  # of the products that a relay's logit is made of
 FAINT_WORTH = 0.01  # added to what pairs are worth: spare NICs go to pairs without bytes
 FAINT = 0.05  # circuits, in logarithms that the network sees
 MOST_SCORE = 6.0  # by which the network may move the logarithm of a pair's circuits
 FIRST_SCORE = 0.01  # of the usual first weights of scores
-DARK = 1e-3  # real circuits below which a pair counts as having none
+INACTIVE = 1e-3  # real circuits below which a pair counts as having none
 
 
 class Layer(eqx.Module):
@@ -73,7 +73,7 @@ class Network(eqx.Module):
     lift: eqx.nn.Linear
     layers: tuple[Layer, ...]
     score: eqx.nn.Linear
-    lit: eqx.nn.Linear
+    active: eqx.nn.Linear
     share_layers: tuple[Layer, ...]
     relay: eqx.nn.Linear
     ways: eqx.nn.Linear
@@ -88,7 +88,7 @@ class Network(eqx.Module):
         score = eqx.nn.Linear(width, 1, use_bias=False, dtype=jnp.float32, key=keys[1])
         self.score = eqx.tree_at(lambda linear: linear.weight, score, FIRST_SCORE * score.weight)
         self.rule = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), Index() if rule is None else rule)
-        self.lit = eqx.nn.Linear(width + LIT_FEATURES, width, dtype=jnp.float32, key=keys[2])
+        self.active = eqx.nn.Linear(width + ACTIVE_FEATURES, width, dtype=jnp.float32, key=keys[2])
         self.relay = eqx.nn.Linear(width, 2 * RANK, dtype=jnp.float32, key=keys[3])
         self.ways = eqx.nn.Linear(width, 3, dtype=jnp.float32, key=keys[4])
         self.layers = tuple(Layer(width, key=one) for one in keys[5 : 5 + depth])
@@ -100,11 +100,11 @@ class Network(eqx.Module):
 
     def __call__(self, demand, region: Region, *, previous: Plan | None = None, key=None) -> Plan:
         """Circuits and relay shares for `demand` [S S] bytes, exact or a forecast; `key` is not used."""
-        need = needed(demand, region)
+        need = normalised(demand, region)
         count, shares = _planned(self, need, region.degrees, None if previous is None else previous.circuits.count)
         return Plan(Circuits(count), shares.astype(need.dtype))
 
-    def chosen(self, need: Need, degree: Int[Array, "S"], previous=None) -> "Chosen":
+    def chosen(self, need: NormalisedDemand, degree: Int[Array, "S"], previous=None) -> "Chosen":
         """What circuits and shares are chosen by."""
         need = need.single()
         hidden = on_pairs(self.lift, _pair_features(need, degree, previous))
@@ -114,13 +114,13 @@ class Network(eqx.Module):
         score = MOST_SCORE * jnp.tanh((score + score.T) / MOST_SCORE)
         return Chosen(score, hidden, need, degree)
 
-    def dealt(self, chosen: "Chosen", score: Float[Array, "S S"]) -> Int[Array, "S S"]:
+    def allocated(self, chosen: "Chosen", score: Float[Array, "S S"]) -> Int[Array, "S S"]:
         """Circuits by the index rule, worth exp(score) times as much in circuits; no derivatives flow through."""
         rule, need, score, degree = lax.stop_gradient((self.rule, chosen.need, score, chosen.degree))
-        return dealt(rule, need, (pair_worth(rule, need) + FAINT_WORTH) * jnp.exp(rule.power * score), degree)
+        return allocated(rule, need, (pair_worth(rule, need) + FAINT_WORTH) * jnp.exp(rule.power * score), degree)
 
     def real(self, chosen: "Chosen") -> Float[Array, "S S"]:
-        """Real circuits that have derivatives, in the proportions that those dealt tend to."""
+        """Real circuits that have derivatives, in the proportions that those allocated tend to."""
         rule = lax.stop_gradient(self.rule)
         worth = pair_worth(rule, chosen.need) + FAINT_WORTH
         return soft_circuits(jnp.log(worth) / rule.power + chosen.score, chosen.degree)
@@ -131,7 +131,7 @@ class Network(eqx.Module):
         spare = count - need.pairs
         seen = [count / 4, jnp.log(count + FAINT), spare / 4, jnp.log(jnp.maximum(spare, 0) + FAINT)]
         seen = jnp.stack([*seen, jnp.maximum(-spare, 0) / 4], axis=2)
-        hidden = on_pairs(self.lit, jnp.concatenate([chosen.hidden, seen], axis=2))
+        hidden = on_pairs(self.active, jnp.concatenate([chosen.hidden, seen], axis=2))
         for layer in self.share_layers:
             hidden = layer(hidden)
         inward, onward = jnp.split(on_pairs(self.relay, hidden), 2, axis=2)
@@ -144,14 +144,16 @@ class Chosen(NamedTuple):
 
     score: Float[Array, "S S"]
     hidden: Float[Array, "S S W"]
-    need: Need
+    need: NormalisedDemand
     degree: Int[Array, "S"]
 
 
 @jax.jit
-def _planned(network: Network, need: Need, degree, previous) -> tuple[Int[Array, "S S"], Float[Array, "S S S+2"]]:
+def _planned(
+    network: Network, need: NormalisedDemand, degree, previous
+) -> tuple[Int[Array, "S S"], Float[Array, "S S S+2"]]:
     chosen = network.chosen(need, degree, previous)
-    count = network.dealt(chosen, chosen.score)
+    count = network.allocated(chosen, chosen.score)
     return count, network.shares(chosen, count.astype(chosen.score.dtype))
 
 
@@ -160,7 +162,7 @@ def on_pairs(linear: eqx.nn.Linear, pairs: Float[Array, "S S F"]) -> Float[Array
     return jax.vmap(jax.vmap(linear))(pairs)
 
 
-def _pair_features(need: Need, degree: Int[Array, "S"], previous) -> Float[Array, "S S F"]:
+def _pair_features(need: NormalisedDemand, degree: Int[Array, "S"], previous) -> Float[Array, "S S F"]:
     """What is known of every ordered pair before circuits are chosen: [S S 15]."""
     bytes_ = need.pairs
     dtype, servers = bytes_.dtype, len(bytes_)
@@ -173,16 +175,16 @@ def _pair_features(need: Need, degree: Int[Array, "S"], previous) -> Float[Array
     return jnp.concatenate([jnp.stack(seen, axis=2), *ends], axis=2)
 
 
-def _shares(need: Need, count: Float[Array, "S S"], products, ways) -> Float[Array, "S S S+2"]:
+def _shares(need: NormalisedDemand, count: Float[Array, "S S"], products, ways) -> Float[Array, "S S S+2"]:
     """Softmax over the paths there are; without corrections from the network, in proportion to their widths."""
-    width = functools.partial(jnp.maximum, DARK)
+    width = functools.partial(jnp.maximum, INACTIVE)
     spare = width(count - need.pairs)
     via = jnp.log(jnp.minimum(spare[:, None, :], spare.T[None])) + products + ways[..., :1]
     port = jnp.minimum(need.ports[:, None], need.ports[None, :])
     straight = jnp.stack([jnp.log(width(count)), jnp.log(width(port))], axis=2) + ways[..., 1:]
-    lit = count > DARK
-    joined = jnp.stack([lit, port > 0], axis=2)
-    path = jnp.concatenate([lit[:, None, :] & lit.T[None], joined], axis=2)
+    active = count > INACTIVE
+    joined = jnp.stack([active, port > 0], axis=2)
+    path = jnp.concatenate([active[:, None, :] & active.T[None], joined], axis=2)
     served = path.any(2, keepdims=True)
     eps = jnp.zeros_like(path).at[..., -1].set(True)
     path = jnp.where(served, path, eps) & is_path(len(count))

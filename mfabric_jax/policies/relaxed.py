@@ -38,10 +38,10 @@ from mfabric_jax.checks import one_of, whole
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies.joint_relaxation import relaxed_jointly
 from mfabric_jax.policies.local_search import improved
-from mfabric_jax.policies.need import Need, needed
+from mfabric_jax.policies.normalised_demand import NormalisedDemand, normalised
 from mfabric_jax.policies.rounding import rounded
 from mfabric_jax.policies.soft_circuits import annealed, drawn_to_whole, first_logits, soft_circuits
-from mfabric_jax.routing import Plan, paced_time, relay_shares
+from mfabric_jax.routing import Plan, fluid_lower_bound, relay_shares
 from mfabric_jax.routing.region import between_servers
 
 ROUTINGS = ("unsplit", "split", "relay")
@@ -62,7 +62,7 @@ def relaxed(
     samples: int = 4,
     rounds: int = 100,
 ) -> Plan:
-    """Circuits with which one all-to-all ends early when its flows are paced (`paced_time`).
+    """Circuits with which one all-to-all ends early when its flows are paced (`fluid_lower_bound`).
 
     - `demand` [S S]: bytes from server i to server j; the diagonal is ignored.
     - `key`: of noise; None: always the same.
@@ -88,7 +88,7 @@ def relaxed(
 @functools.partial(jax.jit, static_argnames=("routing", "steps", "samples", "rounds"))
 def _relaxed(demand, region: Region, key, routing: str, steps: int, samples: int, rounds: int) -> Int[Array, "S S"]:
     start, deal = jax.random.split(key)
-    need, degrees = needed(demand, region), region.degrees
+    need, degrees = normalised(demand, region), region.degrees
     latest = split_latest if routing == "split" else unsplit_latest
 
     def objective(logits, temperature, strength):
@@ -102,14 +102,14 @@ def _relaxed(demand, region: Region, key, routing: str, steps: int, samples: int
     candidates = candidates.reshape(-1, *demand.shape)
 
     def seconds(count):
-        return paced_time(region, Circuits(count), demand, routing=routing)
+        return fluid_lower_bound(region, Circuits(count), demand, routing=routing)
 
     best = candidates[jnp.argmin(jax.vmap(seconds)(candidates))]
     return improved(best, demand, region, routing=routing, rounds=rounds)
 
 
 def _roundings(count: Float[Array, "S S"], degrees, key) -> Int[Array, "K S S"]:
-    """Plain and noisy ones, each with all NICs dealt and with pairs that lack less than half a circuit left out."""
+    """Plain and noisy ones, each with all NICs allocated and with pairs that lack less than half a circuit left out."""
     noise = jnp.asarray(NOISES, count.dtype)
     keys = jax.random.split(key, len(NOISES))
     least = jnp.asarray((-jnp.inf, HALF), count.dtype)
@@ -120,7 +120,7 @@ def _roundings(count: Float[Array, "S S"], degrees, key) -> Int[Array, "K S S"]:
     return every(noise, keys, least).reshape(-1, *count.shape)
 
 
-def split_latest(need: Need, count: Float[Array, "S S"], temperature) -> Float[Array, ""]:
+def split_latest(need: NormalisedDemand, count: Float[Array, "S S"], temperature) -> Float[Array, ""]:
     """Split routing's time in units of the degree bound, the largest over ports softened by a log-sum-exp.
 
     Every port's own time is the root t of sum_j max(D_j - C_j t, 0) = E t, by Newton from below as in `split_seconds`;
@@ -138,18 +138,18 @@ def split_latest(need: Need, count: Float[Array, "S S"], temperature) -> Float[A
     return _softest(ratio(root), temperature)
 
 
-def unsplit_latest(need: Need, count: Float[Array, "S S"], temperature) -> Float[Array, ""]:
+def unsplit_latest(need: NormalisedDemand, count: Float[Array, "S S"], temperature) -> Float[Array, ""]:
     """A smooth stand-in for unsplit routing's time in units of the degree bound.
 
     A pair with less than one circuit uses it with that probability and else the EPS: its time on circuits, as fast as
     one, counts so much in the log-sum-exp, and the rest of its bytes in those of the EPS ports.
     """
-    lit = jnp.minimum(count, 1)
+    active = jnp.minimum(count, 1)
     on_circuits = need.pairs / jnp.maximum(count, 1)
-    rest = need.pairs * (1 - lit)
+    rest = need.pairs * (1 - active)
     port = jnp.maximum(need.ports, FAINT)
     times = jnp.concatenate([on_circuits.reshape(-1), rest.sum(1) / port, rest.sum(0) / port])
-    weight = jnp.concatenate([jnp.where(need.pairs > 0, lit, 0).reshape(-1), jnp.ones(2 * len(port), lit.dtype)])
+    weight = jnp.concatenate([jnp.where(need.pairs > 0, active, 0).reshape(-1), jnp.ones(2 * len(port), active.dtype)])
     return _softest(times, temperature, weight)
 
 
@@ -162,7 +162,7 @@ def _relaying(demand, region: Region, key, steps: int, samples: int) -> tuple[Ci
     def one(logits):
         circuits = Circuits(rounded(relaxed_jointly(demand, region, logits, steps), region.degrees))
         shares = relay_shares(region, circuits, demand)
-        return circuits, shares, paced_time(region, Plan(circuits, shares), demand, routing="relay")
+        return circuits, shares, fluid_lower_bound(region, Plan(circuits, shares), demand, routing="relay")
 
     circuits, shares, seconds = jax.vmap(one)(first_logits(demand, key, samples))
     best = jnp.argmin(seconds)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from mfabric_jax.fabric import Region
-from mfabric_jax.routing import routing_bound
+from mfabric_jax.routing import degree_bound
 from mfabric_jax.routing.region import between_servers
 
 
@@ -15,7 +15,7 @@ def relay_limit(region: Region, demand: Float[Array, "S S"]) -> Float[Array, ""]
 
     - `demand` [S S]: bytes from server i to server j; the diagonal is ignored.
 
-    At least the degree bound (`routing_bound`), and that at efficiency 1. Of what a server receives, the bytes K of its
+    At least the degree bound (`degree_bound`), and that at efficiency 1. Of what a server receives, the bytes K of its
     `degree` largest senders can take circuits directly; the EPS carries what its E ports can, and the rest is relayed:
     K + (all - K - E B T) / efficiency <= degree B T.
     """
@@ -29,4 +29,4 @@ def relay_limit(region: Region, demand: Float[Array, "S S"]) -> Float[Array, ""]
     ports = jnp.broadcast_to(jnp.asarray(region.electrical_nics, dtype), servers)
     speed = (region.degrees.astype(dtype) + ports / efficiency) * jnp.asarray(region.nic_Bps, dtype)
     seconds = jnp.where(speed > 0, (near + far / efficiency) / jnp.where(speed > 0, speed, 1), 0)
-    return jnp.maximum(routing_bound(region, demand), seconds.max(initial=0))
+    return jnp.maximum(degree_bound(region, demand), seconds.max(initial=0))

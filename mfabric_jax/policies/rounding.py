@@ -33,7 +33,7 @@ def rounded(
     wanted = jnp.where(upper, jnp.clip(jnp.nan_to_num((count + count.T) / 2, nan=0), 0, most), 0)
     wanted = jnp.triu(within_degrees(wanted + wanted.T, degrees), 1)
     whole = jnp.floor(wanted)
-    dealt = whole.astype(jnp.int32)
+    allocated = whole.astype(jnp.int32)
     lack = wanted - whole
     if key is not None:
         lack += jnp.asarray(noise, dtype) * jax.random.normal(key, lack.shape, dtype)
@@ -44,10 +44,10 @@ def rounded(
         return enough & (lack >= jnp.asarray(least, dtype)) & (free > 0)[:, None] & (free > 0)[None, :]
 
     def deal(state):
-        dealt, free, lack = state
+        allocated, free, lack = state
         i, j = jnp.divmod(jnp.argmax(jnp.where(open_(state), lack, -jnp.inf)), servers)
-        return dealt.at[i, j].add(1), free.at[i].add(-1).at[j].add(-1), lack.at[i, j].add(-1)
+        return allocated.at[i, j].add(1), free.at[i].add(-1).at[j].add(-1), lack.at[i, j].add(-1)
 
-    free = degrees - (dealt + dealt.T).sum(1, dtype=degrees.dtype)
-    dealt = lax.while_loop(lambda state: open_(state).any(), deal, (dealt, free, lack))[0]
-    return dealt + dealt.T
+    free = degrees - (allocated + allocated.T).sum(1, dtype=degrees.dtype)
+    allocated = lax.while_loop(lambda state: open_(state).any(), deal, (allocated, free, lack))[0]
+    return allocated + allocated.T

@@ -66,9 +66,9 @@ def static(demand, region: Region, *, previous=None, key=None, mean: Float[Array
 
 
 def random_circuits(demand, region: Region, *, previous=None, key=None) -> Plan:
-    """The uniform topology with servers dealt new places at random; `key` is needed."""
+    """The uniform topology with servers allocated new places at random; `key` is needed."""
     if key is None:
         raise InputError("policy 'random' needs a key, got none.")
     place = jax.random.permutation(key, region.servers)
-    dealt = dataclasses.replace(region, optical_degree=region.degrees[jnp.argsort(place)])
-    return Plan(Circuits(uniform(demand, dealt).circuits.count[place][:, place]))
+    allocated = dataclasses.replace(region, optical_degree=region.degrees[jnp.argsort(place)])
+    return Plan(Circuits(uniform(demand, allocated).circuits.count[place][:, place]))

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.routing import paced_time
+from mfabric_jax.routing import fluid_lower_bound
 
 ROUTINGS = ("unsplit", "split")
 ROUNDING = 4  # units in the last place by which D / T may exceed a whole number
@@ -47,10 +47,10 @@ def scaled(demand: Float[Array, "S S"], region: Region) -> Scaled:
 
 def scaled_time(all_to_all: Scaled, region: Region, demand, count: Int[Array, "S S"], routing: str):
     """Paced time of circuits [units]."""
-    return paced_time(region, Circuits(count), demand, routing=routing) / all_to_all.unit_s
+    return fluid_lower_bound(region, Circuits(count), demand, routing=routing) / all_to_all.unit_s
 
 
-def needed(size: Float[Array, "S S"], at) -> Int[Array, "S S"]:
+def circuits_needed(size: Float[Array, "S S"], at) -> Int[Array, "S S"]:
     """Circuits that carry the larger direction of every pair by `at`."""
     larger = jnp.maximum(size, size.T)
     some = larger > 0
@@ -60,8 +60,8 @@ def needed(size: Float[Array, "S S"], at) -> Int[Array, "S S"]:
 
 
 def used(count: Int[Array, "S S"], size, at, routing: str) -> Int[Array, "S S"]:
-    """The circuits that carry something by `at`: unsplit, too few for their pair are better dark."""
-    return count if routing == "split" else jnp.where(count < needed(size, at), 0, count)
+    """The circuits that carry something by `at`: unsplit, too few for their pair are better inactive."""
+    return count if routing == "split" else jnp.where(count < circuits_needed(size, at), 0, count)
 
 
 def steps(count: Int[Array, "S S"], size, at, routing: str) -> tuple[Step, Step, Float[Array, "S S"]]:
@@ -75,16 +75,16 @@ def _split(count, size, at):
     def left(count):
         return jnp.maximum(size - count.astype(size.dtype) * at, 0)
 
-    carried, lit = left(count), jnp.minimum(count, 1)
+    carried, active = left(count), jnp.minimum(count, 1)
     wanted = ((size + size.T) > 0).astype(jnp.int32)
     give = Step(wanted, count + 1, carried - left(count + 1))
-    take = Step(lit, count - lit, left(count - lit) - carried)
+    take = Step(active, count - active, left(count - active) - carried)
     return give, take, carried
 
 
 def _unsplit(count, size, at):
     """All that a pair needs a step. Circuits beyond that, or too few, are taken without harm."""
-    enough = needed(size, at)
+    enough = circuits_needed(size, at)
     done = count >= enough
     carried = jnp.where(done, 0, size)
     give = Step(jnp.where(done, 0, enough - count), jnp.maximum(count, enough), carried)

@@ -11,7 +11,7 @@ from mfabric_jax.checks import one_of, whole
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies.greedy import greedy
 from mfabric_jax.policies.steps import ROUTINGS, Scaled, scaled, scaled_time, steps
-from mfabric_jax.routing import Plan, routing_bound
+from mfabric_jax.routing import Plan, degree_bound
 from mfabric_jax.routing.region import between_servers
 
 BISECTIONS = 14  # of T, between the degree bound and the best so far
@@ -37,8 +37,8 @@ def threshold(
 
     For a given T: while some EPS port cannot carry its bytes by T, give circuits to the pair that relieves such ports
     of most bytes per NIC, among those with the NICs free at both ends. T is bisected; what the circuits found really
-    need (`paced_time`) is the next upper end. Never worse than greedy's "next", which it starts from. `previous` is
-    not used.
+    need (`fluid_lower_bound`) is the next upper end. Never worse than greedy's "next", which it starts from.
+    `previous` is not used.
 
     Source: bisection on T is how the one-hop optimum of ATRO is found; the rule for what gets circuits is ours.
     """
@@ -64,20 +64,20 @@ def _bisected(demand, region: Region, first, favour, routing: str) -> tuple[Int[
     def halve(_, state):
         low, high, best, least = state
         middle = (low + high) / 2
-        count = _dealt(work, region.degrees, middle, favour, routing)
+        count = _allocated(work, region.degrees, middle, favour, routing)
         then = scaled_time(work, region, demand, count, routing)
         reached = then <= middle
         high = jnp.where(reached, jnp.minimum(then, high), high)
         return jnp.where(reached, low, middle), high, jnp.where(then < least, count, best), jnp.minimum(then, least)
 
     least = scaled_time(work, region, demand, first, routing)
-    bound = routing_bound(region, demand) / work.unit_s
+    bound = degree_bound(region, demand) / work.unit_s
     low = jnp.where(jnp.isfinite(bound), bound, 0)
     high = jnp.where(jnp.isfinite(least), least, jnp.maximum(low, 1))  # by 1 a circuit has carried any pair
     return lax.fori_loop(0, BISECTIONS, halve, (low, high, first, least))[2:]
 
 
-def _dealt(work: Scaled, degree: Int[Array, "S"], at, favour, routing: str) -> Int[Array, "S S"]:
+def _allocated(work: Scaled, degree: Int[Array, "S"], at, favour, routing: str) -> Int[Array, "S S"]:
     """Circuits by which all ends at `at`, if the rule finds them: at most S * degree / 2 rounds."""
     size = work.size
 

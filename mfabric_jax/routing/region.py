@@ -63,8 +63,8 @@ def _part_times(region: Region, circuits: Circuits, shares, demand: Float[Array,
     if routing == "relay":
         rate = circuit_rates(region, circuits, demand)
         finish = relay_finish(demand, rate, port, shares, region.relay_efficiency)
-        lit, on_eps = (shares[..., :-1] > 0).any(2), shares[..., -1] > 0
-        optical, electrical = (jnp.where(uses & (demand != 0), finish, 0).max(initial=0) for uses in (lit, on_eps))
+        active, on_eps = (shares[..., :-1] > 0).any(2), shares[..., -1] > 0
+        optical, electrical = (jnp.where(uses & (demand != 0), finish, 0).max(initial=0) for uses in (active, on_eps))
         return optical, electrical
     direct = direct_seconds(region, circuits, demand)
     optical = circuits.count > 0
@@ -80,7 +80,7 @@ def _part_times(region: Region, circuits: Circuits, shares, demand: Float[Array,
     return slowest, electrical_seconds(region, jnp.where(optical, 0, demand))
 
 
-def paced_time(
+def fluid_lower_bound(
     region: Region, plan: Plan | Circuits, demand: Float[Array, "S S"], *, routing: str = "unsplit"
 ) -> Float[Array, ""]:
     """When one all-to-all is through if its flows are paced to end together [s]: the busiest circuit or EPS port.
@@ -108,7 +108,7 @@ def _paced(region: Region, circuits: Circuits, demand: Float[Array, "S S"], rout
     return jnp.maximum(slowest, port_bound(jnp.where(kept, 0, demand), ports, ports))
 
 
-def routing_bound(region: Region, demand: Float[Array, "S S"]) -> Float[Array, ""]:
+def degree_bound(region: Region, demand: Float[Array, "S S"]) -> Float[Array, ""]:
     """Degree bound [s]: the busiest server's bytes, out or in, over all of its NICs.
 
     No circuits and no routing end earlier. Infinity where a server without NICs has bytes.
@@ -122,10 +122,10 @@ def routing_bound(region: Region, demand: Float[Array, "S S"]) -> Float[Array, "
 def relay_bound(region: Region, plan: Plan, demand: Float[Array, "S S"]) -> Float[Array, ""]:
     """Busiest link's bytes over its capacity under relay routing [s]: a lower bound on the time, piecewise linear in
     the shares, and what shares are best optimised for."""
-    return jnp.maximum(*paced_relay_times(region, plan, demand))
+    return jnp.maximum(*relay_part_bounds(region, plan, demand))
 
 
-def paced_relay_times(
+def relay_part_bounds(
     region: Region, plan: Plan, demand: Float[Array, "S S"]
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """When circuits and EPS are through under relay routing, flows paced [s]: the busiest link of either kind."""

@@ -220,8 +220,8 @@ def _links(region: Region, circuits: Circuits, demand) -> _Links:
         raise InputError(f"circuits must be [S S] with S = {servers} servers, got {list(circuits.count.shape)}.")
     circuit = jnp.maximum(circuit_rates(region, circuits, demand), 0)
     port = jnp.broadcast_to(jnp.asarray(region.eps_Bps, demand.dtype), region.servers)
-    lit = circuit > 0
-    way = jnp.concatenate([lit[:, None, :] & lit.T[None], lit[..., None], joined(port)[..., None]], axis=2)
+    active = circuit > 0
+    way = jnp.concatenate([active[:, None, :] & active.T[None], active[..., None], joined(port)[..., None]], axis=2)
     return _Links(demand, circuit, port, jnp.asarray(region.relay_efficiency, demand.dtype), way & is_path(len(port)))
 
 

@@ -24,17 +24,17 @@ def relayed_part_times(
     demand, servers = between_servers(region, demand), region.servers
     i, j = (x.ravel() for x in np.mgrid[:servers, :servers])
     links = servers * servers
-    lit = circuits.count.reshape(-1) > 0
+    active = circuits.count.reshape(-1) > 0
     peer = jnp.argmax(circuits.count[server])
-    away, back = ~lit & (i == server), ~lit & (j == server)
-    circuit = jnp.where(lit, i * servers + j, jnp.where(away, server * servers + peer, peer * servers + server))
+    away, back = ~active & (i == server), ~active & (j == server)
+    circuit = jnp.where(active, i * servers + j, jnp.where(away, server * servers + peer, peer * servers + server))
     up, down = jnp.where(away, peer, i), jnp.where(back, peer, j)
-    on_eps = ~lit & (i != j)
+    on_eps = ~active & (i != j)
     port_up = jnp.where(on_eps & (up != j), links + up, -1)
     port_down = jnp.where(on_eps & (down != i), links + servers + down, -1)
-    hops = jnp.stack([jnp.where(lit | away | back, circuit, -1), port_up, port_down], axis=1)
+    hops = jnp.stack([jnp.where(active | away | back, circuit, -1), port_up, port_down], axis=1)
     port = jnp.broadcast_to(jnp.asarray(region.eps_Bps, demand.dtype), servers)
     capacity = jnp.concatenate([circuit_rates(region, circuits, demand).reshape(-1), port, port])
     finish = completion_times(FlowProblem(capacity, hops.astype(jnp.int32)), demand.reshape(-1)).finish
-    optical = jnp.where((lit | away | back) & (demand.reshape(-1) > 0), finish, 0).max(initial=0)
+    optical = jnp.where((active | away | back) & (demand.reshape(-1) > 0), finish, 0).max(initial=0)
     return optical, jnp.where(on_eps & (demand.reshape(-1) > 0), finish, 0).max(initial=0)

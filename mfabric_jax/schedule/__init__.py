@@ -1,8 +1,6 @@
 """From all-to-alls to an iteration: block timeline, hidden or paid reconfiguration, pipeline; when to reconfigure."""
 
-from mfabric_jax.schedule.best_course import best_course
-from mfabric_jax.schedule.course import Course
-from mfabric_jax.schedule.environment import Params, RegionEnv, State, dealt
+from mfabric_jax.schedule.environment import Params, RegionEnv, State, allocated
 from mfabric_jax.schedule.exchange import (
     NVSWITCH_GIGABYTES_PER_S,
     Exchanges,
@@ -13,7 +11,7 @@ from mfabric_jax.schedule.exchange import (
     places,
     routed,
 )
-from mfabric_jax.schedule.first import BLOCK, FIRST, First, Stakes, stakes_of
+from mfabric_jax.schedule.first import BLOCK, FIRST, First, TradeOff, trade_off_of
 from mfabric_jax.schedule.forecast import last, moving_average
 from mfabric_jax.schedule.iteration import (
     Iteration,
@@ -29,6 +27,7 @@ from mfabric_jax.schedule.sources import Drift, Recorded
 from mfabric_jax.schedule.spaces import Box, Dict, Discrete
 from mfabric_jax.schedule.timeline import Rules, Slots
 from mfabric_jax.schedule.trace import one_block, segments
+from mfabric_jax.schedule.trajectory import Trajectory, best_trajectory
 from mfabric_jax.schedule.when import WHEN, follow
 
 __all__ = [
@@ -38,7 +37,6 @@ __all__ = [
     "SCHEDULES",
     "WHEN",
     "Box",
-    "Course",
     "Dict",
     "Discrete",
     "Drift",
@@ -51,12 +49,13 @@ __all__ = [
     "RegionEnv",
     "Rules",
     "Slots",
-    "Stakes",
     "State",
-    "best_course",
+    "TradeOff",
+    "Trajectory",
+    "allocated",
+    "best_trajectory",
     "between_servers",
     "compute_of",
-    "dealt",
     "exchanges",
     "failed_stage",
     "follow",
@@ -72,6 +71,6 @@ __all__ = [
     "routed",
     "running_blocks",
     "segments",
-    "stakes_of",
     "timeline",
+    "trade_off_of",
 ]

@@ -23,10 +23,10 @@ from mfabric_jax import units
 from mfabric_jax.checks import InputError, not_negative, one_of, positive, whole
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import Policy, greedy, uniform
-from mfabric_jax.routing import Plan, as_demand, paced_time, routing_bound
-from mfabric_jax.schedule.course import WITHOUT_SHARES, Turn
+from mfabric_jax.routing import Plan, as_demand, degree_bound, fluid_lower_bound
 from mfabric_jax.schedule.sources import Drift, Recorded
 from mfabric_jax.schedule.spaces import Box, Dict, Discrete
+from mfabric_jax.schedule.trajectory import WITHOUT_SHARES, ReconfigurationCost
 
 
 class Params(eqx.Module):
@@ -62,13 +62,14 @@ class State(NamedTuple):
 class RegionEnv:
     """An optical region that an agent reconfigures from step to step.
 
-    - `routing`: "unsplit", "best-path" or "split"; times are those of `paced_time`.
+    - `routing`: "unsplit", "best-path" or "split"; times are those of `fluid_lower_bound`.
     - `history`: how many demands the agent sees, the last one last.
     - `ahead`: it has to choose before it sees the demand (prediction); else the last it sees is the one to be served.
     - `policies`: None: it scores pairs. Otherwise its action is a number: 0 keeps, n takes the n-th of them.
     - `dtype`: of everything real.
 
-    Action with scores: {"scores" [S S] in 0..1, "change" 0 or 1}; circuits are dealt one at a time to the pair of the
+    Action with scores: {"scores" [S S] in 0..1, "change" 0 or 1}; circuits are allocated one at a time to the pair of
+    the
     largest (both directions' scores) / (its circuits + 1), a score of 0 getting none: legal for any number there is.
     Observation: {"demand" [H S S] over the largest entry in it, "circuits" [S S] over the largest degree, "step" part
     of the episode that is over}, all in 0..1.
@@ -157,11 +158,11 @@ class RegionEnv:
     def _step_env(self, key, state: State, action, params: Params):
         region, choose, draw = params.region, *jax.random.split(key)
         count = self._chosen(choose, state, action, region).astype(state.count.dtype)
-        turn = (jnp.asarray(part, self.dtype) for part in (region.delay_s, params.each_s, params.hidden_s))
-        *_, hidden = turn = Turn(*turn)
-        paid = turn.exposed_s(state.count, count, hidden)
-        exchange = paced_time(region, Circuits(count), state.demand, routing=self.routing)
-        bound = routing_bound(region, state.demand)
+        cost = (jnp.asarray(part, self.dtype) for part in (region.delay_s, params.each_s, params.hidden_s))
+        *_, hidden = cost = ReconfigurationCost(*cost)
+        paid = cost.exposed_s(state.count, count, hidden)
+        exchange = fluid_lower_bound(region, Circuits(count), state.demand, routing=self.routing)
+        bound = degree_bound(region, state.demand)
         reward = jnp.where(bound > 0, -(exchange + paid) / jnp.where(bound > 0, bound, 1), 0)
         source, demand = params.source.next(draw, state.source)
         demand = jnp.where(jnp.eye(region.servers, dtype=bool), 0, demand.astype(self.dtype))
@@ -187,7 +188,7 @@ class RegionEnv:
     def _chosen(self, key, state: State, action, region: Region) -> Int[Array, "S S"]:
         """The circuits that an action asks for."""
         if self.policies is None:
-            return jnp.where(action["change"] > 0, dealt(action["scores"], region), state.count)
+            return jnp.where(action["change"] > 0, allocated(action["scores"], region), state.count)
         before = Plan(Circuits(state.count))
         known = state.seen[-1]
         each = [policy(known, region, previous=before, key=key).circuits.count for policy in self.policies]
@@ -221,7 +222,7 @@ def _numbered(field: str, value: Any, most: int) -> Int[Array, ""]:
     return jnp.clip(number.astype(jnp.int32), 0, most)
 
 
-def dealt(scores: Float[Array, "S S"], region: Region) -> Int[Array, "S S"]:
+def allocated(scores: Float[Array, "S S"], region: Region) -> Int[Array, "S S"]:
     """Legal circuits out of any scores: `greedy` (rule "next") with scores for bytes; below 0 and NaN count as 0, above
     1 as 1, so that sums stay finite."""
     scores = jnp.clip(jnp.nan_to_num(as_demand(scores), nan=0.0), 0, 1)

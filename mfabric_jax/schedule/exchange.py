@@ -18,8 +18,8 @@ from mfabric_jax.routing import (
     delegated,
     forward_time,
     inside_time,
-    paced_relay_times,
     part_times,
+    relay_part_bounds,
     relay_shares,
     spray_time,
 )
@@ -233,7 +233,7 @@ def routed(routing: str) -> Callable:
 
 def _relayed(region: Region, circuits: Circuits, demand: Float[Array, "S S"]):
     shares = relay_shares(region, circuits, demand, steps=RELAY_STEPS)
-    return paced_relay_times(region, Plan(circuits, shares), demand)
+    return relay_part_bounds(region, Plan(circuits, shares), demand)
 
 
 def switched(

@@ -30,7 +30,7 @@ FIRST = {
 AHEAD = ("random", "predict")
 
 
-class Stakes(NamedTuple):
+class TradeOff(NamedTuple):
     """What a reconfiguration is weighed against under "pays".
 
     - `delay_s`: of the switch.   - `nic_Bps`: of a NIC.   - `size` [2]: of the two forward all-to-alls, over dispatch.
@@ -45,30 +45,30 @@ class Stakes(NamedTuple):
     behind_s: Float[Array, ""]
 
 
-def stakes_of(workload: Workload, rates: Any, seconds: BlockSeconds, nvswitch_Bps) -> Stakes:
+def trade_off_of(workload: Workload, rates: Any, seconds: BlockSeconds, nvswitch_Bps) -> TradeOff:
     """What a job at these `schedule.Rates`, seconds of a block and NVSwitch bandwidth weighs it against."""
     behind_s = BACKWARD_OVER_FORWARD * seconds.attention_s + tp_bytes_per_gpu(workload) / nvswitch_Bps
     size = jnp.asarray((1.0, workload.combine_bytes / workload.dispatch_bytes), jnp.result_type(behind_s))
     inner_s = jnp.stack([jnp.asarray(ratio * seconds.moe_s, size.dtype) for ratio in (1, BACKWARD_OVER_FORWARD)])
-    return Stakes(rates.delay_s, rates.nic_Bps, size, inner_s, behind_s)
+    return TradeOff(rates.delay_s, rates.nic_Bps, size, inner_s, behind_s)
 
 
 class First(eqx.Module):
     """What the first all-to-all of a forward pass finds: `rule` (static) of `FIRST`.
 
-    - `predicted` [layer M R E]: selections, for "predict".   - `stakes`: for "pays".
+    - `predicted` [layer M R E]: selections, for "predict".   - `trade_off`: for "pays".
     """
 
     rule: str = eqx.field(static=True, default="block")
     predicted: Any = None
-    stakes: Stakes | None = None
+    trade_off: TradeOff | None = None
 
     def __check_init__(self):
         one_of("first", self.rule, FIRST)
         if self.rule == "predict" and self.predicted is None:
             raise InputError("first 'predict' needs the predicted tokens [layer M R E], got none.")
-        if self.rule == "pays" and self.stakes is None:
-            raise InputError("first 'pays' needs the stakes (delay, bandwidth, computation), got none.")
+        if self.rule == "pays" and self.trade_off is None:
+            raise InputError("first 'pays' needs the trade_off (delay, bandwidth, computation), got none.")
 
 
 BLOCK = First()
@@ -120,7 +120,7 @@ def _pair(region, policy, slot: SlotsToServe, parts, first: First, key, before, 
     if first.rule == "block":
         return fresh, fresh
     if first.rule == "pays":
-        return _what_pays(region, slot, parts, first.stakes, before, fresh, behind)
+        return _what_pays(region, slot, parts, first.trade_off, before, fresh, behind)
     if first.rule == "reuse":
         return before, fresh
     if first.rule == "random":
@@ -130,21 +130,21 @@ def _pair(region, policy, slot: SlotsToServe, parts, first: First, key, before, 
     return jnp.where(slot.backward, fresh, found.astype(fresh.dtype)), fresh
 
 
-def _what_pays(region, slot: SlotsToServe, parts, stakes, before, fresh, behind):
+def _what_pays(region, slot: SlotsToServe, parts, trade_off, before, fresh, behind):
     """Switch before the first all-to-all, before the second, or not: what takes least until the second is over.
 
     Hidden is what this block's own computation covers, and packets that take longer than circuits. Idle time of the
     pipeline, propagation, overlap in parts and all-to-alls computed again are not foreseen.
     """
     dtype = slot.demand.dtype
-    delay_s, nic_Bps = jnp.asarray(stakes.delay_s, dtype), jnp.asarray(stakes.nic_Bps, dtype)
+    delay_s, nic_Bps = jnp.asarray(trade_off.delay_s, dtype), jnp.asarray(trade_off.nic_Bps, dtype)
     (_, old), (optical, new) = (
         (pair[0] / nic_Bps, jnp.maximum(*pair) / nic_Bps)
         for pair in (parts(region, Circuits(count), slot.demand) for count in (before, fresh))
     )
-    one, two = jnp.where(slot.backward, stakes.size[::-1], stakes.size)
-    ready = jnp.where(slot.backward & behind, stakes.behind_s, 0)  # known before, and time to turn
-    computed = jnp.where(slot.backward, stakes.inner_s[1], stakes.inner_s[0])
+    one, two = jnp.where(slot.backward, trade_off.size[::-1], trade_off.size)
+    ready = jnp.where(slot.backward & behind, trade_off.behind_s, 0)  # known before, and time to turn
+    computed = jnp.where(slot.backward, trade_off.inner_s[1], trade_off.inner_s[0])
 
     def paid(hidden, size):
         return jnp.where(optical > 0, jnp.maximum(delay_s - hidden - size * (new - optical), 0), 0)

@@ -121,8 +121,8 @@ def running_blocks(workload: Workload, fabric: Fabric | Rates, exchanges: Exchan
     nic_Bps = jnp.asarray(fabric.nic_Bps, dtype)
     latency_s = jnp.where(exchanges.load > 0, jnp.asarray(fabric.latency_s, dtype), 0)
     packet_s = jnp.maximum(exchanges.electrical / nic_Bps, exchanges.inside_s[..., None]) * size + latency_s
-    lit = exchanges.optical > 0
-    optical_s = jnp.where(lit, exchanges.optical / nic_Bps * size + latency_s, 0)
+    active = exchanges.optical > 0
+    optical_s = jnp.where(active, exchanges.optical / nic_Bps * size + latency_s, 0)
     switch, ahead = exchanges.switch, exchanges.ahead
     return Blocks(jnp.asarray(where.present), jnp.asarray(where.layer >= 0), optical_s, packet_s, switch, ahead)
 

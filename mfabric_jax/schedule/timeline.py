@@ -57,7 +57,7 @@ class Slots(NamedTuple):
     over: Float[Array, "P Q L 2"]
     inner: Float[Array, "P Q L 2"]  # the experts (or dense part) start and end
     turn: Float[Array, "P Q L 2"]  # when the switch turns for it (meaningless where it does not)
-    lit: Float[Array, "P Q L 2"]  # since when its circuits carry
+    active: Float[Array, "P Q L 2"]  # since when its circuits carry
     compute_s: Float[Array, "P Q L"]
     tp_s: Float[Array, "P Q L"]
     exchange_s: Float[Array, "P Q L"]  # all-to-alls that nothing hides, had they not waited for the switch
@@ -69,7 +69,7 @@ class _Clock(NamedTuple):
 
     now: Float[Array, ""]
     quiet: Float[Array, ""]
-    lit: Float[Array, ""]
+    active: Float[Array, ""]
 
 
 def run(order: Order, blocks: Blocks, compute: Compute, send_s: Float[Array, "P"], delay_s, rules: Rules) -> Slots:
@@ -134,14 +134,14 @@ def _block(clock: _Clock, one: Blocks, compute: Compute, backward, delay_s, rule
     parts = _parts(one, compute, backward, twice, rules)
     clock, turn = _turned(clock._replace(now=begin + parts.lead), one.switch[0] & one.moe, one.ahead, delay_s)
     clock, paid = _again(clock, one, parts.again, twice, rules)
-    start, lit = clock.now, clock.lit
+    start, active = clock.now, clock.active
     clock, wait = _exchange(clock, one, 0, one.moe, rules)
     over, paid = clock.now, paid + wait
     length = jnp.where(one.moe, jnp.maximum(one.optical_s, one.packet_s), 0)
     inner, gap = _overlapped(length[0], length[1], parts.inner, rules.parts)
     second, inner = over + gap, over + inner
     clock, turn_again = _turned(clock._replace(now=second), one.switch[1] & one.moe, True, delay_s)
-    lit_again = clock.lit
+    active_again = clock.active
     clock, wait = _exchange(clock, one, 1, one.moe, rules)
     ended, paid = clock.now, paid + wait
     clock = clock._replace(now=ended + parts.behind)
@@ -152,7 +152,7 @@ def _block(clock: _Clock, one: Blocks, compute: Compute, backward, delay_s, rule
         jnp.stack([over, ended]),
         inner,
         jnp.stack([turn, turn_again]),
-        jnp.stack([lit, lit_again]),
+        jnp.stack([active, active_again]),
         parts.compute,
         parts.tp,
         jnp.where(twice, 2, 1).astype(gap.dtype) * length.sum() + (gap - parts.inner),
@@ -164,15 +164,15 @@ def _block(clock: _Clock, one: Blocks, compute: Compute, backward, delay_s, rule
 def _turned(clock: _Clock, switch, ahead, delay_s) -> tuple[_Clock, Float[Array, ""]]:
     """The switch is told: at once when circuits are known `ahead`, but not before the last all-to-all is over."""
     told = jnp.where(ahead, clock.quiet, clock.now)
-    return clock._replace(lit=jnp.where(switch, told + delay_s, clock.lit)), told
+    return clock._replace(active=jnp.where(switch, told + delay_s, clock.active)), told
 
 
 def _exchange(clock: _Clock, one: Blocks, which: int, here, rules: Rules) -> tuple[_Clock, Float[Array, ""]]:
-    """One all-to-all, and how much later than without a dark switch it ended."""
+    """One all-to-all, and how much later than without a inactive switch it ended."""
     optical_s, packet_s = one.optical_s[which], one.packet_s[which]
-    lit = jnp.maximum(clock.now, clock.lit)
-    packets = (lit if rules.eps_waits else clock.now) + packet_s
-    over = jnp.maximum(packets, jnp.where(optical_s > 0, lit + optical_s, clock.now))
+    active = jnp.maximum(clock.now, clock.active)
+    packets = (active if rules.eps_waits else clock.now) + packet_s
+    over = jnp.maximum(packets, jnp.where(optical_s > 0, active + optical_s, clock.now))
     waited = over - (clock.now + jnp.maximum(optical_s, packet_s))
     done = clock._replace(now=over, quiet=over)
     return _Clock(*(jnp.where(here, a, b) for a, b in zip(done, clock, strict=True))), jnp.where(here, waited, 0)

@@ -34,7 +34,7 @@ def segments(
     - `reduce_s` [P]: of gradients, once a stage is through; None leaves them and the waiting after them out.
 
     Lengths add up to those of `slots`; the waiting that its switch causes is the end of the time in which circuits are
-    dark. Recomputed parts are labelled "again". Where dispatch, experts and combine overlap in parts, experts are
+    inactive. Recomputed parts are labelled "again". Where dispatch, experts and combine overlap in parts, experts are
     drawn part by part and each all-to-all at a stretch: then all-to-alls are longer than `slots.exchange_s`, which only
     has what experts do not hide. A reconfiguration that was told anew ends where the next begins; one before the
     iteration is left out.
@@ -123,11 +123,11 @@ def _block(who: _Who, one: _One, compute: _Seconds, rules: Rules) -> Iterator[Se
         yield from _again(who, one, compute, rules)
     for which, label in enumerate(LABELS[who.direction]):
         if one.moe and one.switch[which]:
-            turn, lit = slot.turn[which], slot.lit[which]
+            turn, active = slot.turn[which], slot.active[which]
             if np.isfinite(turn):
-                yield who.draw("OCS", "reconfigure", "reconfigure", turn, lit - turn)
+                yield who.draw("OCS", "reconfigure", "reconfigure", turn, active - turn)
         if one.moe:
-            yield from _all_to_all(who, one, which, label, slot.start[which], slot.lit[which], rules)
+            yield from _all_to_all(who, one, which, label, slot.start[which], slot.active[which], rules)
     yield from _experts(who, one, compute, rules)
     if backward:
         yield from _behind(who, slot.over[1], compute, rules)
@@ -138,7 +138,7 @@ def _again(who: _Who, one: _One, compute: _Seconds, rules: Rules) -> Iterator[Se
     now = one.slot.begin + compute.attention_s + compute.tp_s
     for which, label in ((1, "dispatch again"), (0, "combine again")):
         if one.moe:
-            _, *parts = drawn = list(_all_to_all(who, one, which, label, now, one.slot.lit[0], rules))
+            _, *parts = drawn = list(_all_to_all(who, one, which, label, now, one.slot.active[0], rules))
             yield from drawn
             now = max(part["end_s"] for part in parts)
         if which:
@@ -146,17 +146,17 @@ def _again(who: _Who, one: _One, compute: _Seconds, rules: Rules) -> Iterator[Se
             now += compute.moe_s if one.moe else compute.dense_s
 
 
-def _all_to_all(who: _Who, one: _One, which: int, label: str, start, lit, rules: Rules) -> Iterator[Segment]:
+def _all_to_all(who: _Who, one: _One, which: int, label: str, start, active, rules: Rules) -> Iterator[Segment]:
     """Both parts of an all-to-all, and the waiting for the switch that makes it end later."""
     optical_s, packet_s = one.optical_s[which], one.packet_s[which]
-    lit = max(start, lit)
-    dark = lit - start
-    hidden = 0.0 if rules.eps_waits else max(packet_s - optical_s, 0.0) if optical_s > 0 else dark
-    paid = max(dark - hidden, 0.0)
-    yield who.draw("waiting", "waiting", "switch", lit - paid, paid)
-    yield who.draw("EPS", "all-to-all", label, lit if rules.eps_waits else start, packet_s)
+    active = max(start, active)
+    inactive = active - start
+    hidden = 0.0 if rules.eps_waits else max(packet_s - optical_s, 0.0) if optical_s > 0 else inactive
+    paid = max(inactive - hidden, 0.0)
+    yield who.draw("waiting", "waiting", "switch", active - paid, paid)
+    yield who.draw("EPS", "all-to-all", label, active if rules.eps_waits else start, packet_s)
     if optical_s > 0:
-        yield who.draw("OCS", "all-to-all", label, lit, optical_s)
+        yield who.draw("OCS", "all-to-all", label, active, optical_s)
 
 
 def _inner(who: _Who, one: _One, compute: _Seconds, start, times: float, note: str = "") -> Segment:

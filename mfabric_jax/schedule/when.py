@@ -19,7 +19,7 @@ from mfabric_jax.checks import InputError, one_of, whole
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import Policy
 from mfabric_jax.routing import Plan
-from mfabric_jax.schedule.course import Course, Routing, Turn, checked, started, timed
+from mfabric_jax.schedule.trajectory import ReconfigurationCost, Routing, Trajectory, checked, started, timed
 
 WHEN = {
     "always": "at every step",
@@ -44,12 +44,13 @@ def follow(
     pool: int = 8,
     start: Plan | None = None,
     key: Array | None = None,
-) -> Course:
+) -> Trajectory:
     """Walk through `demands` [bytes] under a rule of `WHEN`; the switch takes `region.delay_s`.
 
     - `policy`: offers circuits; or several do, of which "threshold" and "rent-or-buy" choose and the others take the
       first. Each is called with `previous` (what is in place), so that one may change only a few.
-    - `routing`: "unsplit", "best-path", "split", timed by `paced_time`; or a function (region, circuits, demand) ->
+    - `routing`: "unsplit", "best-path", "split", timed by `fluid_lower_bound`; or a function (region, circuits,
+    demand) ->
       seconds, as for relay routing, whose shares belong to one demand.
     - `forecast`: what circuits are chosen for and judged by before a step; None: its very demand. Where it has no bytes
       nothing changes. See `last` and `moving_average`.
@@ -81,9 +82,12 @@ def follow(
     if not options:
         raise InputError("policy must be a policy or a tuple of at least one, got an empty tuple.")
     keys = None if key is None else jax.random.split(key, len(demands))
-    turn, choice = Turn.of(region, hidden_s, each_s, demands), (options, one_of("when", rule, WHEN), timed(routing))
+    cost, choice = (
+        ReconfigurationCost.of(region, hidden_s, each_s, demands),
+        (options, one_of("when", rule, WHEN), timed(routing)),
+    )
     start_at, turns = started(region, start), jnp.asarray(every, jnp.int32)
-    return _followed(demands, foreseen, keys, region, turn, turns, start_at, *choice, whole("pool", pool))
+    return _followed(demands, foreseen, keys, region, cost, turns, start_at, *choice, whole("pool", pool))
 
 
 class _Gains(NamedTuple):
@@ -133,7 +137,9 @@ class _Pool(NamedTuple):
 
 
 @functools.partial(jax.jit, static_argnames=("options", "rule", "seconds", "pool"))
-def _followed(demands, foreseen, keys, region, turn: Turn, every, start, options, rule, seconds, pool: int) -> Course:
+def _followed(
+    demands, foreseen, keys, region, cost: ReconfigurationCost, every, start, options, rule, seconds, pool: int
+) -> Trajectory:
     """`follow` once everything is checked; a foreseen of None is the very demand."""
 
     def gains(count, offers, demand):
@@ -160,7 +166,7 @@ def _followed(demands, foreseen, keys, region, turn: Turn, every, start, options
         else:
             due = {"always": True, "never": False, "every": at % every == 0}[rule]
             worth = jnp.full_like(gain, -jnp.inf).at[0].set(jnp.where(due, jnp.inf, -jnp.inf))
-        net = worth - jax.vmap(lambda offer: turn.exposed_s(count, offer, hidden))(offers)
+        net = worth - jax.vmap(lambda offer: cost.exposed_s(count, offer, hidden))(offers)
         best = jnp.argmax(net)
         after = jnp.where((net[best] > 0) & (guess > 0).any(), offers[best], count)
         changed = jnp.any(after != count)
@@ -169,7 +175,7 @@ def _followed(demands, foreseen, keys, region, turn: Turn, every, start, options
         elif rule == "rent-or-buy":
             memory = memory.kept(pool, gain if foreseen is None else gains(count, offers, demand), changed)
         exchange = seconds(region, Circuits(after), demand)
-        return (after, memory), Course(after, changed, exchange, turn.exposed_s(count, after, hidden))
+        return (after, memory), Trajectory(after, changed, exchange, cost.exposed_s(count, after, hidden))
 
     def copies(times: int):
         return jnp.broadcast_to(start, (times, *start.shape))
@@ -179,5 +185,5 @@ def _followed(demands, foreseen, keys, region, turn: Turn, every, start, options
         "threshold": _Gains(start, copies(len(options)), nothing, nothing, nothing),
         "rent-or-buy": _Pool(copies(pool), alone),
     }
-    steps = (demands, foreseen, keys, turn.hidden_s, jnp.arange(len(demands), dtype=every.dtype))
+    steps = (demands, foreseen, keys, cost.hidden_s, jnp.arange(len(demands), dtype=every.dtype))
     return lax.scan(step, (start, memory.get(rule)), steps)[1]

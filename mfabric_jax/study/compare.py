@@ -24,12 +24,12 @@ from mfabric_jax.schedule import (
     First,
     Iteration,
     Rates,
-    Stakes,
+    TradeOff,
     between_servers,
     inside_servers,
     iterate,
     places,
-    stakes_of,
+    trade_off_of,
 )
 from mfabric_jax.study.calibration import CALIBRATED
 from mfabric_jax.study.config import Compare
@@ -176,8 +176,8 @@ def solve(config: Compare, job: Job) -> Exchanges:
     same = policy, config.routing, config.first if isinstance(fabric, Region) else "block"
     carry = carried(config, job)
     if weighs(config, job):
-        stakes = [stakes_at(config, job, gbps) for gbps in config.bandwidths(job.fabric)]
-        each = [_solve_all(*given, *same, carry, one) for one in stakes]
+        trade_off = [trade_off_at(config, job, gbps) for gbps in config.bandwidths(job.fabric)]
+        each = [_solve_all(*given, *same, carry, one) for one in trade_off]
         solved = jax.tree.map(lambda *x: jnp.stack(x), *each)
     else:
         solved = jax.block_until_ready(_solve_all(*given, *same, carry, None))
@@ -209,18 +209,18 @@ def carried(config: Compare, job: Job):
     return single_part_times(flows, int(fabric.electrical_nics), seed=config.seed)
 
 
-def stakes_at(config: Compare, job: Job, gbps: float) -> Stakes:
+def trade_off_at(config: Compare, job: Job, gbps: float) -> TradeOff:
     """What a reconfiguration is weighed against at a bandwidth."""
     given = config.rates(job.fabric, gbps), computation(config, job), config.nvswitch_Bps(job.fabric.name, gbps)
     given = jax.tree.map(lambda x: jnp.asarray(x, config.dtype), given)
-    return stakes_of(job.workload, *given)
+    return trade_off_of(job.workload, *given)
 
 
 @eqx.filter_jit
-def _solve_all(workload: Workload, fabric, tokens, guess, keys, policy, routing: str, first: str, carry, stakes):
+def _solve_all(workload: Workload, fabric, tokens, guess, keys, policy, routing: str, first: str, carry, trade_off):
     def one(drawn):
         tokens, guess, key = drawn
-        rule = First(first, guess, stakes)
+        rule = First(first, guess, trade_off)
         return between_servers(workload, fabric, tokens, policy, routing=routing, first=rule, carry=carry, key=key)
 
     return _each_iteration(one, (tokens, guess, keys))

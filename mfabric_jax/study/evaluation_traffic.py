@@ -35,8 +35,8 @@ class Workload:
 def workloads(
     servers: int, samples: int, seed: int, trace: str | None, records: tuple[int, int] | None
 ) -> list[Workload]:
-    """ "drawn" (all families of `training_traffic` in turn), "tables" (measured expert shares, dealt and drawn anew,
-    that walk, where ranks divide into so many servers) and, if given, "trace"."""
+    """ "drawn" (all families of `training_traffic` in turn), "tables" (measured expert shares, allocated and drawn
+    anew, that walk, where ranks divide into so many servers) and, if given, "trace"."""
     found = [_drawn(servers, samples, seed)]
     jobs = measured_jobs(servers)
     if jobs:

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from mfabric_jax import units
 from mfabric_jax.checks import one_of
 from mfabric_jax.fabric import Region
-from mfabric_jax.schedule import Exchanges, First, Rates, between_servers, inside_servers, iterate, stakes_of
+from mfabric_jax.schedule import Exchanges, First, Rates, between_servers, inside_servers, iterate, trade_off_of
 from mfabric_jax.study.compare import Job, carried, fabric_of, mean_demand, predicted_counts, tokens_of, traced
 from mfabric_jax.study.config import Compare
 from mfabric_jax.traffic import Tokens
@@ -21,8 +21,8 @@ from mfabric_jax.workload import BlockSeconds, Workload, block_seconds, get_gpu
 
 Case = Mapping[str, Any]
 PAYS = "pays"
-STAKES = ("nic_gbps", "goodput", "delay_s", "reactivation_s", "efficiency", "nvswitch_gigabytes_per_s")
-NAMES = ("sample", "optical_degree", "electrical_nics", "link_delay_s", *STAKES)
+TRADED_OFF = ("nic_gbps", "goodput", "delay_s", "reactivation_s", "efficiency", "nvswitch_gigabytes_per_s")
+NAMES = ("sample", "optical_degree", "electrical_nics", "link_delay_s", *TRADED_OFF)
 WHOLE = ("sample", "optical_degree")  # numbers of a case that are whole
 
 
@@ -55,8 +55,8 @@ class IterationOf(eqx.Module):
         """The all-to-alls for NICs and an NVSwitch of 1 byte/s, without circuits. They depend on `solved_for` alone."""
         case = self._typed(case)
         fabric, at = self._fabric(case), case["sample"]
-        stakes = stakes_of(self.workload, *self._costs(case)) if self.first == PAYS else None
-        first = First(self.first, None if self.guess is None else self.guess[at], stakes)
+        trade_off = trade_off_of(self.workload, *self._costs(case)) if self.first == PAYS else None
+        first = First(self.first, None if self.guess is None else self.guess[at], trade_off)
         rules = {"routing": self.routing, "first": first, "carry": self.carry, "key": self.keys[at]}
         given = self.workload, fabric, self.count[at]
         inside = inside_servers(*given, self.one)
@@ -77,7 +77,7 @@ class IterationOf(eqx.Module):
         """Names of a case on which the all-to-alls depend."""
         if not isinstance(self.fabric, Region):
             return ("sample",)
-        return ("sample", "optical_degree", "electrical_nics", *(STAKES if self.first == PAYS else ()))
+        return ("sample", "optical_degree", "electrical_nics", *(TRADED_OFF if self.first == PAYS else ()))
 
     def _costs(self, case: Case) -> tuple[Rates, BlockSeconds, Float[Array, ""]]:
         """Bandwidths and delays, computation of a block, and bytes/s of an NVSwitch."""

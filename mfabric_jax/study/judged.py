@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.routing import Plan, paced_time, relay_shares, routing_bound
+from mfabric_jax.routing import Plan, degree_bound, fluid_lower_bound, relay_shares
 from mfabric_jax.schedule.exchange import RELAY_STEPS
 
 SHARE_STEPS = RELAY_STEPS  # as iterations take
@@ -25,5 +25,7 @@ def over_bound(
 
 def plan_over_bound(region: Region, plan: Plan, demand: Float[Array, "S S"], routing: str) -> Float[Array, ""]:
     """The same for a plan that has its shares."""
-    bound = routing_bound(region, demand)
-    return jnp.where(bound > 0, paced_time(region, plan, demand, routing=routing) / jnp.where(bound > 0, bound, 1), 1)
+    bound = degree_bound(region, demand)
+    return jnp.where(
+        bound > 0, fluid_lower_bound(region, plan, demand, routing=routing) / jnp.where(bound > 0, bound, 1), 1
+    )

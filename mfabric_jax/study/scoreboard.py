@@ -19,7 +19,7 @@ from jaxtyping import Array, Float
 from mfabric_jax import policies
 from mfabric_jax.checks import InputError, distinct, listed, not_negative, one_of, positive, whole
 from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.routing import ROUTINGS, all_to_all_time, routing_bound
+from mfabric_jax.routing import ROUTINGS, all_to_all_time, degree_bound
 from mfabric_jax.study.config import DTYPES
 from mfabric_jax.study.evaluation_traffic import MEAN_OF, check_unseen
 from mfabric_jax.study.judged import SHARE_STEPS, over_bound
@@ -204,7 +204,7 @@ def _carry(region: Region, count: Array, true: Float[Array, "N S S"], routing: s
     """Degree bound [N] s; over it the time of paced flows and, but for relay routing, of max-min fair ones [N]."""
 
     def one(count, demand):
-        circuits, bound = Circuits(count), routing_bound(region, demand)
+        circuits, bound = Circuits(count), degree_bound(region, demand)
         over = over_bound(region, circuits, demand, routing, SHARE_STEPS)
         if routing == "relay":
             return bound, over, over

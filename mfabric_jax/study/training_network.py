@@ -2,8 +2,10 @@
 
 Dealing circuits has no slope. Under relay routing real-valued circuits in their place do not help: nearly all of them
 reach the degree bound, and the gradient says nothing about which ones survive rounding (tried: the smooth time with
-shares bettered by 80 gradient steps fell from 1.074 to 1.066 while that of the circuits dealt rose from 1.04 to 1.2).
-So scores are perturbed, the circuits dealt are judged exactly, and scores move towards the perturbations that did well.
+shares bettered by 80 gradient steps fell from 1.074 to 1.066 while that of the circuits allocated rose from 1.04 to
+1.2).
+So scores are perturbed, the circuits allocated are judged exactly, and scores move towards the perturbations that did
+well.
 Source: Williams, Machine Learning 8, 1992 (score-function gradients); mirrored samples as in evolution strategies,
 arXiv 1703.03864.
 """
@@ -20,8 +22,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from mfabric_jax.fabric import Circuits
 from mfabric_jax.policies.index import shipped
-from mfabric_jax.policies.need import Need, needed
 from mfabric_jax.policies.network import Chosen, Network
+from mfabric_jax.policies.normalised_demand import NormalisedDemand, normalised
 from mfabric_jax.routing.relay import link_seconds
 from mfabric_jax.study.judged import over_bound
 from mfabric_jax.study.training_config import Training
@@ -79,12 +81,12 @@ def _adam(config: Training) -> optax.GradientTransformation:
 def _measured(network: Network, config: Training, key: PRNGKeyArray, lesson: Lesson, target):
     """What to lessen, and figures to keep, of one lesson."""
     degree = lesson.region.degrees
-    chosen = network.chosen(needed(lesson.forecast, lesson.region), degree, lesson.previous)
+    chosen = network.chosen(normalised(lesson.forecast, lesson.region), degree, lesson.previous)
     loss, time = explored(network, chosen, lesson, key, config)
     parts = {"time": time}
     if config.routing == "relay":
-        count = network.dealt(chosen, chosen.score).astype(jnp.float32)
-        links = _link_times(needed(lesson.demand, lesson.region).single(), count, network.shares(chosen, count))
+        count = network.allocated(chosen, chosen.score).astype(jnp.float32)
+        links = _link_times(normalised(lesson.demand, lesson.region).single(), count, network.shares(chosen, count))
         loss += TEMPERATURE * jax.nn.logsumexp(links / TEMPERATURE)
         parts["planned"] = links.max()
     if target is not None:
@@ -96,13 +98,13 @@ def _measured(network: Network, config: Training, key: PRNGKeyArray, lesson: Les
 def explored(
     network: Network, chosen: Chosen, lesson: Lesson, key: PRNGKeyArray, config: Training
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """A number whose slope in the scores is that of the mean time of circuits dealt near them, and that mean."""
+    """A number whose slope in the scores is that of the mean time of circuits allocated near them, and that mean."""
     servers = lesson.region.servers
     away = jnp.triu(jax.random.normal(key, (MIRRORED, servers, servers), jnp.float32), 1)
     away = jnp.concatenate([away, -away])
 
     def time(away):
-        circuits = Circuits(network.dealt(chosen, chosen.score + AWAY * (away + away.T)))
+        circuits = Circuits(network.allocated(chosen, chosen.score + AWAY * (away + away.T)))
         return over_bound(lesson.region, circuits, lesson.demand, config.routing, config.share_steps)
 
     times = lax.stop_gradient(jax.vmap(time)(away))
@@ -118,6 +120,6 @@ def _distance(circuits: Float[Array, "S S"], target: Int[Array, "S S"]) -> Float
     return (wanted * (jnp.log(jnp.maximum(wanted, LEAST)) - jnp.log(jnp.maximum(found, LEAST)))).sum()
 
 
-def _link_times(need: Need, circuits, shares) -> Float[Array, "L"]:
+def _link_times(need: NormalisedDemand, circuits, shares) -> Float[Array, "L"]:
     """Of every link, over the degree bound."""
     return link_seconds(need.pairs, circuits, need.ports, shares, need.efficiency)

@@ -8,7 +8,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import greedy
 from mfabric_jax.report import style
-from mfabric_jax.routing import best_relay_shares, paced_time, routing_bound
+from mfabric_jax.routing import best_relay_shares, degree_bound, fluid_lower_bound
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("tyro")
@@ -34,14 +34,14 @@ def test_rows_equal_direct_calls(trace, rows):
     for row in rows:
         demand = between(trace, row)
         where = Region(8, 400.0, 3, 1, relay_efficiency=row["efficiency"])
-        bound = float(routing_bound(where, demand))
+        bound = float(degree_bound(where, demand))
         np.testing.assert_allclose(row["over_bound"], row["time_s"] / row["bound_s"], rtol=1e-12)
         assert row["limit_s"] >= row["bound_s"] * (1 - 1e-9)
         assert row["max_min_s"] >= row["time_s"] * (1 - 1e-6)
         assert row["decision_s"] > 0
         if row["policy"] == "unsplit":
             circuits = greedy(demand, where).circuits
-            want = paced_time(where, circuits, demand, routing="unsplit") / bound
+            want = fluid_lower_bound(where, circuits, demand, routing="unsplit") / bound
             np.testing.assert_allclose(row["over_bound"], want, rtol=1e-6)
         elif row["policy"] != "joint":
             rule = {"relay": "printed", "relay-next": "next"}[row["policy"]]

@@ -9,7 +9,7 @@ import pytest
 from mfabric_jax import all_to_all_time, report
 from mfabric_jax.fabric import Circuits
 from mfabric_jax.policies import greedy
-from mfabric_jax.routing import paced_time, routing_bound
+from mfabric_jax.routing import degree_bound, fluid_lower_bound
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("tyro")
@@ -62,11 +62,13 @@ def test_rows_equal_direct_calls(config, rows):
     where = config.region(4)
     for row in rows:
         demand = demand_of(row["family"], row["seed"], 4)
-        np.testing.assert_allclose(row["degree_bound_s"], routing_bound(where, demand), rtol=1e-9)
+        np.testing.assert_allclose(row["degree_bound_s"], degree_bound(where, demand), rtol=1e-9)
         np.testing.assert_allclose(row["over"], row["time_s"] / row["bound_s"], rtol=1e-12)
         if row["policy"] == "greedy, next":
             circuits = Circuits(jnp.asarray(greedy(demand, where, rule="next").circuits.count))
-            times = [time(where, circuits, demand, routing=row["routing"]) for time in (paced_time, all_to_all_time)]
+            times = [
+                time(where, circuits, demand, routing=row["routing"]) for time in (fluid_lower_bound, all_to_all_time)
+            ]
             np.testing.assert_allclose([row["time_s"], row["max_min_s"]], times, rtol=1e-9)
 
 

@@ -10,7 +10,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import Plan, greedy
 from mfabric_jax.report import style
-from mfabric_jax.routing import best_relay_shares, routing_bound
+from mfabric_jax.routing import best_relay_shares, degree_bound
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("tyro")
@@ -63,7 +63,7 @@ def test_rows_equal_direct_calls(trace, rows):
     for row in rows:
         efficiency = jnp.asarray(row["efficiency"] or 1.0)
         demand, where = between(trace, row), Region(4, 400.0, 2, 1, relay_efficiency=efficiency)
-        circuits, bound = chosen(demand, where), routing_bound(where, demand)
+        circuits, bound = chosen(demand, where), degree_bound(where, demand)
         if row["routing"] != "relay":
             time = seconds(where, circuits, demand, routing=row["routing"])
         elif row["shares"] == "best":

@@ -11,10 +11,10 @@ def best_path(demand, circuit, electrical):
     """
     servers = range(len(demand))
     flows = [(i, j) for i in servers for j in servers if i != j and demand[i][j] > 0]
-    lit = [(i, j) for i, j in flows if circuit[i][j] > 0]
+    active = [(i, j) for i, j in flows if circuit[i][j] > 0]
     best = None
-    for choice in itertools.product([False, True], repeat=len(lit)):
-        kept = {flow for flow, stays in zip(lit, choice, strict=True) if stays}
+    for choice in itertools.product([False, True], repeat=len(active)):
+        kept = {flow for flow, stays in zip(active, choice, strict=True) if stays}
         slowest = max((demand[i][j] / circuit[i][j] for i, j in kept), default=0.0)
         bound = max(slowest, port_bound([flow for flow in flows if flow not in kept], demand, electrical))
         if best is None or bound < best[0]:

@@ -88,13 +88,13 @@ def legal(count, degree, servers):
 
 
 def beyond(count, size, at, routing, limit):
-    """Circuits taken down, or put up, beyond the limit; too few for their pair under unsplit will be dark."""
+    """Circuits taken down, or put up, beyond the limit; too few for their pair under unsplit will be inactive."""
     if limit is None:
         return 0
     origin, most = limit
-    dark = routing == "unsplit"
-    lit = [
-        [0 if dark and number < need(size, at, i, j) else number for j, number in enumerate(row)]
+    inactive = routing == "unsplit"
+    active = [
+        [0 if inactive and number < need(size, at, i, j) else number for j, number in enumerate(row)]
         for i, row in enumerate(count)
     ]
-    return max(differing(lit, origin) - most, 0)
+    return max(differing(active, origin) - most, 0)

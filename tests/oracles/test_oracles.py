@@ -106,8 +106,8 @@ def test_bubbles_are_those_of_the_literature(schedule, stages, batches, chunks):
 
 
 def test_a_timeline_by_hand():
-    # Forward: gate at 3, switch until 8, circuits [8, 10], packets [3, 4]; experts until 14; [14, 15]. Backward: dark
-    # again from 15 to 20, circuits [20, 22]; experts until 30, [30, 31], attention until 36.
+    # Forward: gate at 3, switch until 8, circuits [8, 10], packets [3, 4]; experts until 14; [14, 15]. Backward:
+    # inactive again from 15 to 20, circuits [20, 22]; experts until 30, [30, 31], attention until 36.
     one = {"attention": 2, "inner": 4, "tp": 1, "exchange": [(2, 1), (1, 0)], "switch": (True, False), "ahead": False}
     blocks = {("F", 0, 0, 0): [one], ("B", 0, 0, 0): [one | {"ahead": True}]}
     records, end = timeline(blocks, "1f1b", 1, 1, 1, [0], [Region(5)])

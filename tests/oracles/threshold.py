@@ -16,7 +16,7 @@ def bisected(first, demand, degree, port, routing, bisections):
     high = least
     for _ in range(bisections):
         middle = (low + high) / 2
-        count = dealt(demand, degree, port, middle, routing)
+        count = allocated(demand, degree, port, middle, routing)
         then = paced(count, demand, port, routing)
         if then < least:
             best, least = count, then
@@ -27,7 +27,7 @@ def bisected(first, demand, degree, port, routing, bisections):
     return best
 
 
-def dealt(demand, degree, port, at, routing):
+def allocated(demand, degree, port, at, routing):
     """Circuits to the pair that relieves late ports of most bytes per NIC, until none is late or nothing helps."""
     servers = range(len(demand))
     count, free = [[0 for _ in servers] for _ in servers], list(degree)

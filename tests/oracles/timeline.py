@@ -34,7 +34,7 @@ def stage_order(schedule, stage, stages, batches, chunks=1):
 
 
 class Region:
-    """The clock of one stage, when its last all-to-all was over (`quiet`), since when its circuits carry (`lit`).
+    """The clock of one stage, when its last all-to-all was over (`quiet`), since when its circuits carry (`active`).
 
     - `eps_waits`: packets wait for the switch too, although they do not need it.
     - `recompute`: "none", "attention", "block": what the backward pass computes once more.
@@ -43,7 +43,7 @@ class Region:
     """
 
     def __init__(self, delay, eps_waits=False, recompute="none", parts=1, stretch=False):
-        self.clock, self.quiet, self.lit = 0, -math.inf, -math.inf
+        self.clock, self.quiet, self.active = 0, -math.inf, -math.inf
         self.delay, self.eps_waits, self.recompute = delay, eps_waits, recompute
         self.parts, self.stretch = parts, stretch
 
@@ -88,14 +88,14 @@ class Region:
         self.record["over"] = None
 
     def tell(self, since):
-        self.lit = since + self.delay
+        self.active = since + self.delay
 
     def all_to_all(self, circuits, packets):
         alone = self.clock + max(circuits, packets)
-        lit = max(self.clock, self.lit)
-        over = (lit if self.eps_waits else self.clock) + packets
+        active = max(self.clock, self.active)
+        over = (active if self.eps_waits else self.clock) + packets
         if circuits:
-            over = max(over, lit + circuits)
+            over = max(over, active + circuits)
         self.record["paid"] += over - alone
         self.clock = self.quiet = over
 
@@ -116,14 +116,14 @@ class Region:
         if block["switch"][1]:
             self.tell(self.quiet)
         ends = {}
-        for dark in (True, False):
-            lit = self.lit if dark else -math.inf
+        for inactive in (True, False):
+            active = self.active if inactive else -math.inf
             circuits = packets = over
             for part in computed:
                 ready = max(over, part)
-                packets = max(packets, ready, lit if self.eps_waits else ready) + second[1] / n
-                circuits = max(circuits, ready, lit) + second[0] / n if second[0] else max(circuits, ready)
-            ends[dark] = max(circuits, packets)
+                packets = max(packets, ready, active if self.eps_waits else ready) + second[1] / n
+                circuits = max(circuits, ready, active) + second[0] / n if second[0] else max(circuits, ready)
+            ends[inactive] = max(circuits, packets)
         self.record["paid"] += ends[True] - ends[False]
         self.record["computed"] += inner
         self.record["over"] = (over, ends[True])
@@ -132,9 +132,9 @@ class Region:
 
     def arrived(self, start, circuits, packets, part):
         """When that part of an all-to-all is there."""
-        lit = max(start, self.lit)
-        there = (lit if self.eps_waits else start) + part * packets
-        return max(there, lit + part * circuits) if circuits else there
+        active = max(start, self.active)
+        there = (active if self.eps_waits else start) + part * packets
+        return max(there, active + part * circuits) if circuits else there
 
 
 def timeline(blocks, schedule, stages, batches, chunks, send, regions):

@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.routing import best_relay_shares, paced_time
+from mfabric_jax.routing import best_relay_shares, fluid_lower_bound
 
 pytest.importorskip("scipy")
 from mfabric_jax.policies.exact import exact, exact_circuits
 from tests.oracles import circuits as plain
 from tests.policies.drawn import NIC, ROUTINGS, assert_legal, hostile, region, skewed
 
-paced = eqx.filter_jit(paced_time)
+paced = eqx.filter_jit(fluid_lower_bound)
 
 
 def drawn(seed, servers, most):

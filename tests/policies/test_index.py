@@ -24,7 +24,7 @@ def region(degree=6, electrical=2.0, servers=SERVERS):
 
 
 @eqx.filter_jit
-def dealt(rule, demand, where):
+def allocated(rule, demand, where):
     return index(demand, where, parameters=rule).circuits.count
 
 
@@ -77,13 +77,13 @@ def test_agrees_with_plain_loops():
         numbers = {"offset": rng.uniform(0.3, 2), "power": rng.uniform(0.5, 2), "larger": rng.uniform(0, 1)}
         numbers |= {"spread": rng.uniform(0, 1), "relief": rng.uniform(0, 3)}
         degree, electrical = int(rng.integers(1, 9)), int(rng.integers(1, 4))
-        got = dealt(traced(**numbers), demand, region(degree, float(electrical)))
+        got = allocated(traced(**numbers), demand, region(degree, float(electrical)))
         np.testing.assert_array_equal(got, plain(numbers, demand, degree, electrical), err_msg=str(seed))
 
 
 def test_its_defaults_are_greedy_by_the_next_circuit():
     for seed in range(20):
-        np.testing.assert_array_equal(dealt(traced(), draw(seed), region(4)), plain_greedy(draw(seed), 4, "next"))
+        np.testing.assert_array_equal(allocated(traced(), draw(seed), region(4)), plain_greedy(draw(seed), 4, "next"))
 
 
 def test_spread_joins_pairs_without_bytes():
@@ -91,7 +91,7 @@ def test_spread_joins_pairs_without_bytes():
     # send as much to 1 as to 3, so four pairs are worth the same and share: three circuits each.
     demand = np.zeros((SERVERS, SERVERS))
     demand[0, 1] = demand[2, 3] = 7.0
-    alone, shared = (np.asarray(dealt(traced(spread=spread), demand, region())) for spread in (0.0, 1.0))
+    alone, shared = (np.asarray(allocated(traced(spread=spread), demand, region())) for spread in (0.0, 1.0))
     assert (alone[0, 1], alone[2, 3], alone.sum()) == (6, 6, 24)
     assert (shared[0, 1], shared[0, 3], shared[1, 2], shared[2, 3], shared.sum()) == (3, 3, 3, 3, 24)
 
@@ -101,8 +101,8 @@ def test_larger_direction_counts_alone():
     demand = np.zeros((SERVERS, SERVERS))
     demand[0, 1] = demand[1, 0] = 4.0
     demand[0, 2] = 6.0
-    assert dealt(traced(larger=0.0), demand, region(1))[0, 1] == 1
-    assert dealt(traced(larger=1.0), demand, region(1))[0, 2] == 1
+    assert allocated(traced(larger=0.0), demand, region(1))[0, 1] == 1
+    assert allocated(traced(larger=1.0), demand, region(1))[0, 2] == 1
 
 
 @settings(max_examples=60, derandomize=True)
@@ -122,7 +122,9 @@ def test_is_legal_whatever_the_demand(seed, kind, degree, dtype):
     elif kind == "wide":
         demand[:] = 10.0 ** rng.uniform(-3, 12, demand.shape) * (rng.random(demand.shape) < 0.7)
     numbers = dict(zip(("offset", "power", "spread"), rng.uniform(0.1, 1, 3), strict=True))
-    count = np.asarray(dealt(traced(**numbers), jnp.asarray(demand, dtype), region(degree, float(rng.integers(0, 3)))))
+    count = np.asarray(
+        allocated(traced(**numbers), jnp.asarray(demand, dtype), region(degree, float(rng.integers(0, 3))))
+    )
     assert np.issubdtype(count.dtype, np.integer)
     assert (count == count.T).all()
     Circuits(count).checked(np.asarray(degree))
@@ -140,7 +142,7 @@ def test_the_shipped_rule_is_the_default():
     rule, demand = shipped(), draw(3)
     plan = index(demand, region())
     assert isinstance(plan, Plan)
-    np.testing.assert_array_equal(plan.circuits.count, dealt(rule, demand, region()))
+    np.testing.assert_array_equal(plan.circuits.count, allocated(rule, demand, region()))
     assert 0 < rule.spread <= 1
 
 

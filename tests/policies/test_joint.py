@@ -16,7 +16,7 @@ from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies.greedy import greedy
 from mfabric_jax.policies.joint import joint
 from mfabric_jax.policies.relay_limit import relay_limit
-from mfabric_jax.routing import Plan, paced_time, relay_shares
+from mfabric_jax.routing import Plan, fluid_lower_bound, relay_shares
 from tests.policies.test_greedy import draw
 from tests.policies.test_rounding import assert_legal
 
@@ -35,8 +35,8 @@ def planned(demand, degrees, electrical, efficiency, key, before):
     shares = relay_shares(region, first, demand)
     return (
         plan,
-        paced_time(region, plan, demand, routing="relay"),
-        paced_time(region, Plan(first, shares), demand, routing="relay"),
+        fluid_lower_bound(region, plan, demand, routing="relay"),
+        fluid_lower_bound(region, Plan(first, shares), demand, routing="relay"),
     )
 
 

@@ -16,7 +16,7 @@ from mfabric_jax.policies.index import Index, index
 from mfabric_jax.policies.learned import kind_of, learned, load, save
 from mfabric_jax.policies.network import Network
 from mfabric_jax.routing import Plan, relay_shares
-from mfabric_jax.routing.region import paced_time
+from mfabric_jax.routing.region import fluid_lower_bound
 
 SERVERS = 8
 MOST = 200_000  # bytes of a file that ships
@@ -122,7 +122,7 @@ def test_what_ships_is_better_than_greedy_under_relay_routing(name):
     def times(counts):
         def one(count, demand):
             shares = relay_shares(where, Circuits(count), demand, steps=60)
-            return paced_time(where, Plan(Circuits(count), shares), demand, routing="relay")
+            return fluid_lower_bound(where, Plan(Circuits(count), shares), demand, routing="relay")
 
         return jax.vmap(one)(counts, demands)
 

@@ -15,7 +15,7 @@ from mfabric_jax.policies import Plan, greedy, uniform
 from mfabric_jax.policies.local_search import improved, local_search
 from mfabric_jax.policies.moves import Limit, best_move, changed
 from mfabric_jax.policies.steps import scaled
-from mfabric_jax.routing import paced_time
+from mfabric_jax.routing import fluid_lower_bound
 from tests.oracles import circuits as plain
 from tests.oracles.moves import beyond, moves_around, need, too_many
 from tests.policies import drawn
@@ -44,7 +44,7 @@ def searched(demand, where, routing, previous, most):
 
 @eqx.filter_jit
 def times(counts, where, demand, routing):
-    return [paced_time(where, Circuits(count), demand, routing=routing) for count in counts]
+    return [fluid_lower_bound(where, Circuits(count), demand, routing=routing) for count in counts]
 
 
 def drawn_circuits(seed, degree):
@@ -83,11 +83,11 @@ def test_the_best_of_all_moves_is_made(routing, most):
         late = []
         for server in range(SERVERS):
             too = sum(too_many(before, size, port, float(at), routing, server))
-            lit = [
+            active = [
                 0 if routing == "unsplit" and n < need(size, float(at), server, j) else n
                 for j, n in enumerate(before[server])
             ]
-            too += far * float(at) * np.abs(np.array(lit) - origin[server]).sum()
+            too += far * float(at) * np.abs(np.array(active) - origin[server]).sum()
             late.append(too * favour[server])
         ends = moves_around(int(np.argmax(late)), before, size, degree.tolist(), float(at), routing, allowed)
         total = [

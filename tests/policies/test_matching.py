@@ -27,7 +27,7 @@ def test_the_first_set_is_a_heaviest(degree):
         weight = {(i, j): demand[i, j] + demand[j, i] for i, j in count}
         first = sum(weight[pair] for pair, circuits in count.items() if circuits)
         want = plain.heaviest(weight, degree)
-        # A later set may join pairs that the first left dark, with the NICs that are left.
+        # A later set may join pairs that the first left inactive, with the NICs that are left.
         assert first >= want * (1 - 1e-9)
         if max(degree) == 1:
             np.testing.assert_allclose(first, want, rtol=1e-9)

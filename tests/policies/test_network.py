@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import Plan
-from mfabric_jax.policies.need import needed
 from mfabric_jax.policies.network import Network
-from mfabric_jax.routing import paced_time
+from mfabric_jax.policies.normalised_demand import normalised
+from mfabric_jax.routing import fluid_lower_bound
 from mfabric_jax.routing.relay import checked_shares
 
 SERVERS = 5
@@ -84,7 +84,7 @@ def test_is_legal_whatever_the_demand(seed, kind, degree, dtype):
     assert plan.shares is not None
     assert plan.shares.dtype == dtype
     checked_shares(np.asarray(plan.shares), SERVERS)
-    time = paced_time(where, plan, jnp.asarray(demand, dtype), routing="relay")
+    time = fluid_lower_bound(where, plan, jnp.asarray(demand, dtype), routing="relay")
     stuck = (np.asarray(degree) == 0) & (np.asarray(where.electrical_nics) == 0)
     assert np.isfinite(time) or (demand[stuck].any() or demand[:, stuck].any() or not where.electrical_nics.any())
 
@@ -102,7 +102,7 @@ def test_need_is_measured_in_nics_of_the_busiest_server():
     # 0 sends 6 + 2 to 1 and 2, all over 4 + 1 NICs: 8/5 bytes a NIC. Server 3 has no NIC: its bytes do not count.
     demand = np.zeros((4, 4))
     demand[0, 1], demand[0, 2], demand[3, 0], demand[1, 1] = 6, 2, 100, 50
-    need = needed(demand, region([4, 4, 4, 0], [1.0, 1.0, 1.0, 0.0], servers=4))
+    need = normalised(demand, region([4, 4, 4, 0], [1.0, 1.0, 1.0, 0.0], servers=4))
     want = np.zeros((4, 4))
     want[0, 1], want[0, 2] = 6 / (8 / 5), 2 / (8 / 5)
     np.testing.assert_allclose(need.pairs, want, rtol=1e-12)

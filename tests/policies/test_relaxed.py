@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies.greedy import greedy
-from mfabric_jax.policies.need import needed
+from mfabric_jax.policies.normalised_demand import normalised
 from mfabric_jax.policies.relaxed import relaxed, split_latest, unsplit_latest
-from mfabric_jax.routing import paced_time
+from mfabric_jax.routing import fluid_lower_bound
 from tests.policies.test_greedy import draw
 from tests.policies.test_rounding import assert_legal
 
@@ -32,7 +32,7 @@ def chosen(demand, degrees, electrical, key, *, routing):
     region = Region(SERVERS, 400.0, degrees, electrical)
     plan = relaxed(demand, region, key=key, routing=routing, **QUICK)
     first = greedy(demand, region, rule="next").circuits
-    times = [paced_time(region, circuits, demand, routing=routing) for circuits in (plan.circuits, first)]
+    times = [fluid_lower_bound(region, circuits, demand, routing=routing) for circuits in (plan.circuits, first)]
     return plan.circuits.count, *times
 
 
@@ -44,9 +44,9 @@ def choose(demand, routing, degrees=3, electrical=1.0, seed=0):
 def plain_seconds(demand, count, electrical, routing):
     """Port times: unsplit by its definition, split by bisection."""
     if routing == "unsplit":
-        lit = count > 0
-        rest = np.where(lit, 0, demand)
-        slowest = (demand[lit] / count[lit]).max(initial=0)
+        active = count > 0
+        rest = np.where(active, 0, demand)
+        slowest = (demand[active] / count[active]).max(initial=0)
         return max(slowest, rest.sum(0).max() / electrical, rest.sum(1).max() / electrical) / NIC
     low, high = 0.0, demand.sum() / electrical
     for _ in range(80):
@@ -96,7 +96,7 @@ def test_near_the_best_of_all_circuits(routing):
 
 @pytest.mark.parametrize(("routing", "latest"), [("split", split_latest), ("unsplit", unsplit_latest)])
 def test_the_objective_at_whole_circuits_is_the_time(routing, latest):
-    measured = jax.jit(lambda demand, count: latest(needed(demand, Region(SERVERS, 400.0, 3, 1.0)), count, 1e-4))
+    measured = jax.jit(lambda demand, count: latest(normalised(demand, Region(SERVERS, 400.0, 3, 1.0)), count, 1e-4))
     for seed, count in enumerate(itertools.islice(every(3), 3, None, 40)):
         demand = np.random.default_rng(seed).lognormal(0, 1.2, (SERVERS, SERVERS)) * (1 - np.eye(SERVERS))
         bound = max(demand.sum(0).max(), demand.sum(1).max()) / 4
@@ -106,7 +106,7 @@ def test_the_objective_at_whole_circuits_is_the_time(routing, latest):
 
 def test_the_slope_of_split_time_is_that_of_its_differences():
     region, rng = Region(SERVERS, 400.0, 3, 1.0), np.random.default_rng(4)
-    need = needed(rng.lognormal(0, 1, (SERVERS, SERVERS)), region)
+    need = normalised(rng.lognormal(0, 1, (SERVERS, SERVERS)), region)
     count, way = rng.uniform(0.2, 1.5, (SERVERS, SERVERS)), rng.normal(size=(SERVERS, SERVERS))
     latest = jax.jit(lambda step: split_latest(need, count + step * way, 0.05))
     slope = jax.jit(jax.grad(latest))(0.0)
@@ -138,7 +138,10 @@ def test_float32_without_a_key_and_shares_for_relay():
     assert plan.shares.dtype == np.float32
     np.testing.assert_allclose(plan.shares.sum(2), 1 - np.eye(SERVERS), atol=1e-5)
     first = greedy(demand, region, rule="next").circuits
-    relay, split = paced_time(region, plan, demand, routing="relay"), paced_time(region, first, demand, routing="split")
+    relay, split = (
+        fluid_lower_bound(region, plan, demand, routing="relay"),
+        fluid_lower_bound(region, first, demand, routing="split"),
+    )
     assert relay <= split
     assert isinstance(plan.circuits, Circuits)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mfabric_jax.fabric import Circuits
 from mfabric_jax.policies import greedy
 from mfabric_jax.policies.threshold import BISECTIONS, threshold
-from mfabric_jax.routing import paced_time
+from mfabric_jax.routing import fluid_lower_bound
 from tests.oracles import circuits as plain
 from tests.oracles.threshold import bisected
 from tests.policies.drawn import NIC, ROUTINGS, assert_legal, hostile, region, skewed
@@ -26,7 +26,7 @@ def circuits(demand, where, routing, starts=4):
 
 @eqx.filter_jit
 def times(counts, where, demand, routing):
-    return [paced_time(where, Circuits(count), demand, routing=routing) for count in counts]
+    return [fluid_lower_bound(where, Circuits(count), demand, routing=routing) for count in counts]
 
 
 @pytest.mark.parametrize("routing", ROUTINGS)

@@ -278,11 +278,11 @@ def test_pairs_with_circuits_use_nothing_else():
         made = built(name)
         row = made.circuits.find(SRC // GPUS, DST // GPUS)
         direct = AWAY & (row >= 0)
-        lit = table[network.run("circuit")]
-        np.testing.assert_array_equal(lit[:, direct], np.arange(len(lit))[:, None] == row[direct])
+        active = table[network.run("circuit")]
+        np.testing.assert_array_equal(active[:, direct], np.arange(len(active))[:, None] == row[direct])
         if made.tree is not None:
             assert np.all(table[network.run("nic up")][:, direct] == 0)
-            assert np.all(lit[:, ~direct] == 0)
+            assert np.all(active[:, ~direct] == 0)
 
 
 def test_rail_switches_hold_one_rank():

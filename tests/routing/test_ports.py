@@ -13,7 +13,7 @@ from scipy.optimize import linprog
 from mfabric_jax import InputError, all_to_all_time
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import Plan
-from mfabric_jax.routing import ROUTINGS, part_times, relay_bound, routing_bound
+from mfabric_jax.routing import ROUTINGS, degree_bound, part_times, relay_bound
 from tests.oracles.fluid import completion
 from tests.oracles.tree import tree
 
@@ -87,10 +87,10 @@ def test_unsplit_agrees_with_a_plain_simulation(servers):
 
 def kept_by_brute_force(demand, count, ports):
     """The least max(slowest circuit kept, busiest port of the rest) over all subsets of pairs with circuits."""
-    lit, best = np.argwhere((count > 0) & (demand > 0)), np.inf
-    for choice in itertools.product([False, True], repeat=len(lit)):
+    active, best = np.argwhere((count > 0) & (demand > 0)), np.inf
+    for choice in itertools.product([False, True], repeat=len(active)):
         kept = np.zeros(demand.shape, bool)
-        kept[tuple(lit[list(choice)].T)] = True
+        kept[tuple(active[list(choice)].T)] = True
         rest = np.where(kept, 0, demand)
         best = min(best, max(circuit_seconds(np.where(kept, demand, 0), count).max(), port_seconds(rest, ports)))
     return best
@@ -112,8 +112,8 @@ def test_best_path_keeps_what_brute_force_keeps(servers):
 def divided(demand, count, ports):
     """The least T over every division of bytes between circuits and EPS: a linear programme in bytes on the EPS."""
     servers, pairs = len(demand), np.argwhere(demand > 0)
-    size, lit = (x[tuple(pairs.T)] for x in (demand, count))
-    rows = [np.append(-np.eye(len(pairs))[n], -lit[n]) for n in range(len(pairs))]  # size - y <= lit T
+    size, active = (x[tuple(pairs.T)] for x in (demand, count))
+    rows = [np.append(-np.eye(len(pairs))[n], -active[n]) for n in range(len(pairs))]  # size - y <= active T
     limits = list(-size)
     for end, server in itertools.product((0, 1), range(servers)):
         rows.append(np.append((pairs[:, end] == server).astype(float), -ports[server]))
@@ -172,11 +172,11 @@ def test_the_degree_bound_by_hand():
     # Server 0 sends 10 bytes over 1 + 2 NICs, server 2 receives 13 over 6 + 0.5.
     demand = np.array([[100, 4.0, 6], [0, 0, 7], [0, 0, 0]])
     where = region(3, optical_degree=np.array([1, 6, 6]), electrical_nics=np.array([2, 2, 0.5]))
-    np.testing.assert_allclose(routing_bound(where, demand), 10 / 3, rtol=1e-15)
+    np.testing.assert_allclose(degree_bound(where, demand), 10 / 3, rtol=1e-15)
     where = eqx.tree_at(lambda r: r.optical_degree, where, np.array([6, 6, 2]))
-    np.testing.assert_allclose(routing_bound(where, demand), 13 / 2.5, rtol=1e-15)
+    np.testing.assert_allclose(degree_bound(where, demand), 13 / 2.5, rtol=1e-15)
     where = region(3, optical_degree=np.array([6, 6, 0]), electrical_nics=np.array([2.0, 2, 0]))
-    assert routing_bound(where, demand) == np.inf
+    assert degree_bound(where, demand) == np.inf
 
 
 @pytest.mark.parametrize("routing", ROUTINGS)
@@ -189,7 +189,7 @@ def test_equal_ports_are_one_port(routing):
             one = seconds(np.asarray(port), count, demand, routing, shares)
             np.testing.assert_allclose(seconds(ports, count, demand, routing, shares), one, rtol=1e-14)
             both = [region(4, optical_degree=d, electrical_nics=p) for d, p in ((6, port), (np.full(4, 6), ports))]
-            assert routing_bound(both[0], demand) == routing_bound(both[1], demand)
+            assert degree_bound(both[0], demand) == degree_bound(both[1], demand)
 
 
 @pytest.mark.parametrize("routing", ["unsplit", "best-path", "split"])
@@ -202,9 +202,9 @@ def test_a_dead_port_carries_nothing(routing):
         lost = demand.copy()
         lost[pair] = 1
         assert seconds(ports, count, lost, routing) == np.inf
-    lit = demand.copy()
-    lit[2, 0] = 3.0
-    assert seconds(ports, count, lit, routing) == 3
+    active = demand.copy()
+    active[2, 0] = 3.0
+    assert seconds(ports, count, active, routing) == 3
 
 
 def test_the_parts_of_split_with_dead_ports():

@@ -9,7 +9,7 @@ import pytest
 from mfabric_jax import all_to_all_time
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import Plan
-from mfabric_jax.routing import paced_time
+from mfabric_jax.routing import fluid_lower_bound
 from tests.oracles.best_path import best_path, port_bound
 from tests.oracles.greedy import greedy
 from tests.oracles.tree import tree
@@ -31,8 +31,8 @@ def simulated(demand, count, on_circuits):
     """Slowest flow when the pairs in `on_circuits` keep to their circuits and the others share the EPS star."""
     ports = np.full(len(demand), ELECTRICAL * NIC)
     on_eps = np.where(on_circuits | np.eye(len(demand), dtype=bool), 0, demand)
-    lit = [demand[pair] / (count[pair] * NIC) for pair in zip(*np.nonzero(on_circuits & (demand > 0)), strict=True)]
-    return max([tree(on_eps, ports, ports).max(), *lit])
+    active = [demand[pair] / (count[pair] * NIC) for pair in zip(*np.nonzero(on_circuits & (demand > 0)), strict=True)]
+    return max([tree(on_eps, ports, ports).max(), *active])
 
 
 def unsplit(demand, count):
@@ -103,12 +103,12 @@ def test_the_diagonal_is_ignored_and_no_demand_takes_no_time():
 def test_without_eps_only_circuits_carry():
     where = region(3, electrical_nics=0)
     count = np.array([[0, 2, 0], [2, 0, 0], [0, 0, 0]])
-    lit = np.array([[0, 4e9, 0], [1e9, 0, 0], [0, 0, 0]])
+    active = np.array([[0, 4e9, 0], [1e9, 0, 0], [0, 0, 0]])
     for routing in ("unsplit", "best-path"):
-        np.testing.assert_allclose(seconds(where, count, lit, routing), 4e9 / (2 * NIC), rtol=1e-12)
-        dark = lit.copy()
-        dark[0, 2] = 1
-        assert seconds(where, count, dark, routing) == np.inf
+        np.testing.assert_allclose(seconds(where, count, active, routing), 4e9 / (2 * NIC), rtol=1e-12)
+        inactive = active.copy()
+        inactive[0, 2] = 1
+        assert seconds(where, count, inactive, routing) == np.inf
 
 
 @pytest.mark.parametrize("servers", [2, 3, 4])
@@ -214,12 +214,15 @@ def test_paced_flows_end_with_the_busiest_port(seed, electrical):
     np.fill_diagonal(demand, 0)
     where = region(4, electrical_nics=electrical)
     flows = [(i, j) for i, j in np.argwhere(demand > 0) if count[i, j] == 0]
-    lit = [demand[i, j] / (count[i, j] * NIC) for i, j in np.argwhere((demand > 0) & (count > 0))]
-    want = max([port_bound(flows, demand, electrical * NIC), *lit])
-    got = {routing: paced_time(where, Circuits(count), demand, routing=routing) for routing in ("unsplit", "best-path")}
+    active = [demand[i, j] / (count[i, j] * NIC) for i, j in np.argwhere((demand > 0) & (count > 0))]
+    want = max([port_bound(flows, demand, electrical * NIC), *active])
+    got = {
+        routing: fluid_lower_bound(where, Circuits(count), demand, routing=routing)
+        for routing in ("unsplit", "best-path")
+    }
     np.testing.assert_allclose(got["unsplit"], want, rtol=1e-12)
     np.testing.assert_allclose(got["best-path"], best_path(demand, count * NIC, electrical * NIC)[0], rtol=1e-12)
     for routing, paced in got.items():
         assert paced <= seconds(where, count, demand, routing) * (1 + 1e-12)
-    split = paced_time(where, Circuits(count), demand, routing="split")
+    split = fluid_lower_bound(where, Circuits(count), demand, routing="split")
     assert split == seconds(where, count, demand, "split")

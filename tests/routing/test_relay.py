@@ -11,7 +11,7 @@ import pytest
 from mfabric_jax import InputError, all_to_all_time
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import Plan
-from mfabric_jax.routing import part_times, relay_bound, routing_bound
+from mfabric_jax.routing import degree_bound, part_times, relay_bound
 from tests.flows.derivatives import Derivatives
 from tests.oracles.fluid import completion
 from tests.oracles.tree import tree
@@ -151,7 +151,7 @@ def test_no_earlier_than_the_busiest_link(efficiency):
         assert at >= busiest * (1 - 1e-12)
         # Every server's bytes leave over one of its links, once.
         nics = eqx.tree_at(lambda r: r.optical_degree, where, count.sum(1).max())
-        assert at >= routing_bound(nics, demand) * (1 - 1e-12)
+        assert at >= degree_bound(nics, demand) * (1 - 1e-12)
 
 
 def test_a_single_bottleneck_is_reached():
@@ -274,8 +274,8 @@ def test_float32_agrees():
 def test_the_degree_bound_by_hand():
     # Server 0 sends 4 + 6 bytes, server 2 receives 6 + 7; eight NICs of 1 B/s.
     demand = np.array([[100, 4.0, 6], [0, 0, 7], [0, 0, 0]])
-    np.testing.assert_allclose(routing_bound(region(3), demand), 13 / 8, rtol=1e-15)
-    assert routing_bound(region(3, optical_degree=0, electrical_nics=0), demand) == np.inf
-    assert routing_bound(region(3, optical_degree=0, electrical_nics=0), demand * 0) == 0
+    np.testing.assert_allclose(degree_bound(region(3), demand), 13 / 8, rtol=1e-15)
+    assert degree_bound(region(3, optical_degree=0, electrical_nics=0), demand) == np.inf
+    assert degree_bound(region(3, optical_degree=0, electrical_nics=0), demand * 0) == 0
     demand[0, 1] = np.nan
-    assert np.isnan(routing_bound(region(3), demand))
+    assert np.isnan(degree_bound(region(3), demand))

@@ -13,7 +13,7 @@ from mfabric_jax import InputError, all_to_all_time
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.flows import completion_times
 from mfabric_jax.policies import Plan, greedy, uniform
-from mfabric_jax.routing import best_relay_shares, relay_bound, relay_shares, routing_bound
+from mfabric_jax.routing import best_relay_shares, degree_bound, relay_bound, relay_shares
 from mfabric_jax.routing.relay import checked_shares, relay_problem
 
 NIC = 400 * 0.125e9  # bytes/s
@@ -48,7 +48,7 @@ def bound(region, circuits, shares, demand):
     return relay_bound(region, Plan(circuits, shares), demand)
 
 
-degree_bound = eqx.filter_jit(routing_bound)
+degree_bound = eqx.filter_jit(degree_bound)
 
 
 @eqx.filter_jit
@@ -81,9 +81,9 @@ def assert_legal(shares, circuits, region):
     shares, servers = np.asarray(checked_shares(np.asarray(shares), region.servers)), region.servers
     pair = ~np.eye(servers, dtype=bool)
     np.testing.assert_allclose(shares.sum(2), pair, atol=1e-6)
-    lit, port = np.asarray(circuits.count) > 0, np.broadcast_to(region.eps_Bps, servers) > 0
+    active, port = np.asarray(circuits.count) > 0, np.broadcast_to(region.eps_Bps, servers) > 0
     for i, j in zip(*np.nonzero(pair), strict=True):
-        way = np.append(lit[i] & lit[:, j], [lit[i, j], port[i] & port[j]])
+        way = np.append(active[i] & active[:, j], [active[i, j], port[i] & port[j]])
         way[[i, j]] = False
         assert (shares[i, j][~way] == 0).all() or not way.any()
 
@@ -288,9 +288,9 @@ def test_pairs_without_bytes_keep_to_their_circuits():
     where, circuits, demand = draw(1, 8)
     shares, near, _ = both(where, circuits, demand)
     idle = (demand == 0) & ~np.eye(8, dtype=bool)
-    lit = (np.asarray(circuits.count) > 0)[idle]
+    active = (np.asarray(circuits.count) > 0)[idle]
     for one in (shares, np.asarray(near)):
-        np.testing.assert_array_equal(one[idle][:, -2:], np.stack([lit, ~lit], axis=1))
+        np.testing.assert_array_equal(one[idle][:, -2:], np.stack([active, ~active], axis=1))
 
 
 def test_a_batch_equals_its_loop_and_new_numbers_do_not_retrace():

@@ -9,7 +9,7 @@ from scipy.optimize import linprog
 
 from mfabric_jax import all_to_all_time
 from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.routing import part_times, routing_bound
+from mfabric_jax.routing import degree_bound, part_times
 from tests.flows.derivatives import Derivatives
 from tests.oracles.greedy import greedy
 
@@ -101,7 +101,7 @@ def test_lies_between_the_degree_bound_and_the_other_routings(servers):
     for seed in range(12):
         demand, count = draw(seed, servers)
         where, split = region(servers), seconds(region(servers), count, demand)
-        assert split >= routing_bound(where, demand) * (1 - 1e-12)
+        assert split >= degree_bound(where, demand) * (1 - 1e-12)
         for other in ("unsplit", "best-path"):
             assert split <= seconds(where, count, demand, other) * (1 + 1e-12)
 
@@ -130,15 +130,15 @@ def test_the_diagonal_is_ignored_and_no_demand_takes_no_time():
 
 def test_without_eps_only_circuits_carry():
     where, count = region(3, electrical_nics=0), np.array([[0, 2, 1], [2, 0, 0], [1, 0, 0]])
-    lit = np.array([[0, 4e9, 1e9], [1e9, 0, 0], [0, 0, 0]])
-    np.testing.assert_allclose(seconds(where, count, lit), 4e9 / (2 * NIC), rtol=1e-15)
-    optical, electrical = part_times(where, Circuits(count), lit, routing="split")
-    assert (electrical, optical) == (0, seconds(where, count, lit))
-    dark = lit.copy()
-    dark[1, 2] = 1
-    assert seconds(where, count, dark) == np.inf
-    assert seconds(where, count * 0, lit) == np.inf
-    assert seconds(where, count * 0, lit * 0) == 0
+    active = np.array([[0, 4e9, 1e9], [1e9, 0, 0], [0, 0, 0]])
+    np.testing.assert_allclose(seconds(where, count, active), 4e9 / (2 * NIC), rtol=1e-15)
+    optical, electrical = part_times(where, Circuits(count), active, routing="split")
+    assert (electrical, optical) == (0, seconds(where, count, active))
+    inactive = active.copy()
+    inactive[1, 2] = 1
+    assert seconds(where, count, inactive) == np.inf
+    assert seconds(where, count * 0, active) == np.inf
+    assert seconds(where, count * 0, active * 0) == 0
 
 
 def test_what_is_not_a_number_stays_none():

@@ -79,7 +79,7 @@ def test_forward_waits_for_the_whole_delay_at_every_switch(delay):
     assert_pass(got, FORWARD, duration=20.25 + paid, compute=15, tp=3, exchange=2.25, paid=paid)
     # Gates at 3, 9.75 + d, 16.5 + d.
     close(got.turn[FORWARD, [0, 2], 0], [3, 16.5 + delay])
-    close(got.lit[FORWARD, :3, 0], [3 + delay, 3 + delay, 16.5 + 2 * delay])
+    close(got.active[FORWARD, :3, 0], [3 + delay, 3 + delay, 16.5 + 2 * delay])
     close(got.over[FORWARD, 0], [3.5 + delay, 6.75 + delay])
     close(got.inner[FORWARD, 0], [3.5 + delay, 6.5 + delay])
 
@@ -134,13 +134,14 @@ def test_experts_hide_the_switch_between_the_two(delay, forward, backward):
     assert_pass(got, FORWARD, duration=6.75 + forward, exchange=0.75, paid=forward)
     assert_pass(got, BACKWARD, duration=11.75 + backward, exchange=0.75, paid=backward)
     close(got.turn[:, 0, 1], [3.5, 7.25 + forward])
-    close(got.lit[:, 0, 1], got.turn[:, 0, 1] + delay)
+    close(got.active[:, 0, 1], got.turn[:, 0, 1] + delay)
 
 
-# --------------------------------------------------------------------------------------------- a switch that is dark
+# --------------------------------------------------------------------------------------------- a switch that is
+# inactive
 def test_a_dark_switch_is_waited_for_by_whoever_needs_circuits_next():
     # Delay 10. The first block tells the switch at 3 and sends nothing over circuits: it is over at 3 + 3. The second
-    # wants no others, but those are dark until 13: its gate is at 9, and it pays 4.
+    # wants no others, but those are inactive until 13: its gate is at 9, and it pays 4.
     nothing = moe(0, circuits=(0.0, 0.0))
     got = walk((nothing, MOE), (), 10.0)
     close(got.paid_s[FORWARD, :2], [0, 4])
@@ -152,8 +153,8 @@ def test_a_dark_switch_is_waited_for_by_whoever_needs_circuits_next():
 
 
 def test_told_again_while_it_turns_it_starts_anew():
-    # As before, but the second block wants others: told at 9 while it turns, dark until 19. Known ahead it is told
-    # when the first block is over, at 6: dark until 16.
+    # As before, but the second block wants others: told at 9 while it turns, inactive until 19. Known ahead it is told
+    # when the first block is over, at 6: inactive until 16.
     nothing = moe(0, circuits=(0.0, 0.0))
     close(walk((nothing, SWITCHED), (), 10.0).over[FORWARD, 1, 0], 19.5)
     close(walk((nothing, moe(0, ahead=True)), (), 10.0).over[FORWARD, 1, 0], 16.5)
@@ -198,8 +199,8 @@ def test_backward_what_computation_leaves_runs_beside_the_packets(delay, packets
 
 
 def test_packets_wait_too_where_they_must():
-    # Delay 7, packets 0.9 s: from 10 to 10.9, and in the second block, which uses no circuits, from 21.15 - dark until
-    # told again at 17.15 + 7 = 24.15 - to 25.05.
+    # Delay 7, packets 0.9 s: from 10 to 10.9, and in the second block, which uses no circuits, from 21.15 - inactive
+    # until told again at 17.15 + 7 = 24.15 - to 25.05.
     got = walk((moe(0, packets=(0.9, 0.0)), moe(0, circuits=(0.0, 0.0), packets=(0.9, 0.0))), (), 7.0, eps_waits=True)
     close(got.over[FORWARD, :2], [[10.9, 14.15], [25.05, 28.05]])
     close(got.paid_s[FORWARD, :2], [7, 7])
@@ -287,10 +288,10 @@ def test_three_parts_by_hand(circuits, experts, second, end):
 
 @pytest.mark.parametrize(("delay", "start", "paid"), [(2.0, 5.9, 0.0), (5.0, 5.9, 2.4)])
 def test_a_switch_between_overlapping_parts(delay, start, paid):
-    # Told when the last dispatch is over, at 3.3: lit at 5.3, in time, or at 8.3: 2.4 s after 5.9.
+    # Told when the last dispatch is over, at 3.3: active at 5.3, in time, or at 8.3: 2.4 s after 5.9.
     got = walk((moe(1, circuits=(0.3, 0.3)),), (), delay, parts=3)
     close(got.start[FORWARD, 0, 1], start)
-    close(got.lit[FORWARD, 0, 1], 3.3 + delay)
+    close(got.active[FORWARD, 0, 1], 3.3 + delay)
     assert_pass(got, FORWARD, duration=6.2 + paid, exchange=0.2, paid=paid)
 
 

@@ -15,7 +15,7 @@ from jax import lax
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import greedy, uniform
-from mfabric_jax.schedule import Box, Dict, Discrete, Drift, Params, Recorded, RegionEnv, dealt
+from mfabric_jax.schedule import Box, Dict, Discrete, Drift, Params, Recorded, RegionEnv, allocated
 from tests.oracles.greedy import greedy as plain_greedy
 
 SERVERS, DEGREE, EPISODE, STEPS, BATCH = 4, 3, 5, 12, 32
@@ -181,7 +181,7 @@ def test_a_step_without_bytes_has_no_reward():
     assert not np.isnan(np.asarray(obs["demand"])).any()
 
 
-legal = jax.jit(lambda scores, degrees: dealt(scores, Region(SERVERS, 8.0, degrees)))
+legal = jax.jit(lambda scores, degrees: allocated(scores, Region(SERVERS, 8.0, degrees)))
 scores = st.lists(st.floats(width=32), min_size=SERVERS**2, max_size=SERVERS**2)
 
 

@@ -11,7 +11,7 @@ import pytest
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import Plan, greedy
-from mfabric_jax.schedule import FIRST, First, Rules, Stakes, between_servers, timeline
+from mfabric_jax.schedule import FIRST, First, Rules, TradeOff, between_servers, timeline
 from mfabric_jax.schedule.first import SlotsToServe, choose
 from mfabric_jax.workload import BlockSeconds
 from tests.oracles.greedy import greedy as plain_greedy
@@ -49,8 +49,8 @@ def one_pair(demand, region, *, previous=None, key=None):
 @eqx.filter_jit
 def simulate(rule, delay, predicted):
     region = Region(4, 8.0, 6, 1.0, delay)
-    stakes = Stakes(delay, 1e9, jnp.ones(2), jnp.asarray([4.0, 8.0]), jnp.asarray(7.0))
-    first = First(rule, predicted if rule == "predict" else None, stakes)
+    trade_off = TradeOff(delay, 1e9, jnp.ones(2), jnp.asarray([4.0, 8.0]), jnp.asarray(7.0))
+    first = First(rule, predicted if rule == "predict" else None, trade_off)
     found = between_servers(WORKLOAD, region, TOKENS, one_pair, first=first, carry=both_parts, key=jax.random.key(0))
     return found, timeline(WORKLOAD, region, found, SECONDS, TP_BPS, Rules())
 
@@ -129,8 +129,8 @@ def plain_parts(count, demand):
 
 
 @eqx.filter_jit
-def chosen(rule, slots, stakes, key):
-    first = First(rule, predicted=0 if rule == "predict" else None, stakes=stakes)
+def chosen(rule, slots, trade_off, key):
+    first = First(rule, predicted=0 if rule == "predict" else None, trade_off=trade_off)
     return choose(REGION, greedy, slots, both_parts, first, key)
 
 
@@ -146,23 +146,23 @@ def drawn_slots(seed):
 
 def drawn_stakes(rng):
     size, inner, behind, delay = rng.uniform(0.5, 2, 2), rng.uniform(0, 9, 2), rng.uniform(0, 9), rng.uniform(0, 20)
-    return Stakes(*(jnp.asarray(x) for x in (delay, rng.uniform(0.2, 2), size, inner, behind)))
+    return TradeOff(*(jnp.asarray(x) for x in (delay, rng.uniform(0.2, 2), size, inner, behind)))
 
 
-def block_end(one, before, stakes, *, switches, hidden, backward):
+def block_end(one, before, trade_off, *, switches, hidden, backward):
     """When the second all-to-all of a block is over, counted from its first, if circuits are for it from the first or
     the second one on (0, 1), or stay (2); the circuits. `hidden`: since when the switch knew, before the first."""
     fresh = np.array(plain_greedy(one, 5))
-    size, (delay, nic) = np.asarray(stakes.size), (float(stakes.delay_s), float(stakes.nic_Bps))
+    size, (delay, nic) = np.asarray(trade_off.size), (float(trade_off.delay_s), float(trade_off.nic_Bps))
     size = size[::-1] if backward else size
-    clock, lit = 0.0, -np.inf
+    clock, active = 0.0, -np.inf
     for which in (0, 1):
         if which == switches:
-            lit = (-hidden if which == 0 else over) + delay
+            active = (-hidden if which == 0 else over) + delay
         circuits = fresh if which >= switches else before
         optical, packets = (part / nic * size[which] for part in plain_parts(circuits, one))
-        over = max(clock + packets, max(clock, lit) + optical if optical else clock)
-        clock = over + float(stakes.inner_s[int(backward)]) * (which == 0)
+        over = max(clock + packets, max(clock, active) + optical if optical else clock)
+        clock = over + float(trade_off.inner_s[int(backward)]) * (which == 0)
     return over, (fresh if switches == 0 else before, before if switches == 2 else fresh)
 
 
@@ -207,15 +207,15 @@ def test_chains_of_circuits(rule):
 def test_pays_takes_what_ends_first():
     switched = set()
     for seed in range(6):
-        slots, stakes = drawn_slots(seed), drawn_stakes(np.random.default_rng(seed))
-        count, switch = map(np.asarray, chosen("pays", slots, stakes, KEY))
+        slots, trade_off = drawn_slots(seed), drawn_stakes(np.random.default_rng(seed))
+        count, switch = map(np.asarray, chosen("pays", slots, trade_off, KEY))
         demand = np.asarray(slots.demand)
 
-        def pair_of(at, before, behind, slots=slots, stakes=stakes, count=count, demand=demand):
+        def pair_of(at, before, behind, slots=slots, trade_off=trade_off, count=count, demand=demand):
             backward = bool(slots.backward[at])
-            hidden = float(stakes.behind_s) if backward and behind else 0.0
+            hidden = float(trade_off.behind_s) if backward and behind else 0.0
             given = {"hidden": hidden, "backward": backward}
-            ends = [block_end(demand[at], before, stakes, switches=s, **given) for s in range(3)]
+            ends = [block_end(demand[at], before, trade_off, switches=s, **given) for s in range(3)]
             if (ends[0][1][0] == before).all():  # nothing to change: no end matters
                 return before, before
             # The last of those that are best: switch late, or not at all.
@@ -234,7 +234,7 @@ def test_what_first_lacks_is_said_in_a_sentence():
         First("blocks")
     with pytest.raises(InputError, match=r"^first 'predict' needs the predicted tokens \[layer M R E\], got none\.$"):
         First("predict")
-    with pytest.raises(InputError, match=r"^first 'pays' needs the stakes \(delay, .* computation\), got none\.$"):
+    with pytest.raises(InputError, match=r"^first 'pays' needs the trade_off \(delay, .* computation\), got none\.$"):
         First("pays")
     with pytest.raises(InputError, match=r"^first 'random' needs a key, got none\.$"):
         choose(REGION, greedy, drawn_slots(0), both_parts, First("random"), None)

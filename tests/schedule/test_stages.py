@@ -243,7 +243,7 @@ def test_a_failed_stage_has_the_times_of_what_is_left():
     assert np.asarray(after.count)[..., 0, :].sum() == 0  # the last: server 0 has no circuits
 
 
-def dark(demand, region, *, previous=None, key=None):
+def inactive(demand, region, *, previous=None, key=None):
     return Plan(Circuits(jnp.zeros(demand.shape, int)))
 
 
@@ -256,7 +256,7 @@ def test_work_that_moves_to_a_spare_server():
     # A quarter of rank 2 (server 1) sits on a fifth server: everything it sends and receives, to its own server too.
     left = degraded(Region(4, 8.0, 6, 2.0), "gpu", server=1, gpus_per_rank=4)
     share = left.share_of_rank(8, 2)
-    got = at_stage(FAILED, left.region, TOKENS, jnp.asarray(share), dark, HIT, routed("unsplit"))
+    got = at_stage(FAILED, left.region, TOKENS, jnp.asarray(share), inactive, HIT, routed("unsplit"))
     port = np.full(5, 2.0)  # at unit bandwidth
     for q, layer, m in in_running_order(HIT):
         sent = np.zeros((5, 5))
@@ -268,7 +268,7 @@ def test_work_that_moves_to_a_spare_server():
                     sent[i, j] += size * a * b * (source != sink) * (i != j)
         np.testing.assert_allclose(got.electrical[0, q, 0], [tree(sent, port, port).max()] * 2, rtol=RTOL)
     np.testing.assert_array_equal(got.optical, 0)
-    assert not got.switch[0, 1:].any()  # dark from the first block on
+    assert not got.switch[0, 1:].any()  # inactive from the first block on
     np.testing.assert_array_equal(got.switch[0, 0], [[True, False]])
 
 

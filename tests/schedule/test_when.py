@@ -14,7 +14,7 @@ from mfabric_jax import policies
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import Plan, uniform
-from mfabric_jax.schedule import WHEN, best_course, follow, last, moving_average
+from mfabric_jax.schedule import WHEN, best_trajectory, follow, last, moving_average
 
 SERVERS, STEPS, DEGREE, POOL = 4, 14, 3, 3
 OFF = ~np.eye(SERVERS, dtype=bool)
@@ -164,7 +164,7 @@ ways = [EVEN, *(plain_offers(EVEN, hot[one])[0] for one in (1, 2, 11))]
 
 @jax.jit
 def optimum(demands, hidden, delay):
-    return best_course(
+    return best_trajectory(
         demands, region(delay), jnp.asarray(np.stack(ways[1:])), routing=seconds, hidden_s=hidden, each_s=0.1e9
     )
 
@@ -203,7 +203,7 @@ def shifted(hot, delay):
     hot = jnp.where(jnp.arange(STEPS) >= hot, 4.0, 0.0)
     demands = hot[:, None, None] * jnp.asarray(np.triu(ways[1] > 0), float)[None]
     online = follow(demands, region(delay), pair, routing=seconds, rule="rent-or-buy")
-    return online.total_s, best_course(demands, region(delay), jnp.asarray(ways[1])[None], routing=seconds).total_s
+    return online.total_s, best_trajectory(demands, region(delay), jnp.asarray(ways[1])[None], routing=seconds).total_s
 
 
 def test_ski_rental_loses_at_most_twice_what_the_best_loses():
@@ -314,4 +314,4 @@ def test_mistakes_in_forecasts_and_candidates():
     with pytest.raises(InputError, match=r"weight must be finite and above 0, got 0\."):
         moving_average(np.zeros((3, 4, 4)), 0)
     with pytest.raises(InputError, match=r"candidates must be \[N S S\] with S = 4, got \[4, 4\]\."):
-        best_course(np.zeros((3, 4, 4)), region(), ways[0])
+        best_trajectory(np.zeros((3, 4, 4)), region(), ways[0])

@@ -9,7 +9,7 @@ import pytest
 from mfabric_jax.checks import InputError
 from mfabric_jax.study import CALIBRATED, PRESETS, Compare, calibrate, calibration_rows, compare, write_calibration
 from mfabric_jax.study.calibration import BANDWIDTHS, PUBLISHED
-from mfabric_jax.study.compare import computation, jobs, stakes_at, tokens_of
+from mfabric_jax.study.compare import computation, jobs, tokens_of, trade_off_at
 from mfabric_jax.traffic import from_knobs, workload_knobs
 from tests.study.small import as_a_user, row, rows, small
 
@@ -144,12 +144,12 @@ def test_switching_when_it_pays_never_minds_a_delay_as_much():
 def test_stakes_by_hand():
     config = small(fabrics=("mfabric",), nic_gbps=(100.0,), reactivation_s=0.5)
     (job,) = jobs(config)
-    stakes, seconds = stakes_at(config, job, 100.0), computation(config, job)
-    np.testing.assert_allclose(stakes.delay_s, 0.525)
-    np.testing.assert_allclose(stakes.nic_Bps, 12.5e9)
-    np.testing.assert_allclose(stakes.inner_s, [seconds.moe_s, 2 * seconds.moe_s])
+    trade_off, seconds = trade_off_at(config, job, 100.0), computation(config, job)
+    np.testing.assert_allclose(trade_off.delay_s, 0.525)
+    np.testing.assert_allclose(trade_off.nic_Bps, 12.5e9)
+    np.testing.assert_allclose(trade_off.inner_s, [seconds.moe_s, 2 * seconds.moe_s])
     tp = 2 * 8 * 4096 * 4096 * 2 * 3 / 4 / 900e9  # tokens x hidden x bf16, ring of 4
-    np.testing.assert_allclose(stakes.behind_s, 2 * seconds.attention_s + tp, rtol=1e-12)
+    np.testing.assert_allclose(trade_off.behind_s, 2 * seconds.attention_s + tp, rtol=1e-12)
 
 
 def test_single_paths_take_longer_on_the_tree():

@@ -10,7 +10,7 @@ import pytest
 from mfabric_jax import policies, report
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits
-from mfabric_jax.routing import Plan, paced_time, relay_shares, routing_bound
+from mfabric_jax.routing import Plan, degree_bound, fluid_lower_bound, relay_shares
 from mfabric_jax.study import Scoreboard, effective_scoreboard, scoreboard
 from mfabric_jax.study.judged import SHARE_STEPS
 from mfabric_jax.study.scoreboard import cells
@@ -42,7 +42,9 @@ def over(name, workload, routing, sigma):
         chosen = chooses(seen, region, key=jax.random.key(0))
         circuits = Circuits(chosen.circuits.count)
         shares = relay_shares(region, circuits, true, steps=SHARE_STEPS) if routing == "relay" else None
-        found.append(paced_time(region, Plan(circuits, shares), true, routing=routing) / routing_bound(region, true))
+        found.append(
+            fluid_lower_bound(region, Plan(circuits, shares), true, routing=routing) / degree_bound(region, true)
+        )
     return np.array(found)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.policies import load, policy_file
-from mfabric_jax.policies.need import needed
+from mfabric_jax.policies.normalised_demand import normalised
 from mfabric_jax.study import training, training_index, training_network, training_traffic
 from mfabric_jax.study.training import train
 from mfabric_jax.study.training_config import Training
@@ -183,7 +183,7 @@ def test_scores_move_towards_circuits_that_did_better(monkeypatch):
     batch = lessons(jax.random.key(3), jnp.ones((1, 4, 4), jnp.float32), config, 4)
     lesson = jax.tree.map(lambda x: x[0], batch)
     network = training_network.first_network(config).model
-    chosen = network.chosen(needed(jnp.ones((4, 4), jnp.float32), lesson.region), lesson.region.degrees)
+    chosen = network.chosen(normalised(jnp.ones((4, 4), jnp.float32), lesson.region), lesson.region.degrees)
 
     def loss(score, key):
         return training_network.explored(network, chosen._replace(score=score), lesson, key, config)[0]

@@ -14,7 +14,7 @@ from mfabric_jax import policies, units
 from mfabric_jax.checks import InputError, not_negative, one_of, positive, whole
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import Plan
-from mfabric_jax.routing import ROUTINGS, all_to_all_time, relay_shares, routing_bound
+from mfabric_jax.routing import ROUTINGS, all_to_all_time, degree_bound, relay_shares
 from mfabric_jax.study.batch import Estimate, evaluate, usual_at_once
 from mfabric_jax.study.compare import check_dtype
 from mfabric_jax.study.evaluation_traffic import check_unseen
@@ -50,7 +50,7 @@ class ExchangeOf(eqx.Module):
         if self.routing == "relay":
             plan = Plan(plan.circuits, relay_shares(region, plan.circuits, demand, steps=SHARE_STEPS))
         seconds = all_to_all_time(region, plan, demand, routing=self.routing)
-        bound = routing_bound(region, demand)
+        bound = degree_bound(region, demand)
         return {"seconds": seconds, "bound_s": bound, "over_bound": seconds / jnp.where(bound > 0, bound, 1)}
 
     def _demand(self, case: Mapping[str, Array], key: Array) -> Float[Array, "S S"]:

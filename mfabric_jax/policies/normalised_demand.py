@@ -10,7 +10,7 @@ from mfabric_jax.fabric import Region
 from mfabric_jax.routing.region import between_servers
 
 
-class Need(NamedTuple):
+class NormalisedDemand(NamedTuple):
     """- `pairs` [S S]: circuits that would carry i -> j just by the degree bound; the busiest server's rows or columns
       sum to its NICs, no other's to more.
     - `ports` [S]: NICs on the EPS.   - `efficiency` (): of relaying.
@@ -25,22 +25,22 @@ class Need(NamedTuple):
         """Of all numbers."""
         return self.pairs.dtype
 
-    def single(self) -> "Need":
+    def single(self) -> "NormalisedDemand":
         """In float32, which networks compute in."""
         pairs, ports, efficiency = (x.astype(jnp.float32) for x in self)
-        return Need(pairs, ports, efficiency)
+        return NormalisedDemand(pairs, ports, efficiency)
 
 
-def needed(demand: Float[Array, "S S"], region: Region) -> Need:
+def normalised(demand: Float[Array, "S S"], region: Region) -> NormalisedDemand:
     """The demand [bytes] of one all-to-all, measured by what the region can carry; 0 without any demand.
 
     Bytes of servers that have no NICs at all do not count: nothing can carry them.
     """
-    return _needed(between_servers(region, demand), region)
+    return _normalised(between_servers(region, demand), region)
 
 
 @jax.jit
-def _needed(demand: Float[Array, "S S"], region: Region) -> Need:
+def _normalised(demand: Float[Array, "S S"], region: Region) -> NormalisedDemand:
     dtype = demand.dtype
     ports = jnp.broadcast_to(jnp.asarray(region.electrical_nics, dtype), region.servers)
     nics = ports + region.degrees.astype(dtype)
@@ -51,4 +51,4 @@ def _needed(demand: Float[Array, "S S"], region: Region) -> Need:
     busiest = jnp.maximum(demand.sum(0), demand.sum(1)) / jnp.where(some, nics, 1)
     bound = busiest.max(initial=0)
     pairs = demand / jnp.where(bound > 0, bound, 1)
-    return Need(pairs, ports, jnp.asarray(region.relay_efficiency, dtype))
+    return NormalisedDemand(pairs, ports, jnp.asarray(region.relay_efficiency, dtype))
