@@ -45,7 +45,7 @@ def run(options: Options) -> int:
     rows = study.packet_rows(predictions)
     if options.out is not None:
         given = {"command": "validate packet", "runs": options.runs}
-        report.write_rows(rows, options.out, given | study.provenance(options.dtype))
+        report.write_rows(rows, options.out, given | study._provenance(options.dtype))
         print(f"{len(rows)} rows in {options.out}", file=sys.stderr)
     print(report.agreement(rows, study.packet_groups(predictions)))
     if options.figures is not None:

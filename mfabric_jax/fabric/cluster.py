@@ -13,7 +13,7 @@ import numpy as np
 from mfabric_jax import units
 from mfabric_jax.checks import InputError, not_negative, one_of, positive, whole
 from mfabric_jax.fabric.electrical import NIC_USES
-from mfabric_jax.fabric.network import Network, joined
+from mfabric_jax.fabric.network import Network, network_of
 from mfabric_jax.fabric.tree import Tree
 
 LINK_DELAY_S = units.us(1.0)
@@ -197,7 +197,9 @@ class Cluster:
         first = self.gpus + self.servers
         switches = () if self.tree is None else self.tree.switches
         nodes = (("gpu", self.gpus), ("nvswitch", self.servers), *switches, ("optics", self._optical_nodes))
-        return joined(self._runs([] if self.tree is None else self.tree.switch_links(first)), nodes, self.link_delay_s)
+        return network_of(
+            self._runs([] if self.tree is None else self.tree.switch_links(first)), nodes, self.link_delay_s
+        )
 
     @property
     def _optical_nodes(self) -> int:

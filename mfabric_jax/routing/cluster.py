@@ -10,7 +10,7 @@ import numpy as np
 
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric.cluster import Cluster
-from mfabric_jax.fabric.network import Network, joined
+from mfabric_jax.fabric.network import Network, network_of
 from mfabric_jax.routing.routes import Routes, compact, stacked
 from mfabric_jax.routing.shortest import shortest_routes
 from mfabric_jax.routing.tree_paths import ecmp, hashed, least_loaded
@@ -182,6 +182,6 @@ def _forwarding(cluster: Cluster, here, there, routing: str, seed: int) -> tuple
     """Rows of circuits [F H] and shares along the shortest ways between servers."""
     table = cluster.circuits
     run = ("circuit", table.src, table.dst, table.count.astype(float))
-    servers = joined([run], (("server", cluster.servers),), 0.0)
+    servers = network_of([run], (("server", cluster.servers),), 0.0)
     routes = shortest_routes(servers, here, there, routing="spray" if routing == "spray" else "ecmp", seed=seed)
     return routes.hops.astype(np.int64), np.where(routes.hops >= 0, routes.share, 0)

@@ -18,8 +18,8 @@ import numpy as np
 from mfabric_jax import units
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.flows import FlowProblem, Outcome, completion_times
-from mfabric_jax.study.config import DTYPES
 from mfabric_jax.study.packet_runs import MIB, PacketRun, mean_pair_mib
+from mfabric_jax.study.settings import DTYPES
 
 GROUPS = ("spraying", "one-path", "unknown-path", "leaf-spine", "incast")
 QUANTILES = (5, 25, 50, 75, 95)

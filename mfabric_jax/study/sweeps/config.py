@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mfabric_jax.checks import InputError, distinct, one_of, whole
-from mfabric_jax.study.config import DTYPES
+from mfabric_jax.study.settings import DTYPES
 from mfabric_jax.study.sweeps import axes
 from mfabric_jax.study.sweeps.exchanges import Exchanges
 from mfabric_jax.study.sweeps.iterations import Iterations

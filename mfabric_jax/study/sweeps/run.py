@@ -14,9 +14,9 @@ from mfabric_jax.atomic import check_folder
 from mfabric_jax.checks import InputError, one_of, whole
 from mfabric_jax.extras import extra
 from mfabric_jax.policies import is_function
+from mfabric_jax.study._compare import check_dtype
+from mfabric_jax.study._provenance import provenance
 from mfabric_jax.study.batch import Estimate
-from mfabric_jax.study.compare import check_dtype
-from mfabric_jax.study.provenance import provenance
 from mfabric_jax.study.sweeps import shards
 from mfabric_jax.study.sweeps.config import INDEX, Shard, Sweep
 
