@@ -53,6 +53,7 @@ class Cluster:
     - `pxn`: data crosses the NVSwitch to the NIC of the destination's rank before it leaves the server.
     - `nic_use`: "own": each GPU uses its own NIC; "pooled": a server's NICs carry anything.
     - `regions` [G S S]: circuits of each run of S neighbouring servers; None: no optics.
+    - `following` [S S]: the server after s on the way to t where servers forward; None: over all shortest ways.
     - `link_delay_s`: propagation of every link.
     """
 
@@ -65,6 +66,7 @@ class Cluster:
     pxn: bool = False
     nic_use: str = "own"
     regions: np.ndarray | None = field(default=None, repr=False)
+    following: np.ndarray | None = field(default=None, repr=False)
     nvswitch_gigabytes_per_s: float = 900.0
     link_delay_s: float = LINK_DELAY_S
     goodput: float = 1.0

@@ -14,10 +14,11 @@ from mfabric_jax.fabric.mfabric import MFABRIC
 from mfabric_jax.fabric.rails import RAIL_ONLY, RAIL_OPTIMIZED
 from mfabric_jax.fabric.scale_up import MFABRIC_CPO, NVL72
 from mfabric_jax.fabric.topoopt import TOPOOPT
+from mfabric_jax.fabric.torus import TORUS
 
 FABRICS: dict[str, Fabric] = {
     one.name: one
-    for one in (FAT_TREE, OVERSUB_FAT_TREE, RAIL_OPTIMIZED, RAIL_ONLY, TOPOOPT, MFABRIC, NVL72, MFABRIC_CPO)
+    for one in (FAT_TREE, OVERSUB_FAT_TREE, RAIL_OPTIMIZED, RAIL_ONLY, TOPOOPT, MFABRIC, NVL72, MFABRIC_CPO, TORUS)
 }
 NAMES = tuple(FABRICS)
 PRICED = tuple(name for name, fabric in FABRICS.items() if fabric.per_gpu is None)
