@@ -31,7 +31,7 @@ ORDER = (
     "commands",
     "cli",
 )
-RANK = {name: place for place, name in enumerate(ORDER)} | dict.fromkeys(("checks", "atomic", "extras"), 0)
+RANK = {name: place for place, name in enumerate(ORDER)} | dict.fromkeys(("checks", "atomic", "extras", "parts"), 0)
 WITHOUT_JAX = ("report",)
 OPTIONAL = ("tyro", "tqdm", "matplotlib", "pyarrow", "scipy", "msgspec")
 

@@ -1,6 +1,6 @@
 """Many configurations at once."""
 
-from mfabric_jax.study.batch import Estimate, Evaluated, evaluate, grid
+from mfabric_jax.study.batch import evaluate, grid
 from mfabric_jax.study.calibrate import calibrate, calibration_rows, check_calibration, write_calibration
 from mfabric_jax.study.calibration import CALIBRATED, Calibrated
 from mfabric_jax.study.compare import compare, effective
@@ -13,7 +13,8 @@ from mfabric_jax.study.policy_evaluation import Evaluation, evaluate_policies
 from mfabric_jax.study.presets import PRESETS
 from mfabric_jax.study.provenance import provenance
 from mfabric_jax.study.scoreboard import RECORDED, Scoreboard, effective_scoreboard, scoreboard
-from mfabric_jax.study.sweeps import ENGINES, Progress, Sweep, read_sweep, sweep
+from mfabric_jax.study.sweeps.design_space import Sweep, read_sweep
+from mfabric_jax.study.sweeps.run import sweep
 from mfabric_jax.study.timeline import example_timeline
 from mfabric_jax.study.training import TRAINED_POLICY, train
 from mfabric_jax.study.training_config import Training
@@ -32,20 +33,16 @@ from mfabric_jax.study.whole_cluster import (
 
 __all__ = [
     "CALIBRATED",
-    "ENGINES",
     "FAMILIES",
     "PRESETS",
     "RECORDED",
     "TRAINED_POLICY",
     "Calibrated",
     "Compare",
-    "Estimate",
-    "Evaluated",
     "Evaluation",
     "Failures",
     "PacketRun",
     "Prediction",
-    "Progress",
     "Scoreboard",
     "Solved",
     "Sweep",

@@ -29,7 +29,7 @@ TRIED_DEGREE = 6
 GIGABYTES = units.gigabytes_per_s(1.0)
 
 
-class ExchangeOf(eqx.Module):
+class AllToAllOf(eqx.Module):
     """Case -> seconds of one all-to-all, the least that any circuits could give, and the one over the other."""
 
     servers: int = eqx.field(static=True)
@@ -62,8 +62,8 @@ class ExchangeOf(eqx.Module):
         return demand * (case["gigabytes"] * GIGABYTES * self.servers / jnp.where(total > 0, total, 1))
 
 
-class Exchanges:
-    """The configurations of one program; see `ExchangeOf`."""
+class AllToAlls:
+    """The configurations of one program; see `AllToAllOf`."""
 
     SETTINGS: ClassVar = {
         "servers": Setting(8, int),
@@ -132,14 +132,14 @@ class Exchanges:
         return {name: self.code[name] for name in ("servers", "policy", "routing")}
 
     @functools.cached_property
-    def function(self) -> ExchangeOf:
+    def function(self) -> AllToAllOf:
         """The program."""
         check_dtype(self.dtype)
         servers, trace = self.code["servers"], self.code["trace"]
         pool = np.zeros((1, servers, servers))
         if trace is not None:
             pool = folded(recorded(trace, self.code["records"]).count, servers)
-        return ExchangeOf(servers, self.code["routing"], self.dtype, self.policy, jnp.asarray(pool, self.dtype))
+        return AllToAllOf(servers, self.code["routing"], self.dtype, self.policy, jnp.asarray(pool, self.dtype))
 
     def cases(self, data: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """What the function takes: demands by their number."""
