@@ -27,7 +27,7 @@ ORDER = (
     "schedule",
     "study",
     "report",
-    "reproduce",
+    "validation",
     "commands",
     "cli",
 )
@@ -93,7 +93,7 @@ def test_a_package_imports_from_its_left_only(name):
         ("study/a.py", "from mfabric_jax import report", True),
         ("study/a.py", "from mfabric_jax.study.b import c\nfrom . import d\nfrom mfabric_jax import flows", False),
         ("commands/a.py", "from mfabric_jax import cli", True),
-        ("reproduce/a.py", "from mfabric_jax.commands import shared", True),
+        ("validation/a.py", "from mfabric_jax.commands import shared", True),
         ("study/a.py", "import mfabric_jax\nimport jax", False),
         ("report/a.py", "from mfabric_jax.checks import InputError", False),
     ],

@@ -8,7 +8,6 @@ from mfabric_jax.study.config import Compare
 from mfabric_jax.study.examples import examples
 from mfabric_jax.study.failures import Failures, effective_failures, failures
 from mfabric_jax.study.iteration_case import iteration_of
-from mfabric_jax.study.packet_runs import PacketRun, read_runs
 from mfabric_jax.study.policy_evaluation import Evaluation, evaluate_policies
 from mfabric_jax.study.presets import PRESETS
 from mfabric_jax.study.provenance import provenance
@@ -19,7 +18,6 @@ from mfabric_jax.study.timeline import example_timeline
 from mfabric_jax.study.training import TRAINED_POLICY, train
 from mfabric_jax.study.training_config import Training
 from mfabric_jax.study.training_traffic import FAMILIES
-from mfabric_jax.study.validate import Prediction, packet_groups, packet_rows, predict
 from mfabric_jax.study.whole_cluster import (
     Solved,
     WholeCluster,
@@ -41,8 +39,6 @@ __all__ = [
     "Compare",
     "Evaluation",
     "Failures",
-    "PacketRun",
-    "Prediction",
     "Scoreboard",
     "Solved",
     "Sweep",
@@ -67,11 +63,7 @@ __all__ = [
     "grid",
     "iteration_of",
     "link_rows",
-    "packet_groups",
-    "packet_rows",
-    "predict",
     "provenance",
-    "read_runs",
     "read_sweep",
     "scoreboard",
     "solve_cluster",
