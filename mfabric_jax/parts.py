@@ -5,12 +5,15 @@ the place of that digest. A part that is damaged, misplaced or of another sweep 
 """
 
 import dataclasses
+import functools
 import hashlib
 import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from mfabric_jax.atomic import replacing
 from mfabric_jax.checks import InputError
@@ -27,7 +30,7 @@ _NAME = re.compile(r"rows-(\d{5,})\.parquet")
 
 @dataclasses.dataclass(frozen=True)
 class SweepFolder:
-    """- `path`: of the folder.   - `sweep`: what `sweep.json` holds, with `parts`, how many files of rows there are."""
+    """- `path`: of the folder.   - `sweep`: what `sweep.json` holds; its `parts` is how many files there are."""
 
     path: Path
     sweep: dict[str, Any]
@@ -47,7 +50,7 @@ class SweepFolder:
         """How many files the rows are in when the sweep is over; 0: their number and digests were not kept yet."""
         return self.sweep.get("parts", 0)
 
-    @property
+    @functools.cached_property
     def digest(self) -> str:
         """The same for the same sweep alone."""
         return hashlib.sha256(json.dumps(self.sweep, sort_keys=True).encode()).hexdigest()
@@ -81,23 +84,26 @@ class SweepFolder:
         except OSError as error:
             return f"cannot be read ({error.strerror})"
 
-    def missing(self) -> list[Path]:
-        """The parts that are not there."""
-        return [file for number in range(self.parts) if not (file := self.part(number)).exists()]
-
-    def write(self, number: int, arrays: Mapping[str, Any], config: Mapping[str, Any]) -> Path:
-        """A part of these columns; `config` goes into its footer."""
+    def write(self, number: int, columns: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> None:
+        """A part of these columns; `config` goes into its footer. Not-a-number is no value."""
         with extra("store", "writing .parquet"):
             import pyarrow
             from pyarrow import parquet
+
+        def array(values: np.ndarray) -> Any:
+            if values.dtype != object:
+                return pyarrow.array(values, from_pandas=True)
+            plain = str | int | float | bool | None  # of nothing but None: of the kind "null", which fits any other
+            return pyarrow.array([value if isinstance(value, plain) else str(value) for value in values.tolist()])
+
         text = json.dumps(dict(config), default=str)
         label = json.dumps({"part": number, "sweep": self.digest, "sha256": _BLANK.decode()})
-        table = pyarrow.table(dict(arrays)).replace_schema_metadata({METADATA_KEY: text, LABEL_KEY: label})
+        table = pyarrow.table({name: array(values) for name, values in columns.items()})
+        table = table.replace_schema_metadata({METADATA_KEY: text, LABEL_KEY: label})
         with replacing(self.part(number)) as (beside,):
             parquet.write_table(table, beside)
             data = beside.read_bytes()
             beside.write_bytes(_LABEL.sub(lambda label: label[0].replace(_BLANK, _digest(data, label)), data))
-        return self.part(number)
 
 
 def checked(file: Path, sweep: str | None = None) -> bytes:

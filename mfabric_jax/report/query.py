@@ -70,9 +70,9 @@ def notes(paths: Sequence[str | Path]) -> list[str]:
                 said.append(
                     f"{path} was written by version {folder.sweep.get('version')} without digests: not checked."
                 )
-            elif missing := folder.missing():
+            elif missing := [part.name for part in map(folder.part, range(folder.parts)) if not part.exists()]:
                 there = f"{folder.parts - len(missing):,} of {folder.parts:,} files"
-                said.append(f"{path} holds {there}, {missing[0].name} is missing: its sweep is not over; run it again.")
+                said.append(f"{path} holds {there}, {missing[0]} is missing: its sweep is not over; run it again.")
         elif any(path.glob("rows-[0-9]*.parquet")):
             said.append(f"{path} holds files of a sweep without {CONFIG}: whether all are there cannot be checked.")
     return said

@@ -21,8 +21,8 @@ from mfabric_jax.parts import CONFIG
 from mfabric_jax.report import Asked, query, read_rows
 from mfabric_jax.report.query import notes
 from mfabric_jax.study import Compare, Sweep, read_sweep, sweep
-from mfabric_jax.study.sweeps.axes import columns
-from mfabric_jax.study.sweeps.making import Maker, sweep_folder
+from mfabric_jax.study.sweeps.run import Maker, sweep_folder
+from mfabric_jax.study.sweeps.settings import columns
 from tests.study.small import MODEL, row, small
 
 SMALL = {"model": MODEL, "micro_batches": 2, "compute": "achieved"}  # with float64: programs of tests/study/small
@@ -365,7 +365,10 @@ MISTAKES = [
     ({"grid": {"optical_degree": [2.5]}}, r"grid.optical_degree must be a whole number, got 2.5"),
     ({"fixed": {"model": 8}}, r"fixed.model must be text, got 8"),
     ({"fixed": {"sample": 1}}, r"sample must be below iterations \(1\) and from -1 \(their mean\), got 1"),
-    ({"fixed": {"skew": 1.0}, "grid": {"skew": [1.0]}}, r"setting 'skew' must be in one of \[fixed\], \[grid\]"),
+    (
+        {"fixed": {"skew": 1.0}, "grid": {"skew": [1.0]}},
+        r"setting 'skew' must be in one of \[fixed\], \[grid\], \[list\], \[random\], got it twice",
+    ),
     ({"list": {"dp": [1, 2], "gpus": [128]}}, r"read side by side and must be equally long, got dp 2, gpus 1"),
     ({"random": {"seed": {"low": 0, "high": 2**70, "whole": True}}}, r"whole numbers below 2\^31, got 0 and"),
     ({"random": {"optical_degree": {"low": 1.5, "high": 4, "whole": True}}}, r"low and high must be whole numbers"),

@@ -111,17 +111,15 @@ class AllToAlls:
             one_of("demand", name, DEMANDS)
             if name == RECORDED and self.code["trace"] is None:
                 raise InputError("demand 'recorded' needs trace, the recording.")
-        for name in ("sample", "seed", "optical_degree"):
+        for name in ("sample", "seed"):
             whole(name, int(data[name].min()), at_least=0)
-        whole("electrical_nics", int(data["electrical_nics"].min()), at_least=0)
-        if int((data["optical_degree"] + data["electrical_nics"]).min()) == 0:
-            raise InputError("optical_degree and electrical_nics must not both be 0.")
-        positive("nic_gbps", data["nic_gbps"])
         positive("gigabytes", data["gigabytes"])
         not_negative("sigma", data["sigma"])
-        positive("relay_efficiency", data["relay_efficiency"])
-        if data["relay_efficiency"].max() > 1:
-            raise InputError(f"relay_efficiency must be at most 1, got {data['relay_efficiency'].max()}.")
+        of_region = ("nic_gbps", "optical_degree", "electrical_nics", "relay_efficiency")
+        for end in (np.min, np.max):
+            Region(self.code["servers"], **{name: end(data[name]).item() for name in of_region})
+        if int((data["optical_degree"] + data["electrical_nics"]).min()) == 0:
+            raise InputError("optical_degree and electrical_nics must not both be 0.")
 
     def effective(self) -> dict[str, Any]:
         """The configuration of what does not vary."""

@@ -12,10 +12,9 @@ import numpy as np
 
 from mfabric_jax.checks import InputError, one_of, whole
 from mfabric_jax.study.config import DTYPES
-from mfabric_jax.study.sweeps import axes
 from mfabric_jax.study.sweeps.all_to_alls import AllToAlls
 from mfabric_jax.study.sweeps.iterations import Iterations
-from mfabric_jax.study.sweeps.settings import Setting, check_value
+from mfabric_jax.study.sweeps.settings import Setting, check_value, columns, values_of
 
 KINDS: dict[str, Any] = {"iteration": Iterations, "all-to-all": AllToAlls}
 LOADERS = {".toml": tomllib.loads, ".json": json.loads}
@@ -61,40 +60,30 @@ class Sweep:
     def __post_init__(self):
         one_of("evaluate", self.evaluate, KINDS)
         one_of("dtype", self.dtype, DTYPES)
-        for table, settings in self._tables.items():
-            if not isinstance(settings, Mapping):
-                raise InputError(f"{table} must be a table of settings, got {settings!r}.")
         if whole("draws", self.draws) > 1 and not self.random:
             raise InputError("draws is how often the axes of [random] are drawn, but there is none.")
         whole("draw_seed", self.draw_seed, at_least=0)
         if self.rows_per_shard is not None:
             whole("rows_per_shard", self.rows_per_shard)
-        axes.check_axes(self.grid, self.list, self.random)
-        self._check_settings()
+        names: set[str] = set()
+        for table, given in (("fixed", self.fixed), ("grid", self.grid), ("list", self.list), ("random", self.random)):
+            self._check_table(table, given, names)
+            names |= set(given)
+        if len({len(values) for values in self.list.values()}) > 1:
+            got = ", ".join(f"{name} {len(values)}" for name, values in self.list.items())
+            raise InputError(f"the lists of [list] are read side by side and must be equally long, got {got}.")
         for group in self.groups:
             self.program(group).check(self.data(group.rows))
 
-    def _check_settings(self) -> None:
-        names = [name for settings in self._tables.values() for name in settings]
-        for name in names:
-            if names.count(name) > 1:
-                raise InputError(
-                    f"setting {name!r} must be in one of [fixed], [grid], [list] and [random], got it twice."
-                )
-        for table, settings in self._tables.items():
-            for name, given in settings.items():
-                one_of(f"setting of [{table}]", name, self._settings)
-                values = given
-                if table == "fixed":
-                    values = (given,)
-                elif table == "random":
-                    values = given["of"] if "of" in given else axes.columns({}, {}, {name: given}, 1, 0)[name].tolist()
-                for value in values:
-                    check_value(table, name, value, self._settings)
-
-    @property
-    def _tables(self) -> dict[str, Mapping[str, Any]]:
-        return {"fixed": self.fixed, "grid": self.grid, "list": self.list, "random": self.random}
+    def _check_table(self, table: str, given: Any, before: set[str]) -> None:
+        if not isinstance(given, Mapping):
+            raise InputError(f"{table} must be a table of settings, got {given!r}.")
+        for name in given:
+            if name in before:
+                raise InputError(f"setting {name!r} must be in one of [fixed], [grid], [list], [random], got it twice.")
+            setting = self._settings[one_of(f"setting of [{table}]", name, self._settings)]
+            for value in values_of(table, name, given[name]):
+                check_value(table, name, value, setting)
 
     @property
     def kind(self) -> Any:
@@ -118,7 +107,7 @@ class Sweep:
     @functools.cached_property
     def columns(self) -> dict[str, np.ndarray]:
         """What varies [N], axis by axis."""
-        found = axes.columns(self.grid, self.list, self.random, self.draws, self.draw_seed)
+        found = columns(self.grid, self.list, self.random, self.draws, self.draw_seed)
         for name, values in found.items():
             if self._settings[name].type is float and values.dtype.kind in "iu":
                 found[name] = values.astype(np.float64)

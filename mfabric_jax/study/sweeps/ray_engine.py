@@ -1,6 +1,5 @@
 """A sweep on Ray: every worker is a process that makes parts; what a lost one was making, others make again."""
 
-import dataclasses
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,9 +8,7 @@ import jax
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.extras import extra
-from mfabric_jax.parts import SweepFolder
-from mfabric_jax.study.sweeps.design_space import Part, Sweep
-from mfabric_jax.study.sweeps.making import Maker
+from mfabric_jax.study.sweeps.design_space import Part
 
 MOST_LOST = 3  # workers lost over one part: then it is the part
 OF_JAX = ("jax_enable_x64", "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
@@ -20,19 +17,17 @@ OF_JAX = ("jax_enable_x64", "jax_compilation_cache_dir", "jax_persistent_cache_m
 class Worker:
     """One process; JAX is set up in it as in the one that asks."""
 
-    def __init__(self, config: Sweep, folder: SweepFolder, settings: dict[str, Any]):
+    def __init__(self, maker: Any, settings: dict[str, Any]):
         for name, value in settings.items():
             jax.config.update(name, value)
-        self.maker, self.parts = Maker(config, folder), config.parts
+        self.maker = maker
 
     def make(self, number: int) -> None:
         """Compute and write one part."""
-        self.maker.make(self.parts[number])
+        self.maker.make(self.maker.config.parts[number])
 
 
-def run_on_ray(
-    config: Sweep, folder: SweepFolder, todo: Sequence[Part], workers: int | None, finished: Callable[[Part], None]
-) -> None:
+def run_on_ray(maker: Any, todo: Sequence[Part], workers: int | None, finished: Callable[[Part], None]) -> None:
     """Make these parts. `InputError` where one takes several workers with it, or cannot be written."""
     with extra("cluster", "engine 'ray'"):
         import ray
@@ -44,19 +39,14 @@ def run_on_ray(
     try:
         gpus = int(ray.cluster_resources().get("GPU", 0))
         remote = ray.remote(num_gpus=1)(Worker) if gpus else ray.remote(num_cpus=1)(Worker)
-        many = workers or gpus or int(ray.cluster_resources()["CPU"])
-        folder, settings = dataclasses.replace(folder, path=folder.path.resolve()), _jax_settings()
-        _run(ray, lambda: remote.remote(config, folder, settings), min(many, len(todo)), todo, finished)
+        many = min(workers or gpus or int(ray.cluster_resources()["CPU"]), len(todo))
+        settings = {name: jax.config.values[name] for name in OF_JAX}
+        if (asked := jax.config.values["jax_default_device"]) is not None:
+            settings["jax_default_device"] = asked if isinstance(asked, str) else asked.platform
+        _run(ray, lambda: remote.remote(maker, settings), many, todo, finished)
     finally:
         if ours:
             ray.shutdown()
-
-
-def _jax_settings() -> dict[str, Any]:
-    settings = {name: jax.config.values[name] for name in OF_JAX}
-    if (asked := jax.config.values["jax_default_device"]) is not None:
-        settings["jax_default_device"] = asked if isinstance(asked, str) else asked.platform
-    return settings
 
 
 def _run(ray: Any, start: Callable[[], Any], workers: int, todo: Sequence[Part], finished: Callable) -> None:

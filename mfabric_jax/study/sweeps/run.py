@@ -1,20 +1,30 @@
 """A sweep: part after part, each in its file as soon as it is ready; a part that is there is not computed again."""
 
+import dataclasses
+import hashlib
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
+import mfabric_jax
 from mfabric_jax.atomic import check_folder
 from mfabric_jax.checks import InputError, one_of, whole
 from mfabric_jax.extras import extra
-from mfabric_jax.parts import MISSING
+from mfabric_jax.parts import CONFIG, MISSING, SweepFolder
+from mfabric_jax.policies import is_function
 from mfabric_jax.study.batch import Estimate
 from mfabric_jax.study.compare import check_dtype
+from mfabric_jax.study.provenance import provenance
 from mfabric_jax.study.sweeps.design_space import Part, Sweep
-from mfabric_jax.study.sweeps.making import Maker, sweep_folder
 from mfabric_jax.study.sweeps.ray_engine import run_on_ray
 
 ENGINES = ("local", "ray")
+INDEX = "configuration"
+LISTED = 1000  # values of a list in a footer
+OF_FILES = ("policy", "trace", "prices", "traffic")  # settings that may name a file
 
 
 class Progress(NamedTuple):
@@ -79,10 +89,10 @@ def sweep(
         tell(done=now.done + len(part.rows))
 
     tell()
+    maker = Maker(config, place)
     if engine == "ray":
-        run_on_ray(config, place, todo, workers, finished)
+        run_on_ray(maker, todo, workers, finished)
     else:
-        maker = Maker(config, place)
         for part in todo:
             maker.make(part, lambda estimate: tell(estimate=estimate))
             finished(part)
@@ -93,3 +103,48 @@ def sweep(
             why = f"{len(gone)} of {len(mine)} files, {gone[0]} first, were removed or changed while the sweep ran"
             raise InputError(f"{str(folder)!r} is not whole: {why}; the same call makes them again.")
     return [place.part(part.number) for part in mine]
+
+
+def sweep_folder(config: Sweep, path: Path) -> SweepFolder:
+    """The folder for a sweep: other settings, another version, or another content of a file make another sweep."""
+    resolved = {"rows_per_shard": config.rows_per_shard or config.kind.ROWS_PER_SHARD}
+    named = {str(group.code.get(name)) for group in config.groups for name in OF_FILES}
+    files = {name: Path(name.rpartition(":")[0] if is_function(name) else name) for name in sorted(named)}
+    read = {name: _fingerprint(file) for name, file in files.items() if file.exists()}
+    made = {"version": mfabric_jax.__version__, "configurations": config.count, "parts": len(config.parts)}
+    return SweepFolder(path, json.loads(json.dumps(dataclasses.asdict(config) | resolved | made | {"files": read})))
+
+
+def _fingerprint(path: Path) -> str:
+    """Of what a file holds, or a folder of files."""
+    held = hashlib.sha256()
+    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+        if file.is_file():
+            held.update(file.relative_to(path.parent).as_posix().encode())
+            with file.open("rb") as opened:
+                held.update(hashlib.file_digest(opened, "sha256").digest())
+    return held.hexdigest()[:16]
+
+
+class Maker:
+    """Computes and writes parts; the program of one group is kept for the next part of it."""
+
+    def __init__(self, config: Sweep, folder: SweepFolder):
+        self.config, self.folder, self.kept = config, folder, (None, None)
+        lists = {
+            name: values if len(values) <= LISTED else f"{len(values)} values in {CONFIG}"
+            for name, values in folder.sweep["list"].items()
+        }
+        self.footer = {"command": "sweep", "sweep": folder.sweep | {"list": lists}} | provenance(config.dtype)
+
+    def make(self, part: Part, before: Callable[[Estimate], None] | None = None) -> None:
+        """One part; `before` is told the estimate of every program."""
+        config, group = self.config, part.group
+        code, program = self.kept if self.kept[0] is group.code else (group.code, config.program(group))
+        self.kept = code, program
+        results = program.rows(config.data(part.rows), config.full_part(group), before)
+        settings = {name: values[part.rows] for name, values in config.columns.items()}
+        same = {name: np.full(len(part.rows), value, object) for name, value in program.shown().items()}
+        varied = {name: "varies" for name in config.columns if program.SETTINGS[name].data}
+        footer = self.footer | {"group": program.effective() | varied, "part": part.number}
+        self.folder.write(part.number, {INDEX: part.rows} | same | settings | results, footer)
