@@ -6,20 +6,19 @@ from mfabric_jax.study._examples import examples
 from mfabric_jax.study._failures import Failures, effective_failures, failures
 from mfabric_jax.study._iteration_of import iteration_of
 from mfabric_jax.study._provenance import provenance
-from mfabric_jax.study.batch import Estimate, Evaluated, evaluate, grid
+from mfabric_jax.study.batch import evaluate, grid
 from mfabric_jax.study.calibration import CALIBRATED, Calibrated
 from mfabric_jax.study.config import Assumptions, Case, Compare
-from mfabric_jax.study.packet_runs import PacketRun, read_runs
 from mfabric_jax.study.policy_evaluation import Evaluation, evaluate_policies
 from mfabric_jax.study.presets import PRESETS
 from mfabric_jax.study.scoreboard import RECORDED, Scoreboard, effective_scoreboard, scoreboard
 from mfabric_jax.study.simulate import Scenario, Simulated, scenarios, simulate
-from mfabric_jax.study.sweeps import ENGINES, Progress, Sweep, read_sweep, sweep
+from mfabric_jax.study.sweeps.design_space import Sweep, read_sweep
+from mfabric_jax.study.sweeps.run import sweep
 from mfabric_jax.study.timeline import example_timeline
 from mfabric_jax.study.training import TRAINED_POLICY, train
 from mfabric_jax.study.training_config import Training
 from mfabric_jax.study.training_traffic import FAMILIES
-from mfabric_jax.study.validate import Prediction, packet_groups, packet_rows, predict
 from mfabric_jax.study.whole_cluster import (
     Solved,
     WholeCluster,
@@ -33,7 +32,6 @@ from mfabric_jax.study.whole_cluster import (
 
 __all__ = [
     "CALIBRATED",
-    "ENGINES",
     "FAMILIES",
     "PRESETS",
     "RECORDED",
@@ -42,13 +40,8 @@ __all__ = [
     "Calibrated",
     "Case",
     "Compare",
-    "Estimate",
-    "Evaluated",
     "Evaluation",
     "Failures",
-    "PacketRun",
-    "Prediction",
-    "Progress",
     "Scenario",
     "Scoreboard",
     "Simulated",
@@ -75,11 +68,7 @@ __all__ = [
     "grid",
     "iteration_of",
     "link_rows",
-    "packet_groups",
-    "packet_rows",
-    "predict",
     "provenance",
-    "read_runs",
     "read_sweep",
     "scenarios",
     "scoreboard",
