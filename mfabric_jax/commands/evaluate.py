@@ -71,7 +71,7 @@ def run(options: Options) -> int:
         complete = True
     finally:
         if out is not None and rows:
-            effective = dataclasses.asdict(config) | study._provenance("float32") | {"complete": complete}
+            effective = dataclasses.asdict(config) | study.provenance("float32") | {"complete": complete}
             print(report.write_rows(rows, out, {"command": "evaluate"} | effective), file=sys.stderr)
     print(report.forecast_table(rows))
     if figures is not None:

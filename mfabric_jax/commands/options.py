@@ -4,7 +4,7 @@ import dataclasses
 import re
 import types
 import typing
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 from mfabric_jax.checks import InputError, one_of
 
@@ -16,18 +16,22 @@ def flags(options: type) -> dict[str, Any]:
     found: dict[str, Any] = {}
     hints = typing.get_type_hints(options)
     for field in dataclasses.fields(options):
-        if dataclasses.is_dataclass(hints[field.name]):
+        if _is_settings(hints[field.name]):
             found |= flags(hints[field.name])
         else:
             found["--" + field.name.replace("_", "-")] = hints[field.name]
     return found
 
 
+def _is_settings(hint: Any) -> TypeGuard[type]:
+    return isinstance(hint, type) and dataclasses.is_dataclass(hint)
+
+
 def unchecked(options: type) -> type:
     """The class without its checks, nor those of nested settings: a parser makes it, `checked` the real one."""
     hints = typing.get_type_hints(options)
     nested = [(field.name, hints[field.name]) for field in dataclasses.fields(options)]
-    nested = [(name, unchecked(hint)) for name, hint in nested if dataclasses.is_dataclass(hint)]
+    nested = [(name, unchecked(hint)) for name, hint in nested if _is_settings(hint)]
     own = {"__post_init__": lambda self: None, "__doc__": options.__doc__}
     return dataclasses.make_dataclass(
         options.__name__, nested, bases=(options,), frozen=True, kw_only=True, namespace=own
@@ -39,7 +43,7 @@ def checked(options: type, parsed: Any) -> Any:
     hints, values = typing.get_type_hints(options), {}
     for field in dataclasses.fields(options):
         value, hint = getattr(parsed, field.name), hints[field.name]
-        values[field.name] = checked(hint, value) if dataclasses.is_dataclass(hint) else value
+        values[field.name] = checked(hint, value) if _is_settings(hint) else value
     return options(**values)
 
 

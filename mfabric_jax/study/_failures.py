@@ -113,7 +113,7 @@ def _solve_stage(one: Scenario, left: Degraded, stage: int) -> Exchanges:
     share = left.share_of_rank(job.ep, job.ranks_per_server)
     parts = functools.partial(relayed_part_times, server=left.server) if left.relays else routed(settings.routing)
     tokens, share = (jnp.asarray(x, settings.dtype) for x in (one.tokens.count, share))
-    region = group_numbers(left.region, settings.dtype)
+    region: Any = group_numbers(left.region, settings.dtype)
     policy = settings.circuits_policy()
     policy = _serving_first(policy, left.server) if left.relays else policy
     first = First(settings.first, cold=settings.cold_start)

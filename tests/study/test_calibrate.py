@@ -5,11 +5,11 @@ import json
 
 import numpy as np
 import pytest
+from mfabric_jax.study.compare import computation, jobs, tokens_of, trade_off_at
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.study import CALIBRATED, PRESETS, Compare, calibrate, calibration_rows, compare, write_calibration
 from mfabric_jax.study.calibration import BANDWIDTHS, PUBLISHED
-from mfabric_jax.study.compare import computation, jobs, tokens_of, trade_off_at
 from mfabric_jax.traffic import from_knobs, workload_knobs
 from tests.study.small import as_a_user, row, small
 

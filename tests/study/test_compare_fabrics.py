@@ -4,11 +4,11 @@ import dataclasses
 
 import numpy as np
 import pytest
+from mfabric_jax.study.compare import jobs
 
 from mfabric_jax import InputError
 from mfabric_jax.fabric import NAMES, Electrical, Prices, Region, cluster_cost
 from mfabric_jax.policies import topoopt
-from mfabric_jax.study.compare import jobs
 from mfabric_jax.workload import gradient_bytes
 from tests.study.small import MODEL, row, rows, small
 

@@ -82,7 +82,7 @@ class Iterations:
         del given["sample"]
         if given["efficiency"] is None:
             del given["efficiency"]
-        return Case(**given, dtype=dtype)
+        return Case(**given | {"dtype": dtype})
 
     def check(self, data: Mapping[str, np.ndarray]) -> None:
         """`InputError` for a number that `compare` would not take: the ends of every column are tried."""

@@ -130,7 +130,8 @@ class Maker:
     """Computes and writes parts; the program of one group is kept for the next part of it."""
 
     def __init__(self, config: Sweep, folder: SweepFolder):
-        self.config, self.folder, self.kept = config, folder, (None, None)
+        self.config, self.folder = config, folder
+        self.kept: tuple[Any, Any] = None, None
         lists = {
             name: values if len(values) <= LISTED else f"{len(values)} values in {CONFIG}"
             for name, values in folder.sweep["list"].items()
