@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mfabric_jax import InputError, units
-from mfabric_jax.fabric import CLUSTERS, Cluster, Tree, cluster
+from mfabric_jax.fabric import NAMES as CLUSTERS
+from mfabric_jax.fabric import Cluster, Tree, cluster
 from mfabric_jax.routing import PATHS, cluster_routes, links_of
 from mfabric_jax.routing import cluster as routing_cluster
 from tests.oracles import dense

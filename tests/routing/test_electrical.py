@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax import InputError, all_to_all_time
-from mfabric_jax.fabric import Circuits, Electrical, Flat, Region
+from mfabric_jax.fabric import Circuits, DirectLinks, Electrical, Region
 from mfabric_jax.routing import delegated, inside_time, spray_time
 from mfabric_jax.traffic import server_bytes
 from tests.oracles.tree import tree
@@ -22,7 +22,7 @@ RTOL = 1e-9
 
 def fabric(over=None, nic_use="own", nics=8, pxn=False):
     over = None if over is None else jnp.asarray(over)
-    return Electrical("fat-tree", jnp.asarray(GBPS), nics=nics, oversubscription=over, nic_use=nic_use, pxn=pxn)
+    return Electrical(jnp.asarray(GBPS), nics=nics, oversubscription=over, nic_use=nic_use, pxn=pxn)
 
 
 @eqx.filter_jit
@@ -131,15 +131,9 @@ def test_few_and_single_nics_by_hand():
         np.testing.assert_allclose(seconds(where, sends({(0, 4): 1}), 4), 1e9 / (nics * NIC), rtol=RTOL)
 
 
-def test_rails_are_a_fat_tree_for_all_to_alls_and_rail_only_one_with_pxn():
-    demand = draw(40)
-    for name, pxn in (("rail-optimized", False), ("rail-only", True)):
-        rails = Electrical(name, jnp.asarray(GBPS), pxn=pxn)
-        np.testing.assert_array_equal(seconds(rails, demand, 2), seconds(fabric(pxn=pxn), demand, 2))
-    with pytest.raises(InputError, match="rail-only has no way between rails without pxn"):
-        Electrical("rail-only", GBPS)
+def test_pxn_needs_the_nic_of_a_rank():
     with pytest.raises(InputError, match="nic_use must be own, got 'pooled'"):
-        Electrical("rail-optimized", GBPS, nic_use="pooled", pxn=True)
+        Electrical(GBPS, nic_use="pooled", pxn=True)
 
 
 def test_two_servers_balanced_mfabric_over_fat_tree():
@@ -152,7 +146,7 @@ def test_two_servers_balanced_mfabric_over_fat_tree():
 
 def test_bandwidth_and_oversubscription_are_data():
     def time(gbps, over, demand):
-        return spray_time(Electrical("oversub-fat-tree", gbps, oversubscription=over), demand, 2)
+        return spray_time(Electrical(gbps, oversubscription=over), demand, 2)
 
     demand, once = draw(50)[0], jax.jit(eqx.debug.assert_max_traces(time, max_traces=1))
     settings = [(100.0, 3.0), (400.0, 3.0), (400.0, 1.5)]
@@ -165,7 +159,7 @@ def test_bandwidth_and_oversubscription_are_data():
 def test_float32():
     # Rounding of sums over a few dozen events: digits, not percents.
     demand = draw(60)
-    where = Electrical("fat-tree", jnp.asarray(GBPS, jnp.float32))
+    where = Electrical(jnp.asarray(GBPS, jnp.float32))
     got = seconds(where, jnp.asarray(demand, jnp.float32), 2)
     assert got.dtype == jnp.float32
     np.testing.assert_allclose(got, seconds(fabric(), demand, 2), rtol=2e-5)
@@ -186,7 +180,7 @@ def test_pxn_on_skewed_traffic_by_hand():
 
 # ----------------------------------------------------------------------------------------------------- inside servers
 OWN, PXN, POOLED = fabric(), fabric(pxn=True), fabric(nic_use="pooled")
-CIRCUITS, WIRED, CO_PACKAGED = Region(2, GBPS), Flat(2, GBPS), Region(2, GBPS, name="mfabric-cpo")
+CIRCUITS, WIRED, CO_PACKAGED = Region(2, GBPS), DirectLinks(2, GBPS), Region(2, GBPS, own_ports=True)
 
 # GB from rank to rank on two servers of two: 0 and 1 send 6 and 2 and get 4 and 0, 2 and 3 send 0 and 4, get 6 and 2.
 CROSSING = {(0, 2): 6, (1, 3): 2, (3, 0): 4, (0, 1): 9}  # 9 stays in the server

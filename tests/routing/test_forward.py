@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax import InputError
-from mfabric_jax.fabric import Flat
+from mfabric_jax.fabric import DirectLinks
 from mfabric_jax.routing.forward import forward_time, wired
 from tests.oracles import dense
 
@@ -21,7 +21,7 @@ seconds = eqx.filter_jit(eqx.debug.assert_max_traces(forward_time, max_traces=3)
 
 def joined(count, nic_gbps=NIC):
     """The wired fabric, its tables padded to one width; bandwidth is data."""
-    fabric = wired(Flat(len(count), jnp.asarray(nic_gbps)), count)
+    fabric = wired(DirectLinks(len(count), jnp.asarray(nic_gbps)), count)
     more = ((0, 0), (0, WIDE - fabric.hops.shape[1]))
     share = jnp.pad(fabric.share, more, constant_values=1)
     return dataclasses.replace(fabric, hops=jnp.pad(fabric.hops, more, constant_values=-1), share=share)
@@ -89,7 +89,7 @@ def test_ways_are_all_the_shortest_in_equal_parts():
     for servers in (2, 3, 5, 8):
         for seed in range(8):
             count, _ = draw(seed, servers)
-            fabric = wired(Flat(servers, NIC), count)
+            fabric = wired(DirectLinks(servers, NIC), count)
             np.testing.assert_array_equal(fabric.count, count)
             assert fabric.hops.dtype == jnp.int32
             got = dense.matrix(np.asarray(fabric.hops), np.asarray(fabric.share), servers**2)
@@ -128,7 +128,7 @@ def test_by_hand():
         for a, b, size in flows:
             demand[a, b] = size
         np.testing.assert_allclose(seconds(joined(count), demand), want, rtol=1e-12, atol=0, err_msg=str(flows))
-    assert forward_time(wired(Flat(1, NIC), [[0]]), jnp.ones((1, 1))) == 0  # one server has nothing to do
+    assert forward_time(wired(DirectLinks(1, NIC), [[0]]), jnp.ones((1, 1))) == 0  # one server has nothing to do
 
 
 def test_a_batch_over_bandwidths_circuits_and_demands_equals_its_loop():
@@ -166,6 +166,6 @@ def test_circuits_that_do_not_join_all():
         (circuits(3, (0, 1), (1, 2)), "capacity must have the shape [16], got [9]."),
     ]:
         with pytest.raises(InputError, match=re.escape(sentence)):
-            wired(Flat(4, NIC), count)
+            wired(DirectLinks(4, NIC), count)
     with pytest.raises(InputError, match=r"^a flat fabric needs circuits before it carries anything; see wired\("):
-        forward_time(Flat(4, NIC), jnp.ones((4, 4)))
+        forward_time(DirectLinks(4, NIC), jnp.ones((4, 4)))

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 
 from mfabric_jax import InputError
-from mfabric_jax.fabric.network import Network, joined
+from mfabric_jax.fabric.network import Network
+from mfabric_jax.fabric.network import network_of as joined
 from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.routing.shortest import ROUTINGS, _mixed, distances, shortest_routes
 

@@ -5,13 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mfabric_jax.checks import InputError
-from mfabric_jax.fabric import Circuits, Electrical, Region
+from mfabric_jax.fabric import Circuits, Electrical, Region, cluster
 from mfabric_jax.routing import part_times, single_part_times, single_paths, spray_time
 from mfabric_jax.routing.single import _drawn
 
 RANKS, SLICES = 4, 8  # a rank fills a server
-TREE = Electrical("fat-tree", 8.0)  # 1 GB/s
+TREE = Electrical(8.0)  # 1 GB/s
+GROUP = cluster("fat-tree", RANKS, 8.0, radix=16, nvswitch_gigabytes_per_s=1e15)
 time = jax.jit(lambda paths, demand: paths.time(TREE, demand))
 
 
@@ -22,7 +22,7 @@ def demand(seed, ranks=RANKS):
 
 @pytest.fixture(scope="module")
 def paths():
-    return single_paths(TREE, RANKS, SLICES, seed=1)
+    return single_paths(GROUP, RANKS, SLICES, seed=1)
 
 
 def test_every_slice_of_every_pair_has_a_path(paths):
@@ -47,14 +47,9 @@ def test_no_link_is_faster_than_it_can(paths):
 def test_collisions_cost_and_a_seed_repeats(paths):
     sent = jnp.asarray(8e9 * (1 - np.eye(RANKS)))
     assert float(time(paths, sent)) > 1.2 * float(spray_time(TREE, sent, 1))
-    again, other = (single_paths(TREE, RANKS, SLICES, seed=seed) for seed in (1, 2))
+    again, other = (single_paths(GROUP, RANKS, SLICES, seed=seed) for seed in (1, 2))
     assert float(time(again, sent)) == float(time(paths, sent))
     assert not np.array_equal(other.hops, paths.hops)
-
-
-def test_fewer_nics_than_gpus_are_refused():
-    with pytest.raises(InputError, match="one NIC a GPU \\(8\\), got 4 nics"):
-        single_paths(Electrical("fat-tree", 8.0, nics=4, nic_use="pooled"), RANKS, SLICES)
 
 
 # ------------------------------------------------------------------------------------------------ in a region

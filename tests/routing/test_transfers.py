@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mfabric_jax import InputError, all_to_all_time, units
-from mfabric_jax.fabric import Circuits, Cluster, Electrical, Flat, Region, Tree, cluster
-from mfabric_jax.fabric.network import Network, joined
+from mfabric_jax.fabric import Circuits, Cluster, DirectLinks, Electrical, Region, Tree, cluster
+from mfabric_jax.fabric.network import Network
+from mfabric_jax.fabric.network import network_of as joined
 from mfabric_jax.flows import completion_times
 from mfabric_jax.routing import (
     PATHS,
@@ -194,7 +195,7 @@ def test_a_flat_fabric_ends_as_its_fast_path_says():
         count = np.maximum(legal(seed, 3), ring + ring.T)
         made, demand = one_gpu_each("topoopt", count), draw(seed, SERVERS)
         assert np.any(made.circuits.find(FROM, TO) < 0)
-        want = forward_time(wired(Flat(SERVERS, 100.0), count), demand)
+        want = forward_time(wired(DirectLinks(SERVERS, 100.0), count), demand)
         finish = simulated(made.sprayed, cluster_routes(made, FROM, TO), demand[FROM, TO])
         np.testing.assert_allclose(finish.max(), want, rtol=1e-9)
 
@@ -210,7 +211,7 @@ def test_a_fabric_of_own_nics_ends_as_its_fast_path_says(name, gpus, radix, over
     for seed in range(3):
         demand = draw(seed, 4 * gpus)
         finish = simulated(made.sprayed, cluster_routes(made, src, dst), demand[src, dst])
-        want = sprayed(Electrical(name, 100.0, nics=gpus, oversubscription=over), demand, gpus)
+        want = sprayed(Electrical(100.0, nics=gpus, oversubscription=over), demand, gpus)
         np.testing.assert_allclose(finish[away].max(), want, rtol=1e-9)
 
 

@@ -223,7 +223,7 @@ def test_what_takes_longer_inside_a_server_goes_beside_the_circuits():
 
 
 # -------------------------------------------------------------------------------------------- gradient all-reduce
-REDUCE = Electrical("fat-tree", nic_gbps=8.0)  # 8 GB/s a server
+REDUCE = Electrical(nic_gbps=8.0)  # 8 GB/s a server
 
 
 @pytest.mark.parametrize(

@@ -77,12 +77,12 @@ class Iterations:
         open_still = "efficiency" in given and code["compute"] is None
         return code | {"compute": "achieved"} if open_still else code
 
-    def _config(self, dtype: str, **data: Any) -> Case:
-        given = self.data | self.code | data
+    def _config(self, dtype: Any, **data: Any) -> Case:
+        given: dict[str, Any] = self.data | self.code | data
         del given["sample"]
         if given["efficiency"] is None:
             del given["efficiency"]
-        return Case(**given | {"dtype": dtype})
+        return Case(**given, dtype=dtype)
 
     def check(self, data: Mapping[str, np.ndarray]) -> None:
         """`InputError` for a number that `compare` would not take: the ends of every column are tried."""
