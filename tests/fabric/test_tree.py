@@ -311,4 +311,4 @@ def test_rails_meet_over_the_nvswitch_alone():
 
 
 def test_every_name_was_asked():
-    assert {name for name, *_ in MIDDLE} | {"oversub-fat-tree"} == set(CLUSTERS)
+    assert {name for name, *_ in MIDDLE} | {"oversub-fat-tree", "torus"} == set(CLUSTERS)

@@ -167,5 +167,5 @@ def test_circuits_that_do_not_join_all():
     ]:
         with pytest.raises(InputError, match=re.escape(sentence)):
             wired(DirectLinks(4, NIC), count)
-    with pytest.raises(InputError, match=r"^a flat fabric needs circuits before it carries anything; see wired\("):
+    with pytest.raises(InputError, match=r"^direct links need circuits before they carry anything; see wired\("):
         forward_time(DirectLinks(4, NIC), jnp.ones((4, 4)))
