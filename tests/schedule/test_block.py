@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mfabric_jax.schedule import order
+from mfabric_jax.schedule.order import order
 from mfabric_jax.schedule.timeline import Blocks, Compute, Rules, run
 
 # Forward 2 s of attention, 3 s of experts, 5 s of a dense FFN, 1 s of tensor-parallel all-reduce. Backward computation

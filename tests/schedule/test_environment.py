@@ -15,7 +15,9 @@ from jax import lax
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import greedy, uniform
-from mfabric_jax.schedule import Box, Dict, Discrete, Drift, Params, Recorded, RegionEnv, allocated
+from mfabric_jax.schedule import Drift, Params, Recorded, RegionEnv
+from mfabric_jax.schedule.environment import allocated
+from mfabric_jax.schedule.spaces import Box, Dict, Discrete
 from tests.oracles.greedy import greedy as plain_greedy
 
 SERVERS, DEGREE, EPISODE, STEPS, BATCH = 4, 3, 5, 12, 32

@@ -8,7 +8,8 @@ import pytest
 
 from mfabric_jax.fabric import Circuits, Electrical, Region
 from mfabric_jax.policies import Plan, uniform
-from mfabric_jax.schedule import Exchanges, Rates, between_servers, iterate
+from mfabric_jax.schedule import Exchanges, FabricRates, First
+from mfabric_jax.schedule.exchange import exchanges_between
 from mfabric_jax.workload import BlockSeconds
 from tests.oracles.greedy import greedy as plain_greedy
 from tests.oracles.timeline import Region as Clock
@@ -18,7 +19,7 @@ from tests.schedule import jobs
 from tests.schedule.jobs import BATCHES, DENSE, RECORDED, STAGES, draw_tokens, fat_tree, job, numbers
 
 RTOL = 1e-9
-iterate_once = eqx.filter_jit(iterate)
+iterate_once = eqx.filter_jit(jobs.timed)
 NVSWITCH = 0.5e9  # bytes/s
 BYTES_PER_TOKEN = 1000 * 2  # hidden x bf16
 PARTS = ("iteration_s", "compute_s", "tp_comm_s", "ep_comm_s", "dp_comm_s", "reconfig_s", "bubble_s")
@@ -115,7 +116,20 @@ def test_one_stage_on_the_region(delay):
     assert_both(found.optical[0] / 1e9, [[2, 0], [0, 2], [4, 3], [3, 4]])
     assert_both(found.electrical[0] / 1e9, [[0, 1], [1, 0], [0, 0], [0, 0]])
     inside = [[1.5, 0.5], [0.5, 1.5], [5.25, 1.5], [1.5, 5.25]]
-    np.testing.assert_allclose(found.inside_s[0], inside, rtol=RTOL, atol=1e-12)
+    np.testing.assert_allclose(found.inside[0] / NVSWITCH, inside, rtol=RTOL, atol=1e-12)
+
+
+def test_an_iteration_begins_with_the_circuits_that_one_like_it_leaves():
+    # The iteration above with a delay of 8 s ends with 1 circuit, so the next one begins with that: 1 -> 3 -> 0 ...
+    # Where all blocks are alike nothing ever turns; from uniform circuits (6) every stage turned once.
+    region = Region(servers=2, nic_gbps=8.0, optical_degree=6, electrical_nics=2, delay_s=jnp.asarray(8.0))
+    one_matrix = np.broadcast_to(tokens_by_hand()[:1, :1], (2, 2, 4, 4))
+    simulate = eqx.filter_jit(jobs.simulate)
+    for tokens, cold, steady in ((tokens_by_hand(), 6, 6), (one_matrix, 1, 0)):
+        for first, turns in ((jobs.COLD, cold), (First(), steady)):
+            found, got = simulate(job(), region, tokens, SECONDS, three_one_none, NVSWITCH, first)
+            assert found.switch.sum() == turns
+            np.testing.assert_allclose(got.reconfig_s > 0, turns > 0)
 
 
 def test_two_stages_on_the_region():
@@ -160,7 +174,7 @@ def given(load, inside, optical=0.0, switch=False, ahead=False):
 
     first = twice(switch).at[..., 1].set(False)
     ahead = jnp.broadcast_to(jnp.asarray(ahead), load.shape)
-    return Exchanges(twice(optical), twice(load), jnp.asarray(inside), first, ahead, None, jnp.zeros(()))
+    return Exchanges(twice(optical), twice(load), NVSWITCH * jnp.asarray(inside), first, ahead, None, jnp.zeros(()))
 
 
 def three_or_two(demand, region, *, previous=None, key=None):
@@ -324,8 +338,8 @@ def test_gradients_of_a_chunk_wait_for_its_own_last_pass():
     # of the time for each: of 21 s chunk 1 until 68.5, chunk 0 until 87; of 37 s until 76.5 and 95; of 41 s chunk 0
     # waits until 78.5 and ends at 99. Stage 1 is ahead: through with them at 48.75 and 67.25.
     for reduce_s, until in ((1.25, 77.125), (21.0, 87.0), (37.0, 95.0), (41.0, 99.0)):
-        rates = Rates(1e9, 2e9 / (reduce_s - 1), 8e9, 0.0, 0.0)
-        got = overlapped(CHUNKS, NO_LOAD, Rates(*map(jnp.asarray, rates)))
+        rates = FabricRates(1e9, 2e9 / (reduce_s - 1), 8e9, NVSWITCH, 0.0, 0.0)
+        got = overlapped(CHUNKS, NO_LOAD, FabricRates(*map(jnp.asarray, rates)))
         assert_parts(got, total=until, dp=until - 76.5, **CHUNKS_S)
 
 
@@ -335,8 +349,8 @@ def test_many_iterations_at_once_are_a_loop():
     some[2] = some[2, ::-1]
 
     def one(tokens):
-        found = between_servers(job(), region, tokens, three_one_none)
-        return found, iterate(job(), region, found, SECONDS, NVSWITCH)
+        found = exchanges_between(job(), region, tokens, three_one_none)
+        return found, jobs.timed(job(), region, found, SECONDS, NVSWITCH)
 
     (found, got), alone = jax.jit(jax.vmap(one))(some), jax.jit(one)
     for index, tokens in enumerate(some):
