@@ -96,13 +96,32 @@ def _priority(rule: str, state: _Allocation, total, eligible):
     tied = slowness == slowness.max(initial=-1)
     if rule == "next":
         return jnp.where(tied, total, -1)
-    loss = 2 * _loses_two(state.free, eligible | eligible.T) + _needs_its_partners(state.free, tied | tied.T)
-    loss = jnp.where(tied, loss, 4)
+    loss = jnp.where(tied, _loss(state.free, eligible | eligible.T, tied | tied.T), 4)
     return jnp.where(loss == loss.min(initial=4), total, -1)
 
 
-def _loses_two(free: Int[Array, "S"], partners: Bool[Array, "S S"]) -> Int[Array, "S S"]:
-    """1 for pairs whose next circuit lowers the number of circuits that can follow by two: itself and one that is lost.
+def _loss(free: Int[Array, "S"], partners: Bool[Array, "S S"], tied: Bool[Array, "S S"]) -> Int[Array, "S S"]:
+    """Twice `_loses_two` plus `_needs_its_partners`, each computed only where it may matter.
+
+    Where all pairs have demand, a pair loses two if it leaves out a server with half of all free NICs.
+    """
+    active = free > 0
+    half = (active & (2 * free >= free.sum(dtype=free.dtype))).astype(jnp.int32)
+    left_out = half.sum(dtype=half.dtype) - half[:, None] - half[None, :] > 0
+    silent = (active[:, None] & active[None, :] & ~partners & ~jnp.eye(len(free), dtype=bool)).any()
+    spare = jnp.where(active, tied.sum(1, dtype=free.dtype) - free, PLENTY).min()
+    loses_two = _where(silent, lambda: _loses_two(free, partners), left_out)
+    needs = _where((spare <= 1) & (free == 1).any(), lambda: _needs_its_partners(free, tied), jnp.zeros_like(tied))
+    return 2 * loses_two.astype(jnp.int32) + needs.astype(jnp.int32)
+
+
+def _where(needed: Bool[Array, ""], compute, otherwise):
+    """`compute()` or `otherwise`, as `lax.cond`; but a batch in which nobody needs it does not compute it."""
+    return lax.while_loop(lambda state: state[0], lambda _: (jnp.zeros_like(needed), compute()), (needed, otherwise))[1]
+
+
+def _loses_two(free: Int[Array, "S"], partners: Bool[Array, "S S"]) -> Bool[Array, "S S"]:
+    """Pairs whose next circuit lowers the number of circuits that can follow by two: itself and one that is lost.
 
     - `partners` [S S]: pairs with demand and free NICs at both ends, which may take any number of circuits.
 
@@ -129,8 +148,8 @@ def _loses_two(free: Int[Array, "S"], partners: Bool[Array, "S S"]) -> Int[Array
     return _both_ways(scarce & (active & (bound == least))[:, None], scarce | (rest & even))
 
 
-def _needs_its_partners(free: Int[Array, "S"], tied: Bool[Array, "S S"]) -> Int[Array, "S S"]:
-    """1 for pairs whose circuit takes the last NIC of a partner that another server cannot do without.
+def _needs_its_partners(free: Int[Array, "S"], tied: Bool[Array, "S S"]) -> Bool[Array, "S S"]:
+    """Pairs whose circuit takes the last NIC of a partner that another server cannot do without.
 
     - `tied` [S S]: pairs that are to get one circuit each, as far as NICs go.
 
@@ -148,10 +167,10 @@ def _needs_its_partners(free: Int[Array, "S"], tied: Bool[Array, "S S"]) -> Int[
     return _both_ways(last, last | others)
 
 
-def _both_ways(first: Bool[Array, "N S"], second: Bool[Array, "N S"]) -> Int[Array, "S S"]:
-    """1 for pairs with one end in `first`, the other in `second`, of any of N."""
+def _both_ways(first: Bool[Array, "N S"], second: Bool[Array, "N S"]) -> Bool[Array, "S S"]:
+    """Pairs with one end in `first`, the other in `second`, of any of N."""
     some = _some(first.T, second)
-    return (some | some.T).astype(jnp.int32)
+    return some | some.T
 
 
 def _some(first: Bool[Array, "N M"], second: Bool[Array, "M K"]) -> Bool[Array, "N K"]:
