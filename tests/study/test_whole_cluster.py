@@ -5,6 +5,8 @@ import itertools
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
 
 from mfabric_jax import InputError, units, workload
 from mfabric_jax.fabric import CLUSTERS
@@ -59,16 +61,13 @@ def test_every_fabric_solves(name):
     assert every["end_s"] == max(row["end_s"] for row in rows.values())
     servers, gpus = (4, 256) if name in ("nvl72", "mfabric-cpo") else (8, 64)
     facts = {"model": config(name).model, "fabric": name, "servers": servers, "gpus": gpus, "nic_gbps": 400.0}
-    assert every.items() >= facts.items()
-    assert every["links"] == len(done.network.tail)
+    assert every.items() >= (facts | {"links": len(done.network.tail)}).items()
     assert min(every["build_s"], every["solve_s"]) > 0
     assert every["peak_mb"] > 50
     # No sharing ends before the busiest link is through; a hundredth of it is the resolution.
     bound = lower_bound(done.network, done.routes, done.flows)
     assert bound <= every["end_s"] <= 1.5 * bound
-    finish = done.transfers.finish
-    assert np.all(finish > 0)
-    assert np.all(np.isfinite(finish))
+    assert np.all((done.transfers.finish > 0) & np.isfinite(done.transfers.finish))
     assert np.all(done.transfers.utilisation <= 1 + 1e-9)
 
 
@@ -98,20 +97,16 @@ def test_rows_of_links_and_flows():
     assert row["bytes"] / row["rate_bytes_per_s"] > 0
 
 
-def test_the_same_again():
-    first, again = solved("mfabric"), solve_cluster(config("mfabric"))
-    np.testing.assert_array_equal(first.transfers.finish, again.transfers.finish)
-    other = solve_cluster(config("mfabric", seed=1))
-    assert np.any(first.flows.size != other.flows.size)
-
-
-def test_a_resolution_costs_little():
+def test_a_seed_repeats_and_a_resolution_costs_little():
     exact, coarse = solved(resolution=0.0), solved()
     bound = lower_bound(exact.network, exact.routes, exact.flows)
     off = (coarse.transfers.finish - exact.transfers.finish) / (0.01 * bound)
     assert off.min() > -2
     assert off.max() < 3
     assert abs(coarse.transfers.finish.max() - exact.transfers.finish.max()) < 0.02 * bound
+    again, other = (solve_cluster(config(seed=seed)) for seed in (0, 1))
+    np.testing.assert_array_equal(coarse.transfers.finish, again.transfers.finish)
+    assert np.any(coarse.flows.size != other.flows.size)
 
 
 # ------------------------------------------------------------------------------------------------------ one kind alone
@@ -161,14 +156,7 @@ def tokens_of(job, seed=0):
     return measured(job, iterations=min(job.dp, 2), drift=0.0, seed=seed).count
 
 
-JOBS = [("llama-moe", 8), ("llama-moe", 16), ("mixtral-8x7b", 16), ("mixtral-8x7b", 32), ("qwen-moe", 16)]
-
-
-def joined(count):
-    reached = np.eye(len(count), dtype=bool)
-    for _ in range(len(count).bit_length() + 1):
-        reached = (reached | ((reached.astype(int) @ (count > 0).astype(int)) > 0)).astype(int) @ reached > 0
-    return reached.all()
+JOBS = [("llama-moe", 16), ("mixtral-8x7b", 32), ("qwen-moe", 16)]
 
 
 @pytest.mark.parametrize(("model", "servers"), JOBS)
@@ -179,7 +167,7 @@ def test_circuits_of_topoopt(model, servers):
     np.testing.assert_array_equal(count, count.T)
     assert np.all(np.diagonal(count) == 0)
     assert count.sum(1).max() <= 8
-    assert joined(count)
+    assert connected_components(csr_array(count))[0] == 1
     stage, size, server = servers // job.pp, job.servers_per_region, np.arange(servers)
     ahead = server // stage * stage + (server + 1) % stage
     assert np.all(count[server, ahead] >= 1)  # the ring of every stage
