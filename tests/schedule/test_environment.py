@@ -156,13 +156,13 @@ def test_a_batch_over_keys_and_params_equals_its_loop_and_repeats():
 
 def test_step_is_step_env_until_the_end():
     key, params = jax.random.key(0), dataclasses.replace(TRACE, steps=EPISODE)
+    step, step_env = jax.jit(KEEPING.step), jax.jit(KEEPING.step_env)
     _, state = KEEPING.reset(key, params)
-    own = jax.tree.leaves(KEEPING.step(key, state, 1, params))
-    for a, b in zip(own, jax.tree.leaves(KEEPING.step_env(jax.random.split(key)[0], state, 1, params)), strict=True):
-        np.testing.assert_array_equal(a, b)
+    own, other = step(key, state, 1, params), step_env(jax.random.split(key)[0], state, 1, params)
+    jax.tree.map(np.testing.assert_array_equal, own, other)
     late = state._replace(step=jnp.asarray(EPISODE - 1, jnp.int32))
-    _, after, _, done, _ = KEEPING.step(key, late, 1, params)
-    _, beyond, _, over, _ = KEEPING.step_env(key, late, 1, params)
+    _, after, _, done, _ = step(key, late, 1, params)
+    _, beyond, _, over, _ = step_env(key, late, 1, params)
     assert done
     assert over
     assert (int(after.step), int(beyond.step)) == (0, EPISODE)

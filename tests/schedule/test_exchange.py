@@ -8,10 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mfabric_jax import units
-from mfabric_jax.fabric import Circuits, Electrical, Region
+from mfabric_jax.fabric import Electrical, Region
 from mfabric_jax.policies import greedy
-from mfabric_jax.routing import all_to_all_time, spray_time
 from mfabric_jax.schedule import Exchanges, rates_of
 from mfabric_jax.schedule.iteration import all_reduce_seconds, running_blocks
 from mfabric_jax.schedule.order import BACKWARD, order
@@ -108,63 +106,7 @@ def test_greedy_gets_every_block_s_own_demand_in_running_order():
     assert np.asarray(found.switch).sum() == len(switched)  # and no block without experts does
 
 
-# ------------------------------------------------------------------------------------------------ scale and symmetry
-BATCH = 24
-NIC_37 = 37e9 / 8  # bytes/s
-
-
-def demands(ranks):
-    """BATCH of [R R], bytes: drawn, thinned out to a few flows, and an even one."""
-    rng = np.random.default_rng(ranks)
-    some = rng.uniform(0, 1, (BATCH - 1, ranks, ranks)) ** 4 * 1e9
-    some[12:] *= rng.random((BATCH - 13, ranks, ranks)) < 0.3
-    some[:, 0, -1] += 1e6  # nobody sends nothing
-    return np.concatenate([some, np.full((1, ranks, ranks), 1e8)])
-
-
-@eqx.filter_jit
-def times(fabric, demand, routing=None):
-    """A batch of all-to-alls: between 8 ranks on an electrical fabric, between 4 servers on a region."""
-    if routing is None:
-        return jax.vmap(lambda one: spray_time(fabric, one, 2))(demand)
-    plans = jax.vmap(lambda one: greedy(one, fabric).circuits.count)(demand)
-    return jax.vmap(lambda c, d: all_to_all_time(fabric, Circuits(c), d, routing=routing))(plans, demand)
-
-
-FABRICS = {
-    "own NICs": (fat_tree(37.0, 1.7), None),
-    "pooled NICs": (dataclasses.replace(fat_tree(37.0, 1.7), nic_use="pooled"), None),
-    "unsplit": (region(nic_gbps=37.0, degree=2), "unsplit"),
-    "best-path": (region(nic_gbps=37.0, degree=2), "best-path"),
-}
-
-
-@pytest.mark.parametrize("name", FABRICS)
-def test_time_is_load_over_bandwidth_and_the_same_transposed(name):
-    fabric, routing = FABRICS[name]
-    demand = demands(8 if routing is None else 4)
-    want = times(fabric, demand, routing)
-    assert np.all(np.asarray(want) > 0)
-    np.testing.assert_allclose(times(fabric, demand.swapaxes(1, 2), routing), want, rtol=RTOL)
-    unit = eqx.tree_at(lambda f: f.nic_gbps, fabric, *jobs.numbers(units.to_gbps(1.0)))
-    np.testing.assert_allclose(times(unit, demand, routing) / NIC_37, want, rtol=RTOL)
-
-
-def test_loads_are_times_at_any_bandwidth():
-    where, layers, micro_batches = zip(*slots(), strict=True)
-    picked, where = RANK_BYTES[layers, micro_batches], tuple(np.transpose(where))
-    for name, demand, known in [
-        ("own NICs", picked, drawn(fat_tree(2.0, 1.7))[0]),
-        ("unsplit", picked.reshape(-1, 4, 2, 4, 2).sum(axis=(2, 4)), drawn(region(2.0, degree=2))[0]),
-    ]:
-        fabric, routing = FABRICS[name]
-        load, some = np.array(known.load), np.resize(demand, (BATCH, *demand.shape[1:]))
-        np.testing.assert_array_equal(load[..., 0], load[..., 1])
-        np.testing.assert_allclose(load[where][:BATCH, 0] / NIC_37, times(fabric, some, routing), rtol=RTOL)
-        load[where] = 0
-        assert not load.any()  # dense blocks and padding exchange nothing
-
-
+# --------------------------------------------------------------------------------------------------------------- loads
 def test_loads_are_of_circuits_and_of_packets():
     # NICs of 1 byte/s: half of one of each server on the EPS. 2 circuits for 3 peers: some pairs have none.
     found, _ = drawn(region(2.0, degree=2, nics=0.5))
@@ -179,6 +121,9 @@ def test_loads_are_of_circuits_and_of_packets():
         np.testing.assert_allclose(found.load[at], max(optical, electrical), rtol=RTOL)
         longer.append(electrical > optical)
     assert 4 < sum(longer) < len(longer) - 4  # either may be the longer one
+    load, where = np.array(found.load), tuple(np.transpose([at for at, *_ in slots()]))
+    load[where] = 0
+    assert not load.any()  # dense blocks and padding exchange nothing
     found, _ = drawn(fat_tree())
     assert not found.optical.any()
     np.testing.assert_array_equal(found.load, found.electrical)

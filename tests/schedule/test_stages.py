@@ -175,17 +175,6 @@ def test_latency_of_sends_all_to_alls_and_rings():
     np.testing.assert_allclose(timed(rates(latency=0.25), packets(one), batches=1).ep_comm_s, 4 + 4 * 0.25, rtol=RTOL)
 
 
-def test_latency_of_rings_over_replicas():
-    # Four servers a stage, two replicas of every expert: 2 x 3 steps for dense gradients, 2 x 1 for those of experts.
-    workload = job(pp=1, dp=2, blocks=1, micro_batches=1)
-    nothing = packets(np.zeros((1, 2)))
-    dp = [
-        float(iterate_once(workload, rates(latency=t, stages=1), nothing, SECONDS, NVSWITCH).dp_comm_s)
-        for t in (0.0, 0.25)
-    ]
-    np.testing.assert_allclose(dp[1] - dp[0], 8 * 0.25, rtol=RTOL)
-
-
 def test_latency_leaves_the_switch_its_time():
     # Circuits take 2 s of an all-to-all that packets end after 3: of a delay of 5 forward, 4 are paid, latency or not.
     found = packets(3 + NOTHING)._replace(
