@@ -30,14 +30,6 @@ def solve(problem, size, start, resolution):
     return at(problem, size, start, jnp.asarray(resolution))
 
 
-@pytest.fixture(scope="module", autouse=True)
-def quick_to_compile():
-    """Small programs, each run a few times."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 @functools.cache
 def drawn(seed, edges=True):
     """A problem, its bytes and starts, its exact finish times, and how long it takes."""
