@@ -58,7 +58,7 @@ def test_info_prints_shape_statistics_and_drift(capsys, run):
     assert first == f"tokens, recorded {run}, records 0 to 2"
     assert second == "iteration 3, layer 2, micro-batch 1, source rank 4, expert 8"
     (recording,) = open_trace(run)
-    for row in survey.summary(survey.table(recording, ranks_per_server=2)):
+    for row in survey.quantile_rows(survey.statistics_by_layer(recording, ranks_per_server=2)):
         (line,) = [line for line in lines if line.startswith(row["statistic"])]
         printed = [float(word) for word in line.removeprefix(row["statistic"]).split()]
         np.testing.assert_allclose(printed, [row["p10"], row["median"], row["p90"]], atol=6e-4, rtol=1e-3)
@@ -85,7 +85,7 @@ def test_rows_are_written(capsys, run, tmp_path, name):
     assert capsys.readouterr().err.strip() == str(tmp_path / name)
     rows, config = read_rows(tmp_path / name)
     (recording,) = open_trace(run)
-    want = survey.table(recording.chosen((1, 2)))
+    want = survey.statistics_by_layer(recording.chosen((1, 2)))
     assert [(row["iteration"], row["layer"]) for row in rows] == [(1, 0), (1, 1), (2, 0), (2, 1)]
     for got, row in zip(rows, want, strict=True):
         for title in survey.TITLES:

@@ -7,7 +7,7 @@ import pytest
 
 from mfabric_jax import cli
 from mfabric_jax.traffic import Knobs, fit, moments, open_trace
-from mfabric_jax.traffic.generated import Shape, draw
+from mfabric_jax.traffic.generator import Shape, draw
 
 pytest.importorskip("tyro", reason="the command line needs tyro")
 

@@ -26,7 +26,8 @@ from mfabric_jax.routing import (
 from mfabric_jax.schedule.first import AHEAD, BLOCK, First, SlotsToServe, choose
 from mfabric_jax.schedule.memory import remembers
 from mfabric_jax.schedule.order import BACKWARD, order_of
-from mfabric_jax.traffic import rank_bytes, server_bytes, split_local
+from mfabric_jax.traffic import rank_bytes, server_bytes
+from mfabric_jax.traffic.demand import inside_bytes
 from mfabric_jax.workload import Workload
 
 Fabric = Electrical | Region | Flat
@@ -135,7 +136,7 @@ def inside_servers(
     where, per_server = places(workload), workload.ranks_per_server
 
     def one(demand):
-        crossing = split_local(demand, per_server).inside + delegated(fabric, demand, per_server)
+        crossing = inside_bytes(demand, per_server) + delegated(fabric, demand, per_server)
         return inside_time(crossing, nvswitch_Bps * workload.tp)
 
     inside = every_all_to_all(one)(rank_demand(workload, tokens))

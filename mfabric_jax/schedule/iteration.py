@@ -11,7 +11,8 @@ from mfabric_jax.checks import whole
 from mfabric_jax.schedule.exchange import Exchanges, Fabric, NVSWITCH_Bps, places
 from mfabric_jax.schedule.order import BACKWARD, order_of
 from mfabric_jax.schedule.timeline import Blocks, Compute, Rules, Slots, run
-from mfabric_jax.workload import BlockSeconds, Workload, gradient_bytes, pp_bytes, tp_bytes_per_gpu
+from mfabric_jax.workload import BlockSeconds, Workload, gradient_bytes, pp_bytes
+from mfabric_jax.workload.volume import tp_bytes_per_gpu
 
 
 class Rates(NamedTuple):

@@ -13,7 +13,8 @@ from mfabric_jax.schedule import FIRST, NVSWITCH_GIGABYTES_PER_S, Rates
 from mfabric_jax.study.calibration import CALIBRATED
 from mfabric_jax.traffic import WORKLOADS, Knobs
 from mfabric_jax.traffic.predictor import REGISTRY as PREDICTORS
-from mfabric_jax.workload import DEFAULT_GPU, Workload, get_gpu
+from mfabric_jax.workload import Workload, get_gpu
+from mfabric_jax.workload.compute import DEFAULT_GPU
 
 DTYPES = ("float32", "float64")
 TRAFFIC = ("measured", "generated")

@@ -47,11 +47,6 @@ def together(*flows: Flows) -> Flows:
     return Flows(src, dst, size, start, np.concatenate(kind), labels)
 
 
-def later(flows: Flows, seconds: ArrayLike) -> Flows:
-    """The same flows, started later by `seconds`: a number, or one for each flow [F]."""
-    return flows._replace(start=flows.start + _per("flows", "seconds", seconds, len(flows.start)))
-
-
 def all_to_all(members: ArrayLike, size: ArrayLike, *, label: str = "all-to-all", start: ArrayLike = 0.0) -> Flows:
     """Every member sends to every other one.
 
@@ -85,27 +80,7 @@ def ring_all_reduce(
 
     One member sends nothing, however many rings.
     """
-    return _ring(members, size, 2, rings, label, start)
-
-
-def ring_all_gather(
-    members: ArrayLike, size: ArrayLike, *, rings: int = 1, label: str = "all-gather", start: ArrayLike = 0.0
-) -> Flows:
-    """Every member sends `size` (n - 1) / n to its successor; `size` is the gathered whole in bytes.
-
-    Everything else as in `ring_all_reduce`.
-    """
-    return _ring(members, size, 1, rings, label, start)
-
-
-def ring_reduce_scatter(
-    members: ArrayLike, size: ArrayLike, *, rings: int = 1, label: str = "reduce-scatter", start: ArrayLike = 0.0
-) -> Flows:
-    """Every member sends `size` (n - 1) / n to its successor; `size` is what each member holds before, in bytes.
-
-    Everything else as in `ring_all_reduce`.
-    """
-    return _ring(members, size, 1, rings, label, start)
+    return _ring(members, size, rings, label, start)
 
 
 def hierarchical_all_reduce(
@@ -130,7 +105,7 @@ def hierarchical_all_reduce(
     pair = np.repeat(2 * part, servers)[:, None, None]
     inside = _pairs(f"{label} inside", server, pair, np.repeat(start, servers))
     rail = members.swapaxes(1, 2).reshape(groups * local, servers)
-    between = _ring(rail, np.repeat(part, local), 2, 1, f"{label} between", np.repeat(start, local))
+    between = _ring(rail, np.repeat(part, local), 1, f"{label} between", np.repeat(start, local))
     return together(inside, between)
 
 
@@ -163,13 +138,13 @@ def _pairs(label: str, members: np.ndarray, size: np.ndarray, start: np.ndarray)
     return _flows(label, members[:, :, None], members[:, None, :], size, start[:, None, None])
 
 
-def _ring(members, size, passes: int, rings: int, label: str, start) -> Flows:
-    """Flows in the order [G rings n]; the bytes go around the ring `passes` times, less one step each."""
+def _ring(members, size, rings: int, label: str, start) -> Flows:
+    """Flows in the order [G rings n]; the bytes go around the ring twice, less one step each."""
     members = _members(members)
     groups, n = members.shape
     size, start = _per("groups", "size", size, groups), _per("groups", "start", start, groups)
     successor = (np.arange(n) + _strides(n, whole("rings", rings))[:, None]) % n
-    each = passes * size * (n - 1) / n / rings
+    each = 2 * size * (n - 1) / n / rings
     return _flows(label, members[:, None, :], members[:, successor], each[:, None, None], start[:, None, None])
 
 

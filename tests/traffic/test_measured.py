@@ -7,8 +7,8 @@ import pytest
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.traffic import measured
-from mfabric_jax.traffic.measured import _tables
-from mfabric_jax.traffic.randomness import Purpose, stream
+from mfabric_jax.traffic.expert_shares import _tables
+from mfabric_jax.traffic.popularity import Purpose, stream
 from mfabric_jax.workload import NAMES, get
 
 SMALL = {"blocks": 4, "pp": 1, "dp": 1}

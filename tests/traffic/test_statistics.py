@@ -101,7 +101,7 @@ def test_loads_that_are_a_lag_apart():
 # ---------------------------------------------------------------------------------------------------------- as a table
 def test_a_row_for_every_iteration_and_layer():
     count = some()
-    rows = survey.table(recording(count, number=[5, 6, 7, 9]), ranks_per_server=2)
+    rows = survey.statistics_by_layer(recording(count, number=[5, 6, 7, 9]), ranks_per_server=2)
     assert [(row["iteration"], row["layer"]) for row in rows] == [*itertools.product((5, 6, 7, 9), range(3))]
     for row, (i, layer) in zip(rows, np.ndindex(4, 3), strict=True):
         sent = count[i, layer].sum(axis=0)
@@ -122,7 +122,7 @@ def test_a_row_for_every_iteration_and_layer():
 
 def test_what_a_recording_does_not_tell_is_none():
     def known(one, **options):
-        row = survey.table(one, **options)[0]
+        row = survey.statistics_by_layer(one, **options)[0]
         return {name for name in survey.TITLES if row[name] is not None}
 
     pair = {"top10_pairs_share", "top20_pairs_share", "pairs_gini", "zero_pairs", "own_rank_share"}
@@ -140,12 +140,12 @@ def test_what_a_recording_does_not_tell_is_none():
     assert known(recording(np.zeros((1, 1, 1, 2, 2)))) == loads | {"zero_pairs"}
     assert known(recording(np.ones((1, 1, 1, 1, 2)))) == loads | {"own_rank_share"}
     with pytest.raises(InputError, match="ranks must divide the 8 columns of run, got 3"):
-        survey.table(recording(some()), ranks=3)
+        survey.statistics_by_layer(recording(some()), ranks=3)
 
 
 def test_a_summary_has_quantiles_of_what_is_known():
-    rows = survey.table(recording(some((40, 3, 1, 1, 8)), Sources.UNKNOWN))
-    (one,) = survey.summary(rows)
+    rows = survey.statistics_by_layer(recording(some((40, 3, 1, 1, 8)), Sources.UNKNOWN))
+    (one,) = survey.quantile_rows(rows)
     assert one["statistic"] == "hottest expert / mean"
     values = sorted(row["expert_max_over_mean"] for row in rows)
     np.testing.assert_allclose([one["p10"], one["median"], one["p90"]], np.quantile(values, [0.1, 0.5, 0.9]))
@@ -153,26 +153,26 @@ def test_a_summary_has_quantiles_of_what_is_known():
 
 def test_drift_over_the_lags_that_fit():
     count = some((7, 2, 1, 2, 8))
-    rows = survey.drift(recording(count, number=np.arange(1, 71, 10)))
+    rows = survey.drift_rows(recording(count, number=np.arange(1, 71, 10)))
     assert [(row["records"], row["iterations"]) for row in rows] == [(1, 10), (2, 20), (5, 50)]
     load = count.sum(axis=(2, 3))
     by_hand = [np.corrcoef(load[i, layer], load[i + 5, layer])[0, 1] for i in (0, 1) for layer in (0, 1)]
     np.testing.assert_allclose(rows[2]["correlation"], np.mean(by_hand), rtol=1e-12)
-    uneven = survey.drift(recording(count[:3], number=[1, 2, 9]))
+    uneven = survey.drift_rows(recording(count[:3], number=[1, 2, 9]))
     assert [(row["records"], row["iterations"]) for row in uneven] == [(1, None), (2, None)]
-    assert survey.drift(recording(count[:1])) == []
-    assert survey.drift(recording(np.ones((2, 1, 1, 1, 4))))[0]["correlation"] is None
+    assert survey.drift_rows(recording(count[:1])) == []
+    assert survey.drift_rows(recording(np.ones((2, 1, 1, 1, 4))))[0]["correlation"] is None
 
 
 def test_what_is_sent_from_where_to_where():
     count = some((2, 3, 2, 4, 8))
-    rows, columns, matrix = survey.sent(recording(count))
+    rows, columns, matrix = survey.sent_selections(recording(count))
     assert (rows, columns, matrix.shape) == ("source rank", "destination rank", (3, 4, 4))
     np.testing.assert_array_equal(matrix[1, 2, 3], count[:, 1, :, 2, 6:].sum())
-    assert survey.sent(recording(count), 2)[2].shape == (3, 2, 2)
-    rows, columns, matrix = survey.sent(recording(count, Sources.DOMAINS))
+    assert survey.sent_selections(recording(count), 2)[2].shape == (3, 2, 2)
+    rows, columns, matrix = survey.sent_selections(recording(count, Sources.DOMAINS))
     assert (rows, columns, matrix.shape) == ("text domain", "expert", (3, 4, 8))
-    assert survey.sent(recording(count[:, :, :, :1], Sources.UNKNOWN)) is None
+    assert survey.sent_selections(recording(count[:, :, :, :1], Sources.UNKNOWN)) is None
 
 
 # -------------------------------------------------------------------------------- against the numbers beside the traces
@@ -236,7 +236,7 @@ def test_laer_loads(shared_data, published, model):
     quantiles = [0.1, 0.5, 0.9, 1]
     got = np.quantile(statistics.max_over_mean(ranks), quantiles)
     np.testing.assert_allclose(got, want["rank_max_over_mean_p10_50_90_max"], atol=6e-5)
-    positions = [row["rank_max_over_mean"] for row in survey.table(one)]
+    positions = [row["rank_max_over_mean"] for row in survey.statistics_by_layer(one)]
     np.testing.assert_allclose(np.quantile(positions, quantiles), want["EP4_position_max_over_mean"], atol=6e-5)
     for lag in (1, 5):
         np.testing.assert_allclose(statistics.correlation(ranks, lag).mean(), want[f"lag{lag}_pearson"], atol=6e-5)
@@ -248,10 +248,10 @@ def test_olmoe_loads(shared_data, published, model):
     want = published["olmoe_routing"][model]
     (one,) = open_trace(shared_data / "olmoe_routing" / model)
     rows = statistics.rows_of(one.count)[0]  # [layer domain expert]
-    pooled = [row["expert_max_over_mean"] for row in survey.table(one)]
+    pooled = [row["expert_max_over_mean"] for row in survey.statistics_by_layer(one)]
     np.testing.assert_allclose(pooled, want["pooled_max_over_mean"], atol=6e-3)
     for domain, name in enumerate(want["domains"]):
         numbers = want["expert_max_over_mean_by_domain_and_layer"][name]
         np.testing.assert_allclose(statistics.max_over_mean(rows[:, domain]), numbers, atol=6e-3)
     off = np.mean([want["TV_domain_vs_pooled"][name] for name in want["domains"]], axis=0)
-    np.testing.assert_allclose([row["source_variation"] for row in survey.table(one)], off, atol=6e-4)
+    np.testing.assert_allclose([row["source_variation"] for row in survey.statistics_by_layer(one)], off, atol=6e-4)

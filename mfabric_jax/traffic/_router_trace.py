@@ -29,7 +29,7 @@ class _Pass(NamedTuple):
     count: np.ndarray
 
 
-def read(path: pathlib.Path, layout: Layout) -> Recording:
+def router_trace(path: pathlib.Path, layout: Layout) -> Recording:
     """Selections from a folder of `*.jsonl`, or from one such file.
 
     - `layout`: what the global ranks are. Without `experts`, these are the largest number that occurs + 1, rounded up
