@@ -125,7 +125,9 @@ def _own(path: pathlib.Path, count: np.ndarray, packed: np.ndarray | None) -> Re
         }
         number = np.array(meta["records"], dtype=np.int64)
     except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{META} of trace {path} must be the JSON that save_tokens wrote, got {packed!s:.80}.") from error
+        raise InputError(
+            f"{META} of trace {path} must be the JSON that save_tokens wrote, got {packed!s:.80}."
+        ) from error
     if version > SCHEMA_VERSION:
         raise InputError(f"schema_version of trace {path} must be at most {SCHEMA_VERSION}, got {version}.")
     if number.shape != (len(count),):

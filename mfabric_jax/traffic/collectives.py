@@ -3,6 +3,8 @@
 An endpoint is a GPU, counted over the whole cluster. The steps of a collective follow each other in small chunks,
 so in a fluid model they all run together: every member sends its total bytes from the start. Latency per step is
 not part of a flow. Letters: F flows, G groups at once, n members of a group, S servers, m members per server.
+
+- `members`: endpoints, none twice in a group.   - `size`: bytes.   - `start`: seconds, a number or one per group [G].
 """
 
 import math
@@ -50,9 +52,7 @@ def together(*flows: Flows) -> Flows:
 def all_to_all(members: ArrayLike, size: ArrayLike, *, label: str = "all-to-all", start: ArrayLike = 0.0) -> Flows:
     """Every member sends to every other one.
 
-    - `members` [n] or [G n]: endpoints, none twice in a group.
-    - `size`: bytes per ordered pair: a number (uniform), [n n] or [G n n] in the order of the members.
-    - `start`: seconds, a number or one for each group [G].
+    - `members` [n] or [G n].   - `size` per ordered pair: a number, [n n] or [G n n] in the order of the members.
 
     The diagonal is ignored, whatever stands there; pairs of 0 bytes are dropped.
     """
@@ -71,12 +71,10 @@ def ring_all_reduce(
 ) -> Flows:
     """A reduce-scatter and an all-gather around the ring: every member sends 2 `size` (n - 1) / n to its successor.
 
-    - `members` [n] or [G n]: endpoints in the order of the ring, none twice in a group.
-    - `size`: bytes that every member holds, a number or one for each group [G].
+    - `members` [n] or [G n]: in the order of the ring.   - `size` that every member holds, a number or [G].
     - `rings`: how many share the bytes evenly. Each visits every p-th member, with p and n coprime: p = 1, its
       reverse n - 1, then the further coprimes in ascending order, each with its reverse. These are the totient
       permutations of TopoOpt (NSDI 2023, arXiv 2202.00433). `InputError` where n has fewer coprimes.
-    - `start`: seconds, a number or one for each group [G].
 
     One member sends nothing, however many rings.
     """
@@ -88,9 +86,7 @@ def hierarchical_all_reduce(
 ) -> Flows:
     """Reduce-scatter inside every server, ring all-reduces between servers, all-gather inside.
 
-    - `members` [S m] or [G S m]: endpoints, one row per server, none twice in a group.
-    - `size`: bytes that every member holds, a number or one for each group [G].
-    - `start`: seconds, a number or one for each group [G].
+    - `members` [S m] or [G S m]: one row per server.   - `size` that every member holds, a number or [G].
 
     Inside, each member sends `size` / m directly (over the NVSwitch) to each other one, in the reduce-scatter and
     again in the all-gather: one flow of 2 `size` / m per ordered pair. Between, the i-th members of all servers
