@@ -62,14 +62,17 @@ def router_trace(path: pathlib.Path, layout: Layout) -> Recording:
     layers = _layers(path, layout, {(stage_of[rank], layer) for _, layer, rank in batches})
     replicas, most = len(np.unique(index["dp"])), max(map(len, batches.values()))
     filled = np.zeros((len(steps), len(layers), replicas, most, layout.tp, layout.ep, experts), np.int64)
-    for (s, step), (i, (stage, layer)), (r, rank) in itertools.product(*map(enumerate, (steps, layers, ranks))):
+    places = itertools.product(enumerate(steps), enumerate(layers), enumerate(ranks))
+    for (s, step), (i, (stage, layer)), (r, rank) in places:
+        if stage_of[rank] != stage:
+            continue
         counts = batches.get((step, layer, rank), [])
-        if stage_of[rank] == stage and len(counts) != most:
+        if len(counts) != most:
             raise InputError(
                 f"router trace {path} must have as many micro-batches of every step, layer and rank; step {step}, "
                 f"layer {layer}, rank {rank} has {len(counts)}, another one {most}."
             )
-        for m, count in enumerate(counts if stage_of[rank] == stage else []):
+        for m, count in enumerate(counts):
             filled[s, i, index["dp"][r] % replicas, m, index["tp"][r], index["ep"][r], : len(count)] = count
     count = add_slices(filled).reshape(len(steps), len(layers), replicas * most, layout.ep, experts)
     return Recording(count, np.array(steps), str(path), "Megatron router trace", experts=layout.experts, layout=layout)

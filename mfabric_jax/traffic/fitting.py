@@ -79,8 +79,9 @@ def fit(recording: Recording | Tokens, iterations: int | None = None, seed: int 
     knobs = target.drift(target.phase(knobs))
     knobs = target.drift(target.noise(target.popularity(knobs, again=True)))
     knobs = target.noise(target.popularity(knobs, again=True))
-    values = dataclasses.asdict(knobs)
-    knobs = Knobs(**{name: float(f"{v:.6g}") if isinstance(v, float) else v for name, v in values.items()})
+    values = dataclasses.asdict(knobs).items()
+    rounded: dict[str, Any] = {field: float(f"{v:.6g}") if isinstance(v, float) else v for field, v in values}
+    knobs = Knobs(**rounded)
     made = draw(target.shape, knobs, seed + TRIED[1], np.arange(wanted))
     return Fit(knobs, target.recorded, moments.moments_of(made, target.pairs))
 
@@ -124,8 +125,12 @@ class _Target:
         at = np.linspace(0, len(self.count) - 1, number).astype(int) if knobs.has_phase else np.arange(number)
         loose = dataclasses.replace(knobs, drift=knobs.drift_spread, persistence=0.0)
         shape = self.shape
-        if pooled:
-            loose, shape = _pooled(loose, shape)
+        if pooled:  # in the sum of micro-batches, what is drawn afresh in each of them averages out
+            batches = shape.micro_batches
+            row_noise = knobs.row_noise * math.sqrt(knobs.row_shared + (1 - knobs.row_shared) / batches)
+            micro_drift = knobs.micro_drift / math.sqrt(batches)
+            loose = dataclasses.replace(loose, row_noise=row_noise, micro_drift=micro_drift)
+            shape = shape._replace(micro_batches=1, selections=shape.selections * batches)
         made = [draw(shape, loose, self.seed + n, at[n : n + 1], self.normals) for n in range(number)]
         return moments.moments_of(np.concatenate(made), self.pairs)
 
@@ -140,10 +145,11 @@ class _Target:
                 knobs, popularity=family, skew=skew, layer_spread=spread, sparsity=sparsity if sparse else 0.0
             )
 
-        families, steps = POPULARITIES, (0.3, 0.15, 0.1)
+        families: tuple[Popularity, ...] = (knobs.popularity,) if again else POPULARITIES
+        steps = (0.3, 0.15, 0.1)
         starts = [*itertools.product(SKEWS, SPREADS, SPARSITIES if sparse else (0.0,))]
         if again:
-            families, steps = [knobs.popularity], (0.1 * knobs.skew, 0.1, 0.05)
+            steps = (0.1 * knobs.skew, 0.1, 0.05)
             starts = [(knobs.skew, knobs.layer_spread, knobs.sparsity)]
         found = []
         for family in families:
@@ -257,14 +263,6 @@ class _Target:
         bounds = [(math.log(DRIFTS[0] / 10), math.log(LARGEST_NOISE)), (0, math.log(4 * len(self.count)))]
         best, least = _descend(error, min(first, key=error), steps, [*bounds, (0, LARGEST_NOISE)])
         return (_drifting(knobs, self.shape.experts, best) if math.isfinite(least) else None) or knobs
-
-
-def _pooled(knobs: Knobs, shape: Shape) -> tuple[Knobs, Shape]:
-    """Knobs and shape of all micro-batches in one, which what is drawn afresh in each of them averages out in."""
-    batches = shape.micro_batches
-    row_noise = knobs.row_noise * math.sqrt(knobs.row_shared + (1 - knobs.row_shared) / batches)
-    moved = dataclasses.replace(knobs, row_noise=row_noise, micro_drift=knobs.micro_drift / math.sqrt(batches))
-    return moved, shape._replace(micro_batches=1, selections=shape.selections * batches)
 
 
 def _drifting(knobs: Knobs, experts: int, point: Sequence[float]) -> Knobs | None:

@@ -5,14 +5,16 @@ import json
 import math
 import os
 import pathlib
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from mfabric_jax import checks
 from mfabric_jax.atomic import replacing
 from mfabric_jax.checks import InputError
 
 Popularity = Literal["power-law", "log-normal"]
-POWER_LAW, LOG_NORMAL = POPULARITIES = get_args(Popularity)
+POWER_LAW: Popularity = "power-law"
+LOG_NORMAL: Popularity = "log-normal"
+POPULARITIES: tuple[Popularity, ...] = (POWER_LAW, LOG_NORMAL)
 _PARTS = {"sparsity": "below", "pair_sparsity": "below"} | dict.fromkeys(
     ("row_shared", "persistence", "hot_share"), "at most"
 )
@@ -22,40 +24,28 @@ VERSION = "schema_version"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Knobs:
-    """Settings of generated traffic; the defaults are exactly balanced. "Logarithm" is that of an expert's popularity.
+    """Settings of generated traffic; the defaults are exactly balanced.
 
-    Popularity, per layer:
+    Spreads are standard deviations of the logarithm of an expert's popularity.
 
-    - `popularity`: "power-law": popularity rank to the power -`skew`; "log-normal": the quantiles of a log-normal
-      distribution whose logarithm has the standard deviation `skew`. Who has which rank is permuted by the seed.
-    - `layer_spread`: layers differ in skew: they have the quantiles of `skew` exp(`layer_spread` x a standard normal
-      number), in an order that the seed decides.
-    - `distinct`: how many different experts a token goes to: no expert gets more than 1/`distinct` of a row; what is
-      above goes to the others in proportion.
-    - `sparsity`: part of the experts that receive nothing, drawn per layer; `pair_sparsity`: part of the rest, drawn
-      per layer and source rank, that receives nothing from this rank.
-
-    What moves it:
-
-    - `row_noise`: standard deviation of the logarithm between source rows, drawn afresh in every iteration;
-      `row_shared`: part of its variance that the micro-batches of an iteration share.
-    - `micro_drift`: the same between the micro-batches of an iteration, shared by all source ranks.
-    - `drift`: the same of each step from one iteration to the next; `persistence`: the part of the deviation so far
-      that remains at each step. 1 is a random walk from 0; below 1 deviations start and keep the standard deviation
-      `drift_spread`, and those n iterations apart have the correlation `persistence`^n.
-    - `jitter`: the same between iterations, but forgotten at once; shared by micro-batches and source ranks.
-    - `phase_start`, `phase_floor`, `half_life`: the logarithms (before drift and noise) are multiplied by
+    - `popularity`, `skew`: "power-law": popularity rank to the power -skew; "log-normal": quantiles of a log-normal of
+      that spread. Who has which rank is permuted per layer by the seed.   - `layer_spread`: layers differ in skew: they
+      have the quantiles of `skew` exp(`layer_spread` x a standard normal number).
+    - `distinct`: different experts of a token: none gets more than 1/`distinct` of a row; the rest goes to the others.
+    - `sparsity`, `pair_sparsity`: part of the experts, and per source rank of the rest of them, that receives nothing.
+    - `row_noise`: spread between source rows, drawn afresh in every iteration; `row_shared`: part of its variance that
+      the micro-batches of an iteration share.   - `micro_drift`: spread between micro-batches, for all rows alike.
+    - `drift`: spread of a step from one iteration to the next; `persistence`: part of the deviation that remains at
+      each step. 1 is a random walk from 0; below 1 deviations start and keep the spread `drift_spread`, and those n
+      iterations apart have the correlation `persistence`^n.   - `jitter`: spread that is forgotten at once.
+    - `phase_start`, `phase_floor`, `half_life`: logarithms (before drift and noise) are multiplied by
       floor + (start - floor) 2^(-iteration / half_life): imbalance decays as a balancing loss acts.
-
-    A hot spot, laid over that:
-
-    - `hot_share`: part of every row that goes to the hot experts, equally, in place of as much of the rest.
-    - `hot_experts` or `hot_ranks`: how many neighbouring experts, or how many ranks with all their experts, are hot;
-      the first one is drawn per layer. `hot_spread`: hot experts are spread evenly instead.
+    - `hot_share`: part of every row that goes to the hot experts in place of as much of the rest; `hot_experts` or
+      `hot_ranks`: how many neighbours are hot, the first drawn per layer; `hot_spread`: experts spread evenly instead.
     - `rotation`: every so many iterations the hot set moves on by its own size (spread: by one expert); 0: never.
     - `burst_every`, `burst_length`: hot only in the last `burst_length` of every `burst_every` iterations; 0: always.
+    - `sampled`: whole selections are drawn (multinomial); else they are expectations, real numbers.
 
-    `sampled`: whole selections are drawn (multinomial); else they are expectations, real numbers.
     `InputError` for a value out of range.
     """
 

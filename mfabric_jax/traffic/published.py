@@ -7,6 +7,7 @@ import json
 import pathlib
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -60,7 +61,7 @@ def olmoe(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> tuple[Recordi
         if count.ndim != 3 or 0 in count.shape:
             raise InputError(f"{model}_topk of {path} must have the axes [domain, layer, expert], got {count.shape}.")
         count = count.swapaxes(0, 1)[None, :, None]
-        kind = {"name": model, "sources": Sources.DOMAINS, "experts": count.shape[-1]}
+        kind: dict[str, Any] = {"name": model, "sources": Sources.DOMAINS, "experts": count.shape[-1]}
         found.append(Recording(count, np.zeros(1, int), str(path), "OLMoE expert counts", **kind))
     return tuple(found)
 
@@ -107,7 +108,7 @@ def _positions(path: pathlib.Path, model: str, rows: np.ndarray) -> Recording:
             f"{LAER_GROUP} ranks; got {len(rows)} rows for {' x '.join(map(str, shape))} (iterations, layers, ranks)."
         )
     experts = re.search(r"-e(\d+)k\d+$", model)
-    kind = {"name": model, "sources": Sources.UNKNOWN, "targets": Targets.RANKS}
+    kind: dict[str, Any] = {"name": model, "sources": Sources.UNKNOWN, "targets": Targets.RANKS}
     kind["experts"] = int(experts[1]) if experts else None
     groups = count.reshape(*shape[:2], shape[2] // LAER_GROUP, 1, LAER_GROUP)
     return Recording(groups, axes[0][0], str(path), "LAER-MoE token analysis", **kind)
