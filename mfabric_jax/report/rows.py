@@ -5,21 +5,22 @@ same bytes. A CSV cell is read back as a number if its whole column looks like n
 else as text; an empty cell is None. Parquet keeps the types.
 """
 
+import contextlib
 import csv
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from mfabric_jax.atomic import check_folder, replacing, suffix
 from mfabric_jax.checks import InputError
 from mfabric_jax.extras import extra
+from mfabric_jax.parts import METADATA_KEY, checked
 
 Row: TypeAlias = dict[str, Any]
 
 EXTENSIONS = (".csv", ".parquet")
-METADATA_KEY = b"mfabric"
 _WHOLE = re.compile(r"[-+]?\d+")
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*([eE][-+]?\d+)?|inf|nan)")
 
@@ -35,9 +36,9 @@ def write_rows(rows: Sequence[Mapping[str, Any]], path: str | Path, config: Mapp
             config_part.write_text(text + "\n", encoding="utf-8")
             _write_csv(columns, part)
     else:
-        table = _parquet_table(columns, text)
         with extra("store", "writing .parquet"):
             from pyarrow import parquet
+        table = _parquet_table(columns, text)
         with replacing(path) as (part,):
             parquet.write_table(table, part)
     return path
@@ -57,15 +58,38 @@ def check_destination(path: str | Path) -> None:
 def read_rows(path: str | Path) -> tuple[list[Row], dict[str, Any]]:
     """Rows and configuration as `write_rows` stored them; a CSV without its sidecar has an empty configuration."""
     path = Path(path)
-    kind = suffix("rows file", path, EXTENSIONS)
+    if suffix("rows file", path, EXTENSIONS) == ".parquet":
+        table, config = read_table(path)
+        return table.to_pylist(), config
+    with _readable(path):
+        return _read_csv(path)
+
+
+def read_table(path: Path, sweep: str | None = None) -> tuple[Any, dict[str, Any]]:
+    """The table of a parquet file, and its configuration.
+
+    - `sweep`: the digest of the sweep that the file must be a part of; None: any, or none.
+    """
+    with extra("store", "reading .parquet"):
+        import pyarrow
+        from pyarrow import parquet
+    with _readable(path):
+        table = parquet.ParquetFile(pyarrow.BufferReader(checked(path, sweep))).read()
+        config = json.loads((table.schema.metadata or {}).get(METADATA_KEY, b"{}"))
+    return table.replace_schema_metadata(None), config
+
+
+@contextlib.contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """What cannot be read becomes a sentence."""
     try:
-        return _read_csv(path) if kind == ".csv" else _read_parquet(path)
+        yield
+    except InputError:
+        raise
     except OSError as error:
         reason = error.strerror or str(error)
         raise InputError(f"cannot read {str(path)!r} ({reason}); give a .csv or .parquet file of rows.") from error
-    except ValueError as error:
-        if isinstance(error, InputError):
-            raise
+    except (ValueError, NotImplementedError) as error:
         raise InputError(f"{str(path)!r} does not hold rows ({error}); give a file that `write_rows` made.") from error
 
 
@@ -114,13 +138,13 @@ def _read_csv(path: Path) -> tuple[list[Row], dict[str, Any]]:
         header, *lines = list(csv.reader(file)) or [[]]
     if any(len(line) != len(header) for line in lines):
         raise InputError(f"{str(path)!r} has lines of different lengths; give a file that `write_rows` made.")
-    columns = [_typed(list(cells)) for cells in zip(*lines, strict=True)]
+    columns = [_typed(cells) for cells in zip(*lines, strict=True)]
     rows = [dict(zip(header, values, strict=True)) for values in zip(*columns, strict=True)]
     beside = sidecar(path)
     return rows, json.loads(beside.read_text(encoding="utf-8")) if beside.exists() else {}
 
 
-def _typed(cells: list[str]) -> list[Any]:
+def _typed(cells: Sequence[str]) -> list[Any]:
     """One column of text as the values it was written from."""
     filled = [cell for cell in cells if cell]
     if all(_NUMBER.fullmatch(cell) for cell in filled):
@@ -133,8 +157,8 @@ def _typed(cells: list[str]) -> list[Any]:
 
 
 def _parquet_table(columns: dict[str, list[Any]], config: str) -> Any:
-    with extra("store", "writing .parquet"):
-        import pyarrow
+    import pyarrow
+
     arrays = {}
     for name, values in columns.items():
         try:
@@ -142,11 +166,3 @@ def _parquet_table(columns: dict[str, list[Any]], config: str) -> Any:
         except pyarrow.ArrowException as error:
             raise InputError(f"column {name!r} mixes kinds of values ({error}); .csv can hold it.") from error
     return pyarrow.table(arrays).replace_schema_metadata({METADATA_KEY: config.encode()})
-
-
-def _read_parquet(path: Path) -> tuple[list[Row], dict[str, Any]]:
-    with extra("store", "reading .parquet"):
-        from pyarrow import parquet
-    table = parquet.ParquetFile(path).read()
-    stored = (table.schema.metadata or {}).get(METADATA_KEY, b"{}")
-    return table.to_pylist(), json.loads(stored)

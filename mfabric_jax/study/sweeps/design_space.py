@@ -10,30 +10,28 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mfabric_jax.checks import InputError, distinct, one_of, whole
-from mfabric_jax.study.config import DTYPES
-from mfabric_jax.study.sweeps import axes
-from mfabric_jax.study.sweeps.exchanges import Exchanges
+from mfabric_jax.checks import InputError, one_of, whole
+from mfabric_jax.study.settings import DTYPES
+from mfabric_jax.study.sweeps.all_to_alls import AllToAlls
 from mfabric_jax.study.sweeps.iterations import Iterations
-from mfabric_jax.study.sweeps.settings import check_setting
+from mfabric_jax.study.sweeps.settings import Setting, check_value, columns, values_of
 
-KINDS: dict[str, Any] = {"iteration": Iterations, "all-to-all": Exchanges}
+KINDS: dict[str, Any] = {"iteration": Iterations, "all-to-all": AllToAlls}
 LOADERS = {".toml": tomllib.loads, ".json": json.loads}
-INDEX = "configuration"
 
 
-class Group(NamedTuple):
+class CodeGroup(NamedTuple):
     """Configurations that one program runs: `code`, what they have in common; `rows` [N]: which they are."""
 
     code: dict[str, Any]
     rows: np.ndarray
 
 
-class Shard(NamedTuple):
-    """Part of a group, one file of rows."""
+class Part(NamedTuple):
+    """Configurations of a group whose rows are in one file."""
 
     number: int
-    group: Group
+    group: CodeGroup
     rows: np.ndarray
 
 
@@ -54,7 +52,7 @@ class Sweep:
     grid: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     list: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     random: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    draws: int = None  # type: ignore[assignment]
+    draws: int = 1
     draw_seed: int = 0
     rows_per_shard: int | None = None
     dtype: str = "float32"
@@ -62,53 +60,41 @@ class Sweep:
     def __post_init__(self):
         one_of("evaluate", self.evaluate, KINDS)
         one_of("dtype", self.dtype, DTYPES)
-        for table in ("fixed", "grid", "list", "random"):
-            if not isinstance(getattr(self, table), Mapping):
-                raise InputError(f"{table} must be a table of settings, got {getattr(self, table)!r}.")
-        if self.draws is None:
-            object.__setattr__(self, "draws", 1)
-        elif not self.random:
+        if whole("draws", self.draws) > 1 and not self.random:
             raise InputError("draws is how often the axes of [random] are drawn, but there is none.")
-        whole("draws", self.draws)
         whole("draw_seed", self.draw_seed, at_least=0)
         if self.rows_per_shard is not None:
             whole("rows_per_shard", self.rows_per_shard)
-        axes.check_axes(self.grid, self.list, self.random)
-        self._check_names()
-        self._check_values()
-
-    def _check_names(self) -> None:
-        settings = self.kind.SETTINGS
-        tables = {"fixed": self.fixed, "grid": self.grid, "list": self.list, "random": self.random}
-        every = [name for table in tables.values() for name in table]
-        if len(set(every)) < len(every):
-            twice = next(name for name in every if every.count(name) > 1)
-            raise InputError(f"setting {twice!r} must be in one of [fixed], [grid], [list] and [random], got it twice.")
-        for where, table in tables.items():
-            for name, value in table.items():
-                one_of(f"setting of [{where}]", name, settings)
-                for one in self._values(where, value):
-                    check_setting(where, name, one, settings)
-
-    @staticmethod
-    def _values(where: str, value: Any) -> tuple:
-        if where == "fixed":
-            return (value,)
-        if where == "random":
-            return tuple(value["of"]) if "of" in value else tuple(axes.columns({}, {}, {"": value}, 1, 0)[""].tolist())
-        return tuple(value)
-
-    def _check_values(self) -> None:
-        """Every program's configuration, and the ends of what is data."""
+        names: set[str] = set()
+        for table, given in (("fixed", self.fixed), ("grid", self.grid), ("list", self.list), ("random", self.random)):
+            self._check_table(table, given, names)
+            names |= set(given)
+        if len({len(values) for values in self.list.values()}) > 1:
+            got = ", ".join(f"{name} {len(values)}" for name, values in self.list.items())
+            raise InputError(f"the lists of [list] are read side by side and must be equally long, got {got}.")
         for group in self.groups:
             self.program(group).check(self.data(group.rows))
+
+    def _check_table(self, table: str, given: Any, before: set[str]) -> None:
+        if not isinstance(given, Mapping):
+            raise InputError(f"{table} must be a table of settings, got {given!r}.")
+        for name in given:
+            if name in before:
+                raise InputError(f"setting {name!r} must be in one of [fixed], [grid], [list], [random], got it twice.")
+            setting = self._settings[one_of(f"setting of [{table}]", name, self._settings)]
+            for value in values_of(table, name, given[name]):
+                check_value(table, name, value, setting)
 
     @property
     def kind(self) -> Any:
         """What is evaluated."""
         return KINDS[self.evaluate]
 
-    def program(self, group: Group) -> Any:
+    @property
+    def _settings(self) -> Mapping[str, Setting]:
+        return self.kind.SETTINGS
+
+    def program(self, group: CodeGroup) -> Any:
         """What evaluates a group."""
         first = {name: values.tolist()[0] for name, values in self.data(group.rows[:1]).items()}
         return self.kind(group.code, first, self.dtype)
@@ -116,58 +102,54 @@ class Sweep:
     @property
     def count(self) -> int:
         """Configurations."""
-        return axes.count(self.grid, self.list, self.draws)
+        return len(next(iter(self.columns.values()))) if self.columns else self.draws
 
     @functools.cached_property
     def columns(self) -> dict[str, np.ndarray]:
         """What varies [N], axis by axis."""
-        settings = self.kind.SETTINGS
-        found = axes.columns(self.grid, self.list, self.random, self.draws, self.draw_seed)
-        return {name: _as(settings[name].type, values) for name, values in found.items()}
+        found = columns(self.grid, self.list, self.random, self.draws, self.draw_seed)
+        for name, values in found.items():
+            if self._settings[name].type is float and values.dtype.kind in "iu":
+                found[name] = values.astype(np.float64)
+        return found
 
     def data(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """What is data in one program [N], of these configurations: what varies, and the rest as it is fixed."""
-        varied, settings = self.columns, self.kind.SETTINGS
         found = {}
-        for name, setting in settings.items():
+        for name, setting in self._settings.items():
             if setting.data:
                 fixed = self.fixed.get(name, setting.default)
-                found[name] = varied[name][rows] if name in varied else np.full(len(rows), fixed)
+                found[name] = self.columns[name][rows] if name in self.columns else np.full(len(rows), fixed)
         return found
 
     @functools.cached_property
-    def groups(self) -> tuple[Group, ...]:
+    def groups(self) -> tuple[CodeGroup, ...]:
         """The configurations by what is code, in order of first appearance."""
-        settings, varied = self.kind.SETTINGS, self.columns
-        code = {name: self.fixed.get(name, s.default) for name, s in settings.items() if not s.data}
-        code = self.kind.resolved(code, {*self.fixed, *varied})
-        several = [name for name in varied if not settings[name].data]
-        if not several:
-            return (Group(code, np.arange(self.count)),)
+        code = {name: self.fixed.get(name, s.default) for name, s in self._settings.items() if not s.data}
+        code = self.kind.resolved(code, {*self.fixed, *self.columns})
+        varied = {name: values.tolist() for name, values in self.columns.items() if not self._settings[name].data}
+        if not varied:
+            return (CodeGroup(code, np.arange(self.count)),)
         members: dict[tuple, Any] = {}
-        for row, key in enumerate(zip(*(varied[name].tolist() for name in several), strict=True)):
+        for row, key in enumerate(zip(*varied.values(), strict=True)):
             members.setdefault(key, []).append(row)
         return tuple(
-            Group(code | dict(zip(several, key, strict=True)), np.asarray(rows)) for key, rows in members.items()
+            CodeGroup(code | dict(zip(varied, key, strict=True)), np.asarray(rows)) for key, rows in members.items()
         )
 
     @functools.cached_property
-    def shards(self) -> tuple[Shard, ...]:
+    def parts(self) -> tuple[Part, ...]:
         """All of them, numbered."""
-        parts = [
-            (group, group.rows[at : at + self.full_shard(group)])
+        pieces = [
+            (group, group.rows[start : start + self.full_part(group)])
             for group in self.groups
-            for at in range(0, len(group.rows), self.full_shard(group))
+            for start in range(0, len(group.rows), self.full_part(group))
         ]
-        return tuple(Shard(number, group, rows) for number, (group, rows) in enumerate(parts))
+        return tuple(Part(number, group, rows) for number, (group, rows) in enumerate(pieces))
 
-    def full_shard(self, group: Group) -> int:
+    def full_part(self, group: CodeGroup) -> int:
         """Rows of its files but the last."""
         return min(self.rows_per_shard or self.kind.ROWS_PER_SHARD, len(group.rows))
-
-
-def _as(hint: Any, values: np.ndarray) -> np.ndarray:
-    return values.astype(np.float64) if hint is float and values.dtype.kind in "iu" else values
 
 
 def read_sweep(path: str | Path) -> Sweep:
@@ -183,7 +165,6 @@ def read_sweep(path: str | Path) -> Sweep:
         raise InputError(f"{str(path)!r} is not {path.suffix[1:].upper()} ({error}).") from None
     if not isinstance(given, dict):
         raise InputError(f"{str(path)!r} must hold a table of settings, got {given!r}.")
-    known = distinct("fields", [field.name for field in dataclasses.fields(Sweep)])
     for name in given:
-        one_of("sweep setting", name, known)
+        one_of("sweep setting", name, [field.name for field in dataclasses.fields(Sweep)])
     return Sweep(**given)

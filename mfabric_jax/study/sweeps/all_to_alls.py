@@ -15,8 +15,8 @@ from mfabric_jax.checks import InputError, not_negative, one_of, positive, whole
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import Plan
 from mfabric_jax.routing import ROUTINGS, all_to_all_time, degree_bound, relay_shares
+from mfabric_jax.study._compare import check_dtype
 from mfabric_jax.study.batch import Estimate, evaluate, usual_at_once
-from mfabric_jax.study.compare import check_dtype
 from mfabric_jax.study.evaluation_traffic import check_unseen
 from mfabric_jax.study.judged import SHARE_STEPS
 from mfabric_jax.study.sweeps.settings import Setting
@@ -29,7 +29,7 @@ TRIED_DEGREE = 6
 GIGABYTES = units.gigabytes_per_s(1.0)
 
 
-class ExchangeOf(eqx.Module):
+class AllToAllOf(eqx.Module):
     """Case -> seconds of one all-to-all, the least that any circuits could give, and the one over the other."""
 
     servers: int = eqx.field(static=True)
@@ -62,8 +62,8 @@ class ExchangeOf(eqx.Module):
         return demand * (case["gigabytes"] * GIGABYTES * self.servers / jnp.where(total > 0, total, 1))
 
 
-class Exchanges:
-    """The configurations of one program; see `ExchangeOf`."""
+class AllToAlls:
+    """The configurations of one program; see `AllToAllOf`."""
 
     SETTINGS: ClassVar = {
         "servers": Setting(8, int),
@@ -111,17 +111,15 @@ class Exchanges:
             one_of("demand", name, DEMANDS)
             if name == RECORDED and self.code["trace"] is None:
                 raise InputError("demand 'recorded' needs trace, the recording.")
-        for name in ("sample", "seed", "optical_degree"):
+        for name in ("sample", "seed"):
             whole(name, int(data[name].min()), at_least=0)
-        whole("electrical_nics", int(data["electrical_nics"].min()), at_least=0)
-        if int((data["optical_degree"] + data["electrical_nics"]).min()) == 0:
-            raise InputError("optical_degree and electrical_nics must not both be 0.")
-        positive("nic_gbps", data["nic_gbps"])
         positive("gigabytes", data["gigabytes"])
         not_negative("sigma", data["sigma"])
-        positive("relay_efficiency", data["relay_efficiency"])
-        if data["relay_efficiency"].max() > 1:
-            raise InputError(f"relay_efficiency must be at most 1, got {data['relay_efficiency'].max()}.")
+        of_region = ("nic_gbps", "optical_degree", "electrical_nics", "relay_efficiency")
+        for end in (np.min, np.max):
+            Region(self.code["servers"], **{name: end(data[name]).item() for name in of_region})
+        if int((data["optical_degree"] + data["electrical_nics"]).min()) == 0:
+            raise InputError("optical_degree and electrical_nics must not both be 0.")
 
     def effective(self) -> dict[str, Any]:
         """The configuration of what does not vary."""
@@ -132,14 +130,14 @@ class Exchanges:
         return {name: self.code[name] for name in ("servers", "policy", "routing")}
 
     @functools.cached_property
-    def function(self) -> ExchangeOf:
+    def function(self) -> AllToAllOf:
         """The program."""
         check_dtype(self.dtype)
         servers, trace = self.code["servers"], self.code["trace"]
         pool = np.zeros((1, servers, servers))
         if trace is not None:
             pool = folded(recorded(trace, self.code["records"]).count, servers)
-        return ExchangeOf(servers, self.code["routing"], self.dtype, self.policy, jnp.asarray(pool, self.dtype))
+        return AllToAllOf(servers, self.code["routing"], self.dtype, self.policy, jnp.asarray(pool, self.dtype))
 
     def cases(self, data: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """What the function takes: demands by their number."""

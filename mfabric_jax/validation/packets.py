@@ -18,8 +18,8 @@ import numpy as np
 from mfabric_jax import units
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.flows import FlowProblem, Outcome, completion_times
-from mfabric_jax.study.config import DTYPES
-from mfabric_jax.study.packet_runs import MIB, PacketRun, mean_pair_mib
+from mfabric_jax.study.settings import DTYPES
+from mfabric_jax.validation.packet_runs import MIB, PacketRun
 
 GROUPS = ("spraying", "one-path", "unknown-path", "leaf-spine", "incast")
 QUANTILES = (5, 25, 50, 75, 95)
@@ -59,11 +59,10 @@ def predict(run: PacketRun, dtype: str = "float64") -> Prediction:
     one_of("dtype", dtype, DTYPES)
     if dtype == "float64" and not jax.config.read("jax_enable_x64"):
         raise InputError("dtype float64 needs jax.config.update('jax_enable_x64', True) before the first computation.")
-    problem = network(run, dtype)
-    flows = len(run.size)
-    size, start = np.zeros((2, len(problem.weight)))
-    size[:flows], start[:flows] = run.size, run.start
-    end = _completion(problem, jnp.asarray(size, dtype), jnp.asarray(start, dtype))
+    problem, flows = network(run, dtype), len(run.size)
+    padding = (0, len(problem.weight) - flows)
+    size, start = (jnp.asarray(np.pad(values, padding), dtype) for values in (run.size, run.start))
+    end = _completion(problem, size, start)
     if end.outcome != Outcome.solved:
         raise InputError(f"{run.name} cannot be predicted: {Outcome[end.outcome]}")
     return Prediction(run, np.asarray(end.finish, np.float64)[:flows], dtype)
@@ -72,10 +71,10 @@ def predict(run: PacketRun, dtype: str = "float64") -> Prediction:
 def network(run: PacketRun, dtype: str) -> FlowProblem:
     """The links that the flows of a run share, padded: links that nobody crosses, flows of weight 0."""
     crossed = [_links(run, flow) for flow in range(len(run.size))]
-    width = {link: parallel for links in crossed for link, parallel in links.items()}
-    index = {link: place for place, link in enumerate(width)}
-    capacity = np.ones(_padded(len(width), _LINKS))
-    capacity[: len(width)] = np.array([*width.values()]) * run.goodput_Bps
+    parallel = {link: count for links in crossed for link, count in links.items()}
+    index = {link: number for number, link in enumerate(parallel)}
+    capacity = np.ones(_padded(len(index), _LINKS))
+    capacity[: len(index)] = np.array([*parallel.values()]) * run.goodput_Bps
     hops = np.full((_padded(len(crossed), _FLOWS), _padded(max(map(len, crossed)), _HOPS)), -1, np.int32)
     for flow, links in enumerate(crossed):
         hops[flow, : len(links)] = [index[link] for link in links]
@@ -118,25 +117,21 @@ def _row(prediction: Prediction) -> dict[str, Any]:
         "payload_per_packet": run.payload,
         "header_per_packet": run.header,
         "flows": len(run.size),
-        "mean_pair_mib": mean_pair_mib(run),
+        "mean_pair_mib": run.mean_pair_mib,
         "measured_s": run.collective_s,
         "predicted_s": prediction.collective_s,
         "error": prediction.error,
         "stated_fluid_s": run.stated_s,
-        "large_flows": len(errors),
-        **_spread(errors),
+        **_of_flows(errors),
         **{f"flow_error_q{q:02}": float(np.percentile(errors, q)) if errors.size else None for q in QUANTILES},
         "dtype": prediction.dtype,
     }
 
 
-def _spread(errors: np.ndarray) -> dict[str, float | None]:
-    """Median and 90th percentile of the size of errors; None where there are none."""
-    size = np.abs(errors)
-    return {
-        "flow_error_median": float(np.median(size)) if size.size else None,
-        "flow_error_p90": float(np.percentile(size, 90)) if size.size else None,
-    }
+def _of_flows(errors: np.ndarray) -> dict[str, float | None]:
+    """How many large flows there are; median and 90th percentile of the size of their errors, None without any."""
+    median, p90 = np.percentile(np.abs(errors), (50, 90)).tolist() if errors.size else (None, None)
+    return {"large_flows": len(errors), "flow_error_median": median, "flow_error_p90": p90}
 
 
 def packet_groups(predictions: Sequence[Prediction]) -> list[dict[str, Any]]:
@@ -149,16 +144,13 @@ def packet_groups(predictions: Sequence[Prediction]) -> list[dict[str, Any]]:
         members = [p for p in predictions if p.run.group == group]
         if members:
             worst = max(members, key=lambda p: abs(p.error))
-            lines.append(
-                {
-                    "group": group,
-                    "runs": len(members),
-                    "error_median": float(np.median([abs(p.error) for p in members])),
-                    "worst_error": worst.error,
-                    "worst_pattern": worst.run.pattern,
-                    "worst_transport": worst.run.transport,
-                    "large_flows": sum(len(p.large_flow_errors) for p in members),
-                    **_spread(np.concatenate([p.large_flow_errors for p in members])),
-                }
-            )
+            line = {
+                "group": group,
+                "runs": len(members),
+                "error_median": float(np.median([abs(p.error) for p in members])),
+                "worst_error": worst.error,
+                "worst_pattern": worst.run.pattern,
+                "worst_transport": worst.run.transport,
+            }
+            lines.append(line | _of_flows(np.concatenate([p.large_flow_errors for p in members])))
     return lines

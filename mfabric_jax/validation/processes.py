@@ -32,19 +32,18 @@ def _cores() -> int:
 
 def checked_jobs(jobs: int | None) -> int:
     """How many processes to run at once; None: two, or one on a single core."""
-    cores = _cores()
     if jobs is None:
-        return min(JOBS, cores)
-    if whole("jobs", jobs) > cores:
-        raise InputError(f"jobs must be at most the {cores} cores of this machine, got {jobs}.")
+        return min(JOBS, _cores())
+    if whole("jobs", jobs) > _cores():
+        raise InputError(f"jobs must be at most the {_cores()} cores of this machine, got {jobs}.")
     return jobs
 
 
 def each(commands: Mapping[str, Sequence[str]], stem: Callable[[str], pathlib.Path], jobs: int) -> Iterator[Ended]:
     """Run the commands, so many at once; tells each as it ends.
 
-    What it prints goes to its stem with .txt, its errors to that with .log, which goes away when all went well. Those
-    that are not over when nobody waits for them any longer are interrupted and leave neither.
+    The output of a command goes to its stem with .txt, its errors to that with .log, which goes away when all went
+    well. Commands that still run when the caller stops waiting are interrupted and leave neither file.
     """
     waiting, running, jobs = list(commands.items()), {}, min(jobs, len(commands))
     before = signal.signal(signal.SIGTERM, _leave)
@@ -70,16 +69,10 @@ def each(commands: Mapping[str, Sequence[str]], stem: Callable[[str], pathlib.Pa
 
 
 def _started(command: Sequence[str], stem: pathlib.Path, jobs: int) -> subprocess.Popen:
-    settings = _share(jobs) | os.environ
-    with stem.with_suffix(".txt").open("wb") as told, stem.with_suffix(".log").open("wb") as log, _interruptible():
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=told,
-            stderr=log,
-            env=settings,
-            process_group=0,  # an interrupt from the keyboard reaches it through us, once
-        )
+    """In a process group of its own: an interrupt from the keyboard reaches it through us, once."""
+    with stem.with_suffix(".txt").open("wb") as out, stem.with_suffix(".log").open("wb") as log, _interruptible():
+        streams = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": log}
+        return subprocess.Popen(command, **streams, env=_share(jobs) | os.environ, process_group=0)
 
 
 @contextlib.contextmanager
@@ -91,8 +84,7 @@ def _interruptible() -> Iterator[None]:
     try:
         yield
     finally:
-        if before is signal.SIG_IGN:
-            signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, before)
 
 
 def _share(jobs: int) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """Hashed single paths against packet-level runs whose paths were drawn by another hash: measured times lie among ours.
 
-That the measured paths themselves give the measured times is in test_validate.
+That the measured paths themselves give the measured times is in test_packets.
 """
 
 import jax
@@ -11,7 +11,7 @@ import pytest
 from mfabric_jax.fabric import Cluster, Tree
 from mfabric_jax.flows import FlowProblem, completion_times
 from mfabric_jax.routing import cluster_routes
-from mfabric_jax.study import read_runs
+from mfabric_jax.validation import read_runs
 from tests.optimised import optimised
 
 SEEDS, HOPS, LINKS = 60, 6, 400
@@ -49,7 +49,7 @@ def predicted(shared_data):
 
 def test_measured_times_lie_among_the_predicted(predicted):
     for name, (run, times) in predicted.items():
-        if "row_n8" not in name:  # one congested flow there, see test_validate
+        if "row_n8" not in name:  # one congested flow there, see test_packets
             assert 0.98 * times.min() < run.collective_s < 1.07 * times.max(), name
 
 

@@ -1,4 +1,4 @@
-"""Which figure is drawn by which experiment, and where the experiments are."""
+"""Which experiment draws which figure, and where the experiments are."""
 
 import ast
 import importlib
