@@ -122,12 +122,12 @@ def _traces_info(options, records: tuple[int, int] | None) -> int:
     rows = []
     for whole in _recordings(options):
         recording = whole.chosen(records)
-        table = survey.table(recording, options.ranks, options.ranks_per_server)
+        table = survey.statistics_by_layer(recording, options.ranks, options.ranks_per_server)
         rows += table
         shape = ", ".join(f"{name} {size:,}" for name, size in recording.axes.items())
         print(f"{recording.format}, {recording.words}\n{shape}")
-        print(f"\nover iterations and layers\n{report.plain(survey.summary(table))}")
-        drift = survey.drift(recording)
+        print(f"\nover iterations and layers\n{report.plain(survey.quantile_rows(table))}")
+        drift = survey.drift_rows(recording)
         if drift:
             print(f"\nloads of iterations apart\n{report.plain(drift)}")
         print()
@@ -145,10 +145,10 @@ def _draw_trace(recording, folder: pathlib.Path, ranks: int | None) -> None:
 
     title = f"{recording.format} {recording.name}".rstrip()
     end = f"_{recording.name}.png" if recording.name else ".png"
-    load = survey.loads(recording)
+    load = survey.target_loads(recording)
     target = recording.targets.value
     print(report.trace_load(load, recording.number, folder / f"trace_load{end}", title, target), file=sys.stderr)
-    matrix = survey.sent(recording, ranks)
+    matrix = survey.sent_selections(recording, ranks)
     if matrix is not None:
         rows, columns, counts = matrix
         print(report.trace_pairs(counts, folder / f"trace_pairs{end}", title, rows, columns), file=sys.stderr)

@@ -20,6 +20,7 @@ class Options(SetUp):
 def run(options: Options) -> int:
     """Returns the exit status."""
     from mfabric_jax import report, workload
+    from mfabric_jax.workload.volume import MEASURED_SOURCE
 
     model = options.model
     job = options.workload(model)
@@ -36,5 +37,5 @@ def run(options: Options) -> int:
     table = workload.share_table(job)
     rows = [row | {"gigabytes": float(units.to_gigabytes(row["bytes_per_iteration"]))} for row in table]
     print(report.plain(rows, columns))
-    print(f"measured: {workload.MEASURED_SOURCE}; docs/assumptions.md says why the shares differ.")
+    print(f"measured: {MEASURED_SOURCE}; docs/assumptions.md says why the shares differ.")
     return 0

@@ -26,7 +26,8 @@ from mfabric_jax.routing import (
 from mfabric_jax.schedule.first import AHEAD, BLOCK, First, SlotsToServe, choose
 from mfabric_jax.schedule.memory import remembers
 from mfabric_jax.schedule.order import BACKWARD, order_of
-from mfabric_jax.traffic import rank_bytes, server_bytes, split_local
+from mfabric_jax.traffic import rank_bytes, server_bytes
+from mfabric_jax.traffic.demand import inside_bytes
 from mfabric_jax.workload import Workload
 
 Carry = SinglePaths | Callable | None
@@ -129,7 +130,7 @@ def exchanges_inside(workload: Workload, group: EpGroup, tokens: Float[Array, "l
     where, per_server = places(workload), workload.ranks_per_server
 
     def one(demand):
-        crossing = split_local(demand, per_server).inside + delegated(group, demand, per_server)
+        crossing = inside_bytes(demand, per_server) + delegated(group, demand, per_server)
         return inside_time(crossing, 1.0 * workload.tp)
 
     inside = every_all_to_all(one)(rank_demand(workload, tokens))

@@ -18,7 +18,9 @@ from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import Policy, random_circuits, uniform
 from mfabric_jax.routing import Plan
-from mfabric_jax.workload import BACKWARD_OVER_FORWARD, BlockSeconds, Workload, tp_bytes_per_gpu
+from mfabric_jax.workload import BlockSeconds, Workload
+from mfabric_jax.workload.compute import BACKWARD_OVER_FORWARD
+from mfabric_jax.workload.volume import tp_bytes_per_gpu
 
 FIRST = {
     "block": "wait for the gate, then for the switch",

@@ -16,7 +16,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from mfabric_jax.schedule.order import BACKWARD, Order
-from mfabric_jax.workload import BACKWARD_OVER_FORWARD
+from mfabric_jax.workload.compute import BACKWARD_OVER_FORWARD
 
 
 class Compute(NamedTuple):

@@ -18,7 +18,8 @@ import numpy as np
 
 from mfabric_jax.schedule.order import BACKWARD, order_of
 from mfabric_jax.schedule.timeline import Blocks, Compute, Rules, Slots
-from mfabric_jax.workload import BACKWARD_OVER_FORWARD, Workload
+from mfabric_jax.workload import Workload
+from mfabric_jax.workload.compute import BACKWARD_OVER_FORWARD
 
 Segment = dict[str, Any]
 TRACKS = ("compute", "EPS", "OCS", "NVSwitch", "waiting")

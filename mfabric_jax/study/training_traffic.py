@@ -16,7 +16,7 @@ from mfabric_jax.traffic.demand_families import drawn_each as drawn_each
 from mfabric_jax.traffic.demand_families import folded as folded
 from mfabric_jax.traffic.demand_families import misjudged as misjudged
 from mfabric_jax.traffic.demand_families import misjudged_each as misjudged_each
-from mfabric_jax.traffic.generated import Shape, draw
+from mfabric_jax.traffic.generator import Shape, draw
 
 POOL = 192  # matrices of a pool at most
 SEEN = 0.8  # of a trace's iterations, the first, are learned from

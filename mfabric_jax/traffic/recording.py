@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -87,11 +88,17 @@ class Recording:
 
     @property
     def _range(self) -> str:
-        first, last = self.number[[0, -1]]
-        return f"records {first} to {last}"
+        return f"records {self.number[0]} to {self.number[-1]}"
 
     def fitted(self, workload: Workload, iterations: int | None = None) -> Tokens:
-        """Selections for a workload, as `recorded` describes."""
+        """Selections for a workload, `iterations` of them (default: one per record), records read cyclically.
+
+        Layer l reads recorded layer l mod L; neighbouring experts and source ranks are added up to the model's number;
+        every source rank is scaled to `workload.selections`. Loads without sources are spread equally over source
+        ranks; source rank r reads text domain r mod D; what is known of a destination rank only is spread equally over
+        its experts. `source` says so, and names what is read several times or not at all, what is empty, and axes that
+        look swapped. `InputError` for ranks or experts that do not fit, and for a recording of zeros.
+        """
         wanted = len(self.count) if iterations is None else checks.whole("iterations", iterations)
         used = dataclasses.replace(self, count=self.count[:wanted], number=self.number[:wanted])
         layer = np.arange(workload.moe_layers) % self.count.shape[1]
@@ -101,34 +108,31 @@ class Recording:
             held, model = raw.count.shape[-1], workload.model
             raise InputError(f"trace {self.path} must hold a multiple of the {experts} experts of {model}, got {held}.")
         rows, sources = used._rows(raw.fold_experts(experts).count[:, layer], workload.ep)
-        notes = [sources, used._cycles(wanted, workload.moe_layers), used._gaps(np.unique(layer))]
+        notes = [raw.source, sources, *used._cycles(wanted, workload.moe_layers), *used._gaps(np.unique(layer))]
         cyclic = np.arange(wanted) % len(rows)
-        return Tokens(rows[cyclic], ", ".join([raw.source, *filter(None, notes)])).scaled_to(workload)
+        return Tokens(rows[cyclic], ", ".join(filter(None, notes))).scaled_to(workload)
 
-    def _cycles(self, iterations: int, layers: int) -> str:
+    def _cycles(self, iterations: int, layers: int) -> Iterator[str]:
         """What to say about records and layers that are read several times, or not at all."""
-        recorded, said = self.count.shape[1], []
+        recorded = self.count.shape[1]
         if iterations > len(self.count):
-            said.append(f"read cyclically for {iterations} iterations")
+            yield f"read cyclically for {iterations} iterations"
         if layers > recorded:
-            said.append(f"layer l reads recorded layer l mod {recorded}")
+            yield f"layer l reads recorded layer l mod {recorded}"
         if layers < recorded:
-            said.append(f"the first {layers} of {recorded} layers")
-        return ", ".join(said)
+            yield f"the first {layers} of {recorded} layers"
 
-    def _gaps(self, layers: np.ndarray) -> str:
+    def _gaps(self, layers: np.ndarray) -> Iterator[str]:
         """What to say about all-to-alls without tokens, and about axes that look swapped. `InputError` without any."""
         sent, received = (self.count[:, layers].sum(axis=axis, dtype=np.float64) for axis in (-1, -2))
         filled = sent.any(axis=-1)
         if not filled.any():
             raise InputError(f"tokens of trace {self.path} must not all be 0, got no others in {self._range}.")
-        said = []
         if not filled.all():
-            said.append(f"{np.sum(~filled)} of {filled.size} all-to-alls without tokens")
-        ranks_to_experts = (self.sources, self.targets) == (Sources.RANKS, Targets.EXPERTS)
-        if ranks_to_experts and not _uniform(sent) and _uniform(received):
-            said.append("experts receive alike and source ranks do not send alike: are these two axes swapped?")
-        return ", ".join(said)
+            yield f"{np.sum(~filled)} of {filled.size} all-to-alls without tokens"
+        from_ranks = (self.sources, self.targets) == (Sources.RANKS, Targets.EXPERTS)
+        if from_ranks and np.ptp(sent, axis=-1).any() and not np.ptp(received, axis=-1).any():
+            yield "experts receive alike and source ranks do not send alike: are these two axes swapped?"
 
     def _rows(self, count: np.ndarray, ep: int) -> tuple[np.ndarray, str]:
         """A row for each source rank [... ep targets], and what to say about it."""
@@ -156,11 +160,6 @@ class Recording:
                 f"got {experts}."
             )
         return np.repeat(count / (known // targets), known // targets, axis=-1)
-
-
-def _uniform(sums: np.ndarray) -> bool:
-    """Whether the last axis is of one number everywhere."""
-    return bool(np.all(sums == sums[..., :1]))
 
 
 def add_slices(count: np.ndarray) -> np.ndarray:

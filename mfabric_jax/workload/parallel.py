@@ -204,11 +204,6 @@ class Workload:
         return min(self.ep, self.gpus_per_server // self.tp)
 
     @property
-    def server_of_rank(self) -> np.ndarray:
-        """[EP] server of each EP rank, counted within its region."""
-        return np.arange(self.ep) // self.ranks_per_server
-
-    @property
     def moe_layers(self) -> int:
         """Blocks with experts, all stages together."""
         return self.architecture.blocks - self.architecture.dense_blocks

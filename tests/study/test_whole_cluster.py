@@ -22,7 +22,8 @@ from mfabric_jax.study.whole_cluster import (
     solve_cluster,
     topoopt_circuits,
 )
-from mfabric_jax.traffic import expert_flows, measured, region_bytes
+from mfabric_jax.traffic import measured, region_bytes
+from mfabric_jax.traffic.training import expert_flows
 from tests.oracles.greedy import greedy
 from tests.oracles.tree import tree as star
 

@@ -8,8 +8,8 @@ import pytest
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.traffic import Fit, Knobs, Recording, Tokens, fit, moments, open_trace
-from mfabric_jax.traffic.fit import _decay, _descend, _noise, _solve
-from mfabric_jax.traffic.generated import Shape, draw
+from mfabric_jax.traffic.fitting import _decay, _descend, _noise, _solve
+from mfabric_jax.traffic.generator import Shape, draw
 from mfabric_jax.traffic.recording import Sources, Targets
 
 TRUTH = Knobs(
@@ -101,13 +101,13 @@ def test_a_phase_is_seen():
 def test_moments_by_hand():
     # Two ranks with one expert each; rank 0 sends 3 and 1, rank 1 sends 1 and 3, in both micro-batches; then nothing.
     one = np.array([[3, 1], [1, 3]])
-    got = moments.moments(np.stack([np.stack([one, one])[None], np.stack([one, one])[None] * 2]))
+    got = moments.moments_of(np.stack([np.stack([one, one])[None], np.stack([one, one])[None] * 2]))
     assert got[f"{moments.LOAD}, p90"] == 1
     assert got[f"{moments.GINI}, median"] == got[moments.ZERO] == got[moments.MICRO] == 0
     assert got[moments.ROWS] == got[moments.ROWS_ONE] == 0.25
     assert moments.LAGGED[1] not in got  # even loads have no correlation
     assert f"{moments.TOPS[0.1]}, median" in got
-    assert not [n for n in moments.moments(one[None, None, None], pairs=False) if "pairs" in n]
+    assert not [n for n in moments.moments_of(one[None, None, None], pairs=False) if "pairs" in n]
 
 
 def test_the_search_finds_a_minimum_within_bounds():

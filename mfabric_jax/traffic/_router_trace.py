@@ -29,7 +29,7 @@ class _Pass(NamedTuple):
     count: np.ndarray
 
 
-def read(path: pathlib.Path, layout: Layout) -> Recording:
+def router_trace(path: pathlib.Path, layout: Layout) -> Recording:
     """Selections from a folder of `*.jsonl`, or from one such file.
 
     - `layout`: what the global ranks are. Without `experts`, these are the largest number that occurs + 1, rounded up
@@ -48,29 +48,42 @@ def read(path: pathlib.Path, layout: Layout) -> Recording:
     `InputError` with file and line for what is no such line, for ranks, experts and layers that do not fit `layout`,
     and where a step, layer and rank has more or fewer micro-batches than the others.
     """
-    files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
-    passes = [every for file in files for every in _passes(file)]
-    if not passes:
+    batches: dict[tuple[int, int, int], list[np.ndarray]] = {}  # of every step, layer and rank
+    for file in sorted(path.glob("*.jsonl")) if path.is_dir() else [path]:
+        for each in _passes(file):
+            batches.setdefault((each.step, each.layer, each.rank), []).append(each.count)
+    if not batches:
         raise InputError(f"router trace {path} must have lines of block {BLOCK!r} and stage {STAGE!r}, got none.")
-    ranks = np.unique([every.rank for every in passes])
-    _check_ranks(path, layout, ranks)
-    experts = _experts(path, layout, max(len(every.count) for every in passes))
-    steps = np.unique([every.step for every in passes])
-    count = _arranged(path, layout, passes, ranks, experts)
-    return Recording(count, steps, str(path), "Megatron router trace", experts=layout.experts, layout=layout)
-
-
-def _product(layout: Layout) -> str:
-    degrees = f"{layout.tp} x {layout.ep} x {layout.dp} x {layout.pp}"
-    return f"tp x ep x dp x pp = {degrees} = {layout.ranks}"
+    steps, ranks = (sorted({key[axis] for key in batches}) for axis in (0, 2))
+    _check_ranks(path, layout, np.array(ranks))
+    experts = _experts(path, layout, max(len(count) for counts in batches.values() for count in counts))
+    index = layout.index(np.array(ranks))
+    stage_of = dict(zip(ranks, index["pp"].tolist(), strict=True))
+    layers = _layers(path, layout, {(stage_of[rank], layer) for _, layer, rank in batches})
+    replicas, most = len(np.unique(index["dp"])), max(map(len, batches.values()))
+    filled = np.zeros((len(steps), len(layers), replicas, most, layout.tp, layout.ep, experts), np.int64)
+    places = itertools.product(enumerate(steps), enumerate(layers), enumerate(ranks))
+    for (s, step), (i, (stage, layer)), (r, rank) in places:
+        if stage_of[rank] != stage:
+            continue
+        counts = batches.get((step, layer, rank), [])
+        if len(counts) != most:
+            raise InputError(
+                f"router trace {path} must have as many micro-batches of every step, layer and rank; step {step}, "
+                f"layer {layer}, rank {rank} has {len(counts)}, another one {most}."
+            )
+        for m, count in enumerate(counts):
+            filled[s, i, index["dp"][r] % replicas, m, index["tp"][r], index["ep"][r], : len(count)] = count
+    count = add_slices(filled).reshape(len(steps), len(layers), replicas * most, layout.ep, experts)
+    return Recording(count, np.array(steps), str(path), "Megatron router trace", experts=layout.experts, layout=layout)
 
 
 def _check_ranks(path: pathlib.Path, layout: Layout, ranks: np.ndarray) -> None:
     """Every pipeline stage that occurs is whole, or there is one whole expert-parallel group alone."""
+    degrees = f"{layout.tp} x {layout.ep} x {layout.dp} x {layout.pp}"
+    product = f"tp x ep x dp x pp = {degrees} = {layout.ranks}"
     if ranks[-1] >= layout.ranks:
-        raise InputError(
-            f"global ranks of router trace {path} must be below {_product(layout)}, got {ranks[-1]}; {HINT}."
-        )
+        raise InputError(f"global ranks of router trace {path} must be below {product}, got {ranks[-1]}; {HINT}.")
     here, every = layout.index(ranks), layout.index(np.arange(layout.ranks))
     wanted = np.isin(every["pp"], here["pp"])
     if len({*zip(here["dp"], here["pp"], strict=True)}) == 1:
@@ -78,8 +91,8 @@ def _check_ranks(path: pathlib.Path, layout: Layout, ranks: np.ndarray) -> None:
     missing = np.setdiff1d(np.flatnonzero(wanted), ranks)
     if missing.size:
         raise InputError(
-            f"router trace {path} must hold whole pipeline stages, or one expert-parallel group of {_product(layout)} "
-            f"ranks, but has no rank {missing[0]}; {HINT}."
+            f"router trace {path} must hold whole pipeline stages, or one expert-parallel group of {product} ranks, "
+            f"but has no rank {missing[0]}; {HINT}."
         )
 
 
@@ -93,36 +106,6 @@ def _experts(path: pathlib.Path, layout: Layout, seen: int) -> int:
             f"read it with its own number of experts first (mfabric traces convert: --experts)."
         )
     return layout.experts
-
-
-def _arranged(path, layout: Layout, passes: list[_Pass], ranks: np.ndarray, experts: int) -> np.ndarray:
-    """[step, layer, dp and micro-batch, ep, expert] counts, if the passes fill such an array."""
-    place = {rank: index for rank, *index in zip(ranks, *_indices(layout, ranks), strict=True)}
-    batches: dict[tuple[int, int, int], list[np.ndarray]] = {}
-    for every in passes:
-        batches.setdefault((every.step, every.layer, every.rank), []).append(every.count)
-    steps = sorted({step for step, _, _ in batches})
-    layers = _layers(path, layout, {(place[rank][3], layer) for _, layer, rank in batches})
-    replicas, most = len({index[2] for index in place.values()}), max(map(len, batches.values()))
-    filled = np.zeros((len(steps), len(layers), replicas, most, layout.tp, layout.ep, experts), np.int64)
-    for (s, step), (i, (stage, layer)), rank in itertools.product(enumerate(steps), enumerate(layers), ranks):
-        tp, ep, dp, pp = place[rank]
-        if pp != stage:
-            continue
-        counts = batches.get((step, layer, rank), [])
-        if len(counts) != most:
-            raise InputError(
-                f"router trace {path} must have as many micro-batches of every step, layer and rank; step {step}, "
-                f"layer {layer}, rank {rank} has {len(counts)}, another one {most}."
-            )
-        for m, count in enumerate(counts):
-            filled[s, i, dp % replicas, m, tp, ep, : len(count)] = count
-    return add_slices(filled).reshape(len(steps), len(layers), replicas * most, layout.ep, experts)
-
-
-def _indices(layout: Layout, ranks: np.ndarray) -> list[list[int]]:
-    index = layout.index(ranks)
-    return [index[name].tolist() for name in ("tp", "ep", "dp", "pp")]
 
 
 def _layers(path: pathlib.Path, layout: Layout, found: set[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -9,9 +9,10 @@ import importlib.resources
 import numpy as np
 
 from mfabric_jax import checks
-from mfabric_jax.traffic.randomness import Purpose, normalised, popularity, stream
+from mfabric_jax.traffic.knobs import Knobs
+from mfabric_jax.traffic.popularity import Purpose, deviation, normalised, stream
 from mfabric_jax.traffic.tokens import Tokens
-from mfabric_jax.workload import Architecture, Workload
+from mfabric_jax.workload import Workload
 
 
 def measured(
@@ -35,14 +36,15 @@ def measured(
     checks.whole("micro_batches", micro_batches)
     checks.not_negative("drift", drift)
     checks.whole("seed", seed, at_least=0)
-    table = _table_of(workload.architecture)
-    domain = np.arange(workload.ep) % table.shape[0]
     layers, experts = workload.moe_layers, workload.architecture.experts
+    table = _table("mixtral" if workload.architecture.name.startswith("mixtral") else "olmoe", experts)
+    domain = np.arange(workload.ep) % table.shape[0]
     count = np.empty((iterations, layers, micro_batches, workload.ep, experts), np.int32)
     for layer in range(layers):
         order = stream(seed, Purpose.ORDER, layer).permutation(experts)
-        base = table[domain, _slot(layer, layers)][:, order]
-        walk = popularity(seed, layer, iterations, experts, drift)
+        slot = round(2 * layer / (layers - 1)) if layers > 1 else 0
+        base = table[domain, slot][:, order]
+        walk = np.exp(deviation(Knobs(drift=drift), experts, seed, layer, np.arange(iterations)))
         for iteration in range(iterations):
             share = np.broadcast_to(normalised(base * walk[iteration]), count.shape[2:])
             draw = stream(seed, Purpose.SELECTIONS, layer, iteration)
@@ -57,20 +59,14 @@ def _tables() -> dict[str, np.ndarray]:
         return {name: normalised(arrays[name].astype(np.float64)) for name in ("olmoe", "mixtral")}
 
 
-def _table_of(architecture: Architecture) -> np.ndarray:
-    """[domain, slot, expert] shares, with as many experts as the model has."""
-    name = "mixtral" if architecture.name.startswith("mixtral") else "olmoe"
+def _table(name: str, experts: int) -> np.ndarray:
+    """[domain, slot, expert] shares of so many experts."""
     table = _tables()[name]
-    domains, slots, known = table.shape
-    experts = architecture.experts
+    *axes, known = table.shape
     if known % experts == 0:
-        return table.reshape(domains, slots, experts, known // experts).sum(axis=-1)
+        return table.reshape(*axes, experts, known // experts).sum(axis=-1)
     if experts % known == 0:
         return np.tile(table, experts // known)
     raise checks.InputError(
         f"experts must divide or be a multiple of the {known} of the measured table ({name}), got {experts}."
     )
-
-
-def _slot(layer: int, layers: int) -> int:
-    return round(2 * layer / (layers - 1)) if layers > 1 else 0

@@ -6,9 +6,9 @@ import numpy as np
 
 from mfabric_jax import checks
 from mfabric_jax.checks import InputError
-from mfabric_jax.traffic import heat
+from mfabric_jax.traffic import popularity
 from mfabric_jax.traffic.knobs import Knobs
-from mfabric_jax.traffic.randomness import Normals, Purpose, normalised, normals, stream
+from mfabric_jax.traffic.popularity import Normals, Purpose, normalised, normals, stream
 from mfabric_jax.traffic.tokens import Tokens
 from mfabric_jax.workload import Workload
 
@@ -25,10 +25,7 @@ def generated(
 ) -> Tokens:
     """Expected selections (reals): an expert's popularity is its popularity rank to the power -`skew`.
 
-    Which expert has which rank is permuted per layer by the seed. Every source rank's row is multiplied, expert by
-    expert and afresh in every micro-batch, by log-normal noise of sigma 0.5 `skew`; nothing else is sampled, so
-    `skew` 0 without `drift` is exactly balanced. `drift` and `seed` are those of `measured`. Every source rank
-    sends `workload.selections`. Raises `InputError` for settings out of range. `from_knobs` has more settings.
+    This is `from_knobs` with a `row_noise` of 0.5 `skew` and this `drift`; with neither it is exactly balanced.
     """
     checks.not_negative("skew", skew)
     knobs = Knobs(skew=skew, row_noise=ROW_NOISE_PER_SKEW * skew, drift=drift)
@@ -41,13 +38,12 @@ def from_knobs(workload: Workload, knobs: Knobs, iterations: int = 1, micro_batc
 
     `seed` decides everything random; a longer run starts with the shorter one, more micro-batches with the fewer
     (of an iteration). Every source rank sends `workload.selections`: int32 where `knobs.sampled`, else reals.
-    Raises `InputError` for settings out of range, and for knobs that the workload has too few experts or ranks for.
+    `InputError` for settings out of range, and for knobs that the workload has too few experts or ranks for.
     """
-    checks.whole("iterations", iterations)
-    checks.whole("micro_batches", micro_batches)
-    checks.whole("seed", seed, at_least=0)
-    architecture = workload.architecture
-    shape = Shape(workload.moe_layers, micro_batches, workload.ep, architecture.experts, workload.selections)
+    for field, value, least in (("iterations", iterations, 1), ("micro_batches", micro_batches, 1), ("seed", seed, 0)):
+        checks.whole(field, value, at_least=least)
+    experts = workload.architecture.experts
+    shape = Shape(workload.moe_layers, micro_batches, workload.ep, experts, workload.selections)
     return Tokens(draw(shape, knobs, seed, np.arange(iterations)), f"generated, {knobs.words}, seed {seed}")
 
 
@@ -63,8 +59,7 @@ class Shape(NamedTuple):
 
 def draw(shape: Shape, knobs: Knobs, seed: int, at: np.ndarray, normals: Normals = normals) -> np.ndarray:
     """[T layer micro_batch source_rank expert] selections in the iterations `at` [T], ascending."""
-    axes = (len(at), shape.layers, *shape[1:4])
-    count = np.empty(axes, np.int32 if knobs.sampled else np.float64)
+    count = np.empty((len(at), *shape[:4]), np.int32 if knobs.sampled else np.float64)
     for layer in range(shape.layers):
         share = _shares(shape, knobs, seed, layer, at, normals)
         if not knobs.sampled:
@@ -78,10 +73,10 @@ def draw(shape: Shape, knobs: Knobs, seed: int, at: np.ndarray, normals: Normals
 
 def _shares(shape: Shape, knobs: Knobs, seed: int, layer: int, at: np.ndarray, normals: Normals) -> np.ndarray:
     """[T M R E] of one layer; rows sum to 1."""
-    popular = heat.base(knobs, shape.layers, shape.experts, seed, layer)
+    popular = popularity.base_popularity(knobs, shape.layers, shape.experts, seed, layer)
     with np.errstate(over="ignore", invalid="ignore"):
-        weight = popular ** heat.amplitude(knobs, at)[:, None]
-        weight = weight * np.exp(heat.deviation(knobs, shape.experts, seed, layer, at, normals))
+        weight = popular ** popularity.amplitude(knobs, at)[:, None]
+        weight = weight * np.exp(popularity.deviation(knobs, shape.experts, seed, layer, at, normals))
         weight = np.broadcast_to(weight[:, None, None], (len(at), *shape[1:4]))
         shared, own = (knobs.row_noise * part**0.5 for part in (knobs.row_shared, 1 - knobs.row_shared))
         for spread, purpose, rows in (
@@ -95,17 +90,17 @@ def _shares(shape: Shape, knobs: Knobs, seed: int, layer: int, at: np.ndarray, n
         total = weight.sum()
     if not np.isfinite(total):
         raise InputError(f"drift and noise must keep popularities finite, got {knobs.words}, {len(at)} iterations.")
-    share = normalised(weight * _open(knobs, shape, seed, layer) if knobs.pair_sparsity else weight)
+    share = normalised(weight * _reached(knobs, shape, seed, layer) if knobs.pair_sparsity else weight)
     if knobs.hot_share:
-        extra = heat.hot(knobs, shape.ranks, shape.experts, seed, layer, at)[:, None, None]
+        extra = popularity.hot_spot(knobs, shape.ranks, shape.experts, seed, layer, at)[:, None, None]
         share = share * (1 - extra.sum(axis=-1, keepdims=True)) + extra
     return _capped(share, 1 / knobs.distinct) if knobs.distinct > 1 else share
 
 
-def _open(knobs: Knobs, shape: Shape, seed: int, layer: int) -> np.ndarray:
+def _reached(knobs: Knobs, shape: Shape, seed: int, layer: int) -> np.ndarray:
     """[R E] bool: pairs of a source rank and an expert that the rank sends to."""
-    living = heat.alive(knobs, shape.experts, seed, layer)
-    number = int(living.sum())
+    receiving = popularity.receiving_experts(knobs, shape.experts, seed, layer)
+    number = int(receiving.sum())
     left = number - round(knobs.pair_sparsity * number)
     if left < knobs.distinct:
         raise InputError(
@@ -113,7 +108,7 @@ def _open(knobs: Knobs, shape: Shape, seed: int, layer: int) -> np.ndarray:
             f"experts to each source rank, got {left}."
         )
     order = stream(seed, Purpose.PAIRS, layer).random((shape.ranks, shape.experts))
-    order = np.where(living, order, np.inf)
+    order = np.where(receiving, order, np.inf)
     return np.argsort(np.argsort(order, axis=-1), axis=-1) < left
 
 

@@ -15,10 +15,10 @@ import numpy as np
 
 from mfabric_jax import checks
 from mfabric_jax.checks import InputError
-from mfabric_jax.traffic import heat, moments, statistics
-from mfabric_jax.traffic.generated import Shape, draw
-from mfabric_jax.traffic.knobs import FAMILIES, Knobs
-from mfabric_jax.traffic.randomness import Normals, normals
+from mfabric_jax.traffic import moments, statistics
+from mfabric_jax.traffic.generator import Shape, draw
+from mfabric_jax.traffic.knobs import POPULARITIES, Knobs, Popularity
+from mfabric_jax.traffic.popularity import Normals, base_popularity, normals
 from mfabric_jax.traffic.recording import Recording, Sources
 from mfabric_jax.traffic.tokens import Tokens
 
@@ -41,7 +41,7 @@ EXPLAINED = 0.5  # part of that change which a phase has to explain
 
 @dataclasses.dataclass(frozen=True)
 class Fit:
-    """What a fit found: `knobs`, and the statistics `recorded` and `fitted` by name (`moments.moments`)."""
+    """What a fit found: `knobs`, and the statistics `recorded` and `fitted` by name (`moments_of`)."""
 
     knobs: Knobs
     recorded: dict[str, float]
@@ -64,7 +64,7 @@ def fit(recording: Recording | Tokens, iterations: int | None = None, seed: int 
     """Knobs whose traffic has the statistics of the recording; one iteration is one record.
 
     Fitted are the quantiles of load, pairs and Gini coefficient, pairs without traffic, source rows, micro-batches and
-    correlations, as far as `moments.moments` defines them here. `distinct` is the largest that no row contradicts.
+    correlations, as far as `moments_of` defines them here. `distinct` is the largest that no row contradicts.
     Hot spots and `pair_sparsity` are not fitted.
 
     - `iterations`: how many to generate for `Fit.fitted`, default as many as were recorded; they have another seed
@@ -79,9 +79,11 @@ def fit(recording: Recording | Tokens, iterations: int | None = None, seed: int 
     knobs = target.drift(target.phase(knobs))
     knobs = target.drift(target.noise(target.popularity(knobs, again=True)))
     knobs = target.noise(target.popularity(knobs, again=True))
-    knobs = _rounded(knobs)
+    values = dataclasses.asdict(knobs).items()
+    rounded: dict[str, Any] = {field: float(f"{v:.6g}") if isinstance(v, float) else v for field, v in values}
+    knobs = Knobs(**rounded)
     made = draw(target.shape, knobs, seed + TRIED[1], np.arange(wanted))
-    return Fit(knobs, target.recorded, moments.moments(made, target.pairs))
+    return Fit(knobs, target.recorded, moments.moments_of(made, target.pairs))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +107,7 @@ class _Target:
         selections = max(round(float(count.sum(axis=-1, dtype=np.float64).mean())), 1)
         layers, batches, ranks, experts = count.shape[1:]
         shape = Shape(layers, batches, ranks, experts, selections)
-        return cls(count, pairs, shape, moments.moments(count, pairs), seed, functools.cache(normals))
+        return cls(count, pairs, shape, moments.moments_of(count, pairs), seed, functools.cache(normals))
 
     def start(self) -> Knobs:
         """What can be read off the counts: whole ones are sampled, unless rows or micro-batches are too much alike."""
@@ -120,38 +122,42 @@ class _Target:
         """Statistics of a few iterations across the run, each drawn by itself; `pooled`: as one micro-batch."""
         few, many = TRIED
         number = min(max(TRIED_COUNTS // math.prod(self.shape[:4]), few), many)
-        at = np.linspace(0, len(self.count) - 1, number).astype(int) if _changes(knobs) else np.arange(number)
+        at = np.linspace(0, len(self.count) - 1, number).astype(int) if knobs.has_phase else np.arange(number)
         loose = dataclasses.replace(knobs, drift=knobs.drift_spread, persistence=0.0)
         shape = self.shape
-        if pooled:
-            loose, shape = _pooled(loose, shape)
+        if pooled:  # in the sum of micro-batches, what is drawn afresh in each of them averages out
+            batches = shape.micro_batches
+            row_noise = knobs.row_noise * math.sqrt(knobs.row_shared + (1 - knobs.row_shared) / batches)
+            micro_drift = knobs.micro_drift / math.sqrt(batches)
+            loose = dataclasses.replace(loose, row_noise=row_noise, micro_drift=micro_drift)
+            shape = shape._replace(micro_batches=1, selections=shape.selections * batches)
         made = [draw(shape, loose, self.seed + n, at[n : n + 1], self.normals) for n in range(number)]
-        return moments.moments(np.concatenate(made), self.pairs)
+        return moments.moments_of(np.concatenate(made), self.pairs)
 
-    # ------------------------------------------------------------------------------------------------------ popularity
     def popularity(self, knobs: Knobs, again: bool = False) -> Knobs:
         """Family, skew, its spread over layers and sparsity; `again`: near those given."""
         sparse = moments.ZERO in self.recorded and self.recorded[moments.ZERO] > 0
         most = 1 - max(knobs.distinct, 1) / self.shape.experts
 
-        def made(family: str, point: Sequence[float]) -> Knobs:
+        def made(family: Popularity, point: Sequence[float]) -> Knobs:
             skew, spread, sparsity = point
             return dataclasses.replace(
                 knobs, popularity=family, skew=skew, layer_spread=spread, sparsity=sparsity if sparse else 0.0
             )
 
+        families: tuple[Popularity, ...] = (knobs.popularity,) if again else POPULARITIES
+        steps = (0.3, 0.15, 0.1)
+        starts = [*itertools.product(SKEWS, SPREADS, SPARSITIES if sparse else (0.0,))]
+        if again:
+            steps = (0.1 * knobs.skew, 0.1, 0.05)
+            starts = [(knobs.skew, knobs.layer_spread, knobs.sparsity)]
         found = []
-        for family in [knobs.popularity] if again else FAMILIES:
+        for family in families:
 
-            def error(point: Sequence[float], family: str = family) -> float:
+            def error(point: Sequence[float], family: Popularity = family) -> float:
                 return self._popularity_error(self.tried(made(family, point), pooled=True))
 
-            if again:
-                first, steps = [(knobs.skew, knobs.layer_spread, knobs.sparsity)], (0.1 * knobs.skew, 0.1, 0.05)
-            else:
-                first = itertools.product(SKEWS, SPREADS, SPARSITIES if sparse else (0.0,))
-                steps = (0.3, 0.15, 0.1)
-            start = min((point for point in first if point[2] <= most), key=error)
+            start = min((point for point in starts if point[2] <= most), key=error)
             best, least = _descend(error, start, steps, [(0, 8), (0, 1), (0, most if sparse else 0)])
             found.append((least, family, best))
         _, family, best = min(found)
@@ -162,17 +168,17 @@ class _Target:
 
         Which experts share a rank is luck, so pairs count less.
         """
-        off, weight = 0.0, 0.0
+        errors, weights = [], []
         for name, value in self.recorded.items():
             if name.startswith((moments.LOAD, moments.LOAD_GINI)):
-                off, weight = off + EXPERTS_COUNT * _apart(tried[name], value), weight + EXPERTS_COUNT
-            elif name.startswith((moments.GINI, *moments.TOPS.values())):
-                off, weight = off + _apart(tried[name], value), weight + 1
-            elif name == moments.ZERO:
-                off, weight = off + EMPTY_COUNT * abs(tried[name] - value), weight + 1
-        return off / weight
+                errors.append(EXPERTS_COUNT * _apart(tried[name], value))
+                weights.append(EXPERTS_COUNT)
+            elif name.startswith((moments.GINI, *moments.TOPS.values(), moments.ZERO)):
+                zero = name == moments.ZERO
+                errors.append(EMPTY_COUNT * abs(tried[name] - value) if zero else _apart(tried[name], value))
+                weights.append(1)
+        return sum(errors) / sum(weights)
 
-    # ----------------------------------------------------------------------------------------------------------- phase
     def phase(self, knobs: Knobs) -> Knobs:
         """How skew changes in the course of the run: the amplitude in each part of it, then start, floor, half-life."""
         if len(self.count) < 2 * PARTS_OF_RUN:
@@ -194,7 +200,6 @@ class _Target:
         seen = np.array([_solve(gini, shift * float(uneven[part].mean()), 3.0) for part in parts])
         return dataclasses.replace(knobs, **_decay(seen, np.array([part.mean() for part in parts]), len(load)))
 
-    # ----------------------------------------------------------------------------------------------------------- noise
     def noise(self, knobs: Knobs) -> Knobs:
         """Row noise and its shared part, then the drift between micro-batches."""
         if moments.ROWS in self.recorded and self.recorded[moments.ROWS] > self.recorded[moments.ROWS_CHANCE]:
@@ -216,11 +221,12 @@ class _Target:
         if batches == 1:
             return 0.0
         off, chance = moments.single_rows(self.count)
+        if off is None or chance is None:
+            return 0.0
         single = off**2 - chance**2
         summed = self.recorded[moments.ROWS] ** 2 - self.recorded[moments.ROWS_CHANCE] ** 2
         return min(max((summed / single - 1 / batches) / (1 - 1 / batches), 0.0), 1.0) if single > 0 else 0.0
 
-    # ----------------------------------------------------------------------------------------------------------- drift
     def drift(self, knobs: Knobs) -> Knobs:
         """Spread and memory of the drift, from the correlations of loads that are some records apart."""
         wanted = {lag: self.recorded[name] for lag, name in moments.LAGGED.items() if name in self.recorded}
@@ -231,7 +237,7 @@ class _Target:
         pooled = knobs.row_noise / math.sqrt(self.shape.ranks)
         last = len(self.count) - 1 - max(wanted)
         number = min(TRIED_RECORDS, last + 1)
-        starts = np.linspace(0, last, number).astype(int) if _changes(knobs) else np.arange(number)
+        starts = np.linspace(0, last, number).astype(int) if knobs.has_phase else np.arange(number)
         at = np.unique(np.concatenate([starts, *(starts + lag for lag in wanted)]))
 
         def error(point: Sequence[float]) -> float:
@@ -259,26 +265,13 @@ class _Target:
         return (_drifting(knobs, self.shape.experts, best) if math.isfinite(least) else None) or knobs
 
 
-def _pooled(knobs: Knobs, shape: Shape) -> tuple[Knobs, Shape]:
-    """Knobs and shape of all micro-batches in one, which what is drawn afresh in each of them averages out in."""
-    batches = shape.micro_batches
-    row_noise = knobs.row_noise * math.sqrt(knobs.row_shared + (1 - knobs.row_shared) / batches)
-    moved = dataclasses.replace(knobs, row_noise=row_noise, micro_drift=knobs.micro_drift / math.sqrt(batches))
-    return moved, shape._replace(micro_batches=1, selections=shape.selections * batches)
-
-
-def _changes(knobs: Knobs) -> bool:
-    """Whether there is a phase."""
-    return knobs.phase_start != knobs.phase_floor
-
-
 def _drifting(knobs: Knobs, experts: int, point: Sequence[float]) -> Knobs | None:
     """Knobs with the logarithm of a spread, that of a memory in records, and a jitter; skew gives way to them.
 
     The variance of the logarithms is kept; None where drift and jitter have more than all of it.
     """
     spread, keep, jitter = math.exp(point[0]), math.exp(-1 / math.exp(point[1])), point[2]
-    unit = float(np.log(heat.base(Knobs(popularity=knobs.popularity, skew=1.0), 1, experts, 0, 0)).std())
+    unit = float(np.log(base_popularity(Knobs(popularity=knobs.popularity, skew=1.0), 1, experts, 0, 0)).std())
     moved = knobs.drift_spread**2 + knobs.jitter**2 - spread**2 - jitter**2
     skew = (unit * knobs.skew) ** 2 + moved
     if skew < 0:
@@ -352,10 +345,3 @@ def _descend(
             if sizes[0] < steps[0] / 2**rounds:
                 break
     return best, least
-
-
-def _rounded(knobs: Knobs) -> Knobs:
-    """Knobs of six digits."""
-    values: dict[str, Any] = dataclasses.asdict(knobs)
-    values |= {name: float(f"{value:.6g}") for name, value in values.items() if isinstance(value, float)}
-    return Knobs(**values)
