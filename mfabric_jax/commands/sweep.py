@@ -4,7 +4,7 @@ import dataclasses
 import re
 import sys
 import time
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
@@ -40,7 +40,9 @@ class _Bar:
     """The progress of a sweep on standard error; `now` is the last that was told."""
 
     def __init__(self):
-        self.now, self.bar, self.compile_s = None, None, 0.0
+        self.now: Any = None
+        self.bar: Any = None
+        self.compile_s = 0.0
 
     def __call__(self, now) -> None:
         from tqdm import tqdm

@@ -235,7 +235,7 @@ def test_files_of_another_sweep_are_refused_and_others_are_not_its_rows(whole, c
     assert rows_of(copied) == rows_of(whole)
     sweep(exchanges(fixed={"demand": "hot"}), tmp_path / "other")
     shutil.copy(tmp_path / "other" / FILES[1], copied)
-    with pytest.raises(InputError, match=rf"{FILES[1]}' is of another sweep; run its sweep again"):
+    with pytest.raises(InputError, match=rf"{FILES[1]}' is of another sweep; run the sweep of its folder again"):
         query([copied], Asked())
     (copied / CONFIG).unlink()
     with pytest.raises(InputError, match=f"holds {FILES[1]} of another sweep; give another folder"):

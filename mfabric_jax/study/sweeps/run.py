@@ -101,7 +101,7 @@ def sweep(
         gone = [place.part(part.number).name for part in mine if place.fault(part.number)]
         if gone:
             why = f"{len(gone)} of {len(mine)} files, {gone[0]} first, were removed or changed while the sweep ran"
-            raise InputError(f"{str(folder)!r} is not whole: {why}; the same call makes them again.")
+            raise InputError(f"{str(folder)!r} is not whole: {why}; run it again, which makes them again.")
     return [place.part(part.number) for part in mine]
 
 
@@ -130,7 +130,8 @@ class Maker:
     """Computes and writes parts; the program of one group is kept for the next part of it."""
 
     def __init__(self, config: Sweep, folder: SweepFolder):
-        self.config, self.folder, self.kept = config, folder, (None, None)
+        self.config, self.folder = config, folder
+        self.kept: tuple[Any, Any] = None, None
         lists = {
             name: values if len(values) <= LISTED else f"{len(values)} values in {CONFIG}"
             for name, values in folder.sweep["list"].items()

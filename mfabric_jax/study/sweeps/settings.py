@@ -34,9 +34,9 @@ def check_value(table: str, name: str, value: Any, setting: Setting) -> None:
         words = " or ".join(WORDS.get(kind, "a list") for kind in allowed if kind is not type(None))
         words += " (whole = true draws these)" if table == "random" and int in allowed else ""
         raise InputError(f"{table}.{name} must be {words}, got {value!r}.")
-    if kind is float and not math.isfinite(value):
+    if isinstance(value, float) and not math.isfinite(value):
         raise InputError(f"{table}.{name} must be finite, got {value!r}.")
-    if kind is int and abs(value) >= MOST:
+    if isinstance(value, int) and abs(value) >= MOST:
         raise InputError(f"{table}.{name} must be below 2^31, got {value!r}.")
 
 
