@@ -1,8 +1,10 @@
 # `make demo` and `make test` each work as the first command on a fresh clone.
 PYTHON ?= python3
 BIN := .venv/bin
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+PYRIGHT := $(BIN)/pyright --pythonpath $(BIN)/python
 
-.PHONY: demo test lint clean
+.PHONY: demo test test-slow lint clean
 
 # The environment is made once, and again when the dependencies change.
 .venv/ready: pyproject.toml
@@ -13,13 +15,21 @@ BIN := .venv/bin
 demo: .venv/ready
 	$(BIN)/mfabric compare --out demo/rows.csv --figures demo
 
+# Types are checked beside the tests; what is wrong with them is printed last.
 test: .venv/ready
 	$(BIN)/ruff check .
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/ruff format --check .
+	@$(PYRIGHT) > .venv/types.log 2>&1 & types=$$!; \
+	echo '$(PYTEST) -m "not slow"'; $(PYTEST) -m "not slow"; tests=$$?; \
+	wait $$types; types=$$?; echo '$(PYRIGHT)'; cat .venv/types.log; exit $$((tests + types))
+
+test-slow: .venv/ready
+	$(PYTEST) -m slow
 
 lint: .venv/ready
 	$(BIN)/ruff check .
-	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/ruff format --check .
+	$(PYRIGHT)
 
 clean:
 	rm -rf .venv demo

@@ -118,22 +118,37 @@ def test_several_recordings(capsys, tmp_path):
     assert status("convert", tmp_path / "mistral", tmp_path / "o.npz") == 0
 
 
-def test_a_recording_is_converted(capsys, run, tmp_path):
+def test_a_router_trace_is_converted(capsys, tmp_path):
+    # Two replicas of two expert-parallel ranks of two tensor-parallel slices; every rank sends to its own expert.
+    places = [(step, rank) for step in (1, 2, 3) for rank in range(8)]
     lines = [
-        {"step": step, "layer": 0, "rank": rank, "num_tokens": 2, "topk": 1, "top_indices": [[step], [rank]]}
-        for step in (1, 2, 3)
-        for rank in (0, 1)
+        {"step": step, "layer": 0, "rank": rank, "num_tokens": 1, "topk": 1, "top_indices": [[rank // 2 % 2]]}
+        for step, rank in places
     ]
-    (tmp_path / "rank0.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    out = tmp_path / "out.npz"
-    assert status("convert", tmp_path / "rank0.jsonl", out, "--records", "2-3") == 0
+    trace, out = tmp_path / "router_trace_rank0.jsonl", tmp_path / "out.npz"
+    trace.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    degrees = ("--tp", "2", "--ep", "2", "--dp", "2", "--experts", "4")
+    assert status("convert", trace, out, "--records", "2-3", *degrees) == 0
     assert capsys.readouterr().out.strip() == str(out)
-    (before,), (after,) = open_trace(tmp_path / "rank0.jsonl"), open_trace(out)
-    np.testing.assert_array_equal(after.count, before.count[1:])
-    assert after.number.tolist() == [2, 3]
-    assert "Megatron router trace" in after.origin
-    assert status("info", out) == 0
-    assert "records 2 to 3\niteration 2, layer 1, micro-batch 1, source rank 2, expert 4" in capsys.readouterr().out
+    (after,) = open_trace(out)
+    np.testing.assert_array_equal(after.count, np.broadcast_to(np.eye(2, 4), (2, 1, 2, 2, 4)))
+    assert (after.number.tolist(), after.experts) == ([2, 3], 4)
+    assert after.origin.startswith("Megatron router trace: recorded ")
+    assert after.origin.endswith("(tp 2, ep 2, dp 2, pp 1), records 2 to 3")
+    model = ("--model", "mixtral-8x7b", "--tp", "2", "--ep", "2", "--dp", "2")
+    for words, shape in (
+        (degrees, "expert 4"),
+        (model, "expert 8"),
+        ((*degrees[:-2], "--order", "tp-cp-ep-dp-pp"), "expert 2"),
+    ):
+        assert status("info", trace, *words) == 0
+        assert f"\niteration 3, layer 1, micro-batch 2, source rank 2, {shape}\n" in capsys.readouterr().out
+    # What the ranks are has to be said, and only of a router trace.
+    assert "must be below tp x ep x dp x pp = 1 x 1 x 1 x 1 = 1, got 7; name the" in mistake(capsys, "info", trace)
+    assert mistake(capsys, "info", out, "--ep", "2").startswith(
+        f"--ep is for Megatron router traces, but {out} holds tokens."
+    )
+    assert mistake(capsys, "info", trace, "--model", "mixtral").startswith("model 'mixtral' is unknown")
 
 
 @pytest.mark.parametrize(

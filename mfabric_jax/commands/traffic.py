@@ -6,8 +6,7 @@ from typing import Annotated
 import tyro
 
 from mfabric_jax import units
-from mfabric_jax.commands import shared
-from mfabric_jax.commands.setup import SetUp
+from mfabric_jax.study.settings import SetUp
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -22,9 +21,8 @@ def run(options: Options) -> int:
     """Returns the exit status."""
     from mfabric_jax import report, workload
 
-    given = shared.as_given(options)
-    model = given.pop("model")
-    job = workload.get(model, **{name: value for name, value in given.items() if value is not None})
+    model = options.model
+    job = options.workload(model)
     print(
         f"{model}: {job.gpus} GPUs = DP {job.dp} x TP {job.tp} x PP {job.pp} x EP {job.ep}, "
         f"{job.micro_batches} micro-batches of {job.micro_batch} x {job.sequence} tokens per EP rank and iteration"

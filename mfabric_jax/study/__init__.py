@@ -1,17 +1,18 @@
 """Many configurations at once."""
 
+from mfabric_jax.study._calibrate import calibrate, calibration_rows, check_calibration, write_calibration
+from mfabric_jax.study._compare import compare, effective
+from mfabric_jax.study._examples import examples
+from mfabric_jax.study._failures import Failures, effective_failures, failures
+from mfabric_jax.study._iteration_of import iteration_of
+from mfabric_jax.study._provenance import provenance
 from mfabric_jax.study.batch import evaluate, grid
-from mfabric_jax.study.calibrate import calibrate, calibration_rows, check_calibration, write_calibration
 from mfabric_jax.study.calibration import CALIBRATED, Calibrated
-from mfabric_jax.study.compare import compare, effective
-from mfabric_jax.study.config import Compare
-from mfabric_jax.study.examples import examples
-from mfabric_jax.study.failures import Failures, effective_failures, failures
-from mfabric_jax.study.iteration_case import iteration_of
+from mfabric_jax.study.config import Assumptions, Case, Compare
 from mfabric_jax.study.policy_evaluation import Evaluation, evaluate_policies
 from mfabric_jax.study.presets import PRESETS
-from mfabric_jax.study.provenance import provenance
 from mfabric_jax.study.scoreboard import RECORDED, Scoreboard, effective_scoreboard, scoreboard
+from mfabric_jax.study.simulate import Scenario, Simulated, scenarios, simulate
 from mfabric_jax.study.sweeps.design_space import Sweep, read_sweep
 from mfabric_jax.study.sweeps.run import sweep
 from mfabric_jax.study.timeline import example_timeline
@@ -35,11 +36,15 @@ __all__ = [
     "PRESETS",
     "RECORDED",
     "TRAINED_POLICY",
+    "Assumptions",
     "Calibrated",
+    "Case",
     "Compare",
     "Evaluation",
     "Failures",
+    "Scenario",
     "Scoreboard",
+    "Simulated",
     "Solved",
     "Sweep",
     "Training",
@@ -65,7 +70,9 @@ __all__ = [
     "link_rows",
     "provenance",
     "read_sweep",
+    "scenarios",
     "scoreboard",
+    "simulate",
     "solve_cluster",
     "sweep",
     "train",

@@ -10,7 +10,7 @@ import numpy as np
 from mfabric_jax.atomic import replacing
 from mfabric_jax.checks import InputError
 from mfabric_jax.traffic import files
-from mfabric_jax.traffic.recording import Recording, Sources, Targets
+from mfabric_jax.traffic.recording import Recording, Sources, Targets, add_slices
 from mfabric_jax.traffic.tokens import AXES, Tokens
 
 OWN = "tokens"
@@ -40,10 +40,7 @@ def read(path: pathlib.Path, found: Mapping[str, np.ndarray]) -> Recording:
 
     - `tokens` [iteration, layer, micro_batch, source_rank, expert], with `meta` beside it if `save` wrote it.
     - `num_global_tokens_per_expert` [tp, ep, expert], or [layer, ...] or [iteration, layer, ...]: tokens that each
-      rank of Megatron's token dispatcher routes. The slices of an EP rank are added up: with sequence parallelism
-      (which Megatron asks of MoE models with TP) each holds other tokens of it, and an EP rank here is its whole TP
-      group. Slices that are all equal are copies: one of them counts. Where slices differ, their own all-to-alls
-      differ too; that is not kept.
+      rank of Megatron's token dispatcher routes; TP slices are added up (`add_slices`).
     - `logical_count` [iteration, layer, expert], `weight` [layer, expert]: expert loads without sources.
 
     `InputError` for other keys or axes.
@@ -62,17 +59,11 @@ def read(path: pathlib.Path, found: Mapping[str, np.ndarray]) -> Recording:
         return _own(path, array, found.get(META))
     sources = Sources.RANKS if key == PER_EXPERT else Sources.UNKNOWN
     if key == PER_EXPERT:
-        array = _one_slice(array)
+        array = add_slices(array)
         count = array.reshape((1,) * (4 - array.ndim) + array.shape)[:, :, None]
     else:
         count = (array[None] if key == WEIGHT else array)[:, :, None, None]
     return Recording(count, np.arange(len(count)), str(path), _FORMATS[key], sources=sources, experts=count.shape[-1])
-
-
-def _one_slice(array: np.ndarray) -> np.ndarray:
-    """[..., ep, expert] from [..., tp, ep, expert]."""
-    copies = bool(np.all(array == array[..., :1, :, :]))
-    return array[..., 0, :, :] if copies else array.sum(axis=-3)
 
 
 def save(tokens: Tokens | Recording, path: str | pathlib.Path) -> pathlib.Path:

@@ -7,7 +7,7 @@ from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.traffic import arrays, files, published, router_trace, weight_matrix
 from mfabric_jax.traffic.recording import Recording
 from mfabric_jax.traffic.tokens import Tokens
-from mfabric_jax.workload import Workload
+from mfabric_jax.workload import Layout, Workload
 
 FORMATS = (
     ".npy or .npz of tokens [iteration, layer, micro_batch, source_rank, expert], num_global_tokens_per_expert "
@@ -39,13 +39,15 @@ def recorded(
     swapped. Raises `InputError` for a file that is missing, unreadable, of other axes or of zeros, for an empty range
     of records, and for source ranks or experts that do not fit the workload.
     """
-    found = open_trace(path)
+    found = open_trace(path, workload.layout)
     recording = found[0] if len(found) == 1 else _of_model(found, workload, path)
     return recording.chosen(records).fitted(workload, iterations)
 
 
-def open_trace(path: str | pathlib.Path) -> tuple[Recording, ...]:
+def open_trace(path: str | pathlib.Path, layout: Layout | None = None) -> tuple[Recording, ...]:
     """What a path holds, unfitted: mostly one recording.
+
+    - `layout`: what the global ranks of a router trace are; other formats tell themselves. Default: one rank.
 
     Formats: see `FORMATS` and the readers `arrays.read`, `router_trace.read`, `weight_matrix.read` and those of
     `published`. Where a path holds several recordings (OLMoE, LAER-MoE), PATH/NAME is the one of that name.
@@ -53,9 +55,9 @@ def open_trace(path: str | pathlib.Path) -> tuple[Recording, ...]:
     """
     path = pathlib.Path(path)
     if path.is_dir():
-        return _folder(path)
+        return _folder(path, layout or Layout())
     if path.is_file():
-        return _file(path)
+        return _file(path, layout or Layout())
     if path.suffix not in _SUFFIXES and path.parent.exists() and _has_names(path.parent):
         several = {one.name: one for one in open_trace(path.parent)}
         return (several[one_of(f"recording of {path.parent}", path.name, several)],)
@@ -70,29 +72,29 @@ def _has_names(path: pathlib.Path) -> bool:
     return path.is_file() or any(next(path.glob(pattern), None) for pattern in (published.OLMOE, published.LAER))
 
 
-def _folder(folder: pathlib.Path) -> tuple[Recording, ...]:
+def _folder(folder: pathlib.Path, layout: Layout) -> tuple[Recording, ...]:
     """The recordings of a folder, told by the names of its files."""
     if any((folder / f"{published.GATE_TRACE}{packed}").is_file() for packed in ("", ".xz")):
         return (published.gate_trace(folder),)
     if next(folder.glob("*.jsonl"), None):
-        return (router_trace.read(folder),)
+        return (router_trace.read(folder, layout),)
     for pattern in (published.OLMOE, published.LAER):
         file = next(iter(sorted(folder.glob(pattern))), None)
         if file is not None:
-            return _file(file)
+            return _file(file, layout)
     raise InputError(
         f"trace folder must hold *.jsonl of a Megatron router trace, {published.OLMOE} (OLMoE), {published.LAER} "
         f"(LAER-MoE), or {published.GATE_TRACE}[.xz] and {published.ITERATIONS} (SmartMoE), got {folder}."
     )
 
 
-def _file(file: pathlib.Path) -> tuple[Recording, ...]:
+def _file(file: pathlib.Path, layout: Layout) -> tuple[Recording, ...]:
     """The recordings of a file, told by its extension and by the keys of its arrays."""
     if file.suffix in (".npy", ".npz", ".pt"):
         found = files.arrays(file, arrays.KEYS)
         return published.olmoe(file, found) if published.is_olmoe(found) else (arrays.read(file, found),)
     if file.suffix == ".jsonl":
-        return (router_trace.read(file),)
+        return (router_trace.read(file, layout),)
     if file.suffix == ".txt":
         return (weight_matrix.read(file),)
     if file.match(published.LAER):

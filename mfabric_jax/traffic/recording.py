@@ -8,7 +8,7 @@ import numpy as np
 from mfabric_jax import checks
 from mfabric_jax.checks import InputError
 from mfabric_jax.traffic.tokens import Tokens
-from mfabric_jax.workload import Workload
+from mfabric_jax.workload import Layout, Workload
 
 
 class Sources(enum.Enum):
@@ -37,6 +37,7 @@ class Recording:
     - `experts`: how many experts the targets stand for, None where the file does not say.
     - `steady`: first and last record to use unless others are asked for.
     - `origin`: what wrote the counts, where the file says so.
+    - `layout`: what the global ranks of the job were, where the file names these.
     """
 
     count: np.ndarray
@@ -49,6 +50,7 @@ class Recording:
     experts: int | None = None
     steady: tuple[int, int] | None = None
     origin: str = ""
+    layout: Layout | None = None
 
     @property
     def axes(self) -> dict[str, int]:
@@ -80,7 +82,8 @@ class Recording:
     def words(self) -> str:
         """What this is, for the configuration that a result carries."""
         where = f"{self.path} {self.name}".rstrip()
-        return f"recorded {where}{f' ({self.origin})' if self.origin else ''}, {self._range}"
+        origin = self.origin or (self.layout.words if self.layout is not None else "")
+        return f"recorded {where}{f' ({origin})' if origin else ''}, {self._range}"
 
     @property
     def _range(self) -> str:
@@ -158,3 +161,13 @@ class Recording:
 def _uniform(sums: np.ndarray) -> bool:
     """Whether the last axis is of one number everywhere."""
     return bool(np.all(sums == sums[..., :1]))
+
+
+def add_slices(count: np.ndarray) -> np.ndarray:
+    """[..., ep, expert] from [..., tp, ep, expert]: what the slices of every expert-parallel rank select together.
+
+    With sequence parallelism, which Megatron asks of MoE models with TP, slices hold different tokens. Slices that are
+    all equal are copies: one of them counts.
+    """
+    copies = bool(np.all(count == count[..., :1, :, :]))
+    return count[..., 0, :, :] if copies else count.sum(axis=-3)

@@ -1,8 +1,9 @@
-"""Megatron's router trace: a JSON object a line for every forward pass of a router, a file per rank.
+"""Megatron's router trace: a JSON object a line for every forward pass of a router, a file per global rank.
 
 Source: megatron/core/transformer/moe/router_trace.py of github.com/NVIDIA/Megatron-LM.
 """
 
+import itertools
 import json
 import pathlib
 from collections.abc import Iterator
@@ -11,80 +12,151 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mfabric_jax.checks import InputError
-from mfabric_jax.traffic.recording import Recording
+from mfabric_jax.traffic.recording import Recording, add_slices
+from mfabric_jax.workload import Layout
 
 BLOCK = "decoder"
 STAGE = "pre_dispatch"
-Key = tuple[int, int, int]  # step, layer, rank
+HINT = "name the degrees of its job (mfabric traces convert: --model, or --tp, --ep, --dp, --pp, --order)"
 
 
 class _Pass(NamedTuple):
     """One line: where it belongs and its selections of each expert."""
 
-    key: Key
+    step: int
+    layer: int
+    rank: int
     count: np.ndarray
 
 
-def read(path: pathlib.Path) -> Recording:
+def read(path: pathlib.Path, layout: Layout) -> Recording:
     """Selections from a folder of `*.jsonl`, or from one such file.
+
+    - `layout`: what the global ranks are. Without `experts`, these are the largest number that occurs + 1, rounded up
+      to a multiple of `ep`.
 
     Fields of a line: `step`, `layer`, `rank`, `num_tokens`, `topk`, `top_indices` [num_tokens][topk], and
     optionally `block` and `stage`. Lines of another block than "decoder" (multi-token prediction is no layer of the
     model) and of another stage than "pre_dispatch" are skipped, and empty ones. Lines of the same step, layer and
-    rank are its micro-batches, in the order in which they stand (files in the order of their names). Steps, layers
-    and ranks are the sorted numbers that occur. The number of experts is not recorded: it is the largest index + 1,
-    rounded up to a multiple of the ranks.
+    rank are its micro-batches, in the order in which they stand (files in the order of their names).
 
-    `InputError` with file and line for what is no such line, and where a step, layer and rank has more or fewer
-    micro-batches than the others.
+    The source ranks are those of one expert-parallel group. Tensor-parallel slices are added up (`add_slices`);
+    data-parallel replicas stand one after the other as further micro-batches. Layers are in order of their pipeline
+    stage and then of their number, so it may count from the first layer of the stage or of the model. With several
+    `chunks` it must count from the first layer of the model.
+
+    `InputError` with file and line for what is no such line, for ranks, experts and layers that do not fit `layout`,
+    and where a step, layer and rank has more or fewer micro-batches than the others.
     """
-    found = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
-    passes: dict[Key, list[np.ndarray]] = {}
-    for file in found:
-        for one in _passes(file):
-            passes.setdefault(one.key, []).append(one.count)
+    files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+    passes = [every for file in files for every in _passes(file)]
     if not passes:
         raise InputError(f"router trace {path} must have lines of block {BLOCK!r} and stage {STAGE!r}, got none.")
-    return _arranged(path, passes)
+    ranks = np.unique([every.rank for every in passes])
+    _check_ranks(path, layout, ranks)
+    experts = _experts(path, layout, max(len(every.count) for every in passes))
+    steps = np.unique([every.step for every in passes])
+    count = _arranged(path, layout, passes, ranks, experts)
+    return Recording(count, steps, str(path), "Megatron router trace", experts=layout.experts, layout=layout)
 
 
-def _arranged(path: pathlib.Path, passes: dict[Key, list[np.ndarray]]) -> Recording:
-    """Passes as an array, if they fill one."""
-    steps, layers, ranks = (sorted(set(numbers)) for numbers in zip(*passes, strict=True))
-    most = max(map(len, passes.values()))
-    experts = max(len(count) for batches in passes.values() for count in batches)
-    experts = -(-experts // len(ranks)) * len(ranks)
-    filled = np.zeros((len(steps), len(layers), most, len(ranks), experts), np.int64)
-    for s, step in enumerate(steps):
-        for i, layer in enumerate(layers):
-            for r, rank in enumerate(ranks):
-                batches = passes.get((step, layer, rank), [])
-                if len(batches) != most:
-                    raise InputError(
-                        f"router trace {path} must have as many micro-batches of every step, layer and rank; step "
-                        f"{step}, layer {layer}, rank {rank} has {len(batches)}, another one {most}."
-                    )
-                for m, count in enumerate(batches):
-                    filled[s, i, m, r, : len(count)] = count
-    return Recording(filled, np.array(steps), str(path), "Megatron router trace")
+def _product(layout: Layout) -> str:
+    degrees = f"{layout.tp} x {layout.ep} x {layout.dp} x {layout.pp}"
+    return f"tp x ep x dp x pp = {degrees} = {layout.ranks}"
+
+
+def _check_ranks(path: pathlib.Path, layout: Layout, ranks: np.ndarray) -> None:
+    """Every pipeline stage that occurs is whole, or there is one whole expert-parallel group alone."""
+    if ranks[-1] >= layout.ranks:
+        raise InputError(
+            f"global ranks of router trace {path} must be below {_product(layout)}, got {ranks[-1]}; {HINT}."
+        )
+    here, every = layout.index(ranks), layout.index(np.arange(layout.ranks))
+    wanted = np.isin(every["pp"], here["pp"])
+    if len({*zip(here["dp"], here["pp"], strict=True)}) == 1:
+        wanted &= every["dp"] == here["dp"][0]
+    missing = np.setdiff1d(np.flatnonzero(wanted), ranks)
+    if missing.size:
+        raise InputError(
+            f"router trace {path} must hold whole pipeline stages, or one expert-parallel group of {_product(layout)} "
+            f"ranks, but has no rank {missing[0]}; {HINT}."
+        )
+
+
+def _experts(path: pathlib.Path, layout: Layout, seen: int) -> int:
+    """How many experts there are, of which the first `seen` may occur."""
+    if layout.experts is None:
+        return -(-seen // layout.ep) * layout.ep
+    if seen > layout.experts:
+        raise InputError(
+            f"experts of router trace {path} must be below the {layout.experts} of the model, got expert {seen - 1}; "
+            f"read it with its own number of experts first (mfabric traces convert: --experts)."
+        )
+    return layout.experts
+
+
+def _arranged(path, layout: Layout, passes: list[_Pass], ranks: np.ndarray, experts: int) -> np.ndarray:
+    """[step, layer, dp and micro-batch, ep, expert] counts, if the passes fill such an array."""
+    place = {rank: index for rank, *index in zip(ranks, *_indices(layout, ranks), strict=True)}
+    batches: dict[tuple[int, int, int], list[np.ndarray]] = {}
+    for every in passes:
+        batches.setdefault((every.step, every.layer, every.rank), []).append(every.count)
+    steps = sorted({step for step, _, _ in batches})
+    layers = _layers(path, layout, {(place[rank][3], layer) for _, layer, rank in batches})
+    replicas, most = len({index[2] for index in place.values()}), max(map(len, batches.values()))
+    filled = np.zeros((len(steps), len(layers), replicas, most, layout.tp, layout.ep, experts), np.int64)
+    for (s, step), (i, (stage, layer)), rank in itertools.product(enumerate(steps), enumerate(layers), ranks):
+        tp, ep, dp, pp = place[rank]
+        if pp != stage:
+            continue
+        counts = batches.get((step, layer, rank), [])
+        if len(counts) != most:
+            raise InputError(
+                f"router trace {path} must have as many micro-batches of every step, layer and rank; step {step}, "
+                f"layer {layer}, rank {rank} has {len(counts)}, another one {most}."
+            )
+        for m, count in enumerate(counts):
+            filled[s, i, dp % replicas, m, tp, ep, : len(count)] = count
+    return add_slices(filled).reshape(len(steps), len(layers), replicas * most, layout.ep, experts)
+
+
+def _indices(layout: Layout, ranks: np.ndarray) -> list[list[int]]:
+    index = layout.index(ranks)
+    return [index[name].tolist() for name in ("tp", "ep", "dp", "pp")]
+
+
+def _layers(path: pathlib.Path, layout: Layout, found: set[tuple[int, int]]) -> list[tuple[int, int]]:
+    """(stage, layer number) of every layer, in the order in which tokens pass them."""
+    if layout.chunks == 1:
+        return sorted(found)
+    by_number = sorted(found, key=lambda layer: layer[::-1])
+    for (stage, layer), (other, next_layer) in itertools.pairwise(by_number):
+        if layer == next_layer:
+            raise InputError(
+                f"layers of router trace {path} must be numbered over the whole model where a stage has "
+                f"{layout.chunks} chunks, got layer {layer} on stages {stage} and {other}: its chunk cannot be told."
+            )
+    return by_number
 
 
 def _passes(file: pathlib.Path) -> Iterator[_Pass]:
     try:
         with file.open(encoding="utf-8") as opened:
-            for line, text in enumerate(opened, start=1):
+            for number, text in enumerate(opened, start=1):
                 if text.strip():
-                    record = _object(text, f"line {line} of router trace {file}", whole=text.endswith("\n"))
+                    where = f"line {number} of router trace {file}"
+                    record = _object(text, where)
                     if record.get("block", BLOCK) == BLOCK and record.get("stage", STAGE) == STAGE:
-                        yield _pass(record, f"line {line} of router trace {file}")
+                        yield _pass(record, where)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"router trace {file} must be a readable text file, got {type(error).__name__}.") from error
 
 
-def _object(text: str, where: str, whole: bool) -> dict[str, Any]:
+def _object(text: str, where: str) -> dict[str, Any]:
     try:
         record = json.loads(text)
     except ValueError:
+        whole = text.endswith("\n")
         cut = "" if whole else " (the file ends inside it: the run was stopped while writing, delete the line)"
         raise InputError(f"{where} must be a JSON object, got {text.strip()[:40]!r}...{cut}.") from None
     if not isinstance(record, dict):
@@ -107,4 +179,5 @@ def _pass(record: dict[str, Any], where: str) -> _Pass:
         raise InputError(
             f"top_indices in {where} must be {tokens} rows (num_tokens) of {topk} expert numbers (topk), none below 0."
         )
-    return _Pass((record["step"], record["layer"], record["rank"]), np.bincount(indices.astype(np.int64).ravel()))
+    selected = np.bincount(indices.astype(np.int64).ravel())
+    return _Pass(record["step"], record["layer"], record["rank"], selected)

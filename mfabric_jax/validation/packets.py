@@ -18,7 +18,7 @@ import numpy as np
 from mfabric_jax import units
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.flows import FlowProblem, Outcome, completion_times
-from mfabric_jax.study.config import DTYPES
+from mfabric_jax.study.settings import DTYPES
 from mfabric_jax.validation.packet_runs import MIB, PacketRun
 
 GROUPS = ("spraying", "one-path", "unknown-path", "leaf-spine", "incast")

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from mfabric_jax import InputError
-from mfabric_jax.fabric import Circuits, round_robin
+from mfabric_jax.fabric import Circuits
+from mfabric_jax.fabric.circuits import round_robin
 
 LEGAL = [[0, 2, 1], [2, 0, 1], [1, 1, 0]]  # degrees 3, 3, 2
 ILLEGAL = {

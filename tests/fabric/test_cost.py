@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from mfabric_jax import InputError
-from mfabric_jax.fabric import Electrical, Prices, Region, cluster_cost, cost_table, no_price, server_cost
-from mfabric_jax.fabric.cost import COSTED, PATCH_PANEL, PRICED, REGIONAL_OCS, Attachment, parts, tree
+from mfabric_jax.fabric import NAMES, Prices, cluster_cost, cost_table, no_price
+from mfabric_jax.fabric.cost import PATCH_PANEL, REGIONAL_OCS, Attachment
+from mfabric_jax.fabric.cost import tree_attachment as tree
+from mfabric_jax.fabric.registry import PRICED, cluster_watts, parts
 from mfabric_jax.fabric.tree import Tree
 
 FIBRE = 0.3 * 500
@@ -19,11 +21,11 @@ LISTED = {100: (99, 659, 187), 200: (239, 1079, 374), 400: (659, 1499, 1090), 80
 
 
 def fat_tree(gbps, **settings):
-    return server_cost(Electrical("fat-tree", gbps, **settings), gbps)
+    return cluster_cost("fat-tree", 1, gbps, **settings)
 
 
 def mfabric(gbps, **settings):
-    return server_cost(Region(4, gbps, **settings), gbps)
+    return cluster_cost("mfabric", 1, gbps, **settings)
 
 
 @pytest.mark.parametrize(("gbps", "published"), [(100, 1.524), (200, 1.790), (400, 2.289), (800, 2.331)])
@@ -45,22 +47,17 @@ def test_dollars_per_nic_at_400_by_hand():
 def test_oversubscribed_by_its_formula(gbps, k):
     transceiver, nic, port = LISTED[gbps]
     by_hand = nic + (1 + 4 / k) * port + (2 + 4 / k) * transceiver + (1 + 2 / k) * FIBRE
-    fabric = Electrical("oversub-fat-tree", gbps, oversubscription=k)
-    assert server_cost(fabric, gbps) == pytest.approx(8 * by_hand, rel=1e-12)
+    assert cluster_cost("oversub-fat-tree", 1, gbps, oversubscription=k) == pytest.approx(8 * by_hand, rel=1e-12)
 
 
 def test_parts_that_only_count_once():
     assert fat_tree(400, nics=4) == pytest.approx(4 * 11353)
     assert fat_tree(400, nic_use="pooled") == fat_tree(400)
-    assert server_cost(Electrical("rail-optimized", 400.0), 400) == fat_tree(400)
+    assert cluster_cost("rail-optimized", 1, 400) == fat_tree(400)
     assert mfabric(400, optical_degree=0, electrical_nics=8) == pytest.approx(fat_tree(400))
     assert mfabric(400, optical_degree=3, electrical_nics=1) == pytest.approx(mfabric(400) / 2)
     panel = Attachment(panel_ports=1).cost(400, Prices())
     assert panel == pytest.approx(1499 + 659 + FIBRE + 100)
-
-
-def test_the_bandwidth_of_the_fabric_itself_is_not_what_is_priced():
-    assert server_cost(Region(4, 100.0), 400) == mfabric(400)
 
 
 def test_between_listed_bandwidths_prices_are_straight_lines_on_log_axes():
@@ -94,8 +91,8 @@ def test_more_bandwidth_costs_more(cost):
 
 def test_own_prices():
     cheap = Prices(gbps=(100, 800), transceiver=(1, 1), nic=(1, 1), switch_port=(1, 1), fibre_per_metre=0)
-    assert server_cost(Electrical("fat-tree", 400.0), 400, cheap) == 8 * (1 + 5 + 6)
-    assert server_cost(Region(2, 400.0), 400, cheap) == 6 * (1 + 1 + 520) + 2 * 12
+    assert cluster_cost("fat-tree", 1, 400, cheap) == 8 * (1 + 5 + 6)
+    assert cluster_cost("mfabric", 1, 400, cheap) == 6 * (1 + 1 + 520) + 2 * 12
 
 
 @pytest.mark.parametrize(
@@ -169,13 +166,13 @@ def by_hand(counts, gbps):
 @pytest.mark.parametrize("gbps", LISTED)
 @pytest.mark.parametrize(("tiers", "counted"), [(3, SERVER), (2, TWO_TIERS)])
 def test_every_priced_fabric_by_hand(gbps, tiers, counted):
-    assert tuple(counted) == PRICED
+    assert {*counted, "torus"} == set(PRICED)
     for name, counts in counted.items():
         assert cluster_cost(name, 5, gbps, tiers=tiers) == pytest.approx(5 * by_hand(counts, gbps), rel=1e-12)
 
 
 def test_dollars_of_a_server_at_400_as_plain_numbers():
-    dollars = {name: cluster_cost(name, 1, 400) for name in PRICED if name != "oversub-fat-tree"}
+    dollars = {name: cluster_cost(name, 1, 400) for name in PRICED if name not in ("oversub-fat-tree", "torus")}
     same = {"fat-tree": 90824, "rail-optimized": 90824, "rail-only": 61640, "topoopt": 19264, "mfabric": 39674}
     assert dollars == pytest.approx(same, rel=1e-12)
     assert PATCH_PANEL.cost(400, Prices()) == 19264 / 8
@@ -189,7 +186,7 @@ def test_published_ratios_by_name_at_any_size(gbps, published, name):
         assert ratio == pytest.approx(published, abs=5e-4)
 
 
-@pytest.mark.parametrize("name", PRICED)
+@pytest.mark.parametrize("name", SERVER)
 @pytest.mark.parametrize("tiers", [2, 3])
 def test_the_table_adds_up_and_counts_what_is_there(name, tiers):
     rows = cost_table(name, 300, tiers=tiers)
@@ -225,8 +222,6 @@ def test_wiring_reaches_the_fabric_it_belongs_to():
     assert cluster_cost("topoopt", 3, 400, nics=2) == 3 * 2 * 2408
     own = cluster_cost("mfabric", 2, 400, optical_degree=1, electrical_nics=1)
     assert own == pytest.approx(2 * (2828 + 11353), rel=1e-12)
-    assert server_cost(Region(4, 400.0), 400, tiers=2) == cluster_cost("mfabric", 1, 400, tiers=2)
-    assert server_cost(Electrical("fat-tree", 400.0), 400, tiers=2) == pytest.approx(61640, rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +235,7 @@ def test_no_price_is_invented(name, field, what):
     give = f"give {field}, dollars per GPU, in the prices."
     assert no_price(name) == f"{name} has no cost: there are no public prices for {what}; {give}"
     assert cluster_cost(name, 256, 800) is None
-    *ethernet, last = cost_table(name, 800)
+    *ethernet, last = cost_table(name, 800, nics=8)
     assert last == {"attached_to": what, "part": field, "count": 8, "unit_usd": None, "usd": None}
     assert ethernet == cost_table("fat-tree", 800)
     other = {"scale_up_per_gpu", "co_packaged_per_gpu"} - {field}
@@ -252,14 +247,14 @@ def test_a_price_per_gpu_is_added_to_the_ethernet_nics(name, field):
     prices = Prices(**{field: 1234.5})
     assert no_price(name, prices) is None
     ethernet = cluster_cost("fat-tree", 256, 800)
-    assert cluster_cost(name, 256, 800, prices) == pytest.approx(ethernet + 256 * 8 * 1234.5, rel=1e-14)
-    assert cluster_cost(name, 256, 800, prices, gpus=4) == pytest.approx(ethernet + 256 * 4 * 1234.5, rel=1e-14)
-    assert cluster_cost(name, 1, 800, Prices(**{field: 0})) == pytest.approx(ethernet / 256, rel=1e-14)  # 0 is a price
+    assert cluster_cost(name, 256, 800, prices, nics=8) == pytest.approx(ethernet + 256 * 8 * 1234.5, rel=1e-14)
+    assert cluster_cost(name, 256, 800, prices, gpus=4, nics=8) == pytest.approx(ethernet + 256 * 4 * 1234.5, rel=1e-14)
+    assert cluster_cost(name, 1, 800, Prices(**{field: 0}), nics=8) == pytest.approx(ethernet / 256, rel=1e-14)
     assert cluster_cost("fat-tree", 256, 800, prices) == ethernet
 
 
 def test_priced_fabrics_need_no_excuse():
-    assert [name for name in COSTED if no_price(name) is None] == list(PRICED)
+    assert [name for name in NAMES if no_price(name) is None] == list(PRICED)
 
 
 @pytest.mark.parametrize(
@@ -275,7 +270,6 @@ def test_priced_fabrics_need_no_excuse():
         (lambda: cluster_cost("nvl72", 1, 900), "nic_gbps 900 has no price"),
         (lambda: Prices().at("fiber", 400), "part 'fiber' is unknown (did you mean 'fibre'?)"),
         (lambda: Prices().at("nic", math.nan), "nic_gbps nan has no price"),
-        (lambda: mfabric(400, electrical_nics=np.array([2, 2, 1, 2])), "electrical_nics must be one number to be pr"),
     ],
 )
 def test_sentences(call, sentence):
@@ -423,3 +417,10 @@ def test_many_clusters_at_once_cost_what_each_does(name):
         assert (together is None and each == [None] * 4) or together.tolist() == pytest.approx(each, rel=1e-12)
     with pytest.raises(InputError, match="nic_gbps 900 has no price; prices are listed from 100 to 800 Gbps"):
         cluster_cost(name, 16, np.array([100.0, 900.0]))
+
+
+def test_watts_are_the_users_own_and_unknown_ones_are_said():
+    watts = {"nic": 25, "switch_port": 10, "transceiver": 12, "fibre": 0, "ocs_port": 0.5}
+    assert cluster_watts("mfabric", 2, watts) == 2 * (8 * 25 + 10 * 10 + 18 * 12 + 6 * 0.5)
+    assert cluster_watts("topoopt", 2, watts) is None  # nobody said what a panel port takes
+    assert cluster_watts("nvl72", 2, watts) is None  # nor an NVLink domain

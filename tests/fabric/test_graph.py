@@ -10,7 +10,8 @@ from hypothesis import given
 
 from mfabric_jax import InputError
 from mfabric_jax.fabric.graph import endpoints, graph_of, graph_text, read_graph
-from mfabric_jax.fabric.network import Network, joined
+from mfabric_jax.fabric.network import Network
+from mfabric_jax.fabric.network import network_of as joined
 from mfabric_jax.fabric.tree import Tree
 
 GBPS = 0.125e9  # bytes/s

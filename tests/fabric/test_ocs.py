@@ -18,7 +18,7 @@ def compare(**settings):
 
 
 def region_of(config):
-    ((_, region),) = config.variants(MODEL)
+    (region,) = config.groups(MODEL, "mfabric", 100.0, ("own",))
     assert isinstance(region, Region)
     return region
 

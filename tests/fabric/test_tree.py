@@ -11,8 +11,9 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import maximum_flow
 
 from mfabric_jax import InputError, units
-from mfabric_jax.fabric import CLUSTERS, Cluster, Tree, cluster
-from mfabric_jax.fabric.cost import tree as attachment
+from mfabric_jax.fabric import NAMES as CLUSTERS
+from mfabric_jax.fabric import Cluster, Tree, cluster
+from mfabric_jax.fabric.cost import tree_attachment as attachment
 
 
 def links_of(tree):
@@ -310,4 +311,4 @@ def test_rails_meet_over_the_nvswitch_alone():
 
 
 def test_every_name_was_asked():
-    assert {name for name, *_ in MIDDLE} | {"oversub-fat-tree"} == set(CLUSTERS)
+    assert {name for name, *_ in MIDDLE} | {"oversub-fat-tree", "torus"} == set(CLUSTERS)

@@ -87,7 +87,7 @@ def region(nic_gbps=8.0, degree=6, nics=2.0, delay=2.0):
 
 def fat_tree(nic_gbps=8.0, oversubscription=1.0):
     nic_gbps, oversubscription = numbers(nic_gbps, oversubscription)
-    return Electrical("fat-tree", nic_gbps, oversubscription=oversubscription)
+    return Electrical(nic_gbps, oversubscription=oversubscription)
 
 
 TOKENS = draw_tokens(0)

@@ -62,25 +62,22 @@ def test_new_numbers_do_not_retrace_and_all_matter():
     assert float(drawn(fat_tree(), **other)[1].iteration_s) != float(base)
 
 
-@pytest.mark.parametrize("fabric", [region, fat_tree])
-def test_more_bandwidth_is_faster(fabric):
-    times = [float(drawn(fabric(nic_gbps))[1].iteration_s) for nic_gbps in (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)]
-    assert np.all(np.diff(times) < 0)
-
-
-def test_a_longer_delay_is_slower():
+def test_more_bandwidth_is_faster_and_a_longer_delay_slower():
+    for fabric in (region, fat_tree):
+        times = [float(drawn(fabric(nic_gbps))[1].iteration_s) for nic_gbps in (0.5, 2.0, 8.0, 32.0)]
+        assert np.all(np.diff(times) < 0)
     got = [drawn(region(delay=delay))[1] for delay in (0.0, 0.1, 1.0, 10.0, 100.0)]
     assert np.all(np.diff([float(one.iteration_s) for one in got]) > 0)
     np.testing.assert_array_equal(got[0].reconfig_s, 0)
 
 
 # ---------------------------------------------------------------------------------------------------------- policies
-@pytest.mark.parametrize("policy", [jobs.KEEP, jobs.UNIFORM])
-def test_policies_that_keep_their_circuits_never_pay(policy):
-    found, got = drawn(region(delay=10.0), policy=policy)
-    assert not found.switch.any()
-    assert float(got.reconfig_s) == 0
-    np.testing.assert_array_equal(found.count, np.broadcast_to(2 * (1 - np.eye(4)), found.count.shape))
+def test_policies_that_keep_their_circuits_never_pay():
+    for policy in (jobs.KEEP, jobs.UNIFORM):
+        found, got = drawn(region(delay=10.0), policy=policy)
+        assert not found.switch.any()
+        assert float(got.reconfig_s) == 0
+        np.testing.assert_array_equal(found.count, np.broadcast_to(2 * (1 - np.eye(4)), found.count.shape))
 
 
 def test_greedy_switches_once_where_demand_never_changes():
@@ -196,19 +193,19 @@ def test_balanced_load_by_hand():
 
 
 # ---------------------------------------------------------------------------------------------------- element sizes
-@pytest.mark.parametrize(("dispatch", "combine"), [(1, 1), (1, 2), (2, 1)])
-def test_a_wider_combine_lengthens_its_own_halves(dispatch, combine):
+def test_a_wider_combine_lengthens_its_own_halves():
     # fp8 dispatch, bf16 combine: forward (dispatch, combine) 1 : 2, backward (combine and dispatch gradients) 2 : 1.
-    workload = dataclasses.replace(DRAWN, dispatch_bytes=dispatch, combine_bytes=combine)
-    size = np.where((ORDER.kind == BACKWARD)[..., None, None], [combine, dispatch], [dispatch, combine]) / dispatch
-    for fabric, found in ((fat_tree(), drawn(fat_tree())[0]), (region(), drawn(region(degree=2, nics=0.5))[0])):
-        got = running_blocks(workload, fabric, found)
-        packets = np.maximum(np.asarray(found.electrical) / 1e9, np.asarray(found.inside_s)[..., None])  # 8 Gbps
-        np.testing.assert_allclose(got.optical_s, np.asarray(found.optical) / 1e9 * size, rtol=RTOL)
-        np.testing.assert_allclose(got.packet_s, packets * size, rtol=RTOL)
-        np.testing.assert_array_equal(got.switch, found.switch)
-        assert got.packet_s.max() > 0
-    assert got.optical_s.max() > 0
+    for dispatch, combine in ((1, 1), (1, 2), (2, 1)):
+        workload = dataclasses.replace(DRAWN, dispatch_bytes=dispatch, combine_bytes=combine)
+        halves = np.where((ORDER.kind == BACKWARD)[..., None, None], [combine, dispatch], [dispatch, combine])
+        for fabric, found in ((fat_tree(), drawn(fat_tree())[0]), (region(), drawn(region(degree=2, nics=0.5))[0])):
+            got, size = running_blocks(workload, fabric, found), halves / dispatch
+            packets = np.maximum(np.asarray(found.electrical) / 1e9, np.asarray(found.inside_s)[..., None])  # 8 Gbps
+            np.testing.assert_allclose(got.optical_s, np.asarray(found.optical) / 1e9 * size, rtol=RTOL)
+            np.testing.assert_allclose(got.packet_s, packets * size, rtol=RTOL)
+            np.testing.assert_array_equal(got.switch, found.switch)
+            assert got.packet_s.max() > 0
+        assert got.optical_s.max() > 0
     np.testing.assert_array_equal(got.ahead, (ORDER.kind == BACKWARD)[..., None] & np.ones((1, 1, 3), bool))
 
 
@@ -223,31 +220,27 @@ def test_what_takes_longer_inside_a_server_goes_beside_the_circuits():
 
 
 # -------------------------------------------------------------------------------------------- gradient all-reduce
-REDUCE = Electrical("fat-tree", nic_gbps=8.0)  # 8 GB/s a server
+REDUCE = Electrical(nic_gbps=8.0)  # 8 GB/s a server
 
 
-@pytest.mark.parametrize(
-    ("degrees", "dense", "expert"),
-    [
-        # TP 4, EP 4, 4 experts: 2 GB of dense gradients, 2 x 1 expert x 3e6 x 1000 B = 6 GB a rank; 2 ranks a server.
-        # DP 2, 4 servers: dense: ring of 4: 2 x 2 x 3/4 = 3 GB, 2 ranks inside: 0.5 GB. Experts: a server's 12 GB with
-        # its one twin: 12 GB; nothing to add up inside.
-        ({"tp": 4, "ep": 4, "dp": 2}, (3.0, 0.5), (12.0, 0.0)),
-        # TP 8, EP 2, 2 experts a rank (12 GB), one rank a server, DP 3, 6 servers: dense 2 x 2 x 5/6, experts
-        # 2 x 12 x 2/3.
-        ({"tp": 8, "ep": 2, "dp": 3}, (10 / 3, 0.0), (16.0, 0.0)),
-        # TP 2, EP 2: groups of 4 GPUs, two replicas in a server; DP 4, 2 servers. 12 GB a rank, its TP slices 6 GB:
-        # added up over 2 replicas inside: 6 GB. Between: two ranks' 24 GB with the other server: 24 GB.
-        # Dense: ring of 2: 2 GB; inside 4 ranks on slices of 1 GB: 1.5 GB.
-        ({"tp": 2, "ep": 2, "dp": 4}, (2.0, 1.5), (24.0, 6.0)),
-        # One server: TP 4, EP 2, DP 1: nothing leaves.
-        ({"tp": 4, "ep": 2, "dp": 1}, (0.0, 0.5), (0.0, 0.0)),
-    ],
-)
-def test_all_reduce_by_hand(degrees, dense, expert):
-    (between, inside), gigabytes = np.add(dense, expert), 1e9
-    got = all_reduce_seconds(job(**degrees), REDUCE, 0.5e9)
-    np.testing.assert_allclose(got, [between / 8 + inside * gigabytes / 0.5e9], rtol=RTOL)
+def test_all_reduce_by_hand():
+    # TP, EP, DP; gigabytes between servers and inside, of dense gradients and of experts.
+    for (tp, ep, dp), dense, expert in [
+        # 4 experts: 2 GB of dense gradients, 2 x 1 expert x 3e6 x 1000 B = 6 GB a rank; 2 ranks a server, 4 servers.
+        # Dense: ring of 4: 2 x 2 x 3/4 = 3 GB, 2 ranks inside: 0.5 GB. Experts: a server's 12 GB with its one twin:
+        # 12 GB; nothing to add up inside.
+        ((4, 4, 2), (3.0, 0.5), (12.0, 0.0)),
+        # 2 experts a rank (12 GB), one rank a server, 6 servers: dense 2 x 2 x 5/6, experts 2 x 12 x 2/3.
+        ((8, 2, 3), (10 / 3, 0.0), (16.0, 0.0)),
+        # Groups of 4 GPUs, two replicas in a server, 2 servers. 12 GB a rank, its TP slices 6 GB: added up over 2
+        # replicas inside: 6 GB. Between: two ranks' 24 GB with the other server: 24 GB. Dense: ring of 2: 2 GB; inside
+        # 4 ranks on slices of 1 GB: 1.5 GB.
+        ((2, 2, 4), (2.0, 1.5), (24.0, 6.0)),
+        ((4, 2, 1), (0.0, 0.5), (0.0, 0.0)),  # one server: nothing leaves
+    ]:
+        (between, inside), gigabytes = np.add(dense, expert), 1e9
+        got = all_reduce_seconds(job(tp=tp, ep=ep, dp=dp), REDUCE, 0.5e9)
+        np.testing.assert_allclose(got, [between / 8 + inside * gigabytes / 0.5e9], rtol=RTOL)
 
 
 def test_all_reduce_of_every_stage():

@@ -58,9 +58,13 @@ def simulate(rule, delay, predicted):
 A, B, U = (6, 0), (0, 6), (2, 2)  # circuits of the pairs (0, 1) and (2, 3)
 
 
-@pytest.mark.parametrize("delay", [0.5, 3.0, 4.5, 6.0, 25.0])
 @pytest.mark.parametrize("rule", ["block", "reuse", "random", "predict", "mistaken"])
-def test_two_blocks_by_hand(rule, delay):
+def test_two_blocks_by_hand(rule):
+    for delay in (0.5, 3.0, 4.5, 6.0, 25.0):
+        assert_two_blocks(rule, delay)
+
+
+def assert_two_blocks(rule, delay):
     # What is left of the delay after 4 s of experts, 5 s of attention forward, 7 s of attention backward:
     all_, experts, ahead, behind = (max(0.0, delay - hidden) for hidden in (0, 4, 5, 7))
     forward, paid = {
@@ -90,9 +94,8 @@ def test_two_blocks_by_hand(rule, delay):
     np.testing.assert_array_equal(found.ahead[0], [[rule not in ("block", "reuse")] * 2, [True, True]])
 
 
-@pytest.mark.parametrize(
-    ("delay", "circuits", "lengths"),
-    [
+def test_what_pays_by_hand():
+    for delay, circuits, lengths in [
         # U costs 3 + 3 s; to A before the first all-to-all costs 1 + 1 + the delay, before the second 3 + 1 + what 4 s
         # of experts leave of it. From A to B the same, but 6 instead of 3. Backward experts leave what is above 8.
         (1.0, [(A, A), (B, B), (B, B), (A, A)], (12, 12, 17, 17)),
@@ -100,13 +103,11 @@ def test_two_blocks_by_hand(rule, delay):
         (5.0, [(U, A), (B, B), (B, B), (A, A)], (14, 16, 17, 17)),  # 3 + 1 + 1 < 6; 1 + 1 + 5 < 6 + 1 + 1
         (7.0, [(U, U), (U, U), (U, B), (A, A)], (15, 15, 19, 17)),  # 3 + 3 < 3 + 1 + 3; 7 s hidden behind
         (20.0, [(U, U), (U, U), (U, U), (U, U)], (15, 15, 21, 21)),
-    ],
-)
-def test_what_pays_by_hand(delay, circuits, lengths):
-    found, slots = simulate("pays", jnp.asarray(delay), TOKENS)
-    got = np.asarray(found.count)[0][..., [0, 2], [1, 3]].reshape(4, 2, 2)
-    np.testing.assert_array_equal(got, circuits)
-    np.testing.assert_allclose(slots.end[0].ravel(), np.cumsum(lengths), rtol=RTOL)
+    ]:
+        found, slots = simulate("pays", jnp.asarray(delay), TOKENS)
+        got = np.asarray(found.count)[0][..., [0, 2], [1, 3]].reshape(4, 2, 2)
+        np.testing.assert_array_equal(got, circuits)
+        np.testing.assert_allclose(slots.end[0].ravel(), np.cumsum(lengths), rtol=RTOL)
 
 
 # ------------------------------------------------------------------------------------------------------ drawn chains

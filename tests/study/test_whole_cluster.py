@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax import InputError, units, workload
-from mfabric_jax.fabric import CLUSTERS
+from mfabric_jax.fabric import NAMES as CLUSTERS
 from mfabric_jax.flows import completion, max_min
 from mfabric_jax.study import whole_cluster
 from mfabric_jax.study.whole_cluster import (

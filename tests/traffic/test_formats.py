@@ -14,7 +14,8 @@ from mfabric_jax.traffic import Tokens, load_tokens, open_trace, recorded, save_
 from mfabric_jax.traffic.recording import Sources, Targets
 from mfabric_jax.workload import get
 
-from .jobs import job
+from .jobs import job, refused
+from .test_router_trace import line, write_lines
 
 TWO_RANKS = job(ep=2, experts=4)  # 2 layers, 16 selections a row
 
@@ -22,133 +23,6 @@ TWO_RANKS = job(ep=2, experts=4)  # 2 layers, 16 selections a row
 def only(path):
     (one,) = open_trace(path)
     return one
-
-
-def refused(path, workload=None, **options):
-    with pytest.raises(InputError) as caught:
-        open_trace(path) if workload is None else recorded(path, workload, **options)
-    said = str(caught.value)
-    assert "\n" not in said
-    assert said.endswith(".")
-    return said
-
-
-# ---------------------------------------------------------------------------------------------- Megatron router trace
-def line(step, layer, rank, chosen, **more):
-    """A line for tokens that chose these experts."""
-    fields = {"step": step, "stage": "pre_dispatch", "block": "decoder", "layer": layer, "rank": rank}
-    return fields | {"num_tokens": len(chosen), "topk": len(chosen[0]), "top_indices": chosen} | more
-
-
-def write_lines(path, *records):
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return path
-
-
-def test_a_router_trace_of_two_ranks(tmp_path):
-    # Steps 3 and 7, layers 1 and 4, ranks 0 and 8; the line numbers say nothing, the fields all.
-    for rank in (8, 0):
-        lines = [line(step, layer, rank, [[0, 1], [layer, rank % 3]]) for step in (7, 3) for layer in (4, 1)]
-        write_lines(tmp_path / f"router_trace_rank{rank}.jsonl", *lines)
-    (tmp_path / "logits_rank0.bin").write_bytes(b"\0\1")
-    one = only(tmp_path)
-    assert one.axes == {"iteration": 2, "layer": 2, "micro-batch": 1, "source rank": 2, "expert": 6}  # 5 are named
-    assert one.number.tolist() == [3, 7]
-    assert one.count[1, 0, 0].tolist() == [[2, 2, 0, 0, 0, 0], [1, 2, 1, 0, 0, 0]]  # layer 1
-    assert one.count[0, 1, 0].tolist() == [[2, 1, 0, 0, 1, 0], [1, 1, 1, 0, 1, 0]]  # layer 4
-    assert one.format == "Megatron router trace"
-
-
-def test_lines_of_one_place_are_micro_batches_in_order(tmp_path):
-    lines = [line(0, layer, rank, [[m]]) for m in (2, 0, 1) for layer in (0, 1) for rank in (0, 1)]
-    one = only(write_lines(tmp_path / "run.jsonl", *lines))
-    assert one.count.shape == (1, 2, 3, 2, 4)
-    for m, expert in enumerate((2, 0, 1)):
-        np.testing.assert_array_equal(one.count[0, :, m, :, expert], 1)
-    assert one.count.sum() == 12
-
-
-def test_other_blocks_and_stages_and_empty_lines_are_skipped(tmp_path):
-    file = write_lines(
-        tmp_path / "run.jsonl",
-        line(0, 0, 0, [[0]], block="mtp", mtp_idx=0),
-        line(0, 0, 0, [[1]]),
-        line(0, 0, 0, [[2]], stage="post_dispatch"),
-        {name: value for name, value in line(1, 0, 0, [[3]]).items() if name not in ("block", "stage")},
-    )
-    file.write_text(file.read_text() + "\n\n")
-    one = only(file)
-    assert one.count[:, 0, 0, 0].tolist() == [[0, 1, 0, 0], [0, 0, 0, 1]]
-
-
-def test_a_rank_without_tokens(tmp_path):
-    nothing = line(0, 0, 1, [[0, 1]]) | {"num_tokens": 0, "top_indices": []}
-    one = only(write_lines(tmp_path / "run.jsonl", line(0, 0, 0, [[0, 3]]), nothing))
-    assert one.count[0, 0, 0].tolist() == [[1, 0, 0, 1], [0, 0, 0, 0]]
-    fitted = recorded(tmp_path / "run.jsonl", TWO_RANKS).count
-    assert fitted[0, 0, 0].tolist() == [[8, 0, 0, 8], [0, 0, 0, 0]]
-
-
-def test_a_router_trace_fitted(tmp_path):
-    lines = [line(step, 5, rank, [[0], [0], [0], [step]]) for step in (1, 2) for rank in (0, 1)]
-    file = write_lines(tmp_path / "run.jsonl", *lines)
-    got = recorded(file, job(ep=2, experts=8), records=(2, 9), iterations=3)  # 8 experts: nobody chose 3..7
-    assert got.count.shape == (3, 2, 1, 2, 8)
-    np.testing.assert_array_equal(got.count[..., :3], np.broadcast_to([12, 0, 4], (3, 2, 1, 2, 3)))
-    assert got.count[..., 3:].sum() == 0
-    cycles = "read cyclically for 3 iterations, layer l reads recorded layer l mod 1"
-    assert got.source == f"recorded {file}, records 2 to 2, {cycles}"
-    folded = recorded(file, job(ep=2, experts=2), records=(2, 9)).count
-    assert folded[0, 0, 0].tolist() == [[12, 4], [12, 4]]
-
-
-GOOD = line(0, 0, 0, [[0, 1], [2, 3]])
-
-
-@pytest.mark.parametrize(
-    ("bad", "sentence"),
-    [
-        (GOOD | {"num_tokens": 3}, "top_indices in line 2 of router trace {} must be 3 rows (num_tokens) of 2 expert"),
-        (GOOD | {"topk": 3}, "top_indices in line 2 of router trace {} must be 2 rows (num_tokens) of 3 expert"),
-        (GOOD | {"top_indices": [[0, 1], [2]]}, "top_indices in line 2 of router trace {} must be 2 rows"),
-        (GOOD | {"top_indices": [[0, 1], [2, -1]]}, "top_indices in line 2 of router trace {} must be 2 rows"),
-        (GOOD | {"top_indices": [[0, 1], [2, 0.5]]}, "top_indices in line 2 of router trace {} must be 2 rows"),
-        (GOOD | {"top_indices": None}, "top_indices in line 2 of router trace {} must be 2 rows"),
-        ({k: v for k, v in GOOD.items() if k != "top_indices"}, "top_indices in line 2 of router trace {} must be"),
-        (GOOD | {"step": -1}, "step in line 2 of router trace {} must be a whole number of at least 0, got -1."),
-        (GOOD | {"layer": True}, "layer in line 2 of router trace {} must be a whole number of at least 0, got True."),
-        (GOOD | {"rank": "0"}, "rank in line 2 of router trace {} must be a whole number of at least 0, got '0'."),
-        ({}, "step in line 2 of router trace {} must be a whole number of at least 0, got None."),
-        ([1, 2], "line 2 of router trace {} must be a JSON object, got '[1, 2]'."),
-    ],
-)
-def test_wrong_lines_are_named(tmp_path, bad, sentence):
-    file = write_lines(tmp_path / "run.jsonl", GOOD, bad)
-    assert refused(file).startswith(sentence.format(file))
-
-
-def test_a_last_line_cut_off_is_named(tmp_path):
-    file = write_lines(tmp_path / "run.jsonl", GOOD, GOOD)
-    file.write_text(file.read_text()[:-20])
-    assert refused(tmp_path).startswith(f"line 2 of router trace {file} must be a JSON object")
-    assert "the file ends inside it" in refused(file)
-    file.write_text("{\n" + json.dumps(GOOD) + "\n")
-    assert "the file ends inside it" not in refused(file)
-
-
-def test_ragged_router_traces_are_named(tmp_path):
-    places = [(s, i, r) for s in (0, 1) for i in (0, 1) for r in (0, 1)]
-    file = write_lines(tmp_path / "run.jsonl", *[line(*place, [[0]]) for place in places[:-1]])
-    assert refused(file) == (
-        f"router trace {file} must have as many micro-batches of every step, layer and rank; step 1, layer 1, rank 1 "
-        "has 0, another one 1."
-    )
-    write_lines(file, *[line(*place, [[0]]) for place in [*places, places[0]]])
-    assert "step 0, layer 0, rank 1 has 1, another one 2" in refused(file)
-    write_lines(file, line(0, 0, 0, [[0]], block="mtp"))
-    assert refused(file).endswith("must have lines of block 'decoder' and stage 'pre_dispatch', got none.")
-    file.write_bytes(b"\xff\xfe")
-    assert "must be a readable text file, got UnicodeDecodeError" in refused(file)
 
 
 # ------------------------------------------------------------------------------------------------- tokens per expert

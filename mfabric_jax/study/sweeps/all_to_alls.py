@@ -15,8 +15,8 @@ from mfabric_jax.checks import InputError, not_negative, one_of, positive, whole
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import Plan
 from mfabric_jax.routing import ROUTINGS, all_to_all_time, degree_bound, relay_shares
+from mfabric_jax.study._compare import check_dtype
 from mfabric_jax.study.batch import Estimate, evaluate, usual_at_once
-from mfabric_jax.study.compare import check_dtype
 from mfabric_jax.study.evaluation_traffic import check_unseen
 from mfabric_jax.study.judged import SHARE_STEPS
 from mfabric_jax.study.sweeps.settings import Setting

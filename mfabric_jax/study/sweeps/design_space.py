@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mfabric_jax.checks import InputError, one_of, whole
-from mfabric_jax.study.config import DTYPES
+from mfabric_jax.study.settings import DTYPES
 from mfabric_jax.study.sweeps.all_to_alls import AllToAlls
 from mfabric_jax.study.sweeps.iterations import Iterations
 from mfabric_jax.study.sweeps.settings import Setting, check_value, columns, values_of

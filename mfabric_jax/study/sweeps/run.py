@@ -15,9 +15,9 @@ from mfabric_jax.checks import InputError, one_of, whole
 from mfabric_jax.extras import extra
 from mfabric_jax.parts import CONFIG, MISSING, SweepFolder
 from mfabric_jax.policies import is_function
+from mfabric_jax.study._compare import check_dtype
+from mfabric_jax.study._provenance import provenance
 from mfabric_jax.study.batch import Estimate
-from mfabric_jax.study.compare import check_dtype
-from mfabric_jax.study.provenance import provenance
 from mfabric_jax.study.sweeps.design_space import Part, Sweep
 from mfabric_jax.study.sweeps.ray_engine import run_on_ray
 

@@ -11,9 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from mfabric_jax.checks import InputError, names
+from mfabric_jax.study._compare import effective
 from mfabric_jax.study.calibration import BANDWIDTHS, PUBLISHED, Calibrated
-from mfabric_jax.study.compare import effective, inside, job_times, jobs, joined, solve
 from mfabric_jax.study.config import Compare
+from mfabric_jax.study.simulate import scenarios, solve, times_of
 from mfabric_jax.workload import block_seconds, get_gpu
 
 ROUNDS, POINTS = 6, 25
@@ -35,24 +36,16 @@ def calibrate(
 
 
 def _calibrated(config: Compare, model: str, progress: Callable | None) -> Calibrated:
-    gpu = config.gpu
-    one = dataclasses.replace(
-        config,
-        models=(model,),
-        fabrics=("fat-tree",),
-        nic_gbps=BANDWIDTHS,
-        nic_use=config.nic_use[:1],
-        compute="achieved",
-    )
-    (job,) = jobs(one)
-    solved = joined(solve(one, job), inside(one, job))
+    axes = {"models": (model,), "fabrics": ("fat-tree",), "nic_gbps": BANDWIDTHS, "nic_use": config.nic_use[:1]}
+    (one,) = scenarios(dataclasses.replace(config, **axes, compute="achieved"))
+    solved = solve(one)
     wanted = np.log(np.asarray(PUBLISHED[model][:-1]) / PUBLISHED[model][-1])
-    whole = block_seconds(job.workload, get_gpu(gpu), 1.0)
+    whole = block_seconds(one.workload, get_gpu(config.gpu_name), 1.0)
 
     def times(efficiency: np.ndarray):
         """Seconds [efficiency bandwidth] and computation [efficiency] of the mean iteration."""
-        seconds = jax.tree.map(lambda x: jnp.asarray(x / efficiency, one.dtype), whole)
-        timed = jax.vmap(lambda s: job_times(one, job, solved, s, BANDWIDTHS))(seconds)
+        seconds = jax.tree.map(lambda x: jnp.asarray(x / efficiency, config.dtype), whole)
+        timed = jax.vmap(lambda s: times_of(one, solved, s))(seconds)
         mean = jax.tree.map(lambda x: np.asarray(x, np.float64).mean(axis=1), timed)
         return mean.iteration_s, mean.compute_s[:, -1]
 

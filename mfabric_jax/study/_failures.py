@@ -17,12 +17,16 @@ import numpy as np
 from mfabric_jax import fabric
 from mfabric_jax.checks import InputError, names, whole
 from mfabric_jax.fabric import Degraded, Region, degraded
+from mfabric_jax.fabric.design import group_numbers
 from mfabric_jax.policies import Policy
 from mfabric_jax.routing import relayed_part_times
-from mfabric_jax.schedule import Exchanges, First, Iteration, failed_stage, iterate, routed
-from mfabric_jax.study.compare import check_dtype, computation, effective, inside, jobs, solve, traced
+from mfabric_jax.schedule import Exchanges, First, Iteration, Rules, iterate
+from mfabric_jax.schedule.exchange import failed_stage, routed
+from mfabric_jax.study._compare import PARTS, effective
 from mfabric_jax.study.config import Compare
+from mfabric_jax.study.simulate import Scenario, check_dtype, scenarios, solve
 
+OPTICAL = "mfabric"
 PUBLISHED = {  # (model, failure) -> slow-down at 400 Gbps and 1,024 GPUs, arXiv 2501.03905
     ("deepseek-r1", "electrical-nic"): 0.033,
     ("deepseek-r1", "optical-nic"): 0.033,
@@ -31,24 +35,31 @@ PUBLISHED = {  # (model, failure) -> slow-down at 400 Gbps and 1,024 GPUs, arXiv
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Failures:
-    """What fails, where and when.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FailureSettings:
+    """What fails, where and when."""
 
-    - `setting`: models, policy, routing and all else; its first bandwidth counts, its fabrics do not.
-    - `kinds`: of `fabric.KINDS`.   - `stage`: the pipeline stage that is hit; None: the busiest one.
-    - `server`: of the stage's region.   - `at`: the first iteration of the run that suffers (0: all of it).
-    - `radix`: of edge switches.
-    """
+    kinds: tuple[str, ...] = tuple(fabric.KINDS)
+    """What fails: electrical-nic (one of a server), electrical-nics (all), optical-nic (or its switch port), link
+    (between switches), gpu, server."""
+    stage: int | None = None
+    """The pipeline stage that is hit (default: the busiest)."""
+    server: int = 0
+    """The server of its region that is hit."""
+    at: int = 0
+    """First iteration that suffers; before it the run is healthy."""
+    radix: int = 64
+    """Ports of every electrical switch; spraying goes on over the links that are left."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Failures(FailureSettings):
+    """Failures of mFabric: `setting` says models, policy, routing and all else; its first bandwidth counts, its fabrics
+    do not."""
 
     setting: Compare = dataclasses.field(
         default_factory=lambda: Compare(models=("mixtral-8x22b", "deepseek-r1"), nic_gbps=(400.0,))
     )
-    kinds: tuple[str, ...] = tuple(fabric.KINDS)
-    stage: int | None = None
-    server: int = 0
-    at: int = 0
-    radix: int = 64
 
     def __post_init__(self):
         names("kinds", self.kinds, fabric.KINDS)
@@ -80,35 +91,33 @@ def failures(config: Failures, progress: Callable[[str], None] | None = None) ->
     """A row for every model and kind of failure: iteration times before and after, and the slow-down of the run."""
     check_dtype(config.setting.dtype)
     for name in config.setting.models:
-        one = dataclasses.replace(
-            config.setting, models=(name,), fabrics=("mfabric",), nic_gbps=config.setting.nic_gbps[:1]
-        )
-        (job,) = jobs(one)
-        assert isinstance(job.fabric, Region)
-        healthy = solve(one, job)._replace(count=None)
-        within = inside(one, job) / one.nvswitch_Bps("mfabric", one.nic_gbps[0])
-        healthy = healthy._replace(inside_s=within)
-        before, busiest = _timed(one, job, healthy, None, 0)
+        axes = {"models": (name,), "fabrics": (OPTICAL,), "nic_gbps": config.setting.nic_gbps[:1]}
+        (one,) = scenarios(dataclasses.replace(config.setting, **axes))
+        healthy = solve(one)
+        before, busiest = _timed(one, healthy, None, 0)
         stage = busiest if config.stage is None else config.stage
         for kind in config.kinds:
-            left = degraded(job.fabric, kind, server=config.server, gpus_per_rank=job.workload.tp, radix=config.radix)
-            hurt = _with_stage(healthy, _solve_stage(one, job, left, stage), stage)
-            after, _ = _timed(one, job, hurt, left, stage)
+            gpus_per_rank = one.workload.tp
+            left = degraded(one.group, kind, server=config.server, gpus_per_rank=gpus_per_rank, radix=config.radix)
+            hurt = _with_stage(healthy, _solve_stage(one, left, stage), stage)
+            after, _ = _timed(one, hurt, left, stage)
             if progress:
                 progress(f"{name}: {kind}")
-            yield _row(config, one, job, kind, stage, before, after)
+            yield _row(config, one, kind, stage, before, after)
 
 
-def _solve_stage(config: Compare, job, left: Degraded, stage: int) -> Exchanges:
+def _solve_stage(one: Scenario, left: Degraded, stage: int) -> Exchanges:
     """The failed stage's all-to-alls in every iteration [I 1 Q L]."""
-    keys = jax.random.split(jax.random.key(config.seed), len(job.tokens.count))
-    share = left.share_of_rank(job.workload.ep, job.workload.ranks_per_server)
-    parts = functools.partial(relayed_part_times, server=left.server) if left.relays else routed(config.routing)
-    tokens, share = (jnp.asarray(x, config.dtype) for x in (job.tokens.count, share))
-    region = traced(left.region, config.dtype)
-    policy = config.circuits_policy()
+    settings, job = one.settings, one.workload
+    keys = jax.random.split(jax.random.key(settings.seed), len(one.tokens.count))
+    share = left.share_of_rank(job.ep, job.ranks_per_server)
+    parts = functools.partial(relayed_part_times, server=left.server) if left.relays else routed(settings.routing)
+    tokens, share = (jnp.asarray(x, settings.dtype) for x in (one.tokens.count, share))
+    region: Any = group_numbers(left.region, settings.dtype)
+    policy = settings.circuits_policy()
     policy = _serving_first(policy, left.server) if left.relays else policy
-    return _solve_all(job.workload, region, tokens, share, keys, policy, stage, parts, config.first)
+    first = First(settings.first, cold=settings.cold_start)
+    return _solve_all(job, region, tokens, share, keys, policy, stage, parts, first)
 
 
 @functools.lru_cache
@@ -124,9 +133,9 @@ def _serving_first(policy: Policy, server: int) -> Policy:
 
 
 @eqx.filter_jit
-def _solve_all(workload, region: Region, tokens, share, keys, policy, stage: int, parts, first: str) -> Exchanges:
+def _solve_all(workload, region: Region, tokens, share, keys, policy, stage: int, parts, first: First):
     def one(drawn):
-        return failed_stage(workload, region, drawn[0], share, policy, stage, parts, first=First(first), key=drawn[1])
+        return failed_stage(workload, region, drawn[0], share, policy, stage, parts, first=first, key=drawn[1])
 
     return jax.lax.map(one, (tokens, keys))
 
@@ -140,69 +149,54 @@ def _with_stage(healthy: Exchanges, failed: Exchanges, stage: int) -> Exchanges:
     )
 
 
-def _timed(config: Compare, job, solved: Exchanges, left: Degraded | None, stage: int) -> tuple[np.ndarray, int]:
-    """Seconds of every iteration [I], and the busiest stage of the first."""
-    stages, region = np.arange(job.workload.pp), job.fabric
-    nvswitch_Bps = config.nvswitch_Bps("mfabric", config.nic_gbps[0])
-    rates = config.rates(region, config.nic_gbps[0])
-    eps = np.full(len(stages), float(rates.eps_Bps))
-    tp = np.full(len(stages), nvswitch_Bps)
+def _timed(one: Scenario, solved: Exchanges, left: Degraded | None, stage: int) -> tuple[Iteration, int]:
+    """Every iteration [I], and the busiest stage of the first."""
+    settings, stages = one.settings, one.workload.pp
+    rates = one.rates(one.bandwidths[0])
+    eps, tp = np.full(stages, float(rates.eps_Bps)), np.full(stages, rates.nvlink_Bps)
     if left is not None:
         eps[stage] *= left.eps_left
         tp[stage] = eps[stage] if left.tp_on_eps else tp[stage]
-    rates = rates._replace(eps_Bps=eps, send_Bps=eps)
-    seconds = computation(config, job)
-    given = jax.tree.map(lambda x: jnp.asarray(x, config.dtype), (rates, seconds, nvswitch_Bps, tp))
-    rules = config.eps_waits, config.overlap_parts, config.dp_overlap
-    timed = _time_all(job.workload, solved, given, rules)
-    return np.asarray(timed.iteration_s, np.float64), int(timed.stage[0])
+    numbers = rates._replace(eps_Bps=eps, send_Bps=eps), one.seconds, tp
+    numbers = jax.tree.map(lambda x: jnp.asarray(x, settings.dtype), numbers)
+    timed = _time_all(one.workload, solved, numbers, settings.rules)
+    return jax.tree.map(lambda x: np.asarray(x, np.float64), timed), int(timed.stage[0])
 
 
 @eqx.filter_jit
-def _time_all(workload, solved: Exchanges, given: tuple, rules: tuple[bool, int, bool]) -> Iteration:
-    (rates, seconds, nvswitch_Bps, tp_Bps), (eps_waits, overlap_parts, dp_overlap) = given, rules
-
-    def one(solved):
-        return iterate(
-            workload,
-            rates,
-            solved,
-            seconds,
-            nvswitch_Bps,
-            eps_waits=eps_waits,
-            overlap_parts=overlap_parts,
-            dp_overlap=dp_overlap,
-            tp_Bps=tp_Bps,
-        )
-
-    return jax.vmap(one)(solved)
+def _time_all(workload, solved: Exchanges, numbers: tuple, rules: Rules) -> Iteration:
+    rates, seconds, tp_Bps = numbers
+    return jax.vmap(lambda one: iterate(workload, rates, one, seconds, rules=rules, tp_Bps=tp_Bps))(solved)
 
 
-def _row(config: Failures, one: Compare, job, kind: str, stage: int, before: np.ndarray, after: np.ndarray) -> dict:
-    suffers = np.arange(len(before)) >= config.at
-    run = np.where(suffers, after, before)
+def _row(config: Failures, one: Scenario, kind: str, stage: int, before: Iteration, after: Iteration) -> dict:
+    """The breakdown is that of the iterations that suffer; `healthy_...` that of the healthy run."""
+    settings, job = one.settings, one.workload
+    whole_s, hurt_s = before.iteration_s, after.iteration_s
+    suffers = np.arange(len(whole_s)) >= config.at
+    run = np.where(suffers, hurt_s, whole_s)
+    parts = {f"healthy_{name}": float(getattr(before, name).mean()) for name in PARTS[1:]}
+    parts |= {name: float(getattr(after, name)[suffers].mean()) for name in PARTS[1:]}
+    as_published = one.bandwidths[0] == 400 and job.gpus == 1024
     return {
-        "model": job.workload.model,
+        "model": job.model,
         "failure": kind,
-        "nic_gbps": one.nic_gbps[0],
-        "gpus": job.workload.gpus,
-        "policy": one.policy,
-        "routing": one.routing,
+        "nic_gbps": one.bandwidths[0],
+        "gpus": job.gpus,
+        "policy": settings.policy_name,
+        "routing": settings.routing,
         "stage": stage,
         "server": config.server,
         "at": config.at,
-        "iterations": len(before),
-        "healthy_s": float(before.mean()),
-        "failed_s": float(after[suffers].mean()),
-        "slow_down": float((after[suffers] / before[suffers]).mean() - 1),
-        "run_slow_down": float(run.sum() / before.sum() - 1),
-        "published": PUBLISHED.get((job.workload.model, kind)) if _as_published(one, job) else None,
-        "dtype": one.dtype,
+        "iterations": len(whole_s),
+        "healthy_s": float(whole_s.mean()),
+        "failed_s": float(hurt_s[suffers].mean()),
+        "slow_down": float((hurt_s[suffers] / whole_s[suffers]).mean() - 1),
+        "run_slow_down": float(run.sum() / whole_s.sum() - 1),
+        "published": PUBLISHED.get((job.model, kind)) if as_published else None,
+        **parts,
+        "dtype": settings.dtype,
     }
-
-
-def _as_published(one: Compare, job) -> bool:
-    return one.nic_gbps[0] == 400 and job.workload.gpus == 1024
 
 
 def effective_failures(config: Failures) -> dict[str, Any]:
