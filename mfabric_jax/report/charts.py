@@ -35,13 +35,15 @@ class Curve:
     """Points of one look, joined by a line or not.
 
     - `tips`: what each point says when it is pointed at.   - `texts`: written beside each, where there is room.
+    - `spread`: from where to where each value may lie, upwards.
     """
 
     look: style.Look
     points: Sequence[Point]
-    tips: Sequence[str]
+    tips: Sequence[str] = ()
     texts: Sequence[str] = ()
     joined: bool = True
+    spread: Sequence[tuple[float, float]] = ()
 
 
 @dataclass(frozen=True)
@@ -58,9 +60,11 @@ class Bar:
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes. Bars lie in rows that `names` name; `totals` stand behind them: (end of the row, text).
+    """One pair of axes; curves, or rows that `names` name, with bars, points (value, row) or both.
 
-    - `whiskers`: (row, from, to), thin lines over bars.   - `stairs`: the Pareto front of all points is drawn.
+    - `totals`: behind the bars, (end of the row, text).   - `whiskers`: thin lines in a row, (row, from, to).
+    - `columns`: names of 0, 1, .. along the lower axis.   - `stairs`: the Pareto front of all points is drawn.
+    - `percent`: values are parts, written as percent.
     """
 
     title: str
@@ -71,7 +75,9 @@ class Panel:
     names: Sequence[str] = ()
     totals: Sequence[tuple[float, str]] = ()
     whiskers: Sequence[tuple[int, float, float]] = ()
+    columns: Sequence[str] = ()
     stairs: bool = False
+    percent: bool = False
 
     @property
     def points(self) -> list[Point]:
@@ -94,9 +100,13 @@ def handles(chart: Chart) -> list[Any]:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    if any(panel.bars for panel in chart.panels):
-        return [Patch(facecolor=look.colour, edgecolor=style.FAINT, label=look.label) for look in chart.key]
-    found = [Line2D([], [], label=look.label, linewidth=1.2, markersize=_SIZE, **_marker(look)) for look in chart.key]
+    joined = {curve.look: "-" if curve.joined else "" for panel in chart.panels for curve in panel.curves}
+    found: list[Any] = [
+        Line2D([], [], linestyle=joined[look], label=look.label, markersize=_SIZE, **_marker(look))
+        if look in joined
+        else Patch(facecolor=look.colour, edgecolor=style.FAINT, label=look.label)
+        for look in chart.key
+    ]
     stairs = Line2D([], [], color=style.FAINT, linewidth=5, alpha=0.35, label="Pareto front")
     return [*found, *([stairs] if any(panel.stairs for panel in chart.panels) else [])]
 
@@ -108,7 +118,7 @@ def figure(chart: Chart) -> Figure:
     for axes, panel in zip(every, chart.panels, strict=False):
         draw(axes, panel)
     style.legend(made, every, len(chart.panels), handles(chart))
-    made.suptitle(style.wrapped(f"{chart.title}. {chart.note}", made.get_figwidth()), fontsize=style.FONT)
+    made.suptitle(style.wrapped(f"{chart.title}. {chart.note}".rstrip(". "), made.get_figwidth()), fontsize=style.FONT)
     made.draw_without_rendering()  # from here on the panels stay where they are
     for axes, panel in zip(every, chart.panels, strict=False):
         label(axes, panel)
@@ -123,13 +133,20 @@ def draw(axes: Axes, panel: Panel) -> None:
     if not panel.curves and not panel.bars:
         axes.text(0.5, 0.5, "no result", ha="center", transform=axes.transAxes)
         axes.set_axis_off()
-    elif panel.bars:
-        _draw_bars(axes, panel)
+        return
+    if panel.names:
+        _draw_rows(axes, panel)
     else:
         scale(axes, "x", [x for x, _ in panel.points], exact=True)
-        scale(axes, "y", [y for _, y in panel.points])
+        scale(axes, "y", [y for _, y in panel.points] + [y for c in panel.curves for ends in c.spread for y in ends])
         axes.grid()
-        _draw_curves(axes, panel)
+    if panel.columns:
+        axes.set_xscale("linear")
+        axes.set(xlim=(-0.5, len(panel.columns) - 0.5))
+        axes.set_xticks(range(len(panel.columns)), list(panel.columns))
+    if panel.percent:
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:+.3g}%" if (value := round(100 * value, 9)) else "0")
+    _draw_curves(axes, panel)
 
 
 def scale(axes: Axes, along: str, values: Iterable[float], exact: bool = False, zero: bool = False) -> None:
@@ -180,7 +197,7 @@ def _draw_curves(axes: Axes, panel: Panel) -> None:
         axes.plot(*zip(*corners, strict=True), color=style.FAINT, linewidth=5, alpha=0.35, zorder=1)
     under: dict[Point, int] = {}
     for curve in panel.curves:
-        size = _SIZE if curve.joined else 0.7 * _SIZE
+        size = _SIZE if curve.joined or panel.names else 0.7 * _SIZE
         depths = [under.get(_nearby(axes, point), 0) for point in curve.points]
         if curve.joined:
             dashes = (0, (4, 4)) if all(depths) else "-"
@@ -189,6 +206,8 @@ def _draw_curves(axes: Axes, panel: Panel) -> None:
             some = [point for point, own in zip(curve.points, depths, strict=True) if own == depth]
             marks = {"linestyle": "", "markersize": size * _SMALLER**depth, "label": curve.look.label}
             axes.plot(*zip(*some, strict=True), **marks, **_marker(curve.look))
+        for (x, _), ends in zip(curve.points, curve.spread, strict=bool(curve.spread)):
+            axes.plot([x, x], ends, color=curve.look.colour, linewidth=0.8)
         for point in curve.points:
             under[_nearby(axes, point)] = under.get(_nearby(axes, point), 0) + 1
 
@@ -204,11 +223,10 @@ def _nearby(axes: Axes, point: Point) -> Point:
     return round(300 * float(across)), round(200 * float(up))
 
 
-def _draw_bars(axes: Axes, panel: Panel) -> None:
-    ends = [end for bar in panel.bars for end in (bar.start, bar.end)] + [
-        v for *_, a, b in panel.whiskers for v in (a, b)
-    ]
-    scale(axes, "x", ends, zero=True)
+def _draw_rows(axes: Axes, panel: Panel) -> None:
+    """The rows' names and scale, their bars and what stands in and behind them."""
+    values = [x for x, _ in panel.points] + [end for bar in panel.bars for end in (bar.start, bar.end)]
+    scale(axes, "x", [*values, *(end for _, *ends in panel.whiskers for end in ends)], zero=bool(panel.bars))
     (low, high), small = axes.get_xlim(), style.font(0.85)
     letter = 0.68 * small * axes.figure.dpi / 72 / axes.get_window_extent().width  # part of the axis
     span = (high - low) / (1 - min(0.6, letter * max((len(text) for _, text in panel.totals), default=0)))
@@ -286,10 +304,10 @@ def areas(axes: Axes, panel: Panel) -> list[tuple[str, Box]]:
         found.append((bar.tip, (*corners.min(axis=0), *corners.max(axis=0))))
     said: dict[Point, list[str]] = {}
     for curve in panel.curves:
-        for point, tip in zip(curve.points, curve.tips, strict=True):
+        for point, tip in zip(curve.points, curve.tips, strict=bool(curve.tips)):
             said.setdefault(_nearby(axes, point), []).append(tip)
     for curve in panel.curves:
-        for point in curve.points:
+        for point in curve.points if curve.tips else ():
             x, y = axes.transData.transform(point)
             found.append(("\n".join(said[_nearby(axes, point)]), _box(x, y, 2 * _SIZE, 2 * _SIZE)))
     return found
