@@ -5,15 +5,15 @@ from pathlib import Path
 from typing import Any
 
 from mfabric_jax.report import charts, compared, style
-from mfabric_jax.report.figures.block_timeline import block_timeline as block_timeline
 from mfabric_jax.report.figures.fabric import fabric as draw_fabric  # noqa: F401
-from mfabric_jax.report.figures.gantt import gantt as gantt
 from mfabric_jax.report.figures.graph import graph as draw_graph  # noqa: F401
 from mfabric_jax.report.figures.region import region as region
 from mfabric_jax.report.figures.studies import failures as failures
 from mfabric_jax.report.figures.studies import forecasts as forecasts
 from mfabric_jax.report.figures.studies import scoreboard as scoreboard
 from mfabric_jax.report.figures.studies import training as training
+from mfabric_jax.report.figures.timelines import block_timeline as block_timeline
+from mfabric_jax.report.figures.timelines import gantt as gantt
 from mfabric_jax.report.figures.trace import trace_load as trace_load
 from mfabric_jax.report.figures.trace import trace_pairs as trace_pairs
 from mfabric_jax.report.figures.validation import validation as validation
