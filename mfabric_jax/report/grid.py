@@ -91,6 +91,14 @@ def arrange(rows: Rows, needs: Sequence[str] = ()) -> Grid:
     return Grid(models, ordered, sorted({row["nic_gbps"] for row in placed}), cells)
 
 
+def grouped(rows: Rows, *names: str) -> dict[tuple[Any, ...], list[Mapping[str, Any]]]:
+    """Rows by what they hold in some columns, in order of first appearance."""
+    found: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(tuple(row[name] for name in names), []).append(row)
+    return found
+
+
 def lacks(rows: Rows, needs: Sequence[str]) -> None:
     """`InputError` where there are no rows, or where a row lacks a column."""
     if not rows:

@@ -1,14 +1,13 @@
 """What studies found: slow-downs by failure, time over the degree bound in training, under forecasts, of policies."""
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import charts, style
 from mfabric_jax.report.charts import Bar, Chart, Curve, Panel
-from mfabric_jax.report.grid import Rows
+from mfabric_jax.report.grid import Rows, grouped
 
 _OVER = "time over the degree bound"
 _HELD_OUT, _PREDICTED = "held_out_", "predicted"
@@ -39,10 +38,6 @@ def _saved(chart: Callable[[Rows], Chart], rows: Rows, path: str | Path) -> Path
     return style.save(lambda: charts.figure(chart(rows)), path)
 
 
-def _distinct(rows: Rows, *names: str) -> list[tuple]:
-    return list(dict.fromkeys(tuple(row[name] for name in names) for row in rows))
-
-
 def _looks(names: Sequence[str]) -> dict[str, style.Look]:
     """Looks in the order of the palette, whatever the names."""
     every = list(style.FABRICS.values())
@@ -58,9 +53,9 @@ def failures_chart(rows: Rows) -> Chart:
     own = style.Look("simulated", style.FABRICS["mfabric"].colour)
     published = style.Look("published (arXiv 2501.03905)", style.INK, "D", hollow=True)
     span = max(abs(value) for row in rows for value in (row["slow_down"], row.get("published") or 0.0))
-    panels, kinds = [], [kind for (kind,) in _distinct(rows, "failure")]
-    for (model,) in _distinct(rows, "model"):
-        known = {kinds.index(row["failure"]): row for row in rows if row["model"] == model}
+    panels, kinds = [], [kind for (kind,) in grouped(rows, "failure")]
+    for (model,), own_rows in grouped(rows, "model").items():
+        known = {kinds.index(row["failure"]): row for row in own_rows}
         bars = [Bar(own, place, min(0.0, v := row["slow_down"]), max(0.0, v), "") for place, row in known.items()]
         points = [(row["published"], place) for place, row in known.items() if row.get("published") is not None]
         totals = [_beyond(known[place], span) if place in known else (0.0, "") for place in range(len(kinds))]
@@ -94,12 +89,10 @@ def forecasts_chart(rows: Rows) -> Chart:
     """A panel for each workload, number of servers and routing; predicted demand to the right, apart."""
     if not rows:
         raise InputError("the figure of forecasts needs rows, got none.")
-    looks = _looks([policy for (policy,) in _distinct(rows, "policy")])
+    looks = _looks([policy for (policy,) in grouped(rows, "policy")])
     panels = []
-    for workload, servers, routing in _distinct(rows, "workload", "servers", "routing"):
-        place = {"workload": workload, "servers": servers, "routing": routing}
-        here = [row for row in rows if place.items() <= row.items()]
-        names = [name for (name,) in _distinct(here, "forecast")]
+    for (workload, servers, routing), here in grouped(rows, "workload", "servers", "routing").items():
+        names = [name for (name,) in grouped(here, "forecast")]
         curves = []
         for rank, (policy, look) in enumerate(looks.items()):
             for predicted in (False, True):
@@ -118,13 +111,11 @@ def scoreboard_chart(rows: Rows) -> Chart:
     rows = [row for row in rows if row["mean"] is not None]  # others had no bytes to carry
     if not rows:
         raise InputError("the figure of the scoreboard needs rows, got none.")
-    policies, looks = [p for (p,) in _distinct(rows, "policy")], _looks([w for (w,) in _distinct(rows, "workload")])
+    policies, looks = [p for (p,) in grouped(rows, "policy")], _looks([w for (w,) in grouped(rows, "workload")])
     mean = style.Look("mean, with a line to the 90th percentile", style.INK, "|")
-    panels, errors = [], _distinct(rows, "sigma")
-    for (servers, sigma), (routing,) in product(_distinct(rows, "servers", "sigma"), _distinct(rows, "routing")):
-        place = {"servers": servers, "sigma": sigma, "routing": routing}
-        here = [row for row in rows if place.items() <= row.items()]
-        by_policy = {k: own for k, p in enumerate(policies) if (own := [row for row in here if row["policy"] == p])}
+    panels, errors = [], grouped(rows, "sigma")
+    for (servers, sigma, routing), here in grouped(rows, "servers", "sigma", "routing").items():
+        by_policy = {policies.index(policy): own for (policy,), own in grouped(here, "policy").items()}
         middle = {k: sum(row["mean"] for row in own) / len(own) for k, own in by_policy.items()}
         late = {k: sum(row["p90"] for row in own) / len(own) for k, own in by_policy.items()}
         curves = [
