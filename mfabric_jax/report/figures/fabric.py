@@ -10,9 +10,9 @@ import numpy as np
 from mfabric_jax.report import style
 from mfabric_jax.report.figures import heat, shown
 from mfabric_jax.report.figures.boxes import mixed, rounded
+from mfabric_jax.report.figures.circuits import CIRCUIT, DETAILED, ring
 from mfabric_jax.report.figures.graph import graph as graph
 from mfabric_jax.report.figures.notes import Note, many, notes, noun
-from mfabric_jax.report.figures.rings import CIRCUIT, DETAILED, ring
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -289,7 +289,8 @@ class _Picture:
         tall = (self.panel - 0.2) / 2 - 0.07
         radius = (min(width / 2 - 0.1, 1.6 * max(tall, 0.7)), min(width / 2 - 0.1, tall))
         centre = (middle, self.bottom + 0.2 + (self.panel - 0.2) / 2)
-        ring(axes, centre, radius, count, first, lambda i, j: self._circuit_colour(first + i, first + j))
+        names = [str(server) for server in range(first, first + len(count))]
+        ring(axes, centre, radius, count, names, lambda i, j: self._circuit_colour(first + i, first + j))
 
     def _circuit_colour(self, src: int, dst: int) -> str:
         if self.busy is None:
