@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise, product
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ _DOTS = 0.6  # width of an ellipsis, in nodes
 _BETWEEN = 0.14  # between groups of servers
 POD = 0.17  # for the name of a pod
 _MANY_GPUS = 16
-_COUNTS = ((4, 3, 2), (8, 4, 3, 2, 1), (16, 8, 4, 3, 2), (8, 4, 3, 2))  # pods, blocks, servers, edge switches
+_MOST = (17, 15, 12, 9, 6, 4, 3, 2, 1)  # servers that are tried
 
 Tokens = list[int | None]  # numbers of nodes; None: an ellipsis
 Section = tuple[int | None, Tokens, float]  # number, servers that are shown, least width
@@ -98,67 +98,63 @@ def climbed(tree: Any) -> int:
 
 
 def layout(cluster: Any) -> Layout:
-    """What is shown of a cluster, and where."""
+    """What is shown of a cluster, and where: as many servers as leave room for their switches."""
     least = DOMAIN if cluster.gpus_per_server > _MANY_GPUS else SERVER
-    if cluster.tree is None:
-        return _in_sections(*_sections(cluster, least), least, 0.0)
-    tree, edge = cluster.tree, edge_table(cluster)
-    blocks = _blocks(edge)
-    if cluster.regions is None and tree.parts == 1 and _nested(tree, edge, blocks):
-        plan = _by_block(tree, edge, blocks, least)
-    else:
-        sections = _sections(cluster, least) if cluster.regions is not None else _runs(edge, blocks, least)
-        plan = _in_sections(*sections, least, _floor(tree))
-        _panels(plan, tree, edge)
-    _switches_above(plan, tree)
+    edge = np.zeros((cluster.servers, 0), int) if cluster.tree is None else edge_table(cluster)
+    for most in _MOST:
+        sections = _sections(cluster, edge, least, most)
+        natural = sum(_natural(tokens, least, own) for _, tokens, own in sections)
+        panels = (
+            [] if cluster.tree is None else _panels(cluster.tree, edge, [s for _, t, _ in sections for s in numbers(t)])
+        )
+        if max(natural, sum(wide for *_, wide in panels)) <= WIDEST:
+            break
+    floor = max(_floor(cluster.tree), min(WIDEST, sum(wide for *_, wide in panels)))
+    plan = _in_sections(sections, natural, cluster.regions is not None, least, floor)
+    if cluster.tree is not None:
+        _place_edges(plan, cluster.tree, panels)
+        _switches_above(plan, cluster.tree)
     return plan
 
 
-def _blocks(edge: np.ndarray) -> list[np.ndarray]:
-    """Runs of servers that share edge switches."""
-    shared = (edge[1:, :, None] == edge[:-1, None, :]).any(axis=(1, 2))
-    return np.split(np.arange(len(edge)), np.flatnonzero(~shared) + 1)
+def _sections(cluster: Any, edge: np.ndarray, least: float, most: int) -> list[Section]:
+    """Groups of servers (number, servers, least width) that are shown: regions, or the servers of a pod each."""
+    groups = _groups(cluster, edge)
+    picked = few(range(len(groups)), 3 if most > 1 else 2)
+    shown: list[Section] = []
+    for number in picked:
+        if number is None:
+            shown.append((None, [], 0.3))
+        elif cluster.regions is None:
+            shown.append((number, few(groups[number], max(1, most // len(numbers(picked)))), 0.0))
+        elif len(groups) == 1:
+            whole = len(groups[0]) <= 16
+            shown.append(
+                (number, few(groups[number], min(most, 16 if whole and least == SERVER else 8)), 3.6 + (not whole))
+            )
+        else:
+            detailed = number == 0 or len(groups) == 2
+            servers = few(groups[number], min(most, 8) if detailed and least == SERVER else 2)
+            shown.append((number, servers, 2.7 if detailed else 1.6))
+    return shown
 
 
-def _nested(tree: Any, edge: np.ndarray, blocks: list[np.ndarray]) -> bool:
-    """Whether every block lies in one pod."""
-    return all(len(np.unique(tree.pod_of(edge[block]))) == 1 for block in blocks)
+def _groups(cluster: Any, edge: np.ndarray) -> list[list[int]]:
+    """Neighbouring servers that belong together: of a region, or of a pod; else all of them."""
+    every = np.arange(cluster.servers)
+    if cluster.regions is not None:
+        return every.reshape(cluster.regions.shape[:2]).tolist()
+    if cluster.tree is None or cluster.tree.parts > 1:
+        return [every.tolist()]
+    pods = cluster.tree.pod_of(edge)
+    if (pods.min(axis=1) != pods.max(axis=1)).any():
+        return [every.tolist()]
+    return [group.tolist() for group in np.split(every, np.flatnonzero(np.diff(pods[:, 0])) + 1)]
 
 
-def _by_block(tree: Any, edge: np.ndarray, blocks: list[np.ndarray], least: float) -> Layout:
-    """Servers below their edge switches, these in their pods: as many servers as there is room for."""
-    pod = np.array([tree.pod_of(edge[block[0], 0]) for block in blocks])
-    members = [np.flatnonzero(pod == p) for p in range(pod[-1] + 1)]
-    switches = [np.unique(edge[block]) for block in blocks]
-    frame = _BETWEEN + _name(tree)
-    best: tuple = ()
-    for p, b, s, e in product(*_COUNTS):
-        tree_of_tokens = [
-            (n, [] if n is None else [_block(i, blocks, switches, s, e) for i in few(members[n], b)])
-            for n in few(range(len(members)), p)
-        ]
-        natural = sum(_wide(shown, least, frame) for _, shown in tree_of_tokens)
-        count = sum(len(numbers(servers)) for _, shown in tree_of_tokens for servers, _ in shown)
-        whole = not any(None in edges for _, shown in tree_of_tokens for _, edges in shown)
-        rank = (natural <= WIDEST, -natural if natural > WIDEST else whole, b > 1, count)
-        if not best or rank > best[0]:
-            best = (rank, tree_of_tokens, natural)
-    return _place_blocks(best[1], best[2], least, frame, _floor(tree))
-
-
-def _block(number: int | None, blocks: list, switches: list, s: int, e: int) -> tuple[Tokens, Tokens]:
-    """(servers, edge switches) of a block that are shown; none of an ellipsis."""
-    return ([], []) if number is None else (few(blocks[number].tolist(), s), few(switches[number].tolist(), e))
-
-
-def _wide(shown: list[tuple[Tokens, Tokens]], least: float, frame: float) -> float:
-    """Least width of a pod, or of the ellipsis between pods."""
-    return frame + sum(_wide_block(block, least) for block in shown) if shown else _DOTS * least
-
-
-def _wide_block(block: tuple[Tokens, Tokens], least: float) -> float:
-    servers, edges = block
-    return _BETWEEN + max(_slots(servers) * least, _switches(edges)) if servers else _DOTS * least
+def _natural(tokens: Tokens, least: float, own: float) -> float:
+    """Width of a section that is not stretched."""
+    return max(own, _BETWEEN + _slots(tokens) * least)
 
 
 def _slots(tokens: Tokens) -> float:
@@ -172,90 +168,21 @@ def _switches(tokens: Tokens) -> float:
 
 def _floor(tree: Any) -> float:
     """Width at which few core switches, or the names of the rails, can all be drawn."""
+    if tree is None:
+        return 0.0
     if tree.parts > 1:
         return 0.5 * min(tree.parts, 9)
     cores = tree.switches[-1][1]
     return 0.32 * cores if climbed(tree) == 3 and cores <= 20 else 0.0
 
 
-def _stretched(natural: float, least: float) -> float:
-    """Width of the drawing: more than the least, but no more than looks well."""
-    return max(min(WIDEST, natural * 1.7), min(WIDEST, 3.6), least)
-
-
-def _place_blocks(pods: list, natural: float, least: float, frame: float, floor: float) -> Layout:
-    plan = Layout(max(floor, _stretched(natural, least)), Row(), [], [])
-    scale, x = plan.width / natural, 0.0
-    for number, shown in pods:
-        right = x + scale * _wide(shown, least, frame)
-        if number is None:
-            for row in (plan.servers, plan.edges, plan.high):
-                row.skip(x, right)
-        else:
-            pad = scale * _BETWEEN / 2
-            plan.pods.append((number, x + pad / 2, right - pad / 2))
-            _place_pod(plan, shown, x + pad + scale * (frame - _BETWEEN), scale, least)
-        x = right
-    return plan
-
-
-def _place_pod(plan: Layout, shown: list, x: float, scale: float, least: float) -> None:
-    for block in shown:
-        right = x + scale * _wide_block(block, least)
-        if block[0]:
-            pad = scale * _BETWEEN / 2
-            plan.servers.add(block[0], x + pad, right - pad, 1.6 * least)
-            plan.edges.add(block[1], x + pad, right - pad, 0.8)
-        else:
-            plan.servers.skip(x, right)
-            plan.edges.skip(x, right)
-        x = right
-
-
-def _sections(cluster: Any, least: float) -> tuple[list[Section], bool]:
-    """Regions (number, servers, least width) that are shown, the first in detail; and that they are regions."""
-    if cluster.regions is None:
-        return [(0, few(range(cluster.servers), round(WIDEST / least) - 1), 0.0)], False
-    count, size = cluster.regions.shape[:2]
-    if count == 1:
-        return [(0, few(range(size), 8 if size > 16 or least > SERVER else 16), 4.6 if size > 16 else 3.6)], True
-    shown: list[Section] = []
-    for region in few(range(count), 3):
-        if region is None:
-            shown.append((None, [], 0.3))
-            continue
-        first = region == 0 or count == 2
-        servers = range(region * size, (region + 1) * size)
-        shown.append((region, few(servers, 8 if first and least == SERVER else 2), 2.7 if first else 1.6))
-    return shown, True
-
-
-def _runs(edge: np.ndarray, blocks: list[np.ndarray], least: float) -> tuple[list[Section], bool]:
-    """Blocks (number, servers, least width) that are shown where each shares switches of every part or pod."""
-    last = len(np.unique(edge[blocks[0]])) * len(blocks) - 1
-    best: tuple = ()
-    for b, s in product(_COUNTS[1], _COUNTS[2]):
-        picked = few(range(len(blocks)), b)
-        tokens = [[] if n is None else few(blocks[n].tolist(), s) for n in picked]
-        natural = sum(_BETWEEN + _slots(t) * least if t else _DOTS * least for t in tokens)
-        own = [None if n is None else last for n in picked]
-        switches = min(last // len(blocks) + 1, 9) * (_switches(own) + 0.12)
-        fits = max(natural, switches) <= WIDEST
-        rank = (fits, b > 1, sum(map(len, tokens)) if fits else -natural - switches)
-        if not best or rank > best[0]:
-            best = (rank, [(n, t, 0.0 if t else 0.3) for n, t in zip(picked, tokens, strict=True)])
-    return best[1], False
-
-
-def _in_sections(sections: list[Section], optical: bool, least: float, floor: float) -> Layout:
+def _in_sections(sections: list[Section], natural: float, optical: bool, least: float, floor: float) -> Layout:
     """Groups of servers next to each other."""
-    wide = [max(own, _BETWEEN + _slots(tokens) * least) for _, tokens, own in sections]
-    natural = sum(wide)
-    width = min(WIDEST, natural * 1.2) if optical else _stretched(natural, least)
+    width = min(WIDEST, natural * 1.2) if optical else max(min(WIDEST, natural * 1.7), min(WIDEST, 3.6), least)
     plan = Layout(max(width, floor), Row(), [], [])
     scale, x = plan.width / natural, 0.0
-    for (number, tokens, _), own in zip(sections, wide, strict=True):
-        right, pad = x + scale * own, scale * _BETWEEN / 2
+    for number, tokens, own in sections:
+        right, pad = x + scale * _natural(tokens, least, own), scale * _BETWEEN / 2
         if number is None:
             plan.servers.skip(x, right)
         else:
@@ -266,29 +193,34 @@ def _in_sections(sections: list[Section], optical: bool, least: float, floor: fl
     return plan
 
 
-def _panels(plan: Layout, tree: Any, edge: np.ndarray) -> None:
-    """The edge switches of the servers shown, by pod, over the whole width."""
+def _panels(tree: Any, edge: np.ndarray, servers: list[int]) -> list[tuple[int | None, Tokens, float]]:
+    """Pods (number, edge switches, width) of the edge switches of some servers; None: pods that are left out."""
     every = np.arange(tree.parts * tree.edges_per_part)
-    pod = tree.pod_of(every)
-    used = np.unique(edge[sorted(plan.servers.at)])
+    pod, used = tree.pod_of(every), np.unique(edge[servers])
     kept = numbers(few(np.unique(pod[used]).tolist(), 9))
-    tokens: dict[int, Tokens] = {}
-    for p in kept:
-        own = every[pod == p]
+    panels: list[tuple[int | None, Tokens, float]] = []
+    for number in gapped(kept, 0, int(pod[-1])):
+        if number is None:
+            panels.append((None, [], 0.3))
+            continue
+        own = every[pod == number]
         extra = numbers(few(own.tolist(), 3)) if tree.parts == 1 else []
-        tokens[p] = gapped([*used[pod[used] == p].tolist(), *extra], own[0], own[-1])
-    order = gapped(kept, 0, int(pod[-1]))
-    wide = [0.3 if p is None else _name(tree) + 0.12 + _switches(tokens[p]) for p in order]
-    scale, x = plan.width / sum(wide), 0.0
-    for p, natural in zip(order, wide, strict=True):
-        right = x + scale * natural
-        if p is None:
+        tokens = gapped([*used[pod[used] == number].tolist(), *extra], own[0], own[-1])
+        panels.append((number, tokens, _name(tree) + 0.12 + _switches(tokens)))
+    return panels
+
+
+def _place_edges(plan: Layout, tree: Any, panels: list[tuple[int | None, Tokens, float]]) -> None:
+    """Edge switches by pod, over the whole width."""
+    scale, x = plan.width / sum(wide for *_, wide in panels), 0.0
+    for number, tokens, wide in panels:
+        right, pad = x + scale * wide, min(0.1, 0.06 * scale)
+        if number is None:
             plan.edges.skip(x, right)
             plan.high.skip(x, right)
         else:
-            pad = min(0.1, 0.06 * scale)
-            plan.pods.append((p, x + pad / 2, right - pad / 2))
-            plan.edges.add(tokens[p], x + pad + _name(tree), right - pad, 0.8)
+            plan.pods.append((number, x + pad / 2, right - pad / 2))
+            plan.edges.add(tokens, x + pad + _name(tree), right - pad, 0.8)
         x = right
 
 
