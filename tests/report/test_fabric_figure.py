@@ -11,11 +11,11 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Cluster, Tree, cluster
 from mfabric_jax.fabric.graph import graph_of
 from mfabric_jax.report import draw_fabric, draw_graph, style
-from mfabric_jax.report.figures import graph_layout, shown
-from mfabric_jax.report.figures.fabric import RAILS
-from mfabric_jax.report.figures.fabric import build as build_fabric
-from mfabric_jax.report.figures.graph import build_graph
-from mfabric_jax.report.figures.heat import colours
+from mfabric_jax.report.figures import cluster_layout as shown
+from mfabric_jax.report.figures import network_layout as graph_layout
+from mfabric_jax.report.figures.clusters import RAILS, build_fabric
+from mfabric_jax.report.figures.networks import build_graph
+from mfabric_jax.report.figures.parts import colours
 
 matplotlib = pytest.importorskip("matplotlib")
 from matplotlib.collections import LineCollection  # noqa: E402
@@ -159,7 +159,7 @@ def test_words_tell_the_counts(name, servers):
         tiers = shown.climbed(drawn.tree)
         for kind in ("nic up", "edge up", "aggregation up")[:tiers]:
             assert f"{counted[kind]:,} links of {drawn.nic_gbps:g} Gbps" in told
-        assert told.count("which no path crosses") == (len(drawn.tree.switches) > tiers)
+        assert told.count("crossed by no path") == (len(drawn.tree.switches) > tiers)
         if tiers > 1:
             assert f"{down} down + {up} up ports, {down / up:g}:1" in told
     if drawn.regions is not None:
