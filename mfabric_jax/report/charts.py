@@ -254,6 +254,7 @@ def label(axes: Axes, panel: Panel) -> None:
     for curve in panel.curves:
         for point, text in zip(curve.points, curve.texts, strict=bool(curve.texts)):
             noted.setdefault((_nearby(axes, point), text), (point, text, curve.look.colour))
+    noted = {key: note for key, note in noted.items() if note[1]}
     best = front(panel.points) if panel.stairs else []
     if noted:
         beside(axes, *zip(*sorted(noted.values(), key=lambda note: note[0] not in best), strict=True))
