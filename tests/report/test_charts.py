@@ -1,6 +1,5 @@
 """Charts show what the rows say, on scales that fit; how they look was judged by eye."""
 
-import itertools
 import os
 
 import numpy as np
@@ -148,28 +147,6 @@ def test_front_agrees_with_brute_force():
         beaten = {p for p in every for q in every if q[0] <= p[0] and q[1] <= p[1] and q != p}
         assert front(every) == sorted(set(every) - beaten)
     assert front([]) == []
-
-
-def within(value, limits):
-    return min(limits) <= value <= max(limits)
-
-
-def test_words_of_a_figure_do_not_lie_over_words():
-    rows = synthetic.both_uses(fabrics=[*synthetic.FABRICS, *synthetic.MORE], models=("llama-moe", "deepseek-r1"))
-    for comparison in figures.FILES.values():
-        with style.look():
-            figure = charts.figure(comparison.chart(arrange(rows)))
-            figure.draw_without_rendering()
-        texts = [text for axes in figure.axes for text in (axes.xaxis.label, axes.yaxis.label, axes.title)]
-        texts += [
-            t for axes in figure.axes for t in axes.get_xticklabels() if within(t.get_position()[0], axes.get_xlim())
-        ]
-        texts += [
-            t for axes in figure.axes for t in axes.get_yticklabels() if within(t.get_position()[1], axes.get_ylim())
-        ]
-        boxes = [(text.get_text(), text.get_window_extent()) for text in texts if text.get_text()]
-        for (one, a), (other, b) in itertools.combinations(boxes, 2):
-            assert a.x1 <= b.x0 or b.x1 <= a.x0 or a.y1 <= b.y0 or b.y1 <= a.y0, f"{one!r} lies over {other!r}"
 
 
 def test_everything_is_written_the_same_each_time_and_global_settings_stay(tmp_path):

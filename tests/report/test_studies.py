@@ -8,7 +8,6 @@ import pytest
 
 from mfabric_jax import report
 from mfabric_jax.checks import InputError
-from mfabric_jax.report import charts, style
 from mfabric_jax.report.figures.studies import failures_chart, forecasts_chart, scoreboard_chart, training_chart
 
 matplotlib = pytest.importorskip("matplotlib")
@@ -72,27 +71,6 @@ def test_failures_without_published_figures_some_kinds_or_any_slow_down(tmp_path
     assert [[bar.place for bar in panel.bars] for panel in gap.panels] == [[0], [0, 1]]
     assert gap.panels[1].points == [(0.0, 0)]  # a published nothing is a figure too
     assert report.failures([failed("a", kind, 0.0) for kind in KINDS], tmp_path / "none.png").stat().st_size > 1000
-
-
-def test_words_do_not_lie_over_words():
-    for chart in (failures_chart(failed_rows()), scoreboard_chart(board()), forecasts_chart(forecast_rows())):
-        with style.look():
-            figure = charts.figure(chart)
-            figure.draw_without_rendering()
-        for axes in figure.axes:
-            texts = [*axes.texts, axes.title, *axes.get_yticklabels()]
-            boxes = [(text.get_text(), text.get_window_extent()) for text in texts if text.get_text()]
-            for (one, a), (other, b) in itertools.combinations(boxes, 2):
-                assert a.x1 <= b.x0 or b.x1 <= a.x0 or a.y1 <= b.y0 or b.y1 <= a.y0, f"{one!r} lies over {other!r}"
-            assert all(box.x0 >= 0 and box.x1 <= figure.bbox.x1 for _, box in boxes)
-
-
-def test_written_whole_and_the_same_each_time(tmp_path):
-    before = dict(matplotlib.rcParams)
-    paths = [report.failures(failed_rows(), tmp_path / name) for name in ("a.png", "b.png")]
-    assert paths[0].read_bytes() == paths[1].read_bytes()
-    assert report.failures(failed_rows(), tmp_path / "c.pdf").read_bytes().startswith(b"%PDF")
-    assert dict(matplotlib.rcParams) == before
 
 
 def test_rows_of_something_else_are_refused(tmp_path):

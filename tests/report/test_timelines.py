@@ -5,8 +5,6 @@ import itertools
 import numpy as np
 import pytest
 
-from mfabric_jax.checks import InputError
-from mfabric_jax.report import gantt
 from mfabric_jax.report.figures import block_timeline
 from mfabric_jax.report.figures.timelines import AROUND, LEVELS, build_block, build_iteration, callouts, close_up, look
 from tests.report import synthetic
@@ -131,22 +129,6 @@ def test_the_close_up_is_around_the_start_of_a_backward_pass_and_marked_above():
     assert (frame.get_x(), frame.get_x() + frame.get_width()) == (start, end)
     own = [text for text in above.texts if text.get_text() == "stage 1"]
     assert frame.get_y() < own[0].get_position()[1] < frame.get_y() + frame.get_height()
-
-
-def test_anything_is_still_a_figure(tmp_path):
-    assert gantt(iteration(1)[:1], tmp_path / "w.png").read_bytes().startswith(b"\x89PNG")
-    assert gantt(iteration(1)[:3], tmp_path / "f.svg").read_text().startswith("<?xml")
-    before = dict(matplotlib.rcParams)
-    one, other = (gantt(iteration(4), tmp_path / name) for name in ("a.png", "b.png"))
-    assert one.read_bytes() == other.read_bytes()
-    assert dict(matplotlib.rcParams) == before
-
-
-def test_what_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"segments must hold at least one segment, got none\."):
-        gantt([], tmp_path / "g.png")
-    with pytest.raises(InputError, match=r"allowed: \.png, \.pdf, \.svg"):
-        gantt(iteration(1), tmp_path / "g.gif")
 
 
 # -- one block
