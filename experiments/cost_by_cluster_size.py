@@ -22,8 +22,7 @@ from mfabric_jax.checks import InputError, distinct, one_of, whole
 from mfabric_jax.fabric import Prices, cluster_cost, no_price
 from mfabric_jax.fabric.cost import COSTED, PRICED
 from mfabric_jax.fabric.tree import Tree
-from mfabric_jax.report import numerals, style
-from mfabric_jax.report import charts
+from mfabric_jax.report import charts, numerals, style
 
 from .script import Rows, Script, Verdict, against
 

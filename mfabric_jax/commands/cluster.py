@@ -71,6 +71,7 @@ def run(options: Options) -> int:
     """Returns the exit status."""
     shared.start_jax(options.dtype, options.device)
     from mfabric_jax import report, study
+    from mfabric_jax.report.style import check_picture
 
     given = shared.as_given(options)
     files = {name: given.pop(name) for name in ("out", "links", "flows")}
@@ -80,7 +81,7 @@ def run(options: Options) -> int:
     for file in files.values():
         shared.check_outputs(file, None)
     if picture is not None:
-        report.check_picture(picture)
+        check_picture(picture)
     solved = study.solve_cluster(config)
     rows = study.cluster_rows(solved)
     effective = study.effective_cluster(config)

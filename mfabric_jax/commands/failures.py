@@ -70,6 +70,7 @@ def run(options: Options) -> int:
     from tqdm import tqdm
 
     from mfabric_jax import report, study
+    from mfabric_jax.report import figures
     from mfabric_jax.study.config import OF_JOB, Compare
 
     same = ("policy", "rule", "routing", "optical_degree", "electrical_nics", "delay_s", "eps_waits", "gpu", *OF_JOB)
@@ -96,5 +97,5 @@ def run(options: Options) -> int:
     print(report.plain(rows, shown))
     print("published: arXiv 2501.03905, 400 Gbps and 1,024 GPUs; docs/assumptions.md says what is modelled.")
     if options.figures is not None:
-        print(report.failures(rows, pathlib.Path(options.figures) / "failures.png"), file=sys.stderr)
+        print(figures.failures(rows, pathlib.Path(options.figures) / "failures.png"), file=sys.stderr)
     return 0

@@ -79,6 +79,9 @@ def run(options: Options) -> int:
     """Returns the exit status."""
     shared.start_jax(options.dtype, options.device)
     from mfabric_jax import report, study
+    from mfabric_jax.report import figures
+    from mfabric_jax.report.perfetto import check_trace
+    from mfabric_jax.report.style import check_picture
 
     given = shared.as_given(options)
     out, picture = given.pop("out"), given.pop("picture")
@@ -88,9 +91,9 @@ def run(options: Options) -> int:
     given["records"] = shared.record_range(given["records"])
     config = study.Compare(**given)
     if out is not None:
-        report.check_trace(out)
+        check_trace(out)
     if picture is not None:
-        report.check_picture(picture)
+        check_picture(picture)
     segments, rows, effective = study.example_timeline(config)
     title = f"{options.model} on {options.fabric} at {options.nic_gbps:g} Gbps"
     print(f"{title}: an iteration of {rows[0]['iteration_s']:.4g} s; seconds of every pipeline stage")
@@ -100,5 +103,5 @@ def run(options: Options) -> int:
     if out is not None:
         print(report.write_perfetto(segments, out, effective), file=sys.stderr)
     if picture is not None:
-        print(report.gantt(segments, picture, title), file=sys.stderr)
+        print(figures.gantt(segments, picture, title), file=sys.stderr)
     return 0

@@ -6,7 +6,7 @@ smaller, a covered line is dashed, and each point says what all of them say.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -92,7 +92,7 @@ class Chart:
     note: str
     key: Sequence[style.Look]
     panels: Sequence[Panel]
-    folded: dict[str, Sequence[Panel]] = field(default_factory=dict)
+    folded: Mapping[str, Sequence[Panel]] = field(default_factory=dict)
 
 
 def handles(chart: Chart) -> list[Any]:
@@ -100,7 +100,9 @@ def handles(chart: Chart) -> list[Any]:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    joined = {curve.look: "-" if curve.joined else "" for panel in chart.panels for curve in panel.curves}
+    joined: dict[style.Look, Any] = {
+        curve.look: "-" if curve.joined else "" for panel in chart.panels for curve in panel.curves
+    }
     found: list[Any] = [
         Line2D([], [], linestyle=joined[look], label=look.label, markersize=_SIZE, **_marker(look))
         if look in joined

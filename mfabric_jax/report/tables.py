@@ -167,7 +167,7 @@ def agreement(rows: Rows, groups: Rows) -> str:
     for (group, topology), members in grouped(rows, "group", "topology").items():
         shape = topology.partition(" (")[0]
         blocks.append(f"{GROUPS.get(group, group)}\n({shape})\n{plain([_run(row) for row in members], _RUNS)}")
-    lines = [line | {"worst run": f"{line['worst_pattern']} {line['worst_transport']}"} for line in groups]
+    lines = [{**line, "worst run": f"{line['worst_pattern']} {line['worst_transport']}"} for line in groups]
     apart = [abs(row["predicted_s"] / row["stated_fluid_s"] - 1) for row in rows if row.get("stated_fluid_s")]
     stated = f"\n{len(apart)} of {len(rows)} files state a fluid time of their own; largest difference "
     stated += f"{max(apart, default=0.0):.1e}."

@@ -6,9 +6,10 @@ import math
 import numpy as np
 import pytest
 
-from mfabric_jax import report
 from mfabric_jax.checks import InputError
+from mfabric_jax.report import figures
 from mfabric_jax.report.figures.studies import failures_chart, forecasts_chart, scoreboard_chart, training_chart
+from mfabric_jax.report.tables import forecast_table, scoreboard_table
 
 matplotlib = pytest.importorskip("matplotlib")
 
@@ -70,7 +71,7 @@ def test_failures_without_published_figures_some_kinds_or_any_slow_down(tmp_path
     gap = failures_chart([failed("a", "gpu", 0.1), failed("b", "gpu", 0.2, 0.0), failed("b", "link", 0.3)])
     assert [[bar.place for bar in panel.bars] for panel in gap.panels] == [[0], [0, 1]]
     assert gap.panels[1].points == [(0.0, 0)]  # a published nothing is a figure too
-    assert report.failures([failed("a", kind, 0.0) for kind in KINDS], tmp_path / "none.png").stat().st_size > 1000
+    assert figures.failures([failed("a", kind, 0.0) for kind in KINDS], tmp_path / "none.png").stat().st_size > 1000
 
 
 def test_rows_of_something_else_are_refused(tmp_path):
@@ -81,19 +82,19 @@ def test_rows_of_something_else_are_refused(tmp_path):
     ]
     for rows, sentence in lacking:
         with pytest.raises(InputError, match=sentence):
-            report.failures(rows, tmp_path / "none.png")
-    for draw in (report.scoreboard, report.forecasts):
+            figures.failures(rows, tmp_path / "none.png")
+    for draw in (figures.scoreboard, figures.forecasts):
         with pytest.raises(InputError, match="needs rows, got none"):
             draw([], tmp_path / "none.png")
     with pytest.raises(InputError, match="lines of metrics with a time, got none"):
-        report.training([{"step": 0, "held_out_8": 1.3}], tmp_path / "none.png")
+        figures.training([{"step": 0, "held_out_8": 1.3}], tmp_path / "none.png")
     with pytest.raises(InputError, match=r"allowed: \.png, \.pdf, \.svg"):
-        report.failures(failed_rows(), tmp_path / "picture.gif")
+        figures.failures(failed_rows(), tmp_path / "picture.gif")
     assert not list(tmp_path.iterdir())
 
 
 def test_a_block_for_every_place_best_policy_first():
-    *blocks, legend = report.scoreboard_table(board()).split("\n\n")
+    *blocks, legend = scoreboard_table(board()).split("\n\n")
     assert [block.splitlines()[0] for block in blocks] == [
         f"{servers} servers, routing {routing}, forecast error 0"
         for servers, routing in itertools.product((8, 16), ("unsplit", "relay"))
@@ -118,11 +119,11 @@ def test_the_scoreboard_has_a_dot_for_every_row_and_a_line_for_every_policy(tmp_
             own = [r for r in board() if (r["servers"], r["routing"], r["policy"]) == (servers, routing, policy)]
             mean, late = (np.mean([row[key] for row in own]) for key in ("mean", "p90"))
             assert panel.whiskers[place] == (place, pytest.approx(mean), pytest.approx(late))
-    assert report.scoreboard(board(), tmp_path / "board.png").stat().st_size > 10_000
+    assert figures.scoreboard(board(), tmp_path / "board.png").stat().st_size > 10_000
 
 
 def test_the_best_is_marked_and_what_surely_differs_from_greedy():
-    head, names, _, *lines = report.forecast_table(forecast_rows()).split("\n\n")[0].splitlines()
+    head, names, _, *lines = forecast_table(forecast_rows()).split("\n\n")[0].splitlines()
     assert head == "drawn, 8 servers, routing relay"
     assert names.split() == ["policy", "0", "0.3", "predicted"]
     cells = {line.split()[0]: line.split(maxsplit=1)[1].split("  ")[0].strip() for line in lines}
@@ -135,7 +136,7 @@ def test_forecasts_have_a_line_with_intervals_for_every_policy(tmp_path):
     values = [[value for _, value in curve.points] for curve in panel.curves]
     assert values == [[v] * n for v in (1.2, 1.1, 1.4) for n in (2, 1)]  # predicted apart
     assert panel.curves[0].spread == [(1.18, 1.22)] * 2
-    assert report.forecasts(forecast_rows(), tmp_path / "forecasts.png").stat().st_size > 10_000
+    assert figures.forecasts(forecast_rows(), tmp_path / "forecasts.png").stat().st_size > 10_000
 
 
 def test_a_training_shows_its_lines(tmp_path):
@@ -143,4 +144,4 @@ def test_a_training_shows_its_lines(tmp_path):
     chart = training_chart(lines)
     assert [curve.points for curve in chart.panels[0].curves] == [[(50, 1.2), (100, 1.1)], [(0, 1.3), (100, 1.05)]]
     assert [look.label for look in chart.key] == ["in training", "held out, 8 servers"]
-    assert report.training(lines, tmp_path / "curves.png").stat().st_size > 10_000
+    assert figures.training(lines, tmp_path / "curves.png").stat().st_size > 10_000

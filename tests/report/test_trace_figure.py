@@ -1,6 +1,5 @@
 """The pictures of recorded routing show what the arrays say; how they look was judged by eye."""
 
-
 import numpy as np
 import pytest
 

@@ -112,7 +112,10 @@ def _discs(axes: Axes, place: np.ndarray, centre: np.ndarray, disc: float, names
             axes.text(x, y, name, color="white", ha="center", va="center", fontsize=font, zorder=6)
         elif longest > 3:
             right, up = np.sign(np.round(np.array([x, y]) - centre, 1))
-            sides = {"ha": ("center", "left", "right")[int(right)], "va": ("center", "bottom", "top")[int(up)]}
+            sides: dict[str, Any] = {
+                "ha": ("center", "left", "right")[int(right)],
+                "va": ("center", "bottom", "top")[int(up)],
+            }
             axes.text(x + 1.2 * disc * right, y + 1.2 * disc * up, name, zorder=6, **sides)
 
 
@@ -163,7 +166,7 @@ def _heat_map(figure: Figure, axes: Axes, sent: np.ndarray, names: list[str]) ->
     shown = np.ma.masked_array(sent, mask=np.eye(size, dtype=bool))
     image = axes.imshow(shown, cmap="Blues", vmin=0, vmax=most or 1.0)
     axes.set_facecolor("#eeeeee")
-    small = {"fontsize": style.FONT if step == 1 else style.FONT - 2.5}
+    small: dict[str, Any] = {"fontsize": style.FONT if step == 1 else style.FONT - 2.5}
     axes.set_xticks(range(0, size, step), names[::step], rotation=90 if max(map(len, names)) > 3 else 0, **small)
     axes.set_yticks(range(0, size, step), names[::step], **small)
     axes.tick_params(length=0)

@@ -68,8 +68,10 @@ def failures_chart(rows: Rows) -> Chart:
 def _beyond(row: Mapping[str, Any], span: float) -> tuple[float, str]:
     """The text of a bar and where it stands: behind the bar, and behind a diamond that it would cover."""
     value, published = row["slow_down"], row.get("published")
-    covered = published is not None and 0 <= published - max(0.0, value) < 0.25 * span
-    return published + 0.02 * span if covered else max(0.0, value), f"{value:+.1%}"
+    end = max(0.0, value)
+    if published is not None and 0 <= published - end < 0.25 * span:
+        end = published + 0.02 * span
+    return end, f"{value:+.1%}"
 
 
 def training_chart(lines: Rows) -> Chart:
