@@ -22,8 +22,7 @@ from mfabric_jax.checks import InputError, distinct, one_of, whole
 from mfabric_jax.fabric import Prices, cluster_cost, no_price
 from mfabric_jax.fabric.cost import COSTED, PRICED
 from mfabric_jax.fabric.tree import Tree
-from mfabric_jax.report import numerals, style
-from mfabric_jax.report.figures import labels
+from mfabric_jax.report import charts, numerals, style
 
 from .script import Rows, Script, Verdict, against
 
@@ -243,7 +242,7 @@ def _name_ends(axes: Axes) -> None:
     """The ratio at the right end of every line, once where lines end together."""
     drawn: Sequence[Any] = list(reversed(axes.get_lines()))
     ends: dict[Any, str] = {tuple(line.get_xydata()[-1]): line.get_color() for line in drawn}
-    labels.beside(axes, list(ends), [f"{ratio:.2f}" for _, ratio in ends], list(ends.values()))
+    charts.beside(axes, list(ends), [f"{ratio:.2f}" for _, ratio in ends], list(ends.values()))
 
 
 def verdicts(rows: Rows) -> list[Verdict]:

@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from mfabric_jax import fabric, report, study, units
 from mfabric_jax.checks import distinct, names, not_negative
-from mfabric_jax.report import failures as figure
+from mfabric_jax.report.figures import failures as figure
 from mfabric_jax.study import Compare, Failures
 
 from .script import Rows, Script, Verdict, against

@@ -20,8 +20,8 @@ from tqdm import tqdm
 from mfabric_jax import report
 from mfabric_jax.checks import names
 from mfabric_jax.fabric.cost import PRICED
-from mfabric_jax.report.figures import pareto as figure
-from mfabric_jax.report.figures.pareto import front
+from mfabric_jax.report.figures import compared_picture
+from mfabric_jax.report.fronts import front
 from mfabric_jax.study import Compare, compare
 from mfabric_jax.study.calibration import PUBLISHED
 
@@ -116,7 +116,7 @@ def table(rows: Rows) -> str:
 
 def draw(rows: Rows, path: str | Path) -> Path:
     """Cost against time, a panel per model; returns the path written."""
-    return figure(rows, path)
+    return compared_picture("pareto", rows, path)
 
 
 def verdicts(rows: Rows) -> list[Verdict]:

@@ -21,6 +21,7 @@ import mfabric_jax
 from mfabric_jax import report
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import style
+from mfabric_jax.report.style import check_picture
 from mfabric_jax.study._provenance import commit, provenance
 
 Rows = Sequence[Mapping[str, Any]]
@@ -113,7 +114,7 @@ class Script:
             jax.config.update("jax_enable_x64", True)
         table, picture = self.files(folder)
         with style.look():  # what it needs, before a long run
-            report.check_picture(picture)
+            check_picture(picture)
         rows: list[dict[str, Any]] = []
         complete, effective = False, self.effective(config)
         try:

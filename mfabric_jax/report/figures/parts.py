@@ -1,4 +1,4 @@
-"""Utilisation of links as colours and as words."""
+"""What pictures of networks share: boxes, and how busy links are, as colours and words. Lengths are inches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,22 @@ if TYPE_CHECKING:
     from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
 
+LINK = "#5F7488"
 _STEPS = ("#CBD5DE", "#EFC75E", "#D55E00", "#6B0F1A")
+
+
+def mixed(colour: str, white: float) -> str:
+    """A colour with so much white in it."""
+    parts = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return "#" + "".join(f"{round(part + (255 - part) * white):02X}" for part in parts)
+
+
+def rounded(left: float, bottom: float, width: float, height: float, **line: Any) -> Any:
+    """A box, to be added to axes."""
+    from matplotlib.patches import FancyBboxPatch
+
+    shape = f"round,pad=0,rounding_size={min(0.05, width / 4):.4f}"
+    return FancyBboxPatch((left, bottom), width, height, boxstyle=shape, **{"linewidth": 0.8, "zorder": 3, **line})
 
 
 class Heat:
@@ -20,13 +35,11 @@ class Heat:
 
     def __init__(self, network: Any, utilisation: Any):
         self.network, self.value = network, np.asarray(utilisation, dtype=float)
-        wanted = (len(network.tail),)
-        if self.value.shape != wanted:
-            raise InputError(f"utilisation must have the shape {list(wanted)}, got {list(self.value.shape)}.")
+        if self.value.shape != (len(network.tail),):
+            raise InputError(f"utilisation must have the shape {[len(network.tail)]}, got {list(self.value.shape)}.")
         if not np.all((self.value >= 0) & (self.value <= 1 + np.finfo(np.float32).eps)):
-            raise InputError(
-                f"utilisation must be between 0 and 1, got {np.min(self.value):g}..{np.max(self.value):g}."
-            )
+            reach = f"{np.min(self.value):g}..{np.max(self.value):g}"
+            raise InputError(f"utilisation must be between 0 and 1, got {reach}.")
         self.colours = colours()
 
     def of(self, links: Any) -> str:
@@ -58,10 +71,10 @@ def bar(figure: Figure, left: float, bottom: float, width: float) -> None:
     from matplotlib.colors import Normalize
     from matplotlib.ticker import PercentFormatter
 
-    across, along = figure.get_size_inches()
-    axes = figure.add_axes((left / across, bottom / along, width / across, 0.11 / along))
-    scale = figure.colorbar(ScalarMappable(Normalize(0, 1), colours()), cax=axes, orientation="horizontal")
-    scale.ax.xaxis.set_major_formatter(PercentFormatter(1.0))
-    scale.ax.tick_params(labelsize=8, length=2)
-    scale.outline.set_visible(False)  # pyright: ignore
+    across, up = figure.get_size_inches()
+    axes = figure.add_axes((left / across, bottom / up, width / across, 0.11 / up))
+    key = figure.colorbar(ScalarMappable(Normalize(0, 1), colours()), cax=axes, orientation="horizontal")
+    key.ax.xaxis.set_major_formatter(PercentFormatter(1.0))
+    key.ax.tick_params(labelsize=8, length=2)
+    key.outline.set_visible(False)  # pyright: ignore
     axes.set_title("utilisation, the busier direction", fontsize=8, fontweight="normal", pad=3)

@@ -1,8 +1,14 @@
-"""Where the nodes of a graph are drawn: in layers if it is a hierarchy, else as far apart as their links say. NumPy."""
+"""Where the nodes of a graph are drawn: in layers if it is a hierarchy, else as far apart as their links say.
+
+Then boxes around their names: how large, and where none covers another. Lengths of boxes are inches.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
@@ -11,6 +17,12 @@ BELOW = {"nvswitch": -1, "optics": -2}  # what stands below the endpoints, whate
 _SWEEPS, _STEPS, _PUSHES = 12, 300, 400
 _STILL = 0.0001  # hops: smaller moves end the search
 _FLAT = 0.25  # part of the links that may stay inside a layer
+_WIDEST, _HIGHEST, _NARROWEST = 13.0, 9.5, 5.0
+_MARGIN, _DOT = 0.3, 0.09
+_FONTS = (9.0, 8.0, 7.0, 6.0)
+_NAMED = 150  # nodes up to which names are tried, unless in layers
+_DEPTH = (0.8, 0.55)  # of a step: how far the whole third dimension leads to the right and up
+_STEP = 0.42  # between nodes that have places of their own
 
 
 def hops(size: int, pairs: np.ndarray) -> np.ndarray:
@@ -129,3 +141,97 @@ def clear(place: np.ndarray, width: np.ndarray, height: float) -> bool:
     wide = (width[:, None] + width[None]) / 2
     hit = (between[:, :, 0] < wide - 0.01) & (between[:, :, 1] < height - 0.01)
     return not (hit & ~np.eye(len(place), dtype=bool)).any()
+
+
+# -- boxes
+
+
+@dataclass
+class Placed:
+    """Centres [N 2] and widths [N] of the boxes; no font: dots without names.
+
+    `upright`: names run upwards.
+    """
+
+    place: np.ndarray
+    width: np.ndarray
+    height: float
+    font: float
+    upright: bool = False
+
+    def corners(self, paths: Sequence[np.ndarray] = ()) -> tuple[np.ndarray, np.ndarray]:
+        """Lower left and upper right of all boxes and lines, with a margin."""
+        half = np.stack([self.width / 2, np.full(len(self.width), self.height / 2)], axis=1)
+        every = np.concatenate([self.place - half, self.place + half, *paths])
+        return every.min(axis=0) - _MARGIN, every.max(axis=0) + _MARGIN
+
+    def broad(self, paths: Sequence[np.ndarray] = ()) -> float:
+        """Width of the picture."""
+        low, high = self.corners(paths)
+        return max(_NARROWEST, float(high[0] - low[0]))
+
+
+def placed_boxes(
+    kinds: list[str], names: list[str], ends: np.ndarray, places: np.ndarray | None = None
+) -> tuple[Placed, bool]:
+    """Boxes with the largest font with which they fit, and whether they stand in layers.
+
+    `places` [N, 2 or 3]: where nodes stand, the third dimension going into the depth; else their links decide.
+    """
+    if places is not None:
+        given = np.asarray(places, dtype=float)
+        flat = given[:, :2]
+        if given.shape[1] == 3:
+            flat = flat + given[:, 2:] * _DEPTH / (np.ptp(given[:, 2]) + 1)
+        between = np.linalg.norm(flat[:, None] - flat[None], axis=2)
+        nearest = between[between > 0].min(initial=1.0)
+        return _spread(flat, names, ends, _STEP / nearest), False
+    distance = hops(len(kinds), ends)
+    layer = layers(kinds, distance, ends)
+    if layer is None:
+        return _spread(stress(distance), names, ends), False
+    rows = ordered(layer, ends)
+    for upright, font in product((False, True), _FONTS):
+        placed, lines = _in_rows(rows, names, font, upright)
+        if lines <= 2 and (font > _FONTS[-1] or upright):
+            break
+    return placed, True
+
+
+def _box(letters: int, font: float) -> tuple[float, float]:
+    """Width and height of a box around so many letters."""
+    return max(0.26, (0.62 * letters * font + 7) / 72), (1.3 * font + 5) / 72
+
+
+def _in_rows(rows: list[np.ndarray], names: list[str], font: float, upright: bool) -> tuple[Placed, int]:
+    """A row for each layer, in several lines where it is long; and the most lines of a row."""
+    boxes = np.array([_box(len(name), font) for name in names])
+    width, height = (boxes[:, 1], boxes[:, 0].max()) if upright else (boxes[:, 0], boxes[:, 1].max())
+    place, y = np.zeros((len(names), 2)), 0.0
+    steps = [width[row].max() + 0.1 for row in rows]
+    lines = [max(1, math.ceil(len(row) * step / _WIDEST)) for row, step in zip(rows, steps, strict=True)]
+    across = [len(row) * step / n * (1.15 if n > 1 else 1) for row, step, n in zip(rows, steps, lines, strict=True)]
+    broad = min(_WIDEST, max(max(across), 3.5))
+    for row, n, own in zip(rows, lines, across, strict=True):
+        reach = max(own, min(broad, own + 0.35 * broad)) if len(row) > 1 else own
+        place[row, 0] = reach * ((np.arange(len(row)) + 0.5) / len(row) - 0.5)
+        place[row, 1] = y + (np.arange(len(row)) % n) * (height + 0.14)
+        y += (n - 1) * (height + 0.14) + height + min(1.6, max(0.75, broad / 9))
+    return Placed(place, width, height, font, upright), max(lines)
+
+
+def _spread(free: np.ndarray, names: list[str], ends: np.ndarray, least: float = 0.0) -> Placed:
+    """Links about an inch long, boxes off each other; dots where names have no room."""
+    along = np.linalg.norm(free[ends[:, 0]] - free[ends[:, 1]], axis=1) if len(ends) else np.ones(1)
+    span = np.maximum(np.ptp(free, axis=0), 0.001)
+    most = float((np.array([_WIDEST, _HIGHEST]) / span).min())
+    for font in _FONTS if len(names) <= _NAMED else ():
+        boxes = np.array([_box(len(name), font) for name in names])
+        width, height = boxes[:, 0], float(boxes[:, 1].max())
+        scale = min(most, max(least, 1.0, 1.7 * float(np.median(width))) / max(float(np.median(along)), 0.001))
+        place = apart(free * scale, width + 0.16, height + 0.14)
+        fits = (np.ptp(place, axis=0) <= (_WIDEST + 1, _HIGHEST + 1)).all()
+        if fits and clear(place, width + 0.04, height + 0.04):
+            return Placed(place, width, height, font)
+    width = np.full(len(names), _DOT)
+    return Placed(apart(free * most, width, _DOT), width, _DOT, 0.0)

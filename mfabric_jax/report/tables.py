@@ -1,11 +1,13 @@
-"""Tables for the terminal: plain text, at most 100 columns wide."""
+"""Tables for the terminal: plain text; any rows, a comparison, a validation, policies."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mfabric_jax import units
 from mfabric_jax.report import numerals
-from mfabric_jax.report.grid import REFERENCE, Grid, Rows, Series, arrange
+from mfabric_jax.report.grid import REFERENCE, Grid, Rows, Series, arrange, grouped
 
 WIDTH = 100
 _GAP = "  "
@@ -137,3 +139,96 @@ def _relative(grid: Grid, model: str, series: Series, gbps: float) -> str | None
         return None
     own, theirs = (grid.value(model, one, gbps, "perf_per_dollar") for one in (series, reference))
     return None if own is None or not theirs else f"{own / theirs:.2f}x"
+
+
+# -- flow level against packet level
+
+GROUPS = {
+    "spraying": "spraying on a non-blocking tree",
+    "one-path": "one path per flow on a non-blocking tree",
+    "unknown-path": "one path per flow, not recorded: predicted by host ports alone",
+    "leaf-spine": "oversubscribed leaf-spine",
+    "incast": "incast on a non-blocking tree",
+}
+_RUNS = ["pattern", "transport", "routing", "flows", Column("mean_pair_mib", "MiB", digits=3), "measured", "predicted"]
+_RUNS += [Column("error", percent=True), Column("flow_error_median", "median", percent=True)]
+_RUNS += [Column("flow_error_p90", "p90", percent=True)]
+_GROUPS = ["group", "runs", Column("error_median", "typical", percent=True)]
+_GROUPS += [Column("worst_error", "worst", percent=True), "worst run", Column("large_flows", "flows")]
+_GROUPS += _RUNS[-2:]
+_LEGEND = """MiB: payload of a mean pair; measured, predicted: collective time in ms;
+error: predicted / measured - 1 of it; typical: median of |error| over runs;
+median, p90: of |predicted / measured - 1| over single flows of 1 MiB or more."""
+
+
+def agreement(rows: Rows, groups: Rows) -> str:
+    """What `mfabric validate packet` found: the runs group by group, then the groups."""
+    blocks = []
+    for (group, topology), members in grouped(rows, "group", "topology").items():
+        shape = topology.partition(" (")[0]
+        blocks.append(f"{GROUPS.get(group, group)}\n({shape})\n{plain([_run(row) for row in members], _RUNS)}")
+    lines = [{**line, "worst run": f"{line['worst_pattern']} {line['worst_transport']}"} for line in groups]
+    apart = [abs(row["predicted_s"] / row["stated_fluid_s"] - 1) for row in rows if row.get("stated_fluid_s")]
+    stated = f"\n{len(apart)} of {len(rows)} files state a fluid time of their own; largest difference "
+    stated += f"{max(apart, default=0.0):.1e}."
+    return "\n\n".join([*blocks, plain(lines, _GROUPS), _LEGEND + stated * bool(apart)])
+
+
+def _run(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A run with its times in milliseconds, and in a word how it spread its flows over links."""
+    routing = "path" if row["paths_known"] else "spray" if "spraying" in row["routing"] else "unknown"
+    times = {name: units.to_ms(row[f"{name}_s"]) for name in ("measured", "predicted")}
+    return {**row, **times, "routing": routing}
+
+
+# -- policies
+
+
+def scoreboard_table(rows: Rows) -> str:
+    """A line for each policy, best first: mean, median and 90th percentile of the time over the degree bound (mean of
+    the workloads), the mean of each workload, time over proved optima, decisions per second in a batch."""
+    blocks = []
+    for (servers, routing, sigma), here in grouped(rows, "servers", "routing", "sigma").items():
+        lines = [_score(policy, own) for (policy,), own in grouped(here, "policy").items()]
+        lines.sort(key=lambda line: float(line["mean"]))
+        blocks.append(f"{servers} servers, routing {routing}, forecast error {sigma:g}\n{plain(lines, width=160)}")
+    return "\n\n".join([*blocks, "time over the degree bound; optimum: over proved optima of so many instances"])
+
+
+def _score(policy: str, rows: Rows) -> dict[str, str]:
+    line, timed = {"policy": policy}, [row for row in rows if row["mean"] is not None]
+    line |= {key: f"{_mean([row[key] for row in timed]):.3f}" for key in ("mean", "median", "p90")}
+    line |= {row["workload"]: "-" if row["mean"] is None else f"{row['mean']:.3f}" for row in rows}
+    if proved := sum(row["proved"] for row in rows):
+        over = sum(row["of_optimum"] * row["proved"] for row in rows if row["proved"]) / proved
+        line["optimum"] = f"{over:.3f} ({proved})"
+    speed = math.exp(_mean([math.log(row["decisions_per_s"]) for row in rows]))
+    return line | {"decisions/s": f"{speed:,.0f}"}
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else math.nan
+
+
+def forecast_table(rows: Rows) -> str:
+    """Mean time over the degree bound with its 95 % interval: a line for each policy, a column for each forecast.
+
+    The best of a column is marked with *; a policy whose interval of the gain over greedy is above 0 with +, below
+    with -.
+    """
+    blocks = []
+    for (workload, servers, routing), here in grouped(rows, "workload", "servers", "routing").items():
+        best = {name: min(row["over_bound"] for row in own) for (name,), own in grouped(here, "forecast").items()}
+        lines = [
+            {"policy": policy} | {row["forecast"]: _interval(row, best[row["forecast"]]) for row in own}
+            for (policy,), own in grouped(here, "policy").items()
+        ]
+        blocks.append(f"{workload}, {servers} servers, routing {routing}\n{plain(lines, width=140)}")
+    legend = "mean time over the degree bound +- half of its 95 % interval; * least; + better, - worse than greedy"
+    return "\n\n".join([*blocks, f"{legend} (interval of the difference)"])
+
+
+def _interval(row: Mapping[str, Any], best: float) -> str:
+    mark = "+" if row["gain_low"] > 0 else "-" if row["gain_high"] < 0 else " "
+    least = "*" if row["over_bound"] == best else " "
+    return f"{row['over_bound']:.3f} +-{(row['high'] - row['low']) / 2:.3f}{least}{mark}"

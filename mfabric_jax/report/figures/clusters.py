@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mfabric_jax.report import style
-from mfabric_jax.report.figures import heat, shown
-from mfabric_jax.report.figures.boxes import mixed, rounded
-from mfabric_jax.report.figures.graph import graph as graph
-from mfabric_jax.report.figures.notes import Note, many, notes, noun
-from mfabric_jax.report.figures.rings import CIRCUIT, DETAILED, ring
+from mfabric_jax.report.figures import cluster_layout, cluster_words, parts
+from mfabric_jax.report.figures.circuits import CIRCUIT, DETAILED, ring
+from mfabric_jax.report.figures.cluster_layout import Row
+from mfabric_jax.report.figures.cluster_words import many, noun
+from mfabric_jax.report.figures.networks import build_graph
+from mfabric_jax.report.figures.parts import LINK, mixed, rounded
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,31 +23,55 @@ if TYPE_CHECKING:
 _LEFT, _NOTES = 0.25, 2.85  # margin; column of words
 _SWITCH, _RISE = 0.25, 0.88  # height of a switch; from one tier to the next
 _PLUG = 0.24  # from servers to the optical switch below
-_LINK, _GPU, _NVSWITCH = "#5F7488", style.PARTS["compute_s"].colour, style.FABRICS["nvl72"].colour
+_GPU, _NVSWITCH = style.PARTS["compute_s"].colour, style.FABRICS["nvl72"].colour
 _PACKET = style.FABRICS["fat-tree"].colour
 RAILS = ("#332288", "#88CCEE", "#117733", "#DDAA33", "#CC6677", "#44AA99", "#882255", "#999933")
 
 
-def fabric(cluster: Any, path: str | Path, *, utilisation: Any = None, title: str = "") -> Path:
-    """Draw a cluster (`mfabric_jax.fabric.Cluster`); returns the path written.
+def draw_fabric(cluster: Any, path: str | Path, *, utilisation: Any = None, title: str = "") -> Path:
+    """Draw a cluster (`mfabric_jax.fabric.Cluster`, or what has its attributes); returns the path written.
 
-    `utilisation` [L] of the links of `cluster.sprayed`, 0 to 1, colours them.
+    `utilisation` [L] of the links of `cluster.sprayed`, 0 to 1, colours them. Servers with links of their own from one
+    to the other, on no switch, are drawn as a graph, at `cluster.places` [servers, 2 or 3] where it has these.
     """
-    return style.save(lambda: build(cluster, utilisation=utilisation, title=title), path)
+    return style.save(lambda: build_fabric(cluster, utilisation=utilisation, title=title), path)
 
 
-def build(cluster: Any, *, utilisation: Any = None, title: str = "") -> Figure:
+def build_fabric(cluster: Any, *, utilisation: Any = None, title: str = "") -> Figure:
     """The figure itself."""
-    busy = None if utilisation is None else heat.Heat(cluster.sprayed, utilisation)
-    picture = _Picture(cluster, shown.layout(cluster), busy)
-    look = style.fabric(cluster.name)
-    return picture.draw(title or f"{look.label}: {many(cluster.servers, noun(cluster))}, {cluster.gpus:,} GPUs")
+    label = style.fabric(cluster.name).label
+    title = title or f"{label}: {many(cluster.servers, noun(cluster))}, {cluster.gpus:,} GPUs"
+    if cluster.tree is None and cluster.regions is None:
+        servers, link = between_servers(cluster)
+        if len(servers.tail):
+            load = None if utilisation is None else np.asarray(utilisation, dtype=float)[link]
+            return build_graph(servers, utilisation=load, title=title, places=getattr(cluster, "places", None))
+    busy = None if utilisation is None else parts.Heat(cluster.sprayed, utilisation)
+    return _Picture(cluster, cluster_layout.layout(cluster), busy).draw(title)
+
+
+def between_servers(cluster: Any) -> tuple[Any, np.ndarray]:
+    """The links from server to server as a network of servers, and which links of the cluster's these are.
+
+    GPUs, NVSwitches and optical NICs are taken as the server they are in.
+    """
+    network, server = cluster.sprayed, []
+    for kind, count in network.nodes:
+        own = np.arange(count)
+        server.append(own // cluster.gpus_per_server if kind == "gpu" else own)
+    server = np.concatenate(server)
+    tail, head = server[network.tail], server[network.head]
+    link = np.flatnonzero(tail != head)
+    kinds = [(kind, int((tail[run] != head[run]).sum())) for kind, _ in network.links for run in [network.run(kind)]]
+    changed = {"tail": tail[link], "head": head[link], "capacity": network.capacity[link], "names": None}
+    changed |= {"delay_s": network.delay_s[link], "nodes": ((noun(cluster), cluster.servers),)}
+    return replace(network, links=tuple(pair for pair in kinds if pair[1]), **changed), link
 
 
 class _Picture:
     """Where everything is, from the bottom up."""
 
-    def __init__(self, cluster: Any, plan: shown.Layout, busy: heat.Heat | None):
+    def __init__(self, cluster: Any, plan: cluster_layout.Layout, busy: parts.Heat | None):
         self.cluster, self.plan, self.busy, self.tree = cluster, plan, busy, cluster.tree
         self.columns = min(cluster.gpus_per_server, 16)
         self.lines_of_gpus = -(-cluster.gpus_per_server // self.columns)
@@ -58,8 +84,8 @@ class _Picture:
         self.bottom = 0.25 + (0.5 if busy else 0.0)
         self.floor = self.bottom + self.panel + (_PLUG if self.panel else 0.0)
         self.ceiling = self.floor + self.server_height
-        self.tiers = 0 if self.tree is None else shown.climbed(self.tree)
-        self.edge = np.zeros((0, 0), int) if self.tree is None else shown.edge_table(cluster)
+        self.tiers = 0 if self.tree is None else cluster_layout.climbed(self.tree)
+        self.edge = np.zeros((0, 0), int) if self.tree is None else cluster_layout.edge_table(cluster)
 
     def _panel_height(self) -> float:
         if not self.plan.regions:
@@ -75,11 +101,6 @@ class _Picture:
         return self.ceiling + _RISE + tier * (_SWITCH + _RISE)
 
     @property
-    def unused(self) -> list[tuple[str, int]]:
-        """Kinds and numbers of the switches that no path reaches."""
-        return [] if self.tree is None else list(self.tree.switches[self.tiers :])
-
-    @property
     def crest(self) -> float:
         """Height of the names of rails, above their switches."""
         return 0.26 if self.framed and self.tiers < 3 else 0.06
@@ -91,7 +112,7 @@ class _Picture:
 
     def draw(self, title: str) -> Figure:
         top = self.level(self.tiers - 1) + _SWITCH if self.tiers else self.ceiling
-        top += self.crest + (0.5 if self.unused else 0.08)
+        top += 0.62 if self.tiers and cluster_words.unused(self.cluster)[1] else self.crest + 0.08
         width, height = _LEFT + self.plan.width + 0.3 + _NOTES, top + 0.45
         figure = style.blank(width, height, arranged=False)
         axes = figure.add_axes((0, 0, 1, 1))
@@ -99,9 +120,10 @@ class _Picture:
         axes.set_axis_off()
         self._everything(axes)
         axes.text(_LEFT, height - 0.17, title, va="top", fontsize=style.FONT + 2, fontweight="bold")
-        _write(axes, _LEFT + self.plan.width + 0.3, self._notes())
+        for y, words in self._words():
+            _write(axes, _LEFT + self.plan.width + 0.3, y, words)
         if self.busy is not None:
-            heat.bar(figure, _LEFT + max(0.0, self.plan.width / 2 - 1.5), 0.32, min(3.0, self.plan.width))
+            parts.bar(figure, _LEFT + max(0.0, self.plan.width / 2 - 1.5), 0.32, min(3.0, self.plan.width))
         return figure
 
     def _everything(self, axes: Axes) -> None:
@@ -117,8 +139,6 @@ class _Picture:
         self._tier_links(axes)
         for tier, row in enumerate((self.plan.edges, self.plan.high, self.plan.cores)[: self.tiers]):
             self._switches(axes, tier, row)
-        if self.unused:
-            self._strip(axes)
 
     def x(self, place: float) -> float:
         return _LEFT + place
@@ -189,7 +209,7 @@ class _Picture:
     def _nic_colour(self, nic: int, port: int) -> str:
         if self.busy is not None:
             return self.busy.pair("nic up", "nic down", port)
-        return RAILS[nic % len(RAILS)] if self.cluster.rails else _LINK
+        return RAILS[nic % len(RAILS)] if self.cluster.rails else LINK
 
     # -- switches
 
@@ -225,7 +245,7 @@ class _Picture:
             pairs = [(a, c) for a in high.at for c in cores.at if below[a] == c // climb]
             self._between(axes, 1, high, cores, pairs, ("pod", lambda a: a // up))
 
-    def _between(self, axes: Axes, tier: int, low: shown.Row, top: shown.Row, pairs: list, pool: tuple) -> None:
+    def _between(self, axes: Axes, tier: int, low: Row, top: Row, pairs: list, pool: tuple) -> None:
         kind, number = pool
         ends = (self.level(tier) + _SWITCH, self.level(tier + 1))
         lines = [[(self.x(low.at[a]), ends[0]), (self.x(top.at[b]), ends[1])] for a, b in pairs]
@@ -237,9 +257,9 @@ class _Picture:
 
     def _plain(self, tier: int, low: int) -> str:
         """Colour of a link up from a switch: of its rail where rails stay apart."""
-        return self._switch_colour(tier, low) if self.tree.parts > 1 else _LINK
+        return self._switch_colour(tier, low) if self.tree.parts > 1 else LINK
 
-    def _switches(self, axes: Axes, tier: int, row: shown.Row) -> None:
+    def _switches(self, axes: Axes, tier: int, row: Row) -> None:
         base, digits = self.level(tier), len(f"{max(row.at)}")
         font = min(8.0, 72 * 0.88 * row.width / (0.62 * digits))
         for number, place in row.at.items():
@@ -261,17 +281,6 @@ class _Picture:
         nics = np.unique(np.nonzero(self.edge == number)[1])
         return RAILS[nics[0] % len(RAILS)] if len(nics) == 1 else _PACKET
 
-    def _strip(self, axes: Axes) -> None:
-        """What stands above, though no path leads there."""
-        base = self.level(self.tiers - 1) + _SWITCH + self.crest + 0.12
-        frame = {"facecolor": "white", "edgecolor": style.FAINT, "linestyle": (0, (4, 3))}
-        axes.add_patch(rounded(_LEFT, base, self.plan.width, 0.3, **frame))
-        kinds = " and ".join(f"{count:,} {kind}" for kind, count in self.unused)
-        words = f"{kinds} switch{'es' if self.unused[-1][1] > 1 else ''} above, which no path crosses"
-        middle = _LEFT + self.plan.width / 2
-        font = min(8.5, 72 * 0.96 * self.plan.width / (0.56 * len(words)))
-        axes.text(middle, base + 0.145, words, fontsize=font, ha="center", va="center", color="#555555", zorder=5)
-
     # -- circuits
 
     def _region(self, axes: Axes, region: int, left: float, right: float) -> None:
@@ -289,7 +298,8 @@ class _Picture:
         tall = (self.panel - 0.2) / 2 - 0.07
         radius = (min(width / 2 - 0.1, 1.6 * max(tall, 0.7)), min(width / 2 - 0.1, tall))
         centre = (middle, self.bottom + 0.2 + (self.panel - 0.2) / 2)
-        ring(axes, centre, radius, count, first, lambda i, j: self._circuit_colour(first + i, first + j))
+        names = [str(server) for server in range(first, first + len(count))]
+        ring(axes, centre, radius, count, names, lambda i, j: self._circuit_colour(first + i, first + j))
 
     def _circuit_colour(self, src: int, dst: int) -> str:
         if self.busy is None:
@@ -309,16 +319,18 @@ class _Picture:
 
     # -- words
 
-    def _notes(self) -> list[Note]:
-        middle = [self.level(tier) + _SWITCH / 2 for tier in range(self.tiers)]
-        links = [self.ceiling + _RISE / 2, *(self.level(tier) + _SWITCH + _RISE / 2 for tier in range(self.tiers - 1))]
-        places = {
-            "servers": self.floor + self.server_height / 2,
-            "optics": self.bottom + self.panel / 2,
-            "tiers": middle,
-            "links": links if self.tiers else [],
-        }
-        return notes(self.cluster, places, self.tiers, self.busy)
+    def _words(self) -> list[tuple[float, cluster_words.Words]]:
+        """What is said, each at the height of what it is about."""
+        cluster, busy = self.cluster, self.busy
+        found = [(self.floor + self.server_height / 2, cluster_words.servers(cluster, busy))]
+        if cluster.regions is not None:
+            found.append((self.bottom + self.panel / 2, cluster_words.optics(cluster, busy)))
+        for tier in range(self.tiers):
+            found.append((self.level(tier) + _SWITCH / 2, cluster_words.switches(cluster, tier)))
+            found.append((self.level(tier) - _RISE / 2, cluster_words.links(cluster, tier, busy)))
+        if self.tiers:
+            found.append((self.level(self.tiers - 1) + _SWITCH + 0.42, cluster_words.unused(cluster)))
+        return found
 
 
 def _segments(axes: Axes, lines: list, colours: list[str], width: float = 0.0) -> None:
@@ -328,7 +340,7 @@ def _segments(axes: Axes, lines: list, colours: list[str], width: float = 0.0) -
     axes.add_collection(LineCollection(lines, colors=colours, linewidths=thin, zorder=2))
 
 
-def _ellipses(axes: Axes, row: shown.Row, y: float) -> None:
+def _ellipses(axes: Axes, row: Row, y: float) -> None:
     """Three dots for each run of nodes that is left out."""
     for place, room in row.dots:
         step = min(0.07, room / 4)
@@ -336,13 +348,12 @@ def _ellipses(axes: Axes, row: shown.Row, y: float) -> None:
         axes.plot(x, [y] * 3, "o", color=style.INK, markersize=min(2.4, 72 * step / 2), markeredgewidth=0, zorder=5)
 
 
-def _write(axes: Axes, left: float, every: list[Note]) -> None:
-    """Words beside what they are about, a bold line first."""
-    for note in every:
-        y = note.y + (0.17 * bool(note.head) + 0.145 * len(note.lines)) / 2
-        if note.head:
-            axes.text(left, y, note.head, va="top", fontsize=style.FONT - 0.5, fontweight="bold")
-            y -= 0.17
-        for line in note.lines:
-            axes.text(left, y, line, va="top", fontsize=style.FONT - 1.5, color="#444444")
-            y -= 0.145
+def _write(axes: Axes, left: float, y: float, words: cluster_words.Words) -> None:
+    """Words centred at a height, a bold line first."""
+    head, lines = words
+    y += (0.17 * bool(head) + 0.145 * len(lines)) / 2
+    if head:
+        axes.text(left, y, head, va="top", fontsize=style.FONT - 0.5, fontweight="bold")
+        y -= 0.17
+    for number, line in enumerate(lines):
+        axes.text(left, y - 0.145 * number, line, va="top", fontsize=style.FONT - 1.5, color="#444444")
