@@ -3,12 +3,9 @@
 Micro-batches of 1 to 32 sequences, as many as pipeline stages in an iteration, calibrated computation, 400 Gbps. Both
 computation and all-to-alls grow with the micro-batch, the switch's delay does not. Whether activations fit a GPU is
 not looked at. Source: arXiv 2501.03905, sweep of the batch size, which has no numbers in its text.
-
-    python -m experiments.batch_size --out results
 """
 
 import dataclasses
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -141,6 +138,4 @@ SCRIPT = Script(
     verdicts=verdicts,
     quick={"models": ("mixtral-8x22b",), "micro_batch": (1, 8, 32), "firsts": ("block",)},
 )
-
-if __name__ == "__main__":
-    sys.exit(SCRIPT.main())
+SCRIPT.start(__name__)

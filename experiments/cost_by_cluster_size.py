@@ -3,12 +3,9 @@
 Every fabric that has a price, on switch trees of three tiers as published, and of two where one fits. Source: arXiv
 2501.03905, networking cost against cluster size and bandwidth. Published: a fat-tree costs 1.524, 1.790, 2.289 and
 2.331 times as much as mFabric at 100, 200, 400 and 800 Gbps.
-
-    python -m experiments.cost_by_cluster_size --out results
 """
 
 import dataclasses
-import sys
 from functools import cached_property
 from itertools import product
 from pathlib import Path
@@ -212,6 +209,4 @@ SCRIPT = Script(
     more=without_price,
     resolved=lambda config: {"price_table": dataclasses.asdict(config.price_table)},
 )
-
-if __name__ == "__main__":
-    sys.exit(SCRIPT.main())
+SCRIPT.start(__name__)

@@ -4,12 +4,9 @@ Measured (400 Gbps, H800, waits for stragglers included): Mixtral 8x7B 33-55 %, 
 Published iteration times imply another rate of computation (`mfabric calibrate`), under which shares are lower: both
 cannot be met. Here: H800 GPUs at several achieved rates with one data-parallel replica, then the calibrated rates.
 Source: arXiv 2501.03905, measurements and evaluation.
-
-    python -m experiments.ep_share --out results
 """
 
 import dataclasses
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -108,13 +105,6 @@ def verdicts(rows: Rows) -> list[Verdict]:
 
 
 SCRIPT = Script(
-    config=Config,
-    run=run,
-    table=table,
-    draw=PICTURE.draw,
-    verdicts=verdicts,
-    quick={"efficiencies": (0.05, 0.2, 0.5)},
+    config=Config, run=run, table=table, draw=PICTURE.draw, verdicts=verdicts, quick={"efficiencies": (0.05, 0.2, 0.5)}
 )
-
-if __name__ == "__main__":
-    sys.exit(SCRIPT.main())
+SCRIPT.start(__name__)

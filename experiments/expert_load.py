@@ -3,12 +3,9 @@
 From a recording if one is named (any that `mfabric traces info` reads), else generated: popular experts that drift,
 and whose lead shrinks as a balancing loss acts; that it shrinks is then a setting, and no finding. Source: arXiv
 2501.03905, load of experts over iterations: temporally dynamic, its variance shrinks in the course of training.
-
-    python -m experiments.expert_load --out results --trace PATH
 """
 
 import dataclasses
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mfabric_jax import traffic, workload
-from mfabric_jax.checks import InputError, whole
+from mfabric_jax.checks import InputError
 from mfabric_jax.report.figures.panels import Axis, Heat, Lines, Picture, Pictures
 from mfabric_jax.report.figures.trace import spread
 from mfabric_jax.traffic import Knobs, statistics, survey
@@ -238,6 +235,4 @@ SCRIPT = Script(
     verdicts=verdicts,
     quick={"iterations": 200, "lags": (1, 10, 100)},
 )
-
-if __name__ == "__main__":
-    sys.exit(SCRIPT.main())
+SCRIPT.start(__name__)

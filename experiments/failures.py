@@ -3,12 +3,9 @@
 400 Gbps, 1,024 GPUs; one failure hits one region, circuits are chosen again without what failed. Published: a NIC
 +3.3 % and a server +6.5 % (DeepSeek-R1), one GPU +5.1 % (Mixtral 8x22B). With the switch's usual delay, and without:
 where reconfigurations are paid, they hide a part of what a failure costs. Source: arXiv 2501.03905, failures.
-
-    python -m experiments.failures --out results
 """
 
 import dataclasses
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -88,6 +85,4 @@ SCRIPT = Script(
     verdicts=verdicts,
     quick={"models": ("mixtral-8x22b",), "kinds": ("gpu", "server")},
 )
-
-if __name__ == "__main__":
-    sys.exit(SCRIPT.main())
+SCRIPT.start(__name__)

@@ -4,12 +4,9 @@ One number per model, the rate at which it computes, is fitted to three publishe
 rail-optimised and TopoOpt are then simulated, and performance per dollar is compared with the published ranges. Under
 preset "paper" (the text) and "released" (what the authors' simulator does beyond it), each calibrated under its own
 assumptions. Source: arXiv 2501.03905, evaluation.
-
-    python -m experiments.iteration_time --out results
 """
 
 import dataclasses
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -156,13 +153,6 @@ def _verdicts(rows: Rows, preset: str) -> list[Verdict]:
 
 
 SCRIPT = Script(
-    config=Config,
-    run=run,
-    table=table,
-    draw=PICTURE.draw,
-    verdicts=verdicts,
-    quick={"presets": ("paper",)},
+    config=Config, run=run, table=table, draw=PICTURE.draw, verdicts=verdicts, quick={"presets": ("paper",)}
 )
-
-if __name__ == "__main__":
-    sys.exit(SCRIPT.main())
+SCRIPT.start(__name__)

@@ -5,12 +5,9 @@ is made up for by the bandwidth of all its NICs, with prices between listed band
 split that would need less than 100 or more than 800 Gbps is left out. No optical NIC: packet switches alone, the NICs
 of a server pooled. Own measurements; the paper sweeps the electrical NICs of a server at its default of 6 + 2. Source
 of prices and default: arXiv 2501.03905.
-
-    python -m experiments.optical_degree --out results
 """
 
 import dataclasses
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
@@ -178,13 +175,6 @@ def verdicts(rows: Rows) -> list[Verdict]:
 
 
 SCRIPT = Script(
-    config=Config,
-    run=run,
-    table=table,
-    draw=PICTURE.draw,
-    verdicts=verdicts,
-    quick={"models": ("mixtral-8x22b",)},
+    config=Config, run=run, table=table, draw=PICTURE.draw, verdicts=verdicts, quick={"models": ("mixtral-8x22b",)}
 )
-
-if __name__ == "__main__":
-    sys.exit(SCRIPT.main())
+SCRIPT.start(__name__)

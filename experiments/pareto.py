@@ -3,12 +3,9 @@
 Computation is calibrated to fat-tree times where these are published. Published: performance per dollar of mFabric
 1.2-1.5 times the fat-tree's at 100 Gbps and 1.9-2.3 times at 400 over four models, best for Mixtral 8x7B at 100;
 1.4-1.5 and 2.3-2.4 times that of a rail-optimised fabric. Source: arXiv 2501.03905, Pareto front.
-
-    python -m experiments.pareto --out results
 """
 
 import dataclasses
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -126,6 +123,4 @@ SCRIPT = Script(
     verdicts=verdicts,
     quick={"models": ("mixtral-8x7b", "llama-moe"), "fabrics": ("fat-tree", "rail-optimized", "mfabric")},
 )
-
-if __name__ == "__main__":
-    sys.exit(SCRIPT.main())
+SCRIPT.start(__name__)

@@ -5,12 +5,9 @@ chosen for the exact demand of every block; the first all-to-all of a block wait
 simulates it) or they are set where that pays ("pays"). qwen-moe has 32 expert-parallel ranks, the recording 16:
 qwen-moe-ep16 stands for it there.
 Source: arXiv 2501.03905, evaluation.
-
-    python -m experiments.policies_end_to_end --out results --trace FOLDER
 """
 
 import dataclasses
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,11 +19,7 @@ from .script import Rows, Script, Verdict, check, compared, grouped, pivot, spre
 
 MODELS = ("mixtral-8x22b", "mixtral-8x7b", "llama-moe", "qwen-moe")
 RECORDED_MODEL = {"qwen-moe": "qwen-moe-ep16"}
-TRAFFIC: dict[str, dict[str, Any]] = {
-    "measured": {},
-    "skewed": {"traffic": "generated", "skew": 1.0},
-    "recorded": {},
-}
+TRAFFIC: dict[str, dict[str, Any]] = {"measured": {}, "skewed": {"traffic": "generated", "skew": 1.0}, "recorded": {}}
 BASE = "greedy, unsplit"
 RELAY, PAYS = {"routing": "relay"}, {"first": "pays"}
 WAYS: dict[str, dict[str, Any]] = {
@@ -149,6 +142,4 @@ SCRIPT = Script(
     verdicts=verdicts,
     quick={"models": ("mixtral-8x7b",), "nic_gbps": (400.0,), "ways": (BASE, "threshold, unsplit", "greedy, relay")},
 )
-
-if __name__ == "__main__":
-    sys.exit(SCRIPT.main())
+SCRIPT.start(__name__)

@@ -2,12 +2,9 @@
 
 Mixtral 8x22B at 400 Gbps, calibrated. Source: arXiv 2501.03905, sweep of the reconfiguration delay, whose simulator
 keeps one matrix for everything (preset "released") and so hardly ever turns its switch.
-
-    python -m experiments.reconfiguration_delay --out results
 """
 
 import dataclasses
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -104,6 +101,4 @@ SCRIPT = Script(
     verdicts=verdicts,
     quick={"delays_s": (FAST_S, 1e-3, USUAL_S, 1.0), "ways": ("block", "reuse", "pays", "one matrix"), "iterations": 1},
 )
-
-if __name__ == "__main__":
-    sys.exit(SCRIPT.main())
+SCRIPT.start(__name__)

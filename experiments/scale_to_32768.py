@@ -4,12 +4,9 @@ The data-parallel degree grows with the cluster; each link adds 1 us, so that ri
 All-to-alls are those of one replica and the same at every size: they are solved once. Then all flows of one iteration
 on every link of the largest cluster. Published: the advantage holds to more than 30,000 GPUs. Source: arXiv
 2501.03905, scale.
-
-    python -m experiments.scale_to_32768 --out results
 """
 
 import dataclasses
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -200,6 +197,4 @@ SCRIPT = Script(
     verdicts=verdicts,
     quick={"models": ("mixtral-8x7b",), "fabrics": ("fat-tree", "mfabric"), "gpus": (1024, 4096)},
 )
-
-if __name__ == "__main__":
-    sys.exit(SCRIPT.main())
+SCRIPT.start(__name__)

@@ -5,12 +5,9 @@ NVL72 (64 of 72 GPUs used, NVLink inside, 800 Gbps Ethernet between domains) aga
 on 2,048 GPUs, expert parallelism 128 over two domains, balanced traffic, 240 micro-batches of one sequence. Source:
 arXiv 2501.03905, look-ahead; published: mFabric 1.3 times faster at 8 Tbps per GPU. The GPU is not stated: a B200 at
 half its peak here, and the ratio's sensitivity to its rate.
-
-    python -m experiments.scale_up_domains --out results
 """
 
 import dataclasses
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -167,6 +164,4 @@ SCRIPT = Script(
     verdicts=verdicts,
     quick={"gpu_tbps": (8.0,), "efficiency": (0.25, 0.5, 1.0)},
 )
-
-if __name__ == "__main__":
-    sys.exit(SCRIPT.main())
+SCRIPT.start(__name__)

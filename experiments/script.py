@@ -184,6 +184,11 @@ class Script:
         print(f"{told}\n\n{report.plain(verdict_rows(self.verdicts(rows)))}")
         return 0
 
+    def start(self, module: str) -> None:
+        """Run it if the module is the one that was started."""
+        if module == "__main__":
+            sys.exit(self.main())
+
     def _options(self, argv: Sequence[str] | None) -> Any:
         import tyro
 

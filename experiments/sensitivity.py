@@ -3,12 +3,9 @@
 From preset "paper", every line changes one setting of both fabrics; the last ones are whole presets. What is looked
 at: mFabric's iteration time over the fat-tree's, and its performance per dollar over the fat-tree's, beside published
 ranges (1.2-1.5 at 100 Gbps, 1.9-2.3 at 400). Source: arXiv 2501.03905, evaluation; what it leaves open is switched.
-
-    python -m experiments.sensitivity --out results
 """
 
 import dataclasses
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -154,6 +151,4 @@ SCRIPT = Script(
         "changes": (BASE, "first: reuse", "one matrix", "packets wait", "skew 1.0", "no delay", "released"),
     },
 )
-
-if __name__ == "__main__":
-    sys.exit(SCRIPT.main())
+SCRIPT.start(__name__)

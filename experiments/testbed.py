@@ -4,12 +4,9 @@ Four servers of 8 A100 with 4 NICs of 100 Gbps, and models with fewer blocks: 7 
 Qwen-MoE. Here each model keeps its tensor and expert parallelism, what GPUs are left are data-parallel replicas. The
 delays are those measured on the testbed's switch: 41.4 ms on average for one pair of ports, 46.8 ms for 16; its NICs
 then took 5.67 s to come back, which the paper leaves out of its training times. Source: arXiv 2501.03905, testbed.
-
-    python -m experiments.testbed --out results
 """
 
 import dataclasses
-import sys
 from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Any
@@ -197,13 +194,6 @@ def verdicts(rows: Rows) -> list[Verdict]:
 
 
 SCRIPT = Script(
-    config=Config,
-    run=run,
-    table=table,
-    draw=PICTURE.draw,
-    verdicts=verdicts,
-    quick={"models": ("mixtral-8x7b",)},
+    config=Config, run=run, table=table, draw=PICTURE.draw, verdicts=verdicts, quick={"models": ("mixtral-8x7b",)}
 )
-
-if __name__ == "__main__":
-    sys.exit(SCRIPT.main())
+SCRIPT.start(__name__)

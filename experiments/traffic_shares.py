@@ -3,12 +3,9 @@
 Mixtral 8x7B in the measured set-up (128 H800, one data-parallel replica) and as simulated; LLaMA-MoE and Qwen-MoE as
 simulated. Counted, not simulated: bytes that all GPUs send, ring algorithms, as `mfabric traffic` prints them. Source:
 arXiv 2501.03905, traffic by parallelism.
-
-    python -m experiments.traffic_shares --out results
 """
 
 import dataclasses
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -150,6 +147,4 @@ def _rounding(row: Mapping[str, Any]) -> float:
 
 
 SCRIPT = Script(config=Config, run=run, table=table, draw=PICTURE.draw, verdicts=verdicts)
-
-if __name__ == "__main__":
-    sys.exit(SCRIPT.main())
+SCRIPT.start(__name__)

@@ -3,8 +3,6 @@
 One iteration's expert, data and pipeline parallel flows, all from time 0 on, on the whole cluster at once. Every
 configuration runs in processes of its own (`mfabric cluster`), so that peak memory is its own: a first one, which
 compiles, and a second one, which finds the programs compiled. Own measurements; nothing published to compare with.
-
-    python -m experiments.whole_cluster_scale --out results
 """
 
 import dataclasses
@@ -179,6 +177,4 @@ SCRIPT = Script(
     verdicts=verdicts,
     quick={"servers": (128, 512)},
 )
-
-if __name__ == "__main__":
-    sys.exit(SCRIPT.main())
+SCRIPT.start(__name__)

@@ -523,7 +523,7 @@ class Picture:
         grid = figure.subplots(len(heights), len(across), squeeze=False, height_ratios=heights, **shared)
         images = self._draw(grid, panels, rows, down, across)
         if self.scale:
-            bar = figure.colorbar(images[-1], ax=list(grid.ravel()), shrink=0.8, pad=0.01, format="%g")
+            bar = figure.colorbar(images[-1], ax=list(grid.ravel()), shrink=0.7, aspect=30, pad=0.01, format="%g")
             bar.set_label(self.scale)
         handles = {handle.get_label(): handle for panel in panels for handle in panel.handles(rows)}
         if handles and self.key:
