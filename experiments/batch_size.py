@@ -18,7 +18,7 @@ from mfabric_jax.study import Compare
 from mfabric_jax.study.compare import computation, inside, job_rows, job_times, jobs, joined, solve
 from mfabric_jax.workload import NAMES
 
-from .script import Rows, Script, Verdict, cells, check, grouped, listed
+from .script import Row, Rows, Script, Verdict, cells, check, grouped, listed
 
 LOOKS = looks(("block", "reuse", "random"))
 
@@ -53,7 +53,7 @@ class Config:
         )
 
 
-def run(config: Config) -> Iterator[dict[str, Any]]:
+def run(config: Config) -> Iterator[Row]:
     """A row for each model, size and rule: seconds on both fabrics, per sequence, and the hidden part of the delay.
 
     `turns`: reconfigurations of the busiest stage in an iteration; `hidden`: 1 - what it waits for them over their
@@ -130,12 +130,5 @@ def verdicts(rows: Rows) -> list[Verdict]:
     return lines
 
 
-SCRIPT = Script(
-    config=Config,
-    run=run,
-    table=table,
-    draw=PICTURE.draw,
-    verdicts=verdicts,
-    quick={"models": ("mixtral-8x22b",), "micro_batch": (1, 8, 32), "firsts": ("block",)},
-)
+SCRIPT = Script(Config, quick={"models": ("mixtral-8x22b",), "micro_batch": (1, 8, 32), "firsts": ("block",)})
 SCRIPT.start(__name__)

@@ -6,7 +6,7 @@ not published; here they do at some parts of their peak. Source: arXiv 2501.0390
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +17,14 @@ import numpy as np
 
 from mfabric_jax import units
 from mfabric_jax.report import style
-from mfabric_jax.report.figures.panels import Axis, Dots, Picture
+from mfabric_jax.report.figures.groups import Dots
+from mfabric_jax.report.figures.panels import Axis, Picture
 from mfabric_jax.schedule import FIRST, Rules, compute_of, one_block, places, running_blocks, segments, timeline
 from mfabric_jax.study import Compare
 from mfabric_jax.study.compare import computation, inside, jobs, joined, solve, weighs
 from mfabric_jax.workload import NAMES, Workload, block_flops, get_gpu
 
-from .script import Rows, Script, Verdict, cells, check, grouped, listed, picked, values_of
+from .script import Row, Rows, Script, Verdict, cells, check, grouped, listed, picked, values_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -67,7 +68,7 @@ class Config:
         return Compare(**same, dp=1, gpus=usual.gpus // usual.dp)
 
 
-def run(config: Config) -> Iterator[dict[str, Any]]:
+def run(config: Config) -> Iterator[Row]:
     """Rows of two kinds for each model, rule and rate.
 
     - "switch", for each pass and all-to-all: how many there are and before how many the switch turns (all stages of one
@@ -109,7 +110,7 @@ def _walked(workload, solved, rates, seconds, nvswitch_Bps):
     return slots, running_blocks(workload, rates, solved)
 
 
-def _switches(job: Workload, slots: Any, blocks: Any, delay_s: float) -> Iterator[dict[str, Any]]:
+def _switches(job: Workload, slots: Any, blocks: Any, delay_s: float) -> Iterator[Row]:
     """What reconfigurations cost, by pass and all-to-all."""
     backward, moe = places(job).backward, blocks.moe & blocks.present
     alone = np.maximum(blocks.optical_s, blocks.packet_s)
@@ -156,7 +157,7 @@ def draw(rows: Rows, path: str | Path) -> Path:
     return style.save(lambda: build(rows), path)
 
 
-def _hidden(rows: Rows) -> list[dict[str, Any]]:
+def _hidden(rows: Rows) -> list[Row]:
     return [
         row | {"line": f"{row['model']}, {row['first']}: {row['direction']} {row['which']}"} for row in _turning(rows)
     ]
@@ -247,7 +248,7 @@ def verdicts(rows: Rows) -> list[Verdict]:
     return found + [Verdict(f"{model}: circuits that change", "none to hide") for model in _calm(rows)]
 
 
-def _hiding(row: Mapping[str, Any]) -> Verdict:
+def _hiding(row: Row) -> Verdict:
     """The first all-to-all of a forward pass waits for its gate, and so for its switch: nothing can hide that."""
     claim = f"{row['model']} {row['first']} at {row['rate']:.0%}, {row['direction']} {row['which']}: hidden"
     part = f"{row['hidden']:.0%} of {units.to_ms(row['delay_s']):g} ms"
@@ -257,12 +258,5 @@ def _hiding(row: Mapping[str, Any]) -> Verdict:
     return Verdict(claim, part, "all of it", row["hidden"] - 1, ROUNDED)
 
 
-SCRIPT = Script(
-    config=Config,
-    run=run,
-    table=table,
-    draw=draw,
-    verdicts=verdicts,
-    quick={"firsts": ("block", "reuse"), "rates": (0.5, 0.05)},
-)
+SCRIPT = Script(Config, quick={"firsts": ("block", "reuse"), "rates": (0.5, 0.05)})
 SCRIPT.start(__name__)

@@ -19,7 +19,7 @@ from mfabric_jax.report import numerals, style
 from mfabric_jax.report.figures import labels
 from mfabric_jax.report.figures.panels import Axis, Lines, Picture
 
-from .script import Rows, Script, Verdict, against, check, picked, pivot, values_of
+from .script import Row, Rows, Script, Verdict, against, check, picked, pivot, values_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -79,7 +79,7 @@ class Config:
         return servers * {"mfabric": self.electrical_nics, "rail-only": 1}.get(fabric, self.nics)
 
 
-def run(config: Config) -> list[dict[str, Any]]:
+def run(config: Config) -> list[Row]:
     """A row for each fabric, number of tiers, bandwidth and size.
 
     - `fits`: the switch tree has room for its NICs; None where there is no tree.
@@ -131,7 +131,7 @@ def _millions(row: Any) -> float | None:
     return None if row["network_cost_usd"] is None else numerals.millions(row["network_cost_usd"])
 
 
-def _drawn(rows: Rows) -> list[dict[str, Any]]:
+def _drawn(rows: Rows) -> list[Row]:
     """What has a price and whose tree has room."""
     known = [row for row in rows if row["network_cost_usd"] is not None and row["fits"] is not False]
     short = [row["tiers"] == 2 and row["fabric"] not in WITHOUT_CHOICE for row in known]
@@ -149,8 +149,7 @@ SAME: dict[str, Any] = {
     "by": "fabric",
     "looks": style.FABRICS,
     "under": "fat-tree",
-    "dashed": "two_tiers",
-    "names": {"dashed": "on two tiers; lines end where a tree is full"},
+    "dashed": ("two_tiers", "on two tiers; lines end where a tree is full"),
 }
 PICTURE = Picture(
     panels=(
@@ -201,12 +200,6 @@ def without_price(config: Config, folder: Path) -> str:
 
 
 SCRIPT = Script(
-    config=Config,
-    run=run,
-    table=table,
-    draw=draw,
-    verdicts=verdicts,
-    more=without_price,
-    resolved=lambda config: {"price_table": dataclasses.asdict(config.price_table)},
+    Config, more=without_price, resolved=lambda config: {"price_table": dataclasses.asdict(config.price_table)}
 )
 SCRIPT.start(__name__)

@@ -7,13 +7,14 @@ Source: arXiv 2501.03905, measurements and evaluation.
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
-from mfabric_jax.report.figures.panels import Axis, Dots, Picture, looks
+from mfabric_jax.report.figures.groups import Dots
+from mfabric_jax.report.figures.panels import Axis, Picture, looks
 from mfabric_jax.study import Compare
 
-from .script import Rows, Script, Verdict, against, check, compared, listed
+from .script import Row, Rows, Script, Verdict, against, check, compared, listed
 
 MEASURED = {"mixtral-8x7b": (0.33, 0.55), "llama-moe": (0.42, 0.58), "qwen-moe": (None, 0.68)}
 PRODUCTION: dict[str, Any] = {"gpu": "H800-SXM", "nvswitch_gigabytes_per_s": 200.0, "nic_gbps": (400.0,)}
@@ -44,7 +45,7 @@ class Config:
         return Compare(**same | PRODUCTION, efficiency=rate, dp=1, gpus=job.gpus // job.dp)
 
 
-def run(config: Config) -> Iterator[dict[str, Any]]:
+def run(config: Config) -> Iterator[Row]:
     """A row for each model and rate (None: calibrated): the share of the iteration, and of a stage's busy time."""
     for (model, rate), (row,) in compared(config, config.models, (*config.efficiencies, None)):
         low, high = MEASURED[model]
@@ -67,7 +68,7 @@ def table(rows: Rows) -> str:
     return listed(lines, "model", "compute", ("iteration_s", "iteration [s]"), *shares, "measured")
 
 
-def _measured(row: Mapping[str, Any]) -> str:
+def _measured(row: Row) -> str:
     low, high = row["measured_low"], row["measured_high"]
     return f"up to {high:.0%}" if low is None else f"{low:.0%} to {high:.0%}"
 
@@ -104,7 +105,5 @@ def verdicts(rows: Rows) -> list[Verdict]:
     return found
 
 
-SCRIPT = Script(
-    config=Config, run=run, table=table, draw=PICTURE.draw, verdicts=verdicts, quick={"efficiencies": (0.05, 0.2, 0.5)}
-)
+SCRIPT = Script(Config, quick={"efficiencies": (0.05, 0.2, 0.5)})
 SCRIPT.start(__name__)

@@ -21,7 +21,7 @@ from mfabric_jax.traffic.generated import Shape
 from mfabric_jax.traffic.generated import draw as drawn
 from mfabric_jax.traffic.knobs import LOG_NORMAL
 
-from .script import Rows, Script, Verdict, check, grouped, pivot
+from .script import Row, Rows, Script, Verdict, check, grouped, pivot
 
 LAYERS = 4  # shown, spread evenly
 PART = 10  # the first and the last tenth are compared
@@ -69,7 +69,7 @@ class Config:
         )
 
 
-def run(config: Config) -> list[dict[str, Any]]:
+def run(config: Config) -> list[Row]:
     """A row for each iteration and (at most four) layers: load of every expert over the mean, the largest of them,
     their standard deviation, and how they correlate with those of so many records earlier."""
     source, number, load = _recorded(config) if config.trace else _generated(config)
@@ -126,7 +126,7 @@ def table(rows: Rows) -> str:
     )
 
 
-def _correlations(rows: Rows) -> list[dict[str, Any]]:
+def _correlations(rows: Rows) -> list[Row]:
     """The mean of every layer and lag."""
     return [
         {"layer": layer, "records apart": lag, "correlation": _mean(here, f"correlation_{lag}")}
@@ -150,7 +150,7 @@ def _mean(rows: Sequence, key: str) -> float | None:
     return float(np.mean(known)) if known else None
 
 
-def _loads(rows: Rows) -> Iterator[dict[str, Any]]:
+def _loads(rows: Rows) -> Iterator[Row]:
     """A row for each expert."""
     experts = {int(key.removeprefix("expert_")): key for key in rows[0] if key.startswith("expert_")}
     for row in rows:
@@ -227,12 +227,5 @@ def _shrunk(rows: Sequence) -> float:
     return float("inf") if ends["last"] else 1.0
 
 
-SCRIPT = Script(
-    config=Config,
-    run=run,
-    table=table,
-    draw=PICTURE.draw,
-    verdicts=verdicts,
-    quick={"iterations": 200, "lags": (1, 10, 100)},
-)
+SCRIPT = Script(Config, quick={"iterations": 200, "lags": (1, 10, 100)})
 SCRIPT.start(__name__)

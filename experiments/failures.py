@@ -8,12 +8,11 @@ where reconfigurations are paid, they hide a part of what a failure costs. Sourc
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from mfabric_jax import fabric, report, study, units
 from mfabric_jax.study import Compare, Failures
 
-from .script import Rows, Script, Verdict, against, cells, check, picked, pivot
+from .script import Row, Rows, Script, Verdict, against, cells, check, picked, pivot
 
 ROUNDED = 0.0005  # published with one decimal of a per cent
 
@@ -40,7 +39,7 @@ class Config:
         return Failures(Compare(**same, iterations=self.iterations, delay_s=units.ms(delay_ms)), kinds=self.kinds)
 
 
-def run(config: Config) -> Iterator[dict[str, Any]]:
+def run(config: Config) -> Iterator[Row]:
     """A row for each model, delay and failure, as `study.failures` gives it."""
     for model, delay_ms in cells(config, config.models, config.delays_ms):
         yield from ({"delay_ms": delay_ms} | row for row in study.failures(config.setting(model, delay_ms)))
@@ -77,12 +76,5 @@ def verdicts(rows: Rows) -> list[Verdict]:
     ]
 
 
-SCRIPT = Script(
-    config=Config,
-    run=run,
-    table=table,
-    draw=draw,
-    verdicts=verdicts,
-    quick={"models": ("mixtral-8x22b",), "kinds": ("gpu", "server")},
-)
+SCRIPT = Script(Config, quick={"models": ("mixtral-8x22b",), "kinds": ("gpu", "server")})
 SCRIPT.start(__name__)

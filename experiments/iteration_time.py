@@ -7,7 +7,6 @@ assumptions. Source: arXiv 2501.03905, evaluation.
 """
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 from mfabric_jax.report import style
@@ -16,7 +15,7 @@ from mfabric_jax.study import Compare, calibrate, compare
 from mfabric_jax.study.calibration import BANDWIDTHS, PUBLISHED
 from mfabric_jax.study.presets import PRESETS
 
-from .script import Rows, Script, Verdict, against, cells, check, grouped, listed, picked, pivot
+from .script import Row, Rows, Script, Verdict, against, cells, check, grouped, listed, picked, pivot
 
 FABRICS = ("fat-tree", "oversub-fat-tree", "rail-optimized", "topoopt", "mfabric")
 PER_DOLLAR = {  # mFabric's performance per dollar over that of a fabric, over four models
@@ -51,7 +50,7 @@ class Config:
         return Compare(**own | PRESETS[preset], iterations=self.iterations, seed=self.seed)
 
 
-def run(config: Config) -> list[dict[str, Any]]:
+def run(config: Config) -> list[Row]:
     """A row for each preset, model, fabric and bandwidth, with the fitted `efficiency` and what is published."""
     rows = []
     for preset, model in cells(config, config.presets, config.models):
@@ -62,10 +61,10 @@ def run(config: Config) -> list[dict[str, Any]]:
     return [row | _beside(row, rows) for row in rows]
 
 
-def _beside(row: Mapping[str, Any], rows: Rows) -> dict[str, Any]:
+def _beside(row: Row, rows: Rows) -> dict[str, Any]:
     """Its time over that of the fat-tree and at 800 Gbps, and mFabric's over its own."""
 
-    def cell(fabric: str, gbps: float) -> Mapping[str, Any]:
+    def cell(fabric: str, gbps: float) -> Row:
         return picked(rows, preset=row["preset"], model=row["model"], fabric=fabric, nic_gbps=gbps)[0]
 
     tree, here = cell("fat-tree", row["nic_gbps"]), cell("mfabric", row["nic_gbps"])
@@ -97,7 +96,7 @@ def table(rows: Rows) -> str:
     return "\n\n".join(parts)
 
 
-def _over_fat_tree_at_800(rows: Rows) -> list[dict[str, Any]]:
+def _over_fat_tree_at_800(rows: Rows) -> list[Row]:
     tree = {
         (row["preset"], row["model"]): row["iteration_s"]
         for row in picked(rows, fabric="fat-tree", nic_gbps=BANDWIDTHS[-1])
@@ -113,8 +112,7 @@ PICTURE = Picture(
             by="fabric",
             looks=style.FABRICS,
             under="fat-tree",
-            published="published_over_800",
-            names={"published": "published, fat-tree"},
+            published=("published_over_800", "published, fat-tree"),
             title="{model}, {preset}",
         ),
     ),
@@ -152,7 +150,5 @@ def _verdicts(rows: Rows, preset: str) -> list[Verdict]:
     return found
 
 
-SCRIPT = Script(
-    config=Config, run=run, table=table, draw=PICTURE.draw, verdicts=verdicts, quick={"presets": ("paper",)}
-)
+SCRIPT = Script(Config, quick={"presets": ("paper",)})
 SCRIPT.start(__name__)

@@ -27,12 +27,13 @@ from mfabric_jax import report
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import greedy, joint
 from mfabric_jax.policies.relay_limit import relay_limit
-from mfabric_jax.report.figures.panels import Axis, Dots, Picture, looks
+from mfabric_jax.report.figures.groups import Dots
+from mfabric_jax.report.figures.panels import Axis, Picture, looks
 from mfabric_jax.routing import Plan, all_to_all_time, degree_bound, fluid_lower_bound, relay_shares
 
 from . import relay_on_traces
 from .recording import resolved, titled, traffic_of
-from .script import Rows, Script, Verdict, check, grouped
+from .script import Row, Rows, Script, Verdict, check, grouped
 
 GROUP = ("servers", "efficiency", "policy")
 LOOKS = looks(
@@ -59,7 +60,7 @@ class Config(relay_on_traces.Config):
         check(self, whole={0: "joint_steps joint_rounds", 1: "joint_samples"})
 
 
-def run(config: Config) -> Iterator[dict[str, Any]]:
+def run(config: Config) -> Iterator[Row]:
     """A row for each all-to-all, servers, efficiency and policy; what has no bytes between servers is left out.
 
     - `policy`: "unsplit" and "relay" (greedy circuits by `rule`), "relay-next" (by the rule "next") or "joint".
@@ -89,7 +90,7 @@ def _planned(policy: str, where: Region, demand: jax.Array, settings: tuple) -> 
     return Plan(plan.circuits, relay_shares(where, plan.circuits, demand, steps=steps))
 
 
-def _rows(settings: tuple, where: Region, demand: jax.Array) -> Iterator[dict[str, Any]]:
+def _rows(settings: tuple, where: Region, demand: jax.Array) -> Iterator[Row]:
     bound = float(degree_bound(where, demand))
     if not bound > 0:
         return
@@ -117,7 +118,7 @@ def _times(where: Region, plan: Plan, demand: jax.Array, routing: str) -> tuple[
     return tuple(time(where, plan, demand, routing=routing) for time in (fluid_lower_bound, all_to_all_time))
 
 
-def summary(rows: Rows) -> list[dict[str, Any]]:
+def summary(rows: Rows) -> list[Row]:
     """Mean, 90th percentile and largest of the time over the degree bound; means of the rest; a line per group."""
     lines = []
     for group, members in grouped(rows, *GROUP).items():
@@ -178,13 +179,6 @@ def verdicts(rows: Rows) -> list[Verdict]:
 
 
 SCRIPT = Script(
-    config=Config,
-    run=run,
-    table=table,
-    draw=PICTURE.draw,
-    verdicts=verdicts,
-    quick={"samples": 4, "servers": (8,), "efficiencies": (1.0,)},
-    resolved=resolved,
-    dtype="float64",
+    Config, quick={"samples": 4, "servers": (8,), "efficiencies": (1.0,)}, resolved=resolved, dtype="float64"
 )
 SCRIPT.start(__name__)

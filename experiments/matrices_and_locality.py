@@ -18,7 +18,7 @@ from mfabric_jax.report.figures.panels import Axis, Heat, Picture
 from mfabric_jax.traffic import Flows, Tokens, statistics
 from mfabric_jax.workload import Workload, place
 
-from .script import Rows, Script, Verdict, against, check, grouped, picked, pivot
+from .script import Row, Rows, Script, Verdict, against, check, grouped, picked, pivot
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -66,7 +66,7 @@ class Config:
         return traffic.measured(job, self.iterations, seed=self.seed)
 
 
-def run(config: Config) -> Iterator[dict[str, Any]]:
+def run(config: Config) -> Iterator[Row]:
     """Rows of three kinds for each model.
 
     - "statistic": what is in `STATISTICS`, medians over all-to-alls.
@@ -122,7 +122,7 @@ def all_flows(job: Workload, tokens: Tokens) -> Flows:
     return traffic.together(traffic.ring_all_reduce(groups.reshape(-1, job.tp), each, label="TP"), rest)
 
 
-def _matrices(job: Workload, tokens: Tokens) -> Iterator[dict[str, Any]]:
+def _matrices(job: Workload, tokens: Tokens) -> Iterator[Row]:
     """Two layers and two micro-batches of the first, where there are so many."""
     matrix = rank_matrices(job, tokens)[0]
     layers, micro_batches = matrix.shape[:2]
@@ -132,7 +132,7 @@ def _matrices(job: Workload, tokens: Tokens) -> Iterator[dict[str, Any]]:
             yield {"layer": layer, "micro_batch": micro, "source": source, "destination": target, "bytes": size}
 
 
-def _pairs(job: Workload, flows: Flows) -> Iterator[dict[str, Any]]:
+def _pairs(job: Workload, flows: Flows) -> Iterator[Row]:
     region = place(job).region
     for kind in dict.fromkeys(KINDS.values()):
         matrix = np.zeros((job.gpus, job.gpus))
@@ -176,7 +176,7 @@ def build(rows: Rows) -> "Figure":
     return figure
 
 
-def _cells(rows: Rows) -> Iterator[dict[str, Any]]:
+def _cells(rows: Rows) -> Iterator[Row]:
     """Bytes from rank to rank, in two lines of two all-to-alls."""
     all_to_alls = grouped(picked(rows, row="all-to-all"), "layer", "micro_batch").values()
     for rank, here in enumerate(all_to_alls):
@@ -256,5 +256,5 @@ def verdicts(rows: Rows) -> list[Verdict]:
     return found
 
 
-SCRIPT = Script(config=Config, run=run, table=table, draw=draw, verdicts=verdicts)
+SCRIPT = Script(Config)
 SCRIPT.start(__name__)

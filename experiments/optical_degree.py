@@ -8,7 +8,7 @@ of prices and default: arXiv 2501.03905.
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any
 
@@ -21,7 +21,7 @@ from mfabric_jax.report.figures.panels import Axis, Heat, Picture
 from mfabric_jax.study import Compare, evaluate, iteration_of
 from mfabric_jax.workload import NAMES
 
-from .script import Rows, Script, Verdict, cells, check, grouped, picked, pivot
+from .script import Row, Rows, Script, Verdict, cells, check, grouped, picked, pivot
 
 USUAL = 6, 2
 STEPS = 60  # of the search for a bandwidth: halves the interval
@@ -78,7 +78,7 @@ def equal_gbps(optical: int, electrical: int, dollars: float) -> float | None:
     return high
 
 
-def run(config: Config) -> Iterator[dict[str, Any]]:
+def run(config: Config) -> Iterator[Row]:
     """A row for each model, delay and split: bandwidth, price of a server, seconds, and time over the default's."""
     splits = config.splits()
     places = [(*split, delay_ms, gbps) for delay_ms in config.delays_ms for split, gbps in splits.items()]
@@ -130,7 +130,7 @@ def _best(rows: Sequence) -> Any:
     return min(rows, key=lambda row: row["iteration_s"])
 
 
-def _frames(rows: Rows) -> Mapping[str, Any]:
+def _frames(rows: Rows) -> Row:
     return {"--": picked(rows, optical=USUAL[0], electrical=USUAL[1])[0], "-": _best(rows)}
 
 
@@ -174,7 +174,5 @@ def verdicts(rows: Rows) -> list[Verdict]:
     return found
 
 
-SCRIPT = Script(
-    config=Config, run=run, table=table, draw=PICTURE.draw, verdicts=verdicts, quick={"models": ("mixtral-8x22b",)}
-)
+SCRIPT = Script(Config, quick={"models": ("mixtral-8x22b",)})
 SCRIPT.start(__name__)

@@ -6,19 +6,16 @@ Computation is calibrated to fat-tree times where these are published. Published
 """
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
 
 from mfabric_jax import report
 from mfabric_jax.checks import names
 from mfabric_jax.fabric.cost import PRICED
-from mfabric_jax.report.figures import pareto as figure
 from mfabric_jax.report.figures.pareto import front
 from mfabric_jax.study import Compare
 from mfabric_jax.study.calibration import PUBLISHED
 
 from .iteration_time import PER_DOLLAR, ROUNDED
-from .script import Rows, Script, Verdict, against, compared, grouped, picked, pivot, values_of
+from .script import Row, Rows, Script, Verdict, against, compared, grouped, picked, pivot, values_of
 
 CHEAP = ("topoopt", "rail-only")
 BEST_AT_100 = "mixtral-8x7b"
@@ -43,7 +40,7 @@ class Config:
         return Compare(models=(model,), fabrics=self.fabrics, nic_gbps=self.nic_gbps, seed=self.seed)
 
 
-def run(config: Config) -> list[dict[str, Any]]:
+def run(config: Config) -> list[Row]:
     """A row for each model, fabric and bandwidth, as `compare` gives it.
 
     - `on_front`: no other fabric or bandwidth is at most as dear and as slow; `on_front_of_trees`: TopoOpt and
@@ -53,7 +50,7 @@ def run(config: Config) -> list[dict[str, Any]]:
     return [row for _, rows in compared(config, config.models) for row in beside(rows)]
 
 
-def beside(rows: Rows) -> list[dict[str, Any]]:
+def beside(rows: Rows) -> list[Row]:
     """The rows of one model, with the columns that compare them."""
     best = front([_point(row) for row in rows])
     best_tree = front([_point(row) for row in rows if row["fabric"] not in CHEAP])
@@ -66,7 +63,7 @@ def beside(rows: Rows) -> list[dict[str, Any]]:
     ]
 
 
-def _point(row: Mapping[str, Any]) -> tuple[float, float]:
+def _point(row: Row) -> tuple[float, float]:
     return row["network_cost_usd"], row["iteration_s"]
 
 
@@ -109,18 +106,13 @@ def _on_front(rows: Rows, key: str, claim: str) -> Verdict:
     return Verdict(claim, f"{len(models)} of {len(values_of(rows, 'model'))}{where}")
 
 
-def _cells(rows: Rows, fabric: str, gbps: float) -> list[Mapping[str, Any]]:
+def _cells(rows: Rows, fabric: str, gbps: float) -> list[Row]:
     """Of the models with published times."""
     same = picked(rows, fabric=fabric, nic_gbps=gbps)
     return [row for row in same if row["model"] in PUBLISHED and row["mfabric_per_dollar"] is not None]
 
 
 SCRIPT = Script(
-    config=Config,
-    run=run,
-    table=table,
-    draw=figure,
-    verdicts=verdicts,
-    quick={"models": ("mixtral-8x7b", "llama-moe"), "fabrics": ("fat-tree", "rail-optimized", "mfabric")},
+    Config, quick={"models": ("mixtral-8x7b", "llama-moe"), "fabrics": ("fat-tree", "rail-optimized", "mfabric")}
 )
 SCRIPT.start(__name__)

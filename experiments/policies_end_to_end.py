@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from mfabric_jax.checks import InputError
-from mfabric_jax.report.figures.panels import Axis, Dots, Picture, looks
+from mfabric_jax.report.figures.groups import Dots
+from mfabric_jax.report.figures.panels import Axis, Picture, looks
 from mfabric_jax.study import Compare
 
-from .script import Rows, Script, Verdict, check, compared, grouped, pivot, spread
+from .script import Row, Rows, Script, Verdict, check, compared, grouped, pivot, spread
 
 MODELS = ("mixtral-8x22b", "mixtral-8x7b", "llama-moe", "qwen-moe")
 RECORDED_MODEL = {"qwen-moe": "qwen-moe-ep16"}
@@ -71,7 +72,7 @@ class Config:
         return Compare(**given | TRAFFIC[kind] | WAYS[way])
 
 
-def run(config: Config) -> Iterator[dict[str, Any]]:
+def run(config: Config) -> Iterator[Row]:
     """A row for each model, traffic, way and bandwidth: iteration time, over greedy's and over the fat-tree's."""
     seconds: dict[tuple, float] = {}
     for (model, kind, way), found in compared(config, config.models, config.kinds(), config.ways):
@@ -100,7 +101,7 @@ def table(rows: Rows) -> str:
     return "\n\n".join(text for part in zip(texts.values(), tables, strict=True) for text in part)
 
 
-def _short(rows: Rows) -> list[dict[str, Any]]:
+def _short(rows: Rows) -> list[Row]:
     """qwen-moe-ep16 stands in qwen-moe's column."""
     names = {other: name for name, other in RECORDED_MODEL.items()}
     return [dict(row) | {"model": names.get(row["model"], row["model"])} for row in rows]
@@ -135,11 +136,7 @@ def verdicts(rows: Rows) -> list[Verdict]:
 
 
 SCRIPT = Script(
-    config=Config,
-    run=run,
-    table=table,
-    draw=PICTURE.draw,
-    verdicts=verdicts,
+    Config,
     quick={"models": ("mixtral-8x7b",), "nic_gbps": (400.0,), "ways": (BASE, "threshold, unsplit", "greedy, relay")},
 )
 SCRIPT.start(__name__)

@@ -8,9 +8,8 @@ the exact programmes minimise) over the proved optimum, and of flows that share 
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from itertools import product
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -21,10 +20,11 @@ from mfabric_jax import report
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import RULES, exact_circuits, greedy, local_search, matching, threshold
 from mfabric_jax.report import style
-from mfabric_jax.report.figures.panels import Axis, Dots, Picture
+from mfabric_jax.report.figures.groups import Dots
+from mfabric_jax.report.figures.panels import Axis, Picture
 from mfabric_jax.routing import all_to_all_time, degree_bound, fluid_lower_bound
 
-from .script import Rows, Script, Verdict, check, grouped
+from .script import Row, Rows, Script, Verdict, check, grouped
 
 ROUTINGS = ("unsplit", "split")
 BYTES = 1e8  # of a middling pair
@@ -123,7 +123,7 @@ def policies(routing: str) -> dict[str, Callable]:
     return {**greedies, "matching": matching, **tuned}
 
 
-def run(config: Config) -> Iterator[dict[str, Any]]:
+def run(config: Config) -> Iterator[Row]:
     """A row for each size, routing, instance and policy; those of an instance are told when it is done.
 
     - `time_s`, `max_min_s`: paced and max-min fair.
@@ -139,7 +139,7 @@ def run(config: Config) -> Iterator[dict[str, Any]]:
         yield from rows
 
 
-def _rows(config: Config, where: Region, demand, routing: str) -> Iterator[dict[str, Any]]:
+def _rows(config: Config, where: Region, demand, routing: str) -> Iterator[Row]:
     found, degree_bound = _chosen(where, demand, routing)
     times = {name: tuple(map(float, found[name][1:])) for name in LOOKS if name in found}
     leader = min(HEURISTICS, key=lambda name: times[name])
@@ -162,13 +162,13 @@ def _chosen(where: Region, demand, routing: str) -> tuple[dict[str, tuple[jax.Ar
     return found, degree_bound(where, demand)
 
 
-def _told(row: Mapping[str, Any]) -> str:
+def _told(row: Row) -> str:
     place = ", ".join(str(row[field]) for field in ("servers", "routing", "family", "seed"))
     proof = "proved" if row["proved"] else f"not proved, bound {row['bound_s']:.4g} s"
     return f"{place}: optimum {row['optimum_s']:.4g} s ({proof}), {row['policy']} {row['over']:.4f} times that"
 
 
-def summary(rows: Rows) -> list[dict[str, Any]]:
+def summary(rows: Rows) -> list[Row]:
     """Time over the optimum: a line per size, routing and policy."""
     lines = []
     for (servers, routing, policy), group in grouped(rows, "servers", "routing", "policy").items():
@@ -221,13 +221,5 @@ def verdicts(rows: Rows) -> list[Verdict]:
     ]
 
 
-SCRIPT = Script(
-    config=Config,
-    run=run,
-    table=table,
-    draw=PICTURE.draw,
-    verdicts=verdicts,
-    quick={"servers": (8,), "seeds": 2},
-    dtype="float64",
-)
+SCRIPT = Script(Config, quick={"servers": (8,), "seeds": 2}, dtype="float64")
 SCRIPT.start(__name__)

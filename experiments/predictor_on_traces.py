@@ -26,12 +26,13 @@ from mfabric_jax.extras import extra
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import greedy
 from mfabric_jax.report import style
-from mfabric_jax.report.figures.panels import Axis, Bars, Dots, Picture, Pictures
+from mfabric_jax.report.figures.groups import Bars, Dots
+from mfabric_jax.report.figures.panels import Axis, Picture, Pictures
 from mfabric_jax.routing import all_to_all_time
 from mfabric_jax.traffic import predictor
 
 from .recording import MODEL, OnRegion, between_servers, resolved, titled, traffic_of
-from .script import Rows, Script, Verdict, check, grouped, picked
+from .script import Row, Rows, Script, Verdict, check, grouped, picked
 
 HITS = (1, 2, 4, 8)
 FIRST_LAYER = 1  # layer 0 has no previous layer
@@ -86,7 +87,7 @@ def tokens_of(config: Config) -> traffic.Tokens:
     return tokens
 
 
-def run(config: Config) -> list[dict[str, Any]]:
+def run(config: Config) -> list[Row]:
     """A row for each number of servers, predictor and all-to-all that has bytes between servers.
 
     - `record`: its place among the records used.   - `top_1` to `top_8`: hit rates.   - `variation`: total variation.
@@ -138,7 +139,7 @@ def _batched(where: Region, guess, true, rule: str):
     return jax.vmap(seconds)(guess, true)
 
 
-def summary(rows: Rows) -> list[dict[str, Any]]:
+def summary(rows: Rows) -> list[Row]:
     """A line per number of servers and predictor: mean hit rates, mean and 90th percentile of the rest.
 
     TV is the total variation, time the all-to-all's over that with exact circuits.
@@ -154,7 +155,7 @@ def summary(rows: Rows) -> list[dict[str, Any]]:
     return lines
 
 
-def fits(config: Config) -> list[dict[str, Any]]:
+def fits(config: Config) -> list[Row]:
     """A row for each number of experts: ours beside SLSQP's, on the last window; none if they are skipped.
 
     - `excess`: largest objective less SLSQP's over the weighted squares of y; negative: ours is lower everywhere.
@@ -236,7 +237,7 @@ def _slsqp(x, y, weight) -> tuple[np.ndarray, int]:
     return np.stack(found), finished
 
 
-def _hits(rows: Rows) -> Iterator[dict[str, Any]]:
+def _hits(rows: Rows) -> Iterator[Row]:
     """Mean hit rates."""
     for (name,), group in grouped(picked(rows, servers=rows[0]["servers"]) if rows else [], "predictor").items():
         for k in HITS:
@@ -244,7 +245,7 @@ def _hits(rows: Rows) -> Iterator[dict[str, Any]]:
             yield {"name": LOOKS[name].label, "top": k, "rate": rate}
 
 
-def _measured(rows: Rows) -> Iterator[dict[str, Any]]:
+def _measured(rows: Rows) -> Iterator[Row]:
     """Total variation, then times by number of servers."""
     for row in rows:
         here = {"name": LOOKS[row["predictor"]].label, "predictor": row["predictor"]}
@@ -323,11 +324,7 @@ def verdicts(rows: Rows) -> list[Verdict]:
 
 
 SCRIPT = Script(
-    config=Config,
-    run=run,
-    table=table,
-    draw=PICTURE.draw,
-    verdicts=verdicts,
+    Config,
     quick={"iterations": 20, "samples": 200, "skip_fits": True},
     dtype="float64",
     more=compared,

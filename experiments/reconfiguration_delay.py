@@ -12,7 +12,7 @@ from mfabric_jax.report.figures.panels import Axis, Lines, Picture, looks
 from mfabric_jax.study import Compare
 from mfabric_jax.study.presets import PRESETS
 
-from .script import Rows, Script, Verdict, check, compared, duration, picked, pivot
+from .script import Row, Rows, Script, Verdict, check, compared, duration, picked, pivot
 
 WAYS: dict[str, dict[str, Any]] = {
     "block": {},
@@ -56,7 +56,7 @@ class Config:
         return Compare(**same | WAYS[way], iterations=self.iterations, delay_s=delay_s)
 
 
-def run(config: Config) -> Iterator[dict[str, Any]]:
+def run(config: Config) -> Iterator[Row]:
     """A row for each way and delay: time, what of it is paid for the switch, and time over that at the least delay."""
     fastest: dict[str, float] = {}
     for (way, delay_s), (row,) in compared(config, config.ways, sorted(config.delays_s)):
@@ -94,11 +94,7 @@ def verdicts(rows: Rows) -> list[Verdict]:
 
 
 SCRIPT = Script(
-    config=Config,
-    run=run,
-    table=table,
-    draw=PICTURE.draw,
-    verdicts=verdicts,
+    Config,
     quick={"delays_s": (FAST_S, 1e-3, USUAL_S, 1.0), "ways": ("block", "reuse", "pays", "one matrix"), "iterations": 1},
 )
 SCRIPT.start(__name__)

@@ -21,11 +21,12 @@ from mfabric_jax import report
 from mfabric_jax.checks import InputError, positive
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import greedy
-from mfabric_jax.report.figures.panels import Axis, Dots, Picture, looks
+from mfabric_jax.report.figures.groups import Dots
+from mfabric_jax.report.figures.panels import Axis, Picture, looks
 from mfabric_jax.routing import Plan, all_to_all_time, best_relay_shares, degree_bound, relay_bound, relay_shares
 
 from .recording import OnRegion, resolved, titled, traffic_of
-from .script import Rows, Script, Verdict, check, grouped
+from .script import Row, Rows, Script, Verdict, check, grouped
 
 WITHOUT_SHARES = ("unsplit", "best-path", "split")
 GROUP = ("servers", "routing", "efficiency", "shares", "flows")
@@ -48,7 +49,7 @@ class Config(OnRegion):
                 raise InputError(f"efficiencies must be at most 1, got {efficiency}.")
 
 
-def run(config: Config) -> Iterator[dict[str, Any]]:
+def run(config: Config) -> Iterator[Row]:
     """A row for each all-to-all, number of servers and routing; what has no bytes between servers is left out.
 
     - `record`: its place among the records used.
@@ -62,7 +63,7 @@ def run(config: Config) -> Iterator[dict[str, Any]]:
             yield from (place | row for row in _rows(config, where, demand))
 
 
-def _rows(config: Config, where: Region, demand) -> list[dict[str, Any]]:
+def _rows(config: Config, where: Region, demand) -> list[Row]:
     bound, circuits, times = _without_shares(where, demand, config.rule)
     if not bound > 0:
         return []
@@ -103,7 +104,7 @@ def _relay_times(where: Region, plan: Plan, demand) -> tuple[jax.Array, jax.Arra
     return relay_bound(where, plan, demand), all_to_all_time(where, plan, demand, routing="relay")
 
 
-def summary(rows: Rows) -> list[dict[str, Any]]:
+def summary(rows: Rows) -> list[Row]:
     """Mean, median and 90th percentile of the time over the degree bound, a line per group."""
     lines = []
     for group, members in grouped(rows, *GROUP).items():
@@ -164,14 +165,5 @@ def verdicts(rows: Rows) -> list[Verdict]:
     ]
 
 
-SCRIPT = Script(
-    config=Config,
-    run=run,
-    table=table,
-    draw=PICTURE.draw,
-    verdicts=verdicts,
-    quick={"samples": 10},
-    resolved=resolved,
-    dtype="float64",
-)
+SCRIPT = Script(Config, quick={"samples": 10}, resolved=resolved, dtype="float64")
 SCRIPT.start(__name__)

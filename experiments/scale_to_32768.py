@@ -14,12 +14,13 @@ from mfabric_jax import units
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric.cost import PRICED
 from mfabric_jax.report import style
-from mfabric_jax.report.figures.panels import Axis, Bars, Lines, Picture, Pictures
+from mfabric_jax.report.figures.groups import Bars
+from mfabric_jax.report.figures.panels import Axis, Lines, Picture, Pictures
 from mfabric_jax.study import Compare, WholeCluster, cluster_rows, solve_cluster
 from mfabric_jax.study.compare import inside, job_rows, jobs, joined, solve
 from mfabric_jax.workload import NAMES
 
-from .script import Rows, Script, Verdict, cells, check, grouped, listed, picked, pivot
+from .script import Row, Rows, Script, Verdict, cells, check, grouped, listed, picked, pivot
 
 REFERENCE = "fat-tree"
 KEPT = ("model", "fabric", "nic_gbps", "gpus", "iteration_s", "compute_s", "ep_comm_s", "dp_comm_s", "reconfig_s")
@@ -82,7 +83,7 @@ class Config:
         )
 
 
-def run(config: Config) -> Iterator[dict[str, Any]]:
+def run(config: Config) -> Iterator[Row]:
     """Rows of two kinds.
 
     - "iteration", for each model, size and fabric: time and performance per dollar, both also over the fat-tree's.
@@ -102,7 +103,7 @@ def run(config: Config) -> Iterator[dict[str, Any]]:
             yield {"row": "iteration"} | {name: row[name] for name in KEPT} | over
 
 
-def _simulated(setting: Compare, solved: dict[tuple[str, str], Any]) -> list[dict[str, Any]]:
+def _simulated(setting: Compare, solved: dict[tuple[str, str], Any]) -> list[Row]:
     """The rows of one model on a cluster of a size; all-to-alls that were solved before are kept in `solved`."""
     rows = []
     for job in jobs(setting):
@@ -173,6 +174,9 @@ FLOW_BY_FLOW = Picture(
 )
 
 
+PICTURE = Pictures((ITERATIONS, FLOW_BY_FLOW))
+
+
 def verdicts(rows: Rows) -> list[Verdict]:
     """mFabric against the fat-tree at the smallest and the largest size, and what the flow-by-flow solve took."""
     found = []
@@ -189,12 +193,5 @@ def verdicts(rows: Rows) -> list[Verdict]:
     return found
 
 
-SCRIPT = Script(
-    config=Config,
-    run=run,
-    table=table,
-    draw=Pictures((ITERATIONS, FLOW_BY_FLOW)).draw,
-    verdicts=verdicts,
-    quick={"models": ("mixtral-8x7b",), "fabrics": ("fat-tree", "mfabric"), "gpus": (1024, 4096)},
-)
+SCRIPT = Script(Config, quick={"models": ("mixtral-8x7b",), "fabrics": ("fat-tree", "mfabric"), "gpus": (1024, 4096)})
 SCRIPT.start(__name__)

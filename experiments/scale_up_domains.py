@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from mfabric_jax.report import style
-from mfabric_jax.report.figures.panels import Axis, Bars, Lines, Picture, Pictures
+from mfabric_jax.report.figures.groups import Bars
+from mfabric_jax.report.figures.panels import Axis, Lines, Picture, Pictures
 from mfabric_jax.study import Compare
 from mfabric_jax.study.compare import inside, job_rows, jobs, solve
 
-from .script import Rows, Script, Verdict, against, check, grouped, listed, picked, pivot, spread, values_of
+from .script import Row, Rows, Script, Verdict, against, check, grouped, listed, picked, pivot, spread, values_of
 
 PUBLISHED = {8.0: 1.3}  # Tbps of a GPU -> iteration time of NVL72 over that of mFabric
 PUBLISHED_MODEL = "deepseek-v3"
@@ -58,7 +59,7 @@ class Config:
         )
 
 
-def run(config: Config) -> Iterator[dict[str, Any]]:
+def run(config: Config) -> Iterator[Row]:
     """A row for each bandwidth of a GPU, efficiency and fabric; `speed_up` of mFabric over NVL72 in both."""
     for tbps in config.gpu_tbps:
         published = PUBLISHED.get(tbps) if config.model == PUBLISHED_MODEL else None
@@ -68,7 +69,7 @@ def run(config: Config) -> Iterator[dict[str, Any]]:
             yield from (row | facts | {"published": published} for row in pair)
 
 
-def _simulated(settings: list[Compare]) -> Iterator[tuple[float, list[dict[str, Any]]]]:
+def _simulated(settings: list[Compare]) -> Iterator[tuple[float, list[Row]]]:
     """The efficiency and the rows of each setting. All-to-alls do not depend on the rate of GPUs: solved once."""
     solved = [(job, solve(settings[0], job)._replace(inside_s=inside(settings[0], job))) for job in jobs(settings[0])]
     for one in settings:
@@ -90,7 +91,7 @@ def _at_half(rows: Rows) -> list[Any]:
     return picked(rows, efficiency=min(values_of(rows, "efficiency"), key=lambda rate: abs(rate - 0.5)))
 
 
-def _parts(rows: Rows) -> Iterator[dict[str, Any]]:
+def _parts(rows: Rows) -> Iterator[Row]:
     """A row for each part of an iteration that is more than half a per cent of one of them."""
     half = _at_half(rows)
     parts = [part for part in style.PARTS if max(row[part] / row["iteration_s"] for row in half) > 0.005]
@@ -127,8 +128,7 @@ SPEED_UP = Picture(
             y=Axis("speed_up", "NVL72's time over mFabric's", lines=(1,)),
             by="gpu_tbps",
             named="{:g} Tbps a GPU",
-            dashed="as_published",
-            names={"dashed": "published"},
+            dashed=("as_published", "published"),
         ),
     ),
     shown=lambda rows: [
@@ -137,6 +137,9 @@ SPEED_UP = Picture(
     ],
     width=4.6,
 )
+
+
+PICTURE = Pictures((BREAKDOWN, SPEED_UP))
 
 
 def verdicts(rows: Rows) -> list[Verdict]:
@@ -156,12 +159,5 @@ def verdicts(rows: Rows) -> list[Verdict]:
     return found
 
 
-SCRIPT = Script(
-    config=Config,
-    run=run,
-    table=table,
-    draw=Pictures((BREAKDOWN, SPEED_UP)).draw,
-    verdicts=verdicts,
-    quick={"gpu_tbps": (8.0,), "efficiency": (0.25, 0.5, 1.0)},
-)
+SCRIPT = Script(Config, quick={"gpu_tbps": (8.0,), "efficiency": (0.25, 0.5, 1.0)})
 SCRIPT.start(__name__)

@@ -31,7 +31,9 @@ from mfabric_jax.report.figures.panels import values_of as values_of
 from mfabric_jax.study import compare
 from mfabric_jax.study.provenance import commit, provenance
 
+Row = dict[str, Any]
 Rows = Sequence[Mapping[str, Any]]
+Found = Iterable[Row]
 COMPLETE = "complete"  # in a configuration: nothing stopped the run
 
 
@@ -91,25 +93,29 @@ def spread(claim: str, found: Sequence[float], form: str = ".2f") -> Verdict:
     return Verdict(claim, _range(min(found), max(found), form))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Script:
     """An experiment.
 
     - `config`: a frozen dataclass with defaults, checked when it is made.
-    - `run`: its rows; where it yields them, those that there are stay if it is stopped.
-    - `verdicts`: of rows, a line for every claim.
     - `quick`: fields of `config` that make it a matter of a minute or two on two cores, the same code.
+    - `run`: its rows; where it yields them, those that there are stay if it is stopped.
+    - `table`: of rows, a text.   - `draw`: writes their picture.   - `verdicts`: of rows, a line for every claim.
     - `more`: text that follows the table; may write further files into the folder.
     - `resolved`: what fields stand for, such as the prices in a file; goes into the effective configuration.
     - `name`, `question`: by default the name of the file that defines `config`, and the first line of its docstring.
+
+    Without `run`, `table`, `verdicts` and `draw`, they are the functions of these names in the file that defines
+    `config`; a picture that is described by data is called `PICTURE` there.
     """
 
     config: type
-    run: Callable[[Any], Iterable[dict[str, Any]]]
-    table: Callable[[Rows], str]
-    draw: Callable[[Rows, Path], Path]
-    verdicts: Callable[[Rows], list[Verdict]]
     quick: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    _: dataclasses.KW_ONLY
+    run: Callable[[Any], Iterable[dict[str, Any]]] = None  # pyright: ignore
+    table: Callable[[Rows], str] = None  # pyright: ignore
+    draw: Callable[[Rows, Path], Path] = None  # pyright: ignore
+    verdicts: Callable[[Rows], list[Verdict]] = None  # pyright: ignore
     dtype: str = "float32"
     more: Callable[[Any, Path], str] | None = None
     resolved: Callable[[Any], Mapping[str, Any]] = lambda config: {}
@@ -117,9 +123,12 @@ class Script:
     question: str = ""
 
     def __post_init__(self):
-        documented = sys.modules[self.config.__module__].__doc__ or ""
-        object.__setattr__(self, "name", self.name or _stem(self.config))
-        object.__setattr__(self, "question", self.question or documented.split("\n")[0])
+        file = vars(sys.modules[self.config.__module__])
+        defaults = {name: file.get(name) for name in ("run", "table", "verdicts")}
+        defaults |= {"draw": file["draw"] if "draw" in file else getattr(file.get("PICTURE"), "draw", None)}
+        defaults |= {"name": _stem(self.config), "question": (file["__doc__"] or "").split("\n")[0]}
+        for field, default in defaults.items():
+            object.__setattr__(self, field, getattr(self, field) or default)
 
     def answer(self, config: Any, folder: str | Path) -> tuple[list[dict[str, Any]], str]:
         """Run it: `name`.csv with its configuration and `name`.png go into the folder; returns rows and text."""
@@ -276,7 +285,7 @@ def cells(config: Any, *axes: Iterable[Any]) -> Iterator[tuple]:
     return iter(tqdm(list(product(*axes)), desc=_stem(type(config)), unit="case", file=sys.stderr, disable=None))
 
 
-def compared(config: Any, *axes: Iterable[Any]) -> Iterator[tuple[tuple, list[dict[str, Any]]]]:
+def compared(config: Any, *axes: Iterable[Any]) -> Iterator[tuple[tuple, list[Row]]]:
     """Each cell of the axes, and the rows of `compare` under its `config.setting(*cell)`."""
     for cell in cells(config, *axes):
         yield cell, list(compare(config.setting(*cell)))

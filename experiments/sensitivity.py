@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from mfabric_jax.checks import InputError
-from mfabric_jax.report.figures.panels import Axis, Dots, Picture, looks
+from mfabric_jax.report.figures.groups import Dots
+from mfabric_jax.report.figures.panels import Axis, Picture, looks
 from mfabric_jax.study import Compare
 from mfabric_jax.study.calibration import PUBLISHED
 from mfabric_jax.study.presets import PRESETS
 
 from .iteration_time import PER_DOLLAR, ROUNDED
-from .script import Rows, Script, Verdict, against, check, compared, grouped, picked, pivot
+from .script import Row, Rows, Script, Verdict, against, check, compared, grouped, picked, pivot
 
 BASE = "paper"
 CHANGES: dict[str, dict[str, Any]] = {
@@ -76,7 +77,7 @@ class Config:
         return Compare(**same | changed)
 
 
-def run(config: Config) -> Iterator[dict[str, Any]]:
+def run(config: Config) -> Iterator[Row]:
     """A row for each change, model and bandwidth: times on both fabrics, their ratio, performance per dollar."""
     for (model, change), found in compared(config, config.models, config.changes):
         for gbps in config.nic_gbps:
@@ -141,11 +142,7 @@ def _most(rows: Rows, gbps: float, model: str) -> Verdict:
 
 
 SCRIPT = Script(
-    config=Config,
-    run=run,
-    table=table,
-    draw=PICTURE.draw,
-    verdicts=verdicts,
+    Config,
     quick={
         "models": ("mixtral-8x7b", "qwen-moe"),
         "changes": (BASE, "first: reuse", "one matrix", "packets wait", "skew 1.0", "no delay", "released"),

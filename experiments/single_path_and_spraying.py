@@ -24,11 +24,12 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Cluster, cluster
 from mfabric_jax.flows import FlowProblem, Outcome, completion_times
 from mfabric_jax.report import style
-from mfabric_jax.report.figures.panels import Axis, Dots, Picture
+from mfabric_jax.report.figures.groups import Dots
+from mfabric_jax.report.figures.panels import Axis, Picture
 from mfabric_jax.routing import Routes, cluster_routes, link_bytes, links_of
 from mfabric_jax.traffic import Flows, all_to_all, hierarchical_all_reduce, point_to_point, ring_all_reduce, together
 
-from .script import Rows, Script, Verdict, check, grouped, listed, pivot
+from .script import Row, Rows, Script, Verdict, check, grouped, listed, pivot
 
 GPUS = 8  # of a server, a NIC each
 NIC_GBPS = 400.0  # of every link of the trees: no ratio depends on it
@@ -167,7 +168,7 @@ def flows_of(config: Config, traffic: str, seed: int) -> Flows:
     return Flows(*(column[between] for column in flows[:5]), flows.labels)
 
 
-def run(config: Config) -> Iterator[dict[str, Any]]:
+def run(config: Config) -> Iterator[Row]:
     """A row for each fabric, traffic, seed, routing and number of parts.
 
     - `time_s`: the last flow ends; `busiest_s`: bytes of the busiest link over what it carries in a second.
@@ -242,8 +243,8 @@ def _padded(array: np.ndarray, shape: tuple[int, ...], fill: float = 0) -> np.nd
     return np.pad(array, added, constant_values=fill)
 
 
-def medians(rows: Rows) -> list[dict[str, Any]]:
-    """What single paths took over spraying: median and worst of the seeds, a line per fabric, traffic, routing, parts."""
+def medians(rows: Rows) -> list[Row]:
+    """What single paths took over spraying: median and worst of the seeds, a line per case and way."""
     return [
         dict(zip(GROUP, group, strict=True))
         | {"paths": _label(*group[2:]), "column": group[2] if group[3] == 1 else "{} x{}".format(*group[2:])}
@@ -261,7 +262,7 @@ def table(rows: Rows) -> str:
     return "\n\n".join([head, cases, listed(summary(rows), *columns), verdict(rows)])
 
 
-def summary(rows: Rows) -> list[dict[str, Any]]:
+def summary(rows: Rows) -> list[Row]:
     """How close each way to choose single paths comes: in how many cases, and how far the farthest medians are."""
     lines = []
     for (paths,), here in grouped(medians(rows), "paths").items():
@@ -284,7 +285,7 @@ def _label(routing: str, parts: int) -> str:
     return LOOKS[routing, parts > 1].label.format(parts)
 
 
-def _shown(rows: Rows) -> Iterator[dict[str, Any]]:
+def _shown(rows: Rows) -> Iterator[Row]:
     for row in (row for row in rows if row["routing"] != "spray"):
         where = f"{FABRICS[row['fabric']]} {row['oversubscription']:g}:1"
         paths = _label(row["routing"], row["parts"])
@@ -326,5 +327,5 @@ def verdicts(rows: Rows) -> list[Verdict]:
     ]
 
 
-SCRIPT = Script(config=Config, run=run, table=table, draw=PICTURE.draw, verdicts=verdicts, quick={"seeds": 3})
+SCRIPT = Script(Config, quick={"seeds": 3})
 SCRIPT.start(__name__)

@@ -7,7 +7,7 @@ then took 5.67 s to come back, which the paper leaves out of its training times.
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
@@ -15,14 +15,15 @@ import jax
 import numpy as np
 
 from mfabric_jax import units
-from mfabric_jax.report.figures.panels import Axis, Dots, Picture, looks
+from mfabric_jax.report.figures.groups import Dots
+from mfabric_jax.report.figures.panels import Axis, Picture, looks
 from mfabric_jax.routing import ROUTINGS
 from mfabric_jax.schedule import Exchanges, places
 from mfabric_jax.study import Compare
 from mfabric_jax.study.compare import computation, inside, job_times, jobs, joined, solve
 from mfabric_jax.workload import Workload
 
-from .script import Rows, Script, Verdict, cells, check, listed, values_of
+from .script import Row, Rows, Script, Verdict, cells, check, listed, values_of
 
 BLOCKS = {"mixtral-8x7b": 7, "llama-moe": 16, "qwen-moe": 12}
 GPUS, NICS, OPTICAL, NVLINK_GIGABYTES = 32, 4, 3, 300.0
@@ -85,7 +86,7 @@ class Config:
         )
 
 
-def run(config: Config) -> Iterator[dict[str, Any]]:
+def run(config: Config) -> Iterator[Row]:
     """A row for each model, number of micro-batches, routing, and when the switch turns: seconds on both set-ups.
 
     "as chosen": where circuits change; "every block": before every first all-to-all, whether circuits change or not.
@@ -148,7 +149,7 @@ def table(rows: Rows) -> str:
     return f"{listed(_telling(rows), 'case', *waits, *times)}\n\n{note}".rstrip()
 
 
-def _telling(rows: Rows) -> list[dict[str, Any]]:
+def _telling(rows: Rows) -> list[Row]:
     """Rows with the name of their case; once where no delay changes anything."""
     slowest, back = max(row["delay_ms"] for row in rows), min(row["reactivation_s"] for row in rows)
     return [
@@ -158,7 +159,7 @@ def _telling(rows: Rows) -> list[dict[str, Any]]:
     ]
 
 
-def _case(row: Mapping[str, Any]) -> str:
+def _case(row: Row) -> str:
     several = f" x {row['micro_batches']}" if row["micro_batches"] > 1 else ""
     return f"{row['model']}{several}, {row['routing']}"
 
@@ -193,7 +194,5 @@ def verdicts(rows: Rows) -> list[Verdict]:
     return found
 
 
-SCRIPT = Script(
-    config=Config, run=run, table=table, draw=PICTURE.draw, verdicts=verdicts, quick={"models": ("mixtral-8x7b",)}
-)
+SCRIPT = Script(Config, quick={"models": ("mixtral-8x7b",)})
 SCRIPT.start(__name__)

@@ -6,15 +6,15 @@ arXiv 2501.03905, traffic by parallelism.
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from mfabric_jax import units, workload
 from mfabric_jax.report import style
-from mfabric_jax.report.figures.panels import Axis, Bars, Picture
+from mfabric_jax.report.figures.groups import Bars
+from mfabric_jax.report.figures.panels import Axis, Picture
 from mfabric_jax.workload import MEASURED_SHARES, Workload
 
-from .script import Rows, Script, Verdict, against, check, grouped, listed
+from .script import Row, Rows, Script, Verdict, against, check, grouped, listed
 
 MEASURED_SET_UP = {"mixtral-8x7b": {"dp": 1, "gpus": 128}}
 LOOKS = {
@@ -49,7 +49,7 @@ class Config:
         return found
 
 
-def run(config: Config) -> list[dict[str, Any]]:
+def run(config: Config) -> list[Row]:
     """A row for each set-up and parallelism: bytes of one iteration and their share, and what bounds the measured one.
 
     PP+DP is a row of its own: what was measured of both together.
@@ -57,7 +57,7 @@ def run(config: Config) -> list[dict[str, Any]]:
     return [row for set_up, job in config.jobs() for row in _rows(set_up, job)]
 
 
-def _rows(set_up: str, job: Workload) -> list[dict[str, Any]]:
+def _rows(set_up: str, job: Workload) -> list[Row]:
     facts = {"model": job.model, "set_up": set_up, "gpus": job.gpus, "dp": job.dp, "micro_batches": job.micro_batches}
     counted = workload.share_table(job)
     both = [row for row in counted if row["parallelism"] in ("PP", "DP")]
@@ -81,14 +81,14 @@ def table(rows: Rows) -> str:
     return listed(lines, "model", "set_up", "gpus", "parallelism", *shares)
 
 
-def _measured(row: Mapping[str, Any]) -> str | None:
+def _measured(row: Row) -> str | None:
     low, high = row["measured_low"], row["measured_high"]
     if low is None:
         return None
     return f"{low:.0%}" if low == high else f"{low:.0%} to {high:.0%}"
 
 
-def _bars(rows: Rows) -> Iterator[dict[str, Any]]:
+def _bars(rows: Rows) -> Iterator[Row]:
     """Set-ups in blocks of models; below them what was measured, of a range its lower end."""
     for (model,), here in grouped(rows, "model").items():
         for row in here:
@@ -140,11 +140,11 @@ def verdicts(rows: Rows) -> list[Verdict]:
     ]
 
 
-def _rounding(row: Mapping[str, Any]) -> float:
+def _rounding(row: Row) -> float:
     """Half of ten per cent, as a part of a single published share; a range is wide enough."""
     low, high = row["measured_low"], row["measured_high"]
     return ROUNDED / low if low == high else 0.0
 
 
-SCRIPT = Script(config=Config, run=run, table=table, draw=PICTURE.draw, verdicts=verdicts)
+SCRIPT = Script(Config)
 SCRIPT.start(__name__)

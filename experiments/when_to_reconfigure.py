@@ -29,7 +29,7 @@ from mfabric_jax.routing import degree_bound
 from mfabric_jax.schedule import best_trajectory, follow, last
 
 from .recording import Source, between_servers, divides_ranks, resolved, titled, traffic_of
-from .script import Rows, Script, Verdict, cells, check, duration, grouped, pivot, spread
+from .script import Row, Rows, Script, Verdict, cells, check, duration, grouped, pivot, spread
 
 ROUTINGS = ("unsplit", "best-path", "split")
 RULES: dict[str, style.Look] = {
@@ -87,7 +87,7 @@ class Config(Source):
         return policies.suited(self.policy, routing=routing)
 
 
-def run(config: Config) -> Iterator[dict[str, Any]]:
+def run(config: Config) -> Iterator[Row]:
     """A row for each number of blocks, routing, trace, rule and delay.
 
     - `time_s`: of all steps, delays included; `best_s` of the optimum, `bound_s` of the degree bounds.
@@ -122,7 +122,7 @@ def _demands(tokens: np.ndarray, servers: int) -> jax.Array:
     return jax.vmap(jax.vmap(lambda one: between_servers(one, servers)))(jnp.asarray(tokens))
 
 
-def _rows(config: Config, blocks: int, routing: str, demand: jax.Array) -> list[dict[str, Any]]:
+def _rows(config: Config, blocks: int, routing: str, demand: jax.Array) -> list[Row]:
     """Of one trace."""
     delays, choose = jnp.asarray(config.delays_s, demand.dtype), config.chosen(routing)
     settings = {"routing": routing, "hidden_s": config.hidden_s}
@@ -153,7 +153,7 @@ def _course(config: Config, rule: str, blocks: int, demand, options: tuple[Polic
     return follow(demand, region, options, rule=rule, every=config.every, **settings)
 
 
-def summary(rows: Rows) -> list[dict[str, Any]]:
+def summary(rows: Rows) -> list[Row]:
     """The mean over the traces of the time over the optimum: a line per blocks, routing, rule and delay."""
     keys = "blocks", "routing", "rule", "delay_s"
     return [
@@ -169,7 +169,7 @@ def table(rows: Rows) -> str:
     return f"time over that of the offline optimum\n\n{means}"
 
 
-def _excess(rows: Rows) -> list[dict[str, Any]]:
+def _excess(rows: Rows) -> list[Row]:
     return [
         line
         | {"excess": max(line["over_best"] - 1, FLOOR)}
@@ -197,7 +197,6 @@ PICTURE = Picture(
     across="turns",
     width=4.2,
     share_y=True,
-    columns=3,
 )
 
 
@@ -212,11 +211,7 @@ def verdicts(rows: Rows) -> list[Verdict]:
 
 
 SCRIPT = Script(
-    config=Config,
-    run=run,
-    table=table,
-    draw=PICTURE.draw,
-    verdicts=verdicts,
+    Config,
     quick={
         "delays_s": (1e-6, 1e-4, 1e-3, 1e-2, 2.5e-2, 0.1, 1.0),
         "routings": ("unsplit",),

@@ -18,10 +18,11 @@ from typing import Any
 from mfabric_jax import report
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import style
-from mfabric_jax.report.figures.panels import Axis, Dots, Lines, Picture, Pictures
+from mfabric_jax.report.figures.groups import Dots
+from mfabric_jax.report.figures.panels import Axis, Lines, Picture, Pictures
 from mfabric_jax.study import WholeCluster
 
-from .script import Rows, Script, Verdict, cells, check, listed, picked, pivot, values_of
+from .script import Row, Rows, Script, Verdict, cells, check, listed, picked, pivot, values_of
 
 KINDS = {
     "EP": "Expert parallel",
@@ -60,7 +61,7 @@ class Config:
         return {field: getattr(self, field) for field in ("model", "nic_gbps", "radix", "resolution", "seed")}
 
 
-def run(config: Config) -> list[dict[str, Any]]:
+def run(config: Config) -> list[Row]:
     """A row for each fabric, size and kind of traffic, and one for all traffic, in order of size.
 
     - `end_s`: its last flow ends.   - `peak_mb`: the most memory that either process has held.
@@ -71,7 +72,7 @@ def run(config: Config) -> list[dict[str, Any]]:
     return [row for servers, fabric in each for row in _rows(config, fabric, servers)]
 
 
-def _rows(config: Config, fabric: str, servers: int) -> Iterator[dict[str, Any]]:
+def _rows(config: Config, fabric: str, servers: int) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder:
         first, again = (_solved(config.cluster(fabric, servers), Path(folder)) for _ in range(2))
     for row, before in zip(again, first, strict=True):
@@ -79,7 +80,7 @@ def _rows(config: Config, fabric: str, servers: int) -> Iterator[dict[str, Any]]
         yield row | {"peak_mb": peak, "first_s": before["build_s"] + before["solve_s"]}
 
 
-def _solved(one: WholeCluster, folder: Path) -> list[dict[str, Any]]:
+def _solved(one: WholeCluster, folder: Path) -> list[Row]:
     """The rows of `mfabric cluster` in a process of its own, which keeps compiled programs in the folder."""
     options = ("model", "fabric", "servers", "nic_gbps", "radix", "resolution", "seed")
     words = [word for name in options for word in ("--" + name.replace("_", "-"), str(getattr(one, name)))]
@@ -101,7 +102,7 @@ def table(rows: Rows) -> str:
     return "\n\n".join([listed(picked(rows, traffic="all"), *columns), "end of the last flow [s]", ends])
 
 
-def _ends(rows: Rows) -> list[dict[str, Any]]:
+def _ends(rows: Rows) -> list[Row]:
     """Rows of the kinds of traffic, in their order; the dots of larger clusters are larger."""
     order = [*KINDS, *(kind for kind in values_of(rows, "traffic") if kind not in KINDS)]
     sizes = sorted(values_of(rows, "gpus"))
@@ -114,7 +115,7 @@ def _ends(rows: Rows) -> list[dict[str, Any]]:
     ]
 
 
-def _costs(rows: Rows) -> Iterator[dict[str, Any]]:
+def _costs(rows: Rows) -> Iterator[Row]:
     """Seconds of the second process, then those of the first one, which compiles."""
     for row in picked(rows, traffic="all"):
         yield row | {"seconds": row["build_s"] + row["solve_s"], "gigabytes": row["peak_mb"] / 1000, "compiles": False}
@@ -128,8 +129,7 @@ COSTS = Picture(
         Lines(
             x=GPUS,
             y=Axis("seconds", "time to build and solve [s]", low=0),
-            dashed="compiles",
-            names={"dashed": "with compiling"},
+            dashed=("compiles", "with compiling"),
             **LOOKS,
         ),
         Lines(x=GPUS, y=Axis("gigabytes", "peak memory [GB]", low=0), **LOOKS),
@@ -157,6 +157,9 @@ DONE = Picture(
 )
 
 
+PICTURE = Pictures((COSTS, DONE))
+
+
 def verdicts(rows: Rows) -> list[Verdict]:
     """Seconds and memory of the largest cluster on every fabric; nothing is published."""
     most = max(row["servers"] for row in rows)
@@ -169,12 +172,5 @@ def verdicts(rows: Rows) -> list[Verdict]:
     ]
 
 
-SCRIPT = Script(
-    config=Config,
-    run=run,
-    table=table,
-    draw=Pictures((COSTS, DONE)).draw,
-    verdicts=verdicts,
-    quick={"servers": (128, 512)},
-)
+SCRIPT = Script(Config, quick={"servers": (128, 512)})
 SCRIPT.start(__name__)
