@@ -10,6 +10,7 @@ import dataclasses
 from mfabric_jax import report
 from mfabric_jax.checks import names
 from mfabric_jax.fabric.cost import PRICED
+from mfabric_jax.report.figures import pareto as figure
 from mfabric_jax.report.figures.pareto import front
 from mfabric_jax.study import Compare
 from mfabric_jax.study.calibration import PUBLISHED
