@@ -114,6 +114,8 @@ def _cells(rows: Rows, fabric: str, gbps: float) -> list[Row]:
 
 
 SCRIPT = Script(
-    Config, quick={"models": ("mixtral-8x7b", "llama-moe"), "fabrics": ("fat-tree", "rail-optimized", "mfabric")}
+    Config,
+    draw=figure,
+    quick={"models": ("mixtral-8x7b", "llama-moe"), "fabrics": ("fat-tree", "rail-optimized", "mfabric")},
 )
 SCRIPT.start(__name__)
