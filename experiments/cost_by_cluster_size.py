@@ -161,7 +161,6 @@ PICTURE = Picture(
     needs="fabrics with a price",
     across="nic_gbps",
     share_y="row",
-    columns=4,
 )
 
 

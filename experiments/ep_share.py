@@ -87,7 +87,6 @@ PICTURE = Picture(
     shown=lambda rows: [row | {"of": key, "part": row[key]} for row in rows for key in SHARES],
     across="model",
     share_y=True,
-    columns=3,
 )
 
 

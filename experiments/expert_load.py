@@ -191,7 +191,6 @@ CORRELATIONS = Picture(
     ),
     shown=lambda rows: [row for row in _correlations(rows) if row["correlation"] is not None],
     width=4.4,
-    columns=2,
 )
 MEASURES = (
     _over_time("max_over_mean", "hottest expert over the mean"),

@@ -70,13 +70,13 @@ def run(config: Config) -> Iterator[Row]:
     """
     settings = config.rule, config.steps, config.joint_steps, config.joint_samples, config.joint_rounds
     for servers in config.servers:
-        all_to_alls = list(config.all_to_alls(servers))
+        all_to_alls, start = list(config.all_to_alls(servers)), {"traffic": config.traffic, "servers": servers}
         for efficiency in config.efficiencies:
             where = config.region(servers, efficiency)
             for policy in POLICIES:  # compile, so that decisions are timed alone
                 _planned(policy, where, jnp.ones((servers,) * 2, jnp.float32), settings)
             for place, demand in all_to_alls:
-                yield from ({"efficiency": efficiency} | place | row for row in _rows(settings, where, demand))
+                yield from (start | {"efficiency": efficiency} | place | row for row in _rows(settings, where, demand))
 
 
 @eqx.filter_jit

@@ -83,7 +83,6 @@ PICTURE = Picture(
         ),
     ),
     width=6.6,
-    columns=3,
 )
 
 

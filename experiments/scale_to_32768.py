@@ -155,7 +155,6 @@ ITERATIONS = Picture(
     shown=lambda rows: picked(rows, row="iteration"),
     across="model",
     width=3.6,
-    columns=4,
 )
 FLOW_BY_FLOW = Picture(
     panels=(

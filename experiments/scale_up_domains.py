@@ -119,7 +119,6 @@ BREAKDOWN = Picture(
     shown=_parts,
     width=5.6,
     left=1.4,
-    columns=4,
 )
 SPEED_UP = Picture(
     panels=(

@@ -312,7 +312,6 @@ PICTURE = Picture(
     width=3.6,
     left=2.2,
     share_y=True,
-    columns=4,
 )
 
 

@@ -118,7 +118,6 @@ PICTURE = Picture(
     shown=_bars,
     width=6.6,
     left=2.2,
-    columns=5,
 )
 
 

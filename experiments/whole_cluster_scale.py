@@ -136,7 +136,6 @@ COSTS = Picture(
     ),
     shown=_costs,
     width=4.6,
-    columns=4,
 )
 DONE = Picture(
     panels=(

@@ -290,7 +290,7 @@ class Picture(Drawing):
 
     - `width`: inches of a panel.   - `scale`: what the colours of heat maps mean.
     - `shown`: rows as they are drawn, with computed columns.   - `heading`: of the rows as they were.
-    - `columns`: of the key.   - `needs`: what rows are called when there are none.
+    - `needs`: what rows are called when there are none.   - `key`: whether colours are explained.
     """
 
     panels: tuple[Panel, ...]
@@ -302,7 +302,6 @@ class Picture(Drawing):
     share_x: bool = True
     share_y: bool | str = False
     scale: str = ""
-    columns: int | None = None
     key: bool = True
     shown: Callable[[Rows], Iterable[Mapping[str, Any]]] = list
     heading: Callable[[Rows], str] = lambda rows: ""
@@ -333,8 +332,10 @@ class Picture(Drawing):
             bar.set_label(self.scale)
         handles = {handle.get_label(): handle for panel in panels for handle in panel.handles(rows)}
         if handles and self.key:
-            columns = self.columns or max(2, min(len(handles), round(wide / 2.2)))
-            figure.legend(handles=list(handles.values()), loc="outside lower center", ncols=columns)
+            fit = int(wide / (0.6 + 0.075 * max(map(len, handles))))
+            figure.legend(
+                handles=list(handles.values()), loc="outside lower center", ncols=max(1, min(len(handles), fit))
+            )
 
     def _draw(self, grid: np.ndarray, panels: Sequence[Panel], rows: Rows, down: Sequence, across: Sequence) -> list:
         """Draw every panel, then dress them: axes that panels share take the values of all."""
