@@ -100,18 +100,11 @@ def table(rows: Rows) -> str:
 
 
 SIZES = Axis("micro_batch", "sequences in a micro-batch", log=True, ticks=str)
-SAME: dict[str, Any] = {"x": SIZES, "by": "first", "looks": LOOKS, "under": "block"}
-PICTURE = Picture(
-    panels=(
-        Lines(y=Axis("over_fat_tree", "iteration time\nover the fat-tree's", lines=(1,)), title="{model}", **SAME),
-        Lines(
-            y=Axis("hidden", "hidden part of the delay", percent=True, low=-0.04, high=1.06),
-            empty="the switch never turns",
-            **SAME,
-        ),
-    ),
-    across="model",
-)
+SAME: dict[str, Any] = {"by": "first", "looks": LOOKS, "under": "block"}
+RATIO = Axis("over_fat_tree", "iteration time\nover the fat-tree's", lines=(1,))
+HIDDEN = Axis("hidden", "hidden part of the delay", percent=True, low=-0.04, high=1.06)
+PANELS = Lines(SIZES, RATIO, title="{model}", **SAME), Lines(SIZES, HIDDEN, empty="the switch never turns", **SAME)
+PICTURE = Picture(PANELS, across="model")
 
 
 def verdicts(rows: Rows) -> list[Verdict]:

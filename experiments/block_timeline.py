@@ -163,21 +163,9 @@ def _hidden(rows: Rows) -> list[Row]:
     ]
 
 
-HIDDEN = Picture(
-    panels=(
-        Dots(
-            x=Axis("hidden", "hidden part of the reconfiguration delay", percent=True, low=-0.03, high=1.03),
-            y=Axis("line"),
-            by="rate",
-            named="H800 at {:.0%} of its peak",
-            markers="o",
-            block="first",
-        ),
-    ),
-    shown=_hidden,
-    width=7.6,
-    left=3.4,
-)
+PART = Axis("hidden", "hidden part of the reconfiguration delay", percent=True, low=-0.03, high=1.03)
+RATES: dict[str, Any] = {"named": "H800 at {:.0%} of its peak", "markers": "o", "block": "first", "dodge": True}
+HIDDEN = Picture((Dots(PART, Axis("line"), "rate", **RATES),), shown=_hidden, width=7.6)
 
 
 def build(rows: Rows) -> "Figure":

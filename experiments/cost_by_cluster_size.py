@@ -144,24 +144,16 @@ def _unpriced(rows: Rows) -> str:
     return f"Without a public price, left out: {names}." if names else ""
 
 
-SAME: dict[str, Any] = {
-    "x": Axis("servers", "servers", log=True, ticks=str),
-    "by": "fabric",
-    "looks": style.FABRICS,
-    "under": "fat-tree",
-    "dashed": ("two_tiers", "on two tiers; lines end where a tree is full"),
-}
-PICTURE = Picture(
-    panels=(
-        Lines(y=Axis("M$", "network cost [M$]", log=True), title="{nic_gbps:g} Gbps", **SAME),
-        Lines(y=Axis("over_mfabric", f"cost over mFabric's ({PUBLISHED_TIERS} tiers)", low=0), **SAME),
-    ),
-    shown=_drawn,
-    heading=_unpriced,
-    needs="fabrics with a price",
-    across="nic_gbps",
-    share_y="row",
+SERVERS, TWO = Axis("servers", "servers", log=True, ticks=str), "on two tiers; lines end where a tree is full"
+COST, RATIO = (
+    Lines(SERVERS, y, "fabric", style.FABRICS, under="fat-tree", dashed=("two_tiers", TWO), title=title)
+    for y, title in (
+        (Axis("M$", "network cost [M$]", log=True), "{nic_gbps:g} Gbps"),
+        (Axis("over_mfabric", f"cost over mFabric's ({PUBLISHED_TIERS} tiers)", low=0), ""),
+    )
 )
+NEEDS = "fabrics with a price"
+PICTURE = Picture((COST, RATIO), "", "nic_gbps", shown=_drawn, heading=_unpriced, needs=NEEDS, share_y="row")
 
 
 def build(rows: Rows) -> "Figure":

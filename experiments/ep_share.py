@@ -73,20 +73,16 @@ def _measured(row: Row) -> str:
     return f"up to {high:.0%}" if low is None else f"{low:.0%} to {high:.0%}"
 
 
+PANEL = Dots(
+    Axis("part", "expert-parallel all-to-alls", percent=True, low=0, high=0.95),
+    Axis("compute"),
+    "of",
+    looks(SHARES),
+    band=("measured_low", "measured_high", "measured (Qwen-MoE: at most)"),
+    title="{model}",
+)
 PICTURE = Picture(
-    panels=(
-        Dots(
-            x=Axis("part", "expert-parallel all-to-alls", percent=True, low=0, high=0.95),
-            y=Axis("compute"),
-            by="of",
-            looks=looks(SHARES),
-            band=("measured_low", "measured_high", "measured (Qwen-MoE: at most)"),
-            title="{model}",
-        ),
-    ),
-    shown=lambda rows: [row | {"of": key, "part": row[key]} for row in rows for key in SHARES],
-    across="model",
-    share_y=True,
+    (PANEL,), across="model", shown=lambda rows: [row | {"of": of, "part": row[of]} for row in rows for of in SHARES]
 )
 
 

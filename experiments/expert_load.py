@@ -169,29 +169,15 @@ LAYER: dict[str, Any] = {"by": "layer", "named": "layer {}"}
 
 
 def _over_time(key: str, label: str) -> Picture:
-    line = Lines(x=ITERATION, y=Axis(key, label, low=0), markers="", **LAYER)
+    line = Lines(ITERATION, Axis(key, label, low=0), markers="", **LAYER)
     return Picture(panels=(line,), width=3.6, key=False)
 
 
-HEATS = Picture(
-    panels=(Heat(x=ITERATION, y=Axis("expert", "expert"), by="load", norm=_shading, title="layer {layer}", high=2.3),),
-    shown=_loads,
-    across="layer",
-    width=3.1,
-    share_y=True,
-    scale="load / mean",
-)
-CORRELATIONS = Picture(
-    panels=(
-        Lines(
-            x=Axis("records apart", "records apart", log=True, ticks=str),
-            y=Axis("correlation", "correlation of loads", lines=(0,)),
-            **LAYER,
-        ),
-    ),
-    shown=lambda rows: [row for row in _correlations(rows) if row["correlation"] is not None],
-    width=4.4,
-)
+HEAT = Heat(ITERATION, Axis("expert", "expert"), "load", norm=_shading, title="layer {layer}", high=2.3)
+HEATS = Picture((HEAT,), across="layer", shown=_loads, width=3.1, share_y=True, scale="load / mean")
+APART = Axis("records apart", "records apart", log=True, ticks=str)
+ALIKE = Lines(APART, Axis("correlation", "correlation of loads", lines=(0,)), **LAYER)
+CORRELATIONS = Picture((ALIKE,), shown=_correlations, width=4.4)
 MEASURES = (
     _over_time("max_over_mean", "hottest expert over the mean"),
     _over_time("deviation", "standard deviation over the mean"),

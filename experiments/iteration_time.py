@@ -104,23 +104,14 @@ def _over_fat_tree_at_800(rows: Rows) -> list[Row]:
     return [row | {"over_tree": row["iteration_s"] / tree[row["preset"], row["model"]]} for row in rows]
 
 
-PICTURE = Picture(
-    panels=(
-        Lines(
-            x=Axis("nic_gbps", "NIC bandwidth [Gbps]", log=True, ticks="{:g}".format),
-            y=Axis("over_tree", "time over fat-tree's at 800", low=0),
-            by="fabric",
-            looks=style.FABRICS,
-            under="fat-tree",
-            published=("published_over_800", "published, fat-tree"),
-            title="{model}, {preset}",
-        ),
-    ),
-    shown=_over_fat_tree_at_800,
-    down="preset",
-    across="model",
-    width=3.1,
+GBPS = Axis("nic_gbps", "NIC bandwidth [Gbps]", log=True, ticks="{:g}".format)
+TIME, PUBLISHED_TIME = (
+    Axis("over_tree", "time over fat-tree's at 800", low=0),
+    ("published_over_800", "published, fat-tree"),
 )
+SAME: dict[str, Any] = {"under": "fat-tree", "published": PUBLISHED_TIME, "title": "{model}, {preset}"}
+PANEL = Lines(GBPS, TIME, "fabric", style.FABRICS, **SAME)
+PICTURE = Picture((PANEL,), "preset", "model", shown=_over_fat_tree_at_800, width=3.1)
 
 
 def verdicts(rows: Rows) -> list[Verdict]:

@@ -32,7 +32,7 @@ from mfabric_jax.report.figures.panels import Axis, Picture, looks
 from mfabric_jax.routing import Plan, all_to_all_time, degree_bound, fluid_lower_bound, relay_shares
 
 from . import relay_on_traces
-from .recording import resolved, titled, traffic_of
+from .recording import resolved, traffic_of
 from .script import Row, Rows, Script, Verdict, check, grouped
 
 GROUP = ("servers", "efficiency", "policy")
@@ -141,30 +141,10 @@ def _named(row: Any) -> dict[str, Any]:
     return dict(row) | {"name": name, "limit": row["limit_s"] / row["bound_s"]}
 
 
-PICTURE = Picture(
-    panels=(
-        Dots(
-            x=Axis("over_bound", "paced time over the degree bound\n(dashed: the least any relaying can reach)"),
-            y=Axis("name"),
-            by="policy",
-            looks=LOOKS,
-            block="efficiency",
-            middle=np.mean,
-            beside=lambda over: f"{np.mean(over):.2f}",
-            head="mean",
-            limit="limit",
-            title="{servers} servers",
-        ),
-    ),
-    shown=lambda rows: [_named(row) for row in rows],
-    heading=titled,
-    needs="all-to-alls with bytes between servers",
-    across="servers",
-    width=4.0,
-    left=3.2,
-    share_y=True,
-    key=False,
-)
+RATIO = Axis("over_bound", "paced time over the degree bound\n(dashed: the least any relaying can reach)")
+MEAN: dict[str, Any] = {"block": "efficiency", "middle": np.mean, "head": "mean", "title": "{servers} servers"}
+PANEL = Dots(RATIO, Axis("name"), "policy", LOOKS, limit="limit", **MEAN)
+PICTURE = Picture((PANEL,), "", "servers", shown=lambda rows: list(map(_named, rows)), **relay_on_traces.SAME)
 
 
 def verdicts(rows: Rows) -> list[Verdict]:

@@ -191,22 +191,9 @@ def _shading(gigabytes: Sequence[float]) -> Any:
     return Normalize(0, max(gigabytes))
 
 
-ALL_TO_ALLS = Picture(
-    panels=(
-        Heat(
-            x=Axis("destination", "destination rank"),
-            y=Axis("source", "source rank"),
-            by="GB",
-            norm=_shading,
-            down=True,
-            title="layer {layer}, micro-batch {micro_batch}",
-        ),
-    ),
-    shown=_cells,
-    down="line",
-    across="column",
-    scale="GB (what stays on its rank is left out)",
-)
+TARGET, SOURCE = Axis("destination", "destination rank"), Axis("source", "source rank")
+PANEL = Heat(TARGET, SOURCE, "GB", norm=_shading, down=True, title="layer {layer}, micro-batch {micro_batch}")
+ALL_TO_ALLS = Picture((PANEL,), "line", "column", shown=_cells, scale="GB (what stays on its rank is left out)")
 
 
 def _cluster(figure: Any, rows: Rows, gpus: int) -> None:

@@ -140,27 +140,12 @@ def _shading(ratios: Sequence[float]) -> Any:
     return TwoSlopeNorm(1.0, 0.6, 1.8)
 
 
-PICTURE = Picture(
-    panels=(
-        Heat(
-            x=Axis("optical", "optical NICs of a server"),
-            y=Axis("electrical", "electrical NICs"),
-            by="over_default",
-            colours="RdBu_r",
-            norm=_shading,
-            number="{:.2f}",
-            frames=_frames,
-            title="{model}, {delay_ms:g} ms",
-        ),
-    ),
-    down="delay_ms",
-    across="model",
-    share_y=True,
-    scale="iteration time over that of 6 + 2, same price",
-    heading=lambda rows: (
-        "dashed: the default 6 + 2; framed: the fastest;\ngrey: would need a bandwidth without a price"
-    ),
-)
+OPTICAL, ELECTRICAL = Axis("optical", "optical NICs of a server"), Axis("electrical", "electrical NICs")
+LOOK: dict[str, Any] = {"norm": _shading, "colours": "RdBu_r", "number": "{:.2f}", "frames": _frames}
+PANEL = Heat(OPTICAL, ELECTRICAL, "over_default", **LOOK, title="{model}, {delay_ms:g} ms")
+SCALE = "iteration time over that of 6 + 2, same price"
+LEGEND = "dashed: the default 6 + 2; framed: the fastest;\ngrey: would need a bandwidth without a price"
+PICTURE = Picture((PANEL,), "delay_ms", "model", share_y=True, scale=SCALE, heading=lambda rows: LEGEND)
 
 
 def verdicts(rows: Rows) -> list[Verdict]:

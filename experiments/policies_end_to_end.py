@@ -13,10 +13,11 @@ from typing import Any
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.report.figures.groups import Dots
-from mfabric_jax.report.figures.panels import Axis, Picture, looks
+from mfabric_jax.report.figures.panels import Axis, Picture
 from mfabric_jax.study import Compare
 
 from .script import Row, Rows, Script, Verdict, check, compared, grouped, pivot, spread
+from .sensitivity import GBPS
 
 MODELS = ("mixtral-8x22b", "mixtral-8x7b", "llama-moe", "qwen-moe")
 RECORDED_MODEL = {"qwen-moe": "qwen-moe-ep16"}
@@ -107,23 +108,9 @@ def _short(rows: Rows) -> list[Row]:
     return [dict(row) | {"model": names.get(row["model"], row["model"])} for row in rows]
 
 
-PICTURE = Picture(
-    panels=(
-        Dots(
-            x=Axis("over_greedy", f"time over that of\n{BASE}", lines=(1,)),
-            y=Axis("way"),
-            by="nic_gbps",
-            looks=looks({400.0: "400 Gbps", 100.0: "100 Gbps"}, "o"),
-            title="{model}, {traffic}",
-        ),
-    ),
-    shown=_short,
-    down="traffic",
-    across="model",
-    width=2.5,
-    left=2.4,
-    share_y=True,
-)
+RATIO = Axis("over_greedy", f"time over that of\n{BASE}", lines=(1,))
+PANEL = Dots(RATIO, Axis("way"), "nic_gbps", GBPS, title="{model}, {traffic}")
+PICTURE = Picture((PANEL,), "traffic", "model", shown=_short, width=2.5)
 
 
 def verdicts(rows: Rows) -> list[Verdict]:

@@ -10,6 +10,7 @@ import functools
 import sys
 from collections.abc import Callable, Iterator
 from itertools import product
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -185,27 +186,14 @@ def table(rows: Rows) -> str:
     return report.plain(summary(rows))
 
 
-PICTURE = Picture(
-    panels=(
-        Dots(
-            x=Axis("over", "time over the best there is", log=True),
-            y=Axis("label"),
-            by="policy",
-            looks=LOOKS,
-            middle=np.mean,
-            beside=lambda over: f"{np.mean(over):.3f}   {np.quantile(over, 0.9):.3f}",
-            head="mean    p90",
-            title="{routing}, {servers} servers",
-        ),
-    ),
-    shown=lambda rows: [row | {"label": LOOKS[row["policy"]].label} for row in rows],
-    down="routing",
-    across="servers",
-    width=4.4,
-    left=1.6,
-    share_y=True,
-    key=False,
-)
+def _labelled(rows: Rows) -> list[Row]:
+    return [dict(row) | {"label": LOOKS[row["policy"]].label} for row in rows]
+
+
+MEAN: dict[str, Any] = {"middle": np.mean, "beside": "{:.3f}   {:.3f}", "head": "mean    p90"}
+RATIO = Axis("over", "time over the best there is", log=True)
+PANEL = Dots(RATIO, Axis("label"), "policy", LOOKS, title="{routing}, {servers} servers", **MEAN)
+PICTURE = Picture((PANEL,), "routing", "servers", shown=_labelled, width=4.4, key=False)
 
 
 def verdicts(rows: Rows) -> list[Verdict]:

@@ -48,6 +48,7 @@ LOOKS = {
 
 
 SHADES = ("#9ecae1", "#6baed6", "#3182bd", "#08519c")
+TOP = {k: style.Look(f"top {k}", shade) for k, shade in zip(HITS, SHADES, strict=True)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -256,43 +257,12 @@ def _measured(rows: Rows) -> Iterator[Row]:
         yield here | {"what": f"Time over exact, {row['servers']} servers", "value": row["over_exact"]}
 
 
+FOUND = Axis("rate", "most loaded experts found, mean", low=0, high=1)
+HIT_RATES = Bars(FOUND, Axis("name"), "top", TOP, title="Hit rate")
+SPREAD: dict[str, Any] = {"box": True, "middle": np.mean, "beside": "{:.3f}", "title": "{what}", "each": 0.6}
+SPREADS = Dots(Axis("value", "mean, quartiles, 10th to 90th percentile"), Axis("name"), "predictor", LOOKS, **SPREAD)
 PICTURE = Pictures(
-    (
-        Picture(
-            panels=(
-                Bars(
-                    x=Axis("rate", "most loaded experts found, mean", low=0, high=1),
-                    y=Axis("name"),
-                    by="top",
-                    looks={k: style.Look(f"top {k}", shade) for k, shade in zip(HITS, SHADES, strict=True)},
-                    title="Hit rate",
-                ),
-            ),
-            shown=_hits,
-            left=1.6,
-        ),
-        Picture(
-            panels=(
-                Dots(
-                    x=Axis("value", "mean, quartiles, 10th to 90th percentile"),
-                    y=Axis("name"),
-                    by="predictor",
-                    looks=LOOKS,
-                    box=True,
-                    middle=np.mean,
-                    beside=lambda values: f"{np.mean(values):.3f}",
-                    title="{what}",
-                    each=0.6,
-                ),
-            ),
-            shown=_measured,
-            across="what",
-            left=1.6,
-            share_x=False,
-            share_y=True,
-            key=False,
-        ),
-    ),
+    (Picture((HIT_RATES,), shown=_hits), Picture((SPREADS,), "", "what", shown=_measured, share_x=False, key=False)),
     heading=titled,
     needs="all-to-alls with bytes between servers",
 )

@@ -72,17 +72,9 @@ def table(rows: Rows) -> str:
     return f"iteration time over that at the least delay (seconds)\n\n{ratios}"
 
 
+DELAY = Axis("delay_s", "reconfiguration delay (line: 25 ms)", log=True, ticks=TICKS, lines=(USUAL_S,))
 PICTURE = Picture(
-    panels=(
-        Lines(
-            x=Axis("delay_s", "reconfiguration delay (line: 25 ms)", log=True, ticks=TICKS, lines=(USUAL_S,)),
-            y=Axis("iteration_s", "iteration time [s]", log=True),
-            by="way",
-            looks=looks(LABELS),
-            high=3.6,
-        ),
-    ),
-    width=6.6,
+    (Lines(DELAY, Axis("iteration_s", "iteration time [s]", log=True), "way", looks(LABELS), high=3.6),), width=6.6
 )
 
 

@@ -126,28 +126,11 @@ def _name(row: Any) -> str:
     return f"{label} at efficiency {row['efficiency']:g}: {SHARES[row['shares']]}, {flows}"
 
 
+MEDIAN: dict[str, Any] = {"block": "efficiency", "middle": np.median, "head": "median", "title": "{servers} servers"}
+PANEL = Dots(Axis("over_bound", "time over the degree bound"), Axis("name"), "routing", LOOKS, **MEDIAN)
+SAME: dict[str, Any] = {"heading": titled, "needs": "all-to-alls with bytes between servers", "key": False}
 PICTURE = Picture(
-    panels=(
-        Dots(
-            x=Axis("over_bound", "time over the degree bound"),
-            y=Axis("name"),
-            by="routing",
-            looks=LOOKS,
-            block="efficiency",
-            middle=np.median,
-            beside=lambda over: f"{np.median(over):.2f}",
-            head="median",
-            title="{servers} servers",
-        ),
-    ),
-    shown=lambda rows: [row | {"name": _name(row)} for row in rows],
-    heading=titled,
-    needs="all-to-alls with bytes between servers",
-    across="servers",
-    width=4.4,
-    left=3.4,
-    share_y=True,
-    key=False,
+    (PANEL,), "", "servers", shown=lambda rows: [row | {"name": _name(row)} for row in rows], width=4.4, **SAME
 )
 
 

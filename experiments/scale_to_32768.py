@@ -141,36 +141,18 @@ def _ends(rows: Rows) -> Sequence[dict[str, Any]]:
     return [row | {"what": WHAT[row["traffic"]], "note": f"{row['flows']:,} flows"} for row in flows]
 
 
-SAME: dict[str, Any] = {
-    "x": Axis("gpus", "GPUs", log=True, ticks=_thousands),
-    "by": "fabric",
-    "looks": style.FABRICS,
-    "under": REFERENCE,
-}
-ITERATIONS = Picture(
-    panels=(
-        Lines(y=Axis("iteration_s", "iteration time [s]", low=0), title="{model}", **SAME),
-        Lines(y=Axis("per_dollar_over_tree", "performance per dollar\nover the fat-tree's", low=0), **SAME),
-    ),
-    shown=lambda rows: picked(rows, row="iteration"),
-    across="model",
-    width=3.6,
+GPUS = Axis("gpus", "GPUs", log=True, ticks=_thousands)
+TIMES, RATIOS = (
+    Lines(GPUS, y, "fabric", style.FABRICS, under=REFERENCE, title=title)
+    for y, title in (
+        (Axis("iteration_s", "iteration time [s]", low=0), "{model}"),
+        (Axis("per_dollar_over_tree", "performance per dollar\nover the fat-tree's", low=0), ""),
+    )
 )
-FLOW_BY_FLOW = Picture(
-    panels=(
-        Bars(
-            x=Axis("end_s", "end of its last flow, all at once [s]", low=0, room=1.45),
-            y=Axis("what"),
-            by="fabric",
-            looks=style.FABRICS,
-            note="note",
-            title="Flow by flow: {model}\non {gpus:,} GPUs",
-        ),
-    ),
-    shown=_ends,
-    width=3.4,
-    left=1.4,
-)
+ITERATIONS = Picture((TIMES, RATIOS), across="model", shown=lambda rows: picked(rows, row="iteration"), width=3.6)
+END = Axis("end_s", "end of its last flow, all at once [s]", low=0, room=1.45)
+FLOWING: dict[str, Any] = {"note": "note", "title": "Flow by flow: {model}\non {gpus:,} GPUs"}
+FLOW_BY_FLOW = Picture((Bars(END, Axis("what"), "fabric", style.FABRICS, **FLOWING),), shown=_ends)
 
 
 PICTURE = Pictures((ITERATIONS, FLOW_BY_FLOW))

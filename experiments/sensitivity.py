@@ -103,23 +103,10 @@ def table(rows: Rows) -> str:
     return "\n\n".join(text for part in zip(parts.values(), tables, strict=True) for text in part)
 
 
-PICTURE = Picture(
-    panels=(
-        Dots(
-            x=Axis("over_fat_tree", "mFabric's time over the fat-tree's\n(dashed: the base)", lines=(1,)),
-            y=Axis("change"),
-            by="nic_gbps",
-            looks=looks({400.0: "400 Gbps", 100.0: "100 Gbps"}, "o"),
-            base=BASE,
-            title="{model}",
-        ),
-    ),
-    across="model",
-    width=2.8,
-    left=1.8,
-    share_x=False,
-    share_y=True,
-)
+GBPS = looks({400.0: "400 Gbps", 100.0: "100 Gbps"}, "o")
+RATIO = Axis("over_fat_tree", "mFabric's time over the fat-tree's\n(dashed: the base)", lines=(1,))
+PANEL = Dots(RATIO, Axis("change"), "nic_gbps", GBPS, base=BASE, title="{model}")
+PICTURE = Picture((PANEL,), across="model", width=2.8, share_x=False)
 
 
 def verdicts(rows: Rows) -> list[Verdict]:

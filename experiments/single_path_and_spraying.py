@@ -292,27 +292,10 @@ def _shown(rows: Rows) -> Iterator[Row]:
         yield dict(row) | {"where": where, "collective": TRAFFIC[row["traffic"]][1], "paths": paths}
 
 
-PICTURE = Picture(
-    panels=(
-        Dots(
-            x=Axis("over_spray", "time over that of spraying", lines=(1,)),
-            y=Axis("paths"),
-            by="paths",
-            block="collective",
-            blocks_named=True,
-            middle=np.median,
-            beside=lambda over: f"{np.median(over):.2f}",
-            head="median",
-            title="{where}",
-            each=0.19,
-        ),
-    ),
-    shown=_shown,
-    across="where",
-    width=3.6,
-    left=2.2,
-    share_y=True,
-)
+MEDIAN: dict[str, Any] = {"middle": np.median, "head": "median", "title": "{where}", "each": 0.19}
+RATIO = Axis("over_spray", "time over that of spraying", lines=(1,))
+PANEL = Dots(RATIO, Axis("paths"), "paths", block="collective", blocks_named=True, **MEDIAN)
+PICTURE = Picture((PANEL,), across="where", shown=_shown, width=3.6)
 
 
 def verdicts(rows: Rows) -> list[Verdict]:

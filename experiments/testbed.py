@@ -164,23 +164,12 @@ def _case(row: Row) -> str:
     return f"{row['model']}{several}, {row['routing']}"
 
 
+RATIO = Axis("over_eps", "iteration time of mFabric (3 + 1 NICs) over 4 packet NICs", log=True, lines=(1,))
+TURNING = looks({TURNS: f"switch turns: {TURNS}", KEEPS: f"switch turns: {KEEPS}"}, "o")
+PANEL = Dots(RATIO, Axis("case"), "turns", TURNING, dodge=True, hollow="reactivation_s", note="note", each=0.6)
+BACK = "hollow: NICs come back after {:g} s"
 PICTURE = Picture(
-    panels=(
-        Dots(
-            x=Axis("over_eps", "iteration time of mFabric (3 + 1 NICs) over 4 packet NICs", log=True, lines=(1,)),
-            y=Axis("case"),
-            by="turns",
-            looks=looks({TURNS: f"switch turns: {TURNS}", KEEPS: f"switch turns: {KEEPS}"}, "o"),
-            dodge=True,
-            hollow="reactivation_s",
-            note="note",
-            each=0.6,
-        ),
-    ),
-    shown=_telling,
-    heading=lambda rows: f"hollow: NICs come back after {max(row['reactivation_s'] for row in rows):g} s",
-    width=6.4,
-    left=2.2,
+    (PANEL,), shown=_telling, heading=lambda rows: BACK.format(max(values_of(rows, "reactivation_s"))), width=6.4
 )
 
 

@@ -7,6 +7,7 @@ arXiv 2501.03905, traffic by parallelism.
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 from mfabric_jax import units, workload
 from mfabric_jax.report import style
@@ -101,24 +102,9 @@ def _bars(rows: Rows) -> Iterator[Row]:
             yield dict(row) | {"line": "measured", "hatched": True, "text": text, "share": low or high}
 
 
-PICTURE = Picture(
-    panels=(
-        Bars(
-            x=Axis("share", "bytes of one iteration, all GPUs (hatched: measured)", percent=True, low=0, high=1),
-            y=Axis("line"),
-            by="parallelism",
-            looks=LOOKS,
-            block="model",
-            stacked=True,
-            inside="text",
-            hatched="hatched",
-            each=0.42,
-        ),
-    ),
-    shown=_bars,
-    width=6.6,
-    left=2.2,
-)
+SHARE = Axis("share", "bytes of one iteration, all GPUs (hatched: measured)", percent=True, low=0, high=1)
+STACK: dict[str, Any] = {"stacked": True, "inside": "text", "hatched": "hatched", "each": 0.42}
+PICTURE = Picture((Bars(SHARE, Axis("line"), "parallelism", LOOKS, block="model", **STACK),), shown=_bars, width=6.6)
 
 
 def verdicts(rows: Rows) -> list[Verdict]:

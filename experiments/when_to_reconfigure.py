@@ -179,25 +179,10 @@ def _excess(rows: Rows) -> list[Row]:
 
 
 PERCENT = {at: f"{100 * at:g} %" for at in (1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0)}
-PICTURE = Picture(
-    panels=(
-        Lines(
-            x=Axis(
-                "delay_s", "reconfiguration delay", log=True, ticks={at: duration(at) for at in (1e-6, 1e-4, 0.01, 1)}
-            ),
-            y=Axis("excess", "longer than the optimum", log=True, ticks={FLOOR: f"≤ {100 * FLOOR:g} %"} | PERCENT),
-            by="rule",
-            looks=RULES,
-            title="{routing}, {turns}",
-        ),
-    ),
-    shown=_excess,
-    heading=titled,
-    down="routing",
-    across="turns",
-    width=4.2,
-    share_y=True,
-)
+DELAY = Axis("delay_s", "reconfiguration delay", log=True, ticks={at: duration(at) for at in (1e-6, 1e-4, 1e-2, 1.0)})
+EXCESS = Axis("excess", "longer than the optimum", log=True, ticks={FLOOR: f"≤ {100 * FLOOR:g} %"} | PERCENT)
+PANEL = Lines(DELAY, EXCESS, "rule", RULES, title="{routing}, {turns}")
+PICTURE = Picture((PANEL,), "routing", "turns", shown=_excess, heading=titled, width=4.2, share_y=True)
 
 
 def verdicts(rows: Rows) -> list[Verdict]:

@@ -124,36 +124,15 @@ def _costs(rows: Rows) -> Iterator[Row]:
 
 LOOKS: dict[str, Any] = {"by": "fabric", "looks": style.FABRICS}
 GPUS = Axis("gpus", "GPUs", log=True, ticks="{:,}".format)
+SECONDS, MEMORY = Axis("seconds", "time to build and solve [s]", low=0), Axis("gigabytes", "peak memory [GB]", low=0)
 COSTS = Picture(
-    panels=(
-        Lines(
-            x=GPUS,
-            y=Axis("seconds", "time to build and solve [s]", low=0),
-            dashed=("compiles", "with compiling"),
-            **LOOKS,
-        ),
-        Lines(x=GPUS, y=Axis("gigabytes", "peak memory [GB]", low=0), **LOOKS),
-    ),
+    (Lines(GPUS, SECONDS, **LOOKS, dashed=("compiles", "with compiling")), Lines(GPUS, MEMORY, **LOOKS)),
     shown=_costs,
     width=4.6,
 )
-DONE = Picture(
-    panels=(
-        Dots(
-            x=Axis("end_s", "end of its last flow [s] (larger: more GPUs)", log=True),
-            y=Axis("fabric"),
-            block="kind",
-            blocks_named=True,
-            hollow="hollow",
-            size="size",
-            title="Who is done when",
-            **LOOKS,
-        ),
-    ),
-    shown=_ends,
-    width=4.2,
-    left=2.0,
-)
+END = Axis("end_s", "end of its last flow [s] (larger: more GPUs)", log=True)
+ENDING: dict[str, Any] = {"hollow": "hollow", "size": "size", "title": "Who is done when"}
+DONE = Picture((Dots(END, Axis("fabric"), **LOOKS, block="kind", blocks_named=True, **ENDING),), shown=_ends, width=4.2)
 
 
 PICTURE = Pictures((COSTS, DONE))

@@ -28,6 +28,7 @@ class Grouped(Panel):
     - `note`: a column of texts beside marks.
     """
 
+    share_y = True
     block: str = ""
     blocks_named: bool = False
     each: float = 0.27
@@ -47,6 +48,10 @@ class Grouped(Panel):
 
     def inches(self, rows: Rows) -> float:
         return max(1.6, 0.5 + self.each * (max(self.places(rows).values()) + 1))
+
+    def left(self, rows: Rows) -> float:
+        labels = values_of(rows, self.block if self.blocks_named else self.y.key)
+        return 0.5 + 0.075 * max(len(line) for label in labels for line in str(label).split("\n"))
 
     def offsets(self, rows: Rows, room: float) -> dict[Any, float]:
         """The values of the colour side by side, within a part of a line."""
@@ -78,8 +83,8 @@ class Dots(Grouped):
     - `base`: a line of the panel whose dots go on as dashed lines.
     - `band`: columns with the ends of a shaded range of the panel, and what it is called.
     - `middle`: of the dots of a line, such as the mean: dots are small and spread, the middle is a stroke, and
-      `beside` writes something to the right under the heading `head`; with `box` a line from the 10th to the 90th
-      percentile and a box between quartiles stand for the dots.
+      `beside` is the form of the middle and the 90th percentile to the right, under the heading `head`; with `box` a
+      line from the 10th to the 90th percentile and a box between quartiles stand for the dots.
     - `limit`: a column whose mean in a line of the panel is a dashed stroke.
     """
 
@@ -89,7 +94,7 @@ class Dots(Grouped):
     base: Any = None
     band: tuple[str, str, str] | None = None
     middle: Callable[[Sequence[float]], Any] | None = None
-    beside: Callable[[Sequence[float]], str] = lambda values: ""
+    beside: str = "{:.2f}"
     head: str = ""
     box: bool = False
     limit: str = ""
@@ -136,7 +141,8 @@ class Dots(Grouped):
         for value, ink, dashes in strokes:
             axes.plot([value] * 2, [place - 0.38, place + 0.38], dashes, color=ink, linewidth=1.8, zorder=1.9)
         where = {"xycoords": ("axes fraction", "data"), "va": "center", "fontsize": style.FONT - 1.5}
-        axes.annotate(self.beside(values), (1.02, place), **where)
+        text = self.beside.format(self.middle(values), np.quantile(values, 0.9))
+        axes.annotate(text, (1.02, place), **where)
 
     def handles(self, rows: Rows) -> list:
         from matplotlib.patches import Patch

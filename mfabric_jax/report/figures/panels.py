@@ -10,7 +10,7 @@ import dataclasses
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -108,6 +108,7 @@ class Panel:
     - `high`: inches.
     """
 
+    share_y: ClassVar[bool] = False  # panels side by side have one axis
     x: Axis
     y: Axis
     by: str
@@ -141,6 +142,10 @@ class Panel:
     def inches(self, rows: Rows) -> float:
         """The height that a panel needs."""
         return self.high
+
+    def left(self, rows: Rows) -> float:
+        """The width that its labels need, in inches."""
+        return 0.8
 
     def fitted(self, rows: Rows) -> Panel:
         """With a look for each value of all panels."""
@@ -298,7 +303,6 @@ class Picture(Drawing):
     across: str = ""
     _: dataclasses.KW_ONLY
     width: float = 3.4
-    left: float = 0.8
     share_x: bool = True
     share_y: bool | str = False
     scale: str = ""
@@ -313,8 +317,8 @@ class Picture(Drawing):
     def size(self, rows: Rows) -> tuple[float, float]:
         rows = self.parts(rows)
         down, across = self._sides(rows)
-        high = sum(panel.inches(rows) for panel in self.panels)
-        return self.left + self.width * len(across), 0.9 + high * len(down)
+        high, left = sum(panel.inches(rows) for panel in self.panels), max(panel.left(rows) for panel in self.panels)
+        return left + self.width * len(across), 0.9 + high * len(down)
 
     def _sides(self, rows: Rows) -> list[list]:
         return [values_of(rows, key) if key else [None] for key in (self.down, self.across)]
@@ -324,7 +328,7 @@ class Picture(Drawing):
         panels = [panel.fitted(rows) for panel in self.panels]
         down, across = self._sides(rows)
         heights = [panel.inches(rows) for panel in panels] * len(down)
-        shared: dict[str, Any] = {"sharex": self.share_x, "sharey": self.share_y}
+        shared: dict[str, Any] = {"sharex": self.share_x, "sharey": self.share_y or panels[0].share_y}
         grid = figure.subplots(len(heights), len(across), squeeze=False, height_ratios=heights, **shared)
         images = self._draw(grid, panels, rows, down, across)
         if self.scale:
