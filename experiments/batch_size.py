@@ -18,7 +18,7 @@ from mfabric_jax.study import Compare
 from mfabric_jax.study.compare import computation, inside, job_rows, job_times, jobs, joined, solve
 from mfabric_jax.workload import NAMES
 
-from .script import Row, Rows, Script, Verdict, cells, check, grouped, listed
+from .script import Row, Rows, Script, Verdict, beside, cells, check, grouped, listed
 
 LOOKS = looks(("block", "reuse", "random"))
 
@@ -42,15 +42,8 @@ class Config:
 
     def setting(self, model: str, micro_batch: int, first: str = "block", fabric: str = "mfabric") -> Compare:
         """One case."""
-        return Compare(
-            models=(model,),
-            fabrics=(fabric,),
-            nic_gbps=(self.nic_gbps,),
-            micro_batch=micro_batch,
-            first=first,
-            delay_s=units.ms(self.delay_ms),
-            seed=self.seed,
-        )
+        case: dict[str, Any] = {"models": (model,), "fabrics": (fabric,), "micro_batch": micro_batch, "first": first}
+        return Compare(**case, nic_gbps=(self.nic_gbps,), delay_s=units.ms(self.delay_ms), seed=self.seed)
 
 
 def run(config: Config) -> Iterator[Row]:
@@ -64,21 +57,10 @@ def run(config: Config) -> Iterator[Row]:
         for first in config.firsts:
             here, turns = _simulated(config.setting(model, size, first))
             delays_s = turns * units.ms(config.delay_ms)
-            yield {
-                "model": model,
-                "micro_batch": size,
-                "first": first,
-                "fat_tree_s": tree["iteration_s"],
-                "mfabric_s": here["iteration_s"],
-                "over_fat_tree": here["iteration_s"] / tree["iteration_s"],
-                "per_dollar": here["perf_per_dollar"] / tree["perf_per_dollar"],
-                "compute_s": here["compute_s"],
-                "ep_comm_s": here["ep_comm_s"],
-                "reconfig_s": here["reconfig_s"],
-                "turns": turns,
-                "hidden": 1 - here["reconfig_s"] / delays_s if turns else None,
-                "s_per_sequence": here["iteration_s"] / size,
-            }
+            row = {"model": model, "micro_batch": size, "first": first} | beside(here, tree)
+            row |= {part: here[part] for part in ("compute_s", "ep_comm_s", "reconfig_s")}
+            row |= {"turns": turns, "hidden": 1 - here["reconfig_s"] / delays_s if turns else None}
+            yield row | {"s_per_sequence": here["iteration_s"] / size}
 
 
 def _simulated(config: Compare) -> tuple[dict[str, Any], int]:

@@ -85,10 +85,9 @@ def run(config: Config) -> list[Row]:
     - `fits`: the switch tree has room for its NICs; None where there is no tree.
     - `over_mfabric`: cost over that of mFabric on three tiers, of the same size and bandwidth.
     """
-    cells = product(config.fabrics, config.nic_gbps, config.servers)
     return [
         _row(config, fabric, tiers, gbps, servers)
-        for fabric, gbps, servers in cells
+        for fabric, gbps, servers in product(config.fabrics, config.nic_gbps, config.servers)
         for tiers in WITHOUT_CHOICE.get(fabric, config.tiers)
     ]
 

@@ -49,16 +49,10 @@ def run(config: Config) -> Iterator[Row]:
     """A row for each model and rate (None: calibrated): the share of the iteration, and of a stage's busy time."""
     for (model, rate), (row,) in compared(config, config.models, (*config.efficiencies, None)):
         low, high = MEASURED[model]
-        yield {
-            "model": model,
-            "rate": rate,
-            "compute": "calibrated" if rate is None else f"H800 at {rate:.0%}",
-            "iteration_s": row["iteration_s"],
-            "share": row["ep_share"],
-            "busy_share": row["ep_comm_s"] / (row["iteration_s"] - row["bubble_s"]),
-            "measured_low": low,
-            "measured_high": high,
-        }
+        compute, seconds = "calibrated" if rate is None else f"H800 at {rate:.0%}", row["iteration_s"]
+        place = {"model": model, "rate": rate, "compute": compute, "iteration_s": seconds}
+        shares = {"share": row["ep_share"], "busy_share": row["ep_comm_s"] / (seconds - row["bubble_s"])}
+        yield place | shares | {"measured_low": low, "measured_high": high}
 
 
 def table(rows: Rows) -> str:

@@ -96,16 +96,10 @@ def run(config: Config) -> Iterator[Row]:
         ]
         for row in rows:
             same = {"delay_ms": row["delay_ms"], "optical": USUAL[0], "electrical": USUAL[1]}
-            yield {
-                "model": model,
-                "delay_ms": row["delay_ms"],
-                "optical": row["optical"],
-                "electrical": row["electrical"],
-                "nic_gbps": row["nic_gbps"],
-                "server_usd": price(row["optical"], row["electrical"], row["nic_gbps"]),
-                **{name: row[name] for name in SECONDS},
-                "over_default": row["iteration_s"] / picked(rows, **same)[0]["iteration_s"],
-            }
+            split = {key: row[key] for key in ("optical", "electrical", "nic_gbps")}
+            place = {"model": model, "delay_ms": row["delay_ms"]} | split | {"server_usd": price(*split.values())}
+            over = {"over_default": row["iteration_s"] / picked(rows, **same)[0]["iteration_s"]}
+            yield place | {name: row[name] for name in SECONDS} | over
 
 
 def table(rows: Rows) -> str:

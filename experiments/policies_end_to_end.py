@@ -81,17 +81,10 @@ def run(config: Config) -> Iterator[Row]:
             gbps, time_s = row["nic_gbps"], row["iteration_s"]
             seconds[model, kind, way if row["fabric"] == "mfabric" else "fat-tree", gbps] = time_s
             if row["fabric"] == "mfabric":
-                yield {
-                    "model": row["model"],
-                    "traffic": kind,
-                    "way": way,
-                    "nic_gbps": gbps,
-                    "iteration_s": time_s,
-                    "over_greedy": time_s / seconds[model, kind, BASE, gbps],
-                    "over_fat_tree": time_s / seconds[model, kind, "fat-tree", gbps],
-                    "ep_comm_s": row["ep_comm_s"],
-                    "reconfig_s": row["reconfig_s"],
-                }
+                over = [time_s / seconds[model, kind, other, gbps] for other in (BASE, "fat-tree")]
+                place = {"model": row["model"], "traffic": kind, "way": way, "nic_gbps": gbps, "iteration_s": time_s}
+                parts = {part: row[part] for part in ("ep_comm_s", "reconfig_s")}
+                yield place | dict(zip(("over_greedy", "over_fat_tree"), over, strict=True)) | parts
 
 
 def table(rows: Rows) -> str:

@@ -119,19 +119,17 @@ def table(rows: Rows) -> str:
     return report.plain(summary(rows))
 
 
-def _name(row: Any) -> str:
-    label, flows = LOOKS[row["routing"]].label, row["flows"]
-    if row["shares"] is None:
-        return f"{label}, {flows}"
-    return f"{label} at efficiency {row['efficiency']:g}: {SHARES[row['shares']]}, {flows}"
+def _named(rows: Rows) -> Iterator[Row]:
+    for row in rows:
+        label, flows, shares = LOOKS[row["routing"]].label, row["flows"], SHARES.get(row["shares"])
+        relay = f" at efficiency {row['efficiency']:g}: {shares}" if shares else ""
+        yield dict(row) | {"name": f"{label}{relay}, {flows}"}
 
 
 MEDIAN: dict[str, Any] = {"block": "efficiency", "middle": np.median, "head": "median", "title": "{servers} servers"}
 PANEL = Dots(Axis("over_bound", "time over the degree bound"), Axis("name"), "routing", LOOKS, **MEDIAN)
 SAME: dict[str, Any] = {"heading": titled, "needs": "all-to-alls with bytes between servers", "key": False}
-PICTURE = Picture(
-    (PANEL,), "", "servers", shown=lambda rows: [row | {"name": _name(row)} for row in rows], width=4.4, **SAME
-)
+PICTURE = Picture((PANEL,), "", "servers", shown=_named, width=4.4, **SAME)
 
 
 def verdicts(rows: Rows) -> list[Verdict]:

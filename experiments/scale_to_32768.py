@@ -65,15 +65,9 @@ class Config:
         replica = usual.gpus // usual.dp
         if gpus % replica:
             raise InputError(f"gpus must be whole replicas of {model} ({replica} GPUs each), got {gpus}.")
-        return Compare(
-            models=(model,),
-            fabrics=self.fabrics,
-            nic_gbps=(self.nic_gbps,),
-            dp=gpus // replica,
-            gpus=gpus,
-            link_delay_s=units.us(self.link_delay_us),
-            seed=self.seed,
-        )
+        case: dict[str, Any] = {"models": (model,), "fabrics": self.fabrics, "nic_gbps": (self.nic_gbps,)}
+        case |= {"dp": gpus // replica, "gpus": gpus, "link_delay_s": units.us(self.link_delay_us), "seed": self.seed}
+        return Compare(**case)
 
     def cluster(self, fabric: str) -> WholeCluster:
         """The largest cluster, flow by flow."""

@@ -44,19 +44,15 @@ class Config:
 
     def setting(self, tbps: float, efficiency: float) -> Compare:
         """The comparison at one bandwidth of a GPU and one rate."""
-        return Compare(
-            models=(self.model,),
-            fabrics=FABRICS,
-            nic_gbps=(self.nic_gbps,),
-            gpu_tbps=tbps,
-            compute="achieved",
-            gpu=self.gpu,
-            efficiency=efficiency,
-            traffic="generated",
-            drift=0.0,
-            drawn=1,
-            micro_batches=self.micro_batches,
-        )
+        case: dict[str, Any] = {
+            "models": (self.model,),
+            "fabrics": FABRICS,
+            "nic_gbps": (self.nic_gbps,),
+            "gpu_tbps": tbps,
+        }
+        case |= {"compute": "achieved", "gpu": self.gpu, "efficiency": efficiency}
+        case |= {"traffic": "generated", "drift": 0.0, "drawn": 1, "micro_batches": self.micro_batches}
+        return Compare(**case)
 
 
 def run(config: Config) -> Iterator[Row]:

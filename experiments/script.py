@@ -310,6 +310,13 @@ def listed(rows: Rows, *columns: str | tuple) -> str:
     return report.plain(rows, [report.Column(*([one] if isinstance(one, str) else one)) for one in columns])
 
 
+def beside(here: Row, tree: Row) -> Row:
+    """Seconds on mFabric and on the fat-tree, their ratio, and that of the performance per dollar."""
+    seconds = {"fat_tree_s": tree["iteration_s"], "mfabric_s": here["iteration_s"]}
+    ratios = {"over_fat_tree": here["iteration_s"] / tree["iteration_s"]}
+    return seconds | ratios | {"per_dollar": here["perf_per_dollar"] / tree["perf_per_dollar"]}
+
+
 def duration(seconds: float) -> str:
     """25 ms, 1 s, 10 us."""
     for unit, size in (("s", 1.0), ("ms", 1e-3)):

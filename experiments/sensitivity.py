@@ -17,7 +17,7 @@ from mfabric_jax.study.calibration import PUBLISHED
 from mfabric_jax.study.presets import PRESETS
 
 from .iteration_time import PER_DOLLAR, ROUNDED
-from .script import Row, Rows, Script, Verdict, against, check, compared, grouped, picked, pivot
+from .script import Row, Rows, Script, Verdict, against, beside, check, compared, grouped, picked, pivot
 
 BASE = "paper"
 CHANGES: dict[str, dict[str, Any]] = {
@@ -82,17 +82,8 @@ def run(config: Config) -> Iterator[Row]:
     for (model, change), found in compared(config, config.models, config.changes):
         for gbps in config.nic_gbps:
             tree, here = (picked(found, fabric=fabric, nic_gbps=gbps)[0] for fabric in ("fat-tree", "mfabric"))
-            yield {
-                "change": change,
-                "model": model,
-                "nic_gbps": gbps,
-                "fat_tree_s": tree["iteration_s"],
-                "mfabric_s": here["iteration_s"],
-                "over_fat_tree": here["iteration_s"] / tree["iteration_s"],
-                "per_dollar": here["perf_per_dollar"] / tree["perf_per_dollar"],
-                "reconfig_s": here["reconfig_s"],
-                "ep_over_balanced": here["ep_over_balanced"],
-            }
+            row = {"change": change, "model": model, "nic_gbps": gbps} | beside(here, tree)
+            yield row | {key: here[key] for key in ("reconfig_s", "ep_over_balanced")}
 
 
 def table(rows: Rows) -> str:

@@ -184,16 +184,9 @@ def run(config: Config) -> Iterator[Row]:
             yield place | _ends(routing, parts, solver(fabric, split(flows, parts), routing, seed), spray)
 
 
-def _ends(routing: str, parts: int, ends: tuple[float, float], spray: tuple[float, float]) -> dict[str, Any]:
-    (time_s, busiest_s), (spray_s, spray_busiest_s) = ends, spray
-    return {
-        "routing": routing,
-        "parts": parts,
-        "time_s": time_s,
-        "busiest_s": busiest_s,
-        "over_spray": time_s / spray_s,
-        "busiest_over_spray": busiest_s / spray_busiest_s,
-    }
+def _ends(routing: str, parts: int, ends: tuple[float, float], spray: tuple[float, float]) -> Row:
+    over = {"over_spray": ends[0] / spray[0], "busiest_over_spray": ends[1] / spray[1]}
+    return {"routing": routing, "parts": parts, "time_s": ends[0], "busiest_s": ends[1]} | over
 
 
 def split(flows: Flows, parts: int) -> Flows:

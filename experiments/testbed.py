@@ -56,14 +56,9 @@ class Config:
     seed: int = 0  # Of the traffic.
 
     def __post_init__(self):
-        check(
-            self,
-            known={"models": BLOCKS, "routings": ROUTINGS},
-            distinct="micro_batches delays_ms reactivation_s",
-            whole={1: "micro_batches"},
-            positive="delays_ms",
-            not_negative="reactivation_s",
-        )
+        lists, known = "micro_batches delays_ms reactivation_s", {"models": BLOCKS, "routings": ROUTINGS}
+        check(self, known=known, distinct=lists, positive="delays_ms", not_negative="reactivation_s")
+        check(self, whole={1: "micro_batches"})
         for model in self.models:
             self.setting(model, self.micro_batches[0], self.routings[0])
 
@@ -73,17 +68,9 @@ class Config:
         degrees = {"tp": usual.tp, "ep": usual.ep, "pp": 1, "dp": GPUS // (usual.tp * usual.ep), "gpus": GPUS}
         server = {"nics": NICS, "nic_use": ("pooled",), "optical_degree": OPTICAL, "electrical_nics": NICS - OPTICAL}
         computes = {"efficiency": self.efficiency, "compute": "achieved", "nvswitch_gigabytes_per_s": NVLINK_GIGABYTES}
-        given: dict[str, Any] = degrees | server | computes
-        return Testbed(
-            models=(model,),
-            fabrics=("fat-tree", "mfabric"),
-            nic_gbps=(100.0,),
-            blocks=BLOCKS[model],
-            routing=routing,
-            micro_batches=micro_batches,
-            seed=self.seed,
-            **given,
-        )
+        case: dict[str, Any] = {"models": (model,), "fabrics": ("fat-tree", "mfabric"), "nic_gbps": (100.0,)}
+        case |= {"blocks": BLOCKS[model], "routing": routing, "micro_batches": micro_batches, "seed": self.seed}
+        return Testbed(**case | degrees | server | computes)
 
 
 def run(config: Config) -> Iterator[Row]:
@@ -104,20 +91,12 @@ def run(config: Config) -> Iterator[Row]:
             waits = {"delay_s": units.ms(delay_ms), "reactivation_s": back_s}
             slower = dataclasses.replace(setting, fabrics=("mfabric",), **waits)
             time = _timed(slower, chosen if turns == KEEPS else _always(chosen, moe))
-            yield facts | {
-                "turns": turns,
-                "changes": changes,
-                "delay_ms": delay_ms,
-                "reactivation_s": back_s,
-                "mfabric_s": time["iteration_s"],
-                "over_eps": time["iteration_s"] / eps["iteration_s"],
-                "reconfig_s": time["reconfig_s"],
-                "compute_s": time["compute_s"],
-                "ep_comm_s": time["ep_comm_s"],
-                "eps_ep_comm_s": eps["ep_comm_s"],
-                "dp_comm_s": time["dp_comm_s"],
-                "eps_dp_comm_s": eps["dp_comm_s"],
-            }
+            row = facts | {"turns": turns, "changes": changes, "delay_ms": delay_ms, "reactivation_s": back_s}
+            row |= {"mfabric_s": time["iteration_s"], "over_eps": time["iteration_s"] / eps["iteration_s"]}
+            row |= {part: time[part] for part in ("reconfig_s", "compute_s")}
+            for part in ("ep_comm_s", "dp_comm_s"):
+                row |= {part: time[part], f"eps_{part}": eps[part]}
+            yield row
 
 
 def _exchanges(config: Testbed) -> Exchanges:
