@@ -120,15 +120,9 @@ def _switches(job: Workload, slots: Any, blocks: Any, delay_s: float) -> Iterato
             turns = (blocks.switch[..., rank] & moe & passes).astype(bool)
             count, paid = int(turns.sum()), late_s[..., rank][turns]
             paid_s = float(paid.mean()) if count else None
-            yield {
-                "direction": direction,
-                "which": which,
-                "all_to_alls": int((moe & passes).sum()),
-                "turns": count,
-                "delay_s": delay_s,
-                "paid_s": paid_s,
-                "hidden": 1 - paid_s / delay_s if paid_s is not None and delay_s else None,
-            }
+            hidden = 1 - paid_s / delay_s if paid_s is not None and delay_s else None
+            place = {"direction": direction, "which": which, "all_to_alls": int((moe & passes).sum()), "turns": count}
+            yield place | {"delay_s": delay_s, "paid_s": paid_s, "hidden": hidden}
 
 
 def table(rows: Rows) -> str:
@@ -158,9 +152,8 @@ def draw(rows: Rows, path: str | Path) -> Path:
 
 
 def _hidden(rows: Rows) -> list[Row]:
-    return [
-        row | {"line": f"{row['model']}, {row['first']}: {row['direction']} {row['which']}"} for row in _turning(rows)
-    ]
+    line = "{model}, {first}: {direction} {which}"
+    return [row | {"line": line.format(**row)} for row in _turning(rows)]
 
 
 PART = Axis("hidden", "hidden part of the reconfiguration delay", percent=True, low=-0.03, high=1.03)

@@ -95,18 +95,13 @@ def run(config: Config) -> list[Row]:
 def _row(config: Config, fabric: str, tiers: int | None, gbps: float, servers: int) -> dict[str, Any]:
     cost = _cost(config, fabric, tiers or PUBLISHED_TIERS, gbps, servers)
     gpus, on_a_tree = servers * config.gpus, None if tiers is None else config.nics_on_a_tree(fabric, servers)
-    return {
-        "fabric": fabric,
-        "tiers": tiers,
-        "nic_gbps": gbps,
-        "servers": servers,
-        "gpus": gpus,
-        "nics_on_a_tree": on_a_tree,
-        "fits": None if tiers is None or on_a_tree is None else on_a_tree <= config.room(fabric, tiers),
-        "network_cost_usd": cost,
-        "usd_per_gpu": None if cost is None else cost / gpus,
-        "over_mfabric": None if cost is None else cost / _cost(config, "mfabric", PUBLISHED_TIERS, gbps, servers),
-    }
+    fits = None if tiers is None or on_a_tree is None else on_a_tree <= config.room(fabric, tiers)
+    place = {"fabric": fabric, "tiers": tiers, "nic_gbps": gbps, "servers": servers, "gpus": gpus}
+    ratios = None, None
+    if cost is not None:
+        ratios = cost / gpus, cost / _cost(config, "mfabric", PUBLISHED_TIERS, gbps, servers)
+    costs = dict(zip(("network_cost_usd", "usd_per_gpu", "over_mfabric"), (cost, *ratios), strict=True))
+    return place | {"nics_on_a_tree": on_a_tree, "fits": fits} | costs
 
 
 def _cost(config: Config, fabric: str, tiers: int, gbps: float, servers: int) -> Any:

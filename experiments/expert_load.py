@@ -46,27 +46,14 @@ class Config:
     seed: int = 0  # Of generated load.
 
     def __post_init__(self):
-        check(
-            self,
-            known={"model": workload.NAMES},
-            whole={1: "iterations lags", 0: "first last"},
-            distinct="lags",
-            not_negative="skew floor drift",
-            positive="half_life",
-        )
+        check(self, known={"model": workload.NAMES}, whole={1: "iterations lags", 0: "first last"}, distinct="lags")
+        check(self, not_negative="skew floor drift", positive="half_life")
         self.knobs()
 
     def knobs(self) -> Knobs:
         """Of what is generated."""
-        return Knobs(
-            popularity=LOG_NORMAL,
-            skew=self.skew,
-            sampled=True,
-            phase_floor=self.floor,
-            half_life=self.half_life,
-            drift=self.drift,
-            persistence=self.persistence,
-        )
+        own = {field: getattr(self, field) for field in ("skew", "half_life", "drift", "persistence")}
+        return Knobs(popularity=LOG_NORMAL, sampled=True, phase_floor=self.floor, **own)
 
 
 def run(config: Config) -> list[Row]:

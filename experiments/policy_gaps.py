@@ -55,14 +55,9 @@ class Config:
     electrical_nics: int = 2  # NICs of a server on the electrical fabric.
 
     def __post_init__(self):
-        check(
-            self,
-            known={"routings": ROUTINGS, "families": FAMILIES},
-            distinct="servers",
-            whole={4: "servers", 1: "seeds", 0: "optical_degree"},
-            positive="seconds nic_gbps",
-            not_negative="electrical_nics",
-        )
+        known, whole = {"routings": ROUTINGS, "families": FAMILIES}, {4: "servers", 1: "seeds", 0: "optical_degree"}
+        check(self, known=known, distinct="servers", whole=whole)
+        check(self, positive="seconds nic_gbps", not_negative="electrical_nics")
 
     def region(self, servers: int) -> Region:
         """So many servers."""

@@ -184,16 +184,9 @@ def _fit(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> dict[str, Any]:
     (theirs, finished), slow = _timed(lambda: _slsqp(x, y, weight))
     gap = jax.vmap(traffic.optimality_gap, in_axes=(0, 0, None, 0))
     excess = _objective(x, y, weight, np.asarray(ours)) - _objective(x, y, weight, theirs)
-    return {
-        "excess": float(excess.max()),
-        "kkt": float(gap(x, y, weight, ours).max()),
-        "slsqp_kkt": float(gap(x, y, weight, theirs).max()),
-        "compile_s": first - again,
-        "s": again,
-        "slsqp_s": slow,
-        "ratio": slow / again,
-        "finished": finished,
-    }
+    gaps = {"kkt": float(gap(x, y, weight, ours).max()), "slsqp_kkt": float(gap(x, y, weight, theirs).max())}
+    seconds = {"compile_s": first - again, "s": again, "slsqp_s": slow, "ratio": slow / again}
+    return {"excess": float(excess.max())} | gaps | seconds | {"finished": finished}
 
 
 def _timed(call):
@@ -224,15 +217,10 @@ def _slsqp(x, y, weight) -> tuple[np.ndarray, int]:
             slope = matrix @ xx - yx
             return 1 + np.sum((slope - yx) * matrix), 2 * slope.ravel()
 
-        done = minimize(
-            value_and_slope,
-            np.full(experts**2, 1 / experts),
-            jac=True,
-            bounds=[(0, 1)] * experts**2,
-            constraints={"type": "eq", "fun": lambda flat: sums @ flat - 1, "jac": lambda flat: sums},
-            method="SLSQP",
-            options=SLSQP,
-        )
+        columns = {"type": "eq", "fun": lambda flat: sums @ flat - 1, "jac": lambda flat: sums}
+        bounds = {"bounds": [(0, 1)] * experts**2, "constraints": columns}
+        start = np.full(experts**2, 1 / experts)
+        done = minimize(value_and_slope, start, jac=True, method="SLSQP", options=SLSQP, **bounds)
         found.append(done.x.reshape(experts, experts))
         finished += bool(done.success)
     return np.stack(found), finished
@@ -246,15 +234,12 @@ def _hits(rows: Rows) -> Iterator[Row]:
             yield {"name": LOOKS[name].label, "top": k, "rate": rate}
 
 
-def _measured(rows: Rows) -> Iterator[Row]:
+def _measured(rows: Rows) -> list[Row]:
     """Total variation, then times by number of servers."""
-    for row in rows:
-        here = {"name": LOOKS[row["predictor"]].label, "predictor": row["predictor"]}
-        if row["servers"] == rows[0]["servers"]:
-            yield here | {"what": "Total variation", "value": row["variation"]}
-    for row in rows:
-        here = {"name": LOOKS[row["predictor"]].label, "predictor": row["predictor"]}
-        yield here | {"what": f"Time over exact, {row['servers']} servers", "value": row["over_exact"]}
+    named = [dict(row) | {"name": LOOKS[row["predictor"]].label} for row in rows]
+    variation = [row | {"what": "Total variation", "value": row["variation"]} for row in named]
+    times = [row | {"what": f"Time over exact, {row['servers']} servers", "value": row["over_exact"]} for row in named]
+    return picked(variation, servers=rows[0]["servers"] if rows else 0) + times
 
 
 FOUND = Axis("rate", "most loaded experts found, mean", low=0, high=1)

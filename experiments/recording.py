@@ -82,13 +82,8 @@ class OnRegion(Source):
 
     def __post_init__(self):
         super().__post_init__()
-        check(
-            self,
-            distinct="servers",
-            known={"rule": RULES},
-            positive="nic_gbps",
-            whole={2: "servers", 1: "samples", 0: "optical_degree electrical_nics seed"},
-        )
+        whole = {2: "servers", 1: "samples", 0: "optical_degree electrical_nics seed"}
+        check(self, distinct="servers", known={"rule": RULES}, positive="nic_gbps", whole=whole)
         divides_ranks(*self.servers)
 
     @cached_property

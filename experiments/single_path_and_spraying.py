@@ -72,14 +72,9 @@ class Config:
     """Skew: the n-th most popular GPU of a group receives in proportion to 1 / n^exponent."""
 
     def __post_init__(self):
-        check(
-            self,
-            known={"fabrics": FABRICS, "traffic": TRAFFIC},
-            distinct="parts",
-            whole={2: "servers", 1: "parts seeds group rings"},
-            not_negative="exponent",
-            positive="oversubscription",
-        )
+        known, whole = {"fabrics": FABRICS, "traffic": TRAFFIC}, {2: "servers", 1: "parts seeds group rings"}
+        check(self, known=known, distinct="parts", whole=whole)
+        check(self, not_negative="exponent", positive="oversubscription")
         for field in ("group", "rings"):
             if self.gpus % getattr(self, field):
                 raise InputError(f"{field} must divide the {self.gpus} GPUs, got {getattr(self, field)}.")
@@ -219,13 +214,10 @@ class _Solver:
 
     def _problem(self, capacity: np.ndarray, routes: Routes) -> FlowProblem:
         """The flows in a table of the common shape; rows behind them cross nothing and have no bytes."""
-        table = self.flows, self.hops
-        share = np.where(routes.hops >= 0, routes.share, 1)
-        return FlowProblem(
-            jnp.asarray(_padded(capacity, (self.links,), 1), "float32"),
-            jnp.asarray(_padded(routes.hops, table, -1)),
-            jnp.asarray(_padded(share, table, 1), "float32"),
-        )
+        table, share = (self.flows, self.hops), np.where(routes.hops >= 0, routes.share, 1)
+        capacity, share = _padded(capacity, (self.links,), 1), _padded(share, table, 1)
+        hops = jnp.asarray(_padded(routes.hops, table, -1))
+        return FlowProblem(jnp.asarray(capacity, "float32"), hops, jnp.asarray(share, "float32"))
 
 
 _completion = eqx.filter_jit(completion_times)

@@ -68,14 +68,9 @@ class Config(Source):
     def __post_init__(self):
         super().__post_init__()
         least = {2: "servers", 1: "blocks samples steps every electrical_nics", 0: "optical_degree seed"}
-        check(
-            self,
-            known={"rules": RULES, "routings": ROUTINGS, "policy": policies.REGISTRY},
-            distinct="delays_s blocks",
-            positive="delays_s nic_gbps",
-            whole=least,
-            not_negative="hidden_s",
-        )
+        known = {"rules": RULES, "routings": ROUTINGS, "policy": policies.REGISTRY}
+        check(self, known=known, distinct="delays_s blocks", whole=least)
+        check(self, positive="delays_s nic_gbps", not_negative="hidden_s")
         divides_ranks(self.servers)
 
     def region(self, delay_s: Any) -> Region:

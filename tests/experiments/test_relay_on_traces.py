@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mfabric_jax import all_to_all_time, report
+from mfabric_jax import all_to_all_time
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import Plan, greedy
@@ -94,21 +94,6 @@ def test_the_summary_is_that_of_the_groups():
     assert [line["servers"] for line in lines] == [8, 16]
     assert (lines[0]["mean"], lines[0]["median"], lines[0]["samples"]) == (3.0, 2.0, 3)
     assert lines[0]["p90"] == pytest.approx(5.2)
-
-
-def test_main_writes_rows_configuration_and_picture(trace, tmp_path, capsys):
-    words = ["--trace", str(trace), "--out", str(tmp_path), "--samples", "1", "--servers", "4", "--steps", "50"]
-    assert SCRIPT.main([*words, "--efficiencies", "1", "0.5"]) == 0
-    rows, config = report.read_rows(tmp_path / "relay_on_traces.csv")
-    assert len(rows) == 11
-    assert (config["samples"], config["servers"], config["rule"], config["dtype"]) == (1, [4], "printed", "float64")
-    assert {"version", "commit", "device", "trace"} <= set(config)
-    assert (tmp_path / "relay_on_traces.png").read_bytes().startswith(b"\x89PNG")
-    said = capsys.readouterr()
-    assert said.err == ""
-    lines, verdicts = (part.splitlines() for part in said.out.split("\n\n"))
-    assert (len(lines), len(verdicts)) == (2 + 11, 2 + 4)
-    assert max(map(len, said.out.splitlines())) <= 100
 
 
 def test_the_figure_shows_the_rows(rows):

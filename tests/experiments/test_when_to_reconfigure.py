@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mfabric_jax import report, workload
+from mfabric_jax import workload
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import uniform
@@ -105,20 +105,6 @@ def test_traces_are_blocks_in_turn():
         traces(Config("x", **SMALL), count, 5)
 
 
-def test_main_writes_rows_configuration_and_picture(trace, tmp_path, capsys):
-    words = ["--trace", str(trace), "--out", str(tmp_path), "--samples", "1", "--servers", "4", "--steps", "15"]
-    words += ["--rules", "never", "--delays-s", "1e-5", "1e-4", "0.1", "--routings", "unsplit", "--blocks", "2"]
-    assert SCRIPT.main([*words, "--policy", "greedy", "--optical-degree", "1", "--electrical-nics", "1"]) == 0
-    rows, config = report.read_rows(tmp_path / "when_to_reconfigure.csv")
-    assert len(rows) == 3
-    assert (config["steps"], config["rules"], config["policy"]) == (15, ["never"], "greedy")
-    assert (tmp_path / "when_to_reconfigure.png").read_bytes().startswith(b"\x89PNG")
-    said = [part.splitlines() for part in capsys.readouterr().out.split("\n\n")]
-    assert list(map(len, said)) == [1, 2 + 3, 2 + 1]
-    assert "100 us" in said[1][3]
-    assert "never, unsplit (recorded)" in said[2][2]
-
-
 def test_verdicts_are_means_over_the_traces(rows):
     for line, rule in zip(SCRIPT.verdicts(rows), RUN, strict=True):
         over = [np.mean([r["over_best"] for r in rows if (r["rule"], r["delay_s"]) == (rule, at)]) for at in DELAYS]
@@ -129,17 +115,13 @@ def test_verdicts_are_means_over_the_traces(rows):
 def test_the_figure_shows_the_rows(rows):
     more = [row | {"blocks": 1, "over_best": row["over_best"] + 1} for row in rows]
     with style.look():
-        figure = PICTURE.build([*rows, *more])
-    left, right = figure.axes
-    titles = [axes.get_title(loc="left") for axes in (left, right)]
-    assert titles == ["unsplit, 2 blocks in turn", "unsplit, 1 block in turn"]
-    for axes, extra in ((left, 0), (right, 1)):
-        for line, rule in zip(axes.get_lines(), RUN, strict=True):
+        axes = PICTURE.build([*rows, *more]).axes
+    assert [panel.get_title(loc="left") for panel in axes] == ["unsplit, 2 blocks in turn", "unsplit, 1 block in turn"]
+    assert len(SCRIPT.table(rows).splitlines()) == 2 + 2 + len(DELAYS)
+    for panel, extra in zip(axes, (0, 1), strict=True):
+        for line, rule in zip(panel.get_lines(), RUN, strict=True):
             assert line.get_color() == RULES[rule].colour
-            over = [
-                np.mean([row["over_best"] for row in rows if (row["rule"], row["delay_s"]) == (rule, delay)])
-                for delay in DELAYS
-            ]
+            over = [np.mean([r["over_best"] for r in rows if (r["rule"], r["delay_s"]) == (rule, at)]) for at in DELAYS]
             np.testing.assert_allclose(line.get_ydata(), np.maximum(np.add(over, extra - 1), FLOOR), rtol=1e-9)
             np.testing.assert_array_equal(line.get_xdata(), DELAYS)
 

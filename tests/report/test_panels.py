@@ -91,13 +91,13 @@ def test_dots_in_groups_and_blocks():
 
 def test_many_dots_have_a_middle():
     rows = rows_of(v=[1.0, 2.0, 6.0], g=[*"ppp"], by=[*"aaa"], most=[5.0, 7.0, 9.0], low=[None] * 3, high=[4.0] * 3)
-    shared = {"middle": np.mean, "beside": lambda v: f"{max(v):g}", "head": "most", "limit": "most"}
+    shared = {"middle": np.mean, "beside": "{:g} to {:g}", "head": "most", "limit": "most"}
     dots = Dots(Axis("v"), Axis("g"), "by", band=("low", "high", "seen"), **shared)
     figure = built(Picture((dots,)), rows)
     spread, middle, limit = figure.axes[0].get_lines()
     assert list(spread.get_xdata()) == [1, 2, 6]
     assert (middle.get_xdata()[0], limit.get_xdata()[0], limit.get_linestyle()) == (3, 7, "--")
-    assert [note.get_text() for note in figure.axes[0].texts] == ["6", "most"]
+    assert [note.get_text() for note in figure.axes[0].texts] == ["3 to 5.2", "most"]
     assert figure.axes[0].patches[0].get_bbox().intervalx.tolist() == [0, 4]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "seen"]
     (axes,) = built(Picture((Dots(Axis("v"), Axis("g"), "by", box=True, middle=np.mean),)), rows).axes
