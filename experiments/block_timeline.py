@@ -27,7 +27,8 @@ from mfabric_jax.report import style
 from mfabric_jax.schedule import FIRST, Rules, compute_of, one_block, places, running_blocks, segments, timeline
 from mfabric_jax.study import Compare
 from mfabric_jax.study.compare import Job, computation, inside, jobs, joined, solve, weighs
-from mfabric_jax.workload import NAMES, block_flops, get_gpu
+from mfabric_jax.workload import NAMES, get_gpu
+from mfabric_jax.workload.compute import block_flops
 
 from .script import Rows, Script, Verdict
 

@@ -22,8 +22,8 @@ from mfabric_jax.checks import InputError, distinct, not_negative, one_of, posit
 from mfabric_jax.report import style
 from mfabric_jax.report.figures.trace import spread
 from mfabric_jax.traffic import Knobs, statistics, survey
-from mfabric_jax.traffic.generated import Shape
-from mfabric_jax.traffic.generated import draw as drawn
+from mfabric_jax.traffic.generator import Shape
+from mfabric_jax.traffic.generator import draw as drawn
 from mfabric_jax.traffic.knobs import LOG_NORMAL
 
 from .script import Rows, Script, Verdict
@@ -122,7 +122,7 @@ def _recorded(config: Config) -> tuple[str, np.ndarray, np.ndarray]:
     recording = traffic.open_trace(config.trace)[0]
     last = config.last or int(recording.number.max())
     recording = recording.chosen((config.first, last))
-    return f"recorded {Path(config.trace).name}", recording.number, survey.loads(recording)
+    return f"recorded {Path(config.trace).name}", recording.number, survey.target_loads(recording)
 
 
 def _generated(config: Config) -> tuple[str, np.ndarray, np.ndarray]:

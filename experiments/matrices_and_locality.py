@@ -20,7 +20,7 @@ import numpy as np
 from mfabric_jax import report, traffic, units, workload
 from mfabric_jax.checks import names, whole
 from mfabric_jax.report import style
-from mfabric_jax.traffic import Flows, Tokens, statistics
+from mfabric_jax.traffic import Flows, Tokens, collectives, statistics
 from mfabric_jax.workload import Workload, place
 
 from .script import Rows, Script, Verdict, against
@@ -133,7 +133,7 @@ def all_flows(job: Workload, tokens: Tokens) -> Flows:
     groups = np.arange(job.gpus).reshape(job.pp, -1, job.tp)
     held = np.asarray([passes * activation_bytes(job) for passes in _passes(job)])
     each = np.repeat(held, groups.shape[1])
-    return traffic.together(traffic.ring_all_reduce(groups.reshape(-1, job.tp), each, label="TP"), rest)
+    return collectives.together(collectives.ring_all_reduce(groups.reshape(-1, job.tp), each, label="TP"), rest)
 
 
 def _passes(job: Workload) -> list[int]:

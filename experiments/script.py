@@ -21,7 +21,7 @@ import mfabric_jax
 from mfabric_jax import report
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import style
-from mfabric_jax.study.provenance import commit, provenance
+from mfabric_jax.study._provenance import commit, provenance
 
 Rows = Sequence[Mapping[str, Any]]
 COMPLETE = "complete"  # in a configuration: nothing stopped the run

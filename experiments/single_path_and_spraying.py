@@ -33,7 +33,7 @@ from mfabric_jax.fabric import Cluster, cluster
 from mfabric_jax.flows import FlowProblem, Outcome, completion_times
 from mfabric_jax.report import style
 from mfabric_jax.routing import Routes, cluster_routes, link_bytes, links_of
-from mfabric_jax.traffic import (
+from mfabric_jax.traffic.collectives import (
     Flows,
     all_to_all,
     hierarchical_all_reduce,

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from mfabric_jax import report, units, workload
 from mfabric_jax.checks import names, whole
 from mfabric_jax.report import style
-from mfabric_jax.workload import MEASURED_SHARES, Workload
+from mfabric_jax.workload import Workload
+from mfabric_jax.workload.volume import MEASURED_SHARES
 
 from .script import Rows, Script, Verdict, against
 

@@ -156,7 +156,7 @@ def test_readme_links_to_every_page():
 
 def test_pages_name_all_there_is():
     from mfabric_jax import fabric, policies, traffic
-    from mfabric_jax.study.sweeps.exchanges import DEMANDS, Exchanges
+    from mfabric_jax.study.sweeps.all_to_alls import DEMANDS, AllToAlls
     from mfabric_jax.study.sweeps.iterations import Iterations
 
     data = [name for name, setting in Iterations.SETTINGS.items() if setting.data]
@@ -165,7 +165,7 @@ def test_pages_name_all_there_is():
         "fabrics": (*fabric.NAMES, *fabric.OCS),
         "policies": policies.REGISTRY,
         "traffic": (*traffic.WORKLOADS, *(field.name for field in dataclasses.fields(traffic.Knobs))),
-        "sweeps": (*Exchanges.SETTINGS, *DEMANDS, *data),
+        "sweeps": (*AllToAlls.SETTINGS, *DEMANDS, *data),
         "formats": [field.name for field in dataclasses.fields(fabric.Prices)],
     }
     for page, names in every.items():

@@ -10,9 +10,9 @@ import mfabric_jax
 ROOT = pathlib.Path(mfabric_jax.__file__).parent
 ORDER = (
     *("units", "flows", "workload", "traffic", "fabric", "routing", "policies", "schedule", "study", "learning"),
-    *("validation", "report", "reproduce", "commands", "cli"),
+    *("report", "validation", "commands", "cli"),
 )
-RANK = {name: rank for rank, name in enumerate(ORDER)} | dict.fromkeys(("checks", "atomic", "extras"), 0)
+RANK = {name: rank for rank, name in enumerate(ORDER)} | dict.fromkeys(("checks", "atomic", "extras", "parts"), 0)
 WITHOUT_JAX = ("report",)
 OPTIONAL = ("tyro", "tqdm", "matplotlib", "altair", "pyarrow", "scipy", "msgspec")
 
@@ -64,7 +64,7 @@ def test_the_rule_finds_offenders():
         ("study/a.py", "from mfabric_jax import learning", True),
         ("study/a.py", "from mfabric_jax.study.b import c\nfrom . import d\nfrom mfabric_jax import flows", False),
         ("commands/a.py", "from mfabric_jax import cli", True),
-        ("reproduce/a.py", "from mfabric_jax.commands import shared", True),
+        ("validation/a.py", "from mfabric_jax.commands import shared", True),
         ("study/a.py", "import mfabric_jax\nimport jax", False),
         ("report/a.py", "from mfabric_jax.checks import InputError", False),
         ("report/a.py", "def f():\n    import jax.numpy as jnp", True),

@@ -14,7 +14,7 @@ import mfabric_jax
 from mfabric_jax import cli
 from mfabric_jax.commands import shared
 from mfabric_jax.report import read_rows
-from mfabric_jax.reproduce import scripts
+from mfabric_jax.validation import scripts
 from tests.study.small import as_a_user
 
 pytest.importorskip("build", reason="releases are built with build and hatchling (extra dev)")

@@ -9,8 +9,8 @@ import tyro
 
 import mfabric_jax
 from mfabric_jax.checks import InputError
-from mfabric_jax.reproduce import processes, scripts
-from mfabric_jax.reproduce.reproduction import SHOWN, Reproduction, with_earlier
+from mfabric_jax.validation import processes, scripts
+from mfabric_jax.validation.paper import SHOWN, Reproduction, with_earlier
 
 WIDTH = 160
 

@@ -1,24 +1,24 @@
 """Many configurations at once."""
 
-from mfabric_jax.study.batch import Estimate, Evaluated, evaluate, grid
-from mfabric_jax.study.calibrate import calibrate, calibration_rows, check_calibration, write_calibration
+from mfabric_jax.study._calibrate import calibrate, calibration_rows, check_calibration, write_calibration
+from mfabric_jax.study._compare import compare, effective
+from mfabric_jax.study._examples import examples
+from mfabric_jax.study._failures import Failures, effective_failures, failures
+from mfabric_jax.study._iteration_of import iteration_of
+from mfabric_jax.study._provenance import provenance
+from mfabric_jax.study.batch import evaluate, grid
 from mfabric_jax.study.calibration import CALIBRATED, Calibrated
-from mfabric_jax.study.compare import compare, effective
-from mfabric_jax.study.config import Compare
-from mfabric_jax.study.examples import examples
-from mfabric_jax.study.failures import Failures, effective_failures, failures
-from mfabric_jax.study.iteration_case import iteration_of
-from mfabric_jax.study.packet_runs import PacketRun, read_runs
+from mfabric_jax.study.config import Assumptions, Case, Compare
 from mfabric_jax.study.policy_evaluation import Evaluation, evaluate_policies
 from mfabric_jax.study.presets import PRESETS
-from mfabric_jax.study.provenance import provenance
 from mfabric_jax.study.scoreboard import RECORDED, Scoreboard, effective_scoreboard, scoreboard
-from mfabric_jax.study.sweeps import ENGINES, Progress, Sweep, read_sweep, sweep
+from mfabric_jax.study.simulate import Scenario, Simulated, scenarios, simulate
+from mfabric_jax.study.sweeps.design_space import Sweep, read_sweep
+from mfabric_jax.study.sweeps.run import sweep
 from mfabric_jax.study.timeline import example_timeline
 from mfabric_jax.study.training import TRAINED_POLICY, train
 from mfabric_jax.study.training_config import Training
 from mfabric_jax.study.training_traffic import FAMILIES
-from mfabric_jax.study.validate import Prediction, packet_groups, packet_rows, predict
 from mfabric_jax.study.whole_cluster import (
     Solved,
     WholeCluster,
@@ -32,21 +32,19 @@ from mfabric_jax.study.whole_cluster import (
 
 __all__ = [
     "CALIBRATED",
-    "ENGINES",
     "FAMILIES",
     "PRESETS",
     "RECORDED",
     "TRAINED_POLICY",
+    "Assumptions",
     "Calibrated",
+    "Case",
     "Compare",
-    "Estimate",
-    "Evaluated",
     "Evaluation",
     "Failures",
-    "PacketRun",
-    "Prediction",
-    "Progress",
+    "Scenario",
     "Scoreboard",
+    "Simulated",
     "Solved",
     "Sweep",
     "Training",
@@ -70,13 +68,11 @@ __all__ = [
     "grid",
     "iteration_of",
     "link_rows",
-    "packet_groups",
-    "packet_rows",
-    "predict",
     "provenance",
-    "read_runs",
     "read_sweep",
+    "scenarios",
     "scoreboard",
+    "simulate",
     "solve_cluster",
     "sweep",
     "train",

@@ -20,10 +20,10 @@ from mfabric_jax import policies
 from mfabric_jax.checks import InputError, distinct, listed, not_negative, one_of, positive, whole
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.routing import ROUTINGS, all_to_all_time, degree_bound
-from mfabric_jax.study.config import DTYPES
+from mfabric_jax.study._provenance import provenance
 from mfabric_jax.study.evaluation_traffic import MEAN_OF, check_unseen
 from mfabric_jax.study.judged import SHARE_STEPS, over_bound
-from mfabric_jax.study.provenance import provenance
+from mfabric_jax.study.settings import DTYPES
 from mfabric_jax.study.training_traffic import FAMILIES, check_folds, drawn_each, folded, misjudged_each, recorded
 
 RECORDED = "recorded"

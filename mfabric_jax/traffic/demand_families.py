@@ -1,0 +1,120 @@
+"""Families of drawn demand between servers, forecasts that are off, and recorded selections folded to servers.
+
+Policies are trained on these families and compared on them. Only proportions matter: no unit is meant.
+"""
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float, Int, Key, Num
+
+Demand = Float[Array, "S S"]
+Scalar = Float[Array, ""]
+
+
+def zipf(key: Key[Array, ""], servers: int) -> Demand:
+    """Pairs by rank to the power -s, s from 0.6 to 1.6, in random order."""
+    order, power = jax.random.split(key)
+    rank = 1 + jax.random.permutation(order, servers * servers).reshape(servers, servers)
+    return rank.astype(jnp.float32) ** -_between(power, 0.6, 1.6)
+
+
+def hot(key: Key[Array, ""], servers: int) -> Demand:
+    """One to three servers receive 30 to 80 % of every row, with noise."""
+    keys = jax.random.split(key, 4)
+    many = jax.random.randint(keys[0], (), 1, min(4, servers))
+    part = _between(keys[1], 0.3, 0.8)
+    chosen = jax.random.permutation(keys[2], servers) < many
+    column = jnp.where(chosen, part / many.astype(part.dtype), (1 - part) / (servers - many).astype(part.dtype))
+    return column[None, :] * jnp.exp(0.3 * _normal(keys[3], servers))
+
+
+def sparse(key: Key[Array, ""], servers: int) -> Demand:
+    """Log-normal bytes on 10 to 50 % of the pairs."""
+    keys = jax.random.split(key, 3)
+    kept = jax.random.uniform(keys[0], (servers, servers), jnp.float32) < _between(keys[1], 0.1, 0.5)
+    return jnp.where(kept, jnp.exp(_normal(keys[2], servers)), 0)
+
+
+def block(key: Key[Array, ""], servers: int) -> Demand:
+    """Groups of 2 to 4 servers, 5 to 40 times heavier inside than outside, members at random."""
+    keys = jax.random.split(key, 4)
+    group = jax.random.permutation(keys[0], servers) // jax.random.randint(keys[1], (), 2, 5)
+    heavy = jnp.where(group[:, None] == group[None, :], _between(keys[2], 5.0, 40.0), 1)
+    return heavy * jnp.exp(0.5 * _normal(keys[3], servers))
+
+
+def dense(key: Key[Array, ""], servers: int) -> Demand:
+    """Every pair between 0.5 and 1.5."""
+    return jax.random.uniform(key, (servers, servers), jnp.float32, 0.5, 1.5)
+
+
+def lognormal(key: Key[Array, ""], servers: int) -> Demand:
+    """Every pair exp(s z), s from 0.5 to 2 for all."""
+    normal, spread = jax.random.split(key)
+    return jnp.exp(_between(spread, 0.5, 2.0) * _normal(normal, servers))
+
+
+def skewed(key: Key[Array, ""], servers: int) -> Demand:
+    """Columns by rank to the power -s, s from 0.4 to 1.4, as popular experts make them, with noise on pairs."""
+    keys = jax.random.split(key, 4)
+    rank = 1 + jax.random.permutation(keys[0], servers).astype(jnp.float32)
+    column = rank ** -_between(keys[1], 0.4, 1.4)
+    return column[None, :] * jnp.exp(_between(keys[2], 0.1, 0.8) * _normal(keys[3], servers))
+
+
+FAMILIES: dict[str, Callable[[Key[Array, ""], int], Demand]] = {
+    family.__name__: family for family in (zipf, hot, sparse, block, dense, lognormal, skewed)
+}
+
+
+def _between(key: Key[Array, ""], low: float, high: float) -> Scalar:
+    return jax.random.uniform(key, (), jnp.float32, low, high)
+
+
+def _normal(key: Key[Array, ""], servers: int) -> Demand:
+    return jax.random.normal(key, (servers, servers), jnp.float32)
+
+
+def drawn(key: Key[Array, ""], family: int | Int[Array, ""], servers: int) -> Demand:
+    """One demand of the family with that place in `FAMILIES`; the diagonal is zero."""
+    demand = lax.switch(family, [lambda key, f=f: f(key, servers) for f in FAMILIES.values()], key)
+    return jnp.where(jnp.eye(servers, dtype=bool), 0, demand)
+
+
+@functools.partial(jax.jit, static_argnames="servers")
+def drawn_each(keys: Key[Array, "N"], families: Int[Array, "N"], servers: int) -> Float[Array, "N S S"]:
+    """One demand for every key, of the family beside it."""
+    return jax.vmap(lambda key, family: drawn(key, family, servers))(keys, families)
+
+
+def misjudged(key: Key[Array, ""], demand: Demand, sigma: float | Scalar) -> Demand:
+    """A forecast of the demand that is off: every pair times exp(sigma z), z standard normal."""
+    return demand * jnp.exp(jnp.asarray(sigma, demand.dtype) * jax.random.normal(key, demand.shape, demand.dtype))
+
+
+@jax.jit
+def misjudged_each(
+    keys: Key[Array, "N"], demand: Float[Array, "N S S"], sigma: float | Scalar
+) -> Float[Array, "N S S"]:
+    """`misjudged` for every key and the demand beside it."""
+    return jax.vmap(misjudged, (0, 0, None))(keys, demand, sigma)
+
+
+def folded(count: Num[np.ndarray, "I L M R E"], servers: int) -> Float[np.ndarray, "N S S"]:
+    """Selections as demands between servers, one per iteration, layer and micro-batch; diagonals are zero.
+
+    Neighbouring ranks and experts share a server.
+    """
+    *axes, ranks, experts = count.shape
+    shape = (int(np.prod(axes)), servers, ranks // servers, servers, experts // servers)
+    return without_diagonal(count.reshape(shape).sum(axis=(2, 4)))
+
+
+def without_diagonal(demand: Num[np.ndarray, "... S S"]) -> Float[np.ndarray, "... S S"]:
+    """The demand as float32 with zero diagonals: what stays in a server crosses no fabric."""
+    return np.where(np.eye(demand.shape[-1], dtype=bool), 0, demand).astype(np.float32)
