@@ -110,7 +110,7 @@ def checked(file: Path, sweep: str | None = None) -> bytes:
     """The bytes of a parquet file. `InputError` for a part of a sweep that is damaged, misplaced, or not of `sweep`."""
     data = file.read_bytes()
     if why := _fault(file.name, data, sweep):
-        raise InputError(f"{str(file)!r} {why}; run its sweep again, which makes this file again.")
+        raise InputError(f"{str(file)!r} {why}; run the sweep of its folder again, which makes it again.")
     return data
 
 

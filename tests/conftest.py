@@ -65,6 +65,12 @@ def never_computes(command_line, monkeypatch):
         monkeypatch.setattr(study, name, compute)
 
 
+def pytest_runtest_setup(item):
+    """No test leaves the rest to be compiled with all optimisations."""
+    if not jax.config.values["jax_disable_most_optimizations"]:
+        jax.config.update("jax_disable_most_optimizations", True)
+
+
 CROWDED = 20_000  # memory maps; every compiled program holds some, Linux allows 65,530
 
 

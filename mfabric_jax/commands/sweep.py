@@ -41,7 +41,8 @@ class _Bar:
 
     def __init__(self):
         self.now: Any = None
-        self.bar, self.compile_s = None, 0.0
+        self.bar: Any = None
+        self.compile_s = 0.0
 
     def __call__(self, now) -> None:
         from tqdm import tqdm

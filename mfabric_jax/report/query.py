@@ -62,20 +62,23 @@ def query(paths: Sequence[str | Path], asked: Asked) -> tuple[list[dict[str, Any
 
 def notes(paths: Sequence[str | Path]) -> list[str]:
     """A sentence for every folder whose sweep is not over, or cannot be checked for that."""
-    said = []
+    found = []
     for path in map(Path, paths):
-        if (path / CONFIG).is_file():
-            folder = SweepFolder.read(path)
-            if not folder.parts:
-                said.append(
-                    f"{path} was written by version {folder.sweep.get('version')} without digests: not checked."
-                )
-            elif missing := [part.name for part in map(folder.part, range(folder.parts)) if not part.exists()]:
-                there = f"{folder.parts - len(missing):,} of {folder.parts:,} files"
-                said.append(f"{path} holds {there}, {missing[0]} is missing: its sweep is not over; run it again.")
+        if folder := _sweep_of(path):
+            missing = [part.name for part in map(folder.part, range(folder.parts)) if not part.exists()]
+            there = f"{folder.parts - len(missing):,} of {folder.parts:,} files"
+            if missing:
+                found.append(f"{path} holds {there}, {missing[0]} is missing: its sweep is not over; run it again.")
+            elif not folder.parts:
+                version = folder.sweep.get("version")
+                found.append(f"{path} was written by version {version} without digests: not checked.")
         elif any(path.glob("rows-[0-9]*.parquet")):
-            said.append(f"{path} holds files of a sweep without {CONFIG}: whether all are there cannot be checked.")
-    return said
+            found.append(f"{path} holds files of a sweep without {CONFIG}: whether all are there cannot be checked.")
+    return found
+
+
+def _sweep_of(path: Path) -> SweepFolder | None:
+    return SweepFolder.read(path) if (path / CONFIG).is_file() else None
 
 
 def _read_all(paths: Sequence[str | Path]) -> tuple[Any, dict[str, Any]]:
@@ -100,17 +103,16 @@ def _read_all(paths: Sequence[str | Path]) -> tuple[Any, dict[str, Any]]:
 def _files(paths: Sequence[str | Path]) -> Iterator[tuple[Path, str | None]]:
     """Files of rows, each with the digest of the sweep that it has to be of."""
     for path in map(Path, paths):
-        folder = SweepFolder.read(path) if (path / CONFIG).is_file() else None
+        folder = _sweep_of(path)
         if folder and folder.parts:
-            there = [(folder.part(number), folder.digest) for number in range(folder.parts)]
-            files = [(file, digest) for file, digest in there if file.exists()]
+            there = [(part, folder.digest) for part in map(folder.part, range(folder.parts)) if part.exists()]
         else:
-            files = [(file, None) for file in (sorted(path.glob("*.parquet")) if path.is_dir() else [path])]
-        if not files:
+            there = [(file, None) for file in (sorted(path.glob("*.parquet")) if path.is_dir() else [path])]
+        if not there:
             tables = sorted(file.name for file in path.glob("*.csv"))[:TABLES]
             rest = f"give one of its files, {', '.join(tables)}." if tables else "has its sweep written any yet?"
             raise InputError(f"{str(path)!r} holds no .parquet file of rows; {rest}")
-        yield from files
+        yield from there
 
 
 def _column(table: Any, name: str) -> str:
@@ -152,23 +154,21 @@ def _value(name: str, word: str, kind: Any) -> Any:
 
 def _grouped(table: Any, by: Sequence[str], measures: Sequence[str]):
     """A row per group: how many rows, and the measures asked for."""
-    names = [_column(table, name) for name in by]
+    import pyarrow
+
     usual = [f"{name}:mean" for name in USUAL if name in table.column_names]
-    asked = []
-    for text in measures or usual:
-        name, _, measure = text.partition(":")
-        asked.append((_numbers(table, name), one_of("measure", measure or "mean", MEASURES)))
-    found = table.group_by(names, use_threads=False).aggregate(
-        [([], "count_all"), *((name, MEASURES[measure]) for name, measure in asked)]
-    )
+    asked = [text.partition(":")[::2] for text in measures or usual]
+    asked = [(_numbers(table, name), one_of("measure", measure or "mean", MEASURES)) for name, measure in asked]
+    functions = [([], "count_all"), *((name, MEASURES[measure]) for name, measure in asked)]
+    found = table.group_by([_column(table, name) for name in by], use_threads=False).aggregate(functions)
+    columns = {name: found[name] for name in by} | {COUNT: found["count_all"]}
     for name, measure in asked:
+        values = found[f"{name}_{MEASURES[measure]}"]
         if measure == "median":
-            column = f"{name}_{MEASURES[measure]}"
-            lists = [[value for value in values if value is not None] for values in found[column].to_pylist()]
-            medians = [np.median(values) if values else None for values in lists]
-            found = found.set_column(found.column_names.index(column), column, [medians])
-    renamed = {"count_all": COUNT} | {f"{name}_{MEASURES[m]}": f"{name}_{m}" for name, m in asked}
-    return found.rename_columns([renamed.get(name, name) for name in found.column_names])
+            lists = [[value for value in group if value is not None] for group in values.to_pylist()]
+            values = [np.median(group) if group else None for group in lists]
+        columns[f"{name}_{measure}"] = values
+    return pyarrow.table(columns)
 
 
 def _numbers(table: Any, name: str) -> str:

@@ -3,9 +3,9 @@
 One JSON file is one run; docs/formats.md lists its fields, and further ones are ignored. Everything is checked here.
 """
 
+import functools
 import json
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -94,46 +94,79 @@ def read_runs(folder: str | Path) -> list[PacketRun]:
 def read_run(file: Path) -> PacketRun:
     """One run; `InputError` names the file and the field that is missing or wrong."""
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
+        run = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{file.name} cannot be read ({error.strerror or error}).") from error
     except ValueError as error:
         raise InputError(f"{file.name} is not JSON ({error}).") from error
-    run = _Object(file.name, data)
-    topology = run.text("topology")
-    hosts, leaves = _hosts_and_leaves(run.name, topology)
-    listed = run.take("flows", list, "a list")
-    if not listed:
-        raise InputError(f"{run.name}: flows must not be empty.")
-    flows = [_Object(f"{run.name}, flow {i}", flow) for i, flow in enumerate(listed)]
-    start = np.array([flow.number("start", not_negative) for flow in flows])
-    finish = np.array([flow.number("fct_s") for flow in flows])
-    if np.any(finish <= start):
-        raise InputError(f"{run.name}, flow {np.argmax(finish <= start)}: fct_s must come after start.")
-    known = ["path" in flow.data for flow in flows]
+    take = functools.partial(_take, file.name, run)
+    topology = take("topology", str)
+    hosts, leaves = _hosts_and_leaves(file.name, topology)
+    flows = {f"{file.name}, flow {i}": flow for i, flow in enumerate(take("flows", list))}
+    if not flows:
+        raise InputError(f"{file.name}: flows must not be empty.")
+    column = {
+        field: np.array([_take(where, flow, field, check) for where, flow in flows.items()])
+        for field, check in (
+            ("src", int),
+            ("dst", int),
+            ("bytes", positive),
+            ("start", not_negative),
+            ("fct_s", positive),
+        )
+    }
+    for field in ("src", "dst"):
+        for where, host in zip(flows, column[field].tolist(), strict=True):
+            if not 0 <= host < hosts:
+                raise InputError(f"{where}: {field} must lie in 0..{hosts - 1}, got {host}.")
+    if np.any(early := column["fct_s"] <= column["start"]):
+        raise InputError(f"{file.name}, flow {np.argmax(early)}: fct_s must come after start.")
+    known = ["path" in flow for flow in flows.values()]
     if any(known) and not all(known):
         without = known.index(False)
-        raise InputError(f"{run.name}: path must be given for every flow or none, but flow {without} has none.")
+        raise InputError(f"{file.name}: path must be given for every flow or none, but flow {without} has none.")
     stated = "fluid_ecmp_collective_s" if any(known) else "fluid_collective_s"
     return PacketRun(
         name=file.stem,
-        pattern=run.text("name"),
+        pattern=take("name", str),
         topology=topology,
-        transport=run.text("transport"),
-        routing=run.text("routing"),
-        link_Bps=run.number("link_bps") / 8,
-        payload=run.number("payload_per_packet"),
-        header=run.number("header_per_packet", not_negative),
+        transport=take("transport", str),
+        routing=take("routing", str),
+        link_Bps=take("link_bps", positive) / 8,
+        payload=take("payload_per_packet", positive),
+        header=take("header_per_packet", not_negative),
         leaves=leaves,
-        src=np.array([flow.host("src", hosts) for flow in flows]),
-        dst=np.array([flow.host("dst", hosts) for flow in flows]),
-        size=np.array([flow.number("bytes") for flow in flows]),
-        start=start,
-        finish=finish,
-        paths=tuple(flow.path() for flow in flows) if any(known) else None,
-        collective_s=run.number("collective_s"),
-        stated_s=run.number(stated) if run.data.get(stated) is not None else None,
+        src=column["src"],
+        dst=column["dst"],
+        size=column["bytes"],
+        start=column["start"],
+        finish=column["fct_s"],
+        paths=tuple(_path(where, flow) for where, flow in flows.items()) if any(known) else None,
+        collective_s=take("collective_s", positive),
+        stated_s=take(stated, positive) if run.get(stated) is not None else None,
     )
+
+
+def _take(where: str, data: Any, field: str, check: Any) -> Any:
+    """A field of the JSON object that stands `where`: of a class, or a number that passes a check."""
+    if not isinstance(data, dict):
+        raise InputError(f"{where} must be a JSON object with named fields, got {_short(data)}.")
+    if field not in data:
+        raise InputError(f"{where}: the field {field!r} is missing.")
+    value, kinds = data[field], check if isinstance(check, type) else (int, float)
+    if isinstance(value, bool) or not isinstance(value, kinds):
+        wanted = {str: "text", int: "a whole number", list: "a list"}.get(check, "a number")
+        raise InputError(f"{where}: {field} must be {wanted}, got {_short(value)}.")
+    return value if isinstance(check, type) else float(check(f"{where}: {field}", value))
+
+
+def _path(where: str, flow: dict[str, Any]) -> tuple[str, ...]:
+    """The nodes from the source to the last switch."""
+    nodes, first = tuple(_take(where, flow, "path", str).split(">")), f"SRC{flow['src']}"
+    if len(nodes) < 2 or nodes[0] != first or not all(nodes) or len(set(nodes)) < len(nodes):
+        wanted = f"different nodes joined by '>', the first of them {first}"
+        raise InputError(f"{where}: path must be {wanted}, got {_short(flow['path'])}.")
+    return nodes
 
 
 def _hosts_and_leaves(name: str, topology: str) -> tuple[int, Leaves | None]:
@@ -148,43 +181,6 @@ def _hosts_and_leaves(name: str, topology: str) -> tuple[int, Leaves | None]:
     if min(tors, below, above) < 1 or tors * below != int(hosts[1]):
         raise InputError(f"{name}: topology must have hosts = ToR x host ports, got {topology!r}.")
     return int(hosts[1]), Leaves(below, above)
-
-
-class _Object:
-    """A JSON object whose fields are checked as they are taken; `name` is where it stands."""
-
-    def __init__(self, name: str, data: Any):
-        if not isinstance(data, dict):
-            raise InputError(f"{name} must be a JSON object with named fields, got {_short(data)}.")
-        self.name, self.data = name, data
-
-    def take(self, field: str, kinds: Any, wanted: str) -> Any:
-        if field not in self.data:
-            raise InputError(f"{self.name}: the field {field!r} is missing.")
-        value = self.data[field]
-        if isinstance(value, bool) or not isinstance(value, kinds):
-            raise InputError(f"{self.name}: {field} must be {wanted}, got {_short(value)}.")
-        return value
-
-    def text(self, field: str) -> str:
-        return self.take(field, str, "text")
-
-    def number(self, field: str, check: Callable[[str, float], float] = positive) -> float:
-        return float(check(f"{self.name}: {field}", self.take(field, int | float, "a number")))
-
-    def host(self, field: str, hosts: int) -> int:
-        value = self.take(field, int, "a whole number")
-        if not 0 <= value < hosts:
-            raise InputError(f"{self.name}: {field} must lie in 0..{hosts - 1}, got {_short(value)}.")
-        return value
-
-    def path(self) -> tuple[str, ...]:
-        """The nodes from the source to the last switch."""
-        nodes, first = tuple(self.text("path").split(">")), f"SRC{self.data['src']}"
-        if len(nodes) < 2 or nodes[0] != first or not all(nodes) or len(set(nodes)) < len(nodes):
-            wanted = f"different nodes joined by '>', the first of them {first}"
-            raise InputError(f"{self.name}: path must be {wanted}, got {_short(self.data['path'])}.")
-        return nodes
 
 
 def _short(value: Any) -> str:

@@ -51,24 +51,21 @@ def package() -> ModuleType:
     return module
 
 
-def scripts() -> dict[str, str]:
-    """What each script asks, by the name of its module, which defines `SCRIPT`."""
-    (folder,) = package().__path__
-    texts = {file.stem: file.read_text(encoding="utf-8") for file in sorted(pathlib.Path(folder).glob("*.py"))}
-    return {module: _question(text) for module, text in texts.items() if _SCRIPT.search(text)}
-
-
-def _question(text: str) -> str:
-    """The first line of a module, which need not run for that."""
-    try:
-        return (ast.get_docstring(ast.parse(text)) or "").split("\n")[0]
-    except SyntaxError as error:
-        return f"(cannot be read: {error})"
+def questions() -> dict[str, str]:
+    """What each script asks, by the name of its module, which defines `SCRIPT` and need not run for that."""
+    found = {}
+    for file in sorted(pathlib.Path(*package().__path__).glob("*.py")):
+        if _SCRIPT.search(text := file.read_text(encoding="utf-8")):
+            try:
+                found[file.stem] = (ast.get_docstring(ast.parse(text)) or "").split("\n")[0]
+            except SyntaxError as error:
+                found[file.stem] = f"(cannot be read: {error})"
+    return found
 
 
 def load(module: str) -> Any:
     """The `Script` of a module of the experiments."""
-    if module not in scripts():
+    if module not in questions():
         raise InputError(f"there is no script {module}.py among the experiments.")
     with extra(ALL, "reproducing figures"):
         return importlib.import_module(f"{PACKAGE}.{module}").SCRIPT
@@ -76,7 +73,7 @@ def load(module: str) -> Any:
 
 def known() -> dict[str, str]:
     """Modules of scripts by name: the figures of the paper, then what else the experiments ask."""
-    others = (module for module in scripts() if module not in FIGURES.values())
+    others = (module for module in questions() if module not in FIGURES.values())
     return FIGURES | {module.replace("_", "-"): module for module in others}
 
 
@@ -91,9 +88,10 @@ def chosen(words: Sequence[str]) -> dict[str, str]:
 
 def listing() -> str:
     """Every figure with what it asks, then the scripts that `all` leaves out."""
-    questions, names = scripts(), known()
+    asked, names = questions(), known()
     wide = max(map(len, names))
-    lines = {name: f"  {name:<{wide}}  {questions.get(module, '(missing)')}" for name, module in names.items()}
-    figures = [line for name, line in lines.items() if name in FIGURES]
+    lines = {name: f"  {name:<{wide}}  {asked.get(module, '(missing)')}" for name, module in names.items()}
     others = [line for name, line in lines.items() if name not in FIGURES]
-    return "\n".join([f"figures of the paper ({ALL}):", *figures, "", "by name only:", *others])
+    return "\n".join(
+        [f"figures of the paper ({ALL}):", *(lines[name] for name in FIGURES), "", "by name only:", *others]
+    )

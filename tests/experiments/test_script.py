@@ -143,14 +143,14 @@ def test_rows_of_a_run_that_was_stopped_stay_but_are_not_kept(tmp_path):
 
 
 # ----------------------------------------------------------------------------------------------------------- every one
-@pytest.mark.parametrize("module", scripts.scripts())
+@pytest.mark.parametrize("module", scripts.questions())
 def test_every_script_has_a_question_and_quick_settings_that_are_allowed(module):
     script = scripts.load(module)
     assert script.name == module
-    assert scripts.scripts()[module].endswith((".", "?"))
+    assert scripts.questions()[module].endswith((".", "?"))
     assert script.chosen(quick=True) == dataclasses.replace(script.chosen(), **script.quick)
 
 
 def test_every_figure_of_the_paper_has_its_script():
-    assert set(scripts.FIGURES.values()) <= set(scripts.scripts())
+    assert set(scripts.FIGURES.values()) <= set(scripts.questions())
     assert list(scripts.chosen([])) == list(scripts.FIGURES)

@@ -1,5 +1,7 @@
 """`Region` and `Electrical`: what they refuse, in words, and what they may carry as data."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,32 +15,22 @@ from mfabric_jax.workload import get as job_of
 NAN, INF = float("nan"), float("inf")
 
 
-@pytest.mark.parametrize("field", ["optical_degree", "electrical_nics", "delay_s"])
-@pytest.mark.parametrize("value", [-1, NAN, INF])
-def test_region_refuses(field, value):
-    with pytest.raises(InputError, match=f"{field} must be finite and not negative, got {value}"):
-        Region(2, 400.0, **{field: value})
-
-
-@pytest.mark.parametrize("fabric", [lambda gbps: Region(2, gbps), lambda gbps: Electrical(gbps)])
-@pytest.mark.parametrize("value", [0, -100.0, NAN, INF, np.asarray([100.0, 0.0])])
-def test_bandwidths_are_above_zero(fabric, value):
-    with pytest.raises(InputError, match="nic_gbps must be finite and above 0, got"):
-        fabric(value)
-
-
-@pytest.mark.parametrize("value", ["400", None, True])
-def test_bandwidths_are_numbers(value):
-    with pytest.raises(InputError, match=f"nic_gbps must be a number, got {value!r}"):
-        Region(2, value)
-
-
-@pytest.mark.parametrize("value", [0, -2, 2.0, True, "2"])
-def test_servers_and_nics_are_whole_numbers(value):
-    with pytest.raises(InputError, match=f"servers must be a whole number of at least 1, got {value!r}"):
-        Region(value, 400.0)
-    with pytest.raises(InputError, match=f"nics must be a whole number of at least 1, got {value!r}"):
-        Electrical(400.0, nics=value)
+def test_numbers_that_are_none():
+    for field, value in itertools.product(("optical_degree", "electrical_nics", "delay_s"), (-1, NAN, INF)):
+        with pytest.raises(InputError, match=f"{field} must be finite and not negative, got {value}"):
+            Region(2, 400.0, **{field: value})
+    for value in (0, -100.0, NAN, INF, np.asarray([100.0, 0.0])):
+        for fabric in (lambda gbps: Region(2, gbps), lambda gbps: Electrical(gbps)):
+            with pytest.raises(InputError, match="nic_gbps must be finite and above 0, got"):
+                fabric(value)
+    for value in ("400", None, True):
+        with pytest.raises(InputError, match=f"nic_gbps must be a number, got {value!r}"):
+            Region(2, value)
+    for value in (0, -2, 2.0, True, "2"):
+        with pytest.raises(InputError, match=f"servers must be a whole number of at least 1, got {value!r}"):
+            Region(value, 400.0)
+        with pytest.raises(InputError, match=f"nics must be a whole number of at least 1, got {value!r}"):
+            Electrical(400.0, nics=value)
 
 
 def test_electrical_refuses():
@@ -123,14 +115,3 @@ def test_fields_of_a_region_are_data():
     together = jax.tree.map(lambda *leaves: jnp.stack(leaves), *regions)
     assert together.servers == 4
     np.testing.assert_allclose(jax.vmap(ports)(together), want)
-
-
-def test_fields_of_a_tree_are_data():
-    gbps, over = jnp.asarray([100.0, 200.0, 400.0]), jnp.asarray([1.0, 2.0, 3.0])
-
-    @jax.jit
-    @jax.vmap
-    def port(gbps, over):
-        return Electrical(gbps, oversubscription=over).eps_Bps
-
-    np.testing.assert_allclose(port(gbps, over), [8 * 12.5e9, 8 * 12.5e9, 8 * 50e9 / 3])

@@ -1,5 +1,7 @@
 """The greedy allocation against plain loops under its three rules; what is legal; what `uniform` ignores."""
 
+import itertools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import greedy, uniform
+from tests.oracles.greedy import exact_loss
 from tests.oracles.greedy import greedy as plain_greedy
 
 RULES = ("printed", "released", "next")
@@ -168,6 +171,32 @@ def test_another_degree_does_not_retrace():
     for degree in (0, 3, 8):
         where = eqx.tree_at(lambda r: r.optical_degree, region(5, 6), np.asarray(degree))
         once(draw(1, 5), jax.tree.map(np.asarray, where))
+
+
+def test_demand_between_all_of_eight_servers_gives_24_circuits():
+    # Columns alike, as in recordings without sources; balanced; few values; hot experts; no ties but at infinity.
+    rng = np.random.default_rng(0)
+    column = np.concatenate([np.ones((1, 8)), rng.random((400, 8)), rng.integers(1, 3, (400, 8))])
+    hot = 10 ** rng.uniform(0, 6, (400, 8, 1))
+    demands = np.concatenate([np.repeat(column[:, None, :], 8, 1), hot * hot.mT, rng.random((400, 8, 8)) + 0.01])
+    count = np.asarray(jax.jit(jax.vmap(lambda demand: circuits("printed", demand, region(8, 6))))(demands))
+    np.testing.assert_array_equal(count.sum((1, 2)), 2 * 24)
+    assert_legal(count[0], 6)
+
+
+def test_ties_leave_as_many_further_circuits_as_can_be_found_by_trying_all():
+    """Every graph of demand between four servers, with 1 to 3 NICs each."""
+    pairs = list(itertools.combinations(range(4), 2))
+    rng = np.random.default_rng(0)
+    cases = [
+        (both({pair: rng.random() for pair, some in zip(pairs, graph, strict=True) if some}, 4), degree)
+        for graph in itertools.product([False, True], repeat=len(pairs))
+        for degree in itertools.product([1, 2, 3], repeat=4)
+    ]
+    demands, degrees = (np.array(part) for part in zip(*cases, strict=True))
+    count = jax.jit(jax.vmap(lambda demand, degree: circuits("printed", demand, region(4, degree))))(demands, degrees)
+    for (demand, degree), circuits_ in zip(cases, np.asarray(count), strict=True):
+        assert circuits_.sum() == np.sum(plain_greedy(demand, list(degree), loss=exact_loss)), (demand, degree)
 
 
 @pytest.mark.parametrize("servers", [2, 3, 6, 7])

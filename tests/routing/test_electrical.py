@@ -87,6 +87,8 @@ def test_own_nics_and_pxn_against_the_oracle(per_server, variants):
         sent = [by_way_of(one, per_server)[0] if pxn else one for one in leaving(demand, per_server)]
         want = [tree(one, port, port, *edge).max() for one in sent]
         np.testing.assert_allclose(got[over, pxn], want, rtol=RTOL)
+        if not pxn:  # the same backwards
+            np.testing.assert_allclose(seconds(fabric(over), demand.swapaxes(1, 2), per_server), want, rtol=RTOL)
     if per_server > 1:
         assert np.any(np.abs(got[None, True] / got[PLAIN] - 1) > 0.05)
     if TIGHT in variants:  # no oversubscription is one of 1

@@ -51,6 +51,7 @@ def test_unsplit_agrees_with_a_plain_simulation():
     for ports, where, count, demand in drawn(2, 3, 8):
         want, bound = divided(demand, count, ports, count > 0)
         np.testing.assert_allclose(seconds(where, count, demand), want, rtol=1e-9)
+        np.testing.assert_allclose(seconds(where, count, demand.T), want, rtol=1e-9)  # the same backwards
         np.testing.assert_allclose(paced(where, count, demand, "unsplit"), bound, rtol=1e-12)
 
 

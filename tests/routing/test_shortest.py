@@ -315,16 +315,14 @@ def test_flows_that_cross_nothing_none_and_ends_with_links_beyond(routing):
 
 @pytest.mark.parametrize("routing", ROUTINGS)
 def test_parallel_links_are_choices_of_their_own(routing):
-    network = network_of([(0, 1, 1), (0, 1, 1), (0, 1, 0), (0, 1, 2)], 2)
-    flows = 300
-    routes = shortest_routes(network, [0] * flows, [1] * flows, routing=routing, size=np.ones(flows))
-    part = loads(network, routes, np.ones(flows)) / flows
-    expected = {"spray": [1 / 3, 1 / 3, 0, 1 / 3]}.get(routing, [0.25, 0.25, 0, 0.5])
+    network, flows = network_of([(0, 1, 1), (0, 1, 1), (0, 1, 0), (0, 1, 2)], 2), np.ones(300)
+    routes = shortest_routes(network, [0] * 300, [1] * 300, routing=routing, size=flows)
+    part = loads(network, routes, flows) / 300
     if routing == "ecmp":
         assert part[2] == 0
         assert np.all(part[[0, 1, 3]] > 0.2)
     else:
-        np.testing.assert_allclose(part, expected)
+        np.testing.assert_allclose(part, {"spray": [1 / 3, 1 / 3, 0, 1 / 3]}.get(routing, [0.25, 0.25, 0, 0.5]))
 
 
 @pytest.mark.parametrize("routing", ROUTINGS)

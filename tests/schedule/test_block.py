@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mfabric_jax.schedule import order
+from mfabric_jax.schedule.order import order
 from mfabric_jax.schedule.timeline import Blocks, Compute, Rules, run
 
 # Forward 2 s of attention, 3 s of experts, 5 s of a dense FFN, 1 s of tensor-parallel all-reduce. Backward computation
@@ -102,12 +102,6 @@ def test_backward_attention_hides_the_switch_of_the_next_block():
         close(got.paid_s[BACKWARD, :3], [delay, paid, 0])
 
 
-def test_circuits_that_stay_cost_nothing():
-    got = walk((MOE,) * 3, (MOE,) * 3, 25.0)
-    assert_pass(got, FORWARD, duration=20.25, paid=0)
-    assert_pass(got, BACKWARD, duration=35.25, paid=0)
-
-
 def test_experts_hide_the_switch_between_the_two():
     # 3 s of experts forward, 6 s backward, from the end of the first all-to-all on: 3.5, and 6.75 + forward + 0.5.
     for delay in (2.0, 5.0, 25.0):
@@ -159,30 +153,6 @@ def test_forward_the_delay_runs_beside_the_packets():
         assert_pass(got, FORWARD, duration=18 + exchange + 2 * paid, compute=15, tp=3, exchange=exchange, paid=2 * paid)
 
 
-def test_backward_what_computation_leaves_runs_beside_the_packets():
-    for delay, packets, paid in [
-        (4.0, 0.8, 0.0),  # all under the 5 s of the block before: the packets are no gain
-        (5.2, 0.8, 0.0),  # 0.2 s left, beside the packets
-        (5.3, 0.8, 0.0),  # just hidden
-        (5.3, 0.5, 0.3),  # as if packets waited too
-        (7.0, 0.8, 1.7),
-    ]:
-        got, exchange = walk((), (MOE, moe(0, packets=(packets, 0.0))), delay), 0.75 + packets + 0.25
-        assert_pass(got, BACKWARD, duration=22 + exchange + paid, compute=20, tp=2, exchange=exchange, paid=paid)
-
-
-def test_packets_wait_too_where_they_must():
-    # Delay 7, packets 0.9 s: from 10 to 10.9, and in the second block, which uses no circuits, from 21.15 - inactive
-    # until told again at 17.15 + 7 = 24.15 - to 25.05.
-    got = walk((moe(0, packets=(0.9, 0.0)), moe(0, circuits=(0.0, 0.0), packets=(0.9, 0.0))), (), 7.0, eps_waits=True)
-    close(got.over[FORWARD, :2], [[10.9, 14.15], [25.05, 28.05]])
-    close(got.paid_s[FORWARD, :2], [7, 7])
-    # Without circuits to wait for, packets go on.
-    got = walk((moe(0, packets=(0.9, 0.0)), moe(0, circuits=(0.0, 0.0), packets=(0.9, 0.0))), (), 7.0)
-    close(got.over[FORWARD, :2], [[10.5, 13.75], [17.65, 20.65]])
-    close(got.paid_s[FORWARD, :2], [6.6, 0])
-
-
 # ------------------------------------------------------------------------------------------------------ dense blocks
 def test_dense_blocks_between_cover_the_switch():
     # Backward: 5 s behind the first block, then a dense block of 10 + 4 + 1 = 15 s: 20 s of cover.
@@ -203,25 +173,7 @@ def test_dense_blocks_before_and_behind():
     assert_pass(got, BACKWARD, duration=30, exchange=0, paid=0)
 
 
-def test_padding_changes_nothing():
-    kinds = (SWITCHED, DENSE, SWITCHED)
-    want = walk(kinds, kinds, 24.0)
-    for longer in ((PADDING, *kinds), (SWITCHED, PADDING, DENSE, SWITCHED)):
-        got = walk(longer, longer, 24.0)
-        for kind in (FORWARD, BACKWARD):
-            close(sums(got, kind), sums(want, kind))
-    empty = walk((), (), 24.0)
-    close(empty.end, 0)
-
-
 # ----------------------------------------------------------------------------------------------- what runs once more
-def test_attention_computed_again():
-    # Backward 3 times its 2 s instead of twice; its all-reduce is not repeated. Forward as ever.
-    got = walk((MOE, DENSE), (DENSE, MOE), 25.0, recompute="attention")
-    assert_pass(got, FORWARD, duration=6.75 + 8, paid=0)
-    assert_pass(got, BACKWARD, duration=17 + 13.75, compute=28, tp=2, exchange=0.75, paid=0)
-
-
 def test_a_block_computed_again():
     # Backward begins with the forward pass of the block: 2 + 1, dispatch 0.25 (that of the gradient, the last), experts
     # 3, combine 0.5; then its own 11.75. The 3 s hide the switch, which was told when the forward pass was over.
@@ -263,9 +215,3 @@ def test_a_switch_between_overlapping_parts():
         close(got.start[FORWARD, 0, 1], 5.9)
         close(got.active[FORWARD, 0, 1], 3.3 + delay)
         assert_pass(got, FORWARD, duration=6.2 + paid, exchange=0.2, paid=paid)
-
-
-def test_more_parts_hide_more():
-    times = [walk((moe(circuits=(2.0, 1.0)),), (), 0.0, parts=parts).end[FORWARD, 0] for parts in (1, 2, 3)]
-    # 3 + 2 + 3 + 1 = 9; halves: experts [4, 7], combine ends 0.5 later; thirds: [3 2/3, 6 2/3], a third later.
-    close(times, [9, 7.5, 7])

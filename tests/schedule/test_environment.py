@@ -15,7 +15,9 @@ from jax import lax
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import greedy, uniform
-from mfabric_jax.schedule import Box, Dict, Discrete, Drift, Params, Recorded, RegionEnv, allocated
+from mfabric_jax.schedule import Drift, Params, Recorded, RegionEnv
+from mfabric_jax.schedule.environment import allocated
+from mfabric_jax.schedule.spaces import Box, Dict, Discrete
 from tests.oracles.greedy import greedy as plain_greedy
 
 SERVERS, DEGREE, EPISODE, STEPS, BATCH = 4, 3, 5, 12, 32
@@ -154,13 +156,13 @@ def test_a_batch_over_keys_and_params_equals_its_loop_and_repeats():
 
 def test_step_is_step_env_until_the_end():
     key, params = jax.random.key(0), dataclasses.replace(TRACE, steps=EPISODE)
+    step, step_env = jax.jit(KEEPING.step), jax.jit(KEEPING.step_env)
     _, state = KEEPING.reset(key, params)
-    own = jax.tree.leaves(KEEPING.step(key, state, 1, params))
-    for a, b in zip(own, jax.tree.leaves(KEEPING.step_env(jax.random.split(key)[0], state, 1, params)), strict=True):
-        np.testing.assert_array_equal(a, b)
+    own, other = step(key, state, 1, params), step_env(jax.random.split(key)[0], state, 1, params)
+    jax.tree.map(np.testing.assert_array_equal, own, other)
     late = state._replace(step=jnp.asarray(EPISODE - 1, jnp.int32))
-    _, after, _, done, _ = KEEPING.step(key, late, 1, params)
-    _, beyond, _, over, _ = KEEPING.step_env(key, late, 1, params)
+    _, after, _, done, _ = step(key, late, 1, params)
+    _, beyond, _, over, _ = step_env(key, late, 1, params)
     assert done
     assert over
     assert (int(after.step), int(beyond.step)) == (0, EPISODE)

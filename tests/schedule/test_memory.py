@@ -7,7 +7,7 @@ import numpy as np
 
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import Plan, get, greedy
-from mfabric_jax.schedule.exchange import between_servers
+from mfabric_jax.schedule.exchange import exchanges_between
 from mfabric_jax.schedule.memory import remembers
 from tests.schedule import jobs
 
@@ -22,7 +22,7 @@ def attentive(demand, region, *, previous=None, key=None):
 
 @eqx.filter_jit
 def both(region, tokens):
-    return [between_servers(jobs.DRAWN, region, tokens, policy) for policy in (greedy, attentive)]
+    return [exchanges_between(jobs.DRAWN, region, tokens, policy) for policy in (greedy, attentive)]
 
 
 def test_once_for_each_demand_is_what_block_after_block_gives():

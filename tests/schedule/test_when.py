@@ -225,12 +225,11 @@ def test_threshold_waits_until_it_knows_that_gains_last():
     # Gain 1 a step, delay 3.5. Nothing is known at step 0; then all that was gained stays: t + 1 steps ahead at step t.
     demands = np.zeros((STEPS, SERVERS, SERVERS))
     demands[:, 0, 1] = 4.0
-    course = follow(demands, region(3.5), pair, routing=seconds, rule="threshold")
-    assert np.flatnonzero(course.changed).tolist() == [3]
+    threshold = jax.jit(lambda demands: follow(demands, region(3.5), pair, routing=seconds, rule="threshold").changed)
+    assert np.flatnonzero(threshold(demands)).tolist() == [3]
     # A pair hot in every other step only: what is gained is lost again, so it never looks further than that step.
     demands[1::2] = demands[1::2].transpose(0, 2, 1)[:, ::-1, ::-1]
-    course = follow(demands, region(3.5), pair, routing=seconds, rule="threshold")
-    assert not course.changed.any()
+    assert not threshold(demands).any()
 
 
 def test_a_batch_over_traces_and_delays_equals_its_loop():
@@ -258,15 +257,19 @@ def test_float32_and_real_policies():
     assert 0 < double.changed.sum() < STEPS
 
 
+@functools.partial(jax.jit, static_argnames="rule")
+def without_packets(demands, start, rule):
+    where = Region(SERVERS, 8.0, DEGREE, 0.0, 1e6)
+    return follow(demands, where, (uniform, pair), rule=rule, routing="split", start=Plan(Circuits(start)))
+
+
 def test_circuits_without_which_bytes_have_no_way_are_worth_any_delay():
     # No packet switches: bytes of a pair without a circuit never arrive, under the even topology those of no pair.
-    where = Region(SERVERS, 8.0, DEGREE, 0.0, 1e6)
     demands = np.where(OFF, drawn(0)[0], 0)
-    for start, changes in ((uniform(None, where), 0), (Plan(Circuits(ways[1])), 1)):
-        for rule in ("threshold", "rent-or-buy"):
-            course = follow(demands, where, (uniform, pair), rule=rule, routing="split", start=start)
-            assert course.changed.sum() == changes
-            assert np.isfinite(course.total_s)
+    for (start, changes), rule in itertools.product(((EVEN, 0), (ways[1], 1)), ("threshold", "rent-or-buy")):
+        trajectory = without_packets(demands, start, rule)
+        assert trajectory.changed.sum() == changes
+        assert np.isfinite(trajectory.total_s)
 
 
 def test_forecasts_by_hand():

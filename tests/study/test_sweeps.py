@@ -1,32 +1,18 @@
-"""Sweeps: axes by hand, rows that are those of `compare`, and the same files whatever stopped or divided them."""
-
-import errno
-import json
-import shutil
-import signal
-import subprocess
-import sys
-import time
+"""Sweeps: axes by hand, rows that are those of `compare`, mistakes in the file of a design space."""
 
 import numpy as np
 import pytest
 
 pytest.importorskip("pyarrow")
 
-from pyarrow import parquet
-
-import mfabric_jax
 from mfabric_jax.checks import InputError
-from mfabric_jax.parts import CONFIG
-from mfabric_jax.report import Asked, query, read_rows
-from mfabric_jax.report.query import notes
+from mfabric_jax.report import Asked, query
 from mfabric_jax.study import Compare, Sweep, read_sweep, sweep
 from mfabric_jax.study.sweeps.run import Maker, sweep_folder
 from mfabric_jax.study.sweeps.settings import columns
 from tests.study.small import MODEL, row, small
 
 SMALL = {"model": MODEL, "micro_batches": 2, "compute": "achieved"}  # with float64: programs of tests/study/small
-FILES = [f"rows-{number:05d}.parquet" for number in range(3)]
 
 
 def exchanges(**tables):
@@ -42,27 +28,7 @@ def rows_of(folder):
 
 
 def footer_of(folder):
-    return read_rows(folder / FILES[0])[1]
-
-
-def files_of(folder):
-    """The rows of every file, and its footer but for the commit, which may change while tests run."""
-    found = {path.name: read_rows(path) for path in folder.glob("*.parquet")}
-    return {name: (rows, {**footer, "commit": None}) for name, (rows, footer) in found.items()}
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """A sweep that nothing disturbed."""
-    folder = tmp_path_factory.mktemp("whole")
-    sweep(exchanges(), folder)
-    return folder
-
-
-@pytest.fixture
-def copied(whole, tmp_path):
-    """A copy of it, to be disturbed."""
-    return shutil.copytree(whole, tmp_path / "copied")
+    return query([folder], Asked())[1]
 
 
 # ------------------------------------------------------------------------------------------------ axes
@@ -134,14 +100,6 @@ def test_rows_are_those_of_compare(tmp_path):
     assert group["goodput"] == "varies"
 
 
-def test_settings_that_go_together_are_checked_together():
-    Sweep(fixed={"ocs": "palomar", "delay_s": 0.01})
-    Sweep(fixed={"ocs": "epiphotonics", "optical_degree": 2, "model": "llama-moe"})
-    Sweep(fixed={"fabric": "mfabric-cpo", "gpu_tbps": 0.6, "nic_gbps": 100.0, "model": "deepseek-v3"})
-    with pytest.raises(InputError, match="gpu_tbps"):
-        Sweep(fixed={"fabric": "mfabric-cpo", "gpu_tbps": 0.6, "model": "deepseek-v3"}, grid={"nic_gbps": [100.0, 400]})
-
-
 def test_nothing_stands_for_the_default_of_its_own_row_alone(tmp_path):
     def seconds(name, **grid):
         fixed = SMALL | {"optical_degree": 2}
@@ -186,167 +144,14 @@ def test_forecast_errors_cost_and_demand_has_the_size_that_was_asked(tmp_path):
     assert all(one["bound_s"] > 2e9 / rate for one in found)
 
 
-# ------------------------------------------------------------------------------------------------ files
-def test_what_is_there_is_not_made_again_and_comes_out_the_same(whole, tmp_path):
-    parts = [sweep(exchanges(), tmp_path, shard=(first, 2)) for first in (1, 2)]
-    assert [[path.name for path in part] for part in parts] == [FILES[::2], FILES[1:2]]
-    assert files_of(tmp_path) == files_of(whole)
-    (tmp_path / FILES[1]).unlink()
-    assert notes([tmp_path, whole]) == [
-        f"{tmp_path} holds 2 of 3 files, {FILES[1]} is missing: its sweep is not over; run it again."
-    ]
-    assert len(rows_of(tmp_path)) == 6
-    kept, told = (tmp_path / FILES[0]).stat().st_mtime_ns, []
-    sweep(exchanges(), tmp_path, progress=told.append)
-    assert files_of(tmp_path) == files_of(whole)
-    assert (tmp_path / FILES[0]).stat().st_mtime_ns == kept
-    assert (told[0].found, told[-1].done, told[-1].rows, told[-1].again) == (6, 10, 10, ())
-
-
-def test_damaged_and_misplaced_files_are_refused_and_made_again(whole, copied):
-    good, file = (whole / FILES[1]).read_bytes(), copied / FILES[1]
-
-    def refused(fault):
-        for path in (copied, file):
-            with pytest.raises(InputError, match=f"{FILES[1]}' .*{fault}"):
-                query([path], Asked())
-        with pytest.raises(InputError, match=f"{FILES[1]}' .*{fault}"):
-            read_rows(file)
-        told = []
-        assert sweep(exchanges(), copied, progress=told.append)[1] == file
-        assert len(told[-1].again) == 1
-        assert str(file) in told[-1].again[0]
-        assert file.read_bytes() == good
-
-    shutil.copy(whole / FILES[0], file)
-    refused(f"holds the rows of {FILES[0]}")
-    file.write_bytes(good[:-100])
-    with pytest.raises(InputError, match=f"{FILES[1]}'"):
-        query([copied], Asked())
-    for place in [*range(0, len(good), 41), good.index(b'"sha256": "') + 20]:
-        file.write_bytes(good[:place] + bytes([good[place] ^ 1]) + good[place + 1 :])
-        with pytest.raises(InputError, match=f"{FILES[1]}'"):
-            query([copied], Asked())
-    refused("is damaged")
-
-
-def test_files_of_another_sweep_are_refused_and_others_are_not_its_rows(whole, copied, tmp_path):
-    shutil.copy(whole / FILES[0], copied / "a copy.parquet")
-    assert rows_of(copied) == rows_of(whole)
-    sweep(exchanges(fixed={"demand": "hot"}), tmp_path / "other")
-    shutil.copy(tmp_path / "other" / FILES[1], copied)
-    with pytest.raises(InputError, match=rf"{FILES[1]}' is of another sweep; run its sweep again"):
-        query([copied], Asked())
-    (copied / CONFIG).unlink()
-    with pytest.raises(InputError, match=f"holds {FILES[1]} of another sweep; give another folder"):
-        sweep(exchanges(), copied)
-    assert "cannot be checked" in notes([copied])[0]
-    (copied / FILES[1]).unlink()
-    sweep(exchanges(), copied)  # what is left is its own
-    assert files_of(copied).items() >= files_of(whole).items()
-
-
-def test_rows_of_a_version_without_digests_are_read_with_a_word(copied):
-    config = json.loads((copied / CONFIG).read_text())
-    del config["parts"]
-    (copied / CONFIG).write_text(json.dumps(config))
-    assert len(rows_of(copied)) == 10
-    version = mfabric_jax.__version__
-    assert notes([copied]) == [f"{copied} was written by version {version} without digests: not checked."]
-    with pytest.raises(InputError, match="holds another sweep: parts was None, now 3"):
-        sweep(exchanges(), copied)
-
-
-def test_a_folder_that_is_removed_in_the_middle_is_a_sentence_and_made_again(whole, tmp_path):
-    def remove(now):
-        if now.done == 4:
-            shutil.rmtree(tmp_path / "rows", ignore_errors=True)
-
-    with pytest.raises(InputError, match=rf"not whole: 1 of 3 files, {FILES[0]} first, were removed or changed while"):
-        sweep(exchanges(), tmp_path / "rows", progress=remove)
-    sweep(exchanges(), tmp_path / "rows")
-    assert files_of(tmp_path / "rows") == files_of(whole)
-
-
-KILLED = """
-import sys, tests.conftest
-from mfabric_jax.study import sweep
-from tests.study.test_sweeps import exchanges
-import time
-def slow(now):
-    time.sleep(0.3)
-sweep(exchanges(), sys.argv[1], progress=slow)
-"""
-
-
-def test_a_killed_sweep_goes_on(whole, tmp_path):
-    started = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)])
-    try:
-        for _ in range(600):
-            if (tmp_path / FILES[0]).exists() or started.poll() is not None:
-                break
-            time.sleep(0.1)
-    finally:
-        started.send_signal(signal.SIGKILL)
-        started.wait()
-    assert started.returncode == -signal.SIGKILL
-    assert 0 < len(files_of(tmp_path)) < 3
-    sweep(exchanges(), tmp_path)
-    assert files_of(tmp_path) == files_of(whole)
-
-
-def test_a_full_disk_is_a_sentence_and_loses_nothing(whole, tmp_path, monkeypatch):
-    def full(table, where):
-        where.write_bytes(b"half of it")
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    sweep(exchanges(), tmp_path, shard=(1, 3))
-    monkeypatch.setattr(parquet, "write_table", full)
-    with pytest.raises(InputError, match=r"cannot write .*rows-00001.parquet' \(No space left on device\)"):
-        sweep(exchanges(), tmp_path)
-    monkeypatch.undo()
-    assert sorted(path.name for path in tmp_path.iterdir()) == [FILES[0], CONFIG]
-    sweep(exchanges(), tmp_path)
-    assert files_of(tmp_path) == files_of(whole)
-
-
-def test_a_folder_that_cannot_be_written_or_is_of_another_sweep(copied, tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match=r"cannot write into .*file' \("):
-        sweep(exchanges(), tmp_path / "file")
-    with pytest.raises(InputError, match=r"holds another sweep: fixed was .*; give another folder"):
-        sweep(exchanges(fixed={"policy": "greedy"}), copied)
-    with monkeypatch.context() as patched:
-        patched.setattr(mfabric_jax, "__version__", "999")
-        with pytest.raises(InputError, match=r"holds another sweep: version was .*, now '999'; give another folder"):
-            sweep(exchanges(), copied)
-    (copied / CONFIG).write_text("{")
-    for call in (lambda: sweep(exchanges(), copied), lambda: query([copied], Asked())):
-        with pytest.raises(InputError, match=r"cannot read .*sweep.json.* delete it and run the sweep again"):
-            call()
-
-
 def test_long_lists_stay_out_of_footers(tmp_path):
     config = Sweep("all-to-all", {}, {}, {"sample": list(range(1001))}, dtype="float64")
     maker = Maker(config, sweep_folder(config, tmp_path))
     assert maker.footer["sweep"]["list"] == {"sample": "1001 values in sweep.json"}
 
 
-def test_a_policy_that_has_changed_is_another_sweep(tmp_path):
-    mine = tmp_path / "mine.py"
-    mine.write_text(
-        "from mfabric_jax import policies\n\ndef mine(demand, region, *, previous=None, key=None):"
-        "\n    return policies.uniform(demand, region)\n"
-    )
-    config = exchanges(fixed={"policy": f"{mine}:mine"}, grid={"sample": [0, 1]})
-    sweep(config, tmp_path / "rows")
-    assert sweep(config, tmp_path / "rows")
-    mine.write_text(mine.read_text() + "# other\n")
-    with pytest.raises(InputError, match="holds another sweep: files was"):
-        sweep(config, tmp_path / "rows")
-
-
 # ------------------------------------------------------------------------------------------------ mistakes
+CPO = {"fabric": "mfabric-cpo", "gpu_tbps": 0.6, "model": "deepseek-v3"}
 MISTAKES = [
     ({"evaluate": "iterations"}, r"evaluate 'iterations' is unknown \(did you mean 'iteration'\?\)"),
     ({"grid": {"nic_gbp": [100]}}, r"setting of \[grid\] 'nic_gbp' is unknown \(did you mean 'nic_gbps'\?\)"),
@@ -384,6 +189,7 @@ MISTAKES = [
     ({"evaluate": "all-to-all", "grid": {"gigabytes": [1.0, 0.0]}}, r"gigabytes must be finite and above 0"),
     ({"evaluate": "all-to-all", "grid": {"records": [[1, 2]]}}, r"records chooses from a trace"),
     ({"fixed": {"flows": "single"}, "grid": {"electrical_nics": [1, 2]}}, r"one number of electrical_nics"),
+    ({"fixed": CPO, "grid": {"nic_gbps": [100.0, 400]}}, "gpu_tbps"),
 ]
 
 
@@ -391,6 +197,12 @@ def test_mistakes_are_sentences():
     for given, sentence in MISTAKES:
         with pytest.raises(InputError, match=sentence):
             Sweep(**given)
+    for fixed in (  # what goes together is checked together
+        CPO | {"nic_gbps": 100.0},
+        {"ocs": "palomar", "delay_s": 0.01},
+        {"ocs": "epiphotonics", "optical_degree": 2, "model": "llama-moe"},
+    ):
+        Sweep(fixed=fixed)
 
 
 def test_files_are_read_strictly(tmp_path):

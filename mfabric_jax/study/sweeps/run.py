@@ -101,7 +101,7 @@ def sweep(
         gone = [place.part(part.number).name for part in mine if place.fault(part.number)]
         if gone:
             why = f"{len(gone)} of {len(mine)} files, {gone[0]} first, were removed or changed while the sweep ran"
-            raise InputError(f"{str(folder)!r} is not whole: {why}; the same call makes them again.")
+            raise InputError(f"{str(folder)!r} is not whole: {why}; run it again, which makes them again.")
     return [place.part(part.number) for part in mine]
 
 

@@ -36,7 +36,7 @@ def check_value(table: str, name: str, value: Any, setting: Setting) -> None:
         raise InputError(f"{table}.{name} must be {words}, got {value!r}.")
     if isinstance(value, float) and not math.isfinite(value):
         raise InputError(f"{table}.{name} must be finite, got {value!r}.")
-    if kind is int and isinstance(value, int) and abs(value) >= MOST:
+    if isinstance(value, int) and abs(value) >= MOST:
         raise InputError(f"{table}.{name} must be below 2^31, got {value!r}.")
 
 
