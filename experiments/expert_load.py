@@ -95,7 +95,7 @@ def _generated(config: Config) -> tuple[str, np.ndarray, np.ndarray]:
     number = np.arange(config.iterations)
     shape = Shape(LAYERS, 1, 1, job.architecture.experts, job.selections * job.ep)
     count = drawn(shape, config.knobs(), config.seed, number)
-    return "generated", number, statistics.rows_of(count).sum(axis=2)
+    return "generated", number, statistics.source_rows(count).sum(axis=2)
 
 
 def table(rows: Rows) -> str:

@@ -77,9 +77,9 @@ def _recordings(options):
     """What the path holds; the global ranks of a router trace are as the options say."""
     from mfabric_jax import traffic, workload
 
-    fields = [field.name for field in dataclasses.fields(workload.Layout)]
+    fields = [field.name for field in dataclasses.fields(workload.RankLayout)]
     degrees = {name: value for name in fields if (value := getattr(options, name)) is not None}
-    layout = workload.get(options.model).layout if options.model is not None else workload.Layout()
+    layout = workload.get(options.model).layout if options.model is not None else workload.RankLayout()
     found = traffic.open_trace(options.path, dataclasses.replace(layout, **degrees))
     if (degrees or options.model) and found[0].layout is None:
         name = next(iter(degrees), "model")
