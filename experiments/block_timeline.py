@@ -14,11 +14,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-<<<<<<< HEAD
-from mfabric_jax.study.compare import Job, computation, inside, jobs, joined, solve, weighs
-from tqdm import tqdm
-=======
->>>>>>> refs/heads/experiments
 
 from mfabric_jax import units
 from mfabric_jax.report import style
@@ -26,13 +21,8 @@ from mfabric_jax.report.figures.groups import Dots
 from mfabric_jax.report.figures.panels import Axis, Picture
 from mfabric_jax.schedule import FIRST, Rules, compute_of, one_block, places, running_blocks, segments, timeline
 from mfabric_jax.study import Compare
-<<<<<<< HEAD
-from mfabric_jax.workload import NAMES, get_gpu
-from mfabric_jax.workload.compute import block_flops
-=======
 from mfabric_jax.study.compare import computation, inside, jobs, joined, solve, weighs
 from mfabric_jax.workload import NAMES, Workload, block_flops, get_gpu
->>>>>>> refs/heads/experiments
 
 from .script import Row, Rows, Script, Verdict, cells, check, grouped, listed, picked, values_of
 

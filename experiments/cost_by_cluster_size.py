@@ -15,13 +15,9 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Prices, cluster_cost, no_price
 from mfabric_jax.fabric.cost import COSTED, PRICED
 from mfabric_jax.fabric.tree import Tree
-<<<<<<< HEAD
-from mfabric_jax.report import charts, numerals, style
-=======
 from mfabric_jax.report import numerals, style
 from mfabric_jax.report.figures import labels
 from mfabric_jax.report.figures.panels import Axis, Lines, Picture
->>>>>>> refs/heads/experiments
 
 from .script import Row, Rows, Script, Verdict, against, check, picked, pivot, values_of
 
@@ -172,90 +168,6 @@ def draw(rows: Rows, path: str | Path) -> Path:
     return style.save(lambda: build(rows), path)
 
 
-<<<<<<< HEAD
-def build(rows: Rows) -> Figure:
-    """The figure itself. What has no price, and trees without room, are left out."""
-    known = [row for row in rows if row["network_cost_usd"] is not None and row["fits"] is not False]
-    gbps = list(dict.fromkeys(row["nic_gbps"] for row in rows))
-    figure = style.blank(2.0 + 3.2 * len(gbps), 7.6)
-    axes = figure.subplots(2, len(gbps), sharex=True, sharey="row", squeeze=False)
-    for column, one in zip(axes.T, gbps, strict=True):
-        here = [row for row in known if row["nic_gbps"] == one]
-        _panel(column[0], here, "network_cost_usd", numerals.millions(1))
-        _panel(column[1], here, "over_mfabric")
-        column[0].set_title(f"{one:g} Gbps", loc="left")
-        column[1].set_xlabel("servers")
-    _scales(axes, sorted({row["servers"] for row in rows}))
-    figure.legend(handles=_key(known), loc="outside lower center", ncols=min(4, len(gbps) + 1))
-    unpriced = sorted({row["fabric"] for row in rows if row["network_cost_usd"] is None})
-    if unpriced:
-        names = ", ".join(style.fabric(fabric).label for fabric in unpriced)
-        figure.suptitle(f"Without a public price, left out: {names}.", fontsize=style.FONT)
-    figure.draw_without_rendering()  # from here on the panels stay where they are
-    for panel in axes[1]:
-        _name_ends(panel)
-    return figure
-
-
-def _panel(axes: Axes, rows: Rows, key: str, scale: float = 1) -> None:
-    """A line per fabric and number of tiers."""
-    for fabric, tiers in dict.fromkeys((row["fabric"], row["tiers"]) for row in rows):
-        of = sorted((r["servers"], r[key] * scale) for r in rows if (r["fabric"], r["tiers"]) == (fabric, tiers))
-        axes.plot(*zip(*of, strict=True), **_marks(fabric, tiers))
-    axes.grid()
-
-
-def _marks(fabric: str, tiers: int | None) -> dict[str, Any]:
-    """How a line is drawn: hollow and dashed on two tiers; wide for the fat-tree, on which rail-optimized lies."""
-    look, short = style.fabric(fabric), tiers == 2 and fabric not in WITHOUT_CHOICE
-    wide = fabric == "fat-tree" and not short
-    return {
-        "color": look.colour,
-        "marker": look.marker,
-        "linestyle": "--" if short else "-",
-        "linewidth": 3.6 if wide else 1.4,
-        "markersize": 8.5 if wide else 5,
-        "markerfacecolor": "white" if short else look.colour,
-    }
-
-
-def _scales(axes: Any, servers: Sequence[int]) -> None:
-    """Sizes and dollars on logarithmic axes in plain numbers, ratios from zero; room for a number behind each line."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
-
-    for upper, lower in axes.T:
-        upper.set_yscale("log")
-        upper.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        upper.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        upper.yaxis.set_minor_formatter(NullFormatter())
-        lower.set_xscale("log")
-        lower.set_xticks(servers, [str(count) for count in servers])
-        lower.xaxis.set_minor_locator(NullLocator())
-        lower.set_xlim(servers[0] / 1.25, servers[-1] * 2)
-    axes[1, 0].set_ylim(0, 1.05 * axes[1, 0].get_ylim()[1])
-    axes[0, 0].set_ylabel("network cost [M$]")
-    axes[1, 0].set_ylabel(f"cost over mFabric's ({PUBLISHED_TIERS} tiers)")
-
-
-def _key(known: Sequence[Mapping[str, Any]]) -> list:
-    """Handles of the legend."""
-    from matplotlib.lines import Line2D
-
-    fabrics = dict.fromkeys(row["fabric"] for row in known)
-    handles = [Line2D([], [], label=style.fabric(fabric).label, **_marks(fabric, None)) for fabric in fabrics]
-    dashed = {"linestyle": "--", "marker": "o", "markerfacecolor": "white", "markersize": 5, "linewidth": 1.4}
-    return [*handles, Line2D([], [], color=style.FAINT, label="on two tiers; lines end where a tree is full", **dashed)]
-
-
-def _name_ends(axes: Axes) -> None:
-    """The ratio at the right end of every line, once where lines end together."""
-    drawn: Sequence[Any] = list(reversed(axes.get_lines()))
-    ends: dict[Any, str] = {tuple(line.get_xydata()[-1]): line.get_color() for line in drawn}
-    charts.beside(axes, list(ends), [f"{ratio:.2f}" for _, ratio in ends], list(ends.values()))
-
-
-=======
->>>>>>> refs/heads/experiments
 def verdicts(rows: Rows) -> list[Verdict]:
     """The fat-tree over mFabric at every bandwidth, the same at all sizes."""
     tree = picked(rows, fabric="fat-tree", tiers=PUBLISHED_TIERS)

@@ -10,11 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mfabric_jax import fabric, report, study, units
-<<<<<<< HEAD
-from mfabric_jax.checks import distinct, names, not_negative
-from mfabric_jax.report.figures import failures as figure
-=======
->>>>>>> refs/heads/experiments
 from mfabric_jax.study import Compare, Failures
 
 from .script import Row, Rows, Script, Verdict, against, cells, check, picked, pivot

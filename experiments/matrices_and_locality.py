@@ -14,12 +14,8 @@ import numpy as np
 
 from mfabric_jax import report, traffic, units, workload
 from mfabric_jax.report import style
-<<<<<<< HEAD
-from mfabric_jax.traffic import Flows, Tokens, collectives, statistics
-=======
 from mfabric_jax.report.figures.panels import Axis, Heat, Picture
 from mfabric_jax.traffic import Flows, Tokens, statistics
->>>>>>> refs/heads/experiments
 from mfabric_jax.workload import Workload, place
 
 from .script import Row, Rows, Script, Verdict, against, check, grouped, picked, pivot
@@ -121,15 +117,9 @@ def all_flows(job: Workload, tokens: Tokens) -> Flows:
     """Expert, data, pipeline and tensor parallel bytes of one iteration."""
     rest = traffic.training_flows(job, tokens.count[:1])
     groups = np.arange(job.gpus).reshape(job.pp, -1, job.tp)
-<<<<<<< HEAD
-    held = np.asarray([passes * activation_bytes(job) for passes in _passes(job)])
-    each = np.repeat(held, groups.shape[1])
-    return collectives.together(collectives.ring_all_reduce(groups.reshape(-1, job.tp), each, label="TP"), rest)
-=======
     passes = np.asarray([2 * blocks * job.micro_batches for blocks in job.stage_blocks])  # forward and backward
     each = np.repeat(passes * workload.pp_bytes(job), groups.shape[1])  # as many bytes as the next stage gets
     return traffic.together(traffic.ring_all_reduce(groups.reshape(-1, job.tp), each, label="TP"), rest)
->>>>>>> refs/heads/experiments
 
 
 def _matrices(job: Workload, tokens: Tokens) -> Iterator[Row]:

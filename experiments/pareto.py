@@ -10,15 +10,9 @@ import dataclasses
 from mfabric_jax import report
 from mfabric_jax.checks import names
 from mfabric_jax.fabric.cost import PRICED
-<<<<<<< HEAD
-from mfabric_jax.report.figures import compared_picture
-from mfabric_jax.report.fronts import front
-from mfabric_jax.study import Compare, compare
-=======
 from mfabric_jax.report.figures import pareto as figure
 from mfabric_jax.report.figures.pareto import front
 from mfabric_jax.study import Compare
->>>>>>> refs/heads/experiments
 from mfabric_jax.study.calibration import PUBLISHED
 
 from .iteration_time import PER_DOLLAR, ROUNDED
@@ -76,21 +70,6 @@ def _point(row: Row) -> tuple[float, float]:
 
 def table(rows: Rows) -> str:
     """The comparison, then what mFabric's dollars are worth beside those of every other fabric."""
-<<<<<<< HEAD
-    lines: dict[tuple[str, str], dict[str, Any]] = {}
-    for row in rows:
-        if row["fabric"] != "mfabric" and row["mfabric_per_dollar"] is not None:
-            key = row["model"], row["fabric"]
-            line = lines.setdefault(key, dict(zip(("model", "over that of"), key, strict=True)))
-            line[f"{row['nic_gbps']:g}G"] = f"{row['mfabric_per_dollar']:.2f}"
-    said = "performance per dollar of mFabric"
-    return "\n\n".join([report.comparison(rows), *([said, report.plain(list(lines.values()))] if lines else [])])
-
-
-def draw(rows: Rows, path: str | Path) -> Path:
-    """Cost against time, a panel per model; returns the path written."""
-    return compared_picture("pareto", rows, path)
-=======
     others = [
         {"over that of": row["fabric"], **row}
         for row in rows
@@ -98,7 +77,6 @@ def draw(rows: Rows, path: str | Path) -> Path:
     ]
     ratios = pivot(others, ("model", "over that of"), "{nic_gbps:g}G", "{mfabric_per_dollar:.2f}")
     return "\n\n".join([report.comparison(rows), *(["performance per dollar of mFabric", ratios] if others else [])])
->>>>>>> refs/heads/experiments
 
 
 def verdicts(rows: Rows) -> list[Verdict]:

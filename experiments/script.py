@@ -26,15 +26,10 @@ import mfabric_jax
 from mfabric_jax import checks, report
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import style
-<<<<<<< HEAD
-from mfabric_jax.report.style import check_picture
-from mfabric_jax.study._provenance import commit, provenance
-=======
 from mfabric_jax.report.figures.panels import grouped as grouped
 from mfabric_jax.report.figures.panels import values_of as values_of
 from mfabric_jax.study import compare
 from mfabric_jax.study.provenance import commit, provenance
->>>>>>> refs/heads/experiments
 
 Row = dict[str, Any]
 Rows = Sequence[Mapping[str, Any]]
@@ -141,7 +136,7 @@ class Script:
             jax.config.update("jax_enable_x64", True)
         table, picture = self.files(folder)
         with style.look():  # what it needs, before a long run
-            check_picture(picture)
+            report.check_picture(picture)
         rows: list[dict[str, Any]] = []
         complete, effective = False, self.effective(config)
         try:

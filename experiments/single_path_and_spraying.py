@@ -27,18 +27,7 @@ from mfabric_jax.report import style
 from mfabric_jax.report.figures.groups import Dots
 from mfabric_jax.report.figures.panels import Axis, Picture
 from mfabric_jax.routing import Routes, cluster_routes, link_bytes, links_of
-<<<<<<< HEAD
-from mfabric_jax.traffic.collectives import (
-    Flows,
-    all_to_all,
-    hierarchical_all_reduce,
-    point_to_point,
-    ring_all_reduce,
-    together,
-)
-=======
 from mfabric_jax.traffic import Flows, all_to_all, hierarchical_all_reduce, point_to_point, ring_all_reduce, together
->>>>>>> refs/heads/experiments
 
 from .script import Row, Rows, Script, Verdict, check, grouped, listed, pivot
 

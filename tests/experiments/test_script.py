@@ -8,7 +8,7 @@ import pytest
 
 from mfabric_jax import report
 from mfabric_jax.checks import InputError
-from mfabric_jax.validation import scripts
+from mfabric_jax.reproduce import scripts
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("tyro")
@@ -179,14 +179,6 @@ def test_rows_of_a_run_that_was_stopped_stay_but_are_not_kept(tmp_path):
 
 
 # ----------------------------------------------------------------------------------------------------------- every one
-<<<<<<< HEAD
-@pytest.mark.parametrize("module", scripts.questions())
-def test_every_script_has_a_question_and_quick_settings_that_are_allowed(module):
-    script = scripts.load(module)
-    assert script.name == module
-    assert scripts.questions()[module].endswith((".", "?"))
-    assert script.chosen(quick=True) == dataclasses.replace(script.chosen(), **script.quick)
-=======
 def test_every_script_has_a_question_and_quick_settings_that_are_allowed():
     for module, question in scripts.scripts().items():
         script = scripts.load(module)
@@ -194,9 +186,8 @@ def test_every_script_has_a_question_and_quick_settings_that_are_allowed():
         assert question.endswith((".", "?"))
         assert script.chosen(quick=True) == dataclasses.replace(script.chosen(), **script.quick)
         assert all(callable(part) for part in (script.run, script.table, script.draw, script.verdicts)), module
->>>>>>> refs/heads/experiments
 
 
 def test_every_figure_of_the_paper_has_its_script():
-    assert set(scripts.FIGURES.values()) <= set(scripts.questions())
+    assert set(scripts.FIGURES.values()) <= set(scripts.scripts())
     assert list(scripts.chosen([])) == list(scripts.FIGURES)
