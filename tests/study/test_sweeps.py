@@ -8,8 +8,8 @@ pytest.importorskip("pyarrow")
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import Asked, query
 from mfabric_jax.study import Sweep, read_sweep, sweep
+from mfabric_jax.study.sweeps.axes import columns
 from mfabric_jax.study.sweeps.run import Maker, sweep_folder
-from mfabric_jax.study.sweeps.settings import columns
 from tests.study.small import MODEL, row, small
 
 SMALL = {"model": MODEL, "micro_batches": 2, "compute": "achieved"}  # with float64: programs of tests/study/small
