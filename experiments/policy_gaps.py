@@ -26,10 +26,10 @@ from mfabric_jax import report
 from mfabric_jax.checks import distinct, names, not_negative, positive, whole
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import RULES, greedy
-from mfabric_jax.policies.exact import exact_circuits
-from mfabric_jax.policies.local_search import local_search
-from mfabric_jax.policies.matching import matching
-from mfabric_jax.policies.threshold import threshold
+from mfabric_jax.policies._exact import exact_circuits
+from mfabric_jax.policies._local_search import local_search
+from mfabric_jax.policies._matching import matching
+from mfabric_jax.policies._threshold import threshold
 from mfabric_jax.report import style
 from mfabric_jax.routing import all_to_all_time, degree_bound, fluid_lower_bound
 

@@ -26,6 +26,7 @@ ORDER = (
     "policies",
     "schedule",
     "study",
+    "learning",
     "report",
     "reproduce",
     "commands",

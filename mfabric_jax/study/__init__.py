@@ -9,15 +9,10 @@ from mfabric_jax.study.examples import examples
 from mfabric_jax.study.failures import Failures, effective_failures, failures
 from mfabric_jax.study.iteration_case import iteration_of
 from mfabric_jax.study.packet_runs import PacketRun, read_runs
-from mfabric_jax.study.policy_evaluation import Evaluation, evaluate_policies
 from mfabric_jax.study.presets import PRESETS
 from mfabric_jax.study.provenance import provenance
-from mfabric_jax.study.scoreboard import RECORDED, Scoreboard, effective_scoreboard, scoreboard
 from mfabric_jax.study.sweeps import ENGINES, Progress, Sweep, read_sweep, sweep
 from mfabric_jax.study.timeline import example_timeline
-from mfabric_jax.study.training import TRAINED_POLICY, train
-from mfabric_jax.study.training_config import Training
-from mfabric_jax.study.training_traffic import FAMILIES
 from mfabric_jax.study.validate import Prediction, packet_groups, packet_rows, predict
 from mfabric_jax.study.whole_cluster import (
     Solved,
@@ -33,23 +28,17 @@ from mfabric_jax.study.whole_cluster import (
 __all__ = [
     "CALIBRATED",
     "ENGINES",
-    "FAMILIES",
     "PRESETS",
-    "RECORDED",
-    "TRAINED_POLICY",
     "Calibrated",
     "Compare",
     "Estimate",
     "Evaluated",
-    "Evaluation",
     "Failures",
     "PacketRun",
     "Prediction",
     "Progress",
-    "Scoreboard",
     "Solved",
     "Sweep",
-    "Training",
     "WholeCluster",
     "calibrate",
     "calibration_rows",
@@ -59,9 +48,7 @@ __all__ = [
     "effective",
     "effective_cluster",
     "effective_failures",
-    "effective_scoreboard",
     "evaluate",
-    "evaluate_policies",
     "example_cluster",
     "example_timeline",
     "examples",
@@ -76,9 +63,7 @@ __all__ = [
     "provenance",
     "read_runs",
     "read_sweep",
-    "scoreboard",
     "solve_cluster",
     "sweep",
-    "train",
     "write_calibration",
 ]

@@ -177,8 +177,9 @@ class Compare:
                     one.check_gpus(job.gpus_per_server)
                 if isinstance(one, Region) and self.ocs is not None:
                     fabric.get_ocs(self.ocs).check_region(one.servers, int(one.optical_degree))
-                if isinstance(one, Region) and self.own_policy:
-                    policies.try_out(self.circuits_policy(), self.policy_name, one.servers, int(one.optical_degree))
+                if isinstance(one, Region):
+                    settings = {"rule": self.rule, "routing": self.routing}
+                    policies.tried(self.policy, (one.servers,), int(one.optical_degree), **settings)
 
     def _check_traffic(self) -> None:
         """`InputError` for settings of traffic that would not be used."""
@@ -295,7 +296,7 @@ class Compare:
     @property
     def own_policy(self) -> bool:
         """Whether the policy is a function of the user's own."""
-        return not isinstance(self.policy, str) or policies.is_function(self.policy)
+        return policies.is_own(self.policy)
 
     def circuits_policy(self, mean=None) -> policies.Policy:
         """The policy with its settings; `mean` is the demand that "static" is for."""

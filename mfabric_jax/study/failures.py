@@ -17,7 +17,7 @@ import numpy as np
 from mfabric_jax import fabric
 from mfabric_jax.checks import InputError, names, whole
 from mfabric_jax.fabric import Degraded, Region, degraded
-from mfabric_jax.policies import Policy
+from mfabric_jax.policies import Policy, check_legal
 from mfabric_jax.routing import relayed_part_times
 from mfabric_jax.schedule import Exchanges, First, Iteration, failed_stage, iterate, routed
 from mfabric_jax.study.compare import check_dtype, computation, effective, inside, jobs, solve, traced
@@ -108,7 +108,10 @@ def _solve_stage(config: Compare, job, left: Degraded, stage: int) -> Exchanges:
     region = traced(left.region, config.dtype)
     policy = config.circuits_policy()
     policy = _serving_first(policy, left.server) if left.relays else policy
-    return _solve_all(job.workload, region, tokens, share, keys, policy, stage, parts, config.first)
+    solved = _solve_all(job.workload, region, tokens, share, keys, policy, stage, parts, config.first)
+    if config.own_policy:
+        check_legal(config.policy_name, np.asarray(solved.count), np.asarray(left.region.degrees))
+    return solved
 
 
 @functools.lru_cache

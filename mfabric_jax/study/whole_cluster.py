@@ -220,9 +220,11 @@ def region_circuits(config: WholeCluster, job: Workload, tokens, degree, policy=
     if len(between) != groups:  # several expert-parallel groups on one server
         return np.zeros((groups, size, size), np.int64)
     region = Region(size, config.nic_gbps, degree, 1)
-    policy = policy or policies.suited(config.policy, rule=config.rule)
+    policy = policy or policies.tried(config.policy, (size,), degree, rule=config.rule)
     choose = jax.jit(jax.vmap(lambda one: policy(one, region).circuits.count))
-    return np.asarray(choose(jnp.asarray(between, config.dtype)), np.int64)
+    count = np.asarray(choose(jnp.asarray(between, config.dtype)))
+    policies.check_legal(policies.name_of(config.policy), count, degree)
+    return count.astype(np.int64)
 
 
 def topoopt_circuits(config: WholeCluster, job: Workload, tokens) -> np.ndarray:

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits, Region, round_robin
-from mfabric_jax.policies.greedy import greedy
+from mfabric_jax.policies._greedy import greedy
 from mfabric_jax.routing import Plan
 
 
