@@ -21,7 +21,7 @@ from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import jax
 import numpy as np
-from mfabric_jax.study.provenance import commit, provenance
+from mfabric_jax.study._provenance import commit, provenance
 
 import mfabric_jax
 from mfabric_jax import checks, report
