@@ -19,6 +19,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from mfabric_jax.study.compare import Job, computation, inside, jobs, joined, solve, weighs
 from tqdm import tqdm
 
 from mfabric_jax import report, units
@@ -26,7 +27,6 @@ from mfabric_jax.checks import distinct, names, positive
 from mfabric_jax.report import style
 from mfabric_jax.schedule import FIRST, Rules, compute_of, one_block, places, running_blocks, segments, timeline
 from mfabric_jax.study import Compare
-from mfabric_jax.study.compare import Job, computation, inside, jobs, joined, solve, weighs
 from mfabric_jax.workload import NAMES, get_gpu
 from mfabric_jax.workload.compute import block_flops
 
