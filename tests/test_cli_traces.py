@@ -11,6 +11,8 @@ from mfabric_jax.report import read_rows
 from mfabric_jax.traffic import Knobs, fit, open_trace, survey
 from mfabric_jax.traffic.generator import Shape, draw
 
+from . import command_line
+
 pytest.importorskip("tyro", reason="the command line needs tyro")
 
 
@@ -23,22 +25,11 @@ def run(tmp_path):
 
 
 def status(*words):
-    """Exit status, as a shell would see it."""
-    try:
-        return cli.main(["traces", *map(str, words)])
-    except SystemExit as end:
-        return end.code or 0
+    return command_line.status("traces", *words)
 
 
 def mistake(capsys, *words):
-    """The sentence: status 2, nothing on standard output, one line on standard error."""
-    assert status(*words) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.count("\n") == 1
-    assert said.err.startswith("mfabric: ")
-    assert said.err.endswith(".\n")
-    return said.err.removeprefix("mfabric: ").strip()
+    return command_line.mistake(capsys, "traces", *words)
 
 
 def test_help(capsys):

@@ -33,13 +33,14 @@ def run(options: Options) -> int:
     config = options.config
     shared.start_jax(config.dtype, options.device)
     from mfabric_jax import report, study
+    from mfabric_jax.report.style import check_picture
 
     files = {name: getattr(options, name) for name in ("out", "links", "flows")}
     picture = options.picture
     for file in files.values():
         shared.check_outputs(file, None)
     if picture is not None:
-        report.check_picture(picture)
+        check_picture(picture)
     solved = study.solve_cluster(config)
     rows = study.cluster_rows(solved)
     effective = study.effective_cluster(config)

@@ -29,8 +29,9 @@ class Options(ClusterForm):
 def run(options: Options) -> int:
     """Returns the exit status."""
     from mfabric_jax import fabric, report, study
+    from mfabric_jax.report.style import check_picture
 
-    report.check_picture(options.out)
+    check_picture(options.out)
     if pathlib.Path(options.fabric).suffix == ".json":
         print(report.draw_graph(fabric.read_graph(options.fabric), options.out))
         return 0

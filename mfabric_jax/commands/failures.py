@@ -47,6 +47,7 @@ def run(options: Options) -> int:
     from tqdm import tqdm
 
     from mfabric_jax import report, study
+    from mfabric_jax.report import figures
 
     own = {field.name: getattr(options, field.name) for field in dataclasses.fields(_failures.FailureSettings)}
     config = study.Failures(setting=setting, **own)
@@ -73,5 +74,5 @@ def run(options: Options) -> int:
     print(report.plain(rows, shown))
     print("published: arXiv 2501.03905, 400 Gbps and 1,024 GPUs; docs/assumptions.md says what is modelled.")
     if options.figures is not None:
-        print(report.failures(rows, pathlib.Path(options.figures) / "failures.png"), file=sys.stderr)
+        print(figures.failures(rows, pathlib.Path(options.figures) / "failures.png"), file=sys.stderr)
     return 0

@@ -62,6 +62,8 @@ def run(options: Options) -> int:
     from tqdm import tqdm
 
     from mfabric_jax import report, study
+    from mfabric_jax.report.figures import scoreboard as draw
+    from mfabric_jax.report.tables import scoreboard_table
 
     given = shared.as_given(options)
     out, figures = given.pop("out"), given.pop("figures")
@@ -86,7 +88,7 @@ def run(options: Options) -> int:
         if out is not None and rows:
             effective = study.effective_scoreboard(config) | {"complete": len(rows) == config.rows}
             print(report.write_rows(rows, out, effective), file=sys.stderr)
-    print(report.scoreboard_table(rows))
+    print(scoreboard_table(rows))
     if figures is not None:
-        print(report.scoreboard(rows, pathlib.Path(figures) / "policies.png"), file=sys.stderr)
+        print(draw(rows, pathlib.Path(figures) / "policies.png"), file=sys.stderr)
     return 0

@@ -29,9 +29,10 @@ class Options:
 def run(options: Options) -> int:
     """Returns the exit status."""
     from mfabric_jax import report
+    from mfabric_jax.report.html import check_page
     from mfabric_jax.report.query import notes
 
-    report.check_page(options.out, options.pictures)
+    check_page(options.out, options.pictures)
     if pathlib.Path(options.rows).is_dir():
         rows, effective = report.query([options.rows], report.Asked())
         for note in notes([options.rows]):

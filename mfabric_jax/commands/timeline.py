@@ -27,11 +27,14 @@ def run(options: Options) -> int:
     config = options.config
     shared.start_jax(config.dtype, options.device)
     from mfabric_jax import report, study
+    from mfabric_jax.report import figures
+    from mfabric_jax.report.perfetto import check_trace
+    from mfabric_jax.report.style import check_picture
 
     if options.out is not None:
-        report.check_trace(options.out)
+        check_trace(options.out)
     if options.picture is not None:
-        report.check_picture(options.picture)
+        check_picture(options.picture)
     segments, rows, effective = study.example_timeline(config)
     title = f"{config.model} on {config.fabric} at {config.nic_gbps:g} Gbps"
     print(f"{title}: an iteration of {rows[0]['iteration_s']:.4g} s; seconds of every pipeline stage")
@@ -41,5 +44,5 @@ def run(options: Options) -> int:
     if options.out is not None:
         print(report.write_perfetto(segments, options.out, effective), file=sys.stderr)
     if options.picture is not None:
-        print(report.gantt(segments, options.picture, title), file=sys.stderr)
+        print(figures.gantt(segments, options.picture, title), file=sys.stderr)
     return 0

@@ -77,9 +77,9 @@ def _recordings(options):
     """What the path holds; the global ranks of a router trace are as the options say."""
     from mfabric_jax import traffic, workload
 
-    fields = [field.name for field in dataclasses.fields(workload.Layout)]
+    fields = [field.name for field in dataclasses.fields(workload.RankLayout)]
     degrees = {name: value for name in fields if (value := getattr(options, name)) is not None}
-    layout = workload.get(options.model).layout if options.model is not None else workload.Layout()
+    layout = workload.get(options.model).layout if options.model is not None else workload.RankLayout()
     found = traffic.open_trace(options.path, dataclasses.replace(layout, **degrees))
     if (degrees or options.model) and found[0].layout is None:
         name = next(iter(degrees), "model")
@@ -140,15 +140,15 @@ def _traces_info(options, records: tuple[int, int] | None) -> int:
 
 
 def _draw_trace(recording, folder: pathlib.Path, ranks: int | None) -> None:
-    from mfabric_jax import report
+    from mfabric_jax.report import figures
     from mfabric_jax.traffic import survey
 
     title = f"{recording.format} {recording.name}".rstrip()
     end = f"_{recording.name}.png" if recording.name else ".png"
     load = survey.target_loads(recording)
     target = recording.targets.value
-    print(report.trace_load(load, recording.number, folder / f"trace_load{end}", title, target), file=sys.stderr)
+    print(figures.trace_load(load, recording.number, folder / f"trace_load{end}", title, target), file=sys.stderr)
     matrix = survey.sent_selections(recording, ranks)
     if matrix is not None:
         rows, columns, counts = matrix
-        print(report.trace_pairs(counts, folder / f"trace_pairs{end}", title, rows, columns), file=sys.stderr)
+        print(figures.trace_pairs(counts, folder / f"trace_pairs{end}", title, rows, columns), file=sys.stderr)

@@ -37,6 +37,8 @@ def run(options: Options) -> int:
     from tqdm import tqdm
 
     from mfabric_jax import report, validation
+    from mfabric_jax.report import figures
+    from mfabric_jax.report.tables import agreement
     from mfabric_jax.study import provenance
 
     runs = validation.read_runs(options.runs)
@@ -48,7 +50,7 @@ def run(options: Options) -> int:
         given = {"command": "validate packet", "runs": options.runs}
         report.write_rows(rows, options.out, given | provenance(options.dtype))
         print(f"{len(rows)} rows in {options.out}", file=sys.stderr)
-    print(report.agreement(rows, validation.packet_groups(predictions)))
+    print(agreement(rows, validation.packet_groups(predictions)))
     if options.figures is not None:
-        print(report.validation(rows, pathlib.Path(options.figures) / "packet_validation.png"), file=sys.stderr)
+        print(figures.validation(rows, pathlib.Path(options.figures) / "packet_validation.png"), file=sys.stderr)
     return 0

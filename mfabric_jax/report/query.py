@@ -11,6 +11,7 @@ import numpy as np
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.extras import extra
 from mfabric_jax.parts import CONFIG, SweepFolder
+from mfabric_jax.report.fronts import unbeaten
 from mfabric_jax.report.rows import read_rows, read_table
 
 OPERATORS = {"<=": "less_equal", ">=": "greater_equal", "!=": "not_equal", "<": "less", ">": "greater", "=": "equal"}
@@ -189,22 +190,8 @@ def _front(table: Any, pareto: Sequence[str], by: Sequence[str]) -> np.ndarray:
     for row, key in enumerate(keys):
         if np.isfinite(values[row]).all():
             groups.setdefault(key, []).append(row)
-    kept = [np.asarray(rows)[best(values[rows])] for rows in groups.values()]
+    kept = [np.asarray(rows)[unbeaten(values[rows])] for rows in groups.values()]
     return np.sort(np.concatenate(kept)) if kept else np.zeros(0, int)
-
-
-def best(values: np.ndarray) -> np.ndarray:
-    """Which of the points [N K] no other one is at most as large as everywhere, and smaller somewhere [N]."""
-    points, place = np.unique(values, axis=0, return_inverse=True)  # whoever beats a point comes before it
-    if points.shape[1] == 2:
-        least = np.minimum.accumulate(points[:, 1])
-        kept = np.concatenate([[True], points[1:, 1] < least[:-1]])
-        return kept[place.reshape(-1)]
-    kept, left = np.zeros(len(points), bool), np.arange(len(points))
-    while left.size:
-        kept[left[0]] = True
-        left = left[(points[left] < points[left[0]]).any(axis=1)]
-    return kept[place.reshape(-1)]
 
 
 def _directed(field: str, text: str, allowed: Mapping[str, Any]) -> tuple[str, str]:

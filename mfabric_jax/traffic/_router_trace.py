@@ -13,7 +13,7 @@ import numpy as np
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.traffic.recording import Recording, add_slices
-from mfabric_jax.workload import Layout
+from mfabric_jax.workload import RankLayout
 
 BLOCK = "decoder"
 STAGE = "pre_dispatch"
@@ -29,7 +29,7 @@ class _Pass(NamedTuple):
     count: np.ndarray
 
 
-def router_trace(path: pathlib.Path, layout: Layout) -> Recording:
+def router_trace(path: pathlib.Path, layout: RankLayout) -> Recording:
     """Selections from a folder of `*.jsonl`, or from one such file.
 
     - `layout`: what the global ranks are. Without `experts`, these are the largest number that occurs + 1, rounded up
@@ -78,7 +78,7 @@ def router_trace(path: pathlib.Path, layout: Layout) -> Recording:
     return Recording(count, np.array(steps), str(path), "Megatron router trace", experts=layout.experts, layout=layout)
 
 
-def _check_ranks(path: pathlib.Path, layout: Layout, ranks: np.ndarray) -> None:
+def _check_ranks(path: pathlib.Path, layout: RankLayout, ranks: np.ndarray) -> None:
     """Every pipeline stage that occurs is whole, or there is one whole expert-parallel group alone."""
     degrees = f"{layout.tp} x {layout.ep} x {layout.dp} x {layout.pp}"
     product = f"tp x ep x dp x pp = {degrees} = {layout.ranks}"
@@ -96,7 +96,7 @@ def _check_ranks(path: pathlib.Path, layout: Layout, ranks: np.ndarray) -> None:
         )
 
 
-def _experts(path: pathlib.Path, layout: Layout, seen: int) -> int:
+def _experts(path: pathlib.Path, layout: RankLayout, seen: int) -> int:
     """How many experts there are, of which the first `seen` may occur."""
     if layout.experts is None:
         return -(-seen // layout.ep) * layout.ep
@@ -108,7 +108,7 @@ def _experts(path: pathlib.Path, layout: Layout, seen: int) -> int:
     return layout.experts
 
 
-def _layers(path: pathlib.Path, layout: Layout, found: set[tuple[int, int]]) -> list[tuple[int, int]]:
+def _layers(path: pathlib.Path, layout: RankLayout, found: set[tuple[int, int]]) -> list[tuple[int, int]]:
     """(stage, layer number) of every layer, in the order in which tokens pass them."""
     if layout.chunks == 1:
         return sorted(found)

@@ -10,7 +10,7 @@ import numpy as np
 
 from mfabric_jax import checks
 from mfabric_jax.traffic.knobs import Knobs
-from mfabric_jax.traffic.popularity import Purpose, deviation, normalised, stream
+from mfabric_jax.traffic.popularity import Purpose, deviation, stream, to_shares
 from mfabric_jax.traffic.tokens import Tokens
 from mfabric_jax.workload import Workload
 
@@ -46,7 +46,7 @@ def measured(
         base = table[domain, slot][:, order]
         walk = np.exp(deviation(Knobs(drift=drift), experts, seed, layer, np.arange(iterations)))
         for iteration in range(iterations):
-            share = np.broadcast_to(normalised(base * walk[iteration]), count.shape[2:])
+            share = np.broadcast_to(to_shares(base * walk[iteration]), count.shape[2:])
             draw = stream(seed, Purpose.SELECTIONS, layer, iteration)
             count[iteration, layer] = draw.multinomial(workload.selections, share)
     return Tokens(count, f"measured expert shares (arXiv 2409.02060), drift {drift:g}, seed {seed}")
@@ -56,7 +56,7 @@ def measured(
 def _tables() -> dict[str, np.ndarray]:
     file = importlib.resources.files("mfabric_jax.traffic") / "data" / "expert_shares.npz"
     with file.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
-        return {name: normalised(arrays[name].astype(np.float64)) for name in ("olmoe", "mixtral")}
+        return {name: to_shares(arrays[name].astype(np.float64)) for name in ("olmoe", "mixtral")}
 
 
 def _table(name: str, experts: int) -> np.ndarray:

@@ -183,7 +183,7 @@ class _Target:
         """How skew changes in the course of the run: the amplitude in each part of it, then start, floor, half-life."""
         if len(self.count) < 2 * PARTS_OF_RUN:
             return knobs
-        load = statistics.rows_of(self.count).sum(axis=2)
+        load = statistics.source_rows(self.count).sum(axis=2)
         parts = np.array_split(np.arange(len(load)), PARTS_OF_RUN)
         uneven = np.nanmean(statistics.gini(load), axis=1)
         single = self.shape._replace(ranks=1, micro_batches=1)

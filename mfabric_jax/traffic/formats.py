@@ -8,7 +8,7 @@ from mfabric_jax.traffic import array_files, published
 from mfabric_jax.traffic._router_trace import router_trace
 from mfabric_jax.traffic.recording import Recording
 from mfabric_jax.traffic.tokens import Tokens
-from mfabric_jax.workload import Layout, Workload
+from mfabric_jax.workload import RankLayout, Workload
 
 FORMATS = (
     ".npy or .npz of tokens [iteration, layer, micro_batch, source_rank, expert], num_global_tokens_per_expert "
@@ -42,7 +42,7 @@ def recorded(
     return recording.chosen(records).fitted(workload, iterations)
 
 
-def open_trace(path: str | pathlib.Path, layout: Layout | None = None) -> tuple[Recording, ...]:
+def open_trace(path: str | pathlib.Path, layout: RankLayout | None = None) -> tuple[Recording, ...]:
     """What a path holds, unfitted: mostly one recording.
 
     - `layout`: what the global ranks of a router trace are; default: one rank. Other formats tell themselves.
@@ -50,7 +50,7 @@ def open_trace(path: str | pathlib.Path, layout: Layout | None = None) -> tuple[
     Where a path holds several recordings (OLMoE, LAER-MoE), PATH/NAME is the one of that name. `InputError` for a
     path that is missing or of none of the `FORMATS`.
     """
-    path, layout = pathlib.Path(path), layout or Layout()
+    path, layout = pathlib.Path(path), layout or RankLayout()
     if path.is_dir():
         return _of_folder(path, layout)
     if path.is_file():
@@ -62,7 +62,7 @@ def open_trace(path: str | pathlib.Path, layout: Layout | None = None) -> tuple[
     raise InputError(f"trace must be an existing file or folder, got {path}; formats: {FORMATS}.")
 
 
-def _of_folder(folder: pathlib.Path, layout: Layout) -> tuple[Recording, ...]:
+def _of_folder(folder: pathlib.Path, layout: RankLayout) -> tuple[Recording, ...]:
     """The recordings of a folder, told by the names of its files."""
     if any((folder / f"{published.GATE_TRACE}{packed}").is_file() for packed in ("", ".xz")):
         return (published.gate_trace(folder),)
@@ -77,7 +77,7 @@ def _of_folder(folder: pathlib.Path, layout: Layout) -> tuple[Recording, ...]:
     )
 
 
-def _of_file(file: pathlib.Path, layout: Layout) -> tuple[Recording, ...]:
+def _of_file(file: pathlib.Path, layout: RankLayout) -> tuple[Recording, ...]:
     """The recordings of a file, told by its extension and by the keys of its arrays."""
     if file.suffix in (".npy", ".npz", ".pt"):
         arrays = array_files.load_arrays(file)

@@ -8,7 +8,7 @@ from mfabric_jax import checks
 from mfabric_jax.checks import InputError
 from mfabric_jax.traffic import popularity
 from mfabric_jax.traffic.knobs import Knobs
-from mfabric_jax.traffic.popularity import Normals, Purpose, normalised, normals, stream
+from mfabric_jax.traffic.popularity import Normals, Purpose, normals, stream, to_shares
 from mfabric_jax.traffic.tokens import Tokens
 from mfabric_jax.workload import Workload
 
@@ -90,7 +90,7 @@ def _shares(shape: Shape, knobs: Knobs, seed: int, layer: int, at: np.ndarray, n
         total = weight.sum()
     if not np.isfinite(total):
         raise InputError(f"drift and noise must keep popularities finite, got {knobs.words}, {len(at)} iterations.")
-    share = normalised(weight * _reached(knobs, shape, seed, layer) if knobs.pair_sparsity else weight)
+    share = to_shares(weight * _reached(knobs, shape, seed, layer) if knobs.pair_sparsity else weight)
     if knobs.hot_share:
         extra = popularity.hot_spot(knobs, shape.ranks, shape.experts, seed, layer, at)[:, None, None]
         share = share * (1 - extra.sum(axis=-1, keepdims=True)) + extra
@@ -124,5 +124,5 @@ def _capped(share: np.ndarray, most: float) -> np.ndarray:
         capped = np.where(held, most, free * np.divide(room, rest, out=np.zeros_like(rest), where=rest > 0))
         above = capped > most
         if not above.any():
-            return normalised(capped)
+            return to_shares(capped)
         held |= above

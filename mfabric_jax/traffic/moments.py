@@ -29,7 +29,7 @@ def moments_of(count: np.ndarray, pairs: bool = True) -> dict[str, float]:
     unless the experts divide over two or more sources (or not `pairs`), rows with one source, micro-batches with one,
     lags longer than the recording, and what is not defined anywhere.
     """
-    rows = statistics.rows_of(count)
+    rows = statistics.source_rows(count)
     load, ranks = rows.sum(axis=2), rows.shape[2]
     found = _quantiles(LOAD, statistics.max_over_mean(load)) | _quantiles(LOAD_GINI, statistics.gini(load))
     if pairs and ranks > 1 and rows.shape[3] % ranks == 0:

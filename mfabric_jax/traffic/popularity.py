@@ -132,6 +132,6 @@ def hot_spot(knobs: Knobs, ranks: int, experts: int, seed: int, layer: int, at: 
     return np.repeat(chosen, per_place, axis=1) * (knobs.hot_share / (wanted * per_place))
 
 
-def normalised(weight: np.ndarray) -> np.ndarray:
+def to_shares(weight: np.ndarray) -> np.ndarray:
     """`weight` over its sum along the last axis."""
     return weight / weight.sum(axis=-1, keepdims=True)

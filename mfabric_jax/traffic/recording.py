@@ -9,7 +9,7 @@ import numpy as np
 from mfabric_jax import checks
 from mfabric_jax.checks import InputError
 from mfabric_jax.traffic.tokens import Tokens
-from mfabric_jax.workload import Layout, Workload
+from mfabric_jax.workload import RankLayout, Workload
 
 
 class Sources(enum.Enum):
@@ -51,7 +51,7 @@ class Recording:
     experts: int | None = None
     steady: tuple[int, int] | None = None
     origin: str = ""
-    layout: Layout | None = None
+    layout: RankLayout | None = None
 
     @property
     def axes(self) -> dict[str, int]:

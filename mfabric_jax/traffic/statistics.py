@@ -12,7 +12,7 @@ QUANTILES = {"p10": 0.1, "median": 0.5, "p90": 0.9}
 TOP_PARTS = (0.1, 0.2)  # of all pairs, the largest ones
 
 
-def rows_of(count: np.ndarray) -> np.ndarray:
+def source_rows(count: np.ndarray) -> np.ndarray:
     """[iteration, layer, source, target] from the five axes of a recording: micro-batches added up."""
     return count.sum(axis=2, dtype=np.float64)
 

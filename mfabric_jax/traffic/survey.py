@@ -33,7 +33,7 @@ def statistics_by_layer(
       added up. Without source ranks it only tells the load of destination ranks.
     - `ranks_per_server`: default 8 where that divides the ranks into several servers.
     """
-    rows = statistics.rows_of(recording.tokens().count)
+    rows = statistics.source_rows(recording.tokens().count)
     found = _of_targets(recording, rows.sum(axis=2), ranks)
     if recording.sources is Sources.RANKS and (ranks is not None or rows.shape[3] % rows.shape[2] == 0):
         found |= _of_pairs(statistics.rank_matrix(rows, ranks), ranks_per_server)
@@ -114,7 +114,7 @@ def drift_rows(recording: Recording) -> list[dict]:
 
 def target_loads(recording: Recording) -> np.ndarray:
     """[iteration, layer, target]: sources and micro-batches added up."""
-    return statistics.rows_of(recording.tokens().count).sum(axis=2)
+    return statistics.source_rows(recording.tokens().count).sum(axis=2)
 
 
 def sent_selections(recording: Recording, ranks: int | None = None) -> tuple[str, str, np.ndarray] | None:
@@ -124,7 +124,7 @@ def sent_selections(recording: Recording, ranks: int | None = None) -> tuple[str
     """
     if recording.sources is Sources.UNKNOWN:
         return None
-    rows = statistics.rows_of(recording.tokens().count).sum(axis=0)
+    rows = statistics.source_rows(recording.tokens().count).sum(axis=0)
     if recording.sources is Sources.RANKS and (ranks or _ranks(recording)):
         return recording.sources.value, Targets.RANKS.value, statistics.rank_matrix(rows, ranks)
     return recording.sources.value, recording.targets.value, rows

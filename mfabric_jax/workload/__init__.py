@@ -9,7 +9,7 @@ from mfabric_jax.workload.compute import get_gpu as get_gpu
 from mfabric_jax.workload.models import Architecture as Architecture
 from mfabric_jax.workload.models import GroupedQuery as GroupedQuery
 from mfabric_jax.workload.models import Latent as Latent
-from mfabric_jax.workload.parallel import Layout as Layout
+from mfabric_jax.workload.parallel import RankLayout as RankLayout
 from mfabric_jax.workload.parallel import Workload as Workload
 from mfabric_jax.workload.parallel import place as place
 from mfabric_jax.workload.volume import gradient_bytes as gradient_bytes

@@ -18,7 +18,7 @@ RECOMPUTE = ("none", "attention", "block")
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
+class RankLayout:
     """Which tensor-, expert-, data- and pipeline-parallel rank every global rank of a job is.
 
     - `tp`, `ep`, `dp`, `pp`: degrees of parallelism.
@@ -158,10 +158,10 @@ class Workload:
             raise checks.InputError(f"{times} must be at most the {self.architecture.blocks} blocks, got {got}.")
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> RankLayout:
         """Which rank every GPU is: TP ranks are neighbours, then EP, DP and PP ranks."""
         degrees = {name: getattr(self, name) for name in DEGREES}
-        return Layout(**degrees, chunks=self.chunks, experts=self.architecture.experts)
+        return RankLayout(**degrees, chunks=self.chunks, experts=self.architecture.experts)
 
     @property
     def tokens(self) -> int:

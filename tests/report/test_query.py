@@ -11,7 +11,7 @@ pytest.importorskip("pyarrow")
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import Asked, query, write_rows
-from mfabric_jax.report.query import best
+from mfabric_jax.report.fronts import unbeaten
 
 FABRICS = ("mfabric", "fat-tree", "topoopt")
 
@@ -92,7 +92,7 @@ def test_the_front_of_all_and_of_every_group(folder):
 def test_fronts_are_what_nothing_beats(points):
     values = np.asarray(points, float)
     want = [not any((q <= p).all() and (q < p).any() for q in values) for p in values]
-    assert best(values).tolist() == want
+    assert unbeaten(values).tolist() == want
 
 
 def test_sorted_some_columns_and_few(folder):

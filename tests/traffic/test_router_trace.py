@@ -9,7 +9,7 @@ import pytest
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.traffic import open_trace, recorded
-from mfabric_jax.workload import Layout
+from mfabric_jax.workload import RankLayout
 
 from .jobs import job, refused
 
@@ -70,7 +70,7 @@ def test_every_degree_is_read_in_its_order(tmp_path, order):
     degrees = {"tp": 2, "ep": 4, "dp": 3, "pp": 2}
     drawn = np.random.default_rng(0).integers(0, EXPERTS, (2, 2, 4, 3, 2, 5))  # stage, tp, ep, dp, layer, token
     write_job(tmp_path, degrees, lambda layer, tp, ep, dp, pp: drawn[pp, tp, ep, dp, layer][:, None].tolist(), order)
-    layout = Layout(**degrees, order=order, experts=EXPERTS)
+    layout = RankLayout(**degrees, order=order, experts=EXPERTS)
     (found,) = open_trace(tmp_path, layout)
     want = np.zeros((1, 4, 3, 4, EXPERTS))
     for pp, tp, ep, dp, layer, token in np.ndindex(drawn.shape):
@@ -87,15 +87,15 @@ def test_layers_count_from_the_first_of_the_model_or_of_the_stage(tmp_path):
         for rank in (0, 1):
             lines = [line(0, first * rank + layer, rank, [[2 * rank + layer]]) for layer in (0, 1)]
             write_lines(tmp_path / folder / f"{rank}.jsonl", *lines)
-        counts.append(open_trace(tmp_path / folder, Layout(pp=2))[0].count[0, :, 0, 0])
+        counts.append(open_trace(tmp_path / folder, RankLayout(pp=2))[0].count[0, :, 0, 0])
     np.testing.assert_array_equal(counts, [np.eye(4)] * 2)
     assert recorded(tmp_path / "stage", of(degrees, layers=4)).count.shape == (1, 4, 1, 1, EXPERTS)
     # Two chunks on each stage: layers 0 and 2 on the first, 1 and 3 on the second.
     (tmp_path / "chunks").mkdir()
     lines = [line(0, layer, layer % 2, [[layer]]) for layer in range(4)]
     file = write_lines(tmp_path / "chunks" / "all.jsonl", *lines)
-    np.testing.assert_array_equal(open_trace(file, Layout(pp=2, chunks=2))[0].count[0, :, 0, 0], np.eye(4))
-    assert refused(tmp_path / "stage", layout=Layout(pp=2, chunks=2)) == (
+    np.testing.assert_array_equal(open_trace(file, RankLayout(pp=2, chunks=2))[0].count[0, :, 0, 0], np.eye(4))
+    assert refused(tmp_path / "stage", layout=RankLayout(pp=2, chunks=2)) == (
         f"layers of router trace {tmp_path / 'stage'} must be numbered over the whole model where a stage has 2 "
         "chunks, got layer 0 on stages 0 and 1: its chunk cannot be told."
     )
@@ -127,7 +127,7 @@ def test_what_does_not_fit_the_job_is_refused(tmp_path):
         "tp must be a whole number of at least 1, got 0.": {"tp": 0},
     }.items():
         with pytest.raises(InputError) as caught:
-            Layout(**sentence)
+            RankLayout(**sentence)
         assert str(caught.value) == wrong
 
 
@@ -138,7 +138,7 @@ def test_lines_of_one_place_are_micro_batches_in_order(tmp_path):
         lines = [line(s, i, rank, [[0, 1], [i, rank + m]]) for m in (1, 0) for s in (7, 3) for i in (4, 1)]
         write_lines(tmp_path / f"router_trace_rank{rank}.jsonl", *lines)
     (tmp_path / "logits_rank0.bin").write_bytes(b"\0\1")
-    (found,) = open_trace(tmp_path, Layout(ep=2))
+    (found,) = open_trace(tmp_path, RankLayout(ep=2))
     assert found.axes == {"iteration": 2, "layer": 2, "micro-batch": 2, "source rank": 2, "expert": 6}  # 5 are named
     assert (found.format, found.number.tolist()) == ("Megatron router trace", [3, 7])
     assert found.count[1, 0, 0].tolist() == [[1, 3, 0, 0, 0, 0], [1, 2, 1, 0, 0, 0]]  # layer 1, the first micro-batch
@@ -206,12 +206,12 @@ def test_wrong_lines_are_named(tmp_path):
 def test_ragged_router_traces_are_named(tmp_path):
     places = [(s, i, r) for s in (0, 1) for i in (0, 1) for r in (0, 1)]
     file = write_lines(tmp_path / "run.jsonl", *[line(*place, [[0]]) for place in places[:-1]])
-    assert refused(file, layout=Layout(ep=2)) == (
+    assert refused(file, layout=RankLayout(ep=2)) == (
         f"router trace {file} must have as many micro-batches of every step, layer and rank; step 1, layer 1, rank 1 "
         "has 0, another one 1."
     )
     write_lines(file, *[line(*place, [[0]]) for place in [*places, places[0]]])
-    assert "step 0, layer 0, rank 1 has 1, another one 2" in refused(file, layout=Layout(ep=2))
+    assert "step 0, layer 0, rank 1 has 1, another one 2" in refused(file, layout=RankLayout(ep=2))
     write_lines(file, line(0, 0, 0, [[0]], block="mtp"))
     assert refused(file).endswith("must have lines of block 'decoder' and stage 'pre_dispatch', got none.")
     file.write_bytes(b"\xff\xfe")

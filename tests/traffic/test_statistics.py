@@ -26,7 +26,7 @@ def some(shape=(4, 3, 2, 4, 8)):
 def test_loads_rows_and_ranks():
     assert statistics.max_over_mean(np.array([[1.0, 2, 3, 6], [5, 5, 5, 5], [0, 0, 0, 0]])).tolist() == [2, 1, 1]
     count = some().astype(np.int8) + np.int8(100)  # two of them overflow 8 bits
-    np.testing.assert_array_equal(statistics.rows_of(count), count[:, :, 0].astype(int) + count[:, :, 1])
+    np.testing.assert_array_equal(statistics.source_rows(count), count[:, :, 0].astype(int) + count[:, :, 1])
     rows = np.arange(16.0).reshape(2, 8)
     assert statistics.rank_matrix(rows).tolist() == [[0 + 1 + 2 + 3, 4 + 5 + 6 + 7], [8 + 9 + 10 + 11, 54]]
     assert statistics.rank_matrix(rows, 1).tolist() == [[120]]
@@ -174,7 +174,7 @@ def test_the_gate_trace(gate_trace, published, period):
     want = published["smartmoe_gate_trace"][period]
     first, *last = map(int, period.split("_")[1:])
     one = gate_trace.chosen((first, last[0] if last else first))
-    rows = statistics.rows_of(one.tokens().count)
+    rows = statistics.source_rows(one.tokens().count)
 
     def same(values, numbers):
         np.testing.assert_allclose(np.quantile(values, [0.1, 0.5, 0.9]), numbers, atol=6e-5)
@@ -195,7 +195,7 @@ def test_the_gate_trace(gate_trace, published, period):
 
 
 def test_drift_of_the_gate_trace(gate_trace, published):
-    load = statistics.rows_of(gate_trace.tokens().count).sum(axis=2)
+    load = statistics.source_rows(gate_trace.tokens().count).sum(axis=2)
     start = gate_trace.number
     for lag, (name, period) in itertools.product(
         (1, 5, 10, 50, 100),
@@ -226,7 +226,7 @@ def test_laer_loads(shared_data, published, model):
 def test_olmoe_loads(shared_data, published, model):
     want = published["olmoe_routing"][model]
     (one,) = open_trace(shared_data / "olmoe_routing" / model)
-    rows = statistics.rows_of(one.count)[0]  # [layer domain expert]
+    rows = statistics.source_rows(one.count)[0]  # [layer domain expert]
     pooled = [row["expert_max_over_mean"] for row in survey.statistics_by_layer(one)]
     np.testing.assert_allclose(pooled, want["pooled_max_over_mean"], atol=6e-3)
     for domain, name in enumerate(want["domains"]):

@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from mfabric_jax.report import numerals
+from mfabric_jax.report import numerals, varied
 from mfabric_jax.report.grid import Rows
-from mfabric_jax.report.html import columns
 from mfabric_jax.report.html.markup import counted, tag, words
 
 _PLAIN = 1_000_000  # below it round numbers are written as they are
@@ -16,9 +15,10 @@ def table(rows: Rows) -> str:
     shown = [name for name in rows[0] if name not in alike]
     if not shown:
         alike, shown = [], list(rows[0])
-    cells = [_column(rows, name) for name in shown]
+    numbers = set(varied.numeric(rows))
+    cells = [_column(rows, name, name in numbers) for name in shown]
     body = "".join(tag("tr", *line) for line in zip(*cells, strict=True))
-    head = tag("tr", *(_heading(name, name in columns.numeric(rows)) for name in shown))
+    head = tag("tr", *(_heading(name, name in numbers) for name in shown))
     field = tag("label", "Filter ", '<input type="search" id="filter" placeholder="words, in any column" disabled>')
     count = tag("output", counted(rows), id="count")
     whole = tag("table", tag("thead", head), tag("tbody", body), id="rows")
@@ -38,20 +38,21 @@ def _heading(name: str, number: bool) -> str:
     return tag("th", button, scope="col", aria_sort="none", class_="number" if number else None)
 
 
-def _column(rows: Rows, name: str) -> list[str]:
-    return [_cell(row[name], text) for row, text in zip(rows, _printed(rows, name), strict=True)]
+def _column(rows: Rows, name: str, number: bool) -> list[str]:
+    return [_cell(row[name], text, number) for row, text in zip(rows, _printed(rows, name), strict=True)]
 
 
 def _printed(rows: Rows, name: str) -> list[str]:
     values = [row[name] for row in rows]
-    if columns.unround(rows, name):
+    if varied.unround(rows, name):
         return numerals.column(values)
     return [f"{v:g}" if isinstance(v, float) and abs(v) < _PLAIN else numerals.column([v])[0] for v in values]
 
 
-def _cell(value: Any, text: str) -> str:
+def _cell(value: Any, text: str, number: bool) -> str:
     if value is None or isinstance(value, str | bool):
-        return tag("td", words(text), title=value if isinstance(value, str) and len(value) > 20 else None)
+        whole = value if isinstance(value, str) and len(value) > 20 else None
+        return tag("td", words(text), class_="number" if number else None, title=whole)
     return tag("td", words(text), class_="number", data_sort=_sortable(value))
 
 
