@@ -13,9 +13,9 @@ import numpy as np
 
 from mfabric_jax import units
 from mfabric_jax.report.figures.panels import Axis, Lines, Picture, looks
-from mfabric_jax.schedule import FIRST, places
-from mfabric_jax.study import Compare
-from mfabric_jax.study.compare import computation, inside, job_rows, job_times, jobs, joined, solve
+from mfabric_jax.schedule import FIRST
+from mfabric_jax.schedule.exchange import places
+from mfabric_jax.study import Compare, rows_of, scenarios, simulate
 from mfabric_jax.workload import NAMES
 
 from .script import Row, Rows, Script, Verdict, beside, cells, check, grouped, listed
@@ -65,13 +65,12 @@ def run(config: Config) -> Iterator[Row]:
 
 def _simulated(config: Compare) -> tuple[dict[str, Any], int]:
     """The row of the only case, and how often the switch of its busiest stage turns in an iteration."""
-    (job,) = jobs(config)
-    solved = joined(solve(config, job), inside(config, job))
-    (row,) = job_rows(config, job, solved)
-    timed = job_times(config, job, solved, computation(config, job), config.nic_gbps)
-    stage = int(np.asarray(timed.stage)[0, 0])
-    moe = places(job.workload).layer >= 0
-    return row, int((np.asarray(solved.switch)[0] & moe[..., None])[stage].sum())
+    (scenario,) = scenarios(config)
+    simulated = simulate(scenario)
+    (row,) = rows_of(simulated)
+    stage = int(np.asarray(simulated.times.stage)[0, 0])
+    moe = places(scenario.workload).layer >= 0
+    return row, int((np.asarray(simulated.exchanges.switch)[0] & moe[..., None])[stage].sum())
 
 
 def table(rows: Rows) -> str:

@@ -10,18 +10,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from mfabric_jax import units
 from mfabric_jax.report import style
 from mfabric_jax.report.figures.groups import Dots
 from mfabric_jax.report.figures.panels import Axis, Picture
-from mfabric_jax.schedule import FIRST, Rules, compute_of, one_block, places, running_blocks, segments, timeline
-from mfabric_jax.study import Compare
-from mfabric_jax.study.compare import computation, inside, jobs, joined, solve, weighs
+from mfabric_jax.schedule import FIRST, one_block, segments
+from mfabric_jax.schedule.exchange import places
+from mfabric_jax.study import Compare, scenarios, walked_through
 from mfabric_jax.workload import NAMES, Workload, block_flops, get_gpu
 
 from .script import Row, Rows, Script, Verdict, cells, check, grouped, listed, picked, values_of
@@ -91,29 +89,16 @@ def _rate_for(job: Workload, seconds: float) -> float:
 
 def _simulated(config: Compare) -> tuple[Workload, float, Any, Any, list]:
     """Of the only case: the job, how long experts compute [s], when every block runs, what it is, and its segments."""
-    (job,) = jobs(config)
-    solved = joined(solve(config, job), inside(config, job))
-    last = jax.tree.map(lambda x: x[0, -1] if weighs(config, job) else x[-1], solved)
-    gbps = config.nic_gbps[0]
-    numbers = config.rates(job.fabric, gbps), computation(config, job), config.nvswitch_Bps(job.fabric.name, gbps)
-    rates, seconds, nvswitch_Bps = jax.tree.map(lambda x: jnp.asarray(x, config.dtype), numbers)
-    slots, blocks = jax.tree.map(np.asarray, _walked(job.workload, last, rates, seconds, nvswitch_Bps))
-    found = segments(job.workload, slots, blocks, compute_of(job.workload, seconds, nvswitch_Bps, slots.end.dtype))
-    return job.workload, float(computation(config, job).moe_s), slots, blocks, found
-
-
-@eqx.filter_jit
-def _walked(workload, solved, rates, seconds, nvswitch_Bps):
-    """When every block runs, and what it is."""
-    solved = solved._replace(inside_s=solved.inside_s / nvswitch_Bps)
-    slots = timeline(workload, rates, solved, seconds, nvswitch_Bps, Rules())
-    return slots, running_blocks(workload, rates, solved)
+    (scenario,) = scenarios(config)
+    job, walked = scenario.workload, jax.tree.map(np.asarray, walked_through(scenario))
+    drawn = segments(job, walked.slots, walked.blocks, walked.compute)
+    return job, float(scenario.seconds.moe_s), walked.slots, walked.blocks, drawn
 
 
 def _switches(job: Workload, slots: Any, blocks: Any, delay_s: float) -> Iterator[Row]:
     """What reconfigurations cost, by pass and all-to-all."""
     backward, moe = places(job).backward, blocks.moe & blocks.present
-    alone = np.maximum(blocks.optical_s, blocks.packet_s)
+    alone = np.maximum(blocks.optical_s, blocks.electronic_s)
     late_s = np.maximum(slots.over - slots.start - alone, 0)  # [P Q L 2]
     for direction, passes in zip(DIRECTIONS, (~backward, backward), strict=True):
         for rank, which in enumerate(WHICH):

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mfabric_jax.checks import InputError
-from mfabric_jax.fabric import Prices, cluster_cost, no_price
-from mfabric_jax.fabric.cost import COSTED, PRICED
+from mfabric_jax.fabric import NAMES as FABRICS
+from mfabric_jax.fabric import PRICED, Prices, cluster_cost, no_price
 from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.report import numerals, style
 from mfabric_jax.report.figures import labels
@@ -34,7 +34,9 @@ WITHOUT_CHOICE = {"rail-only": (2,), "topoopt": (None,)}  # a rail is a tree of 
 class Config:
     """What to price."""
 
-    fabrics: tuple[str, ...] = PRICED  # Also nvl72 and mfabric-cpo, with prices of your own.
+    fabrics: tuple[str, ...] = tuple(
+        name for name in PRICED if name != "torus"
+    )  # Also nvl72 and mfabric-cpo, with prices of your own.
     servers: tuple[int, ...] = (128, 256, 512, 1024, 2048, 4096)  # Cluster sizes.
     nic_gbps: tuple[float, ...] = (100.0, 200.0, 400.0, 800.0)  # Bandwidth of every NIC.
     tiers: tuple[int, ...] = (3, 2)  # Tiers of the switch trees.
@@ -48,7 +50,7 @@ class Config:
 
     def __post_init__(self):
         whole = {1: "gpus nics servers", 0: "optical_degree electrical_nics"}
-        check(self, distinct="servers nic_gbps tiers", known={"fabrics": COSTED}, whole=whole)
+        check(self, distinct="servers nic_gbps tiers", known={"fabrics": FABRICS}, whole=whole)
         if self.optical_degree + self.electrical_nics == 0:
             raise InputError("optical_degree and electrical_nics must not both be 0.")
         for gbps in self.nic_gbps:

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from mfabric_jax.traffic.generated import Shape
+from mfabric_jax.traffic.generated import draw as drawn
 
 from mfabric_jax import traffic, workload
 from mfabric_jax.checks import InputError
 from mfabric_jax.report.figures.panels import Axis, Heat, Lines, Picture, Pictures
 from mfabric_jax.report.figures.trace import spread
 from mfabric_jax.traffic import Knobs, statistics, survey
-from mfabric_jax.traffic.generated import Shape
-from mfabric_jax.traffic.generated import draw as drawn
 from mfabric_jax.traffic.knobs import LOG_NORMAL
 
 from .script import Row, Rows, Script, Verdict, check, grouped, pivot

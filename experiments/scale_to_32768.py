@@ -12,12 +12,11 @@ from typing import Any
 
 from mfabric_jax import units
 from mfabric_jax.checks import InputError
-from mfabric_jax.fabric.cost import PRICED
+from mfabric_jax.fabric import PRICED
 from mfabric_jax.report import style
 from mfabric_jax.report.figures.groups import Bars
 from mfabric_jax.report.figures.panels import Axis, Lines, Picture, Pictures
-from mfabric_jax.study import Compare, WholeCluster, cluster_rows, solve_cluster
-from mfabric_jax.study.compare import inside, job_rows, jobs, joined, solve
+from mfabric_jax.study import Compare, WholeCluster, cluster_rows, rows_of, scenarios, simulate, solve_cluster
 from mfabric_jax.workload import NAMES
 
 from .script import Row, Rows, Script, Verdict, cells, check, grouped, listed, picked, pivot
@@ -100,11 +99,11 @@ def run(config: Config) -> Iterator[Row]:
 def _simulated(setting: Compare, solved: dict[tuple[str, str], Any]) -> list[Row]:
     """The rows of one model on a cluster of a size; all-to-alls that were solved before are kept in `solved`."""
     rows = []
-    for job in jobs(setting):
-        key = setting.models[0], job.fabric.name
-        if key not in solved:
-            solved[key] = joined(solve(setting, job), inside(setting, job))
-        rows += job_rows(setting, job, solved[key])
+    for scenario in scenarios(setting):
+        key = setting.models[0], scenario.fabric.name
+        simulated = simulate(scenario, solved.get(key))
+        solved[key] = simulated.exchanges
+        rows += rows_of(simulated)
     return rows
 
 

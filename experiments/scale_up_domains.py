@@ -14,8 +14,7 @@ from typing import Any
 from mfabric_jax.report import style
 from mfabric_jax.report.figures.groups import Bars
 from mfabric_jax.report.figures.panels import Axis, Lines, Picture, Pictures
-from mfabric_jax.study import Compare
-from mfabric_jax.study.compare import inside, job_rows, jobs, solve
+from mfabric_jax.study import Compare, rows_of, scenarios, simulate
 
 from .script import Row, Rows, Script, Verdict, against, check, grouped, listed, picked, pivot, spread, values_of
 
@@ -67,10 +66,11 @@ def run(config: Config) -> Iterator[Row]:
 
 def _simulated(settings: list[Compare]) -> Iterator[tuple[float, list[Row]]]:
     """The efficiency and the rows of each setting. All-to-alls do not depend on the rate of GPUs: solved once."""
-    solved = [(job, solve(settings[0], job)._replace(inside_s=inside(settings[0], job))) for job in jobs(settings[0])]
-    for one in settings:
-        assert one.efficiency is not None
-        yield one.efficiency, [row for job, found in solved for row in job_rows(one, job, found)]
+    solved: dict[str, Any] = {}
+    for setting in settings:
+        simulated = [simulate(scenario, solved.get(scenario.fabric.name)) for scenario in scenarios(setting)]
+        solved |= {one.scenario.fabric.name: one.exchanges for one in simulated}
+        yield setting.efficiency, [row for one in simulated for row in rows_of(one)]
 
 
 def table(rows: Rows) -> str:

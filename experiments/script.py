@@ -21,6 +21,7 @@ from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import jax
 import numpy as np
+from mfabric_jax.study.provenance import commit, provenance
 
 import mfabric_jax
 from mfabric_jax import checks, report
@@ -29,7 +30,6 @@ from mfabric_jax.report import style
 from mfabric_jax.report.figures.panels import grouped as grouped
 from mfabric_jax.report.figures.panels import values_of as values_of
 from mfabric_jax.study import compare
-from mfabric_jax.study.provenance import commit, provenance
 
 Row = dict[str, Any]
 Rows = Sequence[Mapping[str, Any]]

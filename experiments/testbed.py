@@ -18,9 +18,9 @@ from mfabric_jax import units
 from mfabric_jax.report.figures.groups import Dots
 from mfabric_jax.report.figures.panels import Axis, Picture, looks
 from mfabric_jax.routing import ROUTINGS
-from mfabric_jax.schedule import Exchanges, places
-from mfabric_jax.study import Compare
-from mfabric_jax.study.compare import computation, inside, job_times, jobs, joined, solve
+from mfabric_jax.schedule import Exchanges
+from mfabric_jax.schedule.exchange import places
+from mfabric_jax.study import Compare, scenarios, simulate
 from mfabric_jax.workload import Workload
 
 from .script import Row, Rows, Script, Verdict, cells, check, listed, values_of
@@ -37,9 +37,9 @@ class Testbed(Compare):
 
     blocks: int = 1
 
-    def workload(self, name: str, gpus_per_server: int = 8) -> Workload:
+    def workload(self, name: str, gpus_per_server: int = 8, **changed: Any) -> Workload:
         """A model with these blocks."""
-        job = super().workload(name, gpus_per_server)
+        job = super().workload(name, gpus_per_server, **changed)
         return dataclasses.replace(job, architecture=dataclasses.replace(job.architecture, blocks=self.blocks))
 
 
@@ -101,15 +101,15 @@ def run(config: Config) -> Iterator[Row]:
 
 def _exchanges(config: Testbed) -> Exchanges:
     """The all-to-alls of the only case."""
-    (job,) = jobs(config)
-    return joined(solve(config, job), inside(config, job))
+    (scenario,) = scenarios(config)
+    return simulate(scenario).exchanges
 
 
 def _timed(config: Testbed, solved: Exchanges) -> dict[str, float]:
     """Mean seconds of an iteration and its parts, of the only case with these all-to-alls."""
-    (job,) = jobs(config)
-    timed = job_times(config, job, solved, computation(config, job), config.nic_gbps)
-    return {part: float(np.asarray(getattr(timed, part), np.float64).mean()) for part in PARTS}
+    (scenario,) = scenarios(config)
+    times = simulate(scenario, solved).times
+    return {part: float(np.asarray(getattr(times, part), np.float64).mean()) for part in PARTS}
 
 
 def _always(solved: Exchanges, moe: np.ndarray) -> Exchanges:

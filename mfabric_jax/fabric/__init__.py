@@ -11,13 +11,14 @@ from mfabric_jax.fabric.graph import endpoints, graph_of, graph_text, read_graph
 from mfabric_jax.fabric.network import Network
 from mfabric_jax.fabric.ocs import OCS, get_ocs
 from mfabric_jax.fabric.region import Region
-from mfabric_jax.fabric.registry import NAMES, cluster, cluster_cost, cost_table, get, no_price
+from mfabric_jax.fabric.registry import NAMES, PRICED, cluster, cluster_cost, cost_table, get, no_price
 from mfabric_jax.fabric.tree import Tree
 
 __all__ = [
     "KINDS",
     "NAMES",
     "OCS",
+    "PRICED",
     "Circuits",
     "Cluster",
     "Degraded",

@@ -1,7 +1,7 @@
 """Many configurations at once."""
 
 from mfabric_jax.study._calibrate import calibrate, calibration_rows, check_calibration, write_calibration
-from mfabric_jax.study._compare import compare, effective
+from mfabric_jax.study._compare import compare, effective, rows_of
 from mfabric_jax.study._examples import examples
 from mfabric_jax.study._failures import Failures, effective_failures, failures
 from mfabric_jax.study._iteration_of import iteration_of
@@ -15,7 +15,7 @@ from mfabric_jax.study.scoreboard import RECORDED, Scoreboard, effective_scorebo
 from mfabric_jax.study.simulate import Scenario, Simulated, scenarios, simulate
 from mfabric_jax.study.sweeps.design_space import Sweep, read_sweep
 from mfabric_jax.study.sweeps.run import sweep
-from mfabric_jax.study.timeline import example_timeline
+from mfabric_jax.study.timeline import example_timeline, walked_through
 from mfabric_jax.study.training import TRAINED_POLICY, train
 from mfabric_jax.study.training_config import Training
 from mfabric_jax.study.training_traffic import FAMILIES
@@ -70,11 +70,13 @@ __all__ = [
     "link_rows",
     "provenance",
     "read_sweep",
+    "rows_of",
     "scenarios",
     "scoreboard",
     "simulate",
     "solve_cluster",
     "sweep",
     "train",
+    "walked_through",
     "write_calibration",
 ]

@@ -125,6 +125,7 @@ def test_a_folder_that_is_removed_in_the_middle_is_a_sentence_and_made_again(who
 
     with pytest.raises(InputError, match=rf"not whole: 1 of 3 files, {FILES[0]} first, were removed or changed while"):
         sweep(exchanges(), tmp_path / "rows", progress=remove)
+    assert notes([tmp_path / "rows"])[0].endswith("its sweep is not over; run it again.")
     sweep(exchanges(), tmp_path / "rows")
     assert files_of(tmp_path / "rows") == files_of(whole)
 

@@ -19,7 +19,7 @@ from mfabric_jax.study._compare import check_dtype
 from mfabric_jax.study.batch import Estimate, evaluate, usual_at_once
 from mfabric_jax.study.evaluation_traffic import check_unseen
 from mfabric_jax.study.judged import SHARE_STEPS
-from mfabric_jax.study.sweeps.settings import Setting
+from mfabric_jax.study.sweeps.axes import Setting
 from mfabric_jax.study.training_traffic import FAMILIES, check_folds, drawn, folded, misjudged, recorded
 
 RECORDED = "recorded"

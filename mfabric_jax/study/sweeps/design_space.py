@@ -13,8 +13,8 @@ import numpy as np
 from mfabric_jax.checks import InputError, one_of, whole
 from mfabric_jax.study.settings import DTYPES
 from mfabric_jax.study.sweeps.all_to_alls import AllToAlls
+from mfabric_jax.study.sweeps.axes import Setting, check_value, columns, values_of
 from mfabric_jax.study.sweeps.iterations import Iterations
-from mfabric_jax.study.sweeps.settings import Setting, check_value, columns, values_of
 
 KINDS: dict[str, Any] = {"iteration": Iterations, "all-to-all": AllToAlls}
 LOADERS = {".toml": tomllib.loads, ".json": json.loads}

@@ -17,7 +17,7 @@ from mfabric_jax.study.batch import Estimate, evaluate, usual_at_once
 from mfabric_jax.study.config import Case
 from mfabric_jax.study.settings import choices, hints
 from mfabric_jax.study.simulate import check_dtype, scenarios_on, tokens_of
-from mfabric_jax.study.sweeps.settings import Setting
+from mfabric_jax.study.sweeps.axes import Setting
 from mfabric_jax.traffic import Tokens
 
 DATA = (

@@ -1,4 +1,4 @@
-"""What a sweep may set, the values that its tables give, and the value of every axis in every configuration."""
+"""The axes of a sweep: what may be set, the values that its tables give, and those of every configuration."""
 
 import math
 import types
