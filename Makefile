@@ -6,10 +6,16 @@ PYRIGHT := $(BIN)/pyright --pythonpath $(BIN)/python
 
 .PHONY: demo test test-slow lint clean
 
-# The environment is made once, and again when the dependencies change.
+# The environment is made once, and again when the dependencies change; Ray, which is large, for slow tests alone.
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable
+
 .venv/ready: pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(INSTALL) '.[dev]'
+	touch $@
+
+.venv/ray: .venv/ready
+	$(INSTALL) '.[dev,cluster]'
 	touch $@
 
 demo: .venv/ready
@@ -23,7 +29,7 @@ test: .venv/ready
 	echo '$(PYTEST) -m "not slow"'; $(PYTEST) -m "not slow"; tests=$$?; \
 	wait $$types; types=$$?; echo '$(PYRIGHT)'; cat .venv/types.log; exit $$((tests + types))
 
-test-slow: .venv/ready
+test-slow: .venv/ray
 	$(PYTEST) -m slow
 
 lint: .venv/ready

@@ -16,13 +16,14 @@ import pytest
 
 from mfabric_jax import cli, commands
 from mfabric_jax.commands import shared
+from mfabric_jax.commands.options import flags
 from tests.study.small import configured
 
 for _extra in ("tyro", "tqdm", "pyarrow", "matplotlib"):
     pytest.importorskip(_extra, reason=f"the pages use {_extra}")
 
 ROOT = pathlib.Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 TEXTS = {page.stem: page.read_text(encoding="utf-8") for page in PAGES}
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.M | re.S)
 NAMED = re.compile(r"# ([\w.-]+\.\w+)\n")
@@ -125,8 +126,7 @@ def test_commands_in_sentences_exist():
     for page, text in TEXTS.items():
         sentences = BLOCK.sub("", text)
         for command, rest in re.findall(r"`mfabric ([a-z]+)([^`]*)`", sentences):
-            fields = dataclasses.fields(options_of(command))
-            known = {"--" + field.name.replace("_", "-") for field in fields} | {"--help"}
+            known = {*flags(options_of(command)), "--help"}
             assert set(re.findall(r"(?<!\S)--[a-z][a-z-]*", rest)) <= known, f"{page}: mfabric {command}{rest}"
         for module in re.findall(r"`python -m (\w+(?:\.[a-z]\w*)*)", sentences):
             assert importlib.util.find_spec(module), f"{page}: {module}"

@@ -30,7 +30,7 @@ class Worker:
 def run_on_ray(maker: Any, todo: Sequence[Part], workers: int | None, finished: Callable[[Part], None]) -> None:
     """Make these parts. `InputError` where one takes several workers with it, or cannot be written."""
     with extra("cluster", "engine 'ray'"):
-        import ray
+        import ray  # pyright: ignore[reportMissingImports]
     if not todo:
         return
     ours = not ray.is_initialized()
