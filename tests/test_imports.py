@@ -36,7 +36,6 @@ WITHOUT_JAX = ("report",)
 OPTIONAL = ("tyro", "tqdm", "matplotlib", "pyarrow", "scipy", "msgspec")
 
 POWERS_OF_TEN = {  # with an exponent, outside of units.py and of a constant with a comment
-    ("report/figures/block_timeline.py", "1e-9"): "slack of neighbours in a drawing",
 }
 COMMENTED_CONSTANT = re.compile(r"[A-Z][A-Z_]* = .*# \S")
 FACTORS = (1e9, 1e12, 1.25e8)  # never: these are units
