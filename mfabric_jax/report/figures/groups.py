@@ -109,7 +109,7 @@ class Dots(Grouped):
             for row in rows:
                 self._dot(axes, row, places[self.place(row)] + offsets[row[self.by]])
             return
-        lines = grouped([row | {"place": places[self.place(row)]} for row in rows], "place")
+        lines = grouped([{**row, "place": places[self.place(row)]} for row in rows], "place")
         for (place,), line in lines.items():
             self._summary(axes, line, place, rng)
         note = {"xycoords": ("axes fraction", "axes fraction"), "annotation_clip": False, "va": "bottom"}
@@ -175,8 +175,8 @@ class Bars(Grouped):
             left, place = ends[pair] if self.stacked else 0.0, places[pair] + offsets[row[self.by]]
             ends[pair] += value
             hatched = bool(self.hatched and row[self.hatched])
-            filled = {"facecolor": look.colour, "edgecolor": self.edge}
-            empty = {"facecolor": "white", "edgecolor": look.colour, "hatch": "////"}
+            filled: dict[str, Any] = {"facecolor": look.colour, "edgecolor": self.edge}
+            empty: dict[str, Any] = {"facecolor": "white", "edgecolor": look.colour, "hatch": "////"}
             axes.barh(place, value, thick, left, linewidth=0.6, **(empty if hatched else filled))
             if self.inside and value > 0.05 * longest:
                 ink = style.INK if hatched else style.ink_on(look.colour)

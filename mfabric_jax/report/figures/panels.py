@@ -173,7 +173,7 @@ class Lines(Panel):
 
     def draw(self, axes: Axes, rows: Rows, everything: Rows) -> None:
         known = [row for row in rows if row.get(self.y.key) is not None]
-        lines = grouped([row | {"dashed": bool(row.get(self.dashed[0]))} for row in known], self.by, "dashed")
+        lines = grouped([{**row, "dashed": bool(row.get(self.dashed[0]))} for row in known], self.by, "dashed")
         for (value, dashed), line in lines.items():
             points = sorted((row[self.x.key], row[self.y.key]) for row in line)
             axes.plot(*zip(*points, strict=True), **self._marks(self.look(value), dashed, value == self.under))
