@@ -27,13 +27,13 @@ import mfabric_jax
 from mfabric_jax import checks, report
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import style
+from mfabric_jax.report.figures.panels import Row as Row
+from mfabric_jax.report.figures.panels import Rows as Rows
 from mfabric_jax.report.figures.panels import grouped as grouped
 from mfabric_jax.report.figures.panels import values_of as values_of
 from mfabric_jax.study import compare
 from mfabric_jax.study.provenance import commit, provenance
 
-Row = dict[str, Any]
-Rows = Sequence[Mapping[str, Any]]
 Found = Iterable[Row]
 COMPLETE = "complete"  # in a configuration: nothing stopped the run
 
@@ -227,7 +227,7 @@ def _stem(config: type) -> str:
 def _comments(config: type) -> dict[str, str]:
     """The help of options: what the comment behind a field says, where there is a file to read."""
     texts: dict[str, str] = {}
-    for base in filter(dataclasses.is_dataclass, reversed(config.__mro__)):
+    for base in reversed(config.__mro__[:-1]):
         with contextlib.suppress(OSError, TypeError):
             texts |= re.findall(r"^    (\w+): .*  # (.+)$", inspect.getsource(base), re.MULTILINE)
     return texts
@@ -307,9 +307,9 @@ def pivot(rows: Rows, down: Sequence[str], across: str, value: str | Callable[[M
     return report.plain(list(lines.values()))
 
 
-def listed(rows: Rows, *columns: str | tuple) -> str:
+def listed(rows: Rows, *columns: Any) -> str:
     """A table with a line for each row; a column is a key, or the key, its heading and whether it is per cent."""
-    return report.plain(rows, [report.Column(*([one] if isinstance(one, str) else one)) for one in columns])
+    return report.plain(rows, [report.Column(one) if isinstance(one, str) else report.Column(*one) for one in columns])
 
 
 def beside(here: Row, tree: Row) -> Row:

@@ -108,11 +108,19 @@ def _ends(rows: Rows) -> list[Row]:
     sizes = sorted(values_of(rows, "gpus"))
     return [
         row
-        | {"kind": KINDS.get(kind, kind).replace(", ", ",\n"), "size": 4 + 3 * sizes.index(row["gpus"]), "hollow": 1}
+        | {
+            "kind": str(KINDS.get(kind, kind)).replace(", ", ",\n"),
+            "size": 4 + 3 * sizes.index(row["gpus"]),
+            "hollow": 1,
+        }
         for kind in order
         if kind != "all"
         for row in picked(rows, traffic=kind)
     ]
+
+
+def _named(kind: str) -> str:
+    return KINDS.get(kind, kind).replace(", ", ",\n")
 
 
 def _costs(rows: Rows) -> Iterator[Row]:
