@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mfabric_jax.report import style
-from mfabric_jax.report.figures.panels import Panel, grouped, values_of
-from mfabric_jax.report.grid import Rows
+from mfabric_jax.report.figures.panels import Panel, Row, Rows, grouped, values_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,7 +41,7 @@ class Grouped(Panel):
         blocks, lines = values_of(rows, self.block), values_of(rows, self.y.key)
         return {pair: blocks.index(pair[0]) * (len(lines) + 1.0) + lines.index(pair[1]) for pair in pairs}
 
-    def place(self, row: Mapping[str, Any]) -> tuple:
+    def place(self, row: Row) -> tuple:
         """The (block, line) of a row."""
         return (row[self.block] if self.block else None, row[self.y.key])
 
@@ -115,7 +114,7 @@ class Dots(Grouped):
         note = {"xycoords": ("axes fraction", "axes fraction"), "annotation_clip": False, "va": "bottom"}
         axes.annotate(self.head, (1.02, 1.02), color=style.FAINT, **note)
 
-    def _dot(self, axes: Axes, row: Mapping[str, Any], place: float) -> None:
+    def _dot(self, axes: Axes, row: Row, place: float) -> None:
         look, value = self.look(row[self.by]), row[self.x.key]
         fill = "white" if self.hollow and row[self.hollow] else look.colour
         size = row[self.size] if self.size else 5
