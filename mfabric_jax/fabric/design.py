@@ -70,7 +70,7 @@ class FabricSettings(PortSettings):
     """NICs come back so much after the optical switch has turned (measured on a testbed: 5.67)."""
     link_delay_s: float = 0.0
     """Propagation of a link: a path between servers has two for every tier of a tree (also on mfabric, whose packet
-    switches are the longer way), two on rails with pxn, one on topoopt."""
+    switches are the longer way), two on rails with pxn, one on topoopt and torus."""
 
     def check_fabric(self) -> None:
         """`InputError` for a value that no fabric has; `delay_s` gets its default."""

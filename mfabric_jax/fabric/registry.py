@@ -53,12 +53,12 @@ def parts(name: str, **form: Any) -> tuple[PartGroup, ...]:
 
 
 def cost_table(
-    name: str, nic_gbps: float, prices: Prices | None = None, *, gpus: int = 8, **form: Any
+    name: str, nic_gbps: float, prices: Prices | None = None, *, gpus: int | None = None, **form: Any
 ) -> list[dict[str, Any]]:
     """Where the money for one server goes: a row for each part of each group of NICs.
 
-    Columns: `attached_to`, `part`, `count` per server, `unit_usd`, `usd`. What `gpus` of a server pay beside their NICs
-    (nvl72, mfabric-cpo) is a row of its own, without dollars while its price is not known. `form`: see `Form`.
+    Columns: `attached_to`, `part`, `count` per server, `unit_usd`, `usd`. What `gpus` of a server (None: those of
+    its fabric) pay beside their NICs (nvl72, mfabric-cpo) is a row of its own, without dollars while its price is not known. `form`: see `Form`.
     """
     prices = prices or Prices()
     rows = [
@@ -67,8 +67,9 @@ def cost_table(
         for part, count in group.attachment.counts.items()
         if np.any(group.nics)
     ]
+    gpus = get(name).gpus_per_server if gpus is None else whole("gpus", gpus)
     if (per_gpu := get(name).per_gpu) is not None:
-        rows.append(_row(per_gpu[1], per_gpu[0], whole("gpus", gpus), getattr(prices, per_gpu[0])))
+        rows.append(_row(per_gpu[1], per_gpu[0], gpus, getattr(prices, per_gpu[0])))
     return rows
 
 
@@ -78,7 +79,7 @@ def _row(to: str, part: str, count: float, unit: float | None) -> dict[str, Any]
 
 
 def cluster_cost(
-    name: str, servers: int, nic_gbps: Any, prices: Prices | None = None, *, gpus: int = 8, **form: Any
+    name: str, servers: int, nic_gbps: Any, prices: Prices | None = None, *, gpus: int | None = None, **form: Any
 ) -> Any:
     """Networking dollars of a cluster by the name of its fabric; None where no price is known (`no_price` says why).
 

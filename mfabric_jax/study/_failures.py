@@ -52,7 +52,7 @@ class FailureSettings:
     """Ports of every electrical switch; spraying goes on over the links that are left."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Failures(FailureSettings):
     """Failures of mFabric: `setting` says models, policy, routing and all else; its first bandwidth counts, its fabrics
     do not."""

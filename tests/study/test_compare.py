@@ -12,12 +12,13 @@ import pytest
 
 import mfabric_jax
 from mfabric_jax import InputError
-from mfabric_jax.schedule import between_servers, iterate
+from mfabric_jax.fabric.design import group_numbers
+from mfabric_jax.schedule import exchanges, iterate, rates_of
 from mfabric_jax.study import Compare, compare, effective, examples
 from mfabric_jax.workload import block_seconds, get_gpu
 from tests.study.small import MODEL, configured, row, rows, small
 
-module = importlib.import_module("mfabric_jax.study.compare")
+module = importlib.import_module("mfabric_jax.study.simulate")
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
 
 PARTS = ("compute_s", "exposed_comm_s", "reconfig_s", "bubble_s")
@@ -200,16 +201,16 @@ def test_nothing_is_promoted(dtype):
     # With 64 bits enabled, single precision stays single: traced only.
     for name in ("fat-tree", "mfabric"):
         config = small(fabrics=(name,), dtype=dtype)
-        (job,) = module.jobs(config)
+        (job,) = module.scenarios(config)
         seconds = jax.tree.map(lambda x: jnp.asarray(x, dtype), block_seconds(job.workload, get_gpu()))
 
         def run(fabric, tokens, job=job, config=config, seconds=seconds):
-            found = between_servers(job.workload, fabric, tokens, config.circuits_policy())
-            return found, iterate(job.workload, fabric, found, seconds)
+            found = exchanges(job.workload, fabric, tokens, config.circuits_policy())
+            return found, iterate(job.workload, rates_of(fabric), found, seconds)
 
         tokens = jax.ShapeDtypeStruct(job.tokens.count.shape[1:], dtype)
         with configured(jax_numpy_dtype_promotion="strict"):
-            found = eqx.filter_eval_shape(run, module.traced(job.fabric, dtype), tokens)
+            found = eqx.filter_eval_shape(run, group_numbers(job.group, dtype), tokens)
         kinds = {leaf.dtype for leaf in jax.tree.leaves(found) if jnp.issubdtype(leaf.dtype, jnp.floating)}
         assert kinds == {jnp.dtype(dtype)}
 
@@ -230,7 +231,8 @@ def test_effective_holds_every_resolved_value(monkeypatch):
     config = small(seed=3, drift=0.5)
     got = effective(config)
     for field in dataclasses.fields(Compare):
-        assert got[field.name] == getattr(config, field.name), field.name
+        want = config.gpu_name if field.name == "gpu" else getattr(config, field.name)
+        assert got[field.name] == want, field.name
     resolved = got["workloads"][MODEL]
     assert (resolved["dp"], resolved["tp"], resolved["pp"], resolved["ep"], resolved["gpus"]) == (8, 4, 4, 8, 1024)
     assert (resolved["micro_batches"], resolved["micro_batch"], resolved["sequence"]) == (2, 8, 4096)

@@ -4,11 +4,11 @@ import dataclasses
 
 import numpy as np
 import pytest
-from mfabric_jax.study.compare import jobs
 
 from mfabric_jax import InputError
-from mfabric_jax.fabric import NAMES, Electrical, Prices, Region, cluster_cost
+from mfabric_jax.fabric import NAMES, Prices, Region, cluster_cost
 from mfabric_jax.policies import topoopt
+from mfabric_jax.study import scenarios
 from mfabric_jax.workload import gradient_bytes
 from tests.study.small import MODEL, row, rows, small
 
@@ -61,6 +61,7 @@ def expert_seconds(goodput=1.0, nics=8):
         "mfabric": EXCHANGES * sent() / (6 * NIC * goodput),
         "nvl72": domain,
         "mfabric-cpo": 2 * domain,
+        "torus": EXCHANGES * sent() / (2 * NIC * goodput),  # both directions of x join the two servers
     }
 
 
@@ -69,7 +70,7 @@ def test_a_row_for_each_fabric():
     config = small(fabrics=NAMES, **JOB)
     got = table(config)
     assert tuple(got) == NAMES
-    assert len(NAMES) == 8
+    assert len(NAMES) == 9
     for name, one in got.items():
         times = [value for field, value in one.items() if field.endswith("_s")]
         assert np.all(np.isfinite(times)), name
@@ -77,7 +78,7 @@ def test_a_row_for_each_fabric():
         parts = one["compute_s"] + one["exposed_comm_s"] + one["reconfig_s"] + one["bubble_s"]
         np.testing.assert_allclose(parts, one["iteration_s"], rtol=1e-9)
         assert (one["gpus"], one["nic_gbps"]) == (128, 100.0)
-        kind = "topoopt" if name == "topoopt" else "mfabric" if "mfabric" in name else "packets"
+        kind = name if name in SETTINGS else "mfabric" if "mfabric" in name else "packets"
         assert (one["nic_use"], one["policy"], one["routing"]) == SETTINGS[kind]
         np.testing.assert_allclose(one["compute_s"], got["fat-tree"]["compute_s"], rtol=1e-12)
         assert one["ep_comm_s"] > 0
@@ -89,6 +90,7 @@ def test_a_row_for_each_fabric():
 SETTINGS = {
     "packets": ("own", "none", "spraying"),
     "topoopt": ("pooled", "topoopt", "forwarding"),
+    "torus": ("pooled", "none", "dimension-order"),
     "mfabric": ("pooled", "greedy", "unsplit"),
 }
 
@@ -121,7 +123,9 @@ def test_gradients_by_hand():
         return between / (64 * NIC) + (ring(dense / 4, 16) + ring(expert / 4, 4)) / nvswitch
 
     want = dict.fromkeys(("fat-tree", "rail-optimized", "rail-only"), seconds(8 * NIC))
-    want |= {"oversub-fat-tree": seconds(8 / 3 * NIC)} | dict.fromkeys(("topoopt", "mfabric"), seconds(2 * NIC))
+    want |= {"oversub-fat-tree": seconds(8 / 3 * NIC)} | dict.fromkeys(
+        ("topoopt", "mfabric", "torus"), seconds(2 * NIC)
+    )
     want |= {"nvl72": domains(987.5e9), "mfabric-cpo": domains(987.5e9 / 2)}
     assert_columns(column(balanced(), "dp_comm_s"), want)
 
@@ -135,7 +139,8 @@ def test_dollars_are_those_of_the_cluster(tmp_path):
     for settings, given in (({}, {}), ({"tiers": 2}, {"tiers": 2}), ({"prices": str(file)}, {"prices": own})):
         config = balanced(**settings)
         for name, one in table(config).items():
-            want = cluster_cost(name, 16, 100, **given)
+            shape = {"shape": (2, 1, 8)} if name == "torus" else {}
+            want = cluster_cost(name, 2 if name in SCALE_UP else 16, 100, **given, **shape)
             assert (want is None) == (name == "mfabric-cpo" or (name == "nvl72" and "prices" not in given))
             if want is None:
                 assert (one["network_cost_usd"], one["perf_per_dollar"]) == (None, None)
@@ -161,7 +166,7 @@ def test_a_delay_of_links():
     # Every all-to-all that leaves its server, and every step of the rings: 2 x 15 and 2 x 7 (2 x 1 of two domains).
     for tiers in (2, 3):
         still, late = table(balanced(tiers=tiers)), table(balanced(tiers=tiers, link_delay_s=0.001))
-        links = dict.fromkeys(NAMES, 2 * tiers) | {"rail-only": 2, "topoopt": 1}
+        links = dict.fromkeys(NAMES, 2 * tiers) | {"rail-only": 2, "topoopt": 1, "torus": 1}
         for name in NAMES:
             within, steps = name in SCALE_UP, 4 if name in SCALE_UP else 44
             later = [late[name][field] - still[name][field] for field in ("ep_comm_s", "dp_comm_s", "iteration_s")]
@@ -214,14 +219,14 @@ def test_bandwidth_of_a_gpu():
     config = balanced(SCALE_UP, gpu_tbps=4.0)
     domain = EXCHANGES * sent() * 3 / 4 / (4 * 487.5e9)
     assert_columns(column(config, "ep_comm_s"), {"nvl72": domain, "mfabric-cpo": 2 * domain})
-    (job,) = jobs(dataclasses.replace(config, fabrics=("mfabric-cpo",)))
-    assert (job.fabric.optical_degree, job.fabric.electrical_nics) == (19 * 64, 64)
+    (one,) = scenarios(dataclasses.replace(config, fabrics=("mfabric-cpo",)))
+    assert (one.group.optical_degree, one.group.electrical_nics) == (19 * 64, 64)
 
 
 def test_ports_of_co_packaged_optics_are_whole():
     # Half of 7,900, 7,600 and 7,200 Gbps: 39, 9 and 4 ports; a job for each number of circuits, a row for each NIC.
     config = balanced(("mfabric-cpo",), nic_gbps=(100.0, 400.0, 800.0))
-    degree = {job.fabric.optical_degree: config.bandwidths(job.fabric) for job in jobs(config)}
+    degree = {one.group.optical_degree: one.bandwidths for one in scenarios(config)}
     assert degree == {39 * 64: (100.0,), 9 * 64: (400.0,), 4 * 64: (800.0,)}
     got = {one["nic_gbps"]: one for one in rows(config)}
     assert list(got) == [100.0, 400.0, 800.0]
@@ -244,12 +249,12 @@ def test_circuits_between_domains():
 
 
 def test_topoopt_is_wired_for_the_mean_traffic():
-    (job,) = jobs(small(fabrics=("topoopt",), **JOB | {"dp": 2, "pp": 2, "ep": 8}))
-    tokens = np.asarray(job.tokens.count, float).mean(axis=(0, 1, 2))
+    (one,) = scenarios(small(fabrics=("topoopt",), **JOB | {"dp": 2, "pp": 2, "ep": 8}))
+    tokens = np.asarray(one.tokens.count, float).mean(axis=(0, 1, 2))
     per_server = tokens.reshape(4, 2, 4, 2).sum(axis=(1, 3))
     want = topoopt(per_server * (1 - np.eye(4)), Region(4, 100.0, 7)).circuits.count  # one of 8 NICs leads on
-    np.testing.assert_array_equal(job.fabric.count, want)
-    assert job.fabric.pipeline_nics == 1
+    np.testing.assert_array_equal(one.group.count, want)
+    assert (one.group.nics, one.group.ring_nics) == (7, 2)
 
 
 # -------------------------------------------------------------------------------------------------------- what is not
@@ -282,5 +287,4 @@ def test_what_cannot_be_is_one_sentence():
 
 def test_nics_of_other_fabrics_do_not_bind_these():
     one = small(fabrics=("mfabric", *SCALE_UP), nics=4)
-    nics = [fabric.nics for _, fabric in one.variants(MODEL) if isinstance(fabric, Electrical)]
-    assert nics == [64]
+    assert [scenario.group.nics for scenario in scenarios(one) if scenario.fabric.name == "nvl72"] == [64]

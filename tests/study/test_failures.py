@@ -11,12 +11,12 @@ import pytest
 
 from mfabric_jax import InputError
 from mfabric_jax.fabric import KINDS, Degraded
-from mfabric_jax.schedule import Exchanges
+from mfabric_jax.schedule import Exchanges, Iteration
 from mfabric_jax.study import Failures, effective_failures, failures
 from tests.study.small import MODEL, configured, row, small
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
-module = importlib.import_module("mfabric_jax.study.failures")
+module = importlib.import_module("mfabric_jax.study._failures")
 
 
 @functools.cache
@@ -39,12 +39,11 @@ def hurt(kind, *, where=None, **settings):
 
 def timed_as(monkeypatch, before, after):
     """No simulation: iterations take `before` seconds each and, once failed, `after`; stage 2 is the busiest."""
-    monkeypatch.setattr(module, "solve", lambda config, job: Exchanges(*[np.zeros(())] * 7))
-    monkeypatch.setattr(module, "inside", lambda config, job: np.zeros(()))
+    monkeypatch.setattr(module, "solve", lambda one: Exchanges(*[np.zeros(())] * 7))
     for name in ("_solve_stage", "_with_stage"):
         monkeypatch.setattr(module, name, lambda *_: None)
-    times = {True: np.asarray(before, float), False: np.asarray(after, float)}
-    monkeypatch.setattr(module, "_timed", lambda config, job, solved, left, stage: (times[left is None], 2))
+    times = {True: Iteration(*[np.asarray(before, float)] * 8), False: Iteration(*[np.asarray(after, float)] * 8)}
+    monkeypatch.setattr(module, "_timed", lambda one, solved, left, stage: (times[left is None], 2))
 
 
 ALL = Failures(base())
@@ -62,6 +61,9 @@ def test_what_a_row_holds():
         np.testing.assert_allclose(one["healthy_s"], healthy, rtol=1e-12)  # that of compare
         np.testing.assert_allclose(one["run_slow_down"], one["failed_s"] / one["healthy_s"] - 1, rtol=1e-9)
         assert one["slow_down"] > 0
+        for run in ("healthy_", ""):  # what explains it: the parts of both iterations
+            parts = sum(one[f"{run}{part}"] for part in ("compute_s", "exposed_comm_s", "reconfig_s", "bubble_s"))
+            np.testing.assert_allclose(parts, one[f"{run}s" if run else "failed_s"], rtol=1e-9)
     cost = {kind: one["slow_down"] for kind, one in rows(ALL).items()}
     assert cost["server"] > max(cost["gpu"], cost["optical-nic"])
     assert cost["electrical-nics"] >= cost["electrical-nic"] > cost["link"]

@@ -20,7 +20,6 @@ from mfabric_jax.study.whole_cluster import (
     link_rows,
     lower_bound,
     solve_cluster,
-    topoopt_circuits,
 )
 from mfabric_jax.traffic import measured, region_bytes
 from mfabric_jax.traffic.training import expert_flows
@@ -164,7 +163,7 @@ JOBS = [("llama-moe", 16), ("mixtral-8x7b", 32), ("qwen-moe", 16)]
 def test_circuits_of_topoopt(model, servers):
     asked = config("topoopt", model=model, servers=servers)
     job = asked.job()
-    (count,) = topoopt_circuits(asked, job, tokens_of(job))
+    (count,) = build_cluster(asked, job, tokens_of(job)).regions
     np.testing.assert_array_equal(count, count.T)
     assert np.all(np.diagonal(count) == 0)
     assert count.sum(1).max() <= 8
@@ -196,6 +195,19 @@ def test_circuits_of_regions():
                 ranks = region_bytes(job, tokens)[g // job.dp, g % job.dp]
                 between = ranks.reshape((size, job.ranks_per_server) * 2).sum((1, 3))
                 np.testing.assert_array_equal(one, greedy(between * ~np.eye(size, dtype=bool), 6, "printed"))
+
+
+def test_a_gpu_has_what_its_nic_leaves_in_a_cluster_too():
+    # 8 Tbps less a NIC of 400 Gbps: 950 GB/s of NVLink, or 9 optical ports and 475 GB/s; of 800 Gbps: 900, 4 and 450.
+    for gbps, ports, nvlink in ((400.0, 9, 950.0), (800.0, 4, 900.0)):
+        same = {"nic_gbps": gbps, "model": "deepseek-v3", "policy": "uniform"}
+        made = {}
+        for name in ("nvl72", "mfabric-cpo"):
+            asked = config(name, servers=0, **same)
+            made[name] = build_cluster(asked, asked.job(), tokens_of(asked.job()))
+        assert made["nvl72"].nvswitch_gigabytes_per_s == pytest.approx(nvlink)
+        assert made["mfabric-cpo"].nvswitch_gigabytes_per_s == pytest.approx(nvlink / 2)
+        np.testing.assert_array_equal(made["mfabric-cpo"].regions.sum(2), 64 * ports)
 
 
 def test_groups_that_share_a_domain_have_no_circuits():

@@ -1,0 +1,91 @@
+"""The torus by hand: links, shortest ways in dimension order, what a server pays, a ring of eight servers."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from mfabric_jax import InputError
+from mfabric_jax.fabric import FabricSettings, cluster, cluster_cost, cost_table, get
+from mfabric_jax.fabric.torus import dimension_order, near_cube, near_square, torus_links
+from mfabric_jax.routing import cluster_routes, fixed_time, links_of
+from mfabric_jax.workload import get as job_of
+
+SHAPES = ((4, 3, 2), (5, 1, 1), (2, 2, 2), (3, 3, 3), (1, 1, 1))
+
+
+def steps(shape, a, b):
+    """Hops of a shortest way: around every ring the shorter way."""
+    here, there = (np.unravel_index(server, shape[::-1])[::-1] for server in (a, b))
+    return sum(min((t - h) % n, (h - t) % n) for h, t, n in zip(here, there, shape, strict=True))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_way_is_a_shortest_one_along_x_then_y_then_z(shape):
+    links, following, servers = torus_links(shape), dimension_order(shape), int(np.prod(shape))
+    np.testing.assert_array_equal(links, links.T)
+    np.testing.assert_array_equal(links.sum(1), 2 * sum(size > 1 for size in shape))
+    for a, b in itertools.product(range(servers), repeat=2):
+        at, axes = a, []
+        while at != b:
+            then = following[at, b]
+            assert links[at, then] > 0
+            axes.append(1 if (then - at) % shape[0] == 0 else 0)
+            at = then
+        assert len(axes) == steps(shape, a, b)
+        assert axes == sorted(axes)  # never back to x
+
+
+def test_planes_and_boxes():
+    assert [near_square(n) for n in (1, 2, 4, 8, 7, 12)] == [(1, 1), (2, 1), (2, 2), (4, 2), (7, 1), (4, 3)]
+    assert [near_cube(n) for n in (1, 8, 64, 128, 13)] == [(1, 1, 1), (2, 2, 2), (4, 4, 4), (8, 4, 4), (13, 1, 1)]
+
+
+def test_a_ring_of_four_by_hand():
+    # 4 servers in a 2 x 2 plane, one NIC a direction: x and y join neighbours twice. Everybody sends 6 GB to the
+    # server across: one hop along x beside everybody else, then one along y: 6 GB over 2 links of 1 GB/s each.
+    settings, job = FabricSettings(), job_of("mixtral-8x7b")
+    settings.check_fabric()
+    (group,) = get("torus").groups(settings, job, 8.0, ())
+    assert (group.servers, group.nics, group.ring_nics) == (4, 4, 2)
+    assert group.stage_nics == 1 / 8  # eight replicas of a stage share the way to the next one
+    across = np.zeros((4, 4))
+    across[[0, 1, 2, 3], [3, 2, 1, 0]] = 6e9
+    assert float(fixed_time(group, across, 1)) == pytest.approx(3.0)
+    beside = np.zeros((4, 4))
+    beside[0, 1] = 6e9
+    assert float(fixed_time(group, beside, 1)) == pytest.approx(3.0)
+
+
+def test_flows_of_a_cluster_take_the_way_of_their_group():
+    made = cluster("torus", 24, 100.0, shape=(4, 3, 2), link_delay_s=0.0)
+    network, gpus = links_of(made), made.gpus_per_server
+    src, dst = (x.ravel() * gpus for x in np.mgrid[:24, :24])
+    routes = cluster_routes(made, src, dst)
+    circuits = network.run("circuit")
+    crossed = ((routes.hops >= circuits.start) & (routes.hops < circuits.stop)).sum(1)
+    np.testing.assert_array_equal(
+        crossed, [steps((4, 3, 2), s // gpus, d // gpus) for s, d in zip(src, dst, strict=True)]
+    )
+    np.testing.assert_allclose(network.capacity[circuits], made.nic_Bps * np.where(made.circuits.count > 1, 2, 1))
+
+
+def test_what_a_server_pays():
+    # (4, 2, 8): of 6 NICs 2/4 + 2/2 + 2/8 = 1.75 go through an optical switch, the others share a fibre with a peer.
+    rows = {(row["attached_to"], row["part"]): row["count"] for row in cost_table("torus", 400, shape=(4, 2, 8))}
+    direct = {"nic": 4.25, "transceiver": 4.25, "fibre": 2.125}
+    through = dict.fromkeys(("nic", "transceiver", "fibre", "ocs_port"), 1.75)
+    want = {("direct link", part): n for part, n in direct.items()} | {
+        ("wrap-around", part): n for part, n in through.items()
+    }
+    assert rows == pytest.approx(want)
+    dollars = 6 * (1499 + 659) + 2.125 * 150 + 1.75 * (150 + 520)
+    assert cluster_cost("torus", 64, 400, shape=(4, 2, 8)) == pytest.approx(64 * dollars)
+    assert cluster_cost("torus", 64, 400, nics=12, shape=(4, 2, 8)) == pytest.approx(128 * dollars)
+
+
+def test_mistakes():
+    with pytest.raises(InputError, match="torus needs as many NICs in each of its 6 directions, got nics 8"):
+        cluster("torus", 8, 400.0, nics=8)
+    with pytest.raises(InputError, match="torus has no circuits"):
+        cluster("torus", 8, 400.0, regions=np.zeros((1, 8, 8), int))

@@ -1,0 +1,66 @@
+"""One iteration, whoever asks: fabrics beside others or alone, a GPU's own NVLink, one bandwidth or another."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from mfabric_jax import InputError
+from mfabric_jax.study import Case, Compare, compare, evaluate, grid, iteration_of, scenarios, simulate
+from tests.study.small import MODEL, row, rows, small
+
+pytestmark = pytest.mark.usefixtures("as_users_have_it")
+PARTS = ("iteration_s", "tp_comm_s", "ep_comm_s", "dp_comm_s", "reconfig_s")
+
+
+def test_a_fabric_has_the_same_rows_beside_others_and_alone():
+    # Under single paths rail-optimized once got the all-to-alls of the fat-tree where both were asked for.
+    config = small(fabrics=("fat-tree", "rail-optimized"), flows="single", matrices="one")
+    both = {one["fabric"]: one for one in rows(config)}
+    for name, beside in both.items():
+        alone = row(dataclasses.replace(config, fabrics=(name,)))
+        for part in PARTS:
+            np.testing.assert_allclose(beside[part], alone[part], rtol=1e-12, err_msg=f"{name} {part}")
+    assert both["rail-optimized"]["ep_comm_s"] != both["fat-tree"]["ep_comm_s"]
+
+
+def test_a_gpu_that_is_named_brings_its_own_nvlink():
+    # 900 GB/s as the paper simulates, where none is named; H800 has 200: tensor-parallel all-reduces take 4.5 times.
+    paper, h800, own = (
+        row(small(fabrics=("fat-tree",), compute="achieved", **settings))
+        for settings in ({}, {"gpu": "H800-SXM"}, {"gpu": "H800-SXM", "nvswitch_gigabytes_per_s": 450.0})
+    )
+    np.testing.assert_allclose(h800["tp_comm_s"] / paper["tp_comm_s"], 4.5, rtol=1e-9)
+    np.testing.assert_allclose(own["tp_comm_s"] / paper["tp_comm_s"], 2.0, rtol=1e-9)
+    with pytest.raises(InputError, match="nvswitch_gigabytes_per_s must be finite and above 0, got 0"):
+        small(nvswitch_gigabytes_per_s=0.0)
+
+
+@pytest.mark.parametrize("name", ["nvl72", "mfabric-cpo"])
+def test_a_function_of_numbers_gives_the_rows_of_compare_at_any_bandwidth(name):
+    # NVLink and optical ports are what the NIC leaves of a GPU: of 800 Gbps, not of the bandwidth asked for first.
+    job = {"tp": 8, "dp": 1, "ep": 16, "pp": 8}
+    config = small("llama-moe", fabrics=(name,), nic_gbps=(100.0, 400.0, 800.0), **job)
+    function, case = iteration_of(config, "llama-moe", name)
+    cases = grid(**{key: [value] for key, value in case.items()} | {"nic_gbps": [100.0, 400.0, 800.0]})
+    for got, want in zip(evaluate(function, cases).rows(), rows(config), strict=True):
+        for part in PARTS:
+            np.testing.assert_allclose(got[part], want[part], rtol=1e-9, atol=1e-15, err_msg=part)
+
+
+def test_known_all_to_alls_are_not_solved_again():
+    config = small(fabrics=("mfabric",), matrices="one")
+    (one,) = scenarios(config)
+    first = simulate(one)
+    (slower,) = scenarios(dataclasses.replace(config, delay_s=1.0))
+    again, whole = simulate(slower, first.exchanges), simulate(slower)
+    np.testing.assert_array_equal(again.times.iteration_s, whole.times.iteration_s)
+    assert again.exchanges is first.exchanges
+
+
+def test_a_case_is_the_comparison_of_one():
+    case = Case(model=MODEL, fabric="fat-tree", nic_gbps=100.0, micro_batches=2, dtype="float64", compute="achieved")
+    assert case.compared() == small(fabrics=("fat-tree",))
+    (got,) = compare(case.compared())
+    assert got == row(small(fabrics=("fat-tree",)))
+    assert dataclasses.asdict(Compare(models=(MODEL,)))["delay_s"] == 0.025
