@@ -34,7 +34,7 @@ def line_of(output, *words):
 PARTS_S = ["compute_s", "exposed_comm_s", "reconfig_s", "bubble_s", "tp_comm_s", "ep_comm_s", "dp_comm_s"]
 FAILURE_COLUMNS = ["model", "failure", "nic_gbps", "gpus", "policy", "routing", "stage", "server", "at", "iterations"]
 FAILURE_COLUMNS += ["healthy_s", "failed_s", "slow_down", "run_slow_down", "published"]
-FAILURE_COLUMNS += [*(f"healthy_{part}" for part in PARTS_S), *(f"failed_{part}" for part in PARTS_S), "dtype"]
+FAILURE_COLUMNS += [*(f"healthy_{part}" for part in PARTS_S), *PARTS_S, "dtype"]
 
 
 def test_failures(capsys, tmp_path):
