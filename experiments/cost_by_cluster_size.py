@@ -160,7 +160,8 @@ def build(rows: Rows) -> "Figure":
         axes.set_xlim(right=2 * max(row["servers"] for row in rows))
     figure.draw_without_rendering()  # from here on the panels stay where they are
     for axes in ratios:
-        ends = {tuple(line.get_xydata()[-1]): line.get_color() for line in reversed(axes.get_lines())}
+        drawn: Any = reversed(axes.get_lines())
+        ends = {tuple(line.get_xydata()[-1]): line.get_color() for line in drawn}
         labels.beside(axes, list(ends), [f"{ratio:.2f}" for _, ratio in ends], list(ends.values()))
     return figure
 

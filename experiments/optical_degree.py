@@ -60,9 +60,9 @@ class Config:
         return {split: gbps for split, gbps in found.items() if gbps is not None}
 
 
-def price(optical: int, electrical: int, gbps: float) -> float:
+def price(optical: int, electrical: int, nic_gbps: float) -> float:
     """Dollars of one server's network."""
-    dollars = cluster_cost("mfabric", 1, gbps, optical_degree=optical, electrical_nics=electrical)
+    dollars = cluster_cost("mfabric", 1, nic_gbps, optical_degree=optical, electrical_nics=electrical)
     assert dollars is not None
     return dollars
 
@@ -96,8 +96,8 @@ def run(config: Config) -> Iterator[Row]:
         ]
         for row in rows:
             same = {"delay_ms": row["delay_ms"], "optical": USUAL[0], "electrical": USUAL[1]}
-            split = {key: row[key] for key in ("optical", "electrical", "nic_gbps")}
-            place = {"model": model, "delay_ms": row["delay_ms"]} | split | {"server_usd": price(*split.values())}
+            split: dict[str, Any] = {key: row[key] for key in ("optical", "electrical", "nic_gbps")}
+            place = {"model": model, "delay_ms": row["delay_ms"]} | split | {"server_usd": price(**split)}
             over = {"over_default": row["iteration_s"] / picked(rows, **same)[0]["iteration_s"]}
             yield place | {name: row[name] for name in SECONDS} | over
 

@@ -7,6 +7,7 @@ described by `mfabric_jax.report.figures.panels`.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -21,18 +22,18 @@ from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import jax
 import numpy as np
-from mfabric_jax.study.provenance import commit, provenance
+from mfabric_jax.study._provenance import commit, provenance
 
 import mfabric_jax
 from mfabric_jax import checks, report
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import style
+from mfabric_jax.report.figures.panels import Row as Row
+from mfabric_jax.report.figures.panels import Rows as Rows
 from mfabric_jax.report.figures.panels import grouped as grouped
 from mfabric_jax.report.figures.panels import values_of as values_of
 from mfabric_jax.study import compare
 
-Row = dict[str, Any]
-Rows = Sequence[Mapping[str, Any]]
 Found = Iterable[Row]
 COMPLETE = "complete"  # in a configuration: nothing stopped the run
 
@@ -112,7 +113,7 @@ class Script:
     config: type
     quick: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     _: dataclasses.KW_ONLY
-    run: Callable[[Any], Iterable[dict[str, Any]]] = None  # pyright: ignore
+    run: Callable[[Any], Found] = None  # pyright: ignore
     table: Callable[[Rows], str] = None  # pyright: ignore
     draw: Callable[[Rows, Path], Path] = None  # pyright: ignore
     verdicts: Callable[[Rows], list[Verdict]] = None  # pyright: ignore
@@ -124,20 +125,20 @@ class Script:
 
     def __post_init__(self):
         file = vars(sys.modules[self.config.__module__])
-        defaults = {name: file.get(name) for name in ("run", "table", "verdicts")}
-        defaults |= {"draw": file["draw"] if "draw" in file else getattr(file.get("PICTURE"), "draw", None)}
-        defaults |= {"name": _stem(self.config), "question": (file["__doc__"] or "").split("\n")[0]}
-        for field, default in defaults.items():
+        own = {name: file.get(name) for name in ("run", "table", "verdicts", "draw")}
+        own["draw"] = own["draw"] or getattr(file.get("PICTURE"), "draw", None)
+        own |= {"name": self.name or _stem(self.config), "question": (file["__doc__"] or "").split("\n")[0]}
+        for field, default in own.items():
             object.__setattr__(self, field, getattr(self, field) or default)
 
-    def answer(self, config: Any, folder: str | Path) -> tuple[list[dict[str, Any]], str]:
+    def answer(self, config: Any, folder: str | Path) -> tuple[list[Row], str]:
         """Run it: `name`.csv with its configuration and `name`.png go into the folder; returns rows and text."""
         if self.dtype == "float64":
             jax.config.update("jax_enable_x64", True)
         table, picture = self.files(folder)
         with style.look():  # what it needs, before a long run
             report.check_picture(picture)
-        rows: list[dict[str, Any]] = []
+        rows: list[Row] = []
         complete, effective = False, self.effective(config)
         try:
             rows.extend(self.run(config))
@@ -161,7 +162,7 @@ class Script:
         """That, and where the result comes from."""
         return self.asked(config) | provenance(self.dtype)
 
-    def kept(self, config: Any, folder: str | Path) -> list[dict[str, Any]] | None:
+    def kept(self, config: Any, folder: str | Path) -> list[Row] | None:
         """The rows of this configuration and code that the folder has with their picture, whole; else None."""
         table, picture = self.files(folder)
         if not (table.is_file() and picture.is_file()):
@@ -224,10 +225,11 @@ def _stem(config: type) -> str:
 
 
 def _comments(config: type) -> dict[str, str]:
-    """The help of options: what the comment behind a field says."""
+    """The help of options: what the comment behind a field says, where there is a file to read."""
     texts: dict[str, str] = {}
-    for base in reversed([base for base in config.__mro__ if dataclasses.is_dataclass(base)]):
-        texts |= re.findall(r"^    (\w+): .*  # (.+)$", inspect.getsource(base), re.MULTILINE)
+    for base in reversed(config.__mro__[:-1]):
+        with contextlib.suppress(OSError, TypeError):
+            texts |= re.findall(r"^    (\w+): .*  # (.+)$", inspect.getsource(base), re.MULTILINE)
     return texts
 
 
@@ -241,7 +243,7 @@ def source() -> str:
     return digest.hexdigest()[:12]
 
 
-def verdict_rows(verdicts: Iterable[Verdict]) -> list[dict[str, Any]]:
+def verdict_rows(verdicts: Iterable[Verdict]) -> list[Row]:
     """For tables and files."""
     return [
         {"claim": line.claim, "found": line.found, "published": line.published or "no number", "verdict": line.word}
@@ -305,9 +307,9 @@ def pivot(rows: Rows, down: Sequence[str], across: str, value: str | Callable[[M
     return report.plain(list(lines.values()))
 
 
-def listed(rows: Rows, *columns: str | tuple) -> str:
+def listed(rows: Rows, *columns: Any) -> str:
     """A table with a line for each row; a column is a key, or the key, its heading and whether it is per cent."""
-    return report.plain(rows, [report.Column(*([one] if isinstance(one, str) else one)) for one in columns])
+    return report.plain(rows, [report.Column(one) if isinstance(one, str) else report.Column(*one) for one in columns])
 
 
 def beside(here: Row, tree: Row) -> Row:

@@ -70,7 +70,8 @@ class Config:
         computes = {"efficiency": self.efficiency, "compute": "achieved", "nvswitch_gigabytes_per_s": NVLINK_GIGABYTES}
         case: dict[str, Any] = {"models": (model,), "fabrics": ("fat-tree", "mfabric"), "nic_gbps": (100.0,)}
         case |= {"blocks": BLOCKS[model], "routing": routing, "micro_batches": micro_batches, "seed": self.seed}
-        return Testbed(**case | degrees | server | computes)
+        case |= degrees | server | computes
+        return Testbed(**case)
 
 
 def run(config: Config) -> Iterator[Row]:

@@ -107,12 +107,15 @@ def _ends(rows: Rows) -> list[Row]:
     order = [*KINDS, *(kind for kind in values_of(rows, "traffic") if kind not in KINDS)]
     sizes = sorted(values_of(rows, "gpus"))
     return [
-        row
-        | {"kind": KINDS.get(kind, kind).replace(", ", ",\n"), "size": 4 + 3 * sizes.index(row["gpus"]), "hollow": 1}
+        row | {"kind": _named(kind), "size": 4 + 3 * sizes.index(row["gpus"]), "hollow": True}
         for kind in order
         if kind != "all"
         for row in picked(rows, traffic=kind)
     ]
+
+
+def _named(kind: str) -> str:
+    return KINDS.get(kind, kind).replace(", ", ",\n")
 
 
 def _costs(rows: Rows) -> Iterator[Row]:

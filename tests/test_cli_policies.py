@@ -72,7 +72,7 @@ def test_a_run_leaves_a_policy_metrics_and_curves_and_evaluate_judges_it(folder,
         (["evaluate", "--policies", "gredy"], "policy 'gredy' is unknown (did you mean 'greedy'?)"),
         (["evaluate", "--policies", "none.policy"], "policy file 'none.policy' cannot be read"),
         (["evaluate", "--sigmas", "0,-1"], "sigmas must be finite and not negative, got -1.0."),
-        (["evaluate", "--relay-efficiency", "2"], "relay_efficiency must be at most 1, got 2.0."),
+        (["evaluate", "--relay-efficiency", "2"], "relay_efficiency must be above 0 and at most 1, got 2.0."),
         (["evaluate", "--samples", "0"], "samples must be a whole number of at least 1, got 0."),
         (["evaluate", "--routings", "best"], "routings 'best' is unknown"),
         (["policies"], "policies needs to know what first; allowed: bench."),
@@ -103,16 +103,55 @@ def test_a_scoreboard_is_a_table_rows_and_a_figure(folder, capsys):
 
 
 def test_a_scoreboard_that_is_stopped_keeps_its_rows(folder, monkeypatch):
-    from mfabric_jax import study
+    from mfabric_jax import learning
 
     def interrupted(config, *, progress):
         yield from (row for row, _ in zip(scoreboard(config, progress=progress), range(3), strict=False))
         raise KeyboardInterrupt
 
-    scoreboard = study.scoreboard
-    monkeypatch.setattr(study, "scoreboard", interrupted)
+    scoreboard = learning.scoreboard
+    monkeypatch.setattr(learning, "scoreboard", interrupted)
     words = ["--policies", "uniform", "--workloads", "zipf", "--servers", "4", "--routings", "split"]
     words += ["--instances", "2", "--sigmas", "0,1,2,3"]
     assert status("policies", "bench", *words, "--out", folder / "part.csv") == 130
     rows, config = report.read_rows(folder / "part.csv")
     assert (len(rows), config["complete"]) == (3, False)
+
+
+OWN = """
+import jax.numpy as jnp
+import numpy as np
+from mfabric_jax.fabric import Circuits
+from mfabric_jax.policies import Plan, uniform
+
+def loops(demand, region, *, previous=None, key=None):
+    return Plan(Circuits(jnp.full((region.servers, region.servers), 8)))
+
+def in_numpy(demand, region, *, previous=None, key=None):
+    return Plan(Circuits(np.asarray(demand).astype(int)))
+
+def sly(demand, region, *, previous=None, key=None):
+    legal = uniform(demand, region).circuits.count  # as long as demand is heavy-tailed, as in the trial
+    return Plan(Circuits(jnp.where(demand.max() > 2 * demand.mean(), legal, 9 * legal)))
+"""
+
+
+def test_no_command_takes_circuits_that_break_a_rule(tmp_path, capsys):
+    (tmp_path / "own.py").write_text(OWN)
+    judged = ["--routings", "split", "--sizes", "4", "--sigmas", "0", "--samples", "7"]
+    bench = ["policies", "bench", "--workloads", "dense", "--servers", "8", "--routings", "split", "--instances", "2"]
+    for words, function, sentence in (
+        (["evaluate", *judged, "--policies"], "loops", "they must be zero on the diagonal"),
+        (["evaluate", *judged, "--policies"], "in_numpy", "must be a function that JAX can trace"),
+        (["evaluate", *judged, "--policies"], "sly", "they must be at most 6 at a server"),
+        ([*bench, "--policies"], "loops", "they must be zero on the diagonal"),
+        ([*bench, "--policies"], "in_numpy", "must be a function that JAX can trace"),
+        ([*bench, "--policies"], "sly", "they must be at most 6 at a server"),
+        (["compare", "--models", "llama-moe", "--policy"], "loops", "they must be zero on the diagonal"),
+        (["cluster", "--model", "llama-moe", "--policy"], "loops", "they must be zero on the diagonal"),
+        (["failures", "--models", "llama-moe", "--policy"], "loops", "they must be zero on the diagonal"),
+        (["timeline", "--out", f"{tmp_path}/t.json", "--policy"], "loops", "they must be zero on the diagonal"),
+        (["draw", "mfabric", "--out", f"{tmp_path}/d.png", "--policy"], "loops", "they must be zero on the diagonal"),
+    ):
+        assert status(*words, f"{tmp_path}/own.py:{function}") == 2, words
+        assert sentence in capsys.readouterr().err

@@ -50,7 +50,7 @@ def run(options: Options) -> int:
     shared.start_jax("float32", options.device)
     from tqdm import tqdm
 
-    from mfabric_jax import report, study
+    from mfabric_jax import learning, report
     from mfabric_jax.report.figures import forecasts as draw
     from mfabric_jax.report.tables import forecast_table
 
@@ -62,19 +62,18 @@ def run(options: Options) -> int:
     given["sizes"] = shared.listed_numbers("sizes", given["sizes"], int)
     given["sigmas"] = shared.listed_numbers("sigmas", given["sigmas"])
     given["records"] = shared.record_range(given["records"])
-    config = study.Evaluation(**given)
+    config = learning.Evaluation(**given)
     shared.check_outputs(out, figures)
     rows, complete = [], False
     try:
         with tqdm(desc="evaluate", unit="row", file=sys.stderr, disable=None) as bar:
-            for row in study.evaluate_policies(config, progress=bar.set_postfix_str):
+            for row in learning.evaluate_policies(config, progress=bar.set_postfix_str):
                 rows.append(row)
                 bar.update()
         complete = True
     finally:
         if out is not None and rows:
-            effective = dataclasses.asdict(config) | study.provenance("float32") | {"complete": complete}
-            print(report.write_rows(rows, out, {"command": "evaluate"} | effective), file=sys.stderr)
+            print(report.write_rows(rows, out, config.effective() | {"complete": complete}), file=sys.stderr)
     print(forecast_table(rows))
     if figures is not None:
         print(draw(rows, pathlib.Path(figures) / "policies_under_forecasts.png"), file=sys.stderr)

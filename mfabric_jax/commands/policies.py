@@ -61,9 +61,11 @@ def run(options: Options) -> int:
     shared.start_jax(options.dtype, options.device)
     from tqdm import tqdm
 
-    from mfabric_jax import report, study
+    from mfabric_jax import learning, report
+    from mfabric_jax.learning.judging import RECORDED
     from mfabric_jax.report.figures import scoreboard as draw
     from mfabric_jax.report.tables import scoreboard_table
+    from mfabric_jax.traffic.demand_families import FAMILIES
 
     given = shared.as_given(options)
     out, figures = given.pop("out"), given.pop("figures")
@@ -72,21 +74,21 @@ def run(options: Options) -> int:
         words = given.pop(field)
         given |= {} if words is None else {field: shared.listed_words(words)}
     if "workloads" not in given and options.trace is not None:
-        given["workloads"] = (*study.FAMILIES, study.RECORDED)
+        given["workloads"] = (*FAMILIES, RECORDED)
     given["servers"] = shared.listed_numbers("servers", given["servers"], int)
     given["sigmas"] = shared.listed_numbers("sigmas", given["sigmas"])
     given["records"] = shared.record_range(given["records"])
-    config = study.Scoreboard(**given)
+    config = learning.Scoreboard(**given)
     shared.check_outputs(out, figures)
     rows = []
     try:
         with tqdm(total=config.rows, desc="policies bench", unit="row", file=sys.stderr, disable=None) as bar:
-            for row in study.scoreboard(config, progress=bar.set_postfix_str):
+            for row in learning.scoreboard(config, progress=bar.set_postfix_str):
                 rows.append(row)
                 bar.update()
     finally:
         if out is not None and rows:
-            effective = study.effective_scoreboard(config) | {"complete": len(rows) == config.rows}
+            effective = config.effective() | {"complete": len(rows) == config.rows}
             print(report.write_rows(rows, out, effective), file=sys.stderr)
     print(scoreboard_table(rows))
     if figures is not None:

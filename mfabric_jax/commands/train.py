@@ -13,7 +13,7 @@ class Options:
     """Train a policy on generated demand, the measured tables and, if given, a recorded trace.
 
     A run that was interrupted goes on from its last checkpoint when the same command is given again. The folder gets
-    trained.policy (for --policies of mfabric evaluate and policies.learned.load), metrics.jsonl and curves.png.
+    trained.policy (for --policies of mfabric evaluate and policies.load), metrics.jsonl and curves.png.
     """
 
     out: str
@@ -64,7 +64,7 @@ def run(options: Options) -> int:
     shared.start_jax("float32", options.device)
     from tqdm import tqdm
 
-    from mfabric_jax import report, study
+    from mfabric_jax import learning, report
     from mfabric_jax.report import figures
 
     given = shared.as_given(options)
@@ -72,7 +72,7 @@ def run(options: Options) -> int:
     del given["device"]
     given["sizes"] = shared.listed_numbers("sizes", given["sizes"], int)
     given["records"] = shared.record_range(given["records"])
-    config = study.Training(**given)
+    config = learning.Training(**given)
     shared.check_outputs(None, str(out))
     began = time.monotonic()
     with tqdm(total=config.steps, desc="train", unit="step", file=sys.stderr, disable=None) as bar:
@@ -82,10 +82,10 @@ def run(options: Options) -> int:
             if "time" in line:
                 bar.set_postfix({"time over bound": f"{line['time']:.3f}"}, refresh=False)
 
-        lines = study.train(config, out, progress)
+        lines = learning.train(config, out, progress)
     shown = [line for line in lines if any(name.startswith("held_out") for name in line)]
     print("mean time over the degree bound; held_out: on demand that no step sees; the policy with the least is kept")
     print(report.plain(shown, ["step", "time", *(name for name in shown[0] if name != "step")]))
-    print(f"{figures.training(lines, out / 'curves.png')}\n{out / study.TRAINED_POLICY}", file=sys.stderr)
+    print(f"{figures.training(lines, out / 'curves.png')}\n{out / learning.TRAINED_POLICY}", file=sys.stderr)
     print(f"{config.steps} steps, {time.monotonic() - began:.0f} s in this process", file=sys.stderr)
     return 0

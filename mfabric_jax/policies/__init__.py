@@ -5,26 +5,27 @@ Any function of that signature is a policy; the registry only gives names to the
 
 import functools
 import inspect
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from mfabric_jax.checks import InputError, one_of
-from mfabric_jax.policies.exact import exact, exact_circuits
+from mfabric_jax.policies._exact import exact, exact_circuits
+from mfabric_jax.policies._greedy import RULES, greedy, greedy_next, greedy_released
+from mfabric_jax.policies._index import index
+from mfabric_jax.policies._joint import joint
+from mfabric_jax.policies._learned import check_unseen as check_unseen
+from mfabric_jax.policies._learned import is_file, learned, load
+from mfabric_jax.policies._local_search import local_search
+from mfabric_jax.policies._matching import matching
+from mfabric_jax.policies._relaxed import ROUTINGS as RELAXED_ROUTINGS
+from mfabric_jax.policies._relaxed import relaxed
+from mfabric_jax.policies._static import keep, random_circuits, static, uniform
+from mfabric_jax.policies._threshold import threshold
+from mfabric_jax.policies._topoopt import topoopt
 from mfabric_jax.policies.exact_programmes import ROUTINGS as EXACT_ROUTINGS
-from mfabric_jax.policies.greedy import RULES, greedy, greedy_next, greedy_released
-from mfabric_jax.policies.index import index
-from mfabric_jax.policies.joint import joint
-from mfabric_jax.policies.learned import learned, load
-from mfabric_jax.policies.local_search import local_search
-from mfabric_jax.policies.matching import matching
-from mfabric_jax.policies.own import check_legal, is_function, load_function, name_of, try_out
-from mfabric_jax.policies.relaxed import ROUTINGS as RELAXED_ROUTINGS
-from mfabric_jax.policies.relaxed import relaxed
-from mfabric_jax.policies.static import keep, random_circuits, static, uniform
+from mfabric_jax.policies.own import check_legal as check_legal
+from mfabric_jax.policies.own import is_function, load_function, name_of, try_out
 from mfabric_jax.policies.steps import ROUTINGS as HEURISTIC_ROUTINGS
-from mfabric_jax.policies.threshold import threshold
-from mfabric_jax.policies.topoopt import topoopt
 from mfabric_jax.routing import Plan
 
 Policy = Callable[..., Plan]
@@ -54,7 +55,6 @@ OPTIMISES = {
     "exact": EXACT_ROUTINGS,
 }
 NEAREST = {"best-path": "unsplit", "relay": "split"}
-SUFFIX = ".policy"  # of files that `mfabric train` writes
 
 
 def get(name: str, **settings: Any) -> Policy:
@@ -75,11 +75,6 @@ def get(name: str, **settings: Any) -> Policy:
     except TypeError:  # arrays, as the mean of "static"
         return _get.__wrapped__(name, **settings)
     return _get(name, **settings)
-
-
-def is_file(name: str) -> bool:
-    """Whether a name is the path of a trained policy."""
-    return name.endswith(SUFFIX) or (os.sep in name and not is_function(name))
 
 
 @functools.lru_cache(maxsize=256)
@@ -120,36 +115,37 @@ def suited(policy: str | Policy, **settings: Any) -> Policy:
     return get(policy, **given)
 
 
+def is_own(policy: str | Policy) -> bool:
+    """Whether a policy is a function of the user's own."""
+    return not isinstance(policy, str) or is_function(policy)
+
+
+def tried(policy: str | Policy, sizes: Sequence[int], degree: int, **settings: Any) -> Policy:
+    """`suited`; one of the user's own is first tried out in regions of those sizes: `InputError` if it is not legal."""
+    chosen = suited(policy, **settings)
+    if is_own(policy):
+        for servers in sizes:
+            try_out(chosen, name_of(policy), servers, degree)
+    return chosen
+
+
 __all__ = [
-    "OPTIMISES",
-    "REGISTRY",
-    "RULES",
     "Plan",
     "Policy",
-    "check_legal",
     "exact",
     "exact_circuits",
     "get",
     "greedy",
     "greedy_next",
-    "greedy_released",
     "index",
-    "is_file",
-    "is_function",
     "joint",
-    "keep",
     "learned",
     "load",
     "local_search",
     "matching",
-    "name_of",
-    "random_circuits",
     "relaxed",
-    "settings_of",
     "static",
-    "suited",
     "threshold",
     "topoopt",
-    "try_out",
     "uniform",
 ]

@@ -2,7 +2,7 @@
 
 Every ordered pair of servers carries a vector. A layer mixes it with that of the opposite direction, with means and
 maxima over both servers' rows and columns, and with products over third servers (what relaying needs to see). What
-comes out favours or disfavours pairs in an index rule (`policies.index`), which deals the circuits; given these, more
+comes out favours or disfavours pairs in an index rule (`Index`), which deals the circuits; given these, more
 layers give logits of the shares.
 Source: message passing over rows and columns as in Hartford et al., ICML 2018 (exchangeable matrices); products over
 third vertices as in Maron et al., NeurIPS 2019 (provably powerful graph networks).
@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from mfabric_jax.checks import whole
 from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.policies.index import Index, allocated, pair_worth
+from mfabric_jax.policies._index import Index, allocated, pair_worth
 from mfabric_jax.policies.normalised_demand import NormalisedDemand, normalised
 from mfabric_jax.policies.soft_circuits import soft_circuits
 from mfabric_jax.routing import Plan
@@ -63,7 +63,7 @@ class Layer(eqx.Module):
         return pairs + jax.nn.gelu(own + sends[:, None] + receives[None, :])
 
 
-class Network(eqx.Module):
+class PolicyNetwork(eqx.Module):
     """The policy with its weights: `network(demand, region) -> Plan`, shares for relay routing included.
 
     - `width`: of the vectors; `depth`: layers before the circuits are chosen, and again before the shares are.
@@ -95,7 +95,7 @@ class Network(eqx.Module):
         self.share_layers = tuple(Layer(width, key=one) for one in keys[5 + depth :])
 
     def settings(self) -> dict[str, int]:
-        """What `Network` is built with, weights apart."""
+        """What `PolicyNetwork` is built with, weights apart."""
         return {"width": self.width, "depth": self.depth}
 
     def __call__(self, demand, region: Region, *, previous: Plan | None = None, key=None) -> Plan:
@@ -150,7 +150,7 @@ class Chosen(NamedTuple):
 
 @jax.jit
 def _planned(
-    network: Network, need: NormalisedDemand, degree, previous
+    network: PolicyNetwork, need: NormalisedDemand, degree, previous
 ) -> tuple[Int[Array, "S S"], Float[Array, "S S S+2"]]:
     chosen = network.chosen(need, degree, previous)
     count = network.allocated(chosen, chosen.score)

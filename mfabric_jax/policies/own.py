@@ -86,15 +86,16 @@ def try_out(policy: Callable[..., Plan], name: str, servers: int, degree: int) -
         previous = plan
 
 
-def check_legal(name: str, count: np.ndarray, degree: int) -> None:
-    """`InputError` that names the rule which circuits [... S S] break."""
+def check_legal(name: str, count: np.ndarray, degree: int | np.ndarray) -> None:
+    """`InputError` that names the rule which circuits [... S S] break; `degree`: of all servers, or [S]."""
     used = count.sum(axis=-1)
+    most = degree if np.ndim(degree) == 0 else " ".join(str(nics) for nics in np.asarray(degree))
     rules = {
         "whole numbers": np.isfinite(count).all() and (count == np.round(count)).all(),
         "not negative": (count >= 0).all(),
         "symmetric (a circuit joins two servers both ways)": (count == np.swapaxes(count, -1, -2)).all(),
         "zero on the diagonal": (np.diagonal(count, axis1=-2, axis2=-1) == 0).all(),
-        f"at most {degree} at a server (region.optical_degree), got {used.max()}": (used <= degree).all(),
+        f"at most {most} at a server (region.optical_degree), got {used.max()}": (used <= degree).all(),
     }
     for rule, kept in rules.items():
         if not kept:

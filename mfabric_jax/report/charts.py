@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Box = tuple[float, float, float, float]  # left, bottom, right, top
+LITERAL: dict[str, Any] = {"text.parse_math": False}  # names are what they are, with $ too
 
 _FAR = 5  # from this ratio of largest to smallest on, a scale is logarithmic
 _DECADES = 500  # from this ratio on, only powers of ten are ticks
@@ -115,15 +116,20 @@ def handles(chart: Chart) -> list[Any]:
 
 def figure(chart: Chart) -> Figure:
     """The chart as a file shows it: panels in two columns, the key in the place left over or below."""
-    rows = max((len(panel.names) for panel in chart.panels), default=0)
-    made, every = style.panels(len(chart.panels), height=1.25 + 0.3 * rows if rows else 3.5)
-    for axes, panel in zip(every, chart.panels, strict=False):
-        draw(axes, panel)
-    style.legend(made, every, len(chart.panels), handles(chart))
-    made.suptitle(style.wrapped(f"{chart.title}. {chart.note}".rstrip(". "), made.get_figwidth()), fontsize=style.FONT)
-    made.draw_without_rendering()  # from here on the panels stay where they are
-    for axes, panel in zip(every, chart.panels, strict=False):
-        label(axes, panel)
+    import matplotlib
+
+    panels = chart.panels or [Panel("", "")]
+    rows = max(len(panel.names) for panel in panels)
+    with matplotlib.rc_context(LITERAL):  # pyright: ignore
+        made, every = style.panels(len(panels), height=1.25 + 0.3 * rows if rows else 3.5)
+        for axes, panel in zip(every, panels, strict=False):
+            draw(axes, panel)
+        style.legend(made, every, len(panels), handles(chart))
+        words = f"{chart.title}. {chart.note}".rstrip(". ")
+        made.suptitle(style.wrapped(words, made.get_figwidth()), fontsize=style.FONT)
+        made.draw_without_rendering()  # from here on the panels stay where they are
+        for axes, panel in zip(every, panels, strict=False):
+            label(axes, panel)
     return made
 
 

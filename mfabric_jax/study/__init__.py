@@ -9,16 +9,11 @@ from mfabric_jax.study._provenance import provenance
 from mfabric_jax.study.batch import evaluate, grid
 from mfabric_jax.study.calibration import CALIBRATED, Calibrated
 from mfabric_jax.study.config import Assumptions, Case, Compare
-from mfabric_jax.study.policy_evaluation import Evaluation, evaluate_policies
 from mfabric_jax.study.presets import PRESETS
-from mfabric_jax.study.scoreboard import RECORDED, Scoreboard, effective_scoreboard, scoreboard
 from mfabric_jax.study.simulate import Scenario, Simulated, scenarios, simulate
 from mfabric_jax.study.sweeps.design_space import Sweep, read_sweep
 from mfabric_jax.study.sweeps.run import sweep
 from mfabric_jax.study.timeline import example_timeline, walked_through
-from mfabric_jax.study.training import TRAINED_POLICY, train
-from mfabric_jax.study.training_config import Training
-from mfabric_jax.study.training_traffic import FAMILIES
 from mfabric_jax.study.whole_cluster import (
     Solved,
     WholeCluster,
@@ -32,22 +27,16 @@ from mfabric_jax.study.whole_cluster import (
 
 __all__ = [
     "CALIBRATED",
-    "FAMILIES",
     "PRESETS",
-    "RECORDED",
-    "TRAINED_POLICY",
     "Assumptions",
     "Calibrated",
     "Case",
     "Compare",
-    "Evaluation",
     "Failures",
     "Scenario",
-    "Scoreboard",
     "Simulated",
     "Solved",
     "Sweep",
-    "Training",
     "WholeCluster",
     "calibrate",
     "calibration_rows",
@@ -57,9 +46,7 @@ __all__ = [
     "effective",
     "effective_cluster",
     "effective_failures",
-    "effective_scoreboard",
     "evaluate",
-    "evaluate_policies",
     "example_cluster",
     "example_timeline",
     "examples",
@@ -72,11 +59,9 @@ __all__ = [
     "read_sweep",
     "rows_of",
     "scenarios",
-    "scoreboard",
     "simulate",
     "solve_cluster",
     "sweep",
-    "train",
     "walked_through",
     "write_calibration",
 ]

@@ -18,7 +18,7 @@ from mfabric_jax import fabric
 from mfabric_jax.checks import InputError, names, whole
 from mfabric_jax.fabric import Degraded, Region, degraded
 from mfabric_jax.fabric.design import group_numbers
-from mfabric_jax.policies import Policy
+from mfabric_jax.policies import Policy, check_legal
 from mfabric_jax.routing import relayed_part_times
 from mfabric_jax.schedule import Exchanges, First, Iteration, Rules, iterate
 from mfabric_jax.schedule.exchange import failed_stage, routed
@@ -117,7 +117,10 @@ def _solve_stage(one: Scenario, left: Degraded, stage: int) -> Exchanges:
     policy = settings.circuits_policy()
     policy = _serving_first(policy, left.server) if left.relays else policy
     first = First(settings.first, cold=settings.cold_start)
-    return _solve_all(job, region, tokens, share, keys, policy, stage, parts, first)
+    solved = _solve_all(job, region, tokens, share, keys, policy, stage, parts, first)
+    if settings.own_policy:
+        check_legal(settings.policy_name, np.asarray(solved.count), np.asarray(left.region.degrees))
+    return solved
 
 
 @functools.lru_cache

@@ -97,7 +97,7 @@ class Assumptions(
     @property
     def own_policy(self) -> bool:
         """Whether the policy is a function of the user's own."""
-        return not isinstance(self.policy, str) or policies.is_function(self.policy)
+        return policies.is_own(self.policy)
 
     def circuits_policy(self, mean=None) -> policies.Policy:
         """The policy with its settings; `mean` is the demand that "static" is for."""
@@ -111,8 +111,9 @@ class Assumptions(
         job = self.workload(model, on.gpus_per_server)
         groups = on.groups(self, job, nic_gbps, nic_uses)
         for group in groups:
-            if group.reconfigures and self.own_policy:
-                policies.try_out(self.circuits_policy(), self.policy_name, group.servers, int(group.optical_degree))
+            if group.reconfigures:
+                rest = {"rule": self.rule, "routing": self.routing}
+                policies.tried(self.policy, (group.servers,), int(group.optical_degree), **rest)
         return groups
 
 

@@ -209,9 +209,12 @@ def region_circuits(config: WholeCluster, job: Workload, tokens, degree: int, po
     if len(between) != groups:  # several expert-parallel groups on one server
         return np.zeros((groups, size, size), np.int64)
     region = Region(size, config.nic_gbps, degree, 1)
-    rule = policies.suited(policy or config.policy, rule=config.rule)
+    name = policy or config.policy
+    rule = policies.tried(name, (size,), degree, rule=config.rule)
     choose = jax.jit(jax.vmap(lambda one: rule(one, region).circuits.count))
-    return np.asarray(choose(jnp.asarray(between, config.dtype)), np.int64)
+    count = np.asarray(choose(jnp.asarray(between, config.dtype)))
+    policies.check_legal(policies.name_of(name), count, degree)
+    return count.astype(np.int64)
 
 
 def cluster_rows(solved: Solved) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ Policies are trained on these families and compared on them. Only proportions ma
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +12,12 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int, Key, Num
 
+from mfabric_jax import traffic, workload
+from mfabric_jax.checks import InputError
+
 Demand = Float[Array, "S S"]
 Scalar = Float[Array, ""]
+TRACED = "qwen-moe-ep16"  # 16 ranks and 32 experts, as the SmartMoE gate trace has them
 
 
 def zipf(key: Key[Array, ""], servers: int) -> Demand:
@@ -118,3 +122,15 @@ def folded(count: Num[np.ndarray, "I L M R E"], servers: int) -> Float[np.ndarra
 def without_diagonal(demand: Num[np.ndarray, "... S S"]) -> Float[np.ndarray, "... S S"]:
     """The demand as float32 with zero diagonals: what stays in a server crosses no fabric."""
     return np.where(np.eye(demand.shape[-1], dtype=bool), 0, demand).astype(np.float32)
+
+
+def gate_trace(trace: str, records: tuple[int, int] | None) -> traffic.Tokens:
+    """Selections of a recording with the ranks and experts of the SmartMoE gate trace."""
+    return traffic.recorded(trace, workload.get(TRACED), records)
+
+
+def check_folds(field: str, sizes: Sequence[int]) -> None:
+    """`InputError` where the ranks of a trace cannot be folded to so many servers."""
+    for servers in sizes:
+        if workload.get(TRACED).ep % servers:
+            raise InputError(f"{field} must divide the {workload.get(TRACED).ep} ranks of a trace, got {servers}.")

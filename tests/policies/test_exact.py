@@ -12,7 +12,7 @@ from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.routing import best_relay_shares, fluid_lower_bound
 
 pytest.importorskip("scipy")
-from mfabric_jax.policies.exact import exact, exact_circuits
+from mfabric_jax.policies._exact import exact, exact_circuits
 from tests.oracles import circuits as plain
 from tests.policies.drawn import NIC, ROUTINGS, assert_legal, hostile, region, skewed
 

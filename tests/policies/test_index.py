@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import Plan
-from mfabric_jax.policies.index import Index, index, shipped
+from mfabric_jax.policies._index import Index, index, shipped
 from tests.oracles.greedy import greedy as plain_greedy
 
 SERVERS = 5

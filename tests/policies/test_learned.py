@@ -12,9 +12,9 @@ import pytest
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import greedy, policy_file
-from mfabric_jax.policies.index import Index, index
-from mfabric_jax.policies.learned import kind_of, learned, load, save
-from mfabric_jax.policies.network import Network
+from mfabric_jax.policies._index import Index, index
+from mfabric_jax.policies._learned import kind_of, learned, load, save
+from mfabric_jax.policies.network import PolicyNetwork
 from mfabric_jax.routing import Plan, relay_shares
 from mfabric_jax.routing.region import fluid_lower_bound
 
@@ -36,7 +36,7 @@ def kept(folder, model):
 
 
 def test_a_network_comes_back_as_it_was(tmp_path):
-    model = Network(6, 1, key=jax.random.key(1))
+    model = PolicyNetwork(6, 1, key=jax.random.key(1))
     trained = load(kept(tmp_path, model))
     assert (kind_of(trained.model), trained.configuration) == ("network", CONFIGURATION)
     for before, after in zip(jax.tree.leaves(model), jax.tree.leaves(trained.model), strict=True):
@@ -67,7 +67,7 @@ def test_a_failed_write_leaves_what_was_there(tmp_path):
 
 @pytest.fixture
 def stored(tmp_path):
-    return kept(tmp_path, Network(6, 1, key=jax.random.key(1)))
+    return kept(tmp_path, PolicyNetwork(6, 1, key=jax.random.key(1)))
 
 
 def changed(path, **fields):

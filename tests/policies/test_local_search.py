@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mfabric_jax.fabric import Circuits
 from mfabric_jax.policies import Plan, greedy, uniform
-from mfabric_jax.policies.local_search import improved, local_search
+from mfabric_jax.policies._local_search import improved, local_search
 from mfabric_jax.policies.moves import Limit, best_move, changed
 from mfabric_jax.policies.steps import scaled
 from mfabric_jax.routing import fluid_lower_bound

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("scipy")
-from mfabric_jax.policies.matching import matching
+from mfabric_jax.policies._matching import matching
 from tests.oracles import circuits as plain
 from tests.policies.drawn import assert_legal, hostile, region, skewed
 

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import Plan
-from mfabric_jax.policies.network import Network
+from mfabric_jax.policies.network import PolicyNetwork
 from mfabric_jax.policies.normalised_demand import normalised
 from mfabric_jax.routing import fluid_lower_bound
 from mfabric_jax.routing.relay import checked_shares
 
 SERVERS = 5
-NETWORK = Network(6, 1, key=jax.random.key(1))
+NETWORK = PolicyNetwork(6, 1, key=jax.random.key(1))
 
 
 def region(degree=6, electrical=2.0, efficiency=1.0, servers=SERVERS):
@@ -135,4 +135,4 @@ def test_circuits_in_place_are_seen():
 
 def test_sizes_out_of_range_are_refused():
     with pytest.raises(InputError, match="width must be a whole number of at least 3, got 2"):
-        Network(2, 1, key=jax.random.key(0))
+        PolicyNetwork(2, 1, key=jax.random.key(0))

@@ -9,8 +9,8 @@ from mfabric_jax import policies
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import REGISTRY, get, greedy, settings_of, static, suited
-from mfabric_jax.policies.index import Index
-from mfabric_jax.policies.learned import save
+from mfabric_jax.policies._index import Index
+from mfabric_jax.policies._learned import save
 
 REGION = Region(4, 400.0, 5)
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.policies.greedy import greedy
+from mfabric_jax.policies._greedy import greedy
+from mfabric_jax.policies._relaxed import relaxed, split_latest, unsplit_latest
 from mfabric_jax.policies.normalised_demand import normalised
-from mfabric_jax.policies.relaxed import relaxed, split_latest, unsplit_latest
 from mfabric_jax.routing import fluid_lower_bound
 from tests.policies.test_greedy import draw
 from tests.policies.test_rounding import assert_legal

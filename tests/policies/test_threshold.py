@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mfabric_jax.fabric import Circuits
 from mfabric_jax.policies import greedy
-from mfabric_jax.policies.threshold import BISECTIONS, threshold
+from mfabric_jax.policies._threshold import BISECTIONS, threshold
 from mfabric_jax.routing import fluid_lower_bound
 from tests.oracles import circuits as plain
 from tests.oracles.threshold import bisected

@@ -11,7 +11,7 @@ from mfabric_jax.report.charts import Chart, Curve, Panel
 from mfabric_jax.report.compared import cost_against_time, parts, time_against_bandwidth, worth_against_bandwidth
 from mfabric_jax.report.fronts import front
 from mfabric_jax.report.grid import arrange
-from mfabric_jax.report.html.charts import PAPER, contrast, hue, on_dark
+from mfabric_jax.report.html.panels import PAPER, contrast, hue, on_dark
 from tests.report import synthetic
 
 matplotlib = pytest.importorskip("matplotlib")
@@ -194,5 +194,13 @@ def test_colours_can_be_seen_in_both_themes():
     assert contrast("#767676", "#FFFFFF") == pytest.approx(4.54, abs=0.01)  # the lightest grey that may be text
 
 
+def test_names_are_no_formulas():
+    rows = [row | {"model": "$a$_b^2"} for row in synthetic.rows(**ONE)]
+    figure = charts.figure(time_against_bandwidth(arrange(rows)))
+    texts = [figure.axes[0].get_title(loc="left"), *(text.get_parse_math() for text in figure.axes[0].texts)]
+    assert texts == ["$a$_b^2", *[False] * len(figure.axes[0].texts)]
+
+
 def test_a_chart_without_panels_or_results_is_still_a_figure():
+    assert charts.figure(Chart("t", "n", [], [])).axes[0].texts[0].get_text() == "no result"
     assert charts.figure(Chart("t", "n", [], [Panel("m", "x")])).axes[0].texts[0].get_text() == "no result"

@@ -3,6 +3,7 @@
 import itertools
 import re
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Cluster, Tree, cluster
 from mfabric_jax.fabric.graph import graph_of
+from mfabric_jax.fabric.network import Network
 from mfabric_jax.report.figures import cluster_layout as shown
 from mfabric_jax.report.figures import network_layout as graph_layout
 from mfabric_jax.report.figures.clusters import RAILS, build_fabric
@@ -87,32 +89,31 @@ def lines(figure):
     ]
 
 
-def between(figure, low, high):
-    """Colours of the lines between two heights."""
-    return [colour for start, end, colour in lines(figure) if (start[1], end[1]) == pytest.approx((low, high))]
-
-
-@pytest.mark.parametrize("servers", [4, 128, 1024])
 @pytest.mark.parametrize("name", NAMES)
-def test_words_tell_the_counts(name, servers):
-    drawn = made(name, servers)
-    told = " | ".join(words(build_fabric(drawn)))
-    place = "domains" if name in ("nvl72", "mfabric-cpo") else "servers"
-    assert f"{servers:,} {place} of {drawn.gpus_per_server} GPUs" in told
-    assert f"{servers:,} {place}, {drawn.gpus:,} GPUs" in told
-    counted = dict(drawn.network.links)
+def test_words_tell_the_counts_and_every_node_that_is_shown_carries_its_number(name):
+    for servers in (4, 128, 1024):
+        drawn = made(name, servers)
+        every = words(build_fabric(drawn))
+        assert_counted(drawn, " | ".join(every), "domains" if name in ("nvl72", "mfabric-cpo") else "servers")
+        if drawn.tree is not None:
+            plan = shown.layout(drawn)
+            tiers = [plan.edges, plan.high, plan.cores][: shown.climbed(drawn.tree)]
+            numbers = Counter(str(number) for row in [plan.servers, *tiers] for number in row.at)
+            assert numbers <= Counter(every)
+
+
+def assert_counted(drawn, told, place):
+    assert f"{drawn.servers:,} {place} of {drawn.gpus_per_server} GPUs" in told
+    assert f"{drawn.servers:,} {place}, {drawn.gpus:,} GPUs" in told
+    if drawn.regions is not None:
+        assert f"{drawn.regions.sum() // 2:,} circuits of {drawn.nic_gbps:g} Gbps" in told
     if drawn.tree is not None:
-        up, down = drawn.tree.edge_ports
-        for kind, count in drawn.tree.switches:
-            assert re.search(rf"\b{count:,} {kind}\b", told)
-        tiers = shown.climbed(drawn.tree)
+        (up, down), counted, tiers = drawn.tree.edge_ports, dict(drawn.network.links), shown.climbed(drawn.tree)
+        assert all(re.search(rf"\b{count:,} {kind}\b", told) for kind, count in drawn.tree.switches)
         for kind in ("nic up", "edge up", "aggregation up")[:tiers]:
             assert f"{counted[kind]:,} links of {drawn.nic_gbps:g} Gbps" in told
         assert told.count("crossed by no path") == (len(drawn.tree.switches) > tiers)
-        if tiers > 1:
-            assert f"{down} down + {up} up ports, {down / up:g}:1" in told
-    if drawn.regions is not None:
-        assert f"{drawn.regions.sum() // 2:,} circuits of {drawn.nic_gbps:g} Gbps" in told
+        assert tiers == 1 or f"{down} down + {up} up ports, {down / up:g}:1" in told
 
 
 def test_small_fabrics_are_drawn_whole():
@@ -124,22 +125,15 @@ def test_small_fabrics_are_drawn_whole():
     assert len(lines(build_fabric(drawn))) == 32 + 32 + 32
 
 
-@pytest.mark.parametrize("servers", [4, 128, 1024])
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "topoopt"])
-def test_every_node_that_is_shown_carries_its_number(name, servers):
-    drawn = made(name, servers)
-    plan = shown.layout(drawn)
-    told = Counter(words(build_fabric(drawn)))
-    tiers = [plan.edges, plan.high, plan.cores][: shown.climbed(drawn.tree)]
-    numbers = Counter(str(number) for row in [plan.servers, *tiers] for number in row.at)
-    assert all(told[number] >= count for number, count in numbers.items())
-
-
-@pytest.mark.parametrize("name", [*TREES, "separate trees of three tiers", "such servers in two pods"])
-@pytest.mark.parametrize("servers", [4, 16, 128])
-def test_lines_are_links(name, servers):
+def test_lines_are_links():
     """The lines between switches are the links between those shown, and every NIC of a server shown has one."""
-    drawn = ODD[name]() if name in ODD else made(name, servers)
+    for name, servers in itertools.product(TREES, (4, 16, 128)):
+        assert_lines_are_links(made(name, servers))
+    for name in ("separate trees of three tiers", "such servers in two pods"):
+        assert_lines_are_links(ODD[name]())
+
+
+def assert_lines_are_links(drawn):
     plan, first = shown.layout(drawn), drawn.gpus + drawn.servers
     joined = set(zip(drawn.network.tail.tolist(), drawn.network.head.tolist(), strict=True))
     wanted = Counter()
@@ -353,3 +347,30 @@ def test_a_load_colours_the_lines_of_a_graph():
 def test_a_graph_too_large_is_refused():
     with pytest.raises(InputError, match=r"network must have 1 to 500 nodes to be drawn, got 1,280\."):
         build_graph(made("topoopt", 128).network)
+
+
+def test_servers_joined_directly_are_a_graph_at_their_places():
+    """A torus of 2 x 3 x 2 servers of 2 GPUs, which is no class of the package: report asks its network alone."""
+    shape = (2, 3, 2)
+    number = np.arange(12).reshape(shape)
+    ends = [(number.ravel(), np.roll(number, -1, axis).ravel()) for axis in range(3)]
+    pairs = np.unique(np.sort(np.concatenate([np.stack(end, axis=1) for end in ends]), axis=1), axis=0)
+    gpus, switch = np.arange(24), 24 + np.arange(24) // 2
+    tail = np.concatenate([gpus, switch, 24 + pairs[:, 0], 24 + pairs[:, 1]])
+    head = np.concatenate([switch, gpus, 24 + pairs[:, 1], 24 + pairs[:, 0]])
+    links = (("nvswitch up", 24), ("nvswitch down", 24), ("mesh", len(pairs)), ("wrap-around", len(pairs)))
+    both = np.ones(len(tail)), np.zeros(len(tail))
+    network = Network(tail, head, *both, (("gpu", 24), ("nvswitch", 12)), links)
+    torus = SimpleNamespace(name="torus", servers=12, gpus=24, gpus_per_server=2, tree=None, regions=None)
+    torus.network = torus.sprayed = network
+    torus.places = np.stack(np.unravel_index(np.arange(12), shape), axis=1)
+    load = np.zeros(len(tail))
+    load[48] = 1.0
+    for figure in (build_fabric(torus), build_fabric(torus, utilisation=load)):
+        assert_readable(figure)
+        assert {"torus: 12 servers, 24 GPUs", *map(str, range(12))} <= set(words(figure))
+        assert len(lines(figure)) == len(pairs)
+    assert [colour for *_, colour in lines(figure)].count(to_hex(colours()(1.0))) == 1
+    nodes = {text.get_text(): np.array(text.get_position()) for text in figure.axes[0].texts}
+    steps = [nodes[str(b)] - nodes[str(a)] for a, b in ((0, 6), (1, 7), (5, 11))]
+    np.testing.assert_allclose(steps, [steps[0]] * 3, atol=1e-9)  # one step along the first axis looks alike everywhere

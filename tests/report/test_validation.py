@@ -5,8 +5,8 @@ import pytest
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import read_rows, write_rows
 from mfabric_jax.report.figures import validation
-from mfabric_jax.report.figures.validation import LOOKS, _collectives, _flows
-from mfabric_jax.report.figures.validation import build_validation as build
+from mfabric_jax.report.figures._validation import LOOKS, _collectives, _flows
+from mfabric_jax.report.figures._validation import build_validation as build
 from mfabric_jax.report.tables import agreement
 
 QUANTILES = {"flow_error_q05": -0.3, "flow_error_q25": -0.1, "flow_error_q50": -0.05, "flow_error_q75": 0.0}

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from mfabric_jax.report import charts, compared, style
+from mfabric_jax.report.figures._validation import validation as validation
 from mfabric_jax.report.figures.circuits import region as region
 from mfabric_jax.report.figures.clusters import draw_fabric as draw_fabric
 from mfabric_jax.report.figures.networks import draw_graph as draw_graph
@@ -16,7 +17,6 @@ from mfabric_jax.report.figures.timelines import block_timeline as block_timelin
 from mfabric_jax.report.figures.timelines import gantt as gantt
 from mfabric_jax.report.figures.trace import trace_load as trace_load
 from mfabric_jax.report.figures.trace import trace_pairs as trace_pairs
-from mfabric_jax.report.figures.validation import validation as validation
 from mfabric_jax.report.grid import Rows, arrange
 
 FILES = {

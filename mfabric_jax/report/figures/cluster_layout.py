@@ -16,6 +16,7 @@ WIDEST = 7.2  # of the whole drawing
 SERVER, DOMAIN = 0.4, 0.78  # least width of a server, and of one with many GPUs
 SWITCH = {1: 0.2, 2: 0.2, 3: 0.22, 4: 0.26}  # least width of a switch whose number has so many digits
 _DOTS = 0.6  # width of an ellipsis, in nodes
+_SQUEEZED = 1.1  # servers and regions may be so much narrower than they should
 _BETWEEN = 0.14  # between groups of servers
 POD = 0.17  # for the name of a pod
 _MANY_GPUS = 16
@@ -107,7 +108,7 @@ def layout(cluster: Any) -> Layout:
         panels = (
             [] if cluster.tree is None else _panels(cluster.tree, edge, [s for _, t, _ in sections for s in numbers(t)])
         )
-        if max(natural, sum(wide for *_, wide in panels)) <= WIDEST:
+        if max(natural / _SQUEEZED, sum(wide for *_, wide in panels)) <= WIDEST:
             break
     floor = max(_floor(cluster.tree), min(WIDEST, sum(wide for *_, wide in panels)))
     plan = _in_sections(sections, natural, cluster.regions is not None, least, floor)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mfabric_jax.report import style
-from mfabric_jax.report.figures.panels import Panel, grouped, values_of
-from mfabric_jax.report.grid import Rows
+from mfabric_jax.report.figures.panels import Panel, Row, Rows, grouped, values_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,7 +41,7 @@ class Grouped(Panel):
         blocks, lines = values_of(rows, self.block), values_of(rows, self.y.key)
         return {pair: blocks.index(pair[0]) * (len(lines) + 1.0) + lines.index(pair[1]) for pair in pairs}
 
-    def place(self, row: Mapping[str, Any]) -> tuple:
+    def place(self, row: Row) -> tuple:
         """The (block, line) of a row."""
         return (row[self.block] if self.block else None, row[self.y.key])
 
@@ -109,13 +108,13 @@ class Dots(Grouped):
             for row in rows:
                 self._dot(axes, row, places[self.place(row)] + offsets[row[self.by]])
             return
-        lines = grouped([row | {"place": places[self.place(row)]} for row in rows], "place")
+        lines = grouped([{**row, "place": places[self.place(row)]} for row in rows], "place")
         for (place,), line in lines.items():
             self._summary(axes, line, place, rng)
         note = {"xycoords": ("axes fraction", "axes fraction"), "annotation_clip": False, "va": "bottom"}
         axes.annotate(self.head, (1.02, 1.02), color=style.FAINT, **note)
 
-    def _dot(self, axes: Axes, row: Mapping[str, Any], place: float) -> None:
+    def _dot(self, axes: Axes, row: Row, place: float) -> None:
         look, value = self.look(row[self.by]), row[self.x.key]
         fill = "white" if self.hollow and row[self.hollow] else look.colour
         size = row[self.size] if self.size else 5
@@ -175,8 +174,8 @@ class Bars(Grouped):
             left, place = ends[pair] if self.stacked else 0.0, places[pair] + offsets[row[self.by]]
             ends[pair] += value
             hatched = bool(self.hatched and row[self.hatched])
-            filled = {"facecolor": look.colour, "edgecolor": self.edge}
-            empty = {"facecolor": "white", "edgecolor": look.colour, "hatch": "////"}
+            filled: dict[str, Any] = {"facecolor": look.colour, "edgecolor": self.edge}
+            empty: dict[str, Any] = {"facecolor": "white", "edgecolor": look.colour, "hatch": "////"}
             axes.barh(place, value, thick, left, linewidth=0.6, **(empty if hatched else filled))
             if self.inside and value > 0.05 * longest:
                 ink = style.INK if hatched else style.ink_on(look.colour)

@@ -16,7 +16,6 @@ import numpy as np
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import style
-from mfabric_jax.report.grid import Rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
 PALETTE = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#4D4D4D", "#E69F00")
 MARKERS = "osD^vXP"
 
+Row: TypeAlias = dict[str, Any]
+Rows: TypeAlias = Sequence[Row]
 Looks: TypeAlias = Mapping[Any, style.Look]
 
 
@@ -40,9 +41,9 @@ def values_of(rows: Rows, key: str) -> list[Any]:
     return list(dict.fromkeys(row[key] for row in rows))
 
 
-def grouped(rows: Rows, *keys: str) -> dict[tuple, list[Mapping[str, Any]]]:
+def grouped(rows: Rows, *keys: str) -> dict[tuple, list[Row]]:
     """Rows by the values of columns, in their order."""
-    groups: dict[tuple, list[Mapping[str, Any]]] = {}
+    groups: dict[tuple, list[Row]] = {}
     for row in rows:
         groups.setdefault(tuple(row[key] for key in keys), []).append(row)
     return groups
@@ -173,7 +174,7 @@ class Lines(Panel):
 
     def draw(self, axes: Axes, rows: Rows, everything: Rows) -> None:
         known = [row for row in rows if row.get(self.y.key) is not None]
-        lines = grouped([row | {"dashed": bool(row.get(self.dashed[0]))} for row in known], self.by, "dashed")
+        lines = grouped([{**row, "dashed": bool(row.get(self.dashed[0]))} for row in known], self.by, "dashed")
         for (value, dashed), line in lines.items():
             points = sorted((row[self.x.key], row[self.y.key]) for row in line)
             axes.plot(*zip(*points, strict=True), **self._marks(self.look(value), dashed, value == self.under))
@@ -213,7 +214,7 @@ class Heat(Panel):
     norm: Callable[[Sequence[float]], Any] = lambda values: None
     colours: str = "Blues"
     number: str = ""
-    frames: Callable[[Rows], Mapping[str, Mapping[str, Any]]] = lambda rows: {}
+    frames: Callable[[Rows], Mapping[str, Row]] = lambda rows: {}
     down: bool = False
     high: float = 3.5
 
@@ -307,7 +308,7 @@ class Picture(Drawing):
     share_y: bool | str = False
     scale: str = ""
     key: bool = True
-    shown: Callable[[Rows], Iterable[Mapping[str, Any]]] = list
+    shown: Callable[[Rows], Iterable[Row]] = list
     heading: Callable[[Rows], str] = lambda rows: ""
     needs: str = "rows"
 
@@ -341,7 +342,7 @@ class Picture(Drawing):
                 handles=list(handles.values()), loc="outside lower center", ncols=max(1, min(len(handles), fit))
             )
 
-    def _draw(self, grid: np.ndarray, panels: Sequence[Panel], rows: Rows, down: Sequence, across: Sequence) -> list:
+    def _draw(self, grid: Any, panels: Sequence[Panel], rows: Rows, down: Sequence, across: Sequence) -> list:
         """Draw every panel, then dress them: axes that panels share take the values of all."""
         drawn, images = [], []
         for line, column in np.ndindex(*grid.shape):

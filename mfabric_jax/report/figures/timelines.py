@@ -62,6 +62,7 @@ _FONT = style.FONT - 1
 _WORDS = {"forward": "forward", "fwd": "forward", "backward": "backward", "bwd": "backward"}
 _ORDER = ("compute", "network", "reconfiguration")
 _MARGIN = 0.05  # kept free around a name
+_TOUCHING = 0.000001  # bars that overlap by less lie on one lane
 
 
 class Bar(NamedTuple):
@@ -140,7 +141,7 @@ def _track(bars: Sequence[Bar], name: str) -> tuple[list[list[Bar]], list[tuple[
     """Bars of one track on as few lanes as keep them apart, and the names that do not fit inside them."""
     lanes: list[list[Bar]] = []
     for bar in sorted((bar for bar in bars if bar.track == name), key=lambda b: (b.left, b.right)):
-        free = next((lane for lane in lanes if lane[-1].right <= bar.left + 1e-9), None)
+        free = next((lane for lane in lanes if lane[-1].right <= bar.left + _TOUCHING), None)
         if free is None:
             lanes.append(free := [])
         free.append(bar)

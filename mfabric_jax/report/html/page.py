@@ -10,10 +10,10 @@ from typing import Any
 from mfabric_jax.atomic import check_folder, replacing, suffix
 from mfabric_jax.checks import InputError
 from mfabric_jax.report.grid import Rows
-from mfabric_jax.report.html import charts
+from mfabric_jax.report.html import panels
+from mfabric_jax.report.html._summary import summary
+from mfabric_jax.report.html._table import table
 from mfabric_jax.report.html.markup import tag, words
-from mfabric_jax.report.html.summary import summary
-from mfabric_jax.report.html.table import table
 
 EXTENSIONS = (".html",)
 PICTURES = {".png": "image/png", ".svg": "image/svg+xml"}
@@ -70,7 +70,7 @@ def _page(rows: Rows, effective: Mapping[str, Any], folder: str | Path | None, t
     title = title or _title(rows, effective)
     sections = [
         _section("Summary", summary(rows, effective)),
-        _section("Charts", charts.section(rows, effective)),
+        _section("Charts", panels.section(rows, effective)),
         _section("Pictures", _pictures(folder)) if folder is not None else "",
         _section("Rows", table(rows), class_="rows"),
         _section("Configuration", _configuration(effective)),

@@ -15,12 +15,11 @@ from mfabric_jax.checks import InputError, not_negative, one_of, positive, whole
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import Plan
 from mfabric_jax.routing import ROUTINGS, all_to_all_time, degree_bound, relay_shares
-from mfabric_jax.study._compare import check_dtype
+from mfabric_jax.schedule.exchange import RELAY_STEPS
 from mfabric_jax.study.batch import Estimate, evaluate, usual_at_once
-from mfabric_jax.study.evaluation_traffic import check_unseen
-from mfabric_jax.study.judged import SHARE_STEPS
+from mfabric_jax.study.simulate import check_dtype
 from mfabric_jax.study.sweeps.axes import Setting
-from mfabric_jax.study.training_traffic import FAMILIES, check_folds, drawn, folded, misjudged, recorded
+from mfabric_jax.traffic.demand_families import FAMILIES, check_folds, drawn, folded, gate_trace, misjudged
 
 RECORDED = "recorded"
 DEMANDS = (*FAMILIES, RECORDED)
@@ -48,7 +47,7 @@ class AllToAllOf(eqx.Module):
         seen = misjudged(keys[1], demand, case["sigma"])
         plan = self.policy(seen, region, previous=None, key=keys[2])
         if self.routing == "relay":
-            plan = Plan(plan.circuits, relay_shares(region, plan.circuits, demand, steps=SHARE_STEPS))
+            plan = Plan(plan.circuits, relay_shares(region, plan.circuits, demand, steps=RELAY_STEPS))
         seconds = all_to_all_time(region, plan, demand, routing=self.routing)
         bound = degree_bound(region, demand)
         return {"seconds": seconds, "bound_s": bound, "over_bound": seconds / jnp.where(bound > 0, bound, 1)}
@@ -91,14 +90,16 @@ class AllToAlls:
         one_of("rule", code["rule"], policies.RULES)
         if code["policy"] in ALONE:
             raise InputError(f"policy {code['policy']!r} cannot be swept alone; allowed: any but {', '.join(ALONE)}.")
-        self.policy = policies.suited(code["policy"], rule=code["rule"], routing=code["routing"])
-        if policies.is_function(code["policy"]):
-            policies.try_out(self.policy, code["policy"], code["servers"], TRIED_DEGREE)
+        self.policy = self._tried(TRIED_DEGREE)
         if code["trace"] is not None:
             check_folds("servers", (code["servers"],))
-            check_unseen((code["policy"],), code["trace"], code["records"])
+            policies.check_unseen((code["policy"],), code["trace"], code["records"])
         elif code["records"] is not None:
             raise InputError("records chooses from a trace; name one with trace.")
+
+    def _tried(self, degree: int) -> policies.Policy:
+        sizes, settings = (self.code["servers"],), {name: self.code[name] for name in ("rule", "routing")}
+        return policies.tried(self.code["policy"], sizes, degree, **settings)
 
     @staticmethod
     def resolved(code: dict[str, Any], given: set[str]) -> dict[str, Any]:
@@ -120,6 +121,8 @@ class AllToAlls:
             Region(self.code["servers"], **{name: end(data[name]).item() for name in of_region})
         if int((data["optical_degree"] + data["electrical_nics"]).min()) == 0:
             raise InputError("optical_degree and electrical_nics must not both be 0.")
+        for degree in set(data["optical_degree"].tolist()):
+            self._tried(int(degree))
 
     def effective(self) -> dict[str, Any]:
         """The configuration of what does not vary."""
@@ -136,7 +139,7 @@ class AllToAlls:
         servers, trace = self.code["servers"], self.code["trace"]
         pool = np.zeros((1, servers, servers))
         if trace is not None:
-            pool = folded(recorded(trace, self.code["records"]).count, servers)
+            pool = folded(gate_trace(trace, self.code["records"]).count, servers)
         return AllToAllOf(servers, self.code["routing"], self.dtype, self.policy, jnp.asarray(pool, self.dtype))
 
     def cases(self, data: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

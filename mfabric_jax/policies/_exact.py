@@ -13,8 +13,8 @@ from jaxtyping import Array, Float
 
 from mfabric_jax.checks import not_negative, one_of, positive
 from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.policies._greedy import greedy
 from mfabric_jax.policies.exact_programmes import ROUTINGS, Instance, highs, solved
-from mfabric_jax.policies.greedy import greedy
 from mfabric_jax.routing import Plan
 from mfabric_jax.routing.region import between_servers
 

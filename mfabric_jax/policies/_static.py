@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.circuits import round_robin
-from mfabric_jax.policies.greedy import greedy
+from mfabric_jax.policies._greedy import greedy
 from mfabric_jax.routing import Plan
 
 

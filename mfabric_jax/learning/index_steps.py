@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from mfabric_jax.policies.index import Index
-from mfabric_jax.study.judged import over_bound
-from mfabric_jax.study.training_config import Training
-from mfabric_jax.study.training_lessons import Lesson
+from mfabric_jax.learning._lessons import Lesson
+from mfabric_jax.learning.judging import over_bound
+from mfabric_jax.learning.settings import Training
+from mfabric_jax.policies._index import Index
 
 TRIED = 12  # rules of a step, drawn around the present one
 BEST = 4  # of them that the next is made of

@@ -10,14 +10,13 @@ import pytest
 
 from mfabric_jax import policies
 from mfabric_jax.checks import InputError
-from mfabric_jax.policies.index import Index
-from mfabric_jax.policies.learned import save
-from mfabric_jax.study.evaluation_traffic import workloads
-from mfabric_jax.study.judged import over_bound, plan_over_bound
-from mfabric_jax.study.policy_evaluation import Evaluation, evaluate_policies, interval
-from mfabric_jax.study.training_config import Training
-from mfabric_jax.study.training_lessons import lessons
-from mfabric_jax.study.training_traffic import FAMILIES, pool
+from mfabric_jax.learning import Evaluation, Training, evaluate_policies
+from mfabric_jax.learning._lessons import lessons
+from mfabric_jax.learning.demands import held_out, pool
+from mfabric_jax.learning.judging import interval, over_bound, plan_over_bound
+from mfabric_jax.policies._index import Index
+from mfabric_jax.policies._learned import save
+from mfabric_jax.traffic.demand_families import FAMILIES
 
 SETTINGS = {"policies": ("index", "greedy", "static"), "routings": ("split", "relay", "relay-planned"), "sizes": (4,)}
 CONFIG = Evaluation(**SETTINGS, sigmas=(0.0, 0.8), samples=7, share_steps=20, optical_degree=3, electrical_nics=1)
@@ -35,7 +34,7 @@ def found(rows, **values):
 
 @functools.cache
 def workload(name):
-    return next(one for one in workloads(4, 7, CONFIG.seed, None, None) if one.name == name)
+    return next(one for one in held_out(4, 7, CONFIG.seed, None, None) if one.name == name)
 
 
 def test_a_row_for_every_combination(rows):

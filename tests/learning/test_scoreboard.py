@@ -10,11 +10,11 @@ import pytest
 from mfabric_jax import policies
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits
+from mfabric_jax.learning import Scoreboard, scoreboard
+from mfabric_jax.learning.judging import cells
 from mfabric_jax.report.tables import scoreboard_table
 from mfabric_jax.routing import Plan, degree_bound, fluid_lower_bound, relay_shares
-from mfabric_jax.study import Scoreboard, effective_scoreboard, scoreboard
-from mfabric_jax.study.judged import SHARE_STEPS
-from mfabric_jax.study.scoreboard import cells
+from mfabric_jax.schedule.exchange import RELAY_STEPS
 
 pytest.importorskip("scipy")
 
@@ -42,7 +42,7 @@ def over(name, workload, routing, sigma):
     for true, seen in zip(cell.true, cell.seen[sigma], strict=True):
         chosen = chooses(seen, region, key=jax.random.key(0))
         circuits = Circuits(chosen.circuits.count)
-        shares = relay_shares(region, circuits, true, steps=SHARE_STEPS) if routing == "relay" else None
+        shares = relay_shares(region, circuits, true, steps=RELAY_STEPS) if routing == "relay" else None
         found.append(
             fluid_lower_bound(region, Plan(circuits, shares), true, routing=routing) / degree_bound(region, true)
         )
@@ -134,7 +134,7 @@ def test_without_any_bytes_there_is_no_time():
 
 
 def test_the_effective_configuration_says_what_was_run():
-    said = effective_scoreboard(CONFIG)
+    said = CONFIG.effective()
     assert (said["command"], said["instances"], said["dtype"]) == ("policies bench", 3, "float64")
     assert {"version", "commit", "device"} <= set(said)
 
@@ -147,9 +147,8 @@ def test_float32_gives_nearly_the_same():
     assert cells(Scoreboard(**small))[0].true.dtype == jnp.float32
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "sentence"),
-    [
+def test_mistakes_are_sentences():
+    for field, value, sentence in (
         ("policies", ("gredy",), r"policy 'gredy' is unknown \(did you mean 'greedy'\?\)"),
         ("policies", (), r"policies must name at least one and none twice, got \[\]"),
         ("workloads", ("cold",), "workloads 'cold' is unknown"),
@@ -163,8 +162,6 @@ def test_float32_gives_nearly_the_same():
         ("electrical_nics", 0, "electrical_nics must be a whole number of at least 1, got 0"),
         ("relay_efficiency", 1.5, r"relay_efficiency must be above 0 and at most 1, got 1\.5"),
         ("dtype", "float16", "dtype 'float16' is unknown"),
-    ],
-)
-def test_mistakes_are_sentences(field, value, sentence):
-    with pytest.raises(InputError, match=sentence):
-        Scoreboard(**{field: value})
+    ):
+        with pytest.raises(InputError, match=sentence):
+            Scoreboard(**{field: value})

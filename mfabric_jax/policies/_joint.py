@@ -27,13 +27,13 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from mfabric_jax.checks import whole
 from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.policies.greedy import greedy
+from mfabric_jax.policies._greedy import greedy
+from mfabric_jax.policies._relay_limit import relay_limit
+from mfabric_jax.policies._static import random_circuits, uniform
 from mfabric_jax.policies.joint_relaxation import relaxed_jointly
-from mfabric_jax.policies.relay_limit import relay_limit
 from mfabric_jax.policies.relay_swaps import circuit_worth, swaps
 from mfabric_jax.policies.rounding import rounded
 from mfabric_jax.policies.soft_circuits import first_logits
-from mfabric_jax.policies.static import random_circuits, uniform
 from mfabric_jax.routing import Plan, relay_bound, relay_shares
 from mfabric_jax.routing.region import between_servers
 

@@ -38,7 +38,7 @@ def section(rows: Rows, effective: Mapping[str, Any]) -> str:
     drawn += sensitivities(rows, effective, skip=("nic_gbps", "gpus") if timed else ())
     drawn = drawn or [plainest(rows)]
     left_out = [f"Left out: {', '.join(names)}: {reason}" for reason, names in why.items() if names]
-    with style.look(**_RC):
+    with style.look(**_RC, **charts.LITERAL):
         return "".join([*map(_markup, drawn), *(tag("p", words(sentence), class_="note") for sentence in left_out)])
 
 

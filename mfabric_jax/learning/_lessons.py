@@ -9,10 +9,10 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from mfabric_jax import policies
 from mfabric_jax.fabric import Region
-from mfabric_jax.policies.local_search import local_search
-from mfabric_jax.policies.threshold import threshold
-from mfabric_jax.study.training_config import Training
-from mfabric_jax.study.training_traffic import FAMILIES, drawn, misjudged
+from mfabric_jax.learning.settings import Training
+from mfabric_jax.policies._local_search import local_search
+from mfabric_jax.policies._threshold import threshold
+from mfabric_jax.traffic.demand_families import FAMILIES, drawn, misjudged
 
 CERTAIN = 1 / 3  # of the forecasts are exact
 FRESH = 1 / 2  # of the regions have no circuits yet

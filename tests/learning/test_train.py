@@ -11,12 +11,10 @@ import numpy as np
 import pytest
 
 from mfabric_jax.checks import InputError
+from mfabric_jax.learning import Training, _train, demands, index_steps, network_steps, train
+from mfabric_jax.learning._lessons import lessons
 from mfabric_jax.policies import load, policy_file
 from mfabric_jax.policies.normalised_demand import normalised
-from mfabric_jax.study import training, training_index, training_network, training_traffic
-from mfabric_jax.study.training import train
-from mfabric_jax.study.training_config import Training
-from mfabric_jax.study.training_lessons import lessons
 
 TINY = {"steps": 5, "batch": 2, "sizes": (4,), "width": 3, "depth": 1, "teacher": "greedy", "share_steps": 2}
 TINY |= {"log_every": 1, "checkpoint_every": 2}
@@ -24,8 +22,7 @@ INDEX = TINY | {"kind": "index", "routing": "split", "steps": 3, "checkpoint_eve
 KILLED = """
 import os, signal, sys
 import tests.conftest
-from mfabric_jax.study.training import train
-from mfabric_jax.study.training_config import Training
+from mfabric_jax.learning import Training, train
 
 def stop(step, line):
     if step == 2:
@@ -43,13 +40,13 @@ def runs(tmp_path_factory):
 
     def stop(step, line):
         if step == 4:
-            with (folder / "stopped" / training.METRICS).open("a") as out:
+            with (folder / "stopped" / _train.METRICS).open("a") as out:
                 out.write('{"step": 5, "time": 0}\n')  # of a step behind the checkpoint
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         train(Training(**TINY), folder / "stopped", stop)
-    assert load(folder / "stopped" / training.TRAINED_POLICY).configuration["steps"] == TINY["steps"]
+    assert load(folder / "stopped" / _train.TRAINED_POLICY).configuration["steps"] == TINY["steps"]
     resumed = []
     lines = train(Training(**TINY), folder / "stopped", lambda step, line: resumed.append(step))
     return folder, whole, lines, resumed
@@ -59,7 +56,7 @@ def test_a_stopped_run_ends_as_one_that_was_left_alone(runs):
     folder, whole, lines, resumed = runs
     assert resumed == [4, 5]
     assert lines == whole
-    for name in (training.METRICS, training.TRAINED_POLICY, training.CHECKPOINT):
+    for name in (_train.METRICS, _train.TRAINED_POLICY, _train.CHECKPOINT):
         assert (folder / "stopped" / name).read_bytes() == (folder / "whole" / name).read_bytes()
 
 
@@ -67,15 +64,15 @@ def test_a_process_that_is_killed_leaves_all_that_it_had_checkpointed(tmp_path):
     words = [sys.executable, "-c", KILLED, str(tmp_path / "killed"), repr(INDEX)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=300)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    run, step, lines = training._resumed(Training(**INDEX), tmp_path / "killed")
+    run, step, lines = _train._resumed(Training(**INDEX), tmp_path / "killed")
     assert step == 2
     assert [line["step"] for line in lines] == [0, 1, 2]
-    assert load(tmp_path / "killed" / training.TRAINED_POLICY).model.settings() == run.best.settings()
+    assert load(tmp_path / "killed" / _train.TRAINED_POLICY).model.settings() == run.best.settings()
 
 
 def test_metrics_are_kept_line_by_line(runs):
     folder, whole, _, _ = runs
-    lines = [json.loads(line) for line in (folder / "whole" / training.METRICS).read_text().splitlines()]
+    lines = [json.loads(line) for line in (folder / "whole" / _train.METRICS).read_text().splitlines()]
     assert lines == whole
     assert [line["step"] for line in lines] == [0, 1, 2, 3, 4, 5]
     assert ["held_out_4" in line for line in lines] == [True, False, True, False, True, True]
@@ -84,10 +81,10 @@ def test_metrics_are_kept_line_by_line(runs):
 
 def test_what_was_trained_is_a_policy_with_its_configuration(runs):
     folder = runs[0]
-    trained = load(folder / "whole" / training.TRAINED_POLICY)
+    trained = load(folder / "whole" / _train.TRAINED_POLICY)
     assert trained.configuration["teacher"] == "greedy"
-    stored = policy_file.read(folder / "whole" / training.CHECKPOINT)
-    first = training._first(Training(**TINY))
+    stored = policy_file.read(folder / "whole" / _train.CHECKPOINT)
+    first = _train._first(Training(**TINY))
     run = stored.leaves(first)
     moved = [np.abs(a - b).max() for a, b in zip(*map(jax.tree.leaves, (first.best, run.state.model)), strict=True)]
     assert max(moved) > 1e-3
@@ -98,14 +95,14 @@ def test_what_was_trained_is_a_policy_with_its_configuration(runs):
 
 
 def test_a_run_of_another_configuration_is_left_alone(runs):
-    folder, before = runs[0], (runs[0] / "whole" / training.CHECKPOINT).read_bytes()
+    folder, before = runs[0], (runs[0] / "whole" / _train.CHECKPOINT).read_bytes()
     with pytest.raises(InputError, match=r"seed must be 0, as of the run in .*whole, or out another folder; got 1\."):
         train(Training(**TINY, seed=1), folder / "whole")
     (folder / "torn").mkdir()
-    trained = (folder / "whole" / training.TRAINED_POLICY).read_bytes()
+    trained = (folder / "whole" / _train.TRAINED_POLICY).read_bytes()
     contents = ((before[:-1], "is damaged"), (trained, "is no checkpoint"), (before, "metrics .* cannot be read"))
     for content, sentence in contents:
-        (folder / "torn" / training.CHECKPOINT).write_bytes(content)
+        (folder / "torn" / _train.CHECKPOINT).write_bytes(content)
         with pytest.raises(InputError, match=sentence):
             train(Training(**TINY), folder / "torn")
 
@@ -114,30 +111,30 @@ def test_weights_that_are_no_numbers_are_not_kept(tmp_path, monkeypatch):
     def diverged(state, batch, step, config):
         return jax.tree.map(lambda x: x * jnp.asarray(jnp.nan, x.dtype), state), {"time": jnp.ones(())}
 
-    monkeypatch.setattr(training, "_advanced", diverged)
+    monkeypatch.setattr(_train, "_advanced", diverged)
     with pytest.raises(InputError, match="by which a weight is no number at step 1"):
         train(Training(**INDEX), tmp_path)
-    assert not (tmp_path / training.TRAINED_POLICY).exists()
+    assert not (tmp_path / _train.TRAINED_POLICY).exists()
 
 
 def test_what_is_held_out_is_not_learned_from(tmp_path):
     np.save(tmp_path / "tokens.npy", np.random.default_rng(0).integers(1, 99, (5, 2, 1, 16, 32)).astype(float))
     for trace in (None, str(tmp_path / "tokens.npy")):
-        learned, held = (training_traffic.pool(4, 0, trace, held_out=held_out) for held_out in (False, True))
+        learned, held = (demands.pool(4, 0, trace, held_out=held_out) for held_out in (False, True))
         seen = {tuple(np.sort(one, axis=None)) for one in learned}
         assert not seen & {tuple(np.sort(one, axis=None)) for one in held}
-    assert len(held) - len(training_traffic.pool(4, 0, None, held_out=True)) == 1 * 24  # records times layers
-    assert len(learned) - len(training_traffic.pool(4, 0, None)) == 4 * 24
+    assert len(held) - len(demands.pool(4, 0, None, held_out=True)) == 1 * 24  # records times layers
+    assert len(learned) - len(demands.pool(4, 0, None)) == 4 * 24
 
 
 def test_an_index_moves_towards_the_rules_that_did_best(monkeypatch):
     # The "time" of a rule is how far its offset is from 3: a few steps bring the centre there.
-    monkeypatch.setattr(training_index, "_mean_time", lambda rule, batch, config: jnp.abs(jnp.log(rule.offset / 3)))
-    config, state = Training(**TINY), training_index.first_index()
+    monkeypatch.setattr(index_steps, "_mean_time", lambda rule, batch, config: jnp.abs(jnp.log(rule.offset / 3)))
+    config, state = Training(**TINY), index_steps.first_index()
     for step in range(25):
-        state, _ = training_index.index_step(state, (), jnp.asarray(step), config)
-    assert float(training_index.rule_at(state.centre).offset) == pytest.approx(3, rel=0.1)
-    training_index.index_step.clear_cache()
+        state, _ = index_steps.index_step(state, (), jnp.asarray(step), config)
+    assert float(index_steps.rule_at(state.centre).offset) == pytest.approx(3, rel=0.1)
+    index_steps.index_step.clear_cache()
 
 
 def test_lessons_are_what_the_configuration_says():
@@ -157,36 +154,20 @@ def test_lessons_are_what_the_configuration_says():
     assert (np.asarray(batch.previous).sum(axis=2) <= degrees).all()
 
 
-@pytest.mark.parametrize("family", range(len(training_traffic.FAMILIES)))
-def test_families_are_finite_and_leave_the_diagonal_empty(family):
-    keys = jax.random.split(jax.random.key(1), 20)
-    demand = np.asarray(training_traffic.drawn_each(keys, np.full(20, family), 6))
-    assert np.isfinite(demand).all()
-    assert (demand >= 0).all()
-    assert (demand.sum(axis=(1, 2)) > 0).all()
-    assert (demand[:, np.eye(6, dtype=bool)] == 0).all()
-
-
-def test_every_family_is_another():
-    keys, every = jnp.stack([jax.random.key(1)] * 20), np.arange(20) % len(training_traffic.FAMILIES)
-    demand = np.asarray(training_traffic.drawn_each(keys, every, 6)).reshape(20, -1)
-    assert len(np.unique(demand, axis=0)) == len(training_traffic.FAMILIES)
-
-
 def test_scores_move_towards_circuits_that_did_better(monkeypatch):
     # The "time" is the number of circuits between 0 and 1: its slope is above 0 for their score, below for the others
     # that take NICs from them.
     monkeypatch.setattr(
-        training_network, "over_bound", lambda region, circuits, *_: circuits.count[0, 1].astype(jnp.float32)
+        network_steps, "over_bound", lambda region, circuits, *_: circuits.count[0, 1].astype(jnp.float32)
     )
     config = Training(**TINY | {"batch": 1, "noise": 0.0, "varied": 0.0})
     batch = lessons(jax.random.key(3), jnp.ones((1, 4, 4), jnp.float32), config, 4)
     lesson = jax.tree.map(lambda x: x[0], batch)
-    network = training_network.first_network(config).model
+    network = network_steps.first_network(config).model
     chosen = network.chosen(normalised(jnp.ones((4, 4), jnp.float32), lesson.region), lesson.region.degrees)
 
     def loss(score, key):
-        return training_network.explored(network, chosen._replace(score=score), lesson, key, config)[0]
+        return network_steps.explored(network, chosen._replace(score=score), lesson, key, config)[0]
 
     slopes = jax.jit(jax.vmap(jax.grad(loss), in_axes=(None, 0)))
     slope = slopes(chosen.score, jax.random.split(jax.random.key(0), 200)).mean(0)
@@ -195,9 +176,8 @@ def test_scores_move_towards_circuits_that_did_better(monkeypatch):
     assert abs(slope[2, 3]) < slope[0, 1]
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "sentence"),
-    [
+def test_settings_out_of_range_are_refused():
+    for field, value, sentence in (
         ("kind", "networks", "kind 'networks' is unknown (did you mean 'network'?); allowed: network, index."),
         ("routing", "best-path", "routing 'best-path' is unknown; allowed: unsplit, split, relay."),
         ("teacher", "me", "teacher 'me' is unknown; allowed: greedy, threshold, local-search."),
@@ -208,9 +188,7 @@ def test_scores_move_towards_circuits_that_did_better(monkeypatch):
         ("noise", -0.1, "noise must be finite and not negative, got -0.1."),
         ("varied", 1.1, "varied must be at most 1, got 1.1."),
         ("checkpoint_every", 75, "checkpoint_every must be a multiple of log_every 50, got 75."),
-    ],
-)
-def test_settings_out_of_range_are_refused(field, value, sentence):
-    with pytest.raises(InputError) as refused:
-        Training(**{field: value})
-    assert str(refused.value) == sentence
+    ):
+        with pytest.raises(InputError) as refused:
+            Training(**{field: value})
+        assert str(refused.value) == sentence

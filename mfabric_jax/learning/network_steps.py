@@ -21,13 +21,13 @@ from jax import lax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from mfabric_jax.fabric import Circuits
-from mfabric_jax.policies.index import shipped
-from mfabric_jax.policies.network import Chosen, Network
+from mfabric_jax.learning._lessons import Lesson, taught
+from mfabric_jax.learning.judging import over_bound
+from mfabric_jax.learning.settings import Training
+from mfabric_jax.policies._index import shipped
+from mfabric_jax.policies.network import Chosen, PolicyNetwork
 from mfabric_jax.policies.normalised_demand import NormalisedDemand, normalised
 from mfabric_jax.routing.relay import link_seconds
-from mfabric_jax.study.judged import over_bound
-from mfabric_jax.study.training_config import Training
-from mfabric_jax.study.training_lessons import Lesson, taught
 
 TEMPERATURE = 0.02  # of the softened largest link time, in degree bounds
 MIRRORED = 4  # perturbations, each tried both ways
@@ -39,13 +39,13 @@ LEAST = 1e-6  # part of the circuits of a pair, in logarithms
 class NetworkState(NamedTuple):
     """What a step changes."""
 
-    model: Network
+    model: PolicyNetwork
     moments: optax.OptState
 
 
 def first_network(config: Training) -> NetworkState:
     """Before any step."""
-    model = Network(config.width, config.depth, shipped(), key=jax.random.key(config.seed))
+    model = PolicyNetwork(config.width, config.depth, shipped(), key=jax.random.key(config.seed))
     return NetworkState(model, _adam(config).init(eqx.filter(model, eqx.is_array)))
 
 
@@ -62,7 +62,7 @@ def network_step(
     keys = jax.random.split(jax.random.fold_in(jax.random.key(config.seed + 1), step), config.batch)
     target = taught(batch, config.teacher, config.routing) if config.imitation else None
 
-    def loss(model: Network):
+    def loss(model: PolicyNetwork):
         losses, parts = jax.vmap(functools.partial(_measured, model, config))(keys, batch, target)
         parts = {name: part.mean() for name, part in parts.items()}
         return losses.mean(), parts
@@ -78,7 +78,7 @@ def _adam(config: Training) -> optax.GradientTransformation:
     return optax.chain(optax.clip_by_global_norm(1.0), optax.adam(rate))
 
 
-def _measured(network: Network, config: Training, key: PRNGKeyArray, lesson: Lesson, target):
+def _measured(network: PolicyNetwork, config: Training, key: PRNGKeyArray, lesson: Lesson, target):
     """What to lessen, and figures to keep, of one lesson."""
     degree = lesson.region.degrees
     chosen = network.chosen(normalised(lesson.forecast, lesson.region), degree, lesson.previous)
@@ -96,7 +96,7 @@ def _measured(network: Network, config: Training, key: PRNGKeyArray, lesson: Les
 
 
 def explored(
-    network: Network, chosen: Chosen, lesson: Lesson, key: PRNGKeyArray, config: Training
+    network: PolicyNetwork, chosen: Chosen, lesson: Lesson, key: PRNGKeyArray, config: Training
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """A number whose slope in the scores is that of the mean time of circuits allocated near them, and that mean."""
     servers = lesson.region.servers

@@ -3,8 +3,8 @@
 import dataclasses
 
 from mfabric_jax.checks import InputError, not_negative, one_of, positive, whole
-from mfabric_jax.policies.learned import KINDS
-from mfabric_jax.study.training_traffic import check_folds
+from mfabric_jax.policies._learned import KINDS
+from mfabric_jax.traffic.demand_families import check_folds
 
 ROUTINGS = ("unsplit", "split", "relay")
 TEACHERS = ("greedy", "threshold", "local-search")

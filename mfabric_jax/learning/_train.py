@@ -19,16 +19,16 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from mfabric_jax.checks import InputError
+from mfabric_jax.learning._lessons import Lesson, lessons
+from mfabric_jax.learning.demands import pool
+from mfabric_jax.learning.index_steps import IndexState, first_index, index_step, rule_at
+from mfabric_jax.learning.judging import over_bound, plan_over_bound
+from mfabric_jax.learning.network_steps import NetworkState, first_network, network_step
+from mfabric_jax.learning.settings import Training
 from mfabric_jax.policies import policy_file
-from mfabric_jax.policies.index import Index
-from mfabric_jax.policies.learned import save
-from mfabric_jax.policies.network import Network
-from mfabric_jax.study.judged import over_bound, plan_over_bound
-from mfabric_jax.study.training_config import Training
-from mfabric_jax.study.training_index import IndexState, first_index, index_step, rule_at
-from mfabric_jax.study.training_lessons import Lesson, lessons
-from mfabric_jax.study.training_network import NetworkState, first_network, network_step
-from mfabric_jax.study.training_traffic import pool
+from mfabric_jax.policies._index import Index
+from mfabric_jax.policies._learned import save
+from mfabric_jax.policies.network import PolicyNetwork
 
 CHECKPOINT, METRICS, TRAINED_POLICY = "checkpoint", "metrics.jsonl", "trained.policy"
 HELD_OUT_STEPS = 60  # towards their shares
@@ -42,7 +42,7 @@ class Run(NamedTuple):
     """What a checkpoint holds: the state, and the model that was best on what is held out."""
 
     state: State
-    best: Network | Index
+    best: PolicyNetwork | Index
     least: Float[Array, ""]
 
 
@@ -94,7 +94,7 @@ def _pools(config: Training, *, held_out: bool) -> dict[int, jax.Array]:
     }
 
 
-def model_of(state: State) -> Network | Index:
+def model_of(state: State) -> PolicyNetwork | Index:
     """The policy at this point."""
     return state.model if isinstance(state, NetworkState) else rule_at(state.centre)
 
@@ -134,7 +134,7 @@ def _judged(run: Run, config: Training, pools: dict[int, jax.Array]) -> tuple[Ru
 
 
 @eqx.filter_jit
-def _times(model: Network | Index, batch: Lesson, routing: str) -> dict[str, Float[Array, "B"]]:
+def _times(model: PolicyNetwork | Index, batch: Lesson, routing: str) -> dict[str, Float[Array, "B"]]:
     def one(lesson: Lesson):
         plan = model(lesson.forecast, lesson.region)
         found = {"held_out": over_bound(lesson.region, plan.circuits, lesson.demand, routing, HELD_OUT_STEPS)}

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import importlib.resources
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,13 @@ from jaxtyping import Array, Float
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import policy_file
-from mfabric_jax.policies.index import Index
-from mfabric_jax.policies.network import Network
+from mfabric_jax.policies._index import Index
+from mfabric_jax.policies.network import PolicyNetwork
+from mfabric_jax.policies.own import is_function
 from mfabric_jax.routing import Plan
 
 KINDS = ("network", "index")
+SUFFIX = ".policy"  # of files that `mfabric train` writes
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -29,17 +31,17 @@ class Trained:
     - `model`: the network or index rule.   - `configuration`: what it was trained under.
     """
 
-    model: Network | Index
+    model: PolicyNetwork | Index
     configuration: Mapping[str, Any]
 
     def __call__(self, demand, region: Region, *, previous: Plan | None = None, key=None) -> Plan:
         return self.model(demand, region, previous=previous, key=key)
 
 
-def save(path: str | os.PathLike, model: Network | Index, configuration: Mapping[str, Any]) -> Path:
+def save(path: str | os.PathLike, model: PolicyNetwork | Index, configuration: Mapping[str, Any]) -> Path:
     """Keep a policy in one file, for `load`. `configuration`: whatever of it JSON can hold."""
     header = {"kind": kind_of(model), "settings": model.settings(), "configuration": dict(configuration)}
-    return policy_file.write(path, header, model if isinstance(model, Network) else ())
+    return policy_file.write(path, header, model if isinstance(model, PolicyNetwork) else ())
 
 
 def load(path: str | os.PathLike) -> Trained:
@@ -57,6 +59,23 @@ def load(path: str | os.PathLike) -> Trained:
 @functools.lru_cache(maxsize=64)
 def _loaded(path: str, changed_ns: int, size: int) -> Trained:
     return _of(policy_file.read(path))
+
+
+def is_file(name: str) -> bool:
+    """Whether a name is the path of a trained policy."""
+    return name.endswith(SUFFIX) or (os.sep in name and not is_function(name))
+
+
+def check_unseen(names: Sequence[str], trace: str, records: tuple[int, int] | None) -> None:
+    """`InputError` where a policy was trained on records of this trace that it would be judged by."""
+    for name in filter(is_file, names):
+        configuration = load(name).configuration
+        if configuration.get("trace") is None or Path(configuration["trace"]).resolve() != Path(trace).resolve():
+            continue
+        seen = configuration.get("records")
+        if seen is None or records is None or (records[0] <= seen[1] and seen[0] <= records[1]):
+            which = "those chosen by default" if seen is None else f"{seen[0]}-{seen[1]}"
+            raise InputError(f"records must be none of those that {name!r} was trained on: {which}.")
 
 
 def learned(demand: Float[Array, "S S"], region: Region, *, previous: Plan | None = None, key=None) -> Plan:
@@ -77,7 +96,7 @@ def shipped() -> Trained:
     return _of(policy_file.read(importlib.resources.files("mfabric_jax.policies") / "data" / "network.policy"))
 
 
-def kind_of(model: Network | Index) -> str:
+def kind_of(model: PolicyNetwork | Index) -> str:
     """network or index."""
     return KINDS[isinstance(model, Index)]
 
@@ -90,7 +109,7 @@ def _of(stored: policy_file.Stored) -> Trained:
             model = Index(**header["settings"])
         else:
             with jax.ensure_compile_time_eval():  # the first use may be inside of jit
-                shape = eqx.filter_eval_shape(Network, **header["settings"], key=jax.random.key(0))
+                shape = eqx.filter_eval_shape(PolicyNetwork, **header["settings"], key=jax.random.key(0))
                 model = stored.leaves(shape)
         return Trained(model, header["configuration"])
     except (KeyError, TypeError) as error:

@@ -1,0 +1,103 @@
+"""Demand to train policies on, and demand to judge them by: other draws, and recorded iterations.
+
+Only proportions matter: policies see demand over what the region can carry.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from mfabric_jax import traffic, workload
+from mfabric_jax.traffic.demand_families import FAMILIES, drawn_each, folded, gate_trace
+from mfabric_jax.traffic.generator import Shape, draw
+from mfabric_jax.traffic.predictor import WINDOW
+
+POOL = 192  # matrices of a part of a pool at most
+SEEN = 0.8  # of a trace's iterations, the first, are learned from
+OTHER_SEEDS = 1_000_003  # added to the seed: no run of training comes so far
+FOLDED = ("deepseek-r1", "qwen-moe-ep16")  # models of the measured tables, by their ranks: folded to servers
+MEAN_OF = 256  # draws that the mean demand of a drawn workload is taken of
+DRIFT, ITERATIONS = 0.1, 8  # of the measured tables: popularity walks, so that prediction can err
+
+
+def pool(
+    servers: int,
+    seed: int,
+    trace: str | None = None,
+    records: tuple[int, int] | None = None,
+    *,
+    held_out: bool = False,
+) -> Float[np.ndarray, "N S S"]:
+    """Demands from the named workloads of `traffic.WORKLOADS`, the measured tables (where their ranks divide into so
+    many servers) and, if given, a recorded trace; N is at most 192 from each.
+
+    - `held_out`: other draws of the knobs and tables; the last fifth of the trace, which training does not see.
+    """
+    seed += OTHER_SEEDS * held_out
+    random = np.random.default_rng(seed)
+    parts = [_from_knobs(servers, seed)]
+    parts += [folded(traffic.measured(job, 1, 2, seed=seed).count, servers) for job in _measured_jobs(servers)]
+    if trace is not None:
+        count = gate_trace(trace, records).count
+        last = max(round(SEEN * len(count)), 1)
+        parts.append(folded(count[last:] if held_out and last < len(count) else count[:last], servers))
+    return np.concatenate([part[random.permutation(len(part))[:POOL]] for part in parts])
+
+
+def _measured_jobs(servers: int) -> list[workload.Workload]:
+    """The models whose ranks can be folded to so many servers."""
+    return [job for job in map(workload.get, FOLDED) if job.ep % servers == 0]
+
+
+def _from_knobs(servers: int, seed: int) -> np.ndarray:
+    shape = Shape(layers=4, micro_batches=1, ranks=servers, experts=4 * servers, selections=4096)
+    runs = [dataclasses.replace(knobs, row_noise=0.3) for knobs in traffic.WORKLOADS.values()]
+    return np.concatenate([folded(draw(shape, knobs, seed, np.arange(4)), servers) for knobs in runs])
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class HeldOut:
+    """Demands that belong together and that no training sees.
+
+    - `demand` [N S S] bytes; `predicted` [N S S] what `traffic.predicted` expected of them, None without a past.
+    - `mean` [S S]: what is typical of it, of other demand than `demand`, for policies that look once.
+    """
+
+    name: str
+    demand: np.ndarray
+    predicted: np.ndarray | None
+    mean: np.ndarray
+
+
+def held_out(
+    servers: int, samples: int, seed: int, trace: str | None, records: tuple[int, int] | None
+) -> list[HeldOut]:
+    """ "drawn" (all `FAMILIES` in turn), "tables" (measured expert shares, allocated and drawn anew, that walk, where
+    ranks divide into so many servers) and, if given, "trace"."""
+    workloads = [_drawn(servers, samples, seed)]
+    if jobs := _measured_jobs(servers):
+        count = traffic.measured(jobs[-1], ITERATIONS, 2, DRIFT, seed + OTHER_SEEDS).count
+        workloads.append(_with_past("tables", traffic.Tokens(count, "tables"), 1, servers, samples, seed))
+    if trace is not None:
+        workloads.append(_with_past("trace", gate_trace(trace, records), WINDOW, servers, samples, seed))
+    return workloads
+
+
+def _drawn(servers: int, samples: int, seed: int) -> HeldOut:
+    keys = jax.random.split(jax.random.key(seed + OTHER_SEEDS), samples + MEAN_OF)
+    demand = np.asarray(drawn_each(keys, jnp.arange(len(keys)) % len(FAMILIES), servers))
+    total = demand.sum(axis=(1, 2), keepdims=True)  # 0 where a sparse one has no pair at all
+    share = np.divide(demand, total, out=np.zeros_like(demand), where=total > 0)
+    return HeldOut("drawn", demand[:samples], None, share[samples:].mean(axis=0))
+
+
+def _with_past(name: str, tokens: traffic.Tokens, skipped: int, servers: int, samples: int, seed: int) -> HeldOut:
+    """Drawn from the iterations behind the first `skipped`, where there are so many."""
+    count = tokens.count
+    skipped = min(skipped, len(count) - 1)
+    true, guess = (folded(x[skipped:], servers) for x in (count, traffic.predicted(tokens)))
+    chosen = np.random.default_rng(seed).permutation(len(true))[:samples]
+    return HeldOut(name, true[chosen], guess[chosen], folded(count[: max(skipped, 1)], servers).mean(axis=0))

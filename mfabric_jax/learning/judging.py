@@ -1,0 +1,392 @@
+"""How good are policies? By their time over the degree bound, for known, forecast or predicted demand.
+
+`scoreboard` (`mfabric policies bench`): every policy on every family of demand, against proved optima, and how fast it
+decides. `evaluate_policies` (`mfabric evaluate`): policies under forecasts, on demand that no training saw, with
+intervals. A policy sees a forecast; its circuits then carry the true demand. Under relay routing shares are chosen for
+the true demand, whatever the policy: what servers forward is decided when it is there.
+"""
+
+import dataclasses
+import functools
+import math
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from mfabric_jax import policies
+from mfabric_jax.checks import InputError, distinct, listed, names, not_negative, one_of, positive, whole
+from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.learning.demands import MEAN_OF, HeldOut, held_out
+from mfabric_jax.routing import ROUTINGS, Plan, all_to_all_time, degree_bound, fluid_lower_bound, relay_shares
+from mfabric_jax.schedule.exchange import RELAY_STEPS
+from mfabric_jax.study.settings import DTYPES
+from mfabric_jax.study._provenance import provenance
+from mfabric_jax.traffic.demand_families import FAMILIES, check_folds, drawn_each, folded, gate_trace, misjudged_each
+
+RECORDED = "recorded"
+ROUTED, PLANNED = ("unsplit", "split", "relay"), "relay-planned"
+BENCHED = tuple(name for name in policies.REGISTRY if name not in ("previous", "exact"))
+STATIC, REFERENCE = "static", "greedy"
+EVALUATED = ("learned", "index", REFERENCE, "greedy-next", "threshold", "local-search", "uniform", STATIC)
+PROVED = 1e-4  # relative gap to the bound at which an optimum counts as proved
+MOST_PROVED = 16  # servers for which optima are worth waiting for
+RESAMPLED, CONFIDENCE = 2000, 0.95  # of intervals by bootstrap
+Row = dict[str, Any]
+
+
+@functools.partial(jax.jit, static_argnames=("routing", "steps"))
+def over_bound(
+    region: Region, circuits: Circuits, demand: Float[Array, "S S"], routing: str, steps: int
+) -> Float[Array, ""]:
+    """Time of paced flows over the degree bound; 1 without demand. Relay: with shares that know the demand, by so
+    many gradient steps (`relay_shares`)."""
+    shares = relay_shares(region, circuits, demand, steps=steps) if routing == "relay" else None
+    return plan_over_bound(region, Plan(circuits, shares), demand, routing)
+
+
+def plan_over_bound(region: Region, plan: Plan, demand: Float[Array, "S S"], routing: str) -> Float[Array, ""]:
+    """The same for a plan that has its shares."""
+    bound = degree_bound(region, demand)
+    seconds = fluid_lower_bound(region, plan, demand, routing=routing)
+    return jnp.where(bound > 0, seconds / jnp.where(bound > 0, bound, 1), 1)
+
+
+def _check(config: "Scoreboard | Evaluation", sizes: str) -> None:
+    """`InputError` for a setting that both have; `sizes` names the field of numbers of servers."""
+    for field in ("policies", sizes, "routings", "sigmas"):
+        distinct(field, listed(field, getattr(config, field)))
+    for servers in getattr(config, sizes):
+        whole(sizes, servers, at_least=2)
+    for sigma in config.sigmas:
+        not_negative("sigmas", sigma)
+    whole("optical_degree", config.optical_degree, at_least=0)
+    whole("electrical_nics", config.electrical_nics)
+    if not 0 < config.relay_efficiency <= 1:
+        raise InputError(f"relay_efficiency must be above 0 and at most 1, got {config.relay_efficiency}.")
+    whole("seed", config.seed, at_least=0)
+    for name in config.policies:
+        policies.tried(name, getattr(config, sizes), config.optical_degree, routing="split")
+    if config.trace is not None:
+        check_folds(sizes, getattr(config, sizes))
+        policies.check_unseen(config.policies, config.trace, config.records)
+
+
+def _policy(name: str, routing: str, mean: Float[Array, "S S"]) -> policies.Policy:
+    """The policy choosing for that routing where it can; `mean`: what "static" chooses for."""
+    policy = policies.suited(name, routing=routing)
+    return jax.tree_util.Partial(policy, mean=mean) if name == STATIC else policy
+
+
+def _legal(name: str, plans: Plan, region: Region) -> Plan:
+    policies.check_legal(name, np.asarray(plans.circuits.count), int(region.optical_degree))
+    return plans
+
+
+@eqx.filter_jit
+def _decide(policy: policies.Policy, region: Region, seen: Float[Array, "N S S"], keys: Array) -> Plan:
+    return jax.vmap(lambda demand, key: policy(demand, region, previous=None, key=key))(seen, keys)
+
+
+@dataclasses.dataclass(frozen=True)
+class Scoreboard:
+    """What to score.
+
+    - `policies`: names, or paths of trained files.   - `workloads`: of `FAMILIES`, and "recorded" (needs `trace`).
+    - `servers`, `routings`, `sigmas`: one row for each combination with a policy and a workload.
+    - `instances`: demands of a workload.
+    - `optimum_s`: seconds for the exact programme of each instance without forecast error (unsplit and split, up to 16
+      servers); 0: none. Optima that are not proved by then do not count.
+    - the region: `nic_gbps`, `optical_degree`, `electrical_nics`, `relay_efficiency`.
+
+    "static" chooses greedy-next's circuits for the mean of other demands of the workload, and sees no forecast.
+    """
+
+    policies: tuple[str, ...] = BENCHED
+    workloads: tuple[str, ...] = tuple(FAMILIES)
+    servers: tuple[int, ...] = (8, 16)
+    routings: tuple[str, ...] = ("unsplit", "split", "relay")
+    sigmas: tuple[float, ...] = (0.0,)
+    instances: int = 60
+    optimum_s: float = 0.0
+    trace: str | None = None
+    records: tuple[int, int] | None = None
+    nic_gbps: float = 400.0
+    optical_degree: int = 6
+    electrical_nics: int = 2
+    relay_efficiency: float = 1.0
+    seed: int = 0
+    dtype: str = "float32"
+
+    def __post_init__(self):
+        for name in listed("workloads", self.workloads):
+            one_of("workloads", name, (*FAMILIES, RECORDED))
+        distinct("workloads", self.workloads)
+        if RECORDED in self.workloads and self.trace is None:
+            raise InputError("workloads 'recorded' needs trace, the recording.")
+        for name in listed("routings", self.routings):
+            one_of("routings", name, ROUTINGS)
+        _check(self, "servers")
+        whole("instances", self.instances)
+        not_negative("optimum_s", self.optimum_s)
+        positive("nic_gbps", self.nic_gbps)
+        one_of("dtype", self.dtype, DTYPES)
+
+    @property
+    def rows(self) -> int:
+        """How many there will be."""
+        axes = (self.policies, self.workloads, self.servers, self.routings, self.sigmas)
+        return math.prod(len(axis) for axis in axes)
+
+    def region(self, servers: int) -> Region:
+        """So many servers, its numbers as arrays."""
+        gbps, nics, efficiency = (
+            jnp.asarray(x, self.dtype) for x in (self.nic_gbps, self.electrical_nics, self.relay_efficiency)
+        )
+        degree = jnp.asarray(self.optical_degree, jnp.int32)
+        return Region(servers, gbps, degree, nics, relay_efficiency=efficiency)
+
+    def effective(self) -> dict[str, Any]:
+        """The configuration and where the result comes from."""
+        return {"command": "policies bench"} | dataclasses.asdict(self) | provenance(self.dtype)
+
+
+class Cell(NamedTuple):
+    """One workload at one size: `true` and, by sigma, forecast demand [N S S]; the `mean` [S S] of others."""
+
+    workload: str
+    servers: int
+    true: Float[Array, "N S S"]
+    seen: dict[float, Float[Array, "N S S"]]
+    mean: Float[Array, "S S"]
+
+
+def cells(config: Scoreboard) -> list[Cell]:
+    """The demands; the recording is read here."""
+    found = []
+    for servers in config.servers:
+        for workload in config.workloads:
+            true, others = (jnp.asarray(part, config.dtype) for part in _demands(config, workload, servers))
+            keys = jax.random.split(jax.random.key(config.seed + 1), len(true))
+            seen = {sigma: misjudged_each(keys, true, sigma) for sigma in config.sigmas}
+            found.append(Cell(workload, servers, true, seen, others.mean(axis=0)))
+    return found
+
+
+def _demands(config: Scoreboard, workload: str, servers: int):
+    """Those of the workload, and others of it (the same where a recording has no more)."""
+    if workload != RECORDED:
+        keys = jax.random.split(jax.random.key(config.seed), config.instances + MEAN_OF)
+        every = drawn_each(keys, np.full(len(keys), list(FAMILIES).index(workload)), servers)
+        return every[: config.instances], every[config.instances :]
+    assert config.trace is not None
+    every = folded(gate_trace(config.trace, config.records).count, servers)
+    mixed = np.random.default_rng(config.seed).permutation(len(every))
+    chosen, others = np.sort(mixed[: config.instances]), mixed[config.instances :]
+    return every[chosen], every[others if len(others) else chosen]
+
+
+def scoreboard(config: Scoreboard, *, progress: Callable[[str], None] | None = None) -> Iterator[Row]:
+    """Rows as they are ready: size by size, workload by workload, routing by routing, then the policies.
+
+    Time over the degree bound: `mean`, `median`, `p90` (None where no instance has bytes) of paced flows;
+    `max_min_mean` of flows that share ports max-min fairly, None under relay routing. Over the `proved` optima:
+    `of_optimum`, `of_optimum_p90`. `decisions_per_s`: in one batch of all instances; `compile_s` is apart.
+    """
+    tell = progress or (lambda said: None)
+    for cell in cells(config):
+        for routing in config.routings:
+            place = f"{cell.servers} servers, {cell.workload}, {routing}"
+            optimum = _optima(config, cell, routing, lambda at, place=place: tell(f"{place}, optimum {at}"))
+            for name in config.policies:
+                tell(f"{place}, {name}")
+                for sigma in config.sigmas:
+                    yield _row(config, name, cell, routing, sigma, optimum)
+
+
+def _row(config: Scoreboard, name: str, cell: Cell, routing: str, sigma: float, optimum: np.ndarray) -> Row:
+    region, seen = config.region(cell.servers), cell.seen[sigma]
+    keys = jax.random.split(jax.random.key(config.seed + 2), len(seen))
+    plans, compile_s, decide_s = _timed(_decide, _policy(name, routing, cell.mean), region, seen, keys)
+    count = _legal(name, plans, region).circuits.count
+    bound, over, max_min = (np.asarray(x, np.float64) for x in _carry(region, count, cell.true, routing))
+    some = bound > 0
+    row = {"policy": name, "workload": cell.workload, "servers": cell.servers, "routing": routing, "sigma": sigma}
+    row |= {"instances": int(some.sum()), "mean": _of(np.mean, over[some]), "median": _of(np.median, over[some])}
+    row |= {"p90": _of(_late, over[some]), "max_min_mean": _of(np.mean, max_min[some]) if routing != "relay" else None}
+    proved = some & np.isfinite(optimum) & (sigma == 0)
+    of = over[proved] * bound[proved] / optimum[proved]
+    row |= {"proved": int(proved.sum()), "of_optimum": _of(np.mean, of), "of_optimum_p90": _of(_late, of)}
+    return row | {"decisions_per_s": len(seen) / decide_s, "compile_s": compile_s}
+
+
+def _of(measure: Callable, values: np.ndarray) -> float | None:
+    return float(measure(values)) if len(values) else None
+
+
+def _late(values: np.ndarray) -> float:
+    return np.quantile(values, 0.9)
+
+
+def _timed(work: Callable, *given) -> tuple[Any, float, float]:
+    """What it gives, seconds that compiling took, and seconds of a call."""
+    marks = [time.perf_counter()]
+    for _ in range(2):
+        found = jax.block_until_ready(work(*given))
+        marks.append(time.perf_counter())
+    first, again = np.diff(marks)
+    return found, max(first - again, 0.0), again
+
+
+@eqx.filter_jit
+def _carry(region: Region, count: Array, true: Float[Array, "N S S"], routing: str):
+    """Degree bound [N] s; over it the time of paced flows and, but for relay routing, of max-min fair ones [N]."""
+
+    def one(count, demand):
+        circuits, bound = Circuits(count), degree_bound(region, demand)
+        over = over_bound(region, circuits, demand, routing, RELAY_STEPS)
+        if routing == "relay":
+            return bound, over, over
+        fair = all_to_all_time(region, circuits, demand, routing=routing)
+        return bound, over, fair / jnp.where(bound > 0, bound, 1)
+
+    return jax.vmap(one)(count, true)
+
+
+def _optima(config: Scoreboard, cell: Cell, routing: str, tell: Callable[[int], None]) -> np.ndarray:
+    """The least paced time of every instance [N] s, NaN where it is not proved or not asked for."""
+    found = np.full(len(cell.true), np.nan)
+    if not config.optimum_s or cell.servers > MOST_PROVED or routing not in ("unsplit", "split"):
+        return found
+    region = config.region(cell.servers)
+    for at, demand in enumerate(np.asarray(cell.true, np.float64)):
+        tell(at)
+        _, seconds, bound = policies.exact_circuits(region, demand, routing=routing, seconds=config.optimum_s)
+        if seconds <= bound * (1 + PROVED):
+            found[at] = seconds
+    return found
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """What to judge, and on what.
+
+    - `policies`: names of the registry, "static" (greedy rule "next", once, from what is typical of the workload), or
+      paths of files that `mfabric train` wrote. Those that know routings choose for the one judged (relay: for split).
+    - `routings`: "relay": shares by gradient steps that know the true demand, for everybody's circuits;
+      "relay-planned": shares are chosen with the circuits from the forecast, a network's by itself.
+    - `sigmas`: standard deviations of the logarithms of forecasts; workloads with a past are predicted too.
+    - `samples`: all-to-alls of each workload.   - `share_steps`: gradient steps towards shares.
+    - `trace`, `records`: a recording to judge by too, and which part of it.
+    """
+
+    policies: tuple[str, ...] = EVALUATED
+    routings: tuple[str, ...] = (*ROUTED, PLANNED)
+    sizes: tuple[int, ...] = (8, 16)
+    sigmas: tuple[float, ...] = (0.0, 0.1, 0.3, 0.6, 1.0)
+    samples: int = 70
+    seed: int = 0
+    share_steps: int = RELAY_STEPS
+    optical_degree: int = 6
+    electrical_nics: int = 2
+    relay_efficiency: float = 1.0
+    trace: str | None = None
+    records: tuple[int, int] | None = None
+
+    def __post_init__(self):
+        names("routings", self.routings, (*ROUTED, PLANNED))
+        _check(self, "sizes")
+        whole("samples", self.samples)
+        whole("share_steps", self.share_steps)
+
+    def region(self, servers: int) -> Region:
+        """In float32, for that is what demands are in; no time over the bound depends on the bandwidth."""
+        efficiency, electrical = (jnp.float32(x) for x in (self.relay_efficiency, self.electrical_nics))
+        return Region(servers, jnp.float32(1), self.optical_degree, electrical, relay_efficiency=efficiency)
+
+    def effective(self) -> dict[str, Any]:
+        """The configuration and where the result comes from."""
+        return {"command": "evaluate"} | dataclasses.asdict(self) | provenance("float32")
+
+
+def evaluate_policies(config: Evaluation, progress: Callable[[str], None] | None = None) -> Iterator[Row]:
+    """A row for each workload, number of servers, forecast, routing and policy.
+
+    - `forecast`: "0.3" (its sigma) or "predicted".   - `over_bound`: mean time over the degree bound; `low`, `high`:
+      its 95 % interval by bootstrap over demands; `p90`.
+    - `gain`, `gain_low`, `gain_high`: how much the mean is below that of greedy on the same demands, in degree bounds.
+    """
+    for servers in config.sizes:
+        region = config.region(servers)
+        for held in held_out(servers, config.samples, config.seed, config.trace, config.records):
+            for forecast, seen in _forecasts(config, held):
+                plans = functools.cache(functools.partial(_plans, region, held, seen))
+                for routing in config.routings:
+                    if progress:
+                        progress(f"{held.name}, {servers} servers, forecast {forecast}, {routing}")
+                    place = {"workload": held.name, "servers": servers, "forecast": forecast, "routing": routing}
+                    times = functools.partial(_over, config, region, held, seen, routing, plans)
+                    reference = times(REFERENCE)
+                    for name in config.policies:
+                        summary = _summary(times(name), reference, config.seed)
+                        yield place | {"policy": name, "samples": len(seen)} | summary
+
+
+def _forecasts(config: Evaluation, held: HeldOut) -> Iterator[tuple[str, jax.Array]]:
+    for sigma in config.sigmas:
+        keys = jax.random.split(jax.random.key(config.seed + 1), len(held.demand))  # the same noise, only larger
+        yield f"{sigma:g}", misjudged_each(keys, jnp.asarray(held.demand), sigma)
+    if held.predicted is not None:
+        yield "predicted", jnp.asarray(held.predicted)
+
+
+def _plans(region: Region, held: HeldOut, seen: jax.Array, name: str, routing: str) -> Plan:
+    keys = jax.random.split(jax.random.key(0), len(seen))
+    return _legal(name, _decide(_policy(name, routing, jnp.asarray(held.mean)), region, seen, keys), region)
+
+
+def _over(config: Evaluation, region: Region, held: HeldOut, seen, routing: str, plans, name: str) -> np.ndarray:
+    """Time over the degree bound of every demand [N]."""
+    plan, demand = plans(name, "unsplit" if routing == "unsplit" else "split"), jnp.asarray(held.demand)
+    if routing != PLANNED:
+        return np.asarray(_times(region, plan.circuits, demand, routing, config.share_steps))
+    if plan.shares is None:
+        known = jnp.broadcast_to(jnp.asarray(held.mean), seen.shape) if name == STATIC else seen
+        plan = Plan(plan.circuits, _planned_shares(region, plan.circuits, known, config.share_steps))
+    return np.asarray(_plan_times(region, plan, demand))
+
+
+@functools.partial(jax.jit, static_argnames=("routing", "steps"))
+def _times(region: Region, circuits: Circuits, demands, routing: str, steps: int):
+    return jax.vmap(lambda one, demand: over_bound(region, one, demand, routing, steps))(circuits, demands)
+
+
+@jax.jit
+def _plan_times(region: Region, plans: Plan, demands):
+    return jax.vmap(lambda plan, demand: plan_over_bound(region, plan, demand, "relay"))(plans, demands)
+
+
+@functools.partial(jax.jit, static_argnames="steps")
+def _planned_shares(region: Region, circuits: Circuits, forecasts, steps: int):
+    return jax.vmap(lambda one, seen: relay_shares(region, one, seen, steps=steps))(circuits, forecasts)
+
+
+def _summary(times: np.ndarray, reference: np.ndarray, seed: int) -> Row:
+    times, gain = times.astype(float), (reference - times).astype(float)
+    low, high = interval(times, seed)
+    gain_low, gain_high = interval(gain, seed)
+    found = {"over_bound": times.mean(), "low": low, "high": high, "p90": np.quantile(times, 0.9)}
+    found |= {"gain": gain.mean(), "gain_low": gain_low, "gain_high": gain_high}
+    return {name: float(value) for name, value in found.items()}
+
+
+def interval(values: np.ndarray, seed: int) -> tuple[float, float]:
+    """Where the mean lies with 95 % confidence: percentiles of the means of samples drawn again with replacement."""
+    again = np.random.default_rng(seed).integers(len(values), size=(RESAMPLED, len(values)))
+    low, high = np.quantile(values[again].mean(axis=1), [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    return float(low), float(high)
