@@ -161,7 +161,7 @@ def _preset(words: list[str]) -> dict[str, Any]:
     """The defaults of the preset asked for; what else is asked for replaces them."""
     from mfabric_jax.study.presets import PRESETS
 
-    pairs = zip(words, [*words[1:], ""], strict=True)
+    pairs = zip(words, [*words[1:], ""], strict=False)  # no words at all: no pair
     named = (word.partition("=")[2] or after for word, after in pairs if word.split("=")[0] == "--preset")
     return PRESETS[one_of("preset", next(named, "paper"), PRESETS)]
 

@@ -66,10 +66,10 @@ def test_agrees_with_compare(solved):
         np.testing.assert_allclose(busiest[part], compared[part], rtol=1e-9, atol=1e-9, err_msg=part)
     for one in rows:
         np.testing.assert_allclose(sum(one[part] for part in PARTS), one["iteration_s"], rtol=1e-12)
-        lengths = {"compute": one["compute_s"], "NVSwitch": one["tp_comm_s"]}
+        lengths = {("attention", "experts"): one["compute_s"], ("tp",): one["tp_comm_s"], ("dp",): one["dp_comm_s"]}
         mine = [segment for segment in segments if segment["stage"] == one["stage"]]
-        for track, want in lengths.items():
-            got = sum(segment["end_s"] - segment["start_s"] for segment in mine if segment["track"] == track)
+        for kinds, want in lengths.items():
+            got = sum(segment["end_s"] - segment["start_s"] for segment in mine if segment["kind"] in kinds)
             np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-9)
     assert effective["fabrics"] == CONFIG.fabrics
 
@@ -82,8 +82,8 @@ def test_several_of_anything_show_the_first(solved):
 
 MISTAKES = [
     (["--fabrc", "mfabric"], "option '--fabrc' is unknown"),
-    (["--model", "mixtral"], "models 'mixtral' is unknown"),
-    (["--fabric", "torus"], "fabrics 'torus' is unknown"),
+    (["--model", "mixtral"], "model 'mixtral' is unknown"),
+    (["--fabric", "donut"], "fabric 'donut' is unknown"),
     (["--nic-gbps", "fast"], "option --nic-gbps takes a number, got 'fast'."),
     (["--nic-gbps", "-1"], "nic_gbps must be"),
     (["--nic-use", "shared"], "nic_use 'shared' is unknown"),

@@ -83,8 +83,8 @@ def plain_words(words: list[str], options: type, preset: dict[str, Any] | None =
 def _values(flag: str, value: str, hint: Any) -> list[str]:
     field = flag[2:].replace("-", "_")
     for one in _alternatives(hint):
-        if typing.get_origin(one) is Literal and isinstance(typing.get_args(one)[0], str):
-            return [one_of(field, value, typing.get_args(one))]
+        if typing.get_origin(one) is Literal:
+            return [one_of(field, value, [str(choice) for choice in typing.get_args(one)])]
         if typing.get_origin(one) is tuple:
             return _listed(field, value, typing.get_args(one))
     return [value]
