@@ -182,3 +182,6 @@ def test_names_outside_never_cover_each_other_and_stay_over_their_bar():
             assert 0 <= note.low <= note.anchor <= note.high <= 11.2
             others = [other for other in placed if other.level == note.level and other != note]
             assert all(other.high <= note.low or note.high <= other.low for other in others)
+    crowd = callouts([5.0, 5.2, 5.4, 5.6], [1.0] * 4, 11.2)
+    assert [note.level for note in crowd] == [3, 2, 1, 0]
+    assert not [1 for a in crowd for b in crowd if a.level > b.level and b.low < a.anchor < b.high]  # of leaders
