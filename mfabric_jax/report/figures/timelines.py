@@ -166,7 +166,7 @@ def callouts(anchors: Sequence[float], widths: Sequence[float], room: float) -> 
         for centre, level in itertools.product(centres, range(LEVELS)):
             low, high = centre - width / 2, centre + width / 2
             taken = [(own.low, own.high) for own in placed.values() if own.level == level]
-            if 0 <= low and high <= room and all(high + _MARGIN <= a or b + _MARGIN <= low for a, b in taken):
+            if low >= 0 and high <= room and all(high + _MARGIN <= a or b + _MARGIN <= low for a, b in taken):
                 placed[index] = Callout(level, low, high, anchor)
                 break
     return [placed.get(index) for index in range(len(anchors))]
