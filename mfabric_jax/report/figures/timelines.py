@@ -157,14 +157,16 @@ def callouts(anchors: Sequence[float], widths: Sequence[float], room: float) -> 
     that no leader crosses a name; at the right edge it runs to the left.
     """
     placed: dict[int, Callout] = {}
-    for index in sorted(range(len(anchors)), key=lambda i: -anchors[i]):
+    edge = [i for i, anchor in enumerate(anchors) if anchor + widths[i] > room]
+    inner = [i for i in range(len(anchors)) if i not in edge]
+    for index in (*sorted(edge, key=lambda i: anchors[i]), *sorted(inner, key=lambda i: -anchors[i])):
         anchor, width = anchors[index], widths[index]
-        aside = width / 2 - _MARGIN
         others = [(a, w) for i, (a, w) in enumerate(zip(anchors, widths, strict=True)) if i != index]
         alone = all(abs(a - anchor) > (w + width) / 2 for a, w in others)
-        centres = (anchor, anchor + aside, anchor - aside) if alone else (anchor + aside, anchor - aside)
-        for centre, level in itertools.product(centres, range(LEVELS)):
-            low, high = centre - width / 2, centre + width / 2
+        aside = 0.0 if alone else (width / 2 - _MARGIN) * (-1 if index in edge else 1)
+        centre = min(max(anchor + aside, width / 2), max(room - width / 2, width / 2))
+        low, high = centre - width / 2, centre + width / 2
+        for level in range(LEVELS):
             taken = [(own.low, own.high) for own in placed.values() if own.level == level]
             if low >= 0 and high <= room and all(high + _MARGIN <= a or b + _MARGIN <= low for a, b in taken):
                 placed[index] = Callout(level, low, high, anchor)
