@@ -182,3 +182,8 @@ def test_names_outside_never_cover_each_other_and_stay_over_their_bar():
             assert 0 <= note.low <= note.anchor <= note.high <= 11.2
             others = [other for other in placed if other.level == note.level and other != note]
             assert all(other.high <= note.low or note.high <= other.low for other in others)
+    for anchors, levels in (([5.0, 5.2, 5.4], [2, 1, 0]), ([10.6, 10.8, 11.0], [0, 1, 2])):  # the latter at the edge
+        crowd = callouts(anchors, [1.0] * 3, 11.2)
+        assert [note.level for note in crowd] == levels
+        assert not [1 for a in crowd for b in crowd if a.level > b.level and b.low < a.anchor < b.high]  # of leaders
+    assert callouts([11.18], [0.3], 11.2) == [(0, pytest.approx(10.9), 11.2, 11.18)]

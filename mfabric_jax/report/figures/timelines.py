@@ -151,30 +151,27 @@ def _track(bars: Sequence[Bar], name: str) -> tuple[list[list[Bar]], list[tuple[
 
 
 def callouts(anchors: Sequence[float], widths: Sequence[float], room: float) -> list[Callout | None]:
-    """For each name the lowest level on which it covers neither a name nor, if possible, a leader; None without one.
+    """For each name the lowest level on which it covers no other name; None without one.
 
-    A name stands over its anchor, or begins or ends there.
+    A name stands over its anchor if it is alone; in a crowd it runs from there to the right, the leftmost highest, so
+    that no leader crosses a name; at the right edge it runs to the left.
     """
     placed: dict[int, Callout] = {}
-    for index in sorted(range(len(anchors)), key=lambda i: -anchors[i]):
-        anchor, aside = anchors[index], widths[index] / 2 - _MARGIN
-        tries = itertools.product((True, False), range(LEVELS), (anchor, anchor + aside, anchor - aside))
-        for apart, level, centre in tries:
-            low, high = centre - widths[index] / 2, centre + widths[index] / 2
-            callout = Callout(level, low, high, anchor)
-            fits = low >= 0 and high <= room
-            if fits and not any(_cross(callout, other, apart) for other in placed.values()):
-                placed[index] = callout
+    edge = [i for i, anchor in enumerate(anchors) if anchor + widths[i] > room]
+    inner = [i for i in range(len(anchors)) if i not in edge]
+    for index in (*sorted(edge, key=lambda i: anchors[i]), *sorted(inner, key=lambda i: -anchors[i])):
+        anchor, width = anchors[index], widths[index]
+        others = [(a, w) for i, (a, w) in enumerate(zip(anchors, widths, strict=True)) if i != index]
+        alone = all(abs(a - anchor) > (w + width) / 2 for a, w in others)
+        aside = 0.0 if alone else (width / 2 - _MARGIN) * (-1 if index in edge else 1)
+        centre = min(max(anchor + aside, width / 2), max(room - width / 2, width / 2))
+        low, high = centre - width / 2, centre + width / 2
+        for level in range(LEVELS):
+            taken = [(own.low, own.high) for own in placed.values() if own.level == level]
+            if low >= 0 and high <= room and all(high + _MARGIN <= a or b + _MARGIN <= low for a, b in taken):
+                placed[index] = Callout(level, low, high, anchor)
                 break
     return [placed.get(index) for index in range(len(anchors))]
-
-
-def _cross(one: Callout, other: Callout, leaders: bool) -> bool:
-    """Whether two names cover each other or, with `leaders`, the lower one the leader of the higher one."""
-    if one.level == other.level:
-        return one.low < other.high + _MARGIN and other.low < one.high + _MARGIN
-    lower, higher = sorted((one, other))
-    return leaders and lower.low < higher.anchor < lower.high
 
 
 def _height(lanes: list[list[Bar]], notes: list[tuple[Bar, Callout]]) -> float:
