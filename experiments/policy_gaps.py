@@ -83,8 +83,8 @@ def _drawn(family: str, rng: np.random.Generator, servers: int) -> np.ndarray:
             demand = rng.permutation(1 / (everybody + 1)) * rng.lognormal(0, 0.3, demand.shape)
         case "sparse":  # every server sends to three others, lognormal bytes
             for sender in everybody:
-                receivers = rng.choice(np.delete(everybody, sender), 3, replace=False)
-                demand[sender, receivers] = rng.lognormal(0, 1, 3)
+                sent = rng.lognormal(0, 1, 3)
+                demand[sender, rng.choice(np.delete(everybody, sender), 3, replace=False)] = sent
         case "block":  # groups of four servers send each other ten times as much as others
             group = everybody // 4
             demand = rng.lognormal(0, 0.5, demand.shape) * np.where(group[:, None] == group, 1, 0.1)
