@@ -28,6 +28,7 @@ from mfabric_jax.routing import all_to_all_time, degree_bound, fluid_lower_bound
 from .script import Row, Rows, Script, Verdict, check, grouped
 
 ROUTINGS = ("unsplit", "split")
+FAMILIES = ("zipf", "hot", "sparse", "block", "dense")
 BYTES = 1e8  # of a middling pair
 PROVED = 1e-5  # relative gap between the best circuits and the bound
 BEST = "best heuristic"  # the better of `HEURISTICS`
@@ -48,7 +49,7 @@ class Config:
     servers: tuple[int, ...] = (8, 12, 16)  # Sizes of the region.
     seeds: int = 12  # Instances of each family.
     routings: tuple[str, ...] = ROUTINGS  # What circuits are chosen for: unsplit, split.
-    families: tuple[str, ...] = ("zipf", "hot", "sparse", "block", "dense")  # Kinds of demand.
+    families: tuple[str, ...] = FAMILIES  # Kinds of demand.
     seconds: float = 60.0  # Limit on the search for one optimum.
     nic_gbps: float = 400.0  # Bandwidth of every NIC.
     optical_degree: int = 6  # NICs of a server on the optical switch.
@@ -65,49 +66,30 @@ class Config:
         return Region(servers, gbps, jnp.asarray(self.optical_degree), electrical)
 
 
-def zipf(rng: np.random.Generator, servers: int) -> np.ndarray:
-    """The n-th largest ordered pair sends in proportion to n^-1.2."""
-    demand = np.zeros((servers, servers))
-    ranks = np.arange(1, servers * (servers - 1) + 1)
-    demand[~np.eye(servers, dtype=bool)] = 10 * rng.permutation(ranks**-1.2)
-    return demand
-
-
-def hot(rng: np.random.Generator, servers: int) -> np.ndarray:
-    """Receivers are popular in proportion to 1/n, senders nearly agree on them."""
-    popular = rng.permutation(1 / np.arange(1, servers + 1))
-    return popular * rng.lognormal(0, 0.3, (servers, servers))
-
-
-def sparse(rng: np.random.Generator, servers: int) -> np.ndarray:
-    """Every server sends to three others, lognormal bytes."""
-    demand = np.zeros((servers, servers))
-    for sender in range(servers):
-        others = np.delete(np.arange(servers), sender)
-        demand[sender, rng.choice(others, 3, replace=False)] = rng.lognormal(0, 1, 3)
-    return demand
-
-
-def block(rng: np.random.Generator, servers: int) -> np.ndarray:
-    """Groups of four servers send each other ten times as much as others."""
-    group = np.arange(servers) // 4
-    return dense(rng, servers) * np.where(group[:, None] == group, 1, 0.1)
-
-
-def dense(rng: np.random.Generator, servers: int) -> np.ndarray:
-    """Lognormal bytes between all."""
-    return rng.lognormal(0, 0.5, (servers, servers))
-
-
-FAMILIES: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
-    family.__name__: family for family in (zipf, hot, sparse, block, dense)
-}
-
-
 def demand_of(family: str, seed: int, servers: int) -> np.ndarray:
     """One drawn all-to-all [S S], bytes, its diagonal 0."""
-    demand = BYTES * FAMILIES[family](np.random.default_rng([seed, servers]), servers)
+    demand = BYTES * _drawn(family, np.random.default_rng([seed, servers]), servers)
     np.fill_diagonal(demand, 0)
+    return demand
+
+
+def _drawn(family: str, rng: np.random.Generator, servers: int) -> np.ndarray:
+    demand, everybody = np.zeros((servers, servers)), np.arange(servers)
+    match family:
+        case "zipf":  # the n-th largest ordered pair sends in proportion to n^-1.2
+            ranks = np.arange(1, servers * (servers - 1) + 1)
+            demand[~np.eye(servers, dtype=bool)] = 10 * rng.permutation(ranks**-1.2)
+        case "hot":  # receivers are popular in proportion to 1/n, senders nearly agree on them
+            demand = rng.permutation(1 / (everybody + 1)) * rng.lognormal(0, 0.3, demand.shape)
+        case "sparse":  # every server sends to three others, lognormal bytes
+            for sender in everybody:
+                sent = rng.lognormal(0, 1, 3)
+                demand[sender, rng.choice(np.delete(everybody, sender), 3, replace=False)] = sent
+        case "block":  # groups of four servers send each other ten times as much as others
+            group = everybody // 4
+            demand = rng.lognormal(0, 0.5, demand.shape) * np.where(group[:, None] == group, 1, 0.1)
+        case _:  # dense: lognormal bytes between all
+            demand = rng.lognormal(0, 0.5, demand.shape)
     return demand
 
 

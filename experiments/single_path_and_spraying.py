@@ -42,6 +42,14 @@ LOOKS = {
     ("least-loaded", False): style.Look("Least loaded", "#0072B2"),
     ("least-loaded", True): style.Look("Least loaded, {} parts", "#56B4E9"),
 }
+TRAFFIC = {
+    "all-to-all": "All-to-alls",
+    "skewed-all-to-all": "Skewed all-to-alls",
+    "ring-all-reduce": "Ring all-reduces",
+    "hierarchical-all-reduce": "Hierarchical all-reduce",
+    "permutation": "Permutation",
+    "scattered-jobs": "Scattered jobs",
+}
 GROUP = ("fabric", "traffic", "routing", "parts")
 CLOSE = 0.05  # what counts as close to spraying
 
@@ -51,14 +59,7 @@ class Config:
     """Which collectives, on which trees."""
 
     fabrics: tuple[str, ...] = tuple(FABRICS)
-    traffic: tuple[str, ...] = (
-        "all-to-all",
-        "skewed-all-to-all",
-        "ring-all-reduce",
-        "hierarchical-all-reduce",
-        "permutation",
-        "scattered-jobs",
-    )
+    traffic: tuple[str, ...] = tuple(TRAFFIC)
     """all-to-all, skewed-all-to-all, ring-all-reduce, hierarchical-all-reduce, permutation, scattered-jobs."""
     seeds: int = 20  # Draws of the hash, and of what is random in the traffic.
     parts: tuple[int, ...] = (1, 4)  # Into how many parts of equal size flows are split.
@@ -107,60 +108,33 @@ class Config:
         return {fabric: self.cluster(fabric) for fabric in self.fabrics}
 
 
-def _neighbours(config: Config) -> np.ndarray:
-    return np.arange(config.gpus).reshape(-1, config.group)
-
-
-def _all_to_all(config: Config, rng: np.random.Generator) -> Flows:
-    """Of every run of neighbouring GPUs at once, all pairs alike."""
-    return all_to_all(_neighbours(config), BYTES / config.group)
-
-
-def _skewed(config: Config, rng: np.random.Generator) -> Flows:
-    """The same, but that receivers are popular in a random order."""
-    members = _neighbours(config)
-    share = np.arange(1, config.group + 1.0) ** -config.exponent
-    share = rng.permuted(np.broadcast_to(share / share.sum(), members.shape), axis=1)
-    return all_to_all(members, np.broadcast_to(BYTES * share[:, None], (*members.shape, config.group)))
-
-
-def _rings(config: Config, rng: np.random.Generator) -> Flows:
-    """A ring through all GPUs of equal rank modulo `rings`, for each rank."""
-    return ring_all_reduce(np.arange(config.gpus).reshape(-1, config.rings).T, BYTES)
-
-
-def _hierarchical(config: Config, rng: np.random.Generator) -> Flows:
-    """Of all GPUs."""
-    return hierarchical_all_reduce(np.arange(config.gpus).reshape(-1, GPUS), BYTES)
-
-
-def _permutation(config: Config, rng: np.random.Generator) -> Flows:
-    """Every GPU sends to one GPU, and receives from one."""
-    return point_to_point(np.arange(config.gpus), rng.permutation(config.gpus), BYTES)
-
-
-def _scattered(config: Config, rng: np.random.Generator) -> Flows:
-    """Jobs on GPUs drawn from the whole cluster: rings and all-to-alls in turn."""
-    jobs = rng.permutation(config.gpus).reshape(-1, config.group)
-    rings = ring_all_reduce(jobs[::2], BYTES / 2)
-    return together(rings, all_to_all(jobs[1::2], BYTES / config.group)) if len(jobs) > 1 else rings
-
-
-TRAFFIC = {
-    "all-to-all": (_all_to_all, "All-to-alls"),
-    "skewed-all-to-all": (_skewed, "Skewed all-to-alls"),
-    "ring-all-reduce": (_rings, "Ring all-reduces"),
-    "hierarchical-all-reduce": (_hierarchical, "Hierarchical all-reduce"),
-    "permutation": (_permutation, "Permutation"),
-    "scattered-jobs": (_scattered, "Scattered jobs"),
-}
-
-
 def flows_of(config: Config, traffic: str, seed: int) -> Flows:
     """The flows between servers of one draw. Those inside a server use its NVSwitch alone, and end long before."""
-    flows = TRAFFIC[traffic][0](config, np.random.default_rng(seed))
+    flows = _collective(config, traffic, np.random.default_rng(seed))
     between = flows.src // GPUS != flows.dst // GPUS
     return Flows(*(column[between] for column in flows[:5]), flows.labels)
+
+
+def _collective(config: Config, traffic: str, rng: np.random.Generator) -> Flows:
+    gpus = np.arange(config.gpus)
+    neighbours, each = gpus.reshape(-1, config.group), BYTES / config.group
+    match traffic:
+        case "all-to-all":  # of every run of neighbouring GPUs at once, all pairs alike
+            return all_to_all(neighbours, each)
+        case "skewed-all-to-all":  # the same, but that receivers are popular in a random order
+            share = np.arange(1, config.group + 1.0) ** -config.exponent
+            share = rng.permuted(np.broadcast_to(share / share.sum(), neighbours.shape), axis=1)
+            return all_to_all(neighbours, np.broadcast_to(BYTES * share[:, None], (*neighbours.shape, config.group)))
+        case "ring-all-reduce":  # through all GPUs of equal rank modulo `rings`, for each rank
+            return ring_all_reduce(gpus.reshape(-1, config.rings).T, BYTES)
+        case "hierarchical-all-reduce":
+            return hierarchical_all_reduce(gpus.reshape(-1, GPUS), BYTES)
+        case "permutation":  # every GPU sends to one GPU, and receives from one
+            return point_to_point(gpus, rng.permutation(config.gpus), BYTES)
+        case _:  # jobs on GPUs drawn from the whole cluster: rings and all-to-alls in turn
+            jobs = rng.permutation(config.gpus).reshape(-1, config.group)
+            rings = ring_all_reduce(jobs[::2], BYTES / 2)
+            return together(rings, all_to_all(jobs[1::2], each)) if len(jobs) > 1 else rings
 
 
 def run(config: Config) -> Iterator[Row]:
@@ -274,7 +248,7 @@ def _shown(rows: Rows) -> Iterator[Row]:
     for row in (row for row in rows if row["routing"] != "spray"):
         where = f"{FABRICS[row['fabric']]} {row['oversubscription']:g}:1"
         paths = _label(row["routing"], row["parts"])
-        yield dict(row) | {"where": where, "collective": TRAFFIC[row["traffic"]][1], "paths": paths}
+        yield dict(row) | {"where": where, "collective": TRAFFIC[row["traffic"]], "paths": paths}
 
 
 MEDIAN: dict[str, Any] = {"middle": np.median, "head": "median", "title": "{where}", "each": 0.19}

@@ -258,22 +258,14 @@ class Heat(Panel):
 
 
 class Drawing:
-    """What becomes a figure: a picture, or several."""
+    """What becomes a figure: a picture, or several. It has `parts` to draw of rows, a `size` in inches, and a way to
+    `fill` a figure or a part of one."""
 
+    parts: Callable[[Rows], list]
+    size: Callable[[Rows], tuple[float, float]]
+    fill: Callable[[Figure | SubFigure, Rows], None]
     heading: Callable[[Rows], str]
     needs: str
-
-    @abstractmethod
-    def parts(self, rows: Rows) -> list:
-        """What is drawn of the rows."""
-
-    @abstractmethod
-    def size(self, rows: Rows) -> tuple[float, float]:
-        """Inches."""
-
-    @abstractmethod
-    def fill(self, figure: Figure | SubFigure, rows: Rows) -> None:
-        """Draw it into a figure or a part of one."""
 
     def draw(self, rows: Rows, path: str | Path) -> Path:
         """Write the figure of the rows; returns the path."""
