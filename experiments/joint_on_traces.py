@@ -34,7 +34,7 @@ from mfabric_jax.checks import InputError, whole
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import greedy
 from mfabric_jax.policies._joint import joint
-from mfabric_jax.policies._relay_limit import relay_limit
+from mfabric_jax.policies.joint_relaxation import relay_limit
 from mfabric_jax.report import style
 from mfabric_jax.routing import Plan, all_to_all_time, degree_bound, fluid_lower_bound, relay_shares
 

@@ -12,7 +12,8 @@ from mfabric_jax import cli
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
-PACKAGES = ("flows", "workload", "traffic", "fabric", "routing", "policies", "schedule", "study", "report")
+PACKAGES = ("flows", "workload", "traffic", "fabric", "routing", "policies", "schedule", "study", "learning")
+PACKAGES += ("report",)
 MODULES = ("mfabric_jax", *(f"mfabric_jax.{package}" for package in PACKAGES))
 
 
