@@ -3,35 +3,27 @@
 Every fabric that has a price, on switch trees of three tiers as published, and of two where one fits. Source: arXiv
 2501.03905, networking cost against cluster size and bandwidth. Published: a fat-tree costs 1.524, 1.790, 2.289 and
 2.331 times as much as mFabric at 100, 200, 400 and 800 Gbps.
-
-    python -m experiments.cost_by_cluster_size --out results
 """
 
-from __future__ import annotations
-
 import dataclasses
-import sys
-from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mfabric_jax import report
-from mfabric_jax.checks import InputError, distinct, one_of, whole
-from mfabric_jax.fabric import Prices, cluster_cost, no_price
-from mfabric_jax.fabric.cost import COSTED, PRICED
+from mfabric_jax.checks import InputError
+from mfabric_jax.fabric import NAMES as FABRICS
+from mfabric_jax.fabric import PRICED, Prices, cluster_cost, no_price
 from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.report import numerals, style
 from mfabric_jax.report.figures import labels
+from mfabric_jax.report.figures.panels import Axis, Lines, Picture
 
-from .script import Rows, Script, Verdict, against
+from .script import Row, Rows, Script, Verdict, against, check, picked, pivot, values_of
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-NAME = "cost_by_cluster_size"
 PUBLISHED_TIERS = 3
 PUBLISHED = {100.0: 1.524, 200.0: 1.790, 400.0: 2.289, 800.0: 2.331}  # Gbps -> a fat-tree over mFabric
 ROUNDED = 0.0005  # of ratios published with three decimals
@@ -42,42 +34,25 @@ WITHOUT_CHOICE = {"rail-only": (2,), "topoopt": (None,)}  # a rail is a tree of 
 class Config:
     """What to price."""
 
-    fabrics: tuple[str, ...] = PRICED
-    """Also nvl72 and mfabric-cpo, with prices of your own."""
-    servers: tuple[int, ...] = (128, 256, 512, 1024, 2048, 4096)
-    """Cluster sizes."""
-    nic_gbps: tuple[float, ...] = (100.0, 200.0, 400.0, 800.0)
-    """Bandwidth of every NIC."""
-    tiers: tuple[int, ...] = (3, 2)
-    """Tiers of the switch trees."""
-    radix: int = 64
-    """Ports of a switch: they bound how many NICs a tree has room for."""
-    gpus: int = 8
-    """GPUs of a server."""
-    nics: int = 8
-    """NICs of a server, on all fabrics but mfabric."""
-    optical_degree: int = 6
-    """mfabric: NICs of a server on the optical switch."""
-    electrical_nics: int = 2
-    """mfabric: NICs of a server on the switch tree."""
-    oversubscription: float = 3.0
-    """Of oversub-fat-tree, at the edge."""
-    prices: str | None = None
-    """A .toml or .json file of your own prices."""
+    fabrics: tuple[str, ...] = tuple(
+        name for name in PRICED if name != "torus"
+    )  # Also nvl72 and mfabric-cpo, with prices of your own.
+    servers: tuple[int, ...] = (128, 256, 512, 1024, 2048, 4096)  # Cluster sizes.
+    nic_gbps: tuple[float, ...] = (100.0, 200.0, 400.0, 800.0)  # Bandwidth of every NIC.
+    tiers: tuple[int, ...] = (3, 2)  # Tiers of the switch trees.
+    radix: int = 64  # Ports of a switch: they bound how many NICs a tree has room for.
+    gpus: int = 8  # GPUs of a server.
+    nics: int = 8  # NICs of a server, on all fabrics but mfabric.
+    optical_degree: int = 6  # mfabric: NICs of a server on the optical switch.
+    electrical_nics: int = 2  # mfabric: NICs of a server on the switch tree.
+    oversubscription: float = 3.0  # Of oversub-fat-tree, at the edge.
+    prices: str | None = None  # A .toml or .json file of your own prices.
 
     def __post_init__(self):
-        for field in ("fabrics", "servers", "nic_gbps", "tiers"):
-            distinct(field, getattr(self, field))
-        for fabric in self.fabrics:
-            one_of("fabric", fabric, COSTED)
-        for field in ("gpus", "nics"):
-            whole(field, getattr(self, field))
-        for field in ("optical_degree", "electrical_nics"):
-            whole(field, getattr(self, field), at_least=0)
+        whole = {1: "gpus nics servers", 0: "optical_degree electrical_nics"}
+        check(self, distinct="servers nic_gbps tiers", known={"fabrics": FABRICS}, whole=whole)
         if self.optical_degree + self.electrical_nics == 0:
             raise InputError("optical_degree and electrical_nics must not both be 0.")
-        for servers in self.servers:
-            whole("servers", servers)
         for gbps in self.nic_gbps:
             self.price_table.at("nic", gbps)
         for fabric, tiers in product(self.fabrics, self.tiers):
@@ -106,16 +81,15 @@ class Config:
         return servers * {"mfabric": self.electrical_nics, "rail-only": 1}.get(fabric, self.nics)
 
 
-def run(config: Config) -> list[dict[str, Any]]:
+def run(config: Config) -> list[Row]:
     """A row for each fabric, number of tiers, bandwidth and size.
 
     - `fits`: the switch tree has room for its NICs; None where there is no tree.
     - `over_mfabric`: cost over that of mFabric on three tiers, of the same size and bandwidth.
     """
-    cells = product(config.fabrics, config.nic_gbps, config.servers)
     return [
         _row(config, fabric, tiers, gbps, servers)
-        for fabric, gbps, servers in cells
+        for fabric, gbps, servers in product(config.fabrics, config.nic_gbps, config.servers)
         for tiers in WITHOUT_CHOICE.get(fabric, config.tiers)
     ]
 
@@ -123,18 +97,13 @@ def run(config: Config) -> list[dict[str, Any]]:
 def _row(config: Config, fabric: str, tiers: int | None, gbps: float, servers: int) -> dict[str, Any]:
     cost = _cost(config, fabric, tiers or PUBLISHED_TIERS, gbps, servers)
     gpus, on_a_tree = servers * config.gpus, None if tiers is None else config.nics_on_a_tree(fabric, servers)
-    return {
-        "fabric": fabric,
-        "tiers": tiers,
-        "nic_gbps": gbps,
-        "servers": servers,
-        "gpus": gpus,
-        "nics_on_a_tree": on_a_tree,
-        "fits": None if tiers is None or on_a_tree is None else on_a_tree <= config.room(fabric, tiers),
-        "network_cost_usd": cost,
-        "usd_per_gpu": None if cost is None else cost / gpus,
-        "over_mfabric": None if cost is None else cost / _cost(config, "mfabric", PUBLISHED_TIERS, gbps, servers),
-    }
+    fits = None if tiers is None or on_a_tree is None else on_a_tree <= config.room(fabric, tiers)
+    place = {"fabric": fabric, "tiers": tiers, "nic_gbps": gbps, "servers": servers, "gpus": gpus}
+    ratios = None, None
+    if cost is not None:
+        ratios = cost / gpus, cost / _cost(config, "mfabric", PUBLISHED_TIERS, gbps, servers)
+    costs = dict(zip(("network_cost_usd", "usd_per_gpu", "over_mfabric"), (cost, *ratios), strict=True))
+    return place | {"nics_on_a_tree": on_a_tree, "fits": fits} | costs
 
 
 def _cost(config: Config, fabric: str, tiers: int, gbps: float, servers: int) -> Any:
@@ -145,19 +114,56 @@ def _cost(config: Config, fabric: str, tiers: int, gbps: float, servers: int) ->
 
 def table(rows: Rows) -> str:
     """Millions of dollars by fabric and size, a column per bandwidth; then what no size changes: dollars per GPU."""
-    total = _wide(rows, ("fabric", "tiers", "servers", "fits"), "M$", "network_cost_usd", numerals.millions(1))
-    per_gpu = _wide(rows, ("fabric", "tiers"), "$/GPU", "usd_per_gpu")
-    over = _wide(rows, ("fabric", "tiers"), "over mFabric", "over_mfabric")
-    return "\n\n".join(report.plain(lines) for lines in (total, per_gpu, over))
+    who, millions = ("fabric", "tiers"), [row | {"M$": _millions(row)} for row in rows]
+    parts = (
+        pivot(millions, (*who, "servers", "fits"), "M$ {nic_gbps:g}G", lambda row: row["M$"]),
+        pivot(rows, who, "$/GPU {nic_gbps:g}G", lambda row: row["usd_per_gpu"]),
+        pivot(rows, who, "over mFabric {nic_gbps:g}G", lambda row: row["over_mfabric"]),
+    )
+    return "\n\n".join(parts)
 
 
-def _wide(rows: Rows, fields: Sequence[str], title: str, key: str, scale: float = 1) -> list:
-    """One line per value of `fields`, with a value per bandwidth."""
-    lines: dict[tuple, dict[str, Any]] = {}
-    for row in rows:
-        line = lines.setdefault(tuple(row[field] for field in fields), {field: row[field] for field in fields})
-        line[f"{title} {row['nic_gbps']:g}G"] = None if row[key] is None else row[key] * scale
-    return list(lines.values())
+def _millions(row: Any) -> float | None:
+    return None if row["network_cost_usd"] is None else numerals.millions(row["network_cost_usd"])
+
+
+def _drawn(rows: Rows) -> list[Row]:
+    """What has a price and whose tree has room."""
+    known = [row for row in rows if row["network_cost_usd"] is not None and row["fits"] is not False]
+    short = [row["tiers"] == 2 and row["fabric"] not in WITHOUT_CHOICE for row in known]
+    return [row | {"M$": _millions(row), "two_tiers": two} for row, two in zip(known, short, strict=True)]
+
+
+def _unpriced(rows: Rows) -> str:
+    fabrics = sorted({row["fabric"] for row in rows if row["network_cost_usd"] is None})
+    names = ", ".join(style.fabric(fabric).label for fabric in fabrics)
+    return f"Without a public price, left out: {names}." if names else ""
+
+
+SERVERS, TWO = Axis("servers", "servers", log=True, ticks=str), "on two tiers; lines end where a tree is full"
+COST, RATIO = (
+    Lines(SERVERS, y, "fabric", style.FABRICS, under="fat-tree", dashed=("two_tiers", TWO), title=title)
+    for y, title in (
+        (Axis("M$", "network cost [M$]", log=True), "{nic_gbps:g} Gbps"),
+        (Axis("over_mfabric", f"cost over mFabric's ({PUBLISHED_TIERS} tiers)", low=0), ""),
+    )
+)
+NEEDS = "fabrics with a price"
+PICTURE = Picture((COST, RATIO), "", "nic_gbps", shown=_drawn, heading=_unpriced, needs=NEEDS, share_y="row")
+
+
+def build(rows: Rows) -> "Figure":
+    """The figure itself, with the ratio at the right end of every line, once where lines end together."""
+    figure = PICTURE.build(rows)
+    ratios = figure.axes[-len(values_of(rows, "nic_gbps")) :]
+    for axes in ratios:
+        axes.set_xlim(right=2 * max(row["servers"] for row in rows))
+    figure.draw_without_rendering()  # from here on the panels stay where they are
+    for axes in ratios:
+        drawn: Any = reversed(axes.get_lines())
+        ends = {tuple(line.get_xydata()[-1]): line.get_color() for line in drawn}
+        labels.beside(axes, list(ends), [f"{ratio:.2f}" for _, ratio in ends], list(ends.values()))
+    return figure
 
 
 def draw(rows: Rows, path: str | Path) -> Path:
@@ -165,94 +171,13 @@ def draw(rows: Rows, path: str | Path) -> Path:
     return style.save(lambda: build(rows), path)
 
 
-def build(rows: Rows) -> Figure:
-    """The figure itself. What has no price, and trees without room, are left out."""
-    known = [row for row in rows if row["network_cost_usd"] is not None and row["fits"] is not False]
-    gbps = list(dict.fromkeys(row["nic_gbps"] for row in rows))
-    figure = style.blank(2.0 + 3.2 * len(gbps), 7.6)
-    axes = figure.subplots(2, len(gbps), sharex=True, sharey="row", squeeze=False)
-    for column, one in zip(axes.T, gbps, strict=True):
-        here = [row for row in known if row["nic_gbps"] == one]
-        _panel(column[0], here, "network_cost_usd", numerals.millions(1))
-        _panel(column[1], here, "over_mfabric")
-        column[0].set_title(f"{one:g} Gbps", loc="left")
-        column[1].set_xlabel("servers")
-    _scales(axes, sorted({row["servers"] for row in rows}))
-    figure.legend(handles=_key(known), loc="outside lower center", ncols=min(4, len(gbps) + 1))
-    unpriced = sorted({row["fabric"] for row in rows if row["network_cost_usd"] is None})
-    if unpriced:
-        names = ", ".join(style.fabric(fabric).label for fabric in unpriced)
-        figure.suptitle(f"Without a public price, left out: {names}.", fontsize=style.FONT)
-    figure.draw_without_rendering()  # from here on the panels stay where they are
-    for panel in axes[1]:
-        _name_ends(panel)
-    return figure
-
-
-def _panel(axes: Axes, rows: Rows, key: str, scale: float = 1) -> None:
-    """A line per fabric and number of tiers."""
-    for fabric, tiers in dict.fromkeys((row["fabric"], row["tiers"]) for row in rows):
-        of = sorted((r["servers"], r[key] * scale) for r in rows if (r["fabric"], r["tiers"]) == (fabric, tiers))
-        axes.plot(*zip(*of, strict=True), **_marks(fabric, tiers))
-    axes.grid()
-
-
-def _marks(fabric: str, tiers: int | None) -> dict[str, Any]:
-    """How a line is drawn: hollow and dashed on two tiers; wide for the fat-tree, on which rail-optimized lies."""
-    look, short = style.fabric(fabric), tiers == 2 and fabric not in WITHOUT_CHOICE
-    wide = fabric == "fat-tree" and not short
-    return {
-        "color": look.colour,
-        "marker": look.marker,
-        "linestyle": "--" if short else "-",
-        "linewidth": 3.6 if wide else 1.4,
-        "markersize": 8.5 if wide else 5,
-        "markerfacecolor": "white" if short else look.colour,
-    }
-
-
-def _scales(axes: Any, servers: Sequence[int]) -> None:
-    """Sizes and dollars on logarithmic axes in plain numbers, ratios from zero; room for a number behind each line."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
-
-    for upper, lower in axes.T:
-        upper.set_yscale("log")
-        upper.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        upper.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        upper.yaxis.set_minor_formatter(NullFormatter())
-        lower.set_xscale("log")
-        lower.set_xticks(servers, [str(count) for count in servers])
-        lower.xaxis.set_minor_locator(NullLocator())
-        lower.set_xlim(servers[0] / 1.25, servers[-1] * 2)
-    axes[1, 0].set_ylim(0, 1.05 * axes[1, 0].get_ylim()[1])
-    axes[0, 0].set_ylabel("network cost [M$]")
-    axes[1, 0].set_ylabel(f"cost over mFabric's ({PUBLISHED_TIERS} tiers)")
-
-
-def _key(known: Sequence[Mapping[str, Any]]) -> list:
-    """Handles of the legend."""
-    from matplotlib.lines import Line2D
-
-    fabrics = dict.fromkeys(row["fabric"] for row in known)
-    handles = [Line2D([], [], label=style.fabric(fabric).label, **_marks(fabric, None)) for fabric in fabrics]
-    dashed = {"linestyle": "--", "marker": "o", "markerfacecolor": "white", "markersize": 5, "linewidth": 1.4}
-    return [*handles, Line2D([], [], color=style.FAINT, label="on two tiers; lines end where a tree is full", **dashed)]
-
-
-def _name_ends(axes: Axes) -> None:
-    """The ratio at the right end of every line, once where lines end together."""
-    drawn: Sequence[Any] = list(reversed(axes.get_lines()))
-    ends: dict[Any, str] = {tuple(line.get_xydata()[-1]): line.get_color() for line in drawn}
-    labels.beside(axes, list(ends), [f"{ratio:.2f}" for _, ratio in ends], list(ends.values()))
-
-
 def verdicts(rows: Rows) -> list[Verdict]:
     """The fat-tree over mFabric at every bandwidth, the same at all sizes."""
-    tree = [row for row in rows if (row["fabric"], row["tiers"]) == ("fat-tree", PUBLISHED_TIERS)]
-    found = {gbps: [row["over_mfabric"] for row in tree if row["nic_gbps"] == gbps] for gbps in PUBLISHED}
+    tree = picked(rows, fabric="fat-tree", tiers=PUBLISHED_TIERS)
+    found = {gbps: [row["over_mfabric"] for row in picked(tree, nic_gbps=gbps)] for gbps in PUBLISHED}
     return [
-        against(f"cost of fat-tree over mFabric, {gbps:g} Gbps", found[gbps], said, form=".3f", allowed=ROUNDED)
-        for gbps, said in PUBLISHED.items()
+        against(f"cost of fat-tree over mFabric, {gbps:g} Gbps", found[gbps], ratio, form=".3f", allowed=ROUNDED)
+        for gbps, ratio in PUBLISHED.items()
         if found[gbps]
     ]
 
@@ -263,17 +188,6 @@ def without_price(config: Config, folder: Path) -> str:
 
 
 SCRIPT = Script(
-    name=NAME,
-    question="Price the networks of clusters: a row per fabric, tiers, bandwidth and size.",
-    config=Config,
-    run=run,
-    table=table,
-    draw=draw,
-    verdicts=verdicts,
-    more=without_price,
-    resolved=lambda config: {"price_table": dataclasses.asdict(config.price_table)},
+    Config, more=without_price, resolved=lambda config: {"price_table": dataclasses.asdict(config.price_table)}
 )
-main = SCRIPT.main
-
-if __name__ == "__main__":
-    sys.exit(main())
+SCRIPT.start(__name__)

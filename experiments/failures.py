@@ -3,28 +3,17 @@
 400 Gbps, 1,024 GPUs; one failure hits one region, circuits are chosen again without what failed. Published: a NIC
 +3.3 % and a server +6.5 % (DeepSeek-R1), one GPU +5.1 % (Mixtral 8x22B). With the switch's usual delay, and without:
 where reconfigurations are paid, they hide a part of what a failure costs. Source: arXiv 2501.03905, failures.
-
-    python -m experiments.failures --out results
 """
 
-from __future__ import annotations
-
 import dataclasses
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-
-from tqdm import tqdm
 
 from mfabric_jax import fabric, report, study, units
-from mfabric_jax.checks import distinct, names, not_negative
-from mfabric_jax.report import failures as figure
 from mfabric_jax.study import Compare, Failures
 
-from .script import Rows, Script, Verdict, against
+from .script import Row, Rows, Script, Verdict, against, cells, check, picked, pivot
 
-NAME = "failures"
 ROUNDED = 0.0005  # published with one decimal of a per cent
 
 
@@ -32,23 +21,15 @@ ROUNDED = 0.0005  # published with one decimal of a per cent
 class Config:
     """What fails."""
 
-    models: tuple[str, ...] = ("deepseek-r1", "mixtral-8x22b")
-    """Whose iterations."""
-    kinds: tuple[str, ...] = tuple(fabric.KINDS)
-    """Failures."""
-    delays_ms: tuple[float, ...] = (25.0, 0.0)
-    """Reconfiguration delays; the first one is drawn."""
-    nic_gbps: float = 400.0
-    """Bandwidth of every NIC."""
-    iterations: int = 1
-    """Averaged."""
-    seed: int = 0
-    """Of the traffic."""
+    models: tuple[str, ...] = ("deepseek-r1", "mixtral-8x22b")  # Whose iterations.
+    kinds: tuple[str, ...] = tuple(fabric.KINDS)  # Failures.
+    delays_ms: tuple[float, ...] = (25.0, 0.0)  # Reconfiguration delays; the first one is drawn.
+    nic_gbps: float = 400.0  # Bandwidth of every NIC.
+    iterations: int = 1  # Averaged.
+    seed: int = 0  # Of the traffic.
 
     def __post_init__(self):
-        names("kinds", self.kinds, fabric.KINDS)
-        distinct("delays_ms", self.delays_ms)
-        not_negative("delays_ms", self.delays_ms)
+        check(self, known={"kinds": fabric.KINDS}, distinct="delays_ms", not_negative="delays_ms")
         for model in self.models:
             self.setting(model, self.delays_ms[0])
 
@@ -58,25 +39,17 @@ class Config:
         return Failures(Compare(**same, iterations=self.iterations, delay_s=units.ms(delay_ms)), kinds=self.kinds)
 
 
-def run(config: Config) -> Iterator[dict[str, Any]]:
+def run(config: Config) -> Iterator[Row]:
     """A row for each model, delay and failure, as `study.failures` gives it."""
-    cells = [(model, delay_ms) for model in config.models for delay_ms in config.delays_ms]
-    total = len(cells) * len(config.kinds)
-    with tqdm(total=total, desc=NAME, unit="failure", file=sys.stderr, disable=None) as bar:
-        for model, delay_ms in cells:
-            for row in study.failures(config.setting(model, delay_ms)):
-                bar.update()
-                yield {"delay_ms": delay_ms} | row
+    for model, delay_ms in cells(config, config.models, config.delays_ms):
+        yield from ({"delay_ms": delay_ms} | row for row in study.failures(config.setting(model, delay_ms)))
 
 
 def table(rows: Rows) -> str:
     """A line per model and failure, a column per delay."""
-    lines: dict[tuple, dict[str, Any]] = {}
-    for row in rows:
-        key = row["model"], row["failure"]
-        line = lines.setdefault(key, {"model": key[0], "failure": key[1], "published": _percent(row["published"])})
-        line[f"at {row['delay_ms']:g} ms"] = _percent(row["slow_down"])
-    return f"iteration time over that of the healthy cluster\n\n{report.plain(list(lines.values()))}"
+    lines = [row | {"published": _percent(row["published"])} for row in rows]
+    slow = pivot(lines, ("model", "failure", "published"), "at {delay_ms:g} ms", lambda row: _percent(row["slow_down"]))
+    return f"iteration time over that of the healthy cluster\n\n{slow}"
 
 
 def _percent(value: float | None) -> str | None:
@@ -85,7 +58,7 @@ def _percent(value: float | None) -> str | None:
 
 def draw(rows: Rows, path: str | Path) -> Path:
     """The slow-downs with the first delay; returns the path written."""
-    return figure([row for row in rows if row["delay_ms"] == rows[0]["delay_ms"]], path)
+    return report.failures(picked(rows, delay_ms=rows[0]["delay_ms"]), path)
 
 
 def verdicts(rows: Rows) -> list[Verdict]:
@@ -103,17 +76,5 @@ def verdicts(rows: Rows) -> list[Verdict]:
     ]
 
 
-SCRIPT = Script(
-    name=NAME,
-    question="Slow-down by failures: a row per model, delay and failure.",
-    config=Config,
-    run=run,
-    table=table,
-    draw=draw,
-    verdicts=verdicts,
-    quick={"models": ("mixtral-8x22b",), "kinds": ("gpu", "server")},
-)
-main = SCRIPT.main
-
-if __name__ == "__main__":
-    sys.exit(main())
+SCRIPT = Script(Config, quick={"models": ("mixtral-8x22b",), "kinds": ("gpu", "server")})
+SCRIPT.start(__name__)

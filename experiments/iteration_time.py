@@ -4,34 +4,19 @@ One number per model, the rate at which it computes, is fitted to three publishe
 rail-optimised and TopoOpt are then simulated, and performance per dollar is compared with the published ranges. Under
 preset "paper" (the text) and "released" (what the authors' simulator does beyond it), each calibrated under its own
 assumptions. Source: arXiv 2501.03905, evaluation.
-
-    python -m experiments.iteration_time --out results
 """
 
-from __future__ import annotations
-
 import dataclasses
-import sys
-from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tqdm import tqdm
-
-from mfabric_jax import report
-from mfabric_jax.checks import names
 from mfabric_jax.report import style
+from mfabric_jax.report.figures.panels import Axis, Lines, Picture
 from mfabric_jax.study import Compare, calibrate, compare
 from mfabric_jax.study.calibration import BANDWIDTHS, PUBLISHED
 from mfabric_jax.study.presets import PRESETS
 
-from .script import Rows, Script, Verdict, against, grouped
+from .script import Row, Rows, Script, Verdict, against, cells, check, grouped, listed, picked, pivot
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-NAME = "iteration_time"
 FABRICS = ("fat-tree", "oversub-fat-tree", "rail-optimized", "topoopt", "mfabric")
 PER_DOLLAR = {  # mFabric's performance per dollar over that of a fabric, over four models
     ("fat-tree", 100.0): (1.2, 1.5),
@@ -49,18 +34,13 @@ ROUNDED = 0.05  # ranges are published with one decimal
 class Config:
     """What to simulate."""
 
-    models: tuple[str, ...] = tuple(PUBLISHED)
-    """Of those with published times."""
-    presets: tuple[str, ...] = tuple(PRESETS)
-    """Sets of assumptions."""
-    iterations: int = 1
-    """Averaged."""
-    seed: int = 0
-    """Of the traffic."""
+    models: tuple[str, ...] = tuple(PUBLISHED)  # Of those with published times.
+    presets: tuple[str, ...] = tuple(PRESETS)  # Sets of assumptions.
+    iterations: int = 1  # Averaged.
+    seed: int = 0  # Of the traffic.
 
     def __post_init__(self):
-        names("models", self.models, PUBLISHED)
-        names("presets", self.presets, PRESETS)
+        check(self, known={"models": PUBLISHED, "presets": PRESETS})
         for preset in self.presets:
             self.setting(preset)
 
@@ -70,108 +50,68 @@ class Config:
         return Compare(**own | PRESETS[preset], iterations=self.iterations, seed=self.seed)
 
 
-def run(config: Config) -> list[dict[str, Any]]:
+def run(config: Config) -> list[Row]:
     """A row for each preset, model, fabric and bandwidth, with the fitted `efficiency` and what is published."""
     rows = []
-    cells = [(preset, model) for preset in config.presets for model in config.models]
-    for preset, model in tqdm(cells, desc=NAME, unit="model", file=sys.stderr, disable=None):
+    for preset, model in cells(config, config.presets, config.models):
         setting = config.setting(preset)
-        found = calibrate(setting, (model,))[model]
-        one = dataclasses.replace(setting, models=(model,), compute="achieved", efficiency=found.efficiency)
-        rows += [{"preset": preset, "efficiency": found.efficiency} | row for row in compare(one)]
+        fitted = calibrate(setting, (model,))[model].efficiency
+        calibrated = dataclasses.replace(setting, models=(model,), compute="achieved", efficiency=fitted)
+        rows += [{"preset": preset, "efficiency": fitted} | row for row in compare(calibrated)]
     return [row | _beside(row, rows) for row in rows]
 
 
-def _beside(row: Mapping[str, Any], rows: Rows) -> dict[str, Any]:
+def _beside(row: Row, rows: Rows) -> dict[str, Any]:
     """Its time over that of the fat-tree and at 800 Gbps, and mFabric's over its own."""
-    same = [other for other in rows if (other["preset"], other["model"]) == (row["preset"], row["model"])]
 
-    def time(fabric: str, gbps: float) -> Mapping[str, Any]:
-        return next(other for other in same if (other["fabric"], other["nic_gbps"]) == (fabric, gbps))
+    def cell(fabric: str, gbps: float) -> Row:
+        return picked(rows, preset=row["preset"], model=row["model"], fabric=fabric, nic_gbps=gbps)[0]
 
-    tree, here = time("fat-tree", row["nic_gbps"]), time("mfabric", row["nic_gbps"])
+    tree, here = cell("fat-tree", row["nic_gbps"]), cell("mfabric", row["nic_gbps"])
     published = PUBLISHED[row["model"]]
-    at = BANDWIDTHS.index(row["nic_gbps"])
+    place = BANDWIDTHS.index(row["nic_gbps"])
     return {
-        "over_800": row["iteration_s"] / time(row["fabric"], BANDWIDTHS[-1])["iteration_s"],
+        "over_800": row["iteration_s"] / cell(row["fabric"], BANDWIDTHS[-1])["iteration_s"],
         "over_fat_tree": row["iteration_s"] / tree["iteration_s"],
         "mfabric_faster": row["iteration_s"] / here["iteration_s"],
         "mfabric_per_dollar": here["perf_per_dollar"] / row["perf_per_dollar"],
-        "published_over_800": published[at] / published[-1] if row["fabric"] == "fat-tree" else None,
+        "published_over_800": published[place] / published[-1] if row["fabric"] == "fat-tree" else None,
     }
 
 
 def table(rows: Rows) -> str:
     """The calibration cell by cell, and the predictions."""
-    cells = [row for row in rows if row["fabric"] == "fat-tree" and row["nic_gbps"] < BANDWIDTHS[-1]]
     fitted = [
-        {"preset": row["preset"], "model": row["model"], "nic_gbps": row["nic_gbps"], "rate": row["efficiency"]}
-        | {"fitted": row["over_800"], "published": row["published_over_800"]}
-        | {"off": row["over_800"] / row["published_over_800"] - 1}
-        for row in cells
+        row | {"off": row["over_800"] / row["published_over_800"] - 1}
+        for row in picked(rows, fabric="fat-tree")
+        if row["nic_gbps"] < BANDWIDTHS[-1]
     ]
-    columns = ["preset", "model", "nic_gbps", report.Column("rate", "over A100 peak"), "fitted", "published"]
+    rate, over, off = ("efficiency", "over A100 peak"), ("over_800", "fitted"), ("off", None, True)
     parts = [
         "fat-tree time over that at 800 Gbps, one rate a model fitted",
-        report.plain(fitted, [*columns, report.Column("off", percent=True)]),
+        listed(fitted, "preset", "model", "nic_gbps", rate, over, ("published_over_800", "published"), off),
         "iteration time [s]; over the fat-tree's in brackets",
-        report.plain(_wide(rows, lambda row: f"{row['iteration_s']:.2f} ({row['over_fat_tree']:.2f})")),
+        pivot(rows, ("preset", "model", "fabric"), "{nic_gbps:g}G", "{iteration_s:.2f} ({over_fat_tree:.2f})"),
     ]
     return "\n\n".join(parts)
 
 
-def _wide(rows: Rows, shown) -> list[dict[str, Any]]:
-    lines: dict[tuple, dict[str, Any]] = {}
-    for row in rows:
-        who = {key: row[key] for key in ("preset", "model", "fabric")}
-        lines.setdefault(tuple(who.values()), who)[f"{row['nic_gbps']:g}G"] = shown(row)
-    return list(lines.values())
+def _over_fat_tree_at_800(rows: Rows) -> list[Row]:
+    tree = {
+        (row["preset"], row["model"]): row["iteration_s"]
+        for row in picked(rows, fabric="fat-tree", nic_gbps=BANDWIDTHS[-1])
+    }
+    return [row | {"over_tree": row["iteration_s"] / tree[row["preset"], row["model"]]} for row in rows]
 
 
-def draw(rows: Rows, path: str | Path) -> Path:
-    """Time over the fat-tree's at 800 Gbps against bandwidth; returns the path written."""
-    return style.save(lambda: build(rows), path)
-
-
-def build(rows: Rows) -> Figure:
-    """The figure itself: a row of panels per preset, a panel per model; crosses are published fat-tree times."""
-    from matplotlib.lines import Line2D
-
-    presets, models = ([*dict.fromkeys(row[key] for row in rows)] for key in ("preset", "model"))
-    figure = style.blank(3.1 * len(models) + 0.6, 2.7 * len(presets) + 0.7)
-    panels = figure.subplots(len(presets), len(models), squeeze=False, sharex=True)
-    for axes_row, preset in zip(panels, presets, strict=True):
-        for axes, model in zip(axes_row, models, strict=True):
-            _panel(axes, [row for row in rows if (row["preset"], row["model"]) == (preset, model)])
-            axes.set_title(f"{model}, {preset}", loc="left")
-    for axes in panels[-1]:
-        axes.set_xlabel("NIC bandwidth [Gbps]")
-    for axes in panels[:, 0]:
-        axes.set_ylabel("time over fat-tree's at 800")
-    looks = [style.fabric(fabric) for fabric in dict.fromkeys(row["fabric"] for row in rows)]
-    handles = [Line2D([], [], color=look.colour, marker=look.marker, label=look.label) for look in looks]
-    cross = Line2D([], [], linestyle="", marker="x", color=style.INK, markersize=7, label="published, fat-tree")
-    columns = max(2, min(len(handles) + 1, round(figure.get_figwidth() / 2.2)))
-    figure.legend(handles=[*handles, cross], loc="outside lower center", ncols=columns)
-    return figure
-
-
-def _panel(axes: Axes, rows: Rows) -> None:
-    from matplotlib.ticker import NullLocator
-
-    base = next(row["iteration_s"] for row in rows if (row["fabric"], row["nic_gbps"]) == ("fat-tree", BANDWIDTHS[-1]))
-    for fabric in dict.fromkeys(row["fabric"] for row in rows):
-        look = style.fabric(fabric)
-        line = [(row["nic_gbps"], row["iteration_s"] / base) for row in rows if row["fabric"] == fabric]
-        wide = {"linewidth": 4.0, "markersize": 9} if fabric == "fat-tree" else {"markersize": 5}  # under its equals
-        axes.plot(*zip(*line, strict=True), "-", color=look.colour, marker=look.marker, **wide)
-    published = [(row["nic_gbps"], row["published_over_800"]) for row in rows if row["fabric"] == "fat-tree"]
-    axes.plot(*zip(*published, strict=True), "x", color=style.INK, markersize=8, markeredgewidth=1.6, zorder=5)
-    axes.set_xscale("log")
-    axes.set_xticks(BANDWIDTHS, [f"{gbps:g}" for gbps in BANDWIDTHS])
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_ylim(0, 1.08 * max(row["iteration_s"] / base for row in rows))
-    axes.grid()
+GBPS = Axis("nic_gbps", "NIC bandwidth [Gbps]", log=True, ticks="{:g}".format)
+TIME, PUBLISHED_TIME = (
+    Axis("over_tree", "time over fat-tree's at 800", low=0),
+    ("published_over_800", "published, fat-tree"),
+)
+SAME: dict[str, Any] = {"under": "fat-tree", "published": PUBLISHED_TIME, "title": "{model}, {preset}"}
+PANEL = Lines(GBPS, TIME, "fabric", style.FABRICS, **SAME)
+PICTURE = Picture((PANEL,), "preset", "model", shown=_over_fat_tree_at_800, width=3.1)
 
 
 def verdicts(rows: Rows) -> list[Verdict]:
@@ -183,36 +123,23 @@ def _verdicts(rows: Rows, preset: str) -> list[Verdict]:
     fitted = [row["over_800"] / row["published_over_800"] for row in rows if row["published_over_800"]]
     found = [against(f"fat-tree cells, fitted over published, {preset}", fitted, 1.0, allowed=0.02)]
     for (fabric, gbps), (low, high) in PER_DOLLAR.items():
-        ratios = [row["mfabric_per_dollar"] for row in rows if (row["fabric"], row["nic_gbps"]) == (fabric, gbps)]
+        ratios = [row["mfabric_per_dollar"] for row in picked(rows, fabric=fabric, nic_gbps=gbps)]
         claim = f"perf/$ over {fabric}, {gbps:g} Gbps, {preset}"
         found.append(against(claim, ratios, low, high, form=".1f", allowed=ROUNDED / low))
-    faster = {key: [row["mfabric_faster"] for row in here] for key, here in grouped(rows, "fabric", "model").items()}
     for fabric, most in FASTER.items():
-        fastest = max(max(ratios) for (of, _), ratios in faster.items() if of == fabric)
+        fastest = max(row["mfabric_faster"] for row in picked(rows, fabric=fabric))
         claim = f"speed over {fabric} at most, {preset}"
         found.append(against(claim, fastest, most, form=".1f", allowed=ROUNDED / most))
     for model, mean in FASTER_THAN_TOPOOPT.items():
-        if ratios := faster.get(("topoopt", model)):
+        if ratios := [row["mfabric_faster"] for row in picked(rows, fabric="topoopt", model=model)]:
             claim = f"speed over topoopt, mean, {model}, {preset}"
             found.append(against(claim, sum(ratios) / len(ratios), mean, allowed=ROUNDED / mean))
-    close = [row for row in rows if (row["fabric"], row["nic_gbps"]) == ("mfabric", 400.0) and row["model"] in CLOSE]
-    for row in close:
-        claim = f"time over fat-tree, {row['model']}, 400 Gbps, {preset}"
-        found.append(against(claim, row["over_fat_tree"], None, CLOSE[row["model"]]))
+    for row in picked(rows, fabric="mfabric", nic_gbps=400.0):
+        if row["model"] in CLOSE:
+            claim = f"time over fat-tree, {row['model']}, 400 Gbps, {preset}"
+            found.append(against(claim, row["over_fat_tree"], None, CLOSE[row["model"]]))
     return found
 
 
-SCRIPT = Script(
-    name=NAME,
-    question="Published iteration times: a row per preset, model, fabric and bandwidth.",
-    config=Config,
-    run=run,
-    table=table,
-    draw=draw,
-    verdicts=verdicts,
-    quick={"presets": ("paper",)},
-)
-main = SCRIPT.main
-
-if __name__ == "__main__":
-    sys.exit(main())
+SCRIPT = Script(Config, quick={"presets": ("paper",)})
+SCRIPT.start(__name__)

@@ -3,14 +3,9 @@
 One data-parallel replica, for Mixtral 128 GPUs, as on the measured cluster. All-to-alls change from block to block and
 are uneven; none leaves its region, the servers of its expert-parallel group. Tensor parallelism, the largest part of
 Mixtral's bytes, is drawn, too. Source: arXiv 2501.03905, traffic matrices of ranks, and locality.
-
-    python -m experiments.matrices_and_locality --out results --trace PATH
 """
 
-from __future__ import annotations
-
 import dataclasses
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,18 +13,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mfabric_jax import report, traffic, units, workload
-from mfabric_jax.checks import names, whole
 from mfabric_jax.report import style
+from mfabric_jax.report.figures.panels import Axis, Heat, Picture
 from mfabric_jax.traffic import Flows, Tokens, statistics
 from mfabric_jax.workload import Workload, place
 
-from .script import Rows, Script, Verdict, against
+from .script import Row, Rows, Script, Verdict, against, check, grouped, picked, pivot
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-NAME = "matrices_and_locality"
 KINDS = {"TP": "Tensor", "EP": "Expert", "PP": "Pipeline"}
 KINDS |= dict.fromkeys(("DP inside", "DP between", "DP experts"), "Data")
 COLOURS = {"Tensor": "Purples", "Expert": "Reds", "Data": "YlOrBr", "Pipeline": "Greens"}
@@ -53,20 +46,13 @@ class Config:
 
     models: tuple[str, ...] = ("mixtral-8x7b", "qwen-moe-ep16")
     """The gate trace has 16 source ranks and 32 experts, as many as the second."""
-    dp: int = 1
-    """Data-parallel replicas."""
-    trace: str | None = None
-    """Recorded routing in place of measured expert shares."""
-    iterations: int = 2
-    """Compared with each other; the matrices are those of the first one."""
-    seed: int = 0
-    """Of drawn traffic."""
+    dp: int = 1  # Data-parallel replicas.
+    trace: str | None = None  # Recorded routing in place of measured expert shares.
+    iterations: int = 2  # Compared with each other; the matrices are those of the first one.
+    seed: int = 0  # Of drawn traffic.
 
     def __post_init__(self):
-        names("models", self.models, workload.NAMES)
-        for field in ("dp", "iterations"):
-            whole(field, getattr(self, field))
-        whole("seed", self.seed, at_least=0)
+        check(self, known={"models": workload.NAMES}, whole={1: "dp iterations", 0: "seed"})
 
     def job(self, model: str) -> Workload:
         """A model with so many replicas."""
@@ -80,7 +66,7 @@ class Config:
         return traffic.measured(job, self.iterations, seed=self.seed)
 
 
-def run(config: Config) -> Iterator[dict[str, Any]]:
+def run(config: Config) -> Iterator[Row]:
     """Rows of three kinds for each model.
 
     - "statistic": what is in `STATISTICS`, medians over all-to-alls.
@@ -131,22 +117,12 @@ def all_flows(job: Workload, tokens: Tokens) -> Flows:
     """Expert, data, pipeline and tensor parallel bytes of one iteration."""
     rest = traffic.training_flows(job, tokens.count[:1])
     groups = np.arange(job.gpus).reshape(job.pp, -1, job.tp)
-    held = np.asarray([passes * activation_bytes(job) for passes in _passes(job)])
-    each = np.repeat(held, groups.shape[1])
+    passes = np.asarray([2 * blocks * job.micro_batches for blocks in job.stage_blocks])  # forward and backward
+    each = np.repeat(passes * workload.pp_bytes(job), groups.shape[1])  # as many bytes as the next stage gets
     return traffic.together(traffic.ring_all_reduce(groups.reshape(-1, job.tp), each, label="TP"), rest)
 
 
-def _passes(job: Workload) -> list[int]:
-    """All-reduces of every stage: forward and backward of its blocks, all micro-batches."""
-    return [2 * blocks * job.micro_batches for blocks in job.stage_blocks]
-
-
-def activation_bytes(job: Workload) -> float:
-    """Of one micro-batch of an EP rank: what its tensor-parallel group all-reduces, and sends to the next stage."""
-    return workload.pp_bytes(job)
-
-
-def _matrices(job: Workload, tokens: Tokens) -> Iterator[dict[str, Any]]:
+def _matrices(job: Workload, tokens: Tokens) -> Iterator[Row]:
     """Two layers and two micro-batches of the first, where there are so many."""
     matrix = rank_matrices(job, tokens)[0]
     layers, micro_batches = matrix.shape[:2]
@@ -156,7 +132,7 @@ def _matrices(job: Workload, tokens: Tokens) -> Iterator[dict[str, Any]]:
             yield {"layer": layer, "micro_batch": micro, "source": source, "destination": target, "bytes": size}
 
 
-def _pairs(job: Workload, flows: Flows) -> Iterator[dict[str, Any]]:
+def _pairs(job: Workload, flows: Flows) -> Iterator[Row]:
     region = place(job).region
     for kind in dict.fromkeys(KINDS.values()):
         matrix = np.zeros((job.gpus, job.gpus))
@@ -170,20 +146,15 @@ def _pairs(job: Workload, flows: Flows) -> Iterator[dict[str, Any]]:
 
 def table(rows: Rows) -> str:
     """Statistics, then bytes by parallelism inside regions and between them."""
-    lines: dict[str, dict[str, Any]] = {}
-    for row in _of(rows, "statistic"):
-        line = lines.setdefault(row["statistic"], {"statistic": STATISTICS[row["statistic"]]})
-        line[row["model"]] = row["value"]
-    sums: dict[tuple[str, str], dict[str, Any]] = {}
-    for row in _of(rows, "cluster"):
-        key = row["model"], row["parallelism"]
-        line = sums.setdefault(key, {"model": key[0], "parallelism": key[1], "GB in a region": 0.0, "GB between": 0.0})
-        line["GB in a region" if row["same_region"] else "GB between"] += float(units.to_gigabytes(row["bytes"]))
-    return "\n\n".join(report.plain(list(part.values())) for part in (lines, sums))
-
-
-def _of(rows: Rows, kind: str) -> list:
-    return [row for row in rows if row["row"] == kind]
+    named = [row | {"statistic": STATISTICS[row["statistic"]]} for row in picked(rows, row="statistic")]
+    sums = []
+    for (model, kind), here in grouped(picked(rows, row="cluster"), "model", "parallelism").items():
+        inside, between = (
+            float(units.to_gigabytes(sum(row["bytes"] for row in picked(here, same_region=same))))
+            for same in (True, False)
+        )
+        sums.append({"model": model, "parallelism": kind, "GB in a region": inside, "GB between": between})
+    return "\n\n".join([pivot(named, ["statistic"], "{model}", lambda row: row["value"]), report.plain(sums)])
 
 
 def draw(rows: Rows, path: str | Path) -> Path:
@@ -191,56 +162,41 @@ def draw(rows: Rows, path: str | Path) -> Path:
     return style.save(lambda: build(rows), path)
 
 
-def build(rows: Rows) -> Figure:
+def build(rows: Rows) -> "Figure":
     """The figure itself."""
-    models = list(dict.fromkeys(row["model"] for row in rows))
+    models = grouped(rows, "model")
     figure = style.blank(11.6, 5.6 * len(models))
-    for part, model in zip(np.atleast_1d(np.asarray(figure.subfigures(len(models), 1))), models, strict=True):
+    parts = np.ravel(np.asarray(figure.subfigures(len(models), 1)))
+    for part, ((model,), here) in zip(parts, models.items(), strict=True):
         left, right = np.asarray(part.subfigures(1, 2, width_ratios=[1, 1.05]))
-        here = [row for row in rows if row["model"] == model]
-        _all_to_alls(left, _of(here, "all-to-all"))
-        _cluster(right, _of(here, "cluster"), here[0]["gpus"])
+        ALL_TO_ALLS.fill(left, here)
+        _cluster(right, picked(here, row="cluster"), here[0]["gpus"])
         left.suptitle(f"{model}: dispatch, rank to rank", fontweight="bold")
         right.suptitle("One iteration, GPU to GPU: what moves most", fontweight="bold")
     return figure
 
 
-def _all_to_alls(figure: Any, rows: Sequence) -> None:
-    """Heat maps with one scale of colours, from 0."""
-    cases = list(dict.fromkeys((row["layer"], row["micro_batch"]) for row in rows))
-    panels = figure.subplots(2, 2).ravel()
-    most = max(row["bytes"] for row in rows if row["source"] != row["destination"])
-    size, image = 1 + max(row["source"] for row in rows), None
-    for axes, case in zip(panels, cases, strict=False):
-        picture = np.zeros((size, size))
-        for row in rows:
-            if (row["layer"], row["micro_batch"]) == case:
-                picture[row["source"], row["destination"]] = units.to_gigabytes(row["bytes"])
-        np.fill_diagonal(picture, np.nan)
-        image = axes.imshow(picture, cmap="Blues", vmin=0, vmax=units.to_gigabytes(most), interpolation="nearest")
-        axes.set_title(f"layer {case[0]}, micro-batch {case[1]}", loc="left", fontweight="normal", fontsize=9)
-        axes.set_facecolor("#eeeeee")
-        _plain_ticks(axes)
-    for spare in panels[len(cases) :]:
-        spare.set_axis_off()
-    panels[0].set_ylabel("source rank")
-    panels[2].set_ylabel("source rank")
-    for axes in panels[2:]:
-        axes.set_xlabel("destination rank")
-    bar = figure.colorbar(image, ax=list(panels), format="%g", shrink=0.7, aspect=30, pad=0.02)
-    bar.set_label("GB (what stays on its rank is left out)")
+def _cells(rows: Rows) -> Iterator[Row]:
+    """Bytes from rank to rank, in two lines of two all-to-alls."""
+    all_to_alls = grouped(picked(rows, row="all-to-all"), "layer", "micro_batch").values()
+    for rank, here in enumerate(all_to_alls):
+        for row in here:
+            if row["source"] != row["destination"]:
+                yield dict(row) | {"line": rank // 2, "column": rank % 2, "GB": units.to_gigabytes(row["bytes"])}
 
 
-def _plain_ticks(axes: Axes) -> None:
-    from matplotlib.ticker import MaxNLocator
+def _shading(gigabytes: Sequence[float]) -> Any:
+    from matplotlib.colors import Normalize
 
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(MaxNLocator(5, integer=True))
-    axes.spines[:].set_visible(False)
-    axes.tick_params(length=2, labelsize=8)
+    return Normalize(0, max(gigabytes))
 
 
-def _cluster(figure: Any, rows: Sequence, gpus: int) -> None:
+TARGET, SOURCE = Axis("destination", "destination rank"), Axis("source", "source rank")
+PANEL = Heat(TARGET, SOURCE, "GB", norm=_shading, down=True, title="layer {layer}, micro-batch {micro_batch}")
+ALL_TO_ALLS = Picture((PANEL,), "line", "column", shown=_cells, scale="GB (what stays on its rank is left out)")
+
+
+def _cluster(figure: Any, rows: Rows, gpus: int) -> None:
     """Every pair in the colour of the parallelism that moves most, the darker the more (logarithms); lines between
     regions."""
     from matplotlib import colormaps
@@ -248,8 +204,7 @@ def _cluster(figure: Any, rows: Sequence, gpus: int) -> None:
 
     axes = figure.subplots()
     picture = np.ones((gpus, gpus, 3))
-    largest = max(row["bytes"] for row in rows)
-    least = min(row["bytes"] for row in rows)
+    least, largest = (pick(row["bytes"] for row in rows) for pick in (min, max))
     seen: dict[tuple[int, int], str] = {}
     for row in sorted(rows, key=lambda row: row["bytes"]):  # the heaviest of a pair is seen
         seen[row["source"], row["destination"]] = row["parallelism"]
@@ -260,25 +215,25 @@ def _cluster(figure: Any, rows: Sequence, gpus: int) -> None:
         axes.axhline(edge - 0.5, color=style.FAINT, linewidth=0.6)
         axes.axvline(edge - 0.5, color=style.FAINT, linewidth=0.6)
     axes.set(xlabel="destination GPU", ylabel="source GPU")
-    _plain_ticks(axes)
+    axes.locator_params(nbins=5, integer=True)
+    axes.spines[:].set_visible(False)
     kinds = [kind for kind in COLOURS if kind in seen.values()]
     handles = [Patch(color=colormaps[COLOURS[kind]](0.75), label=kind) for kind in kinds]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
 
 
-def _edges(rows: Sequence, gpus: int) -> list[int]:
+def _edges(rows: Rows, gpus: int) -> list[int]:
     """Where regions begin: nobody before talks to anybody behind inside a region."""
     reach = np.arange(gpus)
-    for row in rows:
-        if row["same_region"]:
-            reach[row["source"]] = max(reach[row["source"]], row["destination"])
+    for row in picked(rows, same_region=True):
+        reach[row["source"]] = max(reach[row["source"]], row["destination"])
     return [gpu + 1 for gpu in range(gpus - 1) if reach[: gpu + 1].max() == gpu]
 
 
 def verdicts(rows: Rows) -> list[Verdict]:
     """All-to-alls stay in their region; how uneven and how changing they are has no published number."""
     found = []
-    for row in _of(rows, "statistic"):
+    for row in picked(rows, row="statistic"):
         claim = f"{row['model']}: {STATISTICS[row['statistic']]}"
         if row["statistic"] == "ep_in_region":
             found.append(against(claim, row["value"], 1.0, form=".0%"))
@@ -288,16 +243,5 @@ def verdicts(rows: Rows) -> list[Verdict]:
     return found
 
 
-SCRIPT = Script(
-    name=NAME,
-    question="Traffic matrices: rows of statistics, of all-to-alls by rank and of all traffic by GPU.",
-    config=Config,
-    run=run,
-    table=table,
-    draw=draw,
-    verdicts=verdicts,
-)
-main = SCRIPT.main
-
-if __name__ == "__main__":
-    sys.exit(main())
+SCRIPT = Script(Config)
+SCRIPT.start(__name__)

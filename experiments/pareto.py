@@ -3,39 +3,23 @@
 Computation is calibrated to fat-tree times where these are published. Published: performance per dollar of mFabric
 1.2-1.5 times the fat-tree's at 100 Gbps and 1.9-2.3 times at 400 over four models, best for Mixtral 8x7B at 100;
 1.4-1.5 and 2.3-2.4 times that of a rail-optimised fabric. Source: arXiv 2501.03905, Pareto front.
-
-    python -m experiments.pareto --out results
 """
 
-from __future__ import annotations
-
 import dataclasses
-import sys
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
-from tqdm import tqdm
+from mfabric_jax.report.figures.pareto import front
 
 from mfabric_jax import report
 from mfabric_jax.checks import names
-from mfabric_jax.fabric.cost import PRICED
+from mfabric_jax.fabric import PRICED
 from mfabric_jax.report.figures import pareto as figure
-from mfabric_jax.report.figures.pareto import front
-from mfabric_jax.study import Compare, compare
+from mfabric_jax.study import Compare
 from mfabric_jax.study.calibration import PUBLISHED
 
-from .script import Rows, Script, Verdict, against
+from .iteration_time import PER_DOLLAR, ROUNDED
+from .script import Row, Rows, Script, Verdict, against, compared, grouped, picked, pivot, values_of
 
-NAME = "pareto"
-PER_DOLLAR = {  # mFabric's performance per dollar over that of a fabric, over four models
-    ("fat-tree", 100.0): (1.2, 1.5),
-    ("fat-tree", 400.0): (1.9, 2.3),
-    ("rail-optimized", 100.0): (1.4, 1.5),
-    ("rail-optimized", 400.0): (2.3, 2.4),
-}
 CHEAP = ("topoopt", "rail-only")
-ROUNDED = 0.05  # ranges are published with one decimal
 BEST_AT_100 = "mixtral-8x7b"
 
 
@@ -43,80 +27,57 @@ BEST_AT_100 = "mixtral-8x7b"
 class Config:
     """What to compare."""
 
-    models: tuple[str, ...] = (*PUBLISHED, "deepseek-r1")
-    """All of them on every fabric."""
-    fabrics: tuple[str, ...] = PRICED
-    """Of those that have a price."""
-    nic_gbps: tuple[float, ...] = (100.0, 200.0, 400.0, 800.0)
-    """Bandwidth of every NIC."""
-    seed: int = 0
-    """Of the traffic."""
+    models: tuple[str, ...] = (*PUBLISHED, "deepseek-r1")  # All of them on every fabric.
+    fabrics: tuple[str, ...] = tuple(name for name in PRICED if name != "torus")  # Of those that have a price.
+    nic_gbps: tuple[float, ...] = (100.0, 200.0, 400.0, 800.0)  # Bandwidth of every NIC.
+    seed: int = 0  # Of the traffic.
 
     def __post_init__(self):
         names("fabrics", self.fabrics, PRICED)
-        self.setting()
+        for model in self.models:
+            self.setting(model)
 
-    def setting(self) -> Compare:
-        """All cells."""
-        return Compare(models=self.models, fabrics=self.fabrics, nic_gbps=self.nic_gbps, seed=self.seed)
+    def setting(self, model: str) -> Compare:
+        """All cells of a model."""
+        return Compare(models=(model,), fabrics=self.fabrics, nic_gbps=self.nic_gbps, seed=self.seed)
 
 
-def run(config: Config) -> list[dict[str, Any]]:
+def run(config: Config) -> list[Row]:
     """A row for each model, fabric and bandwidth, as `compare` gives it.
 
     - `on_front`: no other fabric or bandwidth is at most as dear and as slow; `on_front_of_trees`: TopoOpt and
       rail-only, which have no spine to pay for, left out.
     - `mfabric_per_dollar`: performance per dollar of mFabric over that of this fabric, at the same bandwidth.
     """
-    setting = config.setting()
-    total = len(config.models) * len(config.fabrics)
-    with tqdm(total=total, desc=NAME, unit="fabric", file=sys.stderr, disable=None) as bar:
+    return [row for _, rows in compared(config, config.models) for row in beside(rows)]
 
-        def progress(_):
-            bar.update()
 
-        rows = list(compare(setting, progress=progress))
-    trees = [row for row in rows if row["fabric"] not in CHEAP]
+def beside(rows: Rows) -> list[Row]:
+    """The rows of one model, with the columns that compare them."""
+    best = front([_point(row) for row in rows])
+    best_tree = front([_point(row) for row in rows if row["fabric"] not in CHEAP])
+    ours = {row["nic_gbps"]: row["perf_per_dollar"] for row in picked(rows, fabric="mfabric")}
     return [
-        row
-        | {"on_front": _point(row) in _front(rows, row), "on_front_of_trees": _point(row) in _front(trees, row)}
-        | _beside(row, rows)
+        dict(row)
+        | {"on_front": _point(row) in best, "on_front_of_trees": _point(row) in best_tree}
+        | {"mfabric_per_dollar": ours[row["nic_gbps"]] / row["perf_per_dollar"] if ours else None}
         for row in rows
     ]
 
 
-def _point(row: Mapping[str, Any]) -> tuple[float, float]:
+def _point(row: Row) -> tuple[float, float]:
     return row["network_cost_usd"], row["iteration_s"]
-
-
-def _front(rows: Rows, of: Mapping[str, Any]) -> list[tuple[float, float]]:
-    return front([_point(row) for row in rows if row["model"] == of["model"]])
-
-
-def _beside(of: Mapping[str, Any], rows: Rows) -> dict[str, Any]:
-    ours = [
-        row["perf_per_dollar"]
-        for row in rows
-        if (row["model"], row["fabric"], row["nic_gbps"]) == (of["model"], "mfabric", of["nic_gbps"])
-    ]
-    return {"mfabric_per_dollar": ours[0] / of["perf_per_dollar"] if ours else None}
 
 
 def table(rows: Rows) -> str:
     """The comparison, then what mFabric's dollars are worth beside those of every other fabric."""
-    lines: dict[tuple[str, str], dict[str, Any]] = {}
-    for row in rows:
-        if row["fabric"] != "mfabric" and row["mfabric_per_dollar"] is not None:
-            key = row["model"], row["fabric"]
-            line = lines.setdefault(key, dict(zip(("model", "over that of"), key, strict=True)))
-            line[f"{row['nic_gbps']:g}G"] = f"{row['mfabric_per_dollar']:.2f}"
-    said = "performance per dollar of mFabric"
-    return "\n\n".join([report.comparison(rows), *([said, report.plain(list(lines.values()))] if lines else [])])
-
-
-def draw(rows: Rows, path: str | Path) -> Path:
-    """Cost against time, a panel per model; returns the path written."""
-    return figure(rows, path)
+    others = [
+        {"over that of": row["fabric"], **row}
+        for row in rows
+        if row["fabric"] != "mfabric" and row["mfabric_per_dollar"] is not None
+    ]
+    ratios = pivot(others, ("model", "over that of"), "{nic_gbps:g}G", "{mfabric_per_dollar:.2f}")
+    return "\n\n".join([report.comparison(rows), *(["performance per dollar of mFabric", ratios] if others else [])])
 
 
 def verdicts(rows: Rows) -> list[Verdict]:
@@ -139,35 +100,23 @@ def verdicts(rows: Rows) -> list[Verdict]:
     return found
 
 
-def _on_front(rows: Rows, key: str, said: str) -> Verdict:
+def _on_front(rows: Rows, key: str, claim: str) -> Verdict:
     """At how many bandwidths, for every model."""
-    at = {
-        model: [f"{row['nic_gbps']:g}" for row in rows if row["model"] == model and row[key]]
-        for model in dict.fromkeys(row["model"] for row in rows)
-    }
-    some = ",".join(sorted({gbps for found in at.values() for gbps in found}, key=float))
-    whole = sum(bool(found) for found in at.values())
-    return Verdict(said, f"{whole} of {len(at)}" + (f": {some}G" if some else ""))
+    bandwidths = {row["nic_gbps"] for row in rows if row[key]}
+    models = [model for (model,), here in grouped(rows, "model").items() if any(row[key] for row in here)]
+    where = ": " + ",".join(f"{gbps:g}" for gbps in sorted(bandwidths)) + "G" if bandwidths else ""
+    return Verdict(claim, f"{len(models)} of {len(values_of(rows, 'model'))}{where}")
 
 
-def _cells(rows: Rows, fabric: str, gbps: float) -> list[Mapping[str, Any]]:
+def _cells(rows: Rows, fabric: str, gbps: float) -> list[Row]:
     """Of the models with published times."""
-    cell = fabric, gbps
-    known = [row for row in rows if row["model"] in PUBLISHED and row["mfabric_per_dollar"] is not None]
-    return [row for row in known if (row["fabric"], row["nic_gbps"]) == cell]
+    same = picked(rows, fabric=fabric, nic_gbps=gbps)
+    return [row for row in same if row["model"] in PUBLISHED and row["mfabric_per_dollar"] is not None]
 
 
 SCRIPT = Script(
-    name=NAME,
-    question="Cost against iteration time: a row per model, fabric and bandwidth.",
-    config=Config,
-    run=run,
-    table=table,
-    draw=draw,
-    verdicts=verdicts,
+    Config,
+    draw=figure,
     quick={"models": ("mixtral-8x7b", "llama-moe"), "fabrics": ("fat-tree", "rail-optimized", "mfabric")},
 )
-main = SCRIPT.main
-
-if __name__ == "__main__":
-    sys.exit(main())
+SCRIPT.start(__name__)

@@ -5,38 +5,23 @@ chosen for the exact demand of every block; the first all-to-all of a block wait
 simulates it) or they are set where that pays ("pays"). qwen-moe has 32 expert-parallel ranks, the recording 16:
 qwen-moe-ep16 stands for it there.
 Source: arXiv 2501.03905, evaluation.
-
-    python -m experiments.policies_end_to_end --out results --trace FOLDER
 """
 
-from __future__ import annotations
-
 import dataclasses
-import sys
 from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tqdm import tqdm
+from mfabric_jax.checks import InputError
+from mfabric_jax.report.figures.groups import Dots
+from mfabric_jax.report.figures.panels import Axis, Picture
+from mfabric_jax.study import Compare
 
-from mfabric_jax import report
-from mfabric_jax.checks import InputError, names
-from mfabric_jax.report import style
-from mfabric_jax.study import Compare, compare
+from .script import Row, Rows, Script, Verdict, check, compared, grouped, pivot, spread
+from .sensitivity import GBPS
 
-from .script import Rows, Script, Verdict, grouped, spread
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-NAME = "policies_end_to_end"
 MODELS = ("mixtral-8x22b", "mixtral-8x7b", "llama-moe", "qwen-moe")
 RECORDED_MODEL = {"qwen-moe": "qwen-moe-ep16"}
-TRAFFIC: dict[str, dict[str, Any]] = {
-    "measured": {},
-    "skewed": {"traffic": "generated", "skew": 1.0},
-    "recorded": {},
-}
+TRAFFIC: dict[str, dict[str, Any]] = {"measured": {}, "skewed": {"traffic": "generated", "skew": 1.0}, "recorded": {}}
 BASE = "greedy, unsplit"
 RELAY, PAYS = {"routing": "relay"}, {"first": "pays"}
 WAYS: dict[str, dict[str, Any]] = {
@@ -50,30 +35,21 @@ WAYS: dict[str, dict[str, Any]] = {
     "greedy, unsplit, pays": PAYS,
     "joint, relay, pays": {"policy": "joint"} | RELAY | PAYS,
 }
-COLOURS = {100.0: "#0072B2", 400.0: "#D55E00"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
     """What to simulate."""
 
-    models: tuple[str, ...] = MODELS
-    """Names of models."""
-    traffic: tuple[str, ...] = ("measured", "skewed")
-    """measured, skewed, recorded (needs trace)."""
-    ways: tuple[str, ...] = tuple(WAYS)
-    """Policy and routing; the first one is what others are compared with."""
-    nic_gbps: tuple[float, ...] = (100.0, 400.0)
-    """Bandwidth of every NIC."""
-    trace: str | None = None
-    """Folder of the SmartMoE gate trace; adds recorded traffic."""
-    seed: int = 0
-    """Of the traffic."""
+    models: tuple[str, ...] = MODELS  # Names of models.
+    traffic: tuple[str, ...] = ("measured", "skewed")  # measured, skewed, recorded (needs trace).
+    ways: tuple[str, ...] = tuple(WAYS)  # Policy and routing; the first one is what others are compared with.
+    nic_gbps: tuple[float, ...] = (100.0, 400.0)  # Bandwidth of every NIC.
+    trace: str | None = None  # Folder of the SmartMoE gate trace; adds recorded traffic.
+    seed: int = 0  # Of the traffic.
 
     def __post_init__(self):
-        names("models", self.models, MODELS)
-        names("traffic", self.traffic, TRAFFIC)
-        names("ways", self.ways, WAYS)
+        check(self, known={"models": MODELS, "traffic": TRAFFIC, "ways": WAYS})
         if self.ways[0] != BASE:
             raise InputError(f"ways must begin with {BASE!r}, got {self.ways[0]!r}.")
         if "recorded" in self.traffic and self.trace is None:
@@ -97,76 +73,37 @@ class Config:
         return Compare(**given | TRAFFIC[kind] | WAYS[way])
 
 
-def run(config: Config) -> Iterator[dict[str, Any]]:
+def run(config: Config) -> Iterator[Row]:
     """A row for each model, traffic, way and bandwidth: iteration time, over greedy's and over the fat-tree's."""
-    cells = [(model, kind) for model in config.models for kind in config.kinds()]
-    bar = tqdm(cells, desc=NAME, unit="case", file=sys.stderr, disable=None)
-    for model, kind in bar:
-        tree: dict[float, float] = {}
-        base: dict[float, float] = {}
-        for way in config.ways:
-            bar.set_postfix_str(f"{model}, {kind}, {way}")
-            for row in compare(config.setting(model, kind, way)):
-                gbps, seconds = row["nic_gbps"], row["iteration_s"]
-                if row["fabric"] == "fat-tree":
-                    tree[gbps] = seconds
-                    continue
-                base.setdefault(gbps, seconds)
-                yield (
-                    {"model": row["model"], "traffic": kind, "way": way, "nic_gbps": gbps, "iteration_s": seconds}
-                    | {"over_greedy": seconds / base[gbps], "over_fat_tree": seconds / tree[gbps]}
-                    | {"ep_comm_s": row["ep_comm_s"], "reconfig_s": row["reconfig_s"]}
-                )
+    seconds: dict[tuple, float] = {}
+    for (model, kind, way), found in compared(config, config.models, config.kinds(), config.ways):
+        for row in found:
+            gbps, time_s = row["nic_gbps"], row["iteration_s"]
+            seconds[model, kind, way if row["fabric"] == "mfabric" else "fat-tree", gbps] = time_s
+            if row["fabric"] == "mfabric":
+                over = [time_s / seconds[model, kind, other, gbps] for other in (BASE, "fat-tree")]
+                place = {"model": row["model"], "traffic": kind, "way": way, "nic_gbps": gbps, "iteration_s": time_s}
+                parts = {part: row[part] for part in ("ep_comm_s", "reconfig_s")}
+                yield place | dict(zip(("over_greedy", "over_fat_tree"), over, strict=True)) | parts
 
 
 def table(rows: Rows) -> str:
     """Time over that of the paper's greedy, then over the fat-tree's: a line per traffic and way, columns by model."""
-    parts = []
-    for key, said in (
-        ("over_greedy", f"iteration time over that of {BASE}"),
-        ("over_fat_tree", "iteration time over the fat-tree's"),
-    ):
-        lines: dict[tuple, dict[str, Any]] = {}
-        for row in rows:
-            line = lines.setdefault((row["traffic"], row["way"]), {"traffic": row["traffic"], "way": row["way"]})
-            line[f"{_short(row['model'])} {row['nic_gbps']:g}G"] = f"{row[key]:.3f}"
-        parts += [said, report.plain(list(lines.values()))]
-    return "\n\n".join(parts)
+    texts = {"over_greedy": f"iteration time over that of {BASE}"}
+    texts |= {"over_fat_tree": "iteration time over the fat-tree's"}
+    tables = [pivot(_short(rows), ("traffic", "way"), "{model} {nic_gbps:g}G", f"{{{key}:.3f}}") for key in texts]
+    return "\n\n".join(text for part in zip(texts.values(), tables, strict=True) for text in part)
 
 
-def _short(model: str) -> str:
+def _short(rows: Rows) -> list[Row]:
     """qwen-moe-ep16 stands in qwen-moe's column."""
-    return next((name for name, other in RECORDED_MODEL.items() if other == model), model)
+    names = {other: name for name, other in RECORDED_MODEL.items()}
+    return [dict(row) | {"model": names.get(row["model"], row["model"])} for row in rows]
 
 
-def draw(rows: Rows, path: str | Path) -> Path:
-    """Time over greedy's; returns the path written."""
-    return style.save(lambda: build(rows), path)
-
-
-def build(rows: Rows) -> Figure:
-    """The figure itself: a panel per model and traffic, a line per way, a dot per bandwidth."""
-    from matplotlib.lines import Line2D
-
-    models = [*dict.fromkeys(_short(row["model"]) for row in rows)]
-    kinds, ways, widths = ([*dict.fromkeys(row[key] for row in rows)] for key in ("traffic", "way", "nic_gbps"))
-    figure = style.blank(2.4 + 2.5 * len(models), 1.2 + (0.5 + 0.26 * len(ways)) * len(kinds))
-    grid = figure.subplots(len(kinds), len(models), sharey=True, sharex=True, squeeze=False)
-    for line, kind in zip(grid, kinds, strict=True):
-        for axes, model in zip(line, models, strict=True):
-            for row in (row for row in rows if (row["traffic"], _short(row["model"])) == (kind, model)):
-                colour = COLOURS.get(row["nic_gbps"], style.INK)
-                axes.plot(row["over_greedy"], ways.index(row["way"]), "o", color=colour, markersize=5)
-            axes.axvline(1, color=style.INK, linewidth=0.8, zorder=0)
-            axes.set_title(f"{model}, {kind}", loc="left", fontsize=9)
-            axes.set_yticks(range(len(ways)), ways)
-            axes.set_ylim(len(ways) - 0.4, -0.6)
-            axes.grid(axis="x")
-    figure.supxlabel(f"iteration time over that of {BASE}", fontsize=9)
-    mark = {"linestyle": "", "marker": "o"}
-    handles = [Line2D([], [], color=COLOURS.get(w, style.INK), label=f"{w:g} Gbps", **mark) for w in widths]  # pyright: ignore
-    figure.legend(handles=handles, loc="outside upper right", ncols=len(handles))
-    return figure
+RATIO = Axis("over_greedy", f"time over that of\n{BASE}", lines=(1,))
+PANEL = Dots(RATIO, Axis("way"), "nic_gbps", GBPS, title="{model}, {traffic}")
+PICTURE = Picture((PANEL,), "traffic", "model", shown=_short, width=2.5)
 
 
 def verdicts(rows: Rows) -> list[Verdict]:
@@ -179,16 +116,7 @@ def verdicts(rows: Rows) -> list[Verdict]:
 
 
 SCRIPT = Script(
-    name=NAME,
-    question="Iteration time with better circuits and routes: a row per model, traffic, way and bandwidth.",
-    config=Config,
-    run=run,
-    table=table,
-    draw=draw,
-    verdicts=verdicts,
+    Config,
     quick={"models": ("mixtral-8x7b",), "nic_gbps": (400.0,), "ways": (BASE, "threshold, unsplit", "greedy, relay")},
 )
-main = SCRIPT.main
-
-if __name__ == "__main__":
-    sys.exit(main())
+SCRIPT.start(__name__)

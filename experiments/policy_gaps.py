@@ -3,19 +3,14 @@
 Five families of drawn demand; circuits chosen for unsplit and split routing; times of paced flows
 (`fluid_lower_bound`, what
 the exact programmes minimise) over the proved optimum, and of flows that share ports max-min fairly beside them.
-
-    python -m experiments.policy_gaps --out results
-    python -m experiments.policy_gaps --servers 8 --seeds 2 --out quick
 """
-
-from __future__ import annotations
 
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from itertools import product
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -23,23 +18,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from mfabric_jax import report
-from mfabric_jax.checks import distinct, names, not_negative, positive, whole
 from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.policies import RULES, greedy
-from mfabric_jax.policies._exact import exact_circuits
-from mfabric_jax.policies._local_search import local_search
-from mfabric_jax.policies._matching import matching
-from mfabric_jax.policies._threshold import threshold
+from mfabric_jax.policies import RULES, exact_circuits, greedy, local_search, matching, threshold
 from mfabric_jax.report import style
+from mfabric_jax.report.figures.groups import Dots
+from mfabric_jax.report.figures.panels import Axis, Picture
 from mfabric_jax.routing import all_to_all_time, degree_bound, fluid_lower_bound
 
-from .script import Rows, Script, Verdict, grouped
+from .script import Row, Rows, Script, Verdict, check, grouped
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-NAME = "policy_gaps"
 ROUTINGS = ("unsplit", "split")
 BYTES = 1e8  # of a middling pair
 PROVED = 1e-5  # relative gap between the best circuits and the bound
@@ -58,34 +45,19 @@ LOOKS = {
 class Config:
     """What to draw, and the region."""
 
-    servers: tuple[int, ...] = (8, 12, 16)
-    """Sizes of the region."""
-    seeds: int = 12
-    """Instances of each family."""
-    routings: tuple[str, ...] = ROUTINGS
-    """What circuits are chosen for: unsplit, split."""
-    families: tuple[str, ...] = ("zipf", "hot", "sparse", "block", "dense")
-    """Kinds of demand."""
-    seconds: float = 60.0
-    """Limit on the search for one optimum."""
-    nic_gbps: float = 400.0
-    """Bandwidth of every NIC."""
-    optical_degree: int = 6
-    """NICs of a server on the optical switch."""
-    electrical_nics: int = 2
-    """NICs of a server on the electrical fabric."""
+    servers: tuple[int, ...] = (8, 12, 16)  # Sizes of the region.
+    seeds: int = 12  # Instances of each family.
+    routings: tuple[str, ...] = ROUTINGS  # What circuits are chosen for: unsplit, split.
+    families: tuple[str, ...] = ("zipf", "hot", "sparse", "block", "dense")  # Kinds of demand.
+    seconds: float = 60.0  # Limit on the search for one optimum.
+    nic_gbps: float = 400.0  # Bandwidth of every NIC.
+    optical_degree: int = 6  # NICs of a server on the optical switch.
+    electrical_nics: int = 2  # NICs of a server on the electrical fabric.
 
     def __post_init__(self):
-        names("routings", self.routings, ROUTINGS)
-        names("families", self.families, FAMILIES)
-        distinct("servers", self.servers)
-        for servers in self.servers:
-            whole("servers", servers, at_least=4)
-        whole("seeds", self.seeds)
-        positive("seconds", self.seconds)
-        positive("nic_gbps", self.nic_gbps)
-        whole("optical_degree", self.optical_degree, at_least=0)
-        not_negative("electrical_nics", self.electrical_nics)
+        known, whole = {"routings": ROUTINGS, "families": FAMILIES}, {4: "servers", 1: "seeds", 0: "optical_degree"}
+        check(self, known=known, distinct="servers", whole=whole)
+        check(self, positive="seconds nic_gbps", not_negative="electrical_nics")
 
     def region(self, servers: int) -> Region:
         """So many servers."""
@@ -147,26 +119,23 @@ def policies(routing: str) -> dict[str, Callable]:
     return {**greedies, "matching": matching, **tuned}
 
 
-def run(config: Config) -> Iterator[dict[str, Any]]:
+def run(config: Config) -> Iterator[Row]:
     """A row for each size, routing, instance and policy; those of an instance are told when it is done.
 
     - `time_s`, `max_min_s`: paced and max-min fair.
     - `optimum_s`, `bound_s`: of the best circuits found, and below what no circuits are; equal if `proved`.
     - `over`, `max_min_over`: over `bound_s`.
     """
-    for servers in config.servers:
-        for routing in config.routings:
-            where = config.region(servers)
-            for family in config.families:
-                for seed in range(config.seeds):
-                    demand = demand_of(family, seed, servers)
-                    place = {"servers": servers, "routing": routing, "family": family, "seed": seed}
-                    rows = [place | row for row in _rows(config, where, demand, routing)]
-                    print(_told(rows[-1]), file=sys.stderr, flush=True)
-                    yield from rows
+    instances = product(config.servers, config.routings, config.families, range(config.seeds))
+    for servers, routing, family, seed in instances:
+        demand = demand_of(family, seed, servers)
+        place = {"servers": servers, "routing": routing, "family": family, "seed": seed}
+        rows = [place | row for row in _rows(config, config.region(servers), demand, routing)]
+        print(_told(rows[-1]), file=sys.stderr, flush=True)
+        yield from rows
 
 
-def _rows(config: Config, where: Region, demand, routing: str) -> Iterator[dict[str, Any]]:
+def _rows(config: Config, where: Region, demand, routing: str) -> Iterator[Row]:
     found, degree_bound = _chosen(where, demand, routing)
     times = {name: tuple(map(float, found[name][1:])) for name in LOOKS if name in found}
     leader = min(HEURISTICS, key=lambda name: times[name])
@@ -189,13 +158,13 @@ def _chosen(where: Region, demand, routing: str) -> tuple[dict[str, tuple[jax.Ar
     return found, degree_bound(where, demand)
 
 
-def _told(row: Mapping[str, Any]) -> str:
+def _told(row: Row) -> str:
     place = ", ".join(str(row[field]) for field in ("servers", "routing", "family", "seed"))
     proof = "proved" if row["proved"] else f"not proved, bound {row['bound_s']:.4g} s"
     return f"{place}: optimum {row['optimum_s']:.4g} s ({proof}), {row['policy']} {row['over']:.4f} times that"
 
 
-def summary(rows: Rows) -> list[dict[str, Any]]:
+def summary(rows: Rows) -> list[Row]:
     """Time over the optimum: a line per size, routing and policy."""
     lines = []
     for (servers, routing, policy), group in grouped(rows, "servers", "routing", "policy").items():
@@ -212,41 +181,14 @@ def table(rows: Rows) -> str:
     return report.plain(summary(rows))
 
 
-def draw(rows: Rows, path: str | Path) -> Path:
-    """Every instance, a panel per routing and size; returns the path written."""
-    return style.save(lambda: build(rows), path)
+def _labelled(rows: Rows) -> list[Row]:
+    return [dict(row) | {"label": LOOKS[row["policy"]].label} for row in rows]
 
 
-def build(rows: Rows) -> Figure:
-    """The figure itself: a dot per instance, a bar at the mean, and mean and 90th percentile in numbers."""
-    sizes, routings = (list(dict.fromkeys(row[field] for row in rows)) for field in ("servers", "routing"))
-    found = grouped(rows, "servers", "routing", "policy")
-    figure = style.blank(3.2 + 4.2 * len(sizes), 0.9 + 2.7 * len(routings))
-    panels = figure.subplots(len(routings), len(sizes), sharex=True, sharey=True, squeeze=False)
-    for routing, line in zip(routings, panels, strict=True):
-        for servers, axes in zip(sizes, line, strict=True):
-            _panel(axes, {name: [row["over"] for row in found[servers, routing, name]] for name in LOOKS})
-            axes.set_title(f"{routing.capitalize()}, {servers} servers", loc="left")
-    for axes in panels[-1]:
-        axes.set_xlabel("time over the best there is")
-    return figure
-
-
-def _panel(axes: Axes, found: Mapping[str, Sequence[float]]) -> None:
-    rng, beside = np.random.default_rng(0), {"xycoords": ("axes fraction", "data"), "va": "center", "fontsize": 8.5}
-    for place, (name, over) in enumerate(found.items()):
-        colour = LOOKS[name].colour
-        axes.plot(over, place + rng.uniform(-0.25, 0.25, len(over)), ".", color=colour, markersize=3.5, alpha=0.6)
-        axes.plot([np.mean(over)] * 2, [place - 0.36, place + 0.36], color=style.INK, linewidth=1.8)
-        axes.annotate(f"{np.mean(over):.3f}   {np.quantile(over, 0.9):.3f}", (1.02, place), **beside)
-    axes.annotate("mean    p90", (1.02, -0.95), color=style.FAINT, annotation_clip=False, **beside)
-    axes.set_xscale("log")
-    axes.set_xticks([1, 1.5, 2, 3, 4, 6], ["1", "1.5", "2", "3", "4", "6"])
-    axes.minorticks_off()
-    axes.set_yticks(range(len(found)), [LOOKS[name].label for name in found])
-    axes.tick_params(axis="y", length=0)
-    axes.set_ylim(len(found) - 0.5, -0.5)
-    axes.grid(axis="x")
+MEAN: dict[str, Any] = {"middle": np.mean, "beside": "{:.3f}   {:.3f}", "head": "mean    p90"}
+RATIO = Axis("over", "time over the best there is", log=True)
+PANEL = Dots(RATIO, Axis("label"), "policy", LOOKS, title="{routing}, {servers} servers", **MEAN)
+PICTURE = Picture((PANEL,), "routing", "servers", shown=_labelled, width=4.4, key=False)
 
 
 def verdicts(rows: Rows) -> list[Verdict]:
@@ -262,18 +204,5 @@ def verdicts(rows: Rows) -> list[Verdict]:
     ]
 
 
-SCRIPT = Script(
-    name=NAME,
-    question="Policies over the best circuits there are: a row per drawn all-to-all, size, routing and policy.",
-    config=Config,
-    run=run,
-    table=table,
-    draw=draw,
-    verdicts=verdicts,
-    quick={"servers": (8,), "seeds": 2},
-    dtype="float64",
-)
-main = SCRIPT.main
-
-if __name__ == "__main__":
-    sys.exit(main())
+SCRIPT = Script(Config, quick={"servers": (8,), "seeds": 2}, dtype="float64")
+SCRIPT.start(__name__)

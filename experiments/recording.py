@@ -8,12 +8,20 @@ not depend on one another, so it holds nothing that a transition matrix from one
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
 
 from mfabric_jax import traffic, workload
 from mfabric_jax.checks import InputError, whole
+from mfabric_jax.fabric import Region
+from mfabric_jax.policies import RULES
 
-from .script import Rows
+from .script import Rows, check
 
 MODEL = "qwen-moe-ep16"  # 16 ranks, 32 experts, as in the gate trace
 MICRO_BATCHES, ITERATIONS = 4, 150
@@ -37,12 +45,9 @@ RECORDED, GENERATED = "recorded", "generated"
 class Source:
     """Where tokens come from."""
 
-    trace: str | None = None
-    """Recorded routing in a format of mfabric traces (default: generated traffic)."""
-    records: tuple[int, int] | None = None
-    """First and last record (default for a gate trace: 2011 to 5001)."""
-    iterations: int | None = None
-    """How many of the records, or of generated traffic (default: all of them, or 150)."""
+    trace: str | None = None  # Recorded routing in a format of mfabric traces (default: generated traffic).
+    records: tuple[int, int] | None = None  # First and last record (default for a gate trace: 2011 to 5001).
+    iterations: int | None = None  # How many of the records, or of generated traffic (default: all of them, or 150).
 
     def __post_init__(self):
         if self.iterations is not None:
@@ -63,6 +68,64 @@ class Source:
         return traffic.recorded(self.trace, job, self.records, self.iterations)
 
 
+@dataclasses.dataclass(frozen=True)
+class OnRegion(Source):
+    """Recorded all-to-alls between the servers of a region."""
+
+    samples: int = 60  # All-to-alls drawn: a record, a layer, a micro-batch each.
+    servers: tuple[int, ...] = (8, 16)  # Over how many servers the ranks are spread.
+    rule: str = "printed"  # greedy's rule: printed, released, next.
+    nic_gbps: float = 400.0  # Bandwidth of every NIC.
+    optical_degree: int = 6  # NICs of a server on the optical switch.
+    electrical_nics: int = 2  # NICs of a server on the electrical fabric.
+    seed: int = 0  # Of the draw, and of generated traffic.
+
+    def __post_init__(self):
+        super().__post_init__()
+        whole = {2: "servers", 1: "samples", 0: "optical_degree electrical_nics seed"}
+        check(self, distinct="servers", known={"rule": RULES}, positive="nic_gbps", whole=whole)
+        divides_ranks(*self.servers)
+
+    @cached_property
+    def count(self) -> Any:
+        """Selections [record, layer, micro-batch, source rank, expert]."""
+        return self.tokens(self.seed).count
+
+    def region(self, servers: int, relay_efficiency: float = 1.0) -> Region:
+        """So many servers."""
+        numbers = (self.nic_gbps, self.electrical_nics, relay_efficiency)
+        gbps, electrical, efficiency = (jnp.asarray(number, jnp.result_type(float)) for number in numbers)
+        return Region(servers, gbps, jnp.asarray(self.optical_degree), electrical, relay_efficiency=efficiency)
+
+    def drawn(self, shape: tuple[int, ...], first: tuple[int, ...] = (0, 0, 0)) -> np.ndarray:
+        """The all-to-alls [samples 3] (record, layer, micro-batch), none twice, in order, from `first` on."""
+        left = tuple(np.array(shape) - first)
+        total = int(np.prod(left))
+        chosen = np.random.default_rng(self.seed).choice(total, min(self.samples, total), replace=False)
+        return np.stack(np.unravel_index(np.sort(chosen), left), axis=1) + np.array(first)
+
+    def all_to_alls(self, servers: int) -> Iterator[tuple[dict[str, Any], jax.Array]]:
+        """Where each drawn all-to-all is, and its bytes between servers [S S]."""
+        for record, layer, micro_batch in self.drawn(self.count.shape[:3]).tolist():
+            tokens = jnp.asarray(self.count[record, layer, micro_batch])
+            place = {"record": record, "layer": layer, "micro_batch": micro_batch}
+            yield {"traffic": self.traffic, "servers": servers} | place, between_servers(tokens, servers)
+
+
+def divides_ranks(*servers: int) -> None:
+    """Check that ranks can be spread evenly over so many servers."""
+    ranks = workload.get(MODEL).ep
+    for many in servers:
+        if ranks % many:
+            raise InputError(f"servers must divide the {ranks} ranks of the recording, got {many}.")
+
+
+def between_servers(tokens: jax.Array, servers: int) -> jax.Array:
+    """Selections [R E] as bytes of a dispatch between servers [S S]."""
+    ranks = traffic.rank_bytes(tokens, workload.get(MODEL).dispatch_bytes_per_selection)
+    return traffic.server_bytes(ranks, len(tokens) // servers)
+
+
 def resolved(config: Source) -> dict[str, Any]:
     """What stands behind the word."""
     if config.trace is not None:
@@ -70,11 +133,11 @@ def resolved(config: Source) -> dict[str, Any]:
     return {"traffic": config.traffic, "knobs": KNOBS.turned, "iterations": config.iterations or ITERATIONS}
 
 
-def said(rows: Rows) -> str:
+def traffic_of(rows: Rows) -> str:
     """The traffic of rows in a word."""
     return ", ".join(dict.fromkeys(row["traffic"] for row in rows))
 
 
 def titled(rows: Rows) -> str:
     """The same for a figure."""
-    return f"{said(rows).capitalize()} traffic"
+    return f"{traffic_of(rows).capitalize()} traffic" if rows else ""

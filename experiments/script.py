@@ -1,29 +1,40 @@
 """What every experiment is: a frozen configuration, rows, a table, a figure, and how they stand to what is published.
 
 `mfabric reproduce` and `python -m experiments.NAME` both go through `Script`. A mistake is one sentence and status 2.
+Experiments share their checks (`check`), loops (`cells`, `compared`) and tables (`pivot`, `listed`); pictures are
+described by `mfabric_jax.report.figures.panels`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
+import inspect
 import json
+import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import jax
 import numpy as np
 
 import mfabric_jax
-from mfabric_jax import report
+from mfabric_jax import checks, report
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import style
-from mfabric_jax.study.provenance import commit, provenance
+from mfabric_jax.report.figures.panels import Row as Row
+from mfabric_jax.report.figures.panels import Rows as Rows
+from mfabric_jax.report.figures.panels import grouped as grouped
+from mfabric_jax.report.figures.panels import values_of as values_of
+from mfabric_jax.study import compare
+from mfabric_jax.study._provenance import commit, provenance
 
-Rows = Sequence[Mapping[str, Any]]
+Found = Iterable[Row]
 COMPLETE = "complete"  # in a configuration: nothing stopped the run
 
 
@@ -64,57 +75,70 @@ def against(
     high = low if high is None else high
     if high is None:
         raise ValueError("against needs low, high or both")
-    several = [float(one) for one in np.atleast_1d(np.asarray(found))]
-    off = max((_off(one, low, high) for one in several), key=abs)
-    published = f"up to {high:{form}}" if low is None else _said(low, high, form)
-    return Verdict(claim, _said(min(several), max(several), form), published, off, allowed)
+    numbers = [float(number) for number in np.atleast_1d(np.asarray(found))]
+    off = max((_off(number, low, high) for number in numbers), key=abs)
+    published = f"up to {high:{form}}" if low is None else _range(low, high, form)
+    return Verdict(claim, _range(min(numbers), max(numbers), form), published, off, allowed)
 
 
 def _off(found: float, low: float | None, high: float) -> float:
     return found / low - 1 if low is not None and found < low else max(0.0, found / high - 1)
 
 
-def _said(low: float, high: float, form: str) -> str:
+def _range(low: float, high: float, form: str) -> str:
     return " to ".join(dict.fromkeys((f"{low:{form}}", f"{high:{form}}")))
 
 
 def spread(claim: str, found: Sequence[float], form: str = ".2f") -> Verdict:
     """A measured fact: from the least to the most."""
-    return Verdict(claim, _said(min(found), max(found), form))
+    return Verdict(claim, _range(min(found), max(found), form))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Script:
     """An experiment.
 
     - `config`: a frozen dataclass with defaults, checked when it is made.
-    - `run`: its rows; where it yields them, those that there are stay if it is stopped.
-    - `verdicts`: of rows, a line for every claim.
     - `quick`: fields of `config` that make it a matter of a minute or two on two cores, the same code.
-    - `more`: told behind the table; may write further files into the folder.
+    - `run`: its rows; where it yields them, those that there are stay if it is stopped.
+    - `table`: of rows, a text.   - `draw`: writes their picture.   - `verdicts`: of rows, a line for every claim.
+    - `more`: text that follows the table; may write further files into the folder.
     - `resolved`: what fields stand for, such as the prices in a file; goes into the effective configuration.
+    - `name`, `question`: by default the name of the file that defines `config`, and the first line of its docstring.
+
+    Without `run`, `table`, `verdicts` and `draw`, they are the functions of these names in the file that defines
+    `config`; a picture that is described by data is called `PICTURE` there.
     """
 
-    name: str
-    question: str
     config: type
-    run: Callable[[Any], Iterable[dict[str, Any]]]
-    table: Callable[[Rows], str]
-    draw: Callable[[Rows, Path], Path]
-    verdicts: Callable[[Rows], list[Verdict]]
     quick: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    _: dataclasses.KW_ONLY
+    run: Callable[[Any], Found] = None  # pyright: ignore
+    table: Callable[[Rows], str] = None  # pyright: ignore
+    draw: Callable[[Rows, Path], Path] = None  # pyright: ignore
+    verdicts: Callable[[Rows], list[Verdict]] = None  # pyright: ignore
     dtype: str = "float32"
     more: Callable[[Any, Path], str] | None = None
     resolved: Callable[[Any], Mapping[str, Any]] = lambda config: {}
+    name: str = ""
+    question: str = ""
 
-    def answer(self, config: Any, folder: str | Path) -> tuple[list[dict[str, Any]], str]:
+    def __post_init__(self):
+        file = vars(sys.modules[self.config.__module__])
+        own = {name: file.get(name) for name in ("run", "table", "verdicts", "draw")}
+        own["draw"] = own["draw"] or getattr(file.get("PICTURE"), "draw", None)
+        own |= {"name": self.name or _stem(self.config), "question": (file["__doc__"] or "").split("\n")[0]}
+        for field, default in own.items():
+            object.__setattr__(self, field, getattr(self, field) or default)
+
+    def answer(self, config: Any, folder: str | Path) -> tuple[list[Row], str]:
         """Run it: `name`.csv with its configuration and `name`.png go into the folder; returns rows and text."""
         if self.dtype == "float64":
             jax.config.update("jax_enable_x64", True)
         table, picture = self.files(folder)
         with style.look():  # what it needs, before a long run
             report.check_picture(picture)
-        rows: list[dict[str, Any]] = []
+        rows: list[Row] = []
         complete, effective = False, self.effective(config)
         try:
             rows.extend(self.run(config))
@@ -138,7 +162,7 @@ class Script:
         """That, and where the result comes from."""
         return self.asked(config) | provenance(self.dtype)
 
-    def kept(self, config: Any, folder: str | Path) -> list[dict[str, Any]] | None:
+    def kept(self, config: Any, folder: str | Path) -> list[Row] | None:
         """The rows of this configuration and code that the folder has with their picture, whole; else None."""
         table, picture = self.files(folder)
         if not (table.is_file() and picture.is_file()):
@@ -170,20 +194,43 @@ class Script:
         print(f"{told}\n\n{report.plain(verdict_rows(self.verdicts(rows)))}")
         return 0
 
+    def start(self, module: str) -> None:
+        """Run it if the module is the one that was started."""
+        if module == "__main__":
+            sys.exit(self.main())
+
     def _options(self, argv: Sequence[str] | None) -> Any:
         import tyro
 
-        fields = [
-            ("out", Annotated[str, tyro.conf.arg(help="Folder for the rows and the picture.")], "results"),
-            ("quick", Annotated[tyro.conf.FlagCreatePairsOff[bool], tyro.conf.arg(help="Minutes, not hours.")], False),
+        def option(kind: Any, text: str) -> Any:
+            return Annotated[kind, tyro.conf.arg(help=text)] if text else kind
+
+        texts, kinds = _comments(self.config), get_type_hints(self.config, include_extras=True)
+        fields: list[Any] = [
+            (field.name, option(kinds[field.name], texts.get(field.name, "")), field.default)
+            for field in dataclasses.fields(self.config)
+        ]
+        fields += [
+            ("out", option(str, "Folder for the rows and the picture."), "results"),
+            ("quick", option(tyro.conf.FlagCreatePairsOff[bool], "Minutes, not hours."), False),
         ]
         unchecked = {"__post_init__": lambda self: None, "__doc__": self.question}  # checked as `config`
         bases = (self.config,)
-        return tyro.cli(
-            dataclasses.make_dataclass("Options", fields, bases=bases, frozen=True, namespace=unchecked),
-            args=argv,
-            prog=self.name,
-        )
+        options = dataclasses.make_dataclass("Options", fields, bases=bases, frozen=True, namespace=unchecked)
+        return tyro.cli(options, args=argv, prog=self.name)
+
+
+def _stem(config: type) -> str:
+    return Path(inspect.getfile(config)).stem
+
+
+def _comments(config: type) -> dict[str, str]:
+    """The help of options: what the comment behind a field says, where there is a file to read."""
+    texts: dict[str, str] = {}
+    for base in reversed(config.__mro__[:-1]):
+        with contextlib.suppress(OSError, TypeError):
+            texts |= re.findall(r"^    (\w+): .*  # (.+)$", inspect.getsource(base), re.MULTILINE)
+    return texts
 
 
 @functools.cache
@@ -196,17 +243,85 @@ def source() -> str:
     return digest.hexdigest()[:12]
 
 
-def verdict_rows(verdicts: Iterable[Verdict]) -> list[dict[str, Any]]:
+def verdict_rows(verdicts: Iterable[Verdict]) -> list[Row]:
     """For tables and files."""
     return [
-        {"claim": one.claim, "found": one.found, "published": one.published or "no number", "verdict": one.word}
-        for one in verdicts
+        {"claim": line.claim, "found": line.found, "published": line.published or "no number", "verdict": line.word}
+        for line in verdicts
     ]
 
 
-def grouped(rows: Rows, *fields: str) -> dict[tuple, list[Mapping[str, Any]]]:
-    """Rows by the values of fields, in their order."""
-    found: dict[tuple, list[Mapping[str, Any]]] = {}
+# ---------------------------------------------------------------------------------------------- checks, loops, tables
+def check(
+    config: Any,
+    *,
+    distinct: str = "",
+    positive: str = "",
+    not_negative: str = "",
+    whole: Mapping[int, str] = {},
+    known: Mapping[str, Iterable[str]] = {},
+) -> None:
+    """Check fields, named in words, each value of a list.
+
+    - `whole`: whole numbers, by the least that is allowed.   - `known`: names, by field.
+    """
+    for field, allowed in known.items():
+        names = getattr(config, field)
+        (checks.one_of if isinstance(names, str) else checks.names)(field, names, allowed)
+    for field in distinct.split():
+        checks.distinct(field, getattr(config, field))
+    for least, fields in whole.items():
+        for field in fields.split():
+            values = getattr(config, field)
+            for value in values if isinstance(values, tuple) else (values,):
+                checks.whole(field, value, at_least=least)
+    for fields, rule in ((positive, checks.positive), (not_negative, checks.not_negative)):
+        for field in fields.split():
+            rule(field, getattr(config, field))
+
+
+def cells(config: Any, *axes: Iterable[Any]) -> Iterator[tuple]:
+    """The cross product of the axes, with a bar of progress."""
+    from tqdm import tqdm
+
+    return iter(tqdm(list(product(*axes)), desc=_stem(type(config)), unit="case", file=sys.stderr, disable=None))
+
+
+def compared(config: Any, *axes: Iterable[Any]) -> Iterator[tuple[tuple, list[Row]]]:
+    """Each cell of the axes, and the rows of `compare` under its `config.setting(*cell)`."""
+    for cell in cells(config, *axes):
+        yield cell, list(compare(config.setting(*cell)))
+
+
+def picked(rows: Rows, **values: Any) -> list[Any]:
+    """Rows that hold these values."""
+    return [row for row in rows if all(row[key] == value for key, value in values.items())]
+
+
+def pivot(rows: Rows, down: Sequence[str], across: str, value: str | Callable[[Mapping[str, Any]], Any]) -> str:
+    """A table with a line for each combination of the columns `down`; `across` and `value` are formats of a row."""
+    lines: dict[tuple, dict[str, Any]] = {}
     for row in rows:
-        found.setdefault(tuple(row[field] for field in fields), []).append(row)
-    return found
+        line = lines.setdefault(tuple(row[key] for key in down), {key: row[key] for key in down})
+        line[across.format(**row)] = value.format(**row) if isinstance(value, str) else value(row)
+    return report.plain(list(lines.values()))
+
+
+def listed(rows: Rows, *columns: Any) -> str:
+    """A table with a line for each row; a column is a key, or the key, its heading and whether it is per cent."""
+    return report.plain(rows, [report.Column(one) if isinstance(one, str) else report.Column(*one) for one in columns])
+
+
+def beside(here: Row, tree: Row) -> Row:
+    """Seconds on mFabric and on the fat-tree, their ratio, and that of the performance per dollar."""
+    seconds = {"fat_tree_s": tree["iteration_s"], "mfabric_s": here["iteration_s"]}
+    ratios = {"over_fat_tree": here["iteration_s"] / tree["iteration_s"]}
+    return seconds | ratios | {"per_dollar": here["perf_per_dollar"] / tree["perf_per_dollar"]}
+
+
+def duration(seconds: float) -> str:
+    """25 ms, 1 s, 10 us."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= 0.9999 * size:
+            return f"{seconds / size:g} {unit}"
+    return f"{seconds * 1e6:g} us"

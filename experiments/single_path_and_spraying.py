@@ -3,52 +3,34 @@
 Collectives of training on full switch trees of 128 GPUs, a leaf-spine (non-blocking and oversubscribed) and a fat-tree
 of three tiers. Every flow takes one shortest path, by a hash (ECMP) or the least loaded in falling order of size; or it
 is split into parts of equal size first, each with a path of its own. Figure of merit: the collective's time over that
-under spraying, flows sharing links max-min fairly. Source: "Challenging the NormalisedDemand for Packet Spraying in
-Large-Scale
+under spraying, flows sharing links max-min fairly. Source: "Challenging the Need for Packet Spraying in Large-Scale
 Distributed Training", arXiv 2407.00550: single paths with minimal splitting of flows congest leaf-spine fabrics no more
 than spraying does, and come close to it in evaluation. The paths here are chosen with all flows known, in one pass:
 permutations have paths without conflict on the non-blocking trees, which one pass does not find.
-
-    python -m experiments.single_path_and_spraying --out results
 """
 
-from __future__ import annotations
-
 import dataclasses
-import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from functools import cached_property
 from itertools import product
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from mfabric_jax import report
-from mfabric_jax.checks import InputError, distinct, not_negative, one_of, positive, whole
+from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Cluster, cluster
 from mfabric_jax.flows import FlowProblem, Outcome, completion_times
 from mfabric_jax.report import style
+from mfabric_jax.report.figures.groups import Dots
+from mfabric_jax.report.figures.panels import Axis, Picture
 from mfabric_jax.routing import Routes, cluster_routes, link_bytes, links_of
-from mfabric_jax.traffic import (
-    Flows,
-    all_to_all,
-    hierarchical_all_reduce,
-    point_to_point,
-    ring_all_reduce,
-    together,
-)
+from mfabric_jax.traffic import Flows, all_to_all, hierarchical_all_reduce, point_to_point, ring_all_reduce, together
 
-from .script import Rows, Script, Verdict
+from .script import Row, Rows, Script, Verdict, check, grouped, listed, pivot
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-NAME = "single_path_and_spraying"
 GPUS = 8  # of a server, a NIC each
 NIC_GBPS = 400.0  # of every link of the trees: no ratio depends on it
 BYTES = 1e8  # of a GPU: no ratio depends on it either
@@ -78,40 +60,23 @@ class Config:
         "scattered-jobs",
     )
     """all-to-all, skewed-all-to-all, ring-all-reduce, hierarchical-all-reduce, permutation, scattered-jobs."""
-    seeds: int = 20
-    """Draws of the hash, and of what is random in the traffic."""
-    parts: tuple[int, ...] = (1, 4)
-    """Into how many parts of equal size flows are split."""
-    servers: int = 16
-    """Servers of 8 GPUs with a NIC each."""
-    radix: int = 16
-    """Ports of a switch of the leaf-spines."""
-    fat_tree_radix: int = 8
-    """Ports of a switch of the fat-tree."""
-    oversubscription: float = 3.0
-    """Of oversub-leaf-spine."""
-    group: int = 16
-    """GPUs of an all-to-all, and of a scattered job."""
-    rings: int = 4
-    """Rings of ring-all-reduce side by side: GPUs of equal rank modulo that many."""
+    seeds: int = 20  # Draws of the hash, and of what is random in the traffic.
+    parts: tuple[int, ...] = (1, 4)  # Into how many parts of equal size flows are split.
+    servers: int = 16  # Servers of 8 GPUs with a NIC each.
+    radix: int = 16  # Ports of a switch of the leaf-spines.
+    fat_tree_radix: int = 8  # Ports of a switch of the fat-tree.
+    oversubscription: float = 3.0  # Of oversub-leaf-spine.
+    group: int = 16  # GPUs of an all-to-all, and of a scattered job.
+    rings: int = 4  # Rings of ring-all-reduce side by side: GPUs of equal rank modulo that many.
     exponent: float = 1.0
     """Skew: the n-th most popular GPU of a group receives in proportion to 1 / n^exponent."""
 
     def __post_init__(self):
-        for field in ("fabrics", "traffic", "parts"):
-            distinct(field, getattr(self, field))
-        for fabric in self.fabrics:
-            one_of("fabric", fabric, FABRICS)
-        for name in self.traffic:
-            one_of("traffic", name, TRAFFIC)
-        for parts in self.parts:
-            whole("parts", parts)
-        whole("seeds", self.seeds)
-        whole("servers", self.servers, at_least=2)
-        not_negative("exponent", self.exponent)
-        positive("oversubscription", self.oversubscription)
+        known, whole = {"fabrics": FABRICS, "traffic": TRAFFIC}, {2: "servers", 1: "parts seeds group rings"}
+        check(self, known=known, distinct="parts", whole=whole)
+        check(self, not_negative="exponent", positive="oversubscription")
         for field in ("group", "rings"):
-            if self.gpus % whole(field, getattr(self, field)):
+            if self.gpus % getattr(self, field):
                 raise InputError(f"{field} must divide the {self.gpus} GPUs, got {getattr(self, field)}.")
         if self.rings == self.gpus:
             raise InputError(f"rings must leave several GPUs to a ring, got {self.rings} of {self.gpus} GPUs.")
@@ -198,36 +163,25 @@ def flows_of(config: Config, traffic: str, seed: int) -> Flows:
     return Flows(*(column[between] for column in flows[:5]), flows.labels)
 
 
-def run(config: Config) -> list[dict[str, Any]]:
+def run(config: Config) -> Iterator[Row]:
     """A row for each fabric, traffic, seed, routing and number of parts.
 
     - `time_s`: the last flow ends; `busiest_s`: bytes of the busiest link over what it carries in a second.
     - `over_spray`, `busiest_over_spray`: over those under spraying of the same flows.
     """
     solver = _Solver(config)
-    cells = product(config.fabrics, config.traffic, range(config.seeds))
-    return [row for fabric, traffic, seed in cells for row in _rows(config, solver, fabric, traffic, seed)]
+    for fabric, traffic, seed in product(config.fabrics, config.traffic, range(config.seeds)):
+        flows = flows_of(config, traffic, seed)
+        place = {"fabric": fabric, "oversubscription": config.over(fabric), "traffic": traffic, "seed": seed}
+        spray = solver(fabric, flows, "spray", seed)
+        yield place | _ends("spray", 1, spray, spray)
+        for routing, parts in product(SINGLE, config.parts):
+            yield place | _ends(routing, parts, solver(fabric, split(flows, parts), routing, seed), spray)
 
 
-def _rows(config: Config, solver: _Solver, fabric: str, traffic: str, seed: int) -> Iterator[dict[str, Any]]:
-    flows = flows_of(config, traffic, seed)
-    place = {"fabric": fabric, "oversubscription": config.over(fabric), "traffic": traffic, "seed": seed}
-    spray_s, spray_busiest_s = solver(fabric, flows, "spray", seed)
-    yield place | _ends("spray", 1, spray_s, spray_busiest_s, spray_s, spray_busiest_s)
-    for routing, parts in product(SINGLE, config.parts):
-        ends = solver(fabric, split(flows, parts), routing, seed)
-        yield place | _ends(routing, parts, *ends, spray_s, spray_busiest_s)
-
-
-def _ends(routing: str, parts: int, time_s: float, busiest_s: float, spray_s: float, spray_busiest_s: float) -> dict:
-    return {
-        "routing": routing,
-        "parts": parts,
-        "time_s": time_s,
-        "busiest_s": busiest_s,
-        "over_spray": time_s / spray_s,
-        "busiest_over_spray": busiest_s / spray_busiest_s,
-    }
+def _ends(routing: str, parts: int, ends: tuple[float, float], spray: tuple[float, float]) -> Row:
+    over = {"over_spray": ends[0] / spray[0], "busiest_over_spray": ends[1] / spray[1]}
+    return {"routing": routing, "parts": parts, "time_s": ends[0], "busiest_s": ends[1]} | over
 
 
 def split(flows: Flows, parts: int) -> Flows:
@@ -260,13 +214,10 @@ class _Solver:
 
     def _problem(self, capacity: np.ndarray, routes: Routes) -> FlowProblem:
         """The flows in a table of the common shape; rows behind them cross nothing and have no bytes."""
-        table = self.flows, self.hops
-        share = np.where(routes.hops >= 0, routes.share, 1)
-        return FlowProblem(
-            jnp.asarray(_padded(capacity, (self.links,), 1), "float32"),
-            jnp.asarray(_padded(routes.hops, table, -1)),
-            jnp.asarray(_padded(share, table, 1), "float32"),
-        )
+        table, share = (self.flows, self.hops), np.where(routes.hops >= 0, routes.share, 1)
+        capacity, share = _padded(capacity, (self.links,), 1), _padded(share, table, 1)
+        hops = jnp.asarray(_padded(routes.hops, table, -1))
+        return FlowProblem(jnp.asarray(capacity, "float32"), hops, jnp.asarray(share, "float32"))
 
 
 _completion = eqx.filter_jit(completion_times)
@@ -277,51 +228,41 @@ def _padded(array: np.ndarray, shape: tuple[int, ...], fill: float = 0) -> np.nd
     return np.pad(array, added, constant_values=fill)
 
 
-def groups(rows: Rows, key: str = "over_spray") -> dict[tuple, list[float]]:
-    """What single paths took over spraying by (fabric, traffic, routing, parts), in the order of the rows."""
-    found: dict[tuple, list[float]] = {}
-    for row in rows:
-        if row["routing"] != "spray":
-            found.setdefault(tuple(row[field] for field in GROUP), []).append(row[key])
-    return found
-
-
-def _column(routing: str, parts: int) -> str:
-    return routing if parts == 1 else f"{routing} x{parts}"
+def medians(rows: Rows) -> list[Row]:
+    """What single paths took over spraying: median and worst of the seeds, a line per case and way."""
+    return [
+        dict(zip(GROUP, group, strict=True))
+        | {"paths": _label(*group[2:]), "column": group[2] if group[3] == 1 else "{} x{}".format(*group[2:])}
+        | {"median": float(np.median(over)), "worst": max(over)}
+        for group, same in grouped([row for row in rows if row["routing"] != "spray"], *GROUP).items()
+        for over in [[row["over_spray"] for row in same]]
+    ]
 
 
 def table(rows: Rows) -> str:
     """Median and worst of the seeds, a line per fabric and collective; how close that is; the verdict."""
-    lines: dict[tuple, dict[str, Any]] = {}
-    for (fabric, traffic, routing, parts), over in groups(rows).items():
-        line = lines.setdefault((fabric, traffic), {"fabric": fabric, "traffic": traffic})
-        line[_column(routing, parts)] = f"{np.median(over):.2f} ({max(over):.2f})"
     head = "time over spraying's: median of the seeds (worst); xN: flows in N parts"
-    columns = ["paths", report.Column("close", f"within {CLOSE:.0%}"), "cases", "largest median", "on", "worst"]
-    tables = report.plain(list(lines.values())), report.plain(summary(rows), columns)
-    return "\n\n".join([head, *tables, verdict(rows)])
+    cases = pivot(medians(rows), ("fabric", "traffic"), "{column}", "{median:.2f} ({worst:.2f})")
+    columns = "paths", ("close", f"within {CLOSE:.0%}"), "cases", "largest median", "on", "worst"
+    return "\n\n".join([head, cases, listed(summary(rows), *columns), verdict(rows)])
 
 
-def summary(rows: Rows) -> list[dict[str, Any]]:
+def summary(rows: Rows) -> list[Row]:
     """How close each way to choose single paths comes: in how many cases, and how far the farthest medians are."""
-    found, lines = groups(rows), []
-    for way in dict.fromkeys(group[2:] for group in found):
-        here = {group[:2]: over for group, over in found.items() if group[2:] == way}
-        medians = {case: float(np.median(over)) for case, over in here.items()}
-        close = sum(median <= 1 + CLOSE for median in medians.values())
-        farthest = max(medians, key=lambda case: medians[case])
-        lines.append(
-            {"paths": _label(*way), "close": close, "cases": len(here), "largest median": medians[farthest]}
-            | {"worst": max(map(max, here.values())), "on": f"{farthest[1]}, {farthest[0]}"}
-        )
+    lines = []
+    for (paths,), here in grouped(medians(rows), "paths").items():
+        farthest = max(here, key=lambda line: line["median"])
+        line = {"paths": paths, "close": sum(line["median"] <= 1 + CLOSE for line in here), "cases": len(here)}
+        line |= {"largest median": farthest["median"], "worst": max(line["worst"] for line in here)}
+        lines.append(line | {"on": f"{farthest['traffic']}, {farthest['fabric']}"})
     return lines
 
 
 def verdict(rows: Rows) -> str:
     """How close single paths come to spraying, as a sentence."""
     lines = summary(rows)
-    told = "; ".join(f"{line['paths']} {line['close']} (up to {line['largest median']:.2f} times)" for line in lines)
-    of = f"Of {lines[0]['cases']} cases, single paths take at most {CLOSE:.0%} longer than spraying (median): {told}."
+    ways = "; ".join(f"{line['paths']} {line['close']} (up to {line['largest median']:.2f} times)" for line in lines)
+    of = f"Of {lines[0]['cases']} cases, single paths take at most {CLOSE:.0%} longer than spraying (median): {ways}."
     return textwrap.fill(of, 100)
 
 
@@ -329,58 +270,17 @@ def _label(routing: str, parts: int) -> str:
     return LOOKS[routing, parts > 1].label.format(parts)
 
 
-def draw(rows: Rows, path: str | Path) -> Path:
-    """Time over that of spraying by collective and routing, a panel per fabric; returns the path written."""
-    return style.save(lambda: build(rows), path)
+def _shown(rows: Rows) -> Iterator[Row]:
+    for row in (row for row in rows if row["routing"] != "spray"):
+        where = f"{FABRICS[row['fabric']]} {row['oversubscription']:g}:1"
+        paths = _label(row["routing"], row["parts"])
+        yield dict(row) | {"where": where, "collective": TRAFFIC[row["traffic"]][1], "paths": paths}
 
 
-def build(rows: Rows) -> Figure:
-    """The figure itself: a dot per seed, a stroke and a number at the median."""
-    found = groups(rows)
-    fabrics, traffic, ways = (list(dict.fromkeys(group[part] for group in found)) for part in (0, 1, slice(2, 4)))
-    figure = style.blank(2.6 + 3.4 * len(fabrics), 1.6 + len(traffic) * (0.2 + 0.19 * len(ways)))
-    axes = figure.subplots(1, len(fabrics), sharex=True, sharey=True, squeeze=False)[0]
-    for panel, fabric in zip(axes, fabrics, strict=True):
-        _panel(panel, {group[1:]: over for group, over in found.items() if group[0] == fabric}, traffic, ways)
-        over = next(row["oversubscription"] for row in rows if row["fabric"] == fabric)
-        panel.set_title(f"{FABRICS[fabric]} {over:g}:1", loc="left")
-    values = [value for over in found.values() for value in over]
-    margin = 0.05 * (max(values) - min(values)) + 0.02
-    axes[0].set_xlim(min(values) - margin, max(values) + margin)
-    figure.legend(handles=_key(ways), loc="outside lower center", ncols=min(len(ways), 2 * len(fabrics)))
-    return figure
-
-
-def _panel(axes: Axes, found: Mapping[tuple, Sequence[float]], traffic: Sequence[str], ways: Sequence[tuple]) -> None:
-    """A block of lines per collective, a line per routing."""
-    rng, block = np.random.default_rng(0), len(ways) + 1
-    beside = {"xycoords": ("axes fraction", "data"), "va": "center", "fontsize": style.FONT - 1.5}
-    for (name, *way), over in found.items():
-        place = traffic.index(name) * block + ways.index(tuple(way))
-        colour, middle = LOOKS[way[0], way[1] > 1].colour, float(np.median(over))
-        axes.plot(over, place + rng.uniform(-0.25, 0.25, len(over)), ".", color=colour, markersize=4, alpha=0.6)
-        axes.plot([middle, middle], [place - 0.4, place + 0.4], color=colour, linewidth=2.4)
-        axes.annotate(f"{middle:.2f}", (1.02, place), **beside)
-    axes.annotate("median", (1.02, -1), color=style.FAINT, annotation_clip=False, **beside)
-    axes.axvline(1, color=style.INK, linewidth=0.8, zorder=0)
-    for edge in range(1, len(traffic)):
-        axes.axhline(edge * block - 1, color=style.FAINT, linewidth=0.5)
-    middles = [(len(ways) - 1) / 2 + block * place for place in range(len(traffic))]
-    axes.set_yticks(middles, [TRAFFIC[name][1] for name in traffic])
-    axes.tick_params(axis="y", length=0)
-    axes.set_ylim(len(traffic) * block - 1, -1)
-    axes.set_xlabel("time over that of spraying")
-    axes.grid(axis="x")
-
-
-def _key(ways: Sequence[tuple[str, int]]) -> list:
-    """Handles of the legend."""
-    from matplotlib.lines import Line2D
-
-    colours = [LOOKS[routing, parts > 1].colour for routing, parts in ways]
-    names = [_label(*way) for way in ways]
-    marks = {"marker": ".", "markersize": 8, "linewidth": 2.4}
-    return [Line2D([], [], color=colour, label=name, **marks) for colour, name in zip(colours, names, strict=True)]
+MEDIAN: dict[str, Any] = {"middle": np.median, "head": "median", "title": "{where}", "each": 0.19}
+RATIO = Axis("over_spray", "time over that of spraying", lines=(1,))
+PANEL = Dots(RATIO, Axis("paths"), "paths", block="collective", blocks_named=True, **MEDIAN)
+PICTURE = Picture((PANEL,), across="where", shown=_shown, width=3.6)
 
 
 def verdicts(rows: Rows) -> list[Verdict]:
@@ -394,17 +294,5 @@ def verdicts(rows: Rows) -> list[Verdict]:
     ]
 
 
-SCRIPT = Script(
-    name=NAME,
-    question="Single paths against packet spraying: a row per fabric, collective, seed, routing and number of parts.",
-    config=Config,
-    run=run,
-    table=table,
-    draw=draw,
-    verdicts=verdicts,
-    quick={"seeds": 3},
-)
-main = SCRIPT.main
-
-if __name__ == "__main__":
-    sys.exit(main())
+SCRIPT = Script(Config, quick={"seeds": 3})
+SCRIPT.start(__name__)

@@ -3,29 +3,20 @@
 Mixtral 8x7B in the measured set-up (128 H800, one data-parallel replica) and as simulated; LLaMA-MoE and Qwen-MoE as
 simulated. Counted, not simulated: bytes that all GPUs send, ring algorithms, as `mfabric traffic` prints them. Source:
 arXiv 2501.03905, traffic by parallelism.
-
-    python -m experiments.traffic_shares --out results
 """
 
-from __future__ import annotations
-
 import dataclasses
-import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
-from mfabric_jax import report, units, workload
-from mfabric_jax.checks import names, whole
+from mfabric_jax import units, workload
 from mfabric_jax.report import style
+from mfabric_jax.report.figures.groups import Bars
+from mfabric_jax.report.figures.panels import Axis, Picture
 from mfabric_jax.workload import MEASURED_SHARES, Workload
 
-from .script import Rows, Script, Verdict, against
+from .script import Row, Rows, Script, Verdict, against, check, grouped, listed
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-NAME = "traffic_shares"
 MEASURED_SET_UP = {"mixtral-8x7b": {"dp": 1, "gpus": 128}}
 LOOKS = {
     "TP": style.Look("Tensor", style.PARTS["tp_comm_s"].colour),
@@ -41,14 +32,12 @@ ROUNDED = 0.05  # shares are published in tens of per cent
 class Config:
     """What to count."""
 
-    models: tuple[str, ...] = ("mixtral-8x7b", "llama-moe", "qwen-moe")
-    """Of those with measured shares."""
+    models: tuple[str, ...] = ("mixtral-8x7b", "llama-moe", "qwen-moe")  # Of those with measured shares.
     micro_batches: int = 0
     """Of an iteration, which the measurement does not state; 0: as many as pipeline stages."""
 
     def __post_init__(self):
-        names("models", self.models, MEASURED_SHARES)
-        whole("micro_batches", self.micro_batches, at_least=0)
+        check(self, known={"models": MEASURED_SHARES}, whole={0: "micro_batches"})
 
     def jobs(self) -> list[tuple[str, Workload]]:
         """Set-ups with their names."""
@@ -61,7 +50,7 @@ class Config:
         return found
 
 
-def run(config: Config) -> list[dict[str, Any]]:
+def run(config: Config) -> list[Row]:
     """A row for each set-up and parallelism: bytes of one iteration and their share, and what bounds the measured one.
 
     PP+DP is a row of its own: what was measured of both together.
@@ -69,7 +58,7 @@ def run(config: Config) -> list[dict[str, Any]]:
     return [row for set_up, job in config.jobs() for row in _rows(set_up, job)]
 
 
-def _rows(set_up: str, job: Workload) -> list[dict[str, Any]]:
+def _rows(set_up: str, job: Workload) -> list[Row]:
     facts = {"model": job.model, "set_up": set_up, "gpus": job.gpus, "dp": job.dp, "micro_batches": job.micro_batches}
     counted = workload.share_table(job)
     both = [row for row in counted if row["parallelism"] in ("PP", "DP")]
@@ -85,79 +74,37 @@ def _rows(set_up: str, job: Workload) -> list[dict[str, Any]]:
 
 def table(rows: Rows) -> str:
     """A line per row."""
-    columns = [report.Column(key) for key in ("model", "set_up", "gpus", "parallelism")]
-    columns += [report.Column("gigabytes", "GB, all GPUs"), report.Column("share", percent=True)]
-    columns += [report.Column("measured")]
-    lines = [{**row, "gigabytes": _gigabytes(row), "measured": _measured(row)} for row in rows]
-    return report.plain(lines, columns)
+    lines = [
+        row | {"gigabytes": float(units.to_gigabytes(row["bytes_per_iteration"])), "measured": _measured(row)}
+        for row in rows
+    ]
+    shares = ("gigabytes", "GB, all GPUs"), ("share", None, True), "measured"
+    return listed(lines, "model", "set_up", "gpus", "parallelism", *shares)
 
 
-def _gigabytes(row) -> float:
-    return float(units.to_gigabytes(row["bytes_per_iteration"]))
-
-
-def _measured(row) -> str | None:
+def _measured(row: Row) -> str | None:
     low, high = row["measured_low"], row["measured_high"]
     if low is None:
         return None
     return f"{low:.0%}" if low == high else f"{low:.0%} to {high:.0%}"
 
 
-def draw(rows: Rows, path: str | Path) -> Path:
-    """Shares of every set-up as one stacked bar; returns the path written."""
-    return style.save(lambda: build(rows), path)
+def _bars(rows: Rows) -> Iterator[Row]:
+    """Set-ups in blocks of models; below them what was measured, of a range its lower end."""
+    for (model,), here in grouped(rows, "model").items():
+        for row in here:
+            if row["parallelism"] != "PP+DP":
+                line = f"{model}, {row['set_up']}"
+                yield dict(row) | {"line": line, "hatched": False, "text": f"{row['share']:.1%}"}
+        for row in (row for row in grouped(here, "set_up").popitem()[1] if row["measured_low"] is not None):
+            low, high = row["measured_low"], row["measured_high"]
+            text = f"{low:.0%}" if low == high else f"{low:.0%} or more" if low else f"< {high:.0%}"
+            yield dict(row) | {"line": "measured", "hatched": True, "text": text, "share": low or high}
 
 
-def build(rows: Rows) -> Figure:
-    """The figure itself: a bar per set-up, below it the measured shares, hatched."""
-    from matplotlib.patches import Patch
-
-    cases = list(dict.fromkeys((row["model"], row["set_up"]) for row in rows))
-    figure = style.blank(8.6, 1.5 + 0.85 * len(cases))
-    axes = figure.subplots()
-    for place, case in enumerate(cases):
-        here = {row["parallelism"]: row for row in rows if (row["model"], row["set_up"]) == case}
-        _bar(axes, place - 0.16, here)
-        _measured_bar(axes, place + 0.26, here)
-    named = [f"{model}\n{set_up}" for model, set_up in cases]
-    axes.set_yticks(range(len(cases)), named)
-    axes.set_ylim(len(cases) - 0.4, -0.6)
-    axes.set_xlim(0, 1)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    axes.tick_params(axis="y", length=0)
-    axes.set_xlabel("bytes of one iteration, all GPUs")
-    axes.grid(axis="x")
-    handles = [Patch(color=LOOKS[kind].colour, label=LOOKS[kind].label) for kind in ("TP", "EP", "PP", "DP")]
-    handles.append(Patch(facecolor="white", edgecolor=style.INK, hatch="////", label="measured"))
-    figure.legend(handles=handles, loc="outside upper center", ncols=len(handles))
-    return figure
-
-
-def _bar(axes: Axes, place: float, here: dict[str, Any]) -> None:
-    left = 0.0
-    for kind in ("TP", "EP", "PP", "DP"):
-        share = here[kind]["share"]
-        axes.barh(place, share, 0.42, left, color=LOOKS[kind].colour, edgecolor="white", linewidth=0.6)
-        if share > 0.05:
-            ink = style.ink_on(LOOKS[kind].colour)
-            axes.text(left + share / 2, place, f"{share:.1%}", color=ink, ha="center", va="center")
-        left += share
-
-
-def _measured_bar(axes: Axes, place: float, here: dict[str, Any]) -> None:
-    """Measured shares in the order of the bar above; of a range its lower end is full, the rest has no hatch."""
-    known = [(kind, here[kind]) for kind in ("TP", "EP", "PP+DP") if here[kind]["measured_low"] is not None]
-    left = 0.0
-    for kind, row in known:
-        colour, low, high = LOOKS[kind].colour, row["measured_low"], row["measured_high"]
-        lines = {"facecolor": "none", "edgecolor": colour, "linewidth": 1.0}
-        axes.barh(place, high, 0.26, left, linestyle=":" if low < high else "-", **lines)
-        if low:
-            axes.barh(place, low, 0.26, left, hatch="////", **lines)
-        said = f"{low:.0%}" if low == high else f"{low:.0%} or more" if low else f"< {high:.0%}"
-        box = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
-        axes.text(left + (low or high) / 2, place, said, ha="center", va="center", fontsize=8, bbox=box)
-        left += high
+SHARE = Axis("share", "bytes of one iteration, all GPUs (hatched: measured)", percent=True, low=0, high=1)
+STACK: dict[str, Any] = {"stacked": True, "inside": "text", "hatched": "hatched", "each": 0.42}
+PICTURE = Picture((Bars(SHARE, Axis("line"), "parallelism", LOOKS, block="model", **STACK),), shown=_bars, width=6.6)
 
 
 def verdicts(rows: Rows) -> list[Verdict]:
@@ -178,22 +125,11 @@ def verdicts(rows: Rows) -> list[Verdict]:
     ]
 
 
-def _rounding(row) -> float:
+def _rounding(row: Row) -> float:
     """Half of ten per cent, as a part of a single published share; a range is wide enough."""
     low, high = row["measured_low"], row["measured_high"]
     return ROUNDED / low if low == high else 0.0
 
 
-SCRIPT = Script(
-    name=NAME,
-    question="Bytes by parallelism: a row per set-up and parallelism.",
-    config=Config,
-    run=run,
-    table=table,
-    draw=draw,
-    verdicts=verdicts,
-)
-main = SCRIPT.main
-
-if __name__ == "__main__":
-    sys.exit(main())
+SCRIPT = Script(Config)
+SCRIPT.start(__name__)

@@ -8,40 +8,29 @@ block before. Recording: the gate trace of SmartMoE, USENIX ATC'23 (github.com/t
 ranks with two experts each: two ranks a server make 8 servers. It was taken at every tenth iteration: neighbouring
 steps of one block are four micro-batches of one iteration, then those of ten iterations later. Without a recording
 traffic is generated (`recording`).
-
-    python -m experiments.when_to_reconfigure --trace FOLDER --out results
 """
-
-from __future__ import annotations
 
 import dataclasses
 import functools
-import sys
-from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from tqdm import tqdm
 
-from mfabric_jax import policies, report, traffic, workload
-from mfabric_jax.checks import InputError, distinct, names, not_negative, one_of, positive, whole
+from mfabric_jax import policies
+from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import Policy, uniform
 from mfabric_jax.report import style
+from mfabric_jax.report.figures.panels import Axis, Lines, Picture
 from mfabric_jax.routing import degree_bound
 from mfabric_jax.schedule import best_trajectory, follow, last
 
-from .recording import MODEL, Source, resolved, said, titled
-from .script import Rows, Script, Verdict, spread
+from .recording import Source, between_servers, divides_ranks, resolved, titled, traffic_of
+from .script import Row, Rows, Script, Verdict, cells, check, duration, grouped, pivot, spread
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-NAME = "when_to_reconfigure"
 ROUTINGS = ("unsplit", "best-path", "split")
 RULES: dict[str, style.Look] = {
     "always": style.Look("Always", "#D55E00", "o"),
@@ -60,52 +49,29 @@ class Config(Source):
 
     delays_s: tuple[float, ...] = (1e-6, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 2.5e-2, 0.1, 1.0)
     """Reconfiguration delays."""
-    rules: tuple[str, ...] = tuple(RULES)
-    """Rules over time."""
+    rules: tuple[str, ...] = tuple(RULES)  # Rules over time.
     routings: tuple[str, ...] = ("unsplit", "split")
     """How bytes are divided between circuits and packet switches."""
-    blocks: tuple[int, ...] = (1, 6)
-    """MoE blocks that the region serves in turn."""
-    samples: int = 4
-    """Traces drawn for each number of blocks."""
-    steps: int = 240
-    """All-to-alls of a trace."""
-    every: int = 24
-    """n of "every"."""
+    blocks: tuple[int, ...] = (1, 6)  # MoE blocks that the region serves in turn.
+    samples: int = 4  # Traces drawn for each number of blocks.
+    steps: int = 240  # All-to-alls of a trace.
+    every: int = 24  # n of "every".
     policy: str = "threshold"
     """Which circuits a change brings, by name; one that does not look at those in place."""
-    servers: int = 8
-    """Over how many servers the ranks are spread."""
-    nic_gbps: float = 400.0
-    """Bandwidth of every NIC."""
-    optical_degree: int = 6
-    """NICs of a server on the optical switch."""
-    electrical_nics: int = 2
-    """NICs of a server on the electrical fabric."""
-    hidden_s: float = 0.0
-    """What computation before a step hides of the delay."""
-    seed: int = 0
-    """Of the draw, and of generated traffic."""
+    servers: int = 8  # Over how many servers the ranks are spread.
+    nic_gbps: float = 400.0  # Bandwidth of every NIC.
+    optical_degree: int = 6  # NICs of a server on the optical switch.
+    electrical_nics: int = 2  # NICs of a server on the electrical fabric.
+    hidden_s: float = 0.0  # What computation before a step hides of the delay.
+    seed: int = 0  # Of the draw, and of generated traffic.
 
     def __post_init__(self):
         super().__post_init__()
-        names("rules", self.rules, RULES)
-        names("routings", self.routings, ROUTINGS)
-        one_of("policy", self.policy, policies.REGISTRY)
-        for field in ("delays_s", "blocks"):
-            distinct(field, getattr(self, field))
-        positive("delays_s", self.delays_s)
-        for blocks in self.blocks:
-            whole("blocks", blocks)
-        ranks = workload.get(MODEL).ep
-        if ranks % whole("servers", self.servers, at_least=2):
-            raise InputError(f"servers must divide the {ranks} ranks of the recording, got {self.servers}.")
-        for field in ("samples", "steps", "every", "electrical_nics"):
-            whole(field, getattr(self, field))
-        for field in ("optical_degree", "seed"):
-            whole(field, getattr(self, field), at_least=0)
-        positive("nic_gbps", self.nic_gbps)
-        not_negative("hidden_s", self.hidden_s)
+        least = {2: "servers", 1: "blocks samples steps every electrical_nics", 0: "optical_degree seed"}
+        known = {"rules": RULES, "routings": ROUTINGS, "policy": policies.REGISTRY}
+        check(self, known=known, distinct="delays_s blocks", whole=least)
+        check(self, positive="delays_s nic_gbps", not_negative="hidden_s")
+        divides_ranks(self.servers)
 
     def region(self, delay_s: Any) -> Region:
         """With a switch of that delay, which may be traced."""
@@ -116,22 +82,17 @@ class Config(Source):
         return policies.suited(self.policy, routing=routing)
 
 
-def run(config: Config) -> list[dict[str, Any]]:
+def run(config: Config) -> Iterator[Row]:
     """A row for each number of blocks, routing, trace, rule and delay.
 
     - `time_s`: of all steps, delays included; `best_s` of the optimum, `bound_s` of the degree bounds.
     - `over_best`, `over_bound`: `time_s` over these.   - `changes`, `best_changes`: part of the steps that changed.
     """
-    job, rows = workload.get(MODEL), []
-    count = config.tokens(config.seed).count
-    cells = [(blocks, routing) for blocks in config.blocks for routing in config.routings]
-    for blocks, routing in tqdm(cells, desc=NAME, unit="case", file=sys.stderr, disable=None):
-        tokens = traces(config, np.asarray(count), blocks)
-        demands = _demands(tokens, job.dispatch_bytes_per_selection, tokens.shape[2] // config.servers)
-        for sample, demand in enumerate(demands):
-            here = {"traffic": config.traffic, "blocks": blocks, "routing": routing, "sample": sample}
-            rows += [here | row for row in _rows(config, blocks, routing, demand)]
-    return rows
+    count = np.asarray(config.tokens(config.seed).count)
+    for blocks, routing in cells(config, config.blocks, config.routings):
+        for sample, demand in enumerate(_demands(traces(config, count, blocks), config.servers)):
+            place = {"traffic": config.traffic, "blocks": blocks, "routing": routing, "sample": sample}
+            yield from (place | row for row in _rows(config, blocks, routing, demand))
 
 
 def traces(config: Config, count: np.ndarray, blocks: int) -> np.ndarray:
@@ -151,15 +112,12 @@ def traces(config: Config, count: np.ndarray, blocks: int) -> np.ndarray:
     return np.stack(found)
 
 
-@functools.partial(jax.jit, static_argnums=2)
-def _demands(tokens, bytes_per_selection, ranks_per_server: int) -> jax.Array:
-    def one(tokens):
-        return traffic.server_bytes(traffic.rank_bytes(tokens, bytes_per_selection), ranks_per_server)
-
-    return jax.vmap(jax.vmap(one))(jnp.asarray(tokens))
+@functools.partial(jax.jit, static_argnums=1)
+def _demands(tokens: np.ndarray, servers: int) -> jax.Array:
+    return jax.vmap(jax.vmap(lambda one: between_servers(one, servers)))(jnp.asarray(tokens))
 
 
-def _rows(config: Config, blocks: int, routing: str, demand: jax.Array) -> list[dict[str, Any]]:
+def _rows(config: Config, blocks: int, routing: str, demand: jax.Array) -> list[Row]:
     """Of one trace."""
     delays, choose = jnp.asarray(config.delays_s, demand.dtype), config.chosen(routing)
     settings = {"routing": routing, "hidden_s": config.hidden_s}
@@ -190,101 +148,50 @@ def _course(config: Config, rule: str, blocks: int, demand, options: tuple[Polic
     return follow(demand, region, options, rule=rule, every=config.every, **settings)
 
 
-def summary(rows: Rows) -> dict[tuple[int, str], dict[str, dict[float, tuple[float, float]]]]:
-    """By (blocks, routing), rule and delay: means over the traces of (time over the optimum, part that changed)."""
-    found: dict[tuple[int, str], dict[str, dict[float, list[Mapping[str, Any]]]]] = {}
-    for row in rows:
-        group = found.setdefault((row["blocks"], row["routing"]), {}).setdefault(row["rule"], {})
-        group.setdefault(row["delay_s"], []).append(row)
-    return {
-        panel: {
-            rule: {
-                delay: (float(np.mean([r["over_best"] for r in same])), float(np.mean([r["changes"] for r in same])))
-                for delay, same in line.items()
-            }
-            for rule, line in lines.items()
-        }
-        for panel, lines in found.items()
-    }
+def summary(rows: Rows) -> list[Row]:
+    """The mean over the traces of the time over the optimum: a line per blocks, routing, rule and delay."""
+    keys = "blocks", "routing", "rule", "delay_s"
+    return [
+        dict(zip(keys, group, strict=True)) | {"over_best": float(np.mean([row["over_best"] for row in same]))}
+        for group, same in grouped(rows, *keys).items()
+    ]
 
 
 def table(rows: Rows) -> str:
     """Time over the optimum: a line per blocks, routing and delay, a column per rule."""
-    lines = []
-    for (blocks, routing), found in summary(rows).items():
-        for delay_s in dict.fromkeys(row["delay_s"] for row in rows):
-            line = {"blocks": blocks, "routing": routing, "delay": _said(delay_s)}
-            lines.append(line | {rule: f"{line_of[delay_s][0]:.3f}" for rule, line_of in found.items()})
-    return f"time over that of the offline optimum\n\n{report.plain(lines)}"
+    lines = [line | {"delay": duration(line["delay_s"])} for line in summary(rows)]
+    means = pivot(lines, ("blocks", "routing", "delay"), "{rule}", "{over_best:.3f}")
+    return f"time over that of the offline optimum\n\n{means}"
 
 
-def _said(delay_s: float) -> str:
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if delay_s >= 0.9999 * size:
-            return f"{delay_s / size:g} {unit}"
-    return f"{delay_s * 1e6:g} us"
+def _excess(rows: Rows) -> list[Row]:
+    return [
+        line
+        | {"excess": max(line["over_best"] - 1, FLOOR)}
+        | {"turns": f"{line['blocks']} block{'s' if line['blocks'] > 1 else ''} in turn"}
+        for line in summary(rows)
+    ]
 
 
-def draw(rows: Rows, path: str | Path) -> Path:
-    """What every rule takes longer than the optimum, against the delay; returns the path written."""
-    return style.save(lambda: build(rows), path)
-
-
-def build(rows: Rows) -> Figure:
-    """The figure itself: a panel per routing (down) and number of blocks (across)."""
-    found = summary(rows)
-    blocks, routings = (list(dict.fromkeys(panel[at] for panel in found)) for at in (0, 1))
-    figure = style.blank(1.4 + 4.2 * len(blocks), 1.4 + 2.9 * len(routings))
-    grid = figure.subplots(len(routings), len(blocks), sharex=True, sharey=True, squeeze=False)
-    for (many, routing), lines in found.items():
-        axes = grid[routings.index(routing)][blocks.index(many)]
-        _panel(axes, lines)
-        axes.set_title(f"{routing}, {many} block{'s' if many > 1 else ''} in turn", loc="left")
-    for axes in grid[:, 0]:
-        axes.set_ylabel("longer than the optimum")
-    for axes in grid[-1]:
-        axes.set_xlabel("reconfiguration delay")
-    handles, _ = grid[0][0].get_legend_handles_labels()
-    figure.legend(handles=handles, loc="outside lower center", ncols=3)
-    figure.suptitle(titled(rows), fontsize=style.FONT)
-    return figure
-
-
-def _panel(axes: Axes, lines: Mapping[str, Mapping[float, tuple[float, float]]]) -> None:
-    for rule, line in lines.items():
-        look = RULES[rule]
-        excess = [max(over - 1, FLOOR) for over, _ in line.values()]
-        axes.plot(list(line), excess, color=look.colour, marker=look.marker, markersize=4.5, label=look.label)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_ylim(FLOOR / 1.5, None)
-    ticks = [FLOOR, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0]
-    axes.set_yticks(ticks, [f"≤ {100 * FLOOR:g} %", *(f"{100 * tick:g} %" for tick in ticks[1:])])
-    axes.set_xticks([1e-6, 1e-4, 1e-2, 1.0], ["1 us", "100 us", "10 ms", "1 s"])
-    axes.minorticks_off()
-    axes.grid()
+PERCENT = {at: f"{100 * at:g} %" for at in (1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0)}
+DELAY = Axis("delay_s", "reconfiguration delay", log=True, ticks={at: duration(at) for at in (1e-6, 1e-4, 1e-2, 1.0)})
+EXCESS = Axis("excess", "longer than the optimum", log=True, ticks={FLOOR: f"≤ {100 * FLOOR:g} %"} | PERCENT)
+PANEL = Lines(DELAY, EXCESS, "rule", RULES, title="{routing}, {turns}")
+PICTURE = Picture((PANEL,), "routing", "turns", shown=_excess, heading=titled, width=4.2, share_y=True)
 
 
 def verdicts(rows: Rows) -> list[Verdict]:
     """Every rule over the optimum: mean over the traces, from the best to the worst delay; nothing is published."""
-    found: dict[tuple[str, str], list[float]] = {}
-    for (_, routing), lines in summary(rows).items():
-        for rule, line in lines.items():
-            found.setdefault((routing, rule), []).extend(over for over, _ in line.values())
     return [
-        spread(f"over the offline optimum, {rule}, {routing} ({said(rows)})", over)
-        for (routing, rule), over in found.items()
+        spread(
+            f"over the offline optimum, {rule}, {routing} ({traffic_of(rows)})", [line["over_best"] for line in lines]
+        )
+        for (routing, rule), lines in grouped(summary(rows), "routing", "rule").items()
     ]
 
 
 SCRIPT = Script(
-    name=NAME,
-    question="Walk recorded traces under every rule: a row per blocks, routing, trace, rule and delay.",
-    config=Config,
-    run=run,
-    table=table,
-    draw=draw,
-    verdicts=verdicts,
+    Config,
     quick={
         "delays_s": (1e-6, 1e-4, 1e-3, 1e-2, 2.5e-2, 0.1, 1.0),
         "routings": ("unsplit",),
@@ -294,7 +201,4 @@ SCRIPT = Script(
     resolved=resolved,
     dtype="float64",
 )
-main = SCRIPT.main
-
-if __name__ == "__main__":
-    sys.exit(main())
+SCRIPT.start(__name__)

@@ -4,17 +4,18 @@ Every mistake in what was asked ends in one sentence on standard error and exit 
 """
 
 import contextlib
-import dataclasses
 import importlib
 import io
 import os
 import re
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.commands import NAMES
+from mfabric_jax.commands.options import checked, flags, plain_words, unchecked
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -95,20 +96,21 @@ def _parse(command: str, words: list[str]) -> Any:
     options = _module(command).Options
     import tyro
 
-    fields = {field.name for field in dataclasses.fields(options)}
+    known, asks = flags(options), bool({"-h", "--help"} & set(words))
     for word in words:
         name = word.split("=")[0]
-        if name.startswith("--") and name != "--help":
-            one_of("option", name, sorted("--" + field.replace("_", "-") for field in fields))
-    if not {"-h", "--help"} & set(words):
+        if name.startswith("--") and name != "--help" and name.replace("--no-", "--") not in known:
+            one_of("option", name, sorted(known))
+    if not asks:
         _check_words(command, words)
+        words = plain_words(words, options, _preset(words) if "--preset" in known else None)
     said, width = io.StringIO(), os.environ.get("COLUMNS")
     try:
-        with contextlib.redirect_stderr(said):
-            if not {"-h", "--help"} & set(words):
+        with contextlib.redirect_stderr(said), warnings.catch_warnings(action="ignore"):
+            if not asks:
                 os.environ["COLUMNS"] = "1000"  # tyro's message on one line, to be read below
-            preset = _preset(options, words) if "preset" in fields else {}
-            return tyro.cli(options, args=words, prog=f"mfabric {command}", **preset)
+            flat = (tyro.conf.OmitArgPrefixes,)
+            parsed = tyro.cli(unchecked(options), args=words, prog=f"mfabric {command}", config=flat)
     except SystemExit as end:
         if not end.code:
             raise
@@ -117,6 +119,7 @@ def _parse(command: str, words: list[str]) -> Any:
         os.environ.pop("COLUMNS", None)
         if width is not None:
             os.environ["COLUMNS"] = width
+    return checked(options, parsed)
 
 
 def _check_words(command: str, words: list[str]) -> None:
@@ -143,9 +146,9 @@ def _first_word(command: str) -> str | None:
 
         return f"the name of a model first; allowed: {', '.join(NAMES)}"
     if command == "draw":
-        from mfabric_jax.fabric import CLUSTERS
+        from mfabric_jax.fabric import NAMES as FABRICS
 
-        return f"a fabric first; allowed: {', '.join(CLUSTERS)}, or a graph's .json file"
+        return f"a fabric first; allowed: {', '.join(FABRICS)}, or a graph's .json file"
     paths = {
         "report": "the rows first, a .csv or .parquet file or the folder of a sweep",
         "sweep": "the file of the design space first, .toml or .json",
@@ -154,21 +157,13 @@ def _first_word(command: str) -> str | None:
     return paths.get(command)
 
 
-def _preset(options: type, words: list[str]) -> dict[str, Any]:
+def _preset(words: list[str]) -> dict[str, Any]:
     """The defaults of the preset asked for; what else is asked for replaces them."""
     from mfabric_jax.study.presets import PRESETS
 
-    name = next(
-        (
-            word.partition("=")[2] or after
-            for word, after in zip(words, [*words[1:], ""], strict=False)
-            if word.split("=")[0] == "--preset"
-        ),
-        "paper",
-    )
-    fields = {field.name for field in dataclasses.fields(options)}
-    parts = {part: value for part, value in PRESETS[one_of("preset", name, PRESETS)].items() if part in fields}
-    return {"default": options(**parts, preset=name)}
+    pairs = zip(words, [*words[1:], ""], strict=True)
+    named = (word.partition("=")[2] or after for word, after in pairs if word.split("=")[0] == "--preset")
+    return PRESETS[one_of("preset", next(named, "paper"), PRESETS)]
 
 
 def _one_sentence(box: str, command: str) -> str:

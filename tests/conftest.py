@@ -14,8 +14,9 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_disable_most_optimizations", True)  # compiling is most of what a test takes
 
-# Half of compiling is the newer generator of code for fusions; the older one computes the same. XLA_FLAGS= keeps it.
-os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
+# Half of compiling is the newer generator of code for fusions; the older one computes the same. A quarter of the rest
+# is cutting a program into parts that compile side by side, which busy cores cannot use. XLA_FLAGS= keeps both.
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1")
 
 gc.set_threshold(50_000, 20, 100)  # going through all the objects that JAX keeps took a tenth of the time
 
@@ -40,6 +41,34 @@ def shared_data() -> pathlib.Path:
     if not folder.is_dir():
         pytest.skip(f"no recordings at {folder}: set MFABRIC_SHARED to the folder that holds data/")
     return folder
+
+
+@pytest.fixture
+def command_line(monkeypatch):
+    """`mfabric` in this process as a user has it: standard promotion, and the settings of the process left alone."""
+    from mfabric_jax.commands import shared
+
+    monkeypatch.setattr(shared, "start_jax", lambda dtype, device: None)
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+@pytest.fixture
+def never_computes(command_line, monkeypatch):
+    """Fails the test where a command solves anything."""
+    from mfabric_jax import study
+
+    def compute(*args, **named):
+        raise AssertionError("compute began")
+
+    for name in ("compare", "failures", "solve_cluster", "example_cluster", "example_timeline"):
+        monkeypatch.setattr(study, name, compute)
+
+
+def pytest_runtest_setup(item):
+    """No test leaves the rest to be compiled with all optimisations."""
+    if not jax.config.values["jax_disable_most_optimizations"]:
+        jax.config.update("jax_disable_most_optimizations", True)
 
 
 CROWDED = 20_000  # memory maps; every compiled program holds some, Linux allows 65,530

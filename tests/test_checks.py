@@ -11,14 +11,10 @@ from mfabric_jax.checks import not_negative, one_of, positive, whole
 NAN, INF = float("nan"), float("inf")
 
 
-def test_it_is_a_value_error():
-    assert issubclass(InputError, ValueError)
-
-
-@pytest.mark.parametrize("check", [positive, not_negative])
-@pytest.mark.parametrize("value", [1, 0.5, np.float32(2), np.asarray([1.0, 2.0]), jnp.asarray([3, 4])])
-def test_right_numbers_come_back(check, value):
-    assert check("field", value) is value
+def test_right_numbers_come_back():
+    for value in (1, 0.5, np.float32(2), np.asarray([1.0, 2.0]), jnp.asarray([3, 4])):
+        assert positive("field", value) is value
+        assert not_negative("field", value) is value
 
 
 def test_zero():
@@ -28,24 +24,21 @@ def test_zero():
         positive("field", 0)
 
 
-@pytest.mark.parametrize("value", [-1, NAN, INF, -INF, np.float32(-2.5)])
-def test_wrong_numbers(value):
-    with pytest.raises(InputError, match=rf"^field must be finite and above 0, got {float(value):g}"):
-        positive("field", value)
-    with pytest.raises(InputError, match=rf"^field must be finite and not negative, got {float(value):g}"):
-        not_negative("field", value)
-
-
-def test_one_wrong_number_among_many():
+def test_wrong_numbers():
+    for value in (-1, NAN, INF, -INF, np.float32(-2.5)):
+        with pytest.raises(InputError, match=rf"^field must be finite and above 0, got {float(value):g}"):
+            positive("field", value)
+        with pytest.raises(InputError, match=rf"^field must be finite and not negative, got {float(value):g}"):
+            not_negative("field", value)
     with pytest.raises(InputError, match=r"^field must be finite and not negative, got \[1.0, -1.0\]\.$"):
         not_negative("field", jnp.asarray([1.0, -1.0]))
 
 
-@pytest.mark.parametrize("value", ["1", None, True, [1, "x"], 1j, object()])
-def test_not_a_number(value):
-    for check in (positive, not_negative):
-        with pytest.raises(InputError, match=r"^field must be a number, got "):
-            check("field", value)
+def test_not_a_number():
+    for value in ("1", None, True, [1, "x"], 1j, object()):
+        for check in (positive, not_negative):
+            with pytest.raises(InputError, match=r"^field must be a number, got "):
+                check("field", value)
 
 
 def test_traced_values_pass():
@@ -68,6 +61,7 @@ def test_whole():
 
 
 def test_one_of():
+    assert issubclass(InputError, ValueError)
     assert one_of("colour", "red", ["red", "green"]) == "red"
     assert one_of("colour", "red", {"red": 1}) == "red"
     with pytest.raises(InputError) as caught:

@@ -6,41 +6,17 @@ import json
 import numpy as np
 import pytest
 
-from mfabric_jax import study
-from mfabric_jax.commands import shared
 from mfabric_jax.fabric import NAMES, cluster
 from mfabric_jax.fabric.graph import graph_text
 from mfabric_jax.report import read_rows
-from tests.study.small import as_a_user
-from tests.test_cli import mistake, status
+from tests.command_line import check_mistakes, mistake, status
 
 SMALL = ("--model", "llama-moe", "--servers", "8")
 FAILURES = ("failures", "--models", "llama-moe", "--dtype", "float64")
 CLUSTER = ("cluster", *SMALL, "--dtype", "float64")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def as_users_have_it():
-    """The rest of the tests are strict about dtypes."""
-    with as_a_user():
-        yield
-
-
-@pytest.fixture(autouse=True)
-def process_is_left_alone(monkeypatch):
-    """`start_jax` sets up the process, which other tests would notice."""
-    monkeypatch.setattr(shared, "start_jax", lambda dtype, device: None)
-
-
-@pytest.fixture
-def never_computes(monkeypatch):
-    """Fails the test where anything is solved or drawn."""
-
-    def no(*args, **named):
-        raise AssertionError("compute began")
-
-    for name in ("failures", "solve_cluster", "example_cluster"):
-        monkeypatch.setattr(study, name, no)
+pytestmark = pytest.mark.usefixtures("command_line")
 
 
 def header(path):
@@ -48,31 +24,16 @@ def header(path):
         return next(csv.reader(file))
 
 
-def line_of(said, *words):
+def line_of(output, *words):
     """The words of the one printed line that begins with these."""
-    (line,) = [line.split() for line in said.splitlines() if line.split()[: len(words)] == list(words)]
+    (line,) = [line.split() for line in output.splitlines() if line.split()[: len(words)] == list(words)]
     return line[len(words) :]
 
 
 # ---------------------------------------------------------------------------------------------------------- failures
-FAILURE_COLUMNS = [
-    "model",
-    "failure",
-    "nic_gbps",
-    "gpus",
-    "policy",
-    "routing",
-    "stage",
-    "server",
-    "at",
-    "iterations",
-    "healthy_s",
-    "failed_s",
-    "slow_down",
-    "run_slow_down",
-    "published",
-    "dtype",
-]
+FAILURE_COLUMNS = "model failure nic_gbps gpus policy routing stage server at iterations healthy_s failed_s slow_down "
+FAILURE_COLUMNS += "run_slow_down published dtype"
+FAILURE_COLUMNS = FAILURE_COLUMNS.split()
 
 
 def test_failures(capsys, tmp_path):
@@ -81,7 +42,7 @@ def test_failures(capsys, tmp_path):
     words = (*FAILURES, "--kinds", "electrical-nic,link", "--iterations", "2", "--at", "1", "--stage", "3", "--dp", "8")
     words += ("--gpus", "512")
     assert status(*words, "--server", "1", "--radix", "8", "--out", str(out), "--figures", str(pictures)) == 0
-    said = capsys.readouterr()
+    output = capsys.readouterr()
     rows, config = read_rows(out)
     assert header(out) == FAILURE_COLUMNS
     assert [row["failure"] for row in rows] == ["electrical-nic", "link"]
@@ -95,7 +56,7 @@ def test_failures(capsys, tmp_path):
         run = (first + row["failed_s"]) / (first + second) - 1
         np.testing.assert_allclose(row["run_slow_down"], run, rtol=1e-9)
         assert 0 < row["run_slow_down"] < row["slow_down"] < 0.5
-        printed = line_of(said.out, "llama-moe", row["failure"])
+        printed = line_of(output.out, "llama-moe", row["failure"])
         np.testing.assert_allclose([float(x) for x in printed[:2]], [row["healthy_s"], row["failed_s"]], rtol=1e-3)
         percent = [f"{100 * row[field]:.1f}%" for field in ("slow_down", "run_slow_down")]
         assert printed[2:] == [percent[0], "-", percent[1]]
@@ -103,63 +64,39 @@ def test_failures(capsys, tmp_path):
     assert nic["slow_down"] > link["slow_down"]  # half of the NICs, a quarter of links
     assert (config["kinds"], config["radix"]) == (["electrical-nic", "link"], 8)
     assert sorted(path.name for path in pictures.iterdir()) == ["failures.png"]
-    assert "arXiv 2501.03905" in said.out
-    assert str(pictures / "failures.png") in said.err
+    assert "arXiv 2501.03905" in output.out
+    assert str(pictures / "failures.png") in output.err
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["--kinds", "gpuu"], "kinds 'gpuu' is unknown (did you mean 'gpu'?); allowed: electrical-nic"),
-        (["--models", "llama-mo"], "models 'llama-mo' is unknown (did you mean 'llama-moe'?)"),
-        (["--models", ","], "models must name at least one"),
-        (["--stage", "4"], "stage must be below the 4 pipeline stages of llama-moe, got 4."),
-        (["--stage", "-1"], "stage must be a whole number of at least 0, got -1."),
-        (["--server", "2"], "server must be below the 2 of a region of llama-moe, got 2."),
-        (["--at", "1"], "at must be below the 1 iterations of the run, got 1."),
-        (["--routing", "split"], "failure 'electrical-nics' is modelled for routing unsplit, got 'split'."),
-        (["--policy", "greedi"], "policy 'greedi' is unknown (did you mean 'greedy'?)"),
-        (["--nic-gbps", "50"], "nic_gbps 50 has no price"),
-        (["--electrical-nics", "0"], "electrical_nics must be at least 1"),
-        (["--servers", "2"], "option '--servers' is unknown (did you mean '--server'?)"),
-        (["--dp", "3"], "dp x tp x pp x ep must equal gpus, got 3 x 1 x 4 x 16 = 192"),
-        (["--radix", "many"], "option --radix takes a whole number, got 'many'."),
-        (["--out", "rows.txt"], "rows file 'rows.txt': extension '.txt' is unknown; allowed: .csv, .parquet."),
-        (["gpu"], "failures does not take 'gpu'"),
-    ],
-)
-def test_mistakes_in_failures(capsys, never_computes, words, sentence):
-    assert mistake(capsys, *FAILURES, *words).startswith(sentence)
+MISTAKES_IN_FAILURES = [
+    (["--kinds", "gpuu"], "kinds 'gpuu' is unknown (did you mean 'gpu'?); allowed: electrical-nic"),
+    (["--models", "llama-mo"], "models 'llama-mo' is unknown (did you mean 'llama-moe'?)"),
+    (["--models", ","], "models must name at least one"),
+    (["--stage", "4"], "stage must be below the 4 pipeline stages of llama-moe, got 4."),
+    (["--stage", "-1"], "stage must be a whole number of at least 0, got -1."),
+    (["--server", "2"], "server must be below the 2 of a region of llama-moe, got 2."),
+    (["--at", "1"], "at must be below the 1 iterations of the run, got 1."),
+    (["--routing", "split"], "failure 'electrical-nics' is modelled for routing unsplit, got 'split'."),
+    (["--policy", "greedi"], "policy 'greedi' is unknown (did you mean 'greedy'?)"),
+    (["--nic-gbps", "50"], "nic_gbps 50 has no price"),
+    (["--electrical-nics", "0"], "electrical_nics must be at least 1"),
+    (["--servers", "2"], "option '--servers' is unknown (did you mean '--server'?)"),
+    (["--dp", "3"], "dp x tp x pp x ep must equal gpus, got 3 x 1 x 4 x 16 = 192"),
+    (["--radix", "many"], "option --radix takes a whole number, got 'many'."),
+    (["--out", "rows.txt"], "rows file 'rows.txt': extension '.txt' is unknown; allowed: .csv, .parquet."),
+    (["gpu"], "failures does not take 'gpu'"),
+]
+
+
+def test_mistakes_in_failures(capsys, never_computes):
+    check_mistakes(capsys, FAILURES, MISTAKES_IN_FAILURES)
 
 
 # ----------------------------------------------------------------------------------------------------------- clusters
-OUT_COLUMNS = [
-    "model",
-    "fabric",
-    "servers",
-    "gpus",
-    "nic_gbps",
-    "links",
-    "traffic",
-    "flows",
-    "bytes",
-    "end_s",
-    "build_s",
-    "solve_s",
-    "peak_mb",
-]
+OUT_COLUMNS = ["model", "fabric", "servers", "gpus", "nic_gbps", "links", "traffic", "flows", "bytes", "end_s"]
+OUT_COLUMNS += ["build_s", "solve_s", "peak_mb"]
 LINK_COLUMNS = ["link", "kind", "from", "to", "capacity_bytes_per_s", "bytes", "utilisation"]
-FLOW_COLUMNS = [
-    "flow",
-    "traffic",
-    "src",
-    "dst",
-    "bytes",
-    "start_s",
-    "finish_s",
-    "rate_bytes_per_s",
-    "bottleneck",
-]
+FLOW_COLUMNS = ["flow", "traffic", "src", "dst", "bytes", "start_s", "finish_s", "rate_bytes_per_s", "bottleneck"]
 
 
 def written(words, tmp_path, name):
@@ -178,10 +115,10 @@ def test_a_cluster(capsys, tmp_path):
     picture = tmp_path / "cluster.png"
     words = (*CLUSTER, "--fabric", "rail-optimized", "--resolution", "0")
     every, links, flows, config = written((*words, "--picture", str(picture)), tmp_path, "rails")
-    said = capsys.readouterr()
+    output = capsys.readouterr()
     assert picture.read_bytes().startswith(b"\x89PNG")
-    assert all(str(tmp_path / f"rails-{table}.csv") in said.err for table in ("out", "links", "flows"))
-    assert str(picture) in said.err
+    assert all(str(tmp_path / f"rails-{table}.csv") in output.err for table in ("out", "links", "flows"))
+    assert str(picture) in output.err
     assert (config["fabric"], config["servers"], config["workload"]["gpus"]) == ("rail-optimized", 8, 64)
     total, *kinds = every
     assert total["traffic"] == "all"
@@ -192,7 +129,7 @@ def test_a_cluster(capsys, tmp_path):
     for row in kinds:
         own = [flow for flow in flows if flow["traffic"] == row["traffic"]]
         np.testing.assert_allclose(row["end_s"], max(flow["finish_s"] for flow in own), rtol=1e-12)
-        printed = line_of(said.out, *row["traffic"].split())
+        printed = line_of(output.out, *row["traffic"].split())
         assert int(printed[0].replace(",", "")) == len(own)
         np.testing.assert_allclose(float(printed[2]), row["end_s"], rtol=1e-3)
     assert {row["bottleneck"] for row in flows} <= {f"{row['from']} -> {row['to']}" for row in links}
@@ -202,7 +139,7 @@ def test_a_cluster(capsys, tmp_path):
         np.testing.assert_allclose(sum(row["bytes"] for row in links if row["kind"] == kind), apart, rtol=1e-9)
     assert max(row["utilisation"] for row in links) <= 1 + 1e-9
     busiest = f"{100 * max(row['utilisation'] for row in links):.1f}%"
-    assert said.out.split("busiest links")[1].splitlines()[3].endswith(busiest)
+    assert output.out.split("busiest links")[1].splitlines()[3].endswith(busiest)
 
 
 def test_a_cluster_on_a_graph_of_one_s_own(capsys, tmp_path):
@@ -231,8 +168,8 @@ def test_a_cluster_on_a_graph_of_one_s_own(capsys, tmp_path):
 def test_a_graph_that_does_not_fit(capsys, tmp_path):
     graph = tmp_path / "own.json"
     graph.write_text(graph_text(cluster("fat-tree", 2, 400.0).sprayed))
-    said = mistake(capsys, *CLUSTER, "--graph", str(graph))
-    assert said.startswith(f"graph {str(graph)!r} has 16 endpoints (gpu or host nodes; there are ")
+    output = mistake(capsys, *CLUSTER, "--graph", str(graph))
+    assert output.startswith(f"graph {str(graph)!r} has 16 endpoints (gpu or host nodes; there are ")
     graph.write_text(json.dumps({"nodes": 1}))
     assert str(graph) in mistake(capsys, *CLUSTER, "--graph", str(graph))
     graph.write_text("{")
@@ -240,50 +177,47 @@ def test_a_graph_that_does_not_fit(capsys, tmp_path):
     assert mistake(capsys, *CLUSTER, "--graph", str(tmp_path / "no.json")).startswith("cannot read")
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["--fabric", "fattree"], "fabric 'fattree' is unknown (did you mean 'fat-tree'?)"),
-        (["--routing", "weighted"], "routing 'weighted' is unknown; allowed: spray, ecmp, least-loaded."),
-        (["--servers", "12"], "servers must hold whole replicas of llama-moe (64 GPUs each) and decides dp, got 12"),
-        (["--nic-gbps", "0"], "nic_gbps must be finite and above 0, got 0.0."),
-        (["--resolution", "-1"], "resolution must be finite and not negative, got -1.0."),
-        (["--out", "rows.txt"], "rows file 'rows.txt': extension '.txt' is unknown"),
-        (["--links", "rows.txt"], "rows file 'rows.txt': extension '.txt' is unknown"),
-        (["--flows", "rows"], "rows file 'rows' has no extension"),
-        (["--picture", "x.txt"], "figure 'x.txt': extension '.txt' is unknown; allowed: .png, .pdf, .svg."),
-        (["--seed", "x"], "option --seed takes a whole number, got 'x'."),
-        (["extra"], "cluster does not take 'extra'"),
-    ],
-)
-def test_mistakes_in_a_cluster(capsys, never_computes, words, sentence):
-    assert mistake(capsys, *CLUSTER, *words).startswith(sentence)
+MISTAKES_IN_A_CLUSTER = [
+    (["--fabric", "fattree"], "fabric 'fattree' is unknown (did you mean 'fat-tree'?)"),
+    (["--routing", "weighted"], "routing 'weighted' is unknown; allowed: spray, ecmp, least-loaded."),
+    (["--servers", "12"], "servers must hold whole replicas of llama-moe (64 GPUs each) and decides dp, got 12"),
+    (["--nic-gbps", "0"], "nic_gbps must be finite and above 0, got 0.0."),
+    (["--resolution", "-1"], "resolution must be finite and not negative, got -1.0."),
+    (["--out", "rows.txt"], "rows file 'rows.txt': extension '.txt' is unknown"),
+    (["--links", "rows.txt"], "rows file 'rows.txt': extension '.txt' is unknown"),
+    (["--flows", "rows"], "rows file 'rows' has no extension"),
+    (["--picture", "x.txt"], "figure 'x.txt': extension '.txt' is unknown; allowed: .png, .pdf, .svg."),
+    (["--seed", "x"], "option --seed takes a whole number, got 'x'."),
+    (["extra"], "cluster does not take 'extra'"),
+]
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["--tiers", "4"], "tiers must be 2 or 3, got 4."),
-        (["--radix", "3"], "a tree of 3 tiers and radix 3 has room for 3 hosts, got 64; choose a larger radix."),
-        (["--oversubscription", "0"], "oversubscription must be finite and above 0, got 0.0."),
-        (["--goodput", "nan"], "goodput must be above 0 and at most 1, got nan."),
-        (["--at", "core"], "at 'core' is unknown; allowed: edge, aggregation."),
-    ],
-)
-def test_mistakes_in_the_fabric_of_a_cluster(capsys, words, sentence):
-    assert mistake(capsys, *CLUSTER, "--fabric", "fat-tree", *words).startswith(sentence)
+def test_mistakes_in_a_cluster(capsys, never_computes):
+    check_mistakes(capsys, CLUSTER, MISTAKES_IN_A_CLUSTER)
+
+
+MISTAKES_IN_THE_FABRIC_OF_A_CLUSTER = [
+    (["--tiers", "4"], "tiers must be 2 or 3, got 4."),
+    (["--radix", "3"], "a tree of 3 tiers and radix 3 has room for 3 hosts, got 64; choose a larger radix."),
+    (["--oversubscription", "0"], "oversubscription must be finite and above 0, got 0.0."),
+    (["--goodput", "nan"], "goodput must be above 0 and at most 1, got nan."),
+    (["--at", "core"], "at 'core' is unknown; allowed: edge, aggregation."),
+]
+
+
+def test_mistakes_in_the_fabric_of_a_cluster(capsys):
+    check_mistakes(capsys, (*CLUSTER, "--fabric", "fat-tree"), MISTAKES_IN_THE_FABRIC_OF_A_CLUSTER)
 
 
 # ----------------------------------------------------------------------------------------------------------- pictures
-@pytest.mark.parametrize("name", NAMES)
-def test_draw_every_fabric(capsys, tmp_path, name):
+def test_draw_every_fabric(capsys, tmp_path):
     pytest.importorskip("matplotlib", reason="pictures need matplotlib")
-    out = tmp_path / "fabric.svg"
-    assert status("draw", name, *SMALL, "--out", str(out)) == 0
-    assert capsys.readouterr().out == f"{out}\n"
-    drawn = out.read_text()
-    assert "<svg" in drawn
-    assert [path.name for path in tmp_path.iterdir()] == ["fabric.svg"]
+    for name in NAMES:
+        out = tmp_path / f"{name}.svg"
+        assert status("draw", name, *SMALL, "--out", out) == 0
+        assert capsys.readouterr().out == f"{out}\n"
+        assert "<svg" in out.read_text()
+    assert sorted(path.stem for path in tmp_path.iterdir()) == sorted(NAMES)
 
 
 def test_draw_a_graph(capsys, tmp_path):
@@ -295,23 +229,22 @@ def test_draw_a_graph(capsys, tmp_path):
     assert capsys.readouterr().out == f"{out}\n"
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        ([], "draw needs a fabric first; allowed: fat-tree, "),
-        (["--out", "a.png"], "draw needs a fabric first; allowed: fat-tree, "),
-        (["rail-only"], "draw needs --out, a .png, .pdf or .svg file."),
-        (["rail-only", "--out", "a.txt"], "figure 'a.txt': extension '.txt' is unknown; allowed: .png, .pdf, .svg."),
-        (["rail-onyl", "--out", "a.png"], "fabric 'rail-onyl' is unknown (did you mean 'rail-only'?)"),
-        (["none.json", "--out", "a.png"], "cannot read 'none.json' (No such file or directory)"),
-        (["rail-only", "--ot", "a.png"], "option '--ot' is unknown (did you mean '--out'?)"),
-        (["fat-tree", "rail-only", "--out", "a.png"], "draw does not take 'rail-only'"),
-        (["fat-tree", "--servers", "x", "--out", "a.png"], "option --servers takes a whole number, got 'x'."),
-        (["fat-tree", "--servers", "12", "--out", "a.png"], "servers must hold whole replicas of mixtral-8x22b"),
-        (["fat-tree", "--model", "gpt", "--out", "a.png"], "model 'gpt' is unknown"),
-    ],
-)
-def test_mistakes_in_a_drawing(capsys, never_computes, monkeypatch, tmp_path, words, sentence):
+MISTAKES_IN_A_DRAWING = [
+    ([], "draw needs a fabric first; allowed: fat-tree, "),
+    (["--out", "a.png"], "draw needs a fabric first; allowed: fat-tree, "),
+    (["rail-only"], "draw needs --out, a .png, .pdf or .svg file."),
+    (["rail-only", "--out", "a.txt"], "figure 'a.txt': extension '.txt' is unknown; allowed: .png, .pdf, .svg."),
+    (["rail-onyl", "--out", "a.png"], "fabric 'rail-onyl' is unknown (did you mean 'rail-only'?)"),
+    (["none.json", "--out", "a.png"], "cannot read 'none.json' (No such file or directory)"),
+    (["rail-only", "--ot", "a.png"], "option '--ot' is unknown (did you mean '--out'?)"),
+    (["fat-tree", "rail-only", "--out", "a.png"], "draw does not take 'rail-only'"),
+    (["fat-tree", "--servers", "x", "--out", "a.png"], "option --servers takes a whole number, got 'x'."),
+    (["fat-tree", "--servers", "12", "--out", "a.png"], "servers must hold whole replicas of mixtral-8x22b"),
+    (["fat-tree", "--model", "gpt", "--out", "a.png"], "model 'gpt' is unknown"),
+]
+
+
+def test_mistakes_in_a_drawing(capsys, never_computes, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    assert mistake(capsys, "draw", *words).startswith(sentence)
+    check_mistakes(capsys, ("draw",), MISTAKES_IN_A_DRAWING)
     assert list(tmp_path.iterdir()) == []

@@ -6,83 +6,42 @@ import json
 import numpy as np
 import pytest
 
-from mfabric_jax import cli, study
-from mfabric_jax.commands import shared
+from mfabric_jax import study
+from tests.command_line import check_mistakes, status
 from tests.study.small import MODEL, as_a_user, row, small
 
 for _extra in ("tyro", "matplotlib"):
     pytest.importorskip(_extra, reason=f"the command needs {_extra}")
 
-SMALL = (
-    "timeline",
-    "--model",
-    MODEL,
-    "--nic-gbps",
-    "100",
-    "--micro-batches",
-    "2",
-    "--dtype",
-    "float64",
-    "--compute",
-    "achieved",
-)
+SMALL = ("timeline", "--model", MODEL, "--nic-gbps", "100", "--micro-batches", "2", "--dtype", "float64")
+SMALL = (*SMALL, "--compute", "achieved")
+pytestmark = pytest.mark.usefixtures("command_line")
 OWN = ("--eps-waits", "--overlap-parts", "2", "--dp-overlap")  # what is passed on, and looked up
 CONFIG = small(fabrics=("mfabric",), eps_waits=True, overlap_parts=2, dp_overlap=True)
 PARTS = ("compute_s", "tp_comm_s", "ep_comm_s", "dp_comm_s", "reconfig_s", "bubble_s")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def as_users_have_it():
-    """The rest of the tests are strict about dtypes."""
-    with as_a_user():
-        yield
-
-
-@pytest.fixture(autouse=True)
-def process_is_left_alone(monkeypatch):
-    """`start_jax` sets up the process, which other tests would notice."""
-    monkeypatch.setattr(shared, "start_jax", lambda dtype, device: None)
-
-
-@pytest.fixture
-def never_computes(monkeypatch):
-    """Fails the test where anything is solved."""
-
-    def no(*args, **named):
-        raise AssertionError("compute began")
-
-    monkeypatch.setattr(study, "example_timeline", no)
-
-
 @pytest.fixture(scope="module")
-def solved(as_users_have_it):
+def solved():
     """Segments, rows and effective configuration of one job, solved once."""
-    return study.example_timeline(CONFIG)
-
-
-def status(*words):
-    """Exit status, as a shell would see it."""
-    try:
-        return cli.main([*SMALL, *map(str, words)])
-    except SystemExit as end:
-        return end.code or 0
+    with as_a_user():
+        return study.example_timeline(CONFIG)
 
 
 def test_help(capsys):
-    assert status("--help") == 0
-    said = capsys.readouterr().out
-    assert "usage: mfabric timeline" in said
+    assert status("timeline", "--help") == 0
+    output = capsys.readouterr().out
+    assert "usage: mfabric timeline" in output
     for word in ("--fabric", "--nic-gbps", "--recompute", "--overlap-parts", "--picture", "Perfetto"):
-        assert word in said
-    assert cli.HELP.count("\n  timeline ") == 1
+        assert word in output
 
 
 def test_prints_a_row_for_every_stage_and_writes_both_files(capsys, tmp_path, solved):
     out, picture = tmp_path / "t.json", tmp_path / "g.png"
-    assert status("--fabric", "mfabric", *OWN, "--out", out, "--picture", picture) == 0
-    said = capsys.readouterr()
-    assert said.err.split() == [str(out), str(picture)]
-    heading, columns, _, *lines = said.out.splitlines()
+    assert status(*SMALL, "--fabric", "mfabric", *OWN, "--out", out, "--picture", picture) == 0
+    output = capsys.readouterr()
+    assert output.err.split() == [str(out), str(picture)]
+    heading, columns, _, *lines = output.out.splitlines()
     _, rows, effective = solved
     seconds = f"an iteration of {rows[0]['iteration_s']:.4g} s"
     assert heading == f"{MODEL} on mfabric at 100 Gbps: {seconds}; seconds of every pipeline stage"
@@ -121,28 +80,21 @@ def test_several_of_anything_show_the_first(solved):
     assert study.example_timeline(several)[0] == solved[0]
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["--fabrc", "mfabric"], "option '--fabrc' is unknown"),
-        (["--model", "mixtral"], "models 'mixtral' is unknown"),
-        (["--fabric", "torus"], "fabrics 'torus' is unknown"),
-        (["--nic-gbps", "fast"], "option --nic-gbps takes a number, got 'fast'."),
-        (["--nic-gbps", "-1"], "nic_gbps must be"),
-        (["--nic-use", "shared"], "nic_use 'shared' is unknown"),
-        (["--preset", "mine"], "preset 'mine' is unknown"),
-        (["--schedule", "zigzag"], "schedule 'zigzag' is unknown"),
-        (["--overlap-parts", "0"], "overlap_parts must be"),
-        (["--records", "1"], "records must be FIRST-LAST"),
-        (["--out", "t.csv"], "allowed: .json"),
-        (["--picture", "t.gif"], "allowed: .png, .pdf, .svg"),
-    ],
-)
-def test_a_mistake_is_one_sentence_before_any_compute(capsys, never_computes, words, sentence):
-    assert status(*words) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.count("\n") == 1
-    assert said.err.startswith("mfabric: ")
-    assert said.err.endswith(".\n")
-    assert sentence in said.err
+MISTAKES = [
+    (["--fabrc", "mfabric"], "option '--fabrc' is unknown"),
+    (["--model", "mixtral"], "models 'mixtral' is unknown"),
+    (["--fabric", "torus"], "fabrics 'torus' is unknown"),
+    (["--nic-gbps", "fast"], "option --nic-gbps takes a number, got 'fast'."),
+    (["--nic-gbps", "-1"], "nic_gbps must be"),
+    (["--nic-use", "shared"], "nic_use 'shared' is unknown"),
+    (["--preset", "mine"], "preset 'mine' is unknown"),
+    (["--schedule", "zigzag"], "schedule 'zigzag' is unknown"),
+    (["--overlap-parts", "0"], "overlap_parts must be"),
+    (["--records", "1"], "records must be FIRST-LAST"),
+    (["--out", "t.csv"], "trace 't.csv': extension '.csv' is unknown; allowed: .json"),
+    (["--picture", "t.gif"], "figure 't.gif': extension '.gif' is unknown; allowed: .png, .pdf, .svg"),
+]
+
+
+def test_mistakes_are_one_sentence_before_any_compute(capsys, never_computes):
+    check_mistakes(capsys, SMALL, MISTAKES)

@@ -1,4 +1,4 @@
-"""`mfabric traces`: what it prints and writes about a recording, and one sentence for every mistake."""
+"""`mfabric traces`: what it prints and writes about a recording, what it fits, one sentence for every mistake."""
 
 import json
 import os
@@ -8,7 +8,10 @@ import pytest
 
 from mfabric_jax import cli
 from mfabric_jax.report import read_rows
-from mfabric_jax.traffic import open_trace, survey
+from mfabric_jax.traffic import Knobs, fit, open_trace, survey
+from mfabric_jax.traffic.generator import Shape, draw
+
+from . import command_line
 
 pytest.importorskip("tyro", reason="the command line needs tyro")
 
@@ -22,22 +25,11 @@ def run(tmp_path):
 
 
 def status(*words):
-    """Exit status, as a shell would see it."""
-    try:
-        return cli.main(["traces", *map(str, words)])
-    except SystemExit as end:
-        return end.code or 0
+    return command_line.status("traces", *words)
 
 
 def mistake(capsys, *words):
-    """The sentence: status 2, nothing on standard output, one line on standard error."""
-    assert status(*words) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.count("\n") == 1
-    assert said.err.startswith("mfabric: ")
-    assert said.err.endswith(".\n")
-    return said.err.removeprefix("mfabric: ").strip()
+    return command_line.mistake(capsys, "traces", *words)
 
 
 def test_help(capsys):
@@ -58,7 +50,7 @@ def test_info_prints_shape_statistics_and_drift(capsys, run):
     assert first == f"tokens, recorded {run}, records 0 to 2"
     assert second == "iteration 3, layer 2, micro-batch 1, source rank 4, expert 8"
     (recording,) = open_trace(run)
-    for row in survey.summary(survey.table(recording, ranks_per_server=2)):
+    for row in survey.quantile_rows(survey.statistics_by_layer(recording, ranks_per_server=2)):
         (line,) = [line for line in lines if line.startswith(row["statistic"])]
         printed = [float(word) for word in line.removeprefix(row["statistic"]).split()]
         np.testing.assert_allclose(printed, [row["p10"], row["median"], row["p90"]], atol=6e-4, rtol=1e-3)
@@ -77,28 +69,24 @@ def test_records_and_ranks(capsys, run):
     assert "hottest destination rank / mean" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["rows.csv", "rows.parquet"])
-def test_rows_are_written(capsys, run, tmp_path, name):
-    if name.endswith("parquet"):
-        pytest.importorskip("pyarrow")
-    assert status("info", run, "--records", "1-2", "--out", tmp_path / name) == 0
-    assert capsys.readouterr().err.strip() == str(tmp_path / name)
-    rows, config = read_rows(tmp_path / name)
-    (recording,) = open_trace(run)
-    want = survey.table(recording.chosen((1, 2)))
-    assert [(row["iteration"], row["layer"]) for row in rows] == [(1, 0), (1, 1), (2, 0), (2, 1)]
-    for got, row in zip(rows, want, strict=True):
-        for title in survey.TITLES:
-            assert got[title] == (None if row[title] is None else pytest.approx(row[title], rel=1e-12))
-    assert (config["command"], config["path"], config["records"]) == ("traces info", str(run), "1-2")
-
-
-def test_pictures_are_written(capsys, run, tmp_path):
+def test_rows_and_pictures_are_written(capsys, run, tmp_path):
+    pytest.importorskip("pyarrow")
     pytest.importorskip("matplotlib")
+    (recording,) = open_trace(run)
+    want = survey.statistics_by_layer(recording.chosen((1, 2)))
+    for name in ("rows.csv", "rows.parquet"):
+        assert status("info", run, "--records", "1-2", "--out", tmp_path / name) == 0
+        assert capsys.readouterr().err.strip() == str(tmp_path / name)
+        rows, config = read_rows(tmp_path / name)
+        assert [(row["iteration"], row["layer"]) for row in rows] == [(1, 0), (1, 1), (2, 0), (2, 1)]
+        for got, row in zip(rows, want, strict=True):
+            for title in survey.TITLES:
+                assert got[title] == (None if row[title] is None else pytest.approx(row[title], rel=1e-12))
+        assert (config["command"], config["path"], config["records"]) == ("traces info", str(run), "1-2")
     assert status("info", run, "--figures", tmp_path / "drawn") == 0
-    assert sorted(os.listdir(tmp_path / "drawn")) == ["trace_load.png", "trace_pairs.png"]
     written = [str(tmp_path / "drawn" / f"trace_{what}.png") for what in ("load", "pairs")]
     assert capsys.readouterr().err.splitlines() == written
+    assert sorted(os.listdir(tmp_path / "drawn")) == ["trace_load.png", "trace_pairs.png"]
 
 
 def test_several_recordings(capsys, tmp_path):
@@ -115,59 +103,98 @@ def test_several_recordings(capsys, tmp_path):
     assert mistake(capsys, "convert", tmp_path, tmp_path / "o.npz") == (
         f"{tmp_path} holds several recordings; convert one of {tmp_path / 'olmoe'}, {tmp_path / 'mistral'}."
     )
+    assert mistake(capsys, "fit", tmp_path).startswith(f"{tmp_path} holds several recordings; fit one of ")
     assert status("convert", tmp_path / "mistral", tmp_path / "o.npz") == 0
 
 
-def test_a_recording_is_converted(capsys, run, tmp_path):
+def test_a_router_trace_is_converted(capsys, tmp_path):
+    # Two replicas of two expert-parallel ranks of two tensor-parallel slices; every rank sends to its own expert.
+    places = [(step, rank) for step in (1, 2, 3) for rank in range(8)]
     lines = [
-        {"step": step, "layer": 0, "rank": rank, "num_tokens": 2, "topk": 1, "top_indices": [[step], [rank]]}
-        for step in (1, 2, 3)
-        for rank in (0, 1)
+        {"step": step, "layer": 0, "rank": rank, "num_tokens": 1, "topk": 1, "top_indices": [[rank // 2 % 2]]}
+        for step, rank in places
     ]
-    (tmp_path / "rank0.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    out = tmp_path / "out.npz"
-    assert status("convert", tmp_path / "rank0.jsonl", out, "--records", "2-3") == 0
+    trace, out = tmp_path / "router_trace_rank0.jsonl", tmp_path / "out.npz"
+    trace.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    degrees = ("--tp", "2", "--ep", "2", "--dp", "2", "--experts", "4")
+    assert status("convert", trace, out, "--records", "2-3", *degrees) == 0
     assert capsys.readouterr().out.strip() == str(out)
-    (before,), (after,) = open_trace(tmp_path / "rank0.jsonl"), open_trace(out)
-    np.testing.assert_array_equal(after.count, before.count[1:])
-    assert after.number.tolist() == [2, 3]
-    assert "Megatron router trace" in after.origin
-    assert status("info", out) == 0
-    assert "records 2 to 3\niteration 2, layer 1, micro-batch 1, source rank 2, expert 4" in capsys.readouterr().out
+    (after,) = open_trace(out)
+    np.testing.assert_array_equal(after.count, np.broadcast_to(np.eye(2, 4), (2, 1, 2, 2, 4)))
+    assert (after.number.tolist(), after.experts) == ([2, 3], 4)
+    assert after.origin.startswith("Megatron router trace: recorded ")
+    assert after.origin.endswith("(tp 2, ep 2, dp 2, pp 1), records 2 to 3")
+    model = ("--model", "mixtral-8x7b", "--tp", "2", "--ep", "2", "--dp", "2")
+    for words, shape in (
+        (degrees, "expert 4"),
+        (model, "expert 8"),
+        ((*degrees[:-2], "--order", "tp-cp-ep-dp-pp"), "expert 2"),
+    ):
+        assert status("info", trace, *words) == 0
+        assert f"\niteration 3, layer 1, micro-batch 2, source rank 2, {shape}\n" in capsys.readouterr().out
+    # What the ranks are has to be said, and only of a router trace.
+    assert "must be below tp x ep x dp x pp = 1 x 1 x 1 x 1 = 1, got 7; name the" in mistake(capsys, "info", trace)
+    assert mistake(capsys, "info", out, "--ep", "2").startswith(
+        f"--ep is for Megatron router traces, but {out} holds tokens."
+    )
+    assert mistake(capsys, "info", trace, "--model", "mixtral").startswith("model 'mixtral' is unknown")
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        ([], "traces needs to know what first; allowed: info, convert, fit."),
-        (["--records", "1-2"], "traces needs to know what first; allowed: info, convert, fit."),
-        (["inof", "RUN"], "traces command 'inof' is unknown (did you mean 'info'?); allowed: info, convert, fit."),
-        (["info"], "traces info needs the path of a trace next"),
-        (["convert", "--records", "1-2"], "traces convert needs the path of a trace next"),
-        (["info", "RUN", "--rank", "4"], "option '--rank' is unknown (did you mean '--ranks'?)"),
-        (["info", "RUN", "--ranks", "many"], "option --ranks takes a whole number, got 'many'."),
-        (["info", "RUN", "--ranks", "3"], "ranks must divide the 8 columns of "),
-        (["info", "RUN", "--ranks-per-server", "3"], "ranks_per_server must divide the 4 ranks, got 3."),
-        (["info", "RUN", "--records", "5"], "records must be FIRST-LAST, such as 2011-5001, got '5'."),
-        (["info", "RUN", "--records", "5-9"], "records must overlap what "),
-        (["info", "RUN", "out.npz"], "traces info takes one path, got 'out.npz' too; rows go to --out."),
-        (["info", "nothing.npz"], "trace must be an existing file or folder, got nothing.npz; formats: .npy or .npz"),
-        (["info", "RUN", "--out", "rows.txt"], "rows file 'rows.txt': extension '.txt' is unknown"),
-        (["convert", "RUN"], "traces convert needs OUT.npz behind the path."),
-        (["convert", "RUN", "out.npy"], "a trace is saved as .npz, got 'out.npy'."),
-    ],
+def test_knobs_and_a_table_are_printed_and_written(capsys, run, tmp_path):
+    np.savez(run, tokens=draw(Shape(2, 1, 2, 4, 500), Knobs(skew=1.0, sampled=True), 3, np.arange(3)))
+    out = tmp_path / "made" / "knobs.json"
+    assert status("fit", run, "--records", "1-2", "--iterations", 2, "--out", out) == 0
+    said = capsys.readouterr()
+    assert said.err.strip() == str(out)
+    (recording,) = open_trace(run)
+    want = fit(recording.chosen((1, 2)), 2)
+    assert Knobs.read(out) == want.knobs
+    head, knobs, table = said.out.split("\n\n")
+    assert head == f"tokens, recorded {run}, records 1 to 2"
+    assert [line.split()[0] for line in knobs.splitlines()[2:]] == [*want.knobs.turned]
+    assert table.split()[:4] == ["statistic", "recorded", "fitted", "error"]
+    for row in want.rows():
+        (line,) = [line for line in table.splitlines() if line.startswith(row["statistic"])]
+        recorded, fitted, *error = line.removeprefix(row["statistic"]).replace("%", "").split()
+        np.testing.assert_allclose([float(recorded), float(fitted)], [row["recorded"], row["fitted"]], 1e-3, 6e-4)
+        if row["error"] is not None:
+            assert float(error[0]) == pytest.approx(100 * row["error"], abs=0.06)
+
+
+MISTAKES = (
+    ([], "traces needs to know what first; allowed: info, convert, fit."),
+    (["--records", "1-2"], "traces needs to know what first; allowed: info, convert, fit."),
+    (["inof", "RUN"], "traces command 'inof' is unknown (did you mean 'info'?); allowed: info, convert, fit."),
+    (["info"], "traces info needs the path of a trace next"),
+    (["convert", "--records", "1-2"], "traces convert needs the path of a trace next"),
+    (["info", "RUN", "--rank", "4"], "option '--rank' is unknown (did you mean '--ranks'?)"),
+    (["info", "RUN", "--ranks", "many"], "option --ranks takes a whole number, got 'many'."),
+    (["info", "RUN", "--ranks", "3"], "ranks must divide the 8 columns of "),
+    (["info", "RUN", "--ranks-per-server", "3"], "ranks_per_server must divide the 4 ranks, got 3."),
+    (["info", "RUN", "--records", "5"], "records must be FIRST-LAST, such as 2011-5001, got '5'."),
+    (["info", "RUN", "--records", "5-9"], "records must overlap what "),
+    (["info", "RUN", "out.npz"], "traces info takes one path, got 'out.npz' too; rows go to --out."),
+    (["info", "nothing.npz"], "trace must be an existing file or folder, got nothing.npz; formats: .npy or .npz"),
+    (["info", "RUN", "--out", "rows.txt"], "rows file 'rows.txt': extension '.txt' is unknown"),
+    (["convert", "RUN"], "traces convert needs OUT.npz behind the path."),
+    (["convert", "RUN", "out.npy"], "a trace is saved as .npz, got 'out.npy'."),
+    (["fti", "RUN"], "traces command 'fti' is unknown (did you mean 'fit'?); allowed: info, convert, fit."),
+    (["fit", "RUN", "x.json"], "traces fit takes one path, got 'x.json' too; knobs go to --out."),
+    (["fit", "RUN", "--out", "knobs.npz"], "knobs are written as .json, got 'knobs.npz'."),
+    (["fit", "RUN", "--iterations", "0"], "iterations must be a whole number of at least 1, got 0."),
+    (["fit", "RUN", "--iterations", "few"], "option --iterations takes a whole number, got 'few'."),
 )
-def test_mistakes(capsys, monkeypatch, run, words, sentence):
+
+
+def test_mistakes(capsys, monkeypatch, run):
     monkeypatch.chdir(run.parent)
-    assert mistake(capsys, *[run if word == "RUN" else word for word in words]).startswith(sentence)
+    for words, sentence in MISTAKES:
+        assert mistake(capsys, *[run if word == "RUN" else word for word in words]).startswith(sentence)
     assert os.listdir(run.parent) == ["run.npz"]
-
-
-def test_a_file_of_no_format(capsys, tmp_path):
-    (tmp_path / "notes.md").write_text("words")
-    said = mistake(capsys, "info", tmp_path / "notes.md")
-    assert said.startswith(f"trace {tmp_path / 'notes.md'} has none of the formats that are read: .npy or .npz of")
-    assert "trace folder must hold" in mistake(capsys, "info", tmp_path)
+    (run.parent / "notes.md").write_text("words")
+    said = mistake(capsys, "info", run.parent / "notes.md")
+    assert said.startswith(f"trace {run.parent / 'notes.md'} has none of the formats that are read: .npy or .npz of")
+    assert "trace folder must hold" in mistake(capsys, "info", run.parent)
 
 
 def test_the_published_folders(capsys, shared_data):

@@ -3,55 +3,19 @@
 import dataclasses
 import sys
 
-import tyro
-
 from mfabric_jax import units
 from mfabric_jax.commands import shared
-from mfabric_jax.commands.setup import SetUp
+from mfabric_jax.study.whole_cluster import WholeCluster
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(SetUp):
+class Options:
     """All expert, data and pipeline parallel bytes of one iteration on a whole cluster at once.
 
     Every link and every flow can be written to a file: bytes, utilisation, what holds each flow back.
     """
 
-    model: str = "mixtral-8x7b"
-    """mixtral-8x22b, mixtral-8x7b, llama-moe, qwen-moe, qwen-moe-ep16, deepseek-r1, deepseek-v3"""
-    fabric: str = "mfabric"
-    """fat-tree, oversub-fat-tree, rail-optimized, rail-only, topoopt, mfabric, nvl72, mfabric-cpo"""
-    graph: str | None = None
-    """Instead of a fabric: your own, networkx node-link JSON whose gpu (or host) nodes are the GPUs."""
-    servers: int = 0
-    """Servers of the cluster (default: the model's own); data parallelism grows with them."""
-    nic_gbps: float = 400.0
-    """Bandwidth of every NIC."""
-    routing: str = "spray"
-    """spray, ecmp, least-loaded (and weighted, on a graph)."""
-    policy: str = "greedy"
-    """How circuits are chosen: greedy, uniform, topoopt, matching, threshold, local-search, relaxed, joint, index,
-    learned, exact; a .policy file of mfabric train; or FILE.py:FUNCTION."""
-    rule: str = "printed"
-    """greedy's rule: printed, released, next."""
-    optical_degree: int = 6
-    """NICs of a server on the optical switch."""
-    electrical_nics: int = 2
-    """NICs of a server on the electrical fabric of mfabric."""
-    radix: int = 64
-    """Ports of every electrical switch."""
-    tiers: int = 3
-    """Tiers of the switch tree: 2 or 3."""
-    oversubscription: float | None = None
-    """Of the tree (default: 3 on oversub-fat-tree, else 1)."""
-    at: str = "edge"
-    """Where it is oversubscribed: edge, aggregation."""
-    pxn: tyro.conf.FlagCreatePairsOff[bool] = False
-    """On rails, data crosses the NVSwitch to the rail of its destination first."""
-    goodput: float = 1.0
-    """Part of the line rate that is payload."""
-    resolution: float = 0.01
-    """Rates are solved again at most every this part of the lower bound on the time; 0 is exact."""
+    config: WholeCluster
     out: str | None = None
     """A row per kind of traffic to a .csv or .parquet file."""
     links: str | None = None
@@ -60,27 +24,23 @@ class Options(SetUp):
     """A row per flow to a .csv or .parquet file."""
     picture: str | None = None
     """The fabric with its links coloured by utilisation, to a .png, .pdf or .svg file."""
-    seed: int = 0
-    dtype: str = "float32"
-    """float32, float64."""
     device: str | None = None
     """cpu, gpu, tpu (default: what JAX finds)."""
 
 
 def run(options: Options) -> int:
     """Returns the exit status."""
-    shared.start_jax(options.dtype, options.device)
+    config = options.config
+    shared.start_jax(config.dtype, options.device)
     from mfabric_jax import report, study
+    from mfabric_jax.report.style import check_picture
 
-    given = shared.as_given(options)
-    files = {name: given.pop(name) for name in ("out", "links", "flows")}
-    picture = given.pop("picture")
-    del given["device"]
-    config = study.WholeCluster(**given)
+    files = {name: getattr(options, name) for name in ("out", "links", "flows")}
+    picture = options.picture
     for file in files.values():
         shared.check_outputs(file, None)
     if picture is not None:
-        report.check_picture(picture)
+        check_picture(picture)
     solved = study.solve_cluster(config)
     rows = study.cluster_rows(solved)
     effective = study.effective_cluster(config)

@@ -51,6 +51,8 @@ def run(options: Options) -> int:
     from tqdm import tqdm
 
     from mfabric_jax import learning, report
+    from mfabric_jax.report.figures import forecasts as draw
+    from mfabric_jax.report.tables import forecast_table
 
     given = shared.as_given(options)
     out, figures = given.pop("out"), given.pop("figures")
@@ -72,7 +74,7 @@ def run(options: Options) -> int:
     finally:
         if out is not None and rows:
             print(report.write_rows(rows, out, config.effective() | {"complete": complete}), file=sys.stderr)
-    print(report.forecast_table(rows))
+    print(forecast_table(rows))
     if figures is not None:
-        print(report.forecasts(rows, pathlib.Path(figures) / "policies_under_forecasts.png"), file=sys.stderr)
+        print(draw(rows, pathlib.Path(figures) / "policies_under_forecasts.png"), file=sys.stderr)
     return 0

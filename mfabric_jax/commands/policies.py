@@ -63,6 +63,8 @@ def run(options: Options) -> int:
 
     from mfabric_jax import learning, report
     from mfabric_jax.learning.judging import RECORDED
+    from mfabric_jax.report.figures import scoreboard as draw
+    from mfabric_jax.report.tables import scoreboard_table
     from mfabric_jax.traffic.demand_families import FAMILIES
 
     given = shared.as_given(options)
@@ -88,7 +90,7 @@ def run(options: Options) -> int:
         if out is not None and rows:
             effective = config.effective() | {"complete": len(rows) == config.rows}
             print(report.write_rows(rows, out, effective), file=sys.stderr)
-    print(report.scoreboard_table(rows))
+    print(scoreboard_table(rows))
     if figures is not None:
-        print(report.scoreboard(rows, pathlib.Path(figures) / "policies.png"), file=sys.stderr)
+        print(draw(rows, pathlib.Path(figures) / "policies.png"), file=sys.stderr)
     return 0

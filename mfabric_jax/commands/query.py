@@ -43,7 +43,7 @@ class Options:
 def run(options: Options) -> int:
     """Returns the exit status."""
     from mfabric_jax import report
-    from mfabric_jax.report.query import COUNT, unfinished
+    from mfabric_jax.report.query import COUNT, notes
 
     if options.limit is not None:
         whole("limit", options.limit)
@@ -58,8 +58,8 @@ def run(options: Options) -> int:
         limit=options.limit,
     )
     rows, config = report.query(options.paths, asked)
-    for said in unfinished(options.paths):
-        print(f"query: {said}", file=sys.stderr)
+    for note in notes(options.paths):
+        print(f"query: {note}", file=sys.stderr)
     if not rows:
         print("no row fulfils this")
     else:

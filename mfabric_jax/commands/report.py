@@ -29,13 +29,14 @@ class Options:
 def run(options: Options) -> int:
     """Returns the exit status."""
     from mfabric_jax import report
-    from mfabric_jax.report.query import unfinished
+    from mfabric_jax.report.html import check_page
+    from mfabric_jax.report.query import notes
 
-    report.check_page(options.out, options.pictures)
+    check_page(options.out, options.pictures)
     if pathlib.Path(options.rows).is_dir():
         rows, effective = report.query([options.rows], report.Asked())
-        for said in unfinished([options.rows]):
-            print(f"report: {said}", file=sys.stderr)
+        for note in notes([options.rows]):
+            print(f"report: {note}", file=sys.stderr)
     else:
         rows, effective = report.read_rows(options.rows)
     if len(rows) > MOST_ROWS:

@@ -9,8 +9,8 @@ import tyro
 
 import mfabric_jax
 from mfabric_jax.checks import InputError
-from mfabric_jax.reproduce import processes, scripts
-from mfabric_jax.reproduce.reproduction import SHOWN, Reproduction, with_earlier
+from mfabric_jax.validation import processes, scripts
+from mfabric_jax.validation.paper import SHOWN, Reproduction, with_earlier
 
 WIDTH = 160
 
@@ -42,6 +42,7 @@ class Options:
 def run(options: Options) -> int:
     """Returns the exit status."""
     from mfabric_jax import report
+    from mfabric_jax.atomic import check_folder
     from mfabric_jax.report import style
 
     if options.list:
@@ -51,7 +52,7 @@ def run(options: Options) -> int:
     if options.trace is not None and not pathlib.Path(options.trace).exists():
         raise InputError(f"trace must be an existing file or folder, got {options.trace}.")
     with style.look():
-        report.check_folder(options.out)
+        check_folder(options.out)
     made = Reproduction(modules, options)
     made.all(jobs)
     file, rows = pathlib.Path(options.out) / "verdicts.csv", made.rows()

@@ -32,12 +32,13 @@ def start_jax(dtype: str, device: str | None) -> None:
 
 def check_outputs(out: str | None, figures: str | None) -> None:
     """Say now that a result could not be written."""
-    from mfabric_jax import report
+    from mfabric_jax.atomic import check_folder
+    from mfabric_jax.report.rows import check_destination
 
     if out is not None:
-        report.check_destination(out)
+        check_destination(out)
     if figures is not None:
-        report.check_folder(figures)
+        check_folder(figures)
 
 
 def as_given(options: Any) -> dict[str, Any]:

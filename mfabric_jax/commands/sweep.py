@@ -4,7 +4,7 @@ import dataclasses
 import re
 import sys
 import time
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
@@ -39,10 +39,10 @@ class Options:
 class _Bar:
     """The progress of a sweep on standard error; `now` is the last that was told."""
 
-    def __init__(self, total: int):
-        from mfabric_jax import study
-
-        self.now, self.bar, self.told, self.compile_s = study.Progress(0, 0, total), None, None, 0.0
+    def __init__(self):
+        self.now: Any = None
+        self.bar: Any = None
+        self.compile_s = 0.0
 
     def __call__(self, now) -> None:
         from tqdm import tqdm
@@ -50,12 +50,13 @@ class _Bar:
         if self.bar is None:
             form = {"desc": "sweep", "unit": "cfg", "unit_scale": True, "file": sys.stderr, "disable": None}
             self.bar = tqdm(total=now.rows, initial=now.found, **form)
-        if now.estimate is not None and now.estimate is not self.told:
-            self.told = now.estimate
+            for fault in now.again:
+                self.bar.write(f"sweep: {fault}; it is made again.", file=sys.stderr)
+        elif now.estimate is not None and now.estimate is not self.now.estimate:
             self.compile_s += now.estimate.compile_s
             if now.estimate.compile_s > SEEN_S:
                 self.bar.write(f"sweep: {now.estimate}", file=sys.stderr)
-        self.bar.update(now.done - self.now.done if self.now.done else now.done - now.found)
+        self.bar.update(now.done - self.bar.n)
         self.now = now
 
     def close(self) -> None:
@@ -69,14 +70,14 @@ def run(options: Options) -> int:
 
     config, shard = study.read_sweep(options.config), _shard(options.shard)
     shared.start_jax(config.dtype, options.device)
-    began, bar = time.perf_counter(), _Bar(config.count)
+    began, bar = time.perf_counter(), _Bar()
     given = {"shard": shard, "engine": options.engine, "workers": options.workers}
     try:
         files = study.sweep(config, options.out, **given, progress=bar)
     except (InputError, KeyboardInterrupt):
-        if bar.now.done:
-            there = f"{bar.now.done:,} of {bar.now.rows:,} rows are in {options.out}"
-            print(f"sweep: {there}; the same command goes on from there.", file=sys.stderr)
+        if bar.now and bar.now.done:
+            rows = f"{bar.now.done:,} of {bar.now.rows:,} rows"
+            print(f"sweep: {rows} are made; the same command goes on from what is in {options.out}.", file=sys.stderr)
         raise
     finally:
         bar.close()

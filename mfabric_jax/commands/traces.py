@@ -35,6 +35,22 @@ class Options:
     """EP ranks, where they are not recorded or neighbours shall count as one."""
     ranks_per_server: int | None = None
     """Ranks of a server (default: 8, where that makes several servers)."""
+    model: str | None = None
+    """Router trace: the model whose job was recorded, for the options below."""
+    tp: int | None = None
+    """Router trace: tensor-parallel degree (default: the model's, else 1; so for the next five)."""
+    ep: int | None = None
+    """Router trace: expert-parallel degree."""
+    dp: int | None = None
+    """Router trace: data-parallel degree: replicas of an expert-parallel group."""
+    pp: int | None = None
+    """Router trace: pipeline stages."""
+    chunks: int | None = None
+    """Router trace: model chunks of a pipeline stage."""
+    order: str | None = None
+    """Router trace: how global ranks count, innermost first (default: tp-ep-dp-pp, as Megatron does)."""
+    experts: int | None = None
+    """Router trace: experts of the model (default: the model's, else the largest number recorded + 1)."""
     out: str | None = None
     """info: a row per iteration and layer to a .csv or .parquet file; fit: the knobs to a .json file."""
     figures: str | None = None
@@ -57,11 +73,23 @@ def run(options: Options) -> int:
     return _traces_fit(options, records) if options.what == "fit" else _traces_info(options, records)
 
 
+def _recordings(options):
+    """What the path holds; the global ranks of a router trace are as the options say."""
+    from mfabric_jax import traffic, workload
+
+    fields = [field.name for field in dataclasses.fields(workload.RankLayout)]
+    degrees = {name: value for name in fields if (value := getattr(options, name)) is not None}
+    layout = workload.get(options.model).layout if options.model is not None else workload.RankLayout()
+    found = traffic.open_trace(options.path, dataclasses.replace(layout, **degrees))
+    if (degrees or options.model) and found[0].layout is None:
+        name = next(iter(degrees), "model")
+        raise InputError(f"--{name} is for Megatron router traces, but {options.path} holds {found[0].format}.")
+    return found
+
+
 def _one_trace(options):
     """The recording in a path that holds only one."""
-    from mfabric_jax import traffic
-
-    one, *others = traffic.open_trace(options.path)
+    one, *others = _recordings(options)
     if others:
         names = ", ".join(str(pathlib.Path(options.path) / each.name) for each in (one, *others))
         raise InputError(f"{options.path} holds several recordings; {options.what} one of {names}.")
@@ -87,19 +115,19 @@ def _traces_fit(options, records: tuple[int, int] | None) -> int:
 
 def _traces_info(options, records: tuple[int, int] | None) -> int:
     """Tables of every recording in a path; rows and pictures where asked for."""
-    from mfabric_jax import report, traffic
+    from mfabric_jax import report
     from mfabric_jax.traffic import survey
 
     shared.check_outputs(options.out, options.figures)
     rows = []
-    for whole in traffic.open_trace(options.path):
+    for whole in _recordings(options):
         recording = whole.chosen(records)
-        table = survey.table(recording, options.ranks, options.ranks_per_server)
+        table = survey.statistics_by_layer(recording, options.ranks, options.ranks_per_server)
         rows += table
         shape = ", ".join(f"{name} {size:,}" for name, size in recording.axes.items())
         print(f"{recording.format}, {recording.words}\n{shape}")
-        print(f"\nover iterations and layers\n{report.plain(survey.summary(table))}")
-        drift = survey.drift(recording)
+        print(f"\nover iterations and layers\n{report.plain(survey.quantile_rows(table))}")
+        drift = survey.drift_rows(recording)
         if drift:
             print(f"\nloads of iterations apart\n{report.plain(drift)}")
         print()
@@ -112,15 +140,15 @@ def _traces_info(options, records: tuple[int, int] | None) -> int:
 
 
 def _draw_trace(recording, folder: pathlib.Path, ranks: int | None) -> None:
-    from mfabric_jax import report
+    from mfabric_jax.report import figures
     from mfabric_jax.traffic import survey
 
     title = f"{recording.format} {recording.name}".rstrip()
     end = f"_{recording.name}.png" if recording.name else ".png"
-    load = survey.loads(recording)
+    load = survey.target_loads(recording)
     target = recording.targets.value
-    print(report.trace_load(load, recording.number, folder / f"trace_load{end}", title, target), file=sys.stderr)
-    matrix = survey.sent(recording, ranks)
+    print(figures.trace_load(load, recording.number, folder / f"trace_load{end}", title, target), file=sys.stderr)
+    matrix = survey.sent_selections(recording, ranks)
     if matrix is not None:
         rows, columns, counts = matrix
-        print(report.trace_pairs(counts, folder / f"trace_pairs{end}", title, rows, columns), file=sys.stderr)
+        print(figures.trace_pairs(counts, folder / f"trace_pairs{end}", title, rows, columns), file=sys.stderr)

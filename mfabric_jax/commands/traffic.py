@@ -6,8 +6,7 @@ from typing import Annotated
 import tyro
 
 from mfabric_jax import units
-from mfabric_jax.commands import shared
-from mfabric_jax.commands.setup import SetUp
+from mfabric_jax.study.settings import SetUp
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -21,10 +20,10 @@ class Options(SetUp):
 def run(options: Options) -> int:
     """Returns the exit status."""
     from mfabric_jax import report, workload
+    from mfabric_jax.workload.volume import MEASURED_SOURCE
 
-    given = shared.as_given(options)
-    model = given.pop("model")
-    job = workload.get(model, **{name: value for name, value in given.items() if value is not None})
+    model = options.model
+    job = options.workload(model)
     print(
         f"{model}: {job.gpus} GPUs = DP {job.dp} x TP {job.tp} x PP {job.pp} x EP {job.ep}, "
         f"{job.micro_batches} micro-batches of {job.micro_batch} x {job.sequence} tokens per EP rank and iteration"
@@ -38,5 +37,5 @@ def run(options: Options) -> int:
     table = workload.share_table(job)
     rows = [row | {"gigabytes": float(units.to_gigabytes(row["bytes_per_iteration"]))} for row in table]
     print(report.plain(rows, columns))
-    print(f"measured: {workload.MEASURED_SOURCE}; docs/assumptions.md says why the shares differ.")
+    print(f"measured: {MEASURED_SOURCE}; docs/assumptions.md says why the shares differ.")
     return 0

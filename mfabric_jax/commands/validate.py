@@ -36,18 +36,21 @@ def run(options: Options) -> int:
     shared.start_jax(options.dtype, options.device)
     from tqdm import tqdm
 
-    from mfabric_jax import report, study
+    from mfabric_jax import report, validation
+    from mfabric_jax.report import figures
+    from mfabric_jax.report.tables import agreement
+    from mfabric_jax.study import provenance
 
-    runs = study.read_runs(options.runs)
+    runs = validation.read_runs(options.runs)
     shared.check_outputs(options.out, options.figures)
     bar = tqdm(runs, desc="validate", unit="run", file=sys.stderr, disable=None)
-    predictions = [study.predict(run, options.dtype) for run in bar]
-    rows = study.packet_rows(predictions)
+    predictions = [validation.predict(run, options.dtype) for run in bar]
+    rows = validation.packet_rows(predictions)
     if options.out is not None:
         given = {"command": "validate packet", "runs": options.runs}
-        report.write_rows(rows, options.out, given | study.provenance(options.dtype))
+        report.write_rows(rows, options.out, given | provenance(options.dtype))
         print(f"{len(rows)} rows in {options.out}", file=sys.stderr)
-    print(report.agreement(rows, study.packet_groups(predictions)))
+    print(agreement(rows, validation.packet_groups(predictions)))
     if options.figures is not None:
-        print(report.validation(rows, pathlib.Path(options.figures) / "packet_validation.png"), file=sys.stderr)
+        print(figures.validation(rows, pathlib.Path(options.figures) / "packet_validation.png"), file=sys.stderr)
     return 0

@@ -13,7 +13,7 @@ import numpy as np
 from mfabric_jax import units
 from mfabric_jax.checks import InputError, not_negative, one_of, positive, whole
 from mfabric_jax.fabric.electrical import NIC_USES
-from mfabric_jax.fabric.network import Network, joined
+from mfabric_jax.fabric.network import Network, network_of
 from mfabric_jax.fabric.tree import Tree
 
 LINK_DELAY_S = units.us(1.0)
@@ -53,6 +53,7 @@ class Cluster:
     - `pxn`: data crosses the NVSwitch to the NIC of the destination's rank before it leaves the server.
     - `nic_use`: "own": each GPU uses its own NIC; "pooled": a server's NICs carry anything.
     - `regions` [G S S]: circuits of each run of S neighbouring servers; None: no optics.
+    - `following` [S S]: the server after s on the way to t where servers forward; None: over all shortest ways.
     - `link_delay_s`: propagation of every link.
     """
 
@@ -65,6 +66,7 @@ class Cluster:
     pxn: bool = False
     nic_use: str = "own"
     regions: np.ndarray | None = field(default=None, repr=False)
+    following: np.ndarray | None = field(default=None, repr=False)
     nvswitch_gigabytes_per_s: float = 900.0
     link_delay_s: float = LINK_DELAY_S
     goodput: float = 1.0
@@ -197,7 +199,9 @@ class Cluster:
         first = self.gpus + self.servers
         switches = () if self.tree is None else self.tree.switches
         nodes = (("gpu", self.gpus), ("nvswitch", self.servers), *switches, ("optics", self._optical_nodes))
-        return joined(self._runs([] if self.tree is None else self.tree.switch_links(first)), nodes, self.link_delay_s)
+        return network_of(
+            self._runs([] if self.tree is None else self.tree.switch_links(first)), nodes, self.link_delay_s
+        )
 
     @property
     def _optical_nodes(self) -> int:

@@ -18,9 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mfabric_jax.checks import InputError, not_negative, one_of, positive, whole
-from mfabric_jax.fabric.electrical import Electrical
-from mfabric_jax.fabric.region import Region
+from mfabric_jax.checks import InputError, not_negative, one_of, positive
 
 BY_BANDWIDTH = ("transceiver", "nic", "switch_port")
 PARTS = ("nic", "switch_port", "transceiver", "fibre", "ocs_port", "panel_port")
@@ -148,7 +146,7 @@ class Attachment:
         return sum(count * prices.at(part, nic_gbps) for part, count in self.counts.items())
 
 
-def tree(oversubscription: float = 1.0, tiers: int = 3, at: str = "edge") -> Attachment:
+def tree_attachment(oversubscription: float = 1.0, tiers: int = 3, at: str = "edge") -> Attachment:
     """A NIC on a switch tree that is oversubscribed k:1 at the edge or (three tiers only) at the aggregation.
 
     A link has a transceiver and a port at each end; the NIC is one of these ports. The path up has as many links as
@@ -169,118 +167,12 @@ def tree(oversubscription: float = 1.0, tiers: int = 3, at: str = "edge") -> Att
 
 REGIONAL_OCS = Attachment(ocs_ports=1)
 PATCH_PANEL = Attachment(panel_ports=1)
-OVERSUBSCRIPTION = {"oversub-fat-tree": 3.0}
-PER_GPU = {
-    "nvl72": ("scale_up_per_gpu", "NVLink domains"),
-    "mfabric-cpo": ("co_packaged_per_gpu", "co-packaged optics"),
-}
-PRICED = ("fat-tree", "oversub-fat-tree", "rail-optimized", "rail-only", "topoopt", "mfabric")
-COSTED = (*PRICED, *PER_GPU)
+DIRECT_LINK = Attachment(fibres=0.5)  # two NICs share a fibre
 
 
-class Group(NamedTuple):
+class PartGroup(NamedTuple):
     """NICs of a server that hang on the same thing, and the parts behind each."""
 
-    nics: float
+    nics: Any
     to: str
     attachment: Attachment
-
-
-def parts(
-    name: str,
-    *,
-    nics: float = 8,
-    optical_degree: float = 6,
-    electrical_nics: float = 2,
-    oversubscription: float | None = None,
-    tiers: int = 3,
-    at: str = "edge",
-) -> tuple[Group, ...]:
-    """The NICs of one server of a fabric and what each is attached to.
-
-    - `nics`: of a server; mfabric instead has `optical_degree` on the regional OCS and `electrical_nics` on the tree.
-    - `oversubscription` of the switch tree, at its `at`; None is 3:1 for oversub-fat-tree, else 1:1.
-    - `tiers`: 3, as published for every size, or 2. Rail-only has no spine: a rail is a tree of two tiers.
-
-    A rail-optimised tree has the parts of a fat-tree, an NVLink domain has its Ethernet NICs on one.
-    """
-    one_of("fabric", name, COSTED)
-    counted = {"nics": nics, "optical_degree": optical_degree, "electrical_nics": electrical_nics}
-    for field, value in counted.items():
-        not_negative(field, value)
-    over = OVERSUBSCRIPTION.get(name, 1.0) if oversubscription is None else oversubscription
-    switches = tree(over, tiers, at)
-    if name == "mfabric":
-        return Group(optical_degree, "regional OCS", REGIONAL_OCS), Group(electrical_nics, "switch tree", switches)
-    if name == "topoopt":
-        return (Group(nics, "patch panel", PATCH_PANEL),)
-    if name == "rail-only":
-        return (Group(nics, "rail", tree(over, tiers=2)),)
-    return (Group(nics, "switch tree", switches),)
-
-
-def cost_table(
-    name: str, nic_gbps: float, prices: Prices | None = None, *, gpus: int = 8, **wiring: Any
-) -> list[dict[str, Any]]:
-    """Where the money for one server goes: a row for each part of each group of NICs.
-
-    Columns: `attached_to`, `part`, `count` per server, `unit_usd`, `usd`. What `gpus` of a server pay beside their NICs
-    (nvl72, mfabric-cpo) is a row of its own, without dollars while its price is not known. `wiring`: see `parts`.
-    """
-    prices = prices or Prices()
-    rows = [
-        _row(group.to, part, group.nics * count, prices.at(part, nic_gbps))
-        for group in parts(name, **wiring)
-        for part, count in group.attachment.counts.items()
-        if np.any(group.nics)
-    ]
-    if name in PER_GPU:
-        field, what = PER_GPU[name]
-        rows.append(_row(what, field, whole("gpus", gpus), getattr(prices, field)))
-    return rows
-
-
-def _row(to: str, part: str, count: float, unit: float | None) -> dict[str, Any]:
-    dollars = None if unit is None else count * unit
-    return {"attached_to": to, "part": part, "count": count, "unit_usd": unit, "usd": dollars}
-
-
-def cluster_cost(
-    name: str, servers: int, nic_gbps: Any, prices: Prices | None = None, *, gpus: int = 8, **wiring: Any
-) -> Any:
-    """Networking dollars of a cluster by the name of its fabric; None where no price is known (`no_price` says why).
-
-    The bandwidth and the numbers of NICs may be arrays [N] of several clusters.
-    """
-    whole("servers", servers)
-    dollars = [row["usd"] for row in cost_table(name, nic_gbps, prices, gpus=gpus, **wiring)]
-    return None if any(part is None for part in dollars) else servers * sum(dollars)
-
-
-def no_price(name: str, prices: Prices | None = None) -> str | None:
-    """Why a fabric has no cost, in a sentence; None where it has one."""
-    field, what = PER_GPU.get(one_of("fabric", name, COSTED), (None, None))
-    if field is None or getattr(prices or Prices(), field) is not None:
-        return None
-    return f"{name} has no cost: there are no public prices for {what}; give {field}, dollars per GPU, in the prices."
-
-
-def server_cost(fabric: Electrical | Region, nic_gbps: float, prices: Prices | None = None, **wiring: Any) -> float:
-    """Networking dollars per server at a NIC bandwidth; NICs and oversubscription are the fabric's own."""
-    if isinstance(fabric, Region):
-        wiring |= {field: _same_everywhere(field, fabric) for field in ("optical_degree", "electrical_nics")}
-    else:
-        over = 1.0 if fabric.oversubscription is None else float(fabric.oversubscription)
-        wiring |= {"nics": fabric.nics, "oversubscription": over}
-    dollars = cluster_cost(fabric.name, 1, nic_gbps, prices, **wiring)
-    if dollars is None:
-        raise InputError(str(no_price(fabric.name, prices)))
-    return dollars
-
-
-def _same_everywhere(field: str, region: Region) -> float:
-    """A number of NICs that all servers have: one that has failed was paid for like the others."""
-    value = getattr(region, field)
-    if np.ndim(value):
-        raise InputError(f"{field} must be one number to be priced (lost NICs cost too), got {value.tolist()}.")
-    return float(value)

@@ -88,7 +88,7 @@ class Network:
         return Network(ends[0], ends[1], capacity, delay_s, nodes, links)
 
 
-def joined(parts: list[tuple[str, np.ndarray, np.ndarray, np.ndarray]], nodes, delay_s: float) -> Network:
+def network_of(parts: list[tuple[str, np.ndarray, np.ndarray, np.ndarray]], nodes, delay_s: float) -> Network:
     """A network from runs of links (kind, tail, head, capacity); runs without links are left out."""
     parts = [part for part in parts if len(part[1])]
     tail, head, capacity = (

@@ -8,6 +8,7 @@ from jaxtyping import Array, Float, Int
 
 from mfabric_jax import units
 from mfabric_jax.checks import InputError, not_negative, positive, whole
+from mfabric_jax.fabric.electrical import Handover
 
 
 class Region(eqx.Module):
@@ -18,10 +19,11 @@ class Region(eqx.Module):
     - `optical_degree`: NICs of a server on the OCS, the most circuits it can have; or [S], one number per server.
     - `electrical_nics`: NICs of a server on the EPS, which is non-blocking; or [S].
     - `delay_s`: reconfiguration delay; while it lasts the OCS carries nothing.
-    - `name` (static): mfabric, or mfabric-cpo where its servers are scale-up domains with co-packaged optics.
+    - `own_ports` (static): every GPU has circuits of its own, as with co-packaged optics.
     - `relay_efficiency`: under relay routing a forwarded byte counts 1 / efficiency on its second circuit.
 
-    All but `servers` and `name` are traced: they may be arrays, `vmap` over them does not retrace. A server's NICs are
+    All but `servers` and `own_ports` are traced: they may be arrays, `vmap` over them does not retrace. A server's
+    NICs are
     pooled: its GPUs reach all of them through the NVSwitch (delegation). Unequal [S] ports are those of servers that
     lost NICs. Defaults (6 + 2 NICs, 25 ms): arXiv 2501.03905.
     """
@@ -32,8 +34,9 @@ class Region(eqx.Module):
     electrical_nics: Float[Array, ""] | Float[Array, "S"] | float = 2
     delay_s: Float[Array, ""] | float = 0.025
     relay_efficiency: Float[Array, ""] | float = 1.0
-    name: str = eqx.field(static=True, default="mfabric")
+    own_ports: bool = eqx.field(static=True, default=False)
 
+    reconfigures = True
     nic_use = "pooled"
     latency_s = 0.0
 
@@ -63,6 +66,11 @@ class Region(eqx.Module):
     def eps_Bps(self):
         """What each server can send over the electrical fabric [bytes/s], () or [S]; the same to receive."""
         return self.electrical_nics * self.nic_Bps
+
+    @property
+    def handover(self) -> tuple[Handover, Handover]:
+        """As in `Electrical`: a circuit ends at one GPU, so bytes are gathered from and scattered to all alike."""
+        return ("levelled" if self.own_ports else "spread"), "spread"
 
     @property
     def send_Bps(self):

@@ -1,8 +1,8 @@
 """Completion times of flows under max-min sharing: exact event-driven fluid simulation.
 
-Between two events (a flow ends, or one starts) rates are constant; at every event they are solved again, from where
-they can have changed: when a flow of level x ends, every flow frozen below x keeps its rate, for no link on the ended
-flow's path was full below x. Flows that end together are one event. One instance: callers `jax.vmap`.
+Between two events (a flow ends or starts) rates are constant. At every event they are solved again, from where they can
+have changed: when a flow of level x ends, every flow frozen below x keeps its rate, since no link on the ended flow's
+path was full below x. Flows that end together are one event. One instance: callers `jax.vmap`.
 """
 
 import functools
@@ -46,13 +46,13 @@ def completion_times(
     """When each flow has moved its bytes.
 
     - `size` [F]: bytes, 0 or more.   - `start` [F]: seconds.
-    - `resolution` [s]: None is exact. A number is an approximation for hundreds of thousands of flows, which has no
-      derivative: rates are solved again at most that often, and bandwidth of a flow that ends in between stays idle
-      until then (a flow that starts is an event of its own). At 0 it is exact too.
+    - `resolution` [s]: None is exact. A number is an approximation for hundreds of thousands of flows, without a
+      derivative: rates are solved again at most that often, and the bandwidth of a flow that ends in between stays
+      idle until then (a flow that starts is an event of its own). 0 is exact too.
 
-    A flow without bytes ends at its start and takes no bandwidth. Differentiable in capacity, share, weight, cap,
-    size and start, forward and reverse: the events are replayed in their known order, so the reverse pass keeps
-    one set of rates per event. First derivatives only; at ties, that of one of the possible orders.
+    A flow without bytes ends at its start and takes no bandwidth. Differentiable in capacity, share, weight, cap, size
+    and start, forward and reverse, first derivatives only: the events are replayed in their known order, so the
+    reverse pass keeps one set of rates per event. At ties the derivative is that of one of the possible orders.
     """
     flows, dtype = problem.weight.shape, problem.capacity.dtype
     size = jnp.broadcast_to(jnp.asarray(size).astype(dtype), flows)
@@ -77,16 +77,15 @@ def _simulate(problem: FlowProblem | FlowList, size, start, least) -> _Clock:
     """All events. As flows end, a large table is packed to a quarter of its rows, again and again."""
     finish = jnp.where(size > 0, jnp.inf, start)
     origin = start.min(initial=jnp.inf)
-    first = jnp.stack([jnp.where(jnp.isfinite(origin), origin, 0), 0])
     clock = _Clock(
-        first,
-        jnp.stack([size, jnp.zeros_like(size)]),
-        finish,
-        nothing_frozen(problem),
-        jnp.zeros(size.shape, bool),
-        jnp.zeros((), size.dtype),
-        jnp.any(size > 0) & ~(has_nan(problem) | jnp.isnan(size).any() | jnp.isnan(start).any()),
-        jnp.zeros((), jnp.int32),
+        now=jnp.stack([jnp.where(jnp.isfinite(origin), origin, 0), 0]),
+        left=jnp.stack([size, jnp.zeros_like(size)]),
+        finish=finish,
+        filled=nothing_frozen(problem),
+        keep=jnp.zeros(size.shape, bool),
+        floor=jnp.zeros((), size.dtype),
+        moving=jnp.any(size > 0) & ~(has_nan(problem) | jnp.isnan(size).any() | jnp.isnan(start).any()),
+        events=jnp.zeros((), jnp.int32),
     )
     rows, bound = jnp.arange(size.size), 2 * size.size + 1  # every flow starts once and ends once
     while isinstance(problem, FlowProblem) and size.size > SMALL:
@@ -106,11 +105,10 @@ def _packed(problem: FlowProblem, size, start, clock: _Clock, row):
     def take(x, fill):
         return jnp.take(x, row, axis=-1, mode="fill", fill_value=fill)
 
-    filled = clock.filled
-    fewer = Filling(take(filled.level, 0), take(filled.frozen, True), take(filled.bottleneck, -1), filled.rounds)
-    clock = clock._replace(
-        left=take(clock.left, 0), finish=take(clock.finish, 0), filled=fewer, keep=take(clock.keep, False)
-    )
+    level, frozen, bottleneck, rounds = clock.filled
+    filled = Filling(take(level, 0), take(frozen, True), take(bottleneck, -1), rounds)
+    left, finish, keep = take(clock.left, 0), take(clock.finish, 0), take(clock.keep, False)
+    clock = clock._replace(left=left, finish=finish, filled=filled, keep=keep)
     return pack(problem, row), take(size, 0), take(start, 0), clock
 
 
@@ -119,8 +117,7 @@ def _run(problem: FlowProblem | FlowList, size, start, clock: _Clock, least, few
     weight = problem.weight
 
     def running(clock: _Clock) -> Bool[Array, ""]:
-        several = (clock.left[0] > 0).sum() > fewer
-        return clock.moving & (clock.events < bound) & several
+        return clock.moving & (clock.events < bound) & ((clock.left[0] > 0).sum() > fewer)
 
     def next_event(clock: _Clock) -> _Clock:
         now, left = clock.now[0], clock.left[0]
@@ -133,24 +130,24 @@ def _run(problem: FlowProblem | FlowList, size, start, clock: _Clock, least, few
         until_start, until_end = next_start - now, eta.min(initial=jnp.inf)
         until_end = jnp.where(jnp.isfinite(until_end), jnp.maximum(until_end, least), until_end)
         step = jnp.minimum(until_start, until_end)
-        go = jnp.isfinite(step)
-        step = jnp.where(go, step, 0)
+        moving = jnp.isfinite(step)
+        step = jnp.where(moving, step, 0)
         then = _add(clock.now, step)
         starts = (until_start <= until_end) | (next_start <= then[0])  # rounding may reach a start a little early
         later = jnp.where(starts, jnp.stack([next_start, 0]), then)
         after = _add(clock.left, -jnp.where(step > 0, rate * step, 0))
-        ended = go & active & ((eta <= step) | (after[0] <= 0))
+        ended = moving & active & ((eta <= step) | (after[0] <= 0))
         after = jnp.where(ended[None], 0, after)
         changed = jnp.where(starts, 0, jnp.where(ended, filled.level, jnp.inf).min(initial=jnp.inf))
         return _Clock(
-            jnp.where(go, later, clock.now),
-            after,
-            jnp.where(ended, jnp.minimum(now + eta, later[0]), clock.finish),
-            filled,
-            active & ~ended & (filled.level < changed),
-            changed,
-            go & jnp.any(after[0] > 0),
-            clock.events + go.astype(jnp.int32),
+            now=jnp.where(moving, later, clock.now),
+            left=after,
+            finish=jnp.where(ended, jnp.minimum(now + eta, later[0]), clock.finish),
+            filled=filled,
+            keep=active & ~ended & (filled.level < changed),
+            floor=changed,
+            moving=moving & jnp.any(after[0] > 0),
+            events=clock.events + moving.astype(jnp.int32),
         )
 
     return lax.while_loop(running, next_event, clock)
@@ -207,17 +204,17 @@ def replay(known: Float[Array, "F"], problem: FlowProblem | FlowList, size, star
         now, served, finish, begun, ended = state
         flow, starts = index % flows, index < flows
         rate = max_min_rates(_only(problem, begun & ~ended)).rate
-        here = moves[flow]
-        own_rate = jnp.where(here & ~starts & (rate[flow] > 0), rate[flow], 1)
+        begins, ends = moves[flow] & starts, moves[flow] & ~starts
+        own_rate = jnp.where(ends & (rate[flow] > 0), rate[flow], 1)
         ends_at = now + (size[flow] - served[flow]) / own_rate
-        later = jnp.where(here, jnp.where(starts, start[flow], ends_at), now)
+        later = jnp.where(begins, start[flow], jnp.where(ends, ends_at, now))
         served = served + jnp.where(begun & ~ended, rate, 0) * (later - now)
-        finish = finish.at[flow].set(jnp.where(here & ~starts, later, finish[flow]))
-        begun = begun.at[flow].set(begun[flow] | (here & starts))
-        ended = ended.at[flow].set(ended[flow] | (here & ~starts))
+        finish = finish.at[flow].set(jnp.where(ends, later, finish[flow]))
+        begun = begun.at[flow].set(begun[flow] | begins)
+        ended = ended.at[flow].set(ended[flow] | ends)
         return (later, served, finish, begun, ended), None
 
-    still = jnp.where(moves | ~jnp.isfinite(known), lax.stop_gradient(known), start)
-    nobody = jnp.zeros(flows, bool)
-    first = (start.min(initial=jnp.inf), jnp.zeros_like(size), still, nobody, nobody)
+    finish = jnp.where(moves | ~jnp.isfinite(known), lax.stop_gradient(known), start)
+    none = jnp.zeros(flows, bool)
+    first = (start.min(initial=jnp.inf), jnp.zeros_like(size), finish, none, none)
     return lax.scan(event, first, order)[0][2]

@@ -1,9 +1,9 @@
 """Max-min fair rates of flows on fixed paths, by progressive filling with local bottlenecks.
 
-Raise all unfrozen flows together. A link is a bottleneck once none of its flows is held lower elsewhere; its
-flows freeze at its fair share. Fair shares never fall, so every such link may freeze in the same round, not
-only the lowest one. Each round freezes at least one flow, so F rounds suffice; in practice a few do.
-Source: Bertsekas & Gallager, Data Networks, 2nd ed., 6.5.2. One instance: callers `jax.vmap`.
+All unfrozen flows rise together. A link is a bottleneck once none of its flows is held lower elsewhere; its flows
+freeze at its fair share. Fair shares never fall, so all such links may freeze in one round, not only the lowest. Each
+round freezes a flow, so F rounds suffice; in practice a few do. Source: Bertsekas & Gallager, Data Networks, 2nd ed.,
+6.5.2. One instance: callers `jax.vmap`.
 """
 
 from typing import NamedTuple
@@ -14,15 +14,14 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from mfabric_jax.flows.paths import Paths, paths_of
-from mfabric_jax.flows.problem import FlowList, FlowProblem, Outcome
+from mfabric_jax.flows.problem import FlowList, FlowProblem, Outcome, Paths, paths_of
 
 SMALL = 512  # tables of fewer flows are not packed
 
 
 class Rates(eqx.Module):
-    """The allocation: `rate` [F] bytes/s; `bottleneck` [F], the saturated link that holds the flow (lowest
-    index on a tie) or -1 where its cap does or nothing; `rounds` taken; `outcome`."""
+    """`rate` [F] bytes/s; `bottleneck` [F], the full link that holds the flow (lowest index on a tie), or -1 where its
+    cap or nothing does; `rounds` taken; `outcome`."""
 
     rate: Float[Array, "F"]
     bottleneck: Int[Array, "F"]
@@ -46,13 +45,12 @@ class Filling(NamedTuple):
 def max_min_rates(problem: FlowProblem | FlowList) -> Rates:
     """Rates no flow can raise without lowering one that has no more per unit of weight.
 
-    A flow over a zero-capacity link has rate 0 (`Outcome.starved`); a flow with no hop runs at its cap, without
-    one its rate is infinite; weight 0 wins over all of these: rate 0. Differentiable in capacity, share, weight
-    and cap, forward and reverse, first derivatives only; at a tie, that of the bottleneck reported. Memory is linear
-    in the number of hops, that of the reverse pass too, whatever the number of rounds.
+    A flow over a zero-capacity link has rate 0 (`Outcome.starved`). A flow without hops runs at its cap; without a cap
+    its rate is infinite. A flow of weight 0 has rate 0 in any case. Differentiable in capacity, share, weight and cap,
+    forward and reverse, first derivatives only; at a tie the derivative is that of the bottleneck reported. Memory is
+    linear in the number of hops, in the reverse pass too, whatever the number of rounds.
     """
-    nonfinite = has_nan(problem)
-    start = nothing_frozen(problem)
+    nonfinite, start = has_nan(problem), nothing_frozen(problem)
     filled = fill(problem, start._replace(frozen=start.frozen | nonfinite))
     rate = _with_tangents(filled.rate(lax.stop_gradient(problem.weight)), filled.bottleneck, problem)
     outcome = Outcome.where(jnp.any((rate == 0) & (problem.weight > 0)), Outcome.starved, Outcome.solved)
@@ -75,8 +73,8 @@ def nothing_frozen(problem: FlowProblem | FlowList) -> Filling:
 def fill(problem: FlowProblem | FlowList, start: Filling, floor: Array | float = 0.0) -> Filling:
     """The filling loop, without derivatives, from `start`, whose frozen flows stay; no level will be below `floor`.
 
-    A round passes over all flows, while most freeze in the first: once a quarter of a large table is left, that
-    quarter goes on alone on what the others leave of every link.
+    A round passes over all flows, but most freeze in the first rounds: once a quarter of a large table is left, that
+    quarter is filled alone, on what the others leave of every link.
     """
     problem = lax.stop_gradient(problem)
     if not isinstance(problem, FlowProblem) or problem.weight.size <= SMALL:
@@ -87,12 +85,8 @@ def fill(problem: FlowProblem | FlowList, start: Filling, floor: Array | float =
     room = room_left(paths_of(problem), problem.capacity, filled.rate(problem.weight))
     rest = eqx.tree_at(lambda p: p.capacity, pack(problem, row), room)
     some = fill(rest, nothing_frozen(rest)._replace(rounds=filled.rounds), floor)
-    return Filling(
-        filled.level.at[row].set(some.level, mode="drop"),
-        filled.frozen.at[row].set(some.frozen, mode="drop"),
-        filled.bottleneck.at[row].set(some.bottleneck, mode="drop"),
-        some.rounds,
-    )
+    parts = (whole.at[row].set(part, mode="drop") for whole, part in zip(filled[:3], some[:3], strict=True))
+    return Filling(*parts, some.rounds)
 
 
 def pack(problem: FlowProblem, row: Int[Array, "R"]) -> FlowProblem:
@@ -101,28 +95,24 @@ def pack(problem: FlowProblem, row: Int[Array, "R"]) -> FlowProblem:
     def take(x, fill):
         return jnp.take(x, row, axis=0, mode="fill", fill_value=fill)
 
-    return eqx.tree_at(
-        lambda p: (p.hops, p.share, p.weight, p.cap),
-        problem,
-        (take(problem.hops, -1), take(problem.share, 1), take(problem.weight, 0), take(problem.cap, jnp.inf)),
-    )
+    chosen = take(problem.hops, -1), take(problem.share, 1), take(problem.weight, 0), take(problem.cap, jnp.inf)
+    return eqx.tree_at(lambda p: (p.hops, p.share, p.weight, p.cap), problem, chosen)
 
 
 def room_left(paths: Paths, capacity: Float[Array, "L"], rate: Float[Array, "F"]) -> Float[Array, "L"]:
-    """What flows at these rates leave of every link: summed afresh, so nothing drifts."""
+    """What flows at these rates leave of every link, summed afresh, so that nothing drifts."""
     return jnp.where(jnp.isinf(capacity), jnp.inf, jnp.maximum(capacity - paths.link_sum(rate), 0))
 
 
 def fair_shares(paths: Paths, capacity, rate: Float[Array, "F"], rising: Float[Array, "F"]) -> Float[Array, "L"]:
-    """The level at which each link would be full: room over the weights `rising` on it; infinity where none are."""
+    """The level at which each link would be full: room over the weights `rising` on it, or infinity."""
     load = paths.link_sum(rising)
     return jnp.where(load > 0, room_left(paths, capacity, rate) / jnp.where(load > 0, load, 1), jnp.inf)
 
 
 def _rounds(problem: FlowProblem | FlowList, start: Filling, floor, few: int) -> Filling:
     """Round after round until at most `few` flows are left."""
-    paths = paths_of(problem)
-    weight = problem.weight
+    paths, weight = paths_of(problem), problem.weight
     ceiling = jnp.where(weight > 0, problem.cap / jnp.where(weight > 0, weight, 1), jnp.inf)  # [F]
     bound = start.rounds + weight.size  # a flow a round
 
@@ -133,8 +123,7 @@ def _rounds(problem: FlowProblem | FlowList, start: Filling, floor, few: int) ->
     def freeze_bottlenecks(state: Filling) -> Filling:
         rising = jnp.where(state.frozen, 0, weight)
         fair = jnp.maximum(fair_shares(paths, problem.capacity, state.rate(weight), rising), floor)  # [L]
-        at = paths.at_hops(fair, jnp.inf)
-        level = jnp.minimum(paths.path_min(at, jnp.inf), ceiling)  # [F]
+        level = jnp.minimum(paths.path_min(paths.at_hops(fair, jnp.inf), jnp.inf), ceiling)  # [F]
         level = jnp.where(state.frozen, jnp.inf, level)
         full = fair <= paths.link_min(level)  # copies: no epsilon
         tight = (paths.at_hops(jnp.where(full, fair, jnp.inf), jnp.inf) <= paths.spread(level)) & paths.present
@@ -162,11 +151,10 @@ def _with_tangents(rate, bottleneck, problem) -> Float[Array, "F"]:
 def _rate_tangents(primals, tangents):
     """Once the bottlenecks are known, rates are linear in capacity: differentiate that, not the loop.
 
-    Every bottleneck link l stays full: sum over its flows of share * rate = capacity, where a flow's rate is its
+    Every bottleneck link stays full: the sum over its flows of share * rate is its capacity, where a flow's rate is its
     cap or weight * level of its own bottleneck. That is a linear system in the levels of the bottleneck links.
     """
-    rate, bottleneck, problem = primals
-    d = tangents[2]
+    (rate, bottleneck, problem), d = primals, tangents[2]
     paths = paths_of(problem)
     held = bottleneck >= 0
     capped = ~held & (problem.weight > 0) & jnp.isfinite(rate)
@@ -180,25 +168,25 @@ def _rate_tangents(primals, tangents):
 
 
 def _solve_levels(paths: Paths, bottleneck, weight, rhs: Float[Array, "L"]) -> Float[Array, "L"]:
-    """Solve for the levels: own[l] x[l] + sum over flows of l held at other links of share * weight * x[there] = rhs.
+    """Solve for the levels x: own[l] x[l] + sum over flows of l held at other links of share * weight * x[there] = rhs.
 
     In the order in which links froze the system is triangular, so the fixed-point sweep is exact after as many
     sweeps as there were rounds: sparse, memory linear in the hops, and its transpose is the same sweep mirrored.
     """
-    held = bottleneck >= 0
-    at = jnp.maximum(bottleneck, 0)
+    held, holder = bottleneck >= 0, jnp.maximum(bottleneck, 0)
     own_hop = (paths.slot == paths.spread(bottleneck)) & paths.present
+    other_hop = paths.present & ~own_hop
     own = paths.hop_sum(jnp.where(own_hop, paths.share * paths.spread(weight), 0))
     used = own > 0
     safe = jnp.where(used, own, 1)
 
     def others(x):
-        there = paths.spread(jnp.where(held, weight * x[at], 0))
-        return paths.hop_sum(jnp.where(paths.present & ~own_hop, paths.share * there, 0))
+        there = paths.spread(jnp.where(held, weight * x[holder], 0))
+        return paths.hop_sum(jnp.where(other_hop, paths.share * there, 0))
 
     def others_transposed(x):
-        crossing = paths.path_sum(jnp.where(paths.present & ~own_hop, paths.share * paths.at_hops(x, 0.0), 0))
-        return jnp.zeros_like(x).at[at].add(jnp.where(held, weight * crossing, 0))
+        crossing = paths.path_sum(jnp.where(other_hop, paths.share * paths.at_hops(x, 0.0), 0))
+        return jnp.zeros_like(x).at[holder].add(jnp.where(held, weight * crossing, 0))
 
     def matvec(x):
         return jnp.where(used, own * x + others(x), x)

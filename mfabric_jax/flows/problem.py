@@ -4,7 +4,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, ArrayLike, Float, Int
+from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from mfabric_jax.checks import InputError, whole
 
@@ -39,61 +39,21 @@ class FlowProblem(eqx.Module):
     cap: Float[Array, "F"]
 
     def __init__(
-        self,
-        capacity: ArrayLike,
-        hops: ArrayLike,
-        share: ArrayLike = 1,
-        weight: ArrayLike = 1,
-        cap: ArrayLike = np.inf,
+        self, capacity: ArrayLike, hops: ArrayLike, share: ArrayLike = 1, weight: ArrayLike = 1, cap: ArrayLike = np.inf
     ):
-        _check_values(capacity, hops, share, weight, cap)
-        self.capacity = _floats(capacity)
-        self.hops = jnp.asarray(hops)
-        if self.capacity.ndim != 1:
-            raise InputError(f"capacity must have the shape [L], got {list(self.capacity.shape)}.")
+        self.capacity, self.hops = _capacities(capacity), jnp.asarray(hops)
         if self.hops.ndim != 2 or not jnp.issubdtype(self.hops.dtype, jnp.integer):
             raise InputError(f"hops must be integers [F H], got {self.hops.dtype} {list(self.hops.shape)}.")
         dtype, flows = self.capacity.dtype, self.hops.shape[:1]
         self.share = _broadcast("share", share, dtype, self.hops.shape)
         self.weight = _broadcast("weight", weight, dtype, flows)
         self.cap = _broadcast("cap", cap, dtype, flows)
-
-
-def _floats(value: ArrayLike) -> Array:
-    array = jnp.asarray(value)
-    return array if jnp.issubdtype(array.dtype, jnp.floating) else array.astype(jnp.result_type(float))
-
-
-def _broadcast(field: str, value: ArrayLike, dtype, shape: tuple[int, ...]) -> Array:
-    array = jnp.asarray(value).astype(dtype)
-    if array.ndim not in (0, len(shape)) or any(a not in (1, b) for a, b in zip(array.shape, shape, strict=False)):
-        raise InputError(f"{field} must be a number or have the shape {list(shape)}, got {list(array.shape)}.")
-    return jnp.broadcast_to(array.reshape((1,) * (len(shape) - array.ndim) + array.shape), shape)
-
-
-def _check_signs(capacity, weight, cap) -> None:
-    for field, value in (("capacity", capacity), ("weight", weight), ("cap", cap)):
-        if not isinstance(value, Tracer) and np.any(np.asarray(value) < 0):
-            raise InputError(f"{field} must not be negative, got {np.nanmin(np.asarray(value))}.")
-
-
-def _check_values(capacity, hops, share, weight, cap) -> None:
-    """What can be known before tracing. NaN passes: it ends in `Outcome.nonfinite`."""
-    _check_signs(capacity, weight, cap)
-    if any(isinstance(value, Tracer) for value in (capacity, hops, share)):
-        return
-    rows = np.asarray(hops)
-    if rows.size == 0 or rows.ndim != 2:
-        return
-    links = np.shape(capacity)[0] if np.ndim(capacity) else 0
-    if rows.min() < -1 or rows.max() >= links:
-        raise InputError(f"hops must lie in -1..{links - 1} (links of capacity), got {rows.min()}..{rows.max()}.")
-    ordered = np.sort(rows, axis=1)
-    twice = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
-    if twice.any():
-        raise InputError(f"hops must not name a link twice in one row, but row {int(np.argwhere(twice)[0, 0])} does.")
-    if np.any(np.asarray(share) <= 0):
-        raise InputError(f"share must be above 0, got {np.nanmin(np.asarray(share))}.")
+        if _check_values(self.capacity.size, "hops", hops, capacity=capacity, share=share, weight=weight, cap=cap):
+            rows = np.sort(np.asarray(hops), axis=1)
+            twice = (rows[:, 1:] == rows[:, :-1]) & (rows[:, 1:] >= 0)
+            if twice.any():
+                row = int(np.argwhere(twice)[0, 0])
+                raise InputError(f"hops must not name a link twice in one row, but row {row} does.")
 
 
 class FlowList(eqx.Module):
@@ -111,37 +71,112 @@ class FlowList(eqx.Module):
     cap: Float[Array, "F"]
 
     def __init__(
-        self,
-        capacity: ArrayLike,
-        link: ArrayLike,
-        flow: ArrayLike,
-        flows: int,
-        share: ArrayLike = 1,
-        weight: ArrayLike = 1,
-        cap: ArrayLike = np.inf,
+        self, capacity: ArrayLike, link: ArrayLike, flow: ArrayLike, flows: int, share=1, weight=1, cap=np.inf
     ):
-        _check_list(capacity, link, flow, flows, share, weight, cap)
-        self.capacity, self.link, self.flow = _floats(capacity), jnp.asarray(link), jnp.asarray(flow)
+        whole("flows", flows, at_least=0)
+        self.capacity, self.link, self.flow = _capacities(capacity), jnp.asarray(link), jnp.asarray(flow)
+        if self.link.ndim != 1 or self.link.shape != self.flow.shape:
+            got = f"{list(self.link.shape)} and {list(self.flow.shape)}"
+            raise InputError(f"link and flow must be lists of one length, got {got}.")
         dtype = self.capacity.dtype
         self.share = _broadcast("share", share, dtype, self.link.shape)
         self.weight = _broadcast("weight", weight, dtype, (flows,))
         self.cap = _broadcast("cap", cap, dtype, (flows,))
+        known = _check_values(self.capacity.size, "link", link, capacity=capacity, share=share, weight=weight, cap=cap)
+        if known and not isinstance(flow, Tracer):
+            hop, owner = np.asarray(link), np.asarray(flow)
+            if owner.min() < 0 or owner.max() >= flows:
+                raise InputError(f"flow must lie in 0..{flows - 1}, got {owner.min()}..{owner.max()}.")
+            pair = np.sort((owner.astype(np.int64) * self.capacity.size + hop)[hop >= 0])
+            if np.any(pair[1:] == pair[:-1]):
+                raise InputError("a flow must not cross a link twice: link and flow repeat a pair.")
 
 
-def _check_list(capacity, link, flow, flows: int, share, weight, cap) -> None:
-    whole("flows", flows, at_least=0)
-    _check_signs(capacity, weight, cap)
-    if any(isinstance(value, Tracer) for value in (capacity, link, flow, share)):
-        return
-    links, hop, owner = np.shape(capacity)[0], np.asarray(link), np.asarray(flow)
-    if hop.ndim != 1 or hop.shape != owner.shape:
-        raise InputError(f"link and flow must be lists of one length, got {list(hop.shape)} and {list(owner.shape)}.")
-    if hop.size and (hop.min() < -1 or hop.max() >= links):
-        raise InputError(f"link must lie in -1..{links - 1} (links of capacity), got {hop.min()}..{hop.max()}.")
-    if hop.size and (owner.min() < 0 or owner.max() >= flows):
-        raise InputError(f"flow must lie in 0..{flows - 1}, got {owner.min()}..{owner.max()}.")
-    pair = np.sort((owner.astype(np.int64) * links + hop)[hop >= 0])
-    if np.any(pair[1:] == pair[:-1]):
-        raise InputError("a flow must not cross a link twice: link and flow repeat a pair.")
+def _capacities(value: ArrayLike) -> Float[Array, "L"]:
+    array = jnp.asarray(value)
+    if array.ndim != 1:
+        raise InputError(f"capacity must have the shape [L], got {list(array.shape)}.")
+    return array if jnp.issubdtype(array.dtype, jnp.floating) else array.astype(jnp.result_type(float))
+
+
+def _broadcast(field: str, value: ArrayLike, dtype, shape: tuple[int, ...]) -> Array:
+    array = jnp.asarray(value).astype(dtype)
+    if array.ndim not in (0, len(shape)) or any(a not in (1, b) for a, b in zip(array.shape, shape, strict=False)):
+        raise InputError(f"{field} must be a number or have the shape {list(shape)}, got {list(array.shape)}.")
+    return jnp.broadcast_to(array.reshape((1,) * (len(shape) - array.ndim) + array.shape), shape)
+
+
+def _check_values(links: int, field: str, hops: ArrayLike, share: ArrayLike, **terms: ArrayLike) -> bool:
+    """What can be known before tracing; whether there are hops to look at. NaN passes: it ends in an outcome."""
+    for name, value in terms.items():
+        if not isinstance(value, Tracer) and np.any(np.asarray(value) < 0):
+            raise InputError(f"{name} must not be negative, got {np.nanmin(np.asarray(value))}.")
+    if isinstance(hops, Tracer) or isinstance(share, Tracer) or np.size(hops) == 0:
+        return False
+    link = np.asarray(hops)
+    if link.min() < -1 or link.max() >= links:
+        raise InputError(f"{field} must lie in -1..{links - 1} (links of capacity), got {link.min()}..{link.max()}.")
     if np.any(np.asarray(share) <= 0):
         raise InputError(f"share must be above 0, got {np.nanmin(np.asarray(share))}.")
+    return True
+
+
+class Paths(eqx.Module):
+    """Sums and minima between flows and the links they cross, in either layout.
+
+    A hop array has the layout's own shape: [F H] for the padded table, [N] for the flat list. `slot` holds the link of
+    every hop, L where there is none.
+    """
+
+    slot: Int[Array, "..."]
+    share: Float[Array, "..."]
+    flow: Int[Array, "N"] | None  # None: the padded table, one row a flow
+    flows: int = eqx.field(static=True)
+    links: int = eqx.field(static=True)
+
+    @property
+    def present(self) -> Bool[Array, "..."]:
+        """Which hops are not padding."""
+        return self.slot < self.links
+
+    def spread(self, value: Array) -> Array:
+        """[F] -> at the hops of each flow."""
+        return jnp.broadcast_to(value[:, None], self.slot.shape) if self.flow is None else value[self.flow]
+
+    def at_hops(self, value: Float[Array, "L"], fill: float) -> Array:
+        """[L] -> at the hops on each link; `fill` at padding."""
+        return jnp.concatenate([value, jnp.full(1, fill, value.dtype)])[self.slot]
+
+    def path_min(self, hop: Array, none: float) -> Array:
+        """Hop array -> smallest along every path [F]; `none` where there is no hop."""
+        if self.flow is None:
+            return hop.min(axis=1, initial=none)
+        return jnp.full(self.flows, none, hop.dtype).at[self.flow].min(hop)
+
+    def path_any(self, hop: Bool[Array, "..."]) -> Bool[Array, "F"]:
+        """Whether any hop of the path holds."""
+        return hop.any(axis=1) if self.flow is None else jnp.zeros(self.flows, bool).at[self.flow].max(hop)
+
+    def path_sum(self, hop: Array) -> Float[Array, "F"]:
+        """Sum along every path."""
+        return hop.sum(axis=1) if self.flow is None else jnp.zeros(self.flows, hop.dtype).at[self.flow].add(hop)
+
+    def hop_sum(self, hop: Array) -> Float[Array, "L"]:
+        """Sum of what the hops on every link hold."""
+        return jnp.zeros(self.links + 1, hop.dtype).at[self.slot].add(hop)[:-1]
+
+    def link_sum(self, value: Float[Array, "F"]) -> Float[Array, "L"]:
+        """Sum over the flows of every link of share * value."""
+        return self.hop_sum(jnp.where(self.present, self.share * self.spread(value), 0))
+
+    def link_min(self, value: Float[Array, "F"]) -> Float[Array, "L"]:
+        """Smallest value among the flows of every link (infinity where there is none)."""
+        return jnp.full(self.links + 1, jnp.inf, value.dtype).at[self.slot].min(self.spread(value))[:-1]
+
+
+def paths_of(problem: FlowProblem | FlowList) -> Paths:
+    """The hops of a problem."""
+    links, flows = problem.capacity.size, problem.weight.size
+    table = isinstance(problem, FlowProblem)
+    link = (problem.hops if table else problem.link).astype(jnp.int32)
+    return Paths(jnp.where(link >= 0, link, links), problem.share, None if table else problem.flow, flows, links)

@@ -1,7 +1,6 @@
-"""Completion times on a star of ports: the batched kernel behind a function of one instance.
+"""Completion times and rates on a star of ports: functions of one instance before a kernel that runs whole batches.
 
-The kernel runs whole batches; `jax.vmap` reaches it by a batching rule of its own, and differentiation is
-defined outside of it.
+`jax.vmap` reaches the kernel by a batching rule of its own; differentiation is defined outside of it.
 """
 
 import equinox as eqx
@@ -23,22 +22,21 @@ STATE = 1 << 15  # of small stars more, until the flows are this many
 
 
 def star_completion(size, up, down, group_up=None, group_down=None) -> Float[Array, "N N"]:
-    """When each flow of a star ends: all start at 0 and share the ports max-min fairly.
+    """When each flow of a star ends [s]: all start at 0 and share the ports max-min fairly.
 
     - `size` [N N]: bytes from endpoint i to endpoint j (the diagonal is a flow like any other).
     - `up`, `down` [N]: port capacities [bytes/s], finite.
     - `group_up`, `group_down` [G]: capacities of the ports that N/G neighbouring endpoints share; infinity is no limit.
 
-    Returns finish times [N N] in seconds: 0 where there are no bytes, infinity where a port is dead, NaN throughout
-    where an input is NaN or a size infinite. `jax.vmap` runs the batched kernel. First derivatives, forward and
-    reverse, by replay through `completion_times`.
+    0 where there are no bytes, infinity where a port is dead, NaN throughout where an input is NaN or a size infinite.
+    `jax.vmap` runs the batched kernel. First derivatives, forward and reverse, by replay through `completion_times`.
     """
-    return _ends(*_checked(size, up, down, group_up, group_down))
+    return _finish(*_checked(size, up, down, group_up, group_down))
 
 
 @jax.jit
-def _ends(*inputs) -> Float[Array, "N N"]:
-    return _finish_tangents(_finish(*(x[None] for x in lax.stop_gradient(inputs)))[0], *inputs)
+def _finish(*inputs) -> Float[Array, "N N"]:
+    return _finish_tangents(_finish_batch(*(x[None] for x in lax.stop_gradient(inputs)))[0], *inputs)
 
 
 def star_rates(flows, up, down, group_up=None, group_down=None) -> Float[Array, "N N"]:
@@ -46,12 +44,12 @@ def star_rates(flows, up, down, group_up=None, group_down=None) -> Float[Array, 
 
     - `flows` [N N]: above 0 where there is a flow (bytes will do). Rate 0 elsewhere, and at dead ports.
     """
-    return _paces(*_checked(flows, up, down, group_up, group_down))
+    return _rates(*_checked(flows, up, down, group_up, group_down))
 
 
 @jax.jit
-def _paces(*inputs) -> Float[Array, "N N"]:
-    return _rate_tangents(_rate(*(x[None] for x in lax.stop_gradient(inputs)))[0], *inputs)
+def _rates(*inputs) -> Float[Array, "N N"]:
+    return _rate_tangents(_rate_batch(*(x[None] for x in lax.stop_gradient(inputs)))[0], *inputs)
 
 
 def _checked(size, up, down, group_up, group_down):
@@ -64,9 +62,9 @@ def _checked(size, up, down, group_up, group_down):
     groups = jnp.zeros((2, 0), dtype)
     if group_up is not None:
         groups = jnp.stack([jnp.asarray(group_up, dtype), jnp.asarray(group_down, dtype)])
-    if n == 0 or size.ndim != 2 or size.shape[1] != n or jnp.shape(up) != (n,) or jnp.shape(down) != (n,):
-        got = f"{size.shape}, {jnp.shape(up)}, {jnp.shape(down)}"
-        raise InputError(f"size, up, down must be [N N], [N], [N], got {got}.")
+    shapes = [jnp.shape(value) for value in (size, up, down)]
+    if n == 0 or shapes != [(n, n), (n,), (n,)]:
+        raise InputError(f"size, up, down must be [N N], [N], [N], got {', '.join(map(str, shapes))}.")
     if groups.shape[1] and n % groups.shape[1]:
         raise InputError(f"group_up has {groups.shape[1]} groups, which do not divide {n} endpoints.")
     not_negative("up", up)
@@ -90,13 +88,14 @@ def _batchable(kernel):
     return function
 
 
-def _scales(leaf):
-    top = jnp.max(leaf, axis=(1, 2))
+def largest(x):
+    """[B ...] -> [B 1 1], 1 where it would be 0: what instances are divided by, to be about 1."""
+    top = jnp.max(x, axis=(1, 2))
     return jnp.where(top > 0, top, 1)[:, None, None]
 
 
-def _dead(size, leaf, groups):
-    """Flows over a port without capacity, and instances with a number that is none."""
+def dead_flows(size, leaf, groups):
+    """Flows over a port without capacity [B N N]; instances with NaN or an infinite size [B 1 1]."""
     n, racks = size.shape[1], groups.shape[2]
     reach = leaf if not racks else jnp.minimum(leaf, jnp.repeat(groups, n // racks, axis=2))
     port = jnp.concatenate([leaf, groups], axis=2)
@@ -105,33 +104,29 @@ def _dead(size, leaf, groups):
 
 
 @_batchable
-def _finish(size, leaf, groups) -> Float[Array, "B N N"]:
-    """size [B N N], leaf [B 2 N], groups [B 2 G] -> finish [B N N], in chunks of LANES."""
-    dead, bad = _dead(size, leaf, groups)
-    scale, most = _scales(leaf), jnp.max(size, axis=(1, 2))[:, None, None]
-    most = jnp.where(most > 0, most, 1)
+def _finish_batch(size, leaf, groups) -> Float[Array, "B N N"]:
+    """size [B N N], leaf [B 2 N], groups [B 2 G] -> finish times."""
+    dead, bad = dead_flows(size, leaf, groups)
+    scale, most = largest(leaf), largest(size)
     work = jnp.where(dead | bad, 0, size / most)
-    finish = _in_chunks(simulate, work, leaf / scale, jnp.minimum(groups / scale, BIG)) * (most / scale)
+    finish = _in_chunks(simulate, work, leaf / scale, groups / scale) * (most / scale)
     finish = jnp.where(dead, jnp.inf, jnp.where(size > 0, finish, 0))
     return jnp.where(bad, jnp.nan, finish)
 
 
 @_batchable
-def _rate(size, leaf, groups) -> Float[Array, "B N N"]:
-    """The same for rates."""
-    dead, bad = _dead(size, leaf, groups)
-    scale = _scales(leaf)
-    some = jnp.where((size > 0) & ~dead & ~bad, jnp.ones_like(size), 0)
-
-    def running(flows, ports):
-        return rates(flows > 0, ports)
-
-    rate = _in_chunks(running, some, leaf / scale, jnp.minimum(groups / scale, BIG)) * scale
+def _rate_batch(size, leaf, groups) -> Float[Array, "B N N"]:
+    dead, bad = dead_flows(size, leaf, groups)
+    scale = largest(leaf)
+    flows = jnp.where((size > 0) & ~dead & ~bad, jnp.ones_like(size), 0)
+    rate = _in_chunks(lambda size, ports: rates(size > 0, ports), flows, leaf / scale, groups / scale) * scale
     return jnp.where(bad, jnp.nan, rate)
 
 
 def _in_chunks(kernel, work, leaf, groups):
+    """The kernel on chunks of instances, the batch on the last axis."""
     batch, n, _ = work.shape
+    groups = jnp.minimum(groups, BIG)
     lanes = min(batch, max(LANES, min(4 * LANES, STATE // n**2)))
     chunks = -(-batch // lanes)
 

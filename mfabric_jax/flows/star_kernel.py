@@ -61,8 +61,7 @@ class Simulation(NamedTuple):
     steps: Int[Array, ""]
 
 
-def low(a, b):
-    """Minimum without the NaN rules of jnp.minimum: one vector instruction."""
+def low(a, b):  # without the NaN rules of jnp.minimum: one vector instruction
     return jnp.where(a < b, a, b)
 
 
@@ -98,6 +97,10 @@ class Bits:
         """mask [... N B] -> words [... B]"""
         bits = mask.astype(jnp.uint32) << self.place
         return [bits[..., 32 * w : 32 * w + 32, :].sum(-2, dtype=jnp.uint32) for w in range(self.words)]
+
+    def at_ports(self, flows) -> list:
+        """flows [N N B] -> words [2N B]: which flows there are, at both of their ports"""
+        return [jnp.concatenate(pair) for pair in zip(self.pack(flows), self.pack(flows.swapaxes(0, 1)), strict=True)]
 
     def facing(self, mask) -> list:
         """mask [2N B] -> words [2N B]: for every port, which ports opposite are in the mask"""
@@ -169,31 +172,31 @@ def _next_end(left, level, n: int):
     return step, source, to
 
 
-def _end_flows(ports: Ports, bits: Bits, simulate: Simulation) -> Simulation:
+def _end_flows(ports: Ports, bits: Bits, state: Simulation) -> Simulation:
     """In every lane whose filling is done: run to the next completion, end that flow, prepare the refill."""
-    n, lane = bits.n, jnp.arange(simulate.now.size, dtype=jnp.int32)
+    n, levels = bits.n, state.levels
+    lane = jnp.arange(state.now.size, dtype=jnp.int32)
     index = jnp.arange(2 * n, dtype=jnp.int32)[:, None]
-    levels = simulate.levels
-    ends = (simulate.flows > 0) & (levels.share >= BIG)
+    ends = (state.flows > 0) & (levels.share >= BIG)
     level = _level(ports, levels)
-    step, source, to = _next_end(simulate.left, level, n)
+    step, source, to = _next_end(state.left, level, n)
     rate = low(take(level, source[None], 0)[0], take(level, (n + to)[None], 0)[0])
     step = jnp.where(ends, step, 0)
-    now = simulate.now + step
+    now = state.now + step
     source, to = jnp.where(ends, source, n), jnp.where(ends, to, n)
     step, now, rate, source, to = barrier((step, now, rate, source, to))
-    left = barrier(high(simulate.left - step * low(level[:n, None], level[None, n:]), 0))
+    left = barrier(high(state.left - step * low(level[:n, None], level[None, n:]), 0))
     left = left.at[source, to, lane].set(BIG, mode="drop", unique_indices=True)
-    finish = simulate.finish.at[source, to, lane].set(now, mode="drop", unique_indices=True)
+    finish = state.finish.at[source, to, lane].set(now, mode="drop", unique_indices=True)
     none = 32 * bits.words
     gone = jnp.where(index < n, jnp.where(index == source, to, none), jnp.where(index == n + to, source, none))
     bit = jnp.uint32(1) << (gone % 32).astype(jnp.uint32)
-    words = barrier([w & ~jnp.where(gone // 32 == k, bit, jnp.uint32(0)) for k, w in enumerate(simulate.words)])
+    words = barrier([w & ~jnp.where(gone // 32 == k, bit, jnp.uint32(0)) for k, w in enumerate(state.words)])
     keep = barrier((levels.room < 0) & (level < rate))
     fresh = _refill(ports, bits, left, words, level, keep, rate)
     levels = Levels(*(jnp.where(ends, new, old) for new, old in zip(fresh, levels, strict=True)))
-    flows = simulate.flows - ends.astype(simulate.flows.dtype)
-    return Simulation(left, finish, tuple(words), levels, now, flows, simulate.steps + 1)
+    flows = state.flows - ends.astype(state.flows.dtype)
+    return Simulation(left, finish, tuple(words), levels, now, flows, state.steps + 1)
 
 
 def _filling(ports: Ports, bits: Bits, words, levels: Levels, goal) -> Levels:
@@ -213,41 +216,33 @@ def _level(ports: Ports, levels: Levels):
     return jnp.where(levels.room < 0, -levels.room, ports.leaf)
 
 
-def _words(bits: Bits, here) -> list:
-    """Which flows run [N N B], as bits at both of their ports."""
-    return [jnp.concatenate(pair) for pair in zip(bits.pack(here), bits.pack(here.swapaxes(0, 1)), strict=True)]
-
-
-def rates(here, ports: Ports) -> Float[Array, "N N B"]:
-    """Max-min fair rates of one chunk, capacities scaled to about 1. here [N N B]: which flows there are."""
-    n = here.shape[0]
-    bits = Bits(n)
-    words = _words(bits, here)
+def rates(flows, ports: Ports) -> Float[Array, "N N B"]:
+    """Max-min fair rates of one chunk, capacities scaled to about 1. flows [N N B]: which there are."""
+    bits = Bits(n := flows.shape[0])
+    words = bits.at_ports(flows)
     count = bits.count(words, ports.leaf.dtype)
     levels = _open(ports, ports.leaf, count, ports.group, ports.group_sum(count), jnp.zeros_like(ports.leaf[0]))
     level = _level(ports, _filling(ports, bits, words, levels, 0.0))
-    return jnp.where(here, low(level[:n, None], level[None, n:]), 0)
+    return jnp.where(flows, low(level[:n, None], level[None, n:]), 0)
 
 
 def simulate(size, ports: Ports) -> Float[Array, "N N B"]:
     """Finish times of one chunk, scaled to about 1. size [N N B], 0 where there is no flow."""
     n, batch = size.shape[0], size.shape[-1]
-    bits = Bits(n)
-    here = size > 0
-    words = _words(bits, here)
-    left = jnp.where(here, size, BIG)
+    bits, sends = Bits(n), size > 0
+    words, left = bits.at_ports(sends), jnp.where(sends, size, BIG)
     nothing, zero = jnp.zeros((2 * n, batch), bool), jnp.zeros(batch, size.dtype)
     levels = _refill(ports, bits, left, words, jnp.zeros((2 * n, batch), size.dtype), nothing, zero)
-    flows = here.sum((0, 1), dtype=jnp.int32)
+    flows = sends.sum((0, 1), dtype=jnp.int32)
     bound = flows.sum(dtype=jnp.int32)  # every step of the outer loop ends a flow in some lane
 
-    def event(now: Simulation) -> Simulation:
-        goal = WAIT * (now.flows > 0).sum(dtype=jnp.float32)
-        levels = _filling(ports, bits, now.words, now.levels, goal)
-        return _end_flows(ports, bits, now._replace(levels=levels))
+    def event(state: Simulation) -> Simulation:
+        goal = WAIT * (state.flows > 0).sum(dtype=jnp.float32)
+        levels = _filling(ports, bits, state.words, state.levels, goal)
+        return _end_flows(ports, bits, state._replace(levels=levels))
 
-    def running(now: Simulation):
-        return (now.flows > 0).any() & (now.steps < bound)
+    def running(state: Simulation):
+        return (state.flows > 0).any() & (state.steps < bound)
 
     first = Simulation(left, jnp.zeros_like(left), tuple(words), levels, zero, flows, jnp.zeros((), jnp.int32))
     return lax.while_loop(running, event, first).finish

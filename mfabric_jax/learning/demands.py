@@ -12,7 +12,7 @@ from jaxtyping import Float
 
 from mfabric_jax import traffic, workload
 from mfabric_jax.traffic.demand_families import FAMILIES, drawn_each, folded, gate_trace
-from mfabric_jax.traffic.generated import Shape, draw
+from mfabric_jax.traffic.generator import Shape, draw
 from mfabric_jax.traffic.predictor import WINDOW
 
 POOL = 192  # matrices of a part of a pool at most

@@ -25,8 +25,8 @@ from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.learning.demands import MEAN_OF, HeldOut, held_out
 from mfabric_jax.routing import ROUTINGS, Plan, all_to_all_time, degree_bound, fluid_lower_bound, relay_shares
 from mfabric_jax.schedule.exchange import RELAY_STEPS
-from mfabric_jax.study.config import DTYPES
-from mfabric_jax.study.provenance import provenance
+from mfabric_jax.study._provenance import provenance
+from mfabric_jax.study.settings import DTYPES
 from mfabric_jax.traffic.demand_families import FAMILIES, check_folds, drawn_each, folded, gate_trace, misjudged_each
 
 RECORDED = "recorded"

@@ -9,7 +9,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from mfabric_jax.checks import InputError
-from mfabric_jax.fabric import Circuits, Region, round_robin
+from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.fabric.circuits import round_robin
 from mfabric_jax.policies._greedy import greedy
 from mfabric_jax.routing import Plan
 

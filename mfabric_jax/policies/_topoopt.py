@@ -12,7 +12,8 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from mfabric_jax.checks import InputError
-from mfabric_jax.fabric import RING_NICS, Circuits, Region
+from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.fabric.topoopt import RING_NICS
 from mfabric_jax.routing import Plan, as_demand
 
 

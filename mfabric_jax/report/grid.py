@@ -11,6 +11,7 @@ Rows: TypeAlias = Sequence[Mapping[str, Any]]
 
 REFERENCE = "fat-tree"
 DETAIL_GBPS = 400
+_PLACE = ("model", "fabric", "nic_gbps")
 _SETTINGS = ("nic_use", "policy", "routing")
 
 
@@ -49,48 +50,61 @@ class Grid:
         present = [s for s in self.series if self.value(model, s, gbps, "iteration_s")]
         return next((s for s in present if s.fabric == REFERENCE), next(iter(present), None))
 
-    def detail_gbps(self, model: str) -> float:
-        """The bandwidth of this model's rows nearest to 400 Gbps, the lower of two."""
-        present = [g for g in self.bandwidths if any(self.row(model, s, g) for s in self.series)]
-        return min(present, key=lambda gbps: abs(gbps - DETAIL_GBPS))
+    def detail_gbps(self, model: str | None = None) -> float:
+        """The bandwidth (of this model's rows) nearest to 400 Gbps, the lower of two."""
+        present = [g for g in self.bandwidths if not model or any(self.row(model, s, g) for s in self.series)]
+        return nearest_to_detail(present)
 
-    def checked_gbps(self, gbps: float) -> float:
-        """A bandwidth that occurs in the rows."""
-        if gbps not in self.bandwidths:
-            allowed = ", ".join(f"{g:g}" for g in self.bandwidths)
-            raise InputError(f"nic_gbps {gbps:g} is not in the rows; allowed: {allowed}.")
-        return gbps
+
+def nearest_to_detail(bandwidths: Sequence[float]) -> float:
+    """The bandwidth at which details are shown where not all can be: 400 Gbps, or the one nearest to it."""
+    return min(bandwidths, key=lambda gbps: abs(gbps - DETAIL_GBPS))
 
 
 def arrange(rows: Rows, needs: Sequence[str] = ()) -> Grid:
-    """Rows -> grid. A missing column or two rows for one cell is an `InputError`."""
-    _complete(rows, ("model", "fabric", "nic_gbps", *needs))
-    telling = {fabric: _telling_settings(rows, fabric) for fabric in dict.fromkeys(row["fabric"] for row in rows)}
+    """Rows in their cells; rows without a place are left out.
+
+    `InputError` for a column that is missing and for two results in one cell.
+    """
+    lacks(rows, _PLACE)
+    lacks(rows, needs)
+    placed = [row for row in rows if None not in (row["model"], row["fabric"], usable(row["nic_gbps"]))]
+    if not placed:
+        raise InputError(f"no row has a value in each of the columns {', '.join(_PLACE)}.")
+    telling = {fabric: _telling_settings(placed, fabric) for fabric in dict.fromkeys(row["fabric"] for row in placed)}
     series: dict[tuple[str, tuple[str, ...]], Series] = {}
     cells: dict[tuple[str, Series, float], Mapping[str, Any]] = {}
-    for row in rows:
+    for row in placed:
         fabric = row["fabric"]
         settings = tuple(str(row.get(name)) for name in telling[fabric])
         rank = sum(1 for known, _ in series if known == fabric)
-        one = series.setdefault((fabric, settings), Series(fabric, settings, rank))
-        cell = (row["model"], one, row["nic_gbps"])
+        own = series.setdefault((fabric, settings), Series(fabric, settings, rank))
+        cell = (row["model"], own, row["nic_gbps"])
         if cell in cells:
             raise InputError(
-                f"rows hold two results for {cell[0]} on {one.named(fabric)} at {cell[2]:g} Gbps; keep one of them."
+                f"rows hold two results for {cell[0]} on {own.named(fabric)} at {cell[2]:g} Gbps; keep one of them."
             )
         cells[cell] = row
-    models = list(dict.fromkeys(row["model"] for row in rows))
+    models = list(dict.fromkeys(row["model"] for row in placed))
     order = list(telling)
     ordered = sorted(series.values(), key=lambda s: (order.index(s.fabric), s.rank))
-    return Grid(models, ordered, sorted({row["nic_gbps"] for row in rows}), cells)
+    return Grid(models, ordered, sorted({row["nic_gbps"] for row in placed}), cells)
 
 
-def _complete(rows: Rows, needs: Sequence[str]) -> None:
+def grouped(rows: Rows, *names: str) -> dict[tuple[Any, ...], list[Mapping[str, Any]]]:
+    """Rows by what they hold in some columns, in order of first appearance."""
+    found: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(tuple(row[name] for name in names), []).append(row)
+    return found
+
+
+def lacks(rows: Rows, needs: Sequence[str]) -> None:
+    """`InputError` where there are no rows, or where a row lacks a column."""
     if not rows:
         raise InputError("rows must hold at least one row, got none.")
-    for name in needs:
-        if any(name not in row for row in rows):
-            raise InputError(f"column {name!r} is missing from the rows; needed: {', '.join(needs)}.")
+    if missing := [name for name in needs if any(name not in row for row in rows)]:
+        raise InputError(f"the rows have no column {' or '.join(missing)}.")
 
 
 def _telling_settings(rows: Rows, fabric: str) -> list[str]:

@@ -1,9 +1,8 @@
 """Questions to rows on disk, a sweep's folder or files of rows: filter, group, Pareto front, sort."""
 
 import functools
-import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +10,9 @@ import numpy as np
 
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.extras import extra
-from mfabric_jax.report.rows import METADATA_KEY, read_rows
+from mfabric_jax.parts import CONFIG, SweepFolder
+from mfabric_jax.report.fronts import unbeaten
+from mfabric_jax.report.rows import read_rows, read_table
 
 OPERATORS = {"<=": "less_equal", ">=": "greater_equal", "!=": "not_equal", "<": "less", ">": "greater", "=": "equal"}
 CONDITION = re.compile(r"\s*([\w.-]+)\s*(<=|>=|!=|<|>|==?)\s*([^<>=!\s].*?)\s*")
@@ -39,8 +40,11 @@ class Asked(NamedTuple):
 
 
 def query(paths: Sequence[str | Path], asked: Asked) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Rows of the answer, and the configuration of the first file. `InputError` for what is not there."""
-    table, config = read_all(paths)
+    """Rows of the answer, and the configuration of the first file.
+
+    `InputError` for what is not there, and for files of a sweep that are damaged, misplaced or of another one.
+    """
+    table, config = _read_all(paths)
     if asked.measures and not asked.by:
         raise InputError(f"measures are of groups; name columns to group by, got {', '.join(asked.measures)} alone.")
     for condition in asked.where:
@@ -50,62 +54,66 @@ def query(paths: Sequence[str | Path], asked: Asked) -> tuple[list[dict[str, Any
     if asked.by and not (asked.pareto and not asked.measures):
         table = _grouped(table, asked.by, asked.measures)
     if asked.sort is not None:
-        table = _sorted(table, asked.sort)
+        name, order = _directed("sort", asked.sort, ORDERS)
+        table = table.sort_by([(_column(table, name), ORDERS[order])])
     if asked.columns:
         table = table.select([_column(table, name) for name in asked.columns])
-    if asked.limit is not None:
-        table = table.slice(0, asked.limit)
-    return table.to_pylist(), config
+    return table.slice(0, asked.limit).to_pylist(), config
 
 
-def read_all(paths: Sequence[str | Path]) -> tuple[Any, dict[str, Any]]:
+def notes(paths: Sequence[str | Path]) -> list[str]:
+    """A sentence for every folder whose sweep is not over, or cannot be checked for that."""
+    found = []
+    for path in map(Path, paths):
+        if folder := _sweep_of(path):
+            missing = [part.name for part in map(folder.part, range(folder.parts)) if not part.exists()]
+            there = f"{folder.parts - len(missing):,} of {folder.parts:,} files"
+            if missing:
+                found.append(f"{path} holds {there}, {missing[0]} is missing: its sweep is not over; run it again.")
+            elif not folder.parts:
+                version = folder.sweep.get("version")
+                found.append(f"{path} was written by version {version} without digests: not checked.")
+        elif any(path.glob("rows-[0-9]*.parquet")):
+            found.append(f"{path} holds files of a sweep without {CONFIG}: whether all are there cannot be checked.")
+    return found
+
+
+def _sweep_of(path: Path) -> SweepFolder | None:
+    return SweepFolder.read(path) if (path / CONFIG).is_file() else None
+
+
+def _read_all(paths: Sequence[str | Path]) -> tuple[Any, dict[str, Any]]:
     """One table of all rows; columns that a file lacks are empty in its rows."""
     with extra("store", "a query"):
         import pyarrow
-        from pyarrow import parquet
-    tables, config = [], {}
-    for path in _files(paths):
+    tables, configs = [], []
+    for path, sweep in _files(paths):
         if path.suffix == ".parquet":
-            try:
-                table = parquet.ParquetFile(path).read()
-            except (OSError, pyarrow.ArrowException) as error:
-                again = "give .parquet or .csv files of rows; one that a sweep wrote it makes again once it is deleted"
-                raise InputError(f"cannot read {str(path)!r} ({error}); {again}.") from None
-            found = json.loads((table.schema.metadata or {}).get(METADATA_KEY, b"{}"))
+            table, config = read_table(path, sweep)
         else:
-            rows, found = read_rows(path)
+            rows, config = read_rows(path)
             table = pyarrow.Table.from_pylist(rows)
-        tables.append(table.replace_schema_metadata(None))
-        config = config or found
+        tables.append(table)
+        configs.append(config)
     try:
-        return pyarrow.concat_tables(tables, promote_options="permissive"), config
+        return pyarrow.concat_tables(tables, promote_options="permissive"), next(filter(None, configs), {})
     except pyarrow.ArrowException as error:
         raise InputError(f"the files hold columns of other kinds under the same name ({error}).") from None
 
 
-def unfinished(paths: Sequence[str | Path]) -> list[str]:
-    """A sentence for every folder whose sweep has not written all of its rows."""
-    said = []
-    for folder in (path for path in map(Path, paths) if (path / "sweep.json").is_file()):
-        from pyarrow import parquet
-
-        rows = sum(parquet.ParquetFile(path).metadata.num_rows for path in folder.glob("*.parquet"))
-        wanted = json.loads((folder / "sweep.json").read_text(encoding="utf-8"))["configurations"]
-        if rows < wanted:
-            said.append(f"{folder} holds {rows:,} of {wanted:,} rows: its sweep is not over.")
-    return said
-
-
-def _files(paths: Sequence[str | Path]) -> list[Path]:
-    found: list[Path] = []
+def _files(paths: Sequence[str | Path]) -> Iterator[tuple[Path, str | None]]:
+    """Files of rows, each with the digest of the sweep that it has to be of."""
     for path in map(Path, paths):
-        some = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
-        if not some:
+        folder = _sweep_of(path)
+        if folder and folder.parts:
+            there = [(part, folder.digest) for part in map(folder.part, range(folder.parts)) if part.exists()]
+        else:
+            there = [(file, None) for file in (sorted(path.glob("*.parquet")) if path.is_dir() else [path])]
+        if not there:
             tables = sorted(file.name for file in path.glob("*.csv"))[:TABLES]
             rest = f"give one of its files, {', '.join(tables)}." if tables else "has its sweep written any yet?"
             raise InputError(f"{str(path)!r} holds no .parquet file of rows; {rest}")
-        found += some
-    return found
+        yield from there
 
 
 def _column(table: Any, name: str) -> str:
@@ -137,7 +145,7 @@ def _value(name: str, word: str, kind: Any) -> Any:
 
     if types.is_boolean(kind):
         return one_of(name, word.lower(), ("true", "false")) == "true"
-    if types.is_integer(kind) or types.is_floating(kind):
+    if types.is_floating(kind):
         try:
             return float(word)
         except ValueError:
@@ -147,26 +155,21 @@ def _value(name: str, word: str, kind: Any) -> Any:
 
 def _grouped(table: Any, by: Sequence[str], measures: Sequence[str]):
     """A row per group: how many rows, and the measures asked for."""
-    names = [_column(table, name) for name in by]
+    import pyarrow
+
     usual = [f"{name}:mean" for name in USUAL if name in table.column_names]
-    asked = []
-    for text in measures or usual:
-        name, _, measure = text.partition(":")
-        asked.append((_numbers(table, name), one_of("measure", measure or "mean", MEASURES)))
-    found = table.group_by(names, use_threads=False).aggregate(
-        [([], "count_all"), *((name, MEASURES[measure]) for name, measure in asked)]
-    )
+    asked = [text.partition(":")[::2] for text in measures or usual]
+    asked = [(_numbers(table, name), one_of("measure", measure or "mean", MEASURES)) for name, measure in asked]
+    functions = [([], "count_all"), *((name, MEASURES[measure]) for name, measure in asked)]
+    found = table.group_by([_column(table, name) for name in by], use_threads=False).aggregate(functions)
+    columns = {name: found[name] for name in by} | {COUNT: found["count_all"]}
     for name, measure in asked:
+        values = found[f"{name}_{MEASURES[measure]}"]
         if measure == "median":
-            column = f"{name}_{MEASURES[measure]}"
-            values = [np.median(some) if some else None for some in _filled(found[column].to_pylist())]
-            found = found.set_column(found.column_names.index(column), column, [values])
-    renamed = {"count_all": COUNT} | {f"{name}_{MEASURES[m]}": f"{name}_{m}" for name, m in asked}
-    return found.rename_columns([renamed.get(name, name) for name in found.column_names])
-
-
-def _filled(lists: Sequence[Sequence[Any]]) -> list[list[Any]]:
-    return [[value for value in some if value is not None] for some in lists]
+            lists = [[value for value in group if value is not None] for group in values.to_pylist()]
+            values = [np.median(group) if group else None for group in lists]
+        columns[f"{name}_{measure}"] = values
+    return pyarrow.table(columns)
 
 
 def _numbers(table: Any, name: str) -> str:
@@ -180,35 +183,15 @@ def _numbers(table: Any, name: str) -> str:
 
 def _front(table: Any, pareto: Sequence[str], by: Sequence[str]) -> np.ndarray:
     """Rows that no other row of their group beats in one of these columns without losing in another."""
-    pairs = [_directed("pareto", text, SENSES) for text in pareto]
-    names, signs = [_numbers(table, name) for name, _ in pairs], [SENSES[sense] for _, sense in pairs]
-    values = np.stack([s * table[n].to_numpy().astype(float) for s, n in zip(signs, names, strict=True)], axis=1)
+    signs = {name: SENSES[sense] for name, sense in (_directed("pareto", text, SENSES) for text in pareto)}
+    values = np.stack([sign * table[_numbers(table, n)].to_numpy().astype(float) for n, sign in signs.items()], axis=1)
     groups: dict[tuple, list[int]] = {}
     keys = zip(*(table[_column(table, name)].to_pylist() for name in by), strict=True) if by else [()] * len(values)
     for row, key in enumerate(keys):
         if np.isfinite(values[row]).all():
             groups.setdefault(key, []).append(row)
-    kept = [np.asarray(rows)[best(values[rows])] for rows in groups.values()]
+    kept = [np.asarray(rows)[unbeaten(values[rows])] for rows in groups.values()]
     return np.sort(np.concatenate(kept)) if kept else np.zeros(0, int)
-
-
-def best(values: np.ndarray) -> np.ndarray:
-    """Which of the points [N K] no other one is at most as large as everywhere, and smaller somewhere [N]."""
-    points, place = np.unique(values, axis=0, return_inverse=True)  # whoever beats a point comes before it
-    if points.shape[1] == 2:
-        least = np.minimum.accumulate(points[:, 1])
-        kept = np.concatenate([[True], points[1:, 1] < least[:-1]])
-        return kept[place.reshape(-1)]
-    kept, left = np.zeros(len(points), bool), np.arange(len(points))
-    while left.size:
-        kept[left[0]] = True
-        left = left[(points[left] < points[left[0]]).any(axis=1)]
-    return kept[place.reshape(-1)]
-
-
-def _sorted(table: Any, sort: str):
-    name, order = _directed("sort", sort, ORDERS)
-    return table.sort_by([(_column(table, name), ORDERS[order])])
 
 
 def _directed(field: str, text: str, allowed: Mapping[str, Any]) -> tuple[str, str]:

@@ -5,21 +5,22 @@ same bytes. A CSV cell is read back as a number if its whole column looks like n
 else as text; an empty cell is None. Parquet keeps the types.
 """
 
+import contextlib
 import csv
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from mfabric_jax.atomic import check_folder, replacing, suffix
 from mfabric_jax.checks import InputError
 from mfabric_jax.extras import extra
+from mfabric_jax.parts import METADATA_KEY, checked
 
 Row: TypeAlias = dict[str, Any]
 
 EXTENSIONS = (".csv", ".parquet")
-METADATA_KEY = b"mfabric"
 _WHOLE = re.compile(r"[-+]?\d+")
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*([eE][-+]?\d+)?|inf|nan)")
 
@@ -28,19 +29,52 @@ def write_rows(rows: Sequence[Mapping[str, Any]], path: str | Path, config: Mapp
     """Write rows and their effective configuration; returns the path. An older file is replaced whole or not at all."""
     path = Path(path)
     kind = suffix("rows file", path, EXTENSIONS)
-    columns = _columns(rows)
-    text = json.dumps(dict(config), indent=2, default=_jsonable)
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = {name: [_scalar(name, row.get(name)) for row in rows] for name in names}
+    jsonable = lambda value: value.tolist() if hasattr(value, "tolist") else str(value)  # noqa: E731
+    text = json.dumps(dict(config), indent=2, default=jsonable)
     if kind == ".csv":
-        with replacing(path, sidecar(path)) as (part, config_part):
+        with (
+            replacing(path, sidecar(path)) as (part, config_part),
+            part.open("w", encoding="utf-8", newline="") as file,
+        ):
             config_part.write_text(text + "\n", encoding="utf-8")
-            _write_csv(columns, part)
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(columns)
+            writer.writerows(zip(*([_cell(value) for value in column] for column in columns.values()), strict=True))
     else:
-        table = _parquet_table(columns, text)
         with extra("store", "writing .parquet"):
             from pyarrow import parquet
+        table = _table(columns).replace_schema_metadata({METADATA_KEY: text.encode()})
         with replacing(path) as (part,):
             parquet.write_table(table, part)
     return path
+
+
+def _scalar(name: str, value: Any) -> Any:
+    """A number, text, truth value or None; array scalars become plain ones."""
+    if getattr(value, "shape", None) == ():
+        value = value.item()
+    if value is not None and not isinstance(value, str | int | float | bool):
+        raise InputError(f"column {name!r} holds {value!r}; allowed: a number, text, True, False or None.")
+    return value
+
+
+def _cell(value: Any) -> str:
+    """`repr` of a number gives back the same float."""
+    return "" if value is None else value if isinstance(value, str) else repr(value)
+
+
+def _table(columns: Mapping[str, list[Any]]) -> Any:
+    import pyarrow
+
+    arrays = {}
+    for name, values in columns.items():
+        try:
+            arrays[name] = pyarrow.array(values)
+        except pyarrow.ArrowException as error:
+            raise InputError(f"column {name!r} mixes kinds of values ({error}); .csv can hold it.") from error
+    return pyarrow.table(arrays)
 
 
 def check_destination(path: str | Path) -> None:
@@ -57,15 +91,44 @@ def check_destination(path: str | Path) -> None:
 def read_rows(path: str | Path) -> tuple[list[Row], dict[str, Any]]:
     """Rows and configuration as `write_rows` stored them; a CSV without its sidecar has an empty configuration."""
     path = Path(path)
-    kind = suffix("rows file", path, EXTENSIONS)
+    if suffix("rows file", path, EXTENSIONS) == ".parquet":
+        table, config = read_table(path)
+        return table.to_pylist(), config
+    with _readable(path), path.open(encoding="utf-8", newline="") as file:
+        header, *lines = list(csv.reader(file)) or [[]]
+        if any(len(line) != len(header) for line in lines):
+            raise ValueError("lines of different lengths")
+        columns = [_typed(cells) for cells in zip(*lines, strict=True)]
+        beside = sidecar(path)
+        config = json.loads(beside.read_text(encoding="utf-8")) if beside.exists() else {}
+    return [dict(zip(header, values, strict=True)) for values in zip(*columns, strict=True)], config
+
+
+def read_table(path: Path, sweep: str | None = None) -> tuple[Any, dict[str, Any]]:
+    """The table of a parquet file, and its configuration.
+
+    - `sweep`: the digest of the sweep that the file must be a part of; None: any, or none.
+    """
+    with extra("store", "reading .parquet"):
+        import pyarrow
+        from pyarrow import parquet
+    with _readable(path):
+        table = parquet.ParquetFile(pyarrow.BufferReader(checked(path, sweep))).read()
+        config = json.loads((table.schema.metadata or {}).get(METADATA_KEY, b"{}"))
+    return table.replace_schema_metadata(None), config
+
+
+@contextlib.contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """What cannot be read becomes a sentence."""
     try:
-        return _read_csv(path) if kind == ".csv" else _read_parquet(path)
+        yield
+    except InputError:
+        raise
     except OSError as error:
         reason = error.strerror or str(error)
         raise InputError(f"cannot read {str(path)!r} ({reason}); give a .csv or .parquet file of rows.") from error
-    except ValueError as error:
-        if isinstance(error, InputError):
-            raise
+    except (ValueError, NotImplementedError) as error:
         raise InputError(f"{str(path)!r} does not hold rows ({error}); give a file that `write_rows` made.") from error
 
 
@@ -75,78 +138,12 @@ def sidecar(path: str | Path) -> Path:
     return path.with_name(f"{path.stem}.config.json")
 
 
-def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Columns of plain Python scalars, in order of first appearance."""
-    names = dict.fromkeys(name for row in rows for name in row)
-    return {name: [_scalar(name, row.get(name)) for row in rows] for name in names}
-
-
-def _scalar(name: str, value: Any) -> Any:
-    """A number, text, truth value or None; array scalars become plain ones."""
-    if getattr(value, "shape", None) == ():
-        value = value.item()
-    if value is not None and not isinstance(value, str | int | float | bool):
-        raise InputError(f"column {name!r} holds {value!r}; allowed: a number, text, True, False or None.")
-    return value
-
-
-def _jsonable(value: Any) -> Any:
-    """What a configuration may hold beyond JSON: arrays as lists, anything else as its text."""
-    return value.tolist() if hasattr(value, "tolist") else str(value)
-
-
-def _write_csv(columns: dict[str, list[Any]], part: Path) -> None:
-    with part.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows([_cell(value) for value in row] for row in zip(*columns.values(), strict=True))
-
-
-def _cell(value: Any) -> str:
-    """`repr` of a number gives back the same float."""
-    if value is None:
-        return ""
-    return value if isinstance(value, str) else repr(value)
-
-
-def _read_csv(path: Path) -> tuple[list[Row], dict[str, Any]]:
-    with path.open(encoding="utf-8", newline="") as file:
-        header, *lines = list(csv.reader(file)) or [[]]
-    if any(len(line) != len(header) for line in lines):
-        raise InputError(f"{str(path)!r} has lines of different lengths; give a file that `write_rows` made.")
-    columns = [_typed(list(cells)) for cells in zip(*lines, strict=True)]
-    rows = [dict(zip(header, values, strict=True)) for values in zip(*columns, strict=True)]
-    beside = sidecar(path)
-    return rows, json.loads(beside.read_text(encoding="utf-8")) if beside.exists() else {}
-
-
-def _typed(cells: list[str]) -> list[Any]:
+def _typed(cells: Sequence[str]) -> list[Any]:
     """One column of text as the values it was written from."""
     filled = [cell for cell in cells if cell]
+    read: Any = str
     if all(_NUMBER.fullmatch(cell) for cell in filled):
-        read: Any = lambda cell: int(cell) if _WHOLE.fullmatch(cell) else float(cell)  # noqa: E731
+        read = lambda cell: int(cell) if _WHOLE.fullmatch(cell) else float(cell)  # noqa: E731
     elif all(cell in ("True", "False") for cell in filled):
         read = "True".__eq__
-    else:
-        read = str
     return [read(cell) if cell else None for cell in cells]
-
-
-def _parquet_table(columns: dict[str, list[Any]], config: str) -> Any:
-    with extra("store", "writing .parquet"):
-        import pyarrow
-    arrays = {}
-    for name, values in columns.items():
-        try:
-            arrays[name] = pyarrow.array(values)
-        except pyarrow.ArrowException as error:
-            raise InputError(f"column {name!r} mixes kinds of values ({error}); .csv can hold it.") from error
-    return pyarrow.table(arrays).replace_schema_metadata({METADATA_KEY: config.encode()})
-
-
-def _read_parquet(path: Path) -> tuple[list[Row], dict[str, Any]]:
-    with extra("store", "reading .parquet"):
-        from pyarrow import parquet
-    table = parquet.ParquetFile(path).read()
-    stored = (table.schema.metadata or {}).get(METADATA_KEY, b"{}")
-    return table.to_pylist(), json.loads(stored)

@@ -1,4 +1,4 @@
-"""One look for all figures: the colour, marker and label of each fabric; paper, fonts and how a figure is saved.
+"""One look for all charts and figures: colour, marker and label of each fabric; paper, fonts, how a figure is saved.
 
 Fabrics take the eight colours of Okabe and Ito (yellow darkened, to be seen on white), parts of an iteration and kinds
 of work take Tol's muted ones: both are made for colour-blind readers.
@@ -6,10 +6,11 @@ of work take Tol's muted ones: both are made for colour-blind readers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from mfabric_jax.atomic import check_folder, replacing, suffix
@@ -24,17 +25,21 @@ if TYPE_CHECKING:
 DPI = 150
 EXTENSIONS = (".png", ".pdf", ".svg")
 INK = "#222222"
+INK_ON_COLOUR = "#222221"  # on a page the ink changes with the theme; on a colour it stays dark
+PAPER = "#ffffff"
+RULE = "#e3e3e3"
 FAINT = "#8a8a8a"
 FONT = 10.0
 
 
 @dataclass(frozen=True)
 class Look:
-    """How one thing is drawn and what a reader calls it."""
+    """How one thing is drawn and what a reader calls it; `hollow`: a second series of the same colour."""
 
     label: str
     colour: str
     marker: str = "o"
+    hollow: bool = False
 
 
 FABRICS = {
@@ -65,7 +70,6 @@ KINDS = {
     "dp": Look("DP communication", PARTS["dp_comm_s"].colour),
     "waiting": Look("Waiting", "#B9A6E0"),
 }
-HATCHES = ("", "///", "...", "xxx", "\\\\\\")
 
 _RC: dict[str, Any] = {
     "font.size": FONT,
@@ -79,9 +83,8 @@ _RC: dict[str, Any] = {
     "text.color": INK,
     "xtick.color": INK,
     "ytick.color": INK,
-    "grid.color": "#e3e3e3",
-    "hatch.linewidth": 0.8,
-    "figure.facecolor": "white",
+    "grid.color": RULE,
+    "figure.facecolor": PAPER,
     "legend.frameon": False,
 }
 
@@ -96,39 +99,65 @@ def kind(name: str) -> Look:
     return KINDS.get(name, Look(name, FAINT))
 
 
-def label(series: Series) -> str:
-    """What a reader calls a series."""
-    return series.named(fabric(series.fabric).label)
+def looks(names: Iterable[str]) -> dict[str, Look]:
+    """A look for every name: that of the fabric, or one that no fabric here has; from the ninth on hollow."""
+    names = list(dict.fromkeys(names))
+    free = [look for key, look in FABRICS.items() if key not in names] or list(FABRICS.values())
+    others = [name for name in names if name not in FABRICS]
+    spare = {
+        name: replace(free[place % len(free)], label=name, hollow=place // len(free) % 2 == 1)
+        for place, name in enumerate(others)
+    }
+    return {name: FABRICS.get(name) or spare[name] for name in names}
 
 
-def hatch(series: Series) -> str:
-    """The fill that tells series of one fabric apart; the first is plain."""
-    return HATCHES[series.rank % len(HATCHES)]
+def series_looks(series: Sequence[Series]) -> dict[Series, Look]:
+    """A look for every series; those of one fabric share its colour."""
+    found = looks(str(own.fabric) for own in series)
+    return {
+        own: replace(look, label=own.named(look.label), hollow=own.rank % 2 == 1)
+        for own in series
+        for look in [found[str(own.fabric)]]
+    }
 
 
 def ink_on(colour: str) -> str:
     """Black or white, whichever can be read on a colour."""
+    if colour.lower() == PAPER:
+        return INK
     red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
-    return INK if 0.299 * red + 0.587 * green + 0.114 * blue > 120 else "white"
+    return INK_ON_COLOUR if 0.299 * red + 0.587 * green + 0.114 * blue > 120 else PAPER
+
+
+def font(part: float) -> float:
+    """A part of the size of the figure's text."""
+    import matplotlib
+
+    return part * matplotlib.rcParams["font.size"]
+
+
+def wrapped(text: str, inches: float) -> str:
+    """A sentence in lines as wide as a figure."""
+    return fill(text, int(inches * 72 / (0.55 * FONT)))
 
 
 @contextmanager
-def look() -> Iterator[None]:
-    """Matplotlib's own defaults and this style, whatever the reader's settings; put back afterwards."""
+def look(**settings: Any) -> Iterator[None]:
+    """Matplotlib's own defaults, this style and settings over it, whatever the reader's own; put back afterwards."""
     with extra("plot", "drawing figures"):
         import matplotlib
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
-        matplotlib.rcParams.update(_RC)  # pyright: ignore
+        matplotlib.rcParams.update(_RC | settings)  # pyright: ignore
         yield
 
 
 def blank(width: float, height: float, arranged: bool = True) -> Figure:
     """An empty figure of a size in inches, drawn without a display; matplotlib arranges what is in it, if asked."""
-    with extra("plot", "drawing figures"):
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-        from matplotlib.layout_engine import ConstrainedLayoutEngine
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
     engine = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.12) if arranged else None
     figure = Figure(figsize=(width, height), dpi=DPI, layout=engine)
     FigureCanvasAgg(figure)

@@ -2,6 +2,7 @@
 
 from mfabric_jax.routing.cluster import PATHS, cluster_routes, links_of
 from mfabric_jax.routing.electrical import delegated, inside_time, spray_time
+from mfabric_jax.routing.fixed import fixed_time
 from mfabric_jax.routing.forward import forward_time, wired
 from mfabric_jax.routing.plan import Plan
 from mfabric_jax.routing.region import (
@@ -36,6 +37,7 @@ __all__ = [
     "cluster_routes",
     "degree_bound",
     "delegated",
+    "fixed_time",
     "flow_problem",
     "fluid_lower_bound",
     "forward_time",

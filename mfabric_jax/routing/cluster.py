@@ -10,7 +10,7 @@ import numpy as np
 
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric.cluster import Cluster
-from mfabric_jax.fabric.network import Network, joined
+from mfabric_jax.fabric.network import Network, network_of
 from mfabric_jax.routing.routes import Routes, compact, stacked
 from mfabric_jax.routing.shortest import shortest_routes
 from mfabric_jax.routing.tree_paths import ecmp, hashed, least_loaded
@@ -181,7 +181,21 @@ def _held(cluster: Cluster) -> np.ndarray:
 def _forwarding(cluster: Cluster, here, there, routing: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows of circuits [F H] and shares along the shortest ways between servers."""
     table = cluster.circuits
+    if cluster.following is not None:
+        return _followed(cluster, here, there)
     run = ("circuit", table.src, table.dst, table.count.astype(float))
-    servers = joined([run], (("server", cluster.servers),), 0.0)
+    servers = network_of([run], (("server", cluster.servers),), 0.0)
     routes = shortest_routes(servers, here, there, routing="spray" if routing == "spray" else "ecmp", seed=seed)
     return routes.hops.astype(np.int64), np.where(routes.hops >= 0, routes.share, 0)
+
+
+def _followed(cluster: Cluster, here, there) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of circuits [F H] and shares along the one way that the cluster names."""
+    assert cluster.following is not None
+    columns, at = [], here
+    while (at != there).any():
+        then = cluster.following[at, there]
+        columns.append(np.where(at != there, cluster.circuits.find(at, then), -1))
+        at = then
+    rows = np.stack(columns, axis=1) if columns else np.full((len(here), 1), -1)
+    return rows, np.where(rows >= 0, 1.0, 0.0)

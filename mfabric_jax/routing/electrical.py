@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from mfabric_jax.fabric import Electrical, Flat, Region
+from mfabric_jax.fabric import DirectLinks, Electrical, Region
 from mfabric_jax.flows import star_completion
 
 
@@ -52,25 +52,23 @@ def by_rail(between: Float[Array, "R R"], ranks_per_server: int) -> Float[Array,
 
 @functools.partial(jax.jit, static_argnames="ranks_per_server")
 def delegated(
-    fabric: Electrical | Region | Flat, demand: Float[Array, "R R"], ranks_per_server: int
+    fabric: Electrical | Region | DirectLinks, demand: Float[Array, "R R"], ranks_per_server: int
 ) -> Float[Array, "S g g"]:
     """Bytes that cross the NVSwitch of each server on their way to or from the NICs that carry them [S g g].
 
-    GPUs that use their own NICs need none, with pxn they go to the rank of the destination. Where NICs are pooled they
-    all carry the same. A NIC of a packet switch reaches every other, so only what a rank has above its part moves. A
-    circuit ends at one GPU: its bytes are scattered from all ranks alike, and gathered alike too, unless every GPU has
-    circuits of its own to every server (mfabric-cpo). Moves between the GPUs of one rank are left out.
+    By the group's `handover`: "none": GPUs use their own NICs; "to the rail": bytes go to the rank of the destination;
+    "levelled": NICs carry all alike and reach every other, so only what a rank has above its part moves; "spread": a
+    circuit ends at one GPU, so bytes go to (or come from) all ranks alike. Moves between the GPUs of one rank are left
+    out.
     """
     servers = demand.shape[0] // ranks_per_server
     blocks = away_from_server(demand, ranks_per_server).reshape(servers, ranks_per_server, servers, ranks_per_server)
-    if fabric.nic_use == "own":
+    gather, scatter = fabric.handover
+    if gather in ("none", "to the rail"):
         moved = blocks.sum(2)  # from rank g of a server to rank h elsewhere
-        return moved if isinstance(fabric, Electrical) and fabric.pxn else jnp.zeros_like(moved)
-    out, into = blocks.sum((2, 3)), blocks.sum((0, 1))  # [S g]
-    own_ports = isinstance(fabric, Electrical) or fabric.name == "mfabric-cpo"
-    gather = _levelled(out) if own_ports else _spread(out)
-    scatter = _levelled(into) if isinstance(fabric, Electrical) else _spread(into)
-    return gather + scatter.swapaxes(1, 2)
+        return moved if gather == "to the rail" else jnp.zeros_like(moved)
+    move = {"levelled": _levelled, "spread": _spread}
+    return move[gather](blocks.sum((2, 3))) + move[scatter](blocks.sum((0, 1))).swapaxes(1, 2)
 
 
 def _spread(load: Float[Array, "S g"]) -> Float[Array, "S g g"]:

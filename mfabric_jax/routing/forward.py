@@ -8,14 +8,14 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from mfabric_jax.checks import InputError
-from mfabric_jax.fabric import Flat
-from mfabric_jax.fabric.network import joined
+from mfabric_jax.fabric import DirectLinks
+from mfabric_jax.fabric.network import network_of
 from mfabric_jax.flows import FlowProblem, completion_times
 from mfabric_jax.routing.region import as_demand
 from mfabric_jax.routing.shortest import shortest_routes
 
 
-def wired(fabric: Flat, count) -> Flat:
+def wired(fabric: DirectLinks, count) -> DirectLinks:
     """The fabric with circuits `count` [S S] and every pair's ways over them: all that are shortest, in equal parts.
 
     Host side. `InputError` where the circuits do not join all servers.
@@ -23,7 +23,7 @@ def wired(fabric: Flat, count) -> Flat:
     count = np.asarray(count)
     servers = fabric.servers
     a, b = (x.ravel() for x in np.mgrid[:servers, :servers])
-    network = joined([("circuit", a, b, count.ravel().astype(float))], (("server", servers),), 0.0)
+    network = network_of([("circuit", a, b, count.ravel().astype(float))], (("server", servers),), 0.0)
     pair = np.flatnonzero(a != b)
     routes = shortest_routes(network, a[pair], b[pair])
     hops, share = np.full((servers**2, routes.hops.shape[1]), -1), np.ones((servers**2, routes.hops.shape[1]))
@@ -33,13 +33,13 @@ def wired(fabric: Flat, count) -> Flat:
     )
 
 
-def forward_time(fabric: Flat, demand: Float[Array, "S S"]) -> Float[Array, ""]:
+def forward_time(fabric: DirectLinks, demand: Float[Array, "S S"]) -> Float[Array, ""]:
     """Exact fluid completion of one all-to-all between servers [s]; forwarding costs nothing but bandwidth.
 
     - `demand` [S S] bytes; the diagonal is ignored.
     """
     if fabric.count is None or fabric.hops is None or fabric.share is None:
-        raise InputError("a flat fabric needs circuits before it carries anything; see wired(fabric, count).")
+        raise InputError("direct links need circuits before they carry anything; see wired(group, count).")
     demand = as_demand(demand)
     if demand.shape != (fabric.servers, fabric.servers):
         raise InputError(f"demand must be [S S] with S = {fabric.servers} servers, got {list(demand.shape)}.")
@@ -47,7 +47,7 @@ def forward_time(fabric: Flat, demand: Float[Array, "S S"]) -> Float[Array, ""]:
 
 
 @jax.jit
-def _forwarded(fabric: Flat, demand: Float[Array, "S S"]) -> Float[Array, ""]:
+def _forwarded(fabric: DirectLinks, demand: Float[Array, "S S"]) -> Float[Array, ""]:
     assert fabric.count is not None
     assert fabric.hops is not None
     assert fabric.share is not None

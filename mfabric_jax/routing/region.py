@@ -33,7 +33,7 @@ def all_to_all_time(
       over the EPS, direct circuits and circuits through a third server (`relay_finish`).
 
     Flows on the EPS share its ports max-min fairly, except under split, where each is paced to end at the common time
-    (left to max-min sharing, the same bytes end later by what `flows.bounds.port_bound` states). Infinity where some
+    (left to max-min sharing, the same bytes end later by what `flows.port_bound` states). Infinity where some
     bytes have no way. Batched by `vmap`; differentiable in demand, bandwidth, real-valued circuits and shares.
     """
     return jnp.maximum(*part_times(region, plan, demand, routing=routing))

@@ -13,16 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from mfabric_jax import units
-from mfabric_jax.checks import InputError, whole
-from mfabric_jax.fabric import Circuits, Electrical, Region, cluster
+from mfabric_jax.checks import whole
+from mfabric_jax.fabric import Circuits, Cluster, Electrical, Region
 from mfabric_jax.flows import FlowProblem, completion_times, star_completion
 from mfabric_jax.routing.cluster import cluster_routes, links_of
 from mfabric_jax.routing.region import between_servers, direct_seconds
 
 MOST_CIRCUITS = 64  # of a pair, for which draws are kept
-WIDE = 1e15  # gigabytes/s: no limit
-RADIX = 16  # of the tree of 1,024 GPUs: one server under every edge switch
 
 
 class SinglePaths(eqx.Module):
@@ -48,26 +45,18 @@ class SinglePaths(eqx.Module):
         return completion_times(problem, size).finish.max(initial=0)
 
 
-def single_paths(
-    fabric: Electrical, ranks: int, slices: int, gpus_per_server: int = 8, *, seed: int = 0, radix: int = RADIX
-) -> SinglePaths:
+def single_paths(cluster: Cluster, ranks: int, slices: int, *, seed: int = 0) -> SinglePaths:
     """Draw the path of every flow between the servers of a group of `ranks`, each of `slices` GPUs. Host side.
 
-    The group has the fabric to itself; NVSwitches do not limit here (what crosses them is timed apart).
+    - `cluster`: that group's servers, at any bandwidth; the group has the fabric to itself, and NVSwitches should not
+      limit there (what crosses them is timed apart).
     """
-    servers = max(2, -(-ranks * slices // gpus_per_server))
-    over = None if fabric.oversubscription is None else float(fabric.oversubscription)
-    settings = {"radix": radix, "oversubscription": over, "pxn": fabric.pxn, "nic_use": fabric.nic_use}
-    settings |= {"gpus_per_server": gpus_per_server, "nvswitch_gigabytes_per_s": WIDE}
-    if fabric.nics != gpus_per_server:
-        raise InputError(f"single paths are drawn for one NIC a GPU ({gpus_per_server}), got {fabric.nics} nics.")
-    where = cluster(fabric.name, servers, units.to_gbps(1.0), **settings)
     source, target, slice_ = (x.ravel() for x in np.mgrid[:ranks, :ranks, :slices])
     src, dst = source * slices + slice_, target * slices + slice_
-    away = src // gpus_per_server != dst // gpus_per_server
-    routes = cluster_routes(where, src[away], dst[away], routing="ecmp", seed=seed)
+    away = src // cluster.gpus_per_server != dst // cluster.gpus_per_server
+    routes = cluster_routes(cluster, src[away], dst[away], routing="ecmp", seed=seed)
     hops, share = jnp.asarray(routes.hops, jnp.int32), jnp.asarray(routes.share)
-    capacity = jnp.asarray(links_of(where, "ecmp").capacity)
+    capacity = jnp.asarray(links_of(cluster, "ecmp").capacity / cluster.nic_Bps)
     return SinglePaths(jnp.asarray(source[away]), jnp.asarray(target[away]), hops, share, capacity, slices)
 
 

@@ -1,7 +1,7 @@
 """The all-to-alls of one iteration on a fabric: for every block of every pass, how long and with which circuits."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -10,30 +10,28 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from mfabric_jax import units
-from mfabric_jax.fabric import Circuits, Electrical, Flat, Region
+from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.fabric.design import EpGroup
 from mfabric_jax.policies import Policy, uniform
 from mfabric_jax.routing import (
     Plan,
     SinglePaths,
     delegated,
-    forward_time,
+    fixed_time,
     inside_time,
     part_times,
     relay_part_bounds,
     relay_shares,
-    spray_time,
 )
 from mfabric_jax.schedule.first import AHEAD, BLOCK, First, SlotsToServe, choose
 from mfabric_jax.schedule.memory import remembers
 from mfabric_jax.schedule.order import BACKWARD, order_of
-from mfabric_jax.traffic import rank_bytes, server_bytes, split_local
+from mfabric_jax.traffic import rank_bytes, server_bytes
+from mfabric_jax.traffic.demand import inside_bytes
 from mfabric_jax.workload import Workload
 
-Fabric = Electrical | Region | Flat
 Carry = SinglePaths | Callable | None
 RELAY_STEPS = 100  # 0.1 % from the best shares on average
-NVSWITCH_GIGABYTES_PER_S = 900.0  # per GPU and direction, as the paper simulates it
-NVSWITCH_Bps = units.gigabytes_per_s(NVSWITCH_GIGABYTES_PER_S)
 
 
 class Exchanges(NamedTuple):
@@ -41,7 +39,7 @@ class Exchanges(NamedTuple):
 
     - `optical`, `electrical`: seconds times NIC bandwidth [bytes] of what circuits and packet switches carry: every
       link of a fabric is a multiple of its NICs, so the time at any bandwidth is the larger of them / bandwidth.
-    - `inside_s` [P Q L]: the part inside servers, at the same time on the NVSwitch [s].
+    - `inside` [P Q L]: the part inside servers, at the same time on the NVSwitch: seconds times its bandwidth [bytes].
     - `switch`: the circuits differ from those before.   - `ahead` [P Q L]: those of the first are known beforehand.
     - `count` [P Q L 2 S S]: the circuits (None: no optics).
     - `balanced`: the load if every token went to every expert equally often.
@@ -49,7 +47,7 @@ class Exchanges(NamedTuple):
 
     optical: Float[Array, "P Q L 2"]
     electrical: Float[Array, "P Q L 2"]
-    inside_s: Float[Array, "P Q L"]
+    inside: Float[Array, "P Q L"]
     switch: Bool[Array, "P Q L 2"]
     ahead: Bool[Array, "P Q L"]
     count: Array | None
@@ -92,14 +90,13 @@ def places(workload: Workload) -> Places:
 
 def exchanges(
     workload: Workload,
-    fabric: Fabric,
+    group: EpGroup,
     tokens: Float[Array, "layer M R E"],
     policy: Policy,
     *,
     routing: str = "unsplit",
     first: First = BLOCK,
     carry: Carry = None,
-    nvswitch_Bps: Float[Array, ""] | float = NVSWITCH_Bps,
     key: Array | None = None,
 ) -> Exchanges:
     """All-to-all loads of one iteration of one pipeline (one data-parallel replica stands for all).
@@ -113,8 +110,8 @@ def exchanges(
     Up and down directions of every fabric here are equal, so transposed demand takes equal time: one solve serves
     dispatch, combine and their gradients, each scaled by its element size.
     """
-    apart = between_servers(workload, fabric, tokens, policy, routing=routing, first=first, carry=carry, key=key)
-    return apart._replace(inside_s=inside_servers(workload, fabric, tokens, nvswitch_Bps))
+    between = exchanges_between(workload, group, tokens, policy, routing=routing, first=first, carry=carry, key=key)
+    return between._replace(inside=exchanges_inside(workload, group, tokens))
 
 
 def rank_demand(workload: Workload, tokens: Float[Array, "layer M R E"]) -> Float[Array, "layer M R R"]:
@@ -128,24 +125,22 @@ def every_all_to_all(work: Callable) -> Callable:
 
 
 @eqx.filter_jit
-def inside_servers(
-    workload: Workload, fabric: Fabric, tokens: Float[Array, "layer M R E"], nvswitch_Bps
-) -> Float[Array, "P Q L"]:
-    """`Exchanges.inside_s`: what stays in a server, and what crosses its NVSwitch to or from a NIC elsewhere in it."""
+def exchanges_inside(workload: Workload, group: EpGroup, tokens: Float[Array, "layer M R E"]) -> Float[Array, "P Q L"]:
+    """`Exchanges.inside`: what stays in a server, and what crosses its NVSwitch to or from a NIC elsewhere in it."""
     where, per_server = places(workload), workload.ranks_per_server
 
     def one(demand):
-        crossing = split_local(demand, per_server).inside + delegated(fabric, demand, per_server)
-        return inside_time(crossing, nvswitch_Bps * workload.tp)
+        crossing = inside_bytes(demand, per_server) + delegated(group, demand, per_server)
+        return inside_time(crossing, 1.0 * workload.tp)
 
     inside = every_all_to_all(one)(rank_demand(workload, tokens))
     return jnp.where(where.layer >= 0, inside[where.pick(*tokens.shape[:2])], 0)
 
 
 @eqx.filter_jit
-def between_servers(
+def exchanges_between(
     workload: Workload,
-    fabric: Fabric,
+    group: EpGroup,
     tokens: Float[Array, "layer M R E"],
     policy: Policy,
     *,
@@ -154,16 +149,13 @@ def between_servers(
     carry: Carry = None,
     key: Array | None = None,
 ) -> Exchanges:
-    """`exchanges` without the part inside servers (`inside_s` is 0)."""
+    """`exchanges` without the part inside servers (`inside` is 0)."""
     demand = rank_demand(workload, tokens)
-    unit = at_unit_bandwidth(fabric, demand.dtype)
-    if isinstance(unit, Electrical):
-        if isinstance(carry, SinglePaths):
-            return _steady(workload, demand, lambda one: carry.time(unit, one))
-        return _steady(workload, demand, lambda one: spray_time(unit, one, workload.ranks_per_server))
-    if isinstance(unit, Flat):
-        return _steady(workload, demand, lambda one: forward_time(unit, server_bytes(one, workload.ranks_per_server)))
-    per_server = workload.ranks_per_server
+    unit, per_server = at_unit_bandwidth(group, demand.dtype), workload.ranks_per_server
+    if not unit.reconfigures:
+        paths = carry.time if isinstance(carry, SinglePaths) else None
+        seconds = paths or (lambda group, one: fixed_time(group, one, per_server))
+        return _steady(workload, demand, lambda one: seconds(unit, one))
     between = every_all_to_all(lambda one: server_bytes(one, per_server))
     guess = None if first.predicted is None else between(rank_demand(workload, first.predicted))
     even = server_bytes(_even(workload, demand), per_server)
@@ -190,7 +182,6 @@ def failed_stage(
     """
     demand = rank_demand(workload, tokens)
     unit = at_unit_bandwidth(region, demand.dtype)
-    assert isinstance(unit, Region)
     where = Places(*(field[stage : stage + 1] for field in places(workload)))
     others = 1 - jnp.eye(workload.ep, dtype=demand.dtype)
 
@@ -253,7 +244,7 @@ def switched(
     - `guess`: the demand as predicted.
     """
     if first.rule == "block" and not remembers(policy, unit, even, uniform(None, unit).circuits.count, key):
-        return _once_each(where, unit, demand, even, policy, key, parts)
+        return _once_each(where, unit, demand, even, policy, key, parts, first.cold)
     moe = where.layer >= 0
     between = demand[where.pick(*demand.shape[:2])]  # [P Q L S S]
     guess = between if guess is None else guess[where.pick(*guess.shape[:2])]
@@ -273,7 +264,14 @@ def switched(
 
 
 def _once_each(
-    where: Places, unit: Region, demand: Float[Array, "layer M S S"], even: Float[Array, "S S"], policy, key, parts
+    where: Places,
+    unit: Region,
+    demand: Float[Array, "layer M S S"],
+    even: Float[Array, "S S"],
+    policy,
+    key,
+    parts,
+    cold: bool,
 ) -> Exchanges:
     """`switched` for circuits that depend on the demand alone: chosen and timed once for each, however many blocks of
     however many passes have it."""
@@ -285,8 +283,10 @@ def _once_each(
     layer, micro_batch = where.pick(*demand.shape[:2])
     at = np.where(moe, layer * demand.shape[1] + micro_batch, -1)
     serving = _last(at.reshape(len(at), -1)).reshape(at.shape)  # which demand the circuits are for
-    before = np.concatenate([np.full((len(at), 1), -1), serving.reshape(len(at), -1)[:, :-1]], axis=1).reshape(at.shape)
-    chosen = jnp.concatenate([counts[:-1].astype(start.dtype), start[None]])  # the last: before the first block
+    by_stage = serving.reshape(len(at), -1)
+    begin = np.full((len(at), 1), -1) if cold else by_stage[:, -1:]  # as the iteration before left them
+    before = np.concatenate([begin, by_stage[:, :-1]], axis=1).reshape(at.shape)
+    chosen = jnp.concatenate([counts[:-1].astype(start.dtype), start[None]])  # the last: where nothing ran before
     switch = jnp.any(chosen[serving] != chosen[before], axis=(-2, -1))
     nothing = jnp.zeros((*moe.shape, 2), both[0].dtype)
     optical, electrical = (nothing + jnp.where(moe, part[:-1][at], 0)[..., None] for part in both)
@@ -302,5 +302,6 @@ def _last(at: np.ndarray) -> np.ndarray:
     return np.where(place >= 0, np.take_along_axis(at, np.maximum(place, 0), axis=-1), -1)
 
 
-def at_unit_bandwidth(fabric: Fabric, dtype) -> Electrical | Region:
-    return eqx.tree_at(lambda f: f.nic_gbps, fabric, jnp.asarray(units.to_gbps(1.0), dtype))
+def at_unit_bandwidth(group: Any, dtype) -> Any:
+    """The group with NICs of 1 byte/s."""
+    return eqx.tree_at(lambda g: g.nic_gbps, group, jnp.asarray(units.to_gbps(1.0), dtype))

@@ -18,7 +18,9 @@ from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import Policy, random_circuits, uniform
 from mfabric_jax.routing import Plan
-from mfabric_jax.workload import BACKWARD_OVER_FORWARD, BlockSeconds, Workload, tp_bytes_per_gpu
+from mfabric_jax.workload import BlockSeconds, Workload
+from mfabric_jax.workload.compute import BACKWARD_OVER_FORWARD
+from mfabric_jax.workload.volume import tp_bytes_per_gpu
 
 FIRST = {
     "block": "wait for the gate, then for the switch",
@@ -45,9 +47,9 @@ class TradeOff(NamedTuple):
     behind_s: Float[Array, ""]
 
 
-def trade_off_of(workload: Workload, rates: Any, seconds: BlockSeconds, nvswitch_Bps) -> TradeOff:
-    """What a job at these `schedule.Rates`, seconds of a block and NVSwitch bandwidth weighs it against."""
-    behind_s = BACKWARD_OVER_FORWARD * seconds.attention_s + tp_bytes_per_gpu(workload) / nvswitch_Bps
+def trade_off_of(workload: Workload, rates: Any, seconds: BlockSeconds) -> TradeOff:
+    """What a job at these `FabricRates` and seconds of a block weighs it against."""
+    behind_s = BACKWARD_OVER_FORWARD * seconds.attention_s + tp_bytes_per_gpu(workload) / rates.nvlink_Bps
     size = jnp.asarray((1.0, workload.combine_bytes / workload.dispatch_bytes), jnp.result_type(behind_s))
     inner_s = jnp.stack([jnp.asarray(ratio * seconds.moe_s, size.dtype) for ratio in (1, BACKWARD_OVER_FORWARD)])
     return TradeOff(rates.delay_s, rates.nic_Bps, size, inner_s, behind_s)
@@ -57,11 +59,13 @@ class First(eqx.Module):
     """What the first all-to-all of a forward pass finds: `rule` (static) of `FIRST`.
 
     - `predicted` [layer M R E]: selections, for "predict".   - `trade_off`: for "pays".
+    - `cold` (static): circuits are uniform when the iteration begins, not as an iteration before left them.
     """
 
     rule: str = eqx.field(static=True, default="block")
     predicted: Any = None
     trade_off: TradeOff | None = None
+    cold: bool = eqx.field(static=True, default=False)
 
     def __check_init__(self):
         one_of("first", self.rule, FIRST)
@@ -86,7 +90,8 @@ class SlotsToServe(NamedTuple):
 def choose(region: Region, policy: Policy, slots: SlotsToServe, parts: Callable, first: First, key):
     """(circuits [P Q L 2 S S] of every all-to-all, whether they differ from those before [P Q L 2]).
 
-    Before the first block of the iteration the region has the uniform topology.
+    Before its first block the region has the circuits that an iteration like this one leaves, which itself began with
+    the uniform topology; under `first.cold` that topology.
     """
     shape = slots.moe.shape
     if first.rule == "random" and key is None:
@@ -104,7 +109,12 @@ def choose(region: Region, policy: Policy, slots: SlotsToServe, parts: Callable,
             switch = jnp.stack([jnp.any(pair[0] != before), jnp.any(pair[1] != pair[0])])
             return (pair[1], slot.moe & slot.backward), (pair, switch)
 
-        return lax.scan(serve, (start, jnp.asarray(False)), (steps, keys))[1]
+        def iteration(before, _):
+            (after, _), served = lax.scan(serve, (before, jnp.asarray(False)), (steps, keys))
+            return after, served
+
+        rounds = 1 if first.cold else 2
+        return jax.tree.map(lambda x: x[-1], lax.scan(iteration, start, None, length=rounds)[1])
 
     count, switch = jax.vmap(one_stage)(steps, keys)
     return count.reshape(*shape, 2, *start.shape), switch.reshape(*shape, 2)

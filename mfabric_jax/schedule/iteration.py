@@ -1,29 +1,42 @@
 """A training iteration: blocks into passes, passes into the pipeline, gradients all-reduced at the end."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from mfabric_jax import units
 from mfabric_jax.checks import whole
-from mfabric_jax.schedule.exchange import Exchanges, Fabric, NVSWITCH_Bps, places
+from mfabric_jax.fabric.design import NVSWITCH_GIGABYTES_PER_S, EpGroup
+from mfabric_jax.schedule.exchange import Exchanges, places
 from mfabric_jax.schedule.order import BACKWARD, order_of
 from mfabric_jax.schedule.timeline import Blocks, Compute, Rules, Slots, run
-from mfabric_jax.workload import BlockSeconds, Workload, gradient_bytes, pp_bytes, tp_bytes_per_gpu
+from mfabric_jax.workload import BlockSeconds, Workload, gradient_bytes, pp_bytes
+from mfabric_jax.workload.volume import tp_bytes_per_gpu
 
 
-class Rates(NamedTuple):
-    """What the timeline needs to know of a fabric: bytes/s of a NIC, bytes/s of a server for gradients and to the next
-    stage (one number, or [P] of the slowest server of every stage), reconfiguration delay [s], propagation along a path
-    between servers [s]. Every fabric has them."""
+class FabricRates(NamedTuple):
+    """What the timeline needs to know of a fabric.
+
+    - `nic_Bps`: bytes/s of a NIC.   - `eps_Bps`, `send_Bps`: bytes/s of a server for gradients, and to the next stage
+      (one number, or [P] of the slowest server of every stage).   - `nvlink_Bps`: bytes/s of a GPU inside its server.
+    - `delay_s`: reconfiguration.   - `latency_s`: propagation along a path between servers.
+    """
 
     nic_Bps: Float[Array, ""] | float
     eps_Bps: Float[Array, ""] | Float[Array, "P"] | float
     send_Bps: Float[Array, ""] | Float[Array, "P"] | float
-    delay_s: Float[Array, ""] | float
-    latency_s: Float[Array, ""] | float
+    nvlink_Bps: Float[Array, ""] | float = units.gigabytes_per_s(NVSWITCH_GIGABYTES_PER_S)
+    delay_s: Float[Array, ""] | float = 0.0
+    latency_s: Float[Array, ""] | float = 0.0
+
+
+def rates_of(group: EpGroup, *, goodput: Any = 1.0, **rest: Any) -> FabricRates:
+    """The rates of a group at its bandwidth, of which `goodput` is payload; `rest`: other fields of `FabricRates`."""
+    bandwidths = (bytes_per_s * goodput for bytes_per_s in (group.nic_Bps, group.eps_Bps, group.send_Bps))
+    return FabricRates(*bandwidths, **{"delay_s": group.delay_s} | rest)
 
 
 class Iteration(NamedTuple):
@@ -47,34 +60,23 @@ class Iteration(NamedTuple):
 @eqx.filter_jit
 def iterate(
     workload: Workload,
-    fabric: Fabric | Rates,
+    rates: FabricRates,
     exchanges: Exchanges,
     seconds: BlockSeconds,
-    nvswitch_Bps: Float[Array, ""] | float = NVSWITCH_Bps,
     *,
-    eps_waits: bool = False,
-    overlap_parts: int = 1,
-    dp_overlap: bool = False,
+    rules: Rules | None = None,
     tp_Bps: Float[Array, "P"] | None = None,
 ) -> Iteration:
     """Time one iteration on a fabric, given its all-to-alls and the compute seconds of a block.
 
-    - `tp_Bps`: bytes/s of a GPU in tensor-parallel all-reduces of every stage; None: its NVSwitch.
-    - `eps_waits`: traffic on packet switches waits for a reconfiguration too, not only that on circuits.
-    - `overlap_parts`: dispatch, experts and combine of a block overlap in so many parts (1: one after the other).
-    - `dp_overlap`: gradients of a block are all-reduced as soon as its last backward pass is over, beside everything
-      else (which they do not slow down); otherwise when the stage is through.
+    - `tp_Bps`: bytes/s of a GPU in tensor-parallel all-reduces of every stage; None: its NVLink.
 
     Point-to-point sends between stages and the all-reduce use what a server has on the electrical fabric. The busiest
     stage is the one with most work of its own; the rest of the iteration is its bubble.
     """
-    tp_rate = nvswitch_Bps if tp_Bps is None else tp_Bps
-    whole("overlap_parts", overlap_parts)
-    rules = Rules(eps_waits, overlap_parts, workload.recompute)
-    slots = timeline(workload, fabric, exchanges, seconds, tp_rate, rules)
-    through = slots.end.max(axis=(1, 2))  # [P]
-    reduce_s = reduced_behind(workload, fabric, slots, nvswitch_Bps, dp_overlap=dp_overlap)
-    total = (through + reduce_s).max()
+    walked = walk(workload, rates, exchanges, seconds, rules=rules, tp_Bps=tp_Bps)
+    slots, reduce_s = walked.slots, walked.reduce_s
+    total = (slots.end.max(axis=(1, 2)) + reduce_s).max()  # [P] before
     spent = (slots.compute_s, slots.tp_s, slots.exchange_s, slots.paid_s)
     compute, tp, exchange, paid = (part.sum(axis=(1, 2)) for part in spent)
     parts = jnp.stack([compute, tp, exchange, reduce_s, paid])
@@ -83,23 +85,43 @@ def iterate(
     return Iteration(total, compute, tp, ep, dp, reconfig, total - parts[:, busiest].sum(), busiest)
 
 
-def timeline(
-    workload: Workload, fabric: Fabric | Rates, exchanges: Exchanges, seconds: BlockSeconds, tp_Bps, rules: Rules
-) -> Slots:
-    """When every block of every pass runs [P Q L], before gradients are all-reduced."""
+class Walked(NamedTuple):
+    """Everything that happens in one iteration: blocks and what is known of them, and `reduce_s` [P], for which every
+    stage's gradients are still all-reduced when its passes are through."""
+
+    slots: Slots
+    blocks: Blocks
+    compute: Compute
+    reduce_s: Float[Array, "P"]
+
+
+@eqx.filter_jit
+def walk(
+    workload: Workload,
+    rates: FabricRates,
+    exchanges: Exchanges,
+    seconds: BlockSeconds,
+    *,
+    rules: Rules | None = None,
+    tp_Bps: Float[Array, "P"] | None = None,
+) -> Walked:
+    """When every block of every pass runs [P Q L], and how long gradients take behind them; arguments of `iterate`."""
+    rules = (rules or Rules())._replace(recompute=workload.recompute)
+    whole("overlap_parts", rules.parts)
     dtype = exchanges.load.dtype
-    delay_s = jnp.asarray(fabric.delay_s, dtype)
-    blocks = running_blocks(workload, fabric, exchanges)
-    compute = compute_of(workload, seconds, tp_Bps, dtype)
-    return run(order_of(workload), blocks, compute, send_seconds(workload, fabric, dtype), delay_s, rules)
+    delay_s = jnp.asarray(rates.delay_s, dtype)
+    blocks = running_blocks(workload, rates, exchanges)
+    compute = compute_of(workload, seconds, rates.nvlink_Bps if tp_Bps is None else tp_Bps, dtype)
+    slots = run(order_of(workload), blocks, compute, send_seconds(workload, rates, dtype), delay_s, rules)
+    return Walked(slots, blocks, compute, reduced_behind(workload, rates, slots, dp_overlap=rules.dp_overlap))
 
 
-def send_seconds(workload: Workload, fabric: Fabric | Rates, dtype) -> Float[Array, "P"]:
+def send_seconds(workload: Workload, rates: FabricRates, dtype) -> Float[Array, "P"]:
     """Activations, or their gradients, between stage p and p + 1; the last entry: between the last and the first."""
     senders = workload.gpus_per_server // workload.tp  # EP ranks on a server
-    send_Bps = jnp.broadcast_to(jnp.asarray(fabric.send_Bps, dtype), workload.pp)
+    send_Bps = jnp.broadcast_to(jnp.asarray(rates.send_Bps, dtype), workload.pp)
     slower = jnp.minimum(send_Bps, jnp.roll(send_Bps, -1))
-    return float(pp_bytes(workload) * senders) / slower + jnp.asarray(fabric.latency_s, dtype)
+    return float(pp_bytes(workload) * senders) / slower + jnp.asarray(rates.latency_s, dtype)
 
 
 def compute_of(workload: Workload, seconds: BlockSeconds, tp_Bps, dtype) -> Compute:
@@ -109,7 +131,7 @@ def compute_of(workload: Workload, seconds: BlockSeconds, tp_Bps, dtype) -> Comp
     return Compute(attention_s, moe_s, dense_s, tp_s)
 
 
-def running_blocks(workload: Workload, fabric: Fabric | Rates, exchanges: Exchanges) -> Blocks:
+def running_blocks(workload: Workload, rates: FabricRates, exchanges: Exchanges) -> Blocks:
     """The blocks of all passes with their two all-to-alls [P Q L 2].
 
     Forward: dispatch, combine. Backward: combine-gradient, dispatch-gradient. A combine moves elements of its own
@@ -118,18 +140,20 @@ def running_blocks(workload: Workload, fabric: Fabric | Rates, exchanges: Exchan
     where, dtype = places(workload), exchanges.load.dtype
     ratio = workload.combine_bytes / workload.dispatch_bytes
     size = jnp.asarray(np.where(where.backward[..., None], [ratio, 1.0], [1.0, ratio]), dtype)
-    nic_Bps = jnp.asarray(fabric.nic_Bps, dtype)
-    latency_s = jnp.where(exchanges.load > 0, jnp.asarray(fabric.latency_s, dtype), 0)
-    packet_s = jnp.maximum(exchanges.electrical / nic_Bps, exchanges.inside_s[..., None]) * size + latency_s
-    active = exchanges.optical > 0
-    optical_s = jnp.where(active, exchanges.optical / nic_Bps * size + latency_s, 0)
-    switch, ahead = exchanges.switch, exchanges.ahead
-    return Blocks(jnp.asarray(where.present), jnp.asarray(where.layer >= 0), optical_s, packet_s, switch, ahead)
+    nic_Bps = jnp.asarray(rates.nic_Bps, dtype)
+    latency_s = jnp.where(exchanges.load > 0, jnp.asarray(rates.latency_s, dtype), 0)
+    inside_s = exchanges.inside[..., None] / jnp.asarray(rates.nvlink_Bps, dtype) * size + latency_s
+    optical_s, packet_s = (
+        jnp.where(carried > 0, carried / nic_Bps * size + latency_s, 0)
+        for carried in (exchanges.optical, exchanges.electrical)
+    )
+    present, moe = jnp.asarray(where.present), jnp.asarray(where.layer >= 0)
+    return Blocks(present, moe, optical_s, packet_s, exchanges.switch, exchanges.ahead, inside_s)
 
 
-def reduced_behind(workload: Workload, fabric, slots: Slots, nvswitch_Bps, *, dp_overlap=False) -> Float[Array, "P"]:
+def reduced_behind(workload: Workload, rates: FabricRates, slots: Slots, *, dp_overlap=False) -> Float[Array, "P"]:
     """Seconds for which every stage's gradients are still all-reduced when its passes are through."""
-    reduce_s = all_reduce_seconds(workload, fabric, nvswitch_Bps, slots.end.dtype)
+    reduce_s = all_reduce_seconds(workload, rates, slots.end.dtype)
     if dp_overlap:
         return reduced_by(workload, slots.end, reduce_s) - slots.end.max(axis=(1, 2))
     return reduce_s
@@ -151,7 +175,7 @@ def reduced_by(workload: Workload, end: Float[Array, "P Q L"], reduce_s: Float[A
     return jnp.stack(done)
 
 
-def all_reduce_seconds(workload: Workload, fabric, nvswitch_Bps, dtype=None) -> Float[Array, "P"]:
+def all_reduce_seconds(workload: Workload, rates: FabricRates, dtype=None) -> Float[Array, "P"]:
     """Gradient all-reduce of every stage at the end of the iteration [s].
 
     Hierarchical: reduced inside each server, a ring between servers over all NICs that reach the electrical fabric,
@@ -174,8 +198,8 @@ def all_reduce_seconds(workload: Workload, fabric, nvswitch_Bps, dtype=None) -> 
         between.append(ring(gradients.dense, servers) + ring(held, spread))
         steps.append(2 * (servers - 1) + 2 * (spread - 1))
         inside.append(ring(gradients.dense / workload.tp, local) + ring(gradients.expert / workload.tp, copies))
-    eps_Bps = jnp.asarray(fabric.eps_Bps)
+    eps_Bps = jnp.asarray(rates.eps_Bps)
     eps_Bps = eps_Bps.astype(dtype or eps_Bps.dtype)
-    latency_s = jnp.asarray(steps, eps_Bps.dtype) * jnp.asarray(fabric.latency_s, eps_Bps.dtype)
+    latency_s = jnp.asarray(steps, eps_Bps.dtype) * jnp.asarray(rates.latency_s, eps_Bps.dtype)
     between, inside = jnp.asarray(between, eps_Bps.dtype), jnp.asarray(inside, eps_Bps.dtype)
-    return between / eps_Bps + inside / nvswitch_Bps + latency_s
+    return between / eps_Bps + inside / rates.nvlink_Bps + latency_s

@@ -10,12 +10,13 @@ for that is paid, the rest is hidden. Source: arXiv 2501.03905.
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from mfabric_jax.schedule.order import BACKWARD, Order
-from mfabric_jax.workload import BACKWARD_OVER_FORWARD
+from mfabric_jax.workload.compute import BACKWARD_OVER_FORWARD
 
 
 class Compute(NamedTuple):
@@ -33,19 +34,32 @@ class Blocks(NamedTuple):
     present: Bool[Array, "P Q L"]  # False pads passes that have fewer
     moe: Bool[Array, "P Q L"]  # False: a dense block, no all-to-all
     optical_s: Float[Array, "P Q L 2"]  # what circuits carry
-    packet_s: Float[Array, "P Q L 2"]  # what packet switches and NVSwitches carry, beside it
+    packet_s: Float[Array, "P Q L 2"]  # what packet switches carry, beside it
     switch: Bool[Array, "P Q L 2"]  # its circuits differ from those before
     ahead: Bool[Array, "P Q L"]  # those of the first are known beforehand
+    inside_s: Float[Array, "P Q L 2"] | None = None  # what NVSwitches carry, beside both; None: nothing
+
+    @property
+    def electronic_s(self):
+        """What ends last of packet switches and NVSwitches."""
+        return self.packet_s if self.inside_s is None else jnp.maximum(self.packet_s, self.inside_s)
 
 
 class Rules(NamedTuple):
-    """Static. `eps_waits`: packets wait for a reconfiguration, too. `parts`: of dispatch, experts and combine, which
-    overlap: a part's experts run once its dispatch is over, its combine once they and all dispatches are (1: nothing
-    overlaps). `recompute`: as in `Workload`; what is computed again does not overlap."""
+    """How an iteration runs (static).
+
+    - `eps_waits`: traffic on packet switches waits for a reconfiguration too, not only that on circuits.
+    - `parts`: dispatch, experts and combine of a block overlap in so many: a part's experts run once its dispatch is
+      over, its combine once they and all dispatches are (1: nothing overlaps).
+    - `recompute`: as in `Workload`; what is computed again does not overlap.
+    - `dp_overlap`: gradients of a block are all-reduced as soon as its last backward pass is over, beside everything
+      else (which they do not slow down); otherwise when the stage is through.
+    """
 
     eps_waits: bool = False
     parts: int = 1
     recompute: str = "none"
+    dp_overlap: bool = False
 
 
 class Slots(NamedTuple):
@@ -80,7 +94,7 @@ def run(order: Order, blocks: Blocks, compute: Compute, send_s: Float[Array, "P"
     stages, passes = order.kind.shape
     dtype, merged = blocks.optical_s.dtype, (order.stage, order.position)
     compute = Compute(*(jnp.broadcast_to(part, stages)[order.stage] for part in compute))
-    blocks = Blocks(*(x[merged] for x in blocks))
+    blocks = jax.tree.map(lambda x: x[merged], blocks)
     backward = order.kind[merged] == BACKWARD
     where = (*map(jnp.asarray, (*merged, order.needs, backward)), send_s[order.crossing])
 
@@ -137,7 +151,7 @@ def _block(clock: _Clock, one: Blocks, compute: Compute, backward, delay_s, rule
     start, active = clock.now, clock.active
     clock, wait = _exchange(clock, one, 0, one.moe, rules)
     over, paid = clock.now, paid + wait
-    length = jnp.where(one.moe, jnp.maximum(one.optical_s, one.packet_s), 0)
+    length = jnp.where(one.moe, jnp.maximum(one.optical_s, one.electronic_s), 0)
     inner, gap = _overlapped(length[0], length[1], parts.inner, rules.parts)
     second, inner = over + gap, over + inner
     clock, turn_again = _turned(clock._replace(now=second), one.switch[1] & one.moe, True, delay_s)
@@ -169,7 +183,7 @@ def _turned(clock: _Clock, switch, ahead, delay_s) -> tuple[_Clock, Float[Array,
 
 def _exchange(clock: _Clock, one: Blocks, which: int, here, rules: Rules) -> tuple[_Clock, Float[Array, ""]]:
     """One all-to-all, and how much later than without a inactive switch it ended."""
-    optical_s, packet_s = one.optical_s[which], one.packet_s[which]
+    optical_s, packet_s = one.optical_s[which], one.electronic_s[which]
     active = jnp.maximum(clock.now, clock.active)
     packets = (active if rules.eps_waits else clock.now) + packet_s
     over = jnp.maximum(packets, jnp.where(optical_s > 0, active + optical_s, clock.now))

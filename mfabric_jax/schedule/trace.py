@@ -1,7 +1,8 @@
 """A timeline as segments: what every stage computes, sends, turns and waits for, from when to when.
 
-Tracks of a stage: compute; EPS (packet switches, or the NVSwitch inside servers where that takes longer); OCS, which
-carries or turns; NVSwitch (tensor-parallel all-reduces); waiting. A segment is a dict:
+Tracks of a stage: compute; EPS (packet switches); OCS, which carries or turns; NVSwitch (tensor-parallel all-reduces,
+and what all-to-alls move inside servers: to and from the NICs, and between ranks of a server); waiting. A segment is a
+dict:
 
 - `stage`, `track`, `kind`, `label`, `start_s`, `end_s` (from the start of the iteration).
 - `micro_batch`, `place` (chunk * stages + stage), `block` (of the model), `direction`: whose it is; None: nobody's.
@@ -17,7 +18,8 @@ import numpy as np
 
 from mfabric_jax.schedule.order import BACKWARD, order_of
 from mfabric_jax.schedule.timeline import Blocks, Compute, Rules, Slots
-from mfabric_jax.workload import BACKWARD_OVER_FORWARD, Workload
+from mfabric_jax.workload import Workload
+from mfabric_jax.workload.compute import BACKWARD_OVER_FORWARD
 
 Segment = dict[str, Any]
 TRACKS = ("compute", "EPS", "OCS", "NVSwitch", "waiting")
@@ -83,12 +85,19 @@ class _One(NamedTuple):
     moe: bool
     optical_s: np.ndarray
     packet_s: np.ndarray
+    inside_s: np.ndarray
     switch: np.ndarray
+
+    @property
+    def electronic_s(self) -> np.ndarray:
+        """What ends last of packet switches and NVSwitches."""
+        return np.maximum(self.packet_s, self.inside_s)
 
 
 def _at(slots: Slots, blocks: Blocks, at: tuple[int, int, int]) -> _One:
-    here = Blocks(*(x[at] for x in blocks))
-    slot, parts = Slots(*(x[at] for x in slots)), (here.optical_s, here.packet_s, here.switch)
+    here = jax.tree.map(lambda x: x[at], blocks)
+    inside_s = np.zeros_like(here.packet_s) if here.inside_s is None else here.inside_s
+    slot, parts = Slots(*(x[at] for x in slots)), (here.optical_s, here.packet_s, inside_s, here.switch)
     return _One(slot, bool(here.moe), *map(np.asarray, parts))
 
 
@@ -148,13 +157,15 @@ def _again(who: _Who, one: _One, compute: _Seconds, rules: Rules) -> Iterator[Se
 
 def _all_to_all(who: _Who, one: _One, which: int, label: str, start, active, rules: Rules) -> Iterator[Segment]:
     """Both parts of an all-to-all, and the waiting for the switch that makes it end later."""
-    optical_s, packet_s = one.optical_s[which], one.packet_s[which]
+    optical_s, packet_s = one.optical_s[which], one.electronic_s[which]
     active = max(start, active)
     inactive = active - start
     hidden = 0.0 if rules.eps_waits else max(packet_s - optical_s, 0.0) if optical_s > 0 else inactive
     paid = max(inactive - hidden, 0.0)
     yield who.draw("waiting", "waiting", "switch", active - paid, paid)
-    yield who.draw("EPS", "all-to-all", label, active if rules.eps_waits else start, packet_s)
+    begin = active if rules.eps_waits else start
+    yield who.draw("EPS", "all-to-all", label, begin, one.packet_s[which])
+    yield who.draw("NVSwitch", "all-to-all", f"{label} inside servers", begin, one.inside_s[which])
     if optical_s > 0:
         yield who.draw("OCS", "all-to-all", label, active, optical_s)
 
@@ -169,7 +180,7 @@ def _inner(who: _Who, one: _One, compute: _Seconds, start, times: float, note: s
 def _experts(who: _Who, one: _One, compute: _Seconds, rules: Rules) -> Iterator[Segment]:
     """The experts; in parts, each once its dispatch and the part before are over."""
     times = BACKWARD_OVER_FORWARD if who.direction == "backward" else 1.0
-    first = max(one.optical_s[0], one.packet_s[0]) if one.moe else 0.0
+    first = max(one.optical_s[0], one.electronic_s[0]) if one.moe else 0.0
     if rules.parts == 1 or first == 0:
         yield _inner(who, one, compute, one.slot.inner[0], times)
         return

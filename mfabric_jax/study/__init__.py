@@ -1,19 +1,19 @@
 """Many configurations at once."""
 
-from mfabric_jax.study.batch import Estimate, Evaluated, evaluate, grid
-from mfabric_jax.study.calibrate import calibrate, calibration_rows, check_calibration, write_calibration
+from mfabric_jax.study._calibrate import calibrate, calibration_rows, check_calibration, write_calibration
+from mfabric_jax.study._compare import compare, effective, rows_of
+from mfabric_jax.study._examples import examples
+from mfabric_jax.study._failures import Failures, effective_failures, failures
+from mfabric_jax.study._iteration_of import iteration_of
+from mfabric_jax.study._provenance import provenance
+from mfabric_jax.study.batch import evaluate, grid
 from mfabric_jax.study.calibration import CALIBRATED, Calibrated
-from mfabric_jax.study.compare import compare, effective
-from mfabric_jax.study.config import Compare
-from mfabric_jax.study.examples import examples
-from mfabric_jax.study.failures import Failures, effective_failures, failures
-from mfabric_jax.study.iteration_case import iteration_of
-from mfabric_jax.study.packet_runs import PacketRun, read_runs
+from mfabric_jax.study.config import Assumptions, Case, Compare
 from mfabric_jax.study.presets import PRESETS
-from mfabric_jax.study.provenance import provenance
-from mfabric_jax.study.sweeps import ENGINES, Progress, Sweep, read_sweep, sweep
-from mfabric_jax.study.timeline import example_timeline
-from mfabric_jax.study.validate import Prediction, packet_groups, packet_rows, predict
+from mfabric_jax.study.simulate import Scenario, Simulated, scenarios, simulate
+from mfabric_jax.study.sweeps.design_space import Sweep, read_sweep
+from mfabric_jax.study.sweeps.run import sweep
+from mfabric_jax.study.timeline import example_timeline, walked_through
 from mfabric_jax.study.whole_cluster import (
     Solved,
     WholeCluster,
@@ -27,16 +27,14 @@ from mfabric_jax.study.whole_cluster import (
 
 __all__ = [
     "CALIBRATED",
-    "ENGINES",
     "PRESETS",
+    "Assumptions",
     "Calibrated",
+    "Case",
     "Compare",
-    "Estimate",
-    "Evaluated",
     "Failures",
-    "PacketRun",
-    "Prediction",
-    "Progress",
+    "Scenario",
+    "Simulated",
     "Solved",
     "Sweep",
     "WholeCluster",
@@ -57,13 +55,13 @@ __all__ = [
     "grid",
     "iteration_of",
     "link_rows",
-    "packet_groups",
-    "packet_rows",
-    "predict",
     "provenance",
-    "read_runs",
     "read_sweep",
+    "rows_of",
+    "scenarios",
+    "simulate",
     "solve_cluster",
     "sweep",
+    "walked_through",
     "write_calibration",
 ]

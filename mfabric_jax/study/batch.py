@@ -49,10 +49,9 @@ class Evaluated:
 
     def rows(self) -> list[dict[str, Any]]:
         """A dict per case: the numbers of `cases`, where this is a dict, and those of the results; arrays left out."""
-        given = self.cases if isinstance(self.cases, Mapping) else {}
-        shown = {name: np.asarray(x) for name, x in {**given, **self.arrays}.items() if np.ndim(x) == 1}
-        each = zip(*(x.tolist() for x in shown.values()), strict=True)
-        return [dict(zip(shown, values, strict=True)) for values in each]
+        named = {**(self.cases if isinstance(self.cases, Mapping) else {}), **self.arrays}
+        shown = {name: np.asarray(x).tolist() for name, x in named.items() if np.ndim(x) == 1}
+        return [dict(zip(shown, values, strict=True)) for values in zip(*shown.values(), strict=True)]
 
 
 def evaluate(
@@ -67,49 +66,46 @@ def evaluate(
 ) -> Evaluated:
     """`function` of every case, compiled once.
 
-    - `function`: case -> dict of arrays; anything that `jax.vmap` and `jax.jit` take, so a policy, an all-to-all, an
-      iteration, a gradient. Where it is a tree itself (`jax.tree_util.Partial`, an Equinox module), its arrays are
-      handed to the program: others of the same shapes do not compile again.
-    - `cases`: arrays, or any tree of them (dicts, `Region`), with N cases along the first axis: all of it is data.
-      `grid` makes them of every combination.
+    - `function`: case -> dict of arrays; anything that `jax.vmap` and `jax.jit` take. Where it is a tree itself
+      (`jax.tree_util.Partial`, an Equinox module), its arrays are handed to the program: others of the same shapes do
+      not compile again.
+    - `cases`: arrays, or any tree of them (dicts, `Region`), with N cases along the first axis; `grid` makes them.
     - `at_once`: cases of a chunk; None: all, up to 256 on a CPU (more are hardly faster) and 4096 elsewhere. Fewer
       where they need more than `memory_bytes` of a device (None: half of what it has, or 4 GiB). The last chunk is
       padded, so there is one program.
     - `devices`: None: all local ones, of the kind of `jax_default_device` if that is set; cases are divided among them.
     - `before`: told the estimate when the program is compiled.   - `progress`: told the cases done.
 
-    Results are on the host: what is computed while a chunk is fetched is the next one. `InputError` for cases without
-    or with unlike first axes, for what is no number or does not fit 32 bits where JAX computes in these, and for a
-    function without a hash or of other results.
-
-    The same function on cases of the same shapes is not compiled again.
+    Results are on the host: while one chunk is fetched the next one is computed. `InputError` for cases without or with
+    unlike first axes, for what is no number or does not fit 32 bits where JAX computes in these, and for a function
+    without a hash or of other results.
 
     Example: `evaluate(lambda case: {"s": all_to_all_time(Region(8, case["gbps"]), plan, demand)},
     grid(gbps=[100.0, 400.0])).rows()`.
     """
     count = _count(cases)
-    devices = list(_local() if devices is None else devices)
+    devices = _local() if devices is None else devices
     if not devices:
         raise InputError("devices must name at least one, got none.")
-    spread = NamedSharding(Mesh(np.array(devices), (AXIS,)), PartitionSpec(AXIS))
     most = min(usual_at_once(devices), count) if at_once is None else whole("at_once", at_once)
     limit = _memory(devices) if memory_bytes is None else positive("memory_bytes", memory_bytes)
+    spread = NamedSharding(Mesh(np.array(devices), (AXIS,)), PartitionSpec(AXIS))
     shared, code = eqx.partition(function, _is_array)
     shared = jax.device_put(shared, NamedSharding(spread.mesh, PartitionSpec()))
     typed = jax.tree_util.tree_map_with_path(_typed, cases)
-    program, estimate = _fitted(code, shared, typed, most, count, limit, spread)
+    program, estimate = _fitted(code, shared, typed, most, limit, spread)
     if before:
         before(estimate)
-    began, found, pending = time.perf_counter(), [], None
+    began, found, running = time.perf_counter(), [], None
     for start in range(0, count, estimate.at_once):
         chosen = np.minimum(np.arange(start, start + estimate.at_once), count - 1)
         chunk = jax.device_put(jax.tree.map(lambda x, chosen=chosen: x[chosen], typed), spread)
-        running, pending = pending, program(shared, chunk)
-        if running is not None:
-            found.append(jax.tree.map(np.asarray, running))
-        if progress and start:
-            progress(start)
-    found.append(jax.tree.map(np.asarray, pending))
+        previous, running = running, program(shared, chunk)
+        if previous is not None:
+            found.append(jax.tree.map(np.asarray, previous))
+            if progress:
+                progress(start)
+    found.append(jax.tree.map(np.asarray, running))
     arrays = {name: np.concatenate([part[name] for part in found])[:count] for name in found[0]}
     if progress:
         progress(count)
@@ -119,7 +115,7 @@ def evaluate(
 def grid(**axes: Sequence | np.ndarray) -> dict[str, np.ndarray]:
     """Every combination of the values of the axes, the last one changing fastest: a case each, for `evaluate`.
 
-    An axis of arrays [n ...] is taken along its first axis.
+    An axis may be an array [n ...], whose values are along its first axis.
     """
     values = {name: np.asarray(axis) for name, axis in axes.items()}
     for name, axis in values.items():
@@ -143,14 +139,13 @@ def _local() -> Sequence[Any]:
 
 
 def _count(cases: Case) -> int:
-    leaves = jax.tree.leaves(cases)
-    if not leaves:
+    shapes = [np.shape(x) for x in jax.tree.leaves(cases)]
+    if not shapes:
         raise InputError("cases must hold at least one array, got none.")
-    lengths = {len(x) if np.ndim(x) else None for x in leaves}
-    if len(lengths) > 1 or None in lengths or 0 in lengths:
-        got = ", ".join(sorted(str(list(np.shape(x))) for x in leaves))
+    if len({shape[:1] for shape in shapes}) > 1 or shapes[0][:1] in ((), (0,)):
+        got = ", ".join(sorted(str(list(shape)) for shape in shapes))
         raise InputError(f"cases must be arrays of one length of at least 1 along the first axis, got shapes {got}.")
-    return lengths.pop() or 0
+    return shapes[0][0]
 
 
 def _is_array(x) -> bool:
@@ -177,27 +172,20 @@ def _memory(devices: Sequence[Any]) -> float:
     return min((PART * limit for limit in known if limit), default=MEMORY)
 
 
-def _fitted(code, shared, cases: Case, most: int, count: int, limit: float, spread: NamedSharding):
+def _fitted(code, shared, cases: Case, most: int, limit: float, spread: NamedSharding):
     """The program for as many cases at once as fit, and its estimate."""
+    count, devices = len(jax.tree.leaves(cases)[0]), spread.mesh.size
     ones = jax.tree.map(lambda x: jnp.asarray(x[:1])[0], cases)
-    given = _hashable(code), _shapes(shared), _shapes(ones), bool(jax.config.values["jax_enable_x64"])
+    key = _hashable(code), _shapes(shared), _shapes(ones), bool(jax.config.values["jax_enable_x64"])
     fixed = sum(x.nbytes for x in jax.tree.leaves(shared))
-    devices = spread.mesh.size
     began, at_once = time.perf_counter(), -(-most // devices) * devices
     while True:
-        program, need = _compiled(*given, at_once, spread)
+        program, need = _compiled(*key, at_once, spread)
         part = min(max(limit - fixed, 0) / max(need - fixed, 1), 0.5)
         fewer = max(int(at_once * part) // devices * devices, devices)
         if need <= limit or fewer >= at_once:
             return program, Estimate(count, at_once, need, devices, time.perf_counter() - began)
         at_once = fewer
-
-
-def _results(found: Any) -> dict[str, Any]:
-    """What a function has given."""
-    if not isinstance(found, Mapping) or not all(jax.tree_util.all_leaves([x]) for x in found.values()):
-        raise InputError(f"function must give a dict of arrays, got {found!r:.200}.")
-    return dict(found)
 
 
 def _hashable(tree) -> tuple:
@@ -207,8 +195,8 @@ def _hashable(tree) -> tuple:
     try:
         hash((tuple(leaves), structure))
     except TypeError as error:
-        kinds_of = "functions, frozen dataclasses and Equinox modules"
-        raise InputError(f"function must have a hash, as {kinds_of} do ({error}).") from None
+        have = "functions, frozen dataclasses and Equinox modules"
+        raise InputError(f"function must have a hash, as {have} do ({error}).") from None
     return tuple(leaves), kinds, structure
 
 
@@ -222,19 +210,25 @@ def _compiled(code: tuple, shared: tuple, case: tuple, x64: bool, at_once: int, 
     """The program, and the bytes that it takes of each device."""
     leaves, _, structure = code
 
+    def results(function: Function, case: Case) -> dict[str, Any]:
+        found = function(case)
+        if not isinstance(found, Mapping) or not all(jax.tree_util.all_leaves([x]) for x in found.values()):
+            raise InputError(f"function must give a dict of arrays, got {found!r:.200}.")
+        return dict(found)
+
     def many(shared, cases):
         function = eqx.combine(shared, jax.tree.unflatten(structure, leaves))
-        return jax.vmap(lambda case: _results(function(case)))(cases)
+        return jax.vmap(functools.partial(results, function))(cases)
+
+    def abstract(tree: tuple, head: tuple[int, ...], where: NamedSharding):
+        arrays = [jax.ShapeDtypeStruct((*head, *shape), dtype, sharding=where) for shape, dtype in tree[0]]
+        return jax.tree.unflatten(tree[1], arrays)
 
     everywhere = NamedSharding(spread.mesh, PartitionSpec())
-    given = [
-        jax.tree.unflatten(tree, [jax.ShapeDtypeStruct((*head, *shape), dtype, sharding=where) for shape, dtype in of])
-        for (of, tree), head, where in ((shared, (), everywhere), (case, (at_once,), spread))
-    ]
+    jitted = jax.jit(many, donate_argnums=1, out_shardings=spread)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Some donated buffers were not usable")
-        program = jax.jit(many, donate_argnums=1, out_shardings=spread).lower(*given).compile()
+        program = jitted.lower(abstract(shared, (), everywhere), abstract(case, (at_once,), spread)).compile()
     took = program.memory_analysis()
-    if took is None:
-        return program, 0
-    return program, took.temp_size_in_bytes + took.argument_size_in_bytes + took.output_size_in_bytes
+    sizes = (took.temp_size_in_bytes, took.argument_size_in_bytes, took.output_size_in_bytes) if took else ()
+    return program, sum(sizes)

@@ -1,82 +1,51 @@
-"""One iteration of one job as segments, and what every stage spends it on."""
+"""One iteration of one model on one fabric as segments, and what every stage spends it on."""
 
 import dataclasses
 from typing import Any
 
-import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from mfabric_jax.schedule import (
-    Exchanges,
-    Rates,
-    Rules,
-    compute_of,
-    reduced_behind,
-    running_blocks,
-    segments,
-    timeline,
-)
-from mfabric_jax.study.compare import Job, check_dtype, computation, effective, inside, jobs, joined, solve, weighs
-from mfabric_jax.study.config import Compare
-from mfabric_jax.workload import BlockSeconds, Workload
+from mfabric_jax.schedule import segments, walk
+from mfabric_jax.schedule.iteration import Walked
+from mfabric_jax.study._compare import effective
+from mfabric_jax.study.config import Case, Compare
+from mfabric_jax.study.simulate import Scenario, check_dtype, scenarios, solve
 
 Segments = list[dict[str, Any]]
 
 
-def example_timeline(config: Compare) -> tuple[Segments, list[dict[str, Any]], dict[str, Any]]:
+def example_timeline(config: Compare | Case) -> tuple[Segments, list[dict[str, Any]], dict[str, Any]]:
     """(segments, a row for every stage, the effective configuration) of the first model on the first fabric at the
     first bandwidth; of several iterations the last. Segments are those of `schedule.segments`."""
     check_dtype(config.dtype)
-    one = _first(config)
-    job = jobs(one)[0]
-    return *job_timeline(one, job), effective(one)
-
-
-def _first(config: Compare) -> Compare:
+    config = config if isinstance(config, Compare) else config.compared()
     first = {field: getattr(config, field)[:1] for field in ("models", "fabrics", "nic_gbps", "nic_use")}
-    return dataclasses.replace(config, **first)
+    config = dataclasses.replace(config, **first)
+    return *timeline(scenarios(config)[0]), effective(config)
 
 
-def job_timeline(config: Compare, job: Job) -> tuple[Segments, list[dict[str, Any]]]:
-    """The last iteration of one model on one fabric at the first bandwidth: segments, and a row for every stage.
+def timeline(one: Scenario) -> tuple[Segments, list[dict[str, Any]]]:
+    """The last iteration of a scenario at its first bandwidth: segments, and a row for every stage.
 
     A row has the seconds of its own work, `reconfig_s` that it waits for the switch, and what is left: `bubble_s`.
     """
-    gbps = config.bandwidths(job.fabric)[0]
-    solved = joined(solve(config, job), inside(config, job))
-    last = jax.tree.map(lambda x: x[0, -1] if weighs(config, job) else x[-1], solved)
-    rates, nvswitch_Bps = config.rates(job.fabric, gbps), config.nvswitch_Bps(job.fabric.name, gbps)
-    numbers = rates, computation(config, job), nvswitch_Bps
-    rates, seconds, nvswitch_Bps = jax.tree.map(lambda x: jnp.asarray(x, config.dtype), numbers)
-    rules = Rules(config.eps_waits, config.overlap_parts, job.workload.recompute)
-    walked = _walked(job.workload, last, rates, seconds, nvswitch_Bps, rules, config.dp_overlap)
-    slots, blocks, compute, reduce_s = walked
-    return segments(job.workload, slots, blocks, compute, rules, reduce_s), _rows(slots, reduce_s)
+    walked, rules = walked_through(one), one.settings.rules._replace(recompute=one.workload.recompute)
+    drawn = segments(one.workload, walked.slots, walked.blocks, walked.compute, rules, walked.reduce_s)
+    return drawn, _rows(walked)
 
 
-@eqx.filter_jit
-def _walked(
-    workload: Workload,
-    solved: Exchanges,
-    rates: Rates,
-    seconds: BlockSeconds,
-    nvswitch_Bps,
-    rules: Rules,
-    dp_overlap: bool,
-):
-    """Slots, blocks, computation and the rest of the gradients' all-reduce [P]."""
-    solved = solved._replace(inside_s=solved.inside_s / nvswitch_Bps)
-    slots = timeline(workload, rates, solved, seconds, nvswitch_Bps, rules)
-    compute = compute_of(workload, seconds, nvswitch_Bps, slots.end.dtype)
-    reduce_s = reduced_behind(workload, rates, slots, nvswitch_Bps, dp_overlap=dp_overlap)
-    return slots, running_blocks(workload, rates, solved), compute, reduce_s
+def walked_through(one: Scenario) -> Walked:
+    """Every block of the last iteration of a scenario at its first bandwidth."""
+    settings = one.settings
+    last = jax.tree.map(lambda x: x[0, -1] if one.weighs else x[-1], solve(one))
+    rates, seconds = jax.tree.map(lambda x: np.asarray(x, settings.dtype), (one.rates(one.bandwidths[0]), one.seconds))
+    return walk(one.workload, rates, last, seconds, rules=settings.rules)
 
 
-def _rows(slots, reduce_s) -> list[dict[str, Any]]:
+def _rows(walked: Walked) -> list[dict[str, Any]]:
     """What every stage spends the iteration on [s]; a row adds up to `iteration_s`."""
-    slots, dp = jax.tree.map(lambda x: np.asarray(x, np.float64), (slots, reduce_s))
+    slots, dp = jax.tree.map(lambda x: np.asarray(x, np.float64), (walked.slots, walked.reduce_s))
     total = float((slots.end.max(axis=(1, 2)) + dp).max())
     parts = {"compute_s": slots.compute_s, "tp_comm_s": slots.tp_s, "ep_comm_s": slots.exchange_s}
     parts = {name: part.sum(axis=(1, 2)) for name, part in parts.items()}

@@ -4,15 +4,16 @@ import dataclasses
 import resource
 import sys
 import time
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mfabric_jax import fabric, policies, traffic, workload
+from mfabric_jax import fabric, policies, traffic
 from mfabric_jax.checks import InputError, not_negative, one_of, positive, whole
-from mfabric_jax.fabric import Cluster, Network, Region, cluster, endpoints, read_graph
+from mfabric_jax.fabric import Cluster, Network, Region, endpoints, read_graph
+from mfabric_jax.fabric.design import SERVER_GPUS, PortSettings
 from mfabric_jax.routing import (
     GRAPH_ROUTINGS,
     PATHS,
@@ -24,10 +25,11 @@ from mfabric_jax.routing import (
     shortest_routes,
     transfer,
 )
-from mfabric_jax.study.config import DTYPES, OF_JOB, SERVER_GPUS
-from mfabric_jax.study.provenance import provenance
+from mfabric_jax.study._provenance import provenance
+from mfabric_jax.study.settings import PolicySettings, RunSettings, SetUp, check_choices
+from mfabric_jax.study.simulate import check_dtype
 from mfabric_jax.traffic import Flows, region_bytes, training_flows
-from mfabric_jax.workload import Workload
+from mfabric_jax.workload import NAMES, Workload
 
 REPLICAS = 64  # whose traffic is drawn
 
@@ -36,72 +38,60 @@ OF_FABRIC = (
     "nic_gbps",
     "policy",
     "rule",
-    "optical_degree",
-    "electrical_nics",
     "radix",
-    "tiers",
     "oversubscription",
     "at",
+    "optical_degree",
+    "electrical_nics",
+    "tiers",
     "pxn",
+    "nics",
+    "gpu_tbps",
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class WholeCluster:
-    """A job on a cluster.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClusterForm(PolicySettings, PortSettings):
+    """What a whole cluster is made of."""
 
-    - `servers`: 0 keeps the model's own number; another one changes its data-parallel degree.
-    - `fabric`: one of `fabric.CLUSTERS`; `routing`: how its switches spread flows (spray, ecmp, least-loaded).
-    - `graph`: a file with the user's own fabric in its place, whose endpoints are the GPUs (routing also: weighted);
-      `OF_FABRIC` are not used then.
-    - `radix`, `tiers`, `oversubscription`, `at`: of the switch tree; `pxn`, `goodput`: as in `fabric.Cluster`.
-    - `policy`, `rule`: how optical regions choose circuits for the traffic of the iteration as a whole.
-    - `resolution`: rates are solved again at most every that part of the lower bound on the time; 0 is exact.
-    """
+    servers: int = 0
+    """Servers or scale-up domains of the cluster (default: the model's own); data parallelism grows with them."""
+    nic_gbps: float = 400.0
+    """Bandwidth of every NIC."""
+    radix: int = 64
+    """Ports of every electrical switch."""
+    oversubscription: float | None = None
+    """Of the tree (default: 3 on oversub-fat-tree, else 1)."""
+    at: Literal["edge", "aggregation"] = "edge"
+    """Where it is oversubscribed: edge, aggregation."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WholeCluster(RunSettings, ClusterForm, SetUp):
+    """A job on a whole cluster. Optical regions choose circuits for the traffic of the iteration as a whole."""
 
     model: str = "mixtral-8x7b"
+    """mixtral-8x22b, mixtral-8x7b, llama-moe, qwen-moe, qwen-moe-ep16, deepseek-r1, deepseek-v3"""
     fabric: str = "mfabric"
+    """fat-tree, oversub-fat-tree, rail-optimized, rail-only, topoopt, mfabric, nvl72, mfabric-cpo, torus"""
     graph: str | None = None
-    servers: int = 0
-    nic_gbps: float = 400.0
+    """Instead of a fabric: your own, networkx node-link JSON whose gpu (or host) nodes are the GPUs."""
     routing: str = "spray"
-    policy: str = "greedy"
-    rule: str = "printed"
-    optical_degree: int = 6
-    electrical_nics: int = 2
-    radix: int = 64
-    tiers: int = 3
-    oversubscription: float | None = None
-    at: str = "edge"
-    pxn: bool = False
-    goodput: float = 1.0
+    """spray, ecmp, least-loaded (and weighted, on a graph)."""
     resolution: float = 0.01
-    dp: int | None = None
-    tp: int | None = None
-    pp: int | None = None
-    ep: int | None = None
-    gpus: int | None = None
-    micro_batch: int | None = None
-    micro_batches: int | None = None
-    sequence: int | None = None
-    schedule: str | None = None
-    chunks: int | None = None
-    recompute: str | None = None
-    seed: int = 0
-    dtype: str = "float32"
+    """Rates are solved again at most every this part of the lower bound on the time; 0 is exact."""
 
     def __post_init__(self):
-        one_of("model", self.model, workload.NAMES)
+        one_of("model", self.model, NAMES)
         self._check_graph()
-        one_of("fabric", self.fabric, fabric.CLUSTERS)
+        fabric.get(self.fabric)
         one_of("routing", self.routing, PATHS if self.graph is None else GRAPH_ROUTINGS)
-        one_of("rule", self.rule, policies.RULES)
         if self.policy == "static":
             raise InputError("policy 'static' is for several all-to-alls; a whole cluster has one: choose greedy.")
+        check_choices(self)
+        self.check_ports()
         policies.suited(self.policy, rule=self.rule)
-        one_of("dtype", self.dtype, DTYPES)
-        for field in ("servers", "optical_degree", "electrical_nics"):
-            whole(field, getattr(self, field), at_least=0)
+        whole("servers", self.servers, at_least=0)
         whole("seed", self.seed, at_least=0)
         positive("nic_gbps", self.nic_gbps)
         not_negative("resolution", self.resolution)
@@ -115,18 +105,17 @@ class WholeCluster:
 
     def job(self) -> Workload:
         """The model on this many servers."""
-        per_server = fabric.DOMAIN_GPUS if self.fabric in fabric.SCALE_UP and self.graph is None else SERVER_GPUS
-        given = {field: getattr(self, field) for field in OF_JOB if getattr(self, field) is not None}
-        own = workload.get(self.model, gpus_per_server=per_server, **given)
+        per_server = fabric.get(self.fabric).gpus_per_server if self.graph is None else SERVER_GPUS
+        own = self.workload(self.model, per_server)
         if not self.servers:
             return own
         gpus, replica = self.servers * per_server, own.gpus // own.dp
-        if gpus % replica or "dp" in given:
+        if gpus % replica or self.dp is not None:
             raise InputError(
                 f"servers must hold whole replicas of {self.model} ({replica} GPUs each) and decides dp, got "
-                f"{self.servers} servers of {per_server} GPUs" + (f" and dp {self.dp}." if "dp" in given else ".")
+                f"{self.servers} servers of {per_server} GPUs" + (f" and dp {self.dp}." if self.dp is not None else ".")
             )
-        return workload.get(self.model, gpus_per_server=per_server, **given | {"gpus": gpus, "dp": gpus // replica})
+        return self.workload(self.model, per_server, gpus=gpus, dp=gpus // replica)
 
 
 class Solved(NamedTuple):
@@ -144,8 +133,7 @@ class Solved(NamedTuple):
 
 def solve_cluster(config: WholeCluster) -> Solved:
     """Build the flows and the fabric, and solve them; times include compilation."""
-    if config.dtype == "float64" and not jax.config.read("jax_enable_x64"):
-        raise InputError("dtype float64 needs jax.config.update('jax_enable_x64', True) before the first computation.")
+    check_dtype(config.dtype)
     began = time.perf_counter()
     job = config.job()
     tokens = _tokens(config, job)
@@ -186,17 +174,18 @@ def lower_bound(network: Network, routes: Routes, flows: Flows) -> float:
 
 def build_cluster(config: WholeCluster, job: Workload, tokens: np.ndarray) -> Cluster:
     """The fabric, with circuits chosen for the expert traffic of the iteration where it has optics."""
-    settings: dict[str, Any] = {"goodput": config.goodput, "radix": config.radix, "tiers": config.tiers}
-    settings |= {"electrical_nics": config.electrical_nics, "pxn": config.pxn}
-    settings |= {"oversubscription": config.oversubscription, "at": config.at}
-    if config.fabric == "topoopt":
-        settings["regions"] = topoopt_circuits(config, job, tokens)
-    elif config.fabric in ("mfabric", "mfabric-cpo"):
-        degree = config.optical_degree
-        if config.fabric == "mfabric-cpo":
-            degree = fabric.CPO_CIRCUITS_PER_GPU * job.gpus_per_server
-        settings["regions"] = region_circuits(config, job, tokens, degree)
-    return cluster(config.fabric, job.servers, config.nic_gbps, **settings)
+    on = fabric.get(config.fabric)
+    form = dataclasses.replace(
+        on.form(config, job),
+        **{"radix": config.radix, "tiers": config.tiers, "pxn": config.pxn},
+        **{"oversubscription": config.oversubscription, "at": config.at},
+    )
+
+    def choose(degree: int, policy: str | None = None) -> np.ndarray:
+        return region_circuits(config, job, tokens, degree, policy)
+
+    form = dataclasses.replace(form, regions=on.circuits(job, form, config.nic_gbps, choose))
+    return on.cluster(job.servers, config.nic_gbps, form, {"goodput": config.goodput})
 
 
 def example_cluster(config: WholeCluster) -> Cluster:
@@ -210,7 +199,7 @@ def _tokens(config: WholeCluster, job: Workload) -> np.ndarray:
     return traffic.measured(job, iterations=min(job.dp, REPLICAS), drift=0.0, seed=config.seed).count
 
 
-def region_circuits(config: WholeCluster, job: Workload, tokens, degree, policy=None) -> np.ndarray:
+def region_circuits(config: WholeCluster, job: Workload, tokens, degree: int, policy: str | None = None) -> np.ndarray:
     """Circuits of every region [G S S] for the bytes of the iteration between its servers."""
     size, per_server = job.servers_per_region, job.ranks_per_server
     demand = region_bytes(job, tokens)
@@ -220,31 +209,12 @@ def region_circuits(config: WholeCluster, job: Workload, tokens, degree, policy=
     if len(between) != groups:  # several expert-parallel groups on one server
         return np.zeros((groups, size, size), np.int64)
     region = Region(size, config.nic_gbps, degree, 1)
-    policy = policy or policies.tried(config.policy, (size,), degree, rule=config.rule)
-    choose = jax.jit(jax.vmap(lambda one: policy(one, region).circuits.count))
+    name = policy or config.policy
+    rule = policies.tried(name, (size,), degree, rule=config.rule)
+    choose = jax.jit(jax.vmap(lambda one: rule(one, region).circuits.count))
     count = np.asarray(choose(jnp.asarray(between, config.dtype)))
-    policies.check_legal(policies.name_of(config.policy), count, degree)
+    policies.check_legal(policies.name_of(name), count, degree)
     return count.astype(np.int64)
-
-
-def topoopt_circuits(config: WholeCluster, job: Workload, tokens) -> np.ndarray:
-    """Circuits of the whole cluster [1 S S]: a ring over the servers of every stage, one circuit from each server to
-    its peers in the neighbouring stages, matchings inside regions with the other NICs."""
-    stage = job.servers // job.pp
-    nics = job.gpus_per_server
-    between = region_circuits(config, job, tokens, nics - min(2, job.pp - 1), policies.topoopt)
-    count = np.zeros((job.servers, job.servers), np.int64)
-    size = job.servers_per_region
-    for group, circuits in enumerate(between):
-        count[group * size : (group + 1) * size, group * size : (group + 1) * size] = circuits
-    server = np.arange(job.servers)
-    follow = server // stage * stage + (server + 1) % stage  # the ring; inside regions the chain is there
-    closing = (follow != server) & ((follow // size != server // size) | (follow != server + 1))
-    ahead = server[: job.servers - stage]
-    for a, b in ((server[closing], follow[closing]), (ahead, ahead + stage)):
-        np.add.at(count, (a, b), 1)
-        np.add.at(count, (b, a), 1)
-    return count[None]
 
 
 def cluster_rows(solved: Solved) -> list[dict[str, Any]]:

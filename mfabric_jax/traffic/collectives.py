@@ -3,6 +3,8 @@
 An endpoint is a GPU, counted over the whole cluster. The steps of a collective follow each other in small chunks,
 so in a fluid model they all run together: every member sends its total bytes from the start. Latency per step is
 not part of a flow. Letters: F flows, G groups at once, n members of a group, S servers, m members per server.
+
+- `members`: endpoints, none twice in a group.   - `size`: bytes.   - `start`: seconds, a number or one per group [G].
 """
 
 import math
@@ -47,17 +49,10 @@ def together(*flows: Flows) -> Flows:
     return Flows(src, dst, size, start, np.concatenate(kind), labels)
 
 
-def later(flows: Flows, seconds: ArrayLike) -> Flows:
-    """The same flows, started later by `seconds`: a number, or one for each flow [F]."""
-    return flows._replace(start=flows.start + _per("flows", "seconds", seconds, len(flows.start)))
-
-
 def all_to_all(members: ArrayLike, size: ArrayLike, *, label: str = "all-to-all", start: ArrayLike = 0.0) -> Flows:
     """Every member sends to every other one.
 
-    - `members` [n] or [G n]: endpoints, none twice in a group.
-    - `size`: bytes per ordered pair: a number (uniform), [n n] or [G n n] in the order of the members.
-    - `start`: seconds, a number or one for each group [G].
+    - `members` [n] or [G n].   - `size` per ordered pair: a number, [n n] or [G n n] in the order of the members.
 
     The diagonal is ignored, whatever stands there; pairs of 0 bytes are dropped.
     """
@@ -76,36 +71,14 @@ def ring_all_reduce(
 ) -> Flows:
     """A reduce-scatter and an all-gather around the ring: every member sends 2 `size` (n - 1) / n to its successor.
 
-    - `members` [n] or [G n]: endpoints in the order of the ring, none twice in a group.
-    - `size`: bytes that every member holds, a number or one for each group [G].
+    - `members` [n] or [G n]: in the order of the ring.   - `size` that every member holds, a number or [G].
     - `rings`: how many share the bytes evenly. Each visits every p-th member, with p and n coprime: p = 1, its
       reverse n - 1, then the further coprimes in ascending order, each with its reverse. These are the totient
       permutations of TopoOpt (NSDI 2023, arXiv 2202.00433). `InputError` where n has fewer coprimes.
-    - `start`: seconds, a number or one for each group [G].
 
     One member sends nothing, however many rings.
     """
-    return _ring(members, size, 2, rings, label, start)
-
-
-def ring_all_gather(
-    members: ArrayLike, size: ArrayLike, *, rings: int = 1, label: str = "all-gather", start: ArrayLike = 0.0
-) -> Flows:
-    """Every member sends `size` (n - 1) / n to its successor; `size` is the gathered whole in bytes.
-
-    Everything else as in `ring_all_reduce`.
-    """
-    return _ring(members, size, 1, rings, label, start)
-
-
-def ring_reduce_scatter(
-    members: ArrayLike, size: ArrayLike, *, rings: int = 1, label: str = "reduce-scatter", start: ArrayLike = 0.0
-) -> Flows:
-    """Every member sends `size` (n - 1) / n to its successor; `size` is what each member holds before, in bytes.
-
-    Everything else as in `ring_all_reduce`.
-    """
-    return _ring(members, size, 1, rings, label, start)
+    return _ring(members, size, rings, label, start)
 
 
 def hierarchical_all_reduce(
@@ -113,9 +86,7 @@ def hierarchical_all_reduce(
 ) -> Flows:
     """Reduce-scatter inside every server, ring all-reduces between servers, all-gather inside.
 
-    - `members` [S m] or [G S m]: endpoints, one row per server, none twice in a group.
-    - `size`: bytes that every member holds, a number or one for each group [G].
-    - `start`: seconds, a number or one for each group [G].
+    - `members` [S m] or [G S m]: one row per server.   - `size` that every member holds, a number or [G].
 
     Inside, each member sends `size` / m directly (over the NVSwitch) to each other one, in the reduce-scatter and
     again in the all-gather: one flow of 2 `size` / m per ordered pair. Between, the i-th members of all servers
@@ -130,7 +101,7 @@ def hierarchical_all_reduce(
     pair = np.repeat(2 * part, servers)[:, None, None]
     inside = _pairs(f"{label} inside", server, pair, np.repeat(start, servers))
     rail = members.swapaxes(1, 2).reshape(groups * local, servers)
-    between = _ring(rail, np.repeat(part, local), 2, 1, f"{label} between", np.repeat(start, local))
+    between = _ring(rail, np.repeat(part, local), 1, f"{label} between", np.repeat(start, local))
     return together(inside, between)
 
 
@@ -163,13 +134,13 @@ def _pairs(label: str, members: np.ndarray, size: np.ndarray, start: np.ndarray)
     return _flows(label, members[:, :, None], members[:, None, :], size, start[:, None, None])
 
 
-def _ring(members, size, passes: int, rings: int, label: str, start) -> Flows:
-    """Flows in the order [G rings n]; the bytes go around the ring `passes` times, less one step each."""
+def _ring(members, size, rings: int, label: str, start) -> Flows:
+    """Flows in the order [G rings n]; the bytes go around the ring twice, less one step each."""
     members = _members(members)
     groups, n = members.shape
     size, start = _per("groups", "size", size, groups), _per("groups", "start", start, groups)
     successor = (np.arange(n) + _strides(n, whole("rings", rings))[:, None]) % n
-    each = passes * size * (n - 1) / n / rings
+    each = 2 * size * (n - 1) / n / rings
     return _flows(label, members[:, None, :], members[:, successor], each[:, None, None], start[:, None, None])
 
 

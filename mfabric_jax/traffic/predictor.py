@@ -7,8 +7,8 @@
   run when l's gate has not.
 
 Loads are selections or shares; each row counts by its shares. A row without load is no observation, and what would
-rest on it falls back: to the same layer in the previous iteration, and then to uniform. Layer 0 has no previous layer:
-it repeats the previous iteration wherever a predictor goes by layers.
+rest on it falls back: to the same layer in the previous iteration, and then to even shares. Layer 0 has no previous
+layer: it repeats the previous iteration wherever a predictor goes by layers.
 Source: arXiv 2501.03905 (Copilot; "transition"), which compares with "previous-layer".
 Letters: T iterations, L layers, M micro-batches, R source ranks, E experts.
 """
@@ -26,7 +26,7 @@ from jaxtyping import Array, Float, Num
 
 from mfabric_jax.checks import InputError, not_negative, one_of, positive, whole
 from mfabric_jax.traffic.tokens import Tokens
-from mfabric_jax.traffic.transition import transition
+from mfabric_jax.traffic.transition_matrix import transition
 
 Predictor = Callable[..., Float[Array, "L E"]]
 Load = Num[Array, "L E"]
@@ -44,8 +44,9 @@ def by_transition(past: History, current: Load, *, window: int = WINDOW, decay: 
     seen, now, latest = _observed(past, current, window)
     if len(now) == 1:
         return latest
-    weight = _recency(window, decay, now.dtype)[-len(seen) :, None] * _some(seen)  # [T L]
-    both = weight[:, :-1] * _some(seen)[:, 1:]
+    loaded = (seen > 0).any(axis=-1).astype(seen.dtype)
+    weight = _recency(window, decay, now.dtype)[-len(seen) :, None] * loaded  # [T L]
+    both = weight[:, :-1] * loaded[:, 1:]
     matrix = jax.vmap(transition, in_axes=(1, 1, 1))(seen[:, :-1], seen[:, 1:], both)
     ahead = jnp.einsum("lij,lj->li", matrix, now[:-1])
     return _first_with_load(jnp.concatenate([latest[:1], ahead]), latest)
@@ -62,14 +63,14 @@ def previous_iteration(past: History, current: Load) -> Float[Array, "L E"]:
     return _observed(past, current, 1)[2]
 
 
-def moving_average(past: History, current: Load, *, window: int = WINDOW, decay: float = DECAY) -> Float[Array, "L E"]:
+def mean_of_past(past: History, current: Load, *, window: int = WINDOW, decay: float = DECAY) -> Float[Array, "L E"]:
     """The mean shares of the same layer over the last iterations; `window` and `decay` as in `by_transition`."""
     seen, _, latest = _observed(past, current, window)
     weight = _recency(window, decay, seen.dtype)[-len(seen) :]
     return _first_with_load(_shares(jnp.einsum("t,tle->le", weight, seen)), latest)
 
 
-def uniform(past: History, current: Load) -> Float[Array, "L E"]:
+def even(past: History, current: Load) -> Float[Array, "L E"]:
     """The same share for every expert."""
     _, now, _ = _observed(past, current, 1)
     return jnp.full_like(now, 1 / now.shape[-1])
@@ -79,8 +80,8 @@ REGISTRY: dict[str, Predictor] = {
     "transition": by_transition,
     "previous-layer": previous_layer,
     "previous-iteration": previous_iteration,
-    "moving-average": moving_average,
-    "uniform": uniform,
+    "moving-average": mean_of_past,
+    "uniform": even,
 }
 DEFAULT = "moving-average"  # the most accurate on the SmartMoE gate trace
 
@@ -106,7 +107,7 @@ def predicted(tokens: Tokens, name: str = DEFAULT, **settings: Any) -> np.ndarra
 
     The predicted shares of the experts times what the source rank sends in all. They rest on what is known before that
     gate has run: all of the earlier iterations, each as the sum of its micro-batches, and the earlier layers of the
-    same micro-batch. Earlier micro-batches of the same iteration are not used. Iteration 0 is predicted uniform.
+    same micro-batch. Earlier micro-batches of the same iteration are not used. Iteration 0 is predicted even.
     """
     real = jnp.asarray(tokens.count, jnp.result_type(float))
     shares = _ahead(real.sum(axis=3), get(name, **settings))
@@ -130,34 +131,28 @@ def _ahead(load: Float[Array, "T L M E"], predictor: Predictor) -> Float[Array, 
 
 def hit_rate(predicted: Num[Array, "... E"], true: Num[Array, "... E"], k: int) -> Float[Array, "..."]:
     """How many of the `k` most loaded experts are among the `k` predicted to be, over `k`; ties: the lower expert."""
-    predicted, true = jnp.asarray(predicted), jnp.asarray(true)
-    experts = _same_experts(predicted, true)
-    if whole("k", k) > experts:
-        raise InputError(f"k must be at most the {experts} experts, got {k}.")
-    found = _among_first(predicted, k) & _among_first(true, k)
-    return found.sum(axis=-1).astype(jnp.result_type(float)) / k
+    predicted, true = _same_experts(predicted, true)
+    if whole("k", k) > predicted.shape[-1]:
+        raise InputError(f"k must be at most the {predicted.shape[-1]} experts, got {k}.")
+    first = (jnp.argsort(jnp.argsort(-load, axis=-1, stable=True), axis=-1) < k for load in (predicted, true))
+    return functools.reduce(jnp.logical_and, first).sum(axis=-1).astype(jnp.result_type(float)) / k
 
 
 def total_variation(predicted: Num[Array, "... E"], true: Num[Array, "... E"]) -> Float[Array, "..."]:
     """Half the sum of the differences of shares: the part of the selections predicted for a wrong expert, 0 to 1.
 
-    A row without load counts as uniform.
+    A row without load counts as even.
     """
-    predicted, true = jnp.asarray(predicted), jnp.asarray(true)
-    _same_experts(predicted, true)
-    predicted, true = (_first_with_load(_shares(load)) for load in (predicted, true))
+    predicted, true = (_first_with_load(_shares(load)) for load in _same_experts(predicted, true))
     return jnp.abs(predicted - true).sum(axis=-1) / 2
 
 
-def _same_experts(predicted: Array, true: Array) -> int:
+def _same_experts(predicted: Num[Array, "... E"], true: Num[Array, "... E"]) -> tuple[Array, Array]:
+    predicted, true = jnp.asarray(predicted), jnp.asarray(true)
     if predicted.ndim == 0 or predicted.shape != true.shape or predicted.shape[-1] == 0:
         shapes = f"{list(predicted.shape)} and {list(true.shape)}"
         raise InputError(f"predicted and true must be [... E] with E at least 1, got {shapes}.")
-    return predicted.shape[-1]
-
-
-def _among_first(load: Num[Array, "... E"], k: int) -> Array:
-    return jnp.argsort(jnp.argsort(-load, axis=-1, stable=True), axis=-1) < k
+    return predicted, true
 
 
 def _observed(past, current, window: int):
@@ -181,16 +176,12 @@ def _shares(load: Num[Array, "... E"]) -> Float[Array, "... E"]:
     return load / jnp.where(total > 0, total, 1)
 
 
-def _some(shares: Float[Array, "... E"]) -> Float[Array, "..."]:
-    return (shares > 0).any(axis=-1).astype(shares.dtype)
-
-
 def _first_with_load(*choices: Float[Array, "... E"]) -> Float[Array, "... E"]:
-    """Row by row the first of the choices that has load, and else uniform."""
-    found = jnp.full_like(choices[-1], 1 / choices[-1].shape[-1])
+    """Row by row the first of the choices that has load, else even shares."""
+    first = jnp.full_like(choices[-1], 1 / choices[-1].shape[-1])
     for shares in reversed(choices):
-        found = jnp.where((shares > 0).any(axis=-1, keepdims=True), shares, found)
-    return found
+        first = jnp.where((shares > 0).any(axis=-1, keepdims=True), shares, first)
+    return first
 
 
 def _recency(window: int, decay: float, dtype) -> Float[Array, "window"]:

@@ -1,16 +1,18 @@
-"""Published recordings, repacked: the SmartMoE gate trace, OLMoE's expert counts, LAER-MoE's token analysis."""
+"""Published recordings: the SmartMoE gate trace, OLMoE's expert counts, LAER-MoE's token analysis, mFabric's matrix."""
 
 import csv
 import gzip
 import io
+import json
 import pathlib
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from mfabric_jax.checks import InputError
-from mfabric_jax.traffic import files
+from mfabric_jax.traffic.array_files import UNREADABLE, load_arrays
 from mfabric_jax.traffic.recording import Recording, Sources, Targets
 
 GATE_TRACE = "counts_layer_expert_iter_rank_mb.npy"
@@ -32,10 +34,10 @@ def gate_trace(folder: pathlib.Path) -> Recording:
     packed, plain = folder / f"{GATE_TRACE}.xz", folder / GATE_TRACE
     if not (folder / ITERATIONS).is_file():
         raise InputError(f"trace folder must hold {GATE_TRACE}[.xz] and {ITERATIONS}, got {folder}.")
-    (count,) = files.arrays(plain if plain.is_file() else packed, (GATE_TRACE,)).values()
+    (count,) = load_arrays(plain if plain.is_file() else packed).values()
     try:
         number = np.array((folder / ITERATIONS).read_text().split(), dtype=np.int64)
-    except files.UNREADABLE as error:
+    except UNREADABLE as error:
         raise InputError(f"{folder / ITERATIONS} must hold one whole number per record.") from error
     if count.ndim != len(GATE_TRACE_AXES) or 0 in count.shape or count.shape[2] != len(number):
         raise InputError(
@@ -46,35 +48,22 @@ def gate_trace(folder: pathlib.Path) -> Recording:
     return Recording(count, number, str(folder), "SmartMoE gate trace", experts=count.shape[-1], steady=STEADY_RECORDS)
 
 
-def is_olmoe(found: Mapping[str, np.ndarray]) -> bool:
-    """Whether the arrays of a file are OLMoE's."""
-    return any(f"{model}_topk" in found for model in OLMOE_MODELS)
-
-
-def olmoe(path: pathlib.Path, found: Mapping[str, np.ndarray]) -> tuple[Recording, ...]:
+def olmoe(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> tuple[Recording, ...]:
     """Selections [text domain, layer, expert] of each model (arXiv 2409.02060): one record, a row per domain.
 
-    Of the 16 or 32 layers of the models three are in the file: they count as layers 0, 1, 2.
+    Of the 16 or 32 layers of the models three are in the file: they count as layers 0, 1, 2. Empty for other arrays.
     """
-    made = []
+    found = []
     for model in OLMOE_MODELS:
-        count = found.get(f"{model}_topk")
+        count = arrays.get(f"{model}_topk")
         if count is None:
             continue
         if count.ndim != 3 or 0 in count.shape:
             raise InputError(f"{model}_topk of {path} must have the axes [domain, layer, expert], got {count.shape}.")
-        made.append(
-            Recording(
-                count.swapaxes(0, 1)[None, :, None],
-                np.zeros(1, int),
-                str(path),
-                "OLMoE expert counts",
-                name=model,
-                sources=Sources.DOMAINS,
-                experts=count.shape[-1],
-            )
-        )
-    return tuple(made)
+        count = count.swapaxes(0, 1)[None, :, None]
+        kind: dict[str, Any] = {"name": model, "sources": Sources.DOMAINS, "experts": count.shape[-1]}
+        found.append(Recording(count, np.zeros(1, int), str(path), "OLMoE expert counts", **kind))
+    return tuple(found)
 
 
 def laer(path: pathlib.Path) -> tuple[Recording, ...]:
@@ -109,24 +98,45 @@ def _positions(path: pathlib.Path, model: str, rows: np.ndarray) -> Recording:
     """One model's rows (iteration, layer, rank, tokens) as a recording."""
     axes = [np.unique(column, return_inverse=True) for column in rows[:, :3].T]
     shape = tuple(len(values) for values, _ in axes)
-    count, times = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-    place = tuple(index for _, index in axes)
-    np.add.at(count, place, rows[:, 3])
-    np.add.at(times, place, 1)
+    count, times = np.zeros((2, *shape), np.int64)
+    cell = tuple(index for _, index in axes)
+    np.add.at(count, cell, rows[:, 3])
+    np.add.at(times, cell, 1)
     if np.any(times != 1) or shape[2] % LAER_GROUP:
         raise InputError(
             f"trace {path} must have one row for every rank, layer and iteration of {model}, in groups of "
             f"{LAER_GROUP} ranks; got {len(rows)} rows for {' x '.join(map(str, shape))} (iterations, layers, ranks)."
         )
     experts = re.search(r"-e(\d+)k\d+$", model)
+    kind: dict[str, Any] = {"name": model, "sources": Sources.UNKNOWN, "targets": Targets.RANKS}
+    kind["experts"] = int(experts[1]) if experts else None
     groups = count.reshape(*shape[:2], shape[2] // LAER_GROUP, 1, LAER_GROUP)
-    return Recording(
-        groups,
-        axes[0][0],
-        str(path),
-        "LAER-MoE token analysis",
-        name=model,
-        sources=Sources.UNKNOWN,
-        targets=Targets.RANKS,
-        experts=int(experts[1]) if experts else None,
-    )
+    return Recording(groups, axes[0][0], str(path), "LAER-MoE token analysis", **kind)
+
+
+def weight_matrix(path: pathlib.Path) -> Recording:
+    """The part of its tokens that each rank dispatches to each rank, of the mFabric simulator: one record, one layer.
+
+    Text: a nested list [source rank][destination rank] of whole numbers. Rows have equal sums (32768 in the published
+    files). The matrix is that of the dispatch; combine runs against it. Destinations are ranks: what one receives is
+    spread equally over its experts. `InputError` for a file that is no such list, and for a matrix that is not square,
+    has unequal rows, or none but zeros.
+    """
+    try:
+        matrix = np.array(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise InputError(f"weight matrix {path} must be one nested list of whole numbers.") from error
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.dtype.kind not in "iu" or matrix.min() < 0:
+        raise InputError(
+            f"weight matrix {path} must be [ep][ep] whole numbers of at least 0, got shape {list(matrix.shape)} "
+            f"of {matrix.dtype}."
+        )
+    sums = matrix.sum(axis=1)
+    if sums[0] == 0 or np.any(sums != sums[0]):
+        row = int(np.argmax(sums != sums[0]))
+        raise InputError(
+            f"rows of weight matrix {path} must have equal sums above 0, got {sums[0]} (row 0) and {sums[row]} "
+            f"(row {row})."
+        )
+    count = matrix[None, None, None]
+    return Recording(count, np.zeros(1, int), str(path), "mFabric weight matrix", targets=Targets.RANKS)

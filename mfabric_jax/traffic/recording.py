@@ -2,13 +2,14 @@
 
 import dataclasses
 import enum
+from collections.abc import Iterator
 
 import numpy as np
 
 from mfabric_jax import checks
 from mfabric_jax.checks import InputError
 from mfabric_jax.traffic.tokens import Tokens
-from mfabric_jax.workload import Workload
+from mfabric_jax.workload import RankLayout, Workload
 
 
 class Sources(enum.Enum):
@@ -37,6 +38,7 @@ class Recording:
     - `experts`: how many experts the targets stand for, None where the file does not say.
     - `steady`: first and last record to use unless others are asked for.
     - `origin`: what wrote the counts, where the file says so.
+    - `layout`: what the global ranks of the job were, where the file names these.
     """
 
     count: np.ndarray
@@ -49,6 +51,7 @@ class Recording:
     experts: int | None = None
     steady: tuple[int, int] | None = None
     origin: str = ""
+    layout: RankLayout | None = None
 
     @property
     def axes(self) -> dict[str, int]:
@@ -80,15 +83,22 @@ class Recording:
     def words(self) -> str:
         """What this is, for the configuration that a result carries."""
         where = f"{self.path} {self.name}".rstrip()
-        return f"recorded {where}{f' ({self.origin})' if self.origin else ''}, {self._range}"
+        origin = self.origin or (self.layout.words if self.layout is not None else "")
+        return f"recorded {where}{f' ({origin})' if origin else ''}, {self._range}"
 
     @property
     def _range(self) -> str:
-        first, last = self.number[[0, -1]]
-        return f"records {first} to {last}"
+        return f"records {self.number[0]} to {self.number[-1]}"
 
     def fitted(self, workload: Workload, iterations: int | None = None) -> Tokens:
-        """Selections for a workload, as `recorded` describes."""
+        """Selections for a workload, `iterations` of them (default: one per record), records read cyclically.
+
+        Layer l reads recorded layer l mod L; neighbouring experts and source ranks are added up to the model's number;
+        every source rank is scaled to `workload.selections`. Loads without sources are spread equally over source
+        ranks; source rank r reads text domain r mod D; what is known of a destination rank only is spread equally over
+        its experts. `source` says so, and names what is read several times or not at all, what is empty, and axes that
+        look swapped. `InputError` for ranks or experts that do not fit, and for a recording of zeros.
+        """
         wanted = len(self.count) if iterations is None else checks.whole("iterations", iterations)
         used = dataclasses.replace(self, count=self.count[:wanted], number=self.number[:wanted])
         layer = np.arange(workload.moe_layers) % self.count.shape[1]
@@ -98,34 +108,31 @@ class Recording:
             held, model = raw.count.shape[-1], workload.model
             raise InputError(f"trace {self.path} must hold a multiple of the {experts} experts of {model}, got {held}.")
         rows, sources = used._rows(raw.fold_experts(experts).count[:, layer], workload.ep)
-        notes = [sources, used._cycles(wanted, workload.moe_layers), used._gaps(np.unique(layer))]
+        notes = [raw.source, sources, *used._cycles(wanted, workload.moe_layers), *used._gaps(np.unique(layer))]
         cyclic = np.arange(wanted) % len(rows)
-        return Tokens(rows[cyclic], ", ".join([raw.source, *filter(None, notes)])).scaled_to(workload)
+        return Tokens(rows[cyclic], ", ".join(filter(None, notes))).scaled_to(workload)
 
-    def _cycles(self, iterations: int, layers: int) -> str:
+    def _cycles(self, iterations: int, layers: int) -> Iterator[str]:
         """What to say about records and layers that are read several times, or not at all."""
-        recorded, said = self.count.shape[1], []
+        recorded = self.count.shape[1]
         if iterations > len(self.count):
-            said.append(f"read cyclically for {iterations} iterations")
+            yield f"read cyclically for {iterations} iterations"
         if layers > recorded:
-            said.append(f"layer l reads recorded layer l mod {recorded}")
+            yield f"layer l reads recorded layer l mod {recorded}"
         if layers < recorded:
-            said.append(f"the first {layers} of {recorded} layers")
-        return ", ".join(said)
+            yield f"the first {layers} of {recorded} layers"
 
-    def _gaps(self, layers: np.ndarray) -> str:
+    def _gaps(self, layers: np.ndarray) -> Iterator[str]:
         """What to say about all-to-alls without tokens, and about axes that look swapped. `InputError` without any."""
         sent, received = (self.count[:, layers].sum(axis=axis, dtype=np.float64) for axis in (-1, -2))
         filled = sent.any(axis=-1)
         if not filled.any():
             raise InputError(f"tokens of trace {self.path} must not all be 0, got no others in {self._range}.")
-        said = []
         if not filled.all():
-            said.append(f"{np.sum(~filled)} of {filled.size} all-to-alls without tokens")
-        ranks_to_experts = (self.sources, self.targets) == (Sources.RANKS, Targets.EXPERTS)
-        if ranks_to_experts and not _uniform(sent) and _uniform(received):
-            said.append("experts receive alike and source ranks do not send alike: are these two axes swapped?")
-        return ", ".join(said)
+            yield f"{np.sum(~filled)} of {filled.size} all-to-alls without tokens"
+        from_ranks = (self.sources, self.targets) == (Sources.RANKS, Targets.EXPERTS)
+        if from_ranks and np.ptp(sent, axis=-1).any() and not np.ptp(received, axis=-1).any():
+            yield "experts receive alike and source ranks do not send alike: are these two axes swapped?"
 
     def _rows(self, count: np.ndarray, ep: int) -> tuple[np.ndarray, str]:
         """A row for each source rank [... ep targets], and what to say about it."""
@@ -155,6 +162,11 @@ class Recording:
         return np.repeat(count / (known // targets), known // targets, axis=-1)
 
 
-def _uniform(sums: np.ndarray) -> bool:
-    """Whether the last axis is of one number everywhere."""
-    return bool(np.all(sums == sums[..., :1]))
+def add_slices(count: np.ndarray) -> np.ndarray:
+    """[..., ep, expert] from [..., tp, ep, expert]: what the slices of every expert-parallel rank select together.
+
+    With sequence parallelism, which Megatron asks of MoE models with TP, slices hold different tokens. Slices that are
+    all equal are copies: one of them counts.
+    """
+    copies = bool(np.all(count == count[..., :1, :, :]))
+    return count[..., 0, :, :] if copies else count.sum(axis=-3)

@@ -6,11 +6,13 @@ Everything is per (iteration, layer), micro-batches added up: an array [iteratio
 
 import numpy as np
 
-from mfabric_jax import checks
-from mfabric_jax.checks import InputError
+from mfabric_jax.checks import InputError, whole
+
+QUANTILES = {"p10": 0.1, "median": 0.5, "p90": 0.9}
+TOP_PARTS = (0.1, 0.2)  # of all pairs, the largest ones
 
 
-def rows_of(count: np.ndarray) -> np.ndarray:
+def source_rows(count: np.ndarray) -> np.ndarray:
     """[iteration, layer, source, target] from the five axes of a recording: micro-batches added up."""
     return count.sum(axis=2, dtype=np.float64)
 
@@ -27,7 +29,7 @@ def rank_matrix(rows: np.ndarray, ranks: int | None = None) -> np.ndarray:
     - `ranks`: default one per source. `InputError` where it does not divide sources and experts.
     """
     sources, experts = rows.shape[-2:]
-    count = sources if ranks is None else checks.whole("ranks", ranks)
+    count = sources if ranks is None else whole("ranks", ranks)
     if sources % count or experts % count:
         raise InputError(f"ranks must divide the {sources} sources and the {experts} experts, got {count}.")
     blocks = rows.reshape(*rows.shape[:-2], count, sources // count, count, experts // count)
@@ -41,8 +43,8 @@ def pairs(matrix: np.ndarray) -> np.ndarray:
 
 def top_share(traffic: np.ndarray, part: float) -> np.ndarray:
     """What the largest `part` of the last axis (rounded to whole pairs) carries of all; even traffic: `part`."""
-    size = traffic.shape[-1]
-    largest = np.sort(traffic, axis=-1)[..., size - round(part * size) :]
+    kept = round(part * traffic.shape[-1])
+    largest = np.sort(traffic, axis=-1)[..., traffic.shape[-1] - kept :]
     return _ratio(largest.sum(axis=-1), traffic.sum(axis=-1))
 
 
@@ -56,7 +58,7 @@ def gini(traffic: np.ndarray) -> np.ndarray:
 def locality(matrix: np.ndarray, ranks_per_server: int = 1) -> np.ndarray:
     """The part of the traffic [..., R R] that stays in a server of `ranks_per_server` neighbouring ranks."""
     ranks = matrix.shape[-1]
-    if ranks % checks.whole("ranks_per_server", ranks_per_server):
+    if ranks % whole("ranks_per_server", ranks_per_server):
         raise InputError(f"ranks_per_server must divide the {ranks} ranks, got {ranks_per_server}.")
     server = np.arange(ranks) // ranks_per_server
     return _ratio(matrix[..., server[:, None] == server].sum(axis=-1), matrix.sum(axis=(-2, -1)))
@@ -90,7 +92,13 @@ def variation(load: np.ndarray, lag: int) -> np.ndarray:
     return np.abs(share[lag:] - share[:-lag]).sum(axis=-1) / 2
 
 
-def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    """NaN where there is no whole."""
-    shape = np.broadcast_shapes(part.shape, whole.shape)
-    return np.divide(part, whole, out=np.full(shape, np.nan), where=np.broadcast_to(whole, shape) > 0)
+def finite_mean(values: np.ndarray) -> float | None:
+    """The mean of what is defined; None where nothing is."""
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if known.size else None
+
+
+def _ratio(part: np.ndarray, total: np.ndarray) -> np.ndarray:
+    """NaN where the total is 0."""
+    shape = np.broadcast_shapes(part.shape, total.shape)
+    return np.divide(part, total, out=np.full(shape, np.nan), where=np.broadcast_to(total, shape) > 0)

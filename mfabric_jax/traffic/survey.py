@@ -1,16 +1,12 @@
 """The statistics of a whole recording, as rows of a table."""
 
-import itertools
-
 import numpy as np
 
-from mfabric_jax import checks
-from mfabric_jax.checks import InputError
+from mfabric_jax.checks import InputError, whole
 from mfabric_jax.traffic import statistics
 from mfabric_jax.traffic.recording import Recording, Sources, Targets
+from mfabric_jax.traffic.statistics import QUANTILES, TOP_PARTS, finite_mean
 
-QUANTILES = {"p10": 0.1, "median": 0.5, "p90": 0.9}
-PARTS = (0.1, 0.2)  # of all pairs, the largest ones
 LAGS = (1, 2, 5, 10, 50, 100)  # records
 SERVER = 8  # ranks of a server, unless said
 
@@ -28,15 +24,17 @@ TITLES = {
 }
 
 
-def table(recording: Recording, ranks: int | None = None, ranks_per_server: int | None = None) -> list[dict]:
+def statistics_by_layer(
+    recording: Recording, ranks: int | None = None, ranks_per_server: int | None = None
+) -> list[dict]:
     """A row for every iteration and layer: the statistics in `TITLES`, None where they are not defined.
 
     - `ranks`: EP ranks, default those recorded (if experts divide over them); neighbouring sources and experts are
       added up. Without source ranks it only tells the load of destination ranks.
     - `ranks_per_server`: default 8 where that divides the ranks into several servers.
     """
-    rows = statistics.rows_of(recording.tokens().count)
-    found = _of_targets(recording, rows, ranks)
+    rows = statistics.source_rows(recording.tokens().count)
+    found = _of_targets(recording, rows.sum(axis=2), ranks)
     if recording.sources is Sources.RANKS and (ranks is not None or rows.shape[3] % rows.shape[2] == 0):
         found |= _of_pairs(statistics.rank_matrix(rows, ranks), ranks_per_server)
     if recording.sources is not Sources.UNKNOWN and rows.shape[2] > 1:
@@ -46,17 +44,16 @@ def table(recording: Recording, ranks: int | None = None, ranks_per_server: int 
     return [
         first
         | {"iteration": int(recording.number[i]), "layer": layer, "selections": float(total[i, layer])}
-        | {name: _plain(found[name][i, layer]) if name in found else None for name in TITLES}
-        for i, layer in itertools.product(range(total.shape[0]), range(total.shape[1]))
+        | {name: finite_mean(found[name][i, layer]) if name in found else None for name in TITLES}
+        for i, layer in np.ndindex(total.shape)
     ]
 
 
-def _of_targets(recording: Recording, rows: np.ndarray, ranks: int | None) -> dict[str, np.ndarray]:
-    load = rows.sum(axis=2)
+def _of_targets(recording: Recording, load: np.ndarray, ranks: int | None) -> dict[str, np.ndarray]:
     found = {}
     if recording.targets is Targets.EXPERTS:
         found["expert_max_over_mean"] = statistics.max_over_mean(load)
-    ranks = _ranks(recording) if ranks is None else checks.whole("ranks", ranks)
+    ranks = _ranks(recording) if ranks is None else whole("ranks", ranks)
     if ranks is not None:
         if load.shape[-1] % ranks:
             raise InputError(f"ranks must divide the {load.shape[-1]} columns of {recording.path}, got {ranks}.")
@@ -79,66 +76,55 @@ def _of_pairs(matrix: np.ndarray, ranks_per_server: int | None) -> dict[str, np.
         found["server_share"] = statistics.locality(matrix, ranks_per_server or SERVER)
     if ranks > 1:
         traffic = statistics.pairs(matrix)
-        found |= {f"top{round(100 * part)}_pairs_share": statistics.top_share(traffic, part) for part in PARTS}
+        found |= {f"top{round(100 * part)}_pairs_share": statistics.top_share(traffic, part) for part in TOP_PARTS}
         found |= {"pairs_gini": statistics.gini(traffic), "zero_pairs": (traffic == 0).mean(axis=-1)}
     return found
 
 
-def summary(rows: list[dict]) -> list[dict]:
-    """A row for every statistic of a `table` that is defined somewhere: its quantiles over iterations and layers."""
+def quantile_rows(rows: list[dict]) -> list[dict]:
+    """Quantiles over iterations and layers: a row for every one of `statistics_by_layer` that is defined somewhere."""
     found = []
     for name, title in TITLES.items():
         values = [row[name] for row in rows if row[name] is not None]
         if values:
-            quantiles = np.quantile(values, list(QUANTILES.values()))
+            quantiles = np.quantile(values, [*QUANTILES.values()])
             found.append({"statistic": title} | dict(zip(QUANTILES, map(float, quantiles), strict=True)))
     return found
 
 
-def drift(recording: Recording) -> list[dict]:
+def drift_rows(recording: Recording) -> list[dict]:
     """A row for every lag that the recording is long enough for: how alike loads are that many records apart.
 
     `records` and `iterations` apart (None where records are not evenly spaced), mean `correlation` and
     `total_variation` of the loads of targets, sources and micro-batches added up.
     """
-    load = loads(recording)
+    load = target_loads(recording)
     step = np.unique(np.diff(recording.number))
-    rows = []
-    for lag in LAGS:
-        if lag < len(load):
-            rows.append(
-                {
-                    "records": lag,
-                    "iterations": int(lag * step[0]) if len(step) == 1 else None,
-                    "correlation": _mean(statistics.correlation(load, lag)),
-                    "total_variation": _mean(statistics.variation(load, lag)),
-                }
-            )
-    return rows
+    return [
+        {
+            "records": lag,
+            "iterations": int(lag * step[0]) if len(step) == 1 else None,
+            "correlation": finite_mean(statistics.correlation(load, lag)),
+            "total_variation": finite_mean(statistics.variation(load, lag)),
+        }
+        for lag in LAGS
+        if lag < len(load)
+    ]
 
 
-def loads(recording: Recording) -> np.ndarray:
+def target_loads(recording: Recording) -> np.ndarray:
     """[iteration, layer, target]: sources and micro-batches added up."""
-    return statistics.rows_of(recording.tokens().count).sum(axis=2)
+    return statistics.source_rows(recording.tokens().count).sum(axis=2)
 
 
-def sent(recording: Recording, ranks: int | None = None) -> tuple[str, str, np.ndarray] | None:
+def sent_selections(recording: Recording, ranks: int | None = None) -> tuple[str, str, np.ndarray] | None:
     """What rows and columns are, and [layer, row, column] selections of all records; None without sources.
 
     From rank to rank where there are source ranks over which the experts divide, else from source to expert.
     """
     if recording.sources is Sources.UNKNOWN:
         return None
-    rows = statistics.rows_of(recording.tokens().count).sum(axis=0)
+    rows = statistics.source_rows(recording.tokens().count).sum(axis=0)
     if recording.sources is Sources.RANKS and (ranks or _ranks(recording)):
         return recording.sources.value, Targets.RANKS.value, statistics.rank_matrix(rows, ranks)
     return recording.sources.value, recording.targets.value, rows
-
-
-def _mean(values: np.ndarray) -> float | None:
-    known = values[np.isfinite(values)]
-    return float(known.mean()) if known.size else None
-
-
-def _plain(value: np.floating) -> float | None:
-    return float(value) if np.isfinite(value) else None

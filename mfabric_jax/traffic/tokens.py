@@ -10,11 +10,6 @@ from mfabric_jax.workload import Workload
 AXES = ("iteration", "layer", "micro_batch", "source_rank", "expert")
 
 
-def _first_bad(count: np.ndarray) -> str:
-    index = tuple(int(i) for i in np.argwhere(~(np.isfinite(count) & (count >= 0)))[0])
-    return f"{count[index]} at [{', '.join(AXES)}] = {list(index)}"
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Tokens:
     """Selections, i.e. (token, expert) pairs; a token that goes to k experts counts k times.
@@ -37,7 +32,9 @@ class Tokens:
         if count.dtype.kind not in "iuf":
             raise InputError(f"tokens must be integers or reals, got dtype {count.dtype}.")
         if not (np.all(count >= 0) and np.all(np.isfinite(count))):
-            raise InputError(f"tokens must be finite and not negative, got {_first_bad(count)}.")
+            wrong = tuple(np.argwhere(~(np.isfinite(count) & (count >= 0)))[0].tolist())
+            where = f"{count[wrong]} at [{', '.join(AXES)}] = {list(wrong)}"
+            raise InputError(f"tokens must be finite and not negative, got {where}.")
 
     def scaled_to(self, workload: Workload) -> "Tokens":
         """Every source rank's row scaled to the workload's selections, shares kept; an empty row stays empty."""
@@ -59,9 +56,8 @@ class Tokens:
         return np.divide(load.max(axis=-1), mean, out=np.ones_like(mean), where=mean > 0)
 
     def _folded(self, groups: int, field: str) -> np.ndarray:
-        whole(field, groups)
         experts = self.count.shape[-1]
-        if experts % groups:
+        if experts % whole(field, groups):
             raise InputError(
                 f"{field} must divide the {experts} experts of these tokens ({self.source}), got {groups}."
             )

@@ -113,46 +113,24 @@ class Architecture:
         return MATRICES_PER_FFN * self.hidden * self.dense_hidden
 
 
+_MIXTRAL_8X22B = "Mistral model card; yanring/Megatron-MoE-ModelZoo@e865051 Mixtral-8x22B.yaml"
+_MIXTRAL_8X7B = "arXiv 2401.04088; mistralai/Mixtral-8x7B-v0.1 config.json"
+_LLAMA = "arXiv 2406.16554; pjlab-sys4nlp/llama-moe@b17aff4 (2 of 16; the 3.5B variant takes 4 of 16)"
+_QWEN = "Qwen/Qwen1.5-MoE-A2.7B config.json, with the 32 routed experts of arXiv 2501.03905 (the release has 60)"
+_DEEPSEEK = "arXiv 2412.19437; deepseek-ai/DeepSeek-V3@9b4e978 config_671B.json (DeepSeek-R1 is the same architecture)"
+
+# First numbers: blocks, width of a token. Grouped-query attention: heads, key-value heads, width of a head.
 MIXTRAL_8X22B = Architecture(
-    name="mixtral-8x22b",
-    blocks=56,
-    hidden=6144,
-    attention=GroupedQuery(heads=48, kv_heads=8, head_dim=128),
-    experts=8,
-    top_k=2,
-    expert_hidden=16384,
-    source="Mistral model card; yanring/Megatron-MoE-ModelZoo@e865051 Mixtral-8x22B.yaml",
+    "mixtral-8x22b", 56, 6144, GroupedQuery(48, 8, 128), experts=8, top_k=2, expert_hidden=16384, source=_MIXTRAL_8X22B
 )
 MIXTRAL_8X7B = Architecture(
-    name="mixtral-8x7b",
-    blocks=32,
-    hidden=4096,
-    attention=GroupedQuery(heads=32, kv_heads=8, head_dim=128),
-    experts=8,
-    top_k=2,
-    expert_hidden=14336,
-    source="arXiv 2401.04088; mistralai/Mixtral-8x7B-v0.1 config.json",
+    "mixtral-8x7b", 32, 4096, GroupedQuery(32, 8, 128), experts=8, top_k=2, expert_hidden=14336, source=_MIXTRAL_8X7B
 )
 LLAMA_MOE = Architecture(
-    name="llama-moe-3.0b",
-    blocks=32,
-    hidden=4096,
-    attention=GroupedQuery(heads=32, kv_heads=32, head_dim=128),
-    experts=16,
-    top_k=2,
-    expert_hidden=688,
-    source="arXiv 2406.16554; pjlab-sys4nlp/llama-moe@b17aff4 (2 of 16; the 3.5B variant takes 4 of 16)",
+    "llama-moe-3.0b", 32, 4096, GroupedQuery(32, 32, 128), experts=16, top_k=2, expert_hidden=688, source=_LLAMA
 )
 QWEN_MOE = Architecture(
-    name="qwen1.5-moe",
-    blocks=24,
-    hidden=2048,
-    attention=GroupedQuery(heads=16, kv_heads=16, head_dim=128),
-    experts=32,
-    top_k=4,
-    expert_hidden=1408,
-    shared_hidden=5632,
-    source="Qwen/Qwen1.5-MoE-A2.7B config.json, with the 32 routed experts of arXiv 2501.03905 (the release has 60)",
+    "qwen1.5-moe", 24, 2048, GroupedQuery(16, 16, 128), 32, 4, expert_hidden=1408, source=_QWEN, shared_hidden=5632
 )
 DEEPSEEK_V3 = Architecture(
     name="deepseek-v3",
@@ -165,5 +143,5 @@ DEEPSEEK_V3 = Architecture(
     shared_hidden=2048,
     dense_blocks=3,
     dense_hidden=18432,
-    source="arXiv 2412.19437; deepseek-ai/DeepSeek-V3@9b4e978 config_671B.json (DeepSeek-R1 is the same architecture)",
+    source=_DEEPSEEK,
 )

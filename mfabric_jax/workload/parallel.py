@@ -5,7 +5,6 @@ Source: arXiv 2501.03905.
 """
 
 import dataclasses
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -13,8 +12,61 @@ import numpy as np
 from mfabric_jax import checks
 from mfabric_jax.workload.models import Architecture
 
+DEGREES = ("tp", "ep", "dp", "pp")
 SCHEDULES = ("1f1b", "interleaved", "gpipe")
 RECOMPUTE = ("none", "attention", "block")
+
+
+@dataclasses.dataclass(frozen=True)
+class RankLayout:
+    """Which tensor-, expert-, data- and pipeline-parallel rank every global rank of a job is.
+
+    - `tp`, `ep`, `dp`, `pp`: degrees of parallelism.
+    - `order`: the four names, "-" between them; ranks of the first are neighbours. Megatron's tp-cp-ep-dp-pp is read
+      too: context-parallel ranks count in `ep` and `dp`.
+    - `chunks`: model chunks of a pipeline stage.   - `experts`: of the model; None: not known.
+
+    `InputError` for a degree below 1, another order, experts that `ep` does not divide.
+    """
+
+    tp: int = 1
+    ep: int = 1
+    dp: int = 1
+    pp: int = 1
+    order: str = "-".join(DEGREES)
+    chunks: int = 1
+    experts: int | None = None
+
+    def __post_init__(self) -> None:
+        for field in (*DEGREES, "chunks"):
+            checks.whole(field, getattr(self, field))
+        if sorted(self._names) != sorted(DEGREES):
+            raise checks.InputError(
+                f"order must name tp, ep, dp and pp once each, like tp-ep-dp-pp, got {self.order!r}."
+            )
+        if self.experts is not None and checks.whole("experts", self.experts) % self.ep:
+            raise checks.InputError(f"experts must be a multiple of ep = {self.ep}, got {self.experts}.")
+
+    @property
+    def _names(self) -> list[str]:
+        return [name for name in self.order.split("-") if name != "cp"]
+
+    @property
+    def ranks(self) -> int:
+        """How many global ranks there are."""
+        return self.tp * self.ep * self.dp * self.pp
+
+    @property
+    def words(self) -> str:
+        """The degrees, in words."""
+        return ", ".join(f"{name} {getattr(self, name)}" for name in DEGREES)
+
+    def index(self, rank: np.ndarray) -> dict[str, np.ndarray]:
+        """The tp, ep, dp and pp rank of global ranks, by name."""
+        found = {}
+        for name in self._names:
+            rank, found[name] = np.divmod(rank, getattr(self, name))
+        return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,6 +158,12 @@ class Workload:
             raise checks.InputError(f"{times} must be at most the {self.architecture.blocks} blocks, got {got}.")
 
     @property
+    def layout(self) -> RankLayout:
+        """Which rank every GPU is: TP ranks are neighbours, then EP, DP and PP ranks."""
+        degrees = {name: getattr(self, name) for name in DEGREES}
+        return RankLayout(**degrees, chunks=self.chunks, experts=self.architecture.experts)
+
+    @property
     def tokens(self) -> int:
         """Tokens of one EP rank in one micro-batch."""
         return self.micro_batch * self.sequence
@@ -144,11 +202,6 @@ class Workload:
     def ranks_per_server(self) -> int:
         """EP ranks of one EP group that share a server."""
         return min(self.ep, self.gpus_per_server // self.tp)
-
-    @property
-    def server_of_rank(self) -> np.ndarray:
-        """[EP] server of each EP rank, counted within its region."""
-        return np.arange(self.ep) // self.ranks_per_server
 
     @property
     def moe_layers(self) -> int:
@@ -194,8 +247,5 @@ class Placement(NamedTuple):
 def place(workload: Workload) -> Placement:
     """The indices, server and region of every GPU of the cluster."""
     gpu = np.arange(workload.gpus)
-    degrees = (workload.tp, workload.ep, workload.dp, workload.pp)
-    strides = [math.prod(degrees[:axis]) for axis in range(len(degrees))]
-    tp, ep, dp, pp = (gpu // stride % degree for stride, degree in zip(strides, degrees, strict=True))
     server = gpu // workload.gpus_per_server
-    return Placement(tp, ep, dp, pp, server, region=server // workload.servers_per_region)
+    return Placement(**workload.layout.index(gpu), server=server, region=server // workload.servers_per_region)

@@ -51,23 +51,14 @@ def _ring(size: float, members: int) -> float:
     return 2 * size * (members - 1) / members
 
 
-def _rounds(workload: Workload) -> int:
-    """How often a micro-batch goes through a block."""
-    return PASSES + (workload.recompute == "block")
-
-
-def _activation_bytes(workload: Workload) -> int:
-    return workload.tokens * workload.architecture.hidden * ACTIVATION_BYTES
-
-
 def tp_bytes_per_gpu(workload: Workload) -> float:
     """Bytes that one GPU sends in the all-reduce of one block's forward pass of one micro-batch."""
-    return _ring(_activation_bytes(workload), workload.tp)
+    return _ring(pp_bytes(workload), workload.tp)
 
 
 def pp_bytes(workload: Workload) -> float:
     """Bytes that one EP rank (its TP group together) sends to the next stage, per micro-batch and direction."""
-    return _activation_bytes(workload)
+    return workload.tokens * workload.architecture.hidden * ACTIVATION_BYTES
 
 
 def gradient_bytes(workload: Workload, stage: int) -> GradientBytes:
@@ -81,33 +72,6 @@ def gradient_bytes(workload: Workload, stage: int) -> GradientBytes:
     return GradientBytes(dense * workload.grad_bytes, expert * workload.grad_bytes)
 
 
-def _tp_bytes(workload: Workload) -> float:
-    passes = _rounds(workload) * workload.architecture.blocks * workload.micro_batches
-    gpus_of_stage = workload.dp * workload.ep * workload.tp
-    return gpus_of_stage * passes * tp_bytes_per_gpu(workload)
-
-
-def _ep_bytes(workload: Workload) -> float:
-    element = workload.dispatch_bytes_per_selection + workload.combine_bytes_per_selection
-    leaving = workload.selections * (workload.ep - 1) / workload.ep
-    ranks = workload.dp * workload.ep
-    return ranks * _rounds(workload) * workload.moe_layers * workload.micro_batches * leaving * element
-
-
-def _pp_bytes(workload: Workload) -> float:
-    ranks = workload.dp * workload.ep
-    return ranks * PASSES * (workload.pp * workload.chunks - 1) * workload.micro_batches * pp_bytes(workload)
-
-
-def _dp_bytes(workload: Workload) -> float:
-    replicas = workload.dp * workload.ep
-    total = 0.0
-    for stage in range(workload.pp):
-        gradients = gradient_bytes(workload, stage)
-        total += replicas * (_ring(gradients.dense, replicas) + _ring(gradients.expert, workload.dp))
-    return total
-
-
 def iteration_bytes(workload: Workload) -> dict[str, float]:
     """Bytes that all GPUs together send in one iteration, by parallelism: "TP", "EP", "PP", "DP".
 
@@ -116,29 +80,32 @@ def iteration_bytes(workload: Workload) -> dict[str, float]:
     - PP: activations forward and their gradients backward over each of the pp x chunks - 1 boundaries.
     - DP: one ring all-reduce of dense gradients over DP x EP ranks and of expert gradients over DP.
     """
-    return {
-        "TP": _tp_bytes(workload),
-        "EP": _ep_bytes(workload),
-        "PP": _pp_bytes(workload),
-        "DP": _dp_bytes(workload),
+    model, replicas = workload.architecture, workload.dp * workload.ep
+    rounds = PASSES + (workload.recompute == "block")  # how often a micro-batch goes through a block
+    element = workload.dispatch_bytes_per_selection + workload.combine_bytes_per_selection
+    leaving = workload.selections * (workload.ep - 1) / workload.ep
+    gradients = [gradient_bytes(workload, stage) for stage in range(workload.pp)]
+    each = {  # of one EP rank, its TP group together
+        "TP": workload.micro_batches * rounds * model.blocks * workload.tp * tp_bytes_per_gpu(workload),
+        "EP": workload.micro_batches * rounds * workload.moe_layers * leaving * element,
+        "PP": workload.micro_batches * PASSES * (workload.pp * workload.chunks - 1) * pp_bytes(workload),
+        "DP": sum(_ring(part.dense, replicas) + _ring(part.expert, workload.dp) for part in gradients),
     }
+    return {parallelism: replicas * size for parallelism, size in each.items()}
 
 
 def share_table(workload: Workload) -> list[dict[str, Any]]:
     """Rows `parallelism, bytes_per_iteration, share, measured`; `measured` is text, None where nothing is published."""
     volume = iteration_bytes(workload)
     total = sum(volume.values())
-    measured = MEASURED_SHARES.get(workload.model, {})
-    rows = []
-    for parallelism, size in volume.items():
-        published = measured.get(parallelism) or (measured.get("PP+DP") if parallelism in ("PP", "DP") else None)
-        share = size / total if total else 0.0
-        rows.append(
-            {
-                "parallelism": parallelism,
-                "bytes_per_iteration": size,
-                "share": share,
-                "measured": published.text if published else None,
-            }
-        )
-    return rows
+    published = MEASURED_SHARES.get(workload.model, {})
+    published = published | {kind: published["PP+DP"] for kind in ("PP", "DP") if "PP+DP" in published}
+    return [
+        {
+            "parallelism": parallelism,
+            "bytes_per_iteration": size,
+            "share": size / total if total else 0.0,
+            "measured": share.text if (share := published.get(parallelism)) else None,
+        }
+        for parallelism, size in volume.items()
+    ]

@@ -4,8 +4,8 @@ import pytest
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("tyro")
-from experiments import policies_end_to_end
-from experiments.policies_end_to_end import BASE, WAYS, Config, draw, main, run, table
+from experiments import script
+from experiments.policies_end_to_end import BASE, SCRIPT, WAYS, Config, run, table
 
 WAY = "threshold, unsplit"
 SMALL = {"models": ("llama-moe",), "traffic": ("skewed",), "ways": (BASE, WAY), "nic_gbps": (100.0, 400.0)}
@@ -23,7 +23,7 @@ def compared(config):
 
 @pytest.fixture
 def rows(monkeypatch):
-    monkeypatch.setattr(policies_end_to_end, "compare", compared)
+    monkeypatch.setattr(script, "compare", compared)
     return list(run(Config(**SMALL)))
 
 
@@ -47,19 +47,6 @@ def test_the_table_and_the_figure(rows, tmp_path):
     text = table(rows)
     assert f"iteration time over that of {BASE}" in text
     assert f"{rows[2]['over_greedy']:.3f}" in text
-    assert draw(rows, tmp_path / "picture.png").stat().st_size > 5000
-    (line,) = policies_end_to_end.verdicts(rows)
+    assert SCRIPT.draw(rows, tmp_path / "picture.png").stat().st_size > 5000
+    (line,) = SCRIPT.verdicts(rows)
     assert (line.claim, line.found) == (f"time over greedy's, {WAY}, skewed", "0.805 to 0.818")
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["--ways", WAY], f"ways must begin with '{BASE}', got '{WAY}'"),
-        (["--traffic", "recorded"], "traffic 'recorded' needs trace"),
-        (["--models", "mixtral"], "models 'mixtral' is unknown"),
-    ],
-)
-def test_mistakes_are_sentences(words, sentence, tmp_path, capsys):
-    assert main([*words, "--out", str(tmp_path)]) == 2
-    assert sentence in capsys.readouterr().err

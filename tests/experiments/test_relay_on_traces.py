@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mfabric_jax import all_to_all_time, report
+from mfabric_jax import all_to_all_time
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import Plan, greedy
@@ -14,36 +14,17 @@ from mfabric_jax.routing import best_relay_shares, degree_bound
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("tyro")
-from experiments.relay_on_traces import GROUP, Config, build, draw, drawn, main, run, summary
+from experiments.relay_on_traces import GROUP, PICTURE, SCRIPT, Config, run, summary
+from tests.experiments.recorded import EXPERTS, RANKS, between, over
+from tests.experiments.recorded import trace as trace
 
-RANKS, EXPERTS = 16, 32
 SMALL = {"samples": 3, "servers": (4,), "efficiencies": (1.0, 0.5), "steps": 100}
 SMALL |= {"optical_degree": 2, "electrical_nics": 1}
 
 
 @pytest.fixture(scope="module")
-def trace(tmp_path_factory):
-    """Two records, two layers, one micro-batch: popular experts, and ranks that hardly agree on them."""
-    rng = np.random.default_rng(0)
-    popular = rng.dirichlet(np.full(EXPERTS, 0.3), (2, 2, 1, 1))
-    share = 0.7 * popular + 0.3 * rng.dirichlet(np.full(EXPERTS, 0.3), (2, 2, 1, RANKS))
-    path = tmp_path_factory.mktemp("trace") / "tokens.npy"
-    np.save(path, np.round(4096 * share))
-    return path
-
-
-@pytest.fixture(scope="module")
 def rows(trace):
-    return run(Config(str(trace), **SMALL))
-
-
-def between(trace, row):
-    """Selections between servers, up to a factor: a rank's row sums to the same for all, expert e is on rank e // 2."""
-    tokens = np.load(trace)[row["record"], row["layer"] % 2, row["micro_batch"]]
-    ranks = (tokens / tokens.sum(1, keepdims=True)).reshape(RANKS, RANKS, 2).sum(2)
-    servers = row["servers"]
-    demand = ranks.reshape(servers, RANKS // servers, servers, RANKS // servers).sum((1, 3))
-    return demand - np.diag(np.diagonal(demand))
+    return list(run(Config(str(trace), **SMALL)))
 
 
 def test_a_row_for_each_all_to_all_and_routing(trace, rows):
@@ -51,7 +32,7 @@ def test_a_row_for_each_all_to_all_and_routing(trace, rows):
     assert len(kinds) == 3 + 2 * 4
     assert len(rows) == 3 * len(kinds)
     places = {(row["record"], row["layer"], row["micro_batch"]) for row in rows}
-    assert places == {tuple(place) for place in drawn(Config(str(trace), samples=3), (2, 24, 1))}
+    assert places == {tuple(place) for place in Config(str(trace), samples=3).drawn((2, 24, 1))}
     assert len(places) == 3
 
 
@@ -60,9 +41,10 @@ chosen = eqx.filter_jit(lambda demand, where: greedy(demand, where).circuits)
 
 
 def test_rows_equal_direct_calls(trace, rows):
+    recorded = np.load(trace)
     for row in rows:
-        efficiency = jnp.asarray(row["efficiency"] or 1.0)
-        demand, where = between(trace, row), Region(4, 400.0, 2, 1, relay_efficiency=efficiency)
+        where = Region(4, 400.0, 2, 1, relay_efficiency=jnp.asarray(row["efficiency"] or 1.0))
+        demand = between(recorded[row["record"], row["layer"] % 2, row["micro_batch"]], 4)
         circuits, bound = chosen(demand, where), degree_bound(where, demand)
         if row["routing"] != "relay":
             time = seconds(where, circuits, demand, routing=row["routing"])
@@ -76,18 +58,13 @@ def test_rows_equal_direct_calls(trace, rows):
         np.testing.assert_allclose(row["over_bound"], row["time_s"] / row["bound_s"], rtol=1e-12)
 
 
-def over(rows, **values):
-    return np.array([row["over_bound"] for row in rows if all(row[key] == value for key, value in values.items())])
-
-
 def test_no_routing_beats_the_better_one(rows):
     split = over(rows, routing="split")
-    assert (split <= over(rows, routing="unsplit") * (1 + 1e-9)).all()
-    assert (split <= over(rows, routing="best-path") * (1 + 1e-9)).all()
+    for worse in ("unsplit", "best-path"):
+        assert (split <= over(rows, routing=worse) * (1 + 1e-9)).all()
     for efficiency in SMALL["efficiencies"]:
         relay = {"routing": "relay", "efficiency": efficiency}
-        best = over(rows, **relay, shares="best", flows="paced")
-        steps = over(rows, **relay, shares="steps", flows="paced")
+        best, steps = (over(rows, **relay, shares=shares, flows="paced") for shares in ("best", "steps"))
         assert (best >= 1 - 1e-9).all()
         assert (best <= steps * (1 + 1e-9)).all()
         assert (steps <= split * (1 + 1e-6)).all()
@@ -100,14 +77,15 @@ def test_no_routing_beats_the_better_one(rows):
 
 
 def test_the_draw_is_seeded_and_takes_nothing_twice():
-    shape = (5, 3, 4)
-    one, again, other = (drawn(Config("x", samples=20, seed=seed), shape) for seed in (0, 0, 1))
-    np.testing.assert_array_equal(one, again)
-    assert not np.array_equal(one, other)
-    assert len({tuple(place) for place in one}) == 20
-    assert (one.min(0) >= 0).all()
-    assert (one.max(0) < shape).all()
-    assert len(drawn(Config("x", samples=100), shape)) == 60
+    for first in ((0, 0, 0), (2, 1, 0)):
+        shape = (7, 3, 4)
+        left = np.prod(np.subtract(shape, first))
+        one, again, other = (Config("x", samples=20, seed=seed).drawn(shape, first) for seed in (0, 0, 1))
+        np.testing.assert_array_equal(one, again)
+        assert not np.array_equal(one, other)
+        assert len({tuple(place) for place in one}) == 20
+        assert ((one >= first) & (one < shape)).all()
+        assert len(Config("x", samples=100).drawn(shape, first)) == left
 
 
 def test_the_summary_is_that_of_the_groups():
@@ -118,26 +96,10 @@ def test_the_summary_is_that_of_the_groups():
     assert lines[0]["p90"] == pytest.approx(5.2)
 
 
-def test_main_writes_rows_configuration_and_picture(trace, tmp_path, capsys):
-    words = ["--trace", str(trace), "--out", str(tmp_path), "--samples", "1", "--servers", "4", "--steps", "50"]
-    assert main([*words, "--efficiencies", "1", "0.5"]) == 0
-    rows, config = report.read_rows(tmp_path / "relay_on_traces.csv")
-    assert len(rows) == 11
-    assert (config["samples"], config["servers"], config["rule"], config["dtype"]) == (1, [4], "printed", "float64")
-    assert {"version", "commit", "device", "trace"} <= set(config)
-    assert (tmp_path / "relay_on_traces.png").read_bytes().startswith(b"\x89PNG")
-    said = capsys.readouterr()
-    assert said.err == ""
-    lines, verdicts = (part.splitlines() for part in said.out.split("\n\n"))
-    assert (len(lines), len(verdicts)) == (2 + 11, 2 + 4)
-    assert max(map(len, said.out.splitlines())) <= 100
-
-
 def test_the_figure_shows_the_rows(rows):
     more = [row | {"servers": 8, "over_bound": row["over_bound"] + 1} for row in rows]
     with style.look():
-        figure = build([*rows, *more])
-    left, right = figure.axes
+        left, right = PICTURE.build([*rows, *more]).axes
     assert [axes.get_title(loc="left") for axes in (left, right)] == ["4 servers", "8 servers"]
     names = [label.get_text() for label in left.get_yticklabels()]
     place = names.index("Relay at efficiency 0.5: gradient steps, max-min")
@@ -146,54 +108,24 @@ def test_the_figure_shows_the_rows(rows):
         dots = [line for line in axes.get_lines() if line.get_marker() == "."]
         np.testing.assert_array_equal(dots[place].get_xdata(), values)
         np.testing.assert_allclose(dots[place].get_ydata(), place, atol=0.3)
-        written = [note.get_text() for note in axes.texts]
-        assert written[place] == f"{np.median(values):.2f}"
-        assert axes.get_xlim()[1] > values.max()
+        assert axes.texts[place].get_text() == f"{np.median(values):.2f}"
 
 
-def test_nothing_to_route_is_named(tmp_path, capsys):
+def test_nothing_to_route_is_named(tmp_path):
     tokens = np.zeros((1, 1, 1, RANKS, EXPERTS))
     tokens[..., np.arange(RANKS), 2 * np.arange(RANKS)] = 10  # every rank keeps to its own expert
     np.save(tmp_path / "local.npy", tokens)
-    assert run(Config(str(tmp_path / "local.npy"), **SMALL)) == []
+    assert list(run(Config(str(tmp_path / "local.npy"), **SMALL))) == []
     with pytest.raises(InputError, match="there are none"):
-        draw([], tmp_path / "a.png")
-    assert main(["--trace", str(tmp_path / "nowhere"), "--out", str(tmp_path)]) == 2
-    assert capsys.readouterr().err.startswith("relay_on_traces: trace must be")
-
-
-@pytest.mark.parametrize(
-    ("given", "sentence"),
-    [
-        ({"servers": (3,)}, r"servers must divide the 16 ranks of the recording, got 3\."),
-        ({"servers": (1,)}, r"servers must be a whole number of at least 2, got 1\."),
-        ({"servers": ()}, r"servers must name at least one and none twice, got \[\]\."),
-        ({"efficiencies": (1.2,)}, r"efficiencies must be at most 1, got 1\.2\."),
-        ({"efficiencies": (0.0,)}, r"efficiencies must be finite and above 0, got 0\.0\."),
-        ({"efficiencies": (1.0, 1.0)}, r"efficiencies must name at least one and none twice, got \[1\.0, 1\.0\]\."),
-        ({"rule": "print"}, r"rule 'print' is unknown \(did you mean 'printed'\?\)"),
-        ({"samples": 0}, r"samples must be a whole number of at least 1, got 0\."),
-        ({"steps": -1}, r"steps must be a whole number of at least 0, got -1\."),
-    ],
-)
-def test_mistakes_are_found_before_anything_runs(given, sentence):
-    with pytest.raises(InputError, match=sentence):
-        Config("x", **given)
+        SCRIPT.draw([], tmp_path / "a.png")
 
 
 def test_the_recording(shared_data):
     # Circuits and ports that unsplit routing leaves idle can relay for the hot server.
-    folder = shared_data / "smartmoe_gate_trace"
-    rows = run(Config(str(folder), samples=4, servers=(8,), efficiencies=(1.0,)))
+    rows = list(run(Config(str(shared_data / "smartmoe_gate_trace"), samples=4, servers=(8,), efficiencies=(1.0,))))
     assert len(rows) == 4 * 7
-    unsplit, best, steps = (
-        over(rows, **fields)
-        for fields in (
-            {"routing": "unsplit"},
-            {"shares": "best", "flows": "paced"},
-            {"shares": "steps", "flows": "paced"},
-        )
-    )
+    unsplit = over(rows, routing="unsplit")
+    best, steps = (over(rows, shares=shares, flows="paced") for shares in ("best", "steps"))
     assert (steps / best).max() < 1.01
     assert (unsplit / best).max() > 1.1
     assert unsplit.min() > 1.1

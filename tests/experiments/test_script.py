@@ -1,22 +1,35 @@
-"""What every experiment is: verdicts by hand, quick settings, what is kept, and that every script fits."""
+"""What every experiment is: verdicts, checks and tables by hand, quick settings, what is kept, and every script."""
 
 import dataclasses
 import json
+from types import SimpleNamespace
 
 import pytest
+from mfabric_jax.reproduce import scripts
 
 from mfabric_jax import report
 from mfabric_jax.checks import InputError
-from mfabric_jax.reproduce import scripts
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("tyro")
-from experiments.script import Script, Verdict, against, grouped, spread, verdict_rows
+from experiments.script import (
+    Script,
+    Verdict,
+    against,
+    cells,
+    check,
+    duration,
+    grouped,
+    listed,
+    picked,
+    pivot,
+    spread,
+    verdict_rows,
+)
 
 
-@pytest.mark.parametrize(
-    ("found", "low", "high", "allowed", "said", "published", "word"),
-    [
+def test_a_number_against_a_published_one():
+    for found, low, high, allowed, text, published, word in (
         (1.5, 1.2, 1.5, 0.0, "1.50", "1.20 to 1.50", "reproduced"),
         (1.8, 1.2, 1.5, 0.0, "1.80", "1.20 to 1.50", "differs by +20%"),
         (0.9, 1.2, 1.5, 0.0, "0.90", "1.20 to 1.50", "differs by -25%"),
@@ -25,11 +38,9 @@ from experiments.script import Script, Verdict, against, grouped, spread, verdic
         (0.5, None, 1.0, 0.0, "0.50", "up to 1.00", "reproduced"),
         (1.5, None, 1.0, 0.0, "1.50", "up to 1.00", "differs by +50%"),
         ([1.3, 0.6, 1.6], 1.2, 1.5, 0.0, "0.60 to 1.60", "1.20 to 1.50", "differs by -50%"),
-    ],
-)
-def test_a_number_against_a_published_one(found, low, high, allowed, said, published, word):
-    one = against("claim", found, low, high, allowed=allowed)
-    assert (one.claim, one.found, one.published, one.word) == ("claim", said, published, word)
+    ):
+        line = against("claim", found, low, high, allowed=allowed)
+        assert (line.claim, line.found, line.published, line.word) == ("claim", text, published, word)
 
 
 def test_what_has_no_published_number_is_measured():
@@ -40,9 +51,28 @@ def test_what_has_no_published_number_is_measured():
     ]
 
 
-def test_rows_by_fields():
-    rows = [{"a": 1, "b": 2}, {"a": 0, "b": 2}, {"a": 1, "b": 3}]
+def test_rows_by_fields_in_tables():
+    rows = [{"a": 1, "b": 2, "c": 0.5}, {"a": 0, "b": 2, "c": 0.25}, {"a": 1, "b": 3, "c": 0.75}]
     assert grouped(rows, "a") == {(1,): [rows[0], rows[2]], (0,): [rows[1]]}
+    assert picked(rows, a=1, b=3) == [rows[2]]
+    heading, _, *lines = (line.split() for line in pivot(rows, ["a"], "b{b}", "{c:.1f}").splitlines())
+    assert (heading, lines) == (["a", "b2", "b3"], [["1", "0.5", "0.8"], ["0", "0.2", "-"]])
+    heading, _, *lines = (line.split() for line in listed(rows, "a", ("c", "part", True)).splitlines())
+    assert (heading, lines[0]) == (["a", "part"], ["1", "50.0%"])
+    assert [duration(seconds) for seconds in (1e-5, 0.025, 1.0)] == ["10 us", "25 ms", "1 s"]
+
+
+def test_checks_name_field_and_value():
+    given = SimpleNamespace(sizes=(1, 0), names=("a",), one="b", rate=0.0)
+    for rules, sentence in (
+        ({"whole": {1: "sizes"}}, "sizes must be a whole number of at least 1, got 0"),
+        ({"known": {"names": "bc"}}, "names 'a' is unknown"),
+        ({"known": {"one": "ac"}}, "one 'b' is unknown"),
+        ({"positive": "rate"}, "rate must be finite and above 0"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            check(given, **rules)
+    check(given, whole={0: "sizes"}, known={"names": "a", "one": "b"}, not_negative="rate", distinct="sizes names")
 
 
 # ------------------------------------------------------------------------------------------------------- a made-up one
@@ -50,8 +80,9 @@ def test_rows_by_fields():
 class Config:
     """What to count."""
 
-    sizes: tuple[int, ...] = (1, 2, 3)
+    sizes: tuple[int, ...] = (1, 2, 3)  # How many of each.
     name: str = "usual"
+    """Whose."""
 
     def __post_init__(self):
         if 0 in self.sizes:
@@ -59,7 +90,7 @@ class Config:
 
 
 def counted(config):
-    yield from ({"size": size, "name": config.name} for size in config.sizes)
+    yield from ({"size": size, "name": config.name} for (size,) in cells(config, config.sizes))
 
 
 def drawn(rows, path):
@@ -94,6 +125,11 @@ def test_main_prints_the_table_what_more_there_is_and_verdicts(tmp_path, capsys)
     assert "differs by -33%" in verdicts
     assert SCRIPT.main(["--sizes", "0"]) == 2
     assert capsys.readouterr().err == "made_up: sizes must be above 0, got 0.\n"
+    with pytest.raises(SystemExit) as end:
+        SCRIPT.main(["--help"])
+    assert end.value.code == 0
+    text = capsys.readouterr().out
+    assert all(part in text for part in ("Count.", "How many of each.", "Whose.", "--out"))
 
 
 def test_quick_from_the_shell(tmp_path):
@@ -143,12 +179,13 @@ def test_rows_of_a_run_that_was_stopped_stay_but_are_not_kept(tmp_path):
 
 
 # ----------------------------------------------------------------------------------------------------------- every one
-@pytest.mark.parametrize("module", scripts.scripts())
-def test_every_script_has_a_question_and_quick_settings_that_are_allowed(module):
-    script = scripts.load(module)
-    assert script.name == module
-    assert scripts.scripts()[module].endswith((".", "?"))
-    assert script.chosen(quick=True) == dataclasses.replace(script.chosen(), **script.quick)
+def test_every_script_has_a_question_and_quick_settings_that_are_allowed():
+    for module, question in scripts.scripts().items():
+        script = scripts.load(module)
+        assert (script.name, script.question) == (module, question)
+        assert question.endswith((".", "?"))
+        assert script.chosen(quick=True) == dataclasses.replace(script.chosen(), **script.quick)
+        assert all(callable(part) for part in (script.run, script.table, script.draw, script.verdicts)), module
 
 
 def test_every_figure_of_the_paper_has_its_script():

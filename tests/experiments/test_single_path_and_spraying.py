@@ -1,23 +1,22 @@
 """Times against the bytes of ports and uplinks; tables by hand; how the figure looks was judged by eye."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 
-from mfabric_jax import report
-from mfabric_jax.checks import InputError
 from mfabric_jax.report import style
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("tyro")
-from experiments import single_path_and_spraying
+from experiments.script import picked
 from experiments.single_path_and_spraying import (
     FABRICS,
+    PICTURE,
+    SCRIPT,
     TRAFFIC,
     Config,
-    build,
-    draw,
     flows_of,
-    main,
     run,
     split,
     table,
@@ -33,16 +32,12 @@ NIC = 50e9  # bytes per second
 
 @pytest.fixture(scope="module")
 def rows():
-    return run(SMALL)
+    return list(run(SMALL))
 
 
 @pytest.fixture(scope="module")
 def permuted():
-    return run(PERMUTED)
-
-
-def picked(rows, **values):
-    return [row for row in rows if all(row[key] == value for key, value in values.items())]
+    return list(run(PERMUTED))
 
 
 def column(rows, key, **values):
@@ -77,21 +72,17 @@ def test_a_row_for_each_way_beside_spraying(rows):
         assert row["busiest_over_spray"] == row["busiest_s"] / beside["busiest_s"]
 
 
-@pytest.mark.parametrize(
-    ("traffic", "milliseconds"),
-    [  # 10^8 bytes of a GPU at 50 GB/s: 2 ms
-        ("all-to-all", 2 * 8 / 16),  # 8 of 16 receivers are on other servers
-        ("skewed-all-to-all", 2 * 8 / sum(1 / n for n in range(1, 17))),
-        ("ring-all-reduce", 2 * 2 * 15 / 16),
-        ("hierarchical-all-reduce", 2 * 2 * 3 / 4 / 8),  # an eighth of the bytes between 4 servers
-        ("permutation", 2),
-    ],
-)
-def test_spraying_takes_as_long_as_the_busiest_port_on_full_trees(rows, traffic, milliseconds):
-    for fabric in ("leaf-spine", "fat-tree"):
-        for key in ("time_s", "busiest_s"):
-            times = column(rows, key, fabric=fabric, traffic=traffic, routing="spray")
-            np.testing.assert_allclose(1e3 * times, [milliseconds] * 2, rtol=1e-6)
+def test_spraying_takes_as_long_as_the_busiest_port_on_full_trees(rows):
+    milliseconds = {  # 10^8 bytes of a GPU at 50 GB/s: 2 ms
+        "all-to-all": 2 * 8 / 16,  # 8 of 16 receivers are on other servers
+        "skewed-all-to-all": 2 * 8 / sum(1 / n for n in range(1, 17)),
+        "ring-all-reduce": 2 * 2 * 15 / 16,
+        "hierarchical-all-reduce": 2 * 2 * 3 / 4 / 8,  # an eighth of the bytes between 4 servers
+        "permutation": 2,
+    }
+    for traffic, fabric, key in product(milliseconds, ("leaf-spine", "fat-tree"), ("time_s", "busiest_s")):
+        times = column(rows, key, fabric=fabric, traffic=traffic, routing="spray")
+        np.testing.assert_allclose(1e3 * times, [milliseconds[traffic]] * 2, rtol=1e-6)
 
 
 def test_a_permutation_sprayed_over_fewer_uplinks(rows):
@@ -122,8 +113,8 @@ def test_more_parts_come_closer(permuted):
 
 def test_the_same_seed_repeats(permuted):
     one = Config(**TREES, seeds=2, fabrics=("leaf-spine",), traffic=("permutation",), parts=(1, 4))
-    again = run(one)
-    assert again == run(one)
+    again = list(run(one))
+    assert again == list(run(one))
     for key in ("time_s", "busiest_s"):  # tables of another size round alike
         first = [row[key] for row in permuted if row["seed"] < 2 and row["parts"] < 16]
         np.testing.assert_allclose([row[key] for row in again], first, rtol=1e-6)
@@ -188,35 +179,14 @@ MADE = made(
 )
 
 
-def test_verdicts_by_hand():
-    found = {one.claim: one.found for one in single_path_and_spraying.verdicts(MADE)}
-    assert found == {
+def test_table_summary_and_verdicts_by_hand():
+    plain, parts = summarised(MADE)
+    assert list(plain.values()) == ["Hashed ECMP", 1, 2, 3.0, 6.0, "permutation, leaf-spine"]
+    assert list(parts.values()) == ["Hashed ECMP, 4 parts", 1, 2, 1.2, 1.5, "permutation, fat-tree"]
+    assert {one.claim: one.found for one in SCRIPT.verdicts(MADE)} == {
         "Hashed ECMP: medians within 5% of spraying": "1 of 2, up to 3.00",
         "Hashed ECMP, 4 parts: medians within 5% of spraying": "1 of 2, up to 1.20",
     }
-
-
-def test_the_summary_by_hand():
-    plain, parts = summarised(MADE)
-    assert plain == {
-        "paths": "Hashed ECMP",
-        "close": 1,
-        "cases": 2,
-        "largest median": 3.0,
-        "worst": 6.0,
-        "on": "permutation, leaf-spine",
-    }
-    assert parts == {
-        "paths": "Hashed ECMP, 4 parts",
-        "close": 1,
-        "cases": 2,
-        "largest median": 1.2,
-        "worst": 1.5,
-        "on": "permutation, fat-tree",
-    }
-
-
-def test_the_table_and_the_verdict_by_hand():
     head, by_case, by_way, sentence = table(MADE).split("\n\n")
     assert head == "time over spraying's: median of the seeds (worst); xN: flows in N parts"
     lines = [line.split() for line in by_case.splitlines()]
@@ -233,92 +203,29 @@ def test_the_table_and_the_verdict_by_hand():
 
 def test_the_figure_shows_the_rows(rows):
     with style.look():
-        figure = build(rows)
+        figure = PICTURE.build(rows)
     titles = [axes.get_title(loc="left") for axes in figure.axes]
     assert titles == ["Leaf-spine 1:1", "Leaf-spine 3:1", "Fat-tree, three tiers 1:1"]
     legend = [text.get_text() for text in figure.legends[0].get_texts()]
     assert legend == ["Hashed ECMP", "Hashed ECMP, 4 parts", "Least loaded", "Least loaded, 4 parts"]
     for axes, fabric in zip(figure.axes, FABRICS, strict=True):
         dots = [line for line in axes.get_lines() if line.get_marker() == "."]
-        written = [text.get_text() for text in axes.texts]
         assert len(dots) == len(TRAFFIC) * 4
         for place, traffic in enumerate(TRAFFIC):
             values = column(rows, "over_spray", fabric=fabric, traffic=traffic, routing="least-loaded", parts=1)
-            line = dots[4 * place + 2]
-            np.testing.assert_array_equal(line.get_xdata(), values)
-            np.testing.assert_allclose(line.get_ydata(), 5 * place + 2, atol=0.3)
-            assert written[4 * place + 2] == f"{np.median(values):.2f}"
-    low, high = figure.axes[0].get_xlim()
-    assert low < column(rows, "over_spray").min()
-    assert high > column(rows, "over_spray").max()
+            np.testing.assert_array_equal(dots[4 * place + 2].get_xdata(), values)
+            np.testing.assert_allclose(dots[4 * place + 2].get_ydata(), 5 * place + 2, atol=0.3)
+            assert axes.texts[4 * place + 2].get_text() == f"{np.median(values):.2f}"
 
 
-@pytest.mark.parametrize("fabrics", [("fat-tree",), ("leaf-spine", "fat-tree"), tuple(FABRICS)])
-def test_the_legend_fits(rows, fabrics):
-    with style.look():
-        figure = build([row for row in rows if row["fabric"] in fabrics])
-        figure.canvas.draw()
-    box = figure.legends[0].get_window_extent()
-    assert 0 <= box.x0 < box.x1 <= figure.bbox.x1
-    assert 0 <= box.y0 < box.y1 < figure.axes[0].get_window_extent().y0
-
-
-def test_a_figure_of_one_case(tmp_path):
-    path = tmp_path / "a.svg"
-    assert draw(picked(MADE, fabric="fat-tree"), path) == path
-    assert path.read_text().count("<svg") == 1
+def test_the_legend_fits(rows):
+    for fabrics in (("fat-tree",), ("leaf-spine", "fat-tree"), tuple(FABRICS)):
+        with style.look():
+            figure = PICTURE.build([row for row in rows if row["fabric"] in fabrics])
+            figure.canvas.draw()
+        box = figure.legends[0].get_window_extent()
+        assert 0 <= box.x0 < box.x1 <= figure.bbox.x1
+        assert 0 <= box.y0 < box.y1 < figure.axes[0].get_window_extent().y0
 
 
 # ---------------------------------------------------------------------------------------------------------- the shell
-WORDS = ["--servers", "4", "--radix", "8", "--fat-tree-radix", "8", "--rings", "2", "--traffic", "permutation"]
-
-
-def test_main_writes_rows_configuration_and_picture(tmp_path, capsys):
-    words = [*WORDS, "--out", str(tmp_path / "made"), "--fabrics", "leaf-spine", "--seeds", "1", "--parts", "1"]
-    assert main(words) == 0
-    rows, config = report.read_rows(tmp_path / "made" / "single_path_and_spraying.csv")
-    assert [(row["routing"], row["parts"]) for row in rows] == [("spray", 1), ("ecmp", 1), ("least-loaded", 1)]
-    assert rows[0]["time_s"] == pytest.approx(2e-3, rel=1e-6)
-    assert (config["servers"], config["parts"], config["seeds"], config["dtype"]) == (4, [1], 1, "float32")
-    assert {"version", "commit", "device"} <= set(config)
-    assert (tmp_path / "made" / "single_path_and_spraying.png").read_bytes().startswith(b"\x89PNG")
-    said = capsys.readouterr()
-    assert said.err == ""
-    assert said.out.startswith(table(rows) + "\n\nclaim")
-    assert max(map(len, said.out.splitlines())) <= 100
-
-
-@pytest.mark.parametrize(
-    ("given", "sentence"),
-    [
-        ({"fabrics": ("fat-tre",)}, r"fabric 'fat-tre' is unknown \(did you mean 'fat-tree'\?\)"),
-        ({"traffic": ("permute",)}, r"traffic 'permute' is unknown"),
-        ({"traffic": ()}, r"traffic must name at least one and none twice, got \[\]\."),
-        ({"parts": (4, 4)}, r"parts must name at least one and none twice, got \[4, 4\]\."),
-        ({"parts": (0,)}, r"parts must be a whole number of at least 1, got 0\."),
-        ({"seeds": 0}, r"seeds must be a whole number of at least 1, got 0\."),
-        ({"servers": 1}, r"servers must be a whole number of at least 2, got 1\."),
-        ({"group": 24}, r"group must divide the 128 GPUs, got 24\."),
-        ({"group": 8}, r"group must be more GPUs than the 8 of a server, got 8\."),
-        ({"rings": 3}, r"rings must divide the 128 GPUs, got 3\."),
-        ({"rings": 128}, r"rings must leave several GPUs to a ring, got 128 of 128 GPUs\."),
-        ({"exponent": -1.0}, r"exponent must be finite and not negative, got -1\.0\."),
-        ({"oversubscription": 0.0}, r"oversubscription must be finite and above 0, got 0\.0\."),
-        ({"radix": 8}, r"a tree of 2 tiers and radix 8 has room for 32 hosts, got 128"),
-    ],
-)
-def test_mistakes_are_found_before_anything_runs(given, sentence):
-    with pytest.raises(InputError, match=sentence):
-        Config(**given)
-
-
-def test_a_mistake_ends_in_a_sentence_and_status_2(tmp_path, capsys):
-    blocked = tmp_path / "file"
-    blocked.write_text("")
-    assert main([*WORDS, "--out", str(blocked)]) == 2
-    said = capsys.readouterr()
-    assert said.err.startswith("single_path_and_spraying: cannot write into")
-    assert said.err.count("\n") == 1
-    assert said.out == ""
-    assert main(["--seeds", "0"]) == 2
-    assert "seeds must be a whole number of at least 1" in capsys.readouterr().err

@@ -8,26 +8,9 @@ from experiments import ep_share, iteration_time, reconfiguration_delay, sensiti
 from mfabric_jax.study.calibration import BANDWIDTHS, PUBLISHED
 from tests.study.small import as_a_user
 
-ALL = (ep_share, iteration_time, reconfiguration_delay, sensitivity)
-
 
 def drawn(module, rows, tmp_path):
-    assert module.draw(rows, tmp_path / "picture.png").stat().st_size > 5000
-
-
-@pytest.mark.parametrize("module", ALL, ids=lambda module: module.NAME)
-def test_a_mistake_is_a_sentence(module, capsys, tmp_path):
-    field = "model" if module is reconfiguration_delay else "models"
-    assert module.main([f"--{field}", "mixtral-8x7", "--out", str(tmp_path)]) == 2
-    assert "unknown (did you mean 'mixtral-8x7b'?)" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("module", ALL, ids=lambda module: module.NAME)
-def test_help(module, capsys):
-    with pytest.raises(SystemExit) as end:
-        module.main(["--help"])
-    assert end.value.code == 0
-    assert "--out" in capsys.readouterr().out
+    assert module.SCRIPT.draw(rows, tmp_path / "picture.png").stat().st_size > 5000
 
 
 # ------------------------------------------------------------------------------------------------ iteration time
@@ -85,11 +68,10 @@ def test_every_change_is_a_setting_and_changes_something():
 def test_a_small_sensitivity(tmp_path, capsys):
     asked = ["--models", "llama-moe", "--changes", "paper", "no delay", "--nic-gbps", "400", "--out", str(tmp_path)]
     with as_a_user():
-        assert sensitivity.main(asked) == 0
+        assert sensitivity.SCRIPT.main(asked) == 0
     printed = capsys.readouterr().out
     assert "no delay" in printed
-    rows = sensitivity.run.__module__ and (tmp_path / "sensitivity.csv").read_text().splitlines()
-    assert len(rows) == 3
+    assert len((tmp_path / "sensitivity.csv").read_text().splitlines()) == 3
     assert (tmp_path / "sensitivity.png").stat().st_size > 5000
 
 
@@ -106,11 +88,6 @@ def test_verdicts_on_assumptions_by_hand():
     assert [(one.claim, one.found) for one in most] == [
         (f"what moves {model} most, 400 Gbps", "no delay: 1.00 to 0.70") for model in "ab"
     ]
-
-
-def test_the_base_comes_first():
-    with pytest.raises(ValueError, match="changes must begin with 'paper'"):
-        sensitivity.Config(changes=("ECMP", "paper"))
 
 
 def test_delays_by_hand(tmp_path):
@@ -130,7 +107,7 @@ def test_delays_by_hand(tmp_path):
 def test_a_small_sweep_of_delays():
     config = reconfiguration_delay.Config("llama-moe", ("block", "one matrix"), delays_s=(0.5, 1e-6), iterations=1)
     with as_a_user():
-        rows = reconfiguration_delay.run(config)
+        rows = list(reconfiguration_delay.run(config))
     assert [row["delay_s"] for row in rows] == [1e-6, 0.5, 1e-6, 0.5]
     assert rows[0]["over_fastest"] == 1
     assert rows[1]["iteration_s"] >= rows[0]["iteration_s"]

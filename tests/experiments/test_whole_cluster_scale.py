@@ -15,7 +15,7 @@ pytest.importorskip("matplotlib")
 pytest.importorskip("tyro")
 pytest.importorskip("tqdm")
 from experiments import whole_cluster_scale
-from experiments.whole_cluster_scale import Config, build, draw, main, run, table
+from experiments.whole_cluster_scale import PICTURE, SCRIPT, Config, run, table
 
 SMALL = {"model": "llama-moe", "servers": (8,)}
 KINDS = {"EP": 1.0, "DP experts": 1.5, "DP between": 0.03, "DP inside": 0.01, "PP": 0.4}
@@ -24,7 +24,7 @@ KINDS = {"EP": 1.0, "DP experts": 1.5, "DP between": 0.03, "DP inside": 0.01, "P
 # ---------------------------------------------------------------------------------------------------- own processes
 def test_main_solves_in_processes_of_its_own(tmp_path, capsys):
     words = ["--model", "llama-moe", "--fabrics", "fat-tree", "--servers", "8", "--radix", "16", "--seed", "3"]
-    assert main([*words, "--out", str(tmp_path / "made")]) == 0
+    assert SCRIPT.main([*words, "--out", str(tmp_path / "made")]) == 0
     rows, config = report.read_rows(tmp_path / "made" / "whole_cluster_scale.csv")
     job = WholeCluster(model="llama-moe", servers=8).job()
     flows = training_flows(job, measured(job, iterations=1, drift=0.0, seed=3).count)
@@ -47,7 +47,7 @@ def test_main_solves_in_processes_of_its_own(tmp_path, capsys):
 
 def test_a_process_that_fails_is_reported(tmp_path, capsys):
     words = ["--model", "llama-moe", "--fabrics", "fat-tree", "--servers", "8", "--radix", "4"]
-    assert main([*words, "--out", str(tmp_path)]) == 2
+    assert SCRIPT.main([*words, "--out", str(tmp_path)]) == 2
     said = capsys.readouterr()
     assert said.err.splitlines()[-1] == (
         "whole_cluster_scale: fat-tree on 8 servers ended with status 2: mfabric: a tree of 3 tiers and radix 4 has "
@@ -138,37 +138,20 @@ def test_a_kind_that_one_cluster_lacks():
     assert ends[3] == ["fat-tree", "256", "2.000", "-", "-", "-", "-", "3.000"]
 
 
-def figure_of(rows):
+def test_the_figure():
     with style.look():
-        figure = build(rows)
-    return {axes.get_title(loc="left"): axes for axes in figure.axes}, figure
-
-
-def test_seconds_and_memory_against_gpus():
-    axes, figure = figure_of(ROWS)
-    lines = axes["Time to build and solve [s]"].get_lines()
-    drawn = {(line.get_color(), line.get_linestyle()): [*line.get_xydata().ravel()] for line in lines}
+        figure = PICTURE.build(ROWS)
+        seconds, memory, ends = figure.axes
+    lines = [(line.get_color(), line.get_linestyle(), [*line.get_ydata()]) for line in seconds.get_lines()]
     tree, mfabric = (style.FABRICS[fabric].colour for fabric in ("fat-tree", "mfabric"))
-    assert drawn == {
-        (tree, "-"): [1024, 0.75, 4096, 3],
-        (tree, ":"): [1024, 8, 4096, 32],
-        (mfabric, "-"): [1024, 1.5, 4096, 6],
-        (mfabric, ":"): [1024, 16, 4096, 64],
-    }
-    memory = [list(line.get_ydata()) for line in axes["Peak memory [GB]"].get_lines()]
-    assert memory == [[1.5, 6.0], [3.0, 12.0]]
-    assert [label.get_text() for label in axes["Peak memory [GB]"].get_xticklabels()] == ["1,024", "4,096"]
-    legend = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert legend == ["Fat-tree", "mFabric", "with compiling", "larger marks on the right: more GPUs"]
-
-
-def test_who_is_done_when():
-    axes = figure_of(ROWS)[0]["Who is done when"]
-    names = [label.get_text().replace("\n", " ") for label in axes.get_yticklabels()]
+    assert (tree, "-", [0.75, 3]) in lines
+    assert (mfabric, "--", [16, 64]) in lines
+    assert [list(line.get_ydata()) for line in memory.get_lines()] == [[1.5, 6.0], [3.0, 12.0]]
+    names = [label.get_text().replace("\n", " ") for label in ends.get_yticklabels()]
     assert names == list(whole_cluster_scale.KINDS.values())
     marks = {
         (line.get_color(), line.get_markersize(), int(line.get_ydata()[0])): line.get_xdata()[0]
-        for line in axes.get_lines()
+        for line in ends.get_lines()
         if line.get_marker() != "None"
     }
     assert len(marks) == 4 * len(KINDS)
@@ -177,40 +160,3 @@ def test_who_is_done_when():
             for size in (0, 1):
                 mark = style.FABRICS[fabric].colour, 4 + 3 * size, 3 * place + line
                 assert marks[mark] == end * slow[size]
-
-
-def test_a_figure_of_one_cluster(tmp_path):
-    assert draw(made("rail-optimized", 64), tmp_path / "a.png") == tmp_path / "a.png"
-    axes = figure_of(made("rail-optimized", 64, kinds={"EP": 1.0, "own": 2.0}))[0]["Who is done when"]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["Expert parallel", "own"]
-
-
-# ----------------------------------------------------------------------------------------------------------- mistakes
-@pytest.mark.parametrize(
-    ("given", "sentence"),
-    [
-        ({"fabrics": ("fat-tre",)}, r"fabric 'fat-tre' is unknown \(did you mean 'fat-tree'\?\)"),
-        ({"fabrics": ()}, r"fabrics must name at least one and none twice, got \[\]\."),
-        ({"servers": (128, 128)}, r"servers must name at least one and none twice, got \[128, 128\]\."),
-        ({"servers": (0,)}, r"servers must be a whole number of at least 1, got 0\."),
-        ({"servers": (20,)}, r"servers must hold whole replicas of mixtral-8x7b \(128 GPUs each\)"),
-        ({"model": "mixtral"}, r"model 'mixtral' is unknown"),
-        ({"nic_gbps": 0.0}, r"nic_gbps must be finite and above 0, got 0\.0\."),
-        ({"resolution": -1.0}, r"resolution must be finite and not negative, got -1\.0\."),
-        ({"seed": -1}, r"seed must be a whole number of at least 0, got -1\."),
-    ],
-)
-def test_mistakes_are_found_before_anything_runs(given, sentence):
-    with pytest.raises(InputError, match=sentence):
-        Config(**given)
-
-
-def test_a_mistake_ends_in_a_sentence_and_status_2(tmp_path, capsys):
-    blocked = tmp_path / "file"
-    blocked.write_text("")
-    assert main(["--out", str(blocked)]) == 2
-    said = capsys.readouterr()
-    assert said.err.startswith("whole_cluster_scale: cannot write into")
-    assert said.out == ""
-    assert main(["--servers", "20"]) == 2
-    assert "servers must hold whole replicas" in capsys.readouterr().err

@@ -10,57 +10,31 @@ import numpy as np
 import pytest
 
 from mfabric_jax import InputError
-from mfabric_jax.fabric import Electrical, Prices, Region, cluster_cost, cost_table, no_price, server_cost
-from mfabric_jax.fabric.cost import COSTED, PATCH_PANEL, PRICED, REGIONAL_OCS, Attachment, parts, tree
-from mfabric_jax.fabric.tree import Tree
+from mfabric_jax.fabric import NAMES, Prices, cluster_cost, cost_table, no_price
+from mfabric_jax.fabric.cost import PATCH_PANEL, Attachment
+from mfabric_jax.fabric.cost import tree_attachment as tree
+from mfabric_jax.fabric.registry import PRICED, cluster_watts, parts
 
 FIBRE = 0.3 * 500
 LISTED = {100: (99, 659, 187), 200: (239, 1079, 374), 400: (659, 1499, 1090), 800: (1399, 2248, 1400)}
 
 
 def fat_tree(gbps, **settings):
-    return server_cost(Electrical("fat-tree", gbps, **settings), gbps)
+    return cluster_cost("fat-tree", 1, gbps, **settings)
 
 
 def mfabric(gbps, **settings):
-    return server_cost(Region(4, gbps, **settings), gbps)
-
-
-@pytest.mark.parametrize(("gbps", "published"), [(100, 1.524), (200, 1.790), (400, 2.289), (800, 2.331)])
-def test_fat_tree_over_mfabric(gbps, published):
-    assert fat_tree(gbps) / mfabric(gbps) == pytest.approx(published, abs=5e-4)
-
-
-def test_dollars_per_nic_at_400_by_hand():
-    assert 1499 + 5 * 1090 + 6 * 659 + 3 * FIBRE == 11353
-    assert tree().cost(400, Prices()) == pytest.approx(11353, rel=1e-12)
-    assert 1499 + 659 + FIBRE + 520 == 2828
-    assert REGIONAL_OCS.cost(400, Prices()) == pytest.approx(2828, rel=1e-12)
-    assert fat_tree(400) == pytest.approx(8 * 11353, rel=1e-12)
-    assert mfabric(400) == pytest.approx(6 * 2828 + 2 * 11353, rel=1e-12)
-
-
-@pytest.mark.parametrize("gbps", LISTED)
-@pytest.mark.parametrize("k", [1.0, 3.0, 4.0])
-def test_oversubscribed_by_its_formula(gbps, k):
-    transceiver, nic, port = LISTED[gbps]
-    by_hand = nic + (1 + 4 / k) * port + (2 + 4 / k) * transceiver + (1 + 2 / k) * FIBRE
-    fabric = Electrical("oversub-fat-tree", gbps, oversubscription=k)
-    assert server_cost(fabric, gbps) == pytest.approx(8 * by_hand, rel=1e-12)
+    return cluster_cost("mfabric", 1, gbps, **settings)
 
 
 def test_parts_that_only_count_once():
     assert fat_tree(400, nics=4) == pytest.approx(4 * 11353)
     assert fat_tree(400, nic_use="pooled") == fat_tree(400)
-    assert server_cost(Electrical("rail-optimized", 400.0), 400) == fat_tree(400)
+    assert cluster_cost("rail-optimized", 1, 400) == fat_tree(400)
     assert mfabric(400, optical_degree=0, electrical_nics=8) == pytest.approx(fat_tree(400))
     assert mfabric(400, optical_degree=3, electrical_nics=1) == pytest.approx(mfabric(400) / 2)
     panel = Attachment(panel_ports=1).cost(400, Prices())
     assert panel == pytest.approx(1499 + 659 + FIBRE + 100)
-
-
-def test_the_bandwidth_of_the_fabric_itself_is_not_what_is_priced():
-    assert server_cost(Region(4, 100.0), 400) == mfabric(400)
 
 
 def test_between_listed_bandwidths_prices_are_straight_lines_on_log_axes():
@@ -72,35 +46,24 @@ def test_between_listed_bandwidths_prices_are_straight_lines_on_log_axes():
     assert Prices().at("nic", math.sqrt(20000)) == pytest.approx(math.sqrt(659 * 1079), rel=1e-12)
 
 
-@pytest.mark.parametrize("gbps", LISTED)
-def test_listed_prices_are_exact(gbps):
-    prices = tuple(Prices().at(part, gbps) for part in ("transceiver", "nic", "switch_port"))
-    assert prices == pytest.approx(LISTED[gbps], rel=1e-12)
-
-
-@pytest.mark.parametrize("gbps", [50, 99.9, 800.1, 1000])
-def test_no_price_outside_the_list(gbps):
-    with pytest.raises(InputError, match=rf"nic_gbps {gbps:g} has no price; .* from 100 to 800 Gbps\.$"):
-        fat_tree(gbps)
-    with pytest.raises(InputError, match=f"nic_gbps {gbps:g} has no price"):
-        mfabric(gbps)
-
-
-@pytest.mark.parametrize("cost", [fat_tree, mfabric])
-def test_more_bandwidth_costs_more(cost):
-    dollars = [cost(gbps) for gbps in range(100, 801, 25)]
-    assert all(a < b for a, b in itertools.pairwise(dollars))
+def test_no_price_outside_the_list_and_more_bandwidth_costs_more():
+    for cost in (fat_tree, mfabric):
+        for gbps in (50, 99.9, 800.1, 1000):
+            sentence = rf"nic_gbps {gbps:g} has no price; .* from 100 to 800 Gbps\.$"
+            with pytest.raises(InputError, match=sentence):
+                cost(gbps)
+        dollars = [cost(gbps) for gbps in range(100, 801, 25)]
+        assert all(a < b for a, b in itertools.pairwise(dollars))
 
 
 def test_own_prices():
     cheap = Prices(gbps=(100, 800), transceiver=(1, 1), nic=(1, 1), switch_port=(1, 1), fibre_per_metre=0)
-    assert server_cost(Electrical("fat-tree", 400.0), 400, cheap) == 8 * (1 + 5 + 6)
-    assert server_cost(Region(2, 400.0), 400, cheap) == 6 * (1 + 1 + 520) + 2 * 12
+    assert cluster_cost("fat-tree", 1, 400, cheap) == 8 * (1 + 5 + 6)
+    assert cluster_cost("mfabric", 1, 400, cheap) == 6 * (1 + 1 + 520) + 2 * 12
 
 
-@pytest.mark.parametrize(
-    ("settings", "ports", "transceivers", "fibres"),
-    [
+def test_parts_behind_a_nic_on_a_tree():
+    for settings, ports, transceivers, fibres in [
         ({}, 5, 6, 3),
         ({"tiers": 2}, 3, 4, 2),
         ({"oversubscription": 4}, 1 + 4 / 4, 2 + 4 / 4, 1 + 2 / 4),
@@ -109,38 +72,11 @@ def test_own_prices():
         ({"oversubscription": 2, "at": "aggregation"}, 4, 5, 2.5),
         ({"oversubscription": 3, "tiers": 2}, 1 + 2 / 3, 2 + 2 / 3, 1 + 1 / 3),
         ({"oversubscription": 2, "tiers": 2}, 2, 3, 1.5),
-    ],
-)
-def test_parts_behind_a_nic_on_a_tree(settings, ports, transceivers, fibres):
-    got = tree(**settings)
-    assert (got.switch_ports, got.transceivers, got.fibres) == pytest.approx((ports, transceivers, fibres), rel=1e-14)
-    assert (got.ocs_ports, got.panel_ports) == (0, 0)
-
-
-@pytest.mark.parametrize("settings", [{"tiers": 2}, {"tiers": 3}, {"tiers": 3, "at": "aggregation"}])
-@pytest.mark.parametrize("k", [1, 3, 7])
-def test_a_full_tree_has_as_many_ports_as_its_switches(settings, k):
-    full = {"radix": 16, "oversubscription": k, **settings}
-    hosts = Tree(1, **full).most_hosts
-    switches = sum(count for _, count in Tree(hosts, **full).switches)
-    assert tree(k, **settings).switch_ports == pytest.approx(switches * 16 / hosts, rel=1e-14)
-
-
-@pytest.mark.parametrize(
-    ("settings", "sentence"),
-    [
-        ({"tiers": 4}, "tiers must be 2 or 3, got 4."),
-        ({"tiers": 1}, "tiers must be 2 or 3, got 1."),
-        ({"tiers": 2, "at": "aggregation"}, "a tree of 2 tiers can only be oversubscribed at the edge, got at 'agg"),
-        ({"at": "aggregaton"}, "at 'aggregaton' is unknown (did you mean 'aggregation'?); allowed: edge, aggregation."),
-        ({"oversubscription": 0}, "oversubscription must be finite and above 0, got 0."),
-    ],
-)
-def test_trees_that_are_none(settings, sentence):
-    with pytest.raises(InputError, match=re.escape(sentence)):
-        tree(**settings)
-    with pytest.raises(InputError, match=re.escape(sentence)):
-        parts("fat-tree", **settings)
+    ]:
+        got = tree(**settings)
+        want = (ports, transceivers, fibres)
+        assert (got.switch_ports, got.transceivers, got.fibres) == pytest.approx(want, rel=1e-14)
+        assert (got.ocs_ports, got.panel_ports) == (0, 0)
 
 
 # NIC, switch ports, transceivers, fibres, OCS ports, panel ports of one server.
@@ -166,41 +102,39 @@ def by_hand(counts, gbps):
     return sum(count * price for count, price in zip(counts, unit, strict=True))
 
 
-@pytest.mark.parametrize("gbps", LISTED)
-@pytest.mark.parametrize(("tiers", "counted"), [(3, SERVER), (2, TWO_TIERS)])
-def test_every_priced_fabric_by_hand(gbps, tiers, counted):
-    assert tuple(counted) == PRICED
-    for name, counts in counted.items():
-        assert cluster_cost(name, 5, gbps, tiers=tiers) == pytest.approx(5 * by_hand(counts, gbps), rel=1e-12)
+def test_every_priced_fabric_by_hand():
+    for (tiers, counted), gbps in itertools.product(((3, SERVER), (2, TWO_TIERS)), LISTED):
+        assert {*counted, "torus"} == set(PRICED)
+        for name, counts in counted.items():
+            assert cluster_cost(name, 5, gbps, tiers=tiers) == pytest.approx(5 * by_hand(counts, gbps), rel=1e-12)
 
 
 def test_dollars_of_a_server_at_400_as_plain_numbers():
-    dollars = {name: cluster_cost(name, 1, 400) for name in PRICED if name != "oversub-fat-tree"}
+    dollars = {name: cluster_cost(name, 1, 400) for name in PRICED if name not in ("oversub-fat-tree", "torus")}
     same = {"fat-tree": 90824, "rail-optimized": 90824, "rail-only": 61640, "topoopt": 19264, "mfabric": 39674}
     assert dollars == pytest.approx(same, rel=1e-12)
     assert PATCH_PANEL.cost(400, Prices()) == 19264 / 8
 
 
-@pytest.mark.parametrize(("gbps", "published"), [(100, 1.524), (200, 1.790), (400, 2.289), (800, 2.331)])
-@pytest.mark.parametrize("name", ["fat-tree", "rail-optimized"])
-def test_published_ratios_by_name_at_any_size(gbps, published, name):
-    for servers in (1, 4096):
-        ratio = cluster_cost(name, servers, gbps) / cluster_cost("mfabric", servers, gbps)
-        assert ratio == pytest.approx(published, abs=5e-4)
+def test_published_ratios_by_name_at_any_size():
+    for gbps, published in ((100, 1.524), (200, 1.790), (400, 2.289), (800, 2.331)):
+        for name, servers in itertools.product(("fat-tree", "rail-optimized"), (1, 4096)):
+            ratio = cluster_cost(name, servers, gbps) / cluster_cost("mfabric", servers, gbps)
+            assert ratio == pytest.approx(published, abs=5e-4)
+        assert fat_tree(gbps) / mfabric(gbps) == pytest.approx(published, abs=5e-4)
 
 
-@pytest.mark.parametrize("name", PRICED)
-@pytest.mark.parametrize("tiers", [2, 3])
-def test_the_table_adds_up_and_counts_what_is_there(name, tiers):
-    rows = cost_table(name, 300, tiers=tiers)
-    assert sum(row["usd"] for row in rows) == pytest.approx(cluster_cost(name, 1, 300, tiers=tiers), rel=1e-14)
-    counts = dict.fromkeys(("nic", "switch_port", "transceiver", "fibre", "ocs_port", "panel_port"), 0)
-    for row in rows:
-        assert row["count"] > 0
-        assert row["usd"] == row["count"] * row["unit_usd"]
-        assert row["unit_usd"] == Prices().at(row["part"], 300)
-        counts[row["part"]] += row["count"]
-    assert tuple(counts.values()) == pytest.approx((SERVER if tiers == 3 else TWO_TIERS)[name], rel=1e-14)
+def test_the_table_adds_up_and_counts_what_is_there():
+    for name, (tiers, counted) in itertools.product(SERVER, ((3, SERVER), (2, TWO_TIERS))):
+        rows = cost_table(name, 300, tiers=tiers)
+        assert sum(row["usd"] for row in rows) == pytest.approx(cluster_cost(name, 1, 300, tiers=tiers), rel=1e-14)
+        counts = dict.fromkeys(("nic", "switch_port", "transceiver", "fibre", "ocs_port", "panel_port"), 0)
+        for row in rows:
+            assert row["count"] > 0
+            assert row["usd"] == row["count"] * row["unit_usd"]
+            assert row["unit_usd"] == Prices().at(row["part"], 300)
+            counts[row["part"]] += row["count"]
+        assert tuple(counts.values()) == pytest.approx(counted[name], rel=1e-14)
 
 
 def test_the_table_says_what_hangs_where():
@@ -225,46 +159,39 @@ def test_wiring_reaches_the_fabric_it_belongs_to():
     assert cluster_cost("topoopt", 3, 400, nics=2) == 3 * 2 * 2408
     own = cluster_cost("mfabric", 2, 400, optical_degree=1, electrical_nics=1)
     assert own == pytest.approx(2 * (2828 + 11353), rel=1e-12)
-    assert server_cost(Region(4, 400.0), 400, tiers=2) == cluster_cost("mfabric", 1, 400, tiers=2)
-    assert server_cost(Electrical("fat-tree", 400.0), 400, tiers=2) == pytest.approx(61640, rel=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("name", "field", "what"),
-    [
-        ("nvl72", "scale_up_per_gpu", "NVLink domains"),
-        ("mfabric-cpo", "co_packaged_per_gpu", "co-packaged optics"),
-    ],
-)
-def test_no_price_is_invented(name, field, what):
-    give = f"give {field}, dollars per GPU, in the prices."
-    assert no_price(name) == f"{name} has no cost: there are no public prices for {what}; {give}"
-    assert cluster_cost(name, 256, 800) is None
-    *ethernet, last = cost_table(name, 800)
-    assert last == {"attached_to": what, "part": field, "count": 8, "unit_usd": None, "usd": None}
-    assert ethernet == cost_table("fat-tree", 800)
-    other = {"scale_up_per_gpu", "co_packaged_per_gpu"} - {field}
-    assert cluster_cost(name, 256, 800, Prices(**{other.pop(): 1.0})) is None
-
-
-@pytest.mark.parametrize(("name", "field"), [("nvl72", "scale_up_per_gpu"), ("mfabric-cpo", "co_packaged_per_gpu")])
-def test_a_price_per_gpu_is_added_to_the_ethernet_nics(name, field):
-    prices = Prices(**{field: 1234.5})
-    assert no_price(name, prices) is None
+def test_prices_of_gpus_are_not_invented_but_added():
+    fields = {
+        "nvl72": ("scale_up_per_gpu", "NVLink domains"),
+        "mfabric-cpo": ("co_packaged_per_gpu", "co-packaged optics"),
+    }
     ethernet = cluster_cost("fat-tree", 256, 800)
-    assert cluster_cost(name, 256, 800, prices) == pytest.approx(ethernet + 256 * 8 * 1234.5, rel=1e-14)
-    assert cluster_cost(name, 256, 800, prices, gpus=4) == pytest.approx(ethernet + 256 * 4 * 1234.5, rel=1e-14)
-    assert cluster_cost(name, 1, 800, Prices(**{field: 0})) == pytest.approx(ethernet / 256, rel=1e-14)  # 0 is a price
-    assert cluster_cost("fat-tree", 256, 800, prices) == ethernet
+    for name, (field, what) in fields.items():
+        give = f"give {field}, dollars per GPU, in the prices."
+        assert no_price(name) == f"{name} has no cost: there are no public prices for {what}; {give}"
+        assert cluster_cost(name, 256, 800) is None
+        *rest, last = cost_table(name, 800, nics=8)
+        assert last == {"attached_to": what, "part": field, "count": 8, "unit_usd": None, "usd": None}
+        assert rest == cost_table("fat-tree", 800)
+        (other,) = {"scale_up_per_gpu", "co_packaged_per_gpu"} - {field}
+        assert cluster_cost(name, 256, 800, Prices(**{other: 1.0})) is None
+        prices = Prices(**{field: 1234.5})
+        assert no_price(name, prices) is None
+        for gpus in (4, 8):
+            want = pytest.approx(ethernet + 256 * gpus * 1234.5, rel=1e-14)
+            assert cluster_cost(name, 256, 800, prices, gpus=gpus, nics=8) == want
+        free = cluster_cost(name, 1, 800, Prices(**{field: 0}), nics=8)
+        assert free == pytest.approx(ethernet / 256, rel=1e-14)  # 0 is a price
+        assert cluster_cost("fat-tree", 256, 800, prices) == ethernet
 
 
 def test_priced_fabrics_need_no_excuse():
-    assert [name for name in COSTED if no_price(name) is None] == list(PRICED)
+    assert [name for name in NAMES if no_price(name) is None] == list(PRICED)
 
 
-@pytest.mark.parametrize(
-    ("call", "sentence"),
-    [
+def test_sentences():
+    for call, sentence in [
         (lambda: cluster_cost("fat-trees", 1, 400), "fabric 'fat-trees' is unknown (did you mean 'fat-tree'?)"),
         (lambda: no_price("nvl36"), "fabric 'nvl36' is unknown (did you mean 'nvl72'?)"),
         (lambda: cluster_cost("fat-tree", 0, 400), "servers must be a whole number of at least 1, got 0."),
@@ -275,12 +202,9 @@ def test_priced_fabrics_need_no_excuse():
         (lambda: cluster_cost("nvl72", 1, 900), "nic_gbps 900 has no price"),
         (lambda: Prices().at("fiber", 400), "part 'fiber' is unknown (did you mean 'fibre'?)"),
         (lambda: Prices().at("nic", math.nan), "nic_gbps nan has no price"),
-        (lambda: mfabric(400, electrical_nics=np.array([2, 2, 1, 2])), "electrical_nics must be one number to be pr"),
-    ],
-)
-def test_sentences(call, sentence):
-    with pytest.raises(InputError, match=re.escape(sentence)):
-        call()
+    ]:
+        with pytest.raises(InputError, match=re.escape(sentence)):
+            call()
 
 
 # The user's own prices.
@@ -304,15 +228,14 @@ def toml(prices):
     return "\n".join(lines)
 
 
-@pytest.mark.parametrize("prices", [Prices(), OWN])
-def test_prices_come_back_from_files(tmp_path, prices):
-    (tmp_path / "prices.toml").write_text(toml(prices))
-    (tmp_path / "prices.JSON").write_text(json.dumps(dataclasses.asdict(prices)))
-    for name in ("prices.toml", "prices.JSON"):
-        read = Prices.read(tmp_path / name)
-        assert read == prices
-        assert hash(read) == hash(prices)
-        assert Prices.read(str(tmp_path / name)) == prices
+def test_prices_come_back_from_files(tmp_path):
+    for prices in (Prices(), OWN):
+        (tmp_path / "prices.toml").write_text(toml(prices))
+        (tmp_path / "prices.JSON").write_text(json.dumps(dataclasses.asdict(prices)))
+        for name in ("prices.toml", "prices.JSON"):
+            read = Prices.read(tmp_path / name)
+            assert read == prices == Prices.read(str(tmp_path / name))
+            assert hash(read) == hash(prices)
 
 
 def test_what_a_file_leaves_out_stays(tmp_path):
@@ -341,9 +264,8 @@ def test_one_listed_bandwidth_is_enough_for_itself():
         single.at("nic", 401)
 
 
-@pytest.mark.parametrize(
-    ("given", "sentence"),
-    [
+def test_prices_that_are_none(tmp_path):
+    for given, sentence in [
         ({"nic": [1, 2, 3]}, "nic must list one price for each of the 4 bandwidths in gbps, got [1, 2, 3]."),
         ({"nic": [1, 2, 3, 0]}, "nic must be finite and above 0, got [1, 2, 3, 0]."),
         ({"transceiver": [1, 2, 3, -4]}, "transceiver must be finite and above 0, got [1, 2, 3, -4]."),
@@ -363,20 +285,17 @@ def test_one_listed_bandwidth_is_enough_for_itself():
         ({"metres_per_link": True}, "metres_per_link must be a number, got True."),
         ({"scale_up_per_gpu": -5}, "scale_up_per_gpu must be finite and not negative, got -5."),
         ({"co_packaged_per_gpu": "?"}, "co_packaged_per_gpu must be a number, got '?'."),
-    ],
-)
-def test_prices_that_are_none(tmp_path, given, sentence):
-    with pytest.raises(InputError, match=f"^{re.escape(sentence)}$"):
-        Prices(**given)
-    whole = {"transceiver": [1] * 4, "nic": [1] * 4, "switch_port": [1] * 4} if "gbps" in given else {}
-    (tmp_path / "own.json").write_text(json.dumps(whole | given))
-    with pytest.raises(InputError, match=f"^{re.escape(sentence)}$"):
-        Prices.read(tmp_path / "own.json")
+    ]:
+        with pytest.raises(InputError, match=f"^{re.escape(sentence)}$"):
+            Prices(**given)
+        whole = {"transceiver": [1] * 4, "nic": [1] * 4, "switch_port": [1] * 4} if "gbps" in given else {}
+        (tmp_path / "own.json").write_text(json.dumps(whole | given))
+        with pytest.raises(InputError, match=f"^{re.escape(sentence)}$"):
+            Prices.read(tmp_path / "own.json")
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "sentence"),
-    [
+def test_files_that_hold_no_prices(tmp_path):
+    for name, text, sentence in [
         ("own.toml", "ocs_prot = 1", "price 'ocs_prot' is unknown (did you mean 'ocs_port'?); allowed: gbps, tr"),
         ("own.json", '{"nics": [1]}', "price 'nics' is unknown (did you mean 'nic'?)"),
         ("own.toml", "[nic]\n100 = 1", "nic must be a list of numbers, got {'100': 1}."),
@@ -387,15 +306,10 @@ def test_prices_that_are_none(tmp_path, given, sentence):
         ("own.toml", "nic = ", "is not TOML (Invalid value"),
         ("own.yaml", "nic: 1", "extension '.yaml' is unknown (did you mean '.toml'?); allowed"),
         ("own", "", "extension '' is unknown; allowed: .toml, .json."),
-    ],
-)
-def test_files_that_hold_no_prices(tmp_path, name, text, sentence):
-    (tmp_path / name).write_text(text)
-    with pytest.raises(InputError, match=re.escape(sentence)):
-        Prices.read(tmp_path / name)
-
-
-def test_files_that_cannot_be_read(tmp_path):
+    ]:
+        (tmp_path / name).write_text(text)
+        with pytest.raises(InputError, match=re.escape(sentence)):
+            Prices.read(tmp_path / name)
     with pytest.raises(InputError, match=r"cannot read '.*none\.toml' \(No such file or directory\); give a \.toml or"):
         Prices.read(tmp_path / "none.toml")
     (tmp_path / "bytes.json").write_bytes(b"\xff\xfe{}")
@@ -409,7 +323,7 @@ def test_listed_bandwidths_cost_exactly_their_price():
     assert [Prices().at(part, 400) for part in ("fibre", "ocs_port", "panel_port")] == [150, 520, 100]
 
 
-@pytest.mark.parametrize("name", [*PRICED, "nvl72"])
+@pytest.mark.parametrize("name", ["mfabric", "rail-only", "nvl72"])
 def test_many_clusters_at_once_cost_what_each_does(name):
     falling = Prices(nic=(900, 800, 700, 600))
     gbps, degree, nics = np.array([100.0, 137.0, 400.0, 800.0]), np.array([6, 0, 3, 8]), np.array([2, 8, 1, 4])
@@ -423,3 +337,10 @@ def test_many_clusters_at_once_cost_what_each_does(name):
         assert (together is None and each == [None] * 4) or together.tolist() == pytest.approx(each, rel=1e-12)
     with pytest.raises(InputError, match="nic_gbps 900 has no price; prices are listed from 100 to 800 Gbps"):
         cluster_cost(name, 16, np.array([100.0, 900.0]))
+
+
+def test_watts_are_the_users_own_and_unknown_ones_are_said():
+    watts = {"nic": 25, "switch_port": 10, "transceiver": 12, "fibre": 0, "ocs_port": 0.5}
+    assert cluster_watts("mfabric", 2, watts) == 2 * (8 * 25 + 10 * 10 + 18 * 12 + 6 * 0.5)
+    assert cluster_watts("topoopt", 2, watts) is None  # nobody said what a panel port takes
+    assert cluster_watts("nvl72", 2, watts) is None  # nor an NVLink domain

@@ -1,59 +1,53 @@
 """`Region` and `Electrical`: what they refuse, in words, and what they may carry as data."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from mfabric_jax import InputError
-from mfabric_jax.fabric import ELECTRICAL, NAMES, Electrical, Region
+from mfabric_jax.fabric import NAMES, Electrical, FabricSettings, Region, get
+from mfabric_jax.fabric.design import check_own
+from mfabric_jax.workload import get as job_of
 
 NAN, INF = float("nan"), float("inf")
 
 
-@pytest.mark.parametrize("field", ["optical_degree", "electrical_nics", "delay_s"])
-@pytest.mark.parametrize("value", [-1, NAN, INF])
-def test_region_refuses(field, value):
-    with pytest.raises(InputError, match=f"{field} must be finite and not negative, got {value}"):
-        Region(2, 400.0, **{field: value})
-
-
-@pytest.mark.parametrize("fabric", [lambda gbps: Region(2, gbps), lambda gbps: Electrical("fat-tree", gbps)])
-@pytest.mark.parametrize("value", [0, -100.0, NAN, INF, np.asarray([100.0, 0.0])])
-def test_bandwidths_are_above_zero(fabric, value):
-    with pytest.raises(InputError, match="nic_gbps must be finite and above 0, got"):
-        fabric(value)
-
-
-@pytest.mark.parametrize("value", ["400", None, True])
-def test_bandwidths_are_numbers(value):
-    with pytest.raises(InputError, match=f"nic_gbps must be a number, got {value!r}"):
-        Region(2, value)
-
-
-@pytest.mark.parametrize("value", [0, -2, 2.0, True, "2"])
-def test_servers_and_nics_are_whole_numbers(value):
-    with pytest.raises(InputError, match=f"servers must be a whole number of at least 1, got {value!r}"):
-        Region(value, 400.0)
-    with pytest.raises(InputError, match=f"nics must be a whole number of at least 1, got {value!r}"):
-        Electrical("fat-tree", 400.0, nics=value)
+def test_numbers_that_are_none():
+    for field, value in itertools.product(("optical_degree", "electrical_nics", "delay_s"), (-1, NAN, INF)):
+        with pytest.raises(InputError, match=f"{field} must be finite and not negative, got {value}"):
+            Region(2, 400.0, **{field: value})
+    for value in (0, -100.0, NAN, INF, np.asarray([100.0, 0.0])):
+        for fabric in (lambda gbps: Region(2, gbps), lambda gbps: Electrical(gbps)):
+            with pytest.raises(InputError, match="nic_gbps must be finite and above 0, got"):
+                fabric(value)
+    for value in ("400", None, True):
+        with pytest.raises(InputError, match=f"nic_gbps must be a number, got {value!r}"):
+            Region(2, value)
+    for value in (0, -2, 2.0, True, "2"):
+        with pytest.raises(InputError, match=f"servers must be a whole number of at least 1, got {value!r}"):
+            Region(value, 400.0)
+        with pytest.raises(InputError, match=f"nics must be a whole number of at least 1, got {value!r}"):
+            Electrical(400.0, nics=value)
 
 
 def test_electrical_refuses():
     for over in (0, -3.0, NAN, INF):
         with pytest.raises(InputError, match=f"oversubscription must be finite and above 0, got {over}"):
-            Electrical("oversub-fat-tree", 400.0, oversubscription=over)
+            Electrical(400.0, oversubscription=over)
     with pytest.raises(InputError, match=r"fabric 'fattree' is unknown \(did you mean 'fat-tree'\?\); allowed: fat-"):
-        Electrical("fattree", 400.0)
+        get("fattree")
     with pytest.raises(InputError, match=r"nic_use 'pool' is unknown \(did you mean 'pooled'\?\); allowed: own, p"):
-        Electrical("fat-tree", 400.0, nic_use="pool")
+        Electrical(400.0, nic_use="pool")
 
 
 def test_own_needs_a_nic_for_every_gpu():
-    Electrical("fat-tree", 400.0, nics=8).check_gpus(8)
-    Electrical("fat-tree", 400.0, nics=4, nic_use="pooled").check_gpus(8)
+    check_own("own", 8, 8)
+    check_own("pooled", 4, 8)
     with pytest.raises(InputError, match="a server has 8 GPUs and 4 NICs; use nic_use 'pooled' or 8 NICs"):
-        Electrical("fat-tree", 400.0, nics=4).check_gpus(8)
+        check_own("own", 4, 8)
 
 
 def test_rates_by_hand():
@@ -61,15 +55,47 @@ def test_rates_by_hand():
     assert (region.optical_degree, region.electrical_nics, region.delay_s) == (6, 2, 0.025)
     assert region.nic_Bps == 50e9
     assert region.eps_Bps == 100e9
-    assert Electrical("fat-tree", 100.0).eps_Bps == 8 * 12.5e9
-    assert Electrical("oversub-fat-tree", 100.0, oversubscription=4.0).eps_Bps == 2 * 12.5e9
-    assert Electrical("fat-tree", 100.0, nics=4).eps_Bps == 4 * 12.5e9
-    assert Electrical("fat-tree", 100.0).delay_s == 0
+    assert Electrical(100.0).eps_Bps == 8 * 12.5e9
+    assert Electrical(100.0, oversubscription=4.0).eps_Bps == 2 * 12.5e9
+    assert Electrical(100.0, nics=4).eps_Bps == 4 * 12.5e9
+    assert Electrical(100.0).delay_s == 0
 
 
-def test_names():
-    assert set(NAMES) == {*ELECTRICAL, "topoopt", "mfabric", "mfabric-cpo"}
-    assert {name: over for name, over in ELECTRICAL.items() if over} == {"oversub-fat-tree": 3.0}
+def test_every_fabric_answers_for_itself():
+    # What a group sees: bytes/s of a server beyond its switch, by hand at 400 Gbps; NVLink at 8 Tbps a GPU.
+    settings = FabricSettings()
+    settings.check_fabric()
+    beyond = {"fat-tree": 8, "oversub-fat-tree": 8 / 3, "rail-optimized": 8, "rail-only": 8, "topoopt": 2}
+    beyond |= {"mfabric": 2, "nvl72": 64, "mfabric-cpo": 64, "torus": 2}
+    assert set(beyond) == set(NAMES)
+    for name, nics in beyond.items():
+        fabric = get(name)
+        assert fabric.name == name
+        job = job_of(
+            "deepseek-v3" if fabric.gpus_per_server > 8 else "mixtral-8x7b", gpus_per_server=fabric.gpus_per_server
+        )
+        (group,) = fabric.groups(settings, job, 400.0, ("own",))
+        assert group.eps_Bps == pytest.approx(nics * 50e9, rel=1e-12), name
+        assert group.reconfigures is fabric.reconfigures
+        faster = fabric.at(group, 800.0, settings.gpu_tbps)
+        assert faster.nic_Bps == 100e9
+    nvlink = {name: get(name).nvlink_Bps(8.0, 400.0, 900e9) for name in NAMES}
+    scale_up = {"nvl72": 950e9, "mfabric-cpo": 475e9}
+    assert nvlink == pytest.approx(dict.fromkeys(NAMES, 900e9) | scale_up, rel=1e-12)
+
+
+@pytest.mark.parametrize(("gbps", "ports", "nvlink"), [(400.0, 9, 950e9), (800.0, 4, 900e9)])
+def test_what_a_nic_leaves_of_a_gpu_is_nvlink_and_optical_ports(gbps, ports, nvlink):
+    cpo, nvl72, settings = get("mfabric-cpo"), get("nvl72"), FabricSettings()
+    settings.check_fabric()
+    job = job_of("deepseek-v3", gpus_per_server=64)
+    (group,) = cpo.groups(settings, job, gbps, ("own",))
+    assert group.optical_degree == ports * 64
+    assert nvl72.nvlink_Bps(8.0, gbps, None) == pytest.approx(nvlink)
+    assert cpo.nvlink_Bps(8.0, gbps, None) == pytest.approx(nvlink / 2)
+    (other,) = cpo.groups(settings, job, 100.0, ("own",))
+    traced = jax.jit(lambda group, gbps: cpo.at(group, gbps, 8.0).optical_degree)(other, gbps)
+    assert int(traced) == ports * 64  # the same rule where the bandwidth is traced
 
 
 def test_fields_of_a_region_are_data():
@@ -89,14 +115,3 @@ def test_fields_of_a_region_are_data():
     together = jax.tree.map(lambda *leaves: jnp.stack(leaves), *regions)
     assert together.servers == 4
     np.testing.assert_allclose(jax.vmap(ports)(together), want)
-
-
-def test_fields_of_a_tree_are_data():
-    gbps, over = jnp.asarray([100.0, 200.0, 400.0]), jnp.asarray([1.0, 2.0, 3.0])
-
-    @jax.jit
-    @jax.vmap
-    def port(gbps, over):
-        return Electrical("oversub-fat-tree", gbps, oversubscription=over).eps_Bps
-
-    np.testing.assert_allclose(port(gbps, over), [8 * 12.5e9, 8 * 12.5e9, 8 * 50e9 / 3])

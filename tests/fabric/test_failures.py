@@ -25,38 +25,27 @@ LEFT = {
 }
 
 
-def test_every_kind_is_here():
+def test_what_is_left_and_that_all_else_stays():
     assert set(LEFT) == set(KINDS)
-
-
-@pytest.mark.parametrize("kind", LEFT)
-def test_what_is_left(kind):
-    optical, electrical, eps_left = LEFT[kind]
-    got = degraded(region(), kind, server=1, radix=32)
-    assert (got.kind, got.server, got.region.servers) == (kind, 1, len(optical))
-    np.testing.assert_array_equal(got.region.optical_degree, optical)
-    np.testing.assert_array_equal(got.region.electrical_nics, electrical)
-    assert got.region.optical_degree.dtype == np.int32
-    assert got.eps_left == eps_left
-    assert got.relays is (kind == "electrical-nics")
-    assert got.moved == (kind == "gpu")
-    assert not got.tp_on_eps
-
-
-@pytest.mark.parametrize("kind", LEFT)
-def test_all_else_stays(kind):
-    whole = region(delay_s=0.5, relay_efficiency=0.75, nic_gbps=400.0, name="mfabric-cpo")
-    got = degraded(whole, kind).region
-    for field in ("nic_gbps", "delay_s", "relay_efficiency", "name"):
-        assert getattr(got, field) == getattr(whole, field)
+    whole = region(delay_s=0.5, relay_efficiency=0.75, nic_gbps=400.0, own_ports=True)
+    for kind, (optical, electrical, eps_left) in LEFT.items():
+        got = degraded(whole, kind, server=1, radix=32)
+        assert (got.kind, got.server, got.region.servers) == (kind, 1, len(optical))
+        np.testing.assert_array_equal(got.region.optical_degree, optical)
+        np.testing.assert_array_equal(got.region.electrical_nics, electrical)
+        assert got.region.optical_degree.dtype == np.int32
+        assert (got.eps_left, got.relays, got.tp_on_eps) == (eps_left, kind == "electrical-nics", False)
+        assert got.moved == (kind == "gpu")
+        for field in ("nic_gbps", "delay_s", "relay_efficiency", "own_ports"):
+            assert getattr(got.region, field) == getattr(whole, field)
+        # Elsewhere ranks stay where they are.
+        if kind != "gpu":
+            share = degraded(region(), kind, server=2, gpus_per_rank=4).share_of_rank(6, 2)
+            np.testing.assert_array_equal(share, np.repeat(np.eye(3), 2, axis=0))
     assert (whole.optical_degree, whole.electrical_nics, whole.servers) == (6, 4, 3)
-
-
-@pytest.mark.parametrize("server", [0, 2])
-def test_the_first_and_the_last_server(server):
-    got = degraded(region(), "optical-nic", server=server)
-    assert got.region.optical_degree.tolist() == [6 - (server == s) for s in range(3)]
-    assert degraded(region(), "server", server=server).region.optical_degree[server] == 0
+    for server in (0, 2):
+        got = degraded(region(), "optical-nic", server=server).region
+        assert got.optical_degree.tolist() == [6 - (server == s) for s in range(3)]
 
 
 def test_the_last_electrical_nic_is_all_of_them():
@@ -65,36 +54,23 @@ def test_the_last_electrical_nic_is_all_of_them():
     assert got.region.electrical_nics.tolist() == [1, 1, 0]
 
 
-@pytest.mark.parametrize("degree", [0, 1])
-def test_the_last_optical_nic(degree):
-    got = degraded(region(optical_degree=degree), "optical-nic")
-    assert got.region.optical_degree.tolist() == [0, degree, degree]
+def test_the_last_optical_nic_and_links_that_stay_up():
+    for degree in (0, 1):
+        got = degraded(region(optical_degree=degree), "optical-nic")
+        assert got.region.optical_degree.tolist() == [0, degree, degree]
+    for radix, part in (({"radix": 4}, 1 / 2), ({"radix": 5}, 1 / 2), ({"radix": 6}, 2 / 3), ({}, 31 / 32)):
+        got = degraded(region(), "link", **radix)  # 64 unless given
+        np.testing.assert_allclose(got.region.electrical_nics, 4 * part, rtol=1e-15)
+        np.testing.assert_allclose(got.eps_left, part, rtol=1e-15)
 
 
-@pytest.mark.parametrize(("radix", "part"), [(4, 1 / 2), (5, 1 / 2), (6, 2 / 3), (64, 31 / 32)])
-def test_links_that_stay_up(radix, part):
-    got = degraded(region(), "link", radix=radix)
-    np.testing.assert_allclose(got.region.electrical_nics, 4 * part, rtol=1e-15)
-    np.testing.assert_allclose(got.eps_left, part, rtol=1e-15)
-
-
-def test_the_default_radix_is_64():
-    np.testing.assert_allclose(degraded(region(), "link").eps_left, 31 / 32, rtol=1e-15)
-
-
-@pytest.mark.parametrize(("gpus", "moved"), [(1, 1.0), (2, 0.5), (4, 0.25)])
-def test_a_gpu_takes_its_part_of_a_rank_with_it(gpus, moved):
+def test_a_gpu_takes_its_part_of_a_rank_with_it():
     # Two ranks on each of 2 servers; the first rank of server 1 loses a GPU to the spare server, number 2.
-    got = degraded(region(servers=2), "gpu", server=1, gpus_per_rank=gpus)
-    assert (got.moved, got.tp_on_eps) == (moved, gpus > 1)
-    want = [[1, 0, 0], [1, 0, 0], [0, 1 - moved, moved], [0, 1, 0]]
-    np.testing.assert_array_equal(got.share_of_rank(4, 2), want)
-
-
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "gpu"])
-def test_elsewhere_ranks_stay_where_they_are(kind):
-    got = degraded(region(), kind, server=2, gpus_per_rank=4).share_of_rank(6, 2)
-    np.testing.assert_array_equal(got, np.repeat(np.eye(3), 2, axis=0))
+    for gpus, moved in ((1, 1.0), (2, 0.5), (4, 0.25)):
+        got = degraded(region(servers=2), "gpu", server=1, gpus_per_rank=gpus)
+        assert (got.moved, got.tp_on_eps) == (moved, gpus > 1)
+        want = [[1, 0, 0], [1, 0, 0], [0, 1 - moved, moved], [0, 1, 0]]
+        np.testing.assert_array_equal(got.share_of_rank(4, 2), want)
 
 
 def test_what_is_left_may_be_traced():
@@ -103,9 +79,8 @@ def test_what_is_left_may_be_traced():
     np.testing.assert_allclose(got, [4 * 12.5e9 * 6, 0, 4 * 12.5e9 * 6], rtol=1e-15)
 
 
-@pytest.mark.parametrize(
-    ("kind", "settings", "sentence"),
-    [
+def test_mistakes_get_a_sentence():
+    for kind, settings, sentence in [
         ("gpus", {}, f"failure 'gpus' is unknown (did you mean 'gpu'?); allowed: {', '.join(KINDS)}."),
         ("link", {"server": 3}, "server must be below the 3 of the region, got 3."),
         ("link", {"server": -1}, "server must be a whole number of at least 0, got -1."),
@@ -113,15 +88,10 @@ def test_what_is_left_may_be_traced():
         ("link", {"radix": 2}, "radix must be 4 or more for failure 'link' (another link stays up), got 2."),
         ("link", {"radix": 3}, "radix must be 4 or more for failure 'link' (another link stays up), got 3."),
         ("link", {"radix": 1}, "radix must be a whole number of at least 2, got 1."),
-    ],
-)
-def test_mistakes_get_a_sentence(kind, settings, sentence):
-    with pytest.raises(InputError, match=re.escape(sentence)):
-        degraded(region(), kind, **settings)
-
-
-@pytest.mark.parametrize("settings", [{"optical_degree": 0}, {"servers": 1}])
-@pytest.mark.parametrize(("kind", "nics"), [("electrical-nics", 2.0), ("electrical-nic", 1.0)])
-def test_nobody_relays_without_circuits(settings, kind, nics):
-    with pytest.raises(InputError, match=r"needs a peer that circuits reach; the region has none\."):
-        degraded(region(electrical_nics=nics, **settings), kind)
+    ]:
+        with pytest.raises(InputError, match=re.escape(sentence)):
+            degraded(region(), kind, **settings)
+    for kind, nics in (("electrical-nics", 2.0), ("electrical-nic", 1.0)):
+        for settings in ({"optical_degree": 0}, {"servers": 1}):
+            with pytest.raises(InputError, match=r"needs a peer that circuits reach; the region has none\."):
+                degraded(region(electrical_nics=nics, **settings), kind)

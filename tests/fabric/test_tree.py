@@ -11,8 +11,9 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import maximum_flow
 
 from mfabric_jax import InputError, units
-from mfabric_jax.fabric import CLUSTERS, Cluster, Tree, cluster
-from mfabric_jax.fabric.cost import tree as attachment
+from mfabric_jax.fabric import NAMES as CLUSTERS
+from mfabric_jax.fabric import Cluster, Tree, cluster
+from mfabric_jax.fabric.cost import tree_attachment as attachment
 
 
 def links_of(tree):
@@ -36,34 +37,25 @@ def counts(tree):
 
 # ------------------------------------------------------------------------------------------------------- closed forms
 @pytest.mark.parametrize("k", [4, 8, 16])
-def test_full_trees_of_three_tiers(k):
+def test_full_trees(k):
     tree = Tree(k**3 // 4, radix=k)
     assert counts(tree) == {"edge": k**2 // 2, "aggregation": k**2 // 2, "core": k**2 // 4}
     assert (tree.pods_per_part, tree.most_hosts, tree.paths) == (k, k**3 // 4, k**2 // 4)
-    assert {kind: len(tail) for kind, (tail, _) in links_of(tree).items()} == dict.fromkeys(
-        ("edge up", "edge down", "aggregation up", "aggregation down"), k**3 // 4
-    )  # with the hosts': 3 k^3 / 4 each way
+    kinds = ("edge up", "edge down", "aggregation up", "aggregation down")
+    assert {kind: len(tail) for kind, (tail, _) in links_of(tree).items()} == dict.fromkeys(kinds, k**3 // 4)
     np.testing.assert_array_equal(ports_used(tree), k)
-    network = Cluster("tree", tree.hosts, 100.0, gpus_per_server=1, tree=tree).network
+    network = Cluster("tree", tree.hosts, 100.0, gpus_per_server=1, tree=tree).network  # with the hosts' links
     for direction in ("up", "down"):
         assert sum(n for kind, n in network.links if kind.endswith(direction)) - tree.hosts == 3 * k**3 // 4
-    with pytest.raises(InputError, match=f"room for {k**3 // 4} hosts, got {k**3 // 4 + 1}; choose a larger radix"):
-        Tree(k**3 // 4 + 1, radix=k)
-
-
-@pytest.mark.parametrize("k", [4, 8, 16])
-def test_full_trees_of_two_tiers(k):
-    tree = Tree(k**2 // 2, radix=k, tiers=2)
-    assert counts(tree) == {"edge": k, "spine": k // 2}
-    assert {kind: len(tail) for kind, (tail, _) in links_of(tree).items()} == {
-        "edge up": k**2 // 2,
-        "edge down": k**2 // 2,
-    }
-    np.testing.assert_array_equal(ports_used(tree), k)
-    assert (tree.pods_per_part, tree.paths) == (1, k // 2)
-    room = f"room for {k**2 // 2} hosts, got {k**2 // 2 + 1}; choose 3 tiers or a larger radix"
-    with pytest.raises(InputError, match=room):
-        Tree(k**2 // 2 + 1, radix=k, tiers=2)
+    leaves = Tree(k**2 // 2, radix=k, tiers=2)
+    assert counts(leaves) == {"edge": k, "spine": k // 2}
+    assert (leaves.pods_per_part, leaves.paths) == (1, k // 2)
+    links = {kind: len(tail) for kind, (tail, _) in links_of(leaves).items()}
+    assert links == {"edge up": k**2 // 2, "edge down": k**2 // 2}
+    np.testing.assert_array_equal(ports_used(leaves), k)
+    for most, tiers, advice in ((k**3 // 4, 3, "choose a larger"), (k**2 // 2, 2, "choose 3 tiers or a larger radix")):
+        with pytest.raises(InputError, match=f"room for {most} hosts, got {most + 1}; {advice}"):
+            Tree(most + 1, radix=k, tiers=tiers)
 
 
 @pytest.mark.parametrize(("over", "k"), [(3, 8), (3, 16), (7, 8), (1 / 3, 8), (1.5, 10), (4, 10)])
@@ -84,34 +76,23 @@ def test_oversubscription_at_either_tier(over, k, at):
     assert tree.hosts == k * edge[1] * above[1]
 
 
-def test_ports_that_a_ratio_leaves_over_stay_unused():
-    tree = Tree(6, radix=10, tiers=2, oversubscription=3.0)
-    assert (tree.edge_ports, counts(tree)) == ((2, 6), {"edge": 1, "spine": 2})
-    assert Tree(10, radix=11).edge_ports == (5, 5)
-    assert Tree(1, radix=7, oversubscription=2.5).edge_ports == (2, 5)
-
-
 # Switch ports, transceivers and fibres for each host of a full tree, with the host's own link.
-@pytest.mark.parametrize(
-    ("settings", "by_hand"),
-    [
+def test_a_full_tree_has_what_its_hosts_pay_for():
+    for form, by_hand in [
         ({}, (5, 6, 3)),
         ({"tiers": 2}, (3, 4, 2)),
         ({"oversubscription": 3.0}, (1 + 4 / 3, 2 + 4 / 3, 1 + 2 / 3)),
         ({"oversubscription": 7.0}, (1 + 4 / 7, 2 + 4 / 7, 1 + 2 / 7)),
         ({"oversubscription": 3.0, "at": "aggregation"}, (3 + 2 / 3, 4 + 2 / 3, 2 + 1 / 3)),
         ({"oversubscription": 3.0, "tiers": 2}, (1 + 2 / 3, 2 + 2 / 3, 1 + 1 / 3)),
-    ],
-)
-@pytest.mark.parametrize("parts", [1, 3])
-def test_a_full_tree_has_what_its_hosts_pay_for(settings, by_hand, parts):
-    most = Tree(1, radix=8, **settings).most_hosts
-    tree = Tree(parts * most, radix=8, parts=parts, **settings)
-    links = tree.hosts + sum(len(tail) for kind, (tail, _) in links_of(tree).items() if kind.endswith("up"))
-    ports = ports_used(tree).sum()
-    np.testing.assert_allclose(np.array([ports, 2 * links, links]) / tree.hosts, by_hand, rtol=1e-12)
-    paid = attachment(**settings)
-    np.testing.assert_allclose((paid.switch_ports, paid.transceivers, paid.fibres), by_hand, rtol=1e-12)
+    ]:
+        for parts in (1, 3):
+            tree = Tree(parts * Tree(1, radix=8, **form).most_hosts, radix=8, parts=parts, **form)
+            links = tree.hosts + sum(len(tail) for kind, (tail, _) in links_of(tree).items() if kind.endswith("up"))
+            ports = ports_used(tree).sum()
+            np.testing.assert_allclose(np.array([ports, 2 * links, links]) / tree.hosts, by_hand, rtol=1e-12)
+        paid = attachment(**form)
+        np.testing.assert_allclose((paid.switch_ports, paid.transceivers, paid.fibres), by_hand, rtol=1e-12)
 
 
 # ----------------------------------------------------------------------------------------------------------- any tree
@@ -130,7 +111,14 @@ def trees(draw):
     return Tree(parts * draw(st.integers(1, most)), radix, tiers, over, at, parts)
 
 
-@settings(max_examples=300, derandomize=True)
+def test_ports_that_a_ratio_leaves_over_stay_unused():
+    tree = Tree(6, radix=10, tiers=2, oversubscription=3.0)
+    assert (tree.edge_ports, counts(tree)) == ((2, 6), {"edge": 1, "spine": 2})
+    assert Tree(10, radix=11).edge_ports == (5, 5)
+    assert Tree(1, radix=7, oversubscription=2.5).edge_ports == (2, 5)
+
+
+@settings(max_examples=150, derandomize=True)
 @given(trees())
 def test_a_partly_filled_tree_is_a_tree(tree):
     hosts = np.arange(tree.hosts)
@@ -186,20 +174,19 @@ def test_paths_lead_from_edge_to_edge(tree, seed):
     np.testing.assert_array_equal((table >= 0).sum(1), np.where(e == f, 0, np.where(pods, 4, 2)))
 
 
-@pytest.mark.parametrize("settings", [{"radix": 4}, {"radix": 6, "oversubscription": 2.0}, {"radix": 6, "tiers": 2}])
-def test_all_paths_are_different_and_meet_every_core_once(settings):
-    tree = Tree(Tree(1, **settings).most_hosts, **settings)
-    a, c = np.divmod(np.arange(tree.paths), tree.pod_ports[0])
-    table = tree.hops(np.zeros(tree.paths, int), np.full(tree.paths, tree.hosts - 1), a, c)
-    assert len({tuple(row) for row in table.tolist()}) == tree.paths
-    head = np.concatenate([head for _, _, head in tree.switch_links(0)])
-    top = head[table[:, 1 if tree.tiers == 3 else 0]]  # a core; two tiers: a spine
-    assert len(np.unique(top)) == tree.paths == tree.switches[-1][1]
+def test_all_paths_are_different_and_meet_every_core_once():
+    for form in ({"radix": 4}, {"radix": 6, "oversubscription": 2.0}, {"radix": 6, "tiers": 2}):
+        tree = Tree(Tree(1, **form).most_hosts, **form)
+        a, c = np.divmod(np.arange(tree.paths), tree.pod_ports[0])
+        table = tree.hops(np.zeros(tree.paths, int), np.full(tree.paths, tree.hosts - 1), a, c)
+        assert len({tuple(row) for row in table.tolist()}) == tree.paths
+        head = np.concatenate([head for _, _, head in tree.switch_links(0)])
+        top = head[table[:, 1 if tree.tiers == 3 else 0]]  # a core; two tiers: a spine
+        assert len(np.unique(top)) == tree.paths == tree.switches[-1][1]
 
 
-@pytest.mark.parametrize(
-    ("settings", "sentence"),
-    [
+def test_trees_that_are_none():
+    for changes, sentence in [
         ({"hosts": 0}, "hosts must be a whole number of at least 1, got 0."),
         ({"hosts": 4.0}, "hosts must be a whole number of at least 1, got 4.0."),
         ({"radix": 1}, "radix must be a whole number of at least 2, got 1."),
@@ -213,11 +200,9 @@ def test_all_paths_are_different_and_meet_every_core_once(settings):
         ({"oversubscription": 8.0, "radix": 8, "at": "aggregation"}, "radix 8 is too small for 8:1."),
         ({"hosts": 17, "radix": 4}, "3 tiers and radix 4 has room for 16 hosts, got 17; choose a larger radix."),
         ({"hosts": 18, "radix": 4, "parts": 2, "tiers": 2}, "has room for 8 hosts, got 9; choose 3 tiers or a larger"),
-    ],
-)
-def test_trees_that_are_none(settings, sentence):
-    with pytest.raises(InputError, match=re.escape(sentence)):
-        Tree(**{"hosts": 4} | settings)
+    ]:
+        with pytest.raises(InputError, match=re.escape(sentence)):
+            Tree(**{"hosts": 4} | changes)
 
 
 # ---------------------------------------------------------------------------------------------------------- bisection
@@ -281,22 +266,18 @@ MIDDLE = [
 ]
 
 
-@pytest.mark.parametrize(("name", "settings", "nics"), MIDDLE)
-def test_what_fits_through_the_middle(name, settings, nics):
-    made = built(name, **{k: v for k, v in settings.items() if k != "regions"})
-    if "regions" in settings:
-        made = made.with_circuits(settings["regions"])
-    assert most_between(made, HALF, OTHER) == nics
-    assert most_between(made, OTHER, HALF) == nics
-
-
-@pytest.mark.parametrize(("name", "over"), [("oversub-fat-tree", {}), ("fat-tree", {"oversubscription": 3.0})])
-@pytest.mark.parametrize(("at", "servers"), [("edge", 6), ("aggregation", 8)])
-def test_a_third_fits_through_the_middle_of_3_to_1(name, over, at, servers):
-    # Servers of 6 on edge switches of 6 hosts and 2 uplinks, or in pods of 24 hosts and 8 links up.
-    made = cluster(name, servers, 100.0, radix=8, at=at, **SIX, **over)
-    half = np.arange(servers * 3)
-    assert most_between(made, half, half + len(half)) == len(half) // 3
+def test_what_fits_through_the_middle():
+    assert {name for name, *_ in MIDDLE} | {"oversub-fat-tree"} == set(CLUSTERS)
+    for name, form, nics in MIDDLE:
+        made = built(name, **{k: v for k, v in form.items() if k != "regions"})
+        if "regions" in form:
+            made = made.with_circuits(form["regions"])
+        assert most_between(made, HALF, OTHER) == most_between(made, OTHER, HALF) == nics, name
+    # A third of 3:1: servers of 6 on edge switches of 6 hosts and 2 uplinks, or in pods of 24 hosts and 8 links up.
+    for name, over in (("oversub-fat-tree", {}), ("fat-tree", {"oversubscription": 3.0})):
+        for at, servers in (("edge", 6), ("aggregation", 8)):
+            made, half = cluster(name, servers, 100.0, radix=8, at=at, **SIX, **over), np.arange(servers * 3)
+            assert most_between(made, half, half + len(half)) == len(half) // 3
 
 
 def test_rails_meet_over_the_nvswitch_alone():
@@ -307,7 +288,3 @@ def test_rails_meet_over_the_nvswitch_alone():
         assert most_between(built(name), one, other, nvswitch=False) == apart
     # Through NVSwitches each GPU of one rail reaches the NICs of all four, the receivers of the other likewise.
     assert most_between(built("rail-only"), one, other) == 16
-
-
-def test_every_name_was_asked():
-    assert {name for name, *_ in MIDDLE} | {"oversub-fat-tree"} == set(CLUSTERS)

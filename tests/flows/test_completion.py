@@ -1,6 +1,5 @@
-"""Completion times against an exact event simulation in fractions, on worked examples and at the edges."""
+"""Completion times against an exact event simulation in fractions, by hand and at the edges; with a resolution too."""
 
-import functools
 import math
 
 import equinox as eqx
@@ -11,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mfabric_jax import InputError
 from mfabric_jax.flows import FlowProblem, Outcome, completion_times
 from tests.flows.derivatives import Derivatives
 from tests.flows.instances import draw, padded
@@ -30,7 +30,7 @@ def check(instance, got, *, rtol):
     assert got.events <= 2 * F + 1
 
 
-@settings(max_examples=600, deadline=None, derandomize=True)
+@settings(max_examples=300, deadline=None, derandomize=True)
 @given(seeds, st.integers(1, F), st.integers(1, L), st.integers(1, H))
 def test_agrees_with_exact_fractions(seed, flows, links, hops):
     instance = draw(seed, flows, links, hops)
@@ -58,40 +58,40 @@ def test_every_scale_of_bytes(seed, flows, links, scale):
         check(instance, got, rtol=rtol)
 
 
-def finish(capacity, hops, size, start=0.0, **terms):
-    problem = FlowProblem(np.asarray(capacity), np.asarray(hops), **{k: np.asarray(v) for k, v in terms.items()})
-    return solve(problem, np.asarray(size), np.asarray(start))
+# ------------------------------------------------------------------------------------------------ by hand
+def finish(capacity, hops, size, start=0.0, weight=1.0, cap=math.inf):
+    """The solution of a problem in one shape, so that one program solves them all; the rest of its flows is absent."""
+    hops, spare = np.asarray(hops), F - len(hops)
+    table = np.pad(hops, ((0, spare), (0, H - hops.shape[1])), constant_values=-1)
+    terms = (np.pad(np.broadcast_to(x, len(hops)).astype(float), (0, spare)) for x in (weight, cap, size, start))
+    weight, cap, size, start = terms
+    problem = FlowProblem(np.pad(np.asarray(capacity, float), (0, L - len(capacity))), table, weight=weight, cap=cap)
+    return solve(problem, size, start)
 
 
-def test_two_flows_on_one_link():
+def ends(*problem, **terms):
+    return np.asarray(finish(*problem, **terms).finish)[: len(problem[1])]
+
+
+def test_flows_on_one_link():
     # 1 B/s each until the smaller of 1 and 3 bytes is gone at t = 1; the other then has 2 bytes left at 2 B/s: t = 2.
-    got = finish([2.0], [[0], [0]], [1.0, 3.0])
-    np.testing.assert_array_equal(got.finish, [1, 2])
-    assert got.events == 2
-
-
-def test_flows_that_end_together_are_one_event():
-    got = finish([3.0], [[0], [0], [0]], [1.0, 1.0, 1.0])
-    np.testing.assert_array_equal(got.finish, [1, 1, 1])
-    assert got.events == 1
-
-
-def test_a_late_flow_slows_an_early_one():
+    np.testing.assert_array_equal(ends([2.0], [[0], [0]], [1.0, 3.0]), [1, 2])
+    assert finish([2.0], [[0], [0]], [1.0, 3.0]).events == 2
+    # Flows that end together are one event.
+    np.testing.assert_array_equal(ends([3.0], [[0], [0], [0]], 1.0), [1, 1, 1])
+    assert finish([3.0], [[0], [0], [0]], 1.0).events == 1
     # Flow 0 (4 bytes) is alone until t = 1: 2 bytes left. Then both get 1 B/s: flow 1 (1 byte) ends at 2, flow 0 has
     # 1 byte left at 2 B/s and ends at 2.5.
-    np.testing.assert_array_equal(finish([2.0], [[0], [0]], [4.0, 1.0], [0.0, 1.0]).finish, [2.5, 2])
-
-
-def test_the_link_idles_between_flows():
-    np.testing.assert_array_equal(finish([2.0], [[0], [0]], [2.0, 2.0], [1.0, 10.0]).finish, [2, 11])
+    np.testing.assert_array_equal(ends([2.0], [[0], [0]], [4.0, 1.0], [0.0, 1.0]), [2.5, 2])
+    # The link idles between flows.
+    np.testing.assert_array_equal(ends([2.0], [[0], [0]], [2.0, 2.0], [1.0, 10.0]), [2, 11])
 
 
 def test_an_end_can_slow_another_flow():
     # Capacities 1 and 2. A crosses both, B link 0, C link 1; sizes 1, 1/4, 9. Until t = 1/2: A and B 1/2 on link 0, C
     # takes 3/2. Then B is gone (1/4 byte); A rises to 1 (link 0) and C falls to 1. A (3/4 left) ends at 5/4; C moved
     # 3/4 + 3/4, the other 7.5 bytes go at 2: 5/4 + 15/4 = 5.
-    got = finish([1.0, 2.0], [[0, 1], [0, -1], [1, -1]], [1.0, 0.25, 9.0])
-    np.testing.assert_array_equal(got.finish, [1.25, 0.5, 5])
+    np.testing.assert_array_equal(ends([1.0, 2.0], [[0, 1], [0, -1], [1, -1]], [1.0, 0.25, 9.0]), [1.25, 0.5, 5])
 
 
 def test_a_flow_that_starts_when_another_ends():
@@ -99,15 +99,15 @@ def test_a_flow_that_starts_when_another_ends():
     # then on each has half, D ends, C has the link. Whether the clock reaches that float from below is up to rounding.
     rng = np.random.default_rng(0)
     hops, late = [[0], [0], [1], [1]], 0
-    for _ in range(100):
+    for _ in range(60):
         zero, one = rng.uniform(1, 3, 2)
         small, large = np.sort(rng.uniform(1, 2, 2))
-        ends = finish([zero, one], hops, [small, large, 50.0, 5.0]).finish[1]
-        got = finish([zero, one], hops, [small, large, 50.0, 5.0], [0.0, 0.0, 0.0, ends]).finish
-        late += bool(ends > (small + large) / zero)
-        want = [2 * small / zero, (small + large) / zero, 55 / one, ends + 10 / one]
+        moment = ends([zero, one], hops, [small, large, 50.0, 5.0])[1]
+        got = ends([zero, one], hops, [small, large, 50.0, 5.0], [0.0, 0.0, 0.0, moment])
+        late += bool(moment > (small + large) / zero)
+        want = [2 * small / zero, (small + large) / zero, 55 / one, moment + 10 / one]
         np.testing.assert_allclose(got, want, rtol=1e-12)
-    assert 0 < late < 100
+    assert 0 < late < 60
 
 
 def test_edges_of_the_contract():
@@ -127,45 +127,32 @@ def test_edges_of_the_contract():
     ]
     _, hop, weight, cap, size, start, want = zip(*flows, strict=True)
     got = finish([4.0, 0.0], np.array(hop)[:, None], size, start, weight=weight, cap=cap)
-    np.testing.assert_array_equal(got.finish, want)
+    np.testing.assert_array_equal(got.finish[: len(flows)], want)
     assert got.outcome == Outcome.starved
+    got = finish([4.0], [[0], [0]], 0.0, [1.0, 2.0])
+    np.testing.assert_array_equal(got.finish[:2], [1, 2])
+    assert (got.events, got.outcome == Outcome.solved) == (0, True)
 
 
-def test_nothing_to_send():
-    got = finish([4.0], [[0], [0]], [0.0, 0.0], [1.0, 2.0])
-    np.testing.assert_array_equal(got.finish, [1, 2])
-    assert got.events == 0
-    assert got.outcome == Outcome.solved
+def test_nan_ends_in_an_outcome():
+    for field in ("capacity", "size", "start"):
+        terms = {"capacity": np.ones(2), "size": np.ones(3), "start": np.zeros(3)}
+        terms[field][0] = math.nan
+        got = finish(terms["capacity"], [[0], [1], [0]], terms["size"], terms["start"])
+        assert got.outcome == Outcome.nonfinite
+        assert np.isnan(got.finish).all()
 
 
-@pytest.mark.parametrize("field", ["capacity", "size", "start"])
-def test_nan_ends_in_an_outcome(field):
-    terms = {"capacity": np.ones(2), "size": np.ones(3), "start": np.zeros(3)}
-    terms[field][0] = math.nan
-    got = finish(terms["capacity"], [[0], [1], [0]], terms["size"], terms["start"])
-    assert got.outcome == Outcome.nonfinite
-    assert np.isnan(got.finish).all()
-
-
-@functools.cache
-def batch():
+# ------------------------------------------------------------------------------------------------ transformations
+def test_a_batch_equals_its_loop_and_nothing_retraces():
     drawn = [padded(draw(seed, F, L, H), F, L, H) for seed in range(8)]
     singles = [(arrays.problem(), jnp.asarray(arrays.size), jnp.asarray(arrays.start)) for arrays in drawn]
-    return singles, jax.tree.map(lambda *leaves: jnp.stack(leaves), *singles)
-
-
-def test_a_batch_equals_its_loop():
-    singles, stacked = batch()
-    got = eqx.filter_jit(jax.vmap(completion_times))(*stacked)
-    for index, single in enumerate(singles):
-        np.testing.assert_allclose(got.finish[index], solve(*single).finish, rtol=1e-13)
-        assert got.events[index] == solve(*single).events
-
-
-def test_a_new_configuration_does_not_retrace():
+    got = eqx.filter_jit(jax.vmap(completion_times))(*jax.tree.map(lambda *leaves: jnp.stack(leaves), *singles))
     once = eqx.filter_jit(eqx.debug.assert_max_traces(completion_times, max_traces=1))
-    for single in batch()[0]:
-        once(*single)
+    for index, single in enumerate(singles):
+        alone = once(*single)
+        np.testing.assert_allclose(got.finish[index], alone.finish, rtol=1e-13)
+        assert got.events[index] == alone.events
 
 
 TERMS = ("capacity", "share", "weight", "cap", "size", "start")
@@ -184,9 +171,9 @@ def smooth(seed):
     return arrays.hops, {name: getattr(arrays, name) for name in TERMS}
 
 
-@pytest.mark.parametrize("seed", range(250))
-def test_derivatives_against_differences(seed):
-    slopes_of_finish.check(*smooth(seed), seed)
+def test_derivatives_against_differences():
+    for seed in range(100):
+        slopes_of_finish.check(*smooth(seed), seed)
 
 
 def test_derivatives_stay_finite_beside_starved_absent_and_empty_flows():
@@ -199,13 +186,93 @@ def test_derivatives_stay_finite_beside_starved_absent_and_empty_flows():
 def test_derivatives_of_a_batch_equal_its_loop():
     hops, point = zip(*(smooth(seed) for seed in range(3)), strict=True)
     stacked = {name: np.stack([at[name] for at in point]) for name in TERMS}
-
-    def total(hops, at):
-        return jnp.sum(finish_at(hops, at))
-
-    together = jax.jit(jax.vmap(jax.grad(total, argnums=1)))(np.stack(hops), stacked)
-    alone = jax.jit(jax.grad(total, argnums=1))
+    total = jax.grad(lambda hops, at: jnp.sum(finish_at(hops, at)), argnums=1)
+    together = jax.jit(jax.vmap(total))(np.stack(hops), stacked)
     for index in range(3):
-        single = alone(hops[index], point[index])
+        single = slopes_of_finish.pullback(hops[index], point[index], np.ones(7))
         for name in TERMS:
             np.testing.assert_allclose(together[name][index], single[name], rtol=1e-10, atol=1e-12, err_msg=name)
+
+
+# ------------------------------------------------------------------------------------------------ resolution
+at_resolution = eqx.filter_jit(lambda *problem, resolution: completion_times(*problem, resolution=resolution))
+
+
+def coarse(*problem, resolution):
+    """The resolution is traced: a number would be compiled in."""
+    return at_resolution(*problem, resolution=jnp.asarray(resolution))
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(seeds, st.booleans())
+def test_how_far_off_a_resolution_is(seed, edges):
+    # At 0 it is exact. Rates that fall at an event which is not seen bring flows early, idle bandwidth brings them
+    # late, and errors add up over events: in 6,000 draws of 12 flows single ones came 2 resolutions early and 10 late,
+    # the last one between 0.15 early and 1.65 late. Flows over links of capacity 0 wait for ever at any resolution.
+    arrays = padded(draw(seed, F, L, H, edges), F, L, H, seed=seed)
+    problem = arrays.problem(), arrays.size, arrays.start
+    exact = np.asarray(solve(*problem).finish)
+    settled = np.isfinite(exact)
+    span = float(exact[settled].max(initial=0) - arrays.start.min())
+    np.testing.assert_array_equal(coarse(*problem, resolution=0.0).finish, exact)
+    for part in (1e-7, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 100.0):
+        resolution = part * span or 1.0
+        got = coarse(*problem, resolution=resolution)
+        finish = np.asarray(got.finish)
+        np.testing.assert_array_equal(np.isfinite(finish), settled)
+        assert np.all(finish >= arrays.start)
+        np.testing.assert_array_equal(finish[arrays.size == 0], arrays.start[arrays.size == 0])
+        assert got.events <= 2 * F + 1
+        assert got.outcome == (Outcome.solved if settled.all() else Outcome.starved)
+        off = (finish[settled] - exact[settled]) / resolution
+        assert off.min(initial=0) > -4 - 1e-9 / part
+        assert off.max(initial=0) < 20 + 1e-9 / part
+        last = finish[settled].max(initial=0) - exact[settled].max(initial=0)
+        assert -0.5 - 1e-9 / part < last / resolution < 3 + 1e-9 / part
+
+
+def test_one_link_at_a_resolution_by_hand():
+    # 3 B/s for flows of 1, 2 and 9 bytes: exact ends are 1, 5/3 and 4. Looked at every 1.5 s at most: flow 0 ends at 1
+    # and its bandwidth idles until 1.5; there 0.5 and 7.5 bytes are left at 1.5 B/s: flow 1 ends at 1.5 + 1/3, looked
+    # at again at 3, where 7.5 - 2.25 bytes are left for 3 B/s: 4.75.
+    problem = FlowProblem(np.array([3.0]), np.zeros((3, 1), int))
+    got = coarse(problem, np.array([1.0, 2.0, 9.0]), np.zeros(3), resolution=1.5)
+    np.testing.assert_allclose(got.finish, [1, 1.5 + 1 / 3, 4.75], rtol=1e-14)
+    assert got.events == 3
+    # A start is an event of its own: flow 0 is alone until 0.5, though looked at every 10 s; from then on each has
+    # half: flow 1 ends after 1 s, flow 0 goes on at half.
+    problem = FlowProblem(np.array([2.0]), np.zeros((3, 1), int))
+    got = coarse(problem, np.array([4.0, 1.0, 0.0]), np.array([0.0, 0.5, 0.0]), resolution=10.0)
+    np.testing.assert_allclose(got.finish, [0.5 + 3.0, 1.5, 0], rtol=1e-14)
+    assert got.events == 2
+
+
+def test_a_resolution_saves_events():
+    size = np.random.default_rng(0).uniform(1, 2, 100)
+    problem = FlowProblem(np.ones(1), np.zeros((100, 1), int))
+    exact, rough = (completion_times(problem, size, resolution=r) for r in (None, size.sum() / 20))
+    assert exact.events == 100
+    assert rough.events <= 21
+    assert 0 <= float(rough.finish.max() - exact.finish.max()) <= size.sum() / 20
+
+
+def test_a_resolution_has_no_derivative():
+    problem = FlowProblem(np.ones(1), np.zeros((2, 1), int))
+
+    def last(size, resolution=None):
+        return completion_times(problem, size, resolution=resolution).finish.max()
+
+    size = jnp.array([1.0, 2.0])
+    jax.make_jaxpr(jax.grad(last))(size)
+    for derivative in (jax.grad, jax.jacfwd, lambda f: jax.jit(jax.grad(f))):
+        for resolution in (0.0, 0.1):
+            with pytest.raises(InputError, match="no derivative with a resolution; leave resolution at None"):
+                jax.make_jaxpr(derivative(lambda size, r=resolution: last(size, r)))(size)
+    jax.make_jaxpr(jax.grad(lambda x: x * last(size, 0.1)))(2.0)  # beside a derivative it may stand
+
+
+def test_resolutions_that_are_none():
+    problem = FlowProblem(np.ones(1), np.zeros((2, 1), int))
+    for resolution in (-1.0, math.nan, math.inf):
+        with pytest.raises(InputError, match="resolution must be finite and not negative, got"):
+            completion_times(problem, 1.0, resolution=resolution)

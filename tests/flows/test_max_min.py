@@ -1,6 +1,5 @@
 """Max-min rates against exact fractions, by their certificate, on worked examples and at the edges."""
 
-import functools
 import math
 
 import equinox as eqx
@@ -55,7 +54,7 @@ def certify(arrays, got):
             assert rate[f] <= arrays.cap[f]
 
 
-@settings(max_examples=700, deadline=None, derandomize=True)
+@settings(max_examples=300, deadline=None, derandomize=True)
 @given(seeds, st.integers(1, F), st.integers(1, L), st.integers(1, H))
 def test_agrees_with_exact_fractions(seed, flows, links, hops):
     instance = draw(seed, flows, links, hops)
@@ -65,31 +64,25 @@ def test_agrees_with_exact_fractions(seed, flows, links, hops):
     certify(arrays, got)
 
 
-@pytest.mark.parametrize("links", [3, 10, L])
-def test_agrees_with_exact_fractions_at_full_size(links):
-    for seed in range(40):
-        instance = draw(seed, F, links, H)
-        arrays = padded(instance, F, L, H, seed=seed)
-        got = solve(arrays.problem())
-        check(instance, got, rtol=1e-9)
-        certify(arrays, got)
+def test_agrees_with_exact_fractions_at_full_size():
+    for links in (3, 10, L):
+        for seed in range(20):
+            instance = draw(seed, F, links, H)
+            arrays = padded(instance, F, L, H, seed=seed)
+            got = solve(arrays.problem())
+            check(instance, got, rtol=1e-9)
+            certify(arrays, got)
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(seeds, st.integers(1, F), st.integers(1, L), st.sampled_from([1.0, 1e3, 1e6, 1e9, 1e12]))
-def test_float32_holds_five_digits_at_every_scale(seed, flows, links, scale):
+def test_every_scale_of_bytes(seed, flows, links, scale):
     # float32 carries 6e-8 a step and a flow is frozen after a few sums over at most 60 flows: 1e-5 leaves a margin.
     instance = draw(seed, flows, links, H)
-    got = solve(padded(instance, F, L, H, np.float32, scale, seed).problem())
-    assert got.rate.dtype == jnp.float32
-    check(instance, got, rtol=1e-5, scale=scale)
-
-
-@pytest.mark.parametrize("scale", [1e3, 1e7, 1e12])
-def test_float64_holds_nine_digits_at_every_scale(scale):
-    for seed in range(20):
-        instance = draw(seed, 30, 12, H)
-        check(instance, solve(padded(instance, F, L, H, scale=scale).problem()), rtol=1e-9, scale=scale)
+    for dtype, rtol in ((np.float64, 1e-9), (np.float32, 1e-5)):
+        got = solve(padded(instance, F, L, H, dtype, scale, seed).problem())
+        assert got.rate.dtype == dtype
+        check(instance, got, rtol=rtol, scale=scale)
 
 
 def test_float32_keeps_weights_and_capacities_a_factor_of_a_thousand_each_way():
@@ -101,56 +94,59 @@ def test_float32_keeps_weights_and_capacities_a_factor_of_a_thousand_each_way():
         check(instance, solve(padded(instance, F, L, H, np.float32).problem()), rtol=1e-5)
 
 
-def rates(*terms, **named):
-    return solve(FlowProblem(*(np.asarray(t) for t in terms), **{k: np.asarray(v) for k, v in named.items()}))
+# ------------------------------------------------------------------------------------------------ by hand
+def rates(capacity, hops, share=1.0, weight=1.0, cap=math.inf):
+    """The solution of a problem in one shape, so that one program solves them all; cut to its flows."""
+    hops = np.asarray(hops)
+    spare = 16 - len(hops)
+    table = np.pad(hops, ((0, spare), (0, 4 - hops.shape[1])), constant_values=-1)
+    share = np.pad(np.broadcast_to(share, hops.shape), ((0, spare), (0, 4 - hops.shape[1])), constant_values=1)
+    weight, cap = (np.pad(np.broadcast_to(x, len(hops)).astype(float), (0, spare)) for x in (weight, cap))
+    got = solve(FlowProblem(np.pad(np.asarray(capacity, float), (0, 4 - len(capacity))), table, share, weight, cap))
+    return got, got.rate[: len(hops)], got.bottleneck[: len(hops)]
 
 
 def test_long_flow_is_held_by_its_worst_link():
     # Capacities 2, 1. Flow 0 crosses both, flow 1 only link 0, flow 2 only link 1. Link 1 fills first at 1/2: flows 0
     # and 2. Link 0 then has 3/2 left, all for flow 1.
-    got = rates([2.0, 1.0], [[0, 1], [-1, 0], [1, -1]])
-    np.testing.assert_array_equal(got.rate, [0.5, 1.5, 0.5])
-    np.testing.assert_array_equal(got.bottleneck, [1, 0, 1])
+    got, rate, bottleneck = rates([2.0, 1.0], [[0, 1], [-1, 0], [1, -1]])
+    np.testing.assert_array_equal(rate, [0.5, 1.5, 0.5])
+    np.testing.assert_array_equal(bottleneck, [1, 0, 1])
     assert got.outcome == Outcome.solved
 
 
 def test_parking_lot():
-    # One flow crosses n = 4 links of capacity 12, each shared with k+1 = 1, 2, 3, 5 local flows. The link with 5
+    # One flow crosses n = 4 links of capacity 12, each shared with k = 1, 2, 3, 5 local flows. The link with 5
     # locals fills first at 12 / 6 = 2 and holds the long flow at 2; the locals elsewhere share 12 - 2 = 10.
     locals_ = [1, 2, 3, 5]
     hops = [[0, 1, 2, 3]] + [[link, -1, -1, -1] for link, n in enumerate(locals_) for _ in range(n)]
     want = [2.0] + [2.0 if n == 5 else 10 / n for n in locals_ for _ in range(n)]
-    np.testing.assert_allclose(rates([12.0] * 4, hops).rate, want, rtol=1e-15)
+    np.testing.assert_allclose(rates([12.0] * 4, hops)[1], want, rtol=1e-15)
 
 
-def test_weights_divide_a_link_in_their_proportion():
-    np.testing.assert_array_equal(rates([6.0], [[0], [0], [0]], weight=[1.0, 2.0, 3.0]).rate, [1, 2, 3])
-
-
-def test_a_cap_leaves_the_rest_to_the_others():
+def test_weights_and_caps():
+    _, rate, _ = rates([6.0], [[0], [0], [0]], weight=[1.0, 2.0, 3.0])  # a link divides in proportion to weights
+    np.testing.assert_array_equal(rate, [1, 2, 3])
     # Fair share 3 each; flow 0 stops at its cap 1, the other two take (9 - 1) / 2.
-    got = rates([9.0], [[0], [0], [0]], cap=[1.0, math.inf, math.inf])
-    np.testing.assert_array_equal(got.rate, [1, 4, 4])
-    np.testing.assert_array_equal(got.bottleneck, [-1, 0, 0])
-
-
-def test_a_cap_is_met_at_cap_over_weight():
+    _, rate, bottleneck = rates([9.0], [[0], [0], [0]], cap=[1.0, math.inf, math.inf])
+    np.testing.assert_array_equal(rate, [1, 4, 4])
+    np.testing.assert_array_equal(bottleneck, [-1, 0, 0])
     # Link of 8, weights 1 and 3: levels rise to 2. Flow 1 caps at 3, level 1 < 2; flow 0 then takes 8 - 3 = 5.
-    np.testing.assert_array_equal(rates([8.0], [[0], [0]], weight=[1.0, 3.0], cap=[math.inf, 3.0]).rate, [5, 3])
+    np.testing.assert_array_equal(rates([8.0], [[0], [0]], weight=[1.0, 3.0], cap=[math.inf, 3.0])[1], [5, 3])
 
 
 def test_a_split_flow_loads_a_link_with_its_part():
     # Flow 0 sends half over link 0 and half over link 1 (capacities 1 and 3), flow 1 all over link 0. Link 0 carries
     # r/2 + r = 1 at r = 2/3: both freeze there; link 1 carries 1/3 of its 3.
-    got = rates([1.0, 3.0], [[0, 1], [0, -1]], share=[[0.5, 0.5], [1.0, 1.0]])
-    np.testing.assert_allclose(got.rate, [2 / 3, 2 / 3], rtol=1e-15)
-    np.testing.assert_array_equal(got.bottleneck, [0, 0])
+    _, rate, bottleneck = rates([1.0, 3.0], [[0, 1], [0, -1]], share=[[0.5, 0.5], [1.0, 1.0]])
+    np.testing.assert_allclose(rate, [2 / 3, 2 / 3], rtol=1e-15)
+    np.testing.assert_array_equal(bottleneck, [0, 0])
 
 
 def test_ring_of_equal_flows_fills_all_links_at_once():
     # Four links of 1 in a ring, flow f crosses f and f + 1: two flows a link, 1/2 each, in one round.
-    got = rates([1.0] * 4, [[f, (f + 1) % 4] for f in range(4)])
-    np.testing.assert_array_equal(got.rate, [0.5] * 4)
+    got, rate, _ = rates([1.0] * 4, [[f, (f + 1) % 4] for f in range(4)])
+    np.testing.assert_array_equal(rate, [0.5] * 4)
     assert got.rounds == 1
 
 
@@ -158,36 +154,31 @@ def test_edges_of_the_contract():
     #     no hop and a cap: the cap | no hop, no cap: infinite | zero capacity: 0 | weight 0 wins over all three
     hops = [[-1], [-1], [0], [-1], [-1], [0], [1]]
     cap = [3.0, math.inf, math.inf, 3.0, math.inf, math.inf, math.inf]
-    got = rates([0.0, 5.0], hops, weight=[1.0, 2.0, 1.0, 0.0, 0.0, 0.0, 1.0], cap=cap)
-    np.testing.assert_array_equal(got.rate, [3, math.inf, 0, 0, 0, 0, 5])
-    np.testing.assert_array_equal(got.bottleneck[:3], [-1, -1, 0])
+    got, rate, bottleneck = rates([0.0, 5.0], hops, weight=[1.0, 2.0, 1.0, 0.0, 0.0, 0.0, 1.0], cap=cap)
+    np.testing.assert_array_equal(rate, [3, math.inf, 0, 0, 0, 0, 5])
+    np.testing.assert_array_equal(bottleneck[:3], [-1, -1, 0])
     assert got.outcome == Outcome.starved
+    assert rates([0.0], [[0]], weight=[0.0])[0].outcome == Outcome.solved  # absent flows starve nothing
+    # A link without limit holds nobody.
+    _, rate, _ = rates([math.inf, 4.0], [[0, 1], [0, -1], [0, 1]], cap=[math.inf, 7.0, math.inf])
+    np.testing.assert_array_equal(rate, [2, 7, 2])
+    assert rates([math.inf], [[0]])[1][0] == math.inf
 
 
-def test_absent_flows_starve_nothing():
-    assert rates([0.0], [[0]], weight=[0.0]).outcome == Outcome.solved
-
-
-def test_a_link_without_limit_holds_nobody():
-    got = rates([math.inf, 4.0], [[0, 1], [0, -1], [0, 1]], cap=[math.inf, 7.0, math.inf])
-    np.testing.assert_array_equal(got.rate, [2, 7, 2])
-    assert rates([math.inf], [[0]]).rate[0] == math.inf
-
-
-@pytest.mark.parametrize("field", ["capacity", "share", "weight", "cap"])
-def test_nan_ends_in_an_outcome(field):
+def test_nan_ends_in_an_outcome():
     arrays = padded(draw(0, 5, 3, 3, edges=False), F, L, H)
-    value = getattr(arrays, field).copy()
-    value.flat[0] = math.nan
-    got = solve(arrays.problem(**{field: value}))
-    assert got.outcome == Outcome.nonfinite
-    assert np.isnan(got.rate).all()
+    for field in TERMS:
+        value = getattr(arrays, field).copy()
+        value.flat[0] = math.nan
+        got = solve(arrays.problem(**{field: value}))
+        assert got.outcome == Outcome.nonfinite
+        assert np.isnan(got.rate).all()
 
 
-@pytest.mark.parametrize(
-    ("terms", "field"),
-    [
+def test_a_static_mistake_names_its_field():
+    for terms, field in [
         (([-1.0], [[0]]), "capacity"),
+        ((1.0, [[0]]), "capacity"),
         (([1.0], [[1]]), "hops"),
         (([1.0], [[-2]]), "hops"),
         (([1.0], [[0, 0]]), "hops"),
@@ -197,61 +188,39 @@ def test_nan_ends_in_an_outcome(field):
         (([1.0], [[0]], 1.0, [-1.0]), "weight"),
         (([1.0], [[0]], 1.0, [1.0, 1.0]), "weight"),
         (([1.0], [[0]], 1.0, 1.0, [-1.0]), "cap"),
-    ],
-)
-def test_a_static_mistake_names_its_field(terms, field):
-    with pytest.raises(InputError, match=field):
-        FlowProblem(*(np.asarray(t) for t in terms))
+    ]:
+        with pytest.raises(InputError, match=field):
+            FlowProblem(*(np.asarray(t) for t in terms))
 
 
-@functools.cache
-def batch():
-    drawn = [padded(draw(seed, F, L, H), F, L, H).problem() for seed in range(12)]
-    return drawn, jax.tree.map(lambda *leaves: jnp.stack(leaves), *drawn)
-
-
-def test_a_batch_equals_its_loop():
-    singles, stacked = batch()
-    got = eqx.filter_jit(jax.vmap(max_min_rates))(stacked)
+# ------------------------------------------------------------------------------------------------ transformations
+def test_a_batch_equals_its_loop_and_nothing_retraces():
+    singles = [padded(draw(seed, F, L, H), F, L, H).problem() for seed in range(12)]
+    got = eqx.filter_jit(jax.vmap(max_min_rates))(jax.tree.map(lambda *leaves: jnp.stack(leaves), *singles))
+    once = eqx.filter_jit(eqx.debug.assert_max_traces(max_min_rates, max_traces=1))
     for index, single in enumerate(singles):
-        alone = solve(single)
+        alone = once(single)
         np.testing.assert_allclose(got.rate[index], alone.rate, rtol=1e-14)
         np.testing.assert_array_equal(got.bottleneck[index], alone.bottleneck)
         assert got.rounds[index] == alone.rounds
-
-
-def test_jit_equals_eager():
-    problem = padded(draw(3, 6, 4, 3), 8, 5, 3).problem()
-    np.testing.assert_allclose(solve(problem).rate, max_min_rates(problem).rate, rtol=1e-14)
-
-
-def test_a_new_configuration_does_not_retrace():
-    once = eqx.filter_jit(eqx.debug.assert_max_traces(max_min_rates, max_traces=1))
-    for seed in range(4):
-        once(padded(draw(seed, 6, 4, 3), 8, 5, 3).problem())
 
 
 TERMS = ("capacity", "share", "weight", "cap")
 slopes_of_rate = Derivatives(lambda hops, at: max_min_rates(FlowProblem(hops=hops, **at)).rate)
 
 
-@pytest.mark.parametrize("seed", range(250))
-def test_derivatives_against_differences(seed):
-    arrays = padded(draw(seed, 10, 6, 4, edges=False), 12, 8, 4, seed=seed)
-    slopes_of_rate.check(arrays.hops, {name: getattr(arrays, name) for name in TERMS}, seed)
+def test_derivatives_against_differences():
+    for seed in range(150):
+        arrays = padded(draw(seed, 10, 6, 4, edges=False), 12, 8, 4, seed=seed)
+        slopes_of_rate.check(arrays.hops, {name: getattr(arrays, name) for name in TERMS}, seed)
 
 
 def test_derivatives_stay_finite_beside_unlimited_absent_and_starved_flows():
-    arrays = padded(draw(0, 6, 5, 3, edges=False), 8, 6, 3)
+    arrays = padded(draw(0, 6, 5, 3, edges=False), 12, 8, 4)
     arrays.capacity[0], arrays.capacity[1] = 0, math.inf
-    arrays.hops[0] = [1, -1, -1]
-    arrays.hops[1], arrays.cap[1] = -1, math.inf
-
-    def total(capacity, share, weight, cap):
-        rate = max_min_rates(arrays.problem(capacity=capacity, share=share, weight=weight, cap=cap)).rate
-        return jnp.sum(jnp.where(jnp.isfinite(rate), rate, 0))
-
-    slopes = jax.jit(jax.grad(total, argnums=(0, 1, 2, 3)))(arrays.capacity, arrays.share, arrays.weight, arrays.cap)
-    for slope in slopes:
-        assert np.isfinite(slope).all()
-    np.testing.assert_array_equal(slopes[1][arrays.hops < 0], 0)
+    arrays.hops[0], arrays.hops[1], arrays.cap[1] = [1, -1, -1, -1], -1, math.inf
+    rate = np.asarray(max_min_rates(arrays.problem()).rate)
+    at = {name: getattr(arrays, name) for name in TERMS}
+    slopes = slopes_of_rate.pullback(arrays.hops, at, np.where(np.isfinite(rate), 1.0, 0.0))
+    assert all(np.isfinite(slope).all() for slope in slopes.values())
+    np.testing.assert_array_equal(slopes["share"][arrays.hops < 0], 0)

@@ -7,11 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mfabric_jax import policies, report
+from mfabric_jax import policies
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits
 from mfabric_jax.learning import Scoreboard, scoreboard
 from mfabric_jax.learning.judging import cells
+from mfabric_jax.report.tables import scoreboard_table
 from mfabric_jax.routing import Plan, degree_bound, fluid_lower_bound, relay_shares
 from mfabric_jax.schedule.exchange import RELAY_STEPS
 
@@ -129,7 +130,7 @@ def test_without_any_bytes_there_is_no_time():
     empty = [row for row in rows if row["instances"] == 0]
     assert empty
     assert all(row["mean"] is row["p90"] is row["of_optimum"] is None for row in empty)
-    assert "nan" in report.scoreboard_table(empty)
+    assert "nan" in scoreboard_table(empty)
 
 
 def test_the_effective_configuration_says_what_was_run():

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from mfabric_jax.fabric import Circuits, Region, round_robin
+from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.fabric.circuits import round_robin
 from mfabric_jax.policies import greedy, uniform
 from tests.policies.drawn import assert_legal
 from tests.policies.test_greedy import DEGREES, draw

@@ -3,6 +3,7 @@
 import itertools
 import re
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,12 +11,13 @@ import pytest
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Cluster, Tree, cluster
 from mfabric_jax.fabric.graph import graph_of
-from mfabric_jax.report import draw_fabric, draw_graph, style
-from mfabric_jax.report.figures import graph_layout, shown
-from mfabric_jax.report.figures.fabric import RAILS
-from mfabric_jax.report.figures.fabric import build as build_fabric
-from mfabric_jax.report.figures.graph import build_graph
-from mfabric_jax.report.figures.heat import colours
+from mfabric_jax.fabric.network import Network
+from mfabric_jax.report.figures import cluster_layout as shown
+from mfabric_jax.report.figures import network_layout as graph_layout
+from mfabric_jax.report.figures.clusters import RAILS, build_fabric
+from mfabric_jax.report.figures.networks import build_graph
+from mfabric_jax.report.figures.parts import colours
+from tests.report.readable import assert_readable
 
 matplotlib = pytest.importorskip("matplotlib")
 from matplotlib.collections import LineCollection  # noqa: E402
@@ -77,28 +79,6 @@ def words(figure):
     return [text.get_text() for axes in figure.axes for text in axes.texts]
 
 
-def boxes(figure):
-    """Words and their places in pixels."""
-    figure.draw_without_rendering()
-    artists = [text for axes in figure.axes for text in [*axes.texts, axes.title]]
-    artists += [text for axes in figure.axes if axes.axison for text in axes.get_xticklabels()]
-    artists += [text for axes in figure.axes if axes.get_legend() for text in axes.get_legend().get_texts()]
-    artists = [text for text in artists if text.get_text() and text.get_visible()]
-    return [(text.get_text(), text.get_window_extent()) for text in artists]
-
-
-def assert_readable(figure):
-    """No words over words, none beyond the edge of the figure, none tiny."""
-    placed = boxes(figure)
-    for (one, a), (other, b) in itertools.combinations(placed, 2):
-        apart = a.x1 <= b.x0 or b.x1 <= a.x0 or a.y1 <= b.y0 or b.y1 <= a.y0
-        assert apart, f"{one!r} lies over {other!r}"
-    for text, box in placed:
-        inside = box.x0 >= 0 and box.y0 >= 0 and box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1
-        assert inside, f"{text!r} is cut off"
-    assert min(text.get_fontsize() for axes in figure.axes for text in axes.texts) >= 5
-
-
 def lines(figure):
     """(start, end, colour) of every straight line of a cluster's picture."""
     return [
@@ -109,70 +89,31 @@ def lines(figure):
     ]
 
 
-def between(figure, low, high):
-    """Colours of the lines between two heights."""
-    return [colour for start, end, colour in lines(figure) if (start[1], end[1]) == pytest.approx((low, high))]
-
-
-@pytest.mark.parametrize("busy", [False, True], ids=["plain", "busy"])
-@pytest.mark.parametrize("servers", [2, 4, 16, 128])
 @pytest.mark.parametrize("name", NAMES)
-def test_every_fabric_is_readable_at_every_size(name, servers, busy):
-    drawn = made(name, servers)
-    load = np.random.default_rng(0).random(len(drawn.sprayed.tail)) if busy else None
-    assert_readable(build_fabric(drawn, utilisation=load))
+def test_words_tell_the_counts_and_every_node_that_is_shown_carries_its_number(name):
+    for servers in (4, 128, 1024):
+        drawn = made(name, servers)
+        every = words(build_fabric(drawn))
+        assert_counted(drawn, " | ".join(every), "domains" if name in ("nvl72", "mfabric-cpo") else "servers")
+        if drawn.tree is not None:
+            plan = shown.layout(drawn)
+            tiers = [plan.edges, plan.high, plan.cores][: shown.climbed(drawn.tree)]
+            numbers = Counter(str(number) for row in [plan.servers, *tiers] for number in row.at)
+            assert numbers <= Counter(every)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "nvl72" and name != "mfabric-cpo"])
-def test_every_fabric_of_small_switches_is_readable(name):
-    assert_readable(build_fabric(made(name, 4, radix=8)))
-
-
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "topoopt"])
-def test_every_fabric_of_1024_servers_is_readable(name):
-    assert_readable(build_fabric(made(name, 1024)))
-
-
-@pytest.mark.parametrize("name", ["fat-tree", "oversub-fat-tree", "rail-optimized", "mfabric"])
-def test_every_fabric_of_4096_servers_is_readable(name):
-    assert_readable(build_fabric(made(name, 4096)))
-
-
-@pytest.mark.parametrize("odd", ODD)
-def test_odd_clusters_are_readable(odd):
-    assert_readable(build_fabric(ODD[odd]()))
-
-
-@pytest.mark.parametrize("servers", [4, 128, 1024])
-@pytest.mark.parametrize("name", NAMES)
-def test_words_tell_the_counts(name, servers):
-    drawn = made(name, servers)
-    told = " | ".join(words(build_fabric(drawn)))
-    place = "domains" if name in ("nvl72", "mfabric-cpo") else "servers"
-    assert f"{servers:,} {place} of {drawn.gpus_per_server} GPUs" in told
-    assert f"{servers:,} {place}, {drawn.gpus:,} GPUs" in told
-    counted = dict(drawn.network.links)
-    if drawn.tree is not None:
-        up, down = drawn.tree.edge_ports
-        for kind, count in drawn.tree.switches:
-            assert re.search(rf"\b{count:,} {kind}\b", told)
-        tiers = shown.climbed(drawn.tree)
-        for kind in ("nic up", "edge up", "aggregation up")[:tiers]:
-            assert f"{counted[kind]:,} links of {drawn.nic_gbps:g} Gbps" in told
-        assert told.count("which no path crosses") == (len(drawn.tree.switches) > tiers)
-        if tiers > 1:
-            assert f"{down} down + {up} up ports, {down / up:g}:1" in told
+def assert_counted(drawn, told, place):
+    assert f"{drawn.servers:,} {place} of {drawn.gpus_per_server} GPUs" in told
+    assert f"{drawn.servers:,} {place}, {drawn.gpus:,} GPUs" in told
     if drawn.regions is not None:
         assert f"{drawn.regions.sum() // 2:,} circuits of {drawn.nic_gbps:g} Gbps" in told
-
-
-def test_switches_that_no_path_crosses_are_those_above_the_last_common_one():
-    for servers, radix in itertools.product((1, 4, 16, 33), (8, 16)):
-        tree = made("fat-tree", servers, radix=radix).tree if servers * 8 <= radix**3 // 4 else None
-        if tree is not None:
-            every = np.arange(tree.hosts)
-            leaves, beyond = tree.climbs(every[:, None], every[None])
-            assert shown.climbed(tree) == 1 + leaves.any() + beyond.any()
+    if drawn.tree is not None:
+        (up, down), counted, tiers = drawn.tree.edge_ports, dict(drawn.network.links), shown.climbed(drawn.tree)
+        assert all(re.search(rf"\b{count:,} {kind}\b", told) for kind, count in drawn.tree.switches)
+        for kind in ("nic up", "edge up", "aggregation up")[:tiers]:
+            assert f"{counted[kind]:,} links of {drawn.nic_gbps:g} Gbps" in told
+        assert told.count("crossed by no path") == (len(drawn.tree.switches) > tiers)
+        assert tiers == 1 or f"{down} down + {up} up ports, {down / up:g}:1" in told
 
 
 def test_small_fabrics_are_drawn_whole():
@@ -184,22 +125,15 @@ def test_small_fabrics_are_drawn_whole():
     assert len(lines(build_fabric(drawn))) == 32 + 32 + 32
 
 
-@pytest.mark.parametrize("servers", [4, 128, 1024])
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "topoopt"])
-def test_every_node_that_is_shown_carries_its_number(name, servers):
-    drawn = made(name, servers)
-    plan = shown.layout(drawn)
-    told = Counter(words(build_fabric(drawn)))
-    tiers = [plan.edges, plan.high, plan.cores][: shown.climbed(drawn.tree)]
-    numbers = Counter(str(number) for row in [plan.servers, *tiers] for number in row.at)
-    assert all(told[number] >= count for number, count in numbers.items())
-
-
-@pytest.mark.parametrize("name", [*TREES, "separate trees of three tiers", "such servers in two pods"])
-@pytest.mark.parametrize("servers", [4, 16, 128])
-def test_lines_are_links(name, servers):
+def test_lines_are_links():
     """The lines between switches are the links between those shown, and every NIC of a server shown has one."""
-    drawn = ODD[name]() if name in ODD else made(name, servers)
+    for name, servers in itertools.product(TREES, (4, 16, 128)):
+        assert_lines_are_links(made(name, servers))
+    for name in ("separate trees of three tiers", "such servers in two pods"):
+        assert_lines_are_links(ODD[name]())
+
+
+def assert_lines_are_links(drawn):
     plan, first = shown.layout(drawn), drawn.gpus + drawn.servers
     joined = set(zip(drawn.network.tail.tolist(), drawn.network.head.tolist(), strict=True))
     wanted = Counter()
@@ -279,37 +213,6 @@ def test_a_circuit_is_as_busy_as_its_busier_direction():
     found = [colour for *_, colour in lines(build_fabric(drawn, utilisation=load))]
     assert found.count(to_hex(colours()(1.0))) == 1
     assert found.count(to_hex(colours()(0.0))) == 1
-
-
-@pytest.mark.parametrize(
-    ("load", "message"),
-    [
-        (np.zeros(3), r"utilisation must have the shape \[\d+\], got \[3\]\."),
-        (2.0, r"utilisation must be between 0 and 1, got 2\.\.2\."),
-        (-0.5, r"utilisation must be between 0 and 1, got -0\.5\.\.-0\.5\."),
-        (np.nan, r"utilisation must be between 0 and 1, got nan\.\.nan\."),
-    ],
-)
-def test_a_load_must_fit(load, message):
-    drawn = made("fat-tree", 2, radix=8)
-    links = len(drawn.sprayed.tail)
-    with pytest.raises(InputError, match=message):
-        build_fabric(drawn, utilisation=load if np.ndim(load) else np.full(links, load))
-    links = len(drawn.network.tail)
-    with pytest.raises(InputError, match=message):
-        build_graph(drawn.network, utilisation=load if np.ndim(load) else np.full(links, load))
-
-
-def test_pictures_are_written_and_the_same_each_time(tmp_path):
-    drawn = made("mfabric", 16)
-    one, other = (draw_fabric(drawn, tmp_path / name, title="A title") for name in ("a.png", "b.png"))
-    assert one.read_bytes() == other.read_bytes()
-    assert "A title" in words(build_fabric(drawn, title="A title"))
-    small = made("fat-tree", 2, radix=8).network
-    assert draw_graph(small, tmp_path / "g.svg").read_text().startswith("<?xml")
-    assert draw_graph(small, tmp_path / "g.pdf").exists()
-    with pytest.raises(InputError, match=r"allowed: \.png, \.pdf, \.svg"):
-        draw_fabric(drawn, tmp_path / "f.gif")
 
 
 # -- graphs
@@ -435,23 +338,6 @@ def test_hops_agree_with_powers_of_the_adjacency_matrix():
     np.testing.assert_array_equal(graph_layout.hops(20, pairs), wanted)
 
 
-def test_places_come_near_the_hops():
-    pairs = np.array([(i, i + 1) for i in range(9)])
-    place = graph_layout.stress(graph_layout.hops(10, pairs))
-    gap = np.linalg.norm(np.diff(place, axis=0), axis=1)
-    np.testing.assert_allclose(gap, 1.0, atol=1e-3)
-    assert np.linalg.norm(place[0] - place[9]) == pytest.approx(9, abs=1e-2)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_boxes_are_pushed_off_each_other(seed):
-    random = np.random.default_rng(seed)
-    place, width = random.random((30, 2)) * 2, random.random(30) * 0.5 + 0.1
-    moved = graph_layout.apart(place, width, 0.2)
-    assert not graph_layout.clear(place, width, 0.2)
-    assert graph_layout.clear(moved, width, 0.2)
-
-
 def test_a_load_colours_the_lines_of_a_graph():
     drawn = network([("a", "b", 100), ("b", "c", 100)], directed=True)
     found = [colour for *_, colour in lines(build_graph(drawn, utilisation=[1.0, 0.0]))]
@@ -463,8 +349,28 @@ def test_a_graph_too_large_is_refused():
         build_graph(made("topoopt", 128).network)
 
 
-def test_global_settings_stay(tmp_path):
-    before = dict(matplotlib.rcParams)
-    draw_fabric(made("rail-only", 4), tmp_path / "f.png")
-    assert dict(matplotlib.rcParams) == before
-    assert style.FABRICS["mfabric"].colour == "#D55E00"
+def test_servers_joined_directly_are_a_graph_at_their_places():
+    """A torus of 2 x 3 x 2 servers of 2 GPUs, which is no class of the package: report asks its network alone."""
+    shape = (2, 3, 2)
+    number = np.arange(12).reshape(shape)
+    ends = [(number.ravel(), np.roll(number, -1, axis).ravel()) for axis in range(3)]
+    pairs = np.unique(np.sort(np.concatenate([np.stack(end, axis=1) for end in ends]), axis=1), axis=0)
+    gpus, switch = np.arange(24), 24 + np.arange(24) // 2
+    tail = np.concatenate([gpus, switch, 24 + pairs[:, 0], 24 + pairs[:, 1]])
+    head = np.concatenate([switch, gpus, 24 + pairs[:, 1], 24 + pairs[:, 0]])
+    links = (("nvswitch up", 24), ("nvswitch down", 24), ("mesh", len(pairs)), ("wrap-around", len(pairs)))
+    both = np.ones(len(tail)), np.zeros(len(tail))
+    network = Network(tail, head, *both, (("gpu", 24), ("nvswitch", 12)), links)
+    torus = SimpleNamespace(name="torus", servers=12, gpus=24, gpus_per_server=2, tree=None, regions=None)
+    torus.network = torus.sprayed = network
+    torus.places = np.stack(np.unravel_index(np.arange(12), shape), axis=1)
+    load = np.zeros(len(tail))
+    load[48] = 1.0
+    for figure in (build_fabric(torus), build_fabric(torus, utilisation=load)):
+        assert_readable(figure)
+        assert {"torus: 12 servers, 24 GPUs", *map(str, range(12))} <= set(words(figure))
+        assert len(lines(figure)) == len(pairs)
+    assert [colour for *_, colour in lines(figure)].count(to_hex(colours()(1.0))) == 1
+    nodes = {text.get_text(): np.array(text.get_position()) for text in figure.axes[0].texts}
+    steps = [nodes[str(b)] - nodes[str(a)] for a, b in ((0, 6), (1, 7), (5, 11))]
+    np.testing.assert_allclose(steps, [steps[0]] * 3, atol=1e-9)  # one step along the first axis looks alike everywhere

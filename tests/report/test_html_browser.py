@@ -1,168 +1,131 @@
-"""The page in a real browser: quiet, fetching nothing, sorted by a click, readable in both themes."""
+"""The page in a real browser: quiet, fetching nothing, sorted by a click, readable in both themes.
+
+A script at its end tries the page and leaves what it found in the document, which headless Chromium prints.
+"""
+
+import json
+import re
+import shutil
+import subprocess
+from html import unescape
 
 import pytest
 
 from mfabric_jax import report
-from mfabric_jax.report.html import hues
-from tests.report import browser, synthetic
+from mfabric_jax.report.html.panels import PAPER, contrast
+from tests.report import synthetic
 
-pytestmark = pytest.mark.skipif(browser.CHROMIUM is None, reason="no chromium on PATH")
+CHROMIUM = shutil.which("chromium")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH")]
 
-COMPLAINTS = ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded")
+ROWS = synthetic.rows(("fat-tree", "nvl72", "mfabric"), ("llama-moe", "deepseek-r1"))
 READ = 4.5  # contrast that text needs (WCAG 2.1, 1.4.3)
-CELLS = "[...document.querySelectorAll('#rows tbody tr')].map(row => row.cells[{column}].textContent)"
-VALUES = "[...document.querySelectorAll('#rows tbody tr')].map(row => row.cells[{column}].dataset.sort ?? null)"
+HEARD = "<script>window.heard = []; addEventListener('error', (event) => heard.push(event.message));</script>"
+TOOLS = """
+const all = (selector) => [...document.querySelectorAll(selector)];
+const place = (name) => all("#rows th").findIndex((th) => th.textContent === name);
+const click = (name) => all("#rows th button")[place(name)].click();
+const cells = (name) => all("#rows tbody tr").map((row) => row.cells[place(name)]);
+const values = (name) => cells(name).map((cell) => cell.dataset.sort ?? cell.textContent);
+const sorts = () => all("#rows th").map((th) => th.getAttribute("aria-sort"));
+const colour = (selector, name) => getComputedStyle(document.querySelector(selector))[name];
+"""
 
 
-@pytest.fixture(scope="module")
-def rows():
-    return synthetic.rows(fabrics=("fat-tree", "nvl72", "mfabric"), models=("llama-moe", "deepseek-r1"))
-
-
-@pytest.fixture(scope="module")
-def path(rows, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("page")
+def found(folder, script, *flags):
+    """What a script returns that runs at the end of a page of ROWS, and the errors on the way."""
     pictures = folder / "pictures"
-    pictures.mkdir()
+    pictures.mkdir(exist_ok=True)
     (pictures / "a.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"/>')
-    return report.html_report(rows, {"version": "0.1.0", "part": {"a": 1}}, folder / "page.html", pictures)
+    path = report.html_report(ROWS, {"version": "0.1.0", "part": {"a": 1}}, folder / "page.html", pictures)
+    ending = f"{TOOLS} addEventListener('load', () => {{ const answer = (() => {{ {script} }})(); "
+    ending += "document.body.innerHTML = `<pre></pre>`; "
+    ending += "document.querySelector('pre').textContent = JSON.stringify([answer, heard]); });"
+    text = path.read_text(encoding="utf-8").replace("<head>", f"<head>{HEARD}")
+    path.write_text(text.replace("</body>", f"<script>{ending}</script></body>"), encoding="utf-8")
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", *flags]
+    command += [f"--user-data-dir={folder / 'profile'}", "--dump-dom", path.as_uri()]
+    dom = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    return json.loads(unescape(re.search("<pre>(.*)</pre>", dom, re.S)[1]))
 
 
-@pytest.fixture(scope="module")
-def tab(tmp_path_factory):
-    with browser.browser(tmp_path_factory.mktemp("profile")) as page:
-        yield page
-
-
-@pytest.fixture
-def page(tab, path):
-    """The page, freshly loaded by a reader who prefers light."""
-    tab.prefer("light")
-    tab.open(path)
-    yield tab
-    tab.value("localStorage.clear()")  # which keeps the theme that a reader chose
-
-
-def column(page, name):
-    heads = page.value("[...document.querySelectorAll('#rows th')].map(th => th.textContent)")
-    return heads.index(name)
-
-
-def click(page, name):
-    page.value(f"document.querySelectorAll('#rows th button')[{column(page, name)}].click()")
-
-
-def sorts(page):
-    return page.value("[...document.querySelectorAll('#rows th')].map(th => th.getAttribute('aria-sort'))")
-
-
-def colour(page, selector, name):
-    """A computed colour as #RRGGBB."""
-    said = page.value(f"getComputedStyle(document.querySelector({selector!r}))[{name!r}]")
+def hexadecimal(said):
+    """rgb(1, 2, 3) as #010203."""
     assert said.startswith("rgb("), said
-    return "#" + "".join(f"{int(part):02X}" for part in said[4:-1].split(","))
+    return "#" + "".join(f"{int(part):02x}" for part in said[4:-1].split(","))
 
 
-def test_it_says_nothing_and_fetches_nothing(page, path):
-    page.value("document.querySelectorAll('button').forEach(button => button.click())")
-    assert page.events(*COMPLAINTS) == []
-    asked = [event["request"]["url"] for event in page.events("Network.requestWillBeSent")]
-    assert asked[0] == path.as_uri()
-    assert all(url.startswith("data:") for url in asked[1:])
-    assert page.value("document.images[0].naturalWidth") == 9
+def test_it_says_nothing_and_fetches_nothing(tmp_path):
+    script = "all('button').forEach((button) => button.click()); const names = performance.getEntriesByType('resource')"
+    script += ".map((entry) => entry.name); return [names, document.images[0].naturalWidth];"
+    (fetched, width), heard = found(tmp_path, script)
+    assert all(name.startswith("data:") for name in fetched)
+    assert (width, heard) == (9, [])
+    assert found(tmp_path, "dispatchEvent(new ErrorEvent('error', {message: 'x'})); return 1;") == [1, ["x"]]
 
 
-def test_an_error_would_be_heard(page):
-    page.ask("Runtime.evaluate", expression="setTimeout(() => { throw new Error('x') }); fetch('http://127.0.0.1:9/')")
-    page.value("1")
-    page.ask("Runtime.evaluate", expression="new Promise(done => setTimeout(done, 50))", awaitPromise=True)
-    assert page.events(*COMPLAINTS)
-
-
-def test_a_click_on_a_header_sorts_and_another_turns_it(page, rows):
-    place = column(page, "iteration_s")
-    assert set(sorts(page)) == {"none"}
-    click(page, "iteration_s")
-    assert sorts(page)[place] == "ascending"
-    values = list(map(float, page.value(VALUES.format(column=place))))
-    assert values == sorted(row["iteration_s"] for row in rows)
-    click(page, "iteration_s")
-    assert sorts(page)[place] == "descending"
-    assert list(map(float, page.value(VALUES.format(column=place)))) == values[::-1]
-    click(page, "model")
-    assert sorts(page).count("none") == len(sorts(page)) - 1
-    assert page.value(CELLS.format(column=column(page, "model"))) == sorted(row["model"] for row in rows)
-
-
-def test_what_is_missing_comes_last_both_ways(page, rows):
-    place, missing = column(page, "network_cost_usd"), sum(row["network_cost_usd"] is None for row in rows)
-    for turn in (1, -1):
-        click(page, "network_cost_usd")
-        values = page.value(VALUES.format(column=place))
-        assert values[-missing:] == [None] * missing
-        known = list(map(float, values[:-missing]))
-        assert known == sorted(known)[::turn]
-
-
-def test_the_box_filters(page, rows):
-    page.value("document.getElementById('filter').focus()")
-    page.ask("Input.insertText", text="deepseek MFABRIC")
-    left = [row for row in rows if (row["model"], row["fabric"]) == ("deepseek-r1", "mfabric")]
-    shown = page.value("[...document.querySelectorAll('#rows tbody tr')].filter(row => row.offsetHeight > 0).length")
-    assert shown == len(left) == 4
-    assert page.value("document.getElementById('count').textContent") == f"4 of {len(rows)} rows"
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_both_themes_can_be_read(page, theme):
-    page.prefer(theme)
-    ground = colour(page, "body", "backgroundColor")
-    paper = colour(page, ".chart", "backgroundColor")
-    assert (hues.contrast(ground, "#FFFFFF") < 3) == (theme == "light")
-    assert paper == hues.PAPER[theme].upper()
-    texts = [
-        ("body", "color", ground),
-        ("p.note", "color", ground),
-        ("summary", "color", paper),
-        (".chart .note", "color", paper),
-        (".panel .title", "fill", paper),
-        (".panel .tick", "fill", paper),
-        ("#rows td", "color", paper),
-        ("#rows th button", "color", paper),
-        ("#theme", "color", paper),
+def test_a_click_on_a_header_sorts_and_another_turns_it_and_what_is_missing_comes_last(tmp_path):
+    names = ["iteration_s", "iteration_s", "network_cost_usd", "network_cost_usd", "model"]
+    script = f"return {json.dumps(names)}.map((name) => {{ click(name); return [values(name), sorts()[place(name)], "
+    script += "sorts().filter((sort) => sort !== 'none').length]; });"
+    clicks, _ = found(tmp_path, script)
+    assert [(turn, sorted_columns) for _, turn, sorted_columns in clicks] == [
+        (turn, 1) for turn in ("ascending", "descending", "ascending", "descending", "ascending")
     ]
-    for selector, name, behind in texts:
-        assert hues.contrast(colour(page, selector, name), behind) >= READ, selector
-    assert hues.contrast(colour(page, ".panel .mark", "fill"), paper) >= 3
+    up, down = ([float(value) for value in click[0]] for click in clicks[:2])
+    assert up == sorted(row["iteration_s"] for row in ROWS) == down[::-1]
+    missing = sum(row["network_cost_usd"] is None for row in ROWS)
+    for (priced, *_), step in zip(clicks[2:4], (1, -1), strict=True):
+        assert priced[-missing:] == ["-"] * missing
+        assert [float(v) for v in priced[:-missing]] == sorted(map(float, priced[:-missing]))[::step]
+    assert clicks[4][0] == sorted(row["model"] for row in ROWS)
 
 
-def test_the_button_turns_the_theme(page):
-    light = colour(page, "body", "backgroundColor")
-    assert page.value("document.getElementById('theme').textContent") == "Dark theme"
-    page.value("document.getElementById('theme').click()")
-    dark = colour(page, "body", "backgroundColor")
-    assert hues.contrast(light, dark) > 10
-    page.prefer("dark", media="print")
-    assert colour(page, "body", "backgroundColor") == "#FFFFFF"
-    assert hues.contrast(colour(page, "body", "color"), "#FFFFFF") > 10
-    assert page.value("document.getElementById('theme').offsetHeight") == 0
-    page.prefer("light")
-    page.value("document.getElementById('theme').click()")
-    assert colour(page, "body", "backgroundColor") == light
+def test_the_box_filters(tmp_path):
+    script = "const box = document.getElementById('filter'); box.value = 'deepseek MFABRIC'; "
+    script += "box.dispatchEvent(new Event('input')); return [all('#rows tbody tr').filter((row) => row.offsetHeight)"
+    script += ".length, document.getElementById('count').textContent];"
+    assert found(tmp_path, script)[0] == [4, f"4 of {len(ROWS)} rows"]
 
 
-def test_a_mark_says_what_it_is_when_pointed_at(page):
-    mark = "document.querySelector('.panel .mark')"
-    place = page.value(f"{mark}.scrollIntoView({{block: 'center'}}), {mark}.getBoundingClientRect().toJSON()")
-    x, y = place["left"] + place["width"] / 2, place["top"] + place["height"] / 2
-    assert page.value("document.getElementById('tip').hidden")
-    page.ask("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
-    assert page.value("document.getElementById('tip').textContent").startswith("Fat-tree, 100 Gbps: ")
-    assert page.value("document.getElementById('tip').offsetHeight") > 10
+def test_both_themes_can_be_read_and_the_button_turns_them(tmp_path):
+    texts = ["body", "p.note", "#rows td", "#rows th button", "#theme", "summary", ".chart .note"]
+    script = f"""
+    const look = () => [colour("body", "backgroundColor"), colour(".chart", "backgroundColor"),
+        {json.dumps(texts)}.map((selector) => colour(selector, "color")), colour(".panel text", "fill"),
+        colour(".panel use[style*='#0072b2']", "fill"), document.getElementById("theme").textContent];
+    const before = look();
+    document.getElementById("theme").click();
+    const turned = look();
+    for (const sheet of document.styleSheets) for (const rule of sheet.cssRules)
+        if (rule.media?.mediaText === "print") rule.media.mediaText = "all";
+    return [before, turned, [colour("body", "backgroundColor"), colour("body", "color"), colour("#theme", "display")]];
+    """
+    (light, dark, printed), _ = found(tmp_path, script)
+    for theme, (ground, paper, inks, label, mark, button) in (("light", light), ("dark", dark)):
+        ground, paper = hexadecimal(ground), hexadecimal(paper)
+        assert paper == PAPER[theme]
+        assert (contrast(ground, "#ffffff") < 3) == (theme == "light")
+        for ink, behind in zip([*inks, label], [ground] * 2 + [paper] * 6, strict=True):
+            assert contrast(hexadecimal(ink), behind) >= READ
+        assert contrast(hexadecimal(mark), paper) >= 3
+        assert button == ("Dark theme" if theme == "light" else "Light theme")
+    assert hexadecimal(printed[0]) == "#ffffff"
+    assert contrast(hexadecimal(printed[1]), "#ffffff") > 10
+    assert printed[2] == "none"
 
 
-def test_the_page_is_no_wider_than_its_window(page):
+def test_a_mark_says_what_it_is_when_pointed_at(tmp_path):
+    script = "const tip = document.getElementById('tip'), before = tip.hidden; document.querySelector('.panel .mark')"
+    script += ".dispatchEvent(new PointerEvent('pointerover', {bubbles: true})); "
+    script += "return [before, tip.hidden, tip.textContent, tip.offsetHeight];"
+    (before, after, words, height), _ = found(tmp_path, script)
+    assert (before, after) == (True, False)
+    assert words.startswith("Fat-tree, 100 Gbps: ")
+    assert height > 10
+
+
+def test_the_page_is_no_wider_than_its_window(tmp_path):
     for width in (1366, 600):
-        page.ask("Emulation.setDeviceMetricsOverride", width=width, height=768, deviceScaleFactor=1, mobile=False)
-        assert page.value("document.documentElement.scrollWidth") <= width
-    page.ask("Emulation.clearDeviceMetricsOverride")
+        script = "return document.documentElement.scrollWidth - document.documentElement.clientWidth;"
+        assert found(tmp_path, script, f"--window-size={width},768")[0] <= 0

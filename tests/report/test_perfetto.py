@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from mfabric_jax.checks import InputError
-from mfabric_jax.report import check_trace, write_perfetto
-from mfabric_jax.report.perfetto import THREADS
+from mfabric_jax.report import write_perfetto
+from mfabric_jax.report.perfetto import THREADS, check_trace
 
 KEYS = {
     "X": {"name", "cat", "ph", "ts", "dur", "pid", "tid", "args"},

@@ -11,7 +11,7 @@ pytest.importorskip("pyarrow")
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import Asked, query, write_rows
-from mfabric_jax.report.query import best, unfinished
+from mfabric_jax.report.fronts import unbeaten
 
 FABRICS = ("mfabric", "fat-tree", "topoopt")
 
@@ -35,13 +35,8 @@ def folder(tmp_path_factory):
     return where
 
 
-def numbers(rows):
-    return [row["configuration"] for row in rows]
-
-
-@pytest.mark.parametrize(
-    ("where", "keep"),
-    [
+def test_conditions(folder):
+    for where, keep in (
         ("fabric = mfabric", lambda row: row["fabric"] == "mfabric"),
         ("fabric == mfabric|topoopt", lambda row: row["fabric"] in ("mfabric", "topoopt")),
         ("fabric != mfabric|topoopt", lambda row: row["fabric"] == "fat-tree"),
@@ -50,12 +45,8 @@ def numbers(rows):
         ("cost > 3", lambda row: row["cost"] is not None and row["cost"] > 3),
         ("pooled = true", lambda row: row["pooled"]),
         ("configuration <= 4", lambda row: row["configuration"] <= 4),
-    ],
-)
-def test_conditions(folder, where, keep):
-    rows, config = query([folder], Asked(where=[where]))
-    assert rows == [row for row in made() if keep(row)]
-    assert config == {"seed": 0}
+    ):
+        assert query([folder], Asked(where=[where])) == ([row for row in made() if keep(row)], {"seed": 0}), where
 
 
 def test_groups_and_their_measures(folder):
@@ -101,7 +92,7 @@ def test_the_front_of_all_and_of_every_group(folder):
 def test_fronts_are_what_nothing_beats(points):
     values = np.asarray(points, float)
     want = [not any((q <= p).all() and (q < p).any() for q in values) for p in values]
-    assert best(values).tolist() == want
+    assert unbeaten(values).tolist() == want
 
 
 def test_sorted_some_columns_and_few(folder):
@@ -111,30 +102,18 @@ def test_sorted_some_columns_and_few(folder):
     assert [row["iteration_s"] for row in rows] == sorted((row["iteration_s"] for row in made()), reverse=True)[:7]
 
 
-def test_a_sweep_that_is_not_over_is_said(folder, tmp_path):
-    (tmp_path / "sweep.json").write_text('{"configurations": 7}')
-    write_rows(made(5), tmp_path / "rows-0.parquet", {})
-    assert unfinished([tmp_path, folder]) == [f"{tmp_path} holds 5 of 7 rows: its sweep is not over."]
-    write_rows(made(2), tmp_path / "rows-1.parquet", {})
-    assert unfinished([tmp_path]) == []
-
-
-def test_whole_numbers_of_any_size_are_compared(tmp_path):
-    write_rows([{"n": 1}, {"n": 2**62}], tmp_path / "rows.parquet", {})
-    assert query([tmp_path], Asked(where=["n > 5"]))[0] == [{"n": 2**62}]
-
-
 def test_files_of_any_kind_together(folder, tmp_path):
     write_rows([{"configuration": 99, "fabric": "own", "speed": 1.5}], tmp_path / "more.csv", {})
     rows, config = query([folder / "a.parquet", tmp_path / "more.csv"], Asked())
-    assert numbers(rows) == [*range(25), 99]
+    assert [row["configuration"] for row in rows] == [*range(25), 99]
     assert (rows[-1]["speed"], rows[0]["speed"], rows[-1]["cost"]) == (1.5, None, None)
     assert config == {"seed": 0}
+    write_rows([{"n": 1}, {"n": 2**62}], tmp_path / "rows.parquet", {})  # whole numbers of any size are compared
+    assert query([tmp_path], Asked(where=["n > 5"]))[0] == [{"n": 2**62}]
 
 
-@pytest.mark.parametrize(
-    ("asked", "sentence"),
-    [
+def test_mistakes_are_sentences(folder):
+    for asked, sentence in (
         ({"where": ["fabrik = x"]}, r"column 'fabrik' is unknown \(did you mean 'fabric'\?\)"),
         ({"where": ["fabric"]}, r"a condition is COLUMN OP VALUE with =, !=, <, <=, > or >=, got 'fabric'"),
         ({"where": ["cost =< 3"]}, r"a condition is COLUMN OP VALUE with .*, got 'cost =< 3'"),
@@ -146,11 +125,9 @@ def test_files_of_any_kind_together(folder, tmp_path):
         ({"measures": ["cost:mean"]}, r"measures are of groups; name columns to group by, got cost:mean alone"),
         ({"pareto": ["cost:least"]}, r"pareto 'cost:least': direction 'least' is unknown; allowed: min, max"),
         ({"sort": "cost:high"}, r"sort 'cost:high': direction 'high' is unknown; allowed: up, down"),
-    ],
-)
-def test_mistakes_are_sentences(folder, asked, sentence):
-    with pytest.raises(InputError, match=sentence):
-        query([folder], Asked(**asked))
+    ):
+        with pytest.raises(InputError, match=sentence):
+            query([folder], Asked(**asked))
 
 
 def test_files_that_are_not_there_or_hold_no_rows(tmp_path):
@@ -159,7 +136,7 @@ def test_files_that_are_not_there_or_hold_no_rows(tmp_path):
     with pytest.raises(InputError, match=r"cannot read .*nothing.parquet'"):
         query([tmp_path / "nothing.parquet"], Asked())
     (tmp_path / "broken.parquet").write_text("PAR1")
-    with pytest.raises(InputError, match=r"cannot read .*broken.parquet'"):
+    with pytest.raises(InputError, match=r"broken.parquet' does not hold rows"):
         query([tmp_path / "broken.parquet"], Asked())
     write_rows([{"a": 1.0}], tmp_path / "one.parquet", {})
     write_rows([{"a": "x"}], tmp_path / "two.parquet", {})

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax.checks import InputError
-from mfabric_jax.report import read_rows, write_rows
+from mfabric_jax.report import html_report, read_rows, write_rows
 from mfabric_jax.report.rows import METADATA_KEY, sidecar
 from tests.report import synthetic
 
@@ -125,11 +125,13 @@ def test_a_missing_extra_names_the_command_that_installs_it(tmp_path, monkeypatc
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         return real(name, *args, **kwargs)
 
-    from mfabric_jax.report.figures import iteration_time
+    from mfabric_jax.report.figures import compared_picture
 
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(InputError, match=r"pip install 'mfabric-jax\[store\]'"):
         write_rows([{"x": 1}], tmp_path / "rows.parquet", {})
     with pytest.raises(InputError, match=r"pip install 'mfabric-jax\[plot\]'"):
-        iteration_time(synthetic.rows(), tmp_path / "figure.png")
+        compared_picture("pareto", synthetic.rows(), tmp_path / "figure.png")
+    with pytest.raises(InputError, match=r"pip install 'mfabric-jax\[plot\]'"):
+        html_report(synthetic.rows(), {}, tmp_path / "page.html")
     assert not list(tmp_path.iterdir())

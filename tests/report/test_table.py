@@ -93,5 +93,5 @@ def test_wrong_rows_are_a_sentence():
         comparison([])
     with pytest.raises(InputError, match="two results for llama-moe on fat-tree at 100 Gbps"):
         comparison(rows + rows[:1])
-    with pytest.raises(InputError, match="column 'iteration_s' is missing"):
+    with pytest.raises(InputError, match="the rows have no column iteration_s"):
         comparison([{key: value for key, value in row.items() if key != "iteration_s"} for row in rows])

@@ -1,14 +1,9 @@
 """The pictures of recorded routing show what the arrays say; how they look was judged by eye."""
 
-import itertools
-import os
-
 import numpy as np
 import pytest
 
-from mfabric_jax.checks import InputError
-from mfabric_jax.report import style, trace_load, trace_pairs
-from mfabric_jax.report.figures.trace import build_load, build_pairs, spread
+from mfabric_jax.report.figures.trace import build_load, build_pairs
 
 matplotlib = pytest.importorskip("matplotlib")
 
@@ -26,13 +21,6 @@ def panels(figure):
 def shown(axes):
     (image,) = axes.get_images()
     return np.asarray(image.get_array())
-
-
-@pytest.mark.parametrize(
-    ("layers", "chosen"), [(1, [0]), (2, [0, 1]), (4, [0, 1, 2, 3]), (9, [0, 3, 5, 8]), (24, [0, 8, 15, 23])]
-)
-def test_layers_are_spread_evenly(layers, chosen):
-    assert spread(layers) == chosen
 
 
 def test_loads_over_the_mean_of_their_layer_and_iteration():
@@ -79,44 +67,3 @@ def test_one_scale_of_colours_from_nothing_to_the_hottest():
     np.testing.assert_array_equal(shown(panels(figure)["layer 5"])[:, 3], 0)
     even = panels(build_pairs(np.zeros((1, 2, 2))))["layer 0"]
     assert even.get_images()[0].get_clim() == (0, 1)
-
-
-@pytest.mark.parametrize("shape", [(1, 3, 64), (2, 1, 4), (500, 24, 128)])
-def test_words_do_not_lie_over_words(shape):
-    with style.look():
-        figure = build_load(some_load(shape), 10000 + np.arange(shape[0]), "SmartMoE gate trace")
-        figure.draw_without_rendering()
-    artists = [figure._suptitle]
-    for axes in figure.axes:
-        artists += [*axes.get_xticklabels(), *axes.get_yticklabels(), axes.xaxis.label, axes.yaxis.label, axes.title]
-    boxes = [(text.get_text(), text.get_window_extent()) for text in artists if text.get_text()]
-    for (one, a), (other, b) in itertools.combinations(boxes, 2):
-        assert a.x1 <= b.x0 or b.x1 <= a.x0 or a.y1 <= b.y0 or b.y1 <= a.y0, f"{one!r} lies over {other!r}"
-    for text, box in boxes:
-        inside = box.x0 >= 0 and box.y0 >= 0 and box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1
-        assert inside, f"{text!r} is cut off"
-
-
-def test_written_whole_and_the_same_each_time(tmp_path):
-    before = dict(matplotlib.rcParams)
-    paths = [trace_load(some_load(), np.arange(30), tmp_path / name) for name in ("a.png", "b.png")]
-    assert paths[0].read_bytes() == paths[1].read_bytes()
-    assert paths[0].read_bytes().startswith(b"\x89PNG")
-    assert trace_pairs(some_load((2, 4, 4)), tmp_path / "c.pdf").read_bytes().startswith(b"%PDF")
-    assert sorted(os.listdir(tmp_path)) == ["a.png", "b.png", "c.pdf"]
-    assert dict(matplotlib.rcParams) == before
-
-
-@pytest.mark.parametrize(
-    ("draw", "sentence"),
-    [
-        (lambda: build_load(np.ones((3, 4)), [0, 1, 2]), r"load must have three axes, .* got shape \(3, 4\)\."),
-        (lambda: build_load(np.ones((3, 0, 4)), [0, 1, 2]), r"load must have three axes, none empty"),
-        (lambda: build_load(np.full((3, 1, 4), np.nan), [0, 1, 2]), "numbers from 0 on"),
-        (lambda: build_load(np.ones((3, 1, 4)), [0]), "number must name each of the 3 iterations of load, got 1"),
-        (lambda: build_pairs(-np.ones((1, 4, 4))), "matrix must have three axes, none empty, of numbers from 0 on"),
-    ],
-)
-def test_arrays_that_cannot_be_drawn(draw, sentence):
-    with pytest.raises(InputError, match=sentence):
-        draw()

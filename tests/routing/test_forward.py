@@ -10,24 +10,18 @@ import numpy as np
 import pytest
 
 from mfabric_jax import InputError
-from mfabric_jax.fabric import Flat
+from mfabric_jax.fabric import DirectLinks
 from mfabric_jax.routing.forward import forward_time, wired
 from tests.oracles import dense
 
 NIC = 8e-9  # Gbps: 1 byte/s
 WIDE = 16  # hops that every table here fits in: one shape, one program
-TRACES = []
-
-
-@eqx.filter_jit
-def seconds(fabric, demand):
-    TRACES.append(demand.shape)
-    return forward_time(fabric, demand)
+seconds = eqx.filter_jit(eqx.debug.assert_max_traces(forward_time, max_traces=3))  # two sizes, single precision
 
 
 def joined(count, nic_gbps=NIC):
-    """The wired fabric, its tables padded to one width."""
-    fabric = wired(Flat(len(count), nic_gbps), count)
+    """The wired fabric, its tables padded to one width; bandwidth is data."""
+    fabric = wired(DirectLinks(len(count), jnp.asarray(nic_gbps)), count)
     more = ((0, 0), (0, WIDE - fabric.hops.shape[1]))
     share = jnp.pad(fabric.share, more, constant_values=1)
     return dataclasses.replace(fabric, hops=jnp.pad(fabric.hops, more, constant_values=-1), share=share)
@@ -41,15 +35,8 @@ def circuits(servers, *pairs):
     return count
 
 
-def ring(servers, many=1):
-    return circuits(servers, *((n, (n + 1) % servers, many) for n in range(servers)))
-
-
-def between(servers, *flows):
-    demand = np.zeros((servers, servers))
-    for a, b, size in flows:
-        demand[a, b] = size
-    return demand
+def ring(many=1):
+    return circuits(5, *((n, (n + 1) % 5, many) for n in range(5)))
 
 
 def draw(seed, servers):
@@ -95,91 +82,62 @@ def table(count):
 
 def plain(count, demand):
     size = np.where(np.eye(len(demand)), 0, demand).ravel()
-    finish = dense.completion(count.ravel().astype(float), table(count), size, 0.0)
-    return finish.max()
+    return dense.completion(count.ravel().astype(float), table(count), size, 0.0).max()
 
 
-@pytest.mark.parametrize("servers", [2, 3, 5, 8])
-def test_ways_are_all_the_shortest_in_equal_parts(servers):
-    for seed in range(10):
-        count, _ = draw(seed, servers)
-        fabric = wired(Flat(servers, NIC), count)
-        np.testing.assert_array_equal(fabric.count, count)
-        assert fabric.hops.dtype == jnp.int32
-        got = dense.matrix(np.asarray(fabric.hops), np.asarray(fabric.share), servers**2)
-        np.testing.assert_allclose(got, table(count), rtol=1e-12)
+def test_ways_are_all_the_shortest_in_equal_parts():
+    for servers in (2, 3, 5, 8):
+        for seed in range(8):
+            count, _ = draw(seed, servers)
+            fabric = wired(DirectLinks(servers, NIC), count)
+            np.testing.assert_array_equal(fabric.count, count)
+            assert fabric.hops.dtype == jnp.int32
+            got = dense.matrix(np.asarray(fabric.hops), np.asarray(fabric.share), servers**2)
+            np.testing.assert_allclose(got, table(count), rtol=1e-12)
 
 
-@pytest.mark.parametrize("servers", [5, 8])
-def test_agrees_with_a_plain_simulation(servers):
-    for seed in range(20):
+def test_agrees_with_a_plain_simulation():
+    for servers, seed in [*((5, seed) for seed in range(20)), *((8, seed) for seed in range(10))]:
         count, demand = draw(seed, servers)
         got = seconds(joined(count), demand)
         np.testing.assert_allclose(got, plain(count, demand), rtol=1e-9)
         load = table(count) @ np.where(np.eye(servers), 0, demand).ravel()
-        busiest = np.max(load[count.ravel() > 0] / count[count > 0])
-        assert got >= busiest * (1 - 1e-12)
+        assert got >= np.max(load[count.ravel() > 0] / count[count > 0]) * (1 - 1e-12)  # the busiest circuit
 
 
-@pytest.mark.parametrize(
-    ("count", "flows", "want"),
-    [
-        (ring(5), [], 0),
-        (ring(5), [(0, 0, 9)], 0),  # stays in the server
-        (ring(5), [(0, 1, 3)], 3),
-        (ring(5, 2), [(0, 1, 3)], 1.5),
-        (ring(5), [(0, 2, 3)], 3),  # through server 1, at full speed
-        (ring(5), [(0, 2, 3), (0, 1, 3)], 6),  # both leave over 0-1
-        (ring(5), [(0, 2, 3), (0, 1, 1)], 4),
-        (ring(5), [(0, 2, 3), (1, 2, 2), (3, 4, 4)], 5),  # both arrive over 1-2
-        (ring(5), [(0, 1, 3), (1, 0, 3)], 3),  # both directions at once
+SQUARE = [(0, 1), (1, 2), (2, 3), (3, 0), (3, 4)]
+
+
+def test_by_hand():
+    for count, flows, want in [
+        (ring(), [], 0),
+        (ring(), [(0, 0, 9)], 0),  # stays in the server
+        (ring(), [(0, 1, 3)], 3),
+        (ring(2), [(0, 1, 3)], 1.5),
+        (ring(), [(0, 2, 3)], 3),  # through server 1, at full speed
+        (ring(), [(0, 2, 3), (0, 1, 3)], 6),  # both leave over 0-1
+        (ring(), [(0, 2, 3), (0, 1, 1)], 4),
+        (ring(), [(0, 2, 3), (1, 2, 2), (3, 4, 4)], 5),  # both arrive over 1-2
+        (ring(), [(0, 1, 3), (1, 0, 3)], 3),  # both directions at once
         (circuits(5, (0, 1), (1, 2), (2, 3), (3, 4)), [(0, 4, 2), (4, 3, 1)], 2),
-        (circuits(5, (0, 1), (1, 2), (2, 3), (3, 0), (3, 4)), [(0, 2, 3)], 1.5),  # two ways, half each
-        (circuits(5, (0, 1, 3), (1, 2), (2, 3, 3), (3, 0, 3), (3, 4)), [(0, 2, 3)], 1.5),  # the narrower way holds
-        (circuits(5, (0, 1), (1, 2), (2, 3), (3, 0), (0, 2), (3, 4)), [(0, 2, 3)], 3),  # the direct way alone
-    ],
-)
-def test_by_hand(count, flows, want):
-    np.testing.assert_allclose(seconds(joined(count), between(5, *flows)), want, rtol=1e-12, atol=0)
+        (circuits(5, *SQUARE), [(0, 2, 3)], 1.5),  # two ways, half each
+        (circuits(5, *SQUARE, (0, 1, 3), (2, 3, 3), (3, 0, 3)), [(0, 2, 3)], 1.5),  # the narrower way holds
+        (circuits(5, *SQUARE, (0, 2)), [(0, 2, 3)], 3),  # the direct way alone
+    ]:
+        demand = np.zeros((5, 5))
+        for a, b, size in flows:
+            demand[a, b] = size
+        np.testing.assert_allclose(seconds(joined(count), demand), want, rtol=1e-12, atol=0, err_msg=str(flows))
+    assert forward_time(wired(DirectLinks(1, NIC), [[0]]), jnp.ones((1, 1))) == 0  # one server has nothing to do
 
 
-def test_bandwidth():
-    count, demand = draw(3, 5)
-    slow, fast = (seconds(joined(count, gbps), demand * 1e9) for gbps in (100.0, 400.0))
-    np.testing.assert_allclose(slow, plain(count, demand * 1e9) / 12.5e9, rtol=1e-9)
-    np.testing.assert_allclose(slow / fast, 4, rtol=1e-12)
-
-
-def test_one_server_has_nothing_to_do():
-    assert forward_time(wired(Flat(1, NIC), [[0]]), jnp.ones((1, 1))) == 0
-
-
-def same_ways():
-    """Fabrics that differ in everything but shape, and demands."""
-    drawn = [draw(seed, 5) for seed in range(12)]
-    fabrics = [joined(count, NIC * (1 + n)) for n, (count, _) in enumerate(drawn)]
-    for fabric in fabrics:
-        yield eqx.tree_at(lambda f: f.nic_gbps, fabric, jnp.asarray(fabric.nic_gbps))
-    yield jnp.stack([demand for _, demand in drawn])
-
-
-def test_a_batch_equals_its_loop():
-    *fabrics, demands = same_ways()
+def test_a_batch_over_bandwidths_circuits_and_demands_equals_its_loop():
+    drawn = [draw(seed, 5) for seed in range(8)]
+    fabrics, demands = [joined(count, NIC * (1 + n)) for n, (count, _) in enumerate(drawn)], [d for _, d in drawn]
     together = jax.tree.map(lambda *leaves: jnp.stack(leaves), *fabrics)
-    got = jax.jit(jax.vmap(forward_time))(together, demands)
-    want = [seconds(fabric, demand) for fabric, demand in zip(fabrics, demands, strict=True)]
-    np.testing.assert_allclose(got, want, rtol=1e-12)
-    assert len(set(got.tolist())) == len(want)
-
-
-def test_one_trace_for_one_shape():
-    *fabrics, demands = same_ways()
-    seconds(fabrics[0], demands[0])
-    before = len(TRACES)
-    for fabric, demand in zip(fabrics, demands, strict=True):
-        seconds(fabric, demand)
-    assert before
-    assert len(TRACES) == before
+    got = jax.jit(jax.vmap(forward_time))(together, jnp.stack(demands))
+    np.testing.assert_allclose(got, [seconds(*one) for one in zip(fabrics, demands, strict=True)], rtol=1e-12)
+    np.testing.assert_allclose(got, [plain(*one) / (1 + n) for n, one in enumerate(drawn)], rtol=1e-9)
 
 
 def test_single_precision_stays_single():
@@ -193,7 +151,7 @@ def test_single_precision_stays_single():
 def test_the_slope_in_every_demand():
     count, demand = draw(7, 5)
     demand += 0.1
-    slope = jax.grad(lambda d: seconds(joined(count), d))(demand)
+    slope = jax.jit(jax.grad(lambda d: forward_time(joined(count), d)))(demand)
     for a, b in np.ndindex(5, 5):
         step = np.zeros((5, 5))
         step[a, b] = 1e-6
@@ -201,19 +159,13 @@ def test_the_slope_in_every_demand():
         np.testing.assert_allclose(slope[a, b], want, rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize(
-    ("count", "sentence"),
-    [
+def test_circuits_that_do_not_join_all():
+    for count, sentence in [
         (circuits(4), "no path leads from server 0 to server 1"),
         (circuits(4, (0, 1), (2, 3)), "no path leads from server 0 to server 2"),
-        (ring(3), "capacity must have the shape [16], got [9]."),
-    ],
-)
-def test_circuits_that_do_not_join_all(count, sentence):
-    with pytest.raises(InputError, match=re.escape(sentence)):
-        wired(Flat(4, NIC), count)
-
-
-def test_circuits_come_first():
-    with pytest.raises(InputError, match=r"^a flat fabric needs circuits before it carries anything; see wired\("):
-        forward_time(Flat(4, NIC), jnp.ones((4, 4)))
+        (circuits(3, (0, 1), (1, 2)), "capacity must have the shape [16], got [9]."),
+    ]:
+        with pytest.raises(InputError, match=re.escape(sentence)):
+            wired(DirectLinks(4, NIC), count)
+    with pytest.raises(InputError, match=r"^direct links need circuits before they carry anything; see wired\("):
+        forward_time(DirectLinks(4, NIC), jnp.ones((4, 4)))

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 
 from mfabric_jax import InputError
-from mfabric_jax.fabric.network import Network, joined
+from mfabric_jax.fabric.network import Network
+from mfabric_jax.fabric.network import network_of as joined
 from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.routing.shortest import ROUTINGS, _mixed, distances, shortest_routes
 
@@ -110,16 +111,12 @@ def path_of(network, row, src):
     return tuple(links)
 
 
-@given(connected())
-def test_distances_equal_networkx(network):
+@given(connected(), st.integers(0, 2**70))
+def test_single_paths_are_shortest_paths(network, seed):
     networkx = pytest.importorskip("networkx")
     lengths = dict(networkx.all_pairs_shortest_path_length(graph(networkx, network)))
     found = distances(network, np.arange(network.size))
     assert found.tolist() == [[lengths[n][target] for n in range(network.size)] for target in range(network.size)]
-
-
-@given(connected(), st.integers(0, 2**70))
-def test_single_paths_are_shortest_paths(network, seed):
     src, dst = every_pair(network)
     for routing in ("ecmp", "least-loaded"):
         routes = shortest_routes(network, src, dst, routing=routing, seed=seed, size=np.arange(len(src)))
@@ -139,13 +136,8 @@ def test_ecmp_reaches_every_path_of_networkx(network, first):
     nodes = {tuple(network.head[list(path)].tolist()) for path in paths}
     walked = networkx.all_shortest_paths(graph(networkx, network), src, dst)
     assert nodes == {tuple(path[1:]) for path in walked}
-    if (
-        min(
-            1 / np.prod([len({p[: n + 1] for p in paths if p[:n] == path[:n]}) for n in range(len(path))])
-            for path in paths
-        )
-        < 1 / 16
-    ):
+    choices = [[len({p[: n + 1] for p in paths if p[:n] == path[:n]}) for n in range(len(path))] for path in paths]
+    if max(map(np.prod, choices)) > 16:
         return
     routes = shortest_routes(network, [src] * many, [dst] * many, routing="ecmp", seed=first)
     assert {path_of(network, row, src) for row in routes.hops} == set(paths)
@@ -196,50 +188,37 @@ def loads(network, routes, size):
     return (dense(network, routes) * np.asarray(size, float)[:, None]).sum(axis=0)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_least_loaded_is_no_worse_than_ecmp_on_average(seed):
-    network = leaf_spine(link=8.0)
-    rng = np.random.default_rng(seed)
-    src, dst = rng.integers(0, 16, (2, 60))
-    size = rng.uniform(1, 10, 60)
+def test_least_loaded_is_no_worse_than_ecmp_on_average():
+    network, rng = leaf_spine(link=8.0), np.random.default_rng(0)
+    for _ in range(3):
+        (src, dst), size = rng.integers(0, 16, (2, 60)), rng.uniform(1, 10, 60)
 
-    def highest(routing, draw=0):
-        routes = shortest_routes(network, src, dst, routing=routing, seed=draw, size=size)
-        return (loads(network, routes, size) / network.capacity).max()
+        def highest(routing, seed=0, flows=(src, dst), size=size):
+            routes = shortest_routes(network, *flows, routing=routing, seed=seed, size=size)
+            return (loads(network, routes, size) / network.capacity).max()
 
-    assert highest("least-loaded") <= np.mean([highest("ecmp", draw) for draw in range(20)])
+        assert highest("least-loaded") <= np.mean([highest("ecmp", seed) for seed in range(20)])
 
 
 def test_least_loaded_by_hand():
-    """Two ways, the second twice as fast: 4 bytes take it (2 s, not 4 s), then 3 the first (3 s, not 3.5 s), then 1
-    the second (2.5 s, not 4 s)."""
+    # Two ways, the second twice as fast: 4 bytes take it (2 s, not 4 s), then 3 the first (3 s, not 3.5 s), then 1 the
+    # second (2.5 s, not 4 s).
     network = network_of([(0, 1, 1), (0, 2, 2), (1, 3, 1), (2, 3, 2)], 4)
     routes = shortest_routes(network, [0, 0, 0], [3, 3, 3], routing="least-loaded", size=[1, 4, 3])
     assert routes.hops.tolist() == [[1, 3], [1, 3], [0, 2]]
-
-
-def test_least_loaded_minds_the_largest_before_the_sum():
-    """2 s and 2 s rather than 3 s and next to nothing, in either order."""
-    for slow in ([1 / 3, 8], [8, 1 / 3]):
-        network = network_of([(0, 1, slow[0]), (1, 3, slow[1]), (0, 2, 1 / 2), (2, 3, 1 / 2)], 4)
-        routes = shortest_routes(network, [0], [3], routing="least-loaded", size=[1])
-        assert routes.hops.tolist() == [[2, 3]]
-
-
-def test_least_loaded_minds_the_sum_where_the_largest_is_equal():
-    """Link 0 is the slowest on both paths; behind it the sum decides, also against the order of the best ends."""
-    network = network_of([(0, 1, 1), (1, 2, 4), (1, 3, 2), (2, 4, 4), (3, 4, 8)], 5)
-    for seed in range(20):  # 1/4 + 1/4 < 1/2 + 1/8, and all below 1
-        routes = shortest_routes(network, [0], [4], routing="least-loaded", size=[1], seed=seed)
-        assert routes.hops.tolist() == [[0, 1, 3]]
-
-
-def test_least_loaded_minds_the_sum_even_where_the_end_of_the_path_has_a_smaller_largest():
-    """Behind link 0 (8 s), ends of largest 4 s and sum 8 s or largest 5 s and sum 6 s: the latter."""
-    links = [(0, 1, 1 / 8), (1, 2, 1 / 4), (1, 3, 1 / 5), (2, 4, 1 / 4), (3, 4, 1)]
-    for seed in range(20):
-        routes = shortest_routes(network_of(links, 5), [0], [4], routing="least-loaded", size=[1], seed=seed)
-        assert routes.hops.tolist() == [[0, 2, 4]]
+    for links, want in [
+        # The largest before the sum: 2 s and 2 s rather than 3 s and next to nothing, in either order.
+        ([(0, 1, 1 / 3), (1, 3, 8), (0, 2, 1 / 2), (2, 3, 1 / 2)], [2, 3]),
+        ([(0, 1, 8), (1, 3, 1 / 3), (0, 2, 1 / 2), (2, 3, 1 / 2)], [2, 3]),
+        # The sum where the largest, link 0, is on both paths: 1/4 + 1/4 < 1/2 + 1/8.
+        ([(0, 1, 1), (1, 2, 4), (1, 4, 2), (2, 3, 4), (4, 3, 8)], [0, 1, 3]),
+        # Even where the end of the path has a smaller largest: behind link 0 (8 s) 4 + 4 s or 5 + 1 s: the latter.
+        ([(0, 1, 1 / 8), (1, 2, 1 / 4), (1, 4, 1 / 5), (2, 3, 1 / 4), (4, 3, 1)], [0, 2, 4]),
+    ]:
+        for seed in range(20):
+            network = network_of(links, 5)
+            routes = shortest_routes(network, [0], [3], routing="least-loaded", size=[1], seed=seed)
+            assert routes.hops.tolist() == [want]
 
 
 def test_equals_are_drawn_by_the_hash():
@@ -267,30 +246,27 @@ def tree_network(tree):
     return joined([(*link, np.ones(len(link[1]))) for link in links], kinds, 0.0)
 
 
-@pytest.mark.parametrize(
-    ("form", "top"),
-    [
-        ({"hosts": 16, "radix": 4}, "aggregation up"),
-        ({"hosts": 128, "radix": 8}, "aggregation up"),
-        ({"hosts": 24, "radix": 6, "oversubscription": 2.0}, "aggregation up"),
-        ({"hosts": 24, "radix": 6, "oversubscription": 2.0, "at": "aggregation"}, "aggregation up"),
-        ({"hosts": 18, "radix": 6, "tiers": 2}, "edge up"),
-    ],
-)
-def test_a_tree_has_the_paths_it_says(form, top):
+def test_a_tree_has_the_paths_it_says():
     """Between pods (two tiers: leaves) spraying divides a flow over all `Tree.paths`, each link at the top once."""
     networkx = pytest.importorskip("networkx")
-    tree = Tree(**form)
-    network, far = tree_network(tree), tree.hosts - 1
-    assert tree.climbs(np.array([0]), np.array([far]))[1 if tree.tiers == 3 else 0].all()
-    routes = shortest_routes(network, [0, far], [far, 0])
-    check_rows(network, [0, far], [far, 0], routes)
-    for row in dense(network, routes):
-        shares = row[network.run(top)]
-        np.testing.assert_allclose(shares[shares > 0], np.full(tree.paths, 1 / tree.paths))
-    assert len(list(networkx.all_shortest_paths(graph(networkx, network), 0, far))) == tree.paths
-    drawn = shortest_routes(network, [0] * 2000, [far] * 2000, routing="ecmp")
-    assert len(np.unique(drawn.hops, axis=0)) == tree.paths
+    for form in [
+        {"hosts": 16, "radix": 4},
+        {"hosts": 128, "radix": 8},
+        {"hosts": 24, "radix": 6, "oversubscription": 2.0},
+        {"hosts": 24, "radix": 6, "oversubscription": 2.0, "at": "aggregation"},
+        {"hosts": 18, "radix": 6, "tiers": 2},
+    ]:
+        tree = Tree(**form)
+        network, far = tree_network(tree), tree.hosts - 1
+        assert tree.climbs(np.array([0]), np.array([far]))[1 if tree.tiers == 3 else 0].all()
+        routes = shortest_routes(network, [0, far], [far, 0])
+        check_rows(network, [0, far], [far, 0], routes)
+        for row in dense(network, routes):
+            shares = row[network.run("aggregation up" if tree.tiers == 3 else "edge up")]
+            np.testing.assert_allclose(shares[shares > 0], np.full(tree.paths, 1 / tree.paths))
+        assert len(list(networkx.all_shortest_paths(graph(networkx, network), 0, far))) == tree.paths
+        drawn = shortest_routes(network, [0] * 2000, [far] * 2000, routing="ecmp")
+        assert len(np.unique(drawn.hops, axis=0)) == tree.paths
 
 
 def test_splitmix64_gives_the_published_numbers():
@@ -323,41 +299,30 @@ def test_ecmp_depends_on_seed_flow_and_ends_only():
 
 
 @pytest.mark.parametrize("routing", ROUTINGS)
-def test_a_flow_to_its_own_node_crosses_nothing(routing):
+def test_flows_that_cross_nothing_none_and_ends_with_links_beyond(routing):
     network = leaf_spine()
     routes = shortest_routes(network, [2, 3, 2], [2, 3, 9], routing=routing, size=np.ones(3))
     assert np.all(routes.hops[:2] == -1)
-    assert np.all(routes.share[:2] == 0)
     check_rows(network, [2, 3, 2], [2, 3, 9], routes)
     routes = shortest_routes(network, [2], [2], routing=routing, size=[1])
     assert (routes.hops.tolist(), routes.share.tolist()) == ([[-1]], [[0.0]])
-
-
-@pytest.mark.parametrize("routing", ROUTINGS)
-def test_a_flow_ends_at_its_destination(routing):
-    """Also where links lead on from there to a node that cannot come back."""
+    assert shortest_routes(network, [], [], routing=routing, size=[]).hops.shape == (0, 1)
+    # A flow ends at its destination, also where links lead on from there to a node that cannot come back.
     network = network_of([(0, 1, 1), (1, 2, 1), (3, 1, 1), (0, 3, 1), (3, 0, 1)], 4)
     routes = shortest_routes(network, [0, 1], [1, 1], routing=routing, size=[1, 1])
     assert routes.hops.tolist() == [[0], [-1]]
 
 
 @pytest.mark.parametrize("routing", ROUTINGS)
-def test_no_flows(routing):
-    assert shortest_routes(leaf_spine(), [], [], routing=routing, size=[]).hops.shape == (0, 1)
-
-
-@pytest.mark.parametrize("routing", ROUTINGS)
 def test_parallel_links_are_choices_of_their_own(routing):
-    network = network_of([(0, 1, 1), (0, 1, 1), (0, 1, 0), (0, 1, 2)], 2)
-    flows = 300
-    routes = shortest_routes(network, [0] * flows, [1] * flows, routing=routing, size=np.ones(flows))
-    part = loads(network, routes, np.ones(flows)) / flows
-    expected = {"spray": [1 / 3, 1 / 3, 0, 1 / 3]}.get(routing, [0.25, 0.25, 0, 0.5])
+    network, flows = network_of([(0, 1, 1), (0, 1, 1), (0, 1, 0), (0, 1, 2)], 2), np.ones(300)
+    routes = shortest_routes(network, [0] * 300, [1] * 300, routing=routing, size=flows)
+    part = loads(network, routes, flows) / 300
     if routing == "ecmp":
         assert part[2] == 0
         assert np.all(part[[0, 1, 3]] > 0.2)
     else:
-        np.testing.assert_allclose(part, expected)
+        np.testing.assert_allclose(part, {"spray": [1 / 3, 1 / 3, 0, 1 / 3]}.get(routing, [0.25, 0.25, 0, 0.5]))
 
 
 @pytest.mark.parametrize("routing", ROUTINGS)
@@ -369,15 +334,10 @@ def test_failed_links_do_not_exist(routing):
     with pytest.raises(InputError, match=r"no path leads from node 0 to node 2 \(flow 0\): .* capacity 0 is broken"):
         shortest_routes(network.without(np.array([1, 2])), [0], [2], **args)
 
-
-@pytest.mark.parametrize("routing", ROUTINGS)
-def test_unreachable_names_both_nodes(routing):
-    network = Network(
-        np.array([0]), np.array([1]), np.ones(1), np.zeros(1), (("host", 3),), (("link", 1),), ("ann", "bo", "cy")
-    )
+    named = Network(*np.array([[0], [1]]), np.ones(1), np.zeros(1), (("host", 3),), (("link", 1),), ("ann", "bo", "cy"))
     with pytest.raises(InputError, match=r"no path leads from bo to ann \(flow 2\)"):
-        shortest_routes(network, [0, 2, 1], [1, 2, 0], routing=routing, size=np.ones(3))
-    assert distances(network, np.array([1, 2])).tolist() == [[1, 0, -1], [-1, -1, 0]]
+        shortest_routes(named, [0, 2, 1], [1, 2, 0], routing=routing, size=np.ones(3))
+    assert distances(named, np.array([1, 2])).tolist() == [[1, 0, -1], [-1, -1, 0]]
 
 
 def test_searches_in_several_pieces_are_the_same(monkeypatch):
@@ -387,9 +347,8 @@ def test_searches_in_several_pieces_are_the_same(monkeypatch):
     np.testing.assert_array_equal(distances(network, np.arange(network.size)), whole)
 
 
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
+def test_refused():
+    for change, sentence in [
         ({"routing": "ecpm"}, r"routing 'ecpm' is unknown \(did you mean 'ecmp'\?\); allowed: spray, ecmp, "),
         ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),
         ({"src": [0, 1, 2]}, "src and dst must be of one length, got 3 and 2"),
@@ -401,14 +360,10 @@ def test_searches_in_several_pieces_are_the_same(monkeypatch):
         ({"routing": "least-loaded", "size": [1]}, r"size must have the shape \[2\], got \[1\]"),
         ({"routing": "least-loaded", "size": [1, -1]}, "size must be finite and not negative, got"),
         ({"routing": "least-loaded", "size": [1, np.nan]}, "size must be finite and not negative, got"),
-    ],
-)
-def test_refused(change, sentence):
-    with pytest.raises(InputError, match=sentence):
-        shortest_routes(leaf_spine(), **({"src": [0, 1], "dst": [5, 6]} | change))
-
-
-def test_weighted_needs_finite_capacities():
+    ]:
+        with pytest.raises(InputError, match=sentence):
+            shortest_routes(leaf_spine(), **({"src": [0, 1], "dst": [5, 6]} | change))
+    endless = leaf_spine(up=np.inf)
     with pytest.raises(InputError, match="routing 'weighted' needs links of finite capacity"):
-        shortest_routes(leaf_spine(up=np.inf), [0], [5], routing="weighted")
-    assert shortest_routes(leaf_spine(up=np.inf), [0], [5], routing="ecmp").hops.shape == (1, 4)
+        shortest_routes(endless, [0], [5], routing="weighted")
+    assert shortest_routes(endless, [0], [5], routing="ecmp").hops.shape == (1, 4)

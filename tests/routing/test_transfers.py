@@ -3,15 +3,16 @@
 import functools
 
 import equinox as eqx
-import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mfabric_jax import InputError, all_to_all_time, units
-from mfabric_jax.fabric import Circuits, Cluster, Electrical, Flat, Region, Tree, cluster
-from mfabric_jax.fabric.network import Network, joined
+from mfabric_jax.fabric import Circuits, Cluster, DirectLinks, Electrical, Region, Tree, cluster
+from mfabric_jax.fabric.network import Network
+from mfabric_jax.fabric.network import network_of as joined
 from mfabric_jax.flows import completion_times
 from mfabric_jax.routing import (
     PATHS,
@@ -31,14 +32,6 @@ from tests.oracles.tree import tree as star
 
 NIC = units.gbps(100.0)
 FAST = 1e6  # gigabytes/s: an NVSwitch that never limits
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_to_compile():
-    """Many small programs, each run a few times."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 def pairs(ranks):
@@ -79,39 +72,37 @@ def hosts(**settings):
     return cluster("fat-tree", HOSTS, 100.0, **given)
 
 
-@pytest.mark.parametrize(("settings", "routing"), [({}, "spray"), (THREE_TO_ONE, "spray"), (THREE_TO_ONE, "ecmp")])
-def test_the_engine_and_the_oracle_agree(settings, routing):
-    made = hosts(**settings)
-    network, size = links_of(made, routing), draw(1, HOSTS)[SRC, DST]
-    start = np.random.default_rng(2).integers(0, 3, len(SRC)) * 0.05
-    routes = cluster_routes(made, SRC, DST, routing=routing, size=size)
-    done = solved(network, routes, size, start)
-    np.testing.assert_allclose(done.finish, simulated(network, routes, size, start), rtol=1e-9)
-    np.testing.assert_allclose(done.rate, rates(network, routes, size > 0), rtol=1e-9)
-    np.testing.assert_array_equal(done.finish[size == 0], start[size == 0])
-    assert (size == 0).any()
+def test_the_engine_and_the_oracle_agree():
+    for form, routing in (({}, "spray"), (THREE_TO_ONE, "spray"), (THREE_TO_ONE, "ecmp")):
+        made = hosts(**form)
+        network, size = links_of(made, routing), draw(1, HOSTS)[SRC, DST]
+        start = np.random.default_rng(2).integers(0, 3, len(SRC)) * 0.05
+        routes = cluster_routes(made, SRC, DST, routing=routing, size=size)
+        done = solved(network, routes, size, start)
+        np.testing.assert_allclose(done.finish, simulated(network, routes, size, start), rtol=1e-9)
+        np.testing.assert_allclose(done.rate, rates(network, routes, size > 0), rtol=1e-9)
+        np.testing.assert_array_equal(done.finish[size == 0], start[size == 0])
+        assert (size == 0).any()
 
 
 # ---------------------------------------------------------------------------------------------------------- ports alone
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("settings", [{}, {"radix": 5}, {"tiers": 2, "radix": 8}, {"radix": 64}])
-def test_spraying_on_a_non_blocking_tree_leaves_the_ports(settings, seed):
-    demand, made = draw(seed, HOSTS), hosts(**settings)
-    port = np.full(HOSTS, NIC)
-    routes = cluster_routes(made, SRC, DST)
-    finish = simulated(made.sprayed, routes, demand[SRC, DST])
-    np.testing.assert_allclose(finish, star(demand * ~np.eye(HOSTS, dtype=bool), port, port)[SRC, DST], rtol=1e-9)
-    kept = binding(made.sprayed, routes)
-    kinds = made.sprayed.kind_of_links()[kept.hops]
-    assert {made.sprayed.links[kind][0] for kind in kinds[kept.hops >= 0]} == {"nic up", "nic down"}
-    assert kept.hops.shape[1] == 2
+def kinds(network, routes):
+    return {network.links[kind][0] for kind in network.kind_of_links()[routes.hops[routes.hops >= 0]]}
 
 
-def test_an_oversubscribed_tree_keeps_its_uplinks():
-    made = hosts(radix=8, oversubscription=3.0)
+def test_spraying_on_a_non_blocking_tree_leaves_the_ports():
+    port, off = np.full(HOSTS, NIC), ~np.eye(HOSTS, dtype=bool)
+    for seed, form in enumerate(({}, {"radix": 5}, {"tiers": 2, "radix": 8}, {"radix": 64})):
+        demand, made = draw(seed, HOSTS), hosts(**form)
+        routes = cluster_routes(made, SRC, DST)
+        finish = simulated(made.sprayed, routes, demand[SRC, DST])
+        np.testing.assert_allclose(finish, star(demand * off, port, port)[SRC, DST], rtol=1e-9)
+        kept = binding(made.sprayed, routes)
+        assert kinds(made.sprayed, kept) == {"nic up", "nic down"}
+        assert kept.hops.shape[1] == 2
+    made = hosts(radix=8, oversubscription=3.0)  # an oversubscribed tree keeps its uplinks
     kept = binding(made.sprayed, cluster_routes(made, SRC, DST))
-    kinds = {made.sprayed.links[kind][0] for kind in made.sprayed.kind_of_links()[kept.hops[kept.hops >= 0]]}
-    assert kinds >= {"nic up", "nic down", "edge up", "edge down"}
+    assert kinds(made.sprayed, kept) >= {"nic up", "nic down", "edge up", "edge down"}
 
 
 # ------------------------------------------------------------------------------------------ links that hold nobody back
@@ -186,14 +177,13 @@ def one_gpu_each(name, count, **settings):
     return cluster(name, SERVERS, 100.0, regions=count[None], **given)
 
 
-@pytest.mark.parametrize("nics", [1, 2])
-def test_a_region_ends_as_its_fast_path_says(nics):
+def test_a_region_ends_as_its_fast_path_says():
     unsplit = eqx.filter_jit(all_to_all_time)
     for seed in range(6):
-        count, demand = legal(seed), draw(seed, SERVERS)
+        count, demand, nics = legal(seed), draw(seed, SERVERS), 1 + seed % 2
         made = one_gpu_each("mfabric", count, electrical_nics=nics)
         routes = cluster_routes(made, FROM, TO)
-        want = unsplit(Region(SERVERS, 100.0, 4, nics), Circuits(count), demand)
+        want = unsplit(Region(SERVERS, 100.0, 4, jnp.asarray(float(nics))), Circuits(count), demand)
         np.testing.assert_allclose(simulated(made.sprayed, routes, demand[FROM, TO]).max(), want, rtol=1e-9)
         if seed == 0:
             np.testing.assert_allclose(solved(made.sprayed, routes, demand[FROM, TO]).finish.max(), want, rtol=1e-9)
@@ -205,40 +195,23 @@ def test_a_flat_fabric_ends_as_its_fast_path_says():
         count = np.maximum(legal(seed, 3), ring + ring.T)
         made, demand = one_gpu_each("topoopt", count), draw(seed, SERVERS)
         assert np.any(made.circuits.find(FROM, TO) < 0)
-        want = forward_time(wired(Flat(SERVERS, 100.0), count), demand)
+        want = forward_time(wired(DirectLinks(SERVERS, 100.0), count), demand)
         finish = simulated(made.sprayed, cluster_routes(made, FROM, TO), demand[FROM, TO])
         np.testing.assert_allclose(finish.max(), want, rtol=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("name", "gpus", "radix", "over"),
-    [
-        ("fat-tree", 4, 8, None),
-        ("rail-optimized", 4, 8, None),
-        ("oversub-fat-tree", 3, 4, 3.0),
-        ("fat-tree", 4, 5, 4.0),
-    ],
-)
+@pytest.mark.parametrize(("name", "gpus", "radix", "over"), [("fat-tree", 4, 8, None), ("oversub-fat-tree", 3, 4, 3.0)])
 def test_a_fabric_of_own_nics_ends_as_its_fast_path_says(name, gpus, radix, over):
     # Every edge switch has as many ports down as a server has NICs.
-    made = cluster(
-        name,
-        4,
-        100.0,
-        radix=radix,
-        oversubscription=over,
-        gpus_per_server=gpus,
-        link_delay_s=0.0,
-        nvswitch_gigabytes_per_s=FAST,
-    )
+    settings = {"gpus_per_server": gpus, "link_delay_s": 0.0, "nvswitch_gigabytes_per_s": FAST}
+    made = cluster(name, 4, 100.0, radix=radix, oversubscription=over, **settings)
     assert made.tree.edge_ports[1] == gpus
     src, dst = pairs(4 * gpus)
-    away = src // gpus != dst // gpus
-    sprayed = eqx.filter_jit(spray_time)
+    away, sprayed = src // gpus != dst // gpus, eqx.filter_jit(spray_time)
     for seed in range(3):
         demand = draw(seed, 4 * gpus)
         finish = simulated(made.sprayed, cluster_routes(made, src, dst), demand[src, dst])
-        want = sprayed(Electrical(name, 100.0, nics=gpus, oversubscription=over), demand, gpus)
+        want = sprayed(Electrical(100.0, nics=gpus, oversubscription=over), demand, gpus)
         np.testing.assert_allclose(finish[away].max(), want, rtol=1e-9)
 
 
@@ -299,18 +272,13 @@ def test_bytes_are_conserved(busy):
         np.testing.assert_allclose(node[network.run(kind, of="nodes")], 0, atol=1e-3)
 
 
-def test_no_link_carries_more_than_it_can(busy):
-    network, routes, *_, done = busy
+def test_links_carry_what_they_can_and_bottlenecks_are_full(busy):
+    network, routes, _, _, size, done = busy
     assert np.all((done.utilisation >= 0) & (done.utilisation <= 1 + 1e-12))
     assert done.utilisation.max() > 0.5
     np.testing.assert_allclose(done.utilisation, done.link_bytes / (network.capacity * done.finish.max()), rtol=1e-12)
     carried = dense.matrix(routes.hops, routes.share, len(network.tail)) @ done.rate
     assert np.all(carried <= network.capacity * (1 + 1e-9))
-
-
-def test_bottlenecks_are_full_and_on_the_way(busy):
-    network, routes, _, _, size, done = busy
-    carried = dense.matrix(routes.hops, routes.share, len(network.tail)) @ done.rate
     for flow, link in enumerate(done.bottleneck):
         if size[flow]:
             assert link in routes.hops[flow]
@@ -320,24 +288,16 @@ def test_bottlenecks_are_full_and_on_the_way(busy):
 
 
 def test_a_port_that_is_always_busy():
-    # 11 senders, one receiver, 1 GB each: its port is full until the end, the others a part of it.
+    # 11 senders, one receiver, 1 GB each: its port is full until the end, the others a part of it; 100 s later too.
     made, size = hosts(), np.full(11, 1e9)
     routes = cluster_routes(made, np.arange(1, 12), np.zeros(11, int))
-    done = solved(made.sprayed, routes, size)
-    np.testing.assert_allclose(done.finish, 11e9 / NIC, rtol=1e-12)
-    (at,) = [n for n in range(len(made.sprayed.tail)) if made.sprayed.link_name(n) == "edge 0 -> gpu 0"]
-    assert done.utilisation[at] == pytest.approx(1, rel=1e-12)
-    np.testing.assert_allclose(done.utilisation[made.sprayed.run("nic up")], [0, *[1 / 11] * 11], rtol=1e-12)
-    np.testing.assert_array_equal(done.bottleneck, at)
-
-
-def test_utilisation_counts_from_the_first_start():
-    # The same, 100 s later.
-    made, size = hosts(), np.full(11, 1e9)
-    routes = cluster_routes(made, np.arange(1, 12), np.zeros(11, int))
-    done = solved(made.sprayed, routes, size, 100.0)
-    np.testing.assert_allclose(done.finish, 100 + 11e9 / NIC, rtol=1e-12)
-    assert done.utilisation.max() == pytest.approx(1, rel=1e-9)
+    for start in (0.0, 100.0):
+        done = solved(made.sprayed, routes, size, start)
+        np.testing.assert_allclose(done.finish, start + 11e9 / NIC, rtol=1e-12)
+        (at,) = [n for n in range(len(made.sprayed.tail)) if made.sprayed.link_name(n) == "edge 0 -> gpu 0"]
+        assert done.utilisation[at] == pytest.approx(1, rel=1e-9)
+        np.testing.assert_allclose(done.utilisation[made.sprayed.run("nic up")], [0, *[1 / 11] * 11], rtol=1e-9)
+        np.testing.assert_array_equal(done.bottleneck, at)
 
 
 # ---------------------------------------------------------------------------------------------------------- propagation
@@ -385,22 +345,16 @@ def test_single_precision_keeps_its_digits():
     assert flow_problem(made.sprayed, routes).capacity.dtype == np.float32
 
 
-def test_flows_that_cannot_end():
+def test_flows_that_cannot_end_and_nothing_to_move():
     made = hosts()
     routes = cluster_routes(made, [0, 1], [2, 3], routing="ecmp")
     broken = made.network.without(np.setdiff1d(routes.hops[0], routes.hops[1]))
     with pytest.raises(InputError, match="the flows cannot all end: A flow crosses a link of zero capacity"):
         solved(broken, routes, [1.0, 1.0])
-    done = solved(broken, routes, [0.0, 1e9])
-    np.testing.assert_allclose(done.finish, [0, 1e9 / NIC], rtol=1e-12)
-
-
-def test_nothing_to_move():
-    made = hosts()
+    np.testing.assert_allclose(solved(broken, routes, [0.0, 1e9]).finish, [0, 1e9 / NIC], rtol=1e-12)
     done = solved(made.sprayed, cluster_routes(made, [], []), [])
     assert done.finish.shape == (0,)
-    assert not done.link_bytes.any()
-    assert not done.utilisation.any()
+    assert not done.link_bytes.any() | done.utilisation.any()
 
 
 def test_networks_that_are_none():

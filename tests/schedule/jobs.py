@@ -7,7 +7,7 @@ import numpy as np
 
 from mfabric_jax.fabric import Circuits, Electrical, Region
 from mfabric_jax.policies import Plan, greedy, keep, uniform
-from mfabric_jax.schedule import exchanges, iterate
+from mfabric_jax.schedule import FabricRates, First, Rules, exchanges, iterate, rates_of
 from mfabric_jax.workload import BlockSeconds, GroupedQuery, Workload, models
 
 
@@ -29,10 +29,20 @@ def job(*, tp=4, ep=4, dp=1, pp=1, blocks=2, experts=4, dense_blocks=0, micro_ba
     return Workload("tiny", model, dp, tp, pp, ep, gpus=dp * tp * pp * ep, micro_batches=micro_batches, **settings)
 
 
-def simulate(workload, fabric, tokens, seconds, policy, nvswitch_Bps):
+COLD = First(cold=True)  # circuits are uniform before the iteration
+
+
+def timed(workload, fabric, found, seconds, nvswitch_Bps, *, tp_Bps=None, **rules):
+    """The iteration on a fabric or at rates, with an NVSwitch of so many bytes/s; `rules`: fields of `Rules`."""
+    rates = fabric if isinstance(fabric, FabricRates) else rates_of(fabric)
+    rates = rates._replace(nvlink_Bps=nvswitch_Bps)
+    return iterate(workload, rates, found, seconds, rules=Rules(**rules), tp_Bps=tp_Bps)
+
+
+def simulate(workload, fabric, tokens, seconds, policy, nvswitch_Bps, first=COLD):
     """Exchanges and iteration."""
-    found = exchanges(workload, fabric, tokens, policy, nvswitch_Bps=nvswitch_Bps)
-    return found, iterate(workload, fabric, found, seconds, nvswitch_Bps)
+    found = exchanges(workload, fabric, tokens, policy, first=first)
+    return found, timed(workload, fabric, found, seconds, nvswitch_Bps)
 
 
 run = eqx.filter_jit(simulate)
@@ -43,7 +53,7 @@ def run_both(*job):
     """`run`, and the iteration if packets wait for the switch too."""
     workload, fabric, _, seconds, _, nvswitch_Bps = job
     found, got = simulate(*job)
-    return found, got, iterate(workload, fabric, found, seconds, nvswitch_Bps, eps_waits=True)
+    return found, got, timed(workload, fabric, found, seconds, nvswitch_Bps, eps_waits=True)
 
 
 # ------------------------------------------------------------------------- the drawn job, traced once for each fabric
@@ -87,7 +97,7 @@ def region(nic_gbps=8.0, degree=6, nics=2.0, delay=2.0):
 
 def fat_tree(nic_gbps=8.0, oversubscription=1.0):
     nic_gbps, oversubscription = numbers(nic_gbps, oversubscription)
-    return Electrical("fat-tree", nic_gbps, oversubscription=oversubscription)
+    return Electrical(nic_gbps, oversubscription=oversubscription)
 
 
 TOKENS = draw_tokens(0)
@@ -106,4 +116,4 @@ def drawn(fabric, tokens=TOKENS, policy=GREEDY, seconds=SECONDS, nvswitch_Bps=NV
 @eqx.filter_jit
 def drawn_again(fabric, found, seconds, nvswitch_Bps):
     """Iteration of the drawn job with known all-to-alls, if packets wait for the switch too."""
-    return iterate(DRAWN, fabric, found, seconds, nvswitch_Bps, eps_waits=True)
+    return timed(DRAWN, fabric, found, seconds, nvswitch_Bps, eps_waits=True)

@@ -5,9 +5,8 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
-from mfabric_jax.schedule import order
+from mfabric_jax.schedule.order import order
 from mfabric_jax.schedule.timeline import Blocks, Compute, Rules, run
 
 # Forward 2 s of attention, 3 s of experts, 5 s of a dense FFN, 1 s of tensor-parallel all-reduce. Backward computation
@@ -72,73 +71,49 @@ def close(got, want):
 
 
 # ------------------------------------------------------------------------------------------------- first all-to-alls
-@pytest.mark.parametrize("delay", [0.0, 1.0, 7.0, 1000.0])
-def test_forward_waits_for_the_whole_delay_at_every_switch(delay):
-    got = walk((SWITCHED, MOE, SWITCHED), (), delay)
-    paid = 2 * delay
-    assert_pass(got, FORWARD, duration=20.25 + paid, compute=15, tp=3, exchange=2.25, paid=paid)
-    # Gates at 3, 9.75 + d, 16.5 + d.
-    close(got.turn[FORWARD, [0, 2], 0], [3, 16.5 + delay])
-    close(got.active[FORWARD, :3, 0], [3 + delay, 3 + delay, 16.5 + 2 * delay])
-    close(got.over[FORWARD, 0], [3.5 + delay, 6.75 + delay])
-    close(got.inner[FORWARD, 0], [3.5 + delay, 6.5 + delay])
+def test_forward_waits_for_the_whole_delay_at_every_switch():
+    for delay in (0.0, 7.0, 1000.0):
+        got = walk((SWITCHED, MOE, SWITCHED), (), delay)
+        assert_pass(got, FORWARD, duration=20.25 + 2 * delay, compute=15, tp=3, exchange=2.25, paid=2 * delay)
+        # Gates at 3, 9.75 + d, 16.5 + d.
+        close(got.turn[FORWARD, [0, 2], 0], [3, 16.5 + delay])
+        close(got.active[FORWARD, :3, 0], [3 + delay, 3 + delay, 16.5 + 2 * delay])
+        close(got.over[FORWARD, 0], [3.5 + delay, 6.75 + delay])
+        close(got.inner[FORWARD, 0], [3.5 + delay, 6.5 + delay])
 
 
-@pytest.mark.parametrize(
-    ("delay", "paid"),
-    [
-        (0.0, 0.0),
-        (2.0, 0.0),  # 3 s of attention and all-reduce: hidden
-        (3.0, 0.0),  # just hidden
-        (7.0, 4.0),  # partly hidden
-        (25.0, 22.0),  # mostly exposed
-    ],
-)
-def test_forward_attention_hides_what_is_known_ahead(delay, paid):
-    # The first of the iteration has had all the time there is.
+def test_forward_attention_hides_what_is_known_ahead():
+    # 3 s of attention and all-reduce hide the second switch; the first of the iteration has had all the time there is.
     early = moe(0, ahead=True)
-    got = walk((early, early, MOE), (), delay)
-    assert_pass(got, FORWARD, duration=20.25 + paid, compute=15, tp=3, exchange=2.25, paid=paid)
-    close(got.turn[FORWARD, 1, 0], 6.75)
-    close(got.paid_s[FORWARD, :3], [0, paid, 0])
+    for delay in (0.0, 2.0, 3.0, 7.0, 25.0):
+        paid, got = max(delay - 3, 0), walk((early, early, MOE), (), delay)
+        assert_pass(got, FORWARD, duration=20.25 + paid, compute=15, tp=3, exchange=2.25, paid=paid)
+        close(got.turn[FORWARD, 1, 0], 6.75)
+        close(got.paid_s[FORWARD, :3], [0, paid, 0])
 
 
-@pytest.mark.parametrize(
-    ("delay", "paid"),
-    [
-        (0.0, 0.0),
-        (4.0, 0.0),  # 5 s of attention and all-reduce behind the block before: hidden
-        (5.0, 0.0),  # just hidden
-        (7.0, 2.0),  # partly hidden
-        (25.0, 20.0),  # mostly exposed
-    ],
-)
-def test_backward_attention_hides_the_switch_of_the_next_block(delay, paid):
-    # The switch for the first block has turned since the forward pass was over, just now: it pays all.
-    got = walk((MOE,), (SWITCHED, SWITCHED, MOE), delay)
-    assert_pass(got, BACKWARD, duration=35.25 + delay + paid, compute=30, tp=3, exchange=2.25, paid=delay + paid)
-    close(got.turn[BACKWARD, :2, 0], [6.75, 6.75 + delay + 6.75])
-    close(got.paid_s[BACKWARD, :3], [delay, paid, 0])
+def test_backward_attention_hides_the_switch_of_the_next_block():
+    # 5 s of attention and all-reduce lie behind the block before. The switch for the first block has turned since the
+    # forward pass was over, just now: it pays all.
+    for delay in (0.0, 4.0, 5.0, 7.0, 25.0):
+        paid, got = max(delay - 5, 0), walk((MOE,), (SWITCHED, SWITCHED, MOE), delay)
+        assert_pass(got, BACKWARD, duration=35.25 + delay + paid, compute=30, tp=3, exchange=2.25, paid=delay + paid)
+        close(got.turn[BACKWARD, :2, 0], [6.75, 6.75 + delay + 6.75])
+        close(got.paid_s[BACKWARD, :3], [delay, paid, 0])
 
 
-def test_circuits_that_stay_cost_nothing():
-    got = walk((MOE,) * 3, (MOE,) * 3, 25.0)
-    assert_pass(got, FORWARD, duration=20.25, paid=0)
-    assert_pass(got, BACKWARD, duration=35.25, paid=0)
-
-
-@pytest.mark.parametrize(("delay", "forward", "backward"), [(2.0, 0.0, 0.0), (5.0, 2.0, 0.0), (25.0, 22.0, 19.0)])
-def test_experts_hide_the_switch_between_the_two(delay, forward, backward):
+def test_experts_hide_the_switch_between_the_two():
     # 3 s of experts forward, 6 s backward, from the end of the first all-to-all on: 3.5, and 6.75 + forward + 0.5.
-    got = walk((moe(1),), (moe(1),), delay)
-    assert_pass(got, FORWARD, duration=6.75 + forward, exchange=0.75, paid=forward)
-    assert_pass(got, BACKWARD, duration=11.75 + backward, exchange=0.75, paid=backward)
-    close(got.turn[:, 0, 1], [3.5, 7.25 + forward])
-    close(got.active[:, 0, 1], got.turn[:, 0, 1] + delay)
+    for delay in (2.0, 5.0, 25.0):
+        forward, backward = max(delay - 3, 0), max(delay - 6, 0)
+        got = walk((moe(1),), (moe(1),), delay)
+        assert_pass(got, FORWARD, duration=6.75 + forward, exchange=0.75, paid=forward)
+        assert_pass(got, BACKWARD, duration=11.75 + backward, exchange=0.75, paid=backward)
+        close(got.turn[:, 0, 1], [3.5, 7.25 + forward])
+        close(got.active[:, 0, 1], got.turn[:, 0, 1] + delay)
 
 
-# --------------------------------------------------------------------------------------------- a switch that is
-# inactive
+# ------------------------------------------------------------------------------------------- a switch that is inactive
 def test_a_dark_switch_is_waited_for_by_whoever_needs_circuits_next():
     # Delay 10. The first block tells the switch at 3 and sends nothing over circuits: it is over at 3 + 3. The second
     # wants no others, but those are inactive until 13: its gate is at 9, and it pays 4.
@@ -164,58 +139,26 @@ def test_told_again_while_it_turns_it_starts_anew():
 
 
 # -------------------------------------------------------------------------- packets that take longer than circuits
-@pytest.mark.parametrize(
-    ("delay", "packets", "paid"),
-    [
+def test_forward_the_delay_runs_beside_the_packets():
+    for delay, packet_s, paid in [
         (0.2, 0.8, 0.0),  # circuits 0.5 s, packets 0.8 s: [0.2, 0.7] lies within
         (0.3, 0.8, 0.0),  # just hidden
         (0.3, 0.5, 0.3),  # as if packets waited too
         (7.0, 0.8, 6.7),  # [7, 7.5] instead of 0.8
         (7.0, 0.9, 6.6),
-    ],
-)
-def test_forward_the_delay_runs_beside_the_packets(delay, packets, paid):
-    # In the last block's circuits stay, so that its packets take longer is of no use.
-    packets = {"packets": (packets, 0.0)}
-    got = walk((moe(0, **packets), moe(0, **packets), moe(**packets)), (), delay)
-    exchange = 3 * (packets["packets"][0] + 0.25)
-    assert_pass(got, FORWARD, duration=18 + exchange + 2 * paid, compute=15, tp=3, exchange=exchange, paid=2 * paid)
-
-
-@pytest.mark.parametrize(
-    ("delay", "packets", "paid"),
-    [
-        (4.0, 0.8, 0.0),  # all under the 5 s of the block before: the packets are no gain
-        (5.2, 0.8, 0.0),  # 0.2 s left, beside the packets
-        (5.3, 0.8, 0.0),  # just hidden
-        (5.3, 0.5, 0.3),  # as if packets waited too
-        (7.0, 0.8, 1.7),
-    ],
-)
-def test_backward_what_computation_leaves_runs_beside_the_packets(delay, packets, paid):
-    got = walk((), (MOE, moe(0, packets=(packets, 0.0))), delay)
-    exchange = 0.75 + packets + 0.25
-    assert_pass(got, BACKWARD, duration=22 + exchange + paid, compute=20, tp=2, exchange=exchange, paid=paid)
-
-
-def test_packets_wait_too_where_they_must():
-    # Delay 7, packets 0.9 s: from 10 to 10.9, and in the second block, which uses no circuits, from 21.15 - inactive
-    # until told again at 17.15 + 7 = 24.15 - to 25.05.
-    got = walk((moe(0, packets=(0.9, 0.0)), moe(0, circuits=(0.0, 0.0), packets=(0.9, 0.0))), (), 7.0, eps_waits=True)
-    close(got.over[FORWARD, :2], [[10.9, 14.15], [25.05, 28.05]])
-    close(got.paid_s[FORWARD, :2], [7, 7])
-    # Without circuits to wait for, packets go on.
-    got = walk((moe(0, packets=(0.9, 0.0)), moe(0, circuits=(0.0, 0.0), packets=(0.9, 0.0))), (), 7.0)
-    close(got.over[FORWARD, :2], [[10.5, 13.75], [17.65, 20.65]])
-    close(got.paid_s[FORWARD, :2], [6.6, 0])
+    ]:
+        # In the last block circuits stay, so that its packets take longer is of no use.
+        packets = {"packets": (packet_s, 0.0)}
+        got, exchange = walk((moe(0, **packets), moe(0, **packets), moe(**packets)), (), delay), 3 * (packet_s + 0.25)
+        assert_pass(got, FORWARD, duration=18 + exchange + 2 * paid, compute=15, tp=3, exchange=exchange, paid=2 * paid)
 
 
 # ------------------------------------------------------------------------------------------------------ dense blocks
-@pytest.mark.parametrize(("delay", "paid"), [(10.0, 0.0), (20.0, 0.0), (24.0, 4.0)])
-def test_dense_blocks_between_cover_the_switch(delay, paid):
+def test_dense_blocks_between_cover_the_switch():
     # Backward: 5 s behind the first block, then a dense block of 10 + 4 + 1 = 15 s: 20 s of cover.
-    got = walk((), (MOE, DENSE, SWITCHED), delay)
-    assert_pass(got, BACKWARD, duration=2 * 11.75 + 15 + paid, compute=34, tp=3, exchange=1.5, paid=paid)
+    for delay in (10.0, 20.0, 24.0):
+        paid, got = max(delay - 20, 0), walk((), (MOE, DENSE, SWITCHED), delay)
+        assert_pass(got, BACKWARD, duration=2 * 11.75 + 15 + paid, compute=34, tp=3, exchange=1.5, paid=paid)
 
 
 def test_dense_blocks_before_and_behind():
@@ -230,41 +173,22 @@ def test_dense_blocks_before_and_behind():
     assert_pass(got, BACKWARD, duration=30, exchange=0, paid=0)
 
 
-def test_padding_changes_nothing():
-    kinds = (SWITCHED, DENSE, SWITCHED)
-    want = walk(kinds, kinds, 24.0)
-    for longer in ((PADDING, *kinds), (SWITCHED, PADDING, DENSE, SWITCHED)):
-        got = walk(longer, longer, 24.0)
-        for kind in (FORWARD, BACKWARD):
-            close(sums(got, kind), sums(want, kind))
-    empty = walk((), (), 24.0)
-    close(empty.end, 0)
-
-
 # ----------------------------------------------------------------------------------------------- what runs once more
-def test_attention_computed_again():
-    # Backward 3 times its 2 s instead of twice; its all-reduce is not repeated. Forward as ever.
-    got = walk((MOE, DENSE), (DENSE, MOE), 25.0, recompute="attention")
-    assert_pass(got, FORWARD, duration=6.75 + 8, paid=0)
-    assert_pass(got, BACKWARD, duration=17 + 13.75, compute=28, tp=2, exchange=0.75, paid=0)
-
-
-@pytest.mark.parametrize(("delay", "paid"), [(2.0, 0.0), (3.0, 0.0), (10.0, 7.0)])
-def test_a_block_computed_again(delay, paid):
+def test_a_block_computed_again():
     # Backward begins with the forward pass of the block: 2 + 1, dispatch 0.25 (that of the gradient, the last), experts
     # 3, combine 0.5; then its own 11.75. The 3 s hide the switch, which was told when the forward pass was over.
-    got = walk((MOE,), (SWITCHED,), delay, recompute="block")
-    assert_pass(got, FORWARD, duration=6.75, paid=0)
-    assert_pass(got, BACKWARD, duration=18.5 + paid, compute=15, tp=2, exchange=1.5, paid=paid)
-    close(got.start[BACKWARD, 0], 6.75 + paid + np.array([6.75, 6.75 + 6.5]))
+    for delay in (2.0, 3.0, 10.0):
+        paid, got = max(delay - 3, 0), walk((MOE,), (SWITCHED,), delay, recompute="block")
+        assert_pass(got, FORWARD, duration=6.75, paid=0)
+        assert_pass(got, BACKWARD, duration=18.5 + paid, compute=15, tp=2, exchange=1.5, paid=paid)
+        close(got.start[BACKWARD, 0], 6.75 + paid + np.array([6.75, 6.75 + 6.5]))
     # A dense one: 8 + 15.
     assert_pass(walk((), (DENSE,), delay, recompute="block"), BACKWARD, duration=23, compute=21, tp=2, paid=0)
 
 
 # ------------------------------------------------------------------------------------------------- overlap in parts
-@pytest.mark.parametrize(
-    ("circuits", "experts", "second", "end"),
-    [
+def test_three_parts_by_hand():
+    for circuits, experts, second, end in [
         # Gate at 3, experts 3 s, three parts. Dispatch 3 s: parts there at 4, 5, 6: experts [4, 5], [5, 6], [6, 7];
         # combine 3 s: [6, 7] (after all dispatches), [7, 8], [8, 9]: as if at a stretch from 6 on.
         ((3.0, 3.0), (4, 7), 6, 9),
@@ -276,26 +200,18 @@ def test_a_block_computed_again(delay, paid):
         ((6.0, 0.3), (5, 10), 9.8, 10.1),
         # Dispatch 0.3 s, combine 6 s: from 4.1 on.
         ((0.3, 6.0), (3.1, 6.1), 4.1, 10.1),
-    ],
-)
-def test_three_parts_by_hand(circuits, experts, second, end):
-    got = walk((moe(circuits=circuits),), (), 0.0, parts=3)
-    close(got.inner[FORWARD, 0], experts)
-    close(got.start[FORWARD, 0], [3, second])
-    close(got.over[FORWARD, 0], [3 + circuits[0], end])
-    assert_pass(got, FORWARD, duration=end, compute=5, tp=1, exchange=end - 6, paid=0)
+    ]:
+        got = walk((moe(circuits=circuits),), (), 0.0, parts=3)
+        close(got.inner[FORWARD, 0], experts)
+        close(got.start[FORWARD, 0], [3, second])
+        close(got.over[FORWARD, 0], [3 + circuits[0], end])
+        assert_pass(got, FORWARD, duration=end, compute=5, tp=1, exchange=end - 6, paid=0)
 
 
-@pytest.mark.parametrize(("delay", "start", "paid"), [(2.0, 5.9, 0.0), (5.0, 5.9, 2.4)])
-def test_a_switch_between_overlapping_parts(delay, start, paid):
+def test_a_switch_between_overlapping_parts():
     # Told when the last dispatch is over, at 3.3: active at 5.3, in time, or at 8.3: 2.4 s after 5.9.
-    got = walk((moe(1, circuits=(0.3, 0.3)),), (), delay, parts=3)
-    close(got.start[FORWARD, 0, 1], start)
-    close(got.active[FORWARD, 0, 1], 3.3 + delay)
-    assert_pass(got, FORWARD, duration=6.2 + paid, exchange=0.2, paid=paid)
-
-
-def test_more_parts_hide_more():
-    times = [walk((moe(circuits=(2.0, 1.0)),), (), 0.0, parts=parts).end[FORWARD, 0] for parts in (1, 2, 3)]
-    # 3 + 2 + 3 + 1 = 9; halves: experts [4, 7], combine ends 0.5 later; thirds: [3 2/3, 6 2/3], a third later.
-    close(times, [9, 7.5, 7])
+    for delay, paid in ((2.0, 0.0), (5.0, 2.4)):
+        got = walk((moe(1, circuits=(0.3, 0.3)),), (), delay, parts=3)
+        close(got.start[FORWARD, 0, 1], 5.9)
+        close(got.active[FORWARD, 0, 1], 3.3 + delay)
+        assert_pass(got, FORWARD, duration=6.2 + paid, exchange=0.2, paid=paid)

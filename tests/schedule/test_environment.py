@@ -15,7 +15,9 @@ from jax import lax
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import greedy, uniform
-from mfabric_jax.schedule import Box, Dict, Discrete, Drift, Params, Recorded, RegionEnv, allocated
+from mfabric_jax.schedule import Drift, Params, Recorded, RegionEnv
+from mfabric_jax.schedule.environment import allocated
+from mfabric_jax.schedule.spaces import Box, Dict, Discrete
 from tests.oracles.greedy import greedy as plain_greedy
 
 SERVERS, DEGREE, EPISODE, STEPS, BATCH = 4, 3, 5, 12, 32
@@ -154,13 +156,13 @@ def test_a_batch_over_keys_and_params_equals_its_loop_and_repeats():
 
 def test_step_is_step_env_until_the_end():
     key, params = jax.random.key(0), dataclasses.replace(TRACE, steps=EPISODE)
+    step, step_env = jax.jit(KEEPING.step), jax.jit(KEEPING.step_env)
     _, state = KEEPING.reset(key, params)
-    own = jax.tree.leaves(KEEPING.step(key, state, 1, params))
-    for a, b in zip(own, jax.tree.leaves(KEEPING.step_env(jax.random.split(key)[0], state, 1, params)), strict=True):
-        np.testing.assert_array_equal(a, b)
+    own, other = step(key, state, 1, params), step_env(jax.random.split(key)[0], state, 1, params)
+    jax.tree.map(np.testing.assert_array_equal, own, other)
     late = state._replace(step=jnp.asarray(EPISODE - 1, jnp.int32))
-    _, after, _, done, _ = KEEPING.step(key, late, 1, params)
-    _, beyond, _, over, _ = KEEPING.step_env(key, late, 1, params)
+    _, after, _, done, _ = step(key, late, 1, params)
+    _, beyond, _, over, _ = step_env(key, late, 1, params)
     assert done
     assert over
     assert (int(after.step), int(beyond.step)) == (0, EPISODE)
@@ -274,9 +276,8 @@ def test_spaces_know_what_they_contain():
     assert not both.contains({"a": jnp.zeros((2, 3)), "b": 3})
 
 
-@pytest.mark.parametrize(
-    ("make", "sentence"),
-    [
+def test_mistakes_are_sentences():
+    for make, sentence in [
         (lambda: RegionEnv(routing="relay"), r"routing 'relay' is unknown"),
         (lambda: RegionEnv(history=0), r"history must be a whole number of at least 1, got 0\."),
         (lambda: RegionEnv(policies=()), r"policies must be None or name at least one, got none\."),
@@ -287,20 +288,17 @@ def test_spaces_know_what_they_contain():
         (lambda: Params(PARAMS.region, Drift(), hidden_s=-1.0), r"hidden_s must be finite and not negative"),
         (lambda: Params(PARAMS.region, Drift(), steps=0), r"steps must be finite and above 0, got 0\."),
         (lambda: ENV.reset(jax.random.key(0), Params(PARAMS.region, Recorded(np.zeros((2, 5, 5))))), "4 servers"),
-    ],
-)
-def test_mistakes_are_sentences(make, sentence):
-    with pytest.raises(InputError, match=sentence):
-        make()
+    ]:
+        with pytest.raises(InputError, match=sentence):
+            make()
 
 
 def acted(env, action):
     return env.step(jax.random.key(0), env.reset(jax.random.key(0), PARAMS)[1], action, PARAMS)
 
 
-@pytest.mark.parametrize(
-    ("env", "action", "sentence"),
-    [
+def test_an_action_of_another_form_is_a_sentence():
+    for env, action, sentence in [
         (ENV, 1, r"action must be a dict of scores and change, or policies be given, got int\."),
         (ENV, {"scores": np.ones((4, 4))}, r"action must be a dict .*, got the keys \['scores'\]\."),
         (ENV, {"scores": np.ones((2, 4, 4)), "change": 1}, r"scores of .* numbers \[4, 4\], got float64 \[2, 4, 4\]\."),
@@ -313,11 +311,9 @@ def acted(env, action):
         (CHOICE, -1, r"action must be one whole number from 0 to 2, got -1\."),
         (CHOICE, np.array([1, 2]), r"action must be one whole number from 0 to 2, got int64 \[2\]\."),
         (CHOICE, 1.0, r"action must be one whole number from 0 to 2, got 1\.0\."),
-    ],
-)
-def test_an_action_of_another_form_is_a_sentence(env, action, sentence):
-    with pytest.raises(InputError, match=sentence):
-        acted(env, action)
+    ]:
+        with pytest.raises(InputError, match=sentence):
+            acted(env, action)
 
 
 def test_forms_are_told_of_traced_actions_and_their_numbers_kept_in_bounds():

@@ -8,11 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mfabric_jax import units
-from mfabric_jax.fabric import Circuits, Electrical, Region
+from mfabric_jax.fabric import Electrical, Region
 from mfabric_jax.policies import greedy
-from mfabric_jax.routing import all_to_all_time, spray_time
-from mfabric_jax.schedule import Exchanges, iterate
+from mfabric_jax.schedule import Exchanges, rates_of
 from mfabric_jax.schedule.iteration import all_reduce_seconds, running_blocks
 from mfabric_jax.schedule.order import BACKWARD, order
 from mfabric_jax.workload import BlockSeconds
@@ -33,6 +31,7 @@ from tests.schedule.jobs import (
     job,
     region,
     simulate,
+    timed,
 )
 
 RTOL = 1e-9
@@ -62,25 +61,22 @@ def test_new_numbers_do_not_retrace_and_all_matter():
     assert float(drawn(fat_tree(), **other)[1].iteration_s) != float(base)
 
 
-@pytest.mark.parametrize("fabric", [region, fat_tree])
-def test_more_bandwidth_is_faster(fabric):
-    times = [float(drawn(fabric(nic_gbps))[1].iteration_s) for nic_gbps in (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)]
-    assert np.all(np.diff(times) < 0)
-
-
-def test_a_longer_delay_is_slower():
+def test_more_bandwidth_is_faster_and_a_longer_delay_slower():
+    for fabric in (region, fat_tree):
+        times = [float(drawn(fabric(nic_gbps))[1].iteration_s) for nic_gbps in (0.5, 2.0, 8.0, 32.0)]
+        assert np.all(np.diff(times) < 0)
     got = [drawn(region(delay=delay))[1] for delay in (0.0, 0.1, 1.0, 10.0, 100.0)]
     assert np.all(np.diff([float(one.iteration_s) for one in got]) > 0)
     np.testing.assert_array_equal(got[0].reconfig_s, 0)
 
 
 # ---------------------------------------------------------------------------------------------------------- policies
-@pytest.mark.parametrize("policy", [jobs.KEEP, jobs.UNIFORM])
-def test_policies_that_keep_their_circuits_never_pay(policy):
-    found, got = drawn(region(delay=10.0), policy=policy)
-    assert not found.switch.any()
-    assert float(got.reconfig_s) == 0
-    np.testing.assert_array_equal(found.count, np.broadcast_to(2 * (1 - np.eye(4)), found.count.shape))
+def test_policies_that_keep_their_circuits_never_pay():
+    for policy in (jobs.KEEP, jobs.UNIFORM):
+        found, got = drawn(region(delay=10.0), policy=policy)
+        assert not found.switch.any()
+        assert float(got.reconfig_s) == 0
+        np.testing.assert_array_equal(found.count, np.broadcast_to(2 * (1 - np.eye(4)), found.count.shape))
 
 
 def test_greedy_switches_once_where_demand_never_changes():
@@ -110,63 +106,7 @@ def test_greedy_gets_every_block_s_own_demand_in_running_order():
     assert np.asarray(found.switch).sum() == len(switched)  # and no block without experts does
 
 
-# ------------------------------------------------------------------------------------------------ scale and symmetry
-BATCH = 24
-NIC_37 = 37e9 / 8  # bytes/s
-
-
-def demands(ranks):
-    """BATCH of [R R], bytes: drawn, thinned out to a few flows, and an even one."""
-    rng = np.random.default_rng(ranks)
-    some = rng.uniform(0, 1, (BATCH - 1, ranks, ranks)) ** 4 * 1e9
-    some[12:] *= rng.random((BATCH - 13, ranks, ranks)) < 0.3
-    some[:, 0, -1] += 1e6  # nobody sends nothing
-    return np.concatenate([some, np.full((1, ranks, ranks), 1e8)])
-
-
-@eqx.filter_jit
-def times(fabric, demand, routing=None):
-    """A batch of all-to-alls: between 8 ranks on an electrical fabric, between 4 servers on a region."""
-    if routing is None:
-        return jax.vmap(lambda one: spray_time(fabric, one, 2))(demand)
-    plans = jax.vmap(lambda one: greedy(one, fabric).circuits.count)(demand)
-    return jax.vmap(lambda c, d: all_to_all_time(fabric, Circuits(c), d, routing=routing))(plans, demand)
-
-
-FABRICS = {
-    "own NICs": (fat_tree(37.0, 1.7), None),
-    "pooled NICs": (dataclasses.replace(fat_tree(37.0, 1.7), nic_use="pooled"), None),
-    "unsplit": (region(nic_gbps=37.0, degree=2), "unsplit"),
-    "best-path": (region(nic_gbps=37.0, degree=2), "best-path"),
-}
-
-
-@pytest.mark.parametrize("name", FABRICS)
-def test_time_is_load_over_bandwidth_and_the_same_transposed(name):
-    fabric, routing = FABRICS[name]
-    demand = demands(8 if routing is None else 4)
-    want = times(fabric, demand, routing)
-    assert np.all(np.asarray(want) > 0)
-    np.testing.assert_allclose(times(fabric, demand.swapaxes(1, 2), routing), want, rtol=RTOL)
-    unit = eqx.tree_at(lambda f: f.nic_gbps, fabric, *jobs.numbers(units.to_gbps(1.0)))
-    np.testing.assert_allclose(times(unit, demand, routing) / NIC_37, want, rtol=RTOL)
-
-
-def test_loads_are_times_at_any_bandwidth():
-    where, layers, micro_batches = zip(*slots(), strict=True)
-    picked, where = RANK_BYTES[layers, micro_batches], tuple(np.transpose(where))
-    for name, demand, known in [
-        ("own NICs", picked, drawn(fat_tree(2.0, 1.7))[0]),
-        ("unsplit", picked.reshape(-1, 4, 2, 4, 2).sum(axis=(2, 4)), drawn(region(2.0, degree=2))[0]),
-    ]:
-        fabric, routing = FABRICS[name]
-        load, some = np.array(known.load), np.resize(demand, (BATCH, *demand.shape[1:]))
-        np.testing.assert_array_equal(load[..., 0], load[..., 1])
-        np.testing.assert_allclose(load[where][:BATCH, 0] / NIC_37, times(fabric, some, routing), rtol=RTOL)
-        load[where] = 0
-        assert not load.any()  # dense blocks and padding exchange nothing
-
-
+# --------------------------------------------------------------------------------------------------------------- loads
 def test_loads_are_of_circuits_and_of_packets():
     # NICs of 1 byte/s: half of one of each server on the EPS. 2 circuits for 3 peers: some pairs have none.
     found, _ = drawn(region(2.0, degree=2, nics=0.5))
@@ -181,6 +121,9 @@ def test_loads_are_of_circuits_and_of_packets():
         np.testing.assert_allclose(found.load[at], max(optical, electrical), rtol=RTOL)
         longer.append(electrical > optical)
     assert 4 < sum(longer) < len(longer) - 4  # either may be the longer one
+    load, where = np.array(found.load), tuple(np.transpose([at for at, *_ in slots()]))
+    load[where] = 0
+    assert not load.any()  # dense blocks and padding exchange nothing
     found, _ = drawn(fat_tree())
     assert not found.optical.any()
     np.testing.assert_array_equal(found.load, found.electrical)
@@ -196,79 +139,84 @@ def test_balanced_load_by_hand():
 
 
 # ---------------------------------------------------------------------------------------------------- element sizes
-@pytest.mark.parametrize(("dispatch", "combine"), [(1, 1), (1, 2), (2, 1)])
-def test_a_wider_combine_lengthens_its_own_halves(dispatch, combine):
+def at(fabric):
+    return rates_of(fabric, nvlink_Bps=NVSWITCH)
+
+
+def test_a_wider_combine_lengthens_its_own_halves():
     # fp8 dispatch, bf16 combine: forward (dispatch, combine) 1 : 2, backward (combine and dispatch gradients) 2 : 1.
-    workload = dataclasses.replace(DRAWN, dispatch_bytes=dispatch, combine_bytes=combine)
-    size = np.where((ORDER.kind == BACKWARD)[..., None, None], [combine, dispatch], [dispatch, combine]) / dispatch
-    for fabric, found in ((fat_tree(), drawn(fat_tree())[0]), (region(), drawn(region(degree=2, nics=0.5))[0])):
-        got = running_blocks(workload, fabric, found)
-        packets = np.maximum(np.asarray(found.electrical) / 1e9, np.asarray(found.inside_s)[..., None])  # 8 Gbps
-        np.testing.assert_allclose(got.optical_s, np.asarray(found.optical) / 1e9 * size, rtol=RTOL)
-        np.testing.assert_allclose(got.packet_s, packets * size, rtol=RTOL)
-        np.testing.assert_array_equal(got.switch, found.switch)
-        assert got.packet_s.max() > 0
-    assert got.optical_s.max() > 0
+    for dispatch, combine in ((1, 1), (1, 2), (2, 1)):
+        workload = dataclasses.replace(DRAWN, dispatch_bytes=dispatch, combine_bytes=combine)
+        halves = np.where((ORDER.kind == BACKWARD)[..., None, None], [combine, dispatch], [dispatch, combine])
+        for fabric, found in ((fat_tree(), drawn(fat_tree())[0]), (region(), drawn(region(degree=2, nics=0.5))[0])):
+            got, size = running_blocks(workload, at(fabric), found), halves / dispatch
+            inside = np.asarray(found.inside)[..., None] / NVSWITCH
+            np.testing.assert_allclose(got.optical_s, np.asarray(found.optical) / 1e9 * size, rtol=RTOL)
+            np.testing.assert_allclose(got.packet_s, np.asarray(found.electrical) / 1e9 * size, rtol=RTOL)  # 8 Gbps
+            np.testing.assert_allclose(got.inside_s, inside * size, rtol=RTOL)
+            np.testing.assert_array_equal(got.switch, found.switch)
+            assert got.packet_s.max() > 0
+        assert got.optical_s.max() > 0
     np.testing.assert_array_equal(got.ahead, (ORDER.kind == BACKWARD)[..., None] & np.ones((1, 1, 3), bool))
 
 
 def test_what_takes_longer_inside_a_server_goes_beside_the_circuits():
     found, _ = drawn(region(degree=2, nics=0.5))
-    inside = found.electrical[..., 0] / 1e9
-    swapped = found._replace(electrical=jnp.zeros_like(found.electrical), inside_s=inside)
-    got, want = (running_blocks(DRAWN, region(), one) for one in (swapped, found._replace(inside_s=0 * inside)))
-    np.testing.assert_allclose(got.packet_s, want.packet_s, rtol=RTOL)
+    inside = found.electrical[..., 0] / 1e9 * NVSWITCH
+    swapped = found._replace(electrical=jnp.zeros_like(found.electrical), inside=inside)
+    got, want = (running_blocks(DRAWN, at(region()), one) for one in (swapped, found._replace(inside=0 * inside)))
+    np.testing.assert_allclose(got.inside_s, want.packet_s, rtol=RTOL)
+    np.testing.assert_array_equal(got.packet_s, 0)
+    np.testing.assert_allclose(got.electronic_s, want.electronic_s, rtol=RTOL)
     np.testing.assert_array_equal(got.optical_s, want.optical_s)
-    assert (np.asarray(got.packet_s) > np.asarray(got.optical_s)).any()
+    assert (np.asarray(got.inside_s) > np.asarray(got.optical_s)).any()
 
 
 # -------------------------------------------------------------------------------------------- gradient all-reduce
-REDUCE = Electrical("fat-tree", nic_gbps=8.0)  # 8 GB/s a server
+REDUCE = rates_of(Electrical(nic_gbps=8.0), nvlink_Bps=0.5e9)  # 8 GB/s a server
 
 
-@pytest.mark.parametrize(
-    ("degrees", "dense", "expert"),
-    [
-        # TP 4, EP 4, 4 experts: 2 GB of dense gradients, 2 x 1 expert x 3e6 x 1000 B = 6 GB a rank; 2 ranks a server.
-        # DP 2, 4 servers: dense: ring of 4: 2 x 2 x 3/4 = 3 GB, 2 ranks inside: 0.5 GB. Experts: a server's 12 GB with
-        # its one twin: 12 GB; nothing to add up inside.
-        ({"tp": 4, "ep": 4, "dp": 2}, (3.0, 0.5), (12.0, 0.0)),
-        # TP 8, EP 2, 2 experts a rank (12 GB), one rank a server, DP 3, 6 servers: dense 2 x 2 x 5/6, experts
-        # 2 x 12 x 2/3.
-        ({"tp": 8, "ep": 2, "dp": 3}, (10 / 3, 0.0), (16.0, 0.0)),
-        # TP 2, EP 2: groups of 4 GPUs, two replicas in a server; DP 4, 2 servers. 12 GB a rank, its TP slices 6 GB:
-        # added up over 2 replicas inside: 6 GB. Between: two ranks' 24 GB with the other server: 24 GB.
-        # Dense: ring of 2: 2 GB; inside 4 ranks on slices of 1 GB: 1.5 GB.
-        ({"tp": 2, "ep": 2, "dp": 4}, (2.0, 1.5), (24.0, 6.0)),
-        # One server: TP 4, EP 2, DP 1: nothing leaves.
-        ({"tp": 4, "ep": 2, "dp": 1}, (0.0, 0.5), (0.0, 0.0)),
-    ],
-)
-def test_all_reduce_by_hand(degrees, dense, expert):
-    (between, inside), gigabytes = np.add(dense, expert), 1e9
-    got = all_reduce_seconds(job(**degrees), REDUCE, 0.5e9)
-    np.testing.assert_allclose(got, [between / 8 + inside * gigabytes / 0.5e9], rtol=RTOL)
+def test_all_reduce_by_hand():
+    # TP, EP, DP; gigabytes between servers and inside, of dense gradients and of experts.
+    for (tp, ep, dp), dense, expert in [
+        # 4 experts: 2 GB of dense gradients, 2 x 1 expert x 3e6 x 1000 B = 6 GB a rank; 2 ranks a server, 4 servers.
+        # Dense: ring of 4: 2 x 2 x 3/4 = 3 GB, 2 ranks inside: 0.5 GB. Experts: a server's 12 GB with its one twin:
+        # 12 GB; nothing to add up inside.
+        ((4, 4, 2), (3.0, 0.5), (12.0, 0.0)),
+        # 2 experts a rank (12 GB), one rank a server, 6 servers: dense 2 x 2 x 5/6, experts 2 x 12 x 2/3.
+        ((8, 2, 3), (10 / 3, 0.0), (16.0, 0.0)),
+        # Groups of 4 GPUs, two replicas in a server, 2 servers. 12 GB a rank, its TP slices 6 GB: added up over 2
+        # replicas inside: 6 GB. Between: two ranks' 24 GB with the other server: 24 GB. Dense: ring of 2: 2 GB; inside
+        # 4 ranks on slices of 1 GB: 1.5 GB.
+        ((2, 2, 4), (2.0, 1.5), (24.0, 6.0)),
+        ((4, 2, 1), (0.0, 0.5), (0.0, 0.0)),  # one server: nothing leaves
+    ]:
+        (between, inside), gigabytes = np.add(dense, expert), 1e9
+        got = all_reduce_seconds(job(tp=tp, ep=ep, dp=dp), REDUCE)
+        np.testing.assert_allclose(got, [between / 8 + inside * gigabytes / 0.5e9], rtol=RTOL)
 
 
 def test_all_reduce_of_every_stage():
     # 3 blocks on 2 stages: 2 and 1. TP 4, EP 4, DP 2, 4 servers a stage: 3 + 12 GB, 0.5 GB; half of that.
-    got = all_reduce_seconds(job(pp=2, blocks=3, dp=2), REDUCE, 0.5e9)
+    got = all_reduce_seconds(job(pp=2, blocks=3, dp=2), REDUCE)
     np.testing.assert_allclose(got, [15 / 8 + 1, 7.5 / 8 + 0.5], rtol=RTOL)
     # Of a region only the electrical NICs count: 2 GB/s.
-    got = all_reduce_seconds(job(pp=2, blocks=3, dp=2), Region(2, 8.0, electrical_nics=2), 0.5e9)
+    optical = rates_of(Region(2, 8.0, electrical_nics=2), nvlink_Bps=0.5e9)
+    got = all_reduce_seconds(job(pp=2, blocks=3, dp=2), optical)
     np.testing.assert_allclose(got, [15 / 2 + 1, 7.5 / 2 + 0.5], rtol=RTOL)
 
 
 @pytest.mark.parametrize("fabric", [region(delay=3.0), Region(4, 8.0, 6, 2, 3.0)], ids=["float64", "plain numbers"])
 def test_an_iteration_keeps_the_type_of_its_loads(fabric):
     workload, single = job(blocks=1, ep=8, experts=8, micro_batches=1), jnp.float32
-    got = all_reduce_seconds(workload, fabric, 0.5e9, single)
+    rates = rates_of(fabric, nvlink_Bps=0.5e9)
+    got = all_reduce_seconds(workload, rates, single)
     assert got.dtype == single
-    np.testing.assert_allclose(got, all_reduce_seconds(workload, fabric, 0.5e9), rtol=1e-6)
+    np.testing.assert_allclose(got, all_reduce_seconds(workload, rates), rtol=1e-6)
     some, first = jnp.full((1, 2, 1, 2), 1e9, single), jnp.zeros((1, 2, 1, 2), bool).at[..., 0].set(True)
     ahead = jnp.asarray([[[False], [True]]])
     found = Exchanges(some, 2 * some, 0 * some[..., 0], first, ahead, None, jnp.zeros((), single))
-    parts = eqx.filter_jit(iterate)(workload, fabric, found, BlockSeconds(1.0, 1.0, 1.0), 0.5e9)
+    parts = eqx.filter_jit(timed)(workload, fabric, found, BlockSeconds(1.0, 1.0, 1.0), 0.5e9)
     assert all(part.dtype == single for name, part in parts._asdict().items() if name != "stage")
     np.testing.assert_allclose(parts.reconfig_s, 2 + 2, rtol=1e-6)  # 3 s less a slack of 2 - 1
 
@@ -283,7 +231,7 @@ def difference(function, at):
 def test_slopes_of_bandwidth_and_delay_on_the_region():
     found, _ = drawn(region())
     point = {"nic_gbps": jnp.asarray(6.0), "delay": jnp.asarray(1.3)}
-    slope = jax.jit(jax.grad(lambda at: iterate(DRAWN, region(**at), found, SECONDS, NVSWITCH).iteration_s))(point)
+    slope = jax.jit(jax.grad(lambda at: timed(DRAWN, region(**at), found, SECONDS, NVSWITCH).iteration_s))(point)
     for name, at in point.items():
         want = difference(lambda x, name=name: drawn(region(**point | {name: x}))[1].iteration_s, float(at))
         assert want != 0
@@ -310,7 +258,7 @@ def test_slope_of_bandwidth_on_the_fat_tree():
     found, _ = drawn(fat_tree())
 
     def total(nic_gbps):
-        return iterate(DRAWN, fat_tree(nic_gbps), found, SECONDS, NVSWITCH).iteration_s
+        return timed(DRAWN, fat_tree(nic_gbps), found, SECONDS, NVSWITCH).iteration_s
 
     got = jax.jit(lambda x: jax.jvp(total, (x,), (jnp.ones(()),))[1])(jnp.asarray(6.0))
     want = difference(lambda x: drawn(fat_tree(x))[1].iteration_s, 6.0)

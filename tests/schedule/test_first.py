@@ -11,7 +11,8 @@ import pytest
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import Plan, greedy
-from mfabric_jax.schedule import FIRST, First, Rules, TradeOff, between_servers, timeline
+from mfabric_jax.schedule import FIRST, First, TradeOff, rates_of, walk
+from mfabric_jax.schedule.exchange import exchanges_between
 from mfabric_jax.schedule.first import SlotsToServe, choose
 from mfabric_jax.workload import BlockSeconds
 from tests.oracles.greedy import greedy as plain_greedy
@@ -47,20 +48,24 @@ def one_pair(demand, region, *, previous=None, key=None):
 
 
 @eqx.filter_jit
-def simulate(rule, delay, predicted):
+def simulate(rule, delay, predicted, cold=True):
     region = Region(4, 8.0, 6, 1.0, delay)
     trade_off = TradeOff(delay, 1e9, jnp.ones(2), jnp.asarray([4.0, 8.0]), jnp.asarray(7.0))
-    first = First(rule, predicted if rule == "predict" else None, trade_off)
-    found = between_servers(WORKLOAD, region, TOKENS, one_pair, first=first, carry=both_parts, key=jax.random.key(0))
-    return found, timeline(WORKLOAD, region, found, SECONDS, TP_BPS, Rules())
+    first = First(rule, predicted if rule == "predict" else None, trade_off, cold=cold)
+    found = exchanges_between(WORKLOAD, region, TOKENS, one_pair, first=first, carry=both_parts, key=jax.random.key(0))
+    return found, walk(WORKLOAD, rates_of(region, nvlink_Bps=TP_BPS), found, SECONDS).slots
 
 
 A, B, U = (6, 0), (0, 6), (2, 2)  # circuits of the pairs (0, 1) and (2, 3)
 
 
-@pytest.mark.parametrize("delay", [0.5, 3.0, 4.5, 6.0, 25.0])
 @pytest.mark.parametrize("rule", ["block", "reuse", "random", "predict", "mistaken"])
-def test_two_blocks_by_hand(rule, delay):
+def test_two_blocks_by_hand(rule):
+    for delay in (0.5, 3.0, 4.5, 6.0, 25.0):
+        assert_two_blocks(rule, delay)
+
+
+def assert_two_blocks(rule, delay):
     # What is left of the delay after 4 s of experts, 5 s of attention forward, 7 s of attention backward:
     all_, experts, ahead, behind = (max(0.0, delay - hidden) for hidden in (0, 4, 5, 7))
     forward, paid = {
@@ -90,9 +95,8 @@ def test_two_blocks_by_hand(rule, delay):
     np.testing.assert_array_equal(found.ahead[0], [[rule not in ("block", "reuse")] * 2, [True, True]])
 
 
-@pytest.mark.parametrize(
-    ("delay", "circuits", "lengths"),
-    [
+def test_what_pays_by_hand():
+    for delay, circuits, lengths in [
         # U costs 3 + 3 s; to A before the first all-to-all costs 1 + 1 + the delay, before the second 3 + 1 + what 4 s
         # of experts leave of it. From A to B the same, but 6 instead of 3. Backward experts leave what is above 8.
         (1.0, [(A, A), (B, B), (B, B), (A, A)], (12, 12, 17, 17)),
@@ -100,13 +104,11 @@ def test_two_blocks_by_hand(rule, delay):
         (5.0, [(U, A), (B, B), (B, B), (A, A)], (14, 16, 17, 17)),  # 3 + 1 + 1 < 6; 1 + 1 + 5 < 6 + 1 + 1
         (7.0, [(U, U), (U, U), (U, B), (A, A)], (15, 15, 19, 17)),  # 3 + 3 < 3 + 1 + 3; 7 s hidden behind
         (20.0, [(U, U), (U, U), (U, U), (U, U)], (15, 15, 21, 21)),
-    ],
-)
-def test_what_pays_by_hand(delay, circuits, lengths):
-    found, slots = simulate("pays", jnp.asarray(delay), TOKENS)
-    got = np.asarray(found.count)[0][..., [0, 2], [1, 3]].reshape(4, 2, 2)
-    np.testing.assert_array_equal(got, circuits)
-    np.testing.assert_allclose(slots.end[0].ravel(), np.cumsum(lengths), rtol=RTOL)
+    ]:
+        found, slots = simulate("pays", jnp.asarray(delay), TOKENS)
+        got = np.asarray(found.count)[0][..., [0, 2], [1, 3]].reshape(4, 2, 2)
+        np.testing.assert_array_equal(got, circuits)
+        np.testing.assert_allclose(slots.end[0].ravel(), np.cumsum(lengths), rtol=RTOL)
 
 
 # ------------------------------------------------------------------------------------------------------ drawn chains
@@ -129,8 +131,8 @@ def plain_parts(count, demand):
 
 
 @eqx.filter_jit
-def chosen(rule, slots, trade_off, key):
-    first = First(rule, predicted=0 if rule == "predict" else None, trade_off=trade_off)
+def chosen(rule, slots, trade_off, key, cold=False):
+    first = First(rule, predicted=0 if rule == "predict" else None, trade_off=trade_off, cold=cold)
     return choose(REGION, greedy, slots, both_parts, first, key)
 
 
@@ -166,18 +168,22 @@ def block_end(one, before, trade_off, *, switches, hidden, backward):
     return over, (fresh if switches == 0 else before, before if switches == 2 else fresh)
 
 
-def assert_chain(slots, count, switch, pair_of):
-    """`pair_of` (at, before, behind) -> the two circuits of a block; they stay where there are no experts."""
+def assert_chain(slots, count, switch, pair_of, cold=False):
+    """`pair_of` (at, before, behind) -> the two circuits of a block; they stay where there are no experts. Unless
+    `cold`, the iteration begins with what one that began with uniform circuits leaves."""
     different = 0
     for p in range(STAGES):
-        before, behind = UNIFORM, False
-        for q, i in np.ndindex(PASSES, DEPTH):
-            pair = pair_of((p, q, i), before, behind) if slots.moe[p, q, i] else (before, before)
-            np.testing.assert_array_equal(count[p, q, i], pair)
-            changes = [(pair[0] != before).any(), (pair[1] != pair[0]).any()]
-            np.testing.assert_array_equal(switch[p, q, i], changes)
-            different += sum(changes)
-            before, behind = pair[1], bool(slots.moe[p, q, i] & slots.backward[p, q, i])
+        before = UNIFORM
+        for last in (True,) if cold else (False, True):
+            behind = False
+            for q, i in np.ndindex(PASSES, DEPTH):
+                pair = pair_of((p, q, i), before, behind) if slots.moe[p, q, i] else (before, before)
+                changes = [(pair[0] != before).any(), (pair[1] != pair[0]).any()]
+                if last:
+                    np.testing.assert_array_equal(count[p, q, i], pair)
+                    np.testing.assert_array_equal(switch[p, q, i], changes)
+                    different += sum(changes)
+                before, behind = pair[1], bool(slots.moe[p, q, i] & slots.backward[p, q, i])
     assert STAGES <= different < 2 * np.size(slots.moe)
 
 
@@ -186,9 +192,9 @@ KEY = jax.random.key(3)
 
 @pytest.mark.parametrize("rule", ["block", "reuse", "random", "predict"])
 def test_chains_of_circuits(rule):
-    for seed in range(2):
+    for seed, cold in ((0, False), (1, False), (1, True)):
         slots = drawn_slots(seed)
-        count, switch = map(np.asarray, chosen(rule, slots, None, jax.random.fold_in(KEY, seed)))
+        count, switch = map(np.asarray, chosen(rule, slots, None, jax.random.fold_in(KEY, seed), cold))
         demand, guess = np.asarray(slots.demand), np.asarray(slots.guess)
 
         def pair_of(at, before, behind, slots=slots, count=count, demand=demand, guess=guess):
@@ -197,7 +203,7 @@ def test_chains_of_circuits(rule):
             known = rule == "block" or (slots.backward[at] and rule != "reuse")
             return (fresh if known else found[rule]), fresh
 
-        assert_chain(slots, count, switch, pair_of)
+        assert_chain(slots, count, switch, pair_of, cold)
         if rule == "random":
             found = count[np.asarray(slots.moe & ~slots.backward)][:, 0]
             assert (np.sort(found.reshape(len(found), -1)) == np.sort(UNIFORM.ravel())).all()

@@ -8,7 +8,8 @@ import pytest
 
 from mfabric_jax.fabric import Circuits, Electrical, Region
 from mfabric_jax.policies import Plan, uniform
-from mfabric_jax.schedule import Exchanges, Rates, between_servers, iterate
+from mfabric_jax.schedule import Exchanges, FabricRates, First
+from mfabric_jax.schedule.exchange import exchanges_between
 from mfabric_jax.workload import BlockSeconds
 from tests.oracles.greedy import greedy as plain_greedy
 from tests.oracles.timeline import Region as Clock
@@ -18,16 +19,19 @@ from tests.schedule import jobs
 from tests.schedule.jobs import BATCHES, DENSE, RECORDED, STAGES, draw_tokens, fat_tree, job, numbers
 
 RTOL = 1e-9
-iterate_once = eqx.filter_jit(iterate)
+iterate_once = eqx.filter_jit(jobs.timed)
 NVSWITCH = 0.5e9  # bytes/s
 BYTES_PER_TOKEN = 1000 * 2  # hidden x bf16
+PARTS = ("iteration_s", "compute_s", "tp_comm_s", "ep_comm_s", "dp_comm_s", "reconfig_s", "bubble_s")
 
 
-def assert_parts(got, **want):
+def assert_parts(got, *, total, compute, tp, ep=0, dp, late=0, bubble=0, stage=None):
+    """`late`: reconfiguration; all in seconds."""
+    want = dict(zip(PARTS, (total, compute, tp, ep, dp, late, bubble), strict=True))
     for field, value in want.items():
         np.testing.assert_allclose(getattr(got, field), value, rtol=RTOL, atol=1e-12, err_msg=field)
-    parts = got.compute_s + got.tp_comm_s + got.ep_comm_s + got.dp_comm_s + got.reconfig_s + got.bubble_s
-    np.testing.assert_allclose(parts, got.iteration_s, rtol=RTOL)
+    assert stage is None or got.stage == stage
+    np.testing.assert_allclose(sum(getattr(got, field) for field in PARTS[1:]), got.iteration_s, rtol=RTOL)
     np.testing.assert_allclose(got.exposed_comm_s, got.tp_comm_s + got.ep_comm_s + got.dp_comm_s, rtol=RTOL)
 
 
@@ -80,18 +84,18 @@ def by_hand(fabric, run):
 # through with their part, which is what a switch may be late without harm (unless packets wait for it, too):
 #   (0, 0): max(6, 4) / 3 = 2        (1, 0): over 2 EPS NICs: max(1, 2) / 2 = 1; nothing on circuits
 #   (0, 1): max(3, 4) / 1 = 4, but inside 5.25: slack 1.25     (1, 1): max(9, 3) / 3 = 3
-@pytest.mark.parametrize(
-    ("delay", "paid", "all_paid"),
-    [
-        # 7 s of attention and all-reduce gradients lie between two backward blocks.
-        (8.0, (8, 0, 1, 6.75, 8, 0), (8, 8, 1, 8, 8, 1)),
-        (5.0, (5, 0, 0, 3.75, 5, 0), (5, 5, 0, 5, 5, 0)),  # shorter than that: backward is hidden
-        (0.5, (0.5, 0, 0, 0, 0.5, 0), (0.5, 0.5, 0, 0.5, 0.5, 0)),  # shorter than the slack, too
-        (0.0, (0, 0, 0, 0, 0, 0), (0, 0, 0, 0, 0, 0)),
-        (25.0, (25, 0, 18, 23.75, 25, 16.75), (25, 25, 18, 25, 25, 18)),
-    ],
-)
-def test_one_stage_on_the_region(delay, paid, all_paid):
+DELAYS = {  # paid, and paid if packets wait, too
+    # 7 s of attention and all-reduce gradients lie between two backward blocks.
+    8.0: ((8, 0, 1, 6.75, 8, 0), (8, 8, 1, 8, 8, 1)),
+    5.0: ((5, 0, 0, 3.75, 5, 0), (5, 5, 0, 5, 5, 0)),  # shorter than that: backward is hidden
+    0.5: ((0.5, 0, 0, 0, 0.5, 0), (0.5, 0.5, 0, 0.5, 0.5, 0)),  # shorter than the slack, too
+    0.0: ((0, 0, 0, 0, 0, 0), (0, 0, 0, 0, 0, 0)),
+    25.0: ((25, 0, 18, 23.75, 25, 16.75), (25, 25, 18, 25, 25, 18)),
+}
+
+
+@pytest.mark.parametrize("delay", DELAYS)
+def test_one_stage_on_the_region(delay):
     # F0 B0 F1 B1. The region starts with 6 circuits (uniform). What is paid stands in brackets, as in `paid`;
     # `all_paid`: if packets wait, there is no slack.
     #   F0: block 0: 2 + 3, [6 -> 3: d], 2 + 1 + 2 = 10;  block 1: 2 + 3, [3 -> 0: 0, none carry], 1 + 1 + 1 = 8   18
@@ -103,18 +107,8 @@ def test_one_stage_on_the_region(delay, paid, all_paid):
     # ranks, a quarter each (TP): 0.5 GB / 0.5 GB/s = 1 s. Experts have no replica.
     region = Region(servers=2, nic_gbps=8.0, optical_degree=6, electrical_nics=2, delay_s=jnp.asarray(delay))
     found, goes_on, waits = by_hand(region, jobs.run_both)
-    for got, late in ((goes_on, sum(paid)), (waits, sum(all_paid))):
-        assert_parts(
-            got,
-            compute_s=36,
-            tp_comm_s=24,
-            ep_comm_s=45,
-            dp_comm_s=2,
-            reconfig_s=late,
-            bubble_s=0,
-            iteration_s=107 + late,
-            stage=0,
-        )
+    for got, late in zip((goes_on, waits), map(sum, DELAYS[delay]), strict=True):
+        assert_parts(got, total=107 + late, compute=36, tp=24, ep=45, dp=2, late=late, stage=0)
     assert_both(found.count[0, ..., 0, 1], [[3, 0], [0, 3], [1, 3], [3, 1]])
     np.testing.assert_array_equal(found.switch[0, ..., 0], [[1, 1], [0, 1], [1, 1], [0, 1]])
     assert not found.switch[..., 1].any()
@@ -122,7 +116,20 @@ def test_one_stage_on_the_region(delay, paid, all_paid):
     assert_both(found.optical[0] / 1e9, [[2, 0], [0, 2], [4, 3], [3, 4]])
     assert_both(found.electrical[0] / 1e9, [[0, 1], [1, 0], [0, 0], [0, 0]])
     inside = [[1.5, 0.5], [0.5, 1.5], [5.25, 1.5], [1.5, 5.25]]
-    np.testing.assert_allclose(found.inside_s[0], inside, rtol=RTOL, atol=1e-12)
+    np.testing.assert_allclose(found.inside[0] / NVSWITCH, inside, rtol=RTOL, atol=1e-12)
+
+
+def test_an_iteration_begins_with_the_circuits_that_one_like_it_leaves():
+    # The iteration above with a delay of 8 s ends with 1 circuit, so the next one begins with that: 1 -> 3 -> 0 ...
+    # Where all blocks are alike nothing ever turns; from uniform circuits (6) every stage turned once.
+    region = Region(servers=2, nic_gbps=8.0, optical_degree=6, electrical_nics=2, delay_s=jnp.asarray(8.0))
+    one_matrix = np.broadcast_to(tokens_by_hand()[:1, :1], (2, 2, 4, 4))
+    simulate = eqx.filter_jit(jobs.simulate)
+    for tokens, cold, steady in ((tokens_by_hand(), 6, 6), (one_matrix, 1, 0)):
+        for first, turns in ((jobs.COLD, cold), (First(), steady)):
+            found, got = simulate(job(), region, tokens, SECONDS, three_one_none, NVSWITCH, first)
+            assert found.switch.sum() == turns
+            np.testing.assert_allclose(got.reconfig_s > 0, turns > 0)
 
 
 def test_two_stages_on_the_region():
@@ -144,31 +151,7 @@ def test_two_stages_on_the_region():
     found = given(electrical[..., None], inside[..., None], optical[..., None], switch[..., None], backward[..., None])
     region = Region(servers=2, nic_gbps=8.0, optical_degree=6, electrical_nics=2, delay_s=8.0)
     got = iterate_once(job(pp=2), region, found, SECONDS, NVSWITCH)
-    assert_parts(
-        got, compute_s=18, tp_comm_s=12, ep_comm_s=28, dp_comm_s=1, reconfig_s=23, bubble_s=16, iteration_s=98, stage=0
-    )
-    # If packets wait, too, there is no slack.
-    # Stage 0:
-    #   F0 [0, 18]: 10 + 8.   F1 [18, 42]: 16 + 8.
-    # Stage 1 (block 1), F0 B0 F1 B1; circuits 6 -> 0 -> 0 -> 3 -> 3:
-    #   F0 [19, 35]: 8 + 8.   B0 [35, 46]: 11.   F1, from stage 0 at 43, [46, 66]: 12 + 8.   B1 [66, 81]: 15.
-    # Stage 0: B0 could start at 46 + 1 = 47; its switch turned at 42 and is ready at 50: waits 3, [47, 63]: 3 + 13.
-    #   Its all-to-alls end 7 s before, at 56. B1 arrives at 81 + 1 = 82, the switch was ready at 64: [82, 101].
-    # DP: half of the gradients a stage: 0.5 + 0.5 = 1, from 101 to 102.
-    # Stage 0 is the busiest: compute 2 x (3 + 6) = 18, TP 4 x 3 = 12, EP 4 + 10 + 4 + 10 = 28, reconfiguration
-    # 8 + 8 + 3 = 19, DP 1: 78 (stage 1: 18 + 12 + 16 + 16 + 1 = 63). Bubble: 42 to 47 and 63 to 82 = 24.
-    waits = iterate_once(job(pp=2), region, found, SECONDS, NVSWITCH, eps_waits=True)
-    assert_parts(
-        waits,
-        compute_s=18,
-        tp_comm_s=12,
-        ep_comm_s=28,
-        dp_comm_s=1,
-        reconfig_s=19,
-        bubble_s=24,
-        iteration_s=102,
-        stage=0,
-    )
+    assert_parts(got, total=98, compute=18, tp=12, ep=28, dp=1, late=23, bubble=16, stage=0)
 
 
 def given(load, inside, optical=0.0, switch=False, ahead=False):
@@ -179,57 +162,7 @@ def given(load, inside, optical=0.0, switch=False, ahead=False):
 
     first = twice(switch).at[..., 1].set(False)
     ahead = jnp.broadcast_to(jnp.asarray(ahead), load.shape)
-    return Exchanges(twice(optical), twice(load), jnp.asarray(inside), first, ahead, None, jnp.zeros(()))
-
-
-def three_or_two(demand, region, *, previous=None, key=None):
-    """Circuits between servers 0 and 1 only: 3 of them, or 2 if there were 3."""
-    pair = np.zeros((4, 4), int)
-    pair[0, 1] = pair[1, 0] = 1
-    before = previous.circuits.count[0, 1] if previous else 0
-    return Plan(Circuits(jnp.where(before == 3, 2, 3) * pair))
-
-
-@pytest.mark.parametrize(
-    ("delay", "paid", "all_paid"),
-    [
-        (0.0, (0, 0, 0, 0), (0, 0, 0, 0)),
-        (2.5, (0, 0.5, 0, 0), (2.5, 2.5, 2.5, 0)),
-        (8.0, (5, 6, 2, 0), (8, 8, 8, 1)),
-        (12.0, (9, 10, 6, 1), (12, 12, 12, 5)),
-    ],
-)
-def test_packets_that_take_longer_than_the_circuits(delay, paid, all_paid):
-    # One stage of two blocks on 4 servers, 8 ranks, fp8 dispatch and bf16 combine, one micro-batch. Every dispatch
-    # sends 6 GB from server 0 to 1: 2 s over 3 circuits, 3 s over 2; and 10 GB from server 2 to 3 over 2 EPS NICs: 5 s.
-    #   F: block 0: 2 + 3, [3 circuits: d - 3], 5 + 1 + 10;    block 1: 2 + 3, [2 circuits: d - 2], 5 + 1 + 10      42
-    # Backward begins with the combine gradient, twice as long:
-    #   B: block 1: [3 circuits, since the end of F: d - 2 x 3], 10 + 2 + 5 + 4 + 3;
-    #      block 0: [2 circuits, 7 s of cover: d - 7 - 2 x 2], 10 + 2 + 5 + 4 + 3                                   48
-    # Compute 2 x (3 + 6), TP 4 x 3, EP 4 x 15. DP: 2 x 1.004 GB of attention and gate: ring of 4 servers
-    # 2 x 2.008 x 3/4 / 2 = 1.506; inside, two ranks, a quarter each: 0.502 / 0.5 = 1.004. Experts have no replica.
-    sent = np.zeros((2, 1, 8, 8))
-    sent[:, :, 0, 2] = 6e9 / 1000
-    sent[:, :, [4, 5], [6, 7]] = 5e9 / 1000
-    workload = job(ep=8, experts=8, micro_batches=1, dispatch_bytes=1, combine_bytes=2)
-    region = Region(servers=4, nic_gbps=8.0, optical_degree=6, electrical_nics=2, delay_s=jnp.asarray(delay))
-    found, goes_on, waits = jobs.run_both(workload, region, sent, SECONDS, three_or_two, NVSWITCH)
-    for got, late in ((goes_on, sum(paid)), (waits, sum(all_paid))):
-        assert_parts(
-            got,
-            stage=0,
-            compute_s=18,
-            tp_comm_s=12,
-            ep_comm_s=60,
-            dp_comm_s=2.51,
-            reconfig_s=late,
-            bubble_s=0,
-            iteration_s=92.51 + late,
-        )
-    assert_both(found.count[0, ..., 0, 1], [[3, 2], [3, 2]])
-    assert_both(found.optical[0] / 1e9, [[2, 3], [2, 3]])
-    assert_both(found.electrical[0] / 1e9, [[5, 5], [5, 5]])
-    assert found.switch[..., 0].all()
+    return Exchanges(twice(optical), twice(load), NVSWITCH * jnp.asarray(inside), first, ahead, None, jnp.zeros(()))
 
 
 # On the fat-tree a rank owns 4 of 8 NICs: 4 GB/s. Every rank sends to one other: the largest flow decides.
@@ -239,28 +172,12 @@ def test_one_stage_on_the_fat_tree():
     # F1: 5 + 5 + 1 + 5 = 16, 5 + 1.5 + 1 + 1.5 = 9.  B1: 1.5 + 2 + 1.5 + 7 = 12, 5 + 2 + 5 + 7 = 19.       Sum 92.
     # EP 2 x (2 + 1 + 10 + 3) = 32. DP: 2 GB / 8 GB/s + 1 = 1.25.
     found, got = by_hand(fat_tree(), jobs.run)
-    assert_parts(
-        got, compute_s=36, tp_comm_s=24, ep_comm_s=32, dp_comm_s=1.25, reconfig_s=0, bubble_s=0, iteration_s=93.25
-    )
+    assert_parts(got, total=93.25, compute=36, tp=24, ep=32, dp=1.25)
     assert found.count is None
     assert not found.switch.any()
     # Uplinks of 8/4 = 2 GB/s a server: 6 / 2 = 3, 2 / 2 = 1, inside 5, 9 / 2 = 4.5. EP four of each, 54. DP 2 / 2 + 1.
     _, got = by_hand(fat_tree(oversubscription=4.0), jobs.run)
-    assert_parts(got, compute_s=36, tp_comm_s=24, ep_comm_s=54, dp_comm_s=2, reconfig_s=0, bubble_s=0, iteration_s=116)
-
-
-def test_two_stages_on_the_fat_tree():
-    # The all-to-alls of the test before, one block a stage: GB over NICs of 1 GB/s, and seconds inside.
-    # Sending 1 GB over a rank's 4 GB/s: 0.25 s.
-    # Stage 0: F0 [0, 8], F1 [8, 24].  Stage 1: F0 [8.25, 15.25], B0 [15.25, 25.25], F1 [25.25, 34.25] (24.25 arrived),
-    # B1 [34.25, 46.25].  Stage 0: B0 [25.5, 36.5], B1 [46.5, 65.5].  DP: 1 GB / 8 GB/s + 0.5 = 0.625: 66.125.
-    # Stage 0: EP 2 + 10 + 2 + 10 = 24; bubble 24 to 25.5 and 36.5 to 46.5.
-    load = 1e9 * np.array([[1.0, 0.75, 1.0, 0.75], [0.5, 0.5, 1.5, 1.5]])
-    inside = np.array([[0.5, 5.0, 0.5, 5.0], [0.0, 0.0, 0.0, 0.0]])
-    got = electrical_by_hand(job(pp=2), load[..., None], inside[..., None], SECONDS)
-    assert_parts(
-        got, compute_s=18, tp_comm_s=12, ep_comm_s=24, dp_comm_s=0.625, reconfig_s=0, bubble_s=11.5, iteration_s=66.125
-    )
+    assert_parts(got, total=116, compute=36, tp=24, ep=54, dp=2)
 
 
 def electrical_by_hand(workload, load, inside, seconds, fabric=None):
@@ -268,28 +185,16 @@ def electrical_by_hand(workload, load, inside, seconds, fabric=None):
     return iterate_once(workload, fabric or fat_tree(), given(load, inside), seconds, NVSWITCH)
 
 
-@pytest.mark.parametrize(
-    ("fabric", "send"), [(fat_tree(), 0.5), (Region(servers=1, nic_gbps=8.0, electrical_nics=2), 2.0)]
-)
-def test_all_replicas_on_a_server_share_its_sends(fabric, send):
+def test_all_replicas_on_a_server_share_its_sends():
     # TP 2, EP 2: two replicas on every server, that is 4 ranks which send 1 GB each, over 8 GB/s or 2 GB/s.
     # Two stages of one block, one micro-batch; all-to-alls take no time; the all-reduce sends 1 GB: 2 s.
     # Stage 0: F [0, 5]: 2 + 2 + 1.  Stage 1: 1 send later F 5, B 2 + 4 + 2 = 8.  Stage 0: another send later B 8.
     # DP 2, one server a stage: dense: a half of 1 GB on 4 ranks, 0.75 GB; experts: a half of 2 x 3 GB with the twin,
     # 3 GB; over 0.5 GB/s 7.5 s.
-    workload = job(tp=2, ep=2, dp=2, pp=2, micro_batches=1)
-    nothing = np.zeros((2, 2, 1))
-    got = electrical_by_hand(workload, nothing, nothing, BlockSeconds(2.0, 1.0, 100.0), fabric)
-    assert_parts(
-        got,
-        iteration_s=33.5 + 2 * send,
-        compute_s=9,
-        tp_comm_s=4,
-        ep_comm_s=0,
-        dp_comm_s=7.5,
-        reconfig_s=0,
-        bubble_s=13 + 2 * send,
-    )
+    workload, nothing = job(tp=2, ep=2, dp=2, pp=2, micro_batches=1), np.zeros((2, 2, 1))
+    for fabric, send in ((fat_tree(), 0.5), (Region(servers=1, nic_gbps=8.0, electrical_nics=2), 2.0)):
+        got = electrical_by_hand(workload, nothing, nothing, BlockSeconds(2.0, 1.0, 100.0), fabric)
+        assert_parts(got, total=33.5 + 2 * send, compute=9, tp=4, dp=7.5, bubble=13 + 2 * send)
 
 
 def test_the_busiest_stage_is_not_always_the_first():
@@ -305,15 +210,7 @@ def test_the_busiest_stage_is_not_always_the_first():
     workload = job(pp=2, blocks=3, dense_blocks=1, micro_batches=1)
     got = electrical_by_hand(workload, load, np.zeros((2, 2, 2)), BlockSeconds(2.0, 1.0, 0.5))
     assert_parts(
-        got,
-        stage=1,
-        iteration_s=84 + 0.437 + 1.748,
-        compute_s=3 + 6,
-        tp_comm_s=6,
-        ep_comm_s=40,
-        dp_comm_s=0.625,
-        reconfig_s=0,
-        bubble_s=84 + 0.437 + 1.748 - 55.625,
+        got, total=84 + 0.437 + 1.748, compute=3 + 6, tp=6, ep=40, dp=0.625, bubble=84 + 0.437 + 1.748 - 55.625, stage=1
     )
 
 
@@ -327,43 +224,14 @@ def test_each_stage_reduces_when_it_is_through():
     workload = job(pp=2, dp=2, experts=8, dense_blocks=1, micro_batches=1)
     nothing = np.zeros((2, 2, 1))
     got = electrical_by_hand(workload, nothing, nothing, BlockSeconds(2.0, 1.0, 0.5))
-    assert_parts(
-        got,
-        stage=1,
-        iteration_s=30.716,
-        compute_s=9,
-        tp_comm_s=6,
-        ep_comm_s=0,
-        dp_comm_s=2.19025,
-        reconfig_s=0,
-        bubble_s=30.716 - 17.19025,
-    )
+    assert_parts(got, total=30.716, compute=9, tp=6, dp=2.19025, bubble=30.716 - 17.19025, stage=1)
 
 
 # --------------------------------------------------------------------------------- other schedules, and what overlaps
 # One block a place, all-to-alls that take no time: 2 + 3 + 1 forward, 2 + 4 + 3 backward; sends of 0.25 s.
-def test_gpipe_by_hand():
-    # Stage 0: F0 [0, 6], F1 [6, 12].
-    # Stage 1: F0 [6.25, 12.25], F1 [12.25, 18.25], B1 [18.25, 27.25], B0 [27.25, 36.25].
-    # Stage 0: B1 [27.5, 36.5], B0 [36.5, 45.5]. Gradients 0.625 s.
-    nothing = np.zeros((2, 4, 1))
-    got = electrical_by_hand(job(pp=2, schedule="gpipe"), nothing, nothing, SECONDS)
-    assert_parts(
-        got,
-        iteration_s=46.125,
-        stage=0,
-        compute_s=18,
-        tp_comm_s=12,
-        ep_comm_s=0,
-        dp_comm_s=0.625,
-        reconfig_s=0,
-        bubble_s=15.5,
-    )
-
-
 CHUNKS = job(pp=2, blocks=4, schedule="interleaved", chunks=2)
 NO_LOAD = np.zeros((2, 8, 1))
-CHUNKS_S = {"stage": 0, "compute_s": 36, "tp_comm_s": 24, "ep_comm_s": 0, "reconfig_s": 0, "bubble_s": 16.5}
+CHUNKS_S = {"stage": 0, "compute": 36, "tp": 24, "bubble": 16.5}
 
 
 def test_two_chunks_a_stage_by_hand():
@@ -374,27 +242,22 @@ def test_two_chunks_a_stage_by_hand():
     #   stage 0: B01 [34, 43], B11 [49, 58], B00 [58, 67], B10 [67.5, 76.5]
     # Gradients of two blocks: 2 GB / 8 GB/s + 1 = 1.25.
     got = electrical_by_hand(CHUNKS, NO_LOAD, NO_LOAD, SECONDS)
-    assert_parts(got, iteration_s=77.75, dp_comm_s=1.25, **CHUNKS_S)
+    assert_parts(got, total=77.75, dp=1.25, **CHUNKS_S)
 
 
 def overlapped(workload, load, fabric):
     return iterate_once(workload, fabric, given(load, 0 * load), SECONDS, NVSWITCH, dp_overlap=True)
 
 
-@pytest.mark.parametrize(
-    ("nic_gbps", "left"),
-    [
+def test_gradients_queue_up_beside_the_backward_pass():
+    # One stage of two blocks: F0 B0 F1 take 12 + 18 + 12, B1 [42, 60], of which block 1 is through at 51.
+    for nic_gbps, left in (
         (8.0, 0.625),  # 2 GB / 8 GB/s + 1: half of it for each block
         (0.16, 6.75),  # 13.5: block 1 is reduced at 51 + 6.75, before block 0 is through
         (0.1, 12.0),  # 21: block 1 at 61.5, then block 0 at 72
-    ],
-)
-def test_gradients_queue_up_beside_the_backward_pass(nic_gbps, left):
-    # One stage of two blocks: F0 B0 F1 take 12 + 18 + 12, B1 [42, 60], of which block 1 is through at 51.
-    got = overlapped(job(), np.zeros((1, 4, 2)), fat_tree(nic_gbps))
-    assert_parts(
-        got, iteration_s=60 + left, compute_s=36, tp_comm_s=24, ep_comm_s=0, dp_comm_s=left, reconfig_s=0, bubble_s=0
-    )
+    ):
+        got = overlapped(job(), np.zeros((1, 4, 2)), fat_tree(nic_gbps))
+        assert_parts(got, total=60 + left, compute=36, tp=24, dp=left)
 
 
 def test_gradients_of_a_chunk_wait_for_its_own_last_pass():
@@ -402,9 +265,9 @@ def test_gradients_of_a_chunk_wait_for_its_own_last_pass():
     # of the time for each: of 21 s chunk 1 until 68.5, chunk 0 until 87; of 37 s until 76.5 and 95; of 41 s chunk 0
     # waits until 78.5 and ends at 99. Stage 1 is ahead: through with them at 48.75 and 67.25.
     for reduce_s, until in ((1.25, 77.125), (21.0, 87.0), (37.0, 95.0), (41.0, 99.0)):
-        rates = Rates(1e9, 2e9 / (reduce_s - 1), 8e9, 0.0, 0.0)
-        got = overlapped(CHUNKS, NO_LOAD, Rates(*map(jnp.asarray, rates)))
-        assert_parts(got, iteration_s=until, dp_comm_s=until - 76.5, **CHUNKS_S)
+        rates = FabricRates(1e9, 2e9 / (reduce_s - 1), 8e9, NVSWITCH, 0.0, 0.0)
+        got = overlapped(CHUNKS, NO_LOAD, FabricRates(*map(jnp.asarray, rates)))
+        assert_parts(got, total=until, dp=until - 76.5, **CHUNKS_S)
 
 
 def test_many_iterations_at_once_are_a_loop():
@@ -413,8 +276,8 @@ def test_many_iterations_at_once_are_a_loop():
     some[2] = some[2, ::-1]
 
     def one(tokens):
-        found = between_servers(job(), region, tokens, three_one_none)
-        return found, iterate(job(), region, found, SECONDS, NVSWITCH)
+        found = exchanges_between(job(), region, tokens, three_one_none)
+        return found, jobs.timed(job(), region, found, SECONDS, NVSWITCH)
 
     (found, got), alone = jax.jit(jax.vmap(one))(some), jax.jit(one)
     for index, tokens in enumerate(some):
@@ -496,13 +359,13 @@ def assert_iteration(got, total, parts):
     assert sum(want.values()) >= max(sum(one.values()) for one in parts) * (1 - RTOL)
     assert_parts(
         got,
-        iteration_s=total,
-        compute_s=want["compute"],
-        tp_comm_s=want["tp"],
-        ep_comm_s=want["ep"],
-        dp_comm_s=want["dp"],
-        reconfig_s=want["reconfig"],
-        bubble_s=total - sum(want.values()),
+        total=total,
+        compute=want["compute"],
+        tp=want["tp"],
+        ep=want["ep"],
+        dp=want["dp"],
+        late=want["reconfig"],
+        bubble=total - sum(want.values()),
     )
     return want["reconfig"]
 

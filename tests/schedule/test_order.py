@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from mfabric_jax.schedule import SCHEDULES, order, order_of
-from mfabric_jax.schedule.order import BACKWARD, FORWARD
+from mfabric_jax.schedule.order import BACKWARD, FORWARD, SCHEDULES, order, order_of
 from mfabric_jax.workload import parallel
 from tests.oracles.timeline import stage_order
 from tests.schedule.jobs import job
@@ -21,7 +20,6 @@ SIZES += [
     for groups in (1, 2, 3)
     for chunks in range(1, 5)
 ]
-each = pytest.mark.parametrize(("schedule", "stages", "batches", "chunks"), SIZES)
 KIND = {"F": FORWARD, "B": BACKWARD}
 
 
@@ -31,61 +29,47 @@ def rows(order):
     return [[tuple(step) for step in row] for row in table]
 
 
-@each
-def test_every_stage_runs_by_what_is_in_flight(schedule, stages, batches, chunks):
-    want = [
-        [(KIND[kind], m, c) for kind, m, c in stage_order(schedule, p, stages, batches, chunks)] for p in range(stages)
-    ]
-    assert rows(order(schedule, stages, batches, chunks)) == want
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_every_pass_runs_once_by_what_is_in_flight_and_when_it_can(schedule):
+    for size in SIZES:
+        if size[0] == schedule:
+            got = order(*size)
+            assert_passes(got, *size)
+            assert_needs(got, *size)
 
 
-@each
-def test_every_pass_runs_once(schedule, stages, batches, chunks):
-    got, passes = order(schedule, stages, batches, chunks), 2 * batches * chunks
+def assert_passes(got, schedule, stages, batches, chunks):
+    passes = 2 * batches * chunks
     assert got.kind.shape == got.micro_batch.shape == got.chunk.shape == (stages, passes)
     everything = [(kind, m, c) for kind in (FORWARD, BACKWARD) for m in range(batches) for c in range(chunks)]
-    assert all(sorted(row) == everything for row in rows(got))
+    for p, row in enumerate(rows(got)):
+        assert row == [(KIND[kind], m, c) for kind, m, c in stage_order(schedule, p, stages, batches, chunks)]
+        assert sorted(row) == everything
     merged = zip(got.stage.tolist(), got.position.tolist(), strict=True)
     assert sorted(merged) == [(p, q) for p in range(stages) for q in range(passes)]
 
 
-@each
-def test_the_merged_order_respects_every_need(schedule, stages, batches, chunks):
-    # A forward pass needs the stage before (the first: the chunk before, from the last stage), a backward pass the
-    # stage behind and its own forward pass; a stage runs one pass after the other.
-    got, done = order(schedule, stages, batches, chunks), set()
-    table, passes = rows(got), got.kind.shape[1]
+def assert_needs(got, schedule, stages, batches, chunks):
+    """A forward pass needs the stage before (the first: the chunk before, from the last stage), a backward pass the
+    stage behind and its own forward pass; a stage runs one pass after the other."""
+    done, table, passes = set(), rows(got), got.kind.shape[1]
+    path = [(a, b) for b in range(chunks) for a in range(stages)]
+    boundary = {frozenset((a, (a + 1) % stages)): a for a in range(stages)}
     merged = zip(*(x.tolist() for x in (got.stage, got.position, got.needs, got.crossing)), strict=True)
     for p, q, need, crossing in merged:
         kind, m, c = table[p][q]
-        path = [(a, b) for b in range(chunks) for a in range(stages)]
         at = path.index((p, c)) + (-1 if kind == FORWARD else 1)
         if 0 <= at < len(path):
             neighbour, chunk = path[at]
             assert (neighbour, kind, m, chunk) in done
             other, place = divmod(need, passes)
             assert (other, *table[other][place]) == (neighbour, kind, m, chunk)
-            boundary = {frozenset((a, (a + 1) % stages)): a for a in range(stages)}
             assert stages == 2 or crossing == boundary[frozenset((p, neighbour))]
         else:
             assert need == -1
-        if kind == BACKWARD:
-            assert (p, FORWARD, m, c) in done
-        if q:
-            assert (p, *table[p][q - 1]) in done
+        assert kind == FORWARD or (p, FORWARD, m, c) in done
+        assert q == 0 or (p, *table[p][q - 1]) in done
         done.add((p, kind, m, c))
-
-
-@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
-def test_warm_up_and_what_is_in_flight(schedule):
-    for stages, batches in ((1, 3), (3, 2), (4, 6)):
-        got = order(schedule, stages, batches)
-        for p in range(stages):
-            held = np.cumsum(np.where(got.kind[p] == FORWARD, 1, -1))
-            most = batches if schedule == "gpipe" else min(stages - p, batches)
-            assert held.max() == most
-            assert np.argmax(got.kind[p] == BACKWARD) == most  # forwards before the first backward
-            assert held[-1] == 0
 
 
 def test_by_hand():

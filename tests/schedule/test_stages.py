@@ -3,17 +3,16 @@
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from mfabric_jax.fabric import Circuits, Region, degraded
 from mfabric_jax.policies import Plan, greedy
-from mfabric_jax.routing import relayed_part_times
-from mfabric_jax.schedule import Exchanges, Rates, between_servers, failed_stage, iterate, places, routed
-from mfabric_jax.schedule.exchange import switched
+from mfabric_jax.schedule import Exchanges, FabricRates
+from mfabric_jax.schedule.exchange import exchanges_between, failed_stage, places, routed, switched
 from mfabric_jax.schedule.iteration import send_seconds
 from mfabric_jax.workload import BlockSeconds
 from tests.oracles.timeline import stage_order
 from tests.oracles.tree import tree
+from tests.schedule import jobs
 from tests.schedule.jobs import job
 
 RTOL = 1e-9
@@ -24,13 +23,13 @@ SECONDS = BlockSeconds(2.0, 1.0, 100.0)
 # One MoE block a stage on two servers of two ranks: 1 GB of activations a rank, 1.5 GB of its all-reduce over TP 4. Of
 # dense gradients 1 GB crosses between the servers (a ring has two steps), 0.25 GB inside.
 FORWARD_S, BACKWARD_S, TP_GB = 2.0 + 1.0, 4.0 + 2.0, 1.5
-iterate_once = eqx.filter_jit(iterate)
+iterate_once = eqx.filter_jit(jobs.timed)
 
 
 def rates(*, eps=2 * GB, send=4 * GB, delay=0.0, latency=0.0, stages=STAGES):
     """NICs of 1 GB/s; what a stage may have for itself as [P]."""
     each = (jnp.broadcast_to(jnp.asarray(x, float), stages) for x in (eps, send))
-    return Rates(jnp.asarray(GB), *each, jnp.asarray(delay), jnp.asarray(latency))
+    return FabricRates(jnp.asarray(GB), *each, jnp.asarray(NVSWITCH), jnp.asarray(delay), jnp.asarray(latency))
 
 
 def twice(load):
@@ -41,7 +40,7 @@ def twice(load):
 def packets(load, inside=0.0):
     """All-to-alls without circuits, from seconds at 1 GB/s of every pass [P Q], both of a block alike."""
     load = twice(load) * GB
-    inside = jnp.broadcast_to(jnp.asarray(inside, float)[..., None], load.shape[:3])
+    inside = jnp.broadcast_to(jnp.asarray(inside, float)[..., None], load.shape[:3]) * NVSWITCH
     return Exchanges(0 * load, load, inside, load < 0, inside < 0, None, jnp.zeros(()))
 
 
@@ -79,22 +78,20 @@ def plain(given, load, inside, tp):
     return max(t + r for t, r in zip(clock, reduce, strict=True)), exchange, reduce
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_every_stage_with_rates_of_its_own(seed):
-    rng = np.random.default_rng(seed)
-    load, inside = rng.uniform(0, 4, (2, STAGES, 2 * BATCHES))
-    load *= rng.random(load.shape) < 0.7  # no bytes leave the server: no latency
-    eps, send, tp = rng.uniform(0.1, 4, (3, STAGES)) * GB
-    given = rates(eps=eps, send=send, latency=rng.choice([0.0, 0.5]))
-    got = timed(given, packets(load, inside), tp=tp)
-    total, exchange, reduce = plain(given, load, inside, tp)
-    busiest = int(got.stage)
-    np.testing.assert_allclose(got.iteration_s, total, rtol=RTOL)
-    np.testing.assert_allclose(got.ep_comm_s, exchange[busiest], rtol=RTOL)
-    np.testing.assert_allclose(got.dp_comm_s, reduce[busiest], rtol=RTOL)
-    np.testing.assert_allclose(got.tp_comm_s, 2 * BATCHES * TP_GB * GB / tp[busiest], rtol=RTOL)
-    own = [x + r + 2 * BATCHES * TP_GB * GB / t for x, r, t in zip(exchange, reduce, tp, strict=True)]
-    assert busiest == np.argmax(own)
+def test_every_stage_with_rates_of_its_own():
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        load, inside = rng.uniform(0, 4, (2, STAGES, 2 * BATCHES))
+        load *= rng.random(load.shape) < 0.7  # no bytes leave the server: no latency
+        eps, send, tp = rng.uniform(0.1, 4, (3, STAGES)) * GB
+        given = rates(eps=eps, send=send, latency=rng.choice([0.0, 0.5]))
+        got = timed(given, packets(load, inside), tp=tp)
+        total, exchange, reduce = plain(given, load, inside, tp)
+        all_reduce = 2 * BATCHES * TP_GB * GB / tp
+        busiest = int(got.stage)
+        want = (total, exchange[busiest], reduce[busiest], all_reduce[busiest])
+        np.testing.assert_allclose((got.iteration_s, got.ep_comm_s, got.dp_comm_s, got.tp_comm_s), want, rtol=RTOL)
+        assert busiest == np.argmax(np.array(exchange) + reduce + all_reduce)
 
 
 def test_equal_stages_are_one_number():
@@ -102,9 +99,11 @@ def test_equal_stages_are_one_number():
     shape = (STAGES, 2 * BATCHES, 1, 2)
     optical, electrical, inside = (jnp.asarray(x) for x in rng.uniform(0, 4, (3, *shape)))
     switch, ahead = (jnp.asarray(x) for x in rng.random((2, *shape)) < 0.7)
-    found = Exchanges(optical * GB, electrical * GB, inside[..., 0], switch, ahead[..., 0], None, jnp.zeros(()))
+    found = Exchanges(
+        optical * GB, electrical * GB, NVSWITCH * inside[..., 0], switch, ahead[..., 0], None, jnp.zeros(())
+    )
     each = rates(eps=2 * GB, send=3 * GB, delay=3.0, latency=0.1)
-    one = Rates(*(jnp.asarray(x) for x in (GB, 2 * GB, 3 * GB, 3.0, 0.1)))
+    one = FabricRates(*(jnp.asarray(x) for x in (GB, 2 * GB, 3 * GB, NVSWITCH, 3.0, 0.1)))
     workload = job(pp=STAGES, blocks=STAGES, micro_batches=BATCHES)
     want = iterate_once(workload, one, found, SECONDS, NVSWITCH)
     for part, number in zip(timed(each, found), want, strict=True):
@@ -124,19 +123,16 @@ def alone(found=None, **given):
     return float(timed(rates(**given), found, batches=1).iteration_s)
 
 
-@pytest.mark.parametrize(
-    ("send", "both"),
-    [
+def test_a_boundary_is_as_fast_as_the_slower_of_its_stages():
+    for send, both in [
         ((4, 4, 4), 0.5 + 0.5),
         ((4, 1, 4), 2 + 2),  # the middle one is at both boundaries
         ((1, 4, 4), 2 + 0.5),
         ((4, 4, 1), 0.5 + 2),  # the last and the first send each other nothing
         ((2, 1, 4), 2 + 2),
         ((1, 2, 4), 2 + 1),
-    ],
-)
-def test_a_boundary_is_as_fast_as_the_slower_of_its_stages(send, both):
-    np.testing.assert_allclose(alone(send=np.array(send) * GB), ALONE + 2 * both, rtol=RTOL)
+    ]:
+        np.testing.assert_allclose(alone(send=np.array(send) * GB), ALONE + 2 * both, rtol=RTOL)
 
 
 def test_every_boundary_and_the_one_from_the_last_to_the_first():
@@ -158,14 +154,13 @@ def test_gradients_wait_for_the_slowest_server_of_their_own_stage():
         np.testing.assert_allclose(alone(eps=np.array(eps) * GB), want, rtol=RTOL)
 
 
-@pytest.mark.parametrize("stage", range(STAGES))
-def test_a_stage_whose_tensor_parallel_groups_are_slow(stage):
+def test_a_stage_whose_tensor_parallel_groups_are_slow():
     # 1.5 GB at 0.1 instead of 0.5 GB/s, forward and backward: 12 s more each.
-    tp = np.where(np.arange(STAGES) == stage, 0.1, 0.5) * GB
-    got = timed(rates(), packets(NOTHING), batches=1, tp=tp)
-    np.testing.assert_allclose(got.iteration_s, ALONE + 2 + 24, rtol=RTOL)
-    assert int(got.stage) == stage
-    np.testing.assert_allclose((got.tp_comm_s, got.ep_comm_s), (30, 0), rtol=RTOL)
+    for stage in range(STAGES):
+        tp = np.where(np.arange(STAGES) == stage, 0.1, 0.5) * GB
+        got = timed(rates(), packets(NOTHING), batches=1, tp=tp)
+        want = (ALONE + 2 + 24, stage, 30, 0)
+        np.testing.assert_allclose((got.iteration_s, got.stage, got.tp_comm_s, got.ep_comm_s), want, rtol=RTOL)
 
 
 def test_latency_of_sends_all_to_alls_and_rings():
@@ -178,17 +173,6 @@ def test_latency_of_sends_all_to_alls_and_rings():
     inside = alone(packets(NOTHING, inside=one), latency=0.25)
     np.testing.assert_allclose(inside, ALONE + 2 + 4 + 6 * 0.25, rtol=RTOL)
     np.testing.assert_allclose(timed(rates(latency=0.25), packets(one), batches=1).ep_comm_s, 4 + 4 * 0.25, rtol=RTOL)
-
-
-def test_latency_of_rings_over_replicas():
-    # Four servers a stage, two replicas of every expert: 2 x 3 steps for dense gradients, 2 x 1 for those of experts.
-    workload = job(pp=1, dp=2, blocks=1, micro_batches=1)
-    nothing = packets(np.zeros((1, 2)))
-    dp = [
-        float(iterate_once(workload, rates(latency=t, stages=1), nothing, SECONDS, NVSWITCH).dp_comm_s)
-        for t in (0.0, 0.25)
-    ]
-    np.testing.assert_allclose(dp[1] - dp[0], 8 * 0.25, rtol=RTOL)
 
 
 def test_latency_leaves_the_switch_its_time():
@@ -205,7 +189,6 @@ FAILED = job(pp=2, ep=8, experts=8, blocks=2, micro_batches=2)
 SHARE = np.repeat(np.eye(4), 2, axis=0)  # two ranks a server
 HIT = 1
 at_stage = eqx.filter_jit(failed_stage)
-relayed = eqx.filter_jit(relayed_part_times)
 
 
 def drawn_tokens():
@@ -224,8 +207,8 @@ def servers(degree, nics):
 def healthy_and_failed(region, left):
     parts = routed("unsplit")
     return (
-        between_servers(FAILED, region, TOKENS, greedy),
-        between_servers(FAILED, left, TOKENS, greedy),
+        exchanges_between(FAILED, region, TOKENS, greedy),
+        exchanges_between(FAILED, left, TOKENS, greedy),
         failed_stage(FAILED, left, TOKENS, jnp.asarray(SHARE), greedy, HIT, parts),
     )
 
@@ -256,7 +239,7 @@ def test_work_that_moves_to_a_spare_server():
     # A quarter of rank 2 (server 1) sits on a fifth server: everything it sends and receives, to its own server too.
     left = degraded(Region(4, 8.0, 6, 2.0), "gpu", server=1, gpus_per_rank=4)
     share = left.share_of_rank(8, 2)
-    got = at_stage(FAILED, left.region, TOKENS, jnp.asarray(share), inactive, HIT, routed("unsplit"))
+    got = at_stage(FAILED, left.region, TOKENS, jnp.asarray(share), inactive, HIT, routed("unsplit"), first=jobs.COLD)
     port = np.full(5, 2.0)  # at unit bandwidth
     for q, layer, m in in_running_order(HIT):
         sent = np.zeros((5, 5))
@@ -283,7 +266,7 @@ def test_a_stage_of_its_own_policy_and_parts():
         ring = jnp.asarray(np.roll(np.eye(4, dtype=int), 1, axis=1))
         return Plan(Circuits(jnp.where(previous.circuits.count.sum() == 4, 2 * ring, ring) if previous else ring))
 
-    got = switched(places(FAILED), Region(4, 8.0), demand, demand[0, 0], counting, None, parts)
+    got = switched(places(FAILED), Region(4, 8.0), demand, demand[0, 0], counting, None, parts, jobs.COLD)
     counts = [4, 8, 4, 8]  # the ring, doubled, the ring, doubled
     for stage in range(2):
         for q, layer, m in in_running_order(stage):
@@ -293,16 +276,3 @@ def test_a_stage_of_its_own_policy_and_parts():
     assert got.switch[..., 0].all()
     assert not got.switch[..., 1].any()
     np.testing.assert_allclose(got.balanced, 4 * demand[0, 0, 0, 1], rtol=RTOL)  # chosen from nothing
-
-
-def test_a_peer_relays_for_a_server_without_electrical_nics():
-    # At 1 byte/s a NIC; server 0 has two circuits to 1 alone. 6 bytes for it and 2 for server 2 over both circuits, the
-    # latter also over two NICs of the peer: 1 byte/s each until 2 s, then 4 bytes at 2.
-    region = servers([2, 2, 0, 0], [0.0, 2, 2, 2])
-    region = eqx.tree_at(lambda r: r.nic_gbps, region, 8e-9)
-    count = np.zeros((4, 4), int)
-    count[0, 1] = count[1, 0] = 2
-    demand = np.zeros((4, 4))
-    demand[0, 1], demand[0, 2] = 6, 2
-    optical, electrical = relayed(region, Circuits(jnp.asarray(count)), jnp.asarray(demand), server=0)
-    np.testing.assert_allclose((optical, electrical), (4, 2), rtol=RTOL)

@@ -8,22 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mfabric_jax.schedule import one_block, places, segments
+from mfabric_jax.schedule import one_block, segments
+from mfabric_jax.schedule.exchange import places
 from mfabric_jax.schedule.order import order_of
 from mfabric_jax.schedule.timeline import Blocks, Compute, Rules, run
 from mfabric_jax.schedule.trace import LABELS, TRACKS
 from tests.schedule.jobs import job
-from tests.study.small import configured
 
 TOLERANCE = {"rtol": 1e-9, "atol": 1e-9}
 walk = eqx.filter_jit(run)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compiled_fast():
-    """Small programs, each run a few times."""
-    with configured(jax_disable_most_optimizations=True):
-        yield
 
 
 def timeline(workload, blocks, compute, send_s, delay_s, rules):

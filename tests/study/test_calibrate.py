@@ -5,15 +5,16 @@ import json
 
 import numpy as np
 import pytest
+from mfabric_jax.study.compare import computation, jobs, tokens_of, trade_off_at
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.study import CALIBRATED, PRESETS, Compare, calibrate, calibration_rows, compare, write_calibration
 from mfabric_jax.study.calibration import BANDWIDTHS, PUBLISHED
-from mfabric_jax.study.compare import computation, jobs, tokens_of, trade_off_at
 from mfabric_jax.traffic import from_knobs, workload_knobs
-from tests.study.small import as_a_user, row, rows, small
+from tests.study.small import as_a_user, row, small
 
 SETTING = Compare(dtype="float64", drawn=1)
+JOB = small().workload("mixtral-8x7b")
 
 
 @pytest.fixture(scope="module")
@@ -22,42 +23,24 @@ def found():
         return calibrate(SETTING, ("llama-moe",))["llama-moe"]
 
 
-@pytest.fixture(scope="module")
-def tree(found):
-    """Fat-tree times at the fitted rate, and at neighbouring ones."""
-
-    def times(efficiency):
-        one = dataclasses.replace(
-            SETTING,
-            models=("llama-moe",),
-            fabrics=("fat-tree",),
-            nic_gbps=BANDWIDTHS,
-            compute="achieved",
-            efficiency=efficiency,
-        )
-        return list(compare(one))
-
+def ratios(efficiency):
+    """Rows of the fat-tree at all bandwidths, and their times over that of the last bandwidth."""
+    settings = {"models": ("llama-moe",), "fabrics": ("fat-tree",), "nic_gbps": BANDWIDTHS, "compute": "achieved"}
     with as_a_user():
-        return {factor: times(found.efficiency * factor) for factor in (0.97, 1.0, 1.03)}
+        table = list(compare(dataclasses.replace(SETTING, **settings, efficiency=efficiency)))
+    seconds = np.asarray([one["iteration_s"] for one in table])
+    return table, (seconds / seconds[-1])[:-1]
 
 
-def off(times):
-    """Squares of what is left of the logarithms of three ratios."""
-    seconds = np.asarray([one["iteration_s"] for one in times])
+def test_no_neighbour_fits_better_and_residuals_are_those_of_the_comparison(found):
     want = np.asarray(PUBLISHED["llama-moe"])
-    return ((np.log(seconds / seconds[-1]) - np.log(want / want[-1])) ** 2).sum()
-
-
-def test_no_neighbour_fits_better(tree):
-    assert off(tree[1.0]) < min(off(tree[0.97]), off(tree[1.03]))
-
-
-def test_ratios_and_residuals_are_those_of_the_comparison(found, tree):
-    seconds = np.asarray([one["iteration_s"] for one in tree[1.0]])
-    np.testing.assert_allclose(found.ratios, (seconds / seconds[-1])[:-1], atol=1e-5)
-    want = np.asarray(PUBLISHED["llama-moe"])
-    np.testing.assert_allclose(found.residuals, found.ratios / (want / want[-1])[:-1] - 1, atol=2e-5)
-    np.testing.assert_allclose(found.compute_s, tree[1.0][-1]["compute_s"], rtol=1e-6)
+    want = (want / want[-1])[:-1]
+    fitted, *neighbours = (ratios(found.efficiency * factor) for factor in (1.0, 0.97, 1.03))
+    off = [((np.log(got) - np.log(want)) ** 2).sum() for _, got in (fitted, *neighbours)]
+    assert off[0] < min(off[1:])
+    np.testing.assert_allclose(found.ratios, fitted[1], atol=1e-5)
+    np.testing.assert_allclose(found.residuals, found.ratios / want - 1, atol=2e-5)
+    np.testing.assert_allclose(found.compute_s, fitted[0][-1]["compute_s"], rtol=1e-6)
 
 
 def test_rows_and_file(found, tmp_path):
@@ -78,9 +61,6 @@ def test_what_ships_covers_all_published_models_closely():
     for one in CALIBRATED.values():
         assert max(map(abs, one.residuals)) < 0.05
         assert 0.1 < one.efficiency < 10
-
-
-def test_calibrate_names_what_it_does_not_know():
     with pytest.raises(InputError, match="models 'deepseek-r1' is unknown"):
         calibrate(SETTING, ("deepseek-r1",))
 
@@ -98,9 +78,8 @@ def test_calibrated_is_the_default_where_there_is_one():
 
 
 def test_rows_say_where_computation_comes_from():
-    said = rows(small(fabrics=("fat-tree",), compute=None))[0]["compute_source"]
-    assert "calibrated to published" in said
-    assert "not calibrated" in rows(small(fabrics=("fat-tree",), compute="achieved"))[0]["compute_source"]
+    with as_a_user():
+        assert "calibrated to published" in row(small(fabrics=("fat-tree",), compute=None))["compute_source"]
 
 
 def test_the_paper_is_the_default():
@@ -110,17 +89,13 @@ def test_the_paper_is_the_default():
     assert (released.rule, released.flows, released.eps_waits, released.matrices) == ("released", "single", True, "one")
 
 
-@pytest.mark.parametrize(("matrices", "alike"), [("each", ()), ("block", (0, 2)), ("one", (0, 1, 2))])
-def test_matrices_that_repeat(matrices, alike):
-    config = small(matrices=matrices, iterations=2, drawn=3)
-    count = tokens_of(config, config.workload("mixtral-8x7b")).count
-    full = tokens_of(small(iterations=2, drawn=3), config.workload("mixtral-8x7b")).count
-    assert all(count.shape[axis] == (1 if axis in alike else full.shape[axis]) for axis in range(3))
-    np.testing.assert_array_equal(count[0, 0, 0], full[0, 0, 0])
-
-
-def test_one_matrix_keeps_its_circuits():
-    # The first switch aside, circuits stay, so a delay hardly costs.
+def test_matrices_that_repeat():
+    full = tokens_of(small(iterations=2, drawn=3), JOB).count
+    for matrices, alike in (("each", ()), ("block", (0, 2)), ("one", (0, 1, 2))):
+        count = tokens_of(small(matrices=matrices, iterations=2, drawn=3), JOB).count
+        assert all(count.shape[axis] == (1 if axis in alike else full.shape[axis]) for axis in range(3))
+        np.testing.assert_array_equal(count[0, 0, 0], full[0, 0, 0])
+    # One matrix keeps its circuits: the first switch aside they stay, so a delay hardly costs.
     with as_a_user():
         slow, fast = (row(small(fabrics=("mfabric",), matrices="one", delay_s=delay)) for delay in (0.1, 0.0))
     assert slow["iteration_s"] - fast["iteration_s"] <= 0.1 * 4 * (1 + 1e-9)
@@ -128,17 +103,14 @@ def test_one_matrix_keeps_its_circuits():
 
 @pytest.mark.parametrize("first", ["reuse", "random", "predict", "pays"])
 def test_every_rule_compares(first):
+    settings = {"fabrics": ("mfabric",), "delay_s": 0.2}
     with as_a_user():
-        one = row(small(fabrics=("mfabric",), first=first, iterations=2))
+        block, one = (row(small(**settings, first=rule)) for rule in ("block", first))
     assert one["first"] == first
     assert np.isfinite(one["iteration_s"])
-
-
-def test_switching_when_it_pays_never_minds_a_delay_as_much():
-    with as_a_user():
-        block, pays = (row(small(fabrics=("mfabric",), first=first, delay_s=0.2)) for first in ("block", "pays"))
-    assert pays["iteration_s"] <= block["iteration_s"] * (1 + 1e-9)
-    assert pays["reconfig_s"] <= block["reconfig_s"]
+    if first == "pays":  # switching when it pays never minds a delay as much
+        assert one["iteration_s"] <= block["iteration_s"] * (1 + 1e-9)
+        assert one["reconfig_s"] <= block["reconfig_s"]
 
 
 def test_stakes_by_hand():
@@ -159,9 +131,8 @@ def test_single_paths_take_longer_on_the_tree():
     assert single["ep_comm_s"] > spray["ep_comm_s"]
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
+def test_mistakes():
+    for settings, words in [
         ({"first": "blok"}, "first 'blok' is unknown"),
         ({"flows": "all"}, "flows 'all' is unknown"),
         ({"flows": "single", "routing": "split"}, "flows 'single' needs routing unsplit"),
@@ -171,25 +142,18 @@ def test_single_paths_take_longer_on_the_tree():
         ({"reactivation_s": -1.0}, "reactivation_s must be finite and not negative"),
         ({"compute": "guessed"}, "compute 'guessed' is unknown"),
         ({"schedule": "zigzag"}, "schedule 'zigzag' is unknown"),
-    ],
-)
-def test_mistakes(settings, words):
-    with pytest.raises(InputError) as caught:
-        small(**settings)
-    assert str(caught.value).startswith(words)
+        ({"traffic": "hot-rnk"}, "traffic 'hot-rnk' is unknown (did you mean 'hot-rank'"),
+    ]:
+        with pytest.raises(InputError) as caught:
+            small(**settings)
+        assert str(caught.value).startswith(words)
 
 
 # ------------------------------------------------------------------------------------------------- traffic by name
 def test_named_workloads_and_knobs_from_a_file(tmp_path):
-    job = small().workload("mixtral-8x7b")
-    hot = tokens_of(small(traffic="hot-rank", drawn=2), job)
-    np.testing.assert_array_equal(hot.count, from_knobs(job, workload_knobs("hot-rank"), 1, 2, 0).count)
+    hot = tokens_of(small(traffic="hot-rank", drawn=2), JOB)
+    np.testing.assert_array_equal(hot.count, from_knobs(JOB, workload_knobs("hot-rank"), 1, 2, 0).count)
     workload_knobs("hot-rank").write(tmp_path / "knobs.json")
-    again = tokens_of(small(traffic=str(tmp_path / "knobs.json"), drawn=2), job)
+    again = tokens_of(small(traffic=str(tmp_path / "knobs.json"), drawn=2), JOB)
     np.testing.assert_array_equal(again.count, hot.count)
-    assert np.ptp(tokens_of(small(traffic="balanced"), job).count) == 0
-
-
-def test_traffic_of_no_name():
-    with pytest.raises(InputError, match="traffic 'hot-rnk' is unknown \\(did you mean 'hot-rank'"):
-        small(traffic="hot-rnk")
+    assert np.ptp(tokens_of(small(traffic="balanced"), JOB).count) == 0

@@ -4,12 +4,11 @@ import dataclasses
 
 import numpy as np
 import pytest
+from mfabric_jax.study.compare import jobs
 
 from mfabric_jax import InputError
-from mfabric_jax.fabric import NAMES, Electrical, Region
+from mfabric_jax.fabric import NAMES, Electrical, Prices, Region, cluster_cost
 from mfabric_jax.policies import topoopt
-from mfabric_jax.study import Compare
-from mfabric_jax.study.compare import jobs
 from mfabric_jax.workload import gradient_bytes
 from tests.study.small import MODEL, row, rows, small
 
@@ -21,9 +20,6 @@ BALANCED = JOB | {"traffic": "generated", "skew": 0.0, "drift": 0.0}
 SCALE_UP = ("nvl72", "mfabric-cpo")
 NIC = 12.5e9  # bytes/s
 EXCHANGES = 32 * 4  # blocks; dispatch and combine, forward and backward
-# Dollars of a NIC at 100 Gbps and what is behind it: 659 and 187 a port, 99 a transceiver, 150 a fibre.
-THREE_TIERS, TWO_TIERS = 659 + 5 * 187 + 6 * 99 + 3 * 150, 659 + 3 * 187 + 4 * 99 + 2 * 150
-CIRCUIT, PANEL = 659 + 99 + 150 + 520, 659 + 99 + 150 + 100
 
 
 def balanced(fabrics=NAMES, **settings):
@@ -81,17 +77,20 @@ def test_a_row_for_each_fabric():
         parts = one["compute_s"] + one["exposed_comm_s"] + one["reconfig_s"] + one["bubble_s"]
         np.testing.assert_allclose(parts, one["iteration_s"], rtol=1e-9)
         assert (one["gpus"], one["nic_gbps"]) == (128, 100.0)
-        pooled = name in ("topoopt", "mfabric", "mfabric-cpo")
-        assert one["nic_use"] == ("pooled" if pooled else "own")
-        assert one["policy"] == ("greedy" if "mfabric" in name else "topoopt" if name == "topoopt" else "none")
-        routing = "unsplit" if "mfabric" in name else "forwarding" if name == "topoopt" else "spraying"
-        assert one["routing"] == routing
-    for name in NAMES:
-        np.testing.assert_allclose(got[name]["compute_s"], got["fat-tree"]["compute_s"], rtol=1e-12)
-        assert got[name]["ep_comm_s"] > 0
+        kind = "topoopt" if name == "topoopt" else "mfabric" if "mfabric" in name else "packets"
+        assert (one["nic_use"], one["policy"], one["routing"]) == SETTINGS[kind]
+        np.testing.assert_allclose(one["compute_s"], got["fat-tree"]["compute_s"], rtol=1e-12)
+        assert one["ep_comm_s"] > 0
     assert got["rail-optimized"] | {"fabric": "fat-tree"} == got["fat-tree"]
     # Rank 0's rail is loaded with what all have for it: not what leaves rank 0.
     assert abs(got["rail-only"]["ep_comm_s"] / got["fat-tree"]["ep_comm_s"] - 1) > 1e-4
+
+
+SETTINGS = {
+    "packets": ("own", "none", "spraying"),
+    "topoopt": ("pooled", "topoopt", "forwarding"),
+    "mfabric": ("pooled", "greedy", "unsplit"),
+}
 
 
 def test_balanced_all_to_alls_by_hand():
@@ -128,50 +127,22 @@ def test_gradients_by_hand():
 
 
 # ------------------------------------------------------------------------------------------------------------- dollars
-def dollars(tree=THREE_TIERS, oversubscribed=None):
-    if oversubscribed is None:
-        oversubscribed = 659 + 187 * (1 + 4 / 3) + 99 * (2 + 4 / 3) + 150 * (1 + 2 / 3)
-    return {
-        "fat-tree": 128 * tree,
-        "oversub-fat-tree": 128 * oversubscribed,
-        "rail-optimized": 128 * tree,
-        "rail-only": 128 * TWO_TIERS,
-        "topoopt": 128 * PANEL,
-        "mfabric": 16 * (6 * CIRCUIT + 2 * tree),
-    }
-
-
-def test_dollars_by_hand():
-    got = table(balanced())
-    for name in SCALE_UP:
-        assert got[name]["network_cost_usd"] is None
-        assert got[name]["perf_per_dollar"] is None
-    assert_columns({name: got[name]["network_cost_usd"] for name in dollars()}, dollars())
-    for name, cost in dollars().items():
-        np.testing.assert_allclose(got[name]["perf_per_dollar"], 1 / (got[name]["iteration_s"] * cost), rtol=1e-9)
-
-
-def test_two_tiers_cost_less_and_take_as_long():
-    config = balanced(tiers=2)
-    known = {name: value for name, value in column(config, "network_cost_usd").items() if value is not None}
-    edge = 659 + 187 * (1 + 2 / 3) + 99 * (2 + 2 / 3) + 150 * (1 + 1 / 3)
-    assert_columns(known, dollars(TWO_TIERS, edge))
-    assert_columns(column(config, "iteration_s"), column(balanced(), "iteration_s"))
-
-
-def test_prices_of_one_s_own(tmp_path):
+def test_dollars_are_those_of_the_cluster(tmp_path):
+    # By hand in tests/fabric/test_cost.py.
     file = tmp_path / "prices.toml"
     file.write_text("ocs_port = 20\nscale_up_per_gpu = 1000\n")
-    config = balanced(("mfabric", "nvl72", "mfabric-cpo"), prices=str(file))
-    got = column(config, "network_cost_usd")
-    assert got["mfabric-cpo"] is None  # the price of the other says nothing of it
-    known = {name: got[name] for name in ("mfabric", "nvl72")}
-    want = {"mfabric": 16 * (6 * (CIRCUIT - 500) + 2 * THREE_TIERS), "nvl72": 128 * (THREE_TIERS + 1000)}
-    assert_columns(known, want)
-    file.write_text("co_packaged_per_gpu = 3000\n")
-    (one,) = rows(balanced(("mfabric-cpo",), prices=str(file), seed=1))
-    np.testing.assert_allclose(one["network_cost_usd"], 128 * (THREE_TIERS + 3000), rtol=1e-12)
-    assert one["perf_per_dollar"] == pytest.approx(1 / (one["iteration_s"] * one["network_cost_usd"]), rel=1e-12)
+    own = Prices(ocs_port=20, scale_up_per_gpu=1000)
+    for settings, given in (({}, {}), ({"tiers": 2}, {"tiers": 2}), ({"prices": str(file)}, {"prices": own})):
+        config = balanced(**settings)
+        for name, one in table(config).items():
+            want = cluster_cost(name, 16, 100, **given)
+            assert (want is None) == (name == "mfabric-cpo" or (name == "nvl72" and "prices" not in given))
+            if want is None:
+                assert (one["network_cost_usd"], one["perf_per_dollar"]) == (None, None)
+            else:
+                np.testing.assert_allclose(one["network_cost_usd"], want, rtol=1e-12)
+                np.testing.assert_allclose(one["perf_per_dollar"], 1 / (one["iteration_s"] * want), rtol=1e-9)
+        assert_columns(column(config, "iteration_s"), column(balanced(), "iteration_s"))
 
 
 # ------------------------------------------------------------------------------------------------------------ settings
@@ -186,30 +157,28 @@ def test_goodput_scales_what_is_on_the_wire():
     np.testing.assert_allclose(dense / on_tree, 4, rtol=1e-9)  # 2 of 8 NICs
 
 
-@pytest.mark.parametrize("tiers", [2, 3])
-def test_a_delay_of_links(tiers):
+def test_a_delay_of_links():
     # Every all-to-all that leaves its server, and every step of the rings: 2 x 15 and 2 x 7 (2 x 1 of two domains).
-    still, late = table(balanced(tiers=tiers)), table(balanced(tiers=tiers, link_delay_s=0.001))
-    links = dict.fromkeys(NAMES, 2 * tiers) | {"rail-only": 2, "topoopt": 1}
-    for name in NAMES:
-        within, steps = name in SCALE_UP, 4 if name in SCALE_UP else 44
-        later = {field: late[name][field] - still[name][field] for field in ("ep_comm_s", "dp_comm_s", "iteration_s")}
-        ep, dp = 0.001 * links[name] * (0 if within else EXCHANGES), 0.001 * links[name] * steps
-        np.testing.assert_allclose(list(later.values()), [ep, dp, ep + dp], rtol=1e-6, atol=1e-9, err_msg=name)
+    for tiers in (2, 3):
+        still, late = table(balanced(tiers=tiers)), table(balanced(tiers=tiers, link_delay_s=0.001))
+        links = dict.fromkeys(NAMES, 2 * tiers) | {"rail-only": 2, "topoopt": 1}
+        for name in NAMES:
+            within, steps = name in SCALE_UP, 4 if name in SCALE_UP else 44
+            later = [late[name][field] - still[name][field] for field in ("ep_comm_s", "dp_comm_s", "iteration_s")]
+            ep, dp = 0.001 * links[name] * (0 if within else EXCHANGES), 0.001 * links[name] * steps
+            np.testing.assert_allclose(later, [ep, dp, ep + dp], rtol=1e-6, atol=1e-9, err_msg=name)
 
 
 def test_pooled_nics_of_a_server():
     names = ("fat-tree", "rail-optimized", "topoopt", "mfabric", "nvl72")
-    config = balanced(names, nics=4, nic_use=("pooled",))
-    four, eight = table(config), table(balanced())
+    four, eight = table(balanced(names, nics=4, nic_use=("pooled",))), table(balanced())
     want = expert_seconds(nics=4) | {name: expert_seconds()[name] for name in ("mfabric", "nvl72")}
     assert_columns({name: four[name]["ep_comm_s"] for name in names}, {name: want[name] for name in names})
     for name in names:
-        same = name in ("mfabric", "nvl72")
+        assert four[name]["nic_use"] == ("own" if name == "nvl72" else "pooled")
         if name != "nvl72":
             half = four[name]["network_cost_usd"] / eight[name]["network_cost_usd"]
-            assert half == pytest.approx(1 if same else 0.5, rel=1e-12)
-        assert four[name]["nic_use"] == ("own" if name == "nvl72" else "pooled")
+            assert half == pytest.approx(1 if name == "mfabric" else 0.5, rel=1e-12)
 
 
 def test_pxn_puts_rail_optimized_on_the_rails():
@@ -226,16 +195,18 @@ def test_pxn_puts_rail_optimized_on_the_rails():
 
 def test_nic_use_of_every_fabric():
     names = ("fat-tree", "rail-only", "topoopt", "mfabric", *SCALE_UP)
-    both = rows(balanced(names, nic_use=("own", "pooled")))
-    assert [(one["fabric"], one["nic_use"]) for one in both] == [
-        ("fat-tree", "own"),
-        ("fat-tree", "pooled"),
-        ("rail-only", "own"),
-        ("topoopt", "pooled"),
-        ("mfabric", "pooled"),
-        ("nvl72", "own"),
-        ("mfabric-cpo", "pooled"),
-    ]
+    both = rows(small(fabrics=names, **JOB, nic_use=("own", "pooled")))
+    want = dict.fromkeys(names, "own") | dict.fromkeys(("topoopt", "mfabric", "mfabric-cpo"), "pooled")
+    own, pooled, *others = both
+    assert [(one["fabric"], one["nic_use"]) for one in others] == list(want.items())[1:]
+    assert (own["fabric"], own["nic_use"], pooled["fabric"], pooled["nic_use"]) == (
+        "fat-tree",
+        "own",
+        "fat-tree",
+        "pooled",
+    )
+    assert own["ep_comm_s"] > pooled["ep_comm_s"]
+    assert own["network_cost_usd"] == pooled["network_cost_usd"]
 
 
 def test_bandwidth_of_a_gpu():
@@ -272,26 +243,6 @@ def test_circuits_between_domains():
     np.testing.assert_allclose(row(slow)["ep_comm_s"], EXCHANGES * 4 * 64 * part / (39 * 64 * NIC), rtol=1e-6)
 
 
-def test_an_optical_switch_from_the_table():
-    def region(**settings):
-        ((_, one),) = Compare(models=(MODEL,), fabrics=("mfabric",), **settings).variants(MODEL)
-        return one
-
-    assert isinstance(region(), Region)
-    delays = [
-        float(region(**settings).delay_s)
-        for settings in (
-            {},
-            {"ocs": "polatis"},
-            {"ocs": "calient"},
-            {"ocs": "lightmatter"},
-            {"ocs": "polatis", "delay_s": 0.01},
-            {"ocs": "palomar", "delay_s": 0.02},
-        )
-    ]
-    np.testing.assert_allclose(delays, [0.025, 0.025, 0.015, 7e-6, 0.01, 0.02], rtol=1e-12)
-
-
 def test_topoopt_is_wired_for_the_mean_traffic():
     (job,) = jobs(small(fabrics=("topoopt",), **JOB | {"dp": 2, "pp": 2, "ep": 8}))
     tokens = np.asarray(job.tokens.count, float).mean(axis=(0, 1, 2))
@@ -302,9 +253,8 @@ def test_topoopt_is_wired_for_the_mean_traffic():
 
 
 # -------------------------------------------------------------------------------------------------------- what is not
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
+def test_what_cannot_be_is_one_sentence():
+    for settings, words in [
         ({"fabrics": ("topoopt",), "nics": 3}, "topoopt needs 4 NICs for its ring and pipeline neighbours, got nics 3"),
         ({"fabrics": ("rail-only",), "nics": 4}, "nic_use 'own' gives each GPU its own NIC, but a server has 8 GPUs"),
         ({"fabrics": ("rail-optimized",), "nics": 4, "pxn": True, "nic_use": ("pooled",)}, "nic_use 'own' gives each"),
@@ -312,9 +262,6 @@ def test_topoopt_is_wired_for_the_mean_traffic():
         ({"tiers": 4}, "tiers must be 2 or 3, got 4."),
         ({"prices": "none.toml"}, "cannot read 'none.toml'"),
         ({"prices": "prices.csv"}, "prices 'prices.csv': extension '.csv' is unknown"),
-        ({"ocs": "polatys"}, "ocs 'polatys' is unknown (did you mean 'polatis'?)"),
-        ({"ocs": "palomar"}, "ocs 'palomar' has no reported delay; give delay_s."),
-        ({"fabrics": ("mfabric",), "ocs": "epiphotonics"}, "ocs 'epiphotonics' has 16 ports, but a region of 4"),
         ({"fabrics": ("nvl72",), "gpu_tbps": 0.1}, "gpu_tbps 0.1 leaves no NVLink beside a NIC of nic_gbps 100"),
         ({"fabrics": ("mfabric-cpo",), "gpu_tbps": 0.2}, "gpu_tbps 0.2 leaves no optical port of nic_gbps 100"),
         ({"gpu_tbps": 0.0}, "gpu_tbps must be finite and above 0, got 0.0."),
@@ -324,15 +271,13 @@ def test_topoopt_is_wired_for_the_mean_traffic():
         ({"link_delay_s": -1e-6}, "link_delay_s must be finite and not negative, got -1e-06."),
         ({"fabrics": ("nvl72",), "dp": 1}, "dp x tp x pp x ep must equal gpus"),
         ({"fabrics": ("nvl72",), "dp": 1, "gpus": 128}, "a pipeline stage of dp x tp x ep = 1 x 4 x 8 = 32 GPUs must"),
-    ],
-)
-def test_what_cannot_be_is_one_sentence(settings, words):
-    with pytest.raises(InputError) as caught:
-        small(**settings)
-    sentence = str(caught.value)
-    assert sentence.startswith(words)
-    assert "\n" not in sentence
-    assert sentence.endswith(".")
+    ]:
+        with pytest.raises(InputError) as caught:
+            small(**settings)
+        sentence = str(caught.value)
+        assert sentence.startswith(words)
+        assert "\n" not in sentence
+        assert sentence.endswith(".")
 
 
 def test_nics_of_other_fabrics_do_not_bind_these():

@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import numpy as np
 import pytest
 
 from mfabric_jax.checks import InputError
@@ -40,13 +39,6 @@ def test_circuits_for_the_mean_are_set_once():
     assert static["reconfig_s"] <= 1.0
     with pytest.raises(InputError, match="policy must not be 'static' for failures"):
         Failures(dataclasses.replace(MFABRIC, policy="static"))
-
-
-def test_one_matrix_makes_the_mean_what_comes():
-    same = dataclasses.replace(MFABRIC, matrices="one", rule="next")
-    np.testing.assert_allclose(
-        row(dataclasses.replace(same, policy="static"))["ep_comm_s"], row(same)["ep_comm_s"], rtol=1e-12
-    )
 
 
 def test_relay_routing_is_no_slower_than_split():

@@ -53,51 +53,38 @@ ALL = Failures(base())
 # --------------------------------------------------------------------------------------------------------------- rows
 def test_what_a_row_holds():
     assert set(rows(ALL)) == set(KINDS)
+    healthy = row(base(fabrics=("mfabric",)))["iteration_s"]
     for kind, one in rows(ALL).items():
         assert (one["model"], one["failure"], one["nic_gbps"], one["gpus"]) == (MODEL, kind, 100.0, 1024)
         assert (one["policy"], one["routing"], one["dtype"]) == ("greedy", "unsplit", "float64")
         assert (one["server"], one["at"], one["iterations"]) == (0, 0, 2)
         assert 0 <= one["stage"] < 4
+        np.testing.assert_allclose(one["healthy_s"], healthy, rtol=1e-12)  # that of compare
         np.testing.assert_allclose(one["run_slow_down"], one["failed_s"] / one["healthy_s"] - 1, rtol=1e-9)
         assert one["slow_down"] > 0
-
-
-def test_the_healthy_cluster_is_that_of_compare():
-    healthy = row(base(fabrics=("mfabric",)))["iteration_s"]
-    for one in rows(ALL).values():
-        np.testing.assert_allclose(one["healthy_s"], healthy, rtol=1e-12)
-
-
-def test_a_server_costs_more_than_its_gpu_or_one_of_its_nics():
     cost = {kind: one["slow_down"] for kind, one in rows(ALL).items()}
-    assert cost["server"] > cost["gpu"]
-    assert cost["server"] > cost["optical-nic"]
+    assert cost["server"] > max(cost["gpu"], cost["optical-nic"])
     assert cost["electrical-nics"] >= cost["electrical-nic"] > cost["link"]
 
 
 # ------------------------------------------------------------------------------------------------------- what it costs
-@pytest.mark.parametrize("routing", ["unsplit", "split"])
-def test_nothing_failed_costs_nothing(monkeypatch, routing):
+def test_nothing_failed_costs_nothing(monkeypatch):
     # The failed stage is solved by other means than the healthy ones; with all of its NICs it takes as long.
+    assert abs(hurt("optical-nic", optical_degree=0)["slow_down"]) < 1e-12  # none can fail
     monkeypatch.setattr(module, "degraded", lambda region, kind, **_: Degraded(kind, region, 0))
-    (one,) = failures(Failures(base(routing=routing), kinds=("link",)))
-    assert abs(one["slow_down"]) < 1e-12
-    assert one["failed_s"] == pytest.approx(one["healthy_s"], rel=1e-12)
+    for routing in ("unsplit", "split"):
+        (one,) = failures(Failures(base(routing=routing), kinds=("link",)))
+        assert abs(one["slow_down"]) < 1e-12
+        assert one["failed_s"] == pytest.approx(one["healthy_s"], rel=1e-12)
 
 
-def test_without_optical_nics_none_can_fail():
-    one = hurt("optical-nic", optical_degree=0)
-    assert abs(one["slow_down"]) < 1e-12
-
-
-@pytest.mark.parametrize("kind", ["electrical-nic", "electrical-nics", "gpu", "server"])
-def test_spare_electrical_nics_help(kind):
-    assert 0 < hurt(kind, electrical_nics=4)["slow_down"] < rows(ALL)[kind]["slow_down"]
-
-
-def test_of_more_links_one_is_missed_less():
+def test_spare_electrical_nics_and_more_links_help():
+    for kind in ("electrical-nic", "electrical-nics", "gpu", "server"):
+        assert 0 < hurt(kind, electrical_nics=4)["slow_down"] < rows(ALL)[kind]["slow_down"]
     cost = [hurt("link", where={"radix": radix})["slow_down"] for radix in (4, 16)]
     assert cost[0] > cost[1] > rows(ALL)["link"]["slow_down"] > 0
+    one, every = (hurt(kind, electrical_nics=1, optical_degree=2) for kind in ("electrical-nic", "electrical-nics"))
+    assert one["slow_down"] == every["slow_down"] > 0  # one is all there are
 
 
 # Four servers of 2 ranks, 2 circuits a pair, balanced traffic: 4 d bytes a pair take 2 d. The first stage ends last:
@@ -113,38 +100,28 @@ LONGER = {
 EVEN = base(traffic="generated", skew=0.0, drift=0.0, delay_s=0.0, nvswitch_gigabytes_per_s=1e9)
 
 
-@pytest.mark.parametrize("kind", LONGER)
-def test_by_hand(kind):
+def test_by_hand():
     healthy, job = row(dataclasses.replace(EVEN, fabrics=("mfabric",))), EVEN.workload(MODEL)
     send_s = 2 * job.tokens * job.architecture.hidden * 2 / (2 * 12.5e9)  # activations of 2 ranks over 2 NICs
-    ep, dp, send = LONGER[kind]
-    want = ep * healthy["ep_comm_s"] + dp * healthy["dp_comm_s"] + 2 * send * send_s
-    if kind == "gpu":
-        want = healthy["tp_comm_s"] * (1e18 / 25e9 - 1)  # over 2 NICs, not the NVSwitch
-    one = rows(Failures(EVEN, stage=0))[kind]
-    np.testing.assert_allclose(one["failed_s"] - one["healthy_s"], want, rtol=1e-5)
-    np.testing.assert_allclose(one["healthy_s"], healthy["iteration_s"], rtol=1e-12)
+    for kind, (ep, dp, send) in LONGER.items():
+        want = ep * healthy["ep_comm_s"] + dp * healthy["dp_comm_s"] + 2 * send * send_s
+        if kind == "gpu":
+            want = healthy["tp_comm_s"] * (1e18 / 25e9 - 1)  # over 2 NICs, not the NVSwitch
+        one = rows(Failures(EVEN, stage=0))[kind]
+        np.testing.assert_allclose(one["failed_s"] - one["healthy_s"], want, rtol=1e-5, err_msg=kind)
+        np.testing.assert_allclose(one["healthy_s"], healthy["iteration_s"], rtol=1e-12)
 
 
-def test_the_stage_that_is_hit():
+def test_the_stage_and_the_server_that_are_hit():
     busiest = rows(ALL)["server"]["stage"]
-    same = hurt("server", where={"stage": busiest})
+    same, other = (hurt("server", where={"stage": (busiest + n) % 4}) for n in (0, 1))
     assert same == rows(ALL)["server"]
-    other = hurt("server", where={"stage": (busiest + 1) % 4})
     assert other["stage"] == (busiest + 1) % 4
     assert other["failed_s"] != same["failed_s"]
     assert other["healthy_s"] == same["healthy_s"]
-
-
-def test_the_server_that_is_hit():
     last = hurt("optical-nic", where={"server": 3})
     assert last["server"] == 3
     assert last["failed_s"] != rows(ALL)["optical-nic"]["failed_s"]
-
-
-def test_one_electrical_nic_is_all_there_are():
-    one, every = (hurt(kind, electrical_nics=1, optical_degree=2) for kind in ("electrical-nic", "electrical-nics"))
-    assert one["slow_down"] == every["slow_down"] > 0
 
 
 def test_the_same_configuration_gives_the_same_rows():
@@ -162,35 +139,23 @@ def test_iterations_before_the_failure_are_healthy(monkeypatch):
     np.testing.assert_allclose(one["run_slow_down"], 13.5 / 8 - 1, rtol=1e-12)
 
 
-def test_half_a_run():
-    whole, half = (rows(Failures(EVEN, stage=0, kinds=("server",), at=at))["server"] for at in (0, 1))
-    for name in ("healthy_s", "failed_s", "slow_down"):
-        np.testing.assert_allclose(half[name], whole[name], rtol=1e-9)
-    np.testing.assert_allclose(half["run_slow_down"], whole["run_slow_down"] / 2, rtol=1e-9)
-
-
 # ---------------------------------------------------------------------------------------------------------- published
-def test_published_figures():
+def test_published_figures_stand_beside_their_own_set_up(monkeypatch):
     assert module.PUBLISHED == {
         ("deepseek-r1", "electrical-nic"): 0.033,
         ("deepseek-r1", "optical-nic"): 0.033,
         ("mixtral-8x22b", "gpu"): 0.051,
         ("deepseek-r1", "server"): 0.065,
     }
-
-
-@pytest.mark.parametrize(
-    ("settings", "want"),
-    [
+    timed_as(monkeypatch, [1, 1], [2, 2])
+    for settings, want in [
         ({"nic_gbps": (400.0, 100.0)}, {("mixtral-8x22b", "gpu"): 0.051}),
         ({"nic_gbps": (100.0, 400.0)}, {}),
         ({"nic_gbps": (400.0,), "gpus": 512, "dp": 1}, {}),
-    ],
-)
-def test_published_figures_stand_beside_their_own_set_up(monkeypatch, settings, want):
-    timed_as(monkeypatch, [1, 1], [2, 2])
-    found = failures(Failures(base("mixtral-8x22b", **settings)))
-    assert {(one["model"], one["failure"]): one["published"] for one in found if one["published"] is not None} == want
+    ]:
+        found = failures(Failures(base("mixtral-8x22b", **settings)))
+        beside = {(one["model"], one["failure"]): one["published"] for one in found if one["published"] is not None}
+        assert beside == want
 
 
 # --------------------------------------------------------------------------------------------------- what is asked for
@@ -222,9 +187,8 @@ def test_the_defaults_are_those_of_the_published_figures():
     assert config.kinds == tuple(KINDS)
 
 
-@pytest.mark.parametrize(
-    ("settings", "where", "sentence"),
-    [
+def test_mistakes_get_a_sentence_at_once():
+    for settings, where, sentence in [
         ({}, {"kinds": ("gpu", "sever")}, "kinds 'sever' is unknown (did you mean 'server'?); allowed: electrical-n"),
         ({}, {"at": 2}, "at must be below the 2 iterations of the run, got 2."),
         ({"iterations": 3}, {"at": 3}, "at must be below the 3 iterations of the run, got 3."),
@@ -235,19 +199,17 @@ def test_the_defaults_are_those_of_the_published_figures():
         ({"models": (MODEL, "llama-moe")}, {"server": 2}, "server must be below the 2 of a region of llama-moe, got"),
         ({}, {"server": -1}, "server must be a whole number of at least 0, got -1."),
         ({"routing": "split"}, {}, "failure 'electrical-nics' is modelled for routing unsplit, got 'split'."),
-    ],
-)
-def test_mistakes_get_a_sentence_at_once(settings, where, sentence):
-    with pytest.raises(InputError, match=re.escape(sentence)):
-        Failures(base(**settings), **where)
+        (
+            {"routing": "best-path", "electrical_nics": 1},
+            {"kinds": ("electrical-nic",)},
+            "is modelled for routing unsplit, got 'best-path'",
+        ),
+    ]:
+        with pytest.raises(InputError, match=re.escape(sentence)):
+            Failures(base(**settings), **where)
 
 
 def test_float64_needs_x64(monkeypatch):
     timed_as(monkeypatch, [1, 1], [2, 2])
     with configured(jax_enable_x64=False), pytest.raises(InputError, match=r"^dtype float64 needs jax\.config\.update"):
         next(failures(Failures(base(), kinds=("link",))))
-
-
-def test_the_last_electrical_nic_needs_routing_unsplit():
-    with pytest.raises(InputError, match="is modelled for routing unsplit, got 'best-path'"):
-        Failures(base(routing="best-path", electrical_nics=1), kinds=("electrical-nic",))

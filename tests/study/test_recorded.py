@@ -30,7 +30,7 @@ def folder(shared_data):
 def seconds(demand):
     """All-to-alls [BATCH R R] of 16 ranks on two servers: fat-tree with own and with pooled NICs, and mFabric."""
     region, all_circuits = Region(2, 400.0), Circuits(6 - 6 * jnp.eye(2, dtype=jnp.int32))
-    trees = [spray_time(Electrical("fat-tree", 400.0, nic_use=use), demand, 8) for use in ("own", "pooled")]
+    trees = [spray_time(Electrical(400.0, nic_use=use), demand, 8) for use in ("own", "pooled")]
     return jnp.stack([*trees, all_to_all_time(region, all_circuits, server_bytes(demand, 8))])
 
 

@@ -1,5 +1,9 @@
 """Small workloads for the tests of this folder."""
 
+import pytest
+
+from mfabric_jax.checks import InputError
+from mfabric_jax.traffic import open_trace, recorded
 from mfabric_jax.workload import GroupedQuery, Workload, models
 
 
@@ -16,3 +20,13 @@ def job(ep: int, experts: int, layers: int = 2, top_k: int = 1, micro_batch: int
         source="made up",
     )
     return Workload("tiny", model, 1, 1, 1, ep, gpus=ep, gpus_per_server=ep, sequence=16, micro_batch=micro_batch)
+
+
+def refused(path, workload=None, **options):
+    """The sentence with which a recording is refused."""
+    with pytest.raises(InputError) as caught:
+        open_trace(path, **options) if workload is None else recorded(path, workload, **options)
+    sentence = str(caught.value)
+    assert "\n" not in sentence
+    assert sentence.endswith(".")
+    return sentence

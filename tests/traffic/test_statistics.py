@@ -23,16 +23,10 @@ def some(shape=(4, 3, 2, 4, 8)):
 
 
 # -------------------------------------------------------------------------------------------------------------- by hand
-def test_the_hottest_over_the_mean():
+def test_loads_rows_and_ranks():
     assert statistics.max_over_mean(np.array([[1.0, 2, 3, 6], [5, 5, 5, 5], [0, 0, 0, 0]])).tolist() == [2, 1, 1]
-
-
-def test_rows_add_up_micro_batches():
     count = some().astype(np.int8) + np.int8(100)  # two of them overflow 8 bits
-    np.testing.assert_array_equal(statistics.rows_of(count), count[:, :, 0].astype(int) + count[:, :, 1])
-
-
-def test_ranks_hold_neighbours():
+    np.testing.assert_array_equal(statistics.source_rows(count), count[:, :, 0].astype(int) + count[:, :, 1])
     rows = np.arange(16.0).reshape(2, 8)
     assert statistics.rank_matrix(rows).tolist() == [[0 + 1 + 2 + 3, 4 + 5 + 6 + 7], [8 + 9 + 10 + 11, 54]]
     assert statistics.rank_matrix(rows, 1).tolist() == [[120]]
@@ -42,46 +36,34 @@ def test_ranks_hold_neighbours():
         statistics.rank_matrix(rows, 0)
 
 
-def test_pairs_leave_out_the_diagonal():
+def test_pairs_and_what_stays_in_a_server():
     assert statistics.pairs(np.arange(9).reshape(3, 3)).tolist() == [1, 2, 3, 5, 6, 7]
-
-
-def test_shares_of_the_largest_pairs():
     traffic = np.array([1.0, 0, 4, 0, 0, 0, 0, 0, 0, 5])
-    np.testing.assert_allclose(statistics.top_share(traffic, 0.1), 0.5, rtol=1e-15)
-    np.testing.assert_allclose(statistics.top_share(traffic, 0.2), 0.9, rtol=1e-15)
+    for part, want in ((0.1, 0.5), (0.2, 0.9)):
+        np.testing.assert_allclose(statistics.top_share(traffic, part), want, rtol=1e-15)
     np.testing.assert_allclose(statistics.top_share(np.ones(56), 0.1), 6 / 56, rtol=1e-15)  # 5.6 pairs are 6
     np.testing.assert_allclose(statistics.top_share(np.ones(56), 0.2), 11 / 56, rtol=1e-15)  # 11.2 are 11
     assert np.isnan(statistics.top_share(np.zeros(10), 0.1))
+    matrix, inside = np.arange(16.0).reshape(4, 4), (0 + 1 + 4 + 5) + (10 + 11 + 14 + 15)
+    for per_server, want in ((1, 0 + 5 + 10 + 15), (2, inside), (4, 120)):
+        np.testing.assert_allclose(statistics.locality(matrix, per_server), want / 120, rtol=1e-15)
+    with pytest.raises(InputError, match="ranks_per_server must divide the 4 ranks, got 3"):
+        statistics.locality(matrix, 3)
 
 
 def test_gini_is_half_the_mean_difference_over_the_mean():
     traffic = some((3, 12)).astype(float)
     for row, got in zip(traffic, statistics.gini(traffic), strict=True):
-        differences = [abs(a - b) for a, b in itertools.product(row, row)]
-        np.testing.assert_allclose(got, sum(differences) / len(differences) / 2 / row.mean(), rtol=1e-12)
+        np.testing.assert_allclose(got, np.abs(row[:, None] - row).mean() / 2 / row.mean(), rtol=1e-12)
     np.testing.assert_allclose(statistics.gini(np.array([[1.0, 1, 1], [0, 0, 1]])), [0, 2 / 3], atol=1e-15)
 
 
-def test_what_stays_in_a_server():
-    matrix = np.arange(16.0).reshape(4, 4)
-    np.testing.assert_allclose(statistics.locality(matrix), (0 + 5 + 10 + 15) / 120, rtol=1e-15)
-    inside = (0 + 1 + 4 + 5) + (10 + 11 + 14 + 15)
-    np.testing.assert_allclose(statistics.locality(matrix, 2), inside / 120, rtol=1e-15)
-    np.testing.assert_allclose(statistics.locality(matrix, 4), 1, rtol=1e-15)
-    with pytest.raises(InputError, match="ranks_per_server must divide the 4 ranks, got 3"):
-        statistics.locality(matrix, 3)
-
-
-def test_source_rows_off_their_mean():
+def test_source_rows_off_their_mean_and_by_chance():
     got, chance = statistics.source_variation(np.array([[4.0, 0], [2, 2], [0, 8]]))
     # Shares (1, 0), (1/2, 1/2), (0, 1); their mean is (1/2, 1/2): off by 1/2, 0 and 1/2.
     np.testing.assert_allclose(got, 1 / 3, rtol=1e-15)
     each = [np.sqrt(2 / np.pi * 0.25 * (2 / 3) / n) for n in (4, 4, 8)]
     np.testing.assert_allclose(chance, np.mean(each), rtol=1e-15)
-
-
-def test_chance_is_what_sampling_gives():
     rng = np.random.default_rng(1)
     share = rng.dirichlet(np.ones(32))
     got, chance = statistics.source_variation(rng.multinomial(4096, share, (200, 16)).astype(float))
@@ -101,78 +83,78 @@ def test_loads_that_are_a_lag_apart():
 # ---------------------------------------------------------------------------------------------------------- as a table
 def test_a_row_for_every_iteration_and_layer():
     count = some()
-    rows = survey.table(recording(count, number=[5, 6, 7, 9]), ranks_per_server=2)
+    rows = survey.statistics_by_layer(recording(count, number=[5, 6, 7, 9]), ranks_per_server=2)
     assert [(row["iteration"], row["layer"]) for row in rows] == [*itertools.product((5, 6, 7, 9), range(3))]
     for row, (i, layer) in zip(rows, np.ndindex(4, 3), strict=True):
         sent = count[i, layer].sum(axis=0)
-        assert row["selections"] == sent.sum()
-        by_expert, by_rank = sent.sum(axis=0), sent.sum(axis=0).reshape(4, 2).sum(axis=1)
-        np.testing.assert_allclose(row["expert_max_over_mean"], by_expert.max() / by_expert.mean(), rtol=1e-12)
-        np.testing.assert_allclose(row["rank_max_over_mean"], by_rank.max() / by_rank.mean(), rtol=1e-12)
-        own = sum(sent[rank, 2 * rank : 2 * rank + 2].sum() for rank in range(4))
+        by_expert, matrix = sent.sum(axis=0), sent.reshape(4, 4, 2).sum(axis=2)
+        by_rank = matrix.sum(axis=0)
         near = sum(sent[rank, 4 * (rank // 2) : 4 * (rank // 2) + 4].sum() for rank in range(4))
-        np.testing.assert_allclose(row["own_rank_share"], own / sent.sum(), rtol=1e-12)
-        np.testing.assert_allclose(row["server_share"], near / sent.sum(), rtol=1e-12)
-        matrix = sent.reshape(4, 4, 2).sum(axis=2)
         off = sorted(matrix[a, b] for a, b in itertools.permutations(range(4), 2))
-        np.testing.assert_allclose(row["top10_pairs_share"], off[-1] / sum(off), rtol=1e-12)
-        np.testing.assert_allclose(row["top20_pairs_share"], sum(off[-2:]) / sum(off), rtol=1e-12)
-        np.testing.assert_allclose(row["zero_pairs"], off.count(0) / 12, rtol=1e-12)
+        want = {
+            "selections": sent.sum(),
+            "expert_max_over_mean": by_expert.max() / by_expert.mean(),
+            "rank_max_over_mean": by_rank.max() / by_rank.mean(),
+            "own_rank_share": np.trace(matrix) / sent.sum(),
+            "server_share": near / sent.sum(),
+            "top10_pairs_share": off[-1] / sum(off),
+            "top20_pairs_share": sum(off[-2:]) / sum(off),
+            "zero_pairs": off.count(0) / 12,
+        }
+        np.testing.assert_allclose([row[name] for name in want], [*want.values()], rtol=1e-12)
 
 
 def test_what_a_recording_does_not_tell_is_none():
     def known(one, **options):
-        row = survey.table(one, **options)[0]
+        row = survey.statistics_by_layer(one, **options)[0]
         return {name for name in survey.TITLES if row[name] is not None}
 
     pair = {"top10_pairs_share", "top20_pairs_share", "pairs_gini", "zero_pairs", "own_rank_share"}
     chance = {"source_variation", "source_variation_by_chance"}
     loads = {"expert_max_over_mean", "rank_max_over_mean"}
+    single = some((2, 2, 1, 1, 8))
     assert known(recording(some())) == loads | pair | chance  # 4 ranks: one server of 8
     assert known(recording(some()), ranks_per_server=4) == loads | pair | chance | {"server_share"}
     assert known(recording(some((1, 1, 1, 16, 16)))) == loads | pair | chance | {"server_share"}
     assert known(recording(some(), targets=Targets.RANKS)) >= {"rank_max_over_mean"}
     assert known(recording(some(), Sources.DOMAINS)) == {"expert_max_over_mean"} | chance
-    assert known(recording(some((2, 2, 1, 1, 8)), Sources.UNKNOWN)) == {"expert_max_over_mean"}
-    assert known(recording(some((2, 2, 1, 1, 8)), Sources.UNKNOWN), ranks=4) == loads
-    assert known(recording(some((2, 2, 1, 1, 4)), Sources.UNKNOWN, Targets.RANKS)) == {"rank_max_over_mean"}
+    assert known(recording(single, Sources.UNKNOWN)) == {"expert_max_over_mean"}
+    assert known(recording(single, Sources.UNKNOWN), ranks=4) == loads
+    assert known(recording(single, Sources.UNKNOWN, Targets.RANKS)) == {"rank_max_over_mean"}
     assert known(recording(some((1, 1, 1, 3, 4)))) == {"expert_max_over_mean"} | chance  # 4 experts on 3 ranks
     assert known(recording(np.zeros((1, 1, 1, 2, 2)))) == loads | {"zero_pairs"}
     assert known(recording(np.ones((1, 1, 1, 1, 2)))) == loads | {"own_rank_share"}
     with pytest.raises(InputError, match="ranks must divide the 8 columns of run, got 3"):
-        survey.table(recording(some()), ranks=3)
-
-
-def test_a_summary_has_quantiles_of_what_is_known():
-    rows = survey.table(recording(some((40, 3, 1, 1, 8)), Sources.UNKNOWN))
-    (one,) = survey.summary(rows)
-    assert one["statistic"] == "hottest expert / mean"
-    values = sorted(row["expert_max_over_mean"] for row in rows)
-    np.testing.assert_allclose([one["p10"], one["median"], one["p90"]], np.quantile(values, [0.1, 0.5, 0.9]))
+        survey.statistics_by_layer(recording(some()), ranks=3)
+    rows = survey.statistics_by_layer(recording(some((40, 3, 1, 1, 8)), Sources.UNKNOWN))
+    (summary,) = survey.quantile_rows(rows)
+    assert summary["statistic"] == "hottest expert / mean"
+    values = [row["expert_max_over_mean"] for row in rows]
+    np.testing.assert_allclose([summary[q] for q in ("p10", "median", "p90")], np.quantile(values, [0.1, 0.5, 0.9]))
 
 
 def test_drift_over_the_lags_that_fit():
     count = some((7, 2, 1, 2, 8))
-    rows = survey.drift(recording(count, number=np.arange(1, 71, 10)))
+    rows = survey.drift_rows(recording(count, number=np.arange(1, 71, 10)))
     assert [(row["records"], row["iterations"]) for row in rows] == [(1, 10), (2, 20), (5, 50)]
     load = count.sum(axis=(2, 3))
     by_hand = [np.corrcoef(load[i, layer], load[i + 5, layer])[0, 1] for i in (0, 1) for layer in (0, 1)]
     np.testing.assert_allclose(rows[2]["correlation"], np.mean(by_hand), rtol=1e-12)
-    uneven = survey.drift(recording(count[:3], number=[1, 2, 9]))
+    uneven = survey.drift_rows(recording(count[:3], number=[1, 2, 9]))
     assert [(row["records"], row["iterations"]) for row in uneven] == [(1, None), (2, None)]
-    assert survey.drift(recording(count[:1])) == []
-    assert survey.drift(recording(np.ones((2, 1, 1, 1, 4))))[0]["correlation"] is None
+    assert survey.drift_rows(recording(count[:1])) == []
+    assert survey.drift_rows(recording(np.ones((2, 1, 1, 1, 4))))[0]["correlation"] is None
 
 
 def test_what_is_sent_from_where_to_where():
     count = some((2, 3, 2, 4, 8))
-    rows, columns, matrix = survey.sent(recording(count))
+    rows, columns, matrix = survey.sent_selections(recording(count))
     assert (rows, columns, matrix.shape) == ("source rank", "destination rank", (3, 4, 4))
     np.testing.assert_array_equal(matrix[1, 2, 3], count[:, 1, :, 2, 6:].sum())
-    assert survey.sent(recording(count), 2)[2].shape == (3, 2, 2)
-    rows, columns, matrix = survey.sent(recording(count, Sources.DOMAINS))
+    assert survey.sent_selections(recording(count), 2)[2].shape == (3, 2, 2)
+    rows, columns, matrix = survey.sent_selections(recording(count, Sources.DOMAINS))
     assert (rows, columns, matrix.shape) == ("text domain", "expert", (3, 4, 8))
-    assert survey.sent(recording(count[:, :, :, :1], Sources.UNKNOWN)) is None
+    assert survey.sent_selections(recording(count[:, :, :, :1], Sources.UNKNOWN)) is None
 
 
 # -------------------------------------------------------------------------------- against the numbers beside the traces
@@ -187,15 +169,12 @@ def gate_trace(shared_data):
     return one
 
 
-PERIODS = ("iter_1", "iter_11_101", "iter_2011_5001")
-
-
-@pytest.mark.parametrize("period", PERIODS)
+@pytest.mark.parametrize("period", ["iter_1", "iter_11_101", "iter_2011_5001"])
 def test_the_gate_trace(gate_trace, published, period):
     want = published["smartmoe_gate_trace"][period]
     first, *last = map(int, period.split("_")[1:])
     one = gate_trace.chosen((first, last[0] if last else first))
-    rows = statistics.rows_of(one.tokens().count)
+    rows = statistics.source_rows(one.tokens().count)
 
     def same(values, numbers):
         np.testing.assert_allclose(np.quantile(values, [0.1, 0.5, 0.9]), numbers, atol=6e-5)
@@ -216,7 +195,7 @@ def test_the_gate_trace(gate_trace, published, period):
 
 
 def test_drift_of_the_gate_trace(gate_trace, published):
-    load = statistics.rows_of(gate_trace.tokens().count).sum(axis=2)
+    load = statistics.source_rows(gate_trace.tokens().count).sum(axis=2)
     start = gate_trace.number
     for lag, (name, period) in itertools.product(
         (1, 5, 10, 50, 100),
@@ -236,7 +215,7 @@ def test_laer_loads(shared_data, published, model):
     quantiles = [0.1, 0.5, 0.9, 1]
     got = np.quantile(statistics.max_over_mean(ranks), quantiles)
     np.testing.assert_allclose(got, want["rank_max_over_mean_p10_50_90_max"], atol=6e-5)
-    positions = [row["rank_max_over_mean"] for row in survey.table(one)]
+    positions = [row["rank_max_over_mean"] for row in survey.statistics_by_layer(one)]
     np.testing.assert_allclose(np.quantile(positions, quantiles), want["EP4_position_max_over_mean"], atol=6e-5)
     for lag in (1, 5):
         np.testing.assert_allclose(statistics.correlation(ranks, lag).mean(), want[f"lag{lag}_pearson"], atol=6e-5)
@@ -247,11 +226,11 @@ def test_laer_loads(shared_data, published, model):
 def test_olmoe_loads(shared_data, published, model):
     want = published["olmoe_routing"][model]
     (one,) = open_trace(shared_data / "olmoe_routing" / model)
-    rows = statistics.rows_of(one.count)[0]  # [layer domain expert]
-    pooled = [row["expert_max_over_mean"] for row in survey.table(one)]
+    rows = statistics.source_rows(one.count)[0]  # [layer domain expert]
+    pooled = [row["expert_max_over_mean"] for row in survey.statistics_by_layer(one)]
     np.testing.assert_allclose(pooled, want["pooled_max_over_mean"], atol=6e-3)
     for domain, name in enumerate(want["domains"]):
         numbers = want["expert_max_over_mean_by_domain_and_layer"][name]
         np.testing.assert_allclose(statistics.max_over_mean(rows[:, domain]), numbers, atol=6e-3)
     off = np.mean([want["TV_domain_vs_pooled"][name] for name in want["domains"]], axis=0)
-    np.testing.assert_allclose([row["source_variation"] for row in survey.table(one)], off, atol=6e-4)
+    np.testing.assert_allclose([row["source_variation"] for row in survey.statistics_by_layer(one)], off, atol=6e-4)

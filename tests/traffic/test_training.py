@@ -6,14 +6,8 @@ import numpy as np
 import pytest
 
 from mfabric_jax import InputError
-from mfabric_jax.traffic import (
-    expert_flows,
-    gradient_flows,
-    measured,
-    pipeline_flows,
-    region_bytes,
-    training_flows,
-)
+from mfabric_jax.traffic import measured, region_bytes, training_flows
+from mfabric_jax.traffic.training import expert_flows, gradient_flows, pipeline_flows
 from mfabric_jax.workload import (
     Architecture,
     GroupedQuery,
@@ -30,43 +24,20 @@ LABELS = ("EP", "DP inside", "DP between", "DP experts", "PP")
 
 def job(dp=2, tp=2, pp=2, ep=4, blocks=5, dense=1, per_server=4, **settings):
     """Small, with uneven stages, a dense block and element sizes that differ."""
-    model = Architecture(
-        "tiny",
-        blocks,
-        4,
-        GroupedQuery(2, 1, 2),
-        experts=8,
-        top_k=2,
-        expert_hidden=3,
-        shared_hidden=2,
-        dense_blocks=dense,
-        dense_hidden=6,
-        source="made up",
-    )
-    sizes = {"dispatch_bytes": 1, "combine_bytes": 2, "grad_bytes": 4} | settings
-    return Workload(
-        "tiny",
-        model,
-        dp,
-        tp,
-        pp,
-        ep,
-        dp * tp * pp * ep,
-        sequence=16,
-        micro_batch=2,
-        gpus_per_server=per_server,
-        **sizes,
-    )
+    inner = {"expert_hidden": 3, "shared_hidden": 2, "dense_blocks": dense, "dense_hidden": 6}
+    model = Architecture("tiny", blocks, 4, GroupedQuery(2, 1, 2), experts=8, top_k=2, source="made up", **inner)
+    settings = {"dispatch_bytes": 1, "combine_bytes": 2, "grad_bytes": 4, "sequence": 16, "micro_batch": 2} | settings
+    return Workload("tiny", model, dp, tp, pp, ep, dp * tp * pp * ep, gpus_per_server=per_server, **settings)
 
 
-SHAPES = [
+SHAPES = (
     {},
     {"dp": 4, "tp": 1},
     {"dp": 1, "ep": 8},
     {"pp": 4, "tp": 4},
     {"pp": 1, "dp": 8, "ep": 1},
     {"ep": 2, "tp": 1},
-]
+)
 
 
 def balanced(workload):
@@ -84,23 +55,20 @@ def sums(flows):
     return {label: flows.size[flows.of(label)].sum() for label in flows.labels}
 
 
-@pytest.mark.parametrize("workload", [*(job(**shape) for shape in SHAPES), get("llama-moe"), get("mixtral-8x7b")])
-def test_balanced_bytes_are_what_an_iteration_sends(workload):
-    flows, volume = training_flows(workload, balanced(workload)), iteration_bytes(workload)
-    got = sums(flows)
-    assert flows.labels == LABELS
-    np.testing.assert_allclose(got["EP"], volume["EP"], rtol=1e-12)
-    np.testing.assert_allclose(got["PP"], volume["PP"], rtol=1e-12)
-    # All TP slices of a stage together; hierarchically as many bytes are sent as around one ring.
-    np.testing.assert_allclose(got["DP inside"] + got["DP between"] + got["DP experts"], volume["DP"], rtol=1e-12)
-    assert not flows.start.any()
-
-
-@pytest.mark.parametrize("settings", [{"recompute": "block"}, {"recompute": "attention"}])
-def test_what_is_computed_again_is_sent_again(settings):
-    workload = job(schedule="interleaved", chunks=2, micro_batches=4, **settings)
-    got, volume = sums(training_flows(workload, balanced(workload))), iteration_bytes(workload)
-    np.testing.assert_allclose([got["EP"], got["PP"]], [volume["EP"], volume["PP"]], rtol=1e-12)
+def test_balanced_bytes_are_what_an_iteration_sends():
+    again = [
+        job(schedule="interleaved", chunks=2, micro_batches=4, recompute=kind)
+        for kind in ("none", "block", "attention")
+    ]
+    for workload in (*(job(**shape) for shape in SHAPES), get("llama-moe"), get("mixtral-8x7b"), *again):
+        flows, volume = training_flows(workload, balanced(workload)), iteration_bytes(workload)
+        got = sums(flows)
+        assert flows.labels == LABELS
+        # All TP slices of a stage together; hierarchically as many bytes are sent as around one ring.
+        data = got["DP inside"] + got["DP between"] + got["DP experts"]
+        want = [volume[kind] for kind in ("EP", "PP", "DP")]
+        np.testing.assert_allclose([got["EP"], got["PP"], data], want, rtol=1e-12)
+        assert not flows.start.any()
 
 
 def loops(workload, tokens):
@@ -121,19 +89,19 @@ def loops(workload, tokens):
     return sent
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_expert_flows_are_a_loop_over_all_to_alls(shape):
-    workload = job(micro_batches=5, **shape)
-    tokens = drawn(workload)
-    flows, sent = expert_flows(workload, tokens), np.zeros((workload.gpus,) * 2)
-    assert len({*zip(flows.src.tolist(), flows.dst.tolist(), strict=True)}) == len(flows.src)
-    sent[flows.src, flows.dst] = flows.size
-    want = loops(workload, tokens)
-    np.testing.assert_allclose(sent, want, rtol=1e-12)
-    np.testing.assert_allclose(sent, sent.T, rtol=1e-12)  # both passes: dispatch and combine
-    where = place(workload)
-    for same in (where.pp, where.dp, where.tp):
-        np.testing.assert_array_equal(same[flows.src], same[flows.dst])
+def test_expert_flows_are_a_loop_over_all_to_alls():
+    for shape in SHAPES:
+        workload = job(micro_batches=5, **shape)
+        tokens = drawn(workload)
+        flows, sent = expert_flows(workload, tokens), np.zeros((workload.gpus,) * 2)
+        assert len({*zip(flows.src.tolist(), flows.dst.tolist(), strict=True)}) == len(flows.src)
+        sent[flows.src, flows.dst] = flows.size
+        want = loops(workload, tokens)
+        np.testing.assert_allclose(sent, want, rtol=1e-12)
+        np.testing.assert_allclose(sent, sent.T, rtol=1e-12)  # both passes: dispatch and combine
+        where = place(workload)
+        for same in (where.pp, where.dp, where.tp):
+            np.testing.assert_array_equal(same[flows.src], same[flows.dst])
 
 
 def test_region_bytes_by_hand():
@@ -152,48 +120,48 @@ def ring(members, size):
     return {(a, b): each for a, b in zip(members, np.roll(members, -1), strict=True) if a != b}
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_gradients_go_around_replicas_of_the_same_slice(shape):
-    workload, where = job(**shape), place(job(**shape))
-    flows = gradient_flows(workload)
-    got = {
-        label: {(s, d): b for s, d, b in zip(*(x[flows.of(label)].tolist() for x in flows[:3]), strict=True)}
-        for label in flows.labels
-    }
-    between, experts, inside = {}, {}, {}
-    local = workload.gpus_per_server // workload.tp  # replicas of a slice in one server
-    for stage, t in itertools.product(range(workload.pp), range(workload.tp)):
-        size = gradient_bytes(workload, stage)
-        same = np.flatnonzero((where.pp == stage) & (where.tp == t))
-        for server in range(0, len(same), local):
-            for a, b in itertools.permutations(same[server : server + local], 2):
-                inside[a, b] = 2 * size.dense / workload.tp / local
-        for n in range(local):
-            between |= ring(same[n::local], size.dense / workload.tp / local)
-        for e in range(workload.ep):
-            experts |= ring(same[where.ep[same] == e], size.expert / workload.tp)
-    for label, want in {"DP inside": inside, "DP between": between, "DP experts": experts}.items():
-        assert got[label] == pytest.approx({k: v for k, v in want.items() if v}, rel=1e-12)
-    # Those inside stay in a server, those between keep to their place in it.
-    server = where.server
-    for label, stays in (("DP inside", True), ("DP between", False)):
-        mask = flows.of(label)
-        assert np.all((server[flows.src[mask]] == server[flows.dst[mask]]) == stays)
-    between = flows.of("DP between")
-    np.testing.assert_array_equal((flows.dst - flows.src)[between] % workload.gpus_per_server, 0)
+def test_gradients_go_around_replicas_of_the_same_slice():
+    for shape in SHAPES:
+        workload, where = job(**shape), place(job(**shape))
+        flows = gradient_flows(workload)
+        got = {
+            label: {(s, d): b for s, d, b in zip(*(x[flows.of(label)].tolist() for x in flows[:3]), strict=True)}
+            for label in flows.labels
+        }
+        between, experts, inside = {}, {}, {}
+        local = workload.gpus_per_server // workload.tp  # replicas of a slice in one server
+        for stage, t in itertools.product(range(workload.pp), range(workload.tp)):
+            size = gradient_bytes(workload, stage)
+            same = np.flatnonzero((where.pp == stage) & (where.tp == t))
+            for server in range(0, len(same), local):
+                for a, b in itertools.permutations(same[server : server + local], 2):
+                    inside[a, b] = 2 * size.dense / workload.tp / local
+            for n in range(local):
+                between |= ring(same[n::local], size.dense / workload.tp / local)
+            for e in range(workload.ep):
+                experts |= ring(same[where.ep[same] == e], size.expert / workload.tp)
+        for label, want in {"DP inside": inside, "DP between": between, "DP experts": experts}.items():
+            assert got[label] == pytest.approx({k: v for k, v in want.items() if v}, rel=1e-12)
+        # Those inside stay in a server, those between keep to their place in it.
+        server = where.server
+        for label, stays in (("DP inside", True), ("DP between", False)):
+            mask = flows.of(label)
+            assert np.all((server[flows.src[mask]] == server[flows.dst[mask]]) == stays)
+        between = flows.of("DP between")
+        np.testing.assert_array_equal((flows.dst - flows.src)[between] % workload.gpus_per_server, 0)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_activations_go_to_the_same_rank_of_the_next_stage_and_back(shape):
-    workload = job(**shape)
-    flows = pipeline_flows(workload)
-    stage = workload.gpus // workload.pp
-    boundaries = workload.gpus - stage
-    assert len(flows.src) == 2 * boundaries
-    np.testing.assert_array_equal(flows.size, pp_bytes(workload) / workload.tp * workload.micro_batches)
-    pairs = {*zip(flows.src.tolist(), flows.dst.tolist(), strict=True)}
-    ahead = [(g, g + stage) for g in range(boundaries)]
-    assert pairs == {*ahead, *((b, a) for a, b in ahead)}
+def test_activations_go_to_the_same_rank_of_the_next_stage_and_back():
+    for shape in SHAPES:
+        workload = job(**shape)
+        flows = pipeline_flows(workload)
+        stage = workload.gpus // workload.pp
+        boundaries = workload.gpus - stage
+        assert len(flows.src) == 2 * boundaries
+        np.testing.assert_array_equal(flows.size, pp_bytes(workload) / workload.tp * workload.micro_batches)
+        pairs = {*zip(flows.src.tolist(), flows.dst.tolist(), strict=True)}
+        ahead = [(g, g + stage) for g in range(boundaries)]
+        assert pairs == {*ahead, *((b, a) for a, b in ahead)}
 
 
 def test_activations_of_chunks_go_around():
@@ -222,10 +190,8 @@ def test_measured_tokens_fit():
     np.testing.assert_allclose(total, each * 16, rtol=1e-12)
 
 
-@pytest.mark.parametrize(
-    "wrong", [np.zeros((1, 4, 1, 4)), np.zeros((1, 3, 1, 4, 8)), np.zeros((1, 4, 1, 3, 8)), np.zeros((1, 4, 1, 4, 6))]
-)
-def test_tokens_that_do_not_fit(wrong):
-    with pytest.raises(InputError) as caught:
-        expert_flows(job(), wrong)
-    assert str(caught.value) == f"tokens must be [replica 4 M 4 8], got {list(wrong.shape)}."
+def test_tokens_that_do_not_fit():
+    for shape in ((1, 4, 1, 4), (1, 3, 1, 4, 8), (1, 4, 1, 3, 8), (1, 4, 1, 4, 6)):
+        with pytest.raises(InputError) as caught:
+            expert_flows(job(), np.zeros(shape))
+        assert str(caught.value) == f"tokens must be [replica 4 M 4 8], got {list(shape)}."

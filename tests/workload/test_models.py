@@ -1,48 +1,46 @@
-"""Parameter counts against hand computations and the published sizes."""
+"""Parameters of models, operations and seconds of a block: by hand and against published sizes."""
 
 import dataclasses
 import json
 
+import jax
+import numpy as np
 import pytest
 
 from mfabric_jax.checks import InputError
-from mfabric_jax.workload import models
-
-PUBLISHED_AS = {
-    models.MIXTRAL_8X22B: "mixtral-8x22b",
-    models.MIXTRAL_8X7B: "mixtral-8x7b",
-    models.LLAMA_MOE: "llama-moe-3.0b-2of16",
-    models.QWEN_MOE: "qwen1.5-moe-a2.7b",
-    models.DEEPSEEK_V3: "deepseek-r1",
-}
+from mfabric_jax.workload import NAMES, Workload, block_seconds, get, get_gpu, models
+from mfabric_jax.workload.compute import block_flops
 
 
-def test_mixtral_parts_by_hand():
+def test_parts_by_hand():
     # Query and output 4096 x 4096 each, key and value 4096 x 1024 each; three matrices of 4096 x 14336 an expert.
     model = models.MIXTRAL_8X7B
     assert model.attention_params == 2 * 4096 * 4096 + 2 * 4096 * 1024
-    assert model.expert_params == 3 * 4096 * 14336
-    assert model.gate_params == 4096 * 8
+    assert (model.expert_params, model.gate_params) == (3 * 4096 * 14336, 4096 * 8)
     assert (model.shared_params, model.dense_params) == (0, 0)
-
-
-def test_latent_attention_by_hand():
-    # Down and up projection of the query, then of key and value (with one rotary key of 64), then the output.
+    # Latent: down and up projection of the query, then of key and value (with one rotary key of 64), then the output.
     query = 7168 * 1536 + 1536 * 128 * 192
     key_value = 7168 * (512 + 64) + 512 * 128 * (128 + 128)
     assert models.DEEPSEEK_V3.attention_params == query + key_value + 128 * 128 * 7168
     assert models.DEEPSEEK_V3.attention.score_width == 128 * (192 + 128)
 
 
-@pytest.mark.parametrize(("model", "published"), PUBLISHED_AS.items(), ids=PUBLISHED_AS.values())
-def test_sizes_are_the_published_ones(shared_data, model, published):
-    facts = json.loads((shared_data / "models.json").read_text())["models"][published]
-    assert model.attention_params / 1e6 == pytest.approx(facts["attention_params_per_layer_M"], abs=5e-4)
-    assert model.expert_params / 1e6 == pytest.approx(facts["params_per_expert_M"], abs=5e-3)
-    assert (model.blocks, model.hidden, model.top_k) == (facts["num_layers"], facts["hidden_size"], facts["top_k"])
-    assert model.dense_blocks == facts["first_dense_layers"]
-    assert model.dense_hidden == facts.get("dense_ffn_intermediate", 0)
-    assert model.shared_hidden == facts.get("shared_expert_intermediate_total", 0)
+def test_sizes_are_the_published_ones(shared_data):
+    published = json.loads((shared_data / "models.json").read_text())["models"]
+    for model, name in (
+        (models.MIXTRAL_8X22B, "mixtral-8x22b"),
+        (models.MIXTRAL_8X7B, "mixtral-8x7b"),
+        (models.LLAMA_MOE, "llama-moe-3.0b-2of16"),
+        (models.QWEN_MOE, "qwen1.5-moe-a2.7b"),
+        (models.DEEPSEEK_V3, "deepseek-r1"),
+    ):
+        facts = published[name]
+        assert model.attention_params / 1e6 == pytest.approx(facts["attention_params_per_layer_M"], abs=5e-4)
+        assert model.expert_params / 1e6 == pytest.approx(facts["params_per_expert_M"], abs=5e-3)
+        assert (model.blocks, model.hidden, model.top_k) == (facts["num_layers"], facts["hidden_size"], facts["top_k"])
+        assert model.dense_blocks == facts["first_dense_layers"]
+        assert model.dense_hidden == facts.get("dense_ffn_intermediate", 0)
+        assert model.shared_hidden == facts.get("shared_expert_intermediate_total", 0)
 
 
 def test_whole_deepseek_has_671_billion_parameters():
@@ -53,15 +51,48 @@ def test_whole_deepseek_has_671_billion_parameters():
     assert total / 1e9 == pytest.approx(671.025, abs=5e-3)
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
+def test_impossible_dimensions_are_named():
+    for change, words in (
         ({"top_k": 9}, r"top_k must be at most experts \(8\), got 9"),
         ({"blocks": 0}, "blocks must be a whole number"),
         ({"hidden": 1.5}, "hidden must be a whole number"),
         ({"dense_blocks": 32}, "blocks must exceed the 32 dense blocks"),
-    ],
-)
-def test_impossible_dimensions_are_named(change, words):
-    with pytest.raises(InputError, match=words):
-        dataclasses.replace(models.MIXTRAL_8X7B, **change)
+    ):
+        with pytest.raises(InputError, match=words):
+            dataclasses.replace(models.MIXTRAL_8X7B, **change)
+
+
+# ------------------------------------------------------------------------------------------------------------- compute
+def test_flops_of_a_tiny_block_counted_product_by_product():
+    # Two tokens of width 4, one head of width 4; expert of width 3, top 1 of 2; shared expert of width 5.
+    attention, more = models.GroupedQuery(1, 1, 4), {"shared_hidden": 5, "dense_blocks": 1, "dense_hidden": 7}
+    tiny = models.Architecture("tiny", 2, 4, attention, experts=2, top_k=1, expert_hidden=3, source="made up", **more)
+    workload = Workload("tiny", tiny, 1, 1, 1, 1, gpus=1, gpus_per_server=1, sequence=2, micro_batch=1)
+    flops = block_flops(workload)
+    projections = 2 * (2 * 4 * 4) * 4
+    full_square = 2 * (2 * 2 * 4) * 2  # scores, then weighted values: 2 queries x 2 keys x 4 wide
+    assert flops.attention == projections + full_square / 2
+    assert flops.moe == 2 * (2 * 4 * 2 + 2 * 3 * 4 * 3 + 2 * 3 * 4 * 5)
+    assert flops.dense == 2 * (2 * 3 * 4 * 7)
+
+
+def test_seconds_are_flops_over_the_achieved_rate():
+    for name in NAMES:
+        workload = get(name)
+        seconds = block_seconds(workload, get_gpu("A100-80GB-SXM"), efficiency=0.4)
+        np.testing.assert_allclose(seconds, np.divide(block_flops(workload), workload.tp * 312e12 * 0.4), rtol=1e-12)
+    # 32768 tokens x 2 experts x 6 x 4096 x 14336 FLOPs over 4 GPUs at 156 TFLOP/s: 37 ms, gate included.
+    assert block_seconds(get("mixtral-8x7b"), get_gpu()).moe_s == pytest.approx(0.0370, abs=1e-4)
+    traced = jax.jit(lambda efficiency: block_seconds(workload, get_gpu(), efficiency).moe_s)
+    assert traced(2.0) == pytest.approx(block_seconds(workload, get_gpu(), 2.0).moe_s)
+    with pytest.raises(InputError, match="efficiency must be finite and above 0, got 0"):
+        block_seconds(workload, get_gpu(), 0)
+
+
+def test_rates_are_those_of_the_data_sheets(shared_data):
+    for name, fact in json.loads((shared_data / "hardware.json").read_text())["gpus"].items():
+        gpu = get_gpu(name)
+        assert gpu.bf16_flops == pytest.approx(fact["bf16_dense_tflops"] * 1e12)
+        assert gpu.nvlink == pytest.approx(fact["nvlink_per_direction_GBps"] * 1e9)
+    with pytest.raises(InputError, match="gpu 'H100' is unknown"):
+        get_gpu("H100")

@@ -2,21 +2,8 @@
 
 import pytest
 
-from mfabric_jax.workload import (
-    NAMES,
-    get,
-    gradient_bytes,
-    iteration_bytes,
-    pp_bytes,
-    share_table,
-    tp_bytes_per_gpu,
-)
-
-
-def test_mixtral_tp_to_ep_is_63_to_37():
-    volume = iteration_bytes(get("mixtral-8x7b"))
-    assert volume["TP"] / (volume["TP"] + volume["EP"]) == pytest.approx(0.632, abs=5e-4)
-    assert volume["EP"] / (volume["TP"] + volume["EP"]) == pytest.approx(0.368, abs=5e-4)
+from mfabric_jax.workload import NAMES, get, gradient_bytes, iteration_bytes, pp_bytes, share_table
+from mfabric_jax.workload.volume import tp_bytes_per_gpu
 
 
 def loop_over_everything(workload):
@@ -50,34 +37,31 @@ def loop_over_everything(workload):
     return total
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "deepseek-v3"])
-def test_totals_agree_with_a_loop(name):
-    workload = get(name, dispatch_bytes=1, grad_bytes=4)
-    assert iteration_bytes(workload) == pytest.approx(loop_over_everything(workload), rel=1e-9)
-
-
-@pytest.mark.parametrize("recompute", ["attention", "block"])
-def test_what_runs_again_and_chunks_agree_with_a_loop(recompute):
-    chunks = {"schedule": "interleaved", "chunks": 2}
-    once, again = (get("mixtral-8x7b", recompute=kind, dispatch_bytes=1, **chunks) for kind in ("none", recompute))
-    volume, plain = iteration_bytes(again), iteration_bytes(once)
-    assert volume == pytest.approx(loop_over_everything(again), rel=1e-9)
-    more = 1.5 if recompute == "block" else 1
-    assert [volume[kind] / plain[kind] for kind in plain] == pytest.approx([more, more, 1, 1])
+def test_totals_agree_with_a_loop():
+    for name in NAMES:
+        if name != "deepseek-v3":  # its loop is long
+            workload = get(name, dispatch_bytes=1, grad_bytes=4)
+            assert iteration_bytes(workload) == pytest.approx(loop_over_everything(workload), rel=1e-9)
+    chunks = {"schedule": "interleaved", "chunks": 2, "dispatch_bytes": 1}
+    plain = iteration_bytes(get("mixtral-8x7b", **chunks))
+    for recompute, more in (("attention", 1), ("block", 1.5)):
+        again = get("mixtral-8x7b", recompute=recompute, **chunks)
+        volume = iteration_bytes(again)
+        assert volume == pytest.approx(loop_over_everything(again), rel=1e-9)
+        assert [volume[kind] / plain[kind] for kind in plain] == pytest.approx([more, more, 1, 1])
     assert plain["PP"] / iteration_bytes(get("mixtral-8x7b"))["PP"] == pytest.approx(7 / 3)  # boundaries of 4 stages
 
 
 def test_pieces_by_hand():
-    workload = get("mixtral-8x7b")
-    activation = 32768 * 4096 * 2
+    workload, activation = get("mixtral-8x7b"), 32768 * 4096 * 2
     assert tp_bytes_per_gpu(workload) == 1.5 * activation
     assert tp_bytes_per_gpu(get("llama-moe")) == 0
     assert pp_bytes(workload) == activation
-
-
-def test_first_deepseek_stage_has_three_dense_blocks():
-    model = get("deepseek-r1").architecture
-    first, last = gradient_bytes(get("deepseek-r1"), 0), gradient_bytes(get("deepseek-r1"), 15)
+    volume = iteration_bytes(workload)
+    assert volume["TP"] / (volume["TP"] + volume["EP"]) == pytest.approx(0.632, abs=5e-4)  # 63 : 37
+    # The first stage of DeepSeek has three dense blocks.
+    deepseek = get("deepseek-r1")
+    model, first, last = deepseek.architecture, gradient_bytes(deepseek, 0), gradient_bytes(deepseek, 15)
     one_moe = model.gate_params + model.shared_params
     assert first.dense == 2 * (4 * model.attention_params + one_moe + 3 * model.dense_params)
     assert first.expert == 2 * 4 * model.expert_params  # one MoE block, 256 experts over 64 ranks
@@ -85,27 +69,17 @@ def test_first_deepseek_stage_has_three_dense_blocks():
     assert last.expert == 3 * first.expert
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_share_table_adds_up(name):
-    rows = share_table(get(name))
-    assert [row["parallelism"] for row in rows] == ["TP", "EP", "PP", "DP"]
-    assert sum(row["share"] for row in rows) == pytest.approx(1)
-    assert all(
-        row["share"] * rows[1]["bytes_per_iteration"] == pytest.approx(row["bytes_per_iteration"] * rows[1]["share"])
-        for row in rows
-    )
-
-
-def test_published_shares_stand_beside_ours():
+def test_shares_add_up_and_stand_beside_the_published_ones():
+    for name in NAMES:
+        rows, volume = share_table(get(name)), iteration_bytes(get(name))
+        assert {row["parallelism"]: row["bytes_per_iteration"] for row in rows} == volume
+        total = sum(volume.values())
+        assert [row["share"] for row in rows] == pytest.approx([size / total for size in volume.values()])
     shown = {row["parallelism"]: row["measured"] for row in share_table(get("mixtral-8x7b"))}
     assert shown == {"TP": "60 %", "EP": "30 %", "PP": "PP+DP < 6-10 %", "DP": "PP+DP < 6-10 %"}
     qwen = share_table(get("qwen-moe"))
     assert qwen[1]["measured"] == "> 80 %"
     assert qwen[1]["share"] > 0.8
     assert all(row["measured"] is None for row in share_table(get("deepseek-r1")))
-
-
-def test_one_gpu_sends_nothing():
-    rows = share_table(get("mixtral-8x7b", dp=1, tp=1, pp=1, ep=1, gpus=1, gpus_per_server=1))
-    assert [row["bytes_per_iteration"] for row in rows] == [0, 0, 0, 0]
-    assert [row["share"] for row in rows] == [0, 0, 0, 0]
+    alone = share_table(get("mixtral-8x7b", dp=1, tp=1, pp=1, ep=1, gpus=1, gpus_per_server=1))
+    assert [(row["bytes_per_iteration"], row["share"]) for row in alone] == [(0, 0)] * 4

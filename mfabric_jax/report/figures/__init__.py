@@ -4,22 +4,27 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mfabric_jax.report.figures.block_timeline import block_timeline as block_timeline
-from mfabric_jax.report.figures.breakdown import breakdown as breakdown
-from mfabric_jax.report.figures.fabric import fabric as draw_fabric  # noqa: F401
-from mfabric_jax.report.figures.failures import failures as failures
-from mfabric_jax.report.figures.gantt import gantt as gantt
-from mfabric_jax.report.figures.graph import graph as draw_graph  # noqa: F401
-from mfabric_jax.report.figures.iteration_time import iteration_time as iteration_time
-from mfabric_jax.report.figures.learning import forecasts as forecasts
-from mfabric_jax.report.figures.learning import training as training
-from mfabric_jax.report.figures.pareto import pareto as pareto
-from mfabric_jax.report.figures.region import region as region
-from mfabric_jax.report.figures.scoreboard import scoreboard as scoreboard
+from mfabric_jax.report import charts, compared, style
+from mfabric_jax.report.figures._validation import validation as validation
+from mfabric_jax.report.figures.circuits import region as region
+from mfabric_jax.report.figures.clusters import draw_fabric as draw_fabric
+from mfabric_jax.report.figures.networks import draw_graph as draw_graph
+from mfabric_jax.report.figures.studies import failures as failures
+from mfabric_jax.report.figures.studies import forecasts as forecasts
+from mfabric_jax.report.figures.studies import scoreboard as scoreboard
+from mfabric_jax.report.figures.studies import training as training
+from mfabric_jax.report.figures.timelines import block_timeline as block_timeline
+from mfabric_jax.report.figures.timelines import gantt as gantt
 from mfabric_jax.report.figures.trace import trace_load as trace_load
 from mfabric_jax.report.figures.trace import trace_pairs as trace_pairs
-from mfabric_jax.report.figures.validation import validation as validation
-from mfabric_jax.report.grid import DETAIL_GBPS, Rows, arrange
+from mfabric_jax.report.grid import Rows, arrange
+
+FILES = {
+    "iteration_time": compared.COMPARISONS["iteration time against bandwidth"],
+    "pareto": compared.COMPARISONS["network cost against iteration time"],
+    "breakdown": compared.COMPARISONS["parts of an iteration"],
+    "performance": compared.COMPARISONS["performance per dollar"],
+}
 
 
 def save_all(
@@ -34,17 +39,18 @@ def save_all(
     - `timelines`: examples by title, each the segments of one block.
     """
     folder = Path(folder)
-    nearest = min(arrange(rows).bandwidths, key=lambda gbps: abs(gbps - DETAIL_GBPS))
-    written = [
-        iteration_time(rows, folder / "iteration_time.png"),
-        pareto(rows, folder / "pareto.png"),
-        breakdown(rows, folder / "breakdown.png", nearest),
-    ]
+    written = [compared_picture(name, rows, folder / f"{name}.png") for name in FILES]
     for title, example in (regions or {}).items():
         written.append(region(path=folder / f"region_{_slug(title)}.png", title=title, **example))
     for title, segments in (timelines or {}).items():
         written.append(block_timeline(segments, folder / f"timeline_{_slug(title)}.png", title))
     return written
+
+
+def compared_picture(name: str, rows: Rows, path: str | Path) -> Path:
+    """One chart of a comparison, a key of `FILES`; returns the path written."""
+    grid = arrange(rows, FILES[name].needs)
+    return style.save(lambda: charts.figure(FILES[name].chart(grid)), path)
 
 
 def _slug(title: str) -> str:

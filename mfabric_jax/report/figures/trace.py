@@ -12,7 +12,6 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.report import style
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 PANELS = 4
@@ -51,21 +50,19 @@ def build_load(load: Any, number: Any, title: str = "", target: str = "expert") 
     load, number = _checked("load", load), [str(n) for n in np.asarray(number).tolist()]
     if len(number) != len(load):
         raise InputError(f"number must name each of the {len(load)} iterations of load, got {len(number)}.")
-    relative = _over_mean(load, (2,))
+    relative, meaning = _over_mean(load, (2,)), f"load of the {target} / mean"
     if len(load) == 1:
-        pictures = {"": relative[0].T}
-        across, names = "layer", [str(layer) for layer in range(load.shape[1])]
-    else:
-        pictures = {f"layer {layer}": relative[:, layer].T for layer in spread(load.shape[1])}
-        across, names = "iteration", number
-    return _figure(pictures, title, f"load of the {target} / mean", (target, across), (None, names))
+        layers = [str(layer) for layer in range(load.shape[1])]
+        return _figure({"": relative[0].T}, title, meaning, (target, "layer"), layers)
+    pictures = {f"layer {layer}": relative[:, layer].T for layer in spread(load.shape[1])}
+    return _figure(pictures, title, meaning, (target, "iteration"), number)
 
 
 def build_pairs(matrix: Any, title: str = "", source: str = "source rank", target: str = "destination rank") -> Figure:
     """The figure of pairs itself."""
     relative = _over_mean(_checked("matrix", matrix), (1, 2))
     pictures = {f"layer {layer}": relative[layer] for layer in spread(len(relative))}
-    return _figure(pictures, title, "selections / mean", (source, target), (None, None))
+    return _figure(pictures, title, "selections / mean", (source, target), None)
 
 
 def _checked(field: str, values: Any) -> np.ndarray:
@@ -81,29 +78,27 @@ def _over_mean(values: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
 
 
 def _figure(
-    pictures: dict[str, np.ndarray],
-    title: str,
-    meaning: str,
-    labels: tuple[str, str],
-    names: tuple[Sequence[str] | None, Sequence[str] | None],
+    pictures: dict[str, np.ndarray], title: str, meaning: str, labels: tuple[str, str], columns: Sequence[str] | None
 ) -> Figure:
     """Heat maps with one scale of colours, whose square root is even: few are hot, and the cold ones differ too."""
+    from matplotlib.cm import ScalarMappable
     from matplotlib.colors import PowerNorm
 
-    shape = next(iter(pictures.values())).shape
-    square = shape[0] == shape[1]
-    figure, axes = style.panels(len(pictures), width=5.0 if square else 5.8, height=4.5 if square else 3.3)
+    down, across = next(iter(pictures.values())).shape
+    square = down == across
+    figure, every = style.panels(len(pictures), width=5.0 if square else 5.8, height=4.5 if square else 3.3)
     most = max(1.0, *(float(picture.max()) for picture in pictures.values()))
-    scale = PowerNorm(0.5, 0.0, most)
-    image = None
-    for panel, (name, picture) in zip(axes, pictures.items(), strict=False):
-        aspect = "equal" if square else "auto"
-        image = panel.imshow(picture, cmap="Blues", norm=scale, aspect=aspect, interpolation="nearest")
-        panel.set_title(name, loc="left")
-        panel.set(ylabel=labels[0], xlabel=labels[1])
-        _ticks(panel, picture.shape, names)
-    assert image is not None
-    bar = figure.colorbar(image, ax=axes, ticks=_legible(most), format="%g", shrink=0.7, aspect=30, pad=0.02)
+    look = {"cmap": "Blues", "norm": PowerNorm(0.5, 0.0, most)}
+    for axes, (name, picture) in zip(every, pictures.items(), strict=False):
+        axes.imshow(picture, aspect="equal" if square else "auto", interpolation="nearest", **look)
+        axes.set_title(name, loc="left")
+        axes.set(ylabel=labels[0], xlabel=labels[1])
+        _ticks(axes.yaxis, down, None)
+        _ticks(axes.xaxis, across, columns)
+        axes.tick_params(length=2, labelsize=style.FONT - 1)
+        axes.spines[:].set_visible(False)
+    colours = {"ticks": _legible(most), "format": "%g", "shrink": 0.7, "aspect": 30, "pad": 0.02}
+    bar = figure.colorbar(ScalarMappable(look["norm"], look["cmap"]), ax=every, **colours)
     bar.set_label(meaning, labelpad=8)
     bar.outline.set_visible(False)  # pyright: ignore
     if title:
@@ -120,11 +115,8 @@ def _legible(most: float) -> list[float]:
     return sorted(kept)
 
 
-def _ticks(axes: Axes, shape: tuple[int, ...], names: tuple[Sequence[str] | None, Sequence[str] | None]) -> None:
-    """At most a dozen ticks on each axis, at equal steps."""
-    for axis, size, called in zip((axes.yaxis, axes.xaxis), shape, names, strict=True):
-        most = _MANY if called is None or max(map(len, called)) < 3 else _MANY // 2
-        places = range(0, size, -(-size // most))
-        axis.set_ticks(list(places), [str(place) if called is None else called[place] for place in places])
-    axes.tick_params(length=2, labelsize=style.FONT - 1)
-    axes.spines[:].set_visible(False)
+def _ticks(axis: Any, size: int, names: Sequence[str] | None) -> None:
+    """At most a dozen ticks on an axis, at equal steps."""
+    most = _MANY if names is None or max(map(len, names)) < 3 else _MANY // 2
+    places = range(0, size, -(-size // most))
+    axis.set_ticks(list(places), [str(place) if names is None else names[place] for place in places])

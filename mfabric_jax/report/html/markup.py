@@ -1,4 +1,4 @@
-"""Elements of HTML and SVG as text: what a caller passes as a value is escaped, what is inside is markup already."""
+"""Elements of HTML as text: what a caller passes as a value is escaped, what is inside is markup already."""
 
 from collections.abc import Sequence
 from html import escape
@@ -13,30 +13,14 @@ def words(value: Any) -> str:
 
 
 def tag(name: str, *inside: str, **attributes: Any) -> str:
-    """An element: `class_` is class, `stroke_width` stroke-width; None is left out, True has no value.
-
-    Numbers are written with two decimals at most, which is finer than any screen.
-    """
-    written = "".join(_attribute(key.strip("_").replace("_", "-"), value) for key, value in attributes.items())
-    return f"<{name}{written}>{''.join(inside)}</{name}>"
-
-
-def tip(text: str) -> str:
-    """What a mark of a chart says when it is pointed at."""
-    return tag("title", words(text))
-
-
-def _attribute(name: str, value: Any) -> str:
-    if value is None or value is False:
-        return ""
-    if value is True:
-        return f" {name}"
-    return f' {name}="{escape(number(value) if isinstance(value, float) else str(value))}"'
-
-
-def number(value: float) -> str:
-    """A coordinate: 12.5, 3."""
-    return f"{value:.2f}".rstrip("0").rstrip(".")
+    """An element: `class_` is class, `aria_label` aria-label; None and False are left out, True has no value."""
+    named = {key.strip("_").replace("_", "-"): value for key, value in attributes.items()}
+    written = [
+        f" {key}" if value is True else f' {key}="{escape(f"{value:.4g}" if isinstance(value, float) else str(value))}"'
+        for key, value in named.items()
+        if value is not None and value is not False
+    ]
+    return f"<{name}{''.join(written)}>{''.join(inside)}</{name}>"
 
 
 def counted(rows: Sequence[Any]) -> str:
@@ -46,7 +30,7 @@ def counted(rows: Sequence[Any]) -> str:
 
 def listed(names: Sequence[Any], last: str = "and") -> str:
     """a, b and c; many are cut short."""
-    said = [str(name) for name in names]
-    if len(said) > _MOST_NAMES:
-        said = [*said[:_MOST_NAMES], f"{len(said) - _MOST_NAMES} more"]
-    return f" {last} ".join(filter(None, [", ".join(said[:-1]), *said[-1:]])) or "none"
+    every = [str(name) for name in names]
+    if len(every) > _MOST_NAMES:
+        every = [*every[:_MOST_NAMES], f"{len(every) - _MOST_NAMES} more"]
+    return f" {last} ".join(filter(None, [", ".join(every[:-1]), *every[-1:]])) or "none"

@@ -1,6 +1,8 @@
 """The page: summary, charts, pictures, table and configuration, in one file that fetches nothing."""
 
+import base64
 import importlib.resources
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,14 +10,13 @@ from typing import Any
 from mfabric_jax.atomic import check_folder, replacing, suffix
 from mfabric_jax.checks import InputError
 from mfabric_jax.report.grid import Rows
-from mfabric_jax.report.html.charts import charts
-from mfabric_jax.report.html.configuration import configuration
+from mfabric_jax.report.html import panels
+from mfabric_jax.report.html._summary import summary
+from mfabric_jax.report.html._table import table
 from mfabric_jax.report.html.markup import tag, words
-from mfabric_jax.report.html.pictures import found_in, pictures
-from mfabric_jax.report.html.summary import summary
-from mfabric_jax.report.html.table import table
 
 EXTENSIONS = (".html",)
+PICTURES = {".png": "image/png", ".svg": "image/svg+xml"}
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 _VIEWPORT = "width=device-width, initial-scale=1"
 
@@ -46,7 +47,7 @@ def check_page(path: str | Path, pictures: str | Path | None = None) -> None:
     if path.is_dir():
         raise InputError(f"report {str(path)!r} is a folder; give a .html file.")
     if pictures is not None:
-        found_in(pictures)
+        _found_in(pictures)
     check_folder(path.parent)
 
 
@@ -69,13 +70,18 @@ def _page(rows: Rows, effective: Mapping[str, Any], folder: str | Path | None, t
     title = title or _title(rows, effective)
     sections = [
         _section("Summary", summary(rows, effective)),
-        _section("Charts", charts(rows, effective)),
-        _section("Pictures", pictures(folder)) if folder is not None else "",
+        _section("Charts", panels.section(rows, effective)),
+        _section("Pictures", _pictures(folder)) if folder is not None else "",
         _section("Rows", table(rows), class_="rows"),
-        _section("Configuration", configuration(effective)),
+        _section("Configuration", _configuration(effective)),
     ]
     toggle = tag("button", "Dark or light", type="button", id="theme", hidden=True)
-    body = tag("body", tag("header", tag("h1", words(title)), toggle), tag("main", *sections), _script("page.js"))
+    body = tag(
+        "body",
+        tag("header", tag("h1", words(title)), toggle),
+        tag("main", *sections),
+        tag("script", "\n", _file("page.js")),
+    )
     metas = f'<meta charset="utf-8"><meta name="viewport" content="{_VIEWPORT}">'
     metas += f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
     head = tag("head", metas, tag("title", words(title)), tag("style", _file("page.css")))
@@ -92,9 +98,70 @@ def _title(rows: Rows, effective: Mapping[str, Any]) -> str:
     return "Fabrics compared" if {"model", "fabric", "nic_gbps"} <= rows[0].keys() else "Rows of results"
 
 
-def _script(name: str) -> str:
-    return tag("script", "\n", _file(name))
-
-
 def _file(name: str) -> str:
     return (importlib.resources.files("mfabric_jax.report.html") / name).read_text(encoding="utf-8")
+
+
+# -- pictures of a folder
+
+
+def _found_in(folder: str | Path) -> list[Path]:
+    """The pictures of a folder by name; none at all is an `InputError`."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise InputError(f"pictures {str(folder)!r} is not a folder; give one that holds .png or .svg files.")
+    try:
+        found = sorted(path for path in folder.iterdir() if path.suffix.lower() in PICTURES and path.is_file())
+    except OSError as error:
+        raise _unread(folder, error) from error
+    if not found:
+        raise InputError(f"pictures {str(folder)!r} holds no .png or .svg file; give another folder.")
+    return found
+
+
+def _pictures(folder: str | Path) -> str:
+    """Every picture with its file name below it."""
+    return tag("div", *map(_picture, _found_in(folder)), class_="pictures")
+
+
+def _picture(path: Path) -> str:
+    try:
+        data = base64.b64encode(path.read_bytes()).decode()
+    except OSError as error:
+        raise _unread(path, error) from error
+    source = f"data:{PICTURES[path.suffix.lower()]};base64,{data}"
+    return f'<figure><img src="{source}" alt="{words(path.stem)}">{tag("figcaption", words(path.name))}</figure>'
+
+
+def _unread(path: Path, error: OSError) -> InputError:
+    return InputError(f"cannot read {str(path)!r} ({error.strerror or error}); give a folder that can be read.")
+
+
+# -- the configuration, folded: a line for each value, a fold for each part of it
+
+
+def _configuration(effective: Mapping[str, Any]) -> str:
+    """Everything that was stored beside the rows."""
+    if not effective:
+        return tag("p", "No configuration is stored beside these rows.", class_="note")
+    return _fold("Effective configuration", effective)
+
+
+def _fold(name: str, part: Mapping[str, Any]) -> str:
+    parts = {key: value for key, value in part.items() if isinstance(value, Mapping) and value}
+    lines = [
+        tag("tr", tag("th", words(key), scope="row"), tag("td", words(_value(value))))
+        for key, value in part.items()
+        if key not in parts
+    ]
+    held = tag("table", tag("tbody", *lines)) if lines else ""
+    folds = [_fold(str(key), value) for key, value in parts.items()]
+    return tag("details", tag("summary", words(name)), held, *folds, class_="configuration")
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return (
+        "none" if value is None else json.dumps(value, default=lambda own: getattr(own, "tolist", lambda: str(own))())
+    )

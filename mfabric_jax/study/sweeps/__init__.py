@@ -1,6 +1,1 @@
-"""Design spaces: a file of axes in, rows in shards out."""
-
-from mfabric_jax.study.sweeps.config import Sweep, read_sweep
-from mfabric_jax.study.sweeps.run import ENGINES, Progress, sweep
-
-__all__ = ["ENGINES", "Progress", "Sweep", "read_sweep", "sweep"]
+"""Design spaces: a file of axes in, files of rows out."""

@@ -1,113 +1,123 @@
-"""The values of every configuration of a design space, column by column."""
+"""The axes of a sweep: what may be set, the values that its tables give, and those of every configuration."""
 
 import math
+import types
+import typing
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mfabric_jax.checks import InputError, one_of
-from mfabric_jax.study.sweeps.settings import MOST
 
+MOST = 2**31  # whole numbers are of 32 bits on devices
+WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 SCALES = ("linear", "log")
-BETWEEN = {"low", "high", "scale", "whole"}
+RANGE = {"low", "high", "scale", "whole"}
+FORM = "{ of = [...] } or { low = ..., high = ..., scale = 'linear' or 'log', whole = true or false }"
 
 
-def columns(grid: Mapping, together: Mapping, random: Mapping, draws: int, draw_seed: int) -> dict[str, np.ndarray]:
-    """A value of every axis for each configuration: every combination of `grid` (its last axis changes fastest of
-    them) with every place of the lists in `together`, `draws` times with new random values."""
-    sizes = [len(values) for values in grid.values()]
-    places = len(next(iter(together.values()))) if together else 1
-    shape = (*sizes, places, draws)
-    found = {}
-    for axis, (name, values) in enumerate(grid.items()):
-        found[name] = _spread(_array(values), axis, shape)
-    for name, values in together.items():
-        found[name] = _spread(_array(values), len(sizes), shape)
-    for name, spec in random.items():
-        found[name] = _drawn(spec, math.prod(shape), np.random.default_rng([draw_seed, zlib.crc32(name.encode())]))
-    return found
+class Setting(NamedTuple):
+    """- `default`.   - `type`: of its values.   - `data`: other values of it run in the same program."""
+
+    default: Any
+    type: Any
+    data: bool = False
 
 
-def count(grid: Mapping, together: Mapping, draws: int) -> int:
-    """How many configurations there are."""
-    places = len(next(iter(together.values()))) if together else 1
-    return math.prod(len(values) for values in grid.values()) * places * draws
+def check_value(table: str, name: str, value: Any, setting: Setting) -> None:
+    """`InputError` for a value that a setting cannot have."""
+    allowed = _kinds(setting.type)
+    kind = tuple if isinstance(value, list) else type(value)
+    if kind not in allowed and not (kind is int and float in allowed):
+        words = " or ".join(WORDS.get(kind, "a list") for kind in allowed if kind is not type(None))
+        words += " (whole = true draws these)" if table == "random" and int in allowed else ""
+        raise InputError(f"{table}.{name} must be {words}, got {value!r}.")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InputError(f"{table}.{name} must be finite, got {value!r}.")
+    if isinstance(value, int) and abs(value) >= MOST:
+        raise InputError(f"{table}.{name} must be below 2^31, got {value!r}.")
 
 
-def _spread(values: np.ndarray, axis: int, shape: tuple[int, ...]) -> np.ndarray:
-    each = values.reshape([-1 if place == axis else 1 for place in range(len(shape))])
-    return np.broadcast_to(each, shape).reshape(-1)
+def _kinds(hint: Any) -> list[type]:
+    """The classes of values that a type hint allows."""
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        return [kind for part in parts for kind in _kinds(part)]
+    return [type(parts[0])] if origin is typing.Literal else [origin or hint]
 
 
-def _array(values: Sequence) -> np.ndarray:
-    """Numbers as numbers; anything else as it is."""
-    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
-        return np.asarray(values)
-    found = np.empty(len(values), object)
-    found[:] = [tuple(value) if isinstance(value, list) else value for value in values]
-    return found
+def values_of(table: str, name: str, given: Any) -> Sequence:
+    """The values that a table gives to a setting; of a random range one that is drawn.
+
+    `InputError` for an axis without values, and for one that cannot be drawn.
+    """
+    if table == "fixed":
+        return (given,)
+    if table == "random":
+        keys = set(given) if isinstance(given, Mapping) else set()
+        if {"low", "high"} <= keys <= RANGE:
+            _check_range(f"random.{name}", **given)
+            return _drawn(1, np.random.default_rng(0), **given).tolist()
+        if keys != {"of"}:
+            raise InputError(f"random.{name} must be {FORM}, got {given!r}.")
+        name, given = f"{name}.of", given["of"]
+    if not isinstance(given, list | tuple) or not given:
+        raise InputError(f"{table}.{name} must be a list of at least one value, got {given!r}.")
+    if table == "grid" and len({value if _is_number(value) else repr(value) for value in given}) < len(given):
+        raise InputError(f"grid.{name} must not repeat a value, got {list(given)}.")
+    return given
 
 
-def check_axes(grid: Mapping, together: Mapping, random: Mapping) -> None:
-    """`InputError` for an axis without values, lists of unlike lengths, or a random axis that cannot be drawn."""
-    for table, axes in (("grid", grid), ("list", together)):
-        for name, values in axes.items():
-            if not isinstance(values, list | tuple) or not values:
-                raise InputError(f"{table}.{name} must be a list of at least one value, got {values!r}.")
-    for name, values in grid.items():
-        if len({_told_apart(value) for value in values}) < len(values):
-            raise InputError(f"grid.{name} must not repeat a value, got {list(values)}.")
-    lengths = {name: len(values) for name, values in together.items()}
-    if len(set(lengths.values())) > 1:
-        got = ", ".join(f"{name} {length}" for name, length in lengths.items())
-        raise InputError(f"the lists of [list] are read side by side and must be equally long, got {got}.")
-    for name, spec in random.items():
-        _check_random(name, spec)
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _told_apart(value: Any) -> Any:
-    """What tells values apart: 100 and 100.0 are one."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return value if number else repr(value)
-
-
-def _check_random(name: str, spec: Any) -> None:
-    field = f"random.{name}"
-    if not isinstance(spec, Mapping) or not ({"of"} == set(spec) or {"low", "high"} <= set(spec) <= BETWEEN):
-        form = "{ of = [...] } or { low = ..., high = ..., scale = 'linear' or 'log', whole = true or false }"
-        raise InputError(f"{field} must be {form}, got {spec!r}.")
-    if "of" in spec:
-        if not isinstance(spec["of"], list | tuple) or not spec["of"]:
-            raise InputError(f"{field}.of must be a list of at least one value, got {spec['of']!r}.")
-        return
-    for end in ("low", "high"):
-        value = spec[end]
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+def _check_range(field: str, low: Any, high: Any, scale: Any = "linear", whole: Any = False) -> None:
+    for end, value in (("low", low), ("high", high)):
+        if not _is_number(value) or not math.isfinite(value):
             raise InputError(f"{field}.{end} must be a number, got {value!r}.")
-    low, high, scale, whole = spec["low"], spec["high"], spec.get("scale", "linear"), spec.get("whole", False)
     one_of(f"{field}.scale", scale, SCALES)
     if not isinstance(whole, bool):
         raise InputError(f"{field}.whole must be true or false, got {whole!r}.")
     if low > high or (scale == "log" and low <= 0):
         least = "above 0 and " if scale == "log" else ""
         raise InputError(f"{field}.low must be {least}at most high ({high}), got {low}.")
-    if whole and max(abs(low), abs(high)) >= MOST:
-        raise InputError(f"{field} is whole: low and high must be below 2^31, got {low} and {high}.")
-    if whole and (int(low) != low or int(high) != high):
-        raise InputError(f"{field} is whole: low and high must be whole numbers, got {low} and {high}.")
+    if whole and (max(abs(low), abs(high)) >= MOST or int(low) != low or int(high) != high):
+        raise InputError(f"{field} is whole: low and high must be whole numbers below 2^31, got {low} and {high}.")
 
 
-def _drawn(spec: Mapping, many: int, rng: np.random.Generator) -> np.ndarray:
-    if "of" in spec:
-        values = _array(spec["of"])
-        return values[rng.integers(len(values), size=many)]
-    low, high, whole = spec["low"], spec["high"], spec.get("whole", False)
-    if whole and spec.get("scale", "linear") == "linear":
-        return rng.integers(low, high, size=many, endpoint=True)
-    if spec.get("scale", "linear") == "linear":
-        return rng.uniform(low, high, many)
+def columns(grid: Mapping, together: Mapping, random: Mapping, draws: int, draw_seed: int) -> dict[str, np.ndarray]:
+    """A value of every axis for each configuration: every combination of `grid` (its last axis changes fastest of
+    them) with every place of the lists in `together`, `draws` times with new random values."""
+    places = len(next(iter(together.values()))) if together else 1
+    shape = (*(len(values) for values in grid.values()), places, draws)
+    axis_of = {name: axis for axis, name in enumerate(grid)} | dict.fromkeys(together, len(grid))
+    found = {}
+    for name, values in {**grid, **together}.items():
+        along = _array(values).reshape([-1 if axis == axis_of[name] else 1 for axis in range(len(shape))])
+        found[name] = np.broadcast_to(along, shape).reshape(-1)
+    for name, spec in random.items():
+        rng = np.random.default_rng([draw_seed, zlib.crc32(name.encode())])
+        found[name] = _drawn(math.prod(shape), rng, **spec)
+    return found
+
+
+def _array(values: Sequence) -> np.ndarray:
+    """Numbers as numbers; anything else as it is."""
+    if all(_is_number(value) for value in values):
+        return np.asarray(values)
+    found = np.empty(len(values), object)
+    found[:] = [tuple(value) if isinstance(value, list) else value for value in values]
+    return found
+
+
+def _drawn(count: int, rng: np.random.Generator, of=None, low=0, high=0, scale="linear", whole=False) -> np.ndarray:
+    if of is not None:
+        return _array(of)[rng.integers(len(of), size=count)]
+    if scale == "linear":
+        return rng.integers(low, high, size=count, endpoint=True) if whole else rng.uniform(low, high, count)
     first, last = (low - 0.5, high + 0.5) if whole else (low, high)
-    value = np.exp(rng.uniform(np.log(first), np.log(last), many))
+    value = np.exp(rng.uniform(np.log(first), np.log(last), count))
     return np.clip(np.rint(value), low, high).astype(np.int64) if whole else np.clip(value, low, high)

@@ -2,25 +2,24 @@
 
 import dataclasses
 import functools
-import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import numpy as np
 
-from mfabric_jax import units
+from mfabric_jax import fabric, units
 from mfabric_jax.checks import InputError
 from mfabric_jax.schedule import Exchanges
+from mfabric_jax.study._compare import effective, judged, named, network_cost
+from mfabric_jax.study._iteration_of import IterationOf, function_of
 from mfabric_jax.study.batch import Estimate, evaluate, usual_at_once
-from mfabric_jax.study.compare import POLICY, ROUTING, check_dtype, effective, network_cost, tokens_of
-from mfabric_jax.study.config import Compare
-from mfabric_jax.study.iteration_case import IterationOf, function_of
-from mfabric_jax.study.sweeps.settings import Setting
+from mfabric_jax.study.config import Case
+from mfabric_jax.study.settings import choices, hints
+from mfabric_jax.study.simulate import check_dtype, scenarios_on, tokens_of
+from mfabric_jax.study.sweeps.axes import Setting
 from mfabric_jax.traffic import Tokens
 
-ONE_OF = {"models": "model", "fabrics": "fabric", "nic_use": "nic_use", "nic_gbps": "nic_gbps"}
-DEFAULTS = {"model": "mixtral-8x7b", "fabric": "mfabric", "nic_use": "own", "nic_gbps": 400.0}
 DATA = (
     "nic_gbps",
     "optical_degree",
@@ -32,6 +31,7 @@ DATA = (
     "reactivation_s",
     "nvswitch_gigabytes_per_s",
 )
+LEFT_OPEN = ("efficiency", "delay_s", "nvswitch_gigabytes_per_s")  # None stands for what others imply
 OF_TRAFFIC = ("traffic", "skew", "drift", "drawn", "seed", "iterations", "trace", "records", "matrices")
 PARTS = ("compute_s", "exposed_comm_s", "reconfig_s", "bubble_s", "tp_comm_s", "ep_comm_s", "dp_comm_s")
 PART_SOLVED = 4  # of the usual chunk: every iteration is many all-to-alls at once
@@ -39,17 +39,17 @@ AVERAGED = -1  # `sample`: the mean of all iterations, as `compare` gives it
 
 
 def _settings() -> dict[str, Setting]:
-    """Those of `Compare`, one value where it takes several."""
-    hints, found = typing.get_type_hints(Compare), {}
-    for field in dataclasses.fields(Compare):
-        name = ONE_OF.get(field.name, field.name)
-        hint = type(DEFAULTS[name]) if name in DEFAULTS else hints[field.name]
-        default = DEFAULTS.get(name, field.default)
-        found[name] = Setting(default, str if name == "policy" else hint, name in DATA)
-    found["delay_s"] = found["delay_s"]._replace(type=float | None)
-    found["compute"] = found["compute"]._replace(type=str | None)
+    """Those of `Case`, and `sample`."""
+    found = {}
+    for field in dataclasses.fields(Case):
+        hint = hints(Case)[field.name]
+        if values := choices(hint):
+            hint = type(values[0]) if field.default is not None else type(values[0]) | None
+        found[field.name] = Setting(field.default, str if field.name == "policy" else hint, field.name in DATA)
+    for name in LEFT_OPEN:
+        found[name] = Setting(None, float | None, True)
     del found["dtype"]
-    return found | {"sample": Setting(AVERAGED, int, True), "efficiency": Setting(None, float | None, True)}
+    return found | {"sample": Setting(AVERAGED, int, True)}
 
 
 class Iterations:
@@ -68,7 +68,8 @@ class Iterations:
     def __init__(self, code: Mapping[str, Any], data: Mapping[str, Any], dtype: str):
         self.code, self.data = {**code}, {**data}
         self.base = self._config(dtype=dtype)
-        ((self.workload, self.fabric),) = self.base.variants(self.base.models[0])
+        self.on = fabric.get(self.base.fabric)
+        self.workload = self.base.workload(self.base.model, self.on.gpus_per_server)
 
     @staticmethod
     def resolved(code: dict[str, Any], given: set[str]) -> dict[str, Any]:
@@ -76,18 +77,12 @@ class Iterations:
         open_still = "efficiency" in given and code["compute"] is None
         return code | {"compute": "achieved"} if open_still else code
 
-    def _config(self, dtype: str, **data: Any) -> Compare:
-        given = self.data | self.code | data
+    def _config(self, dtype: Any, **data: Any) -> Case:
+        given: dict[str, Any] = self.data | self.code | data
         del given["sample"]
         if given["efficiency"] is None:
             del given["efficiency"]
-        for several, one in ONE_OF.items():
-            given[several] = (given.pop(one),)
-        try:
-            return Compare(**given, dtype=dtype)
-        except InputError as mistake:
-            field, rest = str(mistake).split(" ", 1)
-            raise InputError(f"{ONE_OF.get(field, field)} {rest}") from mistake
+        return Case(**given, dtype=dtype)
 
     def check(self, data: Mapping[str, np.ndarray]) -> None:
         """`InputError` for a number that `compare` would not take: the ends of every column are tried."""
@@ -109,22 +104,21 @@ class Iterations:
 
     def effective(self) -> dict[str, Any]:
         """The configuration of what does not vary."""
-        return effective(self.base)
+        return effective(self.base, self.base.model)
 
     def shown(self) -> dict[str, Any]:
         """What every row says though it may not vary."""
-        policy = POLICY.get(type(self.fabric), self.base.policy_name)
-        routing = ROUTING.get(type(self.fabric), self.base.routing)
-        row = {"model": self.workload.model, "fabric": self.fabric.name, "policy": policy, "routing": routing}
-        gbps = float(self.base.nic_gbps[0])
-        return row | {"nic_use": self.fabric.nic_use, "nic_gbps": gbps, "gpus": self.workload.gpus}
+        (group,) = self.base.groups(self.base.model, self.on.name, self.base.nic_gbps, (self.base.nic_use,))
+        return named(self.base, self.on, self.workload, group.nic_use, float(self.base.nic_gbps))
 
     @functools.cached_property
     def function(self) -> IterationOf:
         """The program."""
         check_dtype(self.base.dtype)
         traffic_of = tuple((name, self.code[name]) for name in OF_TRAFFIC)
-        return function_of(self.base, _tokens(self.base, self.workload, traffic_of))[0]
+        base, job = self.base, self.base.workload(self.base.model)
+        where = base.model, base.fabric, (base.nic_gbps,), (base.nic_use,)
+        return function_of(scenarios_on(base, *where, _tokens(base, job, traffic_of))[0])[0]
 
     def rows(
         self, data: Mapping[str, np.ndarray], most: int, before: Callable[[Estimate], None] | None = None
@@ -141,29 +135,19 @@ class Iterations:
     def cases(self, data: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """What the function takes: where a setting was left open, what it stands for."""
         cases = dict(data)
-        for name in ("efficiency", "delay_s"):
+        for name in LEFT_OPEN:
             if cases[name].dtype == object:
                 cases[name] = np.array([self._left_open[name] if x is None else x for x in cases[name]], float)
-        if self.fabric.name in ("nvl72", "mfabric-cpo"):
-            cases |= self._scale_up(cases["nic_gbps"])
         cases["electrical_nics"] = cases["electrical_nics"].astype(np.float64)
         return cases
 
     @functools.cached_property
     def _left_open(self) -> dict[str, float]:
         """What a setting of None stands for."""
-        config = self._config(self.base.dtype, efficiency=None, delay_s=None)
-        return {"efficiency": config.achieved(self.workload.model), "delay_s": config.delay_s}
-
-    def _scale_up(self, nic_gbps: np.ndarray) -> dict[str, np.ndarray]:
-        """Ports and NVLink of scale-up domains: what NICs leave of a GPU's bandwidth."""
-        values, place = np.unique(nic_gbps, return_inverse=True)
-        name, gpus = self.fabric.name, self.workload.gpus_per_server
-        found = {"nvswitch_gigabytes_per_s": [units.to_gigabytes(self.base.nvswitch_Bps(name, x)) for x in values]}
-        if name == "mfabric-cpo":
-            found["optical_degree"] = [self.base.optical_ports(gbps) * gpus for gbps in values]
-            found["electrical_nics"] = [gpus] * len(values)
-        return {name: np.asarray(column)[place] for name, column in found.items()}
+        config = self._config(self.base.dtype, **dict.fromkeys(LEFT_OPEN))
+        nvlink = units.to_gigabytes(config.own_nvlink_Bps)
+        found = {"efficiency": config.achieved(self.workload.model), "delay_s": config.delay_s}
+        return found | {"nvswitch_gigabytes_per_s": nvlink}
 
     def _samples(self, sample: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Which iterations every row is the mean of: sample [N'], row [N']."""
@@ -189,12 +173,10 @@ class Iterations:
         return {name: values.astype(np.float64) for name, values in found.items()}
 
     def _judged(self, seconds: Mapping[str, np.ndarray], data: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        ports = {name: data[name] for name in ("optical_degree", "electrical_nics") if self.fabric.name == "mfabric"}
-        known = network_cost(self.base, self.workload, self.fabric, data["nic_gbps"], **ports)
+        ports = {name: data[name] for name in self.on.data}
+        known = network_cost(self.base, self.on, self.workload, data["nic_gbps"], **ports)
         dollars = np.broadcast_to(np.nan if known is None else known, len(data["sample"])).astype(float)
-        found = {"ep_share": seconds["ep_comm_s"] / seconds["iteration_s"], "network_cost_usd": dollars}
-        found["perf_per_dollar"] = 1 / (seconds["iteration_s"] * dollars)
-        return found
+        return judged(dict(seconds), dollars)
 
 
 def _padded(rows: np.ndarray) -> np.ndarray:
@@ -211,5 +193,5 @@ def _timed(function: IterationOf, both: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @functools.lru_cache(maxsize=8)
-def _tokens(config: Compare, workload, traffic_of: tuple) -> Tokens:
+def _tokens(config: Case, workload, traffic_of: tuple) -> Tokens:
     return tokens_of(config, workload)

@@ -1,4 +1,4 @@
-"""A sweep: shard after shard, each a file as soon as it is ready; what is there already is not computed again."""
+"""A sweep: part after part, each in its file as soon as it is ready; a part that is there is not computed again."""
 
 import dataclasses
 import hashlib
@@ -13,25 +13,31 @@ import mfabric_jax
 from mfabric_jax.atomic import check_folder
 from mfabric_jax.checks import InputError, one_of, whole
 from mfabric_jax.extras import extra
+from mfabric_jax.parts import CONFIG, MISSING, SweepFolder
 from mfabric_jax.policies import is_function
+from mfabric_jax.study._compare import check_dtype
+from mfabric_jax.study._provenance import provenance
 from mfabric_jax.study.batch import Estimate
-from mfabric_jax.study.compare import check_dtype
-from mfabric_jax.study.provenance import provenance
-from mfabric_jax.study.sweeps import shards
-from mfabric_jax.study.sweeps.config import INDEX, Shard, Sweep
+from mfabric_jax.study.sweeps.design_space import Part, Sweep
+from mfabric_jax.study.sweeps.ray_engine import run_on_ray
 
 ENGINES = ("local", "ray")
+INDEX = "configuration"
 LISTED = 1000  # values of a list in a footer
 OF_FILES = ("policy", "trace", "prices", "traffic")  # settings that may name a file
 
 
 class Progress(NamedTuple):
-    """What `sweep` tells: rows that are done (`found`: that were there before), of all that are its to do."""
+    """What `sweep` tells: rows that are done (`found`: that were there before), of all that are its to do.
+
+    - `again`: a sentence for every part that was there but is made again.
+    """
 
     done: int
     found: int
     rows: int
     estimate: Estimate | None = None
+    again: tuple[str, ...] = ()
 
 
 def sweep(
@@ -49,88 +55,68 @@ def sweep(
     - `engine`: "local": one after the other, each on all devices; "ray": `workers` processes (None: one for each GPU,
       or core), whose work others do again where one is lost.
 
-    The same files come out whatever was interrupted, divided or lost. `InputError` before any compute for a folder of
-    another sweep; while it runs for one that is full: what is written stays, and the same call goes on from there.
+    The same files come out whatever was interrupted, divided or lost; files that are damaged or misplaced are made
+    again. `InputError` before any compute for a folder of another sweep, while it runs for one that is full, and at the
+    end for files that went while it ran: what is written stays, and the same call goes on from there.
     """
-    check_shard(shard)
+    first, of = (whole("shard", number) for number in shard)
+    if first > of:
+        raise InputError(f"shard must be i/n with i from 1 to n, got {first}/{of}.")
     one_of("engine", engine, ENGINES)
     if workers is not None:
         whole("workers", workers)
     check_dtype(config.dtype)
-    folder = Path(folder)
     with extra("store", "writing .parquet"):
         import pyarrow  # noqa: F401
     check_folder(folder)
-    shards.claim(folder, stated(config))
-    mine = config.shards[shard[0] - 1 :: shard[1]]
-    paths = {one.number: shards.path_of(folder, one.number) for one in mine}
-    todo = [one for one in mine if not paths[one.number].exists()]
-    state = _State(mine, todo, progress)
+    place = sweep_folder(config, Path(folder))
+    place.claim()
+    mine = config.parts[first - 1 :: of]
+    faults = {part.number: fault for part in mine if (fault := place.fault(part.number))}
+    again = tuple(f"{place.part(number)} {fault}" for number, fault in faults.items() if fault != MISSING)
+    todo = [part for part in mine if part.number in faults]
+    rows = sum(len(part.rows) for part in mine)
+    found = rows - sum(len(part.rows) for part in todo)
+    now = Progress(found, found, rows, None, again)
+
+    def tell(**changes) -> None:
+        nonlocal now
+        now = now._replace(**changes)
+        if progress:
+            progress(now)
+
+    def finished(part: Part) -> None:
+        tell(done=now.done + len(part.rows))
+
+    tell()
+    maker = Maker(config, place)
     if engine == "ray":
-        from mfabric_jax.study.sweeps.ray_engine import run_on_ray
-
-        run_on_ray(config, folder, todo, workers, state.finished)
+        run_on_ray(maker, todo, workers, finished)
     else:
-        maker = Maker(config, folder)
-        for one in todo:
-            maker.make(one, state.told)
-            state.finished(one)
-    return list(paths.values())
+        for part in todo:
+            maker.make(part, lambda estimate: tell(estimate=estimate))
+            finished(part)
+    if todo:
+        place.claim()
+        gone = [place.part(part.number).name for part in mine if place.fault(part.number)]
+        if gone:
+            why = f"{len(gone)} of {len(mine)} files, {gone[0]} first, were removed or changed while the sweep ran"
+            raise InputError(f"{str(folder)!r} is not whole: {why}; run it again, which makes them again.")
+    return [place.part(part.number) for part in mine]
 
 
-def check_shard(shard: tuple[int, int]) -> None:
-    """`InputError` unless 1 <= i <= n."""
-    at, many = (whole("shard", part) for part in shard)
-    if not 1 <= at <= many:
-        raise InputError(f"shard must be i/n with i from 1 to n, got {at}/{many}.")
-
-
-class _State:
-    """What is done, for `progress`."""
-
-    def __init__(self, mine: tuple[Shard, ...], todo: list[Shard], progress: Callable[[Progress], None] | None):
-        rows = sum(len(one.rows) for one in mine)
-        self.found = rows - sum(len(one.rows) for one in todo)
-        self.now, self.progress = Progress(self.found, self.found, rows), progress
-        self._tell()
-
-    def told(self, estimate: Estimate) -> None:
-        self.now = self.now._replace(estimate=estimate)
-        self._tell()
-
-    def finished(self, one: Shard) -> None:
-        self.now = self.now._replace(done=self.now.done + len(one.rows))
-        self._tell()
-
-    def _tell(self) -> None:
-        if self.progress:
-            self.progress(self.now)
-
-
-def stated(config: Sweep) -> dict[str, Any]:
-    """The sweep as its folder keeps it: what JSON gives back is equal. The files that it reads are told by content."""
+def sweep_folder(config: Sweep, path: Path) -> SweepFolder:
+    """The folder for a sweep: other settings, another version, or another content of a file make another sweep."""
     resolved = {"rows_per_shard": config.rows_per_shard or config.kind.ROWS_PER_SHARD}
-    read = {"version": mfabric_jax.__version__, "configurations": config.count, "files": fingerprints(config)}
-    return json.loads(json.dumps(dataclasses.asdict(config) | resolved | read))
-
-
-def _short(sweep: dict[str, Any]) -> dict[str, Any]:
-    """A sweep for the footer of every file: long lists stay in the folder's own."""
-    lists = {
-        name: values if len(values) <= LISTED else f"{len(values)} values in {shards.CONFIG}"
-        for name, values in sweep["list"].items()
-    }
-    return sweep | {"list": lists}
-
-
-def fingerprints(config: Sweep) -> dict[str, str]:
-    """Policies, recordings, prices and knobs that are files, or folders of them, with a digest of what they hold."""
     named = {str(group.code.get(name)) for group in config.groups for name in OF_FILES}
-    paths = {name: Path(name.rpartition(":")[0] if is_function(name) else name) for name in named}
-    return {name: _digest(path) for name, path in sorted(paths.items()) if path.exists()}
+    files = {name: Path(name.rpartition(":")[0] if is_function(name) else name) for name in sorted(named)}
+    read = {name: _fingerprint(file) for name, file in files.items() if file.exists()}
+    made = {"version": mfabric_jax.__version__, "configurations": config.count, "parts": len(config.parts)}
+    return SweepFolder(path, json.loads(json.dumps(dataclasses.asdict(config) | resolved | made | {"files": read})))
 
 
-def _digest(path: Path) -> str:
+def _fingerprint(path: Path) -> str:
+    """Of what a file holds, or a folder of files."""
     held = hashlib.sha256()
     for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
         if file.is_file():
@@ -141,22 +127,25 @@ def _digest(path: Path) -> str:
 
 
 class Maker:
-    """Makes shards; the program of one group is kept for the next shard of it."""
+    """Computes and writes parts; the program of one group is kept for the next part of it."""
 
-    def __init__(self, config: Sweep, folder: Path):
+    def __init__(self, config: Sweep, folder: SweepFolder):
         self.config, self.folder = config, folder
-        self.where, self.stated = provenance(config.dtype), _short(stated(config))
-        self.made: tuple[Any, Any] = None, None
+        self.kept: tuple[Any, Any] = None, None
+        lists = {
+            name: values if len(values) <= LISTED else f"{len(values)} values in {CONFIG}"
+            for name, values in folder.sweep["list"].items()
+        }
+        self.footer = {"command": "sweep", "sweep": folder.sweep | {"list": lists}} | provenance(config.dtype)
 
-    def make(self, one: Shard, before: Callable[[Estimate], None] | None = None) -> Path:
-        """Compute and write one."""
-        if self.made[0] is not one.group.code:
-            self.made = one.group.code, self.config.program(one.group)
-        kind, data = self.made[1], self.config.data(one.rows)
-        results = kind.rows(data, self.config.full_shard(one.group), before)
-        settings = {name: values[one.rows] for name, values in self.config.columns.items()}
-        same = {name: np.full(len(one.rows), value, object) for name, value in kind.shown().items()}
-        varied = {name: "varies" for name in self.config.columns if kind.SETTINGS[name].data}
-        footer = {"command": "sweep", "sweep": self.stated, "group": kind.effective() | varied, "shard": one.number}
-        columns = {INDEX: one.rows} | same | settings | results
-        return shards.write(shards.path_of(self.folder, one.number), columns, footer | self.where)
+    def make(self, part: Part, before: Callable[[Estimate], None] | None = None) -> None:
+        """One part; `before` is told the estimate of every program."""
+        config, group = self.config, part.group
+        code, program = self.kept if self.kept[0] is group.code else (group.code, config.program(group))
+        self.kept = code, program
+        results = program.rows(config.data(part.rows), config.full_part(group), before)
+        settings = {name: values[part.rows] for name, values in config.columns.items()}
+        same = {name: np.full(len(part.rows), value, object) for name, value in program.shown().items()}
+        varied = {name: "varies" for name in config.columns if program.SETTINGS[name].data}
+        footer = self.footer | {"group": program.effective() | varied, "part": part.number}
+        self.folder.write(part.number, {INDEX: part.rows} | same | settings | results, footer)

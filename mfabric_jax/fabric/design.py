@@ -1,0 +1,210 @@
+"""What a fabric answers for. Each fabric is one file with one `Fabric`, and one line in `registry`."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mfabric_jax import units
+from mfabric_jax.checks import InputError, not_negative, positive, whole
+from mfabric_jax.fabric.cluster import Cluster
+from mfabric_jax.fabric.cost import PartGroup
+from mfabric_jax.fabric.direct_links import DirectLinks
+from mfabric_jax.fabric.electrical import Electrical
+from mfabric_jax.fabric.ocs import get_ocs
+from mfabric_jax.fabric.region import Region
+from mfabric_jax.workload import Workload
+
+EpGroup = Electrical | Region | DirectLinks
+SERVER_GPUS = 8
+DELAY_S = units.ms(25)
+NVSWITCH_GIGABYTES_PER_S = 900.0  # per GPU and direction, as the paper simulates it
+
+
+@dataclass(frozen=True, kw_only=True)
+class PortSettings:
+    """What a user may say about the ports of a server; each fabric reads what it has."""
+
+    nics: int | None = None
+    """NICs of a server on everything but mfabric, nvl72 and mfabric-cpo (default: one for each GPU; torus: 6)."""
+    pxn: bool = False
+    """On rail-optimized, data crosses the NVSwitch to the rail of its destination first (rail-only always does)."""
+    tiers: Literal[2, 3] = 3
+    """Tiers of the switch trees: 3 (the paper's), or 2 where the cluster is small enough."""
+    optical_degree: int = 6
+    """NICs of a server on the optical switch of mfabric."""
+    electrical_nics: int = 2
+    """NICs of a server on the electrical fabric of mfabric."""
+    gpu_tbps: float = 8.0
+    """nvl72 and mfabric-cpo: bandwidth of a GPU in all, per direction."""
+    goodput: float = 1.0
+    """Part of the NIC bandwidth that is payload (headers take the rest)."""
+
+    def check_ports(self, least_electrical: int = 0) -> None:
+        """`InputError` for a value that no server has."""
+        if self.nics is not None:
+            whole("nics", self.nics)
+        whole("optical_degree", self.optical_degree, at_least=0)
+        whole("electrical_nics", self.electrical_nics, at_least=0)
+        if self.electrical_nics < least_electrical:
+            raise InputError("electrical_nics must be at least 1: gradients and pipeline transfers use them, got 0.")
+        positive("gpu_tbps", self.gpu_tbps)
+        if not 0 < self.goodput <= 1:
+            raise InputError(f"goodput must be above 0 and at most 1, got {self.goodput}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FabricSettings(PortSettings):
+    """What a user may say about fabrics as an iteration sees them."""
+
+    ocs: str | None = None
+    """An optical switch from the table, whose ports bound the region: telescent, polatis, calient, palomar, rotornet,
+    lightmatter, epiphotonics."""
+    delay_s: float = None  # type: ignore[assignment]
+    """Reconfiguration delay of the optical switch (default: 0.025, or the slowest of --ocs)."""
+    reactivation_s: float = 0.0
+    """NICs come back so much after the optical switch has turned (measured on a testbed: 5.67)."""
+    link_delay_s: float = 0.0
+    """Propagation of a link: a path between servers has two for every tier of a tree (also on mfabric, whose packet
+    switches are the longer way), two on rails with pxn, one on topoopt."""
+
+    def check_fabric(self) -> None:
+        """`InputError` for a value that no fabric has; `delay_s` gets its default."""
+        self.check_ports(least_electrical=1)
+        if self.delay_s is None:
+            object.__setattr__(self, "delay_s", self._delay_of_ocs())
+        elif self.ocs is not None:
+            get_ocs(self.ocs)
+        for name in ("delay_s", "reactivation_s", "link_delay_s"):
+            not_negative(name, getattr(self, name))
+
+    def _delay_of_ocs(self) -> float:
+        if self.ocs is None:
+            return DELAY_S
+        switch = get_ocs(self.ocs)
+        if switch.delay_s is None:
+            raise InputError(f"ocs {self.ocs!r} has no reported delay; give delay_s.")
+        return switch.delay_s[1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """The form of a whole cluster, and of what one server has on its network.
+
+    - `regions` [G S S]: circuits, where the fabric has some.   - `nics`: of a server; None: those usual there.
+    - `radix`, `tiers`, `at`, `oversubscription`: of the switch tree (None: the fabric's own ratio).
+    - `shape`: of a torus; None: near a cube.   - `nvswitch_gigabytes_per_s`: None: what the fabric gives a GPU.
+    """
+
+    regions: np.ndarray | None = field(default=None, repr=False)
+    nics: Any = None
+    optical_degree: Any = 6
+    electrical_nics: Any = 2
+    radix: int = 64
+    tiers: int = 3
+    oversubscription: float | None = None
+    at: str = "edge"
+    pxn: bool = False
+    nic_use: str = "own"
+    gpu_tbps: float = 8.0
+    shape: tuple[int, int, int] | None = None
+    gpus_per_server: int | None = None
+    nvswitch_gigabytes_per_s: float | None = None
+
+
+def server_nvlink(gpu_tbps: Any, nic_gbps: Any, own_Bps: Any) -> Any:
+    """Inside a server of 8 GPUs: what its NVSwitch gives a GPU, whatever the network."""
+    return own_Bps
+
+
+def tree_links(settings: FabricSettings) -> int:
+    """Links of a path between servers over a switch tree."""
+    return 2 * settings.tiers
+
+
+def no_circuits(job: Workload, form: Form, nic_gbps: float, choose: Callable[..., np.ndarray]) -> None:
+    """A fabric without circuits to choose."""
+
+
+def at_bandwidth(group: EpGroup, nic_gbps: Any, gpu_tbps: Any = None) -> EpGroup:
+    """The same group with NICs of another bandwidth."""
+    return eqx.tree_at(lambda g: g.nic_gbps, group, nic_gbps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fabric:
+    """One fabric: functions and facts, no state.
+
+    - `groups(settings, job, nic_gbps, nic_uses)`: what one expert-parallel group sees of it, for every use of NICs
+      that differs; routing solves it from the data alone.
+    - `cluster(servers, nic_gbps, form, rest)`: the whole cluster; `rest` are further fields of `Cluster`.
+    - `parts(form)`: the NICs of one server and what hangs behind each, for prices and watts.
+    - `circuits(job, form, nic_gbps, choose)`: circuits [G S S] of the whole cluster, or None; `choose(degree)` asks the
+      user's policy for those of every region, `choose(degree, "topoopt")` a named one.
+    - `form(settings, job)`: what `parts` and `cluster` depend on.
+    - `nvlink_Bps(gpu_tbps, nic_gbps, own_Bps)`: bytes/s of a GPU inside its server or scale-up domain.
+    - `at(group, nic_gbps, gpu_tbps)`: a group at another bandwidth (maybe traced).
+    - `path_links(settings)`: links of a path between servers.
+    - `gpus_per_server`: of a server or scale-up domain.   - `per_gpu`: the price that a GPU pays beside its NICs, and
+      for what.   - `data`: settings that may be traced numbers.
+    - `policy`, `routing`: what rows say; None: what the user chose.   - `reconfigures`: its circuits change.
+    - `single_paths`: flows may take one path each; else they always spread.
+    """
+
+    name: str
+    summary: str
+    groups: Callable[..., list[Any]]
+    cluster: Callable[[int, float, Form, dict[str, Any]], Cluster]
+    parts: Callable[[Form], tuple[PartGroup, ...]]
+    form: Callable[[PortSettings, Workload], Form]
+    circuits: Callable[..., np.ndarray | None] = no_circuits
+    nvlink_Bps: Callable[[Any, Any, Any], Any] = server_nvlink
+    at: Callable[..., Any] = at_bandwidth
+    path_links: Callable[[FabricSettings], int] = tree_links
+    gpus_per_server: int = SERVER_GPUS
+    per_gpu: tuple[str, str] | None = None
+    data: tuple[str, ...] = ()
+    policy: str | None = "none"
+    routing: str | None = "spraying"
+    reconfigures: bool = False
+    single_paths: bool = True
+
+
+def nics_of(settings: PortSettings, job: Workload) -> int:
+    """One NIC for each GPU, unless the user says otherwise."""
+    return job.gpus_per_server if settings.nics is None else settings.nics
+
+
+def check_own(nic_use: str, nics: int, gpus_per_server: int) -> None:
+    """`own` needs a NIC for every GPU."""
+    if nic_use == "own" and nics != gpus_per_server:
+        raise InputError(
+            f"nic_use 'own' gives each GPU its own NIC, but a server has {gpus_per_server} GPUs and "
+            f"{nics} NICs; use nic_use 'pooled' or {gpus_per_server} NICs."
+        )
+
+
+def group_numbers(group: EpGroup, dtype: str) -> EpGroup:
+    """The group with its numbers as arrays, so that other values reuse the compiled program."""
+
+    def leaf(x):
+        return jnp.asarray(x, jnp.int32 if np.asarray(x).dtype.kind in "iu" else dtype)
+
+    return jax.tree.map(leaf, group)
+
+
+def needs_regions(name: str, form: Form) -> np.ndarray:
+    """The circuits of a fabric that has no cluster without them."""
+    if form.regions is None:
+        raise InputError(f"{name} needs circuits; regions was not given.")
+    return form.regions
+
+
+def has_no_regions(name: str, form: Form) -> None:
+    """`InputError` for circuits where there are none."""
+    if form.regions is not None:
+        raise InputError(f"{name} has no circuits; regions was {list(np.shape(form.regions))}.")

@@ -1,0 +1,25 @@
+"""Fat-trees: every NIC on one switch tree, non-blocking or oversubscribed 3:1. Source: arXiv 2501.03905."""
+
+from functools import partial
+
+from mfabric_jax.fabric.design import Fabric
+from mfabric_jax.fabric.packet_trees import tree_cluster, tree_form, tree_groups, tree_parts
+
+OVERSUBSCRIPTION = 3.0
+
+FAT_TREE = Fabric(
+    name="fat-tree",
+    summary="all NICs on one non-blocking switch tree",
+    groups=tree_groups,
+    cluster=partial(tree_cluster, "fat-tree"),
+    parts=tree_parts,
+    form=tree_form,
+)
+OVERSUB_FAT_TREE = Fabric(
+    name="oversub-fat-tree",
+    summary="all NICs on one switch tree, 3:1 at the edge unless `oversubscription` says otherwise",
+    groups=partial(tree_groups, ratio=OVERSUBSCRIPTION),
+    cluster=partial(tree_cluster, "oversub-fat-tree", ratio=OVERSUBSCRIPTION),
+    parts=partial(tree_parts, ratio=OVERSUBSCRIPTION),
+    form=tree_form,
+)

@@ -1,0 +1,64 @@
+"""mFabric: part of a server's NICs on a regional optical switch, the others on a switch tree. Source: arXiv
+2501.03905."""
+
+from typing import Any
+
+import numpy as np
+
+from mfabric_jax.fabric.cluster import Cluster
+from mfabric_jax.fabric.cost import REGIONAL_OCS, PartGroup, tree_attachment
+from mfabric_jax.fabric.design import SERVER_GPUS, Fabric, FabricSettings, Form, PortSettings, needs_regions
+from mfabric_jax.fabric.ocs import get_ocs
+from mfabric_jax.fabric.region import Region
+from mfabric_jax.fabric.tree import Tree
+from mfabric_jax.workload import Workload
+
+
+def check_ports(settings: FabricSettings, region: Region) -> Region:
+    """`InputError` where the optical switch has too few ports for the region."""
+    if settings.ocs is not None:
+        get_ocs(settings.ocs).check_region(region.servers, int(np.max(region.optical_degree)))
+    return region
+
+
+def _groups(settings: FabricSettings, job: Workload, nic_gbps: float, nic_uses) -> list[Region]:
+    nics = settings.optical_degree, float(settings.electrical_nics)
+    return [check_ports(settings, Region(job.servers_per_region, nic_gbps, *nics, settings.delay_s))]
+
+
+def _cluster(servers: int, nic_gbps: float, form: Form, rest: dict[str, Any]) -> Cluster:
+    over = 1.0 if form.oversubscription is None else form.oversubscription
+    nics = form.electrical_nics
+    tree = Tree(servers * nics, form.radix, form.tiers, over, form.at) if nics else None
+    gpus = form.gpus_per_server or SERVER_GPUS
+    regions = needs_regions("mfabric", form)
+    return Cluster(
+        "mfabric", servers, nic_gbps, gpus_per_server=gpus, tree=tree, nic_use="pooled", regions=regions, **rest
+    )
+
+
+def _parts(form: Form) -> tuple[PartGroup, ...]:
+    over = 1.0 if form.oversubscription is None else form.oversubscription
+    tree = tree_attachment(over, form.tiers, form.at)
+    optical = PartGroup(form.optical_degree, "regional OCS", REGIONAL_OCS)
+    return optical, PartGroup(form.electrical_nics, "switch tree", tree)
+
+
+def _form(settings: PortSettings, job: Workload) -> Form:
+    degree, nics = settings.optical_degree, settings.electrical_nics
+    return Form(tiers=settings.tiers, optical_degree=degree, electrical_nics=nics)
+
+
+MFABRIC = Fabric(
+    name="mfabric",
+    summary="`electrical_nics` of a server on a tree, pooled; circuits between the servers of a region",
+    groups=_groups,
+    cluster=_cluster,
+    circuits=lambda job, form, nic_gbps, choose: choose(form.optical_degree),
+    parts=_parts,
+    form=_form,
+    data=("optical_degree", "electrical_nics"),
+    policy=None,
+    routing=None,
+    reconfigures=True,
+)

@@ -1,0 +1,63 @@
+"""What fabrics share whose NICs all hang on one switch tree."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from mfabric_jax.fabric.cluster import Cluster
+from mfabric_jax.fabric.cost import PartGroup, tree_attachment
+from mfabric_jax.fabric.design import (
+    SERVER_GPUS,
+    FabricSettings,
+    Form,
+    PortSettings,
+    check_own,
+    has_no_regions,
+    nics_of,
+)
+from mfabric_jax.fabric.electrical import Electrical
+from mfabric_jax.fabric.tree import Tree
+from mfabric_jax.workload import Workload
+
+
+def tree_groups(
+    settings: FabricSettings, job: Workload, nic_gbps: float, nic_uses: Sequence[str], ratio: float | None = None
+) -> list[Electrical]:
+    """A star of ports for every use of NICs."""
+    nics = nics_of(settings, job)
+    for use in nic_uses:
+        check_own(use, nics, job.gpus_per_server)
+    return [Electrical(nic_gbps, nics, ratio, use) for use in nic_uses]
+
+
+def tree_cluster(
+    name: str,
+    servers: int,
+    nic_gbps: float,
+    form: Form,
+    rest: dict[str, Any],
+    *,
+    ratio: float = 1.0,
+    gpus: int = SERVER_GPUS,
+    parts: int = 1,
+    **kind: Any,
+) -> Cluster:
+    """All NICs of a server on a tree of `parts` parts; they are pooled where there is not one for each GPU."""
+    has_no_regions(name, form)
+    gpus = form.gpus_per_server or gpus
+    nics = gpus if form.nics is None else form.nics
+    over = ratio if form.oversubscription is None else form.oversubscription
+    tree = Tree(servers * nics, form.radix, form.tiers if parts == 1 else 2, over, form.at, parts)
+    kind = {"nic_use": form.nic_use if nics == gpus else "pooled", "pxn": form.pxn} | kind
+    return Cluster(name, servers, nic_gbps, gpus_per_server=gpus, tree=tree, **kind, **rest)
+
+
+def tree_parts(form: Form, ratio: float = 1.0) -> tuple[PartGroup, ...]:
+    """All NICs of a server on one switch tree."""
+    over = ratio if form.oversubscription is None else form.oversubscription
+    nics = SERVER_GPUS if form.nics is None else form.nics
+    return (PartGroup(nics, "switch tree", tree_attachment(over, form.tiers, form.at)),)
+
+
+def tree_form(settings: PortSettings, job: Workload) -> Form:
+    """NICs as the user has them, else one for each GPU."""
+    return Form(nics=nics_of(settings, job), tiers=settings.tiers, pxn=settings.pxn, gpu_tbps=settings.gpu_tbps)

@@ -1,0 +1,56 @@
+"""Rails: NICs of equal rank of all servers meet at the same switch.
+
+Rail-optimised: rails share a spine, so other ranks are reached over it or, with PXN, over the NVSwitch. Rail-only has
+no spine: a rail is a tree of two tiers of its own, and data changes rails over the NVSwitch. Sources: arXiv 2501.03905,
+2307.12169.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+
+from mfabric_jax.fabric.cost import PartGroup, tree_attachment
+from mfabric_jax.fabric.design import SERVER_GPUS, Fabric, FabricSettings, Form, check_own, nics_of, tree_links
+from mfabric_jax.fabric.electrical import Electrical
+from mfabric_jax.fabric.packet_trees import tree_cluster, tree_form, tree_groups, tree_parts
+from mfabric_jax.workload import Workload
+
+
+def _over_nvswitch(settings: FabricSettings, job: Workload, nic_gbps: float, nic_uses: Sequence[str] = ()):
+    """Every rank sends by the NIC of the destination's rank."""
+    nics = nics_of(settings, job)
+    check_own("own", nics, job.gpus_per_server)
+    return [Electrical(nic_gbps, nics, pxn=True)]
+
+
+def _optimized_groups(settings: FabricSettings, job: Workload, nic_gbps: float, nic_uses: Sequence[str]):
+    return (_over_nvswitch if settings.pxn else tree_groups)(settings, job, nic_gbps, nic_uses)
+
+
+def _rail_parts(form: Form) -> tuple[PartGroup, ...]:
+    over = 1.0 if form.oversubscription is None else form.oversubscription
+    return (PartGroup(SERVER_GPUS if form.nics is None else form.nics, "rail", tree_attachment(over, tiers=2)),)
+
+
+def _rail_only_cluster(servers, nic_gbps, form: Form, rest):
+    gpus = form.gpus_per_server or SERVER_GPUS
+    return tree_cluster("rail-only", servers, nic_gbps, form, rest, parts=gpus, rails=True, pxn=True)
+
+
+RAIL_OPTIMIZED = Fabric(
+    name="rail-optimized",
+    summary="NICs of equal rank share edge switches, rails share a spine",
+    groups=_optimized_groups,
+    cluster=partial(tree_cluster, "rail-optimized", rails=True),
+    parts=tree_parts,
+    form=tree_form,
+    path_links=lambda settings: 2 if settings.pxn else tree_links(settings),
+)
+RAIL_ONLY = Fabric(
+    name="rail-only",
+    summary="a tree of two tiers for every rail, no spine; data changes rails over the NVSwitch",
+    groups=_over_nvswitch,
+    cluster=_rail_only_cluster,
+    parts=_rail_parts,
+    form=tree_form,
+    path_links=lambda settings: 2,
+)

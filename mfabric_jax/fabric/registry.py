@@ -1,0 +1,110 @@
+"""The fabrics by name, and what they cost. A new fabric is a file of its own and a line in `FABRICS`."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from mfabric_jax.checks import not_negative, one_of, whole
+from mfabric_jax.fabric.cluster import Cluster
+from mfabric_jax.fabric.cost import PartGroup, Prices
+from mfabric_jax.fabric.design import Fabric, Form
+from mfabric_jax.fabric.fat_tree import FAT_TREE, OVERSUB_FAT_TREE
+from mfabric_jax.fabric.mfabric import MFABRIC
+from mfabric_jax.fabric.rails import RAIL_ONLY, RAIL_OPTIMIZED
+from mfabric_jax.fabric.scale_up import MFABRIC_CPO, NVL72
+from mfabric_jax.fabric.topoopt import TOPOOPT
+from mfabric_jax.fabric.torus import TORUS
+
+FABRICS: dict[str, Fabric] = {
+    one.name: one
+    for one in (FAT_TREE, OVERSUB_FAT_TREE, RAIL_OPTIMIZED, RAIL_ONLY, TOPOOPT, MFABRIC, NVL72, MFABRIC_CPO, TORUS)
+}
+NAMES = tuple(FABRICS)
+PRICED = tuple(name for name, fabric in FABRICS.items() if fabric.per_gpu is None)
+FORM = {field.name for field in dataclasses.fields(Form)}
+
+
+def get(name: str) -> Fabric:
+    """The fabric of that name; `InputError` for an unknown one."""
+    return FABRICS[one_of("fabric", name, FABRICS)]
+
+
+def cluster(name: str, servers: int, nic_gbps: float, **settings: Any) -> Cluster:
+    """A whole cluster of that fabric over `servers` servers or scale-up domains.
+
+    - `settings`: fields of `Form` (`regions`, `radix`, `tiers`, ...) and of `Cluster` (`goodput`, `link_delay_s`, ...).
+    """
+    whole("servers", servers)
+    form = Form(**{field: value for field, value in settings.items() if field in FORM})
+    rest = {field: value for field, value in settings.items() if field not in FORM}
+    if form.nvswitch_gigabytes_per_s is not None:
+        rest["nvswitch_gigabytes_per_s"] = form.nvswitch_gigabytes_per_s
+    return get(name).cluster(servers, nic_gbps, form, rest)
+
+
+def parts(name: str, **form: Any) -> tuple[PartGroup, ...]:
+    """The NICs of one server of a fabric and what each is attached to; `form`: see `Form`."""
+    fabric = get(name)
+    for field in ("nics", "optical_degree", "electrical_nics"):
+        if form.get(field) is not None:
+            not_negative(field, form[field])
+    return fabric.parts(Form(**form))
+
+
+def cost_table(
+    name: str, nic_gbps: float, prices: Prices | None = None, *, gpus: int = 8, **form: Any
+) -> list[dict[str, Any]]:
+    """Where the money for one server goes: a row for each part of each group of NICs.
+
+    Columns: `attached_to`, `part`, `count` per server, `unit_usd`, `usd`. What `gpus` of a server pay beside their NICs
+    (nvl72, mfabric-cpo) is a row of its own, without dollars while its price is not known. `form`: see `Form`.
+    """
+    prices = prices or Prices()
+    rows = [
+        _row(group.to, part, group.nics * count, prices.at(part, nic_gbps))
+        for group in parts(name, **form)
+        for part, count in group.attachment.counts.items()
+        if np.any(group.nics)
+    ]
+    if (per_gpu := get(name).per_gpu) is not None:
+        rows.append(_row(per_gpu[1], per_gpu[0], whole("gpus", gpus), getattr(prices, per_gpu[0])))
+    return rows
+
+
+def _row(to: str, part: str, count: float, unit: float | None) -> dict[str, Any]:
+    dollars = None if unit is None else count * unit
+    return {"attached_to": to, "part": part, "count": count, "unit_usd": unit, "usd": dollars}
+
+
+def cluster_cost(
+    name: str, servers: int, nic_gbps: Any, prices: Prices | None = None, *, gpus: int = 8, **form: Any
+) -> Any:
+    """Networking dollars of a cluster by the name of its fabric; None where no price is known (`no_price` says why).
+
+    The bandwidth and the numbers of NICs may be arrays [N] of several clusters.
+    """
+    whole("servers", servers)
+    dollars = [row["usd"] for row in cost_table(name, nic_gbps, prices, gpus=gpus, **form)]
+    return None if any(part is None for part in dollars) else servers * sum(dollars)
+
+
+def cluster_watts(name: str, servers: int, watts: dict[str, float], **form: Any) -> float | None:
+    """Electrical power of a cluster's network, given watts by part (`cost.PARTS`); None where a part has none.
+
+    Nothing ships: no source gives the power of all parts.
+    """
+    counts = [
+        (part, group.nics * count) for group in parts(name, **form) for part, count in group.attachment.counts.items()
+    ]
+    if get(name).per_gpu is not None or any(part not in watts for part, _ in counts):
+        return None
+    return whole("servers", servers) * sum(count * not_negative(part, watts[part]) for part, count in counts)
+
+
+def no_price(name: str, prices: Prices | None = None) -> str | None:
+    """Why a fabric has no cost, in a sentence; None where it has one."""
+    field, what = get(name).per_gpu or (None, None)
+    if field is None or getattr(prices or Prices(), field) is not None:
+        return None
+    return f"{name} has no cost: there are no public prices for {what}; give {field}, dollars per GPU, in the prices."

@@ -1,0 +1,125 @@
+"""Scale-up domains of 64 GPUs (of an NVL72's 72), one Ethernet NIC a GPU; with or without co-packaged optics.
+
+A GPU has `gpu_tbps` in all. What its NIC leaves is NVLink (nvl72); or half of it is NVLink and the other half optical
+ports of the NIC's bandwidth to an optical switch between the domains (mfabric-cpo). Source: arXiv 2501.03905,
+look-ahead.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax.core import Tracer
+
+from mfabric_jax import units
+from mfabric_jax.checks import InputError
+from mfabric_jax.fabric.cluster import Cluster
+from mfabric_jax.fabric.cost import PartGroup, tree_attachment
+from mfabric_jax.fabric.design import Fabric, FabricSettings, Form, PortSettings, needs_regions
+from mfabric_jax.fabric.electrical import Electrical
+from mfabric_jax.fabric.mfabric import check_ports
+from mfabric_jax.fabric.packet_trees import tree_cluster
+from mfabric_jax.fabric.region import Region
+from mfabric_jax.fabric.tree import Tree
+from mfabric_jax.workload import Workload
+
+DOMAIN_GPUS = 64
+
+
+def _beside_nic(gpu_tbps: Any, nic_gbps: Any, own_Bps: Any = None) -> Any:
+    """What the NIC leaves of a GPU's bandwidth [bytes/s]."""
+    beside = units.tbps(gpu_tbps) - units.gbps(nic_gbps)
+    if not isinstance(beside, Tracer) and beside <= 0:
+        raise InputError(f"gpu_tbps {gpu_tbps:g} leaves no NVLink beside a NIC of nic_gbps {nic_gbps:g} to a GPU.")
+    return beside
+
+
+def _half_beside_nic(gpu_tbps: Any, nic_gbps: Any, own_Bps: Any = None) -> Any:
+    return _beside_nic(gpu_tbps, nic_gbps) / 2
+
+
+def optical_ports(gpu_tbps: Any, nic_gbps: Any) -> Any:
+    """Optical ports of a GPU: those that fit half of what is not Ethernet; maybe traced."""
+    beside = units.to_gbps(units.tbps(gpu_tbps)) - nic_gbps
+    if isinstance(nic_gbps, Tracer):
+        return jnp.floor_divide(beside, 2 * nic_gbps).astype(jnp.int32)
+    ports = int(beside // (2 * nic_gbps))
+    if ports < 1:
+        raise InputError(f"gpu_tbps {gpu_tbps:g} leaves no optical port of nic_gbps {nic_gbps:g} to a GPU.")
+    return ports
+
+
+def _nvl72_groups(settings: FabricSettings, job: Workload, nic_gbps: float, nic_uses) -> list[Electrical]:
+    _beside_nic(settings.gpu_tbps, nic_gbps)
+    return [Electrical(nic_gbps, job.gpus_per_server)]
+
+
+def _cpo_groups(settings: FabricSettings, job: Workload, nic_gbps: float, nic_uses) -> list[Region]:
+    _beside_nic(settings.gpu_tbps, nic_gbps)
+    gpus = job.gpus_per_server
+    circuits = optical_ports(settings.gpu_tbps, nic_gbps) * gpus
+    region = Region(job.servers_per_region, nic_gbps, circuits, float(gpus), settings.delay_s, own_ports=True)
+    return [check_ports(settings, region)]
+
+
+def _cpo_at(group: Region, nic_gbps: Any, gpu_tbps: Any) -> Region:
+    """With a NIC of another bandwidth a GPU has another number of optical ports."""
+    degree = optical_ports(gpu_tbps, nic_gbps) * DOMAIN_GPUS
+    return eqx.tree_at(lambda g: (g.nic_gbps, g.optical_degree), group, (nic_gbps, degree))
+
+
+def _nvlink(form: Form, nic_gbps: float, rule) -> dict[str, float]:
+    own = form.nvswitch_gigabytes_per_s
+    return {"nvswitch_gigabytes_per_s": units.to_gigabytes(rule(form.gpu_tbps, nic_gbps)) if own is None else own}
+
+
+def _nvl72_cluster(servers: int, nic_gbps: float, form: Form, rest: dict[str, Any]) -> Cluster:
+    rest = _nvlink(form, nic_gbps, _beside_nic) | rest
+    return tree_cluster("nvl72", servers, nic_gbps, form, rest, gpus=DOMAIN_GPUS)
+
+
+def _cpo_cluster(servers: int, nic_gbps: float, form: Form, rest: dict[str, Any]) -> Cluster:
+    gpus = form.gpus_per_server or DOMAIN_GPUS
+    over = 1.0 if form.oversubscription is None else form.oversubscription
+    tree = Tree(servers * gpus, form.radix, form.tiers, over, form.at)
+    kind = {"tree": tree, "nic_use": form.nic_use, "regions": needs_regions("mfabric-cpo", form)}
+    rest = _nvlink(form, nic_gbps, _half_beside_nic) | rest
+    return Cluster("mfabric-cpo", servers, nic_gbps, gpus_per_server=gpus, **kind, **rest)
+
+
+def _parts(form: Form) -> tuple[PartGroup, ...]:
+    nics = DOMAIN_GPUS if form.nics is None else form.nics
+    return (PartGroup(nics, "switch tree", tree_attachment(form.oversubscription or 1.0, form.tiers, form.at)),)
+
+
+def _form(settings: PortSettings, job: Workload) -> Form:
+    return Form(nics=job.gpus_per_server, tiers=settings.tiers, gpu_tbps=settings.gpu_tbps)
+
+
+NVL72 = Fabric(
+    name="nvl72",
+    summary="domains of 64 GPUs, one Ethernet NIC a GPU",
+    groups=_nvl72_groups,
+    cluster=_nvl72_cluster,
+    parts=_parts,
+    form=_form,
+    nvlink_Bps=_beside_nic,
+    gpus_per_server=DOMAIN_GPUS,
+    per_gpu=("scale_up_per_gpu", "NVLink domains"),
+)
+MFABRIC_CPO = Fabric(
+    name="mfabric-cpo",
+    summary="domains of 64 GPUs with circuits between them, for which GPUs give half of their NVLinks",
+    groups=_cpo_groups,
+    cluster=_cpo_cluster,
+    circuits=lambda job, form, gbps, choose: choose(optical_ports(form.gpu_tbps, gbps) * DOMAIN_GPUS),
+    parts=_parts,
+    form=_form,
+    nvlink_Bps=_half_beside_nic,
+    at=_cpo_at,
+    gpus_per_server=DOMAIN_GPUS,
+    per_gpu=("co_packaged_per_gpu", "co-packaged optics"),
+    policy=None,
+    routing=None,
+    reconfigures=True,
+)

@@ -1,0 +1,152 @@
+"""A 3-D torus of direct links between servers, wrap-around through optical switches that are set once, as in TPU pods.
+
+Servers sit at (x, y, z). An expert-parallel group is one x-y plane, so its all-to-alls stay in it; groups follow each
+other along z, replicas of a stage first, then stages. A server has `nics` / 6 NICs in each of the six directions (in a
+dimension of two servers both join the same pair). Bytes take a shortest path in dimension order: along x, then y, then
+z; at equal distance even coordinates go up and odd ones down. Gradients go around z in both directions; what goes to
+the next stage crosses all replicas of its own, which send at the same time and so share the links.
+Source: Jouppi et al., TPU v4, ISCA 2023. Deviation: a node is a server, not a chip.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from mfabric_jax.checks import InputError
+from mfabric_jax.fabric.cluster import Cluster
+from mfabric_jax.fabric.cost import DIRECT_LINK, REGIONAL_OCS, PartGroup
+from mfabric_jax.fabric.design import SERVER_GPUS, Fabric, FabricSettings, Form, PortSettings, has_no_regions
+from mfabric_jax.fabric.direct_links import DirectLinks
+from mfabric_jax.workload import Workload
+
+DIRECTIONS = 6
+Shape = tuple[int, int, int]
+
+
+def near_square(servers: int) -> tuple[int, int]:
+    """The plane that comes nearest to a square."""
+    y = max(y for y in range(1, math.isqrt(servers) + 1) if servers % y == 0)
+    return servers // y, y
+
+
+def near_cube(servers: int) -> Shape:
+    """The box that comes nearest to a cube."""
+    z = max(z for z in range(1, round(servers ** (1 / 3)) + 1) if servers % z == 0)
+    return *near_square(servers // z), z
+
+
+def torus_links(shape: Shape, per_direction: int = 1) -> np.ndarray:
+    """Links between servers [S S], server x + X (y + Y z)."""
+    servers = math.prod(shape)
+    at = np.arange(servers)
+    count = np.zeros((servers, servers), np.int64)
+    for axis, size in enumerate(shape):
+        if size > 1:
+            here = _coordinates(at, shape)
+            here[axis] = (here[axis] + 1) % size
+            there = _server(here, shape)
+            np.add.at(count, (at, there), per_direction)
+            np.add.at(count, (there, at), per_direction)
+    return count
+
+
+def dimension_order(shape: Shape) -> np.ndarray:
+    """The server after s on the way to t [S S]."""
+    servers = math.prod(shape)
+    s, t = (x.ravel() for x in np.mgrid[:servers, :servers])
+    here, there = _coordinates(s, shape), _coordinates(t, shape)
+    moved = np.zeros(len(s), bool)
+    for axis, size in enumerate(shape):
+        up = (there[axis] - here[axis]) % size
+        tie = np.where(here[axis] % 2 == 0, 1, -1)
+        step = np.where(2 * up == size, tie, np.where(2 * up < size, 1, -1))
+        goes = (up > 0) & ~moved
+        here[axis] = np.where(goes, (here[axis] + step) % size, here[axis])
+        moved |= goes
+    return _server(here, shape).reshape(servers, servers)
+
+
+def _coordinates(server: np.ndarray, shape: Shape) -> list[np.ndarray]:
+    x, y, _ = shape
+    return [server % x, server // x % y, server // (x * y)]
+
+
+def _server(at: list[np.ndarray], shape: Shape) -> np.ndarray:
+    x, y, _ = shape
+    return at[0] + x * (at[1] + y * at[2])
+
+
+def _hops(following: np.ndarray) -> np.ndarray:
+    """Links (row-major) that each pair crosses [S*S H], -1 pads."""
+    servers = len(following)
+    at, to = (x.ravel() for x in np.mgrid[:servers, :servers])
+    columns = []
+    while (at != to).any():
+        then = following[at, to]
+        columns.append(np.where(at != to, at * servers + then, -1))
+        at = then
+    return np.stack(columns, axis=1) if columns else np.full((servers**2, 1), -1)
+
+
+def _per_direction(nics: int | None) -> int:
+    """NICs of a server in each direction."""
+    if nics is not None and nics % DIRECTIONS:
+        raise InputError(f"torus needs as many NICs in each of its {DIRECTIONS} directions, got nics {nics}.")
+    return 1 if nics is None else nics // DIRECTIONS
+
+
+def _groups(settings: FabricSettings, job: Workload, nic_gbps: float, nic_uses: Sequence[str]) -> list[DirectLinks]:
+    each = _per_direction(settings.nics)
+    plane = (*near_square(job.servers_per_region), 1)
+    hops = _hops(dimension_order(plane))
+    replicas = max(1, job.servers // job.pp // job.servers_per_region)
+    return [
+        DirectLinks(
+            job.servers_per_region,
+            nic_gbps,
+            4 * each,
+            ring_nics=2.0 * each,
+            stage_nics=each / replicas,
+            count=jnp.asarray(torus_links(plane, each)),
+            hops=jnp.asarray(hops, jnp.int32),
+            share=jnp.ones(hops.shape),
+        )
+    ]
+
+
+def _form(settings: PortSettings, job: Workload) -> Form:
+    plane = near_square(job.servers_per_region)
+    return Form(nics=settings.nics, shape=(*plane, job.servers // math.prod(plane)))
+
+
+def _cluster(servers: int, nic_gbps: float, form: Form, rest: dict[str, Any]) -> Cluster:
+    has_no_regions("torus", form)
+    shape = form.shape or near_cube(servers)
+    links = torus_links(shape, _per_direction(form.nics))[None]
+    way = {"regions": links, "following": dimension_order(shape), "nic_use": "pooled"}
+    gpus = form.gpus_per_server or SERVER_GPUS
+    return Cluster("torus", servers, nic_gbps, gpus_per_server=gpus, **way, **rest)
+
+
+def _parts(form: Form) -> tuple[PartGroup, ...]:
+    """Of a ring of n servers, one link in n goes through an optical switch."""
+    shape, each = form.shape or near_cube(64), _per_direction(form.nics)
+    through = sum(2 * each / size for size in shape if size > 1)
+    direct = sum(2 * each for size in shape if size > 1) - through
+    return PartGroup(direct, "direct link", DIRECT_LINK), PartGroup(through, "wrap-around", REGIONAL_OCS)
+
+
+TORUS = Fabric(
+    name="torus",
+    summary="a 3-D torus of direct links between servers, wrap-around through optical switches",
+    groups=_groups,
+    cluster=_cluster,
+    parts=_parts,
+    form=_form,
+    path_links=lambda settings: 1,
+    routing="dimension-order",
+    single_paths=False,
+)

@@ -1,0 +1,135 @@
+"""The folder of a sweep: `sweep.json` says what is swept, and the rows are in numbered parquet files, the parts.
+
+Every part carries a label: its number, the digest of `sweep.json`, and the digest of its own bytes, taken with zeros in
+the place of that digest. A part that is damaged, misplaced or of another sweep is found by reading its bytes once.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mfabric_jax.atomic import replacing
+from mfabric_jax.checks import InputError
+from mfabric_jax.extras import extra
+
+CONFIG = "sweep.json"
+METADATA_KEY = b"mfabric"  # of the configuration, in every parquet file of rows
+LABEL_KEY = b"mfabric-part"
+MISSING = "is missing"
+_BLANK = b"0" * 64
+_LABEL = re.compile(rb'\{"part": (\d+), "sweep": "([0-9a-f]{64})", "sha256": "([0-9a-f]{64})"\}')
+_NAME = re.compile(r"rows-(\d{5,})\.parquet")
+
+
+@dataclasses.dataclass(frozen=True)
+class SweepFolder:
+    """- `path`: of the folder.   - `sweep`: what `sweep.json` holds; its `parts` is how many files there are."""
+
+    path: Path
+    sweep: dict[str, Any]
+
+    @classmethod
+    def read(cls, path: Path) -> "SweepFolder":
+        """The folder as its sweep left it."""
+        file = path / CONFIG
+        try:
+            return cls(path, dict(json.loads(file.read_text(encoding="utf-8"))))
+        except (OSError, ValueError, TypeError) as error:
+            again = "delete it and run the sweep again, which keeps the rows that are its own"
+            raise InputError(f"cannot read {str(file)!r} ({error}); {again}.") from None
+
+    @property
+    def parts(self) -> int:
+        """How many files the rows are in when the sweep is over; 0: their number and digests were not kept yet."""
+        return self.sweep.get("parts", 0)
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """The same for the same sweep alone."""
+        return hashlib.sha256(json.dumps(self.sweep, sort_keys=True).encode()).hexdigest()
+
+    def part(self, number: int) -> Path:
+        """The file of a part."""
+        return self.path / f"rows-{number:05d}.parquet"
+
+    def claim(self) -> None:
+        """Make the folder that of this sweep. `InputError` if it holds another one, or cannot be written."""
+        if (self.path / CONFIG).exists():
+            there = self.read(self.path).sweep
+            for name in {**there, **self.sweep}:
+                if there.get(name) != self.sweep.get(name):
+                    change = f"{name} was {there.get(name)!r}, now {self.sweep.get(name)!r}"
+                    raise InputError(f"{str(self.path)!r} holds another sweep: {change}; give another folder.")
+            return
+        for file in sorted(self.path.glob("rows-*.parquet")):
+            label = _LABEL.search(file.read_bytes())
+            if not label or label[2].decode() != self.digest:
+                raise InputError(f"{str(self.path)!r} holds {file.name} of another sweep; give another folder.")
+        with replacing(self.path / CONFIG) as (beside,):
+            beside.write_text(json.dumps(self.sweep, indent=1) + "\n", encoding="utf-8")
+
+    def fault(self, number: int) -> str | None:
+        """What is wrong with a part, in words; None if nothing is."""
+        try:
+            return _fault(self.part(number).name, self.part(number).read_bytes(), self.digest)
+        except FileNotFoundError:
+            return MISSING
+        except OSError as error:
+            return f"cannot be read ({error.strerror})"
+
+    def write(self, number: int, columns: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> None:
+        """A part of these columns; `config` goes into its footer. Not-a-number is no value."""
+        with extra("store", "writing .parquet"):
+            import pyarrow
+            from pyarrow import parquet
+
+        def array(values: np.ndarray) -> Any:
+            if values.dtype != object:
+                return pyarrow.array(values, from_pandas=True)
+            plain = str | int | float | bool | None  # of nothing but None: of the kind "null", which fits any other
+            return pyarrow.array([value if isinstance(value, plain) else str(value) for value in values.tolist()])
+
+        text = json.dumps(dict(config), default=str)
+        label = json.dumps({"part": number, "sweep": self.digest, "sha256": _BLANK.decode()})
+        table = pyarrow.table({name: array(values) for name, values in columns.items()})
+        table = table.replace_schema_metadata({METADATA_KEY: text, LABEL_KEY: label})
+        with replacing(self.part(number)) as (beside,):
+            parquet.write_table(table, beside)
+            data = beside.read_bytes()
+            beside.write_bytes(_LABEL.sub(lambda label: label[0].replace(_BLANK, _digest(data, label)), data))
+
+
+def checked(file: Path, sweep: str | None = None) -> bytes:
+    """The bytes of a parquet file. `InputError` for a part of a sweep that is damaged, misplaced, or not of `sweep`."""
+    data = file.read_bytes()
+    if why := _fault(file.name, data, sweep):
+        raise InputError(f"{str(file)!r} {why}; run the sweep of its folder again, which makes it again.")
+    return data
+
+
+def _fault(name: str, data: bytes, sweep: str | None) -> str | None:
+    """- `sweep`: the digest of the sweep that it must be a part of; None: any, and it need not be a part."""
+    label, place = _LABEL.search(data), _NAME.fullmatch(name)
+    if not label and LABEL_KEY not in data:
+        return None if sweep is None else "carries no digest, so it is damaged or no part of this sweep"
+    if not label or label[3] != _digest(data, label):
+        return "is damaged, its digest is that of other bytes"
+    if place and int(place[1]) != int(label[1]):
+        return f"holds the rows of rows-{int(label[1]):05d}.parquet, it was copied or renamed"
+    return None if sweep in (None, label[2].decode()) else "is of another sweep"
+
+
+def _digest(data: bytes, label: re.Match[bytes]) -> bytes:
+    """Of the bytes with zeros in the place of the digest."""
+    start, end = label.span(3)
+    held = hashlib.sha256(memoryview(data)[:start])
+    held.update(_BLANK)
+    held.update(memoryview(data)[end:])
+    return held.hexdigest().encode()

@@ -1,0 +1,322 @@
+"""A chart described once: panels of curves and bars, for files and for the page alike. Matplotlib draws it.
+
+A scale is logarithmic where its values lie far apart. Where points of several curves coincide, the markers on top are
+smaller, a covered line is dashed, and each point says what all of them say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mfabric_jax.report import style
+from mfabric_jax.report.fronts import Point, front
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Box = tuple[float, float, float, float]  # left, bottom, right, top
+LITERAL: dict[str, Any] = {"text.parse_math": False}  # names are what they are, with $ too
+
+_FAR = 5  # from this ratio of largest to smallest on, a scale is logarithmic
+_DECADES = 500  # from this ratio on, only powers of ten are ticks
+_MOST_TICKS, _APART = 10, 0.075  # ticks at the values themselves: how many, and how far apart on their axis
+_SIZE, _SMALLER = 6.5, 0.62  # of a marker, and of one on top of another
+_BAR = 0.66  # height of a bar
+_SIDES = ((1, 1), (-1, -1), (1, -1), (-1, 1), (0, 1), (0, -1), (1, 0), (-1, 0))
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Points of one look, joined by a line or not.
+
+    - `tips`: what each point says when it is pointed at.   - `texts`: written beside each, where there is room.
+    - `spread`: from where to where each value may lie, upwards.
+    """
+
+    look: style.Look
+    points: Sequence[Point]
+    tips: Sequence[str] = ()
+    texts: Sequence[str] = ()
+    joined: bool = True
+    spread: Sequence[tuple[float, float]] = ()
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A piece of a lying bar from `start` to `end`, in row `place`; `text` stands inside if it fits."""
+
+    look: style.Look
+    place: int
+    start: float
+    end: float
+    tip: str
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes; curves, or rows that `names` name, with bars, points (value, row) or both.
+
+    - `totals`: behind the bars, (end of the row, text).   - `whiskers`: thin lines in a row, (row, from, to).
+    - `columns`: names of 0, 1, .. along the lower axis.   - `stairs`: the Pareto front of all points is drawn.
+    - `percent`: values are parts, written as percent.
+    """
+
+    title: str
+    x: str
+    y: str = ""
+    curves: Sequence[Curve] = ()
+    bars: Sequence[Bar] = ()
+    names: Sequence[str] = ()
+    totals: Sequence[tuple[float, str]] = ()
+    whiskers: Sequence[tuple[int, float, float]] = ()
+    columns: Sequence[str] = ()
+    stairs: bool = False
+    percent: bool = False
+
+    @property
+    def points(self) -> list[Point]:
+        return [point for curve in self.curves for point in curve.points]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Panels under a title, a sentence and a key; on the page, `folded` panels unfold below a line."""
+
+    title: str
+    note: str
+    key: Sequence[style.Look]
+    panels: Sequence[Panel]
+    folded: Mapping[str, Sequence[Panel]] = field(default_factory=dict)
+
+
+def handles(chart: Chart) -> list[Any]:
+    """The key of a chart for matplotlib: markers of curves, squares of bars, and the front where it is drawn."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    joined: dict[style.Look, Any] = {
+        curve.look: "-" if curve.joined else "" for panel in chart.panels for curve in panel.curves
+    }
+    found: list[Any] = [
+        Line2D([], [], linestyle=joined[look], label=look.label, markersize=_SIZE, **_marker(look))
+        if look in joined
+        else Patch(facecolor=look.colour, edgecolor=style.FAINT, label=look.label)
+        for look in chart.key
+    ]
+    stairs = Line2D([], [], color=style.FAINT, linewidth=5, alpha=0.35, label="Pareto front")
+    return [*found, *([stairs] if any(panel.stairs for panel in chart.panels) else [])]
+
+
+def figure(chart: Chart) -> Figure:
+    """The chart as a file shows it: panels in two columns, the key in the place left over or below."""
+    import matplotlib
+
+    panels = chart.panels or [Panel("", "")]
+    rows = max(len(panel.names) for panel in panels)
+    with matplotlib.rc_context(LITERAL):  # pyright: ignore
+        made, every = style.panels(len(panels), height=1.25 + 0.3 * rows if rows else 3.5)
+        for axes, panel in zip(every, panels, strict=False):
+            draw(axes, panel)
+        style.legend(made, every, len(panels), handles(chart))
+        words = f"{chart.title}. {chart.note}".rstrip(". ")
+        made.suptitle(style.wrapped(words, made.get_figwidth()), fontsize=style.FONT)
+        made.draw_without_rendering()  # from here on the panels stay where they are
+        for axes, panel in zip(every, panels, strict=False):
+            label(axes, panel)
+    return made
+
+
+def draw(axes: Axes, panel: Panel) -> None:
+    """Everything but the texts beside points, which need the final place of the axes: see `label`."""
+    axes.set_title(panel.title, loc="left")
+    axes.set_xlabel(panel.x)
+    axes.set_ylabel(panel.y, rotation_mode="anchor")
+    if not panel.curves and not panel.bars:
+        axes.text(0.5, 0.5, "no result", ha="center", transform=axes.transAxes)
+        axes.set_axis_off()
+        return
+    if panel.names:
+        _draw_rows(axes, panel)
+    else:
+        scale(axes, "x", [x for x, _ in panel.points], exact=True)
+        scale(axes, "y", [y for _, y in panel.points] + [y for c in panel.curves for ends in c.spread for y in ends])
+        axes.grid()
+    if panel.columns:
+        axes.set_xscale("linear")
+        axes.set(xlim=(-0.5, len(panel.columns) - 0.5))
+        axes.set_xticks(range(len(panel.columns)), list(panel.columns))
+    if panel.percent:
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:+.3g}%" if (value := round(100 * value, 9)) else "0")
+    _draw_curves(axes, panel)
+
+
+def scale(axes: Axes, along: str, values: Iterable[float], exact: bool = False, zero: bool = False) -> None:
+    """Room around values on one axis, logarithmic if they lie far apart; from 0 if asked or if that costs little.
+
+    `exact`: ticks are the values themselves where these are few, round and apart from each other.
+    """
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+    values = sorted(set(values))
+    axis, low, high = getattr(axes, f"{along}axis"), values[0], values[-1]
+    log = not zero and low > 0 and high >= _FAR * low
+    if log:
+        getattr(axes, f"set_{along}scale")("log")
+        axis.set_major_locator(LogLocator(subs=(1.0,) if high > _DECADES * low else (1.0, 2.0, 5.0), numticks=20))
+        limits = low / (high / low) ** 0.07, high * (high / low) ** 0.07
+    else:
+        axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
+        room = 0.08 * (high - low) or 0.08 * abs(high) or 1.0
+        base = zero or low == 0 or (0 < 2 * low <= high and not exact)
+        limits = (0.0 if base and low >= 0 else low - room), (0.0 if base and high <= 0 > low else high + room)
+    getattr(axes, f"set_{along}lim")(*limits)
+    fractions = np.interp(_scaled(values, log), _scaled(limits, log), (0.0, 1.0))
+    round_ones = len(values) <= _MOST_TICKS and all(float(f"{value:.3g}") == value for value in values)
+    if exact and round_ones and np.diff(fractions).min(initial=1.0) >= _APART:
+        axis.set_ticks(values)
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
+
+
+def _scaled(values: Any, log: bool) -> np.ndarray:
+    return np.log(values) if log else np.asarray(values, dtype=float)
+
+
+def tick(value: float) -> str:
+    """A tick: 0.5, 40, 20,000, 3e+09."""
+    value = float(f"{value:.6g}")
+    return f"{value:,.0f}" if 1000 <= abs(value) < 10_000_000 else f"{value:g}"
+
+
+def _draw_curves(axes: Axes, panel: Panel) -> None:
+    if panel.stairs:
+        best = front(panel.points)
+        corners = [(best[0][0], axes.get_ylim()[1]), best[0]]
+        for (_, above), point in pairwise(best):
+            corners += [(point[0], above), point]
+        corners.append((axes.get_xlim()[1], best[-1][1]))
+        axes.plot(*zip(*corners, strict=True), color=style.FAINT, linewidth=5, alpha=0.35, zorder=1)
+    under: dict[Point, int] = {}
+    for curve in panel.curves:
+        size = _SIZE if curve.joined or panel.names else 0.7 * _SIZE
+        depths = [under.get(_nearby(axes, point), 0) for point in curve.points]
+        if curve.joined:
+            dashes = (0, (4, 4)) if all(depths) else "-"
+            axes.plot(*zip(*curve.points, strict=True), color=curve.look.colour, linewidth=1.3, linestyle=dashes)
+        for depth in sorted(set(depths)):
+            some = [point for point, own in zip(curve.points, depths, strict=True) if own == depth]
+            marks = {"linestyle": "", "markersize": size * _SMALLER**depth, "label": curve.look.label}
+            axes.plot(*zip(*some, strict=True), **marks, **_marker(curve.look))
+        for (x, _), ends in zip(curve.points, curve.spread, strict=bool(curve.spread)):
+            axes.plot([x, x], ends, color=curve.look.colour, linewidth=0.8)
+        for point in curve.points:
+            under[_nearby(axes, point)] = under.get(_nearby(axes, point), 0) + 1
+
+
+def _marker(look: style.Look) -> dict[str, Any]:
+    fill = style.PAPER if look.hollow else look.colour
+    return {"color": look.colour, "marker": look.marker, "markerfacecolor": fill}
+
+
+def _nearby(axes: Axes, point: Point) -> Point:
+    """A point up to what an eye tells apart."""
+    across, up = axes.transLimits.transform(axes.transScale.transform(point))
+    return round(300 * float(across)), round(200 * float(up))
+
+
+def _draw_rows(axes: Axes, panel: Panel) -> None:
+    """The rows' names and scale, their bars and what stands in and behind them."""
+    values = [x for x, _ in panel.points] + [end for bar in panel.bars for end in (bar.start, bar.end)]
+    scale(axes, "x", [*values, *(end for _, *ends in panel.whiskers for end in ends)], zero=bool(panel.bars))
+    (low, high), small = axes.get_xlim(), style.font(0.85)
+    letter = 0.68 * small * axes.figure.dpi / 72 / axes.get_window_extent().width  # part of the axis
+    span = (high - low) / (1 - min(0.6, letter * max((len(text) for _, text in panel.totals), default=0)))
+    axes.set_xlim(low, low + span)
+    for bar in panel.bars:
+        width = bar.end - bar.start
+        edges = {"color": bar.look.colour, "edgecolor": style.FAINT, "linewidth": 0.5}
+        axes.barh(bar.place, width, _BAR, left=bar.start, **edges)
+        if bar.text and width > letter * len(bar.text) * span:
+            inside = {"ha": "center", "va": "center", "fontsize": small, "color": style.ink_on(bar.look.colour)}
+            axes.text(bar.start + width / 2, bar.place, bar.text, **inside)
+    for place, start, end in panel.whiskers:
+        axes.plot([start, end], [place, place], color=style.INK, linewidth=1.5)
+    for place, (end, text) in enumerate(panel.totals):
+        axes.text(end + 0.012 * span, place, text, va="center", fontsize=small, fontweight="bold")
+    axes.set_yticks(range(len(panel.names)), list(panel.names))
+    axes.tick_params(axis="y", length=0)
+    axes.set_ylim(len(panel.names) - 0.45, -0.55)
+    axes.grid(axis="x")
+
+
+def label(axes: Axes, panel: Panel) -> None:
+    """The texts beside points where they cover nothing, those on the front first; others are left out."""
+    noted: dict[tuple[Point, str], tuple[Point, str, str]] = {}  # what coincides is written once
+    for curve in panel.curves:
+        for point, text in zip(curve.points, curve.texts, strict=bool(curve.texts)):
+            noted.setdefault((_nearby(axes, point), text), (point, text, curve.look.colour))
+    noted = {key: note for key, note in noted.items() if note[1]}
+    best = front(panel.points) if panel.stairs else []
+    if noted:
+        beside(axes, *zip(*sorted(noted.values(), key=lambda note: note[0] not in best), strict=True))
+
+
+def beside(axes: Axes, points: Sequence[Point], texts: Sequence[str], colours: Sequence[str]) -> None:
+    """Write a text beside each point where it covers nothing, the first ones first; the others are left out.
+
+    The layout of the figure must be final.
+    """
+    scale, font = 72 / axes.figure.dpi, style.font(0.8)
+    places = [tuple(axes.transData.transform(point) * scale) for point in points]
+    taken = [_box(x, y, 8.0, 8.0) for x, y in places] + _covered(axes, scale)
+    low, high = axes.get_window_extent().get_points() * scale
+    for point, (x, y), text, colour in zip(points, places, texts, colours, strict=True):
+        width, height = 0.6 * font * len(text) + 2, 0.85 * font
+        for reach, (right, up) in ((reach, side) for reach in (1.0, 1.5) for side in _SIDES):
+            dx, dy = right * (3 + (1 + width / 2) * reach), up * (3 + (1 + height / 2) * reach)
+            box = _box(x + dx, y + dy, width, height)
+            inside = low[0] < box[0] and low[1] < box[1] and box[2] < high[0] + width / 2 and box[3] < high[1] + height
+            if inside and not any(a[0] < box[2] and box[0] < a[2] and a[1] < box[3] and box[1] < a[3] for a in taken):
+                taken.append(box)
+                place = {"xytext": (dx, dy), "textcoords": "offset points", "ha": "center", "va": "center"}
+                axes.annotate(text, point, fontsize=font, color=colour, zorder=5, **place).set_in_layout(False)
+                break
+
+
+def _covered(axes: Axes, scale: float) -> list[Box]:
+    """What the lines between points cover, in small pieces of two points' length."""
+    boxes = []
+    for line in axes.get_lines():
+        corners = line.get_transform().transform(line.get_xydata()) * scale
+        for start, end in pairwise(corners if line.get_linestyle() != "None" else ()):
+            steps = max(2, int(np.hypot(*(end - start)) / 2))
+            boxes += [_box(x, y, 2, 2) for x, y in np.linspace(start, end, steps)]
+    return boxes
+
+
+def _box(x: float, y: float, width: float, height: float) -> Box:
+    return x - width / 2, y - height / 2, x + width / 2, y + height / 2
+
+
+def areas(axes: Axes, panel: Panel) -> list[tuple[str, Box]]:
+    """What is said where: (tip, box in pixels) of every point and bar. The layout of the figure must be final."""
+    found = []
+    for bar in panel.bars:
+        corners = axes.transData.transform([(bar.start, bar.place + _BAR / 2), (bar.end, bar.place - _BAR / 2)])
+        found.append((bar.tip, (*corners.min(axis=0), *corners.max(axis=0))))
+    said: dict[Point, list[str]] = {}
+    for curve in panel.curves:
+        for point, tip in zip(curve.points, curve.tips, strict=bool(curve.tips)):
+            said.setdefault(_nearby(axes, point), []).append(tip)
+    for curve in panel.curves:
+        for point in curve.points if curve.tips else ():
+            x, y = axes.transData.transform(point)
+            found.append(("\n".join(said[_nearby(axes, point)]), _box(x, y, 2 * _SIZE, 2 * _SIZE)))
+    return found

@@ -1,0 +1,202 @@
+"""Circuits as a graph, servers on a circle; and one OCS region: what its servers send beside the circuits they have."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mfabric_jax import units
+from mfabric_jax.checks import InputError
+from mfabric_jax.report import numerals, style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+CIRCUIT = style.FABRICS["mfabric"].colour
+DETAILED = 24  # servers up to which each is a disc with its name
+_NUMBERED = 16  # servers up to which a heat map carries numbers, and each of its rows a name
+_BOW = 0.22  # how far a line near the centre bends around it
+_ALONG = (0.5, 0.42, 0.58, 0.34, 0.66, 0.27, 0.73)  # where on its line a number may stand
+_SMALLEST = 5.0  # points: smaller text is left out
+_MARK = 0.085  # radius of a number's disc
+_DASHED = {"color": style.FAINT, "linewidth": 1.0, "linestyle": (0, (4, 4))}
+
+
+def ring(
+    axes: Axes,
+    centre: tuple[float, float],
+    radius: tuple[float, float],
+    count: np.ndarray,
+    names: Sequence[str],
+    colour: Callable[[int, int], str] = lambda i, j: CIRCUIT,
+) -> np.ndarray:
+    """Draw circuits [S S] among named servers, in axes of inches; returns where the servers stand [S 2].
+
+    Few servers stand on an ellipse with these radii, many on a circle of the smaller one.
+    """
+    size, small = len(count), min(radius)
+    disc = min(0.15, 0.16 * small, 0.8 * math.pi * small / size) if size <= DETAILED else 0.0
+    disc = 0.15 if size == 2 else disc
+    reach = np.array(radius) - disc if disc else np.full(2, small - 0.28)
+    angle = (math.pi if size == 2 else math.pi / 2) - 2 * math.pi * np.arange(size) / size
+    place = np.array(centre) + reach * np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    pairs = np.argwhere(np.triu(count))
+    paths = [_path(place[i], place[j], np.array(centre), reach, bends=2 < size <= DETAILED) for i, j in pairs]
+    counts = [float(count[i, j]) for i, j in pairs]
+    _lines(axes, paths, counts, [colour(i, j) for i, j in pairs], size, small)
+    if not disc:
+        _dots(axes, place, np.array(centre), float(reach[0]), names)
+        return place
+    if size == 2 or small > 0.6:
+        _marks(axes, paths, counts, [(x, y, disc) for x, y in place])
+    _discs(axes, place, np.array(centre), disc, names)
+    return place
+
+
+def _path(start: np.ndarray, end: np.ndarray, centre: np.ndarray, radius: np.ndarray, bends: bool) -> np.ndarray:
+    """[points 2] of a line that bends away from the centre if it would come near it."""
+    middle, along = (start + end) / 2, end - start
+    aside, out = np.array([along[1], -along[0]]), middle - centre
+    near = bends and float(np.hypot(*(out / radius))) < 0.3
+    bend = middle + aside * (math.copysign(_BOW, round(float(aside @ out), 9) or 1.0) if near else 0.0)
+    t = np.linspace(0, 1, 25 if near else 2)[:, None]
+    return (1 - t) ** 2 * start + 2 * t * (1 - t) * bend + t**2 * end
+
+
+def along(path: np.ndarray, t: float) -> np.ndarray:
+    """The point that far along a line."""
+    place = t * (len(path) - 1)
+    low = min(int(place), len(path) - 2)
+    return path[low] + (place - low) * (path[low + 1] - path[low])
+
+
+def _lines(axes: Axes, paths: list, counts: list[float], colours: list[str], size: int, radius: float) -> None:
+    from matplotlib.collections import LineCollection
+
+    most, few = max(counts, default=1), size <= DETAILED
+    thin = 1.1 if few else max(0.15, 0.8 * min(1.0, 70 * radius / max(len(paths), 1)))
+    widths = [thin * (1 + min(n - 1, 3 * (n - 1) / max(most - 1, 1))) for n in counts]
+    alpha = 1.0 if few else min(0.8, max(0.1, 700 / max(len(paths), 1)))
+    axes.add_collection(LineCollection(paths, colors=colours, linewidths=widths, alpha=alpha, zorder=3))
+
+
+def _marks(axes: Axes, paths: list, counts: list[float], taken: list[tuple[float, float, float]]) -> None:
+    """The number of parallel circuits on a line, if not one, wherever it covers nothing."""
+    for path, count in sorted(zip(paths, counts, strict=True), key=lambda line: -line[1]):
+        text = f"{count:.3g}"
+        reach = _MARK * (1 + 0.3 * (len(text) - 1))
+        for t in _ALONG if count != 1 else ():
+            x, y = along(path, t)
+            if all(math.hypot(x - u, y - v) > reach + other + 0.02 for u, v, other in taken):
+                box = {"boxstyle": "circle,pad=0.12", "facecolor": "white", "edgecolor": CIRCUIT, "linewidth": 0.6}
+                axes.text(x, y, text, ha="center", va="center", fontsize=6.5, bbox=box, zorder=4)
+                taken.append((x, y, reach))
+                break
+
+
+def _discs(axes: Axes, place: np.ndarray, centre: np.ndarray, disc: float, names: Sequence[str]) -> None:
+    """Servers with their names, inside if short and else outside."""
+    from matplotlib.collections import PatchCollection
+    from matplotlib.patches import Circle
+
+    axes.add_collection(PatchCollection([Circle((x, y), disc) for x, y in place], facecolor=style.INK, zorder=5))
+    longest = max(map(len, names))
+    font = min(8.0, 72 * disc * 2 * 0.86 / (0.6 * longest), 72 * disc)
+    for (x, y), name in zip(place, names, strict=True):
+        if font >= _SMALLEST:
+            axes.text(x, y, name, color="white", ha="center", va="center", fontsize=font, zorder=6)
+        elif longest > 3:
+            right, up = np.sign(np.round(np.array([x, y]) - centre, 1))
+            sides: dict[str, Any] = {
+                "ha": ("center", "left", "right")[int(right)],
+                "va": ("center", "bottom", "top")[int(up)],
+            }
+            axes.text(x + 1.2 * disc * right, y + 1.2 * disc * up, name, zorder=6, **sides)
+
+
+def _dots(axes: Axes, place: np.ndarray, centre: np.ndarray, radius: float, names: Sequence[str]) -> None:
+    """Servers too many for discs: dots, and the name of every so many outside the circle."""
+    size = len(place)
+    marker: dict[str, Any] = {"color": style.INK, "linestyle": "", "zorder": 5, "markeredgewidth": 0}
+    axes.plot(*place.T, "o", markersize=min(5.0, 72 * 2 * math.pi * radius / size * 0.7), **marker)
+    for i in range(0, size, 1 << max(0, math.ceil(math.log2(size / (16 if radius > 0.8 else 8))))):
+        out = (place[i] - centre) / radius
+        x, y = centre + out * (radius + 0.1 + 0.03 * abs(out[0]) * len(names[i]))
+        axes.text(x, y, names[i], ha="center", va="center", fontsize=7, zorder=6)
+
+
+# -- one region
+
+
+def region(demand: Any, circuits: Any, path: str | Path, title: str = "", servers: Sequence[str] | None = None) -> Path:
+    """Draw demand [S S] in bytes as a heat map beside circuits [S S] as a graph; returns the path written."""
+    return style.save(lambda: build_region(demand, circuits, title, servers), path)
+
+
+def build_region(demand: Any, circuits: Any, title: str = "", servers: Sequence[str] | None = None) -> Figure:
+    """The figure itself. The diagonals are ignored."""
+    sent, count = np.array(demand, dtype=float), np.array(circuits, dtype=float)
+    if sent.ndim != 2 or sent.shape[0] != sent.shape[1] or sent.shape[0] < 2:
+        raise InputError(f"demand must be a square matrix of two servers or more, got the shape {sent.shape}.")
+    if count.shape != sent.shape:
+        raise InputError(f"circuits must have the shape of demand {sent.shape}, got {count.shape}.")
+    names = [str(i) for i in range(len(sent))] if servers is None else [str(name) for name in servers]
+    if len(names) != len(sent):
+        raise InputError(f"servers must name all {len(sent)} servers, got {len(names)} names.")
+    np.fill_diagonal(sent, 0.0)
+    np.fill_diagonal(count, 0.0)
+    figure = style.blank(13.0, 6.3)
+    left, right = figure.subplots(1, 2)
+    _heat_map(figure, left, units.to_gigabytes(sent), names)
+    _graph(right, sent, count, names)
+    if title:
+        figure.suptitle(title, fontsize=style.FONT + 3, fontweight="bold")
+    return figure
+
+
+def _heat_map(figure: Figure, axes: Axes, sent: np.ndarray, names: list[str]) -> None:
+    unit, scale = numerals.bytes_unit(float(sent.max()))
+    sent, size, step = sent * scale, len(names), math.ceil(len(names) / _NUMBERED)
+    most = float(sent.max())
+    shown = np.ma.masked_array(sent, mask=np.eye(size, dtype=bool))
+    image = axes.imshow(shown, cmap="Blues", vmin=0, vmax=most or 1.0)
+    axes.set_facecolor("#eeeeee")
+    small: dict[str, Any] = {"fontsize": style.FONT if step == 1 else style.FONT - 2.5}
+    axes.set_xticks(range(0, size, step), names[::step], rotation=90 if max(map(len, names)) > 3 else 0, **small)
+    axes.set_yticks(range(0, size, step), names[::step], **small)
+    axes.tick_params(length=0)
+    axes.set(xlabel="to server", ylabel="from server", title=f"Demand [{unit}]")
+    axes.spines[:].set_visible(False)
+    figure.colorbar(image, ax=axes, shrink=0.7, label=unit)
+    for (i, j), value in np.ndenumerate(sent) if step == 1 else ():
+        if i != j and value > 0:
+            ink = {"color": "white" if value > 0.6 * most else style.INK, "fontsize": min(style.FONT, 112 / size)}
+            axes.text(j, i, f"{value:.{numerals.decimals(most, 3)}f}", ha="center", va="center", **ink)
+
+
+def _graph(axes: Axes, sent: np.ndarray, count: np.ndarray, names: list[str]) -> None:
+    """Circuits, and a spoke to the packet switch for every server with demand to one it has no circuit to."""
+    from matplotlib.lines import Line2D
+
+    both = sent + sent.T
+    electrical = (both > 0) & (count == 0)
+    keys = [Line2D([], [], color=CIRCUIT, linewidth=2, label="circuits (number: several in parallel)")]
+    place = ring(axes, (0.0, 0.0), (2.4, 2.4), count, names)
+    if len(names) <= DETAILED and electrical.any():
+        for x, y in place[electrical.any(axis=1)]:
+            axes.plot([0, x], [0, y], zorder=1, **_DASHED)
+        box = {"boxstyle": "round,pad=0.35", "facecolor": "white", "edgecolor": style.FAINT}
+        axes.text(0, 0, "EPS", ha="center", va="center", color="#555555", bbox=box, zorder=5, fontsize=style.FONT - 1)
+        keys.append(Line2D([], [], label="demand without a circuit, by packet switch", **_DASHED))
+    held, total = both[count > 0].sum() / both.sum() if both.sum() > 0 else 0.0, np.triu(count).sum()
+    noun = "circuit" if total == 1 else "circuits"
+    axes.set_title(f"{total:g} {noun}, {held:.0%} of the bytes between joined pairs")
+    edge = 2.5 if max(map(len, names)) <= 3 else 3.1
+    axes.set(xlim=(-edge, edge), ylim=(-edge - 0.25, edge), aspect="equal")
+    axes.set_axis_off()
+    axes.legend(handles=keys, loc="lower center", ncols=2, fontsize=style.FONT - 1, bbox_to_anchor=(0.5, -0.04))

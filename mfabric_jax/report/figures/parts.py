@@ -1,0 +1,80 @@
+"""What pictures of networks share: boxes, and how busy links are, as colours and words. Lengths are inches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mfabric_jax.checks import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.colors import Colormap
+    from matplotlib.figure import Figure
+
+LINK = "#5F7488"
+_STEPS = ("#CBD5DE", "#EFC75E", "#D55E00", "#6B0F1A")
+
+
+def mixed(colour: str, white: float) -> str:
+    """A colour with so much white in it."""
+    parts = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return "#" + "".join(f"{round(part + (255 - part) * white):02X}" for part in parts)
+
+
+def rounded(left: float, bottom: float, width: float, height: float, **line: Any) -> Any:
+    """A box, to be added to axes."""
+    from matplotlib.patches import FancyBboxPatch
+
+    shape = f"round,pad=0,rounding_size={min(0.05, width / 4):.4f}"
+    return FancyBboxPatch((left, bottom), width, height, boxstyle=shape, **{"linewidth": 0.8, "zorder": 3, **line})
+
+
+class Heat:
+    """How busy each link of a network is, 0 to 1."""
+
+    def __init__(self, network: Any, utilisation: Any):
+        self.network, self.value = network, np.asarray(utilisation, dtype=float)
+        if self.value.shape != (len(network.tail),):
+            raise InputError(f"utilisation must have the shape {[len(network.tail)]}, got {list(self.value.shape)}.")
+        if not np.all((self.value >= 0) & (self.value <= 1 + np.finfo(np.float32).eps)):
+            reach = f"{np.min(self.value):g}..{np.max(self.value):g}"
+            raise InputError(f"utilisation must be between 0 and 1, got {reach}.")
+        self.colours = colours()
+
+    def of(self, links: Any) -> str:
+        """The colour of the busiest of some links."""
+        from matplotlib.colors import to_hex
+
+        return to_hex(self.colours(float(np.max(self.value[links], initial=0.0))))
+
+    def pair(self, up: str, down: str, number: int) -> str:
+        """The colour of a link of two kinds, one for each direction."""
+        return self.of([self.network.run(kind).start + number for kind in (up, down)])
+
+    def words(self, *kinds: str) -> str:
+        """Mean and maximum over links of some kinds."""
+        values = np.concatenate([self.value[self.network.run(kind)] for kind in kinds])
+        return f"mean {values.mean():.0%}, max {values.max():.0%}"
+
+
+def colours() -> Colormap:
+    """From pale (idle) to dark (full)."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list("utilisation", _STEPS)
+
+
+def bar(figure: Figure, left: float, bottom: float, width: float) -> None:
+    """The key of the colours, in inches from the lower left corner of the figure."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+    from matplotlib.ticker import PercentFormatter
+
+    across, up = figure.get_size_inches()
+    axes = figure.add_axes((left / across, bottom / up, width / across, 0.11 / up))
+    key = figure.colorbar(ScalarMappable(Normalize(0, 1), colours()), cax=axes, orientation="horizontal")
+    key.ax.xaxis.set_major_formatter(PercentFormatter(1.0))
+    key.ax.tick_params(labelsize=8, length=2)
+    key.outline.set_visible(False)  # pyright: ignore
+    axes.set_title("utilisation, the busier direction", fontsize=8, fontweight="normal", pad=3)

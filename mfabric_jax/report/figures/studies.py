@@ -1,0 +1,131 @@
+"""What studies found: slow-downs by failure, time over the degree bound in training, under forecasts, of policies."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mfabric_jax.checks import InputError
+from mfabric_jax.report import charts, style
+from mfabric_jax.report.charts import Bar, Chart, Curve, Panel
+from mfabric_jax.report.grid import Rows, grouped
+
+_OVER = "time over the degree bound"
+_HELD_OUT, _PREDICTED = "held_out_", "predicted"
+_FAILURES = ("model", "failure", "slow_down")
+
+
+def failures(rows: Rows, path: str | Path) -> Path:
+    """Draw the slow-down of every model and kind of failure beside what is published; returns the path written."""
+    return _saved(failures_chart, rows, path)
+
+
+def training(lines: Rows, path: str | Path) -> Path:
+    """Draw the time over the degree bound against steps: of the batches seen, and held out; returns the path."""
+    return _saved(training_chart, lines, path)
+
+
+def forecasts(rows: Rows, path: str | Path) -> Path:
+    """Draw the time over the degree bound against the error of forecasts, with 95 % intervals; returns the path."""
+    return _saved(forecasts_chart, rows, path)
+
+
+def scoreboard(rows: Rows, path: str | Path) -> Path:
+    """Draw the time over the degree bound of every policy on every workload; returns the path."""
+    return _saved(scoreboard_chart, rows, path)
+
+
+def _saved(chart: Callable[[Rows], Chart], rows: Rows, path: str | Path) -> Path:
+    return style.save(lambda: charts.figure(chart(rows)), path)
+
+
+def _looks(names: Sequence[str]) -> dict[str, style.Look]:
+    """Looks in the order of the palette, whatever the names."""
+    every = list(style.FABRICS.values())
+    return {name: style.Look(name, every[k % 8].colour, every[k % 8].marker) for k, name in enumerate(names)}
+
+
+def failures_chart(rows: Rows) -> Chart:
+    """A panel per model, a bar per kind, a diamond where a figure is published."""
+    missing = [key for key in _FAILURES if any(row.get(key) is None for row in rows)]
+    if not rows or missing:
+        wanted = f"rows lack {', '.join(missing)}" if rows else "there are no rows"
+        raise InputError(f"the figure of failures needs slow-downs, but {wanted}.")
+    own = style.Look("simulated", style.FABRICS["mfabric"].colour)
+    published = style.Look("published (arXiv 2501.03905)", style.INK, "D", hollow=True)
+    span = max(abs(value) for row in rows for value in (row["slow_down"], row.get("published") or 0.0))
+    panels, kinds = [], [kind for (kind,) in grouped(rows, "failure")]
+    for (model,), own_rows in grouped(rows, "model").items():
+        known = {kinds.index(row["failure"]): row for row in own_rows}
+        bars = [Bar(own, place, min(0.0, v := row["slow_down"]), max(0.0, v), "") for place, row in known.items()]
+        points = [(row["published"], place) for place, row in known.items() if row.get("published") is not None]
+        totals = [_beyond(known[place], span) if place in known else (0.0, "") for place in range(len(kinds))]
+        curves = [Curve(published, points, joined=False)] if points else []
+        panels.append(Panel(model, "", curves=curves, bars=bars, names=kinds, totals=totals, percent=True))
+    key = [own, published] if any(panel.curves for panel in panels) else []
+    return Chart("Iteration time over that of a healthy cluster", "", key, panels)
+
+
+def _beyond(row: Mapping[str, Any], span: float) -> tuple[float, str]:
+    """The text of a bar and where it stands: behind the bar, and behind a diamond that it would cover."""
+    value, published = row["slow_down"], row.get("published")
+    end = max(0.0, value)
+    if published is not None and 0 <= published - end < 0.25 * span:
+        end = published + 0.02 * span
+    return end, f"{value:+.1%}"
+
+
+def training_chart(lines: Rows) -> Chart:
+    """A line of the batches seen, and one for each number of servers held out."""
+    timed = [line for line in lines if line.get("time") is not None]
+    if not timed:
+        raise InputError("the figure of a training needs lines of metrics with a time, got none.")
+    held = sorted({name for line in lines for name in line if name.startswith(_HELD_OUT)}, key=lambda n: (len(n), n))
+    looks = _looks([f"held out, {name.removeprefix(_HELD_OUT)} servers" for name in held])
+    curves = [Curve(style.Look("in training", style.FAINT, ""), [(line["step"], line["time"]) for line in timed])]
+    for name, look in zip(held, looks.values(), strict=True):
+        curves.append(Curve(look, [(line["step"], line[name]) for line in lines if name in line]))
+    return Chart("Training", "", [curve.look for curve in curves], [Panel("", "steps", _OVER, curves)])
+
+
+def forecasts_chart(rows: Rows) -> Chart:
+    """A panel for each workload, number of servers and routing; predicted demand to the right, apart."""
+    if not rows:
+        raise InputError("the figure of forecasts needs rows, got none.")
+    looks = _looks([policy for (policy,) in grouped(rows, "policy")])
+    panels = []
+    for (workload, servers, routing), here in grouped(rows, "workload", "servers", "routing").items():
+        names = [name for (name,) in grouped(here, "forecast")]
+        curves = []
+        for rank, (policy, look) in enumerate(looks.items()):
+            for predicted in (False, True):
+                own = [r for r in here if r["policy"] == policy and (r["forecast"] == _PREDICTED) == predicted]
+                aside = 0.06 * (rank - len(looks) / 2) * predicted
+                points = [(names.index(row["forecast"]) + aside, row["over_bound"]) for row in own]
+                if own:
+                    curves.append(Curve(look, points, spread=[(row["low"], row["high"]) for row in own]))
+        title = f"{workload}, {servers} servers, {routing}"
+        panels.append(Panel(title, "forecast error (sigma)", _OVER, curves, columns=names))
+    return Chart("Policies under forecasts", "Lines reach over 95 % intervals.", list(looks.values()), panels)
+
+
+def scoreboard_chart(rows: Rows) -> Chart:
+    """A panel for each number of servers, forecast error and routing: a dot per workload, a tick at their mean."""
+    rows = [row for row in rows if row["mean"] is not None]  # others had no bytes to carry
+    if not rows:
+        raise InputError("the figure of the scoreboard needs rows, got none.")
+    policies, looks = [p for (p,) in grouped(rows, "policy")], _looks([w for (w,) in grouped(rows, "workload")])
+    mean = style.Look("mean, with a line to the 90th percentile", style.INK, "|")
+    panels, errors = [], grouped(rows, "sigma")
+    for (servers, sigma, routing), here in grouped(rows, "servers", "sigma", "routing").items():
+        by_policy = {policies.index(policy): own for (policy,), own in grouped(here, "policy").items()}
+        middle = {k: sum(row["mean"] for row in own) / len(own) for k, own in by_policy.items()}
+        late = {k: sum(row["p90"] for row in own) / len(own) for k, own in by_policy.items()}
+        curves = [
+            Curve(look, [(r["mean"], policies.index(r["policy"])) for r in here if r["workload"] == name], joined=False)
+            for name, look in looks.items()
+        ]
+        curves.append(Curve(mean, [(value, place) for place, value in middle.items()], joined=False))
+        title = f"{servers} servers, {routing}{f', forecast error {sigma:g}' if len(errors) > 1 else ''}"
+        whiskers = [(k, middle[k], late[k]) for k in by_policy]
+        panels.append(Panel(title, _OVER, curves=curves, names=policies, whiskers=whiskers))
+    return Chart("Policies", "", [*looks.values(), mean], panels)

@@ -1,0 +1,311 @@
+"""Timelines: the lanes of one block with every bar named, and of a whole iteration, stage by stage, with a close-up.
+
+A segment is a dict: `track`, `kind`, `label`, `start_s`, `end_s`; `direction` ("forward" or "backward") where it has
+one, which a block also reads from the label; and `stage` and `place` in an iteration. Heights are inches.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mfabric_jax import units
+from mfabric_jax.checks import InputError
+from mfabric_jax.report import style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Segments = Sequence[Mapping[str, Any]]
+
+_WIDE, _RIGHT = 13.0, 0.3
+LEVELS = 6  # of names above a track
+
+
+def _canvas(segments: Segments, tall: float, title: str) -> Figure:
+    """A figure with a title and a key of so many inches."""
+    if not segments:
+        raise InputError("segments must hold at least one segment, got none.")
+    figure = style.blank(_WIDE, tall, arranged=False)
+    figure.suptitle(title, fontsize=style.FONT + 2, fontweight="bold", y=1 - 0.15 / tall, va="top")
+    return figure
+
+
+def _lanes(figure: Figure, left: float, top: float, tall: float, scale: float = 1.0) -> Axes:
+    """Axes so many inches from the left and the top of the figure, with unscaled inches downwards."""
+    whole = figure.get_figheight()
+    axes = figure.add_axes((left / _WIDE, 1 - (top + tall) / whole, (_WIDE - left - _RIGHT) / _WIDE, tall / whole))
+    axes.set(ylim=(tall / scale, 0), yticks=[])
+    axes.tick_params(axis="y", length=0, pad=2)
+    axes.spines["left"].set_visible(False)
+    axes.grid(axis="x", zorder=0)
+    return axes
+
+
+def _key(figure: Figure, looks: Sequence[style.Look]) -> None:
+    from matplotlib.patches import Patch
+
+    tight = {"columnspacing": 1.3, "handlelength": 1.5, "handletextpad": 0.5, "fontsize": style.FONT - 1}
+    patches = [Patch(facecolor=look.colour, label=look.label) for look in looks]
+    figure.legend(handles=patches, loc="lower center", ncols=len(patches), **tight)
+
+
+# -- one block: every bar is named, inside if there is room, else above with a leader
+
+_BLOCK_LEFT = 1.5
+_ROOM = _WIDE - _BLOCK_LEFT - _RIGHT
+_BAR, _LINE, _GAP, _HEAD = 0.46, 0.19, 0.2, 0.45
+_FONT = style.FONT - 1
+_WORDS = {"forward": "forward", "fwd": "forward", "backward": "backward", "bwd": "backward"}
+_ORDER = ("compute", "network", "reconfiguration")
+_MARGIN = 0.05  # kept free around a name
+_TOUCHING = 0.000001  # bars that overlap by less lie on one lane
+
+
+class Bar(NamedTuple):
+    """A segment of a block, in inches along the time axis."""
+
+    track: str
+    kind: str
+    text: str
+    direction: str | None
+    left: float
+    right: float
+
+    @property
+    def middle(self) -> float:
+        return (self.left + self.right) / 2
+
+    @property
+    def holds_name(self) -> bool:
+        return _inches(self.text) + 0.06 <= self.right - self.left
+
+
+class Callout(NamedTuple):
+    """A name above a track: its level, its ends and where its leader goes down."""
+
+    level: int
+    low: float
+    high: float
+    anchor: float
+
+
+def block_timeline(segments: Segments, path: str | Path, title: str = "") -> Path:
+    """Draw segments of one block over milliseconds, a row per track; returns the path written."""
+    return style.save(lambda: build_block(segments, title), path)
+
+
+def build_block(segments: Segments, title: str = "") -> Figure:
+    """The figure itself."""
+    start = min((float(s["start_s"]) for s in segments), default=0.0)
+    per_inch = (max((float(s["end_s"]) for s in segments), default=0.0) - start) / _ROOM or 1.0
+    bars = [_bar(segment, start, per_inch) for segment in segments]
+    names = sorted({bar.track for bar in bars}, key=lambda t: (_ORDER.index(t) if t in _ORDER else len(_ORDER), t))
+    tracks = {name: _track(bars, name) for name in names}
+    tall = _HEAD + sum(_height(*track) + _GAP for track in tracks.values())
+    figure = _canvas(segments, tall + 1.6, title)
+    axes = _lanes(figure, _BLOCK_LEFT, 0.6, tall)
+    axes.set_xlim(0, _ROOM)
+    _passes(axes, bars, tall)
+    top, ticks = _HEAD, []
+    for lanes, notes in tracks.values():
+        top += _height(lanes, notes)
+        ticks.append(top - len(lanes) * _BAR / 2)
+        _draw_track(axes, lanes, notes, top - len(lanes) * _BAR)
+        top += _GAP
+    axes.set_yticks(ticks, names)
+    _milliseconds(axes, start, per_inch)
+    kinds = [name for name in style.KINDS if any(bar.kind == name for bar in bars)]
+    _key(figure, [style.kind(name) for name in [*kinds, *sorted({bar.kind for bar in bars} - set(kinds))]])
+    return figure
+
+
+def _bar(segment: Mapping[str, Any], start: float, per_inch: float) -> Bar:
+    words = str(segment["label"]).split()
+    directions = [_WORDS[word.lower()] for word in words if word.lower() in _WORDS]
+    text = " ".join(word for word in words if word.lower() not in _WORDS) or str(segment["label"])
+    left, right = ((float(segment[key]) - start) / per_inch for key in ("start_s", "end_s"))
+    direction = segment.get("direction") or next(iter(directions), None)
+    return Bar(segment["track"], segment["kind"], text, direction, left, right)
+
+
+def _inches(text: str) -> float:
+    """About how long a text is."""
+    return 0.58 * _FONT / 72 * len(text)
+
+
+def _track(bars: Sequence[Bar], name: str) -> tuple[list[list[Bar]], list[tuple[Bar, Callout]]]:
+    """Bars of one track on as few lanes as keep them apart, and the names that do not fit inside them."""
+    lanes: list[list[Bar]] = []
+    for bar in sorted((bar for bar in bars if bar.track == name), key=lambda b: (b.left, b.right)):
+        free = next((lane for lane in lanes if lane[-1].right <= bar.left + _TOUCHING), None)
+        if free is None:
+            lanes.append(free := [])
+        free.append(bar)
+    outside = [bar for lane in lanes for bar in lane if not bar.holds_name and bar.right > bar.left]
+    found = callouts([bar.middle for bar in outside], [_inches(bar.text) for bar in outside], _ROOM)
+    return lanes, [(bar, callout) for bar, callout in zip(outside, found, strict=True) if callout]
+
+
+def callouts(anchors: Sequence[float], widths: Sequence[float], room: float) -> list[Callout | None]:
+    """For each name the lowest level on which it covers neither a name nor, if possible, a leader; None without one.
+
+    A name stands over its anchor, or begins or ends there.
+    """
+    placed: dict[int, Callout] = {}
+    for index in sorted(range(len(anchors)), key=lambda i: -anchors[i]):
+        anchor, aside = anchors[index], widths[index] / 2 - _MARGIN
+        tries = itertools.product((True, False), range(LEVELS), (anchor, anchor + aside, anchor - aside))
+        for apart, level, centre in tries:
+            low, high = centre - widths[index] / 2, centre + widths[index] / 2
+            callout = Callout(level, low, high, anchor)
+            fits = low >= 0 and high <= room
+            if fits and not any(_cross(callout, other, apart) for other in placed.values()):
+                placed[index] = callout
+                break
+    return [placed.get(index) for index in range(len(anchors))]
+
+
+def _cross(one: Callout, other: Callout, leaders: bool) -> bool:
+    """Whether two names cover each other or, with `leaders`, the lower one the leader of the higher one."""
+    if one.level == other.level:
+        return one.low < other.high + _MARGIN and other.low < one.high + _MARGIN
+    lower, higher = sorted((one, other))
+    return leaders and lower.low < higher.anchor < lower.high
+
+
+def _height(lanes: list[list[Bar]], notes: list[tuple[Bar, Callout]]) -> float:
+    return max((callout.level + 1 for _, callout in notes), default=0) * _LINE + len(lanes) * _BAR
+
+
+def _draw_track(axes: Axes, lanes: list[list[Bar]], notes: list[tuple[Bar, Callout]], top: float) -> None:
+    tops = {bar: top + number * _BAR + 0.03 for number, lane in enumerate(lanes) for bar in lane}
+    for bar, upper in tops.items():
+        colour, height = style.kind(bar.kind).colour, _BAR - 0.06
+        edge = {"color": colour, "edgecolor": "white", "linewidth": 0.5, "zorder": 3}
+        axes.barh(upper + height / 2, bar.right - bar.left, height, left=bar.left, **edge)
+        if bar.holds_name:
+            inside = {"ha": "center", "va": "center", "fontsize": _FONT, "color": style.ink_on(colour), "zorder": 5}
+            axes.text(bar.middle, upper + height / 2, bar.text, **inside)
+    for bar, callout in notes:
+        line = top - callout.level * _LINE - 0.02
+        axes.plot([bar.middle] * 2, [line, tops[bar] + 0.06], color=style.INK, linewidth=0.6, zorder=4)
+        centre = (callout.low + callout.high) / 2
+        axes.text(centre, line, bar.text, ha="center", va="bottom", fontsize=_FONT, zorder=5)
+
+
+def _passes(axes: Axes, bars: Sequence[Bar], tall: float) -> None:
+    """A heading over the forward and the backward pass, the latter on a tinted ground."""
+    directed = sorted((bar for bar in bars if bar.direction), key=lambda b: b.left)
+    for direction, group in itertools.groupby(directed, key=lambda b: str(b.direction)):
+        run = list(group)
+        left, right = run[0].left, max(bar.right for bar in run)
+        tint = "#f1efe6" if direction == "backward" else "#f3f7fb"
+        axes.fill_between([left, right], 0.0, tall, color=tint, linewidth=0, zorder=0)
+        axes.annotate("", (left, 0.3), (right, 0.3), arrowprops={"arrowstyle": "<->", "color": style.FAINT})
+        if _inches(direction) <= right - left:
+            axes.text((left + right) / 2, 0.25, direction, ha="center", va="bottom", fontstyle="italic")
+
+
+def _milliseconds(axes: Axes, start: float, per_inch: float) -> None:
+    """Ticks at round milliseconds."""
+    from matplotlib.ticker import MaxNLocator
+
+    low, high = units.to_ms(start), units.to_ms(start + _ROOM * per_inch)
+    marks = [t for t in MaxNLocator(10).tick_values(low, high) if low <= t <= high]
+    axes.set_xticks([(units.ms(float(t)) - start) / per_inch for t in marks], [f"{t:g}" for t in marks])
+    axes.set_xlabel("time [ms]")
+
+
+# -- an iteration: most bars are thinner than a pixel, so they have neither edges nor names
+
+LANES = ("compute", "EPS", "OCS")
+AROUND = 13  # pieces of computation in the close-up, before and after its middle
+_LANE_OF = {"NVSwitch": "compute", "waiting": "compute"}
+_STAGE_LEFT = 1.4
+_HEIGHT = {"compute": 0.26, "EPS": 0.15, "OCS": 0.15}
+_APART, _TOP, _AXIS, _BOTTOM = 0.12, 0.5, 0.65, 0.35
+_CLOSER = 1.6  # lanes of the close-up over those above
+_LOOKS = {
+    "forward": style.Look("Compute, forward", "#88CCEE"),
+    "backward": style.Look("Compute, backward", "#3A87B7"),
+    **{name: style.KINDS[name] for name in ("tp", "all-to-all", "dp", "reconfigure")},
+    "switch": style.Look("Waiting for the switch", style.KINDS["waiting"].colour),
+    "pipeline": style.Look("Pipeline bubble", "#ECECEC"),
+}
+
+
+def gantt(segments: Segments, path: str | Path, title: str = "") -> Path:
+    """Draw an iteration, a group of lanes per stage, over seconds; returns the path written.
+
+    Raises `InputError` for no segments, or a path that is no picture or cannot be written.
+    """
+    return style.save(lambda: build_iteration(segments, title), path)
+
+
+def build_iteration(segments: Segments, title: str = "") -> Figure:
+    """The figure itself: the iteration, and below it some blocks of the middle stage closer."""
+    stages = sorted({segment["stage"] for segment in segments})
+    lanes = [lane for lane in LANES if lane == "compute" or any(_lane(segment) == lane for segment in segments)]
+    group = sum(_HEIGHT[lane] for lane in lanes) + _APART
+    tall, closer = group * len(stages) + _APART, _CLOSER * (group + _APART)
+    figure = _canvas(segments, _TOP + tall + _AXIS + closer + _AXIS + _BOTTOM, title)
+    middle = stages[len(stages) // 2]
+    window = close_up([segment for segment in segments if segment["stage"] == middle])
+    above = _lanes(figure, _STAGE_LEFT, _TOP, tall)
+    for number, stage in enumerate(stages):
+        _draw_stage(above, segments, stage, lanes, number * group + _APART)
+    above.set(xlim=(0, max(segment["end_s"] for segment in segments)), xlabel="time [s]")
+    _mark(above, window, stages.index(middle) * group + _APART / 2, group)
+    below = _lanes(figure, _STAGE_LEFT, _TOP + tall + _AXIS, closer, _CLOSER)
+    _draw_stage(below, segments, middle, lanes, _APART)
+    below.set(xlim=window, xlabel="time [s]")
+    drawn = {look(segment) for segment in segments}
+    _key(figure, [own for name, own in _LOOKS.items() if name in drawn])
+    return figure
+
+
+def close_up(segments: Segments) -> tuple[float, float]:
+    """From when to when one stage is shown closer: around the start of the backward pass in the middle."""
+    work = [segment for segment in segments if segment["track"] == "compute"] or list(segments)
+    pairs = enumerate(itertools.pairwise(work), 1)
+    turns = [n for n, (a, b) in pairs if a.get("direction") == "forward" != b.get("direction")]
+    middle = turns[len(turns) // 2] if turns else len(work) // 2
+    return work[max(middle - AROUND, 0)]["start_s"], work[min(middle + AROUND, len(work)) - 1]["end_s"]
+
+
+def look(segment: Mapping[str, Any]) -> str:
+    """What a segment is drawn as: a key of the colours."""
+    what = segment["label"] if segment["kind"] == "waiting" else segment["kind"]
+    return what if what in _LOOKS else segment["direction"]
+
+
+def _lane(segment: Mapping[str, Any]) -> str:
+    track = str(segment["track"])
+    return _LANE_OF.get(track, track)
+
+
+def _draw_stage(axes: Axes, segments: Segments, stage: int, lanes: Sequence[str], top: float) -> None:
+    """The lanes of one stage with their names, each kind of bar in one collection."""
+    beside = {"transform": axes.get_yaxis_transform(), "ha": "right", "va": "center"}
+    middle = top + sum(_HEIGHT[lane] for lane in lanes) / 2
+    axes.text(-0.064, middle, f"stage {stage}", fontsize=style.FONT, **beside)
+    for lane in lanes:
+        here = [segment for segment in segments if segment["stage"] == stage and _lane(segment) == lane]
+        for name, own in _LOOKS.items():
+            spans = [(s["start_s"], s["end_s"] - s["start_s"]) for s in here if look(s) == name]
+            if spans:
+                axes.broken_barh(spans, (top, 0.9 * _HEIGHT[lane]), color=own.colour, linewidth=0, zorder=2, snap=False)
+        axes.text(-0.006, top + _HEIGHT[lane] / 2, lane, fontsize=style.FONT - 2.5, **beside)
+        top += _HEIGHT[lane]
+
+
+def _mark(axes: Axes, window: tuple[float, float], top: float, group: float) -> None:
+    """Where the close-up is."""
+    from matplotlib.patches import Rectangle
+
+    frame = {"fill": False, "edgecolor": style.INK, "linewidth": 1.1, "zorder": 4}
+    axes.add_patch(Rectangle((window[0], top), window[1] - window[0], group, **frame))

@@ -1,0 +1,156 @@
+"""What was run and what came out of it, in words."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mfabric_jax.checks import InputError
+from mfabric_jax.report import style, varied
+from mfabric_jax.report.compared import TIME, WORTH
+from mfabric_jax.report.grid import REFERENCE, Grid, Rows, Series, arrange
+from mfabric_jax.report.html.markup import counted, listed, tag, words
+from mfabric_jax.report.numerals import significant, usable
+from mfabric_jax.report.query import USUAL
+
+_ALIKE = 0.001  # relative difference below which two are equally good
+_MOST_RANKED = 8  # values of a name of which the means are listed
+
+Cell = tuple[Series, float, float]  # a series, its bandwidth and its value
+
+
+def summary(rows: Rows, effective: Mapping[str, Any]) -> str:
+    """Sentences and a list: what the rows compare, the best of each model, and where they come from."""
+    try:
+        grid = arrange(rows, [TIME])
+        compared = any(usable(row[TIME]) is not None for row in grid.cells.values())
+    except InputError:
+        compared = False
+    return (_compared(rows, grid) if compared else _any(rows, effective)) + _provenance(rows, effective)
+
+
+# -- a comparison
+
+
+def _compared(rows: Rows, grid: Grid) -> str:
+    fabrics = listed([look.label for look in style.series_looks(grid.series).values()])
+    bandwidths = listed([f"{gbps:g}" for gbps in grid.bandwidths])
+    what = f"{counted(rows)}: {listed(grid.models)} on {fabrics}, with NICs of {bandwidths} Gbps."
+    best = [tag("li", tag("strong", words(model)), words(_best(grid, model))) for model in grid.models]
+    return tag("p", words(what)) + tag("ul", *best)
+
+
+def _best(grid: Grid, model: str) -> str:
+    """How the sentence goes on behind the model's name."""
+    gpus = next((row.get("gpus") for (name, _, _), row in grid.cells.items() if name == model), None)
+    start = f" ({gpus} GPUs): " if gpus is not None else ": "
+    times = _cells(grid, model, TIME)
+    if not times:
+        return f"{start}no iteration time."
+    least = min(seconds for _, _, seconds in times)
+    fastest = [cell for cell in times if cell[2] <= least * (1 + _ALIKE)]
+    start += f"shortest iteration {significant(least)} s, {_where(grid, fastest)}"
+    worth = _cells(grid, model, WORTH)
+    if not worth:
+        return f"{start}; no performance per dollar."
+    most = max(value for _, _, value in worth)
+    best = [cell for cell in worth if cell[2] >= most * (1 - _ALIKE)]
+    return f"{start}; most performance per dollar {_where(grid, best)}{_over_reference(grid, model, best[0])}."
+
+
+def _cells(grid: Grid, model: str, name: str) -> list[Cell]:
+    places = ((series, gbps) for series in grid.series for gbps in grid.bandwidths)
+    return [(s, gbps, value) for s, gbps in places if (value := grid.value(model, s, gbps, name)) is not None]
+
+
+def _where(grid: Grid, cells: Sequence[Cell]) -> str:
+    looks = style.series_looks(grid.series)
+    labels: dict[float, list[str]] = {}
+    for series, gbps, _ in cells:
+        labels.setdefault(gbps, []).append(looks[series].label)
+    return ", ".join(f"on {listed(some)} at {gbps:g} Gbps" for gbps, some in labels.items())
+
+
+def _over_reference(grid: Grid, model: str, cell: Cell) -> str:
+    """How much more that is than the fat-tree offers for a dollar at the same bandwidth."""
+    series, gbps, value = cell
+    reference = grid.reference(model, gbps)
+    if reference is None or reference.fabric != REFERENCE or reference == series:
+        return ""
+    theirs = grid.value(model, reference, gbps, WORTH)
+    return f", {value / theirs:.2f} times the fat-tree's there" if theirs else ""
+
+
+# -- any rows
+
+
+def _any(rows: Rows, effective: Mapping[str, Any]) -> str:
+    """How many rows, the names that tell them apart, and the best of them where they have a time."""
+    named = {name: [str(value) for value in varied.distinct(rows, name)] for name in varied.textual(rows)}
+    lines = [tag("li", tag("strong", words(name)), words(f": {listed(values)}")) for name, values in named.items()]
+    what = tag("p", f"{counted(rows)} of {len(rows[0])} columns.") + (tag("ul", *lines) if lines else "")
+    result = varied.metric(rows)
+    chosen = [name for name in varied.settings(rows, effective) if name != "configuration"]
+    best = _best_designs(rows, result, chosen) if result in USUAL else []
+    return what + (tag("ul", *(tag("li", words(line)) for line in best)) if best else "")
+
+
+def _best_designs(rows: Rows, result: str, chosen: Sequence[str]) -> list[str]:
+    """The designs of least time and of most performance per dollar of each model; then means by name."""
+    told = varied.independent(rows, [name for name in chosen if name != "model"])
+    models = varied.distinct(rows, "model") if "model" in rows[0] else []
+    lines = []
+    for model in models if told else []:
+        own = [row for row in rows if row["model"] == model]
+        lines += [f"{model}: {line}" for line in _extremes(own, result, told)]
+    if told and not models:
+        lines = _extremes(rows, result, told)
+    for name in told:
+        means = _means(rows, result, [name])
+        if name in varied.textual(rows) and 1 < len(means) <= _MOST_RANKED:
+            ranked = sorted(means, key=lambda value: means[value])
+            lines.append(f"Mean {result} by {name}: {', '.join(f'{v[0]} {significant(means[v])}' for v in ranked)}.")
+    return lines
+
+
+def _extremes(rows: Rows, result: str, told: Sequence[str]) -> list[str]:
+    """What the best designs have in common; a name whose every value is among the best is left out."""
+    lines = []
+    for column, what, sign in ((result, f"least {result}", 1), (WORTH, "most performance per dollar", -1)):
+        if means := _means(rows, column, told):
+            best = min(means.values(), key=lambda mean: sign * mean)
+            winners = [design for design, mean in means.items() if abs(mean - best) <= _ALIKE * abs(best)]
+            common = [
+                f"{name} {listed([varied.shown(value) for value in values], 'or')}"
+                for place, name in enumerate(told)
+                if None not in (values := list(dict.fromkeys(design[place] for design in winners)))
+                and len(values) < len(varied.distinct(rows, name))
+            ]
+            number = f" ({significant(best)})" if sign > 0 else ""
+            lines.append(f"{what}{number}: {', '.join(common) or 'alike in all designs'}.")
+    return lines
+
+
+def _means(rows: Rows, column: str, names: Sequence[str]) -> dict[tuple[Any, ...], float]:
+    """The mean of a column for each combination of names that has a number."""
+    found: dict[tuple[Any, ...], list[float]] = {}
+    for row in rows:
+        if (value := usable(row.get(column))) is not None:
+            found.setdefault(tuple(row[name] for name in names), []).append(value)
+    return {key: math.fsum(values) / len(values) for key, values in found.items()}
+
+
+# -- where the rows come from
+
+
+def _provenance(rows: Rows, effective: Mapping[str, Any]) -> str:
+    known = {name: effective.get(name) for name in ("command", "version", "commit", "jax", "device", "dtype")}
+    known["dtype"] = known["dtype"] or rows[0].get("dtype")
+    commit, plus, changes = str(known["commit"]).partition("+")
+    known["commit"] = known["commit"] and commit[:12] + plus + changes
+    written = ("by mfabric {}", " with mfabric_jax {}", " (commit {})", ", JAX {}", ", on {}", ", in {}")
+    parts = [form.format(value) for form, value in zip(written, known.values(), strict=True) if value]
+    made = "Computed" + (" " if known["command"] else "") + "".join(parts)
+    if not parts:
+        made = "Where these rows were computed is not stored beside them"
+    stopped = " The run was stopped: some rows are missing." if effective.get("complete") is False else ""
+    return tag("p", words(f"{made}.{stopped}"))

@@ -1,0 +1,172 @@
+"""The charts of a page: matplotlib's SVG of each panel, in the colours of both themes, with what each mark says."""
+
+import contextlib
+import io
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from mfabric_jax.checks import InputError
+from mfabric_jax.report import charts, style
+from mfabric_jax.report.charts import Chart, Panel
+from mfabric_jax.report.compared import COMPARISONS
+from mfabric_jax.report.grid import Rows, arrange
+from mfabric_jax.report.html.markup import tag, words
+from mfabric_jax.report.numerals import usable
+from mfabric_jax.report.varied import design_space, plainest, sensitivities
+
+PAPER = {"light": "#ffffff", "dark": "#1b2028"}  # --paper of page.css
+_THEMED = {style.INK: "var(--ink)", style.PAPER: "var(--paper)", style.FAINT: "var(--edge)", style.RULE: "var(--rule)"}
+_GLYPHS = {"s": "■□", "v": "▼▽", "D": "◆◇", "^": "▲△", "P": "✚✙", "o": "●○", "X": "✖✕", "h": "⬢⬡"}
+_SEEN = 4.0  # contrast of a mark (WCAG 2.1, 1.4.11 asks for 3)
+_WIDTHS = {1: 1180, 2: 590, 3: 396}  # pixels of a panel, by columns
+_RC = {"font.size": 12, "svg.fonttype": "none", "svg.hashsalt": ""}
+_LETTER = 6.8  # pixels
+_TOP, _RIGHT, _BOTTOM, _ROW = 30, 14, 44, 29
+
+
+def section(rows: Rows, effective: Mapping[str, Any]) -> str:
+    """Every chart that can be drawn, then a sentence for each reason why others cannot."""
+    drawn, why = _comparisons(rows)
+    if "network cost against iteration time" in (name for names in why.values() for name in names):
+        with contextlib.suppress(InputError):  # several results in one place: a design space
+            drawn.insert(0, design_space(rows, effective))
+            why = {reason: [name for name in names if "cost" not in name] for reason, names in why.items()}
+    timed = not any("iteration time against bandwidth" in names for names in why.values())
+    drawn += sensitivities(rows, effective, skip=("nic_gbps", "gpus") if timed else ())
+    drawn = drawn or [plainest(rows)]
+    left_out = [f"Left out: {', '.join(names)}: {reason}" for reason, names in why.items() if names]
+    with style.look(**_RC, **charts.LITERAL):
+        return "".join([*map(_markup, drawn), *(tag("p", words(sentence), class_="note") for sentence in left_out)])
+
+
+def _comparisons(rows: Rows) -> tuple[list[Chart], dict[str, list[str]]]:
+    """The charts of a comparison; and reasons, each with the names of the charts that it prevents."""
+    drawn: list[Chart] = []
+    why: dict[str, list[str]] = {}
+    for name, comparison in COMPARISONS.items():
+        try:
+            grid = arrange(rows, comparison.needs)
+            for column in comparison.needs:
+                if all(usable(row[column]) is None for row in grid.cells.values()):
+                    raise InputError(f"no row has a number in column {column}.")
+            drawn.append(comparison.chart(grid))
+        except InputError as reason:
+            why.setdefault(str(reason), []).append(name)
+    return drawn, why
+
+
+def _markup(chart: Chart) -> str:
+    """The chart as a section of the page."""
+    bars = any(panel.bars for panel in chart.panels)
+    key = tag("ul", *(_entry(look, bars) for look in chart.key), class_="key") if chart.key else ""
+    head = tag("h3", words(chart.title)) + tag("p", words(chart.note), class_="note")
+    folded = [tag("details", tag("summary", words(name)), _panels(some)) for name, some in chart.folded.items()]
+    return tag("section", head, key, _panels(chart.panels), *folded, class_="chart")
+
+
+def _entry(look: style.Look, bars: bool) -> str:
+    """A line of the key."""
+    glyph = "■" if bars else _GLYPHS[look.marker][look.hollow]
+    if look.colour.lower() == style.PAPER:
+        glyph = "□"
+    ink = "var(--edge)" if look.colour.lower() == style.PAPER else hue(look.colour)
+    return tag("li", tag("span", glyph, style=f"color:{ink}", aria_hidden="true"), words(look.label))
+
+
+def _panels(panels: Sequence[Panel]) -> str:
+    """As many beside each other as fill their lines."""
+    wide = len(panels) in (2, 4) or any(panel.bars for panel in panels)
+    columns = 1 if len(panels) == 1 else 2 if wide else 3
+    return tag("div", *(_svg(panel, _WIDTHS[columns]) for panel in panels), class_=f"panels of{columns}")
+
+
+def _svg(panel: Panel, width: int) -> str:
+    top = _TOP if panel.title else 12
+    height = top + _BOTTOM + _ROW * len(panel.names) if panel.names else 300 if width < 600 else 400
+    figure = style.blank(width / 72, height / 72, arranged=False)  # SVG has 72 pixels to the inch
+    axes = figure.add_axes(_place(panel, width, height, top, 60))
+    charts.draw(axes, replace(panel, title=""))
+    left = _left(axes, panel)
+    axes.set_position(place := _place(panel, width, height, top, left))
+    axes.xaxis.set_label_coords(0.5, (18 - _BOTTOM) / height / place[3])
+    axes.yaxis.set_label_coords((16 - left) / width / place[2], 0.5)
+    figure.text(8 / width, 1 - 18 / height, panel.title, fontweight="bold", fontsize=style.font(1.1))
+    axes.patch.set_visible(False)
+    figure.patch.set_visible(False)
+    charts.label(axes, panel)
+    scale, tips = 72 / figure.dpi, []
+    for tip, (x0, y0, x1, y1) in charts.areas(axes, panel):
+        box = {"x": x0 * scale, "y": height - y1 * scale, "width": (x1 - x0) * scale, "height": (y1 - y0) * scale}
+        tips.append(tag("rect", tag("title", words(tip)), class_="mark", **box))
+    written = io.StringIO()
+    figure.savefig(written, format="svg", metadata={"Date": None})
+    inside = _themed(written.getvalue())
+    return tag(
+        "svg", inside, *tips, viewBox=f"0 0 {width} {height}", role="img", aria_label=panel.title, class_="panel"
+    )
+
+
+def _place(panel: Panel, width: int, height: int, top: int, left: float) -> tuple[float, float, float, float]:
+    """Of the axes in the figure, with so many pixels to their left, more where bars have names."""
+    left = _names(panel) or left
+    across, up = width - left - _RIGHT, height - top - _BOTTOM
+    return left / width, _BOTTOM / height, across / width, up / height
+
+
+def _names(panel: Panel) -> float:
+    return 14 + _LETTER * max(map(len, panel.names)) if panel.names else 0.0
+
+
+def _left(axes: Any, panel: Panel) -> float:
+    """Pixels left of the axes: for the names of rows, or the ticks and what they count."""
+    low, high = axes.get_ylim()
+    ticks = [charts.tick(value) for value in axes.get_yticks() if low <= value <= high]
+    return _names(panel) or 36 + _LETTER * max(map(len, ticks), default=1)
+
+
+def _themed(svg: str) -> str:
+    """What is inside of matplotlib's SVG, in the page's font and colours; what nobody refers to has no id."""
+    inside = svg[svg.index("</metadata>") + len("</metadata>") : svg.rindex("</svg>")]
+    inside = re.sub(r"<!--.*?-->|<style.*?</style>|font-family: [^;\"]*;? ?", "", inside, flags=re.S)
+    inside = re.sub(r' id="(?![mp][0-9a-f]{10}")[^"]*"| transform="rotate\(-0 [^"]*"', "", inside)
+    inside = re.sub(r"#[0-9a-f]{6}\b", lambda found: hue(found[0]), inside)
+    return re.sub(r"\s*\n\s*", " ", inside).replace("> <", "><")
+
+
+# -- colours: as they are on white, and no darker than can be seen on a dark page
+
+
+@cache
+def hue(colour: str) -> str:
+    """A colour of CSS for both themes."""
+    colour = colour.lower()
+    if colour == style.INK_ON_COLOUR:
+        return f"light-dark({style.INK}, {PAPER['dark']})"
+    return _THEMED.get(colour) or f"light-dark({colour}, {on_dark(colour)})"
+
+
+def on_dark(colour: str) -> str:
+    """The colour itself, or with as much white as it needs to be seen on the dark page."""
+    white, mixed = 0.0, colour
+    while contrast(mixed, PAPER["dark"]) < _SEEN:
+        white += 0.05
+        mixed = "#" + "".join(f"{round(255 * (part + (1 - part) * white)):02x}" for part in _parts(colour))
+    return mixed
+
+
+def contrast(one: str, other: str) -> float:
+    """Contrast of two colours, 1 to 21 (WCAG 2.1)."""
+    darker, lighter = sorted((_luminance(one), _luminance(other)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in _parts(colour)]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def _parts(colour: str) -> list[float]:
+    return [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]

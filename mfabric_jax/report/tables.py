@@ -1,0 +1,234 @@
+"""Tables for the terminal: plain text; any rows, a comparison, a validation, policies."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mfabric_jax import units
+from mfabric_jax.report import numerals
+from mfabric_jax.report.grid import REFERENCE, Grid, Rows, Series, arrange, grouped
+
+WIDTH = 100
+_GAP = "  "
+_NEEDS = ("iteration_s", "compute_s", "tp_comm_s", "ep_comm_s", "dp_comm_s", "reconfig_s", "bubble_s")
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: the key in the rows, its heading, and how its numbers are written."""
+
+    key: str
+    title: str | None = None
+    percent: bool = False
+    digits: int = 4
+
+    @property
+    def heading(self) -> str:
+        """What stands over the column."""
+        return self.key if self.title is None else self.title
+
+
+def plain(rows: Rows, columns: Sequence[str | Column] | None = None, width: int = WIDTH) -> str:
+    """Rows as an aligned table: text to the left, numbers to the right, None as a dash.
+
+    Columns default to every key of the rows. What does not fit in `width` continues below, the first column repeated.
+    """
+    chosen = columns if columns is not None else list(dict.fromkeys(key for row in rows for key in row))
+    specs = [Column(column) if isinstance(column, str) else column for column in chosen]
+    printed = [_printed(rows, spec) for spec in specs]
+    return "\n\n".join("\n".join(_lines(part)) for part in _parts(printed, width))
+
+
+def comparison(rows: Rows) -> str:
+    """What `mfabric compare` found: a block per model, a line per fabric.
+
+    Iteration time in seconds at each bandwidth; then, at the bandwidth nearest 400 Gbps, where the iteration goes,
+    what the network costs and the performance per dollar relative to the fat-tree.
+    """
+    grid = arrange(rows, _NEEDS)
+    return "\n\n".join(_block(grid, model) for model in grid.models)
+
+
+def _printed(rows: Rows, spec: Column) -> list[str]:
+    """A column as text of one width, its heading first."""
+    values = [_python(row.get(spec.key)) for row in rows]
+    cells = [spec.heading, *numerals.column(values, spec.digits, spec.percent)]
+    wide = max(map(len, cells))
+    textual = any(isinstance(value, str) for value in values) or all(value is None for value in values)
+    return [cell.ljust(wide) if textual else cell.rjust(wide) for cell in cells]
+
+
+def _python(value: Any) -> Any:
+    return value.item() if getattr(value, "shape", None) == () else value
+
+
+def _parts(printed: list[list[str]], width: int) -> list[list[list[str]]]:
+    """Columns in groups that fit side by side, each beginning with the first column."""
+    if not printed:
+        return []
+    first, *others = printed
+    parts = [[first]]
+    for column in others:
+        used = sum(len(c[0]) + len(_GAP) for c in parts[-1]) + len(column[0])
+        if used > width and len(parts[-1]) > 1:
+            parts.append([first])
+        parts[-1].append(column)
+    return parts
+
+
+def _lines(columns: list[list[str]]) -> list[str]:
+    heading, *body = [_GAP.join(cells).rstrip() for cells in zip(*columns, strict=True)]
+    rule = "-" * sum(len(c[0]) for c in columns) + "-" * len(_GAP) * (len(columns) - 1)
+    return [heading, rule, *body]
+
+
+def _block(grid: Grid, model: str) -> str:
+    detail = grid.detail_gbps(model)
+    lines = [_line(grid, model, series, detail) for series in grid.series if _present(grid, model, series)]
+    times = [Column(f"time {gbps:g}", f"{gbps:g}G") for gbps in grid.bandwidths]
+    shares = [Column(name, percent=True) for name in ("compute", "EP", "TP+DP", "reconf", "bubble")]
+    columns = [Column("fabric"), *times, *shares, Column("M$", digits=3), Column("perf/$")]
+    return f"{_heading(grid, model, detail)}\n{plain(lines, columns)}"
+
+
+def _present(grid: Grid, model: str, series: Series) -> bool:
+    return any(grid.row(model, series, gbps) for gbps in grid.bandwidths)
+
+
+def _heading(grid: Grid, model: str, detail: float) -> str:
+    """The model and what its rows have in common."""
+    row = next(row for (name, _, _), row in grid.cells.items() if name == model)
+    facts = [f"{row['gpus']} GPUs"] if row.get("gpus") is not None else []
+    if row.get("micro_batches") is not None:
+        facts.append(f"{row['micro_batches']} micro-batches")
+    if row.get("compute_source") is not None:
+        facts.append(f"compute from {row['compute_source']}")
+    what = f"at {detail:g} Gbps: shares, network M$, perf/$ over {REFERENCE}'s"
+    return f"{': '.join(filter(None, (model, ', '.join(facts))))}\n(iteration time in s by NIC bandwidth; {what})"
+
+
+def _line(grid: Grid, model: str, series: Series, detail: float) -> Mapping[str, Any]:
+    """One series: its times, then shares, cost and performance per dollar at one bandwidth."""
+    times = {f"time {gbps:g}": grid.value(model, series, gbps, "iteration_s") for gbps in grid.bandwidths}
+    value = {key: grid.value(model, series, detail, key) for key in _NEEDS}
+    total = value["iteration_s"]
+    tp, dp = value["tp_comm_s"], value["dp_comm_s"]
+    cost = grid.value(model, series, detail, "network_cost_usd")
+    return {
+        "fabric": series.named(series.fabric),
+        **times,
+        "compute": _share(value["compute_s"], total),
+        "EP": _share(value["ep_comm_s"], total),
+        "TP+DP": _share(None if tp is None or dp is None else tp + dp, total),
+        "reconf": _share(value["reconfig_s"], total),
+        "bubble": _share(value["bubble_s"], total),
+        "M$": None if cost is None else numerals.millions(cost),
+        "perf/$": _relative(grid, model, series, detail),
+    }
+
+
+def _share(part: float | None, total: float | None) -> float | None:
+    return None if part is None or not total else part / total
+
+
+def _relative(grid: Grid, model: str, series: Series, gbps: float) -> str | None:
+    """Performance per dollar over the fat-tree's, as in 1.32x."""
+    reference = grid.reference(model, gbps)
+    if reference is None or reference.fabric != REFERENCE:
+        return None
+    own, theirs = (grid.value(model, one, gbps, "perf_per_dollar") for one in (series, reference))
+    return None if own is None or not theirs else f"{own / theirs:.2f}x"
+
+
+# -- flow level against packet level
+
+GROUPS = {
+    "spraying": "spraying on a non-blocking tree",
+    "one-path": "one path per flow on a non-blocking tree",
+    "unknown-path": "one path per flow, not recorded: predicted by host ports alone",
+    "leaf-spine": "oversubscribed leaf-spine",
+    "incast": "incast on a non-blocking tree",
+}
+_RUNS = ["pattern", "transport", "routing", "flows", Column("mean_pair_mib", "MiB", digits=3), "measured", "predicted"]
+_RUNS += [Column("error", percent=True), Column("flow_error_median", "median", percent=True)]
+_RUNS += [Column("flow_error_p90", "p90", percent=True)]
+_GROUPS = ["group", "runs", Column("error_median", "typical", percent=True)]
+_GROUPS += [Column("worst_error", "worst", percent=True), "worst run", Column("large_flows", "flows")]
+_GROUPS += _RUNS[-2:]
+_LEGEND = """MiB: payload of a mean pair; measured, predicted: collective time in ms;
+error: predicted / measured - 1 of it; typical: median of |error| over runs;
+median, p90: of |predicted / measured - 1| over single flows of 1 MiB or more."""
+
+
+def agreement(rows: Rows, groups: Rows) -> str:
+    """What `mfabric validate packet` found: the runs group by group, then the groups."""
+    blocks = []
+    for (group, topology), members in grouped(rows, "group", "topology").items():
+        shape = topology.partition(" (")[0]
+        blocks.append(f"{GROUPS.get(group, group)}\n({shape})\n{plain([_run(row) for row in members], _RUNS)}")
+    lines = [{**line, "worst run": f"{line['worst_pattern']} {line['worst_transport']}"} for line in groups]
+    apart = [abs(row["predicted_s"] / row["stated_fluid_s"] - 1) for row in rows if row.get("stated_fluid_s")]
+    stated = f"\n{len(apart)} of {len(rows)} files state a fluid time of their own; largest difference "
+    stated += f"{max(apart, default=0.0):.1e}."
+    return "\n\n".join([*blocks, plain(lines, _GROUPS), _LEGEND + stated * bool(apart)])
+
+
+def _run(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A run with its times in milliseconds, and in a word how it spread its flows over links."""
+    routing = "path" if row["paths_known"] else "spray" if "spraying" in row["routing"] else "unknown"
+    times = {name: units.to_ms(row[f"{name}_s"]) for name in ("measured", "predicted")}
+    return {**row, **times, "routing": routing}
+
+
+# -- policies
+
+
+def scoreboard_table(rows: Rows) -> str:
+    """A line for each policy, best first: mean, median and 90th percentile of the time over the degree bound (mean of
+    the workloads), the mean of each workload, time over proved optima, decisions per second in a batch."""
+    blocks = []
+    for (servers, routing, sigma), here in grouped(rows, "servers", "routing", "sigma").items():
+        lines = [_score(policy, own) for (policy,), own in grouped(here, "policy").items()]
+        lines.sort(key=lambda line: float(line["mean"]))
+        blocks.append(f"{servers} servers, routing {routing}, forecast error {sigma:g}\n{plain(lines, width=160)}")
+    return "\n\n".join([*blocks, "time over the degree bound; optimum: over proved optima of so many instances"])
+
+
+def _score(policy: str, rows: Rows) -> dict[str, str]:
+    line, timed = {"policy": policy}, [row for row in rows if row["mean"] is not None]
+    line |= {key: f"{_mean([row[key] for row in timed]):.3f}" for key in ("mean", "median", "p90")}
+    line |= {row["workload"]: "-" if row["mean"] is None else f"{row['mean']:.3f}" for row in rows}
+    if proved := sum(row["proved"] for row in rows):
+        over = sum(row["of_optimum"] * row["proved"] for row in rows if row["proved"]) / proved
+        line["optimum"] = f"{over:.3f} ({proved})"
+    speed = math.exp(_mean([math.log(row["decisions_per_s"]) for row in rows]))
+    return line | {"decisions/s": f"{speed:,.0f}"}
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else math.nan
+
+
+def forecast_table(rows: Rows) -> str:
+    """Mean time over the degree bound with its 95 % interval: a line for each policy, a column for each forecast.
+
+    The best of a column is marked with *; a policy whose interval of the gain over greedy is above 0 with +, below
+    with -.
+    """
+    blocks = []
+    for (workload, servers, routing), here in grouped(rows, "workload", "servers", "routing").items():
+        best = {name: min(row["over_bound"] for row in own) for (name,), own in grouped(here, "forecast").items()}
+        lines = [
+            {"policy": policy} | {row["forecast"]: _interval(row, best[row["forecast"]]) for row in own}
+            for (policy,), own in grouped(here, "policy").items()
+        ]
+        blocks.append(f"{workload}, {servers} servers, routing {routing}\n{plain(lines, width=140)}")
+    legend = "mean time over the degree bound +- half of its 95 % interval; * least; + better, - worse than greedy"
+    return "\n\n".join([*blocks, f"{legend} (interval of the difference)"])
+
+
+def _interval(row: Mapping[str, Any], best: float) -> str:
+    mark = "+" if row["gain_low"] > 0 else "-" if row["gain_high"] < 0 else " "
+    least = "*" if row["over_bound"] == best else " "
+    return f"{row['over_bound']:.3f} +-{(row['high'] - row['low']) / 2:.3f}{least}{mark}"

@@ -1,0 +1,258 @@
+"""The charts of any rows: the result against every number that was varied, a design space, or bars by a name."""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mfabric_jax.checks import InputError
+from mfabric_jax.report import style
+from mfabric_jax.report.charts import Bar, Chart, Curve, Panel
+from mfabric_jax.report.compared import COST, FRONT, TIME
+from mfabric_jax.report.fronts import Point, front
+from mfabric_jax.report.grid import Rows, lacks, nearest_to_detail
+from mfabric_jax.report.numerals import millions, significant, usable
+from mfabric_jax.report.query import USUAL
+
+_RESULTS = (*USUAL, "slow_down")  # columns that are the result of a row, where they are there
+_INDICES = ("seed", "sample", "instance", "record", "layer", "micro_batch", "iteration")
+_NUMBER = "configuration"  # of a row of a sweep: no parameter
+_GBPS = "nic_gbps"
+_MOST_LINES, _MOST_PANELS, _MOST_VALUES, _MOST_CHARTS, _MOST_BARS = 10, 8, 40, 6, 40
+_MOST_POINTS = 1500  # of a panel, beside its front
+_LETTERS = 28
+
+Lines = dict[str, dict[float, list[float]]]  # line, value of the parameter: results
+
+
+# -- what columns hold
+
+
+def textual(rows: Rows) -> list[str]:
+    """Columns of names; truth values are names too."""
+    return [name for name in rows[0] if any(isinstance(row[name], str | bool) for row in rows)]
+
+
+def numeric(rows: Rows) -> list[str]:
+    """Columns of numbers."""
+    names = textual(rows)
+    return [name for name in rows[0] if name not in names and any(row[name] is not None for row in rows)]
+
+
+def unround(rows: Rows, name: str) -> bool:
+    """Whether numbers of a column have more than four digits: results have, settings have not."""
+    floats = [value for row in rows if isinstance(row[name], float) and (value := usable(row[name])) is not None]
+    return any(float(f"{value:.4g}") != value for value in floats)
+
+
+def metric(rows: Rows) -> str | None:
+    """The result: a time of an iteration or all-to-all, else the first unround column, else the first of numbers."""
+    numbers = numeric(rows)
+    usual = (name for name in _RESULTS if name in numbers)
+    found = (name for name in numbers if unround(rows, name))
+    return next(itertools.chain(usual, found, numbers), None)
+
+
+def settings(rows: Rows, effective: Mapping[str, Any]) -> list[str]:
+    """What was chosen: columns before the result, and numbers that the configuration names. Indices are none."""
+    names, result = list(rows[0]), metric(rows)
+    before = names if result is None else names[: names.index(result)]
+    behind = [name for name in names[len(before) + 1 :] if name in effective and name in numeric(rows)]
+    return [name for name in (*before, *behind) if name not in _INDICES]
+
+
+def distinct(rows: Rows, name: str) -> list[Any]:
+    """The values of a column, in order of first appearance, None left out."""
+    return list(dict.fromkeys(row[name] for row in rows if row[name] is not None))
+
+
+def shown(value: Any) -> str:
+    """A setting as a reader wants it."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+# -- the result against each parameter
+
+
+def sensitivities(rows: Rows, effective: Mapping[str, Any], skip: tuple[str, ...] = ()) -> list[Chart]:
+    """A chart for each parameter of which the same fabric, policy, .. occurs with several values."""
+    chosen, result = settings(rows, effective), metric(rows)
+    names = [name for name in textual(rows) if name in chosen and len(distinct(rows, name)) > 1]
+    panel, lines = _arranged(rows, names)
+    found = []
+    for name in numeric(rows) if result is not None else []:
+        if name in chosen and name not in (*skip, _NUMBER) and 2 <= len(distinct(rows, name)) <= _MOST_VALUES:
+            held, where = _held(rows, name, chosen)
+            cells = _cells(held, name, str(result), panel, lines)
+            if any(len(line) > 1 for each in cells.values() for line in each.values()):
+                found.append(_sensitivity(cells, name, str(result), lines, where))
+    return found[:_MOST_CHARTS]
+
+
+def _arranged(rows: Rows, names: list[str]) -> tuple[str | None, list[str]]:
+    """Which name has a panel for each value, and which together a line."""
+    panel = "model" if "model" in names else None
+    if panel is None and names and _combinations(rows, names) > _MOST_LINES:
+        panel = names[0]
+    if panel is not None and len(distinct(rows, panel)) > _MOST_PANELS:
+        panel = None
+    lines = independent(rows, [name for name in names if name != panel])
+    while lines and _combinations(rows, lines) > _MOST_LINES:
+        lines.pop()
+    return panel, lines
+
+
+def independent(rows: Rows, names: Sequence[str]) -> list[str]:
+    """Those that differ and that the ones before them do not tell."""
+    kept: list[str] = []
+    for name in names:
+        if _combinations(rows, [*kept, name]) > _combinations(rows, kept):
+            kept.append(name)
+    return kept
+
+
+def _combinations(rows: Rows, names: Sequence[str]) -> int:
+    return len({tuple(row[name] for name in names) for row in rows})
+
+
+def _held(rows: Rows, name: str, chosen: list[str]) -> tuple[Rows, str]:
+    """Rows at the bandwidth nearest to 400 Gbps, where it is not bandwidth that is varied."""
+    if name == _GBPS or _GBPS not in chosen or _GBPS not in numeric(rows):
+        return rows, ""
+    present = [value for gbps in distinct(rows, _GBPS) if (value := usable(gbps)) is not None]
+    if len(present) < 2:
+        return rows, ""
+    nearest = nearest_to_detail(present)
+    return [row for row in rows if row[_GBPS] == nearest], f" At {nearest:g} Gbps."
+
+
+def _cells(rows: Rows, name: str, result: str, panel: str | None, lines: list[str]) -> dict[str, Lines]:
+    cells: dict[str, Lines] = {}
+    for row in rows:
+        value, found = usable(row[name]), usable(row[result])
+        if value is not None and found is not None:
+            line = cells.setdefault("" if panel is None else str(row[panel]), {})
+            points = line.setdefault(", ".join(str(row[column]) for column in lines), {})
+            points.setdefault(value, []).append(found)
+    return cells
+
+
+def _sensitivity(cells: dict[str, Lines], name: str, result: str, lines: list[str], where: str) -> Chart:
+    looks = style.looks(line for each in cells.values() for line in each)
+    several = max(len(found) for each in cells.values() for line in each.values() for found in line.values())
+    note = f"A line for each {', '.join(lines)}." if lines else "All rows."
+    note += where + (f" A point is the mean of up to {several} rows." if several > 1 else "")
+    panels = []
+    for title, each in cells.items():
+        curves = []
+        for line, values in each.items():
+            points = [(value, math.fsum(found) / len(found)) for value, found in sorted(values.items())]
+            label = looks[line].label
+            tips = [f"{label}{', ' if label else ''}{name} {value:g}: {significant(mean)}" for value, mean in points]
+            curves.append(Curve(looks[line], points, tips))
+        panels.append(Panel(title, name, result, curves))
+    return Chart(f"Sensitivity: {result} against {name}", note, list(looks.values()) if lines else [], panels)
+
+
+# -- a design space
+
+
+def design_space(rows: Rows, effective: Mapping[str, Any]) -> Chart:
+    """Cost against time: a panel per model, a point per row, the front of all. `InputError` without times or prices."""
+    lacks(rows, (TIME, COST))
+    placed = [row for row in rows if _point(row) is not None]
+    if not placed:
+        raise InputError("no row has both a time and a price.")
+    chosen = [name for name in settings(rows, effective) if len(distinct(placed, name)) > 1 and name != "model"]
+    looks = style.looks(str(row.get("fabric", "rows")) for row in placed)
+    panels, left_out = [], 0
+    for model in dict.fromkeys(row.get("model") for row in placed):
+        own = [row for row in placed if row.get("model") == model]
+        kept = _kept(own)
+        left_out += len(own) - len(kept)
+        curves = []
+        for name, look in looks.items():
+            some = [row for row in kept if str(row.get("fabric", "rows")) == name]
+            points = [point for row in some if (point := _point(row))]
+            tips = [_told(row, chosen, point) for row, point in zip(some, points, strict=True)]
+            curves += [Curve(look, points, tips, joined=False)] if some else []
+        panels.append(Panel(str(model or "all rows"), "network cost [M$]", "iteration time [s]", curves, stairs=True))
+    note = f"A point for each row; {FRONT}"
+    note += f" {left_out:,} of {len(placed):,} points behind it are left out." if left_out else ""
+    return Chart("Network cost against iteration time", note, list(looks.values()), panels)
+
+
+def _point(row: Mapping[str, Any]) -> Point | None:
+    seconds, cost = usable(row[TIME]), usable(row[COST])
+    return None if seconds is None or cost is None or cost <= 0 else (millions(cost), seconds)
+
+
+def _kept(rows: Rows) -> Rows:
+    """Those on the front and, where there are very many, an even choice of the others, which come first."""
+    best = set(front([point for row in rows if (point := _point(row))]))
+    behind = [row for row in rows if _point(row) not in best]
+    some = behind[:: -(-len(behind) // _MOST_POINTS)] if behind else []
+    return [*some, *(row for row in rows if _point(row) in best)]
+
+
+def _told(row: Mapping[str, Any], chosen: list[str], point: Point) -> str:
+    words = ", ".join(f"{name} {shown(row[name])}" for name in chosen)
+    return f"{words}: {significant(point[1])} s, {significant(point[0], 3)} M$"
+
+
+# -- whatever the rows are
+
+
+def plainest(rows: Rows) -> Chart:
+    """Bars by a name, in panels by another where two differ; without names a line, against the first of two numbers."""
+    names = independent(rows, textual(rows)) or textual(rows)[:1]
+    if not names:
+        return _line(rows)
+    apart = len(names) > 1 and len(distinct(rows, names[0])) <= _MOST_PANELS
+    by, result = names[1] if apart else names[0], metric(rows)
+    groups = {str(value): [row for row in rows if row[names[0]] == value] for value in distinct(rows, names[0])}
+    panels = [_bars(some, by, result, title) for title, some in (groups if apart else {"": rows}).items()]
+    several = any(panel.whiskers for panel in panels)
+    note = "How many rows there are of each." if result is None else f"A bar for each {by}."
+    note += " It is the mean of its rows; the thin line reaches from the least to the largest." if several else ""
+    note += f" The first {_MOST_BARS} of {len(distinct(rows, by))}." if len(distinct(rows, by)) > _MOST_BARS else ""
+    title = f"Rows by {by}" if result is None else f"{result} by {by}"
+    return Chart(title, note, [], [panel for panel in panels if panel.bars])
+
+
+def _bars(rows: Rows, by: str, result: str | None, title: str) -> Panel:
+    groups: dict[str, list[float]] = {}
+    for row in rows:
+        value = 1.0 if result is None else usable(row[result])
+        if value is not None:
+            groups.setdefault(str(row[by]), []).append(value)
+    bars, totals, whiskers = [], [], []
+    for place, (name, found) in enumerate(list(groups.items())[:_MOST_BARS]):
+        value, end = math.fsum(found) / (1 if result is None else len(found)), 0.0
+        tip = f"{name}: {significant(value)}"
+        if result is not None and len(found) > 1:
+            tip += f" (mean of {len(found)}: {significant(min(found))} to {significant(max(found))})"
+            whiskers.append((place, min(found), max(found)))
+            end = max(found)
+        bars.append(Bar(style.FABRICS["fat-tree"], place, min(0.0, value), max(0.0, value), tip))
+        totals.append((max(value, end), significant(value, 3)))
+    names = [_short(name) for name in groups][:_MOST_BARS]
+    return Panel(title, result or "rows", bars=bars, names=names, totals=totals, whiskers=whiskers)
+
+
+def _line(rows: Rows) -> Chart:
+    numbers = numeric(rows)
+    by, result = (numbers[0], numbers[1]) if len(numbers) > 1 else ("row", numbers[0] if numbers else None)
+    points: Sequence[Point] = []
+    if result is not None:
+        pairs = [(place if by == "row" else usable(row[by]), usable(row[result])) for place, row in enumerate(rows, 1)]
+        points = sorted((float(x), y) for x, y in pairs if x is not None and y is not None)
+    if not points or result is None:
+        return Chart("Rows", "No column holds a number or a name that could be drawn.", [], [])
+    tips = [f"{by} {significant(x)}: {significant(y)}" for x, y in points]
+    curve = Curve(style.Look(result, style.FABRICS["fat-tree"].colour), points, tips)
+    return Chart(f"{result} against {by}", "All rows.", [], [Panel("", by, result, [curve])])
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _LETTERS else f"{name[: _LETTERS // 2]}…{name[1 - _LETTERS // 2 :]}"

@@ -1,0 +1,104 @@
+"""Fit the computation time of a model to published fat-tree times: `study.calibration` says to which, and keeps it."""
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mfabric_jax.checks import InputError, names
+from mfabric_jax.study._compare import effective
+from mfabric_jax.study.calibration import BANDWIDTHS, PUBLISHED, Calibrated
+from mfabric_jax.study.config import Compare
+from mfabric_jax.study.simulate import scenarios, solve, times_of
+from mfabric_jax.workload import block_seconds, get_gpu
+
+ROUNDS, POINTS = 6, 25
+RANGE = (1e-2, 1e2)  # of achieved over peak FLOP/s
+
+
+def calibrate(
+    config: Compare | None = None, models: Iterable[str] = tuple(PUBLISHED), *, progress: Callable | None = None
+) -> dict[str, Calibrated]:
+    """The achieved FLOP/s over peak of each model with which fat-tree times come closest to the published ratios.
+
+    - `config`: everything else (traffic, routing, ...); its models, fabrics and bandwidths do not count.
+
+    Least squares of the logarithms of the three ratios to the time at 800 Gbps, by search over the one number.
+    """
+    names("models", tuple(models), PUBLISHED)
+    config = config or Compare()
+    return {name: _calibrated(config, name, progress) for name in models}
+
+
+def _calibrated(config: Compare, model: str, progress: Callable | None) -> Calibrated:
+    axes = {"models": (model,), "fabrics": ("fat-tree",), "nic_gbps": BANDWIDTHS, "nic_use": config.nic_use[:1]}
+    (one,) = scenarios(dataclasses.replace(config, **axes, compute="achieved"))
+    solved = solve(one)
+    wanted = np.log(np.asarray(PUBLISHED[model][:-1]) / PUBLISHED[model][-1])
+    whole = block_seconds(one.workload, get_gpu(config.gpu_name), 1.0)
+
+    def times(efficiency: np.ndarray):
+        """Seconds [efficiency bandwidth] and computation [efficiency] of the mean iteration."""
+        seconds = jax.tree.map(lambda x: jnp.asarray(x / efficiency, config.dtype), whole)
+        timed = jax.vmap(lambda s: times_of(one, solved, s))(seconds)
+        mean = jax.tree.map(lambda x: np.asarray(x, np.float64).mean(axis=1), timed)
+        return mean.iteration_s, mean.compute_s[:, -1]
+
+    low, high = RANGE
+    for _ in range(ROUNDS):
+        tried = np.geomspace(low, high, POINTS)
+        seconds, compute_s = times(tried)
+        ratios = seconds / seconds[:, -1:]
+        off = ((np.log(ratios[:, :-1]) - wanted) ** 2).sum(axis=1)
+        best = int(off.argmin())
+        low, high = tried[max(best - 1, 0)], tried[min(best + 1, POINTS - 1)]
+    if progress:
+        progress(model)
+    ratios = ratios[best, :-1]
+    residuals = ratios / np.exp(wanted) - 1
+    return Calibrated(float(tried[best]), float(compute_s[best]), _floats(ratios), _floats(residuals))
+
+
+def _floats(values: np.ndarray) -> tuple[float, ...]:
+    return tuple(round(float(value), 5) for value in values)
+
+
+def calibration_rows(found: dict[str, Calibrated]) -> list[dict[str, Any]]:
+    """A row for every model and informative bandwidth: fitted and published time over that at 800 Gbps."""
+    return [
+        {
+            "model": model,
+            "nic_gbps": gbps,
+            "fitted": one.ratios[at],
+            "published": PUBLISHED[model][at] / PUBLISHED[model][-1],
+            "off": one.residuals[at],
+            "efficiency": one.efficiency,
+            "compute_s": one.compute_s,
+        }
+        for model, one in found.items()
+        for at, gbps in enumerate(BANDWIDTHS[:-1])
+    ]
+
+
+def check_calibration(path: str | Path) -> Path:
+    """Where a calibration may be written."""
+    path = Path(path)
+    if path.suffix != ".json":
+        raise InputError(f"out must be a .json file, got {path}.")
+    if not path.parent.is_dir():
+        raise InputError(f"out must be in an existing folder, got {path}.")
+    return path
+
+
+def write_calibration(found: dict[str, Calibrated], config: Compare, path: str | Path) -> Path:
+    """Keep a calibration with what it was found under, as JSON."""
+    path = check_calibration(path)
+    same = {name: value for name, value in effective(config).items() if name not in ("models", "workloads", "commit")}
+    kept = {"models": {name: one._asdict() for name, one in found.items()}, "configuration": same}
+    path.write_text(json.dumps(kept, indent=1) + "\n")
+    return path

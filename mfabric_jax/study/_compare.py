@@ -1,0 +1,111 @@
+"""Compare fabrics for training: models x fabrics x bandwidths, one row each."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from mfabric_jax.fabric import cluster_cost
+from mfabric_jax.fabric.design import Fabric
+from mfabric_jax.schedule.exchange import places
+from mfabric_jax.study._provenance import provenance
+from mfabric_jax.study.calibration import CALIBRATED
+from mfabric_jax.study.config import Assumptions, Compare
+from mfabric_jax.study.simulate import Scenario, Simulated, check_dtype, scenarios, simulate_all
+from mfabric_jax.workload import Workload
+
+PARTS = ("iteration_s", "compute_s", "exposed_comm_s", "reconfig_s", "bubble_s", "tp_comm_s", "ep_comm_s", "dp_comm_s")
+
+
+def compare(
+    config: Compare, *, workers: int = 2, progress: Callable[[Scenario], None] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Rows of the comparison, in the order of `scenarios`, as they are ready; `progress` is told every finished one.
+
+    The same configuration gives the same rows.
+    """
+    check_dtype(config.dtype)
+    for simulated in simulate_all(scenarios(config), workers=workers, progress=progress):
+        yield from rows_of(simulated)
+
+
+def rows_of(simulated: Simulated) -> list[dict[str, Any]]:
+    """The rows of one scenario: a bandwidth each, averaged over iterations."""
+    one = simulated.scenario
+    mean = {name: np.asarray(getattr(simulated.times, name), np.float64).mean(axis=0) for name in PARTS}
+    shared = _described(simulated)
+    rows = []
+    for at, gbps in enumerate(one.bandwidths):
+        seconds = {name: float(values[at]) for name, values in mean.items()}
+        rows.append(named(one.settings, one.fabric, one.workload, one.group.nic_use, gbps) | seconds)
+        cost = network_cost(one.settings, one.fabric, one.workload, gbps)
+        rows[-1] |= judged(seconds, cost) | shared
+    return rows
+
+
+def named(settings: Assumptions, on: Fabric, job: Workload, nic_use: str, nic_gbps: float) -> dict[str, Any]:
+    """What a row says of a scenario."""
+    return {
+        "model": job.model,
+        "fabric": on.name,
+        "policy": on.policy or settings.policy_name,
+        "routing": on.routing or settings.routing,
+        "nic_use": nic_use,
+        "nic_gbps": nic_gbps,
+        "gpus": job.gpus,
+    }
+
+
+def judged(seconds: dict[str, Any], cost: Any) -> dict[str, Any]:
+    """Shares and cost of an iteration, numbers or columns."""
+    return {
+        "ep_share": seconds["ep_comm_s"] / seconds["iteration_s"],
+        "network_cost_usd": cost,
+        "perf_per_dollar": None if cost is None else 1 / (seconds["iteration_s"] * cost),
+    }
+
+
+def network_cost(settings: Assumptions, on: Fabric, job: Workload, nic_gbps: Any, **ports: Any) -> Any:
+    """Dollars of the whole network, a number or [N] as the bandwidth is; None where no price is known. `ports`: other
+    numbers of NICs than those of the settings."""
+    form = dataclasses.replace(on.form(settings, job), **ports)
+    form = {field.name: getattr(form, field.name) for field in dataclasses.fields(form)}
+    return cluster_cost(on.name, job.servers, nic_gbps, settings.price_list(), gpus=job.gpus_per_server, **form)
+
+
+def _described(simulated: Simulated) -> dict[str, Any]:
+    one, solved = simulated.scenario, simulated.exchanges
+    moe = places(one.workload).layer >= 0
+    load, balanced = (np.asarray(x, np.float64) for x in (solved.load, solved.balanced))
+    load, balanced = load[..., moe, :], balanced[..., None, None]
+    over = np.divide(load, balanced, out=np.ones_like(load), where=balanced > 0)  # one server: no all-to-all
+    return {
+        "ep_over_balanced": float(np.median(over)),
+        "rank_load_over_mean": float(np.median(one.tokens.rank_load_over_mean(one.workload.ep))),
+        "micro_batches": one.workload.micro_batches,
+        "first": one.settings.first if one.group.reconfigures else "none",
+        "compute_source": compute_source(one.settings, one.workload.model),
+        "traffic": one.tokens.source,
+        "iterations": len(one.tokens.count),
+        "dtype": one.settings.dtype,
+    }
+
+
+def compute_source(settings: Assumptions, model: str) -> str:
+    """Where the computation time of a model comes from, in words."""
+    rate = f"{settings.gpu_name} at {settings.achieved(model):.0%} of peak"
+    if settings.compute == "calibrated" and model in CALIBRATED:
+        return f"{rate}, calibrated to published fat-tree times (arXiv 2501.03905)"
+    return f"{rate}, not calibrated"
+
+
+def effective(config: Assumptions, *models: str) -> dict[str, Any]:
+    """The configuration with every value resolved, and where the result comes from; `models`: default its own."""
+    models = models or config.models  # type: ignore[attr-defined]
+    resolved = {name: dataclasses.asdict(config.workload(name)) for name in models}
+    rates = {name: config.achieved(name) for name in models}
+    nvlink = config.own_nvlink_Bps
+    said = {"policy": config.policy_name, "gpu": config.gpu_name, "nvlink_Bps": nvlink}
+    said |= {"achieved_over_peak": rates, "workloads": resolved}
+    return dataclasses.asdict(config) | said | provenance(config.dtype)

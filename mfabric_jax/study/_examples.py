@@ -1,0 +1,55 @@
+"""What the pictures of a comparison need besides its rows."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mfabric_jax.schedule import one_block
+from mfabric_jax.study.config import Compare
+from mfabric_jax.study.simulate import scenarios, scenarios_on, tokens_of
+from mfabric_jax.study.timeline import timeline
+from mfabric_jax.traffic import rank_bytes, server_bytes
+from mfabric_jax.workload import Workload
+
+OPTICAL = "mfabric"
+OF_BLOCKS = ("fat-tree", OPTICAL)
+
+
+def examples(config: Compare) -> tuple[dict[str, dict], dict[str, list]]:
+    """A region with its circuits, and timelines of a block on the fat-tree, if compared, and on mFabric, by title.
+
+    Of the first model whose region has more than two servers (else the first), in the middle of the model; empty
+    without mFabric.
+    """
+    several = [name for name in config.models if config.workload(name).servers_per_region > 2]
+    workload = config.workload((several or list(config.models))[0])
+    if OPTICAL not in config.fabrics:
+        return {}, {}
+    gbps = min(config.nic_gbps, key=lambda x: abs(x - 400))
+    title = f"{workload.model}: one region, {config.policy_name} circuits"
+    lines = {f"{workload.model} on {name} at {gbps:g} Gbps": line for name, line in _lines(config, workload, gbps)}
+    return {title: _region(config, workload, gbps)}, lines
+
+
+def _region(config: Compare, workload: Workload, gbps: float) -> dict[str, np.ndarray]:
+    """Demand between the servers of a region [S S] bytes, and the circuits chosen for it [S S]."""
+    tokens = tokens_of(dataclasses.replace(config, iterations=1), workload)
+    (one,) = scenarios_on(config, workload.model, OPTICAL, (gbps,), ("own",), tokens)
+    counts = tokens.count[0, workload.moe_layers // 2 % tokens.count.shape[1], 0]
+    demand = rank_bytes(jnp.asarray(counts, config.dtype), workload.dispatch_bytes_per_selection)
+    demand = server_bytes(demand, workload.ranks_per_server)
+    policy = config.circuits_policy(one.mean_demand.astype(config.dtype))
+    plan = policy(demand, one.group, previous=None, key=jax.random.key(config.seed))
+    return {"demand": np.asarray(demand) * (1 - np.eye(len(demand))), "circuits": np.asarray(plan.circuits.count)}
+
+
+def _lines(config: Compare, workload: Workload, gbps: float) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Block timelines by fabric."""
+    names = tuple(name for name in config.fabrics if name in OF_BLOCKS)
+    chosen = {"models": (workload.model,), "fabrics": names, "nic_gbps": (gbps,), "nic_use": config.nic_use[:1]}
+    for one in scenarios(dataclasses.replace(config, iterations=1, **chosen)):
+        yield one.fabric.name, one_block(one.workload, timeline(one)[0])

@@ -1,0 +1,208 @@
+"""What failures cost: iteration time of mFabric with something broken, over that of the healthy cluster.
+
+One failure hits one region, so one pipeline stage of one replica; circuits are chosen again without what failed. The
+pipeline and the gradients wait for that stage. Source: arXiv 2501.03905, section on failures.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mfabric_jax import fabric
+from mfabric_jax.checks import InputError, names, whole
+from mfabric_jax.fabric import Degraded, Region, degraded
+from mfabric_jax.fabric.design import group_numbers
+from mfabric_jax.policies import Policy, check_legal
+from mfabric_jax.routing import relayed_part_times
+from mfabric_jax.schedule import Exchanges, First, Iteration, Rules, iterate
+from mfabric_jax.schedule.exchange import failed_stage, routed
+from mfabric_jax.study._compare import PARTS, effective
+from mfabric_jax.study.config import Compare
+from mfabric_jax.study.simulate import Scenario, check_dtype, scenarios, solve
+
+OPTICAL = "mfabric"
+PUBLISHED = {  # (model, failure) -> slow-down at 400 Gbps and 1,024 GPUs, arXiv 2501.03905
+    ("deepseek-r1", "electrical-nic"): 0.033,
+    ("deepseek-r1", "optical-nic"): 0.033,
+    ("mixtral-8x22b", "gpu"): 0.051,
+    ("deepseek-r1", "server"): 0.065,
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FailureSettings:
+    """What fails, where and when."""
+
+    kinds: tuple[str, ...] = tuple(fabric.KINDS)
+    """What fails: electrical-nic (one of a server), electrical-nics (all), optical-nic (or its switch port), link
+    (between switches), gpu, server."""
+    stage: int | None = None
+    """The pipeline stage that is hit (default: the busiest)."""
+    server: int = 0
+    """The server of its region that is hit."""
+    at: int = 0
+    """First iteration that suffers; before it the run is healthy."""
+    radix: int = 64
+    """Ports of every electrical switch; spraying goes on over the links that are left."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Failures(FailureSettings):
+    """Failures of mFabric: `setting` says models, policy, routing and all else; its first bandwidth counts, its fabrics
+    do not."""
+
+    setting: Compare = dataclasses.field(
+        default_factory=lambda: Compare(models=("mixtral-8x22b", "deepseek-r1"), nic_gbps=(400.0,))
+    )
+
+    def __post_init__(self):
+        names("kinds", self.kinds, fabric.KINDS)
+        if self.setting.first not in ("block", "reuse", "random"):
+            raise InputError(f"first must be block, reuse or random for failures, got {self.setting.first!r}.")
+        if self.setting.policy == "static":
+            raise InputError("policy must not be 'static' for failures: circuits are chosen again for what is left.")
+        if self.setting.flows != "spray":
+            raise InputError(f"flows must be 'spray' for failures, got {self.setting.flows!r}.")
+        if whole("at", self.at, at_least=0) >= self.setting.iterations:
+            raise InputError(f"at must be below the {self.setting.iterations} iterations of the run, got {self.at}.")
+        for name in self.setting.models:
+            job = self.setting.workload(name)
+            if self.stage is not None and whole("stage", self.stage, at_least=0) >= job.pp:
+                raise InputError(f"stage must be below the {job.pp} pipeline stages of {name}, got {self.stage}.")
+            if whole("server", self.server, at_least=0) >= job.servers_per_region:
+                most = job.servers_per_region
+                raise InputError(f"server must be below the {most} of a region of {name}, got {self.server}.")
+            nics = float(self.setting.electrical_nics)
+            here = Region(job.servers_per_region, 1.0, self.setting.optical_degree, nics)
+            for kind in self.kinds:
+                left = degraded(here, kind, server=self.server, gpus_per_rank=job.tp, radix=self.radix)
+                if left.relays and self.setting.routing != "unsplit":
+                    routing = self.setting.routing
+                    raise InputError(f"failure 'electrical-nics' is modelled for routing unsplit, got {routing!r}.")
+
+
+def failures(config: Failures, progress: Callable[[str], None] | None = None) -> Iterator[dict[str, Any]]:
+    """A row for every model and kind of failure: iteration times before and after, and the slow-down of the run."""
+    check_dtype(config.setting.dtype)
+    for name in config.setting.models:
+        axes = {"models": (name,), "fabrics": (OPTICAL,), "nic_gbps": config.setting.nic_gbps[:1]}
+        (one,) = scenarios(dataclasses.replace(config.setting, **axes))
+        healthy = solve(one)
+        before, busiest = _timed(one, healthy, None, 0)
+        stage = busiest if config.stage is None else config.stage
+        for kind in config.kinds:
+            gpus_per_rank = one.workload.tp
+            left = degraded(one.group, kind, server=config.server, gpus_per_rank=gpus_per_rank, radix=config.radix)
+            hurt = _with_stage(healthy, _solve_stage(one, left, stage), stage)
+            after, _ = _timed(one, hurt, left, stage)
+            if progress:
+                progress(f"{name}: {kind}")
+            yield _row(config, one, kind, stage, before, after)
+
+
+def _solve_stage(one: Scenario, left: Degraded, stage: int) -> Exchanges:
+    """The failed stage's all-to-alls in every iteration [I 1 Q L]."""
+    settings, job = one.settings, one.workload
+    keys = jax.random.split(jax.random.key(settings.seed), len(one.tokens.count))
+    share = left.share_of_rank(job.ep, job.ranks_per_server)
+    parts = functools.partial(relayed_part_times, server=left.server) if left.relays else routed(settings.routing)
+    tokens, share = (jnp.asarray(x, settings.dtype) for x in (one.tokens.count, share))
+    region: Any = group_numbers(left.region, settings.dtype)
+    policy = settings.circuits_policy()
+    policy = _serving_first(policy, left.server) if left.relays else policy
+    first = First(settings.first, cold=settings.cold_start)
+    solved = _solve_all(job, region, tokens, share, keys, policy, stage, parts, first)
+    if settings.own_policy:
+        check_legal(settings.policy_name, np.asarray(solved.count), np.asarray(left.region.degrees))
+    return solved
+
+
+@functools.lru_cache
+def _serving_first(policy: Policy, server: int) -> Policy:
+    """The policy, told that the bytes of one server are more urgent than all others: circuits are its only way out."""
+
+    def urgent(demand, region, *, previous=None, key=None):
+        here = jnp.arange(demand.shape[0]) == server
+        heavier = jnp.where(here[:, None] | here[None, :], 1 + demand.sum() / jnp.maximum(demand[server].sum(), 1), 1)
+        return policy(demand * heavier, region, previous=previous, key=key)
+
+    return urgent
+
+
+@eqx.filter_jit
+def _solve_all(workload, region: Region, tokens, share, keys, policy, stage: int, parts, first: First):
+    def one(drawn):
+        return failed_stage(workload, region, drawn[0], share, policy, stage, parts, first=first, key=drawn[1])
+
+    return jax.lax.map(one, (tokens, keys))
+
+
+def _with_stage(healthy: Exchanges, failed: Exchanges, stage: int) -> Exchanges:
+    """The healthy all-to-alls with those of one stage replaced; what stays inside servers stays."""
+    return healthy._replace(
+        optical=healthy.optical.at[:, stage].set(failed.optical[:, 0]),
+        electrical=healthy.electrical.at[:, stage].set(failed.electrical[:, 0]),
+        switch=healthy.switch.at[:, stage].set(failed.switch[:, 0]),
+    )
+
+
+def _timed(one: Scenario, solved: Exchanges, left: Degraded | None, stage: int) -> tuple[Iteration, int]:
+    """Every iteration [I], and the busiest stage of the first."""
+    settings, stages = one.settings, one.workload.pp
+    rates = one.rates(one.bandwidths[0])
+    eps, tp = np.full(stages, float(rates.eps_Bps)), np.full(stages, rates.nvlink_Bps)
+    if left is not None:
+        eps[stage] *= left.eps_left
+        tp[stage] = eps[stage] if left.tp_on_eps else tp[stage]
+    numbers = rates._replace(eps_Bps=eps, send_Bps=eps), one.seconds, tp
+    numbers = jax.tree.map(lambda x: jnp.asarray(x, settings.dtype), numbers)
+    timed = _time_all(one.workload, solved, numbers, settings.rules)
+    return jax.tree.map(lambda x: np.asarray(x, np.float64), timed), int(timed.stage[0])
+
+
+@eqx.filter_jit
+def _time_all(workload, solved: Exchanges, numbers: tuple, rules: Rules) -> Iteration:
+    rates, seconds, tp_Bps = numbers
+    return jax.vmap(lambda one: iterate(workload, rates, one, seconds, rules=rules, tp_Bps=tp_Bps))(solved)
+
+
+def _row(config: Failures, one: Scenario, kind: str, stage: int, before: Iteration, after: Iteration) -> dict:
+    """The breakdown is that of the iterations that suffer; `healthy_...` that of the healthy run."""
+    settings, job = one.settings, one.workload
+    whole_s, hurt_s = before.iteration_s, after.iteration_s
+    suffers = np.arange(len(whole_s)) >= config.at
+    run = np.where(suffers, hurt_s, whole_s)
+    parts = {f"healthy_{name}": float(getattr(before, name).mean()) for name in PARTS[1:]}
+    parts |= {name: float(getattr(after, name)[suffers].mean()) for name in PARTS[1:]}
+    as_published = one.bandwidths[0] == 400 and job.gpus == 1024
+    return {
+        "model": job.model,
+        "failure": kind,
+        "nic_gbps": one.bandwidths[0],
+        "gpus": job.gpus,
+        "policy": settings.policy_name,
+        "routing": settings.routing,
+        "stage": stage,
+        "server": config.server,
+        "at": config.at,
+        "iterations": len(whole_s),
+        "healthy_s": float(whole_s.mean()),
+        "failed_s": float(hurt_s[suffers].mean()),
+        "slow_down": float((hurt_s[suffers] / whole_s[suffers]).mean() - 1),
+        "run_slow_down": float(run.sum() / whole_s.sum() - 1),
+        "published": PUBLISHED.get((job.model, kind)) if as_published else None,
+        **parts,
+        "dtype": settings.dtype,
+    }
+
+
+def effective_failures(config: Failures) -> dict[str, Any]:
+    """The configuration with every value resolved, and where the result comes from."""
+    own = {field.name: getattr(config, field.name) for field in dataclasses.fields(config) if field.name != "setting"}
+    return own | effective(config.setting)

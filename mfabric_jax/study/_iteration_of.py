@@ -1,0 +1,140 @@
+"""One whole training iteration on a fabric as a function of numbers alone, for `evaluate` and sweeps."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from mfabric_jax import units
+from mfabric_jax.checks import one_of
+from mfabric_jax.fabric.design import Fabric, group_numbers
+from mfabric_jax.schedule import Exchanges, FabricRates, Rules, iterate, trade_off_of
+from mfabric_jax.schedule.exchange import exchanges_inside
+from mfabric_jax.study.config import Assumptions
+from mfabric_jax.study.simulate import Program, Scenario, guessed, program_of, scenarios_on, tokens_of
+from mfabric_jax.workload import NAMES as MODELS
+from mfabric_jax.workload import BlockSeconds, block_seconds, get_gpu
+
+Case = Mapping[str, Any]
+TRADED_OFF = ("nic_gbps", "goodput", "delay_s", "reactivation_s", "efficiency", "nvswitch_gigabytes_per_s")
+NAMES = ("sample", "optical_degree", "electrical_nics", "link_delay_s", *TRADED_OFF)
+WHOLE = ("sample", "optical_degree")  # numbers of a case that are whole
+
+
+class IterationOf(eqx.Module):
+    """Case -> seconds of `schedule.Iteration`, and `exposed_comm_s`.
+
+    What is code (model, fabric, rules, a policy) is static; traffic, circuits of a fabric that is wired once and FLOP
+    rates are arrays: other ones of the same shapes run in the same program.
+    """
+
+    on: Fabric = eqx.field(static=True)
+    rules: Rules = eqx.field(static=True)
+    dtype: str = eqx.field(static=True)
+    gpu_tbps: float = eqx.field(static=True)
+    solver: Program
+    group: Any
+    count: Float[Array, "I layer M R E"]
+    guess: Float[Array, "I layer M R E"] | None
+    keys: Array
+    peak_s: BlockSeconds
+    path_links: Float[Array, ""]
+
+    def __call__(self, case: Case) -> dict[str, Array]:
+        return self.time(case, self.exchanges(case))
+
+    def exchanges(self, case: Case) -> Exchanges:
+        """The all-to-alls for NICs and an NVSwitch of 1 byte/s, without circuits. They depend on `solved_for` alone."""
+        case = self._typed(case)
+        group, at = self._group(case), case["sample"]
+        workload = self.solver.workload
+        trade_off = trade_off_of(workload, *self._costs(case)) if self.solver.first == "pays" else None
+        guess = None if self.guess is None else self.guess[at]
+        between = self.solver.between(group, self.count[at], guess, self.keys[at], trade_off)
+        return between._replace(inside=exchanges_inside(workload, group, self.count[at]), count=None)
+
+    def time(self, case: Case, solved: Exchanges) -> dict[str, Array]:
+        """Seconds with these all-to-alls."""
+        rates, seconds = self._costs(self._typed(case))
+        time = iterate(self.solver.workload, rates, solved, seconds, rules=self.rules)
+        parts = {name: value for name, value in time._asdict().items() if name.endswith("_s")}
+        return parts | {"exposed_comm_s": time.exposed_comm_s}
+
+    @property
+    def solved_for(self) -> tuple[str, ...]:
+        """Names of a case on which the all-to-alls depend."""
+        if not self.on.reconfigures:
+            return ("sample",)
+        ports = self.on.data or ("nic_gbps",)
+        return tuple(dict.fromkeys(("sample", *ports, *(TRADED_OFF if self.solver.first == "pays" else ()))))
+
+    def _costs(self, case: Case) -> tuple[FabricRates, BlockSeconds]:
+        """Bandwidths and delays, and computation of a block."""
+        group, gbps, goodput = self._group(case), case["nic_gbps"], case["goodput"]
+        nic, eps, send = (jnp.asarray(x, self.dtype) * goodput for x in (group.nic_Bps, group.eps_Bps, group.send_Bps))
+        delay_s = case["delay_s"] + case["reactivation_s"] if group.reconfigures else jnp.zeros_like(nic)
+        own = units.gigabytes_per_s(case["nvswitch_gigabytes_per_s"])
+        nvlink = jnp.asarray(self.on.nvlink_Bps(self.gpu_tbps, gbps, own), self.dtype)
+        rates = FabricRates(nic, eps, send, nvlink, delay_s, self.path_links * case["link_delay_s"])
+        return rates, jax.tree.map(lambda x: x / case["efficiency"], self.peak_s)
+
+    def _group(self, case: Case) -> Any:
+        """The group with the numbers of a case."""
+        group = self.on.at(self.group, case["nic_gbps"], self.gpu_tbps)
+        for name in (*self.on.data, *(("delay_s",) if group.reconfigures else ())):
+            group = eqx.tree_at(lambda g, name=name: getattr(g, name), group, case[name])
+        return group
+
+    def _typed(self, case: Case) -> Case:
+        for name in case:
+            one_of("name of a case", name, NAMES)
+        return {name: jnp.asarray(x, jnp.int32 if name in WHOLE else self.dtype) for name, x in case.items()}
+
+
+def iteration_of(config: Assumptions, model: str, fabric: str = "mfabric") -> tuple[IterationOf, dict[str, Any]]:
+    """A function of a case, and the case that `config` stands for, to be changed or swept.
+
+    A case holds `nic_gbps`, `goodput`, `link_delay_s`, `nvswitch_gigabytes_per_s` (where GPUs sit in servers: in
+    scale-up domains NVLink is what the NIC leaves), `efficiency` (achieved over peak FLOP/s), `sample` (which of the
+    drawn or recorded iterations, from 0) and, where circuits change, `delay_s`, `reactivation_s` and, on mFabric,
+    `optical_degree`, `electrical_nics`. The function is for `evaluate`: everything in a case is data; the model, the
+    fabric, traffic, policy, routing and rules are those of `config`. Other names are refused; values are not checked,
+    as they are traced: `Compare` and sweeps do that.
+
+    Example: `function, case = iteration_of(Compare(), "mixtral-8x7b")`, then
+    `evaluate(function, grid(**{name: [value] for name, value in case.items()} | {"delay_s": [0.001, 0.025]}))`.
+    """
+    one_of("model", model, MODELS)
+    tokens = tokens_of(config, config.workload(model))
+    nic_gbps, nic_use = getattr(config, "nic_gbps", (400.0,)), getattr(config, "nic_use", ("own",))
+    return function_of(scenarios_on(config, model, fabric, nic_gbps[:1], nic_use[:1], tokens)[0])
+
+
+def function_of(one: Scenario) -> tuple[IterationOf, dict[str, Any]]:
+    """`iteration_of` of a scenario, at its first bandwidth."""
+    settings, dtype, tokens = one.settings, one.settings.dtype, one.tokens
+    peak_s = block_seconds(one.workload, get_gpu(settings.gpu_name), 1.0)
+    function = IterationOf(
+        on=one.fabric,
+        rules=settings.rules,
+        dtype=dtype,
+        gpu_tbps=settings.gpu_tbps,
+        solver=program_of(one),
+        group=group_numbers(one.group, dtype),
+        count=jnp.asarray(tokens.count, dtype),
+        guess=guessed(one),
+        keys=jax.random.split(jax.random.key(settings.seed), len(tokens.count)),
+        peak_s=jax.tree.map(lambda x: jnp.asarray(x, dtype), peak_s),
+        path_links=jnp.asarray(one.fabric.path_links(settings), dtype),
+    )
+    case = {"nic_gbps": one.bandwidths[0], "goodput": settings.goodput, "link_delay_s": settings.link_delay_s}
+    case |= {"sample": 0, "efficiency": settings.achieved(one.workload.model)}
+    case["nvswitch_gigabytes_per_s"] = units.to_gigabytes(settings.own_nvlink_Bps)
+    if one.group.reconfigures:
+        case |= {"delay_s": settings.delay_s, "reactivation_s": settings.reactivation_s}
+    for name in one.fabric.data:
+        case[name] = type(getattr(one.group, name))(getattr(settings, name))
+    return function, case

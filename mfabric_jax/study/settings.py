@@ -1,0 +1,224 @@
+"""Settings, each written once: fields with their documentation, choices and checks.
+
+The command line takes its options from these classes, a sweep its settings, Python their keywords.
+"""
+
+import dataclasses
+import functools
+import types
+import typing
+from typing import Any, Literal
+
+from mfabric_jax.checks import InputError, not_negative, one_of, positive, whole
+from mfabric_jax.traffic import WORKLOADS, Knobs
+from mfabric_jax.traffic.predictor import REGISTRY as PREDICTORS
+from mfabric_jax.workload import Workload, get, get_gpu
+from mfabric_jax.workload.compute import DEFAULT_GPU
+
+TRAFFIC = ("measured", "generated")
+DType = Literal["float32", "float64"]
+DTYPES: tuple[str, ...] = typing.get_args(DType)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SetUp:
+    """Overrides of a model's own set-up; None keeps it."""
+
+    dp: int | None = None
+    """Data-parallel degree; the degrees have to multiply to gpus."""
+    tp: int | None = None
+    """Tensor-parallel degree."""
+    pp: int | None = None
+    """Pipeline stages."""
+    ep: int | None = None
+    """Expert-parallel degree."""
+    gpus: int | None = None
+    """GPUs of the cluster."""
+    micro_batch: int | None = None
+    """Sequences per EP rank and micro-batch."""
+    micro_batches: int | None = None
+    """Micro-batches per iteration (default: the pipeline stages)."""
+    sequence: int | None = None
+    """Tokens of a sequence."""
+    schedule: str | None = None
+    """Order of passes: 1f1b (default), interleaved, gpipe."""
+    chunks: int | None = None
+    """Chunks of blocks on a stage, under interleaved."""
+    recompute: str | None = None
+    """What the backward pass computes again: none (default), attention, block."""
+
+    def workload(self, name: str, gpus_per_server: int = 8, **changed: Any) -> Workload:
+        """A model with these overrides."""
+        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(SetUp)} | changed
+        given = {field: value for field, value in given.items() if value is not None}
+        return get(name, gpus_per_server=gpus_per_server, **given)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrafficSettings:
+    """Where tokens go."""
+
+    trace: str | None = None
+    """Recorded routing: a file or folder in any format that mfabric traces --help lists."""
+    records: tuple[int, int] | None = None
+    """FIRST-LAST record of the trace (default for a gate trace: 2011-5001)."""
+    traffic: str = "measured"
+    """measured: expert shares of trained models; generated: popularity rank^-skew; balanced, hot-experts,
+    spread-hot-experts, hot-rank, rotating-hot-spot, burst, empty-experts, power-law-0.6, -0.8, -1.01, -1.2, log-normal;
+    or a .json file of knobs, from `mfabric traces fit`."""
+    skew: float = 0.0
+    """Skew of generated traffic; 0 is balanced."""
+    drift: float = 0.05
+    """How much expert popularity moves from iteration to iteration (standard deviation of its logarithm)."""
+    drawn: int = 4
+    """Different micro-batches of an iteration; more are read cyclically (a trace brings its own)."""
+    iterations: int = 1
+    """Iterations to simulate and average; of a trace the first so many records."""
+    matrices: Literal["each", "block", "one"] = "each"
+    """each block and micro-batch has its own traffic; block: micro-batches and iterations alike; one: all alike."""
+
+    def check_traffic(self) -> None:
+        """`InputError` for a value that no traffic has, or that would not be used."""
+        for field in ("iterations", "drawn"):
+            whole(field, getattr(self, field))
+        for field in ("skew", "drift"):
+            not_negative(field, getattr(self, field))
+        self.knobs()
+        if self.records is not None and self.trace is None:
+            raise InputError("records chooses from a trace; name one with trace.")
+        if self.trace is not None and (self.traffic, self.skew) != ("measured", 0):
+            named = "traffic" if self.traffic != "measured" else "skew"
+            raise InputError(f"{named} {getattr(self, named)!r} is not used beside a trace; leave out one of them.")
+        if self.skew and self.traffic != "generated":
+            raise InputError(f"skew is of traffic 'generated' alone, got traffic {self.traffic!r}.")
+
+    def knobs(self) -> Knobs | None:
+        """Of the traffic, where it is a named workload or a file of knobs."""
+        if self.traffic.endswith(".json"):
+            return Knobs.read(self.traffic)
+        one_of("traffic", self.traffic, (*TRAFFIC, *WORKLOADS))
+        return WORKLOADS.get(self.traffic)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ComputeSettings:
+    """How fast GPUs compute, and what they have inside a server."""
+
+    compute: Literal["calibrated", "achieved"] = None  # type: ignore[assignment]
+    """calibrated (to published fat-tree times, where there are any) or achieved (--gpu at --efficiency); default:
+    calibrated unless gpu or efficiency is given."""
+    gpu: str | None = None
+    """A100-80GB-SXM (default), H100-SXM, H800-SXM, H200-SXM, B200-HGX, GB200-NVL72; one that is named brings its own
+    NVLink."""
+    efficiency: float = 0.5
+    """Achieved over peak FLOP/s."""
+    nvswitch_gigabytes_per_s: float | None = None
+    """NVSwitch rate of a GPU, per direction (default: that of --gpu; 900, as the paper simulates, where none is
+    named)."""
+
+    def check_compute(self) -> None:
+        """`InputError` for a value that no GPU has; `compute` gets its default."""
+        for field in ("efficiency", "nvswitch_gigabytes_per_s"):
+            if getattr(self, field) is not None:
+                positive(field, getattr(self, field))
+        get_gpu(self.gpu_name)
+        given = (self.gpu_name, self.efficiency) != (DEFAULT_GPU, 0.5)
+        if self.compute is None:
+            object.__setattr__(self, "compute", "achieved" if given else "calibrated")
+        elif self.compute == "calibrated" and given:
+            raise InputError("compute 'calibrated' takes no gpu or efficiency; with these it must be 'achieved'.")
+
+    @property
+    def gpu_name(self) -> str:
+        """The GPU that computes."""
+        return self.gpu or DEFAULT_GPU
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PolicySettings:
+    """How circuits are chosen."""
+
+    policy: Any = "greedy"
+    """How circuits are chosen: greedy, uniform, random, static, previous, topoopt, matching, threshold, local-search,
+    relaxed, joint, index, learned, exact; a .policy file of mfabric train; or FILE.py:FUNCTION."""
+    rule: Literal["printed", "released", "next"] = "printed"
+    """greedy's rule: printed, released, next."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CircuitSettings(PolicySettings):
+    """How circuits are chosen and used."""
+
+    routing: Literal["unsplit", "best-path", "split", "relay"] = "unsplit"
+    """How mFabric uses them: unsplit, best-path, split, relay."""
+    first: Literal["block", "reuse", "random", "predict", "pays"] = "block"
+    """Circuits of the first all-to-all of a forward block: block, reuse, random, predict, pays (see the docs)."""
+    predictor: str | None = None
+    """Of demand, for --first predict: transition, previous-layer, previous-iteration, moving-average, uniform."""
+    cold_start: bool = False
+    """Circuits are uniform when an iteration begins (default: as an iteration like it leaves them)."""
+    flows: Literal["spray", "single"] = "spray"
+    """spray, or single: each flow takes one random shortest path (topoopt sprays)."""
+
+    def check_circuits(self) -> None:
+        """`InputError` for settings that do not go together."""
+        if self.predictor is not None:
+            one_of("predictor", self.predictor, PREDICTORS)
+        if self.flows == "single" and self.routing != "unsplit":
+            raise InputError(f"flows 'single' needs routing unsplit, got {self.routing!r}.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TimingSettings:
+    """What may run at the same time."""
+
+    eps_waits: bool = False
+    """Traffic on packet switches waits for a reconfiguration too, not only that on circuits."""
+    overlap_parts: int = 1
+    """Parts in which dispatch, experts and combine overlap (1: one after the other)."""
+    dp_overlap: bool = False
+    """Gradients are all-reduced beside the backward pass."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """Of every run."""
+
+    seed: int = 0
+    """Of everything that is drawn."""
+    dtype: DType = "float32"
+    """float32, float64."""
+
+
+@functools.cache
+def hints(cls: type) -> dict[str, Any]:
+    """Types of a class's fields."""
+    return typing.get_type_hints(cls)
+
+
+def allowed_types(hint: Any) -> tuple[Any, ...]:
+    """The types of a union, one by one."""
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        return typing.get_args(hint)
+    return (hint,)
+
+
+def choices(hint: Any) -> tuple:
+    """The values of a Literal, alone or in a union; empty where there is none."""
+    return tuple(
+        value for one in allowed_types(hint) if typing.get_origin(one) is Literal for value in typing.get_args(one)
+    )
+
+
+def check_choices(settings: Any) -> None:
+    """`InputError` for a field that is none of its choices, or no truth value where it must be one."""
+    for field in dataclasses.fields(settings):
+        hint, value = hints(type(settings))[field.name], getattr(settings, field.name)
+        if hint is bool and not isinstance(value, bool):
+            raise InputError(f"{field.name} must be true or false, got {value!r}.")
+        values = choices(hint)
+        if not values or value is None or value in values:
+            continue
+        if isinstance(values[0], str):
+            one_of(field.name, str(value), values)
+        raise InputError(f"{field.name} must be {' or '.join(map(str, values))}, got {value!r}.")

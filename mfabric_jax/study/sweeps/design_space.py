@@ -1,0 +1,170 @@
+"""A design space as its file says it, checked before any compute."""
+
+import dataclasses
+import functools
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mfabric_jax.checks import InputError, one_of, whole
+from mfabric_jax.study.settings import DTYPES
+from mfabric_jax.study.sweeps.all_to_alls import AllToAlls
+from mfabric_jax.study.sweeps.axes import Setting, check_value, columns, values_of
+from mfabric_jax.study.sweeps.iterations import Iterations
+
+KINDS: dict[str, Any] = {"iteration": Iterations, "all-to-all": AllToAlls}
+LOADERS = {".toml": tomllib.loads, ".json": json.loads}
+
+
+class CodeGroup(NamedTuple):
+    """Configurations that one program runs: `code`, what they have in common; `rows` [N]: which they are."""
+
+    code: dict[str, Any]
+    rows: np.ndarray
+
+
+class Part(NamedTuple):
+    """Configurations of a group whose rows are in one file."""
+
+    number: int
+    group: CodeGroup
+    rows: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+    """A design space.
+
+    - `evaluate`: "iteration": a whole training iteration, with the settings of `Compare` (`model` and `fabric` for
+      `models` and `fabrics`, one value each) and `sample`; "all-to-all": one all-to-all of a region.
+    - `fixed`: settings of all configurations; the others keep their defaults.
+    - `grid`: every combination of the values.   - `list`: values read side by side.   - `random`: a range
+      (`low`, `high`, `scale` linear or log, `whole`) or a choice (`of`), drawn `draws` times for every combination.
+    - `rows_per_shard`: of a file; None: 1,024 iterations or 8,192 all-to-alls.
+    """
+
+    evaluate: str = "iteration"
+    fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    grid: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    list: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    random: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    draws: int = 1
+    draw_seed: int = 0
+    rows_per_shard: int | None = None
+    dtype: str = "float32"
+
+    def __post_init__(self):
+        one_of("evaluate", self.evaluate, KINDS)
+        one_of("dtype", self.dtype, DTYPES)
+        if whole("draws", self.draws) > 1 and not self.random:
+            raise InputError("draws is how often the axes of [random] are drawn, but there is none.")
+        whole("draw_seed", self.draw_seed, at_least=0)
+        if self.rows_per_shard is not None:
+            whole("rows_per_shard", self.rows_per_shard)
+        names: set[str] = set()
+        for table, given in (("fixed", self.fixed), ("grid", self.grid), ("list", self.list), ("random", self.random)):
+            self._check_table(table, given, names)
+            names |= set(given)
+        if len({len(values) for values in self.list.values()}) > 1:
+            got = ", ".join(f"{name} {len(values)}" for name, values in self.list.items())
+            raise InputError(f"the lists of [list] are read side by side and must be equally long, got {got}.")
+        for group in self.groups:
+            self.program(group).check(self.data(group.rows))
+
+    def _check_table(self, table: str, given: Any, before: set[str]) -> None:
+        if not isinstance(given, Mapping):
+            raise InputError(f"{table} must be a table of settings, got {given!r}.")
+        for name in given:
+            if name in before:
+                raise InputError(f"setting {name!r} must be in one of [fixed], [grid], [list], [random], got it twice.")
+            setting = self._settings[one_of(f"setting of [{table}]", name, self._settings)]
+            for value in values_of(table, name, given[name]):
+                check_value(table, name, value, setting)
+
+    @property
+    def kind(self) -> Any:
+        """What is evaluated."""
+        return KINDS[self.evaluate]
+
+    @property
+    def _settings(self) -> Mapping[str, Setting]:
+        return self.kind.SETTINGS
+
+    def program(self, group: CodeGroup) -> Any:
+        """What evaluates a group."""
+        first = {name: values.tolist()[0] for name, values in self.data(group.rows[:1]).items()}
+        return self.kind(group.code, first, self.dtype)
+
+    @property
+    def count(self) -> int:
+        """Configurations."""
+        return len(next(iter(self.columns.values()))) if self.columns else self.draws
+
+    @functools.cached_property
+    def columns(self) -> dict[str, np.ndarray]:
+        """What varies [N], axis by axis."""
+        found = columns(self.grid, self.list, self.random, self.draws, self.draw_seed)
+        for name, values in found.items():
+            if self._settings[name].type is float and values.dtype.kind in "iu":
+                found[name] = values.astype(np.float64)
+        return found
+
+    def data(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """What is data in one program [N], of these configurations: what varies, and the rest as it is fixed."""
+        found = {}
+        for name, setting in self._settings.items():
+            if setting.data:
+                fixed = self.fixed.get(name, setting.default)
+                found[name] = self.columns[name][rows] if name in self.columns else np.full(len(rows), fixed)
+        return found
+
+    @functools.cached_property
+    def groups(self) -> tuple[CodeGroup, ...]:
+        """The configurations by what is code, in order of first appearance."""
+        code = {name: self.fixed.get(name, s.default) for name, s in self._settings.items() if not s.data}
+        code = self.kind.resolved(code, {*self.fixed, *self.columns})
+        varied = {name: values.tolist() for name, values in self.columns.items() if not self._settings[name].data}
+        if not varied:
+            return (CodeGroup(code, np.arange(self.count)),)
+        members: dict[tuple, Any] = {}
+        for row, key in enumerate(zip(*varied.values(), strict=True)):
+            members.setdefault(key, []).append(row)
+        return tuple(
+            CodeGroup(code | dict(zip(varied, key, strict=True)), np.asarray(rows)) for key, rows in members.items()
+        )
+
+    @functools.cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """All of them, numbered."""
+        pieces = [
+            (group, group.rows[start : start + self.full_part(group)])
+            for group in self.groups
+            for start in range(0, len(group.rows), self.full_part(group))
+        ]
+        return tuple(Part(number, group, rows) for number, (group, rows) in enumerate(pieces))
+
+    def full_part(self, group: CodeGroup) -> int:
+        """Rows of its files but the last."""
+        return min(self.rows_per_shard or self.kind.ROWS_PER_SHARD, len(group.rows))
+
+
+def read_sweep(path: str | Path) -> Sweep:
+    """The design space of a .toml or .json file. `InputError` for a file that cannot be read and for unknown keys."""
+    path = Path(path)
+    loads = LOADERS[one_of(f"sweep {str(path)!r}: extension", path.suffix, LOADERS)]
+    try:
+        given = loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        why = error.strerror or error
+        raise InputError(f"cannot read {str(path)!r} ({why}); give a .toml or .json file.") from None
+    except ValueError as error:
+        raise InputError(f"{str(path)!r} is not {path.suffix[1:].upper()} ({error}).") from None
+    if not isinstance(given, dict):
+        raise InputError(f"{str(path)!r} must hold a table of settings, got {given!r}.")
+    for name in given:
+        one_of("sweep setting", name, [field.name for field in dataclasses.fields(Sweep)])
+    return Sweep(**given)

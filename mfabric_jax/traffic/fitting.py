@@ -1,0 +1,347 @@
+"""Knobs of a generator whose traffic has the statistics of a recording.
+
+Method of moments: each knob is moved, within bounds, until the statistics that it governs agree, with the same random
+numbers for every try. First popularity, then the phase, noise and drift, then popularity again beside these.
+"""
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from mfabric_jax import checks
+from mfabric_jax.checks import InputError
+from mfabric_jax.traffic import moments, statistics
+from mfabric_jax.traffic.generator import Shape, draw
+from mfabric_jax.traffic.knobs import POPULARITIES, Knobs, Popularity
+from mfabric_jax.traffic.popularity import Normals, base_popularity, normals
+from mfabric_jax.traffic.recording import Recording, Sources
+from mfabric_jax.traffic.tokens import Tokens
+
+SKEWS = (0.1, 0.3, 0.6, 1.0, 1.5, 2.0, 3.0)  # where the search for popularity starts
+SPREADS = (0.0, 0.3, 0.6)
+SPARSITIES = (0.0, 0.2)
+DRIFTS = (0.01, 0.03, 0.1, 0.3)
+JITTERS = (0.0, 0.05)
+MEMORIES = (3.0, 30.0, 300.0)  # records after which a deviation has decayed to 1/e
+LARGEST_NOISE = 3.0  # standard deviation of a logarithm
+TRIED, TRIED_COUNTS = (3, 8), 200_000  # iterations drawn for a try, and selections counted in them
+TRIED_LAYERS, TRIED_RECORDS = 16, 6  # of a try of drift: layers at most, records to start from
+PARTS_OF_RUN = 5  # that the phase is seen in
+LEAST_PHASE = 0.05  # change of the amplitude that is told from none
+EXPERTS_COUNT = 3  # times as much as pairs in the error of popularity
+EMPTY_COUNT = 10  # of the part of pairs without traffic in that error
+TINY = 1e-6  # a logarithm of 0 helps no search
+EXPLAINED = 0.5  # part of that change which a phase has to explain
+
+
+@dataclasses.dataclass(frozen=True)
+class Fit:
+    """What a fit found: `knobs`, and the statistics `recorded` and `fitted` by name (`moments_of`)."""
+
+    knobs: Knobs
+    recorded: dict[str, float]
+    fitted: dict[str, float]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row per statistic: `recorded`, `fitted`, and `error`: the difference over what was recorded."""
+        return [
+            {
+                "statistic": name,
+                "recorded": value,
+                "fitted": self.fitted.get(name),
+                "error": self.fitted[name] / value - 1 if value and name in self.fitted else None,
+            }
+            for name, value in self.recorded.items()
+        ]
+
+
+def fit(recording: Recording | Tokens, iterations: int | None = None, seed: int = 0) -> Fit:
+    """Knobs whose traffic has the statistics of the recording; one iteration is one record.
+
+    Fitted are the quantiles of load, pairs and Gini coefficient, pairs without traffic, source rows, micro-batches and
+    correlations, as far as `moments_of` defines them here. `distinct` is the largest that no row contradicts.
+    Hot spots and `pair_sparsity` are not fitted.
+
+    - `iterations`: how many to generate for `Fit.fitted`, default as many as were recorded; they have another seed
+      than those that were tried.
+
+    `InputError` for a recording without selections.
+    """
+    wanted = len(recording.count) if iterations is None else checks.whole("iterations", iterations)
+    checks.whole("seed", seed, at_least=0)
+    target = _Target.of(recording, seed)
+    knobs = target.noise(target.popularity(target.start()))
+    knobs = target.drift(target.phase(knobs))
+    knobs = target.drift(target.noise(target.popularity(knobs, again=True)))
+    knobs = target.noise(target.popularity(knobs, again=True))
+    values = dataclasses.asdict(knobs).items()
+    rounded: dict[str, Any] = {field: float(f"{v:.6g}") if isinstance(v, float) else v for field, v in values}
+    knobs = Knobs(**rounded)
+    made = draw(target.shape, knobs, seed + TRIED[1], np.arange(wanted))
+    return Fit(knobs, target.recorded, moments.moments_of(made, target.pairs))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Target:
+    """A recording, and the stages of the fit: each takes knobs and returns them with its own ones moved."""
+
+    count: np.ndarray
+    pairs: bool
+    shape: Shape
+    recorded: dict[str, float]
+    seed: int
+    normals: Normals
+
+    @classmethod
+    def of(cls, recording: Recording | Tokens, seed: int) -> "_Target":
+        tokens = recording.tokens() if isinstance(recording, Recording) else recording
+        count = tokens.count
+        if not count.any():
+            raise InputError(f"a recording to fit must have selections, got none in {tokens.source}.")
+        pairs = not isinstance(recording, Recording) or recording.sources is Sources.RANKS
+        selections = max(round(float(count.sum(axis=-1, dtype=np.float64).mean())), 1)
+        layers, batches, ranks, experts = count.shape[1:]
+        shape = Shape(layers, batches, ranks, experts, selections)
+        return cls(count, pairs, shape, moments.moments_of(count, pairs), seed, functools.cache(normals))
+
+    def start(self) -> Knobs:
+        """What can be read off the counts: whole ones are sampled, unless rows or micro-batches are too much alike."""
+        total = self.count.sum(axis=-1, dtype=np.float64)
+        most = float(np.divide(self.count.max(axis=-1), total, out=np.zeros_like(total), where=total > 0).max())
+        whole = self.count.dtype.kind in "iu" or bool(np.all(self.count == np.round(self.count)))
+        chance = ((moments.ROWS, moments.ROWS_CHANCE), (moments.MICRO, moments.MICRO_CHANCE))
+        even = any(self.recorded.get(off, 1) < self.recorded.get(by_chance, 0) / 2 for off, by_chance in chance)
+        return Knobs(distinct=max(int(1 / most), 1), sampled=whole and not even)
+
+    def tried(self, knobs: Knobs, pooled: bool = False) -> dict[str, float]:
+        """Statistics of a few iterations across the run, each drawn by itself; `pooled`: as one micro-batch."""
+        few, many = TRIED
+        number = min(max(TRIED_COUNTS // math.prod(self.shape[:4]), few), many)
+        at = np.linspace(0, len(self.count) - 1, number).astype(int) if knobs.has_phase else np.arange(number)
+        loose = dataclasses.replace(knobs, drift=knobs.drift_spread, persistence=0.0)
+        shape = self.shape
+        if pooled:  # in the sum of micro-batches, what is drawn afresh in each of them averages out
+            batches = shape.micro_batches
+            row_noise = knobs.row_noise * math.sqrt(knobs.row_shared + (1 - knobs.row_shared) / batches)
+            micro_drift = knobs.micro_drift / math.sqrt(batches)
+            loose = dataclasses.replace(loose, row_noise=row_noise, micro_drift=micro_drift)
+            shape = shape._replace(micro_batches=1, selections=shape.selections * batches)
+        made = [draw(shape, loose, self.seed + n, at[n : n + 1], self.normals) for n in range(number)]
+        return moments.moments_of(np.concatenate(made), self.pairs)
+
+    def popularity(self, knobs: Knobs, again: bool = False) -> Knobs:
+        """Family, skew, its spread over layers and sparsity; `again`: near those given."""
+        sparse = moments.ZERO in self.recorded and self.recorded[moments.ZERO] > 0
+        most = 1 - max(knobs.distinct, 1) / self.shape.experts
+
+        def made(family: Popularity, point: Sequence[float]) -> Knobs:
+            skew, spread, sparsity = point
+            return dataclasses.replace(
+                knobs, popularity=family, skew=skew, layer_spread=spread, sparsity=sparsity if sparse else 0.0
+            )
+
+        families: tuple[Popularity, ...] = (knobs.popularity,) if again else POPULARITIES
+        steps = (0.3, 0.15, 0.1)
+        starts = [*itertools.product(SKEWS, SPREADS, SPARSITIES if sparse else (0.0,))]
+        if again:
+            steps = (0.1 * knobs.skew, 0.1, 0.05)
+            starts = [(knobs.skew, knobs.layer_spread, knobs.sparsity)]
+        found = []
+        for family in families:
+
+            def error(point: Sequence[float], family: Popularity = family) -> float:
+                return self._popularity_error(self.tried(made(family, point), pooled=True))
+
+            start = min((point for point in starts if point[2] <= most), key=error)
+            best, least = _descend(error, start, steps, [(0, 8), (0, 1), (0, most if sparse else 0)])
+            found.append((least, family, best))
+        _, family, best = min(found)
+        return made(family, best)
+
+    def _popularity_error(self, tried: dict[str, float]) -> float:
+        """Weighted mean distance of what popularity governs: of logarithms, but of pairs without traffic themselves.
+
+        Which experts share a rank is luck, so pairs count less.
+        """
+        errors, weights = [], []
+        for name, value in self.recorded.items():
+            if name.startswith((moments.LOAD, moments.LOAD_GINI)):
+                errors.append(EXPERTS_COUNT * _apart(tried[name], value))
+                weights.append(EXPERTS_COUNT)
+            elif name.startswith((moments.GINI, *moments.TOPS.values(), moments.ZERO)):
+                zero = name == moments.ZERO
+                errors.append(EMPTY_COUNT * abs(tried[name] - value) if zero else _apart(tried[name], value))
+                weights.append(1)
+        return sum(errors) / sum(weights)
+
+    def phase(self, knobs: Knobs) -> Knobs:
+        """How skew changes in the course of the run: the amplitude in each part of it, then start, floor, half-life."""
+        if len(self.count) < 2 * PARTS_OF_RUN:
+            return knobs
+        load = statistics.source_rows(self.count).sum(axis=2)
+        parts = np.array_split(np.arange(len(load)), PARTS_OF_RUN)
+        uneven = np.nanmean(statistics.gini(load), axis=1)
+        single = self.shape._replace(ranks=1, micro_batches=1)
+
+        def gini(amplitude: float) -> float:
+            tried = dataclasses.replace(knobs, phase_start=amplitude, phase_floor=amplitude, sampled=False)
+            load = draw(single, tried, self.seed, np.arange(TRIED[0]), self.normals)[:, :, 0, 0]
+            return float(statistics.gini(load).mean())
+
+        whole = gini(1.0)
+        if whole == 0:
+            return knobs
+        shift = whole / uneven.mean()  # parts are compared with each other, not with the fit
+        seen = np.array([_solve(gini, shift * float(uneven[part].mean()), 3.0) for part in parts])
+        return dataclasses.replace(knobs, **_decay(seen, np.array([part.mean() for part in parts]), len(load)))
+
+    def noise(self, knobs: Knobs) -> Knobs:
+        """Row noise and its shared part, then the drift between micro-batches."""
+        if moments.ROWS in self.recorded and self.recorded[moments.ROWS] > self.recorded[moments.ROWS_CHANCE]:
+            knobs = dataclasses.replace(knobs, row_shared=self._row_shared())
+            knobs = self._solved(knobs, "row_noise", moments.ROWS)
+        if moments.MICRO in self.recorded:
+            knobs = self._solved(knobs, "micro_drift", moments.MICRO)
+        return knobs
+
+    def _solved(self, knobs: Knobs, field: str, statistic: str) -> Knobs:
+        def tried(value: float) -> float:
+            return self.tried(dataclasses.replace(knobs, **{field: value}))[statistic]
+
+        return dataclasses.replace(knobs, **{field: _noise(tried, self.recorded[statistic], LARGEST_NOISE)})
+
+    def _row_shared(self) -> float:
+        """From what is above chance in single micro-batches, and in the sum of them, where unshared noise averages."""
+        batches = self.shape.micro_batches
+        if batches == 1:
+            return 0.0
+        off, chance = moments.single_rows(self.count)
+        if off is None or chance is None:
+            return 0.0
+        single = off**2 - chance**2
+        summed = self.recorded[moments.ROWS] ** 2 - self.recorded[moments.ROWS_CHANCE] ** 2
+        return min(max((summed / single - 1 / batches) / (1 - 1 / batches), 0.0), 1.0) if single > 0 else 0.0
+
+    def drift(self, knobs: Knobs) -> Knobs:
+        """Spread and memory of the drift, from the correlations of loads that are some records apart."""
+        wanted = {lag: self.recorded[name] for lag, name in moments.LAGGED.items() if name in self.recorded}
+        if not wanted:
+            return knobs
+        layers = min(self.shape.layers, TRIED_LAYERS)
+        single = self.shape._replace(layers=layers, ranks=1, selections=self.shape.selections * self.shape.ranks)
+        pooled = knobs.row_noise / math.sqrt(self.shape.ranks)
+        last = len(self.count) - 1 - max(wanted)
+        number = min(TRIED_RECORDS, last + 1)
+        starts = np.linspace(0, last, number).astype(int) if knobs.has_phase else np.arange(number)
+        at = np.unique(np.concatenate([starts, *(starts + lag for lag in wanted)]))
+
+        def error(point: Sequence[float]) -> float:
+            tried = _drifting(knobs, self.shape.experts, point)
+            if tried is None:
+                return math.inf
+            load = draw(single, dataclasses.replace(tried, row_noise=pooled), self.seed, at, self.normals)
+            load = load.sum(axis=(2, 3), dtype=np.float64)
+            off = []
+            for lag, value in wanted.items():
+                both = np.stack([load[np.searchsorted(at, starts)], load[np.searchsorted(at, starts + lag)]])
+                got = float(np.nanmean(statistics.correlation(both, 1)))
+                off.append(_apart(1 - got, 1 - value))
+            return sum(off) / len(off)
+
+        if knobs.drift:
+            memory = -1 / math.log(knobs.persistence)
+            first, steps = [(math.log(knobs.drift_spread), math.log(memory), knobs.jitter)], (0.3, 0.6, 0.02)
+        else:
+            memories = [math.log(memory) for memory in MEMORIES if memory <= max(2 * len(self.count), MEMORIES[0])]
+            first = itertools.product(map(math.log, DRIFTS), memories, JITTERS)
+            steps = (0.5, 1.0, 0.02)
+        bounds = [(math.log(DRIFTS[0] / 10), math.log(LARGEST_NOISE)), (0, math.log(4 * len(self.count)))]
+        best, least = _descend(error, min(first, key=error), steps, [*bounds, (0, LARGEST_NOISE)])
+        return (_drifting(knobs, self.shape.experts, best) if math.isfinite(least) else None) or knobs
+
+
+def _drifting(knobs: Knobs, experts: int, point: Sequence[float]) -> Knobs | None:
+    """Knobs with the logarithm of a spread, that of a memory in records, and a jitter; skew gives way to them.
+
+    The variance of the logarithms is kept; None where drift and jitter have more than all of it.
+    """
+    spread, keep, jitter = math.exp(point[0]), math.exp(-1 / math.exp(point[1])), point[2]
+    unit = float(np.log(base_popularity(Knobs(popularity=knobs.popularity, skew=1.0), 1, experts, 0, 0)).std())
+    moved = knobs.drift_spread**2 + knobs.jitter**2 - spread**2 - jitter**2
+    skew = (unit * knobs.skew) ** 2 + moved
+    if skew < 0:
+        return None
+    drift = spread * math.sqrt(1 - keep**2)
+    return dataclasses.replace(knobs, skew=math.sqrt(skew) / unit, drift=drift, persistence=keep, jitter=jitter)
+
+
+def _decay(seen: np.ndarray, at: np.ndarray, length: int) -> dict[str, float]:
+    """Start, floor and half-life of the amplitudes `seen` around iterations `at`; none where they hardly change."""
+    if np.ptp(seen) < LEAST_PHASE * seen.mean():
+        return {}
+    change = float(np.abs(seen - seen.mean()).sum())
+    found = []
+    for half_life in np.geomspace(length / (2 * PARTS_OF_RUN), length / 2, 20):
+        columns = np.stack([np.ones_like(at), 2.0 ** (-at / half_life)], axis=1)
+        (floor, above), *_ = np.linalg.lstsq(columns, seen, rcond=None)
+        floor, start = max(floor, 0.0), max(floor + above, 0.0)
+        off = np.abs(floor + (start - floor) * columns[:, 1] - seen).sum()
+        found.append((float(off), {"phase_start": start, "phase_floor": floor, "half_life": float(half_life)}))
+    off, phase = min(found, key=lambda each: each[0])
+    return phase if off < (1 - EXPLAINED) * change else {}
+
+
+def _apart(value: float, other: float) -> float:
+    return abs(math.log(max(value, TINY) / max(other, TINY)))
+
+
+def _solve(function: Callable[[float], float], wanted: float, most: float, rounds: int = 9) -> float:
+    """Where in [0, most] an increasing function has a value, by bisection; an end where it lies outside."""
+    low, high = 0.0, most
+    if function(low) >= wanted:
+        return low
+    for _ in range(rounds):
+        middle = (low + high) / 2
+        low, high = (middle, high) if function(middle) < wanted else (low, middle)
+    return (low + high) / 2
+
+
+def _noise(function: Callable[[float], float], wanted: float, most: float, rounds: int = 4) -> float:
+    """The same where squares add up, as with the deviations of independent noise: f(x)^2 is about f(0)^2 + (k x)^2."""
+    least = function(0.0)
+    if least >= wanted:
+        return 0.0
+    value = 0.1
+    for _ in range(rounds):
+        above = function(value) ** 2 - least**2
+        value = min(value * math.sqrt((wanted**2 - least**2) / above), most) if above > 0 else min(2 * value, most)
+    return value
+
+
+def _descend(
+    function: Callable[[Sequence[float]], float],
+    start: Sequence[float],
+    steps: Sequence[float],
+    bounds: Sequence[tuple[float, float]],
+    rounds: int = 3,
+) -> tuple[Sequence[float], float]:
+    """A least point near `start`, by steps along the axes that are halved where none helps; and the value there."""
+    best, least = list(start), function(start)
+    sizes = list(steps)
+    for _ in range(4 * rounds):
+        before = least
+        for axis, sign in itertools.product(range(len(best)), (1, -1)):
+            tried = list(best)
+            tried[axis] = min(max(tried[axis] + sign * sizes[axis], bounds[axis][0]), bounds[axis][1])
+            if tried != best and (value := function(tried)) < least:
+                best, least = tried, value
+        if least == before:
+            sizes = [size / 2 for size in sizes]
+            if sizes[0] < steps[0] / 2**rounds:
+                break
+    return best, least

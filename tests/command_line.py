@@ -1,0 +1,29 @@
+"""The command line in this process, as a shell sees it."""
+
+from mfabric_jax import cli
+
+
+def status(*words):
+    """Exit status."""
+    try:
+        return cli.main([*map(str, words)])
+    except SystemExit as end:
+        return end.code or 0
+
+
+def mistake(capsys, *words):
+    """The sentence: status 2, nothing on standard output, one line on standard error."""
+    assert status(*words) == 2, words
+    output = capsys.readouterr()
+    assert output.out == "", words
+    assert output.err.count("\n") == 1, output.err
+    assert output.err.startswith("mfabric: "), output.err
+    assert output.err.endswith(".\n"), output.err
+    return output.err.removeprefix("mfabric: ").strip()
+
+
+def check_mistakes(capsys, command, cases):
+    """Every case is (words, how the sentence begins)."""
+    for words, sentence in cases:
+        got = mistake(capsys, *command, *words)
+        assert got.startswith(sentence), f"{words}: {got}"

@@ -1,0 +1,206 @@
+"""Charts show what the rows say, on scales that fit; how they look was judged by eye."""
+
+import os
+
+import numpy as np
+import pytest
+
+from mfabric_jax.checks import InputError
+from mfabric_jax.report import charts, figures, style
+from mfabric_jax.report.charts import Chart, Curve, Panel
+from mfabric_jax.report.compared import cost_against_time, parts, time_against_bandwidth, worth_against_bandwidth
+from mfabric_jax.report.fronts import front
+from mfabric_jax.report.grid import arrange
+from mfabric_jax.report.html.panels import PAPER, contrast, hue, on_dark
+from tests.report import synthetic
+
+matplotlib = pytest.importorskip("matplotlib")
+from matplotlib.colors import to_hex  # noqa: E402
+
+ONE = {"models": ("llama-moe",)}
+
+
+def drawn(panel):
+    """Axes with a panel on them."""
+    with style.look():
+        axes = style.blank(5, 4, arranged=False).add_axes((0.1, 0.1, 0.8, 0.8))
+        charts.draw(axes, panel)
+    return axes
+
+
+def points(panel):
+    return {(curve.look.label, point) for curve in panel.curves for point in curve.points}
+
+
+def test_a_point_for_every_row_in_the_look_of_its_fabric():
+    rows = synthetic.both_uses(fabrics=("fat-tree", "mfabric", "nvl72"))
+    chart = time_against_bandwidth(arrange(rows))
+    assert [panel.title for panel in chart.panels] == list(synthetic.MODELS)
+    labels = {
+        ("fat-tree", "own"): "Fat-tree",
+        ("mfabric", "own"): "mFabric, own",
+        ("mfabric", "pooled"): "mFabric, pooled",
+    }
+    for model, panel in zip(synthetic.MODELS, chart.panels, strict=True):
+        own = [row for row in rows if row["model"] == model]
+        name = {id(row): labels.get((row["fabric"], row["nic_use"]), "NVL72") for row in own}
+        assert points(panel) == {(name[id(row)], (row["nic_gbps"], row["iteration_s"])) for row in own}
+    colours = {look.label: (look.colour, look.hollow) for look in chart.key}
+    assert colours["mFabric, own"] == ("#D55E00", False)
+    assert colours["mFabric, pooled"] == ("#D55E00", True)
+
+
+def test_worth_is_iterations_per_second_and_million_dollars():
+    chart = worth_against_bandwidth(arrange(synthetic.rows(fabrics=("mfabric", "nvl72"), **ONE)))
+    wanted = synthetic.row("llama-moe", "mfabric", 400)["perf_per_dollar"] * 1e6
+    assert dict(chart.panels[0].curves[0].points)[400] == pytest.approx(wanted)
+    assert "Without a price: NVL72." in chart.note
+    assert [look.label for look in chart.key] == ["mFabric"]
+
+
+def test_cost_against_time_shows_priced_points_their_front_and_names_the_others():
+    rows = synthetic.rows(fabrics=("fat-tree", "mfabric", "nvl72"), **ONE)
+    chart = cost_against_time(arrange(rows))
+    (panel,) = chart.panels
+    priced = [row for row in rows if row["fabric"] != "nvl72"]
+    assert {point for _, point in points(panel)} == {(r["network_cost_usd"] / 1e6, r["iteration_s"]) for r in priced}
+    assert "Without a price or a time: NVL72." in chart.note
+    axes = drawn(panel)
+    corners = axes.get_lines()[0].get_xdata(), axes.get_lines()[0].get_ydata()
+    assert np.all((np.diff(corners[0]) == 0) | (np.diff(corners[1]) == 0))
+    best = [p for _, p in points(panel) if not any(q[0] <= p[0] and q[1] <= p[1] and q != p for _, q in points(panel))]
+    assert set(best) <= set(zip(*corners, strict=True))
+    assert all(any(x <= p[0] and y <= p[1] for x, y in zip(*corners, strict=True)) for _, p in points(panel))
+
+
+def test_every_bandwidth_stands_beside_its_point_and_what_coincides_stands_once():
+    rows = synthetic.rows(fabrics=("mfabric",), **ONE)
+    rows += [row | {"fabric": "fat-tree"} for row in rows]
+    figure = charts.figure(cost_against_time(arrange(rows)))
+    assert sorted(text.get_text() for text in figure.axes[0].texts) == ["100", "200", "400", "800"]
+
+
+def test_parts_follow_each_other_and_say_their_share():
+    seconds = {
+        "compute_s": 4.0,
+        "tp_comm_s": 0.0,
+        "ep_comm_s": 3.0,
+        "dp_comm_s": 1.0,
+        "reconfig_s": 0.5,
+        "bubble_s": 1.5,
+    }
+    rows = [
+        {"model": "m", "fabric": f, "nic_gbps": g, "iteration_s": 10.0, **seconds}
+        for f in ("fat-tree", "nvl72")
+        for g in (100, 400)
+    ]
+    rows[1] |= {"iteration_s": 8.0, "compute_s": 2.0}
+    chart = parts(arrange(rows))
+    (panel,), (other,) = chart.panels, chart.folded["At 100 Gbps"]
+    assert (panel.names, other.names) == (["Fat-tree", "NVL72"],) * 2
+    second = [bar for bar in panel.bars if bar.place == 1]
+    ends = np.cumsum([value for value in seconds.values() if value])
+    assert [bar.end for bar in second] == pytest.approx(ends)
+    assert [bar.start for bar in second] == pytest.approx([0, *ends[:-1]])
+    assert second[1].tip == "NVL72, 400 Gbps: EP communication 3.000 s, 30%"
+    assert [text for _, text in panel.totals] == ["8.00 (1.00)", "10.0 (1.25)"]  # the fat-tree takes 8 s at 400 Gbps
+    axes = drawn(panel)
+    bars = [(patch.get_x(), patch.get_width(), to_hex(patch.get_facecolor()).upper()) for patch in axes.patches]
+    assert bars == [(bar.start, pytest.approx(bar.end - bar.start), bar.look.colour.upper()) for bar in panel.bars]
+    assert all(text.get_text() for text in axes.texts)
+
+
+def test_a_time_that_is_not_finite_is_no_point():
+    rows = synthetic.rows(**ONE)
+    rows[0] = {**rows[0], "iteration_s": float("inf")}
+    assert len(points(time_against_bandwidth(arrange(rows)).panels[0])) == 15
+
+
+def test_scales_span_their_values_and_are_logarithmic_where_these_lie_far_apart():
+    cases = [
+        ([2, 9], "linear", (0, 9.56)),
+        ([90, 100], "linear", (89.2, 100.8)),
+        ([1, 100], "log", (1 / 100**0.07, 100 * 100**0.07)),
+        ([0, 0], "linear", (0, 1)),
+        ([-3, -1], "linear", (-3.16, -0.84)),
+    ]
+    for values, kind, limits in cases:
+        axes = drawn(Panel("", "x", "y", [Curve(style.fabric("mfabric"), [(1, v) for v in values], ["", ""])]))
+        assert (axes.get_yscale(), axes.get_ylim()) == (kind, pytest.approx(limits)), values
+    log = drawn(Panel("", "x", "y", [Curve(style.fabric("mfabric"), [(100, 1), (200, 2), (800, 30)], [""] * 3)]))
+    assert (log.get_xscale(), log.get_yscale()) == ("log", "log")
+    assert [text.get_text() for text in log.get_xticklabels()] == ["100", "200", "800"]
+
+
+def test_points_that_coincide_are_smaller_and_a_covered_line_is_dashed():
+    under, over = (Curve(style.fabric(name), [(1, 1), (2, 3)], ["", ""]) for name in ("fat-tree", "mfabric"))
+    lines = drawn(Panel("", "x", "y", [under, over])).get_lines()
+    assert [line.is_dashed() for line in lines if line.get_linestyle() != "None"] == [False, True]
+    first, second = (line.get_markersize() for line in lines if line.get_linestyle() == "None")
+    assert second < first
+
+
+def test_front_agrees_with_brute_force():
+    for seed in range(20):
+        values = np.random.default_rng(seed).integers(0, 8, (30, 2))
+        every = [tuple(map(float, point)) for point in values]
+        beaten = {p for p in every for q in every if q[0] <= p[0] and q[1] <= p[1] and q != p}
+        assert front(every) == sorted(set(every) - beaten)
+    assert front([]) == []
+
+
+def test_everything_is_written_the_same_each_time_and_global_settings_stay(tmp_path):
+    before = dict(matplotlib.rcParams)
+    demand, circuits = synthetic.region(8)
+    example = {"One region": {"demand": demand, "circuits": circuits}}
+    rows = synthetic.both_uses(**ONE)
+    written = figures.save_all(rows, tmp_path / "new", regions=example, timelines={"A/B": synthetic.segments()})
+    names = ["iteration_time.png", "pareto.png", "breakdown.png", "performance.png"]
+    names += ["region_one_region.png", "timeline_a_b.png"]
+    assert [path.name for path in written] == names
+    assert sorted(os.listdir(tmp_path / "new")) == sorted(names)
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in written)
+    assert dict(matplotlib.rcParams) == before
+    again = figures.compared_picture("pareto", rows, tmp_path / "again.png")
+    assert again.read_bytes() == written[1].read_bytes()
+    unpriced = synthetic.rows(fabrics=("nvl72",), **ONE)
+    assert figures.compared_picture("pareto", unpriced, tmp_path / "p.svg").read_text().startswith("<?xml")
+    with pytest.raises(InputError, match=r"allowed: \.png, \.pdf, \.svg"):
+        figures.compared_picture("pareto", rows, tmp_path / "p.gif")
+    with pytest.raises(InputError, match="at least one row"):
+        figures.save_all([], tmp_path)
+
+
+def test_an_unknown_fabric_has_a_free_look_under_its_own_name():
+    looks = style.looks(["mfabric", "torus", "fat-tree"])
+    assert (looks["mfabric"].label, looks["torus"].label) == ("mFabric", "torus")
+    assert len({look.colour for look in looks.values()}) == 3
+    many = style.looks([f"fabric {n}" for n in range(12)])
+    assert [look.hollow for look in many.values()] == [False] * 8 + [True] * 4
+
+
+def test_colours_can_be_seen_in_both_themes():
+    for look in [*style.FABRICS.values(), *style.PARTS.values()]:
+        assert contrast(on_dark(look.colour), PAPER["dark"]) >= 4
+        if contrast(look.colour, PAPER["dark"]) >= 4:
+            assert on_dark(look.colour) == look.colour
+        themed = [
+            part.strip() for part in hue(style.ink_on(look.colour)).removeprefix("light-dark(").strip(")").split(",")
+        ]
+        if len(themed) == 2:  # of the theme's own ink and paper, `page.css` decides
+            assert contrast(themed[0], look.colour) > 4
+            assert contrast(themed[1], on_dark(look.colour)) >= 4
+    assert contrast("#000000", "#FFFFFF") == pytest.approx(21)
+    assert contrast("#767676", "#FFFFFF") == pytest.approx(4.54, abs=0.01)  # the lightest grey that may be text
+
+
+def test_names_are_no_formulas():
+    rows = [row | {"model": "$a$_b^2"} for row in synthetic.rows(**ONE)]
+    figure = charts.figure(time_against_bandwidth(arrange(rows)))
+    texts = [figure.axes[0].get_title(loc="left"), *(text.get_parse_math() for text in figure.axes[0].texts)]
+    assert texts == ["$a$_b^2", *[False] * len(figure.axes[0].texts)]
+
+
+def test_a_chart_without_panels_or_results_is_still_a_figure():
+    assert charts.figure(Chart("t", "n", [], [])).axes[0].texts[0].get_text() == "no result"
+    assert charts.figure(Chart("t", "n", [], [Panel("m", "x")])).axes[0].texts[0].get_text() == "no result"

@@ -1,0 +1,147 @@
+"""Tables and figures of studies say what their rows say; how they look was judged by eye."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from mfabric_jax.checks import InputError
+from mfabric_jax.report import figures
+from mfabric_jax.report.figures.studies import failures_chart, forecasts_chart, scoreboard_chart, training_chart
+from mfabric_jax.report.tables import forecast_table, scoreboard_table
+
+matplotlib = pytest.importorskip("matplotlib")
+
+POLICIES, WORKLOADS = ("greedy", "index", "learned"), ("zipf", "dense")
+KINDS = ("electrical-nic", "optical-nic", "gpu", "server")
+MODELS = ("mixtral-8x22b", "deepseek-r1")
+
+
+def failed(model, kind, slow_down, published=None):
+    return {"model": model, "failure": kind, "slow_down": slow_down, "published": published}
+
+
+def failed_rows():
+    """Slow-downs that all differ, one of them below 0; some published."""
+    return [
+        failed(model, kind, 0.01 * (7 * m + k) - 0.02, 0.09 + 0.02 * k if m % 2 and not k % 3 else None)
+        for (m, model), (k, kind) in itertools.product(enumerate(MODELS), enumerate(KINDS))
+    ]
+
+
+def scored(servers, routing, policy, workload, mean, sigma=0.0):
+    proved = 4 if routing == "unsplit" else 0
+    row = {"policy": policy, "workload": workload, "servers": servers, "routing": routing, "sigma": sigma}
+    row |= {"mean": mean, "median": mean - 0.01, "p90": mean + 0.2, "proved": proved}
+    return row | {"of_optimum": mean - 0.05 if proved else None, "decisions_per_s": 1000.0 * mean}
+
+
+def board():
+    axes = itertools.product((8, 16), ("unsplit", "relay"), POLICIES, WORKLOADS)
+    return [scored(*place, 1.5 - 0.03 * number) for number, place in enumerate(axes)]
+
+
+def forecast_rows():
+    means = {"greedy": (1.2, 0.0, 0.0), "index": (1.1, 0.05, 0.15), "learned": (1.4, -0.3, -0.1)}
+    return [
+        {"workload": "drawn", "servers": 8, "routing": "relay", "policy": policy, "forecast": forecast}
+        | {"over_bound": mean, "low": mean - 0.02, "high": mean + 0.02, "gain_low": low, "gain_high": high}
+        for (policy, (mean, low, high)), forecast in itertools.product(means.items(), ("0", "0.3", "predicted"))
+    ]
+
+
+def test_a_bar_for_every_failure_and_a_diamond_where_a_figure_is_published():
+    chart = failures_chart(failed_rows())
+    assert [panel.title for panel in chart.panels] == list(MODELS)
+    for panel in chart.panels:
+        own = [row for row in failed_rows() if row["model"] == panel.title]
+        assert panel.names == list(KINDS)
+        assert [bar.end + bar.start for bar in panel.bars] == [row["slow_down"] for row in own]
+        assert [bar.place for bar in panel.bars] == [0, 1, 2, 3]
+        assert [text for _, text in panel.totals] == [f"{row['slow_down']:+.1%}" for row in own]
+        published = [(row["published"], place) for place, row in enumerate(own) if row["published"] is not None]
+        assert panel.points == published
+    assert [look.label for look in chart.key] == ["simulated", "published (arXiv 2501.03905)"]
+
+
+def test_failures_without_published_figures_some_kinds_or_any_slow_down(tmp_path):
+    bare = [{name: row[name] for name in ("model", "failure", "slow_down")} for row in failed_rows()]
+    assert not failures_chart(bare).key
+    gap = failures_chart([failed("a", "gpu", 0.1), failed("b", "gpu", 0.2, 0.0), failed("b", "link", 0.3)])
+    assert [[bar.place for bar in panel.bars] for panel in gap.panels] == [[0], [0, 1]]
+    assert gap.panels[1].points == [(0.0, 0)]  # a published nothing is a figure too
+    assert figures.failures([failed("a", kind, 0.0) for kind in KINDS], tmp_path / "none.png").stat().st_size > 1000
+
+
+def test_rows_of_something_else_are_refused(tmp_path):
+    lacking = [
+        ([], r"^the figure of failures needs slow-downs, but there are no rows\.$"),
+        ([failed("a", "gpu", None)], r"but rows lack slow_down\.$"),
+        ([failed("a", "gpu", 0.1), {"model": "a", "slow_down": 0.1}], r"but rows lack failure\.$"),
+    ]
+    for rows, sentence in lacking:
+        with pytest.raises(InputError, match=sentence):
+            figures.failures(rows, tmp_path / "none.png")
+    for draw in (figures.scoreboard, figures.forecasts):
+        with pytest.raises(InputError, match="needs rows, got none"):
+            draw([], tmp_path / "none.png")
+    with pytest.raises(InputError, match="lines of metrics with a time, got none"):
+        figures.training([{"step": 0, "held_out_8": 1.3}], tmp_path / "none.png")
+    with pytest.raises(InputError, match=r"allowed: \.png, \.pdf, \.svg"):
+        figures.failures(failed_rows(), tmp_path / "picture.gif")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_block_for_every_place_best_policy_first():
+    *blocks, legend = scoreboard_table(board()).split("\n\n")
+    assert [block.splitlines()[0] for block in blocks] == [
+        f"{servers} servers, routing {routing}, forecast error 0"
+        for servers, routing in itertools.product((8, 16), ("unsplit", "relay"))
+    ]
+    head, line = blocks[0].splitlines()[1], blocks[0].splitlines()[3]
+    assert head.split() == ["policy", "mean", "median", "p90", "zipf", "dense", "optimum", "decisions/s"]
+    # The last policy has the least means: 1.5 - 0.03 * 4 and - 0.03 * 5; speed is the geometric mean.
+    speed = f"{1000 * math.sqrt(1.38 * 1.35):,.0f}"
+    assert line.split() == ["learned", "1.365", "1.355", "1.565", "1.380", "1.350", "1.315", "(8)", speed]
+    assert "optimum" not in blocks[1].splitlines()[1]
+    assert "proved" in legend
+
+
+def test_the_scoreboard_has_a_dot_for_every_row_and_a_line_for_every_policy(tmp_path):
+    chart = scoreboard_chart(board())
+    places = list(itertools.product((8, 16), ("unsplit", "relay")))
+    assert [panel.title for panel in chart.panels] == [f"{servers} servers, {routing}" for servers, routing in places]
+    dots = [x for panel in chart.panels for curve in panel.curves[:-1] for x, _ in curve.points]
+    assert sorted(dots) == sorted(row["mean"] for row in board())
+    for (servers, routing), panel in zip(places, chart.panels, strict=True):
+        for place, policy in enumerate(POLICIES):
+            own = [r for r in board() if (r["servers"], r["routing"], r["policy"]) == (servers, routing, policy)]
+            mean, late = (np.mean([row[key] for row in own]) for key in ("mean", "p90"))
+            assert panel.whiskers[place] == (place, pytest.approx(mean), pytest.approx(late))
+    assert figures.scoreboard(board(), tmp_path / "board.png").stat().st_size > 10_000
+
+
+def test_the_best_is_marked_and_what_surely_differs_from_greedy():
+    head, names, _, *lines = forecast_table(forecast_rows()).split("\n\n")[0].splitlines()
+    assert head == "drawn, 8 servers, routing relay"
+    assert names.split() == ["policy", "0", "0.3", "predicted"]
+    cells = {line.split()[0]: line.split(maxsplit=1)[1].split("  ")[0].strip() for line in lines}
+    assert cells == {"greedy": "1.200 +-0.020", "index": "1.100 +-0.020*+", "learned": "1.400 +-0.020 -"}
+
+
+def test_forecasts_have_a_line_with_intervals_for_every_policy(tmp_path):
+    (panel,) = forecasts_chart(forecast_rows()).panels
+    assert panel.columns == ["0", "0.3", "predicted"]
+    values = [[value for _, value in curve.points] for curve in panel.curves]
+    assert values == [[v] * n for v in (1.2, 1.1, 1.4) for n in (2, 1)]  # predicted apart
+    assert panel.curves[0].spread == [(1.18, 1.22)] * 2
+    assert figures.forecasts(forecast_rows(), tmp_path / "forecasts.png").stat().st_size > 10_000
+
+
+def test_a_training_shows_its_lines(tmp_path):
+    lines = [{"step": 0, "held_out_8": 1.3}, {"step": 50, "time": 1.2}, {"step": 100, "time": 1.1, "held_out_8": 1.05}]
+    chart = training_chart(lines)
+    assert [curve.points for curve in chart.panels[0].curves] == [[(50, 1.2), (100, 1.1)], [(0, 1.3), (100, 1.05)]]
+    assert [look.label for look in chart.key] == ["in training", "held out, 8 servers"]
+    assert figures.training(lines, tmp_path / "curves.png").stat().st_size > 10_000

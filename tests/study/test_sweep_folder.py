@@ -1,0 +1,235 @@
+"""The folder of a sweep: the same files whatever stopped, divided or disturbed it."""
+
+import errno
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+pytest.importorskip("pyarrow")
+
+from pyarrow import parquet
+
+import mfabric_jax
+from mfabric_jax.checks import InputError
+from mfabric_jax.parts import CONFIG
+from mfabric_jax.report import Asked, query, read_rows
+from mfabric_jax.report.query import notes
+from mfabric_jax.study import sweep
+from tests.study.test_sweeps import exchanges, rows_of
+
+FILES = [f"rows-{number:05d}.parquet" for number in range(3)]
+WORKERS = ("ray::Worker", "ray::IDLE Worker")
+
+
+def files_of(folder):
+    """The rows of every file, and its footer but for the commit, which may change while tests run."""
+    found = {path.name: read_rows(path) for path in folder.glob("*.parquet")}
+    return {name: (rows, {**footer, "commit": None}) for name, (rows, footer) in found.items()}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A sweep that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("whole")
+    sweep(exchanges(), folder)
+    return folder
+
+
+@pytest.fixture
+def copied(whole, tmp_path):
+    """A copy of it, to be disturbed."""
+    return shutil.copytree(whole, tmp_path / "copied")
+
+
+def test_what_is_there_is_not_made_again_and_comes_out_the_same(whole, tmp_path):
+    parts = [sweep(exchanges(), tmp_path, shard=(first, 2)) for first in (1, 2)]
+    assert [[path.name for path in part] for part in parts] == [FILES[::2], FILES[1:2]]
+    assert files_of(tmp_path) == files_of(whole)
+    (tmp_path / FILES[1]).unlink()
+    assert notes([tmp_path, whole]) == [
+        f"{tmp_path} holds 2 of 3 files, {FILES[1]} is missing: its sweep is not over; run it again."
+    ]
+    assert len(rows_of(tmp_path)) == 6
+    kept, told = (tmp_path / FILES[0]).stat().st_mtime_ns, []
+    sweep(exchanges(), tmp_path, progress=told.append)
+    assert files_of(tmp_path) == files_of(whole)
+    assert (tmp_path / FILES[0]).stat().st_mtime_ns == kept
+    assert (told[0].found, told[-1].done, told[-1].rows, told[-1].again) == (6, 10, 10, ())
+
+
+def test_damaged_and_misplaced_files_are_refused_and_made_again(whole, copied):
+    good, file = (whole / FILES[1]).read_bytes(), copied / FILES[1]
+
+    def refused(fault):
+        for path in (copied, file):
+            with pytest.raises(InputError, match=f"{FILES[1]}' .*{fault}"):
+                query([path], Asked())
+        with pytest.raises(InputError, match=f"{FILES[1]}' .*{fault}"):
+            read_rows(file)
+        told = []
+        assert sweep(exchanges(), copied, progress=told.append)[1] == file
+        assert len(told[-1].again) == 1
+        assert str(file) in told[-1].again[0]
+        assert file.read_bytes() == good
+
+    shutil.copy(whole / FILES[0], file)
+    refused(f"holds the rows of {FILES[0]}")
+    file.write_bytes(good[:-100])
+    with pytest.raises(InputError, match=f"{FILES[1]}'"):
+        query([copied], Asked())
+    for place in [*range(0, len(good), 41), good.index(b'"sha256": "') + 20]:
+        file.write_bytes(good[:place] + bytes([good[place] ^ 1]) + good[place + 1 :])
+        with pytest.raises(InputError, match=f"{FILES[1]}'"):
+            query([copied], Asked())
+    refused("is damaged")
+
+
+def test_files_of_another_sweep_are_refused_and_others_are_not_its_rows(whole, copied, tmp_path):
+    shutil.copy(whole / FILES[0], copied / "a copy.parquet")
+    assert rows_of(copied) == rows_of(whole)
+    sweep(exchanges(fixed={"demand": "hot"}), tmp_path / "other")
+    shutil.copy(tmp_path / "other" / FILES[1], copied)
+    with pytest.raises(InputError, match=rf"{FILES[1]}' is of another sweep; run the sweep of its folder again"):
+        query([copied], Asked())
+    (copied / CONFIG).unlink()
+    with pytest.raises(InputError, match=f"holds {FILES[1]} of another sweep; give another folder"):
+        sweep(exchanges(), copied)
+    assert "cannot be checked" in notes([copied])[0]
+    (copied / FILES[1]).unlink()
+    sweep(exchanges(), copied)  # what is left is its own
+    assert files_of(copied).items() >= files_of(whole).items()
+
+
+def test_rows_of_a_version_without_digests_are_read_with_a_word(copied):
+    config = json.loads((copied / CONFIG).read_text())
+    del config["parts"]
+    (copied / CONFIG).write_text(json.dumps(config))
+    assert len(rows_of(copied)) == 10
+    version = mfabric_jax.__version__
+    assert notes([copied]) == [f"{copied} was written by version {version} without digests: not checked."]
+    with pytest.raises(InputError, match="holds another sweep: parts was None, now 3"):
+        sweep(exchanges(), copied)
+
+
+def test_a_folder_that_is_removed_in_the_middle_is_a_sentence_and_made_again(whole, tmp_path):
+    def remove(now):
+        if now.done == 4:
+            shutil.rmtree(tmp_path / "rows", ignore_errors=True)
+
+    with pytest.raises(InputError, match=rf"not whole: 1 of 3 files, {FILES[0]} first, were removed or changed while"):
+        sweep(exchanges(), tmp_path / "rows", progress=remove)
+    assert notes([tmp_path / "rows"])[0].endswith("its sweep is not over; run it again.")
+    sweep(exchanges(), tmp_path / "rows")
+    assert files_of(tmp_path / "rows") == files_of(whole)
+
+
+KILLED = """
+import sys, tests.conftest
+from mfabric_jax.study import sweep
+from tests.study.test_sweeps import exchanges
+import time
+def slow(now):
+    time.sleep(0.3)
+sweep(exchanges(), sys.argv[1], progress=slow)
+"""
+
+
+def test_a_killed_sweep_goes_on(whole, tmp_path):
+    started = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)])
+    try:
+        for _ in range(600):
+            if (tmp_path / FILES[0]).exists() or started.poll() is not None:
+                break
+            time.sleep(0.1)
+    finally:
+        started.send_signal(signal.SIGKILL)
+        started.wait()
+    assert started.returncode == -signal.SIGKILL
+    assert 0 < len(files_of(tmp_path)) < 3
+    sweep(exchanges(), tmp_path)
+    assert files_of(tmp_path) == files_of(whole)
+
+
+def test_a_full_disk_is_a_sentence_and_loses_nothing(whole, tmp_path, monkeypatch):
+    def full(table, where):
+        where.write_bytes(b"half of it")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    sweep(exchanges(), tmp_path, shard=(1, 3))
+    monkeypatch.setattr(parquet, "write_table", full)
+    with pytest.raises(InputError, match=r"cannot write .*rows-00001.parquet' \(No space left on device\)"):
+        sweep(exchanges(), tmp_path)
+    monkeypatch.undo()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [FILES[0], CONFIG]
+    sweep(exchanges(), tmp_path)
+    assert files_of(tmp_path) == files_of(whole)
+
+
+def test_a_folder_that_cannot_be_written_or_is_of_another_sweep(copied, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"cannot write into .*file' \("):
+        sweep(exchanges(), tmp_path / "file")
+    with pytest.raises(InputError, match=r"holds another sweep: fixed was .*; give another folder"):
+        sweep(exchanges(fixed={"policy": "greedy"}), copied)
+    with monkeypatch.context() as patched:
+        patched.setattr(mfabric_jax, "__version__", "999")
+        with pytest.raises(InputError, match=r"holds another sweep: version was .*, now '999'; give another folder"):
+            sweep(exchanges(), copied)
+    (copied / CONFIG).write_text("{")
+    for call in (lambda: sweep(exchanges(), copied), lambda: query([copied], Asked())):
+        with pytest.raises(InputError, match=r"cannot read .*sweep.json.* delete it and run the sweep again"):
+            call()
+
+
+def test_a_policy_that_has_changed_is_another_sweep(tmp_path):
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "from mfabric_jax import policies\n\ndef mine(demand, region, *, previous=None, key=None):"
+        "\n    return policies.uniform(demand, region)\n"
+    )
+    config = exchanges(fixed={"policy": f"{mine}:mine"}, grid={"sample": [0, 1]})
+    sweep(config, tmp_path / "rows")
+    assert sweep(config, tmp_path / "rows")
+    mine.write_text(mine.read_text() + "# other\n")
+    with pytest.raises(InputError, match="holds another sweep: files was"):
+        sweep(config, tmp_path / "rows")
+
+
+def workers():
+    """Processes of our workers."""
+    found = []
+    for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            name = path.read_bytes().split(b"\0")[0].decode()
+        except OSError:
+            continue
+        if name.startswith(WORKERS):
+            found.append(int(path.parent.name))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not pathlib.Path("/proc").exists(), reason="processes are found in /proc")
+@pytest.mark.filterwarnings("ignore")
+def test_two_workers_and_one_that_is_killed_make_the_rows_of_one_process(tmp_path):
+    pytest.importorskip("ray")
+    config = exchanges(grid={"sample": list(range(20)), "nic_gbps": [100.0, 200.0]})
+    sweep(config, tmp_path / "plain")
+    killed = []
+
+    def kill_one(now):
+        if now.done and not killed:
+            killed.append(workers()[0])
+            os.kill(killed[0], signal.SIGKILL)
+
+    sweep(config, tmp_path / "ray", engine="ray", workers=2, progress=kill_one)
+    assert killed
+    assert files_of(tmp_path / "ray") == files_of(tmp_path / "plain")
+    assert len(files_of(tmp_path / "ray")) == 10

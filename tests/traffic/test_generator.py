@@ -1,0 +1,252 @@
+"""Generated traffic: each knob does what it says, what has a name is what the name says, and power-law traffic."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from mfabric_jax.checks import InputError
+from mfabric_jax.traffic import WORKLOADS, Knobs, from_knobs, generated, statistics, workload_knobs
+from mfabric_jax.traffic.generator import Shape, _capped, draw
+from mfabric_jax.workload import get
+
+from .jobs import job
+
+BASE = Knobs(skew=1.0, row_noise=0.05, row_shared=1.0, micro_drift=0.05, drift=0.05, persistence=0.9, jitter=0.05)
+SHAPE = Shape(layers=6, micro_batches=3, ranks=4, experts=16, selections=10_000)
+
+
+def made(knobs, iterations=1, micro_batches=1, ep=4, experts=8, layers=2, seed=0, top_k=1):
+    return from_knobs(job(ep, experts, layers, top_k), knobs, iterations, micro_batches, seed).count
+
+
+def seen(iterations=40, **moved):
+    """Load, source rows, micro-batches and correlation of `BASE` with some knobs moved."""
+    count = draw(SHAPE, dataclasses.replace(BASE, **moved), 1, np.arange(iterations))
+    load = count.sum(axis=(2, 3))
+    return {
+        "load": statistics.max_over_mean(load).mean(),
+        "rows": statistics.source_variation(count)[0].mean(),
+        "micro": statistics.source_variation(count.sum(axis=3))[0].mean(),
+        "near": 1 - statistics.correlation(load, 1).mean(),
+        "far": 1 - statistics.correlation(load, 10).mean(),
+    }
+
+
+# ------------------------------------------------------------------------------------------------------ one at a time
+def test_a_knob_moves_its_own_statistics():
+    before, over_time = seen(), {"near", "far"}
+    for moved, up in (
+        ({"skew": 1.5}, {"load"}),
+        ({"row_noise": 0.1}, {"rows"}),
+        ({"micro_drift": 0.1}, {"micro"}),
+        ({"drift": 0.1}, over_time),
+        ({"persistence": 0.1, "drift": 0.05 * np.sqrt((1 - 0.1**2) / (1 - 0.9**2))}, over_time),  # equal spread
+        ({"jitter": 0.1}, over_time),
+    ):
+        after = seen(**moved)
+        for name, value in before.items():
+            change = after[name] / value - 1
+            if name in up:
+                assert change > 0.3, (moved, name, change)
+            elif name not in over_time:  # noise within iterations tells them apart too
+                assert abs(change) < 0.15, (moved, name, change)
+
+
+def test_power_law_and_log_normal_have_their_shares():
+    count = made(Knobs(skew=1.0), layers=3)[0, :, 0, 0]
+    assert len({tuple(np.argsort(layer)) for layer in count}) == 3  # each layer in its own order
+    power = np.sort(count[0])[::-1] / 16
+    np.testing.assert_allclose(power, 1 / np.arange(1, 9) / (1 / np.arange(1, 9)).sum(), rtol=1e-12)
+    # The quantiles at 1/4 and 3/4 of a normal distribution are +-0.67449: two experts, 2 * 0.67449 apart.
+    two = np.sort(made(Knobs(popularity="log-normal", skew=2.0), ep=2, experts=2)[0, 0, 0, 0])
+    np.testing.assert_allclose(np.log(two[1] / two[0]), 2 * 2 * 0.6744897501960817, rtol=1e-9)
+    count = made(Knobs(skew=1.0, layer_spread=0.3), layers=3)[0, :, 0, 0]
+    skews = np.sort(np.log(count.max(axis=-1) / count.min(axis=-1)) / np.log(8))
+    z = 0.967421566101701  # five sixths of a normal distribution lie below
+    np.testing.assert_allclose(skews, np.exp([-0.3 * z, 0, 0.3 * z]), rtol=1e-9)
+
+
+def test_no_expert_gets_more_than_distinct_allows():
+    # Shares 8/15, 4/15, 2/15, 1/15 of two different experts a token: 1/2, then 1/2 in the ratio 4 : 2 : 1.
+    np.testing.assert_allclose(_capped(np.array([8, 4, 2, 1]) / 15, 1 / 2), [1 / 2, 2 / 7, 1 / 7, 1 / 14], rtol=1e-12)
+    np.testing.assert_allclose(_capped(np.array([8, 8, 1, 0]) / 17, 1 / 3), [1 / 3, 1 / 3, 1 / 3, 0], rtol=1e-12)
+    np.testing.assert_allclose(_capped(np.array([1, 0, 0, 0.0]), 1 / 2), [1, 0, 0, 0])
+    count = made(Knobs(skew=4.0, distinct=2, row_noise=0.3))
+    assert count.max() == pytest.approx(8.0, rel=1e-12)
+    np.testing.assert_allclose(count.sum(axis=-1), 16, rtol=1e-12)
+
+
+def test_sparsity_is_the_part_that_gets_nothing():
+    count = made(Knobs(skew=1.0, sparsity=0.25, row_noise=0.2), iterations=2, micro_batches=2)
+    empty = count.sum(axis=(0, 2, 3)) == 0
+    assert empty.sum(axis=-1).tolist() == [2, 2]
+    assert ((count == 0) == empty[None, :, None, None]).all()
+    pairs = made(Knobs(pair_sparsity=0.5, sparsity=0.25), iterations=2, ep=8)
+    assert ((pairs > 0).sum(axis=-1) == 3).all()
+    np.testing.assert_array_equal(pairs[0] == 0, pairs[1] == 0)
+    assert len({row.tobytes() for row in pairs[0, 0, 0] > 0}) > 1
+
+
+def test_rows_share_their_noise_between_micro_batches():
+    assert (np.ptp(made(Knobs(row_noise=0.5, row_shared=1.0), 2, 3), axis=2) == 0).all()
+    log = np.log(draw(Shape(4, 2, 8, 16, 1), Knobs(row_noise=0.5, row_shared=0.3), 0, np.arange(50)))
+    log -= log.mean(axis=-1, keepdims=True)
+    assert log.std() == pytest.approx(0.5 * np.sqrt(15 / 16), rel=0.03)
+    assert (log[:, :, 0] * log[:, :, 1]).mean() / log.var() == pytest.approx(0.3, abs=0.03)
+
+
+def test_drift_keeps_its_spread_and_forgets():
+    knobs = Knobs(drift=0.1, persistence=0.9)
+    assert knobs.drift_spread == pytest.approx(0.1 / np.sqrt(1 - 0.81))
+    log = np.log(draw(Shape(60, 1, 1, 40, 1), knobs, 0, np.arange(41))[:, :, 0, 0])
+    log -= log.mean(axis=-1, keepdims=True)
+    for t in (0, 20, 40):
+        assert log[t].std() == pytest.approx(knobs.drift_spread, rel=0.06)
+    for lag in (1, 10):
+        assert statistics.correlation(log, lag).mean() == pytest.approx(0.9**lag, abs=0.03)
+    assert (Knobs(drift=0.1).drift_spread, Knobs().drift_spread) == (np.inf, 0)
+    walk = generated(job(ep=4, experts=8), iterations=3, drift=0.2).count
+    np.testing.assert_array_equal(walk[0], 2)  # a random walk starts even
+    assert walk[1].std() > 0.1
+    np.testing.assert_array_equal(walk[2], np.broadcast_to(walk[2, :, :1, :1], walk[2].shape))
+
+
+def test_imbalance_decays_to_its_floor():
+    knobs = Knobs(skew=1.0, phase_start=2.0, phase_floor=0.5, half_life=3.0)
+    count = made(knobs, iterations=31, layers=1)[:, 0, 0, 0]
+    skew = np.log(count.max(axis=-1) / count.min(axis=-1)) / np.log(8)
+    np.testing.assert_allclose(skew[[0, 3, 6]], [2, 1.25, 0.875], rtol=1e-12)
+    assert skew[30] == pytest.approx(0.5, abs=2e-3)
+
+
+# -------------------------------------------------------------------------------------------------------------- named
+def test_balanced_is_exactly_even():
+    assert workload_knobs("balanced") == Knobs()
+    np.testing.assert_array_equal(made(workload_knobs("balanced"), 2), 2.0)
+    np.testing.assert_array_equal(generated(job(4, 8)).count, 2.0)
+
+
+def test_hot_experts_and_ranks_take_half():
+    count = made(workload_knobs("hot-experts"), layers=5)[0, :, 0, 0]
+    for layer in count:  # 16 selections: 8 for two neighbours, 8 equally for all
+        hot = np.flatnonzero(layer > 1)
+        np.testing.assert_allclose(layer, np.where(np.isin(np.arange(8), hot), 5.0, 1.0), rtol=1e-12)
+        assert len(hot) == 2
+        assert np.diff(hot)[0] in (1, 7)
+    spread = made(workload_knobs("spread-hot-experts"), layers=5)[0, :, 0, 0]
+    assert all(np.diff(np.flatnonzero(layer > 1)).tolist() == [4] for layer in spread)
+    count = made(workload_knobs("hot-rank"), 3, 2, layers=5)
+    load = count.reshape(*count.shape[:4], 4, 2).sum(axis=-1)
+    np.testing.assert_allclose(np.sort(load, axis=-1), np.broadcast_to([2.0, 2, 2, 10], load.shape), rtol=1e-12)
+    assert (np.ptp(load, axis=(0, 2, 3)) < 1e-12).all()
+    assert len(set(load[0, :, 0, 0].argmax(axis=-1).tolist())) > 1
+
+
+def test_the_hot_spot_rotates_and_bursts_with_its_period():
+    count = made(workload_knobs("rotating-hot-spot"), 17, layers=1)[:, 0, 0, 0]
+    rank = count.reshape(-1, 4, 2).sum(axis=-1).argmax(axis=-1)
+    np.testing.assert_array_equal(rank, (rank[0] + np.arange(17) // 4) % 4)
+    spread = made(Knobs(hot_experts=2, hot_share=0.5, hot_spread=True, rotation=1), 3, layers=1)[:, 0, 0, 0]
+    first = np.flatnonzero(spread[0] > 2)
+    np.testing.assert_array_equal(np.flatnonzero(spread[1] > 2), np.sort((first + 1) % 8))
+    peak = made(workload_knobs("burst"), 24).max(axis=(1, 2, 3, 4))
+    np.testing.assert_allclose(peak, [5.0 if t % 8 == 7 else 2.0 for t in range(24)])
+    peak = made(Knobs(hot_ranks=1, hot_share=0.5, burst_every=4, burst_length=3), 8).max(axis=(1, 2, 3, 4))
+    np.testing.assert_allclose(peak, [2, 5, 5, 5, 2, 5, 5, 5])
+
+
+def test_every_name_gives_whole_rows():
+    for name in WORKLOADS:
+        count = made(workload_knobs(name), 2, 2, layers=3, top_k=2)
+        np.testing.assert_allclose(count.sum(axis=-1), 32, rtol=1e-12)
+        if name.startswith("power-law"):
+            weight = np.arange(1, 9) ** -float(name.removeprefix("power-law-"))
+            np.testing.assert_allclose(count[0, :, 0, 0].max(axis=-1), 32 / weight.sum(), rtol=1e-12)
+        if name == "empty-experts":
+            assert ((count == 0).sum(axis=-1) == 2).all()
+
+
+# ------------------------------------------------------------------------------------------------------------- streams
+def test_the_same_however_long_the_run():
+    hot = {"hot_experts": 1, "hot_share": 0.2, "rotation": 2, "phase_start": 1.5, "half_life": 2.0}
+    sparse = {"layer_spread": 0.3, "sparsity": 0.2, "pair_sparsity": 0.1, "distinct": 2}
+    knobs = dataclasses.replace(BASE, sampled=True, row_shared=0.5, **hot, **sparse)
+    short = made(knobs, 2, 2, seed=5)
+    np.testing.assert_array_equal(short, made(knobs, 4, 3, seed=5)[:2, :, :2])
+    assert (short != made(knobs, 2, 2, seed=6)).any()
+    assert short.dtype == np.int32
+    assert (short.sum(axis=-1) == 16).all()
+    at = draw(Shape(2, 2, 4, 8, 16), knobs, 5, np.array([0, 3]))
+    np.testing.assert_array_equal(at, made(knobs, 4, 2, seed=5)[[0, 3]])
+
+
+def test_generated_is_a_case_of_the_knobs():
+    workload, knobs = job(4, 8), Knobs(skew=0.8, row_noise=0.4, drift=0.1)
+    tokens = generated(workload, 0.8, 3, 2, 7, 0.1)
+    np.testing.assert_array_equal(tokens.count, from_knobs(workload, knobs, 3, 2, 7).count)
+    assert tokens.source == "generated, skew 0.8, drift 0.1, seed 7"
+    assert from_knobs(workload, knobs).source == "generated, skew 0.8, row_noise 0.4, drift 0.1, seed 0"
+    assert from_knobs(workload, Knobs()).source == "generated, balanced, seed 0"
+
+
+# ------------------------------------------------------------------------------------------------------------ mistakes
+OUT_OF_RANGE = (
+    ({"popularity": "zipf"}, "popularity 'zipf' is unknown; allowed: power-law, log-normal."),
+    ({"skew": -1.0}, "skew must be finite and not negative, got -1.0."),
+    ({"row_noise": float("nan")}, "row_noise must be finite and not negative, got nan."),
+    ({"drift": "much"}, "drift must be a number, got 'much'."),
+    ({"half_life": 0.0}, "half_life must be finite and above 0, got 0.0."),
+    ({"sparsity": 1.0}, "sparsity must be below 1, got 1.0."),
+    ({"persistence": 1.1}, "persistence must be at most 1, got 1.1."),
+    ({"row_shared": 2.0}, "row_shared must be at most 1, got 2.0."),
+    ({"distinct": 0}, "distinct must be a whole number of at least 1, got 0."),
+    ({"rotation": 1.5}, "rotation must be a whole number of at least 0, got 1.5."),
+    ({"sampled": 1}, "sampled must be true or false, got 1."),
+    ({"hot_share": 0.5}, "hot_share 0.5 needs hot_experts or hot_ranks of at least 1, got 0."),
+    ({"hot_experts": 1, "hot_ranks": 2}, "hot_ranks must be 0 beside hot_experts 1, got 2."),
+    ({"burst_every": 2, "burst_length": 3}, "burst_length must be at most burst_every 2, got 3."),
+    # What a workload has too few of.
+    ({"sparsity": 0.9, "distinct": 2}, "sparsity 0.9 must leave at least 2 (distinct) of 8 experts, got 1."),
+    ({"pair_sparsity": 0.9, "distinct": 2}, "pair_sparsity 0.9 must leave at least 2 (distinct) of 8 experts to"),
+    ({"hot_ranks": 5, "hot_share": 0.5}, "hot_ranks must be at most 4, got 5."),
+    ({"hot_experts": 9, "hot_share": 0.5}, "hot_experts must be at most 8, got 9."),
+    ({"drift": 1e3}, "drift and noise must keep popularities finite, got drift 1000, 9 iterations."),
+)
+
+
+def test_settings_out_of_range_are_named():
+    for settings, sentence in OUT_OF_RANGE:
+        with pytest.raises(InputError) as mistake:
+            made(Knobs(**settings), iterations=9)
+        assert str(mistake.value).startswith(sentence)
+    for setting in ({"skew": -1.0}, {"iterations": 0}, {"micro_batches": 0}, {"seed": -1}):
+        with pytest.raises(InputError, match=next(iter(setting))):
+            generated(get("llama-moe"), **setting)
+    with pytest.raises(InputError, match=r"traffic workload 'hot-rnak' is unknown \(did you mean 'hot-rank'"):
+        workload_knobs("hot-rnak")
+
+
+def test_knobs_are_written_and_read(tmp_path):
+    for knobs in (BASE, *WORKLOADS.values()):
+        assert Knobs.read(knobs.write(tmp_path / "made" / "knobs.json")) == knobs
+    assert [p.name for p in (tmp_path / "made").iterdir()] == ["knobs.json"]
+    file = tmp_path / "few.json"
+    file.write_text('{"skew": 1.5}')
+    assert Knobs.read(file) == Knobs(skew=1.5)
+    for text, sentence in (
+        ("no", "must be a JSON object, got something that is no JSON."),
+        ("[1]", "must be a JSON object, got '[1]'."),
+        ('{"skwe": 1}', "knob 'skwe' is unknown (did you mean 'skew'?); allowed: popularity, skew,"),
+        ('{"skew": -1}', "skew must be finite and not negative, got -1."),
+        (json.dumps({"schema_version": 9}), "must be at most 1, got 9."),
+    ):
+        file.write_text(text)
+        with pytest.raises(InputError) as mistake:
+            Knobs.read(file)
+        assert sentence in str(mistake.value)
+    with pytest.raises(InputError, match=r"knobs '.*absent.json' cannot be read \(No such file or directory\)\."):
+        Knobs.read(tmp_path / "absent.json")
+    with pytest.raises(InputError, match="cannot write"):
+        Knobs().write(file / "knobs.json")

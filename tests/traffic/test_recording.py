@@ -1,0 +1,194 @@
+"""Tokens, and recordings fitted to a workload: five-axis arrays, the gate trace, and what does not fit."""
+
+import io
+import json
+import lzma
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as nps
+
+from mfabric_jax.checks import InputError
+from mfabric_jax.traffic import Tokens, recorded
+from mfabric_jax.workload import get
+
+from .jobs import job, refused
+
+TWO_RANKS = job(ep=2, experts=2)  # 2 layers, 16 selections a row
+
+
+# ------------------------------------------------------------------------------------------------------------- tokens
+def tokens(rows):
+    """[source, expert] as one iteration, layer and micro-batch."""
+    return Tokens(np.asarray(rows)[None, None, None], "test")
+
+
+def test_tokens_are_folded_and_scaled():
+    six = tokens([[1, 2, 3, 4, 5, 6]])
+    np.testing.assert_array_equal(six.fold_experts(2).count[0, 0, 0], [[6, 15]])
+    np.testing.assert_array_equal(six.fold_experts(3).count[0, 0, 0], [[3, 7, 11]])
+    assert tokens(np.array([[100, 100]], np.int8)).fold_experts(1).count.max() == 200
+    scaled = tokens([[1, 3], [0, 0], [2, 2]]).scaled_to(job(ep=2, experts=2, top_k=2))
+    np.testing.assert_allclose(scaled.count[0, 0, 0], [[8, 24], [0, 0], [16, 16]])
+    # Two ranks of two experts: rank 0 receives 1+2+5+0 = 8, rank 1 receives 3+0+0+1 = 4; mean 6.
+    np.testing.assert_allclose(tokens([[1, 2, 3, 0], [5, 0, 0, 1]]).rank_load_over_mean(2), [[[8 / 6]]])
+    np.testing.assert_allclose(tokens([[0, 0, 0, 0]]).rank_load_over_mean(2), [[[1]]])
+    with pytest.raises(InputError, match=r"experts must divide the 6 experts of these tokens \(test\), got 4"):
+        six.fold_experts(4)
+    with pytest.raises(InputError, match="ep must divide the 6 experts"):
+        six.rank_load_over_mean(5)
+
+
+@given(count=nps.arrays(np.int64, (2, 1, 2, 3, 4), elements=st.integers(0, 50)))
+def test_load_is_between_balanced_and_all_on_one(count):
+    load = Tokens(count, "drawn").rank_load_over_mean(4)
+    assert np.all((load >= 1 - 1e-12) & (load <= 4 + 1e-12))
+    np.testing.assert_array_equal(Tokens(count, "drawn").rank_load_over_mean(1), 1)
+
+
+def test_impossible_counts_are_named():
+    for count, words in (
+        (np.ones((2, 2)), r"axes \[iteration, layer, micro_batch, source_rank, expert\], .* got shape \(2, 2\)"),
+        (np.ones((1, 1, 0, 2, 2)), r"none empty, got shape \(1, 1, 0, 2, 2\)"),
+        ([[[[[1, -3]]]]], r"not negative, got -3 at .* = \[0, 0, 0, 0, 1\]"),
+        ([[[[[np.nan, 1]]]]], r"finite and not negative, got nan at .* = \[0, 0, 0, 0, 0\]"),
+        ([[[[[1, np.inf]]]]], "got inf"),
+        ([[[[["many"]]]]], "integers or reals, got dtype <U4"),
+    ):
+        with pytest.raises(InputError, match=words):
+            Tokens(np.asarray(count), "test")
+
+
+# -------------------------------------------------------------------------------------------------------------- fitted
+def some_counts(shape=(3, 2, 2, 2, 4)):
+    return np.random.default_rng(0).integers(1, 9, shape)
+
+
+def write_gate_trace(folder, counts, numbers, packed):
+    """`counts` [layer expert iteration rank micro_batch]."""
+    buffer = io.BytesIO()
+    np.save(buffer, counts)
+    data, suffix = (lzma.compress(buffer.getvalue()), ".xz") if packed else (buffer.getvalue(), "")
+    (folder / f"counts_layer_expert_iter_rank_mb.npy{suffix}").write_bytes(data)
+    (folder / "iterations.txt").write_text("\n".join(map(str, numbers)) + "\n")
+
+
+def test_an_array_is_folded_and_scaled(tmp_path):
+    counts = some_counts()
+    np.save(tmp_path / "run.npy", counts)
+    np.savez(tmp_path / "run.npz", tokens=counts)
+    expected = counts.reshape(3, 2, 2, 2, 2, 2).sum(axis=-1) * 16 / counts.sum(axis=-1, keepdims=True)
+    for name in ("run.npy", "run.npz"):
+        np.testing.assert_allclose(recorded(tmp_path / name, TWO_RANKS).count, expected)
+
+
+def test_iterations_read_the_records_cyclically_and_layers_the_recorded_ones(tmp_path):
+    np.save(tmp_path / "run.npy", some_counts())
+    everything = recorded(tmp_path / "run.npy", TWO_RANKS).count
+    got = recorded(tmp_path / "run.npy", job(ep=2, experts=2, layers=5), records=(1, 2), iterations=5)
+    np.testing.assert_array_equal(got.count, everything[[1, 2, 1, 2, 1]][:, [0, 1, 0, 1, 0]])
+    assert got.source.endswith("records 1 to 2, read cyclically for 5 iterations, layer l reads recorded layer l mod 2")
+    fewer = recorded(tmp_path / "run.npy", job(ep=2, experts=2, layers=1), records=(1, 9), iterations=1)
+    np.testing.assert_array_equal(fewer.count, everything[1:2, :1])
+    assert fewer.source.endswith("records 1 to 1, the first 1 of 2 layers")
+
+
+def test_gate_trace_axes_and_record_numbers(tmp_path):
+    counts = some_counts((2, 4, 3, 2, 2)).astype(np.int16)
+    for packed in (True, False):
+        (tmp_path / str(packed)).mkdir()
+        write_gate_trace(tmp_path / str(packed), counts, [1, 11, 21], packed)
+        got = recorded(tmp_path / str(packed), TWO_RANKS, records=(5, 21)).count
+        assert got.shape == (2, 2, 2, 2, 2)
+        for record, layer, batch, rank in np.ndindex(2, 2, 2, 2):
+            row = [int(counts[layer, expert, record + 1, rank, batch]) for expert in range(4)]
+            expected = [sum(row[:2]) * 16 / sum(row), sum(row[2:]) * 16 / sum(row)]
+            np.testing.assert_allclose(got[record, layer, batch, rank], expected)
+
+
+@pytest.fixture(scope="module")
+def gate_trace(shared_data):
+    folder = shared_data / "smartmoe_gate_trace"
+    with lzma.open(folder / "counts_layer_expert_iter_rank_mb.npy.xz") as opened:
+        return folder, np.load(io.BytesIO(opened.read()))
+
+
+def test_steady_records_of_the_real_trace(gate_trace, shared_data):
+    folder, counts = gate_trace
+    found = recorded(folder, get("qwen-moe-ep16"))
+    assert found.count.shape == (300, 24, 4, 16, 32)  # iterations 2011, 2021, ..., 5001
+    np.testing.assert_allclose(found.count.sum(axis=-1), 4 * 8 * 4096)
+    # 4096 selections a row in the trace, 131072 in the model. Iteration 1 + 10 k is record k: 2011 is 201.
+    np.testing.assert_allclose(found.count[0], counts[:, :, 201].transpose(0, 3, 2, 1) * 32.0)
+    np.testing.assert_allclose(found.count[299], counts[:, :, 500].transpose(0, 3, 2, 1) * 32.0)
+    published = json.loads((shared_data / "trace_statistics.json").read_text())["smartmoe_gate_trace"]
+    load = np.quantile(found.rank_load_over_mean(16), [0.1, 0.5, 0.9])
+    np.testing.assert_allclose(load, published["iter_2011_5001"]["EP16_dst_rank_max_over_mean"], rtol=2e-3)
+
+
+def test_llama_adds_experts_2k_and_2k_plus_1_and_wraps_the_layers(gate_trace):
+    folder, counts = gate_trace
+    got = recorded(folder, get("llama-moe"), records=(11, 21), iterations=3).count
+    assert got.shape == (3, 32, 4, 16, 16)
+    for iteration, record in enumerate([1, 2, 1]):
+        for layer in (0, 23, 24, 31):
+            for expert in (0, 7, 15):
+                both = counts[layer % 24, [2 * expert, 2 * expert + 1], record].sum(axis=0, dtype=int)  # [rank batch]
+                np.testing.assert_allclose(got[iteration, layer, :, :, expert], both.T * 16.0)
+    said = refused(folder, get("qwen-moe"))
+    assert said == f"ep of the workload must divide the 16 source ranks of {folder}, got 32."
+
+
+def test_neighbouring_source_ranks_are_added_up(tmp_path):
+    counts = np.arange(1.0, 17).reshape(1, 1, 1, 4, 4)
+    np.savez(tmp_path / "run.npz", tokens=counts)
+    found = recorded(tmp_path / "run.npz", TWO_RANKS)
+    together = counts[0, 0, 0].reshape(2, 2, 2, 2).sum(axis=(1, 3))  # two ranks, two experts
+    np.testing.assert_allclose(found.count[0, 0, 0], 16 * together / together.sum(axis=1, keepdims=True))
+    assert found.source.endswith("2 neighbouring source ranks added up, layer l reads recorded layer l mod 1")
+
+
+def test_wrong_gate_traces_and_records_are_named(tmp_path):
+    write_gate_trace(tmp_path, some_counts((2, 4, 3, 2, 2)), [1, 11, 21], packed=True)
+    for options, words in (
+        ({}, "holds, 1 to 21, got 2011 to 5001."),
+        ({"records": (1,)}, "records must be a pair (first, last), got (1,)."),
+        ({"records": (21, 11)}, "records must be first and last, got 21 and 11, which is before it."),
+        ({"records": (1, 11), "iterations": 0}, "iterations must be a whole number of at least 1, got 0."),
+    ):
+        assert refused(tmp_path, TWO_RANKS, **options).endswith(words)
+    file = tmp_path / "counts_layer_expert_iter_rank_mb.npy.xz"
+    for numbers, data, words in (
+        ("1 11", file.read_bytes(), "2 iterations, as iterations.txt says, got shape (2, 4, 3, 2, 2)."),
+        ("1 11 last", file.read_bytes(), "must hold one whole number per record."),
+        ("1 11 21", b"torn", "must be a readable NumPy file, but it is cut off or of another kind."),
+    ):
+        (tmp_path / "iterations.txt").write_text(numbers)
+        file.write_bytes(data)
+        assert refused(tmp_path).endswith(words)
+
+
+def test_gaps_are_named_and_zeros_refused(tmp_path):
+    counts, file, four = np.ones((2, 2, 1, 4, 4)), tmp_path / "run.npy", job(ep=4, experts=4, layers=2)
+    counts[1] = 0
+    np.save(file, counts)
+    assert recorded(file, four).source.endswith("records 0 to 1, 2 of 4 all-to-alls without tokens")
+    assert recorded(file, four, (0, 0)).source.endswith("records 0 to 0")
+    zeros = f"tokens of trace {file} must not all be 0, got no others in records "
+    assert refused(file, four, records=(1, 1)) == f"{zeros}1 to 1."
+    counts = np.ones((1, 3, 1, 4, 4))
+    counts[:, 2] = 0
+    np.save(file, counts)
+    assert recorded(file, four).source.endswith("records 0 to 0, the first 2 of 3 layers")
+    np.save(file, counts[:, ::-1] * np.asarray([0, 0, 1])[:, None, None, None])  # only in a layer that is not read
+    assert refused(file, four) == f"{zeros}0 to 0."
+
+
+def test_axes_that_look_swapped_are_named(tmp_path):
+    to_experts = np.array([[8, 4, 2, 2]] * 4) + np.eye(4, dtype=int)  # every rank sends as much
+    swapped = "experts receive alike and source ranks do not send alike: are these two axes swapped?"
+    for counts, said in ((to_experts, False), (to_experts.T, True), (np.ones((4, 4)), False)):
+        np.save(tmp_path / "run.npy", counts[None, None, None])
+        assert recorded(tmp_path / "run.npy", job(ep=4, experts=4, layers=1)).source.endswith(swapped) == said
