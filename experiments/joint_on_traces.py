@@ -26,7 +26,7 @@ import numpy as np
 from mfabric_jax import report
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import greedy, joint
-from mfabric_jax.policies._relay_limit import relay_limit
+from mfabric_jax.policies.joint_relaxation import relay_limit
 from mfabric_jax.report.figures.groups import Dots
 from mfabric_jax.report.figures.panels import Axis, Picture, looks
 from mfabric_jax.routing import Plan, all_to_all_time, degree_bound, fluid_lower_bound, relay_shares

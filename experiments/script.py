@@ -22,7 +22,6 @@ from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import jax
 import numpy as np
-from mfabric_jax.study._provenance import commit, provenance
 
 import mfabric_jax
 from mfabric_jax import checks, report
@@ -33,6 +32,7 @@ from mfabric_jax.report.figures.panels import Rows as Rows
 from mfabric_jax.report.figures.panels import grouped as grouped
 from mfabric_jax.report.figures.panels import values_of as values_of
 from mfabric_jax.study import compare
+from mfabric_jax.study._provenance import commit, provenance
 
 Found = Iterable[Row]
 COMPLETE = "complete"  # in a configuration: nothing stopped the run

@@ -65,6 +65,7 @@ def run(options: Options) -> int:
     from tqdm import tqdm
 
     from mfabric_jax import learning, report
+    from mfabric_jax.learning._train import TRAINED_POLICY
     from mfabric_jax.report import figures
 
     given = shared.as_given(options)
@@ -86,6 +87,6 @@ def run(options: Options) -> int:
     shown = [line for line in lines if any(name.startswith("held_out") for name in line)]
     print("mean time over the degree bound; held_out: on demand that no step sees; the policy with the least is kept")
     print(report.plain(shown, ["step", "time", *(name for name in shown[0] if name != "step")]))
-    print(f"{figures.training(lines, out / 'curves.png')}\n{out / learning.TRAINED_POLICY}", file=sys.stderr)
+    print(f"{figures.training(lines, out / 'curves.png')}\n{out / TRAINED_POLICY}", file=sys.stderr)
     print(f"{config.steps} steps, {time.monotonic() - began:.0f} s in this process", file=sys.stderr)
     return 0

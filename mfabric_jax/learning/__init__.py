@@ -1,11 +1,10 @@
 """Training of policies, and how good they are."""
 
-from mfabric_jax.learning._train import TRAINED_POLICY, train
+from mfabric_jax.learning._train import train
 from mfabric_jax.learning.judging import Evaluation, Scoreboard, evaluate_policies, scoreboard
 from mfabric_jax.learning.settings import Training
 
 __all__ = [
-    "TRAINED_POLICY",
     "Evaluation",
     "Scoreboard",
     "Training",

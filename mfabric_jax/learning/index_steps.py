@@ -1,4 +1,4 @@
-"""Steps of an index rule: the cross-entropy method over its five numbers, for dealing has no slope.
+"""Steps of an index rule: the cross-entropy method over its five numbers, for allocation has no slope.
 
 Source: Rubinstein, Methodology and Computing in Applied Probability 1, 1999.
 """

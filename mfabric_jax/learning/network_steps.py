@@ -1,6 +1,6 @@
 """Steps of a network: its shares by the gradient of the smooth time, its circuits by trying others nearby.
 
-Dealing circuits has no slope. Under relay routing real-valued circuits in their place do not help: nearly all of them
+Allocation has no slope. Under relay routing real-valued circuits in their place do not help: nearly all of them
 reach the degree bound, and the gradient says nothing about which ones survive rounding (tried: the smooth time with
 shares bettered by 80 gradient steps fell from 1.074 to 1.066 while that of the circuits allocated rose from 1.04 to
 1.2).
@@ -55,7 +55,7 @@ def network_step(
 ) -> tuple[NetworkState, dict[str, Float[Array, ""]]]:
     """One step of Adam, and what the batch measured before it: times over the degree bound.
 
-    - "time": of circuits near those that the network deals, with shares that know the true demand.
+    - "time": of circuits near those that the network allocates, with shares that know the true demand.
     - "planned", under relay routing: of its circuits with its own shares, chosen by the forecast.
     - "imitation": distance to the teacher's circuits, if there is a teacher.
     """

@@ -5,24 +5,6 @@ all-to-all, softened over ports and circuits, from a start in proportion to the 
 noise, while the temperature falls and counts are drawn to whole numbers. The best of all roundings enters
 `local_search.improved`.
 
-Paced time over the proved optimum, known demand, mean / worst of 4 seeds a family (S = 8) and 2 (S = 16), 6 + 2 NICs,
-float32; "without" is before local search:
-
-| S  | routing | policy        | zipf pairs    | hot experts   | sparse        | block         | dense         |
-|----|---------|---------------|---------------|---------------|---------------|---------------|---------------|
-| 8  | split   | greedy "next" | 1.051 / 1.129 | 1.204 / 1.522 | 1.000 / 1.000 | 1.095 / 1.259 | 1.127 / 1.260 |
-| 8  | split   | without       | 1.000 / 1.000 | 1.005 / 1.021 | 1.000 / 1.000 | 1.010 / 1.037 | 1.021 / 1.063 |
-| 8  | split   | relaxed       | 1.000 / 1.000 | 1.000 / 1.000 | 1.000 / 1.000 | 1.000 / 1.000 | 1.000 / 1.000 |
-| 8  | unsplit | greedy "next" | 1.173 / 1.556 | 1.144 / 1.302 | 1.211 / 1.463 | 1.579 / 1.948 | 1.296 / 1.454 |
-| 8  | unsplit | without       | 1.013 / 1.053 | 1.035 / 1.102 | 1.034 / 1.121 | 1.149 / 1.474 | 1.053 / 1.087 |
-| 8  | unsplit | relaxed       | 1.000 / 1.000 | 1.000 / 1.000 | 1.000 / 1.000 | 1.000 / 1.000 | 1.018 / 1.040 |
-| 16 | split   | greedy "next" | 1.000 / 1.000 | 1.037 / 1.062 | 1.124 / 1.249 | 1.074 / 1.122 | 1.072 / 1.096 |
-| 16 | split   | without       | 1.000 / 1.000 | 1.000 / 1.000 | 1.000 / 1.000 | 1.000 / 1.000 | 1.098 / 1.120 |
-| 16 | split   | relaxed       | 1.000 / 1.000 | 1.000 / 1.000 | 1.000 / 1.000 | 1.000 / 1.000 | 1.000 / 1.000 |
-| 16 | unsplit | greedy "next" | 1.000 / 1.000 | 1.037 / 1.062 | 1.520 / 1.640 | 1.081 / 1.162 | 1.072 / 1.096 |
-| 16 | unsplit | without       | 1.000 / 1.000 | 1.000 / 1.000 | 1.358 / 1.549 | 1.092 / 1.162 | 1.033 / 1.047 |
-| 16 | unsplit | relaxed       | 1.000 / 1.000 | 1.000 / 1.000 | 1.000 / 1.000 | 1.000 / 1.000 | 1.000 / 1.000 |
-
 Local search from greedy circuits alone (`local_search`) is as good on these; the relaxation matters by itself where
 moves are not to be had, and for relay routing (`joint`).
 """
@@ -39,8 +21,7 @@ from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies._local_search import improved
 from mfabric_jax.policies.joint_relaxation import relaxed_jointly
 from mfabric_jax.policies.normalised_demand import NormalisedDemand, normalised
-from mfabric_jax.policies.rounding import rounded
-from mfabric_jax.policies.soft_circuits import annealed, drawn_to_whole, first_logits, soft_circuits
+from mfabric_jax.policies.soft_circuits import annealed, drawn_to_whole, first_logits, rounded, soft_circuits
 from mfabric_jax.routing import Plan, fluid_lower_bound, relay_shares
 from mfabric_jax.routing.region import between_servers
 

@@ -2,7 +2,7 @@
 
 Every ordered pair of servers carries a vector. A layer mixes it with that of the opposite direction, with means and
 maxima over both servers' rows and columns, and with products over third servers (what relaying needs to see). What
-comes out favours or disfavours pairs in an index rule (`Index`), which deals the circuits; given these, more
+comes out favours or disfavours pairs in an index rule (`Index`), which allocates the circuits; given these, more
 layers give logits of the shares.
 Source: message passing over rows and columns as in Hartford et al., ICML 2018 (exchangeable matrices); products over
 third vertices as in Maron et al., NeurIPS 2019 (provably powerful graph networks).

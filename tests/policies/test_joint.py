@@ -15,10 +15,10 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies._greedy import greedy
 from mfabric_jax.policies._joint import joint
-from mfabric_jax.policies._relay_limit import relay_limit
+from mfabric_jax.policies.joint_relaxation import relay_limit
 from mfabric_jax.routing import Plan, fluid_lower_bound, relay_shares
+from tests.policies.drawn import assert_legal
 from tests.policies.test_greedy import draw
-from tests.policies.test_rounding import assert_legal
 
 SERVERS, NIC = 5, 50e9
 QUICK = {"steps": 60, "samples": 2, "rounds": 2}

@@ -17,8 +17,8 @@ from mfabric_jax.policies._greedy import greedy
 from mfabric_jax.policies._relaxed import relaxed, split_latest, unsplit_latest
 from mfabric_jax.policies.normalised_demand import normalised
 from mfabric_jax.routing import fluid_lower_bound
+from tests.policies.drawn import assert_legal
 from tests.policies.test_greedy import draw
-from tests.policies.test_rounding import assert_legal
 
 SERVERS, NIC = 4, 50e9
 QUICK = {"steps": 60, "samples": 2, "rounds": 20}

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies.relay_swaps import circuit_worth, swaps
-from mfabric_jax.policies.rounding import rounded
+from mfabric_jax.policies.soft_circuits import rounded
 from mfabric_jax.routing import best_relay_shares
-from tests.policies.test_rounding import assert_legal
+from tests.policies.drawn import assert_legal
 
 SERVERS, MANY = 5, 6
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mfabric_jax.policies.rounding import rounded
-from mfabric_jax.policies.soft_circuits import drawn_to_whole, first_logits, soft_circuits
+from mfabric_jax.policies.soft_circuits import drawn_to_whole, first_logits, rounded, soft_circuits
+from tests.policies.drawn import assert_legal
 
 SERVERS = 5
 deal = jax.jit(rounded)
@@ -31,15 +31,6 @@ def wanted(seed):
         return np.zeros((SERVERS, SERVERS))
     count = rng.dirichlet(np.ones(SERVERS), SERVERS) * 6
     return count + count.T
-
-
-def assert_legal(count, degrees):
-    count = np.asarray(count)
-    assert np.issubdtype(count.dtype, np.integer)
-    np.testing.assert_array_equal(count, count.T)
-    np.testing.assert_array_equal(np.diagonal(count), 0)
-    assert count.min() >= 0
-    assert (count.sum(1) <= degrees).all()
 
 
 def plain(count, degrees, least=-np.inf):
