@@ -106,7 +106,7 @@ def test_matrices_that_repeat():
         np.testing.assert_array_equal(count[0, 0, 0], full[0, 0, 0])
     # One matrix keeps its circuits, from iteration to iteration: a delay costs nothing, but for a cold start one turn.
     with as_a_user():
-        same = {"fabrics": ("mfabric",), "matrices": "one", "traffic": "generated", "skew": 1.5, "optical_degree": 4}
+        same = {"fabrics": ("mfabric",), "matrices": "one", "traffic": "generated", "skew": 1.5, "optical_degree": 2}
         slow, fast = (row(small(**same, delay_s=delay)) for delay in (0.1, 0.0))
         cold = row(small(**same, delay_s=0.1, cold_start=True))
     assert slow["iteration_s"] == fast["iteration_s"]
