@@ -58,7 +58,8 @@ def cost_table(
     """Where the money for one server goes: a row for each part of each group of NICs.
 
     Columns: `attached_to`, `part`, `count` per server, `unit_usd`, `usd`. What `gpus` of a server (None: those of
-    its fabric) pay beside their NICs (nvl72, mfabric-cpo) is a row of its own, without dollars while its price is not known. `form`: see `Form`.
+    its fabric) pay beside their NICs (nvl72, mfabric-cpo) is a row of its own, without dollars while its price is not
+    known. `form`: see `Form`.
     """
     prices = prices or Prices()
     rows = [

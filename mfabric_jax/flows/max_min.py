@@ -85,8 +85,10 @@ def fill(problem: FlowProblem | FlowList, start: Filling, floor: Array | float =
     room = room_left(paths_of(problem), problem.capacity, filled.rate(problem.weight))
     rest = eqx.tree_at(lambda p: p.capacity, pack(problem, row), room)
     some = fill(rest, nothing_frozen(rest)._replace(rounds=filled.rounds), floor)
-    parts = (whole.at[row].set(part, mode="drop") for whole, part in zip(filled[:3], some[:3], strict=True))
-    return Filling(*parts, some.rounds)
+    level, frozen, bottleneck = (
+        whole.at[row].set(part, mode="drop") for whole, part in zip(filled[:3], some[:3], strict=True)
+    )
+    return Filling(level, frozen, bottleneck, some.rounds)
 
 
 def pack(problem: FlowProblem, row: Int[Array, "R"]) -> FlowProblem:

@@ -5,10 +5,10 @@ import json
 from types import SimpleNamespace
 
 import pytest
-from mfabric_jax.reproduce import scripts
 
 from mfabric_jax import report
 from mfabric_jax.checks import InputError
+from mfabric_jax.validation import scripts
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("tyro")
