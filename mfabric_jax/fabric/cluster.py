@@ -53,6 +53,7 @@ class Cluster:
     - `pxn`: data crosses the NVSwitch to the NIC of the destination's rank before it leaves the server.
     - `nic_use`: "own": each GPU uses its own NIC; "pooled": a server's NICs carry anything.
     - `regions` [G S S]: circuits of each run of S neighbouring servers; None: no optics.
+    - `direct` [S S]: links from server to server on no switch; `places` [S, 2 or 3]: where these stand in a picture.
     - `following` [S S]: the server after s on the way to t where servers forward; None: over all shortest ways.
     - `link_delay_s`: propagation of every link.
     """
@@ -66,6 +67,8 @@ class Cluster:
     pxn: bool = False
     nic_use: str = "own"
     regions: np.ndarray | None = field(default=None, repr=False)
+    direct: np.ndarray | None = field(default=None, repr=False)
+    places: np.ndarray | None = field(default=None, repr=False)
     following: np.ndarray | None = field(default=None, repr=False)
     nvswitch_gigabytes_per_s: float = 900.0
     link_delay_s: float = LINK_DELAY_S
@@ -145,11 +148,12 @@ class Cluster:
         """Circuits, and the NICs they end at: a server's circuits in the order of their peers take its optical NICs,
         which alternate between the halves of its GPUs, so that parallel circuits end in different NUMA nodes."""
         empty = np.zeros(0, np.int64)
-        if self.regions is None or not self.regions.any():
+        regions = self.regions if self.direct is None else self.direct[None]
+        if regions is None or not regions.any():
             return CircuitTable(empty, empty, empty, np.zeros((0, 1), np.int64))
-        size, degree = self.regions.shape[1], int(self.regions.sum(axis=2).max())
-        region, i, j = np.nonzero(self.regions)
-        count, src, dst = self.regions[region, i, j].astype(np.int64), region * size + i, region * size + j
+        size, degree = regions.shape[1], int(regions.sum(axis=2).max())
+        region, i, j = np.nonzero(regions)
+        count, src, dst = regions[region, i, j].astype(np.int64), region * size + i, region * size + j
         before = np.cumsum(count) - count  # sorted by src: circuits of all before
         first_of_server = np.full(self.servers, np.iinfo(np.int64).max)
         np.minimum.at(first_of_server, src, before)

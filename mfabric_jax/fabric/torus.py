@@ -125,10 +125,10 @@ def _form(settings: PortSettings, job: Workload) -> Form:
 def _cluster(servers: int, nic_gbps: float, form: Form, rest: dict[str, Any]) -> Cluster:
     has_no_regions("torus", form)
     shape = form.shape or near_cube(servers)
-    links = torus_links(shape, _per_direction(form.nics))[None]
-    way = {"regions": links, "following": dimension_order(shape), "nic_use": "pooled"}
+    links, places = torus_links(shape, _per_direction(form.nics)), _coordinates(np.arange(servers), shape)
+    joined = {"direct": links, "following": dimension_order(shape), "places": np.stack(places, axis=1)}
     gpus = form.gpus_per_server or SERVER_GPUS
-    return Cluster("torus", servers, nic_gbps, gpus_per_server=gpus, **way, **rest)
+    return Cluster("torus", servers, nic_gbps, gpus_per_server=gpus, nic_use="pooled", **joined, **rest)
 
 
 def _parts(form: Form) -> tuple[PartGroup, ...]:
