@@ -13,8 +13,8 @@ import numpy as np
 
 from mfabric_jax import units
 from mfabric_jax.report.figures.panels import Axis, Lines, Picture, looks
-from mfabric_jax.schedule import FIRST
 from mfabric_jax.schedule.exchange import places
+from mfabric_jax.schedule.first import FIRST
 from mfabric_jax.study import Compare, rows_of, scenarios, simulate
 from mfabric_jax.workload import NAMES
 

@@ -17,10 +17,13 @@ from mfabric_jax import units
 from mfabric_jax.report import style
 from mfabric_jax.report.figures.groups import Dots
 from mfabric_jax.report.figures.panels import Axis, Picture
-from mfabric_jax.schedule import FIRST, one_block, segments
 from mfabric_jax.schedule.exchange import places
-from mfabric_jax.study import Compare, scenarios, walked_through
-from mfabric_jax.workload import NAMES, Workload, block_flops, get_gpu
+from mfabric_jax.schedule.first import FIRST
+from mfabric_jax.schedule.trace import one_block, segments
+from mfabric_jax.study import Compare, scenarios
+from mfabric_jax.study.timeline import walked_through
+from mfabric_jax.workload import NAMES, Workload, get_gpu
+from mfabric_jax.workload.compute import block_flops
 
 from .script import Row, Rows, Script, Verdict, cells, check, grouped, listed, picked, values_of
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import NAMES as FABRICS
-from mfabric_jax.fabric import PRICED, Prices, cluster_cost, no_price
+from mfabric_jax.fabric import Prices, cluster_cost
+from mfabric_jax.fabric.registry import PRICED, no_price
 from mfabric_jax.fabric.tree import Tree
-from mfabric_jax.report import numerals, style
-from mfabric_jax.report.figures import labels
+from mfabric_jax.report import charts, numerals, style
 from mfabric_jax.report.figures.panels import Axis, Lines, Picture
 
 from .script import Row, Rows, Script, Verdict, against, check, picked, pivot, values_of
@@ -162,7 +162,7 @@ def build(rows: Rows) -> "Figure":
     for axes in ratios:
         drawn: Any = reversed(axes.get_lines())
         ends = {tuple(line.get_xydata()[-1]): line.get_color() for line in drawn}
-        labels.beside(axes, list(ends), [f"{ratio:.2f}" for _, ratio in ends], list(ends.values()))
+        charts.beside(axes, list(ends), [f"{ratio:.2f}" for _, ratio in ends], list(ends.values()))
     return figure
 
 

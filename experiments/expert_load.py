@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from mfabric_jax.traffic.generated import Shape
-from mfabric_jax.traffic.generated import draw as drawn
 
 from mfabric_jax import traffic, workload
 from mfabric_jax.checks import InputError
 from mfabric_jax.report.figures.panels import Axis, Heat, Lines, Picture, Pictures
 from mfabric_jax.report.figures.trace import spread
 from mfabric_jax.traffic import Knobs, statistics, survey
+from mfabric_jax.traffic.generator import Shape
+from mfabric_jax.traffic.generator import draw as drawn
 from mfabric_jax.traffic.knobs import LOG_NORMAL
 
 from .script import Row, Rows, Script, Verdict, check, grouped, pivot
@@ -87,7 +87,7 @@ def _recorded(config: Config) -> tuple[str, np.ndarray, np.ndarray]:
     recording = traffic.open_trace(config.trace)[0]
     last = config.last or int(recording.number.max())
     recording = recording.chosen((config.first, last))
-    return f"recorded {Path(config.trace).name}", recording.number, survey.loads(recording)
+    return f"recorded {Path(config.trace).name}", recording.number, survey.target_loads(recording)
 
 
 def _generated(config: Config) -> tuple[str, np.ndarray, np.ndarray]:
@@ -95,7 +95,7 @@ def _generated(config: Config) -> tuple[str, np.ndarray, np.ndarray]:
     number = np.arange(config.iterations)
     shape = Shape(LAYERS, 1, 1, job.architecture.experts, job.selections * job.ep)
     count = drawn(shape, config.knobs(), config.seed, number)
-    return "generated", number, statistics.rows_of(count).sum(axis=2)
+    return "generated", number, statistics.source_rows(count).sum(axis=2)
 
 
 def table(rows: Rows) -> str:

@@ -9,7 +9,9 @@ import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
-from mfabric_jax import fabric, report, study, units
+from mfabric_jax import study, units
+from mfabric_jax.fabric.failures import KINDS
+from mfabric_jax.report import figures
 from mfabric_jax.study import Compare, Failures
 
 from .script import Row, Rows, Script, Verdict, against, cells, check, picked, pivot
@@ -22,14 +24,14 @@ class Config:
     """What fails."""
 
     models: tuple[str, ...] = ("deepseek-r1", "mixtral-8x22b")  # Whose iterations.
-    kinds: tuple[str, ...] = tuple(fabric.KINDS)  # Failures.
+    kinds: tuple[str, ...] = tuple(KINDS)  # Failures.
     delays_ms: tuple[float, ...] = (25.0, 0.0)  # Reconfiguration delays; the first one is drawn.
     nic_gbps: float = 400.0  # Bandwidth of every NIC.
     iterations: int = 1  # Averaged.
     seed: int = 0  # Of the traffic.
 
     def __post_init__(self):
-        check(self, known={"kinds": fabric.KINDS}, distinct="delays_ms", not_negative="delays_ms")
+        check(self, known={"kinds": KINDS}, distinct="delays_ms", not_negative="delays_ms")
         for model in self.models:
             self.setting(model, self.delays_ms[0])
 
@@ -58,7 +60,7 @@ def _percent(value: float | None) -> str | None:
 
 def draw(rows: Rows, path: str | Path) -> Path:
     """The slow-downs with the first delay; returns the path written."""
-    return report.failures(picked(rows, delay_ms=rows[0]["delay_ms"]), path)
+    return figures.failures(picked(rows, delay_ms=rows[0]["delay_ms"]), path)
 
 
 def verdicts(rows: Rows) -> list[Verdict]:

@@ -15,7 +15,7 @@ import numpy as np
 from mfabric_jax import report, traffic, units, workload
 from mfabric_jax.report import style
 from mfabric_jax.report.figures.panels import Axis, Heat, Picture
-from mfabric_jax.traffic import Flows, Tokens, statistics
+from mfabric_jax.traffic import Flows, Tokens, collectives, statistics
 from mfabric_jax.workload import Workload, place
 
 from .script import Row, Rows, Script, Verdict, against, check, grouped, picked, pivot
@@ -119,7 +119,7 @@ def all_flows(job: Workload, tokens: Tokens) -> Flows:
     groups = np.arange(job.gpus).reshape(job.pp, -1, job.tp)
     passes = np.asarray([2 * blocks * job.micro_batches for blocks in job.stage_blocks])  # forward and backward
     each = np.repeat(passes * workload.pp_bytes(job), groups.shape[1])  # as many bytes as the next stage gets
-    return traffic.together(traffic.ring_all_reduce(groups.reshape(-1, job.tp), each, label="TP"), rest)
+    return collectives.together(collectives.ring_all_reduce(groups.reshape(-1, job.tp), each, label="TP"), rest)
 
 
 def _matrices(job: Workload, tokens: Tokens) -> Iterator[Row]:

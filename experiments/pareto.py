@@ -6,13 +6,13 @@ Computation is calibrated to fat-tree times where these are published. Published
 """
 
 import dataclasses
-
-from mfabric_jax.report.figures.pareto import front
+import functools
 
 from mfabric_jax import report
 from mfabric_jax.checks import names
-from mfabric_jax.fabric import PRICED
-from mfabric_jax.report.figures import pareto as figure
+from mfabric_jax.fabric.registry import PRICED
+from mfabric_jax.report.figures import compared_picture
+from mfabric_jax.report.fronts import front
 from mfabric_jax.study import Compare
 from mfabric_jax.study.calibration import PUBLISHED
 
@@ -116,7 +116,7 @@ def _cells(rows: Rows, fabric: str, gbps: float) -> list[Row]:
 
 SCRIPT = Script(
     Config,
-    draw=figure,
+    draw=functools.partial(compared_picture, "pareto"),
     quick={"models": ("mixtral-8x7b", "llama-moe"), "fabrics": ("fat-tree", "rail-optimized", "mfabric")},
 )
 SCRIPT.start(__name__)

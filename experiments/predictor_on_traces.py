@@ -3,7 +3,7 @@
 Circuits by the paper's greedy, from the predicted dispatch of one micro-batch; the all-to-all then carries the true
 one. Its time is put over that with circuits from the true demand, which greedy need not make the shortest. Layers from
 the second on, after as many records as predictors look back on. A second table compares the transition matrix of
-`traffic.transition` with what SciPy's SLSQP, the paper's solver, finds for the last such window.
+`transition_matrix.transition` with what SciPy's SLSQP, the paper's solver, finds for the last such window.
 Source: arXiv 2501.03905 (predictor, fabric, greedy); recording: the gate trace of SmartMoE, USENIX ATC'23
 (github.com/thu-pacman/SmartMoE-AE repacked), 16 ranks with two experts each, every tenth iteration. Without a recording
 traffic is generated (`recording`).
@@ -29,7 +29,7 @@ from mfabric_jax.report import style
 from mfabric_jax.report.figures.groups import Bars, Dots
 from mfabric_jax.report.figures.panels import Axis, Picture, Pictures
 from mfabric_jax.routing import all_to_all_time
-from mfabric_jax.traffic import predictor
+from mfabric_jax.traffic import predictor, transition_matrix
 
 from .recording import MODEL, OnRegion, between_servers, resolved, titled, traffic_of
 from .script import Row, Rows, Script, Verdict, check, grouped, picked
@@ -122,8 +122,8 @@ def run(config: Config) -> list[Row]:
 def _accuracy(guesses: np.ndarray, truths: np.ndarray) -> dict[str, np.ndarray]:
     """Of the loads of the experts, all source ranks together."""
     guess, true = (jnp.asarray(tokens.sum(axis=1)) for tokens in (guesses, truths))
-    hits = {f"top_{k}": np.asarray(traffic.hit_rate(guess, true, k)) for k in HITS}
-    return hits | {"variation": np.asarray(traffic.total_variation(guess, true))}
+    hits = {f"top_{k}": np.asarray(predictor.hit_rate(guess, true, k)) for k in HITS}
+    return hits | {"variation": np.asarray(predictor.total_variation(guess, true))}
 
 
 def _times(config: Config, servers: int, guess: np.ndarray, true: np.ndarray) -> np.ndarray:
@@ -178,11 +178,11 @@ def fits(config: Config) -> list[Row]:
 
 def _fit(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> dict[str, Any]:
     """x, y [L k E], L layers."""
-    batched = jax.jit(jax.vmap(traffic.transition, in_axes=(0, 0, None)))
+    batched = jax.jit(jax.vmap(transition_matrix.transition, in_axes=(0, 0, None)))
     _, first = _timed(lambda: batched(x, y, weight))
     ours, again = _timed(lambda: batched(x, y, weight))
     (theirs, finished), slow = _timed(lambda: _slsqp(x, y, weight))
-    gap = jax.vmap(traffic.optimality_gap, in_axes=(0, 0, None, 0))
+    gap = jax.vmap(transition_matrix.optimality_gap, in_axes=(0, 0, None, 0))
     excess = _objective(x, y, weight, np.asarray(ours)) - _objective(x, y, weight, theirs)
     gaps = {"kkt": float(gap(x, y, weight, ours).max()), "slsqp_kkt": float(gap(x, y, weight, theirs).max())}
     seconds = {"compile_s": first - again, "s": again, "slsqp_s": slow, "ratio": slow / again}

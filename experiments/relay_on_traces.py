@@ -23,7 +23,8 @@ from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import greedy
 from mfabric_jax.report.figures.groups import Dots
 from mfabric_jax.report.figures.panels import Axis, Picture, looks
-from mfabric_jax.routing import Plan, all_to_all_time, best_relay_shares, degree_bound, relay_bound, relay_shares
+from mfabric_jax.routing import Plan, all_to_all_time, best_relay_shares, degree_bound, relay_shares
+from mfabric_jax.routing.region import relay_bound
 
 from .recording import OnRegion, resolved, titled, traffic_of
 from .script import Row, Rows, Script, Verdict, check, grouped

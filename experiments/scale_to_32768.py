@@ -12,7 +12,7 @@ from typing import Any
 
 from mfabric_jax import units
 from mfabric_jax.checks import InputError
-from mfabric_jax.fabric import PRICED
+from mfabric_jax.fabric.registry import PRICED
 from mfabric_jax.report import style
 from mfabric_jax.report.figures.groups import Bars
 from mfabric_jax.report.figures.panels import Axis, Lines, Picture, Pictures

@@ -137,7 +137,7 @@ class Script:
             jax.config.update("jax_enable_x64", True)
         table, picture = self.files(folder)
         with style.look():  # what it needs, before a long run
-            report.check_picture(picture)
+            style.check_picture(picture)
         rows: list[Row] = []
         complete, effective = False, self.effective(config)
         try:

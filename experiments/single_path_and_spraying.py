@@ -26,8 +26,17 @@ from mfabric_jax.flows import FlowProblem, Outcome, completion_times
 from mfabric_jax.report import style
 from mfabric_jax.report.figures.groups import Dots
 from mfabric_jax.report.figures.panels import Axis, Picture
-from mfabric_jax.routing import Routes, cluster_routes, link_bytes, links_of
-from mfabric_jax.traffic import Flows, all_to_all, hierarchical_all_reduce, point_to_point, ring_all_reduce, together
+from mfabric_jax.routing import cluster_routes, links_of
+from mfabric_jax.routing.routes import Routes
+from mfabric_jax.routing.transfers import link_bytes
+from mfabric_jax.traffic import Flows
+from mfabric_jax.traffic.collectives import (
+    all_to_all,
+    hierarchical_all_reduce,
+    point_to_point,
+    ring_all_reduce,
+    together,
+)
 
 from .script import Row, Rows, Script, Verdict, check, grouped, listed, pivot
 

@@ -17,9 +17,8 @@ import numpy as np
 from mfabric_jax import units
 from mfabric_jax.report.figures.groups import Dots
 from mfabric_jax.report.figures.panels import Axis, Picture, looks
-from mfabric_jax.routing import ROUTINGS
-from mfabric_jax.schedule import Exchanges
-from mfabric_jax.schedule.exchange import places
+from mfabric_jax.routing.region import ROUTINGS
+from mfabric_jax.schedule.exchange import Exchanges, places
 from mfabric_jax.study import Compare, scenarios, simulate
 from mfabric_jax.workload import Workload
 

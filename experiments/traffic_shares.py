@@ -13,7 +13,8 @@ from mfabric_jax import units, workload
 from mfabric_jax.report import style
 from mfabric_jax.report.figures.groups import Bars
 from mfabric_jax.report.figures.panels import Axis, Picture
-from mfabric_jax.workload import MEASURED_SHARES, Workload
+from mfabric_jax.workload import Workload
+from mfabric_jax.workload.volume import MEASURED_SHARES
 
 from .script import Row, Rows, Script, Verdict, against, check, grouped, listed
 

@@ -17,6 +17,7 @@ import pytest
 from mfabric_jax import cli, commands
 from mfabric_jax.commands import shared
 from mfabric_jax.commands.options import flags
+from mfabric_jax.fabric.ocs import OCS
 from tests.study.small import configured
 
 for _extra in ("tyro", "tqdm", "pyarrow", "matplotlib"):
@@ -162,7 +163,7 @@ def test_pages_name_all_there_is():
     data = [name for name, setting in Iterations.SETTINGS.items() if setting.data]
     every = {
         "README": commands.NAMES,
-        "fabrics": (*fabric.NAMES, *fabric.OCS),
+        "fabrics": (*fabric.NAMES, *OCS),
         "policies": policies.REGISTRY,
         "traffic": (*traffic.WORKLOADS, *(field.name for field in dataclasses.fields(traffic.Knobs))),
         "sweeps": (*AllToAlls.SETTINGS, *DEMANDS, *data),

@@ -41,17 +41,18 @@ def run(options: Options) -> int:
     from tqdm import tqdm
 
     from mfabric_jax import report, study
+    from mfabric_jax.study._calibrate import calibration_rows, check_calibration, write_calibration
 
     models = options.models
     config = settings(Compare, options)
     if options.out is not None:
-        study.check_calibration(options.out)
+        check_calibration(options.out)
     with tqdm(total=len(models), desc="calibrate", unit="model", file=sys.stderr, disable=None) as bar:
         found = study.calibrate(config, models, progress=lambda _: bar.update())
     columns = [report.Column("model"), report.Column("nic_gbps"), report.Column("efficiency", "rate over A100 peak")]
     columns += [report.Column("compute_s", "computation [s]"), report.Column("fitted"), report.Column("published")]
     print("fat-tree time over that at 800 Gbps")
-    print(report.plain(study.calibration_rows(found), [*columns, report.Column("off", percent=True)]))
+    print(report.plain(calibration_rows(found), [*columns, report.Column("off", percent=True)]))
     if options.out is not None:
-        print(study.write_calibration(found, config, options.out), file=sys.stderr)
+        print(write_calibration(found, config, options.out), file=sys.stderr)
     return 0

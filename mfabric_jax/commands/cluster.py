@@ -34,6 +34,7 @@ def run(options: Options) -> int:
     shared.start_jax(config.dtype, options.device)
     from mfabric_jax import report, study
     from mfabric_jax.report.style import check_picture
+    from mfabric_jax.study.whole_cluster import effective_cluster, flow_rows, link_rows
 
     files = {name: getattr(options, name) for name in ("out", "links", "flows")}
     picture = options.picture
@@ -43,8 +44,8 @@ def run(options: Options) -> int:
         check_picture(picture)
     solved = study.solve_cluster(config)
     rows = study.cluster_rows(solved)
-    effective = study.effective_cluster(config)
-    tables = {"out": lambda: rows, "links": lambda: study.link_rows(solved), "flows": lambda: study.flow_rows(solved)}
+    effective = effective_cluster(config)
+    tables = {"out": lambda: rows, "links": lambda: link_rows(solved), "flows": lambda: flow_rows(solved)}
     for name, table in tables.items():
         if files[name] is not None:
             print(report.write_rows(table(), files[name], effective | {"table": name}), file=sys.stderr)
@@ -54,7 +55,7 @@ def run(options: Options) -> int:
         f"built in {solved.build_s:.1f} s, solved in {solved.solve_s:.1f} s, at most {rows[0]['peak_mb']:,.0f} MB"
     )
     print(report.plain([row | {"gigabytes": units.to_gigabytes(row["bytes"])} for row in rows], columns))
-    busiest = sorted(study.link_rows(solved), key=lambda row: -row["utilisation"])[:5]
+    busiest = sorted(link_rows(solved), key=lambda row: -row["utilisation"])[:5]
     link = [report.Column("link"), report.Column("kind"), report.Column("from"), report.Column("to")]
     print("\nbusiest links")
     print(report.plain(busiest, [*link, report.Column("utilisation", percent=True)]))

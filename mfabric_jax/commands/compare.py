@@ -30,8 +30,9 @@ def run(options: Options) -> int:
     """Returns the exit status."""
     config = options.config
     shared.start_jax(config.dtype, options.device)
-    from mfabric_jax import report, study
-    from mfabric_jax.fabric import no_price
+    from mfabric_jax import report
+    from mfabric_jax.fabric.registry import no_price
+    from mfabric_jax.study._examples import examples
 
     shared.check_outputs(options.out, options.figures)
     rows, stopped = _run(config, options.out)
@@ -45,7 +46,7 @@ def run(options: Options) -> int:
         print("compare: interrupted; rows of the other models and fabrics are missing.", file=sys.stderr)
         return 130
     if options.figures is not None:
-        regions, timelines = study.examples(config)
+        regions, timelines = examples(config)
         for path in report.save_all(rows, options.figures, regions, timelines):
             print(path, file=sys.stderr)
     return 0
@@ -56,6 +57,7 @@ def _run(config: Compare, out: str | None) -> tuple[list[dict], bool]:
     from tqdm import tqdm
 
     from mfabric_jax import report, study
+    from mfabric_jax.study._compare import effective
 
     rows: list[dict] = []
     stopped = False
@@ -73,6 +75,6 @@ def _run(config: Compare, out: str | None) -> tuple[list[dict], bool]:
             stopped = True
         finally:
             if out is not None and rows:
-                report.write_rows(rows, out, study.effective(config) | {"complete": not stopped})
+                report.write_rows(rows, out, effective(config) | {"complete": not stopped})
                 tqdm.write(f"{len(rows)} rows in {out}", file=sys.stderr)
     return rows, stopped

@@ -28,8 +28,9 @@ class Options(ClusterForm):
 
 def run(options: Options) -> int:
     """Returns the exit status."""
-    from mfabric_jax import fabric, report, study
+    from mfabric_jax import fabric, report
     from mfabric_jax.report.style import check_picture
+    from mfabric_jax.study.whole_cluster import example_cluster
 
     check_picture(options.out)
     if pathlib.Path(options.fabric).suffix == ".json":
@@ -37,5 +38,5 @@ def run(options: Options) -> int:
         return 0
     shared.start_jax("float32", None)
     config = settings(WholeCluster, options)
-    print(report.draw_fabric(study.example_cluster(config), options.out))
+    print(report.draw_fabric(example_cluster(config), options.out))
     return 0

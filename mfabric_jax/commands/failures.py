@@ -48,6 +48,7 @@ def run(options: Options) -> int:
 
     from mfabric_jax import report, study
     from mfabric_jax.report import figures
+    from mfabric_jax.study._failures import effective_failures
 
     own = {field.name: getattr(options, field.name) for field in dataclasses.fields(_failures.FailureSettings)}
     config = study.Failures(setting=setting, **own)
@@ -60,7 +61,7 @@ def run(options: Options) -> int:
                 bar.update()
     finally:
         if options.out is not None and rows:
-            report.write_rows(rows, options.out, study.effective_failures(config))
+            report.write_rows(rows, options.out, effective_failures(config))
     shown = [report.Column("model"), report.Column("failure")]
     shown += [report.Column("healthy_s", "healthy [s]"), report.Column("failed_s", "failed [s]")]
     shown += [

@@ -39,7 +39,7 @@ def run(options: Options) -> int:
     from mfabric_jax import report, validation
     from mfabric_jax.report import figures
     from mfabric_jax.report.tables import agreement
-    from mfabric_jax.study import provenance
+    from mfabric_jax.study._provenance import provenance
 
     runs = validation.read_runs(options.runs)
     shared.check_outputs(options.out, options.figures)

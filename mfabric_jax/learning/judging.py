@@ -23,7 +23,8 @@ from mfabric_jax import policies
 from mfabric_jax.checks import InputError, distinct, listed, names, not_negative, one_of, positive, whole
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.learning.demands import MEAN_OF, HeldOut, held_out
-from mfabric_jax.routing import ROUTINGS, Plan, all_to_all_time, degree_bound, fluid_lower_bound, relay_shares
+from mfabric_jax.routing import Plan, all_to_all_time, degree_bound, fluid_lower_bound, relay_shares
+from mfabric_jax.routing.region import ROUTINGS
 from mfabric_jax.schedule.exchange import RELAY_STEPS
 from mfabric_jax.study._provenance import provenance
 from mfabric_jax.study.settings import DTYPES

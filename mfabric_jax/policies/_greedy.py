@@ -10,7 +10,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.routing import Plan, as_demand
+from mfabric_jax.routing import Plan
+from mfabric_jax.routing.region import as_demand
 
 RULES = ("printed", "released", "next")
 PLENTY = 2**30  # circuits: more than any server has

@@ -20,8 +20,8 @@ from mfabric_jax.policies._static import random_circuits, uniform
 from mfabric_jax.policies.joint_relaxation import relaxed_jointly, relay_limit
 from mfabric_jax.policies.relay_swaps import circuit_worth, swaps
 from mfabric_jax.policies.soft_circuits import first_logits, rounded
-from mfabric_jax.routing import Plan, relay_bound, relay_shares
-from mfabric_jax.routing.region import between_servers
+from mfabric_jax.routing import Plan, relay_shares
+from mfabric_jax.routing.region import between_servers, relay_bound
 
 SWAPS = 6  # tried in a round
 ENOUGH = 1e-3  # above the bound: no more rounds; above the best: circuits in place stay

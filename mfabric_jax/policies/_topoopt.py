@@ -14,7 +14,8 @@ from jaxtyping import Array, Float
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.topoopt import RING_NICS
-from mfabric_jax.routing import Plan, as_demand
+from mfabric_jax.routing import Plan
+from mfabric_jax.routing.region import as_demand
 
 
 def topoopt(demand: Float[Array, "S S"], region: Region, *, previous=None, key=None) -> Plan:

@@ -6,7 +6,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from mfabric_jax.fabric import DirectLinks, Electrical, Region
+from mfabric_jax.fabric import Region
+from mfabric_jax.fabric.direct_links import DirectLinks
+from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.flows import star_completion
 
 

@@ -4,7 +4,8 @@ import functools
 
 from jaxtyping import Array, Float
 
-from mfabric_jax.fabric import DirectLinks, Electrical
+from mfabric_jax.fabric.direct_links import DirectLinks
+from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.routing.electrical import spray_time
 from mfabric_jax.routing.forward import forward_time
 from mfabric_jax.traffic import server_bytes

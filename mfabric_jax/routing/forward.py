@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from mfabric_jax.checks import InputError
-from mfabric_jax.fabric import DirectLinks
+from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.network import network_of
 from mfabric_jax.flows import FlowProblem, completion_times
 from mfabric_jax.routing.region import as_demand

@@ -14,7 +14,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from mfabric_jax.checks import whole
-from mfabric_jax.fabric import Circuits, Cluster, Electrical, Region
+from mfabric_jax.fabric import Circuits, Cluster, Region
+from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.flows import FlowProblem, completion_times, star_completion
 from mfabric_jax.routing.cluster import cluster_routes, links_of
 from mfabric_jax.routing.region import between_servers, direct_seconds

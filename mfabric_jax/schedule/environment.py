@@ -23,7 +23,8 @@ from mfabric_jax import units
 from mfabric_jax.checks import InputError, not_negative, one_of, positive, whole
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import Policy, greedy, uniform
-from mfabric_jax.routing import Plan, as_demand, degree_bound, fluid_lower_bound
+from mfabric_jax.routing import Plan, degree_bound, fluid_lower_bound
+from mfabric_jax.routing.region import as_demand
 from mfabric_jax.schedule.sources import Drift, Recorded
 from mfabric_jax.schedule.spaces import Box, Dict, Discrete
 from mfabric_jax.schedule.trajectory import WITHOUT_SHARES, ReconfigurationCost

@@ -13,16 +13,11 @@ from mfabric_jax import units
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.design import EpGroup
 from mfabric_jax.policies import Policy, uniform
-from mfabric_jax.routing import (
-    Plan,
-    SinglePaths,
-    delegated,
-    fixed_time,
-    inside_time,
-    part_times,
-    relay_part_bounds,
-    relay_shares,
-)
+from mfabric_jax.routing import Plan, relay_shares
+from mfabric_jax.routing.electrical import delegated, inside_time
+from mfabric_jax.routing.fixed import fixed_time
+from mfabric_jax.routing.region import part_times, relay_part_bounds
+from mfabric_jax.routing.single import SinglePaths
 from mfabric_jax.schedule.first import AHEAD, BLOCK, First, SlotsToServe, choose
 from mfabric_jax.schedule.memory import remembers
 from mfabric_jax.schedule.order import BACKWARD, order_of

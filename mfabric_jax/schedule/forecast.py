@@ -7,7 +7,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from mfabric_jax.checks import positive, whole
-from mfabric_jax.routing import as_demand
+from mfabric_jax.routing.region import as_demand
 
 
 def last(demands: Float[Array, "T S S"], period: int = 1) -> Float[Array, "T S S"]:

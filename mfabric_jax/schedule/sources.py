@@ -11,7 +11,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from mfabric_jax.checks import InputError, not_negative, positive
-from mfabric_jax.routing import as_demand
+from mfabric_jax.routing.region import as_demand
 
 BYTES_PER_SERVER = 268e6  # bytes: 4096 tokens, 8 experts each, 8 kB a time
 

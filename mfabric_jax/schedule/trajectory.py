@@ -15,7 +15,8 @@ from jaxtyping import Array, Bool, Float, Int
 from mfabric_jax.checks import InputError, not_negative, one_of
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import uniform
-from mfabric_jax.routing import Plan, as_demand, fluid_lower_bound
+from mfabric_jax.routing import Plan, fluid_lower_bound
+from mfabric_jax.routing.region import as_demand
 
 WITHOUT_SHARES = ("unsplit", "best-path", "split")
 Routing = str | Callable[..., Array]

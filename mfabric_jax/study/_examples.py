@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mfabric_jax.schedule import one_block
+from mfabric_jax.schedule.trace import one_block
 from mfabric_jax.study.config import Compare
 from mfabric_jax.study.simulate import scenarios, scenarios_on, tokens_of
 from mfabric_jax.study.timeline import timeline

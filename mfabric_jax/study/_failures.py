@@ -14,14 +14,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mfabric_jax import fabric
 from mfabric_jax.checks import InputError, names, whole
-from mfabric_jax.fabric import Degraded, Region, degraded
+from mfabric_jax.fabric import Region, degraded
 from mfabric_jax.fabric.design import group_numbers
+from mfabric_jax.fabric.failures import KINDS, Degraded
 from mfabric_jax.policies import Policy, check_legal
-from mfabric_jax.routing import relayed_part_times
-from mfabric_jax.schedule import Exchanges, First, Iteration, Rules, iterate
-from mfabric_jax.schedule.exchange import failed_stage, routed
+from mfabric_jax.routing.relayed import relayed_part_times
+from mfabric_jax.schedule import First, Iteration, Rules, iterate
+from mfabric_jax.schedule.exchange import Exchanges, failed_stage, routed
 from mfabric_jax.study._compare import PARTS, effective
 from mfabric_jax.study.config import Compare
 from mfabric_jax.study.simulate import Scenario, check_dtype, scenarios, solve
@@ -39,7 +39,7 @@ PUBLISHED = {  # (model, failure) -> slow-down at 400 Gbps and 1,024 GPUs, arXiv
 class FailureSettings:
     """What fails, where and when."""
 
-    kinds: tuple[str, ...] = tuple(fabric.KINDS)
+    kinds: tuple[str, ...] = tuple(KINDS)
     """What fails: electrical-nic (one of a server), electrical-nics (all), optical-nic (or its switch port), link
     (between switches), gpu, server."""
     stage: int | None = None
@@ -62,7 +62,7 @@ class Failures(FailureSettings):
     )
 
     def __post_init__(self):
-        names("kinds", self.kinds, fabric.KINDS)
+        names("kinds", self.kinds, KINDS)
         if self.setting.first not in ("block", "reuse", "random"):
             raise InputError(f"first must be block, reuse or random for failures, got {self.setting.first!r}.")
         if self.setting.policy == "static":

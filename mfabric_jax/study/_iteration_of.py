@@ -11,8 +11,9 @@ from jaxtyping import Array, Float
 from mfabric_jax import units
 from mfabric_jax.checks import one_of
 from mfabric_jax.fabric.design import Fabric, group_numbers
-from mfabric_jax.schedule import Exchanges, FabricRates, Rules, iterate, trade_off_of
-from mfabric_jax.schedule.exchange import exchanges_inside
+from mfabric_jax.schedule import FabricRates, Rules, iterate
+from mfabric_jax.schedule.exchange import Exchanges, exchanges_inside
+from mfabric_jax.schedule.first import trade_off_of
 from mfabric_jax.study.config import Assumptions
 from mfabric_jax.study.simulate import Program, Scenario, guessed, program_of, scenarios_on, tokens_of
 from mfabric_jax.workload import NAMES as MODELS

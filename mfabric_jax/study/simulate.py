@@ -19,9 +19,11 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Region
 from mfabric_jax.fabric.design import Fabric, Form, group_numbers
 from mfabric_jax.policies import check_legal, topoopt
-from mfabric_jax.routing import single_part_times, single_paths, wired
-from mfabric_jax.schedule import Exchanges, FabricRates, First, Iteration, TradeOff, iterate, trade_off_of
-from mfabric_jax.schedule.exchange import exchanges_between, exchanges_inside
+from mfabric_jax.routing.forward import wired
+from mfabric_jax.routing.single import single_part_times, single_paths
+from mfabric_jax.schedule import FabricRates, First, Iteration, iterate
+from mfabric_jax.schedule.exchange import Exchanges, exchanges_between, exchanges_inside
+from mfabric_jax.schedule.first import TradeOff, trade_off_of
 from mfabric_jax.study.config import Assumptions, Compare
 from mfabric_jax.traffic import Tokens, rank_bytes, server_bytes
 from mfabric_jax.traffic.predictor import DEFAULT as PREDICTOR

@@ -6,8 +6,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from mfabric_jax.schedule import segments, walk
-from mfabric_jax.schedule.iteration import Walked
+from mfabric_jax.schedule.iteration import Walked, walk
+from mfabric_jax.schedule.trace import segments
 from mfabric_jax.study._compare import effective
 from mfabric_jax.study.config import Case, Compare
 from mfabric_jax.study.simulate import Scenario, check_dtype, scenarios, solve

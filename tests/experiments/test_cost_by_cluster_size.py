@@ -5,7 +5,8 @@ import json
 import pytest
 
 from mfabric_jax import report
-from mfabric_jax.fabric import PRICED, Prices, cluster_cost
+from mfabric_jax.fabric import Prices, cluster_cost
+from mfabric_jax.fabric.registry import PRICED
 from mfabric_jax.report import style
 
 pytest.importorskip("matplotlib")

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from mfabric_jax import InputError
-from mfabric_jax.fabric import NAMES, Prices, cluster_cost, cost_table, no_price
+from mfabric_jax.fabric import NAMES, Prices, cluster_cost, cost_table
 from mfabric_jax.fabric.cost import PATCH_PANEL, Attachment
 from mfabric_jax.fabric.cost import tree_attachment as tree
-from mfabric_jax.fabric.registry import PRICED, cluster_watts, parts
+from mfabric_jax.fabric.registry import PRICED, cluster_watts, no_price, parts
 
 FIBRE = 0.3 * 500
 LISTED = {100: (99, 659, 187), 200: (239, 1079, 374), 400: (659, 1499, 1090), 800: (1399, 2248, 1400)}

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from mfabric_jax import InputError
-from mfabric_jax.fabric import NAMES, Electrical, FabricSettings, Region, get
+from mfabric_jax.fabric import NAMES, FabricSettings, Region, get
 from mfabric_jax.fabric.design import check_own
+from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.workload import get as job_of
 
 NAN, INF = float("nan"), float("inf")

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from mfabric_jax import InputError
-from mfabric_jax.fabric import KINDS, Region, degraded
+from mfabric_jax.fabric import Region, degraded
+from mfabric_jax.fabric.failures import KINDS
 
 
 def region(**settings):

@@ -6,7 +6,8 @@ import re
 import pytest
 
 from mfabric_jax import InputError
-from mfabric_jax.fabric import OCS, Region, get_ocs
+from mfabric_jax.fabric import Region
+from mfabric_jax.fabric.ocs import OCS, get_ocs
 from mfabric_jax.study import Compare
 
 MODEL = "mixtral-8x7b"  # 4 servers a region

@@ -8,7 +8,8 @@ import pytest
 from mfabric_jax import InputError
 from mfabric_jax.fabric import FabricSettings, cluster, cluster_cost, cost_table, get
 from mfabric_jax.fabric.torus import dimension_order, near_cube, near_square, torus_links
-from mfabric_jax.routing import cluster_routes, fixed_time, links_of
+from mfabric_jax.routing import cluster_routes, links_of
+from mfabric_jax.routing.fixed import fixed_time
 from mfabric_jax.workload import get as job_of
 
 SHAPES = ((4, 3, 2), (5, 1, 1), (2, 2, 2), (3, 3, 3), (1, 1, 1))

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from mfabric_jax import InputError, units
 from mfabric_jax.fabric import NAMES as CLUSTERS
 from mfabric_jax.fabric import Cluster, Tree, cluster
-from mfabric_jax.routing import PATHS, cluster_routes, links_of
 from mfabric_jax.routing import cluster as routing_cluster
+from mfabric_jax.routing import cluster_routes, links_of
+from mfabric_jax.routing.cluster import PATHS
 from tests.oracles import dense
 
 SERVERS, GPUS = 8, 4

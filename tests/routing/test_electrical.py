@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from mfabric_jax import InputError, all_to_all_time
-from mfabric_jax.fabric import Circuits, DirectLinks, Electrical, Region
-from mfabric_jax.routing import delegated, inside_time, spray_time
+from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.fabric.direct_links import DirectLinks
+from mfabric_jax.fabric.electrical import Electrical
+from mfabric_jax.routing.electrical import delegated, inside_time, spray_time
 from mfabric_jax.traffic import server_bytes
 from tests.oracles.tree import tree
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax import InputError
-from mfabric_jax.fabric import DirectLinks
+from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.routing.forward import forward_time, wired
 from tests.oracles import dense
 

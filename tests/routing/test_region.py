@@ -14,7 +14,8 @@ from scipy.optimize import linprog
 from mfabric_jax import InputError, all_to_all_time
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import Plan
-from mfabric_jax.routing import ROUTINGS, degree_bound, fluid_lower_bound, part_times
+from mfabric_jax.routing import degree_bound, fluid_lower_bound
+from mfabric_jax.routing.region import ROUTINGS, part_times
 from tests.routing.regions import (
     SERVERS,
     circuit_seconds,

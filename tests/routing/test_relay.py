@@ -8,7 +8,8 @@ import pytest
 from mfabric_jax import InputError, all_to_all_time
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import Plan
-from mfabric_jax.routing import degree_bound, part_times, relay_bound
+from mfabric_jax.routing import degree_bound
+from mfabric_jax.routing.region import part_times, relay_bound
 from tests.oracles.tree import tree
 from tests.routing.regions import (
     DIRECT,

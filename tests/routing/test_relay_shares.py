@@ -13,7 +13,8 @@ from mfabric_jax import InputError
 from mfabric_jax.fabric import Circuits
 from mfabric_jax.flows import completion_times
 from mfabric_jax.policies import Plan
-from mfabric_jax.routing import best_relay_shares, degree_bound, relay_bound, relay_shares
+from mfabric_jax.routing import best_relay_shares, degree_bound, relay_shares
+from mfabric_jax.routing.region import relay_bound
 from mfabric_jax.routing.relay import checked_shares, relay_problem
 from tests.routing import regions
 from tests.routing.regions import DIRECT, EPS, SERVERS, circuits, pairs, region, seconds

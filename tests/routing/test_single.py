@@ -5,9 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mfabric_jax.fabric import Circuits, Electrical, Region, cluster
-from mfabric_jax.routing import part_times, single_part_times, single_paths, spray_time
-from mfabric_jax.routing.single import _drawn
+from mfabric_jax.fabric import Circuits, Region, cluster
+from mfabric_jax.fabric.electrical import Electrical
+from mfabric_jax.routing.electrical import spray_time
+from mfabric_jax.routing.region import part_times
+from mfabric_jax.routing.single import _drawn, single_part_times, single_paths
 
 RANKS, SLICES = 4, 8  # a rank fills a server
 TREE = Electrical(8.0)  # 1 GB/s

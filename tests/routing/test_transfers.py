@@ -10,23 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mfabric_jax import InputError, all_to_all_time, units
-from mfabric_jax.fabric import Circuits, Cluster, DirectLinks, Electrical, Region, Tree, cluster
+from mfabric_jax.fabric import Circuits, Cluster, Region, Tree, cluster
+from mfabric_jax.fabric.direct_links import DirectLinks
+from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.fabric.network import Network
 from mfabric_jax.fabric.network import network_of as joined
 from mfabric_jax.flows import completion_times
-from mfabric_jax.routing import (
-    PATHS,
-    Routes,
-    cluster_routes,
-    forward_time,
-    link_bytes,
-    links_of,
-    spray_time,
-    transfer,
-    transfers,
-    wired,
-)
-from mfabric_jax.routing.transfers import binding, flow_problem, latency
+from mfabric_jax.routing import cluster_routes, links_of, transfer, transfers
+from mfabric_jax.routing.cluster import PATHS
+from mfabric_jax.routing.electrical import spray_time
+from mfabric_jax.routing.forward import forward_time, wired
+from mfabric_jax.routing.routes import Routes
+from mfabric_jax.routing.transfers import binding, flow_problem, latency, link_bytes
 from tests.oracles import dense
 from tests.oracles.tree import tree as star
 

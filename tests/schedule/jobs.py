@@ -5,7 +5,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mfabric_jax.fabric import Circuits, Electrical, Region
+from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.policies import Plan, greedy, keep, uniform
 from mfabric_jax.schedule import FabricRates, First, Rules, exchanges, iterate, rates_of
 from mfabric_jax.workload import BlockSeconds, GroupedQuery, Workload, models

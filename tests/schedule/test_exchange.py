@@ -8,9 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mfabric_jax.fabric import Electrical, Region
+from mfabric_jax.fabric import Region
+from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.policies import greedy
-from mfabric_jax.schedule import Exchanges, rates_of
+from mfabric_jax.schedule import rates_of
+from mfabric_jax.schedule.exchange import Exchanges
 from mfabric_jax.schedule.iteration import all_reduce_seconds, running_blocks
 from mfabric_jax.schedule.order import BACKWARD, order
 from mfabric_jax.workload import BlockSeconds

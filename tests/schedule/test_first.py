@@ -11,9 +11,10 @@ import pytest
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import Plan, greedy
-from mfabric_jax.schedule import FIRST, First, TradeOff, rates_of, walk
+from mfabric_jax.schedule import First, rates_of
 from mfabric_jax.schedule.exchange import exchanges_between
-from mfabric_jax.schedule.first import SlotsToServe, choose
+from mfabric_jax.schedule.first import FIRST, SlotsToServe, TradeOff, choose
+from mfabric_jax.schedule.iteration import walk
 from mfabric_jax.workload import BlockSeconds
 from tests.oracles.greedy import greedy as plain_greedy
 from tests.schedule.jobs import job

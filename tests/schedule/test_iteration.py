@@ -6,10 +6,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mfabric_jax.fabric import Circuits, Electrical, Region
+from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.policies import Plan, uniform
-from mfabric_jax.schedule import Exchanges, FabricRates, First
-from mfabric_jax.schedule.exchange import exchanges_between
+from mfabric_jax.schedule import FabricRates, First
+from mfabric_jax.schedule.exchange import Exchanges, exchanges_between
 from mfabric_jax.workload import BlockSeconds
 from tests.oracles.greedy import greedy as plain_greedy
 from tests.oracles.timeline import Region as Clock

@@ -6,8 +6,8 @@ import numpy as np
 
 from mfabric_jax.fabric import Circuits, Region, degraded
 from mfabric_jax.policies import Plan, greedy
-from mfabric_jax.schedule import Exchanges, FabricRates
-from mfabric_jax.schedule.exchange import exchanges_between, failed_stage, places, routed, switched
+from mfabric_jax.schedule import FabricRates
+from mfabric_jax.schedule.exchange import Exchanges, exchanges_between, failed_stage, places, routed, switched
 from mfabric_jax.schedule.iteration import send_seconds
 from mfabric_jax.workload import BlockSeconds
 from tests.oracles.timeline import stage_order

@@ -13,7 +13,8 @@ from mfabric_jax import policies
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import Plan, uniform
-from mfabric_jax.schedule import WHEN, best_trajectory, follow, last, moving_average
+from mfabric_jax.schedule import best_trajectory, follow, last, moving_average
+from mfabric_jax.schedule.when import WHEN
 
 SERVERS, STEPS, DEGREE, POOL = 4, 14, 3, 3
 OFF = ~np.eye(SERVERS, dtype=bool)

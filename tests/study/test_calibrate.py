@@ -12,11 +12,10 @@ from mfabric_jax.study import (
     PRESETS,
     Compare,
     calibrate,
-    calibration_rows,
     compare,
     scenarios,
-    write_calibration,
 )
+from mfabric_jax.study._calibrate import calibration_rows, write_calibration
 from mfabric_jax.study.calibration import BANDWIDTHS, PUBLISHED
 from mfabric_jax.study.simulate import tokens_of, trade_off_at
 from mfabric_jax.traffic import from_knobs, workload_knobs

@@ -14,7 +14,9 @@ import mfabric_jax
 from mfabric_jax import InputError
 from mfabric_jax.fabric.design import group_numbers
 from mfabric_jax.schedule import exchanges, iterate, rates_of
-from mfabric_jax.study import Compare, compare, effective, examples
+from mfabric_jax.study import Compare, compare
+from mfabric_jax.study._compare import effective
+from mfabric_jax.study._examples import examples
 from mfabric_jax.workload import block_seconds, get_gpu
 from tests.study.small import MODEL, configured, row, rows, small
 

@@ -6,7 +6,8 @@ import pytest
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.policies import greedy, topoopt
-from mfabric_jax.study import Failures, effective
+from mfabric_jax.study import Failures
+from mfabric_jax.study._compare import effective
 from tests.study.small import as_a_user, row, small
 
 MFABRIC = small(fabrics=("mfabric",))

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from mfabric_jax import InputError
-from mfabric_jax.fabric import KINDS, Degraded
-from mfabric_jax.schedule import Exchanges, Iteration
-from mfabric_jax.study import Failures, effective_failures, failures
+from mfabric_jax.fabric.failures import KINDS, Degraded
+from mfabric_jax.schedule import Iteration
+from mfabric_jax.schedule.exchange import Exchanges
+from mfabric_jax.study import Failures, failures
+from mfabric_jax.study._failures import effective_failures
 from tests.study.small import MODEL, configured, row, small
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from mfabric_jax import InputError, all_to_all_time
-from mfabric_jax.fabric import Circuits, Electrical, Region
-from mfabric_jax.routing import spray_time
+from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.fabric.electrical import Electrical
+from mfabric_jax.routing.electrical import spray_time
 from mfabric_jax.study import compare
 from mfabric_jax.traffic import recorded, server_bytes
 from mfabric_jax.workload import get

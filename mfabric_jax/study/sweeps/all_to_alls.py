@@ -14,7 +14,8 @@ from mfabric_jax import policies, units
 from mfabric_jax.checks import InputError, not_negative, one_of, positive, whole
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import Plan
-from mfabric_jax.routing import ROUTINGS, all_to_all_time, degree_bound, relay_shares
+from mfabric_jax.routing import all_to_all_time, degree_bound, relay_shares
+from mfabric_jax.routing.region import ROUTINGS
 from mfabric_jax.schedule.exchange import RELAY_STEPS
 from mfabric_jax.study.batch import Estimate, evaluate, usual_at_once
 from mfabric_jax.study.simulate import check_dtype
