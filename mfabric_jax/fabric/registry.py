@@ -61,14 +61,14 @@ def cost_table(
     its fabric) pay beside their NICs (nvl72, mfabric-cpo) is a row of its own, without dollars while its price is not
     known. `form`: see `Form`.
     """
-    prices = prices or Prices()
+    gpus = get(name).gpus_per_server if gpus is None else whole("gpus", gpus)
+    prices, form = prices or Prices(), {"gpus_per_server": gpus} | form
     rows = [
         _row(group.to, part, group.nics * count, prices.at(part, nic_gbps))
         for group in parts(name, **form)
         for part, count in group.attachment.counts.items()
         if np.any(group.nics)
     ]
-    gpus = get(name).gpus_per_server if gpus is None else whole("gpus", gpus)
     if (per_gpu := get(name).per_gpu) is not None:
         rows.append(_row(per_gpu[1], per_gpu[0], gpus, getattr(prices, per_gpu[0])))
     return rows

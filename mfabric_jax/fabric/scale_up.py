@@ -88,7 +88,7 @@ def _cpo_cluster(servers: int, nic_gbps: float, form: Form, rest: dict[str, Any]
 
 
 def _parts(form: Form) -> tuple[PartGroup, ...]:
-    nics = DOMAIN_GPUS if form.nics is None else form.nics
+    nics = form.gpus_per_server or DOMAIN_GPUS if form.nics is None else form.nics
     return (PartGroup(nics, "switch tree", tree_attachment(form.oversubscription or 1.0, form.tiers, form.at)),)
 
 

@@ -61,7 +61,7 @@ def test_what_a_switch_hides_by_hand():
         moe=np.ones(shape, bool),
         present=np.ones(shape, bool),
         optical_s=two,
-        packet_s=two / 2,
+        electronic_s=two / 2,
         switch=np.broadcast_to([True, False], (*shape, 2)),
     )
     over = two.copy()
@@ -164,7 +164,7 @@ def test_models_of_the_testbed():
         job = setting.workload(model)
         assert (job.gpus, job.servers_per_region, job.dp) == (32, servers, replicas)
         assert job.architecture.blocks == testbed.BLOCKS[model]
-        tree, here = (fabric for _, fabric in setting.variants(model))
+        tree, here = (setting.groups(model, name, 100.0, ("pooled",))[0] for name in setting.fabrics)
         assert (tree.nics, here.optical_degree, here.electrical_nics) == (4, 3, 1)
 
 

@@ -121,4 +121,4 @@ def test_the_recording(shared_data):
     average, last, blind = (line["TV"] for line in summary(rows))
     assert average < 0.9 * last < 0.1 * blind
     average, last, blind = (line["time"] for line in summary(rows))
-    assert max(average, last) < 1.2 < blind
+    assert max(average, last) < 1.05 < blind

@@ -180,7 +180,7 @@ def test_rows_of_a_run_that_was_stopped_stay_but_are_not_kept(tmp_path):
 
 # ----------------------------------------------------------------------------------------------------------- every one
 def test_every_script_has_a_question_and_quick_settings_that_are_allowed():
-    for module, question in scripts.scripts().items():
+    for module, question in scripts.questions().items():
         script = scripts.load(module)
         assert (script.name, script.question) == (module, question)
         assert question.endswith((".", "?"))
@@ -189,5 +189,5 @@ def test_every_script_has_a_question_and_quick_settings_that_are_allowed():
 
 
 def test_every_figure_of_the_paper_has_its_script():
-    assert set(scripts.FIGURES.values()) <= set(scripts.scripts())
+    assert set(scripts.FIGURES.values()) <= set(scripts.questions())
     assert list(scripts.chosen([])) == list(scripts.FIGURES)

@@ -171,7 +171,7 @@ def test_prices_of_gpus_are_not_invented_but_added():
         give = f"give {field}, dollars per GPU, in the prices."
         assert no_price(name) == f"{name} has no cost: there are no public prices for {what}; {give}"
         assert cluster_cost(name, 256, 800) is None
-        *rest, last = cost_table(name, 800, gpus=8, nics=8)
+        *rest, last = cost_table(name, 800, gpus=8)
         assert last == {"attached_to": what, "part": field, "count": 8, "unit_usd": None, "usd": None}
         assert rest == cost_table("fat-tree", 800)
         (other,) = {"scale_up_per_gpu", "co_packaged_per_gpu"} - {field}
@@ -181,7 +181,7 @@ def test_prices_of_gpus_are_not_invented_but_added():
         for gpus in (4, 8):
             want = pytest.approx(ethernet + 256 * gpus * 1234.5, rel=1e-14)
             assert cluster_cost(name, 256, 800, prices, gpus=gpus, nics=8) == want
-        free = cluster_cost(name, 1, 800, Prices(**{field: 0}), gpus=8, nics=8)
+        free = cluster_cost(name, 1, 800, Prices(**{field: 0}), gpus=8)
         assert free == pytest.approx(ethernet / 256, rel=1e-14)  # 0 is a price
         assert cluster_cost("fat-tree", 256, 800, prices) == ethernet
 

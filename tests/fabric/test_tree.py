@@ -267,7 +267,7 @@ MIDDLE = [
 
 
 def test_what_fits_through_the_middle():
-    assert {name for name, *_ in MIDDLE} | {"oversub-fat-tree"} == set(CLUSTERS)
+    assert {name for name, *_ in MIDDLE} | {"oversub-fat-tree", "torus"} == set(CLUSTERS)
     for name, form, nics in MIDDLE:
         made = built(name, **{k: v for k, v in form.items() if k != "regions"})
         if "regions" in form:
