@@ -273,11 +273,11 @@ def _together(between: Exchanges, inside: jax.Array) -> Exchanges:
 def times_of(one: Scenario, solved: Exchanges, seconds: BlockSeconds | None = None) -> Iteration:
     """Every iteration at every bandwidth [I bandwidth], from what `solve` found; `seconds`: another computation."""
     settings = one.settings
-    at = [one.rates(gbps) for gbps in one.bandwidths]
+    seconds, rules = settings.block_seconds(one.workload) if seconds is None else seconds, settings.rules
+    at = [settings.rates(one.fabric, one.group, gbps) for gbps in one.bandwidths]
     rates = FabricRates(*(jnp.asarray(column, settings.dtype) for column in zip(*at, strict=True)))
-    seconds = _arrays(one.seconds if seconds is None else seconds, settings.dtype)
     axes = (0, 0) if one.weighs else (0, None)
-    return _time_all(one.workload, rates, solved, seconds, settings.rules, axes)
+    return _time_all(one.workload, rates, solved, _arrays(seconds, settings.dtype), rules, axes)
 
 
 @eqx.filter_jit
