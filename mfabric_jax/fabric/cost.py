@@ -31,6 +31,8 @@ class Prices:
 
     - `transceiver`, `nic`, `switch_port`: at the bandwidths `gbps`, which rise.
     - `fibre_per_metre`, `metres_per_link`: one fibre is one link long.
+    - `rack_switch_per_server`: a server's share of its rack's management switch, on every fabric. The paper has no such
+      item: 0 leaves it out.
     - `scale_up_per_gpu`: what a GPU of an NVLink domain (nvl72) pays beside its Ethernet NIC.
     - `co_packaged_per_gpu`: what a GPU of mfabric-cpo pays beside its Ethernet NIC: its NVLinks, its co-packaged
       optics and the switch ports behind them. Nobody publishes these two: None is not known.
@@ -44,6 +46,7 @@ class Prices:
     panel_port: float = 100
     fibre_per_metre: float = 0.3
     metres_per_link: float = 500
+    rack_switch_per_server: float = 0
     scale_up_per_gpu: float | None = None
     co_packaged_per_gpu: float | None = None
 
@@ -57,7 +60,7 @@ class Prices:
             if len(prices) != len(self.gbps):
                 bandwidths = f"{len(self.gbps)} bandwidths in gbps"
                 raise InputError(f"{field} must list one price for each of the {bandwidths}, got {list(prices)}.")
-        for field in ("ocs_port", "panel_port", "fibre_per_metre", "metres_per_link"):
+        for field in ("ocs_port", "panel_port", "fibre_per_metre", "metres_per_link", "rack_switch_per_server"):
             _single(field, getattr(self, field))
         for field in ("scale_up_per_gpu", "co_packaged_per_gpu"):
             if getattr(self, field) is not None:

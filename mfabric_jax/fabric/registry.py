@@ -59,7 +59,7 @@ def cost_table(
 
     Columns: `attached_to`, `part`, `count` per server, `unit_usd`, `usd`. What `gpus` of a server (None: those of
     its fabric) pay beside their NICs (nvl72, mfabric-cpo) is a row of its own, without dollars while its price is not
-    known. `form`: see `Form`.
+    known; so is the share of a server in its rack's switch, where that has a price. `form`: see `Form`.
     """
     gpus = get(name).gpus_per_server if gpus is None else whole("gpus", gpus)
     prices, form = prices or Prices(), {"gpus_per_server": gpus} | form
@@ -71,6 +71,8 @@ def cost_table(
     ]
     if (per_gpu := get(name).per_gpu) is not None:
         rows.append(_row(per_gpu[1], per_gpu[0], gpus, getattr(prices, per_gpu[0])))
+    if prices.rack_switch_per_server:
+        rows.append(_row("rack switch", "rack_switch_per_server", 1, prices.rack_switch_per_server))
     return rows
 
 

@@ -62,6 +62,22 @@ def test_own_prices():
     assert cluster_cost("mfabric", 1, 400, cheap) == 6 * (1 + 1 + 520) + 2 * 12
 
 
+def test_a_rack_switch_costs_every_server_its_share():
+    given = Prices(rack_switch_per_server=75, scale_up_per_gpu=10, co_packaged_per_gpu=10)
+    without = dataclasses.replace(given, rack_switch_per_server=0)
+    assert cluster_cost("mfabric", 3, 400, given) == 3 * (39674 + 75)
+    for name in NAMES:
+        assert cluster_cost(name, 3, 400, given) == pytest.approx(cluster_cost(name, 3, 400, without) + 3 * 75)
+        assert cost_table(name, 400, given)[-1] == {
+            "attached_to": "rack switch",
+            "part": "rack_switch_per_server",
+            "count": 1,
+            "unit_usd": 75,
+            "usd": 75,
+        }
+    assert cluster_cost("nvl72", 3, 400, Prices(rack_switch_per_server=75)) is None
+
+
 def test_parts_behind_a_nic_on_a_tree():
     for settings, ports, transceivers, fibres in [
         ({}, 5, 6, 3),
@@ -282,6 +298,7 @@ def test_prices_that_are_none(tmp_path):
         ({"panel_port": math.inf}, "panel_port must be finite and not negative, got inf."),
         ({"fibre_per_metre": "0.3"}, "fibre_per_metre must be a number, got '0.3'."),
         ({"metres_per_link": [500]}, "metres_per_link must be a number, got [500]."),
+        ({"rack_switch_per_server": -1}, "rack_switch_per_server must be finite and not negative, got -1."),
         ({"metres_per_link": True}, "metres_per_link must be a number, got True."),
         ({"scale_up_per_gpu": -5}, "scale_up_per_gpu must be finite and not negative, got -5."),
         ({"co_packaged_per_gpu": "?"}, "co_packaged_per_gpu must be a number, got '?'."),
