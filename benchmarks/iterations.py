@@ -9,8 +9,8 @@ import time
 
 import jax
 
-from mfabric_jax.study import Compare
-from mfabric_jax.study.compare import computation, inside, job_times, jobs, joined, solve
+from mfabric_jax.study import Compare, scenarios
+from mfabric_jax.study.simulate import solve, times_of
 
 
 def main() -> None:
@@ -22,15 +22,15 @@ def main() -> None:
     same = {"fabrics": ("mfabric",), "nic_gbps": (400.0,)}
     config = Compare(models=(asked.model,), iterations=asked.iterations, first=asked.first, **same)
     start = time.perf_counter()
-    (job,) = jobs(config)
+    (one,) = scenarios(config)
     where = f"{jax.devices()[0].platform}, {config.dtype}"
     print(f"{where}, {asked.iterations} iterations of {asked.model}, greedy, {asked.first}")
     print(f"draw the traffic {time.perf_counter() - start:.2f} s")
     for name in ("with compiling", "again"):
         start = time.perf_counter()
-        solved = joined(solve(config, job), inside(config, job))
+        solved = solve(one)
         middle = time.perf_counter()
-        timed = jax.block_until_ready(job_times(config, job, solved, computation(config, job), (400.0,)))
+        timed = jax.block_until_ready(times_of(one, solved))
         end = time.perf_counter()
         count = solved.load.size
         parts = f"circuits and {count:,} all-to-alls {middle - start:.2f} s, timelines {end - middle:.2f} s"
