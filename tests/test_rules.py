@@ -95,7 +95,6 @@ def asks_which_fabric(tree, classes, names):
                     yield node.lineno
 
 
-@NOT_YET
 def test_only_fabrics_know_which_fabric_they_are():
     names, classes = set(fabric.NAMES), fabric_classes()
     wrong = [

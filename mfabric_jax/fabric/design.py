@@ -139,6 +139,7 @@ def at_bandwidth(group: EpGroup, nic_gbps: Any, gpu_tbps: Any = None) -> EpGroup
 class Fabric:
     """One fabric: functions and facts, no state.
 
+    - `look`: what a reader calls it, its colour and its marker (Matplotlib's letter) in pictures.
     - `groups(settings, job, nic_gbps, nic_uses)`: what one expert-parallel group sees of it, for every use of NICs
       that differs; routing solves it from the data alone.
     - `cluster(servers, nic_gbps, form, rest)`: the whole cluster; `rest` are further fields of `Cluster`.
@@ -157,6 +158,7 @@ class Fabric:
 
     name: str
     summary: str
+    look: tuple[str, str, str]
     groups: Callable[..., list[Any]]
     cluster: Callable[[int, float, Form, dict[str, Any]], Cluster]
     parts: Callable[[Form], tuple[PartGroup, ...]]

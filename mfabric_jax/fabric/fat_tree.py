@@ -10,6 +10,7 @@ OVERSUBSCRIPTION = 3.0
 FAT_TREE = Fabric(
     name="fat-tree",
     summary="all NICs on one non-blocking switch tree",
+    look=("Fat-tree", "#0072B2", "s"),
     groups=tree_groups,
     cluster=partial(tree_cluster, "fat-tree"),
     parts=tree_parts,
@@ -18,6 +19,7 @@ FAT_TREE = Fabric(
 OVERSUB_FAT_TREE = Fabric(
     name="oversub-fat-tree",
     summary="all NICs on one switch tree, 3:1 at the edge unless `oversubscription` says otherwise",
+    look=("Oversubscribed fat-tree", "#56B4E9", "v"),
     groups=partial(tree_groups, ratio=OVERSUBSCRIPTION),
     cluster=partial(tree_cluster, "oversub-fat-tree", ratio=OVERSUBSCRIPTION),
     parts=partial(tree_parts, ratio=OVERSUBSCRIPTION),

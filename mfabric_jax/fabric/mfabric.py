@@ -52,6 +52,7 @@ def _form(settings: PortSettings, job: Workload) -> Form:
 MFABRIC = Fabric(
     name="mfabric",
     summary="`electrical_nics` of a server on a tree, pooled; circuits between the servers of a region",
+    look=("mFabric", "#D55E00", "o"),
     groups=_groups,
     cluster=_cluster,
     circuits=lambda job, form, nic_gbps, choose: choose(form.optical_degree),

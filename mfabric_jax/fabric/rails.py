@@ -39,6 +39,7 @@ def _rail_only_cluster(servers, nic_gbps, form: Form, rest):
 RAIL_OPTIMIZED = Fabric(
     name="rail-optimized",
     summary="NICs of equal rank share edge switches, rails share a spine",
+    look=("Rail-optimized", "#009E73", "D"),
     groups=_optimized_groups,
     cluster=partial(tree_cluster, "rail-optimized", rails=True),
     parts=tree_parts,
@@ -48,6 +49,7 @@ RAIL_OPTIMIZED = Fabric(
 RAIL_ONLY = Fabric(
     name="rail-only",
     summary="a tree of two tiers for every rail, no spine; data changes rails over the NVSwitch",
+    look=("Rail-only", "#C9B400", "^"),
     groups=_over_nvswitch,
     cluster=_rail_only_cluster,
     parts=_rail_parts,

@@ -99,6 +99,7 @@ def _form(settings: PortSettings, job: Workload) -> Form:
 NVL72 = Fabric(
     name="nvl72",
     summary="domains of 64 GPUs, one Ethernet NIC a GPU",
+    look=("NVL72", "#4D4D4D", "X"),
     groups=_nvl72_groups,
     cluster=_nvl72_cluster,
     parts=_parts,
@@ -110,6 +111,7 @@ NVL72 = Fabric(
 MFABRIC_CPO = Fabric(
     name="mfabric-cpo",
     summary="domains of 64 GPUs with circuits between them, for which GPUs give half of their NVLinks",
+    look=("mFabric CPO", "#E69F00", "h"),
     groups=_cpo_groups,
     cluster=_cpo_cluster,
     circuits=lambda job, form, gbps, choose: choose(optical_ports(form.gpu_tbps, gbps) * DOMAIN_GPUS),

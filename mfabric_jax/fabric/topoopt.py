@@ -60,6 +60,7 @@ def _circuits(job: Workload, form: Form, nic_gbps: float, choose) -> np.ndarray:
 TOPOOPT = Fabric(
     name="topoopt",
     summary="circuits alone, chosen before training; servers forward where two have none",
+    look=("TopoOpt", "#CC79A7", "P"),
     groups=_groups,
     cluster=_cluster,
     circuits=_circuits,

@@ -142,6 +142,7 @@ def _parts(form: Form) -> tuple[PartGroup, ...]:
 TORUS = Fabric(
     name="torus",
     summary="a 3-D torus of direct links between servers, wrap-around through optical switches",
+    look=("Torus", "#8C564B", "<"),
     groups=_groups,
     cluster=_cluster,
     parts=_parts,

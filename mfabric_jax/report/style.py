@@ -1,7 +1,7 @@
 """One look for all charts and figures: colour, marker and label of each fabric; paper, fonts, how a figure is saved.
 
-Fabrics take the eight colours of Okabe and Ito (yellow darkened, to be seen on white), parts of an iteration and kinds
-of work take Tol's muted ones: both are made for colour-blind readers.
+Every fabric brings its own look: the first eight take the colours of Okabe and Ito (yellow darkened, to be seen on
+white). Parts of an iteration and kinds of work take Tol's muted ones: both are made for colour-blind readers.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from mfabric_jax.atomic import check_folder, replacing, suffix
 from mfabric_jax.extras import extra
+from mfabric_jax.fabric import registry
 from mfabric_jax.report.grid import Series
 
 if TYPE_CHECKING:
@@ -42,16 +43,7 @@ class Look:
     hollow: bool = False
 
 
-FABRICS = {
-    "fat-tree": Look("Fat-tree", "#0072B2", "s"),
-    "oversub-fat-tree": Look("Oversubscribed fat-tree", "#56B4E9", "v"),
-    "rail-optimized": Look("Rail-optimized", "#009E73", "D"),
-    "rail-only": Look("Rail-only", "#C9B400", "^"),
-    "topoopt": Look("TopoOpt", "#CC79A7", "P"),
-    "mfabric": Look("mFabric", "#D55E00", "o"),
-    "nvl72": Look("NVL72", "#4D4D4D", "X"),
-    "mfabric-cpo": Look("mFabric CPO", "#E69F00", "h"),
-}
+FABRICS = {name: Look(*one.look) for name, one in registry.FABRICS.items()}
 PARTS = {
     "compute_s": Look("Compute", "#C3CAD3"),
     "tp_comm_s": Look("TP communication", "#882255"),

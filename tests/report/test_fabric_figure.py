@@ -361,14 +361,14 @@ def test_servers_joined_directly_are_a_graph_at_their_places():
     links = (("nvswitch up", 24), ("nvswitch down", 24), ("mesh", len(pairs)), ("wrap-around", len(pairs)))
     both = np.ones(len(tail)), np.zeros(len(tail))
     network = Network(tail, head, *both, (("gpu", 24), ("nvswitch", 12)), links)
-    torus = SimpleNamespace(name="torus", servers=12, gpus=24, gpus_per_server=2, tree=None, regions=None)
+    torus = SimpleNamespace(name="mesh", servers=12, gpus=24, gpus_per_server=2, tree=None, regions=None)
     torus.network = torus.sprayed = network
     torus.places = np.stack(np.unravel_index(np.arange(12), shape), axis=1)
     load = np.zeros(len(tail))
     load[48] = 1.0
     for figure in (build_fabric(torus), build_fabric(torus, utilisation=load)):
         assert_readable(figure)
-        assert {"torus: 12 servers, 24 GPUs", *map(str, range(12))} <= set(words(figure))
+        assert {"mesh: 12 servers, 24 GPUs", *map(str, range(12))} <= set(words(figure))
         assert len(lines(figure)) == len(pairs)
     assert [colour for *_, colour in lines(figure)].count(to_hex(colours()(1.0))) == 1
     nodes = {text.get_text(): np.array(text.get_position()) for text in figure.axes[0].texts}
