@@ -35,7 +35,6 @@ def words(module, rows):
     return {one.claim: one.word for one in module.verdicts(rows)}
 
 
-# -------------------------------------------------------------------------------------------------- traffic_shares
 def test_shares_of_bytes(tmp_path):
     rows = list(traffic_shares.run(traffic_shares.Config()))
     for model, set_up in {(row["model"], row["set_up"]) for row in rows}:
@@ -50,7 +49,6 @@ def test_shares_of_bytes(tmp_path):
     assert [verdict.word for verdict in traffic_shares.verdicts(one)] == ["reproduced", "differs by +10%"]
 
 
-# -------------------------------------------------------------------------------------------------- block_timeline
 def test_what_a_switch_hides_by_hand():
     """One block forward and backward; all-to-alls of 2 ms; the switch of 25 ms turns before both first ones."""
     job = workload.get("llama-moe", blocks=1, dp=1, pp=1, gpus=16, micro_batches=1)
@@ -102,7 +100,6 @@ def test_blocks_beside_the_claim(tmp_path):
     drawn(block_timeline, rows, tmp_path)
 
 
-# ----------------------------------------------------------------------------------------------------- expert_load
 def test_load_of_a_recording(tmp_path):
     count = np.array([[1, 3], [3, 1], [2, 2], [2, 2]], float).reshape(4, 1, 1, 1, 2)
     traffic.save_tokens(traffic.Tokens(count, "made up"), tmp_path / "trace.npz")
@@ -119,7 +116,6 @@ def test_load_of_a_recording(tmp_path):
     assert first.word == "measured"  # that generated load evens out is no finding
 
 
-# ------------------------------------------------------------------------------------------- matrices_and_locality
 def test_flows_are_the_bytes_of_an_iteration():
     config = matrices_and_locality.Config(models=("mixtral-8x7b",))
     job = config.job("mixtral-8x7b")
@@ -146,9 +142,6 @@ def test_matrices_and_locality(tmp_path):
     drawn(matrices_and_locality, rows, tmp_path)
 
 
-# --------------------------------------------------------------------------------------------------------- testbed
-
-
 @pytest.mark.slow
 def test_a_small_testbed(tmp_path):
     config = testbed.Config(("llama-moe",), routings=("unsplit",), delays_ms=(40.0,), reactivation_s=(0.0, 1.0))
@@ -169,10 +162,6 @@ def test_a_small_testbed(tmp_path):
     drawn(testbed, rows, tmp_path)
 
 
-# ---------------------------------------------------------------------------------------------------------- pareto
-
-
-# -------------------------------------------------------------------------------------------------------- failures
 def test_per_dollar_and_front(tmp_path):
     """Per dollar mFabric is worth 1.5 of the fat-tree and dominated by nobody but the patch panel."""
     cells = ("fat-tree", 3.0, 1.0), ("mfabric", 2.0, 1.0), ("topoopt", 1.0, 0.9)
@@ -213,7 +202,6 @@ def test_failures_beside_published_ones(tmp_path):
     drawn(failures, rows, tmp_path)
 
 
-# -------------------------------------------------------------------------------------------------- scale_to_32768
 def test_one_solve_serves_every_size(tmp_path):
     config = scale_to_32768.Config(("llama-moe",), ("fat-tree", "mfabric"), gpus=(64, 128), flow_fabrics=())
     with as_a_user():
@@ -234,7 +222,6 @@ def test_one_solve_serves_every_size(tmp_path):
     drawn(scale_to_32768, rows, tmp_path)
 
 
-# -------------------------------------------------------------------------------------------------- optical_degree
 def test_splits_have_one_price_and_the_best_is_named(tmp_path):
     splits = optical_degree.Config().splits()
     usual = optical_degree.price(6, 2, 400.0)
@@ -254,7 +241,6 @@ def test_splits_have_one_price_and_the_best_is_named(tmp_path):
     drawn(optical_degree, rows, tmp_path)
 
 
-# ------------------------------------------------------------------------------------------------------ batch_size
 def test_batch_sizes_by_hand(tmp_path):
     rows = [
         {"model": model, "micro_batch": size, "first": "block", "fat_tree_s": float(size), "mfabric_s": 0.5 + size}

@@ -76,16 +76,21 @@ def test_no_routing_beats_the_better_one(rows):
     assert np.mean(split / free) > 1.01
 
 
-def test_the_draw_is_seeded_and_takes_nothing_twice():
+def test_the_draw_is_seeded_and_takes_nothing_twice_and_nothing_to_route_is_named(tmp_path):
     for first in ((0, 0, 0), (2, 1, 0)):
         shape = (7, 3, 4)
-        left = np.prod(np.subtract(shape, first))
         one, again, other = (Config("x", samples=20, seed=seed).drawn(shape, first) for seed in (0, 0, 1))
         np.testing.assert_array_equal(one, again)
         assert not np.array_equal(one, other)
         assert len({tuple(place) for place in one}) == 20
         assert ((one >= first) & (one < shape)).all()
-        assert len(Config("x", samples=100).drawn(shape, first)) == left
+        assert len(Config("x", samples=100).drawn(shape, first)) == np.prod(np.subtract(shape, first))
+    tokens = np.zeros((1, 1, 1, RANKS, EXPERTS))
+    tokens[..., np.arange(RANKS), 2 * np.arange(RANKS)] = 10  # every rank keeps to its own expert
+    np.save(tmp_path / "local.npy", tokens)
+    assert list(run(Config(str(tmp_path / "local.npy"), **SMALL))) == []
+    with pytest.raises(InputError, match="there are none"):
+        SCRIPT.draw([], tmp_path / "a.png")
 
 
 def test_the_summary_and_the_figure_show_medians(rows):
@@ -102,15 +107,6 @@ def test_the_summary_and_the_figure_show_medians(rows):
     (line,) = (line for line in summary(rows) if all(line[key] == value for key, value in group.items()))
     assert (line["mean"], line["median"]) == (pytest.approx(np.mean(want)), pytest.approx(np.median(want)))
     assert line["samples"] == 3
-
-
-def test_nothing_to_route_is_named(tmp_path):
-    tokens = np.zeros((1, 1, 1, RANKS, EXPERTS))
-    tokens[..., np.arange(RANKS), 2 * np.arange(RANKS)] = 10  # every rank keeps to its own expert
-    np.save(tmp_path / "local.npy", tokens)
-    assert list(run(Config(str(tmp_path / "local.npy"), **SMALL))) == []
-    with pytest.raises(InputError, match="there are none"):
-        SCRIPT.draw([], tmp_path / "a.png")
 
 
 @pytest.mark.slow

@@ -22,17 +22,13 @@ def only(rows, tbps, efficiency, fabric):
     return row
 
 
-# --------------------------------------------------------------------------------------------------------- a small run
-def test_all_to_alls_take_as_long_as_nvlink_is_slow(rows):
+def test_all_to_alls_take_as_long_as_nvlink_is_slow_and_compute_half_at_twice_the_rate(rows):
     # A GPU's bandwidth but for 0.8 Tbps of Ethernet; half of that on mFabric.
     for efficiency in (0.25, 0.5):
         base = only(rows, 8.0, efficiency, "nvl72")["ep_comm_s"] * 7.2
         assert base > 0
         for tbps, fabric, nvlink in ((8.0, "mfabric-cpo", 3.6), (16.0, "nvl72", 15.2), (16.0, "mfabric-cpo", 7.6)):
             assert only(rows, tbps, efficiency, fabric)["ep_comm_s"] * nvlink == pytest.approx(base, rel=1e-5)
-
-
-def test_the_speed_up_is_the_ratio_of_the_pair_and_compute_takes_half_at_twice_the_rate(rows):
     assert len(rows) == 2 * 2 * 2
     for row in rows:
         one, other = (only(rows, row["gpu_tbps"], row["efficiency"], fabric) for fabric in ("nvl72", "mfabric-cpo"))
@@ -44,7 +40,6 @@ def test_the_speed_up_is_the_ratio_of_the_pair_and_compute_takes_half_at_twice_t
     assert Config().model == scale_up_domains.PUBLISHED_MODEL
 
 
-# -------------------------------------------------------------------------------------------------- table and figure
 def made(tbps, efficiency, speed_up, published=None):
     """NVL72 and mFabric, of which mFabric takes 10 s: parts without tensor parallelism and reconfigurations."""
     shared = {"gpu_tbps": tbps, "gpu": "B200-HGX", "efficiency": efficiency}

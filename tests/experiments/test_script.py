@@ -55,7 +55,6 @@ def test_rows_by_fields_in_tables():
     assert [duration(seconds) for seconds in (1e-5, 0.025, 1.0)] == ["10 us", "25 ms", "1 s"]
 
 
-# ------------------------------------------------------------------------------------------------------- a made-up one
 @dataclasses.dataclass(frozen=True)
 class Config:
     """What to count."""
@@ -152,7 +151,6 @@ def test_rows_of_a_run_that_was_stopped_or_has_no_more_to_tell_stay_but_are_not_
     assert SCRIPT.kept(Config(), tmp_path) is None
 
 
-# ----------------------------------------------------------------------------------------------------------- every one
 def test_every_script_has_a_question_and_quick_settings_that_are_allowed():
     for module, question in scripts.questions().items():
         script = scripts.load(module)

@@ -15,7 +15,6 @@ def drawn(module, rows, tmp_path):
     assert module.SCRIPT.draw(rows, tmp_path / "picture.svg").stat().st_size > 5000
 
 
-# ------------------------------------------------------------------------------------------------ iteration time
 def made_up(per_dollar_400=2.0, mfabric=1.1):
     """One model whose fat-tree times are the published ones."""
     slower = {"fat-tree": 1.0, "rail-optimized": 1.0, "oversub-fat-tree": 1.2, "topoopt": 1.5, "mfabric": mfabric}
@@ -45,9 +44,6 @@ def test_verdicts_by_hand(tmp_path):
     assert said["fat-tree cells, fitted over published"][0] == "1.00"
     assert " 0.0%" in iteration_time.table(rows)  # nothing off the published ratios
     drawn(iteration_time, rows, tmp_path)
-
-
-# ------------------------------------------------------------------------------------------------ the others
 
 
 def test_sensitivity(tmp_path, capsys):

@@ -21,7 +21,6 @@ SMALL = {"model": "llama-moe", "servers": (8,)}
 KINDS = {"EP": 1.0, "DP experts": 1.5, "DP between": 0.03, "DP inside": 0.01, "PP": 0.4}
 
 
-# ---------------------------------------------------------------------------------------------------- own processes
 @pytest.mark.slow
 def test_main_solves_in_processes_of_its_own(tmp_path, capsys):
     words = ["--model", "llama-moe", "--fabrics", "fat-tree", "--servers", "8", "--radix", "16", "--seed", "3"]
@@ -94,7 +93,6 @@ def test_the_second_process_counts_and_the_first_tells_what_compiling_costs(monk
     assert len(set(kept)) == len(rows)
 
 
-# -------------------------------------------------------------------------------------------------- tables and figure
 def made(fabric, servers, slow=1.0, kinds=KINDS):
     """Rows of a cluster: all traffic, and the kinds by when they end."""
     facts = {"fabric": fabric, "servers": servers, "gpus": 8 * servers, "flows": 100 * servers, "links": 40 * servers}

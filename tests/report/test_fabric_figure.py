@@ -178,9 +178,6 @@ def test_a_load_gives_links_its_colour_and_words_and_a_circuit_is_as_busy_as_its
     assert (found[full], found[idle]) == (1, 1)
 
 
-# -- graphs
-
-
 def network(links, kind=lambda name: "node", directed=False, extra=()):
     """A network from (source, target, Gbps)."""
     names = list(dict.fromkeys([*itertools.chain.from_iterable(link[:2] for link in links), *extra]))

@@ -78,9 +78,6 @@ def test_the_close_up_is_around_the_start_of_a_backward_pass_and_marked_above():
     assert (frame.get_x(), frame.get_x() + frame.get_width()) == (start, end)
 
 
-# -- one block
-
-
 def test_a_block_has_a_bar_for_every_segment_and_names_all_of_them():
     segments = synthetic.segments()
     figure = build_block(segments, "title")
