@@ -1,6 +1,7 @@
 """The paper's figures as experiments: made-up rows and hand-made inputs, and two small runs."""
 
 import dataclasses
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
@@ -27,14 +28,13 @@ from tests.study.small import as_a_user
 
 
 def drawn(module, rows, tmp_path):
-    assert module.SCRIPT.draw(rows, tmp_path / "picture.png").stat().st_size > 5000
+    assert module.SCRIPT.draw(rows, tmp_path / "picture.svg").stat().st_size > 5000
 
 
 def words(module, rows):
     return {one.claim: one.word for one in module.verdicts(rows)}
 
 
-# -------------------------------------------------------------------------------------------------- traffic_shares
 def test_shares_of_bytes(tmp_path):
     rows = list(traffic_shares.run(traffic_shares.Config()))
     for model, set_up in {(row["model"], row["set_up"]) for row in rows}:
@@ -44,15 +44,11 @@ def test_shares_of_bytes(tmp_path):
     measured = next(row for row in rows if row["set_up"] == "as measured")
     assert (measured["gpus"], measured["dp"]) == (128, 1)
     drawn(traffic_shares, rows, tmp_path)
-
-
-def test_a_published_share_is_rounded_to_tens():
     facts = {"model": "mixtral-8x7b", "set_up": "as measured", "measured_low": 0.6, "measured_high": 0.6}
-    one = [facts | {"parallelism": "TP", "share": share} for share in (0.64, 0.66)]
+    one = [facts | {"parallelism": "TP", "share": share} for share in (0.64, 0.66)]  # published in tens
     assert [verdict.word for verdict in traffic_shares.verdicts(one)] == ["reproduced", "differs by +10%"]
 
 
-# -------------------------------------------------------------------------------------------------- block_timeline
 def test_what_a_switch_hides_by_hand():
     """One block forward and backward; all-to-alls of 2 ms; the switch of 25 ms turns before both first ones."""
     job = workload.get("llama-moe", blocks=1, dp=1, pp=1, gpus=16, micro_batches=1)
@@ -75,22 +71,18 @@ def test_what_a_switch_hides_by_hand():
 
 def block_rows(hidden=1.0, experts_s=0.12):
     facts = {"model": "mixtral-8x7b", "first": "reuse", "rate": 0.05, "experts_s": experts_s, "rate_for_100_ms": 0.06}
+    switch = facts | {"row": "switch", "all_to_alls": 4, "delay_s": 0.025, "paid_s": 0.0}
     rows = [
-        {"row": "switch"}
-        | facts
-        | {"direction": way, "which": which, "all_to_alls": 4, "turns": turns, "delay_s": 0.025, "paid_s": 0.0}
-        | {"hidden": hidden if turns else None}
+        switch | {"direction": way, "which": which, "turns": turns, "hidden": hidden if turns else None}
         for way in ("forward", "backward")
         for which, turns in (("first", 0), ("second", 3))
     ]
-    parts = ("compute", "attention", 0, 1), ("EPS", "all-to-all", 1, 2), ("OCS", "reconfigure", 2, 3)
+    parts = ("compute", "attention"), ("EPS", "all-to-all"), ("OCS", "reconfigure")
     return rows + [
-        {"row": "segment"}
-        | facts
-        | {"direction": way, "track": track, "kind": kind, "label": kind}
-        | {"start_s": 0.01 * start + shift, "end_s": 0.01 * end + shift}
-        for way, shift in (("forward", 0.0), ("backward", 0.03))
-        for track, kind, start, end in parts
+        facts
+        | {"row": "segment", "direction": way, "track": track, "kind": kind, "label": kind}
+        | {"start_s": 0.01 * place, "end_s": 0.01 * (place + 1)}
+        for place, (way, (track, kind)) in enumerate(product(("forward", "backward"), parts))
     ]
 
 
@@ -108,28 +100,22 @@ def test_blocks_beside_the_claim(tmp_path):
     drawn(block_timeline, rows, tmp_path)
 
 
-# ----------------------------------------------------------------------------------------------------- expert_load
 def test_load_of_a_recording(tmp_path):
     count = np.array([[1, 3], [3, 1], [2, 2], [2, 2]], float).reshape(4, 1, 1, 1, 2)
     traffic.save_tokens(traffic.Tokens(count, "made up"), tmp_path / "trace.npz")
     rows = expert_load.run(expert_load.Config(trace=str(tmp_path / "trace.npz"), lags=(1, 9)))
-    assert [row["max_over_mean"] for row in rows] == [1.5, 1.5, 1, 1]
-    assert [row["deviation"] for row in rows] == [0.5, 0.5, 0, 0]
+    assert [(row["max_over_mean"], row["deviation"]) for row in rows] == [(1.5, 0.5)] * 2 + [(1, 0)] * 2
     assert [row["correlation_1"] for row in rows] == [None, pytest.approx(-1), None, None]
     assert "correlation_9" not in rows[0]
     assert expert_load.verdicts(rows)[0].word == "reproduced"
     assert expert_load.verdicts(rows[::-1])[0].word != "reproduced"
     drawn(expert_load, rows, tmp_path)
-
-
-def test_that_generated_load_evens_out_is_no_finding(tmp_path):
     rows = list(expert_load.run(expert_load.Config(iterations=40, half_life=5.0, drift=0.0, lags=(1,))))
     first = expert_load.verdicts(rows)[0]
     assert float(first.found) < 0.5
-    assert first.word == "measured"
+    assert first.word == "measured"  # that generated load evens out is no finding
 
 
-# ------------------------------------------------------------------------------------------- matrices_and_locality
 def test_flows_are_the_bytes_of_an_iteration():
     config = matrices_and_locality.Config(models=("mixtral-8x7b",))
     job = config.job("mixtral-8x7b")
@@ -156,20 +142,14 @@ def test_matrices_and_locality(tmp_path):
     drawn(matrices_and_locality, rows, tmp_path)
 
 
-# --------------------------------------------------------------------------------------------------------- testbed
-def test_models_of_the_testbed():
-    config = testbed.Config()
-    for model, servers, replicas in (("mixtral-8x7b", 4, 1), ("llama-moe", 2, 2), ("qwen-moe", 4, 1)):
-        setting = config.setting(model, 1, "unsplit")
-        job = setting.workload(model)
-        assert (job.gpus, job.servers_per_region, job.dp) == (32, servers, replicas)
-        assert job.architecture.blocks == testbed.BLOCKS[model]
-        tree, here = (setting.groups(model, name, 100.0, ("pooled",))[0] for name in setting.fabrics)
-        assert (tree.nics, here.optical_degree, here.electrical_nics) == (4, 3, 1)
-
-
+@pytest.mark.slow
 def test_a_small_testbed(tmp_path):
     config = testbed.Config(("llama-moe",), routings=("unsplit",), delays_ms=(40.0,), reactivation_s=(0.0, 1.0))
+    setting = config.setting("llama-moe", 1, "unsplit")
+    job = setting.workload("llama-moe")
+    assert (job.gpus, job.servers_per_region, job.dp, job.architecture.blocks) == (32, 2, 2, 16)
+    tree, here = (setting.groups("llama-moe", name, 100.0, ("pooled",))[0] for name in setting.fabrics)
+    assert (tree.nics, here.optical_degree, here.electrical_nics) == (4, 3, 1)
     with as_a_user():
         rows = list(testbed.run(config))
     kept, _, always, slow = rows
@@ -182,22 +162,23 @@ def test_a_small_testbed(tmp_path):
     drawn(testbed, rows, tmp_path)
 
 
-# ---------------------------------------------------------------------------------------------------------- pareto
-def pareto_rows():
-    """One model; per dollar mFabric is worth 1.5 of the fat-tree and dominated by nobody but the patch panel."""
-    cells = ("fat-tree", 400.0, 3.0, 1.0), ("mfabric", 400.0, 2.0, 1.0), ("topoopt", 400.0, 1.0, 0.9)
-    rest = dict.fromkeys(("compute_s", "tp_comm_s", "ep_comm_s", "dp_comm_s", "reconfig_s", "bubble_s"), 0.1)
-    rows = [
-        {"model": "qwen-moe", "fabric": fabric, "nic_gbps": gbps, "gpus": 8, "network_cost_usd": cost, "iteration_s": s}
-        | rest
-        | {"perf_per_dollar": 1 / (cost * s)}
-        for fabric, gbps, cost, s in cells
-    ]
-    return pareto.beside(rows)
-
-
 def test_per_dollar_and_front(tmp_path):
-    rows = pareto_rows()
+    """Per dollar mFabric is worth 1.5 of the fat-tree and dominated by nobody but the patch panel."""
+    cells = ("fat-tree", 3.0, 1.0), ("mfabric", 2.0, 1.0), ("topoopt", 1.0, 0.9)
+    rest = dict.fromkeys(("compute_s", "tp_comm_s", "ep_comm_s", "dp_comm_s", "reconfig_s", "bubble_s"), 0.1)
+    rest |= {"model": "qwen-moe", "nic_gbps": 400.0, "gpus": 8}
+    rows = pareto.beside(
+        [
+            rest
+            | {
+                "fabric": fabric,
+                "network_cost_usd": cost,
+                "iteration_s": seconds,
+                "perf_per_dollar": 1 / (cost * seconds),
+            }
+            for fabric, cost, seconds in cells
+        ]
+    )
     assert [row["mfabric_per_dollar"] for row in rows] == pytest.approx([1.5, 1.0, 0.45])
     verdicts = {one.claim: one for one in pareto.verdicts(rows)}
     assert verdicts["per dollar over fat-tree, 400 Gbps"].off == pytest.approx(1.5 / 1.9 - 1)
@@ -207,15 +188,11 @@ def test_per_dollar_and_front(tmp_path):
     drawn(pareto, rows, tmp_path)
 
 
-# -------------------------------------------------------------------------------------------------------- failures
 def test_failures_beside_published_ones(tmp_path):
+    keys = ("delay_ms", "failure", "slow_down", "published")
     rows = [
-        {"delay_ms": delay, "model": "mixtral-8x22b", "failure": kind, "slow_down": value, "published": published}
-        for delay, kind, value, published in (
-            (25.0, "gpu", 0.0512, 0.051),
-            (25.0, "server", 0.03, None),
-            (0.0, "gpu", 0.102, 0.051),
-        )
+        {"model": "mixtral-8x22b"} | dict(zip(keys, values, strict=True))
+        for values in ((25.0, "gpu", 0.0512, 0.051), (25.0, "server", 0.03, None), (0.0, "gpu", 0.102, 0.051))
     ]
     assert words(failures, rows) == {
         "mixtral-8x22b: gpu, delay 25 ms": "reproduced",
@@ -225,7 +202,6 @@ def test_failures_beside_published_ones(tmp_path):
     drawn(failures, rows, tmp_path)
 
 
-# -------------------------------------------------------------------------------------------------- scale_to_32768
 def test_one_solve_serves_every_size(tmp_path):
     config = scale_to_32768.Config(("llama-moe",), ("fat-tree", "mfabric"), gpus=(64, 128), flow_fabrics=())
     with as_a_user():
@@ -246,8 +222,7 @@ def test_one_solve_serves_every_size(tmp_path):
     drawn(scale_to_32768, rows, tmp_path)
 
 
-# -------------------------------------------------------------------------------------------------- optical_degree
-def test_splits_have_one_price():
+def test_splits_have_one_price_and_the_best_is_named(tmp_path):
     splits = optical_degree.Config().splits()
     usual = optical_degree.price(6, 2, 400.0)
     assert splits[6, 2] == pytest.approx(400)
@@ -255,14 +230,10 @@ def test_splits_have_one_price():
         assert optical_degree.price(optical, electrical, gbps) == pytest.approx(usual, rel=1e-6)
     assert splits[6, 1] > splits[6, 2] > splits[6, 3] > splits[7, 3]
     assert optical_degree.equal_gbps(1, 1, usual) is None  # would need more than 800 Gbps
-
-
-def test_the_best_split(tmp_path):
-    splits = {(6, 2): 2.0, (7, 1): 1.5, (5, 3): 3.0}
     rows = [
         {"model": "qwen-moe", "delay_ms": 25.0, "optical": optical, "electrical": electrical, "nic_gbps": 400.0}
         | {"server_usd": 1.0, "iteration_s": seconds, "over_default": seconds / 2}
-        for (optical, electrical), seconds in splits.items()
+        for (optical, electrical), seconds in {(6, 2): 2.0, (7, 1): 1.5, (5, 3): 3.0}.items()
     ]
     (verdict,) = optical_degree.verdicts(rows)
     assert verdict.found == "7 + 1 at 400G: 0.75 of 6 + 2"
@@ -270,7 +241,6 @@ def test_the_best_split(tmp_path):
     drawn(optical_degree, rows, tmp_path)
 
 
-# ------------------------------------------------------------------------------------------------------ batch_size
 def test_batch_sizes_by_hand(tmp_path):
     rows = [
         {"model": model, "micro_batch": size, "first": "block", "fat_tree_s": float(size), "mfabric_s": 0.5 + size}

@@ -1,31 +1,20 @@
 """Traffic of the experiments: recorded where a recording is given, else generated and said to be."""
 
 import numpy as np
-import pytest
 
 from experiments.recording import ITERATIONS, KNOBS, MODEL, Source, resolved, titled, traffic_of
 from mfabric_jax import traffic, workload
 
-SHAPE = (5, 2, 1, 16, 32)
 
-
-@pytest.fixture(scope="module")
-def trace(tmp_path_factory):
-    path = tmp_path_factory.mktemp("trace") / "tokens.npy"
-    np.save(path, np.random.default_rng(0).integers(1, 9, SHAPE))
-    return str(path)
-
-
-def test_a_recording_is_read_as_it_is(trace):
-    job, share = workload.get(MODEL), np.load(trace) / np.load(trace).sum(-1, keepdims=True)
+def test_a_recording_is_read_as_it_is_and_without_one_traffic_is_generated(tmp_path):
+    job, trace = workload.get(MODEL), str(tmp_path / "tokens.npy")
+    np.save(trace, np.random.default_rng(0).integers(1, 9, (5, 2, 1, 16, 32)))
+    share = np.load(trace) / np.load(trace).sum(-1, keepdims=True)
     for source, first, last in ((Source(trace), 0, 5), (Source(trace, (1, 3)), 1, 4), (Source(trace, None, 2), 0, 2)):
         count = source.tokens(seed=1).count
         np.testing.assert_allclose(count[:, :2] / job.selections, share[first:last], rtol=1e-12)
         assert resolved(source) == {"traffic": "recorded"}
-
-
-def test_without_one_traffic_is_generated_and_moves():
-    source, job = Source(iterations=2), workload.get(MODEL)
+    source = Source(iterations=2)
     count = source.tokens(seed=1).count
     assert count.shape == (2, job.moe_layers, 4, job.ep, job.architecture.experts)
     np.testing.assert_array_equal(count, traffic.from_knobs(job, KNOBS, 2, 4, 1).count)
@@ -33,9 +22,5 @@ def test_without_one_traffic_is_generated_and_moves():
     assert (count != source.tokens(seed=2).count).any()
     assert resolved(source) == {"traffic": "generated", "knobs": KNOBS.turned, "iterations": 2}
     assert resolved(Source())["iterations"] == ITERATIONS
-
-
-def test_rows_name_their_traffic():
     rows = [{"traffic": "recorded"}, {"traffic": "generated"}, {"traffic": "recorded"}]
-    assert traffic_of(rows) == "recorded, generated"
-    assert titled(rows[:1]) == "Recorded traffic"
+    assert (traffic_of(rows), titled(rows[:1])) == ("recorded, generated", "Recorded traffic")

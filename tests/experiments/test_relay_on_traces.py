@@ -76,42 +76,15 @@ def test_no_routing_beats_the_better_one(rows):
     assert np.mean(split / free) > 1.01
 
 
-def test_the_draw_is_seeded_and_takes_nothing_twice():
+def test_the_draw_is_seeded_and_takes_nothing_twice_and_nothing_to_route_is_named(tmp_path):
     for first in ((0, 0, 0), (2, 1, 0)):
         shape = (7, 3, 4)
-        left = np.prod(np.subtract(shape, first))
         one, again, other = (Config("x", samples=20, seed=seed).drawn(shape, first) for seed in (0, 0, 1))
         np.testing.assert_array_equal(one, again)
         assert not np.array_equal(one, other)
         assert len({tuple(place) for place in one}) == 20
         assert ((one >= first) & (one < shape)).all()
-        assert len(Config("x", samples=100).drawn(shape, first)) == left
-
-
-def test_the_summary_is_that_of_the_groups():
-    fields = {"routing": "relay", "efficiency": 1.0, "shares": "best", "flows": "paced"}
-    lines = summary([fields | {"servers": s, "over_bound": v} for s in (8, 16) for v in (1.0, 2.0, 6.0)])
-    assert [line["servers"] for line in lines] == [8, 16]
-    assert (lines[0]["mean"], lines[0]["median"], lines[0]["samples"]) == (3.0, 2.0, 3)
-    assert lines[0]["p90"] == pytest.approx(5.2)
-
-
-def test_the_figure_shows_the_rows(rows):
-    more = [row | {"servers": 8, "over_bound": row["over_bound"] + 1} for row in rows]
-    with style.look():
-        left, right = PICTURE.build([*rows, *more]).axes
-    assert [axes.get_title(loc="left") for axes in (left, right)] == ["4 servers", "8 servers"]
-    names = [label.get_text() for label in left.get_yticklabels()]
-    place = names.index("Relay at efficiency 0.5: gradient steps, max-min")
-    want = over(rows, efficiency=0.5, shares="steps", flows="max-min")
-    for axes, values in ((left, want), (right, want + 1)):
-        dots = [line for line in axes.get_lines() if line.get_marker() == "."]
-        np.testing.assert_array_equal(dots[place].get_xdata(), values)
-        np.testing.assert_allclose(dots[place].get_ydata(), place, atol=0.3)
-        assert axes.texts[place].get_text() == f"{np.median(values):.2f}"
-
-
-def test_nothing_to_route_is_named(tmp_path):
+        assert len(Config("x", samples=100).drawn(shape, first)) == np.prod(np.subtract(shape, first))
     tokens = np.zeros((1, 1, 1, RANKS, EXPERTS))
     tokens[..., np.arange(RANKS), 2 * np.arange(RANKS)] = 10  # every rank keeps to its own expert
     np.save(tmp_path / "local.npy", tokens)
@@ -120,6 +93,23 @@ def test_nothing_to_route_is_named(tmp_path):
         SCRIPT.draw([], tmp_path / "a.png")
 
 
+def test_the_summary_and_the_figure_show_medians(rows):
+    more = [row | {"servers": 8, "over_bound": row["over_bound"] + 1} for row in rows]
+    with style.look():
+        left, right = PICTURE.build([*rows, *more]).axes
+    assert [axes.get_title(loc="left") for axes in (left, right)] == ["4 servers", "8 servers"]
+    names = [label.get_text() for label in left.get_yticklabels()]
+    place = names.index("Relay at efficiency 0.5: gradient steps, max-min")
+    group = {"efficiency": 0.5, "shares": "steps", "flows": "max-min"}
+    want = over(rows, **group)
+    for axes, values in ((left, want), (right, want + 1)):
+        assert axes.texts[place].get_text() == f"{np.median(values):.2f}"
+    (line,) = (line for line in summary(rows) if all(line[key] == value for key, value in group.items()))
+    assert (line["mean"], line["median"]) == (pytest.approx(np.mean(want)), pytest.approx(np.median(want)))
+    assert line["samples"] == 3
+
+
+@pytest.mark.slow
 def test_the_recording(shared_data):
     # Circuits and ports that unsplit routing leaves idle can relay for the hot server.
     rows = list(run(Config(str(shared_data / "smartmoe_gate_trace"), samples=4, servers=(8,), efficiencies=(1.0,))))

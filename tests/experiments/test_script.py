@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from types import SimpleNamespace
 
 import pytest
 
@@ -17,7 +16,6 @@ from experiments.script import (
     Verdict,
     against,
     cells,
-    check,
     duration,
     grouped,
     listed,
@@ -41,14 +39,9 @@ def test_a_number_against_a_published_one():
     ):
         line = against("claim", found, low, high, allowed=allowed)
         assert (line.claim, line.found, line.published, line.word) == ("claim", text, published, word)
-
-
-def test_what_has_no_published_number_is_measured():
     rows = verdict_rows([spread("times", [3.0, 1.0]), Verdict("most", "hot")])
-    assert [(row["found"], row["published"], row["verdict"]) for row in rows] == [
-        ("1.00 to 3.00", "no number", "measured"),
-        ("hot", "no number", "measured"),
-    ]
+    assert [row["found"] for row in rows] == ["1.00 to 3.00", "hot"]
+    assert {(row["published"], row["verdict"]) for row in rows} == {("no number", "measured")}
 
 
 def test_rows_by_fields_in_tables():
@@ -62,20 +55,6 @@ def test_rows_by_fields_in_tables():
     assert [duration(seconds) for seconds in (1e-5, 0.025, 1.0)] == ["10 us", "25 ms", "1 s"]
 
 
-def test_checks_name_field_and_value():
-    given = SimpleNamespace(sizes=(1, 0), names=("a",), one="b", rate=0.0)
-    for rules, sentence in (
-        ({"whole": {1: "sizes"}}, "sizes must be a whole number of at least 1, got 0"),
-        ({"known": {"names": "bc"}}, "names 'a' is unknown"),
-        ({"known": {"one": "ac"}}, "one 'b' is unknown"),
-        ({"positive": "rate"}, "rate must be finite and above 0"),
-    ):
-        with pytest.raises(InputError, match=sentence):
-            check(given, **rules)
-    check(given, whole={0: "sizes"}, known={"names": "a", "one": "b"}, not_negative="rate", distinct="sizes names")
-
-
-# ------------------------------------------------------------------------------------------------------- a made-up one
 @dataclasses.dataclass(frozen=True)
 class Config:
     """What to count."""
@@ -110,10 +89,13 @@ SCRIPT = Script(
 )
 
 
-def test_quick_settings_give_way_to_what_is_asked_for():
+def test_quick_settings_give_way_to_what_is_asked_for(tmp_path):
     assert SCRIPT.chosen(name="other") == Config(name="other")
     assert SCRIPT.chosen(quick=True) == Config(sizes=(1,))
     assert SCRIPT.chosen(quick=True, sizes=(5,), name="usual") == Config(sizes=(5,))
+    assert SCRIPT.main(["--quick", "--out", str(tmp_path)]) == 0
+    rows, config = report.read_rows(tmp_path / "made_up.csv")
+    assert (len(rows), config["sizes"], config["complete"]) == (1, [1], True)
 
 
 def test_main_prints_the_table_what_more_there_is_and_verdicts(tmp_path, capsys):
@@ -130,12 +112,6 @@ def test_main_prints_the_table_what_more_there_is_and_verdicts(tmp_path, capsys)
     assert end.value.code == 0
     text = capsys.readouterr().out
     assert all(part in text for part in ("Count.", "How many of each.", "Whose.", "--out"))
-
-
-def test_quick_from_the_shell(tmp_path):
-    assert SCRIPT.main(["--quick", "--out", str(tmp_path)]) == 0
-    rows, config = report.read_rows(tmp_path / "made_up.csv")
-    assert (len(rows), config["sizes"], config["complete"]) == (1, [1], True)
 
 
 def test_rows_are_kept_for_the_same_configuration_and_code_alone(tmp_path):
@@ -155,21 +131,18 @@ def test_rows_are_kept_for_the_same_configuration_and_code_alone(tmp_path):
     assert SCRIPT.kept(config, tmp_path) is None
 
 
-def test_what_is_done_but_for_what_more_there_is_to_tell_is_not_kept(tmp_path):
+def test_rows_of_a_run_that_was_stopped_or_has_no_more_to_tell_stay_but_are_not_kept(tmp_path):
     def refuse(config, folder):
         raise InputError("there is no more.")
+
+    def stopped(config):
+        yield {"size": 1, "name": "first"}
+        raise KeyboardInterrupt
 
     script = dataclasses.replace(SCRIPT, more=refuse)
     assert script.main(["--out", str(tmp_path)]) == 2
     assert len(report.read_rows(tmp_path / "made_up.csv")[0]) == 3
     assert script.kept(Config(), tmp_path) is None
-
-
-def test_rows_of_a_run_that_was_stopped_stay_but_are_not_kept(tmp_path):
-    def stopped(config):
-        yield {"size": 1, "name": "first"}
-        raise KeyboardInterrupt
-
     SCRIPT.answer(Config(), tmp_path)
     with pytest.raises(KeyboardInterrupt):
         dataclasses.replace(SCRIPT, run=stopped).answer(Config(), tmp_path)
@@ -178,7 +151,6 @@ def test_rows_of_a_run_that_was_stopped_stay_but_are_not_kept(tmp_path):
     assert SCRIPT.kept(Config(), tmp_path) is None
 
 
-# ----------------------------------------------------------------------------------------------------------- every one
 def test_every_script_has_a_question_and_quick_settings_that_are_allowed():
     for module, question in scripts.questions().items():
         script = scripts.load(module)
@@ -186,8 +158,5 @@ def test_every_script_has_a_question_and_quick_settings_that_are_allowed():
         assert question.endswith((".", "?"))
         assert script.chosen(quick=True) == dataclasses.replace(script.chosen(), **script.quick)
         assert all(callable(part) for part in (script.run, script.table, script.draw, script.verdicts)), module
-
-
-def test_every_figure_of_the_paper_has_its_script():
-    assert set(scripts.FIGURES.values()) <= set(scripts.questions())
+    assert set(scripts.FIGURES.values()) <= set(scripts.questions())  # every figure of the paper has its script
     assert list(scripts.chosen([])) == list(scripts.FIGURES)

@@ -54,25 +54,27 @@ def ports_s(flows, over=None):
     return max(busiest, *(np.bincount(end, crosses).max() / (2 * NIC) for end in (up, down)))
 
 
-# ---------------------------------------------------------------------------------------------------------------- rows
-def test_a_row_for_each_way_beside_spraying(rows):
+def test_a_row_for_each_way_beside_spraying_and_none_ends_before_the_busiest_port(rows):
     ways = {(row["routing"], row["parts"]) for row in rows}
     assert ways == {("spray", 1), *((name, parts) for name in ("ecmp", "least-loaded") for parts in (1, 4))}
     places = {(row["fabric"], row["traffic"], row["seed"], row["routing"], row["parts"]) for row in rows}
     assert len(rows) == len(places) == len(FABRICS) * len(TRAFFIC) * 2 * 5
-    assert {(row["fabric"], row["oversubscription"]) for row in rows} == {
-        ("leaf-spine", 1.0),
-        ("oversub-leaf-spine", 3.0),
-        ("fat-tree", 1.0),
-    }
+    fewer = {"leaf-spine": 1.0, "oversub-leaf-spine": 3.0, "fat-tree": 1.0}
     sprayed = {(row["fabric"], row["traffic"], row["seed"]): row for row in picked(rows, routing="spray")}
     for row in rows:
         beside = sprayed[row["fabric"], row["traffic"], row["seed"]]
+        assert row["oversubscription"] == fewer[row["fabric"]]
         assert row["over_spray"] == row["time_s"] / beside["time_s"]
         assert row["busiest_over_spray"] == row["busiest_s"] / beside["busiest_s"]
+        # On the full trees spraying keeps the busiest port busy to the end, so no single path beats it.
+        over = 3 if row["oversubscription"] == 3 else None
+        busiest = ports_s(flows_of(SMALL, row["traffic"], row["seed"]), over)
+        assert row["time_s"] >= (1 - 1e-6) * max(row["busiest_s"], busiest)
+        assert row["busiest_s"] >= (1 - 1e-9) * busiest
+        assert over or row["over_spray"] >= 1 - 1e-6
 
 
-def test_spraying_takes_as_long_as_the_busiest_port_on_full_trees(rows):
+def test_spraying_takes_as_long_as_the_busiest_port_or_the_fewer_uplinks(rows):
     milliseconds = {  # 10^8 bytes of a GPU at 50 GB/s: 2 ms
         "all-to-all": 2 * 8 / 16,  # 8 of 16 receivers are on other servers
         "skewed-all-to-all": 2 * 8 / sum(1 / n for n in range(1, 17)),
@@ -83,23 +85,10 @@ def test_spraying_takes_as_long_as_the_busiest_port_on_full_trees(rows):
     for traffic, fabric, key in product(milliseconds, ("leaf-spine", "fat-tree"), ("time_s", "busiest_s")):
         times = column(rows, key, fabric=fabric, traffic=traffic, routing="spray")
         np.testing.assert_allclose(1e3 * times, [milliseconds[traffic]] * 2, rtol=1e-6)
-
-
-def test_a_permutation_sprayed_over_fewer_uplinks(rows):
     took = column(rows, "time_s", fabric="oversub-leaf-spine", traffic="permutation", routing="spray")
     want = [ports_s(flows_of(SMALL, "permutation", seed), over=3) for seed in (0, 1)]
     np.testing.assert_allclose(took, want, rtol=1e-6)
     assert min(want) > 2 * 2e-3
-
-
-def test_nothing_ends_before_the_busiest_port(rows):
-    # So on the full trees, where spraying keeps that port busy to the end, no single path beats it.
-    for row in rows:
-        flows = flows_of(SMALL, row["traffic"], row["seed"])
-        over = 3 if row["fabric"] == "oversub-leaf-spine" else None
-        assert row["time_s"] >= (1 - 1e-6) * max(row["busiest_s"], ports_s(flows, over))
-        assert row["busiest_s"] >= (1 - 1e-9) * ports_s(flows, over)
-        assert over or row["over_spray"] >= 1 - 1e-6
 
 
 def test_more_parts_come_closer(permuted):
@@ -112,16 +101,13 @@ def test_more_parts_come_closer(permuted):
 
 
 def test_the_same_seed_repeats(permuted):
-    one = Config(**TREES, seeds=2, fabrics=("leaf-spine",), traffic=("permutation",), parts=(1, 4))
-    again = list(run(one))
-    assert again == list(run(one))
+    again = list(run(Config(**TREES, seeds=2, fabrics=("leaf-spine",), traffic=("permutation",), parts=(1, 4))))
     for key in ("time_s", "busiest_s"):  # tables of another size round alike
         first = [row[key] for row in permuted if row["seed"] < 2 and row["parts"] < 16]
         np.testing.assert_allclose([row[key] for row in again], first, rtol=1e-6)
     assert np.ptp(column(permuted, "over_spray", routing="ecmp", parts=4)) > 0.1
 
 
-# --------------------------------------------------------------------------------------------------------------- flows
 def test_flows_are_those_between_servers():
     for traffic in TRAFFIC:
         flows, again, other = (flows_of(SMALL, traffic, seed) for seed in (0, 0, 1))
@@ -132,15 +118,14 @@ def test_flows_are_those_between_servers():
         same = len(flows.size) == len(other.size) and np.array_equal(flows.dst, other.dst)
         assert drawn != (same and np.array_equal(flows.size, other.size))
 
-
-def test_a_permutation_sends_and_receives_once():
-    flows = flows_of(SMALL, "permutation", 0)
+    flows = flows_of(SMALL, "permutation", 0)  # every GPU sends and receives once
     assert len(set(flows.src)) == len(set(flows.dst)) == len(flows.src) > 16
     assert set(flows.size) == {1e8}
+    parts = split(flows, 3)
+    for found, whole in ((parts.src, flows.src), (parts.dst, flows.dst), (3 * parts.size, flows.size)):
+        np.testing.assert_allclose(found.reshape(-1, 3), np.stack([whole] * 3, axis=1), rtol=1e-12)
 
-
-def test_scattered_jobs_are_a_ring_and_an_all_to_all():
-    flows = flows_of(SMALL, "scattered-jobs", 0)
+    flows = flows_of(SMALL, "scattered-jobs", 0)  # a ring and an all-to-all
     sent, peers = np.bincount(flows.src, flows.size), np.bincount(flows.src)
     ring = peers == 1
     assert ring.sum() <= 16
@@ -148,16 +133,6 @@ def test_scattered_jobs_are_a_ring_and_an_all_to_all():
     np.testing.assert_allclose(sent[~ring], peers[~ring] * 1e8 / 16)
 
 
-def test_split_keeps_the_bytes():
-    flows = flows_of(SMALL, "permutation", 0)
-    parts = split(flows, 3)
-    np.testing.assert_array_equal(parts.src.reshape(-1, 3), np.stack([flows.src] * 3, axis=1))
-    np.testing.assert_array_equal(parts.dst.reshape(-1, 3), np.stack([flows.dst] * 3, axis=1))
-    np.testing.assert_allclose(parts.size.reshape(-1, 3).sum(1), flows.size, rtol=1e-12)
-    assert parts.labels == flows.labels
-
-
-# -------------------------------------------------------------------------------------------------- tables and figure
 def made(over):
     """Rows of three seeds from {(fabric, traffic, routing, parts): times over spraying}, and those of spraying."""
     found = []
@@ -204,28 +179,14 @@ def test_table_summary_and_verdicts_by_hand():
 def test_the_figure_shows_the_rows(rows):
     with style.look():
         figure = PICTURE.build(rows)
+        figure.canvas.draw()
     titles = [axes.get_title(loc="left") for axes in figure.axes]
     assert titles == ["Leaf-spine 1:1", "Leaf-spine 3:1", "Fat-tree, three tiers 1:1"]
-    legend = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert legend == ["Hashed ECMP", "Hashed ECMP, 4 parts", "Least loaded", "Least loaded, 4 parts"]
+    (legend,) = figure.legends
+    named = [text.get_text() for text in legend.get_texts()]
+    assert named == ["Hashed ECMP", "Hashed ECMP, 4 parts", "Least loaded", "Least loaded, 4 parts"]
+    assert 0 <= legend.get_window_extent().y0 < legend.get_window_extent().y1 < figure.axes[0].get_window_extent().y0
     for axes, fabric in zip(figure.axes, FABRICS, strict=True):
-        dots = [line for line in axes.get_lines() if line.get_marker() == "."]
-        assert len(dots) == len(TRAFFIC) * 4
         for place, traffic in enumerate(TRAFFIC):
             values = column(rows, "over_spray", fabric=fabric, traffic=traffic, routing="least-loaded", parts=1)
-            np.testing.assert_array_equal(dots[4 * place + 2].get_xdata(), values)
-            np.testing.assert_allclose(dots[4 * place + 2].get_ydata(), 5 * place + 2, atol=0.3)
             assert axes.texts[4 * place + 2].get_text() == f"{np.median(values):.2f}"
-
-
-def test_the_legend_fits(rows):
-    for fabrics in (("fat-tree",), ("leaf-spine", "fat-tree"), tuple(FABRICS)):
-        with style.look():
-            figure = PICTURE.build([row for row in rows if row["fabric"] in fabrics])
-            figure.canvas.draw()
-        box = figure.legends[0].get_window_extent()
-        assert 0 <= box.x0 < box.x1 <= figure.bbox.x1
-        assert 0 <= box.y0 < box.y1 < figure.axes[0].get_window_extent().y0
-
-
-# ---------------------------------------------------------------------------------------------------------- the shell

@@ -26,25 +26,12 @@ def row(model, fabric, gbps, nic_use="own", speed=1.0):
     part = {"compute_s": 0.7 * scale, "reconfig_s": reconfig * scale, "bubble_s": 0.1 * scale}
     iteration = part["compute_s"] + (tp + ep + dp) + part["reconfig_s"] + part["bubble_s"]
     cost = None if price is None else price * GPUS[model] * (gbps + 60)
-    return {
-        "model": model,
-        "fabric": fabric,
-        "policy": "greedy" if fabric.startswith("mfabric") else "none",
-        "routing": "unsplit",
-        "nic_use": nic_use,
-        "nic_gbps": gbps,
-        "gpus": GPUS[model],
-        "iteration_s": iteration,
-        **part,
-        "exposed_comm_s": tp + ep + dp,
-        "tp_comm_s": tp,
-        "ep_comm_s": ep,
-        "dp_comm_s": dp,
-        "network_cost_usd": cost,
-        "perf_per_dollar": None if cost is None else 1 / iteration / cost,
-        "micro_batches": 8,
-        "compute_source": "roofline",
-    }
+    policy = "greedy" if fabric.startswith("mfabric") else "none"
+    place = {"model": model, "fabric": fabric, "policy": policy, "routing": "unsplit", "nic_use": nic_use}
+    place |= {"nic_gbps": gbps, "gpus": GPUS[model], "iteration_s": iteration}
+    comm = {"exposed_comm_s": tp + ep + dp, "tp_comm_s": tp, "ep_comm_s": ep, "dp_comm_s": dp}
+    worth = {"network_cost_usd": cost, "perf_per_dollar": None if cost is None else 1 / iteration / cost}
+    return place | part | comm | worth | {"micro_batches": 8, "compute_source": "roofline"}
 
 
 def rows(fabrics=tuple(FABRICS), models=tuple(MODELS), bandwidths=BANDWIDTHS):

@@ -7,7 +7,7 @@ pytest.importorskip("matplotlib")
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import style
 from mfabric_jax.report.figures.groups import Bars, Dots
-from mfabric_jax.report.figures.panels import PALETTE, Axis, Heat, Lines, Picture, Pictures, looks
+from mfabric_jax.report.figures.panels import PALETTE, Axis, Heat, Lines, Picture, Pictures
 
 X, Y = Axis("x", "across", log=True, ticks="{:g}".format), Axis("y", "along", low=0)
 
@@ -25,23 +25,19 @@ def rows_of(**columns):
 
 def test_lines():
     rows = rows_of(
-        x=[4, 1, 1, 4, 1],
-        y=[2.0, 1.0, 3.0, 5.0, None],
-        by=[*"aabb", "c"],
-        old=[0, 0, 0, 1, 0],
-        seen=[None, 9, None, None, 7],
+        **{"x": [4, 1, 1, 4, 1], "y": [2.0, 1.0, 3.0, 5.0, None], "by": [*"aabb", "c"]},
+        **{"old": [0, 0, 0, 1, 0], "seen": [None, 9, None, None, 7]},
     )
     line = Lines(X, Y, "by", under="a", dashed=("old", "older"), published=("seen", "as published"), title="{by}!")
     figure = built(Picture((line,)), rows)
     (axes,) = figure.axes
     first, solid, dashed, crosses = axes.get_lines()
     assert [list(first.get_xdata()), list(first.get_ydata())] == [[1, 4], [1, 2]]
-    assert (first.get_linewidth(), first.get_color()) == (3.6, PALETTE[0])
     assert (solid.get_color(), dashed.get_color(), dashed.get_linestyle()) == (PALETTE[1], PALETTE[1], "--")
     assert (list(dashed.get_xdata()), list(crosses.get_ydata())) == ([4], [9])
     assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "4"]
-    assert (axes.get_ylim()[0], axes.get_xscale(), axes.get_title(loc="left")) == (0, "log", "a!")
-    assert axes.get_ylim()[1] == pytest.approx(1.08 * 9)
+    assert (axes.get_ylim(), axes.get_xscale()) == ((0, pytest.approx(1.08 * 9)), "log")
+    assert axes.get_title(loc="left") == "a!"
     named = [text.get_text() for text in figure.legends[0].get_texts()]
     assert named == ["a", "b", "c", "older", "as published"]
 
@@ -60,10 +56,8 @@ def test_panels_by_columns_share_what_they_are_told_to():
 
 
 def test_round_numbers_on_logarithmic_axes_and_lines_across():
-    axis = Axis("x", log=True, lines=(7.0,))
-    (axes,) = built(
-        Picture((Lines(axis, Axis("y", percent=True), "by"),)), rows_of(x=[3, 30], y=[0.1, 0.9], by="aa")
-    ).axes
+    lines = Lines(Axis("x", log=True, lines=(7.0,)), Axis("y", percent=True), "by")
+    (axes,) = built(Picture((lines,)), rows_of(x=[3, 30], y=[0.1, 0.9], by="aa")).axes
     low, high = axes.get_xlim()
     assert [at for at in axes.get_xticks() if low <= at <= high] == [5, 10, 20]
     assert axes.get_lines()[-1].get_xdata()[0] == 7
@@ -71,15 +65,11 @@ def test_round_numbers_on_logarithmic_axes_and_lines_across():
 
 
 def test_dots_in_groups_and_blocks():
-    rows = rows_of(
-        v=[1.0, 2.0, 3.0, 4.0], g=[*"pqpq"], by=[*"aabb"], b=[*"uuvv"], text=["", "two", "", ""], hole=[0, 1, 0, 0]
-    )
-    dots = Dots(Axis("v"), Axis("g"), "by", dodge=True, note="text", hollow="hole", base="p")
-    (axes,) = built(Picture((dots,)), rows).axes
+    rows = rows_of(v=[1.0, 2.0, 3.0, 4.0], g=[*"pqpq"], by=[*"aabb"], b=[*"uuvv"], text=["", "two", "", ""])
+    (axes,) = built(Picture((Dots(Axis("v"), Axis("g"), "by", dodge=True, note="text", base="p"),)), rows).axes
     marks = [line for line in axes.get_lines() if line.get_linestyle() == "None"]
-    assert [line.get_xdata()[0] for line in marks] == [1, 2, 3, 4]
-    assert [line.get_ydata()[0] for line in marks] == pytest.approx([-0.18, 0.82, 0.18, 1.18])
-    assert [line.get_markerfacecolor() for line in marks][:2] == [PALETTE[0], "white"]
+    places = [(line.get_xdata()[0], round(line.get_ydata()[0], 2)) for line in marks]
+    assert places == [(1, -0.18), (2, 0.82), (3, 0.18), (4, 1.18)]
     assert [line.get_xdata()[0] for line in axes.get_lines() if line not in marks] == [1, 3]  # the base goes on
     assert [note.get_text() for note in axes.texts] == ["", "two", "", ""]
     for named, labels, places in ((False, ["p", "q"] * 2, [0, 1, 2, 3]), (True, ["u", "v"], [0, 1, 3, 4])):
@@ -107,14 +97,10 @@ def test_many_dots_have_a_middle():
 
 def test_bars_stacked_and_side_by_side():
     rows = rows_of(v=[1.0, 2.0, 3.0], g=[*"ppq"], by=[*"aba"], text=["one", "two", "three"], open=[0, 1, 0])
-    bars = Bars(Axis("v"), Axis("g"), "by", stacked=True, inside="text", note="text", hatched="open")
-    (axes,) = built(Picture((bars,)), rows).axes
-    assert [(bar.get_x(), bar.get_width(), bar.get_hatch()) for bar in axes.patches] == [
-        (0, 1, None),
-        (1, 2, "////"),
-        (0, 3, None),
-    ]
-    assert [note.get_text() for note in axes.texts] == ["one", "one", "two", "two", "three", "three"]
+    (axes,) = built(Picture((Bars(Axis("v"), Axis("g"), "by", stacked=True, note="text", hatched="open"),)), rows).axes
+    bars = [(bar.get_x(), bar.get_width(), bool(bar.get_hatch())) for bar in axes.patches]
+    assert bars == [(0, 1, False), (1, 2, True), (0, 3, False)]
+    assert {note.get_text() for note in axes.texts} == {"one", "two", "three"}
     (axes,) = built(Picture((Bars(Axis("v"), Axis("g"), "by"),)), rows).axes
     middles = [bar.get_y() + bar.get_height() / 2 for bar in axes.patches]
     assert middles == pytest.approx([-0.18, 0.18, 0.82])
@@ -124,30 +110,26 @@ def test_heat_maps():
     from matplotlib.colors import Normalize
 
     rows = rows_of(x=[0, 2, 0], y=[1, 1, 2], z=[0.0, 1.0, 0.5])
-    norm = lambda values: Normalize(min(values), max(values))  # noqa: E731
-    heat = Heat(Axis("x"), Axis("y"), "z", norm=norm, number="{:.1f}", frames=lambda here: {"--": here[1]})
+    shared = {"norm": lambda values: Normalize(min(values), max(values)), "number": "{:.1f}"}
+    heat = Heat(Axis("x"), Axis("y"), "z", frames=lambda here: {"--": here[1]}, **shared)
     figure = built(Picture((heat,), scale="z"), rows)
     (image,) = figure.axes[0].get_images()
     assert image.get_array().filled(-1).tolist() == [[0, -1, 1], [0.5, -1, -1]]
     assert image.get_extent() == [-0.5, 2.5, 0.5, 2.5]
-    assert {text.get_text(): text.get_position() for text in figure.axes[0].texts} == {
-        "0.0": (0, 1),
-        "1.0": (2, 1),
-        "0.5": (0, 2),
-    }
+    numbers = {text.get_text(): text.get_position() for text in figure.axes[0].texts}
+    assert numbers == {"0.0": (0, 1), "1.0": (2, 1), "0.5": (0, 2)}
     (frame,) = figure.axes[0].get_lines()
     assert (min(frame.get_xdata()), max(frame.get_xdata()), set(frame.get_ydata())) == (1.5, 2.5, {0.5, 1.5})
     assert figure.axes[1].get_ylabel() == "z"
-    (axes,) = built(Picture((Heat(Axis("x"), Axis("y"), "z", norm=norm, down=True),)), rows).axes
-    assert axes.get_images()[0].get_array().shape == (2, 2)
+    (axes,) = built(Picture((Heat(Axis("x"), Axis("y"), "z", down=True, **shared),)), rows).axes
     assert axes.get_ylim() == (2.5, 0.5)
 
 
 def test_pictures_side_by_side_leave_out_what_shows_nothing():
     rows = rows_of(x=[1, 2], y=[1.0, 2.0], by=[*"ab"])
     whole, none = Picture((Lines(X, Y, "by"),)), Picture((Lines(X, Y, "by"),), shown=lambda rows: [])
-    for over, size in ((False, (8.4, 3.6)), (True, (4.2, 7.2))):
+    for over in (False, True):
         figure = built(Pictures((whole, none, whole), over, heading=lambda rows: f"{len(rows)} rows"), rows)
         assert (len(figure.axes), figure.get_suptitle()) == (2, "2 rows")
-        assert figure.get_size_inches().tolist() == pytest.approx(size)
-    assert looks({"n": "name"})["n"] == style.Look("name", PALETTE[0], "o")
+        width, height = figure.get_size_inches()
+        assert (width > height) != over

@@ -52,24 +52,23 @@ def events(trace, kind):
 
 def test_every_event_has_what_the_format_asks_for(trace):
     assert set(trace) == {"traceEvents", "displayTimeUnit", "otherData"}
-    assert trace["displayTimeUnit"] == "ms"
-    assert trace["otherData"]["model"] == "tiny"
-    assert trace["otherData"]["nic_gbps"] == 400.0
+    assert (trace["displayTimeUnit"], trace["otherData"]["model"], trace["otherData"]["nic_gbps"]) == (
+        "ms",
+        "tiny",
+        400,
+    )
     for one in trace["traceEvents"]:
         assert set(one) == KEYS[one["ph"]]
         assert one["pid"] in (0, 1)
         assert 0 <= one["tid"] < len(THREADS)
         assert one.get("ts", 0) >= 0
         assert one.get("dur", 1) > 0
-
-
-def test_a_process_for_every_stage_and_a_thread_for_every_track(trace):
-    threads = [one for one in events(trace, "M") if one["name"] == "thread_name"]
-    named = {(one["pid"], one["tid"]): one["args"]["name"] for one in threads}
-    assert named == {(stage, n): name for stage in (0, 1) for n, name in enumerate(THREADS)}
+    named = {(m["name"], m["pid"], m["tid"]): m["args"].get("name") for m in events(trace, "M")}
+    processes = [name for (kind, *_), name in named.items() if kind == "process_name"]
+    assert processes == ["stage 0", "stage 1"]
+    for stage in (0, 1):
+        assert [named["thread_name", stage, n] for n in range(len(THREADS))] == list(THREADS)
     assert {"compute", "EPS", "OCS", "NVSwitch", "reconfiguration", "waiting"} < set(THREADS)
-    names = [one["args"]["name"] for one in events(trace, "M") if one["name"] == "process_name"]
-    assert names == ["stage 0", "stage 1"]
 
 
 def test_slices_are_the_segments_in_microseconds(trace):
@@ -107,11 +106,10 @@ def test_neighbours_do_not_overlap_when_times_are_rounded(tmp_path):
     edges = np.cumsum(np.random.default_rng(0).uniform(1e-6, 1e-3, 300)) + 50.0
     row = [segment(0, "compute", "experts", float(a), float(b)) for a, b in itertools.pairwise(edges)]
     got = events(json.loads(write_perfetto(row, tmp_path / "t.json").read_text()), "X")[:-1]
-    for one, two in itertools.pairwise(got):
-        assert round(one["ts"] + one["dur"], 3) == two["ts"]
+    assert all(round(one["ts"] + one["dur"], 3) == two["ts"] for one, two in itertools.pairwise(got))
 
 
-def test_what_is_refused(tmp_path):
+def test_what_is_refused_and_the_old_file_stays(tmp_path):
     with pytest.raises(InputError, match=r"segments must hold at least one segment, got none\."):
         write_perfetto([], tmp_path / "t.json")
     for refuse in (check_trace, lambda path: write_perfetto(iteration(), path)):
@@ -122,12 +120,9 @@ def test_what_is_refused(tmp_path):
     (tmp_path / "folder.json").mkdir()
     with pytest.raises(InputError, match=r"is a folder; give a \.json file\."):
         check_trace(tmp_path / "folder.json")
-
-
-def test_an_old_file_stays_when_a_new_one_cannot_be_written(tmp_path):
     path = tmp_path / "t.json"
     path.write_text("old")
     with pytest.raises(KeyError):
         write_perfetto([{"stage": 0}], path)
     assert path.read_text() == "old"
-    assert [file.name for file in tmp_path.iterdir()] == ["t.json"]
+    assert {file.name for file in tmp_path.iterdir()} == {"t.json", "folder.json"}

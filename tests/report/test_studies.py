@@ -57,39 +57,29 @@ def test_a_bar_for_every_failure_and_a_diamond_where_a_figure_is_published():
     for panel in chart.panels:
         own = [row for row in failed_rows() if row["model"] == panel.title]
         assert panel.names == list(KINDS)
-        assert [bar.end + bar.start for bar in panel.bars] == [row["slow_down"] for row in own]
-        assert [bar.place for bar in panel.bars] == [0, 1, 2, 3]
+        assert [(bar.end + bar.start, bar.place) for bar in panel.bars] == [
+            (r["slow_down"], n) for n, r in enumerate(own)
+        ]
         assert [text for _, text in panel.totals] == [f"{row['slow_down']:+.1%}" for row in own]
-        published = [(row["published"], place) for place, row in enumerate(own) if row["published"] is not None]
-        assert panel.points == published
+        assert panel.points == [(r["published"], n) for n, r in enumerate(own) if r["published"] is not None]
     assert [look.label for look in chart.key] == ["simulated", "published (arXiv 2501.03905)"]
-
-
-def test_failures_without_published_figures_some_kinds_or_any_slow_down(tmp_path):
-    bare = [{name: row[name] for name in ("model", "failure", "slow_down")} for row in failed_rows()]
-    assert not failures_chart(bare).key
-    gap = failures_chart([failed("a", "gpu", 0.1), failed("b", "gpu", 0.2, 0.0), failed("b", "link", 0.3)])
+    assert not failures_chart([row | {"published": None} for row in failed_rows()]).key
+    gap = failures_chart([failed("a", "gpu", 0.0), failed("b", "gpu", 0.2, 0.0), failed("b", "link", 0.3)])
     assert [[bar.place for bar in panel.bars] for panel in gap.panels] == [[0], [0, 1]]
     assert gap.panels[1].points == [(0.0, 0)]  # a published nothing is a figure too
-    assert figures.failures([failed("a", kind, 0.0) for kind in KINDS], tmp_path / "none.png").stat().st_size > 1000
 
 
 def test_rows_of_something_else_are_refused(tmp_path):
-    lacking = [
-        ([], r"^the figure of failures needs slow-downs, but there are no rows\.$"),
-        ([failed("a", "gpu", None)], r"but rows lack slow_down\.$"),
-        ([failed("a", "gpu", 0.1), {"model": "a", "slow_down": 0.1}], r"but rows lack failure\.$"),
-    ]
-    for rows, sentence in lacking:
+    for draw, rows, sentence in (
+        (figures.failures, [], r"^the figure of failures needs slow-downs, but there are no rows\.$"),
+        (figures.failures, [failed("a", "gpu", None)], r"but rows lack slow_down\.$"),
+        (figures.failures, [failed("a", "gpu", 0.1), {"model": "a", "slow_down": 0.1}], r"but rows lack failure\.$"),
+        (figures.scoreboard, [], "needs rows, got none"),
+        (figures.forecasts, [], "needs rows, got none"),
+        (figures.training, [{"step": 0, "held_out_8": 1.3}], "lines of metrics with a time, got none"),
+    ):
         with pytest.raises(InputError, match=sentence):
-            figures.failures(rows, tmp_path / "none.png")
-    for draw in (figures.scoreboard, figures.forecasts):
-        with pytest.raises(InputError, match="needs rows, got none"):
-            draw([], tmp_path / "none.png")
-    with pytest.raises(InputError, match="lines of metrics with a time, got none"):
-        figures.training([{"step": 0, "held_out_8": 1.3}], tmp_path / "none.png")
-    with pytest.raises(InputError, match=r"allowed: \.png, \.pdf, \.svg"):
-        figures.failures(failed_rows(), tmp_path / "picture.gif")
+            draw(rows, tmp_path / "none.png")
     assert not list(tmp_path.iterdir())
 
 
@@ -108,18 +98,17 @@ def test_a_block_for_every_place_best_policy_first():
     assert "proved" in legend
 
 
-def test_the_scoreboard_has_a_dot_for_every_row_and_a_line_for_every_policy(tmp_path):
+def test_the_scoreboard_has_a_dot_for_every_row_and_a_line_for_every_policy():
     chart = scoreboard_chart(board())
     places = list(itertools.product((8, 16), ("unsplit", "relay")))
     assert [panel.title for panel in chart.panels] == [f"{servers} servers, {routing}" for servers, routing in places]
-    dots = [x for panel in chart.panels for curve in panel.curves[:-1] for x, _ in curve.points]
-    assert sorted(dots) == sorted(row["mean"] for row in board())
     for (servers, routing), panel in zip(places, chart.panels, strict=True):
+        own = [row for row in board() if (row["servers"], row["routing"]) == (servers, routing)]
+        dots = [x for curve in panel.curves[:-1] for x, _ in curve.points]
+        assert sorted(dots) == sorted(row["mean"] for row in own)
         for place, policy in enumerate(POLICIES):
-            own = [r for r in board() if (r["servers"], r["routing"], r["policy"]) == (servers, routing, policy)]
-            mean, late = (np.mean([row[key] for row in own]) for key in ("mean", "p90"))
+            mean, late = (np.mean([row[key] for row in own if row["policy"] == policy]) for key in ("mean", "p90"))
             assert panel.whiskers[place] == (place, pytest.approx(mean), pytest.approx(late))
-    assert figures.scoreboard(board(), tmp_path / "board.png").stat().st_size > 10_000
 
 
 def test_the_best_is_marked_and_what_surely_differs_from_greedy():
@@ -130,18 +119,13 @@ def test_the_best_is_marked_and_what_surely_differs_from_greedy():
     assert cells == {"greedy": "1.200 +-0.020", "index": "1.100 +-0.020*+", "learned": "1.400 +-0.020 -"}
 
 
-def test_forecasts_have_a_line_with_intervals_for_every_policy(tmp_path):
+def test_forecasts_and_trainings_have_their_lines():
     (panel,) = forecasts_chart(forecast_rows()).panels
     assert panel.columns == ["0", "0.3", "predicted"]
     values = [[value for _, value in curve.points] for curve in panel.curves]
     assert values == [[v] * n for v in (1.2, 1.1, 1.4) for n in (2, 1)]  # predicted apart
     assert panel.curves[0].spread == [(1.18, 1.22)] * 2
-    assert figures.forecasts(forecast_rows(), tmp_path / "forecasts.png").stat().st_size > 10_000
-
-
-def test_a_training_shows_its_lines(tmp_path):
     lines = [{"step": 0, "held_out_8": 1.3}, {"step": 50, "time": 1.2}, {"step": 100, "time": 1.1, "held_out_8": 1.05}]
     chart = training_chart(lines)
     assert [curve.points for curve in chart.panels[0].curves] == [[(50, 1.2), (100, 1.1)], [(0, 1.3), (100, 1.05)]]
     assert [look.label for look in chart.key] == ["in training", "held out, 8 servers"]
-    assert figures.training(lines, tmp_path / "curves.png").stat().st_size > 10_000

@@ -37,23 +37,16 @@ def test_a_line_holds_times_shares_cost_and_relative_performance():
     assert [float(cell) for cell in cells[1:5]] == pytest.approx(times, abs=6e-4)
 
 
-def test_both_uses_of_the_nics_have_a_line_and_unknown_prices_a_dash():
-    rows = synthetic.both_uses(fabrics=("fat-tree", "mfabric", "nvl72"))
-    text = comparison(rows)
+def test_what_differs_has_a_line_and_what_is_unknown_a_dash():
+    text = comparison(synthetic.both_uses(fabrics=("fat-tree", "mfabric", "nvl72")))
     assert _line(text, "qwen-moe", "mfabric, own") != _line(text, "qwen-moe", "mfabric, pooled")
     assert _line(text, "qwen-moe", "nvl72").split()[-2:] == ["-", "-"]
-
-
-def test_without_400_gbps_the_nearest_is_taken_and_without_fat_tree_nothing_is_relative():
     text = comparison(synthetic.rows(fabrics=("mfabric",), bandwidths=(100, 200)))
-    assert "at 200 Gbps" in text
-    assert _line(text, "qwen-moe", "mfabric").split()[-1] == "-"
-
-
-def test_many_bandwidths_continue_below():
+    assert "at 200 Gbps" in text  # the nearest to 400
+    assert _line(text, "qwen-moe", "mfabric").split()[-1] == "-"  # without a fat-tree
     text = comparison(synthetic.rows(models=["llama-moe"], bandwidths=tuple(range(100, 1300, 100))))
     assert max(map(len, text.splitlines())) <= 100
-    assert sum(line.startswith("fat-tree") for line in text.splitlines()) == 2
+    assert sum(line.startswith("fat-tree") for line in text.splitlines()) == 2  # many bandwidths continue below
 
 
 def test_plain_aligns_numbers_right_and_text_left():
@@ -89,9 +82,10 @@ def test_settings_are_named_only_where_they_tell_series_apart():
 
 def test_wrong_rows_are_a_sentence():
     rows = synthetic.rows(models=["llama-moe"])
-    with pytest.raises(InputError, match="at least one row"):
-        comparison([])
-    with pytest.raises(InputError, match="two results for llama-moe on fat-tree at 100 Gbps"):
-        comparison(rows + rows[:1])
-    with pytest.raises(InputError, match="the rows have no column iteration_s"):
-        comparison([{key: value for key, value in row.items() if key != "iteration_s"} for row in rows])
+    for made, sentence in (
+        ([], "at least one row"),
+        (rows + rows[:1], "two results for llama-moe on fat-tree at 100 Gbps"),
+        ([{"model": "llama-moe", "fabric": "mfabric", "nic_gbps": 400}], "the rows have no column iteration_s"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            comparison(made)
