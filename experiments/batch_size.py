@@ -18,7 +18,7 @@ from mfabric_jax.schedule.first import FIRST
 from mfabric_jax.study import Compare, rows_of, scenarios, simulate
 from mfabric_jax.workload import NAMES
 
-from .script import Row, Rows, Script, Verdict, beside, cells, check, grouped, listed
+from .script import Row, Rows, Script, Verdict, beside, case, cells, check, grouped, listed
 
 LOOKS = looks(("block", "reuse", "random"))
 
@@ -42,8 +42,7 @@ class Config:
 
     def setting(self, model: str, micro_batch: int, first: str = "block", fabric: str = "mfabric") -> Compare:
         """One case."""
-        case: dict[str, Any] = {"models": (model,), "fabrics": (fabric,), "micro_batch": micro_batch, "first": first}
-        return Compare(**case, nic_gbps=(self.nic_gbps,), delay_s=units.ms(self.delay_ms), seed=self.seed)
+        return case(self, model, fabric, micro_batch=micro_batch, first=first, delay_s=units.ms(self.delay_ms))
 
 
 def run(config: Config) -> Iterator[Row]:
