@@ -29,8 +29,8 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.report import style
 from mfabric_jax.report.figures.panels import Row as Row
 from mfabric_jax.report.figures.panels import Rows as Rows
-from mfabric_jax.report.figures.panels import grouped as grouped
 from mfabric_jax.report.figures.panels import values_of as values_of
+from mfabric_jax.report.grid import grouped as grouped
 from mfabric_jax.study import Compare, compare, rows_of, scenarios, simulate
 from mfabric_jax.study._provenance import commit, provenance
 
@@ -77,21 +77,21 @@ def against(
         raise ValueError("against needs low, high or both")
     numbers = [float(number) for number in np.atleast_1d(np.asarray(found))]
     off = max((_off(number, low, high) for number in numbers), key=abs)
-    published = f"up to {high:{form}}" if low is None else _range(low, high, form)
-    return Verdict(claim, _range(min(numbers), max(numbers), form), published, off, allowed)
+    return Verdict(claim, reach(min(numbers), max(numbers), form), reach(low, high, form), off, allowed)
 
 
 def _off(found: float, low: float | None, high: float) -> float:
     return found / low - 1 if low is not None and found < low else max(0.0, found / high - 1)
 
 
-def _range(low: float, high: float, form: str) -> str:
-    return " to ".join(dict.fromkeys((f"{low:{form}}", f"{high:{form}}")))
+def reach(low: float | None, high: float, form: str) -> str:
+    """Numbers in words: 1 to 2, 2, up to 2."""
+    return f"up to {high:{form}}" if low is None else " to ".join(dict.fromkeys((f"{low:{form}}", f"{high:{form}}")))
 
 
 def spread(claim: str, found: Sequence[float], form: str = ".2f") -> Verdict:
     """A measured fact: from the least to the most."""
-    return Verdict(claim, _range(min(found), max(found), form))
+    return Verdict(claim, reach(min(found), max(found), form))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.report.numerals import usable
 
 Rows: TypeAlias = Sequence[Mapping[str, Any]]
+Row = TypeVar("Row", bound=Mapping[str, Any])
 
 REFERENCE = "fat-tree"
 DETAIL_GBPS = 400
@@ -91,9 +92,9 @@ def arrange(rows: Rows, needs: Sequence[str] = ()) -> Grid:
     return Grid(models, ordered, sorted({row["nic_gbps"] for row in placed}), cells)
 
 
-def grouped(rows: Rows, *names: str) -> dict[tuple[Any, ...], list[Mapping[str, Any]]]:
+def grouped(rows: Sequence[Row], *names: str) -> dict[tuple[Any, ...], list[Row]]:
     """Rows by what they hold in some columns, in order of first appearance."""
-    found: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    found: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         found.setdefault(tuple(row[name] for name in names), []).append(row)
     return found
