@@ -26,6 +26,7 @@ import numpy as np
 import mfabric_jax
 from mfabric_jax import checks, report
 from mfabric_jax.checks import InputError
+from mfabric_jax.fabric.registry import PRICED
 from mfabric_jax.report import style
 from mfabric_jax.report.figures.panels import Row as Row
 from mfabric_jax.report.figures.panels import Rows as Rows
@@ -35,6 +36,7 @@ from mfabric_jax.study import Compare, compare, rows_of, scenarios, simulate
 from mfabric_jax.study._provenance import commit, provenance
 
 Found = Iterable[Row]
+COMPARED = tuple(name for name in PRICED if name != "torus")  # fabrics with a price that the paper compares
 COMPLETE = "complete"  # in a configuration: nothing stopped the run
 
 

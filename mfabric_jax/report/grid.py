@@ -108,6 +108,14 @@ def lacks(rows: Rows, needs: Sequence[str]) -> None:
         raise InputError(f"the rows have no column {' or '.join(missing)}.")
 
 
+def needs_values(rows: Rows, keys: Sequence[str], figure: str) -> None:
+    """`InputError` where there are no rows, or where one has no value in a column; `figure` says what needs what."""
+    missing = [key for key in keys if any(row.get(key) is None for row in rows)]
+    if not rows or missing:
+        wanted = f"rows lack {', '.join(missing)}" if rows else "there are no rows"
+        raise InputError(f"the figure of {figure}, but {wanted}.")
+
+
 def _telling_settings(rows: Rows, fabric: str) -> list[str]:
     """The settings that differ between rows of this fabric which agree on model and bandwidth."""
     seen: dict[tuple[Any, ...], set[Any]] = {}

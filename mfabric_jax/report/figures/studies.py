@@ -8,11 +8,10 @@ from typing import Any
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import charts, style
 from mfabric_jax.report.charts import Bar, Chart, Curve, Panel
-from mfabric_jax.report.grid import Rows, grouped
+from mfabric_jax.report.grid import Rows, grouped, needs_values
 
 _OVER = "time over the degree bound"
 _HELD_OUT, _PREDICTED = "held_out_", "predicted"
-_FAILURES = ("model", "failure", "slow_down")
 
 
 def _saved(chart: Callable[[Rows], Chart], rows: Rows, path: str | Path) -> Path:
@@ -21,10 +20,7 @@ def _saved(chart: Callable[[Rows], Chart], rows: Rows, path: str | Path) -> Path
 
 def failures_chart(rows: Rows) -> Chart:
     """A panel per model, a bar per kind, a diamond where a figure is published."""
-    missing = [key for key in _FAILURES if any(row.get(key) is None for row in rows)]
-    if not rows or missing:
-        wanted = f"rows lack {', '.join(missing)}" if rows else "there are no rows"
-        raise InputError(f"the figure of failures needs slow-downs, but {wanted}.")
+    needs_values(rows, ("model", "failure", "slow_down"), "failures needs slow-downs")
     own = style.Look("simulated", style.FABRICS["mfabric"].colour)
     published = style.Look("published (arXiv 2501.03905)", style.INK, "D", hollow=True)
     span = max(abs(value) for row in rows for value in (row["slow_down"], row.get("published") or 0.0))
