@@ -228,8 +228,8 @@ class Heat(Panel):
         way |= {"extent": (across[0] - 0.5, across[-1] + 0.5, *ends), "interpolation": "nearest"}
         image = axes.imshow(cells, self.colours, self.norm([row[self.by] for row in everything]), **way)
         for row in rows if self.number else []:
-            ink = style.ink_on(to_hex(image.cmap(image.norm(row[self.by]))))
-            text = {"ha": "center", "va": "center", "fontsize": 7, "color": ink}
+            shade: Any = image.cmap(image.norm(row[self.by]))
+            text = {"ha": "center", "va": "center", "fontsize": 7, "color": style.ink_on(to_hex(shade))}
             axes.text(row[self.x.key], row[self.y.key], self.number.format(row[self.by]), **text)
         for dashes, row in self.frames(rows).items():
             x, y = ([row[axis.key] + side for side in (-0.5, 0.5)] for axis in (self.x, self.y))
