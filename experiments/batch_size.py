@@ -18,7 +18,7 @@ from mfabric_jax.schedule.first import FIRST
 from mfabric_jax.study import Compare, rows_of, scenarios, simulate
 from mfabric_jax.workload import NAMES
 
-from .script import Row, Rows, Script, Verdict, beside, cells, check, grouped, listed
+from .script import Row, Rows, Script, Verdict, beside, case, cells, check, grouped, listed
 
 LOOKS = looks(("block", "reuse", "random"))
 
@@ -42,8 +42,7 @@ class Config:
 
     def setting(self, model: str, micro_batch: int, first: str = "block", fabric: str = "mfabric") -> Compare:
         """One case."""
-        case: dict[str, Any] = {"models": (model,), "fabrics": (fabric,), "micro_batch": micro_batch, "first": first}
-        return Compare(**case, nic_gbps=(self.nic_gbps,), delay_s=units.ms(self.delay_ms), seed=self.seed)
+        return case(self, model, fabric, micro_batch=micro_batch, first=first, delay_s=units.ms(self.delay_ms))
 
 
 def run(config: Config) -> Iterator[Row]:
@@ -90,18 +89,13 @@ PICTURE = Picture(PANELS, across="model")
 
 def verdicts(rows: Rows) -> list[Verdict]:
     """From the smallest to the largest micro-batch; the paper's sweep has no numbers."""
-    lines = []
+    found, ends = [], lambda here, form: " to ".join(form.format(**here[rank]) for rank in (0, -1))
     for (model, first), here in grouped(rows, "model", "first").items():
-        ends = here[0], here[-1]
-        sizes, ratios = (
-            " to ".join(form.format(**row) for row in ends) for form in ("{micro_batch}", "{over_fat_tree:.2f}")
-        )
-        lines.append(Verdict(f"{model}, {first}: over fat-tree at {sizes}", ratios))
-        if all(row["hidden"] is not None for row in ends):
-            lines.append(
-                Verdict(f"{model}, {first}: hidden at {sizes}", " to ".join(f"{row['hidden']:.0%}" for row in ends))
-            )
-    return lines
+        claim, sizes = f"{model}, {first}", ends(here, "{micro_batch}")
+        found.append(Verdict(f"{claim}: over fat-tree at {sizes}", ends(here, "{over_fat_tree:.2f}")))
+        if None not in (here[0]["hidden"], here[-1]["hidden"]):
+            found.append(Verdict(f"{claim}: hidden at {sizes}", ends(here, "{hidden:.0%}")))
+    return found
 
 
 SCRIPT = Script(Config, quick={"models": ("mixtral-8x22b",), "micro_batch": (1, 8, 32), "firsts": ("block",)})

@@ -25,7 +25,7 @@ from mfabric_jax.study.timeline import walked_through
 from mfabric_jax.workload import NAMES, Workload, get_gpu
 from mfabric_jax.workload.compute import block_flops
 
-from .script import Row, Rows, Script, Verdict, cells, check, grouped, listed, picked, values_of
+from .script import Row, Rows, Script, Verdict, case, cells, check, grouped, listed, picked, values_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,11 +62,10 @@ class Config:
 
     def setting(self, model: str, first: str, rate: float) -> Compare:
         """One model on the measured cluster."""
-        same: dict[str, Any] = {"models": (model,), "fabrics": ("mfabric",), "nic_gbps": (self.nic_gbps,)}
-        usual = Compare(**same).workload(model)
-        same |= {"gpu": GPU, "efficiency": rate, "nvswitch_gigabytes_per_s": NVLINK_GIGABYTES, "first": first}
-        same |= {"delay_s": units.ms(self.delay_ms), "seed": self.seed}
-        return Compare(**same, dp=1, gpus=usual.gpus // usual.dp)
+        usual = Compare(models=(model,)).workload(model)
+        own = {"gpu": GPU, "efficiency": rate, "nvswitch_gigabytes_per_s": NVLINK_GIGABYTES, "first": first}
+        own |= {"delay_s": units.ms(self.delay_ms), "dp": 1, "gpus": usual.gpus // usual.dp}
+        return case(self, model, "mfabric", **own)
 
 
 def run(config: Config) -> Iterator[Row]:

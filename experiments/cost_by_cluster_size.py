@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import NAMES as FABRICS
 from mfabric_jax.fabric import Prices, cluster_cost
-from mfabric_jax.fabric.registry import PRICED, no_price
+from mfabric_jax.fabric.registry import no_price
 from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.report import charts, numerals, style
 from mfabric_jax.report.figures.panels import Axis, Lines, Picture
 
-from .script import Row, Rows, Script, Verdict, against, check, picked, pivot, values_of
+from .script import COMPARED, Row, Rows, Script, Verdict, against, check, picked, pivot, values_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,9 +34,7 @@ WITHOUT_CHOICE = {"rail-only": (2,), "topoopt": (None,)}  # a rail is a tree of 
 class Config:
     """What to price."""
 
-    fabrics: tuple[str, ...] = tuple(
-        name for name in PRICED if name != "torus"
-    )  # Also nvl72 and mfabric-cpo, with prices of your own.
+    fabrics: tuple[str, ...] = COMPARED  # Also nvl72 and mfabric-cpo, with prices of your own.
     servers: tuple[int, ...] = (128, 256, 512, 1024, 2048, 4096)  # Cluster sizes.
     nic_gbps: tuple[float, ...] = (100.0, 200.0, 400.0, 800.0)  # Bandwidth of every NIC.
     tiers: tuple[int, ...] = (3, 2)  # Tiers of the switch trees.

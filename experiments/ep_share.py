@@ -14,7 +14,7 @@ from mfabric_jax.report.figures.groups import Dots
 from mfabric_jax.report.figures.panels import Axis, Picture, looks
 from mfabric_jax.study import Compare
 
-from .script import Row, Rows, Script, Verdict, against, check, compared, listed
+from .script import Row, Rows, Script, Verdict, against, check, compared, listed, reach
 
 MEASURED = {"mixtral-8x7b": (0.33, 0.55), "llama-moe": (0.42, 0.58), "qwen-moe": (None, 0.68)}
 PRODUCTION: dict[str, Any] = {"gpu": "H800-SXM", "nvswitch_gigabytes_per_s": 200.0, "nic_gbps": (400.0,)}
@@ -58,13 +58,8 @@ def run(config: Config) -> Iterator[Row]:
 def table(rows: Rows) -> str:
     """A line per row."""
     shares = ("share", "of the iteration", True), ("busy_share", "of busy time", True)
-    lines = [row | {"measured": _measured(row)} for row in rows]
+    lines = [row | {"measured": reach(row["measured_low"], row["measured_high"], ".0%")} for row in rows]
     return listed(lines, "model", "compute", ("iteration_s", "iteration [s]"), *shares, "measured")
-
-
-def _measured(row: Row) -> str:
-    low, high = row["measured_low"], row["measured_high"]
-    return f"up to {high:.0%}" if low is None else f"{low:.0%} to {high:.0%}"
 
 
 PANEL = Dots(

@@ -12,9 +12,9 @@ from pathlib import Path
 from mfabric_jax import study, units
 from mfabric_jax.fabric.failures import KINDS
 from mfabric_jax.report import figures
-from mfabric_jax.study import Compare, Failures
+from mfabric_jax.study import Failures
 
-from .script import Row, Rows, Script, Verdict, against, cells, check, picked, pivot
+from .script import Row, Rows, Script, Verdict, against, case, cells, check, picked, pivot
 
 ROUNDED = 0.0005  # published with one decimal of a per cent
 
@@ -37,8 +37,8 @@ class Config:
 
     def setting(self, model: str, delay_ms: float) -> Failures:
         """All failures of one model."""
-        same = {"models": (model,), "fabrics": ("mfabric",), "nic_gbps": (self.nic_gbps,), "seed": self.seed}
-        return Failures(Compare(**same, iterations=self.iterations, delay_s=units.ms(delay_ms)), kinds=self.kinds)
+        healthy = case(self, model, "mfabric", iterations=self.iterations, delay_s=units.ms(delay_ms))
+        return Failures(healthy, kinds=self.kinds)
 
 
 def run(config: Config) -> Iterator[Row]:

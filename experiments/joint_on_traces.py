@@ -1,16 +1,11 @@
 """How near the degree bound do circuits and relay routing chosen together come on recorded MoE traffic?
 
-The paper's greedy with unsplit routing and greedy circuits with relay routing stand beside `policies.joint`. Times are
-of paced flows (the busiest link); with the same shares, flows that share links max-min fairly end later. All-to-alls
-and region are those of `relay_on_traces`, whose traffic is generated where no recording is given.
+The paper's greedy with unsplit routing and greedy circuits with relay routing stand beside `policies.joint`, on the
+all-to-alls and the region of `relay_on_traces`. Times are of paced flows (the busiest link); with the same shares,
+flows that share links max-min fairly end later.
 
 Below efficiency 1 the degree bound is out of reach: a server has circuits to so many others at most, and what comes
-from further ones is relayed and counts more on its way in. `relay_limit` knows this. On the recorded traffic every
-server sends a hot one about as much, so that with 6 + 2 NICs, 16 servers and efficiency 0.8 it is 1.081 times the
-degree bound.
-
-Mean time over the degree bound of 60 all-to-alls (records 2011 to 5001, 6 + 2 NICs), unsplit, relay and joint: 8
-servers 1.24, 1.11 and 1.000; 16 servers 2.40, 1.67 and 1.000; at efficiency 0.8 joint is at 1.000 and 1.082.
+from further ones is relayed and counts more on its way in. `relay_limit` knows this.
 """
 
 import dataclasses
@@ -32,8 +27,8 @@ from mfabric_jax.report.figures.panels import Axis, Picture, looks
 from mfabric_jax.routing import Plan, all_to_all_time, degree_bound, fluid_lower_bound, relay_shares
 
 from . import relay_on_traces
-from .recording import resolved, traffic_of
-from .script import Row, Rows, Script, Verdict, check, grouped
+from .recording import resolved
+from .script import Row, Rows, Script, Verdict, check, measured, of, p90, summed
 
 GROUP = ("servers", "efficiency", "policy")
 LOOKS = looks(
@@ -113,15 +108,12 @@ def _times(where: Region, plan: Plan, demand: jax.Array, routing: str) -> tuple[
 
 def summary(rows: Rows) -> list[Row]:
     """Mean, 90th percentile and largest of the time over the degree bound; means of the rest; a line per group."""
-    lines = []
-    for group, members in grouped(rows, *GROUP).items():
-        over = [row["over_bound"] for row in members]
-        line = dict(zip(GROUP, group, strict=True))
-        line |= {"mean": np.mean(over), "p90": np.quantile(over, 0.9), "worst": max(over)}
-        for name, key in (("limit", "limit_s"), ("max_min", "max_min_s")):
-            line[name] = np.mean([row[key] / row["bound_s"] for row in members])
-        lines.append(line | {"decision_s": np.mean([row["decision_s"] for row in members]), "samples": len(over)})
-    return lines
+    over = {"mean": of("over_bound"), "p90": of("over_bound", p90), "worst": of("over_bound", max)}
+    bounds = [
+        row | {"limit": row["limit_s"] / row["bound_s"], "max_min": row["max_min_s"] / row["bound_s"]} for row in rows
+    ]
+    rest = {key: of(key) for key in ("limit", "max_min", "decision_s")}
+    return summed(bounds, GROUP, **over, **rest, samples=len)
 
 
 def table(rows: Rows) -> str:
@@ -142,13 +134,8 @@ PICTURE = Picture((PANEL,), "", "servers", shown=lambda rows: list(map(_named, r
 
 def verdicts(rows: Rows) -> list[Verdict]:
     """Mean time over the degree bound; nothing is published."""
-    return [
-        Verdict(
-            f"over degree bound, {policy}, {servers} servers, efficiency {efficiency:g} ({traffic_of(here)})",
-            f"{np.mean([row['over_bound'] for row in here]):.3f}",
-        )
-        for (servers, efficiency, policy), here in grouped(rows, *GROUP).items()
-    ]
+    claim = "over degree bound, {policy}, {servers} servers, efficiency {efficiency:g} ({traffic})"
+    return measured(rows, GROUP[:3], claim, "{:.3f}", of("over_bound"))
 
 
 SCRIPT = Script(

@@ -21,7 +21,7 @@ from mfabric_jax.report.figures.panels import Axis, Heat, Picture
 from mfabric_jax.study import Compare, evaluate, iteration_of
 from mfabric_jax.workload import NAMES
 
-from .script import Row, Rows, Script, Verdict, cells, check, grouped, picked, pivot
+from .script import Row, Rows, Script, Verdict, case, cells, check, grouped, picked, pivot
 
 USUAL = 6, 2
 STEPS = 60  # of the search for a bandwidth: halves the interval
@@ -50,8 +50,7 @@ class Config:
 
     def setting(self, model: str) -> Compare:
         """One model on mFabric."""
-        same: dict[str, Any] = {"nic_gbps": (self.nic_gbps,), "routing": self.routing, "seed": self.seed}
-        return Compare(models=(model,), fabrics=("mfabric",), **same)
+        return case(self, model, "mfabric", routing=self.routing)
 
     def splits(self) -> dict[tuple[int, int], float]:
         """Bandwidth of every split that has the price of the default."""

@@ -17,7 +17,7 @@ from mfabric_jax.study import Compare
 from mfabric_jax.study.calibration import PUBLISHED
 
 from .iteration_time import PER_DOLLAR, ROUNDED
-from .script import Row, Rows, Script, Verdict, against, compared, grouped, picked, pivot, values_of
+from .script import COMPARED, Row, Rows, Script, Verdict, against, compared, grouped, picked, pivot, values_of
 
 CHEAP = ("topoopt", "rail-only")
 BEST_AT_100 = "mixtral-8x7b"
@@ -28,7 +28,7 @@ class Config:
     """What to compare."""
 
     models: tuple[str, ...] = (*PUBLISHED, "deepseek-r1")  # All of them on every fabric.
-    fabrics: tuple[str, ...] = tuple(name for name in PRICED if name != "torus")  # Of those that have a price.
+    fabrics: tuple[str, ...] = COMPARED  # Of those that have a price.
     nic_gbps: tuple[float, ...] = (100.0, 200.0, 400.0, 800.0)  # Bandwidth of every NIC.
     seed: int = 0  # Of the traffic.
 

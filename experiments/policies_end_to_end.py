@@ -3,8 +3,7 @@
 Four models, measured, skewed and recorded traffic, computation calibrated to published fat-tree times. Circuits are
 chosen for the exact demand of every block; the first all-to-all of a block waits for them ("block", as the paper
 simulates it) or they are set where that pays ("pays"). qwen-moe has 32 expert-parallel ranks, the recording 16:
-qwen-moe-ep16 stands for it there.
-Source: arXiv 2501.03905, evaluation.
+qwen-moe-ep16 stands for it there. Source: arXiv 2501.03905, evaluation.
 """
 
 import dataclasses
@@ -16,7 +15,7 @@ from mfabric_jax.report.figures.groups import Dots
 from mfabric_jax.report.figures.panels import Axis, Picture
 from mfabric_jax.study import Compare
 
-from .script import Row, Rows, Script, Verdict, check, compared, grouped, pivot, spread
+from .script import Row, Rows, Script, Verdict, case, check, compared, grouped, pivots, spread
 from .sensitivity import GBPS
 
 MODELS = ("mixtral-8x22b", "mixtral-8x7b", "llama-moe", "qwen-moe")
@@ -68,9 +67,8 @@ class Config:
         fabrics = ("fat-tree", "mfabric") if way == BASE else ("mfabric",)
         if kind == "recorded":
             model = RECORDED_MODEL.get(model, model)
-        trace = self.trace if kind == "recorded" else None
-        given = {"models": (model,), "fabrics": fabrics, "nic_gbps": self.nic_gbps, "seed": self.seed, "trace": trace}
-        return Compare(**given | TRAFFIC[kind] | WAYS[way])
+        own = {"nic_gbps": self.nic_gbps, "trace": self.trace if kind == "recorded" else None}
+        return case(self, model, *fabrics, **own | TRAFFIC[kind] | WAYS[way])
 
 
 def run(config: Config) -> Iterator[Row]:
@@ -89,10 +87,11 @@ def run(config: Config) -> Iterator[Row]:
 
 def table(rows: Rows) -> str:
     """Time over that of the paper's greedy, then over the fat-tree's: a line per traffic and way, columns by model."""
-    texts = {"over_greedy": f"iteration time over that of {BASE}"}
-    texts |= {"over_fat_tree": "iteration time over the fat-tree's"}
-    tables = [pivot(_short(rows), ("traffic", "way"), "{model} {nic_gbps:g}G", f"{{{key}:.3f}}") for key in texts]
-    return "\n\n".join(text for part in zip(texts.values(), tables, strict=True) for text in part)
+    titles = {
+        "over_greedy": f"iteration time over that of {BASE}",
+        "over_fat_tree": "iteration time over the fat-tree's",
+    }
+    return pivots(_short(rows), ("traffic", "way"), "{model} {nic_gbps:g}G", titles, ".3f")
 
 
 def _short(rows: Rows) -> list[Row]:

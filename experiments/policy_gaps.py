@@ -1,8 +1,7 @@
 """How far from the best circuits there are is each policy, when it knows the demand?
 
-Five families of drawn demand; circuits chosen for unsplit and split routing; times of paced flows
-(`fluid_lower_bound`, what
-the exact programmes minimise) over the proved optimum, and of flows that share ports max-min fairly beside them.
+Five families of drawn demand; circuits chosen for unsplit and split routing; times of paced flows (what the exact
+programmes minimise) over the proved optimum, and of flows that share ports max-min fairly beside them.
 """
 
 import dataclasses
@@ -25,9 +24,9 @@ from mfabric_jax.report.figures.groups import Dots
 from mfabric_jax.report.figures.panels import Axis, Picture
 from mfabric_jax.routing import all_to_all_time, degree_bound, fluid_lower_bound
 
-from .script import Row, Rows, Script, Verdict, check, grouped
+from .script import Row, Rows, Script, Verdict, check, measured, of, p90, summed
 
-ROUTINGS = ("unsplit", "split")
+ROUTINGS, GROUP = ("unsplit", "split"), ("servers", "routing", "policy")
 FAMILIES = ("zipf", "hot", "sparse", "block", "dense")
 BYTES = 1e8  # of a middling pair
 PROVED = 1e-5  # relative gap between the best circuits and the bound
@@ -148,14 +147,8 @@ def _told(row: Row) -> str:
 
 def summary(rows: Rows) -> list[Row]:
     """Time over the optimum: a line per size, routing and policy."""
-    lines = []
-    for (servers, routing, policy), group in grouped(rows, "servers", "routing", "policy").items():
-        over = [row["over"] for row in group]
-        line = {"servers": servers, "routing": routing, "policy": policy, "mean": float(np.mean(over))}
-        line |= {"p90": float(np.quantile(over, 0.9)), "worst": max(over)}
-        line |= {"max-min mean": float(np.mean([row["max_min_over"] for row in group]))}
-        lines.append(line | {"instances": len(group), "proved": sum(bool(row["proved"]) for row in group)})
-    return lines
+    over = {"mean": of("over"), "p90": of("over", p90), "worst": of("over", max), "max-min mean": of("max_min_over")}
+    return summed(rows, GROUP, **over, instances=len, proved=lambda here: sum(bool(row["proved"]) for row in here))
 
 
 def table(rows: Rows) -> str:
@@ -175,15 +168,9 @@ PICTURE = Picture((PANEL,), "routing", "servers", shown=_labelled, width=4.4, ke
 
 def verdicts(rows: Rows) -> list[Verdict]:
     """The paper's greedy and the best heuristic over proved optima; nothing is published."""
-    proved = grouped([row for row in rows if row["proved"]], "servers", "routing", "policy")
-    return [
-        Verdict(
-            f"over the optimum, {policy}, {routing}, {servers} servers",
-            f"mean {np.mean([row['over'] for row in here]):.3f}, worst {max(row['over'] for row in here):.2f}",
-        )
-        for (servers, routing, policy), here in proved.items()
-        if policy in ("greedy, printed", BEST)
-    ]
+    proved = [row for row in rows if row["proved"] and row["policy"] in ("greedy, printed", BEST)]
+    mean_and_worst = lambda here: f"mean {of('over')(here):.3f}, worst {of('over', max)(here):.2f}"  # noqa: E731
+    return measured(proved, GROUP, "over the optimum, {policy}, {routing}, {servers} servers", "{}", mean_and_worst)
 
 
 SCRIPT = Script(Config, quick={"servers": (8,), "seeds": 2}, dtype="float64")

@@ -2,11 +2,9 @@
 
 Circuits by the paper's greedy, from the predicted dispatch of one micro-batch; the all-to-all then carries the true
 one. Its time is put over that with circuits from the true demand, which greedy need not make the shortest. Layers from
-the second on, after as many records as predictors look back on. A second table compares the transition matrix of
-`transition_matrix.transition` with what SciPy's SLSQP, the paper's solver, finds for the last such window.
-Source: arXiv 2501.03905 (predictor, fabric, greedy); recording: the gate trace of SmartMoE, USENIX ATC'23
-(github.com/thu-pacman/SmartMoE-AE repacked), 16 ranks with two experts each, every tenth iteration. Without a recording
-traffic is generated (`recording`).
+the second on, after as many records as predictors look back on. A second table compares `transition_matrix.transition`
+with what SciPy's SLSQP, the paper's solver, finds for the last such window. Source: arXiv 2501.03905 (predictor,
+fabric, greedy); traffic: `recording`.
 """
 
 import dataclasses
@@ -32,7 +30,7 @@ from mfabric_jax.routing import all_to_all_time
 from mfabric_jax.traffic import predictor, transition_matrix
 
 from .recording import MODEL, OnRegion, between_servers, resolved, titled, traffic_of
-from .script import Row, Rows, Script, Verdict, check, grouped, picked
+from .script import Row, Rows, Script, Verdict, check, grouped, of, p90, picked, summed
 
 HITS = (1, 2, 4, 8)
 FIRST_LAYER = 1  # layer 0 has no previous layer
@@ -45,8 +43,6 @@ LOOKS = {
     "moving-average": style.Look("Moving average", "#009E73"),
     "uniform": style.Look("Uniform", "#8a8a8a"),
 }
-
-
 SHADES = ("#9ecae1", "#6baed6", "#3182bd", "#08519c")
 TOP = {k: style.Look(f"top {k}", shade) for k, shade in zip(HITS, SHADES, strict=True)}
 
@@ -145,15 +141,10 @@ def summary(rows: Rows) -> list[Row]:
 
     TV is the total variation, time the all-to-all's over that with exact circuits.
     """
-    lines = []
-    for (servers, name), group in grouped(rows, "servers", "predictor").items():
-        line = {"servers": servers, "predictor": name}
-        line |= {f"top {k}": float(np.mean([row[f"top_{k}"] for row in group])) for k in HITS}
-        for key, title in (("variation", "TV"), ("over_exact", "time")):
-            values = [row[key] for row in group]
-            line |= {title: float(np.mean(values)), f"{title} p90": float(np.quantile(values, 0.9))}
-        lines.append(line | {"samples": len(group)})
-    return lines
+    columns = {f"top {k}": of(f"top_{k}") for k in HITS}
+    for key, title in (("variation", "TV"), ("over_exact", "time")):
+        columns |= {title: of(key), f"{title} p90": of(key, p90)}
+    return summed(rows, ("servers", "predictor"), **columns, samples=len)
 
 
 def fits(config: Config) -> list[Row]:
@@ -230,8 +221,7 @@ def _hits(rows: Rows) -> Iterator[Row]:
     """Mean hit rates."""
     for (name,), group in grouped(picked(rows, servers=rows[0]["servers"]) if rows else [], "predictor").items():
         for k in HITS:
-            rate = float(np.mean([row[f"top_{k}"] for row in group]))
-            yield {"name": LOOKS[name].label, "top": k, "rate": rate}
+            yield {"name": LOOKS[name].label, "top": k, "rate": of(f"top_{k}")(group)}
 
 
 def _measured(rows: Rows) -> list[Row]:

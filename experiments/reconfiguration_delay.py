@@ -12,7 +12,7 @@ from mfabric_jax.report.figures.panels import Axis, Lines, Picture, looks
 from mfabric_jax.study import Compare
 from mfabric_jax.study.presets import PRESETS
 
-from .script import Row, Rows, Script, Verdict, check, compared, duration, picked, pivot
+from .script import Row, Rows, Script, Verdict, case, check, compared, duration, picked, pivot
 
 WAYS: dict[str, dict[str, Any]] = {
     "block": {},
@@ -52,8 +52,7 @@ class Config:
 
     def setting(self, way: str, delay_s: float) -> Compare:
         """One case."""
-        same = {"models": (self.model,), "fabrics": ("mfabric",), "nic_gbps": (self.nic_gbps,), "seed": self.seed}
-        return Compare(**same | WAYS[way], iterations=self.iterations, delay_s=delay_s)
+        return case(self, self.model, "mfabric", **WAYS[way], iterations=self.iterations, delay_s=delay_s)
 
 
 def run(config: Config) -> Iterator[Row]:

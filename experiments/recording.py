@@ -1,5 +1,7 @@
 """Recorded routing for the experiments on it, and in its place generated traffic where no recording is given.
 
+The recording is the gate trace of SmartMoE, USENIX ATC'23 (github.com/thu-pacman/SmartMoE-AE repacked): every tenth
+iteration of 16 ranks with two experts each; two ranks a server make 8 servers.
 The generated traffic is as skewed as the SmartMoE gate trace (`mfabric traces fit`, in round numbers) and moves more:
 neighbouring iterations correlate by 0.98, where that trace has 0.999 and LAER-MoE's have 0.84 to 0.93. Its layers do
 not depend on one another, so it holds nothing that a transition matrix from one layer to the next could learn.

@@ -3,9 +3,7 @@
 Circuits by the paper's greedy; demand is the dispatch of one micro-batch. Unsplit and best-path share ports max-min
 fairly, split paces its flows. Relay routing divides every pair's bytes by a linear programme or by gradient steps that
 make the busiest link's time short, which is when paced flows end; with the same shares, flows that share links max-min
-fairly end later. Source: arXiv 2501.03905 (fabric and greedy); recording: the gate trace of SmartMoE, USENIX ATC'23
-(github.com/thu-pacman/SmartMoE-AE repacked), 16 ranks with two experts each: two ranks a server make 8 servers. Without
-a recording traffic is generated (`recording`).
+fairly end later. Source: arXiv 2501.03905 (fabric and greedy); traffic: `recording`.
 """
 
 import dataclasses
@@ -26,8 +24,8 @@ from mfabric_jax.report.figures.panels import Axis, Picture, looks
 from mfabric_jax.routing import Plan, all_to_all_time, best_relay_shares, degree_bound, relay_shares
 from mfabric_jax.routing.region import relay_bound
 
-from .recording import OnRegion, resolved, titled, traffic_of
-from .script import Row, Rows, Script, Verdict, check, grouped
+from .recording import OnRegion, resolved, titled
+from .script import Row, Rows, Script, Verdict, check, measured, of, p90, summed
 
 WITHOUT_SHARES = ("unsplit", "best-path", "split")
 GROUP = ("servers", "routing", "efficiency", "shares", "flows")
@@ -107,12 +105,8 @@ def _relay_times(where: Region, plan: Plan, demand) -> tuple[jax.Array, jax.Arra
 
 def summary(rows: Rows) -> list[Row]:
     """Mean, median and 90th percentile of the time over the degree bound, a line per group."""
-    lines = []
-    for group, members in grouped(rows, *GROUP).items():
-        over = [row["over_bound"] for row in members]
-        line = dict(zip(GROUP, group, strict=True)) | {"mean": np.mean(over), "median": np.median(over)}
-        lines.append(line | {"p90": np.quantile(over, 0.9), "samples": len(over)})
-    return lines
+    over = {"mean": of("over_bound"), "median": of("over_bound", np.median), "p90": of("over_bound", p90)}
+    return summed(rows, GROUP, **over, samples=len)
 
 
 def table(rows: Rows) -> str:
@@ -138,13 +132,8 @@ def verdicts(rows: Rows) -> list[Verdict]:
     paced = [row for row in rows if row["flows"] == "paced" or row["routing"] in WITHOUT_SHARES]
     first = next((row["efficiency"] for row in paced if row["efficiency"] is not None), None)
     kept = [row for row in paced if row["efficiency"] in (None, first) and row["shares"] in (None, "best")]
-    return [
-        Verdict(
-            f"over the degree bound, {routing}, {servers} servers ({traffic_of(here)})",
-            f"{np.mean([row['over_bound'] for row in here]):.2f}",
-        )
-        for (servers, routing), here in grouped(kept, "servers", "routing").items()
-    ]
+    claim = "over the degree bound, {routing}, {servers} servers ({traffic})"
+    return measured(kept, ("servers", "routing"), claim, "{:.2f}", of("over_bound"))
 
 
 SCRIPT = Script(Config, quick={"samples": 10}, resolved=resolved, dtype="float64")

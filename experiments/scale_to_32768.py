@@ -16,10 +16,10 @@ from mfabric_jax.fabric.registry import PRICED
 from mfabric_jax.report import style
 from mfabric_jax.report.figures.groups import Bars
 from mfabric_jax.report.figures.panels import Axis, Lines, Picture, Pictures
-from mfabric_jax.study import Compare, WholeCluster, cluster_rows, rows_of, scenarios, simulate, solve_cluster
+from mfabric_jax.study import Compare, WholeCluster, cluster_rows, solve_cluster
 from mfabric_jax.workload import NAMES
 
-from .script import Row, Rows, Script, Verdict, cells, check, grouped, listed, picked, pivot
+from .script import Row, Rows, Script, Verdict, case, cells, check, grouped, listed, picked, pivots, reusing
 
 REFERENCE = "fat-tree"
 KEPT = ("model", "fabric", "nic_gbps", "gpus", "iteration_s", "compute_s", "ep_comm_s", "dp_comm_s", "reconfig_s")
@@ -64,16 +64,13 @@ class Config:
         replica = usual.gpus // usual.dp
         if gpus % replica:
             raise InputError(f"gpus must be whole replicas of {model} ({replica} GPUs each), got {gpus}.")
-        case: dict[str, Any] = {"models": (model,), "fabrics": self.fabrics, "nic_gbps": (self.nic_gbps,)}
-        case |= {"dp": gpus // replica, "gpus": gpus, "link_delay_s": units.us(self.link_delay_us), "seed": self.seed}
-        return Compare(**case)
+        size = {"dp": gpus // replica, "gpus": gpus}
+        return case(self, model, *self.fabrics, **size, link_delay_s=units.us(self.link_delay_us))
 
     def cluster(self, fabric: str) -> WholeCluster:
         """The largest cluster, flow by flow."""
-        servers = max(self.gpus) // 8
-        return WholeCluster(
-            model=self.flow_model, fabric=fabric, servers=servers, nic_gbps=self.nic_gbps, seed=self.seed
-        )
+        own = {"model": self.flow_model, "servers": max(self.gpus) // 8, "nic_gbps": self.nic_gbps, "seed": self.seed}
+        return WholeCluster(fabric=fabric, **own)
 
 
 def run(config: Config) -> Iterator[Row]:
@@ -86,9 +83,9 @@ def run(config: Config) -> Iterator[Row]:
     for fabric in config.flow_fabrics:
         for row in cluster_rows(solve_cluster(config.cluster(fabric))):
             yield {"row": "flows"} | {key: row[key] for key in FLOWS}
-    solved: dict[tuple[str, str], Any] = {}
+    solved: dict[str, dict[str, Any]] = {model: {} for model in config.models}
     for model, gpus in cells(config, config.models, sorted(config.gpus)):
-        rows = _simulated(config.setting(model, gpus), solved)
+        rows = reusing(config.setting(model, gpus), solved[model])
         (tree,) = picked(rows, fabric=REFERENCE)
         for row in rows:
             over = {"time_over_tree": row["iteration_s"] / tree["iteration_s"]}
@@ -96,24 +93,11 @@ def run(config: Config) -> Iterator[Row]:
             yield {"row": "iteration"} | {name: row[name] for name in KEPT} | over
 
 
-def _simulated(setting: Compare, solved: dict[tuple[str, str], Any]) -> list[Row]:
-    """The rows of one model on a cluster of a size; all-to-alls that were solved before are kept in `solved`."""
-    rows = []
-    for scenario in scenarios(setting):
-        key = setting.models[0], scenario.fabric.name
-        simulated = simulate(scenario, solved.get(key))
-        solved[key] = simulated.exchanges
-        rows += rows_of(simulated)
-    return rows
-
-
 def table(rows: Rows) -> str:
     """Seconds and performance per dollar by size, then the largest cluster flow by flow."""
     titles = {"iteration_s": "iteration time [s], by GPUs"}
     titles |= {"per_dollar_over_tree": "performance per dollar over the fat-tree's, by GPUs"}
-    parts, iterations = [], picked(rows, row="iteration")
-    for key, title in titles.items():
-        parts += [title, pivot(iterations, ("model", "fabric"), "{gpus:,}", f"{{{key}:.3f}}")]
+    parts = [pivots(picked(rows, row="iteration"), ("model", "fabric"), "{gpus:,}", titles, ".3f")]
     if flows := picked(rows, row="flows"):
         seconds = ("end_s", "ends at [s]"), "links", ("build_s", "build [s]"), ("solve_s", "solve [s]")
         columns = "fabric", "gpus", "traffic", "flows", *seconds, ("peak_mb", "peak [MB]")
@@ -146,8 +130,6 @@ ITERATIONS = Picture((TIMES, RATIOS), across="model", shown=lambda rows: picked(
 END = Axis("end_s", "end of its last flow, all at once [s]", low=0, room=1.45)
 FLOWING: dict[str, Any] = {"note": "note", "title": "Flow by flow: {model}\non {gpus:,} GPUs"}
 FLOW_BY_FLOW = Picture((Bars(END, Axis("what"), "fabric", style.FABRICS, **FLOWING),), shown=_ends)
-
-
 PICTURE = Pictures((ITERATIONS, FLOW_BY_FLOW))
 
 

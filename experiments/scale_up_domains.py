@@ -14,9 +14,23 @@ from typing import Any
 from mfabric_jax.report import style
 from mfabric_jax.report.figures.groups import Bars
 from mfabric_jax.report.figures.panels import Axis, Lines, Picture, Pictures
-from mfabric_jax.study import Compare, rows_of, scenarios, simulate
+from mfabric_jax.study import Compare
 
-from .script import Row, Rows, Script, Verdict, against, check, grouped, listed, picked, pivot, spread, values_of
+from .script import (
+    Row,
+    Rows,
+    Script,
+    Verdict,
+    against,
+    check,
+    grouped,
+    listed,
+    picked,
+    pivot,
+    reusing,
+    spread,
+    values_of,
+)
 
 PUBLISHED = {8.0: 1.3}  # Tbps of a GPU -> iteration time of NVL72 over that of mFabric
 PUBLISHED_MODEL = "deepseek-v3"
@@ -58,19 +72,12 @@ def run(config: Config) -> Iterator[Row]:
     """A row for each bandwidth of a GPU, efficiency and fabric; `speed_up` of mFabric over NVL72 in both."""
     for tbps in config.gpu_tbps:
         published = PUBLISHED.get(tbps) if config.model == PUBLISHED_MODEL else None
-        for efficiency, pair in _simulated([config.setting(tbps, efficiency) for efficiency in config.efficiency]):
+        solved: dict[str, Any] = {}  # all-to-alls do not depend on the rate of GPUs
+        for efficiency in config.efficiency:
+            pair = reusing(config.setting(tbps, efficiency), solved)
             speed_up = pair[0]["iteration_s"] / pair[1]["iteration_s"]
             facts = {"gpu_tbps": tbps, "gpu": config.gpu, "efficiency": efficiency, "speed_up": speed_up}
             yield from (row | facts | {"published": published} for row in pair)
-
-
-def _simulated(settings: list[Compare]) -> Iterator[tuple[float, list[Row]]]:
-    """The efficiency and the rows of each setting. All-to-alls do not depend on the rate of GPUs: solved once."""
-    solved: dict[str, Any] = {}
-    for setting in settings:
-        simulated = [simulate(scenario, solved.get(scenario.fabric.name)) for scenario in scenarios(setting)]
-        solved |= {one.scenario.fabric.name: one.exchanges for one in simulated}
-        yield setting.efficiency, [row for one in simulated for row in rows_of(one)]
 
 
 def table(rows: Rows) -> str:
@@ -114,8 +121,6 @@ SPEED_UP = Picture(
     shown=_speeds,
     width=4.6,
 )
-
-
 PICTURE = Pictures((BREAKDOWN, SPEED_UP))
 
 

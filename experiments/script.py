@@ -26,15 +26,17 @@ import numpy as np
 import mfabric_jax
 from mfabric_jax import checks, report
 from mfabric_jax.checks import InputError
+from mfabric_jax.fabric.registry import PRICED
 from mfabric_jax.report import style
 from mfabric_jax.report.figures.panels import Row as Row
 from mfabric_jax.report.figures.panels import Rows as Rows
-from mfabric_jax.report.figures.panels import grouped as grouped
 from mfabric_jax.report.figures.panels import values_of as values_of
-from mfabric_jax.study import compare
+from mfabric_jax.report.grid import grouped as grouped
+from mfabric_jax.study import Compare, compare, rows_of, scenarios, simulate
 from mfabric_jax.study._provenance import commit, provenance
 
 Found = Iterable[Row]
+COMPARED = tuple(name for name in PRICED if name != "torus")  # fabrics with a price that the paper compares
 COMPLETE = "complete"  # in a configuration: nothing stopped the run
 
 
@@ -77,21 +79,21 @@ def against(
         raise ValueError("against needs low, high or both")
     numbers = [float(number) for number in np.atleast_1d(np.asarray(found))]
     off = max((_off(number, low, high) for number in numbers), key=abs)
-    published = f"up to {high:{form}}" if low is None else _range(low, high, form)
-    return Verdict(claim, _range(min(numbers), max(numbers), form), published, off, allowed)
+    return Verdict(claim, reach(min(numbers), max(numbers), form), reach(low, high, form), off, allowed)
 
 
 def _off(found: float, low: float | None, high: float) -> float:
     return found / low - 1 if low is not None and found < low else max(0.0, found / high - 1)
 
 
-def _range(low: float, high: float, form: str) -> str:
-    return " to ".join(dict.fromkeys((f"{low:{form}}", f"{high:{form}}")))
+def reach(low: float | None, high: float, form: str) -> str:
+    """Numbers in words: 1 to 2, 2, up to 2."""
+    return f"up to {high:{form}}" if low is None else " to ".join(dict.fromkeys((f"{low:{form}}", f"{high:{form}}")))
 
 
 def spread(claim: str, found: Sequence[float], form: str = ".2f") -> Verdict:
     """A measured fact: from the least to the most."""
-    return Verdict(claim, _range(min(found), max(found), form))
+    return Verdict(claim, reach(min(found), max(found), form))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -251,7 +253,9 @@ def verdict_rows(verdicts: Iterable[Verdict]) -> list[Row]:
     ]
 
 
-# ---------------------------------------------------------------------------------------------- checks, loops, tables
+# -- checks, loops, tables
+
+
 def check(
     config: Any,
     *,
@@ -293,6 +297,22 @@ def compared(config: Any, *axes: Iterable[Any]) -> Iterator[tuple[tuple, list[Ro
         yield cell, list(compare(config.setting(*cell)))
 
 
+def case(config: Any, model: str, *fabrics: str, **changed: Any) -> Compare:
+    """A comparison of one model at the bandwidth and with the seed of an experiment's configuration."""
+    same = {"models": (model,), "fabrics": fabrics, "nic_gbps": (config.nic_gbps,), "seed": config.seed}
+    return Compare(**same | changed)
+
+
+def reusing(setting: Compare, solved: dict[str, Any]) -> list[Row]:
+    """The rows of a comparison; all-to-alls are kept in `solved` by fabric, and those that are there are not solved."""
+    rows = []
+    for scenario in scenarios(setting):
+        simulated = simulate(scenario, solved.get(scenario.fabric.name))
+        solved[scenario.fabric.name] = simulated.exchanges
+        rows += rows_of(simulated)
+    return rows
+
+
 def picked(rows: Rows, **values: Any) -> list[Any]:
     """Rows that hold these values."""
     return [row for row in rows if all(row[key] == value for key, value in values.items())]
@@ -305,6 +325,35 @@ def pivot(rows: Rows, down: Sequence[str], across: str, value: str | Callable[[M
         line = lines.setdefault(tuple(row[key] for key in down), {key: row[key] for key in down})
         line[across.format(**row)] = value.format(**row) if isinstance(value, str) else value(row)
     return report.plain(list(lines.values()))
+
+
+def pivots(rows: Rows, down: Sequence[str], across: str, titles: Mapping[str, str], form: str) -> str:
+    """A table under its title for each of some columns."""
+    tables = [(title, pivot(rows, down, across, f"{{{key}:{form}}}")) for key, title in titles.items()]
+    return "\n\n".join(text for part in tables for text in part)
+
+
+def of(key: str, function: Callable[[list], Any] = np.mean) -> Callable[[Rows], float]:
+    """A function of a column, such as its mean, as one of rows."""
+    return lambda rows: float(function([row[key] for row in rows]))
+
+
+def p90(values: Sequence[float]) -> float:
+    """The 90th percentile."""
+    return float(np.quantile(values, 0.9))
+
+
+def summed(rows: Rows, by: Sequence[str], **columns: Callable[[Rows], Any]) -> list[Row]:
+    """A line for each group of rows: what the group has in common, and functions of its rows."""
+    return [
+        dict(zip(by, group, strict=True)) | {name: function(here) for name, function in columns.items()}
+        for group, here in grouped(rows, *by).items()
+    ]
+
+
+def measured(rows: Rows, by: Sequence[str], claim: str, form: str, function: Callable[[Rows], Any]) -> list[Verdict]:
+    """A fact about each group of rows, for which nothing is published; `claim` is a format of its first row."""
+    return [Verdict(claim.format(**here[0]), form.format(function(here))) for here in grouped(rows, *by).values()]
 
 
 def listed(rows: Rows, *columns: Any) -> str:

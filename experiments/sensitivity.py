@@ -17,7 +17,7 @@ from mfabric_jax.study.calibration import PUBLISHED
 from mfabric_jax.study.presets import PRESETS
 
 from .iteration_time import PER_DOLLAR, ROUNDED
-from .script import Row, Rows, Script, Verdict, against, beside, check, compared, grouped, picked, pivot
+from .script import Row, Rows, Script, Verdict, against, beside, case, check, compared, grouped, picked, pivots
 
 BASE = "paper"
 CHANGES: dict[str, dict[str, Any]] = {
@@ -47,6 +47,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "released": PRESETS["released"],
     "released, reuse": PRESETS["released"] | {"first": "reuse"},
 }
+WHAT = {"over_fat_tree": "iteration time", "per_dollar": "performance per dollar"}
 RANGES = {gbps: ends for (fabric, gbps), ends in PER_DOLLAR.items() if fabric == "fat-tree"}
 
 
@@ -70,11 +71,10 @@ class Config:
     def setting(self, model: str, change: str) -> Compare:
         """One model on the two fabrics with one change."""
         changed = dict(CHANGES[change])
-        same = {"models": (model,), "fabrics": ("fat-tree", "mfabric"), "nic_gbps": self.nic_gbps, "seed": self.seed}
         if "micro_batches" in changed:
-            usual = Compare(**same).workload(model).micro_batches
+            usual = Compare(models=(model,)).workload(model).micro_batches
             changed["micro_batches"] = max(1, round(changed["micro_batches"] * usual))
-        return Compare(**same | changed)
+        return case(self, model, "fat-tree", "mfabric", **{"nic_gbps": self.nic_gbps} | changed)
 
 
 def run(config: Config) -> Iterator[Row]:
@@ -88,10 +88,8 @@ def run(config: Config) -> Iterator[Row]:
 
 def table(rows: Rows) -> str:
     """Time over the fat-tree's, then performance per dollar: a line per change, a column per model and bandwidth."""
-    parts = {"over_fat_tree": "iteration time of mFabric over the fat-tree's"}
-    parts |= {"per_dollar": "performance per dollar of mFabric over the fat-tree's"}
-    tables = [pivot(rows, ["change"], "{model} {nic_gbps:g}G", f"{{{key}:.2f}}") for key in parts]
-    return "\n\n".join(text for part in zip(parts.values(), tables, strict=True) for text in part)
+    titles = {key: f"{what} of mFabric over the fat-tree's" for key, what in WHAT.items()}
+    return pivots(rows, ["change"], "{model} {nic_gbps:g}G", titles, ".2f")
 
 
 GBPS = looks({400.0: "400 Gbps", 100.0: "100 Gbps"}, "o")

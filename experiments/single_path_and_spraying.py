@@ -2,11 +2,10 @@
 
 Collectives of training on full switch trees of 128 GPUs, a leaf-spine (non-blocking and oversubscribed) and a fat-tree
 of three tiers. Every flow takes one shortest path, by a hash (ECMP) or the least loaded in falling order of size; or it
-is split into parts of equal size first, each with a path of its own. Figure of merit: the collective's time over that
-under spraying, flows sharing links max-min fairly. Source: "Challenging the Need for Packet Spraying in Large-Scale
-Distributed Training", arXiv 2407.00550: single paths with minimal splitting of flows congest leaf-spine fabrics no more
-than spraying does, and come close to it in evaluation. The paths here are chosen with all flows known, in one pass:
-permutations have paths without conflict on the non-blocking trees, which one pass does not find.
+is split into equal parts first, each with a path of its own. Figure of merit: the collective's time over that under
+spraying, flows sharing links max-min fairly. Source: arXiv 2407.00550: single paths with minimal splitting congest
+leaf-spine fabrics no more than spraying does. The paths here are chosen in one pass, which does not find the paths
+without conflict that permutations have on the non-blocking trees.
 """
 
 import dataclasses

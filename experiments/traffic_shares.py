@@ -16,7 +16,7 @@ from mfabric_jax.report.figures.panels import Axis, Picture
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.volume import MEASURED_SHARES
 
-from .script import Row, Rows, Script, Verdict, against, check, grouped, listed
+from .script import Row, Rows, Script, Verdict, against, check, grouped, listed, reach
 
 MEASURED_SET_UP = {"mixtral-8x7b": {"dp": 1, "gpus": 128}}
 LOOKS = {
@@ -85,9 +85,7 @@ def table(rows: Rows) -> str:
 
 def _measured(row: Row) -> str | None:
     low, high = row["measured_low"], row["measured_high"]
-    if low is None:
-        return None
-    return f"{low:.0%}" if low == high else f"{low:.0%} to {high:.0%}"
+    return None if low is None else reach(low, high, ".0%")
 
 
 def _bars(rows: Rows) -> Iterator[Row]:

@@ -4,10 +4,8 @@ Every trace is what one region carries: the dispatches of its MoE blocks in turn
 after record. Nothing of the delay is hidden unless asked for. The optimum knows all demands and chooses, at every step,
 among the circuits for any of the trace's demands, those for their sum and the even ones of the start. Rules know the
 demand of a step when they choose for it, as the gate tells it, but for "predicted", which has seen that of the same
-block before. Recording: the gate trace of SmartMoE, USENIX ATC'23 (github.com/thu-pacman/SmartMoE-AE repacked), 16
-ranks with two experts each: two ranks a server make 8 servers. It was taken at every tenth iteration: neighbouring
-steps of one block are four micro-batches of one iteration, then those of ten iterations later. Without a recording
-traffic is generated (`recording`).
+block before. Neighbouring steps of one block are four micro-batches of one iteration, then those of the next record
+(`recording`), ten iterations later.
 """
 
 import dataclasses
@@ -29,7 +27,7 @@ from mfabric_jax.routing import degree_bound
 from mfabric_jax.schedule import best_trajectory, follow, last
 
 from .recording import Source, between_servers, divides_ranks, resolved, titled, traffic_of
-from .script import Row, Rows, Script, Verdict, cells, check, duration, grouped, pivot, spread
+from .script import Row, Rows, Script, Verdict, cells, check, duration, grouped, of, pivot, spread, summed
 
 ROUTINGS = ("unsplit", "best-path", "split")
 RULES: dict[str, style.Look] = {
@@ -150,11 +148,7 @@ def _course(config: Config, rule: str, blocks: int, demand, options: tuple[Polic
 
 def summary(rows: Rows) -> list[Row]:
     """The mean over the traces of the time over the optimum: a line per blocks, routing, rule and delay."""
-    keys = "blocks", "routing", "rule", "delay_s"
-    return [
-        dict(zip(keys, group, strict=True)) | {"over_best": float(np.mean([row["over_best"] for row in same]))}
-        for group, same in grouped(rows, *keys).items()
-    ]
+    return summed(rows, ("blocks", "routing", "rule", "delay_s"), over_best=of("over_best"))
 
 
 def table(rows: Rows) -> str:
@@ -182,10 +176,9 @@ PICTURE = Picture((PANEL,), "routing", "turns", shown=_excess, heading=titled, w
 
 def verdicts(rows: Rows) -> list[Verdict]:
     """Every rule over the optimum: mean over the traces, from the best to the worst delay; nothing is published."""
+    claim = f"over the offline optimum, {{}}, {{}} ({traffic_of(rows)})"
     return [
-        spread(
-            f"over the offline optimum, {rule}, {routing} ({traffic_of(rows)})", [line["over_best"] for line in lines]
-        )
+        spread(claim.format(rule, routing), [line["over_best"] for line in lines])
         for (routing, rule), lines in grouped(summary(rows), "routing", "rule").items()
     ]
 

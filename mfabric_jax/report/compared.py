@@ -1,19 +1,17 @@
 """The charts of a comparison of fabrics: cost against time, time and worth against bandwidth, parts of an iteration."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from mfabric_jax.report import style
 from mfabric_jax.report.charts import Bar, Chart, Curve, Panel
 from mfabric_jax.report.fronts import Point
-from mfabric_jax.report.grid import REFERENCE, Grid, Series
+from mfabric_jax.report.grid import REFERENCE, Grid
 from mfabric_jax.report.numerals import millions, significant
 
 COST, TIME, WORTH = "network_cost_usd", "iteration_s", "perf_per_dollar"
 FRONT = "the grey staircase is the Pareto front: nothing is both cheaper and faster than its points."
-_GBPS = "NIC bandwidth [Gbps]"
-
-Looks = Mapping[Series, style.Look]
 
 
 @dataclass(frozen=True)
@@ -26,59 +24,59 @@ class Comparison:
 
 def cost_against_time(grid: Grid) -> Chart:
     """Network cost against iteration time: a line per fabric, and the front that nothing beats."""
-    looks = style.series_looks(grid.series)
-    panels = [
-        Panel(str(m), "network cost [M$]", "iteration time [s]", _costs(grid, m), stairs=True) for m in grid.models
-    ]
+
+    def point(gbps: float, values: Sequence[float]) -> tuple[Point, str, str]:
+        cost, time = millions(values[0]), values[1]
+        return (cost, time), f"{significant(time)} s, {significant(cost, 3)} M$", f"{gbps:g}"
+
+    axes = {"x": "network cost [M$]", "y": "iteration time [s]", "stairs": True}
     note = f"A line joins the bandwidths (in Gbps) of one fabric; {FRONT}"
-    shown = {curve.look for panel in panels for curve in panel.curves}
-    if without := [look.label for look in looks.values() if look not in shown]:
-        note += f" Without a price or a time: {', '.join(without)}."
-    key = [look for look in looks.values() if look in shown]
-    return Chart("Network cost against iteration time", note, key, _drawable(panels))
-
-
-def _costs(grid: Grid, model: str) -> list[Curve]:
-    curves = []
-    for series, look in style.series_looks(grid.series).items():
-        pairs = [(g, grid.value(model, series, g, COST), grid.value(model, series, g, TIME)) for g in grid.bandwidths]
-        known = [(g, millions(cost), time) for g, cost, time in pairs if cost is not None and time is not None]
-        tips = [
-            f"{look.label}, {g:g} Gbps: {significant(time)} s, {significant(cost, 3)} M$" for g, cost, time in known
-        ]
-        if known:
-            curves.append(Curve(look, [(c, t) for _, c, t in known], tips, [f"{g:g}" for g, *_ in known]))
-    return curves
+    return _lines(grid, (COST, TIME), point, "Network cost against iteration time", axes, note, "price or a time")
 
 
 def time_against_bandwidth(grid: Grid) -> Chart:
     """Iteration time against bandwidth, a line per fabric."""
-    return _against_bandwidth(grid, TIME, "Iteration time against bandwidth", "iteration time [s]", "s", 1.0)
+    note = "Less is better. Each panel has its own scale, logarithmic where values lie far apart."
+    return _against_bandwidth(grid, TIME, "Iteration time against bandwidth", "iteration time [s]", "s", note, "time")
 
 
 def worth_against_bandwidth(grid: Grid) -> Chart:
     """Iterations per second and million dollars of network against bandwidth, a line per fabric."""
     axis, unit = "iterations / (s M$)", "iterations per second and M$"
-    return _against_bandwidth(grid, WORTH, "Performance per dollar", axis, unit, millions(1))
+    note = "Iterations per second over millions of dollars of network; more is better."
+    return _against_bandwidth(grid, WORTH, "Performance per dollar", axis, unit, note, "price")
 
 
-def _against_bandwidth(grid: Grid, column: str, title: str, axis: str, unit: str, scale: float) -> Chart:
+def _against_bandwidth(grid: Grid, column: str, title: str, axis: str, unit: str, note: str, lacking: str) -> Chart:
+    scale = millions(1) if column == WORTH else 1.0
+
+    def point(gbps: float, values: Sequence[float]) -> tuple[Point, str, str]:
+        value = values[0] / scale
+        return (gbps, value), f"{significant(value)} {unit}", significant(value, 3)
+
+    return _lines(grid, (column,), point, title, {"x": "NIC bandwidth [Gbps]", "y": axis}, note, lacking)
+
+
+def _lines(
+    grid: Grid, columns: Sequence[str], point: Callable, title: str, axes: dict[str, Any], note: str, lacking: str
+) -> Chart:
+    """A panel per model, a line per fabric; a point (place, tip, text) for each bandwidth that has all columns."""
     looks, panels = style.series_looks(grid.series), []
     for model in grid.models:
         curves = []
         for series, look in looks.items():
-            values = [(g, grid.value(model, series, g, column)) for g in grid.bandwidths]
-            points: list[Point] = [(g, value / scale) for g, value in values if value is not None]
-            tips = [f"{look.label}, {g:g} Gbps: {significant(value)} {unit}" for g, value in points]
-            if points:
-                curves.append(Curve(look, points, tips, [significant(value, 3) for _, value in points]))
-        panels.append(Panel(str(model), _GBPS, axis, curves))
+            values = {g: [grid.value(model, series, g, column) for column in columns] for g in grid.bandwidths}
+            known = {g: point(g, own) for g, own in values.items() if None not in own}
+            if known:
+                places, tips, texts = zip(*known.values(), strict=True)
+                told = [f"{look.label}, {g:g} Gbps: {tip}" for g, tip in zip(known, tips, strict=True)]
+                curves.append(Curve(look, places, told, texts))
+        panels.append(Panel(str(model), curves=curves, **axes))
     shown = {curve.look for panel in panels for curve in panel.curves}
-    note = "Iterations per second over millions of dollars of network; more is better." if column == WORTH else ""
     if without := [look.label for look in looks.values() if look not in shown]:
-        note += f" Without a {'price' if column == WORTH else 'time'}: {', '.join(without)}."
-    note = note or "Less is better. Each panel has its own scale, logarithmic where values lie far apart."
-    return Chart(title, note.strip(), [look for look in looks.values() if look in shown], _drawable(panels))
+        note += f" Without a {lacking}: {', '.join(without)}."
+    drawable = [panel for panel in panels if panel.curves] or panels[:1]  # where none is, the first says so
+    return Chart(title, note, [look for look in looks.values() if look in shown], drawable)
 
 
 def parts(grid: Grid) -> Chart:
@@ -114,11 +112,6 @@ def _stacks(grid: Grid, gbps: float) -> list[Panel]:
             names = [looks[series].label for series in present]
             panels.append(Panel(str(model), "seconds of an iteration", bars=bars, names=names, totals=totals))
     return panels
-
-
-def _drawable(panels: list[Panel]) -> list[Panel]:
-    """Those that show something; where none does, the first, which says so."""
-    return [panel for panel in panels if panel.curves] or panels[:1]
 
 
 COMPARISONS = {

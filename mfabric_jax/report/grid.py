@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.report.numerals import usable
 
 Rows: TypeAlias = Sequence[Mapping[str, Any]]
+Row = TypeVar("Row", bound=Mapping[str, Any])
 
 REFERENCE = "fat-tree"
 DETAIL_GBPS = 400
@@ -91,9 +92,9 @@ def arrange(rows: Rows, needs: Sequence[str] = ()) -> Grid:
     return Grid(models, ordered, sorted({row["nic_gbps"] for row in placed}), cells)
 
 
-def grouped(rows: Rows, *names: str) -> dict[tuple[Any, ...], list[Mapping[str, Any]]]:
+def grouped(rows: Sequence[Row], *names: str) -> dict[tuple[Any, ...], list[Row]]:
     """Rows by what they hold in some columns, in order of first appearance."""
-    found: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    found: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         found.setdefault(tuple(row[name] for name in names), []).append(row)
     return found
@@ -105,6 +106,14 @@ def lacks(rows: Rows, needs: Sequence[str]) -> None:
         raise InputError("rows must hold at least one row, got none.")
     if missing := [name for name in needs if any(name not in row for row in rows)]:
         raise InputError(f"the rows have no column {' or '.join(missing)}.")
+
+
+def needs_values(rows: Rows, keys: Sequence[str], figure: str) -> None:
+    """`InputError` where there are no rows, or where one has no value in a column; `figure` says what needs what."""
+    missing = [key for key in keys if any(row.get(key) is None for row in rows)]
+    if not rows or missing:
+        wanted = f"rows lack {', '.join(missing)}" if rows else "there are no rows"
+        raise InputError(f"the figure of {figure}, but {wanted}.")
 
 
 def _telling_settings(rows: Rows, fabric: str) -> list[str]:

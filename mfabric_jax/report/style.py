@@ -117,8 +117,18 @@ def ink_on(colour: str) -> str:
     """Black or white, whichever can be read on a colour."""
     if colour.lower() == PAPER:
         return INK
-    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
-    return INK_ON_COLOUR if 0.299 * red + 0.587 * green + 0.114 * blue > 120 else PAPER
+    red, green, blue = rgb(colour)
+    return INK_ON_COLOUR if 0.299 * red + 0.587 * green + 0.114 * blue > 0.47 else PAPER
+
+
+def rgb(colour: str) -> list[float]:
+    """Red, green and blue of a colour, 0 to 1."""
+    return [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
+
+
+def mixed(colour: str, white: float) -> str:
+    """A colour with so much white in it."""
+    return "#" + "".join(f"{round(255 * (part + (1 - part) * white)):02x}" for part in rgb(colour))
 
 
 def font(part: float) -> float:

@@ -12,6 +12,8 @@ from mfabric_jax.report.grid import REFERENCE, Grid, Rows, Series, arrange, grou
 WIDTH = 100
 _GAP = "  "
 _NEEDS = ("iteration_s", "compute_s", "tp_comm_s", "ep_comm_s", "dp_comm_s", "reconfig_s", "bubble_s")
+_SHARES = {"compute": ["compute_s"], "EP": ["ep_comm_s"], "TP+DP": ["tp_comm_s", "dp_comm_s"]}
+_SHARES |= {"reconf": ["reconfig_s"], "bubble": ["bubble_s"]}
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ def _block(grid: Grid, model: str) -> str:
     detail = grid.detail_gbps(model)
     lines = [_line(grid, model, series, detail) for series in grid.series if _present(grid, model, series)]
     times = [Column(f"time {gbps:g}", f"{gbps:g}G") for gbps in grid.bandwidths]
-    shares = [Column(name, percent=True) for name in ("compute", "EP", "TP+DP", "reconf", "bubble")]
+    shares = [Column(name, percent=True) for name in _SHARES]
     columns = [Column("fabric"), *times, *shares, Column("M$", digits=3), Column("perf/$")]
     return f"{_heading(grid, model, detail)}\n{plain(lines, columns)}"
 
@@ -111,25 +113,13 @@ def _heading(grid: Grid, model: str, detail: float) -> str:
 def _line(grid: Grid, model: str, series: Series, detail: float) -> Mapping[str, Any]:
     """One series: its times, then shares, cost and performance per dollar at one bandwidth."""
     times = {f"time {gbps:g}": grid.value(model, series, gbps, "iteration_s") for gbps in grid.bandwidths}
-    value = {key: grid.value(model, series, detail, key) for key in _NEEDS}
-    total = value["iteration_s"]
-    tp, dp = value["tp_comm_s"], value["dp_comm_s"]
-    cost = grid.value(model, series, detail, "network_cost_usd")
-    return {
-        "fabric": series.named(series.fabric),
-        **times,
-        "compute": _share(value["compute_s"], total),
-        "EP": _share(value["ep_comm_s"], total),
-        "TP+DP": _share(None if tp is None or dp is None else tp + dp, total),
-        "reconf": _share(value["reconfig_s"], total),
-        "bubble": _share(value["bubble_s"], total),
-        "M$": None if cost is None else numerals.millions(cost),
-        "perf/$": _relative(grid, model, series, detail),
-    }
-
-
-def _share(part: float | None, total: float | None) -> float | None:
-    return None if part is None or not total else part / total
+    total, cost = (grid.value(model, series, detail, key) for key in ("iteration_s", "network_cost_usd"))
+    line: dict[str, Any] = {"fabric": series.named(series.fabric)} | times
+    for name, keys in _SHARES.items():
+        seconds = [value for key in keys if (value := grid.value(model, series, detail, key)) is not None]
+        line[name] = sum(seconds) / total if total and len(seconds) == len(keys) else None
+    dollars = None if cost is None else numerals.millions(cost)
+    return line | {"M$": dollars, "perf/$": _relative(grid, model, series, detail)}
 
 
 def _relative(grid: Grid, model: str, series: Series, gbps: float) -> str | None:

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mfabric_jax import units
-from mfabric_jax.checks import InputError
 from mfabric_jax.report import charts, style
 from mfabric_jax.report.charts import Bar, Curve, Panel
-from mfabric_jax.report.grid import Rows, grouped
+from mfabric_jax.report.grid import Rows, grouped, needs_values
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,10 +34,7 @@ def validation(rows: Rows, path: str | Path) -> Path:
 
 def build_validation(rows: Rows) -> Figure:
     """The figure itself: rows in the order in which they come, groups together."""
-    missing = [key for key in _NEEDS if any(row.get(key) is None for row in rows)]
-    if not rows or missing:
-        wanted = f"rows lack {', '.join(missing)}" if rows else "there are no rows"
-        raise InputError(f"the figure of a validation needs packet-level runs, but {wanted}.")
+    needs_values(rows, _NEEDS, "a validation needs packet-level runs")
     collectives, flows = _collectives(rows), _flows(rows)
     figure = style.blank(13.5, max(6.4, 1.6 + 0.2 * len(rows)))
     left, right = figure.subplots(1, 2, width_ratios=[1.2, 1])

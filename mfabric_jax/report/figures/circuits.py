@@ -12,6 +12,7 @@ import numpy as np
 from mfabric_jax import units
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import numerals, style
+from mfabric_jax.report.figures import parts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,27 +63,17 @@ def _path(start: np.ndarray, end: np.ndarray, centre: np.ndarray, radius: np.nda
     """[points 2] of a line that bends away from the centre if it would come near it."""
     middle, along = (start + end) / 2, end - start
     aside, out = np.array([along[1], -along[0]]), middle - centre
-    near = bends and float(np.hypot(*(out / radius))) < 0.3
-    bend = middle + aside * (math.copysign(_BOW, round(float(aside @ out), 9) or 1.0) if near else 0.0)
-    t = np.linspace(0, 1, 25 if near else 2)[:, None]
-    return (1 - t) ** 2 * start + 2 * t * (1 - t) * bend + t**2 * end
-
-
-def along(path: np.ndarray, t: float) -> np.ndarray:
-    """The point that far along a line."""
-    place = t * (len(path) - 1)
-    low = min(int(place), len(path) - 2)
-    return path[low] + (place - low) * (path[low + 1] - path[low])
+    if not bends or float(np.hypot(*(out / radius))) >= 0.3:
+        return np.stack([start, end])
+    return parts.bow(start, middle + aside * math.copysign(_BOW, round(float(aside @ out), 9) or 1.0), end)
 
 
 def _lines(axes: Axes, paths: list, counts: list[float], colours: list[str], size: int, radius: float) -> None:
-    from matplotlib.collections import LineCollection
-
     most, few = max(counts, default=1), size <= DETAILED
     thin = 1.1 if few else max(0.15, 0.8 * min(1.0, 70 * radius / max(len(paths), 1)))
     widths = [thin * (1 + min(n - 1, 3 * (n - 1) / max(most - 1, 1))) for n in counts]
     alpha = 1.0 if few else min(0.8, max(0.1, 700 / max(len(paths), 1)))
-    axes.add_collection(LineCollection(paths, colors=colours, linewidths=widths, alpha=alpha, zorder=3))
+    parts.segments(axes, paths, colours, widths, alpha=alpha, zorder=3)
 
 
 def _marks(axes: Axes, paths: list, counts: list[float], taken: list[tuple[float, float, float]]) -> None:
@@ -91,7 +82,7 @@ def _marks(axes: Axes, paths: list, counts: list[float], taken: list[tuple[float
         text = f"{count:.3g}"
         reach = _MARK * (1 + 0.3 * (len(text) - 1))
         for t in _ALONG if count != 1 else ():
-            x, y = along(path, t)
+            x, y = parts.along(path, t)
             if all(math.hypot(x - u, y - v) > reach + other + 0.02 for u, v, other in taken):
                 box = {"boxstyle": "circle,pad=0.12", "facecolor": "white", "edgecolor": CIRCUIT, "linewidth": 0.6}
                 axes.text(x, y, text, ha="center", va="center", fontsize=6.5, bbox=box, zorder=4)

@@ -14,7 +14,8 @@ from mfabric_jax.report.figures.circuits import CIRCUIT, DETAILED, ring
 from mfabric_jax.report.figures.cluster_layout import Row
 from mfabric_jax.report.figures.cluster_words import many, noun
 from mfabric_jax.report.figures.networks import build_graph
-from mfabric_jax.report.figures.parts import LINK, mixed, rounded
+from mfabric_jax.report.figures.parts import LINK, rounded
+from mfabric_jax.report.style import mixed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -315,7 +316,7 @@ class _Picture:
             for column in np.unique(gpus[gpus >= 0] % self.columns):
                 x = self.gpu_at(server, int(column))
                 lines.append([(x, self.floor), (x, self.bottom + self.panel)])
-        _segments(axes, lines, [self.optical] * len(lines), 1.0)
+        parts.segments(axes, lines, [self.optical] * len(lines), 1.0)
 
     # -- words
 
@@ -333,11 +334,8 @@ class _Picture:
         return found
 
 
-def _segments(axes: Axes, lines: list, colours: list[str], width: float = 0.0) -> None:
-    from matplotlib.collections import LineCollection
-
-    thin = width or (0.9 if len(lines) <= 80 else 0.6 if len(lines) <= 200 else 0.4)
-    axes.add_collection(LineCollection(lines, colors=colours, linewidths=thin, zorder=2))
+def _segments(axes: Axes, lines: list, colours: list[str]) -> None:
+    parts.segments(axes, lines, colours, 0.9 if len(lines) <= 80 else 0.6 if len(lines) <= 200 else 0.4)
 
 
 def _ellipses(axes: Axes, row: Row, y: float) -> None:

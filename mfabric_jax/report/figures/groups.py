@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mfabric_jax.report import style
-from mfabric_jax.report.figures.panels import Panel, Row, Rows, grouped, values_of
+from mfabric_jax.report.figures.panels import Panel, Row, Rows, values_of
+from mfabric_jax.report.grid import grouped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -14,9 +14,9 @@ from mfabric_jax import units
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import style
 from mfabric_jax.report.figures import parts
-from mfabric_jax.report.figures.circuits import along
 from mfabric_jax.report.figures.network_layout import ENDPOINTS, Placed, placed_boxes
-from mfabric_jax.report.figures.parts import LINK, mixed, rounded
+from mfabric_jax.report.figures.parts import LINK, along, rounded
+from mfabric_jax.report.style import mixed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -147,9 +147,8 @@ def _path(placed: Placed, one: int, other: int, layered: bool, bends: bool) -> n
         if ((t > 0) & (t < 1) & (aside < 0.05)).any():
             drop = min(0.6, 0.18 + 0.12 * float(np.linalg.norm(run)))
             normal = np.array([run[1], -run[0]]) / np.linalg.norm(run)
-            s = np.linspace(0, 1, 25)[:, None]
             bend = (start + end) / 2 + 2 * drop * normal * (1 if normal[1] < 0 or not layered else -1)
-            return (1 - s) ** 2 * start + 2 * s * (1 - s) * bend + s**2 * end
+            return parts.bow(start, bend, end)
     rise = np.array([0.0, np.sign(run[1]) * placed.height / 2 if layered and start[1] != end[1] else 0.0])
     return np.stack([start + rise, end - rise])
 
@@ -160,8 +159,6 @@ def _line_colours(pairs: _Pairs) -> dict[str, str]:
 
 
 def _draw_lines(axes: Axes, pairs: _Pairs, paths: list[np.ndarray], busy: parts.Heat | None) -> None:
-    from matplotlib.collections import LineCollection
-
     if not paths:
         return
     most, crowd = float(pairs.rate.max()), min(1.0, math.sqrt(120 / len(paths)))
@@ -169,8 +166,7 @@ def _draw_lines(axes: Axes, pairs: _Pairs, paths: list[np.ndarray], busy: parts.
     look_of = _line_colours(pairs)
     colours = [busy.of(links) for links in pairs.links] if busy else [look_of[kind] for kind in pairs.kind]
     dashes = ["-" if rate > 0 else (0, (3, 3)) for rate in pairs.rate]
-    look: dict[str, Any] = {"colors": colours, "linewidths": crowd * thick, "linestyles": dashes, "zorder": 2}
-    axes.add_collection(LineCollection(paths, **look))
+    parts.segments(axes, paths, colours, crowd * thick, linestyles=dashes)
     for pair in np.flatnonzero(~pairs.exists.all(axis=1)):
         _arrow(axes, paths[pair][:: 1 if pairs.exists[pair, 0] else -1], colours[pair])
 

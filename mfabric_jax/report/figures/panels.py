@@ -16,6 +16,7 @@ import numpy as np
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import style
+from mfabric_jax.report.grid import grouped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,14 +40,6 @@ def looks(labels: Mapping[Any, str] | Iterable[Any], markers: str = MARKERS) -> 
 def values_of(rows: Rows, key: str) -> list[Any]:
     """The values of a column, each once, in their order."""
     return list(dict.fromkeys(row[key] for row in rows))
-
-
-def grouped(rows: Rows, *keys: str) -> dict[tuple, list[Row]]:
-    """Rows by the values of columns, in their order."""
-    groups: dict[tuple, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(tuple(row[key] for key in keys), []).append(row)
-    return groups
 
 
 @dataclasses.dataclass(frozen=True)
@@ -219,6 +212,8 @@ class Heat(Panel):
     high: float = 3.5
 
     def draw(self, axes: Axes, rows: Rows, everything: Rows) -> Any:
+        from matplotlib.colors import to_hex
+
         across, along = (sorted(values_of(everything, axis.key)) for axis in (self.x, self.y))
         if self.number:  # a cell for every whole number
             across, along = (list(range(values[0], values[-1] + 1)) for values in (across, along))
@@ -233,9 +228,8 @@ class Heat(Panel):
         way |= {"extent": (across[0] - 0.5, across[-1] + 0.5, *ends), "interpolation": "nearest"}
         image = axes.imshow(cells, self.colours, self.norm([row[self.by] for row in everything]), **way)
         for row in rows if self.number else []:
-            red, green, blue, _ = image.cmap(image.norm(row[self.by]))
-            ink = style.INK if 0.299 * red + 0.587 * green + 0.114 * blue > 0.47 else "white"
-            text = {"ha": "center", "va": "center", "fontsize": 7, "color": ink}
+            shade: Any = image.cmap(image.norm(row[self.by]))
+            text = {"ha": "center", "va": "center", "fontsize": 7, "color": style.ink_on(to_hex(shade))}
             axes.text(row[self.x.key], row[self.y.key], self.number.format(row[self.by]), **text)
         for dashes, row in self.frames(rows).items():
             x, y = ([row[axis.key] + side for side in (-0.5, 0.5)] for axis in (self.x, self.y))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,17 +10,12 @@ import numpy as np
 from mfabric_jax.checks import InputError
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
 
 LINK = "#5F7488"
 _STEPS = ("#CBD5DE", "#EFC75E", "#D55E00", "#6B0F1A")
-
-
-def mixed(colour: str, white: float) -> str:
-    """A colour with so much white in it."""
-    parts = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
-    return "#" + "".join(f"{round(part + (255 - part) * white):02X}" for part in parts)
 
 
 def rounded(left: float, bottom: float, width: float, height: float, **line: Any) -> Any:
@@ -28,6 +24,26 @@ def rounded(left: float, bottom: float, width: float, height: float, **line: Any
 
     shape = f"round,pad=0,rounding_size={min(0.05, width / 4):.4f}"
     return FancyBboxPatch((left, bottom), width, height, boxstyle=shape, **{"linewidth": 0.8, "zorder": 3, **line})
+
+
+def segments(axes: Axes, paths: Sequence[Any], colours: Sequence[str], widths: Any, **line: Any) -> None:
+    """Lines along paths."""
+    from matplotlib.collections import LineCollection
+
+    axes.add_collection(LineCollection(paths, colors=colours, linewidths=widths, **{"zorder": 2, **line}))
+
+
+def bow(start: np.ndarray, bend: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """[25 2] a curve from start to end, drawn towards `bend`."""
+    t = np.linspace(0, 1, 25)[:, None]
+    return (1 - t) ** 2 * start + 2 * t * (1 - t) * bend + t**2 * end
+
+
+def along(path: np.ndarray, t: float) -> np.ndarray:
+    """The point that far along a line."""
+    place = t * (len(path) - 1)
+    low = min(int(place), len(path) - 2)
+    return path[low] + (place - low) * (path[low + 1] - path[low])
 
 
 class Heat:

@@ -1,55 +1,26 @@
 """What studies found: slow-downs by failure, time over the degree bound in training, under forecasts, of policies."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import charts, style
 from mfabric_jax.report.charts import Bar, Chart, Curve, Panel
-from mfabric_jax.report.grid import Rows, grouped
+from mfabric_jax.report.grid import Rows, grouped, needs_values
 
 _OVER = "time over the degree bound"
 _HELD_OUT, _PREDICTED = "held_out_", "predicted"
-_FAILURES = ("model", "failure", "slow_down")
-
-
-def failures(rows: Rows, path: str | Path) -> Path:
-    """Draw the slow-down of every model and kind of failure beside what is published; returns the path written."""
-    return _saved(failures_chart, rows, path)
-
-
-def training(lines: Rows, path: str | Path) -> Path:
-    """Draw the time over the degree bound against steps: of the batches seen, and held out; returns the path."""
-    return _saved(training_chart, lines, path)
-
-
-def forecasts(rows: Rows, path: str | Path) -> Path:
-    """Draw the time over the degree bound against the error of forecasts, with 95 % intervals; returns the path."""
-    return _saved(forecasts_chart, rows, path)
-
-
-def scoreboard(rows: Rows, path: str | Path) -> Path:
-    """Draw the time over the degree bound of every policy on every workload; returns the path."""
-    return _saved(scoreboard_chart, rows, path)
 
 
 def _saved(chart: Callable[[Rows], Chart], rows: Rows, path: str | Path) -> Path:
     return style.save(lambda: charts.figure(chart(rows)), path)
 
 
-def _looks(names: Sequence[str]) -> dict[str, style.Look]:
-    """Looks in the order of the palette, whatever the names."""
-    every = list(style.FABRICS.values())
-    return {name: style.Look(name, every[k % 8].colour, every[k % 8].marker) for k, name in enumerate(names)}
-
-
 def failures_chart(rows: Rows) -> Chart:
     """A panel per model, a bar per kind, a diamond where a figure is published."""
-    missing = [key for key in _FAILURES if any(row.get(key) is None for row in rows)]
-    if not rows or missing:
-        wanted = f"rows lack {', '.join(missing)}" if rows else "there are no rows"
-        raise InputError(f"the figure of failures needs slow-downs, but {wanted}.")
+    needs_values(rows, ("model", "failure", "slow_down"), "failures needs slow-downs")
     own = style.Look("simulated", style.FABRICS["mfabric"].colour)
     published = style.Look("published (arXiv 2501.03905)", style.INK, "D", hollow=True)
     span = max(abs(value) for row in rows for value in (row["slow_down"], row.get("published") or 0.0))
@@ -80,7 +51,7 @@ def training_chart(lines: Rows) -> Chart:
     if not timed:
         raise InputError("the figure of a training needs lines of metrics with a time, got none.")
     held = sorted({name for line in lines for name in line if name.startswith(_HELD_OUT)}, key=lambda n: (len(n), n))
-    looks = _looks([f"held out, {name.removeprefix(_HELD_OUT)} servers" for name in held])
+    looks = style.looks([f"held out, {name.removeprefix(_HELD_OUT)} servers" for name in held])
     curves = [Curve(style.Look("in training", style.FAINT, ""), [(line["step"], line["time"]) for line in timed])]
     for name, look in zip(held, looks.values(), strict=True):
         curves.append(Curve(look, [(line["step"], line[name]) for line in lines if name in line]))
@@ -91,7 +62,7 @@ def forecasts_chart(rows: Rows) -> Chart:
     """A panel for each workload, number of servers and routing; predicted demand to the right, apart."""
     if not rows:
         raise InputError("the figure of forecasts needs rows, got none.")
-    looks = _looks([policy for (policy,) in grouped(rows, "policy")])
+    looks = style.looks([policy for (policy,) in grouped(rows, "policy")])
     panels = []
     for (workload, servers, routing), here in grouped(rows, "workload", "servers", "routing").items():
         names = [name for (name,) in grouped(here, "forecast")]
@@ -113,7 +84,7 @@ def scoreboard_chart(rows: Rows) -> Chart:
     rows = [row for row in rows if row["mean"] is not None]  # others had no bytes to carry
     if not rows:
         raise InputError("the figure of the scoreboard needs rows, got none.")
-    policies, looks = [p for (p,) in grouped(rows, "policy")], _looks([w for (w,) in grouped(rows, "workload")])
+    policies, looks = [p for (p,) in grouped(rows, "policy")], style.looks([w for (w,) in grouped(rows, "workload")])
     mean = style.Look("mean, with a line to the 90th percentile", style.INK, "|")
     panels, errors = [], grouped(rows, "sigma")
     for (servers, sigma, routing), here in grouped(rows, "servers", "sigma", "routing").items():
@@ -129,3 +100,8 @@ def scoreboard_chart(rows: Rows) -> Chart:
         whiskers = [(k, middle[k], late[k]) for k in by_policy]
         panels.append(Panel(title, _OVER, curves=curves, names=policies, whiskers=whiskers))
     return Chart("Policies", "", [*looks.values(), mean], panels)
+
+
+# Each draws its chart of rows into a file: failures(rows, path). It returns the path.
+failures, training = partial(_saved, failures_chart), partial(_saved, training_chart)
+forecasts, scoreboard = partial(_saved, forecasts_chart), partial(_saved, scoreboard_chart)

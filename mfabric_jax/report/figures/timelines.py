@@ -245,6 +245,8 @@ def gantt(segments: Segments, path: str | Path, title: str = "") -> Path:
 
 def build_iteration(segments: Segments, title: str = "") -> Figure:
     """The figure itself: the iteration, and below it some blocks of the middle stage closer."""
+    from matplotlib.patches import Rectangle
+
     stages = sorted({segment["stage"] for segment in segments})
     lanes = [lane for lane in LANES if lane == "compute" or any(_lane(segment) == lane for segment in segments)]
     group = sum(_HEIGHT[lane] for lane in lanes) + _APART
@@ -256,7 +258,9 @@ def build_iteration(segments: Segments, title: str = "") -> Figure:
     for number, stage in enumerate(stages):
         _draw_stage(above, segments, stage, lanes, number * group + _APART)
     above.set(xlim=(0, max(segment["end_s"] for segment in segments)), xlabel="time [s]")
-    _mark(above, window, stages.index(middle) * group + _APART / 2, group)
+    corner = window[0], stages.index(middle) * group + _APART / 2
+    frame = {"fill": False, "edgecolor": style.INK, "linewidth": 1.1, "zorder": 4}
+    above.add_patch(Rectangle(corner, window[1] - window[0], group, **frame))
     below = _lanes(figure, _STAGE_LEFT, _TOP + tall + _AXIS, closer, _CLOSER)
     _draw_stage(below, segments, middle, lanes, _APART)
     below.set(xlim=window, xlabel="time [s]")
@@ -298,11 +302,3 @@ def _draw_stage(axes: Axes, segments: Segments, stage: int, lanes: Sequence[str]
                 axes.broken_barh(spans, (top, 0.9 * _HEIGHT[lane]), color=own.colour, linewidth=0, zorder=2, snap=False)
         axes.text(-0.006, top + _HEIGHT[lane] / 2, lane, fontsize=style.FONT - 2.5, **beside)
         top += _HEIGHT[lane]
-
-
-def _mark(axes: Axes, window: tuple[float, float], top: float, group: float) -> None:
-    """Where the close-up is."""
-    from matplotlib.patches import Rectangle
-
-    frame = {"fill": False, "edgecolor": style.INK, "linewidth": 1.1, "zorder": 4}
-    axes.add_patch(Rectangle((window[0], top), window[1] - window[0], group, **frame))

@@ -150,11 +150,11 @@ def hue(colour: str) -> str:
 
 def on_dark(colour: str) -> str:
     """The colour itself, or with as much white as it needs to be seen on the dark page."""
-    white, mixed = 0.0, colour
-    while contrast(mixed, PAPER["dark"]) < _SEEN:
+    white, seen = 0.0, colour
+    while contrast(seen, PAPER["dark"]) < _SEEN:
         white += 0.05
-        mixed = "#" + "".join(f"{round(255 * (part + (1 - part) * white)):02x}" for part in _parts(colour))
-    return mixed
+        seen = style.mixed(colour, white)
+    return seen
 
 
 def contrast(one: str, other: str) -> float:
@@ -164,9 +164,5 @@ def contrast(one: str, other: str) -> float:
 
 
 def _luminance(colour: str) -> float:
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in _parts(colour)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in style.rgb(colour)]
     return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
-
-
-def _parts(colour: str) -> list[float]:
-    return [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
