@@ -6,7 +6,6 @@ import os
 import numpy as np
 import pytest
 
-from mfabric_jax import cli
 from mfabric_jax.report import read_rows
 from mfabric_jax.traffic import Knobs, fit, open_trace, survey
 from mfabric_jax.traffic.generator import Shape, draw
@@ -30,16 +29,6 @@ def status(*words):
 
 def mistake(capsys, *words):
     return command_line.mistake(capsys, "traces", *words)
-
-
-def test_help(capsys):
-    assert cli.main(["traffic", "qwen-moe"]) == 0
-    capsys.readouterr()
-    assert status("--help") == 0
-    said = capsys.readouterr().out
-    assert "usage: mfabric traces" in said
-    for word in ("--records", "--ranks-per-server", "--figures", "router trace", "logical_count", "SmartMoE"):
-        assert word in said
 
 
 def test_info_prints_shape_statistics_and_drift(capsys, run):
