@@ -14,7 +14,7 @@ import mfabric_jax
 from mfabric_jax import commands, study
 from mfabric_jax.commands import shared
 from mfabric_jax.report import read_rows
-from mfabric_jax.workload import NAMES, get, share_table
+from mfabric_jax.workload import get, share_table
 from tests.command_line import check_mistakes, mistake, status
 from tests.study.small import MODEL, configured
 
@@ -44,12 +44,13 @@ def test_help(capsys, never_computes):
         assert all(output.out.count(f"\n  {command} ") == 1 for command in commands.NAMES)
     assert status() == 2
     assert "usage: mfabric COMMAND" in "".join(capsys.readouterr())
-    for command in ("compare", "traffic"):
+    words = {"compare": "--micro-batches mixtral-8x22b", "report": "ROWS --out --pictures --title"}
+    words |= {"traces": "--records --ranks-per-server router SmartMoE", "timeline": "--recompute --picture Perfetto"}
+    for command in commands.NAMES:
         assert status(command, "--help") == 0
         output = capsys.readouterr().out
         assert f"usage: mfabric {command}" in output
-        assert "--micro-batches" in output
-        assert "mixtral-8x22b" in output
+        assert all(word in output for word in words.get(command, "").split()), command
 
 
 MISTAKES = [  # of `mfabric compare`
@@ -140,30 +141,23 @@ def test_rows_to_csv_and_parquet(capsys, tmp_path):
     assert rows == list(study.compare(study.Compare(models=(MODEL,), fabrics=tuple(FABRICS), **settings)))
 
 
-def test_figures(capsys, tmp_path):
+def test_a_trace_of_one_s_own_and_figures(capsys, tmp_path):
     pytest.importorskip("matplotlib", reason="pictures need matplotlib")
-    folder = tmp_path / "pictures"
-    assert status(*SMALL, "--figures", str(folder)) == 0
+    run, out, folder = tmp_path / "run.npz", tmp_path / "rows.csv", tmp_path / "pictures"
+    np.savez(run, tokens=np.random.default_rng(0).integers(1, 9, (3, 2, 4, 8, 8)))
+    assert status(*SMALL, "--trace", run, "--records", "1-2", "--out", out, "--figures", folder) == 0
+    rows, config = read_rows(out)
+    assert {row["traffic"] for row in rows} == {f"recorded {run}, records 1 to 1, layer l reads recorded layer l mod 2"}
+    assert (config["trace"], config["records"]) == (str(run), [1, 2])
+    output = capsys.readouterr()
+    assert "fat-tree" in output.out
+    assert output.out.count(f"traffic: {rows[0]['traffic']}\n") == 1
     pictures = sorted(path.name for path in folder.iterdir())
     assert {"iteration_time.png", "pareto.png", "breakdown.png"} <= set(pictures)
     assert sum(name.startswith("region_") for name in pictures) == 1
     assert sum(name.startswith("timeline_") for name in pictures) == 2
     assert all((folder / name).read_bytes().startswith(b"\x89PNG") for name in pictures)
-    output = capsys.readouterr().err
-    assert all(str(folder / name) in output for name in pictures)
-
-
-def test_a_trace_of_one_s_own(capsys, tmp_path):
-    run = tmp_path / "run.npz"
-    np.savez(run, tokens=np.random.default_rng(0).integers(1, 9, (3, 2, 4, 8, 8)))
-    out = tmp_path / "rows.csv"
-    assert status(*SMALL, "--trace", str(run), "--records", "1-2", "--out", str(out)) == 0
-    rows, config = read_rows(out)
-    assert {row["traffic"] for row in rows} == {f"recorded {run}, records 1 to 1, layer l reads recorded layer l mod 2"}
-    assert (config["trace"], config["records"]) == (str(run), [1, 2])
-    output = capsys.readouterr().out
-    assert "fat-tree" in output
-    assert output.count(f"traffic: recorded {run}, records 1 to 1, layer l reads recorded layer l mod 2\n") == 1
+    assert all(str(folder / name) in output.err for name in pictures)
 
 
 # -------------------------------------------------------------------------------------------- where rows cannot go
@@ -238,12 +232,6 @@ def test_traffic(capsys):
         assert " ".join(line[3:]) == row["measured"]
         np.testing.assert_allclose(float(line[1]), row["bytes_per_iteration"] / 1e9, rtol=0.02)
     assert "arXiv 2501.03905" in output.out
-
-
-def test_traffic_of_every_model(capsys):
-    for model in NAMES:
-        assert status("traffic", model) == 0
-        assert capsys.readouterr().out.startswith(f"{model}: ")
 
 
 # ------------------------------------------------------------------------------------------------------- the process
