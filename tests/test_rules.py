@@ -30,9 +30,11 @@ def public(tree):
 
 
 # -------------------------------------------------------------------------------------------------------------- sizes
-@NOT_YET
+LONG = {"tests/routing/test_cluster_routes.py"}  # still; take it away once it is shorter
+
+
 def test_no_file_is_above_400_lines():
-    assert {path: lines for path, source in SOURCES.items() if (lines := source.count("\n")) > 400} == {}
+    assert {path for path, source in SOURCES.items() if source.count("\n") > 400} <= LONG
 
 
 def test_the_formatter_formats_everything():
@@ -95,13 +97,15 @@ def asks_which_fabric(tree, classes, names):
                     yield node.lineno
 
 
-@NOT_YET
+COLOURS = "mfabric_jax/report/style.py"  # a table of colours by fabric; the last place that tells them apart
+
+
 def test_only_fabrics_know_which_fabric_they_are():
     names, classes = set(fabric.NAMES), fabric_classes()
     wrong = [
         f"{path}:{line}"
         for path in PACKAGE
-        if not path.startswith("mfabric_jax/fabric/")
+        if not path.startswith("mfabric_jax/fabric/") and path != COLOURS
         for line in asks_which_fabric(TREES[path], classes, names)
     ]
     assert wrong == [], "ask the fabric instead: a method or a field of its own"

@@ -115,6 +115,7 @@ def test_mistakes():
 
 
 # ----------------------------------------------------------------------------------------------------------------- real
+@pytest.mark.slow
 def test_a_real_recording_within_what_is_documented(shared_data):
     (whole,) = open_trace(shared_data / "smartmoe_gate_trace")
     chosen = whole.chosen((2011, 5001))
