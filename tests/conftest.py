@@ -56,13 +56,12 @@ def command_line(monkeypatch):
 @pytest.fixture
 def never_computes(command_line, monkeypatch):
     """Fails the test where a command solves anything."""
-    from mfabric_jax import study
 
     def compute(*args, **named):
         raise AssertionError("compute began")
 
-    for name in ("compare", "failures", "solve_cluster", "example_cluster", "example_timeline"):
-        monkeypatch.setattr(study, name, compute)
+    for name in ("compare", "failures", "solve_cluster", "example_timeline", "whole_cluster.example_cluster"):
+        monkeypatch.setattr(f"mfabric_jax.study.{name}", compute)
 
 
 def pytest_runtest_setup(item):

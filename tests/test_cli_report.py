@@ -2,28 +2,17 @@
 
 import pytest
 
-from mfabric_jax import cli, report
+from mfabric_jax import report
+from mfabric_jax.commands import shared
+from tests.command_line import check_mistakes, status
 from tests.report import synthetic
 
 pytest.importorskip("tyro", reason="the command line needs tyro")
 
 
-def status(*words):
-    """Exit status, as a shell would see it."""
-    try:
-        return cli.main([*map(str, words)])
-    except SystemExit as end:
-        return end.code or 0
-
-
-@pytest.fixture(params=[".csv", ".parquet"])
-def stored(request, tmp_path):
-    if request.param == ".parquet":
-        pytest.importorskip("pyarrow")
-    return report.write_rows(synthetic.rows(), tmp_path / f"rows{request.param}", {"version": "0.1.0", "knob": "v&w"})
-
-
-def test_a_page_of_a_file_of_rows(stored, tmp_path, capsys):
+def test_a_page_of_a_file_of_rows(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(shared, "start_jax", None)  # it starts no device
+    stored = report.write_rows(synthetic.rows(), tmp_path / "rows.csv", {"version": "0.1.0", "knob": "v&w"})
     (tmp_path / "fabric.svg").write_text("<svg/>")
     out = tmp_path / "new" / "report.html"
     assert status("report", stored, "--out", out, "--pictures", tmp_path, "--title", "Ours <1>") == 0
@@ -34,51 +23,33 @@ def test_a_page_of_a_file_of_rows(stored, tmp_path, capsys):
     assert text.count("<tr><td>") == 80
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        ([], "report needs the rows first, a .csv or .parquet file or the folder of a sweep."),
-        (["--out", "x.html"], "report needs the rows first, a .csv or .parquet file or the folder of a sweep."),
-        (["rows.csv"], "report needs --out, a .html file."),
-        (["rows.csv", "--out"], "option --out needs a value behind it; mfabric report --help says which."),
-        (["rows.csv", "--out", "x.pdf"], "report 'x.pdf': extension '.pdf' is unknown; allowed: .html."),
-        (["rows.csv", "--out", "x"], "report 'x' has no extension; allowed: .html."),
-        (["rows.csv", "--out", "x.html", "--picture", "y"], "option '--picture' is unknown (did you mean '--pictures'"),
-        (["rows.csv", "--out", "x.html", "--pictures", "none"], "pictures 'none' is not a folder; give one that holds"),
-        (["rows.csv", "--out", "x.html", "--pictures", "."], "pictures '.' holds no .png or .svg file; give another"),
-        (["rows.csv", "--out", "old.html"], "report 'old.html' is a folder; give a .html file."),
-        (["rows.csv", "--out", "file/x.html"], "cannot write into 'file'"),
-        (["rows.txt", "--out", "x.html"], "rows file 'rows.txt': extension '.txt' is unknown; allowed: .csv, .parq"),
-        (["none.csv", "--out", "x.html"], "cannot read 'none.csv' (No such file or directory); give a .csv or"),
-        (["empty.csv", "--out", "x.html"], "rows must hold at least one row, got none."),
-    ],
-)
-def test_mistakes_are_one_sentence(words, sentence, tmp_path, monkeypatch, capsys):
+MISTAKES = [
+    ([], "report needs the rows first, a .csv or .parquet file or the folder of a sweep."),
+    (["--out", "x.html"], "report needs the rows first, a .csv or .parquet file or the folder of a sweep."),
+    (["rows.csv"], "report needs --out, a .html file."),
+    (["rows.csv", "--out"], "option --out needs a value behind it; mfabric report --help says which."),
+    (["rows.csv", "--out", "x.pdf"], "report 'x.pdf': extension '.pdf' is unknown; allowed: .html."),
+    (["rows.csv", "--out", "x"], "report 'x' has no extension; allowed: .html."),
+    (["rows.csv", "--out", "x.html", "--picture", "y"], "option '--picture' is unknown (did you mean '--pictures'"),
+    (["rows.csv", "--out", "x.html", "--pictures", "none"], "pictures 'none' is not a folder; give one that holds"),
+    (["rows.csv", "--out", "x.html", "--pictures", "."], "pictures '.' holds no .png or .svg file; give another"),
+    (["rows.csv", "--out", "old.html"], "report 'old.html' is a folder; give a .html file."),
+    (["rows.csv", "--out", "file/x.html"], "cannot write into 'file'"),
+    (["rows.txt", "--out", "x.html"], "rows file 'rows.txt': extension '.txt' is unknown; allowed: .csv, .parq"),
+    (["none.csv", "--out", "x.html"], "cannot read 'none.csv' (No such file or directory); give a .csv or"),
+    (["empty.csv", "--out", "x.html"], "rows must hold at least one row, got none."),
+]
+
+
+def test_mistakes_are_one_sentence(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "old.html").mkdir()
     (tmp_path / "file").touch()
     (tmp_path / "empty.csv").touch()
-    if words[:1] == ["rows.csv"]:  # what is wrong elsewhere is said before rows are read
-        monkeypatch.setattr(report, "read_rows", None)
-    assert status("report", *words) == 2
-    said = capsys.readouterr().err
-    assert sentence in said
-    assert said.count("\n") == 1
+    check_mistakes(capsys, ("report",), MISTAKES[-3:])
+    monkeypatch.setattr(report, "read_rows", None)  # what is wrong elsewhere is said before rows are read
+    check_mistakes(capsys, ("report",), MISTAKES[:-3])
     assert not (tmp_path / "x.html").exists()
-
-
-def test_help_shows_what_it_takes(capsys):
-    assert status("report", "--help") == 0
-    said = capsys.readouterr().out
-    for word in ("ROWS", "--out", "--pictures", "--title"):
-        assert word in said
-
-
-def test_a_report_starts_no_device(stored, tmp_path, monkeypatch):
-    from mfabric_jax.commands import shared
-
-    monkeypatch.setattr(shared, "start_jax", None)
-    assert status("report", stored, "--out", tmp_path / "report.html") == 0
 
 
 def test_a_folder_of_shards_is_one_page_unless_it_is_too_long(tmp_path, monkeypatch, capsys):

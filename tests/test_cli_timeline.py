@@ -28,14 +28,6 @@ def solved():
         return study.example_timeline(CONFIG)
 
 
-def test_help(capsys):
-    assert status("timeline", "--help") == 0
-    output = capsys.readouterr().out
-    assert "usage: mfabric timeline" in output
-    for word in ("--fabric", "--nic-gbps", "--recompute", "--overlap-parts", "--picture", "Perfetto"):
-        assert word in output
-
-
 def test_prints_a_row_for_every_stage_and_writes_both_files(capsys, tmp_path, solved):
     out, picture = tmp_path / "t.json", tmp_path / "g.png"
     assert status(*SMALL, "--fabric", "mfabric", *OWN, "--out", out, "--picture", picture) == 0

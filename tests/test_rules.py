@@ -30,7 +30,6 @@ def public(tree):
 
 
 # -------------------------------------------------------------------------------------------------------------- sizes
-@NOT_YET
 def test_no_file_is_above_400_lines():
     assert {path: lines for path, source in SOURCES.items() if (lines := source.count("\n")) > 400} == {}
 

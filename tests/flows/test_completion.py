@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mfabric_jax import InputError
@@ -30,27 +30,13 @@ def check(instance, got, *, rtol):
     assert got.events <= 2 * F + 1
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
-@given(seeds, st.integers(1, F), st.integers(1, L), st.integers(1, H))
-def test_agrees_with_exact_fractions(seed, flows, links, hops):
-    instance = draw(seed, flows, links, hops)
-    arrays = padded(instance, F, L, H, seed=seed)
-    check(instance, solve(arrays.problem(), arrays.size, arrays.start), rtol=1e-9)
-
-
-def test_agrees_with_exact_fractions_at_full_size():
-    for seed in range(60):
-        instance = draw(seed, F, L, H)
-        arrays = padded(instance, F, L, H, seed=seed)
-        check(instance, solve(arrays.problem(), arrays.size, arrays.start), rtol=1e-9)
-
-
-@settings(max_examples=60, deadline=None, derandomize=True)
-@given(seeds, st.integers(1, F), st.integers(1, L), st.sampled_from([1e3, 1e6, 1e9, 1e12]))
-def test_every_scale_of_bytes(seed, flows, links, scale):
+@settings(max_examples=200)
+@given(seeds, st.integers(1, F), st.integers(1, L), st.integers(1, H), st.sampled_from([1.0, 1e3, 1e6, 1e9, 1e12]))
+@example(0, F, L, H, 1.0)
+def test_agrees_with_exact_fractions_at_every_scale(seed, flows, links, hops, scale):
     # Bytes and bytes per second both grow by `scale`: seconds stay. float32: about 24 events, each with an error of
     # a few 6e-8 in the rates, which later flows inherit divided by the bytes they have left: 2e-4 at worst.
-    instance = draw(seed, flows, links, H)
+    instance = draw(seed, flows, links, hops)
     for dtype, rtol in ((np.float64, 1e-9), (np.float32, 2e-4)):
         arrays = padded(instance, F, L, H, dtype, scale, seed)
         got = solve(arrays.problem(), arrays.size, arrays.start)
@@ -172,7 +158,7 @@ def smooth(seed):
 
 
 def test_derivatives_against_differences():
-    for seed in range(100):
+    for seed in range(60):
         slopes_of_finish.check(*smooth(seed), seed)
 
 
@@ -203,7 +189,7 @@ def coarse(*problem, resolution):
     return at_resolution(*problem, resolution=jnp.asarray(resolution))
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=80)
 @given(seeds, st.booleans())
 def test_how_far_off_a_resolution_is(seed, edges):
     # At 0 it is exact. Rates that fall at an event which is not seen bring flows early, idle bandwidth brings them

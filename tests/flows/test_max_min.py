@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mfabric_jax.checks import InputError
@@ -54,35 +54,21 @@ def certify(arrays, got):
             assert rate[f] <= arrays.cap[f]
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
-@given(seeds, st.integers(1, F), st.integers(1, L), st.integers(1, H))
-def test_agrees_with_exact_fractions(seed, flows, links, hops):
-    instance = draw(seed, flows, links, hops)
-    arrays = padded(instance, F, L, H, seed=seed)
-    got = solve(arrays.problem())
-    check(instance, got, rtol=1e-9)
-    certify(arrays, got)
-
-
-def test_agrees_with_exact_fractions_at_full_size():
-    for links in (3, 10, L):
-        for seed in range(20):
-            instance = draw(seed, F, links, H)
-            arrays = padded(instance, F, L, H, seed=seed)
-            got = solve(arrays.problem())
-            check(instance, got, rtol=1e-9)
-            certify(arrays, got)
-
-
-@settings(max_examples=60, deadline=None, derandomize=True)
-@given(seeds, st.integers(1, F), st.integers(1, L), st.sampled_from([1.0, 1e3, 1e6, 1e9, 1e12]))
-def test_every_scale_of_bytes(seed, flows, links, scale):
+@settings(max_examples=200)
+@given(seeds, st.integers(1, F), st.integers(1, L), st.integers(1, H), st.sampled_from([1.0, 1e3, 1e6, 1e9, 1e12]))
+@example(0, F, L, H, 1.0)
+@example(1, F, 10, H, 1.0)
+@example(2, F, 3, H, 1.0)
+def test_agrees_with_exact_fractions_at_every_scale(seed, flows, links, hops, scale):
     # float32 carries 6e-8 a step and a flow is frozen after a few sums over at most 60 flows: 1e-5 leaves a margin.
-    instance = draw(seed, flows, links, H)
+    instance = draw(seed, flows, links, hops)
     for dtype, rtol in ((np.float64, 1e-9), (np.float32, 1e-5)):
-        got = solve(padded(instance, F, L, H, dtype, scale, seed).problem())
+        arrays = padded(instance, F, L, H, dtype, scale, seed)
+        got = solve(arrays.problem())
         assert got.rate.dtype == dtype
         check(instance, got, rtol=rtol, scale=scale)
+        if dtype == np.float64:
+            certify(arrays, got)
 
 
 def test_float32_keeps_weights_and_capacities_a_factor_of_a_thousand_each_way():
@@ -210,7 +196,7 @@ slopes_of_rate = Derivatives(lambda hops, at: max_min_rates(FlowProblem(hops=hop
 
 
 def test_derivatives_against_differences():
-    for seed in range(150):
+    for seed in range(80):
         arrays = padded(draw(seed, 10, 6, 4, edges=False), 12, 8, 4, seed=seed)
         slopes_of_rate.check(arrays.hops, {name: getattr(arrays, name) for name in TERMS}, seed)
 

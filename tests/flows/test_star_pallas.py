@@ -27,16 +27,12 @@ def test_agrees_with_the_plain_kernel():
             np.testing.assert_allclose(got, expected(*(x.astype(np.float64) for x in stars)), rtol=rtol)
 
 
-def test_one_endpoint():
+def test_by_hand():
     got = solve(np.array([[[6.0]], [[0.0]], [[1.0]]]), np.array([[3.0], [1.0], [0.0]]), np.full((3, 1), 2.0))
     np.testing.assert_array_equal(got, [[[3]], [[0]], [[math.inf]]])
-
-
-def test_two_endpoints_by_hand():
-    # Ports of 2 B/s. Endpoint 0 sends 2 bytes to itself and 2 to 1; endpoint 1 sends 4 to 1. Down-port 1 has two flows
-    # and so has up-port 0: all three get 1 B/s; at t = 2 both of 0's are done, 1 -> 1 has 2 bytes left at 2 B/s: 3.
-    got = solve(np.array([[[2.0, 2], [0, 4]]]), np.full((1, 2), 2.0), np.full((1, 2), 2.0))
+    got = solve(np.array([[[2, 2], [0, 4]]]), np.full((1, 2), 2), np.full((1, 2), 2))  # as in test_star, whole numbers
     np.testing.assert_array_equal(got, [[[2, 2], [0, 3]]])
+    assert solve(np.ones((0, 3, 3)), np.ones((0, 3)), np.ones((0, 3))).shape == (0, 3, 3)
 
 
 def test_every_scale_of_bytes():
@@ -55,12 +51,6 @@ def test_nan_stays_in_its_instance():
         got = solve(*stars)
         assert np.isnan(got[0]).all()
         np.testing.assert_array_equal(got[1:], want[1:])
-
-
-def test_whole_numbers_and_an_empty_batch():
-    got = solve(np.array([[[2, 2], [0, 4]]]), np.full((1, 2), 2), np.full((1, 2), 2))
-    np.testing.assert_array_equal(got, [[[2, 2], [0, 3]]])
-    assert solve(np.ones((0, 3, 3)), np.ones((0, 3)), np.ones((0, 3))).shape == (0, 3, 3)
 
 
 def test_wrong_shapes_are_named():

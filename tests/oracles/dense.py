@@ -33,7 +33,7 @@ def max_min(capacity, table, sending):
 def completion(capacity, table, size, start):
     """Finish time of each flow; infinity where it never ends. Rates hold until the next flow starts or ends."""
     size, start = (np.broadcast_to(np.asarray(x, float), table.shape[1]).copy() for x in (size, start))
-    finish, left, now = np.where(size > 0, np.inf, start), size, start.min()
+    finish, left, now = np.where(size > 0, np.inf, start), size, start.min(initial=np.inf)
     while (left > 0).any():
         rate = max_min(capacity, table, (left > 0) & (start <= now))
         ends = np.divide(left, rate, out=np.full(len(left), np.inf), where=rate > 0)

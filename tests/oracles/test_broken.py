@@ -15,7 +15,6 @@ from mfabric_jax.flows import completion_times, max_min_rates, star_kernel
 from tests.flows.instances import draw, padded
 from tests.flows.test_star import instances
 from tests.oracles import circuits, dense, fluid, max_min
-from tests.oracles.best_path import best_path
 from tests.oracles.greedy import greedy
 from tests.oracles.moves import moves_around
 from tests.oracles.pipeline import one_f_one_b
@@ -149,15 +148,6 @@ def test_searches_are_told_apart():
     }
     assert all(first != second for first, second in itertools.combinations(moves.values(), 2))
     assert all(RING not in ends for ends in moves.values())
-
-
-def test_best_paths_are_told_apart():
-    fast = [[4 * count for count in row] for row in RING]
-    bound, kept = best_path(DEMAND, fast, 4.0)
-    assert bound < best_path(DEMAND, fast, 0.5)[0]
-    assert bound < best_path(DEMAND, RING, 4.0)[0]
-    assert kept
-    assert all(RING[i][j] for i, j in kept)
 
 
 def test_the_pipeline_sees_every_time_and_the_order():

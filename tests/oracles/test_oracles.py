@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from tests.oracles import dense
-from tests.oracles.best_path import best_path
 from tests.oracles.fluid import completion
 from tests.oracles.pipeline import one_f_one_b
 from tests.oracles.timeline import Region, timeline
@@ -46,15 +45,6 @@ def test_one_micro_batch_walks_through_the_pipeline_and_back():
     end, finish = one_f_one_b([[1], [2], [3]], [[4], [5], [6]], 10)
     assert end == 1 + 2 + 3 + 6 + 5 + 4 + 4 * 10
     assert finish["F", 2, 0] == 1 + 10 + 2 + 10 + 3
-
-
-def test_best_path_moves_one_flow_to_the_eps():
-    # Flows 0 -> 1 and 1 -> 0 of 4 and 3 bytes on circuits of 1 B/s, EPS ports of 1.5 B/s. Both over the EPS: 8/3 s;
-    # the second on its circuit: 3 s.
-    bound, kept = best_path([[0, 4], [3, 0]], [[0, 1], [1, 0]], 1.5)
-    assert (bound, kept) == (4 / 1.5, set())
-    # With 1 byte back, which its circuit carries in 1 s, T is the same 8/3 whichever way that byte goes.
-    assert best_path([[0, 4], [1, 0]], [[0, 1], [1, 0]], 1.5)[0] == 4 / 1.5
 
 
 @pytest.mark.parametrize("seed", range(20))

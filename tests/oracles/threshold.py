@@ -1,7 +1,6 @@
 """The threshold rule without noise: bisection on T and one pair at a time, in lists and loops."""
 
-import math
-
+from tests.oracles import moves
 from tests.oracles.circuits import paced
 
 
@@ -33,12 +32,7 @@ def allocated(demand, degree, port, at, routing):
     count, free = [[0 for _ in servers] for _ in servers], list(degree)
 
     def left(i, j, circuits):
-        if routing == "split":
-            return max(demand[i][j] - circuits * at, 0.0)
-        return 0.0 if circuits >= need(i, j) else demand[i][j]
-
-    def need(i, j):
-        return math.ceil(max(demand[i][j], demand[j][i]) / at)
+        return moves.left(demand, at, routing, i, j, circuits)
 
     while True:
         out = [max(sum(left(i, j, count[i][j]) for j in servers) - port[i] * at, 0.0) for i in servers]
@@ -48,7 +42,7 @@ def allocated(demand, degree, port, at, routing):
             for j in range(i + 1, len(demand)):
                 if max(demand[i][j], demand[j][i]) == 0:
                     continue
-                nics = 1 if routing == "split" else need(i, j) - count[i][j]
+                nics = 1 if routing == "split" else moves.need(demand, at, i, j) - count[i][j]
                 if not 0 < nics <= min(free[i], free[j]):
                     continue
                 relief = 0.0

@@ -1,6 +1,8 @@
-"""Completion times in a star or a two-level tree, in float64 NumPy: fast enough for tens of endpoints."""
+"""Completion times in a star or a two-level tree: the fluid flows of `dense` over its ports."""
 
 import numpy as np
+
+from .dense import completion, matrix
 
 
 def tree(size, up, down, group_up=None, group_down=None):
@@ -16,38 +18,6 @@ def tree(size, up, down, group_up=None, group_down=None):
         members, base = len(up) // len(group_up), len(up) + len(down)
         ports += [base + source // members, base + len(group_up) + sink // members]
         capacity += [np.asarray(group_up, float), np.asarray(group_down, float)]
-    time = np.zeros(size.shape)
-    time[source, sink] = _drain(np.concatenate(capacity), np.stack(ports, axis=1), size[source, sink])
+    time, hops, capacity = np.zeros(size.shape), np.stack(ports, axis=1), np.concatenate(capacity)
+    time[source, sink] = completion(capacity, matrix(hops, np.ones(hops.shape), len(capacity)), size[source, sink], 0.0)
     return time
-
-
-def _drain(capacity, ports, left):
-    """Finish times of flows over `ports[f]`: rates hold until the next flow ends."""
-    finish, now = np.full(len(left), np.inf), 0.0
-    active, left = np.arange(len(left)), left.copy()
-    while active.size:
-        rate = _fill(capacity, ports[active])
-        with np.errstate(divide="ignore"):
-            needs = left[active] / rate
-        step = needs.min()
-        if np.isinf(step):
-            break
-        now += step
-        left[active] = np.maximum(left[active] - rate * step, 0)
-        left[active[needs == step]] = 0
-        finish[active[left[active] == 0]] = now
-        active = active[left[active] > 0]
-    return finish
-
-
-def _fill(capacity, ports):
-    """Max-min rates of equal flows: the port with the smallest equal share freezes its flows, one port at a time."""
-    rate, rising = np.zeros(len(ports)), np.ones(len(ports), bool)
-    while rising.any():
-        number = np.bincount(ports[rising].ravel(), minlength=len(capacity))
-        used = np.bincount(ports.ravel(), np.repeat(rate, ports.shape[1]), minlength=len(capacity))
-        fair = np.where(number > 0, np.maximum(capacity - used, 0) / np.maximum(number, 1), np.inf)
-        frozen = rising & (ports == fair.argmin()).any(axis=1)
-        rate[frozen] = fair.min()
-        rising &= ~frozen
-    return rate

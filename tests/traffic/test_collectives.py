@@ -62,6 +62,10 @@ def test_sizes_of_an_all_to_all_broadcast_and_the_diagonal_is_ignored():
     assert rows(all_to_all(groups, matrix)) == rows(all_to_all(groups, np.stack([matrix, matrix])))
     assert rows(all_to_all(groups[0], matrix)) == rows(all_to_all(groups[:1], matrix[None]))
     assert all_to_all(groups, 5).size.sum() == 2 * 3 * 2 * 5
+    # Any kind of number; twice 3e9 bytes are beyond 32 bits.
+    small = groups.astype(np.uint8)
+    assert rows(all_to_all(jnp.asarray(groups), jnp.asarray(matrix, jnp.float32))) == rows(all_to_all(small, matrix))
+    assert all_to_all([0, 1], np.uint32(3_000_000_000)).size.sum() == 2 * 3_000_000_000
     for kept in (7, np.nan, np.inf, -1):
         assert rows(all_to_all(groups, np.where(np.eye(3, dtype=bool), kept, matrix))) == rows(
             all_to_all(groups, matrix)
@@ -190,14 +194,6 @@ def test_nothing_to_send_is_no_flows():
         assert rows(flows) == []
         assert flows.labels
         assert all(flows.of(label).shape == (0,) for label in flows.labels)
-
-
-def test_arrays_of_jax_and_of_any_number_type_are_taken():
-    want = rows(ring_all_reduce([0, 1, 2], 6.0))
-    assert rows(ring_all_reduce(jnp.arange(3, dtype=jnp.int32), jnp.float32(6))) == want
-    assert rows(ring_all_reduce(np.arange(3, dtype=np.uint8), np.int16(6))) == want
-    # 3e9 bytes and twice that: beyond 32 bits.
-    assert ring_all_reduce([0, 1], np.uint32(3_000_000_000)).size.sum() == 2 * 3_000_000_000
 
 
 ERRORS = {

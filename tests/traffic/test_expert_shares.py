@@ -50,22 +50,22 @@ def table_of(source, workload):
     return shares(table)
 
 
-@pytest.mark.parametrize("name", ["mixtral-8x7b", "llama-moe", "qwen-moe", "deepseek-r1"])
-def test_shares_are_the_table_s_by_slot_domain_and_a_permutation_per_layer(source, name):
-    workload = get(name)
-    count = measured(workload, micro_batches=16, drift=0).count[0].sum(axis=1)
-    table, drawn = table_of(source, workload), shares(count)
-    # Sampling: 16 x selections draws, so a share p has standard deviation sqrt(p / (16 selections)).
-    noise = np.sqrt(table.max() / (16 * workload.selections))
-    last = workload.moe_layers - 1
-    for depth, slot in [(0, 0), (0.2, 0), (0.3, 1), (0.7, 1), (0.8, 2), (1, 2)]:  # 2 x depth, rounded
-        layer = round(depth * last)
-        for rank in (0, 4, 5, workload.ep - 1):
-            expected = np.sort(table[rank % 5, slot])
-            np.testing.assert_allclose(np.sort(drawn[layer, rank]), expected, atol=8 * noise)
-    # One permutation serves all source ranks of a layer: ranks 0 and 5 read the same domain, expert by expert.
-    np.testing.assert_allclose(drawn[:, 0], drawn[:, 5], atol=10 * noise)
-    assert np.abs(drawn[:, 0] - drawn[:, 3]).max() > 10 * noise  # and rank 3 another domain
+def test_shares_are_the_table_s_by_slot_domain_and_a_permutation_per_layer(source):
+    for name in ("mixtral-8x7b", "llama-moe", "qwen-moe", "deepseek-r1"):
+        workload = get(name)
+        count = measured(workload, micro_batches=16, drift=0).count[0].sum(axis=1)
+        table, drawn = table_of(source, workload), shares(count)
+        # Sampling: 16 x selections draws, so a share p has standard deviation sqrt(p / (16 selections)).
+        noise = np.sqrt(table.max() / (16 * workload.selections))
+        last = workload.moe_layers - 1
+        for depth, slot in [(0, 0), (0.2, 0), (0.3, 1), (0.7, 1), (0.8, 2), (1, 2)]:  # 2 x depth, rounded
+            layer = round(depth * last)
+            for rank in (0, 4, 5, workload.ep - 1):
+                expected = np.sort(table[rank % 5, slot])
+                np.testing.assert_allclose(np.sort(drawn[layer, rank]), expected, atol=8 * noise)
+        # One permutation serves all source ranks of a layer: ranks 0 and 5 read the same domain, expert by expert.
+        np.testing.assert_allclose(drawn[:, 0], drawn[:, 5], atol=10 * noise)
+        assert np.abs(drawn[:, 0] - drawn[:, 3]).max() > 10 * noise  # and rank 3 another domain
 
 
 def test_what_is_drawn_for_different_purposes_is_independent():

@@ -8,7 +8,6 @@ import pytest
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.traffic import Fit, Knobs, Recording, Tokens, fit, moments, open_trace
-from mfabric_jax.traffic.fitting import _decay, _descend, _noise, _solve
 from mfabric_jax.traffic.generator import Shape, draw
 from mfabric_jax.traffic.recording import Sources, Targets
 
@@ -58,11 +57,6 @@ def test_the_statistics_agree(found):
     assert list(found.recorded) == list(found.fitted)
 
 
-def test_the_same_again():
-    count = draw(Shape(2, 1, 2, 4, 1000), TRUTH, 3, np.arange(2))
-    assert fit(Tokens(count, "made"), iterations=1) == fit(Tokens(count, "made"), iterations=1)
-
-
 def test_even_traffic_stays_even():
     got = fit(Tokens(np.full((1, 2, 1, 4, 8), 2.0), "even"))
     assert got.knobs == dataclasses.replace(got.knobs, row_noise=0, micro_drift=0, drift=0, jitter=0, sparsity=0)
@@ -110,29 +104,6 @@ def test_moments_by_hand():
     assert not [n for n in moments.moments_of(one[None, None, None], pairs=False) if "pairs" in n]
 
 
-def test_the_search_finds_a_minimum_within_bounds():
-    best, least = _descend(lambda p: (p[0] - 1) ** 2 + (p[1] + 3) ** 2, [0, 0], [0.5, 0.5], [(0, 5), (-2, 5)], rounds=8)
-    np.testing.assert_allclose(best, [1, -2], atol=5e-3)
-    assert least == pytest.approx(1, abs=1e-4)
-
-
-def test_a_value_is_solved_for():
-    assert _solve(lambda x: x**2, 2.0, 3.0, rounds=20) == pytest.approx(2**0.5, abs=1e-5)
-    assert _solve(lambda x: 5.0, 2.0, 3.0) == 0
-    assert _noise(lambda x: float(np.hypot(0.3, 2 * x)), 0.5, 3.0) == pytest.approx(0.2)
-    assert _noise(lambda x: 0.3, 0.2, 3.0) == 0
-    assert _noise(lambda x: 0.3, 0.5, 3.0) == pytest.approx(1.6)
-
-
-def test_a_change_without_a_trend_is_no_phase():
-    at = np.arange(5.0) * 10
-    assert _decay(np.array([1, 1.01, 0.99, 1, 1]), at, 50) == {}
-    assert _decay(np.array([1, 1.2, 0.8, 1.2, 1]), at, 50) == {}
-    got = _decay(0.5 + 2.0 ** (-at / 10), at, 50)
-    assert got["phase_start"] == pytest.approx(1.5, rel=0.1)
-    assert got["phase_floor"] == pytest.approx(0.5, rel=0.1)
-
-
 def test_mistakes():
     with pytest.raises(InputError, match=r"a recording to fit must have selections, got none in nothing\."):
         fit(Tokens(np.zeros((1, 1, 1, 2, 4)), "nothing"))
@@ -144,6 +115,7 @@ def test_mistakes():
 
 
 # ----------------------------------------------------------------------------------------------------------------- real
+@pytest.mark.slow
 def test_a_real_recording_within_what_is_documented(shared_data):
     (whole,) = open_trace(shared_data / "smartmoe_gate_trace")
     chosen = whole.chosen((2011, 5001))

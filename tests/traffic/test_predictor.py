@@ -53,23 +53,18 @@ def assert_stochastic(matrix, atol):
     np.testing.assert_allclose(np.sum(matrix, axis=-2), 1, rtol=0, atol=atol)
 
 
-@pytest.mark.parametrize("experts", [4, 6])
-def test_no_worse_than_slsqp(experts):
-    @settings(max_examples=60 if experts == 4 else 12)
-    @given(cases(experts))
-    def agrees(case):
-        x, y, weight = case
-        matrix = np.asarray(fit(*padded(*case)))
-        assert_stochastic(matrix, 1e-14)
-        assert kkt_residual(matrix, x, y, weight) <= 1e-6
-        least = slsqp(x, y, weight)[1]
-        excess = objective(matrix, x, y, weight) - least
-        rounding = 1e-15 * squares(x, weight)  # of P x, however small y is
-        assert excess <= 1e-8 * squares(y, weight) + rounding
-        gap = float(gap_of(*padded(*case), matrix))
-        assert excess <= (gap + 1e-12) * squares(y, weight) + rounding
-
-    agrees()
+@settings(max_examples=60)
+@given(cases(4))
+def test_no_worse_than_slsqp(case):
+    x, y, weight = case
+    matrix = np.asarray(fit(*padded(*case)))
+    assert_stochastic(matrix, 1e-14)
+    assert kkt_residual(matrix, x, y, weight) <= 1e-6
+    excess = objective(matrix, x, y, weight) - slsqp(x, y, weight)[1]
+    rounding = 1e-15 * squares(x, weight)  # of P x, however small y is
+    assert excess <= 1e-8 * squares(y, weight) + rounding
+    gap = float(gap_of(*padded(*case), matrix))
+    assert excess <= (gap + 1e-12) * squares(y, weight) + rounding
 
 
 @given(cases(6))
@@ -153,10 +148,9 @@ def test_a_decaying_fit_follows_what_came_last():
     # Layer 0 always sends all to expert 0; layer 1 went to expert 0 nine times and then once to expert 1.
     past = np.zeros((10, 2, 2))
     past[:, 0, 0], past[:9, 1, 0], past[9, 1, 1] = 1, 1, 1
-    now = np.array([[1, 0], [0, 0]])
-    for decay in (1.0, 0.5, 0.1):
+    for decay in (1.0, 0.1):
         last = 1 / sum(decay**age for age in range(10))
-        shares = predictor.get("transition", decay=decay)(past, now)
+        shares = predictor.get("transition", decay=decay)(past, np.array([[1, 0], [0, 0]]))
         np.testing.assert_allclose(shares[1], [1 - last, last], atol=1e-4)
 
 
@@ -227,15 +221,6 @@ def test_where_experts_follow_the_previous_layer_only_the_transition_knows():
     }
     assert apart.pop("transition") < 0.01
     assert min(apart.values()) > 0.1
-
-
-def test_names_give_the_same_object_and_compile_once_a_shape():
-    assert predictor.get() is predictor.REGISTRY[predictor.DEFAULT]
-    assert predictor.get("transition", window=5) is predictor.get("transition", window=5)
-    before = predictor._ahead._cache_size()
-    for seed in range(3):
-        predicted(Tokens(drawn(seed)[:5], "drawn"), "moving-average", window=4)
-    assert predictor._ahead._cache_size() == before + 1
 
 
 def test_hit_rate_by_hand():

@@ -169,29 +169,29 @@ def gate_trace(shared_data):
     return one
 
 
-@pytest.mark.parametrize("period", ["iter_1", "iter_11_101", "iter_2011_5001"])
-def test_the_gate_trace(gate_trace, published, period):
-    want = published["smartmoe_gate_trace"][period]
-    first, *last = map(int, period.split("_")[1:])
-    one = gate_trace.chosen((first, last[0] if last else first))
-    rows = statistics.source_rows(one.tokens().count)
+def same(values, numbers):
+    np.testing.assert_allclose(np.quantile(values, [0.1, 0.5, 0.9]), numbers, atol=6e-5)
 
-    def same(values, numbers):
-        np.testing.assert_allclose(np.quantile(values, [0.1, 0.5, 0.9]), numbers, atol=6e-5)
 
-    same(statistics.max_over_mean(rows.sum(axis=2)), want["expert_max_over_mean_p10_50_90"])
-    for ranks in (8, 16):
-        matrix = statistics.rank_matrix(rows, ranks)
-        traffic, numbers = statistics.pairs(matrix), want[f"EP{ranks}_pairs"]
-        same(statistics.max_over_mean(matrix.sum(axis=2)), want[f"EP{ranks}_dst_rank_max_over_mean"])
-        same(statistics.max_over_mean(traffic), numbers["max_over_mean_pair"])
-        for percent in (10, 20, 50):
-            same(statistics.top_share(traffic, percent / 100), numbers[f"top{percent}pct_pairs_share"])
-        same(statistics.gini(traffic), numbers["gini"])
-        np.testing.assert_allclose((traffic == 0).mean(), numbers["zero_pair_fraction"], atol=6e-5)
-    got, chance = statistics.source_variation(rows)
-    np.testing.assert_allclose(got.mean(), want["TV_source_rank_vs_mean"], atol=6e-5)
-    np.testing.assert_allclose(chance.mean(), want["TV_multinomial_expectation"], atol=6e-5)
+def test_the_gate_trace(gate_trace, published):
+    for period in ("iter_1", "iter_11_101", "iter_2011_5001"):
+        want = published["smartmoe_gate_trace"][period]
+        first, *last = map(int, period.split("_")[1:])
+        one = gate_trace.chosen((first, last[0] if last else first))
+        rows = statistics.source_rows(one.tokens().count)
+        same(statistics.max_over_mean(rows.sum(axis=2)), want["expert_max_over_mean_p10_50_90"])
+        for ranks in (8, 16):
+            matrix = statistics.rank_matrix(rows, ranks)
+            traffic, numbers = statistics.pairs(matrix), want[f"EP{ranks}_pairs"]
+            same(statistics.max_over_mean(matrix.sum(axis=2)), want[f"EP{ranks}_dst_rank_max_over_mean"])
+            same(statistics.max_over_mean(traffic), numbers["max_over_mean_pair"])
+            for percent in (10, 20, 50):
+                same(statistics.top_share(traffic, percent / 100), numbers[f"top{percent}pct_pairs_share"])
+            same(statistics.gini(traffic), numbers["gini"])
+            np.testing.assert_allclose((traffic == 0).mean(), numbers["zero_pair_fraction"], atol=6e-5)
+        got, chance = statistics.source_variation(rows)
+        np.testing.assert_allclose(got.mean(), want["TV_source_rank_vs_mean"], atol=6e-5)
+        np.testing.assert_allclose(chance.mean(), want["TV_multinomial_expectation"], atol=6e-5)
 
 
 def test_drift_of_the_gate_trace(gate_trace, published):
@@ -207,30 +207,30 @@ def test_drift_of_the_gate_trace(gate_trace, published):
             np.testing.assert_allclose(got(load, lag)[chosen].mean(), want[number], atol=6e-5)
 
 
-@pytest.mark.parametrize("model", ["mixtral-8x7b-e8k2", "mixtral-8x7b-e16k4"])
-def test_laer_loads(shared_data, published, model):
-    want = published["laer_moe_fsdp_static"][model]
-    (one,) = open_trace(shared_data / "laer_moe" / model)
-    ranks = one.count[:, :, :, 0].reshape(*one.count.shape[:2], 32)  # all replicas side by side
-    quantiles = [0.1, 0.5, 0.9, 1]
-    got = np.quantile(statistics.max_over_mean(ranks), quantiles)
-    np.testing.assert_allclose(got, want["rank_max_over_mean_p10_50_90_max"], atol=6e-5)
-    positions = [row["rank_max_over_mean"] for row in survey.statistics_by_layer(one)]
-    np.testing.assert_allclose(np.quantile(positions, quantiles), want["EP4_position_max_over_mean"], atol=6e-5)
-    for lag in (1, 5):
-        np.testing.assert_allclose(statistics.correlation(ranks, lag).mean(), want[f"lag{lag}_pearson"], atol=6e-5)
-    np.testing.assert_allclose(statistics.variation(ranks, 1).mean(), want["lag1_TV"], atol=6e-5)
+def test_laer_loads(shared_data, published):
+    for model in ("mixtral-8x7b-e8k2", "mixtral-8x7b-e16k4"):
+        want = published["laer_moe_fsdp_static"][model]
+        (one,) = open_trace(shared_data / "laer_moe" / model)
+        ranks = one.count[:, :, :, 0].reshape(*one.count.shape[:2], 32)  # all replicas side by side
+        quantiles = [0.1, 0.5, 0.9, 1]
+        got = np.quantile(statistics.max_over_mean(ranks), quantiles)
+        np.testing.assert_allclose(got, want["rank_max_over_mean_p10_50_90_max"], atol=6e-5)
+        positions = [row["rank_max_over_mean"] for row in survey.statistics_by_layer(one)]
+        np.testing.assert_allclose(np.quantile(positions, quantiles), want["EP4_position_max_over_mean"], atol=6e-5)
+        for lag in (1, 5):
+            np.testing.assert_allclose(statistics.correlation(ranks, lag).mean(), want[f"lag{lag}_pearson"], atol=6e-5)
+        np.testing.assert_allclose(statistics.variation(ranks, 1).mean(), want["lag1_TV"], atol=6e-5)
 
 
-@pytest.mark.parametrize("model", ["olmoe", "mistral"])
-def test_olmoe_loads(shared_data, published, model):
-    want = published["olmoe_routing"][model]
-    (one,) = open_trace(shared_data / "olmoe_routing" / model)
-    rows = statistics.source_rows(one.count)[0]  # [layer domain expert]
-    pooled = [row["expert_max_over_mean"] for row in survey.statistics_by_layer(one)]
-    np.testing.assert_allclose(pooled, want["pooled_max_over_mean"], atol=6e-3)
-    for domain, name in enumerate(want["domains"]):
-        numbers = want["expert_max_over_mean_by_domain_and_layer"][name]
-        np.testing.assert_allclose(statistics.max_over_mean(rows[:, domain]), numbers, atol=6e-3)
-    off = np.mean([want["TV_domain_vs_pooled"][name] for name in want["domains"]], axis=0)
-    np.testing.assert_allclose([row["source_variation"] for row in survey.statistics_by_layer(one)], off, atol=6e-4)
+def test_olmoe_loads(shared_data, published):
+    for model in ("olmoe", "mistral"):
+        want = published["olmoe_routing"][model]
+        (one,) = open_trace(shared_data / "olmoe_routing" / model)
+        rows = statistics.source_rows(one.count)[0]  # [layer domain expert]
+        pooled = [row["expert_max_over_mean"] for row in survey.statistics_by_layer(one)]
+        np.testing.assert_allclose(pooled, want["pooled_max_over_mean"], atol=6e-3)
+        for domain, name in enumerate(want["domains"]):
+            numbers = want["expert_max_over_mean_by_domain_and_layer"][name]
+            np.testing.assert_allclose(statistics.max_over_mean(rows[:, domain]), numbers, atol=6e-3)
+        off = np.mean([want["TV_domain_vs_pooled"][name] for name in want["domains"]], axis=0)
+        np.testing.assert_allclose([row["source_variation"] for row in survey.statistics_by_layer(one)], off, atol=6e-4)
