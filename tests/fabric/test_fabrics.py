@@ -9,7 +9,6 @@ import pytest
 
 from mfabric_jax import InputError
 from mfabric_jax.fabric import NAMES, FabricSettings, Region, get
-from mfabric_jax.fabric.design import check_own
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.workload import get as job_of
 
@@ -42,24 +41,6 @@ def test_electrical_refuses():
         get("fattree")
     with pytest.raises(InputError, match=r"nic_use 'pool' is unknown \(did you mean 'pooled'\?\); allowed: own, p"):
         Electrical(400.0, nic_use="pool")
-
-
-def test_own_needs_a_nic_for_every_gpu():
-    check_own("own", 8, 8)
-    check_own("pooled", 4, 8)
-    with pytest.raises(InputError, match="a server has 8 GPUs and 4 NICs; use nic_use 'pooled' or 8 NICs"):
-        check_own("own", 4, 8)
-
-
-def test_rates_by_hand():
-    region = Region(2, 400.0)
-    assert (region.optical_degree, region.electrical_nics, region.delay_s) == (6, 2, 0.025)
-    assert region.nic_Bps == 50e9
-    assert region.eps_Bps == 100e9
-    assert Electrical(100.0).eps_Bps == 8 * 12.5e9
-    assert Electrical(100.0, oversubscription=4.0).eps_Bps == 2 * 12.5e9
-    assert Electrical(100.0, nics=4).eps_Bps == 4 * 12.5e9
-    assert Electrical(100.0).delay_s == 0
 
 
 def test_every_fabric_answers_for_itself():

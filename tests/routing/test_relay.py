@@ -10,14 +10,12 @@ from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import Plan
 from mfabric_jax.routing import degree_bound
 from mfabric_jax.routing.region import part_times, relay_bound
-from tests.oracles.tree import tree
 from tests.routing.regions import (
     DIRECT,
     EPS,
     SERVERS,
     all_over,
     busiest_link,
-    circuit_seconds,
     circuits,
     draw,
     draw_shares,
@@ -68,47 +66,6 @@ def test_no_earlier_than_the_busiest_link_and_the_degree_bound():
         got = time(where, count, shares, demand)
         assert got >= want * (1 - 1e-12)
         assert got >= degree_bound(where, demand) * (1 - 1e-12)  # a server's bytes leave over its links, once
-
-
-def test_everything_direct_or_on_the_eps_and_split_s_own_shares():
-    for seed in range(6):
-        demand, count, ports = draw(seed, 4, ports=2)
-        count = np.where(demand > 0, np.maximum(count, 1), count)
-        slowest = circuit_seconds(demand, count).max()
-        np.testing.assert_allclose(time(region(), count, all_over(DIRECT), demand), slowest, rtol=1e-12)
-        star = tree(demand, ports, ports).max()
-        np.testing.assert_allclose(time(region(), count, all_over(EPS), demand), star, rtol=1e-9)
-        most = max(demand.sum(0).max(), demand.sum(1).max())
-        np.testing.assert_allclose(bound(region(), count, all_over(EPS), demand), most / 2, rtol=1e-12)
-        split = seconds(region(), count, demand, "split")
-        shares = all_over(DIRECT)
-        shares[..., DIRECT] = np.minimum(count * split / np.maximum(demand, 1e-9), 1)
-        shares[..., EPS] = 1 - shares[..., DIRECT]
-        np.testing.assert_allclose(bound(region(), count, shares, demand), split, rtol=1e-12)
-        assert time(region(), count, shares, demand) >= split * (1 - 1e-9)
-
-
-def test_a_single_bottleneck_is_reached():
-    # One circuit is slow, so slow that everything else is through before.
-    count, demand = 1 - np.eye(SERVERS), 0.1 * (1 - np.eye(SERVERS))
-    count[0, 1] = count[1, 0] = 0.001
-    for seed in range(4):
-        shares = draw_shares(seed, count, np.full(SERVERS, 2.0), kept=1)
-        least = bound(region(), count, shares, demand)
-        np.testing.assert_allclose(time(region(), count, shares, demand), least, rtol=1e-9)
-
-
-def test_by_hand():
-    # 0 sends 8 bytes to 1: a quarter via 2, half direct, a quarter over the EPS. Circuits 0-2 of 2 B/s, 2-1 of 1, 0-1
-    # of 2, ports of 2: the second relay hop takes 2 / efficiency bytes at 1 B/s, the direct circuit 4 / 2 = 2 s.
-    count, shares = circuits({(0, 1): 2, (0, 2): 2, (1, 2): 1}), shared({(0, 1): {2: 0.25, DIRECT: 0.5, EPS: 0.25}})
-    for efficiency in (1.0, 0.5, 0.25):
-        got = time(region(efficiency=efficiency), count, shares, pairs({(0, 1): 8}))
-        np.testing.assert_allclose(got, max(2, 2 / efficiency), rtol=1e-12)
-    # 0 -> 1 only via 2 (2 bytes); 0 -> 2 direct (1 byte): the circuit 0-2 of 1 B/s gives each 1/2 until 2 s, then the
-    # relayed pair has it alone: 3 s. On its way out, 2-1 carries 2 -> 1 (4 bytes at 4 B/s) too: it never binds.
-    count, demand = circuits({(0, 2): 1, (1, 2): 4}), pairs({(0, 1): 2, (0, 2): 1, (2, 1): 4})
-    np.testing.assert_allclose(time(region(), count, shared({(0, 1): {2: 1}}), demand), 3, rtol=1e-12)
 
 
 def test_a_share_over_a_missing_circuit_never_arrives_and_no_share_needs_none():
