@@ -80,13 +80,6 @@ def by_hand(counts, gbps):
     return sum(count * price for count, price in zip(counts, unit, strict=True))
 
 
-def test_every_priced_fabric_by_hand():
-    for (tiers, counted), gbps in itertools.product(((3, SERVER), (2, TWO_TIERS)), LISTED):
-        assert {*counted, "torus"} == set(PRICED)
-        for name, counts in counted.items():
-            assert cluster_cost(name, 5, gbps, tiers=tiers) == pytest.approx(5 * by_hand(counts, gbps), rel=1e-12)
-
-
 def test_published_ratios_by_name_at_any_size():
     for gbps, published in ((100, 1.524), (200, 1.790), (400, 2.289), (800, 2.331)):
         for name, servers in itertools.product(("fat-tree", "rail-optimized"), (1, 4096)):
@@ -94,15 +87,17 @@ def test_published_ratios_by_name_at_any_size():
             assert ratio == pytest.approx(published, abs=5e-4)
 
 
-def test_the_table_adds_up_and_counts_what_is_there():
-    for name, (tiers, counted) in itertools.product(SERVER, ((3, SERVER), (2, TWO_TIERS))):
-        rows = cost_table(name, 300, tiers=tiers)
-        assert sum(row["usd"] for row in rows) == pytest.approx(cluster_cost(name, 1, 300, tiers=tiers), rel=1e-14)
+def test_every_priced_fabric_by_hand_and_its_table():
+    assert {*SERVER, "torus"} == set(PRICED)
+    designs = itertools.product(SERVER, ((3, SERVER), (2, TWO_TIERS)), LISTED)
+    for name, (tiers, counted), gbps in designs:
+        dollars, rows = by_hand(counted[name], gbps), cost_table(name, gbps, tiers=tiers)
+        assert cluster_cost(name, 5, gbps, tiers=tiers) == pytest.approx(5 * dollars, rel=1e-12)
+        assert sum(row["usd"] for row in rows) == pytest.approx(dollars, rel=1e-12)
         counts = dict.fromkeys(("nic", "switch_port", "transceiver", "fibre", "ocs_port", "panel_port"), 0)
         for row in rows:
             assert row["count"] > 0
             assert row["usd"] == row["count"] * row["unit_usd"]
-            assert row["unit_usd"] == Prices().at(row["part"], 300)
             counts[row["part"]] += row["count"]
         assert tuple(counts.values()) == pytest.approx(counted[name], rel=1e-14)
 
@@ -214,34 +209,24 @@ def test_own_prices_decide():
         OWN.at("nic", 40)
 
 
-def test_prices_that_are_none(tmp_path):
+def test_prices_that_are_none():
     for given, sentence in [
         ({"nic": [1, 2, 3]}, "nic must list one price for each of the 4 bandwidths in gbps, got [1, 2, 3]."),
-        ({"nic": [1, 2, 3, 0]}, "nic must be finite and above 0, got [1, 2, 3, 0]."),
         ({"transceiver": [1, 2, 3, -4]}, "transceiver must be finite and above 0, got [1, 2, 3, -4]."),
-        ({"transceiver": [1, 2, 3, math.nan]}, "transceiver must be finite and above 0, got [1.0, 2.0, 3.0, nan]."),
         ({"switch_port": 7}, "switch_port must be a list of numbers, got 7."),
-        ({"switch_port": "7"}, "switch_port must be a list of numbers, got '7'."),
         ({"switch_port": []}, "switch_port must be a list of numbers, got []."),
         ({"switch_port": [1, 2, 3, True]}, "switch_port must be a list of numbers, got [1, 2, 3, True]."),
         ({"switch_port": [1, [2], 3, 4]}, "switch_port must be a list of numbers, got [1, [2], 3, 4]."),
         ({"gbps": [100, 400, 200, 800]}, "gbps must rise from one bandwidth to the next, got [100, 400, 200, 800]."),
-        ({"gbps": [100, 100, 200, 800]}, "gbps must rise from one bandwidth to the next, got [100, 100, 200, 800]."),
         ({"gbps": [0, 100, 200, 800]}, "gbps must be finite and above 0, got [0, 100, 200, 800]."),
         ({"ocs_port": -1}, "ocs_port must be finite and not negative, got -1."),
         ({"panel_port": math.inf}, "panel_port must be finite and not negative, got inf."),
         ({"fibre_per_metre": "0.3"}, "fibre_per_metre must be a number, got '0.3'."),
-        ({"metres_per_link": [500]}, "metres_per_link must be a number, got [500]."),
         ({"metres_per_link": True}, "metres_per_link must be a number, got True."),
         ({"scale_up_per_gpu": -5}, "scale_up_per_gpu must be finite and not negative, got -5."),
-        ({"co_packaged_per_gpu": "?"}, "co_packaged_per_gpu must be a number, got '?'."),
     ]:
         with pytest.raises(InputError, match=f"^{re.escape(sentence)}$"):
             Prices(**given)
-        whole = {"transceiver": [1] * 4, "nic": [1] * 4, "switch_port": [1] * 4} if "gbps" in given else {}
-        (tmp_path / "own.json").write_text(json.dumps(whole | given))
-        with pytest.raises(InputError, match=f"^{re.escape(sentence)}$"):
-            Prices.read(tmp_path / "own.json")
 
 
 def test_files_that_hold_no_prices(tmp_path):
@@ -267,11 +252,11 @@ def test_files_that_hold_no_prices(tmp_path):
         Prices.read(tmp_path / "bytes.json")
 
 
-@pytest.mark.parametrize("name", ["mfabric", "rail-only", "nvl72"])
-def test_many_clusters_at_once_cost_what_each_does(name):
+def test_many_clusters_at_once_cost_what_each_does():
     falling = Prices(nic=(900, 800, 700, 600))
     gbps, degree, nics = np.array([100.0, 137.0, 400.0, 800.0]), np.array([6, 0, 3, 8]), np.array([2, 8, 1, 4])
-    for prices in (None, falling, Prices(scale_up_per_gpu=10.0)):
+    own = Prices(scale_up_per_gpu=10.0)
+    for name, prices in itertools.product(("mfabric", "rail-only", "nvl72"), (None, falling, own)):
         ports = {"optical_degree": degree, "electrical_nics": nics} if name == "mfabric" else {}
         together = cluster_cost(name, 16, gbps, prices, **ports)
         each = [
@@ -280,7 +265,7 @@ def test_many_clusters_at_once_cost_what_each_does(name):
         ]
         assert (together is None and each == [None] * 4) or together.tolist() == pytest.approx(each, rel=1e-12)
     with pytest.raises(InputError, match="nic_gbps 900 has no price; prices are listed from 100 to 800 Gbps"):
-        cluster_cost(name, 16, np.array([100.0, 900.0]))
+        cluster_cost("rail-only", 16, np.array([100.0, 900.0]))
 
 
 def test_watts_are_the_users_own_and_unknown_ones_are_said():

@@ -3,7 +3,6 @@
 import itertools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -78,22 +77,3 @@ def test_what_a_nic_leaves_of_a_gpu_is_nvlink_and_optical_ports(gbps, ports, nvl
     (other,) = cpo.groups(settings, job, 100.0, ("own",))
     traced = jax.jit(lambda group, gbps: cpo.at(group, gbps, 8.0).optical_degree)(other, gbps)
     assert int(traced) == ports * 64  # the same rule where the bandwidth is traced
-
-
-def test_fields_of_a_region_are_data():
-    traces = []
-
-    @jax.jit
-    def ports(region):
-        traces.append(region)
-        return jnp.stack([region.nic_Bps, region.eps_Bps, region.optical_degree * 1.0, region.delay_s])
-
-    values = [(100.0, 6, 2.0, 0.025), (400.0, 3, 1.0, 0.0), (800.0, 0, 0.0, 1.0)]
-    regions = [Region(4, *(jnp.asarray(x) for x in value)) for value in values]
-    one = [ports(region) for region in regions]
-    assert len(traces) == 1
-    want = [[gbps * 1.25e8, nics * gbps * 1.25e8, degree, delay] for gbps, degree, nics, delay in values]
-    np.testing.assert_allclose(one, want)
-    together = jax.tree.map(lambda *leaves: jnp.stack(leaves), *regions)
-    assert together.servers == 4
-    np.testing.assert_allclose(jax.vmap(ports)(together), want)

@@ -73,17 +73,9 @@ def directed_links(graph):
 
 
 def links_of(network):
+    tail, head = ([network.node_name(node) for node in ends.tolist()] for ends in (network.tail, network.head))
     kinds = [network.links[kind][0] for kind in network.kind_of_links()]
-    return sorted(
-        zip(
-            [network.node_name(int(node)) for node in network.tail],
-            [network.node_name(int(node)) for node in network.head],
-            network.capacity.tolist(),
-            network.delay_s.tolist(),
-            kinds,
-            strict=True,
-        )
-    )
+    return sorted(zip(tail, head, network.capacity.tolist(), network.delay_s.tolist(), kinds, strict=True))
 
 
 @given(networks())

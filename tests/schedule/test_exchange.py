@@ -166,18 +166,6 @@ def test_slopes_through_the_all_to_alls():
         np.testing.assert_allclose(slope, want, rtol=1e-6, err_msg=name)
 
 
-def test_slope_of_bandwidth_on_the_fat_tree():
-    found, _ = drawn(fat_tree())
-
-    def total(nic_gbps):
-        return timed(DRAWN, fat_tree(nic_gbps), found, SECONDS, NVSWITCH).iteration_s
-
-    got = jax.jit(lambda x: jax.jvp(total, (x,), (jnp.ones(()),))[1])(jnp.asarray(6.0))
-    want = difference(lambda x: drawn(fat_tree(x))[1].iteration_s, 6.0)
-    assert want < 0
-    np.testing.assert_allclose(got, want, rtol=1e-6)
-
-
 def attentive(demand, region, *, previous=None, key=None):
     """Greedy that looks at the circuits in place, to no effect."""
     count = greedy(demand, region).circuits.count
