@@ -224,16 +224,6 @@ def test_own_nics_and_pxn():
             np.testing.assert_array_equal(gather, ((HOLDS == SRC) & (SRC % GPUS != DST % GPUS))[:, AWAY])
 
 
-def test_with_pxn_a_rail_switch_is_never_left_upwards():
-    for pxn in (True, False):
-        network, table, _ = routed("rail-optimized", "spray", pxn=pxn, radix=16)  # 8 servers at a rail switch
-        edge = network.run("edge", of="nodes")
-        low, high = ((end >= edge.start) & (end < edge.stop) for end in (network.tail, network.head))
-        beyond = low & ~high & (network.head >= COUNT + SERVERS)
-        assert beyond.any()
-        assert np.any(table[beyond] > 0) == (not pxn)
-
-
 def test_pooled_nics_sit_at_the_last_gpus_and_share_evenly():
     for nics in (1, 2, 4):
         variant, holders = {} if nics == 2 else {"electrical_nics": nics}, set(range(GPUS - nics, GPUS))

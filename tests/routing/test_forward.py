@@ -35,10 +35,6 @@ def circuits(servers, *pairs):
     return count
 
 
-def ring(many=1):
-    return circuits(5, *((n, (n + 1) % 5, many) for n in range(5)))
-
-
 def draw(seed, servers):
     """A tree and some chords, one to three circuits each; skewed demand, some pairs without."""
     rng = np.random.default_rng([seed, servers])
@@ -83,17 +79,6 @@ def table(count):
 def plain(count, demand):
     size = np.where(np.eye(len(demand)), 0, demand).ravel()
     return dense.completion(count.ravel().astype(float), table(count), size, 0.0).max()
-
-
-def test_ways_are_all_the_shortest_in_equal_parts():
-    for servers in (2, 3, 5, 8):
-        for seed in range(8):
-            count, _ = draw(seed, servers)
-            fabric = wired(DirectLinks(servers, NIC), count)
-            np.testing.assert_array_equal(fabric.count, count)
-            assert fabric.hops.dtype == jnp.int32
-            got = dense.matrix(np.asarray(fabric.hops), np.asarray(fabric.share), servers**2)
-            np.testing.assert_allclose(got, table(count), rtol=1e-12)
 
 
 def test_agrees_with_a_plain_simulation():

@@ -171,16 +171,19 @@ def test_least_loaded_takes_the_best_of_all_paths_in_turn(network, flows):
         load[list(taken)] += size[flow]
 
 
-def leaf_spine(leaves=4, spines=4, hosts=4, link=1.0, up=1.0):
-    """Hosts first, then leaves, then spines."""
-    host = np.arange(leaves * hosts)
-    leaf = len(host) + host // hosts
-    low, high = (x.ravel() for x in np.mgrid[:leaves, :spines])
-    low, high = low + len(host), high + len(host) + leaves
-    parts = [("up", host, leaf), ("down", leaf, host), ("leaf up", low, high), ("leaf down", high, low)]
-    speed = [link, link, up, up]
-    kinds = (("host", len(host)), ("leaf", leaves), ("spine", spines))
-    return joined([(*part, np.full(len(part[1]), s)) for part, s in zip(parts, speed, strict=True)], kinds, 0.0)
+def leaf_spine(up=1.0):
+    """16 hosts first, then 4 leaves, then 4 spines."""
+    host = np.arange(16)
+    leaf = 16 + host // 4
+    low, high = (x.ravel() for x in np.mgrid[16:20, 20:24])
+    parts = [
+        ("up", host, leaf, 1.0),
+        ("down", leaf, host, 1.0),
+        ("leaf up", low, high, up),
+        ("leaf down", high, low, up),
+    ]
+    kinds = (("host", 16), ("leaf", 4), ("spine", 4))
+    return joined([(*part, np.full(16, speed)) for *part, speed in parts], kinds, 0.0)
 
 
 def test_equals_are_drawn_by_the_hash():
