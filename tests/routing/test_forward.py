@@ -1,4 +1,4 @@
-"""All-to-alls over circuits alone: ways and times against walks over all shortest paths, by hand, and in batches."""
+"""All-to-alls over circuits alone: against walks over all shortest paths, and in batches."""
 
 import dataclasses
 import re

@@ -1,4 +1,4 @@
-"""Shortest routes: against networkx and recursions over all paths, by hand, and laws that every row obeys."""
+"""Shortest routes: against networkx and recursions over all paths, and laws that every row obeys."""
 
 import itertools
 

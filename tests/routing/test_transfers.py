@@ -179,20 +179,14 @@ def test_a_fabric_of_own_nics_ends_as_its_fast_path_says(name, gpus, radix, over
         np.testing.assert_allclose(finish[away].max(), want, rtol=1e-9)
 
 
-@pytest.fixture(scope="module")
-def busy():
-    """A skewed all-to-all between the GPUs of 4 servers on mfabric that starts after 100 s, and what came out."""
+def test_links_carry_what_they_can_and_bottlenecks_are_full():
+    # A skewed all-to-all between the GPUs of 4 servers on mfabric that starts after 100 s.
     count = np.zeros((1, 4, 4), int)
     count[0, [0, 1, 2, 3], [1, 0, 3, 2]] = 2
     made = cluster("mfabric", 4, 100.0, regions=count, gpus_per_server=3, electrical_nics=1, radix=4)
-    src, dst = pairs(12)
-    size = draw(5, 12)[src, dst]
-    routes = cluster_routes(made, src, dst)
-    return made.sprayed, routes, size, solved(made.sprayed, routes, size, 100.0)
-
-
-def test_links_carry_what_they_can_and_bottlenecks_are_full(busy):
-    network, routes, size, done = busy
+    (src, dst), network = pairs(12), made.sprayed
+    size, routes = draw(5, 12)[src, dst], cluster_routes(made, src, dst)
+    done = solved(network, routes, size, 100.0)
     assert np.all((done.utilisation >= 0) & (done.utilisation <= 1 + 1e-12))
     assert done.utilisation.max() > 0.5
     took = done.finish.max() - 100  # seconds

@@ -1,4 +1,4 @@
-"""All-to-alls of an iteration and what the schedule makes of them: symmetries, scaling, policies, tracing, slopes."""
+"""All-to-alls of an iteration and what the schedule makes of them: policies, loads, gradients, slopes."""
 
 import equinox as eqx
 import jax
