@@ -3,13 +3,11 @@
 import itertools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from mfabric_jax import InputError
 from mfabric_jax.fabric import NAMES, FabricSettings, Region, get
-from mfabric_jax.fabric.design import check_own
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.workload import get as job_of
 
@@ -42,24 +40,6 @@ def test_electrical_refuses():
         get("fattree")
     with pytest.raises(InputError, match=r"nic_use 'pool' is unknown \(did you mean 'pooled'\?\); allowed: own, p"):
         Electrical(400.0, nic_use="pool")
-
-
-def test_own_needs_a_nic_for_every_gpu():
-    check_own("own", 8, 8)
-    check_own("pooled", 4, 8)
-    with pytest.raises(InputError, match="a server has 8 GPUs and 4 NICs; use nic_use 'pooled' or 8 NICs"):
-        check_own("own", 4, 8)
-
-
-def test_rates_by_hand():
-    region = Region(2, 400.0)
-    assert (region.optical_degree, region.electrical_nics, region.delay_s) == (6, 2, 0.025)
-    assert region.nic_Bps == 50e9
-    assert region.eps_Bps == 100e9
-    assert Electrical(100.0).eps_Bps == 8 * 12.5e9
-    assert Electrical(100.0, oversubscription=4.0).eps_Bps == 2 * 12.5e9
-    assert Electrical(100.0, nics=4).eps_Bps == 4 * 12.5e9
-    assert Electrical(100.0).delay_s == 0
 
 
 def test_every_fabric_answers_for_itself():
@@ -97,22 +77,3 @@ def test_what_a_nic_leaves_of_a_gpu_is_nvlink_and_optical_ports(gbps, ports, nvl
     (other,) = cpo.groups(settings, job, 100.0, ("own",))
     traced = jax.jit(lambda group, gbps: cpo.at(group, gbps, 8.0).optical_degree)(other, gbps)
     assert int(traced) == ports * 64  # the same rule where the bandwidth is traced
-
-
-def test_fields_of_a_region_are_data():
-    traces = []
-
-    @jax.jit
-    def ports(region):
-        traces.append(region)
-        return jnp.stack([region.nic_Bps, region.eps_Bps, region.optical_degree * 1.0, region.delay_s])
-
-    values = [(100.0, 6, 2.0, 0.025), (400.0, 3, 1.0, 0.0), (800.0, 0, 0.0, 1.0)]
-    regions = [Region(4, *(jnp.asarray(x) for x in value)) for value in values]
-    one = [ports(region) for region in regions]
-    assert len(traces) == 1
-    want = [[gbps * 1.25e8, nics * gbps * 1.25e8, degree, delay] for gbps, degree, nics, delay in values]
-    np.testing.assert_allclose(one, want)
-    together = jax.tree.map(lambda *leaves: jnp.stack(leaves), *regions)
-    assert together.servers == 4
-    np.testing.assert_allclose(jax.vmap(ports)(together), want)

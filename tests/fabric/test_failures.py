@@ -2,7 +2,6 @@
 
 import re
 
-import jax
 import numpy as np
 import pytest
 
@@ -72,12 +71,6 @@ def test_a_gpu_takes_its_part_of_a_rank_with_it():
         assert (got.moved, got.tp_on_eps) == (moved, gpus > 1)
         want = [[1, 0, 0], [1, 0, 0], [0, 1 - moved, moved], [0, 1, 0]]
         np.testing.assert_array_equal(got.share_of_rank(4, 2), want)
-
-
-def test_what_is_left_may_be_traced():
-    left = degraded(region(), "server", server=1).region
-    got = jax.jit(lambda one: one.eps_Bps * one.optical_degree.astype(float))(left)
-    np.testing.assert_allclose(got, [4 * 12.5e9 * 6, 0, 4 * 12.5e9 * 6], rtol=1e-15)
 
 
 def test_mistakes_get_a_sentence():

@@ -11,8 +11,6 @@ from hypothesis import given
 from mfabric_jax import InputError
 from mfabric_jax.fabric.graph import endpoints, graph_of, graph_text, read_graph
 from mfabric_jax.fabric.network import Network
-from mfabric_jax.fabric.network import network_of as joined
-from mfabric_jax.fabric.tree import Tree
 
 GBPS = 0.125e9  # bytes/s
 
@@ -22,15 +20,6 @@ def equal(one, other):
     fields = ("tail", "head", "capacity", "delay_s")
     same = all(np.array_equal(getattr(one, field), getattr(other, field)) for field in fields)
     return same and (one.nodes, one.links, one.names) == (other.nodes, other.links, other.names)
-
-
-def fat_tree(hosts=16, radix=4, **form):
-    tree = Tree(hosts, radix, **form)
-    host = np.arange(hosts)
-    edge = hosts + tree.edge_of(host)
-    links = [("host up", host, edge), ("host down", edge, host), *tree.switch_links(hosts)]
-    parts = [(*link, np.full(len(link[1]), 400 * GBPS)) for link in links]
-    return joined(parts, (("host", hosts), *tree.switches), 3e-7)
 
 
 def two():
@@ -75,14 +64,6 @@ def test_a_network_survives_its_text(network):
     assert equal(back, network)
 
 
-@pytest.mark.parametrize("form", [{}, {"tiers": 2, "hosts": 8}, {"oversubscription": 3.0, "radix": 8}, {"parts": 2}])
-def test_a_tree_survives_a_file(tmp_path, form):
-    network = fat_tree(**form).without(np.array([3]))
-    path = tmp_path / "tree.json"
-    path.write_text(graph_text(network), encoding="utf-8")
-    assert equal(read_graph(path), network)
-
-
 def directed_links(graph):
     """(tail, head, capacity, latency, kind) of a networkx graph by name, sorted."""
     return sorted(
@@ -92,17 +73,9 @@ def directed_links(graph):
 
 
 def links_of(network):
+    tail, head = ([network.node_name(node) for node in ends.tolist()] for ends in (network.tail, network.head))
     kinds = [network.links[kind][0] for kind in network.kind_of_links()]
-    return sorted(
-        zip(
-            [network.node_name(int(node)) for node in network.tail],
-            [network.node_name(int(node)) for node in network.head],
-            network.capacity.tolist(),
-            network.delay_s.tolist(),
-            kinds,
-            strict=True,
-        )
-    )
+    return sorted(zip(tail, head, network.capacity.tolist(), network.delay_s.tolist(), kinds, strict=True))
 
 
 @given(networks())
@@ -162,7 +135,6 @@ def test_endpoints():
     ]:
         nodes = [{"id": n} | ({"kind": kind} if kind else {}) for n, kind in enumerate(kinds)]
         assert endpoints(graph_of({"directed": True, "nodes": nodes, "edges": []})).tolist() == expected
-    assert endpoints(fat_tree()).tolist() == list(range(16))  # of a tree its hosts
 
 
 def test_nothing_is_a_graph():
@@ -219,9 +191,6 @@ def test_refused(tmp_path):
             del spot[place[-1]]
         else:
             spot[place[-1]] = value
-        with pytest.raises(InputError) as caught:
-            graph_of(data)
-        assert str(caught.value).startswith(sentence)
         path.write_text(json.dumps(data), encoding="utf-8")
         with pytest.raises(InputError) as caught:
             read_graph(path)

@@ -1,7 +1,6 @@
 """Switch trees: ports and links against closed forms, and what fits through the middle of every cluster."""
 
 import re
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -12,8 +11,9 @@ from scipy.sparse.csgraph import maximum_flow
 
 from mfabric_jax import InputError, units
 from mfabric_jax.fabric import NAMES as CLUSTERS
-from mfabric_jax.fabric import Cluster, Tree, cluster
+from mfabric_jax.fabric import Tree, cluster
 from mfabric_jax.fabric.cost import tree_attachment as attachment
+from tests.routing.test_cluster_routes import GPUS, SERVERS, built, circuits
 
 
 def links_of(tree):
@@ -35,47 +35,6 @@ def counts(tree):
     return dict(tree.switches)
 
 
-# ------------------------------------------------------------------------------------------------------- closed forms
-@pytest.mark.parametrize("k", [4, 8, 16])
-def test_full_trees(k):
-    tree = Tree(k**3 // 4, radix=k)
-    assert counts(tree) == {"edge": k**2 // 2, "aggregation": k**2 // 2, "core": k**2 // 4}
-    assert (tree.pods_per_part, tree.most_hosts, tree.paths) == (k, k**3 // 4, k**2 // 4)
-    kinds = ("edge up", "edge down", "aggregation up", "aggregation down")
-    assert {kind: len(tail) for kind, (tail, _) in links_of(tree).items()} == dict.fromkeys(kinds, k**3 // 4)
-    np.testing.assert_array_equal(ports_used(tree), k)
-    network = Cluster("tree", tree.hosts, 100.0, gpus_per_server=1, tree=tree).network  # with the hosts' links
-    for direction in ("up", "down"):
-        assert sum(n for kind, n in network.links if kind.endswith(direction)) - tree.hosts == 3 * k**3 // 4
-    leaves = Tree(k**2 // 2, radix=k, tiers=2)
-    assert counts(leaves) == {"edge": k, "spine": k // 2}
-    assert (leaves.pods_per_part, leaves.paths) == (1, k // 2)
-    links = {kind: len(tail) for kind, (tail, _) in links_of(leaves).items()}
-    assert links == {"edge up": k**2 // 2, "edge down": k**2 // 2}
-    np.testing.assert_array_equal(ports_used(leaves), k)
-    for most, tiers, advice in ((k**3 // 4, 3, "choose a larger"), (k**2 // 2, 2, "choose 3 tiers or a larger radix")):
-        with pytest.raises(InputError, match=f"room for {most} hosts, got {most + 1}; {advice}"):
-            Tree(most + 1, radix=k, tiers=tiers)
-
-
-@pytest.mark.parametrize(("over", "k"), [(3, 8), (3, 16), (7, 8), (1 / 3, 8), (1.5, 10), (4, 10)])
-@pytest.mark.parametrize("at", ["edge", "aggregation"])
-def test_oversubscription_at_either_tier(over, k, at):
-    tree = Tree(Tree(1, k, 3, over, at).most_hosts, k, 3, over, at)
-    exact = Fraction(over).limit_denominator(100)
-    up, down = (int(k * part / (exact + 1)) for part in (1, exact))
-    edge, above = ((up, down), (k // 2, k // 2)) if at == "edge" else ((k // 2, k // 2), (up, down))
-    np.testing.assert_array_equal(ports_used(tree), k)  # these ratios use every port
-    hosts = np.bincount(tree.edge_of(np.arange(tree.hosts)))
-    uplinks = np.bincount(links_of(tree)["edge up"][0])
-    np.testing.assert_array_equal((hosts, uplinks), (np.full(len(hosts), edge[1]), np.full(len(hosts), edge[0])))
-    below = np.bincount(links_of(tree)["edge up"][1])[counts(tree)["edge"] :]
-    beyond = np.bincount(links_of(tree)["aggregation up"][0])[counts(tree)["edge"] :]
-    np.testing.assert_array_equal((below, beyond), (np.full(len(below), above[1]), np.full(len(below), above[0])))
-    assert tree.pods_per_part == k
-    assert tree.hosts == k * edge[1] * above[1]
-
-
 # Switch ports, transceivers and fibres for each host of a full tree, with the host's own link.
 def test_a_full_tree_has_what_its_hosts_pay_for():
     for form, by_hand in [
@@ -95,7 +54,6 @@ def test_a_full_tree_has_what_its_hosts_pay_for():
         np.testing.assert_allclose((paid.switch_ports, paid.transceivers, paid.fibres), by_hand, rtol=1e-12)
 
 
-# ----------------------------------------------------------------------------------------------------------- any tree
 @st.composite
 def trees(draw):
     """Any tree that has room for its hosts."""
@@ -205,7 +163,6 @@ def test_trees_that_are_none():
             Tree(**{"hosts": 4} | changes)
 
 
-# ---------------------------------------------------------------------------------------------------------- bisection
 def most_between(built, src, dst, *, nvswitch=True):
     """The largest flow from GPUs `src` to GPUs `dst` in units of a NIC. Optical NICs belong to their servers."""
     network = built.network
@@ -225,23 +182,8 @@ def most_between(built, src, dst, *, nvswitch=True):
     return int(maximum_flow(graph, source, sink).flow_value)
 
 
-SERVERS, GPUS = 8, 4
 NVSWITCH = float(units.gbps(100.0)) / 1e9 * 50  # 50 NICs a GPU: it never limits
-
-
-def circuits(groups, servers, seed=0):
-    rng = np.random.default_rng(seed)
-    count = np.triu(rng.integers(0, 3, (groups, servers, servers)), 1)
-    return count + count.transpose(0, 2, 1)
-
-
 WIDE = circuits(1, SERVERS)  # one region of all servers
-
-
-def built(name, **settings):
-    regions = {"topoopt": WIDE, "mfabric": circuits(2, SERVERS // 2), "mfabric-cpo": WIDE}
-    given = {"gpus_per_server": GPUS, "radix": 8, "nvswitch_gigabytes_per_s": NVSWITCH}
-    return cluster(name, SERVERS, 100.0, regions=regions.get(name), **given | settings)
 
 
 SIX = {"gpus_per_server": 6, "nvswitch_gigabytes_per_s": NVSWITCH}
@@ -269,7 +211,7 @@ MIDDLE = [
 def test_what_fits_through_the_middle():
     assert {name for name, *_ in MIDDLE} | {"oversub-fat-tree", "torus"} == set(CLUSTERS)
     for name, form, nics in MIDDLE:
-        made = built(name, **{k: v for k, v in form.items() if k != "regions"})
+        made = built(name, nvswitch_gigabytes_per_s=NVSWITCH, **{k: v for k, v in form.items() if k != "regions"})
         if "regions" in form:
             made = made.with_circuits(form["regions"])
         assert most_between(made, HALF, OTHER) == most_between(made, OTHER, HALF) == nics, name
@@ -283,8 +225,9 @@ def test_what_fits_through_the_middle():
 def test_rails_meet_over_the_nvswitch_alone():
     one, other = HALF[HALF % GPUS == 0], OTHER[OTHER % GPUS == 1]
     same = OTHER[OTHER % GPUS == 0]
+    wide = {"nvswitch_gigabytes_per_s": NVSWITCH}
     for name, apart in (("rail-only", 0), ("rail-optimized", 4), ("fat-tree", 4)):
-        assert most_between(built(name), one, same, nvswitch=False) == 4
-        assert most_between(built(name), one, other, nvswitch=False) == apart
+        assert most_between(built(name, **wide), one, same, nvswitch=False) == 4
+        assert most_between(built(name, **wide), one, other, nvswitch=False) == apart
     # Through NVSwitches each GPU of one rail reaches the NICs of all four, the receivers of the other likewise.
-    assert most_between(built("rail-only"), one, other) == 16
+    assert most_between(built("rail-only", **wide), one, other) == 16

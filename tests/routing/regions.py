@@ -88,7 +88,6 @@ def draw_shares(seed, count, ports, kept=0.7):
     return shares / np.maximum(shares.sum(2, keepdims=True), 1e-9)
 
 
-# ------------------------------------------------------------------------------------------------------------- oracles
 def circuit_seconds(demand, count):
     return np.where(demand > 0, np.where(count > 0, demand / np.maximum(count, 1e-9), np.inf), 0)
 

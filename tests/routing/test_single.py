@@ -9,7 +9,7 @@ from mfabric_jax.fabric import Circuits, Region, cluster
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.routing.electrical import spray_time
 from mfabric_jax.routing.region import part_times
-from mfabric_jax.routing.single import _drawn, single_part_times, single_paths
+from mfabric_jax.routing.single import single_part_times, single_paths
 
 RANKS, SLICES = 4, 8  # a rank fills a server
 TREE = Electrical(8.0)  # 1 GB/s
@@ -54,7 +54,6 @@ def test_collisions_cost_and_a_seed_repeats(paths):
     assert not np.array_equal(other.hops, paths.hops)
 
 
-# ------------------------------------------------------------------------------------------------ in a region
 FLOWS, NICS, SERVERS = 16, 2, 4
 COUNT = np.asarray([[0, 2, 0, 3], [2, 0, 1, 0], [0, 1, 0, 2], [3, 0, 2, 0]])
 REGION = Region(SERVERS, 8.0, 6, 2.0)
@@ -92,11 +91,3 @@ def test_the_fullest_circuit_and_the_busiest_nic():
         plain_optical, plain_electrical = part_times(REGION, Circuits(one), sent)
         np.testing.assert_allclose(optical, plain_optical, rtol=1e-12)
         assert float(electrical) >= float(plain_electrical) * (1 - 1e-9)
-
-
-def test_parts_sum_to_one():
-    heaviest, ends = _drawn(SERVERS, FLOWS, NICS, 3)
-    np.testing.assert_allclose(ends.sum((2, 3)), 1)
-    count = np.arange(1, heaviest.shape[-1])
-    assert np.all(heaviest[..., 1:] * count >= 1 - 1e-12)
-    assert np.all(heaviest[..., 1:] <= 1)

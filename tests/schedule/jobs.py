@@ -46,18 +46,6 @@ def simulate(workload, fabric, tokens, seconds, policy, nvswitch_Bps, first=COLD
     return found, timed(workload, fabric, found, seconds, nvswitch_Bps)
 
 
-run = eqx.filter_jit(simulate)
-
-
-@eqx.filter_jit
-def run_both(*job):
-    """`run`, and the iteration if packets wait for the switch too."""
-    workload, fabric, _, seconds, _, nvswitch_Bps = job
-    found, got = simulate(*job)
-    return found, got, timed(workload, fabric, found, seconds, nvswitch_Bps, eps_waits=True)
-
-
-# ------------------------------------------------------------------------- the drawn job, traced once for each fabric
 # 3 stages on 4 servers each, 2 ranks a server, one expert a rank; fp8 dispatch, bf16 combine. 7 blocks: STAGES has
 # those of each stage, the first two are dense. Tokens are known for 3 of 4 micro-batches: the last reads the first's.
 STAGES = ((0, 1, 2), (3, 4), (5, 6))

@@ -143,17 +143,6 @@ KEEPING = RegionEnv(policies=(uniform,), dtype="float64")
 TRACE = Params(PARAMS.region, Recorded(np.arange(1.0, 7.0)[:, None, None] * np.ones((SERVERS, SERVERS)) * 1e9))
 
 
-def test_a_batch_over_keys_and_params_equals_its_loop_and_repeats():
-    together = jax.tree.leaves(batch(ENV))
-    for lane in (0, 1, 1):
-        again = jax.tree.leaves(alone(ENV, KEYS[lane], delayed(DELAYS[lane])))
-        for a, b in zip(again, together, strict=True):
-            np.testing.assert_allclose(a, b[lane], rtol=1e-12)
-    paid = batch(ENV)[-1]["paid_s"]
-    assert paid[1].max() > 2.5
-    assert paid[0].max() < 1.5
-
-
 def test_step_is_step_env_until_the_end():
     key, params = jax.random.key(0), dataclasses.replace(TRACE, steps=EPISODE)
     step, step_env = jax.jit(KEEPING.step), jax.jit(KEEPING.step_env)
@@ -245,13 +234,6 @@ def test_drifting_demand_has_the_moments_it_is_given():
     assert np.mean(place[1:] != place[:-1]) == pytest.approx(0.1 * 3 / 4, abs=0.02)
 
 
-def test_other_numbers_do_not_retrace():
-    once = eqx.filter_jit(eqx.debug.assert_max_traces(KEEPING.reset, max_traces=1))
-    for seed in range(3):
-        params = jax.tree.map(lambda x, seed=seed: jnp.asarray(x) + jnp.asarray(seed, jnp.asarray(x).dtype), TRACE)
-        once(jax.random.key(seed), params)
-
-
 def test_defaults_are_single_precision():
     env, key = RegionEnv(policies=(uniform,)), jax.random.key(0)
     obs, state = env.reset(key)
@@ -323,9 +305,3 @@ def test_forms_are_told_of_traced_actions_and_their_numbers_kept_in_bounds():
     even = np.where(OFF, 1, 0)
     np.testing.assert_array_equal(step(7), even)
     np.testing.assert_array_equal(step(-7), acted(CHOICE, 0)[1].count)
-
-
-def test_scores_of_half_precision_are_scores():
-    scores = jnp.asarray(np.eye(SERVERS)[::-1])
-    want, got = (acted(ENV, {"scores": scores.astype(kind), "change": 1})[1].count for kind in ("float64", "bfloat16"))
-    np.testing.assert_array_equal(got, want)

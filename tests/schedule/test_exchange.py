@@ -1,6 +1,4 @@
-"""All-to-alls of an iteration and what the schedule makes of them: symmetries, scaling, policies, tracing, slopes."""
-
-import dataclasses
+"""All-to-alls of an iteration and what the schedule makes of them: policies, loads, gradients, slopes."""
 
 import equinox as eqx
 import jax
@@ -8,12 +6,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mfabric_jax.fabric import Region
+from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.electrical import Electrical
-from mfabric_jax.policies import greedy
+from mfabric_jax.policies import Plan, get, greedy
 from mfabric_jax.schedule import rates_of
-from mfabric_jax.schedule.exchange import Exchanges
-from mfabric_jax.schedule.iteration import all_reduce_seconds, running_blocks
+from mfabric_jax.schedule.exchange import Exchanges, exchanges_between
+from mfabric_jax.schedule.iteration import all_reduce_seconds
+from mfabric_jax.schedule.memory import remembers
 from mfabric_jax.schedule.order import BACKWARD, order
 from mfabric_jax.workload import BlockSeconds
 from tests.oracles.greedy import greedy as plain_greedy
@@ -27,7 +26,6 @@ from tests.schedule.jobs import (
     SECONDS,
     STAGES,
     TOKENS,
-    draw_tokens,
     drawn,
     fat_tree,
     job,
@@ -50,47 +48,12 @@ def slots():
                 yield (p, q, slot), block - DENSE, ORDER.micro_batch[p, q] % RECORDED
 
 
-# ------------------------------------------------------------------------------------------------ one trace for all
-def test_new_numbers_do_not_retrace_and_all_matter():
-    other = {"tokens": draw_tokens(1)}
-    base = drawn(region())[1].iteration_s
-    for change in ({"nic_gbps": 2.0}, {"degree": 3}, {"nics": 4.0}, {"delay": 9.0}):
-        assert float(drawn(region(**change))[1].iteration_s) != float(base)
-    assert float(drawn(region(), **other)[1].iteration_s) != float(base)
-    base = drawn(fat_tree())[1].iteration_s
-    for change in ({"nic_gbps": 2.0}, {"oversubscription": 3.0}):
-        assert float(drawn(fat_tree(**change))[1].iteration_s) != float(base)
-    assert float(drawn(fat_tree(), **other)[1].iteration_s) != float(base)
-
-
-def test_more_bandwidth_is_faster_and_a_longer_delay_slower():
-    for fabric in (region, fat_tree):
-        times = [float(drawn(fabric(nic_gbps))[1].iteration_s) for nic_gbps in (0.5, 2.0, 8.0, 32.0)]
-        assert np.all(np.diff(times) < 0)
-    got = [drawn(region(delay=delay))[1] for delay in (0.0, 0.1, 1.0, 10.0, 100.0)]
-    assert np.all(np.diff([float(one.iteration_s) for one in got]) > 0)
-    np.testing.assert_array_equal(got[0].reconfig_s, 0)
-
-
-# ---------------------------------------------------------------------------------------------------------- policies
 def test_policies_that_keep_their_circuits_never_pay():
     for policy in (jobs.KEEP, jobs.UNIFORM):
         found, got = drawn(region(delay=10.0), policy=policy)
         assert not found.switch.any()
         assert float(got.reconfig_s) == 0
         np.testing.assert_array_equal(found.count, np.broadcast_to(2 * (1 - np.eye(4)), found.count.shape))
-
-
-def test_greedy_switches_once_where_demand_never_changes():
-    skewed = np.ones_like(TOKENS)
-    skewed[..., :2, 2:4] = 50.0  # server 0 to server 1
-    found, got = drawn(region(delay=0.5), skewed)
-    switch = np.asarray(found.switch)
-    assert switch.sum() == 3
-    assert switch[[0, 1, 2], 0, [2, 0, 0], 0].all()  # the first MoE block of each stage
-    np.testing.assert_allclose(got.reconfig_s, 0.5, rtol=RTOL)
-    # Even demand asks for what the region starts with.
-    assert not drawn(region(), np.ones_like(TOKENS))[0].switch.any()
 
 
 def test_greedy_gets_every_block_s_own_demand_in_running_order():
@@ -108,7 +71,6 @@ def test_greedy_gets_every_block_s_own_demand_in_running_order():
     assert np.asarray(found.switch).sum() == len(switched)  # and no block without experts does
 
 
-# --------------------------------------------------------------------------------------------------------------- loads
 def test_loads_are_of_circuits_and_of_packets():
     # NICs of 1 byte/s: half of one of each server on the EPS. 2 circuits for 3 peers: some pairs have none.
     found, _ = drawn(region(2.0, degree=2, nics=0.5))
@@ -140,41 +102,10 @@ def test_balanced_load_by_hand():
     np.testing.assert_allclose(drawn(region())[0].balanced, 125e6, rtol=RTOL)
 
 
-# ---------------------------------------------------------------------------------------------------- element sizes
 def at(fabric):
     return rates_of(fabric, nvlink_Bps=NVSWITCH)
 
 
-def test_a_wider_combine_lengthens_its_own_halves():
-    # fp8 dispatch, bf16 combine: forward (dispatch, combine) 1 : 2, backward (combine and dispatch gradients) 2 : 1.
-    for dispatch, combine in ((1, 1), (1, 2), (2, 1)):
-        workload = dataclasses.replace(DRAWN, dispatch_bytes=dispatch, combine_bytes=combine)
-        halves = np.where((ORDER.kind == BACKWARD)[..., None, None], [combine, dispatch], [dispatch, combine])
-        for fabric, found in ((fat_tree(), drawn(fat_tree())[0]), (region(), drawn(region(degree=2, nics=0.5))[0])):
-            got, size = running_blocks(workload, at(fabric), found), halves / dispatch
-            inside = np.asarray(found.inside)[..., None] / NVSWITCH
-            np.testing.assert_allclose(got.optical_s, np.asarray(found.optical) / 1e9 * size, rtol=RTOL)
-            np.testing.assert_allclose(got.packet_s, np.asarray(found.electrical) / 1e9 * size, rtol=RTOL)  # 8 Gbps
-            np.testing.assert_allclose(got.inside_s, inside * size, rtol=RTOL)
-            np.testing.assert_array_equal(got.switch, found.switch)
-            assert got.packet_s.max() > 0
-        assert got.optical_s.max() > 0
-    np.testing.assert_array_equal(got.ahead, (ORDER.kind == BACKWARD)[..., None] & np.ones((1, 1, 3), bool))
-
-
-def test_what_takes_longer_inside_a_server_goes_beside_the_circuits():
-    found, _ = drawn(region(degree=2, nics=0.5))
-    inside = found.electrical[..., 0] / 1e9 * NVSWITCH
-    swapped = found._replace(electrical=jnp.zeros_like(found.electrical), inside=inside)
-    got, want = (running_blocks(DRAWN, at(region()), one) for one in (swapped, found._replace(inside=0 * inside)))
-    np.testing.assert_allclose(got.inside_s, want.packet_s, rtol=RTOL)
-    np.testing.assert_array_equal(got.packet_s, 0)
-    np.testing.assert_allclose(got.electronic_s, want.electronic_s, rtol=RTOL)
-    np.testing.assert_array_equal(got.optical_s, want.optical_s)
-    assert (np.asarray(got.inside_s) > np.asarray(got.optical_s)).any()
-
-
-# -------------------------------------------------------------------------------------------- gradient all-reduce
 REDUCE = rates_of(Electrical(nic_gbps=8.0), nvlink_Bps=0.5e9)  # 8 GB/s a server
 
 
@@ -198,16 +129,6 @@ def test_all_reduce_by_hand():
         np.testing.assert_allclose(got, [between / 8 + inside * gigabytes / 0.5e9], rtol=RTOL)
 
 
-def test_all_reduce_of_every_stage():
-    # 3 blocks on 2 stages: 2 and 1. TP 4, EP 4, DP 2, 4 servers a stage: 3 + 12 GB, 0.5 GB; half of that.
-    got = all_reduce_seconds(job(pp=2, blocks=3, dp=2), REDUCE)
-    np.testing.assert_allclose(got, [15 / 8 + 1, 7.5 / 8 + 0.5], rtol=RTOL)
-    # Of a region only the electrical NICs count: 2 GB/s.
-    optical = rates_of(Region(2, 8.0, electrical_nics=2), nvlink_Bps=0.5e9)
-    got = all_reduce_seconds(job(pp=2, blocks=3, dp=2), optical)
-    np.testing.assert_allclose(got, [15 / 2 + 1, 7.5 / 2 + 0.5], rtol=RTOL)
-
-
 @pytest.mark.parametrize("fabric", [region(delay=3.0), Region(4, 8.0, 6, 2, 3.0)], ids=["float64", "plain numbers"])
 def test_an_iteration_keeps_the_type_of_its_loads(fabric):
     workload, single = job(blocks=1, ep=8, experts=8, micro_batches=1), jnp.float32
@@ -223,21 +144,10 @@ def test_an_iteration_keeps_the_type_of_its_loads(fabric):
     np.testing.assert_allclose(parts.reconfig_s, 2 + 2, rtol=1e-6)  # 3 s less a slack of 2 - 1
 
 
-# ------------------------------------------------------------------------------------------------------- derivatives
 def difference(function, at):
     """Central difference of a function of one number."""
     step = 1e-5 * at
     return (float(function(at + step)) - float(function(at - step))) / (2 * step)
-
-
-def test_slopes_of_bandwidth_and_delay_on_the_region():
-    found, _ = drawn(region())
-    point = {"nic_gbps": jnp.asarray(6.0), "delay": jnp.asarray(1.3)}
-    slope = jax.jit(jax.grad(lambda at: timed(DRAWN, region(**at), found, SECONDS, NVSWITCH).iteration_s))(point)
-    for name, at in point.items():
-        want = difference(lambda x, name=name: drawn(region(**point | {name: x}))[1].iteration_s, float(at))
-        assert want != 0
-        np.testing.assert_allclose(slope[name], want, rtol=1e-6, err_msg=name)
 
 
 def test_slopes_through_the_all_to_alls():
@@ -256,13 +166,29 @@ def test_slopes_through_the_all_to_alls():
         np.testing.assert_allclose(slope, want, rtol=1e-6, err_msg=name)
 
 
-def test_slope_of_bandwidth_on_the_fat_tree():
-    found, _ = drawn(fat_tree())
+def attentive(demand, region, *, previous=None, key=None):
+    """Greedy that looks at the circuits in place, to no effect."""
+    count = greedy(demand, region).circuits.count
+    return Plan(Circuits(count if previous is None else count + 0 * previous.circuits.count.astype(count.dtype)))
 
-    def total(nic_gbps):
-        return timed(DRAWN, fat_tree(nic_gbps), found, SECONDS, NVSWITCH).iteration_s
 
-    got = jax.jit(lambda x: jax.jvp(total, (x,), (jnp.ones(()),))[1])(jnp.asarray(6.0))
-    want = difference(lambda x: drawn(fat_tree(x))[1].iteration_s, 6.0)
-    assert want < 0
-    np.testing.assert_allclose(got, want, rtol=1e-6)
+@eqx.filter_jit
+def once_and_each(region, tokens):
+    return [exchanges_between(DRAWN, region, tokens, policy) for policy in (greedy, attentive)]
+
+
+def test_once_for_each_demand_is_what_block_after_block_gives():
+    once, each = once_and_each(region(degree=5), TOKENS)
+    assert np.asarray(once.switch).any()
+    assert not np.asarray(once.switch).all()
+    for name in once._fields:
+        np.testing.assert_allclose(getattr(once, name), getattr(each, name), rtol=1e-12, err_msg=name)
+
+
+def test_who_looks_at_the_plan_in_place_or_the_key():
+    demand, start = jnp.ones((4, 4), jnp.float32), jnp.zeros((4, 4), jnp.int32)
+    gbps, nics, delay_s, efficiency = (jnp.asarray(x, jnp.float32) for x in (8.0, 2.0, 1.0, 1.0))
+    single = Region(4, gbps, jnp.asarray(5, jnp.int32), nics, delay_s, efficiency)
+    do = {"previous", "random", "joint", "local-search", "learned"}
+    for name in {"greedy", "uniform", "index", "topoopt", "matching", *do}:
+        assert remembers(get(name), single, demand, start, jax.random.key(0)) is (name in do), name

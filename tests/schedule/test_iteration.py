@@ -1,5 +1,7 @@
 """Whole iterations by hand, and drawn ones against plain Python from tokens to seconds."""
 
+import itertools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -22,7 +24,6 @@ from tests.schedule.jobs import BATCHES, DENSE, RECORDED, STAGES, draw_tokens, f
 RTOL = 1e-9
 iterate_once = eqx.filter_jit(jobs.timed)
 NVSWITCH = 0.5e9  # bytes/s
-BYTES_PER_TOKEN = 1000 * 2  # hidden x bf16
 PARTS = ("iteration_s", "compute_s", "tp_comm_s", "ep_comm_s", "dp_comm_s", "reconfig_s", "bubble_s")
 
 
@@ -36,33 +37,13 @@ def assert_parts(got, *, total, compute, tp, ep=0, dp, late=0, bubble=0, stage=N
     np.testing.assert_allclose(got.exposed_comm_s, got.tp_comm_s + got.ep_comm_s + got.dp_comm_s, rtol=RTOL)
 
 
-# ---------------------------------------------------------------------------------------------- the iteration by hand
-# Two servers of 8 GPUs a stage, TP 4, EP 4: ranks 0, 1 on server 0, ranks 2, 3 on server 1; one expert a rank. NICs of
-# 8 Gbps = 1 GB/s. Two MoE blocks, two micro-batches. GB that rank i dispatches to rank j, by (block, micro-batch):
-GIGABYTES = {
-    (0, 0): {(0, 2): 4, (1, 3): 2, (2, 0): 4, (0, 1): 1},  # server 0 to 1: 6, back: 4; inside 1
-    (1, 0): {(0, 2): 1, (2, 0): 2},  # 1, 2
-    (0, 1): {(0, 3): 3, (2, 0): 1, (3, 1): 3, (1, 0): 10},  # 3, 4; inside 10
-    (1, 1): {(0, 2): 6, (1, 3): 3, (2, 0): 3},  # 9, 3
-}
-# On the NVSwitch a rank has 4 GPUs x 0.5 GB/s = 2 GB/s: 0.5 s, 0, 5 s, 0. Where NICs are pooled (the region), half of
-# what a rank sends or receives crosses the NVSwitch to or from the other rank of its server:
-#   (0, 0) server 0: 0 -> 1: 1 + 4/2 + 0, 1 -> 0: 2/2 + 4/2; server 1: 2 -> 3: 4/2 + 2/2, 3 -> 2: 4/2: 3 GB, 1.5 s
-#   (1, 0) 0 -> 1: 1/2, 1 -> 0: 2/2; server 1 alike: 0.5 s
-#   (0, 1) 1 -> 0: 10 + 1/2, 0 -> 1: 3/2; server 1: 2 -> 3: 1/2 + 3/2, 3 -> 2: 3/2: 10.5 GB, 5.25 s
-#   (1, 1) 0 -> 1: 6/2, 1 -> 0: 3/2 + 3/2; server 1: 3 -> 2: 6/2, 2 -> 3: 3/2 + 3/2: 3 GB, 1.5 s
 # Attention 2 s, experts 1 s forward; backward 4 s and 2 s. Activations are 5e5 tokens x 1,000 x 2 = 1 GB, the
-# tensor-parallel all-reduce sends 2 x 1 GB x 3/4 = 1.5 GB at 0.5 GB/s: 3 s.
+# tensor-parallel all-reduce of TP 4 sends 2 x 1 GB x 3/4 = 1.5 GB at 0.5 GB/s: 3 s.
 SECONDS = BlockSeconds(2.0, 1.0, 100.0)
 
 
-def tokens_by_hand():
-    tokens = np.zeros((2, 2, 4, 4))
-    for (layer, micro_batch), flows in GIGABYTES.items():
-        for (source, expert), sent in flows.items():
-            tokens[layer, micro_batch, source, expert] = sent * 1e9 / BYTES_PER_TOKEN
-            tokens[layer, micro_batch, source, source] += 1e6  # what stays on its rank costs nothing
-    return tokens
+# Two MoE blocks, two micro-batches, four ranks on two servers: 0 to 2 GB from each to each, three times.
+TOKENS = np.random.default_rng(0).uniform(0, 2e9 / 2000, (3, 2, 2, 4, 4))
 
 
 def three_one_none(demand, region, *, previous=None, key=None):
@@ -72,118 +53,26 @@ def three_one_none(demand, region, *, previous=None, key=None):
     return Plan(Circuits(circuits * (1 - jnp.eye(2, dtype=circuits.dtype))))
 
 
-def assert_both(got, want):
-    """Alike for both all-to-alls of a block, which come last."""
-    np.testing.assert_allclose(got, np.repeat(np.asarray(want)[..., None], 2, axis=-1), rtol=RTOL, atol=1e-12)
-
-
-def by_hand(fabric, run):
-    return run(job(), fabric, tokens_by_hand(), SECONDS, three_one_none, NVSWITCH)
-
-
-# On the region the policy gives 3, none, 1, 3 circuits. Seconds of one all-to-all, and how much earlier circuits are
-# through with their part, which is what a switch may be late without harm (unless packets wait for it, too):
-#   (0, 0): max(6, 4) / 3 = 2        (1, 0): over 2 EPS NICs: max(1, 2) / 2 = 1; nothing on circuits
-#   (0, 1): max(3, 4) / 1 = 4, but inside 5.25: slack 1.25     (1, 1): max(9, 3) / 3 = 3
-DELAYS = {  # paid, and paid if packets wait, too
-    # 7 s of attention and all-reduce gradients lie between two backward blocks.
-    8.0: ((8, 0, 1, 6.75, 8, 0), (8, 8, 1, 8, 8, 1)),
-    5.0: ((5, 0, 0, 3.75, 5, 0), (5, 5, 0, 5, 5, 0)),  # shorter than that: backward is hidden
-    0.5: ((0.5, 0, 0, 0, 0.5, 0), (0.5, 0.5, 0, 0.5, 0.5, 0)),  # shorter than the slack, too
-    0.0: ((0, 0, 0, 0, 0, 0), (0, 0, 0, 0, 0, 0)),
-    25.0: ((25, 0, 18, 23.75, 25, 16.75), (25, 25, 18, 25, 25, 18)),
-}
-
-
-@pytest.mark.parametrize("delay", DELAYS)
-def test_one_stage_on_the_region(delay):
-    # F0 B0 F1 B1. The region starts with 6 circuits (uniform). What is paid stands in brackets, as in `paid`;
-    # `all_paid`: if packets wait, there is no slack.
-    #   F0: block 0: 2 + 3, [6 -> 3: d], 2 + 1 + 2 = 10;  block 1: 2 + 3, [3 -> 0: 0, none carry], 1 + 1 + 1 = 8   18
-    #   B0: block 1: 1 + 2 + 1 + 4 + 3 = 11;  block 0: [0 -> 3: d - 7], 2 + 2 + 2 + 4 + 3 = 13                    24
-    #   F1: block 0: 2 + 3, [3 -> 1: d - 1.25], 5.25 + 1 + 5.25;  block 1: 2 + 3, [1 -> 3: d], 3 + 1 + 3          28.5
-    #   B1: block 1: 3 + 2 + 3 + 4 + 3 = 15;  block 0: [3 -> 1: d - 7 - 1.25], 5.25 + 2 + 5.25 + 4 + 3            34.5
-    # Compute 2 x 2 x (3 + 6) = 36, TP 8 x 3 = 24, EP (2+2+1+1) x 2 + (5.25+5.25+3+3) x 2 = 45: 105 together.
-    # DP: dense gradients of two blocks 2 x 1e6 x 1000 B = 2 GB: ring of 2 servers 2 GB / (2 NICs) = 1 s; inside, two
-    # ranks, a quarter each (TP): 0.5 GB / 0.5 GB/s = 1 s. Experts have no replica.
-    region = Region(servers=2, nic_gbps=8.0, optical_degree=6, electrical_nics=2, delay_s=jnp.asarray(delay))
-    found, goes_on, waits = by_hand(region, jobs.run_both)
-    for got, late in zip((goes_on, waits), map(sum, DELAYS[delay]), strict=True):
-        assert_parts(got, total=107 + late, compute=36, tp=24, ep=45, dp=2, late=late, stage=0)
-    assert_both(found.count[0, ..., 0, 1], [[3, 0], [0, 3], [1, 3], [3, 1]])
-    np.testing.assert_array_equal(found.switch[0, ..., 0], [[1, 1], [0, 1], [1, 1], [0, 1]])
-    assert not found.switch[..., 1].any()
-    assert_both(found.load[0] / 1e9, [[2, 1], [1, 2], [4, 3], [3, 4]])
-    assert_both(found.optical[0] / 1e9, [[2, 0], [0, 2], [4, 3], [3, 4]])
-    assert_both(found.electrical[0] / 1e9, [[0, 1], [1, 0], [0, 0], [0, 0]])
-    inside = [[1.5, 0.5], [0.5, 1.5], [5.25, 1.5], [1.5, 5.25]]
-    np.testing.assert_allclose(found.inside[0] / NVSWITCH, inside, rtol=RTOL, atol=1e-12)
-
-
 def test_an_iteration_begins_with_the_circuits_that_one_like_it_leaves():
-    # The iteration above with a delay of 8 s ends with 1 circuit, so the next one begins with that: 1 -> 3 -> 0 ...
-    # Where all blocks are alike nothing ever turns; from uniform circuits (6) every stage turned once.
+    # Where all blocks are alike nothing ever turns; from uniform circuits (6) every stage turns once.
     region = Region(servers=2, nic_gbps=8.0, optical_degree=6, electrical_nics=2, delay_s=jnp.asarray(8.0))
-    one_matrix = np.broadcast_to(tokens_by_hand()[:1, :1], (2, 2, 4, 4))
+    one_matrix = np.broadcast_to(TOKENS[0, :1, :1], (2, 2, 4, 4))
     simulate = eqx.filter_jit(jobs.simulate)
-    for tokens, cold, steady in ((tokens_by_hand(), 6, 6), (one_matrix, 1, 0)):
-        for first, turns in ((jobs.COLD, cold), (First(), steady)):
-            found, got = simulate(job(), region, tokens, SECONDS, three_one_none, NVSWITCH, first)
-            assert found.switch.sum() == turns
-            np.testing.assert_allclose(got.reconfig_s > 0, turns > 0)
+    for tokens, first in itertools.product((TOKENS[0], one_matrix), (jobs.COLD, First())):
+        found, got = simulate(job(), region, tokens, SECONDS, three_one_none, NVSWITCH, first)
+        count = np.asarray(found.count)[0, ..., 0, 1].ravel()  # in running order
+        turns = np.count_nonzero(np.diff([6 if first.cold else count[-1], *count]))
+        assert found.switch.sum() == turns
+        np.testing.assert_allclose(got.reconfig_s > 0, turns > 0)
+        assert (turns < 2) == (tokens is one_matrix)
 
 
-def test_two_stages_on_the_region():
-    # One block a stage; sending 1 GB over one rank's half of 2 GB/s: 1 s. Delay 8 s. Blocks as above.
-    # Stage 0 (block 0), F0 F1 B0 B1; circuits 6 -> 3 -> 1 -> 3 -> 1:
-    #   F0 [0, 18]: 10 + 8.   F1 [18, 41]: 16 + 8 - 1.
-    # Stage 1 (block 1), F0 B0 F1 B1; circuits 6 -> 0 -> 0 -> 3 -> 3:
-    #   F0 [19, 27]: 8, on no circuit.   B0 [27, 38]: 11.   F1, from stage 0 at 42, [42, 62]: 12 + 8.   B1 [62, 77]: 15.
-    # Stage 0: B0 arrives at 38 + 1 = 39, starts at 41; its switch turns from 41 to 49: waits 8, [41, 62]: 8 + 13.
-    #   Its all-to-alls end 7 s before, at 55. B1 arrives at 77 + 1 = 78, the switch was ready at 63: [78, 97].
-    # DP: half of the gradients a stage: 0.5 + 0.5 = 1, from 97 to 98.
-    # Stage 0 is the busiest: compute 2 x (3 + 6) = 18, TP 4 x 3 = 12, EP 4 + 10 + 4 + 10 = 28, reconfiguration
-    # 8 + 7 + 8 = 23, DP 1: 82 (stage 1: 18 + 12 + 16 + 8 + 1 = 55). Bubble: 62 to 78 = 16.
-    optical = 1e9 * np.array([[2.0, 4.0, 2.0, 4.0], [0.0, 0.0, 3.0, 3.0]])
-    electrical = 1e9 * np.array([[0.0] * 4, [1.0, 1.0, 0.0, 0.0]])
-    inside = np.array([[0.5, 5.0, 0.5, 5.0], [0.0] * 4])
-    switch = np.array([[True] * 4, [True, False, True, False]])
-    backward = np.array([[False, False, True, True], [False, True, False, True]])
-    found = given(electrical[..., None], inside[..., None], optical[..., None], switch[..., None], backward[..., None])
-    region = Region(servers=2, nic_gbps=8.0, optical_degree=6, electrical_nics=2, delay_s=8.0)
-    got = iterate_once(job(pp=2), region, found, SECONDS, NVSWITCH)
-    assert_parts(got, total=98, compute=18, tp=12, ep=28, dp=1, late=23, bubble=16, stage=0)
-
-
-def given(load, inside, optical=0.0, switch=False, ahead=False):
-    """All-to-alls [P Q L], both of a block alike, of which the first may `switch`."""
-
-    def twice(x):
-        return jnp.repeat(jnp.broadcast_to(jnp.asarray(x), load.shape)[..., None], 2, axis=-1)
-
-    first = twice(switch).at[..., 1].set(False)
-    ahead = jnp.broadcast_to(jnp.asarray(ahead), load.shape)
-    return Exchanges(twice(optical), twice(load), NVSWITCH * jnp.asarray(inside), first, ahead, None, jnp.zeros(()))
-
-
-# On the fat-tree a rank owns 4 of 8 NICs: 4 GB/s. Every rank sends to one other: the largest flow decides.
-#   (0, 0): 4 / 4 = 1        (1, 0): 2 / 4 = 0.5        (0, 1): 3 / 4, but inside 5: 5        (1, 1): 6 / 4 = 1.5
-def test_one_stage_on_the_fat_tree():
-    # F0: 5 + 1 + 1 + 1 = 8, 5 + 0.5 + 1 + 0.5 = 7.   B0: 0.5 + 2 + 0.5 + 7 = 10, 1 + 2 + 1 + 7 = 11.
-    # F1: 5 + 5 + 1 + 5 = 16, 5 + 1.5 + 1 + 1.5 = 9.  B1: 1.5 + 2 + 1.5 + 7 = 12, 5 + 2 + 5 + 7 = 19.       Sum 92.
-    # EP 2 x (2 + 1 + 10 + 3) = 32. DP: 2 GB / 8 GB/s + 1 = 1.25.
-    found, got = by_hand(fat_tree(), jobs.run)
-    assert_parts(got, total=93.25, compute=36, tp=24, ep=32, dp=1.25)
-    assert found.count is None
-    assert not found.switch.any()
-    # Uplinks of 8/4 = 2 GB/s a server: 6 / 2 = 3, 2 / 2 = 1, inside 5, 9 / 2 = 4.5. EP four of each, 54. DP 2 / 2 + 1.
-    _, got = by_hand(fat_tree(oversubscription=4.0), jobs.run)
-    assert_parts(got, total=116, compute=36, tp=24, ep=54, dp=2)
-
-
-def electrical_by_hand(workload, load, inside, seconds, fabric=None):
-    """Iteration of given all-to-alls that use no circuits."""
-    return iterate_once(workload, fabric or fat_tree(), given(load, inside), seconds, NVSWITCH)
+def without_exchange(workload, fabric, **rules):
+    """Iteration whose all-to-alls take no time: one block a place, or two on a single stage."""
+    nothing = np.zeros((workload.pp, 2 * workload.micro_batches * workload.chunks, 2 if workload.pp == 1 else 1))
+    both = jnp.asarray(np.stack([nothing, nothing], axis=-1))
+    found = Exchanges(both, both, nothing, both > 0, nothing > 0, None, jnp.zeros(()))
+    return iterate_once(workload, fabric, found, SECONDS, NVSWITCH, **rules)
 
 
 def test_all_replicas_on_a_server_share_its_sends():
@@ -192,46 +81,14 @@ def test_all_replicas_on_a_server_share_its_sends():
     # Stage 0: F [0, 5]: 2 + 2 + 1.  Stage 1: 1 send later F 5, B 2 + 4 + 2 = 8.  Stage 0: another send later B 8.
     # DP 2, one server a stage: dense: a half of 1 GB on 4 ranks, 0.75 GB; experts: a half of 2 x 3 GB with the twin,
     # 3 GB; over 0.5 GB/s 7.5 s.
-    workload, nothing = job(tp=2, ep=2, dp=2, pp=2, micro_batches=1), np.zeros((2, 2, 1))
+    workload = job(tp=2, ep=2, dp=2, pp=2, micro_batches=1)
     for fabric, send in ((fat_tree(), 0.5), (Region(servers=1, nic_gbps=8.0, electrical_nics=2), 2.0)):
-        got = electrical_by_hand(workload, nothing, nothing, BlockSeconds(2.0, 1.0, 100.0), fabric)
+        got = without_exchange(workload, fabric)
         assert_parts(got, total=33.5 + 2 * send, compute=9, tp=4, dp=7.5, bubble=13 + 2 * send)
 
 
-def test_the_busiest_stage_is_not_always_the_first():
-    # Three blocks on two stages, the first of them dense; one micro-batch; one all-to-all of block 1 takes no time, of
-    # block 2 (stage 1) 10 s: 40 GB over one of 4 GB/s. NICs of 1 GB/s. Sends 0.25 s. Dense FFN 0.5 s.
-    # Stage 0: F: dense 2 + 3 + 0.5 = 5.5, MoE 2 + 3 + 1 = 6: [0, 11.5].
-    # Stage 1: F [11.75, 37.75]: 5 + 10 + 1 + 10, B [37.75, 66.75]: 10 + 2 + 10 + 7.
-    # Stage 0: B [67, 84]: MoE 2 + 7, dense 1 + 7.
-    # DP: stage 0: 2 x 0.996 GB of attention, 0.004 GB of gate, 3 x 1000 x 500 x 1000 B = 1.5 GB of dense FFN: 3.496 GB:
-    # 3.496 / 8 + 3.496 / 4 / 0.5 = 0.437 + 1.748. Stage 1: 0.125 + 0.5.
-    load = np.zeros((2, 2, 2))
-    load[1, 0, 0] = load[1, 1, 1] = 10e9  # backward runs the padding of stage 1 first
-    workload = job(pp=2, blocks=3, dense_blocks=1, micro_batches=1)
-    got = electrical_by_hand(workload, load, np.zeros((2, 2, 2)), BlockSeconds(2.0, 1.0, 0.5))
-    assert_parts(
-        got, total=84 + 0.437 + 1.748, compute=3 + 6, tp=6, ep=40, dp=0.625, bubble=84 + 0.437 + 1.748 - 55.625, stage=1
-    )
-
-
-def test_each_stage_reduces_when_it_is_through():
-    # Two stages of one block, the first dense, DP 2: 4 servers a stage; 8 experts, 2 a rank; all-to-alls take no time.
-    # Stage 0: F [0, 5.5]. Stage 1: F [5.75, 11.75], B 2 + 7 [11.75, 20.75]. Stage 0: B 1 + 7 [21, 29].
-    # DP of stage 0: 0.996 GB of attention and 1.5 GB of dense FFN: a ring of 4 servers 2 x 2.496 x 3/4 / 8 = 0.468,
-    # inside 2.496 / 4 / 0.5 = 1.248: it ends at 30.716.
-    # Stage 1: 1.004 GB of attention and gate: 0.18825 + 0.502; experts 6 GB a rank, 12 a server, one twin: 1.5. That is
-    # longer, but it began at 20.75. Stage 1 is the busiest: 3 + 6, 2 x 3, 2.19025.
-    workload = job(pp=2, dp=2, experts=8, dense_blocks=1, micro_batches=1)
-    nothing = np.zeros((2, 2, 1))
-    got = electrical_by_hand(workload, nothing, nothing, BlockSeconds(2.0, 1.0, 0.5))
-    assert_parts(got, total=30.716, compute=9, tp=6, dp=2.19025, bubble=30.716 - 17.19025, stage=1)
-
-
-# --------------------------------------------------------------------------------- other schedules, and what overlaps
 # One block a place, all-to-alls that take no time: 2 + 3 + 1 forward, 2 + 4 + 3 backward; sends of 0.25 s.
 CHUNKS = job(pp=2, blocks=4, schedule="interleaved", chunks=2)
-NO_LOAD = np.zeros((2, 8, 1))
 CHUNKS_S = {"stage": 0, "compute": 36, "tp": 24, "bubble": 16.5}
 
 
@@ -242,12 +99,8 @@ def test_two_chunks_a_stage_by_hand():
     #            B11 [39.75, 48.75], B00 [48.75, 57.75] (arrived 43.25), B10 [58.25, 67.25]
     #   stage 0: B01 [34, 43], B11 [49, 58], B00 [58, 67], B10 [67.5, 76.5]
     # Gradients of two blocks: 2 GB / 8 GB/s + 1 = 1.25.
-    got = electrical_by_hand(CHUNKS, NO_LOAD, NO_LOAD, SECONDS)
+    got = without_exchange(CHUNKS, fat_tree())
     assert_parts(got, total=77.75, dp=1.25, **CHUNKS_S)
-
-
-def overlapped(workload, load, fabric):
-    return iterate_once(workload, fabric, given(load, 0 * load), SECONDS, NVSWITCH, dp_overlap=True)
 
 
 def test_gradients_queue_up_beside_the_backward_pass():
@@ -257,7 +110,7 @@ def test_gradients_queue_up_beside_the_backward_pass():
         (0.16, 6.75),  # 13.5: block 1 is reduced at 51 + 6.75, before block 0 is through
         (0.1, 12.0),  # 21: block 1 at 61.5, then block 0 at 72
     ):
-        got = overlapped(job(), np.zeros((1, 4, 2)), fat_tree(nic_gbps))
+        got = without_exchange(job(), fat_tree(nic_gbps), dp_overlap=True)
         assert_parts(got, total=60 + left, compute=36, tp=24, dp=left)
 
 
@@ -267,21 +120,19 @@ def test_gradients_of_a_chunk_wait_for_its_own_last_pass():
     # waits until 78.5 and ends at 99. Stage 1 is ahead: through with them at 48.75 and 67.25.
     for reduce_s, until in ((1.25, 77.125), (21.0, 87.0), (37.0, 95.0), (41.0, 99.0)):
         rates = FabricRates(1e9, 2e9 / (reduce_s - 1), 8e9, NVSWITCH, 0.0, 0.0)
-        got = overlapped(CHUNKS, NO_LOAD, FabricRates(*map(jnp.asarray, rates)))
+        got = without_exchange(CHUNKS, FabricRates(*map(jnp.asarray, rates)), dp_overlap=True)
         assert_parts(got, total=until, dp=until - 76.5, **CHUNKS_S)
 
 
 def test_many_iterations_at_once_are_a_loop():
     region = Region(servers=2, nic_gbps=8.0, optical_degree=6, electrical_nics=2, delay_s=jnp.asarray(5.0))
-    some = np.stack([tokens_by_hand() * scale for scale in (1.0, 0.3, 2.0)])
-    some[2] = some[2, ::-1]
 
     def one(tokens):
         found = exchanges_between(job(), region, tokens, three_one_none)
         return found, jobs.timed(job(), region, found, SECONDS, NVSWITCH)
 
-    (found, got), alone = jax.jit(jax.vmap(one))(some), jax.jit(one)
-    for index, tokens in enumerate(some):
+    (found, got), alone = jax.jit(jax.vmap(one))(TOKENS), jax.jit(one)
+    for index, tokens in enumerate(TOKENS):
         want = alone(tokens)
         np.testing.assert_array_equal(found.count[index], want[0].count)
         for field, value in want[1]._asdict().items():
@@ -289,7 +140,6 @@ def test_many_iterations_at_once_are_a_loop():
     assert len(set(np.asarray(got.iteration_s).tolist())) == 3
 
 
-# -------------------------------------------------------------------------------------------------- drawn iterations
 def exchange_seconds(fabric, tokens, nic, nvswitch, before):
     """((seconds on circuits, on all else) of one dispatch, circuits) of one block: 8 ranks and experts on 4 servers."""
     ranks = tokens * jobs.BYTES_PER_TOKEN

@@ -72,33 +72,6 @@ def assert_needs(got, schedule, stages, batches, chunks):
         done.add((p, kind, m, c))
 
 
-def test_by_hand():
-    # Two stages, three micro-batches: the first runs one forward ahead.
-    f, b = FORWARD, BACKWARD
-    first, second = rows(order("1f1b", 2, 3))
-    assert first == [(f, 0, 0), (f, 1, 0), (b, 0, 0), (f, 2, 0), (b, 1, 0), (b, 2, 0)]
-    assert second == [(f, 0, 0), (b, 0, 0), (f, 1, 0), (b, 1, 0), (f, 2, 0), (b, 2, 0)]
-    first, second = rows(order("gpipe", 2, 2))
-    assert first == second == [(f, 0, 0), (f, 1, 0), (b, 1, 0), (b, 0, 0)]
-    # Two stages, two chunks, two micro-batches; stage 0 warms up with 2 + 2 forwards, which are all; stage 1 with 2.
-    first, second = rows(order("interleaved", 2, 2, 2))
-    ahead = [(f, 0, 0), (f, 1, 0), (f, 0, 1), (f, 1, 1)]
-    back = [(b, 0, 1), (b, 1, 1), (b, 0, 0), (b, 1, 0)]
-    assert first == ahead + back
-    assert second == [*ahead[:3], back[0], ahead[3], *back[1:]]
-
-
-def test_boundaries_by_hand():
-    # Two stages: 0 is from stage 0 to 1 and back, 1 from the last to the first and back.
-    got = order("interleaved", 2, 2, 2)
-    crossing = np.full(got.kind.shape, -1)
-    crossing[got.stage, got.position] = np.where(got.needs < 0, -1, got.crossing)
-    crossed = {(p, *step): crossing[p, q] for p, row in enumerate(rows(got)) for q, step in enumerate(row)}
-    forward = [crossed[p, FORWARD, 0, c] for c in range(2) for p in range(2)]
-    backward = [crossed[p, BACKWARD, 0, c] for c in (1, 0) for p in (1, 0)]
-    assert (forward, backward) == ([-1, 0, 1, 0], [-1, 0, 1, 0])
-
-
 def test_a_workload_has_its_schedule():
     assert tuple(SCHEDULES) == parallel.SCHEDULES
     for schedule, chunks in (("1f1b", 1), ("gpipe", 1), ("interleaved", 2)):

@@ -1,12 +1,102 @@
 """The timeline of drawn pipelines against one plain clock per stage, and closed forms of even ones."""
 
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mfabric_jax.schedule.order import BACKWARD
-from mfabric_jax.schedule.timeline import Blocks, Compute
-from tests.schedule import drawn
-from tests.schedule.drawn import Pipeline
+from mfabric_jax.schedule.order import BACKWARD, Order, order
+from mfabric_jax.schedule.timeline import Blocks, Compute, Rules, run
+from tests.oracles.timeline import Region, timeline
+
+
+def seconds(rng, shape=()):
+    """Zero, whole or real, so that ties happen."""
+    drawn = np.where(rng.random(shape) < 0.5, rng.integers(0, 5, shape), rng.uniform(0, 4, shape))
+    return np.where(rng.random(shape) < 0.1, 0.0, drawn)
+
+
+class Pipeline(NamedTuple):
+    """Static: how passes are ordered."""
+
+    schedule: str
+    stages: int
+    batches: int
+    chunks: int = 1
+
+    @property
+    def order(self):
+        return order(*self)
+
+
+class Draw(NamedTuple):
+    """Numbers of one iteration."""
+
+    order: Order
+    blocks: Blocks
+    compute: Compute
+    send: np.ndarray
+    delay: np.ndarray
+    parts: np.ndarray
+
+
+def draw(seed, pipeline, depth):
+    """Dense blocks, padding and switches anywhere, some without any MoE; packets take longer, sometimes, or nothing."""
+    rng = np.random.default_rng(seed)
+    shape = (*pipeline.order.kind.shape, depth)
+    present = rng.random(shape) < 0.8
+    moe = present & (rng.random(shape) < rng.choice([0.3, 0.7, 1.0]))
+    switch = rng.random((*shape, 2)) < rng.choice([0.2, 0.7, 1.0])  # of dense blocks: must not matter
+    ahead = rng.random(shape) < rng.choice([0.2, 0.8])
+    optical, packets = seconds(rng, (*shape, 2)), seconds(rng, (*shape, 2)) * rng.choice([0.0, 0.3, 1.0, 3.0])
+    compute = Compute(*(seconds(rng, pipeline.stages) for _ in range(4)))
+    send, delay = seconds(rng, pipeline.stages), seconds(rng) * rng.choice([1.0, 4.0])
+    parts = np.asarray(float(rng.choice([1, 1, 2, 3, 5])))
+    blocks = Blocks(present, moe, optical, packets, switch, ahead)
+    return Draw(pipeline.order, blocks, compute, send, delay, parts)
+
+
+@eqx.filter_jit
+def slots_of(draws, eps_waits, recompute):
+    """Slots of a batch of draws: their orders are traced too, so one trace serves every schedule of one shape."""
+
+    def one(draw):
+        rules = Rules(eps_waits, draw.parts, recompute)
+        return run(draw.order, draw.blocks, draw.compute, draw.send, draw.delay, rules)
+
+    return jax.vmap(one)(draws)
+
+
+def batch(draws):
+    """Many draws of one shape as one."""
+    return jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *draws)
+
+
+def plain(draw, pipeline, eps_waits, recompute, *, stretch=True):
+    """The oracle's records of one draw, by pass."""
+    order, blocks, compute = draw.order, draw.blocks, draw.compute
+    exchange = np.stack([blocks.optical_s, blocks.packet_s], axis=-1)
+    table = {}
+    for p, q in np.ndindex(order.kind.shape):
+        table["FB"[int(order.kind[p, q] == BACKWARD)], p, int(order.micro_batch[p, q]), int(order.chunk[p, q])] = [
+            {
+                "attention": float(compute.attention_s[p]),
+                "inner": float((compute.moe_s if blocks.moe[p, q, i] else compute.dense_s)[p]),
+                "tp": float(compute.tp_s[p]),
+                "exchange": exchange[p, q, i].tolist() if blocks.moe[p, q, i] else None,
+                "switch": blocks.switch[p, q, i].tolist(),
+                "ahead": bool(blocks.ahead[p, q, i]),
+            }
+            for i in np.flatnonzero(blocks.present[p, q])
+        ]
+    regions = [
+        Region(float(draw.delay), eps_waits, recompute, int(draw.parts), stretch) for _ in range(pipeline.stages)
+    ]
+    return timeline(table, *pipeline, draw.send.tolist(), regions)
+
 
 DRAWS = 14  # of every pipeline
 RTOL, ATOL = 1e-9, 1e-11
@@ -33,7 +123,7 @@ FIELDS |= {"begin": "begin", "end": "end"}
 
 
 def drawn_cases(pipelines, depth):
-    return [(one, drawn.draw(seed, one, depth)) for one in pipelines for seed in range(DRAWS)]
+    return [(one, draw(seed, one, depth)) for one in pipelines for seed in range(DRAWS)]
 
 
 def by_pass(order, p, q):
@@ -67,13 +157,13 @@ def assert_slots(got, index, draw, records):
 @pytest.mark.parametrize(("pipelines", "depth", "eps_waits", "recompute"), CASES)
 def test_agrees_with_one_clock_per_stage(pipelines, depth, eps_waits, recompute):
     cases = drawn_cases(pipelines, depth)
-    got = drawn.slots_of(drawn.batch([draw for _, draw in cases]), eps_waits, recompute)
+    got = slots_of(batch([draw for _, draw in cases]), eps_waits, recompute)
     paid = other = overlaps = 0
     for index, (pipeline, draw) in enumerate(cases):
-        records, end = drawn.plain(draw, pipeline, eps_waits, recompute)
+        records, end = plain(draw, pipeline, eps_waits, recompute)
         assert_slots(got, index, draw, records)
         paid += sum(one["paid"] > 0 for row in records.values() for one in row)
-        other += end != drawn.plain(draw, pipeline, not eps_waits, recompute)[1]
+        other += end != plain(draw, pipeline, not eps_waits, recompute)[1]
         overlaps += draw.parts > 1
     absent = ~np.stack([draw.blocks.present for _, draw in cases])
     for field in ("compute_s", "tp_s", "exchange_s", "paid_s"):
@@ -103,9 +193,9 @@ def test_parts_arrive_when_circuits_and_packets_brought_them():
             packet_s = np.minimum(draw.blocks.packet_s, draw.blocks.optical_s)
             draw = draw._replace(blocks=draw.blocks._replace(packet_s=packet_s))
         cases.append((pipeline, draw))
-    got = np.asarray(drawn.slots_of(drawn.batch([draw for _, draw in cases]), False, "none").end)[..., -1]
+    got = np.asarray(slots_of(batch([draw for _, draw in cases]), False, "none").end)[..., -1]
     for index, (pipeline, draw) in enumerate(cases):
-        end = drawn.plain(draw, pipeline, False, "none", stretch=False)[1]
+        end = plain(draw, pipeline, False, "none", stretch=False)[1]
         want = np.array([[end[by_pass(draw.order, p, q)] for q in range(got.shape[2])] for p in range(got.shape[1])])
         assert (got[index] <= want * (1 + RTOL) + ATOL).all()
         late += not np.allclose(got[index], want, rtol=RTOL, atol=ATOL)
@@ -116,7 +206,6 @@ def test_parts_arrive_when_circuits_and_packets_brought_them():
     assert late > 2
 
 
-# ---------------------------------------------------------------------------------------------------- even pipelines
 def even(pipeline):
     """Slots of one dense block a place: 2 s forward and 4 s backward, no time between stages."""
     shape = (*pipeline.order.kind.shape, 3)
@@ -125,8 +214,8 @@ def even(pipeline):
     blocks = Blocks(here, np.zeros(shape, bool), nothing, nothing, nothing > 0, nothing[..., 0] > 0)
     compute = Compute(*(np.full(pipeline.stages, x) for x in (1.5, 100.0, 0.5, 0.0)))
     zero = np.zeros(pipeline.stages)
-    draw = drawn.Draw(pipeline.order, blocks, compute, zero, np.asarray(9.0), np.asarray(1.0))
-    return drawn.slots_of(drawn.batch([draw]), False, "none")
+    draw = Draw(pipeline.order, blocks, compute, zero, np.asarray(9.0), np.asarray(1.0))
+    return slots_of(batch([draw]), False, "none")
 
 
 @pytest.mark.parametrize("pipeline", [*SMALL[:2], SMALL[3]])
@@ -135,18 +224,3 @@ def test_bubbles_of_even_stages(pipeline):
     got = even(pipeline)
     blocks = pipeline.batches * pipeline.chunks + pipeline.stages - 1
     np.testing.assert_allclose(np.asarray(got.end).max(), 6 * blocks, rtol=RTOL)
-
-
-def test_first_and_last_stage_send_each_other_chunks():
-    # One micro-batch of 2 chunks through 2 stages, no computation: sends of 1 s ahead and 10 s around, and all back.
-    # A second micro-batch follows at the same times: nothing takes any time.
-    pipeline = Pipeline("interleaved", 2, 2, 2)
-    base = drawn.draw(0, pipeline, 3)
-    nothing = base.blocks._replace(present=base.blocks.present & False, moe=base.blocks.moe & False)
-    compute = Compute(*(np.zeros(2) for _ in range(4)))
-    draw = base._replace(blocks=nothing, compute=compute, send=np.array([1.0, 10.0]))
-    got = np.asarray(drawn.slots_of(drawn.batch([draw]), False, "none").end)[0, ..., -1]
-    ends = {by_pass(draw.order, p, q): got[p, q] for p, q in np.ndindex(got.shape)}
-    for m in range(2):
-        assert [ends["F", p, m, c] for c in range(2) for p in range(2)] == [0, 1, 11, 12]
-        assert [ends["B", p, m, c] for c in (1, 0) for p in (1, 0)] == [12, 13, 23, 24]

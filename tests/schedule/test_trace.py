@@ -32,7 +32,6 @@ def length(found, **where):
     return sum(end - start for start, end in spans(found, **where))
 
 
-# ------------------------------------------------------------------------------------------------------------ by hand
 ONE = job(blocks=1, micro_batches=1)  # one stage: a block forward, the same backward
 
 
@@ -91,50 +90,6 @@ def test_a_block_by_hand():
     assert {one["track"] for one in found} == set(TRACKS)
 
 
-def test_packets_that_wait_begin_with_the_circuits():
-    found = one_pass_each(0.5, 2.0, [True, False, False, False], Rules(eps_waits=True))
-    np.testing.assert_allclose(spans(found, label="dispatch"), [(10, 12), (10, 10.5)], **TOLERANCE)
-    np.testing.assert_allclose(spans(found, kind="waiting"), [(3, 10)], **TOLERANCE)
-
-
-def test_a_switch_told_anew_ends_the_first_turn():
-    # Only packets dispatch, from 3 to 4; then the switch is told again, and the combine waits from 7 to 11.
-    found = one_pass_each([0.0, 0.5], [1.0, 0.0], [True, True, False, False])
-    np.testing.assert_allclose(spans(found, kind="reconfigure"), [(3, 4), (4, 11)], **TOLERANCE)
-    np.testing.assert_allclose(spans(found, label="combine", track="OCS"), [(11, 11.5)], **TOLERANCE)
-    np.testing.assert_allclose(spans(found, kind="waiting", direction="forward"), [(7, 11)], **TOLERANCE)
-
-
-def test_overlapping_parts_of_experts_follow_their_dispatches():
-    # Dispatch from 3 to 5 in two parts, experts of 1.5 s each: from 4 and 5.5; the last combine part has until 8.
-    found = one_pass_each(0.0, 2.0, [False] * 4, Rules(parts=2))
-    np.testing.assert_allclose(spans(found, direction="forward", kind="experts"), [(4, 5.5), (5.5, 7)], **TOLERANCE)
-    np.testing.assert_allclose(spans(found, label="combine"), [(6, 8)], **TOLERANCE)
-    # Slow packets: 8 s, and the second part of experts waits for its own.
-    found = one_pass_each(0.0, 8.0, [False] * 4, Rules(parts=2))
-    np.testing.assert_allclose(spans(found, label="experts 2/2", direction="forward"), [(11, 12.5)], **TOLERANCE)
-
-
-def test_what_is_computed_again_says_so():
-    # Forward until 10, then attention, TP, dispatch, experts and combine once more, until 20.
-    whole = job(blocks=1, micro_batches=1, recompute="block")
-    found = one_pass_each(0.0, 2.0, [False] * 4, Rules(recompute="block"), workload=whole)
-    again = [one for one in found if one["label"].endswith(" again")]
-    close(
-        again,
-        [
-            (10, 12, "compute", "attention again"),
-            (12, 13, "NVSwitch", "TP again"),
-            (13, 15, "EPS", "dispatch again"),
-            (15, 18, "compute", "experts again"),
-            (18, 20, "EPS", "combine again"),
-        ],
-    )
-    found = one_pass_each(0.0, 2.0, [False] * 4, Rules(recompute="attention"))
-    np.testing.assert_allclose(spans(found, label="attention again"), [(20, 22)], **TOLERANCE)
-    np.testing.assert_allclose(spans(found, label="attention", direction="backward"), [(22, 26)], **TOLERANCE)
-
-
 def test_a_block_is_cut_from_the_middle_and_begins_with_its_reconfiguration():
     # Three blocks a stage; block 1 is the middle one. Without reconfiguration a forward block takes 10, a backward one
     # 15; block 2's gradients of attention and TP (5) hide as much of the switch's 7.
@@ -158,7 +113,6 @@ def test_a_block_is_cut_from_the_middle_and_begins_with_its_reconfiguration():
     np.testing.assert_allclose(spans(cut, label="reconfigure (previous block)"), [(27, 32)], **TOLERANCE)
 
 
-# ------------------------------------------------------------------------------------------------------ against slots
 CASES = [
     (job(pp=3, blocks=5, micro_batches=4, dense_blocks=1), Rules()),
     (job(pp=2, blocks=7, micro_batches=2, schedule="interleaved", chunks=2), Rules()),
@@ -206,6 +160,10 @@ def test_segments_agree_with_slots(workload, rules):
         slots = timeline(workload, blocks, compute, send_s, delay_s, rules)
         found = segments(workload, slots, blocks, compute, rules, reduce_s=np.arange(workload.pp) + 1.0)
         assert_apart(workload, found)
+        again = {one["kind"] for one in found if one["label"].endswith(" again")}
+        everything = {"attention", "tp", "all-to-all", "experts", "dense"}
+        assert again <= {"none": set(), "attention": {"attention"}, "block": everything}[rules.recompute]
+        assert ("attention" in again) == (rules.recompute != "none")
         for who, at in running(workload):
             mine = [one for one in found if who.items() <= one.items()]
             assert_block(mine, slots, at, rules)

@@ -222,17 +222,6 @@ def test_ski_rental_loses_at_most_twice_what_the_best_loses():
     assert worst > 1.9  # the bound is met, so it can be missed
 
 
-def test_threshold_waits_until_it_knows_that_gains_last():
-    # Gain 1 a step, delay 3.5. Nothing is known at step 0; then all that was gained stays: t + 1 steps ahead at step t.
-    demands = np.zeros((STEPS, SERVERS, SERVERS))
-    demands[:, 0, 1] = 4.0
-    threshold = jax.jit(lambda demands: follow(demands, region(3.5), pair, routing=seconds, rule="threshold").changed)
-    assert np.flatnonzero(threshold(demands)).tolist() == [3]
-    # A pair hot in every other step only: what is gained is lost again, so it never looks further than that step.
-    demands[1::2] = demands[1::2].transpose(0, 2, 1)[:, ::-1, ::-1]
-    assert not threshold(demands).any()
-
-
 def test_a_batch_over_traces_and_delays_equals_its_loop():
     demands, hidden = (np.stack(x) for x in zip(*(drawn(seed) for seed in range(3)), strict=True))
     delays = np.array([0.1e9, 2e9, 1e9])
@@ -304,9 +293,6 @@ def test_mistakes_are_sentences():
         given = {"demands": np.zeros((STEPS, 4, 4)), "policy": pair} | changes
         with pytest.raises(InputError, match=sentence):
             follow(given.pop("demands"), region(), given.pop("policy"), **given)
-
-
-def test_mistakes_in_forecasts_and_candidates():
     with pytest.raises(InputError, match=r"period must be a whole number of at least 1, got 0\."):
         last(np.zeros((3, 4, 4)), 0)
     with pytest.raises(InputError, match=r"weight must be finite and above 0, got 0\."):
