@@ -61,7 +61,7 @@ def test_a_rack_switch_costs_every_server_its_share():
     given = Prices(rack_switch_per_server=75, scale_up_per_gpu=10, co_packaged_per_gpu=10)
     without = dataclasses.replace(given, rack_switch_per_server=0)
     assert cluster_cost("mfabric", 3, 400, given) == 3 * (39674 + 75)
-    for name in NAMES:
+    for name in fabric.NAMES:
         assert cluster_cost(name, 3, 400, given) == pytest.approx(cluster_cost(name, 3, 400, without) + 3 * 75)
         assert cost_table(name, 400, given)[-1] == {
             "attached_to": "rack switch",
