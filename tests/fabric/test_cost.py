@@ -9,7 +9,7 @@ import re
 import numpy as np
 import pytest
 
-from mfabric_jax import InputError
+from mfabric_jax import InputError, fabric
 from mfabric_jax.fabric import Prices, cluster_cost, cost_table
 from mfabric_jax.fabric.cost import Attachment
 from mfabric_jax.fabric.registry import PRICED, cluster_watts, no_price, parts
