@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mfabric_jax import InputError, policies
-from mfabric_jax.fabric import RING_NICS, Region
+from mfabric_jax.fabric import Region
+from mfabric_jax.fabric.topoopt import RING_NICS
 from mfabric_jax.policies import topoopt
 
 SERVERS = 6
