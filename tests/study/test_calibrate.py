@@ -73,7 +73,6 @@ def test_what_ships_covers_all_published_models_closely():
         calibrate(SETTING, ("deepseek-r1",))
 
 
-# ------------------------------------------------------------------------------------------------- compare
 def test_calibrated_is_the_default_where_there_is_one():
     config = Compare()
     assert config.compute == "calibrated"
@@ -83,14 +82,8 @@ def test_calibrated_is_the_default_where_there_is_one():
     assert Compare(compute="achieved").achieved("qwen-moe") == 0.5
     with pytest.raises(InputError, match="must be 'achieved'"):
         Compare(compute="calibrated", efficiency=0.4)
-
-
-def test_rows_say_where_computation_comes_from():
     with as_a_user():
         assert "calibrated to published" in row(small(fabrics=("fat-tree",), compute=None))["compute_source"]
-
-
-def test_the_paper_is_the_default():
     assert PRESETS["paper"] == {}
     assert set(PRESETS["released"]) == {"rule", "flows", "eps_waits", "matrices"}
     released = Compare(**PRESETS["released"])
@@ -143,25 +136,6 @@ def test_single_paths_take_longer_on_the_tree():
     assert single["ep_comm_s"] > spray["ep_comm_s"]
 
 
-def test_mistakes():
-    for settings, words in [
-        ({"first": "blok"}, "first 'blok' is unknown"),
-        ({"flows": "all"}, "flows 'all' is unknown"),
-        ({"flows": "single", "routing": "split"}, "flows 'single' needs routing unsplit"),
-        ({"matrices": "two"}, "matrices 'two' is unknown"),
-        ({"predictor": "oracle"}, "predictor 'oracle' is unknown"),
-        ({"overlap_parts": 0}, "overlap_parts must be a whole number of at least 1"),
-        ({"reactivation_s": -1.0}, "reactivation_s must be finite and not negative"),
-        ({"compute": "guessed"}, "compute 'guessed' is unknown"),
-        ({"schedule": "zigzag"}, "schedule 'zigzag' is unknown"),
-        ({"traffic": "hot-rnk"}, "traffic 'hot-rnk' is unknown (did you mean 'hot-rank'"),
-    ]:
-        with pytest.raises(InputError) as caught:
-            small(**settings)
-        assert str(caught.value).startswith(words)
-
-
-# ------------------------------------------------------------------------------------------------- traffic by name
 def test_named_workloads_and_knobs_from_a_file(tmp_path):
     hot = tokens_of(small(traffic="hot-rank", drawn=2), JOB)
     np.testing.assert_array_equal(hot.count, from_knobs(JOB, workload_knobs("hot-rank"), 1, 2, 0).count)
