@@ -17,20 +17,10 @@ soften = jax.jit(soft_circuits)
 
 def wanted(seed):
     """Real-valued circuits [S S], symmetric or not, some of them no circuits at all."""
-    rng = np.random.default_rng(seed)
-    kind = rng.integers(6)
-    if kind == 0:
-        return rng.uniform(0, 3, (SERVERS, SERVERS))
-    if kind == 1:
-        return rng.integers(0, 4, (SERVERS, SERVERS)) / 2  # ties
-    if kind == 2:
-        return rng.normal(0, 1e6, (SERVERS, SERVERS))
-    if kind == 3:
-        return rng.choice([np.nan, np.inf, -np.inf, 0, 1, 1e30], (SERVERS, SERVERS))
-    if kind == 4:
-        return np.zeros((SERVERS, SERVERS))
+    rng, shape = np.random.default_rng(seed), (SERVERS, SERVERS)
     count = rng.dirichlet(np.ones(SERVERS), SERVERS) * 6
-    return count + count.T
+    kinds = rng.uniform(0, 3, shape), rng.integers(0, 4, shape) / 2, rng.normal(0, 1e6, shape), np.zeros(shape)
+    return [*kinds, count + count.T, rng.choice([np.nan, np.inf, -np.inf, 0, 1, 1e30], shape)][seed % 6]
 
 
 def plain(count, degrees, least=-np.inf):
