@@ -26,14 +26,11 @@ SERVERS = 5
 NONE = np.zeros((SERVERS, SERVERS), np.int32)  # always some previous circuits: fewer programs
 
 
-def region(degree, electrical=2.0, dtype=float):
-    """A degree for every server: one program for all tests."""
-    degrees = jnp.broadcast_to(jnp.asarray(degree), SERVERS).astype(jnp.int32)
-    return drawn.region(SERVERS, degrees, electrical, dtype)
+region = functools.partial(drawn.region, SERVERS)
 
 
 @eqx.filter_jit
-@functools.partial(eqx.debug.assert_max_traces, max_traces=6)  # of all tests of this file
+@functools.partial(eqx.debug.assert_max_traces, max_traces=9)  # of all tests of this file: most, routing, dtype
 def circuits(demand, where, routing, previous=NONE, most=None):
     plan = Plan(Circuits(previous))
     return local_search(demand, where, routing=routing, previous=plan, most_changed=most, rounds=30).circuits.count
