@@ -1,7 +1,5 @@
 """The network: other names for servers change nothing else; its plans are legal; batches; any number of servers."""
 
-import functools
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -17,7 +15,6 @@ from mfabric_jax.policies.network import PolicyNetwork
 from mfabric_jax.policies.normalised_demand import normalised
 from mfabric_jax.routing import fluid_lower_bound
 from mfabric_jax.routing.relay import checked_shares
-from tests.policies.drawn import assert_legal, hostile
 
 SERVERS = 5
 NETWORK = PolicyNetwork(6, 1, key=jax.random.key(1))
@@ -32,10 +29,13 @@ NONE = np.zeros((SERVERS, SERVERS), int)
 
 
 @eqx.filter_jit
-@functools.partial(eqx.debug.assert_max_traces, max_traces=2)  # of all tests of this file: two dtypes
-def planned(demand, where, before=NONE):
-    """With circuits in place, or none of them."""
+def _planned(demand, where, before):
     return NETWORK(demand, where, previous=Plan(Circuits(before)))
+
+
+def planned(demand, where, before=NONE):
+    """With circuits in place, or none of them: compiled once."""
+    return _planned(demand, where, before)
 
 
 def draw(seed, servers=SERVERS):
@@ -63,21 +63,39 @@ def test_servers_in_another_order_get_the_same_plan_in_that_order():
 @settings(max_examples=60, derandomize=True)
 @given(
     st.integers(0, 2**32 - 1),
+    st.sampled_from(["zeros", "one pair", "ties", "wide"]),
     st.lists(st.integers(0, 8), min_size=SERVERS, max_size=SERVERS),
     st.sampled_from([jnp.float32, jnp.float64]),
 )
-def test_is_legal_whatever_the_demand(seed, degree, dtype):
-    demand, electrical = jnp.asarray(hostile(seed, SERVERS), dtype), float(seed % 3)
-    demand = jnp.where(jnp.eye(SERVERS, dtype=bool), 0, demand)
-    where = region(np.asarray(degree), electrical)
-    plan = planned(demand, where)
-    assert_legal(plan.circuits.count, degree)
+def test_is_legal_whatever_the_demand(seed, kind, degree, dtype):
+    rng = np.random.default_rng(seed)
+    demand = np.zeros((SERVERS, SERVERS))
+    if kind == "one pair":
+        demand[0, 3] = 1e-3
+    elif kind == "ties":
+        demand[:] = rng.integers(0, 2, demand.shape)
+    elif kind == "wide":
+        demand[:] = 10.0 ** rng.uniform(-3, 12, demand.shape) * (rng.random(demand.shape) < 0.7)
+    where = region(np.asarray(degree), float(rng.integers(0, 3)))
+    plan = planned(jnp.asarray(demand, dtype), where)
+    count = np.asarray(plan.circuits.count)
+    assert np.issubdtype(count.dtype, np.integer)
+    Circuits(count).checked(np.asarray(degree))
     assert plan.shares is not None
     assert plan.shares.dtype == dtype
     checked_shares(np.asarray(plan.shares), SERVERS)
-    time = fluid_lower_bound(where, plan, demand, routing="relay")
-    stuck = (np.asarray(degree) == 0) & (electrical == 0)
-    assert np.isfinite(time) or demand[stuck].any() or demand[:, stuck].any() or not electrical
+    time = fluid_lower_bound(where, plan, jnp.asarray(demand, dtype), routing="relay")
+    stuck = (np.asarray(degree) == 0) & (np.asarray(where.electrical_nics) == 0)
+    assert np.isfinite(time) or (demand[stuck].any() or demand[:, stuck].any() or not where.electrical_nics.any())
+
+
+def test_unit_of_bytes_does_not_matter():
+    demand = draw(2)
+    want = planned(demand, region())
+    for factor in (2.0**-40, 2.0**40):
+        got = planned(demand * factor, region())
+        np.testing.assert_array_equal(got.circuits.count, want.circuits.count)
+        np.testing.assert_array_equal(got.shares, want.shares)
 
 
 def test_need_is_measured_in_nics_of_the_busiest_server():
@@ -90,18 +108,31 @@ def test_need_is_measured_in_nics_of_the_busiest_server():
     np.testing.assert_allclose(need.pairs, want, rtol=1e-12)
 
 
-def test_what_is_seen_and_what_is_not():
-    want, before = planned(draw(5), region()), np.zeros((SERVERS, SERVERS), int)
-    before[0, 1] = before[1, 0] = 6  # circuits in place are seen
-    assert not np.allclose(planned(draw(5), region(), before).shares, want.shares)
-    np.testing.assert_allclose(NETWORK(draw(5), region()).shares, want.shares, atol=2e-5)
-    for factor in (2.0**-40, 2.0**40):  # the unit of bytes is not
-        got = planned(draw(5) * factor, region())
-        np.testing.assert_array_equal(got.circuits.count, want.circuits.count)
-        np.testing.assert_array_equal(got.shares, want.shares)
-    plan = NETWORK(draw(4, 3), region(servers=3))  # the same weights serve another number of servers
-    assert_legal(plan.circuits.count, 6)
+def test_a_batch_over_demands_and_regions_equals_its_loop_and_new_numbers_do_not_retrace():
+    once = eqx.filter_jit(eqx.debug.assert_max_traces(lambda d, w: NETWORK(d, w), max_traces=1))
+    demands, degrees = np.stack([draw(seed) for seed in range(9)]), np.arange(9)
+    together = jax.jit(jax.vmap(lambda demand, degree: NETWORK(demand, region(degree))))(demands, degrees)
+    for at, (demand, degree) in enumerate(zip(demands, degrees, strict=True)):
+        plan = once(demand, region(degree))
+        np.testing.assert_array_equal(together.circuits.count[at], plan.circuits.count)
+        np.testing.assert_allclose(together.shares[at], plan.shares, atol=2e-5)
+
+
+def test_the_same_weights_serve_another_number_of_servers():
+    plan = NETWORK(draw(4, 3), region(servers=3))
+    Circuits(np.asarray(plan.circuits.count)).checked(6)
     assert plan.shares is not None
     assert plan.shares.shape == (3, 3, 5)
+
+
+def test_circuits_in_place_are_seen():
+    before = np.zeros((SERVERS, SERVERS), int)
+    before[0, 1] = before[1, 0] = 6
+    none = planned(draw(5), region())
+    assert not np.allclose(planned(draw(5), region(), before).shares, none.shares)
+    np.testing.assert_allclose(NETWORK(draw(5), region()).shares, none.shares, atol=2e-5)
+
+
+def test_sizes_out_of_range_are_refused():
     with pytest.raises(InputError, match="width must be a whole number of at least 3, got 2"):
         PolicyNetwork(2, 1, key=jax.random.key(0))

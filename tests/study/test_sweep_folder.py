@@ -94,6 +94,7 @@ def test_damaged_and_misplaced_files_are_refused_and_made_again(whole, copied):
 def test_files_of_another_sweep_are_refused_and_others_are_not_its_rows(whole, copied, tmp_path):
     shutil.copy(whole / FILES[0], copied / "a copy.parquet")
     assert rows_of(copied) == rows_of(whole)
+    (copied / "a copy.parquet").unlink()
     config = json.loads((copied / CONFIG).read_text())
     (copied / CONFIG).write_text(json.dumps({name: value for name, value in config.items() if name != "parts"}))
     assert len(rows_of(copied)) == 10  # of a version without digests: read, with a word

@@ -44,16 +44,6 @@ SCRIPT = Script(
     verdicts=lambda rows: [against("how many", len(rows), 4, form=".0f")], quick={{"many": 2}},
 )
 '''
-LISTED = """\
-figures of the paper (all):
-  sheep       How many sheep are there?
-  wolves      How many wolves are there?
-  ghosts      (missing)
-
-by name only:
-  dead-birds  How many birds are there?
-  lost-bees   How many bees are there?
-"""
 FIGURES = {"sheep": "many_sheep", "wolves": "many_wolves", "ghosts": "no_ghosts"}
 
 
@@ -93,19 +83,22 @@ def status(*words):
         return end.code or 0
 
 
+def last_lines(text):
+    return dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
+
+
 def test_a_figure_that_fails_does_not_stop_the_others_and_what_is_done_is_kept(ours, tmp_path, capsys):
     out, trace = tmp_path / "made", tmp_path / "trace.npy"
     trace.touch()
     everything = ("reproduce", "all", "dead-birds", "lost_bees", "--out", out, "--jobs", 1)
     assert status(*everything, "--trace", trace) == 1
     said = capsys.readouterr()
-    for end in (
-        "wolves: failed: wolves must be seen, got none.",
-        "ghosts: failed: there is no script no_ghosts.py among the experiments.",
-        "dead-birds: failed: its process ended by SIGKILL.",
-        f"lost-bees: failed: IndexError: pop from empty list ({out / 'lost_bees.log'})",
-    ):
-        assert end in said.err.splitlines()
+    ends = last_lines(said.err)
+    assert ends["wolves"] == "failed: wolves must be seen, got none."
+    assert ends["ghosts"] == "failed: there is no script no_ghosts.py among the experiments."
+    assert ends["dead-birds"] == "failed: its process ended by SIGKILL."
+    assert ends["lost-bees"] == f"failed: IndexError: pop from empty list ({out / 'lost_bees.log'})"
+    assert ends["sheep"].endswith(" s")
     assert said.out.splitlines()[2].split() == ["sheep", "how", "many", "4", "4", "reproduced"]
     rows, config = report.read_rows(out / "many_sheep.csv")
     assert [row["trace"] for row in rows] == [str(trace)] * 4
@@ -120,30 +113,44 @@ def test_a_figure_that_fails_does_not_stop_the_others_and_what_is_done_is_kept(o
     for words, kept in ((("--trace", trace), True), (("--trace", trace, "--again"), False), (("--quick",), False)):
         assert status("reproduce", "sheep", "--out", out, *words) == 0
         said = capsys.readouterr()
-        assert ("sheep: kept" in said.err.splitlines()) is kept, words
+        assert (last_lines(said.err)["sheep"] == "kept") is kept, words
     assert "differs by -50%" in said.out
     (verdict,), _ = report.read_rows(out / "verdicts.csv")
     assert (verdict["found"], verdict["quick"]) == (2, True)
 
 
-def test_which_figures_there_are_and_verdicts_on_others_stay(ours, tmp_path, capsys):
+def test_verdicts_on_other_figures_stay(ours, tmp_path):
+    file = tmp_path / "verdicts.csv"
+    now = [{"figure": "sheep", "found": "4"}]
+    assert with_earlier(now, file, ["sheep"]) == now
+    earlier = [{"figure": name, "found": f"{n}.40"} for n, name in enumerate(["lost-bees", "sheep", "wolves", "cows"])]
+    report.write_rows(earlier, file, {})
+    found = with_earlier(now, file, ["sheep", "ghosts"])
+    want = [("sheep", "4"), ("wolves", "2.40"), ("lost-bees", "0.40")]
+    assert [(row["figure"], row["found"]) for row in found] == want
+    file.write_text("a,b\n1\n")
+    assert with_earlier(now, file, ["sheep"]) == now
+
+
+def test_which_figures_there_are_and_are_asked_for(ours, capsys):
     assert list(scripts.chosen([])) == list(scripts.chosen(["all"])) == list(FIGURES)
     assert scripts.chosen(["wolves", "sheep", "wolves"]) == {"sheep": "many_sheep", "wolves": "many_wolves"}
     assert scripts.chosen(["many_sheep", "lost-bees"]) == {"sheep": "many_sheep", "lost-bees": "lost_bees"}
     assert list(scripts.chosen(["all", "lost_bees"])) == [*FIGURES, "lost-bees"]
     assert status("reproduce", "--list") == 0
-    assert capsys.readouterr().out == LISTED
-    file, now = tmp_path / "verdicts.csv", [{"figure": "sheep", "found": "4"}]
-    assert with_earlier(now, file, ["sheep"]) == now
-    earlier = [{"figure": name, "found": f"{n}.40"} for n, name in enumerate(["lost-bees", "sheep", "wolves", "cows"])]
-    report.write_rows(earlier, file, {})
-    found = with_earlier(now, file, ["sheep", "ghosts"])
-    assert [tuple(row.values()) for row in found] == [("sheep", "4"), ("wolves", "2.40"), ("lost-bees", "0.40")]
-    file.write_text("a,b\n1\n")
-    assert with_earlier(now, file, ["sheep"]) == now
+    assert capsys.readouterr().out == textwrap.dedent("""\
+        figures of the paper (all):
+          sheep       How many sheep are there?
+          wolves      How many wolves are there?
+          ghosts      (missing)
+
+        by name only:
+          dead-birds  How many birds are there?
+          lost-bees   How many bees are there?
+        """)
 
 
-def test_mistakes_are_sentences_before_anything_runs(capsys, monkeypatch, tmp_path):
+def test_mistakes_are_sentences_before_anything_runs(capsys, monkeypatch):
     monkeypatch.setattr(processes, "each", None)
     for words, sentence in (
         ("cots", "figure 'cots' is unknown (did you mean 'cost'?); allowed: traffic-shares, block-timeline,"),
@@ -154,13 +161,9 @@ def test_mistakes_are_sentences_before_anything_runs(capsys, monkeypatch, tmp_pa
         (f"cost --out {__file__}", "cannot write into"),
     ):
         assert status("reproduce", *words.split()) == 2
-        out, error = capsys.readouterr()
-        assert error.startswith(f"mfabric: {sentence}")
-        assert (error.count("\n"), out) == (1, "")
-    monkeypatch.setattr(scripts, "ROOT", tmp_path / "mfabric_jax")  # an installation without experiments
-    monkeypatch.delitem(sys.modules, scripts.PACKAGE, raising=False)
-    with pytest.raises(InputError, match=f"neither {tmp_path}/mfabric_jax/experiments nor {tmp_path}/experiments"):
-        scripts.package()
+        said = capsys.readouterr()
+        assert said.err.startswith(f"mfabric: {sentence}")
+        assert (said.err.count("\n"), said.out) == (1, "")
 
 
 @pytest.mark.slow
@@ -188,6 +191,13 @@ def test_processes_at_once_share_the_cores(tmp_path, monkeypatch):
         ends = list(processes.each(commands, lambda name: tmp_path / name, 8))  # eight could run at once
         assert {end.status for end in ends} == {0}
         assert {(tmp_path / f"{name}.txt").read_text() for name in commands} == {f"{share} mine True\n"}
+
+
+def test_an_installation_without_experiments_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(scripts, "ROOT", tmp_path / "mfabric_jax")
+    monkeypatch.delitem(sys.modules, scripts.PACKAGE, raising=False)
+    with pytest.raises(InputError, match=f"neither {tmp_path}/mfabric_jax/experiments nor {tmp_path}/experiments"):
+        scripts.package()
 
 
 @pytest.mark.parametrize(
