@@ -1,6 +1,8 @@
 """The scoreboard: its rows are what direct calls give; optima only where they are proved; mistakes are sentences."""
 
+import dataclasses
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -49,27 +51,15 @@ def over(name, workload, routing, sigma):
     return np.array(found)
 
 
-def test_a_row_for_every_combination(rows):
-    assert len(rows) == CONFIG.rows == 3 * 2 * 1 * 2 * 2
-    assert len({(r["policy"], r["workload"], r["servers"], r["routing"], r["sigma"]) for r in rows}) == len(rows)
-    assert all(row["decisions_per_s"] > 0 and row["compile_s"] >= 0 for row in rows)
-
-
-@pytest.mark.parametrize("name", ["greedy", "static"])
-@pytest.mark.parametrize("routing", ["unsplit", "relay"])
-def test_rows_are_what_direct_calls_give(rows, name, routing):
-    for sigma in (0.0, 0.5):
+def test_rows_are_what_direct_calls_give(rows):
+    for name, routing, sigma in itertools.product(("greedy", "static"), ("unsplit", "relay"), (0.0, 0.5)):
         row = one(rows, policy=name, workload="zipf", routing=routing, sigma=sigma)
         want = over(name, "zipf", routing, sigma)
         tolerance = 2e-3 if routing == "relay" else 1e-9  # gradient steps round differently
-        np.testing.assert_allclose(row["mean"], want.mean(), rtol=tolerance)
-        np.testing.assert_allclose(row["median"], np.median(want), rtol=tolerance)
-        np.testing.assert_allclose(row["p90"], np.quantile(want, 0.9), rtol=tolerance)
+        found = [row["mean"], row["median"], row["p90"]]
+        np.testing.assert_allclose(found, [want.mean(), np.median(want), np.quantile(want, 0.9)], rtol=tolerance)
         assert row["instances"] == 3
-        if routing == "relay":
-            assert row["max_min_mean"] is None
-        else:
-            assert row["max_min_mean"] >= row["mean"] * (1 - 1e-9)
+        assert row["max_min_mean"] is None if routing == "relay" else row["max_min_mean"] >= row["mean"] * (1 - 1e-9)
 
 
 def test_optima_where_demand_is_known_and_programmes_are_solved(rows):
@@ -82,45 +72,32 @@ def test_optima_where_demand_is_known_and_programmes_are_solved(rows):
             assert (row["proved"], row["of_optimum"], row["of_optimum_p90"]) == (0, None, None)
 
 
-def test_a_forecast_that_errs_is_not_the_demand():
-    for cell in cells(CONFIG):
+def test_a_forecast_that_errs_is_not_the_demand_and_neither_is_the_mean():
+    again, more = cells(CONFIG), cells(Scoreboard(**SETTINGS | {"instances": 5}))
+    for cell, same, other in zip(cells(CONFIG), again, more, strict=True):
         np.testing.assert_array_equal(cell.seen[0.0], cell.true)
         error = np.log(np.asarray(cell.seen[0.5] / cell.true)[:, ~np.eye(4, dtype=bool)])
         assert 0.3 < error.std() < 0.7
-        again = next(other for other in cells(CONFIG) if other.workload == cell.workload)
-        np.testing.assert_array_equal(cell.true, again.true)
-
-
-def test_the_recording_is_a_workload(tmp_path):
-    tokens = np.random.default_rng(0).integers(1, 99, (3, 2, 1, 16, 32)).astype(float)
-    np.save(tmp_path / "tokens.npy", tokens)
-    settings = {"policies": ("uniform",), "workloads": ("recorded",), "servers": (4,), "routings": ("split",)}
-    config = Scoreboard(**settings, instances=4, trace=str(tmp_path / "tokens.npy"))
-    (cell,) = cells(config)
-    assert cell.true.shape == (4, 4, 4)
-    share = tokens / tokens.sum(-1, keepdims=True)
-    every = share.reshape(6, 4, 4, 4, 8).sum((2, 4))
-    every = every / every[:, :1, 1:2]
-    true = np.asarray(cell.true, float)
-    true = true / true[:, :1, 1:2]
-    off = ~np.eye(4, dtype=bool)
-    assert all(np.isclose(every[:, off], one[off], rtol=1e-4).all(1).any() for one in true)
-    (row,) = scoreboard(config)
-    assert row["workload"] == "recorded"
-
-
-def test_the_mean_is_that_of_other_demands(tmp_path):
-    more = cells(Scoreboard(**SETTINGS | {"instances": 5}))
-    for cell in cells(CONFIG):
-        fresh = next(c for c in more if c.workload == cell.workload)
+        np.testing.assert_array_equal(cell.true, same.true)
+        assert cell.workload == other.workload
         assert not np.isclose(cell.mean, cell.true.mean(0)).all()
-        assert not np.isclose(cell.mean, fresh.mean).all()  # the rest of the same draws
+        assert not np.isclose(cell.mean, other.mean).all()  # the rest of the same draws
+
+
+def test_the_recording_is_a_workload_and_its_mean_is_that_of_other_demands(tmp_path):
     tokens = np.random.default_rng(0).integers(1, 99, (3, 1, 1, 16, 32)).astype(float)
     np.save(tmp_path / "tokens.npy", tokens)
     settings = {"policies": ("uniform",), "workloads": ("recorded",), "servers": (4,), "routings": ("split",)}
-    everything, most = (  # 3 records of 24 layers
-        cells(Scoreboard(**settings, instances=n, trace=str(tmp_path / "tokens.npy")))[0] for n in (72, 60)
-    )
+    recorded = functools.partial(Scoreboard, **settings, trace=str(tmp_path / "tokens.npy"))
+    (cell,) = cells(recorded(instances=4))
+    assert cell.true.shape == (4, 4, 4)
+    every = (tokens / tokens.sum(-1, keepdims=True)).reshape(3, 4, 4, 4, 8).sum((2, 4))
+    every, true = (x / x[:, :1, 1:2] for x in (every, np.asarray(cell.true, float)))
+    off = ~np.eye(4, dtype=bool)
+    assert all(np.isclose(every[:, off], one[off], rtol=1e-4).all(1).any() for one in true)
+    (row,) = scoreboard(recorded(instances=4))
+    assert row["workload"] == "recorded"
+    everything, most = (cells(recorded(instances=n))[0] for n in (72, 60))  # 3 records of 24 layers
     np.testing.assert_allclose(72 * everything.mean, most.true.sum(0) + 12 * most.mean, rtol=1e-5)
 
 
@@ -133,18 +110,18 @@ def test_without_any_bytes_there_is_no_time():
     assert "nan" in scoreboard_table(empty)
 
 
-def test_the_effective_configuration_says_what_was_run():
-    said = CONFIG.effective()
-    assert (said["command"], said["instances"], said["dtype"]) == ("policies bench", 3, "float64")
-    assert {"version", "commit", "device"} <= set(said)
-
-
-def test_float32_gives_nearly_the_same():
-    small = {"policies": ("greedy-next",), "workloads": ("dense",), "routings": ("unsplit",), "servers": (4,)}
-    small |= {"instances": 3, "optical_degree": 3, "electrical_nics": 1}
-    found = [next(scoreboard(Scoreboard(**small, dtype=dtype)))["mean"] for dtype in ("float32", "float64")]
-    np.testing.assert_allclose(*found, rtol=1e-4)
-    assert cells(Scoreboard(**small))[0].true.dtype == jnp.float32
+def test_rows_of_every_combination_say_what_was_run_and_float32_gives_nearly_the_same(rows):
+    assert len(rows) == CONFIG.rows == 3 * 2 * 1 * 2 * 2
+    assert len({(r["policy"], r["workload"], r["servers"], r["routing"], r["sigma"]) for r in rows}) == len(rows)
+    assert all(row["decisions_per_s"] > 0 and row["compile_s"] >= 0 for row in rows)
+    effective = CONFIG.effective()
+    assert (effective["command"], effective["instances"], effective["dtype"]) == ("policies bench", 3, "float64")
+    assert {"version", "commit", "device"} <= set(effective)
+    small = {"policies": ("greedy-next",), "workloads": ("dense",), "routings": ("unsplit",), "sigmas": (0.0,)}
+    single = dataclasses.replace(CONFIG, **small, dtype="float32")
+    want = one(rows, policy="greedy-next", workload="dense", routing="unsplit", sigma=0.0)
+    np.testing.assert_allclose(next(scoreboard(single))["mean"], want["mean"], rtol=1e-4)
+    assert cells(single)[0].true.dtype == jnp.float32
 
 
 def test_mistakes_are_sentences():

@@ -11,9 +11,10 @@ ROUTINGS = ("unsplit", "split")
 
 
 def region(servers, degree, electrical=2.0, dtype=float):
-    """`degree` and `electrical` as arrays: traced, so that no value compiles anew."""
-    electrical = jnp.asarray(electrical, dtype)
-    return Region(servers, jnp.asarray(NIC_GBPS, dtype), jnp.asarray(degree), electrical)
+    """`degree` and `electrical` as arrays [S]: traced, so that no value compiles anew."""
+    degrees = jnp.broadcast_to(jnp.asarray(degree), servers).astype(jnp.int32)
+    electrical = jnp.broadcast_to(jnp.asarray(electrical, dtype), servers)
+    return Region(servers, jnp.asarray(NIC_GBPS, dtype), degrees, electrical)
 
 
 def hostile(seed, servers):

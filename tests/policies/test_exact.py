@@ -1,7 +1,6 @@
 """Exact circuits against all circuits there are."""
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -56,42 +55,30 @@ def test_no_circuits_are_better_with_relays(efficiency):
         assert_legal(plan.circuits.count, degree)
 
 
-@pytest.mark.parametrize("routing", [*ROUTINGS, "relay"])
 @settings(max_examples=25, derandomize=True)
 @given(st.integers(0, 2**32 - 1), st.lists(st.integers(0, 3), min_size=4, max_size=4))
-def test_any_demand_gets_legal_circuits(routing, seed, degree):
-    plan = exact(hostile(seed, 4), region(4, np.array(degree)), routing=routing, seconds=5.0)
+def test_any_demand_gets_legal_circuits_and_shares(seed, degree):
+    plan = exact(hostile(seed, 4), region(4, np.array(degree)), routing="relay", seconds=5.0)
     assert_legal(plan.circuits.count, np.array(degree))
-    assert np.isfinite(np.asarray(plan.circuits.count)).all()
-    if routing == "relay":
-        off = ~np.eye(4, dtype=bool)
-        np.testing.assert_allclose(np.asarray(plan.shares).sum(2)[off], 1, rtol=1e-6)
+    np.testing.assert_allclose(np.asarray(plan.shares).sum(2)[~np.eye(4, dtype=bool)], 1, rtol=1e-6)
 
 
-def test_a_batch_equals_its_loop_and_float32_says_the_same():
-    where = region(4, 3)
-    demands = np.stack([skewed(seed, 4) for seed in range(3)])
-    one = jax.jit(lambda demand: exact(demand, where, routing="split").circuits.count)
-    together = jax.jit(jax.vmap(one))(demands)
-    for count, demand in zip(together, demands, strict=True):
-        np.testing.assert_array_equal(count, one(demand))
+def test_float32_says_the_same():
+    for seed in range(3):
+        demand = skewed(seed, 4)
         single = exact(jnp.asarray(demand, jnp.float32), region(4, 3, dtype=jnp.float32), routing="split")
-        times = [paced(where, Circuits(each), demand, routing="split") for each in (count, single.circuits.count)]
+        double = exact(demand, region(4, 3), routing="split")
+        times = [paced(region(4, 3), plan, demand, routing="split") for plan in (single, double)]
         np.testing.assert_allclose(*times, rtol=1e-5)
 
 
-def test_known_circuits_are_never_lost():
+def test_known_circuits_are_never_lost_and_bytes_without_a_way_take_forever():
     demand, where = skewed(3, 5), region(5, 3)
     count, time, _ = exact_circuits(where, demand, routing="split")
     again, then, bound = exact_circuits(where, demand, routing="split", start=Circuits(count), seconds=1e-6)
     np.testing.assert_array_equal(again, count)
-    assert then == time
-    assert bound <= time
-
-
-def test_bytes_without_a_way_take_forever():
-    where = region(4, 1, 0.0)
-    assert exact_circuits(where, np.ones((4, 4)), routing="unsplit")[1:] == (np.inf, np.inf)
+    assert bound <= then == time
+    assert exact_circuits(region(4, 1, 0.0), np.ones((4, 4)), routing="unsplit")[1:] == (np.inf, np.inf)
 
 
 def test_mistakes_are_named(monkeypatch):

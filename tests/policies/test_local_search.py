@@ -1,6 +1,6 @@
 """Local search: its moves against all moves, its results against all circuits there are."""
 
-import itertools
+import functools
 
 import equinox as eqx
 import jax
@@ -26,18 +26,12 @@ SERVERS = 5
 NONE = np.zeros((SERVERS, SERVERS), np.int32)  # always some previous circuits: fewer programs
 
 
-def region(degree, electrical=2.0, dtype=float):
-    """A degree for every server: one program for all tests."""
-    degrees = jnp.broadcast_to(jnp.asarray(degree), SERVERS).astype(jnp.int32)
-    return drawn.region(SERVERS, degrees, electrical, dtype)
-
-
-def circuits(demand, where, routing, previous=NONE, most=None):
-    return searched(demand, where, routing, previous, most)
+region = functools.partial(drawn.region, SERVERS)
 
 
 @eqx.filter_jit
-def searched(demand, where, routing, previous, most):
+@functools.partial(eqx.debug.assert_max_traces, max_traces=9)  # of all tests of this file: most, routing, dtype
+def circuits(demand, where, routing, previous=NONE, most=None):
     plan = Plan(Circuits(previous))
     return local_search(demand, where, routing=routing, previous=plan, most_changed=most, rounds=30).circuits.count
 
@@ -163,53 +157,17 @@ def test_circuits_that_are_no_longer_legal_are_taken_down_first():
     assert count.sum() >= 4
 
 
-def test_improved_keeps_the_limit_and_never_worsens():
-    where = region(3)
-    better = eqx.filter_jit(lambda count, demand, most: improved(count, demand, where, rounds=30, most_changed=most))
-    gained = 0
-    for seed in range(10):
-        demand, start = skewed(seed, SERVERS), drawn_circuits(seed, [3] * SERVERS)
-        count = np.asarray(better(jnp.asarray(start), demand, jnp.asarray(2)))
-        assert_legal(count, 3)
-        assert max(np.triu(np.maximum(start - count, 0)).sum(), np.triu(np.maximum(count - start, 0)).sum()) <= 2
-        time, before = times([count, jnp.asarray(start, jnp.int32)], where, demand, "split")
-        assert time <= before
-        gained += int(time < before)
-    assert gained > 5
-
-
-def test_a_batch_equals_its_loop():
-    demands, degrees = np.stack([skewed(seed, SERVERS) for seed in range(9)]), np.arange(9)
+def test_a_batch_equals_its_loop_and_float32_finds_nearly_the_same_times():
+    demands, degrees, ratios = np.stack([skewed(seed, SERVERS) for seed in range(9)]), np.arange(9), []
     together = jax.jit(jax.vmap(lambda demand, degree: circuits(demand, region(degree), "split")))
     for count, demand, degree in zip(together(demands, degrees), demands, degrees, strict=True):
         alone = circuits(demand, region(degree), "split")
-        time, other = times([count, alone], region(degree), demand, "split")
-        np.testing.assert_allclose(time, other, rtol=1e-9)
-
-
-def test_float32_finds_nearly_the_same_times():
-    ratios = []
-    for seed in range(10):
-        demand = skewed(seed, SERVERS)
-        single = circuits(jnp.asarray(demand, jnp.float32), region(4, dtype=jnp.float32), "split")
-        assert_legal(single, 4)
-        double = circuits(demand, region(4), "split")
-        time, other = times([single, double], region(4), demand, "split")
-        ratios.append(float(time / other))
+        single = circuits(jnp.asarray(demand, jnp.float32), region(degree, dtype=jnp.float32), "split")
+        assert_legal(single, degree)
+        time, same, near = times([count, alone, single], region(degree), demand, "split")
+        np.testing.assert_allclose(time, same, rtol=1e-9)
+        ratios.append(float(near / time))
     assert 0.99 < np.mean(ratios) < 1.01  # other chance: dtypes draw their own
-
-
-def test_new_numbers_do_not_retrace():
-    def count(demand, where, key, previous):
-        plan = Plan(Circuits(previous))
-        return local_search(demand, where, key=key, previous=plan, most_changed=2, rounds=30).circuits.count
-
-    once = eqx.filter_jit(eqx.debug.assert_max_traces(count, max_traces=1))
-    for degree, seed in itertools.product((0, 3, 8), (0, 1)):
-        where = region(degree)
-        one = once(skewed(seed, SERVERS), where, jax.random.key(seed), uniform(None, where).circuits.count)
-        again = once(skewed(seed, SERVERS), where, jax.random.key(seed), uniform(None, where).circuits.count)
-        np.testing.assert_array_equal(one, again)
 
 
 def test_mistakes_are_named():
@@ -225,3 +183,17 @@ def test_mistakes_are_named():
         local_search(demand, where, previous=previous, most_changed=-1)
     with pytest.raises(ValueError, match="previous must have circuits"):
         local_search(np.ones((4, 4)), drawn.region(4, 2), previous=previous)
+
+
+def test_improved_keeps_the_limit_and_never_worsens():
+    where, gained = region(3), 0
+    better = eqx.filter_jit(lambda count, demand, most: improved(count, demand, where, rounds=30, most_changed=most))
+    for seed in range(10):
+        demand, start = skewed(seed, SERVERS), drawn_circuits(seed, [3] * SERVERS)
+        count = np.asarray(better(jnp.asarray(start), demand, jnp.asarray(2)))
+        assert_legal(count, 3)
+        assert max(np.triu(np.maximum(start - count, 0)).sum(), np.triu(np.maximum(count - start, 0)).sum()) <= 2
+        time, before = times([count, jnp.asarray(start, jnp.int32)], where, demand, "split")
+        assert time <= before
+        gained += int(time < before)
+    assert gained > 5

@@ -3,11 +3,8 @@
 import itertools
 import sys
 
-import jax
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 pytest.importorskip("scipy")
 from mfabric_jax.policies._matching import matching
@@ -19,9 +16,8 @@ def upper(count):
     return {pair: int(count[pair]) for pair in itertools.combinations(range(len(count)), 2)}
 
 
-@pytest.mark.parametrize("degree", [[1, 1, 1, 1], [2, 1, 2, 1], [2, 2, 2, 2]])
-def test_the_first_set_is_a_heaviest(degree):
-    for seed in range(10):
+def test_the_first_set_is_a_heaviest():
+    for degree, seed in itertools.product(([1, 1, 1, 1], [2, 1, 2, 1], [2, 2, 2, 2]), range(10)):
         demand = 1 + skewed(seed, 4)
         count = upper(np.asarray(matching(demand, region(4, np.array(degree))).circuits.count))
         weight = {(i, j): demand[i, j] + demand[j, i] for i, j in count}
@@ -33,15 +29,12 @@ def test_the_first_set_is_a_heaviest(degree):
             np.testing.assert_allclose(first, want, rtol=1e-9)
 
 
-def test_not_greedy():
+def test_by_hand():
     # 01: 5, 02: 4, 13: 4, one NIC each: the heaviest pair alone carries 5, the other two 8.
     demand = np.zeros((4, 4))
     demand[0, 1], demand[2, 0], demand[1, 3] = 5, 4, 4
     count = upper(np.asarray(matching(demand, region(4, 1)).circuits.count))
     assert {pair for pair, circuits in count.items() if circuits} == {(0, 2), (1, 3)}
-
-
-def test_sets_by_hand():
     # Three NICs. First 01, 02, 12, each one circuit; then, with one NIC left each, 01.
     demand = np.zeros((3, 3))
     demand[0, 1], demand[0, 2], demand[1, 2] = 9, 4, 2
@@ -49,27 +42,14 @@ def test_sets_by_hand():
     assert count == {(0, 1): 2, (0, 2): 1, (1, 2): 1}
 
 
-@settings(max_examples=60, derandomize=True)
-@given(st.integers(0, 2**32 - 1), st.lists(st.integers(0, 8), min_size=6, max_size=6))
-def test_any_demand_gets_legal_circuits_that_leave_no_pair_waiting(seed, degree):
-    demand = hostile(seed, 6)
-    count = np.asarray(matching(demand, region(6, np.array(degree))).circuits.count)
-    assert_legal(count, np.array(degree))
-    spare = count.sum(1) < degree
-    both = demand + demand.T
-    assert not (both[spare][:, spare] * ~np.eye(spare.sum(), dtype=bool) > 0).any()
-    assert not ((count > 0) & (both == 0)).any()
-
-
-def test_a_batch_equals_its_loop():
-    demands, degrees = np.stack([skewed(seed, 5) for seed in range(4)]), np.arange(1, 5)
-    one = jax.jit(lambda demand, degree: matching(demand, region(5, degree)).circuits.count)
-    together = jax.jit(jax.vmap(one))(demands, degrees)
-    for index in range(4):
-        np.testing.assert_array_equal(together[index], one(demands[index], degrees[index]))
-
-
-def test_without_scipy_the_extra_is_named(monkeypatch):
+def test_no_pair_with_free_nics_waits_and_none_gets_circuits_for_nothing(monkeypatch):
+    for seed in range(30):
+        demand, degree = hostile(seed, 6), np.random.default_rng(seed).integers(0, 9, 6)
+        count = np.asarray(matching(demand, region(6, degree)).circuits.count)
+        assert_legal(count, degree)
+        spare, both = count.sum(1) < degree, demand + demand.T
+        assert not (both[spare][:, spare] * ~np.eye(spare.sum(), dtype=bool) > 0).any()
+        assert not ((count > 0) & (both == 0)).any()
     monkeypatch.setitem(sys.modules, "scipy.optimize", None)
     with pytest.raises(ValueError, match=r"policy 'matching' needs scipy.optimize.*pip install"):
         matching(np.ones((4, 4)), region(4, 2))

@@ -55,9 +55,8 @@ def sly(demand, region, *, previous=None, key=None):
 
 @pytest.fixture
 def mine(tmp_path):
-    path = tmp_path / "mine.py"
-    path.write_text(MINE)
-    return path
+    (tmp_path / "mine.py").write_text(MINE)
+    return tmp_path / "mine.py"
 
 
 def test_a_function_of_a_file_is_a_policy_with_its_settings(mine):
@@ -69,37 +68,31 @@ def test_a_function_of_a_file_is_a_policy_with_its_settings(mine):
     assert Compare(models=("llama-moe",), policy=name).policy_name == name
 
 
-@pytest.mark.parametrize(
-    ("policy", "sentence"),
-    [
+def test_mistakes_are_sentences_before_any_compute():
+    for policy, sentence in (
         (bare, "policy bare must return Plan(Circuits(count)), got "),
         (half, "policy half must return Plan(Circuits(count)), got Plan("),
         (counting, "policy counting must be a function that JAX can trace"),
         (branching, "policy branching must be a function that JAX can trace (jax.numpy, no `if` or `range` on demand"),
         (without_key, "called as policy(demand, region, previous=..., key=...), raised TypeError: without_key() got"),
         (wide, "policy wide must give circuits [S S] = [2 2], got [3, 3]."),
-    ],
-)
-def test_mistakes_are_sentences_before_any_compute(policy, sentence):
-    with as_a_user(), pytest.raises(InputError) as mistake:
-        Compare(models=("llama-moe",), policy=policy)
-    assert sentence in str(mistake.value)
+    ):
+        with as_a_user(), pytest.raises(InputError) as mistake:
+            Compare(models=("llama-moe",), policy=policy)
+        assert sentence in str(mistake.value)
 
 
-@pytest.mark.parametrize(
-    ("count", "rule"),
-    [
+def test_the_broken_rule_is_named():
+    for count, rule in (
         ([[0, 1], [0, 0]], "symmetric"),
         ([[1, 0], [0, 0]], "zero on the diagonal"),
         ([[0, 7], [7, 0]], r"at most 6 at a server \(region.optical_degree\), got 7"),
         ([[0, -1], [-1, 0]], "not negative"),
         ([[0, 0.5], [0.5, 0]], "whole numbers"),
         ([[0, np.nan], [np.nan, 0]], "whole numbers"),
-    ],
-)
-def test_the_broken_rule_is_named(count, rule):
-    with pytest.raises(InputError, match=f"policy p gave circuits that break a rule: they must be {rule}"):
-        check_legal("p", np.stack([np.zeros((2, 2)), np.asarray(count, float)]), 6)
+    ):
+        with pytest.raises(InputError, match=f"policy p gave circuits that break a rule: they must be {rule}"):
+            check_legal("p", np.stack([np.zeros((2, 2)), np.asarray(count, float)]), 6)
 
 
 def test_what_the_trial_does_not_show_the_run_does():
@@ -110,18 +103,15 @@ def test_what_the_trial_does_not_show_the_run_does():
     assert (row["policy"], row["reconfig_s"]) == ("no_circuits", 0)
 
 
-@pytest.mark.parametrize(
-    ("name", "sentence"),
-    [
+def test_a_file_that_is_not_there_or_does_not_run(mine, tmp_path):
+    broken = tmp_path / "broken.py"
+    broken.write_text("1 / 0")
+    for name, sentence in (
         ("nowhere.py:f", "must be FILE.py:FUNCTION, but there is no file 'nowhere.py'"),
         ("mine.py", "policy 'mine.py' must be FILE.py:FUNCTION where it is one of your own"),
         ("mine:squared", "policy 'mine:squared' must be FILE.py:FUNCTION"),
-        ("MINE:sqared", r"'sqared' is unknown \(did you mean 'squared'\?\); allowed: squared"),
-        ("BROKEN:f", "running its file raised ZeroDivisionError: division by zero"),
-    ],
-)
-def test_a_file_that_is_not_there_or_does_not_run(name, sentence, mine, tmp_path):
-    broken = tmp_path / "broken.py"
-    broken.write_text("1 / 0")
-    with pytest.raises(InputError, match=sentence):
-        get(name.replace("MINE", str(mine)).replace("BROKEN", str(broken)))
+        (f"{mine}:sqared", r"'sqared' is unknown \(did you mean 'squared'\?\); allowed: squared"),
+        (f"{broken}:f", "running its file raised ZeroDivisionError: division by zero"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            get(name)

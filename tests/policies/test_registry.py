@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mfabric_jax import policies
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import REGISTRY, get, greedy, settings_of, static, suited
@@ -15,10 +14,21 @@ from mfabric_jax.policies._learned import save
 REGION = Region(4, 400.0, 5)
 
 
-def test_a_name_with_the_same_settings_is_the_same_object():
+def test_names_and_their_settings():
     assert get("greedy") is greedy
     assert get("greedy", rule="next") is get("greedy", rule="next")
     assert get("greedy", rule="next") is not get("greedy", rule="released")
+    demand = np.random.default_rng(3).pareto(1.0, (4, 4))
+    for rule in ("next", "released"):
+        count = get(f"greedy-{rule}")(demand, REGION).circuits.count
+        np.testing.assert_array_equal(count, greedy(demand, REGION, rule=rule).circuits.count)
+    for name, settings, sentence in (
+        ("greedyy", {}, "policy 'greedyy' is unknown"),
+        ("greedy", {"rule": "fair"}, "rule 'fair' is unknown"),
+        ("uniform", {"rule": "next"}, "policy 'uniform' has no setting 'rule'; it has none."),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            get(name, **settings)
 
 
 def test_a_policy_gets_the_settings_it_has_and_no_others():
@@ -30,32 +40,6 @@ def test_a_policy_gets_the_settings_it_has_and_no_others():
         return greedy(demand, region)
 
     assert suited(mine, rule="next") is mine
-
-
-@pytest.mark.parametrize(
-    ("name", "settings", "sentence"),
-    [
-        ("greedyy", {}, "policy 'greedyy' is unknown"),
-        ("greedy", {"rule": "fair"}, "rule 'fair' is unknown"),
-        ("uniform", {"rule": "next"}, "policy 'uniform' has no setting 'rule'; it has none."),
-    ],
-)
-def test_mistakes_are_sentences(name, settings, sentence):
-    with pytest.raises(InputError, match=sentence):
-        get(name, **settings)
-
-
-def test_settings_may_be_arrays():
-    mean = np.random.default_rng(0).pareto(1.0, (4, 4))
-    count = get("static", mean=mean)(np.ones((4, 4)), REGION).circuits.count
-    np.testing.assert_array_equal(count, greedy(mean, REGION, rule="next").circuits.count)
-
-
-def test_the_rules_of_greedy_have_names():
-    demand = np.random.default_rng(3).pareto(1.0, (4, 4))
-    for rule in ("next", "released"):
-        count = get(f"greedy-{rule}")(demand, REGION).circuits.count
-        np.testing.assert_array_equal(count, greedy(demand, REGION, rule=rule).circuits.count)
 
 
 def test_a_trained_file_is_a_policy_by_its_path(tmp_path):
@@ -73,9 +57,9 @@ def test_a_trained_file_is_a_policy_by_its_path(tmp_path):
 
 def test_circuits_for_the_mean_stay_whatever_the_demand():
     mean, now = (jnp.asarray(np.random.default_rng(seed).pareto(1.0, (4, 4))) for seed in (0, 1))
-    policy = jax.tree_util.Partial(static, mean=mean)
     want = greedy(mean, REGION, rule="next").circuits.count
     assert (want != greedy(now, REGION, rule="next").circuits.count).any()
-    np.testing.assert_array_equal(policy(now, REGION).circuits.count, want)
+    for policy in (jax.tree_util.Partial(static, mean=mean), get("static", mean=mean)):
+        np.testing.assert_array_equal(policy(now, REGION).circuits.count, want)
     with pytest.raises(InputError, match="policy 'static' needs mean"):
-        policies.static(now, REGION)
+        static(now, REGION)

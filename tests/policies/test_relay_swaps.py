@@ -48,9 +48,8 @@ def test_every_swap_is_legal_and_moves_two_circuits_at_most(seed, degrees, elect
 
 def settled(demand, count, degree, electrical):
     """Worths and swaps at the best shares."""
-    region = Region(SERVERS, 400.0, degree, electrical)
-    shares, seconds = best_relay_shares(region, Circuits(count), demand)
-    degrees = np.full(SERVERS, degree, np.int32)
+    degrees = np.broadcast_to(degree, SERVERS).astype(np.int32)
+    shares, seconds = best_relay_shares(Region(SERVERS, 400.0, degrees, electrical), Circuits(count), demand)
     worth, found = tried(count, degrees, electrical, demand, jnp.asarray(shares), jax.random.key(0))
     return worth, np.asarray(found), seconds
 
@@ -63,30 +62,19 @@ def joined(*pairs):
     return count
 
 
-def test_two_wrong_circuits_are_crossed():
-    # 0 -> 1 and 2 -> 3 have all bytes, one circuit a server; the circuits join 0-2 and 1-3.
-    demand = np.zeros((SERVERS, SERVERS))
-    demand[0, 1] = demand[2, 3] = 1e9
-    _, found, _ = settled(demand, joined((0, 2), (1, 3)), 1, 1.0)
-    np.testing.assert_array_equal(found[0], joined((0, 1), (2, 3)))
-
-
-def test_a_free_nic_is_used_at_once():
-    # 0 -> 1 has all bytes, and both servers have a free NIC: nothing is given up.
-    demand = np.zeros((SERVERS, SERVERS))
-    demand[0, 1] = 1e9
-    _, found, _ = settled(demand, joined((0, 1)), 2, 1.0)
-    np.testing.assert_array_equal(found[0], joined((0, 1), (0, 1)))
-
-
-def test_two_free_nics_of_a_server_break_into_a_circuit():
-    # 0 sends to 1 and 2, which have one NIC each and are joined to each other.
-    demand = np.zeros((SERVERS, SERVERS))
-    demand[0, 1:3] = 1e9
-    degrees, count = np.array([2, 1, 1, 0, 0], np.int32), joined((1, 2))
-    shares, _ = best_relay_shares(Region(SERVERS, 400.0, degrees, 1.0), Circuits(count), demand)
-    _, found = tried(count, degrees, 1.0, demand, jnp.asarray(shares), jax.random.key(0))
-    np.testing.assert_array_equal(found[0], joined((0, 1), (0, 2)))
+def test_swaps_by_hand():
+    for sent, degrees, before, want in (
+        # 0 -> 1 and 2 -> 3 have all bytes, one circuit a server: two wrong circuits are crossed.
+        ([(0, 1), (2, 3)], 1, [(0, 2), (1, 3)], [(0, 1), (2, 3)]),
+        # 0 -> 1 has all bytes, and both servers have a free NIC: nothing is given up.
+        ([(0, 1)], 2, [(0, 1)], [(0, 1), (0, 1)]),
+        # 0 sends to 1 and 2, which have one NIC each and are joined to each other: two free NICs break into a circuit.
+        ([(0, 1), (0, 2)], [2, 1, 1, 0, 0], [(1, 2)], [(0, 1), (0, 2)]),
+    ):
+        demand = np.zeros((SERVERS, SERVERS))
+        demand[tuple(zip(*sent, strict=True))] = 1e9
+        _, found, _ = settled(demand, joined(*before), np.broadcast_to(degrees, SERVERS).astype(np.int32), 1.0)
+        np.testing.assert_array_equal(found[0], joined(*want))
 
 
 def test_a_second_way_in_is_worth_what_the_programme_gains():

@@ -4,7 +4,9 @@ import contextlib
 import functools
 
 import jax
+import pytest
 
+from mfabric_jax import InputError
 from mfabric_jax.study import Compare, compare
 
 MODEL = "mixtral-8x7b"  # four servers a region; llama-moe has two
@@ -26,6 +28,16 @@ def row(config):
     """The only row."""
     (one,) = rows(config)
     return one
+
+
+def refused(**settings):
+    """The one sentence about a comparison that cannot be."""
+    with pytest.raises(InputError) as caught:
+        Compare(**settings)
+    sentence = str(caught.value)
+    assert "\n" not in sentence
+    assert sentence.endswith(".")
+    return sentence
 
 
 @contextlib.contextmanager

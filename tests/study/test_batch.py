@@ -74,25 +74,25 @@ def test_a_chunk_takes_no_more_than_it_may():
     assert "64 cases" in str(found.estimate)
 
 
+@pytest.mark.slow
 def test_cases_are_divided_among_devices():
     env = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
     done = subprocess.run([sys.executable, "-c", TWO_DEVICES], capture_output=True, text=True, env=env, timeout=300)
     assert done.stdout.strip() == "divided", done.stderr
 
 
-def test_any_tree_is_a_case_and_keys_are_data():
+def test_any_tree_is_a_case_keys_are_data_and_a_grid_is_every_combination():
     regions = jax.vmap(lambda gbps: Region(2, gbps, 1, 1.0))(jnp.asarray([100.0, 200.0]))
     keys = jax.random.split(jax.random.key(0), 2)
     found = evaluate(lambda case: {"Bps": case[0].nic_Bps, "drawn": jax.random.uniform(case[1])}, (regions, keys))
     np.testing.assert_array_equal(found.arrays["drawn"], jax.vmap(jax.random.uniform)(keys))
     assert found.rows() == [{"Bps": b, "drawn": d} for b, d in zip([12.5e9, 25e9], found.arrays["drawn"], strict=True)]
-
-
-def test_a_grid_is_every_combination_in_order():
     made = grid(a=[1, 2], b=np.eye(2), c=["x", "y"])
     np.testing.assert_array_equal(made["a"], [1, 1, 1, 1, 2, 2, 2, 2])
     np.testing.assert_array_equal(made["b"][:4], [[1, 0], [1, 0], [0, 1], [0, 1]])
     assert list(made["c"]) == ["x", "y"] * 4
+    with jax.default_device(jax.devices("cpu")[0]):  # devices of the kind that was asked for
+        assert batch._local() == jax.local_devices(backend="cpu")
 
 
 def test_an_iteration_is_that_of_compare():
@@ -109,24 +109,18 @@ def test_an_iteration_is_that_of_compare():
         evaluate(function, {name: np.asarray([value]) for name, value in case.items()} | {"nic_gpbs": np.ones(1)})
 
 
-def added(constant, case):
-    return {"sum": case["x"] + constant}
-
-
-def chosen(constant, case):
-    return {"of": jnp.where(case["x"] > 0, constant, constant)}
-
-
-def signed(zero, case):
-    return {"sign": jnp.copysign(case["x"], zero)}
-
-
 def test_equal_constants_of_other_kinds_are_other_programs():
-    x = np.asarray([1, 2], np.int32)
-    found = [evaluate(jax.tree_util.Partial(chosen, one), {"x": x}).arrays["of"] for one in (1, 1.0, True, 1)]
-    assert [one.dtype.kind for one in found] == ["i", "f", "b", "i"]
-    signs = [evaluate(jax.tree_util.Partial(signed, zero), {"x": np.ones(1)}).arrays["sign"] for zero in (0.0, -0.0)]
-    assert [float(one[0]) for one in signs] == [1, -1]
+    def chosen(constant, case):
+        return {"of": jnp.where(case["x"] > 0, constant, constant)}
+
+    def signed(zero, case):
+        return {"sign": jnp.copysign(case["x"], zero)}
+
+    x = {"x": np.ones(2)}
+    found = [evaluate(jax.tree_util.Partial(chosen, one), x).arrays["of"].dtype.kind for one in (1, 1.0, True, 1)]
+    assert found == ["i", "f", "b", "i"]
+    signs = [evaluate(jax.tree_util.Partial(signed, zero), x).arrays["sign"][0] for zero in (0.0, -0.0)]
+    assert signs == [1, -1]
 
 
 def test_a_function_with_more_arrays_than_may_be_is_soon_alone():
@@ -138,20 +132,15 @@ def test_a_function_with_more_arrays_than_may_be_is_soon_alone():
     assert batch._compiled.cache_info().misses - before <= 7
 
 
-def test_devices_are_of_the_kind_that_was_asked_for():
-    with jax.default_device(jax.devices("cpu")[0]):
-        assert batch._local() == jax.local_devices(backend="cpu")
-
-
-@dataclasses.dataclass
-class Loose:
-    """A function without a hash."""
-
-    def __call__(self, case):
-        return case
-
-
 def test_mistakes_are_sentences():
+    @dataclasses.dataclass
+    class Loose:  # without a hash
+        def __call__(self, case):
+            return case
+
+    def added(constant, case):
+        return {"sum": case["x"] + constant}
+
     for function, x, sentence in (
         (added, [2**31], r"cases\['x'\] must fit int32, got 2147483648; jax_enable_x64 allows more"),
         (added, [1.0, 1e300], r"cases\['x'\] must fit float32, got 1e\+300"),

@@ -13,8 +13,9 @@ import pytest
 import mfabric_jax
 from mfabric_jax import InputError
 from mfabric_jax.fabric.design import group_numbers
+from mfabric_jax.policies import topoopt
 from mfabric_jax.schedule import exchanges, iterate, rates_of
-from mfabric_jax.study import Compare, compare
+from mfabric_jax.study import Compare, Failures, compare
 from mfabric_jax.study._compare import effective
 from mfabric_jax.study._examples import examples
 from mfabric_jax.workload import block_seconds, get_gpu
@@ -23,34 +24,18 @@ from tests.study.small import MODEL, configured, row, rows, small
 module = importlib.import_module("mfabric_jax.study.simulate")
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
 
-PARTS = ("compute_s", "exposed_comm_s", "reconfig_s", "bubble_s")
-CONTRACT = {
-    *PARTS,
-    "model",
-    "fabric",
-    "policy",
-    "nic_gbps",
-    "gpus",
-    "iteration_s",
-    "network_cost_usd",
-    "perf_per_dollar",
-}
 
+PARTS = ("compute_s", "exposed_comm_s", "reconfig_s", "bubble_s")
+CONTRACT = ["model", "fabric", "policy", "nic_gbps", "gpus", "iteration_s", "network_cost_usd", "perf_per_dollar"]
 FABRICS = ("mfabric", "oversub-fat-tree", "rail-optimized", "fat-tree")
 EACH = small(fabrics=FABRICS, nic_gbps=(400.0, 100.0))
 SKEWED = {"traffic": "generated", "skew": 1.5, "fabrics": ("mfabric",)}
 
 
-def by_fabric(name):
-    """{bandwidth: row} of one fabric."""
-    return {one["nic_gbps"]: one for one in rows(EACH) if one["fabric"] == name}
-
-
-# --------------------------------------------------------------------------------------------------------------- rows
 def test_what_rows_hold():
     assert [(one["fabric"], one["nic_gbps"]) for one in rows(EACH)] == list(itertools.product(FABRICS, EACH.nic_gbps))
     for one in rows(EACH):
-        assert set(one) >= CONTRACT
+        assert set(one) >= {*CONTRACT, *PARTS}
         assert all(isinstance(value, str | int | float) for value in one.values())
         times = [one[name] for name in one if name.endswith("_s")]
         assert np.all(np.isfinite(times))
@@ -70,14 +55,15 @@ def test_what_rows_hold():
 
 
 def test_bandwidth_and_oversubscription_have_their_say():
+    found = {(one["fabric"], one["nic_gbps"]): one for one in rows(EACH)}
     for name in FABRICS:
-        slow, fast = by_fabric(name)[100.0], by_fabric(name)[400.0]
+        slow, fast = found[name, 100.0], found[name, 400.0]
         assert slow["iteration_s"] > fast["iteration_s"]
         assert (slow["compute_s"], slow["tp_comm_s"]) == (fast["compute_s"], fast["tp_comm_s"])
         if name in ("fat-tree", "oversub-fat-tree"):  # NVSwitch hides nothing there
             np.testing.assert_allclose(slow["ep_comm_s"], 4 * fast["ep_comm_s"], rtol=1e-9)
-        assert by_fabric("rail-optimized")[100.0] | {"fabric": "fat-tree"} == by_fabric("fat-tree")[100.0]
-    narrow, wide = by_fabric("oversub-fat-tree")[100.0], by_fabric("fat-tree")[100.0]
+    assert found["rail-optimized", 100.0] | {"fabric": "fat-tree"} == found["fat-tree", 100.0]
+    narrow, wide = found["oversub-fat-tree", 100.0], found["fat-tree", 100.0]
     assert wide["ep_comm_s"] < narrow["ep_comm_s"] <= 3.01 * wide["ep_comm_s"]
 
 
@@ -89,7 +75,6 @@ def test_models_come_in_their_order_and_progress_hears_of_every_fabric():
     assert heard == [(model, "fat-tree") for model in models]
 
 
-# ------------------------------------------------------------------------------------------------------ repeatability
 def test_the_same_configuration_gives_the_same_rows():
     config = small(fabrics=("fat-tree", "mfabric"))
     assert list(compare(config, workers=1)) == list(rows(config))
@@ -99,31 +84,20 @@ def test_the_same_configuration_gives_the_same_rows():
         assert a["compute_s"] == b["compute_s"]
 
 
-@pytest.mark.parametrize("given", [{}, {"traffic": "generated", "skew": 1.0}], ids=["measured", "generated"])
-def test_settings_reach_the_traffic(given):
+def test_settings_reach_the_traffic():
     def drawn(**settings):
-        config = small(**given | {"drift": 0.1, "iterations": 2} | settings)
+        config = small(**{"drift": 0.1, "iterations": 2} | settings)
         return module.tokens_of(config, config.workload(MODEL)).count
 
-    base = drawn()
-    assert base.shape == (2, 32, 4, 8, 8)
-    np.testing.assert_array_equal(drawn(), base)
-    np.testing.assert_array_equal(drawn(iterations=1), base[:1])
-    assert np.any(drawn(seed=1) != base)
-    assert np.any(drawn(drift=0.5)[1] != base[1])
-    assert not given or np.any(drawn(skew=0.5) != base)
+    for given in ({}, {"traffic": "generated", "skew": 1.0}):
+        base = drawn(**given)
+        assert base.shape == (2, 32, 4, 8, 8)
+        np.testing.assert_array_equal(drawn(**given, iterations=1), base[:1])
+        assert np.any(drawn(**given, seed=1) != base)
+        assert np.any(drawn(**given, drift=0.5)[1] != base[1])
+    assert np.any(drawn(traffic="generated", skew=0.5) != base)
 
 
-def test_iterations_are_averaged():
-    config = small(fabrics=("fat-tree",), iterations=2)
-    drawn, both = row(dataclasses.replace(config, iterations=1)), row(config)
-    assert (drawn["iterations"], both["iterations"]) == (1, 2)
-    # A longer run starts with the shorter one: the second iteration is what is left of the average.
-    assert 0.5 < 2 * both["ep_comm_s"] / drawn["ep_comm_s"] - 1 < 2
-    assert both["ep_comm_s"] != drawn["ep_comm_s"]
-
-
-# ------------------------------------------------------------------------------------------------------------ choices
 def test_balanced_traffic_between_two_servers():
     # Six circuits against eight NICs; at 100 Gbps the part inside servers is far shorter.
     config = small("llama-moe", fabrics=("fat-tree", "mfabric"), traffic="generated", skew=0.0, drift=0.0)
@@ -139,14 +113,7 @@ def test_balanced_traffic_between_two_servers():
     np.testing.assert_allclose(slower["ep_comm_s"], exchanges * leaves * 7 / 8 / 1e9, rtol=1e-9)
 
 
-def test_policies_that_keep_their_circuits_pay_nothing():
-    assert row(small(**SKEWED))["reconfig_s"] > 0
-    one = row(small(**SKEWED, policy="uniform"))
-    assert one["reconfig_s"] == 0
-    assert (one["policy"], one["routing"]) == ("uniform", "unsplit")
-
-
-def test_delay_is_paid():
+def test_delay_is_paid_where_circuits_change():
     by_delay = [row(small(**SKEWED, delay_s=delay)) for delay in (0.0, 0.001, 0.025, 0.4)]
     total = [one["iteration_s"] for one in by_delay]
     assert all(a < b for a, b in itertools.pairwise(total))
@@ -155,22 +122,41 @@ def test_delay_is_paid():
     assert free == pytest.approx(0, abs=1e-12)
     assert 0 < short <= 16.001 * 0.001
     assert long <= 32.001 * 0.4
-
-
-def test_holding_back_the_packet_switches_costs_more():
-    # One circuit a server: most pairs are left to the packet switches.
-    settings = SKEWED | {"optical_degree": 1, "delay_s": 0.4}
-    goes_on, waits = row(small(**settings)), row(small(**settings, eps_waits=True))
+    kept = row(small(**SKEWED, policy="uniform"))
+    assert (kept["reconfig_s"], kept["policy"], kept["routing"]) == (0, "uniform", "unsplit")
+    # One iteration begins with the circuits of the one before: those for the mean never change.
+    assert row(small(**SKEWED, policy="static", delay_s=1.0))["reconfig_s"] <= 1.0
+    with pytest.raises(InputError, match="policy must not be 'static' for failures"):
+        Failures(small(fabrics=("mfabric",), policy="static"))
+    # One circuit a server: most pairs are left to the packet switches, which may have to wait, too.
+    goes_on, waits = (row(small(**SKEWED, optical_degree=1, delay_s=0.4, eps_waits=wait)) for wait in (False, True))
     assert waits["iteration_s"] > goes_on["iteration_s"]
 
 
 def test_settings_of_the_region_change_its_rows():
     # Degree 2 for four servers: best-path has pairs to move.
-    narrow, best = (row(small(**SKEWED, optical_degree=2, routing=routing)) for routing in ("unsplit", "best-path"))
-    assert best["routing"] == "best-path"
+    narrow, best, split, relay = (
+        row(small(**SKEWED, optical_degree=2, routing=routing))
+        for routing in ("unsplit", "best-path", "split", "relay")
+    )
+    assert (best["routing"], relay["routing"], relay["policy"]) == ("best-path", "relay", "greedy")
     assert best["ep_comm_s"] < narrow["ep_comm_s"]
-    assert row(small(**SKEWED))["ep_comm_s"] < narrow["ep_comm_s"]  # more circuits
-    assert row(small(**SKEWED, rule="released"))["ep_comm_s"] != row(small(**SKEWED))["ep_comm_s"]
+    assert relay["ep_comm_s"] <= split["ep_comm_s"] * (1 + 1e-9)
+    wide = row(small(**SKEWED))
+    assert wide["ep_comm_s"] < narrow["ep_comm_s"]  # more circuits
+    assert row(small(**SKEWED, rule="released"))["ep_comm_s"] != wide["ep_comm_s"]
+
+
+def chained(demand, region, *, previous=None, key=None):
+    """A function of the user's own."""
+    return topoopt(demand, region)
+
+
+def test_a_function_is_a_policy():
+    own, named = (row(small(**SKEWED, policy=policy)) for policy in (chained, "topoopt"))
+    assert own | {"policy": "topoopt"} == named
+    assert own["policy"] == effective(small(**SKEWED, policy=chained))["policy"] == "chained"
+    assert row(small(**SKEWED))["ep_comm_s"] != own["ep_comm_s"]
 
 
 def test_gpu_and_efficiency():
@@ -178,13 +164,6 @@ def test_gpu_and_efficiency():
     fast = row(small(fabrics=("fat-tree",), gpu="H100-SXM", efficiency=1.0))
     np.testing.assert_allclose(base["compute_s"] / fast["compute_s"], 989.4 / 312 * 2, rtol=1e-9)
     assert fast["compute_source"] == "H100-SXM at 100% of peak, not calibrated"
-
-
-# -------------------------------------------------------------------------------------------------------------- dtype
-def test_float64_needs_x64():
-    sentence = r"^dtype float64 needs jax\.config\.update\('jax_enable_x64', True\)"
-    with configured(jax_enable_x64=False), pytest.raises(InputError, match=sentence):
-        next(compare(small()))
 
 
 def test_float32():
@@ -198,13 +177,12 @@ def test_float32():
     np.testing.assert_allclose(got["ep_comm_s"], row(exact)["ep_comm_s"], rtol=1e-4)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_nothing_is_promoted(dtype):
+def test_nothing_is_promoted():
     # With 64 bits enabled, single precision stays single: traced only.
-    for name in ("fat-tree", "mfabric"):
+    for dtype, name in itertools.product(("float32", "float64"), ("fat-tree", "mfabric")):
         config = small(fabrics=(name,), dtype=dtype)
         (job,) = module.scenarios(config)
-        seconds = jax.tree.map(lambda x: jnp.asarray(x, dtype), block_seconds(job.workload, get_gpu()))
+        seconds = jax.tree.map(lambda x, dtype=dtype: jnp.asarray(x, dtype), block_seconds(job.workload, get_gpu()))
 
         def run(fabric, tokens, job=job, config=config, seconds=seconds):
             found = exchanges(job.workload, fabric, tokens, config.circuits_policy())
@@ -217,7 +195,6 @@ def test_nothing_is_promoted(dtype):
         assert kinds == {jnp.dtype(dtype)}
 
 
-# ------------------------------------------------------------------------------------------------------- no new traces
 def test_numbers_of_a_fabric_are_data(monkeypatch):
     traces, counted, plain = [], module.iterate, module._time_all.__wrapped__
     monkeypatch.setattr(module, "iterate", lambda *args, **named: (traces.append(args), counted(*args, **named))[1])
@@ -228,7 +205,6 @@ def test_numbers_of_a_fabric_are_data(monkeypatch):
     assert len(set(got)) == 3
 
 
-# --------------------------------------------------------------------------------------------------- where it is from
 def test_effective_holds_every_resolved_value(monkeypatch):
     config = small(seed=3, drift=0.5)
     got = effective(config)
@@ -249,7 +225,6 @@ def test_effective_holds_every_resolved_value(monkeypatch):
     assert effective(dataclasses.replace(config, dtype="float32"))["dtype"] == "float32"
 
 
-# ----------------------------------------------------------------------------------------------------------- examples
 def test_examples_for_the_pictures():
     config = small(fabrics=("fat-tree", "mfabric"), nic_gbps=(100.0, 200.0, 800.0))
     regions, lines = examples(config)

@@ -51,7 +51,6 @@ def timed_as(monkeypatch, before, after):
 ALL = Failures(base())
 
 
-# --------------------------------------------------------------------------------------------------------------- rows
 def test_what_a_row_holds():
     assert set(rows(ALL)) == set(KINDS)
     healthy = row(base(fabrics=("mfabric",)))["iteration_s"]
@@ -71,7 +70,6 @@ def test_what_a_row_holds():
     assert cost["electrical-nics"] >= cost["electrical-nic"] > cost["link"]
 
 
-# ------------------------------------------------------------------------------------------------------- what it costs
 def test_nothing_failed_costs_nothing(monkeypatch):
     # The failed stage is solved by other means than the healthy ones; with all of its NICs it takes as long.
     assert abs(hurt("optical-nic", optical_degree=0)["slow_down"]) < 1e-12  # none can fail
@@ -83,10 +81,9 @@ def test_nothing_failed_costs_nothing(monkeypatch):
 
 
 def test_spare_electrical_nics_and_more_links_help():
-    for kind in ("electrical-nic", "electrical-nics", "gpu", "server"):
+    for kind in ("electrical-nic", "server"):
         assert 0 < hurt(kind, electrical_nics=4)["slow_down"] < rows(ALL)[kind]["slow_down"]
-    cost = [hurt("link", where={"radix": radix})["slow_down"] for radix in (4, 16)]
-    assert cost[0] > cost[1] > rows(ALL)["link"]["slow_down"] > 0
+    assert hurt("link", where={"radix": 4})["slow_down"] > rows(ALL)["link"]["slow_down"] > 0
     one, every = (hurt(kind, electrical_nics=1, optical_degree=2) for kind in ("electrical-nic", "electrical-nics"))
     assert one["slow_down"] == every["slow_down"] > 0  # one is all there are
 
@@ -128,52 +125,38 @@ def test_the_stage_and_the_server_that_are_hit():
     assert last["failed_s"] != rows(ALL)["optical-nic"]["failed_s"]
 
 
-def test_the_same_configuration_gives_the_same_rows():
-    assert list(failures(Failures(base(), kinds=("gpu",)))) == [rows(ALL)["gpu"]]
+def test_the_same_failure_gives_the_same_row_whatever_the_fabrics_and_further_bandwidths():
+    config = Failures(base(fabrics=("fat-tree",), nic_gbps=(100.0, 400.0)), kinds=("server",))
+    assert list(failures(config)) == [rows(ALL)["server"]]
     assert hurt("server", seed=1)["failed_s"] != rows(ALL)["server"]["failed_s"]
 
 
-# ------------------------------------------------------------------------------------------------------------- when
-def test_iterations_before_the_failure_are_healthy(monkeypatch):
-    timed_as(monkeypatch, [1, 2, 4, 1], [9, 3, 8, 1.5])
-    (one,) = failures(Failures(base(iterations=4), kinds=("link",), at=1))
-    assert (one["stage"], one["at"], one["iterations"]) == (2, 1, 4)
-    assert (one["healthy_s"], one["failed_s"]) == (2, 12.5 / 3)
-    np.testing.assert_allclose(one["slow_down"], (1.5 + 2 + 1.5) / 3 - 1, rtol=1e-12)
-    np.testing.assert_allclose(one["run_slow_down"], 13.5 / 8 - 1, rtol=1e-12)
-
-
-# ---------------------------------------------------------------------------------------------------------- published
 def test_published_figures_stand_beside_their_own_set_up(monkeypatch):
-    assert module.PUBLISHED == {
-        ("deepseek-r1", "electrical-nic"): 0.033,
-        ("deepseek-r1", "optical-nic"): 0.033,
-        ("mixtral-8x22b", "gpu"): 0.051,
-        ("deepseek-r1", "server"): 0.065,
-    }
+    config = Failures()
+    assert {model for model, _ in module.PUBLISHED} == set(config.setting.models)
+    assert (config.setting.nic_gbps, config.kinds) == ((400.0,), tuple(KINDS))
     timed_as(monkeypatch, [1, 1], [2, 2])
-    for settings, want in [
-        ({"nic_gbps": (400.0, 100.0)}, {("mixtral-8x22b", "gpu"): 0.051}),
+    beside_gpu = {("mixtral-8x22b", "gpu"): 0.051}
+    for settings, want in (
+        ({"nic_gbps": (400.0, 100.0)}, beside_gpu),
         ({"nic_gbps": (100.0, 400.0)}, {}),
         ({"nic_gbps": (400.0,), "gpus": 512, "dp": 1}, {}),
-    ]:
+    ):
         found = failures(Failures(base("mixtral-8x22b", **settings)))
-        beside = {(one["model"], one["failure"]): one["published"] for one in found if one["published"] is not None}
-        assert beside == want
+        assert {(r["model"], r["failure"]): r["published"] for r in found if r["published"] is not None} == want
 
 
-# --------------------------------------------------------------------------------------------------- what is asked for
-def test_the_first_bandwidth_counts_and_the_fabrics_do_not():
-    config = Failures(base(fabrics=("fat-tree",), nic_gbps=(100.0, 400.0)), kinds=("server",))
-    assert list(failures(config)) == [rows(ALL)["server"]]
-
-
-def test_models_and_kinds_in_their_order(monkeypatch):
-    timed_as(monkeypatch, [1, 1], [2, 2])
-    heard, setting, kinds = [], base(models=("llama-moe", MODEL)), ("server", "link")
-    found = list(failures(Failures(setting, kinds=kinds), progress=heard.append))
+def test_iterations_before_the_failure_are_healthy_and_models_and_kinds_come_in_order(monkeypatch):
+    timed_as(monkeypatch, [1, 2, 4, 1], [9, 3, 8, 1.5])
+    heard, setting, kinds = [], base(models=("llama-moe", MODEL), iterations=4), ("server", "link")
+    found = list(failures(Failures(setting, kinds=kinds, at=1), progress=heard.append))
     assert [(one["model"], one["failure"]) for one in found] == list(itertools.product(setting.models, kinds))
     assert heard == [f"{one['model']}: {one['failure']}" for one in found]
+    for one in found:
+        assert (one["stage"], one["at"], one["iterations"]) == (2, 1, 4)
+        assert (one["healthy_s"], one["failed_s"]) == (2, 12.5 / 3)
+        np.testing.assert_allclose(one["slow_down"], (1.5 + 2 + 1.5) / 3 - 1, rtol=1e-12)
+        np.testing.assert_allclose(one["run_slow_down"], 13.5 / 8 - 1, rtol=1e-12)
 
 
 def test_the_effective_configuration():
@@ -184,36 +167,27 @@ def test_the_effective_configuration():
     assert "setting" not in got
 
 
-def test_the_defaults_are_those_of_the_published_figures():
-    config = Failures()
-    assert {model for model, _ in module.PUBLISHED} == set(config.setting.models)
-    assert config.setting.nic_gbps == (400.0,)
-    assert config.kinds == tuple(KINDS)
-
-
-def test_mistakes_get_a_sentence_at_once():
-    for settings, where, sentence in [
+def test_mistakes_get_a_sentence_at_once(monkeypatch):
+    two = {"models": (MODEL, "llama-moe")}
+    for settings, where, sentence in (
         ({}, {"kinds": ("gpu", "sever")}, "kinds 'sever' is unknown (did you mean 'server'?); allowed: electrical-n"),
         ({}, {"at": 2}, "at must be below the 2 iterations of the run, got 2."),
-        ({"iterations": 3}, {"at": 3}, "at must be below the 3 iterations of the run, got 3."),
-        ({}, {"at": -1}, "at must be a whole number of at least 0, got -1."),
         ({}, {"stage": 4}, "stage must be below the 4 pipeline stages of mixtral-8x7b, got 4."),
-        ({}, {"stage": -1}, "stage must be a whole number of at least 0, got -1."),
         ({}, {"server": 4}, "server must be below the 4 of a region of mixtral-8x7b, got 4."),
-        ({"models": (MODEL, "llama-moe")}, {"server": 2}, "server must be below the 2 of a region of llama-moe, got"),
-        ({}, {"server": -1}, "server must be a whole number of at least 0, got -1."),
+        (two, {"server": 2}, "server must be below the 2 of a region of llama-moe, got"),
+        *[
+            ({}, {name: -1}, f"{name} must be a whole number of at least 0, got -1.")
+            for name in ("at", "stage", "server")
+        ],
         ({"routing": "split"}, {}, "failure 'electrical-nics' is modelled for routing unsplit, got 'split'."),
         (
             {"routing": "best-path", "electrical_nics": 1},
             {"kinds": ("electrical-nic",)},
             "is modelled for routing unsplit, got 'best-path'",
         ),
-    ]:
+    ):
         with pytest.raises(InputError, match=re.escape(sentence)):
             Failures(base(**settings), **where)
-
-
-def test_float64_needs_x64(monkeypatch):
     timed_as(monkeypatch, [1, 1], [2, 2])
     with configured(jax_enable_x64=False), pytest.raises(InputError, match=r"^dtype float64 needs jax\.config\.update"):
         next(failures(Failures(base(), kinds=("link",))))

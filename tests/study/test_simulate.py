@@ -36,7 +36,7 @@ def test_a_gpu_that_is_named_brings_its_own_nvlink():
         small(nvswitch_gigabytes_per_s=0.0)
 
 
-@pytest.mark.parametrize("name", ["nvl72", "mfabric-cpo"])
+@pytest.mark.parametrize("name", [pytest.param("nvl72", marks=pytest.mark.slow), "mfabric-cpo"])
 def test_a_function_of_numbers_gives_the_rows_of_compare_at_any_bandwidth(name):
     # NVLink and optical ports are what the NIC leaves of a GPU: of 800 Gbps, not of the bandwidth asked for first.
     job = {"tp": 8, "dp": 1, "ep": 16, "pp": 8}

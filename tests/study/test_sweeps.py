@@ -31,13 +31,6 @@ def footer_of(folder):
     return query([folder], Asked())[1]
 
 
-# ------------------------------------------------------------------------------------------------ axes
-def test_a_grid_with_lists_is_every_combination():
-    found = columns({"a": [1, 2], "b": ["x", "y"]}, {"c": [7.0, 8.0], "d": [True, False]}, {}, 1, 0)
-    want = [(a, b, c, d) for a in (1, 2) for b in "xy" for c, d in ((7.0, True), (8.0, False))]
-    assert list(zip(*(found[name].tolist() for name in "abcd"), strict=True)) == want
-
-
 def test_random_axes_stay_in_their_range_and_do_not_disturb_each_other():
     random = {
         "plain": {"low": -1.0, "high": 2.0},
@@ -60,7 +53,11 @@ def test_random_axes_stay_in_their_range_and_do_not_disturb_each_other():
     assert not np.array_equal(other, found["log"])
 
 
-def test_what_is_code_makes_groups_and_every_row_is_in_one_part():
+def test_a_grid_with_lists_is_every_combination_and_every_row_is_in_one_part():
+    found = columns({"a": [1, 2], "b": ["x", "y"]}, {"c": [7.0, 8.0], "d": [True, False]}, {}, 1, 0)
+    want = [(a, b, c, d) for a in (1, 2) for b in "xy" for c, d in ((7.0, True), (8.0, False))]
+    assert list(zip(*(found[name].tolist() for name in "abcd"), strict=True)) == want
+    # What is code makes groups.
     grid = {"sample": [0, 1, 2], "policy": ["greedy", "uniform"], "sigma": [0, 0.5]}
     config = Sweep("all-to-all", grid=grid, rows_per_shard=4)
     assert [group.code["policy"] for group in config.groups] == ["greedy", "uniform"]
@@ -68,51 +65,60 @@ def test_what_is_code_makes_groups_and_every_row_is_in_one_part():
     assert [part.rows.tolist() for part in config.parts] == [[0, 1, 4, 5], [8, 9], [2, 3, 6, 7], [10, 11]]
 
 
-# ------------------------------------------------------------------------------------------------ rows
+PORTS = {"optical_degree": [6, 2], "delay_s": [0.025, 0.5]}
+DATA = {"nic_gbps": 200.0, "optical_degree": 4, "electrical_nics": 4, "delay_s": 0.1, "efficiency": 0.3}
+DRAWN = {"iterations": 2, "drift": 0.4}
+
+
+def assert_rows_of_compare(folder, fixed, grid, lists):
+    sweep(Sweep("iteration", SMALL | fixed, grid, lists, dtype="float64"), folder)
+    for found in rows_of(folder):
+        given = fixed | {axis: found[axis] for axis in (*grid, *lists)}
+        fabric, gbps = given.pop("fabric", "mfabric"), given.pop("nic_gbps")
+        if fabric == "fat-tree":
+            given = {axis: value for axis, value in given.items() if axis not in PORTS}
+        want = row(small(fabrics=(fabric,), nic_gbps=(gbps,), **given))
+        for column in found.keys() & want.keys():
+            value = want[column]
+            near = pytest.approx(value, rel=1e-9, abs=1e-12) if isinstance(value, float) else value
+            assert found[column] == near, (fixed, column)
+
+
 def test_rows_are_those_of_compare(tmp_path):
-    ports = {"optical_degree": [6, 2], "delay_s": [0.025, 0.5]}
-    data = {"nic_gbps": 200.0, "optical_degree": 4, "electrical_nics": 4, "delay_s": 0.1, "efficiency": 0.3}
-    pays = {"nic_gbps": [100.0, 800.0, 100.0], "delay_s": [0.025, 0.025, 0.2], "efficiency": [0.5, 0.5, 0.3]}
-    for name, fixed, grid, lists in (
-        ("fabrics", {}, {"fabric": ["mfabric", "fat-tree"], "nic_gbps": [100, 200]}, ports),
-        ("fixed", {**data, "flows": "single", "seed": 3}, {"goodput": [0.5, 1.0]}, {}),
-        ("pays", {"first": "pays"}, {}, pays),
-        ("scale-up", {"fabric": "mfabric-cpo"}, {"nic_gbps": [400, 800]}, {}),  # 9 and 4 circuits a GPU
-        ("mean", {"nic_gbps": 100.0, "iterations": 2, "drift": 0.4}, {"fabric": ["mfabric"]}, {}),
-    ):
-        sweep(Sweep("iteration", SMALL | fixed, grid, lists, dtype="float64"), tmp_path / name)
-        for found in rows_of(tmp_path / name):
-            given = fixed | {axis: found[axis] for axis in (*grid, *lists)}
-            fabric, gbps = given.pop("fabric", "mfabric"), given.pop("nic_gbps")
-            if fabric == "fat-tree":
-                given = {axis: value for axis, value in given.items() if axis not in ports}
-            want = row(small(fabrics=(fabric,), nic_gbps=(gbps,), **given))
-            for column in found.keys() & want.keys():
-                value = want[column]
-                near = pytest.approx(value, rel=1e-9, abs=1e-12) if isinstance(value, float) else value
-                assert found[column] == near, (name, column)
-    assert len(rows_of(tmp_path / "fabrics")) == 8
-    footer = footer_of(tmp_path / "fabrics")
-    assert footer["group"]["workloads"][MODEL]["micro_batches"] == 2
-    assert footer["dtype"] == "float64"
+    assert_rows_of_compare(tmp_path, {}, {"fabric": ["mfabric", "fat-tree"], "nic_gbps": [100, 200]}, PORTS)
+    footer = footer_of(tmp_path)
+    assert len(rows_of(tmp_path)) == 8
+    assert (footer["group"]["workloads"][MODEL]["micro_batches"], footer["dtype"]) == (2, "float64")
     assert footer["version"]
+
+
+@pytest.mark.slow
+def test_rows_are_those_of_compare_whatever_is_fixed(tmp_path):
+    pays = {"nic_gbps": [100.0, 800.0, 100.0], "delay_s": [0.025, 0.025, 0.2], "efficiency": [0.5, 0.5, 0.3]}
+    assert_rows_of_compare(
+        tmp_path / "fixed", DATA | DRAWN | {"flows": "single", "seed": 3}, {"goodput": [0.5, 1.0]}, {}
+    )
+    assert_rows_of_compare(tmp_path / "pays", {"first": "pays"}, {}, pays)
+    scale_up = {"fabric": "mfabric-cpo"}, {"nic_gbps": [400, 800]}, {}  # 9 and 4 circuits a GPU
+    assert_rows_of_compare(tmp_path / "scale-up", *scale_up)
     group = footer_of(tmp_path / "fixed")["group"]
-    assert {name: group[name] for name in data} == data
+    assert {name: group[name] for name in DATA} == DATA
     assert group["goodput"] == "varies"
 
 
 def test_nothing_stands_for_the_default_of_its_own_row_alone(tmp_path):
-    def seconds(name, **grid):
-        fixed = SMALL | {"optical_degree": 2}
-        sweep(Sweep("iteration", fixed, grid, rows_per_shard=1, dtype="float64"), tmp_path / name)
-        return [one["iteration_s"] for one in rows_of(tmp_path / name)]
-
-    assert seconds("rate", efficiency=[0.1, None]) == seconds("same rate", efficiency=[0.1, 0.5])
-    assert seconds("delay", delay_s=[None, 0.1]) == seconds("same delay", delay_s=[0.025, 0.1])
+    found = []
+    for number, (rates, delays) in enumerate((([0.1, None], [None, 0.1]), ([0.1, 0.5], [0.025, 0.1]))):
+        grid = {"efficiency": rates, "delay_s": delays}
+        config = Sweep("iteration", SMALL | {"optical_degree": 2}, grid, rows_per_shard=1, dtype="float64")
+        sweep(config, tmp_path / str(number))
+        found.append([one["iteration_s"] for one in rows_of(tmp_path / str(number))])
+    assert found[0] == found[1]
+    assert len(set(found[0])) == 4
 
 
 def test_a_row_is_the_mean_of_its_iterations_or_one_of_them(tmp_path):
-    fixed = SMALL | {"nic_gbps": 100.0, "iterations": 2, "drift": 0.4}
+    fixed = SMALL | DRAWN | {"nic_gbps": 100.0}
     sweep(Sweep("iteration", fixed, {"sample": [-1, 0, 1], "efficiency": [0.5, 0.25]}, dtype="float64"), tmp_path)
     found = [one["iteration_s"] for one in rows_of(tmp_path)]
     assert found[2] != found[4]
@@ -137,7 +143,6 @@ def test_long_lists_stay_out_of_footers(tmp_path):
     assert maker.footer["sweep"]["list"] == {"sample": "1001 values in sweep.json"}
 
 
-# ------------------------------------------------------------------------------------------------ mistakes
 CPO = {"fabric": "mfabric-cpo", "gpu_tbps": 0.6, "model": "deepseek-v3"}
 MISTAKES = [
     ({"evaluate": "iterations"}, r"evaluate 'iterations' is unknown \(did you mean 'iteration'\?\)"),

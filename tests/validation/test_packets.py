@@ -1,5 +1,6 @@
 """Flow level against packet level: by hand on small runs, then on recorded ones."""
 
+import itertools
 import json
 
 import jax
@@ -9,7 +10,6 @@ import pytest
 
 from mfabric_jax import cli, validation
 from mfabric_jax.checks import InputError
-from mfabric_jax.commands import shared
 from mfabric_jax.fabric import Cluster, Tree
 from mfabric_jax.flows import FlowProblem, completion_times
 from mfabric_jax.report import read_rows
@@ -49,28 +49,38 @@ def run_of(flows, **changed):
     } | changed
 
 
-def written(folder, run, name="run.json"):
-    file = folder / name
-    file.write_text(run if isinstance(run, str) else json.dumps(run), encoding="utf-8")
-    return file
+@pytest.fixture
+def written(tmp_path):
+    """Writes a run, hand-made or text, and gives its file."""
+
+    def write(run, name="run.json"):
+        file = tmp_path / name
+        file.write_text(run if isinstance(run, str) else json.dumps(run), encoding="utf-8")
+        return file
+
+    return write
 
 
-def predicted(folder, flows, **changed):
-    return validation.predict(read_run(written(folder, run_of(flows, **changed))))
+@pytest.fixture
+def predicted(written):
+    return lambda flows, dtype="float64", **changed: validation.predict(
+        read_run(written(run_of(flows, **changed))), dtype
+    )
 
 
 PATHS = [flow(0, 2, 1.5 * MB, path="SRC0>T0>A0>T1"), flow(1, 3, 1.5 * MB, path="SRC1>T0>A0>T1")]
 ACROSS = [flow(0, 2, 1.5 * MB), flow(1, 3, 1.5 * MB)]
 
 
-@pytest.mark.parametrize(
-    ("flows", "changed", "finish_ms"),
-    [
+def test_links_are_shared_by_hand(predicted):
+    for flows, changed, finish_ms in (
         # 0.75 GB/s of payload, halved until the small flow has its 1.5 MB: 4 ms. Then 3 MB alone: 4 ms more.
         ([flow(0, 2, 1.5 * MB), flow(1, 2, 4.5 * MB)], {}, [4, 8]),
         # One host sends to two; both directions of a host are apart.
         ([flow(0, 1, 1.5 * MB), flow(0, 2, 1.5 * MB)], {}, [4, 4]),
         ([flow(0, 1, 1.5 * MB), flow(1, 0, 1.5 * MB)], {}, [2, 2]),
+        # Alone for 1 ms, then shared: flow 0 has 0.75 MB left at half rate, 2 ms; flow 1 has 0.75 MB left, 1 ms.
+        ([flow(0, 2, 1.5 * MB), flow(1, 2, 1.5 * MB) | {"start": 0.001}], {}, [3, 4]),
         # Paths that share a link, that share none, and that share the last link, to their destination.
         (PATHS, {"routing": "ECMP"}, [4, 4]),
         ([PATHS[0], PATHS[1] | {"path": "SRC1>T0>A1>T1"}], {"routing": "ECMP"}, [2, 2]),
@@ -78,34 +88,26 @@ ACROSS = [flow(0, 2, 1.5 * MB), flow(1, 3, 1.5 * MB)]
         # 0 -> 2 and 1 -> 3 leave leaf 0 over one uplink; 2 -> 3 stays below leaf 1, but shares the port of 3.
         ([*ACROSS, flow(2, 3, 0.75 * MB)], {"topology": LEAF_SPINE}, [4, 4, 2]),
         (ACROSS, {"topology": LEAF_SPINE.replace("1 uplinks", "2 uplinks")}, [2, 2]),
-    ],
-)
-def test_links_are_shared_by_hand(tmp_path, flows, changed, finish_ms):
-    np.testing.assert_allclose(predicted(tmp_path, flows, **changed).finish, np.array(finish_ms) / 1000, rtol=1e-12)
+    ):
+        np.testing.assert_allclose(predicted(flows, **changed).finish, np.array(finish_ms) / 1000, rtol=1e-12)
+    single = predicted([flow(0, 2, 1.5 * MB), flow(1, 2, 4.5 * MB)], "float32")
+    np.testing.assert_allclose(single.finish, [0.004, 0.008], rtol=1e-6)  # a few sums and quotients of 24 bits
+    with pytest.raises(InputError, match="dtype 'float16' is unknown"):
+        predicted([FLOW], "float16")
+    with configured(jax_enable_x64=False), pytest.raises(InputError, match="jax_enable_x64"):
+        predicted([FLOW])
 
 
-def test_errors_count_from_the_start_of_a_flow(tmp_path):
-    got = predicted(tmp_path, [flow(0, 2, 1.5 * MB, 0.005), flow(1, 2, 4.5 * MB, 0.010)])
+def test_errors_count_from_the_start_of_a_flow(predicted):
+    got = predicted([flow(0, 2, 1.5 * MB, 0.005), flow(1, 2, 4.5 * MB, 0.010)])
     assert got.collective_s == got.finish.max()
     assert got.error == pytest.approx(-0.2, rel=1e-12)
     np.testing.assert_allclose(got.large_flow_errors, [-0.2, -0.2], rtol=1e-12)
-    # Alone for 1 ms, then shared: flow 0 has 0.75 MB left at half rate, 2 ms; flow 1 has 1.5 - 0.75 MB left, 1 ms.
-    got = predicted(tmp_path, [flow(0, 2, 1.5 * MB, 0.006), flow(1, 2, 1.5 * MB, 0.007) | {"start": 0.001}])
-    np.testing.assert_allclose(got.finish, [0.003, 0.004], rtol=1e-12)
+    got = predicted([flow(0, 2, 1.5 * MB, 0.006), flow(1, 2, 1.5 * MB, 0.007) | {"start": 0.001}])
     np.testing.assert_allclose(got.large_flow_errors, [-0.5, -0.5], rtol=1e-12)
 
 
-def test_float32(tmp_path):
-    run = read_run(written(tmp_path, run_of([flow(0, 2, 1.5 * MB), flow(1, 2, 4.5 * MB)])))
-    got = validation.predict(run, "float32")
-    np.testing.assert_allclose(got.finish, [0.004, 0.008], rtol=1e-6)  # a few sums and quotients of 24 bits
-    with pytest.raises(InputError, match="dtype 'float16' is unknown"):
-        validation.predict(run, "float16")
-    with configured(jax_enable_x64=False), pytest.raises(InputError, match="jax_enable_x64"):
-        validation.predict(run, "float64")
-
-
-def test_groups_and_facts_of_a_run(tmp_path):
+def test_groups_and_facts_of_a_run(written):
     pathed = [flow(0, 2, path="SRC0>T0"), flow(2, 0, path="SRC2>T0")]
     for flows, changed, group in (
         ([flow(0, 2), flow(1, 2)], {}, "incast"),
@@ -115,12 +117,12 @@ def test_groups_and_facts_of_a_run(tmp_path):
         ([flow(0, 2), flow(2, 0)], {"routing": "ECMP"}, "unknown-path"),
         ([flow(0, 2), flow(1, 2)], {"topology": LEAF_SPINE}, "leaf-spine"),
     ):
-        assert read_run(written(tmp_path, run_of(flows, **changed))).group == group
+        assert read_run(written(run_of(flows, **changed))).group == group
     stated = {"fluid_collective_s": 0.5, "fluid_ecmp_collective_s": 0.25}
-    run = read_run(written(tmp_path, run_of([flow(0, 2, 3)], topology=LEAF_SPINE, **stated)))
+    run = read_run(written(run_of([flow(0, 2, 3)], topology=LEAF_SPINE, **stated)))
     assert (run.name, run.pattern, run.leaves, run.goodput_Bps) == ("run", "hand-made", Leaves(2, 1), 0.75e9)
     assert (run.paths, run.stated_s) == (None, 0.5)
-    run = read_run(written(tmp_path, run_of(pathed[:1], **stated)))
+    run = read_run(written(run_of(pathed[:1], **stated)))
     assert (run.paths, run.stated_s, run.leaves) == ((("SRC0", "T0"),), 0.25, None)
 
 
@@ -150,29 +152,26 @@ MISTAKES = [
 ]
 
 
-def test_mistakes_in_a_run(tmp_path):
-    for run, sentence in MISTAKES:
-        with pytest.raises(InputError) as mistake:
-            read_run(written(tmp_path, run))
-        assert str(mistake.value).startswith(sentence)
-
-
-def test_folders(tmp_path):
+def test_mistakes_in_runs_and_folders(written, tmp_path):
     with pytest.raises(InputError, match=r"no \.json file in"):
         validation.read_runs(tmp_path)
     with pytest.raises(InputError, match="must be a folder"):
         validation.read_runs(tmp_path / "nowhere")
-    for name in ("b.json", "a.json", "notes.txt"):
-        written(tmp_path, run_of([FLOW]), name)
-    assert [run.name for run in validation.read_runs(tmp_path)] == ["a", "b"]
+    for run, sentence in MISTAKES:
+        with pytest.raises(InputError) as mistake:
+            read_run(written(run))
+        assert str(mistake.value).startswith(sentence)
+    for name in ("b.json", "a.json", "run.json", "notes.txt"):
+        written(run_of([FLOW]), name)
+    assert [run.name for run in validation.read_runs(tmp_path)] == ["a", "b", "run"]
     (tmp_path / "c.json").mkdir()
     with pytest.raises(InputError, match=r"c\.json cannot be read"):
         validation.read_runs(tmp_path)
 
 
-def test_rows_and_groups(tmp_path):
-    small = predicted(tmp_path, [flow(0, 2, 1000), flow(2, 0, 1000)])
-    incast = predicted(tmp_path, [flow(0, 2, 1.5 * MB, 0.005), flow(1, 2, 4.5 * MB, 0.016)])
+def test_rows_and_groups(predicted):
+    small = predicted([flow(0, 2, 1000), flow(2, 0, 1000)])
+    incast = predicted([flow(0, 2, 1.5 * MB, 0.005), flow(1, 2, 4.5 * MB, 0.016)])
     rows, groups = validation.packet_rows([incast, small]), validation.packet_groups([incast, small])
     assert [row["group"] for row in rows] == [line["group"] for line in groups] == ["spraying", "incast"]
     assert (rows[0]["large_flows"], rows[0]["flow_error_median"], rows[0]["flow_error_q50"]) == (0, None, None)
@@ -182,42 +181,27 @@ def test_rows_and_groups(tmp_path):
     assert rows[1]["mean_pair_mib"] == pytest.approx(3 * MB / 2**20)
 
 
-def test_runs_of_like_size_share_a_program(tmp_path):
+def test_runs_of_like_size_share_a_program(written):
     shapes = set()
-    for count in (1, 2, 64):
-        for more in ({}, {"path": "SRC0>A>B>C>D>E"}):
-            run = read_run(written(tmp_path, run_of([flow(0, 1, 1000, **more)] * count)))
-            shapes.add(tuple(leaf.shape for leaf in jax.tree.leaves(network(run, "float64"))))
+    for count, more in itertools.product((1, 2, 64), ({}, {"path": "SRC0>A>B>C>D>E"})):
+        run = read_run(written(run_of([flow(0, 1, 1000, **more)] * count)))
+        shapes.add(tuple(leaf.shape for leaf in jax.tree.leaves(network(run, "float64"))))
     assert len(shapes) == 1
 
 
-# ------------------------------------------------------------------------------------------------------ command line
-@pytest.fixture
-def process_is_left_alone(monkeypatch):
-    pytest.importorskip("tyro")
-    pytest.importorskip("tqdm")
-    monkeypatch.setattr(shared, "start_jax", lambda dtype, device: None)
-
-
-@pytest.mark.usefixtures("process_is_left_alone")
-def test_the_command_prints_writes_and_draws(tmp_path, capsys):
+@pytest.mark.usefixtures("command_line")
+def test_the_command_prints_writes_and_draws(written, tmp_path, capsys):
     pytest.importorskip("matplotlib")
-    written(tmp_path, run_of([flow(0, 2, 1.5 * MB, 0.005), flow(1, 2, 4.5 * MB, 0.010)], fluid_collective_s=0.008))
+    file = written(run_of([flow(0, 2, 1.5 * MB, 0.005), flow(1, 2, 4.5 * MB, 0.010)], fluid_collective_s=0.008))
     words = ["--runs", str(tmp_path), "--out", str(tmp_path / "rows.csv"), "--figures", str(tmp_path / "figures")]
     assert cli.main(["validate", "packet", *words]) == 0
-    said = capsys.readouterr().out
-    assert "incast on a non-blocking tree" in said
-    assert "-20.0%" in said
-    assert "1 of 1 files state a fluid time" in said
+    out = capsys.readouterr().out
+    for part in ("incast on a non-blocking tree", "-20.0%", "1 of 1 files state a fluid time"):
+        assert part in out
     rows, config = read_rows(tmp_path / "rows.csv")
-    run = read_run(tmp_path / "run.json")
-    assert rows == validation.packet_rows([validation.predict(run)])
+    assert rows == validation.packet_rows([validation.predict(read_run(file))])
     assert (config["runs"], config["dtype"]) == (str(tmp_path), "float64")
-    assert [file.name for file in (tmp_path / "figures").iterdir()] == ["packet_validation.png"]
-
-
-@pytest.mark.usefixtures("process_is_left_alone")
-def test_mistakes_in_the_command(capsys):
+    assert [picture.name for picture in (tmp_path / "figures").iterdir()] == ["packet_validation.png"]
     for words, sentence in (
         ("", "mfabric: validate needs to know what first; allowed: packet."),
         ("--runs x", "mfabric: validate needs to know what first; allowed: packet."),
@@ -226,13 +210,10 @@ def test_mistakes_in_the_command(capsys):
         ("packet --runs nowhere", "mfabric: runs must be a folder of packet-level runs (.json)"),
     ):
         assert cli.main(["validate", *words.split()]) == 2
-        out, said = capsys.readouterr()
-        assert out == ""
-        assert said.startswith(sentence)
-        assert said.count("\n") == 1
+        out, error = capsys.readouterr()
+        assert (out, error.count("\n"), error.startswith(sentence)) == ("", 1, True), error
 
 
-# -------------------------------------------------------------------------------------------------------- recordings
 @pytest.fixture(scope="module")
 def recorded(shared_data):
     with configured(jax_enable_x64=True):
@@ -260,7 +241,6 @@ def test_predictions_are_what_the_files_state(recorded, shared_data):
         assert np.all(prediction.finish * run.goodput_Bps >= run.size * (1 - 1e-12))  # through a port at least
 
 
-# ------------------------------------------------------------------------------- hashed paths among the measured ones
 SEEDS, HOPS, LINKS = 60, 6, 400
 HOSTS = Cluster("tree of the runs", 128, 100.0, gpus_per_server=1, tree=Tree(128, radix=8))
 
@@ -294,13 +274,11 @@ def hashed(shared_data):
     return {run.name: (run, predictions(run)) for run in runs}
 
 
-def test_measured_times_lie_among_the_predicted(hashed):
+@pytest.mark.slow
+def test_measured_times_lie_among_those_of_hashed_paths(hashed):
     for name, (run, times) in hashed.items():
         if "row_n8" not in name:  # one congested flow there
             assert 0.98 * times.min() < run.collective_s < 1.07 * times.max(), name
-
-
-def test_collisions_matter_where_hosts_are_packed(hashed):
     # 16 neighbours leave through 4 edge switches: up to 1.47 apart. Ports alone, or spraying, would end 1.2 too early.
     run, times = hashed["ft128__a2a_uniform_n16_packed__dctcp"]
     assert times.max() > 1.3 * times.min()
@@ -308,9 +286,6 @@ def test_collisions_matter_where_hosts_are_packed(hashed):
     assert np.all(times >= ports * (1 - 1e-5))
     assert 1.15 < run.collective_s / ports < 1.25
     assert np.quantile(times, 0.02) < run.collective_s < np.quantile(times, 0.98)
-
-
-def test_spread_hosts_hardly_collide(hashed):
     # 16 hosts among 128: the busiest port decides, whatever the hash.
     for name in ("hot_n16_s1", "row_n16_s1", "zipf_n16_s1", "uniform_n16_4MiB"):
         run, times = hashed[f"ft128__a2a_{name}__dctcp"]

@@ -1,0 +1,127 @@
+"""Every policy of the registry: legal whatever the demand and the degrees, compiled once, in batches as alone."""
+
+import functools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mfabric_jax.checks import InputError
+from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.fabric.circuits import round_robin
+from mfabric_jax.policies import REGISTRY, Plan, greedy, random_circuits, suited, uniform
+from tests.policies.drawn import assert_legal, hostile, region
+
+SERVERS = 5
+OWN_FILES = ("threshold", "local-search", "relaxed", "joint")  # with `hostile` demand too
+NAMES = [name for name in REGISTRY if name not in OWN_FILES]
+LEGAL = st.lists(st.integers(0, 8), min_size=SERVERS, max_size=SERVERS)
+
+
+@functools.cache
+def planned(name):
+    """Compiled once, as is shown here: demand, degrees, electrical NICs and a key are data."""
+
+    def plan(demand, degrees, electrical, key):
+        where = region(SERVERS, degrees, electrical)
+        policy = suited(name, routing="split")
+        if name == "static":
+            policy = functools.partial(policy, mean=demand)
+        before = Plan(Circuits(jnp.zeros((SERVERS, SERVERS), jnp.int32)))
+        return policy(demand, where, previous=before, key=key).circuits.count
+
+    return jax.jit(eqx.debug.assert_max_traces(plan, max_traces=1))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_circuits_are_legal_and_a_batch_equals_its_loop(name):
+    if name in ("matching", "exact"):
+        pytest.importorskip("scipy")
+    cases = []
+
+    @settings(max_examples=25, derandomize=True)
+    @given(st.integers(0, 2**32 - 1), st.sampled_from([1e-9, 1.0, 1e6]), LEGAL, st.sampled_from([0.0, 2.0]))
+    def legal(seed, scale, degrees, electrical):
+        case = scale * hostile(seed, SERVERS), np.asarray(degrees), np.asarray(electrical), jax.random.key(0)
+        count = planned(name)(*case)
+        assert_legal(count, np.asarray(degrees))
+        cases.append((case, count))
+
+    legal()
+    some = cases[-6:]
+    together = jax.vmap(planned(name))(*jax.tree.map(lambda *x: jnp.stack(x), *[case for case, _ in some]))
+    np.testing.assert_array_equal(together, [count for _, count in some])
+
+
+@eqx.filter_jit
+def uniform_count(degree):
+    return uniform(None, Region(len(degree), 400.0, degree)).circuits.count
+
+
+def test_uniform_turn_by_turn_whatever_the_degrees():
+    for servers in (4, 5, 8):
+        rng, rounds = np.random.default_rng(servers), round_robin(servers)
+        for degree in [*rng.integers(0, 2 * servers, (5, servers)), *np.full((9, servers), np.arange(9)[:, None])]:
+            count = np.asarray(uniform_count(degree))
+            least, most = (np.asarray(uniform_count(np.full(servers, end))) for end in (degree.min(), degree.max()))
+            whole = degree == degree.max()
+            assert_legal(count, degree)
+            assert (least <= count).all()
+            assert (count <= most).all()
+            np.testing.assert_array_equal(count[whole][:, whole], most[whole][:, whole])  # as if nobody lost a NIC
+            if whole.all():  # pairs differ by one at most; an even number of servers leaves no NIC idle
+                assert np.ptp(count[~np.eye(servers, dtype=bool)]) <= 1
+                assert servers % 2 or (count.sum(axis=1) == degree).all()
+            if servers % 2 == 0:
+                want = np.zeros((servers, servers), int)
+                for turn in range(degree.max(initial=0)):
+                    for i, j in np.argwhere(rounds[turn % len(rounds)]):
+                        want[i, j] += turn < min(degree[i], degree[j])
+                np.testing.assert_array_equal(count, want)
+
+
+def test_equal_degrees_are_one_degree_and_a_server_without_ports_gets_no_circuit():
+    for policy in (greedy, uniform):
+        for degree in (0, 3, 6):
+            demand = hostile(degree + 1, SERVERS)
+            one, each = (
+                policy(demand, region(SERVERS, degrees)).circuits.count for degrees in (degree, [degree] * SERVERS)
+            )
+            assert one.dtype == each.dtype
+            np.testing.assert_array_equal(one, each)
+        count = np.asarray(policy(np.ones((5, 5)), region(SERVERS, [6, 0, 6, 6, 1])).circuits.count)
+        assert (count[1].sum(), count[4].sum() <= 1, count[0, 2] >= 1) == (0, True, True)
+
+
+def test_too_many_circuits_at_one_server_are_named():
+    count = np.array([[0, 2, 1], [2, 0, 1], [1, 1, 0]])  # degrees 3, 3, 2
+    Circuits(count).checked(np.array([3, 3, 2]))
+    with pytest.raises(Exception, match="more circuits at a server than its optical degree"):
+        Circuits(count).checked(np.array([3, 2, 3]))
+
+
+def test_random_is_the_uniform_topology_among_servers_in_another_order():
+    draws, ones, two = 60, jnp.ones((5, 5)), jnp.asarray(2.0)
+    keys = jax.random.split(jax.random.key(5), draws)
+    drawn = jax.jit(jax.vmap(lambda key, degree: planned("random")(ones, degree, two, key), (0, None)))
+    count, even = np.asarray(drawn(keys, np.full(5, 3))), np.asarray(uniform_count(np.full(5, 3)))
+    assert len({one.tobytes() for one in count}) > 2
+    np.testing.assert_array_equal(np.sort(count.reshape(draws, -1)), np.tile(np.sort(even.ravel()), (draws, 1)))
+    # Every pair is as likely as any other: the mean of a pair that has c or c + 1 circuits is within 4 sigma.
+    off = ~np.eye(5, dtype=bool)
+    share, mean = even[off].mean() - even[off].min(), count.mean(axis=0)[off] - even[off].min()
+    np.testing.assert_allclose(mean, share, atol=4 * np.sqrt(share * (1 - share) / draws))
+    # Unequal degrees stay with their servers: 1 has no optical NIC, 3 has one.
+    degree = np.array([4, 0, 3, 1, 4])
+    count, even = np.asarray(drawn(keys, degree)), np.asarray(uniform_count(degree))
+    for one in count:
+        assert_legal(one, degree)
+    assert (count.sum(axis=-1).max(axis=0)[[0, 4]] >= 2).all()  # those that have many do use them
+    assert count.sum(axis=(1, 2)).mean() > even.sum() / 2
+    assert len({one.tobytes() for one in count}) > 10
+    with pytest.raises(InputError, match=r"^policy 'random' needs a key, got none\.$"):
+        random_circuits(np.zeros((4, 4)), Region(4, 400.0, 5))
