@@ -48,15 +48,8 @@ def run(options: Options) -> int:
     if options.limit is not None:
         whole("limit", options.limit)
     shared.check_outputs(options.out, None)
-    asked = report.Asked(
-        where=shared.listed_words(options.where or ""),
-        by=shared.listed_words(options.by or ""),
-        measures=shared.listed_words(options.measures or ""),
-        pareto=shared.listed_words(options.pareto or ""),
-        sort=options.sort,
-        columns=shared.listed_words(options.columns or ""),
-        limit=options.limit,
-    )
+    lists = {name: _words(getattr(options, name) or "") for name in ("where", "by", "measures", "pareto", "columns")}
+    asked = report.Asked(**lists, sort=options.sort, limit=options.limit)
     rows, config = report.query(options.paths, asked)
     for note in notes(options.paths):
         print(f"query: {note}", file=sys.stderr)
@@ -80,3 +73,7 @@ def run(options: Options) -> int:
 
 def _alike(rows: list[dict], name: str) -> bool:
     return all(row[name] == rows[0][name] for row in rows)
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
