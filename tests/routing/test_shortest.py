@@ -11,7 +11,7 @@ from mfabric_jax import InputError
 from mfabric_jax.fabric.network import Network
 from mfabric_jax.fabric.network import network_of as joined
 from mfabric_jax.fabric.tree import Tree
-from mfabric_jax.routing.shortest import ROUTINGS, _mixed, distances, shortest_routes
+from mfabric_jax.routing.shortest import ROUTINGS, distances, mixed, shortest_routes
 
 
 def network_of(links, size):
@@ -271,7 +271,7 @@ def test_a_tree_has_the_paths_it_says():
 
 def test_splitmix64_gives_the_published_numbers():
     """First output of the generator from the states 0 and 1234567."""
-    assert _mixed(np.array([0, 1234567], np.uint64)).tolist() == [0xE220A8397B1DCDAF, 6457827717110365317]
+    assert mixed(np.array([0, 1234567], np.uint64)).tolist() == [0xE220A8397B1DCDAF, 6457827717110365317]
 
 
 def test_ecmp_is_uniform_and_independent_from_node_to_node():
