@@ -7,8 +7,7 @@ import numpy as np
 
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import Plan, get, greedy
-from mfabric_jax.schedule.exchange import exchanges_between
-from mfabric_jax.schedule.memory import remembers
+from mfabric_jax.schedule.exchange import exchanges_between, remembers
 from tests.schedule import jobs
 
 SCARCE = jobs.region(degree=5)
