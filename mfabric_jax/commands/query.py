@@ -56,8 +56,8 @@ def run(options: Options) -> int:
     if not rows:
         print("no row fulfils this")
     else:
-        alike = [name for name in rows[0] if len(rows) > 1 and _alike(rows, name)]
-        same = {name: rows[0][name] for name in alike if not (asked.by and name == COUNT)}
+        alike = {name: value for name, value in rows[0].items() if all(row[name] == value for row in rows)}
+        same = {name: value for name, value in alike.items() if len(rows) > 1 and not (asked.by and name == COUNT)}
         same = same if len(same) < len(rows[0]) else {}
         if same:
             said = (f"{name} {v:.4g}" if isinstance(v, float) else f"{name} {v}" for name, v in same.items())
@@ -69,10 +69,6 @@ def run(options: Options) -> int:
         about = {"command": "query", "paths": [str(pathlib.Path(path)) for path in options.paths]} | asked._asdict()
         print(report.write_rows(rows, options.out, about | {"of": config}), file=sys.stderr)
     return 0
-
-
-def _alike(rows: list[dict], name: str) -> bool:
-    return all(row[name] == rows[0][name] for row in rows)
 
 
 def _words(text: str) -> tuple[str, ...]:
