@@ -4,20 +4,6 @@
 """
 
 NAMES = (
-    "compare",
-    "calibrate",
-    "failures",
-    "cluster",
-    "timeline",
-    "draw",
-    "traffic",
-    "traces",
-    "validate",
-    "policies",
-    "train",
-    "evaluate",
-    "sweep",
-    "query",
-    "report",
-    "reproduce",
+    *("compare", "calibrate", "failures", "cluster", "timeline", "draw", "traffic", "traces"),
+    *("validate", "policies", "train", "evaluate", "sweep", "query", "report", "reproduce"),
 )

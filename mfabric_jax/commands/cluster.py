@@ -56,9 +56,8 @@ def run(options: Options) -> int:
     )
     print(report.plain([row | {"gigabytes": units.to_gigabytes(row["bytes"])} for row in rows], columns))
     busiest = sorted(link_rows(solved), key=lambda row: -row["utilisation"])[:5]
-    link = [report.Column("link"), report.Column("kind"), report.Column("from"), report.Column("to")]
     print("\nbusiest links")
-    print(report.plain(busiest, [*link, report.Column("utilisation", percent=True)]))
+    print(report.plain(busiest, ["link", "kind", "from", "to", report.Column("utilisation", percent=True)]))
     if picture is not None:
         _draw_solved(solved, picture)
     return 0

@@ -5,6 +5,7 @@ import pathlib
 import sys
 
 from mfabric_jax.commands import shared
+from mfabric_jax.commands.options import settings
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -14,13 +15,15 @@ class Options:
     Lists are separated by commas. Intervals are 95 % by bootstrap.
     """
 
-    policies: str = "learned,index,greedy,greedy-next,threshold,local-search,uniform,static"
+    policies: tuple[str, ...] = (
+        *("learned", "index", "greedy", "greedy-next", "threshold", "local-search", "uniform", "static"),
+    )
     """Names, or files that mfabric train wrote; static: greedy-next, once, from the mean of other demand."""
-    routings: str = "unsplit,split,relay,relay-planned"
+    routings: tuple[str, ...] = ("unsplit", "split", "relay", "relay-planned")
     """relay: shares know the true demand; relay-planned: shares from the forecast, a network's by itself."""
-    sizes: str = "8,16"
+    sizes: tuple[int, ...] = (8, 16)
     """Servers of the region."""
-    sigmas: str = "0,0.1,0.3,0.6,1"
+    sigmas: tuple[float, ...] = (0.0, 0.1, 0.3, 0.6, 1.0)
     """Standard deviations of the logarithms of forecasts; what has a past is predicted too."""
     samples: int = 70
     """All-to-alls of each workload."""
@@ -34,7 +37,7 @@ class Options:
     """Of forwarding, at most 1."""
     trace: str | None = None
     """Recorded routing to judge by too (16 ranks)."""
-    records: str | None = None
+    records: tuple[int, int] | None = None
     """FIRST-LAST record of the trace (default for a gate trace: 2011-5001)."""
     out: str | None = None
     """Rows to a .csv or .parquet file."""
@@ -54,15 +57,8 @@ def run(options: Options) -> int:
     from mfabric_jax.report.figures import forecasts as draw
     from mfabric_jax.report.tables import forecast_table
 
-    given = shared.as_given(options)
-    out, figures = given.pop("out"), given.pop("figures")
-    del given["device"]
-    for field in ("policies", "routings"):
-        given[field] = shared.listed_words(given.pop(field))
-    given["sizes"] = shared.listed_numbers("sizes", given["sizes"], int)
-    given["sigmas"] = shared.listed_numbers("sigmas", given["sigmas"])
-    given["records"] = shared.record_range(given["records"])
-    config = learning.Evaluation(**given)
+    out, figures = options.out, options.figures
+    config = settings(learning.Evaluation, options)
     shared.check_outputs(out, figures)
     rows, complete = [], False
     try:

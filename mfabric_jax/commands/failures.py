@@ -7,6 +7,7 @@ import sys
 import tyro
 
 from mfabric_jax.commands import shared
+from mfabric_jax.commands.options import settings
 from mfabric_jax.study import _failures
 from mfabric_jax.study.config import Compare
 
@@ -50,8 +51,7 @@ def run(options: Options) -> int:
     from mfabric_jax.report import figures
     from mfabric_jax.study._failures import effective_failures
 
-    own = {field.name: getattr(options, field.name) for field in dataclasses.fields(_failures.FailureSettings)}
-    config = study.Failures(setting=setting, **own)
+    config = settings(study.Failures, options)
     shared.check_outputs(options.out, options.figures)
     rows = []
     try:
@@ -62,13 +62,9 @@ def run(options: Options) -> int:
     finally:
         if options.out is not None and rows:
             report.write_rows(rows, options.out, effective_failures(config))
-    shown = [report.Column("model"), report.Column("failure")]
-    shown += [report.Column("healthy_s", "healthy [s]"), report.Column("failed_s", "failed [s]")]
-    shown += [
-        report.Column("reconfig_s", "reconf"),
-        report.Column("ep_comm_s", "EP"),
-        report.Column("bubble_s", "bubble"),
-    ]
+    seconds = {"healthy_s": "healthy [s]", "failed_s": "failed [s]"}
+    seconds |= {"reconfig_s": "reconf", "ep_comm_s": "EP", "bubble_s": "bubble"}
+    shown = ["model", "failure", *(report.Column(key, title) for key, title in seconds.items())]
     shown += [report.Column("slow_down", "slow-down", percent=True), report.Column("published", percent=True)]
     if config.at:
         shown.append(report.Column("run_slow_down", "of the run", percent=True))

@@ -48,9 +48,9 @@ def checked(options: type, parsed: Any) -> Any:
 
 
 def settings(cls: type, options: Any, **values: Any) -> Any:
-    """Settings of that class, from the options that it has and `values`."""
-    own = {field.name for field in dataclasses.fields(cls)}
-    given = {field.name: getattr(options, field.name) for field in dataclasses.fields(options) if field.name in own}
+    """Settings of that class, from the options that it has and `values`; an option of None leaves its default."""
+    own = {field.name for field in dataclasses.fields(cls)} & {field.name for field in dataclasses.fields(options)}
+    given = {name: value for name in own if (value := getattr(options, name)) is not None}
     return cls(**given | values)
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import tyro
 
 from mfabric_jax.commands import shared
+from mfabric_jax.commands.options import settings
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -19,15 +20,15 @@ class Options:
 
     what: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="bench")]
     """bench: a row for each policy, workload, number of servers, routing and forecast error."""
-    policies: str | None = None
+    policies: tuple[str, ...] | None = None
     """Names, or files that mfabric train wrote (default: all but previous and exact)."""
-    workloads: str | None = None
+    workloads: tuple[str, ...] | None = None
     """zipf, hot, sparse, block, dense, lognormal, skewed (default: these), recorded (needs --trace)."""
-    servers: str = "8,16"
+    servers: tuple[int, ...] = (8, 16)
     """Servers of the region."""
-    routings: str = "unsplit,split,relay"
+    routings: tuple[str, ...] = ("unsplit", "split", "relay")
     """unsplit, best-path, split, relay."""
-    sigmas: str = "0"
+    sigmas: tuple[float, ...] = (0.0,)
     """Standard deviations of the logarithms of forecasts."""
     instances: int = 60
     """Demands of a workload."""
@@ -35,7 +36,7 @@ class Options:
     """Seconds of exact search for each demand, unsplit and split (0: none)."""
     trace: str | None = None
     """Recorded routing (16 ranks)."""
-    records: str | None = None
+    records: tuple[int, int] | None = None
     """FIRST-LAST record of the trace (default for a gate trace: 2011-5001)."""
     nic_gbps: float = 400.0
     """Bandwidth of every NIC."""
@@ -67,18 +68,9 @@ def run(options: Options) -> int:
     from mfabric_jax.report.tables import scoreboard_table
     from mfabric_jax.traffic.demand_families import FAMILIES
 
-    given = shared.as_given(options)
-    out, figures = given.pop("out"), given.pop("figures")
-    del given["device"], given["what"]
-    for field in ("policies", "workloads", "routings"):
-        words = given.pop(field)
-        given |= {} if words is None else {field: shared.listed_words(words)}
-    if "workloads" not in given and options.trace is not None:
-        given["workloads"] = (*FAMILIES, RECORDED)
-    given["servers"] = shared.listed_numbers("servers", given["servers"], int)
-    given["sigmas"] = shared.listed_numbers("sigmas", given["sigmas"])
-    given["records"] = shared.record_range(given["records"])
-    config = learning.Scoreboard(**given)
+    out, figures = options.out, options.figures
+    every = {"workloads": (*FAMILIES, RECORDED)} if options.workloads is None and options.trace is not None else {}
+    config = settings(learning.Scoreboard, options, **every)
     shared.check_outputs(out, figures)
     rows = []
     try:

@@ -48,23 +48,16 @@ def run(options: Options) -> int:
     if options.limit is not None:
         whole("limit", options.limit)
     shared.check_outputs(options.out, None)
-    asked = report.Asked(
-        where=shared.listed_words(options.where or ""),
-        by=shared.listed_words(options.by or ""),
-        measures=shared.listed_words(options.measures or ""),
-        pareto=shared.listed_words(options.pareto or ""),
-        sort=options.sort,
-        columns=shared.listed_words(options.columns or ""),
-        limit=options.limit,
-    )
+    lists = {name: _words(getattr(options, name) or "") for name in ("where", "by", "measures", "pareto", "columns")}
+    asked = report.Asked(**lists, sort=options.sort, limit=options.limit)
     rows, config = report.query(options.paths, asked)
     for note in notes(options.paths):
         print(f"query: {note}", file=sys.stderr)
     if not rows:
         print("no row fulfils this")
     else:
-        alike = [name for name in rows[0] if len(rows) > 1 and _alike(rows, name)]
-        same = {name: rows[0][name] for name in alike if not (asked.by and name == COUNT)}
+        alike = {name: value for name, value in rows[0].items() if all(row[name] == value for row in rows)}
+        same = {name: value for name, value in alike.items() if len(rows) > 1 and not (asked.by and name == COUNT)}
         same = same if len(same) < len(rows[0]) else {}
         if same:
             said = (f"{name} {v:.4g}" if isinstance(v, float) else f"{name} {v}" for name, v in same.items())
@@ -78,5 +71,5 @@ def run(options: Options) -> int:
     return 0
 
 
-def _alike(rows: list[dict], name: str) -> bool:
-    return all(row[name] == rows[0][name] for row in rows)
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())

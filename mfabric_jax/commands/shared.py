@@ -1,10 +1,7 @@
-"""What commands share: starting JAX, words of options as values, outputs checked before a long run."""
+"""What commands share: starting JAX, outputs checked before a long run."""
 
-import dataclasses
 import os
 import pathlib
-import re
-from typing import Any
 
 from mfabric_jax.checks import InputError, one_of
 
@@ -39,33 +36,3 @@ def check_outputs(out: str | None, figures: str | None) -> None:
         check_destination(out)
     if figures is not None:
         check_folder(figures)
-
-
-def as_given(options: Any) -> dict[str, Any]:
-    """Options by their names."""
-    return {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
-
-
-def listed_words(text: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in text.split(",") if word.strip())
-
-
-def listed_numbers(field: str, text: str, kind: type = float) -> tuple[Any, ...]:
-    return tuple(_number(field, word, kind) for word in listed_words(text))
-
-
-def _number(field: str, word: str, kind: type) -> Any:
-    try:
-        return kind(word)
-    except ValueError:
-        what = "whole numbers" if kind is int else "numbers"
-        raise InputError(f"{field} must be {what} separated by commas, got {word!r}.") from None
-
-
-def record_range(text: str | None) -> tuple[int, int] | None:
-    if text is None:
-        return None
-    found = re.fullmatch(r"(\d+)-(\d+)", text.strip())
-    if not found:
-        raise InputError(f"records must be FIRST-LAST, such as 2011-5001, got {text!r}.")
-    return int(found[1]), int(found[2])

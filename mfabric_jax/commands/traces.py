@@ -27,7 +27,7 @@ class Options:
     """The recording; PATH/NAME where there are several."""
     to: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="OUT.npz")] = None
     """Where convert writes."""
-    records: str | None = None
+    records: tuple[int, int] | None = None
     """FIRST-LAST record (default: all; for a SmartMoE gate trace 2011-5001)."""
     iterations: int | None = None
     """fit: iterations to generate for the comparison (default: as many as were recorded)."""
@@ -61,7 +61,7 @@ def run(options: Options) -> int:
     """Returns the exit status."""
     from mfabric_jax import traffic
 
-    records = shared.record_range(options.records)
+    records = options.records
     if options.what == "convert":
         if options.to is None:
             raise InputError("traces convert needs OUT.npz behind the path.")
@@ -134,8 +134,9 @@ def _traces_info(options, records: tuple[int, int] | None) -> int:
         if options.figures is not None:
             _draw_trace(recording, pathlib.Path(options.figures), options.ranks)
     if options.out is not None:
-        given = shared.as_given(options)
-        print(report.write_rows(rows, options.out, given | {"command": "traces info"}), file=sys.stderr)
+        asked = None if records is None else f"{records[0]}-{records[1]}"
+        given = dataclasses.asdict(options) | {"command": "traces info", "records": asked}
+        print(report.write_rows(rows, options.out, given), file=sys.stderr)
     return 0
 
 

@@ -28,12 +28,8 @@ def run(options: Options) -> int:
         f"{model}: {job.gpus} GPUs = DP {job.dp} x TP {job.tp} x PP {job.pp} x EP {job.ep}, "
         f"{job.micro_batches} micro-batches of {job.micro_batch} x {job.sequence} tokens per EP rank and iteration"
     )
-    columns = [
-        report.Column("parallelism"),
-        report.Column("gigabytes", "GB per iteration, all GPUs"),
-        report.Column("share", percent=True),
-        report.Column("measured"),
-    ]
+    columns = ["parallelism", report.Column("gigabytes", "GB per iteration, all GPUs")]
+    columns += [report.Column("share", percent=True), "measured"]
     table = workload.share_table(job)
     rows = [row | {"gigabytes": float(units.to_gigabytes(row["bytes_per_iteration"]))} for row in table]
     print(report.plain(rows, columns))

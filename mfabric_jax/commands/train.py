@@ -6,6 +6,7 @@ import sys
 import time
 
 from mfabric_jax.commands import shared
+from mfabric_jax.commands.options import settings
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -26,7 +27,7 @@ class Options:
     """Batches."""
     batch: int = 16
     """Demands of a batch."""
-    sizes: str = "8,16"
+    sizes: tuple[int, ...] = (8, 16)
     """Servers of the regions, taken in turn."""
     learning_rate: float = 0.002
     """Of Adam, falling to a hundredth."""
@@ -46,7 +47,7 @@ class Options:
     """Layers before circuits are chosen, and before shares are."""
     trace: str | None = None
     """Recorded routing to learn from too (16 ranks)."""
-    records: str | None = None
+    records: tuple[int, int] | None = None
     """FIRST-LAST record of the trace."""
     share_steps: int = 24
     """Gradient steps towards the shares by which circuits are judged."""
@@ -68,12 +69,7 @@ def run(options: Options) -> int:
     from mfabric_jax.learning._train import TRAINED_POLICY
     from mfabric_jax.report import figures
 
-    given = shared.as_given(options)
-    out = pathlib.Path(given.pop("out"))
-    del given["device"]
-    given["sizes"] = shared.listed_numbers("sizes", given["sizes"], int)
-    given["records"] = shared.record_range(given["records"])
-    config = learning.Training(**given)
+    out, config = pathlib.Path(options.out), settings(learning.Training, options)
     shared.check_outputs(None, str(out))
     began = time.monotonic()
     with tqdm(total=config.steps, desc="train", unit="step", file=sys.stderr, disable=None) as bar:

@@ -10,6 +10,7 @@ from mfabric_jax.fabric import Region
 from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.flows import star_completion
+from mfabric_jax.traffic.demand import by_server, server_bytes
 
 
 @functools.partial(jax.jit, static_argnames="ranks_per_server")
@@ -27,8 +28,7 @@ def spray_time(fabric: Electrical, demand: Float[Array, "R R"], ranks_per_server
     between = away_from_server(demand, ranks_per_server)
     edge = jnp.broadcast_to(jnp.asarray(fabric.eps_Bps, demand.dtype), servers)
     if fabric.nic_use == "pooled":
-        per_server = between.reshape(servers, ranks_per_server, servers, ranks_per_server).sum((1, 3))
-        return star_completion(per_server, edge, edge).max(initial=0)
+        return star_completion(server_bytes(between, ranks_per_server), edge, edge).max(initial=0)
     own = fabric.nics / ranks_per_server * fabric.nic_Bps
     port = jnp.broadcast_to(jnp.asarray(own, demand.dtype), ranks)
     behind = () if fabric.oversubscription is None else (edge, edge)
@@ -45,11 +45,8 @@ def away_from_server(demand: Float[Array, "R R"], ranks_per_server: int) -> Floa
 
 def by_rail(between: Float[Array, "R R"], ranks_per_server: int) -> Float[Array, "R R"]:
     """What the NICs send each other with pxn: all bytes of a server for rank g elsewhere leave by its own g-th NICs."""
-    ranks = between.shape[0]
-    servers = ranks // ranks_per_server
-    per_server = between.reshape(servers, ranks_per_server, servers, ranks_per_server).sum(1)  # [S S g]
     rail = jnp.eye(ranks_per_server, dtype=between.dtype)
-    return jnp.einsum("stg,hg->shtg", per_server, rail).reshape(ranks, ranks)
+    return jnp.einsum("stg,hg->shtg", by_server(between, ranks_per_server).sum(1), rail).reshape(between.shape)
 
 
 @functools.partial(jax.jit, static_argnames="ranks_per_server")
@@ -63,8 +60,7 @@ def delegated(
     circuit ends at one GPU, so bytes go to (or come from) all ranks alike. Moves between the GPUs of one rank are left
     out.
     """
-    servers = demand.shape[0] // ranks_per_server
-    blocks = away_from_server(demand, ranks_per_server).reshape(servers, ranks_per_server, servers, ranks_per_server)
+    blocks = by_server(away_from_server(demand, ranks_per_server), ranks_per_server)
     gather, scatter = fabric.handover
     if gather in ("none", "to the rail"):
         moved = blocks.sum(2)  # from rank g of a server to rank h elsewhere

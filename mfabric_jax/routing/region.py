@@ -8,14 +8,15 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.flows import port_bound, star_completion
-from mfabric_jax.routing.plan import Plan
-from mfabric_jax.routing.relay import checked_shares, link_seconds, relay_finish
+from mfabric_jax.fabric.direct_links import DirectLinks
+from mfabric_jax.flows import FlowProblem, completion_times, port_bound, star_completion
+from mfabric_jax.routing.relay import Plan, checked_shares, link_seconds, relay_finish
 from mfabric_jax.routing.split import joined, split_seconds
 
 ROUTINGS = ("unsplit", "best-path", "split", "relay")
@@ -135,7 +136,7 @@ def relay_part_bounds(
     return seconds[: demand.size].max(initial=0), seconds[demand.size :].max(initial=0)
 
 
-def between_servers(region: Region, demand) -> Float[Array, "S S"]:
+def between_servers(region: Region | DirectLinks, demand) -> Float[Array, "S S"]:
     """The demand as floats, its diagonal 0."""
     demand, servers = as_demand(demand), region.servers
     if demand.shape != (servers, servers):
@@ -205,3 +206,31 @@ def kept_on_circuits(
     at_low, at_high = bound(steps[low]), steps[high]
     threshold = jnp.where(enough_at_once | (at_low <= at_high), steps[low], steps[high])
     return (direct <= threshold) & (threshold > 0) & jnp.isfinite(direct)
+
+
+@functools.partial(jax.jit, static_argnames="server")
+def relayed_part_times(
+    region: Region, circuits: Circuits, demand: Float[Array, "S S"], *, server: int
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """`part_times` under unsplit routing where `server` has lost its way to the packet switches: a peer relays for it.
+
+    What `server` has for (or gets from) servers to which it has no circuit crosses its circuits to the peer with which
+    it has most, and that peer's electrical ports. Infinity where it has no circuit at all.
+    """
+    demand, servers = between_servers(region, demand), region.servers
+    i, j = (x.ravel() for x in np.mgrid[:servers, :servers])
+    links = servers * servers
+    active = circuits.count.reshape(-1) > 0
+    peer = jnp.argmax(circuits.count[server])
+    away, back = ~active & (i == server), ~active & (j == server)
+    circuit = jnp.where(active, i * servers + j, jnp.where(away, server * servers + peer, peer * servers + server))
+    up, down = jnp.where(away, peer, i), jnp.where(back, peer, j)
+    on_eps = ~active & (i != j)
+    port_up = jnp.where(on_eps & (up != j), links + up, -1)
+    port_down = jnp.where(on_eps & (down != i), links + servers + down, -1)
+    hops = jnp.stack([jnp.where(active | away | back, circuit, -1), port_up, port_down], axis=1)
+    port = jnp.broadcast_to(_port(region, demand), servers)
+    capacity = jnp.concatenate([circuit_rates(region, circuits, demand).reshape(-1), port, port])
+    finish = completion_times(FlowProblem(capacity, hops.astype(jnp.int32)), demand.reshape(-1)).finish
+    optical = jnp.where((active | away | back) & (demand.reshape(-1) > 0), finish, 0).max(initial=0)
+    return optical, jnp.where(on_eps & (demand.reshape(-1) > 0), finish, 0).max(initial=0)

@@ -4,6 +4,7 @@ A pair sends all its parts together, at rates in proportion to its shares, and p
 links are the circuits of every ordered pair of servers and every server's EPS ports, up and down.
 """
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,9 +12,22 @@ from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from mfabric_jax.checks import InputError
+from mfabric_jax.fabric import Circuits
 from mfabric_jax.flows import FlowProblem, completion_times
 
 TOLERANCE = 1e-4  # by which the shares of a pair may miss 1
+
+
+class Plan(eqx.Module):
+    """What a policy decides: circuits and, for relay routing, the shares of every pair's paths.
+
+    - `circuits`: how many join each pair of servers.
+    - `shares` [S S S+2]: part of each pair's bytes (via server k, over direct circuits, over the EPS); None where
+      the routing decides by itself.
+    """
+
+    circuits: Circuits
+    shares: Float[Array, "S S S+2"] | None = None
 
 
 @jax.jit

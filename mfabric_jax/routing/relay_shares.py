@@ -178,14 +178,14 @@ def _descend(links: _Links, first: Float[Array, "S S S+2"], steps: int, key) -> 
     dtype = first.dtype
     unit = links.seconds(first).max()
     unit = jnp.where(unit > 0, unit, 1)
-    spread = jnp.asarray(SPREAD, dtype)
+    spread, lowest = jnp.asarray(SPREAD, dtype), jnp.finfo(dtype).min / 2
     start = jnp.where(links.path, jnp.log((1 - spread) * first + spread * _normal(_widths(links), links.path)), 0)
     if key is not None:
         start += NOISE * jax.random.normal(key, start.shape, dtype)
     adam = optax.adam(optax.cosine_decay_schedule(RATE, max(steps, 1), LAST_RATE / RATE), *MEMORY)
 
     def softest(logits, temperature):
-        shares = _softmax(logits, links.path)
+        shares = jnp.where(links.path, jax.nn.softmax(jnp.where(links.path, logits, lowest), axis=2), 0)
         over = links.seconds(shares) / unit
         return temperature * jax.nn.logsumexp(over / temperature), (shares, over.max())
 
@@ -202,18 +202,8 @@ def _descend(links: _Links, first: Float[Array, "S S S+2"], steps: int, key) -> 
     return lax.scan(step, state, temperatures)[0][2]
 
 
-def _softmax(logits, path):
-    lowest = jnp.finfo(logits.dtype).min / 2
-    return jnp.where(path, jax.nn.softmax(jnp.where(path, logits, lowest), axis=2), 0)
-
-
 @jax.jit
 def _start(region: Region, circuits: Circuits, demand) -> tuple[_Links, Float[Array, "S S S+2"]]:
-    links = _links(region, circuits, demand)
-    return links, _first_shares(links)
-
-
-def _links(region: Region, circuits: Circuits, demand) -> _Links:
     demand = between_servers(region, demand)
     if circuits.count.shape != demand.shape:
         servers = region.servers
@@ -222,7 +212,9 @@ def _links(region: Region, circuits: Circuits, demand) -> _Links:
     port = jnp.broadcast_to(jnp.asarray(region.eps_Bps, demand.dtype), region.servers)
     active = circuit > 0
     way = jnp.concatenate([active[:, None, :] & active.T[None], active[..., None], joined(port)[..., None]], axis=2)
-    return _Links(demand, circuit, port, jnp.asarray(region.relay_efficiency, demand.dtype), way & is_path(len(port)))
+    efficiency = jnp.asarray(region.relay_efficiency, demand.dtype)
+    links = _Links(demand, circuit, port, efficiency, way & is_path(len(port)))
+    return links, _first_shares(links)
 
 
 def _widths(links: _Links) -> Float[Array, "S S S+2"]:

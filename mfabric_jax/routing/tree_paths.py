@@ -4,19 +4,15 @@ import numpy as np
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric.tree import UP, Tree
-
-_MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+from mfabric_jax.routing.shortest import GOLDEN, mixed
 
 
 def hashed(*keys) -> np.ndarray:
-    """A 64-bit hash of some whole numbers, element by element. Source: splitmix64 (Steele et al., OOPSLA 2014)."""
+    """A 64-bit hash of some whole numbers, element by element."""
     value = np.uint64(0)
     with np.errstate(over="ignore"):
         for key in keys:
-            value = np.asarray(key).astype(np.uint64) + (value + np.uint64(1)) * _MIX[0]
-            value = (value ^ (value >> np.uint64(30))) * _MIX[1]
-            value = (value ^ (value >> np.uint64(27))) * _MIX[2]
-            value = value ^ (value >> np.uint64(31))
+            value = mixed(np.asarray(key).astype(np.uint64) + value * GOLDEN)
     return np.asarray(value)
 
 

@@ -3,28 +3,11 @@
 from mfabric_jax.schedule.environment import Params, RegionEnv
 from mfabric_jax.schedule.exchange import exchanges
 from mfabric_jax.schedule.first import First
-from mfabric_jax.schedule.forecast import last, moving_average
 from mfabric_jax.schedule.iteration import FabricRates, Iteration, iterate, rates_of
 from mfabric_jax.schedule.sources import Drift, Recorded
 from mfabric_jax.schedule.timeline import Rules
 from mfabric_jax.schedule.trajectory import Trajectory, best_trajectory
-from mfabric_jax.schedule.when import follow
+from mfabric_jax.schedule.when import follow, last, moving_average
 
-__all__ = [
-    "Drift",
-    "FabricRates",
-    "First",
-    "Iteration",
-    "Params",
-    "Recorded",
-    "RegionEnv",
-    "Rules",
-    "Trajectory",
-    "best_trajectory",
-    "exchanges",
-    "follow",
-    "iterate",
-    "last",
-    "moving_average",
-    "rates_of",
-]
+__all__ = ["Drift", "FabricRates", "First", "Iteration", "Params", "Recorded", "RegionEnv", "Rules", "Trajectory"]
+__all__ += ["best_trajectory", "exchanges", "follow", "iterate", "last", "moving_average", "rates_of"]

@@ -70,8 +70,8 @@ class RegionEnv:
     - `dtype`: of everything real.
 
     Action with scores: {"scores" [S S] in 0..1, "change" 0 or 1}; circuits are allocated one at a time to the pair of
-    the
-    largest (both directions' scores) / (its circuits + 1), a score of 0 getting none: legal for any number there is.
+    the largest (both directions' scores) / (its circuits + 1), a score of 0 getting none: legal for any number there
+    is.
     Observation: {"demand" [H S S] over the largest entry in it, "circuits" [S S] over the largest degree, "step" part
     of the episode that is over}, all in 0..1.
     Reward: minus the step's time (all-to-all, and what is exposed of a change) over the degree bound of its demand, so

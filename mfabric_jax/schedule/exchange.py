@@ -7,6 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.interpreters import partial_eval
 from jaxtyping import Array, Bool, Float
 
 from mfabric_jax import units
@@ -19,7 +20,6 @@ from mfabric_jax.routing.fixed import fixed_time
 from mfabric_jax.routing.region import part_times, relay_part_bounds
 from mfabric_jax.routing.single import SinglePaths
 from mfabric_jax.schedule.first import AHEAD, BLOCK, First, SlotsToServe, choose
-from mfabric_jax.schedule.memory import remembers
 from mfabric_jax.schedule.order import BACKWARD, order_of
 from mfabric_jax.traffic import rank_bytes, server_bytes
 from mfabric_jax.traffic.demand import inside_bytes
@@ -258,18 +258,22 @@ def switched(
     return Exchanges(optical, electrical, nothing[..., 0], switch, ahead, count, jnp.maximum(both[0][-1], both[1][-1]))
 
 
-def _once_each(
-    where: Places,
-    unit: Region,
-    demand: Float[Array, "layer M S S"],
-    even: Float[Array, "S S"],
-    policy,
-    key,
-    parts,
-    cold: bool,
-) -> Exchanges:
-    """`switched` for circuits that depend on the demand alone: chosen and timed once for each, however many blocks of
-    however many passes have it."""
+def remembers(policy: Policy, region: Region, demand, start, key) -> bool:
+    """Whether a policy's circuits can depend on the plan in place or on the key, as far as its program shows.
+
+    - `demand` [S S], `start` [S S]: of the shapes and types that it is called with.
+    """
+
+    def circuits(demand, before, key):
+        return policy(demand, region, previous=Plan(Circuits(before)), key=key).circuits.count
+
+    program = jax.make_jaxpr(circuits)(demand, jnp.zeros_like(start), key).jaxpr
+    _, used = partial_eval.dce_jaxpr(program, [True])
+    return any(used[1:])
+
+
+def _once_each(where: Places, unit: Region, demand, even, policy, key, parts, cold: bool) -> Exchanges:
+    """`switched` for circuits that depend on the demand alone: chosen and timed once for each demand."""
     moe, start = where.layer >= 0, uniform(None, unit).circuits.count
     every = jnp.concatenate([demand.reshape(-1, *even.shape), even[None]])
     previous = Plan(Circuits(start))

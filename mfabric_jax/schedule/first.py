@@ -133,19 +133,15 @@ def _pair(region, policy, slot: SlotsToServe, parts, first: First, key, before, 
         return _what_pays(region, slot, parts, first.trade_off, before, fresh, behind)
     if first.rule == "reuse":
         return before, fresh
-    if first.rule == "random":
-        found = random_circuits(slot.demand, region, key=key).circuits.count
-    else:
-        found = ask(slot.guess)
+    random = first.rule == "random"
+    found = random_circuits(slot.demand, region, key=key).circuits.count if random else ask(slot.guess)
     return jnp.where(slot.backward, fresh, found.astype(fresh.dtype)), fresh
 
 
 def _what_pays(region, slot: SlotsToServe, parts, trade_off, before, fresh, behind):
-    """Switch before the first all-to-all, before the second, or not: what takes least until the second is over.
-
-    Hidden is what this block's own computation covers, and packets that take longer than circuits. Idle time of the
-    pipeline, propagation, overlap in parts and all-to-alls computed again are not foreseen.
-    """
+    """Switch before the first all-to-all, before the second, or not: what takes least until the second is over."""
+    # Hidden is what this block's own computation covers, and packets that take longer than circuits. Idle time of the
+    # pipeline, propagation, overlap in parts and all-to-alls computed again are not foreseen.
     dtype = slot.demand.dtype
     delay_s, nic_Bps = jnp.asarray(trade_off.delay_s, dtype), jnp.asarray(trade_off.nic_Bps, dtype)
     (_, old), (optical, new) = (

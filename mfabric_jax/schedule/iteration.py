@@ -14,7 +14,7 @@ from mfabric_jax.schedule.exchange import Exchanges, places
 from mfabric_jax.schedule.order import BACKWARD, order_of
 from mfabric_jax.schedule.timeline import Blocks, Compute, Rules, Slots, run
 from mfabric_jax.workload import BlockSeconds, Workload, gradient_bytes, pp_bytes
-from mfabric_jax.workload.volume import tp_bytes_per_gpu
+from mfabric_jax.workload.volume import ring_bytes, tp_bytes_per_gpu
 
 
 class FabricRates(NamedTuple):
@@ -184,10 +184,6 @@ def all_reduce_seconds(workload: Workload, rates: FabricRates, dtype=None) -> Fl
     """
     servers = workload.servers // workload.pp
     per_server = workload.gpus_per_server
-
-    def ring(size: float, members: int) -> float:
-        return 2 * size * (members - 1) / members
-
     between, inside, steps = [], [], []
     for stage in range(workload.pp):
         gradients = gradient_bytes(workload, stage)
@@ -195,9 +191,10 @@ def all_reduce_seconds(workload: Workload, rates: FabricRates, dtype=None) -> Fl
         copies = workload.dp // spread  # replicas inside one server
         held = gradients.expert * per_server / (workload.tp * copies)
         local = per_server // workload.tp
-        between.append(ring(gradients.dense, servers) + ring(held, spread))
+        between.append(ring_bytes(gradients.dense, servers) + ring_bytes(held, spread))
         steps.append(2 * (servers - 1) + 2 * (spread - 1))
-        inside.append(ring(gradients.dense / workload.tp, local) + ring(gradients.expert / workload.tp, copies))
+        dense, expert = gradients.dense / workload.tp, gradients.expert / workload.tp
+        inside.append(ring_bytes(dense, local) + ring_bytes(expert, copies))
     eps_Bps = jnp.asarray(rates.eps_Bps)
     eps_Bps = eps_Bps.astype(dtype or eps_Bps.dtype)
     latency_s = jnp.asarray(steps, eps_Bps.dtype) * jnp.asarray(rates.latency_s, eps_Bps.dtype)

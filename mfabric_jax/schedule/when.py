@@ -15,10 +15,11 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from mfabric_jax.checks import InputError, one_of, whole
+from mfabric_jax.checks import InputError, one_of, positive, whole
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import Policy
 from mfabric_jax.routing import Plan
+from mfabric_jax.routing.region import as_demand
 from mfabric_jax.schedule.trajectory import ReconfigurationCost, Routing, Trajectory, checked, started, timed
 
 WHEN = {
@@ -49,9 +50,8 @@ def follow(
 
     - `policy`: offers circuits; or several do, of which "threshold" and "rent-or-buy" choose and the others take the
       first. Each is called with `previous` (what is in place), so that one may change only a few.
-    - `routing`: "unsplit", "best-path", "split", timed by `fluid_lower_bound`; or a function (region, circuits,
-    demand) ->
-      seconds, as for relay routing, whose shares belong to one demand.
+    - `routing`: "unsplit", "best-path", "split", timed by `fluid_lower_bound`; or a function (region, circuits, demand)
+      -> seconds, as for relay routing, whose shares belong to one demand.
     - `forecast`: what circuits are chosen for and judged by before a step; None: its very demand. Where it has no bytes
       nothing changes. See `last` and `moving_average`.
     - `hidden_s` () or [T]: of the delay, behind the computation before a step.
@@ -82,10 +82,8 @@ def follow(
     if not options:
         raise InputError("policy must be a policy or a tuple of at least one, got an empty tuple.")
     keys = None if key is None else jax.random.split(key, len(demands))
-    cost, choice = (
-        ReconfigurationCost.of(region, hidden_s, each_s, demands),
-        (options, one_of("when", rule, WHEN), timed(routing)),
-    )
+    cost = ReconfigurationCost.of(region, hidden_s, each_s, demands)
+    choice = options, one_of("when", rule, WHEN), timed(routing)
     start_at, turns = started(region, start), jnp.asarray(every, jnp.int32)
     return _followed(demands, foreseen, keys, region, cost, turns, start_at, *choice, whole("pool", pool))
 
@@ -187,3 +185,26 @@ def _followed(
     }
     steps = (demands, foreseen, keys, cost.hidden_s, jnp.arange(len(demands), dtype=every.dtype))
     return lax.scan(step, (start, memory.get(rule)), steps)[1]
+
+
+def last(demands: Float[Array, "T S S"], period: int = 1) -> Float[Array, "T S S"]:
+    """A forecast for `follow`: the demand of `period` steps ago (as many as there are blocks in turn); 0 before."""
+    demands, period = as_demand(demands), whole("period", period)
+    return jnp.concatenate([jnp.zeros_like(demands[:period]), demands[:-period]])
+
+
+def moving_average(demands: Float[Array, "T S S"], weight: Any, period: int = 1) -> Float[Array, "T S S"]:
+    """A forecast for `follow`: what was `period`, 2 `period`, ... steps ago, weighed by 1, 1 - `weight`,
+    (1 - `weight`)^2, ... over the sum of these; 0 before. `weight` is above 0; 1 is `last`."""
+    before = last(demands, period)
+    stays = 1 - jnp.asarray(positive("weight", weight), before.dtype)
+
+    def add(state, now):
+        (sums, masses), (demand, at) = state, now
+        turn = at % period
+        one = jnp.where(at < period, 0, 1).astype(before.dtype)
+        sums, masses = sums.at[turn].set(stays * sums[turn] + demand), masses.at[turn].set(stays * masses[turn] + one)
+        return (sums, masses), sums[turn] / jnp.maximum(masses[turn], one / 2 + 0.5)
+
+    empty = jnp.zeros((period, *before.shape[1:]), before.dtype), jnp.zeros(period, before.dtype)
+    return lax.scan(add, empty, (before, jnp.arange(len(before))))[1]

@@ -19,7 +19,7 @@ from mfabric_jax.fabric import Region, degraded
 from mfabric_jax.fabric.design import group_numbers
 from mfabric_jax.fabric.failures import KINDS, Degraded
 from mfabric_jax.policies import Policy, check_legal
-from mfabric_jax.routing.relayed import relayed_part_times
+from mfabric_jax.routing.region import relayed_part_times
 from mfabric_jax.schedule import First, Iteration, Rules, iterate
 from mfabric_jax.schedule.exchange import Exchanges, failed_stage, routed
 from mfabric_jax.study._compare import PARTS, effective

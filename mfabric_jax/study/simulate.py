@@ -19,7 +19,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Region
 from mfabric_jax.fabric.design import Fabric, Form, group_numbers
 from mfabric_jax.policies import check_legal, topoopt
-from mfabric_jax.routing.forward import wired
+from mfabric_jax.routing.fixed import wired
 from mfabric_jax.routing.single import single_part_times, single_paths
 from mfabric_jax.schedule import FabricRates, First, Iteration, iterate
 from mfabric_jax.schedule.exchange import Exchanges, exchanges_between, exchanges_inside

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mfabric_jax.checks import InputError, not_negative, one_of, whole
+from mfabric_jax.workload.volume import ring_bytes
 
 MOST_LABELS = np.iinfo(np.int16).max + 1  # that `Flows.kind` can tell apart
 
@@ -63,7 +64,7 @@ def all_to_all(members: ArrayLike, size: ArrayLike, *, label: str = "all-to-all"
         raise InputError(f"size must be a number, [{n} {n}] or [{groups} {n} {n}], got the shape {_shape(size)}.")
     if size.ndim:
         size = np.where(np.eye(n, dtype=bool), 0, size)
-    return _pairs(label, members, _amounts("size", size), _per("groups", "start", start, groups))
+    return _pairs(label, members, _amounts("size", size), _per_group("start", start, groups))
 
 
 def ring_all_reduce(
@@ -78,7 +79,12 @@ def ring_all_reduce(
 
     One member sends nothing, however many rings.
     """
-    return _ring(members, size, rings, label, start)
+    members = _members(members)
+    groups, n = members.shape
+    size, start = _per_group("size", size, groups), _per_group("start", start, groups)
+    successor = (np.arange(n) + _strides(n, whole("rings", rings))[:, None]) % n  # flows in the order [G rings n]
+    each = ring_bytes(size, n) / rings
+    return _flows(label, members[:, None, :], members[:, successor], each[:, None, None], start[:, None, None])
 
 
 def hierarchical_all_reduce(
@@ -96,13 +102,13 @@ def hierarchical_all_reduce(
     """
     members = _members(members, axes=2)
     groups, servers, local = members.shape
-    part, start = _per("groups", "size", size, groups) / local, _per("groups", "start", start, groups)
+    part, start = _per_group("size", size, groups) / local, _per_group("start", start, groups)
     server = members.reshape(groups * servers, local)
     pair = np.repeat(2 * part, servers)[:, None, None]
     inside = _pairs(f"{label} inside", server, pair, np.repeat(start, servers))
     rail = members.swapaxes(1, 2).reshape(groups * local, servers)
-    between = _ring(rail, np.repeat(part, local), 1, f"{label} between", np.repeat(start, local))
-    return together(inside, between)
+    part, start = np.repeat(part, local), np.repeat(start, local)
+    return together(inside, ring_all_reduce(rail, part, label=f"{label} between", start=start))
 
 
 def point_to_point(
@@ -132,16 +138,6 @@ def _flows(label: str, src, dst, size, start) -> Flows:
 def _pairs(label: str, members: np.ndarray, size: np.ndarray, start: np.ndarray) -> Flows:
     """All ordered pairs in each group; members [G n], size broadcasts to [G n n], start [G]."""
     return _flows(label, members[:, :, None], members[:, None, :], size, start[:, None, None])
-
-
-def _ring(members, size, rings: int, label: str, start) -> Flows:
-    """Flows in the order [G rings n]; the bytes go around the ring twice, less one step each."""
-    members = _members(members)
-    groups, n = members.shape
-    size, start = _per("groups", "size", size, groups), _per("groups", "start", start, groups)
-    successor = (np.arange(n) + _strides(n, whole("rings", rings))[:, None]) % n
-    each = 2 * size * (n - 1) / n / rings
-    return _flows(label, members[:, None, :], members[:, successor], each[:, None, None], start[:, None, None])
 
 
 def _strides(n: int, rings: int) -> np.ndarray:
@@ -177,11 +173,11 @@ def _amounts(field: str, value: ArrayLike) -> np.ndarray:
     return array
 
 
-def _per(what: str, field: str, value: ArrayLike, count: int) -> np.ndarray:
-    """[count] from a number or one for each of the groups, or flows."""
+def _per_group(field: str, value: ArrayLike, count: int) -> np.ndarray:
+    """[count] from a number or one for each group."""
     array = _amounts(field, value)
     if array.shape not in ((), (count,)):
-        raise InputError(f"{field} must be a number or have the shape [{count}] ({what}), got {_shape(array)}.")
+        raise InputError(f"{field} must be a number or have the shape [{count}] (groups), got {_shape(array)}.")
     return np.broadcast_to(array, (count,))
 
 

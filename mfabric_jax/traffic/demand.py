@@ -29,17 +29,18 @@ def rank_bytes(tokens: Num[Array, "R E"], bytes_per_selection: float | Float[Arr
 
 def server_bytes(demand: Float[Array, "R R"], ranks_per_server: int) -> Float[Array, "S S"]:
     """Bytes from each server to each; the diagonal stays inside."""
-    return _by_server(demand, ranks_per_server).sum(axis=(1, 3))
+    return by_server(demand, ranks_per_server).sum(axis=(1, 3))
 
 
 def inside_bytes(demand: Float[Array, "R R"], ranks_per_server: int) -> Float[Array, "S g g"]:
     """Bytes between the ranks of each server; the diagonal stays on its rank."""
-    blocks = _by_server(demand, ranks_per_server)
+    blocks = by_server(demand, ranks_per_server)
     server = jnp.arange(len(blocks))
     return blocks[server, :, server, :]
 
 
-def _by_server(demand: Float[Array, "R R"], ranks_per_server: int) -> Float[Array, "S g S g"]:
+def by_server(demand: Float[Array, "R R"], ranks_per_server: int) -> Float[Array, "S g S g"]:
+    """Bytes from each rank of each server to each; `InputError` where the ranks do not fill whole servers."""
     if demand.ndim != 2 or demand.shape[0] != demand.shape[1]:
         raise InputError(f"demand must be square, got shape {demand.shape}.")
     ranks = demand.shape[0]

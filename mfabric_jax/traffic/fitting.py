@@ -164,10 +164,8 @@ class _Target:
         return made(family, best)
 
     def _popularity_error(self, tried: dict[str, float]) -> float:
-        """Weighted mean distance of what popularity governs: of logarithms, but of pairs without traffic themselves.
-
-        Which experts share a rank is luck, so pairs count less.
-        """
+        """Weighted mean distance of what popularity governs: of logarithms, but of pairs without traffic themselves."""
+        # Which experts share a rank is luck, so pairs count less.
         errors, weights = [], []
         for name, value in self.recorded.items():
             if name.startswith((moments.LOAD, moments.LOAD_GINI)):
@@ -266,10 +264,7 @@ class _Target:
 
 
 def _drifting(knobs: Knobs, experts: int, point: Sequence[float]) -> Knobs | None:
-    """Knobs with the logarithm of a spread, that of a memory in records, and a jitter; skew gives way to them.
-
-    The variance of the logarithms is kept; None where drift and jitter have more than all of it.
-    """
+    """Knobs with log spread, log memory in records and jitter, variance kept by the skew; None where they exceed it."""
     spread, keep, jitter = math.exp(point[0]), math.exp(-1 / math.exp(point[1])), point[2]
     unit = float(np.log(base_popularity(Knobs(popularity=knobs.popularity, skew=1.0), 1, experts, 0, 0)).std())
     moved = knobs.drift_spread**2 + knobs.jitter**2 - spread**2 - jitter**2
@@ -324,11 +319,7 @@ def _noise(function: Callable[[float], float], wanted: float, most: float, round
 
 
 def _descend(
-    function: Callable[[Sequence[float]], float],
-    start: Sequence[float],
-    steps: Sequence[float],
-    bounds: Sequence[tuple[float, float]],
-    rounds: int = 3,
+    function: Callable[[Sequence[float]], float], start: Sequence[float], steps, bounds, rounds: int = 3
 ) -> tuple[Sequence[float], float]:
     """A least point near `start`, by steps along the axes that are halved where none helps; and the value there."""
     best, least = list(start), function(start)

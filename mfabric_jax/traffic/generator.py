@@ -113,10 +113,7 @@ def _reached(knobs: Knobs, shape: Shape, seed: int, layer: int) -> np.ndarray:
 
 
 def _capped(share: np.ndarray, most: float) -> np.ndarray:
-    """Rows [... E] without a share above `most`: what is above goes to the others in proportion.
-
-    A row with too few experts to take it all is shared equally by those it has.
-    """
+    """Rows [... E] cut at `most`: the rest goes to others in proportion; with too few of them all share equally."""
     held = np.zeros(share.shape, bool)
     while True:
         free = np.where(held, 0, share)

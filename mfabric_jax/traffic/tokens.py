@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 
 from mfabric_jax.checks import InputError, whole
+from mfabric_jax.traffic.statistics import max_over_mean
 from mfabric_jax.workload import Workload
 
 AXES = ("iteration", "layer", "micro_batch", "source_rank", "expert")
@@ -51,9 +52,7 @@ class Tokens:
 
         1 is balanced, `ep` is all on one rank; an all-to-all without tokens counts as balanced.
         """
-        load = self._folded(ep, "ep").sum(axis=-2, dtype=np.float64)
-        mean = load.mean(axis=-1)
-        return np.divide(load.max(axis=-1), mean, out=np.ones_like(mean), where=mean > 0)
+        return max_over_mean(self._folded(ep, "ep").sum(axis=-2, dtype=np.float64))
 
     def _folded(self, groups: int, field: str) -> np.ndarray:
         experts = self.count.shape[-1]

@@ -46,14 +46,14 @@ MEASURED_SHARES: dict[str, dict[str, MeasuredShare]] = {
 }
 
 
-def _ring(size: float, members: int) -> float:
-    """Bytes that each member of a ring all-reduce of `size` bytes sends."""
+def ring_bytes(size: Any, members: int) -> Any:
+    """Bytes that each member of a ring all-reduce of `size` bytes (a number or an array) sends."""
     return 2 * size * (members - 1) / members
 
 
 def tp_bytes_per_gpu(workload: Workload) -> float:
     """Bytes that one GPU sends in the all-reduce of one block's forward pass of one micro-batch."""
-    return _ring(pp_bytes(workload), workload.tp)
+    return ring_bytes(pp_bytes(workload), workload.tp)
 
 
 def pp_bytes(workload: Workload) -> float:
@@ -89,7 +89,7 @@ def iteration_bytes(workload: Workload) -> dict[str, float]:
         "TP": workload.micro_batches * rounds * model.blocks * workload.tp * tp_bytes_per_gpu(workload),
         "EP": workload.micro_batches * rounds * workload.moe_layers * leaving * element,
         "PP": workload.micro_batches * PASSES * (workload.pp * workload.chunks - 1) * pp_bytes(workload),
-        "DP": sum(_ring(part.dense, replicas) + _ring(part.expert, workload.dp) for part in gradients),
+        "DP": sum(ring_bytes(part.dense, replicas) + ring_bytes(part.expert, workload.dp) for part in gradients),
     }
     return {parallelism: replicas * size for parallelism, size in each.items()}
 

@@ -11,7 +11,7 @@ import pytest
 
 from mfabric_jax import InputError
 from mfabric_jax.fabric.direct_links import DirectLinks
-from mfabric_jax.routing.forward import forward_time, wired
+from mfabric_jax.routing.fixed import forward_time, wired
 from tests.oracles import dense
 
 NIC = 8e-9  # Gbps: 1 byte/s

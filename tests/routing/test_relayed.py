@@ -12,7 +12,7 @@ import pytest
 
 from mfabric_jax import InputError
 from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.routing.relayed import relayed_part_times
+from mfabric_jax.routing.region import relayed_part_times
 from tests.oracles.fluid import completion
 
 

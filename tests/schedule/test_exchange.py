@@ -10,9 +10,8 @@ from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.policies import Plan, get, greedy
 from mfabric_jax.schedule import rates_of
-from mfabric_jax.schedule.exchange import Exchanges, exchanges_between
+from mfabric_jax.schedule.exchange import Exchanges, exchanges_between, remembers
 from mfabric_jax.schedule.iteration import all_reduce_seconds
-from mfabric_jax.schedule.memory import remembers
 from mfabric_jax.schedule.order import BACKWARD, order
 from mfabric_jax.workload import BlockSeconds
 from tests.oracles.greedy import greedy as plain_greedy

@@ -20,18 +20,8 @@ from mfabric_jax.study.simulate import check_dtype, scenarios_on, tokens_of
 from mfabric_jax.study.sweeps.axes import Setting
 from mfabric_jax.traffic import Tokens
 
-DATA = (
-    "nic_gbps",
-    "optical_degree",
-    "electrical_nics",
-    "delay_s",
-    "efficiency",
-    "goodput",
-    "link_delay_s",
-    "reactivation_s",
-    "nvswitch_gigabytes_per_s",
-)
 LEFT_OPEN = ("efficiency", "delay_s", "nvswitch_gigabytes_per_s")  # None stands for what others imply
+DATA = (*LEFT_OPEN, "nic_gbps", "optical_degree", "electrical_nics", "goodput", "link_delay_s", "reactivation_s")
 OF_TRAFFIC = ("traffic", "skew", "drift", "drawn", "seed", "iterations", "trace", "records", "matrices")
 PARTS = ("compute_s", "exposed_comm_s", "reconfig_s", "bubble_s", "tp_comm_s", "ep_comm_s", "dp_comm_s")
 PART_SOLVED = 4  # of the usual chunk: every iteration is many all-to-alls at once
