@@ -64,13 +64,27 @@ def greedy_next(demand: Float[Array, "S S"], region: Region, *, previous=None, k
 def _allocated(demand: Float[Array, "S S"], degree, rule: str) -> Int[Array, "S S"]:
     servers = len(demand)
     total = jnp.triu(demand + demand.T, 1)
+    dense = (total > 0).sum(dtype=jnp.int32) == servers * (servers - 1) // 2
 
     def eligible(state: _Allocation):
         spare = state.free > 0
         return (state.score > 0) & spare[:, None] & spare[None, :]
 
     def allocate(state: _Allocation) -> _Allocation:
-        pair = jnp.argmax(_priority(rule, state, total, eligible(state)))
+        able = eligible(state)
+        slowness = jnp.where(able, _slowness(rule, state, total), -1)
+        if rule == "released":
+            pair = jnp.argmax(slowness)
+        else:
+            tied = slowness == slowness.max(initial=-1)
+            pair = jnp.argmax(jnp.where(tied, total, -1))
+        if rule == "printed":
+            pair = _where(
+                _doubtful(state.free, tied, dense, pair),
+                lambda free: jnp.argmax(jnp.where(_least_loss(free, able, tied), total, -1)),
+                pair,
+                state.free,
+            )
         i, j = jnp.divmod(pair, servers)
         count = state.count.at[i, j].add(1)
         score = state.score
@@ -84,41 +98,58 @@ def _allocated(demand: Float[Array, "S S"], degree, rule: str) -> Int[Array, "S 
     return count + count.T
 
 
-def _priority(rule: str, state: _Allocation, total, eligible):
-    """What argmax (first on ties) picks from."""
+def _slowness(rule: str, state: _Allocation, total) -> Float[Array, "S S"]:
+    """What the next circuit goes to the largest of."""
     if rule == "released":
-        return jnp.where(eligible, state.score, -1)
+        return state.score
     count = state.count.astype(total.dtype)
     if rule == "next":
-        slowness = total / (count + 1)
-    else:
-        slowness = jnp.where(count > 0, total / jnp.maximum(count, 1), jnp.inf)
-    slowness = jnp.where(eligible, slowness, -1)
-    tied = slowness == slowness.max(initial=-1)
-    if rule == "next":
-        return jnp.where(tied, total, -1)
-    loss = jnp.where(tied, _loss(state.free, eligible | eligible.T, tied | tied.T), 4)
-    return jnp.where(loss == loss.min(initial=4), total, -1)
+        return total / (count + 1)
+    return jnp.where(count > 0, total / jnp.maximum(count, 1), jnp.inf)
 
 
-def _loss(free: Int[Array, "S"], partners: Bool[Array, "S S"], tied: Bool[Array, "S S"]) -> Int[Array, "S S"]:
-    """Twice `_loses_two` plus `_needs_its_partners`, each computed only where it may matter.
+def _doubtful(free: Int[Array, "S"], tied: Bool[Array, "S S"], dense, pair) -> Bool[Array, ""]:
+    """Whether another tied pair may have a smaller `_loss` than this one."""
+    i, j = jnp.divmod(pair, len(free))
+    half = (2 * free >= free.sum(dtype=free.dtype)) & (free > 0)
+    left_out = half.sum(dtype=jnp.int32) > half[i].astype(jnp.int32) + half[j].astype(jnp.int32)
+    last = jnp.minimum(free[i], free[j]) == 1
+
+    def needed(free):
+        both = tied | tied.T
+        critical = _critical(free, both)[0]
+        return ((free[i] == 1) & (both[i] & critical).any()) | ((free[j] == 1) & (both[j] & critical).any())
+
+    doubtful = ~dense | left_out | _where(last, needed, last, free)
+    return doubtful
+
+
+def _least_loss(free: Int[Array, "S"], eligible: Bool[Array, "S S"], tied: Bool[Array, "S S"]) -> Bool[Array, "S S"]:
+    """Tied pairs (upper triangles) that lose least: `_loses_two` counts twice, `_needs_its_partners` once.
 
     Where all pairs have demand, a pair loses two if it leaves out a server with half of all free NICs.
     """
-    active = free > 0
+    active, partners = free > 0, eligible | eligible.T
     half = (active & (2 * free >= free.sum(dtype=free.dtype))).astype(jnp.int32)
     left_out = half.sum(dtype=half.dtype) - half[:, None] - half[None, :] > 0
     silent = (active[:, None] & active[None, :] & ~partners & ~jnp.eye(len(free), dtype=bool)).any()
-    spare = jnp.where(active, tied.sum(1, dtype=free.dtype) - free, PLENTY).min()
-    loses_two = _where(silent, lambda: _loses_two(free, partners), left_out)
-    needs = _where((spare <= 1) & (free == 1).any(), lambda: _needs_its_partners(free, tied), jnp.zeros_like(tied))
-    return 2 * loses_two.astype(jnp.int32) + needs.astype(jnp.int32)
+    loses_two = _where(silent, lambda free: _loses_two(free, partners), left_out, free)
+    loss = 2 * loses_two.astype(jnp.int32) + _needs_its_partners(free, tied | tied.T).astype(jnp.int32)
+    loss = jnp.where(tied, loss, 4)
+    return loss == loss.min(initial=4)
 
 
-def _where(needed: Bool[Array, ""], compute, otherwise):
-    """`compute()` or `otherwise`, as `lax.cond`; but a batch in which nobody needs it does not compute it."""
-    return lax.while_loop(lambda state: state[0], lambda _: (jnp.zeros_like(needed), compute()), (needed, otherwise))[1]
+def _where(needed: Bool[Array, ""], compute, otherwise, free: Int[Array, "S"]):
+    """`compute(free)` or `otherwise`, as `lax.cond`; but a batch in which nobody needs it does not compute it.
+
+    `free` goes through the loop's state: what does not depend on it would be computed ahead of the loop, always.
+    """
+
+    def once(state):
+        needed, _ = state
+        return jnp.zeros_like(needed), compute(jnp.where(needed, free, 0))
+
+    return lax.while_loop(lambda state: state[0], once, (needed, otherwise))[1]
 
 
 def _loses_two(free: Int[Array, "S"], partners: Bool[Array, "S S"]) -> Bool[Array, "S S"]:
@@ -153,6 +184,19 @@ def _needs_its_partners(free: Int[Array, "S"], tied: Bool[Array, "S S"]) -> Bool
     """Pairs whose circuit takes the last NIC of a partner that another server cannot do without.
 
     - `tied` [S S]: pairs that are to get one circuit each, as far as NICs go.
+    """
+    critical, twice = _critical(free, tied)
+
+    def needs(free):
+        last = tied & (free == 1)[None, :] & critical[:, None]
+        others = (free > 0)[None, :] & ~jnp.eye(len(free), dtype=bool) & (twice % 2 == 0)[:, None]
+        return _both_ways(last, last | others)
+
+    return _where(critical.any() & (free == 1).any(), needs, jnp.zeros_like(tied), free)
+
+
+def _critical(free: Int[Array, "S"], tied: Bool[Array, "S S"]) -> tuple[Bool[Array, "S"], Int[Array, "S"]]:
+    """Servers that need all of their tied pairs, or all but one where their second number is odd.
 
     A server with as many free NICs as tied pairs needs all of these; with one pair more, all but one. Bounds as above:
     half of all free NICs, and for every server the same with its tied pairs in place of its free NICs.
@@ -162,10 +206,7 @@ def _needs_its_partners(free: Int[Array, "S"], tied: Bool[Array, "S S"]) -> Bool
     total = free.sum(dtype=free.dtype)
     twice = total - free + pairs
     least = jnp.minimum(total, jnp.where(active, twice, PLENTY).min()) // 2
-    critical = active & (pairs >= free) & (twice // 2 == least)
-    last = tied & (free == 1)[None, :] & critical[:, None]
-    others = active[None, :] & ~jnp.eye(len(free), dtype=bool) & (twice % 2 == 0)[:, None]
-    return _both_ways(last, last | others)
+    return active & (pairs >= free) & (twice // 2 == least), twice
 
 
 def _both_ways(first: Bool[Array, "N S"], second: Bool[Array, "N S"]) -> Bool[Array, "S S"]:
@@ -175,8 +216,14 @@ def _both_ways(first: Bool[Array, "N S"], second: Bool[Array, "N S"]) -> Bool[Ar
 
 
 def _some(first: Bool[Array, "N M"], second: Bool[Array, "M K"]) -> Bool[Array, "N K"]:
-    """Whether some m is in both."""
-    return first.astype(jnp.float32) @ second.astype(jnp.float32) > 0
+    """Whether some m is in both: sets of 32 servers a word."""
+    word = min(second.shape[0], 32)
+
+    def sets(members):
+        words = jnp.pad(members, ((0, 0), (0, -members.shape[1] % word))).reshape(len(members), -1, word)
+        return (words.astype(jnp.uint32) << jnp.arange(word, dtype=jnp.uint32)[None, None, :]).sum(2, dtype=jnp.uint32)
+
+    return (sets(first)[:, None, :] & sets(second.T)[None, :, :] > 0).any(2)
 
 
 def _components(joined: Bool[Array, "S S"]) -> Int[Array, "S"]:

@@ -105,9 +105,9 @@ def test_too_many_circuits_at_one_server_are_named():
 
 
 def test_random_is_the_uniform_topology_among_servers_in_another_order():
-    draws, ones, two = 60, jnp.ones((5, 5)), jnp.asarray(2.0)
-    keys = jax.random.split(jax.random.key(5), draws)
-    drawn = jax.jit(jax.vmap(lambda key, degree: planned("random")(ones, degree, two, key), (0, None)))
+    draws, ones, keys = 60, jnp.ones((5, 5)), jax.random.split(jax.random.key(5), 60)
+    one = lambda key, degree: random_circuits(ones, region(5, degree), key=key).circuits.count  # noqa: E731
+    drawn = jax.jit(jax.vmap(one, (0, None)))
     count, even = np.asarray(drawn(keys, np.full(5, 3))), np.asarray(uniform_count(np.full(5, 3)))
     assert len({one.tobytes() for one in count}) > 2
     np.testing.assert_array_equal(np.sort(count.reshape(draws, -1)), np.tile(np.sort(even.ravel()), (draws, 1)))

@@ -1,5 +1,7 @@
 """Made-up rows of every model, fabric and bandwidth, whose parts add up; no claim about any real fabric."""
 
+from typing import Any
+
 MODELS = {"mixtral-8x22b": 9.0, "mixtral-8x7b": 2.5, "llama-moe": 1.1, "qwen-moe": 1.6, "deepseek-r1": 31.0}
 GPUS = {"mixtral-8x22b": 1024, "mixtral-8x7b": 128, "llama-moe": 64, "qwen-moe": 128, "deepseek-r1": 1024}
 FABRICS = {  # (how much longer an all-to-all takes, dollars a GPU and Gbps, seconds of reconfiguration)
@@ -17,7 +19,7 @@ MORE = {
 BANDWIDTHS = (100, 200, 400, 800)
 
 
-def row(model, fabric, gbps, nic_use="own", speed=1.0):
+def row(model, fabric, gbps, nic_use="own", speed=1.0) -> dict[str, Any]:
     """One row; `speed` divides the communication."""
     scale = MODELS[model]
     slower, price, reconfig = (FABRICS | MORE)[fabric]
