@@ -10,7 +10,7 @@ import time
 import jax
 
 from mfabric_jax.study import Compare, scenarios
-from mfabric_jax.study.simulate import solve, times_of
+from mfabric_jax.study._simulate import solve, times_of
 
 
 def main() -> None:

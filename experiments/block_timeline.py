@@ -21,7 +21,7 @@ from mfabric_jax.schedule.exchange import places
 from mfabric_jax.schedule.first import FIRST
 from mfabric_jax.schedule.trace import one_block, segments
 from mfabric_jax.study import Compare, scenarios
-from mfabric_jax.study.timeline import walked_through
+from mfabric_jax.study._timeline import walked_through
 from mfabric_jax.workload import NAMES, Workload, get_gpu
 from mfabric_jax.workload.compute import block_flops
 
@@ -219,7 +219,7 @@ def verdicts(rows: Rows) -> list[Verdict]:
 def _hiding(row: Row) -> Verdict:
     """The first all-to-all of a forward pass waits for its gate, and so for its switch: nothing can hide that."""
     claim = f"{row['model']} {row['first']} at {row['rate']:.0%}, {row['direction']} {row['which']}: hidden"
-    part = f"{row['hidden']:.0%} of {units.to_ms(row['delay_s']):g} ms"
+    part = f"{round(row['hidden'], 2) + 0.0:.0%} of {units.to_ms(row['delay_s']):g} ms"
     waits = (row["direction"], row["which"]) == ("forward", "first")
     if waits or units.to_ms(row["experts_s"]) < EXPERTS_MS:
         return Verdict(claim, part)

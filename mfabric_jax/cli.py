@@ -93,19 +93,17 @@ def _command(words: list[str]) -> str:
 
 def _parse(command: str, words: list[str]) -> Any:
     """Options from words, by tyro; what it refuses becomes one sentence."""
-    asks = bool({"-h", "--help"} & set(words))
-    if not asks:
-        _check_words(command, words)
-    options, preset = _module(command).Options, None if asks else _preset(words)
+    options = _module(command).Options
     import tyro
 
-    known = flags(options)
+    known, asks = flags(options), bool({"-h", "--help"} & set(words))
     for word in words:
         name = word.split("=")[0]
         if name.startswith("--") and name != "--help" and name.replace("--no-", "--") not in known:
             one_of("option", name, sorted(known))
     if not asks:
-        words = plain_words(words, options, preset if "--preset" in known else None)
+        _check_words(command, words)
+        words = plain_words(words, options, _preset(words) if "--preset" in known else None)
     said, width = io.StringIO(), os.environ.get("COLUMNS")
     try:
         with contextlib.redirect_stderr(said), warnings.catch_warnings(action="ignore"):

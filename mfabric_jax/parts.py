@@ -106,7 +106,7 @@ class SweepFolder:
             beside.write_bytes(_LABEL.sub(lambda label: label[0].replace(_BLANK, _digest(data, label)), data))
 
 
-def checked(file: Path, sweep: str | None = None) -> bytes:
+def verified(file: Path, sweep: str | None = None) -> bytes:
     """The bytes of a parquet file. `InputError` for a part of a sweep that is damaged, misplaced, or not of `sweep`."""
     data = file.read_bytes()
     if why := _fault(file.name, data, sweep):

@@ -13,7 +13,7 @@ from mfabric_jax.study.config import Compare
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Setting(Compare):
+class Healthy(Compare):
     """The healthy cluster."""
 
     models: tuple[str, ...] = ("mixtral-8x22b", "deepseek-r1")
@@ -30,7 +30,7 @@ class Options(_failures.FailureSettings):
     One failure hits one region; circuits are chosen again without what failed. Lists are separated by commas.
     """
 
-    setting: Setting
+    setting: Healthy
     preset: str = "paper"
     """paper (its text) or released (its authors' code): defaults of --rule, --eps-waits and --matrices."""
     out: str | None = None

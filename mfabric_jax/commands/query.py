@@ -43,7 +43,7 @@ class Options:
 def run(options: Options) -> int:
     """Returns the exit status."""
     from mfabric_jax import report
-    from mfabric_jax.report.query import COUNT, notes
+    from mfabric_jax.report._query import COUNT, notes
 
     if options.limit is not None:
         whole("limit", options.limit)

@@ -43,7 +43,7 @@ def cluster(name: str, servers: int, nic_gbps: float, **settings: Any) -> Cluste
     return get(name).cluster(servers, nic_gbps, form, rest)
 
 
-def parts(name: str, **form: Any) -> tuple[PartGroup, ...]:
+def server_parts(name: str, **form: Any) -> tuple[PartGroup, ...]:
     """The NICs of one server of a fabric and what each is attached to; `form`: see `Form`."""
     fabric = get(name)
     for field in ("nics", "optical_degree", "electrical_nics"):
@@ -65,7 +65,7 @@ def cost_table(
     prices, form = prices or Prices(), {"gpus_per_server": gpus} | form
     rows = [
         _row(group.to, part, group.nics * count, prices.at(part, nic_gbps))
-        for group in parts(name, **form)
+        for group in server_parts(name, **form)
         for part, count in group.attachment.counts.items()
         if np.any(group.nics)
     ]
@@ -99,7 +99,9 @@ def cluster_watts(name: str, servers: int, watts: dict[str, float], **form: Any)
     Nothing ships: no source gives the power of all parts.
     """
     counts = [
-        (part, group.nics * count) for group in parts(name, **form) for part, count in group.attachment.counts.items()
+        (part, group.nics * count)
+        for group in server_parts(name, **form)
+        for part, count in group.attachment.counts.items()
     ]
     if get(name).per_gpu is not None or any(part not in watts for part, _ in counts):
         return None

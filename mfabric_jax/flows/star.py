@@ -15,7 +15,7 @@ from mfabric_jax.checks import InputError, not_negative
 from mfabric_jax.flows.completion import replay
 from mfabric_jax.flows.max_min import max_min_rates
 from mfabric_jax.flows.problem import FlowProblem
-from mfabric_jax.flows.star_kernel import BIG, Ports, rates, simulate
+from mfabric_jax.flows.star_kernel import BIG, Ports, finish_times, rates
 
 LANES = 64  # instances per kernel call: their state should stay in cache;
 STATE = 1 << 15  # of small stars more, until the flows are this many
@@ -109,7 +109,7 @@ def _finish_batch(size, leaf, groups) -> Float[Array, "B N N"]:
     dead, bad = dead_flows(size, leaf, groups)
     scale, most = largest(leaf), largest(size)
     work = jnp.where(dead | bad, 0, size / most)
-    finish = _in_chunks(simulate, work, leaf / scale, groups / scale) * (most / scale)
+    finish = _in_chunks(finish_times, work, leaf / scale, groups / scale) * (most / scale)
     finish = jnp.where(dead, jnp.inf, jnp.where(size > 0, finish, 0))
     return jnp.where(bad, jnp.nan, finish)
 

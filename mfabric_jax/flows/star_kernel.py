@@ -226,7 +226,7 @@ def rates(flows, ports: Ports) -> Float[Array, "N N B"]:
     return jnp.where(flows, low(level[:n, None], level[None, n:]), 0)
 
 
-def simulate(size, ports: Ports) -> Float[Array, "N N B"]:
+def finish_times(size, ports: Ports) -> Float[Array, "N N B"]:
     """Finish times of one chunk, scaled to about 1. size [N N B], 0 where there is no flow."""
     n, batch = size.shape[0], size.shape[-1]
     bits, sends = Bits(n), size > 0

@@ -20,12 +20,12 @@ from mfabric_jax.policies._matching import matching
 from mfabric_jax.policies._relaxed import ROUTINGS as RELAXED_ROUTINGS
 from mfabric_jax.policies._relaxed import relaxed
 from mfabric_jax.policies._static import keep, random_circuits, static, uniform
+from mfabric_jax.policies._steps import ROUTINGS as HEURISTIC_ROUTINGS
 from mfabric_jax.policies._threshold import threshold
 from mfabric_jax.policies._topoopt import topoopt
 from mfabric_jax.policies.exact_programmes import ROUTINGS as EXACT_ROUTINGS
 from mfabric_jax.policies.own import check_legal as check_legal
 from mfabric_jax.policies.own import is_function, load_function, name_of, try_out
-from mfabric_jax.policies.steps import ROUTINGS as HEURISTIC_ROUTINGS
 from mfabric_jax.routing import Plan
 
 Policy = Callable[..., Plan]

@@ -16,10 +16,10 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from mfabric_jax.checks import whole
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies._greedy import greedy
+from mfabric_jax.policies._soft_circuits import first_logits, rounded
 from mfabric_jax.policies._static import random_circuits, uniform
 from mfabric_jax.policies.joint_relaxation import relaxed_jointly, relay_limit
 from mfabric_jax.policies.relay_swaps import circuit_worth, swaps
-from mfabric_jax.policies.soft_circuits import first_logits, rounded
 from mfabric_jax.routing import Plan, relay_shares
 from mfabric_jax.routing.region import between_servers, relay_bound
 

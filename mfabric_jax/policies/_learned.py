@@ -87,11 +87,11 @@ def learned(demand: Float[Array, "S S"], region: Region, *, previous: Plan | Non
     Trained for relay routing at 8 and 16 servers, on generated traffic and the packaged tables, with forecasts that
     are off by up to a factor exp(0.6) (one standard deviation).
     """
-    return shipped()(demand, region, previous=previous, key=key)
+    return shipped_network()(demand, region, previous=previous, key=key)
 
 
 @functools.cache
-def shipped() -> Trained:
+def shipped_network() -> Trained:
     """The network that ships with the package."""
     return _of(policy_file.read(importlib.resources.files("mfabric_jax.policies") / "data" / "network.policy"))
 

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from mfabric_jax.fabric import Region
+from mfabric_jax.policies._soft_circuits import annealed, drawn_to_whole, soft_circuits
 from mfabric_jax.policies.normalised_demand import normalised
-from mfabric_jax.policies.soft_circuits import annealed, drawn_to_whole, soft_circuits
 from mfabric_jax.routing import degree_bound
 from mfabric_jax.routing.region import between_servers
 from mfabric_jax.routing.relay import is_path

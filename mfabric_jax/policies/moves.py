@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from mfabric_jax.policies.steps import Scaled, Step, steps, used
+from mfabric_jax.policies._steps import Scaled, Step, steps, used
 
 SLOTS = 8  # pairs of a server that a move may take from: its degree, as a rule
 

@@ -20,8 +20,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from mfabric_jax.checks import whole
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies._index import Index, allocated, pair_worth
+from mfabric_jax.policies._soft_circuits import soft_circuits
 from mfabric_jax.policies.normalised_demand import NormalisedDemand, normalised
-from mfabric_jax.policies.soft_circuits import soft_circuits
 from mfabric_jax.routing import Plan
 from mfabric_jax.routing.relay import is_path
 

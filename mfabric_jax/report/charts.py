@@ -123,7 +123,7 @@ def figure(chart: Chart) -> Figure:
     with matplotlib.rc_context(LITERAL):  # pyright: ignore
         made, every = style.panels(len(panels), height=1.25 + 0.3 * rows if rows else 3.5)
         for axes, panel in zip(every, panels, strict=False):
-            draw(axes, panel)
+            draw_panel(axes, panel)
         style.legend(made, every, len(panels), handles(chart))
         words = f"{chart.title}. {chart.note}".rstrip(". ")
         made.suptitle(style.wrapped(words, made.get_figwidth()), fontsize=style.FONT)
@@ -133,7 +133,7 @@ def figure(chart: Chart) -> Figure:
     return made
 
 
-def draw(axes: Axes, panel: Panel) -> None:
+def draw_panel(axes: Axes, panel: Panel) -> None:
     """Everything but the texts beside points, which need the final place of the axes: see `label`."""
     axes.set_title(panel.title, loc="left")
     axes.set_xlabel(panel.x)

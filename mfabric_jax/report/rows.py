@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from mfabric_jax.atomic import check_folder, replacing, suffix
 from mfabric_jax.checks import InputError
 from mfabric_jax.extras import extra
-from mfabric_jax.parts import METADATA_KEY, checked
+from mfabric_jax.parts import METADATA_KEY, verified
 
 Row: TypeAlias = dict[str, Any]
 
@@ -113,7 +113,7 @@ def read_table(path: Path, sweep: str | None = None) -> tuple[Any, dict[str, Any
         import pyarrow
         from pyarrow import parquet
     with _readable(path):
-        table = parquet.ParquetFile(pyarrow.BufferReader(checked(path, sweep))).read()
+        table = parquet.ParquetFile(pyarrow.BufferReader(verified(path, sweep))).read()
         config = json.loads((table.schema.metadata or {}).get(METADATA_KEY, b"{}"))
     return table.replace_schema_metadata(None), config
 

@@ -91,7 +91,7 @@ def kind(name: str) -> Look:
     return KINDS.get(name, Look(name, FAINT))
 
 
-def looks(names: Iterable[str]) -> dict[str, Look]:
+def distinct_looks(names: Iterable[str]) -> dict[str, Look]:
     """A look for every name: that of the fabric, or one that no fabric here has; from the ninth on hollow."""
     names = list(dict.fromkeys(names))
     free = [look for key, look in FABRICS.items() if key not in names] or list(FABRICS.values())
@@ -105,7 +105,7 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
 
 def series_looks(series: Sequence[Series]) -> dict[Series, Look]:
     """A look for every series; those of one fabric share its colour."""
-    found = looks(str(own.fabric) for own in series)
+    found = distinct_looks(str(own.fabric) for own in series)
     return {
         own: replace(look, label=own.named(look.label), hollow=own.rank % 2 == 1)
         for own in series

@@ -7,12 +7,12 @@ from typing import Any
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import style
+from mfabric_jax.report._query import USUAL
 from mfabric_jax.report.charts import Bar, Chart, Curve, Panel
 from mfabric_jax.report.compared import COST, FRONT, TIME
 from mfabric_jax.report.fronts import Point, front
 from mfabric_jax.report.grid import Rows, lacks, nearest_to_detail
 from mfabric_jax.report.numerals import millions, significant, usable
-from mfabric_jax.report.query import USUAL
 
 _RESULTS = (*USUAL, "slow_down")  # columns that are the result of a row, where they are there
 _INDICES = ("seed", "sample", "instance", "record", "layer", "micro_batch", "iteration")
@@ -53,7 +53,7 @@ def metric(rows: Rows) -> str | None:
     return next(itertools.chain(usual, found, numbers), None)
 
 
-def settings(rows: Rows, effective: Mapping[str, Any]) -> list[str]:
+def shown_settings(rows: Rows, effective: Mapping[str, Any]) -> list[str]:
     """What was chosen: columns before the result, and numbers that the configuration names. Indices are none."""
     names, result = list(rows[0]), metric(rows)
     before = names if result is None else names[: names.index(result)]
@@ -61,7 +61,7 @@ def settings(rows: Rows, effective: Mapping[str, Any]) -> list[str]:
     return [name for name in (*before, *behind) if name not in _INDICES]
 
 
-def distinct(rows: Rows, name: str) -> list[Any]:
+def values_in(rows: Rows, name: str) -> list[Any]:
     """The values of a column, in order of first appearance, None left out."""
     return list(dict.fromkeys(row[name] for row in rows if row[name] is not None))
 
@@ -76,12 +76,12 @@ def shown(value: Any) -> str:
 
 def sensitivities(rows: Rows, effective: Mapping[str, Any], skip: tuple[str, ...] = ()) -> list[Chart]:
     """A chart for each parameter of which the same fabric, policy, .. occurs with several values."""
-    chosen, result = settings(rows, effective), metric(rows)
-    names = [name for name in textual(rows) if name in chosen and len(distinct(rows, name)) > 1]
+    chosen, result = shown_settings(rows, effective), metric(rows)
+    names = [name for name in textual(rows) if name in chosen and len(values_in(rows, name)) > 1]
     panel, lines = _arranged(rows, names)
     found = []
     for name in numeric(rows) if result is not None else []:
-        if name in chosen and name not in (*skip, _NUMBER) and 2 <= len(distinct(rows, name)) <= _MOST_VALUES:
+        if name in chosen and name not in (*skip, _NUMBER) and 2 <= len(values_in(rows, name)) <= _MOST_VALUES:
             held, where = _held(rows, name, chosen)
             cells = _cells(held, name, str(result), panel, lines)
             if any(len(line) > 1 for each in cells.values() for line in each.values()):
@@ -94,7 +94,7 @@ def _arranged(rows: Rows, names: list[str]) -> tuple[str | None, list[str]]:
     panel = "model" if "model" in names else None
     if panel is None and names and _combinations(rows, names) > _MOST_LINES:
         panel = names[0]
-    if panel is not None and len(distinct(rows, panel)) > _MOST_PANELS:
+    if panel is not None and len(values_in(rows, panel)) > _MOST_PANELS:
         panel = None
     lines = independent(rows, [name for name in names if name != panel])
     while lines and _combinations(rows, lines) > _MOST_LINES:
@@ -119,7 +119,7 @@ def _held(rows: Rows, name: str, chosen: list[str]) -> tuple[Rows, str]:
     """Rows at the bandwidth nearest to 400 Gbps, where it is not bandwidth that is varied."""
     if name == _GBPS or _GBPS not in chosen or _GBPS not in numeric(rows):
         return rows, ""
-    present = [value for gbps in distinct(rows, _GBPS) if (value := usable(gbps)) is not None]
+    present = [value for gbps in values_in(rows, _GBPS) if (value := usable(gbps)) is not None]
     if len(present) < 2:
         return rows, ""
     nearest = nearest_to_detail(present)
@@ -138,7 +138,7 @@ def _cells(rows: Rows, name: str, result: str, panel: str | None, lines: list[st
 
 
 def _sensitivity(cells: dict[str, Lines], name: str, result: str, lines: list[str], where: str) -> Chart:
-    looks = style.looks(line for each in cells.values() for line in each)
+    looks = style.distinct_looks(line for each in cells.values() for line in each)
     several = max(len(found) for each in cells.values() for line in each.values() for found in line.values())
     note = f"A line for each {', '.join(lines)}." if lines else "All rows."
     note += where + (f" A point is the mean of up to {several} rows." if several > 1 else "")
@@ -163,8 +163,8 @@ def design_space(rows: Rows, effective: Mapping[str, Any]) -> Chart:
     placed = [row for row in rows if _point(row) is not None]
     if not placed:
         raise InputError("no row has both a time and a price.")
-    chosen = [name for name in settings(rows, effective) if len(distinct(placed, name)) > 1 and name != "model"]
-    looks = style.looks(str(row.get("fabric", "rows")) for row in placed)
+    chosen = [name for name in shown_settings(rows, effective) if len(values_in(placed, name)) > 1 and name != "model"]
+    looks = style.distinct_looks(str(row.get("fabric", "rows")) for row in placed)
     panels, left_out = [], 0
     for model in dict.fromkeys(row.get("model") for row in placed):
         own = [row for row in placed if row.get("model") == model]
@@ -208,14 +208,14 @@ def plainest(rows: Rows) -> Chart:
     names = independent(rows, textual(rows)) or textual(rows)[:1]
     if not names:
         return _line(rows)
-    apart = len(names) > 1 and len(distinct(rows, names[0])) <= _MOST_PANELS
+    apart = len(names) > 1 and len(values_in(rows, names[0])) <= _MOST_PANELS
     by, result = names[1] if apart else names[0], metric(rows)
-    groups = {str(value): [row for row in rows if row[names[0]] == value] for value in distinct(rows, names[0])}
+    groups = {str(value): [row for row in rows if row[names[0]] == value] for value in values_in(rows, names[0])}
     panels = [_bars(some, by, result, title) for title, some in (groups if apart else {"": rows}).items()]
     several = any(panel.whiskers for panel in panels)
     note = "How many rows there are of each." if result is None else f"A bar for each {by}."
     note += " It is the mean of its rows; the thin line reaches from the least to the largest." if several else ""
-    note += f" The first {_MOST_BARS} of {len(distinct(rows, by))}." if len(distinct(rows, by)) > _MOST_BARS else ""
+    note += f" The first {_MOST_BARS} of {len(values_in(rows, by))}." if len(values_in(rows, by)) > _MOST_BARS else ""
     title = f"Rows by {by}" if result is None else f"{result} by {by}"
     return Chart(title, note, [], [panel for panel in panels if panel.bars])
 

@@ -144,7 +144,7 @@ def _check_reached(dag: _Dag, src: np.ndarray, dst: np.ndarray, to: np.ndarray) 
         )
 
 
-def mixed(x: np.ndarray) -> np.ndarray:
+def splitmix64(x: np.ndarray) -> np.ndarray:
     """splitmix64 of uint64 numbers (Steele et al., OOPSLA 2014; constants of Vigna's splitmix64.c)."""
     x = x + GOLDEN
     x = (x ^ (x >> np.uint64(30))) * FIRST
@@ -154,15 +154,15 @@ def mixed(x: np.ndarray) -> np.ndarray:
 
 def _hashed(seed: int, *numbers: np.ndarray) -> np.ndarray:
     """Uniform uint64 numbers, one for each row of the lists `numbers`."""
-    value = mixed(np.full(len(numbers[0]), seed % (1 << 64), np.uint64))
+    value = splitmix64(np.full(len(numbers[0]), seed % (1 << 64), np.uint64))
     for number in numbers:
-        value = mixed(value ^ number.astype(np.uint64))
+        value = splitmix64(value ^ number.astype(np.uint64))
     return value
 
 
 def _choice(key: np.ndarray, node: np.ndarray, count: np.ndarray) -> np.ndarray:
     """Which of `count` choices each flow of hash `key` takes at its node."""
-    return (mixed(key ^ node.astype(np.uint64)) % count.astype(np.uint64)).astype(np.int64)
+    return (splitmix64(key ^ node.astype(np.uint64)) % count.astype(np.uint64)).astype(np.int64)
 
 
 def _drawn(dag: _Dag, src: np.ndarray, to: np.ndarray, key: np.ndarray) -> Routes:

@@ -4,7 +4,7 @@ import numpy as np
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric.tree import UP, Tree
-from mfabric_jax.routing.shortest import GOLDEN, mixed
+from mfabric_jax.routing.shortest import GOLDEN, splitmix64
 
 
 def hashed(*keys) -> np.ndarray:
@@ -12,7 +12,7 @@ def hashed(*keys) -> np.ndarray:
     value = np.uint64(0)
     with np.errstate(over="ignore"):
         for key in keys:
-            value = mixed(np.asarray(key).astype(np.uint64) + value * GOLDEN)
+            value = splitmix64(np.asarray(key).astype(np.uint64) + value * GOLDEN)
     return np.asarray(value)
 
 

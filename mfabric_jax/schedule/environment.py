@@ -189,7 +189,7 @@ class RegionEnv:
     def _chosen(self, key, state: State, action, region: Region) -> Int[Array, "S S"]:
         """The circuits that an action asks for."""
         if self.policies is None:
-            return jnp.where(action["change"] > 0, allocated(action["scores"], region), state.count)
+            return jnp.where(action["change"] > 0, circuits_of(action["scores"], region), state.count)
         before = Plan(Circuits(state.count))
         known = state.seen[-1]
         each = [policy(known, region, previous=before, key=key).circuits.count for policy in self.policies]
@@ -223,7 +223,7 @@ def _numbered(field: str, value: Any, most: int) -> Int[Array, ""]:
     return jnp.clip(number.astype(jnp.int32), 0, most)
 
 
-def allocated(scores: Float[Array, "S S"], region: Region) -> Int[Array, "S S"]:
+def circuits_of(scores: Float[Array, "S S"], region: Region) -> Int[Array, "S S"]:
     """Legal circuits out of any scores: `greedy` (rule "next") with scores for bytes; below 0 and NaN count as 0, above
     1 as 1, so that sums stay finite."""
     scores = jnp.clip(jnp.nan_to_num(as_demand(scores), nan=0.0), 0, 1)

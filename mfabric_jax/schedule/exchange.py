@@ -19,8 +19,8 @@ from mfabric_jax.routing.electrical import delegated, inside_time
 from mfabric_jax.routing.fixed import fixed_time
 from mfabric_jax.routing.region import part_times, relay_part_bounds
 from mfabric_jax.routing.single import SinglePaths
+from mfabric_jax.schedule._order import BACKWARD, order_of
 from mfabric_jax.schedule.first import AHEAD, BLOCK, First, SlotsToServe, choose
-from mfabric_jax.schedule.order import BACKWARD, order_of
 from mfabric_jax.traffic import rank_bytes, server_bytes
 from mfabric_jax.traffic.demand import inside_bytes
 from mfabric_jax.workload import Workload

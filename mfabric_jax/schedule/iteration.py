@@ -10,8 +10,8 @@ from jaxtyping import Array, Float, Int
 from mfabric_jax import units
 from mfabric_jax.checks import whole
 from mfabric_jax.fabric.design import NVSWITCH_GIGABYTES_PER_S, EpGroup
+from mfabric_jax.schedule._order import BACKWARD, order_of
 from mfabric_jax.schedule.exchange import Exchanges, places
-from mfabric_jax.schedule.order import BACKWARD, order_of
 from mfabric_jax.schedule.timeline import Blocks, Compute, Rules, Slots, run
 from mfabric_jax.workload import BlockSeconds, Workload, gradient_bytes, pp_bytes
 from mfabric_jax.workload.volume import ring_bytes, tp_bytes_per_gpu

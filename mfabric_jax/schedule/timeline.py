@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from mfabric_jax.schedule.order import BACKWARD, Order
+from mfabric_jax.schedule._order import BACKWARD, Order
 from mfabric_jax.workload.compute import BACKWARD_OVER_FORWARD
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from mfabric_jax.schedule.order import BACKWARD, order_of
+from mfabric_jax.schedule._order import BACKWARD, order_of
 from mfabric_jax.schedule.timeline import Blocks, Compute, Rules, Slots
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.compute import BACKWARD_OVER_FORWARD

@@ -81,7 +81,7 @@ def started(region: Region, start: Plan | None) -> Int[Array, "S S"]:
     return (uniform(None, region) if start is None else start).circuits.count
 
 
-def checked(field: str, demands, region: Region) -> Float[Array, "T S S"]:
+def checked_demands(field: str, demands, region: Region) -> Float[Array, "T S S"]:
     """As floats, without what stays in a server."""
     demands, servers = as_demand(demands), region.servers
     if demands.ndim != 3 or demands.shape[1:] != (servers, servers) or not len(demands):
@@ -105,7 +105,7 @@ def best_trajectory(
     Exact, by dynamic programming with all demands known: O(T N) times of an all-to-all (the same for all delays of a
     `vmap`) and O(T N^2) sums. Arguments as in `follow`. Ties go to the earlier candidate, the start first.
     """
-    demands, before = checked("demands", demands, region), started(region, start)
+    demands, before = checked_demands("demands", demands, region), started(region, start)
     candidates = jnp.asarray(candidates)
     if candidates.ndim != 3 or candidates.shape[1:] != before.shape:
         raise InputError(f"candidates must be [N S S] with S = {region.servers}, got {list(candidates.shape)}.")

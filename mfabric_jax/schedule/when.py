@@ -20,7 +20,7 @@ from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import Policy
 from mfabric_jax.routing import Plan
 from mfabric_jax.routing.region import as_demand
-from mfabric_jax.schedule.trajectory import ReconfigurationCost, Routing, Trajectory, checked, started, timed
+from mfabric_jax.schedule.trajectory import ReconfigurationCost, Routing, Trajectory, checked_demands, started, timed
 
 WHEN = {
     "always": "at every step",
@@ -72,8 +72,8 @@ def follow(
 
     Example: `follow(demands, Region(8, 400.0, delay_s=0.01), greedy, rule="threshold").total_s`.
     """
-    demands = checked("demands", demands, region)
-    foreseen = None if forecast is None else checked("forecast", forecast, region).astype(demands.dtype)
+    demands = checked_demands("demands", demands, region)
+    foreseen = None if forecast is None else checked_demands("forecast", forecast, region).astype(demands.dtype)
     if foreseen is not None and foreseen.shape != demands.shape:
         raise InputError(f"forecast must have the demands' shape {list(demands.shape)}, got {list(foreseen.shape)}.")
     if not isinstance(every, jax.Array):

@@ -4,14 +4,14 @@ from mfabric_jax.study._calibrate import calibrate
 from mfabric_jax.study._compare import compare, rows_of
 from mfabric_jax.study._failures import Failures, failures
 from mfabric_jax.study._iteration_of import iteration_of
+from mfabric_jax.study._simulate import Scenario, scenarios, simulate
+from mfabric_jax.study._timeline import example_timeline
 from mfabric_jax.study.batch import evaluate, grid
 from mfabric_jax.study.calibration import CALIBRATED
 from mfabric_jax.study.config import Assumptions, Case, Compare
 from mfabric_jax.study.presets import PRESETS
-from mfabric_jax.study.simulate import Scenario, scenarios, simulate
 from mfabric_jax.study.sweeps.design_space import Sweep, read_sweep
 from mfabric_jax.study.sweeps.run import sweep
-from mfabric_jax.study.timeline import example_timeline
 from mfabric_jax.study.whole_cluster import WholeCluster, cluster_rows, solve_cluster
 
 __all__ = [

@@ -10,9 +10,9 @@ from mfabric_jax.fabric import cluster_cost
 from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.schedule.exchange import places
 from mfabric_jax.study._provenance import provenance
+from mfabric_jax.study._simulate import Scenario, Simulated, check_dtype, scenarios, simulate_all
 from mfabric_jax.study.calibration import CALIBRATED
 from mfabric_jax.study.config import Assumptions, Compare
-from mfabric_jax.study.simulate import Scenario, Simulated, check_dtype, scenarios, simulate_all
 from mfabric_jax.workload import Workload
 
 PARTS = ("iteration_s", "compute_s", "exposed_comm_s", "reconfig_s", "bubble_s", "tp_comm_s", "ep_comm_s", "dp_comm_s")

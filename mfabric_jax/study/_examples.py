@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from mfabric_jax.schedule.trace import one_block
+from mfabric_jax.study._simulate import scenarios, scenarios_on, tokens_of
+from mfabric_jax.study._timeline import timeline
 from mfabric_jax.study.config import Compare
-from mfabric_jax.study.simulate import scenarios, scenarios_on, tokens_of
-from mfabric_jax.study.timeline import timeline
 from mfabric_jax.traffic import rank_bytes, server_bytes
 from mfabric_jax.workload import Workload
 

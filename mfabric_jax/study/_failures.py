@@ -23,8 +23,8 @@ from mfabric_jax.routing.region import relayed_part_times
 from mfabric_jax.schedule import First, Iteration, Rules, iterate
 from mfabric_jax.schedule.exchange import Exchanges, failed_stage, routed
 from mfabric_jax.study._compare import PARTS, effective
+from mfabric_jax.study._simulate import Scenario, check_dtype, scenarios, solve
 from mfabric_jax.study.config import Compare
-from mfabric_jax.study.simulate import Scenario, check_dtype, scenarios, solve
 
 OPTICAL = "mfabric"
 PUBLISHED = {  # (model, failure) -> slow-down at 400 Gbps and 1,024 GPUs, arXiv 2501.03905

@@ -14,8 +14,8 @@ from mfabric_jax.fabric.design import Fabric, group_numbers
 from mfabric_jax.schedule import FabricRates, Rules, iterate
 from mfabric_jax.schedule.exchange import Exchanges, exchanges_inside
 from mfabric_jax.schedule.first import trade_off_of
+from mfabric_jax.study._simulate import Program, Scenario, guessed, program_of, scenarios_on, tokens_of
 from mfabric_jax.study.config import Assumptions
-from mfabric_jax.study.simulate import Program, Scenario, guessed, program_of, scenarios_on, tokens_of
 from mfabric_jax.workload import NAMES as MODELS
 from mfabric_jax.workload import BlockSeconds, block_seconds, get_gpu
 

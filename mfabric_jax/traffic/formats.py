@@ -65,7 +65,7 @@ def open_trace(path: str | pathlib.Path, layout: RankLayout | None = None) -> tu
 def _of_folder(folder: pathlib.Path, layout: RankLayout) -> tuple[Recording, ...]:
     """The recordings of a folder, told by the names of its files."""
     if any((folder / f"{published.GATE_TRACE}{packed}").is_file() for packed in ("", ".xz")):
-        return (published.gate_trace(folder),)
+        return (published.read_gate_trace(folder),)
     if next(folder.glob("*.jsonl"), None):
         return (router_trace(folder, layout),)
     for name in _SEVERAL:

@@ -29,7 +29,7 @@ LAER_METHOD = "FSDP"
 LAER_GROUP = 4
 
 
-def gate_trace(folder: pathlib.Path) -> Recording:
+def read_gate_trace(folder: pathlib.Path) -> Recording:
     """Selections [layer, expert, iteration, rank, micro-batch] of SmartMoE (github.com/thu-pacman/SmartMoE-AE)."""
     packed, plain = folder / f"{GATE_TRACE}.xz", folder / GATE_TRACE
     if not (folder / ITERATIONS).is_file():

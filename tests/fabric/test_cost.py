@@ -12,7 +12,7 @@ import pytest
 from mfabric_jax import InputError, fabric
 from mfabric_jax.fabric import Prices, cluster_cost, cost_table
 from mfabric_jax.fabric.cost import Attachment
-from mfabric_jax.fabric.registry import PRICED, cluster_watts, no_price, parts
+from mfabric_jax.fabric.registry import PRICED, cluster_watts, no_price, server_parts
 
 FIBRE = 0.3 * 500
 LISTED = {100: (99, 659, 187), 200: (239, 1079, 374), 400: (659, 1499, 1090), 800: (1399, 2248, 1400)}
@@ -164,7 +164,7 @@ def test_sentences():
         (lambda: cluster_cost("fat-tree", 0, 400), "servers must be a whole number of at least 1, got 0."),
         (lambda: cluster_cost("fat-tree", 1.5, 400), "servers must be a whole number of at least 1, got 1.5."),
         (lambda: cluster_cost("nvl72", 1, 400, gpus=0), "gpus must be a whole number of at least 1, got 0."),
-        (lambda: parts("fat-tree", nics=-1), "nics must be finite and not negative, got -1."),
+        (lambda: server_parts("fat-tree", nics=-1), "nics must be finite and not negative, got -1."),
         (lambda: cluster_cost("topoopt", 1, 900), "nic_gbps 900 has no price; prices are listed from 100 to 800 Gbps."),
         (lambda: cluster_cost("nvl72", 1, 900), "nic_gbps 900 has no price"),
         (lambda: Prices().at("fiber", 400), "part 'fiber' is unknown (did you mean 'fibre'?)"),

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from mfabric_jax.fabric import Circuits
 from mfabric_jax.policies import Plan, greedy, uniform
 from mfabric_jax.policies._local_search import improved, local_search
+from mfabric_jax.policies._steps import scaled
 from mfabric_jax.policies.moves import Limit, best_move, changed
-from mfabric_jax.policies.steps import scaled
 from mfabric_jax.routing import fluid_lower_bound
 from tests.oracles import circuits as plain
 from tests.oracles.moves import beyond, moves_around, need, too_many

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.policies._soft_circuits import rounded
 from mfabric_jax.policies.relay_swaps import circuit_worth, swaps
-from mfabric_jax.policies.soft_circuits import rounded
 from mfabric_jax.routing import best_relay_shares
 from tests.policies.drawn import assert_legal
 

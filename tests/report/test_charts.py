@@ -24,7 +24,7 @@ def drawn(panel):
     """Axes with a panel on them."""
     with style.look():
         axes = style.blank(5, 4, arranged=False).add_axes((0.1, 0.1, 0.8, 0.8))
-        charts.draw(axes, panel)
+        charts.draw_panel(axes, panel)
     return axes
 
 
@@ -128,10 +128,10 @@ def test_every_picture_of_a_comparison_has_its_name(tmp_path):
 
 
 def test_an_unknown_fabric_has_a_free_look_under_its_own_name():
-    looks = style.looks(["mfabric", "dragonfly", "fat-tree"])
+    looks = style.distinct_looks(["mfabric", "dragonfly", "fat-tree"])
     assert (looks["mfabric"].label, looks["dragonfly"].label) == ("mFabric", "dragonfly")
     assert len({look.colour for look in looks.values()}) == 3
-    many = style.looks([f"fabric {n}" for n in range(12)])
+    many = style.distinct_looks([f"fabric {n}" for n in range(12)])
     assert [look.hollow for look in many.values()] == [False] * 9 + [True] * 3
 
 

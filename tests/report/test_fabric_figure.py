@@ -277,7 +277,7 @@ def test_servers_joined_directly_are_a_graph_at_their_places():
     load[torus.sprayed.run("circuit").start] = 1.0
     for figure in (build_fabric(torus), build_fabric(torus, utilisation=load)):
         assert_readable(figure)
-        assert {"torus: 12 servers, 96 GPUs", *map(str, range(12))} <= set(words(figure))
+        assert {"Torus: 12 servers, 96 GPUs", *map(str, range(12))} <= set(words(figure))
         assert len(lines(figure)) == (apart == 1).sum() / 2
     assert Counter(colour for *_, colour in lines(figure))[to_hex(colours()(1.0))] == 1
     nodes = {text.get_text(): np.array(text.get_position()) for text in figure.axes[0].texts}

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from mfabric_jax import InputError
 from mfabric_jax.fabric.network import Network
 from mfabric_jax.fabric.network import network_of as joined
-from mfabric_jax.routing.shortest import ROUTINGS, distances, mixed, shortest_routes
+from mfabric_jax.routing.shortest import ROUTINGS, distances, shortest_routes, splitmix64
 
 
 def network_of(links, size):
@@ -197,7 +197,7 @@ def test_equals_are_drawn_by_the_hash():
 
 def test_splitmix64_gives_the_published_numbers():
     """First output of the generator from the states 0 and 1234567."""
-    assert mixed(np.array([0, 1234567], np.uint64)).tolist() == [0xE220A8397B1DCDAF, 6457827717110365317]
+    assert splitmix64(np.array([0, 1234567], np.uint64)).tolist() == [0xE220A8397B1DCDAF, 6457827717110365317]
 
 
 def test_ecmp_is_uniform_and_independent_from_node_to_node():

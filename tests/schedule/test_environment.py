@@ -16,7 +16,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import greedy, uniform
 from mfabric_jax.schedule import Drift, Params, Recorded, RegionEnv
-from mfabric_jax.schedule.environment import allocated
+from mfabric_jax.schedule.environment import circuits_of
 from mfabric_jax.schedule.spaces import Box, Dict, Discrete
 from tests.oracles.greedy import greedy as plain_greedy
 
@@ -172,7 +172,7 @@ def test_a_step_without_bytes_has_no_reward():
     assert not np.isnan(np.asarray(obs["demand"])).any()
 
 
-legal = jax.jit(lambda scores, degrees: allocated(scores, Region(SERVERS, 8.0, degrees)))
+legal = jax.jit(lambda scores, degrees: circuits_of(scores, Region(SERVERS, 8.0, degrees)))
 scores = st.lists(st.floats(width=32), min_size=SERVERS**2, max_size=SERVERS**2)
 
 

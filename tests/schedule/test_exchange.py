@@ -10,9 +10,9 @@ from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.policies import Plan, get, greedy
 from mfabric_jax.schedule import rates_of
+from mfabric_jax.schedule._order import BACKWARD, order
 from mfabric_jax.schedule.exchange import Exchanges, exchanges_between, remembers
 from mfabric_jax.schedule.iteration import all_reduce_seconds
-from mfabric_jax.schedule.order import BACKWARD, order
 from mfabric_jax.workload import BlockSeconds
 from tests.oracles.greedy import greedy as plain_greedy
 from tests.oracles.tree import tree

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mfabric_jax.schedule.order import BACKWARD, FORWARD, SCHEDULES, order, order_of
+from mfabric_jax.schedule._order import BACKWARD, FORWARD, SCHEDULES, order, order_of
 from mfabric_jax.workload import parallel
 from tests.oracles.timeline import stage_order
 from tests.schedule.jobs import job

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mfabric_jax.schedule.order import BACKWARD, Order, order
+from mfabric_jax.schedule._order import BACKWARD, Order, order
 from mfabric_jax.schedule.timeline import Blocks, Compute, Rules, run
 from tests.oracles.timeline import Region, timeline
 

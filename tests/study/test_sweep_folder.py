@@ -20,7 +20,7 @@ import mfabric_jax
 from mfabric_jax.checks import InputError
 from mfabric_jax.parts import CONFIG
 from mfabric_jax.report import Asked, query, read_rows
-from mfabric_jax.report.query import notes
+from mfabric_jax.report._query import notes
 from mfabric_jax.study import sweep
 from tests.study.test_sweeps import exchanges, rows_of
 

@@ -42,10 +42,10 @@ def build_validation(rows: Rows) -> Figure:
     low, high = limits[0] / 1.3, limits[1] * 1.3
     for share in (1 - _BAND, 1.0, 1 + _BAND):
         left.plot([low, high], [share * low, share * high], color=style.FAINT, linewidth=0.7, zorder=0)
-    charts.draw(left, collectives)
+    charts.draw_panel(left, collectives)
     left.set(xlim=(low, high), ylim=(low, high), aspect="equal")
     right.axvspan(-_BAND, _BAND, color=style.RULE, linewidth=0)
-    charts.draw(right, flows)
+    charts.draw_panel(right, flows)
     reach = max((abs(end) for _, *ends in flows.whiskers for end in ends), default=0.0)
     limit = min(1.1 * max(reach, 2 * _BAND), _WIDEST)
     right.set_xlim(-limit, limit)

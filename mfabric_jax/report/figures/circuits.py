@@ -73,7 +73,7 @@ def _lines(axes: Axes, paths: list, counts: list[float], colours: list[str], siz
     thin = 1.1 if few else max(0.15, 0.8 * min(1.0, 70 * radius / max(len(paths), 1)))
     widths = [thin * (1 + min(n - 1, 3 * (n - 1) / max(most - 1, 1))) for n in counts]
     alpha = 1.0 if few else min(0.8, max(0.1, 700 / max(len(paths), 1)))
-    parts.segments(axes, paths, colours, widths, alpha=alpha, zorder=3)
+    parts.draw_segments(axes, paths, colours, widths, alpha=alpha, zorder=3)
 
 
 def _marks(axes: Axes, paths: list, counts: list[float], taken: list[tuple[float, float, float]]) -> None:

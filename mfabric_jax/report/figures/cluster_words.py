@@ -10,7 +10,7 @@ import numpy as np
 from mfabric_jax.report.figures.cluster_layout import climbed, edge_table
 
 if TYPE_CHECKING:
-    from mfabric_jax.report.figures.parts import Heat
+    from mfabric_jax.report.figures.parts import LinkHeat
 
 Words = tuple[str, list[str]]  # a bold line and plain ones
 
@@ -27,13 +27,13 @@ def noun(cluster: Any) -> str:
     return "domain" if cluster.gpus_per_server > 16 else "server"
 
 
-def _words(head: str, sentences: list[str], busy: Heat | None, *kinds: str) -> Words:
+def _words(head: str, sentences: list[str], busy: LinkHeat | None, *kinds: str) -> Words:
     """Sentences in lines, the last one about the load of links of some kinds."""
     load = [busy.words(*kinds)] if busy is not None and kinds else []
     return head, [line for sentence in [*sentences, *load] for line in wrap(sentence, _COLUMN)]
 
 
-def servers(cluster: Any, busy: Heat | None) -> Words:
+def servers(cluster: Any, busy: LinkHeat | None) -> Words:
     """GPUs, NVSwitch and NICs of a server."""
     head = f"{many(cluster.servers, noun(cluster))} of {many(cluster.gpus_per_server, 'GPU')}"
     words = [f"NVSwitch (dark bar): {cluster.nvswitch_gigabytes_per_s:g} GB/s for a GPU"]
@@ -44,7 +44,7 @@ def servers(cluster: Any, busy: Heat | None) -> Words:
     return _words(head, words, busy, "nvswitch up", "nvswitch down")
 
 
-def links(cluster: Any, tier: int, busy: Heat | None) -> Words:
+def links(cluster: Any, tier: int, busy: LinkHeat | None) -> Words:
     """Links from a tier of switches down to what is below."""
     tree = cluster.tree
     up, climb, pods = tree.edge_ports[0], tree.pod_ports[0], tree.parts * tree.pods_per_part
@@ -82,7 +82,7 @@ def unused(cluster: Any) -> Words:
     return _words("", [f"above, crossed by no path: {' and '.join(kinds)}"] if kinds else [], None)
 
 
-def optics(cluster: Any, busy: Heat | None) -> Words:
+def optics(cluster: Any, busy: LinkHeat | None) -> Words:
     """Regions, their optical switches and circuits."""
     regions, size = cluster.regions.shape[:2]
     what = "patch panel" if cluster.tree is None else "optical switch" if noun(cluster) == "domain" else "OCS"

@@ -14,7 +14,7 @@ from mfabric_jax.report.figures.circuits import CIRCUIT, DETAILED, ring
 from mfabric_jax.report.figures.cluster_layout import Row
 from mfabric_jax.report.figures.cluster_words import many, noun
 from mfabric_jax.report.figures.networks import build_graph
-from mfabric_jax.report.figures.parts import LINK, rounded
+from mfabric_jax.report.figures.parts import LINK, rounded_box
 from mfabric_jax.report.style import mixed
 
 if TYPE_CHECKING:
@@ -43,15 +43,15 @@ def build_fabric(cluster: Any, *, utilisation: Any = None, title: str = "") -> F
     label = style.fabric(cluster.name).label
     title = title or f"{label}: {many(cluster.servers, noun(cluster))}, {cluster.gpus:,} GPUs"
     if cluster.tree is None and cluster.regions is None:
-        servers, link = between_servers(cluster)
+        servers, link = _between_servers(cluster)
         if len(servers.tail):
             load = None if utilisation is None else np.asarray(utilisation, dtype=float)[link]
             return build_graph(servers, utilisation=load, title=title, places=getattr(cluster, "places", None))
-    busy = None if utilisation is None else parts.Heat(cluster.sprayed, utilisation)
+    busy = None if utilisation is None else parts.LinkHeat(cluster.sprayed, utilisation)
     return _Picture(cluster, cluster_layout.layout(cluster), busy).draw(title)
 
 
-def between_servers(cluster: Any) -> tuple[Any, np.ndarray]:
+def _between_servers(cluster: Any) -> tuple[Any, np.ndarray]:
     """The links from server to server as a network of servers, and which links of the cluster's these are.
 
     GPUs, NVSwitches and optical NICs are taken as the server they are in.
@@ -72,7 +72,7 @@ def between_servers(cluster: Any) -> tuple[Any, np.ndarray]:
 class _Picture:
     """Where everything is, from the bottom up."""
 
-    def __init__(self, cluster: Any, plan: cluster_layout.Layout, busy: parts.Heat | None):
+    def __init__(self, cluster: Any, plan: cluster_layout.Layout, busy: parts.LinkHeat | None):
         self.cluster, self.plan, self.busy, self.tree = cluster, plan, busy, cluster.tree
         self.columns = min(cluster.gpus_per_server, 16)
         self.lines_of_gpus = -(-cluster.gpus_per_server // self.columns)
@@ -157,7 +157,7 @@ class _Picture:
 
         left = self.x(self.plan.servers.at[server]) - self.box / 2
         frame = {"facecolor": "#F4F5F7", "edgecolor": style.FAINT}
-        axes.add_patch(rounded(left, self.floor, self.box, self.server_height, **frame))
+        axes.add_patch(rounded_box(left, self.floor, self.box, self.server_height, **frame))
         gpus = range(self.cluster.gpus_per_server)
         side, deep, top = 0.78 * self.gpu, self.deep - 0.22 * self.gpu, self.ceiling - 0.03
         boxes = [
@@ -221,7 +221,7 @@ class _Picture:
             base, width = self.level(0) - 0.06, right - left
             colour = mixed(self._rail_colour(pod // self.tree.pods_per_part), 0.9)
             frame = {"facecolor": colour, "edgecolor": "#CFCFCF", "zorder": 0.5}
-            axes.add_patch(rounded(self.x(left), base, width, top + self.crest - base, **frame))
+            axes.add_patch(rounded_box(self.x(left), base, width, top + self.crest - base, **frame))
             centred = {"fontsize": 8, "ha": "center", "va": "center"}
             if self.tiers < 3:
                 name = f"rail {pod}" if width > 0.37 + 0.06 * (pod > 9) else str(pod)
@@ -266,7 +266,7 @@ class _Picture:
         for number, place in row.at.items():
             colour = self._switch_colour(tier, number)
             left = self.x(place) - row.width / 2
-            axes.add_patch(rounded(left, base, row.width, _SWITCH, facecolor=mixed(colour, 0.82), edgecolor=colour))
+            axes.add_patch(rounded_box(left, base, row.width, _SWITCH, facecolor=mixed(colour, 0.82), edgecolor=colour))
             if font >= 5:
                 y = base + _SWITCH / 2 - 0.01
                 axes.text(self.x(place), y, str(number), fontsize=font, ha="center", va="center", zorder=5)
@@ -288,7 +288,7 @@ class _Picture:
         count = self.cluster.regions[region]
         first, width = region * len(count), right - left
         frame = {"facecolor": mixed(self.optical, 0.93), "edgecolor": self.optical}
-        axes.add_patch(rounded(self.x(left), self.bottom, width, self.panel, **frame))
+        axes.add_patch(rounded_box(self.x(left), self.bottom, width, self.panel, **frame))
         self._plugs(axes, range(first, first + len(count)))
         total = int(np.triu(count).sum())
         words = f"{total:,} circuit{'' if total == 1 else 's'}"
@@ -316,7 +316,7 @@ class _Picture:
             for column in np.unique(gpus[gpus >= 0] % self.columns):
                 x = self.gpu_at(server, int(column))
                 lines.append([(x, self.floor), (x, self.bottom + self.panel)])
-        parts.segments(axes, lines, [self.optical] * len(lines), 1.0)
+        parts.draw_segments(axes, lines, [self.optical] * len(lines), 1.0)
 
     # -- words
 
@@ -335,7 +335,7 @@ class _Picture:
 
 
 def _segments(axes: Axes, lines: list, colours: list[str]) -> None:
-    parts.segments(axes, lines, colours, 0.9 if len(lines) <= 80 else 0.6 if len(lines) <= 200 else 0.4)
+    parts.draw_segments(axes, lines, colours, 0.9 if len(lines) <= 80 else 0.6 if len(lines) <= 200 else 0.4)
 
 
 def _ellipses(axes: Axes, row: Row, y: float) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mfabric_jax.report import style
-from mfabric_jax.report.figures.panels import Panel, Row, Rows, values_of
+from mfabric_jax.report.figures.panels import PicturePanel, Row, Rows, values_of
 from mfabric_jax.report.grid import grouped
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ BESIDE: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsi
 
 
 @dataclasses.dataclass(frozen=True)
-class Grouped(Panel):
+class Grouped(PicturePanel):
     """A line of the panel for each value of `y`, from above; in blocks by another column, if one is named.
 
     - `blocks_named`: the labels of the axis name blocks instead of lines.   - `each`: inches of a line.

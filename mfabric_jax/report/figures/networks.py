@@ -15,7 +15,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.report import style
 from mfabric_jax.report.figures import parts
 from mfabric_jax.report.figures.network_layout import ENDPOINTS, Placed, placed_boxes
-from mfabric_jax.report.figures.parts import LINK, along, rounded
+from mfabric_jax.report.figures.parts import LINK, along, rounded_box
 from mfabric_jax.report.style import mixed
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def build_graph(network: Any, *, utilisation: Any = None, title: str = "", place
     """The figure itself; `places` [N, 2 or 3] where the nodes have places of their own."""
     if not 1 <= network.size <= MOST_NODES:
         raise InputError(f"network must have 1 to {MOST_NODES} nodes to be drawn, got {network.size:,}.")
-    busy = None if utilisation is None else parts.Heat(network, utilisation)
+    busy = None if utilisation is None else parts.LinkHeat(network, utilisation)
     kinds = [kind for kind, count in network.nodes for _ in range(count)]
     names = [str(i) for _, count in network.nodes for i in range(count)]
     names = names if network.names is None else [str(name) for name in network.names]
@@ -158,7 +158,7 @@ def _line_colours(pairs: _Pairs) -> dict[str, str]:
     return {kind: _LINES[rank % len(_LINES)] for rank, kind in enumerate(dict.fromkeys(pairs.kind))}
 
 
-def _draw_lines(axes: Axes, pairs: _Pairs, paths: list[np.ndarray], busy: parts.Heat | None) -> None:
+def _draw_lines(axes: Axes, pairs: _Pairs, paths: list[np.ndarray], busy: parts.LinkHeat | None) -> None:
     if not paths:
         return
     most, crowd = float(pairs.rate.max()), min(1.0, math.sqrt(120 / len(paths)))
@@ -166,7 +166,7 @@ def _draw_lines(axes: Axes, pairs: _Pairs, paths: list[np.ndarray], busy: parts.
     look_of = _line_colours(pairs)
     colours = [busy.of(links) for links in pairs.links] if busy else [look_of[kind] for kind in pairs.kind]
     dashes = ["-" if rate > 0 else (0, (3, 3)) for rate in pairs.rate]
-    parts.segments(axes, paths, colours, crowd * thick, linestyles=dashes)
+    parts.draw_segments(axes, paths, colours, crowd * thick, linestyles=dashes)
     for pair in np.flatnonzero(~pairs.exists.all(axis=1)):
         _arrow(axes, paths[pair][:: 1 if pairs.exists[pair, 0] else -1], colours[pair])
 
@@ -208,13 +208,13 @@ def _draw_nodes(axes: Axes, kinds: list[str], names: list[str], placed: Placed) 
     for (x, y), width, kind, name in zip(placed.place, placed.width, kinds, names, strict=True):
         colour = _colour(kind, kinds)
         fill = mixed(colour, 0.8) if placed.font else colour
-        axes.add_patch(rounded(x - width / 2, y - height / 2, width, height, facecolor=fill, edgecolor=colour))
+        axes.add_patch(rounded_box(x - width / 2, y - height / 2, width, height, facecolor=fill, edgecolor=colour))
         if placed.font:
             turned: dict[str, Any] = {"rotation": 90, "va": "center"} if placed.upright else {"va": "center_baseline"}
             axes.text(x, y, name, fontsize=placed.font, ha="center", zorder=5, parse_math=False, **turned)
 
 
-def _keys(network: Any, pairs: _Pairs, kinds: list[str], busy: parts.Heat | None) -> list[Any]:
+def _keys(network: Any, pairs: _Pairs, kinds: list[str], busy: parts.LinkHeat | None) -> list[Any]:
     """What the colours of boxes and lines mean, where there are several kinds."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch

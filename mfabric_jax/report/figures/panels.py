@@ -95,7 +95,7 @@ class Axis:
 
 
 @dataclasses.dataclass(frozen=True)
-class Panel:
+class PicturePanel:
     """Rows on two axes, coloured by the column `by`; `title` is a format of a row.
 
     - `looks`: by value; without any, colours of the palette and labels of the form `named`.
@@ -141,7 +141,7 @@ class Panel:
         """The width that its labels need, in inches."""
         return 0.8
 
-    def fitted(self, rows: Rows) -> Panel:
+    def fitted(self, rows: Rows) -> PicturePanel:
         """With a look for each value of all panels."""
         labels = {value: self.named.format(value) for value in values_of(rows, self.by)}
         return self if self.looks else dataclasses.replace(self, looks=looks(labels, self.markers))
@@ -152,7 +152,7 @@ class Panel:
 
 
 @dataclasses.dataclass(frozen=True)
-class Lines(Panel):
+class Lines(PicturePanel):
     """A line for each value of a column.
 
     - `under`: its line is wide, because others lie on it.   - `empty`: what to say where no row has a value.
@@ -197,7 +197,7 @@ class Lines(Panel):
 
 
 @dataclasses.dataclass(frozen=True)
-class Heat(Panel):
+class Heat(PicturePanel):
     """A cell for each pair of values, in the colour of the column `by`; cells without a row are grey.
 
     - `norm`: of the values of all panels.   - `number`: how a value is written into its cell.
@@ -244,7 +244,7 @@ class Heat(Panel):
         axes.tick_params(length=0 if self.number else 2)
         axes.grid(visible=False)
 
-    def fitted(self, rows: Rows) -> Panel:
+    def fitted(self, rows: Rows) -> PicturePanel:
         return self
 
     def handles(self, rows: Rows) -> list:
@@ -285,7 +285,7 @@ class Picture(Drawing):
     - `needs`: what rows are called when there are none.   - `key`: whether colours are explained.
     """
 
-    panels: tuple[Panel, ...]
+    panels: tuple[PicturePanel, ...]
     down: str = ""
     across: str = ""
     _: dataclasses.KW_ONLY
@@ -328,7 +328,7 @@ class Picture(Drawing):
                 handles=list(handles.values()), loc="outside lower center", ncols=max(1, min(len(handles), fit))
             )
 
-    def _draw(self, grid: Any, panels: Sequence[Panel], rows: Rows, down: Sequence, across: Sequence) -> list:
+    def _draw(self, grid: Any, panels: Sequence[PicturePanel], rows: Rows, down: Sequence, across: Sequence) -> list:
         """Draw every panel, then dress them: axes that panels share take the values of all."""
         drawn, images = [], []
         for line, column in np.ndindex(*grid.shape):

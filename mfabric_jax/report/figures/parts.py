@@ -18,7 +18,7 @@ LINK = "#5F7488"
 _STEPS = ("#CBD5DE", "#EFC75E", "#D55E00", "#6B0F1A")
 
 
-def rounded(left: float, bottom: float, width: float, height: float, **line: Any) -> Any:
+def rounded_box(left: float, bottom: float, width: float, height: float, **line: Any) -> Any:
     """A box, to be added to axes."""
     from matplotlib.patches import FancyBboxPatch
 
@@ -26,7 +26,7 @@ def rounded(left: float, bottom: float, width: float, height: float, **line: Any
     return FancyBboxPatch((left, bottom), width, height, boxstyle=shape, **{"linewidth": 0.8, "zorder": 3, **line})
 
 
-def segments(axes: Axes, paths: Sequence[Any], colours: Sequence[str], widths: Any, **line: Any) -> None:
+def draw_segments(axes: Axes, paths: Sequence[Any], colours: Sequence[str], widths: Any, **line: Any) -> None:
     """Lines along paths."""
     from matplotlib.collections import LineCollection
 
@@ -46,7 +46,7 @@ def along(path: np.ndarray, t: float) -> np.ndarray:
     return path[low] + (place - low) * (path[low + 1] - path[low])
 
 
-class Heat:
+class LinkHeat:
     """How busy each link of a network is, 0 to 1."""
 
     def __init__(self, network: Any, utilisation: Any):

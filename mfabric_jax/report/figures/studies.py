@@ -51,7 +51,7 @@ def training_chart(lines: Rows) -> Chart:
     if not timed:
         raise InputError("the figure of a training needs lines of metrics with a time, got none.")
     held = sorted({name for line in lines for name in line if name.startswith(_HELD_OUT)}, key=lambda n: (len(n), n))
-    looks = style.looks([f"held out, {name.removeprefix(_HELD_OUT)} servers" for name in held])
+    looks = style.distinct_looks([f"held out, {name.removeprefix(_HELD_OUT)} servers" for name in held])
     curves = [Curve(style.Look("in training", style.FAINT, ""), [(line["step"], line["time"]) for line in timed])]
     for name, look in zip(held, looks.values(), strict=True):
         curves.append(Curve(look, [(line["step"], line[name]) for line in lines if name in line]))
@@ -62,7 +62,7 @@ def forecasts_chart(rows: Rows) -> Chart:
     """A panel for each workload, number of servers and routing; predicted demand to the right, apart."""
     if not rows:
         raise InputError("the figure of forecasts needs rows, got none.")
-    looks = style.looks([policy for (policy,) in grouped(rows, "policy")])
+    looks = style.distinct_looks([policy for (policy,) in grouped(rows, "policy")])
     panels = []
     for (workload, servers, routing), here in grouped(rows, "workload", "servers", "routing").items():
         names = [name for (name,) in grouped(here, "forecast")]
@@ -84,7 +84,10 @@ def scoreboard_chart(rows: Rows) -> Chart:
     rows = [row for row in rows if row["mean"] is not None]  # others had no bytes to carry
     if not rows:
         raise InputError("the figure of the scoreboard needs rows, got none.")
-    policies, looks = [p for (p,) in grouped(rows, "policy")], style.looks([w for (w,) in grouped(rows, "workload")])
+    policies, looks = (
+        [p for (p,) in grouped(rows, "policy")],
+        style.distinct_looks([w for (w,) in grouped(rows, "workload")]),
+    )
     mean = style.Look("mean, with a line to the 90th percentile", style.INK, "|")
     panels, errors = [], grouped(rows, "sigma")
     for (servers, sigma, routing), here in grouped(rows, "servers", "sigma", "routing").items():

@@ -49,7 +49,7 @@ def _key(figure: Figure, looks: Sequence[style.Look]) -> None:
     from matplotlib.patches import Patch
 
     tight = {"columnspacing": 1.3, "handlelength": 1.5, "handletextpad": 0.5, "fontsize": style.FONT - 1}
-    patches = [Patch(facecolor=look.colour, label=look.label) for look in looks]
+    patches = [Patch(facecolor=one.colour, label=one.label) for one in looks]
     figure.legend(handles=patches, loc="lower center", ncols=len(patches), **tight)
 
 
@@ -65,7 +65,7 @@ _MARGIN = 0.05  # kept free around a name
 _TOUCHING = 0.000001  # bars that overlap by less lie on one lane
 
 
-class Bar(NamedTuple):
+class DrawnBar(NamedTuple):
     """A segment of a block, in inches along the time axis."""
 
     track: str
@@ -123,13 +123,13 @@ def build_block(segments: Segments, title: str = "") -> Figure:
     return figure
 
 
-def _bar(segment: Mapping[str, Any], start: float, per_inch: float) -> Bar:
+def _bar(segment: Mapping[str, Any], start: float, per_inch: float) -> DrawnBar:
     words = str(segment["label"]).split()
     directions = [_WORDS[word.lower()] for word in words if word.lower() in _WORDS]
     text = " ".join(word for word in words if word.lower() not in _WORDS) or str(segment["label"])
     left, right = ((float(segment[key]) - start) / per_inch for key in ("start_s", "end_s"))
     direction = segment.get("direction") or next(iter(directions), None)
-    return Bar(segment["track"], segment["kind"], text, direction, left, right)
+    return DrawnBar(segment["track"], segment["kind"], text, direction, left, right)
 
 
 def _inches(text: str) -> float:
@@ -137,9 +137,9 @@ def _inches(text: str) -> float:
     return 0.58 * _FONT / 72 * len(text)
 
 
-def _track(bars: Sequence[Bar], name: str) -> tuple[list[list[Bar]], list[tuple[Bar, Callout]]]:
+def _track(bars: Sequence[DrawnBar], name: str) -> tuple[list[list[DrawnBar]], list[tuple[DrawnBar, Callout]]]:
     """Bars of one track on as few lanes as keep them apart, and the names that do not fit inside them."""
-    lanes: list[list[Bar]] = []
+    lanes: list[list[DrawnBar]] = []
     for bar in sorted((bar for bar in bars if bar.track == name), key=lambda b: (b.left, b.right)):
         free = next((lane for lane in lanes if lane[-1].right <= bar.left + _TOUCHING), None)
         if free is None:
@@ -174,11 +174,11 @@ def callouts(anchors: Sequence[float], widths: Sequence[float], room: float) -> 
     return [placed.get(index) for index in range(len(anchors))]
 
 
-def _height(lanes: list[list[Bar]], notes: list[tuple[Bar, Callout]]) -> float:
+def _height(lanes: list[list[DrawnBar]], notes: list[tuple[DrawnBar, Callout]]) -> float:
     return max((callout.level + 1 for _, callout in notes), default=0) * _LINE + len(lanes) * _BAR
 
 
-def _draw_track(axes: Axes, lanes: list[list[Bar]], notes: list[tuple[Bar, Callout]], top: float) -> None:
+def _draw_track(axes: Axes, lanes: list[list[DrawnBar]], notes: list[tuple[DrawnBar, Callout]], top: float) -> None:
     tops = {bar: top + number * _BAR + 0.03 for number, lane in enumerate(lanes) for bar in lane}
     for bar, upper in tops.items():
         colour, height = style.kind(bar.kind).colour, _BAR - 0.06
@@ -194,7 +194,7 @@ def _draw_track(axes: Axes, lanes: list[list[Bar]], notes: list[tuple[Bar, Callo
         axes.text(centre, line, bar.text, ha="center", va="bottom", fontsize=_FONT, zorder=5)
 
 
-def _passes(axes: Axes, bars: Sequence[Bar], tall: float) -> None:
+def _passes(axes: Axes, bars: Sequence[DrawnBar], tall: float) -> None:
     """A heading over the forward and the backward pass, the latter on a tinted ground."""
     directed = sorted((bar for bar in bars if bar.direction), key=lambda b: b.left)
     for direction, group in itertools.groupby(directed, key=lambda b: str(b.direction)):
@@ -264,7 +264,7 @@ def build_iteration(segments: Segments, title: str = "") -> Figure:
     below = _lanes(figure, _STAGE_LEFT, _TOP + tall + _AXIS, closer, _CLOSER)
     _draw_stage(below, segments, middle, lanes, _APART)
     below.set(xlim=window, xlabel="time [s]")
-    drawn = {look(segment) for segment in segments}
+    drawn = {look_of(segment) for segment in segments}
     _key(figure, [own for name, own in _LOOKS.items() if name in drawn])
     return figure
 
@@ -278,7 +278,7 @@ def close_up(segments: Segments) -> tuple[float, float]:
     return work[max(middle - AROUND, 0)]["start_s"], work[min(middle + AROUND, len(work)) - 1]["end_s"]
 
 
-def look(segment: Mapping[str, Any]) -> str:
+def look_of(segment: Mapping[str, Any]) -> str:
     """What a segment is drawn as: a key of the colours."""
     what = segment["label"] if segment["kind"] == "waiting" else segment["kind"]
     return what if what in _LOOKS else segment["direction"]
@@ -297,7 +297,7 @@ def _draw_stage(axes: Axes, segments: Segments, stage: int, lanes: Sequence[str]
     for lane in lanes:
         here = [segment for segment in segments if segment["stage"] == stage and _lane(segment) == lane]
         for name, own in _LOOKS.items():
-            spans = [(s["start_s"], s["end_s"] - s["start_s"]) for s in here if look(s) == name]
+            spans = [(s["start_s"], s["end_s"] - s["start_s"]) for s in here if look_of(s) == name]
             if spans:
                 axes.broken_barh(spans, (top, 0.9 * _HEIGHT[lane]), color=own.colour, linewidth=0, zorder=2, snap=False)
         axes.text(-0.006, top + _HEIGHT[lane] / 2, lane, fontsize=style.FONT - 2.5, **beside)

@@ -6,11 +6,11 @@ from typing import Any
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import style, varied
+from mfabric_jax.report._query import USUAL
 from mfabric_jax.report.compared import TIME, WORTH
 from mfabric_jax.report.grid import REFERENCE, Grid, Rows, Series, arrange
-from mfabric_jax.report.html.markup import counted, listed, tag, words
+from mfabric_jax.report.html.markup import counted, enumerated, tag, words
 from mfabric_jax.report.numerals import significant, usable
-from mfabric_jax.report.query import USUAL
 
 _ALIKE = 0.001  # relative difference below which two are equally good
 _MOST_RANKED = 8  # values of a name of which the means are listed
@@ -32,9 +32,9 @@ def summary(rows: Rows, effective: Mapping[str, Any]) -> str:
 
 
 def _compared(rows: Rows, grid: Grid) -> str:
-    fabrics = listed([look.label for look in style.series_looks(grid.series).values()])
-    bandwidths = listed([f"{gbps:g}" for gbps in grid.bandwidths])
-    what = f"{counted(rows)}: {listed(grid.models)} on {fabrics}, with NICs of {bandwidths} Gbps."
+    fabrics = enumerated([look.label for look in style.series_looks(grid.series).values()])
+    bandwidths = enumerated([f"{gbps:g}" for gbps in grid.bandwidths])
+    what = f"{counted(rows)}: {enumerated(grid.models)} on {fabrics}, with NICs of {bandwidths} Gbps."
     best = [tag("li", tag("strong", words(model)), words(_best(grid, model))) for model in grid.models]
     return tag("p", words(what)) + tag("ul", *best)
 
@@ -67,7 +67,7 @@ def _where(grid: Grid, cells: Sequence[Cell]) -> str:
     labels: dict[float, list[str]] = {}
     for series, gbps, _ in cells:
         labels.setdefault(gbps, []).append(looks[series].label)
-    return ", ".join(f"on {listed(some)} at {gbps:g} Gbps" for gbps, some in labels.items())
+    return ", ".join(f"on {enumerated(some)} at {gbps:g} Gbps" for gbps, some in labels.items())
 
 
 def _over_reference(grid: Grid, model: str, cell: Cell) -> str:
@@ -85,11 +85,11 @@ def _over_reference(grid: Grid, model: str, cell: Cell) -> str:
 
 def _any(rows: Rows, effective: Mapping[str, Any]) -> str:
     """How many rows, the names that tell them apart, and the best of them where they have a time."""
-    named = {name: [str(value) for value in varied.distinct(rows, name)] for name in varied.textual(rows)}
-    lines = [tag("li", tag("strong", words(name)), words(f": {listed(values)}")) for name, values in named.items()]
+    named = {name: [str(value) for value in varied.values_in(rows, name)] for name in varied.textual(rows)}
+    lines = [tag("li", tag("strong", words(name)), words(f": {enumerated(values)}")) for name, values in named.items()]
     what = tag("p", f"{counted(rows)} of {len(rows[0])} columns.") + (tag("ul", *lines) if lines else "")
     result = varied.metric(rows)
-    chosen = [name for name in varied.settings(rows, effective) if name != "configuration"]
+    chosen = [name for name in varied.shown_settings(rows, effective) if name != "configuration"]
     best = _best_designs(rows, result, chosen) if result in USUAL else []
     return what + (tag("ul", *(tag("li", words(line)) for line in best)) if best else "")
 
@@ -97,7 +97,7 @@ def _any(rows: Rows, effective: Mapping[str, Any]) -> str:
 def _best_designs(rows: Rows, result: str, chosen: Sequence[str]) -> list[str]:
     """The designs of least time and of most performance per dollar of each model; then means by name."""
     told = varied.independent(rows, [name for name in chosen if name != "model"])
-    models = varied.distinct(rows, "model") if "model" in rows[0] else []
+    models = varied.values_in(rows, "model") if "model" in rows[0] else []
     lines = []
     for model in models if told else []:
         own = [row for row in rows if row["model"] == model]
@@ -120,10 +120,10 @@ def _extremes(rows: Rows, result: str, told: Sequence[str]) -> list[str]:
             best = min(means.values(), key=lambda mean: sign * mean)
             winners = [design for design, mean in means.items() if abs(mean - best) <= _ALIKE * abs(best)]
             common = [
-                f"{name} {listed([varied.shown(value) for value in values], 'or')}"
+                f"{name} {enumerated([varied.shown(value) for value in values], 'or')}"
                 for place, name in enumerate(told)
                 if None not in (values := list(dict.fromkeys(design[place] for design in winners)))
-                and len(values) < len(varied.distinct(rows, name))
+                and len(values) < len(varied.values_in(rows, name))
             ]
             number = f" ({significant(best)})" if sign > 0 else ""
             lines.append(f"{what}{number}: {', '.join(common) or 'alike in all designs'}.")

@@ -28,7 +28,7 @@ def counted(rows: Sequence[Any]) -> str:
     return f"{len(rows)} row{'' if len(rows) == 1 else 's'}"
 
 
-def listed(names: Sequence[Any], last: str = "and") -> str:
+def enumerated(names: Sequence[Any], last: str = "and") -> str:
     """a, b and c; many are cut short."""
     every = [str(name) for name in names]
     if len(every) > _MOST_NAMES:

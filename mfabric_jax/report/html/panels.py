@@ -88,7 +88,7 @@ def _svg(panel: Panel, width: int) -> str:
     height = top + _BOTTOM + _ROW * len(panel.names) if panel.names else 300 if width < 600 else 400
     figure = style.blank(width / 72, height / 72, arranged=False)  # SVG has 72 pixels to the inch
     axes = figure.add_axes(_place(panel, width, height, top, 60))
-    charts.draw(axes, replace(panel, title=""))
+    charts.draw_panel(axes, replace(panel, title=""))
     left = _left(axes, panel)
     axes.set_position(place := _place(panel, width, height, top, left))
     axes.xaxis.set_label_coords(0.5, (18 - _BOTTOM) / height / place[3])

@@ -48,7 +48,7 @@ def _kinds(hint: Any) -> list[type]:
     return [type(parts[0])] if origin is typing.Literal else [origin or hint]
 
 
-def values_of(table: str, name: str, given: Any) -> Sequence:
+def axis_values(table: str, name: str, given: Any) -> Sequence:
     """The values that a table gives to a setting; of a random range one that is drawn.
 
     `InputError` for an axis without values, and for one that cannot be drawn.

@@ -13,7 +13,7 @@ import numpy as np
 from mfabric_jax.checks import InputError, one_of, whole
 from mfabric_jax.study.settings import DTYPES
 from mfabric_jax.study.sweeps.all_to_alls import AllToAlls
-from mfabric_jax.study.sweeps.axes import Setting, check_value, columns, values_of
+from mfabric_jax.study.sweeps.axes import Setting, axis_values, check_value, columns
 from mfabric_jax.study.sweeps.iterations import Iterations
 
 KINDS: dict[str, Any] = {"iteration": Iterations, "all-to-all": AllToAlls}
@@ -82,7 +82,7 @@ class Sweep:
             if name in before:
                 raise InputError(f"setting {name!r} must be in one of [fixed], [grid], [list], [random], got it twice.")
             setting = self._settings[one_of(f"setting of [{table}]", name, self._settings)]
-            for value in values_of(table, name, given[name]):
+            for value in axis_values(table, name, given[name]):
                 check_value(table, name, value, setting)
 
     @property

@@ -13,10 +13,10 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.schedule.exchange import Exchanges
 from mfabric_jax.study._compare import effective, judged, named, network_cost
 from mfabric_jax.study._iteration_of import IterationOf, function_of
+from mfabric_jax.study._simulate import check_dtype, scenarios_on, tokens_of
 from mfabric_jax.study.batch import Estimate, evaluate, usual_at_once
 from mfabric_jax.study.config import Case
 from mfabric_jax.study.settings import choices, hints
-from mfabric_jax.study.simulate import check_dtype, scenarios_on, tokens_of
 from mfabric_jax.study.sweeps.axes import Setting
 from mfabric_jax.traffic import Tokens
 

@@ -9,8 +9,8 @@ import numpy as np
 from mfabric_jax.schedule.iteration import Walked, walk
 from mfabric_jax.schedule.trace import segments
 from mfabric_jax.study._compare import effective
+from mfabric_jax.study._simulate import Scenario, check_dtype, scenarios, solve
 from mfabric_jax.study.config import Case, Compare
-from mfabric_jax.study.simulate import Scenario, check_dtype, scenarios, solve
 
 Segments = list[dict[str, Any]]
 
