@@ -14,10 +14,10 @@ KINDS = {int: "whole numbers", float: "numbers"}
 def flags(options: type) -> dict[str, Any]:
     """Every flag of a class of options, those of nested settings too, with the type of its field."""
     found: dict[str, Any] = {}
-    hints = typing.get_type_hints(options, include_extras=True)
+    hints, marked = typing.get_type_hints(options), typing.get_type_hints(options, include_extras=True)
     for field in dataclasses.fields(options):
-        if typing.get_origin(hints[field.name]) is typing.Annotated:
-            continue  # kept from the command line
+        if "Suppress" in map(repr, getattr(marked[field.name], "__metadata__", ())):
+            continue  # not for the command line
         if _is_settings(hints[field.name]):
             found |= flags(hints[field.name])
         else:

@@ -92,12 +92,12 @@ def test_completion_times():
 
 def star_times(kernel):
     """The kernel alone, on instances of ports about 1 and without dead ones."""
-    simulate = jax.jit(lambda size, leaf, groups: kernel.simulate(size, kernel.Ports(leaf, groups)))
+    finish_times = jax.jit(lambda size, leaf, groups: kernel.finish_times(size, kernel.Ports(leaf, groups)))
     for size, up, down, *racks in zip(*instances(4, 2, ports=("equal", "unequal")), strict=True):
         size = size / max(size.max(), 1)
         leaf, groups = np.concatenate([up, down]), np.minimum(np.concatenate(racks), kernel.BIG)
         with jax.numpy_rank_promotion("allow"):
-            finish = simulate(size[..., None], leaf[:, None], groups[:, None])[..., 0]
+            finish = finish_times(size[..., None], leaf[:, None], groups[:, None])[..., 0]
         yield np.where(size > 0, finish, 0), tree(size, up, down, *racks)
 
 

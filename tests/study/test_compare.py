@@ -21,7 +21,7 @@ from mfabric_jax.study._examples import examples
 from mfabric_jax.workload import block_seconds, get_gpu
 from tests.study.small import MODEL, configured, row, rows, small
 
-module = importlib.import_module("mfabric_jax.study.simulate")
+module = importlib.import_module("mfabric_jax.study._simulate")
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
 
 
