@@ -5,7 +5,7 @@ import pathlib
 import sys
 
 from mfabric_jax.commands import shared
-from mfabric_jax.commands.options import settings
+from mfabric_jax.learning.judging import Evaluation
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -15,35 +15,11 @@ class Options:
     Lists are separated by commas. Intervals are 95 % by bootstrap.
     """
 
-    policies: tuple[str, ...] = (
-        *("learned", "index", "greedy", "greedy-next", "threshold", "local-search", "uniform", "static"),
-    )
-    """Names, or files that mfabric train wrote; static: greedy-next, once, from the mean of other demand."""
-    routings: tuple[str, ...] = ("unsplit", "split", "relay", "relay-planned")
-    """relay: shares know the true demand; relay-planned: shares from the forecast, a network's by itself."""
-    sizes: tuple[int, ...] = (8, 16)
-    """Servers of the region."""
-    sigmas: tuple[float, ...] = (0.0, 0.1, 0.3, 0.6, 1.0)
-    """Standard deviations of the logarithms of forecasts; what has a past is predicted too."""
-    samples: int = 70
-    """All-to-alls of each workload."""
-    share_steps: int = 100
-    """Gradient steps towards relay shares."""
-    optical_degree: int = 6
-    """NICs of a server on the optical switch."""
-    electrical_nics: int = 2
-    """NICs of a server on the electrical fabric."""
-    relay_efficiency: float = 1.0
-    """Of forwarding, at most 1."""
-    trace: str | None = None
-    """Recorded routing to judge by too (16 ranks)."""
-    records: tuple[int, int] | None = None
-    """FIRST-LAST record of the trace (default for a gate trace: 2011-5001)."""
+    config: Evaluation
     out: str | None = None
     """Rows to a .csv or .parquet file."""
     figures: str | None = None
     """Picture to a folder."""
-    seed: int = 0
     device: str | None = None
     """cpu, gpu, tpu (default: what JAX finds)."""
 
@@ -57,8 +33,7 @@ def run(options: Options) -> int:
     from mfabric_jax.report.figures import forecasts as draw
     from mfabric_jax.report.tables import forecast_table
 
-    out, figures = options.out, options.figures
-    config = settings(learning.Evaluation, options)
+    config, out, figures = options.config, options.out, options.figures
     shared.check_outputs(out, figures)
     rows, complete = [], False
     try:

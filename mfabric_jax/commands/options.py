@@ -50,10 +50,9 @@ def checked(options: type, parsed: Any) -> Any:
 
 
 def settings(cls: type, options: Any, **values: Any) -> Any:
-    """Settings of that class, from the options that it has and `values`; an option of None leaves its default."""
+    """Settings of that class, from the options that it has and `values`."""
     own = {field.name for field in dataclasses.fields(cls)} & {field.name for field in dataclasses.fields(options)}
-    given = {name: value for name in own if (value := getattr(options, name)) is not None}
-    return cls(**given | values)
+    return cls(**{name: getattr(options, name) for name in own} | values)
 
 
 def plain_words(words: list[str], options: type, preset: dict[str, Any] | None = None) -> list[str]:

@@ -38,6 +38,7 @@ EVALUATED = ("learned", "index", REFERENCE, "greedy-next", "threshold", "local-s
 PROVED = 1e-4  # relative gap to the bound at which an optimum counts as proved
 MOST_PROVED = 16  # servers for which optima are worth waiting for
 RESAMPLED, CONFIDENCE = 2000, 0.95  # of intervals by bootstrap
+LATE = functools.partial(np.quantile, q=0.9)
 Row = dict[str, Any]
 
 
@@ -96,33 +97,40 @@ def _decide(policy: policies.Policy, region: Region, seen: Float[Array, "N S S"]
 
 @dataclasses.dataclass(frozen=True)
 class Scoreboard:
-    """What to score.
-
-    - `policies`: names, or paths of trained files.   - `workloads`: of `FAMILIES`, and "recorded" (needs `trace`).
-    - `servers`, `routings`, `sigmas`: one row for each combination with a policy and a workload.
-    - `instances`: demands of a workload.
-    - `optimum_s`: seconds for the exact programme of each instance without forecast error (unsplit and split, up to 16
-      servers); 0: none. Optima that are not proved by then do not count.
-    - the region: `nic_gbps`, `optical_degree`, `electrical_nics`, `relay_efficiency`.
+    """What to score: one row for each combination of policy, workload, servers, routing and sigma.
 
     "static" chooses greedy-next's circuits for the mean of other demands of the workload, and sees no forecast.
     """
 
     policies: tuple[str, ...] = BENCHED
+    """Names, or files that mfabric train wrote."""
     workloads: tuple[str, ...] = tuple(FAMILIES)
+    """zipf, hot, sparse, block, dense, lognormal, skewed (default: these), recorded (needs --trace)."""
     servers: tuple[int, ...] = (8, 16)
+    """Servers of the region."""
     routings: tuple[str, ...] = ("unsplit", "split", "relay")
+    """unsplit, best-path, split, relay."""
     sigmas: tuple[float, ...] = (0.0,)
+    """Standard deviations of the logarithms of forecasts."""
     instances: int = 60
+    """Demands of a workload."""
     optimum_s: float = 0.0
+    """Seconds of exact search for each demand known exactly, unsplit and split, up to 16 servers (0: none)."""
     trace: str | None = None
+    """Recorded routing (16 ranks)."""
     records: tuple[int, int] | None = None
+    """FIRST-LAST record of the trace (default for a gate trace: 2011-5001)."""
     nic_gbps: float = 400.0
+    """Bandwidth of every NIC."""
     optical_degree: int = 6
+    """NICs of a server on the optical switch."""
     electrical_nics: int = 2
+    """NICs of a server on the electrical fabric."""
     relay_efficiency: float = 1.0
+    """Of forwarding, at most 1."""
     seed: int = 0
     dtype: str = "float32"
+    """float32 or float64."""
 
     def __post_init__(self):
         for name in listed("workloads", self.workloads):
@@ -219,19 +227,15 @@ def _row(config: Scoreboard, name: str, cell: Cell, routing: str, sigma: float, 
     some = bound > 0
     row = {"policy": name, "workload": cell.workload, "servers": cell.servers, "routing": routing, "sigma": sigma}
     row |= {"instances": int(some.sum()), "mean": _of(np.mean, over[some]), "median": _of(np.median, over[some])}
-    row |= {"p90": _of(_late, over[some]), "max_min_mean": _of(np.mean, max_min[some]) if routing != "relay" else None}
+    row |= {"p90": _of(LATE, over[some]), "max_min_mean": _of(np.mean, max_min[some]) if routing != "relay" else None}
     proved = some & np.isfinite(optimum) & (sigma == 0)
     of = over[proved] * bound[proved] / optimum[proved]
-    row |= {"proved": int(proved.sum()), "of_optimum": _of(np.mean, of), "of_optimum_p90": _of(_late, of)}
+    row |= {"proved": int(proved.sum()), "of_optimum": _of(np.mean, of), "of_optimum_p90": _of(LATE, of)}
     return row | {"decisions_per_s": len(seen) / decide_s, "compile_s": compile_s}
 
 
 def _of(measure: Callable, values: np.ndarray) -> float | None:
     return float(measure(values)) if len(values) else None
-
-
-def _late(values: np.ndarray) -> float:
-    return np.quantile(values, 0.9)
 
 
 def _timed(work: Callable, *given) -> tuple[Any, float, float]:
@@ -275,29 +279,31 @@ def _optima(config: Scoreboard, cell: Cell, routing: str, tell: Callable[[int], 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """What to judge, and on what.
-
-    - `policies`: names of the registry, "static" (greedy rule "next", once, from what is typical of the workload), or
-      paths of files that `mfabric train` wrote. Those that know routings choose for the one judged (relay: for split).
-    - `routings`: "relay": shares by gradient steps that know the true demand, for everybody's circuits;
-      "relay-planned": shares are chosen with the circuits from the forecast, a network's by itself.
-    - `sigmas`: standard deviations of the logarithms of forecasts; workloads with a past are predicted too.
-    - `samples`: all-to-alls of each workload.   - `share_steps`: gradient steps towards shares.
-    - `trace`, `records`: a recording to judge by too, and which part of it.
-    """
+    """What to judge, and on what. Policies that know routings choose for the one judged (relay: for split)."""
 
     policies: tuple[str, ...] = EVALUATED
+    """Names, or files that mfabric train wrote; static: greedy-next, once, from the mean of other demand."""
     routings: tuple[str, ...] = (*ROUTED, PLANNED)
+    """relay: shares know the true demand; relay-planned: shares from the forecast, a network's by itself."""
     sizes: tuple[int, ...] = (8, 16)
+    """Servers of the region."""
     sigmas: tuple[float, ...] = (0.0, 0.1, 0.3, 0.6, 1.0)
+    """Standard deviations of the logarithms of forecasts; what has a past is predicted too."""
     samples: int = 70
+    """All-to-alls of each workload."""
     seed: int = 0
     share_steps: int = RELAY_STEPS
+    """Gradient steps towards relay shares."""
     optical_degree: int = 6
+    """NICs of a server on the optical switch."""
     electrical_nics: int = 2
+    """NICs of a server on the electrical fabric."""
     relay_efficiency: float = 1.0
+    """Of forwarding, at most 1."""
     trace: str | None = None
+    """Recorded routing to judge by too (16 ranks)."""
     records: tuple[int, int] | None = None
+    """FIRST-LAST record of the trace (default for a gate trace: 2011-5001)."""
 
     def __post_init__(self):
         names("routings", self.routings, (*ROUTED, PLANNED))

@@ -12,40 +12,45 @@ TEACHERS = ("greedy", "threshold", "local-search")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Training:
-    """Settings of a run; `InputError` for one out of range.
-
-    - `kind`: "network" (which corrects the index rule that ships), or "index" (its five numbers, by the cross-entropy
-      method).
-    - `routing`: under which times are judged.
-    - `steps`: batches; `batch`: demands of each; `sizes`: numbers of servers, taken in turn.
-    - `learning_rate`: of Adam, falling to a hundredth along a cosine.
-    - `imitation`: weight of the distance of a network's circuits to those of the `teacher`, who knows the true demand.
-    - `noise`: largest standard deviation of a forecast's logarithms; every demand has its own, 0 for a third of them.
-    - `varied`: part of the batches whose regions have other NICs than 6 + 2 at efficiency 1.
-    - `pooled`: part of the demands that come from knobs, tables and the trace, where the rest is drawn.
-    - `trace`, `records`: a recording to learn from too; the last fifth of its iterations is held out.
-    - `share_steps`: gradient steps towards the shares by which circuits are judged under relay routing.
-    """
+    """Settings of a run; `InputError` for one out of range."""
 
     kind: str = "network"
+    """network (corrects the index rule that ships), or index: a rule of five numbers."""
     routing: str = "relay"
-    seed: int = 0
+    """Under which times are judged: unsplit, split, relay."""
     steps: int = 4000
+    """Batches."""
     batch: int = 16
+    """Demands of a batch."""
     sizes: tuple[int, ...] = (8, 16)
+    """Servers of the regions, taken in turn."""
     learning_rate: float = 0.002
+    """Of Adam, falling to a hundredth along a cosine."""
     imitation: float = 0.0
+    """Weight of the distance of a network's circuits to the teacher's."""
     teacher: str = "local-search"
+    """greedy, threshold, local-search (which takes most of the time); it knows the true demand."""
     noise: float = 0.6
+    """Largest standard deviation of the logarithms of forecasts; each demand has its own, 0 for a third of them."""
     varied: float = 0.3
+    """Part of the batches whose regions have other NICs than 6 + 2 at efficiency 1."""
     pooled: float = 0.4
+    """Part of the demands from knobs, tables and the trace; the rest is drawn."""
     width: int = 18
+    """Of the vectors of the network."""
     depth: int = 2
+    """Layers before circuits are chosen, and before shares are."""
     trace: str | None = None
+    """Recorded routing to learn from too (16 ranks); the last fifth of its iterations is held out."""
     records: tuple[int, int] | None = None
+    """FIRST-LAST record of the trace."""
     share_steps: int = 24
+    """Gradient steps towards the shares by which circuits are judged under relay routing."""
     log_every: int = 50
+    """Steps of a line of metrics."""
     checkpoint_every: int = 250
+    """Steps between checkpoints."""
+    seed: int = 0
 
     def __post_init__(self):
         one_of("kind", self.kind, KINDS)
