@@ -159,13 +159,14 @@ def test_pages_name_all_there_is():
     from mfabric_jax import fabric, policies, traffic
     from mfabric_jax.study.sweeps.all_to_alls import DEMANDS, AllToAlls
     from mfabric_jax.study.sweeps.iterations import Iterations
+    from mfabric_jax.traffic.knobs import WORKLOADS
 
     data = [name for name, setting in Iterations.SETTINGS.items() if setting.data]
     every = {
         "README": commands.NAMES,
         "fabrics": (*fabric.NAMES, *OCS),
         "policies": policies.REGISTRY,
-        "traffic": (*traffic.WORKLOADS, *(field.name for field in dataclasses.fields(traffic.Knobs))),
+        "traffic": (*WORKLOADS, *(field.name for field in dataclasses.fields(traffic.Knobs))),
         "sweeps": (*AllToAlls.SETTINGS, *DEMANDS, *data),
         "formats": [field.name for field in dataclasses.fields(fabric.Prices)],
     }

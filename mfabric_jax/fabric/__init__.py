@@ -3,29 +3,24 @@
 from mfabric_jax.fabric.circuits import Circuits
 from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.cost import Prices
-from mfabric_jax.fabric.design import Fabric, FabricSettings
+from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.fabric.failures import degraded
-from mfabric_jax.fabric.graph import graph_of, read_graph
+from mfabric_jax.fabric.graph import read_graph
 from mfabric_jax.fabric.network import Network
 from mfabric_jax.fabric.region import Region
-from mfabric_jax.fabric.registry import NAMES, cluster, cluster_cost, cost_table, get
-from mfabric_jax.fabric.tree import Tree
+from mfabric_jax.fabric.registry import NAMES, cluster, cluster_cost, get
 
 __all__ = [
     "NAMES",
     "Circuits",
     "Cluster",
     "Fabric",
-    "FabricSettings",
     "Network",
     "Prices",
     "Region",
-    "Tree",
     "cluster",
     "cluster_cost",
-    "cost_table",
     "degraded",
     "get",
-    "graph_of",
     "read_graph",
 ]

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from mfabric_jax import traffic, workload
 from mfabric_jax.traffic.demand_families import FAMILIES, drawn_each, folded, gate_trace
 from mfabric_jax.traffic.generator import Shape, draw
+from mfabric_jax.traffic.knobs import WORKLOADS
 from mfabric_jax.traffic.predictor import WINDOW
 
 POOL = 192  # matrices of a part of a pool at most
@@ -31,7 +32,7 @@ def pool(
     *,
     held_out: bool = False,
 ) -> Float[np.ndarray, "N S S"]:
-    """Demands from the named workloads of `traffic.WORKLOADS`, the measured tables (where their ranks divide into so
+    """Demands from the named workloads (`traffic.knobs`), the measured tables (where their ranks divide into so
     many servers) and, if given, a recorded trace; N is at most 192 from each.
 
     - `held_out`: other draws of the knobs and tables; the last fifth of the trace, which training does not see.
@@ -54,7 +55,7 @@ def _measured_jobs(servers: int) -> list[workload.Workload]:
 
 def _from_knobs(servers: int, seed: int) -> np.ndarray:
     shape = Shape(layers=4, micro_batches=1, ranks=servers, experts=4 * servers, selections=4096)
-    runs = [dataclasses.replace(knobs, row_noise=0.3) for knobs in traffic.WORKLOADS.values()]
+    runs = [dataclasses.replace(knobs, row_noise=0.3) for knobs in WORKLOADS.values()]
     return np.concatenate([folded(draw(shape, knobs, seed, np.arange(4)), servers) for knobs in runs])
 
 

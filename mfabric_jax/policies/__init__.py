@@ -24,8 +24,7 @@ from mfabric_jax.policies._steps import ROUTINGS as HEURISTIC_ROUTINGS
 from mfabric_jax.policies._threshold import threshold
 from mfabric_jax.policies._topoopt import topoopt
 from mfabric_jax.policies.exact_programmes import ROUTINGS as EXACT_ROUTINGS
-from mfabric_jax.policies.own import check_legal as check_legal
-from mfabric_jax.policies.own import is_function, load_function, name_of, try_out
+from mfabric_jax.policies.own import check_legal, is_function, load_function, name_of, try_out
 from mfabric_jax.routing import Plan
 
 Policy = Callable[..., Plan]
@@ -132,20 +131,10 @@ def tried(policy: str | Policy, sizes: Sequence[int], degree: int, **settings: A
 __all__ = [
     "Plan",
     "Policy",
-    "exact",
+    "check_legal",
     "exact_circuits",
     "get",
     "greedy",
-    "greedy_next",
-    "index",
     "joint",
-    "learned",
     "load",
-    "local_search",
-    "matching",
-    "relaxed",
-    "static",
-    "threshold",
-    "topoopt",
-    "uniform",
 ]

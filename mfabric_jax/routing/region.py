@@ -15,7 +15,8 @@ from jaxtyping import Array, Bool, Float
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.direct_links import DirectLinks
-from mfabric_jax.flows import FlowProblem, completion_times, port_bound, star_completion
+from mfabric_jax.flows import FlowProblem, completion_times, star_completion
+from mfabric_jax.flows.approximations import port_bound
 from mfabric_jax.routing.relay import Plan, checked_shares, link_seconds, relay_finish
 from mfabric_jax.routing.split import joined, split_seconds
 

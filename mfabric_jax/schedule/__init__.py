@@ -1,13 +1,13 @@
 """From all-to-alls to an iteration: block timeline, hidden or paid reconfiguration, pipeline; when to reconfigure."""
 
-from mfabric_jax.schedule.environment import Params, RegionEnv
+from mfabric_jax.schedule.environment import RegionEnv
 from mfabric_jax.schedule.exchange import exchanges
 from mfabric_jax.schedule.first import First
-from mfabric_jax.schedule.iteration import FabricRates, Iteration, iterate, rates_of
+from mfabric_jax.schedule.iteration import Iteration, iterate, rates_of
 from mfabric_jax.schedule.sources import Drift, Recorded
 from mfabric_jax.schedule.timeline import Rules
-from mfabric_jax.schedule.trajectory import Trajectory, best_trajectory
+from mfabric_jax.schedule.trajectory import best_trajectory
 from mfabric_jax.schedule.when import follow, last, moving_average
 
-__all__ = ["Drift", "FabricRates", "First", "Iteration", "Params", "Recorded", "RegionEnv", "Rules", "Trajectory"]
+__all__ = ["Drift", "First", "Iteration", "Recorded", "RegionEnv", "Rules"]
 __all__ += ["best_trajectory", "exchanges", "follow", "iterate", "last", "moving_average", "rates_of"]

@@ -18,8 +18,8 @@ from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import Policy, random_circuits, uniform
 from mfabric_jax.routing import Plan
-from mfabric_jax.workload import BlockSeconds, Workload
-from mfabric_jax.workload.compute import BACKWARD_OVER_FORWARD
+from mfabric_jax.workload import Workload
+from mfabric_jax.workload.compute import BACKWARD_OVER_FORWARD, BlockSeconds
 from mfabric_jax.workload.volume import tp_bytes_per_gpu
 
 FIRST = {

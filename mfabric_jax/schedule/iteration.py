@@ -13,8 +13,9 @@ from mfabric_jax.fabric.design import NVSWITCH_GIGABYTES_PER_S, EpGroup
 from mfabric_jax.schedule._order import BACKWARD, order_of
 from mfabric_jax.schedule.exchange import Exchanges, places
 from mfabric_jax.schedule.timeline import Blocks, Compute, Rules, Slots, run
-from mfabric_jax.workload import BlockSeconds, Workload, gradient_bytes, pp_bytes
-from mfabric_jax.workload.volume import ring_bytes, tp_bytes_per_gpu
+from mfabric_jax.workload import Workload
+from mfabric_jax.workload.compute import BlockSeconds
+from mfabric_jax.workload.volume import gradient_bytes, pp_bytes, ring_bytes, tp_bytes_per_gpu
 
 
 class FabricRates(NamedTuple):

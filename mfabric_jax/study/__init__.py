@@ -7,7 +7,6 @@ from mfabric_jax.study._iteration_of import iteration_of
 from mfabric_jax.study._simulate import Scenario, scenarios, simulate
 from mfabric_jax.study._timeline import example_timeline
 from mfabric_jax.study.batch import evaluate, grid
-from mfabric_jax.study.calibration import CALIBRATED
 from mfabric_jax.study.config import Assumptions, Case, Compare
 from mfabric_jax.study.presets import PRESETS
 from mfabric_jax.study.sweeps.design_space import Sweep, read_sweep
@@ -15,7 +14,6 @@ from mfabric_jax.study.sweeps.run import sweep
 from mfabric_jax.study.whole_cluster import WholeCluster, cluster_rows, solve_cluster
 
 __all__ = [
-    "CALIBRATED",
     "PRESETS",
     "Assumptions",
     "Case",

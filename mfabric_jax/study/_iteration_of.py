@@ -11,13 +11,15 @@ from jaxtyping import Array, Float
 from mfabric_jax import units
 from mfabric_jax.checks import one_of
 from mfabric_jax.fabric.design import Fabric, group_numbers
-from mfabric_jax.schedule import FabricRates, Rules, iterate
+from mfabric_jax.schedule import Rules, iterate
 from mfabric_jax.schedule.exchange import Exchanges, exchanges_inside
 from mfabric_jax.schedule.first import trade_off_of
+from mfabric_jax.schedule.iteration import FabricRates
 from mfabric_jax.study._simulate import Program, Scenario, guessed, program_of, scenarios_on, tokens_of
 from mfabric_jax.study.config import Assumptions
 from mfabric_jax.workload import NAMES as MODELS
-from mfabric_jax.workload import BlockSeconds, block_seconds, get_gpu
+from mfabric_jax.workload import block_seconds, get_gpu
+from mfabric_jax.workload.compute import BlockSeconds
 
 Case = Mapping[str, Any]
 TRADED_OFF = ("nic_gbps", "goodput", "delay_s", "reactivation_s", "efficiency", "nvswitch_gigabytes_per_s")

@@ -21,13 +21,15 @@ from mfabric_jax.fabric.design import Fabric, Form, group_numbers
 from mfabric_jax.policies import check_legal, topoopt
 from mfabric_jax.routing.fixed import wired
 from mfabric_jax.routing.single import single_part_times, single_paths
-from mfabric_jax.schedule import FabricRates, First, Iteration, iterate
+from mfabric_jax.schedule import First, Iteration, iterate
 from mfabric_jax.schedule.exchange import Exchanges, exchanges_between, exchanges_inside
 from mfabric_jax.schedule.first import TradeOff, trade_off_of
+from mfabric_jax.schedule.iteration import FabricRates
 from mfabric_jax.study.config import Assumptions, Compare
 from mfabric_jax.traffic import Tokens, rank_bytes, server_bytes
 from mfabric_jax.traffic.predictor import DEFAULT as PREDICTOR
-from mfabric_jax.workload import BlockSeconds, Workload
+from mfabric_jax.workload import Workload
+from mfabric_jax.workload.compute import BlockSeconds
 
 REPEATED = {"block": "iteration and micro-batch", "one": "iteration, block and micro-batch"}
 AT_ONCE = 16  # iterations solved together

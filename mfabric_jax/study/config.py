@@ -8,10 +8,11 @@ import jax
 
 from mfabric_jax import fabric, policies, units, workload
 from mfabric_jax.checks import InputError, names, positive, whole
-from mfabric_jax.fabric import FabricSettings, Prices
-from mfabric_jax.fabric.design import NVSWITCH_GIGABYTES_PER_S, EpGroup, Fabric
+from mfabric_jax.fabric import Prices
+from mfabric_jax.fabric.design import NVSWITCH_GIGABYTES_PER_S, EpGroup, Fabric, FabricSettings
 from mfabric_jax.fabric.electrical import NIC_USES
-from mfabric_jax.schedule import FabricRates, Rules, rates_of
+from mfabric_jax.schedule import Rules, rates_of
+from mfabric_jax.schedule.iteration import FabricRates
 from mfabric_jax.study.calibration import CALIBRATED
 from mfabric_jax.study.settings import (
     CircuitSettings,
@@ -22,7 +23,8 @@ from mfabric_jax.study.settings import (
     TrafficSettings,
     check_choices,
 )
-from mfabric_jax.workload import BlockSeconds, Workload, block_seconds, get_gpu
+from mfabric_jax.workload import Workload, block_seconds, get_gpu
+from mfabric_jax.workload.compute import BlockSeconds
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

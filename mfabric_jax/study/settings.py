@@ -10,7 +10,8 @@ import typing
 from typing import Any, Literal
 
 from mfabric_jax.checks import InputError, not_negative, one_of, positive, whole
-from mfabric_jax.traffic import WORKLOADS, Knobs
+from mfabric_jax.traffic import Knobs
+from mfabric_jax.traffic.knobs import WORKLOADS
 from mfabric_jax.traffic.predictor import REGISTRY as PREDICTORS
 from mfabric_jax.workload import Workload, get, get_gpu
 from mfabric_jax.workload.compute import DEFAULT_GPU

@@ -15,10 +15,11 @@ from mfabric_jax.checks import InputError, not_negative, one_of, positive, whole
 from mfabric_jax.fabric import Cluster, Network, Region, read_graph
 from mfabric_jax.fabric.design import SERVER_GPUS, PortSettings
 from mfabric_jax.fabric.graph import endpoints
-from mfabric_jax.routing import cluster_routes, links_of, shortest_routes, transfer
+from mfabric_jax.routing import cluster_routes, links_of, transfer
 from mfabric_jax.routing.cluster import PATHS
 from mfabric_jax.routing.routes import Routes
 from mfabric_jax.routing.shortest import ROUTINGS as GRAPH_ROUTINGS
+from mfabric_jax.routing.shortest import shortest_routes
 from mfabric_jax.routing.transfers import Transfers, link_bytes
 from mfabric_jax.study._provenance import provenance
 from mfabric_jax.study._simulate import check_dtype

@@ -5,13 +5,11 @@ from mfabric_jax.traffic.collectives import Flows as Flows
 from mfabric_jax.traffic.demand import rank_bytes as rank_bytes
 from mfabric_jax.traffic.demand import server_bytes as server_bytes
 from mfabric_jax.traffic.expert_shares import measured as measured
-from mfabric_jax.traffic.fitting import Fit as Fit
 from mfabric_jax.traffic.fitting import fit as fit
 from mfabric_jax.traffic.formats import open_trace as open_trace
 from mfabric_jax.traffic.formats import recorded as recorded
 from mfabric_jax.traffic.generator import from_knobs as from_knobs
 from mfabric_jax.traffic.generator import generated as generated
-from mfabric_jax.traffic.knobs import WORKLOADS as WORKLOADS
 from mfabric_jax.traffic.knobs import Knobs as Knobs
 from mfabric_jax.traffic.knobs import workload_knobs as workload_knobs
 from mfabric_jax.traffic.predictor import predicted as predicted

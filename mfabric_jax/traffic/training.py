@@ -14,7 +14,8 @@ from mfabric_jax.traffic.collectives import (
     ring_all_reduce,
     together,
 )
-from mfabric_jax.workload import Workload, gradient_bytes, pp_bytes
+from mfabric_jax.workload import Workload
+from mfabric_jax.workload.volume import gradient_bytes, pp_bytes
 
 
 def training_flows(workload: Workload, tokens: np.ndarray) -> Flows:

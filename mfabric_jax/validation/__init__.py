@@ -4,7 +4,7 @@ Each figure of the paper is drawn by an experiment in a process of its own, whic
 takes no other with it when it fails. Experiments draw with `report`, so this package stands behind it.
 """
 
-from mfabric_jax.validation.packet_runs import PacketRun, read_runs
-from mfabric_jax.validation.packets import Prediction, packet_groups, packet_rows, predict
+from mfabric_jax.validation.packet_runs import read_runs
+from mfabric_jax.validation.packets import packet_groups, packet_rows, predict
 
-__all__ = ["PacketRun", "Prediction", "packet_groups", "packet_rows", "predict", "read_runs"]
+__all__ = ["packet_groups", "packet_rows", "predict", "read_runs"]

@@ -2,8 +2,6 @@
 
 from mfabric_jax.workload.catalog import NAMES as NAMES
 from mfabric_jax.workload.catalog import get as get
-from mfabric_jax.workload.compute import GPUS as GPUS
-from mfabric_jax.workload.compute import BlockSeconds as BlockSeconds
 from mfabric_jax.workload.compute import block_seconds as block_seconds
 from mfabric_jax.workload.compute import get_gpu as get_gpu
 from mfabric_jax.workload.models import Architecture as Architecture
@@ -12,7 +10,6 @@ from mfabric_jax.workload.models import Latent as Latent
 from mfabric_jax.workload.parallel import RankLayout as RankLayout
 from mfabric_jax.workload.parallel import Workload as Workload
 from mfabric_jax.workload.parallel import place as place
-from mfabric_jax.workload.volume import gradient_bytes as gradient_bytes
 from mfabric_jax.workload.volume import iteration_bytes as iteration_bytes
 from mfabric_jax.workload.volume import pp_bytes as pp_bytes
 from mfabric_jax.workload.volume import share_table as share_table

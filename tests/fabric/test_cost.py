@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from mfabric_jax import InputError, fabric
-from mfabric_jax.fabric import Prices, cluster_cost, cost_table
+from mfabric_jax.fabric import Prices, cluster_cost
 from mfabric_jax.fabric.cost import Attachment
-from mfabric_jax.fabric.registry import PRICED, cluster_watts, no_price, server_parts
+from mfabric_jax.fabric.registry import PRICED, cluster_watts, cost_table, no_price, server_parts
 
 FIBRE = 0.3 * 500
 LISTED = {100: (99, 659, 187), 200: (239, 1079, 374), 400: (659, 1499, 1090), 800: (1399, 2248, 1400)}

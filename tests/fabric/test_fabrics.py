@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from mfabric_jax import InputError
-from mfabric_jax.fabric import NAMES, FabricSettings, Region, get
+from mfabric_jax.fabric import NAMES, Region, get
+from mfabric_jax.fabric.design import FabricSettings
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.workload import get as job_of
 

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from mfabric_jax import InputError
-from mfabric_jax.fabric import FabricSettings, cluster, cluster_cost, cost_table, get
+from mfabric_jax.fabric import cluster, cluster_cost, get
+from mfabric_jax.fabric.design import FabricSettings
+from mfabric_jax.fabric.registry import cost_table
 from mfabric_jax.fabric.torus import dimension_order, near_cube, near_square, torus_links
 from mfabric_jax.routing import cluster_routes, links_of
 from mfabric_jax.routing.fixed import fixed_time

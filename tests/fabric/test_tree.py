@@ -11,8 +11,9 @@ from scipy.sparse.csgraph import maximum_flow
 
 from mfabric_jax import InputError, units
 from mfabric_jax.fabric import NAMES as CLUSTERS
-from mfabric_jax.fabric import Tree, cluster
+from mfabric_jax.fabric import cluster
 from mfabric_jax.fabric.cost import tree_attachment as attachment
+from mfabric_jax.fabric.tree import Tree
 from tests.routing.test_cluster_routes import GPUS, SERVERS, built, circuits
 
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from mfabric_jax import InputError
-from mfabric_jax.flows import port_bound, processor_sharing, soft_time, star_completion
+from mfabric_jax.flows import soft_time, star_completion
+from mfabric_jax.flows.approximations import port_bound
 from tests.flows.derivatives import Derivatives
 from tests.oracles.tree import tree
 
@@ -21,57 +22,34 @@ def stars(n, count=12):
     return size, rng.uniform(1, 2, (count, n)), rng.uniform(1, 2, (count, n))
 
 
-def served(sizes, capacity):
-    """Processor sharing of one port, event by event: the flows that are left share it equally."""
-    ends, now, sent = [0.0] * len(sizes), 0.0, 0.0
-    order = sorted((size, flow) for flow, size in enumerate(sizes) if size > 0)
-    for done, (size, flow) in enumerate(order):
-        now += (size - sent) * (len(order) - done) / capacity
-        sent, ends[flow] = size, now
-    return ends
-
-
-bounds = jax.jit(jax.vmap(lambda *star: (port_bound(*star), processor_sharing(*star))))
-
-
-def test_a_star_takes_at_least_the_bound_and_processor_sharing_is_the_later_of_two_ports():
+def test_a_star_takes_at_least_the_bound():
     for n in (1, 3, 8):
-        drawn = stars(n)
-        for size, up, down, bound, shared in zip(*drawn, *bounds(*drawn), strict=True):
-            rows = np.array([served(size[i], up[i]) for i in range(n)])
-            columns = np.array([served(size[:, j], down[j]) for j in range(n)]).T
-            np.testing.assert_allclose(shared, np.maximum(rows, columns), rtol=1e-12)
+        for size, up, down in zip(*stars(n), strict=True):
+            bound, exact = port_bound(size, up, down), tree(size, up, down)
             np.testing.assert_allclose(bound, max((size.sum(1) / up).max(), (size.sum(0) / down).max()), rtol=1e-15)
-            np.testing.assert_allclose(shared.max(), bound, rtol=1e-12)
-            exact = tree(size, up, down)
             assert bound * (1 - 1e-12) <= exact.max() <= 1.2 * bound
-            if n == 8:
-                assert np.abs(shared[exact > 0] / exact[exact > 0] - 1).mean() < 0.25
 
 
 def test_dead_ports_and_empty_stars():
     size, dead = np.ones((2, 2)), np.array([0.0, 1])
     assert port_bound(size, dead, np.ones(2)) == np.inf
-    np.testing.assert_array_equal(processor_sharing(size, dead, np.ones(2)), [[np.inf] * 2, [2] * 2])
     assert port_bound(size * 0, dead, dead) == 0
-    assert not processor_sharing(size * 0, dead, dead).any()
     assert np.isnan(port_bound(size * np.nan, dead, dead))
 
 
-def test_derivatives_of_the_bounds():
-    slopes = Derivatives(lambda fixed, at: jnp.append(processor_sharing(**at).reshape(-1), port_bound(**at)))
+def test_derivatives_of_the_bound():
+    slopes = Derivatives(lambda fixed, at: port_bound(**at))
     size, up, down = (x[0] for x in stars(4))
     slopes.check({}, {"size": size, "up": up, "down": down}, 0)
 
 
 def test_float32_and_no_retracing():
     drawn = [x.astype(np.float32) for x in stars(8)]
-    for function in (port_bound, processor_sharing):
-        once = jax.jit(eqx.debug.assert_max_traces(function, max_traces=1))
-        got = [once(*star) for star in zip(*drawn, strict=True)]
-        assert got[0].dtype == jnp.float32
-        want = jax.jit(jax.vmap(function))(*(x.astype(float) for x in drawn))
-        np.testing.assert_allclose(got, want, rtol=1e-6)
+    once = jax.jit(eqx.debug.assert_max_traces(port_bound, max_traces=1))
+    got = [once(*star) for star in zip(*drawn, strict=True)]
+    assert got[0].dtype == jnp.float32
+    want = jax.jit(jax.vmap(port_bound))(*(x.astype(float) for x in drawn))
+    np.testing.assert_allclose(got, want, rtol=1e-6)
 
 
 # ------------------------------------------------------------------------------------------------- the smooth surrogate

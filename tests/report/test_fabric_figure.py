@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from mfabric_jax.checks import InputError
-from mfabric_jax.fabric import Cluster, Tree, cluster
+from mfabric_jax.fabric import Cluster, cluster
 from mfabric_jax.fabric.graph import graph_of
+from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.report.figures import cluster_layout as shown
 from mfabric_jax.report.figures import network_layout as graph_layout
 from mfabric_jax.report.figures.clusters import RAILS, build_fabric

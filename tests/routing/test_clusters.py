@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mfabric_jax import units
-from mfabric_jax.fabric import Cluster, Tree, cluster
+from mfabric_jax.fabric import Cluster, cluster
+from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.routing import cluster_routes
 from tests.routing.test_cluster_routes import all_pairs, built, refused
 

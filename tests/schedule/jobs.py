@@ -8,8 +8,10 @@ import numpy as np
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.policies import Plan, greedy, keep, uniform
-from mfabric_jax.schedule import FabricRates, First, Rules, exchanges, iterate, rates_of
-from mfabric_jax.workload import BlockSeconds, GroupedQuery, Workload, models
+from mfabric_jax.schedule import First, Rules, exchanges, iterate, rates_of
+from mfabric_jax.schedule.iteration import FabricRates
+from mfabric_jax.workload import GroupedQuery, Workload, models
+from mfabric_jax.workload.compute import BlockSeconds
 
 
 def job(*, tp=4, ep=4, dp=1, pp=1, blocks=2, experts=4, dense_blocks=0, micro_batches=2, **settings):

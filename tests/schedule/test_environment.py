@@ -15,8 +15,8 @@ from jax import lax
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import greedy, uniform
-from mfabric_jax.schedule import Drift, Params, Recorded, RegionEnv
-from mfabric_jax.schedule.environment import circuits_of
+from mfabric_jax.schedule import Drift, Recorded, RegionEnv
+from mfabric_jax.schedule.environment import Params, circuits_of
 from mfabric_jax.schedule.spaces import Box, Dict, Discrete
 from tests.oracles.greedy import greedy as plain_greedy
 

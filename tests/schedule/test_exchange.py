@@ -13,7 +13,7 @@ from mfabric_jax.schedule import rates_of
 from mfabric_jax.schedule._order import BACKWARD, order
 from mfabric_jax.schedule.exchange import Exchanges, exchanges_between, remembers
 from mfabric_jax.schedule.iteration import all_reduce_seconds
-from mfabric_jax.workload import BlockSeconds
+from mfabric_jax.workload.compute import BlockSeconds
 from tests.oracles.greedy import greedy as plain_greedy
 from tests.oracles.tree import tree
 from tests.schedule import jobs

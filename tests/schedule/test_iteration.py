@@ -11,9 +11,10 @@ import pytest
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.policies import Plan, uniform
-from mfabric_jax.schedule import FabricRates, First
+from mfabric_jax.schedule import First
 from mfabric_jax.schedule.exchange import Exchanges, exchanges_between
-from mfabric_jax.workload import BlockSeconds
+from mfabric_jax.schedule.iteration import FabricRates
+from mfabric_jax.workload.compute import BlockSeconds
 from tests.oracles.greedy import greedy as plain_greedy
 from tests.oracles.timeline import Region as Clock
 from tests.oracles.timeline import stage_order, timeline

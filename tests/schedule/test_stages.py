@@ -6,10 +6,9 @@ import numpy as np
 
 from mfabric_jax.fabric import Circuits, Region, degraded
 from mfabric_jax.policies import Plan, greedy
-from mfabric_jax.schedule import FabricRates
 from mfabric_jax.schedule.exchange import Exchanges, exchanges_between, failed_stage, routed
-from mfabric_jax.schedule.iteration import send_seconds
-from mfabric_jax.workload import BlockSeconds
+from mfabric_jax.schedule.iteration import FabricRates, send_seconds
+from mfabric_jax.workload.compute import BlockSeconds
 from tests.oracles.timeline import stage_order
 from tests.oracles.tree import tree
 from tests.schedule import jobs

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from mfabric_jax.checks import InputError
-from mfabric_jax.study import CALIBRATED, PRESETS, Compare, calibrate, compare, scenarios
+from mfabric_jax.study import PRESETS, Compare, calibrate, compare, scenarios
 from mfabric_jax.study._calibrate import calibration_rows, write_calibration
 from mfabric_jax.study._simulate import tokens_of, trade_off_at
-from mfabric_jax.study.calibration import BANDWIDTHS, PUBLISHED
+from mfabric_jax.study.calibration import BANDWIDTHS, CALIBRATED, PUBLISHED
 from mfabric_jax.traffic import from_knobs, workload_knobs
 from tests.study.small import as_a_user, row, small
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from mfabric_jax.checks import InputError
-from mfabric_jax.traffic import Fit, Knobs, Recording, Tokens, fit, moments, open_trace
+from mfabric_jax.traffic import Knobs, Recording, Tokens, fit, moments, open_trace
+from mfabric_jax.traffic.fitting import Fit
 from mfabric_jax.traffic.generator import Shape, draw
 from mfabric_jax.traffic.recording import Sources, Targets
 

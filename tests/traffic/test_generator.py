@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from mfabric_jax.checks import InputError
-from mfabric_jax.traffic import WORKLOADS, Knobs, from_knobs, generated, statistics, workload_knobs
+from mfabric_jax.traffic import Knobs, from_knobs, generated, statistics, workload_knobs
 from mfabric_jax.traffic.generator import Shape, draw
+from mfabric_jax.traffic.knobs import WORKLOADS
 from mfabric_jax.workload import get
 
 from .jobs import job

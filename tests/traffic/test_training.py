@@ -8,16 +8,8 @@ import pytest
 from mfabric_jax import InputError
 from mfabric_jax.traffic import measured, region_bytes, training_flows
 from mfabric_jax.traffic.training import expert_flows, gradient_flows, pipeline_flows
-from mfabric_jax.workload import (
-    Architecture,
-    GroupedQuery,
-    Workload,
-    get,
-    gradient_bytes,
-    iteration_bytes,
-    place,
-    pp_bytes,
-)
+from mfabric_jax.workload import Architecture, GroupedQuery, Workload, get, iteration_bytes, place
+from mfabric_jax.workload.volume import gradient_bytes, pp_bytes
 
 LABELS = ("EP", "DP inside", "DP between", "DP experts", "PP")
 

@@ -10,7 +10,8 @@ import pytest
 
 from mfabric_jax import cli, validation
 from mfabric_jax.checks import InputError
-from mfabric_jax.fabric import Cluster, Tree
+from mfabric_jax.fabric import Cluster
+from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.flows import FlowProblem, completion_times
 from mfabric_jax.report import read_rows
 from mfabric_jax.routing import cluster_routes

@@ -2,8 +2,8 @@
 
 import pytest
 
-from mfabric_jax.workload import NAMES, get, gradient_bytes, iteration_bytes, pp_bytes, share_table
-from mfabric_jax.workload.volume import tp_bytes_per_gpu
+from mfabric_jax.workload import NAMES, get, iteration_bytes
+from mfabric_jax.workload.volume import gradient_bytes, pp_bytes, share_table, tp_bytes_per_gpu
 
 
 def loop_over_everything(workload):
