@@ -16,12 +16,15 @@ from typing import TYPE_CHECKING, Any
 from mfabric_jax.atomic import check_folder, replacing, suffix
 from mfabric_jax.extras import extra
 from mfabric_jax.fabric import registry
+from mfabric_jax.report.fronts import Point
 from mfabric_jax.report.grid import Series
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+Box = tuple[float, float, float, float]  # middle, width and height
 
 DPI = 150
 EXTENSIONS = (".png", ".pdf", ".svg")
@@ -31,6 +34,7 @@ PAPER = "#ffffff"
 RULE = "#e3e3e3"
 FAINT = "#8a8a8a"
 FONT = 10.0
+_TOUCHING = 0.001  # what overlaps by less touches
 
 
 @dataclass(frozen=True)
@@ -136,6 +140,16 @@ def font(part: float) -> float:
     import matplotlib
 
     return part * matplotlib.rcParams["font.size"]
+
+
+def free_place(places: Iterable[Point], width: float, height: float, taken: list[Box]) -> Point | None:
+    """The first place at which a text of this size covers nothing that is taken; from then on it is taken itself."""
+    for x, y in places:
+        near = ((width + w - 2 * abs(x - u), height + h - 2 * abs(y - v)) for u, v, w, h in taken)
+        if all(min(over) < _TOUCHING for over in near):
+            taken.append((x, y, width, height))
+            return x, y
+    return None
 
 
 def wrapped(text: str, inches: float) -> str:

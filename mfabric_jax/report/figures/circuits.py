@@ -22,7 +22,6 @@ CIRCUIT = style.FABRICS["mfabric"].colour
 DETAILED = 24  # servers up to which each is a disc with its name
 _NUMBERED = 16  # servers up to which a heat map carries numbers, and each of its rows a name
 _BOW = 0.22  # how far a line near the centre bends around it
-_ALONG = (0.5, 0.42, 0.58, 0.34, 0.66, 0.27, 0.73)  # where on its line a number may stand
 _SMALLEST = 5.0  # points: smaller text is left out
 _MARK = 0.085  # radius of a number's disc
 _DASHED = {"color": style.FAINT, "linewidth": 1.0, "linestyle": (0, (4, 4))}
@@ -54,7 +53,7 @@ def ring(
         _dots(axes, place, np.array(centre), float(reach[0]), names)
         return place
     if size == 2 or small > 0.6:
-        _marks(axes, paths, counts, [(x, y, disc) for x, y in place])
+        _marks(axes, paths, counts, [(x, y, 1.8 * disc, 1.8 * disc) for x, y in place])
     _discs(axes, place, np.array(centre), disc, names)
     return place
 
@@ -76,18 +75,14 @@ def _lines(axes: Axes, paths: list, counts: list[float], colours: list[str], siz
     parts.draw_segments(axes, paths, colours, widths, alpha=alpha, zorder=3)
 
 
-def _marks(axes: Axes, paths: list, counts: list[float], taken: list[tuple[float, float, float]]) -> None:
+def _marks(axes: Axes, paths: list, counts: list[float], taken: list[style.Box]) -> None:
     """The number of parallel circuits on a line, if not one, wherever it covers nothing."""
     for path, count in sorted(zip(paths, counts, strict=True), key=lambda line: -line[1]):
         text = f"{count:.3g}"
-        reach = _MARK * (1 + 0.3 * (len(text) - 1))
-        for t in _ALONG if count != 1 else ():
-            x, y = parts.along(path, t)
-            if all(math.hypot(x - u, y - v) > reach + other + 0.02 for u, v, other in taken):
-                box = {"boxstyle": "circle,pad=0.12", "facecolor": "white", "edgecolor": CIRCUIT, "linewidth": 0.6}
-                axes.text(x, y, text, ha="center", va="center", fontsize=6.5, bbox=box, zorder=4)
-                taken.append((x, y, reach))
-                break
+        wide = 2 * _MARK * (1 + 0.3 * (len(text) - 1)) + 0.02
+        if count != 1 and (free := style.free_place(parts.places_on(path), wide, wide, taken)):
+            box = {"boxstyle": "circle,pad=0.12", "facecolor": "white", "edgecolor": CIRCUIT, "linewidth": 0.6}
+            axes.text(*free, text, ha="center", va="center", fontsize=6.5, bbox=box, zorder=4)
 
 
 def _discs(axes: Axes, place: np.ndarray, centre: np.ndarray, disc: float, names: Sequence[str]) -> None:

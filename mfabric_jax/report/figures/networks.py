@@ -15,7 +15,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.report import style
 from mfabric_jax.report.figures import parts
 from mfabric_jax.report.figures.network_layout import ENDPOINTS, Placed, placed_boxes
-from mfabric_jax.report.figures.parts import LINK, along, rounded_box
+from mfabric_jax.report.figures.parts import LINK, rounded_box
 from mfabric_jax.report.style import mixed
 
 if TYPE_CHECKING:
@@ -186,13 +186,9 @@ def _draw_rates(axes: Axes, pairs: _Pairs, paths: list[np.ndarray], placed: Plac
     for pair, path in enumerate(paths):
         text = pairs.label(pair)
         width, height = (0.62 * len(text) * 7 + 3) / 72, 0.14
-        for t in (0.5, 0.42, 0.58, 0.34, 0.66, 0.26, 0.74):
-            x, y = along(path, t)
-            if all(abs(x - u) > (width + w) / 2 or abs(y - v) > (height + h) / 2 for u, v, w, h in taken):
-                box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
-                axes.text(x, y, text, fontsize=7, ha="center", va="center", zorder=2.5, bbox=box, color="#444444")
-                taken.append((x, y, width, height))
-                break
+        if free := style.free_place(parts.places_on(path), width, height, taken):
+            box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
+            axes.text(*free, text, fontsize=7, ha="center", va="center", zorder=2.5, bbox=box, color="#444444")
 
 
 # -- nodes and words

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LINK = "#5F7488"
+_ALONG = (0.5, 0.42, 0.58, 0.34, 0.66, 0.27, 0.73)
 _STEPS = ("#CBD5DE", "#EFC75E", "#D55E00", "#6B0F1A")
 
 
@@ -39,11 +40,10 @@ def bow(start: np.ndarray, bend: np.ndarray, end: np.ndarray) -> np.ndarray:
     return (1 - t) ** 2 * start + 2 * t * (1 - t) * bend + t**2 * end
 
 
-def along(path: np.ndarray, t: float) -> np.ndarray:
-    """The point that far along a line."""
-    place = t * (len(path) - 1)
-    low = min(int(place), len(path) - 2)
-    return path[low] + (place - low) * (path[low + 1] - path[low])
+def places_on(path: np.ndarray) -> list[tuple[float, float]]:
+    """Where on a line its number may stand: in the middle, or towards an end."""
+    x, y = (np.interp(_ALONG, np.linspace(0, 1, len(path)), values) for values in path.T)
+    return list(zip(x.tolist(), y.tolist(), strict=True))
 
 
 class LinkHeat:
