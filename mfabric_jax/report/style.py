@@ -191,13 +191,19 @@ def panels(count: int, width: float = 5.8, height: float = 3.3) -> tuple[Figure,
     return figure, axes
 
 
+def columns(handles: Sequence[Artist], inches: float) -> int:
+    """In how many columns the entries of a key fit into a width."""
+    longest = max((len(str(handle.get_label())) for handle in handles), default=0)
+    return max(1, min(len(handles), int(inches / (0.6 + 0.075 * longest))))
+
+
 def legend(figure: Figure, axes: Sequence[Axes], count: int, handles: Sequence[Artist]) -> None:
     """The key of a figure of `count` panels: in the panel left over, or else below."""
     if len(axes) > count:
         axes[-1].legend(handles=list(handles), loc="center", fontsize=FONT + 1)
         return
-    columns = max(1, min(len(handles), round(figure.get_figwidth() / 3)))
-    figure.legend(handles=list(handles), loc="outside lower center", ncols=columns)
+    fit = columns(handles, figure.get_figwidth())
+    figure.legend(handles=list(handles), loc="outside lower center", ncols=fit)
 
 
 def check_picture(path: str | Path) -> None:

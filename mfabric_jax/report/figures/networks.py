@@ -95,42 +95,35 @@ def build_graph(network: Any, *, utilisation: Any = None, title: str = "", place
     pairs = _joined(network)
     placed, layered = placed_boxes(kinds, names, pairs.ends, places)
     paths = [_path(placed, start, end, layered, places is not None) for start, end in pairs.ends]
-    broad = placed.broad(paths)
+    low, high = placed.corners(paths)
+    broad, middle = high[0] - low[0], (low[0] + high[0]) / 2
     keys, words = _keys(network, pairs, kinds, busy), _words(network, pairs, bool(placed.font), broad)
-    longest = max((len(key.get_label()) for key in keys), default=0)
-    columns = max(1, min(len(keys), int(broad / (0.075 * longest + 0.6))))
+    columns = style.columns(keys, broad)
+    low[1] -= _LINE_HEIGHT * len(words) + 0.24 * math.ceil(len(keys) / columns)
     base = 0.72 if busy else 0.12
-    below = base + _LINE_HEIGHT * len(words) + 0.24 * math.ceil(len(keys) / columns)
-    figure, axes = _canvas(placed.corners(paths), broad, below, 0.35 if title else 0.0)
-    (left, right), bottom = axes.get_xlim(), axes.get_ylim()[0] + base
+    figure = style.blank(broad, high[1] - low[1] + base + (0.35 if title else 0.0), arranged=False)
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set(xlim=(low[0], high[0]), ylim=(low[1] - base, high[1] + (0.35 if title else 0.0)))
+    axes.set_axis_off()
     _draw_lines(axes, pairs, paths, busy)
     if len(paths) <= _LABELLED and len(pairs.rates) > 1:
         _draw_rates(axes, pairs, paths, placed)
     _draw_nodes(axes, kinds, names, placed)
     for line, text in enumerate(reversed(words)):
         place = {"fontsize": style.FONT - 1.5, "ha": "center", "va": "bottom", "color": "#444444"}
-        axes.text((left + right) / 2, bottom + _LINE_HEIGHT * line, text, **place)
+        axes.text(middle, low[1] + _LINE_HEIGHT * line, text, **place)
     if keys:
-        corner = ((left + right) / 2, bottom + _LINE_HEIGHT * len(words) + 0.04)
-        where = {"loc": "lower center", "bbox_to_anchor": corner, "bbox_transform": axes.transData}
-        axes.legend(handles=keys, ncols=columns, fontsize=9, borderaxespad=0, **where)
+        where = {
+            "bbox_to_anchor": (middle, low[1] + _LINE_HEIGHT * len(words) + 0.04),
+            "bbox_transform": axes.transData,
+        }
+        axes.legend(handles=keys, loc="lower center", ncols=columns, fontsize=9, borderaxespad=0, **where)
     if title:
         large = {"va": "top", "fontsize": style.FONT + 2, "fontweight": "bold"}
-        axes.text(left + 0.25, axes.get_ylim()[1] - 0.15, title, **large)
+        axes.text(low[0] + 0.25, high[1] + 0.2, title, **large)
     if busy is not None:
-        parts.bar(figure, figure.get_figwidth() / 2 - 1.5, 0.32, 3.0)
+        parts.bar(figure, broad / 2 - 1.5, 0.32, 3.0)
     return figure
-
-
-def _canvas(corners: tuple[np.ndarray, np.ndarray], broad: float, below: float, above: float) -> tuple[Figure, Axes]:
-    """Axes in inches over the whole figure, with room for the words."""
-    low, high = corners
-    left = (low[0] + high[0] - broad) / 2
-    figure = style.blank(broad, high[1] - low[1] + below + above, arranged=False)
-    axes = figure.add_axes((0, 0, 1, 1))
-    axes.set(xlim=(left, left + broad), ylim=(low[1] - below, high[1] + above))
-    axes.set_axis_off()
-    return figure, axes
 
 
 def _path(placed: Placed, one: int, other: int, layered: bool, bends: bool) -> np.ndarray:

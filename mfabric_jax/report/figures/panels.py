@@ -323,10 +323,8 @@ class Picture(Drawing):
             bar.set_label(self.scale)
         handles = {handle.get_label(): handle for panel in panels for handle in panel.handles(rows)}
         if handles and self.key:
-            fit = int(wide / (0.6 + 0.075 * max(map(len, handles))))
-            figure.legend(
-                handles=list(handles.values()), loc="outside lower center", ncols=max(1, min(len(handles), fit))
-            )
+            every = list(handles.values())
+            figure.legend(handles=every, loc="outside lower center", ncols=style.columns(every, wide))
 
     def _draw(self, grid: Any, panels: Sequence[PicturePanel], rows: Rows, down: Sequence, across: Sequence) -> list:
         """Draw every panel, then dress them: axes that panels share take the values of all."""
