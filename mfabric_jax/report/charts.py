@@ -176,7 +176,8 @@ def scale(axes: Axes, along: str, values: Iterable[float], exact: bool = False, 
         base = zero or low == 0 or (0 < 2 * low <= high and not exact)
         limits = (0.0 if base and low >= 0 else low - room), (0.0 if base and high <= 0 > low else high + room)
     getattr(axes, f"set_{along}lim")(*limits)
-    fractions = np.interp(*map(axis.get_transform().transform, (values, limits)), (0.0, 1.0))
+    scaled = axis.get_transform().transform
+    fractions = np.interp(scaled(values), scaled(limits), (0.0, 1.0))
     round_ones = len(values) <= _MOST_TICKS and all(float(f"{value:.3g}") == value for value in values)
     if exact and round_ones and np.diff(fractions).min(initial=1.0) >= _APART:
         axis.set_ticks(values)

@@ -191,7 +191,7 @@ def panels(count: int, width: float = 5.8, height: float = 3.3) -> tuple[Figure,
     return figure, axes
 
 
-def columns(handles: Sequence[Artist], inches: float) -> int:
+def key_columns(handles: Sequence[Artist], inches: float) -> int:
     """In how many columns the entries of a key fit into a width."""
     longest = max((len(str(handle.get_label())) for handle in handles), default=0)
     return max(1, min(len(handles), int(inches / (0.6 + 0.075 * longest))))
@@ -202,7 +202,7 @@ def legend(figure: Figure, axes: Sequence[Axes], count: int, handles: Sequence[A
     if len(axes) > count:
         axes[-1].legend(handles=list(handles), loc="center", fontsize=FONT + 1)
         return
-    fit = columns(handles, figure.get_figwidth())
+    fit = key_columns(handles, figure.get_figwidth())
     figure.legend(handles=list(handles), loc="outside lower center", ncols=fit)
 
 

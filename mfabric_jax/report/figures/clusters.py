@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mfabric_jax.report import style
-from mfabric_jax.report.figures import cluster_layout, cluster_words, parts
+from mfabric_jax.report.figures import cluster_layout, parts
 from mfabric_jax.report.figures.circuits import CIRCUIT, DETAILED, ring
-from mfabric_jax.report.figures.cluster_layout import Row
-from mfabric_jax.report.figures.cluster_words import many, noun
+from mfabric_jax.report.figures.cluster_layout import Row, many, noun
 from mfabric_jax.report.figures.networks import build_graph
 from mfabric_jax.report.figures.parts import LINK, rounded_box
 from mfabric_jax.report.style import mixed
@@ -290,15 +289,15 @@ class _Picture:
 
     # -- words
 
-    def _words(self) -> list[tuple[float, cluster_words.Words]]:
+    def _words(self) -> list[tuple[float, cluster_layout.Words]]:
         """What is said, each at the height of what it is about."""
         cluster, busy = self.cluster, self.busy
-        found = [(self.floor + self.server_height / 2, cluster_words.servers(cluster, busy))]
+        found = [(self.floor + self.server_height / 2, cluster_layout.servers(cluster, busy))]
         if cluster.regions is not None:
-            found.append((self.bottom + self.panel / 2, cluster_words.optics(cluster, busy)))
+            found.append((self.bottom + self.panel / 2, cluster_layout.optics(cluster, busy)))
         for tier in range(len(self.rows)):
-            found.append((self.level(tier) + _SWITCH / 2, cluster_words.switches(cluster, tier)))
-            found.append((self.level(tier) - _RISE / 2, cluster_words.links(cluster, tier, busy)))
+            found.append((self.level(tier) + _SWITCH / 2, cluster_layout.switches(cluster, tier)))
+            found.append((self.level(tier) - _RISE / 2, cluster_layout.links(cluster, tier, busy)))
         if self.rows:
-            found.append((self.level(len(self.rows) - 1) + _SWITCH + 0.42, cluster_words.unused(cluster)))
+            found.append((self.level(len(self.rows) - 1) + _SWITCH + 0.42, cluster_layout.unused(cluster)))
         return found

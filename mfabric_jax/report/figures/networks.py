@@ -98,7 +98,7 @@ def build_graph(network: Any, *, utilisation: Any = None, title: str = "", place
     low, high = placed.corners(paths)
     broad, middle = high[0] - low[0], (low[0] + high[0]) / 2
     keys, words = _keys(network, pairs, kinds, busy), _words(network, pairs, bool(placed.font), broad)
-    columns = style.columns(keys, broad)
+    columns = style.key_columns(keys, broad)
     low[1] -= _LINE_HEIGHT * len(words) + 0.24 * math.ceil(len(keys) / columns)
     base = 0.72 if busy else 0.12
     figure = style.blank(broad, high[1] - low[1] + base + (0.35 if title else 0.0), arranged=False)

@@ -11,7 +11,7 @@ from mfabric_jax import units
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import charts, style
 from mfabric_jax.report.charts import Bar, Chart, Curve, Panel
-from mfabric_jax.report.grid import Rows, grouped, needs_values
+from mfabric_jax.report.grid import Rows, grouped, needs_values, values_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,7 +33,7 @@ def failures_chart(rows: Rows) -> Chart:
     own = style.Look("simulated", style.FABRICS["mfabric"].colour)
     published = style.Look("published (arXiv 2501.03905)", style.INK, "D", hollow=True)
     span = max(abs(value) for row in rows for value in (row["slow_down"], row.get("published") or 0.0))
-    panels, kinds = [], [kind for (kind,) in grouped(rows, "failure")]
+    panels, kinds = [], values_of(rows, "failure")
     for (model,), own_rows in grouped(rows, "model").items():
         known = {kinds.index(row["failure"]): row for row in own_rows}
         bars = [Bar(own, place, min(0.0, v := row["slow_down"]), max(0.0, v), "") for place, row in known.items()]
@@ -71,10 +71,10 @@ def forecasts_chart(rows: Rows) -> Chart:
     """A panel for each workload, number of servers and routing; predicted demand to the right, apart."""
     if not rows:
         raise InputError("the figure of forecasts needs rows, got none.")
-    looks = style.distinct_looks([policy for (policy,) in grouped(rows, "policy")])
+    looks = style.distinct_looks(values_of(rows, "policy"))
     panels = []
     for (workload, servers, routing), here in grouped(rows, "workload", "servers", "routing").items():
-        names = [name for (name,) in grouped(here, "forecast")]
+        names = values_of(here, "forecast")
         curves = []
         for rank, (policy, look) in enumerate(looks.items()):
             for predicted in (False, True):
@@ -93,10 +93,7 @@ def scoreboard_chart(rows: Rows) -> Chart:
     rows = [row for row in rows if row["mean"] is not None]  # others had no bytes to carry
     if not rows:
         raise InputError("the figure of the scoreboard needs rows, got none.")
-    policies, looks = (
-        [p for (p,) in grouped(rows, "policy")],
-        style.distinct_looks([w for (w,) in grouped(rows, "workload")]),
-    )
+    policies, looks = values_of(rows, "policy"), style.distinct_looks(values_of(rows, "workload"))
     mean = style.Look("mean, with a line to the 90th percentile", style.INK, "|")
     panels, errors = [], grouped(rows, "sigma")
     for (servers, sigma, routing), here in grouped(rows, "servers", "sigma", "routing").items():
@@ -146,7 +143,7 @@ def build_validation(rows: Rows) -> Figure:
     reach = max((abs(end) for _, *ends in flows.whiskers for end in ends), default=0.0)
     limit = min(1.1 * max(reach, 2 * _BAND), _WIDEST)
     right.set_xlim(-limit, limit)
-    key = charts.handles(Chart("", "", [_look(group) for (group,) in grouped(rows, "group")], [collectives]))
+    key = charts.handles(Chart("", "", [_look(group) for group in values_of(rows, "group")], [collectives]))
     style.legend(figure, (left, right), 2, key)
     figure.draw_without_rendering()
     charts.label(left, collectives)

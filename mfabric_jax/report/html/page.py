@@ -14,6 +14,7 @@ from mfabric_jax.report.html import panels
 from mfabric_jax.report.html._summary import summary
 from mfabric_jax.report.html._table import table
 from mfabric_jax.report.html.markup import tag, words
+from mfabric_jax.report.numerals import plain_scalar
 
 EXTENSIONS = (".html",)
 PICTURES = {".png": "image/png", ".svg": "image/svg+xml"}
@@ -62,7 +63,7 @@ def _complete(rows: Rows) -> Rows:
 
 
 def _scalar(value: Any) -> Any:
-    value = value.item() if getattr(value, "shape", None) == () else value
+    value = plain_scalar(value)
     return value if value is None or isinstance(value, str | int | float) else str(value)
 
 
