@@ -82,7 +82,7 @@ def _marks(axes: Axes, paths: list, counts: list[float], taken: list[style.Box])
         wide = 2 * _MARK * (1 + 0.3 * (len(text) - 1)) + 0.02
         if count != 1 and (free := style.free_place(parts.places_on(path), wide, wide, taken)):
             box = {"boxstyle": "circle,pad=0.12", "facecolor": "white", "edgecolor": CIRCUIT, "linewidth": 0.6}
-            axes.text(*free, text, ha="center", va="center", fontsize=6.5, bbox=box, zorder=4)
+            parts.write(axes, *free, text, 6.5, bbox=box, zorder=4)
 
 
 def _discs(axes: Axes, place: np.ndarray, centre: np.ndarray, disc: float, names: Sequence[str]) -> None:
@@ -95,14 +95,11 @@ def _discs(axes: Axes, place: np.ndarray, centre: np.ndarray, disc: float, names
     font = min(8.0, 72 * disc * 2 * 0.86 / (0.6 * longest), 72 * disc)
     for (x, y), name in zip(place, names, strict=True):
         if font >= _SMALLEST:
-            axes.text(x, y, name, color="white", ha="center", va="center", fontsize=font, zorder=6)
+            parts.write(axes, x, y, name, font, color="white", zorder=6)
         elif longest > 3:
-            right, up = np.sign(np.round(np.array([x, y]) - centre, 1))
-            sides: dict[str, Any] = {
-                "ha": ("center", "left", "right")[int(right)],
-                "va": ("center", "bottom", "top")[int(up)],
-            }
-            axes.text(x + 1.2 * disc * right, y + 1.2 * disc * up, name, zorder=6, **sides)
+            right, up = np.sign(np.round(np.array([x, y]) - centre, 1)).astype(int)
+            ha, va = ("center", "left", "right")[right], ("center", "bottom", "top")[up]
+            parts.write(axes, x + 1.2 * disc * right, y + 1.2 * disc * up, name, style.FONT, ha=ha, va=va, zorder=6)
 
 
 def _dots(axes: Axes, place: np.ndarray, centre: np.ndarray, radius: float, names: Sequence[str]) -> None:
@@ -113,7 +110,7 @@ def _dots(axes: Axes, place: np.ndarray, centre: np.ndarray, radius: float, name
     for i in range(0, size, 1 << max(0, math.ceil(math.log2(size / (16 if radius > 0.8 else 8))))):
         out = (place[i] - centre) / radius
         x, y = centre + out * (radius + 0.1 + 0.03 * abs(out[0]) * len(names[i]))
-        axes.text(x, y, names[i], ha="center", va="center", fontsize=7, zorder=6)
+        parts.write(axes, x, y, names[i], 7, zorder=6)
 
 
 # -- one region
@@ -161,8 +158,9 @@ def _heat_map(figure: Figure, axes: Axes, sent: np.ndarray, names: list[str]) ->
     figure.colorbar(image, ax=axes, shrink=0.7, label=unit)
     for (i, j), value in np.ndenumerate(sent) if step == 1 else ():
         if i != j and value > 0:
-            ink = {"color": "white" if value > 0.6 * most else style.INK, "fontsize": min(style.FONT, 112 / size)}
-            axes.text(j, i, f"{value:.{numerals.decimals(most, 3)}f}", ha="center", va="center", **ink)
+            ink = "white" if value > 0.6 * most else style.INK
+            text = f"{value:.{numerals.decimals(most, 3)}f}"
+            parts.write(axes, j, i, text, min(style.FONT, 112 / size), color=ink)
 
 
 def _graph(axes: Axes, sent: np.ndarray, count: np.ndarray, names: list[str]) -> None:
@@ -177,7 +175,7 @@ def _graph(axes: Axes, sent: np.ndarray, count: np.ndarray, names: list[str]) ->
         for x, y in place[electrical.any(axis=1)]:
             axes.plot([0, x], [0, y], zorder=1, **_DASHED)
         box = {"boxstyle": "round,pad=0.35", "facecolor": "white", "edgecolor": style.FAINT}
-        axes.text(0, 0, "EPS", ha="center", va="center", color="#555555", bbox=box, zorder=5, fontsize=style.FONT - 1)
+        parts.write(axes, 0, 0, "EPS", style.FONT - 1, color="#555555", bbox=box)
         keys.append(Line2D([], [], label="demand without a circuit, by packet switch", **_DASHED))
     held, total = both[count > 0].sum() / both.sum() if both.sum() > 0 else 0.0, np.triu(count).sum()
     noun = "circuit" if total == 1 else "circuits"

@@ -14,7 +14,7 @@ from mfabric_jax.report.figures import cluster_layout, parts
 from mfabric_jax.report.figures.circuits import CIRCUIT, DETAILED, ring
 from mfabric_jax.report.figures.cluster_layout import Row, many, noun
 from mfabric_jax.report.figures.networks import build_graph
-from mfabric_jax.report.figures.parts import LINK, rounded_box
+from mfabric_jax.report.figures.parts import LINK, draw_box, write
 from mfabric_jax.report.style import mixed
 
 if TYPE_CHECKING:
@@ -135,14 +135,6 @@ class _Picture:
             parts.bar(figure, _LEFT + max(0.0, self.plan.width / 2 - 1.5), 0.32, min(3.0, self.plan.width))
         return figure
 
-    def _box(self, left: float, bottom: float, width: float, height: float, colour: str, white: float) -> None:
-        """A frame filled with its colour and so much white."""
-        line = {"facecolor": mixed(colour, white), "edgecolor": colour}
-        self.axes.add_patch(rounded_box(left, bottom, width, height, **line))
-
-    def _write(self, x: float, y: float, text: str, size: float, **more: Any) -> None:
-        self.axes.text(x, y, text, fontsize=size, ha="center", va="center", zorder=5, **more)
-
     def _segments(self, lines: list, colours: list[str]) -> None:
         width = 0.9 if len(lines) <= 80 else 0.6 if len(lines) <= 200 else 0.4
         parts.draw_segments(self.axes, lines, colours, width)
@@ -167,8 +159,8 @@ class _Picture:
 
     def _server(self, server: int) -> None:
         middle, count = self.plan.servers.at[server], self.cluster.gpus_per_server
-        frame = {"facecolor": "#F4F5F7", "edgecolor": style.FAINT}
-        self.axes.add_patch(rounded_box(middle - self.box / 2, self.floor, self.box, self.server_height, **frame))
+        corner, size = (middle - self.box / 2, self.floor), (self.box, self.server_height)
+        draw_box(self.axes, corner, size, "#F4F5F7", style.FAINT)
         gpus, deep = np.arange(count), self.deep - 0.22 * self.gpu
         colours = [self._loaded("nvswitch", server * count + gpu, _GPU) for gpu in range(count)]
         line = {"edgecolor": "#7C8794", "linewidth": 0.4, "zorder": 4, "snap": False}
@@ -176,8 +168,8 @@ class _Picture:
         self.axes.bar(self.gpu_at(server, gpus), deep, 0.78 * self.gpu, base, color=colours, **line)
         self.axes.bar(middle, 0.11, self.box - 0.06, self.floor + 0.17, color=_NVSWITCH, zorder=4)
         if self.box >= 0.52:
-            self._write(middle, self.floor + 0.222, "NVSwitch", 5.5, color="white")
-        self._write(middle, self.floor + 0.085, str(server), 7.5)
+            write(self.axes, middle, self.floor + 0.222, "NVSwitch", 5.5, color="white")
+        write(self.axes, middle, self.floor + 0.085, str(server), 7.5)
 
     def nic_at(self, server: int, nic: int) -> float:
         """Where a NIC on the packet switches leaves its server: above its GPU, or in step where these are many."""
@@ -210,14 +202,14 @@ class _Picture:
         top, base = self.level(min(len(self.rows), 2) - 1) + _SWITCH, self.level(0) - 0.06
         for pod, left, right in self.plan.pods if self.framed else ():
             rail, width = pod // self.tree.pods_per_part, right - left
-            frame = {"facecolor": mixed(self._rail_colour(rail), 0.9), "edgecolor": "#CFCFCF", "zorder": 0.5}
-            self.axes.add_patch(rounded_box(left, base, width, top + self.crest - base, **frame))
+            size, pale = (width, top + self.crest - base), mixed(self._rail_colour(rail), 0.9)
+            draw_box(self.axes, (left, base), size, pale, "#CFCFCF", z=0.5)
             if len(self.rows) < 3:
                 name = f"rail {pod}" if width > 0.37 + 0.06 * (pod > 9) else str(pod)
-                self._write(left + width / 2, top + 0.15, name, 8)
+                write(self.axes, left + width / 2, top + 0.15, name, 8)
             else:
                 name = f"rail {rail}, pod {pod}" if self.tree.parts > 1 else f"pod {pod}"
-                self._write(left + 0.1, (base + top) / 2, name, 8, rotation=90)
+                write(self.axes, left + 0.1, (base + top) / 2, name, 8, rotation=90)
 
     def _rail_colour(self, rail: int) -> str:
         """Of a separate rail; grey if there is but one tree."""
@@ -228,9 +220,10 @@ class _Picture:
         base, digits = self.level(tier), len(f"{max(row.at)}")
         font = min(8.0, 72 * 0.88 * row.width / (0.62 * digits))
         for number, x in row.at.items():
-            self._box(x - row.width / 2, base, row.width, _SWITCH, self._switch_colour(tier, number), 0.82)
+            colour, corner = self._switch_colour(tier, number), (x - row.width / 2, base)
+            draw_box(self.axes, corner, (row.width, _SWITCH), mixed(colour, 0.82), colour)
             if font >= 5:
-                self._write(x, base + _SWITCH / 2 - 0.01, str(number), font)
+                write(self.axes, x, base + _SWITCH / 2 - 0.01, str(number), font)
         self._ellipses(row, base + _SWITCH / 2)
         lines, colours = [], []
         for low, high in product(row.at, self.rows[tier + 1].at) if tier + 1 < len(self.rows) else ():
@@ -261,11 +254,11 @@ class _Picture:
     def _region(self, region: int, left: float, right: float) -> None:
         count, middle, width = self.cluster.regions[region], (left + right) / 2, right - left
         servers = range(region * len(count), (region + 1) * len(count))
-        self._box(left, self.bottom, width, self.panel, self.optical, 0.93)
+        draw_box(self.axes, (left, self.bottom), (width, self.panel), mixed(self.optical, 0.93), self.optical)
         self._plugs(servers)
         words = many(int(np.triu(count).sum()), "circuit")
         words = f"region {region}: {words}" if len(self.cluster.regions) > 1 else words
-        self._write(middle, self.bottom + 0.1, words, 8)
+        write(self.axes, middle, self.bottom + 0.1, words, 8)
         tall = (self.panel - 0.2) / 2 - 0.07
         radius = (min(width / 2 - 0.1, 1.6 * max(tall, 0.7)), min(width / 2 - 0.1, tall))
         centre = (middle, self.bottom + 0.1 + self.panel / 2)

@@ -15,7 +15,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.report import style
 from mfabric_jax.report.figures import parts
 from mfabric_jax.report.figures.network_layout import ENDPOINTS, Placed, placed_boxes
-from mfabric_jax.report.figures.parts import LINK, rounded_box
+from mfabric_jax.report.figures.parts import LINK
 from mfabric_jax.report.style import mixed
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def _draw_rates(axes: Axes, pairs: _Pairs, paths: list[np.ndarray], placed: Plac
         width, height = (0.62 * len(text) * 7 + 3) / 72, 0.14
         if free := style.free_place(parts.places_on(path), width, height, taken):
             box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
-            axes.text(*free, text, fontsize=7, ha="center", va="center", zorder=2.5, bbox=box, color="#444444")
+            parts.write(axes, *free, text, 7, zorder=2.5, bbox=box, color="#444444")
 
 
 # -- nodes and words
@@ -197,10 +197,10 @@ def _draw_nodes(axes: Axes, kinds: list[str], names: list[str], placed: Placed) 
     for (x, y), width, kind, name in zip(placed.place, placed.width, kinds, names, strict=True):
         colour = _colour(kind, kinds)
         fill = mixed(colour, 0.8) if placed.font else colour
-        axes.add_patch(rounded_box(x - width / 2, y - height / 2, width, height, facecolor=fill, edgecolor=colour))
+        parts.draw_box(axes, (x - width / 2, y - height / 2), (width, height), fill, colour)
         if placed.font:
-            turned: dict[str, Any] = {"rotation": 90, "va": "center"} if placed.upright else {"va": "center_baseline"}
-            axes.text(x, y, name, fontsize=placed.font, ha="center", zorder=5, parse_math=False, **turned)
+            turned: dict[str, Any] = {"rotation": 90} if placed.upright else {"va": "center_baseline"}
+            parts.write(axes, x, y, name, placed.font, parse_math=False, **turned)
 
 
 def _keys(network: Any, pairs: _Pairs, kinds: list[str], busy: parts.LinkHeat | None) -> list[Any]:
