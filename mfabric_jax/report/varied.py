@@ -127,13 +127,13 @@ def _held(rows: Rows, name: str, chosen: list[str]) -> tuple[Rows, str]:
 
 
 def _cells(rows: Rows, name: str, result: str, panel: str | None, lines: list[str]) -> dict[str, Lines]:
+    """By panel, line and value of the parameter: the results."""
     cells: dict[str, Lines] = {}
     for row in rows:
         value, found = usable(row[name]), usable(row[result])
         if value is not None and found is not None:
-            line = cells.setdefault("" if panel is None else str(row[panel]), {})
-            points = line.setdefault(", ".join(str(row[column]) for column in lines), {})
-            points.setdefault(value, []).append(found)
+            title, line = str(row[panel]) if panel else "", ", ".join(str(row[column]) for column in lines)
+            cells.setdefault(title, {}).setdefault(line, {}).setdefault(value, []).append(found)
     return cells
 
 

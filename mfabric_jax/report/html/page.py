@@ -69,12 +69,15 @@ def _scalar(value: Any) -> Any:
 
 def _page(rows: Rows, effective: Mapping[str, Any], folder: str | Path | None, title: str | None) -> str:
     title = title or _title(rows, effective)
+    unknown = tag("p", "No configuration is stored beside these rows.", class_="note")
     sections = [
         _section("Summary", summary(rows, effective)),
         _section("Charts", panels.section(rows, effective)),
-        _section("Pictures", _pictures(folder)) if folder is not None else "",
+        ""
+        if folder is None
+        else _section("Pictures", tag("div", *map(_picture, _found_in(folder)), class_="pictures")),
         _section("Rows", table(rows), class_="rows"),
-        _section("Configuration", _configuration(effective)),
+        _section("Configuration", _fold("Effective configuration", effective) if effective else unknown),
     ]
     toggle = tag("button", "Dark or light", type="button", id="theme", hidden=True)
     body = tag(
@@ -120,12 +123,8 @@ def _found_in(folder: str | Path) -> list[Path]:
     return found
 
 
-def _pictures(folder: str | Path) -> str:
-    """Every picture with its file name below it."""
-    return tag("div", *map(_picture, _found_in(folder)), class_="pictures")
-
-
 def _picture(path: Path) -> str:
+    """A picture with its file name below it."""
     try:
         data = base64.b64encode(path.read_bytes()).decode()
     except OSError as error:
@@ -139,13 +138,6 @@ def _unread(path: Path, error: OSError) -> InputError:
 
 
 # -- the configuration, folded: a line for each value, a fold for each part of it
-
-
-def _configuration(effective: Mapping[str, Any]) -> str:
-    """Everything that was stored beside the rows."""
-    if not effective:
-        return tag("p", "No configuration is stored beside these rows.", class_="note")
-    return _fold("Effective configuration", effective)
 
 
 def _fold(name: str, part: Mapping[str, Any]) -> str:
@@ -163,6 +155,5 @@ def _fold(name: str, part: Mapping[str, Any]) -> str:
 def _value(value: Any) -> str:
     if isinstance(value, str):
         return value
-    return (
-        "none" if value is None else json.dumps(value, default=lambda own: getattr(own, "tolist", lambda: str(own))())
-    )
+    plain = lambda own: own.tolist() if hasattr(own, "tolist") else str(own)  # noqa: E731
+    return "none" if value is None else json.dumps(value, default=plain)
