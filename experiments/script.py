@@ -30,8 +30,8 @@ from mfabric_jax.fabric.registry import PRICED
 from mfabric_jax.report import style
 from mfabric_jax.report.figures.panels import Row as Row
 from mfabric_jax.report.figures.panels import Rows as Rows
-from mfabric_jax.report.figures.panels import values_of as values_of
 from mfabric_jax.report.grid import grouped as grouped
+from mfabric_jax.report.grid import values_of as values_of
 from mfabric_jax.study import Compare, compare, rows_of, scenarios, simulate
 from mfabric_jax.study._provenance import commit, provenance
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Box = tuple[float, float, float, float]  # left, bottom, right, top
 LITERAL: dict[str, Any] = {"text.parse_math": False}  # names are what they are, with $ too
 
 _FAR = 5  # from this ratio of largest to smallest on, a scale is logarithmic
@@ -177,16 +176,13 @@ def scale(axes: Axes, along: str, values: Iterable[float], exact: bool = False, 
         base = zero or low == 0 or (0 < 2 * low <= high and not exact)
         limits = (0.0 if base and low >= 0 else low - room), (0.0 if base and high <= 0 > low else high + room)
     getattr(axes, f"set_{along}lim")(*limits)
-    fractions = np.interp(_scaled(values, log), _scaled(limits, log), (0.0, 1.0))
+    scaled = axis.get_transform().transform
+    fractions = np.interp(scaled(values), scaled(limits), (0.0, 1.0))
     round_ones = len(values) <= _MOST_TICKS and all(float(f"{value:.3g}") == value for value in values)
     if exact and round_ones and np.diff(fractions).min(initial=1.0) >= _APART:
         axis.set_ticks(values)
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
-
-
-def _scaled(values: Any, log: bool) -> np.ndarray:
-    return np.log(values) if log else np.asarray(values, dtype=float)
 
 
 def tick(value: float) -> str:
@@ -196,13 +192,10 @@ def tick(value: float) -> str:
 
 
 def _draw_curves(axes: Axes, panel: Panel) -> None:
-    if panel.stairs:
-        best = front(panel.points)
-        corners = [(best[0][0], axes.get_ylim()[1]), best[0]]
-        for (_, above), point in pairwise(best):
-            corners += [(point[0], above), point]
-        corners.append((axes.get_xlim()[1], best[-1][1]))
-        axes.plot(*zip(*corners, strict=True), color=style.FAINT, linewidth=5, alpha=0.35, zorder=1)
+    if panel.stairs:  # right from each point of the front, then down to the next
+        x, y = zip(*front(panel.points), strict=True)
+        corners = np.repeat([*x, axes.get_xlim()[1]], 2)[:-1], np.repeat([axes.get_ylim()[1], *y], 2)[1:]
+        axes.plot(*corners, color=style.FAINT, linewidth=5, alpha=0.35, zorder=1)
     under: dict[Point, int] = {}
     for curve in panel.curves:
         size = _SIZE if curve.joined or panel.names else 0.7 * _SIZE
@@ -274,49 +267,43 @@ def beside(axes: Axes, points: Sequence[Point], texts: Sequence[str], colours: S
     The layout of the figure must be final.
     """
     scale, font = 72 / axes.figure.dpi, style.font(0.8)
-    places = [tuple(axes.transData.transform(point) * scale) for point in points]
-    taken = [_box(x, y, 8.0, 8.0) for x, y in places] + _covered(axes, scale)
-    low, high = axes.get_window_extent().get_points() * scale
+    places = axes.transData.transform(points) * scale
+    taken = [(x, y, 8.0, 8.0) for x, y in places] + _covered(axes, scale)
+    (left, bottom), (right, top) = axes.get_window_extent().get_points() * scale
     for point, (x, y), text, colour in zip(points, places, texts, colours, strict=True):
         width, height = 0.6 * font * len(text) + 2, 0.85 * font
-        for reach, (right, up) in ((reach, side) for reach in (1.0, 1.5) for side in _SIDES):
-            dx, dy = right * (3 + (1 + width / 2) * reach), up * (3 + (1 + height / 2) * reach)
-            box = _box(x + dx, y + dy, width, height)
-            inside = low[0] < box[0] and low[1] < box[1] and box[2] < high[0] + width / 2 and box[3] < high[1] + height
-            if inside and not any(a[0] < box[2] and box[0] < a[2] and a[1] < box[3] and box[1] < a[3] for a in taken):
-                taken.append(box)
-                place = {"xytext": (dx, dy), "textcoords": "offset points", "ha": "center", "va": "center"}
-                axes.annotate(text, point, fontsize=font, color=colour, zorder=5, **place).set_in_layout(False)
-                break
+        steps = [(3 + (1 + width / 2) * reach, 3 + (1 + height / 2) * reach) for reach in (1.0, 1.5)]
+        around = [(x + a * dx, y + b * dy) for dx, dy in steps for a, b in _SIDES]
+        inside = [
+            (u, v) for u, v in around if left + width / 2 < u < right and bottom + height / 2 < v < top + height / 2
+        ]
+        if free := style.free_place(inside, width, height, taken):
+            middle = {"textcoords": "offset points", "ha": "center", "va": "center", "fontsize": font, "zorder": 5}
+            axes.annotate(text, point, (free[0] - x, free[1] - y), color=colour, **middle).set_in_layout(False)
 
 
-def _covered(axes: Axes, scale: float) -> list[Box]:
+def _covered(axes: Axes, scale: float) -> list[style.Box]:
     """What the lines between points cover, in small pieces of two points' length."""
     boxes = []
     for line in axes.get_lines():
         corners = line.get_transform().transform(line.get_xydata()) * scale
         for start, end in pairwise(corners if line.get_linestyle() != "None" else ()):
             steps = max(2, int(np.hypot(*(end - start)) / 2))
-            boxes += [_box(x, y, 2, 2) for x, y in np.linspace(start, end, steps)]
+            boxes += [(x, y, 2.0, 2.0) for x, y in np.linspace(start, end, steps)]
     return boxes
 
 
-def _box(x: float, y: float, width: float, height: float) -> Box:
-    return x - width / 2, y - height / 2, x + width / 2, y + height / 2
-
-
-def areas(axes: Axes, panel: Panel) -> list[tuple[str, Box]]:
+def areas(axes: Axes, panel: Panel) -> list[tuple[str, style.Box]]:
     """What is said where: (tip, box in pixels) of every point and bar. The layout of the figure must be final."""
-    found = []
+    found: list[tuple[str, style.Box]] = []
     for bar in panel.bars:
-        corners = axes.transData.transform([(bar.start, bar.place + _BAR / 2), (bar.end, bar.place - _BAR / 2)])
-        found.append((bar.tip, (*corners.min(axis=0), *corners.max(axis=0))))
+        ends = axes.transData.transform([(bar.start, bar.place + _BAR / 2), (bar.end, bar.place - _BAR / 2)])
+        found.append((bar.tip, (*ends.mean(axis=0), *np.ptp(ends, axis=0))))
     said: dict[Point, list[str]] = {}
-    for curve in panel.curves:
-        for point, tip in zip(curve.points, curve.tips, strict=bool(curve.tips)):
-            said.setdefault(_nearby(axes, point), []).append(tip)
-    for curve in panel.curves:
-        for point in curve.points if curve.tips else ():
-            x, y = axes.transData.transform(point)
-            found.append(("\n".join(said[_nearby(axes, point)]), _box(x, y, 2 * _SIZE, 2 * _SIZE)))
+    tips = [each for curve in panel.curves for each in zip(curve.points, curve.tips, strict=bool(curve.tips))]
+    for point, tip in tips:
+        said.setdefault(_nearby(axes, point), []).append(tip)
+    for point, _ in tips:
+        place = axes.transData.transform(point)
+        found.append(("\n".join(said[_nearby(axes, point)]), (*place, 2 * _SIZE, 2 * _SIZE)))
     return found

@@ -72,7 +72,7 @@ def arrange(rows: Rows, needs: Sequence[str] = ()) -> Grid:
     placed = [row for row in rows if None not in (row["model"], row["fabric"], usable(row["nic_gbps"]))]
     if not placed:
         raise InputError(f"no row has a value in each of the columns {', '.join(_PLACE)}.")
-    telling = {fabric: _telling_settings(placed, fabric) for fabric in dict.fromkeys(row["fabric"] for row in placed)}
+    telling = {fabric: _telling_settings(placed, fabric) for fabric in values_of(placed, "fabric")}
     series: dict[tuple[str, tuple[str, ...]], Series] = {}
     cells: dict[tuple[str, Series, float], Mapping[str, Any]] = {}
     for row in placed:
@@ -86,10 +86,8 @@ def arrange(rows: Rows, needs: Sequence[str] = ()) -> Grid:
                 f"rows hold two results for {cell[0]} on {own.named(fabric)} at {cell[2]:g} Gbps; keep one of them."
             )
         cells[cell] = row
-    models = list(dict.fromkeys(row["model"] for row in placed))
-    order = list(telling)
-    ordered = sorted(series.values(), key=lambda s: (order.index(s.fabric), s.rank))
-    return Grid(models, ordered, sorted({row["nic_gbps"] for row in placed}), cells)
+    ordered = sorted(series.values(), key=lambda one: (list(telling).index(one.fabric), one.rank))
+    return Grid(values_of(placed, "model"), ordered, sorted(values_of(placed, "nic_gbps")), cells)
 
 
 def grouped(rows: Sequence[Row], *names: str) -> dict[tuple[Any, ...], list[Row]]:
@@ -98,6 +96,11 @@ def grouped(rows: Sequence[Row], *names: str) -> dict[tuple[Any, ...], list[Row]
     for row in rows:
         found.setdefault(tuple(row[name] for name in names), []).append(row)
     return found
+
+
+def values_of(rows: Rows, name: str) -> list[Any]:
+    """The values of a column, each once, in order of first appearance."""
+    return list(dict.fromkeys(row[name] for row in rows))
 
 
 def lacks(rows: Rows, needs: Sequence[str]) -> None:

@@ -16,6 +16,11 @@ def usable(value: Any) -> float | None:
     return float(value) if abs(value) >= SMALLEST else 0.0
 
 
+def plain_scalar(value: Any) -> Any:
+    """What a scalar of an array holds; anything else as it is."""
+    return value.item() if getattr(value, "shape", None) == () else value
+
+
 def millions(dollars: float) -> float:
     """Dollars -> millions of dollars."""
     return dollars / 1_000_000

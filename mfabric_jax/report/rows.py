@@ -17,6 +17,7 @@ from mfabric_jax.atomic import check_folder, replacing, suffix
 from mfabric_jax.checks import InputError
 from mfabric_jax.extras import extra
 from mfabric_jax.parts import METADATA_KEY, verified
+from mfabric_jax.report.numerals import plain_scalar
 
 Row: TypeAlias = dict[str, Any]
 
@@ -53,8 +54,7 @@ def write_rows(rows: Sequence[Mapping[str, Any]], path: str | Path, config: Mapp
 
 def _scalar(name: str, value: Any) -> Any:
     """A number, text, truth value or None; array scalars become plain ones."""
-    if getattr(value, "shape", None) == ():
-        value = value.item()
+    value = plain_scalar(value)
     if value is not None and not isinstance(value, str | int | float | bool):
         raise InputError(f"column {name!r} holds {value!r}; allowed: a number, text, True, False or None.")
     return value

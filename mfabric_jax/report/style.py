@@ -16,12 +16,15 @@ from typing import TYPE_CHECKING, Any
 from mfabric_jax.atomic import check_folder, replacing, suffix
 from mfabric_jax.extras import extra
 from mfabric_jax.fabric import registry
+from mfabric_jax.report.fronts import Point
 from mfabric_jax.report.grid import Series
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+Box = tuple[float, float, float, float]  # middle, width and height
 
 DPI = 150
 EXTENSIONS = (".png", ".pdf", ".svg")
@@ -31,6 +34,7 @@ PAPER = "#ffffff"
 RULE = "#e3e3e3"
 FAINT = "#8a8a8a"
 FONT = 10.0
+_TOUCHING = 0.001  # what overlaps by less touches
 
 
 @dataclass(frozen=True)
@@ -138,6 +142,16 @@ def font(part: float) -> float:
     return part * matplotlib.rcParams["font.size"]
 
 
+def free_place(places: Iterable[Point], width: float, height: float, taken: list[Box]) -> Point | None:
+    """The first place at which a text of this size covers nothing that is taken; from then on it is taken itself."""
+    for x, y in places:
+        near = ((width + w - 2 * abs(x - u), height + h - 2 * abs(y - v)) for u, v, w, h in taken)
+        if all(min(over) < _TOUCHING for over in near):
+            taken.append((x, y, width, height))
+            return x, y
+    return None
+
+
 def wrapped(text: str, inches: float) -> str:
     """A sentence in lines as wide as a figure."""
     return fill(text, int(inches * 72 / (0.55 * FONT)))
@@ -177,13 +191,19 @@ def panels(count: int, width: float = 5.8, height: float = 3.3) -> tuple[Figure,
     return figure, axes
 
 
+def key_columns(handles: Sequence[Artist], inches: float) -> int:
+    """In how many columns the entries of a key fit into a width."""
+    longest = max((len(str(handle.get_label())) for handle in handles), default=0)
+    return max(1, min(len(handles), int(inches / (0.6 + 0.075 * longest))))
+
+
 def legend(figure: Figure, axes: Sequence[Axes], count: int, handles: Sequence[Artist]) -> None:
     """The key of a figure of `count` panels: in the panel left over, or else below."""
     if len(axes) > count:
         axes[-1].legend(handles=list(handles), loc="center", fontsize=FONT + 1)
         return
-    columns = max(1, min(len(handles), round(figure.get_figwidth() / 3)))
-    figure.legend(handles=list(handles), loc="outside lower center", ncols=columns)
+    fit = key_columns(handles, figure.get_figwidth())
+    figure.legend(handles=list(handles), loc="outside lower center", ncols=fit)
 
 
 def check_picture(path: str | Path) -> None:

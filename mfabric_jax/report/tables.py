@@ -54,15 +54,11 @@ def comparison(rows: Rows) -> str:
 
 def _printed(rows: Rows, spec: Column) -> list[str]:
     """A column as text of one width, its heading first."""
-    values = [_python(row.get(spec.key)) for row in rows]
+    values = [numerals.plain_scalar(row.get(spec.key)) for row in rows]
     cells = [spec.heading, *numerals.column(values, spec.digits, spec.percent)]
     wide = max(map(len, cells))
     textual = any(isinstance(value, str) for value in values) or all(value is None for value in values)
     return [cell.ljust(wide) if textual else cell.rjust(wide) for cell in cells]
-
-
-def _python(value: Any) -> Any:
-    return value.item() if getattr(value, "shape", None) == () else value
 
 
 def _parts(printed: list[list[str]], width: int) -> list[list[list[str]]]:
@@ -81,21 +77,17 @@ def _parts(printed: list[list[str]], width: int) -> list[list[list[str]]]:
 
 def _lines(columns: list[list[str]]) -> list[str]:
     heading, *body = [_GAP.join(cells).rstrip() for cells in zip(*columns, strict=True)]
-    rule = "-" * sum(len(c[0]) for c in columns) + "-" * len(_GAP) * (len(columns) - 1)
-    return [heading, rule, *body]
+    return [heading, "-" * len(_GAP.join(cells[0] for cells in columns)), *body]
 
 
 def _block(grid: Grid, model: str) -> str:
     detail = grid.detail_gbps(model)
-    lines = [_line(grid, model, series, detail) for series in grid.series if _present(grid, model, series)]
+    present = [series for series in grid.series if any(grid.row(model, series, gbps) for gbps in grid.bandwidths)]
+    lines = [_line(grid, model, series, detail) for series in present]
     times = [Column(f"time {gbps:g}", f"{gbps:g}G") for gbps in grid.bandwidths]
     shares = [Column(name, percent=True) for name in _SHARES]
     columns = [Column("fabric"), *times, *shares, Column("M$", digits=3), Column("perf/$")]
     return f"{_heading(grid, model, detail)}\n{plain(lines, columns)}"
-
-
-def _present(grid: Grid, model: str, series: Series) -> bool:
-    return any(grid.row(model, series, gbps) for gbps in grid.bandwidths)
 
 
 def _heading(grid: Grid, model: str, detail: float) -> str:

@@ -11,7 +11,7 @@ from mfabric_jax.report._query import USUAL
 from mfabric_jax.report.charts import Bar, Chart, Curve, Panel
 from mfabric_jax.report.compared import COST, FRONT, TIME
 from mfabric_jax.report.fronts import Point, front
-from mfabric_jax.report.grid import Rows, lacks, nearest_to_detail
+from mfabric_jax.report.grid import Rows, grouped, lacks, nearest_to_detail, values_of
 from mfabric_jax.report.numerals import millions, significant, usable
 
 _RESULTS = (*USUAL, "slow_down")  # columns that are the result of a row, where they are there
@@ -63,7 +63,7 @@ def shown_settings(rows: Rows, effective: Mapping[str, Any]) -> list[str]:
 
 def values_in(rows: Rows, name: str) -> list[Any]:
     """The values of a column, in order of first appearance, None left out."""
-    return list(dict.fromkeys(row[name] for row in rows if row[name] is not None))
+    return [value for value in values_of(rows, name) if value is not None]
 
 
 def shown(value: Any) -> str:
@@ -112,7 +112,7 @@ def independent(rows: Rows, names: Sequence[str]) -> list[str]:
 
 
 def _combinations(rows: Rows, names: Sequence[str]) -> int:
-    return len({tuple(row[name] for name in names) for row in rows})
+    return len(grouped(rows, *names))
 
 
 def _held(rows: Rows, name: str, chosen: list[str]) -> tuple[Rows, str]:
@@ -127,13 +127,13 @@ def _held(rows: Rows, name: str, chosen: list[str]) -> tuple[Rows, str]:
 
 
 def _cells(rows: Rows, name: str, result: str, panel: str | None, lines: list[str]) -> dict[str, Lines]:
+    """By panel, line and value of the parameter: the results."""
     cells: dict[str, Lines] = {}
     for row in rows:
         value, found = usable(row[name]), usable(row[result])
         if value is not None and found is not None:
-            line = cells.setdefault("" if panel is None else str(row[panel]), {})
-            points = line.setdefault(", ".join(str(row[column]) for column in lines), {})
-            points.setdefault(value, []).append(found)
+            title, line = str(row[panel]) if panel else "", ", ".join(str(row[column]) for column in lines)
+            cells.setdefault(title, {}).setdefault(line, {}).setdefault(value, []).append(found)
     return cells
 
 
@@ -166,8 +166,7 @@ def design_space(rows: Rows, effective: Mapping[str, Any]) -> Chart:
     chosen = [name for name in shown_settings(rows, effective) if len(values_in(placed, name)) > 1 and name != "model"]
     looks = style.distinct_looks(str(row.get("fabric", "rows")) for row in placed)
     panels, left_out = [], 0
-    for model in dict.fromkeys(row.get("model") for row in placed):
-        own = [row for row in placed if row.get("model") == model]
+    for (model,), own in grouped([{"model": None, **row} for row in placed], "model").items():
         kept = _kept(own)
         left_out += len(own) - len(kept)
         curves = []
@@ -210,8 +209,8 @@ def plainest(rows: Rows) -> Chart:
         return _line(rows)
     apart = len(names) > 1 and len(values_in(rows, names[0])) <= _MOST_PANELS
     by, result = names[1] if apart else names[0], metric(rows)
-    groups = {str(value): [row for row in rows if row[names[0]] == value] for value in values_in(rows, names[0])}
-    panels = [_bars(some, by, result, title) for title, some in (groups if apart else {"": rows}).items()]
+    groups = [(str(value), some) for (value,), some in grouped(rows, names[0]).items() if value is not None]
+    panels = [_bars(some, by, result, title) for title, some in (groups if apart else [("", rows)])]
     several = any(panel.whiskers for panel in panels)
     note = "How many rows there are of each." if result is None else f"A bar for each {by}."
     note += " It is the mean of its rows; the thin line reaches from the least to the largest." if several else ""

@@ -128,7 +128,7 @@ def assert_lines_are_links(drawn, figure):
     rows = (plan.edges, plan.high, plan.cores)
     for (low, high), (_, count) in zip(itertools.pairwise(rows), drawn.tree.switches, strict=False):
         for a, b in itertools.product(low.at, high.at):
-            wanted[round(0.25 + low.at[a], 6), round(0.25 + high.at[b], 6)] += (first + a, first + count + b) in joined
+            wanted[round(low.at[a], 6), round(high.at[b], 6)] += (first + a, first + count + b) in joined
         first += count
     found = Counter((round(start[0], 6), round(end[0], 6)) for start, end, _ in lines(figure))
     assert wanted <= found
@@ -144,7 +144,7 @@ def test_rails_meet_in_the_colour_of_their_number():
     assert len(coloured) == 8 * len(plan.servers.at)
     for rail, name in enumerate(RAILS):
         switches = {round(left, 6) for number, left in plan.edges.at.items() if number % 8 == rail}
-        ends = {end[0] - 0.25 for end, colour in coloured if colour == name}
+        ends = {end[0] for end, colour in coloured if colour == name}
         assert {min(switches, key=lambda left, end=end: abs(left - end)) for end in ends} == switches
         assert all(min(abs(left - end) for left in switches) < 0.25 for end in ends)
 

@@ -5,8 +5,8 @@ import pytest
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import read_rows, write_rows
 from mfabric_jax.report.figures import validation
-from mfabric_jax.report.figures._validation import LOOKS, _collectives, _flows
-from mfabric_jax.report.figures._validation import build_validation as build
+from mfabric_jax.report.figures.studies import LOOKS, _collectives, _flows
+from mfabric_jax.report.figures.studies import build_validation as build
 from mfabric_jax.report.tables import agreement
 
 

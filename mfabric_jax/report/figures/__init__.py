@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from mfabric_jax.report import charts, compared, style
-from mfabric_jax.report.figures._validation import validation as validation
 from mfabric_jax.report.figures.circuits import region as region
 from mfabric_jax.report.figures.clusters import draw_fabric as draw_fabric
 from mfabric_jax.report.figures.networks import draw_graph as draw_graph
@@ -13,6 +12,7 @@ from mfabric_jax.report.figures.studies import failures as failures
 from mfabric_jax.report.figures.studies import forecasts as forecasts
 from mfabric_jax.report.figures.studies import scoreboard as scoreboard
 from mfabric_jax.report.figures.studies import training as training
+from mfabric_jax.report.figures.studies import validation as validation
 from mfabric_jax.report.figures.timelines import block_timeline as block_timeline
 from mfabric_jax.report.figures.timelines import gantt as gantt
 from mfabric_jax.report.figures.trace import trace_load as trace_load

@@ -22,7 +22,6 @@ CIRCUIT = style.FABRICS["mfabric"].colour
 DETAILED = 24  # servers up to which each is a disc with its name
 _NUMBERED = 16  # servers up to which a heat map carries numbers, and each of its rows a name
 _BOW = 0.22  # how far a line near the centre bends around it
-_ALONG = (0.5, 0.42, 0.58, 0.34, 0.66, 0.27, 0.73)  # where on its line a number may stand
 _SMALLEST = 5.0  # points: smaller text is left out
 _MARK = 0.085  # radius of a number's disc
 _DASHED = {"color": style.FAINT, "linewidth": 1.0, "linestyle": (0, (4, 4))}
@@ -54,7 +53,7 @@ def ring(
         _dots(axes, place, np.array(centre), float(reach[0]), names)
         return place
     if size == 2 or small > 0.6:
-        _marks(axes, paths, counts, [(x, y, disc) for x, y in place])
+        _marks(axes, paths, counts, [(x, y, 1.8 * disc, 1.8 * disc) for x, y in place])
     _discs(axes, place, np.array(centre), disc, names)
     return place
 
@@ -76,18 +75,14 @@ def _lines(axes: Axes, paths: list, counts: list[float], colours: list[str], siz
     parts.draw_segments(axes, paths, colours, widths, alpha=alpha, zorder=3)
 
 
-def _marks(axes: Axes, paths: list, counts: list[float], taken: list[tuple[float, float, float]]) -> None:
+def _marks(axes: Axes, paths: list, counts: list[float], taken: list[style.Box]) -> None:
     """The number of parallel circuits on a line, if not one, wherever it covers nothing."""
     for path, count in sorted(zip(paths, counts, strict=True), key=lambda line: -line[1]):
         text = f"{count:.3g}"
-        reach = _MARK * (1 + 0.3 * (len(text) - 1))
-        for t in _ALONG if count != 1 else ():
-            x, y = parts.along(path, t)
-            if all(math.hypot(x - u, y - v) > reach + other + 0.02 for u, v, other in taken):
-                box = {"boxstyle": "circle,pad=0.12", "facecolor": "white", "edgecolor": CIRCUIT, "linewidth": 0.6}
-                axes.text(x, y, text, ha="center", va="center", fontsize=6.5, bbox=box, zorder=4)
-                taken.append((x, y, reach))
-                break
+        wide = 2 * _MARK * (1 + 0.3 * (len(text) - 1)) + 0.02
+        if count != 1 and (free := style.free_place(parts.places_on(path), wide, wide, taken)):
+            box = {"boxstyle": "circle,pad=0.12", "facecolor": "white", "edgecolor": CIRCUIT, "linewidth": 0.6}
+            parts.write(axes, *free, text, 6.5, bbox=box, zorder=4)
 
 
 def _discs(axes: Axes, place: np.ndarray, centre: np.ndarray, disc: float, names: Sequence[str]) -> None:
@@ -100,14 +95,11 @@ def _discs(axes: Axes, place: np.ndarray, centre: np.ndarray, disc: float, names
     font = min(8.0, 72 * disc * 2 * 0.86 / (0.6 * longest), 72 * disc)
     for (x, y), name in zip(place, names, strict=True):
         if font >= _SMALLEST:
-            axes.text(x, y, name, color="white", ha="center", va="center", fontsize=font, zorder=6)
+            parts.write(axes, x, y, name, font, color="white", zorder=6)
         elif longest > 3:
-            right, up = np.sign(np.round(np.array([x, y]) - centre, 1))
-            sides: dict[str, Any] = {
-                "ha": ("center", "left", "right")[int(right)],
-                "va": ("center", "bottom", "top")[int(up)],
-            }
-            axes.text(x + 1.2 * disc * right, y + 1.2 * disc * up, name, zorder=6, **sides)
+            right, up = np.sign(np.round(np.array([x, y]) - centre, 1)).astype(int)
+            ha, va = ("center", "left", "right")[right], ("center", "bottom", "top")[up]
+            parts.write(axes, x + 1.2 * disc * right, y + 1.2 * disc * up, name, style.FONT, ha=ha, va=va, zorder=6)
 
 
 def _dots(axes: Axes, place: np.ndarray, centre: np.ndarray, radius: float, names: Sequence[str]) -> None:
@@ -118,7 +110,7 @@ def _dots(axes: Axes, place: np.ndarray, centre: np.ndarray, radius: float, name
     for i in range(0, size, 1 << max(0, math.ceil(math.log2(size / (16 if radius > 0.8 else 8))))):
         out = (place[i] - centre) / radius
         x, y = centre + out * (radius + 0.1 + 0.03 * abs(out[0]) * len(names[i]))
-        axes.text(x, y, names[i], ha="center", va="center", fontsize=7, zorder=6)
+        parts.write(axes, x, y, names[i], 7, zorder=6)
 
 
 # -- one region
@@ -166,8 +158,9 @@ def _heat_map(figure: Figure, axes: Axes, sent: np.ndarray, names: list[str]) ->
     figure.colorbar(image, ax=axes, shrink=0.7, label=unit)
     for (i, j), value in np.ndenumerate(sent) if step == 1 else ():
         if i != j and value > 0:
-            ink = {"color": "white" if value > 0.6 * most else style.INK, "fontsize": min(style.FONT, 112 / size)}
-            axes.text(j, i, f"{value:.{numerals.decimals(most, 3)}f}", ha="center", va="center", **ink)
+            ink = "white" if value > 0.6 * most else style.INK
+            text = f"{value:.{numerals.decimals(most, 3)}f}"
+            parts.write(axes, j, i, text, min(style.FONT, 112 / size), color=ink)
 
 
 def _graph(axes: Axes, sent: np.ndarray, count: np.ndarray, names: list[str]) -> None:
@@ -182,7 +175,7 @@ def _graph(axes: Axes, sent: np.ndarray, count: np.ndarray, names: list[str]) ->
         for x, y in place[electrical.any(axis=1)]:
             axes.plot([0, x], [0, y], zorder=1, **_DASHED)
         box = {"boxstyle": "round,pad=0.35", "facecolor": "white", "edgecolor": style.FAINT}
-        axes.text(0, 0, "EPS", ha="center", va="center", color="#555555", bbox=box, zorder=5, fontsize=style.FONT - 1)
+        parts.write(axes, 0, 0, "EPS", style.FONT - 1, color="#555555", bbox=box)
         keys.append(Line2D([], [], label="demand without a circuit, by packet switch", **_DASHED))
     held, total = both[count > 0].sum() / both.sum() if both.sum() > 0 else 0.0, np.triu(count).sum()
     noun = "circuit" if total == 1 else "circuits"

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mfabric_jax.report import style
-from mfabric_jax.report.figures.panels import PicturePanel, Row, Rows, values_of
-from mfabric_jax.report.grid import grouped
+from mfabric_jax.report.figures.panels import PicturePanel, Row, Rows
+from mfabric_jax.report.grid import grouped, values_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

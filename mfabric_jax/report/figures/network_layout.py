@@ -16,6 +16,7 @@ ENDPOINTS = ("gpu", "host", "server")
 BELOW = {"nvswitch": -1, "optics": -2}  # what stands below the endpoints, whatever it is joined to
 _SWEEPS, _STEPS, _PUSHES = 12, 300, 400
 _STILL = 0.0001  # hops: smaller moves end the search
+_CLOSE = 0.0001  # inches: boxes that overlap by less do not
 _FLAT = 0.25  # part of the links that may stay inside a layer
 _WIDEST, _HIGHEST, _NARROWEST = 13.0, 9.5, 5.0
 _MARGIN, _DOT = 0.3, 0.09
@@ -80,7 +81,7 @@ def _even(count: int) -> np.ndarray:
 def stress(distance: np.ndarray) -> np.ndarray:
     """[N 2] places whose distances come near the hops (stress majorisation from classical scaling), wider than high.
 
-    Source: Gansner, Koren and North, Graph Drawing 2004.
+    The first node is on the upper left. Source: Gansner, Koren and North, Graph Drawing 2004.
     """
     size = len(distance)
     if size == 1:
@@ -90,7 +91,10 @@ def stress(distance: np.ndarray) -> np.ndarray:
     np.fill_diagonal(weight, 0)
     laplacian = np.diag(weight.sum(axis=1)) - weight
     inverse = np.linalg.inv(laplacian + 1 / size)  # of all places with their mean at 0, as they stay
-    place = _scaled(apart) + np.random.default_rng(0).normal(0, 0.01, (size, 2))
+    centre = np.eye(size) - 1 / size
+    values, vectors = np.linalg.eigh(-0.5 * centre @ apart**2 @ centre)
+    place = vectors[:, -2:] * np.sqrt(np.maximum(values[-2:], 0))  # the two main axes of the distances
+    place += np.random.default_rng(0).normal(0, 0.01, (size, 2))
     for _ in range(_STEPS):
         before = place
         now = np.linalg.norm(place[:, None] - place[None], axis=2)
@@ -101,46 +105,31 @@ def stress(distance: np.ndarray) -> np.ndarray:
         if np.abs(place - before).max() < _STILL:
             break
     place -= place.mean(axis=0)
-    return _signed(place @ np.linalg.svd(place, full_matrices=False)[2].T)
-
-
-def _scaled(apart: np.ndarray) -> np.ndarray:
-    """Classical scaling: the two main axes of the distances."""
-    size = len(apart)
-    centre = np.eye(size) - 1 / size
-    values, vectors = np.linalg.eigh(-0.5 * centre @ apart**2 @ centre)
-    return vectors[:, -2:] * np.sqrt(np.maximum(values[-2:], 0))
-
-
-def _signed(place: np.ndarray) -> np.ndarray:
-    """Mirrored so that the first node is on the upper left."""
+    place = place @ np.linalg.svd(place, full_matrices=False)[2].T
     return place * np.where(place[0] * np.array([-1, 1]) < 0, -1, 1)
 
 
 def apart(place: np.ndarray, width: np.ndarray, height: float) -> np.ndarray:
     """Boxes pushed off each other, each pair along the axis on which it overlaps less."""
     place = place.copy()
-    wide, high = (width[:, None] + width[None]) / 2, np.full((len(width),) * 2, height)
+    first = np.sign(np.subtract.outer(np.arange(len(place)), np.arange(len(place))))[:, :, None]
     for _ in range(_PUSHES):
-        between = place[:, None] - place[None]
-        over = np.stack([wide, high], axis=2) - np.abs(between)
-        hit = (over > 0.0001).all(axis=2) & ~np.eye(len(place), dtype=bool)
+        over = _overlaps(place, width, height)
+        hit = (over > _CLOSE).all(axis=2, keepdims=True)
         if not hit.any():
             break
-        first = np.sign(np.arange(len(place))[:, None] - np.arange(len(place))[None])[:, :, None]
+        between = place[:, None] - place[None]
         side = np.where(between == 0, first, np.sign(between))
         along = over[:, :, :1] < over[:, :, 1:]
-        move = np.where(np.concatenate([along, ~along], axis=2), side * over, 0.0) * hit[:, :, None]
-        place += 0.5 * move.sum(axis=1) / np.maximum(hit.sum(axis=1), 1)[:, None]
+        move = np.where(hit & np.concatenate([along, ~along], axis=2), side * over, 0.0)
+        place += 0.5 * move.sum(axis=1) / np.maximum(hit.sum(axis=1), 1)
     return place
 
 
-def clear(place: np.ndarray, width: np.ndarray, height: float) -> bool:
-    """Whether no two boxes overlap."""
-    between = np.abs(place[:, None] - place[None])
-    wide = (width[:, None] + width[None]) / 2
-    hit = (between[:, :, 0] < wide - 0.01) & (between[:, :, 1] < height - 0.01)
-    return not (hit & ~np.eye(len(place), dtype=bool)).any()
+def _overlaps(place: np.ndarray, width: np.ndarray, height: float) -> np.ndarray:
+    """[N N 2] by how much each box overlaps each other one along each axis; itself it does not."""
+    size = np.stack([np.add.outer(width, width) / 2, np.full((len(width),) * 2, height)], axis=2)
+    return np.where(np.eye(len(width), dtype=bool)[:, :, None], -1.0, size - np.abs(place[:, None] - place[None]))
 
 
 # -- boxes
@@ -160,15 +149,12 @@ class Placed:
     upright: bool = False
 
     def corners(self, paths: Sequence[np.ndarray] = ()) -> tuple[np.ndarray, np.ndarray]:
-        """Lower left and upper right of all boxes and lines, with a margin."""
+        """Lower left and upper right of all boxes and lines, with a margin, and wide enough for words."""
         half = np.stack([self.width / 2, np.full(len(self.width), self.height / 2)], axis=1)
         every = np.concatenate([self.place - half, self.place + half, *paths])
-        return every.min(axis=0) - _MARGIN, every.max(axis=0) + _MARGIN
-
-    def broad(self, paths: Sequence[np.ndarray] = ()) -> float:
-        """Width of the picture."""
-        low, high = self.corners(paths)
-        return max(_NARROWEST, float(high[0] - low[0]))
+        low, high = every.min(axis=0) - _MARGIN, every.max(axis=0) + _MARGIN
+        more = np.array([max(0.0, _NARROWEST - (high - low)[0]) / 2, 0.0])
+        return low - more, high + more
 
 
 def placed_boxes(
@@ -231,7 +217,7 @@ def _spread(free: np.ndarray, names: list[str], ends: np.ndarray, least: float =
         scale = min(most, max(least, 1.0, 1.7 * float(np.median(width))) / max(float(np.median(along)), 0.001))
         place = apart(free * scale, width + 0.16, height + 0.14)
         fits = (np.ptp(place, axis=0) <= (_WIDEST + 1, _HIGHEST + 1)).all()
-        if fits and clear(place, width + 0.04, height + 0.04):
+        if fits and not (_overlaps(place, width + 0.04, height + 0.04) > 0.01).all(axis=2).any():
             return Placed(place, width, height, font)
     width = np.full(len(names), _DOT)
     return Placed(apart(free * most, width, _DOT), width, _DOT, 0.0)

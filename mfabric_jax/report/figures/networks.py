@@ -15,7 +15,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.report import style
 from mfabric_jax.report.figures import parts
 from mfabric_jax.report.figures.network_layout import ENDPOINTS, Placed, placed_boxes
-from mfabric_jax.report.figures.parts import LINK, along, rounded_box
+from mfabric_jax.report.figures.parts import LINK
 from mfabric_jax.report.style import mixed
 
 if TYPE_CHECKING:
@@ -95,42 +95,35 @@ def build_graph(network: Any, *, utilisation: Any = None, title: str = "", place
     pairs = _joined(network)
     placed, layered = placed_boxes(kinds, names, pairs.ends, places)
     paths = [_path(placed, start, end, layered, places is not None) for start, end in pairs.ends]
-    broad = placed.broad(paths)
+    low, high = placed.corners(paths)
+    broad, middle = high[0] - low[0], (low[0] + high[0]) / 2
     keys, words = _keys(network, pairs, kinds, busy), _words(network, pairs, bool(placed.font), broad)
-    longest = max((len(key.get_label()) for key in keys), default=0)
-    columns = max(1, min(len(keys), int(broad / (0.075 * longest + 0.6))))
+    columns = style.key_columns(keys, broad)
+    low[1] -= _LINE_HEIGHT * len(words) + 0.24 * math.ceil(len(keys) / columns)
     base = 0.72 if busy else 0.12
-    below = base + _LINE_HEIGHT * len(words) + 0.24 * math.ceil(len(keys) / columns)
-    figure, axes = _canvas(placed.corners(paths), broad, below, 0.35 if title else 0.0)
-    (left, right), bottom = axes.get_xlim(), axes.get_ylim()[0] + base
+    figure = style.blank(broad, high[1] - low[1] + base + (0.35 if title else 0.0), arranged=False)
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set(xlim=(low[0], high[0]), ylim=(low[1] - base, high[1] + (0.35 if title else 0.0)))
+    axes.set_axis_off()
     _draw_lines(axes, pairs, paths, busy)
     if len(paths) <= _LABELLED and len(pairs.rates) > 1:
         _draw_rates(axes, pairs, paths, placed)
     _draw_nodes(axes, kinds, names, placed)
     for line, text in enumerate(reversed(words)):
         place = {"fontsize": style.FONT - 1.5, "ha": "center", "va": "bottom", "color": "#444444"}
-        axes.text((left + right) / 2, bottom + _LINE_HEIGHT * line, text, **place)
+        axes.text(middle, low[1] + _LINE_HEIGHT * line, text, **place)
     if keys:
-        corner = ((left + right) / 2, bottom + _LINE_HEIGHT * len(words) + 0.04)
-        where = {"loc": "lower center", "bbox_to_anchor": corner, "bbox_transform": axes.transData}
-        axes.legend(handles=keys, ncols=columns, fontsize=9, borderaxespad=0, **where)
+        where = {
+            "bbox_to_anchor": (middle, low[1] + _LINE_HEIGHT * len(words) + 0.04),
+            "bbox_transform": axes.transData,
+        }
+        axes.legend(handles=keys, loc="lower center", ncols=columns, fontsize=9, borderaxespad=0, **where)
     if title:
         large = {"va": "top", "fontsize": style.FONT + 2, "fontweight": "bold"}
-        axes.text(left + 0.25, axes.get_ylim()[1] - 0.15, title, **large)
+        axes.text(low[0] + 0.25, high[1] + 0.2, title, **large)
     if busy is not None:
-        parts.bar(figure, figure.get_figwidth() / 2 - 1.5, 0.32, 3.0)
+        parts.bar(figure, broad / 2 - 1.5, 0.32, 3.0)
     return figure
-
-
-def _canvas(corners: tuple[np.ndarray, np.ndarray], broad: float, below: float, above: float) -> tuple[Figure, Axes]:
-    """Axes in inches over the whole figure, with room for the words."""
-    low, high = corners
-    left = (low[0] + high[0] - broad) / 2
-    figure = style.blank(broad, high[1] - low[1] + below + above, arranged=False)
-    axes = figure.add_axes((0, 0, 1, 1))
-    axes.set(xlim=(left, left + broad), ylim=(low[1] - below, high[1] + above))
-    axes.set_axis_off()
-    return figure, axes
 
 
 def _path(placed: Placed, one: int, other: int, layered: bool, bends: bool) -> np.ndarray:
@@ -186,13 +179,9 @@ def _draw_rates(axes: Axes, pairs: _Pairs, paths: list[np.ndarray], placed: Plac
     for pair, path in enumerate(paths):
         text = pairs.label(pair)
         width, height = (0.62 * len(text) * 7 + 3) / 72, 0.14
-        for t in (0.5, 0.42, 0.58, 0.34, 0.66, 0.26, 0.74):
-            x, y = along(path, t)
-            if all(abs(x - u) > (width + w) / 2 or abs(y - v) > (height + h) / 2 for u, v, w, h in taken):
-                box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
-                axes.text(x, y, text, fontsize=7, ha="center", va="center", zorder=2.5, bbox=box, color="#444444")
-                taken.append((x, y, width, height))
-                break
+        if free := style.free_place(parts.places_on(path), width, height, taken):
+            box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
+            parts.write(axes, *free, text, 7, zorder=2.5, bbox=box, color="#444444")
 
 
 # -- nodes and words
@@ -208,10 +197,10 @@ def _draw_nodes(axes: Axes, kinds: list[str], names: list[str], placed: Placed) 
     for (x, y), width, kind, name in zip(placed.place, placed.width, kinds, names, strict=True):
         colour = _colour(kind, kinds)
         fill = mixed(colour, 0.8) if placed.font else colour
-        axes.add_patch(rounded_box(x - width / 2, y - height / 2, width, height, facecolor=fill, edgecolor=colour))
+        parts.draw_box(axes, (x - width / 2, y - height / 2), (width, height), fill, colour)
         if placed.font:
-            turned: dict[str, Any] = {"rotation": 90, "va": "center"} if placed.upright else {"va": "center_baseline"}
-            axes.text(x, y, name, fontsize=placed.font, ha="center", zorder=5, parse_math=False, **turned)
+            turned: dict[str, Any] = {"rotation": 90} if placed.upright else {"va": "center_baseline"}
+            parts.write(axes, x, y, name, placed.font, parse_math=False, **turned)
 
 
 def _keys(network: Any, pairs: _Pairs, kinds: list[str], busy: parts.LinkHeat | None) -> list[Any]:

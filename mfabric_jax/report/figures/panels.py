@@ -16,7 +16,7 @@ import numpy as np
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import style
-from mfabric_jax.report.grid import grouped
+from mfabric_jax.report.grid import grouped, values_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,11 +35,6 @@ def looks(labels: Mapping[Any, str] | Iterable[Any], markers: str = MARKERS) -> 
     labels = labels if isinstance(labels, Mapping) else {value: str(value) for value in labels}
     cycle = [(colour, markers[rank % len(markers)] if markers else "") for rank, colour in enumerate(PALETTE)]
     return {value: style.Look(label, *cycle[rank % len(cycle)]) for rank, (value, label) in enumerate(labels.items())}
-
-
-def values_of(rows: Rows, key: str) -> list[Any]:
-    """The values of a column, each once, in their order."""
-    return list(dict.fromkeys(row[key] for row in rows))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -323,10 +318,8 @@ class Picture(Drawing):
             bar.set_label(self.scale)
         handles = {handle.get_label(): handle for panel in panels for handle in panel.handles(rows)}
         if handles and self.key:
-            fit = int(wide / (0.6 + 0.075 * max(map(len, handles))))
-            figure.legend(
-                handles=list(handles.values()), loc="outside lower center", ncols=max(1, min(len(handles), fit))
-            )
+            every = list(handles.values())
+            figure.legend(handles=every, loc="outside lower center", ncols=style.key_columns(every, wide))
 
     def _draw(self, grid: Any, panels: Sequence[PicturePanel], rows: Rows, down: Sequence, across: Sequence) -> list:
         """Draw every panel, then dress them: axes that panels share take the values of all."""

@@ -15,15 +15,22 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LINK = "#5F7488"
+_ALONG = (0.5, 0.42, 0.58, 0.34, 0.66, 0.27, 0.73)
 _STEPS = ("#CBD5DE", "#EFC75E", "#D55E00", "#6B0F1A")
 
 
-def rounded_box(left: float, bottom: float, width: float, height: float, **line: Any) -> Any:
-    """A box, to be added to axes."""
+def draw_box(axes: Axes, corner: tuple[float, float], size: tuple[float, float], fill: str, edge: str, z: float = 3):
+    """A box with rounded corners, from its lower left one."""
     from matplotlib.patches import FancyBboxPatch
 
-    shape = f"round,pad=0,rounding_size={min(0.05, width / 4):.4f}"
-    return FancyBboxPatch((left, bottom), width, height, boxstyle=shape, **{"linewidth": 0.8, "zorder": 3, **line})
+    shape = f"round,pad=0,rounding_size={min(0.05, size[0] / 4):.4f}"
+    line = {"facecolor": fill, "edgecolor": edge, "linewidth": 0.8, "zorder": z}
+    axes.add_patch(FancyBboxPatch(corner, *size, boxstyle=shape, **line))
+
+
+def write(axes: Axes, x: float, y: float, text: str, size: float, **more: Any) -> None:
+    """A text around a point."""
+    axes.text(x, y, text, fontsize=size, **{"ha": "center", "va": "center", "zorder": 5, **more})
 
 
 def draw_segments(axes: Axes, paths: Sequence[Any], colours: Sequence[str], widths: Any, **line: Any) -> None:
@@ -39,11 +46,10 @@ def bow(start: np.ndarray, bend: np.ndarray, end: np.ndarray) -> np.ndarray:
     return (1 - t) ** 2 * start + 2 * t * (1 - t) * bend + t**2 * end
 
 
-def along(path: np.ndarray, t: float) -> np.ndarray:
-    """The point that far along a line."""
-    place = t * (len(path) - 1)
-    low = min(int(place), len(path) - 2)
-    return path[low] + (place - low) * (path[low + 1] - path[low])
+def places_on(path: np.ndarray) -> list[tuple[float, float]]:
+    """Where on a line its number may stand: in the middle, or towards an end."""
+    x, y = (np.interp(_ALONG, np.linspace(0, 1, len(path)), values) for values in path.T)
+    return list(zip(x.tolist(), y.tolist(), strict=True))
 
 
 class LinkHeat:

@@ -1,21 +1,30 @@
-"""What studies found: slow-downs by failure, time over the degree bound in training, under forecasts, of policies."""
+"""What studies found: slow-downs by failure, time over the degree bound, flow level against packet level."""
+
+from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from mfabric_jax import units
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import charts, style
 from mfabric_jax.report.charts import Bar, Chart, Curve, Panel
-from mfabric_jax.report.grid import Rows, grouped, needs_values
+from mfabric_jax.report.grid import Rows, grouped, needs_values, values_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _OVER = "time over the degree bound"
 _HELD_OUT, _PREDICTED = "held_out_", "predicted"
 
 
-def _saved(chart: Callable[[Rows], Chart], rows: Rows, path: str | Path) -> Path:
-    return style.save(lambda: charts.figure(chart(rows)), path)
+def _saved(build: Callable[[Rows], Chart | Figure], rows: Rows, path: str | Path) -> Path:
+    def figure() -> Figure:
+        return charts.figure(built) if isinstance(built := build(rows), Chart) else built
+
+    return style.save(figure, path)
 
 
 def failures_chart(rows: Rows) -> Chart:
@@ -24,7 +33,7 @@ def failures_chart(rows: Rows) -> Chart:
     own = style.Look("simulated", style.FABRICS["mfabric"].colour)
     published = style.Look("published (arXiv 2501.03905)", style.INK, "D", hollow=True)
     span = max(abs(value) for row in rows for value in (row["slow_down"], row.get("published") or 0.0))
-    panels, kinds = [], [kind for (kind,) in grouped(rows, "failure")]
+    panels, kinds = [], values_of(rows, "failure")
     for (model,), own_rows in grouped(rows, "model").items():
         known = {kinds.index(row["failure"]): row for row in own_rows}
         bars = [Bar(own, place, min(0.0, v := row["slow_down"]), max(0.0, v), "") for place, row in known.items()]
@@ -62,10 +71,10 @@ def forecasts_chart(rows: Rows) -> Chart:
     """A panel for each workload, number of servers and routing; predicted demand to the right, apart."""
     if not rows:
         raise InputError("the figure of forecasts needs rows, got none.")
-    looks = style.distinct_looks([policy for (policy,) in grouped(rows, "policy")])
+    looks = style.distinct_looks(values_of(rows, "policy"))
     panels = []
     for (workload, servers, routing), here in grouped(rows, "workload", "servers", "routing").items():
-        names = [name for (name,) in grouped(here, "forecast")]
+        names = values_of(here, "forecast")
         curves = []
         for rank, (policy, look) in enumerate(looks.items()):
             for predicted in (False, True):
@@ -84,10 +93,7 @@ def scoreboard_chart(rows: Rows) -> Chart:
     rows = [row for row in rows if row["mean"] is not None]  # others had no bytes to carry
     if not rows:
         raise InputError("the figure of the scoreboard needs rows, got none.")
-    policies, looks = (
-        [p for (p,) in grouped(rows, "policy")],
-        style.distinct_looks([w for (w,) in grouped(rows, "workload")]),
-    )
+    policies, looks = values_of(rows, "policy"), style.distinct_looks(values_of(rows, "workload"))
     mean = style.Look("mean, with a line to the 90th percentile", style.INK, "|")
     panels, errors = [], grouped(rows, "sigma")
     for (servers, sigma, routing), here in grouped(rows, "servers", "sigma", "routing").items():
@@ -105,6 +111,82 @@ def scoreboard_chart(rows: Rows) -> Chart:
     return Chart("Policies", "", [*looks.values(), mean], panels)
 
 
-# Each draws its chart of rows into a file: failures(rows, path). It returns the path.
+# -- flow level against packet level: collective times of every run, and how far off its single flows are
+
+LOOKS = {
+    "spraying": style.Look("Spraying, non-blocking tree", "#0072B2", "o", hollow=True),
+    "one-path": style.Look("One path per flow, non-blocking tree", "#D55E00", "s", hollow=True),
+    "unknown-path": style.Look("One path per flow, not recorded", "#4D4D4D", "X", hollow=True),
+    "leaf-spine": style.Look("Oversubscribed leaf-spine", "#009E73", "D", hollow=True),
+    "incast": style.Look("Incast, non-blocking tree", "#CC79A7", "^", hollow=True),
+}
+_MEDIAN = style.Look("median", style.INK, "|")
+_BAND, _FAR = 0.05, 0.10  # runs within are as good; runs that are off by more carry their name
+_WIDEST = 0.75
+
+
+def build_validation(rows: Rows) -> Figure:
+    """Predicted against measured time, and the errors of large flows run by run, in the order of the rows."""
+    times = ("measured_s", "predicted_s")
+    needs_values(rows, ("group", "pattern", "transport", *times, "error"), "a validation needs packet-level runs")
+    collectives, flows = _collectives(rows), _flows(rows)
+    figure = style.blank(13.5, max(6.4, 1.6 + 0.2 * len(rows)))
+    left, right = figure.subplots(1, 2, width_ratios=[1.2, 1])
+    limits = [units.to_ms(end(row[key] for row in rows for key in times)) for end in (min, max)]
+    low, high = limits[0] / 1.3, limits[1] * 1.3
+    for share in (1 - _BAND, 1.0, 1 + _BAND):
+        left.plot([low, high], [share * low, share * high], color=style.FAINT, linewidth=0.7, zorder=0)
+    charts.draw_panel(left, collectives)
+    left.set(xlim=(low, high), ylim=(low, high), aspect="equal")
+    right.axvspan(-_BAND, _BAND, color=style.RULE, linewidth=0)
+    charts.draw_panel(right, flows)
+    reach = max((abs(end) for _, *ends in flows.whiskers for end in ends), default=0.0)
+    limit = min(1.1 * max(reach, 2 * _BAND), _WIDEST)
+    right.set_xlim(-limit, limit)
+    key = charts.handles(Chart("", "", [_look(group) for group in values_of(rows, "group")], [collectives]))
+    style.legend(figure, (left, right), 2, key)
+    figure.draw_without_rendering()
+    charts.label(left, collectives)
+    return figure
+
+
+def _look(group: str) -> style.Look:
+    return LOOKS.get(group, style.Look(group, style.FAINT))
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    return f"{row['pattern']} {row['transport']}"
+
+
+def _collectives(rows: Rows) -> Panel:
+    """Predicted against measured time of whole collectives."""
+    curves = [
+        Curve(
+            _look(group),
+            [(units.to_ms(row["measured_s"]), units.to_ms(row["predicted_s"])) for row in own],
+            texts=[f"{_name(row)}, {row['error']:+.0%}" if abs(row["error"]) > _FAR else "" for row in own],
+            joined=False,
+        )
+        for (group,), own in grouped(rows, "group").items()
+    ]
+    title = f"Collective time (outer lines: ±{_BAND:.0%})"
+    return Panel(title, "measured at packet level [ms]", "predicted at flow level [ms]", curves)
+
+
+def _flows(rows: Rows) -> Panel:
+    """For every run the spread of the error of its large flows: whiskers, box and median."""
+    shown = [row for row in rows if row.get("flow_error_q50") is not None]
+    quantile = {q: [row[f"flow_error_q{q:02}"] for row in shown] for q in (5, 25, 50, 75, 95)}
+    boxes = zip(shown, quantile[25], quantile[75], strict=True)
+    bars = [Bar(_look(row["group"]), place, low, high, "") for place, (row, low, high) in enumerate(boxes)]
+    whiskers = [(place, low, high) for place, (low, high) in enumerate(zip(quantile[5], quantile[95], strict=True))]
+    medians = Curve(_MEDIAN, [(value, place) for place, value in enumerate(quantile[50])], joined=False)
+    below = "predicted / measured - 1\nof a run's flows: line 5 % to 95 %, box 25 % to 75 %, tick median"
+    names = [_name(row) for row in shown]
+    return Panel("Flows of 1 MiB or more", below, "", [medians], bars, names, whiskers=whiskers, percent=True)
+
+
+# Each draws rows into a file: failures(rows, path). It returns the path.
 failures, training = partial(_saved, failures_chart), partial(_saved, training_chart)
 forecasts, scoreboard = partial(_saved, forecasts_chart), partial(_saved, scoreboard_chart)
+validation = partial(_saved, build_validation)

@@ -21,28 +21,23 @@ if TYPE_CHECKING:
 
 Segments = Sequence[Mapping[str, Any]]
 
-_WIDE, _RIGHT = 13.0, 0.3
+_WIDE = 13.0
 LEVELS = 6  # of names above a track
 
 
-def _canvas(segments: Segments, tall: float, title: str) -> Figure:
-    """A figure with a title and a key of so many inches."""
+def _canvas(segments: Segments, heights: Sequence[float], title: str) -> tuple[Figure, list[Axes]]:
+    """A figure with a title and axes of about so many inches over each other, in which inches count downwards."""
     if not segments:
         raise InputError("segments must hold at least one segment, got none.")
-    figure = style.blank(_WIDE, tall, arranged=False)
-    figure.suptitle(title, fontsize=style.FONT + 2, fontweight="bold", y=1 - 0.15 / tall, va="top")
-    return figure
-
-
-def _lanes(figure: Figure, left: float, top: float, tall: float, scale: float = 1.0) -> Axes:
-    """Axes so many inches from the left and the top of the figure, with unscaled inches downwards."""
-    whole = figure.get_figheight()
-    axes = figure.add_axes((left / _WIDE, 1 - (top + tall) / whole, (_WIDE - left - _RIGHT) / _WIDE, tall / whole))
-    axes.set(ylim=(tall / scale, 0), yticks=[])
-    axes.tick_params(axis="y", length=0, pad=2)
-    axes.spines["left"].set_visible(False)
-    axes.grid(axis="x", zorder=0)
-    return axes
+    figure = style.blank(_WIDE, sum(heights) + 0.65 * len(heights) + 0.85)
+    figure.suptitle(title, fontsize=style.FONT + 2, fontweight="bold")
+    every = figure.subplots(len(heights), squeeze=False, height_ratios=heights)[:, 0].tolist()
+    for axes, tall in zip(every, heights, strict=True):
+        axes.set(ylim=(tall, 0), yticks=[])
+        axes.tick_params(axis="y", length=0, pad=2)
+        axes.spines["left"].set_visible(False)
+        axes.grid(axis="x", zorder=0)
+    return figure, every
 
 
 def _key(figure: Figure, looks: Sequence[style.Look]) -> None:
@@ -50,13 +45,12 @@ def _key(figure: Figure, looks: Sequence[style.Look]) -> None:
 
     tight = {"columnspacing": 1.3, "handlelength": 1.5, "handletextpad": 0.5, "fontsize": style.FONT - 1}
     patches = [Patch(facecolor=one.colour, label=one.label) for one in looks]
-    figure.legend(handles=patches, loc="lower center", ncols=len(patches), **tight)
+    figure.legend(handles=patches, loc="outside lower center", ncols=len(patches), **tight)
 
 
 # -- one block: every bar is named, inside if there is room, else above with a leader
 
-_BLOCK_LEFT = 1.5
-_ROOM = _WIDE - _BLOCK_LEFT - _RIGHT
+_ROOM = 11.2  # inches of the time axis, about
 _BAR, _LINE, _GAP, _HEAD = 0.46, 0.19, 0.2, 0.45
 _FONT = style.FONT - 1
 _WORDS = {"forward": "forward", "fwd": "forward", "backward": "backward", "bwd": "backward"}
@@ -106,8 +100,7 @@ def build_block(segments: Segments, title: str = "") -> Figure:
     names = sorted({bar.track for bar in bars}, key=lambda t: (_ORDER.index(t) if t in _ORDER else len(_ORDER), t))
     tracks = {name: _track(bars, name) for name in names}
     tall = _HEAD + sum(_height(*track) + _GAP for track in tracks.values())
-    figure = _canvas(segments, tall + 1.6, title)
-    axes = _lanes(figure, _BLOCK_LEFT, 0.6, tall)
+    figure, (axes,) = _canvas(segments, [tall], title)
     axes.set_xlim(0, _ROOM)
     _passes(axes, bars, tall)
     top, ticks = _HEAD, []
@@ -157,6 +150,7 @@ def callouts(anchors: Sequence[float], widths: Sequence[float], room: float) -> 
     that no leader crosses a name; at the right edge it runs to the left.
     """
     placed: dict[int, Callout] = {}
+    taken: list[style.Box] = []
     edge = [i for i, anchor in enumerate(anchors) if anchor + widths[i] > room]
     inner = [i for i in range(len(anchors)) if i not in edge]
     for index in (*sorted(edge, key=lambda i: anchors[i]), *sorted(inner, key=lambda i: -anchors[i])):
@@ -165,12 +159,9 @@ def callouts(anchors: Sequence[float], widths: Sequence[float], room: float) -> 
         alone = all(abs(a - anchor) > (w + width) / 2 for a, w in others)
         aside = 0.0 if alone else (width / 2 - _MARGIN) * (-1 if index in edge else 1)
         centre = min(max(anchor + aside, width / 2), max(room - width / 2, width / 2))
-        low, high = centre - width / 2, centre + width / 2
-        for level in range(LEVELS):
-            taken = [(own.low, own.high) for own in placed.values() if own.level == level]
-            if low >= 0 and high <= room and all(high + _MARGIN <= a or b + _MARGIN <= low for a, b in taken):
-                placed[index] = Callout(level, low, high, anchor)
-                break
+        levels = [(centre, level) for level in range(LEVELS)] if width <= room else []
+        if free := style.free_place(levels, width + _MARGIN, 1.0, taken):
+            placed[index] = Callout(int(free[1]), centre - width / 2, centre + width / 2, anchor)
     return [placed.get(index) for index in range(len(anchors))]
 
 
@@ -222,9 +213,8 @@ def _milliseconds(axes: Axes, start: float, per_inch: float) -> None:
 LANES = ("compute", "EPS", "OCS")
 AROUND = 13  # pieces of computation in the close-up, before and after its middle
 _LANE_OF = {"NVSwitch": "compute", "waiting": "compute"}
-_STAGE_LEFT = 1.4
 _HEIGHT = {"compute": 0.26, "EPS": 0.15, "OCS": 0.15}
-_APART, _TOP, _AXIS, _BOTTOM = 0.12, 0.5, 0.65, 0.35
+_APART = 0.12
 _CLOSER = 1.6  # lanes of the close-up over those above
 _LOOKS = {
     "forward": style.Look("Compute, forward", "#88CCEE"),
@@ -250,20 +240,17 @@ def build_iteration(segments: Segments, title: str = "") -> Figure:
     stages = sorted({segment["stage"] for segment in segments})
     lanes = [lane for lane in LANES if lane == "compute" or any(_lane(segment) == lane for segment in segments)]
     group = sum(_HEIGHT[lane] for lane in lanes) + _APART
-    tall, closer = group * len(stages) + _APART, _CLOSER * (group + _APART)
-    figure = _canvas(segments, _TOP + tall + _AXIS + closer + _AXIS + _BOTTOM, title)
+    figure, (above, below) = _canvas(segments, [group * len(stages) + _APART, _CLOSER * (group + _APART)], title)
     middle = stages[len(stages) // 2]
     window = close_up([segment for segment in segments if segment["stage"] == middle])
-    above = _lanes(figure, _STAGE_LEFT, _TOP, tall)
     for number, stage in enumerate(stages):
         _draw_stage(above, segments, stage, lanes, number * group + _APART)
     above.set(xlim=(0, max(segment["end_s"] for segment in segments)), xlabel="time [s]")
     corner = window[0], stages.index(middle) * group + _APART / 2
     frame = {"fill": False, "edgecolor": style.INK, "linewidth": 1.1, "zorder": 4}
     above.add_patch(Rectangle(corner, window[1] - window[0], group, **frame))
-    below = _lanes(figure, _STAGE_LEFT, _TOP + tall + _AXIS, closer, _CLOSER)
     _draw_stage(below, segments, middle, lanes, _APART)
-    below.set(xlim=window, xlabel="time [s]")
+    below.set(xlim=window, ylim=(group + _APART, 0), xlabel="time [s]")
     drawn = {look_of(segment) for segment in segments}
     _key(figure, [own for name, own in _LOOKS.items() if name in drawn])
     return figure

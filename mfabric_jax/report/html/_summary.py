@@ -43,23 +43,22 @@ def _best(grid: Grid, model: str) -> str:
     """How the sentence goes on behind the model's name."""
     gpus = next((row.get("gpus") for (name, _, _), row in grid.cells.items() if name == model), None)
     start = f" ({gpus} GPUs): " if gpus is not None else ": "
-    times = _cells(grid, model, TIME)
+    times = _best_cells(grid, model, TIME, 1)
     if not times:
         return f"{start}no iteration time."
-    least = min(seconds for _, _, seconds in times)
-    fastest = [cell for cell in times if cell[2] <= least * (1 + _ALIKE)]
-    start += f"shortest iteration {significant(least)} s, {_where(grid, fastest)}"
-    worth = _cells(grid, model, WORTH)
+    start += f"shortest iteration {significant(min(cell[2] for cell in times))} s, {_where(grid, times)}"
+    worth = _best_cells(grid, model, WORTH, -1)
     if not worth:
         return f"{start}; no performance per dollar."
-    most = max(value for _, _, value in worth)
-    best = [cell for cell in worth if cell[2] >= most * (1 - _ALIKE)]
-    return f"{start}; most performance per dollar {_where(grid, best)}{_over_reference(grid, model, best[0])}."
+    return f"{start}; most performance per dollar {_where(grid, worth)}{_over_reference(grid, model, worth[0])}."
 
 
-def _cells(grid: Grid, model: str, name: str) -> list[Cell]:
+def _best_cells(grid: Grid, model: str, name: str, sign: int) -> list[Cell]:
+    """The least values of a column, for sign -1 the largest ones."""
     places = ((series, gbps) for series in grid.series for gbps in grid.bandwidths)
-    return [(s, gbps, value) for s, gbps in places if (value := grid.value(model, s, gbps, name)) is not None]
+    cells = [(s, gbps, value) for s, gbps in places if (value := grid.value(model, s, gbps, name)) is not None]
+    best = min((sign * value for *_, value in cells), default=0.0)
+    return [cell for cell in cells if sign * cell[2] <= best + _ALIKE * abs(best)]
 
 
 def _where(grid: Grid, cells: Sequence[Cell]) -> str:

@@ -16,7 +16,7 @@ def table(rows: Rows) -> str:
     if not shown:
         alike, shown = [], list(rows[0])
     numbers = set(varied.numeric(rows))
-    cells = [_column(rows, name, name in numbers) for name in shown]
+    cells = [[_cell(*pair, name in numbers) for pair in zip(*_column(rows, name), strict=True)] for name in shown]
     body = "".join(tag("tr", *line) for line in zip(*cells, strict=True))
     head = tag("tr", *(_heading(name, name in numbers) for name in shown))
     field = tag("label", "Filter ", '<input type="search" id="filter" placeholder="words, in any column" disabled>')
@@ -29,7 +29,7 @@ def table(rows: Rows) -> str:
 def _alike(rows: Rows, names: list[str]) -> str:
     if not names:
         return ""
-    pairs = [tag("div", tag("dt", words(name)), tag("dd", words(_printed(rows[:1], name)[0]))) for name in names]
+    pairs = [tag("div", tag("dt", words(name)), tag("dd", words(_column(rows[:1], name)[1][0]))) for name in names]
     return tag("p", "The same in every row:", class_="note") + tag("dl", *pairs, class_="alike")
 
 
@@ -38,29 +38,20 @@ def _heading(name: str, number: bool) -> str:
     return tag("th", button, scope="col", aria_sort="none", class_="number" if number else None)
 
 
-def _column(rows: Rows, name: str, number: bool) -> list[str]:
-    return [_cell(row[name], text, number) for row, text in zip(rows, _printed(rows, name), strict=True)]
-
-
-def _printed(rows: Rows, name: str) -> list[str]:
+def _column(rows: Rows, name: str) -> tuple[list[Any], list[str]]:
+    """The values of a column, and how they are written."""
     values = [row[name] for row in rows]
     if varied.unround(rows, name):
-        return numerals.column(values)
-    return [f"{v:g}" if isinstance(v, float) and abs(v) < _PLAIN else numerals.column([v])[0] for v in values]
+        return values, numerals.column(values)
+    return values, [f"{v:g}" if isinstance(v, float) and abs(v) < _PLAIN else numerals.column([v])[0] for v in values]
 
 
 def _cell(value: Any, text: str, number: bool) -> str:
     if value is None or isinstance(value, str | bool):
         whole = value if isinstance(value, str) and len(value) > 20 else None
         return tag("td", words(text), class_="number" if number else None, title=whole)
-    return tag("td", words(text), class_="number", data_sort=_sortable(value))
-
-
-def _sortable(value: float) -> str | None:
-    """As JavaScript reads numbers; what is not one sorts as a missing value."""
-    if value != value:
-        return None
-    return repr(value).replace("inf", "Infinity")
+    sortable = None if value != value else repr(value).replace("inf", "Infinity")  # as JavaScript reads numbers
+    return tag("td", words(text), class_="number", data_sort=sortable)
 
 
 def _key(value: Any) -> tuple[type, Any]:

@@ -14,6 +14,7 @@ from mfabric_jax.report.html import panels
 from mfabric_jax.report.html._summary import summary
 from mfabric_jax.report.html._table import table
 from mfabric_jax.report.html.markup import tag, words
+from mfabric_jax.report.numerals import plain_scalar
 
 EXTENSIONS = (".html",)
 PICTURES = {".png": "image/png", ".svg": "image/svg+xml"}
@@ -62,18 +63,21 @@ def _complete(rows: Rows) -> Rows:
 
 
 def _scalar(value: Any) -> Any:
-    value = value.item() if getattr(value, "shape", None) == () else value
+    value = plain_scalar(value)
     return value if value is None or isinstance(value, str | int | float) else str(value)
 
 
 def _page(rows: Rows, effective: Mapping[str, Any], folder: str | Path | None, title: str | None) -> str:
     title = title or _title(rows, effective)
+    unknown = tag("p", "No configuration is stored beside these rows.", class_="note")
     sections = [
         _section("Summary", summary(rows, effective)),
         _section("Charts", panels.section(rows, effective)),
-        _section("Pictures", _pictures(folder)) if folder is not None else "",
+        ""
+        if folder is None
+        else _section("Pictures", tag("div", *map(_picture, _found_in(folder)), class_="pictures")),
         _section("Rows", table(rows), class_="rows"),
-        _section("Configuration", _configuration(effective)),
+        _section("Configuration", _fold("Effective configuration", effective) if effective else unknown),
     ]
     toggle = tag("button", "Dark or light", type="button", id="theme", hidden=True)
     body = tag(
@@ -119,12 +123,8 @@ def _found_in(folder: str | Path) -> list[Path]:
     return found
 
 
-def _pictures(folder: str | Path) -> str:
-    """Every picture with its file name below it."""
-    return tag("div", *map(_picture, _found_in(folder)), class_="pictures")
-
-
 def _picture(path: Path) -> str:
+    """A picture with its file name below it."""
     try:
         data = base64.b64encode(path.read_bytes()).decode()
     except OSError as error:
@@ -138,13 +138,6 @@ def _unread(path: Path, error: OSError) -> InputError:
 
 
 # -- the configuration, folded: a line for each value, a fold for each part of it
-
-
-def _configuration(effective: Mapping[str, Any]) -> str:
-    """Everything that was stored beside the rows."""
-    if not effective:
-        return tag("p", "No configuration is stored beside these rows.", class_="note")
-    return _fold("Effective configuration", effective)
 
 
 def _fold(name: str, part: Mapping[str, Any]) -> str:
@@ -162,6 +155,5 @@ def _fold(name: str, part: Mapping[str, Any]) -> str:
 def _value(value: Any) -> str:
     if isinstance(value, str):
         return value
-    return (
-        "none" if value is None else json.dumps(value, default=lambda own: getattr(own, "tolist", lambda: str(own))())
-    )
+    plain = lambda own: own.tolist() if hasattr(own, "tolist") else str(own)  # noqa: E731
+    return "none" if value is None else json.dumps(value, default=plain)

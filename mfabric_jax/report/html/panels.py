@@ -4,7 +4,6 @@ import contextlib
 import io
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -22,9 +21,7 @@ _THEMED = {style.INK: "var(--ink)", style.PAPER: "var(--paper)", style.FAINT: "v
 _GLYPHS = {"s": "■□", "v": "▼▽", "D": "◆◇", "^": "▲△", "P": "✚✙", "o": "●○", "X": "✖✕", "h": "⬢⬡"}
 _SEEN = 4.0  # contrast of a mark (WCAG 2.1, 1.4.11 asks for 3)
 _WIDTHS = {1: 1180, 2: 590, 3: 396}  # pixels of a panel, by columns
-_RC = {"font.size": 12, "svg.fonttype": "none", "svg.hashsalt": ""}
-_LETTER = 6.8  # pixels
-_TOP, _RIGHT, _BOTTOM, _ROW = 30, 14, 44, 29
+_RC = {"font.size": 12, "axes.titlesize": 13, "svg.fonttype": "none", "svg.hashsalt": ""}
 
 
 def section(rows: Rows, effective: Mapping[str, Any]) -> str:
@@ -84,22 +81,18 @@ def _panels(panels: Sequence[Panel]) -> str:
 
 
 def _svg(panel: Panel, width: int) -> str:
-    top = _TOP if panel.title else 12
-    height = top + _BOTTOM + _ROW * len(panel.names) if panel.names else 300 if width < 600 else 400
-    figure = style.blank(width / 72, height / 72, arranged=False)  # SVG has 72 pixels to the inch
-    axes = figure.add_axes(_place(panel, width, height, top, 60))
-    charts.draw_panel(axes, replace(panel, title=""))
-    left = _left(axes, panel)
-    axes.set_position(place := _place(panel, width, height, top, left))
-    axes.xaxis.set_label_coords(0.5, (18 - _BOTTOM) / height / place[3])
-    axes.yaxis.set_label_coords((16 - left) / width / place[2], 0.5)
-    figure.text(8 / width, 1 - 18 / height, panel.title, fontweight="bold", fontsize=style.font(1.1))
+    height = (30 if panel.title else 12) + 44 + 29 * len(panel.names) if panel.names else 300 if width < 600 else 400
+    figure = style.blank(width / 72, height / 72)  # SVG has 72 pixels to the inch
+    axes = figure.subplots()
+    charts.draw_panel(axes, panel)
     axes.patch.set_visible(False)
     figure.patch.set_visible(False)
+    figure.draw_without_rendering()  # from here on the panel stays where it is
     charts.label(axes, panel)
     scale, tips = 72 / figure.dpi, []
-    for tip, (x0, y0, x1, y1) in charts.areas(axes, panel):
-        box = {"x": x0 * scale, "y": height - y1 * scale, "width": (x1 - x0) * scale, "height": (y1 - y0) * scale}
+    for tip, area in charts.areas(axes, panel):
+        x, y, wide, high = (scale * value for value in area)
+        box = {"x": x - wide / 2, "y": height - y - high / 2, "width": wide, "height": high}
         tips.append(tag("rect", tag("title", words(tip)), class_="mark", **box))
     written = io.StringIO()
     figure.savefig(written, format="svg", metadata={"Date": None})
@@ -107,24 +100,6 @@ def _svg(panel: Panel, width: int) -> str:
     return tag(
         "svg", inside, *tips, viewBox=f"0 0 {width} {height}", role="img", aria_label=panel.title, class_="panel"
     )
-
-
-def _place(panel: Panel, width: int, height: int, top: int, left: float) -> tuple[float, float, float, float]:
-    """Of the axes in the figure, with so many pixels to their left, more where bars have names."""
-    left = _names(panel) or left
-    across, up = width - left - _RIGHT, height - top - _BOTTOM
-    return left / width, _BOTTOM / height, across / width, up / height
-
-
-def _names(panel: Panel) -> float:
-    return 14 + _LETTER * max(map(len, panel.names)) if panel.names else 0.0
-
-
-def _left(axes: Any, panel: Panel) -> float:
-    """Pixels left of the axes: for the names of rows, or the ticks and what they count."""
-    low, high = axes.get_ylim()
-    ticks = [charts.tick(value) for value in axes.get_yticks() if low <= value <= high]
-    return _names(panel) or 36 + _LETTER * max(map(len, ticks), default=1)
 
 
 def _themed(svg: str) -> str:
