@@ -11,6 +11,7 @@ from hypothesis import given
 from mfabric_jax import InputError
 from mfabric_jax.fabric.graph import endpoints, graph_of, graph_text, read_graph
 from mfabric_jax.fabric.network import Network
+from tests.mistakes import refused
 
 GBPS = 0.125e9  # bytes/s
 
@@ -201,16 +202,14 @@ def test_multigraph_false_has_no_parallel_links():
     data = two() | {"multigraph": False}
     graph_of(data)
     data["links"].append({"source": "s", "target": "a", "capacity_gbps": 1})
-    with pytest.raises(InputError, match=r"link 2 \(s -> a\) is there twice; parallel links need multigraph true"):
-        graph_of(data)
+    assert "link 2 (s -> a) is there twice; parallel links need multigraph true" in refused(graph_of, data)
     assert len(graph_of(data | {"directed": True}).tail) == 3  # there and back are two links
     assert len(graph_of(data | {"multigraph": True}).tail) == 6
 
 
 def test_a_graph_is_an_object():
     for data in (None, [], "graph"):
-        with pytest.raises(InputError, match="a graph must be an object with nodes and edges, got"):
-            graph_of(data)
+        assert "a graph must be an object with nodes and edges, got" in refused(graph_of, data)
 
 
 def test_files_that_cannot_be_read(tmp_path):

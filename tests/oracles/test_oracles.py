@@ -26,7 +26,7 @@ def test_tree_is_the_exact_simulation_of_its_paths(seed, groups):
         for path, (i, j) in zip(paths, pairs, strict=True):
             path += [(8 + int(i) // 2, Fraction(1)), (10 + int(j) // 2, Fraction(1))]
     capacity, sizes = [Fraction(int(c)) for c in capacity], [Fraction(int(size[i, j])) for i, j in pairs]
-    exact = completion(capacity, paths, [1] * len(paths), [np.inf] * len(paths), sizes, [0] * len(paths))
+    exact = completion(capacity, paths, size=sizes)
     finish = np.zeros((4, 4))
     finish[tuple(pairs.T)] = [float(t) for t in exact]
     np.testing.assert_allclose(tree(size, up, down, *racks), finish, rtol=1e-12)
@@ -59,8 +59,8 @@ def test_dense_is_the_exact_simulation_of_its_shares(seed):
         [(int(n), Fraction(int(s), 4)) for n, s in zip(*row, strict=True) if n >= 0]
         for row in zip(hops, share, strict=True)
     ]
-    whole = [[Fraction(int(x)) for x in values] for values in (capacity, size, start)]
-    exact = completion(whole[0], paths, [1] * flows, [np.inf] * flows, *whole[1:])
+    whole, sizes, starts = ([Fraction(int(x)) for x in values] for values in (capacity, size, start))
+    exact = completion(whole, paths, size=sizes, start=starts)
     table = dense.matrix(hops, share / 4, links)
     np.testing.assert_allclose(dense.completion(capacity, table, size, start), [float(t) for t in exact], rtol=1e-12)
 

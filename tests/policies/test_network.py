@@ -4,17 +4,16 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import Plan
 from mfabric_jax.policies.network import PolicyNetwork
 from mfabric_jax.policies.normalised_demand import normalised
 from mfabric_jax.routing import fluid_lower_bound
 from mfabric_jax.routing.relay import checked_shares
+from tests.mistakes import refused
 
 SERVERS = 5
 NETWORK = PolicyNetwork(6, 1, key=jax.random.key(1))
@@ -134,5 +133,4 @@ def test_circuits_in_place_are_seen():
 
 
 def test_sizes_out_of_range_are_refused():
-    with pytest.raises(InputError, match="width must be a whole number of at least 3, got 2"):
-        PolicyNetwork(2, 1, key=jax.random.key(0))
+    assert "width must be a whole number of at least 3, got 2" in refused(PolicyNetwork, 2, 1, key=jax.random.key(0))

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from mfabric_jax import units
 from mfabric_jax.fabric import Cluster, Tree, cluster
 from mfabric_jax.routing import cluster_routes
-from tests.routing.test_cluster_routes import all_pairs, built, refused
+from tests.mistakes import refused
+from tests.routing.clusters import all_pairs, built
 
 
 @st.composite

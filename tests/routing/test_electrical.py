@@ -4,13 +4,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
-from mfabric_jax import InputError
 from mfabric_jax.fabric import Region
 from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.routing.electrical import delegated, inside_time, spray_time
+from tests.mistakes import refused
 from tests.oracles.tree import tree
 
 GBPS = 400.0
@@ -96,8 +95,7 @@ def test_pooled_nics_against_the_oracle():
 
 
 def test_pxn_needs_the_nic_of_a_rank():
-    with pytest.raises(InputError, match="nic_use must be own, got 'pooled'"):
-        Electrical(GBPS, nic_use="pooled", pxn=True)
+    assert "nic_use must be own, got 'pooled'" in refused(Electrical, GBPS, nic_use="pooled", pxn=True)
 
 
 def test_bandwidth_and_oversubscription_are_data():

@@ -3,6 +3,7 @@ unequal ports, as failures leave them."""
 
 import functools
 import itertools
+import re
 
 import equinox as eqx
 import jax
@@ -16,6 +17,7 @@ from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import Plan
 from mfabric_jax.routing import degree_bound, fluid_lower_bound
 from mfabric_jax.routing.region import ROUTINGS, part_times, relay_bound
+from tests.mistakes import refused
 from tests.routing.regions import (
     DIRECT,
     EPS,
@@ -277,8 +279,7 @@ def test_slopes_are_finite_where_nothing_is_sent_or_nothing_arrives():
 
 
 def test_mistakes_are_named():
-    with pytest.raises(ValueError, match="routing 'fastest' is unknown"):
-        all_to_all_time(region(), Circuits(NONE), NONE, routing="fastest")
+    assert "routing 'fastest' is unknown" in refused(all_to_all_time, region(), Circuits(NONE), NONE, routing="fastest")
     with pytest.raises(InputError, match=r"circuits must be \[S S\] with S = 8 servers, got \[3, 3\]"):
         all_to_all_time(region(), Circuits(np.zeros((3, 3))), NONE)
     for field, value in itertools.product(
@@ -382,8 +383,6 @@ def test_impossible_shares_are_named():
         (Plan(Circuits(count)), "shares"),
         (Plan(Circuits(count), np.ones((3, 3, 3))), r"\[8, 8, 10\]"),
     ):
-        with pytest.raises(InputError, match=words):
-            all_to_all_time(region(), plan, demand, routing="relay")
+        assert re.search(words, refused(all_to_all_time, region(), plan, demand, routing="relay"))
     for efficiency in (0.0, -1.0, 1.5, np.nan):
-        with pytest.raises(InputError, match="relay_efficiency"):
-            Region(3, 8e-9, relay_efficiency=efficiency)
+        assert "relay_efficiency" in refused(Region, 3, 8e-9, relay_efficiency=efficiency)

@@ -1,6 +1,7 @@
 """Shares for relay routing: the linear programme by hand and by brute force, and gradient steps beside it."""
 
 import itertools
+import re
 import sys
 
 import equinox as eqx
@@ -15,6 +16,7 @@ from mfabric_jax.policies import Plan
 from mfabric_jax.routing import best_relay_shares, degree_bound, relay_shares
 from mfabric_jax.routing.region import relay_bound
 from mfabric_jax.routing.relay import checked_shares
+from tests.mistakes import refused
 from tests.routing import regions
 from tests.routing.regions import DIRECT, EPS, SERVERS, circuits, pairs, region, seconds
 
@@ -227,12 +229,9 @@ def test_mistakes_are_named(monkeypatch):
         with pytest.raises(InputError, match=f"demand must be finite and not negative, got {bad} from server 1 to 2"):
             best(where, count, wrong)
     for function in (best, near):
-        with pytest.raises(InputError, match=r"demand must be \[S S\] with S = 8"):
-            function(where, count, demand[:3, :3])
+        assert "demand must be [S S] with S = 8" in refused(function, where, count, demand[:3, :3])
         with pytest.raises(InputError, match=r"circuits must be \[S S\] with S = 8 servers, got \[3, 3\]"):
             function(where, np.zeros((3, 3)), demand)
-    with pytest.raises(InputError, match="steps must be a whole number of at least 0, got -1"):
-        near(where, count, demand, steps=-1)
+    assert "steps must be a whole number of at least 0, got -1" in refused(near, where, count, demand, steps=-1)
     monkeypatch.setitem(sys.modules, "scipy.optimize", None)
-    with pytest.raises(InputError, match=r"needs scipy.*pip install 'mfabric-jax\[exact\]'"):
-        best(where, count, demand)
+    assert re.search(r"needs scipy.*pip install 'mfabric-jax\[exact\]'", refused(best, where, count, demand))

@@ -1,6 +1,7 @@
 """Shortest routes: against networkx and recursions over all paths, and laws that every row obeys."""
 
 import itertools
+import re
 
 import hypothesis.strategies as st
 import numpy as np
@@ -11,6 +12,8 @@ from mfabric_jax import InputError
 from mfabric_jax.fabric.network import Network
 from mfabric_jax.fabric.network import network_of as joined
 from mfabric_jax.routing.shortest import ROUTINGS, distances, shortest_routes, splitmix64
+from tests.mistakes import refused
+from tests.oracles.dense import matrix
 
 
 def network_of(links, size):
@@ -75,10 +78,7 @@ def divided(network, paths, weight):
 
 def dense(network, routes):
     """[F L] share of every flow on every link."""
-    table = np.zeros((len(routes.hops), len(network.tail) + 1))
-    np.add.at(table, (np.arange(len(table))[:, None], routes.hops), routes.share)
-    assert np.all(table[:, -1] == 0)
-    return table[:, :-1]
+    return matrix(routes.hops, routes.share, len(network.tail)).T
 
 
 def check_rows(network, src, dst, routes):
@@ -275,8 +275,7 @@ def test_refused():
         ({"routing": "least-loaded", "size": [1, -1]}, "size must be finite and not negative, got"),
         ({"routing": "least-loaded", "size": [1, np.nan]}, "size must be finite and not negative, got"),
     ]:
-        with pytest.raises(InputError, match=sentence):
-            shortest_routes(leaf_spine(), **({"src": [0, 1], "dst": [5, 6]} | change))
+        assert re.search(sentence, refused(shortest_routes, leaf_spine(), **{"src": [0, 1], "dst": [5, 6]} | change))
     endless = leaf_spine(up=np.inf)
     with pytest.raises(InputError, match="routing 'weighted' needs links of finite capacity"):
         shortest_routes(endless, [0], [5], routing="weighted")

@@ -10,6 +10,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.traffic import WORKLOADS, Knobs, from_knobs, generated, statistics, workload_knobs
 from mfabric_jax.traffic.generator import Shape, draw
 from mfabric_jax.workload import get
+from tests.mistakes import refused
 
 from .jobs import job
 
@@ -223,10 +224,8 @@ def test_settings_out_of_range_are_named():
             made(Knobs(**settings), iterations=9)
         assert str(mistake.value).startswith(sentence)
     for setting in ({"skew": -1.0}, {"iterations": 0}, {"micro_batches": 0}, {"seed": -1}):
-        with pytest.raises(InputError, match=next(iter(setting))):
-            generated(get("llama-moe"), **setting)
-    with pytest.raises(InputError, match=r"traffic workload 'hot-rnak' is unknown \(did you mean 'hot-rank'"):
-        workload_knobs("hot-rnak")
+        assert next(iter(setting)) in refused(generated, get("llama-moe"), **setting)
+    assert "traffic workload 'hot-rnak' is unknown (did you mean 'hot-rank'" in refused(workload_knobs, "hot-rnak")
 
 
 def test_knobs_are_written_and_read(tmp_path):
@@ -249,5 +248,4 @@ def test_knobs_are_written_and_read(tmp_path):
         assert sentence in str(mistake.value)
     with pytest.raises(InputError, match=r"knobs '.*absent.json' cannot be read \(No such file or directory\)\."):
         Knobs.read(tmp_path / "absent.json")
-    with pytest.raises(InputError, match="cannot write"):
-        Knobs().write(file / "knobs.json")
+    assert "cannot write" in refused(Knobs().write, file / "knobs.json")

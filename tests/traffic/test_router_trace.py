@@ -11,7 +11,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.traffic import open_trace, recorded
 from mfabric_jax.workload import RankLayout
 
-from .jobs import job, refused
+from .jobs import job, unread
 
 EXPERTS = 8
 
@@ -95,7 +95,7 @@ def test_layers_count_from_the_first_of_the_model_or_of_the_stage(tmp_path):
     lines = [line(0, layer, layer % 2, [[layer]]) for layer in range(4)]
     file = write_lines(tmp_path / "chunks" / "all.jsonl", *lines)
     np.testing.assert_array_equal(open_trace(file, RankLayout(pp=2, chunks=2))[0].count[0, :, 0, 0], np.eye(4))
-    assert refused(tmp_path / "stage", layout=RankLayout(pp=2, chunks=2)) == (
+    assert unread(tmp_path / "stage", layout=RankLayout(pp=2, chunks=2)) == (
         f"layers of router trace {tmp_path / 'stage'} must be numbered over the whole model where a stage has 2 "
         "chunks, got layer 0 on stages 0 and 1: its chunk cannot be told."
     )
@@ -105,19 +105,19 @@ def test_what_does_not_fit_the_job_is_refused(tmp_path):
     write_job(tmp_path, {"dp": 2, "ep": 4}, own_expert)
     hint = "name the degrees of its job (mfabric traces convert: --model, or --tp, --ep, --dp, --pp, --order)."
     ranks = f"global ranks of router trace {tmp_path} must be below tp x ep x dp x pp = "
-    assert refused(tmp_path) == f"{ranks}1 x 1 x 1 x 1 = 1, got 7; {hint}"
-    assert refused(tmp_path, of({"ep": 4})) == f"{ranks}1 x 4 x 1 x 1 = 4, got 7; {hint}"
+    assert unread(tmp_path) == f"{ranks}1 x 1 x 1 x 1 = 1, got 7; {hint}"
+    assert unread(tmp_path, of({"ep": 4})) == f"{ranks}1 x 4 x 1 x 1 = 4, got 7; {hint}"
     some = (
         f"router trace {tmp_path} must hold whole pipeline stages, or one expert-parallel group of tp x ep x dp x pp "
     )
-    assert refused(tmp_path, of({"ep": 4, "dp": 4})) == f"{some}= 1 x 4 x 4 x 1 = 16 ranks, but has no rank 8; {hint}"
+    assert unread(tmp_path, of({"ep": 4, "dp": 4})) == f"{some}= 1 x 4 x 4 x 1 = 16 ranks, but has no rank 8; {hint}"
     (tmp_path / "router_trace_rank5.jsonl").unlink()
-    assert refused(tmp_path, of({"ep": 4, "dp": 2})) == f"{some}= 1 x 4 x 2 x 1 = 8 ranks, but has no rank 5; {hint}"
+    assert unread(tmp_path, of({"ep": 4, "dp": 2})) == f"{some}= 1 x 4 x 2 x 1 = 8 ranks, but has no rank 5; {hint}"
     for rank in (4, 6, 7):
         (tmp_path / f"router_trace_rank{rank}.jsonl").unlink()
     alone = recorded(tmp_path, of({"ep": 4, "dp": 4}))  # one group of a larger job
     np.testing.assert_array_equal(alone.count[0, 0, 0, :, :4], 16 * np.eye(4))
-    assert refused(tmp_path, of({"ep": 2, "dp": 2}, experts=2)) == (
+    assert unread(tmp_path, of({"ep": 2, "dp": 2}, experts=2)) == (
         f"experts of router trace {tmp_path} must be below the 2 of the model, got expert 3; read it with its own "
         "number of experts first (mfabric traces convert: --experts)."
     )
@@ -194,25 +194,25 @@ def test_wrong_lines_are_named(tmp_path):
         ([1, 2], "{} must be a JSON object, got '[1, 2]'."),
     ):
         file = write_lines(tmp_path / "run.jsonl", good, bad)
-        assert refused(file).startswith(sentence.format(f"line 2 of router trace {file}"))
+        assert unread(file).startswith(sentence.format(f"line 2 of router trace {file}"))
     write_lines(file, good, good)
     file.write_text(file.read_text()[:-20])
-    assert refused(tmp_path).startswith(f"line 2 of router trace {file} must be a JSON object")
-    assert "the file ends inside it" in refused(file)
+    assert unread(tmp_path).startswith(f"line 2 of router trace {file} must be a JSON object")
+    assert "the file ends inside it" in unread(file)
     file.write_text("{\n" + json.dumps(good) + "\n")
-    assert "the file ends inside it" not in refused(file)
+    assert "the file ends inside it" not in unread(file)
 
 
 def test_ragged_router_traces_are_named(tmp_path):
     places = [(s, i, r) for s in (0, 1) for i in (0, 1) for r in (0, 1)]
     file = write_lines(tmp_path / "run.jsonl", *[line(*place, [[0]]) for place in places[:-1]])
-    assert refused(file, layout=RankLayout(ep=2)) == (
+    assert unread(file, layout=RankLayout(ep=2)) == (
         f"router trace {file} must have as many micro-batches of every step, layer and rank; step 1, layer 1, rank 1 "
         "has 0, another one 1."
     )
     write_lines(file, *[line(*place, [[0]]) for place in [*places, places[0]]])
-    assert "step 0, layer 0, rank 1 has 1, another one 2" in refused(file, layout=RankLayout(ep=2))
+    assert "step 0, layer 0, rank 1 has 1, another one 2" in unread(file, layout=RankLayout(ep=2))
     write_lines(file, line(0, 0, 0, [[0]], block="mtp"))
-    assert refused(file).endswith("must have lines of block 'decoder' and stage 'pre_dispatch', got none.")
+    assert unread(file).endswith("must have lines of block 'decoder' and stage 'pre_dispatch', got none.")
     file.write_bytes(b"\xff\xfe")
-    assert "must be a readable text file, got UnicodeDecodeError" in refused(file)
+    assert "must be a readable text file, got UnicodeDecodeError" in unread(file)
