@@ -9,7 +9,7 @@ import re
 import numpy as np
 import pytest
 
-from mfabric_jax import InputError, fabric
+from mfabric_jax import fabric
 from mfabric_jax.fabric import Prices, cluster_cost, cost_table
 from mfabric_jax.fabric.cost import Attachment
 from mfabric_jax.fabric.registry import PRICED, cluster_watts, no_price, server_parts
@@ -258,8 +258,8 @@ def test_files_that_hold_no_prices(tmp_path):
     ]:
         (tmp_path / name).write_text(text)
         assert sentence in refused(Prices.read, tmp_path / name)
-    with pytest.raises(InputError, match=r"cannot read '.*none\.toml' \(No such file or directory\); give a \.toml or"):
-        Prices.read(tmp_path / "none.toml")
+    said = refused(Prices.read, tmp_path / "none.toml")
+    assert "none.toml' (No such file or directory); give a .toml or" in said
     (tmp_path / "bytes.json").write_bytes(b"\xff\xfe{}")
     assert "bytes.json' is not JSON (" in refused(Prices.read, tmp_path / "bytes.json")
 
@@ -276,8 +276,8 @@ def test_many_clusters_at_once_cost_what_each_does():
             for at, g in enumerate(gbps.tolist())
         ]
         assert (together is None and each == [None] * 4) or together.tolist() == pytest.approx(each, rel=1e-12)
-    with pytest.raises(InputError, match="nic_gbps 900 has no price; prices are listed from 100 to 800 Gbps"):
-        cluster_cost("rail-only", 16, np.array([100.0, 900.0]))
+    said = refused(cluster_cost, "rail-only", 16, np.array([100.0, 900.0]))
+    assert "nic_gbps 900 has no price; prices are listed from 100 to 800 Gbps" in said
 
 
 def test_watts_are_the_users_own_and_unknown_ones_are_said():

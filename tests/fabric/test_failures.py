@@ -1,9 +1,7 @@
 """What every failure takes from a region, server by server."""
 
 import numpy as np
-import pytest
 
-from mfabric_jax import InputError
 from mfabric_jax.fabric import Region, degraded
 from mfabric_jax.fabric.failures import KINDS
 from tests.mistakes import refused
@@ -85,5 +83,5 @@ def test_mistakes_get_a_sentence():
         assert sentence in refused(degraded, region(), kind, **settings)
     for kind, nics in (("electrical-nics", 2.0), ("electrical-nic", 1.0)):
         for settings in ({"optical_degree": 0}, {"servers": 1}):
-            with pytest.raises(InputError, match=r"needs a peer that circuits reach; the region has none\."):
-                degraded(region(electrical_nics=nics, **settings), kind)
+            said = refused(degraded, region(electrical_nics=nics, **settings), kind)
+            assert said.endswith("needs a peer that circuits reach; the region has none.")

@@ -5,7 +5,6 @@ import itertools
 import numpy as np
 import pytest
 
-from mfabric_jax import InputError
 from mfabric_jax.fabric import FabricSettings, cluster, cluster_cost, cost_table, get
 from mfabric_jax.fabric.torus import dimension_order, near_cube, near_square, torus_links
 from mfabric_jax.routing import cluster_routes, links_of
@@ -87,6 +86,6 @@ def test_what_a_server_pays():
 
 
 def test_mistakes():
-    with pytest.raises(InputError, match="torus needs as many NICs in each of its 6 directions, got nics 8"):
-        cluster("torus", 8, 400.0, nics=8)
+    said = "torus needs as many NICs in each of its 6 directions, got nics 8"
+    assert said in refused(cluster, "torus", 8, 400.0, nics=8)
     assert "torus has no circuits" in refused(cluster, "torus", 8, 400.0, regions=np.zeros((1, 8, 8), int))

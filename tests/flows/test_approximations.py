@@ -1,11 +1,13 @@
 """What stands in for exact times: on which side a bound errs, and the smooth surrogate's limit, slope and kinks."""
 
-import equinox as eqx
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from mfabric_jax.flows import port_bound, processor_sharing, soft_time, star_completion
+from tests.batches import assert_batch_is_its_loop
 from tests.flows.derivatives import Derivatives
 from tests.mistakes import refused
 from tests.oracles.tree import tree
@@ -63,13 +65,10 @@ def test_derivatives_of_the_bounds():
     slopes.check({}, {"size": size, "up": up, "down": down}, 0)
 
 
-def test_float32_and_no_retracing():
-    drawn = [x.astype(np.float32) for x in stars(8)]
-    for function in (port_bound, processor_sharing):
-        once = jax.jit(eqx.debug.assert_max_traces(function, max_traces=1))
-        got = [once(*star) for star in zip(*drawn, strict=True)]
-        assert got[0].dtype == jnp.float32
-        want = jax.jit(jax.vmap(function))(*(x.astype(float) for x in drawn))
+def test_float32():
+    drawn = stars(8)
+    for got, want in zip(bounds(*(x.astype(np.float32) for x in drawn)), bounds(*drawn), strict=True):
+        assert got.dtype == jnp.float32
         np.testing.assert_allclose(got, want, rtol=1e-6)
 
 
@@ -163,12 +162,11 @@ def test_keys_and_impossible_settings():
 
 
 def test_batches_and_float32():
-    # The noise is drawn alike in every dtype.
     rng = np.random.default_rng(0)
-    at = {"size": rng.uniform(1, 2, (4, 2)), "capacity": rng.uniform(1, 2, (4, 2))}
-    together = jax.vmap(lambda at: soft_time(busier, at, 0.1))
-    alone = [soft_time(busier, {name: x[index] for name, x in at.items()}, 0.1) for index in range(4)]
-    np.testing.assert_allclose(together(at), alone, rtol=1e-12)
-    got = together({name: x.astype(np.float32) for name, x in at.items()})
-    assert got.dtype == jnp.float32
-    np.testing.assert_allclose(got, alone, rtol=1e-5)
+    cases = [({"size": size, "capacity": capacity},) for size, capacity in rng.uniform(1, 2, (4, 2, 2))]
+    at_once = functools.partial(soft_time, busier, temperature=0.1)
+    assert_batch_is_its_loop(at_once, cases, rtol=1e-12)
+    # The noise is drawn alike in every dtype.
+    (single,) = jax.tree.map(np.float32, cases[0])
+    assert at_once(single).dtype == jnp.float32
+    np.testing.assert_allclose(at_once(single), at_once(*cases[0]), rtol=1e-5)

@@ -10,6 +10,7 @@ import numpy as np
 
 from mfabric_jax.flows import completion_times, max_min_rates, star_completion, star_rates
 from mfabric_jax.flows.star import as_problem
+from tests.batches import assert_batch_is_its_loop
 from tests.flows.derivatives import Derivatives
 from tests.mistakes import refused
 from tests.oracles.tree import tree
@@ -190,12 +191,6 @@ def test_batches_of_batches_in_several_chunks_equal_their_loop():
             np.testing.assert_allclose(got[p, s], solve(size[s], up[p], np.ones(4)), rtol=1e-12)
 
 
-def test_a_new_instance_does_not_retrace():
-    once = jax.jit(eqx.debug.assert_max_traces(star_completion, max_traces=1))
-    for star in zip(*instances(4, ports=("unequal",)), strict=True):
-        once(*star)
-
-
 # ------------------------------------------------------------------------------------------------ derivatives
 slopes_of_star = Derivatives(lambda fixed, at: star_completion(**at))
 
@@ -217,13 +212,9 @@ def test_derivatives_against_differences():
 
 
 def test_derivatives_of_a_batch_equal_its_loop():
-    points = [drawn_point(seed)[0] for seed in range(3)]
     slope = jax.grad(lambda at: star_completion(**at).max())
-    stacked = jax.tree.map(lambda *x: np.stack(x), *points)
-    together, alone = jax.jit(jax.vmap(slope))(stacked), jax.jit(slope)
-    for index, point in enumerate(points):
-        for name, want in alone(point).items():
-            np.testing.assert_allclose(together[name][index], want, rtol=1e-10, atol=1e-12)
+    cases = [drawn_point(seed)[:1] for seed in range(3)]
+    assert_batch_is_its_loop(slope, cases, jax.jit(slope), rtol=1e-10, atol=1e-12)
 
 
 def test_slope_of_rates():

@@ -32,14 +32,6 @@ def test_tree_is_the_exact_simulation_of_its_paths(seed, groups):
     np.testing.assert_allclose(tree(size, up, down, *racks), finish, rtol=1e-12)
 
 
-@pytest.mark.parametrize(("stages", "batches"), [(1, 3), (4, 4), (4, 12)])
-def test_an_even_pipeline_has_stages_minus_one_bubbles(stages, batches):
-    # Equal stages, no sending time, at least as many micro-batches as stages: (M + P - 1) (f + b).
-    end, finish = one_f_one_b([[2] * batches] * stages, [[3] * batches] * stages, 0)
-    assert end == (batches + stages - 1) * 5
-    assert len(finish) == 2 * stages * batches
-
-
 def test_one_micro_batch_walks_through_the_pipeline_and_back():
     # f = 1, 2, 3, then b = 6, 5, 4, and four sends of 10.
     end, finish = one_f_one_b([[1], [2], [3]], [[4], [5], [6]], 10)

@@ -4,10 +4,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
-from mfabric_jax.checks import InputError
 from mfabric_jax.policies._index import Index, index, shipped
+from tests.mistakes import refused
 from tests.oracles.greedy import greedy as plain_greedy
 from tests.policies import drawn
 
@@ -106,6 +105,4 @@ def test_the_shipped_rule_is_the_default_and_parameters_have_ranges():
         ({"spread": 1.5}, "spread must be at most 1, got 1.5."),
         ({"larger": 2.0}, "larger must be at most 1, got 2.0."),
     ):
-        with pytest.raises(InputError) as refused:
-            Index(**numbers)
-        assert str(refused.value) == sentence
+        assert refused(Index, **numbers) == sentence

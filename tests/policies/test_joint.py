@@ -6,17 +6,16 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies._greedy import greedy
 from mfabric_jax.policies._joint import joint
 from mfabric_jax.policies.joint_relaxation import relay_limit
 from mfabric_jax.routing import Plan, fluid_lower_bound, relay_shares
+from tests.mistakes import refused
 from tests.policies.drawn import assert_legal, hostile
 
 SERVERS, NIC = 5, 50e9
@@ -168,7 +167,7 @@ def test_float32_without_a_key():
 
 def test_mistakes_are_named():
     for setting, least in (("steps", 0), ("samples", 1), ("rounds", 0)):
-        with pytest.raises(InputError, match=f"{setting} must be a whole number of at least {least}, got -1"):
-            joint(np.ones((SERVERS, SERVERS)), Region(SERVERS, 400.0), **{setting: -1})
-    with pytest.raises(InputError, match=r"demand must be \[S S\] with S = 5 servers, got \[4, 4\]"):
-        joint(np.ones((4, 4)), Region(SERVERS, 400.0))
+        said = refused(joint, np.ones((SERVERS, SERVERS)), Region(SERVERS, 400.0), **{setting: -1})
+        assert said == f"{setting} must be a whole number of at least {least}, got -1."
+    said = refused(joint, np.ones((4, 4)), Region(SERVERS, 400.0))
+    assert "demand must be [S S] with S = 5 servers, got [4, 4]" in said

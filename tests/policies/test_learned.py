@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import greedy, policy_file
 from mfabric_jax.policies._index import Index, index
@@ -59,18 +58,13 @@ def test_a_failed_write_leaves_what_was_there(tmp_path):
 def test_what_is_wrong_with_a_file_is_said(tmp_path):
     stored = kept(tmp_path, NETWORK)
 
-    def sentence():
-        with pytest.raises(InputError) as refused:
-            load(stored)
-        return str(refused.value)
-
     whole = stored.read_bytes()
     for content in (b"", b"no json\n", b"[1]\n", b"{}\n", b"\x93NUMPY\x01\x00", whole[:20]):
         stored.write_bytes(content)
-        assert "is no policy file: its first line must be JSON" in sentence()
+        assert "is no policy file: its first line must be JSON" in refused(load, stored)
     for content in (whole[:-1], whole + b"0", whole[:-9] + b"x" + whole[-8:]):
         stored.write_bytes(content)
-        assert sentence().endswith("is damaged: what follows its first line is not what was written.")
+        assert refused(load, stored).endswith("is damaged: what follows its first line is not what was written.")
     for fields, said in (
         ({"mfabric_jax": 2}, "must have the layout 1, got 2."),
         ({"kind": "checkpoint"}, "'checkpoint' is unknown; allowed: network, index."),
@@ -81,9 +75,9 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path):
     ):
         line, _, body = whole.partition(b"\n")  # consistent in itself
         stored.write_bytes(json.dumps(json.loads(line) | fields).encode() + b"\n" + body)
-        assert said in sentence()
+        assert said in refused(load, stored)
     stored.unlink()
-    assert "cannot be read (No such file or directory)." in sentence()
+    assert "cannot be read (No such file or directory)." in refused(load, stored)
 
 
 def test_what_ships_is_small_and_says_how_it_was_made():

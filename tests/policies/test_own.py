@@ -82,26 +82,26 @@ def test_mistakes_are_sentences_before_any_compute():
     ):
         with as_a_user(), pytest.raises(InputError) as mistake:
             Compare(models=("llama-moe",), policy=policy)
-        assert sentence in str(mistake.value)
+        assert sentence in str(mistake.value)  # one of them ends with what JAX says
 
 
 def test_the_broken_rule_is_named():
     for count, rule in (
         ([[0, 1], [0, 0]], "symmetric"),
         ([[1, 0], [0, 0]], "zero on the diagonal"),
-        ([[0, 7], [7, 0]], r"at most 6 at a server \(region.optical_degree\), got 7"),
+        ([[0, 7], [7, 0]], "at most 6 at a server (region.optical_degree), got 7"),
         ([[0, -1], [-1, 0]], "not negative"),
         ([[0, 0.5], [0.5, 0]], "whole numbers"),
         ([[0, np.nan], [np.nan, 0]], "whole numbers"),
     ):
-        with pytest.raises(InputError, match=f"policy p gave circuits that break a rule: they must be {rule}"):
-            check_legal("p", np.stack([np.zeros((2, 2)), np.asarray(count, float)]), 6)
+        said = refused(check_legal, "p", np.stack([np.zeros((2, 2)), np.asarray(count, float)]), 6)
+        assert said.startswith(f"policy p gave circuits that break a rule: they must be {rule}")
 
 
 def test_what_the_trial_does_not_show_the_run_does():
-    with as_a_user(), pytest.raises(InputError, match="policy sly gave circuits that break a rule: they must be at mo"):
-        list(compare(small("llama-moe", fabrics=("mfabric",), policy=sly, traffic="balanced")))
     with as_a_user():
+        said = refused(list, compare(small("llama-moe", fabrics=("mfabric",), policy=sly, traffic="balanced")))
+        assert said.startswith("policy sly gave circuits that break a rule: they must be at most")
         (row,) = compare(small("llama-moe", fabrics=("mfabric",), policy=no_circuits))
     assert (row["policy"], row["reconfig_s"]) == ("no_circuits", 0)
 

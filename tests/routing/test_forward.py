@@ -6,11 +6,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
-from mfabric_jax import InputError
 from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.routing.fixed import forward_time, wired
+from tests.batches import assert_batch_is_its_loop
 from tests.mistakes import refused
 from tests.oracles import dense
 
@@ -96,11 +95,9 @@ def test_one_server_has_nothing_to_do():
 
 def test_a_batch_over_bandwidths_circuits_and_demands_equals_its_loop():
     drawn = [draw(seed, 5) for seed in range(8)]
-    fabrics, demands = [joined(count, NIC * (1 + n)) for n, (count, _) in enumerate(drawn)], [d for _, d in drawn]
-    together = jax.tree.map(lambda *leaves: jnp.stack(leaves), *fabrics)
-    got = jax.jit(jax.vmap(forward_time))(together, jnp.stack(demands))
-    np.testing.assert_allclose(got, [seconds(*one) for one in zip(fabrics, demands, strict=True)], rtol=1e-12)
-    np.testing.assert_allclose(got, [plain(*one) / (1 + n) for n, one in enumerate(drawn)], rtol=1e-9)
+    cases = [(joined(count, NIC * (1 + n)), demand) for n, (count, demand) in enumerate(drawn)]
+    assert_batch_is_its_loop(forward_time, cases, seconds, rtol=1e-12)
+    np.testing.assert_allclose(seconds(*cases[-1]), plain(*drawn[-1]) / len(drawn), rtol=1e-9)
 
 
 def test_single_precision_stays_single():
@@ -129,5 +126,5 @@ def test_circuits_that_do_not_join_all():
         (circuits(3, (0, 1), (1, 2)), "capacity must have the shape [16], got [9]."),
     ]:
         assert sentence in refused(wired, DirectLinks(4, NIC), count)
-    with pytest.raises(InputError, match=r"^direct links need circuits before they carry anything; see wired\("):
-        forward_time(DirectLinks(4, NIC), jnp.ones((4, 4)))
+    said = refused(forward_time, DirectLinks(4, NIC), jnp.ones((4, 4)))
+    assert said.startswith("direct links need circuits before they carry anything; see wired(")

@@ -4,12 +4,12 @@ import functools
 from fractions import Fraction
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.routing.region import relayed_part_times
+from tests.batches import assert_batch_is_its_loop
 from tests.mistakes import refused
 from tests.oracles.fluid import completion
 from tests.routing.regions import pairs
@@ -66,9 +66,7 @@ def test_agrees_with_an_exact_simulation():
         cases = [draw(seed, server) for seed in range(12)]
         each = [parts(*case, server) for case in cases]
         np.testing.assert_allclose(each, [simulated(*case, server) for case in cases], rtol=1e-9)
-    batch = map(np.stack, zip(*cases, strict=True))
-    together = jax.jit(jax.vmap(functools.partial(parts, server=server)))(*batch)
-    np.testing.assert_allclose(np.stack(together, axis=1), each, rtol=1e-12)
+    assert_batch_is_its_loop(functools.partial(parts, server=server), cases, rtol=1e-12)
 
 
 def test_without_a_circuit_nothing_leaves_and_nothing_arrives():

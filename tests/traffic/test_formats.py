@@ -7,12 +7,11 @@ import sys
 import types
 
 import numpy as np
-import pytest
 
-from mfabric_jax.checks import InputError
 from mfabric_jax.traffic import Tokens, open_trace, recorded, save_tokens
 from mfabric_jax.traffic.recording import Sources, Targets
 from mfabric_jax.workload import get
+from tests.mistakes import refused
 
 from .jobs import job, unread
 from .test_router_trace import line, write_lines
@@ -207,12 +206,10 @@ def test_an_interrupted_or_refused_save_leaves_the_old_file(tmp_path, monkeypatc
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(np, "savez_compressed", full)
-    with pytest.raises(InputError, match=r"cannot write '.*run\.npz' \(No space left on device\)"):
-        save_tokens(some_tokens(), path)
+    assert "run.npz' (No space left on device)" in refused(save_tokens, some_tokens(), path)
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["run.npz"]
-    with pytest.raises(InputError, match=r"a trace is saved as \.npz, got '.*run\.npy'"):
-        save_tokens(some_tokens(), tmp_path / "run.npy")
+    assert "a trace is saved as .npz, got '" in refused(save_tokens, some_tokens(), tmp_path / "run.npy")
 
 
 def test_wrong_meta_is_named(tmp_path):

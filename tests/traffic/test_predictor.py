@@ -213,18 +213,6 @@ def test_selections_are_those_of_the_predictor_call_by_call():
             np.testing.assert_allclose(got[t, :, m], want, rtol=1e-6, atol=1e-4)
 
 
-def test_where_experts_follow_the_previous_layer_only_the_transition_knows():
-    rng = np.random.default_rng(3)
-    first = rng.dirichlet(np.full(4, 0.5), (40, 1))  # afresh in every iteration
-    count = 1000 * np.concatenate([first, first[..., [2, 0, 3, 1]]], axis=1)[:, :, None, None]
-    apart = {
-        name: float(total_variation(predicted(Tokens(count, "follows"), name)[20:, 1], count[20:, 1]).mean())
-        for name in predictor.REGISTRY
-    }
-    assert apart.pop("transition") < 0.01
-    assert min(apart.values()) > 0.1
-
-
 def test_hit_rate_by_hand():
     true = np.array([[5.0, 4, 3, 2], [1, 1, 1, 1]])
     guess = np.array([[4.0, 1, 5, 2], [0, 0, 0, 1]])

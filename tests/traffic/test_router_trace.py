@@ -7,9 +7,9 @@ import json
 import numpy as np
 import pytest
 
-from mfabric_jax.checks import InputError
 from mfabric_jax.traffic import open_trace, recorded
 from mfabric_jax.workload import RankLayout
+from tests.mistakes import refused
 
 from .jobs import job, unread
 
@@ -126,9 +126,7 @@ def test_what_does_not_fit_the_job_is_refused(tmp_path):
         "experts must be a multiple of ep = 4, got 6.": {"ep": 4, "experts": 6},
         "tp must be a whole number of at least 1, got 0.": {"tp": 0},
     }.items():
-        with pytest.raises(InputError) as caught:
-            RankLayout(**sentence)
-        assert str(caught.value) == wrong
+        assert refused(RankLayout, **sentence) == wrong
 
 
 # ---------------------------------------------------------------------------------------------------------------- lines
