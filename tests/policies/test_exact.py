@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.routing import best_relay_shares, fluid_lower_bound
@@ -16,7 +15,7 @@ pytest.importorskip("scipy")
 from mfabric_jax.policies._exact import exact, exact_circuits
 from tests.mistakes import refused
 from tests.oracles import circuits as plain
-from tests.policies.drawn import NIC, ROUTINGS, assert_legal, hostile, region, skewed
+from tests.policies.drawn import NIC, ROUTINGS, SEEDS, any_degrees, assert_legal, hostile, region, skewed
 
 paced = eqx.filter_jit(fluid_lower_bound)
 
@@ -59,7 +58,7 @@ def test_no_circuits_are_better_with_relays(efficiency):
 
 
 @settings(max_examples=25, derandomize=True)
-@given(st.integers(0, 2**32 - 1), st.lists(st.integers(0, 3), min_size=4, max_size=4))
+@given(SEEDS, any_degrees(4, most=3))
 def test_any_demand_gets_legal_circuits_and_shares(seed, degree):
     plan = exact(hostile(seed, 4), region(4, np.array(degree)), routing="relay", seconds=5.0)
     assert_legal(plan.circuits.count, np.array(degree))

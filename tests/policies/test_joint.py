@@ -15,8 +15,9 @@ from mfabric_jax.policies._greedy import greedy
 from mfabric_jax.policies._joint import joint
 from mfabric_jax.policies.joint_relaxation import relay_limit
 from mfabric_jax.routing import Plan, fluid_lower_bound, relay_shares
+from tests.batches import assert_batch_is_its_loop
 from tests.mistakes import refused
-from tests.policies.drawn import assert_legal, hostile
+from tests.policies.drawn import SEEDS, SOME_EPS, any_degrees, assert_legal, hostile
 
 SERVERS, NIC = 5, 50e9
 QUICK = {"steps": 60, "samples": 2, "rounds": 2}
@@ -98,12 +99,7 @@ def test_the_limit_of_relaying_by_hand():
 
 
 @settings(max_examples=40, derandomize=True)
-@given(
-    st.integers(0, 2**32 - 1),
-    st.lists(st.integers(0, 8), min_size=SERVERS, max_size=SERVERS),
-    st.sampled_from([0.0, 2.0]),
-    st.sampled_from([1.0, 0.5]),
-)
+@given(SEEDS, any_degrees(SERVERS), SOME_EPS, st.sampled_from([1.0, 0.5]))
 def test_legal_and_never_later_than_greedy(seed, degrees, electrical, efficiency):
     found, seconds, greedy_seconds = plan(hostile(seed, SERVERS), degrees, electrical, efficiency)
     assert_legal(found.circuits.count, degrees)
@@ -132,14 +128,13 @@ def test_near_the_joint_programme_where_greedy_is_not():
 
 
 def test_a_batch_over_demands_and_regions_equals_its_loop():
-    demands = jnp.stack([jnp.asarray(hostile(seed, SERVERS), float) for seed in (0, 3, 7)])
-    degrees, electrical = np.array([[6] * 5, [0, 1, 2, 3, 4], [8] * 5], np.int32), np.ones(3)
+    nics = np.array([[6] * 5, [0, 1, 2, 3, 4], [8] * 5], np.int32)
     keys = jax.random.split(jax.random.key(1), 3)
-    together = jax.vmap(planned)(demands, degrees, electrical, electrical, keys, np.stack([NONE] * 3))
-    for i in range(3):
-        alone = planned(demands[i], degrees[i], electrical[i], electrical[i], keys[i], NONE)
-        np.testing.assert_array_equal(together[0].circuits.count[i], alone[0].circuits.count)
-        np.testing.assert_allclose(together[1][i], alone[1], rtol=1e-6)
+    cases = [
+        (jnp.asarray(hostile(seed, SERVERS), float), nics[n], np.ones(()), np.ones(()), keys[n], NONE)
+        for n, seed in enumerate((0, 3, 7))
+    ]
+    assert_batch_is_its_loop(lambda *case: (planned(*case)[0].circuits.count, planned(*case)[1]), cases, rtol=1e-6)
 
 
 def test_circuits_in_place_stay_where_they_are_as_good():

@@ -3,14 +3,13 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given
 
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies._soft_circuits import rounded
 from mfabric_jax.policies.relay_swaps import circuit_worth, swaps
 from mfabric_jax.routing import best_relay_shares
-from tests.policies.drawn import assert_legal
+from tests.policies.drawn import SEEDS, SOME_EPS, any_degrees, assert_legal
 
 SERVERS, MANY = 5, 6
 
@@ -22,12 +21,7 @@ def tried(count, degrees, electrical, demand, shares, key):
     return worth, swaps(count, degrees, worth, key, MANY)
 
 
-@settings(max_examples=100, derandomize=True)
-@given(
-    st.integers(0, 2**32 - 1),
-    st.lists(st.integers(0, 8), min_size=SERVERS, max_size=SERVERS),
-    st.sampled_from([0.0, 2.0]),
-)
+@given(SEEDS, any_degrees(SERVERS), SOME_EPS)
 def test_every_swap_is_legal_and_moves_two_circuits_at_most(seed, degrees, electrical):
     rng = np.random.default_rng(seed)
     degrees = np.asarray(degrees, np.int32)

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mfabric_jax.policies._soft_circuits import drawn_to_whole, first_logits, rounded, soft_circuits
-from tests.policies.drawn import assert_legal
+from tests.policies.drawn import SEEDS, any_degrees, assert_legal
 
 SERVERS = 5
 deal = jax.jit(rounded)
@@ -48,15 +48,14 @@ def plain(count, degrees, least=-np.inf):
 
 
 @settings(max_examples=200, derandomize=True)
-@given(st.integers(0, 2**32 - 1), st.lists(st.integers(0, 8), min_size=SERVERS, max_size=SERVERS))
+@given(SEEDS, any_degrees(SERVERS))
 def test_legal_whatever_is_wanted(seed, degrees):
     degrees = np.asarray(degrees, np.int32)
     assert_legal(deal(wanted(seed), degrees), degrees)
     assert_legal(deal(wanted(seed).astype(np.float32), degrees), degrees)
 
 
-@settings(max_examples=100, derandomize=True)
-@given(st.integers(0, 2**32 - 1), st.sampled_from([-np.inf, 0.5]))
+@given(SEEDS, st.sampled_from([-np.inf, 0.5]))
 @example(0, 0.5)
 def test_agrees_with_plain_loops_within_the_degrees(seed, least):
     rng = np.random.default_rng(seed)
