@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.fabric import Circuits
 from mfabric_jax.policies import greedy, policy_file
 from mfabric_jax.policies._index import Index, index
 from mfabric_jax.policies._learned import kind_of, learned, load, save
@@ -16,14 +16,11 @@ from mfabric_jax.policies.network import PolicyNetwork
 from mfabric_jax.routing import Plan, relay_shares
 from mfabric_jax.routing.region import fluid_lower_bound
 from tests.mistakes import refused
+from tests.policies.drawn import region
 
 SERVERS = 8
 NETWORK = PolicyNetwork(6, 1, key=jax.random.key(1))
 CONFIGURATION = {"seed": 3, "sizes": [8, 16]}
-
-
-def region(servers=SERVERS):
-    return Region(servers, jnp.asarray(400.0), jnp.asarray(6), jnp.asarray(2.0), relay_efficiency=jnp.asarray(1.0))
 
 
 def draw(seed, servers=SERVERS):
@@ -40,7 +37,7 @@ def test_a_model_comes_back_as_it_was(tmp_path):
         assert (kind_of(trained.model), trained.configuration) == (kind, CONFIGURATION)
         for before, after in zip(jax.tree.leaves(model), jax.tree.leaves(trained.model), strict=True):
             np.testing.assert_array_equal(before, after)
-        plan, same = (one(draw(0, 4), region(4)) for one in (model, trained))
+        plan, same = (one(draw(0, 4), region(4, 6)) for one in (model, trained))
         np.testing.assert_array_equal(plan.circuits.count, same.circuits.count)
         assert load(tmp_path / "one.policy") is trained
         assert load(kept(tmp_path, model)) is not trained
@@ -90,7 +87,7 @@ def test_what_ships_is_small_and_says_how_it_was_made():
 
 
 def test_what_ships_is_better_than_greedy_under_relay_routing():
-    where = region()
+    where = region(SERVERS, 6)
     demands = np.stack([draw(seed) * (np.random.default_rng(seed + 99).random((8, 8)) < 0.5) for seed in range(24)])
 
     @jax.jit

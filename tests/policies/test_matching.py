@@ -11,6 +11,7 @@ from mfabric_jax.policies._matching import matching
 from tests.mistakes import refused
 from tests.oracles import circuits as plain
 from tests.policies.drawn import assert_legal, hostile, region, skewed
+from tests.routing.regions import pairs
 
 
 def upper(count):
@@ -32,13 +33,11 @@ def test_the_first_set_is_a_heaviest():
 
 def test_by_hand():
     # 01: 5, 02: 4, 13: 4, one NIC each: the heaviest pair alone carries 5, the other two 8.
-    demand = np.zeros((4, 4))
-    demand[0, 1], demand[2, 0], demand[1, 3] = 5, 4, 4
+    demand = pairs({(0, 1): 5, (2, 0): 4, (1, 3): 4}, servers=4)
     count = upper(np.asarray(matching(demand, region(4, 1)).circuits.count))
     assert {pair for pair, circuits in count.items() if circuits} == {(0, 2), (1, 3)}
     # Three NICs. First 01, 02, 12, each one circuit; then, with one NIC left each, 01.
-    demand = np.zeros((3, 3))
-    demand[0, 1], demand[0, 2], demand[1, 2] = 9, 4, 2
+    demand = pairs({(0, 1): 9, (0, 2): 4, (1, 2): 2}, servers=3)
     count = upper(np.asarray(matching(demand, region(3, 3)).circuits.count))
     assert count == {(0, 1): 2, (0, 2): 1, (1, 2): 1}
 

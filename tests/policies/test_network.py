@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.fabric import Circuits
 from mfabric_jax.policies import Plan
 from mfabric_jax.policies.network import PolicyNetwork
 from mfabric_jax.policies.normalised_demand import normalised
@@ -15,28 +15,25 @@ from mfabric_jax.routing import fluid_lower_bound
 from mfabric_jax.routing.relay import checked_shares
 from tests.batches import assert_batch_is_its_loop
 from tests.mistakes import refused
+from tests.policies import drawn
 from tests.policies.drawn import SEEDS, any_degrees, hostile
+from tests.routing.regions import pairs
 
 SERVERS = 5
 NETWORK = PolicyNetwork(6, 1, key=jax.random.key(1))
 
 
-def region(degree=6, electrical=2.0, efficiency=1.0, servers=SERVERS):
-    degree, electrical = (jnp.broadcast_to(jnp.asarray(x), servers) for x in (degree, electrical))
-    return Region(servers, jnp.asarray(400.0), degree, electrical, relay_efficiency=jnp.asarray(efficiency))
+def region(degree=6, electrical=2.0, servers=SERVERS):
+    return drawn.region(servers, degree, electrical)
 
 
 NONE = np.zeros((SERVERS, SERVERS), int)
 
 
 @eqx.filter_jit
-def _planned(demand, where, before):
-    return NETWORK(demand, where, previous=Plan(Circuits(before)))
-
-
 def planned(demand, where, before=NONE):
     """With circuits in place, or none of them: compiled once."""
-    return _planned(demand, where, before)
+    return NETWORK(demand, where, previous=Plan(Circuits(before)))
 
 
 def draw(seed, servers=SERVERS):
@@ -51,11 +48,7 @@ def test_servers_in_another_order_get_the_same_plan_in_that_order():
         before = before + before.T
         order = rng.permutation(SERVERS)
         plan = planned(demand, region(degree, electrical), before)
-        moved = planned(
-            demand[order][:, order],
-            region(degree[order], electrical[order]),
-            before[order][:, order],
-        )
+        moved = planned(demand[order][:, order], region(degree[order], electrical[order]), before[order][:, order])
         np.testing.assert_array_equal(moved.circuits.count, np.asarray(plan.circuits.count)[order][:, order])
         shares = np.asarray(plan.shares)[order][:, order][:, :, [*order, SERVERS, SERVERS + 1]]
         np.testing.assert_allclose(moved.shares, shares, atol=2e-5)  # float32 inside
@@ -89,11 +82,9 @@ def test_unit_of_bytes_does_not_matter():
 
 def test_need_is_measured_in_nics_of_the_busiest_server():
     # 0 sends 6 + 2 to 1 and 2, all over 4 + 1 NICs: 8/5 bytes a NIC. Server 3 has no NIC: its bytes do not count.
-    demand = np.zeros((4, 4))
-    demand[0, 1], demand[0, 2], demand[3, 0], demand[1, 1] = 6, 2, 100, 50
+    demand = pairs({(0, 1): 6, (0, 2): 2, (3, 0): 100, (1, 1): 50}, servers=4)
     need = normalised(demand, region([4, 4, 4, 0], [1.0, 1.0, 1.0, 0.0], servers=4))
-    want = np.zeros((4, 4))
-    want[0, 1], want[0, 2] = 6 / (8 / 5), 2 / (8 / 5)
+    want = pairs({(0, 1): 6 / (8 / 5), (0, 2): 2 / (8 / 5)}, servers=4)
     np.testing.assert_allclose(need.pairs, want, rtol=1e-12)
 
 
@@ -111,8 +102,7 @@ def test_the_same_weights_serve_another_number_of_servers():
 
 
 def test_circuits_in_place_are_seen():
-    before = np.zeros((SERVERS, SERVERS), int)
-    before[0, 1] = before[1, 0] = 6
+    before = pairs({(0, 1): 6}, both=True, servers=SERVERS).astype(int)
     none = planned(draw(5), region())
     assert not np.allclose(planned(draw(5), region(), before).shares, none.shares)
     np.testing.assert_allclose(NETWORK(draw(5), region()).shares, none.shares, atol=2e-5)

@@ -10,6 +10,7 @@ from mfabric_jax.policies._soft_circuits import rounded
 from mfabric_jax.policies.relay_swaps import circuit_worth, swaps
 from mfabric_jax.routing import best_relay_shares
 from tests.policies.drawn import SEEDS, SOME_EPS, any_degrees, assert_legal
+from tests.routing.regions import pairs
 
 SERVERS, MANY = 5, 6
 
@@ -48,38 +49,31 @@ def settled(demand, count, degree, electrical):
     return worth, np.asarray(found), seconds
 
 
-def joined(*pairs):
-    count = np.zeros((SERVERS, SERVERS), np.int32)
-    for i, j in pairs:
-        count[i, j] += 1
-        count[j, i] += 1
-    return count
+def joined(values):
+    return pairs(values, both=True, servers=SERVERS).astype(np.int32)
 
 
 def test_swaps_by_hand():
     for sent, degrees, before, want in (
         # 0 -> 1 and 2 -> 3 have all bytes, one circuit a server: two wrong circuits are crossed.
-        ([(0, 1), (2, 3)], 1, [(0, 2), (1, 3)], [(0, 1), (2, 3)]),
+        ({(0, 1): 1, (2, 3): 1}, 1, {(0, 2): 1, (1, 3): 1}, {(0, 1): 1, (2, 3): 1}),
         # 0 -> 1 has all bytes, and both servers have a free NIC: nothing is given up.
-        ([(0, 1)], 2, [(0, 1)], [(0, 1), (0, 1)]),
+        ({(0, 1): 1}, 2, {(0, 1): 1}, {(0, 1): 2}),
         # 0 sends to 1 and 2, which have one NIC each and are joined to each other: two free NICs break into a circuit.
-        ([(0, 1), (0, 2)], [2, 1, 1, 0, 0], [(1, 2)], [(0, 1), (0, 2)]),
+        ({(0, 1): 1, (0, 2): 1}, [2, 1, 1, 0, 0], {(1, 2): 1}, {(0, 1): 1, (0, 2): 1}),
     ):
-        demand = np.zeros((SERVERS, SERVERS))
-        demand[tuple(zip(*sent, strict=True))] = 1e9
-        _, found, _ = settled(demand, joined(*before), np.broadcast_to(degrees, SERVERS).astype(np.int32), 1.0)
-        np.testing.assert_array_equal(found[0], joined(*want))
+        _, found, _ = settled(1e9 * pairs(sent, servers=SERVERS), joined(before), degrees, 1.0)
+        np.testing.assert_array_equal(found[0], joined(want))
 
 
 def test_a_second_way_in_is_worth_what_the_programme_gains():
     # 0 sends to 1 over one circuit; a circuit 2-1 opens a relay 0-2-1, since 0-2 is joined and idle.
-    demand = np.zeros((SERVERS, SERVERS))
-    demand[0, 1] = 1e9
-    count = joined((0, 1), (0, 2), (0, 3))
+    demand = pairs({(0, 1): 1e9}, servers=SERVERS)
+    count = joined({(0, 1): 1, (0, 2): 1, (0, 3): 1})
     worth, _, seconds = settled(demand, count, 4, 1.0)
     gain = {}
     for pair in ((1, 2), (1, 3), (1, 4), (2, 3)):
-        more = count + joined(pair)
+        more = count + joined({pair: 1})
         gain[pair] = seconds - best_relay_shares(Region(SERVERS, 400.0, 4, 1.0), Circuits(more), demand)[1]
     assert gain[1, 2] > 0.2 * seconds
     assert gain[2, 3] == gain[1, 4] == 0

@@ -9,6 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mfabric_jax.policies._soft_circuits import drawn_to_whole, first_logits, rounded, soft_circuits
+from tests.batches import assert_batch_is_its_loop
 from tests.policies.drawn import SEEDS, any_degrees, assert_legal
 
 SERVERS = 5
@@ -72,10 +73,8 @@ def test_noise_gives_other_roundings_and_whole_circuits_stay():
     assert len(np.unique(noisy(jax.random.split(jax.random.key(0), 10)), axis=0)) > 3
     ring = np.roll(np.eye(SERVERS), 1, axis=1)
     np.testing.assert_array_equal(deal(3 * (ring + ring.T), np.full(SERVERS, 6, np.int32)), 3 * (ring + ring.T))
-    counts = np.stack([wanted(seed) for seed in range(12)])
     degrees = np.random.default_rng(0).integers(0, 9, (12, SERVERS)).astype(np.int32)
-    together = jax.jit(jax.vmap(rounded))(counts, degrees)
-    np.testing.assert_array_equal(together, [deal(c, d) for c, d in zip(counts, degrees, strict=True)])
+    assert_batch_is_its_loop(rounded, [(wanted(seed), degrees[seed]) for seed in range(12)], deal)
 
 
 def test_soft_circuits_use_the_nics_and_no_more():

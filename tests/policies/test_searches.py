@@ -21,7 +21,7 @@ from tests.oracles.moves import beyond, moves_around, need, too_many
 from tests.oracles.threshold import bisected
 from tests.policies import drawn
 from tests.policies.drawn import NIC, ROUTINGS, SEEDS, any_degrees, assert_legal, hostile, skewed, times
-from tests.routing.regions import dealt
+from tests.routing.regions import dealt, pairs
 
 SERVERS = 5
 NONE = np.zeros((SERVERS, SERVERS), np.int32)  # always some previous circuits: fewer programs
@@ -192,15 +192,13 @@ def test_the_first_start_is_the_plain_rule(routing):
 def test_a_pair_takes_what_it_needs_at_once():
     # Two EPS NICs, four optical ones. 0 -> 1: 12, 0 -> 2 and 0 -> 3: 2 each. Four circuits for 01 end at 12/4 = 3, the
     # EPS carries the rest by 4/2 = 2; with three for 01 it would be 4. One by one, greedy gives one of them to 02.
-    demand = np.zeros((5, 5))
-    demand[0, 1], demand[0, 2], demand[0, 3] = 12, 2, 2
+    demand = pairs({(0, 1): 12, (0, 2): 2, (0, 3): 2}, servers=SERVERS)
     count = np.asarray(by_threshold(demand, region(4), "unsplit"))
     assert count[0].tolist() == [0, 4, 0, 0, 0]
 
 
 def test_without_an_eps_every_pair_gets_a_circuit_whatever_the_unit():
-    demand = np.zeros((5, 5))
-    demand[0, 1], demand[0, 2], demand[3, 4] = 1, 100, 5
+    demand = pairs({(0, 1): 1, (0, 2): 100, (3, 4): 5}, servers=SERVERS)
     for routing in ROUTINGS:
         count = np.asarray(by_threshold(demand, region(3, 0.0), routing))
         assert (count[0, 1], count[0, 2], count[3, 4] >= 1) == (1, 2, True)

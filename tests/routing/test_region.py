@@ -17,6 +17,7 @@ from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import Plan
 from mfabric_jax.routing import degree_bound, fluid_lower_bound
 from mfabric_jax.routing.region import ROUTINGS, part_times, relay_bound
+from tests.batches import assert_batch_is_its_loop
 from tests.mistakes import refused
 from tests.oracles import circuits as plain
 from tests.routing.regions import (
@@ -36,6 +37,7 @@ from tests.routing.regions import (
     region,
     relayed,
     seconds,
+    timed,
 )
 
 NONE = pairs({})
@@ -168,12 +170,16 @@ def test_a_batch_of_regions_equals_its_loop(routing):
         where = Region(SERVERS, nic, 6, ports)
         return all_to_all_time(where, Plan(Circuits(count), shares), demand, routing=routing)
 
-    together = jax.jit(jax.vmap(one))(ports, nics, counts.astype(int), demands, shares)
-    alone = [seconds(region(p), c, d, routing, s) for p, c, d, s in zip(ports, counts, demands, shares, strict=True)]
-    np.testing.assert_allclose(together, np.array(alone) * 8e-9 / nics, rtol=1e-9)
+    def alone(ports, nic, count, demand, shares):
+        return seconds(region(ports), count, demand, routing, shares) * 8e-9 / nic
+
+    cases = list(zip(ports, nics, counts.astype(int), demands, shares, strict=True))
+    assert_batch_is_its_loop(one, cases, alone, rtol=1e-9)
     # The diagonal does not count, and time scales with bytes.
     where, more = region(ports[0]), 8 * demands[0] + np.eye(SERVERS) * 1e3
-    np.testing.assert_allclose(seconds(where, counts[0], more, routing, shares[0]), 8 * alone[0], rtol=1e-12)
+    np.testing.assert_allclose(
+        seconds(where, counts[0], more, routing, shares[0]), 8 * alone(ports[0], 8e-9, *cases[0][2:]), rtol=1e-12
+    )
 
 
 def test_single_precision_keeps_its_digits_at_any_range():
@@ -183,17 +189,12 @@ def test_single_precision_keeps_its_digits_at_any_range():
         _, count, _ = draw(seed, ports=2)
         demand = (10.0 ** np.random.default_rng(seed).uniform(-6, 6, (8, 8)) * scale).astype(np.float32)
         want = seconds(region(nic_gbps=400), count, demand, "split")
-        got = _single(single, count.astype(np.float32), demand, "split")
+        got = timed(single, count.astype(np.float32), demand, "split", None)
         assert got.dtype == jnp.float32
         np.testing.assert_allclose(got, want, rtol=1e-6)
         if scale == 1e12:
-            got = _single(single, count.astype(np.float32), demand, "unsplit")
+            got = timed(single, count.astype(np.float32), demand, "unsplit", None)
             np.testing.assert_allclose(got, seconds(region(nic_gbps=400), count, demand), rtol=1e-5)
-
-
-@eqx.filter_jit
-def _single(where, count, demand, routing):
-    return all_to_all_time(where, Circuits(count), demand, routing=routing)
 
 
 def test_what_is_not_a_number_stays_none():

@@ -195,8 +195,7 @@ def test_drift_of_the_gate_trace(gate_trace, published):
     load = statistics.source_rows(gate_trace.tokens().count).sum(axis=2)
     start = gate_trace.number
     for lag, (name, period) in itertools.product(
-        (1, 5, 10, 50, 100),
-        {"start<500": (11, 500), "start_500_2000": (500, 2000), "start>2000": (2001, 9999)}.items(),
+        (1, 5, 10, 50, 100), {"start<500": (11, 500), "start_500_2000": (500, 2000), "start>2000": (2001, 9999)}.items()
     ):
         want = published["smartmoe_gate_trace"][f"lag_{10 * lag}_iters"][name]
         chosen = (start[:-lag] >= period[0]) & (start[:-lag] <= period[1])
