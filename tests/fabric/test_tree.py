@@ -88,11 +88,9 @@ def test_a_partly_filled_tree_is_a_tree(tree):
     part = tree.part_of(hosts)
     np.testing.assert_array_equal(np.bincount(part), tree.hosts // tree.parts)
     links = links_of(tree)
-    up_tail, up_head = (np.concatenate([links[kind][end] for kind in links if kind.endswith("up")]) for end in (0, 1))
-    down_tail, down_head = (
-        np.concatenate([links[kind][end] for kind in links if kind.endswith("down")]) for end in (0, 1)
-    )
-    np.testing.assert_array_equal((up_tail, up_head), (down_head, down_tail))
+    up, down = (np.hstack([ends for kind, ends in links.items() if kind.endswith(way)]) for way in ("up", "down"))
+    np.testing.assert_array_equal(up, down[::-1])
+    up_tail, up_head = up
     assert len(set(zip(up_tail.tolist(), up_head.tolist(), strict=True))) == len(up_tail)  # no parallel links
     ranges = np.cumsum([0, *kinds.values()])
     tier = np.searchsorted(ranges, up_tail, side="right"), np.searchsorted(ranges, up_head, side="right")
@@ -181,16 +179,10 @@ def most_between(built, src, dst, *, nvswitch=True):
 
 NVSWITCH = float(units.gbps(100.0)) / 1e9 * 50  # 50 NICs a GPU: it never limits
 WIDE = circuits(1, SERVERS)  # one region of all servers
-
-
 SIX = {"gpus_per_server": 6, "nvswitch_gigabytes_per_s": NVSWITCH}
 HALF = np.arange(SERVERS * GPUS // 2)
 OTHER = HALF + len(HALF)
-
-
 ACROSS = WIDE[0, : SERVERS // 2, SERVERS // 2 :].sum()  # circuits from half to half, one way
-
-
 MIDDLE = [
     ("fat-tree", {}, len(HALF)),
     ("fat-tree", {"radix": 16, "tiers": 2}, len(HALF)),

@@ -9,7 +9,7 @@ import pytest
 
 from mfabric_jax.flows import star_completion
 from mfabric_jax.flows.star_pallas import star_completion_pallas
-from tests.flows.test_star import instances
+from tests.flows.stars import instances
 from tests.mistakes import refused
 
 solve = jax.jit(lambda *star: star_completion_pallas(*star, interpret=True))

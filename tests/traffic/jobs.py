@@ -1,4 +1,6 @@
-"""Small workloads for the tests of this folder."""
+"""Small workloads and files for the tests of this folder."""
+
+import json
 
 from mfabric_jax.traffic import open_trace, recorded
 from mfabric_jax.workload import GroupedQuery, Workload, models
@@ -24,3 +26,14 @@ def unread(path, workload=None, **options):
     """The sentence with which a recording is refused."""
     given = (open_trace, path) if workload is None else (recorded, path, workload)
     return refused(*given, **options)
+
+
+def line(step, layer, rank, chosen, **more):
+    """A line for tokens that chose these experts."""
+    fields = {"step": step, "stage": "pre_dispatch", "block": "decoder", "layer": layer, "rank": rank}
+    return fields | {"num_tokens": len(chosen), "topk": len(chosen[0]), "top_indices": chosen} | more
+
+
+def write_lines(path, *records):
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path

@@ -13,8 +13,7 @@ from mfabric_jax.traffic.recording import Sources, Targets
 from mfabric_jax.workload import get
 from tests.mistakes import refused
 
-from .jobs import job, unread
-from .test_router_trace import line, write_lines
+from .jobs import job, line, unread, write_lines
 
 TWO_RANKS = job(ep=2, experts=4)  # 2 layers, 16 selections a row
 

@@ -11,20 +11,9 @@ from mfabric_jax.traffic import open_trace, recorded
 from mfabric_jax.workload import RankLayout
 from tests.mistakes import refused
 
-from .jobs import job, unread
+from .jobs import job, line, unread, write_lines
 
 EXPERTS = 8
-
-
-def line(step, layer, rank, chosen, **more):
-    """A line for tokens that chose these experts."""
-    fields = {"step": step, "stage": "pre_dispatch", "block": "decoder", "layer": layer, "rank": rank}
-    return fields | {"num_tokens": len(chosen), "topk": len(chosen[0]), "top_indices": chosen} | more
-
-
-def write_lines(path, *records):
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return path
 
 
 def write_job(folder, degrees, chosen, order="tp-ep-dp-pp", layers=(0, 1)):
