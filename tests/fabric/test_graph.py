@@ -125,7 +125,7 @@ def test_directed_links_have_one_direction_and_kinds_are_grouped():
     assert network.capacity.tolist() == [GBPS, 0, 2 * GBPS, 2 * GBPS]
 
 
-def test_endpoints():
+def test_endpoints_and_an_empty_graph():
     for kinds, expected in [
         (["switch", "gpu", "host", "gpu"], [1, 2, 3]),
         (["host", "switch", "host", "nvswitch"], [0, 1]),
@@ -133,9 +133,6 @@ def test_endpoints():
     ]:
         nodes = [{"id": n} | ({"kind": kind} if kind else {}) for n, kind in enumerate(kinds)]
         assert endpoints(graph_of({"directed": True, "nodes": nodes, "edges": []})).tolist() == expected
-
-
-def test_nothing_is_a_graph():
     empty = graph_of({"directed": True, "nodes": [], "edges": []})
     assert (empty.size, len(empty.tail), endpoints(empty).size) == (0, 0, 0)
     assert equal(graph_of(json.loads(graph_text(empty))), empty)

@@ -48,7 +48,7 @@ def test_an_unknown_name_gets_the_allowed_ones():
         assert sentence in refused(ask, "polaris")
 
 
-def test_a_comparison_takes_the_slowest_delay_unless_given():
+def test_a_comparison_takes_the_slowest_delay_unless_given_and_needs_a_known_one():
     for name, one in OCS.items():
         if one.delay_s is not None:
             config = compare(ocs=name, optical_degree=4)  # 16 ports: enough for the smallest
@@ -56,9 +56,6 @@ def test_a_comparison_takes_the_slowest_delay_unless_given():
     assert region_of(compare(ocs="polatis", delay_s=0.001)).delay_s == 0.001
     assert region_of(compare(ocs="polatis", delay_s=0.0)).delay_s == 0
     assert region_of(compare()).delay_s == 0.025
-
-
-def test_a_switch_of_unknown_delay_needs_one():
     assert refused(compare, ocs="palomar") == "ocs 'palomar' has no reported delay; give delay_s."
     assert region_of(compare(ocs="palomar", delay_s=0.02)).delay_s == 0.02
 
@@ -74,12 +71,9 @@ def test_a_comparison_is_refused_where_ports_are_too_few():
         assert sentence in refused(compare, ocs=name, optical_degree=degree + 1)
 
 
-def test_the_largest_region_decides():
+def test_the_largest_region_decides_and_without_a_switch_nothing_does():
     # Two servers a region want 12 ports, four want 24.
     assert compare(models=("llama-moe",), ocs="epiphotonics").delay_s == pytest.approx(1e-8)
     said = refused(compare, models=("llama-moe", MODEL), ocs="epiphotonics")
     assert "a region of 4 servers with optical_degree 6 needs 24;" in said
-
-
-def test_fabrics_without_a_switch_need_no_ports():
-    assert compare(fabrics=("fat-tree",), ocs="epiphotonics").ocs == "epiphotonics"
+    assert compare(fabrics=("fat-tree",), ocs="epiphotonics").ocs == "epiphotonics"  # no switch, no ports

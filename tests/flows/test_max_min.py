@@ -116,9 +116,6 @@ def test_by_hand():
         np.testing.assert_allclose(rate, want, rtol=1e-15)
         assert held_by is None or bottleneck.tolist() == held_by
         assert got.outcome == Outcome.solved
-
-
-def test_ring_of_equal_flows_fills_all_links_at_once():
     # Four links of 1 in a ring, flow f crosses f and f + 1: two flows a link, 1/2 each, in one round.
     got, rate, _ = rates([1.0] * 4, [[f, (f + 1) % 4] for f in range(4)])
     np.testing.assert_array_equal(rate, [0.5] * 4)

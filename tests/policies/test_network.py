@@ -94,11 +94,13 @@ def test_a_batch_over_demands_and_regions_equals_its_loop_and_new_numbers_do_not
     assert_batch_is_its_loop(NETWORK, cases, once, atol=2e-5)  # circuits are whole: equal
 
 
-def test_the_same_weights_serve_another_number_of_servers():
+def test_the_same_weights_serve_another_number_of_servers_and_need_a_width():
     plan = NETWORK(draw(4, 3), region(servers=3))
     Circuits(np.asarray(plan.circuits.count)).checked(6)
     assert plan.shares is not None
     assert plan.shares.shape == (3, 3, 5)
+    said = refused(PolicyNetwork, 2, 1, key=jax.random.key(0))
+    assert said == "width must be a whole number of at least 3, got 2."
 
 
 def test_circuits_in_place_are_seen():
@@ -106,7 +108,3 @@ def test_circuits_in_place_are_seen():
     none = planned(draw(5), region())
     assert not np.allclose(planned(draw(5), region(), before).shares, none.shares)
     np.testing.assert_allclose(NETWORK(draw(5), region()).shares, none.shares, atol=2e-5)
-
-
-def test_sizes_out_of_range_are_refused():
-    assert "width must be a whole number of at least 3, got 2" in refused(PolicyNetwork, 2, 1, key=jax.random.key(0))

@@ -92,10 +92,8 @@ def test_pooled_nics_against_the_oracle():
         got = seconds(where, demand, 4)
         np.testing.assert_allclose(got, [tree(one, port, port).max() for one in between], rtol=RTOL)
         np.testing.assert_array_equal(seconds(where, leaving(demand, 4), 4), got)
-
-
-def test_pxn_needs_the_nic_of_a_rank():
-    assert "nic_use must be own, got 'pooled'" in refused(Electrical, GBPS, nic_use="pooled", pxn=True)
+    said = refused(Electrical, GBPS, nic_use="pooled", pxn=True)
+    assert said == "pxn uses the NIC of the destination's rank; nic_use must be own, got 'pooled'."
 
 
 def test_bandwidth_and_oversubscription_are_data():

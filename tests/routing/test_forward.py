@@ -80,16 +80,13 @@ def plain(count, demand):
     return dense.completion(count.ravel().astype(float), table(count), size, 0.0).max()
 
 
-def test_agrees_with_a_plain_simulation():
+def test_agrees_with_a_plain_simulation_and_one_server_has_nothing_to_do():
     for servers, seed in [*((5, seed) for seed in range(20)), *((8, seed) for seed in range(10))]:
         count, demand = draw(seed, servers)
         got = seconds(joined(count), demand)
         np.testing.assert_allclose(got, plain(count, demand), rtol=1e-9)
         load = table(count) @ np.where(np.eye(servers), 0, demand).ravel()
         assert got >= np.max(load[count.ravel() > 0] / count[count > 0]) * (1 - 1e-12)  # the busiest circuit
-
-
-def test_one_server_has_nothing_to_do():
     assert forward_time(wired(DirectLinks(1, NIC), [[0]]), jnp.ones((1, 1))) == 0
 
 

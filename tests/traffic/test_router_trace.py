@@ -34,23 +34,8 @@ def of(degrees, experts=EXPERTS, layers=2, **more):
     return dataclasses.replace(workload, **whole, gpus=gpus, gpus_per_server=gpus // whole["pp"], **more)
 
 
-def every_expert(layer, tp, ep, dp, pp):
-    return [[expert] for expert in range(EXPERTS)]
-
-
 def own_expert(layer, tp, ep, dp, pp):
     return [[ep]] * EXPERTS
-
-
-def test_balanced_tokens_of_tp_8_and_ep_8_are_balanced(tmp_path):
-    tokens = recorded(write_job(tmp_path, {"tp": 8, "ep": 8}, every_expert), of({"tp": 8, "ep": 8}))
-    np.testing.assert_allclose(tokens.rank_load_over_mean(8), 1.0)
-    np.testing.assert_array_equal(tokens.count, 2.0)
-
-
-def test_with_dp_2_and_ep_8_every_rank_sends_to_its_own_expert(tmp_path):
-    tokens = recorded(write_job(tmp_path, {"dp": 2, "ep": 8}, own_expert), of({"dp": 2, "ep": 8}))
-    np.testing.assert_array_equal(tokens.count, np.broadcast_to(16 * np.eye(8), (1, 2, 2, 8, 8)))
 
 
 @pytest.mark.parametrize("order", ["tp-ep-dp-pp", "tp-cp-ep-dp-pp", "ep-tp-pp-dp", "pp-dp-ep-tp"])
@@ -66,6 +51,8 @@ def test_every_degree_is_read_in_its_order(tmp_path, order):
         want[0, 2 * pp + layer, dp, ep, drawn[pp, tp, ep, dp, layer, token]] += 1
     np.testing.assert_array_equal(found.count, want)
     assert found.words == f"recorded {tmp_path} (tp 2, ep 4, dp 3, pp 2), records 0 to 0"
+    if order == "tp-ep-dp-pp":  # as a job of these degrees has it: 16 selections a row
+        np.testing.assert_allclose(recorded(tmp_path, of(degrees, layers=4)).count, want * 16 / 10, rtol=1e-12)
 
 
 def test_layers_count_from_the_first_of_the_model_or_of_the_stage(tmp_path):
