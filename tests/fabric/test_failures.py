@@ -1,13 +1,10 @@
 """What every failure takes from a region, server by server."""
 
-import re
-
 import numpy as np
-import pytest
 
-from mfabric_jax import InputError
 from mfabric_jax.fabric import Region, degraded
 from mfabric_jax.fabric.failures import KINDS
+from tests.mistakes import refused
 
 
 def region(**settings):
@@ -83,9 +80,8 @@ def test_mistakes_get_a_sentence():
         ("link", {"radix": 3}, "radix must be 4 or more for failure 'link' (another link stays up), got 3."),
         ("link", {"radix": 1}, "radix must be a whole number of at least 2, got 1."),
     ]:
-        with pytest.raises(InputError, match=re.escape(sentence)):
-            degraded(region(), kind, **settings)
+        assert sentence in refused(degraded, region(), kind, **settings)
     for kind, nics in (("electrical-nics", 2.0), ("electrical-nic", 1.0)):
         for settings in ({"optical_degree": 0}, {"servers": 1}):
-            with pytest.raises(InputError, match=r"needs a peer that circuits reach; the region has none\."):
-                degraded(region(electrical_nics=nics, **settings), kind)
+            said = refused(degraded, region(electrical_nics=nics, **settings), kind)
+            assert said.endswith("needs a peer that circuits reach; the region has none.")

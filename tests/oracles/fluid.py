@@ -6,8 +6,12 @@ from fractions import Fraction
 from .max_min import max_min
 
 
-def completion(capacity, paths, weight, cap, size, start):
-    """Finish time of each flow, a Fraction or `math.inf`; all numbers in may be Fractions."""
+def completion(capacity, paths, weight=None, cap=None, size=(), start=None):
+    """Finish time of each flow, a Fraction or `math.inf`; all numbers in may be Fractions.
+
+    Weights are 1, caps infinite and starts 0 unless given.
+    """
+    weight, cap, start = (given or [plain] * len(size) for given, plain in ((weight, 1), (cap, math.inf), (start, 0)))
     finish = [Fraction(begin) if not bytes_ else math.inf for begin, bytes_ in zip(start, size, strict=True)]
     left = {f: Fraction(bytes_) for f, bytes_ in enumerate(size) if bytes_}
     now = min([Fraction(s) for s in start], default=Fraction(0))

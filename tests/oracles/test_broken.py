@@ -13,7 +13,7 @@ import numpy as np
 
 from mfabric_jax.flows import completion_times, max_min_rates, star_kernel
 from tests.flows.instances import draw, padded
-from tests.flows.test_star import instances
+from tests.flows.stars import instances
 from tests.oracles import circuits, dense, fluid, max_min
 from tests.oracles.greedy import greedy
 from tests.oracles.moves import moves_around

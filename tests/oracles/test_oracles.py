@@ -26,18 +26,10 @@ def test_tree_is_the_exact_simulation_of_its_paths(seed, groups):
         for path, (i, j) in zip(paths, pairs, strict=True):
             path += [(8 + int(i) // 2, Fraction(1)), (10 + int(j) // 2, Fraction(1))]
     capacity, sizes = [Fraction(int(c)) for c in capacity], [Fraction(int(size[i, j])) for i, j in pairs]
-    exact = completion(capacity, paths, [1] * len(paths), [np.inf] * len(paths), sizes, [0] * len(paths))
+    exact = completion(capacity, paths, size=sizes)
     finish = np.zeros((4, 4))
     finish[tuple(pairs.T)] = [float(t) for t in exact]
     np.testing.assert_allclose(tree(size, up, down, *racks), finish, rtol=1e-12)
-
-
-@pytest.mark.parametrize(("stages", "batches"), [(1, 3), (4, 4), (4, 12)])
-def test_an_even_pipeline_has_stages_minus_one_bubbles(stages, batches):
-    # Equal stages, no sending time, at least as many micro-batches as stages: (M + P - 1) (f + b).
-    end, finish = one_f_one_b([[2] * batches] * stages, [[3] * batches] * stages, 0)
-    assert end == (batches + stages - 1) * 5
-    assert len(finish) == 2 * stages * batches
 
 
 def test_one_micro_batch_walks_through_the_pipeline_and_back():
@@ -59,8 +51,8 @@ def test_dense_is_the_exact_simulation_of_its_shares(seed):
         [(int(n), Fraction(int(s), 4)) for n, s in zip(*row, strict=True) if n >= 0]
         for row in zip(hops, share, strict=True)
     ]
-    whole = [[Fraction(int(x)) for x in values] for values in (capacity, size, start)]
-    exact = completion(whole[0], paths, [1] * flows, [np.inf] * flows, *whole[1:])
+    whole, sizes, starts = ([Fraction(int(x)) for x in values] for values in (capacity, size, start))
+    exact = completion(whole, paths, size=sizes, start=starts)
     table = dense.matrix(hops, share / 4, links)
     np.testing.assert_allclose(dense.completion(capacity, table, size, start), [float(t) for t in exact], rtol=1e-12)
 

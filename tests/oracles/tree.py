@@ -1,8 +1,6 @@
-"""Completion times in a star or a two-level tree: the fluid flows of `dense` over its ports."""
+"""Completion times in a star or a two-level tree, in float64 NumPy: fast enough for tens of endpoints."""
 
 import numpy as np
-
-from .dense import completion, matrix
 
 
 def tree(size, up, down, group_up=None, group_down=None):
@@ -18,6 +16,33 @@ def tree(size, up, down, group_up=None, group_down=None):
         members, base = len(up) // len(group_up), len(up) + len(down)
         ports += [base + source // members, base + len(group_up) + sink // members]
         capacity += [np.asarray(group_up, float), np.asarray(group_down, float)]
-    time, hops, capacity = np.zeros(size.shape), np.stack(ports, axis=1), np.concatenate(capacity)
-    time[source, sink] = completion(capacity, matrix(hops, np.ones(hops.shape), len(capacity)), size[source, sink], 0.0)
+    time = np.zeros(size.shape)
+    time[source, sink] = _drain(np.concatenate(capacity), np.stack(ports, axis=1), size[source, sink])
     return time
+
+
+def _drain(capacity, ports, left):
+    """Finish times of flows over `ports[f]`: rates hold until the next flow ends."""
+    finish, now = np.full(len(left), np.inf), 0.0
+    while (active := np.flatnonzero(left > 0)).size:
+        rate = _fill(capacity, ports[active])
+        needs = np.divide(left[active], rate, out=np.full(len(rate), np.inf), where=rate > 0)
+        if np.isinf(needs.min()):
+            break
+        now += needs.min()
+        left[active] = np.where(needs == needs.min(), 0, np.maximum(left[active] - rate * needs.min(), 0))
+        finish[active[left[active] == 0]] = now
+    return finish
+
+
+def _fill(capacity, ports):
+    """Max-min rates of equal flows: the port with the smallest equal share freezes its flows, one port at a time."""
+    rate, rising = np.zeros(len(ports)), np.ones(len(ports), bool)
+    while rising.any():
+        number = np.bincount(ports[rising].ravel(), minlength=len(capacity))
+        used = np.bincount(ports.ravel(), np.repeat(rate, ports.shape[1]), minlength=len(capacity))
+        fair = np.where(number > 0, np.maximum(capacity - used, 0) / np.maximum(number, 1), np.inf)
+        frozen = rising & (ports == fair.argmin()).any(axis=1)
+        rate[frozen] = fair.min()
+        rising &= ~frozen
+    return rate

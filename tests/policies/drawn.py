@@ -1,13 +1,29 @@
 """Demand that is hard on a policy, regions whose numbers are traced, and what every plan must keep to."""
 
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
+from hypothesis import strategies as st
 
-from mfabric_jax.fabric import Region
+from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.routing import fluid_lower_bound
 
 NIC_GBPS = 400.0
 NIC = NIC_GBPS / 8 * 1e9  # bytes/s
 ROUTINGS = ("unsplit", "split")
+SEEDS = st.integers(0, 2**32 - 1)
+SOME_EPS = st.sampled_from([0.0, 2.0])  # electrical NICs of every server
+
+
+def any_degrees(servers, most=8):
+    """Any optical NICs of each server."""
+    return st.lists(st.integers(0, most), min_size=servers, max_size=servers)
+
+
+@eqx.filter_jit
+def times(counts, where, demand, routing):
+    """Seconds of several sets of circuits."""
+    return [fluid_lower_bound(where, Circuits(count), demand, routing=routing) for count in counts]
 
 
 def region(servers, degree, electrical=2.0, dtype=float):

@@ -1,19 +1,25 @@
-"""Exact circuits against all circuits there are."""
+"""Exact circuits against all circuits there are, matchings against all sets of pairs."""
+
+import itertools
+import re
+import sys
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.routing import best_relay_shares, fluid_lower_bound
+from tests.routing.regions import pairs
 
 pytest.importorskip("scipy")
 from mfabric_jax.policies._exact import exact, exact_circuits
+from mfabric_jax.policies._matching import matching
+from tests.mistakes import refused
 from tests.oracles import circuits as plain
-from tests.policies.drawn import NIC, ROUTINGS, assert_legal, hostile, region, skewed
+from tests.policies.drawn import NIC, ROUTINGS, SEEDS, any_degrees, assert_legal, hostile, region, skewed
 
 paced = eqx.filter_jit(fluid_lower_bound)
 
@@ -56,7 +62,7 @@ def test_no_circuits_are_better_with_relays(efficiency):
 
 
 @settings(max_examples=25, derandomize=True)
-@given(st.integers(0, 2**32 - 1), st.lists(st.integers(0, 3), min_size=4, max_size=4))
+@given(SEEDS, any_degrees(4, most=3))
 def test_any_demand_gets_legal_circuits_and_shares(seed, degree):
     plan = exact(hostile(seed, 4), region(4, np.array(degree)), routing="relay", seconds=5.0)
     assert_legal(plan.circuits.count, np.array(degree))
@@ -82,12 +88,53 @@ def test_known_circuits_are_never_lost_and_bytes_without_a_way_take_forever():
 
 
 def test_mistakes_are_named(monkeypatch):
-    with pytest.raises(ValueError, match="routing 'best-path' is unknown"):
-        exact(np.ones((4, 4)), region(4, 2), routing="best-path")
-    with pytest.raises(ValueError, match="seconds must be finite and above 0"):
-        exact_circuits(region(4, 2), np.ones((4, 4)), seconds=0.0)
-    with pytest.raises(ValueError, match="demand must be finite"):
-        exact_circuits(region(2, 2), np.array([[0.0, np.nan], [1, 0]]))
-    monkeypatch.setitem(__import__("sys").modules, "scipy.optimize", None)
-    with pytest.raises(ValueError, match=r"policy 'exact' needs scipy.optimize.*pip install"):
-        exact(np.ones((4, 4)), region(4, 2))
+    assert "routing 'best-path' is unknown" in refused(exact, np.ones((4, 4)), region(4, 2), routing="best-path")
+    assert "seconds must be finite and above 0" in refused(exact_circuits, region(4, 2), np.ones((4, 4)), seconds=0.0)
+    assert "demand must be finite" in refused(exact_circuits, region(2, 2), np.array([[0.0, np.nan], [1, 0]]))
+    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
+    assert re.search(r"policy 'exact' needs scipy.optimize.*pip install", refused(exact, np.ones((4, 4)), region(4, 2)))
+
+
+# ----------------------------------------------------------------------------------------------------------- matchings
+
+
+def upper(count):
+    return {pair: int(count[pair]) for pair in itertools.combinations(range(len(count)), 2)}
+
+
+def test_the_first_set_is_a_heaviest():
+    for degree, seed in itertools.product(([1, 1, 1, 1], [2, 1, 2, 1], [2, 2, 2, 2]), range(10)):
+        demand = 1 + skewed(seed, 4)
+        count = upper(np.asarray(matching(demand, region(4, np.array(degree))).circuits.count))
+        weight = {(i, j): demand[i, j] + demand[j, i] for i, j in count}
+        first = sum(weight[pair] for pair, circuits in count.items() if circuits)
+        want = plain.heaviest(weight, degree)
+        # A later set may join pairs that the first left inactive, with the NICs that are left.
+        assert first >= want * (1 - 1e-9)
+        if max(degree) == 1:
+            np.testing.assert_allclose(first, want, rtol=1e-9)
+
+
+def test_by_hand():
+    # 01: 5, 02: 4, 13: 4, one NIC each: the heaviest pair alone carries 5, the other two 8.
+    demand = pairs({(0, 1): 5, (2, 0): 4, (1, 3): 4}, servers=4)
+    count = upper(np.asarray(matching(demand, region(4, 1)).circuits.count))
+    assert {pair for pair, circuits in count.items() if circuits} == {(0, 2), (1, 3)}
+    # Three NICs. First 01, 02, 12, each one circuit; then, with one NIC left each, 01.
+    demand = pairs({(0, 1): 9, (0, 2): 4, (1, 2): 2}, servers=3)
+    count = upper(np.asarray(matching(demand, region(3, 3)).circuits.count))
+    assert count == {(0, 1): 2, (0, 2): 1, (1, 2): 1}
+
+
+def test_no_pair_with_free_nics_waits_and_none_gets_circuits_for_nothing(monkeypatch):
+    for seed in range(30):
+        demand, degree = hostile(seed, 6), np.random.default_rng(seed).integers(0, 9, 6)
+        count = np.asarray(matching(demand, region(6, degree)).circuits.count)
+        assert_legal(count, degree)
+        spare, both = count.sum(1) < degree, demand + demand.T
+        assert not (both[spare][:, spare] * ~np.eye(spare.sum(), dtype=bool) > 0).any()
+        assert not ((count > 0) & (both == 0)).any()
+    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
+    said = refused(matching, np.ones((4, 4)), region(4, 2))
+    assert said.startswith("policy 'matching' needs scipy.optimize")
+    assert "pip install" in said

@@ -4,12 +4,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
-from mfabric_jax.checks import InputError
 from mfabric_jax.policies._index import Index, index, shipped
+from tests.mistakes import refused
 from tests.oracles.greedy import greedy as plain_greedy
 from tests.policies import drawn
+from tests.routing.regions import pairs
 
 SERVERS = 5
 
@@ -80,8 +80,7 @@ def test_agrees_with_plain_loops_and_is_greedy_by_the_next_circuit_where_nothing
 def test_spread_joins_pairs_without_bytes():
     # 0 sends to 1 and 2 to 3, equally. Spread 0: each pair takes all its six circuits. Spread 1: 0 and 2 are taken to
     # send as much to 1 as to 3, so four pairs are worth the same and share: three circuits each.
-    demand = np.zeros((SERVERS, SERVERS))
-    demand[0, 1] = demand[2, 3] = 7.0
+    demand = pairs({(0, 1): 7, (2, 3): 7}, servers=SERVERS)
     alone, shared = (np.asarray(allocated(traced(spread=spread), demand, region())) for spread in (0.0, 1.0))
     assert (alone[0, 1], alone[2, 3], alone.sum()) == (6, 6, 24)
     assert (shared[0, 1], shared[0, 3], shared[1, 2], shared[2, 3], shared.sum()) == (3, 3, 3, 3, 24)
@@ -89,9 +88,7 @@ def test_spread_joins_pairs_without_bytes():
 
 def test_larger_direction_counts_alone():
     # 01: 4 each way, 02: 6 one way. Mean of both: 4 > 3; larger: 6 > 4. One NIC each.
-    demand = np.zeros((SERVERS, SERVERS))
-    demand[0, 1] = demand[1, 0] = 4.0
-    demand[0, 2] = 6.0
+    demand = pairs({(0, 1): 4, (1, 0): 4, (0, 2): 6}, servers=SERVERS)
     assert allocated(traced(larger=0.0), demand, region(1))[0, 1] == 1
     assert allocated(traced(larger=1.0), demand, region(1))[0, 2] == 1
 
@@ -106,6 +103,4 @@ def test_the_shipped_rule_is_the_default_and_parameters_have_ranges():
         ({"spread": 1.5}, "spread must be at most 1, got 1.5."),
         ({"larger": 2.0}, "larger must be at most 1, got 2.0."),
     ):
-        with pytest.raises(InputError) as refused:
-            Index(**numbers)
-        assert str(refused.value) == sentence
+        assert refused(Index, **numbers) == sentence

@@ -1,4 +1,4 @@
-"""Circuits with relay shares: legal, never later than greedy with its best shares, near the joint linear programme."""
+"""Circuits with relay shares: legal, never later than greedy with its best shares, near the joint programme; swaps."""
 
 import functools
 
@@ -6,18 +6,21 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies._greedy import greedy
 from mfabric_jax.policies._joint import joint
+from mfabric_jax.policies._soft_circuits import rounded
 from mfabric_jax.policies.joint_relaxation import relay_limit
-from mfabric_jax.routing import Plan, fluid_lower_bound, relay_shares
-from tests.policies.drawn import assert_legal, hostile
+from mfabric_jax.policies.relay_swaps import circuit_worth, swaps
+from mfabric_jax.routing import Plan, best_relay_shares, fluid_lower_bound, relay_shares
+from tests.batches import assert_batch_is_its_loop
+from tests.mistakes import refused
+from tests.policies.drawn import SEEDS, SOME_EPS, any_degrees, assert_legal, hostile
+from tests.routing.regions import pairs
 
 SERVERS, NIC = 5, 50e9
 QUICK = {"steps": 60, "samples": 2, "rounds": 2}
@@ -99,12 +102,7 @@ def test_the_limit_of_relaying_by_hand():
 
 
 @settings(max_examples=40, derandomize=True)
-@given(
-    st.integers(0, 2**32 - 1),
-    st.lists(st.integers(0, 8), min_size=SERVERS, max_size=SERVERS),
-    st.sampled_from([0.0, 2.0]),
-    st.sampled_from([1.0, 0.5]),
-)
+@given(SEEDS, any_degrees(SERVERS), SOME_EPS, st.sampled_from([1.0, 0.5]))
 def test_legal_and_never_later_than_greedy(seed, degrees, electrical, efficiency):
     found, seconds, greedy_seconds = plan(hostile(seed, SERVERS), degrees, electrical, efficiency)
     assert_legal(found.circuits.count, degrees)
@@ -133,14 +131,13 @@ def test_near_the_joint_programme_where_greedy_is_not():
 
 
 def test_a_batch_over_demands_and_regions_equals_its_loop():
-    demands = jnp.stack([jnp.asarray(hostile(seed, SERVERS), float) for seed in (0, 3, 7)])
-    degrees, electrical = np.array([[6] * 5, [0, 1, 2, 3, 4], [8] * 5], np.int32), np.ones(3)
+    nics = np.array([[6] * 5, [0, 1, 2, 3, 4], [8] * 5], np.int32)
     keys = jax.random.split(jax.random.key(1), 3)
-    together = jax.vmap(planned)(demands, degrees, electrical, electrical, keys, np.stack([NONE] * 3))
-    for i in range(3):
-        alone = planned(demands[i], degrees[i], electrical[i], electrical[i], keys[i], NONE)
-        np.testing.assert_array_equal(together[0].circuits.count[i], alone[0].circuits.count)
-        np.testing.assert_allclose(together[1][i], alone[1], rtol=1e-6)
+    cases = [
+        (jnp.asarray(hostile(seed, SERVERS), float), nics[n], np.ones(()), np.ones(()), keys[n], NONE)
+        for n, seed in enumerate((0, 3, 7))
+    ]
+    assert_batch_is_its_loop(lambda *case: (planned(*case)[0].circuits.count, planned(*case)[1]), cases, rtol=1e-6)
 
 
 def test_circuits_in_place_stay_where_they_are_as_good():
@@ -168,7 +165,79 @@ def test_float32_without_a_key():
 
 def test_mistakes_are_named():
     for setting, least in (("steps", 0), ("samples", 1), ("rounds", 0)):
-        with pytest.raises(InputError, match=f"{setting} must be a whole number of at least {least}, got -1"):
-            joint(np.ones((SERVERS, SERVERS)), Region(SERVERS, 400.0), **{setting: -1})
-    with pytest.raises(InputError, match=r"demand must be \[S S\] with S = 5 servers, got \[4, 4\]"):
-        joint(np.ones((4, 4)), Region(SERVERS, 400.0))
+        said = refused(joint, np.ones((SERVERS, SERVERS)), Region(SERVERS, 400.0), **{setting: -1})
+        assert said == f"{setting} must be a whole number of at least {least}, got -1."
+    said = refused(joint, np.ones((4, 4)), Region(SERVERS, 400.0))
+    assert "demand must be [S S] with S = 5 servers, got [4, 4]" in said
+
+
+# ----------------------------------------------------------------------------------------------- swaps of circuits
+MANY = 6
+
+
+@jax.jit
+def tried(count, degrees, electrical, demand, shares, key):
+    region = Region(SERVERS, 400.0, degrees, electrical)
+    worth = circuit_worth(region, Circuits(count), shares, demand)
+    return worth, swaps(count, degrees, worth, key, MANY)
+
+
+@given(SEEDS, any_degrees(SERVERS), SOME_EPS)
+def test_every_swap_is_legal_and_moves_two_circuits_at_most(seed, degrees, electrical):
+    rng = np.random.default_rng(seed)
+    degrees = np.asarray(degrees, np.int32)
+    count = rounded(rng.uniform(0, 2, (SERVERS, SERVERS)), degrees, least=rng.choice([0.0, 0.5]))
+    sent = rng.random((SERVERS, SERVERS)) < rng.choice([0, 0.5, 1])
+    demand = 10.0 ** rng.uniform(-3, 12, (SERVERS, SERVERS)) * sent
+    shares = rng.dirichlet(np.ones(SERVERS + 2), (SERVERS, SERVERS))
+    worth, found = tried(count, degrees, electrical, demand, shares, jax.random.key(seed))
+    assert found.shape == (MANY, SERVERS, SERVERS)
+    assert not np.isnan(worth.added).any()
+    assert (np.asarray(worth.added) >= 0).all()
+    for new in np.asarray(found):
+        assert_legal(new, degrees)
+        change = np.triu(new - np.asarray(count))
+        assert change[change > 0].sum() <= 2
+        assert -change[change < 0].sum() <= 2
+
+
+def settled(demand, count, degree, electrical):
+    """Worths and swaps at the best shares."""
+    degrees = np.broadcast_to(degree, SERVERS).astype(np.int32)
+    shares, seconds = best_relay_shares(Region(SERVERS, 400.0, degrees, electrical), Circuits(count), demand)
+    worth, found = tried(count, degrees, electrical, demand, jnp.asarray(shares), jax.random.key(0))
+    return worth, np.asarray(found), seconds
+
+
+def joined(values):
+    return pairs(values, both=True, servers=SERVERS).astype(np.int32)
+
+
+def test_swaps_by_hand():
+    for sent, degrees, before, want in (
+        # 0 -> 1 and 2 -> 3 have all bytes, one circuit a server: two wrong circuits are crossed.
+        ({(0, 1): 1, (2, 3): 1}, 1, {(0, 2): 1, (1, 3): 1}, {(0, 1): 1, (2, 3): 1}),
+        # 0 -> 1 has all bytes, and both servers have a free NIC: nothing is given up.
+        ({(0, 1): 1}, 2, {(0, 1): 1}, {(0, 1): 2}),
+        # 0 sends to 1 and 2, which have one NIC each and are joined to each other: two free NICs break into a circuit.
+        ({(0, 1): 1, (0, 2): 1}, [2, 1, 1, 0, 0], {(1, 2): 1}, {(0, 1): 1, (0, 2): 1}),
+    ):
+        _, found, _ = settled(1e9 * pairs(sent, servers=SERVERS), joined(before), degrees, 1.0)
+        np.testing.assert_array_equal(found[0], joined(want))
+
+
+def test_a_second_way_in_is_worth_what_the_programme_gains():
+    # 0 sends to 1 over one circuit; a circuit 2-1 opens a relay 0-2-1, since 0-2 is joined and idle.
+    demand = pairs({(0, 1): 1e9}, servers=SERVERS)
+    count = joined({(0, 1): 1, (0, 2): 1, (0, 3): 1})
+    worth, _, seconds = settled(demand, count, 4, 1.0)
+    gain = {}
+    for pair in ((1, 2), (1, 3), (1, 4), (2, 3)):
+        more = count + joined({pair: 1})
+        gain[pair] = seconds - best_relay_shares(Region(SERVERS, 400.0, 4, 1.0), Circuits(more), demand)[1]
+    assert gain[1, 2] > 0.2 * seconds
+    assert gain[2, 3] == gain[1, 4] == 0
+    assert worth.added[1, 2] > 0.2
+    np.testing.assert_allclose(worth.added[1, 2], worth.added[1, 3], rtol=1e-6)
+    assert worth.added[1, 2] > 5 * worth.added[2, 3]
+    assert worth.held[0, 1] > 5 * worth.held[0, 2]

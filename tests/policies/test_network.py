@@ -4,38 +4,36 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mfabric_jax.checks import InputError
-from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.fabric import Circuits
 from mfabric_jax.policies import Plan
 from mfabric_jax.policies.network import PolicyNetwork
 from mfabric_jax.policies.normalised_demand import normalised
 from mfabric_jax.routing import fluid_lower_bound
 from mfabric_jax.routing.relay import checked_shares
+from tests.batches import assert_batch_is_its_loop
+from tests.mistakes import refused
+from tests.policies import drawn
+from tests.policies.drawn import SEEDS, any_degrees, hostile
+from tests.routing.regions import pairs
 
 SERVERS = 5
 NETWORK = PolicyNetwork(6, 1, key=jax.random.key(1))
 
 
-def region(degree=6, electrical=2.0, efficiency=1.0, servers=SERVERS):
-    degree, electrical = (jnp.broadcast_to(jnp.asarray(x), servers) for x in (degree, electrical))
-    return Region(servers, jnp.asarray(400.0), degree, electrical, relay_efficiency=jnp.asarray(efficiency))
+def region(degree=6, electrical=2.0, servers=SERVERS):
+    return drawn.region(servers, degree, electrical)
 
 
 NONE = np.zeros((SERVERS, SERVERS), int)
 
 
 @eqx.filter_jit
-def _planned(demand, where, before):
-    return NETWORK(demand, where, previous=Plan(Circuits(before)))
-
-
 def planned(demand, where, before=NONE):
     """With circuits in place, or none of them: compiled once."""
-    return _planned(demand, where, before)
+    return NETWORK(demand, where, previous=Plan(Circuits(before)))
 
 
 def draw(seed, servers=SERVERS):
@@ -50,33 +48,17 @@ def test_servers_in_another_order_get_the_same_plan_in_that_order():
         before = before + before.T
         order = rng.permutation(SERVERS)
         plan = planned(demand, region(degree, electrical), before)
-        moved = planned(
-            demand[order][:, order],
-            region(degree[order], electrical[order]),
-            before[order][:, order],
-        )
+        moved = planned(demand[order][:, order], region(degree[order], electrical[order]), before[order][:, order])
         np.testing.assert_array_equal(moved.circuits.count, np.asarray(plan.circuits.count)[order][:, order])
         shares = np.asarray(plan.shares)[order][:, order][:, :, [*order, SERVERS, SERVERS + 1]]
         np.testing.assert_allclose(moved.shares, shares, atol=2e-5)  # float32 inside
 
 
 @settings(max_examples=60, derandomize=True)
-@given(
-    st.integers(0, 2**32 - 1),
-    st.sampled_from(["zeros", "one pair", "ties", "wide"]),
-    st.lists(st.integers(0, 8), min_size=SERVERS, max_size=SERVERS),
-    st.sampled_from([jnp.float32, jnp.float64]),
-)
-def test_is_legal_whatever_the_demand(seed, kind, degree, dtype):
-    rng = np.random.default_rng(seed)
-    demand = np.zeros((SERVERS, SERVERS))
-    if kind == "one pair":
-        demand[0, 3] = 1e-3
-    elif kind == "ties":
-        demand[:] = rng.integers(0, 2, demand.shape)
-    elif kind == "wide":
-        demand[:] = 10.0 ** rng.uniform(-3, 12, demand.shape) * (rng.random(demand.shape) < 0.7)
-    where = region(np.asarray(degree), float(rng.integers(0, 3)))
+@given(SEEDS, any_degrees(SERVERS), st.sampled_from([jnp.float32, jnp.float64]))
+def test_is_legal_whatever_the_demand(seed, degree, dtype):
+    demand = hostile(seed, SERVERS) * ~np.eye(SERVERS, dtype=bool)
+    where = region(np.asarray(degree), float(seed % 3))
     plan = planned(jnp.asarray(demand, dtype), where)
     count = np.asarray(plan.circuits.count)
     assert np.issubdtype(count.dtype, np.integer)
@@ -100,39 +82,29 @@ def test_unit_of_bytes_does_not_matter():
 
 def test_need_is_measured_in_nics_of_the_busiest_server():
     # 0 sends 6 + 2 to 1 and 2, all over 4 + 1 NICs: 8/5 bytes a NIC. Server 3 has no NIC: its bytes do not count.
-    demand = np.zeros((4, 4))
-    demand[0, 1], demand[0, 2], demand[3, 0], demand[1, 1] = 6, 2, 100, 50
+    demand = pairs({(0, 1): 6, (0, 2): 2, (3, 0): 100, (1, 1): 50}, servers=4)
     need = normalised(demand, region([4, 4, 4, 0], [1.0, 1.0, 1.0, 0.0], servers=4))
-    want = np.zeros((4, 4))
-    want[0, 1], want[0, 2] = 6 / (8 / 5), 2 / (8 / 5)
+    want = pairs({(0, 1): 6 / (8 / 5), (0, 2): 2 / (8 / 5)}, servers=4)
     np.testing.assert_allclose(need.pairs, want, rtol=1e-12)
 
 
 def test_a_batch_over_demands_and_regions_equals_its_loop_and_new_numbers_do_not_retrace():
     once = eqx.filter_jit(eqx.debug.assert_max_traces(lambda d, w: NETWORK(d, w), max_traces=1))
-    demands, degrees = np.stack([draw(seed) for seed in range(9)]), np.arange(9)
-    together = jax.jit(jax.vmap(lambda demand, degree: NETWORK(demand, region(degree))))(demands, degrees)
-    for at, (demand, degree) in enumerate(zip(demands, degrees, strict=True)):
-        plan = once(demand, region(degree))
-        np.testing.assert_array_equal(together.circuits.count[at], plan.circuits.count)
-        np.testing.assert_allclose(together.shares[at], plan.shares, atol=2e-5)
+    cases = [(draw(seed), region(seed)) for seed in range(9)]
+    assert_batch_is_its_loop(NETWORK, cases, once, atol=2e-5)  # circuits are whole: equal
 
 
-def test_the_same_weights_serve_another_number_of_servers():
+def test_the_same_weights_serve_another_number_of_servers_and_need_a_width():
     plan = NETWORK(draw(4, 3), region(servers=3))
     Circuits(np.asarray(plan.circuits.count)).checked(6)
     assert plan.shares is not None
     assert plan.shares.shape == (3, 3, 5)
+    said = refused(PolicyNetwork, 2, 1, key=jax.random.key(0))
+    assert said == "width must be a whole number of at least 3, got 2."
 
 
 def test_circuits_in_place_are_seen():
-    before = np.zeros((SERVERS, SERVERS), int)
-    before[0, 1] = before[1, 0] = 6
+    before = pairs({(0, 1): 6}, both=True, servers=SERVERS).astype(int)
     none = planned(draw(5), region())
     assert not np.allclose(planned(draw(5), region(), before).shares, none.shares)
     np.testing.assert_allclose(NETWORK(draw(5), region()).shares, none.shares, atol=2e-5)
-
-
-def test_sizes_out_of_range_are_refused():
-    with pytest.raises(InputError, match="width must be a whole number of at least 3, got 2"):
-        PolicyNetwork(2, 1, key=jax.random.key(0))

@@ -9,7 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mfabric_jax.policies._soft_circuits import drawn_to_whole, first_logits, rounded, soft_circuits
-from tests.policies.drawn import assert_legal
+from tests.batches import assert_batch_is_its_loop
+from tests.policies.drawn import SEEDS, any_degrees, assert_legal
 
 SERVERS = 5
 deal = jax.jit(rounded)
@@ -48,15 +49,14 @@ def plain(count, degrees, least=-np.inf):
 
 
 @settings(max_examples=200, derandomize=True)
-@given(st.integers(0, 2**32 - 1), st.lists(st.integers(0, 8), min_size=SERVERS, max_size=SERVERS))
+@given(SEEDS, any_degrees(SERVERS))
 def test_legal_whatever_is_wanted(seed, degrees):
     degrees = np.asarray(degrees, np.int32)
     assert_legal(deal(wanted(seed), degrees), degrees)
     assert_legal(deal(wanted(seed).astype(np.float32), degrees), degrees)
 
 
-@settings(max_examples=100, derandomize=True)
-@given(st.integers(0, 2**32 - 1), st.sampled_from([-np.inf, 0.5]))
+@given(SEEDS, st.sampled_from([-np.inf, 0.5]))
 @example(0, 0.5)
 def test_agrees_with_plain_loops_within_the_degrees(seed, least):
     rng = np.random.default_rng(seed)
@@ -73,10 +73,8 @@ def test_noise_gives_other_roundings_and_whole_circuits_stay():
     assert len(np.unique(noisy(jax.random.split(jax.random.key(0), 10)), axis=0)) > 3
     ring = np.roll(np.eye(SERVERS), 1, axis=1)
     np.testing.assert_array_equal(deal(3 * (ring + ring.T), np.full(SERVERS, 6, np.int32)), 3 * (ring + ring.T))
-    counts = np.stack([wanted(seed) for seed in range(12)])
     degrees = np.random.default_rng(0).integers(0, 9, (12, SERVERS)).astype(np.int32)
-    together = jax.jit(jax.vmap(rounded))(counts, degrees)
-    np.testing.assert_array_equal(together, [deal(c, d) for c, d in zip(counts, degrees, strict=True)])
+    assert_batch_is_its_loop(rounded, [(wanted(seed), degrees[seed]) for seed in range(12)], deal)
 
 
 def test_soft_circuits_use_the_nics_and_no_more():

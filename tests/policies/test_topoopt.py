@@ -6,14 +6,16 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from scipy.sparse.csgraph import connected_components
 
-from mfabric_jax import InputError
 from mfabric_jax.fabric import Region
 from mfabric_jax.fabric.topoopt import RING_NICS
 from mfabric_jax.policies import topoopt, uniform
+from tests.mistakes import refused
+from tests.policies.drawn import SEEDS, any_degrees, hostile, skewed
+from tests.routing.regions import pairs
 
 SERVERS = 6
 
@@ -26,16 +28,6 @@ def circuits(demand, degree):
 
 def chosen(demand, degree):
     return np.asarray(circuits(jnp.asarray(demand, float), jnp.asarray(degree)))
-
-
-def draw(seed, servers=SERVERS):
-    rng = np.random.default_rng(seed)
-    demand = 10.0 ** rng.uniform(0, 9, (servers, servers))
-    if seed % 3 == 1:
-        demand = rng.integers(0, 3, (servers, servers)).astype(float)  # ties and empty pairs
-    if seed % 3 == 2:
-        demand *= rng.random((servers, servers)) < 0.2
-    return demand
 
 
 def by_hand(demand, degree):
@@ -65,47 +57,22 @@ def by_hand(demand, degree):
             left[i, j] /= 2
 
 
-def joined(count):
-    reached = np.eye(len(count), dtype=bool)
-    for _ in count:
-        reached = reached | (reached.astype(int) @ (count > 0) > 0)
-    return reached.all()
-
-
-degrees = st.one_of(st.integers(0, 8), st.lists(st.integers(0, 8), min_size=SERVERS, max_size=SERVERS))
-
-
-@settings(max_examples=100, derandomize=True)
-@given(st.integers(0, 2**32 - 1), degrees)
+@given(SEEDS, st.integers(0, 8) | any_degrees(SERVERS))
 def test_legal_and_what_plain_loops_choose(seed, degree):
-    demand = draw(seed)
+    demand = hostile(seed, SERVERS)
     count = chosen(demand, degree)  # `checked` refuses illegal ones
     np.testing.assert_array_equal(count, by_hand(demand, degree))
     assert np.issubdtype(count.dtype, np.integer)
     if np.min(degree) >= RING_NICS:
-        assert joined(count)
+        assert connected_components(count)[0] == 1
 
 
 def test_by_hand():
     # 4 servers of 4 NICs: the chain 01, 12, 23. Pairs 03: 8, 12: 6, 01: 5, 02: 1. First matching 03 and 12 (4 and 3
     # are left), second 01 (5); 2 and 3 have nothing for each other.
-    demand = np.zeros((4, 4))
-    demand[0, 3], demand[2, 1], demand[0, 1], demand[2, 0] = 8, 6, 5, 1
-    want = np.zeros((4, 4), int)
-    for i, j in ((0, 1), (1, 2), (2, 3), (0, 3), (1, 2), (0, 1)):
-        want[i, j] += 1
-        want[j, i] += 1
+    demand = pairs({(0, 3): 8, (2, 1): 6, (0, 1): 5, (2, 0): 1}, servers=4)
+    want = pairs({(0, 1): 2, (1, 2): 2, (2, 3): 1, (0, 3): 1}, both=True, servers=4)
     np.testing.assert_array_equal(chosen(demand, 4), want)
-
-
-def test_directions_add_up_and_the_heaviest_pairs_are_served_most():
-    demand = draw(0)
-    want = chosen(demand, 6)
-    for same in (demand.T, demand + np.diag(np.full(SERVERS, 1e12)), np.triu(demand + demand.T, 1)):
-        np.testing.assert_array_equal(chosen(same, 6), want)
-    demand = np.full((SERVERS, SERVERS), 1.0)
-    demand[1, 4] = 1e6
-    assert chosen(demand, 8)[1, 4] == 6  # all that the ring leaves
 
 
 def test_other_demands_and_settings():
@@ -120,10 +87,9 @@ def test_other_demands_and_settings():
         np.testing.assert_array_equal(plan.circuits.count, by_hand(demand.astype(float), 5))
         assert plan.shares is None
     # One pair unknown: nothing for it, and no endless loop. Infinite demand is just the heaviest.
-    demand = draw(0)
+    demand = skewed(0, SERVERS)
     demand[0, 1] = np.nan
     assert chosen(demand, 6).sum(1).max() <= 6
     demand[0, 1] = np.inf
     assert chosen(demand, 6)[0, 1] == 5
-    with pytest.raises(InputError, match=r"demand must be \[S S\] with S = 4 servers, got \[6, 6\]"):
-        topoopt(draw(0), Region(4, 400.0))
+    assert "demand must be [S S] with S = 4 servers, got [6, 6]" in refused(topoopt, demand, Region(4, 400.0))

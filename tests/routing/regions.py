@@ -40,9 +40,9 @@ def padded(table):
     return np.pad(np.asarray(table, float), (0, SERVERS - len(table)))
 
 
-def pairs(values, *, both=False):
-    """[8 8] of {(i, j): value}; circuits join both ways."""
-    table = np.zeros((SERVERS, SERVERS))
+def pairs(values, *, both=False, servers=SERVERS):
+    """[S S] of {(i, j): value}; circuits join both ways."""
+    table = np.zeros((servers, servers))
     for (i, j), value in values.items():
         table[i, j] = value
         table[j, i] = value if both else table[j, i]
@@ -59,6 +59,16 @@ def all_over(place):
     return shares
 
 
+def dealt(rng, degree, tries):
+    """Circuits of drawn pairs, `tries` for each server, as long as both ends have a NIC left."""
+    servers = len(degree)
+    count = np.zeros((servers, servers))
+    for i, j in rng.integers(servers, size=(tries * servers, 2)):
+        if i != j and count[i].sum() < degree[i] and count[j].sum() < degree[j]:
+            count[[i, j], [j, i]] += 1
+    return count
+
+
 def draw(seed, servers=SERVERS, ports=None):
     """(demand, circuits, EPS ports): dense, sparse or hot demand of about 1 byte; circuits within drawn degrees, or
     none; some servers without an EPS port. Pairs without any way send nothing."""
@@ -66,11 +76,7 @@ def draw(seed, servers=SERVERS, ports=None):
     demand = rng.uniform(0.1, 1, (servers, servers)) ** 2 * (rng.random((servers, servers)) < (0.8, 0.4, 1)[seed % 3])
     demand[:, 0] *= 20 if seed % 5 == 4 else 1
     np.fill_diagonal(demand, 0)
-    degree, count = rng.choice([0, 2, 4, 6], servers, p=[0.1, 0.2, 0.3, 0.4]), np.zeros((servers, servers))
-    for i, j in rng.integers(servers, size=(12 * servers, 2)):
-        if seed % 8 != 7 and i != j and count[i].sum() < degree[i] and count[j].sum() < degree[j]:
-            count[i, j] += 1
-            count[j, i] += 1
+    count = dealt(rng, rng.choice([0, 2, 4, 6], servers, p=[0.1, 0.2, 0.3, 0.4]), 12) * (seed % 8 != 7)
     drawn = rng.choice([0.0, 1.0, 2.0, 3.5], servers, p=[0.1, 0.3, 0.5, 0.1])
     ports = drawn if ports is None else np.full(servers, float(ports))
     ways = (count > 0) | (np.minimum.outer(ports, ports) > 0)
@@ -114,8 +120,8 @@ def relayed(demand, count, ports, shares, efficiency):
         path += [(k * SERVERS + j, s / Fraction(float(efficiency))) for k, s in enumerate(via)]
         path += [(i * SERVERS + j, direct), (SERVERS**2 + i, eps), (SERVERS**2 + SERVERS + j, eps)]
         hops.append([(link, s) for link, s in path if s])
-    sizes, many = [Fraction(float(demand[i, j])) for i, j in flows], len(flows)
-    return float(max(completion(capacity, hops, [Fraction(1)] * many, [np.inf] * many, sizes, [0] * many), default=0))
+    sizes = [Fraction(float(demand[i, j])) for i, j in flows]
+    return float(max(completion(capacity, hops, size=sizes), default=0))
 
 
 def busiest_link(demand, count, ports, shares, efficiency):

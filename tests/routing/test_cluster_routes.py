@@ -6,35 +6,14 @@ import itertools
 import numpy as np
 import pytest
 
-from mfabric_jax import InputError
 from mfabric_jax.fabric import NAMES as CLUSTERS
 from mfabric_jax.fabric import cluster
 from mfabric_jax.routing import cluster as routing_cluster
 from mfabric_jax.routing import cluster_routes, links_of
 from mfabric_jax.routing.cluster import PATHS
+from tests.mistakes import refused
 from tests.oracles import dense
-
-SERVERS, GPUS = 8, 4
-COUNT = SERVERS * GPUS
-CIRCUITS = {"topoopt": 1, "mfabric": 2, "mfabric-cpo": 1}  # regions
-
-
-def circuits(groups, servers, seed=0, most=2):
-    """Legal circuits, some pairs without any; neighbours are joined, so that all servers are."""
-    rng = np.random.default_rng(seed)
-    count = np.triu(rng.integers(0, most + 1, (groups, servers, servers)) * rng.integers(0, 2, (servers, servers)), 1)
-    ahead = np.arange(servers - 1)
-    count[:, ahead, ahead + 1] = np.maximum(count[:, ahead, ahead + 1], 1)
-    return count + count.transpose(0, 2, 1)
-
-
-@functools.cache
-def built(name, **settings):
-    """A cluster of 8 servers of 4 GPUs; edge switches of 4 hosts, 6 where they are oversubscribed."""
-    regions = circuits(CIRCUITS[name], SERVERS // CIRCUITS[name]) if name in CIRCUITS else None
-    given = {"gpus_per_server": GPUS, "radix": 8, "link_delay_s": 0.0} | settings
-    return cluster(name, SERVERS, 100.0, regions=regions, **given)
-
+from tests.routing.clusters import CIRCUITS, COUNT, GPUS, SERVERS, all_pairs, built
 
 VARIANTS = [
     *((name, {}) for name in CLUSTERS),
@@ -48,11 +27,6 @@ VARIANTS = [
     ("mfabric", {"electrical_nics": 1}),
     ("mfabric", {"electrical_nics": 4}),
 ]
-
-
-def all_pairs(gpus=COUNT):
-    src, dst = np.mgrid[:gpus, :gpus]
-    return src.ravel(), dst.ravel()
 
 
 SRC, DST = all_pairs()
@@ -305,12 +279,6 @@ def test_chunks_change_nothing_and_no_flows_have_no_hops(monkeypatch):
         np.testing.assert_array_equal(dense.matrix(routes.hops, routes.share, len(whole)), whole)
         routes = cluster_routes(built(name), [], [], routing=routing, size=[])
         assert routes.hops.shape[0] == routes.share.shape[0] == 0
-
-
-def refused(function, *args, **kwargs):
-    with pytest.raises(InputError) as caught:
-        function(*args, **kwargs)
-    return str(caught.value)
 
 
 def test_mistakes_in_flows():

@@ -9,7 +9,8 @@ from mfabric_jax import units
 from mfabric_jax.fabric import Cluster, cluster
 from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.routing import cluster_routes
-from tests.routing.test_cluster_routes import all_pairs, built, refused
+from tests.mistakes import refused
+from tests.routing.clusters import all_pairs, built
 
 
 @st.composite
@@ -122,9 +123,6 @@ def test_clusters_that_are_none():
     ]:
         given = {"name": "fat-tree", "servers": 4, "nic_gbps": 100.0} | changes
         assert refused(cluster, **given).startswith(words)
-
-
-def test_own_nics_need_one_a_gpu():
     said = refused(Cluster, "mine", 2, 100.0, 8, Tree(8, 8))
     assert said.startswith("nic_use 'own' gives each GPU its own NIC, but a server has 8 GPUs and 4 NICs")
     assert "divide evenly over 3 servers" in refused(Cluster, "mine", 3, 100.0, 4, Tree(8, 8))

@@ -4,13 +4,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
-from mfabric_jax import InputError
 from mfabric_jax.fabric import Region
 from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.routing.electrical import delegated, inside_time, spray_time
+from tests.mistakes import refused
 from tests.oracles.tree import tree
 
 GBPS = 400.0
@@ -93,11 +92,8 @@ def test_pooled_nics_against_the_oracle():
         got = seconds(where, demand, 4)
         np.testing.assert_allclose(got, [tree(one, port, port).max() for one in between], rtol=RTOL)
         np.testing.assert_array_equal(seconds(where, leaving(demand, 4), 4), got)
-
-
-def test_pxn_needs_the_nic_of_a_rank():
-    with pytest.raises(InputError, match="nic_use must be own, got 'pooled'"):
-        Electrical(GBPS, nic_use="pooled", pxn=True)
+    said = refused(Electrical, GBPS, nic_use="pooled", pxn=True)
+    assert said == "pxn uses the NIC of the destination's rank; nic_use must be own, got 'pooled'."
 
 
 def test_bandwidth_and_oversubscription_are_data():

@@ -1,19 +1,18 @@
 """A server that has lost its way to the packet switches: against an exact simulation of its relay."""
 
 import functools
-import re
 from fractions import Fraction
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
-from mfabric_jax import InputError
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.routing.region import relayed_part_times
+from tests.batches import assert_batch_is_its_loop
+from tests.mistakes import refused
 from tests.oracles.fluid import completion
+from tests.routing.regions import pairs
 
 
 @eqx.filter_jit
@@ -21,14 +20,6 @@ def parts(count, demand, ports, server, nic_gbps=8e-9):
     """NICs of 1 byte/s unless told otherwise."""
     region = Region(servers=4, nic_gbps=nic_gbps, electrical_nics=ports)
     return relayed_part_times(region, Circuits(count), demand, server=server)
-
-
-def table(entries, *, both=False):
-    found = np.zeros((4, 4), int if both else float)
-    for a, b, value in entries:
-        found[a, b] = value
-        found[b, a] = value if both else found[b, a]
-    return found
 
 
 def draw(seed, server):
@@ -48,10 +39,8 @@ def simulated(count, demand, ports, server):
     servers, peer = len(demand), max(range(len(demand)), key=lambda s: (count[server][s], -s))
     capacity = {("circuit", a, b): Fraction(int(count[a, b])) for a in range(servers) for b in range(servers)}
     capacity |= {(way, s): Fraction(ports[s]) for way in ("up", "down") for s in range(servers)}
-    number, flows = {link: n for n, link in enumerate(capacity)}, []
-    for a, b in np.argwhere(demand > 0).tolist():
-        if a == b:
-            continue
+    number, paths, sizes = {link: n for n, link in enumerate(capacity)}, [], []
+    for a, b in np.argwhere(demand * ~np.eye(servers, dtype=bool) > 0).tolist():
         if count[a, b]:
             path = [("circuit", a, b)]
         elif a == server:
@@ -60,13 +49,13 @@ def simulated(count, demand, ports, server):
             path = [("up", a), ("down", peer), ("circuit", peer, b)]
         else:
             path = [("up", a), ("down", b)]
-        flows.append((path, Fraction(demand[a, b])))
-    hops = [[(number[link], Fraction(1)) for link in path] for path, _ in flows]
-    many = len(flows)
-    finish = completion(list(capacity.values()), hops, [1] * many, [np.inf] * many, [s for _, s in flows], [0] * many)
+        paths.append(path)
+        sizes.append(Fraction(demand[a, b]))
+    hops = [[(number[link], Fraction(1)) for link in path] for path in paths]
+    finish = completion(list(capacity.values()), hops, size=sizes)
 
     def last(kinds):
-        ends = [f for (path, _), f in zip(flows, finish, strict=True) if any(link[0] in kinds for link in path)]
+        ends = (f for path, f in zip(paths, finish, strict=True) if any(link[0] in kinds for link in path))
         return float(max(ends, default=0))
 
     return last({"circuit"}), last({"up", "down"})
@@ -77,16 +66,13 @@ def test_agrees_with_an_exact_simulation():
         cases = [draw(seed, server) for seed in range(12)]
         each = [parts(*case, server) for case in cases]
         np.testing.assert_allclose(each, [simulated(*case, server) for case in cases], rtol=1e-9)
-    batch = map(np.stack, zip(*cases, strict=True))
-    together = jax.jit(jax.vmap(functools.partial(parts, server=server)))(*batch)
-    np.testing.assert_allclose(np.stack(together, axis=1), each, rtol=1e-12)
+    assert_batch_is_its_loop(functools.partial(parts, server=server), cases, rtol=1e-12)
 
 
 def test_without_a_circuit_nothing_leaves_and_nothing_arrives():
-    count, ports = table([(1, 3, 2)], both=True), np.array([0, 2.0, 2, 2])
-    for pair in ((0, 1), (1, 0)):
-        assert parts(count, table([(*pair, 1)]), ports, 0)[0] == np.inf
-    np.testing.assert_allclose(parts(count, table([(1, 3, 4)]), ports, 0), (2, 0), rtol=1e-12)
+    count, ports = pairs({(1, 3): 2}, both=True, servers=4).astype(int), np.array([0, 2.0, 2, 2])
+    for sent, want in (((0, 1), np.inf), ((1, 0), np.inf), ((1, 3), 1 / 2)):
+        np.testing.assert_allclose(parts(count, pairs({sent: 1}, servers=4), ports, 0)[0], want, rtol=1e-12)
 
 
 def test_bandwidth_single_precision_whole_numbers_and_mistakes():
@@ -97,5 +83,5 @@ def test_bandwidth_single_precision_whole_numbers_and_mistakes():
     np.testing.assert_allclose(got, want * 1e9 / 50e9, rtol=1e-5)
     got = parts(count, demand.astype(int), ports, 2, 4e-9)  # bytes, at half a byte per second
     np.testing.assert_allclose(got, 2 * want, rtol=1e-9)
-    with pytest.raises(InputError, match=re.escape("demand must be [S S] with S = 4 servers, got [3, 3].")):
-        relayed_part_times(Region(4, 8e-9), Circuits(count), np.ones((3, 3)), server=0)
+    said = refused(relayed_part_times, Region(4, 8e-9), Circuits(count), np.ones((3, 3)), server=0)
+    assert said == "demand must be [S S] with S = 4 servers, got [3, 3]."

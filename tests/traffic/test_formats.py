@@ -7,15 +7,13 @@ import sys
 import types
 
 import numpy as np
-import pytest
 
-from mfabric_jax.checks import InputError
 from mfabric_jax.traffic import Tokens, open_trace, recorded, save_tokens
 from mfabric_jax.traffic.recording import Sources, Targets
 from mfabric_jax.workload import get
+from tests.mistakes import refused
 
-from .jobs import job, refused
-from .test_router_trace import line, write_lines
+from .jobs import job, line, unread, write_lines
 
 TWO_RANKS = job(ep=2, experts=4)  # 2 layers, 16 selections a row
 
@@ -46,7 +44,7 @@ def test_slices_of_a_tp_group_are_added_up(tmp_path):
     np.savez(file, num_global_tokens_per_expert=many[0])
     np.testing.assert_array_equal(only(file).count[0, :, 0], many[0].sum(axis=1))
     np.savez(file, num_global_tokens_per_expert=many[0, 0, 0])
-    assert "must have the axes [tp, ep, expert] or [layer, tp, ep, expert] or [iter" in refused(file)
+    assert "must have the axes [tp, ep, expert] or [layer, tp, ep, expert] or [iter" in unread(file)
 
 
 # ------------------------------------------------------------------------------------------------ expert loads alone
@@ -82,7 +80,7 @@ def test_wrong_arrays_are_named(tmp_path):
         ({"tokens": np.array([[[[[None]]]]])}, "must be a readable NumPy file, but it holds Python objects; save"),
     ):
         np.savez(file, **arrays)
-        assert words in refused(file)
+        assert words in unread(file)
     for arrays, words in (
         ({"logical_count": -np.ones((1, 1, 4))}, "finite and not negative"),
         ({"tokens": ones * np.nan}, "finite and not negative, got nan"),
@@ -91,7 +89,7 @@ def test_wrong_arrays_are_named(tmp_path):
         ({"tokens": np.ones((1, 1, 1, 2, 5))}, "must hold a multiple of the 4 experts of tiny, got 5"),
     ):
         np.savez(file, **arrays)
-        assert words in refused(file, TWO_RANKS)
+        assert words in unread(file, TWO_RANKS)
 
 
 # -------------------------------------------------------------------------------------------------------------- torch
@@ -120,10 +118,10 @@ def test_a_torch_dump(tmp_path, monkeypatch):
         np.testing.assert_array_equal(only(path).count[:, :, 0, 0], count)
     assert asked == [{"map_location": "cpu", "weights_only": True}] * 2  # nothing else is unpickled
     content[file] = RuntimeError("magic number")
-    assert "must be a readable torch file, got RuntimeError" in refused(file)
+    assert "must be a readable torch file, got RuntimeError" in unread(file)
     monkeypatch.setitem(sys.modules, "torch", None)
     without = f"trace {file} needs torch, which is not installed; or save its arrays with numpy.savez."
-    assert refused(file) == without
+    assert unread(file) == without
 
 
 # ------------------------------------------------------------------------------------------------------ weight matrix
@@ -141,7 +139,7 @@ def test_a_weight_matrix_is_spread_over_the_experts_of_each_rank(tmp_path):
     for layer in (0, 1):
         assert got.count[0, layer, 0].tolist() == [[2, 2, 6, 6], [8, 8, 0, 0]]
     assert recorded(file, job(ep=2, experts=2)).count[0, 0, 0].tolist() == [[4, 12], [16, 0]]
-    said = refused(file, job(ep=4, experts=4))
+    said = unread(file, job(ep=4, experts=4))
     assert said == f"ep of the workload must divide the 2 source ranks of {file}, got 4."
 
 
@@ -158,7 +156,7 @@ def test_wrong_matrices_are_named(tmp_path):
         ("", "must be one nested list of whole numbers."),
     ):
         (tmp_path / "m.txt").write_text(text)
-        assert words in refused(tmp_path / "m.txt")
+        assert words in unread(tmp_path / "m.txt")
 
 
 # ----------------------------------------------------------------------------------------------------------- our own
@@ -207,12 +205,10 @@ def test_an_interrupted_or_refused_save_leaves_the_old_file(tmp_path, monkeypatc
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(np, "savez_compressed", full)
-    with pytest.raises(InputError, match=r"cannot write '.*run\.npz' \(No space left on device\)"):
-        save_tokens(some_tokens(), path)
+    assert "run.npz' (No space left on device)" in refused(save_tokens, some_tokens(), path)
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["run.npz"]
-    with pytest.raises(InputError, match=r"a trace is saved as \.npz, got '.*run\.npy'"):
-        save_tokens(some_tokens(), tmp_path / "run.npy")
+    assert "a trace is saved as .npz, got '" in refused(save_tokens, some_tokens(), tmp_path / "run.npy")
 
 
 def test_wrong_meta_is_named(tmp_path):
@@ -225,7 +221,7 @@ def test_wrong_meta_is_named(tmp_path):
         ("words", wrong),
     ):
         np.savez(path, tokens=some_tokens().count, meta=np.array(json.dumps(meta)))
-        assert words.format(path) in refused(path)
+        assert words.format(path) in unread(path)
 
 
 # ----------------------------------------------------------------------------------------------------- OLMoE and LAER
@@ -258,14 +254,14 @@ def test_one_of_several_recordings_is_named(tmp_path):
     for path in (tmp_path / "olmoe", tmp_path / "olmoe_mixtral_expert_counts.npz" / "olmoe"):
         np.testing.assert_allclose(recorded(path, TWO_RANKS).count[0, 0, 0, 0], row * 16 / row.sum(), rtol=1e-12)
     assert recorded(tmp_path, job(ep=2, experts=8)).source.count(" olmoe, ") == 1
-    said = refused(tmp_path, job(ep=2, experts=2))  # either would do
+    said = unread(tmp_path, job(ep=2, experts=2))  # either would do
     assert said == (
         f"trace {tmp_path} holds several recordings; name one for 2 experts, got: {tmp_path / 'olmoe'} (8 experts), "
         f"{tmp_path / 'mistral'} (4 experts)."
     )
-    assert "did you mean 'mistral'?" in refused(tmp_path / "mistrl")
+    assert "did you mean 'mistral'?" in unread(tmp_path / "mistrl")
     np.savez(tmp_path / "olmoe_mixtral_expert_counts.npz", olmoe_topk=np.ones((2, 3)))
-    assert "must have the axes [domain, layer, expert]" in refused(tmp_path)
+    assert "must have the axes [domain, layer, expert]" in unread(tmp_path)
 
 
 LAER_HEAD = "rank,method,model_name,layer,iter,token_num\n"
@@ -313,7 +309,7 @@ def test_laer_of_several_models(tmp_path):
     write_laer(file, laer_rows("nameless"))  # of unknown experts
     assert only(file).experts is None
     assert recorded(file, job(ep=2, experts=8)).count.shape == (3, 2, 2, 2, 8)
-    said = refused(file, job(ep=2, experts=6))
+    said = unread(file, job(ep=2, experts=6))
     assert said == f"experts of the workload must be a multiple of the 4 destination ranks of {file}, got 6."
 
 
@@ -328,20 +324,20 @@ def test_wrong_token_analyses_are_named(tmp_path):
         (laer_rows(), "rank,method\n", "must have the columns rank, method, model_name, layer, iter, token_num, got"),
     ):
         file = write_laer(tmp_path / "token_analysis.csv.gz", rows, head)
-        assert words.format(file) in refused(tmp_path)
+        assert words.format(file) in unread(tmp_path)
     file.write_bytes(b"not gzip")
-    assert "must be a readable .csv[.gz] file, got BadGzipFile" in refused(tmp_path)
+    assert "must be a readable .csv[.gz] file, got BadGzipFile" in unread(tmp_path)
 
 
 def test_what_is_none_of_the_formats(tmp_path):
     formats = "; .jsonl of a Megatron router trace, or a folder of them; .txt of an mFabric weight matrix; a folder of"
     (tmp_path / "rows.csv").write_text("a,b\n")
     for path in ("rows.csv", "nothing.npz", "nothing", "no/such/folder", "run.csv"):
-        assert formats in refused(tmp_path / path)
-    assert "trace folder must hold *.jsonl of a Megatron router trace, *expert_counts*.npz" in refused(tmp_path)
+        assert formats in unread(tmp_path / path)
+    assert "trace folder must hold *.jsonl of a Megatron router trace, *expert_counts*.npz" in unread(tmp_path)
     for name in ("run.npy", "run.npz"):
         (tmp_path / name).write_text("not an array")
-        assert "must be a readable NumPy file, but it" in refused(tmp_path / name)
+        assert "must be a readable NumPy file, but it" in unread(tmp_path / name)
 
 
 def test_the_published_folders_fit_models(shared_data):

@@ -1,5 +1,7 @@
 """Expert load predicted: the transition matrix against SLSQP and by hand; predictors on tiny histories."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mfabric_jax.checks import InputError
 from mfabric_jax.traffic import Tokens, predicted, predictor, transition_matrix
 from mfabric_jax.traffic.predictor import hit_rate, total_variation
 from mfabric_jax.traffic.transition_matrix import optimality_gap, transition
+from tests.mistakes import refused
 
 from ..oracles.transition import kkt_residual, objective, slsqp, squares
 
@@ -211,18 +213,6 @@ def test_selections_are_those_of_the_predictor_call_by_call():
             np.testing.assert_allclose(got[t, :, m], want, rtol=1e-6, atol=1e-4)
 
 
-def test_where_experts_follow_the_previous_layer_only_the_transition_knows():
-    rng = np.random.default_rng(3)
-    first = rng.dirichlet(np.full(4, 0.5), (40, 1))  # afresh in every iteration
-    count = 1000 * np.concatenate([first, first[..., [2, 0, 3, 1]]], axis=1)[:, :, None, None]
-    apart = {
-        name: float(total_variation(predicted(Tokens(count, "follows"), name)[20:, 1], count[20:, 1]).mean())
-        for name in predictor.REGISTRY
-    }
-    assert apart.pop("transition") < 0.01
-    assert min(apart.values()) > 0.1
-
-
 def test_hit_rate_by_hand():
     true = np.array([[5.0, 4, 3, 2], [1, 1, 1, 1]])
     guess = np.array([[4.0, 1, 5, 2], [0, 0, 0, 1]])
@@ -264,5 +254,4 @@ MISTAKES = (
 
 def test_mistakes():
     for call, sentence in MISTAKES:
-        with pytest.raises(InputError, match=sentence):
-            call()
+        assert re.search(sentence, refused(call))

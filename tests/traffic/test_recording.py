@@ -3,6 +3,7 @@
 import io
 import json
 import lzma
+import re
 
 import numpy as np
 import pytest
@@ -10,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 
-from mfabric_jax.checks import InputError
 from mfabric_jax.traffic import Tokens, recorded
 from mfabric_jax.workload import get
+from tests.mistakes import refused
 
-from .jobs import job, refused
+from .jobs import job, unread
 
 TWO_RANKS = job(ep=2, experts=2)  # 2 layers, 16 selections a row
 
@@ -35,10 +36,8 @@ def test_tokens_are_folded_and_scaled():
     # Two ranks of two experts: rank 0 receives 1+2+5+0 = 8, rank 1 receives 3+0+0+1 = 4; mean 6.
     np.testing.assert_allclose(tokens([[1, 2, 3, 0], [5, 0, 0, 1]]).rank_load_over_mean(2), [[[8 / 6]]])
     np.testing.assert_allclose(tokens([[0, 0, 0, 0]]).rank_load_over_mean(2), [[[1]]])
-    with pytest.raises(InputError, match=r"experts must divide the 6 experts of these tokens \(test\), got 4"):
-        six.fold_experts(4)
-    with pytest.raises(InputError, match="ep must divide the 6 experts"):
-        six.rank_load_over_mean(5)
+    assert "experts must divide the 6 experts of these tokens (test), got 4" in refused(six.fold_experts, 4)
+    assert "ep must divide the 6 experts" in refused(six.rank_load_over_mean, 5)
 
 
 @given(count=nps.arrays(np.int64, (2, 1, 2, 3, 4), elements=st.integers(0, 50)))
@@ -57,8 +56,7 @@ def test_impossible_counts_are_named():
         ([[[[[1, np.inf]]]]], "got inf"),
         ([[[[["many"]]]]], "integers or reals, got dtype <U4"),
     ):
-        with pytest.raises(InputError, match=words):
-            Tokens(np.asarray(count), "test")
+        assert re.search(words, refused(Tokens, np.asarray(count), "test"))
 
 
 # -------------------------------------------------------------------------------------------------------------- fitted
@@ -137,7 +135,7 @@ def test_llama_adds_experts_2k_and_2k_plus_1_and_wraps_the_layers(gate_trace):
             for expert in (0, 7, 15):
                 both = counts[layer % 24, [2 * expert, 2 * expert + 1], record].sum(axis=0, dtype=int)  # [rank batch]
                 np.testing.assert_allclose(got[iteration, layer, :, :, expert], both.T * 16.0)
-    said = refused(folder, get("qwen-moe"))
+    said = unread(folder, get("qwen-moe"))
     assert said == f"ep of the workload must divide the 16 source ranks of {folder}, got 32."
 
 
@@ -158,7 +156,7 @@ def test_wrong_gate_traces_and_records_are_named(tmp_path):
         ({"records": (21, 11)}, "records must be first and last, got 21 and 11, which is before it."),
         ({"records": (1, 11), "iterations": 0}, "iterations must be a whole number of at least 1, got 0."),
     ):
-        assert refused(tmp_path, TWO_RANKS, **options).endswith(words)
+        assert unread(tmp_path, TWO_RANKS, **options).endswith(words)
     file = tmp_path / "counts_layer_expert_iter_rank_mb.npy.xz"
     for numbers, data, words in (
         ("1 11", file.read_bytes(), "2 iterations, as iterations.txt says, got shape (2, 4, 3, 2, 2)."),
@@ -167,7 +165,7 @@ def test_wrong_gate_traces_and_records_are_named(tmp_path):
     ):
         (tmp_path / "iterations.txt").write_text(numbers)
         file.write_bytes(data)
-        assert refused(tmp_path).endswith(words)
+        assert unread(tmp_path).endswith(words)
 
 
 def test_gaps_are_named_and_zeros_refused(tmp_path):
@@ -177,13 +175,13 @@ def test_gaps_are_named_and_zeros_refused(tmp_path):
     assert recorded(file, four).source.endswith("records 0 to 1, 2 of 4 all-to-alls without tokens")
     assert recorded(file, four, (0, 0)).source.endswith("records 0 to 0")
     zeros = f"tokens of trace {file} must not all be 0, got no others in records "
-    assert refused(file, four, records=(1, 1)) == f"{zeros}1 to 1."
+    assert unread(file, four, records=(1, 1)) == f"{zeros}1 to 1."
     counts = np.ones((1, 3, 1, 4, 4))
     counts[:, 2] = 0
     np.save(file, counts)
     assert recorded(file, four).source.endswith("records 0 to 0, the first 2 of 3 layers")
     np.save(file, counts[:, ::-1] * np.asarray([0, 0, 1])[:, None, None, None])  # only in a layer that is not read
-    assert refused(file, four) == f"{zeros}0 to 0."
+    assert unread(file, four) == f"{zeros}0 to 0."
 
 
 def test_axes_that_look_swapped_are_named(tmp_path):

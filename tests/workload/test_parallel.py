@@ -1,14 +1,14 @@
 """Degrees, stages and placement."""
 
 import dataclasses
+import re
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mfabric_jax.checks import InputError
 from mfabric_jax.workload import NAMES, Workload, get, models, place
+from tests.mistakes import refused
 
 REGION_SERVERS = {
     "mixtral-8x22b": 8,
@@ -133,10 +133,6 @@ MISFITS = (
 
 def test_what_does_not_fit_is_said_in_one_sentence():
     for overrides, words in MISFITS:
-        with pytest.raises(InputError, match=words) as caught:
-            get("mixtral-8x7b", **overrides)
-        assert "\n" not in str(caught.value)
-    with pytest.raises(InputError, match=r"model 'mixtral' is unknown .*allowed: mixtral-8x22b, mixtral-8x7b"):
-        get("mixtral")
-    with pytest.raises(InputError, match="stage must be from 0 to 3, got 4"):
-        get("llama-moe").stage_layers(4)
+        assert re.search(words, refused(get, "mixtral-8x7b", **overrides))
+    assert re.search(r"model 'mixtral' is unknown .*allowed: mixtral-8x22b, mixtral-8x7b", refused(get, "mixtral"))
+    assert "stage must be from 0 to 3, got 4" in refused(get("llama-moe").stage_layers, 4)
