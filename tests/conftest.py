@@ -1,4 +1,7 @@
-"""Strict numerics for every test: float64 available, no silent promotion of rank or dtype."""
+"""Strict numerics for every test: float64 available, no silent promotion of rank or dtype.
+
+Tests need the extra `dev`, which holds all others.
+"""
 
 import gc
 import os

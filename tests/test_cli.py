@@ -18,9 +18,6 @@ from mfabric_jax.workload import get, share_table
 from tests.command_line import check_mistakes, mistake, status
 from tests.study.small import MODEL, configured
 
-for _extra in ("tyro", "tqdm"):
-    pytest.importorskip(_extra, reason=f"the command line needs {_extra}")
-
 pytestmark = pytest.mark.usefixtures("command_line")
 
 SMALL = ("compare", "--models", MODEL, "--fabrics", "fat-tree,mfabric", "--nic-gbps", "100", "--micro-batches", "2")
@@ -119,7 +116,6 @@ def test_without_the_extra(capsys, monkeypatch):
 
 # ----------------------------------------------------------------------------------------------------------- compare
 def test_rows_to_csv_and_parquet(capsys, tmp_path):
-    pytest.importorskip("pyarrow", reason="writing .parquet needs pyarrow")
     csv, parquet = tmp_path / "rows.csv", tmp_path / "more" / "rows.parquet"
     assert status(*SMALL, "--seed", "1", "--out", str(csv)) == 0
     output = capsys.readouterr()
@@ -142,7 +138,6 @@ def test_rows_to_csv_and_parquet(capsys, tmp_path):
 
 
 def test_a_trace_of_one_s_own_and_figures(capsys, tmp_path):
-    pytest.importorskip("matplotlib", reason="pictures need matplotlib")
     run, out, folder = tmp_path / "run.npz", tmp_path / "rows.csv", tmp_path / "pictures"
     np.savez(run, tokens=np.random.default_rng(0).integers(1, 9, (3, 2, 4, 8, 8)))
     assert status(*SMALL, "--trace", run, "--records", "1-2", "--out", out, "--figures", folder) == 0

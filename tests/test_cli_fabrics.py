@@ -38,7 +38,6 @@ FAILURE_COLUMNS += [*(f"healthy_{part}" for part in PARTS_S), *PARTS_S, "dtype"]
 
 
 def test_failures(capsys, tmp_path):
-    pytest.importorskip("matplotlib", reason="pictures need matplotlib")
     out, pictures = tmp_path / "rows.csv", tmp_path / "pictures"
     words = (*FAILURES, "--kinds", "electrical-nic,link", "--iterations", "2", "--at", "1", "--stage", "3", "--dp", "8")
     words += ("--gpus", "512")
@@ -107,7 +106,6 @@ def written(words, tmp_path, name):
 
 
 def test_a_cluster(capsys, tmp_path):
-    pytest.importorskip("matplotlib", reason="pictures need matplotlib")
     picture = tmp_path / "cluster.png"
     words = (*CLUSTER, "--fabric", "rail-optimized", "--resolution", "0")
     every, links, flows, config = written((*words, "--picture", str(picture)), tmp_path, "rails")
@@ -201,7 +199,6 @@ def test_mistakes_in_a_cluster(capsys):
 
 # ----------------------------------------------------------------------------------------------------------- pictures
 def test_draw_every_fabric(capsys, tmp_path):
-    pytest.importorskip("matplotlib", reason="pictures need matplotlib")
     for name in NAMES:
         out = tmp_path / f"{name}.svg"
         assert status("draw", name, *SMALL, "--out", out) == 0
@@ -211,7 +208,6 @@ def test_draw_every_fabric(capsys, tmp_path):
 
 
 def test_draw_a_graph(capsys, tmp_path):
-    pytest.importorskip("matplotlib", reason="pictures need matplotlib")
     graph, out = tmp_path / "own.json", tmp_path / "own.png"
     graph.write_text(graph_text(cluster("fat-tree", 2, 400.0).sprayed))
     assert status("draw", str(graph), "--out", str(out)) == 0

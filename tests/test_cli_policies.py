@@ -9,9 +9,6 @@ from mfabric_jax.commands import shared
 from mfabric_jax.policies import load
 from tests.command_line import check_mistakes, status
 
-pytest.importorskip("tyro", reason="the command line needs tyro")
-pytest.importorskip("matplotlib", reason="the figures need matplotlib")
-
 TRAIN = "--kind index --routing split --steps 2 --batch 2 --sizes 4 --log-every 1 --checkpoint-every 1 --share-steps 2"
 
 

@@ -1,13 +1,9 @@
 """`mfabric report`: a page of a rows file, and a sentence for every mistake."""
 
-import pytest
-
 from mfabric_jax import report
 from mfabric_jax.commands import shared
 from tests.command_line import check_mistakes, status
 from tests.report import synthetic
-
-pytest.importorskip("tyro", reason="the command line needs tyro")
 
 
 def test_a_page_of_a_file_of_rows(tmp_path, capsys, monkeypatch):
@@ -53,7 +49,6 @@ def test_mistakes_are_one_sentence(tmp_path, monkeypatch, capsys):
 
 
 def test_a_folder_of_shards_is_one_page_unless_it_is_too_long(tmp_path, monkeypatch, capsys):
-    pytest.importorskip("pyarrow")
     from mfabric_jax.commands import report as report_command
 
     rows = synthetic.rows()

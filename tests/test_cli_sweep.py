@@ -4,9 +4,6 @@ import shutil
 
 import pytest
 
-pytest.importorskip("tyro")
-pytest.importorskip("pyarrow")
-
 from mfabric_jax.cli import main
 from mfabric_jax.report import read_rows
 from tests.study.small import as_a_user

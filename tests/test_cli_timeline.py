@@ -10,9 +10,6 @@ from mfabric_jax import study
 from tests.command_line import check_mistakes, status
 from tests.study.small import MODEL, as_a_user, row, small
 
-for _extra in ("tyro", "matplotlib"):
-    pytest.importorskip(_extra, reason=f"the command needs {_extra}")
-
 SMALL = ("timeline", "--model", MODEL, "--nic-gbps", "100", "--micro-batches", "2", "--dtype", "float64")
 SMALL = (*SMALL, "--compute", "achieved")
 pytestmark = pytest.mark.usefixtures("command_line")

@@ -12,8 +12,6 @@ from mfabric_jax.traffic.generator import Shape, draw
 
 from . import command_line
 
-pytest.importorskip("tyro", reason="the command line needs tyro")
-
 
 @pytest.fixture
 def run(tmp_path):
@@ -59,8 +57,6 @@ def test_records_and_ranks(capsys, run):
 
 
 def test_rows_and_pictures_are_written(capsys, run, tmp_path):
-    pytest.importorskip("pyarrow")
-    pytest.importorskip("matplotlib")
     (recording,) = open_trace(run)
     want = survey.statistics_by_layer(recording.chosen((1, 2)))
     for name in ("rows.csv", "rows.parquet"):
@@ -79,7 +75,6 @@ def test_rows_and_pictures_are_written(capsys, run, tmp_path):
 
 
 def test_several_recordings(capsys, tmp_path):
-    pytest.importorskip("matplotlib")
     counts = {f"{name}_topk": np.ones((5, 3, experts)) for name, experts in (("olmoe", 64), ("mistral", 8))}
     np.savez(tmp_path / "olmoe_mixtral_expert_counts.npz", **counts)
     assert status("info", tmp_path, "--out", tmp_path / "r.csv", "--figures", tmp_path / "drawn") == 0

@@ -20,9 +20,6 @@ from mfabric_jax.commands.options import flags
 from mfabric_jax.fabric.ocs import OCS
 from tests.study.small import configured
 
-for _extra in ("tyro", "tqdm", "pyarrow", "matplotlib"):
-    pytest.importorskip(_extra, reason=f"the pages use {_extra}")
-
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 TEXTS = {page.stem: page.read_text(encoding="utf-8") for page in PAGES}

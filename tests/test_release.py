@@ -17,10 +17,6 @@ from mfabric_jax.report import read_rows
 from mfabric_jax.validation import scripts
 from tests.study.small import as_a_user
 
-pytest.importorskip("build", reason="releases are built with build and hatchling (extra dev)")
-pytest.importorskip("hatchling", reason="releases are built with build and hatchling (extra dev)")
-pytest.importorskip("tyro", reason="the command line needs tyro")
-
 pytestmark = pytest.mark.slow
 
 ROOT = pathlib.Path(__file__).parents[1]

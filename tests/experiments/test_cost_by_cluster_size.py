@@ -4,15 +4,12 @@ import json
 
 import pytest
 
+from experiments.cost_by_cluster_size import SCRIPT, Config, build, run
+from experiments.script import picked
 from mfabric_jax import report
 from mfabric_jax.fabric import Prices, cluster_cost
 from mfabric_jax.fabric.registry import PRICED
 from mfabric_jax.report import style
-
-pytest.importorskip("matplotlib")
-pytest.importorskip("tyro")
-from experiments.cost_by_cluster_size import SCRIPT, Config, build, run
-from experiments.script import picked
 
 SMALL = Config(servers=(128, 512), nic_gbps=(100.0, 400.0))
 

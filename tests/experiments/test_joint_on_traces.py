@@ -3,14 +3,11 @@
 import numpy as np
 import pytest
 
+from experiments.joint_on_traces import PICTURE, POLICIES, SCRIPT, Config, run, summary
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import greedy
 from mfabric_jax.report import style
 from mfabric_jax.routing import best_relay_shares, degree_bound, fluid_lower_bound
-
-pytest.importorskip("matplotlib")
-pytest.importorskip("tyro")
-from experiments.joint_on_traces import PICTURE, POLICIES, SCRIPT, Config, run, summary
 from tests.experiments.recorded import between, over
 from tests.experiments.recorded import trace as trace
 

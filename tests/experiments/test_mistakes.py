@@ -7,9 +7,6 @@ import pytest
 
 from mfabric_jax.checks import InputError
 
-pytest.importorskip("matplotlib")
-pytest.importorskip("tyro")
-
 NONE_TWICE = "{} must name at least one and none twice, got {}."
 WHOLE = "{} must be a whole number of at least {}, got {}."
 RANKS = "servers must divide the 16 ranks of the recording, got 3."

@@ -7,9 +7,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-pytest.importorskip("tyro")
-pytest.importorskip("matplotlib")
-
 from experiments import (
     batch_size,
     block_timeline,

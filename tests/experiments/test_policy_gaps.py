@@ -4,15 +4,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments.policy_gaps import BEST, FAMILIES, HEURISTICS, LOOKS, SCRIPT, Config, demand_of, run, summary
 from mfabric_jax import all_to_all_time
 from mfabric_jax.fabric import Circuits
 from mfabric_jax.policies import greedy
 from mfabric_jax.routing import degree_bound, fluid_lower_bound
-
-pytest.importorskip("matplotlib")
-pytest.importorskip("tyro")
-pytest.importorskip("scipy")
-from experiments.policy_gaps import BEST, FAMILIES, HEURISTICS, LOOKS, SCRIPT, Config, demand_of, run, summary
 
 SMALL = {"servers": (4,), "seeds": 1, "families": ("hot", "sparse"), "optical_degree": 3}
 

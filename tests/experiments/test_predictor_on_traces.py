@@ -5,15 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments.predictor_on_traces import HITS, PICTURE, SCRIPT, Config, fits, run, summary
 from mfabric_jax import all_to_all_time, report
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import greedy
 from mfabric_jax.report import style
-
-pytest.importorskip("matplotlib")
-pytest.importorskip("tyro")
-from experiments.predictor_on_traces import HITS, PICTURE, SCRIPT, Config, fits, run, summary
 from tests.experiments.recorded import EXPERTS, RANKS, between, written
 
 NAMES = ("previous-layer", "previous-iteration", "moving-average", "uniform")

@@ -5,16 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments.relay_on_traces import GROUP, PICTURE, SCRIPT, Config, run, summary
 from mfabric_jax import all_to_all_time
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import Plan, greedy
 from mfabric_jax.report import style
 from mfabric_jax.routing import best_relay_shares, degree_bound
-
-pytest.importorskip("matplotlib")
-pytest.importorskip("tyro")
-from experiments.relay_on_traces import GROUP, PICTURE, SCRIPT, Config, run, summary
 from tests.experiments.recorded import EXPERTS, RANKS, between, over
 from tests.experiments.recorded import trace as trace
 

@@ -2,12 +2,9 @@
 
 import pytest
 
-from mfabric_jax.report import style
-
-pytest.importorskip("matplotlib")
-pytest.importorskip("tyro")
 from experiments import scale_up_domains
 from experiments.scale_up_domains import PICTURE, Config, run, table
+from mfabric_jax.report import style
 
 
 @pytest.fixture(scope="module")

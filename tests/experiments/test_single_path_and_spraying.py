@@ -5,10 +5,6 @@ from itertools import product
 import numpy as np
 import pytest
 
-from mfabric_jax.report import style
-
-pytest.importorskip("matplotlib")
-pytest.importorskip("tyro")
 from experiments.script import picked
 from experiments.single_path_and_spraying import (
     FABRICS,
@@ -23,6 +19,7 @@ from experiments.single_path_and_spraying import (
     verdict,
 )
 from experiments.single_path_and_spraying import summary as summarised
+from mfabric_jax.report import style
 
 TREES = {"servers": 4, "radix": 8, "fat_tree_radix": 8, "rings": 2}
 SMALL = Config(**TREES, seeds=2)

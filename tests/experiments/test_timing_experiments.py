@@ -4,8 +4,6 @@ from itertools import product
 
 import pytest
 
-pytest.importorskip("tyro")
-
 from experiments import ep_share, iteration_time, reconfiguration_delay, sensitivity
 from mfabric_jax.study.calibration import BANDWIDTHS, PUBLISHED
 from tests.study.small import as_a_user

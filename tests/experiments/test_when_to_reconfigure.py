@@ -3,16 +3,13 @@
 import numpy as np
 import pytest
 
+from experiments.recording import MODEL
+from experiments.when_to_reconfigure import FLOOR, PICTURE, RULES, SCRIPT, Config, run, traces
 from mfabric_jax import workload
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import uniform
 from mfabric_jax.report import style
-
-pytest.importorskip("matplotlib")
-pytest.importorskip("tyro")
-from experiments.recording import MODEL
-from experiments.when_to_reconfigure import FLOOR, PICTURE, RULES, SCRIPT, Config, run, traces
 
 RANKS, EXPERTS, SERVERS, DEGREE = 16, 32, 4, 1
 DELAYS = (1e-5, 1e-4, 0.1)

@@ -5,17 +5,13 @@ import sys
 
 import pytest
 
+from experiments import whole_cluster_scale
+from experiments.whole_cluster_scale import PICTURE, SCRIPT, Config, run, table
 from mfabric_jax import report
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import style
 from mfabric_jax.study import WholeCluster
 from mfabric_jax.traffic import measured, training_flows
-
-pytest.importorskip("matplotlib")
-pytest.importorskip("tyro")
-pytest.importorskip("tqdm")
-from experiments import whole_cluster_scale
-from experiments.whole_cluster_scale import PICTURE, SCRIPT, Config, run, table
 
 SMALL = {"model": "llama-moe", "servers": (8,)}
 KINDS = {"EP": 1.0, "DP experts": 1.5, "DP between": 0.03, "DP inside": 0.01, "PP": 0.4}

@@ -18,8 +18,6 @@ from mfabric_jax.report.tables import scoreboard_table
 from mfabric_jax.routing import Plan, degree_bound, fluid_lower_bound, relay_shares
 from mfabric_jax.schedule.exchange import RELAY_STEPS
 
-pytest.importorskip("scipy")
-
 SETTINGS = {"policies": ("greedy", "greedy-next", "static"), "workloads": ("zipf", "dense"), "servers": (4,)}
 SETTINGS |= {"routings": ("unsplit", "relay"), "sigmas": (0.0, 0.5), "instances": 3, "optimum_s": 10.0}
 CONFIG = Scoreboard(**SETTINGS, optical_degree=3, electrical_nics=1, dtype="float64")

@@ -4,6 +4,7 @@ import os
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_hex
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import charts, figures, style
@@ -12,9 +13,6 @@ from mfabric_jax.report.compared import cost_against_time, parts, time_against_b
 from mfabric_jax.report.grid import arrange
 from mfabric_jax.report.html.panels import PAPER, contrast, hue, on_dark
 from tests.report import synthetic
-
-matplotlib = pytest.importorskip("matplotlib")
-from matplotlib.colors import to_hex  # noqa: E402
 
 ONE = {"models": ("llama-moe",)}
 DOLLARS = {"model": "$a$_b^2"}

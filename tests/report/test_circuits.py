@@ -2,14 +2,12 @@
 
 import numpy as np
 import pytest
+from matplotlib.collections import LineCollection
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.report.figures import region
 from mfabric_jax.report.figures.circuits import build_region
 from tests.report import synthetic
-
-matplotlib = pytest.importorskip("matplotlib")
-from matplotlib.collections import LineCollection  # noqa: E402
 
 
 def texts(axes):

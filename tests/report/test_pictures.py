@@ -2,6 +2,7 @@
 
 import os
 
+import matplotlib
 import numpy as np
 import pytest
 
@@ -19,8 +20,6 @@ from tests.report.test_fabric_figure import NAMES, ODD, made
 from tests.report.test_studies import board, failed_rows, forecast_rows
 from tests.report.test_timelines import iteration
 from tests.report.test_validation import rows as validated
-
-matplotlib = pytest.importorskip("matplotlib")
 
 LOAD = np.random.default_rng(0).pareto(1.0, (30, 9, 8))
 DRAWN = {

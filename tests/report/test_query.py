@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-pytest.importorskip("pyarrow")
-
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import Asked, query, write_rows
 from mfabric_jax.report.fronts import unbeaten

@@ -11,8 +11,6 @@ from mfabric_jax.report import figures
 from mfabric_jax.report.figures.studies import failures_chart, forecasts_chart, scoreboard_chart, training_chart
 from mfabric_jax.report.tables import forecast_table, scoreboard_table
 
-matplotlib = pytest.importorskip("matplotlib")
-
 POLICIES, WORKLOADS = ("greedy", "index", "learned"), ("zipf", "dense")
 KINDS = ("electrical-nic", "optical-nic", "gpu", "server")
 MODELS = ("mixtral-8x22b", "deepseek-r1")

@@ -3,15 +3,12 @@
 import itertools
 
 import numpy as np
-import pytest
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_hex
+from matplotlib.patches import Rectangle
 
 from mfabric_jax.report.figures.timelines import AROUND, LEVELS, build_block, build_iteration, callouts
 from tests.report import synthetic
-
-matplotlib = pytest.importorskip("matplotlib")
-from matplotlib.collections import PolyCollection  # noqa: E402
-from matplotlib.colors import to_hex  # noqa: E402
-from matplotlib.patches import Rectangle  # noqa: E402
 
 
 def segment(stage, track, kind, start, end, direction="forward", label=None):

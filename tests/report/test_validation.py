@@ -58,9 +58,6 @@ def test_the_table_has_a_block_for_each_group_and_a_line_for_each_run():
     assert "state a fluid" not in agreement([row("incast", "8 to 1", 1.0, 0.0, stated_fluid_s=None)], [])
 
 
-pytest.importorskip("matplotlib")
-
-
 def test_a_point_for_every_run_and_a_box_for_every_one_that_has_large_flows():
     points = [(curve.look, *point) for curve in _collectives(rows()).curves for point in curve.points]
     wanted = [(LOOKS[row["group"]], row["measured_s"] * 1000, row["predicted_s"] * 1000) for row in rows()]

@@ -11,9 +11,6 @@ import subprocess
 import sys
 
 import pytest
-
-pytest.importorskip("pyarrow")
-
 from pyarrow import parquet
 
 import mfabric_jax

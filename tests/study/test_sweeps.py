@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("pyarrow")
-
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import Asked, query
 from mfabric_jax.study import Sweep, read_sweep, sweep

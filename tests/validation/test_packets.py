@@ -191,7 +191,6 @@ def test_runs_of_like_size_share_a_program(written):
 
 @pytest.mark.usefixtures("command_line")
 def test_the_command_prints_writes_and_draws(written, tmp_path, capsys):
-    pytest.importorskip("matplotlib")
     file = written(run_of([flow(0, 2, 1.5 * MB, 0.005), flow(1, 2, 4.5 * MB, 0.010)], fluid_collective_s=0.008))
     words = ["--runs", str(tmp_path), "--out", str(tmp_path / "rows.csv"), "--figures", str(tmp_path / "figures")]
     assert cli.main(["validate", "packet", *words]) == 0

@@ -17,9 +17,6 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.validation import processes, scripts
 from mfabric_jax.validation.paper import with_earlier
 
-pytest.importorskip("tyro", reason="the command line needs tyro")
-pytest.importorskip("matplotlib")
-
 HERE = pathlib.Path(mfabric_jax.__file__).parent
 SCRIPT = '''"""How many {name} are there?"""
 import dataclasses, pathlib
