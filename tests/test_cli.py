@@ -15,7 +15,7 @@ from mfabric_jax import commands, study
 from mfabric_jax.commands import shared
 from mfabric_jax.report import read_rows
 from mfabric_jax.workload import get, share_table
-from tests.command_line import check_mistakes, mistake, status
+from tests.command_line import mistake, status
 from tests.study.small import MODEL, configured
 
 pytestmark = pytest.mark.usefixtures("command_line")
@@ -48,56 +48,6 @@ def test_help(capsys, never_computes):
         output = capsys.readouterr().out
         assert f"usage: mfabric {command}" in output
         assert all(word in output for word in words.get(command, "").split()), command
-
-
-MISTAKES = [  # of `mfabric compare`
-    (["--modles", "llama-moe"], "option '--modles' is unknown (did you mean '--models'?); allowed: --"),
-    (["--modles=llama-moe"], "option '--modles' is unknown (did you mean '--models'?); allowed: --"),
-    (["--nic_gbps", "100"], "option '--nic_gbps' is unknown (did you mean '--nic-gbps'?)"),
-    (["--seed", "x"], "option --seed takes a whole number, got 'x'."),
-    (["--gpus", "1.5"], "option --gpus takes a whole number, got '1.5'."),
-    (["--delay-s", "soon"], "option --delay-s takes a number, got 'soon'."),
-    (["--models"], "models must name at least one"),
-    (["--seed"], "option --seed needs a value behind it"),
-    (["surplus"], "compare does not take 'surplus'"),
-    # One of each kind that `Compare` refuses (all of them: tests/study/test_config.py), as it comes from these words.
-    (["--models", "llama-mo"], "models 'llama-mo' is unknown (did you mean 'llama-moe'?)"),
-    (["--models", ","], "models must name at least one; allowed: mixtral-8x22b"),
-    (["--nic-gbps", "100,fast"], "nic_gbps must be numbers separated by commas, got 'fast'."),
-    (["--nic-gbps", "100,100.0"], "nic_gbps must not repeat a bandwidth, got [100.0, 100.0]."),
-    (["--policy", "greedi"], "policy 'greedi' is unknown (did you mean 'greedy'?)"),
-    (["--skew", "nan"], "skew must be finite and not negative, got nan."),
-    (["--electrical-nics", "0"], "electrical_nics must be at least 1"),
-    (["--models", "llama-moe", "--dp", "3"], "dp x tp x pp x ep must equal gpus, got 3 x 1 x 4 x 16 = 192"),
-    (["--records", "5"], "records must be FIRST-LAST, such as 2011-5001, got '5'."),
-    (["--trace", "x.npz", "--traffic", "balanced"], "traffic 'balanced' is not used beside a trace; leave out one"),
-    (["--trace", "x.npz", "--skew", "0.5"], "skew 0.5 is not used beside a trace; leave out one of them."),
-    (["--skew", "0.5"], "skew is of traffic 'generated' alone, got traffic 'measured'."),
-]
-MISTAKES_IN_TRAFFIC = [
-    ([], "traffic needs the name of a model first; allowed: mixtral-8x22b"),
-    (["--dp", "1"], "traffic needs the name of a model first"),
-    (["mixtral"], "model 'mixtral' is unknown (did you mean 'mixtral-8x7b'?)"),
-    ([MODEL, "llama-moe"], "traffic does not take 'llama-moe'"),
-    ([MODEL, "--gpsu", "8"], "option '--gpsu' is unknown (did you mean '--gpus'?)"),
-    ([MODEL, "--dp", "x"], "option --dp takes a whole number, got 'x'."),
-    ([MODEL, "--dp", "3"], "dp x tp x pp x ep must equal gpus, got 3 x 4 x 4 x 8 = 384 but gpus = 1024"),
-]
-MISTAKES_IN_A_VALIDATION = [
-    ([], "validate needs to know what first; allowed: packet"),
-    (["--runs", "here"], "validate needs to know what first"),
-    (["pakcet"], "validation 'pakcet' is unknown (did you mean 'packet'?)"),
-    (["packet"], "validate packet needs --runs"),
-    (["packet", "--rnus", "here"], "option '--rnus' is unknown (did you mean '--runs'?)"),
-]
-
-
-def test_mistakes_are_one_sentence_before_any_compute(capsys, never_computes):
-    unknown = "command 'compar' is unknown (did you mean 'compare'?); allowed: compare, calibrate, fail"
-    check_mistakes(capsys, (), [(["compar"], unknown), (["--verbose"], "command '--verbose' is unknown")])
-    check_mistakes(capsys, ("compare",), MISTAKES)
-    check_mistakes(capsys, ("traffic",), MISTAKES_IN_TRAFFIC)
-    check_mistakes(capsys, ("validate",), MISTAKES_IN_A_VALIDATION)
 
 
 def test_traces_that_cannot_be_read(capsys, tmp_path):
@@ -153,21 +103,6 @@ def test_a_trace_of_one_s_own_and_figures(capsys, tmp_path):
     assert sum(name.startswith("timeline_") for name in pictures) == 2
     assert all((folder / name).read_bytes().startswith(b"\x89PNG") for name in pictures)
     assert all(str(folder / name) in output.err for name in pictures)
-
-
-# -------------------------------------------------------------------------------------------- where rows cannot go
-def test_what_cannot_be_written_is_refused_before_compute(capsys, tmp_path, never_computes):
-    (tmp_path / "occupied").write_text("a file, no folder")
-    (tmp_path / "folder.csv").mkdir()
-    for option, path, words in (
-        ("--out", "rows.txt", "extension '.txt' is unknown; allowed: .csv, .parquet"),
-        ("--out", "rows", "has no extension; allowed: .csv, .parquet"),
-        ("--out", "occupied/rows.csv", "cannot write into"),
-        ("--out", "folder.csv", "is a folder"),
-        ("--figures", "occupied", "cannot write into"),
-    ):
-        assert words in mistake(capsys, *SMALL, option, tmp_path / path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder.csv", "occupied"]
 
 
 # -------------------------------------------------------------------------------------------------------- interrupted

@@ -9,7 +9,7 @@ import pytest
 from mfabric_jax.fabric import NAMES, cluster
 from mfabric_jax.fabric.graph import graph_text
 from mfabric_jax.report import read_rows
-from tests.command_line import check_mistakes, mistake, status
+from tests.command_line import mistake, status
 
 SMALL = ("--model", "llama-moe", "--servers", "8")
 FAILURES = ("failures", "--models", "llama-moe", "--dtype", "float64")
@@ -67,24 +67,6 @@ def test_failures(capsys, tmp_path):
     assert sorted(path.name for path in pictures.iterdir()) == ["failures.png"]
     assert "arXiv 2501.03905" in output.out
     assert str(pictures / "failures.png") in output.err
-
-
-MISTAKES_IN_FAILURES = [
-    (["--kinds", "gpuu"], "kinds 'gpuu' is unknown (did you mean 'gpu'?); allowed: electrical-nic"),
-    (["--models", "llama-mo"], "models 'llama-mo' is unknown (did you mean 'llama-moe'?)"),
-    (["--stage", "4"], "stage must be below the 4 pipeline stages of llama-moe, got 4."),
-    (["--stage", "-1"], "stage must be a whole number of at least 0, got -1."),
-    (["--server", "2"], "server must be below the 2 of a region of llama-moe, got 2."),
-    (["--at", "1"], "at must be below the 1 iterations of the run, got 1."),
-    (["--routing", "split"], "failure 'electrical-nics' is modelled for routing unsplit, got 'split'."),
-    (["--servers", "2"], "option '--servers' is unknown (did you mean '--server'?)"),
-    (["--out", "rows.txt"], "rows file 'rows.txt': extension '.txt' is unknown; allowed: .csv, .parquet."),
-    (["gpu"], "failures does not take 'gpu'"),
-]
-
-
-def test_mistakes_in_failures(capsys, never_computes):
-    check_mistakes(capsys, FAILURES, MISTAKES_IN_FAILURES)
 
 
 # ----------------------------------------------------------------------------------------------------------- clusters
@@ -171,32 +153,6 @@ def test_a_graph_that_does_not_fit(capsys, tmp_path):
     assert mistake(capsys, *CLUSTER, "--graph", str(tmp_path / "no.json")).startswith("cannot read")
 
 
-MISTAKES_IN_A_CLUSTER = [
-    (["--fabric", "fattree"], "fabric 'fattree' is unknown (did you mean 'fat-tree'?)"),
-    (["--routing", "weighted"], "routing 'weighted' is unknown; allowed: spray, ecmp, least-loaded."),
-    (["--servers", "12"], "servers must hold whole replicas of llama-moe (64 GPUs each) and decides dp, got 12"),
-    (["--nic-gbps", "0"], "nic_gbps must be finite and above 0, got 0.0."),
-    (["--resolution", "-1"], "resolution must be finite and not negative, got -1.0."),
-    (["--out", "rows.txt"], "rows file 'rows.txt': extension '.txt' is unknown"),
-    (["--flows", "rows"], "rows file 'rows' has no extension"),
-    (["--picture", "x.txt"], "figure 'x.txt': extension '.txt' is unknown; allowed: .png, .pdf, .svg."),
-    (["extra"], "cluster does not take 'extra'"),
-]
-
-MISTAKES_IN_THE_FABRIC_OF_A_CLUSTER = [
-    (["--tiers", "4"], "tiers '4' is unknown; allowed: 2, 3."),
-    (["--radix", "3"], "a tree of 3 tiers and radix 3 has room for 3 hosts, got 64; choose a larger radix."),
-    (["--oversubscription", "0"], "oversubscription must be finite and above 0, got 0.0."),
-    (["--goodput", "nan"], "goodput must be above 0 and at most 1, got nan."),
-    (["--at", "core"], "at 'core' is unknown; allowed: edge, aggregation."),
-]
-
-
-def test_mistakes_in_a_cluster(capsys):
-    check_mistakes(capsys, CLUSTER, MISTAKES_IN_A_CLUSTER)
-    check_mistakes(capsys, (*CLUSTER, "--fabric", "fat-tree"), MISTAKES_IN_THE_FABRIC_OF_A_CLUSTER)
-
-
 # ----------------------------------------------------------------------------------------------------------- pictures
 def test_draw_every_fabric(capsys, tmp_path):
     for name in NAMES:
@@ -213,22 +169,3 @@ def test_draw_a_graph(capsys, tmp_path):
     assert status("draw", str(graph), "--out", str(out)) == 0
     assert out.read_bytes().startswith(b"\x89PNG")
     assert capsys.readouterr().out == f"{out}\n"
-
-
-MISTAKES_IN_A_DRAWING = [
-    ([], "draw needs a fabric first; allowed: fat-tree, "),
-    (["rail-only"], "draw needs --out, a .png, .pdf or .svg file."),
-    (["rail-only", "--out", "a.txt"], "figure 'a.txt': extension '.txt' is unknown; allowed: .png, .pdf, .svg."),
-    (["rail-onyl", "--out", "a.png"], "fabric 'rail-onyl' is unknown (did you mean 'rail-only'?)"),
-    (["none.json", "--out", "a.png"], "cannot read 'none.json' (No such file or directory)"),
-    (["rail-only", "--ot", "a.png"], "option '--ot' is unknown (did you mean '--out'?)"),
-    (["fat-tree", "rail-only", "--out", "a.png"], "draw does not take 'rail-only'"),
-    (["fat-tree", "--servers", "12", "--out", "a.png"], "servers must hold whole replicas of mixtral-8x22b"),
-    (["fat-tree", "--model", "gpt", "--out", "a.png"], "model 'gpt' is unknown"),
-]
-
-
-def test_mistakes_in_a_drawing(capsys, never_computes, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    check_mistakes(capsys, ("draw",), MISTAKES_IN_A_DRAWING)
-    assert list(tmp_path.iterdir()) == []

@@ -67,20 +67,3 @@ def test_a_damaged_file_is_refused_by_query_and_report_and_made_again(space, tmp
     said = capsys.readouterr()
     assert "rows-00001.parquet holds the rows of rows-00000.parquet, it was copied or renamed; it is made" in said.err
     assert "4 of them now" in said.out
-
-
-def test_mistakes_are_one_sentence(space, tmp_path, capsys):
-    there = {"SPACE": str(space), "OUT": str(tmp_path / "out")}
-    for words, sentence in (
-        ("sweep", "sweep needs the file of the design space first, .toml or .json."),
-        ("sweep SPACE", "sweep needs --out, a folder for the rows."),
-        ("sweep SPACE --out OUT --shard 2", "shard must be i/n, such as 1/8, got '2'."),
-        ("sweep SPACE --out OUT --shard 3/2", "shard must be i/n with i from 1 to n, got 3/2."),
-        ("sweep SPACE --out OUT --engine rey", "engine 'rey' is unknown (did you mean 'ray'?)"),
-        ("sweep SPACE --out OUT --workers 0", "workers must be a whole number of at least 1, got 0."),
-        ("query", "query needs a folder of a sweep or a file of rows first."),
-        ("query OUT --limit 0", "limit must be a whole number of at least 1, got 0."),
-    ):
-        with as_a_user():
-            assert main([there.get(word, word) for word in words.split()]) == 2
-        assert sentence in capsys.readouterr().err

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax import study
-from tests.command_line import check_mistakes, status
+from tests.command_line import status
 from tests.study.small import MODEL, as_a_user, row, small
 
 SMALL = ("timeline", "--model", MODEL, "--nic-gbps", "100", "--micro-batches", "2", "--dtype", "float64")
@@ -67,23 +67,3 @@ def test_several_of_anything_show_the_first(solved):
     more = {"models": (MODEL, "llama-moe"), "fabrics": ("mfabric", "fat-tree"), "nic_gbps": (100.0, 400.0)}
     several = dataclasses.replace(CONFIG, **more)
     assert study.example_timeline(several)[0] == solved[0]
-
-
-MISTAKES = [
-    (["--fabrc", "mfabric"], "option '--fabrc' is unknown"),
-    (["--model", "mixtral"], "model 'mixtral' is unknown"),
-    (["--fabric", "donut"], "fabric 'donut' is unknown"),
-    (["--nic-gbps", "fast"], "option --nic-gbps takes a number, got 'fast'."),
-    (["--nic-gbps", "-1"], "nic_gbps must be"),
-    (["--nic-use", "shared"], "nic_use 'shared' is unknown"),
-    (["--preset", "mine"], "preset 'mine' is unknown"),
-    (["--schedule", "zigzag"], "schedule 'zigzag' is unknown"),
-    (["--overlap-parts", "0"], "overlap_parts must be"),
-    (["--records", "1"], "records must be FIRST-LAST"),
-    (["--out", "t.csv"], "trace 't.csv': extension '.csv' is unknown; allowed: .json"),
-    (["--picture", "t.gif"], "figure 't.gif': extension '.gif' is unknown; allowed: .png, .pdf, .svg"),
-]
-
-
-def test_mistakes_are_one_sentence_before_any_compute(capsys, never_computes):
-    check_mistakes(capsys, SMALL, MISTAKES)

@@ -145,37 +145,6 @@ def test_knobs_and_a_table_are_printed_and_written(capsys, run, tmp_path):
             assert float(error[0]) == pytest.approx(100 * row["error"], abs=0.06)
 
 
-MISTAKES = (
-    ([], "traces needs to know what first; allowed: info, convert, fit."),
-    (["inof", "RUN"], "traces command 'inof' is unknown (did you mean 'info'?); allowed: info, convert, fit."),
-    (["info"], "traces info needs the path of a trace next"),
-    (["info", "RUN", "--rank", "4"], "option '--rank' is unknown (did you mean '--ranks'?)"),
-    (["info", "RUN", "--ranks", "3"], "ranks must divide the 8 columns of "),
-    (["info", "RUN", "--ranks-per-server", "3"], "ranks_per_server must divide the 4 ranks, got 3."),
-    (["info", "RUN", "--records", "5"], "records must be FIRST-LAST, such as 2011-5001, got '5'."),
-    (["info", "RUN", "--records", "5-9"], "records must overlap what "),
-    (["info", "RUN", "out.npz"], "traces info takes one path, got 'out.npz' too; rows go to --out."),
-    (["info", "nothing.npz"], "trace must be an existing file or folder, got nothing.npz; formats: .npy or .npz"),
-    (["info", "RUN", "--out", "rows.txt"], "rows file 'rows.txt': extension '.txt' is unknown"),
-    (["convert", "RUN"], "traces convert needs OUT.npz behind the path."),
-    (["convert", "RUN", "out.npy"], "a trace is saved as .npz, got 'out.npy'."),
-    (["fit", "RUN", "x.json"], "traces fit takes one path, got 'x.json' too; knobs go to --out."),
-    (["fit", "RUN", "--out", "knobs.npz"], "knobs are written as .json, got 'knobs.npz'."),
-    (["fit", "RUN", "--iterations", "0"], "iterations must be a whole number of at least 1, got 0."),
-)
-
-
-def test_mistakes(capsys, monkeypatch, run):
-    monkeypatch.chdir(run.parent)
-    for words, sentence in MISTAKES:
-        assert mistake(capsys, *[run if word == "RUN" else word for word in words]).startswith(sentence)
-    assert os.listdir(run.parent) == ["run.npz"]
-    (run.parent / "notes.md").write_text("words")
-    said = mistake(capsys, "info", run.parent / "notes.md")
-    assert said.startswith(f"trace {run.parent / 'notes.md'} has none of the formats that are read: .npy or .npz of")
-    assert "trace folder must hold" in mistake(capsys, "info", run.parent)
-
-
 def test_the_published_folders(capsys, shared_data):
     for name in ("olmoe_routing", "laer_moe"):
         assert status("info", shared_data / name) == 0

@@ -12,10 +12,11 @@ import threading
 import pytest
 
 import mfabric_jax
-from mfabric_jax import cli, report
+from mfabric_jax import report
 from mfabric_jax.checks import InputError
 from mfabric_jax.validation import processes, scripts
 from mfabric_jax.validation.paper import with_earlier
+from tests.command_line import mistake, status
 
 HERE = pathlib.Path(mfabric_jax.__file__).parent
 SCRIPT = '''"""How many {name} are there?"""
@@ -70,14 +71,6 @@ def ours(tmp_path, monkeypatch):
     for name in [name for name in sys.modules if name.startswith(scripts.PACKAGE)]:
         del sys.modules[name]
     sys.modules.update(experiments)
-
-
-def status(*words):
-    """Exit status, as a shell would see it."""
-    try:
-        return cli.main([*map(str, words)])
-    except SystemExit as end:
-        return end.code or 0
 
 
 def last_lines(text):
@@ -157,10 +150,7 @@ def test_mistakes_are_sentences_before_anything_runs(capsys, monkeypatch):
         ("cost --quik", "option '--quik' is unknown (did you mean '--quick'?)"),
         (f"cost --out {__file__}", "cannot write into"),
     ):
-        assert status("reproduce", *words.split()) == 2
-        said = capsys.readouterr()
-        assert said.err.startswith(f"mfabric: {sentence}")
-        assert (said.err.count("\n"), said.out) == (1, "")
+        assert mistake(capsys, "reproduce", *words.split()).startswith(sentence)
 
 
 @pytest.mark.slow
