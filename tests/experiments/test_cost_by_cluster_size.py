@@ -70,23 +70,6 @@ def test_settings_reach_the_cost():
         assert (row["gpus"], row["network_cost_usd"]) == (12, cluster_cost(fabric, 3, 200, **settings))
 
 
-def test_main_writes_rows_configuration_and_picture(tmp_path, capsys):
-    out = tmp_path / "made"
-    assert SCRIPT.main(["--out", str(out), "--servers", "128", "512", "--nic-gbps", "100", "400"]) == 0
-    rows, config = report.read_rows(out / "cost_by_cluster_size.csv")
-    assert rows == run(SMALL)
-    assert (out / "cost_by_cluster_size.png").read_bytes().startswith(b"\x89PNG")
-    assert (config["servers"], config["nic_gbps"], config["radix"]) == ([128, 512], [100.0, 400.0], 64)
-    assert config["price_table"]["nic"] == [659, 1079, 1499, 2248]
-    said = capsys.readouterr()
-    assert said.err == ""
-    assert "has no cost" not in said.out
-    *_, ratios, verdicts = (part.splitlines() for part in said.out.split("\n\n"))
-    assert ratios[2].split() == ["fat-tree", "3", "1.524", "2.289"]
-    assert [line.split()[-3:] for line in verdicts[2:]] == [[x, x, "reproduced"] for x in ("1.524", "2.289")]
-    assert max(map(len, said.out.splitlines())) <= 100
-
-
 def test_own_prices_and_none(tmp_path, capsys):
     words = ["--out", str(tmp_path), "--servers", "128", "--nic-gbps", "800", "--fabrics", "mfabric", "nvl72"]
     file = tmp_path / "prices.json"

@@ -7,13 +7,13 @@ import pytest
 
 from experiments.relay_on_traces import GROUP, PICTURE, SCRIPT, Config, run, summary
 from mfabric_jax import all_to_all_time
-from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import Plan, greedy
 from mfabric_jax.report import style
 from mfabric_jax.routing import best_relay_shares, degree_bound
 from tests.experiments.recorded import EXPERTS, RANKS, between, over
 from tests.experiments.recorded import trace as trace
+from tests.refused import check_refused
 
 SMALL = {"samples": 3, "servers": (4,), "efficiencies": (1.0, 0.5), "steps": 100}
 SMALL |= {"optical_degree": 2, "electrical_nics": 1}
@@ -86,8 +86,7 @@ def test_the_draw_is_seeded_and_takes_nothing_twice_and_nothing_to_route_is_name
     tokens[..., np.arange(RANKS), 2 * np.arange(RANKS)] = 10  # every rank keeps to its own expert
     np.save(tmp_path / "local.npy", tokens)
     assert list(run(Config(str(tmp_path / "local.npy"), **SMALL))) == []
-    with pytest.raises(InputError, match="there are none"):
-        SCRIPT.draw([], tmp_path / "a.png")
+    check_refused("there are none", SCRIPT.draw, [], tmp_path / "a.png")
 
 
 def test_the_summary_and_the_figure_show_medians(rows):

@@ -1,13 +1,10 @@
 """Charts show what the rows say, on scales that fit; how they look was judged by eye."""
 
-import os
-
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
-from mfabric_jax.checks import InputError
-from mfabric_jax.report import charts, figures, style
+from mfabric_jax.report import charts, style
 from mfabric_jax.report.charts import Chart, Curve, Panel
 from mfabric_jax.report.compared import cost_against_time, parts, time_against_bandwidth, worth_against_bandwidth
 from mfabric_jax.report.grid import arrange
@@ -108,21 +105,6 @@ def test_scales_span_their_values_and_are_logarithmic_where_these_lie_far_apart(
     log = drawn(Panel("", "x", "y", [Curve(style.fabric("mfabric"), [(100, 1), (200, 2), (800, 30)], [""] * 3)]))
     assert (log.get_xscale(), log.get_yscale()) == ("log", "log")
     assert [text.get_text() for text in log.get_xticklabels()] == ["100", "200", "800"]
-
-
-def test_every_picture_of_a_comparison_has_its_name(tmp_path):
-    demand, circuits = synthetic.region(8)
-    example = {"One region": {"demand": demand, "circuits": circuits}}
-    rows = synthetic.both_uses(**ONE)
-    written = figures.save_all(rows, tmp_path / "new", regions=example, timelines={"A/B": synthetic.segments()})
-    names = ["iteration_time.png", "pareto.png", "breakdown.png", "performance.png"]
-    names += ["region_one_region.png", "timeline_a_b.png"]
-    assert [path.name for path in written] == names
-    assert sorted(os.listdir(tmp_path / "new")) == sorted(names)
-    unpriced = synthetic.rows(fabrics=("nvl72",), **ONE)
-    assert figures.compared_picture("pareto", unpriced, tmp_path / "p.svg").read_text().startswith("<?xml")
-    with pytest.raises(InputError, match="at least one row"):
-        figures.save_all([], tmp_path)
 
 
 def test_an_unknown_fabric_has_a_free_look_under_its_own_name():

@@ -1,12 +1,11 @@
 """The picture of a region shows its demand and its circuits; how it looks was judged by eye."""
 
 import numpy as np
-import pytest
 from matplotlib.collections import LineCollection
 
-from mfabric_jax.checks import InputError
 from mfabric_jax.report.figures import region
 from mfabric_jax.report.figures.circuits import build_region
+from tests.refused import check_refused
 from tests.report import synthetic
 
 
@@ -47,5 +46,4 @@ def test_region_without_demand_or_circuits_is_a_figure_and_what_does_not_fit_is_
         (np.ones(3), np.ones(3), None, "square matrix"),
         (np.ones((3, 3)), np.ones((3, 3)), ["a"], "must name all 3 servers"),
     ):
-        with pytest.raises(InputError, match=sentence):
-            region(demand, circuits, path, servers=names)
+        check_refused(sentence, region, demand, circuits, path, servers=names)

@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 import pytest
 
 from mfabric_jax import report
-from mfabric_jax.checks import InputError
 from mfabric_jax.report import style
+from tests.refused import check_refused
 from tests.report import synthetic
 
 EFFECTIVE = {"version": "0.1.0", "commit": "0123456789abcdef+changes", "device": "cpu: cpu", "dtype": "float32"}
@@ -221,10 +221,8 @@ def test_the_same_rows_give_the_same_bytes_whole_or_not_at_all(page, tmp_path):
     rows = synthetic.rows(models=("qwen-moe",), bandwidths=(400,))
     before = page(rows)
     assert page(rows) == before
-    with pytest.raises(InputError, match=r"holds no \.png or \.svg file"):
-        page(rows[:3], pictures=tmp_path)
-    with pytest.raises(InputError, match="at least one row"):
-        page([])
+    check_refused(r"holds no \.png or \.svg file", page, rows[:3], pictures=tmp_path)
+    check_refused("at least one row", page, [])
     assert [file.name for file in tmp_path.iterdir()] == ["page.html"]
     assert (tmp_path / "page.html").read_text(encoding="utf-8") == before
 

@@ -6,9 +6,9 @@ import json
 import numpy as np
 import pytest
 
-from mfabric_jax.checks import InputError
 from mfabric_jax.report import write_perfetto
 from mfabric_jax.report.perfetto import THREADS, check_trace
+from tests.refused import check_refused
 
 KEYS = {
     "X": {"name", "cat", "ph", "ts", "dur", "pid", "tid", "args"},
@@ -110,16 +110,12 @@ def test_neighbours_do_not_overlap_when_times_are_rounded(tmp_path):
 
 
 def test_what_is_refused_and_the_old_file_stays(tmp_path):
-    with pytest.raises(InputError, match=r"segments must hold at least one segment, got none\."):
-        write_perfetto([], tmp_path / "t.json")
+    check_refused(r"segments must hold at least one segment, got none\.", write_perfetto, [], tmp_path / "t.json")
     for refuse in (check_trace, lambda path: write_perfetto(iteration(), path)):
-        with pytest.raises(InputError, match=r"extension.*allowed: \.json"):
-            refuse(tmp_path / "t.txt")
-        with pytest.raises(InputError, match="has no extension"):
-            refuse(tmp_path / "trace")
+        check_refused(r"extension.*allowed: \.json", refuse, tmp_path / "t.txt")
+        check_refused("has no extension", refuse, tmp_path / "trace")
     (tmp_path / "folder.json").mkdir()
-    with pytest.raises(InputError, match=r"is a folder; give a \.json file\."):
-        check_trace(tmp_path / "folder.json")
+    check_refused(r"is a folder; give a \.json file\.", check_trace, tmp_path / "folder.json")
     path = tmp_path / "t.json"
     path.write_text("old")
     with pytest.raises(KeyError):

@@ -6,10 +6,10 @@ import math
 import numpy as np
 import pytest
 
-from mfabric_jax.checks import InputError
 from mfabric_jax.report import figures
 from mfabric_jax.report.figures.studies import failures_chart, forecasts_chart, scoreboard_chart, training_chart
 from mfabric_jax.report.tables import forecast_table, scoreboard_table
+from tests.refused import check_refused
 
 POLICIES, WORKLOADS = ("greedy", "index", "learned"), ("zipf", "dense")
 KINDS = ("electrical-nic", "optical-nic", "gpu", "server")
@@ -76,8 +76,7 @@ def test_rows_of_something_else_are_refused(tmp_path):
         (figures.forecasts, [], "needs rows, got none"),
         (figures.training, [{"step": 0, "held_out_8": 1.3}], "lines of metrics with a time, got none"),
     ):
-        with pytest.raises(InputError, match=sentence):
-            draw(rows, tmp_path / "none.png")
+        check_refused(sentence, draw, rows, tmp_path / "none.png")
     assert not list(tmp_path.iterdir())
 
 

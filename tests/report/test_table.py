@@ -2,10 +2,10 @@
 
 import pytest
 
-from mfabric_jax.checks import InputError
 from mfabric_jax.report import Column, comparison, plain
 from mfabric_jax.report.grid import arrange
 from mfabric_jax.report.numerals import bytes_unit, column, significant
+from tests.refused import check_refused
 from tests.report import synthetic
 
 
@@ -87,5 +87,4 @@ def test_wrong_rows_are_a_sentence():
         (rows + rows[:1], "two results for llama-moe on fat-tree at 100 Gbps"),
         ([{"model": "llama-moe", "fabric": "mfabric", "nic_gbps": 400}], "the rows have no column iteration_s"),
     ):
-        with pytest.raises(InputError, match=sentence):
-            comparison(made)
+        check_refused(sentence, comparison, made)

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
 
-from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import greedy, uniform
 from mfabric_jax.schedule import Drift, Params, Recorded, RegionEnv
 from mfabric_jax.schedule.environment import circuits_of
 from mfabric_jax.schedule.spaces import Box, Dict, Discrete
 from tests.oracles.greedy import greedy as plain_greedy
+from tests.refused import check_refused
 
 SERVERS, DEGREE, EPISODE, STEPS, BATCH = 4, 3, 5, 12, 32
 ENV = RegionEnv(history=2, dtype="float64")
@@ -157,15 +157,12 @@ def test_step_is_step_env_until_the_end():
     assert (int(after.step), int(beyond.step)) == (0, EPISODE)
 
 
-def test_a_recorded_trace_is_served_in_its_order():
+def test_a_recorded_trace_is_served_in_its_order_and_a_step_without_bytes_has_no_reward():
     _, state, _, reward, _, _ = alone(KEEPING, jax.random.key(1), TRACE)
     served = np.asarray(state.demand)[:, 0, 1] / 1e9
     np.testing.assert_array_equal(served, (served[0] - 1 + np.arange(STEPS)) % 6 + 1)
     assert (np.asarray(state.demand)[:, ~OFF] == 0).all()
     assert np.isfinite(reward).all()
-
-
-def test_a_step_without_bytes_has_no_reward():
     nothing = eqx.tree_at(lambda params: params.source.demands, TRACE, jnp.zeros((6, SERVERS, SERVERS)))
     obs, _, _, reward, _, _ = alone(KEEPING, jax.random.key(1), nothing)
     np.testing.assert_array_equal(reward, 0)
@@ -271,8 +268,7 @@ def test_mistakes_are_sentences():
         (lambda: Params(PARAMS.region, Drift(), steps=0), r"steps must be finite and above 0, got 0\."),
         (lambda: ENV.reset(jax.random.key(0), Params(PARAMS.region, Recorded(np.zeros((2, 5, 5))))), "4 servers"),
     ]:
-        with pytest.raises(InputError, match=sentence):
-            make()
+        check_refused(sentence, make)
 
 
 def acted(env, action):
@@ -294,14 +290,12 @@ def test_an_action_of_another_form_is_a_sentence():
         (CHOICE, np.array([1, 2]), r"action must be one whole number from 0 to 2, got int64 \[2\]\."),
         (CHOICE, 1.0, r"action must be one whole number from 0 to 2, got 1\.0\."),
     ]:
-        with pytest.raises(InputError, match=sentence):
-            acted(env, action)
+        check_refused(sentence, acted, env, action)
 
 
 def test_forms_are_told_of_traced_actions_and_their_numbers_kept_in_bounds():
     step = jax.jit(lambda action: acted(CHOICE, action)[1].count)
-    with pytest.raises(InputError, match=r"action must be one whole number from 0 to 2, got int64 \[2\]\."):
-        step(np.array([1, 2]))
+    check_refused(r"action must be one whole number from 0 to 2, got int64 \[2\]\.", step, np.array([1, 2]))
     even = np.where(OFF, 1, 0)
     np.testing.assert_array_equal(step(7), even)
     np.testing.assert_array_equal(step(-7), acted(CHOICE, 0)[1].count)

@@ -21,6 +21,7 @@ TWO_DEVICES = """
 import jax, numpy as np
 import tests.conftest
 from mfabric_jax.study import evaluate
+from tests.refused import check_refused
 assert len(jax.local_devices()) == 2
 found = evaluate(lambda case: {"twice": 2 * case["x"]}, {"x": np.arange(7.0)}, at_once=4)
 assert found.estimate.devices == 2 and found.estimate.at_once == 4
@@ -161,7 +162,5 @@ def test_mistakes_are_sentences():
         (ones, {"devices": []}, "devices must name at least one, got none"),
         (ones, {}, "function must have a hash, as functions, frozen dataclasses"),
     ):
-        with pytest.raises(InputError, match=sentence):
-            evaluate(Loose(), given, **settings)
-    with pytest.raises(InputError, match=r"b must have at least one value along its first axis, got \[\]"):
-        grid(a=[1], b=[])
+        check_refused(sentence, evaluate, Loose(), given, **settings)
+    check_refused(r"b must have at least one value along its first axis, got \[\]", grid, a=[1], b=[])

@@ -6,12 +6,12 @@ import json
 import numpy as np
 import pytest
 
-from mfabric_jax.checks import InputError
 from mfabric_jax.study import CALIBRATED, PRESETS, Compare, calibrate, compare, scenarios
 from mfabric_jax.study._calibrate import calibration_rows, write_calibration
 from mfabric_jax.study._simulate import tokens_of, trade_off_at
 from mfabric_jax.study.calibration import BANDWIDTHS, PUBLISHED
 from mfabric_jax.traffic import from_knobs, workload_knobs
+from tests.refused import check_refused
 from tests.study.small import as_a_user, row, small
 
 SETTING = Compare(dtype="float64", drawn=1)
@@ -51,10 +51,8 @@ def test_rows_and_file(found, tmp_path):
     kept = json.loads(write_calibration({"llama-moe": found}, SETTING, tmp_path / "kept.json").read_text())
     assert kept["models"]["llama-moe"]["efficiency"] == found.efficiency
     assert kept["configuration"]["drawn"] == 1
-    with pytest.raises(InputError, match=r"out must be a \.json file"):
-        write_calibration({}, SETTING, tmp_path / "kept.csv")
-    with pytest.raises(InputError, match="existing folder"):
-        write_calibration({}, SETTING, tmp_path / "no" / "kept.json")
+    check_refused(r"out must be a \.json file", write_calibration, {}, SETTING, tmp_path / "kept.csv")
+    check_refused("existing folder", write_calibration, {}, SETTING, tmp_path / "no" / "kept.json")
 
 
 def test_what_ships_covers_all_published_models_closely():
@@ -62,8 +60,7 @@ def test_what_ships_covers_all_published_models_closely():
     for one in CALIBRATED.values():
         assert max(map(abs, one.residuals)) < 0.05
         assert 0.1 < one.efficiency < 10
-    with pytest.raises(InputError, match="models 'deepseek-r1' is unknown"):
-        calibrate(SETTING, ("deepseek-r1",))
+    check_refused("models 'deepseek-r1' is unknown", calibrate, SETTING, ("deepseek-r1",))
 
 
 def test_calibrated_is_the_default_where_there_is_one():
@@ -73,8 +70,7 @@ def test_calibrated_is_the_default_where_there_is_one():
     assert config.achieved("deepseek-r1") == 0.5
     assert Compare(efficiency=0.4).compute == Compare(gpu="H100-SXM").compute == "achieved"
     assert Compare(compute="achieved").achieved("qwen-moe") == 0.5
-    with pytest.raises(InputError, match="must be 'achieved'"):
-        Compare(compute="calibrated", efficiency=0.4)
+    check_refused("must be 'achieved'", Compare, compute="calibrated", efficiency=0.4)
     with as_a_user():
         assert "calibrated to published" in row(small(fabrics=("fat-tree",), compute=None))["compute_source"]
     assert PRESETS["paper"] == {}

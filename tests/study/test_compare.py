@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import mfabric_jax
-from mfabric_jax import InputError
 from mfabric_jax.fabric.design import group_numbers
 from mfabric_jax.policies import topoopt
 from mfabric_jax.schedule import exchanges, iterate, rates_of
@@ -19,6 +18,7 @@ from mfabric_jax.study import Compare, Failures, compare
 from mfabric_jax.study._compare import effective
 from mfabric_jax.study._examples import examples
 from mfabric_jax.workload import block_seconds, get_gpu
+from tests.refused import check_refused
 from tests.study.small import MODEL, configured, row, rows, small
 
 module = importlib.import_module("mfabric_jax.study._simulate")
@@ -126,8 +126,7 @@ def test_delay_is_paid_where_circuits_change():
     assert (kept["reconfig_s"], kept["policy"], kept["routing"]) == (0, "uniform", "unsplit")
     # One iteration begins with the circuits of the one before: those for the mean never change.
     assert row(small(**SKEWED, policy="static", delay_s=1.0))["reconfig_s"] <= 1.0
-    with pytest.raises(InputError, match="policy must not be 'static' for failures"):
-        Failures(small(fabrics=("mfabric",), policy="static"))
+    check_refused("policy must not be 'static' for failures", Failures, small(fabrics=("mfabric",), policy="static"))
     # One circuit a server: most pairs are left to the packet switches, which may have to wait, too.
     goes_on, waits = (row(small(**SKEWED, optical_degree=1, delay_s=0.4, eps_waits=wait)) for wait in (False, True))
     assert waits["iteration_s"] > goes_on["iteration_s"]

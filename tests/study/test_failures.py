@@ -15,6 +15,7 @@ from mfabric_jax.schedule import Iteration
 from mfabric_jax.schedule.exchange import Exchanges
 from mfabric_jax.study import Failures, failures
 from mfabric_jax.study._failures import effective_failures
+from tests.refused import check_refused
 from tests.study.small import MODEL, configured, row, small
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
@@ -186,8 +187,7 @@ def test_mistakes_get_a_sentence_at_once(monkeypatch):
             "is modelled for routing unsplit, got 'best-path'",
         ),
     ):
-        with pytest.raises(InputError, match=re.escape(sentence)):
-            Failures(base(**settings), **where)
+        check_refused(re.escape(sentence), Failures, base(**settings), **where)
     timed_as(monkeypatch, [1, 1], [2, 2])
     with configured(jax_enable_x64=False), pytest.raises(InputError, match=r"^dtype float64 needs jax\.config\.update"):
         next(failures(Failures(base(), kinds=("link",))))

@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from mfabric_jax import InputError
 from mfabric_jax.study import Case, Compare, compare, evaluate, grid, iteration_of, scenarios, simulate
+from tests.refused import check_refused
 from tests.study.small import MODEL, row, rows, small
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
@@ -32,8 +32,7 @@ def test_a_gpu_that_is_named_brings_its_own_nvlink():
     )
     np.testing.assert_allclose(h800["tp_comm_s"] / paper["tp_comm_s"], 4.5, rtol=1e-9)
     np.testing.assert_allclose(own["tp_comm_s"] / paper["tp_comm_s"], 2.0, rtol=1e-9)
-    with pytest.raises(InputError, match="nvswitch_gigabytes_per_s must be finite and above 0, got 0"):
-        small(nvswitch_gigabytes_per_s=0.0)
+    check_refused("nvswitch_gigabytes_per_s must be finite and above 0, got 0", small, nvswitch_gigabytes_per_s=0.0)
 
 
 @pytest.mark.parametrize("name", [pytest.param("nvl72", marks=pytest.mark.slow), "mfabric-cpo"])

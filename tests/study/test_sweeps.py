@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from mfabric_jax.checks import InputError
 from mfabric_jax.report import Asked, query
 from mfabric_jax.study import Sweep, read_sweep, sweep
 from mfabric_jax.study.sweeps.axes import columns
 from mfabric_jax.study.sweeps.run import Maker, sweep_folder
+from tests.refused import check_refused
 from tests.study.small import MODEL, row, small
 
 SMALL = {"model": MODEL, "micro_batches": 2, "compute": "achieved"}  # with float64: programs of tests/study/small
@@ -185,8 +185,7 @@ MISTAKES = [
 
 def test_mistakes_are_sentences():
     for given, sentence in MISTAKES:
-        with pytest.raises(InputError, match=sentence):
-            Sweep(**given)
+        check_refused(sentence, Sweep, **given)
     for fixed in (  # what goes together is checked together
         CPO | {"nic_gbps": 100.0},
         {"ocs": "palomar", "delay_s": 0.01},
@@ -212,11 +211,9 @@ def test_files_are_read_strictly(tmp_path):
     ):
         if text is not None:
             (tmp_path / name).write_text(text)
-        with pytest.raises(InputError, match=sentence):
-            read_sweep(tmp_path / name)
+        check_refused(sentence, read_sweep, tmp_path / name)
     for given, sentence in (
         ({"shard": (3, 2)}, "shard must be i/n with i from 1 to n, got 3/2"),
         ({"engine": "dask"}, "engine 'dask' is unknown; allowed: local, ray"),
     ):
-        with pytest.raises(InputError, match=sentence):
-            sweep(config, tmp_path, **given)
+        check_refused(sentence, sweep, config, tmp_path, **given)

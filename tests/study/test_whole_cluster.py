@@ -25,6 +25,7 @@ from mfabric_jax.traffic import measured, region_bytes
 from mfabric_jax.traffic.training import expert_flows
 from tests.oracles.greedy import greedy
 from tests.oracles.tree import tree as star
+from tests.refused import check_refused
 
 KINDS = ("EP", "DP inside", "DP between", "DP experts", "PP")
 
@@ -247,8 +248,7 @@ def test_mistakes():
         ("mfabric", {"electrical_nics": 0}, "no path leads from server"),
         ("fat-tree", {"radix": 4}, "has room for 16 hosts, got 64; choose a larger radix"),
     ):
-        with pytest.raises(InputError, match=words):
-            solve_cluster(config(name, **settings))
+        check_refused(words, solve_cluster, config(name, **settings))
 
 
 def test_oversubscription_lowers_what_is_between_edge_switches():

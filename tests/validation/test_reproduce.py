@@ -13,7 +13,6 @@ import pytest
 
 import mfabric_jax
 from mfabric_jax import report
-from mfabric_jax.checks import InputError
 from mfabric_jax.validation import processes, scripts
 from mfabric_jax.validation.paper import with_earlier
 from tests.command_line import mistake, status
@@ -23,6 +22,7 @@ SCRIPT = '''"""How many {name} are there?"""
 import dataclasses, pathlib
 from mfabric_jax.checks import InputError
 from .script import Script, against
+from tests.refused import check_refused
 
 @dataclasses.dataclass(frozen=True)
 class Config:
@@ -183,8 +183,7 @@ def test_processes_at_once_share_the_cores(tmp_path, monkeypatch):
 def test_an_installation_without_experiments_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(scripts, "ROOT", tmp_path / "mfabric_jax")
     monkeypatch.delitem(sys.modules, scripts.PACKAGE, raising=False)
-    with pytest.raises(InputError, match=f"neither {tmp_path}/mfabric_jax/experiments nor {tmp_path}/experiments"):
-        scripts.package()
+    check_refused(f"neither {tmp_path}/mfabric_jax/experiments nor {tmp_path}/experiments", scripts.package)
 
 
 @pytest.mark.parametrize(
