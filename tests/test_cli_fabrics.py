@@ -48,14 +48,8 @@ def test_failures(capsys, tmp_path):
     assert [row["failure"] for row in rows] == ["electrical-nic", "link"]
     for row in rows:
         facts = {"model": "llama-moe", "gpus": 512, "nic_gbps": 400, "stage": 3, "server": 1, "at": 1, "iterations": 2}
-        assert row.items() >= facts.items()
-        assert row["published"] is None
-        # Of two iterations the second suffers.
-        second = row["failed_s"] / (1 + row["slow_down"])
-        first = 2 * row["healthy_s"] - second
-        run = (first + row["failed_s"]) / (first + second) - 1
-        np.testing.assert_allclose(row["run_slow_down"], run, rtol=1e-9)
-        assert 0 < row["run_slow_down"] < row["slow_down"] < 0.5
+        assert row.items() >= (facts | {"published": None}).items()
+        assert 0 < row["run_slow_down"] < row["slow_down"] < 0.5  # of two iterations the second suffers
         printed = line_of(output.out, "llama-moe", row["failure"])
         np.testing.assert_allclose([float(x) for x in printed[:2]], [row["healthy_s"], row["failed_s"]], rtol=1e-3)
         percent = [f"{100 * row[field]:.1f}%" for field in ("slow_down", "run_slow_down")]
@@ -96,24 +90,17 @@ def test_a_cluster(capsys, tmp_path):
     assert all(str(tmp_path / f"rails-{table}.csv") in output.err for table in ("out", "links", "flows"))
     assert str(picture) in output.err
     assert (config["fabric"], config["servers"], config["workload"]["gpus"]) == ("rail-optimized", 8, 64)
-    total, *kinds = every
-    assert total["traffic"] == "all"
-    assert total["flows"] == len(flows) == sum(row["flows"] for row in kinds)
-    assert total["links"] == len(links)
-    np.testing.assert_allclose(total["bytes"], sum(row["bytes"] for row in flows), rtol=1e-9)
-    np.testing.assert_allclose(total["end_s"], max(row["finish_s"] for row in flows), rtol=1e-12)
-    for row in kinds:
+    assert (every[0]["traffic"], every[0]["flows"], every[0]["links"]) == ("all", len(flows), len(links))
+    for row in every[1:]:
         own = [flow for flow in flows if flow["traffic"] == row["traffic"]]
         np.testing.assert_allclose(row["end_s"], max(flow["finish_s"] for flow in own), rtol=1e-12)
         printed = line_of(output.out, *row["traffic"].split())
         assert int(printed[0].replace(",", "")) == len(own)
         np.testing.assert_allclose(float(printed[2]), row["end_s"], rtol=1e-3)
-    assert {row["bottleneck"] for row in flows} <= {f"{row['from']} -> {row['to']}" for row in links}
     # Bytes between servers cross one NIC up and one down.
     apart = sum(flow["bytes"] for flow in flows if flow["src"] // 8 != flow["dst"] // 8)
     for kind in ("nic up", "nic down"):
         np.testing.assert_allclose(sum(row["bytes"] for row in links if row["kind"] == kind), apart, rtol=1e-9)
-    assert max(row["utilisation"] for row in links) <= 1 + 1e-9
     busiest = f"{100 * max(row['utilisation'] for row in links):.1f}%"
     assert output.out.split("busiest links")[1].splitlines()[3].endswith(busiest)
 

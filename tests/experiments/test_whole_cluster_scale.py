@@ -101,11 +101,8 @@ ROWS = [*made("fat-tree", 128), *made("mfabric", 128, 2), *made("fat-tree", 512,
 
 
 def test_the_table_by_hand():
-    took, head, ends = table(ROWS).split("\n\n")
-    heading, _, *lines = took.splitlines()
-    assert " ".join(heading.split()) == "fabric servers GPUs flows links build [s] solve [s] compiling [s] peak [MB]"
-    assert [float(cell) for cell in lines[0].split()[1:]] == [128, 1024, 12800, 5120, 0.25, 0.5, 8, 1500]
-    assert head == "end of the last flow [s]"
+    took, _, ends = table(ROWS).split("\n\n")
+    assert [float(cell) for cell in took.splitlines()[2].split()[1:]] == [128, 1024, 12800, 5120, 0.25, 0.5, 8, 1500]
     heading, _, *lines = ends.splitlines()
     assert " ".join(heading.split()) == "fabric servers " + " ".join(KINDS)
     assert [float(cell) for cell in lines[1].split()[1:]] == [128, 2.0, 3.0, 0.06, 0.02, 0.8]

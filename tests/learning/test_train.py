@@ -15,6 +15,7 @@ from mfabric_jax.learning import Training, _train, demands, index_steps, network
 from mfabric_jax.learning._lessons import lessons
 from mfabric_jax.policies import load, policy_file
 from mfabric_jax.policies.normalised_demand import normalised
+from tests.refused import check_refused
 
 TINY = {"steps": 5, "batch": 2, "sizes": (4,), "width": 3, "depth": 1, "teacher": "greedy", "share_steps": 2}
 TINY |= {"log_every": 1, "checkpoint_every": 2}
@@ -23,7 +24,6 @@ KILLED = """
 import os, signal, sys
 import tests.conftest
 from mfabric_jax.learning import Training, train
-from tests.refused import check_refused
 
 def stop(step, line):
     if step == 2:

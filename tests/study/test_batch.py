@@ -14,6 +14,7 @@ import pytest
 from mfabric_jax import Region, all_to_all_time, greedy
 from mfabric_jax.checks import InputError
 from mfabric_jax.study import batch, evaluate, grid, iteration_of
+from tests.refused import check_refused
 from tests.study.small import MODEL, configured, row, small
 
 SERVERS = 4
@@ -21,7 +22,6 @@ TWO_DEVICES = """
 import jax, numpy as np
 import tests.conftest
 from mfabric_jax.study import evaluate
-from tests.refused import check_refused
 assert len(jax.local_devices()) == 2
 found = evaluate(lambda case: {"twice": 2 * case["x"]}, {"x": np.arange(7.0)}, at_once=4)
 assert found.estimate.devices == 2 and found.estimate.at_once == 4

@@ -19,6 +19,7 @@ from mfabric_jax.parts import CONFIG
 from mfabric_jax.report import Asked, query, read_rows
 from mfabric_jax.report._query import notes
 from mfabric_jax.study import sweep
+from tests.refused import check_refused
 from tests.study.test_sweeps import exchanges, rows_of
 
 FILES = [f"rows-{number:05d}.parquet" for number in range(3)]
@@ -133,7 +134,6 @@ KILLED = """
 import os, signal, sys, tests.conftest
 from mfabric_jax.study import sweep
 from tests.study.test_sweeps import exchanges
-from tests.refused import check_refused
 def kill(now):
     if now.done:
         os.kill(os.getpid(), signal.SIGKILL)

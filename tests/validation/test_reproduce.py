@@ -16,13 +16,13 @@ from mfabric_jax import report
 from mfabric_jax.validation import processes, scripts
 from mfabric_jax.validation.paper import with_earlier
 from tests.command_line import mistake, status
+from tests.refused import check_refused
 
 HERE = pathlib.Path(mfabric_jax.__file__).parent
 SCRIPT = '''"""How many {name} are there?"""
 import dataclasses, pathlib
 from mfabric_jax.checks import InputError
 from .script import Script, against
-from tests.refused import check_refused
 
 @dataclasses.dataclass(frozen=True)
 class Config:
