@@ -12,13 +12,10 @@ from tests.refused import check_refused
 NAN, INF = float("nan"), float("inf")
 
 
-def test_right_numbers_come_back():
+def test_right_numbers_come_back_and_zero_is_not_negative():
     for value in (1, 0.5, np.float32(2), np.asarray([1.0, 2.0]), jnp.asarray([3, 4])):
         assert positive("field", value) is value
         assert not_negative("field", value) is value
-
-
-def test_zero():
     assert not_negative("field", 0) == 0
     assert not_negative("field", np.zeros(2)).shape == (2,)
     check_refused(r"^field must be finite and above 0, got 0\.$", positive, "field", 0)

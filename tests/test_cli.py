@@ -26,7 +26,6 @@ FABRICS = ["fat-tree", "mfabric"]
 ROOT = pathlib.Path(mfabric_jax.__file__).parents[1]
 
 
-# ------------------------------------------------------------------------------------------------- help and mistakes
 def test_version(capsys):
     assert status("--version") == 0
     assert capsys.readouterr().out == f"mfabric {mfabric_jax.__version__}\n"
@@ -64,7 +63,6 @@ def test_without_the_extra(capsys, monkeypatch):
     assert output == "the command line needs its extra: pip install 'mfabric-jax[cli]'."
 
 
-# ----------------------------------------------------------------------------------------------------------- compare
 def test_rows_to_csv_and_parquet(capsys, tmp_path):
     csv, parquet = tmp_path / "rows.csv", tmp_path / "more" / "rows.parquet"
     assert status(*SMALL, "--seed", "1", "--out", str(csv)) == 0
@@ -105,7 +103,6 @@ def test_a_trace_of_one_s_own_and_figures(capsys, tmp_path):
     assert all(str(folder / name) in output.err for name in pictures)
 
 
-# -------------------------------------------------------------------------------------------------------- interrupted
 def interrupted_after(monkeypatch, count):
     """`study.compare` yields made-up rows, then the user presses Ctrl-C."""
     row = {"model": MODEL, "fabric": "fat-tree", "policy": "none", "routing": "spraying", "nic_use": "own", "gpus": 8}
@@ -134,14 +131,12 @@ def test_an_interrupt_keeps_the_rows(capsys, tmp_path, monkeypatch):
     assert list((tmp_path / "pictures").iterdir()) == []
 
 
-def test_an_interrupt_before_the_first_row(capsys, tmp_path, monkeypatch):
+def test_an_interrupt_before_the_first_row_or_the_start(capsys, tmp_path, monkeypatch):
     interrupted_after(monkeypatch, 0)
     assert status(*SMALL, "--out", str(tmp_path / "rows.csv")) == 130
     assert list(tmp_path.iterdir()) == []
     assert "Traceback" not in capsys.readouterr().err
 
-
-def test_an_interrupt_elsewhere(capsys, monkeypatch):
     def stop(dtype, device):
         raise KeyboardInterrupt
 
@@ -150,7 +145,6 @@ def test_an_interrupt_elsewhere(capsys, monkeypatch):
     assert capsys.readouterr().err == "mfabric: interrupted.\n"
 
 
-# ----------------------------------------------------------------------------------------------------------- traffic
 def test_traffic(capsys):
     assert status("traffic", MODEL, "--dp", "1", "--gpus", "128") == 0
     output = capsys.readouterr()
@@ -164,7 +158,6 @@ def test_traffic(capsys):
     assert "arXiv 2501.03905" in output.out
 
 
-# ------------------------------------------------------------------------------------------------------- the process
 START_JAX = shared.start_jax
 
 

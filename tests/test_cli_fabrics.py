@@ -30,7 +30,6 @@ def line_of(output, *words):
     return line[len(words) :]
 
 
-# ---------------------------------------------------------------------------------------------------------- failures
 PARTS_S = ["compute_s", "exposed_comm_s", "reconfig_s", "bubble_s", "tp_comm_s", "ep_comm_s", "dp_comm_s"]
 FAILURE_COLUMNS = ["model", "failure", "nic_gbps", "gpus", "policy", "routing", "stage", "server", "at", "iterations"]
 FAILURE_COLUMNS += ["healthy_s", "failed_s", "slow_down", "run_slow_down", "published"]
@@ -63,7 +62,6 @@ def test_failures(capsys, tmp_path):
     assert str(pictures / "failures.png") in output.err
 
 
-# ----------------------------------------------------------------------------------------------------------- clusters
 OUT_COLUMNS = ["model", "fabric", "servers", "gpus", "nic_gbps", "links", "traffic", "flows", "bytes", "end_s"]
 OUT_COLUMNS += ["build_s", "solve_s", "peak_mb"]
 LINK_COLUMNS = ["link", "kind", "from", "to", "capacity_bytes_per_s", "bytes", "utilisation"]
@@ -140,7 +138,6 @@ def test_a_graph_that_does_not_fit(capsys, tmp_path):
     assert mistake(capsys, *CLUSTER, "--graph", str(tmp_path / "no.json")).startswith("cannot read")
 
 
-# ----------------------------------------------------------------------------------------------------------- pictures
 def test_draw_every_fabric(capsys, tmp_path):
     for name in NAMES:
         out = tmp_path / f"{name}.svg"

@@ -10,6 +10,7 @@ from mfabric_jax.report import style
 from mfabric_jax.routing import best_relay_shares, degree_bound, fluid_lower_bound
 from tests.experiments.recorded import between, over
 from tests.experiments.recorded import trace as trace
+from tests.rows import only
 
 SMALL = {"samples": 2, "servers": (8,), "efficiencies": (1.0, 0.5), "steps": 100, "optical_degree": 3}
 SMALL |= {"electrical_nics": 1, "joint_steps": 60, "joint_rounds": 0}
@@ -58,5 +59,5 @@ def test_table_verdicts_and_figure(rows):
     place = [label.get_text() for label in axes.get_yticklabels()].index("Joint, efficiency 0.5")
     mean = np.mean(over(rows, efficiency=0.5, policy="joint"))
     assert axes.texts[place].get_text() == f"{mean:.2f}"
-    (line,) = (line for line in summary(rows) if (line["efficiency"], line["policy"]) == (0.5, "joint"))
+    line = only(summary(rows), efficiency=0.5, policy="joint")
     assert (line["mean"], line["samples"]) == (pytest.approx(mean), 2)

@@ -14,6 +14,7 @@ from mfabric_jax.routing import best_relay_shares, degree_bound
 from tests.experiments.recorded import EXPERTS, RANKS, between, over
 from tests.experiments.recorded import trace as trace
 from tests.refused import check_refused
+from tests.rows import only
 
 SMALL = {"samples": 3, "servers": (4,), "efficiencies": (1.0, 0.5), "steps": 100}
 SMALL |= {"optical_degree": 2, "electrical_nics": 1}
@@ -100,7 +101,7 @@ def test_the_summary_and_the_figure_show_medians(rows):
     want = over(rows, **group)
     for axes, values in ((left, want), (right, want + 1)):
         assert axes.texts[place].get_text() == f"{np.median(values):.2f}"
-    (line,) = (line for line in summary(rows) if all(line[key] == value for key, value in group.items()))
+    line = only(summary(rows), **group)
     assert (line["mean"], line["median"]) == (pytest.approx(np.mean(want)), pytest.approx(np.median(want)))
     assert line["samples"] == 3
 

@@ -17,6 +17,7 @@ from mfabric_jax.report.tables import scoreboard_table
 from mfabric_jax.routing import Plan, degree_bound, fluid_lower_bound, relay_shares
 from mfabric_jax.schedule.exchange import RELAY_STEPS
 from tests.refused import check_refused
+from tests.rows import only
 
 SETTINGS = {"policies": ("greedy", "greedy-next", "static"), "workloads": ("zipf", "dense"), "servers": (4,)}
 SETTINGS |= {"routings": ("unsplit", "relay"), "sigmas": (0.0, 0.5), "instances": 3, "optimum_s": 10.0}
@@ -26,11 +27,6 @@ CONFIG = Scoreboard(**SETTINGS, optical_degree=3, electrical_nics=1, dtype="floa
 @pytest.fixture(scope="module")
 def rows():
     return list(scoreboard(CONFIG))
-
-
-def one(rows, **values):
-    (row,) = [row for row in rows if values.items() <= row.items()]
-    return row
 
 
 @functools.cache
@@ -51,7 +47,7 @@ def over(name, workload, routing, sigma):
 
 def test_rows_are_what_direct_calls_give(rows):
     for name, routing, sigma in itertools.product(("greedy", "static"), ("unsplit", "relay"), (0.0, 0.5)):
-        row = one(rows, policy=name, workload="zipf", routing=routing, sigma=sigma)
+        row = only(rows, policy=name, workload="zipf", routing=routing, sigma=sigma)
         want = over(name, "zipf", routing, sigma)
         tolerance = 2e-3 if routing == "relay" else 1e-9  # gradient steps round differently
         found = [row["mean"], row["median"], row["p90"]]
@@ -117,7 +113,7 @@ def test_rows_of_every_combination_say_what_was_run_and_float32_gives_nearly_the
     assert {"version", "commit", "device"} <= set(effective)
     small = {"policies": ("greedy-next",), "workloads": ("dense",), "routings": ("unsplit",), "sigmas": (0.0,)}
     single = dataclasses.replace(CONFIG, **small, dtype="float32")
-    want = one(rows, policy="greedy-next", workload="dense", routing="unsplit", sigma=0.0)
+    want = only(rows, policy="greedy-next", workload="dense", routing="unsplit", sigma=0.0)
     np.testing.assert_allclose(next(scoreboard(single))["mean"], want["mean"], rtol=1e-4)
     assert cells(single)[0].true.dtype == jnp.float32
 

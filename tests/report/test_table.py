@@ -9,12 +9,9 @@ from tests.refused import check_refused
 from tests.report import synthetic
 
 
-def _block(text, model):
-    return next(block for block in text.split("\n\n") if block.startswith(f"{model}:"))
-
-
 def _line(text, model, name):
-    return next(line for line in _block(text, model).splitlines() if line.startswith(f"{name}  "))
+    block = next(block for block in text.split("\n\n") if block.startswith(f"{model}:"))
+    return next(line for line in block.splitlines() if line.startswith(f"{name}  "))
 
 
 def test_a_block_per_model_and_a_line_per_fabric_within_100_columns():

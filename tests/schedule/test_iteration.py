@@ -1,16 +1,14 @@
 """Whole iterations by hand, and drawn ones against plain Python from tokens to seconds."""
 
-import itertools
-
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.fabric import Region
 from mfabric_jax.fabric.electrical import Electrical
-from mfabric_jax.policies import Plan, uniform
-from mfabric_jax.schedule import FabricRates, First
+from mfabric_jax.policies import uniform
+from mfabric_jax.schedule import FabricRates
 from mfabric_jax.schedule.exchange import Exchanges
 from mfabric_jax.workload import BlockSeconds
 from tests.oracles.greedy import greedy as plain_greedy
@@ -39,31 +37,6 @@ def assert_parts(got, *, total, compute, tp, ep=0, dp, late=0, bubble=0, stage=N
 # Attention 2 s, experts 1 s forward; backward 4 s and 2 s. Activations are 5e5 tokens x 1,000 x 2 = 1 GB, the
 # tensor-parallel all-reduce of TP 4 sends 2 x 1 GB x 3/4 = 1.5 GB at 0.5 GB/s: 3 s.
 SECONDS = BlockSeconds(2.0, 1.0, 100.0)
-
-
-# Two MoE blocks, two micro-batches, four ranks on two servers: 0 to 2 GB from each to each, three times.
-TOKENS = np.random.default_rng(0).uniform(0, 2e9 / 2000, (3, 2, 2, 4, 4))
-
-
-def three_one_none(demand, region, *, previous=None, key=None):
-    """3 circuits between the two servers from 8 GB on (both ways together), 1 from 4 GB, else none."""
-    both = demand[0, 1] + demand[1, 0]
-    circuits = jnp.where(both >= 8e9, 3, jnp.where(both >= 4e9, 1, 0))
-    return Plan(Circuits(circuits * (1 - jnp.eye(2, dtype=circuits.dtype))))
-
-
-def test_an_iteration_begins_with_the_circuits_that_one_like_it_leaves():
-    # Where all blocks are alike nothing ever turns; from uniform circuits (6) every stage turns once.
-    region = Region(servers=2, nic_gbps=8.0, optical_degree=6, electrical_nics=2, delay_s=jnp.asarray(8.0))
-    one_matrix = np.broadcast_to(TOKENS[0, :1, :1], (2, 2, 4, 4))
-    simulate = eqx.filter_jit(jobs.simulate)
-    for tokens, first in itertools.product((TOKENS[0], one_matrix), (jobs.COLD, First())):
-        found, got = simulate(job(), region, tokens, SECONDS, three_one_none, NVSWITCH, first)
-        count = np.asarray(found.count)[0, ..., 0, 1].ravel()  # in running order
-        turns = np.count_nonzero(np.diff([6 if first.cold else count[-1], *count]))
-        assert found.switch.sum() == turns
-        np.testing.assert_allclose(got.reconfig_s > 0, turns > 0)
-        assert (turns < 2) == (tokens is one_matrix)
 
 
 def without_exchange(workload, fabric, **rules):
