@@ -1,6 +1,5 @@
 """The command line: what it prints, what it writes, and one sentence for every mistake."""
 
-import json
 import os
 import pathlib
 import subprocess
@@ -26,12 +25,9 @@ FABRICS = ["fat-tree", "mfabric"]
 ROOT = pathlib.Path(mfabric_jax.__file__).parents[1]
 
 
-def test_version(capsys):
+def test_version_and_help(capsys, never_computes):
     assert status("--version") == 0
     assert capsys.readouterr().out == f"mfabric {mfabric_jax.__version__}\n"
-
-
-def test_help(capsys, never_computes):
     for word in ("--help", "-h"):
         assert status(word) == 0
         output = capsys.readouterr()
@@ -49,35 +45,20 @@ def test_help(capsys, never_computes):
         assert all(word in output for word in words.get(command, "").split()), command
 
 
-def test_traces_that_cannot_be_read(capsys, tmp_path):
-    assert mistake(capsys, *SMALL, "--trace", str(tmp_path / "no.npz")).startswith("trace must be an existing file")
-    (tmp_path / "rows.csv").write_text("a,b\n")
-    assert ".npy or .npz" in mistake(capsys, *SMALL, "--trace", str(tmp_path / "rows.csv"))
-    np.savez(tmp_path / "run.npz", tokens=np.ones((1, 1, 1, 3, 8)))
-    assert "must divide the 3 source ranks" in mistake(capsys, *SMALL, "--trace", str(tmp_path / "run.npz"))
-
-
 def test_without_the_extra(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "tyro", None)
     output = mistake(capsys, "compare")
     assert output == "the command line needs its extra: pip install 'mfabric-jax[cli]'."
 
 
-def test_rows_to_csv_and_parquet(capsys, tmp_path):
-    csv, parquet = tmp_path / "rows.csv", tmp_path / "more" / "rows.parquet"
+def test_rows_are_printed_and_written(capsys, tmp_path):
+    csv = tmp_path / "rows.csv"
     assert status(*SMALL, "--seed", "1", "--out", str(csv)) == 0
     output = capsys.readouterr()
     assert "fat-tree" in output.out
     assert "perf/$" in output.out
     assert f"2 rows in {csv}" in output.err
-    assert status(*SMALL, "--seed", "1", "--out", str(parquet)) == 0
-    assert capsys.readouterr().out == output.out
     rows, config = read_rows(csv)
-    same, footer = read_rows(parquet)
-    assert rows == same
-    assert config == footer
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["more", "rows.config.json", "rows.csv"]
-    assert json.loads((tmp_path / "rows.config.json").read_text()) == config
     assert [row["fabric"] for row in rows] == FABRICS
     assert (config["seed"], config["micro_batches"], config["complete"]) == (1, 2, True)
     assert (config["models"], config["dtype"]) == ([MODEL], "float64")
@@ -171,7 +152,7 @@ def start_jax(monkeypatch):
         yield START_JAX
 
 
-def test_the_process_is_set_up(start_jax, monkeypatch, tmp_path):
+def test_the_process_is_set_up_and_the_user_s_own_compilation_cache_stays(start_jax, monkeypatch, tmp_path):
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     jax.config.update("jax_enable_x64", False)
@@ -182,9 +163,6 @@ def test_the_process_is_set_up(start_jax, monkeypatch, tmp_path):
     assert jax.config.values["jax_enable_x64"]
     assert jax.config.values["jax_default_device"].platform == "cpu"
     assert jax.config.values["jax_compilation_cache_dir"] == str(tmp_path / "mfabric_jax")
-
-
-def test_the_user_s_own_compilation_cache_stays(start_jax, monkeypatch):
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "theirs")
     jax.config.update("jax_compilation_cache_dir", "theirs")
     start_jax("float32", None)

@@ -5,17 +5,13 @@ import json
 import pytest
 
 from mfabric_jax import report
-from mfabric_jax.commands import shared
 from mfabric_jax.policies import load
 from tests.command_line import status
 
 TRAIN = "--kind index --routing split --steps 2 --batch 2 --sizes 4 --log-every 1 --checkpoint-every 1 --share-steps 2"
 
 
-@pytest.fixture(autouse=True)
-def process_is_left_alone(monkeypatch):
-    """Settings of the process belong to the tests."""
-    monkeypatch.setattr(shared, "start_jax", lambda dtype, device: None)
+pytestmark = pytest.mark.usefixtures("command_line")
 
 
 @pytest.fixture(scope="module")

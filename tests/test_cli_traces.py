@@ -29,7 +29,7 @@ def mistake(capsys, *words):
     return command_line.mistake(capsys, "traces", *words)
 
 
-def test_info_prints_shape_statistics_and_drift(capsys, run):
+def test_info_prints_shape_statistics_and_drift_of_chosen_records_and_ranks(capsys, run):
     assert status("info", run, "--ranks-per-server", 2) == 0
     said = capsys.readouterr()
     assert said.err == ""
@@ -42,9 +42,6 @@ def test_info_prints_shape_statistics_and_drift(capsys, run):
         printed = [float(word) for word in line.removeprefix(row["statistic"]).split()]
         np.testing.assert_allclose(printed, [row["p10"], row["median"], row["p90"]], atol=6e-4, rtol=1e-3)
     assert [line.split()[:2] for line in lines[-3:-1]] == [["1", "1"], ["2", "2"]]
-
-
-def test_records_and_ranks(capsys, run):
     assert status("info", run, "--records", "1-1", "--ranks", "2") == 0
     said = capsys.readouterr().out
     assert f"recorded {run}, records 1 to 1\niteration 1, " in said

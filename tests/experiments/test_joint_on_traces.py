@@ -21,7 +21,7 @@ def rows(trace):
     return list(run(Config(str(trace), **SMALL)))
 
 
-def test_rows_equal_direct_calls(trace, rows):
+def test_rows_equal_direct_calls_and_joint_is_never_later(trace, rows):
     assert len(rows) == 2 * 2 * len(POLICIES)
     recorded = np.load(trace)
     for row in rows:
@@ -42,9 +42,6 @@ def test_rows_equal_direct_calls(trace, rows):
             rule = {"relay": "printed", "relay-next": "next"}[row["policy"]]
             best = best_relay_shares(where, greedy(demand, where, rule=rule).circuits, demand)[1] / bound
             assert best * (1 - 1e-6) <= row["over_bound"] <= 1.02 * best
-
-
-def test_joint_is_never_later(rows):
     for efficiency in SMALL["efficiencies"]:
         joint, following = (over(rows, efficiency=efficiency, policy=name) for name in ("joint", "relay-next"))
         assert (joint <= following * 1.01).all()

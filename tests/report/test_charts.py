@@ -120,9 +120,8 @@ def test_colours_can_be_seen_in_both_themes():
         assert contrast(on_dark(look.colour), PAPER["dark"]) >= 4
         if contrast(look.colour, PAPER["dark"]) >= 4:
             assert on_dark(look.colour) == look.colour
-        themed = [
-            part.strip() for part in hue(style.ink_on(look.colour)).removeprefix("light-dark(").strip(")").split(",")
-        ]
+        said = hue(style.ink_on(look.colour)).removeprefix("light-dark(").strip(")")
+        themed = [part.strip() for part in said.split(",")]
         if len(themed) == 2:  # of the theme's own ink and paper, `page.css` decides
             assert contrast(themed[0], look.colour) > 4
             assert contrast(themed[1], on_dark(look.colour)) >= 4

@@ -110,12 +110,8 @@ def test_the_summary_names_the_best_and_where_it_was_computed(page):
 def test_a_comparison_has_its_charts_and_all_of_their_marks(page):
     rows = synthetic.rows(models=("llama-moe", "qwen-moe"), bandwidths=(100, 400))
     drawn = charts(page(rows))
-    assert list(drawn) == [
-        "Network cost against iteration time",
-        "Iteration time against bandwidth",
-        "Parts of an iteration",
-        "Performance per dollar",
-    ]
+    titles = ["Network cost against iteration time", "Iteration time against bandwidth"]
+    assert [*drawn] == [*titles, "Parts of an iteration", "Performance per dollar"]
     for title, chart in drawn.items():
         stacked = title == "Parts of an iteration"
         assert len(panels(chart)) == 2 * (2 if stacked else 1)  # the other bandwidth is folded

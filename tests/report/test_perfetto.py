@@ -52,11 +52,8 @@ def events(trace, kind):
 
 def test_every_event_has_what_the_format_asks_for(trace):
     assert set(trace) == {"traceEvents", "displayTimeUnit", "otherData"}
-    assert (trace["displayTimeUnit"], trace["otherData"]["model"], trace["otherData"]["nic_gbps"]) == (
-        "ms",
-        "tiny",
-        400,
-    )
+    told = trace["otherData"]
+    assert (trace["displayTimeUnit"], told["model"], told["nic_gbps"]) == ("ms", "tiny", 400)
     for one in trace["traceEvents"]:
         assert set(one) == KEYS[one["ph"]]
         assert one["pid"] in (0, 1)

@@ -71,11 +71,8 @@ def test_the_front_of_all_and_of_every_group(folder):
 
     def best(rows):
         values = np.array([[row[name] for name in asked] for row in rows])
-        return [
-            row
-            for row, p in zip(rows, values, strict=True)
-            if not any((q <= p).all() and (q < p).any() for q in values)
-        ]
+        kept = (not any((q <= p).all() and (q < p).any() for q in values) for p in values)
+        return [*itertools.compress(rows, kept)]
 
     assert query([folder], Asked(pareto=asked))[0] == best(priced)
     each, _ = query([folder], Asked(pareto=asked, by=["fabric"]))

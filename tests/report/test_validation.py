@@ -11,17 +11,17 @@ from tests.refused import check_refused
 
 
 def row(group, pattern, measured_s, error, **changed):
-    hosts, quantiles = (
-        "leaf-spine, 8 hosts (2 spines)",
-        dict(zip(QUANTILES, (-0.3, -0.1, -0.05, 0.0, 0.1), strict=True)),
-    )
+    hosts = "leaf-spine, 8 hosts (2 spines)" if group == "leaf-spine" else "tree, 8 hosts (k=4)"
     row = {"run": pattern, "group": group, "pattern": pattern, "flows": 12, "mean_pair_mib": 4.0, "large_flows": 5}
-    row |= {"topology": hosts if group == "leaf-spine" else "tree, 8 hosts (k=4)", "paths_known": group == "one-path"}
-    row |= {"transport": "dctcp" if group == "one-path" else "ndp"}
+    row |= {
+        "topology": hosts,
+        "paths_known": group == "one-path",
+        "transport": "dctcp" if group == "one-path" else "ndp",
+    }
     row |= {"routing": "ECMP" if group in ("one-path", "unknown-path") else "spraying"}
     row |= {"measured_s": measured_s, "predicted_s": measured_s * (1 + error), "error": error}
     row |= {"stated_fluid_s": measured_s, "flow_error_median": 0.06, "flow_error_p90": 0.2}
-    return row | quantiles | changed
+    return row | dict(zip(QUANTILES, (-0.3, -0.1, -0.05, 0.0, 0.1), strict=True)) | changed
 
 
 QUANTILES = [f"flow_error_q{quantile}" for quantile in ("05", "25", "50", "75", "95")]

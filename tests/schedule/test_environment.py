@@ -104,8 +104,8 @@ def test_a_batch_of_random_rollouts_agrees_with_plain_sums(env):
 
 
 @pytest.mark.parametrize("env", [ENV, CHOICE], ids=["scores", "policies"])
-def test_episodes_end_and_begin_anew_by_themselves(env):
-    obs, state, _, _, done, info = batch(env)
+def test_episodes_end_and_begin_anew_by_themselves_and_all_is_in_its_spaces_and_legal(env):
+    obs, state, action, _, done, info = batch(env)
     ends = np.arange(STEPS) % EPISODE == EPISODE - 1
     np.testing.assert_array_equal(done, np.broadcast_to(ends, done.shape))
     np.testing.assert_array_equal(info["discount"], 1.0 - done)
@@ -125,11 +125,6 @@ def test_episodes_end_and_begin_anew_by_themselves(env):
     most = state.seen.max((2, 3, 4), keepdims=True)
     np.testing.assert_allclose(obs["demand"], state.seen / np.where(most > 0, most, 1), rtol=1e-12)
     np.testing.assert_allclose(obs["circuits"], state.count / DEGREE, rtol=1e-12)
-
-
-@pytest.mark.parametrize("env", [ENV, CHOICE], ids=["scores", "policies"])
-def test_all_of_a_rollout_is_in_its_spaces_and_legal(env):
-    obs, state, action, *_ = batch(env)
     inside = jax.jit(jax.vmap(jax.vmap(env.observation_space(PARAMS).contains)))(obs)
     assert inside.shape == (BATCH, STEPS)
     assert inside.all()

@@ -170,9 +170,8 @@ ways = [EVEN, *(plain_offers(EVEN, hot[one])[0] for one in (1, 2, 11))]
 
 @jax.jit
 def optimum(demands, hidden, delay):
-    return best_trajectory(
-        demands, region(delay), jnp.asarray(np.stack(ways[1:])), routing=seconds, hidden_s=hidden, each_s=0.1e9
-    )
+    candidates = jnp.asarray(np.stack(ways[1:]))
+    return best_trajectory(demands, region(delay), candidates, routing=seconds, hidden_s=hidden, each_s=0.1e9)
 
 
 def test_no_sequence_of_candidates_is_faster_than_the_best():

@@ -45,9 +45,8 @@ def test_what_rows_hold():
         optical = one["fabric"] == "mfabric"
         assert (one["policy"] == "greedy") is optical
         assert (one["nic_use"] == "pooled") is optical
-        np.testing.assert_allclose(
-            one["perf_per_dollar"], 1 / (one["iteration_s"] * one["network_cost_usd"]), rtol=1e-12
-        )
+        dollar_seconds = one["iteration_s"] * one["network_cost_usd"]
+        np.testing.assert_allclose(one["perf_per_dollar"], 1 / dollar_seconds, rtol=1e-12)
 
 
 def test_bandwidth_has_its_say():
@@ -127,10 +126,8 @@ def test_delay_is_paid_where_circuits_change():
 
 def test_settings_of_the_region_change_its_rows():
     # Degree 2 for four servers: best-path has pairs to move.
-    narrow, best, split, relay = (
-        row(small(**SKEWED, optical_degree=2, routing=routing))
-        for routing in ("unsplit", "best-path", "split", "relay")
-    )
+    ways = ("unsplit", "best-path", "split", "relay")
+    narrow, best, split, relay = (row(small(**SKEWED, optical_degree=2, routing=way)) for way in ways)
     assert (best["routing"], relay["routing"], relay["policy"]) == ("best-path", "relay", "greedy")
     assert best["ep_comm_s"] < narrow["ep_comm_s"]
     assert relay["ep_comm_s"] <= split["ep_comm_s"] * (1 + 1e-9)

@@ -45,10 +45,7 @@ MISTAKES = [  # how the sentence begins
     ({"gpu_tbps": 0.0}, "gpu_tbps must be finite and above 0, got 0.0."),
     ({"models": ("mixtral-8x7b",), "fabrics": ("nvl72",), "dp": 1}, "dp x tp x pp x ep must equal gpus"),
     *[({"goodput": value}, f"goodput must be above 0 and at most 1, got {value}.") for value in (0.0, 1.1, NAN)],
-    *[
-        ({"nic_gbps": (value,)}, f"nic_gbps must be finite and above 0, got {value}.")
-        for value in (0.0, -4.0, NAN, INF)
-    ],
+    *[({"nic_gbps": (x,)}, f"nic_gbps must be finite and above 0, got {x}.") for x in (0.0, -4.0, NAN, INF)],
     *[
         ({field: value}, f"{field} must be finite and not negative, got {value}.")
         for field in ("delay_s", "skew", "drift", "link_delay_s", "reactivation_s")

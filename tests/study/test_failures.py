@@ -169,23 +169,16 @@ def test_the_effective_configuration():
 
 
 def test_mistakes_get_a_sentence_at_once(monkeypatch):
-    two = {"models": (MODEL, "llama-moe")}
+    two, only_one = {"models": (MODEL, "llama-moe")}, {"routing": "best-path", "electrical_nics": 1}
     for settings, where, sentence in (
         ({}, {"kinds": ("gpu", "sever")}, "kinds 'sever' is unknown (did you mean 'server'?); allowed: electrical-n"),
         ({}, {"at": 2}, "at must be below the 2 iterations of the run, got 2."),
         ({}, {"stage": 4}, "stage must be below the 4 pipeline stages of mixtral-8x7b, got 4."),
         ({}, {"server": 4}, "server must be below the 4 of a region of mixtral-8x7b, got 4."),
         (two, {"server": 2}, "server must be below the 2 of a region of llama-moe, got"),
-        *[
-            ({}, {name: -1}, f"{name} must be a whole number of at least 0, got -1.")
-            for name in ("at", "stage", "server")
-        ],
+        *[({}, {name: -1}, f"{name} must be a whole number of at least 0, got") for name in ("at", "stage", "server")],
         ({"routing": "split"}, {}, "failure 'electrical-nics' is modelled for routing unsplit, got 'split'."),
-        (
-            {"routing": "best-path", "electrical_nics": 1},
-            {"kinds": ("electrical-nic",)},
-            "is modelled for routing unsplit, got 'best-path'",
-        ),
+        (only_one, {"kinds": ("electrical-nic",)}, "is modelled for routing unsplit, got 'best-path'"),
     ):
         check_refused(re.escape(sentence), Failures, base(**settings), **where)
     timed_as(monkeypatch, [1, 1], [2, 2])

@@ -51,11 +51,10 @@ def solved(name="fat-tree", **settings):
 
 
 QUICK = ("fat-tree", "mfabric", "topoopt", "nvl72")
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in CLUSTERS if name not in QUICK]
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CLUSTERS]
-)
+@pytest.mark.parametrize("name", [*QUICK, *SLOW])
 def test_every_fabric_solves(name):
     done = solved(name)
     rows = {row["traffic"]: row for row in cluster_rows(done)}

@@ -64,9 +64,10 @@ def written(tmp_path):
 
 @pytest.fixture
 def predicted(written):
-    return lambda flows, dtype="float64", **changed: validation.predict(
-        read_run(written(run_of(flows, **changed))), dtype
-    )
+    def predict(flows, dtype="float64", **changed):
+        return validation.predict(read_run(written(run_of(flows, **changed))), dtype)
+
+    return predict
 
 
 PATHS = [flow(0, 2, 1.5 * MB, path="SRC0>T0>A0>T1"), flow(1, 3, 1.5 * MB, path="SRC1>T0>A0>T1")]
