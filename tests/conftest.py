@@ -46,6 +46,15 @@ def shared_data() -> pathlib.Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def as_users_have_it():
+    """Standard promotion; the rest of the tests are strict about dtypes."""
+    from tests.study.small import as_a_user
+
+    with as_a_user():
+        yield
+
+
 @pytest.fixture
 def command_line(monkeypatch):
     """`mfabric` in this process as a user has it: standard promotion, and the settings of the process left alone."""

@@ -8,7 +8,7 @@ import pytest
 
 from mfabric_jax import study
 from tests.command_line import status
-from tests.study.small import MODEL, as_a_user, row, small
+from tests.study.small import MODEL, row, small
 
 SMALL = ("timeline", "--model", MODEL, "--nic-gbps", "100", "--micro-batches", "2", "--dtype", "float64")
 SMALL = (*SMALL, "--compute", "achieved")
@@ -19,10 +19,9 @@ PARTS = ("compute_s", "tp_comm_s", "ep_comm_s", "dp_comm_s", "reconfig_s", "bubb
 
 
 @pytest.fixture(scope="module")
-def solved():
+def solved(as_users_have_it):
     """Segments, rows and effective configuration of one job, solved once."""
-    with as_a_user():
-        return study.example_timeline(CONFIG)
+    return study.example_timeline(CONFIG)
 
 
 def test_prints_a_row_for_every_stage_and_writes_both_files(capsys, tmp_path, solved):

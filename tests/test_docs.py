@@ -132,7 +132,7 @@ def test_commands_in_sentences_exist():
             assert (ROOT / script).is_file(), f"{page}: {script}"
 
 
-def test_links_lead_somewhere():
+def test_links_lead_somewhere_and_the_readme_s_to_every_page():
     for page in PAGES:
         for target in re.findall(r"\]\(([^)\s]+)\)", TEXTS[page.stem]):
             path, _, heading = target.partition("#")
@@ -146,9 +146,6 @@ def headings(text):
     """Anchors of a page, as GitHub makes them."""
     plain = (re.sub(r"[^\w\- ]", "", title.lower()) for title in re.findall(r"^#+ (.*)$", BLOCK.sub("", text), re.M))
     return {title.strip().replace(" ", "-") for title in plain}
-
-
-def test_readme_links_to_every_page():
     assert [page.name for page in PAGES[1:] if f"({page.relative_to(ROOT)})" not in TEXTS["README"]] == []
 
 

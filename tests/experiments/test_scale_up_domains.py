@@ -52,7 +52,7 @@ def made(tbps, efficiency, speed_up, published=None):
 ROWS = [*made(8.0, 0.6, 1.25, 1.3), *made(8.0, 0.3, 1.5, 1.3), *made(16.0, 0.6, 0.8), *made(16.0, 0.3, 1.1)]
 
 
-def test_the_table_by_hand():
+def test_the_table_and_verdicts_by_hand():
     breakdown, ratios = (part.splitlines() for part in table(ROWS).split("\n\n"))
     lines = [line.split() for line in breakdown]
     assert [line[1] for line in lines[2:]] == ["nvl72", "mfabric-cpo"] * 2  # at 0.6, nearest one half
@@ -61,9 +61,6 @@ def test_the_table_by_hand():
     assert lines[5][-1] == "-"
     assert ratios[1].split() == ["gpu_tbps", "60%", "30%"]
     assert [list(map(float, line.split())) for line in ratios[3:]] == [[8, 1.25, 1.5], [16, 0.8, 1.1]]
-
-
-def test_verdicts_by_hand():
     lines = scale_up_domains.verdicts(ROWS)
     claim = "time of NVL72 over mFabric, {} Tbps a GPU, {}"
     assert [(line.claim, line.found, line.published, line.word) for line in lines] == [

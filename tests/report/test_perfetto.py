@@ -50,7 +50,7 @@ def events(trace, kind):
     return [one for one in trace["traceEvents"] if one["ph"] == kind]
 
 
-def test_every_event_has_what_the_format_asks_for(trace):
+def test_every_event_has_what_the_format_asks_for_and_slices_are_the_segments(trace):
     assert set(trace) == {"traceEvents", "displayTimeUnit", "otherData"}
     told = trace["otherData"]
     assert (trace["displayTimeUnit"], told["model"], told["nic_gbps"]) == ("ms", "tiny", 400)
@@ -66,9 +66,6 @@ def test_every_event_has_what_the_format_asks_for(trace):
     for stage in (0, 1):
         assert [named["thread_name", stage, n] for n in range(len(THREADS))] == list(THREADS)
     assert {"compute", "EPS", "OCS", "NVSwitch", "reconfiguration", "waiting"} < set(THREADS)
-
-
-def test_slices_are_the_segments_in_microseconds(trace):
     got = [one for one in events(trace, "X") if one["cat"] != "pass"]
     assert len(got) == len(iteration())
     for one, want in zip(got, iteration(), strict=True):

@@ -79,7 +79,7 @@ def test_rows_of_something_else_are_refused(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_block_for_every_place_best_policy_first():
+def test_a_scoreboard_has_a_block_for_every_place_and_a_dot_for_every_row():
     *blocks, legend = scoreboard_table(board()).split("\n\n")
     assert [block.splitlines()[0] for block in blocks] == [
         f"{servers} servers, routing {routing}, forecast error 0"
@@ -92,9 +92,6 @@ def test_a_block_for_every_place_best_policy_first():
     assert line.split() == ["learned", "1.365", "1.355", "1.565", "1.380", "1.350", "1.315", "(8)", speed]
     assert "optimum" not in blocks[1].splitlines()[1]
     assert "proved" in legend
-
-
-def test_the_scoreboard_has_a_dot_for_every_row_and_a_line_for_every_policy():
     chart = scoreboard_chart(board())
     places = list(itertools.product((8, 16), ("unsplit", "relay")))
     assert [panel.title for panel in chart.panels] == [f"{servers} servers, {routing}" for servers, routing in places]
@@ -107,15 +104,12 @@ def test_the_scoreboard_has_a_dot_for_every_row_and_a_line_for_every_policy():
             assert panel.whiskers[place] == (place, pytest.approx(mean), pytest.approx(late))
 
 
-def test_the_best_is_marked_and_what_surely_differs_from_greedy():
+def test_forecasts_are_marked_where_they_surely_differ_and_have_their_lines():
     head, names, _, *lines = forecast_table(forecast_rows()).split("\n\n")[0].splitlines()
     assert head == "drawn, 8 servers, routing relay"
     assert names.split() == ["policy", "0", "0.3", "predicted"]
     cells = {line.split()[0]: line.split(maxsplit=1)[1].split("  ")[0].strip() for line in lines}
     assert cells == {"greedy": "1.200 +-0.020", "index": "1.100 +-0.020*+", "learned": "1.400 +-0.020 -"}
-
-
-def test_forecasts_and_trainings_have_their_lines():
     (panel,) = forecasts_chart(forecast_rows()).panels
     assert panel.columns == ["0", "0.3", "predicted"]
     values = [[value for _, value in curve.points] for curve in panel.curves]

@@ -41,7 +41,7 @@ def drawn(axes):
                 yield to_hex(bar.get_facecolor()[0]).upper(), float(left), float(right), float(top)
 
 
-def test_a_bar_for_every_segment_in_the_lanes_of_its_stage():
+def test_an_iteration_has_a_bar_for_every_segment_and_a_close_up_around_a_backward_pass():
     for stages, optics in ((1, True), (4, True), (2, False)):
         segments = iteration(stages, optics)
         figure = build_iteration(segments, "title")
@@ -65,9 +65,6 @@ def test_a_bar_for_every_segment_in_the_lanes_of_its_stage():
         middle = [one["start_s"] for one in segments if one["stage"] == stages // 2]
         assert sorted(bar[1] for bar in drawn(below)) == sorted(middle)
         assert figure.get_suptitle() == "title"
-
-
-def test_the_close_up_is_around_the_start_of_a_backward_pass_and_marked_above():
     above, below = build_iteration(iteration(3)).axes
     start, end = below.get_xlim()
     assert (start, end) == (1.25 + 20 - AROUND, 1.25 + 20 + AROUND - 0.5)

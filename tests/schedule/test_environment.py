@@ -179,13 +179,10 @@ def test_any_scores_give_legal_circuits(scores, degrees):
     assert (count.sum(1) <= degrees).all()
 
 
-def test_scores_that_are_no_numbers_or_out_of_bounds_are_read_as_the_nearest():
+def test_scores_out_of_bounds_are_read_as_the_nearest_and_any_topology_can_be_dealt():
     wild = np.array([[9, np.nan, 0.2, 5], [0.3, 0, -4, 0.1], [0.1, 1, 0, -np.inf], [np.inf, 0, 0, 0]], np.float32)
     tame = np.array([[0, 0, 0.2, 1], [0.3, 0, 0, 0.1], [0.1, 1, 0, 0], [1, 0, 0, 0]])
     np.testing.assert_array_equal(legal(wild, np.full(SERVERS, DEGREE)), plain_greedy(tame, DEGREE, "next"))
-
-
-def test_any_topology_can_be_dealt():
     # Scores in proportion to the circuits deal exactly these where all NICs are used.
     for pairs in ({(0, 1): 3, (2, 3): 3}, {(0, 1): 2, (2, 3): 2, (0, 3): 1, (1, 2): 1}):
         want = np.zeros((SERVERS, SERVERS))

@@ -59,15 +59,12 @@ def test_bandwidth_has_its_say():
             np.testing.assert_allclose(slow["ep_comm_s"], 4 * fast["ep_comm_s"], rtol=1e-9)
 
 
-def test_models_come_in_their_order_and_progress_hears_of_every_fabric():
+def test_models_come_in_their_order_progress_hears_of_every_fabric_and_rows_repeat():
     heard, models = [], (MODEL, "llama-moe")
     config = small(models=models, fabrics=("fat-tree",))
     got = list(compare(config, progress=lambda job: heard.append((job.workload.model, job.fabric.name))))
     assert tuple(one["model"] for one in got) == models
     assert heard == [(model, "fat-tree") for model in models]
-
-
-def test_the_same_configuration_gives_the_same_rows():
     config = small(fabrics=("fat-tree", "mfabric"))
     assert list(compare(config, workers=1)) == list(rows(config))
     other = rows(dataclasses.replace(config, seed=1))

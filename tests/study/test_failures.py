@@ -114,7 +114,7 @@ def test_by_hand():
         np.testing.assert_allclose(one["healthy_s"], healthy["iteration_s"], rtol=1e-12)
 
 
-def test_the_stage_and_the_server_that_are_hit():
+def test_a_row_depends_on_the_stage_server_and_seed_not_on_fabrics_and_further_bandwidths():
     busiest = rows(ALL)["server"]["stage"]
     same, other = (hurt("server", where={"stage": (busiest + n) % 4}) for n in (0, 1))
     assert same == rows(ALL)["server"]
@@ -124,9 +124,6 @@ def test_the_stage_and_the_server_that_are_hit():
     last = hurt("optical-nic", where={"server": 3})
     assert last["server"] == 3
     assert last["failed_s"] != rows(ALL)["optical-nic"]["failed_s"]
-
-
-def test_the_same_failure_gives_the_same_row_whatever_the_fabrics_and_further_bandwidths():
     config = Failures(base(fabrics=("fat-tree",), nic_gbps=(100.0, 400.0)), kinds=("server",))
     assert list(failures(config)) == [rows(ALL)["server"]]
     assert hurt("server", seed=1)["failed_s"] != rows(ALL)["server"]["failed_s"]

@@ -99,7 +99,7 @@ def test_links_are_shared_by_hand(predicted):
         predicted([FLOW])
 
 
-def test_errors_count_from_the_start_of_a_flow(predicted):
+def test_errors_count_from_the_start_of_a_flow_in_rows_and_groups(predicted):
     got = predicted([flow(0, 2, 1.5 * MB, 0.005), flow(1, 2, 4.5 * MB, 0.010)])
     assert got.collective_s == got.finish.max()
     assert got.error == pytest.approx(-0.2, rel=1e-12)
@@ -165,9 +165,6 @@ def test_mistakes_in_runs_and_folders(written, tmp_path):
     assert [run.name for run in validation.read_runs(tmp_path)] == ["a", "b", "run"]
     (tmp_path / "c.json").mkdir()
     check_refused(r"c\.json cannot be read", validation.read_runs, tmp_path)
-
-
-def test_rows_and_groups(predicted):
     small = predicted([flow(0, 2, 1000), flow(2, 0, 1000)])
     incast = predicted([flow(0, 2, 1.5 * MB, 0.005), flow(1, 2, 4.5 * MB, 0.016)])
     rows, groups = validation.packet_rows([incast, small]), validation.packet_groups([incast, small])
