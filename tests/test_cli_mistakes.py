@@ -130,6 +130,22 @@ MISTAKES = {
         ("", "query needs a folder of a sweep or a file of rows first."),
         ("out --limit 0", "limit must be a whole number of at least 1, got 0."),
     ],
+    "report": [
+        ("", "report needs the rows first, a .csv or .parquet file or the folder of a sweep."),
+        ("--out x.html", "report needs the rows first, a .csv or .parquet file or the folder of a sweep."),
+        ("rows.csv", "report needs --out, a .html file."),
+        ("rows.csv --out", "option --out needs a value behind it; mfabric report --help says which."),
+        ("rows.csv --out x.pdf", "report 'x.pdf': extension '.pdf' is unknown; allowed: .html."),
+        ("rows.csv --out x", "report 'x' has no extension; allowed: .html."),
+        ("rows.csv --out x.html --picture y", "option '--picture' is unknown (did you mean '--pictures'"),
+        ("rows.csv --out x.html --pictures none", "pictures 'none' is not a folder; give one that holds"),
+        ("rows.csv --out x.html --pictures .", "pictures '.' holds no .png or .svg file; give another"),
+        ("rows.csv --out old.html", "report 'old.html' is a folder; give a .html file."),
+        ("rows.csv --out occupied/x.html", "cannot write into 'occupied'"),
+        ("rows.txt --out x.html", "rows file 'rows.txt': extension '.txt' is unknown; allowed: .csv, .parq"),
+        ("none.csv --out x.html", "cannot read 'none.csv' (No such file or directory); give a .csv or"),
+        ("no-rows.csv --out x.html", "rows must hold at least one row, got none."),
+    ],
     "traces": [
         ("", "traces needs to know what first; allowed: info, convert, fit."),
         ("inof run.npz", "traces command 'inof' is unknown (did you mean 'info'?); allowed: info, convert, fit."),
@@ -156,9 +172,10 @@ MISTAKES = {
 def test_a_mistake_is_one_sentence_and_nothing_is_done(command, capsys, monkeypatch, tmp_path, request):
     request.getfixturevalue("command_line" if command in LATE else "never_computes")
     monkeypatch.chdir(tmp_path)
-    for name in ("folder.csv", "empty"):
+    for name in ("folder.csv", "old.html", "empty"):
         (tmp_path / name).mkdir()
-    for name, text in {"occupied": "a file, no folder", "notes.md": "words", "space.toml": SPACE}.items():
+    texts = {"occupied": "a file, no folder", "no-rows.csv": "", "notes.md": "words", "space.toml": SPACE}
+    for name, text in texts.items():
         (tmp_path / name).write_text(text)
     np.savez(tmp_path / "run.npz", tokens=np.ones((3, 2, 1, 4, 8)))
     before = sorted(tmp_path.iterdir())

@@ -51,6 +51,12 @@ def both_uses(**kwargs):
     return every + [row(r["model"], "mfabric", r["nic_gbps"], "pooled", 1.3) for r in every if r["fabric"] == "mfabric"]
 
 
+def segment(stage, track, kind, start, end, direction="forward", block=0, label=None):
+    """One segment of a timeline; the first micro-batch."""
+    who = {"stage": stage, "place": stage, "micro_batch": 0, "block": block, "direction": direction}
+    return who | {"track": track, "kind": kind, "label": label or kind, "start_s": start, "end_s": end}
+
+
 def segments():
     """Forward and backward of one block, with long and very short segments."""
     told = [  # track, label, kind, start, end in milliseconds

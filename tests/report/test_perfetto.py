@@ -9,6 +9,7 @@ import pytest
 from mfabric_jax.report import write_perfetto
 from mfabric_jax.report.perfetto import THREADS, check_trace
 from tests.refused import check_refused
+from tests.report.synthetic import segment
 
 KEYS = {
     "X": {"name", "cat", "ph", "ts", "dur", "pid", "tid", "args"},
@@ -16,11 +17,6 @@ KEYS = {
     "s": {"name", "cat", "id", "ph", "ts", "pid", "tid"},
     "f": {"name", "cat", "id", "ph", "ts", "pid", "tid", "bp"},
 }
-
-
-def segment(stage, track, kind, start, end, direction="forward", micro_batch=0, block=0, label=None):
-    who = {"stage": stage, "place": stage, "micro_batch": micro_batch, "block": block, "direction": direction}
-    return who | {"track": track, "kind": kind, "label": label or kind, "start_s": start, "end_s": end}
 
 
 def iteration():

@@ -9,11 +9,7 @@ from matplotlib.patches import Rectangle
 
 from mfabric_jax.report.figures.timelines import AROUND, LEVELS, build_block, build_iteration, callouts
 from tests.report import synthetic
-
-
-def segment(stage, track, kind, start, end, direction="forward", label=None):
-    where = {"stage": stage, "track": track, "kind": kind, "label": label or kind}
-    return where | {"start_s": start, "end_s": end, "direction": direction}
+from tests.report.synthetic import segment
 
 
 def iteration(stages, optics=True):
@@ -27,7 +23,7 @@ def iteration(stages, optics=True):
             now, direction = stage + 0.25 + n, "backward" if n >= 20 else "forward"
             for track, kind, start, end in (("compute", "experts", 0.0, 0.5), *tracks):
                 label = "switch" if kind == "waiting" else kind
-                found.append(segment(stage, track, kind, now + start, now + end, direction, label))
+                found.append(segment(stage, track, kind, now + start, now + end, direction, label=label))
         found.append(segment(stage, "EPS", "dp", stage + 40.25, stage + 40.75, None))
     return found
 
