@@ -133,6 +133,7 @@ def test_commands_in_sentences_exist():
 
 
 def test_links_lead_somewhere_and_the_readme_s_to_every_page():
+    assert [page.name for page in PAGES[1:] if f"({page.relative_to(ROOT)})" not in TEXTS["README"]] == []
     for page in PAGES:
         for target in re.findall(r"\]\(([^)\s]+)\)", TEXTS[page.stem]):
             path, _, heading = target.partition("#")
@@ -146,7 +147,6 @@ def headings(text):
     """Anchors of a page, as GitHub makes them."""
     plain = (re.sub(r"[^\w\- ]", "", title.lower()) for title in re.findall(r"^#+ (.*)$", BLOCK.sub("", text), re.M))
     return {title.strip().replace(" ", "-") for title in plain}
-    assert [page.name for page in PAGES[1:] if f"({page.relative_to(ROOT)})" not in TEXTS["README"]] == []
 
 
 def test_pages_name_all_there_is():

@@ -188,6 +188,9 @@ def test_drawn_iterations_agree_with_plain_python(optical):
             fabric = fat_tree(nic_gbps, rng.choice([1.0, 3.0]))
         seconds = BlockSeconds(*numbers(*rng.uniform(0.1, 3, 3)))
         found, got = jobs.drawn(fabric, tokens, seconds=seconds, nvswitch_Bps=nvswitch)
+        exchanges = 2 * BATCHES * jobs.DRAWN.moe_layers
+        assert np.count_nonzero(found.load[..., 0]) == exchanges  # dense blocks and padding exchange nothing
+        assert optical or not found.optical.any()
         goes_on, waits = plain_iteration(fabric, tokens, seconds, float(nvswitch))
         waiting = jobs.drawn_again(fabric, found, seconds, nvswitch)
         most = assert_iteration(waiting, *waits)

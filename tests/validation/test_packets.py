@@ -106,6 +106,15 @@ def test_errors_count_from_the_start_of_a_flow_in_rows_and_groups(predicted):
     np.testing.assert_allclose(got.large_flow_errors, [-0.2, -0.2], rtol=1e-12)
     got = predicted([flow(0, 2, 1.5 * MB, 0.006), flow(1, 2, 1.5 * MB, 0.007) | {"start": 0.001}])
     np.testing.assert_allclose(got.large_flow_errors, [-0.5, -0.5], rtol=1e-12)
+    small = predicted([flow(0, 2, 1000), flow(2, 0, 1000)])
+    incast = predicted([flow(0, 2, 1.5 * MB, 0.005), flow(1, 2, 4.5 * MB, 0.016)])
+    rows, groups = validation.packet_rows([incast, small]), validation.packet_groups([incast, small])
+    assert [row["group"] for row in rows] == [line["group"] for line in groups] == ["spraying", "incast"]
+    assert (rows[0]["large_flows"], rows[0]["flow_error_median"], rows[0]["flow_error_q50"]) == (0, None, None)
+    assert rows[1]["error"] == groups[1]["worst_error"] == pytest.approx(-0.5)
+    assert rows[1]["flow_error_median"] == groups[1]["flow_error_median"] == pytest.approx(0.35)
+    assert rows[1]["flow_error_q50"] == pytest.approx(-0.35)
+    assert rows[1]["mean_pair_mib"] == pytest.approx(3 * MB / 2**20)
 
 
 def test_groups_and_facts_of_a_run(written):
@@ -165,15 +174,6 @@ def test_mistakes_in_runs_and_folders(written, tmp_path):
     assert [run.name for run in validation.read_runs(tmp_path)] == ["a", "b", "run"]
     (tmp_path / "c.json").mkdir()
     check_refused(r"c\.json cannot be read", validation.read_runs, tmp_path)
-    small = predicted([flow(0, 2, 1000), flow(2, 0, 1000)])
-    incast = predicted([flow(0, 2, 1.5 * MB, 0.005), flow(1, 2, 4.5 * MB, 0.016)])
-    rows, groups = validation.packet_rows([incast, small]), validation.packet_groups([incast, small])
-    assert [row["group"] for row in rows] == [line["group"] for line in groups] == ["spraying", "incast"]
-    assert (rows[0]["large_flows"], rows[0]["flow_error_median"], rows[0]["flow_error_q50"]) == (0, None, None)
-    assert rows[1]["error"] == groups[1]["worst_error"] == pytest.approx(-0.5)
-    assert rows[1]["flow_error_median"] == groups[1]["flow_error_median"] == pytest.approx(0.35)
-    assert rows[1]["flow_error_q50"] == pytest.approx(-0.35)
-    assert rows[1]["mean_pair_mib"] == pytest.approx(3 * MB / 2**20)
 
 
 def test_runs_of_like_size_share_a_program(written):
