@@ -130,6 +130,7 @@ def test_colours_can_be_seen_in_both_themes():
 
 
 def test_names_are_no_formulas_and_nothing_is_still_a_figure():
+    assert charts.figure(cost_against_time(arrange(synthetic.rows(fabrics=("nvl72",), **ONE)))).axes  # no price
     figure = charts.figure(time_against_bandwidth(arrange([synthetic.row("llama-moe", "mfabric", 400) | DOLLARS])))
     axes = figure.axes[0]
     assert axes.get_title(loc="left") == "$a$_b^2"
