@@ -20,10 +20,3 @@ def mistake(capsys, *words):
     assert output.err.startswith("mfabric: "), output.err
     assert output.err.endswith(".\n"), output.err
     return output.err.removeprefix("mfabric: ").strip()
-
-
-def check_mistakes(capsys, command, cases):
-    """Every case is (words, how the sentence begins)."""
-    for words, sentence in cases:
-        got = mistake(capsys, *command, *words)
-        assert got.startswith(sentence), f"{words}: {got}"

@@ -1,4 +1,7 @@
-"""Strict numerics for every test: float64 available, no silent promotion of rank or dtype."""
+"""Strict numerics for every test: float64 available, no silent promotion of rank or dtype.
+
+Tests need the extra `dev`, which holds all others.
+"""
 
 import gc
 import os
@@ -41,6 +44,15 @@ def shared_data() -> pathlib.Path:
     if not folder.is_dir():
         pytest.skip(f"no recordings at {folder}: set MFABRIC_SHARED to the folder that holds data/")
     return folder
+
+
+@pytest.fixture(scope="module")
+def as_users_have_it():
+    """Standard promotion; the rest of the tests are strict about dtypes."""
+    from tests.study.small import as_a_user
+
+    with as_a_user():
+        yield
 
 
 @pytest.fixture

@@ -13,3 +13,9 @@ def refused(call, *args, **named) -> str:
     assert "\n" not in sentence
     assert sentence.endswith(".")
     return sentence
+
+
+def check_refused(pattern, call, *args, **named):
+    """The call raises an `InputError` in which this pattern is found."""
+    with pytest.raises(InputError, match=pattern):
+        call(*args, **named)

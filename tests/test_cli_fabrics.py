@@ -9,7 +9,7 @@ import pytest
 from mfabric_jax.fabric import NAMES, cluster
 from mfabric_jax.fabric.graph import graph_text
 from mfabric_jax.report import read_rows
-from tests.command_line import check_mistakes, mistake, status
+from tests.command_line import mistake, status
 
 SMALL = ("--model", "llama-moe", "--servers", "8")
 FAILURES = ("failures", "--models", "llama-moe", "--dtype", "float64")
@@ -30,7 +30,6 @@ def line_of(output, *words):
     return line[len(words) :]
 
 
-# ---------------------------------------------------------------------------------------------------------- failures
 PARTS_S = ["compute_s", "exposed_comm_s", "reconfig_s", "bubble_s", "tp_comm_s", "ep_comm_s", "dp_comm_s"]
 FAILURE_COLUMNS = ["model", "failure", "nic_gbps", "gpus", "policy", "routing", "stage", "server", "at", "iterations"]
 FAILURE_COLUMNS += ["healthy_s", "failed_s", "slow_down", "run_slow_down", "published"]
@@ -38,7 +37,6 @@ FAILURE_COLUMNS += [*(f"healthy_{part}" for part in PARTS_S), *PARTS_S, "dtype"]
 
 
 def test_failures(capsys, tmp_path):
-    pytest.importorskip("matplotlib", reason="pictures need matplotlib")
     out, pictures = tmp_path / "rows.csv", tmp_path / "pictures"
     words = (*FAILURES, "--kinds", "electrical-nic,link", "--iterations", "2", "--at", "1", "--stage", "3", "--dp", "8")
     words += ("--gpus", "512")
@@ -49,14 +47,8 @@ def test_failures(capsys, tmp_path):
     assert [row["failure"] for row in rows] == ["electrical-nic", "link"]
     for row in rows:
         facts = {"model": "llama-moe", "gpus": 512, "nic_gbps": 400, "stage": 3, "server": 1, "at": 1, "iterations": 2}
-        assert row.items() >= facts.items()
-        assert row["published"] is None
-        # Of two iterations the second suffers.
-        second = row["failed_s"] / (1 + row["slow_down"])
-        first = 2 * row["healthy_s"] - second
-        run = (first + row["failed_s"]) / (first + second) - 1
-        np.testing.assert_allclose(row["run_slow_down"], run, rtol=1e-9)
-        assert 0 < row["run_slow_down"] < row["slow_down"] < 0.5
+        assert row.items() >= (facts | {"published": None}).items()
+        assert 0 < row["run_slow_down"] < row["slow_down"] < 0.5  # of two iterations the second suffers
         printed = line_of(output.out, "llama-moe", row["failure"])
         np.testing.assert_allclose([float(x) for x in printed[:2]], [row["healthy_s"], row["failed_s"]], rtol=1e-3)
         percent = [f"{100 * row[field]:.1f}%" for field in ("slow_down", "run_slow_down")]
@@ -70,25 +62,6 @@ def test_failures(capsys, tmp_path):
     assert str(pictures / "failures.png") in output.err
 
 
-MISTAKES_IN_FAILURES = [
-    (["--kinds", "gpuu"], "kinds 'gpuu' is unknown (did you mean 'gpu'?); allowed: electrical-nic"),
-    (["--models", "llama-mo"], "models 'llama-mo' is unknown (did you mean 'llama-moe'?)"),
-    (["--stage", "4"], "stage must be below the 4 pipeline stages of llama-moe, got 4."),
-    (["--stage", "-1"], "stage must be a whole number of at least 0, got -1."),
-    (["--server", "2"], "server must be below the 2 of a region of llama-moe, got 2."),
-    (["--at", "1"], "at must be below the 1 iterations of the run, got 1."),
-    (["--routing", "split"], "failure 'electrical-nics' is modelled for routing unsplit, got 'split'."),
-    (["--servers", "2"], "option '--servers' is unknown (did you mean '--server'?)"),
-    (["--out", "rows.txt"], "rows file 'rows.txt': extension '.txt' is unknown; allowed: .csv, .parquet."),
-    (["gpu"], "failures does not take 'gpu'"),
-]
-
-
-def test_mistakes_in_failures(capsys, never_computes):
-    check_mistakes(capsys, FAILURES, MISTAKES_IN_FAILURES)
-
-
-# ----------------------------------------------------------------------------------------------------------- clusters
 OUT_COLUMNS = ["model", "fabric", "servers", "gpus", "nic_gbps", "links", "traffic", "flows", "bytes", "end_s"]
 OUT_COLUMNS += ["build_s", "solve_s", "peak_mb"]
 LINK_COLUMNS = ["link", "kind", "from", "to", "capacity_bytes_per_s", "bytes", "utilisation"]
@@ -107,7 +80,6 @@ def written(words, tmp_path, name):
 
 
 def test_a_cluster(capsys, tmp_path):
-    pytest.importorskip("matplotlib", reason="pictures need matplotlib")
     picture = tmp_path / "cluster.png"
     words = (*CLUSTER, "--fabric", "rail-optimized", "--resolution", "0")
     every, links, flows, config = written((*words, "--picture", str(picture)), tmp_path, "rails")
@@ -116,24 +88,17 @@ def test_a_cluster(capsys, tmp_path):
     assert all(str(tmp_path / f"rails-{table}.csv") in output.err for table in ("out", "links", "flows"))
     assert str(picture) in output.err
     assert (config["fabric"], config["servers"], config["workload"]["gpus"]) == ("rail-optimized", 8, 64)
-    total, *kinds = every
-    assert total["traffic"] == "all"
-    assert total["flows"] == len(flows) == sum(row["flows"] for row in kinds)
-    assert total["links"] == len(links)
-    np.testing.assert_allclose(total["bytes"], sum(row["bytes"] for row in flows), rtol=1e-9)
-    np.testing.assert_allclose(total["end_s"], max(row["finish_s"] for row in flows), rtol=1e-12)
-    for row in kinds:
+    assert (every[0]["traffic"], every[0]["flows"], every[0]["links"]) == ("all", len(flows), len(links))
+    for row in every[1:]:
         own = [flow for flow in flows if flow["traffic"] == row["traffic"]]
         np.testing.assert_allclose(row["end_s"], max(flow["finish_s"] for flow in own), rtol=1e-12)
         printed = line_of(output.out, *row["traffic"].split())
         assert int(printed[0].replace(",", "")) == len(own)
         np.testing.assert_allclose(float(printed[2]), row["end_s"], rtol=1e-3)
-    assert {row["bottleneck"] for row in flows} <= {f"{row['from']} -> {row['to']}" for row in links}
     # Bytes between servers cross one NIC up and one down.
     apart = sum(flow["bytes"] for flow in flows if flow["src"] // 8 != flow["dst"] // 8)
     for kind in ("nic up", "nic down"):
         np.testing.assert_allclose(sum(row["bytes"] for row in links if row["kind"] == kind), apart, rtol=1e-9)
-    assert max(row["utilisation"] for row in links) <= 1 + 1e-9
     busiest = f"{100 * max(row['utilisation'] for row in links):.1f}%"
     assert output.out.split("busiest links")[1].splitlines()[3].endswith(busiest)
 
@@ -166,73 +131,17 @@ def test_a_graph_that_does_not_fit(capsys, tmp_path):
     graph.write_text(graph_text(cluster("fat-tree", 2, 400.0).sprayed))
     output = mistake(capsys, *CLUSTER, "--graph", str(graph))
     assert output.startswith(f"graph {str(graph)!r} has 16 endpoints (gpu or host nodes; there are ")
-    graph.write_text(json.dumps({"nodes": 1}))
-    assert str(graph) in mistake(capsys, *CLUSTER, "--graph", str(graph))
-    graph.write_text("{")
-    assert "is not JSON" in mistake(capsys, *CLUSTER, "--graph", str(graph))
-    assert mistake(capsys, *CLUSTER, "--graph", str(tmp_path / "no.json")).startswith("cannot read")
 
 
-MISTAKES_IN_A_CLUSTER = [
-    (["--fabric", "fattree"], "fabric 'fattree' is unknown (did you mean 'fat-tree'?)"),
-    (["--routing", "weighted"], "routing 'weighted' is unknown; allowed: spray, ecmp, least-loaded."),
-    (["--servers", "12"], "servers must hold whole replicas of llama-moe (64 GPUs each) and decides dp, got 12"),
-    (["--nic-gbps", "0"], "nic_gbps must be finite and above 0, got 0.0."),
-    (["--resolution", "-1"], "resolution must be finite and not negative, got -1.0."),
-    (["--out", "rows.txt"], "rows file 'rows.txt': extension '.txt' is unknown"),
-    (["--flows", "rows"], "rows file 'rows' has no extension"),
-    (["--picture", "x.txt"], "figure 'x.txt': extension '.txt' is unknown; allowed: .png, .pdf, .svg."),
-    (["extra"], "cluster does not take 'extra'"),
-]
-
-MISTAKES_IN_THE_FABRIC_OF_A_CLUSTER = [
-    (["--tiers", "4"], "tiers '4' is unknown; allowed: 2, 3."),
-    (["--radix", "3"], "a tree of 3 tiers and radix 3 has room for 3 hosts, got 64; choose a larger radix."),
-    (["--oversubscription", "0"], "oversubscription must be finite and above 0, got 0.0."),
-    (["--goodput", "nan"], "goodput must be above 0 and at most 1, got nan."),
-    (["--at", "core"], "at 'core' is unknown; allowed: edge, aggregation."),
-]
-
-
-def test_mistakes_in_a_cluster(capsys):
-    check_mistakes(capsys, CLUSTER, MISTAKES_IN_A_CLUSTER)
-    check_mistakes(capsys, (*CLUSTER, "--fabric", "fat-tree"), MISTAKES_IN_THE_FABRIC_OF_A_CLUSTER)
-
-
-# ----------------------------------------------------------------------------------------------------------- pictures
-def test_draw_every_fabric(capsys, tmp_path):
-    pytest.importorskip("matplotlib", reason="pictures need matplotlib")
+def test_draw_every_fabric_and_a_graph(capsys, tmp_path):
     for name in NAMES:
         out = tmp_path / f"{name}.svg"
         assert status("draw", name, *SMALL, "--out", out) == 0
         assert capsys.readouterr().out == f"{out}\n"
         assert "<svg" in out.read_text()
     assert sorted(path.stem for path in tmp_path.iterdir()) == sorted(NAMES)
-
-
-def test_draw_a_graph(capsys, tmp_path):
-    pytest.importorskip("matplotlib", reason="pictures need matplotlib")
     graph, out = tmp_path / "own.json", tmp_path / "own.png"
     graph.write_text(graph_text(cluster("fat-tree", 2, 400.0).sprayed))
     assert status("draw", str(graph), "--out", str(out)) == 0
     assert out.read_bytes().startswith(b"\x89PNG")
     assert capsys.readouterr().out == f"{out}\n"
-
-
-MISTAKES_IN_A_DRAWING = [
-    ([], "draw needs a fabric first; allowed: fat-tree, "),
-    (["rail-only"], "draw needs --out, a .png, .pdf or .svg file."),
-    (["rail-only", "--out", "a.txt"], "figure 'a.txt': extension '.txt' is unknown; allowed: .png, .pdf, .svg."),
-    (["rail-onyl", "--out", "a.png"], "fabric 'rail-onyl' is unknown (did you mean 'rail-only'?)"),
-    (["none.json", "--out", "a.png"], "cannot read 'none.json' (No such file or directory)"),
-    (["rail-only", "--ot", "a.png"], "option '--ot' is unknown (did you mean '--out'?)"),
-    (["fat-tree", "rail-only", "--out", "a.png"], "draw does not take 'rail-only'"),
-    (["fat-tree", "--servers", "12", "--out", "a.png"], "servers must hold whole replicas of mixtral-8x22b"),
-    (["fat-tree", "--model", "gpt", "--out", "a.png"], "model 'gpt' is unknown"),
-]
-
-
-def test_mistakes_in_a_drawing(capsys, never_computes, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    check_mistakes(capsys, ("draw",), MISTAKES_IN_A_DRAWING)
-    assert list(tmp_path.iterdir()) == []

@@ -5,20 +5,13 @@ import json
 import pytest
 
 from mfabric_jax import report
-from mfabric_jax.commands import shared
 from mfabric_jax.policies import load
-from tests.command_line import check_mistakes, status
-
-pytest.importorskip("tyro", reason="the command line needs tyro")
-pytest.importorskip("matplotlib", reason="the figures need matplotlib")
+from tests.command_line import status
 
 TRAIN = "--kind index --routing split --steps 2 --batch 2 --sizes 4 --log-every 1 --checkpoint-every 1 --share-steps 2"
 
 
-@pytest.fixture(autouse=True)
-def process_is_left_alone(monkeypatch):
-    """Settings of the process belong to the tests."""
-    monkeypatch.setattr(shared, "start_jax", lambda dtype, device: None)
+pytestmark = pytest.mark.usefixtures("command_line")
 
 
 @pytest.fixture(scope="module")
@@ -54,27 +47,6 @@ def test_a_run_leaves_a_policy_metrics_and_curves_and_evaluate_judges_it(folder,
     (line,) = [line for line in block if line.startswith(best["policy"])]
     assert line.split()[1] == f"{best['over_bound']:.3f}"
     assert (folder / "policies_under_forecasts.png").read_bytes().startswith(b"\x89PNG")
-
-
-MISTAKES = [
-    (["train"], "train needs --out, the folder of the run."),
-    (["train", "--out", "x", "--kind", "tree"], "kind 'tree' is unknown; allowed: network, index."),
-    (["train", "--out", "x", "--sizes", "8,many"], "sizes must be whole numbers separated by commas, got 'many'."),
-    (["evaluate", "--policies", "gredy"], "policy 'gredy' is unknown (did you mean 'greedy'?)"),
-    (["evaluate", "--policies", "none.policy"], "policy file 'none.policy' cannot be read"),
-    (["evaluate", "--sigmas", "0,-1"], "sigmas must be finite and not negative, got -1.0."),
-    (["evaluate", "--relay-efficiency", "2"], "relay_efficiency must be above 0 and at most 1, got 2.0."),
-    (["evaluate", "--samples", "0"], "samples must be a whole number of at least 1, got 0."),
-    (["evaluate", "--routings", "best"], "routings 'best' is unknown"),
-    (["policies"], "policies needs to know what first; allowed: bench."),
-    (["policies", "rank"], "policies command 'rank' is unknown; allowed: bench."),
-    (["policies", "bench", "--workloads", "recorded"], "workloads 'recorded' needs trace, the recording."),
-    (["policies", "bench", "--servers", "x"], "servers must be whole numbers separated by commas, got 'x'."),
-]
-
-
-def test_mistakes_are_one_sentence(capsys):
-    check_mistakes(capsys, (), MISTAKES)
 
 
 def test_a_scoreboard_is_a_table_rows_and_a_figure(folder, capsys):

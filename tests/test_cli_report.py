@@ -1,13 +1,9 @@
 """`mfabric report`: a page of a rows file, and a sentence for every mistake."""
 
-import pytest
-
 from mfabric_jax import report
 from mfabric_jax.commands import shared
-from tests.command_line import check_mistakes, status
+from tests.command_line import status
 from tests.report import synthetic
-
-pytest.importorskip("tyro", reason="the command line needs tyro")
 
 
 def test_a_page_of_a_file_of_rows(tmp_path, capsys, monkeypatch):
@@ -23,37 +19,7 @@ def test_a_page_of_a_file_of_rows(tmp_path, capsys, monkeypatch):
     assert text.count("<tr><td>") == 80
 
 
-MISTAKES = [
-    ([], "report needs the rows first, a .csv or .parquet file or the folder of a sweep."),
-    (["--out", "x.html"], "report needs the rows first, a .csv or .parquet file or the folder of a sweep."),
-    (["rows.csv"], "report needs --out, a .html file."),
-    (["rows.csv", "--out"], "option --out needs a value behind it; mfabric report --help says which."),
-    (["rows.csv", "--out", "x.pdf"], "report 'x.pdf': extension '.pdf' is unknown; allowed: .html."),
-    (["rows.csv", "--out", "x"], "report 'x' has no extension; allowed: .html."),
-    (["rows.csv", "--out", "x.html", "--picture", "y"], "option '--picture' is unknown (did you mean '--pictures'"),
-    (["rows.csv", "--out", "x.html", "--pictures", "none"], "pictures 'none' is not a folder; give one that holds"),
-    (["rows.csv", "--out", "x.html", "--pictures", "."], "pictures '.' holds no .png or .svg file; give another"),
-    (["rows.csv", "--out", "old.html"], "report 'old.html' is a folder; give a .html file."),
-    (["rows.csv", "--out", "file/x.html"], "cannot write into 'file'"),
-    (["rows.txt", "--out", "x.html"], "rows file 'rows.txt': extension '.txt' is unknown; allowed: .csv, .parq"),
-    (["none.csv", "--out", "x.html"], "cannot read 'none.csv' (No such file or directory); give a .csv or"),
-    (["empty.csv", "--out", "x.html"], "rows must hold at least one row, got none."),
-]
-
-
-def test_mistakes_are_one_sentence(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "old.html").mkdir()
-    (tmp_path / "file").touch()
-    (tmp_path / "empty.csv").touch()
-    check_mistakes(capsys, ("report",), MISTAKES[-3:])
-    monkeypatch.setattr(report, "read_rows", None)  # what is wrong elsewhere is said before rows are read
-    check_mistakes(capsys, ("report",), MISTAKES[:-3])
-    assert not (tmp_path / "x.html").exists()
-
-
 def test_a_folder_of_shards_is_one_page_unless_it_is_too_long(tmp_path, monkeypatch, capsys):
-    pytest.importorskip("pyarrow")
     from mfabric_jax.commands import report as report_command
 
     rows = synthetic.rows()

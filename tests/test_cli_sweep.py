@@ -4,12 +4,10 @@ import shutil
 
 import pytest
 
-pytest.importorskip("tyro")
-pytest.importorskip("pyarrow")
-
 from mfabric_jax.cli import main
 from mfabric_jax.report import read_rows
-from tests.study.small import as_a_user
+
+pytestmark = pytest.mark.usefixtures("command_line")
 
 SPACE = """
 evaluate = "all-to-all"
@@ -34,12 +32,11 @@ def space(tmp_path):
 
 def test_a_sweep_in_parts_and_questions_to_it(space, tmp_path, capsys):
     out, best = str(tmp_path / "rows"), str(tmp_path / "best.csv")
-    with as_a_user():
-        assert main(["sweep", str(space), "--out", out, "--shard", "1/2"]) == 0
-        assert "6 configurations in 2 files" in capsys.readouterr().out
-        assert main(["query", out]) == 0
-        assert "holds 2 of 3 files, rows-00001.parquet is missing" in capsys.readouterr().err
-        assert main(["sweep", str(space), "--out", out]) == 0
+    assert main(["sweep", str(space), "--out", out, "--shard", "1/2"]) == 0
+    assert "6 configurations in 2 files" in capsys.readouterr().out
+    assert main(["query", out]) == 0
+    assert "holds 2 of 3 files, rows-00001.parquet is missing" in capsys.readouterr().err
+    assert main(["sweep", str(space), "--out", out]) == 0
     said = capsys.readouterr()
     assert "10 configurations in 3 files" in said.out
     assert "4 of them now" in said.out
@@ -60,30 +57,12 @@ def test_a_sweep_in_parts_and_questions_to_it(space, tmp_path, capsys):
 
 def test_a_damaged_file_is_refused_by_query_and_report_and_made_again(space, tmp_path, capsys):
     out = tmp_path / "rows"
-    with as_a_user():
-        assert main(["sweep", str(space), "--out", str(out)]) == 0
-        shutil.copy(out / "rows-00000.parquet", out / "rows-00001.parquet")
-        for words in (["query", str(out)], ["report", str(out), "--out", str(tmp_path / "page.html")]):
-            assert main(words) == 2
-            assert "rows-00001.parquet' holds the rows of rows-00000.parquet" in capsys.readouterr().err
-        assert main(["sweep", str(space), "--out", str(out)]) == 0
+    assert main(["sweep", str(space), "--out", str(out)]) == 0
+    shutil.copy(out / "rows-00000.parquet", out / "rows-00001.parquet")
+    for words in (["query", str(out)], ["report", str(out), "--out", str(tmp_path / "page.html")]):
+        assert main(words) == 2
+        assert "rows-00001.parquet' holds the rows of rows-00000.parquet" in capsys.readouterr().err
+    assert main(["sweep", str(space), "--out", str(out)]) == 0
     said = capsys.readouterr()
     assert "rows-00001.parquet holds the rows of rows-00000.parquet, it was copied or renamed; it is made" in said.err
     assert "4 of them now" in said.out
-
-
-def test_mistakes_are_one_sentence(space, tmp_path, capsys):
-    there = {"SPACE": str(space), "OUT": str(tmp_path / "out")}
-    for words, sentence in (
-        ("sweep", "sweep needs the file of the design space first, .toml or .json."),
-        ("sweep SPACE", "sweep needs --out, a folder for the rows."),
-        ("sweep SPACE --out OUT --shard 2", "shard must be i/n, such as 1/8, got '2'."),
-        ("sweep SPACE --out OUT --shard 3/2", "shard must be i/n with i from 1 to n, got 3/2."),
-        ("sweep SPACE --out OUT --engine rey", "engine 'rey' is unknown (did you mean 'ray'?)"),
-        ("sweep SPACE --out OUT --workers 0", "workers must be a whole number of at least 1, got 0."),
-        ("query", "query needs a folder of a sweep or a file of rows first."),
-        ("query OUT --limit 0", "limit must be a whole number of at least 1, got 0."),
-    ):
-        with as_a_user():
-            assert main([there.get(word, word) for word in words.split()]) == 2
-        assert sentence in capsys.readouterr().err

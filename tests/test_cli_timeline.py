@@ -7,11 +7,8 @@ import numpy as np
 import pytest
 
 from mfabric_jax import study
-from tests.command_line import check_mistakes, status
-from tests.study.small import MODEL, as_a_user, row, small
-
-for _extra in ("tyro", "matplotlib"):
-    pytest.importorskip(_extra, reason=f"the command needs {_extra}")
+from tests.command_line import status
+from tests.study.small import MODEL, row, small
 
 SMALL = ("timeline", "--model", MODEL, "--nic-gbps", "100", "--micro-batches", "2", "--dtype", "float64")
 SMALL = (*SMALL, "--compute", "achieved")
@@ -22,10 +19,9 @@ PARTS = ("compute_s", "tp_comm_s", "ep_comm_s", "dp_comm_s", "reconfig_s", "bubb
 
 
 @pytest.fixture(scope="module")
-def solved():
+def solved(as_users_have_it):
     """Segments, rows and effective configuration of one job, solved once."""
-    with as_a_user():
-        return study.example_timeline(CONFIG)
+    return study.example_timeline(CONFIG)
 
 
 def test_prints_a_row_for_every_stage_and_writes_both_files(capsys, tmp_path, solved):
@@ -58,11 +54,9 @@ def test_agrees_with_compare(solved):
         np.testing.assert_allclose(busiest[part], compared[part], rtol=1e-9, atol=1e-9, err_msg=part)
     for one in rows:
         np.testing.assert_allclose(sum(one[part] for part in PARTS), one["iteration_s"], rtol=1e-12)
-        lengths = {("attention", "experts"): one["compute_s"], ("tp",): one["tp_comm_s"], ("dp",): one["dp_comm_s"]}
-        mine = [segment for segment in segments if segment["stage"] == one["stage"]]
-        for kinds, want in lengths.items():
-            got = sum(segment["end_s"] - segment["start_s"] for segment in mine if segment["kind"] in kinds)
-            np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-9)
+        mine = [segment for segment in segments if (segment["stage"], segment["kind"]) == (one["stage"], "tp")]
+        length = sum(segment["end_s"] - segment["start_s"] for segment in mine)
+        np.testing.assert_allclose(length, one["tp_comm_s"], rtol=1e-9, atol=1e-9)
     assert effective["fabrics"] == CONFIG.fabrics
 
 
@@ -70,23 +64,3 @@ def test_several_of_anything_show_the_first(solved):
     more = {"models": (MODEL, "llama-moe"), "fabrics": ("mfabric", "fat-tree"), "nic_gbps": (100.0, 400.0)}
     several = dataclasses.replace(CONFIG, **more)
     assert study.example_timeline(several)[0] == solved[0]
-
-
-MISTAKES = [
-    (["--fabrc", "mfabric"], "option '--fabrc' is unknown"),
-    (["--model", "mixtral"], "model 'mixtral' is unknown"),
-    (["--fabric", "donut"], "fabric 'donut' is unknown"),
-    (["--nic-gbps", "fast"], "option --nic-gbps takes a number, got 'fast'."),
-    (["--nic-gbps", "-1"], "nic_gbps must be"),
-    (["--nic-use", "shared"], "nic_use 'shared' is unknown"),
-    (["--preset", "mine"], "preset 'mine' is unknown"),
-    (["--schedule", "zigzag"], "schedule 'zigzag' is unknown"),
-    (["--overlap-parts", "0"], "overlap_parts must be"),
-    (["--records", "1"], "records must be FIRST-LAST"),
-    (["--out", "t.csv"], "trace 't.csv': extension '.csv' is unknown; allowed: .json"),
-    (["--picture", "t.gif"], "figure 't.gif': extension '.gif' is unknown; allowed: .png, .pdf, .svg"),
-]
-
-
-def test_mistakes_are_one_sentence_before_any_compute(capsys, never_computes):
-    check_mistakes(capsys, SMALL, MISTAKES)

@@ -12,8 +12,6 @@ from mfabric_jax.traffic.generator import Shape, draw
 
 from . import command_line
 
-pytest.importorskip("tyro", reason="the command line needs tyro")
-
 
 @pytest.fixture
 def run(tmp_path):
@@ -31,7 +29,7 @@ def mistake(capsys, *words):
     return command_line.mistake(capsys, "traces", *words)
 
 
-def test_info_prints_shape_statistics_and_drift(capsys, run):
+def test_info_prints_shape_statistics_and_drift_of_chosen_records_and_ranks(capsys, run):
     assert status("info", run, "--ranks-per-server", 2) == 0
     said = capsys.readouterr()
     assert said.err == ""
@@ -44,9 +42,6 @@ def test_info_prints_shape_statistics_and_drift(capsys, run):
         printed = [float(word) for word in line.removeprefix(row["statistic"]).split()]
         np.testing.assert_allclose(printed, [row["p10"], row["median"], row["p90"]], atol=6e-4, rtol=1e-3)
     assert [line.split()[:2] for line in lines[-3:-1]] == [["1", "1"], ["2", "2"]]
-
-
-def test_records_and_ranks(capsys, run):
     assert status("info", run, "--records", "1-1", "--ranks", "2") == 0
     said = capsys.readouterr().out
     assert f"recorded {run}, records 1 to 1\niteration 1, " in said
@@ -59,8 +54,6 @@ def test_records_and_ranks(capsys, run):
 
 
 def test_rows_and_pictures_are_written(capsys, run, tmp_path):
-    pytest.importorskip("pyarrow")
-    pytest.importorskip("matplotlib")
     (recording,) = open_trace(run)
     want = survey.statistics_by_layer(recording.chosen((1, 2)))
     for name in ("rows.csv", "rows.parquet"):
@@ -79,7 +72,6 @@ def test_rows_and_pictures_are_written(capsys, run, tmp_path):
 
 
 def test_several_recordings(capsys, tmp_path):
-    pytest.importorskip("matplotlib")
     counts = {f"{name}_topk": np.ones((5, 3, experts)) for name, experts in (("olmoe", 64), ("mistral", 8))}
     np.savez(tmp_path / "olmoe_mixtral_expert_counts.npz", **counts)
     assert status("info", tmp_path, "--out", tmp_path / "r.csv", "--figures", tmp_path / "drawn") == 0
@@ -148,37 +140,6 @@ def test_knobs_and_a_table_are_printed_and_written(capsys, run, tmp_path):
         np.testing.assert_allclose([float(recorded), float(fitted)], [row["recorded"], row["fitted"]], 1e-3, 6e-4)
         if row["error"] is not None:
             assert float(error[0]) == pytest.approx(100 * row["error"], abs=0.06)
-
-
-MISTAKES = (
-    ([], "traces needs to know what first; allowed: info, convert, fit."),
-    (["inof", "RUN"], "traces command 'inof' is unknown (did you mean 'info'?); allowed: info, convert, fit."),
-    (["info"], "traces info needs the path of a trace next"),
-    (["info", "RUN", "--rank", "4"], "option '--rank' is unknown (did you mean '--ranks'?)"),
-    (["info", "RUN", "--ranks", "3"], "ranks must divide the 8 columns of "),
-    (["info", "RUN", "--ranks-per-server", "3"], "ranks_per_server must divide the 4 ranks, got 3."),
-    (["info", "RUN", "--records", "5"], "records must be FIRST-LAST, such as 2011-5001, got '5'."),
-    (["info", "RUN", "--records", "5-9"], "records must overlap what "),
-    (["info", "RUN", "out.npz"], "traces info takes one path, got 'out.npz' too; rows go to --out."),
-    (["info", "nothing.npz"], "trace must be an existing file or folder, got nothing.npz; formats: .npy or .npz"),
-    (["info", "RUN", "--out", "rows.txt"], "rows file 'rows.txt': extension '.txt' is unknown"),
-    (["convert", "RUN"], "traces convert needs OUT.npz behind the path."),
-    (["convert", "RUN", "out.npy"], "a trace is saved as .npz, got 'out.npy'."),
-    (["fit", "RUN", "x.json"], "traces fit takes one path, got 'x.json' too; knobs go to --out."),
-    (["fit", "RUN", "--out", "knobs.npz"], "knobs are written as .json, got 'knobs.npz'."),
-    (["fit", "RUN", "--iterations", "0"], "iterations must be a whole number of at least 1, got 0."),
-)
-
-
-def test_mistakes(capsys, monkeypatch, run):
-    monkeypatch.chdir(run.parent)
-    for words, sentence in MISTAKES:
-        assert mistake(capsys, *[run if word == "RUN" else word for word in words]).startswith(sentence)
-    assert os.listdir(run.parent) == ["run.npz"]
-    (run.parent / "notes.md").write_text("words")
-    said = mistake(capsys, "info", run.parent / "notes.md")
-    assert said.startswith(f"trace {run.parent / 'notes.md'} has none of the formats that are read: .npy or .npz of")
-    assert "trace folder must hold" in mistake(capsys, "info", run.parent)
 
 
 def test_the_published_folders(capsys, shared_data):

@@ -20,9 +20,6 @@ from mfabric_jax.commands.options import flags
 from mfabric_jax.fabric.ocs import OCS
 from tests.study.small import configured
 
-for _extra in ("tyro", "tqdm", "pyarrow", "matplotlib"):
-    pytest.importorskip(_extra, reason=f"the pages use {_extra}")
-
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 TEXTS = {page.stem: page.read_text(encoding="utf-8") for page in PAGES}
@@ -135,7 +132,8 @@ def test_commands_in_sentences_exist():
             assert (ROOT / script).is_file(), f"{page}: {script}"
 
 
-def test_links_lead_somewhere():
+def test_links_lead_somewhere_and_the_readme_s_to_every_page():
+    assert [page.name for page in PAGES[1:] if f"({page.relative_to(ROOT)})" not in TEXTS["README"]] == []
     for page in PAGES:
         for target in re.findall(r"\]\(([^)\s]+)\)", TEXTS[page.stem]):
             path, _, heading = target.partition("#")
@@ -149,10 +147,6 @@ def headings(text):
     """Anchors of a page, as GitHub makes them."""
     plain = (re.sub(r"[^\w\- ]", "", title.lower()) for title in re.findall(r"^#+ (.*)$", BLOCK.sub("", text), re.M))
     return {title.strip().replace(" ", "-") for title in plain}
-
-
-def test_readme_links_to_every_page():
-    assert [page.name for page in PAGES[1:] if f"({page.relative_to(ROOT)})" not in TEXTS["README"]] == []
 
 
 def test_pages_name_all_there_is():

@@ -12,14 +12,8 @@ import pytest
 
 import mfabric_jax
 from mfabric_jax import cli
-from mfabric_jax.commands import shared
 from mfabric_jax.report import read_rows
 from mfabric_jax.validation import scripts
-from tests.study.small import as_a_user
-
-pytest.importorskip("build", reason="releases are built with build and hatchling (extra dev)")
-pytest.importorskip("hatchling", reason="releases are built with build and hatchling (extra dev)")
-pytest.importorskip("tyro", reason="the command line needs tyro")
 
 pytestmark = pytest.mark.slow
 
@@ -97,12 +91,11 @@ def installed(built, tmp_path_factory):
     return mfabric, folder
 
 
-def test_a_comparison_is_that_of_the_checkout(installed, tmp_path, monkeypatch):
+def test_a_comparison_is_that_of_the_checkout(installed, tmp_path, command_line):
     mfabric, folder = installed
     assert mfabric("--version") == f"mfabric {mfabric_jax.__version__}\n"
     table = mfabric(*COMPARE, "rows.csv")
-    monkeypatch.setattr(shared, "start_jax", lambda dtype, device: None)
-    with as_a_user(), contextlib.redirect_stdout(None):
+    with contextlib.redirect_stdout(None):
         assert cli.main([*COMPARE, str(tmp_path / "rows.csv")]) == 0
     (got, how), (want, here) = read_rows(folder / "rows.csv"), read_rows(tmp_path / "rows.csv")
     assert [(row["fabric"], row["nic_gbps"]) for row in got] == [("fat-tree", 100.0), ("mfabric", 100.0)]

@@ -26,7 +26,6 @@ def public(tree):
     return [node.name for node in tree.body if isinstance(node, kinds) and not node.name.startswith("_")]
 
 
-# -------------------------------------------------------------------------------------------------------------- sizes
 def test_no_file_is_above_400_lines():
     assert {path: lines for path, source in SOURCES.items() if (lines := source.count("\n")) > 400} == {}
 
@@ -36,7 +35,6 @@ def test_the_formatter_formats_everything():
     assert [path for path, source in SOURCES.items() if skip in source] == []
 
 
-# -------------------------------------------------------------------------------------------------------------- names
 def test_no_module_has_the_name_of_what_is_in_it():
     alike = [path for path, tree in TREES.items() if pathlib.PurePosixPath(path).stem in public(tree)]
     assert alike == [], "name the file for its theme, or with an underscore in front"
@@ -54,7 +52,6 @@ def test_no_two_public_things_have_one_name():
     assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}
 
 
-# ------------------------------------------------------------------------------------------------------------ fabrics
 NO_FABRIC = {"CircuitTable", "Circuits", "Prices"}  # classes in fabric/ that code elsewhere may ask for
 
 
@@ -116,7 +113,6 @@ def test_the_rule_finds_questions_about_fabrics():
         assert len(got) == count, source
 
 
-# ------------------------------------------------------------------------------------------------------ powers of ten
 POWERS_OF_TEN = {  # with an exponent, outside of units.py and of a constant with a comment
     ("mfabric_jax/report/figures/timelines.py", "1e-9"): "slack of neighbours in a drawing",
 }

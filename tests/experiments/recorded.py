@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from tests.rows import column
+
 RANKS, EXPERTS = 16, 32
 
 
@@ -32,4 +34,4 @@ def between(tokens, servers):
 
 def over(rows, **values):
     """Times over the degree bound of the rows with these values."""
-    return np.array([row["over_bound"] for row in rows if all(row[key] == value for key, value in values.items())])
+    return column(rows, "over_bound", **values)

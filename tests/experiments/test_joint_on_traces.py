@@ -3,16 +3,14 @@
 import numpy as np
 import pytest
 
+from experiments.joint_on_traces import PICTURE, POLICIES, SCRIPT, Config, run, summary
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import greedy
 from mfabric_jax.report import style
 from mfabric_jax.routing import best_relay_shares, degree_bound, fluid_lower_bound
-
-pytest.importorskip("matplotlib")
-pytest.importorskip("tyro")
-from experiments.joint_on_traces import PICTURE, POLICIES, SCRIPT, Config, run, summary
 from tests.experiments.recorded import between, over
 from tests.experiments.recorded import trace as trace
+from tests.rows import only
 
 SMALL = {"samples": 2, "servers": (8,), "efficiencies": (1.0, 0.5), "steps": 100, "optical_degree": 3}
 SMALL |= {"electrical_nics": 1, "joint_steps": 60, "joint_rounds": 0}
@@ -23,7 +21,7 @@ def rows(trace):
     return list(run(Config(str(trace), **SMALL)))
 
 
-def test_rows_equal_direct_calls(trace, rows):
+def test_rows_equal_direct_calls_and_joint_is_never_later(trace, rows):
     assert len(rows) == 2 * 2 * len(POLICIES)
     recorded = np.load(trace)
     for row in rows:
@@ -44,9 +42,6 @@ def test_rows_equal_direct_calls(trace, rows):
             rule = {"relay": "printed", "relay-next": "next"}[row["policy"]]
             best = best_relay_shares(where, greedy(demand, where, rule=rule).circuits, demand)[1] / bound
             assert best * (1 - 1e-6) <= row["over_bound"] <= 1.02 * best
-
-
-def test_joint_is_never_later(rows):
     for efficiency in SMALL["efficiencies"]:
         joint, following = (over(rows, efficiency=efficiency, policy=name) for name in ("joint", "relay-next"))
         assert (joint <= following * 1.01).all()
@@ -61,5 +56,5 @@ def test_table_verdicts_and_figure(rows):
     place = [label.get_text() for label in axes.get_yticklabels()].index("Joint, efficiency 0.5")
     mean = np.mean(over(rows, efficiency=0.5, policy="joint"))
     assert axes.texts[place].get_text() == f"{mean:.2f}"
-    (line,) = (line for line in summary(rows) if (line["efficiency"], line["policy"]) == (0.5, "joint"))
+    line = only(summary(rows), efficiency=0.5, policy="joint")
     assert (line["mean"], line["samples"]) == (pytest.approx(mean), 2)

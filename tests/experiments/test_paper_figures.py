@@ -7,9 +7,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-pytest.importorskip("tyro")
-pytest.importorskip("matplotlib")
-
 from experiments import (
     batch_size,
     block_timeline,
@@ -167,18 +164,9 @@ def test_per_dollar_and_front(tmp_path):
     cells = ("fat-tree", 3.0, 1.0), ("mfabric", 2.0, 1.0), ("topoopt", 1.0, 0.9)
     rest = dict.fromkeys(("compute_s", "tp_comm_s", "ep_comm_s", "dp_comm_s", "reconfig_s", "bubble_s"), 0.1)
     rest |= {"model": "qwen-moe", "nic_gbps": 400.0, "gpus": 8}
-    rows = pareto.beside(
-        [
-            rest
-            | {
-                "fabric": fabric,
-                "network_cost_usd": cost,
-                "iteration_s": seconds,
-                "perf_per_dollar": 1 / (cost * seconds),
-            }
-            for fabric, cost, seconds in cells
-        ]
-    )
+    names = ("fabric", "network_cost_usd", "iteration_s")
+    made = [rest | dict(zip(names, cell, strict=True)) | {"perf_per_dollar": 1 / (cell[1] * cell[2])} for cell in cells]
+    rows = pareto.beside(made)
     assert [row["mfabric_per_dollar"] for row in rows] == pytest.approx([1.5, 1.0, 0.45])
     verdicts = {one.claim: one for one in pareto.verdicts(rows)}
     assert verdicts["per dollar over fat-tree, 400 Gbps"].off == pytest.approx(1.5 / 1.9 - 1)

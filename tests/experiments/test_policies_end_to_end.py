@@ -1,9 +1,5 @@
 """Iterations under better circuits and routes: ratios are those of direct runs; what is asked for is checked first."""
 
-import pytest
-
-pytest.importorskip("matplotlib")
-pytest.importorskip("tyro")
 from experiments import script
 from experiments.policies_end_to_end import BASE, SCRIPT, WAYS, Config, run, table
 

@@ -5,16 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments.predictor_on_traces import HITS, PICTURE, SCRIPT, Config, fits, run, summary
 from mfabric_jax import all_to_all_time, report
-from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import greedy
 from mfabric_jax.report import style
-
-pytest.importorskip("matplotlib")
-pytest.importorskip("tyro")
-from experiments.predictor_on_traces import HITS, PICTURE, SCRIPT, Config, fits, run, summary
 from tests.experiments.recorded import EXPERTS, RANKS, between, written
+from tests.mistakes import check_refused
 
 NAMES = ("previous-layer", "previous-iteration", "moving-average", "uniform")
 SMALL = {"samples": 4, "servers": (4,), "window": 3, "predictors": NAMES, "optical_degree": 2, "electrical_nics": 1}
@@ -72,8 +69,7 @@ def test_fits_agree_with_slsqp_and_too_few_records_are_refused(trace):
     assert line["kkt"] <= 1e-6
     assert line["ratio"] == line["slsqp_s"] / line["s"]
     assert fits(Config(str(trace), **SMALL, skip_fits=True)) == []
-    with pytest.raises(InputError, match=r"window must be less than the 8 records, got 8\."):
-        run(Config(str(trace), **SMALL | {"window": 8}))
+    check_refused(r"window must be less than the 8 records, got 8\.", run, Config(str(trace), **SMALL | {"window": 8}))
 
 
 def test_main_writes_the_fits_into_a_file_of_their_own(trace, tmp_path, capsys):

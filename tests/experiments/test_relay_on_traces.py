@@ -5,18 +5,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments.relay_on_traces import GROUP, PICTURE, SCRIPT, Config, run, summary
 from mfabric_jax import all_to_all_time
-from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import Plan, greedy
 from mfabric_jax.report import style
 from mfabric_jax.routing import best_relay_shares, degree_bound
-
-pytest.importorskip("matplotlib")
-pytest.importorskip("tyro")
-from experiments.relay_on_traces import GROUP, PICTURE, SCRIPT, Config, run, summary
 from tests.experiments.recorded import EXPERTS, RANKS, between, over
 from tests.experiments.recorded import trace as trace
+from tests.mistakes import check_refused
+from tests.rows import only
 
 SMALL = {"samples": 3, "servers": (4,), "efficiencies": (1.0, 0.5), "steps": 100}
 SMALL |= {"optical_degree": 2, "electrical_nics": 1}
@@ -89,8 +87,7 @@ def test_the_draw_is_seeded_and_takes_nothing_twice_and_nothing_to_route_is_name
     tokens[..., np.arange(RANKS), 2 * np.arange(RANKS)] = 10  # every rank keeps to its own expert
     np.save(tmp_path / "local.npy", tokens)
     assert list(run(Config(str(tmp_path / "local.npy"), **SMALL))) == []
-    with pytest.raises(InputError, match="there are none"):
-        SCRIPT.draw([], tmp_path / "a.png")
+    check_refused("there are none", SCRIPT.draw, [], tmp_path / "a.png")
 
 
 def test_the_summary_and_the_figure_show_medians(rows):
@@ -104,7 +101,7 @@ def test_the_summary_and_the_figure_show_medians(rows):
     want = over(rows, **group)
     for axes, values in ((left, want), (right, want + 1)):
         assert axes.texts[place].get_text() == f"{np.median(values):.2f}"
-    (line,) = (line for line in summary(rows) if all(line[key] == value for key, value in group.items()))
+    line = only(summary(rows), **group)
     assert (line["mean"], line["median"]) == (pytest.approx(np.mean(want)), pytest.approx(np.median(want)))
     assert line["samples"] == 3
 

@@ -5,12 +5,6 @@ import json
 
 import pytest
 
-from mfabric_jax import report
-from mfabric_jax.checks import InputError
-from mfabric_jax.validation import scripts
-
-pytest.importorskip("matplotlib")
-pytest.importorskip("tyro")
 from experiments.script import (
     Script,
     Verdict,
@@ -24,6 +18,9 @@ from experiments.script import (
     spread,
     verdict_rows,
 )
+from mfabric_jax import report
+from mfabric_jax.checks import InputError
+from mfabric_jax.validation import scripts
 
 
 def test_a_number_against_a_published_one():

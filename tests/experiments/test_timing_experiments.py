@@ -4,8 +4,6 @@ from itertools import product
 
 import pytest
 
-pytest.importorskip("tyro")
-
 from experiments import ep_share, iteration_time, reconfiguration_delay, sensitivity
 from mfabric_jax.study.calibration import BANDWIDTHS, PUBLISHED
 from tests.study.small import as_a_user
@@ -19,9 +17,8 @@ def made_up(per_dollar_400=2.0, mfabric=1.1):
     """One model whose fat-tree times are the published ones."""
     slower = {"fat-tree": 1.0, "rail-optimized": 1.0, "oversub-fat-tree": 1.2, "topoopt": 1.5, "mfabric": mfabric}
     rows = []
-    for (gbps, seconds), (fabric, factor) in product(
-        zip(BANDWIDTHS, PUBLISHED["qwen-moe"], strict=True), slower.items()
-    ):
+    published = zip(BANDWIDTHS, PUBLISHED["qwen-moe"], strict=True)
+    for (gbps, seconds), (fabric, factor) in product(published, slower.items()):
         cost = 1.0 if fabric != "mfabric" else 1 / (per_dollar_400 * mfabric)
         row = {"preset": "paper", "model": "qwen-moe", "fabric": fabric, "nic_gbps": gbps, "efficiency": 2.0}
         rows.append(row | {"iteration_s": factor * seconds, "perf_per_dollar": 1 / (factor * seconds * cost)})

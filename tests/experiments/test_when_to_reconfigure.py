@@ -3,16 +3,14 @@
 import numpy as np
 import pytest
 
+from experiments.recording import MODEL
+from experiments.when_to_reconfigure import FLOOR, PICTURE, RULES, SCRIPT, Config, run, traces
 from mfabric_jax import workload
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import uniform
 from mfabric_jax.report import style
-
-pytest.importorskip("matplotlib")
-pytest.importorskip("tyro")
-from experiments.recording import MODEL
-from experiments.when_to_reconfigure import FLOOR, PICTURE, RULES, SCRIPT, Config, run, traces
+from tests.rows import column
 
 RANKS, EXPERTS, SERVERS, DEGREE = 16, 32, 4, 1
 DELAYS = (1e-5, 1e-4, 0.1)
@@ -39,10 +37,6 @@ def rows(trace):
     return list(run(Config(str(trace), **SMALL, rules=RUN)))
 
 
-def took(rows, **values):
-    return np.array([row["time_s"] for row in rows if all(row[key] == value for key, value in values.items())])
-
-
 def test_a_row_for_each_trace_rule_and_delay(rows):
     assert len(rows) == 2 * len(RUN) * len(DELAYS)
     for row in rows:
@@ -50,8 +44,8 @@ def test_a_row_for_each_trace_rule_and_delay(rows):
         assert row["over_bound"] == pytest.approx(row["time_s"] / row["bound_s"], rel=1e-12)
         assert row["over_best"] >= 1 - 1e-12
         assert row["best_s"] >= row["bound_s"]
-    best = [row["best_s"] for row in rows if row["rule"] == "never" and row["sample"] == 0]
-    assert best == sorted(best)  # with the delay
+    best = column(rows, "best_s", rule="never", sample=0)
+    assert best.tolist() == sorted(best)  # with the delay
     assert best[0] < best[-1]
 
 
@@ -66,19 +60,19 @@ def test_what_never_changes_is_the_sum_of_its_steps(trace, rows):
         own, rest = np.where(EVEN, pairs / np.maximum(EVEN, 1), 0), np.where(EVEN, 0, pairs)
         slowest = np.stack([own.max((1, 2)), rest.sum(1).max(1), rest.sum(2).max(1)])
         want = slowest.max(0).sum() / 50e9  # circuits and ports of 50 GB/s
-        np.testing.assert_allclose(took(rows, rule="never", sample=sample), want, rtol=1e-6)
+        np.testing.assert_allclose(column(rows, "time_s", rule="never", sample=sample), want, rtol=1e-6)
         bound = np.maximum(pairs.sum(1).max(1), pairs.sum(2).max(1)).sum() / 50e9 / (DEGREE + 1)
         assert rows[sample * len(RUN) * len(DELAYS)]["bound_s"] == pytest.approx(bound, rel=1e-6)
 
 
 def test_what_always_changes_pays_every_delay_and_what_sees_only_the_past_waits_for_it(rows):
     for sample in range(2):
-        least, more, most = took(rows, rule="always", sample=sample)
-        (changes,) = {row["changes"] for row in rows if row["rule"] == "always" and row["sample"] == sample}
+        least, more, most = column(rows, "time_s", rule="always", sample=sample)
+        (changes,) = set(column(rows, "changes", rule="always", sample=sample))
         assert changes * 15 == pytest.approx(round(changes * 15))
         for time, delay in ((most, DELAYS[2]), (more, DELAYS[1])):
             assert time - least == pytest.approx(changes * 15 * (delay - DELAYS[0]), rel=1e-6)
-    never, predicted = (took(rows, rule=rule, delay_s=0.1) for rule in ("never", "predicted"))
+    never, predicted = (column(rows, "time_s", rule=rule, delay_s=0.1) for rule in ("never", "predicted"))
     np.testing.assert_allclose(predicted, never, rtol=1e-12)
 
 
@@ -106,7 +100,7 @@ def test_verdicts_and_figure_are_means_over_the_traces(rows):
     assert panel.get_title(loc="left") == "unsplit, 2 blocks in turn"
     assert len(SCRIPT.table(rows).splitlines()) == 2 + 2 + len(DELAYS)
     for verdict, line, rule in zip(SCRIPT.verdicts(rows), panel.get_lines(), RUN, strict=False):
-        over = [np.mean([r["over_best"] for r in rows if (r["rule"], r["delay_s"]) == (rule, at)]) for at in DELAYS]
+        over = [column(rows, "over_best", rule=rule, delay_s=at).mean() for at in DELAYS]
         assert verdict.claim == f"over the offline optimum, {rule}, unsplit (recorded)"
         assert {f"{min(over):.2f}", f"{max(over):.2f}"} == set(verdict.found.split(" to "))
         assert line.get_color() == RULES[rule].colour

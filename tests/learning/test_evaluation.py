@@ -17,6 +17,8 @@ from mfabric_jax.learning.judging import interval, over_bound, plan_over_bound
 from mfabric_jax.policies._index import Index
 from mfabric_jax.policies._learned import save
 from mfabric_jax.traffic.demand_families import FAMILIES
+from tests.mistakes import check_refused
+from tests.rows import only
 
 SETTINGS = {"policies": ("index", "greedy", "static"), "routings": ("split", "relay", "relay-planned"), "sizes": (4,)}
 CONFIG = Evaluation(**SETTINGS, sigmas=(0.0, 0.8), samples=7, share_steps=20, optical_degree=3, electrical_nics=1)
@@ -25,11 +27,6 @@ CONFIG = Evaluation(**SETTINGS, sigmas=(0.0, 0.8), samples=7, share_steps=20, op
 @pytest.fixture(scope="module")
 def rows():
     return list(evaluate_policies(CONFIG))
-
-
-def found(rows, **values):
-    (row,) = [row for row in rows if values.items() <= row.items()]
-    return row
 
 
 @functools.cache
@@ -49,7 +46,7 @@ def test_rows_are_what_direct_calls_give(rows, name, forecast):
                 over_bound(region, plan.circuits, jnp.asarray(true), routing, 20)
                 for plan, true in zip(plans, held.demand, strict=True)
             ]
-            row = found(rows, workload=name, forecast=forecast, routing=routing, policy=policy)
+            row = only(rows, workload=name, forecast=forecast, routing=routing, policy=policy)
             np.testing.assert_allclose(row["over_bound"], np.mean(want), rtol=5e-3 if routing == "relay" else 1e-5)
 
 
@@ -59,13 +56,13 @@ def test_gains_are_over_greedy_and_planned_shares_do_not_beat_those_that_know(ro
     assert {row["forecast"] for row in rows if row["workload"] == "tables"} == {"0", "0.8", "predicted"}
     for row in rows:
         same = {key: row[key] for key in ("workload", "forecast")}
-        greedy = found(rows, **same, routing=row["routing"], policy="greedy")
+        greedy = only(rows, **same, routing=row["routing"], policy="greedy")
         assert row["samples"] == 7
         assert row["gain"] == pytest.approx(greedy["over_bound"] - row["over_bound"], abs=1e-6)
         assert row["gain_low"] - 1e-9 <= row["gain"] <= row["gain_high"] + 1e-9
         assert row["low"] - 1e-9 <= row["over_bound"] <= row["high"] + 1e-9
         if row["routing"] == "relay":
-            planned = found(rows, **same, routing="relay-planned", policy=row["policy"])
+            planned = only(rows, **same, routing="relay-planned", policy=row["policy"])
             assert row["over_bound"] <= planned["over_bound"] * 1.02
 
 
@@ -100,8 +97,7 @@ def test_a_policy_trained_on_these_records_is_refused(tmp_path):
     for records in ((20, 30), (5, 10), None):
         with pytest.raises(InputError, match=r"records must be none of those that .* was trained on: 10-20"):
             Evaluation(policies=(seen,), trace=str(trace), records=records)
-    with pytest.raises(InputError, match="sizes must divide the 16 ranks of a trace, got 5"):
-        Evaluation(sizes=(4, 5), trace=str(trace))
+    check_refused("sizes must divide the 16 ranks of a trace, got 5", Evaluation, sizes=(4, 5), trace=str(trace))
 
 
 def test_a_network_brings_its_own_shares():

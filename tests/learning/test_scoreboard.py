@@ -10,15 +10,14 @@ import numpy as np
 import pytest
 
 from mfabric_jax import policies
-from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits
 from mfabric_jax.learning import Scoreboard, scoreboard
 from mfabric_jax.learning.judging import cells
 from mfabric_jax.report.tables import scoreboard_table
 from mfabric_jax.routing import Plan, degree_bound, fluid_lower_bound, relay_shares
 from mfabric_jax.schedule.exchange import RELAY_STEPS
-
-pytest.importorskip("scipy")
+from tests.mistakes import check_refused
+from tests.rows import only
 
 SETTINGS = {"policies": ("greedy", "greedy-next", "static"), "workloads": ("zipf", "dense"), "servers": (4,)}
 SETTINGS |= {"routings": ("unsplit", "relay"), "sigmas": (0.0, 0.5), "instances": 3, "optimum_s": 10.0}
@@ -28,11 +27,6 @@ CONFIG = Scoreboard(**SETTINGS, optical_degree=3, electrical_nics=1, dtype="floa
 @pytest.fixture(scope="module")
 def rows():
     return list(scoreboard(CONFIG))
-
-
-def one(rows, **values):
-    (row,) = [row for row in rows if values.items() <= row.items()]
-    return row
 
 
 @functools.cache
@@ -51,18 +45,15 @@ def over(name, workload, routing, sigma):
     return np.array(found)
 
 
-def test_rows_are_what_direct_calls_give(rows):
+def test_rows_are_what_direct_calls_give_with_optima_where_demand_is_known(rows):
     for name, routing, sigma in itertools.product(("greedy", "static"), ("unsplit", "relay"), (0.0, 0.5)):
-        row = one(rows, policy=name, workload="zipf", routing=routing, sigma=sigma)
+        row = only(rows, policy=name, workload="zipf", routing=routing, sigma=sigma)
         want = over(name, "zipf", routing, sigma)
         tolerance = 2e-3 if routing == "relay" else 1e-9  # gradient steps round differently
         found = [row["mean"], row["median"], row["p90"]]
         np.testing.assert_allclose(found, [want.mean(), np.median(want), np.quantile(want, 0.9)], rtol=tolerance)
         assert row["instances"] == 3
         assert row["max_min_mean"] is None if routing == "relay" else row["max_min_mean"] >= row["mean"] * (1 - 1e-9)
-
-
-def test_optima_where_demand_is_known_and_programmes_are_solved(rows):
     for row in rows:
         if row["routing"] == "unsplit" and row["sigma"] == 0:
             assert row["proved"] == 3
@@ -119,7 +110,7 @@ def test_rows_of_every_combination_say_what_was_run_and_float32_gives_nearly_the
     assert {"version", "commit", "device"} <= set(effective)
     small = {"policies": ("greedy-next",), "workloads": ("dense",), "routings": ("unsplit",), "sigmas": (0.0,)}
     single = dataclasses.replace(CONFIG, **small, dtype="float32")
-    want = one(rows, policy="greedy-next", workload="dense", routing="unsplit", sigma=0.0)
+    want = only(rows, policy="greedy-next", workload="dense", routing="unsplit", sigma=0.0)
     np.testing.assert_allclose(next(scoreboard(single))["mean"], want["mean"], rtol=1e-4)
     assert cells(single)[0].true.dtype == jnp.float32
 
@@ -140,5 +131,4 @@ def test_mistakes_are_sentences():
         ("relay_efficiency", 1.5, r"relay_efficiency must be above 0 and at most 1, got 1\.5"),
         ("dtype", "float16", "dtype 'float16' is unknown"),
     ):
-        with pytest.raises(InputError, match=sentence):
-            Scoreboard(**{field: value})
+        check_refused(sentence, Scoreboard, **{field: value})

@@ -15,6 +15,7 @@ from mfabric_jax.learning import Training, _train, demands, index_steps, network
 from mfabric_jax.learning._lessons import lessons
 from mfabric_jax.policies import load, policy_file
 from mfabric_jax.policies.normalised_demand import normalised
+from tests.mistakes import check_refused
 
 TINY = {"steps": 5, "batch": 2, "sizes": (4,), "width": 3, "depth": 1, "teacher": "greedy", "share_steps": 2}
 TINY |= {"log_every": 1, "checkpoint_every": 2}
@@ -94,8 +95,7 @@ def test_a_run_of_another_configuration_is_left_alone(runs):
     contents = ((before[:-1], "is damaged"), (trained, "is no checkpoint"), (before, "metrics .* cannot be read"))
     for content, sentence in contents:
         (folder / "torn" / _train.CHECKPOINT).write_bytes(content)
-        with pytest.raises(InputError, match=sentence):
-            train(Training(**TINY), folder / "torn")
+        check_refused(sentence, train, Training(**TINY), folder / "torn")
 
 
 def test_weights_that_are_no_numbers_are_not_kept(tmp_path, monkeypatch):
@@ -103,8 +103,7 @@ def test_weights_that_are_no_numbers_are_not_kept(tmp_path, monkeypatch):
         return jax.tree.map(lambda x: x * jnp.asarray(jnp.nan, x.dtype), state), {"time": jnp.ones(())}
 
     monkeypatch.setattr(_train, "_advanced", diverged)
-    with pytest.raises(InputError, match="by which a weight is no number at step 1"):
-        train(Training(**INDEX), tmp_path)
+    check_refused("by which a weight is no number at step 1", train, Training(**INDEX), tmp_path)
     assert not (tmp_path / _train.TRAINED_POLICY).exists()
 
 

@@ -2,6 +2,10 @@
 
 from typing import Any
 
+import numpy as np
+
+from tests.oracles.greedy import greedy
+
 MODELS = {"mixtral-8x22b": 9.0, "mixtral-8x7b": 2.5, "llama-moe": 1.1, "qwen-moe": 1.6, "deepseek-r1": 31.0}
 GPUS = {"mixtral-8x22b": 1024, "mixtral-8x7b": 128, "llama-moe": 64, "qwen-moe": 128, "deepseek-r1": 1024}
 FABRICS = {  # (how much longer an all-to-all takes, dollars a GPU and Gbps, seconds of reconfiguration)
@@ -47,6 +51,12 @@ def both_uses(**kwargs):
     return every + [row(r["model"], "mfabric", r["nic_gbps"], "pooled", 1.3) for r in every if r["fabric"] == "mfabric"]
 
 
+def segment(stage, track, kind, start, end, direction="forward", block=0, label=None):
+    """One segment of a timeline; the first micro-batch."""
+    who = {"stage": stage, "place": stage, "micro_batch": 0, "block": block, "direction": direction}
+    return who | {"track": track, "kind": kind, "label": label or kind, "start_s": start, "end_s": end}
+
+
 def segments():
     """Forward and backward of one block, with long and very short segments."""
     told = [  # track, label, kind, start, end in milliseconds
@@ -67,24 +77,12 @@ def segments():
         ("network", "backward TP", "tp", 280, 284),
         ("network", "backward TP 2", "tp", 285, 288),
     ]
-    return [
-        {"track": t, "label": label, "kind": k, "start_s": a / 1000, "end_s": b / 1000} for t, label, k, a, b in told
-    ]
+    names = ("track", "label", "kind", "start_s", "end_s")
+    return [dict(zip(names, (*words, a / 1000, b / 1000), strict=True)) for *words, a, b in told]
 
 
 def region(servers, degree=6, seed=0):
     """A skewed demand [S S] in bytes and a legal choice of circuits, largest demand first."""
-    import numpy as np
-
-    random = np.random.default_rng(seed)
-    demand = random.lognormal(0, 1.0, (servers, servers)) * 2e8
+    demand = np.random.default_rng(seed).lognormal(0, 1.0, (servers, servers)) * 2e8
     np.fill_diagonal(demand, 0)
-    count = np.zeros((servers, servers), int)
-    while True:
-        free = count.sum(axis=1) < degree
-        need = np.triu((demand + demand.T) / (1 + 3 * count), 1) * np.outer(free, free)
-        if need.max() == 0:
-            return demand, count
-        i, j = np.unravel_index(need.argmax(), need.shape)
-        count[i, j] += 1
-        count[j, i] += 1
+    return demand, np.array(greedy(demand, degree))

@@ -1,20 +1,15 @@
 """Charts show what the rows say, on scales that fit; how they look was judged by eye."""
 
-import os
-
 import numpy as np
 import pytest
+from matplotlib.colors import to_hex
 
-from mfabric_jax.checks import InputError
-from mfabric_jax.report import charts, figures, style
+from mfabric_jax.report import charts, style
 from mfabric_jax.report.charts import Chart, Curve, Panel
 from mfabric_jax.report.compared import cost_against_time, parts, time_against_bandwidth, worth_against_bandwidth
 from mfabric_jax.report.grid import arrange
 from mfabric_jax.report.html.panels import PAPER, contrast, hue, on_dark
 from tests.report import synthetic
-
-matplotlib = pytest.importorskip("matplotlib")
-from matplotlib.colors import to_hex  # noqa: E402
 
 ONE = {"models": ("llama-moe",)}
 DOLLARS = {"model": "$a$_b^2"}
@@ -112,21 +107,6 @@ def test_scales_span_their_values_and_are_logarithmic_where_these_lie_far_apart(
     assert [text.get_text() for text in log.get_xticklabels()] == ["100", "200", "800"]
 
 
-def test_every_picture_of_a_comparison_has_its_name(tmp_path):
-    demand, circuits = synthetic.region(8)
-    example = {"One region": {"demand": demand, "circuits": circuits}}
-    rows = synthetic.both_uses(**ONE)
-    written = figures.save_all(rows, tmp_path / "new", regions=example, timelines={"A/B": synthetic.segments()})
-    names = ["iteration_time.png", "pareto.png", "breakdown.png", "performance.png"]
-    names += ["region_one_region.png", "timeline_a_b.png"]
-    assert [path.name for path in written] == names
-    assert sorted(os.listdir(tmp_path / "new")) == sorted(names)
-    unpriced = synthetic.rows(fabrics=("nvl72",), **ONE)
-    assert figures.compared_picture("pareto", unpriced, tmp_path / "p.svg").read_text().startswith("<?xml")
-    with pytest.raises(InputError, match="at least one row"):
-        figures.save_all([], tmp_path)
-
-
 def test_an_unknown_fabric_has_a_free_look_under_its_own_name():
     looks = style.distinct_looks(["mfabric", "dragonfly", "fat-tree"])
     assert (looks["mfabric"].label, looks["dragonfly"].label) == ("mFabric", "dragonfly")
@@ -140,9 +120,8 @@ def test_colours_can_be_seen_in_both_themes():
         assert contrast(on_dark(look.colour), PAPER["dark"]) >= 4
         if contrast(look.colour, PAPER["dark"]) >= 4:
             assert on_dark(look.colour) == look.colour
-        themed = [
-            part.strip() for part in hue(style.ink_on(look.colour)).removeprefix("light-dark(").strip(")").split(",")
-        ]
+        said = hue(style.ink_on(look.colour)).removeprefix("light-dark(").strip(")")
+        themed = [part.strip() for part in said.split(",")]
         if len(themed) == 2:  # of the theme's own ink and paper, `page.css` decides
             assert contrast(themed[0], look.colour) > 4
             assert contrast(themed[1], on_dark(look.colour)) >= 4
@@ -151,6 +130,7 @@ def test_colours_can_be_seen_in_both_themes():
 
 
 def test_names_are_no_formulas_and_nothing_is_still_a_figure():
+    assert charts.figure(cost_against_time(arrange(synthetic.rows(fabrics=("nvl72",), **ONE)))).axes  # no price
     figure = charts.figure(time_against_bandwidth(arrange([synthetic.row("llama-moe", "mfabric", 400) | DOLLARS])))
     axes = figure.axes[0]
     assert axes.get_title(loc="left") == "$a$_b^2"

@@ -6,6 +6,9 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from matplotlib.collections import LineCollection
+from matplotlib.colors import to_hex
+from matplotlib.patches import FancyBboxPatch
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Cluster, cluster
@@ -17,11 +20,6 @@ from mfabric_jax.report.figures.clusters import RAILS, build_fabric
 from mfabric_jax.report.figures.networks import build_graph
 from mfabric_jax.report.figures.parts import colours
 from tests.report.readable import assert_readable
-
-matplotlib = pytest.importorskip("matplotlib")
-from matplotlib.collections import LineCollection  # noqa: E402
-from matplotlib.colors import to_hex  # noqa: E402
-from matplotlib.patches import FancyBboxPatch  # noqa: E402
 
 TREES = ("fat-tree", "oversub-fat-tree", "rail-optimized", "rail-only", "nvl72")
 NAMES = (*TREES, "topoopt", "mfabric", "mfabric-cpo")

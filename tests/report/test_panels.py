@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("matplotlib")
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import style
 from mfabric_jax.report.figures.groups import Bars, Dots

@@ -6,9 +6,10 @@ import json
 import numpy as np
 import pytest
 
-from mfabric_jax.checks import InputError
 from mfabric_jax.report import write_perfetto
 from mfabric_jax.report.perfetto import THREADS, check_trace
+from tests.mistakes import check_refused
+from tests.report.synthetic import segment
 
 KEYS = {
     "X": {"name", "cat", "ph", "ts", "dur", "pid", "tid", "args"},
@@ -16,11 +17,6 @@ KEYS = {
     "s": {"name", "cat", "id", "ph", "ts", "pid", "tid"},
     "f": {"name", "cat", "id", "ph", "ts", "pid", "tid", "bp"},
 }
-
-
-def segment(stage, track, kind, start, end, direction="forward", micro_batch=0, block=0, label=None):
-    who = {"stage": stage, "place": stage, "micro_batch": micro_batch, "block": block, "direction": direction}
-    return who | {"track": track, "kind": kind, "label": label or kind, "start_s": start, "end_s": end}
 
 
 def iteration():
@@ -50,13 +46,10 @@ def events(trace, kind):
     return [one for one in trace["traceEvents"] if one["ph"] == kind]
 
 
-def test_every_event_has_what_the_format_asks_for(trace):
+def test_every_event_has_what_the_format_asks_for_and_slices_are_the_segments(trace):
     assert set(trace) == {"traceEvents", "displayTimeUnit", "otherData"}
-    assert (trace["displayTimeUnit"], trace["otherData"]["model"], trace["otherData"]["nic_gbps"]) == (
-        "ms",
-        "tiny",
-        400,
-    )
+    told = trace["otherData"]
+    assert (trace["displayTimeUnit"], told["model"], told["nic_gbps"]) == ("ms", "tiny", 400)
     for one in trace["traceEvents"]:
         assert set(one) == KEYS[one["ph"]]
         assert one["pid"] in (0, 1)
@@ -69,9 +62,6 @@ def test_every_event_has_what_the_format_asks_for(trace):
     for stage in (0, 1):
         assert [named["thread_name", stage, n] for n in range(len(THREADS))] == list(THREADS)
     assert {"compute", "EPS", "OCS", "NVSwitch", "reconfiguration", "waiting"} < set(THREADS)
-
-
-def test_slices_are_the_segments_in_microseconds(trace):
     got = [one for one in events(trace, "X") if one["cat"] != "pass"]
     assert len(got) == len(iteration())
     for one, want in zip(got, iteration(), strict=True):
@@ -110,16 +100,12 @@ def test_neighbours_do_not_overlap_when_times_are_rounded(tmp_path):
 
 
 def test_what_is_refused_and_the_old_file_stays(tmp_path):
-    with pytest.raises(InputError, match=r"segments must hold at least one segment, got none\."):
-        write_perfetto([], tmp_path / "t.json")
+    check_refused(r"segments must hold at least one segment, got none\.", write_perfetto, [], tmp_path / "t.json")
     for refuse in (check_trace, lambda path: write_perfetto(iteration(), path)):
-        with pytest.raises(InputError, match=r"extension.*allowed: \.json"):
-            refuse(tmp_path / "t.txt")
-        with pytest.raises(InputError, match="has no extension"):
-            refuse(tmp_path / "trace")
+        check_refused(r"extension.*allowed: \.json", refuse, tmp_path / "t.txt")
+        check_refused("has no extension", refuse, tmp_path / "trace")
     (tmp_path / "folder.json").mkdir()
-    with pytest.raises(InputError, match=r"is a folder; give a \.json file\."):
-        check_trace(tmp_path / "folder.json")
+    check_refused(r"is a folder; give a \.json file\.", check_trace, tmp_path / "folder.json")
     path = tmp_path / "t.json"
     path.write_text("old")
     with pytest.raises(KeyError):

@@ -2,25 +2,23 @@
 
 import os
 
+import matplotlib
 import numpy as np
-import pytest
 
 from mfabric_jax import report
-from mfabric_jax.checks import InputError
 from mfabric_jax.report import charts, figures, style
 from mfabric_jax.report.figures.clusters import build_fabric
 from mfabric_jax.report.figures.networks import build_graph
 from mfabric_jax.report.figures.studies import failures_chart, forecasts_chart, scoreboard_chart
 from mfabric_jax.report.figures.trace import build_load, build_pairs
 from mfabric_jax.report.grid import arrange
+from tests.mistakes import check_refused
 from tests.report import synthetic
 from tests.report.readable import assert_readable
 from tests.report.test_fabric_figure import NAMES, ODD, made
 from tests.report.test_studies import board, failed_rows, forecast_rows
 from tests.report.test_timelines import iteration
 from tests.report.test_validation import rows as validated
-
-matplotlib = pytest.importorskip("matplotlib")
 
 LOAD = np.random.default_rng(0).pareto(1.0, (30, 9, 8))
 DRAWN = {
@@ -45,8 +43,7 @@ def test_written_whole_and_the_same_each_time(tmp_path):
         one, other = (draw(folder / file) for file in ("a.png", "b.png"))
         assert one.read_bytes() == other.read_bytes()
         assert one.read_bytes().startswith(b"\x89PNG")
-        with pytest.raises(InputError, match=r"allowed: \.png, \.pdf, \.svg"):
-            draw(folder / "d.gif")
+        check_refused(r"allowed: \.png, \.pdf, \.svg", draw, folder / "d.gif")
         assert sorted(os.listdir(folder)) == ["a.png", "b.png"]
     assert draw(folder / "c.svg").read_text().startswith("<?xml")
     assert dict(matplotlib.rcParams) == before
@@ -95,5 +92,4 @@ def test_arrays_that_cannot_be_drawn():
             sentence = rf"utilisation must be between 0 and 1, got {reach}\."
             cases.append((lambda b=build, o=of, v=values: b(o, utilisation=v), sentence))
     for draw, sentence in cases:
-        with pytest.raises(InputError, match=sentence):
-            draw()
+        check_refused(sentence, draw)

@@ -6,12 +6,10 @@ import math
 import numpy as np
 import pytest
 
-from mfabric_jax.checks import InputError
 from mfabric_jax.report import figures
 from mfabric_jax.report.figures.studies import failures_chart, forecasts_chart, scoreboard_chart, training_chart
 from mfabric_jax.report.tables import forecast_table, scoreboard_table
-
-matplotlib = pytest.importorskip("matplotlib")
+from tests.mistakes import check_refused
 
 POLICIES, WORKLOADS = ("greedy", "index", "learned"), ("zipf", "dense")
 KINDS = ("electrical-nic", "optical-nic", "gpu", "server")
@@ -57,9 +55,8 @@ def test_a_bar_for_every_failure_and_a_diamond_where_a_figure_is_published():
     for panel in chart.panels:
         own = [row for row in failed_rows() if row["model"] == panel.title]
         assert panel.names == list(KINDS)
-        assert [(bar.end + bar.start, bar.place) for bar in panel.bars] == [
-            (r["slow_down"], n) for n, r in enumerate(own)
-        ]
+        assert [bar.end + bar.start for bar in panel.bars] == [row["slow_down"] for row in own]
+        assert [bar.place for bar in panel.bars] == [*range(len(own))]
         assert [text for _, text in panel.totals] == [f"{row['slow_down']:+.1%}" for row in own]
         assert panel.points == [(r["published"], n) for n, r in enumerate(own) if r["published"] is not None]
     assert [look.label for look in chart.key] == ["simulated", "published (arXiv 2501.03905)"]
@@ -78,12 +75,11 @@ def test_rows_of_something_else_are_refused(tmp_path):
         (figures.forecasts, [], "needs rows, got none"),
         (figures.training, [{"step": 0, "held_out_8": 1.3}], "lines of metrics with a time, got none"),
     ):
-        with pytest.raises(InputError, match=sentence):
-            draw(rows, tmp_path / "none.png")
+        check_refused(sentence, draw, rows, tmp_path / "none.png")
     assert not list(tmp_path.iterdir())
 
 
-def test_a_block_for_every_place_best_policy_first():
+def test_a_scoreboard_has_a_block_for_every_place_and_a_dot_for_every_row():
     *blocks, legend = scoreboard_table(board()).split("\n\n")
     assert [block.splitlines()[0] for block in blocks] == [
         f"{servers} servers, routing {routing}, forecast error 0"
@@ -96,9 +92,6 @@ def test_a_block_for_every_place_best_policy_first():
     assert line.split() == ["learned", "1.365", "1.355", "1.565", "1.380", "1.350", "1.315", "(8)", speed]
     assert "optimum" not in blocks[1].splitlines()[1]
     assert "proved" in legend
-
-
-def test_the_scoreboard_has_a_dot_for_every_row_and_a_line_for_every_policy():
     chart = scoreboard_chart(board())
     places = list(itertools.product((8, 16), ("unsplit", "relay")))
     assert [panel.title for panel in chart.panels] == [f"{servers} servers, {routing}" for servers, routing in places]
@@ -111,15 +104,12 @@ def test_the_scoreboard_has_a_dot_for_every_row_and_a_line_for_every_policy():
             assert panel.whiskers[place] == (place, pytest.approx(mean), pytest.approx(late))
 
 
-def test_the_best_is_marked_and_what_surely_differs_from_greedy():
+def test_forecasts_are_marked_where_they_surely_differ_and_have_their_lines():
     head, names, _, *lines = forecast_table(forecast_rows()).split("\n\n")[0].splitlines()
     assert head == "drawn, 8 servers, routing relay"
     assert names.split() == ["policy", "0", "0.3", "predicted"]
     cells = {line.split()[0]: line.split(maxsplit=1)[1].split("  ")[0].strip() for line in lines}
     assert cells == {"greedy": "1.200 +-0.020", "index": "1.100 +-0.020*+", "learned": "1.400 +-0.020 -"}
-
-
-def test_forecasts_and_trainings_have_their_lines():
     (panel,) = forecasts_chart(forecast_rows()).panels
     assert panel.columns == ["0", "0.3", "predicted"]
     values = [[value for _, value in curve.points] for curve in panel.curves]

@@ -2,31 +2,25 @@
 
 import pytest
 
-from mfabric_jax.checks import InputError
 from mfabric_jax.report import Column, comparison, plain
 from mfabric_jax.report.grid import arrange
 from mfabric_jax.report.numerals import bytes_unit, column, significant
+from tests.mistakes import check_refused
 from tests.report import synthetic
 
 
-def _block(text, model):
-    return next(block for block in text.split("\n\n") if block.startswith(f"{model}:"))
-
-
 def _line(text, model, name):
-    return next(line for line in _block(text, model).splitlines() if line.startswith(f"{name}  "))
+    block = next(block for block in text.split("\n\n") if block.startswith(f"{model}:"))
+    return next(line for line in block.splitlines() if line.startswith(f"{name}  "))
 
 
-def test_a_block_per_model_and_a_line_per_fabric_within_100_columns():
+def test_a_block_per_model_and_a_line_of_times_shares_cost_and_performance_per_fabric():
     text = comparison(synthetic.rows())
     blocks = text.split("\n\n")
     assert [block.split(":")[0] for block in blocks] == list(synthetic.MODELS)
     assert all(len(block.splitlines()) == 2 + 2 + 4 for block in blocks)
     assert max(map(len, text.splitlines())) <= 100
     assert "mixtral-8x22b: 1024 GPUs, 8 micro-batches, compute from roofline" in text
-
-
-def test_a_line_holds_times_shares_cost_and_relative_performance():
     # llama-moe on mFabric, scale 1.1: compute .77, tp .055, bubble .11, reconfiguration .022; at 400 Gbps
     # ep = .35 * 1.2 / 4 * 1.1 = .1155 and dp = .022, in all 1.0945 s. 4.5 * 64 * 460 = 0.132 M$.
     # The fat-tree: ep .09625, no reconfiguration, 1.05325 s and 0.324 M$: (1.05325 * 11) / (1.0945 * 4.5) = 2.35.
@@ -87,5 +81,4 @@ def test_wrong_rows_are_a_sentence():
         (rows + rows[:1], "two results for llama-moe on fat-tree at 100 Gbps"),
         ([{"model": "llama-moe", "fabric": "mfabric", "nic_gbps": 400}], "the rows have no column iteration_s"),
     ):
-        with pytest.raises(InputError, match=sentence):
-            comparison(made)
+        check_refused(sentence, comparison, made)

@@ -3,20 +3,13 @@
 import itertools
 
 import numpy as np
-import pytest
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_hex
+from matplotlib.patches import Rectangle
 
 from mfabric_jax.report.figures.timelines import AROUND, LEVELS, build_block, build_iteration, callouts
 from tests.report import synthetic
-
-matplotlib = pytest.importorskip("matplotlib")
-from matplotlib.collections import PolyCollection  # noqa: E402
-from matplotlib.colors import to_hex  # noqa: E402
-from matplotlib.patches import Rectangle  # noqa: E402
-
-
-def segment(stage, track, kind, start, end, direction="forward", label=None):
-    where = {"stage": stage, "track": track, "kind": kind, "label": label or kind}
-    return where | {"start_s": start, "end_s": end, "direction": direction}
+from tests.report.synthetic import segment
 
 
 def iteration(stages, optics=True):
@@ -30,7 +23,7 @@ def iteration(stages, optics=True):
             now, direction = stage + 0.25 + n, "backward" if n >= 20 else "forward"
             for track, kind, start, end in (("compute", "experts", 0.0, 0.5), *tracks):
                 label = "switch" if kind == "waiting" else kind
-                found.append(segment(stage, track, kind, now + start, now + end, direction, label))
+                found.append(segment(stage, track, kind, now + start, now + end, direction, label=label))
         found.append(segment(stage, "EPS", "dp", stage + 40.25, stage + 40.75, None))
     return found
 
@@ -44,7 +37,7 @@ def drawn(axes):
                 yield to_hex(bar.get_facecolor()[0]).upper(), float(left), float(right), float(top)
 
 
-def test_a_bar_for_every_segment_in_the_lanes_of_its_stage():
+def test_an_iteration_has_a_bar_for_every_segment_and_a_close_up_around_a_backward_pass():
     for stages, optics in ((1, True), (4, True), (2, False)):
         segments = iteration(stages, optics)
         figure = build_iteration(segments, "title")
@@ -68,9 +61,6 @@ def test_a_bar_for_every_segment_in_the_lanes_of_its_stage():
         middle = [one["start_s"] for one in segments if one["stage"] == stages // 2]
         assert sorted(bar[1] for bar in drawn(below)) == sorted(middle)
         assert figure.get_suptitle() == "title"
-
-
-def test_the_close_up_is_around_the_start_of_a_backward_pass_and_marked_above():
     above, below = build_iteration(iteration(3)).axes
     start, end = below.get_xlim()
     assert (start, end) == (1.25 + 20 - AROUND, 1.25 + 20 + AROUND - 0.5)

@@ -5,8 +5,6 @@ import pytest
 
 from mfabric_jax.report.figures.trace import build_load, build_pairs
 
-matplotlib = pytest.importorskip("matplotlib")
-
 
 def panels(figure):
     """Title to axes, of the heat maps alone."""

@@ -2,26 +2,26 @@
 
 import pytest
 
-from mfabric_jax.checks import InputError
 from mfabric_jax.report import read_rows, write_rows
 from mfabric_jax.report.figures import validation
 from mfabric_jax.report.figures.studies import LOOKS, _collectives, _flows
 from mfabric_jax.report.figures.studies import build_validation as build
 from mfabric_jax.report.tables import agreement
+from tests.mistakes import check_refused
 
 
 def row(group, pattern, measured_s, error, **changed):
-    hosts, quantiles = (
-        "leaf-spine, 8 hosts (2 spines)",
-        dict(zip(QUANTILES, (-0.3, -0.1, -0.05, 0.0, 0.1), strict=True)),
-    )
+    hosts = "leaf-spine, 8 hosts (2 spines)" if group == "leaf-spine" else "tree, 8 hosts (k=4)"
     row = {"run": pattern, "group": group, "pattern": pattern, "flows": 12, "mean_pair_mib": 4.0, "large_flows": 5}
-    row |= {"topology": hosts if group == "leaf-spine" else "tree, 8 hosts (k=4)", "paths_known": group == "one-path"}
-    row |= {"transport": "dctcp" if group == "one-path" else "ndp"}
+    row |= {
+        "topology": hosts,
+        "paths_known": group == "one-path",
+        "transport": "dctcp" if group == "one-path" else "ndp",
+    }
     row |= {"routing": "ECMP" if group in ("one-path", "unknown-path") else "spraying"}
     row |= {"measured_s": measured_s, "predicted_s": measured_s * (1 + error), "error": error}
     row |= {"stated_fluid_s": measured_s, "flow_error_median": 0.06, "flow_error_p90": 0.2}
-    return row | quantiles | changed
+    return row | dict(zip(QUANTILES, (-0.3, -0.1, -0.05, 0.0, 0.1), strict=True)) | changed
 
 
 QUANTILES = [f"flow_error_q{quantile}" for quantile in ("05", "25", "50", "75", "95")]
@@ -58,9 +58,6 @@ def test_the_table_has_a_block_for_each_group_and_a_line_for_each_run():
     assert "state a fluid" not in agreement([row("incast", "8 to 1", 1.0, 0.0, stated_fluid_s=None)], [])
 
 
-pytest.importorskip("matplotlib")
-
-
 def test_a_point_for_every_run_and_a_box_for_every_one_that_has_large_flows():
     points = [(curve.look, *point) for curve in _collectives(rows()).curves for point in curve.points]
     wanted = [(LOOKS[row["group"]], row["measured_s"] * 1000, row["predicted_s"] * 1000) for row in rows()]
@@ -83,8 +80,7 @@ def test_a_point_for_every_run_and_a_box_for_every_one_that_has_large_flows():
 def test_rows_of_something_else_are_refused_and_stored_ones_draw_the_same(tmp_path):
     lacking = [([], "there are no rows"), ([{"group": "incast"}], "rows lack pattern, transport, measured_s")]
     for made, reason in lacking:
-        with pytest.raises(InputError, match=reason):
-            build(made)
+        check_refused(reason, build, made)
     stored, _ = read_rows(write_rows(rows(), tmp_path / "rows.csv", {}))
     first, second = (validation(made, tmp_path / "a.png").read_bytes() for made in (rows(), stored))
     assert first == second

@@ -16,18 +16,9 @@ from mfabric_jax.workload.compute import BlockSeconds
 
 def job(*, tp=4, ep=4, dp=1, pp=1, blocks=2, experts=4, dense_blocks=0, micro_batches=2, **settings):
     """Tokens of 1,000 elements; 996,000 parameters of attention, 1,000 an expert of gate, 3e6 an expert."""
-    model = models.Architecture(
-        name="tiny",
-        blocks=blocks,
-        hidden=1000,
-        attention=GroupedQuery(1, 1, 249),
-        experts=experts,
-        top_k=1,
-        expert_hidden=1000,
-        dense_blocks=dense_blocks,
-        dense_hidden=500,
-        source="made up",
-    )
+    size = {"blocks": blocks, "hidden": 1000, "experts": experts, "top_k": 1, "expert_hidden": 1000}
+    size |= {"dense_blocks": dense_blocks, "dense_hidden": 500}
+    model = models.Architecture(name="tiny", attention=GroupedQuery(1, 1, 249), source="made up", **size)
     settings = {"sequence": 500_000, "micro_batch": 1, "grad_bytes": 1000} | settings
     return Workload("tiny", model, dp, tp, pp, ep, gpus=dp * tp * pp * ep, micro_batches=micro_batches, **settings)
 
@@ -52,9 +43,8 @@ def simulate(workload, fabric, tokens, seconds, policy, nvswitch_Bps, first=COLD
 # those of each stage, the first two are dense. Tokens are known for 3 of 4 micro-batches: the last reads the first's.
 STAGES = ((0, 1, 2), (3, 4), (5, 6))
 DENSE, BATCHES, RECORDED = 2, 4, 3
-DRAWN = job(
-    pp=3, ep=8, experts=8, blocks=7, dense_blocks=DENSE, micro_batches=BATCHES, dispatch_bytes=1, combine_bytes=2
-)
+SIZES = {"dispatch_bytes": 1, "combine_bytes": 2}
+DRAWN = job(pp=3, ep=8, experts=8, blocks=7, dense_blocks=DENSE, micro_batches=BATCHES, **SIZES)
 BYTES_PER_TOKEN = 1000
 GREEDY, KEEP, UNIFORM = range(3)
 

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
 
-from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import greedy, uniform
 from mfabric_jax.schedule import Drift, Recorded, RegionEnv
 from mfabric_jax.schedule.environment import Params, circuits_of
 from mfabric_jax.schedule.spaces import Box, Dict, Discrete
+from tests.mistakes import check_refused
 from tests.oracles.greedy import greedy as plain_greedy
 
 SERVERS, DEGREE, EPISODE, STEPS, BATCH = 4, 3, 5, 12, 32
@@ -104,8 +104,8 @@ def test_a_batch_of_random_rollouts_agrees_with_plain_sums(env):
 
 
 @pytest.mark.parametrize("env", [ENV, CHOICE], ids=["scores", "policies"])
-def test_episodes_end_and_begin_anew_by_themselves(env):
-    obs, state, _, _, done, info = batch(env)
+def test_episodes_end_and_begin_anew_by_themselves_and_all_is_in_its_spaces_and_legal(env):
+    obs, state, action, _, done, info = batch(env)
     ends = np.arange(STEPS) % EPISODE == EPISODE - 1
     np.testing.assert_array_equal(done, np.broadcast_to(ends, done.shape))
     np.testing.assert_array_equal(info["discount"], 1.0 - done)
@@ -125,11 +125,6 @@ def test_episodes_end_and_begin_anew_by_themselves(env):
     most = state.seen.max((2, 3, 4), keepdims=True)
     np.testing.assert_allclose(obs["demand"], state.seen / np.where(most > 0, most, 1), rtol=1e-12)
     np.testing.assert_allclose(obs["circuits"], state.count / DEGREE, rtol=1e-12)
-
-
-@pytest.mark.parametrize("env", [ENV, CHOICE], ids=["scores", "policies"])
-def test_all_of_a_rollout_is_in_its_spaces_and_legal(env):
-    obs, state, action, *_ = batch(env)
     inside = jax.jit(jax.vmap(jax.vmap(env.observation_space(PARAMS).contains)))(obs)
     assert inside.shape == (BATCH, STEPS)
     assert inside.all()
@@ -157,15 +152,12 @@ def test_step_is_step_env_until_the_end():
     assert (int(after.step), int(beyond.step)) == (0, EPISODE)
 
 
-def test_a_recorded_trace_is_served_in_its_order():
+def test_a_recorded_trace_is_served_in_its_order_and_a_step_without_bytes_has_no_reward():
     _, state, _, reward, _, _ = alone(KEEPING, jax.random.key(1), TRACE)
     served = np.asarray(state.demand)[:, 0, 1] / 1e9
     np.testing.assert_array_equal(served, (served[0] - 1 + np.arange(STEPS)) % 6 + 1)
     assert (np.asarray(state.demand)[:, ~OFF] == 0).all()
     assert np.isfinite(reward).all()
-
-
-def test_a_step_without_bytes_has_no_reward():
     nothing = eqx.tree_at(lambda params: params.source.demands, TRACE, jnp.zeros((6, SERVERS, SERVERS)))
     obs, _, _, reward, _, _ = alone(KEEPING, jax.random.key(1), nothing)
     np.testing.assert_array_equal(reward, 0)
@@ -187,13 +179,10 @@ def test_any_scores_give_legal_circuits(scores, degrees):
     assert (count.sum(1) <= degrees).all()
 
 
-def test_scores_that_are_no_numbers_or_out_of_bounds_are_read_as_the_nearest():
+def test_scores_out_of_bounds_are_read_as_the_nearest_and_any_topology_can_be_dealt():
     wild = np.array([[9, np.nan, 0.2, 5], [0.3, 0, -4, 0.1], [0.1, 1, 0, -np.inf], [np.inf, 0, 0, 0]], np.float32)
     tame = np.array([[0, 0, 0.2, 1], [0.3, 0, 0, 0.1], [0.1, 1, 0, 0], [1, 0, 0, 0]])
     np.testing.assert_array_equal(legal(wild, np.full(SERVERS, DEGREE)), plain_greedy(tame, DEGREE, "next"))
-
-
-def test_any_topology_can_be_dealt():
     # Scores in proportion to the circuits deal exactly these where all NICs are used.
     for pairs in ({(0, 1): 3, (2, 3): 3}, {(0, 1): 2, (2, 3): 2, (0, 3): 1, (1, 2): 1}):
         want = np.zeros((SERVERS, SERVERS))
@@ -271,8 +260,7 @@ def test_mistakes_are_sentences():
         (lambda: Params(PARAMS.region, Drift(), steps=0), r"steps must be finite and above 0, got 0\."),
         (lambda: ENV.reset(jax.random.key(0), Params(PARAMS.region, Recorded(np.zeros((2, 5, 5))))), "4 servers"),
     ]:
-        with pytest.raises(InputError, match=sentence):
-            make()
+        check_refused(sentence, make)
 
 
 def acted(env, action):
@@ -294,14 +282,12 @@ def test_an_action_of_another_form_is_a_sentence():
         (CHOICE, np.array([1, 2]), r"action must be one whole number from 0 to 2, got int64 \[2\]\."),
         (CHOICE, 1.0, r"action must be one whole number from 0 to 2, got 1\.0\."),
     ]:
-        with pytest.raises(InputError, match=sentence):
-            acted(env, action)
+        check_refused(sentence, acted, env, action)
 
 
 def test_forms_are_told_of_traced_actions_and_their_numbers_kept_in_bounds():
     step = jax.jit(lambda action: acted(CHOICE, action)[1].count)
-    with pytest.raises(InputError, match=r"action must be one whole number from 0 to 2, got int64 \[2\]\."):
-        step(np.array([1, 2]))
+    check_refused(r"action must be one whole number from 0 to 2, got int64 \[2\]\.", step, np.array([1, 2]))
     even = np.where(OFF, 1, 0)
     np.testing.assert_array_equal(step(7), even)
     np.testing.assert_array_equal(step(-7), acted(CHOICE, 0)[1].count)

@@ -10,41 +10,13 @@ from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.policies import Plan, get, greedy
 from mfabric_jax.schedule import rates_of
-from mfabric_jax.schedule._order import BACKWARD, order
 from mfabric_jax.schedule.exchange import Exchanges, exchanges_between, remembers
 from mfabric_jax.schedule.iteration import all_reduce_seconds
 from mfabric_jax.workload.compute import BlockSeconds
-from tests.oracles.greedy import greedy as plain_greedy
-from tests.oracles.tree import tree
 from tests.schedule import jobs
-from tests.schedule.jobs import (
-    DENSE,
-    DRAWN,
-    NVSWITCH,
-    RECORDED,
-    SECONDS,
-    STAGES,
-    TOKENS,
-    drawn,
-    fat_tree,
-    job,
-    region,
-    simulate,
-    timed,
-)
+from tests.schedule.jobs import DRAWN, NVSWITCH, SECONDS, TOKENS, drawn, fat_tree, job, region, simulate, timed
 
 RTOL = 1e-9
-ORDER = order("1f1b", 3, jobs.BATCHES)
-RANK_BYTES = TOKENS * jobs.BYTES_PER_TOKEN
-
-
-def slots():
-    """(stage, pass, slot) of every MoE block in running order, with its layer and the micro-batch of its tokens."""
-    for p, q in np.ndindex(ORDER.kind.shape):
-        blocks = [*STAGES[p], *[None] * (3 - len(STAGES[p]))]  # padded to the longest stage
-        for slot, block in enumerate(blocks[::-1] if ORDER.kind[p, q] == BACKWARD else blocks):
-            if block is not None and block >= DENSE:
-                yield (p, q, slot), block - DENSE, ORDER.micro_batch[p, q] % RECORDED
 
 
 def test_policies_that_keep_their_circuits_never_pay():
@@ -53,43 +25,6 @@ def test_policies_that_keep_their_circuits_never_pay():
         assert not found.switch.any()
         assert float(got.reconfig_s) == 0
         np.testing.assert_array_equal(found.count, np.broadcast_to(2 * (1 - np.eye(4)), found.count.shape))
-
-
-def test_greedy_gets_every_block_s_own_demand_in_running_order():
-    found, _ = drawn(region())
-    before, switched = [2 * (1 - np.eye(4, dtype=int))] * 3, []
-    for at, layer, micro_batch in slots():
-        between = RANK_BYTES[layer, micro_batch].reshape(4, 2, 4, 2).sum(axis=(1, 3))
-        count = np.array(plain_greedy(between, 6))
-        np.testing.assert_array_equal(found.count[at], [count, count])
-        if changes := (count != before[at[0]]).any():
-            switched.append(at)
-        np.testing.assert_array_equal(found.switch[at], [changes, False])
-        before[at[0]] = count
-    assert 4 < len(switched) < len(list(slots()))  # some change, some stay
-    assert np.asarray(found.switch).sum() == len(switched)  # and no block without experts does
-
-
-def test_loads_are_of_circuits_and_of_packets():
-    # NICs of 1 byte/s: half of one of each server on the EPS. 2 circuits for 3 peers: some pairs have none.
-    found, _ = drawn(region(2.0, degree=2, nics=0.5))
-    port, longer = np.full(4, 0.5), []
-    for at, layer, micro_batch in slots():
-        between = np.where(np.eye(4), 0, RANK_BYTES[layer, micro_batch].reshape(4, 2, 4, 2).sum(axis=(1, 3)))
-        count = np.asarray(found.count[at])[0]
-        optical = max(between[pair] / count[pair] for pair in zip(*np.nonzero(count), strict=True))
-        electrical = tree(np.where(count, 0, between), port, port).max()
-        np.testing.assert_allclose(found.optical[at], optical, rtol=RTOL)
-        np.testing.assert_allclose(found.electrical[at], electrical, rtol=RTOL)
-        np.testing.assert_allclose(found.load[at], max(optical, electrical), rtol=RTOL)
-        longer.append(electrical > optical)
-    assert 4 < sum(longer) < len(longer) - 4  # either may be the longer one
-    load, where = np.array(found.load), tuple(np.transpose([at for at, *_ in slots()]))
-    load[where] = 0
-    assert not load.any()  # dense blocks and padding exchange nothing
-    found, _ = drawn(fat_tree())
-    assert not found.optical.any()
-    np.testing.assert_array_equal(found.load, found.electrical)
 
 
 def test_balanced_load_by_hand():

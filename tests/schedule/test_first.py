@@ -14,6 +14,7 @@ from mfabric_jax.policies import Plan, greedy
 from mfabric_jax.schedule import First
 from mfabric_jax.schedule.exchange import exchanges_between
 from mfabric_jax.schedule.first import SlotsToServe, TradeOff, choose
+from tests.mistakes import check_refused
 from tests.oracles.greedy import greedy as plain_greedy
 from tests.schedule.jobs import job
 
@@ -187,12 +188,9 @@ def test_pays_takes_what_ends_first():
 
 
 def test_what_first_lacks_is_said_in_a_sentence():
-    with pytest.raises(InputError, match=r"first 'blocks' is unknown \(did you mean 'block'\?\); allowed: block,"):
-        First("blocks")
-    with pytest.raises(InputError, match=r"^first 'predict' needs the predicted tokens \[layer M R E\], got none\.$"):
-        First("predict")
-    with pytest.raises(InputError, match=r"^first 'pays' needs the trade_off \(delay, .* computation\), got none\.$"):
-        First("pays")
+    check_refused(r"first 'blocks' is unknown \(did you mean 'block'\?\); allowed: block,", First, "blocks")
+    check_refused(r"^first 'predict' needs the predicted tokens \[layer M R E\], got none\.$", First, "predict")
+    check_refused(r"^first 'pays' needs the trade_off \(delay, .* computation\), got none\.$", First, "pays")
     with pytest.raises(InputError, match=r"^first 'random' needs a key, got none\.$"):
         choose(REGION, greedy, drawn_slots(0), both_parts, First("random"), None)
     assert First().rule == "block"

@@ -1,5 +1,7 @@
 """The orders 1F1B, interleaved and GPipe against their definitions by what is in flight."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -8,18 +10,9 @@ from mfabric_jax.workload import parallel
 from tests.oracles.timeline import stage_order
 from tests.schedule.jobs import job
 
-SIZES = [
-    (schedule, stages, batches, 1)
-    for schedule in ("1f1b", "gpipe")
-    for stages in range(1, 6)
-    for batches in range(1, 7)
-]
-SIZES += [
-    ("interleaved", stages, groups * stages, chunks)
-    for stages in range(1, 5)
-    for groups in (1, 2, 3)
-    for chunks in range(1, 5)
-]
+SIZES = [*itertools.product(("1f1b", "gpipe"), range(1, 6), range(1, 7), (1,))]
+GROUPS = itertools.product(range(1, 5), (1, 2, 3), range(1, 5))
+SIZES += [("interleaved", stages, groups * stages, chunks) for stages, groups, chunks in GROUPS]
 KIND = {"F": FORWARD, "B": BACKWARD}
 
 

@@ -9,7 +9,8 @@ from mfabric_jax.policies import Plan, greedy
 from mfabric_jax.schedule.exchange import Exchanges, exchanges_between, failed_stage, routed
 from mfabric_jax.schedule.iteration import FabricRates, send_seconds
 from mfabric_jax.workload.compute import BlockSeconds
-from tests.oracles.timeline import stage_order
+from tests.oracles.timeline import Region as Clock
+from tests.oracles.timeline import stage_order, timeline
 from tests.oracles.tree import tree
 from tests.schedule import jobs
 from tests.schedule.jobs import job
@@ -21,7 +22,7 @@ NVSWITCH = 0.5 * GB  # bytes/s
 SECONDS = BlockSeconds(2.0, 1.0, 100.0)
 # One MoE block a stage on two servers of two ranks: 1 GB of activations a rank, 1.5 GB of its all-reduce over TP 4. Of
 # dense gradients 1 GB crosses between the servers (a ring has two steps), 0.25 GB inside.
-FORWARD_S, BACKWARD_S, TP_GB = 2.0 + 1.0, 4.0 + 2.0, 1.5
+TP_GB = 1.5
 iterate_once = eqx.filter_jit(jobs.timed)
 
 
@@ -50,30 +51,18 @@ def timed(given, found, stages=STAGES, batches=BATCHES, tp=NVSWITCH):
 
 
 def plain(given, load, inside, tp):
-    """(iteration, EP seconds of every stage): 1F1B with a send of its own at every boundary."""
-    stages, passes = load.shape
+    """(iteration, EP seconds of every stage, those of its gradients): a send of its own at every boundary."""
     latency = float(given.latency_s)
-    send = [2 * GB / float(min(given.send_Bps[p], given.send_Bps[p + 1])) + latency for p in range(stages - 1)]
-    order = [[(kind, m) for kind, m, _ in stage_order("1f1b", p, stages, passes // 2)] for p in range(stages)]
-    todo, clock, end, exchange = [list(row) for row in order], [0.0] * stages, {}, [0.0] * stages
-    while any(todo):
-        for p in range(stages):
-            if not todo[p]:
-                continue
-            kind, m = todo[p][0]
-            neighbour = p - 1 if kind == "F" else p + 1
-            if 0 <= neighbour < stages:
-                if (kind, neighbour, m) not in end:
-                    continue
-                clock[p] = max(clock[p], end[kind, neighbour, m] + send[min(p, neighbour)])
-            q = order[p].index((kind, m))
-            both = 2 * (max(load[p, q], inside[p, q]) + (latency if load[p, q] > 0 else 0))
-            exchange[p] += both
-            clock[p] += (FORWARD_S if kind == "F" else BACKWARD_S) + TP_GB * GB / tp[p] + both
-            end[kind, p, m] = clock[p]
-            todo[p].pop(0)
+    send = [2 * GB / float(min(given.send_Bps[p], given.send_Bps[p + 1])) + latency for p in range(STAGES - 1)]
+    both, blocks = np.maximum(load, inside) + latency * (load > 0), {}
+    for p in range(STAGES):
+        for q, (kind, m, _) in enumerate(stage_order("1f1b", p, STAGES, BATCHES)):
+            one = {"attention": 2.0, "inner": 1.0, "tp": TP_GB * GB / tp[p], "switch": (False, False), "ahead": False}
+            blocks[kind, p, m, 0] = [one | {"exchange": [(0, both[p, q])] * 2}]
+    _, end = timeline(blocks, "1f1b", STAGES, BATCHES, 1, [*send, 0.0], [Clock(0.0) for _ in range(STAGES)])
     reduce = [GB / float(eps) + 0.25 * GB / NVSWITCH + 2 * latency for eps in given.eps_Bps]
-    return max(t + r for t, r in zip(clock, reduce, strict=True)), exchange, reduce
+    last = [max(t for (_, at, *_), t in end.items() if at == p) for p in range(STAGES)]
+    return max(np.add(last, reduce)), 2 * both.sum(1), reduce
 
 
 def test_every_stage_with_rates_of_its_own():

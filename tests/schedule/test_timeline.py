@@ -92,9 +92,8 @@ def plain(draw, pipeline, eps_waits, recompute, *, stretch=True):
             }
             for i in np.flatnonzero(blocks.present[p, q])
         ]
-    regions = [
-        Region(float(draw.delay), eps_waits, recompute, int(draw.parts), stretch) for _ in range(pipeline.stages)
-    ]
+    rules = (float(draw.delay), eps_waits, recompute, int(draw.parts), stretch)
+    regions = [Region(*rules) for _ in range(pipeline.stages)]
     return timeline(table, *pipeline, draw.send.tolist(), regions)
 
 

@@ -32,34 +32,19 @@ def length(found, **where):
     return sum(end - start for start, end in spans(found, **where))
 
 
-ONE = job(blocks=1, micro_batches=1)  # one stage: a block forward, the same backward
-
-
-def one_pass_each(optical, packets, switch, rules=None, reduce_s=None, workload=ONE):
-    """Segments of one block, forward and backward: 2 s of attention, 3 of experts, 1 of TP; the switch takes 7."""
-    here, parts = np.ones((1, 2, 1), bool), np.zeros((1, 2, 1, 2))
-    ahead = np.asarray([[[False], [True]]])
-    blocks = Blocks(here, here, parts + optical, parts + packets, np.asarray(switch).reshape(1, 2, 1, 2), ahead)
+def told(workload, blocks, **named):
+    """Segments: 2 s of attention, 3 of experts, 1 of TP; nothing between stages; the switch takes 7."""
     compute = Compute(*map(np.float64, (2.0, 3.0, 9.0, 1.0)))
-    slots = timeline(workload, blocks, compute, np.zeros(1), np.float64(7.0), rules or Rules())
-    return segments(workload, slots, blocks, compute, rules, reduce_s)
-
-
-def told(found):
-    """(track, label, start, end) in running order."""
-    return sorted((one["start_s"], one["end_s"], one["track"], one["label"]) for one in found)
-
-
-def close(found, want):
-    got, want = told(found), sorted(want)
-    assert [one[2:] for one in got] == [one[2:] for one in want]
-    np.testing.assert_allclose([one[:2] for one in got], [one[:2] for one in want], **TOLERANCE)
+    slots = timeline(workload, blocks, compute, np.zeros(1), np.float64(7.0), Rules())
+    return segments(workload, slots, blocks, compute, **named)
 
 
 def test_a_block_by_hand():
     # Forward: gate at 3, the switch turns until 10, packets are through at 5, circuits at 10.5: 5.5 late. Backward the
     # switch is told when the combine is over, at 15.5; again 5.5 late. Gradients take 4 s.
-    found = one_pass_each(0.5, 2.0, [True, False, True, False], reduce_s=[4.0])
+    here, parts = np.ones((1, 2, 1), bool), np.ones((1, 2, 1, 2))
+    blocks = Blocks(here, here, 0.5 * parts, 2.0 * parts, parts * [1, 0] > 0, np.asarray([[[False], [True]]]))
+    found = told(job(blocks=1, micro_batches=1), blocks, reduce_s=[4.0])
     forward = [
         (0, 2, "compute", "attention"),
         (2, 3, "NVSwitch", "TP"),
@@ -82,9 +67,11 @@ def test_a_block_by_hand():
         (31, 35, "compute", "attention"),
         (35, 36, "NVSwitch", "TP"),
     ]
-    close(found, [*forward, *backward, (36, 40, "EPS", "gradients")])
     for direction, want in (("forward", forward), ("backward", backward), (None, [(36, 40, "EPS", "gradients")])):
-        close([one for one in found if one["direction"] == direction], want)
+        got = [one for one in found if one["direction"] == direction]
+        got = sorted((one["start_s"], one["end_s"], one["track"], one["label"]) for one in got)
+        assert [one[2:] for one in got] == [one[2:] for one in sorted(want)]
+        np.testing.assert_allclose([one[:2] for one in got], [one[:2] for one in sorted(want)], **TOLERANCE)
     mine = {"stage": 0, "micro_batch": 0, "place": 0, "block": 0}
     assert all((mine.items() <= one.items()) != (one["kind"] == "dp") for one in found)
     assert {one["track"] for one in found} == set(TRACKS)
@@ -99,9 +86,7 @@ def test_a_block_is_cut_from_the_middle_and_begins_with_its_reconfiguration():
     two = np.full((*shape, 2), 2.0)
     switch = np.stack([backward, 0 * backward], axis=-1).astype(bool)
     blocks = Blocks(moe, moe, two, two / 2, switch, backward)
-    compute = Compute(*map(np.float64, (2.0, 3.0, 0.0, 1.0)))
-    slots = timeline(workload, blocks, compute, np.zeros(1), np.float64(7.0), Rules())
-    cut = one_block(workload, segments(workload, slots, blocks, compute))
+    cut = one_block(workload, told(workload, blocks))
     assert {one["block"] for one in cut if one["direction"] == "forward"} == {1}
     assert {one["micro_batch"] for one in cut} == {1}
     np.testing.assert_allclose(spans(cut, direction="forward", kind="attention"), [(0, 2)], **TOLERANCE)

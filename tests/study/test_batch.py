@@ -14,6 +14,7 @@ import pytest
 from mfabric_jax import Region, all_to_all_time, greedy
 from mfabric_jax.checks import InputError
 from mfabric_jax.study import batch, evaluate, grid, iteration_of
+from tests.mistakes import check_refused
 from tests.study.small import MODEL, configured, row, small
 
 SERVERS = 4
@@ -161,7 +162,5 @@ def test_mistakes_are_sentences():
         (ones, {"devices": []}, "devices must name at least one, got none"),
         (ones, {}, "function must have a hash, as functions, frozen dataclasses"),
     ):
-        with pytest.raises(InputError, match=sentence):
-            evaluate(Loose(), given, **settings)
-    with pytest.raises(InputError, match=r"b must have at least one value along its first axis, got \[\]"):
-        grid(a=[1], b=[])
+        check_refused(sentence, evaluate, Loose(), given, **settings)
+    check_refused(r"b must have at least one value along its first axis, got \[\]", grid, a=[1], b=[])

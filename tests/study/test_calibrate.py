@@ -6,29 +6,29 @@ import json
 import numpy as np
 import pytest
 
-from mfabric_jax.checks import InputError
 from mfabric_jax.study import PRESETS, Compare, calibrate, compare, scenarios
 from mfabric_jax.study._calibrate import calibration_rows, write_calibration
 from mfabric_jax.study._simulate import tokens_of, trade_off_at
 from mfabric_jax.study.calibration import BANDWIDTHS, CALIBRATED, PUBLISHED
 from mfabric_jax.traffic import from_knobs, workload_knobs
-from tests.study.small import as_a_user, row, small
+from tests.mistakes import check_refused
+from tests.study.small import row, small
+
+pytestmark = pytest.mark.usefixtures("as_users_have_it")
 
 SETTING = Compare(dtype="float64", drawn=1)
 JOB = small().workload("mixtral-8x7b")
 
 
 @pytest.fixture(scope="module")
-def found():
-    with as_a_user():
-        return calibrate(SETTING, ("llama-moe",))["llama-moe"]
+def found(as_users_have_it):
+    return calibrate(SETTING, ("llama-moe",))["llama-moe"]
 
 
 def ratios(efficiency):
     """Rows of the fat-tree at all bandwidths, and their times over that of the last bandwidth."""
     settings = {"models": ("llama-moe",), "fabrics": ("fat-tree",), "nic_gbps": BANDWIDTHS, "compute": "achieved"}
-    with as_a_user():
-        table = list(compare(dataclasses.replace(SETTING, **settings, efficiency=efficiency)))
+    table = list(compare(dataclasses.replace(SETTING, **settings, efficiency=efficiency)))
     seconds = np.asarray([one["iteration_s"] for one in table])
     return table, (seconds / seconds[-1])[:-1]
 
@@ -51,10 +51,8 @@ def test_rows_and_file(found, tmp_path):
     kept = json.loads(write_calibration({"llama-moe": found}, SETTING, tmp_path / "kept.json").read_text())
     assert kept["models"]["llama-moe"]["efficiency"] == found.efficiency
     assert kept["configuration"]["drawn"] == 1
-    with pytest.raises(InputError, match=r"out must be a \.json file"):
-        write_calibration({}, SETTING, tmp_path / "kept.csv")
-    with pytest.raises(InputError, match="existing folder"):
-        write_calibration({}, SETTING, tmp_path / "no" / "kept.json")
+    check_refused(r"out must be a \.json file", write_calibration, {}, SETTING, tmp_path / "kept.csv")
+    check_refused("existing folder", write_calibration, {}, SETTING, tmp_path / "no" / "kept.json")
 
 
 def test_what_ships_covers_all_published_models_closely():
@@ -62,8 +60,7 @@ def test_what_ships_covers_all_published_models_closely():
     for one in CALIBRATED.values():
         assert max(map(abs, one.residuals)) < 0.05
         assert 0.1 < one.efficiency < 10
-    with pytest.raises(InputError, match="models 'deepseek-r1' is unknown"):
-        calibrate(SETTING, ("deepseek-r1",))
+    check_refused("models 'deepseek-r1' is unknown", calibrate, SETTING, ("deepseek-r1",))
 
 
 def test_calibrated_is_the_default_where_there_is_one():
@@ -73,10 +70,8 @@ def test_calibrated_is_the_default_where_there_is_one():
     assert config.achieved("deepseek-r1") == 0.5
     assert Compare(efficiency=0.4).compute == Compare(gpu="H100-SXM").compute == "achieved"
     assert Compare(compute="achieved").achieved("qwen-moe") == 0.5
-    with pytest.raises(InputError, match="must be 'achieved'"):
-        Compare(compute="calibrated", efficiency=0.4)
-    with as_a_user():
-        assert "calibrated to published" in row(small(fabrics=("fat-tree",), compute=None))["compute_source"]
+    check_refused("must be 'achieved'", Compare, compute="calibrated", efficiency=0.4)
+    assert "calibrated to published" in row(small(fabrics=("fat-tree",), compute=None))["compute_source"]
     assert PRESETS["paper"] == {}
     assert set(PRESETS["released"]) == {"rule", "flows", "eps_waits", "matrices"}
     released = Compare(**PRESETS["released"])
@@ -90,10 +85,9 @@ def test_matrices_that_repeat():
         assert all(count.shape[axis] == (1 if axis in alike else full.shape[axis]) for axis in range(3))
         np.testing.assert_array_equal(count[0, 0, 0], full[0, 0, 0])
     # One matrix keeps its circuits, from iteration to iteration: a delay costs nothing, but for a cold start one turn.
-    with as_a_user():
-        same = {"fabrics": ("mfabric",), "matrices": "one", "traffic": "generated", "skew": 1.5, "optical_degree": 2}
-        slow, fast = (row(small(**same, delay_s=delay)) for delay in (0.1, 0.0))
-        cold = row(small(**same, delay_s=0.1, cold_start=True))
+    same = {"fabrics": ("mfabric",), "matrices": "one", "traffic": "generated", "skew": 1.5, "optical_degree": 2}
+    slow, fast = (row(small(**same, delay_s=delay)) for delay in (0.1, 0.0))
+    cold = row(small(**same, delay_s=0.1, cold_start=True))
     assert slow["iteration_s"] == fast["iteration_s"]
     assert slow["reconfig_s"] == 0
     assert 0 < cold["iteration_s"] - fast["iteration_s"] <= 0.1 * 4 * (1 + 1e-9)  # a turn of each of 4 stages
@@ -102,8 +96,7 @@ def test_matrices_that_repeat():
 @pytest.mark.slow
 def test_every_rule_compares():
     rules = ("block", "reuse", "random", "predict", "pays")
-    with as_a_user():
-        found = {first: row(small(fabrics=("mfabric",), delay_s=0.2, first=first)) for first in rules}
+    found = {first: row(small(fabrics=("mfabric",), delay_s=0.2, first=first)) for first in rules}
     assert [one["first"] for one in found.values()] == list(rules)
     assert np.isfinite([one["iteration_s"] for one in found.values()]).all()
     # Switching when it pays never minds a delay as much.
@@ -120,13 +113,6 @@ def test_stakes_by_hand():
     np.testing.assert_allclose(trade_off.inner_s, [seconds.moe_s, 2 * seconds.moe_s])
     tp = 2 * 8 * 4096 * 4096 * 2 * 3 / 4 / 900e9  # tokens x hidden x bf16, ring of 4
     np.testing.assert_allclose(trade_off.behind_s, 2 * seconds.attention_s + tp, rtol=1e-12)
-
-
-def test_single_paths_take_longer_on_the_tree():
-    with as_a_user():
-        same = {"fabrics": ("fat-tree",), "matrices": "one"}
-        spray, single = (row(small(**same, flows=flows)) for flows in ("spray", "single"))
-    assert single["ep_comm_s"] > spray["ep_comm_s"]
 
 
 def test_named_workloads_and_knobs_from_a_file(tmp_path):

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import mfabric_jax
-from mfabric_jax import InputError
 from mfabric_jax.fabric.design import group_numbers
 from mfabric_jax.policies import topoopt
 from mfabric_jax.schedule import exchanges, iterate, rates_of
@@ -19,6 +18,7 @@ from mfabric_jax.study import Compare, Failures, compare
 from mfabric_jax.study._compare import effective
 from mfabric_jax.study._examples import examples
 from mfabric_jax.workload import block_seconds, get_gpu
+from tests.mistakes import check_refused
 from tests.study.small import MODEL, configured, row, rows, small
 
 module = importlib.import_module("mfabric_jax.study._simulate")
@@ -37,10 +37,6 @@ def test_what_rows_hold():
     for one in rows(EACH):
         assert set(one) >= {*CONTRACT, *PARTS}
         assert all(isinstance(value, str | int | float) for value in one.values())
-        times = [one[name] for name in one if name.endswith("_s")]
-        assert np.all(np.isfinite(times))
-        assert min(times) >= -1e-12
-        np.testing.assert_allclose(sum(one[part] for part in PARTS), one["iteration_s"], rtol=1e-9)
         communication = one["tp_comm_s"] + one["ep_comm_s"] + one["dp_comm_s"]
         np.testing.assert_allclose(communication, one["exposed_comm_s"], rtol=1e-9)
         np.testing.assert_allclose(one["ep_share"], one["ep_comm_s"] / one["iteration_s"], rtol=1e-12)
@@ -49,12 +45,11 @@ def test_what_rows_hold():
         optical = one["fabric"] == "mfabric"
         assert (one["policy"] == "greedy") is optical
         assert (one["nic_use"] == "pooled") is optical
-        np.testing.assert_allclose(
-            one["perf_per_dollar"], 1 / (one["iteration_s"] * one["network_cost_usd"]), rtol=1e-12
-        )
+        dollar_seconds = one["iteration_s"] * one["network_cost_usd"]
+        np.testing.assert_allclose(one["perf_per_dollar"], 1 / dollar_seconds, rtol=1e-12)
 
 
-def test_bandwidth_and_oversubscription_have_their_say():
+def test_bandwidth_has_its_say():
     found = {(one["fabric"], one["nic_gbps"]): one for one in rows(EACH)}
     for name in FABRICS:
         slow, fast = found[name, 100.0], found[name, 400.0]
@@ -62,20 +57,14 @@ def test_bandwidth_and_oversubscription_have_their_say():
         assert (slow["compute_s"], slow["tp_comm_s"]) == (fast["compute_s"], fast["tp_comm_s"])
         if name in ("fat-tree", "oversub-fat-tree"):  # NVSwitch hides nothing there
             np.testing.assert_allclose(slow["ep_comm_s"], 4 * fast["ep_comm_s"], rtol=1e-9)
-    assert found["rail-optimized", 100.0] | {"fabric": "fat-tree"} == found["fat-tree", 100.0]
-    narrow, wide = found["oversub-fat-tree", 100.0], found["fat-tree", 100.0]
-    assert wide["ep_comm_s"] < narrow["ep_comm_s"] <= 3.01 * wide["ep_comm_s"]
 
 
-def test_models_come_in_their_order_and_progress_hears_of_every_fabric():
+def test_models_come_in_their_order_progress_hears_of_every_fabric_and_rows_repeat():
     heard, models = [], (MODEL, "llama-moe")
     config = small(models=models, fabrics=("fat-tree",))
     got = list(compare(config, progress=lambda job: heard.append((job.workload.model, job.fabric.name))))
     assert tuple(one["model"] for one in got) == models
     assert heard == [(model, "fat-tree") for model in models]
-
-
-def test_the_same_configuration_gives_the_same_rows():
     config = small(fabrics=("fat-tree", "mfabric"))
     assert list(compare(config, workers=1)) == list(rows(config))
     other = rows(dataclasses.replace(config, seed=1))
@@ -126,8 +115,7 @@ def test_delay_is_paid_where_circuits_change():
     assert (kept["reconfig_s"], kept["policy"], kept["routing"]) == (0, "uniform", "unsplit")
     # One iteration begins with the circuits of the one before: those for the mean never change.
     assert row(small(**SKEWED, policy="static", delay_s=1.0))["reconfig_s"] <= 1.0
-    with pytest.raises(InputError, match="policy must not be 'static' for failures"):
-        Failures(small(fabrics=("mfabric",), policy="static"))
+    check_refused("policy must not be 'static' for failures", Failures, small(fabrics=("mfabric",), policy="static"))
     # One circuit a server: most pairs are left to the packet switches, which may have to wait, too.
     goes_on, waits = (row(small(**SKEWED, optical_degree=1, delay_s=0.4, eps_waits=wait)) for wait in (False, True))
     assert waits["iteration_s"] > goes_on["iteration_s"]
@@ -135,10 +123,8 @@ def test_delay_is_paid_where_circuits_change():
 
 def test_settings_of_the_region_change_its_rows():
     # Degree 2 for four servers: best-path has pairs to move.
-    narrow, best, split, relay = (
-        row(small(**SKEWED, optical_degree=2, routing=routing))
-        for routing in ("unsplit", "best-path", "split", "relay")
-    )
+    ways = ("unsplit", "best-path", "split", "relay")
+    narrow, best, split, relay = (row(small(**SKEWED, optical_degree=2, routing=way)) for way in ways)
     assert (best["routing"], relay["routing"], relay["policy"]) == ("best-path", "relay", "greedy")
     assert best["ep_comm_s"] < narrow["ep_comm_s"]
     assert relay["ep_comm_s"] <= split["ep_comm_s"] * (1 + 1e-9)
@@ -157,13 +143,6 @@ def test_a_function_is_a_policy():
     assert own | {"policy": "topoopt"} == named
     assert own["policy"] == effective(small(**SKEWED, policy=chained))["policy"] == "chained"
     assert row(small(**SKEWED))["ep_comm_s"] != own["ep_comm_s"]
-
-
-def test_gpu_and_efficiency():
-    base = row(small(fabrics=("fat-tree",)))
-    fast = row(small(fabrics=("fat-tree",), gpu="H100-SXM", efficiency=1.0))
-    np.testing.assert_allclose(base["compute_s"] / fast["compute_s"], 989.4 / 312 * 2, rtol=1e-9)
-    assert fast["compute_source"] == "H100-SXM at 100% of peak, not calibrated"
 
 
 def test_float32():

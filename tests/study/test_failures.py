@@ -15,6 +15,7 @@ from mfabric_jax.schedule import Iteration
 from mfabric_jax.schedule.exchange import Exchanges
 from mfabric_jax.study import Failures, failures
 from mfabric_jax.study._failures import effective_failures
+from tests.mistakes import check_refused
 from tests.study.small import MODEL, configured, row, small
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
@@ -113,7 +114,7 @@ def test_by_hand():
         np.testing.assert_allclose(one["healthy_s"], healthy["iteration_s"], rtol=1e-12)
 
 
-def test_the_stage_and_the_server_that_are_hit():
+def test_a_row_depends_on_the_stage_server_and_seed_not_on_fabrics_and_further_bandwidths():
     busiest = rows(ALL)["server"]["stage"]
     same, other = (hurt("server", where={"stage": (busiest + n) % 4}) for n in (0, 1))
     assert same == rows(ALL)["server"]
@@ -123,9 +124,6 @@ def test_the_stage_and_the_server_that_are_hit():
     last = hurt("optical-nic", where={"server": 3})
     assert last["server"] == 3
     assert last["failed_s"] != rows(ALL)["optical-nic"]["failed_s"]
-
-
-def test_the_same_failure_gives_the_same_row_whatever_the_fabrics_and_further_bandwidths():
     config = Failures(base(fabrics=("fat-tree",), nic_gbps=(100.0, 400.0)), kinds=("server",))
     assert list(failures(config)) == [rows(ALL)["server"]]
     assert hurt("server", seed=1)["failed_s"] != rows(ALL)["server"]["failed_s"]
@@ -168,26 +166,18 @@ def test_the_effective_configuration():
 
 
 def test_mistakes_get_a_sentence_at_once(monkeypatch):
-    two = {"models": (MODEL, "llama-moe")}
+    two, only_one = {"models": (MODEL, "llama-moe")}, {"routing": "best-path", "electrical_nics": 1}
     for settings, where, sentence in (
         ({}, {"kinds": ("gpu", "sever")}, "kinds 'sever' is unknown (did you mean 'server'?); allowed: electrical-n"),
         ({}, {"at": 2}, "at must be below the 2 iterations of the run, got 2."),
         ({}, {"stage": 4}, "stage must be below the 4 pipeline stages of mixtral-8x7b, got 4."),
         ({}, {"server": 4}, "server must be below the 4 of a region of mixtral-8x7b, got 4."),
         (two, {"server": 2}, "server must be below the 2 of a region of llama-moe, got"),
-        *[
-            ({}, {name: -1}, f"{name} must be a whole number of at least 0, got -1.")
-            for name in ("at", "stage", "server")
-        ],
+        *[({}, {name: -1}, f"{name} must be a whole number of at least 0, got") for name in ("at", "stage", "server")],
         ({"routing": "split"}, {}, "failure 'electrical-nics' is modelled for routing unsplit, got 'split'."),
-        (
-            {"routing": "best-path", "electrical_nics": 1},
-            {"kinds": ("electrical-nic",)},
-            "is modelled for routing unsplit, got 'best-path'",
-        ),
+        (only_one, {"kinds": ("electrical-nic",)}, "is modelled for routing unsplit, got 'best-path'"),
     ):
-        with pytest.raises(InputError, match=re.escape(sentence)):
-            Failures(base(**settings), **where)
+        check_refused(re.escape(sentence), Failures, base(**settings), **where)
     timed_as(monkeypatch, [1, 1], [2, 2])
     with configured(jax_enable_x64=False), pytest.raises(InputError, match=r"^dtype float64 needs jax\.config\.update"):
         next(failures(Failures(base(), kinds=("link",))))

@@ -53,14 +53,6 @@ def test_time_over_balanced_is_the_busiest_rank_over_the_mean(folder):
     assert np.median(optical / own) == pytest.approx(0.28, abs=0.03)
 
 
-def test_rows_of_the_trace(folder):
-    config = small("llama-moe", fabrics=("fat-tree",), trace=str(folder), records=(2011, 2011))
-    (one,) = rows(config)
-    assert one["traffic"] == f"recorded {folder}, records 2011 to 2011, layer l reads recorded layer l mod 24"
-    assert one["rank_load_over_mean"] > 5
-    assert one["ep_over_balanced"] == pytest.approx(one["rank_load_over_mean"], rel=0.02)
-
-
 def test_recorded_rows_from_a_file(tmp_path):
     # The same balanced counts, recorded and generated.
     np.save(tmp_path / "run.npy", np.ones((2, 3, 4, 16, 16)))

@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from mfabric_jax import InputError
 from mfabric_jax.study import Case, Compare, compare, evaluate, grid, iteration_of, scenarios, simulate
+from tests.mistakes import check_refused
 from tests.study.small import MODEL, row, rows, small
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
@@ -22,9 +22,10 @@ def test_a_fabric_has_the_same_rows_beside_others_and_alone():
         for part in PARTS:
             np.testing.assert_allclose(beside[part], alone[part], rtol=1e-12, err_msg=f"{name} {part}")
     assert both["rail-optimized"]["ep_comm_s"] != both["fat-tree"]["ep_comm_s"]
+    assert both["fat-tree"]["ep_comm_s"] > row(small(fabrics=("fat-tree",), matrices="one"))["ep_comm_s"]  # sprayed
 
 
-def test_a_gpu_that_is_named_brings_its_own_nvlink():
+def test_a_gpu_that_is_named_brings_its_own_peak_and_nvlink():
     # 900 GB/s as the paper simulates, where none is named; H800 has 200: tensor-parallel all-reduces take 4.5 times.
     paper, h800, own = (
         row(small(fabrics=("fat-tree",), compute="achieved", **settings))
@@ -32,8 +33,10 @@ def test_a_gpu_that_is_named_brings_its_own_nvlink():
     )
     np.testing.assert_allclose(h800["tp_comm_s"] / paper["tp_comm_s"], 4.5, rtol=1e-9)
     np.testing.assert_allclose(own["tp_comm_s"] / paper["tp_comm_s"], 2.0, rtol=1e-9)
-    with pytest.raises(InputError, match="nvswitch_gigabytes_per_s must be finite and above 0, got 0"):
-        small(nvswitch_gigabytes_per_s=0.0)
+    fast = row(small(fabrics=("fat-tree",), gpu="H100-SXM", efficiency=1.0))
+    np.testing.assert_allclose(paper["compute_s"] / fast["compute_s"], 989.4 / 312 * 2, rtol=1e-9)
+    assert fast["compute_source"] == "H100-SXM at 100% of peak, not calibrated"
+    check_refused("nvswitch_gigabytes_per_s must be finite and above 0, got 0", small, nvswitch_gigabytes_per_s=0.0)
 
 
 @pytest.mark.parametrize("name", [pytest.param("nvl72", marks=pytest.mark.slow), "mfabric-cpo"])

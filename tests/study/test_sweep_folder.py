@@ -11,9 +11,6 @@ import subprocess
 import sys
 
 import pytest
-
-pytest.importorskip("pyarrow")
-
 from pyarrow import parquet
 
 import mfabric_jax
@@ -22,6 +19,7 @@ from mfabric_jax.parts import CONFIG
 from mfabric_jax.report import Asked, query, read_rows
 from mfabric_jax.report._query import notes
 from mfabric_jax.study import sweep
+from tests.mistakes import check_refused
 from tests.study.test_sweeps import exchanges, rows_of
 
 FILES = [f"rows-{number:05d}.parquet" for number in range(3)]
@@ -69,10 +67,8 @@ def test_damaged_and_misplaced_files_are_refused_and_made_again(whole, copied):
 
     def refused(fault):
         for path in (copied, file):
-            with pytest.raises(InputError, match=f"{FILES[1]}' .*{fault}"):
-                query([path], Asked())
-        with pytest.raises(InputError, match=f"{FILES[1]}' .*{fault}"):
-            read_rows(file)
+            check_refused(f"{FILES[1]}' .*{fault}", query, [path], Asked())
+        check_refused(f"{FILES[1]}' .*{fault}", read_rows, file)
         told = []
         assert sweep(exchanges(), copied, progress=told.append)[1] == file
         assert len(told[-1].again) == 1
@@ -82,12 +78,10 @@ def test_damaged_and_misplaced_files_are_refused_and_made_again(whole, copied):
     shutil.copy(whole / FILES[0], file)
     refused(f"holds the rows of {FILES[0]}")
     file.write_bytes(good[:-100])
-    with pytest.raises(InputError, match=f"{FILES[1]}'"):
-        query([copied], Asked())
+    check_refused(f"{FILES[1]}'", query, [copied], Asked())
     for place in [*range(0, len(good), 41), good.index(b'"sha256": "') + 20]:
         file.write_bytes(good[:place] + bytes([good[place] ^ 1]) + good[place + 1 :])
-        with pytest.raises(InputError, match=f"{FILES[1]}'"):
-            query([copied], Asked())
+        check_refused(f"{FILES[1]}'", query, [copied], Asked())
     refused("is damaged")
 
 
@@ -100,16 +94,13 @@ def test_files_of_another_sweep_are_refused_and_others_are_not_its_rows(whole, c
     assert len(rows_of(copied)) == 10  # of a version without digests: read, with a word
     version = mfabric_jax.__version__
     assert notes([copied]) == [f"{copied} was written by version {version} without digests: not checked."]
-    with pytest.raises(InputError, match="holds another sweep: parts was None, now 3"):
-        sweep(exchanges(), copied)
+    check_refused("holds another sweep: parts was None, now 3", sweep, exchanges(), copied)
     (copied / CONFIG).write_text(json.dumps(config))
     sweep(exchanges(fixed={"demand": "hot"}), tmp_path / "other")
     shutil.copy(tmp_path / "other" / FILES[1], copied)
-    with pytest.raises(InputError, match=rf"{FILES[1]}' is of another sweep; run the sweep of its folder again"):
-        query([copied], Asked())
+    check_refused(rf"{FILES[1]}' is of another sweep; run the sweep of its folder again", query, [copied], Asked())
     (copied / CONFIG).unlink()
-    with pytest.raises(InputError, match=f"holds {FILES[1]} of another sweep; give another folder"):
-        sweep(exchanges(), copied)
+    check_refused(f"holds {FILES[1]} of another sweep; give another folder", sweep, exchanges(), copied)
     assert "cannot be checked" in notes([copied])[0]
     (copied / FILES[1]).unlink()
     sweep(exchanges(), copied)  # what is left is its own
@@ -133,8 +124,7 @@ def test_a_removed_folder_and_a_full_disk_are_sentences_and_lose_nothing(whole, 
     sweep(exchanges(), folder, shard=(1, 3))
     with monkeypatch.context() as patched:
         patched.setattr(parquet, "write_table", full)
-        with pytest.raises(InputError, match=r"cannot write .*rows-00001.parquet' \(No space left on device\)"):
-            sweep(exchanges(), folder)
+        check_refused(r"cannot write .*rows-00001.parquet' \(No space left on device\)", sweep, exchanges(), folder)
     assert sorted(path.name for path in folder.iterdir()) == [FILES[0], CONFIG]
     sweep(exchanges(), folder)
     assert files_of(folder) == files_of(whole)
@@ -162,8 +152,7 @@ def test_a_killed_sweep_goes_on(whole, tmp_path):
 
 def test_a_folder_that_cannot_be_written_or_is_of_another_sweep(copied, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match=r"cannot write into .*file' \("):
-        sweep(exchanges(), tmp_path / "file")
+    check_refused(r"cannot write into .*file' \(", sweep, exchanges(), tmp_path / "file")
     with pytest.raises(InputError, match=r"holds another sweep: fixed was .*; give another folder"):
         sweep(exchanges(fixed={"policy": "greedy"}), copied)
     with monkeypatch.context() as patched:
@@ -172,8 +161,7 @@ def test_a_folder_that_cannot_be_written_or_is_of_another_sweep(copied, tmp_path
             sweep(exchanges(), copied)
     (copied / CONFIG).write_text("{")
     for call in (lambda: sweep(exchanges(), copied), lambda: query([copied], Asked())):
-        with pytest.raises(InputError, match=r"cannot read .*sweep.json.* delete it and run the sweep again"):
-            call()
+        check_refused(r"cannot read .*sweep.json.* delete it and run the sweep again", call)
     mine = tmp_path / "mine.py"  # a policy that has changed is another sweep
     head = "from mfabric_jax import policies\n\ndef mine(demand, region, *, previous=None, key=None):\n"
     mine.write_text(head + "    return policies.uniform(demand, region)\n")
@@ -181,8 +169,7 @@ def test_a_folder_that_cannot_be_written_or_is_of_another_sweep(copied, tmp_path
     sweep(config, tmp_path / "rows")
     assert sweep(config, tmp_path / "rows")
     mine.write_text(mine.read_text() + "# other\n")
-    with pytest.raises(InputError, match="holds another sweep: files was"):
-        sweep(config, tmp_path / "rows")
+    check_refused("holds another sweep: files was", sweep, config, tmp_path / "rows")
 
 
 @pytest.mark.slow

@@ -3,13 +3,11 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("pyarrow")
-
-from mfabric_jax.checks import InputError
 from mfabric_jax.report import Asked, query
 from mfabric_jax.study import Sweep, read_sweep, sweep
 from mfabric_jax.study.sweeps.axes import columns
 from mfabric_jax.study.sweeps.run import Maker, sweep_folder
+from tests.mistakes import check_refused
 from tests.study.small import MODEL, row, small
 
 SMALL = {"model": MODEL, "micro_batches": 2, "compute": "achieved"}  # with float64: programs of tests/study/small
@@ -95,9 +93,8 @@ def test_rows_are_those_of_compare(tmp_path):
 @pytest.mark.slow
 def test_rows_are_those_of_compare_whatever_is_fixed(tmp_path):
     pays = {"nic_gbps": [100.0, 800.0, 100.0], "delay_s": [0.025, 0.025, 0.2], "efficiency": [0.5, 0.5, 0.3]}
-    assert_rows_of_compare(
-        tmp_path / "fixed", DATA | DRAWN | {"flows": "single", "seed": 3}, {"goodput": [0.5, 1.0]}, {}
-    )
+    fixed = DATA | DRAWN | {"flows": "single", "seed": 3}
+    assert_rows_of_compare(tmp_path / "fixed", fixed, {"goodput": [0.5, 1.0]}, {})
     assert_rows_of_compare(tmp_path / "pays", {"first": "pays"}, {}, pays)
     scale_up = {"fabric": "mfabric-cpo"}, {"nic_gbps": [400, 800]}, {}  # 9 and 4 circuits a GPU
     assert_rows_of_compare(tmp_path / "scale-up", *scale_up)
@@ -162,10 +159,7 @@ MISTAKES = [
     ({"grid": {"optical_degree": [2.5]}}, r"grid.optical_degree must be a whole number, got 2.5"),
     ({"fixed": {"model": 8}}, r"fixed.model must be text, got 8"),
     ({"fixed": {"sample": 1}}, r"sample must be below iterations \(1\) and from -1 \(their mean\), got 1"),
-    (
-        {"fixed": {"skew": 1.0}, "grid": {"skew": [1.0]}},
-        r"setting 'skew' must be in one of \[fixed\], \[grid\], \[list\], \[random\], got it twice",
-    ),
+    ({"fixed": {"skew": 1.0}, "grid": {"skew": [1.0]}}, r"'skew' must be in one of \[fixed\], .*, got it twice"),
     ({"list": {"dp": [1, 2], "gpus": [128]}}, r"read side by side and must be equally long, got dp 2, gpus 1"),
     ({"random": {"seed": {"low": 0, "high": 2**70, "whole": True}}}, r"whole numbers below 2\^31, got 0 and"),
     ({"random": {"optical_degree": {"low": 1.5, "high": 4, "whole": True}}}, r"low and high must be whole numbers"),
@@ -187,8 +181,7 @@ MISTAKES = [
 
 def test_mistakes_are_sentences():
     for given, sentence in MISTAKES:
-        with pytest.raises(InputError, match=sentence):
-            Sweep(**given)
+        check_refused(sentence, Sweep, **given)
     for fixed in (  # what goes together is checked together
         CPO | {"nic_gbps": 100.0},
         {"ocs": "palomar", "delay_s": 0.01},
@@ -214,11 +207,9 @@ def test_files_are_read_strictly(tmp_path):
     ):
         if text is not None:
             (tmp_path / name).write_text(text)
-        with pytest.raises(InputError, match=sentence):
-            read_sweep(tmp_path / name)
+        check_refused(sentence, read_sweep, tmp_path / name)
     for given, sentence in (
         ({"shard": (3, 2)}, "shard must be i/n with i from 1 to n, got 3/2"),
         ({"engine": "dask"}, "engine 'dask' is unknown; allowed: local, ray"),
     ):
-        with pytest.raises(InputError, match=sentence):
-            sweep(config, tmp_path, **given)
+        check_refused(sentence, sweep, config, tmp_path, **given)

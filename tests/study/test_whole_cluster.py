@@ -23,6 +23,7 @@ from mfabric_jax.study.whole_cluster import (
 )
 from mfabric_jax.traffic import measured, region_bytes
 from mfabric_jax.traffic.training import expert_flows
+from tests.mistakes import check_refused
 from tests.oracles.greedy import greedy
 from tests.oracles.tree import tree as star
 
@@ -50,11 +51,10 @@ def solved(name="fat-tree", **settings):
 
 
 QUICK = ("fat-tree", "mfabric", "topoopt", "nvl72")
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in CLUSTERS if name not in QUICK]
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CLUSTERS]
-)
+@pytest.mark.parametrize("name", [*QUICK, *SLOW])
 def test_every_fabric_solves(name):
     done = solved(name)
     rows = {row["traffic"]: row for row in cluster_rows(done)}
@@ -247,8 +247,7 @@ def test_mistakes():
         ("mfabric", {"electrical_nics": 0}, "no path leads from server"),
         ("fat-tree", {"radix": 4}, "has room for 16 hosts, got 64; choose a larger radix"),
     ):
-        with pytest.raises(InputError, match=words):
-            solve_cluster(config(name, **settings))
+        check_refused(words, solve_cluster, config(name, **settings))
 
 
 def test_oversubscription_lowers_what_is_between_edge_switches():

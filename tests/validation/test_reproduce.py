@@ -12,13 +12,11 @@ import threading
 import pytest
 
 import mfabric_jax
-from mfabric_jax import cli, report
-from mfabric_jax.checks import InputError
+from mfabric_jax import report
 from mfabric_jax.validation import processes, scripts
 from mfabric_jax.validation.paper import with_earlier
-
-pytest.importorskip("tyro", reason="the command line needs tyro")
-pytest.importorskip("matplotlib")
+from tests.command_line import mistake, status
+from tests.mistakes import check_refused
 
 HERE = pathlib.Path(mfabric_jax.__file__).parent
 SCRIPT = '''"""How many {name} are there?"""
@@ -73,14 +71,6 @@ def ours(tmp_path, monkeypatch):
     for name in [name for name in sys.modules if name.startswith(scripts.PACKAGE)]:
         del sys.modules[name]
     sys.modules.update(experiments)
-
-
-def status(*words):
-    """Exit status, as a shell would see it."""
-    try:
-        return cli.main([*map(str, words)])
-    except SystemExit as end:
-        return end.code or 0
 
 
 def last_lines(text):
@@ -138,16 +128,9 @@ def test_which_figures_there_are_and_are_asked_for(ours, capsys):
     assert scripts.chosen(["many_sheep", "lost-bees"]) == {"sheep": "many_sheep", "lost-bees": "lost_bees"}
     assert list(scripts.chosen(["all", "lost_bees"])) == [*FIGURES, "lost-bees"]
     assert status("reproduce", "--list") == 0
-    assert capsys.readouterr().out == textwrap.dedent("""\
-        figures of the paper (all):
-          sheep       How many sheep are there?
-          wolves      How many wolves are there?
-          ghosts      (missing)
-
-        by name only:
-          dead-birds  How many birds are there?
-          lost-bees   How many bees are there?
-        """)
+    all_of_them, by_name = (part.splitlines()[1:] for part in capsys.readouterr().out.split("\n\n"))
+    assert [line.split()[0] for line in (*all_of_them, *by_name)] == [*FIGURES, "dead-birds", "lost-bees"]
+    assert [line.split(maxsplit=1)[1] for line in all_of_them[1:]] == ["How many wolves are there?", "(missing)"]
 
 
 def test_mistakes_are_sentences_before_anything_runs(capsys, monkeypatch):
@@ -160,10 +143,7 @@ def test_mistakes_are_sentences_before_anything_runs(capsys, monkeypatch):
         ("cost --quik", "option '--quik' is unknown (did you mean '--quick'?)"),
         (f"cost --out {__file__}", "cannot write into"),
     ):
-        assert status("reproduce", *words.split()) == 2
-        said = capsys.readouterr()
-        assert said.err.startswith(f"mfabric: {sentence}")
-        assert (said.err.count("\n"), said.out) == (1, "")
+        assert mistake(capsys, "reproduce", *words.split()).startswith(sentence)
 
 
 @pytest.mark.slow
@@ -196,8 +176,7 @@ def test_processes_at_once_share_the_cores(tmp_path, monkeypatch):
 def test_an_installation_without_experiments_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(scripts, "ROOT", tmp_path / "mfabric_jax")
     monkeypatch.delitem(sys.modules, scripts.PACKAGE, raising=False)
-    with pytest.raises(InputError, match=f"neither {tmp_path}/mfabric_jax/experiments nor {tmp_path}/experiments"):
-        scripts.package()
+    check_refused(f"neither {tmp_path}/mfabric_jax/experiments nor {tmp_path}/experiments", scripts.package)
 
 
 @pytest.mark.parametrize(
