@@ -13,9 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.routing.region import between_servers, circuit_rates
-from mfabric_jax.routing.relay import link_seconds
+from mfabric_jax.routing.potentials import Links
 
 SOFTNESS = 0.1  # parts of the latest time: links that much earlier still have a price
 BLUR = 0.3  # standard deviation of the logarithm of what swaps take worths to be
@@ -28,42 +26,28 @@ class Worth(NamedTuple):
     added: Float[Array, "S S"]  # earlier with one more
 
 
-@jax.jit
-def circuit_worth(
-    region: Region, circuits: Circuits, shares: Float[Array, "S S S+2"], demand: Float[Array, "S S"]
-) -> Worth:
-    """What circuits are worth between each two servers, to first order, under nearly the best `shares`.
+def circuit_worth(links: Links, seconds: Float[Array, "S+2 S"]) -> Worth:
+    """What circuits are worth between each two servers, to first order, where links are through at nearly the best
+    `seconds`: circuits, ports up, ports down.
 
-    Prices are a softmax over the links' times, at a tenth of the latest one. At most about S^3 floats.
+    Circuits and ports of `links` are counted in NICs. Prices are a softmax over the links' times, at a tenth of the
+    latest one. At most about S^3 floats.
     """
-    demand = between_servers(region, demand)
-    price, cheapest = _prices(region, circuits, shares, demand)
-    efficiency = jnp.asarray(region.relay_efficiency, demand.dtype)
-    cheapest = jnp.minimum(cheapest, (price[:, None, :] + price.T[None] / efficiency).min(2))
-    cheapest = jnp.where((demand > 0) & jnp.isfinite(cheapest), cheapest, 0)
-    first_hop = (cheapest[:, None, :] - price[None] / efficiency).max(2)  # a -> b, then b -> j as before
-    second_hop = (cheapest.T[None] - price.T[:, None, :]).max(2) * efficiency  # i -> a as before, then a -> b
+    latest = seconds.max()
+    late = seconds / jnp.where(latest > 0, latest, 1)
+    price = jax.nn.softmax(late.reshape(-1) / SOFTNESS).reshape(seconds.shape)
+    servers = len(links.port)
+    circuit = jnp.where(links.circuit > 0, price[:servers] / jnp.where(links.circuit > 0, links.circuit, 1), jnp.inf)
+    port = jnp.where(links.port > 0, price[servers:] / jnp.where(links.port > 0, links.port, 1)[None], jnp.inf)
+    efficiency = links.efficiency
+    cheapest = jnp.minimum(circuit, port[0][:, None] + port[1][None])
+    cheapest = jnp.minimum(cheapest, (circuit[:, None, :] + circuit.T[None] / efficiency).min(2))
+    cheapest = jnp.where((links.demand > 0) & jnp.isfinite(cheapest), cheapest, 0)
+    first_hop = (cheapest[:, None, :] - circuit[None] / efficiency).max(2)  # a -> b, then b -> j as before
+    second_hop = (cheapest.T[None] - circuit.T[:, None, :]).max(2) * efficiency  # i -> a as before, then a -> b
     opened = jnp.maximum(jnp.maximum(cheapest, first_hop), jnp.maximum(second_hop, 0))
-    added = jnp.where(jnp.isfinite(price), price, opened)
-    return Worth(price + price.T, added + added.T)
-
-
-def _prices(region: Region, circuits: Circuits, shares, demand) -> tuple[Float[Array, "S S"], Float[Array, "S S"]]:
-    """Per NIC of load: of every pair's circuits, infinite where there are none, and of these or the EPS,
-    whichever is cheaper."""
-    servers, dtype = region.servers, demand.dtype
-    rate, nic = circuit_rates(region, circuits, demand), jnp.asarray(region.nic_Bps, dtype)
-    port = jnp.broadcast_to(jnp.asarray(region.eps_Bps, dtype), servers)
-    seconds = link_seconds(demand, rate, port, shares, region.relay_efficiency)
-    finite = jnp.where(jnp.isfinite(seconds), seconds, 0)
-    latest = finite.max(initial=0)
-    late = jnp.where(jnp.isfinite(seconds), finite / jnp.where(latest > 0, latest, 1), 1)
-    capacity = jnp.concatenate([rate.reshape(-1), port, port])
-    some = capacity > 0
-    price = jnp.where(some, jax.nn.softmax(late / SOFTNESS) * nic / jnp.where(some, capacity, 1), jnp.inf)
-    circuit, up, down = jnp.split(price, (servers * servers, servers * (servers + 1)))
-    circuit = circuit.reshape(servers, servers)
-    return circuit, jnp.minimum(circuit, up[:, None] + down[None, :])
+    added = jnp.where(jnp.isfinite(circuit), circuit, opened)
+    return Worth(circuit + circuit.T, added + added.T)
 
 
 def swaps(

@@ -24,24 +24,20 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax import lax
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float
 
 from mfabric_jax.checks import InputError, whole
 from mfabric_jax.extras import extra
 from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.routing.region import between_servers, circuit_rates
+from mfabric_jax.routing.potentials import Links, descended, level
+from mfabric_jax.routing.region import between_servers, circuit_rates, degree_bound
 from mfabric_jax.routing.relay import is_path, link_seconds
 from mfabric_jax.routing.split import joined, split_seconds
 
 SMALLEST = 1e-9  # share that the programme tells from 0
 FEW = 1e-4  # share below which gradient steps drop a path
-HOT, COLD = 0.2, 0.0005  # softness of the largest link time, first and last, over the least so far
-RATE, LAST_RATE = 0.15, 0.003  # steps in the logarithms of the shares, first and last
-MEMORY = (0.8, 0.95)  # Adam's, of slopes and of their squares: short, for the temperature falls
-SPREAD = 0.1  # of the bytes that start on other paths than those of split routing
-NOISE = 0.5  # standard deviation of the first logarithms, with a key
+NEAR = 1e-5  # above the degree bound: no more steps
 
 
 class _Links(NamedTuple):
@@ -142,64 +138,34 @@ def _loads(links: _Links, path: np.ndarray):
 
 
 def relay_shares(
-    region: Region,
-    circuits: Circuits,
-    demand: Float[Array, "S S"],
-    *,
-    steps: int = 200,
-    key: PRNGKeyArray | None = None,
+    region: Region, circuits: Circuits, demand: Float[Array, "S S"], *, steps: int = 200
 ) -> Float[Array, "S S S+2"]:
-    """Shares near the best by `steps` of Adam on their logarithms, from those of split routing; never worse than these.
+    """Shares near the best by at most `steps` of Adam on the links' `potentials`; never worse than those of split
+    routing.
 
     - `demand` [S S]: bytes from server i to server j; the diagonal is ignored.
-    - `key`: another start, a little off; None: always the same.
 
-    The largest link time is softened by a log-sum-exp whose temperature falls; of all steps the best counts. Shares
-    below 1e-4 are dropped. Compiled, batched by `vmap`. Derivatives do not flow through: at the best shares the time
-    changes with demand, circuits and bandwidth as if these shares were fixed.
+    The largest link time is softened by a log-sum-exp whose temperature falls; of all steps the best counts, and they
+    end early within 1e-5 of the degree bound. Shares below 1e-4 are dropped. Compiled, batched by `vmap`. Derivatives
+    do not flow through: at the best shares the time changes with demand, circuits and bandwidth as if they were fixed.
     """
     whole("steps", steps, at_least=0)
-    return _descended(*lax.stop_gradient((region, circuits, demand)), steps, key)
+    return _descended(*lax.stop_gradient((region, circuits, demand)), steps)
 
 
 @functools.partial(jax.jit, static_argnames="steps")
-def _descended(region: Region, circuits: Circuits, demand, steps: int, key) -> Float[Array, "S S S+2"]:
+def _descended(region: Region, circuits: Circuits, demand, steps: int) -> Float[Array, "S S S+2"]:
     links, first = _start(region, circuits, demand)
     links = links.served()
-    found = _descend(links, first, steps, key)
+    unit = links.seconds(first).max()
+    scaled = Links(links.demand / jnp.where(unit > 0, unit, 1), links.circuit, links.port, links.efficiency)
+    enough = degree_bound(region, links.demand) * jnp.asarray(1 + NEAR, unit.dtype) / jnp.where(unit > 0, unit, 1)
+    start = level(region.servers, first.dtype)
+    found = scaled.shares(descended(scaled, start, steps, enough=enough)[0])
     few = jnp.asarray(FEW, found.dtype)
     found = _normal(jnp.where(found < few, 0, found), links.path)
     found = jnp.where(links.demand[..., None] > 0, found, first)
-    return jnp.where(links.seconds(found).max() <= links.seconds(first).max(), found, first)
-
-
-def _descend(links: _Links, first: Float[Array, "S S S+2"], steps: int, key) -> Float[Array, "S S S+2"]:
-    """The best shares on the way."""
-    dtype = first.dtype
-    unit = links.seconds(first).max()
-    unit = jnp.where(unit > 0, unit, 1)
-    spread, lowest = jnp.asarray(SPREAD, dtype), jnp.finfo(dtype).min / 2
-    start = jnp.where(links.path, jnp.log((1 - spread) * first + spread * _normal(_widths(links), links.path)), 0)
-    if key is not None:
-        start += NOISE * jax.random.normal(key, start.shape, dtype)
-    adam = optax.adam(optax.cosine_decay_schedule(RATE, max(steps, 1), LAST_RATE / RATE), *MEMORY)
-
-    def softest(logits, temperature):
-        shares = jnp.where(links.path, jax.nn.softmax(jnp.where(links.path, logits, lowest), axis=2), 0)
-        over = links.seconds(shares) / unit
-        return temperature * jax.nn.logsumexp(over / temperature), (shares, over.max())
-
-    def step(state, temperature):
-        logits, moments, best, least = state
-        (_, (shares, late)), slope = jax.value_and_grad(softest, has_aux=True)(logits, temperature * least)
-        with jax.numpy_dtype_promotion("standard"):  # optax divides floats by whole numbers
-            change, moments = adam.update(slope, moments)
-        better = late < least
-        return (logits + change, moments, jnp.where(better, shares, best), jnp.minimum(late, least)), None
-
-    state = start, adam.init(start), first, jnp.ones((), dtype)
-    temperatures = jnp.asarray(np.geomspace(HOT, COLD, steps), dtype)
-    return lax.scan(step, state, temperatures)[0][2]
+    return jnp.where(links.seconds(found).max() < links.seconds(first).max(), found, first)
 
 
 @jax.jit

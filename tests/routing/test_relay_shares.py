@@ -153,13 +153,12 @@ def test_gradient_steps_come_near_the_programme(seeds, dtype):
     assert max(late) < 0.01
 
 
-def test_more_steps_come_nearer_and_none_are_split_routing():
+def test_more_steps_come_nearer_and_none_are_no_worse_than_split_routing():
     for seed in range(6):
         where, count, demand = draw(seed)
         split = seconds(where, count, demand, "split")
         none, few, many = (bound(where, count, near(where, count, demand, steps=n), demand) for n in (0, 3, 200))
-        np.testing.assert_allclose(none, split, rtol=1e-9)
-        assert split * (1 + 1e-9) >= few >= many * (1 - 1e-9)
+        assert split * (1 + 1e-9) >= none >= few * (1 - 1e-9) >= many * (1 - 2e-9)
 
 
 def test_no_bytes_no_circuits_one_pair():
@@ -200,16 +199,6 @@ def test_a_batch_equals_its_loop_and_new_numbers_do_not_retrace():
     drawn = [draw(seed) for seed in (1, 2, 5, 6)]
     once = eqx.debug.assert_max_traces(lambda r, c, d: near(r, c, d, steps=60), max_traces=1)
     assert_batch_is_its_loop(once, drawn, functools.partial(near, steps=60), atol=1e-6)
-
-
-def test_a_key_moves_the_start():
-    case = draw(2)
-    _, least = best(*case)
-    np.testing.assert_array_equal(near(*case), near(*case))
-    moved = [near(*case, key=jax.random.key(seed)) for seed in (0, 1)]
-    assert not np.allclose(*moved, atol=1e-3)
-    for shares in moved:
-        assert bound(*case[:2], shares, case[2]) <= 1.01 * least
 
 
 def test_the_slope_of_the_best_time_is_that_with_fixed_shares():

@@ -1,0 +1,90 @@
+"""Many demands that one set of circuits is for, in units of their own bounds, and how good circuits are for all of them.
+
+Times are over each demand's own degree bound, so that large and small ones count alike; what counts of them is their
+mean, their worst, or the mean of the worst part (CVaR).
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from mfabric_jax.checks import InputError
+from mfabric_jax.fabric import Region
+from mfabric_jax.policies.joint_relaxation import relay_limit
+from mfabric_jax.policies.normalised_demand import normalised
+from mfabric_jax.routing import degree_bound
+from mfabric_jax.routing.potentials import Links
+from mfabric_jax.routing.region import between_servers
+from mfabric_jax.routing.split import joined
+
+NEVER = 1e4  # degree bounds that bytes without a path take: finite, so that circuits can be told apart
+
+
+class Samples(NamedTuple):
+    """K demands of one region."""
+
+    pairs: Float[Array, "K S S"]  # circuits that would carry i -> j by the degree bound
+    weight: Float[Array, "K"]  # sums to 1
+    limit: Float[Array, "K"]  # no circuits end earlier, over the degree bound
+    degrees: Int[Array, "S"]
+    ports: Float[Array, "S"]
+    efficiency: Float[Array, ""]
+
+    @property
+    def mean(self) -> Float[Array, "S S"]:
+        """What pairs need on average."""
+        return (self.weight[:, None, None] * self.pairs).sum(0)
+
+    def links(self, pairs: Float[Array, "S S"], count) -> tuple[Links, Float[Array, ""]]:
+        """One demand over circuits, real-valued or whole, and by how much it ends later for bytes without a path."""
+        circuit = count.astype(pairs.dtype)
+        active = (circuit > 0).astype(pairs.dtype)
+        served = (active @ active + active > 0) | joined(self.ports)
+        lost = jnp.where(served, 0, pairs).sum()
+        return Links(jnp.where(served, pairs, 0), circuit, self.ports, self.efficiency), NEVER * lost
+
+
+def samples_of(demand: Float[Array, "K S S"], region: Region, weights: Float[Array, "K"] | None) -> Samples:
+    """The demands, normalised; `weights`: how much each counts, by default alike."""
+    demand = jax.vmap(lambda one: between_servers(region, one))(demand)
+    pairs, ports, efficiency = jax.vmap(lambda one: normalised(one, region))(demand)
+    weight = jnp.ones(len(demand), demand.dtype) if weights is None else jnp.asarray(weights).astype(demand.dtype)
+    total = weight.sum()
+    weight = jnp.where(total > 0, weight / jnp.where(total > 0, total, 1), 1 / len(demand))
+    bound = jax.vmap(lambda one: degree_bound(region, one))(demand)
+    limit = jax.vmap(lambda one: relay_limit(region, one))(demand)
+    limit = jnp.where((bound > 0) & jnp.isfinite(limit), limit / jnp.where(bound > 0, bound, 1), 0)
+    return Samples(pairs, weight, limit, region.degrees, ports[0], efficiency[0])
+
+
+def tail_of(risk: str) -> float:
+    """The worst part of the samples that counts: 1 of "mean", 0 of "worst", Q of "cvar:Q"."""
+    name, _, part = risk.partition(":")
+    if risk in ("mean", "worst"):
+        return 1.0 if risk == "mean" else 0.0
+    try:
+        tail = float(part)
+    except ValueError:
+        tail = 0.0
+    if name != "cvar" or not 0 < tail <= 1:
+        raise InputError(f"risk must be mean, worst or cvar:Q with 0 < Q <= 1, got {risk!r}.")
+    return tail
+
+
+def counting(seconds: Float[Array, "K"], weight: Float[Array, "K"], tail: float) -> Float[Array, "K"]:
+    """How much each sample counts, summing to 1: those of the largest `tail` of the weight; ties in order."""
+    order = jnp.argsort(-jnp.where(weight > 0, seconds, -jnp.inf))
+    if tail == 0:
+        return jnp.zeros_like(seconds).at[order[0]].set(1)
+    sorted_weight = weight[order]
+    before = jnp.cumsum(sorted_weight) - sorted_weight
+    part = jnp.clip(jnp.asarray(tail, weight.dtype) - before, 0, sorted_weight) / jnp.asarray(tail, weight.dtype)
+    return jnp.zeros_like(seconds).at[order].set(part)
+
+
+def judged(seconds: Float[Array, "K"], weight: Float[Array, "K"], tail: float) -> Float[Array, ""]:
+    """The mean of the worst `tail` of the samples' times; 1: of all, 0: the worst."""
+    counts = counting(seconds, weight, tail)
+    return jnp.where(counts > 0, counts * seconds, 0).sum()
