@@ -6,7 +6,7 @@ and whose lead shrinks as a balancing loss acts; that it shrinks is then a setti
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,8 @@ from mfabric_jax.traffic.generator import Shape
 from mfabric_jax.traffic.generator import draw as drawn
 from mfabric_jax.traffic.knobs import LOG_NORMAL
 
-from .script import Row, Rows, Script, Verdict, check, grouped, pivot
+from .rows import Row, Rows, grouped, of, pivot, then, told
+from .script import Script, Verdict, check
 
 LAYERS = 4  # shown, spread evenly
 PART = 10  # the first and the last tenth are compared
@@ -65,12 +66,11 @@ def run(config: Config) -> list[Row]:
     layers = spread(load.shape[1])
     mean = load.mean(axis=-1, keepdims=True)
     relative = np.divide(load, mean, out=np.ones_like(load), where=mean > 0)
-    lags = [lag for lag in config.lags if lag < len(load)]
-    alike = {lag: statistics.correlation(load, lag) for lag in lags}
+    alike = {lag: statistics.correlation(load, lag) for lag in config.lags if lag < len(load)}
     return [
         {"source": source, "iteration": int(number[at]), "record": at, "layer": layer}
         | {"max_over_mean": float(relative[at, layer].max()), "deviation": float(relative[at, layer].std())}
-        | {f"correlation_{lag}": _known(alike[lag], at - lag, layer) for lag in lags}
+        | {f"correlation_{lag}": _known(values, at - lag, layer) for lag, values in alike.items()}
         | {f"expert_{expert}": round(float(value), 5) for expert, value in enumerate(relative[at, layer])}
         for at in range(len(load))
         for layer in layers
@@ -98,19 +98,14 @@ def _generated(config: Config) -> tuple[str, np.ndarray, np.ndarray]:
     return "generated", number, statistics.source_rows(count).sum(axis=2)
 
 
-def table(rows: Rows) -> str:
-    """Load at the start and at the end of every layer, and how alike loads are by lag."""
-    ends = [
+def _starts(rows: Rows) -> list[Row]:
+    """Load at the start and at the end of every layer."""
+    return [
         {"layer": layer, "of": f"{name}, {when}", "mean": _mean(part, key)}
         for key, name in {"max_over_mean": "max / mean", "deviation": "deviation"}.items()
         for (layer,), here in grouped(rows, "layer").items()
         for when, part in _ends(here).items()
     ]
-    load = pivot(ends, ["layer"], "{of}", lambda row: row["mean"])
-    alike = pivot(_correlations(rows), ["records apart"], "layer {layer}", lambda row: row["correlation"])
-    return "\n\n".join(
-        ["load of experts over their mean; first and last tenth of the run", load, "correlation of loads", alike]
-    )
 
 
 def _correlations(rows: Rows) -> list[Row]:
@@ -137,12 +132,22 @@ def _mean(rows: Sequence, key: str) -> float | None:
     return float(np.mean(known)) if known else None
 
 
-def _loads(rows: Rows) -> Iterator[Row]:
+table = told(
+    "load of experts over their mean; first and last tenth of the run",
+    then(_starts, pivot(["layer"], "{of}", "mean")),
+    "correlation of loads",
+    then(_correlations, pivot(["records apart"], "layer {layer}", "correlation")),
+)
+
+
+def _loads(rows: Rows) -> list[Row]:
     """A row for each expert."""
-    experts = {int(key.removeprefix("expert_")): key for key in rows[0] if key.startswith("expert_")}
-    for row in rows:
-        at = {"iteration": row["iteration"], "layer": row["layer"]}
-        yield from (at | {"expert": expert, "load": row[key]} for expert, key in experts.items())
+    experts = [key for key in rows[0] if key.startswith("expert_")]
+    return [
+        {"iteration": row["iteration"], "layer": row["layer"], "expert": expert, "load": row[key]}
+        for row in rows
+        for expert, key in enumerate(experts)
+    ]
 
 
 def _shading(loads: Sequence[float]) -> Any:
@@ -151,42 +156,29 @@ def _shading(loads: Sequence[float]) -> Any:
     return PowerNorm(0.5, 0.0, max(*loads, 1.0))
 
 
-ITERATION = Axis("iteration", "iteration")
-LAYER: dict[str, Any] = {"by": "layer", "named": "layer {}"}
-
-
-def _over_time(key: str, label: str) -> Picture:
-    line = Lines(ITERATION, Axis(key, label, low=0), markers="", **LAYER)
-    return Picture(panels=(line,), width=3.6, key=False)
-
-
+ITERATION, LAYER = Axis("iteration", "iteration"), {"by": "layer", "named": "layer {}"}
 HEAT = Heat(ITERATION, Axis("expert", "expert"), "load", norm=_shading, title="layer {layer}", high=2.3)
 HEATS = Picture((HEAT,), across="layer", shown=_loads, width=3.1, share_y=True, scale="load / mean")
 APART = Axis("records apart", "records apart", log=True, ticks=str)
 ALIKE = Lines(APART, Axis("correlation", "correlation of loads", lines=(0,)), **LAYER)
 CORRELATIONS = Picture((ALIKE,), shown=_correlations, width=4.4)
-MEASURES = (
-    _over_time("max_over_mean", "hottest expert over the mean"),
-    _over_time("deviation", "standard deviation over the mean"),
-    CORRELATIONS,
-)
-PICTURE = Pictures((HEATS, Pictures(MEASURES)), over=True, heading=lambda rows: rows[0]["source"])
+OVER_MEAN = {"max_over_mean": "hottest expert over the mean", "deviation": "standard deviation over the mean"}
+MEASURES = [
+    Picture((Lines(ITERATION, Axis(key, label, low=0), markers="", **LAYER),), width=3.6, key=False)
+    for key, label in OVER_MEAN.items()
+]
+PICTURE = Pictures((HEATS, Pictures((*MEASURES, CORRELATIONS))), over=True, heading=lambda rows: rows[0]["source"])
 
 
 def verdicts(rows: Rows) -> list[Verdict]:
     """Whether the variance of loads shrinks, how hot the hottest expert is, and how fast loads move on."""
-    mean = float(np.mean([_shrunk(here) for here in grouped(rows, "layer").values()]))
-    shrinks = Verdict(
-        f"{rows[0]['source']}: variance, last over first 10 %",
-        f"{mean:.2f}",
-        "below 1 (shrinks)",
-        None if rows[0]["source"] == "generated" else max(mean - 1, 0.0),
-    )
-    hottest = [row["max_over_mean"] for row in rows]
-    found = [shrinks, Verdict("hottest expert over the mean, median", f"{np.median(hottest):.2f}")]
+    mean, source = float(np.mean([_shrunk(here) for here in grouped(rows, "layer").values()])), rows[0]["source"]
+    off = None if source == "generated" else max(mean - 1, 0.0)
+    found = [Verdict(f"{source}: variance, last over first 10 %", f"{mean:.2f}", "below 1 (shrinks)", off)]
+    hottest = of("max_over_mean", np.median)(rows)
+    found.append(Verdict("hottest expert over the mean, median", f"{hottest:.2f}"))
     for lag in _lags(rows):
-        alike = _mean(rows, f"correlation_{lag}")
-        if alike is not None:
+        if (alike := _mean(rows, f"correlation_{lag}")) is not None:
             found.append(Verdict(f"correlation of loads {lag} records apart", f"{alike:.3f}"))
     return found
 

@@ -9,7 +9,6 @@ import dataclasses
 import functools
 
 from mfabric_jax import report
-from mfabric_jax.checks import names
 from mfabric_jax.fabric.registry import PRICED
 from mfabric_jax.report.figures import compared_picture
 from mfabric_jax.report.fronts import front
@@ -17,29 +16,27 @@ from mfabric_jax.study import Compare
 from mfabric_jax.study.calibration import PUBLISHED
 
 from .iteration_time import PER_DOLLAR, ROUNDED
-from .script import COMPARED, Row, Rows, Script, Verdict, against, compared, grouped, picked, pivot, values_of
+from .rows import Row, Rows, grouped, picked, pivot, values_of
+from .script import COMPARED, Script, Sweep, Verdict, against, check, compared
 
 CHEAP = ("topoopt", "rail-only")
 BEST_AT_100 = "mixtral-8x7b"
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
+class Config(Sweep):
     """What to compare."""
 
     models: tuple[str, ...] = (*PUBLISHED, "deepseek-r1")  # All of them on every fabric.
     fabrics: tuple[str, ...] = COMPARED  # Of those that have a price.
     nic_gbps: tuple[float, ...] = (100.0, 200.0, 400.0, 800.0)  # Bandwidth of every NIC.
-    seed: int = 0  # Of the traffic.
 
     def __post_init__(self):
-        names("fabrics", self.fabrics, PRICED)
-        for model in self.models:
-            self.setting(model)
+        check(self, known={"fabrics": PRICED}, cases="models")
 
     def setting(self, model: str) -> Compare:
         """All cells of a model."""
-        return Compare(models=(model,), fabrics=self.fabrics, nic_gbps=self.nic_gbps, seed=self.seed)
+        return self.case(model, *self.fabrics)
 
 
 def run(config: Config) -> list[Row]:
@@ -71,12 +68,9 @@ def _point(row: Row) -> tuple[float, float]:
 
 def table(rows: Rows) -> str:
     """The comparison, then what mFabric's dollars are worth beside those of every other fabric."""
-    others = [
-        {"over that of": row["fabric"], **row}
-        for row in rows
-        if row["fabric"] != "mfabric" and row["mfabric_per_dollar"] is not None
-    ]
-    ratios = pivot(others, ("model", "over that of"), "{nic_gbps:g}G", "{mfabric_per_dollar:.2f}")
+    known = [row for row in rows if row["fabric"] != "mfabric" and row["mfabric_per_dollar"] is not None]
+    others = [row | {"over that of": row["fabric"]} for row in known]
+    ratios = pivot(("model", "over that of"), "{nic_gbps:g}G", "{mfabric_per_dollar:.2f}")(others)
     return "\n\n".join([report.comparison(rows), *(["performance per dollar of mFabric", ratios] if others else [])])
 
 

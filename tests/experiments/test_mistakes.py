@@ -78,7 +78,6 @@ SENTENCES = [
     ("when_to_reconfigure", {"blocks": (1, 1)}, NONE_TWICE.format("blocks", [1, 1])),
     ("when_to_reconfigure", {"servers": 3}, RANKS),
     ("when_to_reconfigure", {"every": 0}, WHOLE.format("every", 1, 0)),
-    ("when_to_reconfigure", {"hidden_s": -1.0}, "hidden_s must be finite and not negative, got -1.0."),
     ("whole_cluster_scale", {"fabrics": ("fat-tre",)}, "fabric 'fat-tre' is unknown (did you mean 'fat-tree'?)"),
     ("whole_cluster_scale", {"servers": (128, 128)}, NONE_TWICE.format("servers", [128, 128])),
     ("whole_cluster_scale", {"servers": (20,)}, "servers must hold whole replicas of mixtral-8x7b (128 GPUs each)"),

@@ -9,7 +9,7 @@ from mfabric_jax.report import style
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("tyro")
-from experiments.script import picked
+from experiments.rows import picked
 from experiments.single_path_and_spraying import (
     FABRICS,
     PICTURE,
