@@ -6,11 +6,13 @@ not published; here they do at some parts of their peak. Source: arXiv 2501.0390
 """
 
 import dataclasses
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from mfabric_jax import units
 from mfabric_jax.report import style
@@ -26,10 +28,6 @@ from mfabric_jax.workload.compute import block_flops
 
 from .rows import Row, Rows, adding, grouped, listed, picked, values_of
 from .script import Found, Script, Sweep, Verdict, cells, check
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 GPU, NVLINK_GIGABYTES = "H800-SXM", 200.0
 LANES = {"compute": "compute", "NVSwitch": "compute", "waiting": "compute", "EPS": "EPS", "OCS": "OCS"}
@@ -118,21 +116,13 @@ def _calm(rows: Rows) -> list[str]:
     return [model for model in values_of(rows, "model") if model not in turning]
 
 
-def draw(rows: Rows, path: str | Path) -> Path:
-    """One block of every model under two rules (one, if the switch never turns), and below what of the delay is hidden;
-    returns the path written."""
-    return style.save(lambda: build(rows), path)
-
-
 PART = Axis("hidden", "hidden part of the reconfiguration delay", percent=True, low=-0.03, high=1.03)
 RATES = {"named": "H800 at {:.0%} of its peak", "markers": "o", "block": "first", "dodge": True}
 HIDDEN = Picture((Dots(PART, Axis("line"), "rate", **RATES),), shown=_turning, width=7.6)
 
 
-def build(rows: Rows) -> "Figure":
-    """The figure itself."""
-    from matplotlib.patches import Patch
-
+def build(rows: Rows) -> Figure:
+    """One block of every model under two rules (one, if the switch never turns), and what of the delay is hidden."""
     calm, drawn, turning = _calm(rows), picked(rows, row="segment", rate=rows[0]["rate"]), bool(_turning(rows))
     cases = []
     for (model,), here in grouped(drawn, "model").items():
@@ -154,7 +144,7 @@ def build(rows: Rows) -> "Figure":
     return figure
 
 
-def _block(axes: "Axes", rows: Rows) -> None:
+def _block(axes: Axes, rows: Rows) -> None:
     """Lanes of computation, packet switches and circuits."""
     lanes = list(dict.fromkeys(LANES.values()))
     end = units.to_ms(max(row["end_s"] for row in rows))

@@ -9,7 +9,9 @@ import dataclasses
 from functools import cached_property
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from matplotlib.figure import Figure
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import NAMES as FABRICS
@@ -21,9 +23,6 @@ from mfabric_jax.report.figures.panels import Axis, Lines, Picture
 
 from .rows import Row, Rows, adding, picked, pivot, then, told, values_of
 from .script import COMPARED, Found, Script, Verdict, against, check
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 PUBLISHED_TIERS = 3
 PUBLISHED = {100.0: 1.524, 200.0: 1.790, 400.0: 2.289, 800.0: 2.331}  # Gbps -> a fat-tree over mFabric
@@ -132,8 +131,8 @@ NEEDS = "fabrics with a price"
 PICTURE = Picture((COST, RATIO), "", "nic_gbps", shown=_drawn, heading=_unpriced, needs=NEEDS, share_y="row")
 
 
-def build(rows: Rows) -> "Figure":
-    """The figure itself, with the ratio at the right end of every line, once where lines end together."""
+def build(rows: Rows) -> Figure:
+    """Cost against size, and below it over that of mFabric, the ratio once at the right end of the lines."""
     figure = PICTURE.build(rows)
     ratios = figure.axes[-len(values_of(rows, "nic_gbps")) :]
     for axes in ratios:
@@ -144,11 +143,6 @@ def build(rows: Rows) -> "Figure":
         ends = {tuple(line.get_xydata()[-1]): line.get_color() for line in drawn}
         charts.beside(axes, list(ends), [f"{ratio:.2f}" for _, ratio in ends], list(ends.values()))
     return figure
-
-
-def draw(rows: Rows, path: str | Path) -> Path:
-    """Cost against size, and below it over that of mFabric, a column per bandwidth; returns the path written."""
-    return style.save(lambda: build(rows), path)
 
 
 def verdicts(rows: Rows) -> list[Verdict]:

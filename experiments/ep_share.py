@@ -26,7 +26,6 @@ class Config(Sweep):
 
     models: tuple[str, ...] = tuple(MEASURED)  # Of those with measured shares.
     efficiencies: tuple[float, ...] = (0.05, 0.1, 0.2, 0.35, 0.5)  # Achieved over peak FLOP/s of an H800.
-    fabric: str = "fat-tree"
 
     def __post_init__(self):
         check(self, known={"models": MEASURED}, positive="efficiencies", distinct="efficiencies", cases="models rates")
@@ -38,11 +37,11 @@ class Config(Sweep):
 
     def setting(self, model: str, rate: float | None) -> Compare:
         """One model at a rate."""
-        usual = self.case(model, self.fabric)
+        usual = self.case(model, "fat-tree")
         if rate is None:
             return usual
         job = usual.workload(model)
-        return self.case(model, self.fabric, **PRODUCTION, efficiency=rate, dp=1, gpus=job.gpus // job.dp)
+        return self.case(model, "fat-tree", **PRODUCTION, efficiency=rate, dp=1, gpus=job.gpus // job.dp)
 
 
 def run(config: Config) -> Found:

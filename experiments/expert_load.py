@@ -8,9 +8,9 @@ and whose lead shrinks as a balancing loss acts; that it shrinks is then a setti
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from matplotlib.colors import PowerNorm
 
 from mfabric_jax import traffic, workload
 from mfabric_jax.checks import InputError
@@ -33,8 +33,6 @@ class Config:
     """Whose load."""
 
     trace: str | None = None  # A recording; without one load is generated.
-    first: int = 0  # Of a recording: the first record used, by its recorded number.
-    last: int = 0  # The last one; 0: to the end.
     model: str = "qwen-moe"  # Generated: whose number of experts and selections.
     iterations: int = 500  # Generated.
     skew: float = 1.0  # Generated: standard deviation of the logarithm of popularity at the start.
@@ -47,7 +45,7 @@ class Config:
     seed: int = 0  # Of generated load.
 
     def __post_init__(self):
-        check(self, known={"model": workload.NAMES}, whole={1: "iterations lags", 0: "first last"}, distinct="lags")
+        check(self, known={"model": workload.NAMES}, whole={1: "iterations lags"}, distinct="lags")
         check(self, not_negative="skew floor drift", positive="half_life")
         self.knobs()
 
@@ -60,7 +58,12 @@ class Config:
 def run(config: Config) -> list[Row]:
     """A row for each iteration and (at most four) layers: load of every expert over the mean, the largest of them,
     their standard deviation, and how they correlate with those of so many records earlier."""
-    source, number, load = _recorded(config) if config.trace else _generated(config)
+    if config.trace is None:
+        source, number, load = "generated", np.arange(config.iterations), _generated(config)
+    else:
+        recording = traffic.open_trace(config.trace)[0]
+        source, number = f"recorded {Path(config.trace).name}", recording.number
+        load = survey.target_loads(recording)
     if len(load) < 2:
         raise InputError(f"a recording must hold at least 2 records to be compared, got {len(load)} of {source}.")
     layers = spread(load.shape[1])
@@ -81,21 +84,12 @@ def _known(alike: np.ndarray, at: int, layer: int) -> float | None:
     return float(alike[at, layer]) if at >= 0 and np.isfinite(alike[at, layer]) else None
 
 
-def _recorded(config: Config) -> tuple[str, np.ndarray, np.ndarray]:
-    """What it is, what records are called, and loads [record layer expert]."""
-    assert config.trace is not None
-    recording = traffic.open_trace(config.trace)[0]
-    last = config.last or int(recording.number.max())
-    recording = recording.chosen((config.first, last))
-    return f"recorded {Path(config.trace).name}", recording.number, survey.target_loads(recording)
-
-
-def _generated(config: Config) -> tuple[str, np.ndarray, np.ndarray]:
+def _generated(config: Config) -> np.ndarray:
+    """Loads [record layer expert]."""
     job = workload.get(config.model)
-    number = np.arange(config.iterations)
     shape = Shape(LAYERS, 1, 1, job.architecture.experts, job.selections * job.ep)
-    count = drawn(shape, config.knobs(), config.seed, number)
-    return "generated", number, statistics.source_rows(count).sum(axis=2)
+    count = drawn(shape, config.knobs(), config.seed, np.arange(config.iterations))
+    return statistics.source_rows(count).sum(axis=2)
 
 
 def _starts(rows: Rows) -> list[Row]:
@@ -150,14 +144,15 @@ def _loads(rows: Rows) -> list[Row]:
     ]
 
 
-def _shading(loads: Sequence[float]) -> Any:
-    from matplotlib.colors import PowerNorm
-
-    return PowerNorm(0.5, 0.0, max(*loads, 1.0))
-
-
 ITERATION, LAYER = Axis("iteration", "iteration"), {"by": "layer", "named": "layer {}"}
-HEAT = Heat(ITERATION, Axis("expert", "expert"), "load", norm=_shading, title="layer {layer}", high=2.3)
+HEAT = Heat(
+    ITERATION,
+    Axis("expert", "expert"),
+    "load",
+    norm=lambda loads: PowerNorm(0.5, 0.0, max(*loads, 1.0)),
+    title="layer {layer}",
+    high=2.3,
+)
 HEATS = Picture((HEAT,), across="layer", shown=_loads, width=3.1, share_y=True, scale="load / mean")
 APART = Axis("records apart", "records apart", log=True, ticks=str)
 ALIKE = Lines(APART, Axis("correlation", "correlation of loads", lines=(0,)), **LAYER)

@@ -25,15 +25,13 @@ class Config(Sweep):
     models: tuple[str, ...] = ("deepseek-r1", "mixtral-8x22b")  # Whose iterations.
     kinds: tuple[str, ...] = tuple(KINDS)  # Failures.
     delays_ms: tuple[float, ...] = (25.0, 0.0)  # Reconfiguration delays; the first one is drawn.
-    iterations: int = 1  # Averaged.
 
     def __post_init__(self):
         check(self, known={"kinds": KINDS}, distinct="delays_ms", not_negative="delays_ms", cases="models delays_ms")
 
     def setting(self, model: str, delay_ms: float) -> study.Failures:
         """All failures of one model."""
-        healthy = self.case(model, "mfabric", iterations=self.iterations, delay_s=units.ms(delay_ms))
-        return study.Failures(healthy, kinds=self.kinds)
+        return study.Failures(self.case(model, "mfabric", delay_s=units.ms(delay_ms)), kinds=self.kinds)
 
 
 def run(config: Config) -> Found:

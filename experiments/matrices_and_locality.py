@@ -6,11 +6,13 @@ Mixtral's bytes, is drawn, too. Source: arXiv 2501.03905, traffic matrices of ra
 """
 
 import dataclasses
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib import colormaps
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from mfabric_jax import report, traffic, units, workload
 from mfabric_jax.report import style
@@ -20,9 +22,6 @@ from mfabric_jax.workload import Workload, place
 
 from .rows import Row, Rows, adding, grouped, picked, pivot, then, told, where
 from .script import Found, Script, Verdict, against, check, spread
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 KINDS = {"TP": "Tensor", "EP": "Expert", "PP": "Pipeline"}
 KINDS |= dict.fromkeys(("DP inside", "DP between", "DP experts"), "Data")
@@ -156,13 +155,8 @@ named = then(where(row="statistic"), adding(statistic=lambda row: STATISTICS[row
 table = told(then(named, pivot(["statistic"], "{model}", "value")), then(where(row="cluster"), _sums, report.plain))
 
 
-def draw(rows: Rows, path: str | Path) -> Path:
-    """Four all-to-alls and the whole cluster of every model; returns the path written."""
-    return style.save(lambda: build(rows), path)
-
-
-def build(rows: Rows) -> "Figure":
-    """The figure itself."""
+def build(rows: Rows) -> Figure:
+    """Four all-to-alls and the whole cluster of every model."""
     models = grouped(rows, "model")
     figure = style.blank(11.6, 5.6 * len(models))
     parts = np.ravel(np.asarray(figure.subfigures(len(models), 1)))
@@ -186,23 +180,21 @@ def _cells(rows: Rows) -> list[Row]:
     ]
 
 
-def _shading(gigabytes: Sequence[float]) -> Any:
-    from matplotlib.colors import Normalize
-
-    return Normalize(0, max(gigabytes))
-
-
 TARGET, SOURCE = Axis("destination", "destination rank"), Axis("source", "source rank")
-PANEL = Heat(TARGET, SOURCE, "GB", norm=_shading, down=True, title="layer {layer}, micro-batch {micro_batch}")
+PANEL = Heat(
+    TARGET,
+    SOURCE,
+    "GB",
+    norm=lambda sizes: Normalize(0, max(sizes)),
+    down=True,
+    title="layer {layer}, micro-batch {micro_batch}",
+)
 ALL_TO_ALLS = Picture((PANEL,), "line", "column", shown=_cells, scale="GB (what stays on its rank is left out)")
 
 
 def _cluster(figure: Any, rows: Rows, gpus: int) -> None:
     """Every pair in the colour of the parallelism that moves most, the darker the more (logarithms); lines between
     regions."""
-    from matplotlib import colormaps
-    from matplotlib.patches import Patch
-
     axes, picture = figure.subplots(), np.ones((gpus, gpus, 3))
     size = np.log([row["bytes"] for row in rows])
     depth = 0.3 + 0.7 * ((size - size.min()) / np.ptp(size) if np.ptp(size) else 1 + 0 * size)

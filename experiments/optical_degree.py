@@ -13,6 +13,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+from matplotlib.colors import TwoSlopeNorm
 
 from mfabric_jax import units
 from mfabric_jax.checks import InputError
@@ -37,7 +38,6 @@ class Config(Sweep):
     optical: tuple[int, ...] = tuple(range(9))  # Optical NICs of a server.
     electrical: tuple[int, ...] = tuple(range(1, 9))  # Electrical NICs of a server.
     delays_ms: tuple[float, ...] = (25.0, 0.0)  # Reconfiguration delays.
-    routing: str = "unsplit"  # How mFabric uses its circuits: unsplit, best-path or split.
 
     def __post_init__(self):
         whole, lists = {0: "optical", 1: "electrical"}, "optical electrical delays_ms"
@@ -48,7 +48,7 @@ class Config(Sweep):
 
     def setting(self, model: str) -> Compare:
         """One model on mFabric."""
-        return self.case(model, "mfabric", routing=self.routing)
+        return self.case(model, "mfabric")
 
     def splits(self) -> dict[tuple[int, int], float]:
         """Bandwidth of every split that has the price of the default."""
@@ -77,30 +77,24 @@ def equal_gbps(optical: int, electrical: int, dollars: float) -> float | None:
 
 def run(config: Config) -> Found:
     """A row for each model, delay and split: bandwidth, price of a server, seconds, and time over the default's."""
-    splits = config.splits()
-    places = [
-        {"delay_ms": delay_ms, "optical": split[0], "electrical": split[1], "nic_gbps": gbps}
-        for delay_ms in config.delays_ms
-        for split, gbps in splits.items()
-    ]
+    names = "delay_ms", "optical", "electrical", "nic_gbps"
+    cases = product(config.delays_ms, config.splits().items())
+    places = [dict(zip(names, (delay_ms, *split, gbps), strict=True)) for delay_ms, (split, gbps) in cases]
     columns = {key: np.asarray([place[key] for place in places]) for key in places[0]}
     changed = {"optical_degree": columns["optical"], "electrical_nics": columns["electrical"].astype(float)}
     changed |= {"nic_gbps": columns["nic_gbps"], "delay_s": units.ms(columns["delay_ms"])}
     for (model,) in cells(config, config.models):
         function, usual = iteration_of(config.setting(model), model)
-        found = evaluate(
-            function, {name: np.full(len(places), value) for name, value in usual.items()} | changed
-        ).arrays
-        seconds = [{name: float(found[name][rank]) for name in SECONDS} for rank in range(len(places))]
-        default = {
-            place["delay_ms"]: times["iteration_s"]
-            for place, times in zip(places, seconds, strict=True)
-            if (place["optical"], place["electrical"]) == USUAL
-        }
-        for place, times in zip(places, seconds, strict=True):
-            dollars = price(place["optical"], place["electrical"], place["nic_gbps"])
-            over = {"over_default": times["iteration_s"] / default[place["delay_ms"]]}
-            yield {"model": model} | place | {"server_usd": dollars} | times | over
+        cases = {name: np.full(len(places), value) for name, value in usual.items()} | changed
+        found = evaluate(function, cases).arrays
+        rows = [
+            {"model": model, **place, "server_usd": price(*list(place.values())[1:])}
+            | {name: float(found[name][rank]) for name in SECONDS}
+            for rank, place in enumerate(places)
+        ]
+        for row in rows:
+            (default,) = picked(rows, delay_ms=row["delay_ms"], optical=USUAL[0], electrical=USUAL[1])
+            yield row | {"over_default": row["iteration_s"] / default["iteration_s"]}
 
 
 named = adding(split="{optical} + {electrical}", Gbps=lambda row: round(row["nic_gbps"]), **{"delay [ms]": "delay_ms"})
@@ -131,14 +125,8 @@ def _frames(rows: Rows) -> Row:
     return {"--": picked(rows, optical=USUAL[0], electrical=USUAL[1])[0], "-": _best(rows)}
 
 
-def _shading(ratios: Sequence[float]) -> Any:
-    from matplotlib.colors import TwoSlopeNorm
-
-    return TwoSlopeNorm(1.0, 0.6, 1.8)
-
-
 OPTICAL, ELECTRICAL = Axis("optical", "optical NICs of a server"), Axis("electrical", "electrical NICs")
-LOOK = {"norm": _shading, "colours": "RdBu_r", "number": "{:.2f}", "frames": _frames}
+LOOK = {"norm": lambda ratios: TwoSlopeNorm(1.0, 0.6, 1.8), "colours": "RdBu_r", "number": "{:.2f}", "frames": _frames}
 PANEL = Heat(OPTICAL, ELECTRICAL, "over_default", **LOOK, title="{model}, {delay_ms:g} ms")
 SCALE = "iteration time over that of 6 + 2, same price"
 LEGEND = "dashed: the default 6 + 2; framed: the fastest;\ngrey: would need a bandwidth without a price"

@@ -23,7 +23,7 @@ CHEAP = ("topoopt", "rail-only")
 BEST_AT_100 = "mixtral-8x7b"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(Sweep):
     """What to compare."""
 

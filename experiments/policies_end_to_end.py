@@ -37,7 +37,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(Sweep):
     """What to simulate."""
 

@@ -24,7 +24,7 @@ ROUNDED = 0.04  # of a ratio published with one decimal
 FABRICS = ("nvl72", "mfabric-cpo")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(Sweep):
     """What to compare."""
 

@@ -106,7 +106,7 @@ class Script:
     - `name`, `question`: by default the name of the file that defines `config`, and the first line of its docstring.
 
     Without `run`, `table`, `verdicts` and `draw`, they are the functions of these names in the file that defines
-    `config`; a picture that is described by data is called `PICTURE` there.
+    `config`; a picture that is described by data is called `PICTURE` there, and `build` makes the figure of any other.
     """
 
     config: type
@@ -126,6 +126,8 @@ class Script:
         file = vars(sys.modules[self.config.__module__])
         own = {name: file.get(name) for name in ("run", "table", "verdicts", "draw")}
         own["draw"] = own["draw"] or getattr(file.get("PICTURE"), "draw", None)
+        if build := file.get("build"):
+            own["draw"] = lambda rows, path: style.save(lambda: build(rows), path)
         own |= {"name": self.name or _stem(self.config), "question": (file["__doc__"] or "").split("\n")[0]}
         for field, default in own.items():
             object.__setattr__(self, field, getattr(self, field) or default)

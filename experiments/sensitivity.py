@@ -51,7 +51,7 @@ WHAT = {"over_fat_tree": "iteration time", "per_dollar": "performance per dollar
 RANGES = {gbps: ends for (fabric, gbps), ends in PER_DOLLAR.items() if fabric == "fat-tree"}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(Sweep):
     """What to switch, for which models."""
 

@@ -35,6 +35,7 @@ GPUS = 8  # of a server, a NIC each
 NIC_GBPS = 400.0  # of every link of the trees: no ratio depends on it
 BYTES = 1e8  # of a GPU: no ratio depends on it either
 FABRICS = {"leaf-spine": "Leaf-spine", "oversub-leaf-spine": "Leaf-spine", "fat-tree": "Fat-tree, three tiers"}
+OVER = {"leaf-spine": 1.0, "oversub-leaf-spine": 3.0, "fat-tree": 1.0}  # oversubscription
 SINGLE = ("ecmp", "least-loaded")
 LOOKS = {
     ("ecmp", False): style.Look("Hashed ECMP", "#D55E00"),
@@ -66,16 +67,12 @@ class Config:
     servers: int = 16  # Servers of 8 GPUs with a NIC each.
     radix: int = 16  # Ports of a switch of the leaf-spines.
     fat_tree_radix: int = 8  # Ports of a switch of the fat-tree.
-    oversubscription: float = 3.0  # Of oversub-leaf-spine.
     group: int = 16  # GPUs of an all-to-all, and of a scattered job.
     rings: int = 4  # Rings of ring-all-reduce side by side: GPUs of equal rank modulo that many.
-    exponent: float = 1.0
-    """Skew: the n-th most popular GPU of a group receives in proportion to 1 / n^exponent."""
 
     def __post_init__(self):
         known, whole = {"fabrics": FABRICS, "traffic": TRAFFIC}, {2: "servers", 1: "parts seeds group rings"}
         check(self, known=known, distinct="parts", whole=whole)
-        check(self, not_negative="exponent", positive="oversubscription")
         for field in ("group", "rings"):
             if self.gpus % getattr(self, field):
                 raise InputError(f"{field} must divide the {self.gpus} GPUs, got {getattr(self, field)}.")
@@ -89,10 +86,6 @@ class Config:
     def gpus(self) -> int:
         return self.servers * GPUS
 
-    def over(self, fabric: str) -> float:
-        """Oversubscription of a fabric."""
-        return self.oversubscription if fabric == "oversub-leaf-spine" else 1.0
-
     @cached_property
     def clusters(self) -> dict[str, Cluster]:
         """The cluster of every fabric, without propagation."""
@@ -100,7 +93,7 @@ class Config:
         trees["fat-tree"] = {"tiers": 3, "radix": self.fat_tree_radix}
         return {
             name: cluster(
-                "fat-tree", self.servers, NIC_GBPS, **trees[name], oversubscription=self.over(name), link_delay_s=0.0
+                "fat-tree", self.servers, NIC_GBPS, **trees[name], oversubscription=OVER[name], link_delay_s=0.0
             )
             for name in self.fabrics
         }
@@ -120,7 +113,7 @@ def _collective(config: Config, traffic: str, rng: np.random.Generator) -> Flows
         case "all-to-all":  # of every run of neighbouring GPUs at once, all pairs alike
             return collectives.all_to_all(neighbours, each)
         case "skewed-all-to-all":  # the same, but that receivers are popular in a random order
-            share = np.arange(1, config.group + 1.0) ** -config.exponent
+            share = 1 / np.arange(1, config.group + 1.0)  # the n-th most popular receives in proportion to 1 / n
             share = rng.permuted(np.broadcast_to(share / share.sum(), neighbours.shape), axis=1)
             return collectives.all_to_all(
                 neighbours, np.broadcast_to(BYTES * share[:, None], (*neighbours.shape, config.group))
@@ -146,7 +139,7 @@ def run(config: Config) -> Found:
     solver = _Solver(config)
     for fabric, traffic, seed in product(config.fabrics, config.traffic, range(config.seeds)):
         flows = flows_of(config, traffic, seed)
-        place = {"fabric": fabric, "oversubscription": config.over(fabric), "traffic": traffic, "seed": seed}
+        place = {"fabric": fabric, "oversubscription": OVER[fabric], "traffic": traffic, "seed": seed}
         spray = solver(fabric, flows, "spray", seed)
         for routing, parts in (("spray", 1), *product(SINGLE, config.parts)):
             time, busiest = spray if routing == "spray" else solver(fabric, split(flows, parts), routing, seed)
@@ -209,8 +202,8 @@ def single(rows: Rows) -> list[Row]:
 
 
 # what single paths took over spraying: median and worst of the seeds, a line per case and way
-OVER = {"median": of("over_spray", np.median), "worst": of("over_spray", max)}
-medians = then(single, summed((*GROUP, "paths", "column"), **OVER))
+TIMES = {"median": of("over_spray", np.median), "worst": of("over_spray", max)}
+medians = then(single, summed((*GROUP, "paths", "column"), **TIMES))
 
 
 def summary(rows: Rows) -> list[Row]:

@@ -25,6 +25,7 @@ from .rows import Row, Rows, adding, listed, then, told, values_of
 from .script import Found, Script, Verdict, cells, check, only
 
 BLOCKS = {"mixtral-8x7b": 7, "llama-moe": 16, "qwen-moe": 12}
+MICRO_BATCHES = 1  # of an iteration: not published, and hardly changes the ratio
 GPUS, NICS, OPTICAL, NVLINK_GIGABYTES = 32, 4, 3, 300.0
 KEEPS, TURNS = "as chosen", "every block"
 PARTS = ("iteration_s", "reconfig_s", "compute_s", "ep_comm_s", "dp_comm_s")
@@ -47,7 +48,6 @@ class Config:
     """What to run on the testbed."""
 
     models: tuple[str, ...] = tuple(BLOCKS)  # Of those that ran on it.
-    micro_batches: tuple[int, ...] = (1,)  # Of an iteration: not published, and hardly changes the ratio.
     routings: tuple[str, ...] = ("unsplit", "split")  # How mFabric uses its circuits.
     delays_ms: tuple[float, ...] = (41.4, 42.4, 46.8)  # Turnaround of the switch for 1, 4 and 16 pairs of ports.
     reactivation_s: tuple[float, ...] = (0.0, 5.67)  # NICs come back so much after the switch has turned.
@@ -55,34 +55,33 @@ class Config:
     seed: int = 0  # Of the traffic.
 
     def __post_init__(self):
-        lists, known = "micro_batches delays_ms reactivation_s", {"models": BLOCKS, "routings": ROUTINGS}
-        positive = {"positive": "delays_ms", "not_negative": "reactivation_s", "whole": {1: "micro_batches"}}
-        check(self, known=known, distinct=lists, **positive, cases="models micro_batches routings")
+        known, rest = {"models": BLOCKS, "routings": ROUTINGS}, {"distinct": "delays_ms reactivation_s"}
+        check(self, known=known, **rest, positive="delays_ms", not_negative="reactivation_s", cases="models routings")
 
-    def setting(self, model: str, micro_batches: int, routing: str) -> Testbed:
+    def setting(self, model: str, routing: str) -> Testbed:
         """One model on both set-ups."""
         usual = Compare().workload(model)
         degrees = {"tp": usual.tp, "ep": usual.ep, "pp": 1, "dp": GPUS // (usual.tp * usual.ep), "gpus": GPUS}
         server = {"nics": NICS, "nic_use": ("pooled",), "optical_degree": OPTICAL, "electrical_nics": NICS - OPTICAL}
         computes = {"efficiency": self.efficiency, "compute": "achieved", "nvswitch_gigabytes_per_s": NVLINK_GIGABYTES}
         case = {"models": (model,), "fabrics": ("fat-tree", "mfabric"), "nic_gbps": (100.0,), "seed": self.seed}
-        case |= {"blocks": BLOCKS[model], "routing": routing, "micro_batches": micro_batches}
+        case |= {"blocks": BLOCKS[model], "routing": routing, "micro_batches": MICRO_BATCHES}
         return Testbed(**case | degrees | server | computes)
 
 
 def run(config: Config) -> Found:
-    """A row for each model, number of micro-batches, routing, and when the switch turns: seconds on both set-ups.
+    """A row for each model, routing, and when the switch turns: seconds on both set-ups.
 
     "as chosen": where circuits change; "every block": before every first all-to-all, whether circuits change or not.
     """
-    for model, micro_batches, routing in cells(config, config.models, config.micro_batches, config.routings):
-        setting = config.setting(model, micro_batches, routing)
+    for model, routing in cells(config, config.models, config.routings):
+        setting = config.setting(model, routing)
         tree, mfabric = (dataclasses.replace(setting, fabrics=(name,)) for name in setting.fabrics)
         eps, chosen = _timed(tree), only(mfabric)[1].exchanges
         job = setting.workload(model)
         moe = places(job).layer >= 0
         facts = {"model": model, "blocks": setting.blocks, "gpus": job.gpus, "dp": job.dp}
-        facts |= {"micro_batches": micro_batches, "routing": routing, "eps_s": eps["iteration_s"]}
+        facts |= {"micro_batches": MICRO_BATCHES, "routing": routing, "eps_s": eps["iteration_s"]}
         changes = int(np.asarray(chosen.switch)[:, moe].sum())
         for turns, delay_ms, back_s in product((KEEPS, TURNS), config.delays_ms, config.reactivation_s):
             waits = {"delay_s": units.ms(delay_ms), "reactivation_s": back_s}
@@ -110,14 +109,13 @@ def _always(solved: Exchanges, moe: np.ndarray) -> Exchanges:
 def _telling(rows: Rows) -> list[Row]:
     """Rows with the name of their case; once where no delay changes anything."""
     slowest, back = max(row["delay_ms"] for row in rows), min(row["reactivation_s"] for row in rows)
-    several = lambda row: f" x {row['micro_batches']}" if row["micro_batches"] > 1 else ""  # noqa: E731
     kept = [
         row
         for row in rows
         if row["turns"] == TURNS or row["changes"] or (row["delay_ms"], row["reactivation_s"]) == (slowest, back)
     ]
     return adding(
-        case=lambda row: f"{row['model']}{several(row)}, {row['routing']}",
+        case="{model}, {routing}",
         note=lambda row: f"{row['over_eps']:.2f}" if row["delay_ms"] == slowest else "",
     )(kept)
 

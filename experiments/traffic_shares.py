@@ -16,7 +16,7 @@ from mfabric_jax.workload import Workload
 from mfabric_jax.workload.volume import MEASURED_SHARES
 
 from .rows import Row, Rows, adding, grouped, listed, then
-from .script import Script, Verdict, against, check, reach
+from .script import Found, Script, Verdict, against, check, reach
 
 MEASURED_SET_UP = {"mixtral-8x7b": {"dp": 1, "gpus": 128}}
 LOOKS = {
@@ -34,29 +34,21 @@ class Config:
     """What to count."""
 
     models: tuple[str, ...] = ("mixtral-8x7b", "llama-moe", "qwen-moe")  # Of those with measured shares.
-    micro_batches: int = 0
-    """Of an iteration, which the measurement does not state; 0: as many as pipeline stages."""
 
     def __post_init__(self):
-        check(self, known={"models": MEASURED_SHARES}, whole={0: "micro_batches"})
-
-    def jobs(self) -> list[tuple[str, Workload]]:
-        """Set-ups with their names."""
-        more = {"micro_batches": self.micro_batches} if self.micro_batches else {}
-        found = []
-        for model in self.models:
-            if model in MEASURED_SET_UP:
-                found.append(("as measured", workload.get(model, **more, **MEASURED_SET_UP[model])))
-            found.append(("as simulated", workload.get(model, **more)))
-        return found
+        check(self, known={"models": MEASURED_SHARES})
 
 
-def run(config: Config) -> list[Row]:
+def run(config: Config) -> Found:
     """A row for each set-up and parallelism: bytes of one iteration and their share, and what bounds the measured one.
 
-    PP+DP is a row of its own: what was measured of both together.
+    PP+DP is a row of its own: what was measured of both together. Micro-batches, whose number the measurement does not
+    state, are as many as pipeline stages.
     """
-    return [row for set_up, job in config.jobs() for row in _rows(set_up, job)]
+    for model in config.models:
+        if model in MEASURED_SET_UP:
+            yield from _rows("as measured", workload.get(model, **MEASURED_SET_UP[model]))
+        yield from _rows("as simulated", workload.get(model))
 
 
 def _rows(set_up: str, job: Workload) -> list[Row]:
@@ -102,7 +94,7 @@ PICTURE = Picture((Bars(SHARE, Axis("line"), "parallelism", LOOKS, block="model"
 
 
 def verdicts(rows: Rows) -> list[Verdict]:
-    """Every measured share, in the measured set-up where there is one; single ones are published in tens of per cent."""
+    """Every measured share, in the measured set-up where there is one; single ones are published in tens."""
     usable = [row for row in rows if row["measured_low"] is not None]
     measured = {row["model"] for row in usable if row["set_up"] == "as measured"}
     found = []

@@ -37,6 +37,7 @@ RULES = {
     "rent-or-buy": style.Look("Rent or buy", "#009E73", "D"),
     "predicted": style.Look("Rent or buy, predicted", "#CC79A7", "^"),
 }
+EVERY = 24  # n of "every"
 FLOOR = 1e-4  # where the figure draws the optimum itself
 
 
@@ -52,7 +53,6 @@ class Config(Ports, Source):
     blocks: tuple[int, ...] = (1, 6)  # MoE blocks that the region serves in turn.
     samples: int = 4  # Traces drawn for each number of blocks.
     steps: int = 240  # All-to-alls of a trace.
-    every: int = 24  # n of "every".
     policy: str = "threshold"
     """Which circuits a change brings, by name; one that does not look at those in place."""
     servers: int = 8  # Over how many servers the ranks are spread.
@@ -60,7 +60,7 @@ class Config(Ports, Source):
 
     def __post_init__(self):
         super().__post_init__()
-        least = {2: "servers", 1: "blocks samples steps every electrical_nics", 0: "optical_degree seed"}
+        least = {2: "servers", 1: "blocks samples steps electrical_nics", 0: "optical_degree seed"}
         known = {"rules": RULES, "routings": ROUTINGS, "policy": policies.REGISTRY}
         check(self, known=known, distinct="delays_s blocks", whole=least, positive="delays_s nic_gbps")
         divides_ranks(self.servers)
@@ -116,7 +116,7 @@ def _rows(config: Config, blocks: int, routing: str, demand: jax.Array) -> list[
 
     def ruled(rule: str, region: Region):
         more = {"rule": "rent-or-buy", "forecast": last(demand, blocks)} if rule == "predicted" else {"rule": rule}
-        return follow(demand, region, (choose, uniform), **{"every": config.every} | more, routing=routing)
+        return follow(demand, region, (choose, uniform), **{"every": EVERY} | more, routing=routing)
 
     best = ended(lambda region: best_trajectory(demand, region, circuits, routing=routing))
     rows = []
