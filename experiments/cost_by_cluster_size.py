@@ -120,13 +120,9 @@ def _unpriced(rows: Rows) -> str:
 
 
 SERVERS, TWO = Axis("servers", "servers", log=True, ticks=str), "on two tiers; lines end where a tree is full"
-COST, RATIO = (
-    Lines(SERVERS, y, "fabric", style.FABRICS, under="fat-tree", dashed=("two_tiers", TWO), title=title)
-    for y, title in (
-        (Axis("M$", "network cost [M$]", log=True), "{nic_gbps:g} Gbps"),
-        (Axis("over_mfabric", f"cost over mFabric's ({PUBLISHED_TIERS} tiers)", low=0), ""),
-    )
-)
+SAME = {"by": "fabric", "looks": style.FABRICS, "under": "fat-tree", "dashed": ("two_tiers", TWO)}
+COST = Lines(SERVERS, Axis("M$", "network cost [M$]", log=True), title="{nic_gbps:g} Gbps", **SAME)
+RATIO = Lines(SERVERS, Axis("over_mfabric", f"cost over mFabric's ({PUBLISHED_TIERS} tiers)", low=0), **SAME)
 NEEDS = "fabrics with a price"
 PICTURE = Picture((COST, RATIO), "", "nic_gbps", shown=_drawn, heading=_unpriced, needs=NEEDS, share_y="row")
 

@@ -111,13 +111,20 @@ def verdicts(rows: Rows) -> list[Verdict]:
     return [line for (preset,), here in grouped(rows, "preset").items() for line in _verdicts(here, preset)]
 
 
+def per_dollar(rows: Rows, claim: str, form: str = ".2f") -> list[Verdict]:
+    """What is published of mFabric's performance per dollar, over all models."""
+    found = []
+    for (fabric, gbps), (low, high) in PER_DOLLAR.items():
+        if ratios := [row["mfabric_per_dollar"] for row in picked(rows, fabric=fabric, nic_gbps=gbps)]:
+            named = claim.format(fabric=fabric, gbps=gbps)
+            found.append(against(named, ratios, low, high, form=form, allowed=ROUNDED / low))
+    return found
+
+
 def _verdicts(rows: Rows, preset: str) -> list[Verdict]:
     fitted = [row["over_800"] / row["published_over_800"] for row in rows if row["published_over_800"]]
     found = [against(f"fat-tree cells, fitted over published, {preset}", fitted, 1.0, allowed=0.02)]
-    for (fabric, gbps), (low, high) in PER_DOLLAR.items():
-        ratios = [row["mfabric_per_dollar"] for row in picked(rows, fabric=fabric, nic_gbps=gbps)]
-        claim = f"perf/$ over {fabric}, {gbps:g} Gbps, {preset}"
-        found.append(against(claim, ratios, low, high, form=".1f", allowed=ROUNDED / low))
+    found += per_dollar(rows, f"perf/$ over {{fabric}}, {{gbps:g}} Gbps, {preset}", ".1f")
     for fabric, most in FASTER.items():
         fastest = max(row["mfabric_faster"] for row in picked(rows, fabric=fabric))
         claim = f"speed over {fabric} at most, {preset}"

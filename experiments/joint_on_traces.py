@@ -71,8 +71,9 @@ def run(config: Config) -> Found:
                 decision = time.perf_counter() - start
                 routing = "unsplit" if policy == "unsplit" else "relay"
                 paced, max_min = map(float, paced_and_max_min(where, plan, demand, routing))
-                row = place | {"efficiency": efficiency, "policy": policy, "time_s": paced, "max_min_s": max_min}
-                row |= {"bound_s": bound, "limit_s": float(relay_limit(where, demand))}
+                row = {"traffic": config.traffic, "servers": servers, "efficiency": efficiency, **place}
+                row |= {"policy": policy, "time_s": paced, "max_min_s": max_min, "bound_s": bound}
+                row |= {"limit_s": float(relay_limit(where, demand))}
                 yield row | {"over_bound": paced / bound, "decision_s": decision}
 
 

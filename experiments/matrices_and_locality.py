@@ -21,7 +21,7 @@ from mfabric_jax.traffic import Flows, Tokens, collectives, statistics
 from mfabric_jax.workload import Workload, place
 
 from .rows import Row, Rows, adding, grouped, picked, pivot, then, told, where
-from .script import Found, Script, Verdict, against, check, spread
+from .script import Found, Script, Verdict, against, check
 
 KINDS = {"TP": "Tensor", "EP": "Expert", "PP": "Pipeline"}
 KINDS |= dict.fromkeys(("DP inside", "DP between", "DP experts"), "Data")
@@ -227,8 +227,8 @@ def verdicts(rows: Rows) -> list[Verdict]:
     found = []
     for row in named(rows):
         claim, form = f"{row['model']}: {row['statistic']}", ".2f" if row["key"] == "heaviest" else ".1%"
-        stays = row["key"] == "ep_in_region"
-        found.append(against(claim, row["value"], 1.0, form=".0%") if stays else spread(claim, [row["value"]], form))
+        published, form = (1.0, ".0%") if row["key"] == "ep_in_region" else (None, form)
+        found.append(against(claim, row["value"], published, form=form))
     return found
 
 

@@ -126,12 +126,9 @@ class OnRegion(Ports, Source):
         """Where each drawn all-to-all with bytes between servers is, these bytes [S S], and the degree bound [s]."""
         for place in self.drawn(self.count.shape[:3]).tolist():
             demand = between_servers(jnp.asarray(self.count[tuple(place)]), servers)
+            facts = {"traffic": self.traffic, "servers": servers} | dict(zip(PLACE, place, strict=True))
             if (bound := float(degree_bound(self.region(servers), demand))) > 0:
-                yield (
-                    {"traffic": self.traffic, "servers": servers, **dict(zip(PLACE, place, strict=True))},
-                    demand,
-                    bound,
-                )
+                yield facts, demand, bound
 
 
 def divides_ranks(*servers: int) -> None:

@@ -63,8 +63,8 @@ def run(config: Config) -> Found:
 def _times(config: Config, servers: int, demand) -> Iterator[tuple]:
     """(routing, efficiency, shares, flows, seconds)."""
     circuits, times = _without_shares(config.region(servers), demand, config.rule)
-    for routing, time in times.items():
-        yield routing, None, None, "paced" if routing == "split" else "max-min", time
+    for routing in WITHOUT_SHARES:
+        yield routing, None, None, "paced" if routing == "split" else "max-min", times[routing]
     for efficiency in config.efficiencies:
         where = config.region(servers, relay_efficiency=efficiency)
         best, steps = (

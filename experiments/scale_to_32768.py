@@ -110,14 +110,10 @@ def _thousands(gpus: int) -> str:
 
 
 GPUS = Axis("gpus", "GPUs", log=True, ticks=_thousands)
-TIMES, RATIOS = (
-    Lines(GPUS, y, "fabric", style.FABRICS, under=REFERENCE, title=title)
-    for y, title in (
-        (Axis("iteration_s", "iteration time [s]", low=0), "{model}"),
-        (Axis("per_dollar_over_tree", "performance per dollar\nover the fat-tree's", low=0), ""),
-    )
-)
-ITERATIONS = Picture((TIMES, RATIOS), across="model", shown=where(row="iteration"), width=3.6)
+PER_DOLLAR = Axis("per_dollar_over_tree", "performance per dollar\nover the fat-tree's", low=0)
+SAME = {"by": "fabric", "looks": style.FABRICS, "under": REFERENCE}
+TIMES = Lines(GPUS, Axis("iteration_s", "iteration time [s]", low=0), title="{model}", **SAME)
+ITERATIONS = Picture((TIMES, Lines(GPUS, PER_DOLLAR, **SAME)), across="model", shown=where(row="iteration"), width=3.6)
 END = Axis("end_s", "end of its last flow, all at once [s]", low=0, room=1.45)
 FLOWING = {"note": "note", "title": "Flow by flow: {model}\non {gpus:,} GPUs"}
 FLOW_BY_FLOW = Picture((Bars(END, Axis("what"), "fabric", style.FABRICS, **FLOWING),), shown=_ends)

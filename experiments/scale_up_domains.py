@@ -110,12 +110,8 @@ def verdicts(rows: Rows) -> list[Verdict]:
     found = []
     for (tbps,), here in grouped(rows, "gpu_tbps").items():
         claim, middle = f"time of NVL72 over mFabric, {tbps:g} Tbps a GPU", _at_half(here)[0]
-        half, published = f"{claim}, {middle['efficiency']:.0%} of peak", middle["published"]
-        found.append(
-            spread(half, [middle["speed_up"]])
-            if published is None
-            else against(half, middle["speed_up"], published, allowed=ROUNDED)
-        )
+        half = f"{claim}, {middle['efficiency']:.0%} of peak"
+        found.append(against(half, middle["speed_up"], middle["published"], allowed=ROUNDED))
         rates = sorted(row["efficiency"] for row in here)
         if rates[0] < rates[-1]:
             found.append(spread(f"{claim}, {rates[0]:.0%} to {rates[-1]:.0%}", [row["speed_up"] for row in here]))

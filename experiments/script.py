@@ -69,12 +69,12 @@ def against(
 ) -> Verdict:
     """The verdict on a number that should lie from `low` to `high`, up to `allowed` of them; of several the farthest.
 
-    `low` None: up to `high`; `high` None: be `low`.
+    `low` None: up to `high`; `high` None: be `low`; both None: nothing is published.
     """
     high = low if high is None else high
-    if high is None:
-        raise ValueError("against needs low, high or both")
     numbers = [float(number) for number in np.atleast_1d(np.asarray(found))]
+    if high is None:
+        return spread(claim, numbers, form)
     off = max((_off(number, low, high) for number in numbers), key=abs)
     return Verdict(claim, reach(min(numbers), max(numbers), form), reach(low, high, form), off, allowed)
 
