@@ -6,7 +6,6 @@ not looked at. Source: arXiv 2501.03905, sweep of the batch size, which has no n
 """
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,25 +14,24 @@ from mfabric_jax import units
 from mfabric_jax.report.figures.panels import Axis, Lines, Picture, looks
 from mfabric_jax.schedule.exchange import places
 from mfabric_jax.schedule.first import FIRST
-from mfabric_jax.study import Compare, rows_of, scenarios, simulate
+from mfabric_jax.study import Compare, rows_of
 from mfabric_jax.workload import NAMES
 
-from .script import Row, Rows, Script, Verdict, beside, case, cells, check, grouped, listed
+from .rows import Rows, grouped, listed
+from .script import Found, Script, Sweep, Verdict, beside, cells, check, only
 
 LOOKS = looks(("block", "reuse", "random"))
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
+class Config(Sweep):
     """What to sweep."""
 
     models: tuple[str, ...] = ("mixtral-8x22b", "mixtral-8x7b", "qwen-moe")  # Whose iterations.
     micro_batch: tuple[int, ...] = (1, 2, 4, 8, 16, 32)  # Sequences of a rank in a micro-batch.
     firsts: tuple[str, ...] = ("block", "reuse")
     """Which circuits the first all-to-all of a forward block finds: block, reuse or random."""
-    nic_gbps: float = 400.0  # Bandwidth of every NIC.
     delay_ms: float = 25.0  # Reconfiguration delay.
-    seed: int = 0  # Of the traffic.
 
     def __post_init__(self):
         known = {"models": NAMES, "firsts": [first for first in FIRST if first in LOOKS]}
@@ -42,10 +40,10 @@ class Config:
 
     def setting(self, model: str, micro_batch: int, first: str = "block", fabric: str = "mfabric") -> Compare:
         """One case."""
-        return case(self, model, fabric, micro_batch=micro_batch, first=first, delay_s=units.ms(self.delay_ms))
+        return self.case(model, fabric, micro_batch=micro_batch, first=first, delay_s=units.ms(self.delay_ms))
 
 
-def run(config: Config) -> Iterator[Row]:
+def run(config: Config) -> Found:
     """A row for each model, size and rule: seconds on both fabrics, per sequence, and the hidden part of the delay.
 
     `turns`: reconfigurations of the busiest stage in an iteration; `hidden`: 1 - what it waits for them over their
@@ -62,25 +60,21 @@ def run(config: Config) -> Iterator[Row]:
             yield row | {"s_per_sequence": here["iteration_s"] / size}
 
 
-def _simulated(config: Compare) -> tuple[dict[str, Any], int]:
+def _simulated(setting: Compare) -> tuple[dict[str, Any], int]:
     """The row of the only case, and how often the switch of its busiest stage turns in an iteration."""
-    (scenario,) = scenarios(config)
-    simulated = simulate(scenario)
-    (row,) = rows_of(simulated)
+    scenario, simulated = only(setting)
     stage = int(np.asarray(simulated.times.stage)[0, 0])
     moe = places(scenario.workload).layer >= 0
+    (row,) = rows_of(simulated)
     return row, int((np.asarray(simulated.exchanges.switch)[0] & moe[..., None])[stage].sum())
 
 
-def table(rows: Rows) -> str:
-    """A line per row."""
-    named = ("micro_batch", "micro-batch"), ("fat_tree_s", "fat-tree [s]"), ("mfabric_s", "mFabric [s]")
-    ratios = ("over_fat_tree", "ratio"), ("per_dollar", "per dollar"), "turns", ("hidden", None, True)
-    return listed(rows, "model", "first", *named, *ratios)
-
+SECONDS = ("fat_tree_s", "fat-tree [s]"), ("mfabric_s", "mFabric [s]")
+RATIOS = ("over_fat_tree", "ratio"), ("per_dollar", "per dollar")
+table = listed("model", "first", ("micro_batch", "micro-batch"), *SECONDS, *RATIOS, "turns", ("hidden", None, True))
 
 SIZES = Axis("micro_batch", "sequences in a micro-batch", log=True, ticks=str)
-SAME: dict[str, Any] = {"by": "first", "looks": LOOKS, "under": "block"}
+SAME = {"by": "first", "looks": LOOKS, "under": "block"}
 RATIO = Axis("over_fat_tree", "iteration time\nover the fat-tree's", lines=(1,))
 HIDDEN = Axis("hidden", "hidden part of the delay", percent=True, low=-0.04, high=1.06)
 PANELS = Lines(SIZES, RATIO, title="{model}", **SAME), Lines(SIZES, HIDDEN, empty="the switch never turns", **SAME)

@@ -6,12 +6,13 @@ not published; here they do at some parts of their peak. Source: arXiv 2501.0390
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from mfabric_jax import units
 from mfabric_jax.report import style
@@ -25,11 +26,8 @@ from mfabric_jax.study._timeline import walked_through
 from mfabric_jax.workload import NAMES, Workload, get_gpu
 from mfabric_jax.workload.compute import block_flops
 
-from .script import Row, Rows, Script, Verdict, case, cells, check, grouped, listed, picked, values_of
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure, SubFigure
+from .rows import Row, Rows, adding, grouped, listed, picked, values_of
+from .script import Found, Script, Sweep, Verdict, cells, check
 
 GPU, NVLINK_GIGABYTES = "H800-SXM", 200.0
 LANES = {"compute": "compute", "NVSwitch": "compute", "waiting": "compute", "EPS": "EPS", "OCS": "OCS"}
@@ -43,32 +41,28 @@ SEEN, NAMED = 0.002, 0.055  # of a panel's width: narrower bars are left out, or
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
+class Config(Sweep):
     """Which blocks."""
 
     models: tuple[str, ...] = ("mixtral-8x7b", "mixtral-8x22b")  # Each with one data-parallel replica.
     firsts: tuple[str, ...] = ("block", "reuse", "pays")
     """Which circuits the first all-to-all of a forward block finds; the first two are drawn."""
     rates: tuple[float, ...] = (0.5, 0.2, 0.05)  # Achieved over peak FLOP/s of an H800; the first one is drawn.
-    nic_gbps: float = 400.0  # Bandwidth of every NIC.
     delay_ms: float = USUAL_MS  # Reconfiguration delay.
-    seed: int = 0  # Of the traffic.
 
     def __post_init__(self):
         known = {"models": NAMES, "firsts": [first for first in FIRST if first != "predict"]}
-        check(self, known=known, distinct="rates", positive="rates delay_ms")
-        for model in self.models:
-            self.setting(model, self.firsts[0], self.rates[0])
+        check(self, known=known, distinct="rates", positive="rates delay_ms", cases="models firsts rates")
 
     def setting(self, model: str, first: str, rate: float) -> Compare:
         """One model on the measured cluster."""
         usual = Compare(models=(model,)).workload(model)
         own = {"gpu": GPU, "efficiency": rate, "nvswitch_gigabytes_per_s": NVLINK_GIGABYTES, "first": first}
         own |= {"delay_s": units.ms(self.delay_ms), "dp": 1, "gpus": usual.gpus // usual.dp}
-        return case(self, model, "mfabric", **own)
+        return self.case(model, "mfabric", **own)
 
 
-def run(config: Config) -> Iterator[Row]:
+def run(config: Config) -> Found:
     """Rows of two kinds for each model, rule and rate.
 
     - "switch", for each pass and all-to-all: how many there are and before how many the switch turns (all stages of one
@@ -76,28 +70,18 @@ def run(config: Config) -> Iterator[Row]:
     - "segment": what happens in one block in the middle of the iteration, forward, then backward.
     """
     for model, first, rate in cells(config, config.models, config.firsts, config.rates):
-        setting = config.setting(model, first, rate)
-        job, experts_s, slots, blocks, found = _simulated(setting)
-        facts = {"model": model, "first": first, "rate": rate, "experts_s": experts_s}
-        facts |= {"rate_for_100_ms": _rate_for(job, units.ms(EXPERTS_MS))}
-        yield from ({"row": "switch"} | facts | row for row in _switches(job, slots, blocks, setting.delay_s))
-        yield from ({"row": "segment"} | facts | {key: part[key] for key in SEGMENT} for part in one_block(job, found))
+        (scenario,) = scenarios(config.setting(model, first, rate))
+        job, walked = scenario.workload, jax.tree.map(np.asarray, walked_through(scenario))
+        parts = one_block(job, segments(job, walked.slots, walked.blocks, walked.compute))
+        facts = {"model": model, "first": first, "rate": rate, "experts_s": float(scenario.seconds.moe_s)}
+        at_peak_s = block_flops(job).moe / (job.tp * get_gpu(GPU).bf16_flops)
+        facts |= {"rate_for_100_ms": at_peak_s / units.ms(EXPERTS_MS)}
+        switches = _switches(job, walked.slots, walked.blocks, units.ms(config.delay_ms))
+        yield from ({"row": "switch"} | facts | row for row in switches)
+        yield from ({"row": "segment"} | facts | {key: part[key] for key in SEGMENT} for part in parts)
 
 
-def _rate_for(job: Workload, seconds: float) -> float:
-    """Of the peak FLOP/s, with which experts compute so long."""
-    return block_flops(job).moe / (job.tp * get_gpu(GPU).bf16_flops * seconds)
-
-
-def _simulated(config: Compare) -> tuple[Workload, float, Any, Any, list]:
-    """Of the only case: the job, how long experts compute [s], when every block runs, what it is, and its segments."""
-    (scenario,) = scenarios(config)
-    job, walked = scenario.workload, jax.tree.map(np.asarray, walked_through(scenario))
-    drawn = segments(job, walked.slots, walked.blocks, walked.compute)
-    return job, float(scenario.seconds.moe_s), walked.slots, walked.blocks, drawn
-
-
-def _switches(job: Workload, slots: Any, blocks: Any, delay_s: float) -> Iterator[Row]:
+def _switches(job: Workload, slots: Any, blocks: Any, delay_s: float) -> Found:
     """What reconfigurations cost, by pass and all-to-all."""
     backward, moe = places(job).backward, blocks.moe & blocks.present
     alone = np.maximum(blocks.optical_s, blocks.electronic_s)
@@ -116,14 +100,14 @@ def table(rows: Rows) -> str:
     """Before how many all-to-alls the switch turns, where it does, and which part of its delay is hidden."""
     case = "model", "first", ("rate", "H800 at", True), ("experts_ms", "experts [ms]"), ("direction", "pass")
     columns = *case, ("which", "all-to-all"), "turns", ("all_to_alls", "of"), ("hidden", None, True)
-    lines = [row | {"experts_ms": units.to_ms(row["experts_s"])} for row in _turning(rows)]
     calm = [f"{model}: the switch never turns" for model in _calm(rows)]
-    return "\n\n".join([*([listed(lines, *columns)] if lines else []), *calm])
+    return "\n\n".join(filter(None, [listed(*columns)(lines) if (lines := _turning(rows)) else "", *calm]))
 
 
 def _turning(rows: Rows) -> list[Any]:
     """Rows of all-to-alls before which the switch turns."""
-    return [row for row in picked(rows, row="switch") if row["turns"]]
+    line = {"experts_ms": lambda row: units.to_ms(row["experts_s"]), "line": "{model}, {first}: {direction} {which}"}
+    return adding(**line)([row for row in picked(rows, row="switch") if row["turns"]])
 
 
 def _calm(rows: Rows) -> list[str]:
@@ -132,55 +116,35 @@ def _calm(rows: Rows) -> list[str]:
     return [model for model in values_of(rows, "model") if model not in turning]
 
 
-def draw(rows: Rows, path: str | Path) -> Path:
-    """One block of every model under two rules (one, if the switch never turns), and below what of the delay is hidden;
-    returns the path written."""
-    return style.save(lambda: build(rows), path)
-
-
-def _hidden(rows: Rows) -> list[Row]:
-    line = "{model}, {first}: {direction} {which}"
-    return [row | {"line": line.format(**row)} for row in _turning(rows)]
-
-
 PART = Axis("hidden", "hidden part of the reconfiguration delay", percent=True, low=-0.03, high=1.03)
-RATES: dict[str, Any] = {"named": "H800 at {:.0%} of its peak", "markers": "o", "block": "first", "dodge": True}
-HIDDEN = Picture((Dots(PART, Axis("line"), "rate", **RATES),), shown=_hidden, width=7.6)
+RATES = {"named": "H800 at {:.0%} of its peak", "markers": "o", "block": "first", "dodge": True}
+HIDDEN = Picture((Dots(PART, Axis("line"), "rate", **RATES),), shown=_turning, width=7.6)
 
 
-def build(rows: Rows) -> "Figure":
-    """The figure itself."""
-    calm, drawn = _calm(rows), picked(rows, row="segment", rate=rows[0]["rate"])
+def build(rows: Rows) -> Figure:
+    """One block of every model under two rules (one, if the switch never turns), and what of the delay is hidden."""
+    calm, drawn, turning = _calm(rows), picked(rows, row="segment", rate=rows[0]["rate"]), bool(_turning(rows))
     cases = []
     for (model,), here in grouped(drawn, "model").items():
         cases += list(grouped(here, "model", "first").values())[: 1 if model in calm else 2]
-    high, turning = 1.55 * len(cases) + 0.8, bool(_turning(rows))
-    more = HIDDEN.size(rows)[1] if turning else 0.0
-    figure = style.blank(11.0, high + more)
-    blocks, *rest = np.ravel(np.asarray(figure.subfigures(1 + turning, 1, height_ratios=[high, more][: 1 + turning])))
+    heights = [1.55 * len(cases) + 0.8, *([HIDDEN.size(rows)[1]] if turning else [])]
+    figure = style.blank(11.0, sum(heights))
+    blocks, *rest = np.ravel(np.asarray(figure.subfigures(len(heights), 1, height_ratios=heights)))
     for place in rest:
         HIDDEN.fill(place, rows)
-    _blocks(blocks, cases, calm)
+    panels = blocks.subplots(len(cases), 1, squeeze=False)[:, 0]
+    for axes, here in zip(panels, cases, strict=True):
+        _block(axes, here)
+        rule = "the switch never turns" if here[0]["model"] in calm else here[0]["first"]
+        axes.set_title("{model}, {rule} (H800 at {rate:.0%} of its peak)".format(**here[0], rule=rule), loc="left")
+    panels[-1].set_xlabel("time [ms]")
+    looks = [style.kind(kind) for kind in dict.fromkeys(row["kind"] for here in cases for row in here)]
+    handles = [Patch(color=look.colour, label=look.label) for look in looks]
+    blocks.legend(handles=handles, loc="outside lower center", ncols=6)
     return figure
 
 
-def _blocks(figure: "SubFigure", cases: Sequence[Rows], calm: Sequence[str]) -> None:
-    """A panel per case, and the key of what runs."""
-    from matplotlib.patches import Patch
-
-    panels = figure.subplots(len(cases), 1, squeeze=False)[:, 0]
-    for axes, here in zip(panels, cases, strict=True):
-        _block(axes, here)
-        model, first, rate = (here[0][key] for key in ("model", "first", "rate"))
-        rule = "the switch never turns" if model in calm else first
-        axes.set_title(f"{model}, {rule} (H800 at {rate:.0%} of its peak)", loc="left")
-    panels[-1].set_xlabel("time [ms]")
-    kinds = dict.fromkeys(row["kind"] for here in cases for row in here)
-    handles = [Patch(color=style.kind(kind).colour, label=style.kind(kind).label) for kind in kinds]
-    figure.legend(handles=handles, loc="outside lower center", ncols=6)
-
-
-def _block(axes: "Axes", rows: Rows) -> None:
+def _block(axes: Axes, rows: Rows) -> None:
     """Lanes of computation, packet switches and circuits."""
     lanes = list(dict.fromkeys(LANES.values()))
     end = units.to_ms(max(row["end_s"] for row in rows))

@@ -9,7 +9,9 @@ import dataclasses
 from functools import cached_property
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from matplotlib.figure import Figure
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import NAMES as FABRICS
@@ -19,10 +21,8 @@ from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.report import charts, numerals, style
 from mfabric_jax.report.figures.panels import Axis, Lines, Picture
 
-from .script import COMPARED, Row, Rows, Script, Verdict, against, check, picked, pivot, values_of
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from .rows import Row, Rows, adding, picked, pivot, then, told, values_of
+from .script import COMPARED, Found, Script, Verdict, against, check
 
 PUBLISHED_TIERS = 3
 PUBLISHED = {100.0: 1.524, 200.0: 1.790, 400.0: 2.289, 800.0: 2.331}  # Gbps -> a fat-tree over mFabric
@@ -53,18 +53,13 @@ class Config:
             raise InputError("optical_degree and electrical_nics must not both be 0.")
         for gbps in self.nic_gbps:
             self.price_table.at("nic", gbps)
-        for fabric, tiers in product(self.fabrics, self.tiers):
-            self.room(fabric, tiers)
+        for place in product(self.fabrics, self.tiers):
+            self.room(*place)
 
     @cached_property
     def price_table(self) -> Prices:
         """The prices in force."""
         return Prices() if self.prices is None else Prices.read(self.prices)
-
-    @property
-    def wiring(self) -> dict[str, Any]:
-        """What the parts of a server depend on."""
-        return {field: getattr(self, field) for field in ("gpus", "nics", "optical_degree", "electrical_nics")}
 
     def over(self, fabric: str) -> float:
         """Oversubscription of a fabric's tree."""
@@ -74,62 +69,48 @@ class Config:
         """NICs that one tree has room for."""
         return Tree(1, radix=self.radix, tiers=tiers, oversubscription=self.over(fabric)).most_hosts
 
-    def nics_on_a_tree(self, fabric: str, servers: int) -> int:
-        """NICs of a cluster that one tree has to join; on rail-only each rail is a tree of its own."""
-        return servers * {"mfabric": self.electrical_nics, "rail-only": 1}.get(fabric, self.nics)
+    def cost(self, fabric: str, tiers: int | None, gbps: float, servers: int) -> Any:
+        """Dollars, None without a price."""
+        own = {field: getattr(self, field) for field in ("gpus", "nics", "optical_degree", "electrical_nics")}
+        own |= {"tiers": tiers or PUBLISHED_TIERS, "oversubscription": self.over(fabric)}
+        return cluster_cost(fabric, servers, gbps, self.price_table, **own)
 
 
-def run(config: Config) -> list[Row]:
+def run(config: Config) -> Found:
     """A row for each fabric, number of tiers, bandwidth and size.
 
+    - `nics_on_a_tree`: NICs that one tree has to join; on rail-only each rail is a tree of its own.
     - `fits`: the switch tree has room for its NICs; None where there is no tree.
     - `over_mfabric`: cost over that of mFabric on three tiers, of the same size and bandwidth.
     """
-    return [
-        _row(config, fabric, tiers, gbps, servers)
-        for fabric, gbps, servers in product(config.fabrics, config.nic_gbps, config.servers)
-        for tiers in WITHOUT_CHOICE.get(fabric, config.tiers)
-    ]
-
-
-def _row(config: Config, fabric: str, tiers: int | None, gbps: float, servers: int) -> dict[str, Any]:
-    cost = _cost(config, fabric, tiers or PUBLISHED_TIERS, gbps, servers)
-    gpus, on_a_tree = servers * config.gpus, None if tiers is None else config.nics_on_a_tree(fabric, servers)
-    fits = None if tiers is None or on_a_tree is None else on_a_tree <= config.room(fabric, tiers)
-    place = {"fabric": fabric, "tiers": tiers, "nic_gbps": gbps, "servers": servers, "gpus": gpus}
-    ratios = None, None
-    if cost is not None:
-        ratios = cost / gpus, cost / _cost(config, "mfabric", PUBLISHED_TIERS, gbps, servers)
-    costs = dict(zip(("network_cost_usd", "usd_per_gpu", "over_mfabric"), (cost, *ratios), strict=True))
-    return place | {"nics_on_a_tree": on_a_tree, "fits": fits} | costs
-
-
-def _cost(config: Config, fabric: str, tiers: int, gbps: float, servers: int) -> Any:
-    """Dollars, None without a price."""
-    own = {"tiers": tiers, "oversubscription": config.over(fabric), **config.wiring}
-    return cluster_cost(fabric, servers, gbps, config.price_table, **own)
-
-
-def table(rows: Rows) -> str:
-    """Millions of dollars by fabric and size, a column per bandwidth; then what no size changes: dollars per GPU."""
-    who, millions = ("fabric", "tiers"), [row | {"M$": _millions(row)} for row in rows]
-    parts = (
-        pivot(millions, (*who, "servers", "fits"), "M$ {nic_gbps:g}G", lambda row: row["M$"]),
-        pivot(rows, who, "$/GPU {nic_gbps:g}G", lambda row: row["usd_per_gpu"]),
-        pivot(rows, who, "over mFabric {nic_gbps:g}G", lambda row: row["over_mfabric"]),
-    )
-    return "\n\n".join(parts)
+    joined = {"mfabric": config.electrical_nics, "rail-only": 1}
+    for fabric, gbps, servers in product(config.fabrics, config.nic_gbps, config.servers):
+        mfabric = config.cost("mfabric", PUBLISHED_TIERS, gbps, servers)
+        for tiers in WITHOUT_CHOICE.get(fabric, config.tiers):
+            cost, gpus = config.cost(fabric, tiers, gbps, servers), servers * config.gpus
+            place = {"fabric": fabric, "tiers": tiers, "nic_gbps": gbps, "servers": servers, "gpus": gpus}
+            nics = None if tiers is None else servers * joined.get(fabric, config.nics)
+            place |= {"nics_on_a_tree": nics, "fits": None if tiers is None else nics <= config.room(fabric, tiers)}
+            costs = (None,) * 3 if cost is None else (cost, cost / gpus, cost / mfabric)
+            yield place | dict(zip(("network_cost_usd", "usd_per_gpu", "over_mfabric"), costs, strict=True))
 
 
 def _millions(row: Any) -> float | None:
     return None if row["network_cost_usd"] is None else numerals.millions(row["network_cost_usd"])
 
 
+WHO, millions = ("fabric", "tiers"), adding(**{"M$": _millions})
+table = told(  # what no size changes comes last
+    then(millions, pivot((*WHO, "servers", "fits"), "M$ {nic_gbps:g}G", "M$")),
+    pivot(WHO, "$/GPU {nic_gbps:g}G", "usd_per_gpu"),
+    pivot(WHO, "over mFabric {nic_gbps:g}G", "over_mfabric"),
+)
+
+
 def _drawn(rows: Rows) -> list[Row]:
     """What has a price and whose tree has room."""
     known = [row for row in rows if row["network_cost_usd"] is not None and row["fits"] is not False]
-    short = [row["tiers"] == 2 and row["fabric"] not in WITHOUT_CHOICE for row in known]
-    return [row | {"M$": _millions(row), "two_tiers": two} for row, two in zip(known, short, strict=True)]
+    return adding(two_tiers=lambda row: row["tiers"] == 2 and row["fabric"] not in WITHOUT_CHOICE)(millions(known))
 
 
 def _unpriced(rows: Rows) -> str:
@@ -139,19 +120,15 @@ def _unpriced(rows: Rows) -> str:
 
 
 SERVERS, TWO = Axis("servers", "servers", log=True, ticks=str), "on two tiers; lines end where a tree is full"
-COST, RATIO = (
-    Lines(SERVERS, y, "fabric", style.FABRICS, under="fat-tree", dashed=("two_tiers", TWO), title=title)
-    for y, title in (
-        (Axis("M$", "network cost [M$]", log=True), "{nic_gbps:g} Gbps"),
-        (Axis("over_mfabric", f"cost over mFabric's ({PUBLISHED_TIERS} tiers)", low=0), ""),
-    )
-)
+SAME = {"by": "fabric", "looks": style.FABRICS, "under": "fat-tree", "dashed": ("two_tiers", TWO)}
+COST = Lines(SERVERS, Axis("M$", "network cost [M$]", log=True), title="{nic_gbps:g} Gbps", **SAME)
+RATIO = Lines(SERVERS, Axis("over_mfabric", f"cost over mFabric's ({PUBLISHED_TIERS} tiers)", low=0), **SAME)
 NEEDS = "fabrics with a price"
 PICTURE = Picture((COST, RATIO), "", "nic_gbps", shown=_drawn, heading=_unpriced, needs=NEEDS, share_y="row")
 
 
-def build(rows: Rows) -> "Figure":
-    """The figure itself, with the ratio at the right end of every line, once where lines end together."""
+def build(rows: Rows) -> Figure:
+    """Cost against size, and below it over that of mFabric, the ratio once at the right end of the lines."""
     figure = PICTURE.build(rows)
     ratios = figure.axes[-len(values_of(rows, "nic_gbps")) :]
     for axes in ratios:
@@ -162,11 +139,6 @@ def build(rows: Rows) -> "Figure":
         ends = {tuple(line.get_xydata()[-1]): line.get_color() for line in drawn}
         charts.beside(axes, list(ends), [f"{ratio:.2f}" for _, ratio in ends], list(ends.values()))
     return figure
-
-
-def draw(rows: Rows, path: str | Path) -> Path:
-    """Cost against size, and below it over that of mFabric, a column per bandwidth; returns the path written."""
-    return style.save(lambda: build(rows), path)
 
 
 def verdicts(rows: Rows) -> list[Verdict]:

@@ -7,47 +7,46 @@ Source: arXiv 2501.03905, measurements and evaluation.
 """
 
 import dataclasses
-from collections.abc import Iterator
-from typing import Any
 
 from mfabric_jax.report.figures.groups import Dots
 from mfabric_jax.report.figures.panels import Axis, Picture, looks
 from mfabric_jax.study import Compare
 
-from .script import Row, Rows, Script, Verdict, against, check, compared, listed, reach
+from .rows import Rows, adding, listed, picked, then
+from .script import Found, Script, Sweep, Verdict, against, check, compared, reach
 
 MEASURED = {"mixtral-8x7b": (0.33, 0.55), "llama-moe": (0.42, 0.58), "qwen-moe": (None, 0.68)}
-PRODUCTION: dict[str, Any] = {"gpu": "H800-SXM", "nvswitch_gigabytes_per_s": 200.0, "nic_gbps": (400.0,)}
+PRODUCTION = {"gpu": "H800-SXM", "nvswitch_gigabytes_per_s": 200.0}
 SHARES = {"share": "of the iteration", "busy_share": "without pipeline bubbles"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
+class Config(Sweep):
     """What to simulate."""
 
     models: tuple[str, ...] = tuple(MEASURED)  # Of those with measured shares.
     efficiencies: tuple[float, ...] = (0.05, 0.1, 0.2, 0.35, 0.5)  # Achieved over peak FLOP/s of an H800.
-    fabric: str = "fat-tree"
-    seed: int = 0  # Of the traffic.
 
     def __post_init__(self):
-        check(self, known={"models": MEASURED}, positive="efficiencies", distinct="efficiencies")
-        for model in self.models:
-            for rate in (*self.efficiencies, None):
-                self.setting(model, rate)
+        check(self, known={"models": MEASURED}, positive="efficiencies", distinct="efficiencies", cases="models rates")
+
+    @property
+    def rates(self) -> tuple[float | None, ...]:
+        """Achieved rates on the measured cluster; None: as iteration times were simulated."""
+        return (*self.efficiencies, None)
 
     def setting(self, model: str, rate: float | None) -> Compare:
-        """One model at an achieved rate on the measured cluster; None: as its iteration times were simulated."""
-        same: dict[str, Any] = {"models": (model,), "fabrics": (self.fabric,), "seed": self.seed}
+        """One model at a rate."""
+        usual = self.case(model, "fat-tree")
         if rate is None:
-            return Compare(**same, nic_gbps=(400.0,))
-        job = Compare(**same).workload(model)
-        return Compare(**same | PRODUCTION, efficiency=rate, dp=1, gpus=job.gpus // job.dp)
+            return usual
+        job = usual.workload(model)
+        return self.case(model, "fat-tree", **PRODUCTION, efficiency=rate, dp=1, gpus=job.gpus // job.dp)
 
 
-def run(config: Config) -> Iterator[Row]:
+def run(config: Config) -> Found:
     """A row for each model and rate (None: calibrated): the share of the iteration, and of a stage's busy time."""
-    for (model, rate), (row,) in compared(config, config.models, (*config.efficiencies, None)):
+    for (model, rate), (row,) in compared(config, config.models, config.rates):
         low, high = MEASURED[model]
         compute, seconds = "calibrated" if rate is None else f"H800 at {rate:.0%}", row["iteration_s"]
         place = {"model": model, "rate": rate, "compute": compute, "iteration_s": seconds}
@@ -55,12 +54,11 @@ def run(config: Config) -> Iterator[Row]:
         yield place | shares | {"measured_low": low, "measured_high": high}
 
 
-def table(rows: Rows) -> str:
-    """A line per row."""
-    shares = ("share", "of the iteration", True), ("busy_share", "of busy time", True)
-    lines = [row | {"measured": reach(row["measured_low"], row["measured_high"], ".0%")} for row in rows]
-    return listed(lines, "model", "compute", ("iteration_s", "iteration [s]"), *shares, "measured")
-
+COLUMNS = ("share", "of the iteration", True), ("busy_share", "of busy time", True)
+table = then(
+    adding(measured=lambda row: reach(row["measured_low"], row["measured_high"], ".0%")),
+    listed("model", "compute", ("iteration_s", "iteration [s]"), *COLUMNS, "measured"),
+)
 
 PANEL = Dots(
     Axis("part", "expert-parallel all-to-alls", percent=True, low=0, high=0.95),
@@ -80,11 +78,9 @@ def verdicts(rows: Rows) -> list[Verdict]:
     found = []
     for model, (low, high) in MEASURED.items():
         for calibrated, rates in ((False, "H800, nearest rate"), (True, "calibrated rate")):
-            lines = [
-                against(f"share of all-to-alls, {model}, {rates}", row["share"], low, high, form=".0%")
-                for row in rows
-                if row["model"] == model and (row["rate"] is None) == calibrated
-            ]
+            shares = [row["share"] for row in picked(rows, model=model) if (row["rate"] is None) == calibrated]
+            claim = f"share of all-to-alls, {model}, {rates}"
+            lines = [against(claim, share, low, high, form=".0%") for share in shares]
             found += sorted(lines, key=lambda line: abs(line.off or 0))[:1]
     return found
 

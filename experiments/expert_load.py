@@ -6,11 +6,11 @@ and whose lead shrinks as a balancing loss acts; that it shrinks is then a setti
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from matplotlib.colors import PowerNorm
 
 from mfabric_jax import traffic, workload
 from mfabric_jax.checks import InputError
@@ -21,7 +21,8 @@ from mfabric_jax.traffic.generator import Shape
 from mfabric_jax.traffic.generator import draw as drawn
 from mfabric_jax.traffic.knobs import LOG_NORMAL
 
-from .script import Row, Rows, Script, Verdict, check, grouped, pivot
+from .rows import Row, Rows, grouped, of, pivot, then, told
+from .script import Script, Verdict, check
 
 LAYERS = 4  # shown, spread evenly
 PART = 10  # the first and the last tenth are compared
@@ -32,8 +33,6 @@ class Config:
     """Whose load."""
 
     trace: str | None = None  # A recording; without one load is generated.
-    first: int = 0  # Of a recording: the first record used, by its recorded number.
-    last: int = 0  # The last one; 0: to the end.
     model: str = "qwen-moe"  # Generated: whose number of experts and selections.
     iterations: int = 500  # Generated.
     skew: float = 1.0  # Generated: standard deviation of the logarithm of popularity at the start.
@@ -46,7 +45,7 @@ class Config:
     seed: int = 0  # Of generated load.
 
     def __post_init__(self):
-        check(self, known={"model": workload.NAMES}, whole={1: "iterations lags", 0: "first last"}, distinct="lags")
+        check(self, known={"model": workload.NAMES}, whole={1: "iterations lags"}, distinct="lags")
         check(self, not_negative="skew floor drift", positive="half_life")
         self.knobs()
 
@@ -59,18 +58,22 @@ class Config:
 def run(config: Config) -> list[Row]:
     """A row for each iteration and (at most four) layers: load of every expert over the mean, the largest of them,
     their standard deviation, and how they correlate with those of so many records earlier."""
-    source, number, load = _recorded(config) if config.trace else _generated(config)
+    if config.trace is None:
+        source, number, load = "generated", np.arange(config.iterations), _generated(config)
+    else:
+        recording = traffic.open_trace(config.trace)[0]
+        source, number = f"recorded {Path(config.trace).name}", recording.number
+        load = survey.target_loads(recording)
     if len(load) < 2:
         raise InputError(f"a recording must hold at least 2 records to be compared, got {len(load)} of {source}.")
     layers = spread(load.shape[1])
     mean = load.mean(axis=-1, keepdims=True)
     relative = np.divide(load, mean, out=np.ones_like(load), where=mean > 0)
-    lags = [lag for lag in config.lags if lag < len(load)]
-    alike = {lag: statistics.correlation(load, lag) for lag in lags}
+    alike = {lag: statistics.correlation(load, lag) for lag in config.lags if lag < len(load)}
     return [
         {"source": source, "iteration": int(number[at]), "record": at, "layer": layer}
         | {"max_over_mean": float(relative[at, layer].max()), "deviation": float(relative[at, layer].std())}
-        | {f"correlation_{lag}": _known(alike[lag], at - lag, layer) for lag in lags}
+        | {f"correlation_{lag}": _known(values, at - lag, layer) for lag, values in alike.items()}
         | {f"expert_{expert}": round(float(value), 5) for expert, value in enumerate(relative[at, layer])}
         for at in range(len(load))
         for layer in layers
@@ -81,36 +84,22 @@ def _known(alike: np.ndarray, at: int, layer: int) -> float | None:
     return float(alike[at, layer]) if at >= 0 and np.isfinite(alike[at, layer]) else None
 
 
-def _recorded(config: Config) -> tuple[str, np.ndarray, np.ndarray]:
-    """What it is, what records are called, and loads [record layer expert]."""
-    assert config.trace is not None
-    recording = traffic.open_trace(config.trace)[0]
-    last = config.last or int(recording.number.max())
-    recording = recording.chosen((config.first, last))
-    return f"recorded {Path(config.trace).name}", recording.number, survey.target_loads(recording)
-
-
-def _generated(config: Config) -> tuple[str, np.ndarray, np.ndarray]:
+def _generated(config: Config) -> np.ndarray:
+    """Loads [record layer expert]."""
     job = workload.get(config.model)
-    number = np.arange(config.iterations)
     shape = Shape(LAYERS, 1, 1, job.architecture.experts, job.selections * job.ep)
-    count = drawn(shape, config.knobs(), config.seed, number)
-    return "generated", number, statistics.source_rows(count).sum(axis=2)
+    count = drawn(shape, config.knobs(), config.seed, np.arange(config.iterations))
+    return statistics.source_rows(count).sum(axis=2)
 
 
-def table(rows: Rows) -> str:
-    """Load at the start and at the end of every layer, and how alike loads are by lag."""
-    ends = [
+def _starts(rows: Rows) -> list[Row]:
+    """Load at the start and at the end of every layer."""
+    return [
         {"layer": layer, "of": f"{name}, {when}", "mean": _mean(part, key)}
         for key, name in {"max_over_mean": "max / mean", "deviation": "deviation"}.items()
         for (layer,), here in grouped(rows, "layer").items()
         for when, part in _ends(here).items()
     ]
-    load = pivot(ends, ["layer"], "{of}", lambda row: row["mean"])
-    alike = pivot(_correlations(rows), ["records apart"], "layer {layer}", lambda row: row["correlation"])
-    return "\n\n".join(
-        ["load of experts over their mean; first and last tenth of the run", load, "correlation of loads", alike]
-    )
 
 
 def _correlations(rows: Rows) -> list[Row]:
@@ -137,56 +126,54 @@ def _mean(rows: Sequence, key: str) -> float | None:
     return float(np.mean(known)) if known else None
 
 
-def _loads(rows: Rows) -> Iterator[Row]:
+table = told(
+    "load of experts over their mean; first and last tenth of the run",
+    then(_starts, pivot(["layer"], "{of}", "mean")),
+    "correlation of loads",
+    then(_correlations, pivot(["records apart"], "layer {layer}", "correlation")),
+)
+
+
+def _loads(rows: Rows) -> list[Row]:
     """A row for each expert."""
-    experts = {int(key.removeprefix("expert_")): key for key in rows[0] if key.startswith("expert_")}
-    for row in rows:
-        at = {"iteration": row["iteration"], "layer": row["layer"]}
-        yield from (at | {"expert": expert, "load": row[key]} for expert, key in experts.items())
+    experts = [key for key in rows[0] if key.startswith("expert_")]
+    return [
+        {"iteration": row["iteration"], "layer": row["layer"], "expert": expert, "load": row[key]}
+        for row in rows
+        for expert, key in enumerate(experts)
+    ]
 
 
-def _shading(loads: Sequence[float]) -> Any:
-    from matplotlib.colors import PowerNorm
-
-    return PowerNorm(0.5, 0.0, max(*loads, 1.0))
-
-
-ITERATION = Axis("iteration", "iteration")
-LAYER: dict[str, Any] = {"by": "layer", "named": "layer {}"}
-
-
-def _over_time(key: str, label: str) -> Picture:
-    line = Lines(ITERATION, Axis(key, label, low=0), markers="", **LAYER)
-    return Picture(panels=(line,), width=3.6, key=False)
-
-
-HEAT = Heat(ITERATION, Axis("expert", "expert"), "load", norm=_shading, title="layer {layer}", high=2.3)
+ITERATION, LAYER = Axis("iteration", "iteration"), {"by": "layer", "named": "layer {}"}
+HEAT = Heat(
+    ITERATION,
+    Axis("expert", "expert"),
+    "load",
+    norm=lambda loads: PowerNorm(0.5, 0.0, max(*loads, 1.0)),
+    title="layer {layer}",
+    high=2.3,
+)
 HEATS = Picture((HEAT,), across="layer", shown=_loads, width=3.1, share_y=True, scale="load / mean")
 APART = Axis("records apart", "records apart", log=True, ticks=str)
 ALIKE = Lines(APART, Axis("correlation", "correlation of loads", lines=(0,)), **LAYER)
 CORRELATIONS = Picture((ALIKE,), shown=_correlations, width=4.4)
-MEASURES = (
-    _over_time("max_over_mean", "hottest expert over the mean"),
-    _over_time("deviation", "standard deviation over the mean"),
-    CORRELATIONS,
-)
-PICTURE = Pictures((HEATS, Pictures(MEASURES)), over=True, heading=lambda rows: rows[0]["source"])
+OVER_MEAN = {"max_over_mean": "hottest expert over the mean", "deviation": "standard deviation over the mean"}
+MEASURES = [
+    Picture((Lines(ITERATION, Axis(key, label, low=0), markers="", **LAYER),), width=3.6, key=False)
+    for key, label in OVER_MEAN.items()
+]
+PICTURE = Pictures((HEATS, Pictures((*MEASURES, CORRELATIONS))), over=True, heading=lambda rows: rows[0]["source"])
 
 
 def verdicts(rows: Rows) -> list[Verdict]:
     """Whether the variance of loads shrinks, how hot the hottest expert is, and how fast loads move on."""
-    mean = float(np.mean([_shrunk(here) for here in grouped(rows, "layer").values()]))
-    shrinks = Verdict(
-        f"{rows[0]['source']}: variance, last over first 10 %",
-        f"{mean:.2f}",
-        "below 1 (shrinks)",
-        None if rows[0]["source"] == "generated" else max(mean - 1, 0.0),
-    )
-    hottest = [row["max_over_mean"] for row in rows]
-    found = [shrinks, Verdict("hottest expert over the mean, median", f"{np.median(hottest):.2f}")]
+    mean, source = float(np.mean([_shrunk(here) for here in grouped(rows, "layer").values()])), rows[0]["source"]
+    off = None if source == "generated" else max(mean - 1, 0.0)
+    found = [Verdict(f"{source}: variance, last over first 10 %", f"{mean:.2f}", "below 1 (shrinks)", off)]
+    hottest = of("max_over_mean", np.median)(rows)
+    found.append(Verdict("hottest expert over the mean, median", f"{hottest:.2f}"))
     for lag in _lags(rows):
-        alike = _mean(rows, f"correlation_{lag}")
-        if alike is not None:
+        if (alike := _mean(rows, f"correlation_{lag}")) is not None:
             found.append(Verdict(f"correlation of loads {lag} records apart", f"{alike:.3f}"))
     return found
 

@@ -15,7 +15,8 @@ from mfabric_jax.study import Compare, calibrate, compare
 from mfabric_jax.study.calibration import BANDWIDTHS, PUBLISHED
 from mfabric_jax.study.presets import PRESETS
 
-from .script import Row, Rows, Script, Verdict, against, cells, check, grouped, listed, picked, pivot
+from .rows import Row, Rows, adding, grouped, listed, picked, pivot, then, told
+from .script import Script, Verdict, against, cells, check
 
 FABRICS = ("fat-tree", "oversub-fat-tree", "rail-optimized", "topoopt", "mfabric")
 PER_DOLLAR = {  # mFabric's performance per dollar over that of a fabric, over four models
@@ -40,9 +41,7 @@ class Config:
     seed: int = 0  # Of the traffic.
 
     def __post_init__(self):
-        check(self, known={"models": PUBLISHED, "presets": PRESETS})
-        for preset in self.presets:
-            self.setting(preset)
+        check(self, known={"models": PUBLISHED, "presets": PRESETS}, cases="presets")
 
     def setting(self, preset: str) -> Compare:
         """All models on all fabrics."""
@@ -79,37 +78,30 @@ def _beside(row: Row, rows: Rows) -> dict[str, Any]:
     }
 
 
-def table(rows: Rows) -> str:
-    """The calibration cell by cell, and the predictions."""
-    fitted = [
-        row | {"off": row["over_800"] / row["published_over_800"] - 1}
-        for row in picked(rows, fabric="fat-tree")
-        if row["nic_gbps"] < BANDWIDTHS[-1]
-    ]
-    rate, over, off = ("efficiency", "over A100 peak"), ("over_800", "fitted"), ("off", None, True)
-    parts = [
-        "fat-tree time over that at 800 Gbps, one rate a model fitted",
-        listed(fitted, "preset", "model", "nic_gbps", rate, over, ("published_over_800", "published"), off),
-        "iteration time [s]; over the fat-tree's in brackets",
-        pivot(rows, ("preset", "model", "fabric"), "{nic_gbps:g}G", "{iteration_s:.2f} ({over_fat_tree:.2f})"),
-    ]
-    return "\n\n".join(parts)
+def _calibrated(rows: Rows) -> list[Row]:
+    """The cells to which rates are fitted."""
+    fitted = [row for row in picked(rows, fabric="fat-tree") if row["nic_gbps"] < BANDWIDTHS[-1]]
+    return adding(off=lambda row: row["over_800"] / row["published_over_800"] - 1)(fitted)
+
+
+FITTED = ("efficiency", "over A100 peak"), ("over_800", "fitted"), ("published_over_800", "published")
+table = told(
+    "fat-tree time over that at 800 Gbps, one rate a model fitted",
+    then(_calibrated, listed("preset", "model", "nic_gbps", *FITTED, ("off", None, True))),
+    "iteration time [s]; over the fat-tree's in brackets",
+    pivot(("preset", "model", "fabric"), "{nic_gbps:g}G", "{iteration_s:.2f} ({over_fat_tree:.2f})"),
+)
 
 
 def _over_fat_tree_at_800(rows: Rows) -> list[Row]:
-    tree = {
-        (row["preset"], row["model"]): row["iteration_s"]
-        for row in picked(rows, fabric="fat-tree", nic_gbps=BANDWIDTHS[-1])
-    }
-    return [row | {"over_tree": row["iteration_s"] / tree[row["preset"], row["model"]]} for row in rows]
+    tree = grouped(picked(rows, fabric="fat-tree", nic_gbps=BANDWIDTHS[-1]), "preset", "model")
+    seconds = {place: here[0]["iteration_s"] for place, here in tree.items()}
+    return adding(over_tree=lambda row: row["iteration_s"] / seconds[row["preset"], row["model"]])(rows)
 
 
 GBPS = Axis("nic_gbps", "NIC bandwidth [Gbps]", log=True, ticks="{:g}".format)
-TIME, PUBLISHED_TIME = (
-    Axis("over_tree", "time over fat-tree's at 800", low=0),
-    ("published_over_800", "published, fat-tree"),
-)
-SAME: dict[str, Any] = {"under": "fat-tree", "published": PUBLISHED_TIME, "title": "{model}, {preset}"}
+TIME, PUBLISHED_TIME = Axis("over_tree", "time over fat-tree's at 800", low=0), "published, fat-tree"
+SAME = {"under": "fat-tree", "published": ("published_over_800", PUBLISHED_TIME), "title": "{model}, {preset}"}
 PANEL = Lines(GBPS, TIME, "fabric", style.FABRICS, **SAME)
 PICTURE = Picture((PANEL,), "preset", "model", shown=_over_fat_tree_at_800, width=3.1)
 
@@ -119,13 +111,20 @@ def verdicts(rows: Rows) -> list[Verdict]:
     return [line for (preset,), here in grouped(rows, "preset").items() for line in _verdicts(here, preset)]
 
 
+def per_dollar(rows: Rows, claim: str, form: str = ".2f") -> list[Verdict]:
+    """What is published of mFabric's performance per dollar, over all models."""
+    found = []
+    for (fabric, gbps), (low, high) in PER_DOLLAR.items():
+        if ratios := [row["mfabric_per_dollar"] for row in picked(rows, fabric=fabric, nic_gbps=gbps)]:
+            named = claim.format(fabric=fabric, gbps=gbps)
+            found.append(against(named, ratios, low, high, form=form, allowed=ROUNDED / low))
+    return found
+
+
 def _verdicts(rows: Rows, preset: str) -> list[Verdict]:
     fitted = [row["over_800"] / row["published_over_800"] for row in rows if row["published_over_800"]]
     found = [against(f"fat-tree cells, fitted over published, {preset}", fitted, 1.0, allowed=0.02)]
-    for (fabric, gbps), (low, high) in PER_DOLLAR.items():
-        ratios = [row["mfabric_per_dollar"] for row in picked(rows, fabric=fabric, nic_gbps=gbps)]
-        claim = f"perf/$ over {fabric}, {gbps:g} Gbps, {preset}"
-        found.append(against(claim, ratios, low, high, form=".1f", allowed=ROUNDED / low))
+    found += per_dollar(rows, f"perf/$ over {{fabric}}, {{gbps:g}} Gbps, {preset}", ".1f")
     for fabric, most in FASTER.items():
         fastest = max(row["mfabric_faster"] for row in picked(rows, fabric=fabric))
         claim = f"speed over {fabric} at most, {preset}"

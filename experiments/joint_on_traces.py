@@ -10,8 +10,7 @@ from further ones is relayed and counts more on its way in. `relay_limit` knows 
 
 import dataclasses
 import time
-from collections.abc import Iterator
-from typing import Any
+from itertools import product
 
 import equinox as eqx
 import jax
@@ -24,21 +23,16 @@ from mfabric_jax.policies import greedy, joint
 from mfabric_jax.policies.joint_relaxation import relay_limit
 from mfabric_jax.report.figures.groups import Dots
 from mfabric_jax.report.figures.panels import Axis, Picture, looks
-from mfabric_jax.routing import Plan, all_to_all_time, degree_bound, fluid_lower_bound, relay_shares
+from mfabric_jax.routing import Plan, relay_shares
 
 from . import relay_on_traces
-from .recording import resolved
-from .script import Row, Rows, Script, Verdict, check, measured, of, p90, summed
+from .recording import paced_and_max_min, resolved
+from .rows import Row, adding, measured, of, p90, summed, then
+from .script import Found, Script, check
 
 GROUP = ("servers", "efficiency", "policy")
-LOOKS = looks(
-    {
-        "unsplit": "Paper's greedy, unsplit",
-        "relay-next": "Greedy “next”, relay",
-        "joint": "Joint",
-        "relay": "Paper's greedy, relay",
-    }
-)
+LABELS = "Paper's greedy, unsplit", "Greedy “next”, relay", "Joint", "Paper's greedy, relay"
+LOOKS = looks(dict(zip(("unsplit", "relay-next", "joint", "relay"), LABELS, strict=True)))
 POLICIES = ("unsplit", "relay", "relay-next", "joint")
 
 
@@ -55,7 +49,7 @@ class Config(relay_on_traces.Config):
         check(self, whole={0: "joint_steps joint_rounds", 1: "joint_samples"})
 
 
-def run(config: Config) -> Iterator[Row]:
+def run(config: Config) -> Found:
     """A row for each all-to-all, servers, efficiency and policy; what has no bytes between servers is left out.
 
     - `policy`: "unsplit" and "relay" (greedy circuits by `rule`), "relay-next" (by the rule "next") or "joint".
@@ -65,13 +59,22 @@ def run(config: Config) -> Iterator[Row]:
     """
     settings = config.rule, config.steps, config.joint_steps, config.joint_samples, config.joint_rounds
     for servers in config.servers:
-        all_to_alls, start = list(config.all_to_alls(servers)), {"traffic": config.traffic, "servers": servers}
+        all_to_alls = list(config.all_to_alls(servers))
         for efficiency in config.efficiencies:
-            where = config.region(servers, efficiency)
+            where = config.region(servers, relay_efficiency=efficiency)
             for policy in POLICIES:  # compile, so that decisions are timed alone
                 _planned(policy, where, jnp.ones((servers,) * 2, jnp.float32), settings)
-            for place, demand in all_to_alls:
-                yield from (start | {"efficiency": efficiency} | place | row for row in _rows(settings, where, demand))
+            for (place, demand, bound), policy in product(all_to_alls, POLICIES):
+                known = jnp.asarray(demand, jnp.float32)  # what a controller would compute in
+                start = time.perf_counter()
+                plan = jax.block_until_ready(_planned(policy, where, known, settings))
+                decision = time.perf_counter() - start
+                routing = "unsplit" if policy == "unsplit" else "relay"
+                paced, max_min = map(float, paced_and_max_min(where, plan, demand, routing))
+                row = {"traffic": config.traffic, "servers": servers, "efficiency": efficiency, **place}
+                row |= {"policy": policy, "time_s": paced, "max_min_s": max_min, "bound_s": bound}
+                row |= {"limit_s": float(relay_limit(where, demand))}
+                yield row | {"over_bound": paced / bound, "decision_s": decision}
 
 
 @eqx.filter_jit
@@ -80,63 +83,31 @@ def _planned(policy: str, where: Region, demand: jax.Array, settings: tuple) -> 
     if policy == "joint":
         return joint(demand, where, steps=joint_steps, samples=samples, rounds=rounds)
     plan = greedy(demand, where, rule="next" if policy == "relay-next" else rule)
-    if policy == "unsplit":
-        return plan
-    return Plan(plan.circuits, relay_shares(where, plan.circuits, demand, steps=steps))
+    return plan if policy == "unsplit" else Plan(plan.circuits, relay_shares(where, plan.circuits, demand, steps=steps))
 
 
-def _rows(settings: tuple, where: Region, demand: jax.Array) -> Iterator[Row]:
-    bound = float(degree_bound(where, demand))
-    if not bound > 0:
-        return
-    limit = float(relay_limit(where, demand))
-    known = jnp.asarray(demand, jnp.float32)  # what a controller would compute in
-    for policy in POLICIES:
-        start = time.perf_counter()
-        plan = jax.block_until_ready(_planned(policy, where, known, settings))
-        decision = time.perf_counter() - start
-        paced, max_min = map(float, _times(where, plan, demand, "unsplit" if policy == "unsplit" else "relay"))
-        times = {"policy": policy, "time_s": paced, "max_min_s": max_min, "bound_s": bound, "limit_s": limit}
-        yield times | {"over_bound": paced / bound, "decision_s": decision}
+def _name(row: Row) -> str:
+    return f"{LOOKS[row['policy']].label}, efficiency {row['efficiency']:g}"
 
 
-@eqx.filter_jit
-def _times(where: Region, plan: Plan, demand: jax.Array, routing: str) -> tuple[jax.Array, ...]:
-    """Paced and max-min fair [s]."""
-    return tuple(time(where, plan, demand, routing=routing) for time in (fluid_lower_bound, all_to_all_time))
-
-
-def summary(rows: Rows) -> list[Row]:
-    """Mean, 90th percentile and largest of the time over the degree bound; means of the rest; a line per group."""
-    over = {"mean": of("over_bound"), "p90": of("over_bound", p90), "worst": of("over_bound", max)}
-    bounds = [
-        row | {"limit": row["limit_s"] / row["bound_s"], "max_min": row["max_min_s"] / row["bound_s"]} for row in rows
-    ]
-    rest = {key: of(key) for key in ("limit", "max_min", "decision_s")}
-    return summed(bounds, GROUP, **over, **rest, samples=len)
-
-
-def table(rows: Rows) -> str:
-    """A line per group."""
-    return report.plain(summary(rows))
-
-
-def _named(row: Any) -> dict[str, Any]:
-    name = f"{LOOKS[row['policy']].label}, efficiency {row['efficiency']:g}"
-    return dict(row) | {"name": name, "limit": row["limit_s"] / row["bound_s"]}
-
+bounds = adding(
+    name=_name,
+    limit=lambda row: row["limit_s"] / row["bound_s"],
+    max_min=lambda row: row["max_min_s"] / row["bound_s"],
+)
+OVER = {"mean": of("over_bound"), "p90": of("over_bound", p90), "worst": of("over_bound", max)}
+REST = {key: of(key) for key in ("limit", "max_min", "decision_s")}
+summary = then(bounds, summed(GROUP, **OVER, **REST, samples=len))
+table = then(summary, report.plain)
 
 RATIO = Axis("over_bound", "paced time over the degree bound\n(dashed: the least any relaying can reach)")
-MEAN: dict[str, Any] = {"block": "efficiency", "middle": np.mean, "head": "mean", "title": "{servers} servers"}
+MEAN = {"block": "efficiency", "middle": np.mean, "head": "mean", "title": "{servers} servers"}
 PANEL = Dots(RATIO, Axis("name"), "policy", LOOKS, limit="limit", **MEAN)
-PICTURE = Picture((PANEL,), "", "servers", shown=lambda rows: list(map(_named, rows)), **relay_on_traces.SAME)
+PICTURE = Picture((PANEL,), "", "servers", shown=bounds, **relay_on_traces.SAME)
 
-
-def verdicts(rows: Rows) -> list[Verdict]:
-    """Mean time over the degree bound; nothing is published."""
-    claim = "over degree bound, {policy}, {servers} servers, efficiency {efficiency:g} ({traffic})"
-    return measured(rows, GROUP[:3], claim, "{:.3f}", of("over_bound"))
-
+# nothing is published
+CLAIM = "over degree bound, {policy}, {servers} servers, efficiency {efficiency:g} ({traffic})"
+verdicts = measured(GROUP, CLAIM, of("over_bound"), "{:.3f}")
 
 SCRIPT = Script(
     Config, quick={"samples": 4, "servers": (8,), "efficiencies": (1.0,)}, resolved=resolved, dtype="float64"

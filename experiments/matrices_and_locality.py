@@ -6,11 +6,13 @@ Mixtral's bytes, is drawn, too. Source: arXiv 2501.03905, traffic matrices of ra
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib import colormaps
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from mfabric_jax import report, traffic, units, workload
 from mfabric_jax.report import style
@@ -18,10 +20,8 @@ from mfabric_jax.report.figures.panels import Axis, Heat, Picture
 from mfabric_jax.traffic import Flows, Tokens, collectives, statistics
 from mfabric_jax.workload import Workload, place
 
-from .script import Row, Rows, Script, Verdict, against, check, grouped, picked, pivot
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from .rows import Row, Rows, adding, grouped, picked, pivot, then, told, where
+from .script import Found, Script, Verdict, against, check
 
 KINDS = {"TP": "Tensor", "EP": "Expert", "PP": "Pipeline"}
 KINDS |= dict.fromkeys(("DP inside", "DP between", "DP experts"), "Data")
@@ -66,7 +66,7 @@ class Config:
         return traffic.measured(job, self.iterations, seed=self.seed)
 
 
-def run(config: Config) -> Iterator[Row]:
+def run(config: Config) -> Found:
     """Rows of three kinds for each model.
 
     - "statistic": what is in `STATISTICS`, medians over all-to-alls.
@@ -93,13 +93,10 @@ def _of_matrices(job: Workload, tokens: Tokens) -> dict[str, float]:
     pairs = statistics.pairs(matrix)  # [iteration layer M pairs]
     apart = {"micro_batches": 2, "layers": 1, "iterations": 0}
     apart = {name: axis for name, axis in apart.items() if pairs.shape[axis] > 1}
-    moves = {name: statistics.variation(np.moveaxis(pairs, axis, 0), 1) for name, axis in apart.items()}
-    return {
-        "top_pairs": float(np.median(statistics.top_share(pairs, TOP))),
-        "zero_pairs": float((pairs == 0).mean()),
-        "heaviest": float(np.median(statistics.max_over_mean(pairs))),
-        **{name: float(np.median(values)) for name, values in moves.items()},
-    }
+    medians = {"top_pairs": statistics.top_share(pairs, TOP), "zero_pairs": (pairs == 0).mean()}
+    medians |= {"heaviest": statistics.max_over_mean(pairs)}
+    medians |= {name: statistics.variation(np.moveaxis(pairs, axis, 0), 1) for name, axis in apart.items()}
+    return {name: float(np.median(values)) for name, values in medians.items()}
 
 
 def _of_cluster(job: Workload, flows: Flows) -> dict[str, float]:
@@ -122,7 +119,7 @@ def all_flows(job: Workload, tokens: Tokens) -> Flows:
     return collectives.together(collectives.ring_all_reduce(groups.reshape(-1, job.tp), each, label="TP"), rest)
 
 
-def _matrices(job: Workload, tokens: Tokens) -> Iterator[Row]:
+def _matrices(job: Workload, tokens: Tokens) -> Found:
     """Two layers and two micro-batches of the first, where there are so many."""
     matrix = rank_matrices(job, tokens)[0]
     layers, micro_batches = matrix.shape[:2]
@@ -132,7 +129,7 @@ def _matrices(job: Workload, tokens: Tokens) -> Iterator[Row]:
             yield {"layer": layer, "micro_batch": micro, "source": source, "destination": target, "bytes": size}
 
 
-def _pairs(job: Workload, flows: Flows) -> Iterator[Row]:
+def _pairs(job: Workload, flows: Flows) -> Found:
     region = place(job).region
     for kind in dict.fromkeys(KINDS.values()):
         matrix = np.zeros((job.gpus, job.gpus))
@@ -144,26 +141,22 @@ def _pairs(job: Workload, flows: Flows) -> Iterator[Row]:
             yield {"parallelism": kind} | ends | {"same_region": bool(region[source] == region[target])}
 
 
-def table(rows: Rows) -> str:
-    """Statistics, then bytes by parallelism inside regions and between them."""
-    named = [row | {"statistic": STATISTICS[row["statistic"]]} for row in picked(rows, row="statistic")]
+def _sums(rows: Rows) -> list[Row]:
+    """Bytes by parallelism inside regions and between them."""
     sums = []
-    for (model, kind), here in grouped(picked(rows, row="cluster"), "model", "parallelism").items():
-        inside, between = (
-            float(units.to_gigabytes(sum(row["bytes"] for row in picked(here, same_region=same))))
-            for same in (True, False)
-        )
-        sums.append({"model": model, "parallelism": kind, "GB in a region": inside, "GB between": between})
-    return "\n\n".join([pivot(named, ["statistic"], "{model}", lambda row: row["value"]), report.plain(sums)])
+    for (model, kind), here in grouped(rows, "model", "parallelism").items():
+        inside, between = (sum(row["bytes"] for row in picked(here, same_region=same)) for same in (True, False))
+        gigabytes = {"GB in a region": units.to_gigabytes(inside), "GB between": units.to_gigabytes(between)}
+        sums.append({"model": model, "parallelism": kind} | {name: float(size) for name, size in gigabytes.items()})
+    return sums
 
 
-def draw(rows: Rows, path: str | Path) -> Path:
-    """Four all-to-alls and the whole cluster of every model; returns the path written."""
-    return style.save(lambda: build(rows), path)
+named = then(where(row="statistic"), adding(statistic=lambda row: STATISTICS[row["statistic"]], key="statistic"))
+table = told(then(named, pivot(["statistic"], "{model}", "value")), then(where(row="cluster"), _sums, report.plain))
 
 
-def build(rows: Rows) -> "Figure":
-    """The figure itself."""
+def build(rows: Rows) -> Figure:
+    """Four all-to-alls and the whole cluster of every model."""
     models = grouped(rows, "model")
     figure = style.blank(11.6, 5.6 * len(models))
     parts = np.ravel(np.asarray(figure.subfigures(len(models), 1)))
@@ -176,44 +169,43 @@ def build(rows: Rows) -> "Figure":
     return figure
 
 
-def _cells(rows: Rows) -> Iterator[Row]:
+def _cells(rows: Rows) -> list[Row]:
     """Bytes from rank to rank, in two lines of two all-to-alls."""
     all_to_alls = grouped(picked(rows, row="all-to-all"), "layer", "micro_batch").values()
-    for rank, here in enumerate(all_to_alls):
-        for row in here:
-            if row["source"] != row["destination"]:
-                yield dict(row) | {"line": rank // 2, "column": rank % 2, "GB": units.to_gigabytes(row["bytes"])}
-
-
-def _shading(gigabytes: Sequence[float]) -> Any:
-    from matplotlib.colors import Normalize
-
-    return Normalize(0, max(gigabytes))
+    return [
+        row | {"line": rank // 2, "column": rank % 2, "GB": units.to_gigabytes(row["bytes"])}
+        for rank, here in enumerate(all_to_alls)
+        for row in here
+        if row["source"] != row["destination"]
+    ]
 
 
 TARGET, SOURCE = Axis("destination", "destination rank"), Axis("source", "source rank")
-PANEL = Heat(TARGET, SOURCE, "GB", norm=_shading, down=True, title="layer {layer}, micro-batch {micro_batch}")
+PANEL = Heat(
+    TARGET,
+    SOURCE,
+    "GB",
+    norm=lambda sizes: Normalize(0, max(sizes)),
+    down=True,
+    title="layer {layer}, micro-batch {micro_batch}",
+)
 ALL_TO_ALLS = Picture((PANEL,), "line", "column", shown=_cells, scale="GB (what stays on its rank is left out)")
 
 
 def _cluster(figure: Any, rows: Rows, gpus: int) -> None:
     """Every pair in the colour of the parallelism that moves most, the darker the more (logarithms); lines between
     regions."""
-    from matplotlib import colormaps
-    from matplotlib.patches import Patch
-
-    axes = figure.subplots()
-    picture = np.ones((gpus, gpus, 3))
-    least, largest = (pick(row["bytes"] for row in rows) for pick in (min, max))
+    axes, picture = figure.subplots(), np.ones((gpus, gpus, 3))
+    size = np.log([row["bytes"] for row in rows])
+    depth = 0.3 + 0.7 * ((size - size.min()) / np.ptp(size) if np.ptp(size) else 1 + 0 * size)
     seen: dict[tuple[int, int], str] = {}
-    for row in sorted(rows, key=lambda row: row["bytes"]):  # the heaviest of a pair is seen
-        seen[row["source"], row["destination"]] = row["parallelism"]
-        depth = np.log(row["bytes"] / least) / np.log(largest / least) if largest > least else 1.0
-        picture[row["source"], row["destination"]] = colormaps[COLOURS[row["parallelism"]]](0.3 + 0.7 * depth)[:3]
+    for rank in np.argsort(size, kind="stable"):  # the heaviest of a pair is seen
+        pair, kind = (rows[rank]["source"], rows[rank]["destination"]), rows[rank]["parallelism"]
+        seen[pair], picture[pair] = kind, colormaps[COLOURS[kind]](depth[rank])[:3]
     axes.imshow(picture, interpolation="nearest")
-    for edge in _edges(rows, gpus):
-        axes.axhline(edge - 0.5, color=style.FAINT, linewidth=0.6)
-        axes.axvline(edge - 0.5, color=style.FAINT, linewidth=0.6)
+    for line in (axes.axhline, axes.axvline):
+        for edge in _edges(rows, gpus):
+            line(edge - 0.5, color=style.FAINT, linewidth=0.6)
     axes.set(xlabel="destination GPU", ylabel="source GPU")
     axes.locator_params(nbins=5, integer=True)
     axes.spines[:].set_visible(False)
@@ -233,13 +225,10 @@ def _edges(rows: Rows, gpus: int) -> list[int]:
 def verdicts(rows: Rows) -> list[Verdict]:
     """All-to-alls stay in their region; how uneven and how changing they are has no published number."""
     found = []
-    for row in picked(rows, row="statistic"):
-        claim = f"{row['model']}: {STATISTICS[row['statistic']]}"
-        if row["statistic"] == "ep_in_region":
-            found.append(against(claim, row["value"], 1.0, form=".0%"))
-        else:
-            form = ".2f" if row["statistic"] == "heaviest" else ".1%"
-            found.append(Verdict(claim, f"{row['value']:{form}}"))
+    for row in named(rows):
+        claim, form = f"{row['model']}: {row['statistic']}", ".2f" if row["key"] == "heaviest" else ".1%"
+        published, form = (1.0, ".0%") if row["key"] == "ep_in_region" else (None, form)
+        found.append(against(claim, row["value"], published, form=form))
     return found
 
 

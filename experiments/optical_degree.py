@@ -8,20 +8,22 @@ of prices and default: arXiv 2501.03905.
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
 import numpy as np
+from matplotlib.colors import TwoSlopeNorm
 
-from mfabric_jax import report, units
+from mfabric_jax import units
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Prices, cluster_cost
 from mfabric_jax.report.figures.panels import Axis, Heat, Picture
 from mfabric_jax.study import Compare, evaluate, iteration_of
 from mfabric_jax.workload import NAMES
 
-from .script import Row, Rows, Script, Verdict, case, cells, check, grouped, picked, pivot
+from .rows import Row, Rows, adding, grouped, listed, picked, pivot, then, told
+from .script import Found, Script, Sweep, Verdict, cells, check
 
 USUAL = 6, 2
 STEPS = 60  # of the search for a bandwidth: halves the interval
@@ -29,28 +31,24 @@ SECONDS = ("iteration_s", "compute_s", "ep_comm_s", "dp_comm_s", "reconfig_s")
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
+class Config(Sweep):
     """Which splits."""
 
     models: tuple[str, ...] = ("mixtral-8x22b", "mixtral-8x7b", "llama-moe", "qwen-moe")  # Whose iterations.
     optical: tuple[int, ...] = tuple(range(9))  # Optical NICs of a server.
     electrical: tuple[int, ...] = tuple(range(1, 9))  # Electrical NICs of a server.
     delays_ms: tuple[float, ...] = (25.0, 0.0)  # Reconfiguration delays.
-    nic_gbps: float = 400.0  # Of the default split, whose price all have.
-    routing: str = "unsplit"  # How mFabric uses its circuits: unsplit, best-path or split.
-    seed: int = 0  # Of the traffic.
 
     def __post_init__(self):
         whole, lists = {0: "optical", 1: "electrical"}, "optical electrical delays_ms"
-        check(self, known={"models": NAMES}, distinct=lists, whole=whole, not_negative="delays_ms")
+        check(self, known={"models": NAMES}, distinct=lists, whole=whole, not_negative="delays_ms", cases="models")
         if USUAL[0] not in self.optical or USUAL[1] not in self.electrical:
             given = f"{list(self.optical)} and {list(self.electrical)}"
             raise InputError(f"optical and electrical must hold the default, {USUAL[0]} and {USUAL[1]}, got {given}.")
-        self.setting(self.models[0])
 
     def setting(self, model: str) -> Compare:
         """One model on mFabric."""
-        return case(self, model, "mfabric", routing=self.routing)
+        return self.case(model, "mfabric")
 
     def splits(self) -> dict[tuple[int, int], float]:
         """Bandwidth of every split that has the price of the default."""
@@ -77,64 +75,58 @@ def equal_gbps(optical: int, electrical: int, dollars: float) -> float | None:
     return high
 
 
-def run(config: Config) -> Iterator[Row]:
+def run(config: Config) -> Found:
     """A row for each model, delay and split: bandwidth, price of a server, seconds, and time over the default's."""
-    splits = config.splits()
-    places = [(*split, delay_ms, gbps) for delay_ms in config.delays_ms for split, gbps in splits.items()]
+    names = "delay_ms", "optical", "electrical", "nic_gbps"
+    cases = product(config.delays_ms, config.splits().items())
+    places = [dict(zip(names, (delay_ms, *split, gbps), strict=True)) for delay_ms, (split, gbps) in cases]
+    columns = {key: np.asarray([place[key] for place in places]) for key in places[0]}
+    changed = {"optical_degree": columns["optical"], "electrical_nics": columns["electrical"].astype(float)}
+    changed |= {"nic_gbps": columns["nic_gbps"], "delay_s": units.ms(columns["delay_ms"])}
     for (model,) in cells(config, config.models):
         function, usual = iteration_of(config.setting(model), model)
-        optical, electrical, delay_ms, gbps = (np.asarray(column) for column in zip(*places, strict=True))
-        changed = {"optical_degree": optical, "electrical_nics": electrical.astype(float), "nic_gbps": gbps}
-        changed |= {"delay_s": units.ms(delay_ms)}
         cases = {name: np.full(len(places), value) for name, value in usual.items()} | changed
         found = evaluate(function, cases).arrays
         rows = [
-            dict(zip(("optical", "electrical", "delay_ms", "nic_gbps"), place, strict=True))
+            {"model": model, **place, "server_usd": price(*list(place.values())[1:])}
             | {name: float(found[name][rank]) for name in SECONDS}
             for rank, place in enumerate(places)
         ]
         for row in rows:
-            same = {"delay_ms": row["delay_ms"], "optical": USUAL[0], "electrical": USUAL[1]}
-            split: dict[str, Any] = {key: row[key] for key in ("optical", "electrical", "nic_gbps")}
-            place = {"model": model, "delay_ms": row["delay_ms"]} | split | {"server_usd": price(**split)}
-            over = {"over_default": row["iteration_s"] / picked(rows, **same)[0]["iteration_s"]}
-            yield place | {name: row[name] for name in SECONDS} | over
+            (default,) = picked(rows, delay_ms=row["delay_ms"], optical=USUAL[0], electrical=USUAL[1])
+            yield row | {"over_default": row["iteration_s"] / default["iteration_s"]}
 
 
-def table(rows: Rows) -> str:
-    """Time over the default's where a server has 8 NICs, and the best of all splits."""
-    lines = [
-        row | {"split": f"{row['optical']} + {row['electrical']}", "Gbps": round(row["nic_gbps"])}
-        for row in rows
-        if row["optical"] + row["electrical"] == sum(USUAL)
-    ]
-    best = [
-        {"model": model, "delay [ms]": delay_ms, "best split": "{optical} + {electrical}".format(**row)}
-        | {"Gbps": round(row["nic_gbps"]), "over 6 + 2": row["over_default"]}
-        for (model, delay_ms), here in grouped(rows, "model", "delay_ms").items()
-        for row in [_best(here)]
-    ]
-    title = "iteration time over that of 6 + 2 NICs at the same price: 8 NICs, then the best of all splits"
-    eight = pivot(lines, ("split", "Gbps"), "{model} {delay_ms:g} ms", "{over_default:.3f}")
-    return "\n\n".join([title, eight, report.plain(best)])
+named = adding(split="{optical} + {electrical}", Gbps=lambda row: round(row["nic_gbps"]), **{"delay [ms]": "delay_ms"})
 
 
 def _best(rows: Sequence) -> Any:
     return min(rows, key=lambda row: row["iteration_s"])
 
 
+def _eight(rows: Rows) -> list[Row]:
+    """Where a server has as many NICs as by default."""
+    return [row for row in rows if row["optical"] + row["electrical"] == sum(USUAL)]
+
+
+def _bests(rows: Rows) -> list[Row]:
+    """The best of all splits of every model and delay."""
+    return [_best(here) for here in grouped(rows, "model", "delay_ms").values()]
+
+
+table = told(
+    "iteration time over that of 6 + 2 NICs at the same price: 8 NICs, then the best of all splits",
+    then(named, _eight, pivot(("split", "Gbps"), "{model} {delay_ms:g} ms", "{over_default:.3f}")),
+    then(named, _bests, listed("model", "delay [ms]", ("split", "best split"), "Gbps", ("over_default", "over 6 + 2"))),
+)
+
+
 def _frames(rows: Rows) -> Row:
     return {"--": picked(rows, optical=USUAL[0], electrical=USUAL[1])[0], "-": _best(rows)}
 
 
-def _shading(ratios: Sequence[float]) -> Any:
-    from matplotlib.colors import TwoSlopeNorm
-
-    return TwoSlopeNorm(1.0, 0.6, 1.8)
-
-
 OPTICAL, ELECTRICAL = Axis("optical", "optical NICs of a server"), Axis("electrical", "electrical NICs")
-LOOK: dict[str, Any] = {"norm": _shading, "colours": "RdBu_r", "number": "{:.2f}", "frames": _frames}
+LOOK = {"norm": lambda ratios: TwoSlopeNorm(1.0, 0.6, 1.8), "colours": "RdBu_r", "number": "{:.2f}", "frames": _frames}
 PANEL = Heat(OPTICAL, ELECTRICAL, "over_default", **LOOK, title="{model}, {delay_ms:g} ms")
 SCALE = "iteration time over that of 6 + 2, same price"
 LEGEND = "dashed: the default 6 + 2; framed: the fastest;\ngrey: would need a bandwidth without a price"
@@ -143,13 +135,9 @@ PICTURE = Picture((PANEL,), "delay_ms", "model", share_y=True, scale=SCALE, head
 
 def verdicts(rows: Rows) -> list[Verdict]:
     """The best split of every model, beside the published default, which is not said to be the best."""
-    found = []
-    for (model, delay_ms), here in grouped(rows, "model", "delay_ms").items():
-        best = _best(here)
-        split = f"{best['optical']} + {best['electrical']} at {best['nic_gbps']:.0f}G"
-        time = f"{split}: {best['over_default']:.2f} of 6 + 2"
-        found.append(Verdict(f"{model}, {delay_ms:g} ms: best split, same price", time, "default 6 + 2"))
-    return found
+    form = "{optical} + {electrical} at {nic_gbps:.0f}G: {over_default:.2f} of 6 + 2"
+    claim = "{model}, {delay_ms:g} ms: best split, same price"
+    return [Verdict(claim.format(**best), form.format(**best), "default 6 + 2") for best in _bests(rows)]
 
 
 SCRIPT = Script(Config, quick={"models": ("mixtral-8x22b",)})

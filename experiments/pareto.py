@@ -9,60 +9,57 @@ import dataclasses
 import functools
 
 from mfabric_jax import report
-from mfabric_jax.checks import names
 from mfabric_jax.fabric.registry import PRICED
 from mfabric_jax.report.figures import compared_picture
 from mfabric_jax.report.fronts import front
 from mfabric_jax.study import Compare
 from mfabric_jax.study.calibration import PUBLISHED
 
-from .iteration_time import PER_DOLLAR, ROUNDED
-from .script import COMPARED, Row, Rows, Script, Verdict, against, compared, grouped, picked, pivot, values_of
+from .iteration_time import per_dollar
+from .rows import Row, Rows, adding, grouped, picked, pivot, values_of
+from .script import COMPARED, Found, Script, Sweep, Verdict, check, compared
 
 CHEAP = ("topoopt", "rail-only")
 BEST_AT_100 = "mixtral-8x7b"
 
 
-@dataclasses.dataclass(frozen=True)
-class Config:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(Sweep):
     """What to compare."""
 
     models: tuple[str, ...] = (*PUBLISHED, "deepseek-r1")  # All of them on every fabric.
     fabrics: tuple[str, ...] = COMPARED  # Of those that have a price.
     nic_gbps: tuple[float, ...] = (100.0, 200.0, 400.0, 800.0)  # Bandwidth of every NIC.
-    seed: int = 0  # Of the traffic.
 
     def __post_init__(self):
-        names("fabrics", self.fabrics, PRICED)
-        for model in self.models:
-            self.setting(model)
+        check(self, known={"fabrics": PRICED}, cases="models")
 
     def setting(self, model: str) -> Compare:
         """All cells of a model."""
-        return Compare(models=(model,), fabrics=self.fabrics, nic_gbps=self.nic_gbps, seed=self.seed)
+        return self.case(model, *self.fabrics)
 
 
-def run(config: Config) -> list[Row]:
+def run(config: Config) -> Found:
     """A row for each model, fabric and bandwidth, as `compare` gives it.
 
     - `on_front`: no other fabric or bandwidth is at most as dear and as slow; `on_front_of_trees`: TopoOpt and
       rail-only, which have no spine to pay for, left out.
     - `mfabric_per_dollar`: performance per dollar of mFabric over that of this fabric, at the same bandwidth.
     """
-    return [row for _, rows in compared(config, config.models) for row in beside(rows)]
+    for _, rows in compared(config, config.models):
+        yield from beside(rows)
 
 
 def beside(rows: Rows) -> list[Row]:
     """The rows of one model, with the columns that compare them."""
-    best = front([_point(row) for row in rows])
+    best = front(list(map(_point, rows)))
     best_tree = front([_point(row) for row in rows if row["fabric"] not in CHEAP])
     ours = {row["nic_gbps"]: row["perf_per_dollar"] for row in picked(rows, fabric="mfabric")}
-    return [
-        dict(row)
-        | {"on_front": _point(row) in best, "on_front_of_trees": _point(row) in best_tree}
-        | {"mfabric_per_dollar": ours[row["nic_gbps"]] / row["perf_per_dollar"] if ours else None}
-        for row in rows
-    ]
+    return adding(
+        on_front=lambda row: _point(row) in best,
+        on_front_of_trees=lambda row: _point(row) in best_tree,
+        mfabric_per_dollar=lambda row: ours[row["nic_gbps"]] / row["perf_per_dollar"] if ours else None,
+    )(rows)
 
 
 def _point(row: Row) -> tuple[float, float]:
@@ -71,28 +68,23 @@ def _point(row: Row) -> tuple[float, float]:
 
 def table(rows: Rows) -> str:
     """The comparison, then what mFabric's dollars are worth beside those of every other fabric."""
-    others = [
-        {"over that of": row["fabric"], **row}
-        for row in rows
-        if row["fabric"] != "mfabric" and row["mfabric_per_dollar"] is not None
-    ]
-    ratios = pivot(others, ("model", "over that of"), "{nic_gbps:g}G", "{mfabric_per_dollar:.2f}")
+    known = [row for row in rows if row["fabric"] != "mfabric" and row["mfabric_per_dollar"] is not None]
+    others = [row | {"over that of": row["fabric"]} for row in known]
+    ratios = pivot(("model", "over that of"), "{nic_gbps:g}G", "{mfabric_per_dollar:.2f}")(others)
     return "\n\n".join([report.comparison(rows), *(["performance per dollar of mFabric", ratios] if others else [])])
 
 
 def verdicts(rows: Rows) -> list[Verdict]:
     """Published ranges beside the least and most of the models with published times, and mFabric on the front."""
-    found = []
-    for (fabric, gbps), (low, high) in PER_DOLLAR.items():
-        if ratios := [row["mfabric_per_dollar"] for row in _cells(rows, fabric, gbps)]:
-            claim = f"per dollar over {fabric}, {gbps:g} Gbps"
-            found.append(against(claim, ratios, low, high, allowed=ROUNDED / low))
-    at_100 = {row["model"]: row["mfabric_per_dollar"] for row in _cells(rows, "fat-tree", 100.0)}
+    known = [row for row in rows if row["model"] in PUBLISHED and row["mfabric_per_dollar"] is not None]
+    found = per_dollar(known, "per dollar over {fabric}, {gbps:g} Gbps")
+    tree = picked(known, fabric="fat-tree", nic_gbps=100.0)
+    at_100 = {row["model"]: row["mfabric_per_dollar"] for row in tree}
     if len(at_100) > 1:
         best = max(at_100, key=at_100.__getitem__)
         off = 0.0 if best == BEST_AT_100 or BEST_AT_100 not in at_100 else at_100[BEST_AT_100] / at_100[best] - 1
         found.append(Verdict("best model over the fat-tree, 100 Gbps", best, BEST_AT_100, off))
-    ours = [row for row in rows if row["fabric"] == "mfabric"]
+    ours = picked(rows, fabric="mfabric")
     fabrics = {row["fabric"] for row in rows}
     found.append(_on_front(ours, "on_front", f"models with mFabric on the front of {len(fabrics)} fabrics"))
     if fabrics & set(CHEAP):
@@ -106,12 +98,6 @@ def _on_front(rows: Rows, key: str, claim: str) -> Verdict:
     models = [model for (model,), here in grouped(rows, "model").items() if any(row[key] for row in here)]
     where = ": " + ",".join(f"{gbps:g}" for gbps in sorted(bandwidths)) + "G" if bandwidths else ""
     return Verdict(claim, f"{len(models)} of {len(values_of(rows, 'model'))}{where}")
-
-
-def _cells(rows: Rows, fabric: str, gbps: float) -> list[Row]:
-    """Of the models with published times."""
-    same = picked(rows, fabric=fabric, nic_gbps=gbps)
-    return [row for row in same if row["model"] in PUBLISHED and row["mfabric_per_dollar"] is not None]
 
 
 SCRIPT = Script(

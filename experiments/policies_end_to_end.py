@@ -7,7 +7,7 @@ qwen-moe-ep16 stands for it there. Source: arXiv 2501.03905, evaluation.
 """
 
 import dataclasses
-from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 from mfabric_jax.checks import InputError
@@ -15,7 +15,8 @@ from mfabric_jax.report.figures.groups import Dots
 from mfabric_jax.report.figures.panels import Axis, Picture
 from mfabric_jax.study import Compare
 
-from .script import Row, Rows, Script, Verdict, case, check, compared, grouped, pivots, spread
+from .rows import adding, ends, measured, pivots, then
+from .script import Found, Script, Sweep, check, compared
 from .sensitivity import GBPS
 
 MODELS = ("mixtral-8x22b", "mixtral-8x7b", "llama-moe", "qwen-moe")
@@ -36,8 +37,8 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Config:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(Sweep):
     """What to simulate."""
 
     models: tuple[str, ...] = MODELS  # Names of models.
@@ -45,7 +46,6 @@ class Config:
     ways: tuple[str, ...] = tuple(WAYS)  # Policy and routing; the first one is what others are compared with.
     nic_gbps: tuple[float, ...] = (100.0, 400.0)  # Bandwidth of every NIC.
     trace: str | None = None  # Folder of the SmartMoE gate trace; adds recorded traffic.
-    seed: int = 0  # Of the traffic.
 
     def __post_init__(self):
         check(self, known={"models": MODELS, "traffic": TRAFFIC, "ways": WAYS})
@@ -53,10 +53,8 @@ class Config:
             raise InputError(f"ways must begin with {BASE!r}, got {self.ways[0]!r}.")
         if "recorded" in self.traffic and self.trace is None:
             raise InputError("traffic 'recorded' needs trace, a folder of the SmartMoE gate trace.")
-        for kind in self.kinds():
-            for model in self.models:
-                for way in self.ways:
-                    self.setting(model, kind, way)
+        for case in product(self.models, self.kinds(), self.ways):
+            self.setting(*case)
 
     def kinds(self) -> tuple[str, ...]:
         """The kinds of traffic; with a trace recorded traffic too."""
@@ -67,11 +65,11 @@ class Config:
         fabrics = ("fat-tree", "mfabric") if way == BASE else ("mfabric",)
         if kind == "recorded":
             model = RECORDED_MODEL.get(model, model)
-        own = {"nic_gbps": self.nic_gbps, "trace": self.trace if kind == "recorded" else None}
-        return case(self, model, *fabrics, **own | TRAFFIC[kind] | WAYS[way])
+        trace = self.trace if kind == "recorded" else None
+        return self.case(model, *fabrics, trace=trace, **TRAFFIC[kind], **WAYS[way])
 
 
-def run(config: Config) -> Iterator[Row]:
+def run(config: Config) -> Found:
     """A row for each model, traffic, way and bandwidth: iteration time, over greedy's and over the fat-tree's."""
     seconds: dict[tuple, float] = {}
     for (model, kind, way), found in compared(config, config.models, config.kinds(), config.ways):
@@ -85,34 +83,19 @@ def run(config: Config) -> Iterator[Row]:
                 yield place | dict(zip(("over_greedy", "over_fat_tree"), over, strict=True)) | parts
 
 
-def table(rows: Rows) -> str:
-    """Time over that of the paper's greedy, then over the fat-tree's: a line per traffic and way, columns by model."""
-    titles = {
-        "over_greedy": f"iteration time over that of {BASE}",
-        "over_fat_tree": "iteration time over the fat-tree's",
-    }
-    return pivots(_short(rows), ("traffic", "way"), "{model} {nic_gbps:g}G", titles, ".3f")
-
-
-def _short(rows: Rows) -> list[Row]:
-    """qwen-moe-ep16 stands in qwen-moe's column."""
-    names = {other: name for name, other in RECORDED_MODEL.items()}
-    return [dict(row) | {"model": names.get(row["model"], row["model"])} for row in rows]
-
+NAMES = {other: name for name, other in RECORDED_MODEL.items()}
+short = adding(model=lambda row: NAMES.get(row["model"], row["model"]))  # qwen-moe-ep16 stands in qwen-moe's column
+TITLES = {"over_greedy": f"iteration time over that of {BASE}", "over_fat_tree": "iteration time over the fat-tree's"}
+table = then(short, pivots(("traffic", "way"), "{model} {nic_gbps:g}G", TITLES, ".3f"))
 
 RATIO = Axis("over_greedy", f"time over that of\n{BASE}", lines=(1,))
 PANEL = Dots(RATIO, Axis("way"), "nic_gbps", GBPS, title="{model}, {traffic}")
-PICTURE = Picture((PANEL,), "traffic", "model", shown=_short, width=2.5)
+PICTURE = Picture((PANEL,), "traffic", "model", shown=short, width=2.5)
 
 
-def verdicts(rows: Rows) -> list[Verdict]:
-    """What every way saves, over all models and bandwidths; nothing is published."""
-    return [
-        spread(f"time over greedy's, {way}, {kind}", [row["over_greedy"] for row in here], ".3f")
-        for (kind, way), here in grouped(rows, "traffic", "way").items()
-        if way != BASE
-    ]
-
+# what every way saves, over all models and bandwidths; nothing is published
+SAVED = measured(("traffic", "way"), "time over greedy's, {way}, {traffic}", ends("over_greedy", ".3f"))
+verdicts = then(lambda rows: [row for row in rows if row["way"] != BASE], SAVED)
 
 SCRIPT = Script(
     Config,

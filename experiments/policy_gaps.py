@@ -5,15 +5,10 @@ programmes minimise) over the proved optimum, and of flows that share ports max-
 """
 
 import dataclasses
-import functools
 import sys
-from collections.abc import Callable, Iterator
 from itertools import product
-from typing import Any
 
 import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from mfabric_jax import report
@@ -22,9 +17,11 @@ from mfabric_jax.policies import RULES, exact_circuits, greedy, local_search, ma
 from mfabric_jax.report import style
 from mfabric_jax.report.figures.groups import Dots
 from mfabric_jax.report.figures.panels import Axis, Picture
-from mfabric_jax.routing import all_to_all_time, degree_bound, fluid_lower_bound
+from mfabric_jax.routing import degree_bound
 
-from .script import Row, Rows, Script, Verdict, check, measured, of, p90, summed
+from .recording import Ports, paced_and_max_min
+from .rows import Row, Rows, adding, measured, of, p90, summed, then
+from .script import Found, Script, Verdict, check
 
 ROUTINGS, GROUP = ("unsplit", "split"), ("servers", "routing", "policy")
 FAMILIES = ("zipf", "hot", "sparse", "block", "dense")
@@ -42,7 +39,7 @@ LOOKS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
+class Config(Ports):
     """What to draw, and the region."""
 
     servers: tuple[int, ...] = (8, 12, 16)  # Sizes of the region.
@@ -50,19 +47,11 @@ class Config:
     routings: tuple[str, ...] = ROUTINGS  # What circuits are chosen for: unsplit, split.
     families: tuple[str, ...] = FAMILIES  # Kinds of demand.
     seconds: float = 60.0  # Limit on the search for one optimum.
-    nic_gbps: float = 400.0  # Bandwidth of every NIC.
-    optical_degree: int = 6  # NICs of a server on the optical switch.
-    electrical_nics: int = 2  # NICs of a server on the electrical fabric.
 
     def __post_init__(self):
         known, whole = {"routings": ROUTINGS, "families": FAMILIES}, {4: "servers", 1: "seeds", 0: "optical_degree"}
         check(self, known=known, distinct="servers", whole=whole)
         check(self, positive="seconds nic_gbps", not_negative="electrical_nics")
-
-    def region(self, servers: int) -> Region:
-        """So many servers."""
-        gbps, electrical = (jnp.asarray(number, float) for number in (self.nic_gbps, self.electrical_nics))
-        return Region(servers, gbps, jnp.asarray(self.optical_degree), electrical)
 
 
 def demand_of(family: str, seed: int, servers: int) -> np.ndarray:
@@ -92,15 +81,7 @@ def _drawn(family: str, rng: np.random.Generator, servers: int) -> np.ndarray:
     return demand
 
 
-def policies(routing: str) -> dict[str, Callable]:
-    """Those compared, by name."""
-    greedies = {f"greedy, {rule}": functools.partial(greedy, rule=rule) for rule in RULES}
-    searches = {"threshold": threshold, "local-search": local_search}
-    tuned = {name: functools.partial(policy, routing=routing) for name, policy in searches.items()}
-    return {**greedies, "matching": matching, **tuned}
-
-
-def run(config: Config) -> Iterator[Row]:
+def run(config: Config) -> Found:
     """A row for each size, routing, instance and policy; those of an instance are told when it is done.
 
     - `time_s`, `max_min_s`: paced and max-min fair.
@@ -109,68 +90,58 @@ def run(config: Config) -> Iterator[Row]:
     """
     instances = product(config.servers, config.routings, config.families, range(config.seeds))
     for servers, routing, family, seed in instances:
-        demand = demand_of(family, seed, servers)
         place = {"servers": servers, "routing": routing, "family": family, "seed": seed}
-        rows = [place | row for row in _rows(config, config.region(servers), demand, routing)]
-        print(_told(rows[-1]), file=sys.stderr, flush=True)
+        rows = [place | row for row in _rows(config, config.region(servers), demand_of(family, seed, servers), routing)]
+        proof = "proved" if rows[0]["proved"] else f"not proved, bound {rows[0]['bound_s']:.4g} s"
+        told = f"optimum {rows[0]['optimum_s']:.4g} s ({proof}), {BEST} {rows[-1]['over']:.4f} times that"
+        print(f"{servers}, {routing}, {family}, {seed}: {told}", file=sys.stderr, flush=True)
         yield from rows
 
 
-def _rows(config: Config, where: Region, demand, routing: str) -> Iterator[Row]:
-    found, degree_bound = _chosen(where, demand, routing)
-    times = {name: tuple(map(float, found[name][1:])) for name in LOOKS if name in found}
+def _rows(config: Config, where: Region, demand, routing: str) -> list[Row]:
+    circuits = _chosen(where, demand, routing)
+    times = {name: tuple(map(float, paced_and_max_min(where, circuits[name], demand, routing))) for name in circuits}
     leader = min(HEURISTICS, key=lambda name: times[name])
-    start = Circuits(found[leader][0])
-    _, optimum, bound = exact_circuits(where, demand, routing=routing, seconds=config.seconds, start=start)
+    _, optimum, bound = exact_circuits(where, demand, routing=routing, seconds=config.seconds, start=circuits[leader])
     optima = {"optimum_s": optimum, "bound_s": bound, "proved": optimum <= bound * (1 + PROVED)}
-    for name, (paced, max_min) in {**times, BEST: times[leader]}.items():
-        times_row = {"time_s": paced, "max_min_s": max_min, "degree_bound_s": float(degree_bound)}
-        yield {"policy": name} | times_row | optima | {"over": paced / bound, "max_min_over": max_min / bound}
+    least = {"degree_bound_s": float(degree_bound(where, demand))}
+    return [
+        {"policy": name, "time_s": paced, "max_min_s": max_min}
+        | least
+        | optima
+        | {"over": paced / bound, "max_min_over": max_min / bound}
+        for name in LOOKS
+        for paced, max_min in [times.get(name, times[leader])]
+    ]
 
 
 @eqx.filter_jit
-def _chosen(where: Region, demand, routing: str) -> tuple[dict[str, tuple[jax.Array, ...]], jax.Array]:
-    """Circuits, paced and max-min fair time by policy; the degree bound."""
-    found = {}
-    for name, policy in policies(routing).items():
-        circuits = policy(demand, where).circuits
-        times = (judge(where, circuits, demand, routing=routing) for judge in (fluid_lower_bound, all_to_all_time))
-        found[name] = circuits.count, *times
-    return found, degree_bound(where, demand)
+def _chosen(where: Region, demand, routing: str) -> dict[str, Circuits]:
+    """Circuits by policy."""
+    chosen = {f"greedy, {rule}": greedy(demand, where, rule=rule) for rule in RULES}
+    chosen |= {"matching": matching(demand, where), "threshold": threshold(demand, where, routing=routing)}
+    chosen |= {"local-search": local_search(demand, where, routing=routing)}
+    return {name: plan.circuits for name, plan in chosen.items()}
 
 
-def _told(row: Row) -> str:
-    place = ", ".join(str(row[field]) for field in ("servers", "routing", "family", "seed"))
-    proof = "proved" if row["proved"] else f"not proved, bound {row['bound_s']:.4g} s"
-    return f"{place}: optimum {row['optimum_s']:.4g} s ({proof}), {row['policy']} {row['over']:.4f} times that"
+OVER = {"mean": of("over"), "p90": of("over", p90), "worst": of("over", max), "max-min mean": of("max_min_over")}
+summary = summed(GROUP, **OVER, instances=len, proved=lambda here: sum(bool(row["proved"]) for row in here))
+table = then(summary, report.plain)
 
-
-def summary(rows: Rows) -> list[Row]:
-    """Time over the optimum: a line per size, routing and policy."""
-    over = {"mean": of("over"), "p90": of("over", p90), "worst": of("over", max), "max-min mean": of("max_min_over")}
-    return summed(rows, GROUP, **over, instances=len, proved=lambda here: sum(bool(row["proved"]) for row in here))
-
-
-def table(rows: Rows) -> str:
-    """A line per size, routing and policy."""
-    return report.plain(summary(rows))
-
-
-def _labelled(rows: Rows) -> list[Row]:
-    return [dict(row) | {"label": LOOKS[row["policy"]].label} for row in rows]
-
-
-MEAN: dict[str, Any] = {"middle": np.mean, "beside": "{:.3f}   {:.3f}", "head": "mean    p90"}
+MEAN = {"middle": np.mean, "beside": "{:.3f}   {:.3f}", "head": "mean    p90"}
 RATIO = Axis("over", "time over the best there is", log=True)
 PANEL = Dots(RATIO, Axis("label"), "policy", LOOKS, title="{routing}, {servers} servers", **MEAN)
-PICTURE = Picture((PANEL,), "routing", "servers", shown=_labelled, width=4.4, key=False)
+PICTURE = Picture(
+    (PANEL,), "routing", "servers", shown=adding(label=lambda row: LOOKS[row["policy"]].label), width=4.4, key=False
+)
 
 
 def verdicts(rows: Rows) -> list[Verdict]:
     """The paper's greedy and the best heuristic over proved optima; nothing is published."""
     proved = [row for row in rows if row["proved"] and row["policy"] in ("greedy, printed", BEST)]
-    mean_and_worst = lambda here: f"mean {of('over')(here):.3f}, worst {of('over', max)(here):.2f}"  # noqa: E731
-    return measured(proved, GROUP, "over the optimum, {policy}, {routing}, {servers} servers", "{}", mean_and_worst)
+    mean_and_worst = adding(found="mean {mean:.3f}, worst {worst:.2f}")
+    claim = "over the optimum, {policy}, {routing}, {servers} servers"
+    return measured(GROUP, claim, lambda here: here[0]["found"])(mean_and_worst(summary(proved)))
 
 
 SCRIPT = Script(Config, quick={"servers": (8,), "seeds": 2}, dtype="float64")

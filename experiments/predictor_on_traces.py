@@ -10,7 +10,6 @@ fabric, greedy); traffic: `recording`.
 import dataclasses
 import functools
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +28,9 @@ from mfabric_jax.report.figures.panels import Axis, Picture, Pictures
 from mfabric_jax.routing import all_to_all_time
 from mfabric_jax.traffic import predictor, transition_matrix
 
-from .recording import MODEL, OnRegion, between_servers, resolved, titled, traffic_of
-from .script import Row, Rows, Script, Verdict, check, grouped, of, p90, picked, summed
+from .recording import MODEL, PLACE, OnRegion, between_servers, resolved, titled, traffic_of
+from .rows import Row, Rows, adding, grouped, of, p90, picked, summed
+from .script import Script, Verdict, check
 
 HITS = (1, 2, 4, 8)
 FIRST_LAYER = 1  # layer 0 has no previous layer
@@ -56,13 +56,11 @@ class Config(OnRegion):
     window: int = predictor.WINDOW  # Records that predictors look back on.
     decay: float = predictor.DECAY  # Weight of a record over that of the next.
     fit_experts: tuple[int, ...] = (8, 16, 32)
-    """To how many experts to fold for the comparison with SLSQP (above 16: one layer only)."""
-    skip_fits: bool = False  # Leave out the comparison with SLSQP.
+    """To how many experts to fold for the comparison with SLSQP (above 16: one layer only); none: leave it out."""
 
     def __post_init__(self):
         super().__post_init__()
-        whole = {2: "fit_experts", 1: "window electrical_nics"}
-        check(self, distinct="predictors fit_experts", whole=whole)
+        check(self, distinct="predictors", whole={2: "fit_experts", 1: "window electrical_nics"})
         most = workload.get(MODEL).architecture.experts
         for experts in self.fit_experts:
             if most % experts:
@@ -90,28 +88,26 @@ def run(config: Config) -> list[Row]:
     - `record`: its place among the records used.   - `top_1` to `top_8`: hit rates.   - `variation`: total variation.
     - `time_s`, `exact_s`: all-to-all, circuits from predicted and from true demand.   - `over_exact`: their ratio.
     """
-    if not config.skip_fits:
+    if config.fit_experts:
         with extra("exact", "comparing with SLSQP"):  # before a long run
             import scipy.optimize  # noqa: F401
     tokens = tokens_of(config)
     places = config.drawn(tokens.count.shape[:3], (config.window, FIRST_LAYER, 0))
-    true = tokens.count[tuple(places.T)].astype(float)
-    guesses = {
-        name: traffic.predicted(tokens, name, **config.settings(name))[tuple(places.T)] for name in config.predictors
-    }
+    here = tuple(places.T)
+    true = tokens.count[here].astype(float)
+    guesses = {name: traffic.predicted(tokens, name, **config.settings(name))[here] for name in config.predictors}
     known = {name: _accuracy(guess, true) for name, guess in guesses.items()}
     rows = []
     for servers in config.servers:
-        exact = _times(config, servers, true, true)
+        where = config.region(servers)
+        exact = np.asarray(_times(where, true, true, config.rule))
         for name, guess in guesses.items():
-            times = _times(config, servers, guess, true)
-            for i, (record, layer, micro_batch) in enumerate(places.tolist()):
-                if exact[i] > 0:
-                    row = {"traffic": config.traffic, "servers": servers, "predictor": name, "record": record}
-                    row |= {"layer": layer, "micro_batch": micro_batch}
-                    row |= {key: float(value[i]) for key, value in known[name].items()}
-                    row |= {"time_s": float(times[i]), "exact_s": float(exact[i])}
-                    rows.append(row | {"over_exact": float(times[i] / exact[i])})
+            found = known[name] | {"time_s": np.asarray(_times(where, guess, true, config.rule)), "exact_s": exact}
+            for i in np.flatnonzero(exact > 0):
+                row = {"traffic": config.traffic, "servers": servers, "predictor": name}
+                row |= dict(zip(PLACE, places[i].tolist(), strict=True))
+                row |= {key: float(values[i]) for key, values in found.items()}
+                rows.append(row | {"over_exact": row["time_s"] / row["exact_s"]})
     return rows
 
 
@@ -122,13 +118,10 @@ def _accuracy(guesses: np.ndarray, truths: np.ndarray) -> dict[str, np.ndarray]:
     return hits | {"variation": np.asarray(predictor.total_variation(guess, true))}
 
 
-def _times(config: Config, servers: int, guess: np.ndarray, true: np.ndarray) -> np.ndarray:
-    """Seconds of every all-to-all, its circuits chosen on the guess."""
-    return np.asarray(_batched(config.region(servers), jnp.asarray(guess), jnp.asarray(true), config.rule))
-
-
 @functools.partial(jax.jit, static_argnames="rule")
-def _batched(where: Region, guess, true, rule: str):
+def _times(where: Region, guess, true, rule: str):
+    """Seconds of every all-to-all, its circuits chosen on the guess."""
+
     def seconds(guess, true):
         guess, true = (between_servers(tokens, where.servers) for tokens in (guess, true))
         return all_to_all_time(where, greedy(guess, where, rule=rule).circuits, true)
@@ -136,15 +129,11 @@ def _batched(where: Region, guess, true, rule: str):
     return jax.vmap(seconds)(guess, true)
 
 
-def summary(rows: Rows) -> list[Row]:
-    """A line per number of servers and predictor: mean hit rates, mean and 90th percentile of the rest.
-
-    TV is the total variation, time the all-to-all's over that with exact circuits.
-    """
-    columns = {f"top {k}": of(f"top_{k}") for k in HITS}
-    for key, title in (("variation", "TV"), ("over_exact", "time")):
-        columns |= {title: of(key), f"{title} p90": of(key, p90)}
-    return summed(rows, ("servers", "predictor"), **columns, samples=len)
+# TV is the total variation, time the all-to-all's over that with exact circuits
+RATES = {f"top {k}": of(f"top_{k}") for k in HITS}
+FAR = {"TV": of("variation"), "TV p90": of("variation", p90)}
+LATE = {"time": of("over_exact"), "time p90": of("over_exact", p90)}
+summary = summed(("servers", "predictor"), **RATES, **FAR, **LATE, samples=len)
 
 
 def fits(config: Config) -> list[Row]:
@@ -154,8 +143,6 @@ def fits(config: Config) -> list[Row]:
     - `kkt`, `slsqp_kkt`: largest optimality gap.   - `s`, `slsqp_s`: seconds for all layers; compiling apart.
     - `finished`: layers in which SLSQP was done within 300 steps.
     """
-    if config.skip_fits:
-        return []
     tokens = tokens_of(config)
     weight = config.decay ** np.arange(config.window - 1.0, -1, -1)
     rows = []
@@ -174,7 +161,8 @@ def _fit(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> dict[str, Any]:
     ours, again = _timed(lambda: batched(x, y, weight))
     (theirs, finished), slow = _timed(lambda: _slsqp(x, y, weight))
     gap = jax.vmap(transition_matrix.optimality_gap, in_axes=(0, 0, None, 0))
-    excess = _objective(x, y, weight, np.asarray(ours)) - _objective(x, y, weight, theirs)
+    cost = jax.vmap(_objective, in_axes=(0, 0, 0, None))
+    excess = cost(ours, x, y, weight) - cost(theirs, x, y, weight)
     gaps = {"kkt": float(gap(x, y, weight, ours).max()), "slsqp_kkt": float(gap(x, y, weight, theirs).max())}
     seconds = {"compile_s": first - again, "s": again, "slsqp_s": slow, "ratio": slow / again}
     return {"excess": float(excess.max())} | gaps | seconds | {"finished": finished}
@@ -186,55 +174,47 @@ def _timed(call):
     return result, time.perf_counter() - begin
 
 
-def _objective(x, y, weight, matrix) -> np.ndarray:
-    """[L] over the weighted squares of y."""
-    left = y - np.einsum("lij,lkj->lki", matrix, x)
-    return np.einsum("k,lke->l", weight, left**2) / np.einsum("k,lke->l", weight, y**2)
+def _objective(matrix, x, y, weight):
+    """Of one layer, over the weighted squares of y; the matrix may be flat."""
+    left = y - x @ matrix.reshape(2 * x.shape[-1:]).T
+    return (weight @ left**2).sum() / (weight @ y**2).sum()
 
 
 def _slsqp(x, y, weight) -> tuple[np.ndarray, int]:
     """Matrices [L E E] from uniform columns, and in how many layers SLSQP was done within its steps."""
-    with extra("exact", "comparing with SLSQP"):
-        from scipy.optimize import minimize
-    experts = x.shape[-1]
+    from scipy.optimize import minimize
+
+    experts, sloped = x.shape[-1], jax.jit(jax.value_and_grad(_objective))
     sums = np.tile(np.eye(experts), experts)
-    found, finished = [], 0
-    for a, b in zip(x, y, strict=True):
-        squares = np.sum(weight[:, None] * b**2)
-        xx, yx = (side.T @ (weight[:, None] * a) / squares for side in (a, b))
-
-        def value_and_slope(flat, xx=xx, yx=yx):
-            matrix = flat.reshape(experts, experts)
-            slope = matrix @ xx - yx
-            return 1 + np.sum((slope - yx) * matrix), 2 * slope.ravel()
-
-        columns = {"type": "eq", "fun": lambda flat: sums @ flat - 1, "jac": lambda flat: sums}
-        bounds = {"bounds": [(0, 1)] * experts**2, "constraints": columns}
-        start = np.full(experts**2, 1 / experts)
-        done = minimize(value_and_slope, start, jac=True, method="SLSQP", options=SLSQP, **bounds)
-        found.append(done.x.reshape(experts, experts))
-        finished += bool(done.success)
-    return np.stack(found), finished
+    columns = {"type": "eq", "fun": lambda flat: sums @ flat - 1, "jac": lambda flat: sums}
+    uniform = np.full(experts**2, 1 / experts)
+    asked = {"bounds": [(0, 1)] * experts**2, "constraints": columns, "method": "SLSQP", "options": SLSQP}
+    found = [
+        minimize(lambda *at: tuple(map(np.asarray, sloped(*at))), uniform, (a, b, weight), jac=True, **asked)
+        for a, b in zip(x, y, strict=True)
+    ]
+    return np.stack([one.x.reshape(experts, experts) for one in found]), sum(bool(one.success) for one in found)
 
 
-def _hits(rows: Rows) -> Iterator[Row]:
-    """Mean hit rates."""
-    for (name,), group in grouped(picked(rows, servers=rows[0]["servers"]) if rows else [], "predictor").items():
-        for k in HITS:
-            yield {"name": LOOKS[name].label, "top": k, "rate": of(f"top_{k}")(group)}
+named = adding(name=lambda row: LOOKS[row["predictor"]].label)
+
+
+def _hits(rows: Rows) -> list[Row]:
+    """Mean hit rates; they are the same on every number of servers."""
+    first = [line for line in named(summary(rows)) if line["servers"] == rows[0]["servers"]]
+    return [line | {"top": k, "rate": line[f"top {k}"]} for line in first for k in HITS]
 
 
 def _measured(rows: Rows) -> list[Row]:
     """Total variation, then times by number of servers."""
-    named = [dict(row) | {"name": LOOKS[row["predictor"]].label} for row in rows]
-    variation = [row | {"what": "Total variation", "value": row["variation"]} for row in named]
-    times = [row | {"what": f"Time over exact, {row['servers']} servers", "value": row["over_exact"]} for row in named]
+    variation = adding(what=lambda row: "Total variation", value="variation")(named(rows))
+    times = adding(what="Time over exact, {servers} servers", value="over_exact")(named(rows))
     return picked(variation, servers=rows[0]["servers"] if rows else 0) + times
 
 
 FOUND = Axis("rate", "most loaded experts found, mean", low=0, high=1)
 HIT_RATES = Bars(FOUND, Axis("name"), "top", TOP, title="Hit rate")
-SPREAD: dict[str, Any] = {"box": True, "middle": np.mean, "beside": "{:.3f}", "title": "{what}", "each": 0.6}
+SPREAD = {"box": True, "middle": np.mean, "beside": "{:.3f}", "title": "{what}", "each": 0.6}
 SPREADS = Dots(Axis("value", "mean, quartiles, 10th to 90th percentile"), Axis("name"), "predictor", LOOKS, **SPREAD)
 PICTURE = Pictures(
     (Picture((HIT_RATES,), shown=_hits), Picture((SPREADS,), "", "what", shown=_measured, share_x=False, key=False)),
@@ -251,8 +231,7 @@ def table(rows: Rows) -> str:
 
 def compared(config: Config, folder: Path) -> str:
     """The fits beside SLSQP's, as rows in a file of their own and as a table."""
-    found = fits(config)
-    if found:
+    if found := fits(config):
         report.write_rows(found, folder / f"{SCRIPT.name}_fits.csv", SCRIPT.effective(config))
     return report.plain(found)
 
@@ -270,7 +249,7 @@ def verdicts(rows: Rows) -> list[Verdict]:
 
 SCRIPT = Script(
     Config,
-    quick={"iterations": 20, "samples": 200, "skip_fits": True},
+    quick={"iterations": 20, "samples": 200, "fit_experts": ()},
     dtype="float64",
     more=compared,
     resolved=resolved,

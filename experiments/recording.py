@@ -1,4 +1,4 @@
-"""Recorded routing for the experiments on it, and in its place generated traffic where no recording is given.
+"""Recorded routing for the experiments on it (generated traffic where no recording is given), and regions.
 
 The recording is the gate trace of SmartMoE, USENIX ATC'23 (github.com/thu-pacman/SmartMoE-AE repacked): every tenth
 iteration of 16 ranks with two experts each; two ranks a server make 8 servers.
@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,8 +23,10 @@ from mfabric_jax import traffic, workload
 from mfabric_jax.checks import InputError, whole
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import RULES
+from mfabric_jax.routing import all_to_all_time, degree_bound, fluid_lower_bound
 
-from .script import Rows, check
+from .rows import Rows, values_of
+from .script import check
 
 MODEL = "qwen-moe-ep16"  # 16 ranks, 32 experts, as in the gate trace
 MICRO_BATCHES, ITERATIONS = 4, 150
@@ -41,6 +44,7 @@ KNOBS = traffic.Knobs(
     sampled=True,
 )
 RECORDED, GENERATED = "recorded", "generated"
+PLACE = ("record", "layer", "micro_batch")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,16 +74,34 @@ class Source:
         return traffic.recorded(self.trace, job, self.records, self.iterations)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ports:
+    """The NICs of a region's servers."""
+
+    nic_gbps: float = 400.0  # Bandwidth of every NIC.
+    optical_degree: int = 6  # NICs of a server on the optical switch.
+    electrical_nics: int = 2  # NICs of a server on the electrical fabric.
+
+    def region(self, servers: int, **more: Any) -> Region:
+        """So many servers."""
+        numbers = {"nic_gbps": self.nic_gbps, "electrical_nics": self.electrical_nics} | more
+        numbers = {name: jnp.asarray(number, jnp.result_type(float)) for name, number in numbers.items()}
+        return Region(servers, optical_degree=jnp.asarray(self.optical_degree), **numbers)
+
+
+@eqx.filter_jit
+def paced_and_max_min(where: Region, plan: Any, demand: Any, routing: str) -> tuple[jax.Array, ...]:
+    """When an all-to-all ends [s]: if its flows are paced to end together, and if they share links max-min fairly."""
+    return tuple(time(where, plan, demand, routing=routing) for time in (fluid_lower_bound, all_to_all_time))
+
+
 @dataclasses.dataclass(frozen=True)
-class OnRegion(Source):
+class OnRegion(Ports, Source):
     """Recorded all-to-alls between the servers of a region."""
 
     samples: int = 60  # All-to-alls drawn: a record, a layer, a micro-batch each.
     servers: tuple[int, ...] = (8, 16)  # Over how many servers the ranks are spread.
     rule: str = "printed"  # greedy's rule: printed, released, next.
-    nic_gbps: float = 400.0  # Bandwidth of every NIC.
-    optical_degree: int = 6  # NICs of a server on the optical switch.
-    electrical_nics: int = 2  # NICs of a server on the electrical fabric.
     seed: int = 0  # Of the draw, and of generated traffic.
 
     def __post_init__(self):
@@ -93,12 +115,6 @@ class OnRegion(Source):
         """Selections [record, layer, micro-batch, source rank, expert]."""
         return self.tokens(self.seed).count
 
-    def region(self, servers: int, relay_efficiency: float = 1.0) -> Region:
-        """So many servers."""
-        numbers = (self.nic_gbps, self.electrical_nics, relay_efficiency)
-        gbps, electrical, efficiency = (jnp.asarray(number, jnp.result_type(float)) for number in numbers)
-        return Region(servers, gbps, jnp.asarray(self.optical_degree), electrical, relay_efficiency=efficiency)
-
     def drawn(self, shape: tuple[int, ...], first: tuple[int, ...] = (0, 0, 0)) -> np.ndarray:
         """The all-to-alls [samples 3] (record, layer, micro-batch), none twice, in order, from `first` on."""
         left = tuple(np.array(shape) - first)
@@ -106,12 +122,13 @@ class OnRegion(Source):
         chosen = np.random.default_rng(self.seed).choice(total, min(self.samples, total), replace=False)
         return np.stack(np.unravel_index(np.sort(chosen), left), axis=1) + np.array(first)
 
-    def all_to_alls(self, servers: int) -> Iterator[tuple[dict[str, Any], jax.Array]]:
-        """Where each drawn all-to-all is, and its bytes between servers [S S]."""
-        for record, layer, micro_batch in self.drawn(self.count.shape[:3]).tolist():
-            tokens = jnp.asarray(self.count[record, layer, micro_batch])
-            place = {"record": record, "layer": layer, "micro_batch": micro_batch}
-            yield {"traffic": self.traffic, "servers": servers} | place, between_servers(tokens, servers)
+    def all_to_alls(self, servers: int) -> Iterator[tuple[dict[str, Any], jax.Array, float]]:
+        """Where each drawn all-to-all with bytes between servers is, these bytes [S S], and the degree bound [s]."""
+        for place in self.drawn(self.count.shape[:3]).tolist():
+            demand = between_servers(jnp.asarray(self.count[tuple(place)]), servers)
+            facts = {"traffic": self.traffic, "servers": servers} | dict(zip(PLACE, place, strict=True))
+            if (bound := float(degree_bound(self.region(servers), demand))) > 0:
+                yield facts, demand, bound
 
 
 def divides_ranks(*servers: int) -> None:
@@ -130,14 +147,13 @@ def between_servers(tokens: jax.Array, servers: int) -> jax.Array:
 
 def resolved(config: Source) -> dict[str, Any]:
     """What stands behind the word."""
-    if config.trace is not None:
-        return {"traffic": config.traffic}
-    return {"traffic": config.traffic, "knobs": KNOBS.turned, "iterations": config.iterations or ITERATIONS}
+    more = {"knobs": KNOBS.turned, "iterations": config.iterations or ITERATIONS} if config.trace is None else {}
+    return {"traffic": config.traffic} | more
 
 
 def traffic_of(rows: Rows) -> str:
     """The traffic of rows in a word."""
-    return ", ".join(dict.fromkeys(row["traffic"] for row in rows))
+    return ", ".join(values_of(rows, "traffic"))
 
 
 def titled(rows: Rows) -> str:

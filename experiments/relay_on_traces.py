@@ -8,24 +8,21 @@ fairly end later. Source: arXiv 2501.03905 (fabric and greedy); traffic: `record
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from mfabric_jax import report
 from mfabric_jax.checks import InputError, positive
-from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import greedy
 from mfabric_jax.report.figures.groups import Dots
 from mfabric_jax.report.figures.panels import Axis, Picture, looks
-from mfabric_jax.routing import Plan, all_to_all_time, best_relay_shares, degree_bound, relay_shares
-from mfabric_jax.routing.region import relay_bound
+from mfabric_jax.routing import Plan, all_to_all_time, best_relay_shares, relay_shares
 
-from .recording import OnRegion, resolved, titled
-from .script import Row, Rows, Script, Verdict, check, measured, of, p90, summed
+from .recording import OnRegion, paced_and_max_min, resolved, titled
+from .rows import Row, Rows, adding, measured, of, p90, summed, then
+from .script import Found, Script, Verdict, check
 
 WITHOUT_SHARES = ("unsplit", "best-path", "split")
 GROUP = ("servers", "routing", "efficiency", "shares", "flows")
@@ -48,7 +45,7 @@ class Config(OnRegion):
                 raise InputError(f"efficiencies must be at most 1, got {efficiency}.")
 
 
-def run(config: Config) -> Iterator[Row]:
+def run(config: Config) -> Found:
     """A row for each all-to-all, number of servers and routing; what has no bytes between servers is left out.
 
     - `record`: its place among the records used.
@@ -57,74 +54,50 @@ def run(config: Config) -> Iterator[Row]:
     - `over_bound`: time over the degree bound.
     """
     for servers in config.servers:
-        where = config.region(servers)
-        for place, demand in config.all_to_alls(servers):
-            yield from (place | row for row in _rows(config, where, demand))
+        for place, demand, bound in config.all_to_alls(servers):
+            for *way, time in _times(config, servers, demand):
+                row = place | dict(zip(GROUP[1:], way, strict=True))
+                yield row | {"time_s": float(time), "bound_s": bound, "over_bound": float(time) / bound}
 
 
-def _rows(config: Config, where: Region, demand) -> list[Row]:
-    bound, circuits, times = _without_shares(where, demand, config.rule)
-    if not bound > 0:
-        return []
-    rows = [(name, None, None, "paced" if name == "split" else "max-min", times[name]) for name in WITHOUT_SHARES]
+def _times(config: Config, servers: int, demand) -> Iterator[tuple]:
+    """(routing, efficiency, shares, flows, seconds)."""
+    circuits, times = _without_shares(config.region(servers), demand, config.rule)
+    for routing in WITHOUT_SHARES:
+        yield routing, None, None, "paced" if routing == "split" else "max-min", times[routing]
     for efficiency in config.efficiencies:
-        rows += _relayed(config, where, circuits, demand, efficiency)
-    return [
-        {"routing": routing, "efficiency": efficiency, "shares": shares, "flows": flows}
-        | {"time_s": float(time), "bound_s": float(bound), "over_bound": float(time / bound)}
-        for routing, efficiency, shares, flows, time in rows
-    ]
+        where = config.region(servers, relay_efficiency=efficiency)
+        best, steps = (
+            best_relay_shares(where, circuits, demand)[0],
+            relay_shares(where, circuits, demand, steps=config.steps),
+        )
+        for name, shares in {"best": best, "steps": steps}.items():
+            paced, max_min = paced_and_max_min(where, Plan(circuits, jnp.asarray(shares)), demand, "relay")
+            yield "relay", efficiency, name, "paced", paced
+            yield "relay", efficiency, name, "max-min", max_min
 
 
 @eqx.filter_jit
-def _without_shares(where: Region, demand, rule: str) -> tuple[jax.Array, Circuits, dict[str, jax.Array]]:
-    """Degree bound, circuits, and the time of every routing that needs no shares [s]."""
+def _without_shares(where, demand, rule: str):
+    """Circuits, and the time of every routing that needs no shares [s]."""
     circuits = greedy(demand, where, rule=rule).circuits
-    times = {routing: all_to_all_time(where, circuits, demand, routing=routing) for routing in WITHOUT_SHARES}
-    return degree_bound(where, demand), circuits, times
+    return circuits, {name: all_to_all_time(where, circuits, demand, routing=name) for name in WITHOUT_SHARES}
 
 
-def _relayed(config: Config, where: Region, circuits: Circuits, demand, efficiency: float) -> Iterator[tuple]:
-    """(routing, efficiency, shares, flows, seconds) of relay routing."""
-    at = jnp.asarray(efficiency, demand.dtype)
-    where = eqx.tree_at(lambda region: region.relay_efficiency, where, at)
-    found = {
-        "best": best_relay_shares(where, circuits, demand)[0],
-        "steps": relay_shares(where, circuits, demand, steps=config.steps),
-    }
-    for name, shares in found.items():
-        paced, max_min = _relay_times(where, Plan(circuits, jnp.asarray(shares)), demand)
-        yield "relay", efficiency, name, "paced", paced
-        yield "relay", efficiency, name, "max-min", max_min
+OVER = {"mean": of("over_bound"), "median": of("over_bound", np.median), "p90": of("over_bound", p90)}
+summary = summed(GROUP, **OVER, samples=len)
+table = then(summary, report.plain)
 
 
-@eqx.filter_jit
-def _relay_times(where: Region, plan: Plan, demand) -> tuple[jax.Array, jax.Array]:
-    return relay_bound(where, plan, demand), all_to_all_time(where, plan, demand, routing="relay")
+def _name(row: Row) -> str:
+    relay = f" at efficiency {row['efficiency']:g}: {SHARES[row['shares']]}" if row["shares"] else ""
+    return f"{LOOKS[row['routing']].label}{relay}, {row['flows']}"
 
 
-def summary(rows: Rows) -> list[Row]:
-    """Mean, median and 90th percentile of the time over the degree bound, a line per group."""
-    over = {"mean": of("over_bound"), "median": of("over_bound", np.median), "p90": of("over_bound", p90)}
-    return summed(rows, GROUP, **over, samples=len)
-
-
-def table(rows: Rows) -> str:
-    """A line per group."""
-    return report.plain(summary(rows))
-
-
-def _named(rows: Rows) -> Iterator[Row]:
-    for row in rows:
-        label, flows, shares = LOOKS[row["routing"]].label, row["flows"], SHARES.get(row["shares"])
-        relay = f" at efficiency {row['efficiency']:g}: {shares}" if shares else ""
-        yield dict(row) | {"name": f"{label}{relay}, {flows}"}
-
-
-MEDIAN: dict[str, Any] = {"block": "efficiency", "middle": np.median, "head": "median", "title": "{servers} servers"}
+MEDIAN = {"block": "efficiency", "middle": np.median, "head": "median", "title": "{servers} servers"}
 PANEL = Dots(Axis("over_bound", "time over the degree bound"), Axis("name"), "routing", LOOKS, **MEDIAN)
-SAME: dict[str, Any] = {"heading": titled, "needs": "all-to-alls with bytes between servers", "key": False}
-PICTURE = Picture((PANEL,), "", "servers", shown=_named, width=4.4, **SAME)
+SAME = {"heading": titled, "needs": "all-to-alls with bytes between servers", "key": False}
+PICTURE = Picture((PANEL,), "", "servers", shown=adding(name=_name), width=4.4, **SAME)
 
 
 def verdicts(rows: Rows) -> list[Verdict]:
@@ -133,7 +106,7 @@ def verdicts(rows: Rows) -> list[Verdict]:
     first = next((row["efficiency"] for row in paced if row["efficiency"] is not None), None)
     kept = [row for row in paced if row["efficiency"] in (None, first) and row["shares"] in (None, "best")]
     claim = "over the degree bound, {routing}, {servers} servers ({traffic})"
-    return measured(kept, ("servers", "routing"), claim, "{:.2f}", of("over_bound"))
+    return measured(("servers", "routing"), claim, of("over_bound"), "{:.2f}")(kept)
 
 
 SCRIPT = Script(Config, quick={"samples": 10}, resolved=resolved, dtype="float64")

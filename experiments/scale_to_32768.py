@@ -7,7 +7,6 @@ on every link of the largest cluster. Published: the advantage holds to more tha
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mfabric_jax import units
@@ -19,7 +18,8 @@ from mfabric_jax.report.figures.panels import Axis, Lines, Picture, Pictures
 from mfabric_jax.study import Compare, WholeCluster, cluster_rows, solve_cluster
 from mfabric_jax.workload import NAMES
 
-from .script import Row, Rows, Script, Verdict, case, cells, check, grouped, listed, picked, pivots, reusing
+from .rows import Row, Rows, adding, grouped, listed, picked, pivots, then, told, where
+from .script import Found, Script, Sweep, Verdict, beside, cells, check, reusing
 
 REFERENCE = "fat-tree"
 KEPT = ("model", "fabric", "nic_gbps", "gpus", "iteration_s", "compute_s", "ep_comm_s", "dp_comm_s", "reconfig_s")
@@ -35,26 +35,22 @@ WHAT = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
+class Config(Sweep):
     """Which clusters."""
 
     models: tuple[str, ...] = ("mixtral-8x7b", "qwen-moe")  # One with large and one with small experts.
     fabrics: tuple[str, ...] = ("fat-tree", "rail-optimized", "topoopt", "mfabric")
     """Of those that have a price; the fat-tree among them."""
     gpus: tuple[int, ...] = (1024, 2048, 4096, 8192, 16384, 32768)  # Cluster sizes, whole replicas of every model.
-    nic_gbps: float = 400.0  # Bandwidth of every NIC.
     link_delay_us: float = 1.0  # Propagation of a link.
     flow_model: str = "mixtral-8x7b"  # Solved flow by flow on the largest cluster.
     flow_fabrics: tuple[str, ...] = ("mfabric",)  # On these.
-    seed: int = 0  # Of the traffic.
 
     def __post_init__(self):
         check(self, known={"models": NAMES, "fabrics": PRICED}, distinct="gpus", whole={1: "gpus"})
         if REFERENCE not in self.fabrics:
             raise InputError(f"fabrics must name the {REFERENCE}, with which others are compared, got {self.fabrics}.")
-        for count in self.gpus:
-            for model in self.models:
-                self.setting(model, count)
+        check(self, cases="models gpus")
         for fabric in self.flow_fabrics:
             self.cluster(fabric)
 
@@ -65,7 +61,7 @@ class Config:
         if gpus % replica:
             raise InputError(f"gpus must be whole replicas of {model} ({replica} GPUs each), got {gpus}.")
         size = {"dp": gpus // replica, "gpus": gpus}
-        return case(self, model, *self.fabrics, **size, link_delay_s=units.us(self.link_delay_us))
+        return self.case(model, *self.fabrics, **size, link_delay_s=units.us(self.link_delay_us))
 
     def cluster(self, fabric: str) -> WholeCluster:
         """The largest cluster, flow by flow."""
@@ -73,7 +69,7 @@ class Config:
         return WholeCluster(fabric=fabric, **own)
 
 
-def run(config: Config) -> Iterator[Row]:
+def run(config: Config) -> Found:
     """Rows of two kinds.
 
     - "iteration", for each model, size and fabric: time and performance per dollar, both also over the fat-tree's.
@@ -88,47 +84,38 @@ def run(config: Config) -> Iterator[Row]:
         rows = reusing(config.setting(model, gpus), solved[model])
         (tree,) = picked(rows, fabric=REFERENCE)
         for row in rows:
-            over = {"time_over_tree": row["iteration_s"] / tree["iteration_s"]}
-            over |= {"per_dollar_over_tree": row["perf_per_dollar"] / tree["perf_per_dollar"]}
+            ratios = beside(row, tree)
+            over = {"time_over_tree": ratios["over_fat_tree"], "per_dollar_over_tree": ratios["per_dollar"]}
             yield {"row": "iteration"} | {name: row[name] for name in KEPT} | over
 
 
-def table(rows: Rows) -> str:
-    """Seconds and performance per dollar by size, then the largest cluster flow by flow."""
-    titles = {"iteration_s": "iteration time [s], by GPUs"}
-    titles |= {"per_dollar_over_tree": "performance per dollar over the fat-tree's, by GPUs"}
-    parts = [pivots(picked(rows, row="iteration"), ("model", "fabric"), "{gpus:,}", titles, ".3f")]
-    if flows := picked(rows, row="flows"):
-        seconds = ("end_s", "ends at [s]"), "links", ("build_s", "build [s]"), ("solve_s", "solve [s]")
-        columns = "fabric", "gpus", "traffic", "flows", *seconds, ("peak_mb", "peak [MB]")
-        parts += ["flow by flow", listed(flows, *columns)]
-    return "\n\n".join(parts)
+TITLES = {"iteration_s": "iteration time [s], by GPUs"}
+TITLES |= {"per_dollar_over_tree": "performance per dollar over the fat-tree's, by GPUs"}
+ENDS = ("end_s", "ends at [s]"), "links", ("build_s", "build [s]"), ("solve_s", "solve [s]")
+table = told(
+    then(where(row="iteration"), pivots(("model", "fabric"), "{gpus:,}", TITLES, ".3f")),
+    lambda rows: "flow by flow" if picked(rows, row="flows") else "",
+    then(where(row="flows"), listed("fabric", "gpus", "traffic", "flows", *ENDS, ("peak_mb", "peak [MB]"))),
+)
+
+
+def _ends(rows: Rows) -> list[Row]:
+    """The end of the last flow of every kind of traffic."""
+    kinds = [row for kind in WHAT for row in picked(rows, row="flows", traffic=kind)]
+    return adding(what=lambda row: WHAT[row["traffic"]], note="{flows:,} flows")(kinds)
 
 
 def _thousands(gpus: int) -> str:
     return f"{gpus // 1024}K" if gpus % 1024 == 0 else f"{gpus:,}"
 
 
-def _ends(rows: Rows) -> Sequence[dict[str, Any]]:
-    """The end of the last flow of every kind of traffic."""
-    kinds = {kind: rank for rank, kind in enumerate(WHAT)}
-    flows = sorted(
-        (row for row in picked(rows, row="flows") if row["traffic"] in kinds), key=lambda r: kinds[r["traffic"]]
-    )
-    return [row | {"what": WHAT[row["traffic"]], "note": f"{row['flows']:,} flows"} for row in flows]
-
-
 GPUS = Axis("gpus", "GPUs", log=True, ticks=_thousands)
-TIMES, RATIOS = (
-    Lines(GPUS, y, "fabric", style.FABRICS, under=REFERENCE, title=title)
-    for y, title in (
-        (Axis("iteration_s", "iteration time [s]", low=0), "{model}"),
-        (Axis("per_dollar_over_tree", "performance per dollar\nover the fat-tree's", low=0), ""),
-    )
-)
-ITERATIONS = Picture((TIMES, RATIOS), across="model", shown=lambda rows: picked(rows, row="iteration"), width=3.6)
+PER_DOLLAR = Axis("per_dollar_over_tree", "performance per dollar\nover the fat-tree's", low=0)
+SAME = {"by": "fabric", "looks": style.FABRICS, "under": REFERENCE}
+TIMES = Lines(GPUS, Axis("iteration_s", "iteration time [s]", low=0), title="{model}", **SAME)
+ITERATIONS = Picture((TIMES, Lines(GPUS, PER_DOLLAR, **SAME)), across="model", shown=where(row="iteration"), width=3.6)
 END = Axis("end_s", "end of its last flow, all at once [s]", low=0, room=1.45)
-FLOWING: dict[str, Any] = {"note": "note", "title": "Flow by flow: {model}\non {gpus:,} GPUs"}
+FLOWING = {"note": "note", "title": "Flow by flow: {model}\non {gpus:,} GPUs"}
 FLOW_BY_FLOW = Picture((Bars(END, Axis("what"), "fabric", style.FABRICS, **FLOWING),), shown=_ends)
 PICTURE = Pictures((ITERATIONS, FLOW_BY_FLOW))
 

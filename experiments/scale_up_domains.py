@@ -8,7 +8,6 @@ half its peak here, and the ratio's sensitivity to its rate.
 """
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 from mfabric_jax.report import style
@@ -16,21 +15,8 @@ from mfabric_jax.report.figures.groups import Bars
 from mfabric_jax.report.figures.panels import Axis, Lines, Picture, Pictures
 from mfabric_jax.study import Compare
 
-from .script import (
-    Row,
-    Rows,
-    Script,
-    Verdict,
-    against,
-    check,
-    grouped,
-    listed,
-    picked,
-    pivot,
-    reusing,
-    spread,
-    values_of,
-)
+from .rows import Row, Rows, adding, grouped, listed, picked, pivot, then, told, values_of
+from .script import Found, Script, Sweep, Verdict, against, check, reusing, spread
 
 PUBLISHED = {8.0: 1.3}  # Tbps of a GPU -> iteration time of NVL72 over that of mFabric
 PUBLISHED_MODEL = "deepseek-v3"
@@ -38,8 +24,8 @@ ROUNDED = 0.04  # of a ratio published with one decimal
 FABRICS = ("nvl72", "mfabric-cpo")
 
 
-@dataclasses.dataclass(frozen=True)
-class Config:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(Sweep):
     """What to compare."""
 
     model: str = "deepseek-v3"
@@ -51,24 +37,16 @@ class Config:
     micro_batches: int | None = None  # Micro-batches of an iteration (None: the model's own, 240).
 
     def __post_init__(self):
-        check(self, distinct="gpu_tbps efficiency", positive="gpu_tbps efficiency")
-        for tbps in self.gpu_tbps:
-            self.setting(tbps, self.efficiency[0])
+        check(self, distinct="gpu_tbps efficiency", positive="gpu_tbps efficiency", cases="gpu_tbps efficiency")
 
     def setting(self, tbps: float, efficiency: float) -> Compare:
         """The comparison at one bandwidth of a GPU and one rate."""
-        case: dict[str, Any] = {
-            "models": (self.model,),
-            "fabrics": FABRICS,
-            "nic_gbps": (self.nic_gbps,),
-            "gpu_tbps": tbps,
-        }
-        case |= {"compute": "achieved", "gpu": self.gpu, "efficiency": efficiency}
-        case |= {"traffic": "generated", "drift": 0.0, "drawn": 1, "micro_batches": self.micro_batches}
-        return Compare(**case)
+        computes = {"compute": "achieved", "gpu": self.gpu, "efficiency": efficiency}
+        balanced = {"traffic": "generated", "drift": 0.0, "drawn": 1, "micro_batches": self.micro_batches}
+        return self.case(self.model, *FABRICS, gpu_tbps=tbps, **computes, **balanced)
 
 
-def run(config: Config) -> Iterator[Row]:
+def run(config: Config) -> Found:
     """A row for each bandwidth of a GPU, efficiency and fabric; `speed_up` of mFabric over NVL72 in both."""
     for tbps in config.gpu_tbps:
         published = PUBLISHED.get(tbps) if config.model == PUBLISHED_MODEL else None
@@ -80,40 +58,43 @@ def run(config: Config) -> Iterator[Row]:
             yield from (row | facts | {"published": published} for row in pair)
 
 
-def table(rows: Rows) -> str:
-    """The breakdown at the efficiency nearest one half, then the speed-up at every efficiency."""
-    parts = "iteration_s", "compute_s", "ep_comm_s", "dp_comm_s", "bubble_s"
-    ratios = ("speed_up", None, False, 3), ("published", None, False, 3)
-    breakdown = listed(_at_half(rows), "gpu_tbps", "fabric", *parts, *ratios)
-    speed_ups = pivot(rows, ["gpu_tbps"], "{efficiency:.0%}", lambda row: row["speed_up"])
-    return f"{breakdown}\n\nspeed-up of mfabric-cpo over nvl72 by achieved over peak FLOP/s\n{speed_ups}"
-
-
 def _at_half(rows: Rows) -> list[Any]:
     """Rows at the efficiency nearest one half."""
     return picked(rows, efficiency=min(values_of(rows, "efficiency"), key=lambda rate: abs(rate - 0.5)))
 
 
-def _parts(rows: Rows) -> Iterator[Row]:
+SECONDS = "iteration_s", "compute_s", "ep_comm_s", "dp_comm_s", "bubble_s"
+RATIOS = ("speed_up", None, False, 3), ("published", None, False, 3)
+SPEED_UPS = pivot(["gpu_tbps"], "{efficiency:.0%}", "speed_up")
+TITLE = "speed-up of mfabric-cpo over nvl72 by achieved over peak FLOP/s"
+table = told(
+    then(_at_half, listed("gpu_tbps", "fabric", *SECONDS, *RATIOS)), lambda rows: f"{TITLE}\n{SPEED_UPS(rows)}"
+)
+
+
+def _parts(rows: Rows) -> list[Row]:
     """A row for each part of an iteration that is more than half a per cent of one of them."""
     half = _at_half(rows)
     parts = [part for part in style.PARTS if max(row[part] / row["iteration_s"] for row in half) > 0.005]
-    for row in half:
-        line = f"{style.fabric(row['fabric']).label}\n{row['gpu_tbps']:g} Tbps"
-        for part in parts:
-            note = f"{row['iteration_s']:.1f} s" if part == parts[-1] else ""
-            yield dict(row) | {"line": line, "part": part, "seconds": row[part], "note": note}
+    notes = dict.fromkeys(parts, "") | {parts[-1]: "{iteration_s:.1f} s"}
+    return [
+        row
+        | {"line": f"{style.fabric(row['fabric']).label}\n{row['gpu_tbps']:g} Tbps", "part": part}
+        | {"seconds": row[part], "note": notes[part].format(**row)}
+        for row in half
+        for part in parts
+    ]
 
 
 def _speeds(rows: Rows) -> list[Row]:
     known = [row for row in rows if row["published"] is not None]
-    return [*map(dict, rows), *(row | {"speed_up": row["published"], "as_published": True} for row in known)]
+    return [*rows, *adding(speed_up="published", as_published=lambda row: True)(known)]
 
 
-STACK: dict[str, Any] = {"stacked": True, "edge": style.FAINT, "note": "note", "each": 0.85}
+STACK = {"stacked": True, "edge": style.FAINT, "note": "note", "each": 0.85}
 STACK |= {"title": "{gpu} at {efficiency:.0%} of peak"}
-SECONDS = Axis("seconds", "iteration [s]", low=0)
-BREAKDOWN = Picture((Bars(SECONDS, Axis("line"), "part", style.PARTS, **STACK),), shown=_parts, width=5.6)
+TIME = Axis("seconds", "iteration [s]", low=0)
+BREAKDOWN = Picture((Bars(TIME, Axis("line"), "part", style.PARTS, **STACK),), shown=_parts, width=5.6)
 RATE = Axis("efficiency", "achieved over peak FLOP/s of the GPU", percent=True)
 SPEED = Axis("speed_up", "NVL72's time over mFabric's", lines=(1,))
 SPEED_UP = Picture(
@@ -129,12 +110,8 @@ def verdicts(rows: Rows) -> list[Verdict]:
     found = []
     for (tbps,), here in grouped(rows, "gpu_tbps").items():
         claim, middle = f"time of NVL72 over mFabric, {tbps:g} Tbps a GPU", _at_half(here)[0]
-        half, published = f"{claim}, {middle['efficiency']:.0%} of peak", middle["published"]
-        found.append(
-            spread(half, [middle["speed_up"]])
-            if published is None
-            else against(half, middle["speed_up"], published, allowed=ROUNDED)
-        )
+        half = f"{claim}, {middle['efficiency']:.0%} of peak"
+        found.append(against(half, middle["speed_up"], middle["published"], allowed=ROUNDED))
         rates = sorted(row["efficiency"] for row in here)
         if rates[0] < rates[-1]:
             found.append(spread(f"{claim}, {rates[0]:.0%} to {rates[-1]:.0%}", [row["speed_up"] for row in here]))

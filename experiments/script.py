@@ -1,7 +1,7 @@
 """What every experiment is: a frozen configuration, rows, a table, a figure, and how they stand to what is published.
 
 `mfabric reproduce` and `python -m experiments.NAME` both go through `Script`. A mistake is one sentence and status 2.
-Experiments share their checks (`check`), loops (`cells`, `compared`) and tables (`pivot`, `listed`); pictures are
+Experiments share checks (`check`) and loops (`cells`, `compared`), and what they make of rows (`rows.py`); pictures are
 described by `mfabric_jax.report.figures.panels`.
 """
 
@@ -28,10 +28,7 @@ from mfabric_jax import checks, report
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric.registry import PRICED
 from mfabric_jax.report import style
-from mfabric_jax.report.figures.panels import Row as Row
-from mfabric_jax.report.figures.panels import Rows as Rows
-from mfabric_jax.report.grid import grouped as grouped
-from mfabric_jax.report.grid import values_of as values_of
+from mfabric_jax.report.figures.panels import Row, Rows
 from mfabric_jax.study import Compare, compare, rows_of, scenarios, simulate
 from mfabric_jax.study._provenance import commit, provenance
 
@@ -72,12 +69,12 @@ def against(
 ) -> Verdict:
     """The verdict on a number that should lie from `low` to `high`, up to `allowed` of them; of several the farthest.
 
-    `low` None: up to `high`; `high` None: be `low`.
+    `low` None: up to `high`; `high` None: be `low`; both None: nothing is published.
     """
     high = low if high is None else high
-    if high is None:
-        raise ValueError("against needs low, high or both")
     numbers = [float(number) for number in np.atleast_1d(np.asarray(found))]
+    if high is None:
+        return spread(claim, numbers, form)
     off = max((_off(number, low, high) for number in numbers), key=abs)
     return Verdict(claim, reach(min(numbers), max(numbers), form), reach(low, high, form), off, allowed)
 
@@ -109,7 +106,7 @@ class Script:
     - `name`, `question`: by default the name of the file that defines `config`, and the first line of its docstring.
 
     Without `run`, `table`, `verdicts` and `draw`, they are the functions of these names in the file that defines
-    `config`; a picture that is described by data is called `PICTURE` there.
+    `config`; a picture that is described by data is called `PICTURE` there, and `build` makes the figure of any other.
     """
 
     config: type
@@ -129,6 +126,8 @@ class Script:
         file = vars(sys.modules[self.config.__module__])
         own = {name: file.get(name) for name in ("run", "table", "verdicts", "draw")}
         own["draw"] = own["draw"] or getattr(file.get("PICTURE"), "draw", None)
+        if build := file.get("build"):
+            own["draw"] = lambda rows, path: style.save(lambda: build(rows), path)
         own |= {"name": self.name or _stem(self.config), "question": (file["__doc__"] or "").split("\n")[0]}
         for field, default in own.items():
             object.__setattr__(self, field, getattr(self, field) or default)
@@ -253,7 +252,7 @@ def verdict_rows(verdicts: Iterable[Verdict]) -> list[Row]:
     ]
 
 
-# -- checks, loops, tables
+# -- checks and loops
 
 
 def check(
@@ -264,10 +263,12 @@ def check(
     not_negative: str = "",
     whole: Mapping[int, str] = {},
     known: Mapping[str, Iterable[str]] = {},
+    cases: str = "",
 ) -> None:
     """Check fields, named in words, each value of a list.
 
     - `whole`: whole numbers, by the least that is allowed.   - `known`: names, by field.
+    - `cases`: fields of whose values each combination makes a `config.setting`, which checks the rest.
     """
     for field, allowed in known.items():
         names = getattr(config, field)
@@ -282,6 +283,8 @@ def check(
     for fields, rule in ((positive, checks.positive), (not_negative, checks.not_negative)):
         for field in fields.split():
             rule(field, getattr(config, field))
+    for setting in product(*(getattr(config, field) for field in cases.split())) if cases else ():
+        config.setting(*setting)
 
 
 def cells(config: Any, *axes: Iterable[Any]) -> Iterator[tuple]:
@@ -297,10 +300,23 @@ def compared(config: Any, *axes: Iterable[Any]) -> Iterator[tuple[tuple, list[Ro
         yield cell, list(compare(config.setting(*cell)))
 
 
-def case(config: Any, model: str, *fabrics: str, **changed: Any) -> Compare:
-    """A comparison of one model at the bandwidth and with the seed of an experiment's configuration."""
-    same = {"models": (model,), "fabrics": fabrics, "nic_gbps": (config.nic_gbps,), "seed": config.seed}
-    return Compare(**same | changed)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """What most configurations have, and their comparisons."""
+
+    nic_gbps: float = 400.0  # Bandwidth of every NIC.
+    seed: int = 0  # Of the traffic.
+
+    def case(self, model: str, *fabrics: str, **changed: Any) -> Compare:
+        """A comparison of one model at the bandwidth and with the seed of the configuration."""
+        gbps = self.nic_gbps if isinstance(self.nic_gbps, tuple) else (self.nic_gbps,)
+        return Compare(**{"models": (model,), "fabrics": fabrics, "nic_gbps": gbps, "seed": self.seed} | changed)
+
+
+def only(setting: Compare, solved: Any = None) -> tuple[Any, Any]:
+    """The only scenario of a comparison, and what its simulation gives, with these all-to-alls if there are any."""
+    (scenario,) = scenarios(setting)
+    return scenario, simulate(scenario, solved)
 
 
 def reusing(setting: Compare, solved: dict[str, Any]) -> list[Row]:
@@ -313,64 +329,8 @@ def reusing(setting: Compare, solved: dict[str, Any]) -> list[Row]:
     return rows
 
 
-def picked(rows: Rows, **values: Any) -> list[Any]:
-    """Rows that hold these values."""
-    return [row for row in rows if all(row[key] == value for key, value in values.items())]
-
-
-def pivot(rows: Rows, down: Sequence[str], across: str, value: str | Callable[[Mapping[str, Any]], Any]) -> str:
-    """A table with a line for each combination of the columns `down`; `across` and `value` are formats of a row."""
-    lines: dict[tuple, dict[str, Any]] = {}
-    for row in rows:
-        line = lines.setdefault(tuple(row[key] for key in down), {key: row[key] for key in down})
-        line[across.format(**row)] = value.format(**row) if isinstance(value, str) else value(row)
-    return report.plain(list(lines.values()))
-
-
-def pivots(rows: Rows, down: Sequence[str], across: str, titles: Mapping[str, str], form: str) -> str:
-    """A table under its title for each of some columns."""
-    tables = [(title, pivot(rows, down, across, f"{{{key}:{form}}}")) for key, title in titles.items()]
-    return "\n\n".join(text for part in tables for text in part)
-
-
-def of(key: str, function: Callable[[list], Any] = np.mean) -> Callable[[Rows], float]:
-    """A function of a column, such as its mean, as one of rows."""
-    return lambda rows: float(function([row[key] for row in rows]))
-
-
-def p90(values: Sequence[float]) -> float:
-    """The 90th percentile."""
-    return float(np.quantile(values, 0.9))
-
-
-def summed(rows: Rows, by: Sequence[str], **columns: Callable[[Rows], Any]) -> list[Row]:
-    """A line for each group of rows: what the group has in common, and functions of its rows."""
-    return [
-        dict(zip(by, group, strict=True)) | {name: function(here) for name, function in columns.items()}
-        for group, here in grouped(rows, *by).items()
-    ]
-
-
-def measured(rows: Rows, by: Sequence[str], claim: str, form: str, function: Callable[[Rows], Any]) -> list[Verdict]:
-    """A fact about each group of rows, for which nothing is published; `claim` is a format of its first row."""
-    return [Verdict(claim.format(**here[0]), form.format(function(here))) for here in grouped(rows, *by).values()]
-
-
-def listed(rows: Rows, *columns: Any) -> str:
-    """A table with a line for each row; a column is a key, or the key, its heading and whether it is per cent."""
-    return report.plain(rows, [report.Column(one) if isinstance(one, str) else report.Column(*one) for one in columns])
-
-
 def beside(here: Row, tree: Row) -> Row:
     """Seconds on mFabric and on the fat-tree, their ratio, and that of the performance per dollar."""
     seconds = {"fat_tree_s": tree["iteration_s"], "mfabric_s": here["iteration_s"]}
     ratios = {"over_fat_tree": here["iteration_s"] / tree["iteration_s"]}
     return seconds | ratios | {"per_dollar": here["perf_per_dollar"] / tree["perf_per_dollar"]}
-
-
-def duration(seconds: float) -> str:
-    """25 ms, 1 s, 10 us."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= 0.9999 * size:
-            return f"{seconds / size:g} {unit}"
-    return f"{seconds * 1e6:g} us"

@@ -6,7 +6,6 @@ ranges (1.2-1.5 at 100 Gbps, 1.9-2.3 at 400). Source: arXiv 2501.03905, evaluati
 """
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 from mfabric_jax.checks import InputError
@@ -17,7 +16,8 @@ from mfabric_jax.study.calibration import PUBLISHED
 from mfabric_jax.study.presets import PRESETS
 
 from .iteration_time import PER_DOLLAR, ROUNDED
-from .script import Row, Rows, Script, Verdict, against, beside, case, check, compared, grouped, picked, pivots
+from .rows import Rows, grouped, picked, pivots
+from .script import Found, Script, Sweep, Verdict, against, beside, check, compared
 
 BASE = "paper"
 CHANGES: dict[str, dict[str, Any]] = {
@@ -51,22 +51,19 @@ WHAT = {"over_fat_tree": "iteration time", "per_dollar": "performance per dollar
 RANGES = {gbps: ends for (fabric, gbps), ends in PER_DOLLAR.items() if fabric == "fat-tree"}
 
 
-@dataclasses.dataclass(frozen=True)
-class Config:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(Sweep):
     """What to switch, for which models."""
 
     models: tuple[str, ...] = tuple(PUBLISHED)  # Of those with published times.
     changes: tuple[str, ...] = tuple(CHANGES)  # Which assumptions; the first one is what others are compared with.
     nic_gbps: tuple[float, ...] = (100.0, 400.0)  # Bandwidth of every NIC.
-    seed: int = 0  # Of the traffic.
 
     def __post_init__(self):
         check(self, known={"models": PUBLISHED, "changes": CHANGES})
         if self.changes[0] != BASE:
             raise InputError(f"changes must begin with {BASE!r}, got {self.changes[0]!r}.")
-        for model in self.models:
-            for change in self.changes:
-                self.setting(model, change)
+        check(self, cases="models changes")
 
     def setting(self, model: str, change: str) -> Compare:
         """One model on the two fabrics with one change."""
@@ -74,10 +71,10 @@ class Config:
         if "micro_batches" in changed:
             usual = Compare(models=(model,)).workload(model).micro_batches
             changed["micro_batches"] = max(1, round(changed["micro_batches"] * usual))
-        return case(self, model, "fat-tree", "mfabric", **{"nic_gbps": self.nic_gbps} | changed)
+        return self.case(model, "fat-tree", "mfabric", **changed)
 
 
-def run(config: Config) -> Iterator[Row]:
+def run(config: Config) -> Found:
     """A row for each change, model and bandwidth: times on both fabrics, their ratio, performance per dollar."""
     for (model, change), found in compared(config, config.models, config.changes):
         for gbps in config.nic_gbps:
@@ -86,11 +83,8 @@ def run(config: Config) -> Iterator[Row]:
             yield row | {key: here[key] for key in ("reconfig_s", "ep_over_balanced")}
 
 
-def table(rows: Rows) -> str:
-    """Time over the fat-tree's, then performance per dollar: a line per change, a column per model and bandwidth."""
-    titles = {key: f"{what} of mFabric over the fat-tree's" for key, what in WHAT.items()}
-    return pivots(rows, ["change"], "{model} {nic_gbps:g}G", titles, ".2f")
-
+TITLES = {key: f"{what} of mFabric over the fat-tree's" for key, what in WHAT.items()}
+table = pivots(["change"], "{model} {nic_gbps:g}G", TITLES, ".2f")
 
 GBPS = looks({400.0: "400 Gbps", 100.0: "100 Gbps"}, "o")
 RATIO = Axis("over_fat_tree", "mFabric's time over the fat-tree's\n(dashed: the base)", lines=(1,))

@@ -10,7 +10,6 @@ without conflict that permutations have on the non-blocking trees.
 
 import dataclasses
 import textwrap
-from collections.abc import Iterator
 from functools import cached_property
 from itertools import product
 from typing import Any
@@ -26,23 +25,17 @@ from mfabric_jax.report import style
 from mfabric_jax.report.figures.groups import Dots
 from mfabric_jax.report.figures.panels import Axis, Picture
 from mfabric_jax.routing import cluster_routes, links_of
-from mfabric_jax.routing.routes import Routes
 from mfabric_jax.routing.transfers import link_bytes
-from mfabric_jax.traffic import Flows
-from mfabric_jax.traffic.collectives import (
-    all_to_all,
-    hierarchical_all_reduce,
-    point_to_point,
-    ring_all_reduce,
-    together,
-)
+from mfabric_jax.traffic import Flows, collectives
 
-from .script import Row, Rows, Script, Verdict, check, grouped, listed, pivot
+from .rows import Row, Rows, adding, grouped, listed, measured, of, pivot, summed, then, told
+from .script import Found, Script, check
 
 GPUS = 8  # of a server, a NIC each
 NIC_GBPS = 400.0  # of every link of the trees: no ratio depends on it
 BYTES = 1e8  # of a GPU: no ratio depends on it either
 FABRICS = {"leaf-spine": "Leaf-spine", "oversub-leaf-spine": "Leaf-spine", "fat-tree": "Fat-tree, three tiers"}
+OVER = {"leaf-spine": 1.0, "oversub-leaf-spine": 3.0, "fat-tree": 1.0}  # oversubscription
 SINGLE = ("ecmp", "least-loaded")
 LOOKS = {
     ("ecmp", False): style.Look("Hashed ECMP", "#D55E00"),
@@ -74,16 +67,12 @@ class Config:
     servers: int = 16  # Servers of 8 GPUs with a NIC each.
     radix: int = 16  # Ports of a switch of the leaf-spines.
     fat_tree_radix: int = 8  # Ports of a switch of the fat-tree.
-    oversubscription: float = 3.0  # Of oversub-leaf-spine.
     group: int = 16  # GPUs of an all-to-all, and of a scattered job.
     rings: int = 4  # Rings of ring-all-reduce side by side: GPUs of equal rank modulo that many.
-    exponent: float = 1.0
-    """Skew: the n-th most popular GPU of a group receives in proportion to 1 / n^exponent."""
 
     def __post_init__(self):
         known, whole = {"fabrics": FABRICS, "traffic": TRAFFIC}, {2: "servers", 1: "parts seeds group rings"}
         check(self, known=known, distinct="parts", whole=whole)
-        check(self, not_negative="exponent", positive="oversubscription")
         for field in ("group", "rings"):
             if self.gpus % getattr(self, field):
                 raise InputError(f"{field} must divide the {self.gpus} GPUs, got {getattr(self, field)}.")
@@ -91,29 +80,23 @@ class Config:
             raise InputError(f"rings must leave several GPUs to a ring, got {self.rings} of {self.gpus} GPUs.")
         if self.group <= GPUS:
             raise InputError(f"group must be more GPUs than the {GPUS} of a server, got {self.group}.")
-        for fabric in self.fabrics:
-            self.cluster(fabric)
+        _ = self.clusters
 
     @property
     def gpus(self) -> int:
         return self.servers * GPUS
 
-    def over(self, fabric: str) -> float:
-        """Oversubscription of a fabric."""
-        return self.oversubscription if fabric == "oversub-leaf-spine" else 1.0
-
-    def cluster(self, fabric: str) -> Cluster:
-        """The cluster of a fabric, without propagation."""
-        tiers, radix = (3, self.fat_tree_radix) if fabric == "fat-tree" else (2, self.radix)
-        over = self.over(fabric)
-        return cluster(
-            "fat-tree", self.servers, NIC_GBPS, tiers=tiers, radix=radix, oversubscription=over, link_delay_s=0.0
-        )
-
     @cached_property
     def clusters(self) -> dict[str, Cluster]:
-        """The cluster of every fabric."""
-        return {fabric: self.cluster(fabric) for fabric in self.fabrics}
+        """The cluster of every fabric, without propagation."""
+        trees = {fabric: {"tiers": 2, "radix": self.radix} for fabric in FABRICS}
+        trees["fat-tree"] = {"tiers": 3, "radix": self.fat_tree_radix}
+        return {
+            name: cluster(
+                "fat-tree", self.servers, NIC_GBPS, **trees[name], oversubscription=OVER[name], link_delay_s=0.0
+            )
+            for name in self.fabrics
+        }
 
 
 def flows_of(config: Config, traffic: str, seed: int) -> Flows:
@@ -128,24 +111,26 @@ def _collective(config: Config, traffic: str, rng: np.random.Generator) -> Flows
     neighbours, each = gpus.reshape(-1, config.group), BYTES / config.group
     match traffic:
         case "all-to-all":  # of every run of neighbouring GPUs at once, all pairs alike
-            return all_to_all(neighbours, each)
+            return collectives.all_to_all(neighbours, each)
         case "skewed-all-to-all":  # the same, but that receivers are popular in a random order
-            share = np.arange(1, config.group + 1.0) ** -config.exponent
+            share = 1 / np.arange(1, config.group + 1.0)  # the n-th most popular receives in proportion to 1 / n
             share = rng.permuted(np.broadcast_to(share / share.sum(), neighbours.shape), axis=1)
-            return all_to_all(neighbours, np.broadcast_to(BYTES * share[:, None], (*neighbours.shape, config.group)))
+            return collectives.all_to_all(
+                neighbours, np.broadcast_to(BYTES * share[:, None], (*neighbours.shape, config.group))
+            )
         case "ring-all-reduce":  # through all GPUs of equal rank modulo `rings`, for each rank
-            return ring_all_reduce(gpus.reshape(-1, config.rings).T, BYTES)
+            return collectives.ring_all_reduce(gpus.reshape(-1, config.rings).T, BYTES)
         case "hierarchical-all-reduce":
-            return hierarchical_all_reduce(gpus.reshape(-1, GPUS), BYTES)
+            return collectives.hierarchical_all_reduce(gpus.reshape(-1, GPUS), BYTES)
         case "permutation":  # every GPU sends to one GPU, and receives from one
-            return point_to_point(gpus, rng.permutation(config.gpus), BYTES)
+            return collectives.point_to_point(gpus, rng.permutation(config.gpus), BYTES)
         case _:  # jobs on GPUs drawn from the whole cluster: rings and all-to-alls in turn
             jobs = rng.permutation(config.gpus).reshape(-1, config.group)
-            rings = ring_all_reduce(jobs[::2], BYTES / 2)
-            return together(rings, all_to_all(jobs[1::2], each)) if len(jobs) > 1 else rings
+            rings = collectives.ring_all_reduce(jobs[::2], BYTES / 2)
+            return collectives.together(rings, collectives.all_to_all(jobs[1::2], each)) if len(jobs) > 1 else rings
 
 
-def run(config: Config) -> Iterator[Row]:
+def run(config: Config) -> Found:
     """A row for each fabric, traffic, seed, routing and number of parts.
 
     - `time_s`: the last flow ends; `busiest_s`: bytes of the busiest link over what it carries in a second.
@@ -154,16 +139,12 @@ def run(config: Config) -> Iterator[Row]:
     solver = _Solver(config)
     for fabric, traffic, seed in product(config.fabrics, config.traffic, range(config.seeds)):
         flows = flows_of(config, traffic, seed)
-        place = {"fabric": fabric, "oversubscription": config.over(fabric), "traffic": traffic, "seed": seed}
+        place = {"fabric": fabric, "oversubscription": OVER[fabric], "traffic": traffic, "seed": seed}
         spray = solver(fabric, flows, "spray", seed)
-        yield place | _ends("spray", 1, spray, spray)
-        for routing, parts in product(SINGLE, config.parts):
-            yield place | _ends(routing, parts, solver(fabric, split(flows, parts), routing, seed), spray)
-
-
-def _ends(routing: str, parts: int, ends: tuple[float, float], spray: tuple[float, float]) -> Row:
-    over = {"over_spray": ends[0] / spray[0], "busiest_over_spray": ends[1] / spray[1]}
-    return {"routing": routing, "parts": parts, "time_s": ends[0], "busiest_s": ends[1]} | over
+        for routing, parts in (("spray", 1), *product(SINGLE, config.parts)):
+            time, busiest = spray if routing == "spray" else solver(fabric, split(flows, parts), routing, seed)
+            times = {"routing": routing, "parts": parts, "time_s": time, "busiest_s": busiest}
+            yield place | times | {"over_spray": time / spray[0], "busiest_over_spray": busiest / spray[1]}
 
 
 def split(flows: Flows, parts: int) -> Flows:
@@ -178,55 +159,51 @@ class _Solver:
     def __init__(self, config: Config):
         self.clusters = config.clusters
         draws = product(config.traffic, range(config.seeds))
-        self.flows = max(len(flows_of(config, *draw).src) for draw in draws) * max(config.parts)
+        flows = max(len(flows_of(config, *draw).src) for draw in draws) * max(config.parts)
         networks = [links_of(one, routing) for one in self.clusters.values() for routing in ("spray", "ecmp")]
         self.links = max(len(network.capacity) for network in networks)
-        self.hops = 2 * max(one.tree.tiers for one in self.clusters.values())
+        self.table = flows, 2 * max(one.tree.tiers for one in self.clusters.values())
 
     def __call__(self, fabric: str, flows: Flows, routing: str, seed: int) -> tuple[float, float]:
-        """When the last flow ends, and the busiest link's bytes over its capacity [s]."""
-        where = self.clusters[fabric]
+        """When the last flow ends, and the busiest link's bytes over its capacity [s].
+
+        Rows behind the flows cross nothing and have no bytes.
+        """
+        where, network = self.clusters[fabric], links_of(self.clusters[fabric], routing)
         routes = cluster_routes(where, flows.src, flows.dst, routing=routing, seed=seed, size=flows.size)
-        capacity = links_of(where, routing).capacity
-        end = _completion(self._problem(capacity, routes), jnp.asarray(_padded(flows.size, (self.flows,)), "float32"))
+        share, capacity = np.where(routes.hops >= 0, routes.share, 1), _padded(network.capacity, (self.links,), 1)
+        hops = _padded(routes.hops, self.table, -1)
+        problem = FlowProblem(capacity.astype("float32"), hops, _padded(share, self.table, 1).astype("float32"))
+        end = _completion(problem, _padded(flows.size, self.table[:1], 0).astype("float32"))
         if end.outcome != Outcome.solved:
             raise InputError(f"the flows cannot all end: {Outcome[end.outcome]}")
-        busiest = link_bytes(links_of(where, routing), routes, flows.size) / capacity
-        return float(end.finish.max()), float(busiest.max())
-
-    def _problem(self, capacity: np.ndarray, routes: Routes) -> FlowProblem:
-        """The flows in a table of the common shape; rows behind them cross nothing and have no bytes."""
-        table, share = (self.flows, self.hops), np.where(routes.hops >= 0, routes.share, 1)
-        capacity, share = _padded(capacity, (self.links,), 1), _padded(share, table, 1)
-        hops = jnp.asarray(_padded(routes.hops, table, -1))
-        return FlowProblem(jnp.asarray(capacity, "float32"), hops, jnp.asarray(share, "float32"))
+        return float(end.finish.max()), float((link_bytes(network, routes, flows.size) / network.capacity).max())
 
 
 _completion = eqx.filter_jit(completion_times)
 
 
-def _padded(array: np.ndarray, shape: tuple[int, ...], fill: float = 0) -> np.ndarray:
+def _padded(array: np.ndarray, shape: tuple[int, ...], fill: float) -> Any:
     added = [(0, size - own) for size, own in zip(shape, array.shape, strict=True)]
-    return np.pad(array, added, constant_values=fill)
+    return jnp.asarray(np.pad(array, added, constant_values=fill))
 
 
-def medians(rows: Rows) -> list[Row]:
-    """What single paths took over spraying: median and worst of the seeds, a line per case and way."""
-    return [
-        dict(zip(GROUP, group, strict=True))
-        | {"paths": _label(*group[2:]), "column": group[2] if group[3] == 1 else "{} x{}".format(*group[2:])}
-        | {"median": float(np.median(over)), "worst": max(over)}
-        for group, same in grouped([row for row in rows if row["routing"] != "spray"], *GROUP).items()
-        for over in [[row["over_spray"] for row in same]]
-    ]
+named = adding(
+    paths=lambda row: LOOKS[row["routing"], row["parts"] > 1].label.format(row["parts"]),
+    column=lambda row: row["routing"] if row["parts"] == 1 else f"{row['routing']} x{row['parts']}",
+    where=lambda row: f"{FABRICS[row['fabric']]} {row['oversubscription']:g}:1",
+    collective=lambda row: TRAFFIC[row["traffic"]],
+)
 
 
-def table(rows: Rows) -> str:
-    """Median and worst of the seeds, a line per fabric and collective; how close that is; the verdict."""
-    head = "time over spraying's: median of the seeds (worst); xN: flows in N parts"
-    cases = pivot(medians(rows), ("fabric", "traffic"), "{column}", "{median:.2f} ({worst:.2f})")
-    columns = "paths", ("close", f"within {CLOSE:.0%}"), "cases", "largest median", "on", "worst"
-    return "\n\n".join([head, cases, listed(summary(rows), *columns), verdict(rows)])
+def single(rows: Rows) -> list[Row]:
+    """What does not spray, with labels."""
+    return named([row for row in rows if row["routing"] != "spray"])
+
+
+# what single paths took over spraying: median and worst of the seeds, a line per case and way
+TIMES = {"median": of("over_spray", np.median), "worst": of("over_spray", max)}
+medians = then(single, summed((*GROUP, "paths", "column"), **TIMES))
 
 
 def summary(rows: Rows) -> list[Row]:
@@ -248,33 +225,21 @@ def verdict(rows: Rows) -> str:
     return textwrap.fill(of, 100)
 
 
-def _label(routing: str, parts: int) -> str:
-    return LOOKS[routing, parts > 1].label.format(parts)
+HEAD = "time over spraying's: median of the seeds (worst); xN: flows in N parts"
+CASES = pivot(("fabric", "traffic"), "{column}", "{median:.2f} ({worst:.2f})")
+WAYS = listed("paths", ("close", f"within {CLOSE:.0%}"), "cases", "largest median", "on", "worst")
+table = told(HEAD, then(medians, CASES), then(summary, WAYS), verdict)
 
-
-def _shown(rows: Rows) -> Iterator[Row]:
-    for row in (row for row in rows if row["routing"] != "spray"):
-        where = f"{FABRICS[row['fabric']]} {row['oversubscription']:g}:1"
-        paths = _label(row["routing"], row["parts"])
-        yield dict(row) | {"where": where, "collective": TRAFFIC[row["traffic"]], "paths": paths}
-
-
-MEDIAN: dict[str, Any] = {"middle": np.median, "head": "median", "title": "{where}", "each": 0.19}
+MEDIAN = {"middle": np.median, "head": "median", "title": "{where}", "each": 0.19}
 RATIO = Axis("over_spray", "time over that of spraying", lines=(1,))
 PANEL = Dots(RATIO, Axis("paths"), "paths", block="collective", blocks_named=True, **MEDIAN)
-PICTURE = Picture((PANEL,), across="where", shown=_shown, width=3.6)
+PICTURE = Picture((PANEL,), across="where", shown=single, width=3.6)
 
 
-def verdicts(rows: Rows) -> list[Verdict]:
-    """In how many cases the median of single paths is close to spraying; published in words: "close to it"."""
-    return [
-        Verdict(
-            f"{line['paths']}: medians within {CLOSE:.0%} of spraying",
-            f"{line['close']} of {line['cases']}, up to {line['largest median']:.2f}",
-        )
-        for line in summary(rows)
-    ]
-
+# published in words: "close to it"
+CLAIM = f"{{paths}}: medians within {CLOSE:.0%} of spraying"
+FOUND = adding(found="{close} of {cases}, up to {largest median:.2f}")
+verdicts = then(summary, FOUND, measured(["paths"], CLAIM, lambda lines: lines[0]["found"]))
 
 SCRIPT = Script(Config, quick={"seeds": 3})
 SCRIPT.start(__name__)

@@ -7,7 +7,6 @@ then took 5.67 s to come back, which the paper leaves out of its training times.
 """
 
 import dataclasses
-from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
@@ -19,12 +18,14 @@ from mfabric_jax.report.figures.groups import Dots
 from mfabric_jax.report.figures.panels import Axis, Picture, looks
 from mfabric_jax.routing.region import ROUTINGS
 from mfabric_jax.schedule.exchange import Exchanges, places
-from mfabric_jax.study import Compare, scenarios, simulate
+from mfabric_jax.study import Compare
 from mfabric_jax.workload import Workload
 
-from .script import Row, Rows, Script, Verdict, cells, check, listed, values_of
+from .rows import Row, Rows, adding, listed, then, told, values_of
+from .script import Found, Script, Verdict, cells, check, only
 
 BLOCKS = {"mixtral-8x7b": 7, "llama-moe": 16, "qwen-moe": 12}
+MICRO_BATCHES = 1  # of an iteration: not published, and hardly changes the ratio
 GPUS, NICS, OPTICAL, NVLINK_GIGABYTES = 32, 4, 3, 300.0
 KEEPS, TURNS = "as chosen", "every block"
 PARTS = ("iteration_s", "reconfig_s", "compute_s", "ep_comm_s", "dp_comm_s")
@@ -47,7 +48,6 @@ class Config:
     """What to run on the testbed."""
 
     models: tuple[str, ...] = tuple(BLOCKS)  # Of those that ran on it.
-    micro_batches: tuple[int, ...] = (1,)  # Of an iteration: not published, and hardly changes the ratio.
     routings: tuple[str, ...] = ("unsplit", "split")  # How mFabric uses its circuits.
     delays_ms: tuple[float, ...] = (41.4, 42.4, 46.8)  # Turnaround of the switch for 1, 4 and 16 pairs of ports.
     reactivation_s: tuple[float, ...] = (0.0, 5.67)  # NICs come back so much after the switch has turned.
@@ -55,42 +55,37 @@ class Config:
     seed: int = 0  # Of the traffic.
 
     def __post_init__(self):
-        lists, known = "micro_batches delays_ms reactivation_s", {"models": BLOCKS, "routings": ROUTINGS}
-        check(self, known=known, distinct=lists, positive="delays_ms", not_negative="reactivation_s")
-        check(self, whole={1: "micro_batches"})
-        for model in self.models:
-            self.setting(model, self.micro_batches[0], self.routings[0])
+        known, rest = {"models": BLOCKS, "routings": ROUTINGS}, {"distinct": "delays_ms reactivation_s"}
+        check(self, known=known, **rest, positive="delays_ms", not_negative="reactivation_s", cases="models routings")
 
-    def setting(self, model: str, micro_batches: int, routing: str) -> Testbed:
+    def setting(self, model: str, routing: str) -> Testbed:
         """One model on both set-ups."""
         usual = Compare().workload(model)
         degrees = {"tp": usual.tp, "ep": usual.ep, "pp": 1, "dp": GPUS // (usual.tp * usual.ep), "gpus": GPUS}
         server = {"nics": NICS, "nic_use": ("pooled",), "optical_degree": OPTICAL, "electrical_nics": NICS - OPTICAL}
         computes = {"efficiency": self.efficiency, "compute": "achieved", "nvswitch_gigabytes_per_s": NVLINK_GIGABYTES}
-        case: dict[str, Any] = {"models": (model,), "fabrics": ("fat-tree", "mfabric"), "nic_gbps": (100.0,)}
-        case |= {"blocks": BLOCKS[model], "routing": routing, "micro_batches": micro_batches, "seed": self.seed}
-        case |= degrees | server | computes
-        return Testbed(**case)
+        case = {"models": (model,), "fabrics": ("fat-tree", "mfabric"), "nic_gbps": (100.0,), "seed": self.seed}
+        case |= {"blocks": BLOCKS[model], "routing": routing, "micro_batches": MICRO_BATCHES}
+        return Testbed(**case | degrees | server | computes)
 
 
-def run(config: Config) -> Iterator[Row]:
-    """A row for each model, number of micro-batches, routing, and when the switch turns: seconds on both set-ups.
+def run(config: Config) -> Found:
+    """A row for each model, routing, and when the switch turns: seconds on both set-ups.
 
     "as chosen": where circuits change; "every block": before every first all-to-all, whether circuits change or not.
     """
-    for model, micro_batches, routing in cells(config, config.models, config.micro_batches, config.routings):
-        setting = config.setting(model, micro_batches, routing)
-        packets, chosen = (_exchanges(dataclasses.replace(setting, fabrics=(name,))) for name in setting.fabrics)
-        eps = _timed(dataclasses.replace(setting, fabrics=("fat-tree",)), packets)
+    for model, routing in cells(config, config.models, config.routings):
+        setting = config.setting(model, routing)
+        tree, mfabric = (dataclasses.replace(setting, fabrics=(name,)) for name in setting.fabrics)
+        eps, chosen = _timed(tree), only(mfabric)[1].exchanges
         job = setting.workload(model)
         moe = places(job).layer >= 0
         facts = {"model": model, "blocks": setting.blocks, "gpus": job.gpus, "dp": job.dp}
-        facts |= {"micro_batches": micro_batches, "routing": routing, "eps_s": eps["iteration_s"]}
+        facts |= {"micro_batches": MICRO_BATCHES, "routing": routing, "eps_s": eps["iteration_s"]}
         changes = int(np.asarray(chosen.switch)[:, moe].sum())
         for turns, delay_ms, back_s in product((KEEPS, TURNS), config.delays_ms, config.reactivation_s):
             waits = {"delay_s": units.ms(delay_ms), "reactivation_s": back_s}
-            slower = dataclasses.replace(setting, fabrics=("mfabric",), **waits)
-            time = _timed(slower, chosen if turns == KEEPS else _always(chosen, moe))
+            time = _timed(dataclasses.replace(mfabric, **waits), chosen if turns == KEEPS else _always(chosen, moe))
             row = facts | {"turns": turns, "changes": changes, "delay_ms": delay_ms, "reactivation_s": back_s}
             row |= {"mfabric_s": time["iteration_s"], "over_eps": time["iteration_s"] / eps["iteration_s"]}
             row |= {part: time[part] for part in ("reconfig_s", "compute_s")}
@@ -99,17 +94,10 @@ def run(config: Config) -> Iterator[Row]:
             yield row
 
 
-def _exchanges(config: Testbed) -> Exchanges:
-    """The all-to-alls of the only case."""
-    (scenario,) = scenarios(config)
-    return simulate(scenario).exchanges
-
-
-def _timed(config: Testbed, solved: Exchanges) -> dict[str, float]:
-    """Mean seconds of an iteration and its parts, of the only case with these all-to-alls."""
-    (scenario,) = scenarios(config)
-    times = simulate(scenario, solved).times
-    return {part: float(np.asarray(getattr(times, part), np.float64).mean()) for part in PARTS}
+def _timed(setting: Testbed, solved: Exchanges | None = None) -> dict[str, float]:
+    """Mean seconds of an iteration and its parts, of the only case, with these all-to-alls if there are any."""
+    _, simulated = only(setting, solved)
+    return {part: float(np.asarray(getattr(simulated.times, part), np.float64).mean()) for part in PARTS}
 
 
 def _always(solved: Exchanges, moe: np.ndarray) -> Exchanges:
@@ -118,30 +106,30 @@ def _always(solved: Exchanges, moe: np.ndarray) -> Exchanges:
     return solved._replace(switch=jax.numpy.broadcast_to(first, solved.switch.shape))
 
 
-def table(rows: Rows) -> str:
-    """Time over that on packet switches, without and with the NICs' way back."""
-    waits = ("turns", "switch turns"), ("delay_ms", "delay [ms]"), ("reactivation_s", "NICs back [s]")
-    times = ("eps_s", "EPS [s]"), ("mfabric_s", "mFabric [s]"), ("over_eps", "ratio")
-    changing = {row["model"] for row in rows if row["changes"]}
-    calm = [model for model in values_of(rows, "model") if model not in changing]
-    note = f"Circuits never change, whatever the delay: {', '.join(calm)}." if calm else ""
-    return f"{listed(_telling(rows), 'case', *waits, *times)}\n\n{note}".rstrip()
-
-
 def _telling(rows: Rows) -> list[Row]:
     """Rows with the name of their case; once where no delay changes anything."""
     slowest, back = max(row["delay_ms"] for row in rows), min(row["reactivation_s"] for row in rows)
-    return [
-        dict(row) | {"case": _case(row), "note": f"{row['over_eps']:.2f}" if row["delay_ms"] == slowest else ""}
+    kept = [
+        row
         for row in rows
         if row["turns"] == TURNS or row["changes"] or (row["delay_ms"], row["reactivation_s"]) == (slowest, back)
     ]
+    return adding(
+        case="{model}, {routing}",
+        note=lambda row: f"{row['over_eps']:.2f}" if row["delay_ms"] == slowest else "",
+    )(kept)
 
 
-def _case(row: Row) -> str:
-    several = f" x {row['micro_batches']}" if row["micro_batches"] > 1 else ""
-    return f"{row['model']}{several}, {row['routing']}"
+def _calm(rows: Rows) -> str:
+    """Whose circuits never change."""
+    changing = {row["model"] for row in rows if row["changes"]}
+    calm = [model for model in values_of(rows, "model") if model not in changing]
+    return f"Circuits never change, whatever the delay: {', '.join(calm)}." if calm else ""
 
+
+WAITS = ("turns", "switch turns"), ("delay_ms", "delay [ms]"), ("reactivation_s", "NICs back [s]")
+TIMES = ("eps_s", "EPS [s]"), ("mfabric_s", "mFabric [s]"), ("over_eps", "ratio")
+table = told(then(_telling, listed("case", *WAITS, *TIMES)), _calm)
 
 RATIO = Axis("over_eps", "iteration time of mFabric (3 + 1 NICs) over 4 packet NICs", log=True, lines=(1,))
 TURNING = looks({TURNS: f"switch turns: {TURNS}", KEEPS: f"switch turns: {KEEPS}"}, "o")

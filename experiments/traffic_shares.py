@@ -7,7 +7,6 @@ arXiv 2501.03905, traffic by parallelism.
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any
 
 from mfabric_jax import units, workload
 from mfabric_jax.report import style
@@ -16,7 +15,8 @@ from mfabric_jax.report.figures.panels import Axis, Picture
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.volume import MEASURED_SHARES
 
-from .script import Row, Rows, Script, Verdict, against, check, grouped, listed, reach
+from .rows import Row, Rows, adding, grouped, listed, then
+from .script import Found, Script, Verdict, against, check, reach
 
 MEASURED_SET_UP = {"mixtral-8x7b": {"dp": 1, "gpus": 128}}
 LOOKS = {
@@ -34,29 +34,21 @@ class Config:
     """What to count."""
 
     models: tuple[str, ...] = ("mixtral-8x7b", "llama-moe", "qwen-moe")  # Of those with measured shares.
-    micro_batches: int = 0
-    """Of an iteration, which the measurement does not state; 0: as many as pipeline stages."""
 
     def __post_init__(self):
-        check(self, known={"models": MEASURED_SHARES}, whole={0: "micro_batches"})
-
-    def jobs(self) -> list[tuple[str, Workload]]:
-        """Set-ups with their names."""
-        more = {"micro_batches": self.micro_batches} if self.micro_batches else {}
-        found = []
-        for model in self.models:
-            if model in MEASURED_SET_UP:
-                found.append(("as measured", workload.get(model, **more, **MEASURED_SET_UP[model])))
-            found.append(("as simulated", workload.get(model, **more)))
-        return found
+        check(self, known={"models": MEASURED_SHARES})
 
 
-def run(config: Config) -> list[Row]:
+def run(config: Config) -> Found:
     """A row for each set-up and parallelism: bytes of one iteration and their share, and what bounds the measured one.
 
-    PP+DP is a row of its own: what was measured of both together.
+    PP+DP is a row of its own: what was measured of both together. Micro-batches, whose number the measurement does not
+    state, are as many as pipeline stages.
     """
-    return [row for set_up, job in config.jobs() for row in _rows(set_up, job)]
+    for model in config.models:
+        if model in MEASURED_SET_UP:
+            yield from _rows("as measured", workload.get(model, **MEASURED_SET_UP[model]))
+        yield from _rows("as simulated", workload.get(model))
 
 
 def _rows(set_up: str, job: Workload) -> list[Row]:
@@ -69,23 +61,18 @@ def _rows(set_up: str, job: Workload) -> list[Row]:
         measured = MEASURED_SHARES[job.model].get(row["parallelism"])
         bounds = (None, None) if measured is None else (measured.low, measured.high)
         here = {key: row[key] for key in ("parallelism", "bytes_per_iteration", "share")}
-        rows.append(facts | here | dict(zip(("measured_low", "measured_high"), bounds, strict=True)))
+        rows.append(facts | here | {"measured_low": bounds[0], "measured_high": bounds[1]})
     return rows
-
-
-def table(rows: Rows) -> str:
-    """A line per row."""
-    lines = [
-        row | {"gigabytes": float(units.to_gigabytes(row["bytes_per_iteration"])), "measured": _measured(row)}
-        for row in rows
-    ]
-    shares = ("gigabytes", "GB, all GPUs"), ("share", None, True), "measured"
-    return listed(lines, "model", "set_up", "gpus", "parallelism", *shares)
 
 
 def _measured(row: Row) -> str | None:
     low, high = row["measured_low"], row["measured_high"]
     return None if low is None else reach(low, high, ".0%")
+
+
+gigabytes = adding(gigabytes=lambda row: float(units.to_gigabytes(row["bytes_per_iteration"])), measured=_measured)
+SIZES = ("gigabytes", "GB, all GPUs"), ("share", None, True), "measured"
+table = then(gigabytes, listed("model", "set_up", "gpus", "parallelism", *SIZES))
 
 
 def _bars(rows: Rows) -> Iterator[Row]:
@@ -102,32 +89,21 @@ def _bars(rows: Rows) -> Iterator[Row]:
 
 
 SHARE = Axis("share", "bytes of one iteration, all GPUs (hatched: measured)", percent=True, low=0, high=1)
-STACK: dict[str, Any] = {"stacked": True, "inside": "text", "hatched": "hatched", "each": 0.42}
+STACK = {"stacked": True, "inside": "text", "hatched": "hatched", "each": 0.42}
 PICTURE = Picture((Bars(SHARE, Axis("line"), "parallelism", LOOKS, block="model", **STACK),), shown=_bars, width=6.6)
 
 
 def verdicts(rows: Rows) -> list[Verdict]:
-    """Every measured share, in the measured set-up where there is one; shares are published in tens of per cent."""
+    """Every measured share, in the measured set-up where there is one; single ones are published in tens."""
     usable = [row for row in rows if row["measured_low"] is not None]
     measured = {row["model"] for row in usable if row["set_up"] == "as measured"}
-    return [
-        against(
-            f"{row['model']} {row['set_up']}, {row['parallelism']} share of bytes",
-            row["share"],
-            row["measured_low"],
-            row["measured_high"],
-            form=".0%",
-            allowed=_rounding(row),
-        )
-        for row in usable
-        if row["set_up"] == "as measured" or row["model"] not in measured
-    ]
-
-
-def _rounding(row: Row) -> float:
-    """Half of ten per cent, as a part of a single published share; a range is wide enough."""
-    low, high = row["measured_low"], row["measured_high"]
-    return ROUNDED / low if low == high else 0.0
+    found = []
+    for row in (row for row in usable if row["set_up"] == "as measured" or row["model"] not in measured):
+        low, high = row["measured_low"], row["measured_high"]
+        claim = f"{row['model']} {row['set_up']}, {row['parallelism']} share of bytes"
+        rounding = ROUNDED / low if low == high else 0.0
+        found.append(against(claim, row["share"], low, high, form=".0%", allowed=rounding))
+    return found
 
 
 SCRIPT = Script(Config)

@@ -10,8 +10,6 @@ block before. Neighbouring steps of one block are four micro-batches of one iter
 
 import dataclasses
 import functools
-from collections.abc import Iterator
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,17 +18,18 @@ import numpy as np
 from mfabric_jax import policies
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Region
-from mfabric_jax.policies import Policy, uniform
+from mfabric_jax.policies import uniform
 from mfabric_jax.report import style
 from mfabric_jax.report.figures.panels import Axis, Lines, Picture
 from mfabric_jax.routing import degree_bound
 from mfabric_jax.schedule import best_trajectory, follow, last
 
-from .recording import Source, between_servers, divides_ranks, resolved, titled, traffic_of
-from .script import Row, Rows, Script, Verdict, cells, check, duration, grouped, of, pivot, spread, summed
+from .recording import Ports, Source, between_servers, divides_ranks, resolved, titled, traffic_of
+from .rows import Row, Rows, adding, duration, ends, measured, of, pivot, summed, then, told
+from .script import Found, Script, Verdict, cells, check
 
 ROUTINGS = ("unsplit", "best-path", "split")
-RULES: dict[str, style.Look] = {
+RULES = {
     "always": style.Look("Always", "#D55E00", "o"),
     "every": style.Look("Every n-th", "#E69F00", "v"),
     "never": style.Look("Never (even circuits)", "#4D4D4D", "X"),
@@ -38,11 +37,12 @@ RULES: dict[str, style.Look] = {
     "rent-or-buy": style.Look("Rent or buy", "#009E73", "D"),
     "predicted": style.Look("Rent or buy, predicted", "#CC79A7", "^"),
 }
+EVERY = 24  # n of "every"
 FLOOR = 1e-4  # where the figure draws the optimum itself
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(Source):
+class Config(Ports, Source):
     """What to draw, the region, and what to sweep."""
 
     delays_s: tuple[float, ...] = (1e-6, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 2.5e-2, 0.1, 1.0)
@@ -53,34 +53,20 @@ class Config(Source):
     blocks: tuple[int, ...] = (1, 6)  # MoE blocks that the region serves in turn.
     samples: int = 4  # Traces drawn for each number of blocks.
     steps: int = 240  # All-to-alls of a trace.
-    every: int = 24  # n of "every".
     policy: str = "threshold"
     """Which circuits a change brings, by name; one that does not look at those in place."""
     servers: int = 8  # Over how many servers the ranks are spread.
-    nic_gbps: float = 400.0  # Bandwidth of every NIC.
-    optical_degree: int = 6  # NICs of a server on the optical switch.
-    electrical_nics: int = 2  # NICs of a server on the electrical fabric.
-    hidden_s: float = 0.0  # What computation before a step hides of the delay.
     seed: int = 0  # Of the draw, and of generated traffic.
 
     def __post_init__(self):
         super().__post_init__()
-        least = {2: "servers", 1: "blocks samples steps every electrical_nics", 0: "optical_degree seed"}
+        least = {2: "servers", 1: "blocks samples steps electrical_nics", 0: "optical_degree seed"}
         known = {"rules": RULES, "routings": ROUTINGS, "policy": policies.REGISTRY}
-        check(self, known=known, distinct="delays_s blocks", whole=least)
-        check(self, positive="delays_s nic_gbps", not_negative="hidden_s")
+        check(self, known=known, distinct="delays_s blocks", whole=least, positive="delays_s nic_gbps")
         divides_ranks(self.servers)
 
-    def region(self, delay_s: Any) -> Region:
-        """With a switch of that delay, which may be traced."""
-        return Region(self.servers, self.nic_gbps, self.optical_degree, self.electrical_nics, delay_s)
 
-    def chosen(self, routing: str) -> Policy:
-        """The policy, for a routing if it asks for one."""
-        return policies.suited(self.policy, routing=routing)
-
-
-def run(config: Config) -> Iterator[Row]:
+def run(config: Config) -> Found:
     """A row for each number of blocks, routing, trace, rule and delay.
 
     - `time_s`: of all steps, delays included; `best_s` of the optimum, `bound_s` of the degree bounds.
@@ -117,70 +103,54 @@ def _demands(tokens: np.ndarray, servers: int) -> jax.Array:
 
 def _rows(config: Config, blocks: int, routing: str, demand: jax.Array) -> list[Row]:
     """Of one trace."""
-    delays, choose = jnp.asarray(config.delays_s, demand.dtype), config.chosen(routing)
-    settings = {"routing": routing, "hidden_s": config.hidden_s}
-    bound = float(jax.vmap(lambda one: degree_bound(config.region(0.0), one))(demand).sum())
-    circuits = jax.vmap(lambda one: choose(one, config.region(0.0)).circuits.count)(
-        jnp.concatenate([demand, demand.sum(0)[None]])
-    )
+    delays, choose = jnp.asarray(config.delays_s, demand.dtype), policies.suited(config.policy, routing=routing)
+    still = config.region(config.servers, delay_s=0.0)
+    bound = float(jax.vmap(lambda one: degree_bound(still, one))(demand).sum())
+    known = jnp.concatenate([demand, demand.sum(0)[None]])
+    circuits = jax.vmap(lambda one: choose(one, still).circuits.count)(known)
 
-    def over(course):
-        found = jax.vmap(lambda delay_s: course(config.region(delay_s)))(delays)
+    def ended(course):
+        """Seconds of all steps, and the part of them that changed circuits, by delay."""
+        found = jax.vmap(lambda delay_s: course(config.region(config.servers, delay_s=delay_s)))(delays)
         return np.asarray(found.exchange_s + found.paid_s).sum(1), np.asarray(found.changed).mean(1)
 
-    best, best_changes = over(lambda region: best_trajectory(demand, region, circuits, **settings))
+    def ruled(rule: str, region: Region):
+        more = {"rule": "rent-or-buy", "forecast": last(demand, blocks)} if rule == "predicted" else {"rule": rule}
+        return follow(demand, region, (choose, uniform), **{"every": EVERY} | more, routing=routing)
+
+    best = ended(lambda region: best_trajectory(demand, region, circuits, routing=routing))
     rows = []
     for rule in config.rules:
-        time, changes = over(functools.partial(_course, config, rule, blocks, demand, (choose, uniform), settings))
-        for at, delay_s in enumerate(config.delays_s):
-            row = {"rule": rule, "delay_s": delay_s, "time_s": time[at], "best_s": best[at], "bound_s": bound}
-            row |= {"over_best": time[at] / best[at], "over_bound": time[at] / bound}
-            row |= {"changes": changes[at], "best_changes": best_changes[at]}
-            rows.append({name: value if isinstance(value, str) else float(value) for name, value in row.items()})
+        columns = zip(config.delays_s, *ended(functools.partial(ruled, rule)), *best, strict=True)
+        for delay_s, time_s, changes, best_s, best_changes in columns:
+            times = {"delay_s": delay_s, "time_s": time_s, "best_s": best_s, "bound_s": bound}
+            times |= {"over_best": time_s / best_s, "over_bound": time_s / bound}
+            times |= {"changes": changes, "best_changes": best_changes}
+            rows.append({"rule": rule} | {name: float(value) for name, value in times.items()})
     return rows
 
 
-def _course(config: Config, rule: str, blocks: int, demand, options: tuple[Policy, ...], settings, region: Region):
-    if rule == "predicted":
-        return follow(demand, region, options, rule="rent-or-buy", forecast=last(demand, blocks), **settings)
-    return follow(demand, region, options, rule=rule, every=config.every, **settings)
+# the mean over the traces
+summary = summed(("blocks", "routing", "rule", "delay_s"), over_best=of("over_best"))
+MEANS = pivot(("blocks", "routing", "delay"), "{rule}", "{over_best:.3f}")
+delayed = adding(delay=lambda line: duration(line["delay_s"]))
+table = told("time over that of the offline optimum", then(summary, delayed, MEANS))
 
-
-def summary(rows: Rows) -> list[Row]:
-    """The mean over the traces of the time over the optimum: a line per blocks, routing, rule and delay."""
-    return summed(rows, ("blocks", "routing", "rule", "delay_s"), over_best=of("over_best"))
-
-
-def table(rows: Rows) -> str:
-    """Time over the optimum: a line per blocks, routing and delay, a column per rule."""
-    lines = [line | {"delay": duration(line["delay_s"])} for line in summary(rows)]
-    means = pivot(lines, ("blocks", "routing", "delay"), "{rule}", "{over_best:.3f}")
-    return f"time over that of the offline optimum\n\n{means}"
-
-
-def _excess(rows: Rows) -> list[Row]:
-    return [
-        line
-        | {"excess": max(line["over_best"] - 1, FLOOR)}
-        | {"turns": f"{line['blocks']} block{'s' if line['blocks'] > 1 else ''} in turn"}
-        for line in summary(rows)
-    ]
-
-
+excess = adding(
+    excess=lambda line: max(line["over_best"] - 1, FLOOR),
+    turns=lambda line: f"{line['blocks']} block{'s' if line['blocks'] > 1 else ''} in turn",
+)
 PERCENT = {at: f"{100 * at:g} %" for at in (1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0)}
 DELAY = Axis("delay_s", "reconfiguration delay", log=True, ticks={at: duration(at) for at in (1e-6, 1e-4, 1e-2, 1.0)})
 EXCESS = Axis("excess", "longer than the optimum", log=True, ticks={FLOOR: f"≤ {100 * FLOOR:g} %"} | PERCENT)
 PANEL = Lines(DELAY, EXCESS, "rule", RULES, title="{routing}, {turns}")
-PICTURE = Picture((PANEL,), "routing", "turns", shown=_excess, heading=titled, width=4.2, share_y=True)
+PICTURE = Picture((PANEL,), "routing", "turns", shown=then(summary, excess), heading=titled, width=4.2, share_y=True)
 
 
 def verdicts(rows: Rows) -> list[Verdict]:
     """Every rule over the optimum: mean over the traces, from the best to the worst delay; nothing is published."""
-    claim = f"over the offline optimum, {{}}, {{}} ({traffic_of(rows)})"
-    return [
-        spread(claim.format(rule, routing), [line["over_best"] for line in lines])
-        for (routing, rule), lines in grouped(summary(rows), "routing", "rule").items()
-    ]
+    claim = f"over the offline optimum, {{rule}}, {{routing}} ({traffic_of(rows)})"
+    return measured(("routing", "rule"), claim, ends("over_best", ".2f"))(summary(rows))
 
 
 SCRIPT = Script(

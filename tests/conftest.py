@@ -82,13 +82,9 @@ def pytest_runtest_setup(item):
         jax.config.update("jax_disable_most_optimizations", True)
 
 
-CROWDED = 20_000  # memory maps; every compiled program holds some, Linux allows 65,530
-
-
 def pytest_runtest_teardown(item, nextitem):
-    """Programs are dropped between folders once they crowd the process: at its limit of maps XLA crashes."""
-    maps = pathlib.Path("/proc/self/maps")
-    leaves = nextitem is not None and nextitem.path.parent != item.path.parent
-    if leaves and maps.exists() and maps.read_bytes().count(b"\n") > CROWDED:
-        jax.clear_caches()
-        gc.collect()
+    """Programs are dropped between folders where they crowd the process."""
+    if nextitem is not None and nextitem.path.parent != item.path.parent:
+        from mfabric_jax.study.batch import drop_programs_if_crowded
+
+        drop_programs_if_crowded()

@@ -25,6 +25,7 @@ from mfabric_jax.schedule import First, Iteration, iterate
 from mfabric_jax.schedule.exchange import Exchanges, exchanges_between, exchanges_inside
 from mfabric_jax.schedule.first import TradeOff, trade_off_of
 from mfabric_jax.schedule.iteration import FabricRates
+from mfabric_jax.study.batch import drop_programs_if_crowded
 from mfabric_jax.study.config import Assumptions, Compare
 from mfabric_jax.traffic import Tokens, rank_bytes, server_bytes
 from mfabric_jax.traffic.predictor import DEFAULT as PREDICTOR
@@ -311,6 +312,7 @@ def simulate_all(
 
     All-to-alls are solved by `workers` threads; `progress` is told every finished scenario.
     """
+    drop_programs_if_crowded()
     started: dict[Any, Future] = {}
     with ThreadPoolExecutor(workers) as pool:
         for one in sorted(every, key=_work, reverse=True):  # long ones first: the pool stays busy

@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+import gc
+import pathlib
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +21,8 @@ ON_CPU, ON_DEVICE = 256, 4096  # cases of a chunk: what a CPU's caches hold, wha
 MEMORY = 4 * 2**30  # bytes for one chunk on a device that does not say what it has
 PART = 0.5  # of what a device has
 AXIS = "cases"
+MAPS = pathlib.Path("/proc/self/maps")
+CROWDED = 30_000  # memory maps; every compiled program holds some, and at 65,530 Linux gives no more: XLA crashes
 Case = Any
 Function = Callable[[Case], Mapping[str, Any]]
 
@@ -52,6 +56,13 @@ class Evaluated:
         named = {**(self.cases if isinstance(self.cases, Mapping) else {}), **self.arrays}
         shown = {name: np.asarray(x).tolist() for name, x in named.items() if np.ndim(x) == 1}
         return [dict(zip(shown, values, strict=True)) for values in zip(*shown.values(), strict=True)]
+
+
+def drop_programs_if_crowded() -> None:
+    """Forgets compiled programs where they hold half of the memory maps that a process may have."""
+    if MAPS.exists() and MAPS.read_bytes().count(b"\n") > CROWDED:
+        jax.clear_caches()
+        gc.collect()
 
 
 def evaluate(

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from experiments.cost_by_cluster_size import SCRIPT, Config, build, run
-from experiments.script import picked
+from experiments.rows import picked
 from mfabric_jax import report
 from mfabric_jax.fabric import Prices, cluster_cost
 from mfabric_jax.fabric.registry import PRICED
@@ -15,7 +15,7 @@ SMALL = Config(servers=(128, 512), nic_gbps=(100.0, 400.0))
 
 
 def test_rows_equal_direct_calls():
-    rows = run(SMALL)
+    rows = list(run(SMALL))
     places = {(row["fabric"], row["tiers"], row["nic_gbps"], row["servers"]) for row in rows}
     assert len(rows) == len(places) == (4 * 2 + 2) * 2 * 2
     assert {row["fabric"] for row in rows} == set(PRICED) - {"torus"}
@@ -47,18 +47,20 @@ def test_which_trees_fit():
         ("fat-tree", 3, 64 * 32 * 32 // 8),
         ("mfabric", 3, 64 * 32 * 32 // 2),
     ):
-        rows = run(Config(fabrics=(fabric,), nic_gbps=(400.0,), servers=(1, most, most + 1)))
+        rows = list(run(Config(fabrics=(fabric,), nic_gbps=(400.0,), servers=(1, most, most + 1))))
         rows = picked(rows, tiers=tiers)
         assert [row["fits"] for row in rows] == [True, True, False]
         assert rows[1]["nics_on_a_tree"] == most * {"mfabric": 2, "rail-only": 1}.get(fabric, 8)
     assert {row["fits"] for row in run(Config(fabrics=("topoopt",), servers=(128,)))} == {None}
-    rows = run(Config(fabrics=("fat-tree",), servers=(4, 5, 16), nic_gbps=(400.0,), radix=8))  # room for 32, 128 NICs
+    rows = list(
+        run(Config(fabrics=("fat-tree",), servers=(4, 5, 16), nic_gbps=(400.0,), radix=8))
+    )  # room for 32, 128 NICs
     assert [[row["fits"] for row in picked(rows, tiers=n)] for n in (2, 3)] == [[True, False, False], [True] * 3]
 
 
 def test_settings_reach_the_cost():
     nics = {"nics": 4, "optical_degree": 3, "electrical_nics": 1}
-    rows = run(Config(servers=(3,), nic_gbps=(200.0,), gpus=4, oversubscription=2, **nics))
+    rows = list(run(Config(servers=(3,), nic_gbps=(200.0,), gpus=4, oversubscription=2, **nics)))
     for fabric, tiers, settings in (
         ("fat-tree", 3, {"nics": 4}),
         ("oversub-fat-tree", 2, {"nics": 4, "oversubscription": 2, "tiers": 2}),

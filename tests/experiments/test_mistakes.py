@@ -14,7 +14,6 @@ LEAST = {  # of whole numbers; one less is refused
     "predictor_on_traces": {"window": 1, "electrical_nics": 1},
     "relay_on_traces": {"servers": 2, "samples": 1, "steps": 0, "iterations": 1},
     "single_path_and_spraying": {"parts": 1, "servers": 2},
-    "when_to_reconfigure": {"every": 1},
     "whole_cluster_scale": {"seed": 0},
 }
 ONCE = {  # at least one and none twice
@@ -59,14 +58,12 @@ SENTENCES = [
     ("single_path_and_spraying", {"group": 8}, "group must be more GPUs than the 8 of a server, got 8."),
     ("single_path_and_spraying", {"rings": 3}, "rings must divide the 128 GPUs, got 3."),
     ("single_path_and_spraying", {"rings": 128}, "rings must leave several GPUs to a ring, got 128 of 128 GPUs."),
-    ("single_path_and_spraying", {"exponent": -1.0}, "exponent must be finite and not negative, got -1.0."),
     ("single_path_and_spraying", {"radix": 8}, "a tree of 2 tiers and radix 8 has room for 32 hosts, got 128"),
     ("when_to_reconfigure", {"rules": ("sometimes",)}, "rules 'sometimes' is unknown"),
     ("when_to_reconfigure", {"routings": ()}, "routings must name at least one"),
     ("when_to_reconfigure", {"policy": "best"}, "policy 'best' is unknown"),
     ("when_to_reconfigure", {"delays_s": (0.0,)}, "delays_s must be finite and above 0"),
     ("when_to_reconfigure", {"servers": 3}, RANKS),
-    ("when_to_reconfigure", {"hidden_s": -1.0}, "hidden_s must be finite and not negative, got -1.0."),
     ("whole_cluster_scale", {"fabrics": ("fat-tre",)}, "fabric 'fat-tre' is unknown (did you mean 'fat-tree'?)"),
     ("whole_cluster_scale", {"servers": (20,)}, "servers must hold whole replicas of mixtral-8x7b (128 GPUs each)"),
     ("whole_cluster_scale", {"model": "mixtral"}, "model 'mixtral' is unknown"),

@@ -142,7 +142,7 @@ def test_matrices_and_locality(tmp_path):
 @pytest.mark.slow
 def test_a_small_testbed(tmp_path):
     config = testbed.Config(("llama-moe",), routings=("unsplit",), delays_ms=(40.0,), reactivation_s=(0.0, 1.0))
-    setting = config.setting("llama-moe", 1, "unsplit")
+    setting = config.setting("llama-moe", "unsplit")
     job = setting.workload("llama-moe")
     assert (job.gpus, job.servers_per_region, job.dp, job.architecture.blocks) == (32, 2, 2, 16)
     tree, here = (setting.groups("llama-moe", name, 100.0, ("pooled",))[0] for name in setting.fabrics)

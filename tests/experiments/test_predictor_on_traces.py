@@ -68,7 +68,7 @@ def test_fits_agree_with_slsqp_and_too_few_records_are_refused(trace):
     assert -1e-3 < line["excess"] <= 1e-6
     assert line["kkt"] <= 1e-6
     assert line["ratio"] == line["slsqp_s"] / line["s"]
-    assert fits(Config(str(trace), **SMALL, skip_fits=True)) == []
+    assert fits(Config(str(trace), **SMALL, fit_experts=())) == []
     check_refused(r"window must be less than the 8 records, got 8\.", run, Config(str(trace), **SMALL | {"window": 8}))
 
 

@@ -13,7 +13,7 @@ def rows():
     """Mixtral, whose groups of 8 fit a domain: all-to-alls stay on NVLink. Here it stands for the published model."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scale_up_domains, "PUBLISHED_MODEL", "mixtral-8x7b")
-        return list(run(Config("mixtral-8x7b", gpu_tbps=(8.0, 16.0), efficiency=(0.25, 0.5), micro_batches=1)))
+        return list(run(Config(model="mixtral-8x7b", gpu_tbps=(8.0, 16.0), efficiency=(0.25, 0.5), micro_batches=1)))
 
 
 def test_all_to_alls_take_as_long_as_nvlink_is_slow_and_compute_half_at_twice_the_rate(rows):

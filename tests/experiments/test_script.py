@@ -5,19 +5,8 @@ import json
 
 import pytest
 
-from experiments.script import (
-    Script,
-    Verdict,
-    against,
-    cells,
-    duration,
-    grouped,
-    listed,
-    picked,
-    pivot,
-    spread,
-    verdict_rows,
-)
+from experiments.rows import adding, duration, grouped, listed, picked, pivot, told, where
+from experiments.script import Script, Verdict, against, cells, spread, verdict_rows
 from mfabric_jax import report
 from mfabric_jax.checks import InputError
 from mfabric_jax.validation import scripts
@@ -45,10 +34,14 @@ def test_rows_by_fields_in_tables():
     rows = [{"a": 1, "b": 2, "c": 0.5}, {"a": 0, "b": 2, "c": 0.25}, {"a": 1, "b": 3, "c": 0.75}]
     assert grouped(rows, "a") == {(1,): [rows[0], rows[2]], (0,): [rows[1]]}
     assert picked(rows, a=1, b=3) == [rows[2]]
-    heading, _, *lines = (line.split() for line in pivot(rows, ["a"], "b{b}", "{c:.1f}").splitlines())
+    heading, _, *lines = (line.split() for line in pivot(["a"], "b{b}", "{c:.1f}")(rows).splitlines())
     assert (heading, lines) == (["a", "b2", "b3"], [["1", "0.5", "0.8"], ["0", "0.2", "-"]])
-    heading, _, *lines = (line.split() for line in listed(rows, "a", ("c", "part", True)).splitlines())
+    heading, _, *lines = (line.split() for line in listed("a", ("c", "part", True))(rows).splitlines())
     assert (heading, lines[0]) == (["a", "part"], ["1", "50.0%"])
+    more = adding(text="{a} of {b}", same="c", sum=lambda row: row["a"] + row["b"])([{"a": 1, "b": 2, "c": None}])
+    assert more == [{"a": 1, "b": 2, "c": None, "text": "1 of 2", "same": None, "sum": 3}]
+    assert adding(text="{a} of {c:.2f}")([{"a": 1, "c": None}])[0]["text"] is None
+    assert told("head", where(a=5), str)(rows) == f"head\n\n{rows}"
     assert [duration(seconds) for seconds in (1e-5, 0.025, 1.0)] == ["10 us", "25 ms", "1 s"]
 
 

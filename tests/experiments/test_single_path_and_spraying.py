@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from experiments.script import picked
+from experiments.rows import picked
 from experiments.single_path_and_spraying import (
     FABRICS,
     PICTURE,

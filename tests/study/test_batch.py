@@ -13,7 +13,8 @@ import pytest
 
 from mfabric_jax import Region, all_to_all_time, greedy
 from mfabric_jax.checks import InputError
-from mfabric_jax.study import batch, evaluate, grid, iteration_of
+from mfabric_jax.study import Sweep, batch, evaluate, grid, iteration_of, scenarios, sweep
+from mfabric_jax.study._simulate import simulate_all
 from tests.mistakes import check_refused
 from tests.study.small import MODEL, configured, row, small
 
@@ -164,3 +165,18 @@ def test_mistakes_are_sentences():
     ):
         check_refused(sentence, evaluate, Loose(), given, **settings)
     check_refused(r"b must have at least one value along its first axis, got \[\]", grid, a=[1], b=[])
+
+
+def test_programs_are_dropped_before_they_crowd_the_process(monkeypatch, tmp_path):
+    # Many comparisons in one process ended in a crash of XLA, at Linux's limit of memory maps.
+    dropped = []
+    monkeypatch.setattr(jax, "clear_caches", lambda: dropped.append(1))
+    codes = Sweep("all-to-all", {"servers": SERVERS}, {"routing": ["unsplit", "split"]})
+    for crowded, comparing, sweeping in ((1e9, 0, 0), (0, 1, 2)):
+        monkeypatch.setattr(batch, "CROWDED", crowded)
+        dropped.clear()
+        next(simulate_all(scenarios(small())[:1]))
+        assert len(dropped) == (comparing if batch.MAPS.exists() else 0)
+        dropped.clear()
+        sweep(codes, tmp_path / str(crowded))
+        assert len(dropped) == (sweeping if batch.MAPS.exists() else 0)

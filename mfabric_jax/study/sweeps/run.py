@@ -17,7 +17,7 @@ from mfabric_jax.parts import CONFIG, MISSING, SweepFolder
 from mfabric_jax.policies import is_function
 from mfabric_jax.study._compare import check_dtype
 from mfabric_jax.study._provenance import provenance
-from mfabric_jax.study.batch import Estimate
+from mfabric_jax.study.batch import Estimate, drop_programs_if_crowded
 from mfabric_jax.study.sweeps.design_space import Part, Sweep
 from mfabric_jax.study.sweeps.ray_engine import run_on_ray
 
@@ -141,8 +141,10 @@ class Maker:
     def make(self, part: Part, before: Callable[[Estimate], None] | None = None) -> None:
         """One part; `before` is told the estimate of every program."""
         config, group = self.config, part.group
-        code, program = self.kept if self.kept[0] is group.code else (group.code, config.program(group))
-        self.kept = code, program
+        if self.kept[0] is not group.code:
+            drop_programs_if_crowded()
+            self.kept = group.code, config.program(group)
+        program = self.kept[1]
         results = program.rows(config.data(part.rows), config.full_part(group), before)
         settings = {name: values[part.rows] for name, values in config.columns.items()}
         same = {name: np.full(len(part.rows), value, object) for name, value in program.shown().items()}
