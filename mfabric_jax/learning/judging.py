@@ -32,7 +32,8 @@ from mfabric_jax.traffic.demand_families import FAMILIES, check_folds, drawn_eac
 
 RECORDED = "recorded"
 ROUTED, PLANNED = ("unsplit", "split", "relay"), "relay-planned"
-BENCHED = tuple(name for name in policies.REGISTRY if name not in ("previous", "exact"))
+UNSCORED = ("previous", "exact", "sample-average")  # the last is joint where there is one demand
+BENCHED = tuple(name for name in policies.REGISTRY if name not in UNSCORED)
 STATIC, REFERENCE = "static", "greedy"
 EVALUATED = ("learned", "index", REFERENCE, "greedy-next", "threshold", "local-search", "uniform", STATIC)
 PROVED = 1e-4  # relative gap to the bound at which an optimum counts as proved

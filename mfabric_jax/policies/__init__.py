@@ -19,6 +19,8 @@ from mfabric_jax.policies._local_search import local_search
 from mfabric_jax.policies._matching import matching
 from mfabric_jax.policies._relaxed import ROUTINGS as RELAXED_ROUTINGS
 from mfabric_jax.policies._relaxed import relaxed
+from mfabric_jax.policies._sample_average import ROUTINGS as SAMPLED_ROUTINGS
+from mfabric_jax.policies._sample_average import sample_average
 from mfabric_jax.policies._static import keep, random_circuits, static, uniform
 from mfabric_jax.policies._steps import ROUTINGS as HEURISTIC_ROUTINGS
 from mfabric_jax.policies._threshold import threshold
@@ -43,6 +45,7 @@ REGISTRY: dict[str, Policy] = {
     "local-search": local_search,
     "relaxed": relaxed,
     "joint": joint,
+    "sample-average": sample_average,
     "index": index,
     "learned": learned,
     "exact": exact,
@@ -52,6 +55,7 @@ OPTIMISES = {
     "local-search": HEURISTIC_ROUTINGS,
     "relaxed": RELAXED_ROUTINGS,
     "exact": EXACT_ROUTINGS,
+    "sample-average": SAMPLED_ROUTINGS,
 }
 NEAREST = {"best-path": "unsplit", "relay": "split"}
 

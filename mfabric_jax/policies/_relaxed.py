@@ -22,6 +22,7 @@ from mfabric_jax.policies._local_search import improved
 from mfabric_jax.policies._soft_circuits import annealed, drawn_to_whole, first_logits, rounded, soft_circuits
 from mfabric_jax.policies.joint_relaxation import relaxed_jointly
 from mfabric_jax.policies.normalised_demand import NormalisedDemand, normalised
+from mfabric_jax.policies.samples import samples_of
 from mfabric_jax.routing import Plan, fluid_lower_bound, relay_shares
 from mfabric_jax.routing.region import between_servers
 
@@ -52,8 +53,8 @@ def relaxed(
     - `steps`, `samples`: gradient steps from each of so many starts.
     - `rounds`: of local search at the end; relay routing has none.
 
-    Legal for any demand. Compiled once per shape; batched by `vmap`, at about 30 S^2 floats each sample, under relay
-    16 S^3. `previous` is not used. Quality: module docstring.
+    Legal for any demand. Compiled once per shape; batched by `vmap`, at about 30 S^2 floats each sample. `previous` is
+    not used. Quality: module docstring.
     """
     one_of("routing", routing, ROUTINGS)
     demand = between_servers(region, demand)
@@ -140,8 +141,10 @@ def _softest(times, temperature, weight=None):
 
 @functools.partial(jax.jit, static_argnames=("steps", "samples"))
 def _relaying(demand, region: Region, key, steps: int, samples: int) -> tuple[Circuits, Float[Array, "S S S+2"]]:
+    one_sample = samples_of(demand[None], region)
+
     def one(logits):
-        circuits = Circuits(rounded(relaxed_jointly(demand, region, logits, steps), region.degrees))
+        circuits = Circuits(rounded(relaxed_jointly(one_sample, logits, steps), region.degrees))
         shares = relay_shares(region, circuits, demand)
         return circuits, shares, fluid_lower_bound(region, Plan(circuits, shares), demand, routing="relay")
 

@@ -1,37 +1,162 @@
+"""One set of circuits for many demands: the best on average, in the worst part of them, or in the worst.
+
+Source of the objective: sample average approximation; Kleywegt, Shapiro, Homem-de-Mello, SIAM J. Optim. 12(2), 2002.
+Starts are the mean demand's circuits after Sinkhorn scaling, uniform and greedy ones, and those that join unlike loads;
+then, where these are not within 0.1 % of the bound, relaxed circuits and rounds of swaps (`circuit_search`).
+"""
+
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
+from jax import lax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from mfabric_jax.checks import InputError, one_of, whole
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies._greedy import greedy
-from mfabric_jax.policies._soft_circuits import rounded, soft_circuits
+from mfabric_jax.policies._soft_circuits import FLOOR, first_logits, rounded, soft_circuits
 from mfabric_jax.policies._static import uniform
-from mfabric_jax.policies.relay_search import best_start, bettered
+from mfabric_jax.policies.circuit_search import Found, best, bettered, is_enough, settled_each
+from mfabric_jax.policies.delivery import adaptive, fixed, paced, shares_of
+from mfabric_jax.policies.joint_relaxation import relaxed_jointly
 from mfabric_jax.policies.samples import Samples, samples_of, tail_of
+from mfabric_jax.policies.unfinished import staged
+from mfabric_jax.routing import Plan, relay_shares
 
-FLOOR = 0.1
-POWERS = (1.0, 0.5, 0.25)
-APART = 0.12
+ROUTES = ("adaptive", "fixed")
+ROUTINGS = ("relay", "unsplit", "split")
+POWERS = (1.0, 0.5, 0.25)  # of the demand, before it is scaled to the degrees
+APART = 0.12  # circuits between servers of one load, over those of the most unlike
 
 
-def starts(samples: Samples, region: Region) -> Int[Array, "C S S"]:
-    mean, degrees = samples.mean, samples.degrees
-    pairs = jnp.maximum(mean, mean.T)
-    floor = FLOOR * pairs.mean() + jnp.finfo(pairs.dtype).tiny
-    scaled = [soft_circuits(power * jnp.log(pairs + floor), degrees) for power in POWERS]
-    load = jnp.maximum(mean.sum(0), mean.sum(1))
+def sample_average(
+    demand: Float[Array, "K S S"] | Float[Array, "S S"],
+    region: Region,
+    *,
+    previous: Plan | None = None,
+    key: PRNGKeyArray | None = None,
+    weights: Float[Array, "K"] | None = None,
+    routes: str = "adaptive",
+    risk: str = "mean",
+    routing: str = "relay",
+    rounds: int = 12,
+    swaps: int = 6,
+    steps: int = 150,
+    starts: int = 2,
+    share_steps: int = 200,
+) -> Plan:
+    """Circuits that are good for all of the demands, each of which counts by its time over its own degree bound.
+
+    - `demand` [K S S]: bytes from server i to server j in K samples, or [S S], one; the diagonal is ignored.
+    - `previous`: its circuits stay where they are as good as the best to 0.1 %.
+    - `key`: of noise; None: always the same.
+    - `weights` [K]: how much each sample counts; None: alike.
+    - `routes`: "adaptive": relay shares for each sample, [K S S S+2] ([S S S+2] of one); "fixed": one set [S S S+2].
+    - `risk`: what is low: the "mean" of the times, the mean of the worst part Q ("cvar:Q"), or the "worst".
+    - `routing`: what circuits are for: relay; or unsplit, split, whose plan has no shares.
+    - `rounds`, `swaps`: at most so many rounds of so many swaps each.   - `steps`, `starts`: of the relaxation. What is
+      within 0.1 % of a bound has neither.
+    - `share_steps`: towards the shares of the plan.
+
+    Legal for any demand. Compiled once per shape; batched by `vmap`.
+    """
+    one_of("routes", routes, ROUTES)
+    one_of("routing", routing, ROUTINGS)
+    tail = tail_of(risk)
+    for name, value in (("rounds", rounds), ("steps", steps), ("share_steps", share_steps)):
+        whole(name, value, at_least=0)
+    whole("swaps", swaps)
+    whole("starts", starts)
+    demand = jnp.asarray(demand)
+    servers = region.servers
+    if demand.ndim not in (2, 3) or demand.shape[-2:] != (servers, servers) or not len(demand):
+        shape = list(demand.shape)
+        raise InputError(f"demand must be [S S] or [K S S] with S = {servers} servers, got {shape}.")
+    several = demand if demand.ndim == 3 else demand[None]
+    if weights is not None and jnp.shape(weights) != several.shape[:1]:
+        raise InputError(f"weights must be [K] = [{len(several)}], got {list(jnp.shape(weights))}.")
+    samples = samples_of(several, region, weights)
+    key = jax.random.key(0) if key is None else key
+    before = None if previous is None else previous.circuits.count
+    search = _search(routing, routes, tail, rounds, swaps, steps, starts, before is not None)
+    found = _run(search, samples, before, key)
+    count, state = found.count, found.state
+    if routing != "relay":
+        return Plan(Circuits(count))
+    if routes == "fixed":
+        return Plan(Circuits(count), _whole(shares_of(samples, count, state)))
+    shares = jax.vmap(lambda one: relay_shares(region, Circuits(count), one, steps=share_steps))(several)
+    return Plan(Circuits(count), shares if demand.ndim == 3 else shares[0])
+
+
+def _whole(shares: Float[Array, "S S S+2"]) -> Float[Array, "S S S+2"]:
+    """Rows that sum to 1: a pair without a path has everything on the EPS."""
+    none = (shares.sum(2) == 0) & ~jnp.eye(len(shares), dtype=bool)
+    return shares.at[..., -1].add(none.astype(shares.dtype))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _run(search: Callable, samples: Samples, before: Int[Array, "S S"] | None, key) -> Found:
+    none = jnp.zeros(samples.pairs.shape[1:], jnp.int32)
+    return search(samples, none if before is None else before.astype(jnp.int32), key)
+
+
+@functools.cache
+def _search(
+    routing: str, routes: str, tail: float, rounds: int, swaps: int, steps: int, starts: int, stay: bool
+) -> Callable:
+    """The search in two stages: starts for all; the rest for those that are not done."""
+    way = paced(routing) if routing != "relay" else fixed(tail) if routes == "fixed" else adaptive()
+
+    def first(samples: Samples, before, key):
+        counts = _plain(samples)
+        if stay:
+            legal = (before.sum(1, dtype=jnp.int32) <= samples.degrees).all()
+            counts = jnp.concatenate([jnp.where(legal, before, counts[0])[None], counts])
+        found = best(samples, settled_each(samples, way, counts, way.cold(samples), False), tail, stay)
+        return found, is_enough(samples, found, tail)
+
+    def further(found: Found, samples: Samples, before, key):
+        others = [in_proportion(samples, power) for power in POWERS[1:]]
+        others.append(_unlike(samples))
+        if steps and routing == "relay":
+            begin, key = jax.random.split(key)
+            soft = lax.map(
+                lambda one: relaxed_jointly(samples, one, steps, tail), first_logits(samples.mean, begin, starts)
+            )
+            others += list(jax.vmap(lambda one: rounded(one, samples.degrees))(soft))
+        each = settled_each(samples, way, jnp.stack(others), way.cold(samples), False)
+        every = jax.tree.map(lambda one, more: jnp.concatenate([one[None], more]), found, each)
+        start = best(samples, every, tail, stay)
+        then = bettered(samples, way, start, key, rounds, swaps, tail)
+        if not stay:
+            return then
+        return best(samples, jax.tree.map(lambda *x: jnp.stack(x), found, then), tail, stay)
+
+    return staged(first, further)
+
+
+def _plain(samples: Samples) -> Int[Array, "C S S"]:
+    """Scaled demand, uniform, greedy."""
+    mean = samples.mean
+    where = samples.region(1.0)
+    plain = greedy(mean, where, rule="next").circuits.count, uniform(mean, where).circuits.count
+    return jnp.stack([plain[0], in_proportion(samples, 1.0), plain[1]])
+
+
+def in_proportion(samples: Samples, power: float) -> Int[Array, "S S"]:
+    """Circuits in proportion to a power of the mean demand, scaled to the degrees."""
+    pairs = jnp.maximum(samples.mean, samples.mean.T)
+    floor = jnp.asarray(FLOOR, pairs.dtype) * pairs.mean() + jnp.finfo(pairs.dtype).tiny
+    logits = jnp.asarray(power, pairs.dtype) * jnp.log(pairs + floor)
+    return rounded(soft_circuits(logits, samples.degrees), samples.degrees)
+
+
+def _unlike(samples: Samples) -> Int[Array, "S S"]:
+    """Circuits between servers whose loads differ: what one cannot carry, the other forwards."""
+    load = jnp.maximum(samples.mean.sum(0), samples.mean.sum(1))
     load = load / jnp.maximum(load.max(), jnp.finfo(load.dtype).tiny)
-    scaled.append(soft_circuits(jnp.log(APART + (load[:, None] - load[None]) ** 2), degrees))
-    made = jax.vmap(lambda soft: rounded(soft, degrees))(jnp.stack(scaled))
-    plain = greedy(mean, region, rule="next").circuits.count, uniform(mean, region).circuits.count
-    return jnp.concatenate([jnp.stack(plain), made])
-
-
-@functools.partial(jax.jit, static_argnames=("rounds", "many", "tail"))
-def found_for(demand, region, weights, key, rounds, many, tail):
-    samples = samples_of(demand, region, weights)
-    first = best_start(samples, starts(samples, region), tail, False)
-    return first, bettered(samples, first, key, rounds, many, tail)
+    apart = jnp.log(jnp.asarray(APART, load.dtype) + (load[:, None] - load[None]) ** 2)
+    return rounded(soft_circuits(apart, samples.degrees), samples.degrees)

@@ -1,4 +1,4 @@
-"""Many demands that one set of circuits is for, in units of their own bounds, and how good circuits are for all of them.
+"""Many demands that one set of circuits is for, in units of their own bounds, and how good circuits are for them all.
 
 Times are over each demand's own degree bound, so that large and small ones count alike; what counts of them is their
 mean, their worst, or the mean of the worst part (CVaR).
@@ -12,7 +12,6 @@ from jaxtyping import Array, Float, Int
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Region
-from mfabric_jax.policies.joint_relaxation import relay_limit
 from mfabric_jax.policies.normalised_demand import normalised
 from mfabric_jax.routing import degree_bound
 from mfabric_jax.routing.potentials import Links
@@ -37,6 +36,10 @@ class Samples(NamedTuple):
         """What pairs need on average."""
         return (self.weight[:, None, None] * self.pairs).sum(0)
 
+    def region(self, nic_gbps: float) -> Region:
+        """The servers, with NICs of that bandwidth."""
+        return Region(len(self.ports), nic_gbps, self.degrees, self.ports, relay_efficiency=self.efficiency)
+
     def links(self, pairs: Float[Array, "S S"], count) -> tuple[Links, Float[Array, ""]]:
         """One demand over circuits, real-valued or whole, and by how much it ends later for bytes without a path."""
         circuit = count.astype(pairs.dtype)
@@ -46,7 +49,7 @@ class Samples(NamedTuple):
         return Links(jnp.where(served, pairs, 0), circuit, self.ports, self.efficiency), NEVER * lost
 
 
-def samples_of(demand: Float[Array, "K S S"], region: Region, weights: Float[Array, "K"] | None) -> Samples:
+def samples_of(demand: Float[Array, "K S S"], region: Region, weights: Float[Array, "K"] | None = None) -> Samples:
     """The demands, normalised; `weights`: how much each counts, by default alike."""
     demand = jax.vmap(lambda one: between_servers(region, one))(demand)
     pairs, ports, efficiency = jax.vmap(lambda one: normalised(one, region))(demand)
@@ -84,7 +87,30 @@ def counting(seconds: Float[Array, "K"], weight: Float[Array, "K"], tail: float)
     return jnp.zeros_like(seconds).at[order].set(part)
 
 
-def judged(seconds: Float[Array, "K"], weight: Float[Array, "K"], tail: float) -> Float[Array, ""]:
+def risk_of(seconds: Float[Array, "K"], weight: Float[Array, "K"], tail: float) -> Float[Array, ""]:
     """The mean of the worst `tail` of the samples' times; 1: of all, 0: the worst."""
     counts = counting(seconds, weight, tail)
     return jnp.where(counts > 0, counts * seconds, 0).sum()
+
+
+@jax.jit
+def relay_limit(region: Region, demand: Float[Array, "S S"]) -> Float[Array, ""]:
+    """A bound from below on the time of one all-to-all under relay routing, whatever the circuits [s].
+
+    - `demand` [S S]: bytes from server i to server j; the diagonal is ignored.
+
+    At least the degree bound (`degree_bound`), and that at efficiency 1. Of what a server receives, the bytes K of its
+    `degree` largest senders can take circuits directly; the EPS carries what its E ports can, and the rest is relayed:
+    K + (all - K - E B T) / efficiency <= degree B T.
+    """
+    demand = between_servers(region, demand)
+    dtype, servers = demand.dtype, region.servers
+    place = jnp.arange(servers, dtype=jnp.int32)
+    senders = jnp.sort(demand, axis=0, descending=True)  # of every receiver: column
+    near = jnp.where(place[:, None] < region.degrees[None], senders, 0).sum(0)
+    far = jnp.maximum(demand.sum(0) - near, 0)
+    efficiency = jnp.asarray(region.relay_efficiency, dtype)
+    ports = jnp.broadcast_to(jnp.asarray(region.electrical_nics, dtype), servers)
+    speed = (region.degrees.astype(dtype) + ports / efficiency) * jnp.asarray(region.nic_Bps, dtype)
+    seconds = jnp.where(speed > 0, (near + far / efficiency) / jnp.where(speed > 0, speed, 1), 0)
+    return jnp.maximum(degree_bound(region, demand), seconds.max(initial=0))

@@ -161,7 +161,7 @@ def _descended(region: Region, circuits: Circuits, demand, steps: int) -> Float[
     scaled = Links(links.demand / jnp.where(unit > 0, unit, 1), links.circuit, links.port, links.efficiency)
     enough = degree_bound(region, links.demand) * jnp.asarray(1 + NEAR, unit.dtype) / jnp.where(unit > 0, unit, 1)
     start = level(region.servers, first.dtype)
-    found = scaled.shares(descended(scaled, start, steps, enough=enough)[0])
+    found = scaled.shares(descended(scaled.softened, start, steps, enough=enough)[0])
     few = jnp.asarray(FEW, found.dtype)
     found = _normal(jnp.where(found < few, 0, found), links.path)
     found = jnp.where(links.demand[..., None] > 0, found, first)

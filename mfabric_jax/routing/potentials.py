@@ -6,6 +6,7 @@ temperature falls, and a path's price is the sum of its links'. So a step is a f
 all servers in between), and the shares themselves are written out once, at the end.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -15,9 +16,9 @@ from jaxtyping import Array, Float
 
 from mfabric_jax.routing.relay import is_path
 
-HOT, COLD = 0.2, 0.0005  # softness of the largest link time, first and last, over the least so far
+HOT, COLD = 0.4, 0.001  # softness of the largest link time, first and last, over the least so far
 RATE, LAST_RATE = 0.15, 0.003  # steps in the potentials, first and last
-SLOPES, SQUARES = 0.8, 0.95  # Adam's memory of slopes and of their squares: short, for the temperature falls
+SLOPES, SQUARES = 0.8, 0.9  # Adam's memory of slopes and of their squares: short, for the temperature falls
 FARTHEST = 20.0  # of a potential from 0: products stay within float32
 SMALLEST = 1e-8  # slope that Adam tells from 0
 DIRECT = 7.0  # how much likelier a byte starts on a circuit of its own than on any other path as wide
@@ -52,10 +53,6 @@ class Links(NamedTuple):
     def seconds(self, potentials: Potentials) -> Float[Array, "S+2 S"]:
         """When every link is through: circuits, ports up, ports down."""
         return jnp.concatenate(self._seconds(self.factors(potentials))[:2])
-
-    def latest(self, potentials: Potentials) -> Float[Array, ""]:
-        """When the busiest link is through."""
-        return self.seconds(potentials).max()
 
     def _seconds(self, factors):
         """Of circuits [S S] and of ports up and down [2 S]; and what their slopes need."""
@@ -106,12 +103,19 @@ def _inverse(x):
     return jnp.where(x > 0, 1 / jnp.where(x > 0, x, 1), 0)
 
 
-def descended(
-    links: Links, start: Potentials, steps: int, *, enough: Float[Array, ""] | float = 0.0, hot=HOT, rate=RATE
-) -> tuple[Potentials, Float[Array, ""]]:
-    """Potentials after at most `steps` of Adam, and when the busiest link is then through: the best on the way.
+Softened = Callable[[Array, Float[Array, ""]], tuple[Float[Array, ""], Array]]
 
-    Ends early once that is at most `enough`. The largest time is softened by a log-sum-exp whose temperature falls.
+
+def descended(
+    softened: Softened, start: Array, steps: int, *, enough: Float[Array, ""] | float = 0.0, hot=HOT, rate=RATE
+) -> tuple[Array, Float[Array, ""]]:
+    """Parameters after at most `steps` of Adam, and the time that they give: the best on the way.
+
+    - `softened`: of parameters and a temperature, the time and the slope of what stands for it at that temperature; as
+      `Links.softened`.
+    - `enough`: steps are over once the time is at most this.
+
+    The temperature falls from `hot` to 0.001 of the least time so far.
     """
     dtype = start.dtype
     hot, cold, rate, last = (jnp.asarray(x, dtype) for x in (hot, COLD, rate, LAST_RATE))
@@ -123,21 +127,20 @@ def descended(
         return (at < steps) & (least > enough)
 
     def step(state):
-        at, potentials, mean, square, best, least = state
+        at, parameters, mean, square, best, least = state
         part = at.astype(dtype) / max(steps - 1, 1)
-        late, slope = links.softened(potentials, jnp.maximum(hot * (cold / hot) ** part * least, tiny))
+        late, slope = softened(parameters, jnp.maximum(hot * (cold / hot) ** part * least, tiny))
         better = late < least
-        best, least = jnp.where(better, potentials, best), jnp.minimum(late, least)
+        best, least = jnp.where(better, parameters, best), jnp.minimum(late, least)
         mean, square = slopes * mean + (1 - slopes) * slope, squares * square + (1 - squares) * slope**2
         count = (at + 1).astype(dtype)
         wide = jnp.sqrt(square / (1 - squares**count)) + SMALLEST
         length = last + (rate - last) * (1 + jnp.cos(pi * part)) / 2
-        moved = potentials - length * mean / (1 - slopes**count) / wide
+        moved = parameters - length * mean / (1 - slopes**count) / wide
         return at + 1, jnp.clip(moved, -FARTHEST, FARTHEST), mean, square, best, least
 
-    nothing = jnp.zeros_like(start)
-    zero = jnp.zeros((), jnp.int32)
-    state = zero, start, nothing, nothing, start, links.latest(start)
-    _, potentials, _, _, best, least = lax.while_loop(going, step, state)
-    late = links.latest(potentials)
-    return jnp.where(late < least, potentials, best), jnp.minimum(late, least)
+    nothing, one = jnp.zeros_like(start), jnp.ones((), dtype)
+    state = jnp.zeros((), jnp.int32), start, nothing, nothing, start, softened(start, one)[0]
+    _, parameters, _, _, best, least = lax.while_loop(going, step, state)
+    late = softened(parameters, one)[0]
+    return jnp.where(late < least, parameters, best), jnp.minimum(late, least)

@@ -14,9 +14,11 @@ from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies._greedy import greedy
 from mfabric_jax.policies._joint import joint
 from mfabric_jax.policies._soft_circuits import rounded
-from mfabric_jax.policies.joint_relaxation import relay_limit
 from mfabric_jax.policies.relay_swaps import circuit_worth, swaps
+from mfabric_jax.policies.samples import relay_limit
 from mfabric_jax.routing import Plan, best_relay_shares, fluid_lower_bound, relay_shares
+from mfabric_jax.routing.potentials import Links
+from mfabric_jax.routing.relay import link_seconds
 from tests.batches import assert_batch_is_its_loop
 from tests.mistakes import refused
 from tests.policies.drawn import SEEDS, SOME_EPS, any_degrees, assert_legal, hostile
@@ -177,8 +179,11 @@ MANY = 6
 
 @jax.jit
 def tried(count, degrees, electrical, demand, shares, key):
-    region = Region(SERVERS, 400.0, degrees, electrical)
-    worth = circuit_worth(region, Circuits(count), shares, demand)
+    size, circuit = demand / demand.max(), count.astype(demand.dtype)
+    port, one = jnp.broadcast_to(electrical, SERVERS), jnp.ones(())
+    seconds = link_seconds(size, circuit, port, shares, one)
+    seconds = jnp.where(jnp.isfinite(seconds), seconds, 0).reshape(SERVERS + 2, SERVERS)
+    worth = circuit_worth(Links(size, circuit, port, one), seconds)
     return worth, swaps(count, degrees, worth, key, MANY)
 
 

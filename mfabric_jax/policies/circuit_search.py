@@ -1,0 +1,73 @@
+"""One set of circuits for many demands: starts, then rounds of the swaps that are worth most to the demands that count.
+
+A `Delivery` says how demands run over circuits, and goes on from where the circuits before had left them.
+Rounds are over early where no circuits can be better by 0.1 %.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from mfabric_jax.policies.relay_swaps import Worth, swaps
+from mfabric_jax.policies.samples import Samples, counting, risk_of
+
+ENOUGH = 1e-3  # above the bound: nothing more is settled_each
+
+
+class Delivery(NamedTuple):
+    """How demands run over circuits; `state` is whatever a descent goes on from."""
+
+    cold: Callable[[Samples], Any]
+    settle: Callable[[Samples, Int[Array, "S S"], Any, bool], tuple[Any, Float[Array, "K"]]]  # warm: after a swap
+    worth: Callable[[Samples, Int[Array, "S S"], Any], Worth]  # [K S S] for every demand
+
+
+class Found(NamedTuple):
+    """Circuits, how the demands run over them, and every demand's time over its degree bound."""
+
+    count: Int[Array, "S S"]
+    state: Any
+    seconds: Float[Array, "K"]
+
+
+def settled_each(samples: Samples, how: Delivery, counts: Int[Array, "C S S"], state: Any, warm: bool) -> Found:
+    """All of these circuits, one after the other [C ...]."""
+    return lax.map(lambda count: Found(count, *how.settle(samples, count, state, warm)), counts)
+
+
+def best(samples: Samples, found: Found, tail: float, stay: bool = False) -> Found:
+    """Of [C ...] the one that is best for all demands; on ties the first. `stay`: the first if nearly so."""
+    late = jax.vmap(lambda seconds: risk_of(seconds, samples.weight, tail))(found.seconds)
+    place = jnp.argmin(late.at[0].divide(1 + ENOUGH) if stay else late)
+    return jax.tree.map(lambda x: x[place], found)
+
+
+def is_enough(samples: Samples, found: Found, tail: float):
+    """Whether no circuits can be better by 0.1 %."""
+    limit = risk_of(samples.limit * (1 + ENOUGH), samples.weight, tail)
+    return risk_of(found.seconds, samples.weight, tail) <= limit
+
+
+def bettered(samples: Samples, how: Delivery, found: Found, key, rounds: int, many: int, tail: float) -> Found:
+    """After rounds of `many` swaps each; what is kept is never worse."""
+
+    def searching(state):
+        turn, now = state
+        return (turn < rounds) & ~is_enough(samples, now, tail)
+
+    def step(state):
+        turn, now = state
+        late = now.seconds > samples.limit * (1 + ENOUGH)
+        counts = jnp.where(late, counting(now.seconds, samples.weight, tail), 0)[:, None, None]
+        worth = how.worth(samples, now.count, now.state)
+        worth = jax.tree.map(lambda x: jnp.where(counts > 0, counts * x, 0).sum(0), worth)
+        moves = swaps(now.count, samples.degrees, worth, jax.random.fold_in(key, turn), many)
+        then = best(samples, settled_each(samples, how, moves, now.state, True), tail)
+        better = risk_of(then.seconds, samples.weight, tail) < risk_of(now.seconds, samples.weight, tail)
+        return turn + 1, jax.tree.map(lambda new, old: jnp.where(better, new, old), then, now)
+
+    return lax.while_loop(searching, step, (jnp.zeros((), jnp.int32), found))[1]
