@@ -20,7 +20,7 @@ import numpy as np
 from mfabric_jax import report
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import greedy, joint
-from mfabric_jax.policies.joint_relaxation import relay_limit
+from mfabric_jax.policies.samples import relay_limit
 from mfabric_jax.report.figures.groups import Dots
 from mfabric_jax.report.figures.panels import Axis, Picture, looks
 from mfabric_jax.routing import Plan, relay_shares
@@ -40,7 +40,7 @@ POLICIES = ("unsplit", "relay", "relay-next", "joint")
 class Config(relay_on_traces.Config):
     """What to draw, the region, and how long to search."""
 
-    joint_steps: int = 300  # Gradient steps of the relaxation.
+    joint_steps: int = 150  # Gradient steps of the relaxation.
     joint_samples: int = 2  # Starts of the relaxation.
     joint_rounds: int = 12  # Rounds of swaps at most.
 

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 from mfabric_jax.policies.relay_swaps import Worth, swaps
 from mfabric_jax.policies.samples import Samples, counting, risk_of
 
-ENOUGH = 1e-3  # above the bound: nothing more is settled_each
+ENOUGH = 1e-3  # above the bound: nothing more is tried
 
 
 class Delivery(NamedTuple):
