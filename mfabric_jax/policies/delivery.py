@@ -121,7 +121,7 @@ UNIT_GBPS = 8e-9  # 1 byte/s: what a NIC carries of demand counted in NICs
 
 @functools.cache
 def paced(routing: str) -> Delivery:
-    """No shares: unsplit or split routing, flows paced; what a circuit is worth is settled_each."""
+    """No shares: unsplit or split routing, flows paced; what a circuit is worth is found by trying."""
 
     def late(samples: Samples, count):
         where = samples.region(UNIT_GBPS)

@@ -7,15 +7,16 @@ same shares end later, since a pair waits for the slowest of its parts: 1.4 time
 75 of the instances below. Rows sum to 1, rows of a server to itself are 0; a pair without bytes keeps to its circuits
 or else the EPS.
 
-How much later the busiest link is than the best, after gradient steps in float32 (200 drawn all-to-alls a size: zipf,
-sparse, lognormal, hot and column-skewed; greedy or uniform circuits, 6 + 2 NICs; efficiency 1, 0.8, 0.5):
+How much later the busiest link is than the best, after gradient steps in float32 (210 drawn all-to-alls a size, of the
+seven families of `traffic.demand_families`; greedy or uniform circuits, 6 + 2 NICs; efficiency 1, 0.8, 0.5), and CPU
+time in a batch on one core:
 
-| steps | S = 8: mean | p90    | worst  | S = 16: mean | p90    | worst  |
-|-------|-------------|--------|--------|--------------|--------|--------|
-| 50    | 0.89 %      | 2.0 %  | 13 %   | 1.6 %        | 4.6 %  | 11 %   |
-| 100   | 0.11 %      | 0.20 % | 1.6 %  | 0.13 %       | 0.25 % | 2.4 %  |
-| 200   | 0.03 %      | 0.05 % | 0.36 % | 0.03 %       | 0.05 % | 0.26 % |
-| 400   | 0.01 %      | 0.03 % | 0.07 % | 0.02 %       | 0.03 % | 0.20 % |
+| steps | S = 8: mean | p90    | worst | ms   | S = 16: mean | p90    | worst | ms  |
+|-------|-------------|--------|-------|------|--------------|--------|-------|-----|
+| 50    | 0.58 %      | 1.6 %  | 5.1 % | 0.2  | 0.48 %       | 1.7 %  | 4.6 % | 0.5 |
+| 100   | 0.14 %      | 0.24 % | 2.2 % | 0.3  | 0.17 %       | 0.63 % | 2.8 % | 1.0 |
+| 200   | 0.04 %      | 0.07 % | 0.5 % | 0.7  | 0.09 %       | 0.29 % | 2.4 % | 1.6 |
+| 400   | 0.03 %      | 0.05 % | 0.6 % | 1.3  | 0.07 %       | 0.16 % | 1.4 % | 3.1 |
 """
 
 import functools
