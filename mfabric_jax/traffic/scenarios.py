@@ -19,7 +19,7 @@ TURNS = 8  # between rows and columns until both means are those of what the oth
 
 
 @functools.partial(jax.jit, static_argnames=("count", "shrink"))
-def scenarios(
+def likely_demands(
     key: Key[Array, ""],
     forecast: Float[Array, "S S"],
     sigma: Float[Array, ""] | float,

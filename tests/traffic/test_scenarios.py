@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mfabric_jax.traffic.scenarios import believed, error_of, resampled, scenarios
+from mfabric_jax.traffic.scenarios import believed, error_of, likely_demands, resampled
 from tests.mistakes import refused
 
 SERVERS = 12
@@ -53,7 +53,7 @@ def test_shrinking_is_nearer_to_the_truth_and_knows_how_near():
 def test_scenarios_have_the_moments_that_are_asked_for():
     forecast = jnp.asarray(truth(1, 0.5)).at[2, 3].set(0)
     for shrink, sigma in ((False, 0.4), (True, 0.8)):
-        drawn = scenarios(jax.random.key(0), forecast, sigma, 4000, shrink=shrink)
+        drawn = likely_demands(jax.random.key(0), forecast, sigma, 4000, shrink=shrink)
         assert drawn.shape == (4000, SERVERS, SERVERS)
         assert (np.asarray(drawn)[:, np.asarray(forecast) == 0] == 0).all()
         some = np.asarray(forecast) > 0
@@ -63,9 +63,9 @@ def test_scenarios_have_the_moments_that_are_asked_for():
         np.testing.assert_allclose(
             logs.std(), np.sqrt(float(spread) ** 2 + np.asarray(middle)[some].std() ** 2), rtol=0.02
         )
-    odd = scenarios(jax.random.key(0), forecast, 0.4, 3)
-    np.testing.assert_array_equal(odd, scenarios(jax.random.key(0), forecast, 0.4, 4)[:3])
-    assert not np.array_equal(odd, scenarios(jax.random.key(1), forecast, 0.4, 3))
+    odd = likely_demands(jax.random.key(0), forecast, 0.4, 3)
+    np.testing.assert_array_equal(odd, likely_demands(jax.random.key(0), forecast, 0.4, 4)[:3])
+    assert not np.array_equal(odd, likely_demands(jax.random.key(1), forecast, 0.4, 3))
 
 
 def test_errors_are_found_again_and_drawn_again():
@@ -87,7 +87,7 @@ def test_errors_are_found_again_and_drawn_again():
 
 def test_mistakes_are_named():
     assert (
-        refused(scenarios, jax.random.key(0), np.ones((3, 3)), 0.1, 0)
+        refused(likely_demands, jax.random.key(0), np.ones((3, 3)), 0.1, 0)
         == "count must be a whole number of at least 1, got 0."
     )
     said = refused(error_of, np.ones((2, 3, 3)), np.ones((3, 3, 3)))
