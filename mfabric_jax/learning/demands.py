@@ -15,6 +15,7 @@ from mfabric_jax.traffic.demand_families import FAMILIES, drawn_each, folded, ga
 from mfabric_jax.traffic.generator import Shape, draw
 from mfabric_jax.traffic.knobs import WORKLOADS
 from mfabric_jax.traffic.predictor import WINDOW
+from mfabric_jax.traffic.scenarios import error_of
 
 POOL = 192  # matrices of a part of a pool at most
 SEEN = 0.8  # of a trace's iterations, the first, are learned from
@@ -65,12 +66,14 @@ class HeldOut:
 
     - `demand` [N S S] bytes; `predicted` [N S S] what `traffic.predicted` expected of them, None without a past.
     - `mean` [S S]: what is typical of it, of other demand than `demand`, for policies that look once.
+    - `error`: standard deviation of the logarithms of errors of `predicted`, from demands that are not judged.
     """
 
     name: str
     demand: np.ndarray
     predicted: np.ndarray | None
     mean: np.ndarray
+    error: float = 0.0
 
 
 def held_out(
@@ -100,5 +103,8 @@ def _with_past(name: str, tokens: traffic.Tokens, skipped: int, servers: int, sa
     count = tokens.count
     skipped = min(skipped, len(count) - 1)
     true, guess = (folded(x[skipped:], servers) for x in (count, traffic.predicted(tokens)))
-    chosen = np.random.default_rng(seed).permutation(len(true))[:samples]
-    return HeldOut(name, true[chosen], guess[chosen], folded(count[: max(skipped, 1)], servers).mean(axis=0))
+    mixed = np.random.default_rng(seed).permutation(len(true))
+    chosen, others = mixed[:samples], mixed[samples:]
+    error = error_of(guess[others], true[others]) if len(others) else 0.0
+    mean = folded(count[: max(skipped, 1)], servers).mean(axis=0)
+    return HeldOut(name, true[chosen], guess[chosen], mean, error)

@@ -23,6 +23,17 @@ from mfabric_jax import policies
 from mfabric_jax.checks import InputError, distinct, listed, names, not_negative, one_of, positive, whole
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.learning.demands import MEAN_OF, HeldOut, held_out
+from mfabric_jax.learning.planning import (
+    PLANNED,
+    SAMPLED,
+    STATIC,
+    Forecast,
+    decide,
+    known_to,
+    legal,
+    plan_for,
+    plans_from,
+)
 from mfabric_jax.routing import Plan, all_to_all_time, degree_bound, fluid_lower_bound, relay_shares
 from mfabric_jax.routing.region import ROUTINGS
 from mfabric_jax.schedule.exchange import RELAY_STEPS
@@ -31,10 +42,10 @@ from mfabric_jax.study.settings import DTYPES
 from mfabric_jax.traffic.demand_families import FAMILIES, check_folds, drawn_each, folded, gate_trace, misjudged_each
 
 RECORDED = "recorded"
-ROUTED, PLANNED = ("unsplit", "split", "relay"), "relay-planned"
-UNSCORED = ("previous", "exact", "sample-average")  # the last is joint where there is one demand
+ROUTED = ("unsplit", "split", "relay")
+UNSCORED = ("previous", "exact", SAMPLED)  # the last is joint where there is one demand
 BENCHED = tuple(name for name in policies.REGISTRY if name not in UNSCORED)
-STATIC, REFERENCE = "static", "greedy"
+REFERENCE = "greedy"
 EVALUATED = ("learned", "index", REFERENCE, "greedy-next", "threshold", "local-search", "uniform", STATIC)
 PROVED = 1e-4  # relative gap to the bound at which an optimum counts as proved
 MOST_PROVED = 16  # servers for which optima are worth waiting for
@@ -78,22 +89,6 @@ def _check(config: "Scoreboard | Evaluation", sizes: str) -> None:
     if config.trace is not None:
         check_folds(sizes, getattr(config, sizes))
         policies.check_unseen(config.policies, config.trace, config.records)
-
-
-def _policy(name: str, routing: str, mean: Float[Array, "S S"]) -> policies.Policy:
-    """The policy choosing for that routing where it can; `mean`: what "static" chooses for."""
-    policy = policies.suited(name, routing=routing)
-    return jax.tree_util.Partial(policy, mean=mean) if name == STATIC else policy
-
-
-def _legal(name: str, plans: Plan, region: Region) -> Plan:
-    policies.check_legal(name, np.asarray(plans.circuits.count), int(region.optical_degree))
-    return plans
-
-
-@eqx.filter_jit
-def _decide(policy: policies.Policy, region: Region, seen: Float[Array, "N S S"], keys: Array) -> Plan:
-    return jax.vmap(lambda demand, key: policy(demand, region, previous=None, key=key))(seen, keys)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -222,8 +217,8 @@ def scoreboard(config: Scoreboard, *, progress: Callable[[str], None] | None = N
 def _row(config: Scoreboard, name: str, cell: Cell, routing: str, sigma: float, optimum: np.ndarray) -> Row:
     region, seen = config.region(cell.servers), cell.seen[sigma]
     keys = jax.random.split(jax.random.key(config.seed + 2), len(seen))
-    plans, compile_s, decide_s = _timed(_decide, _policy(name, routing, cell.mean), region, seen, keys)
-    count = _legal(name, plans, region).circuits.count
+    plans, compile_s, decide_s = _timed(decide, plan_for(name, routing, cell.mean), region, seen, keys)
+    count = legal(name, plans, region).circuits.count
     bound, over, max_min = (np.asarray(x, np.float64) for x in _carry(region, count, cell.true, routing))
     some = bound > 0
     row = {"policy": name, "workload": cell.workload, "servers": cell.servers, "routing": routing, "sigma": sigma}
@@ -295,6 +290,8 @@ class Evaluation:
     seed: int = 0
     share_steps: int = RELAY_STEPS
     """Gradient steps towards relay shares."""
+    scenarios: int = 64
+    """Demands that may be true, for which sample-average plans: forecasts shrunk, with their error drawn anew."""
     optical_degree: int = 6
     """NICs of a server on the optical switch."""
     electrical_nics: int = 2
@@ -311,6 +308,7 @@ class Evaluation:
         _check(self, "sizes")
         whole("samples", self.samples)
         whole("share_steps", self.share_steps)
+        whole("scenarios", self.scenarios)
 
     def region(self, servers: int) -> Region:
         """In float32, for that is what demands are in; no time over the bound depends on the bandwidth."""
@@ -332,39 +330,36 @@ def evaluate_policies(config: Evaluation, progress: Callable[[str], None] | None
     for servers in config.sizes:
         region = config.region(servers)
         for held in held_out(servers, config.samples, config.seed, config.trace, config.records):
-            for forecast, seen in _forecasts(config, held):
-                plans = functools.cache(functools.partial(_plans, region, held, seen))
+            for forecast in _forecasts(config, held):
+                plans = functools.cache(functools.partial(plans_from, forecast, region, many=config.scenarios))
                 for routing in config.routings:
                     if progress:
-                        progress(f"{held.name}, {servers} servers, forecast {forecast}, {routing}")
-                    place = {"workload": held.name, "servers": servers, "forecast": forecast, "routing": routing}
-                    times = functools.partial(_over, config, region, held, seen, routing, plans)
+                        progress(f"{held.name}, {servers} servers, forecast {forecast.name}, {routing}")
+                    place = {"workload": held.name, "servers": servers, "forecast": forecast.name, "routing": routing}
+                    times = functools.partial(_over, config, region, held, forecast, routing, plans)
                     reference = times(REFERENCE)
                     for name in config.policies:
                         summary = _summary(times(name), reference, config.seed)
-                        yield place | {"policy": name, "samples": len(seen)} | summary
+                        yield place | {"policy": name, "samples": len(forecast.seen)} | summary
 
 
-def _forecasts(config: Evaluation, held: HeldOut) -> Iterator[tuple[str, jax.Array]]:
+def _forecasts(config: Evaluation, held: HeldOut) -> Iterator[Forecast]:
+    true, mean = jnp.asarray(held.demand), jnp.asarray(held.mean)
     for sigma in config.sigmas:
-        keys = jax.random.split(jax.random.key(config.seed + 1), len(held.demand))  # the same noise, only larger
-        yield f"{sigma:g}", misjudged_each(keys, jnp.asarray(held.demand), sigma)
+        keys = jax.random.split(jax.random.key(config.seed + 1), len(true))  # the same noise, only larger
+        yield Forecast(f"{sigma:g}", misjudged_each(keys, true, sigma), sigma, mean)
     if held.predicted is not None:
-        yield "predicted", jnp.asarray(held.predicted)
+        yield Forecast("predicted", jnp.asarray(held.predicted), held.error, mean)
 
 
-def _plans(region: Region, held: HeldOut, seen: jax.Array, name: str, routing: str) -> Plan:
-    keys = jax.random.split(jax.random.key(0), len(seen))
-    return _legal(name, _decide(_policy(name, routing, jnp.asarray(held.mean)), region, seen, keys), region)
-
-
-def _over(config: Evaluation, region: Region, held: HeldOut, seen, routing: str, plans, name: str) -> np.ndarray:
+def _over(config: Evaluation, region: Region, held: HeldOut, forecast: Forecast, routing, plans, name) -> np.ndarray:
     """Time over the degree bound of every demand [N]."""
-    plan, demand = plans(name, "unsplit" if routing == "unsplit" else "split"), jnp.asarray(held.demand)
+    demand = jnp.asarray(held.demand)
+    plan = plans(name, routing if name == SAMPLED or routing == "unsplit" else "split")
     if routing != PLANNED:
         return np.asarray(_times(region, plan.circuits, demand, routing, config.share_steps))
     if plan.shares is None:
-        known = jnp.broadcast_to(jnp.asarray(held.mean), seen.shape) if name == STATIC else seen
+        known = known_to(name, forecast)
         plan = Plan(plan.circuits, _planned_shares(region, plan.circuits, known, config.share_steps))
     return np.asarray(_plan_times(region, plan, demand))
 

@@ -14,6 +14,7 @@ from mfabric_jax.traffic.knobs import Knobs as Knobs
 from mfabric_jax.traffic.knobs import workload_knobs as workload_knobs
 from mfabric_jax.traffic.predictor import predicted as predicted
 from mfabric_jax.traffic.recording import Recording as Recording
+from mfabric_jax.traffic.scenarios import likely_demands as likely_demands
 from mfabric_jax.traffic.tokens import Tokens as Tokens
 from mfabric_jax.traffic.training import region_bytes as region_bytes
 from mfabric_jax.traffic.training import training_flows as training_flows

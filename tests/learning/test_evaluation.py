@@ -106,3 +106,12 @@ def test_a_network_brings_its_own_shares():
     row = next(evaluate_policies(config))
     want = [plan_over_bound(region, policies.learned(one, region), one, "relay") for one in held]
     np.testing.assert_allclose(row["over_bound"], np.mean(want), rtol=1e-4)
+
+
+def test_what_plans_for_many_demands_gets_scenarios_of_the_forecast():
+    names = ("joint", "sample-average", "uniform")
+    given = {"sizes": (6,), "sigmas": (1.0,), "samples": 6, "optical_degree": 3, "electrical_nics": 1, "scenarios": 8}
+    rows = list(evaluate_policies(Evaluation(policies=names, routings=("relay", "relay-planned"), **given)))
+    for routing in ("relay", "relay-planned"):
+        found = {name: only(rows, workload="drawn", routing=routing, policy=name)["over_bound"] for name in names}
+        assert 1 <= found["sample-average"] < found["joint"] - 0.05

@@ -1,0 +1,94 @@
+"""Scenarios of a forecast: what is believed against plain Bayes, by hand and by draws; errors found again."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mfabric_jax.traffic.scenarios import believed, error_of, likely_demands, resampled
+from tests.mistakes import refused
+
+SERVERS = 12
+OFF = ~np.eye(SERVERS, dtype=bool)
+
+
+def truth(seed, own):
+    """Row times column, times what pairs have of their own."""
+    rng = np.random.default_rng(seed)
+    ends = rng.normal(0, 1, (2, SERVERS))
+    return np.exp(ends[0][:, None] + ends[1][None] + own * rng.normal(size=(SERVERS, SERVERS))) * OFF
+
+
+def seen(seed, true, sigma):
+    return true * np.exp(sigma * np.random.default_rng(seed + 100).normal(size=true.shape))
+
+
+def test_a_pair_is_believed_as_far_as_it_exceeds_the_error():
+    # Without errors the forecast is the truth; where pairs have nothing of their own, rows and columns are all.
+    true = truth(0, 0.5)
+    middle, spread = believed(true, 0.0)
+    np.testing.assert_allclose(np.exp(middle)[OFF], true[OFF], rtol=1e-12)
+    assert spread == 0
+    middle, spread = believed(truth(0, 0.0), 0.7)
+    np.testing.assert_allclose(np.exp(middle)[OFF], truth(0, 0.0)[OFF], rtol=1e-9)
+    assert spread == 0
+
+
+def test_shrinking_is_nearer_to_the_truth_and_knows_how_near():
+    for own, sigma in ((0.0, 1.0), (0.5, 1.0), (1.0, 0.6)):
+        late, plain, spreads = [], [], []
+        for seed in range(40):
+            true = truth(seed, own)
+            forecast = seen(seed, true, sigma)
+            middle, spread = believed(forecast, sigma)
+            late.append(np.asarray(middle)[OFF] - np.log(true[OFF]))
+            plain.append(np.log(forecast[OFF]) - np.log(true[OFF]))
+            spreads.append(float(spread))
+        error, raw = np.sqrt(np.mean(np.square(late))), np.sqrt(np.mean(np.square(plain)))
+        assert error < 0.9 * raw
+        bayes = own * sigma / np.hypot(own, sigma)  # of a pair alone, its row and column known
+        assert bayes - 0.02 < error < bayes + 0.45 * sigma
+        assert abs(np.mean(spreads) - bayes) < 0.15
+
+
+def test_scenarios_have_the_moments_that_are_asked_for():
+    forecast = jnp.asarray(truth(1, 0.5)).at[2, 3].set(0)
+    for shrink, sigma in ((False, 0.4), (True, 0.8)):
+        drawn = likely_demands(jax.random.key(0), forecast, sigma, 4000, shrink=shrink)
+        assert drawn.shape == (4000, SERVERS, SERVERS)
+        assert (np.asarray(drawn)[:, np.asarray(forecast) == 0] == 0).all()
+        some = np.asarray(forecast) > 0
+        logs = np.log(np.asarray(drawn)[:, some])
+        middle, spread = believed(forecast, sigma) if shrink else (jnp.log(jnp.where(some, forecast, 1)), sigma)
+        np.testing.assert_allclose(logs.mean(0), np.asarray(middle)[some], atol=1e-9)  # opposite noise
+        np.testing.assert_allclose(
+            logs.std(), np.sqrt(float(spread) ** 2 + np.asarray(middle)[some].std() ** 2), rtol=0.02
+        )
+    odd = likely_demands(jax.random.key(0), forecast, 0.4, 3)
+    np.testing.assert_array_equal(odd, likely_demands(jax.random.key(0), forecast, 0.4, 4)[:3])
+    assert not np.array_equal(odd, likely_demands(jax.random.key(1), forecast, 0.4, 3))
+
+
+def test_errors_are_found_again_and_drawn_again():
+    true = np.stack([truth(seed, 0.5) for seed in range(20)])
+    past = np.stack([seen(seed, one, 0.6) * (seed + 1) for seed, one in enumerate(true)])  # other units each
+    np.testing.assert_allclose(error_of(past, true), 0.6, rtol=0.03)
+    assert error_of(true, true) == 0
+    forecast = jnp.asarray(truth(99, 0.5))
+    drawn = resampled(jax.random.key(0), forecast, jnp.asarray(past), jnp.asarray(true), 50)
+    factors = (np.asarray(drawn) / np.where(OFF, forecast, 1))[:, OFF]
+    errors = (true / np.where(OFF, past, 1))[:, OFF]
+    errors *= (past.sum((1, 2)) / true.sum((1, 2)))[:, None]
+    for factor in factors:
+        assert np.isclose(errors, factor, rtol=1e-9).all(axis=1).any()
+    np.testing.assert_allclose(
+        resampled(jax.random.key(0), forecast, true, true, 2), forecast[None].repeat(2, 0), rtol=1e-12
+    )
+
+
+def test_mistakes_are_named():
+    assert (
+        refused(likely_demands, jax.random.key(0), np.ones((3, 3)), 0.1, 0)
+        == "count must be a whole number of at least 1, got 0."
+    )
+    said = refused(error_of, np.ones((2, 3, 3)), np.ones((3, 3, 3)))
+    assert said == "past must be [H S S] as true is, got [2, 3, 3] and [3, 3, 3]."
