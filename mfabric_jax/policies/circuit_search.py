@@ -16,6 +16,7 @@ from mfabric_jax.policies.relay_swaps import Worth, swaps
 from mfabric_jax.policies.samples import Samples, counting, risk_of
 
 ENOUGH = 1e-3  # above the bound: nothing more is tried
+PATIENCE = 4  # rounds in a row that better nothing
 
 
 class Delivery(NamedTuple):
@@ -56,11 +57,11 @@ def bettered(samples: Samples, how: Delivery, found: Found, key, rounds: int, ma
     """After rounds of `many` swaps each; what is kept is never worse."""
 
     def searching(state):
-        turn, now = state
-        return (turn < rounds) & ~is_enough(samples, now, tail)
+        turn, fruitless, now = state
+        return (turn < rounds) & (fruitless < PATIENCE) & ~is_enough(samples, now, tail)
 
     def step(state):
-        turn, now = state
+        turn, fruitless, now = state
         late = now.seconds > samples.limit * (1 + ENOUGH)
         counts = jnp.where(late, counting(now.seconds, samples.weight, tail), 0)[:, None, None]
         worth = how.worth(samples, now.count, now.state)
@@ -68,6 +69,8 @@ def bettered(samples: Samples, how: Delivery, found: Found, key, rounds: int, ma
         moves = swaps(now.count, samples.degrees, worth, jax.random.fold_in(key, turn), many)
         then = best(samples, settled_each(samples, how, moves, now.state, True), tail)
         better = risk_of(then.seconds, samples.weight, tail) < risk_of(now.seconds, samples.weight, tail)
-        return turn + 1, jax.tree.map(lambda new, old: jnp.where(better, new, old), then, now)
+        kept = jax.tree.map(lambda new, old: jnp.where(better, new, old), then, now)
+        return turn + 1, jnp.where(better, 0, fruitless + 1), kept
 
-    return lax.while_loop(searching, step, (jnp.zeros((), jnp.int32), found))[1]
+    none = jnp.zeros((), jnp.int32)
+    return lax.while_loop(searching, step, (none, none, found))[2]
