@@ -8,7 +8,7 @@ from mfabric_jax.fabric.failures import degraded
 from mfabric_jax.fabric.graph import read_graph
 from mfabric_jax.fabric.network import Network
 from mfabric_jax.fabric.region import Region
-from mfabric_jax.fabric.registry import NAMES, cluster, cluster_cost, get
+from mfabric_jax.fabric.registry import NAMES, cluster, cluster_cost, cost_table, get
 
 __all__ = [
     "NAMES",
@@ -20,6 +20,7 @@ __all__ = [
     "Region",
     "cluster",
     "cluster_cost",
+    "cost_table",
     "degraded",
     "get",
     "read_graph",
