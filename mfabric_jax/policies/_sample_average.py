@@ -28,6 +28,7 @@ from mfabric_jax.routing import Plan, relay_shares
 ROUTES = ("adaptive", "fixed")
 ROUTINGS = ("relay", "unsplit", "split")
 POWERS = (1.0, 0.5, 0.25)  # of the demand, before it is scaled to the degrees
+AGAIN = 2  # descents more for circuits in place
 APART = 0.12  # circuits between servers of one load, over those of the most unlike
 
 
@@ -115,7 +116,14 @@ def _search(
         if stay:
             legal = (before.sum(1, dtype=jnp.int32) <= samples.degrees).all()
             counts = jnp.concatenate([jnp.where(legal, before, counts[0])[None], counts])
-        found = best(samples, settled_each(samples, way, counts, way.cold(samples), False), tail, stay)
+        each = settled_each(samples, way, counts, way.cold(samples), False)
+        if stay:  # what is in place is known more exactly, lest it goes for a gain that is none
+            state = each.state
+            for _ in range(AGAIN):
+                state, seconds = way.settle(samples, counts[0], jax.tree.map(lambda x: x[0], state), True)
+                each = jax.tree.map(lambda x, y: x.at[0].set(y), each, Found(counts[0], state, seconds))
+                state = each.state
+        found = best(samples, each, tail, stay)
         return found, is_enough(samples, found, tail)
 
     def further(found: Found, samples: Samples, before, key):
