@@ -32,8 +32,10 @@ class Forecast(NamedTuple):
 
 def plan_for(name: str, routing: str, mean: Float[Array, "S S"]) -> policies.Policy:
     """The policy choosing for that routing where it can; `mean`: what "static" chooses for."""
-    if name == SAMPLED and routing in ("relay", PLANNED):
-        return policies.get(name, routes="fixed" if routing == PLANNED else "adaptive")
+    if name == SAMPLED and routing == PLANNED:
+        return policies.get(name, routes="fixed")
+    if name == SAMPLED and routing == "relay":
+        return policies.get(name, share_steps=0)  # the scenarios' own shares are of no use to the true demand
     policy = policies.suited(name, routing="unsplit" if routing == "unsplit" else "split")
     return jax.tree_util.Partial(policy, mean=mean) if name == STATIC else policy
 

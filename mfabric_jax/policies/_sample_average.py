@@ -18,7 +18,7 @@ from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies._greedy import greedy
 from mfabric_jax.policies._soft_circuits import FLOOR, first_logits, rounded, soft_circuits
 from mfabric_jax.policies._static import uniform
-from mfabric_jax.policies.circuit_search import Found, best, bettered, is_enough, settled_each
+from mfabric_jax.policies.circuit_search import Found, best, bettered, is_enough, one_and_more, settled_each
 from mfabric_jax.policies.delivery import adaptive, fixed, paced, shares_of
 from mfabric_jax.policies.joint_relaxation import relaxed_jointly
 from mfabric_jax.policies.samples import Samples, samples_of, tail_of
@@ -113,16 +113,13 @@ def _search(
 
     def first(samples: Samples, before, key):
         counts = _plain(samples)
-        if stay:
-            legal = (before.sum(1, dtype=jnp.int32) <= samples.degrees).all()
-            counts = jnp.concatenate([jnp.where(legal, before, counts[0])[None], counts])
         each = settled_each(samples, way, counts, way.cold(samples), False)
         if stay:  # what is in place is known more exactly, lest it goes for a gain that is none
-            state = each.state
-            for _ in range(AGAIN):
-                state, seconds = way.settle(samples, counts[0], jax.tree.map(lambda x: x[0], state), True)
-                each = jax.tree.map(lambda x, y: x.at[0].set(y), each, Found(counts[0], state, seconds))
-                state = each.state
+            legal = (before.sum(1, dtype=jnp.int32) <= samples.degrees).all()
+            placed, state = jnp.where(legal, before, counts[0]), way.cold(samples)
+            for warm in (False, *[True] * AGAIN):
+                state, seconds = way.settle(samples, placed, state, warm)
+            each = one_and_more(Found(placed, state, seconds), each)
         found = best(samples, each, tail, stay)
         return found, is_enough(samples, found, tail)
 
@@ -136,8 +133,7 @@ def _search(
             )
             others += list(jax.vmap(lambda one: rounded(one, samples.degrees))(soft))
         each = settled_each(samples, way, jnp.stack(others), way.cold(samples), False)
-        every = jax.tree.map(lambda one, more: jnp.concatenate([one[None], more]), found, each)
-        start = best(samples, every, tail, stay)
+        start = best(samples, one_and_more(found, each), tail, stay)
         then = bettered(samples, way, start, key, rounds, swaps, tail)
         if not stay:
             return then

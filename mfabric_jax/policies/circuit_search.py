@@ -47,6 +47,11 @@ def best(samples: Samples, found: Found, tail: float, stay: bool = False) -> Fou
     return jax.tree.map(lambda x: x[place], found)
 
 
+def one_and_more(first: Found, others: Found) -> Found:
+    """One and [C ...] more: [1 + C ...]."""
+    return jax.tree.map(lambda one, more: jnp.concatenate([one[None], more]), first, others)
+
+
 def is_enough(samples: Samples, found: Found, tail: float):
     """Whether no circuits can be better by 0.1 %."""
     limit = risk_of(samples.limit * (1 + ENOUGH), samples.weight, tail)

@@ -13,9 +13,8 @@ from mfabric_jax.policies.circuit_search import ENOUGH, Delivery
 from mfabric_jax.policies.relay_swaps import Worth, circuit_worth
 from mfabric_jax.policies.samples import NEVER, Samples, counting, risk_of
 from mfabric_jax.routing import fluid_lower_bound
-from mfabric_jax.routing.potentials import HOT, RATE, descended, level
+from mfabric_jax.routing.potentials import DIRECT, HOT, RATE, descended
 from mfabric_jax.routing.relay import is_path, link_seconds
-from mfabric_jax.routing.split import joined
 
 COLD_STEPS, WARM_STEPS = 60, 40  # towards shares: from the start, and after a swap
 WARM, WARM_RATE = 0.2, 0.1  # softness and step at which a descent goes on
@@ -25,10 +24,6 @@ FROM_COLD, FROM_WARM = (COLD_STEPS, HOT, RATE), (WARM_STEPS, WARM, WARM_RATE)
 @functools.cache
 def adaptive() -> Delivery:
     """Shares near the best for each demand, known when it is there."""
-
-    def cold(samples: Samples):
-        count, servers = samples.pairs.shape[:2]
-        return jnp.broadcast_to(level(servers, samples.pairs.dtype), (count, 3 * servers + 2, servers))
 
     def settle(samples: Samples, count, state, warm: bool):
         steps, hot, rate = FROM_WARM if warm else FROM_COLD
@@ -48,7 +43,7 @@ def adaptive() -> Delivery:
 
         return jax.vmap(one)(samples.pairs, state)
 
-    return Delivery(cold, settle, worth)
+    return Delivery(lambda samples: samples.cold, settle, worth)
 
 
 @functools.cache
@@ -108,8 +103,8 @@ def shares_of(samples: Samples, count, logits: Float[Array, "S S S+2"]) -> Float
     """Of paths that there are, as wide as they are where logits are 0; 0 where a pair has none."""
     circuit, port = count.astype(logits.dtype), samples.ports
     via = jnp.minimum(circuit[:, None, :], circuit.T[None])
-    own = 7 * circuit[..., None]
-    eps = jnp.where(joined(port), jnp.sqrt(port[:, None] * port[None]), 0)[..., None]
+    own = jnp.asarray(DIRECT, circuit.dtype) * circuit[..., None]
+    eps = jnp.sqrt(port[:, None] * port[None])[..., None]
     wide = jnp.concatenate([via, own, eps], axis=2)
     ways = jnp.where(is_path(len(port)), wide * jnp.exp(logits), 0)
     total = ways.sum(2, keepdims=True)

@@ -8,7 +8,6 @@ from jaxtyping import Array, Float
 
 from mfabric_jax.policies._soft_circuits import annealed, drawn_to_whole, soft_circuits
 from mfabric_jax.policies.samples import Samples, counting
-from mfabric_jax.routing.potentials import level
 
 INACTIVE = 1e-3  # circuits that a pair without any is taken to have: finite times
 
@@ -22,14 +21,12 @@ def relaxed_jointly(
     `annealed` lowers `softened_time` in the logits of circuits and all potentials together; the potentials are dropped:
     those of the rounded circuits are other ones. `tail`: what counts of the samples (`samples.risk_of`).
     """
-    servers = logits.shape[-1]
-    cold = jnp.broadcast_to(level(servers, logits.dtype), (len(samples.pairs), 3 * servers + 2, servers))
 
     def objective(parameters, temperature, strength):
         logits, potentials = parameters
         return softened_time(samples, logits, potentials, temperature, strength, tail)
 
-    return soft_circuits(annealed(objective, (logits, cold), steps)[0], samples.degrees)
+    return soft_circuits(annealed(objective, (logits, samples.cold), steps)[0], samples.degrees)
 
 
 def softened_time(

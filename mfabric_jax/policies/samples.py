@@ -14,7 +14,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies.normalised_demand import normalised
 from mfabric_jax.routing import degree_bound
-from mfabric_jax.routing.potentials import Links
+from mfabric_jax.routing.potentials import Links, level
 from mfabric_jax.routing.region import between_servers
 from mfabric_jax.routing.split import joined
 
@@ -35,6 +35,12 @@ class Samples(NamedTuple):
     def mean(self) -> Float[Array, "S S"]:
         """What pairs need on average."""
         return (self.weight[:, None, None] * self.pairs).sum(0)
+
+    @property
+    def cold(self) -> Float[Array, "K 3S+2 S"]:
+        """Where the potentials of every demand start."""
+        servers = len(self.ports)
+        return jnp.broadcast_to(level(servers, self.pairs.dtype), (len(self.pairs), 3 * servers + 2, servers))
 
     def region(self, nic_gbps: float) -> Region:
         """The servers, with NICs of that bandwidth."""
@@ -78,6 +84,8 @@ def tail_of(risk: str) -> float:
 
 def counting(seconds: Float[Array, "K"], weight: Float[Array, "K"], tail: float) -> Float[Array, "K"]:
     """How much each sample counts, summing to 1: those of the largest `tail` of the weight; ties in order."""
+    if tail == 1:
+        return weight
     order = jnp.argsort(-jnp.where(weight > 0, seconds, -jnp.inf))
     if tail == 0:
         return jnp.zeros_like(seconds).at[order[0]].set(1)
