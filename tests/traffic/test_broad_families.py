@@ -17,8 +17,11 @@ def drawn():
 @pytest.mark.parametrize("family", BROAD)
 def test_demand_is_finite_not_negative_and_between_servers(drawn, family):
     one = drawn[family]
-    assert one.shape == (20, 8, 8) and np.isfinite(one).all() and (one >= 0).all()
-    assert (one[:, np.arange(8), np.arange(8)] == 0).all() and (one.sum((1, 2)) > 0).all()
+    assert one.shape == (20, 8, 8)
+    assert np.isfinite(one).all()
+    assert (one >= 0).all()
+    assert (one[:, np.arange(8), np.arange(8)] == 0).all()
+    assert (one.sum((1, 2)) > 0).all()
     assert len(np.unique(one.sum((1, 2)))) > 10  # draws differ
 
 
@@ -30,7 +33,8 @@ def test_most_of_a_permutation_goes_to_one_partner_each(drawn):
 def test_halves_send_to_each_other_alone(drawn):
     for one in drawn["bipartite"]:
         half = one[0] > 0
-        assert half.sum() == 4 and ((one > 0) == (half[:, None] != half[None])).all()
+        assert half.sum() == 4
+        assert ((one > 0) == (half[:, None] != half[None])).all()
 
 
 def test_low_rank_and_hot_servers_stand_out(drawn):
