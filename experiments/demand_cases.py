@@ -89,16 +89,15 @@ class Case(NamedTuple):
 
 
 def case_of(config: OnCases, name: str, servers: int, many: int, past: int) -> Case:
-    """So many demands to judge; of a recording from its second half, and the earlier ones from the first."""
+    """So many demands to judge and so many earlier ones: of a recording, from its second and its first half."""
     if name not in RECORDED:
         keys = jax.random.split(key_of(config, name), many + past)
         demand = demands_of(keys, name, servers)
         return Case(name, demand[:many], demand[many:])
-    layers = recorded_demand(config, name, servers)
-    half = len(layers) // 2
-    rng = np.random.default_rng(config.seed)
-    early, late = (_some(rng, part.reshape(-1, servers, servers), many) for part in (layers[:half], layers[half:]))
-    return Case(name, jnp.asarray(late), jnp.asarray(early[:past]))
+    demand, rng = recorded_demand(config, name, servers), np.random.default_rng(config.seed)
+    half = len(demand) // 2
+    early, late = demand[:half], demand[half:]
+    return Case(name, *(jnp.asarray(_some(rng, part, count)) for part, count in ((late, many), (early, past))))
 
 
 def key_of(config: OnCases, name: str) -> jax.Array:
@@ -106,20 +105,21 @@ def key_of(config: OnCases, name: str) -> jax.Array:
     return jax.random.fold_in(jax.random.key(config.seed), list(KIND).index(name))
 
 
-def _some(rng: np.random.Generator, demand: np.ndarray, many: int) -> np.ndarray:
+def _some(rng: np.random.Generator, demand: Float[np.ndarray, "I L M S S"], many: int) -> Float[np.ndarray, "N S S"]:
     """So many that have bytes, none twice."""
+    demand = demand.reshape(-1, *demand.shape[-2:])
     some = np.flatnonzero(demand.any((1, 2)))
     if len(some) < many:
         raise InputError(f"demands must be at most the {len(some)} of half a recording, got {many}.")
     return demand[rng.choice(some, many, replace=False)]
 
 
-def recorded_demand(config: OnCases, name: str, servers: int) -> Float[np.ndarray, "I L S S"]:
-    """All that a recording holds: records in order, and what each has of layers and micro-batches."""
+def recorded_demand(config: OnCases, name: str, servers: int) -> Float[np.ndarray, "I L M S S"]:
+    """All that a recording holds: records in order, of each its layers, of each its micro-batches."""
     if name == LOADS:
         return _spread(_loads(str(config.laer)), servers)
     count = _gate(str(config.trace)) if name == GATE_TRACE else _tables(config.seed)
-    return folded(count, servers).reshape(len(count), -1, servers, servers)
+    return folded(count, servers).reshape(*count.shape[:3], servers, servers)
 
 
 @functools.lru_cache(maxsize=1)
@@ -142,9 +142,9 @@ def _loads(path: str) -> np.ndarray:
     return loads
 
 
-def _spread(loads: np.ndarray, servers: int) -> Float[np.ndarray, "I L S S"]:
-    received = loads.reshape(*loads.shape[:2], -1, servers).sum(2)
-    return without_diagonal(np.repeat(received[:, :, None], servers, axis=2) / servers)
+def _spread(loads: np.ndarray, servers: int) -> Float[np.ndarray, "I L M S S"]:
+    received = loads.reshape(*loads.shape[:2], 1, -1, 1, servers).sum(3)
+    return without_diagonal(np.repeat(received, servers, axis=3) / servers)
 
 
 def prepared(config: OnCases, many: int, past: int) -> Iterator[tuple[dict[str, Any], Case, Any]]:

@@ -120,12 +120,12 @@ def _times(config: Config, region: Region, case: Case, way: Way, forecast: Forec
     policy = way.policy if sampled or way.policy != SAMPLED else JOINT
     plan = plans(policy, ROUTES[routes] if sampled else "split", many)
     if way.policy == EVEN and routes == "fixed":
-        plan = Plan(plan.circuits, _shares_for(region, plan, scenarios_of(forecast, config.scenarios)))
+        plan = Plan(plan.circuits, shares_for(region, plan, scenarios_of(forecast, config.scenarios)))
     return times_over_bound(region, plan, case.true, forecast.seen, ROUTES[routes], config.share_steps)
 
 
 @eqx.filter_jit
-def _shares_for(region: Region, plans: Plan, scenarios: jax.Array) -> jax.Array:
+def shares_for(region: Region, plans: Plan, scenarios: jax.Array) -> jax.Array:
     """One set of shares for all scenarios of each demand, on circuits that are there [N S S S+2]."""
     way = fixed(1.0)
 
