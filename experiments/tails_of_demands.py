@@ -30,8 +30,8 @@ from .script import Found, Script, check
 
 LOOKS = {
     "mean": style.Look("Sample average for the mean", "#D55E00", "o"),
-    "cvar:0.25": style.Look("for the worst quarter", "#E69F00", "s"),
-    "worst": style.Look("for the worst", "#7A2E00", "X"),
+    "cvar:0.25": style.Look("Sample average for the worst quarter", "#E69F00", "s"),
+    "worst": style.Look("Sample average for the worst", "#7A2E00", "X"),
     JOINT: style.Look("Joint on the forecast", "#0072B2", "D"),
     EVEN: style.Look("Uniform", "#7F7F7F", "s"),
 }

@@ -115,9 +115,10 @@ def test_tables_are_demand_of_which_the_past_is_earlier():
 def test_recorded_loads_are_received_alike_from_every_source(shared_data):
     config = OnCases(servers=(16,), laer=str(shared_data / "laer_moe"), trace=str(shared_data / "smartmoe_gate_trace"))
     demand = recorded_demand(config, LOADS, 16)
-    assert demand.shape == (30, 24, 16, 16)
-    received = demand.sum(2) / 15  # of each source, which are alike
-    np.testing.assert_allclose(demand[0, 0] + np.diag(received[0, 0]), np.tile(received[0, 0], (16, 1)), rtol=1e-6)
+    assert demand.shape == (30, 24, 1, 16, 16)
+    received = demand.sum(3) / 15  # of each source, which are alike
+    one, load = demand[0, 0, 0], received[0, 0, 0]
+    np.testing.assert_allclose(one + np.diag(load), np.tile(load, (16, 1)), rtol=1e-6)
     assert set(config.cases()) == set(config.families)
 
 
