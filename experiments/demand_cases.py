@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Key
 
 from mfabric_jax import checks, traffic, workload
 from mfabric_jax.checks import InputError
@@ -70,34 +70,36 @@ class OnCases(Ports):
 class Case(NamedTuple):
     """Demands that are judged, and earlier ones whose forecasts are known to have erred.
 
-    - `true` [N S S], `past` [H S S]: bytes up to a factor, diagonals 0.
+    - `true` [N S S], `past` [H S S]: bytes up to a factor, diagonals 0.   - `key`: of the errors of forecasts.
     """
 
     name: str
     true: Float[jax.Array, "N S S"]
     past: Float[jax.Array, "H S S"]
+    key: Key[jax.Array, ""]
 
-    def forecast(self, sigma: float, seed: int) -> Forecast:
+    def forecast(self, sigma: float) -> Forecast:
         """The truth times log-normal errors; the same noise for every sigma, only larger."""
-        keys = jax.random.split(jax.random.key(seed + 1), len(self.true))
+        keys = jax.random.split(self.key, len(self.true))
         return Forecast(f"{sigma:g}", misjudged_each(keys, self.true, sigma), sigma, self.true.mean(0))
 
-    def estimated(self, sigma: float, seed: int) -> float:
+    def estimated(self, sigma: float) -> float:
         """The standard deviation of the errors of such forecasts, from those of earlier demands."""
-        keys = jax.random.split(jax.random.key(seed + 2), len(self.past))
+        keys = jax.random.split(jax.random.fold_in(self.key, 0), len(self.past))
         return error_of(np.asarray(misjudged_each(keys, self.past, sigma)), np.asarray(self.past))
 
 
 def case_of(config: OnCases, name: str, servers: int, many: int, past: int) -> Case:
     """So many demands to judge and so many earlier ones: of a recording, from its second and its first half."""
+    draw, noise = jax.random.split(key_of(config, name))
     if name not in RECORDED:
-        keys = jax.random.split(key_of(config, name), many + past)
-        demand = demands_of(keys, name, servers)
-        return Case(name, demand[:many], demand[many:])
+        demand = demands_of(jax.random.split(draw, many + past), name, servers)
+        return Case(name, demand[:many], demand[many:], noise)
     demand, rng = recorded_demand(config, name, servers), np.random.default_rng(config.seed)
     half = len(demand) // 2
     early, late = demand[:half], demand[half:]
-    return Case(name, *(jnp.asarray(_some(rng, part, count)) for part, count in ((late, many), (early, past))))
+    late, early = (jnp.asarray(_some(rng, part, count)) for part, count in ((late, many), (early, past)))
+    return Case(name, late, early, noise)
 
 
 def key_of(config: OnCases, name: str) -> jax.Array:

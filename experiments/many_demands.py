@@ -89,16 +89,16 @@ def run(config: Config) -> Found:
     - `sigma_used`: what sample-average takes errors to be, None for others.
     """
     for place, case, region in prepared(config, config.demands, config.past):
-        exact = _plans(case.forecast(0.0, config.seed), region)
+        exact = _plans(case.forecast(0.0), region)
         for sigma in config.sigmas:
-            given = case.forecast(sigma, config.seed)
-            guessed = given._replace(sigma=case.estimated(sigma, config.seed))
+            given = case.forecast(sigma)
+            guessed = given._replace(sigma=case.estimated(sigma))
             plans = {False: _plans(given, region), True: _plans(guessed, region)}
             for policy in config.policies:
                 way, began = WAYS[policy], time.perf_counter()
                 forecast, planned = (guessed if way.estimated else given), plans[way.estimated]
                 if policy == CLAIRVOYANT:
-                    forecast, planned = case.forecast(0.0, config.seed), exact
+                    forecast, planned = case.forecast(0.0), exact
                 rows = []
                 for routes in config.routes:
                     times = _times(config, region, case, way, forecast, planned, routes)

@@ -69,7 +69,7 @@ def run(config: Config) -> Found:
     """
     for place, case, region in prepared(config, config.demands, 1):
         for sigma in config.sigmas:
-            forecast = case.forecast(sigma, config.seed)
+            forecast = case.forecast(sigma)
             fresh = scenarios_of(forecast, config.scenarios, config.seed + FRESH)
             for routes in config.routes:
                 for plan in (*config.risks, *OTHERS):

@@ -41,7 +41,7 @@ def over(plans, region, seen, true, routes):
 def test_rows_are_what_direct_calls_give(rows):
     assert len(rows) == 2 * 2 * len(CONFIG.policies)
     case, region = case_of(CONFIG, "gate", 4, 2, 2), CONFIG.region(4)
-    forecast = case.forecast(0.8, CONFIG.seed)
+    forecast = case.forecast(0.8)
     joint, sampled = (plans_from(forecast, region, *how) for how in ((JOINT, "split", 1), (SAMPLED, PLANNED, 3)))
     plans = {"greedy": policies.get("greedy"), JOINT: joint, SAMPLED: sampled}
     for name, routes in (("greedy", "adaptive"), ("greedy", "fixed"), (JOINT, "fixed"), (SAMPLED, "fixed")):

@@ -33,7 +33,7 @@ def test_fresh_scenarios_are_others_and_their_risks_are_in_order(risky):
         assert 1 - 1e-5 <= row["mean"] <= row["tail"] <= row["worst"]
         assert row["tail"] == pytest.approx(row["worst"])  # the worst quarter of three is the worst
     case, region = case_of(RISKY, "gate", 4, 2, 1), RISKY.region(4)
-    forecast = case.forecast(0.8, RISKY.seed)
+    forecast = case.forecast(0.8)
     planned, fresh = (np.asarray(scenarios_of(forecast, 3, seed)) for seed in (0, RISKY.seed + tails.FRESH))
     assert not (planned == fresh)[fresh > 0].any()
     circuits = get("uniform")(None, region).circuits
