@@ -66,9 +66,13 @@ class Config(Ports):
         known = {"varied": VARIED, "routings": ("relay", "split", "unsplit")}
         least = {1: "micro_batches iterations electrical_nics", 0: "optical_degree seed"}
         check(
-            self, known=known, distinct="delays_s decisions_s", positive="delays_s nic_gbps",
-            not_negative="decisions_s hidden_s", whole=least,
-        )  # fmt: skip
+            self,
+            known=known,
+            distinct="delays_s decisions_s",
+            positive="delays_s nic_gbps",
+            not_negative="decisions_s hidden_s",
+            whole=least,
+        )
 
 
 class Times(NamedTuple):
@@ -221,11 +225,14 @@ RARE = pivot(("routing", "place"), "once an iteration", _until("iteration_border
 table = then(
     named,
     told(
-        "time over the degree bound, without delays", RATIOS,
-        "switching for every block pays up to a delay of", BORDERS,
-        "switching once an iteration pays up to a delay of", RARE,
+        "time over the degree bound, without delays",
+        RATIOS,
+        "switching for every block pays up to a delay of",
+        BORDERS,
+        "switching once an iteration pays up to a delay of",
+        RARE,
     ),
-)  # fmt: skip
+)
 
 
 def _even(values: Sequence[float]) -> Any:
@@ -238,9 +245,15 @@ TICKS: dict[float, str] = {power: duration(10.0**power) for power in range(-6, 1
 NAMES: dict[float, str] = dict(enumerate(PLACES))
 ROWS = Axis("rank", ticks=NAMES)
 GAIN = Heat(
-    Axis("power", "reconfiguration delay", ticks=TICKS), ROWS, "gain", norm=_even, colours="RdBu",
-    number="{:.2f}", title="{routing}, decided in {decision}",
-)  # fmt: skip
+    Axis("power", "reconfiguration delay", ticks=TICKS),
+    ROWS,
+    "gain",
+    norm=_even,
+    colours="RdBu",
+    number="{:.2f}",
+    title="{routing}, decided in {decision}",
+    high=4.6,
+)
 HEADING = "Static circuits' time over the best that switches (above 1: switching pays)"
 PICTURE = Picture((GAIN,), "decision", "routing", shown=named, heading=lambda rows: HEADING, width=5.4)
 

@@ -84,7 +84,7 @@ class Axis:
             axis.set_minor_formatter(NullFormatter())
             return
         ticks = self.ticks if isinstance(self.ticks, Mapping) else {at: self.ticks(at) for at in sorted(set(values))}
-        near = {at: text for at, text in ticks.items() if low / 2 < at < high * 2}
+        near = {at: text for at, text in ticks.items() if low <= at <= high or low / 2 < at < high * 2}
         axis.set_ticks(list(near), labels=list(near.values()))
         axis.set_ticks([], minor=True)
 
