@@ -8,7 +8,7 @@ import numpy as np
 
 from mfabric_jax.fabric import cluster_cost
 from mfabric_jax.fabric.design import Fabric
-from mfabric_jax.schedule.exchange import places
+from mfabric_jax.schedule.all_to_alls import places
 from mfabric_jax.study._provenance import provenance
 from mfabric_jax.study._simulate import Scenario, Simulated, check_dtype, scenarios, simulate_all
 from mfabric_jax.study.calibration import CALIBRATED

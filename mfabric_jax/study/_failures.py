@@ -21,7 +21,9 @@ from mfabric_jax.fabric.failures import KINDS, Degraded
 from mfabric_jax.policies import Policy, check_legal
 from mfabric_jax.routing.region import relayed_part_times
 from mfabric_jax.schedule import First, Iteration, Rules, iterate
-from mfabric_jax.schedule.exchange import Exchanges, failed_stage, routed
+from mfabric_jax.schedule.all_to_alls import Exchanges
+from mfabric_jax.schedule.exchange import failed_stage
+from mfabric_jax.schedule.switching import routed
 from mfabric_jax.study._compare import PARTS, effective
 from mfabric_jax.study._simulate import Scenario, check_dtype, scenarios, solve
 from mfabric_jax.study.config import Compare

@@ -12,7 +12,8 @@ from mfabric_jax import units
 from mfabric_jax.checks import one_of
 from mfabric_jax.fabric.design import Fabric, group_numbers
 from mfabric_jax.schedule import Rules, iterate
-from mfabric_jax.schedule.exchange import Exchanges, exchanges_inside
+from mfabric_jax.schedule.all_to_alls import Exchanges
+from mfabric_jax.schedule.exchange import exchanges_inside
 from mfabric_jax.schedule.first import trade_off_of
 from mfabric_jax.schedule.iteration import FabricRates
 from mfabric_jax.study._simulate import Program, Scenario, guessed, program_of, scenarios_on, tokens_of

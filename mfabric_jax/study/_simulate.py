@@ -22,7 +22,8 @@ from mfabric_jax.policies import check_legal, topoopt
 from mfabric_jax.routing.fixed import wired
 from mfabric_jax.routing.single import single_part_times, single_paths
 from mfabric_jax.schedule import First, Iteration, iterate
-from mfabric_jax.schedule.exchange import Exchanges, exchanges_between, exchanges_inside
+from mfabric_jax.schedule.all_to_alls import Exchanges
+from mfabric_jax.schedule.exchange import exchanges_between, exchanges_inside
 from mfabric_jax.schedule.first import TradeOff, trade_off_of
 from mfabric_jax.schedule.iteration import FabricRates
 from mfabric_jax.study.batch import drop_programs_if_crowded

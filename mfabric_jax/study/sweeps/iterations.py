@@ -10,7 +10,7 @@ import numpy as np
 
 from mfabric_jax import fabric, units
 from mfabric_jax.checks import InputError
-from mfabric_jax.schedule.exchange import Exchanges
+from mfabric_jax.schedule.all_to_alls import Exchanges
 from mfabric_jax.study._compare import effective, judged, named, network_cost
 from mfabric_jax.study._iteration_of import IterationOf, function_of
 from mfabric_jax.study._simulate import check_dtype, scenarios_on, tokens_of
