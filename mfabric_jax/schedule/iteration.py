@@ -155,9 +155,9 @@ def running_blocks(workload: Workload, rates: FabricRates, exchanges: Exchanges)
         return jnp.where(carried > 0, carried / nic_Bps * size + latency_s, 0)
 
     waiting_s = None if exchanges.waiting is None else seconds_of(exchanges.waiting)
-    parts = {"optical_s": seconds_of(exchanges.optical), "packet_s": seconds_of(exchanges.electrical)}
-    parts |= {"inside_s": inside_s, "waiting_s": waiting_s, "switch": exchanges.switch, "ahead": exchanges.ahead}
-    return Blocks(jnp.asarray(where.present), jnp.asarray(where.layer >= 0), **parts)
+    optical_s, packet_s = seconds_of(exchanges.optical), seconds_of(exchanges.electrical)
+    present, moe = jnp.asarray(where.present), jnp.asarray(where.layer >= 0)
+    return Blocks(present, moe, optical_s, packet_s, exchanges.switch, exchanges.ahead, inside_s, waiting_s)
 
 
 def reduced_behind(workload: Workload, rates: FabricRates, slots: Slots, *, dp_overlap=False) -> Float[Array, "P"]:
