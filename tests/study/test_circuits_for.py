@@ -21,17 +21,20 @@ from tests.study.small import MODEL, refused, rows, small
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
 SPANS = ("all-to-all", "stage", "run")
 CONFIG = small(fabrics=("fat-tree", "mfabric"), circuits_for=SPANS, iterations=2, drift=0.4)
+SKEWED = {"traffic": "generated", "skew": 1.5}  # circuits change
 
 
 def test_every_span_has_its_row_and_a_fixed_fabric_has_one():
-    found = rows(CONFIG)
+    config = dataclasses.replace(CONFIG, **SKEWED, optical_degree=2)
+    found = rows(config)
     assert [one["circuits_for"] for one in found] == ["none", *SPANS]
     _, each, stage, run = found
     assert run["reconfig_s"] == 0
-    assert each["ep_comm_s"] != run["ep_comm_s"] != stage["ep_comm_s"]
+    assert each["reconfig_s"] > stage["reconfig_s"] > 0
+    assert len({one["ep_comm_s"] for one in (each, stage, run)}) == 3
     assert {one["decision_s"] for one in found} == {0.0}
     assert "mfabric, run" in comparison(found)
-    known = rows(dataclasses.replace(CONFIG, circuits_for=("run",), plan_on="span"))[-1]
+    known = rows(dataclasses.replace(config, circuits_for=("run",), plan_on="span"))[-1]
     assert known["ep_comm_s"] != run["ep_comm_s"]
 
 
@@ -55,7 +58,7 @@ def test_the_past_is_the_iteration_before_and_is_not_timed():
 
 
 def test_rows_of_a_sweep_are_those_of_compare(tmp_path):
-    numbers = {"each_s": 0.01, "decision_s": 0.02}
+    numbers = {"each_s": 0.01, "decision_s": 0.02} | SKEWED
     fixed = {"model": MODEL, "micro_batches": 2, "compute": "achieved", "nic_gbps": 100.0} | numbers
     sweep(Sweep("iteration", fixed, {"circuits_for": ["all-to-all", "run"]}, dtype="float64"), tmp_path)
     found = [one for part in sorted(tmp_path.glob("*.parquet")) for one in read_rows(part)[0]]
@@ -64,7 +67,7 @@ def test_rows_of_a_sweep_are_those_of_compare(tmp_path):
         (want,) = rows(small(fabrics=("mfabric",), circuits_for=(one["circuits_for"],), **numbers))
         for part in ("iteration_s", "reconfig_s", "ep_comm_s"):
             assert one[part] == pytest.approx(want[part], rel=1e-9, abs=1e-12)
-    (plain,) = rows(small(fabrics=("mfabric",)))
+    (plain,) = rows(small(fabrics=("mfabric",), **SKEWED))
     assert found[0]["reconfig_s"] > plain["reconfig_s"]
 
 
