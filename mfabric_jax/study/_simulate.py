@@ -129,8 +129,9 @@ def given_of(one: Scenario) -> Given:
             sigma = errors_so_far(one.tokens, guess, one.workload)
     if one.circuits_for in ("stage", "iteration") and one.group.reconfigures:
         past = planned_on(one)
-    some = (None if x is None else jnp.asarray(x, settings.dtype) for x in (count, guess, sigma, past))
-    return Given(*some, key=jax.random.split(jax.random.key(settings.seed), len(count)))
+    guess, sigma, past = (None if x is None else jnp.asarray(x, settings.dtype) for x in (guess, sigma, past))
+    keys = jax.random.split(jax.random.key(settings.seed), len(count))
+    return Given(jnp.asarray(count, settings.dtype), guess, sigma, past, keys)
 
 
 def _carried(one: Scenario) -> Any:
