@@ -5,7 +5,7 @@ Any function of that signature is a policy; the registry only gives names to the
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mfabric_jax.checks import InputError, one_of
@@ -13,8 +13,8 @@ from mfabric_jax.policies._exact import exact, exact_circuits
 from mfabric_jax.policies._greedy import RULES, greedy, greedy_next, greedy_released
 from mfabric_jax.policies._index import index
 from mfabric_jax.policies._joint import joint
+from mfabric_jax.policies._learned import Trained, is_file, learned, load
 from mfabric_jax.policies._learned import check_unseen as check_unseen
-from mfabric_jax.policies._learned import is_file, learned, load
 from mfabric_jax.policies._local_search import local_search
 from mfabric_jax.policies._matching import matching
 from mfabric_jax.policies._relaxed import ROUTINGS as RELAXED_ROUTINGS
@@ -70,9 +70,7 @@ def get(name: str, **settings: Any) -> Policy:
         function = load_function(name)
         return functools.partial(function, **settings) if settings else function
     if is_file(name):
-        if settings:
-            raise InputError(f"policy {name!r} has no setting {next(iter(settings))!r}; it has none.")
-        return load(name)
+        return _with(name, load(name), tuple(settings.items()))
     try:
         hash(tuple(settings.values()))
     except TypeError:  # arrays, as the mean of "static"
@@ -85,10 +83,7 @@ def _get(name: str, **settings: Any) -> Policy:
     if name.endswith(".py") or ":" in name:
         raise InputError(f"policy {name!r} must be FILE.py:FUNCTION where it is one of your own.")
     policy = REGISTRY[one_of("policy", name, REGISTRY)]
-    known = settings_of(policy)
-    for setting in settings:
-        if setting not in known:
-            raise InputError(f"policy {name!r} has no setting {setting!r}; it has {', '.join(known) or 'none'}.")
+    _check_settings(name, policy, settings)
     if "rule" in settings:
         one_of("rule", settings["rule"], RULES)
     if "routing" in settings:
@@ -96,8 +91,22 @@ def _get(name: str, **settings: Any) -> Policy:
     return functools.partial(policy, **settings) if settings else policy
 
 
+@functools.lru_cache(maxsize=256)
+def _with(name: str, policy: Policy, settings: tuple[tuple[str, Any], ...]) -> Policy:
+    _check_settings(name, policy, dict(settings))
+    return functools.partial(policy, **dict(settings)) if settings else policy
+
+
+def _check_settings(name: str, policy: Policy, settings: Mapping[str, Any]) -> None:
+    known = settings_of(policy)
+    for setting in settings:
+        if setting not in known:
+            raise InputError(f"policy {name!r} has no setting {setting!r}; it has {', '.join(known) or 'none'}.")
+
+
 def settings_of(policy: Policy) -> list[str]:
     """What a policy takes beside what every policy does."""
+    policy = policy.model if isinstance(policy, Trained) else policy
     return [p for p in inspect.signature(policy).parameters if p not in ("demand", "region", "previous", "key")]
 
 
