@@ -106,7 +106,7 @@ def shipped_network() -> Trained:
     return _of(policy_file.read(importlib.resources.files("mfabric_jax.policies") / "data" / "network.policy"))
 
 
-def network_of(name: str) -> PolicyNetwork:
+def trained_network(name: str) -> PolicyNetwork:
     """Of "learned", which ships, or of a file."""
     model = (shipped_network() if name == "learned" else load(name)).model
     if isinstance(model, Index):

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from mfabric_jax.checks import InputError, one_of, whole
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies._greedy import greedy
-from mfabric_jax.policies._learned import network_of
+from mfabric_jax.policies._learned import trained_network
 from mfabric_jax.policies._soft_circuits import FLOOR, first_logits, rounded, soft_circuits
 from mfabric_jax.policies._static import uniform
 from mfabric_jax.policies.circuit_search import Found, best, bettered, is_enough, one_and_more, settled_each
@@ -107,7 +107,7 @@ def _warm(samples: Samples, name: str | None) -> Int[Array, "N S S"]:
     if name is None:
         return jnp.zeros((0, *samples.pairs.shape[1:]), jnp.int32)
     need = NormalisedDemand(samples.mean, samples.ports, samples.efficiency)
-    return network_of(name).circuits(need, samples.degrees, samples.spread)[None]
+    return trained_network(name).circuits(need, samples.degrees, samples.spread)[None]
 
 
 @functools.partial(jax.jit, static_argnums=0)
