@@ -18,8 +18,8 @@ def joint(
     *,
     previous: Plan | None = None,
     key: PRNGKeyArray | None = None,
-    steps: int = 150,
-    samples: int = 2,
+    steps: int = 100,
+    samples: int = 4,
     rounds: int = 12,
 ) -> Plan:
     """Circuits and relay shares with which one all-to-all ends early when its flows are paced (`relay_bound`).

@@ -19,8 +19,16 @@ from mfabric_jax.policies._greedy import greedy
 from mfabric_jax.policies._learned import trained_network
 from mfabric_jax.policies._soft_circuits import FLOOR, first_logits, rounded, soft_circuits
 from mfabric_jax.policies._static import uniform
-from mfabric_jax.policies.circuit_search import Found, best, bettered, is_enough, one_and_more, settled_each
-from mfabric_jax.policies.delivery import adaptive, fixed, paced, shares_of
+from mfabric_jax.policies.circuit_search import (
+    Found,
+    best,
+    bettered,
+    is_enough,
+    most_promising,
+    one_and_more,
+    settled_each,
+)
+from mfabric_jax.policies.delivery import LANES, adaptive, fixed, paced, shares_of
 from mfabric_jax.policies.joint_relaxation import relaxed_jointly
 from mfabric_jax.policies.normalised_demand import NormalisedDemand
 from mfabric_jax.policies.samples import Samples, samples_of, tail_of
@@ -30,6 +38,7 @@ from mfabric_jax.routing import Plan, relay_shares
 ROUTES = ("adaptive", "fixed")
 ROUTINGS = ("relay", "unsplit", "split")
 POWERS = (1.0, 0.5, 0.25)  # of the demand, before it is scaled to the degrees
+RELAXED = 8  # demands that a relaxation sees
 AGAIN = 2  # descents more for circuits in place
 APART = 0.12  # circuits between servers of one load, over those of the most unlike
 
@@ -46,8 +55,8 @@ def sample_average(
     routing: str = "relay",
     rounds: int = 12,
     swaps: int = 6,
-    steps: int = 150,
-    starts: int = 2,
+    steps: int = 40,
+    starts: int = 4,
     share_steps: int = 200,
     warm: str | None = None,
 ) -> Plan:
@@ -85,7 +94,9 @@ def sample_average(
     samples = samples_of(several, region, weights)
     key = jax.random.key(0) if key is None else key
     before = None if previous is None else previous.circuits.count
-    search = _search(routing, routes, tail, rounds, swaps, steps, starts, before is not None)
+    search = _search(
+        routing, routes, tail, rounds, swaps, steps, starts, before is not None, max(LANES // len(several), 1)
+    )
     found = _run(search, samples, before, _warm(samples, warm), key)
     count, state = found.count, found.state
     if routing != "relay":
@@ -118,7 +129,7 @@ def _run(search: Callable, samples: Samples, before: Int[Array, "S S"] | None, m
 
 @functools.cache
 def _search(
-    routing: str, routes: str, tail: float, rounds: int, swaps: int, steps: int, starts: int, stay: bool
+    routing: str, routes: str, tail: float, rounds: int, swaps: int, steps: int, starts: int, stay: bool, at_once: int
 ) -> Callable:
     """The search in two stages: starts for all; the rest for those that are not done."""
     way = paced(routing) if routing != "relay" else fixed(tail) if routes == "fixed" else adaptive()
@@ -140,18 +151,22 @@ def _search(
         others.append(_unlike(samples))
         if steps and routing == "relay":
             begin, key = jax.random.split(key)
-            soft = lax.map(
-                lambda one: relaxed_jointly(samples, one, steps, tail), first_logits(samples.mean, begin, starts)
-            )
+            few = samples.some(jnp.arange(min(len(samples.pairs), RELAXED)))
+            begun = first_logits(samples.mean, begin, starts)
+            soft = lax.map(lambda one: relaxed_jointly(few, one, steps, tail), begun)
             others += list(jax.vmap(lambda one: rounded(one, samples.degrees))(soft))
-        each = settled_each(samples, way, jnp.stack(others), way.cold(samples), False)
-        start = best(samples, one_and_more(found, each), tail, stay)
+        other = most_promising(samples, way, jnp.stack(others), way.cold(samples), 0, tail, False)
+        start = best(samples, _both(found, other), tail, stay)
         then = bettered(samples, way, start, key, rounds, swaps, tail)
         if not stay:
             return then
-        return best(samples, jax.tree.map(lambda *x: jnp.stack(x), found, then), tail, stay)
+        return best(samples, _both(found, then), tail, stay)
 
-    return staged(first, further)
+    return staged(first, further, at_once)
+
+
+def _both(one: Found, other: Found) -> Found:
+    return jax.tree.map(lambda *x: jnp.stack(x), one, other)
 
 
 def _plain(samples: Samples) -> Int[Array, "C S S"]:

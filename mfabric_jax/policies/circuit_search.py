@@ -17,6 +17,7 @@ from mfabric_jax.policies.samples import Samples, counting, risk_of
 
 ENOUGH = 1e-3  # above the bound: nothing more is tried
 PATIENCE = 4  # rounds in a row that better nothing
+TRIED = 16  # demands by which one of several swaps is chosen
 
 
 class Delivery(NamedTuple):
@@ -25,6 +26,7 @@ class Delivery(NamedTuple):
     cold: Callable[[Samples], Any]
     settle: Callable[[Samples, Int[Array, "S S"], Any, bool], tuple[Any, Float[Array, "K"]]]  # warm: after a swap
     worth: Callable[[Samples, Int[Array, "S S"], Any], Worth]  # [K S S] for every demand
+    some: Callable[[Any, Int[Array, "R"]], Any]  # the state of some of the demands
 
 
 class Found(NamedTuple):
@@ -72,10 +74,23 @@ def bettered(samples: Samples, how: Delivery, found: Found, key, rounds: int, ma
         worth = how.worth(samples, now.count, now.state)
         worth = jax.tree.map(lambda x: jnp.where(counts > 0, counts * x, 0).sum(0), worth)
         moves = swaps(now.count, samples.degrees, worth, jax.random.fold_in(key, turn), many)
-        then = best(samples, settled_each(samples, how, moves, now.state, True), tail)
+        then = most_promising(samples, how, moves, now.state, turn, tail, True)
         better = risk_of(then.seconds, samples.weight, tail) < risk_of(now.seconds, samples.weight, tail)
         kept = jax.tree.map(lambda new, old: jnp.where(better, new, old), then, now)
         return turn + 1, jnp.where(better, 0, fruitless + 1), kept
 
     none = jnp.zeros((), jnp.int32)
     return lax.while_loop(searching, step, (none, none, found))[2]
+
+
+def most_promising(
+    samples: Samples, how: Delivery, counts: Int[Array, "C S S"], state: Any, turn, tail: float, warm: bool
+) -> Found:
+    """The best of these circuits: found by some of the demands, others at every turn, where there are many."""
+    demands = len(samples.pairs)
+    if demands <= TRIED:
+        return best(samples, settled_each(samples, how, counts, state, warm), tail)
+    some = (turn * TRIED + jnp.arange(TRIED, dtype=jnp.int32)) % demands
+    few = samples.some(some)
+    found = best(few, settled_each(few, how, counts, how.some(state, some), warm), tail)
+    return Found(found.count, *how.settle(samples, found.count, state, warm))

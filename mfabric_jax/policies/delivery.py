@@ -6,6 +6,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, Float
 
 from mfabric_jax.fabric import Circuits
@@ -18,6 +19,7 @@ from mfabric_jax.routing.relay import is_path, link_seconds
 
 COLD_STEPS, WARM_STEPS = 60, 40  # towards shares: from the start, and after a swap
 WARM, WARM_RATE = 0.2, 0.1  # softness and step at which a descent goes on
+LANES = 8  # demands in step: those that are done wait for the others
 FROM_COLD, FROM_WARM = (COLD_STEPS, HOT, RATE), (WARM_STEPS, WARM, WARM_RATE)
 
 
@@ -34,7 +36,8 @@ def adaptive() -> Delivery:
             found, seconds = descended(links.softened, potentials, steps, enough=enough, hot=hot, rate=rate)
             return found, seconds + late
 
-        return jax.vmap(one)(samples.pairs, samples.limit, state)
+        each = samples.pairs, samples.limit, state
+        return lax.map(lambda one_: one(*one_), each, batch_size=min(LANES, len(samples.pairs)))
 
     def worth(samples: Samples, count, state) -> Worth:
         def one(pairs, potentials):
@@ -43,7 +46,7 @@ def adaptive() -> Delivery:
 
         return jax.vmap(one)(samples.pairs, state)
 
-    return Delivery(lambda samples: samples.cold, settle, worth)
+    return Delivery(lambda samples: samples.cold, settle, worth, lambda state, some: state[some])
 
 
 @functools.cache
@@ -96,7 +99,7 @@ def fixed(tail: float) -> Delivery:
 
         return jax.vmap(one)(samples.pairs, seconds)
 
-    return Delivery(cold, settle, worth)
+    return Delivery(cold, settle, worth, lambda state, some: state)
 
 
 def shares_of(samples: Samples, count, logits: Float[Array, "S S S+2"]) -> Float[Array, "S S S+2"]:
@@ -143,4 +146,4 @@ def paced(routing: str) -> Delivery:
 
         return Worth(jnp.where(count[None] > 0, change(-1), jnp.inf), change(1))
 
-    return Delivery(cold, settle, worth)
+    return Delivery(cold, settle, worth, lambda state, some: state)

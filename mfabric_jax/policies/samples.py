@@ -50,6 +50,13 @@ class Samples(NamedTuple):
         servers = len(self.ports)
         return jnp.broadcast_to(level(servers, self.pairs.dtype), (len(self.pairs), 3 * servers + 2, servers))
 
+    def some(self, which: Int[Array, "R"]) -> "Samples":
+        """Some of the demands."""
+        weight = self.weight[which]
+        total = weight.sum()
+        weight = jnp.where(total > 0, weight / jnp.where(total > 0, total, 1), 1 / len(which))
+        return self._replace(pairs=self.pairs[which], weight=weight, limit=self.limit[which])
+
     def region(self, nic_gbps: float) -> Region:
         """The servers, with NICs of that bandwidth."""
         return Region(len(self.ports), nic_gbps, self.degrees, self.ports, relay_efficiency=self.efficiency)

@@ -18,7 +18,7 @@ from mfabric_jax.policies.joint_relaxation import softened_time
 from mfabric_jax.policies.network import PolicyNetwork
 from mfabric_jax.policies.normalised_demand import NormalisedDemand
 from mfabric_jax.policies.samples import risk_of, samples_of, tail_of
-from mfabric_jax.policies.unfinished import AT_ONCE, staged
+from mfabric_jax.policies.unfinished import staged
 from mfabric_jax.routing import best_relay_shares, degree_bound, fluid_lower_bound, relay_shares
 from mfabric_jax.routing.region import relay_bound
 from mfabric_jax.routing.relay import checked_shares
@@ -201,9 +201,9 @@ def test_only_the_unfinished_go_on():
         jax.debug.callback(lambda: entered.append(1))
         return found + 100
 
-    run = staged(lambda x: (x, x < 100), further)
-    for done, groups in ((3 * AT_ONCE, 0), (2 * AT_ONCE + 1, 1), (0, 3)):
-        x = jnp.where(jnp.arange(3 * AT_ONCE) % (3 * AT_ONCE) < done, 1.0, 200.0)[::-1]
+    run = staged(lambda x: (x, x < 100), further, 4)
+    for done, groups in ((12, 0), (9, 1), (0, 3)):
+        x = jnp.where(jnp.arange(12) < done, 1.0, 200.0)[::-1]
         entered.clear()
         found = jax.jit(jax.vmap(run))(x)
         jax.effects_barrier()
