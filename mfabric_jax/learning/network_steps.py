@@ -3,8 +3,8 @@
 Allocation has no slope, so real-valued circuits stand for whole ones, their capacities drawn to whole numbers
 (`drawn_to_whole`) more and more in the first half of the steps. Relay potentials take a few steps for the true demand
 over these circuits and are then held: near the best shares the time changes with circuits as if they were fixed.
-The score-function gradient of rounded circuits, which needs no stand-in, costs six times as much a step and moves
-as far in as many (docs/policies.md).
+The score-function gradient of rounded circuits needs no stand-in, but takes six times as long a step and got less far
+in as many (docs/policies.md).
 """
 
 from typing import NamedTuple
