@@ -127,6 +127,11 @@ def suited(policy: str | Policy, **settings: Any) -> Policy:
     return get(policy, **given)
 
 
+def takes_many(policy: Policy) -> bool:
+    """Whether a policy takes many demands [K S S] at once, and their `weights` [K]: whether it has that keyword."""
+    return "weights" in inspect.signature(policy).parameters
+
+
 def is_own(policy: str | Policy) -> bool:
     """Whether a policy is a function of the user's own."""
     return not isinstance(policy, str) or is_function(policy)
