@@ -5,7 +5,7 @@ Any function of that signature is a policy; the registry only gives names to the
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from mfabric_jax.checks import InputError, one_of
@@ -69,39 +69,28 @@ def get(name: str, **settings: Any) -> Policy:
     if is_function(name):
         function = load_function(name)
         return functools.partial(function, **settings) if settings else function
-    if is_file(name):
-        return _with(name, load(name), tuple(settings.items()))
+    trained = load(name) if is_file(name) else None
     try:
         hash(tuple(settings.values()))
     except TypeError:  # arrays, as the mean of "static"
-        return _get.__wrapped__(name, **settings)
-    return _get(name, **settings)
+        return _get.__wrapped__(name, trained, **settings)
+    return _get(name, trained, **settings)
 
 
 @functools.lru_cache(maxsize=256)
-def _get(name: str, **settings: Any) -> Policy:
-    if name.endswith(".py") or ":" in name:
+def _get(name: str, trained: Trained | None, /, **settings: Any) -> Policy:
+    if trained is None and (name.endswith(".py") or ":" in name):
         raise InputError(f"policy {name!r} must be FILE.py:FUNCTION where it is one of your own.")
-    policy = REGISTRY[one_of("policy", name, REGISTRY)]
-    _check_settings(name, policy, settings)
+    policy = trained or REGISTRY[one_of("policy", name, REGISTRY)]
+    known = settings_of(policy)
+    for setting in settings:
+        if setting not in known:
+            raise InputError(f"policy {name!r} has no setting {setting!r}; it has {', '.join(known) or 'none'}.")
     if "rule" in settings:
         one_of("rule", settings["rule"], RULES)
     if "routing" in settings:
         one_of("routing", settings["routing"], OPTIMISES[name])
     return functools.partial(policy, **settings) if settings else policy
-
-
-@functools.lru_cache(maxsize=256)
-def _with(name: str, policy: Policy, settings: tuple[tuple[str, Any], ...]) -> Policy:
-    _check_settings(name, policy, dict(settings))
-    return functools.partial(policy, **dict(settings)) if settings else policy
-
-
-def _check_settings(name: str, policy: Policy, settings: Mapping[str, Any]) -> None:
-    known = settings_of(policy)
-    for setting in settings:
-        if setting not in known:
-            raise InputError(f"policy {name!r} has no setting {setting!r}; it has {', '.join(known) or 'none'}.")
 
 
 def settings_of(policy: Policy) -> list[str]:
