@@ -217,7 +217,7 @@ def scoreboard(config: Scoreboard, *, progress: Callable[[str], None] | None = N
 def _row(config: Scoreboard, name: str, cell: Cell, routing: str, sigma: float, optimum: np.ndarray) -> Row:
     region, seen = config.region(cell.servers), cell.seen[sigma]
     keys = jax.random.split(jax.random.key(config.seed + 2), len(seen))
-    plans, compile_s, decide_s = _timed(decide, plan_for(name, routing, cell.mean), region, seen, keys)
+    plans, compile_s, decide_s = _timed(decide, plan_for(name, routing, cell.mean, sigma), region, seen, keys)
     count = legal(name, plans, region).circuits.count
     bound, over, max_min = (np.asarray(x, np.float64) for x in _carry(region, count, cell.true, routing))
     some = bound > 0

@@ -30,14 +30,23 @@ class Forecast(NamedTuple):
     mean: Float[Array, "S S"]
 
 
-def plan_for(name: str, routing: str, mean: Float[Array, "S S"]) -> policies.Policy:
-    """The policy choosing for that routing where it can; `mean`: what "static" chooses for."""
+def plan_for(name: str, routing: str, mean: Float[Array, "S S"], sigma: float) -> policies.Policy:
+    """The policy choosing for that routing where it can, told the sigma of forecasts where it takes one; `mean`: what
+    "static" chooses for."""
     if name == SAMPLED and routing == PLANNED:
         return policies.get(name, routes="fixed")
     if name == SAMPLED and routing == "relay":
         return policies.get(name, share_steps=0)  # the scenarios' own shares are of no use to the true demand
-    policy = policies.suited(name, routing="unsplit" if routing == "unsplit" else "split")
-    return jax.tree_util.Partial(policy, mean=mean) if name == STATIC else policy
+    steps = {} if routing == PLANNED else {"share_steps": 0}  # shares of the forecast are of no use to the true demand
+    policy = policies.suited(name, routing="unsplit" if routing == "unsplit" else "split", **steps)
+    if name == STATIC:
+        return jax.tree_util.Partial(policy, mean=mean)
+    return jax.tree_util.Partial(policy, sigma=jnp.asarray(sigma)) if takes_sigma(policy) else policy
+
+
+def takes_sigma(policy: policies.Policy) -> bool:
+    """Whether a policy is told how far forecasts are off."""
+    return "sigma" in policies.settings_of(policy)
 
 
 @eqx.filter_jit
@@ -57,7 +66,7 @@ def plans_from(forecast: Forecast, region: Region, name: str, routing: str, many
     seen, keys = forecast.seen, jax.random.split(jax.random.key(0), len(forecast.seen))
     if name == SAMPLED:
         seen = jax.vmap(lambda key, one: likely_demands(key, one, forecast.sigma, many))(keys, seen)
-    plans = legal(name, decide(plan_for(name, routing, forecast.mean), region, seen, keys), region)
+    plans = legal(name, decide(plan_for(name, routing, forecast.mean, forecast.sigma), region, seen, keys), region)
     return Plan(plans.circuits, plans.shares if name != SAMPLED or routing == PLANNED else None)
 
 
