@@ -18,7 +18,7 @@ from mfabric_jax import units
 from mfabric_jax.report import style
 from mfabric_jax.report.figures.groups import Dots
 from mfabric_jax.report.figures.panels import Axis, Picture
-from mfabric_jax.schedule.exchange import places
+from mfabric_jax.schedule.all_to_alls import places
 from mfabric_jax.schedule.first import FIRST
 from mfabric_jax.schedule.trace import one_block, segments
 from mfabric_jax.study import Compare, scenarios

@@ -112,7 +112,7 @@ def _decided(policy: str, region: Region, seen: Float[Array, "N ..."]) -> Plan:
     if policy != SAMPLED and seen.ndim > 3:
         seen = seen.sum(1)
     keys = jax.random.split(jax.random.key(0), len(seen))
-    return legal(policy, decide(plan_for(policy, "relay", seen[0]), region, seen, keys), region)
+    return legal(policy, decide(plan_for(policy, "relay", seen[0], 0.0), region, seen, keys), region)
 
 
 means = summed(("servers", "kind", "policy"), over_bound=of("over_bound"), families=len)

@@ -17,7 +17,7 @@ from mfabric_jax import units
 from mfabric_jax.report.figures.groups import Dots
 from mfabric_jax.report.figures.panels import Axis, Picture, looks
 from mfabric_jax.routing.region import ROUTINGS
-from mfabric_jax.schedule.exchange import Exchanges, places
+from mfabric_jax.schedule.all_to_alls import Exchanges, places
 from mfabric_jax.study import Compare
 from mfabric_jax.workload import Workload
 

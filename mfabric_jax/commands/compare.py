@@ -56,12 +56,14 @@ def _run(config: Compare, out: str | None) -> tuple[list[dict], bool]:
     """The rows, saved even when interrupted; and whether that happened."""
     from tqdm import tqdm
 
-    from mfabric_jax import report, study
+    from mfabric_jax import fabric, report, study
     from mfabric_jax.study._compare import effective
 
     rows: list[dict] = []
     stopped = False
-    total = len(config.models) * len(config.fabrics) * len(config.nic_use)
+    optical = sum(fabric.get(name).reconfigures for name in config.fabrics)
+    spans = len(config.fabrics) * len(config.nic_use) + optical * (len(config.circuits_for) - 1)
+    total = len(config.models) * spans
     with tqdm(total=total, desc="compare", unit="fabric", file=sys.stderr, disable=None) as bar:
 
         def progress(one: study.Scenario) -> None:

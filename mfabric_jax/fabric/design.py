@@ -66,6 +66,8 @@ class FabricSettings(PortSettings):
     lightmatter, epiphotonics."""
     delay_s: float = None  # type: ignore[assignment]
     """Reconfiguration delay of the optical switch (default: 0.025, or the slowest of --ocs)."""
+    each_s: float = 0.0
+    """Further delay for every circuit that is set up anew."""
     reactivation_s: float = 0.0
     """NICs come back so much after the optical switch has turned (measured on a testbed: 5.67)."""
     link_delay_s: float = 0.0
@@ -79,7 +81,7 @@ class FabricSettings(PortSettings):
             object.__setattr__(self, "delay_s", self._delay_of_ocs())
         elif self.ocs is not None:
             get_ocs(self.ocs)
-        for name in ("delay_s", "reactivation_s", "link_delay_s"):
+        for name in ("delay_s", "each_s", "reactivation_s", "link_delay_s"):
             not_negative(name, getattr(self, name))
 
     def _delay_of_ocs(self) -> float:

@@ -5,17 +5,13 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
-from mfabric_jax import policies
 from mfabric_jax.fabric import Region
 from mfabric_jax.learning.settings import Training
-from mfabric_jax.policies._local_search import local_search
-from mfabric_jax.policies._threshold import threshold
-from mfabric_jax.traffic.demand_families import FAMILIES, drawn, misjudged
+from mfabric_jax.traffic.demand_families import misjudged
 
-CERTAIN = 1 / 3  # of the forecasts are exact
-FRESH = 1 / 2  # of the regions have no circuits yet
+CERTAIN = 1 / 5  # of the forecasts are exact
 
 
 class Lesson(NamedTuple):
@@ -24,28 +20,21 @@ class Lesson(NamedTuple):
     region: Region
     demand: Float[Array, "S S"]  # true
     forecast: Float[Array, "S S"]
-    previous: Int[Array, "S S"]  # circuits in place; 0 where there are none
+    sigma: Float[Array, ""]  # of the forecast's errors
 
 
 @functools.partial(jax.jit, static_argnames=("config", "servers"))
-def lessons(key: PRNGKeyArray, pooled: Float[Array, "N S S"], config: Training, servers: int) -> Lesson:
-    """A batch of them; those of one batch have regions alike or each its own."""
-    return jax.vmap(lambda key: _lesson(key, pooled, config, servers))(jax.random.split(key, config.batch))
+def lessons(key: PRNGKeyArray, pool: Float[Array, "N S S"], config: Training, servers: int) -> Lesson:
+    """A batch of them, of demands of the pool with their servers in another order; each has a region of its own."""
+    return jax.vmap(lambda key: _lesson(key, pool, config, servers))(jax.random.split(key, config.batch))
 
 
-def _lesson(key: PRNGKeyArray, pooled, config: Training, servers: int) -> Lesson:
-    keys = jax.random.split(key, 9)
-    of_family = drawn(keys[0], jax.random.randint(keys[1], (), 0, len(FAMILIES)), servers)
-    of_pool = pooled[jax.random.randint(keys[2], (), 0, len(pooled))]
-    demand = jnp.where(_part(keys[3]) < config.pooled, of_pool, of_family)
-    order = jax.random.permutation(keys[4], servers)
-    demand = demand[order][:, order]
-    sigma = config.noise * jnp.maximum((_part(keys[5]) - CERTAIN) / (1 - CERTAIN), 0)
-    region = _region(keys[6], config.varied, servers)
-    earlier, now = jax.random.split(keys[7])
-    before = policies.greedy(misjudged(earlier, demand, sigma), region, rule="next").circuits.count
-    before = jnp.where(_part(keys[8]) < FRESH, 0, before)
-    return Lesson(region, demand, misjudged(now, demand, sigma), before)
+def _lesson(key: PRNGKeyArray, pool, config: Training, servers: int) -> Lesson:
+    keys = jax.random.split(key, 5)
+    order = jax.random.permutation(keys[0], servers)
+    demand = pool[jax.random.randint(keys[1], (), 0, len(pool))][order][:, order]
+    sigma = config.noise * jnp.maximum((_part(keys[2]) - CERTAIN) / (1 - CERTAIN), 0)
+    return Lesson(_region(keys[3], config.varied, servers), demand, misjudged(keys[4], demand, sigma), sigma)
 
 
 def _region(key: PRNGKeyArray, varied: float, servers: int) -> Region:
@@ -66,15 +55,3 @@ def _region(key: PRNGKeyArray, varied: float, servers: int) -> Region:
 
 def _part(key: PRNGKeyArray) -> Float[Array, ""]:
     return jax.random.uniform(key, (), jnp.float32)
-
-
-@functools.partial(jax.jit, static_argnames=("teacher", "routing"))
-def taught(batch: Lesson, teacher: str, routing: str) -> Int[Array, "B S S"]:
-    """What the teacher, who knows the true demand, would choose. Under relay routing as for split routing."""
-    routing = "split" if routing == "relay" else routing
-    chooses = {
-        "greedy": functools.partial(policies.greedy, rule="next"),
-        "threshold": functools.partial(threshold, routing=routing),
-        "local-search": functools.partial(local_search, routing=routing),
-    }[teacher]
-    return jax.vmap(lambda demand, region: chooses(demand, region).circuits.count)(batch.demand, batch.region)

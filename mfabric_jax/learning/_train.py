@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -22,12 +22,13 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.learning._lessons import Lesson, lessons
 from mfabric_jax.learning.demands import pool
 from mfabric_jax.learning.index_steps import IndexState, first_index, index_step, rule_at
-from mfabric_jax.learning.judging import over_bound, plan_over_bound
+from mfabric_jax.learning.judging import over_bound
 from mfabric_jax.learning.network_steps import NetworkState, first_network, network_step
+from mfabric_jax.learning.planning import takes_sigma
 from mfabric_jax.learning.settings import Training
 from mfabric_jax.policies import policy_file
 from mfabric_jax.policies._index import Index
-from mfabric_jax.policies._learned import save
+from mfabric_jax.policies._learned import Trained, save
 from mfabric_jax.policies.network import PolicyNetwork
 
 CHECKPOINT, METRICS, TRAINED_POLICY = "checkpoint", "metrics.jsonl", "trained.policy"
@@ -52,8 +53,7 @@ def train(config: Training, folder: str | Path, progress: Callable[[int, Line], 
     - `progress`: called with the steps done and the last line, at once and behind every step.
 
     `held_out_S` stands in lines at checkpoints and before the first step: mean time over the degree bound, with shares
-    that know the demand, on demands of other seeds in the usual region; `planned_S` with a network's own shares, which
-    know the forecast. The best model has the least mean of all these.
+    that know the demand, on demands of other seeds in the usual region. The best model has the least mean of these.
     `InputError` where the folder holds a run of another configuration, or cannot be written.
     """
     folder = Path(folder)
@@ -126,21 +126,21 @@ def _judged(run: Run, config: Training, pools: dict[int, jax.Array]) -> tuple[Ru
     for servers, pooled in pools.items():
         key = jax.random.fold_in(jax.random.key(config.seed), BEHIND - servers)
         batch = lessons(key, pooled, dataclasses.replace(config, batch=HELD_OUT, varied=0.0), servers)
-        for name, times in _times(model, batch, config.routing).items():
-            found[f"{name}_{servers}"] = float(times.mean())
+        found[f"held_out_{servers}"] = float(_times(model, batch, config.routing).mean())
     least = jnp.asarray(np.mean([*found.values()]), jnp.float32)
     better = bool(least < run.least)
     return (run._replace(best=model, least=least) if better else run), found
 
 
 @eqx.filter_jit
-def _times(model: PolicyNetwork | Index, batch: Lesson, routing: str) -> dict[str, Float[Array, "B"]]:
+def _times(model: PolicyNetwork | Index, batch: Lesson, routing: str) -> Float[Array, "B"]:
+    policy = Trained(model, {})
+    told = takes_sigma(policy)
+
     def one(lesson: Lesson):
-        plan = model(lesson.forecast, lesson.region)
-        found = {"held_out": over_bound(lesson.region, plan.circuits, lesson.demand, routing, HELD_OUT_STEPS)}
-        if plan.shares is not None and routing == "relay":
-            found["planned"] = plan_over_bound(lesson.region, plan, lesson.demand, routing)
-        return found
+        settings: dict[str, Any] = {"sigma": lesson.sigma} if told else {}
+        plan = policy(lesson.forecast, lesson.region, **settings)
+        return over_bound(lesson.region, plan.circuits, lesson.demand, routing, HELD_OUT_STEPS)
 
     return jax.vmap(one)(batch)
 

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 from mfabric_jax import traffic, workload
+from mfabric_jax.traffic.broad_families import BROAD, drawn_of
 from mfabric_jax.traffic.demand_families import FAMILIES, drawn_each, folded, gate_trace
 from mfabric_jax.traffic.generator import Shape, draw
 from mfabric_jax.traffic.knobs import WORKLOADS
@@ -18,6 +19,7 @@ from mfabric_jax.traffic.predictor import WINDOW
 from mfabric_jax.traffic.scenarios import error_of
 
 POOL = 192  # matrices of a part of a pool at most
+AT_ONCE = 24  # of them drawn together: gates take much memory
 SEEN = 0.8  # of a trace's iterations, the first, are learned from
 OTHER_SEEDS = 1_000_003  # added to the seed: no run of training comes so far
 FOLDED = ("deepseek-r1", "qwen-moe-ep16")  # models of the measured tables, by their ranks: folded to servers
@@ -33,20 +35,30 @@ def pool(
     *,
     held_out: bool = False,
 ) -> Float[np.ndarray, "N S S"]:
-    """Demands from the named workloads (`traffic.knobs`), the measured tables (where their ranks divide into so
-    many servers) and, if given, a recorded trace; N is at most 192 from each.
+    """Demands of all drawn families (`FAMILIES`, `BROAD`), the named workloads (`traffic.knobs`), the measured tables
+    (where their ranks divide into so many servers) and, if given, a recorded trace; N is at most 192 from each.
 
-    - `held_out`: other draws of the knobs and tables; the last fifth of the trace, which training does not see.
+    - `held_out`: other draws of families, knobs and tables; the last fifth of the trace, which training does not see.
     """
     seed += OTHER_SEEDS * held_out
     random = np.random.default_rng(seed)
-    parts = [_from_knobs(servers, seed)]
+    parts = [*_from_families(servers, seed), _from_knobs(servers, seed)]
     parts += [folded(traffic.measured(job, 1, 2, seed=seed).count, servers) for job in _measured_jobs(servers)]
     if trace is not None:
         count = gate_trace(trace, records).count
         last = max(round(SEEN * len(count)), 1)
         parts.append(folded(count[last:] if held_out and last < len(count) else count[:last], servers))
     return np.concatenate([part[random.permutation(len(part))[:POOL]] for part in parts])
+
+
+def _from_families(servers: int, seed: int) -> list[np.ndarray]:
+    keys = jax.random.split(jax.random.key(seed), POOL * len(FAMILIES))
+    usual = drawn_each(keys, jnp.arange(len(keys)) % len(FAMILIES), servers)
+    parts = [np.asarray(usual)[first :: len(FAMILIES)] for first in range(len(FAMILIES))]
+    for family in BROAD:
+        some = [drawn_of(keys[first : first + AT_ONCE], family, servers) for first in range(0, POOL, AT_ONCE)]
+        parts.append(np.concatenate(some))
+    return parts
 
 
 def _measured_jobs(servers: int) -> list[workload.Workload]:

@@ -36,7 +36,7 @@ from mfabric_jax.learning.planning import (
 )
 from mfabric_jax.routing import Plan, all_to_all_time, degree_bound, fluid_lower_bound, relay_shares
 from mfabric_jax.routing.region import ROUTINGS
-from mfabric_jax.schedule.exchange import RELAY_STEPS
+from mfabric_jax.schedule.switching import RELAY_STEPS
 from mfabric_jax.study._provenance import provenance
 from mfabric_jax.study.settings import DTYPES
 from mfabric_jax.traffic.demand_families import FAMILIES, check_folds, drawn_each, folded, gate_trace, misjudged_each
@@ -217,7 +217,7 @@ def scoreboard(config: Scoreboard, *, progress: Callable[[str], None] | None = N
 def _row(config: Scoreboard, name: str, cell: Cell, routing: str, sigma: float, optimum: np.ndarray) -> Row:
     region, seen = config.region(cell.servers), cell.seen[sigma]
     keys = jax.random.split(jax.random.key(config.seed + 2), len(seen))
-    plans, compile_s, decide_s = _timed(decide, plan_for(name, routing, cell.mean), region, seen, keys)
+    plans, compile_s, decide_s = _timed(decide, plan_for(name, routing, cell.mean, sigma), region, seen, keys)
     count = legal(name, plans, region).circuits.count
     bound, over, max_min = (np.asarray(x, np.float64) for x in _carry(region, count, cell.true, routing))
     some = bound > 0

@@ -1,16 +1,12 @@
-"""Steps of a network: its shares by the gradient of the smooth time, its circuits by trying others nearby.
+"""Steps of a network down the gradient of the time that its circuits give the true demand.
 
-Allocation has no slope. Under relay routing real-valued circuits in their place do not help: nearly all of them
-reach the degree bound, and the gradient says nothing about which ones survive rounding (tried: the smooth time with
-shares bettered by 80 gradient steps fell from 1.074 to 1.066 while that of the circuits allocated rose from 1.04 to
-1.2).
-So scores are perturbed, the circuits allocated are judged exactly, and scores move towards the perturbations that did
-well.
-Source: Williams, Machine Learning 8, 1992 (score-function gradients); mirrored samples as in evolution strategies,
-arXiv 1703.03864.
+Allocation has no slope, so real-valued circuits stand for whole ones, their capacities drawn to whole numbers
+(`drawn_to_whole`) more and more in the first half of the steps. Relay potentials take a few steps for the true demand
+over these circuits and are then held: near the best shares the time changes with circuits as if they were fixed.
+The score-function gradient of rounded circuits needs no stand-in, but takes six times as long a step and got less far
+in as many (docs/policies.md).
 """
 
-import functools
 from typing import NamedTuple
 
 import equinox as eqx
@@ -18,22 +14,21 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax import lax
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int
 
-from mfabric_jax.fabric import Circuits
-from mfabric_jax.learning._lessons import Lesson, taught
-from mfabric_jax.learning.judging import over_bound
+from mfabric_jax.learning._lessons import Lesson
 from mfabric_jax.learning.settings import Training
-from mfabric_jax.policies._index import shipped
-from mfabric_jax.policies.network import Chosen, PolicyNetwork
-from mfabric_jax.policies.normalised_demand import NormalisedDemand, normalised
-from mfabric_jax.routing.relay import link_seconds
+from mfabric_jax.policies.circuit_search import ENOUGH
+from mfabric_jax.policies.joint_relaxation import softened_time, width_of
+from mfabric_jax.policies.network import PolicyNetwork
+from mfabric_jax.policies.normalised_demand import normalised
+from mfabric_jax.policies.samples import samples_of
+from mfabric_jax.routing.potentials import Potentials, descended
+from mfabric_jax.traffic.scenarios import expected
 
-TEMPERATURE = 0.02  # of the softened largest link time, in degree bounds
-MIRRORED = 4  # perturbations, each tried both ways
-AWAY = 0.3  # their standard deviation, in logarithms of circuits
+TEMPERATURE = 0.03  # of the softened largest link time, in degree bounds
+WHOLE_AFTER = 0.5  # of the steps: from then on capacities are those of whole circuits
 LAST_RATE = 0.01  # of the first
-LEAST = 1e-6  # part of the circuits of a pair, in logarithms
 
 
 class NetworkState(NamedTuple):
@@ -45,7 +40,7 @@ class NetworkState(NamedTuple):
 
 def first_network(config: Training) -> NetworkState:
     """Before any step."""
-    model = PolicyNetwork(config.width, config.depth, shipped(), key=jax.random.key(config.seed))
+    model = PolicyNetwork(config.width, config.depth, key=jax.random.key(config.seed))
     return NetworkState(model, _adam(config).init(eqx.filter(model, eqx.is_array)))
 
 
@@ -53,24 +48,13 @@ def first_network(config: Training) -> NetworkState:
 def network_step(
     state: NetworkState, batch: Lesson, step: Int[Array, ""], config: Training
 ) -> tuple[NetworkState, dict[str, Float[Array, ""]]]:
-    """One step of Adam, and what the batch measured before it: times over the degree bound.
-
-    - "time": of circuits near those that the network allocates, with shares that know the true demand.
-    - "planned", under relay routing: of its circuits with its own shares, chosen by the forecast.
-    - "imitation": distance to the teacher's circuits, if there is a teacher.
-    """
-    keys = jax.random.split(jax.random.fold_in(jax.random.key(config.seed + 1), step), config.batch)
-    target = taught(batch, config.teacher, config.routing) if config.imitation else None
-
-    def loss(model: PolicyNetwork):
-        losses, parts = jax.vmap(functools.partial(_measured, model, config))(keys, batch, target)
-        parts = {name: part.mean() for name, part in parts.items()}
-        return losses.mean(), parts
-
-    (_, parts), slope = eqx.filter_value_and_grad(loss, has_aux=True)(state.model)
+    """One step of Adam; "time": the batch's mean of what it lessens, over the degree bound."""
+    strength = jnp.clip(step.astype(jnp.float32) / (WHOLE_AFTER * config.steps), 0, 1)
+    held = jax.vmap(lambda lesson: settled_for(state.model, lesson, strength, config.share_steps))(batch)
+    time, slope = eqx.filter_value_and_grad(mean_time)(state.model, batch, held, strength)
     with jax.numpy_dtype_promotion("standard"):  # optax divides floats by whole numbers
         change, moments = _adam(config).update(slope, state.moments)
-    return NetworkState(eqx.apply_updates(state.model, change), moments), parts
+    return NetworkState(eqx.apply_updates(state.model, change), moments), {"time": time}
 
 
 def _adam(config: Training) -> optax.GradientTransformation:
@@ -78,48 +62,26 @@ def _adam(config: Training) -> optax.GradientTransformation:
     return optax.chain(optax.clip_by_global_norm(1.0), optax.adam(rate))
 
 
-def _measured(network: PolicyNetwork, config: Training, key: PRNGKeyArray, lesson: Lesson, target):
-    """What to lessen, and figures to keep, of one lesson."""
-    degree = lesson.region.degrees
-    chosen = network.chosen(normalised(lesson.forecast, lesson.region), degree, lesson.previous)
-    loss, time = explored(network, chosen, lesson, key, config)
-    parts = {"time": time}
-    if config.routing == "relay":
-        count = network.allocated(chosen, chosen.score).astype(jnp.float32)
-        links = _link_times(normalised(lesson.demand, lesson.region).single(), count, network.shares(chosen, count))
-        loss += TEMPERATURE * jax.nn.logsumexp(links / TEMPERATURE)
-        parts["planned"] = links.max()
-    if target is not None:
-        parts["imitation"] = _distance(network.real(chosen), target)
-        loss += config.imitation * parts["imitation"]
-    return loss, parts
+def mean_time(
+    model: PolicyNetwork, batch: Lesson, potentials: Float[Array, "B 1 3S+2 S"], strength: Float[Array, ""]
+) -> Float[Array, ""]:
+    """Softened time of the true demands over the circuits for their forecasts, with these potentials."""
+
+    def one(lesson: Lesson, potentials):
+        true = samples_of(lesson.demand[None], lesson.region)
+        return softened_time(true, _logits(model, lesson), potentials, TEMPERATURE, strength, tail=1.0)
+
+    return jax.vmap(one)(batch, potentials).mean()
 
 
-def explored(
-    network: PolicyNetwork, chosen: Chosen, lesson: Lesson, key: PRNGKeyArray, config: Training
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """A number whose slope in the scores is that of the mean time of circuits allocated near them, and that mean."""
-    servers = lesson.region.servers
-    away = jnp.triu(jax.random.normal(key, (MIRRORED, servers, servers), jnp.float32), 1)
-    away = jnp.concatenate([away, -away])
-
-    def time(away):
-        circuits = Circuits(network.allocated(chosen, chosen.score + AWAY * (away + away.T)))
-        return over_bound(lesson.region, circuits, lesson.demand, config.routing, config.share_steps)
-
-    times = lax.stop_gradient(jax.vmap(time)(away))
-    worse = times - times.mean()
-    return (worse[:, None, None] * away * chosen.score[None]).sum() / (AWAY * len(away)), times.mean()
+def settled_for(model: PolicyNetwork, lesson: Lesson, strength: Float[Array, ""], steps: int) -> Potentials:
+    """Potentials [1 ...] of the true demand after so many steps; no derivatives flow through."""
+    true = samples_of(lesson.demand[None], lesson.region)
+    links, _ = true.links(true.pairs[0], width_of(true, lax.stop_gradient(_logits(model, lesson)), strength))
+    found, _ = descended(links.softened, true.cold[0], steps, enough=true.limit[0] * (1 + ENOUGH / 2))
+    return found[None]
 
 
-def _distance(circuits: Float[Array, "S S"], target: Int[Array, "S S"]) -> Float[Array, ""]:
-    """Kullback-Leibler divergence of pairs' parts of the circuits from those of the target."""
-    wanted = target.astype(circuits.dtype)
-    wanted = wanted / jnp.maximum(wanted.sum(), 1)
-    found = circuits / jnp.maximum(circuits.sum(), 1)
-    return (wanted * (jnp.log(jnp.maximum(wanted, LEAST)) - jnp.log(jnp.maximum(found, LEAST)))).sum()
-
-
-def _link_times(need: NormalisedDemand, circuits, shares) -> Float[Array, "L"]:
-    """Of every link, over the degree bound."""
-    return link_seconds(need.pairs, circuits, need.ports, shares, need.efficiency)
+def _logits(model: PolicyNetwork, lesson: Lesson) -> Float[Array, "S S"]:
+    seen, spread = expected(lesson.forecast, lesson.sigma)
+    return model.logits(normalised(seen, lesson.region), lesson.region.degrees, spread)

@@ -30,8 +30,8 @@ class Forecast(NamedTuple):
     mean: Float[Array, "S S"]
 
 
-def plan_for(name: str, routing: str, mean: Float[Array, "S S"], risk: str = "mean") -> policies.Policy:
-    """The policy choosing for that routing where it can.
+def plan_for(name: str, routing: str, mean: Float[Array, "S S"], sigma: float, risk: str = "mean") -> policies.Policy:
+    """The policy choosing for that routing where it can, told the sigma of forecasts where it takes one.
 
     - `mean`: what "static" chooses for.   - `risk`: of the scenarios, for sample-average.
     """
@@ -39,8 +39,16 @@ def plan_for(name: str, routing: str, mean: Float[Array, "S S"], risk: str = "me
         return policies.get(name, routes="fixed", risk=risk)
     if name == SAMPLED and routing == "relay":
         return policies.get(name, share_steps=0, risk=risk)  # shares of scenarios are of no use to the true demand
-    policy = policies.suited(name, routing="unsplit" if routing == "unsplit" else "split")
-    return jax.tree_util.Partial(policy, mean=mean) if name == STATIC else policy
+    steps = {} if routing == PLANNED else {"share_steps": 0}  # nor are those of the forecast
+    policy = policies.suited(name, routing="unsplit" if routing == "unsplit" else "split", **steps)
+    if name == STATIC:
+        return jax.tree_util.Partial(policy, mean=mean)
+    return jax.tree_util.Partial(policy, sigma=jnp.asarray(sigma)) if takes_sigma(policy) else policy
+
+
+def takes_sigma(policy: policies.Policy) -> bool:
+    """Whether a policy is told how far forecasts are off."""
+    return "sigma" in policies.settings_of(policy)
 
 
 @eqx.filter_jit
@@ -65,7 +73,8 @@ def plans_from(forecast: Forecast, region: Region, name: str, routing: str, many
     """What the policy decides for every demand; sample-average for `many` scenarios of it."""
     seen = scenarios_of(forecast, many) if name == SAMPLED else forecast.seen
     keys = jax.random.split(jax.random.key(0), len(seen))
-    plans = legal(name, decide(plan_for(name, routing, forecast.mean, risk), region, seen, keys), region)
+    policy = plan_for(name, routing, forecast.mean, forecast.sigma, risk)
+    plans = legal(name, decide(policy, region, seen, keys), region)
     return Plan(plans.circuits, plans.shares if name != SAMPLED or routing == PLANNED else None)
 
 

@@ -7,7 +7,6 @@ from mfabric_jax.policies._learned import KINDS
 from mfabric_jax.traffic.demand_families import check_folds
 
 ROUTINGS = ("unsplit", "split", "relay")
-TEACHERS = ("greedy", "threshold", "local-search")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -15,9 +14,9 @@ class Training:
     """Settings of a run; `InputError` for one out of range."""
 
     kind: str = "network"
-    """network (corrects the index rule that ships), or index: a rule of five numbers."""
+    """network, or index: a rule of five numbers."""
     routing: str = "relay"
-    """Under which times are judged: unsplit, split, relay."""
+    """Under which times are judged: relay; an index also unsplit, split."""
     steps: int = 4000
     """Batches."""
     batch: int = 16
@@ -26,20 +25,14 @@ class Training:
     """Servers of the regions, taken in turn."""
     learning_rate: float = 0.002
     """Of Adam, falling to a hundredth along a cosine."""
-    imitation: float = 0.0
-    """Weight of the distance of a network's circuits to the teacher's."""
-    teacher: str = "local-search"
-    """greedy, threshold, local-search (which takes most of the time); it knows the true demand."""
-    noise: float = 0.6
-    """Largest standard deviation of the logarithms of forecasts; each demand has its own, 0 for a third of them."""
+    noise: float = 1.0
+    """Largest standard deviation of the logarithms of forecasts; each demand has its own, 0 for a fifth of them."""
     varied: float = 0.3
     """Part of the batches whose regions have other NICs than 6 + 2 at efficiency 1."""
-    pooled: float = 0.4
-    """Part of the demands from knobs, tables and the trace; the rest is drawn."""
     width: int = 18
     """Of the vectors of the network."""
     depth: int = 2
-    """Layers before circuits are chosen, and before shares are."""
+    """Layers of the network."""
     trace: str | None = None
     """Recorded routing to learn from too (16 ranks); the last fifth of its iterations is held out."""
     records: tuple[int, int] | None = None
@@ -55,7 +48,8 @@ class Training:
     def __post_init__(self):
         one_of("kind", self.kind, KINDS)
         one_of("routing", self.routing, ROUTINGS)
-        one_of("teacher", self.teacher, TEACHERS)
+        if self.kind == "network" and self.routing != "relay":
+            raise InputError(f"routing must be relay for a network, got {self.routing!r}; an index learns the others.")
         for field in ("steps", "batch", "depth", "share_steps", "log_every", "checkpoint_every"):
             whole(field, getattr(self, field))
         whole("seed", self.seed, at_least=0)
@@ -67,11 +61,9 @@ class Training:
         if self.trace is not None:
             check_folds("sizes", self.sizes)
         positive("learning_rate", self.learning_rate)
-        not_negative("imitation", self.imitation)
         not_negative("noise", self.noise)
-        for field in ("varied", "pooled"):
-            if not_negative(field, getattr(self, field)) > 1:
-                raise InputError(f"{field} must be at most 1, got {getattr(self, field)}.")
+        if not_negative("varied", self.varied) > 1:
+            raise InputError(f"varied must be at most 1, got {self.varied}.")
         if self.checkpoint_every % self.log_every:
             allowed = f"a multiple of log_every {self.log_every}"
             raise InputError(f"checkpoint_every must be {allowed}, got {self.checkpoint_every}.")

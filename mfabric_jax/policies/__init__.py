@@ -13,8 +13,8 @@ from mfabric_jax.policies._exact import exact, exact_circuits
 from mfabric_jax.policies._greedy import RULES, greedy, greedy_next, greedy_released
 from mfabric_jax.policies._index import index
 from mfabric_jax.policies._joint import joint
+from mfabric_jax.policies._learned import Trained, is_file, learned, load
 from mfabric_jax.policies._learned import check_unseen as check_unseen
-from mfabric_jax.policies._learned import is_file, learned, load
 from mfabric_jax.policies._local_search import local_search
 from mfabric_jax.policies._matching import matching
 from mfabric_jax.policies._relaxed import ROUTINGS as RELAXED_ROUTINGS
@@ -69,22 +69,19 @@ def get(name: str, **settings: Any) -> Policy:
     if is_function(name):
         function = load_function(name)
         return functools.partial(function, **settings) if settings else function
-    if is_file(name):
-        if settings:
-            raise InputError(f"policy {name!r} has no setting {next(iter(settings))!r}; it has none.")
-        return load(name)
+    trained = load(name) if is_file(name) else None
     try:
         hash(tuple(settings.values()))
     except TypeError:  # arrays, as the mean of "static"
-        return _get.__wrapped__(name, **settings)
-    return _get(name, **settings)
+        return _get.__wrapped__(name, trained, **settings)
+    return _get(name, trained, **settings)
 
 
 @functools.lru_cache(maxsize=256)
-def _get(name: str, **settings: Any) -> Policy:
-    if name.endswith(".py") or ":" in name:
+def _get(name: str, trained: Trained | None, /, **settings: Any) -> Policy:
+    if trained is None and (name.endswith(".py") or ":" in name):
         raise InputError(f"policy {name!r} must be FILE.py:FUNCTION where it is one of your own.")
-    policy = REGISTRY[one_of("policy", name, REGISTRY)]
+    policy = trained or REGISTRY[one_of("policy", name, REGISTRY)]
     known = settings_of(policy)
     for setting in settings:
         if setting not in known:
@@ -98,6 +95,7 @@ def _get(name: str, **settings: Any) -> Policy:
 
 def settings_of(policy: Policy) -> list[str]:
     """What a policy takes beside what every policy does."""
+    policy = policy.model if isinstance(policy, Trained) else policy
     return [p for p in inspect.signature(policy).parameters if p not in ("demand", "region", "previous", "key")]
 
 
@@ -116,6 +114,11 @@ def suited(policy: str | Policy, **settings: Any) -> Policy:
     if "routing" in given and given["routing"] not in OPTIMISES[policy]:
         given["routing"] = NEAREST.get(given["routing"], given["routing"])
     return get(policy, **given)
+
+
+def takes_many(policy: Policy) -> bool:
+    """Whether a policy takes many demands [K S S] at once, and their `weights` [K]: whether it has that keyword."""
+    return "weights" in inspect.signature(policy).parameters
 
 
 def is_own(policy: str | Policy) -> bool:

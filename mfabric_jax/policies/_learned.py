@@ -10,13 +10,13 @@ from typing import Any
 
 import equinox as eqx
 import jax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import policy_file
 from mfabric_jax.policies._index import Index
-from mfabric_jax.policies.network import PolicyNetwork
+from mfabric_jax.policies.network import SHARE_STEPS, PolicyNetwork
 from mfabric_jax.policies.own import is_function
 from mfabric_jax.routing import Plan
 
@@ -26,7 +26,8 @@ SUFFIX = ".policy"  # of files that `mfabric train` writes
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Trained:
-    """A policy `trained(demand, region, *, previous=None, key=None) -> Plan`, equal only to itself.
+    """A policy `trained(demand, region, *, previous=None, key=None) -> Plan`, equal only to itself; a network's takes
+    its settings too.
 
     - `model`: the network or index rule.   - `configuration`: what it was trained under.
     """
@@ -34,8 +35,8 @@ class Trained:
     model: PolicyNetwork | Index
     configuration: Mapping[str, Any]
 
-    def __call__(self, demand, region: Region, *, previous: Plan | None = None, key=None) -> Plan:
-        return self.model(demand, region, previous=previous, key=key)
+    def __call__(self, demand, region: Region, *, previous: Plan | None = None, key=None, **settings: Any) -> Plan:
+        return self.model(demand, region, previous=previous, key=key, **settings)
 
 
 def save(path: str | os.PathLike, model: PolicyNetwork | Index, configuration: Mapping[str, Any]) -> Path:
@@ -78,22 +79,39 @@ def check_unseen(names: Sequence[str], trace: str, records: tuple[int, int] | No
             raise InputError(f"records must be none of those that {name!r} was trained on: {which}.")
 
 
-def learned(demand: Float[Array, "S S"], region: Region, *, previous: Plan | None = None, key=None) -> Plan:
-    """Circuits and relay shares by the network that ships with the package; any number of servers and degrees.
+def learned(
+    demand: Float[Array, "S S"],
+    region: Region,
+    *,
+    previous: Plan | None = None,
+    key: PRNGKeyArray | None = None,
+    sigma: float | Float[Array, ""] = 0.0,
+    share_steps: int = SHARE_STEPS,
+) -> Plan:
+    """Circuits by the network that ships with the package, and relay shares; any number of servers and degrees.
 
     - `demand` [S S]: bytes from server i to server j, exact or a forecast; the diagonal is ignored.
-    - `previous`: the plan in place, whose circuits the network sees; `key` is not used.
+    - `sigma`: standard deviation of the logarithms of the forecast's errors.
+    - `share_steps`: towards the shares for what is expected of the demand.   - `previous` and `key` are not used.
 
-    Trained for relay routing at 8 and 16 servers, on generated traffic and the packaged tables, with forecasts that
-    are off by up to a factor exp(0.6) (one standard deviation).
+    Trained for relay routing at 8 and 16 servers, on drawn families, generated traffic and the packaged tables, with
+    forecasts that are off by up to a factor e (one standard deviation).
     """
-    return shipped_network()(demand, region, previous=previous, key=key)
+    return shipped_network()(demand, region, sigma=sigma, share_steps=share_steps)
 
 
 @functools.cache
 def shipped_network() -> Trained:
     """The network that ships with the package."""
     return _of(policy_file.read(importlib.resources.files("mfabric_jax.policies") / "data" / "network.policy"))
+
+
+def trained_network(name: str) -> PolicyNetwork:
+    """Of "learned", which ships, or of a file."""
+    model = (shipped_network() if name == "learned" else load(name)).model
+    if isinstance(model, Index):
+        raise InputError(f"warm must be learned or the file of a trained network; {name!r} holds an index.")
+    return model
 
 
 def kind_of(model: PolicyNetwork | Index) -> str:

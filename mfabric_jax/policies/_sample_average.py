@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from mfabric_jax.checks import InputError, one_of, whole
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies._greedy import greedy
+from mfabric_jax.policies._learned import trained_network
 from mfabric_jax.policies._soft_circuits import FLOOR, first_logits, rounded, soft_circuits
 from mfabric_jax.policies._static import uniform
 from mfabric_jax.policies.circuit_search import (
@@ -29,6 +30,7 @@ from mfabric_jax.policies.circuit_search import (
 )
 from mfabric_jax.policies.delivery import LANES, adaptive, fixed, paced, shares_of
 from mfabric_jax.policies.joint_relaxation import relaxed_jointly
+from mfabric_jax.policies.normalised_demand import NormalisedDemand
 from mfabric_jax.policies.samples import Samples, samples_of, tail_of
 from mfabric_jax.policies.unfinished import staged
 from mfabric_jax.routing import Plan, relay_shares
@@ -56,6 +58,7 @@ def sample_average(
     steps: int = 40,
     starts: int = 4,
     share_steps: int = 200,
+    warm: str | None = None,
 ) -> Plan:
     """Circuits that are good for all of the demands, each of which counts by its time over its own degree bound.
 
@@ -69,6 +72,7 @@ def sample_average(
     - `rounds`, `swaps`: at most so many rounds of so many swaps each.   - `steps`, `starts`: of the relaxation. What is
       within 0.1 % of a bound has neither.
     - `share_steps`: towards the shares of the plan.
+    - `warm`: "learned", or the file of a trained network: its circuits for the mean demand are one more start.
 
     Legal for any demand. Compiled once per shape; batched by `vmap`.
     """
@@ -93,7 +97,7 @@ def sample_average(
     search = _search(
         routing, routes, tail, rounds, swaps, steps, starts, before is not None, max(LANES // len(several), 1)
     )
-    found = _run(search, samples, before, key)
+    found = _run(search, samples, before, _warm(samples, warm), key)
     count, state = found.count, found.state
     if routing != "relay":
         return Plan(Circuits(count))
@@ -109,10 +113,18 @@ def _whole(shares: Float[Array, "S S S+2"]) -> Float[Array, "S S S+2"]:
     return shares.at[..., -1].add(none.astype(shares.dtype))
 
 
+def _warm(samples: Samples, name: str | None) -> Int[Array, "N S S"]:
+    """The network's circuits, or none."""
+    if name is None:
+        return jnp.zeros((0, *samples.pairs.shape[1:]), jnp.int32)
+    need = NormalisedDemand(samples.mean, samples.ports, samples.efficiency)
+    return trained_network(name).circuits(need, samples.degrees, samples.spread)[None]
+
+
 @functools.partial(jax.jit, static_argnums=0)
-def _run(search: Callable, samples: Samples, before: Int[Array, "S S"] | None, key) -> Found:
+def _run(search: Callable, samples: Samples, before: Int[Array, "S S"] | None, more: Int[Array, "N S S"], key) -> Found:
     none = jnp.zeros(samples.pairs.shape[1:], jnp.int32)
-    return search(samples, none if before is None else before.astype(jnp.int32), key)
+    return search(samples, none if before is None else before.astype(jnp.int32), more, key)
 
 
 @functools.cache
@@ -122,8 +134,8 @@ def _search(
     """The search in two stages: starts for all; the rest for those that are not done."""
     way = paced(routing) if routing != "relay" else fixed(tail) if routes == "fixed" else adaptive()
 
-    def first(samples: Samples, before, key):
-        counts = _plain(samples)
+    def first(samples: Samples, before, more, key):
+        counts = jnp.concatenate([more, _plain(samples)])
         each = settled_each(samples, way, counts, way.cold(samples), False)
         if stay:  # what is in place is known more exactly, lest it goes for a gain that is none
             legal = (before.sum(1, dtype=jnp.int32) <= samples.degrees).all()
@@ -134,7 +146,7 @@ def _search(
         found = best(samples, each, tail, stay)
         return found, is_enough(samples, found, tail)
 
-    def further(found: Found, samples: Samples, before, key):
+    def further(found: Found, samples: Samples, before, more, key):
         others = [in_proportion(samples, power) for power in POWERS[1:]]
         others.append(_unlike(samples))
         if steps and routing == "relay":

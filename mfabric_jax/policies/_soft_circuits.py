@@ -20,13 +20,19 @@ STAIRS_FROM = 1 / 3  # part of the steps before counts are first drawn to whole 
 Objective = Callable[[Any, Array, Array], Array]
 
 
-def first_logits(demand: Float[Array, "S S"], key: PRNGKeyArray, samples: int) -> Float[Array, "K S S"]:
-    """Where `samples` relaxations start: circuits in proportion to the larger direction of a pair's bytes, and Gumbel
-    noise on top, none in the first, of scale 1 in the others. Of a pair without bytes as of a tenth of the mean."""
+def demand_logits(demand: Float[Array, "S S"]) -> Float[Array, "S S"]:
+    """Logits in proportion to the larger direction of a pair's bytes; of a pair without bytes as of a tenth of the
+    mean."""
     pairs = jnp.maximum(demand, demand.T)
     mean = pairs.mean()
     usable = (mean > 0) & jnp.isfinite(mean)
-    level = jnp.log(jnp.where(usable, pairs / jnp.where(usable, mean, 1), 1) + jnp.asarray(FLOOR, demand.dtype))
+    return jnp.log(jnp.where(usable, pairs / jnp.where(usable, mean, 1), 1) + jnp.asarray(FLOOR, demand.dtype))
+
+
+def first_logits(demand: Float[Array, "S S"], key: PRNGKeyArray, samples: int) -> Float[Array, "K S S"]:
+    """Where `samples` relaxations start: at `demand_logits`, with Gumbel noise on top, none in the first, of scale 1 in
+    the others."""
+    level = demand_logits(demand)
     noise = jax.random.gumbel(key, (samples, *demand.shape), demand.dtype).at[0].set(0)
     return level[None] + noise
 

@@ -38,7 +38,7 @@ def softened_time(
     tail: float,
 ) -> Float[Array, ""]:
     """What is lowered: the samples' softened times over circuits of these logits, those that count."""
-    width = drawn_to_whole(soft_circuits(logits, samples.degrees), strength) + jnp.asarray(INACTIVE, logits.dtype)
+    width = width_of(samples, logits, strength)
 
     def one(pairs, potentials):
         links, late = samples.links(pairs, width)
@@ -47,3 +47,9 @@ def softened_time(
     seconds = jax.vmap(one)(samples.pairs, potentials)
     counts = jax.lax.stop_gradient(counting(seconds, samples.weight, tail))
     return jnp.where(counts > 0, counts * seconds, 0).sum()
+
+
+def width_of(samples: Samples, logits: Float[Array, "S S"], strength) -> Float[Array, "S S"]:
+    """What circuits of these logits carry."""
+    count = soft_circuits(logits, samples.degrees)
+    return drawn_to_whole(count, strength) + jnp.asarray(INACTIVE, logits.dtype)

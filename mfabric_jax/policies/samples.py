@@ -37,6 +37,14 @@ class Samples(NamedTuple):
         return (self.weight[:, None, None] * self.pairs).sum(0)
 
     @property
+    def spread(self) -> Float[Array, ""]:
+        """Standard deviation of the logarithms of pairs' bytes, from sample to sample; of pairs that all have some."""
+        some = (self.pairs > 0).all(0)
+        log, weight = jnp.log(jnp.where(some, self.pairs, 1)), self.weight[:, None, None]
+        variance = (weight * (log - (weight * log).sum(0, keepdims=True)) ** 2).sum(0)
+        return jnp.sqrt(jnp.where(some, variance, 0).sum() / jnp.maximum(some.sum().astype(log.dtype), 1))
+
+    @property
     def cold(self) -> Float[Array, "K 3S+2 S"]:
         """Where the potentials of every demand start."""
         servers = len(self.ports)

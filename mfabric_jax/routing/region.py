@@ -61,25 +61,55 @@ def part_times(
 
 @functools.partial(jax.jit, static_argnames="routing")
 def _part_times(region: Region, circuits: Circuits, shares, demand: Float[Array, "S S"], routing: str):
-    servers, port = region.servers, _port(region, demand)
     if routing == "relay":
-        rate = circuit_rates(region, circuits, demand)
+        rate, port = circuit_rates(region, circuits, demand), _port(region, demand)
         finish = relay_finish(demand, rate, port, shares, region.relay_efficiency)
         active, on_eps = (shares[..., :-1] > 0).any(2), shares[..., -1] > 0
         optical, electrical = (jnp.where(uses & (demand != 0), finish, 0).max(initial=0) for uses in (active, on_eps))
         return optical, electrical
+    pairs, electrical = _without_relay(region, circuits, demand, routing)
+    return pairs.max(initial=0), electrical
+
+
+def _without_relay(region: Region, circuits: Circuits, demand: Float[Array, "S S"], routing: str):
+    """When every pair's circuits are through [S S], and when the EPS is."""
+    servers, port = region.servers, _port(region, demand)
     direct = direct_seconds(region, circuits, demand)
     optical = circuits.count > 0
     if routing == "split":
         seconds = split_seconds(demand, circuit_rates(region, circuits, demand), port)
         alone = jnp.where(direct < seconds, direct, seconds)
-        slowest = jnp.where(optical & (demand != 0), alone, 0).max(initial=0)
         on_eps = (joined(jnp.broadcast_to(port, servers)) & ~jnp.eye(servers, dtype=bool)).any()
-        return slowest, jnp.where(on_eps | ~jnp.isfinite(seconds), seconds, 0)
+        pairs = jnp.where(optical & (demand != 0), alone, 0)
+        return pairs, jnp.where(on_eps | ~jnp.isfinite(seconds), seconds, 0)
     if routing == "best-path":
         optical = kept_on_circuits(direct, demand, port)
-    slowest = jnp.where(optical & (demand != 0), direct, 0).max(initial=0)
-    return slowest, electrical_seconds(region, jnp.where(optical, 0, demand))
+    pairs = jnp.where(optical & (demand != 0), direct, 0)
+    return pairs, electrical_seconds(region, jnp.where(optical, 0, demand))
+
+
+@functools.partial(jax.jit, static_argnames="routing")
+def parts_that_wait(
+    region: Region, plan: Plan, demand: Float[Array, "S S"], turning: Bool[Array, "S S"], *, routing: str = "unsplit"
+) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
+    """`part_times` (of relay: `relay_part_bounds`), and what of the circuits' part waits for those set up anew [s].
+
+    - `turning` [S S]: pairs whose circuits are set up anew, symmetric; the others carry meanwhile.
+
+    Relay: a path waits if one of its circuits does, and the other circuit, too, carries its bytes later.
+    """
+    demand = between_servers(region, demand)
+    if routing != "relay":
+        pairs, electrical = _without_relay(region, plan.circuits, demand, one_of("routing", routing, ROUTINGS))
+        return pairs.max(initial=0), electrical, jnp.where(turning, pairs, 0).max(initial=0)
+    rate, port = circuit_rates(region, plan.circuits, demand), _port(region, demand)
+    through = jnp.concatenate([turning[:, None, :] | turning.T[None], turning[..., None]], axis=2)
+    waits = jnp.concatenate([through, jnp.zeros_like(turning)[..., None]], axis=2)
+    shares = _shares(region, plan)
+    late = jnp.where(waits, shares, 0)
+    whole, late = (link_seconds(demand, rate, port, some, region.relay_efficiency) for some in (shares, late))
+    circuits, eps = whole[: demand.size], whole[demand.size :]
+    return circuits.max(initial=0), eps.max(initial=0), late[: demand.size].max(initial=0)
 
 
 def fluid_lower_bound(

@@ -5,9 +5,10 @@ from mfabric_jax.schedule.exchange import exchanges
 from mfabric_jax.schedule.first import First
 from mfabric_jax.schedule.iteration import Iteration, iterate, rates_of
 from mfabric_jax.schedule.sources import Drift, Recorded
+from mfabric_jax.schedule.spans import Span
 from mfabric_jax.schedule.timeline import Rules
 from mfabric_jax.schedule.trajectory import best_trajectory
 from mfabric_jax.schedule.when import follow, last, moving_average
 
-__all__ = ["Drift", "First", "Iteration", "Recorded", "RegionEnv", "Rules"]
+__all__ = ["Drift", "First", "Iteration", "Recorded", "RegionEnv", "Rules", "Span"]
 __all__ += ["best_trajectory", "exchanges", "follow", "iterate", "last", "moving_average", "rates_of"]

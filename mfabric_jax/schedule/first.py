@@ -35,7 +35,8 @@ AHEAD = ("random", "predict")
 class TradeOff(NamedTuple):
     """What a reconfiguration is weighed against under "pays".
 
-    - `delay_s`: of the switch.   - `nic_Bps`: of a NIC.   - `size` [2]: of the two forward all-to-alls, over dispatch.
+    - `delay_s`: of the switch.   - `each_s`: further delay for every circuit set up anew.   - `nic_Bps`: of a NIC.
+    - `size` [2]: of the two forward all-to-alls, over dispatch.
     - `inner_s` [2]: what experts compute between them, forward and backward.
     - `behind_s`: what a block computes behind its last all-to-all, backward.
     """
@@ -45,6 +46,7 @@ class TradeOff(NamedTuple):
     size: Float[Array, "2"]
     inner_s: Float[Array, "2"]
     behind_s: Float[Array, ""]
+    each_s: Float[Array, ""] | float = 0.0
 
 
 def trade_off_of(workload: Workload, rates: Any, seconds: BlockSeconds) -> TradeOff:
@@ -52,13 +54,15 @@ def trade_off_of(workload: Workload, rates: Any, seconds: BlockSeconds) -> Trade
     behind_s = BACKWARD_OVER_FORWARD * seconds.attention_s + tp_bytes_per_gpu(workload) / rates.nvlink_Bps
     size = jnp.asarray((1.0, workload.combine_bytes / workload.dispatch_bytes), jnp.result_type(behind_s))
     inner_s = jnp.stack([jnp.asarray(ratio * seconds.moe_s, size.dtype) for ratio in (1, BACKWARD_OVER_FORWARD)])
-    return TradeOff(rates.delay_s, rates.nic_Bps, size, inner_s, behind_s)
+    return TradeOff(rates.delay_s, rates.nic_Bps, size, inner_s, behind_s, rates.each_s)
 
 
 class First(eqx.Module):
     """What the first all-to-all of a forward pass finds: `rule` (static) of `FIRST`.
 
     - `predicted` [layer M R E]: selections, for "predict".   - `trade_off`: for "pays".
+    - `scenarios` (static): so many demands that may be true are drawn of every predicted one, for a policy that takes
+      many; 0: none.   - `sigma`: of the prediction's errors (`traffic.likely_demands`), for these.
     - `cold` (static): circuits are uniform when the iteration begins, not as an iteration before left them.
     """
 
@@ -66,11 +70,15 @@ class First(eqx.Module):
     predicted: Any = None
     trade_off: TradeOff | None = None
     cold: bool = eqx.field(static=True, default=False)
+    scenarios: int = eqx.field(static=True, default=0)
+    sigma: Any = None
 
     def __check_init__(self):
         one_of("first", self.rule, FIRST)
         if self.rule == "predict" and self.predicted is None:
             raise InputError("first 'predict' needs the predicted tokens [layer M R E], got none.")
+        if self.scenarios and self.sigma is None:
+            raise InputError("scenarios of a prediction need sigma, the size of its errors, got none.")
         if self.rule == "pays" and self.trade_off is None:
             raise InputError("first 'pays' needs the trade_off (delay, bandwidth, computation), got none.")
 
@@ -82,13 +90,13 @@ class SlotsToServe(NamedTuple):
     """Every block of every pass [P Q L], in the order in which each stage runs them, and its demand."""
 
     demand: Float[Array, "P Q L S S"]
-    guess: Float[Array, "P Q L S S"]
+    guess: Float[Array, "P Q L S S"] | Float[Array, "P Q L K S S"]
     moe: Bool[Array, "P Q L"]
     backward: Bool[Array, "P Q L"]
 
 
-def choose(region: Region, policy: Policy, slots: SlotsToServe, parts: Callable, first: First, key):
-    """(circuits [P Q L 2 S S] of every all-to-all, whether they differ from those before [P Q L 2]).
+def choose(region: Region, policy: Policy, slots: SlotsToServe, parts: Callable, first: First, key, *, both=False):
+    """Circuits of every all-to-all, and those before it, [P Q L 2 S S]; `both`: one set for the two of a block.
 
     Before its first block the region has the circuits that an iteration like this one leaves, which itself began with
     the uniform topology; under `first.cold` that topology.
@@ -105,9 +113,9 @@ def choose(region: Region, policy: Policy, slots: SlotsToServe, parts: Callable,
             before, behind = state
             slot, key = step
             pair = _pair(region, policy, slot, parts, first, key, before, behind)
+            pair = (pair[0], pair[0]) if both else pair
             pair = jnp.where(slot.moe, jnp.stack(pair).astype(before.dtype), before)
-            switch = jnp.stack([jnp.any(pair[0] != before), jnp.any(pair[1] != pair[0])])
-            return (pair[1], slot.moe & slot.backward), (pair, switch)
+            return (pair[1], slot.moe & slot.backward), (pair, jnp.stack([before, pair[0]]))
 
         def iteration(before, _):
             (after, _), served = lax.scan(serve, (before, jnp.asarray(False)), (steps, keys))
@@ -116,8 +124,8 @@ def choose(region: Region, policy: Policy, slots: SlotsToServe, parts: Callable,
         rounds = 1 if first.cold else 2
         return jax.tree.map(lambda x: x[-1], lax.scan(iteration, start, None, length=rounds)[1])
 
-    count, switch = jax.vmap(one_stage)(steps, keys)
-    return count.reshape(*shape, 2, *start.shape), switch.reshape(*shape, 2)
+    count, before = jax.vmap(one_stage)(steps, keys)
+    return count.reshape(*shape, 2, *start.shape), before.reshape(*shape, 2, *start.shape)
 
 
 def _pair(region, policy, slot: SlotsToServe, parts, first: First, key, before, behind):
@@ -141,9 +149,11 @@ def _pair(region, policy, slot: SlotsToServe, parts, first: First, key, before, 
 def _what_pays(region, slot: SlotsToServe, parts, trade_off, before, fresh, behind):
     """Switch before the first all-to-all, before the second, or not: what takes least until the second is over."""
     # Hidden is what this block's own computation covers, and packets that take longer than circuits. Idle time of the
-    # pipeline, propagation, overlap in parts and all-to-alls computed again are not foreseen.
+    # pipeline, propagation, overlap in parts, the time of a decision, circuits that carry while others turn and
+    # all-to-alls computed again are not foreseen.
     dtype = slot.demand.dtype
-    delay_s, nic_Bps = jnp.asarray(trade_off.delay_s, dtype), jnp.asarray(trade_off.nic_Bps, dtype)
+    delay_s, each_s, nic_Bps = (jnp.asarray(x, dtype) for x in (trade_off.delay_s, trade_off.each_s, trade_off.nic_Bps))
+    delay_s = delay_s + each_s * (jnp.maximum(fresh - before, 0).sum().astype(dtype) / 2)
     (_, old), (optical, new) = (
         (pair[0] / nic_Bps, jnp.maximum(*pair) / nic_Bps)
         for pair in (parts(region, Circuits(count), slot.demand) for count in (before, fresh))

@@ -11,7 +11,7 @@ from mfabric_jax import units
 from mfabric_jax.checks import whole
 from mfabric_jax.fabric.design import NVSWITCH_GIGABYTES_PER_S, EpGroup
 from mfabric_jax.schedule._order import BACKWARD, order_of
-from mfabric_jax.schedule.exchange import Exchanges, places
+from mfabric_jax.schedule.all_to_alls import Exchanges, places
 from mfabric_jax.schedule.timeline import Blocks, Compute, Rules, Slots, run
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.compute import BlockSeconds
@@ -23,7 +23,8 @@ class FabricRates(NamedTuple):
 
     - `nic_Bps`: bytes/s of a NIC.   - `eps_Bps`, `send_Bps`: bytes/s of a server for gradients, and to the next stage
       (one number, or [P] of the slowest server of every stage).   - `nvlink_Bps`: bytes/s of a GPU inside its server.
-    - `delay_s`: reconfiguration.   - `latency_s`: propagation along a path between servers.
+    - `delay_s`: reconfiguration.   - `latency_s`: propagation along a path between servers.   - `each_s`: further delay
+      for every circuit set up anew.   - `decision_s`: a region's circuits are known so long after its demand.
     """
 
     nic_Bps: Float[Array, ""] | float
@@ -32,6 +33,8 @@ class FabricRates(NamedTuple):
     nvlink_Bps: Float[Array, ""] | float = units.gigabytes_per_s(NVSWITCH_GIGABYTES_PER_S)
     delay_s: Float[Array, ""] | float = 0.0
     latency_s: Float[Array, ""] | float = 0.0
+    each_s: Float[Array, ""] | float = 0.0
+    decision_s: Float[Array, ""] | float = 0.0
 
 
 def rates_of(group: EpGroup, *, goodput: Any = 1.0, **rest: Any) -> FabricRates:
@@ -110,10 +113,13 @@ def walk(
     rules = (rules or Rules())._replace(recompute=workload.recompute)
     whole("overlap_parts", rules.parts)
     dtype = exchanges.load.dtype
-    delay_s = jnp.asarray(rates.delay_s, dtype)
+    delay_s, each_s, decision_s = (jnp.asarray(part, dtype) for part in (rates.delay_s, rates.each_s, rates.decision_s))
+    if exchanges.anew is not None:
+        delay_s = delay_s + each_s * exchanges.anew
     blocks = running_blocks(workload, rates, exchanges)
     compute = compute_of(workload, seconds, rates.nvlink_Bps if tp_Bps is None else tp_Bps, dtype)
-    slots = run(order_of(workload), blocks, compute, send_seconds(workload, rates, dtype), delay_s, rules)
+    send_s = send_seconds(workload, rates, dtype)
+    slots = run(order_of(workload), blocks, compute, send_s, delay_s, rules, decision_s)
     return Walked(slots, blocks, compute, reduced_behind(workload, rates, slots, dp_overlap=rules.dp_overlap))
 
 
@@ -144,12 +150,14 @@ def running_blocks(workload: Workload, rates: FabricRates, exchanges: Exchanges)
     nic_Bps = jnp.asarray(rates.nic_Bps, dtype)
     latency_s = jnp.where(exchanges.load > 0, jnp.asarray(rates.latency_s, dtype), 0)
     inside_s = exchanges.inside[..., None] / jnp.asarray(rates.nvlink_Bps, dtype) * size + latency_s
-    optical_s, packet_s = (
-        jnp.where(carried > 0, carried / nic_Bps * size + latency_s, 0)
-        for carried in (exchanges.optical, exchanges.electrical)
-    )
+
+    def seconds_of(carried):
+        return jnp.where(carried > 0, carried / nic_Bps * size + latency_s, 0)
+
+    waiting_s = None if exchanges.waiting is None else seconds_of(exchanges.waiting)
+    optical_s, packet_s = seconds_of(exchanges.optical), seconds_of(exchanges.electrical)
     present, moe = jnp.asarray(where.present), jnp.asarray(where.layer >= 0)
-    return Blocks(present, moe, optical_s, packet_s, exchanges.switch, exchanges.ahead, inside_s)
+    return Blocks(present, moe, optical_s, packet_s, exchanges.switch, exchanges.ahead, inside_s, waiting_s)
 
 
 def reduced_behind(workload: Workload, rates: FabricRates, slots: Slots, *, dp_overlap=False) -> Float[Array, "P"]:

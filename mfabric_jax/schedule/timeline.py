@@ -2,13 +2,14 @@
 
 A block has two all-to-alls with the experts in between. Forward: attention, its tensor-parallel all-reduce, the gate,
 dispatch, experts, combine. Backward: combine-gradient, experts, dispatch-gradient, attention, its all-reduce. Each
-all-to-all is a part on circuits beside one on packet switches and NVSwitches. A switch starts to turn once the circuits
-to come are known (forward: with the gate, unless they are chosen ahead) and the region's previous all-to-all is over;
-told again while it turns, it starts anew. Until it is done its circuits carry nothing; what the all-to-all ends later
-for that is paid, the rest is hidden. Source: arXiv 2501.03905.
+all-to-all is a part on circuits beside one on packet switches and NVSwitches. A switch starts to turn once circuits are
+known (forward: a decision after the gate, unless they are chosen ahead) and the region's previous all-to-all is over;
+told again while it turns, it starts anew. Until it is done its circuits carry nothing; where it turns some of them
+alone, those that stay carry (unless it started anew). What the all-to-all ends later for that is paid, the rest hidden.
+Source: arXiv 2501.03905; turning some alone and the time of a decision are ours.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -38,6 +39,7 @@ class Blocks(NamedTuple):
     switch: Bool[Array, "P Q L 2"]  # its circuits differ from those before
     ahead: Bool[Array, "P Q L"]  # those of the first are known beforehand
     inside_s: Float[Array, "P Q L 2"] | None = None  # what NVSwitches carry, beside both; None: nothing
+    waiting_s: Float[Array, "P Q L 2"] | None = None  # of what circuits carry, what waits for the switch; None: all
 
     @property
     def electronic_s(self):
@@ -72,6 +74,7 @@ class Slots(NamedTuple):
     inner: Float[Array, "P Q L 2"]  # the experts (or dense part) start and end
     turn: Float[Array, "P Q L 2"]  # when the switch turns for it (meaningless where it does not)
     active: Float[Array, "P Q L 2"]  # since when its circuits carry
+    waiting: Float[Array, "P Q L 2"]  # how long what waited for them takes from then on
     compute_s: Float[Array, "P Q L"]
     tp_s: Float[Array, "P Q L"]
     exchange_s: Float[Array, "P Q L"]  # all-to-alls that nothing hides, had they not waited for the switch
@@ -79,22 +82,34 @@ class Slots(NamedTuple):
 
 
 class _Clock(NamedTuple):
-    """Of one stage: now, when its last all-to-all was over, and since when its circuits carry (or from when on)."""
+    """Of one stage: now, when its last all-to-all was over, since when its circuits carry (or from when on), and
+    whether the switch started anew, so that no circuit carried before."""
 
     now: Float[Array, ""]
     quiet: Float[Array, ""]
     active: Float[Array, ""]
+    anew: Bool[Array, ""]
 
 
-def run(order: Order, blocks: Blocks, compute: Compute, send_s: Float[Array, "P"], delay_s, rules: Rules) -> Slots:
+def run(
+    order: Order,
+    blocks: Blocks,
+    compute: Compute,
+    send_s: Float[Array, "P"],
+    delay_s,
+    rules: Rules,
+    decision_s: Any = 0.0,
+) -> Slots:
     """Walk all passes of all stages in the merged order; a pass starts when its stage is free and its input is there.
 
-    - `send_s`: from stage p to p + 1 or back (P - 1: between the last and the first).   - `delay_s`: of the switch.
+    - `send_s`: from stage p to p + 1 or back (P - 1: between the last and the first).   - `delay_s` () or [P Q L 2]: of
+      the switch.   - `decision_s`: from a forward gate until the circuits for its demand are known.
     """
     stages, passes = order.kind.shape
     dtype, merged = blocks.optical_s.dtype, (order.stage, order.position)
     compute = Compute(*(jnp.broadcast_to(part, stages)[order.stage] for part in compute))
-    blocks = jax.tree.map(lambda x: x[merged], blocks)
+    decision_s = jnp.asarray(decision_s, dtype)
+    blocks = jax.tree.map(lambda x: x[merged], (blocks, jnp.broadcast_to(delay_s, blocks.optical_s.shape)))
     backward = order.kind[merged] == BACKWARD
     where = (*map(jnp.asarray, (*merged, order.needs, backward)), send_s[order.crossing])
 
@@ -103,12 +118,13 @@ def run(order: Order, blocks: Blocks, compute: Compute, send_s: Float[Array, "P"
         arrived = jnp.where(need >= 0, end.reshape(-1)[jnp.maximum(need, 0)] + send, 0)
         clock = _Clock(*(x[p] for x in clocks))
         clock = clock._replace(now=jnp.maximum(clock.now, arrived))
-        clock, slots = lax.scan(lambda c, block: _block(c, block, compute, backward, delay_s, rules), clock, blocks)
+        given = compute, backward, decision_s, rules
+        clock, slots = lax.scan(lambda c, block: _block(c, block, given), clock, blocks)
         clocks = _Clock(*(every.at[p].set(own) for every, own in zip(clocks, clock, strict=True)))
         return (end.at[p, q].set(clock.now), clocks), slots
 
     never = jnp.full(stages, -jnp.inf, dtype)
-    start = jnp.zeros((stages, passes), dtype), _Clock(jnp.zeros(stages, dtype), never, never)
+    start = jnp.zeros((stages, passes), dtype), _Clock(jnp.zeros(stages, dtype), never, never, jnp.zeros(stages, bool))
     slots = lax.scan(step, start, (where, compute, blocks))[1]
     return Slots(*(jnp.zeros((stages, passes, *x.shape[1:]), x.dtype).at[merged].set(x) for x in slots))
 
@@ -142,20 +158,25 @@ def _parts(one: Blocks, compute: Compute, backward, twice, rules: Rules) -> _Par
     return _Parts(*(jnp.where(one.present, part, 0) for part in parts))
 
 
-def _block(clock: _Clock, one: Blocks, compute: Compute, backward, delay_s, rules: Rules) -> tuple[_Clock, Slots]:
-    """One block of one pass."""
+def _block(clock: _Clock, block: tuple, given: tuple) -> tuple[_Clock, Slots]:
+    """One block of one pass, and delays of the switch; `given`: what is computed, whether it is backward, seconds of a
+    decision, rules."""
+    (one, delay_s), (compute, backward, decision_s, rules) = block, given
     begin, twice = clock.now, backward & (rules.recompute == "block")
     parts = _parts(one, compute, backward, twice, rules)
-    clock, turn = _turned(clock._replace(now=begin + parts.lead), one.switch[0] & one.moe, one.ahead, delay_s)
+    known = begin + parts.lead + decision_s  # the circuits for a forward demand
+    turn = jnp.where(one.ahead, clock.quiet, known)
+    clock = _turned(clock._replace(now=begin + parts.lead), one.switch[0] & one.moe, turn, delay_s[0])
     clock, paid = _again(clock, one, parts.again, twice, rules)
-    start, active = clock.now, clock.active
+    start, active, waiting = clock.now, clock.active, _waiting(clock, one)
     clock, wait = _exchange(clock, one, 0, one.moe, rules)
     over, paid = clock.now, paid + wait
     length = jnp.where(one.moe, jnp.maximum(one.optical_s, one.electronic_s), 0)
     inner, gap = _overlapped(length[0], length[1], parts.inner, rules.parts)
     second, inner = over + gap, over + inner
-    clock, turn_again = _turned(clock._replace(now=second), one.switch[1] & one.moe, True, delay_s)
-    active_again = clock.active
+    turn_again = jnp.where(backward, clock.quiet, jnp.maximum(clock.quiet, known))
+    clock = _turned(clock._replace(now=second), one.switch[1] & one.moe, turn_again, delay_s[1])
+    active_again, waiting_again = clock.active, _waiting(clock, one)
     clock, wait = _exchange(clock, one, 1, one.moe, rules)
     ended, paid = clock.now, paid + wait
     clock = clock._replace(now=ended + parts.behind)
@@ -167,6 +188,7 @@ def _block(clock: _Clock, one: Blocks, compute: Compute, backward, delay_s, rule
         inner,
         jnp.stack([turn, turn_again]),
         jnp.stack([active, active_again]),
+        jnp.stack([waiting[0], waiting_again[1]]),
         parts.compute,
         parts.tp,
         jnp.where(twice, 2, 1).astype(gap.dtype) * length.sum() + (gap - parts.inner),
@@ -175,21 +197,28 @@ def _block(clock: _Clock, one: Blocks, compute: Compute, backward, delay_s, rule
     return clock, slots
 
 
-def _turned(clock: _Clock, switch, ahead, delay_s) -> tuple[_Clock, Float[Array, ""]]:
-    """The switch is told: at once when circuits are known `ahead`, but not before the last all-to-all is over."""
-    told = jnp.where(ahead, clock.quiet, clock.now)
-    return clock._replace(active=jnp.where(switch, told + delay_s, clock.active)), told
+def _turned(clock: _Clock, switch, told, delay_s) -> _Clock:
+    """The switch is told to turn."""
+    active, anew = jnp.where(switch, told + delay_s, clock.active), jnp.where(switch, clock.active > told, clock.anew)
+    return clock._replace(active=active, anew=anew)
+
+
+def _waiting(clock: _Clock, one: Blocks) -> Float[Array, "2"]:
+    """What of the circuits' parts waits for the switch."""
+    waiting_s = one.optical_s if one.waiting_s is None else one.waiting_s
+    return jnp.where(clock.anew, one.optical_s, waiting_s)
 
 
 def _exchange(clock: _Clock, one: Blocks, which: int, here, rules: Rules) -> tuple[_Clock, Float[Array, ""]]:
-    """One all-to-all, and how much later than without a inactive switch it ended."""
-    optical_s, packet_s = one.optical_s[which], one.electronic_s[which]
+    """One all-to-all, and how much later than without an inactive switch it ended."""
+    optical_s, packet_s, waiting_s = one.optical_s[which], one.electronic_s[which], _waiting(clock, one)[which]
     active = jnp.maximum(clock.now, clock.active)
     packets = (active if rules.eps_waits else clock.now) + packet_s
-    over = jnp.maximum(packets, jnp.where(optical_s > 0, active + optical_s, clock.now))
-    waited = over - (clock.now + jnp.maximum(optical_s, packet_s))
+    waited = jnp.where(waiting_s > 0, active + waiting_s, clock.now)
+    over = jnp.maximum(packets, jnp.maximum(clock.now + optical_s, waited))
+    late = over - (clock.now + jnp.maximum(optical_s, packet_s))
     done = clock._replace(now=over, quiet=over)
-    return _Clock(*(jnp.where(here, a, b) for a, b in zip(done, clock, strict=True))), jnp.where(here, waited, 0)
+    return _Clock(*(jnp.where(here, a, b) for a, b in zip(done, clock, strict=True))), jnp.where(here, late, 0)
 
 
 def _again(clock: _Clock, one: Blocks, inner, twice, rules: Rules) -> tuple[_Clock, Float[Array, ""]]:

@@ -157,17 +157,19 @@ def _again(who: _Who, one: _One, compute: _Seconds, rules: Rules) -> Iterator[Se
 
 def _all_to_all(who: _Who, one: _One, which: int, label: str, start, active, rules: Rules) -> Iterator[Segment]:
     """Both parts of an all-to-all, and the waiting for the switch that makes it end later."""
-    optical_s, packet_s = one.optical_s[which], one.electronic_s[which]
+    optical_s, packet_s, waiting_s = one.optical_s[which], one.electronic_s[which], one.slot.waiting[which]
     active = max(start, active)
     inactive = active - start
-    hidden = 0.0 if rules.eps_waits else max(packet_s - optical_s, 0.0) if optical_s > 0 else inactive
-    paid = max(inactive - hidden, 0.0)
+    late = max(packet_s if rules.eps_waits else 0.0, waiting_s)
+    paid = max(inactive + late - max(packet_s, optical_s), 0.0) if late > 0 or rules.eps_waits else 0.0
     yield who.draw("waiting", "waiting", "switch", active - paid, paid)
     begin = active if rules.eps_waits else start
     yield who.draw("EPS", "all-to-all", label, begin, one.packet_s[which])
     yield who.draw("NVSwitch", "all-to-all", f"{label} inside servers", begin, one.inside_s[which])
     if optical_s > 0:
-        yield who.draw("OCS", "all-to-all", label, active, optical_s)
+        some = waiting_s < optical_s  # carry while others turn
+        begin, end = start if some else active, max(start + optical_s, active + waiting_s)
+        yield who.draw("OCS", "all-to-all", label, begin, end - begin if some else optical_s)
 
 
 def _inner(who: _Who, one: _One, compute: _Seconds, start, times: float, note: str = "") -> Segment:

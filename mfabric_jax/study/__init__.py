@@ -4,7 +4,8 @@ from mfabric_jax.study._calibrate import calibrate
 from mfabric_jax.study._compare import compare, rows_of
 from mfabric_jax.study._failures import Failures, failures
 from mfabric_jax.study._iteration_of import iteration_of
-from mfabric_jax.study._simulate import Scenario, scenarios, simulate
+from mfabric_jax.study._scenario import Scenario, scenarios
+from mfabric_jax.study._simulate import simulate
 from mfabric_jax.study._timeline import example_timeline
 from mfabric_jax.study.batch import evaluate, grid
 from mfabric_jax.study.config import Assumptions, Case, Compare

@@ -12,7 +12,8 @@ import numpy as np
 
 from mfabric_jax.checks import InputError, names
 from mfabric_jax.study._compare import effective
-from mfabric_jax.study._simulate import scenarios, solve, times_of
+from mfabric_jax.study._scenario import scenarios
+from mfabric_jax.study._simulate import solve, times_of
 from mfabric_jax.study.calibration import BANDWIDTHS, PUBLISHED, Calibrated
 from mfabric_jax.study.config import Compare
 from mfabric_jax.workload import block_seconds, get_gpu

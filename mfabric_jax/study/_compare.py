@@ -8,9 +8,10 @@ import numpy as np
 
 from mfabric_jax.fabric import cluster_cost
 from mfabric_jax.fabric.design import Fabric
-from mfabric_jax.schedule.exchange import places
+from mfabric_jax.schedule.all_to_alls import places
 from mfabric_jax.study._provenance import provenance
-from mfabric_jax.study._simulate import Scenario, Simulated, check_dtype, scenarios, simulate_all
+from mfabric_jax.study._scenario import Scenario, check_dtype, scenarios
+from mfabric_jax.study._simulate import Simulated, simulate_all
 from mfabric_jax.study.calibration import CALIBRATED
 from mfabric_jax.study.config import Assumptions, Compare
 from mfabric_jax.workload import Workload
@@ -38,19 +39,23 @@ def rows_of(simulated: Simulated) -> list[dict[str, Any]]:
     rows = []
     for at, gbps in enumerate(one.bandwidths):
         seconds = {name: float(values[at]) for name, values in mean.items()}
-        rows.append(named(one.settings, one.fabric, one.workload, one.group.nic_use, gbps) | seconds)
+        where = one.group.nic_use, gbps, one.circuits_for
+        rows.append(named(one.settings, one.fabric, one.workload, *where) | seconds)
         cost = network_cost(one.settings, one.fabric, one.workload, gbps)
         rows[-1] |= judged(seconds, cost) | shared
     return rows
 
 
-def named(settings: Assumptions, on: Fabric, job: Workload, nic_use: str, nic_gbps: float) -> dict[str, Any]:
+def named(
+    settings: Assumptions, on: Fabric, job: Workload, nic_use: str, nic_gbps: float, circuits_for: str
+) -> dict[str, Any]:
     """What a row says of a scenario."""
     return {
         "model": job.model,
         "fabric": on.name,
         "policy": on.policy or settings.policy_name,
         "routing": on.routing or settings.routing,
+        "circuits_for": circuits_for if on.reconfigures else "none",
         "nic_use": nic_use,
         "nic_gbps": nic_gbps,
         "gpus": job.gpus,
@@ -85,6 +90,7 @@ def _described(simulated: Simulated) -> dict[str, Any]:
         "rank_load_over_mean": float(np.median(one.tokens.rank_load_over_mean(one.workload.ep))),
         "micro_batches": one.workload.micro_batches,
         "first": one.settings.first if one.group.reconfigures else "none",
+        "decision_s": one.decision_s,
         "compute_source": compute_source(one.settings, one.workload.model),
         "traffic": one.tokens.source,
         "iterations": len(one.tokens.count),

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mfabric_jax.schedule.trace import one_block
-from mfabric_jax.study._simulate import scenarios, scenarios_on, tokens_of
+from mfabric_jax.study._scenario import scenarios, scenarios_on, tokens_of
 from mfabric_jax.study._timeline import timeline
 from mfabric_jax.study.config import Compare
 from mfabric_jax.traffic import rank_bytes, server_bytes
@@ -51,5 +51,6 @@ def _lines(config: Compare, workload: Workload, gbps: float) -> Iterator[tuple[s
     """Block timelines by fabric."""
     names = tuple(name for name in config.fabrics if name in OF_BLOCKS)
     chosen = {"models": (workload.model,), "fabrics": names, "nic_gbps": (gbps,), "nic_use": config.nic_use[:1]}
+    chosen |= {"circuits_for": config.circuits_for[:1]}
     for one in scenarios(dataclasses.replace(config, iterations=1, **chosen)):
         yield one.fabric.name, one_block(one.workload, timeline(one)[0])

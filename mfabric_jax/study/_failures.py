@@ -21,9 +21,12 @@ from mfabric_jax.fabric.failures import KINDS, Degraded
 from mfabric_jax.policies import Policy, check_legal
 from mfabric_jax.routing.region import relayed_part_times
 from mfabric_jax.schedule import First, Iteration, Rules, iterate
-from mfabric_jax.schedule.exchange import Exchanges, failed_stage, routed
+from mfabric_jax.schedule.all_to_alls import Exchanges
+from mfabric_jax.schedule.exchange import failed_stage
+from mfabric_jax.schedule.switching import routed
 from mfabric_jax.study._compare import PARTS, effective
-from mfabric_jax.study._simulate import Scenario, check_dtype, scenarios, solve
+from mfabric_jax.study._scenario import Scenario, check_dtype, scenarios
+from mfabric_jax.study._simulate import solve
 from mfabric_jax.study.config import Compare
 
 OPTICAL = "mfabric"
@@ -65,6 +68,10 @@ class Failures(FailureSettings):
         names("kinds", self.kinds, KINDS)
         if self.setting.first not in ("block", "reuse", "random"):
             raise InputError(f"first must be block, reuse or random for failures, got {self.setting.first!r}.")
+        if (spans := self.setting.circuits_for) != ("all-to-all",):
+            raise InputError(f"circuits_for must be all-to-all for failures, got {', '.join(spans)}.")
+        if self.setting.partial:
+            raise InputError("partial must be false for failures, got true.")
         if self.setting.policy == "static":
             raise InputError("policy must not be 'static' for failures: circuits are chosen again for what is left.")
         if self.setting.flows != "spray":
@@ -145,6 +152,8 @@ def _solve_all(workload, region: Region, tokens, share, keys, policy, stage: int
 
 def _with_stage(healthy: Exchanges, failed: Exchanges, stage: int) -> Exchanges:
     """The healthy all-to-alls with those of one stage replaced; what stays inside servers stays."""
+    if healthy.anew is not None and failed.anew is not None:
+        healthy = healthy._replace(anew=healthy.anew.at[:, stage].set(failed.anew[:, 0]))
     return healthy._replace(
         optical=healthy.optical.at[:, stage].set(failed.optical[:, 0]),
         electrical=healthy.electrical.at[:, stage].set(failed.electrical[:, 0]),

@@ -12,17 +12,19 @@ from mfabric_jax import units
 from mfabric_jax.checks import one_of
 from mfabric_jax.fabric.design import Fabric, group_numbers
 from mfabric_jax.schedule import Rules, iterate
-from mfabric_jax.schedule.exchange import Exchanges, exchanges_inside
+from mfabric_jax.schedule.all_to_alls import Exchanges
+from mfabric_jax.schedule.exchange import exchanges_inside
 from mfabric_jax.schedule.first import trade_off_of
 from mfabric_jax.schedule.iteration import FabricRates
-from mfabric_jax.study._simulate import Program, Scenario, guessed, program_of, scenarios_on, tokens_of
+from mfabric_jax.study._scenario import Scenario, scenarios_on, tokens_of
+from mfabric_jax.study._simulate import Given, Program, given_of, program_of
 from mfabric_jax.study.config import Assumptions
 from mfabric_jax.workload import NAMES as MODELS
 from mfabric_jax.workload import block_seconds, get_gpu
 from mfabric_jax.workload.compute import BlockSeconds
 
 Case = Mapping[str, Any]
-TRADED_OFF = ("nic_gbps", "goodput", "delay_s", "reactivation_s", "efficiency", "nvswitch_gigabytes_per_s")
+TRADED_OFF = ("nic_gbps", "goodput", "delay_s", "each_s", "reactivation_s", "efficiency", "nvswitch_gigabytes_per_s")
 NAMES = ("sample", "optical_degree", "electrical_nics", "link_delay_s", *TRADED_OFF)
 WHOLE = ("sample", "optical_degree")  # numbers of a case that are whole
 
@@ -40,9 +42,8 @@ class IterationOf(eqx.Module):
     gpu_tbps: float = eqx.field(static=True)
     solver: Program
     group: Any
-    count: Float[Array, "I layer M R E"]
-    guess: Float[Array, "I layer M R E"] | None
-    keys: Array
+    given: Given
+    decision_s: Float[Array, ""]
     peak_s: BlockSeconds
     path_links: Float[Array, ""]
 
@@ -55,9 +56,9 @@ class IterationOf(eqx.Module):
         group, at = self._group(case), case["sample"]
         workload = self.solver.workload
         trade_off = trade_off_of(workload, *self._costs(case)) if self.solver.first == "pays" else None
-        guess = None if self.guess is None else self.guess[at]
-        between = self.solver.between(group, self.count[at], guess, self.keys[at], trade_off)
-        return between._replace(inside=exchanges_inside(workload, group, self.count[at]), count=None)
+        given = self.given.at(at)
+        between = self.solver.between(group, given, trade_off)
+        return between._replace(inside=exchanges_inside(workload, group, given.tokens), count=None)
 
     def time(self, case: Case, solved: Exchanges) -> dict[str, Array]:
         """Seconds with these all-to-alls."""
@@ -78,10 +79,14 @@ class IterationOf(eqx.Module):
         """Bandwidths and delays, and computation of a block."""
         group, gbps, goodput = self._group(case), case["nic_gbps"], case["goodput"]
         nic, eps, send = (jnp.asarray(x, self.dtype) * goodput for x in (group.nic_Bps, group.eps_Bps, group.send_Bps))
-        delay_s = case["delay_s"] + case["reactivation_s"] if group.reconfigures else jnp.zeros_like(nic)
+        changes = {"delay_s": jnp.zeros_like(nic)}
+        if group.reconfigures:
+            changes = {"delay_s": case["delay_s"] + case["reactivation_s"], "each_s": case["each_s"]}
+            changes |= {"decision_s": self.decision_s}
         own = units.gigabytes_per_s(case["nvswitch_gigabytes_per_s"])
         nvlink = jnp.asarray(self.on.nvlink_Bps(self.gpu_tbps, gbps, own), self.dtype)
-        rates = FabricRates(nic, eps, send, nvlink, delay_s, self.path_links * case["link_delay_s"])
+        latency_s = self.path_links * case["link_delay_s"]
+        rates = FabricRates(nic, eps, send, nvlink, latency_s=latency_s, **changes)
         return rates, jax.tree.map(lambda x: x / case["efficiency"], self.peak_s)
 
     def _group(self, case: Case) -> Any:
@@ -102,23 +107,24 @@ def iteration_of(config: Assumptions, model: str, fabric: str = "mfabric") -> tu
 
     A case holds `nic_gbps`, `goodput`, `link_delay_s`, `nvswitch_gigabytes_per_s` (where GPUs sit in servers: in
     scale-up domains NVLink is what the NIC leaves), `efficiency` (achieved over peak FLOP/s), `sample` (which of the
-    drawn or recorded iterations, from 0) and, where circuits change, `delay_s`, `reactivation_s` and, on mFabric,
-    `optical_degree`, `electrical_nics`. The function is for `evaluate`: everything in a case is data; the model, the
-    fabric, traffic, policy, routing and rules are those of `config`. Other names are refused; values are not checked,
-    as they are traced: `Compare` and sweeps do that.
+    drawn or recorded iterations, from 0) and, where circuits change, `delay_s`, `each_s`, `reactivation_s` and, on
+    mFabric, `optical_degree`, `electrical_nics`. The function is for `evaluate`: everything in a case is data; the
+    model, the fabric, traffic, policy, routing and rules are those of `config`. Other names are refused; values are not
+    checked, as they are traced: `Compare` and sweeps do that.
 
     Example: `function, case = iteration_of(Compare(), "mixtral-8x7b")`, then
     `evaluate(function, grid(**{name: [value] for name, value in case.items()} | {"delay_s": [0.001, 0.025]}))`.
     """
     one_of("model", model, MODELS)
-    tokens = tokens_of(config, config.workload(model))
-    nic_gbps, nic_use = getattr(config, "nic_gbps", (400.0,)), getattr(config, "nic_use", ("own",))
-    return function_of(scenarios_on(config, model, fabric, nic_gbps[:1], nic_use[:1], tokens)[0])
+    axes = {"nic_gbps": (400.0,), "nic_use": ("own",), "circuits_for": ("all-to-all",)}
+    nic_gbps, nic_use, spans = (getattr(config, name, default)[:1] for name, default in axes.items())
+    tokens = tokens_of(config, config.workload(model), spans)
+    return function_of(scenarios_on(config, model, fabric, nic_gbps, nic_use, tokens, spans)[0])
 
 
 def function_of(one: Scenario) -> tuple[IterationOf, dict[str, Any]]:
     """`iteration_of` of a scenario, at its first bandwidth."""
-    settings, dtype, tokens = one.settings, one.settings.dtype, one.tokens
+    settings, dtype = one.settings, one.settings.dtype
     peak_s = block_seconds(one.workload, get_gpu(settings.gpu_name), 1.0)
     function = IterationOf(
         on=one.fabric,
@@ -127,9 +133,8 @@ def function_of(one: Scenario) -> tuple[IterationOf, dict[str, Any]]:
         gpu_tbps=settings.gpu_tbps,
         solver=program_of(one),
         group=group_numbers(one.group, dtype),
-        count=jnp.asarray(tokens.count, dtype),
-        guess=guessed(one),
-        keys=jax.random.split(jax.random.key(settings.seed), len(tokens.count)),
+        given=given_of(one),
+        decision_s=jnp.asarray(one.decision_s, dtype),
         peak_s=jax.tree.map(lambda x: jnp.asarray(x, dtype), peak_s),
         path_links=jnp.asarray(one.fabric.path_links(settings), dtype),
     )
@@ -137,7 +142,7 @@ def function_of(one: Scenario) -> tuple[IterationOf, dict[str, Any]]:
     case |= {"sample": 0, "efficiency": settings.achieved(one.workload.model)}
     case["nvswitch_gigabytes_per_s"] = units.to_gigabytes(settings.own_nvlink_Bps)
     if one.group.reconfigures:
-        case |= {"delay_s": settings.delay_s, "reactivation_s": settings.reactivation_s}
+        case |= {name: getattr(settings, name) for name in ("delay_s", "each_s", "reactivation_s")}
     for name in one.fabric.data:
         case[name] = type(getattr(one.group, name))(getattr(settings, name))
     return function, case

@@ -4,8 +4,7 @@ A `Scenario` is one model on one fabric with its traffic and all that is assumed
 all bandwidths: all links of a fabric are multiples of its NICs, so their times scale with one over the bandwidth.
 """
 
-import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -13,76 +12,28 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
-from mfabric_jax import fabric, traffic, units
+from mfabric_jax import units
 from mfabric_jax.checks import InputError
-from mfabric_jax.fabric import Region
-from mfabric_jax.fabric.design import Fabric, Form, group_numbers
-from mfabric_jax.policies import check_legal, topoopt
-from mfabric_jax.routing.fixed import wired
+from mfabric_jax.fabric.design import Form, group_numbers
+from mfabric_jax.policies import check_legal, takes_many
 from mfabric_jax.routing.single import single_part_times, single_paths
 from mfabric_jax.schedule import First, Iteration, iterate
-from mfabric_jax.schedule.exchange import Exchanges, exchanges_between, exchanges_inside
+from mfabric_jax.schedule.all_to_alls import Exchanges
+from mfabric_jax.schedule.exchange import exchanges_between, exchanges_inside
 from mfabric_jax.schedule.first import TradeOff, trade_off_of
 from mfabric_jax.schedule.iteration import FabricRates
+from mfabric_jax.schedule.spans import Span
+from mfabric_jax.study._foreseen import SIGMA, errors_so_far, iterations_before, predicted_tokens
+from mfabric_jax.study._scenario import Scenario, check_dtype
 from mfabric_jax.study.batch import drop_programs_if_crowded
-from mfabric_jax.study.config import Assumptions, Compare
-from mfabric_jax.traffic import Tokens, rank_bytes, server_bytes
-from mfabric_jax.traffic.predictor import DEFAULT as PREDICTOR
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.compute import BlockSeconds
 
-REPEATED = {"block": "iteration and micro-batch", "one": "iteration, block and micro-batch"}
 AT_ONCE = 16  # iterations solved together
 WIDE = 1e15  # gigabytes/s: no limit
 RADIX = 16  # of the tree of 1,024 GPUs: one server under every edge switch
-
-
-@dataclasses.dataclass(frozen=True)
-class Scenario:
-    """One model on one fabric, at all bandwidths at which its group has the same links but for their speed."""
-
-    settings: Assumptions
-    fabric: Fabric
-    workload: Workload
-    tokens: Tokens
-    group: Any  # an `EpGroup`
-    bandwidths: tuple[float, ...]
-
-    @property
-    def weighs(self) -> bool:
-        """Whether circuits depend on bandwidth and computation, not on demand alone."""
-        return self.settings.first == "pays" and self.group.reconfigures
-
-    @property
-    def mean_demand(self) -> jax.Array:
-        """Bytes between the servers of a region [S S], the mean all-to-all of the run."""
-        return mean_demand(self.workload, self.tokens)
-
-    def rates(self, nic_gbps: float) -> FabricRates:
-        """What the timeline needs of the fabric at a bandwidth."""
-        return self.settings.rates(self.fabric, self.group, nic_gbps)
-
-    @property
-    def seconds(self) -> BlockSeconds:
-        """Computation of a block."""
-        return self.settings.block_seconds(self.workload)
-
-    @property
-    def between_key(self) -> Any:
-        """Scenarios with the same key have the same all-to-alls between servers: fabrics that differ in name alone.
-
-        Where flows take single paths these differ from fabric to fabric, though ports are the same.
-        """
-        leaves, form = jax.tree.flatten(eqx.tree_at(lambda group: group.nic_gbps, self.group, 1.0))
-        numbers = tuple(np.asarray(leaf).tobytes() for leaf in leaves)
-        paths = self.fabric.name if self.settings.flows == "single" else None
-        return self.workload, form, numbers, paths
-
-    @property
-    def inside_key(self) -> Any:
-        """Scenarios with the same key have the same all-to-alls inside servers."""
-        return "inside", self.workload, self.group.handover
 
 
 class Simulated(NamedTuple):
@@ -95,101 +46,92 @@ class Simulated(NamedTuple):
     times: Iteration
 
 
-def scenarios(config: Compare) -> list[Scenario]:
-    """What there is to simulate, in the order of the rows; the traffic is read or drawn here."""
-    made = []
-    for model in config.models:
-        tokens = tokens_of(config, config.workload(model))
-        for name in config.fabrics:
-            made += scenarios_on(config, model, name, config.nic_gbps, config.nic_use, tokens)
-    return made
-
-
-def scenarios_on(
-    settings: Assumptions, model: str, name: str, nic_gbps: Sequence[float], nic_uses: Sequence[str], tokens: Tokens
-) -> list[Scenario]:
-    """One model on one fabric: a scenario for every use of its NICs, and for bandwidths that change its links."""
-    on = fabric.get(name)
-    job = settings.workload(model, on.gpus_per_server)
-    columns = [settings.groups(model, name, gbps, nic_uses) for gbps in nic_gbps]
-    made: dict[Any, Scenario] = {}
-    for variant in range(len(columns[0])):
-        for gbps, groups in zip(nic_gbps, columns, strict=True):
-            one = Scenario(settings, on, job, tokens, groups[variant], (gbps,))
-            key = variant, one.between_key
-            if key in made:
-                made[key] = dataclasses.replace(made[key], bandwidths=(*made[key].bandwidths, gbps))
-            else:
-                made[key] = dataclasses.replace(one, group=_linked(one))
-    return list(made.values())
-
-
-def _linked(one: Scenario) -> Any:
-    """The group; where its links are chosen once, they are chosen for the mean traffic of the run."""
-    group = one.group
-    if group.reconfigures or getattr(group, "count", group) is not None:
-        return group
-    region = Region(group.servers, group.nic_gbps, group.nics)
-    return wired(group, topoopt(one.mean_demand, region).circuits.count)
-
-
-def mean_demand(workload: Workload, tokens: Tokens) -> jax.Array:
-    """Bytes between the servers of a region [S S], the mean all-to-all of the run."""
-    mean = np.asarray(tokens.count, np.float64).mean(axis=(0, 1, 2))
-    return server_bytes(rank_bytes(mean, workload.dispatch_bytes_per_selection), workload.ranks_per_server)
-
-
-def tokens_of(settings: Assumptions, workload: Workload) -> Tokens:
-    """The traffic of one model; where matrices repeat, one is given for all."""
-    tokens = _tokens(settings, workload)
-    if settings.matrices == "each":
-        return tokens
-    layers = slice(None) if settings.matrices == "block" else slice(1)
-    return Tokens(tokens.count[:1, layers, :1], f"{tokens.source}, the same for every {REPEATED[settings.matrices]}")
-
-
-def _tokens(settings: Assumptions, workload: Workload) -> Tokens:
-    if settings.trace is not None:
-        return traffic.recorded(settings.trace, workload, settings.records, settings.iterations)
-    if (knobs := settings.knobs()) is not None:
-        return traffic.from_knobs(workload, knobs, settings.iterations, settings.drawn, settings.seed)
-    drawn: dict[str, Any] = {"iterations": settings.iterations, "micro_batches": settings.drawn}
-    drawn |= {"seed": settings.seed, "drift": settings.drift}
-    if settings.traffic == "generated":
-        return traffic.generated(workload, settings.skew, **drawn)
-    return traffic.measured(workload, **drawn)
-
-
-def check_dtype(dtype: str) -> None:
-    """`InputError` for float64 where JAX would silently compute in float32."""
-    if dtype == "float64" and not jax.config.read("jax_enable_x64"):
-        raise InputError("dtype float64 needs jax.config.update('jax_enable_x64', True) before the first computation.")
-
-
 # ------------------------------------------------------------------------------------------------------------- solving
+class Given(NamedTuple):
+    """What one iteration is solved from, or all of them [I ...]: selections, those predicted and the error of these,
+    those of the iteration that long spans are planned on, and a key."""
+
+    tokens: Array
+    guess: Array | None
+    sigma: Array | None
+    past: Array | None
+    key: Array
+
+    def at(self, sample) -> "Given":
+        """One iteration of all."""
+        return jax.tree.map(lambda x: x[sample], self)
+
+
 class Program(eqx.Module):
-    """What solves all-to-alls: code and what does not differ between the iterations of a scenario."""
+    """What solves all-to-alls: code and what does not differ between the iterations of a scenario.
+
+    - `run` [I layer M R E]: selections that one set of circuits for all iterations is planned on.
+    """
 
     workload: Workload = eqx.field(static=True)
     routing: str = eqx.field(static=True)
     first: str = eqx.field(static=True)
     cold: bool = eqx.field(static=True)
+    span: str = eqx.field(static=True)
+    partial: bool = eqx.field(static=True)
+    scenarios: int = eqx.field(static=True)
     policy: Any
     carry: Any
+    run: Any
+    run_key: Any
 
-    def between(self, group, tokens, guess, key, trade_off: TradeOff | None) -> Exchanges:
+    def between(self, group, given: Given, trade_off: TradeOff | None) -> Exchanges:
         """The all-to-alls between servers of one iteration."""
-        first = First(self.first, guess, trade_off, self.cold)
-        rest = {"routing": self.routing, "first": first, "carry": self.carry, "key": key}
-        return exchanges_between(self.workload, group, tokens, self.policy, **rest)
+        first = First(self.first, given.guess, trade_off, self.cold, self.scenarios, given.sigma)
+        past = None if given.past is None else given.past[None]
+        span = Span(self.span, past) if self.run is None else Span(self.span, self.run, self.run_key)
+        rest = {"first": first, "span": span, "partial": self.partial, "carry": self.carry, "key": given.key}
+        return exchanges_between(self.workload, group, given.tokens, self.policy, routing=self.routing, **rest)
 
 
 def program_of(one: Scenario) -> Program:
     """The program that solves the all-to-alls of a scenario."""
-    settings = one.settings
-    first = settings.first if one.group.reconfigures else "block"
+    settings, changes = one.settings, one.group.reconfigures
     policy = settings.circuits_policy(jnp.asarray(one.mean_demand, settings.dtype))
-    return Program(one.workload, settings.routing, first, settings.cold_start, policy, _carried(one))
+    span, first = (one.circuits_for, settings.first) if changes else ("all-to-all", "block")
+    return Program(
+        workload=one.workload,
+        routing=settings.routing,
+        first=first,
+        cold=settings.cold_start,
+        span=span,
+        partial=settings.partial and changes,
+        scenarios=settings.scenarios if first == "predict" and takes_many(policy) else 0,
+        policy=policy,
+        carry=_carried(one),
+        run=planned_on(one) if span == "run" else None,
+        run_key=jax.random.key(settings.seed) if span == "run" else None,
+    )
+
+
+def planned_on(one: Scenario) -> jax.Array:
+    """Selections [I layer M R E] that long spans are planned on: of every iteration, or the iterations of a run."""
+    tokens = one.tokens
+    if one.settings.plan_on == "span":
+        return jnp.asarray(tokens.count, one.settings.dtype)
+    past = iterations_before(tokens)
+    return jnp.asarray(past[:1] if one.circuits_for == "run" else past, one.settings.dtype)
+
+
+def given_of(one: Scenario) -> Given:
+    """What every iteration of a scenario is solved from."""
+    settings, count = one.settings, one.tokens.count
+    guess = sigma = past = None
+    if settings.first == "predict" and one.group.reconfigures:
+        guess = predicted_tokens(one.tokens, settings.predictor)
+        sigma = np.full(len(count), SIGMA if settings.sigma is None else settings.sigma)
+        if settings.sigma is None and takes_many(settings.circuits_policy()):
+            sigma = errors_so_far(one.tokens, guess, one.workload)
+    if one.circuits_for in ("stage", "iteration") and one.group.reconfigures:
+        past = planned_on(one)
+    guess, sigma, past = (None if x is None else jnp.asarray(x, settings.dtype) for x in (guess, sigma, past))
+    keys = jax.random.split(jax.random.key(settings.seed), len(count))
+    return Given(jnp.asarray(count, settings.dtype), guess, sigma, past, keys)
 
 
 def _carried(one: Scenario) -> Any:
@@ -207,14 +149,6 @@ def _carried(one: Scenario) -> Any:
     return single_paths(alone, job.ep, job.tp, seed=settings.seed)
 
 
-def guessed(one: Scenario) -> jax.Array | None:
-    """Predicted selections, where circuits are chosen for them."""
-    if one.settings.first != "predict" or not one.group.reconfigures:
-        return None
-    predicted = traffic.predicted(one.tokens, one.settings.predictor or PREDICTOR)
-    return jnp.asarray(predicted, one.settings.dtype)
-
-
 def trade_off_at(one: Scenario, nic_gbps: float) -> TradeOff:
     """What a reconfiguration is weighed against at a bandwidth."""
     return trade_off_of(one.workload, *_arrays((one.rates(nic_gbps), one.seconds), one.settings.dtype))
@@ -227,9 +161,7 @@ def _arrays(numbers: Any, dtype: str) -> Any:
 def solve_between(one: Scenario) -> Exchanges:
     """The all-to-alls between servers of every iteration [I ...]; [bandwidth I ...] where a scenario `weighs`."""
     settings = one.settings
-    keys = jax.random.split(jax.random.key(settings.seed), len(one.tokens.count))
-    group, tokens = group_numbers(one.group, settings.dtype), jnp.asarray(one.tokens.count, settings.dtype)
-    given = program_of(one), group, tokens, guessed(one), keys
+    given = program_of(one), group_numbers(one.group, settings.dtype), given_of(one)
     if one.weighs:
         each = [_solve_all(*given, trade_off_at(one, gbps)) for gbps in one.bandwidths]
         solved = jax.tree.map(lambda *x: jnp.stack(x), *each)
@@ -241,8 +173,8 @@ def solve_between(one: Scenario) -> Exchanges:
 
 
 @eqx.filter_jit
-def _solve_all(program: Program, group, tokens, guess, keys, trade_off) -> Exchanges:
-    return _each_iteration(lambda one: program.between(group, one[0], one[1], one[2], trade_off), (tokens, guess, keys))
+def _solve_all(program: Program, group, given: Given, trade_off) -> Exchanges:
+    return _each_iteration(lambda one: program.between(group, one, trade_off), given)
 
 
 def solve_inside(one: Scenario) -> jax.Array:
@@ -277,7 +209,7 @@ def times_of(one: Scenario, solved: Exchanges, seconds: BlockSeconds | None = No
     """Every iteration at every bandwidth [I bandwidth], from what `solve` found; `seconds`: another computation."""
     settings = one.settings
     seconds, rules = settings.block_seconds(one.workload) if seconds is None else seconds, settings.rules
-    at = [settings.rates(one.fabric, one.group, gbps) for gbps in one.bandwidths]
+    at = [one.rates(gbps) for gbps in one.bandwidths]
     rates = FabricRates(*(jnp.asarray(column, settings.dtype) for column in zip(*at, strict=True)))
     axes = (0, 0) if one.weighs else (0, None)
     return _time_all(one.workload, rates, solved, _arrays(seconds, settings.dtype), rules, axes)

@@ -9,7 +9,8 @@ import numpy as np
 from mfabric_jax.schedule.iteration import Walked, walk
 from mfabric_jax.schedule.trace import segments
 from mfabric_jax.study._compare import effective
-from mfabric_jax.study._simulate import Scenario, check_dtype, scenarios, solve
+from mfabric_jax.study._scenario import Scenario, check_dtype, scenarios
+from mfabric_jax.study._simulate import solve
 from mfabric_jax.study.config import Case, Compare
 
 Segments = list[dict[str, Any]]
@@ -20,7 +21,8 @@ def example_timeline(config: Compare | Case) -> tuple[Segments, list[dict[str, A
     first bandwidth; of several iterations the last. Segments are those of `schedule.segments`."""
     check_dtype(config.dtype)
     config = config if isinstance(config, Compare) else config.compared()
-    first = {field: getattr(config, field)[:1] for field in ("models", "fabrics", "nic_gbps", "nic_use")}
+    axes = ("models", "fabrics", "nic_gbps", "nic_use", "circuits_for")
+    first = {field: getattr(config, field)[:1] for field in axes}
     config = dataclasses.replace(config, **first)
     return *timeline(scenarios(config)[0]), effective(config)
 

@@ -81,10 +81,10 @@ class Assumptions(
     def rates(self, on: Fabric, group: EpGroup, nic_gbps: Any) -> FabricRates:
         """What the timeline needs of a fabric at a bandwidth."""
         at = on.at(group, nic_gbps, self.gpu_tbps)
-        delay_s = at.delay_s + self.reactivation_s if at.reconfigures else at.delay_s
-        latency_s = on.path_links(self) * self.link_delay_s
-        nvlink_Bps = self.nvlink_Bps(on, nic_gbps)
-        return rates_of(at, goodput=self.goodput, nvlink_Bps=nvlink_Bps, delay_s=delay_s, latency_s=latency_s)
+        rest = {"latency_s": on.path_links(self) * self.link_delay_s, "nvlink_Bps": self.nvlink_Bps(on, nic_gbps)}
+        if at.reconfigures:
+            rest |= {"delay_s": at.delay_s + self.reactivation_s, "each_s": self.each_s}
+        return rates_of(at, goodput=self.goodput, **rest)
 
     @property
     def rules(self) -> Rules:
@@ -131,8 +131,11 @@ class Compare(Assumptions):
     """Bandwidth of every NIC; prices are known from 100 to 800."""
     nic_use: tuple[str, ...] = ("own",)
     """own: each GPU uses its own NIC; pooled: a server's NICs carry anything; own,pooled shows both (mFabric pools)."""
+    circuits_for: tuple[str, ...] = ("all-to-all",)
+    """For how long circuits stay set, each with its own rows: all-to-all, block, stage, iteration, run."""
 
     def __post_init__(self):
+        self.check_spans(self.circuits_for)
         names("models", self.models, workload.NAMES)
         names("fabrics", self.fabrics, fabric.NAMES)
         names("nic_use", self.nic_use, NIC_USES)
@@ -156,8 +159,11 @@ class Case(Assumptions):
     """Bandwidth of every NIC."""
     nic_use: str = "own"
     """own: each GPU uses its own NIC; pooled: a server's NICs carry anything."""
+    circuits_for: str = "all-to-all"
+    """For how long circuits stay set: all-to-all, block, stage, iteration, run."""
 
     def __post_init__(self):
+        self.check_spans((self.circuits_for,))
         for field, allowed in (("model", workload.NAMES), ("fabric", fabric.NAMES), ("nic_use", NIC_USES)):
             names(field, (getattr(self, field),), allowed)
         super().__post_init__()
@@ -168,7 +174,8 @@ class Case(Assumptions):
         """The comparison of this one case."""
         shared = {field.name: getattr(self, field.name) for field in dataclasses.fields(Assumptions)}
         axes: dict[str, Any] = {"models": (self.model,), "fabrics": (self.fabric,)}
-        return Compare(**shared, **axes, nic_gbps=(self.nic_gbps,), nic_use=(self.nic_use,))
+        axes |= {"nic_gbps": (self.nic_gbps,), "nic_use": (self.nic_use,), "circuits_for": (self.circuits_for,)}
+        return Compare(**shared, **axes)
 
 
 def check_bandwidths(nic_gbps: Any, prices: Prices) -> None:

@@ -7,9 +7,11 @@ import dataclasses
 import functools
 import types
 import typing
+from collections.abc import Sequence
 from typing import Any, Literal
 
-from mfabric_jax.checks import InputError, not_negative, one_of, positive, whole
+from mfabric_jax.checks import InputError, names, not_negative, one_of, positive, whole
+from mfabric_jax.schedule.spans import LONG, SPANS
 from mfabric_jax.traffic import Knobs
 from mfabric_jax.traffic.knobs import WORKLOADS
 from mfabric_jax.traffic.predictor import REGISTRY as PREDICTORS
@@ -18,6 +20,7 @@ from mfabric_jax.workload.compute import DEFAULT_GPU
 
 TRAFFIC = ("measured", "generated")
 DType = Literal["float32", "float64"]
+MEASURED = "measured"
 DTYPES: tuple[str, ...] = typing.get_args(DType)
 
 
@@ -156,6 +159,17 @@ class CircuitSettings(PolicySettings):
     """Circuits of the first all-to-all of a forward block: block, reuse, random, predict, pays (see the docs)."""
     predictor: str | None = None
     """Of demand, for --first predict: transition, previous-layer, previous-iteration, moving-average, uniform."""
+    scenarios: int = 8
+    """Of --first predict, where the policy takes many demands: so many that may be true, drawn of each prediction."""
+    sigma: float | None = None
+    """Of their errors, standard deviation of the logarithm (default: that of the predictor so far)."""
+    plan_on: Literal["past", "span"] = "past"
+    """What circuits for a stage, iteration or run are chosen on: past, the iteration before (a run: before its first);
+    span, what they will carry, as if it were known."""
+    decision_s: float | str = 0.0
+    """Time that a policy takes, paid where nothing hides it: seconds, or measured (on this machine)."""
+    partial: bool = False
+    """Circuits that stay carry while others turn."""
     cold_start: bool = False
     """Circuits are uniform when an iteration begins (default: as an iteration like it leaves them)."""
     flows: Literal["spray", "single"] = "spray"
@@ -167,6 +181,24 @@ class CircuitSettings(PolicySettings):
             one_of("predictor", self.predictor, PREDICTORS)
         if self.flows == "single" and self.routing != "unsplit":
             raise InputError(f"flows 'single' needs routing unsplit, got {self.routing!r}.")
+        if self.flows == "single" and self.partial:
+            raise InputError("flows 'single' turns all circuits together; partial must be false, got true.")
+        whole("scenarios", self.scenarios)
+        if self.sigma is not None:
+            not_negative("sigma", self.sigma)
+        if isinstance(self.decision_s, str):
+            one_of("decision_s (beside a number of seconds)", self.decision_s, (MEASURED,))
+        else:
+            not_negative("decision_s", self.decision_s)
+
+    def check_spans(self, circuits_for: Sequence[str]) -> None:
+        """`InputError` for spans that are none, or do not go with `first`."""
+        names("circuits_for", circuits_for, SPANS)
+        for span in circuits_for:
+            allowed = ("block",) if span in LONG else ("block", "predict", "random")
+            if span != "all-to-all" and self.first not in allowed:
+                words = " or ".join(map(repr, allowed))
+                raise InputError(f"circuits_for {span!r} needs first {words}, got {self.first!r}.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

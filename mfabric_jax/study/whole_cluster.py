@@ -22,7 +22,7 @@ from mfabric_jax.routing.shortest import ROUTINGS as GRAPH_ROUTINGS
 from mfabric_jax.routing.shortest import shortest_routes
 from mfabric_jax.routing.transfers import Transfers, link_bytes
 from mfabric_jax.study._provenance import provenance
-from mfabric_jax.study._simulate import check_dtype
+from mfabric_jax.study._scenario import check_dtype
 from mfabric_jax.study.settings import PolicySettings, RunSettings, SetUp, check_choices
 from mfabric_jax.traffic import Flows, region_bytes, training_flows
 from mfabric_jax.workload import NAMES, Workload

@@ -42,6 +42,18 @@ def likely_demands(
     return jnp.where(forecast[None] > 0, jnp.exp(middle[None] + spread * noise), 0)
 
 
+def expected(
+    forecast: Float[Array, "S S"], sigma: Float[Array, ""] | float
+) -> tuple[Float[Array, "S S"], Float[Array, ""]]:
+    """The mean of `likely_demands`, and the standard deviation of their logarithms."""
+    largest = forecast.max(initial=0)
+    relative = forecast / jnp.where(largest > 0, largest, 1)  # whatever the unit, the same numbers
+    middle, spread = believed(relative, sigma)
+    spread = spread.astype(forecast.dtype)
+    log, some = _logarithm(relative)
+    return forecast * jnp.where(some, jnp.exp(middle - log + spread**2 / 2), 1), spread
+
+
 def believed(
     forecast: Float[Array, "S S"], sigma: Float[Array, ""] | float
 ) -> tuple[Float[Array, "S S"], Float[Array, ""]]:

@@ -18,12 +18,14 @@ class Tokens:
     - `count` [iteration, layer, micro_batch, source_rank, expert]: integers, or reals where they are expectations.
       "layer" counts MoE blocks only. A run of more micro-batches reads them cyclically: m reads m mod M.
     - `source`: what this is, in words, for the configuration that a result carries.
+    - `before` [layer, micro_batch, source_rank, expert]: the iteration before the first, where it is known.
 
     Raises `InputError` for other than five axes, an empty axis, or a count that is negative or not finite.
     """
 
     count: np.ndarray
     source: str
+    before: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         count = np.asarray(self.count)
@@ -42,6 +44,12 @@ class Tokens:
         total = self.count.sum(axis=-1, keepdims=True, dtype=np.float64)
         factor = np.divide(workload.selections, total, out=np.zeros_like(total), where=total > 0)
         return dataclasses.replace(self, count=self.count * factor)
+
+    def after_the_first(self) -> "Tokens":
+        """All iterations but the first, which becomes the one `before`."""
+        if len(self.count) < 2:
+            raise InputError(f"tokens ({self.source}) must have an iteration before the first that is timed, got 1.")
+        return Tokens(self.count[1:], f"{self.source}, the first not timed", self.count[0])
 
     def fold_experts(self, experts: int) -> "Tokens":
         """Neighbouring experts added up until `experts` are left: expert e becomes e // (E / experts)."""

@@ -34,23 +34,27 @@ def stage_order(schedule, stage, stages, batches, chunks=1):
 
 
 class Region:
-    """The clock of one stage, when its last all-to-all was over (`quiet`), since when its circuits carry (`active`).
+    """The clock of one stage, when its last all-to-all was over (`quiet`), since when its circuits carry (`active`),
+    and whether the switch was told while it turned (`anew`: no circuit carries meanwhile).
 
     - `eps_waits`: packets wait for the switch too, although they do not need it.
     - `recompute`: "none", "attention", "block": what the backward pass computes once more.
     - `parts`: of dispatch, experts and combine, which overlap.   - `stretch`: as far as the experts see, a dispatch in
       parts is one stretch that ends when it is over (else each part is there when circuits and packets brought it).
+    - `decision`: from a forward gate until the circuits for it are known.
     """
 
-    def __init__(self, delay, eps_waits=False, recompute="none", parts=1, stretch=False):
-        self.clock, self.quiet, self.active = 0, -math.inf, -math.inf
-        self.delay, self.eps_waits, self.recompute = delay, eps_waits, recompute
+    def __init__(self, delay, eps_waits=False, recompute="none", parts=1, stretch=False, decision=0):
+        self.clock, self.quiet, self.active, self.anew = 0, -math.inf, -math.inf, False
+        self.delay, self.eps_waits, self.recompute, self.decision = delay, eps_waits, recompute, decision
         self.parts, self.stretch = parts, stretch
 
     def run(self, kind, block):
         """One block of one pass: {attention, inner, tp} forward seconds, `exchange`: its two all-to-alls, each (seconds
         on circuits, on packet switches and NVSwitches), None for a dense block; `switch`: which of the two want other
-        circuits than there are; `ahead`: the first one's are known beforehand."""
+        circuits than there are; `ahead`: the first one's are known beforehand; maybe `delay`: of the switch for each;
+        `waiting`: seconds of each on circuits that are set up anew, while the others carry."""
+        block = {"delay": [self.delay] * 2, "waiting": [one[0] for one in block["exchange"] or ()]} | block
         self.record = {"begin": self.clock, "paid": 0, "computed": 0, "tp": 0, "over": [], "inner": None}
         attention, inner, tp = block["attention"], block["inner"], block["tp"]
         again = kind == "B" and self.recompute == "block"
@@ -60,12 +64,13 @@ class Region:
         if block["exchange"] is None:
             self.dense(inner, 1 if kind == "F" else 3 if again else 2)
         else:
+            self.known = -math.inf if kind == "B" else self.clock + self.decision
             if block["switch"][0]:
-                self.tell(self.quiet if block["ahead"] else self.clock)
+                self.tell(self.quiet if block["ahead"] else self.clock + self.decision, block["delay"][0])
             if again:  # forward all-to-alls: the backward ones reversed
-                self.all_to_all(*block["exchange"][1])
+                self.all_to_all(*block["exchange"][1], block["waiting"][1])
                 self.compute(inner)
-                self.all_to_all(*block["exchange"][0])
+                self.all_to_all(*block["exchange"][0], block["waiting"][0])
             self.moe(block, inner if kind == "F" else 2 * inner)
         if kind == "B":
             self.compute((3 if self.recompute == "attention" else 2) * attention)
@@ -87,15 +92,17 @@ class Region:
         self.compute(times * inner)
         self.record["over"] = None
 
-    def tell(self, since):
-        self.active = since + self.delay
+    def tell(self, since, delay):
+        self.anew = self.active > since
+        self.active = since + delay
 
-    def all_to_all(self, circuits, packets):
+    def all_to_all(self, circuits, packets, waiting):
         alone = self.clock + max(circuits, packets)
         active = max(self.clock, self.active)
-        over = (active if self.eps_waits else self.clock) + packets
-        if circuits:
-            over = max(over, active + circuits)
+        over = max((active if self.eps_waits else self.clock) + packets, self.clock + circuits)
+        waiting = circuits if self.anew else waiting
+        if waiting:
+            over = max(over, active + waiting)
         self.record["paid"] += over - alone
         self.clock = self.quiet = over
 
@@ -105,7 +112,7 @@ class Region:
         first, second = block["exchange"]
         n, start = self.parts, self.clock
         there = [self.arrived(start, *first, k / n) for k in range(1, n + 1)]
-        self.all_to_all(*first)
+        self.all_to_all(*first, block["waiting"][0])
         over = self.clock
         if self.stretch:
             there = [over - max(first) * (n - k) / n for k in range(1, n + 1)]
@@ -114,16 +121,17 @@ class Region:
             experts = max(experts, part) + inner / n
             computed.append(experts)
         if block["switch"][1]:
-            self.tell(self.quiet)
-        ends = {}
+            self.tell(max(self.quiet, self.known), block["delay"][1])
+        ends, waiting = {}, second[0] if self.anew else block["waiting"][1]
         for inactive in (True, False):
             active = self.active if inactive else -math.inf
-            circuits = packets = over
+            circuits = packets = stay = over
             for part in computed:
                 ready = max(over, part)
                 packets = max(packets, ready, active if self.eps_waits else ready) + second[1] / n
-                circuits = max(circuits, ready, active) + second[0] / n if second[0] else max(circuits, ready)
-            ends[inactive] = max(circuits, packets)
+                stay = max(stay, ready) + second[0] / n
+                circuits = max(circuits, ready, active) + waiting / n if waiting else max(circuits, ready)
+            ends[inactive] = max(circuits, packets, stay)
         self.record["paid"] += ends[True] - ends[False]
         self.record["computed"] += inner
         self.record["over"] = (over, ends[True])

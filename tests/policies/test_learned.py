@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax.fabric import Circuits
-from mfabric_jax.policies import greedy, policy_file
+from mfabric_jax.policies import get, greedy, policy_file
 from mfabric_jax.policies._index import Index, index
 from mfabric_jax.policies._learned import kind_of, learned, load, save
 from mfabric_jax.policies.network import PolicyNetwork
@@ -41,6 +41,17 @@ def test_a_model_comes_back_as_it_was(tmp_path):
         np.testing.assert_array_equal(plan.circuits.count, same.circuits.count)
         assert load(tmp_path / "one.policy") is trained
         assert load(kept(tmp_path, model)) is not trained
+
+
+def test_a_network_in_a_file_is_told_sigma(tmp_path):
+    path = str(kept(tmp_path, NETWORK))
+    told = get(path, sigma=2.0)
+    assert told is get(path, sigma=2.0)
+    demand = draw(0, 4)
+    want = NETWORK(demand, region(4, 6), sigma=2.0).circuits.count
+    np.testing.assert_array_equal(told(demand, region(4, 6)).circuits.count, want)
+    np.testing.assert_array_equal(get(path, sigma=jnp.asarray(2.0))(demand, region(4, 6)).circuits.count, want)
+    assert "has no setting 'rule'; it has sigma, share_steps" in refused(get, path, rule="next")
 
 
 def test_a_failed_write_leaves_what_was_there(tmp_path):

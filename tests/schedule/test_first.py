@@ -86,7 +86,8 @@ def plain_parts(count, demand):
 @eqx.filter_jit
 def chosen(rule, slots, trade_off, key, cold=False):
     first = First(rule, predicted=0 if rule == "predict" else None, trade_off=trade_off, cold=cold)
-    return choose(REGION, greedy, slots, both_parts, first, key)
+    count, before = choose(REGION, greedy, slots, both_parts, first, key)
+    return count, (count != before).any((-2, -1))
 
 
 def drawn_slots(seed):

@@ -8,7 +8,7 @@ import pytest
 from mfabric_jax.fabric import Region
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.policies import uniform
-from mfabric_jax.schedule.exchange import Exchanges
+from mfabric_jax.schedule.all_to_alls import Exchanges
 from mfabric_jax.schedule.iteration import FabricRates
 from mfabric_jax.workload.compute import BlockSeconds
 from tests.oracles.greedy import greedy as plain_greedy

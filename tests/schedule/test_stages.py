@@ -6,8 +6,10 @@ import numpy as np
 
 from mfabric_jax.fabric import Circuits, Region, degraded
 from mfabric_jax.policies import Plan, greedy
-from mfabric_jax.schedule.exchange import Exchanges, exchanges_between, failed_stage, routed
+from mfabric_jax.schedule.all_to_alls import Exchanges
+from mfabric_jax.schedule.exchange import exchanges_between, failed_stage
 from mfabric_jax.schedule.iteration import FabricRates, send_seconds
+from mfabric_jax.schedule.switching import routed
 from mfabric_jax.workload.compute import BlockSeconds
 from tests.oracles.timeline import Region as Clock
 from tests.oracles.timeline import stage_order, timeline

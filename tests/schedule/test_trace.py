@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax.schedule._order import order_of
-from mfabric_jax.schedule.exchange import places
+from mfabric_jax.schedule.all_to_alls import places
 from mfabric_jax.schedule.timeline import Blocks, Compute, Rules, run
 from mfabric_jax.schedule.trace import LABELS, TRACKS, one_block, segments
 from tests.schedule.jobs import job

@@ -17,6 +17,7 @@ from mfabric_jax.schedule import exchanges, iterate, rates_of
 from mfabric_jax.study import Compare, Failures, compare
 from mfabric_jax.study._compare import effective
 from mfabric_jax.study._examples import examples
+from mfabric_jax.study._scenario import scenarios, tokens_of
 from mfabric_jax.workload import block_seconds, get_gpu
 from tests.mistakes import check_refused
 from tests.study.small import MODEL, configured, row, rows, small
@@ -76,7 +77,7 @@ def test_models_come_in_their_order_progress_hears_of_every_fabric_and_rows_repe
 def test_settings_reach_the_traffic():
     def drawn(**settings):
         config = small(**{"drift": 0.1, "iterations": 2} | settings)
-        return module.tokens_of(config, config.workload(MODEL)).count
+        return tokens_of(config, config.workload(MODEL)).count
 
     for given in ({}, {"traffic": "generated", "skew": 1.0}):
         base = drawn(**given)
@@ -160,7 +161,7 @@ def test_nothing_is_promoted():
     # With 64 bits enabled, single precision stays single: traced only.
     for dtype, name in itertools.product(("float32", "float64"), ("fat-tree", "mfabric")):
         config = small(fabrics=(name,), dtype=dtype)
-        (job,) = module.scenarios(config)
+        (job,) = scenarios(config)
         seconds = jax.tree.map(lambda x, dtype=dtype: jnp.asarray(x, dtype), block_seconds(job.workload, get_gpu()))
 
         def run(fabric, tokens, job=job, config=config, seconds=seconds):

@@ -12,7 +12,7 @@ import pytest
 from mfabric_jax import InputError
 from mfabric_jax.fabric.failures import KINDS, Degraded
 from mfabric_jax.schedule import Iteration
-from mfabric_jax.schedule.exchange import Exchanges
+from mfabric_jax.schedule.all_to_alls import Exchanges
 from mfabric_jax.study import Failures, failures
 from mfabric_jax.study._failures import effective_failures
 from tests.mistakes import check_refused

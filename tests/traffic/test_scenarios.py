@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mfabric_jax.traffic.scenarios import believed, error_of, likely_demands, resampled
+from mfabric_jax.traffic.scenarios import believed, error_of, expected, likely_demands, resampled
 from tests.mistakes import refused
 
 SERVERS = 12
@@ -92,3 +92,16 @@ def test_mistakes_are_named():
     )
     said = refused(error_of, np.ones((2, 3, 3)), np.ones((3, 3, 3)))
     assert said == "past must be [H S S] as true is, got [2, 3, 3] and [3, 3, 3]."
+
+
+def test_what_is_expected_is_the_mean_of_the_scenarios():
+    forecast = jnp.asarray(truth(1, 0.5)).at[2, 3].set(0)
+    for sigma in (0.0, 0.6):
+        mean, spread = expected(forecast, sigma)
+        some = likely_demands(jax.random.key(0), forecast, sigma, 20_000).mean(0)
+        np.testing.assert_allclose(mean, some, rtol=0.03)
+        np.testing.assert_allclose(spread, believed(forecast, sigma)[1])
+    np.testing.assert_allclose(expected(forecast, 0.0)[0], forecast, rtol=1e-12)
+    silent, none = expected(jnp.zeros((3, 3)), 0.5)
+    assert (np.asarray(silent) == 0).all()
+    assert np.isfinite(none)

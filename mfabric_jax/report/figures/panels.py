@@ -84,7 +84,7 @@ class Axis:
             axis.set_minor_formatter(NullFormatter())
             return
         ticks = self.ticks if isinstance(self.ticks, Mapping) else {at: self.ticks(at) for at in sorted(set(values))}
-        near = {at: text for at, text in ticks.items() if low / 2 < at < high * 2}
+        near = {at: text for at, text in ticks.items() if low <= at <= high or low / 2 < at < high * 2}
         axis.set_ticks(list(near), labels=list(near.values()))
         axis.set_ticks([], minor=True)
 
@@ -233,7 +233,9 @@ class Heat(PicturePanel):
 
     def dress(self, axes: Axes, rows: Rows, everything: Rows) -> None:
         super().dress(axes, rows, everything)
-        axes.locator_params(nbins=9 if self.number else 5, integer=True)
+        for name, axis in (("x", self.x), ("y", self.y)):
+            if axis.ticks is None:
+                axes.locator_params(name, nbins=9 if self.number else 5, integer=True)
         axes.set_facecolor("#eeeeee")
         axes.spines[:].set_visible(False)
         axes.tick_params(length=0 if self.number else 2)

@@ -10,10 +10,10 @@ import numpy as np
 
 from mfabric_jax import fabric, units
 from mfabric_jax.checks import InputError
-from mfabric_jax.schedule.exchange import Exchanges
+from mfabric_jax.schedule.all_to_alls import Exchanges
 from mfabric_jax.study._compare import effective, judged, named, network_cost
 from mfabric_jax.study._iteration_of import IterationOf, function_of
-from mfabric_jax.study._simulate import check_dtype, scenarios_on, tokens_of
+from mfabric_jax.study._scenario import check_dtype, scenarios_on, tokens_of
 from mfabric_jax.study.batch import Estimate, evaluate, usual_at_once
 from mfabric_jax.study.config import Case
 from mfabric_jax.study.settings import choices, hints
@@ -21,8 +21,10 @@ from mfabric_jax.study.sweeps.axes import Setting
 from mfabric_jax.traffic import Tokens
 
 LEFT_OPEN = ("efficiency", "delay_s", "nvswitch_gigabytes_per_s")  # None stands for what others imply
-DATA = (*LEFT_OPEN, "nic_gbps", "optical_degree", "electrical_nics", "goodput", "link_delay_s", "reactivation_s")
+DATA = (*LEFT_OPEN, "nic_gbps", "optical_degree", "electrical_nics", "goodput", "link_delay_s")
+DATA = (*DATA, "each_s", "reactivation_s")
 OF_TRAFFIC = ("traffic", "skew", "drift", "drawn", "seed", "iterations", "trace", "records", "matrices")
+OF_TRAFFIC = (*OF_TRAFFIC, "circuits_for", "plan_on")  # whether there is an iteration before the first
 PARTS = ("compute_s", "exposed_comm_s", "reconfig_s", "bubble_s", "tp_comm_s", "ep_comm_s", "dp_comm_s")
 PART_SOLVED = 4  # of the usual chunk: every iteration is many all-to-alls at once
 AVERAGED = -1  # `sample`: the mean of all iterations, as `compare` gives it
@@ -99,7 +101,8 @@ class Iterations:
     def shown(self) -> dict[str, Any]:
         """What every row says though it may not vary."""
         (group,) = self.base.groups(self.base.model, self.on.name, self.base.nic_gbps, (self.base.nic_use,))
-        return named(self.base, self.on, self.workload, group.nic_use, float(self.base.nic_gbps))
+        where = group.nic_use, float(self.base.nic_gbps), self.base.circuits_for
+        return named(self.base, self.on, self.workload, *where)
 
     @functools.cached_property
     def function(self) -> IterationOf:
@@ -108,7 +111,8 @@ class Iterations:
         traffic_of = tuple((name, self.code[name]) for name in OF_TRAFFIC)
         base, job = self.base, self.base.workload(self.base.model)
         where = base.model, base.fabric, (base.nic_gbps,), (base.nic_use,)
-        return function_of(scenarios_on(base, *where, _tokens(base, job, traffic_of))[0])[0]
+        tokens, spans = _tokens(base, job, traffic_of), (base.circuits_for,)
+        return function_of(scenarios_on(base, *where, tokens, spans)[0])[0]
 
     def rows(
         self, data: Mapping[str, np.ndarray], most: int, before: Callable[[Estimate], None] | None = None
@@ -117,7 +121,7 @@ class Iterations:
         cases = self.cases(data)
         samples, place = self._samples(cases["sample"])
         each = {name: values[place] for name, values in cases.items()} | {"sample": samples}
-        seconds = self._seconds(each, min(most * len(self.function.count), usual_at_once()), before)
+        seconds = self._seconds(each, min(most * len(self.function.given.tokens), usual_at_once()), before)
         weight = 1 / np.bincount(place, minlength=len(cases["sample"]))
         mean = {name: np.bincount(place, seconds[name]) * weight for name in ("iteration_s", *PARTS)}
         return mean | self._judged(mean, data)
@@ -141,7 +145,7 @@ class Iterations:
 
     def _samples(self, sample: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Which iterations every row is the mean of: sample [N'], row [N']."""
-        every, rows = np.arange(len(self.function.count)), np.arange(len(sample))
+        every, rows = np.arange(len(self.function.given.tokens)), np.arange(len(sample))
         many = np.where(sample == AVERAGED, len(every), 1)
         place = np.repeat(rows, many)
         within = np.arange(len(place)) - np.repeat(np.cumsum(many) - many, many)
@@ -184,4 +188,4 @@ def _timed(function: IterationOf, both: Mapping[str, Any]) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=8)
 def _tokens(config: Case, workload, traffic_of: tuple) -> Tokens:
-    return tokens_of(config, workload)
+    return tokens_of(config, workload, (config.circuits_for,))
