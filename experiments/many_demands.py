@@ -118,7 +118,7 @@ def _times(config: Config, region: Region, case: Case, way: Way, forecast: Forec
     many = getattr(config, way.scenarios) if way.scenarios else 1
     sampled = way.policy == SAMPLED and forecast.sigma > 0
     policy = way.policy if sampled or way.policy != SAMPLED else JOINT
-    plan = plans(policy, ROUTES[routes] if sampled else "split", many)
+    plan = plans(policy, ROUTES[routes], many)
     if way.policy == EVEN and routes == "fixed":
         plan = Plan(plan.circuits, shares_for(region, plan, scenarios_of(forecast, config.scenarios)))
     return times_over_bound(region, plan, case.true, forecast.seen, ROUTES[routes], config.share_steps)

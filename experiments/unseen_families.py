@@ -1,28 +1,21 @@
 """Families of drawn demand that nothing was trained on or chosen by: first looked at in the last run.
 
-Their structures are in none of `traffic.demand_families` and `traffic.broad_families`: distance on a ring, partners a
-power of two away, and servers in an order in which nobody sends back. Only proportions matter: no unit is meant.
+Their structures are in none of `traffic.demand_families` and `traffic.broad_families`: partners a power of two away,
+rows and columns of a grid, and a tree. Only proportions matter: no unit is meant.
 """
 
 import functools
+import math
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Key
 
 from mfabric_jax.traffic.broad_families import BROAD
 
 Demand = Float[Array, "S S"]
-
-
-def ring(key: Key[Array, ""], servers: int) -> Demand:
-    """Servers on a ring in random order send less to those further away, by 0.4 to 0.7 a step, with noise."""
-    order, part, noise = jax.random.split(key, 3)
-    place = jax.random.permutation(order, servers)
-    apart = jnp.abs(place[:, None] - place[None])
-    apart = jnp.minimum(apart, servers - apart).astype(jnp.float32)
-    return jax.random.uniform(part, (), jnp.float32, 0.4, 0.7) ** apart * _noise(noise, servers, 0.3)
 
 
 def butterfly(key: Key[Array, ""], servers: int) -> Demand:
@@ -35,14 +28,32 @@ def butterfly(key: Key[Array, ""], servers: int) -> Demand:
     return jnp.where(power & (on > 0), much[on], 0) * _noise(noise, servers, 0.2)
 
 
-def one_way(key: Key[Array, ""], servers: int) -> Demand:
-    """Servers in random order send to later ones alone: gamma draws of shape 0.7."""
-    order, size = jax.random.split(key)
+def grid(key: Key[Array, ""], servers: int) -> Demand:
+    """Servers in random order on a grid send along its rows, and along its columns: each way has its own bytes."""
+    order, size, noise = jax.random.split(key, 3)
+    wide = max(many for many in range(1, math.isqrt(servers) + 1) if servers % many == 0)
     place = jax.random.permutation(order, servers)
-    return jnp.where(place[:, None] < place[None], jax.random.gamma(size, 0.7, (servers, servers), jnp.float32), 0)
+    row, column = place // wide, place % wide
+    much = jnp.exp(jax.random.normal(size, (2,), jnp.float32))
+    along = jnp.where(row[:, None] == row[None], much[0], 0) + jnp.where(column[:, None] == column[None], much[1], 0)
+    return along * _noise(noise, servers, 0.3)
 
 
-UNSEEN: dict[str, Callable[[Key[Array, ""], int], Demand]] = {"ring": ring, "butterfly": butterfly, "one-way": one_way}
+def tree(key: Key[Array, ""], servers: int) -> Demand:
+    """A gather along a binary tree in random order: more from larger branches; 20 to 100 % come back from the root."""
+    order, part, noise = jax.random.split(key, 3)
+    parent = (np.arange(servers) - 1) // 2
+    size = np.ones(servers, np.float32)
+    for child in range(servers - 1, 0, -1):
+        size[parent[child]] += size[child]
+    up = np.zeros((servers, servers), np.float32)
+    up[np.arange(1, servers), parent[1:]] = size[1:]
+    both = up + jax.random.uniform(part, (), jnp.float32, 0.2, 1.0) * up.T
+    place = jax.random.permutation(order, servers)
+    return both[place[:, None], place[None]] * _noise(noise, servers, 0.3)
+
+
+UNSEEN: dict[str, Callable[[Key[Array, ""], int], Demand]] = {"butterfly": butterfly, "grid": grid, "tree": tree}
 DRAWN = BROAD | UNSEEN
 
 

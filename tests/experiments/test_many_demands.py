@@ -94,11 +94,12 @@ def test_unseen_families_are_demand_between_servers_and_draws_differ(family, ser
 
 def test_unseen_families_are_what_their_words_say():
     keys = jax.random.split(jax.random.key(6), 4)
-    both = [np.asarray(demands_of(keys, name, 8)) > 0 for name in ("one-way", "butterfly")]
-    assert not (both[0] & both[0].transpose(0, 2, 1)).any()
-    assert (both[1].sum(2) == 3).all()  # 1, 2 and 4 places on
-    ring = np.sort(np.asarray(demands_of(keys, "ring", 8)), axis=2).mean(1)
-    assert (ring[:, -2:].mean(1) > 1.5 * ring[:, 1:-2].mean(1)).all()  # two neighbours
+    partners, lines, branches = (np.asarray(demands_of(keys, name, 8)) > 0 for name in ("butterfly", "grid", "tree"))
+    assert (partners.sum(2) == 3).all()  # 1, 2 and 4 places on
+    assert (lines.sum(2) == 1 + 3).all()  # rows of 2, columns of 4
+    assert (branches == branches.transpose(0, 2, 1)).all()
+    assert (branches.sum((1, 2)) == 2 * 7).all()
+    assert [sorted(tree.sum(1)) for tree in branches] == 4 * [[1, 1, 1, 1, 2, 2, 3, 3]]
 
 
 def test_tables_are_demand_of_which_the_past_is_earlier():
