@@ -33,6 +33,7 @@ from mfabric_jax.learning.planning import (
     legal,
     plan_for,
     plans_from,
+    takes_sigma,
 )
 from mfabric_jax.routing import Plan, all_to_all_time, degree_bound, fluid_lower_bound, relay_shares
 from mfabric_jax.routing.region import ROUTINGS
@@ -355,7 +356,8 @@ def _forecasts(config: Evaluation, held: HeldOut) -> Iterator[Forecast]:
 def _over(config: Evaluation, region: Region, held: HeldOut, forecast: Forecast, routing, plans, name) -> np.ndarray:
     """Time over the degree bound of every demand [N]."""
     demand = jnp.asarray(held.demand)
-    plan = plans(name, routing if name == SAMPLED or routing == "unsplit" else "split")
+    own_shares = name == SAMPLED or (routing == PLANNED and takes_sigma(policies.get(name)))
+    plan = plans(name, routing if own_shares or routing == "unsplit" else "split")
     if routing != PLANNED:
         return np.asarray(_times(region, plan.circuits, demand, routing, config.share_steps))
     if plan.shares is None:
