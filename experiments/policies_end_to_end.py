@@ -1,9 +1,11 @@
 """How much of an iteration do better circuits and routes save, beside the paper's greedy with unsplit routing?
 
-Four models, measured, skewed and recorded traffic, computation calibrated to published fat-tree times. Circuits are
-chosen for the exact demand of every block; the first all-to-all of a block waits for them ("block", as the paper
-simulates it) or they are set where that pays ("pays"). qwen-moe has 32 expert-parallel ranks, the recording 16:
-qwen-moe-ep16 stands for it there. Source: arXiv 2501.03905, evaluation.
+All models, measured, skewed and recorded traffic, computation calibrated to published fat-tree times. Circuits are
+chosen for the exact demand of every block, and the first all-to-all of a block waits for them ("block", as the paper
+simulates it) or they are set where that pays ("pays"); or once, for the iteration before ("static"). "5 + 3", "4 + 4":
+NICs on circuits and on packet switches, in place of 6 + 2. qwen-moe has 32 expert-parallel ranks, the recording 16:
+qwen-moe-ep16 stands for it there. Fat-trees are with a NIC for every GPU ("own") and with pooled NICs. Source: arXiv
+2501.03905, evaluation.
 """
 
 import dataclasses
@@ -15,15 +17,18 @@ from mfabric_jax.report.figures.groups import Dots
 from mfabric_jax.report.figures.panels import Axis, Picture
 from mfabric_jax.study import Compare
 
-from .rows import adding, ends, measured, pivots, then
+from .rows import Row, adding, ends, measured, pivots, then
 from .script import Found, Script, Sweep, check, compared
 from .sensitivity import GBPS
 
-MODELS = ("mixtral-8x22b", "mixtral-8x7b", "llama-moe", "qwen-moe")
+MODELS = ("mixtral-8x22b", "mixtral-8x7b", "llama-moe", "qwen-moe", "deepseek-r1", "deepseek-v3")
 RECORDED_MODEL = {"qwen-moe": "qwen-moe-ep16"}
 TRAFFIC: dict[str, dict[str, Any]] = {"measured": {}, "skewed": {"traffic": "generated", "skew": 1.0}, "recorded": {}}
 BASE = "greedy, unsplit"
+NIC_USES = ("own", "pooled")
+PARTS = ("ep_comm_s", "dp_comm_s", "reconfig_s")
 RELAY, PAYS = {"routing": "relay"}, {"first": "pays"}
+JOINT = {"policy": "joint"} | RELAY
 WAYS: dict[str, dict[str, Any]] = {
     BASE: {},
     "threshold, unsplit": {"policy": "threshold"},
@@ -31,9 +36,12 @@ WAYS: dict[str, dict[str, Any]] = {
     "local search, split": {"policy": "local-search", "routing": "split"},
     "greedy, relay": {"rule": "next"} | RELAY,
     "learned, relay": {"policy": "learned"} | RELAY,
-    "joint, relay": {"policy": "joint"} | RELAY,
+    "joint, relay": JOINT,
+    "joint, relay, 5 + 3": JOINT | {"optical_degree": 5, "electrical_nics": 3},
+    "joint, relay, 4 + 4": JOINT | {"optical_degree": 4, "electrical_nics": 4},
+    "static, relay": {"policy": "sample-average", "circuits_for": ("iteration",)} | RELAY,
     "greedy, unsplit, pays": PAYS,
-    "joint, relay, pays": {"policy": "joint"} | RELAY | PAYS,
+    "joint, relay, pays": JOINT | PAYS,
 }
 
 
@@ -66,26 +74,50 @@ class Config(Sweep):
         if kind == "recorded":
             model = RECORDED_MODEL.get(model, model)
         trace = self.trace if kind == "recorded" else None
-        return self.case(model, *fabrics, trace=trace, **TRAFFIC[kind], **WAYS[way])
+        return self.case(model, *fabrics, nic_use=NIC_USES, trace=trace, **TRAFFIC[kind], **WAYS[way])
 
 
 def run(config: Config) -> Found:
-    """A row for each model, traffic, way and bandwidth: iteration time, over greedy's and over the fat-tree's."""
-    seconds: dict[tuple, float] = {}
-    for (model, kind, way), found in compared(config, config.models, config.kinds(), config.ways):
-        for row in found:
-            gbps, time_s = row["nic_gbps"], row["iteration_s"]
-            seconds[model, kind, way if row["fabric"] == "mfabric" else "fat-tree", gbps] = time_s
+    """A row for each model, traffic, way and bandwidth: iteration time, over greedy's and over the fat-trees'.
+
+    - `ep_over_pooled`: its all-to-alls, waiting for the switch apart, over those of the fat-tree with pooled NICs.
+    - `ep_comm_s`, `dp_comm_s`, `reconfig_s`: of the busiest stage.   - `beyond_ep_s`: what it takes longer than the
+      pooled fat-tree but for all-to-alls and the switch: gradients, sends between stages, and their bubbles.
+    """
+    found: dict[tuple, Row] = {}
+    for (model, kind, way), rows in compared(config, config.models, config.kinds(), config.ways):
+        for row in rows:
+            gbps = row["nic_gbps"]
+            found[model, kind, way if row["fabric"] == "mfabric" else row["nic_use"], gbps] = row
             if row["fabric"] == "mfabric":
-                over = [time_s / seconds[model, kind, other, gbps] for other in (BASE, "fat-tree")]
-                place = {"model": row["model"], "traffic": kind, "way": way, "nic_gbps": gbps, "iteration_s": time_s}
-                parts = {part: row[part] for part in ("ep_comm_s", "reconfig_s")}
-                yield place | dict(zip(("over_greedy", "over_fat_tree"), over, strict=True)) | parts
+                greedy, own, pooled = (found[model, kind, other, gbps] for other in (BASE, *NIC_USES))
+                place = {"model": row["model"], "traffic": kind, "way": way, "nic_gbps": gbps}
+                yield (
+                    place
+                    | {key: row[key] for key in ("iteration_s", *PARTS)}
+                    | {
+                        "over_greedy": row["iteration_s"] / greedy["iteration_s"],
+                        "over_own": row["iteration_s"] / own["iteration_s"],
+                        "over_pooled": row["iteration_s"] / pooled["iteration_s"],
+                        "ep_over_pooled": row["ep_comm_s"] / pooled["ep_comm_s"],
+                        "beyond_ep_s": _but_for_all_to_alls(row) - _but_for_all_to_alls(pooled),
+                    }
+                )
+
+
+def _but_for_all_to_alls(row: Row) -> float:
+    return row["iteration_s"] - row["ep_comm_s"] - row["reconfig_s"]
 
 
 NAMES = {other: name for name, other in RECORDED_MODEL.items()}
 short = adding(model=lambda row: NAMES.get(row["model"], row["model"]))  # qwen-moe-ep16 stands in qwen-moe's column
-TITLES = {"over_greedy": f"iteration time over that of {BASE}", "over_fat_tree": "iteration time over the fat-tree's"}
+TITLES = {
+    "over_greedy": f"iteration time over that of {BASE}",
+    "over_own": "iteration time over the fat-tree's, a NIC for every GPU",
+    "over_pooled": "iteration time over the fat-tree's, pooled NICs",
+    "ep_over_pooled": "all-to-alls over those of the fat-tree with pooled NICs",
+    "beyond_ep_s": "seconds beyond that fat-tree but for all-to-alls and the switch",
+}
 table = then(short, pivots(("traffic", "way"), "{model} {nic_gbps:g}G", TITLES, ".3f"))
 
 RATIO = Axis("over_greedy", f"time over that of\n{BASE}", lines=(1,))

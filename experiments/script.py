@@ -15,6 +15,7 @@ import inspect
 import json
 import re
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -35,6 +36,7 @@ from mfabric_jax.study._provenance import commit, provenance
 Found = Iterable[Row]
 COMPARED = tuple(name for name in PRICED if name != "torus")  # fabrics with a price that the paper compares
 COMPLETE = "complete"  # in a configuration: nothing stopped the run
+EVERY_S = 30.0  # rows of a run that goes on are written
 
 
 class Verdict(NamedTuple):
@@ -141,8 +143,13 @@ class Script:
             style.check_picture(picture)
         rows: list[Row] = []
         complete, effective = False, self.effective(config)
+        written = time.monotonic()
         try:
-            rows.extend(self.run(config))
+            for row in self.run(config):
+                rows.append(row)
+                if time.monotonic() - written > EVERY_S:  # for a run that is killed
+                    report.write_rows(rows, table, effective | {COMPLETE: complete})
+                    written = time.monotonic()
             self.draw(rows, picture)
             told = [self.table(rows), *([self.more(config, Path(folder))] if self.more else [])]
             complete = True

@@ -354,16 +354,21 @@ def _forecasts(config: Evaluation, held: HeldOut) -> Iterator[Forecast]:
 
 
 def _over(config: Evaluation, region: Region, held: HeldOut, forecast: Forecast, routing, plans, name) -> np.ndarray:
-    """Time over the degree bound of every demand [N]."""
-    demand = jnp.asarray(held.demand)
     own_shares = name == SAMPLED or (routing == PLANNED and takes_sigma(policies.get(name)))
     plan = plans(name, routing if own_shares or routing == "unsplit" else "split")
+    demand, known = jnp.asarray(held.demand), known_to(name, forecast)
+    return times_over_bound(region, plan, demand, known, routing, config.share_steps)
+
+
+def times_over_bound(
+    region: Region, plans: Plan, true: Float[Array, "N S S"], known: Float[Array, "N S S"], routing: str, steps: int
+) -> Float[np.ndarray, "N"]:
+    """Time over the degree bound of every demand; relay-planned: with the plan's shares, or those for what is known."""
     if routing != PLANNED:
-        return np.asarray(_times(region, plan.circuits, demand, routing, config.share_steps))
-    if plan.shares is None:
-        known = known_to(name, forecast)
-        plan = Plan(plan.circuits, _planned_shares(region, plan.circuits, known, config.share_steps))
-    return np.asarray(_plan_times(region, plan, demand))
+        return np.asarray(_times(region, plans.circuits, true, routing, steps))
+    if plans.shares is None:
+        plans = Plan(plans.circuits, _planned_shares(region, plans.circuits, known, steps))
+    return np.asarray(_plan_times(region, plans, true))
 
 
 @functools.partial(jax.jit, static_argnames=("routing", "steps"))

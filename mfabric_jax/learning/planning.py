@@ -30,14 +30,16 @@ class Forecast(NamedTuple):
     mean: Float[Array, "S S"]
 
 
-def plan_for(name: str, routing: str, mean: Float[Array, "S S"], sigma: float) -> policies.Policy:
-    """The policy choosing for that routing where it can, told the sigma of forecasts where it takes one; `mean`: what
-    "static" chooses for."""
+def plan_for(name: str, routing: str, mean: Float[Array, "S S"], sigma: float, risk: str = "mean") -> policies.Policy:
+    """The policy choosing for that routing where it can, told the sigma of forecasts where it takes one.
+
+    - `mean`: what "static" chooses for.   - `risk`: of the scenarios, for sample-average.
+    """
     if name == SAMPLED and routing == PLANNED:
-        return policies.get(name, routes="fixed")
+        return policies.get(name, routes="fixed", risk=risk)
     if name == SAMPLED and routing == "relay":
-        return policies.get(name, share_steps=0)  # the scenarios' own shares are of no use to the true demand
-    steps = {} if routing == PLANNED else {"share_steps": 0}  # shares of the forecast are of no use to the true demand
+        return policies.get(name, share_steps=0, risk=risk)  # shares of scenarios are of no use to the true demand
+    steps = {} if routing == PLANNED else {"share_steps": 0}  # nor are those of the forecast
     policy = policies.suited(name, routing="unsplit" if routing == "unsplit" else "split", **steps)
     if name == STATIC:
         return jax.tree_util.Partial(policy, mean=mean)
@@ -61,12 +63,18 @@ def legal(name: str, plans: Plan, region: Region) -> Plan:
     return plans
 
 
-def plans_from(forecast: Forecast, region: Region, name: str, routing: str, many: int) -> Plan:
+def scenarios_of(forecast: Forecast, many: int, seed: int = 0) -> Float[Array, "N K S S"]:
+    """So many demands that may be true, for each forecast."""
+    keys = jax.random.split(jax.random.key(seed), len(forecast.seen))
+    return jax.vmap(lambda key, one: likely_demands(key, one, forecast.sigma, many))(keys, forecast.seen)
+
+
+def plans_from(forecast: Forecast, region: Region, name: str, routing: str, many: int, risk: str = "mean") -> Plan:
     """What the policy decides for every demand; sample-average for `many` scenarios of it."""
-    seen, keys = forecast.seen, jax.random.split(jax.random.key(0), len(forecast.seen))
-    if name == SAMPLED:
-        seen = jax.vmap(lambda key, one: likely_demands(key, one, forecast.sigma, many))(keys, seen)
-    plans = legal(name, decide(plan_for(name, routing, forecast.mean, forecast.sigma), region, seen, keys), region)
+    seen = scenarios_of(forecast, many) if name == SAMPLED else forecast.seen
+    keys = jax.random.split(jax.random.key(0), len(seen))
+    policy = plan_for(name, routing, forecast.mean, forecast.sigma, risk)
+    plans = legal(name, decide(policy, region, seen, keys), region)
     return Plan(plans.circuits, plans.shares if name != SAMPLED or routing == PLANNED else None)
 
 

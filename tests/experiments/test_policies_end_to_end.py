@@ -11,10 +11,12 @@ def compared(config):
     """In place of `compare`: seconds that tell fabric, policy and bandwidth."""
     for fabric in config.fabrics:
         for gbps in config.nic_gbps:
-            slow = 7.0 if fabric == "fat-tree" else {"greedy": 10.0, "threshold": 8.0}[config.policy]
-            seconds = slow + 100 / gbps
-            row = {"model": config.models[0], "fabric": fabric, "nic_gbps": gbps, "iteration_s": seconds}
-            yield row | {"ep_comm_s": 1.0, "reconfig_s": 0.5}
+            for use in config.nic_use if fabric == "fat-tree" else ("pooled",):
+                slow = {"own": 7.0, "pooled": 6.0}[use]
+                slow = slow if fabric == "fat-tree" else {"greedy": 10.0, "threshold": 8.0}[config.policy]
+                row = {"model": config.models[0], "fabric": fabric, "nic_gbps": gbps, "nic_use": use}
+                row |= {"iteration_s": slow + 100 / gbps, "dp_comm_s": 0.1}
+                yield row | {"ep_comm_s": 1.0 + (fabric == "mfabric"), "reconfig_s": 0.5 * (fabric == "mfabric")}
 
 
 def test_what_a_way_sets():
@@ -32,7 +34,10 @@ def test_ratios_are_over_greedy_and_over_the_fat_tree(monkeypatch, tmp_path):
     assert [(row["way"], row["nic_gbps"]) for row in rows] == [(BASE, 100), (BASE, 400), (WAY, 100), (WAY, 400)]
     assert [row["iteration_s"] for row in rows] == [11.0, 10.25, 9.0, 8.25]
     assert [row["over_greedy"] for row in rows] == [1.0, 1.0, 9 / 11, 8.25 / 10.25]
-    assert [row["over_fat_tree"] for row in rows] == [11 / 8, 10.25 / 7.25, 9 / 8, 8.25 / 7.25]
+    assert [row["over_own"] for row in rows] == [11 / 8, 10.25 / 7.25, 9 / 8, 8.25 / 7.25]
+    assert [row["over_pooled"] for row in rows] == [11 / 7, 10.25 / 6.25, 9 / 7, 8.25 / 6.25]
+    assert [row["ep_over_pooled"] for row in rows] == [2.0] * 4
+    assert [row["beyond_ep_s"] for row in rows] == [2.5, 2.5, 0.5, 0.5]
     assert f"iteration time over that of {BASE}" in table(rows)
     assert f"{rows[2]['over_greedy']:.3f}" in table(rows)
     assert SCRIPT.draw(rows, tmp_path / "picture.png").stat().st_size > 5000

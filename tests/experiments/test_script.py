@@ -141,6 +141,19 @@ def test_rows_of_a_run_that_was_stopped_or_has_no_more_to_tell_stay_but_are_not_
     assert SCRIPT.kept(Config(), tmp_path) is None
 
 
+def test_rows_are_written_while_a_run_goes_on(tmp_path, monkeypatch):
+    there = []
+
+    def slow(config):
+        for row in counted(config):
+            yield row
+            there.append(len(report.read_rows(tmp_path / "made_up.csv")[0]))
+
+    monkeypatch.setattr("experiments.script.EVERY_S", -1.0)
+    dataclasses.replace(SCRIPT, run=slow).answer(Config(), tmp_path)
+    assert there == [1, 2, 3]
+
+
 def test_every_script_has_a_question_and_quick_settings_that_are_allowed():
     for module, question in scripts.questions().items():
         script = scripts.load(module)

@@ -1,0 +1,208 @@
+"""One set of circuits planned from a forecast that errs: how much of what errors cost do scenarios win back?
+
+Policies see the truth times log-normal errors; their circuits then carry the true demand under relay routing.
+"sample-average" plans for scenarios of the truth (`traffic.likely_demands`); how large errors are (sigma) is known, or
+estimated from earlier forecasts. Routes are adaptive (shares chosen for the true demand) or fixed (shares planned with
+the circuits, or for them, from what the policy sees; uniform circuits have shares for the scenarios). Without errors
+there is one scenario, and sample-average is joint. "clairvoyant" is joint that sees the truth.
+"""
+
+import dataclasses
+import functools
+import sys
+import time
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from mfabric_jax.fabric import Region
+from mfabric_jax.learning.judging import interval, times_over_bound
+from mfabric_jax.learning.planning import PLANNED, SAMPLED, Forecast, plans_from, scenarios_of
+from mfabric_jax.policies.delivery import fixed, shares_of
+from mfabric_jax.policies.samples import samples_of
+from mfabric_jax.report import style
+from mfabric_jax.report.figures.panels import Axis, Lines, Picture
+from mfabric_jax.routing import Plan
+
+from .demand_cases import Case, OnCases, check_counts, prepared
+from .rows import Row, Rows, measured, of, pivot, summed, then, told, where
+from .script import Found, Script, check
+
+ROUTES = {"adaptive": "relay", "fixed": PLANNED}
+AGAIN = 4  # descents towards shares for scenarios, after the first
+CLAIRVOYANT, JOINT, EVEN = "clairvoyant", "joint", "uniform"
+NEAR = 0.005  # degree bounds between joint and clairvoyant below which there is no gap to close
+
+
+class Way(NamedTuple):
+    """A policy of the registry, and what it knows of the truth.
+
+    - `scenarios`: the field of the configuration that says how many.   - `estimated`: so is the size of errors.
+    """
+
+    policy: str
+    scenarios: str = ""
+    estimated: bool = False
+    look: style.Look = style.Look("", style.INK)
+
+
+WAYS = {
+    SAMPLED: Way(SAMPLED, "scenarios", False, style.Look("Sample average", "#D55E00", "o")),
+    "sigma-estimated": Way(SAMPLED, "scenarios", True, style.Look("Sample average, sigma estimated", "#7A2E00", "X")),
+    "few-scenarios": Way(SAMPLED, "few", False, style.Look("Sample average, few scenarios", "#E69F00", "s")),
+    JOINT: Way(JOINT, look=style.Look("Joint on the forecast", "#0072B2", "D")),
+    "local-search": Way("local-search", look=style.Look("Local search", "#56B4E9", "v")),
+    "greedy": Way("greedy", look=style.Look("Greedy (printed)", "#CC79A7", "^")),
+    "index": Way("index", look=style.Look("Index", "#009E73", "P")),
+    "learned": Way("learned", look=style.Look("Learned", "#5B3A8C", "o")),
+    EVEN: Way(EVEN, look=style.Look("Uniform", "#7F7F7F", "s")),
+    CLAIRVOYANT: Way(JOINT, look=style.Look("Clairvoyant (joint on the truth)", style.INK, "")),
+}
+LOOKS = {name: way.look for name, way in WAYS.items()}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(OnCases):
+    """What to draw, how wrong forecasts are, and who plans from them."""
+
+    sigmas: tuple[float, ...] = (0.0, 0.3, 0.6, 1.0)  # Standard deviations of the logarithms of forecasts.
+    policies: tuple[str, ...] = tuple(WAYS)  # Who plans.
+    routes: tuple[str, ...] = tuple(ROUTES)  # Shares for the true demand, or planned: adaptive, fixed.
+    demands: int = 24  # Of each family.
+    scenarios: int = 64  # For which sample-average plans.
+    few: int = 8  # For which "few-scenarios" does.
+    past: int = 8  # Earlier forecasts, from whose errors sigma is estimated.
+    share_steps: int = 200  # Towards relay shares, at most.
+
+    def __post_init__(self):
+        super().__post_init__()
+        check(self, known={"policies": WAYS, "routes": ROUTES}, distinct="sigmas", not_negative="sigmas")
+        check_counts(self, demands=1, scenarios=1, few=1, past=1, share_steps=1)
+
+
+def run(config: Config) -> Found:
+    """A row for each number of servers, family, sigma, routes and policy.
+
+    - `over_bound`: mean time over the degree bound; `low`, `high`: its 95 % interval by bootstrap over demands; `p90`.
+    - `sigma_used`: what sample-average takes errors to be, None for others.
+    """
+    for place, case, region in prepared(config, config.demands, config.past):
+        exact = _plans(case.forecast(0.0, config.seed), region)
+        for sigma in config.sigmas:
+            given = case.forecast(sigma, config.seed)
+            guessed = given._replace(sigma=case.estimated(sigma, config.seed))
+            plans = {False: _plans(given, region), True: _plans(guessed, region)}
+            for policy in config.policies:
+                way, began = WAYS[policy], time.perf_counter()
+                forecast, planned = (guessed if way.estimated else given), plans[way.estimated]
+                if policy == CLAIRVOYANT:
+                    forecast, planned = case.forecast(0.0, config.seed), exact
+                rows = []
+                for routes in config.routes:
+                    times = _times(config, region, case, way, forecast, planned, routes)
+                    rows.append(place | {"sigma": sigma, "routes": routes, "policy": policy} | _summary(times, config))
+                    rows[-1]["sigma_used"] = forecast.sigma if way.policy == SAMPLED else None
+                _tell(rows, time.perf_counter() - began)
+                yield from rows
+
+
+def _plans(forecast: Forecast, region: Region) -> Any:
+    """`plans_from` of a policy, a routing and a number of scenarios, once for each."""
+    return functools.cache(functools.partial(plans_from, forecast, region))
+
+
+def _times(config: Config, region: Region, case: Case, way: Way, forecast: Forecast, plans: Any, routes: str):
+    """Time over the degree bound of every demand [N]."""
+    many = getattr(config, way.scenarios) if way.scenarios else 1
+    sampled = way.policy == SAMPLED and forecast.sigma > 0
+    policy = way.policy if sampled or way.policy != SAMPLED else JOINT
+    plan = plans(policy, ROUTES[routes] if sampled else "split", many)
+    if way.policy == EVEN and routes == "fixed":
+        plan = Plan(plan.circuits, shares_for(region, plan, scenarios_of(forecast, config.scenarios)))
+    return times_over_bound(region, plan, case.true, forecast.seen, ROUTES[routes], config.share_steps)
+
+
+@eqx.filter_jit
+def shares_for(region: Region, plans: Plan, scenarios: jax.Array) -> jax.Array:
+    """One set of shares for all scenarios of each demand, on circuits that are there [N S S S+2]."""
+    way = fixed(1.0)
+
+    def one(circuits, several):
+        samples = samples_of(several, region)
+        state, _ = way.settle(samples, circuits.count, way.cold(samples), False)
+        for _ in range(AGAIN):
+            state, _ = way.settle(samples, circuits.count, state, True)
+        return shares_of(samples, circuits.count, state)
+
+    return jax.vmap(one)(plans.circuits, scenarios)
+
+
+def _summary(times: np.ndarray, config: Config) -> Row:
+    times = times.astype(float)
+    low, high = interval(times, config.seed)
+    found = {"over_bound": times.mean(), "low": low, "high": high, "p90": np.quantile(times, 0.9)}
+    return {name: float(value) for name, value in found.items()} | {"demands": len(times)}
+
+
+def _tell(rows: Rows, seconds: float) -> None:
+    words = ", ".join(f"{row['routes']} {row['over_bound']:.3f}" for row in rows)
+    where = "{servers} servers, {family}, sigma {sigma:g}, {policy}".format(**rows[0])
+    print(f"{where}: {words} ({seconds:.1f} s)", file=sys.stderr, flush=True)
+
+
+PLACE = ("servers", "routes", "kind", "sigma")
+
+
+def by_place(rows: Rows) -> list[Row]:
+    """Rows of one number of servers and routes together, policies in their order."""
+    names = list(WAYS)
+    return sorted(rows, key=lambda row: (row["servers"], row["routes"], names.index(row["policy"])))
+
+
+means = then(by_place, summed((*PLACE, "policy"), mean=of("over_bound"), families=len))
+
+
+def gaps(rows: Rows) -> list[Row]:
+    """What part of joint's distance from clairvoyant scenarios close, in means over families; None without a gap."""
+    mean = {tuple(row[key] for key in (*PLACE, "policy")): row["mean"] for row in means(rows)}
+    found = []
+    for (*place, policy), over in mean.items():
+        joint, best = (mean.get((*place, other)) for other in (JOINT, CLAIRVOYANT))
+        if WAYS[policy].policy == SAMPLED and joint is not None and best is not None:
+            part = (joint - over) / (joint - best) if joint - best > NEAR else None
+            found.append(dict(zip(PLACE, place, strict=True)) | {"policy": policy, "closed": part})
+    return found
+
+
+table = told(
+    "mean time over the degree bound, over families",
+    then(means, pivot(("servers", "routes", "policy"), "{kind} {sigma:g}", "{mean:.3f}")),
+    "part of the gap between joint on the forecast and joint on the truth that is closed",
+    then(gaps, pivot(("servers", "routes", "policy"), "{kind} {sigma:g}", "{closed:.0%}")),
+)
+
+everywhere = summed(("servers", "routes", "sigma", "policy"), mean=of("over_bound"))
+SIGMA = Axis("sigma", "sigma of the forecast")
+OVER = Axis("mean", "mean over the degree bound")
+PANEL = Lines(SIGMA, OVER, "policy", LOOKS, title="{servers} servers, {routes} routes", high=3.1)
+PICTURE = Picture((PANEL,), "routes", "servers", shown=everywhere, share_y="row", width=3.6)
+
+# nothing is published
+CLAIM = "over the degree bound, {servers} servers, {routes} routes, sigma {sigma:g}, {kind}"
+CLOSED = "gap closed, {servers} servers, {routes} routes, sigma {sigma:g}, {kind}"
+
+
+def verdicts(rows: Rows) -> list:
+    """What sample-average takes, and how much of the gap it closes."""
+    sampled = where(policy=SAMPLED)
+    closed = [row for row in sampled(gaps(rows)) if row["closed"] is not None]
+    means_of = measured(PLACE, CLAIM, of("mean"), "{:.3f}")(sampled(means(rows)))
+    return [*means_of, *measured(PLACE, CLOSED, of("closed"), "{:.0%}")(closed)]
+
+
+QUICK = {"servers": (8,), "families": ("near-permutation", "gate"), "sigmas": (0.3, 1.0), "routes": ("adaptive",)}
+QUICK |= {"policies": (SAMPLED, JOINT, "learned", EVEN, CLAIRVOYANT), "demands": 8, "scenarios": 16}
+SCRIPT = Script(Config, quick=QUICK)
+SCRIPT.start(__name__)
