@@ -29,11 +29,11 @@ from mfabric_jax.learning.planning import (
     STATIC,
     Forecast,
     decide,
+    decided_for,
     known_to,
     legal,
     plan_for,
     plans_from,
-    takes_sigma,
 )
 from mfabric_jax.routing import Plan, all_to_all_time, degree_bound, fluid_lower_bound, relay_shares
 from mfabric_jax.routing.region import ROUTINGS
@@ -354,10 +354,8 @@ def _forecasts(config: Evaluation, held: HeldOut) -> Iterator[Forecast]:
 
 
 def _over(config: Evaluation, region: Region, held: HeldOut, forecast: Forecast, routing, plans, name) -> np.ndarray:
-    own_shares = name == SAMPLED or (routing == PLANNED and takes_sigma(policies.get(name)))
-    plan = plans(name, routing if own_shares or routing == "unsplit" else "split")
-    demand, known = jnp.asarray(held.demand), known_to(name, forecast)
-    return times_over_bound(region, plan, demand, known, routing, config.share_steps)
+    plan, known = plans(name, decided_for(name, routing)), known_to(name, forecast)
+    return times_over_bound(region, plan, jnp.asarray(held.demand), known, routing, config.share_steps)
 
 
 def times_over_bound(
