@@ -29,6 +29,7 @@ from mfabric_jax.learning.planning import (
     STATIC,
     Forecast,
     decide,
+    decided_for,
     known_to,
     legal,
     plan_for,
@@ -353,9 +354,8 @@ def _forecasts(config: Evaluation, held: HeldOut) -> Iterator[Forecast]:
 
 
 def _over(config: Evaluation, region: Region, held: HeldOut, forecast: Forecast, routing, plans, name) -> np.ndarray:
-    plan = plans(name, routing if name == SAMPLED or routing == "unsplit" else "split")
-    demand, known = jnp.asarray(held.demand), known_to(name, forecast)
-    return times_over_bound(region, plan, demand, known, routing, config.share_steps)
+    plan, known = plans(name, decided_for(name, routing)), known_to(name, forecast)
+    return times_over_bound(region, plan, jnp.asarray(held.demand), known, routing, config.share_steps)
 
 
 def times_over_bound(

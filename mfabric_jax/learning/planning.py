@@ -46,6 +46,12 @@ def plan_for(name: str, routing: str, mean: Float[Array, "S S"], sigma: float, r
     return jax.tree_util.Partial(policy, sigma=jnp.asarray(sigma)) if takes_sigma(policy) else policy
 
 
+def decided_for(name: str, routing: str) -> str:
+    """The routing that a plan for `routing` is made for: for several of them it is the same plan."""
+    own_shares = name == SAMPLED or (routing == PLANNED and takes_sigma(policies.get(name)))
+    return routing if own_shares or routing == "unsplit" else "split"
+
+
 def takes_sigma(policy: policies.Policy) -> bool:
     """Whether a policy is told how far forecasts are off."""
     return "sigma" in policies.settings_of(policy)
