@@ -19,7 +19,7 @@ import numpy as np
 
 from mfabric_jax.fabric import Region
 from mfabric_jax.learning.judging import interval, times_over_bound
-from mfabric_jax.learning.planning import PLANNED, SAMPLED, Forecast, plans_from, scenarios_of
+from mfabric_jax.learning.planning import PLANNED, SAMPLED, Forecast, decided_for, plans_from, scenarios_of
 from mfabric_jax.policies.delivery import fixed, shares_of
 from mfabric_jax.policies.samples import samples_of
 from mfabric_jax.report import style
@@ -118,7 +118,7 @@ def _times(config: Config, region: Region, case: Case, way: Way, forecast: Forec
     many = getattr(config, way.scenarios) if way.scenarios else 1
     sampled = way.policy == SAMPLED and forecast.sigma > 0
     policy = way.policy if sampled or way.policy != SAMPLED else JOINT
-    plan = plans(policy, ROUTES[routes], many)
+    plan = plans(policy, decided_for(policy, ROUTES[routes]), many)
     if way.policy == EVEN and routes == "fixed":
         plan = Plan(plan.circuits, shares_for(region, plan, scenarios_of(forecast, config.scenarios)))
     return times_over_bound(region, plan, case.true, forecast.seen, ROUTES[routes], config.share_steps)

@@ -233,11 +233,9 @@ class Heat(PicturePanel):
 
     def dress(self, axes: Axes, rows: Rows, everything: Rows) -> None:
         super().dress(axes, rows, everything)
-        whole: dict[str, Any] = {"nbins": 9 if self.number else 5, "integer": True}
-        if self.x.ticks is None:
-            axes.locator_params("x", **whole)
-        if self.y.ticks is None:
-            axes.locator_params("y", **whole)
+        for name, axis in (("x", self.x), ("y", self.y)):
+            if axis.ticks is None:
+                axes.locator_params(name, nbins=9 if self.number else 5, integer=True)
         axes.set_facecolor("#eeeeee")
         axes.spines[:].set_visible(False)
         axes.tick_params(length=0 if self.number else 2)
