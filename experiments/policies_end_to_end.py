@@ -70,7 +70,8 @@ class Config(Sweep):
 
     def setting(self, model: str, kind: str, way: str) -> Compare:
         """One model under one kind of traffic with one policy and routing, the fat-tree beside it."""
-        fabrics = ("fat-tree", "mfabric") if way == BASE else ("mfabric",)
+        own = way == BASE or "circuits_for" in WAYS[way]  # what is chosen on the past is timed on the next iteration
+        fabrics = ("fat-tree", "mfabric") if own else ("mfabric",)
         if kind == "recorded":
             model = RECORDED_MODEL.get(model, model)
         trace = self.trace if kind == "recorded" else None
@@ -84,13 +85,15 @@ def run(config: Config) -> Found:
     - `ep_comm_s`, `dp_comm_s`, `reconfig_s`: of the busiest stage.   - `beyond_ep_s`: what it takes longer than the
       pooled fat-tree but for all-to-alls and the switch: gradients, sends between stages, and their bubbles.
     """
-    found: dict[tuple, Row] = {}
-    for (model, kind, way), rows in compared(config, config.models, config.kinds(), config.ways):
-        for row in rows:
-            gbps = row["nic_gbps"]
-            found[model, kind, way if row["fabric"] == "mfabric" else row["nic_use"], gbps] = row
-            if row["fabric"] == "mfabric":
-                greedy, own, pooled = (found[model, kind, other, gbps] for other in (BASE, *NIC_USES))
+    base: dict[tuple, Row] = {}
+    for (_, kind, way), rows in compared(config, config.models, config.kinds(), config.ways):
+        here = {(row["fabric"], row["nic_use"], row["nic_gbps"]): row for row in rows}
+        if way == BASE:
+            base = here
+        for (name, _, gbps), row in here.items():
+            if name == "mfabric":
+                greedy = base[name, "pooled", gbps]
+                own, pooled = ((base | here)["fat-tree", use, gbps] for use in NIC_USES)
                 place = {"model": row["model"], "traffic": kind, "way": way, "nic_gbps": gbps}
                 yield (
                     place

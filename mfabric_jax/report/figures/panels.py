@@ -233,9 +233,11 @@ class Heat(PicturePanel):
 
     def dress(self, axes: Axes, rows: Rows, everything: Rows) -> None:
         super().dress(axes, rows, everything)
-        for name, axis in (("x", self.x), ("y", self.y)):
-            if axis.ticks is None:
-                axes.locator_params(name, nbins=9 if self.number else 5, integer=True)
+        nbins = 9 if self.number else 5
+        if self.x.ticks is None:
+            axes.locator_params("x", nbins=nbins, integer=True)
+        if self.y.ticks is None:
+            axes.locator_params("y", nbins=nbins, integer=True)
         axes.set_facecolor("#eeeeee")
         axes.spines[:].set_visible(False)
         axes.tick_params(length=0 if self.number else 2)
