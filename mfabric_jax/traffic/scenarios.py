@@ -2,11 +2,12 @@
 
 A forecast is taken to be the truth times log-normal errors. What pairs have beyond their rows and columns is believed
 as far as it is larger than such errors would make it: empirical Bayes, with row and column means of the logarithms as
-the prior. How large errors are is given, or estimated from past forecasts (`error_of`), whose errors can also be drawn
-again as they were (`resampled`).
+the prior, themselves known as well as so many pairs tell them. How large errors are is given, or estimated from past
+forecasts (`error_of`), whose errors can also be drawn again as they were (`resampled`).
 """
 
 import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,29 @@ from jaxtyping import Array, Float, Key
 from mfabric_jax.checks import InputError, whole
 
 TURNS = 8  # between rows and columns until both means are those of what the others leave
+
+
+class Belief(NamedTuple):
+    """Logarithms of a forecast as row + column + rest, and what is known of them.
+
+    - `level` [S S]: row + column.   - `rest` [S S]: 0 where the forecast is silent.   - `variance`: of the rest.
+    - `free`: its degrees of freedom.   - `senders` [S 1], `receivers` [1 S]: pairs in every row and column, at least 1.
+    - `error`: variance of errors.
+    """
+
+    level: Float[Array, "S S"]
+    rest: Float[Array, "S S"]
+    variance: Float[Array, ""]
+    free: Float[Array, ""]
+    senders: Float[Array, "S 1"]
+    receivers: Float[Array, "1 S"]
+    error: Float[Array, ""]
+
+    def own(self, variance: Float[Array, ""]) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        """If that is the variance of the rest: what of it is the pairs' own, and how far the rest is believed."""
+        own = jnp.maximum(variance - self.error, 0)
+        total = own + self.error
+        return own, jnp.where(total > 0, own / jnp.where(total > 0, total, 1), 1)
 
 
 @functools.partial(jax.jit, static_argnames=("count", "shrink"))
@@ -30,22 +54,37 @@ def likely_demands(
     """`count` demands that may be true, in the forecast's unit; pairs forecast as silent are silent.
 
     - `sigma`: standard deviation of the logarithm of an error.
-    - `shrink`: by empirical Bayes; otherwise the forecast itself is the middle of the scenarios.
+    - `shrink`: by empirical Bayes, where row and column means and the variance of the rest are drawn too, for they are
+      not exactly known; otherwise the forecast itself is the middle of the scenarios.
 
     Scenarios come in pairs of opposite noise. Works for one forecast; `vmap` over keys and forecasts.
     """
     whole("count", count)
-    middle, spread = believed(forecast, sigma) if shrink else (_logarithm(forecast)[0], jnp.asarray(sigma))
-    spread = spread.astype(forecast.dtype)
-    noise = jax.random.normal(key, (-(-count // 2), *forecast.shape), forecast.dtype)
-    noise = jnp.stack([noise, -noise], axis=1).reshape(-1, *forecast.shape)[:count]
-    return jnp.where(forecast[None] > 0, jnp.exp(middle[None] + spread * noise), 0)
+    log, some = _logarithm(forecast)
+    belief = _belief(forecast, sigma)
+    dtype = log.dtype
+
+    def noise(key):
+        if not shrink:
+            return log, jnp.asarray(sigma, dtype) * jax.random.normal(key, log.shape, dtype)
+        variance, row, column, pair = jax.random.split(key, 4)
+        chi = 2 * jax.random.gamma(variance, belief.free / 2, dtype=dtype)
+        own, part = belief.own(belief.variance * belief.free / chi)
+        mean = jnp.sqrt(own + belief.error)
+        row = mean * jax.random.normal(row, belief.senders.shape, dtype) / jnp.sqrt(belief.senders)
+        column = mean * jax.random.normal(column, belief.receivers.shape, dtype) / jnp.sqrt(belief.receivers)
+        pair = jnp.sqrt(part * belief.error) * jax.random.normal(pair, log.shape, dtype)
+        return belief.level + part * belief.rest, (1 - part) * (row + column) + pair
+
+    middle, apart = jax.vmap(noise)(jax.random.split(key, -(-count // 2)))
+    drawn = jnp.stack([middle + apart, middle - apart], axis=1).reshape(-1, *forecast.shape)[:count]
+    return jnp.where(some[None], jnp.exp(drawn), 0)
 
 
 def expected(
     forecast: Float[Array, "S S"], sigma: Float[Array, ""] | float
 ) -> tuple[Float[Array, "S S"], Float[Array, ""]]:
-    """The mean of `likely_demands`, and the standard deviation of their logarithms."""
+    """The mean truth and the standard deviation of its logarithm, as `believed`."""
     largest = forecast.max(initial=0)
     relative = forecast / jnp.where(largest > 0, largest, 1)  # whatever the unit, the same numbers
     middle, spread = believed(relative, sigma)
@@ -57,28 +96,29 @@ def expected(
 def believed(
     forecast: Float[Array, "S S"], sigma: Float[Array, ""] | float
 ) -> tuple[Float[Array, "S S"], Float[Array, ""]]:
-    """Mean and standard deviation of the logarithm of the truth, given the forecast.
+    """Mean and standard deviation of the logarithm of the truth, given the forecast, if row and column means and the
+    variance of the rest are exact.
 
     Logarithms are row + column + rest; of the variance of the rest, what is above `sigma`^2 is the pairs' own.
     """
+    belief = _belief(forecast, sigma)
+    _, part = belief.own(belief.variance)
+    return belief.level + part * belief.rest, jnp.sqrt(part * belief.error)
+
+
+def _belief(forecast: Float[Array, "S S"], sigma) -> Belief:
     log, some = _logarithm(forecast)
     dtype = log.dtype
     weight = some.astype(dtype)
-
-    def mean(values, axis):
-        total = weight.sum(axis, keepdims=True)
-        return (weight * values).sum(axis, keepdims=True) / jnp.maximum(total, 1)
-
+    senders, receivers = (jnp.maximum(weight.sum(axis, keepdims=True), 1) for axis in (1, 0))
     row, column = jnp.zeros((len(log), 1), dtype), jnp.zeros((1, len(log)), dtype)
     for _ in range(TURNS):
-        row = mean(log - column, 1)
-        column = mean(log - row, 0)
+        row = (weight * (log - column)).sum(1, keepdims=True) / senders
+        column = (weight * (log - row)).sum(0, keepdims=True) / receivers
     rest = jnp.where(some, log - row - column, 0)
     free = jnp.maximum(weight.sum() - some.any(1).sum().astype(dtype) - some.any(0).sum().astype(dtype) + 1, 1)
     error = jnp.asarray(sigma, dtype) ** 2
-    own = jnp.maximum((rest**2).sum() / free - error, 0)
-    part = jnp.where(own + error > 0, own / jnp.where(own + error > 0, own + error, 1), 1)
-    return row + column + part * rest, jnp.sqrt(part * error)
+    return Belief(row + column, rest, (rest**2).sum() / free, free, senders, receivers, error)
 
 
 def _logarithm(forecast):
