@@ -86,7 +86,7 @@ def run(config: Config) -> Found:
 TITLES = {key: f"{what} of mFabric over the fat-tree's" for key, what in WHAT.items()}
 table = pivots(["change"], "{model} {nic_gbps:g}G", TITLES, ".2f")
 
-GBPS = looks({400.0: "400 Gbps", 100.0: "100 Gbps"}, "o")
+GBPS = looks({gbps: f"{gbps:g} Gbps" for gbps in (400.0, 100.0, 200.0, 800.0)}, "o")
 RATIO = Axis("over_fat_tree", "mFabric's time over the fat-tree's\n(dashed: the base)", lines=(1,))
 PANEL = Dots(RATIO, Axis("change"), "nic_gbps", GBPS, base=BASE, title="{model}")
 PICTURE = Picture((PANEL,), across="model", width=2.8, share_x=False)
