@@ -185,9 +185,9 @@ table = told(
 
 everywhere = summed(("servers", "routes", "sigma", "policy"), mean=of("over_bound"))
 SIGMA = Axis("sigma", "sigma of the forecast")
-OVER = Axis("mean", "mean over the degree bound")
-PANEL = Lines(SIGMA, OVER, "policy", LOOKS, title="{servers} servers, {routes} routes", high=3.1)
-PICTURE = Picture((PANEL,), "routes", "servers", shown=everywhere, share_y="row", width=3.6)
+OVER = Axis("mean", "time over the degree bound")
+PANEL = Lines(SIGMA, OVER, "policy", LOOKS, title="{servers} servers, {routes} routes", high=4.2)
+PICTURE = Picture((PANEL,), "routes", "servers", shown=everywhere, share_y="row", width=5.4)
 
 # nothing is published
 CLAIM = "over the degree bound, {servers} servers, {routes} routes, sigma {sigma:g}, {kind}"
