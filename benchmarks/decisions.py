@@ -79,7 +79,7 @@ def _drawn(servers: int, samples: int, each: int) -> Demands:
 
     region = Region(servers, jnp.float32(1), 6, jnp.float32(2), relay_efficiency=jnp.float32(1))
     keys = jax.random.split(jax.random.key(0), (len(BROAD) + 2, each * len(FAMILIES)))
-    true = [drawn_of(keys[place, :each], family, servers) for place, family in enumerate(BROAD)]
+    true = [drawn_of(keys[place, :each], family, servers) for place, family in enumerate(BROAD.values())]
     true.append(drawn_each(keys[-2], jnp.arange(each * len(FAMILIES)) % len(FAMILIES), servers))
     true = jnp.concatenate(true)
     if samples == 1:

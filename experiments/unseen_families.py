@@ -4,7 +4,6 @@ Their structures are in none of `traffic.demand_families` and `traffic.broad_fam
 rows and columns of a grid, and a tree. Only proportions matter: no unit is meant.
 """
 
-import functools
 import math
 from collections.abc import Callable
 
@@ -13,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from mfabric_jax.traffic.broad_families import BROAD
+from mfabric_jax.traffic.broad_families import BROAD, drawn_of
 
 Demand = Float[Array, "S S"]
 
@@ -57,11 +56,9 @@ UNSEEN: dict[str, Callable[[Key[Array, ""], int], Demand]] = {"butterfly": butte
 DRAWN = BROAD | UNSEEN
 
 
-@functools.partial(jax.jit, static_argnames=("family", "servers"))
 def demands_of(keys: Key[Array, "N"], family: str, servers: int) -> Float[Array, "N S S"]:
     """One demand of the family of `DRAWN` for every key; diagonals are zero."""
-    demand = jax.vmap(lambda key: DRAWN[family](key, servers))(keys)
-    return jnp.where(jnp.eye(servers, dtype=bool), 0, demand)
+    return drawn_of(keys, DRAWN[family], servers)
 
 
 def _noise(key: Key[Array, ""], servers: int, spread: float) -> Demand:

@@ -55,7 +55,7 @@ def _from_families(servers: int, seed: int) -> list[np.ndarray]:
     keys = jax.random.split(jax.random.key(seed), POOL * len(FAMILIES))
     usual = drawn_each(keys, jnp.arange(len(keys)) % len(FAMILIES), servers)
     parts = [np.asarray(usual)[first :: len(FAMILIES)] for first in range(len(FAMILIES))]
-    for family in BROAD:
+    for family in BROAD.values():
         some = [drawn_of(keys[first : first + AT_ONCE], family, servers) for first in range(0, POOL, AT_ONCE)]
         parts.append(np.concatenate(some))
     return parts

@@ -37,7 +37,7 @@ def adaptive() -> Delivery:
             return found, seconds + late
 
         each = samples.pairs, samples.limit, state
-        return lax.map(lambda one_: one(*one_), each, batch_size=min(LANES, len(samples.pairs)))
+        return lax.map(lambda given: one(*given), each, batch_size=min(LANES, len(samples.pairs)))
 
     def worth(samples: Samples, count, state) -> Worth:
         def one(pairs, potentials):

@@ -71,9 +71,11 @@ BROAD: dict[str, Callable[[Key[Array, ""], int], Demand]] = {
 
 
 @functools.partial(jax.jit, static_argnames=("family", "servers"))
-def drawn_of(keys: Key[Array, "N"], family: str, servers: int) -> Float[Array, "N S S"]:
-    """One demand of the family of `BROAD` for every key; diagonals are zero."""
-    demand = jax.vmap(lambda key: BROAD[family](key, servers))(keys)
+def drawn_of(
+    keys: Key[Array, "N"], family: Callable[[Key[Array, ""], int], Demand], servers: int
+) -> Float[Array, "N S S"]:
+    """One demand of the family, such as those of `BROAD`, for every key; diagonals are zero."""
+    demand = jax.vmap(lambda key: family(key, servers))(keys)
     return jnp.where(jnp.eye(servers, dtype=bool), 0, demand)
 
 

@@ -11,7 +11,7 @@ KEYS = jax.random.split(jax.random.key(3), 20)
 
 @pytest.fixture(scope="module")
 def drawn():
-    return {family: np.asarray(drawn_of(KEYS, family, 8)) for family in BROAD}
+    return {name: np.asarray(drawn_of(KEYS, family, 8)) for name, family in BROAD.items()}
 
 
 @pytest.mark.parametrize("family", BROAD)
