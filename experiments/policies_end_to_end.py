@@ -81,6 +81,7 @@ class Config(Sweep):
 def run(config: Config) -> Found:
     """A row for each model, traffic, way and bandwidth: iteration time, over greedy's and over the fat-trees'.
 
+    - `fat_tree_cost`: of the fat-tree's network, pooled NICs, over that of this one.
     - `ep_over_pooled`: its all-to-alls, waiting for the switch apart, over those of the fat-tree with pooled NICs.
     - `ep_comm_s`, `dp_comm_s`, `reconfig_s`: of the busiest stage.   - `beyond_ep_s`: what it takes longer than the
       pooled fat-tree but for all-to-alls and the switch: gradients, sends between stages, and their bubbles.
@@ -102,6 +103,7 @@ def run(config: Config) -> Found:
                         "over_greedy": row["iteration_s"] / greedy["iteration_s"],
                         "over_own": row["iteration_s"] / own["iteration_s"],
                         "over_pooled": row["iteration_s"] / pooled["iteration_s"],
+                        "fat_tree_cost": pooled["network_cost_usd"] / row["network_cost_usd"],
                         "ep_over_pooled": row["ep_comm_s"] / pooled["ep_comm_s"],
                         "beyond_ep_s": _but_for_all_to_alls(row) - _but_for_all_to_alls(pooled),
                     }
@@ -118,6 +120,7 @@ TITLES = {
     "over_greedy": f"iteration time over that of {BASE}",
     "over_own": "iteration time over the fat-tree's, a NIC for every GPU",
     "over_pooled": "iteration time over the fat-tree's, pooled NICs",
+    "fat_tree_cost": "cost of that fat-tree's network over mFabric's",
     "ep_over_pooled": "all-to-alls over those of the fat-tree with pooled NICs",
     "beyond_ep_s": "seconds beyond that fat-tree but for all-to-alls and the switch",
 }

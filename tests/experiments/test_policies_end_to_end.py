@@ -16,6 +16,7 @@ def compared(config):
                 slow = slow if fabric == "fat-tree" else {"greedy": 10.0, "threshold": 8.0}[config.policy]
                 row = {"model": config.models[0], "fabric": fabric, "nic_gbps": gbps, "nic_use": use}
                 row |= {"iteration_s": slow + 100 / gbps, "dp_comm_s": 0.1}
+                row["network_cost_usd"] = 3.0 if fabric == "fat-tree" else 2.0
                 yield row | {"ep_comm_s": 1.0 + (fabric == "mfabric"), "reconfig_s": 0.5 * (fabric == "mfabric")}
 
 
@@ -37,6 +38,7 @@ def test_ratios_are_over_greedy_and_over_the_fat_tree(monkeypatch, tmp_path):
     assert [row["over_own"] for row in rows] == [11 / 8, 10.25 / 7.25, 9 / 8, 8.25 / 7.25]
     assert [row["over_pooled"] for row in rows] == [11 / 7, 10.25 / 6.25, 9 / 7, 8.25 / 6.25]
     assert [row["ep_over_pooled"] for row in rows] == [2.0] * 4
+    assert [row["fat_tree_cost"] for row in rows] == [1.5] * 4
     assert [row["beyond_ep_s"] for row in rows] == [2.5, 2.5, 0.5, 0.5]
     assert f"iteration time over that of {BASE}" in table(rows)
     assert f"{rows[2]['over_greedy']:.3f}" in table(rows)
