@@ -4,7 +4,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 PYRIGHT := $(BIN)/pyright --pythonpath $(BIN)/python
 
-.PHONY: demo test test-slow lint clean
+.PHONY: demo test test-slow gpu-check lint clean
 
 # The environment is made once, and again when the dependencies change; Ray, which is large, for slow tests alone.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable
@@ -31,6 +31,16 @@ test: .venv/ready
 
 test-slow: .venv/ray
 	$(PYTEST) -m slow
+
+# Hot paths compiled for GPUs that are not there; 3 where something could not be: that is no pass. Some 6 GB of wheels.
+.venv-gpu/ready: pyproject.toml
+	$(PYTHON) -m venv .venv-gpu
+	.venv-gpu/bin/python -m pip install --quiet --disable-pip-version-check --editable . 'jax[cuda12]' nvidia-cuda-nvdisasm
+	touch $@
+
+gpu-check:
+	@$(MAKE) .venv-gpu/ready || { echo '0 paths compiled, 0 over their ceilings, all skipped: no CUDA wheels'; exit 3; }
+	.venv-gpu/bin/python benchmarks/gpu_check/check.py
 
 lint: .venv/ready
 	$(BIN)/ruff check .

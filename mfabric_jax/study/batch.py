@@ -101,7 +101,7 @@ def evaluate(
     most = min(usual_at_once(devices), count) if at_once is None else whole("at_once", at_once)
     limit = _memory(devices) if memory_bytes is None else positive("memory_bytes", memory_bytes)
     spread = NamedSharding(Mesh(np.array(devices), (AXIS,)), PartitionSpec(AXIS))
-    shared, code = eqx.partition(function, _is_array)
+    shared, code = eqx.partition(function, is_array)
     shared = jax.device_put(shared, NamedSharding(spread.mesh, PartitionSpec()))
     typed = jax.tree_util.tree_map_with_path(_typed, cases)
     program, estimate = _fitted(code, shared, typed, most, limit, spread)
@@ -159,7 +159,7 @@ def _count(cases: Case) -> int:
     return shapes[0][0]
 
 
-def _is_array(x) -> bool:
+def is_array(x) -> bool:
     return isinstance(x, jax.Array | np.ndarray)
 
 
@@ -187,7 +187,7 @@ def _fitted(code, shared, cases: Case, most: int, limit: float, spread: NamedSha
     """The program for as many cases at once as fit, and its estimate."""
     count, devices = len(jax.tree.leaves(cases)[0]), spread.mesh.size
     ones = jax.tree.map(lambda x: jnp.asarray(x[:1])[0], cases)
-    key = _hashable(code), _shapes(shared), _shapes(ones), bool(jax.config.values["jax_enable_x64"])
+    key = hashable(code), shapes(shared), shapes(ones), bool(jax.config.values["jax_enable_x64"])
     fixed = sum(x.nbytes for x in jax.tree.leaves(shared))
     began, at_once = time.perf_counter(), -(-most // devices) * devices
     while True:
@@ -199,7 +199,7 @@ def _fitted(code, shared, cases: Case, most: int, limit: float, spread: NamedSha
         at_once = fewer
 
 
-def _hashable(tree) -> tuple:
+def hashable(tree) -> tuple:
     """Leaves, what tells 1 from 1.0, True and -0.0, and the structure."""
     leaves, structure = jax.tree.flatten(tree)
     kinds = tuple((type(x), repr(x) if isinstance(x, float | complex) else None) for x in leaves)
@@ -211,7 +211,7 @@ def _hashable(tree) -> tuple:
     return tuple(leaves), kinds, structure
 
 
-def _shapes(tree) -> tuple:
+def shapes(tree) -> tuple:
     leaves, structure = jax.tree.flatten(tree)
     return tuple((x.shape, x.dtype) for x in leaves), structure
 
@@ -219,6 +219,17 @@ def _shapes(tree) -> tuple:
 @functools.lru_cache(maxsize=32)
 def _compiled(code: tuple, shared: tuple, case: tuple, x64: bool, at_once: int, spread: NamedSharding):
     """The program, and the bytes that it takes of each device."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Some donated buffers were not usable")
+        program = lowered(code, shared, case, at_once, spread).compile()
+    took = program.memory_analysis()
+    sizes = (took.temp_size_in_bytes, took.argument_size_in_bytes, took.output_size_in_bytes) if took else ()
+    return program, sum(sizes)
+
+
+def lowered(code: tuple, shared: tuple, case: tuple, at_once: int, spread: NamedSharding) -> jax.stages.Lowered:
+    """The program of one chunk before it is compiled: `hashable` of the function's code, `shapes` of its arrays and of
+    one case."""
     leaves, _, structure = code
 
     def results(function: Function, case: Case) -> dict[str, Any]:
@@ -237,9 +248,4 @@ def _compiled(code: tuple, shared: tuple, case: tuple, x64: bool, at_once: int, 
 
     everywhere = NamedSharding(spread.mesh, PartitionSpec())
     jitted = jax.jit(many, donate_argnums=1, out_shardings=spread)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Some donated buffers were not usable")
-        program = jitted.lower(abstract(shared, (), everywhere), abstract(case, (at_once,), spread)).compile()
-    took = program.memory_analysis()
-    sizes = (took.temp_size_in_bytes, took.argument_size_in_bytes, took.output_size_in_bytes) if took else ()
-    return program, sum(sizes)
+    return jitted.lower(abstract(shared, (), everywhere), abstract(case, (at_once,), spread))
