@@ -168,18 +168,39 @@ def _resources(ptx: pathlib.Path, architecture: str) -> Iterator[tuple[str, dict
                 "registers": int(registers[1]) if registers else 0,
                 "spilled": sum(int(part) for part in spilled.groups()) if spilled else 0,
                 "shared": int(shared[1]) if shared else 0,
-                "instructions": lengths.get(name, 0),
+                **lengths.get(name, {}),
             },
         )
 
 
-def _lengths(cubin: pathlib.Path) -> dict[str, int]:
-    """Instructions of each kernel, disassembled."""
+def _lengths(cubin: pathlib.Path) -> dict[str, dict[str, int]]:
+    """Instructions of an event (its loop without that of filling) and of a step of filling, of each fused kernel."""
     text = subprocess.run([_tool("nvdisasm"), str(cubin)], capture_output=True, text=True).stdout
     parts = re.split(r"\.section\s+\.text\.(\S+?),", text)
-    return {
-        name: len(re.findall(r"/\*[0-9a-f]{4,}\*/", body)) for name, body in zip(parts[1::2], parts[2::2], strict=True)
-    }
+    found = {}
+    for name, body in zip(parts[1::2], parts[2::2], strict=True):
+        loops = _loops(body)
+        event = max(loops, key=lambda loop: loop[1] - loop[0], default=(0, 0))
+        inside = [loop for loop in loops if loop != event and event[0] <= loop[0] and loop[1] <= event[1]]
+        fill = max(inside, key=lambda loop: loop[1] - loop[0], default=(0, 0))
+        steps = fill[1] - fill[0]
+        found[name] = {"event": event[1] - event[0] - steps, "fill": steps}
+    return found
+
+
+def _loops(body: str) -> list[tuple[int, int]]:
+    """Places of first and last instructions of what branches back, in disassembled code."""
+    at, labels, loops = 0, {}, []
+    for line in body.splitlines():
+        label = re.match(r"\s*(\.L_\w+):", line)
+        if label:
+            labels[label[1]] = at
+        if re.search(r"/\*[0-9a-f]{4,}\*/", line):
+            at += 1
+            to = re.search(r"\bBRA\b.*\((\.L_\w+)\)", line)
+            if to and to[1] in labels:
+                loops.append((labels[to[1]], at))
+    return loops
 
 
 def _tool(name: str) -> str:
@@ -215,6 +236,8 @@ def measured(target: str, case, folder: pathlib.Path) -> Found:
     sizes = memory.temp_size_in_bytes, memory.argument_size_in_bytes, memory.output_size_in_bytes
     most = {key: max((cost[key] for cost in kernels.values()), default=0) for key in ("registers", "spilled", "shared")}
     heavy = {name: cost for name, cost in kernels.items() if name.startswith("star") or cost["spilled"]}
+    for name, threads in re.findall(r"(star\w*) grid: .* threads: \[(\d+)", sequence.read_text()):
+        heavy[name]["threads"] = int(threads)
     entry = launches_in(sequence.read_text())
     (optimised,) = _largest(folder.glob("*gpu_after_optimizations.txt"))
     _join(entry, moved_in(optimised.read_text()))

@@ -75,12 +75,12 @@ def counts(servers: int, lanes: int) -> Counts:
     return Counts(int(events), int(fills))
 
 
-def counts_alone(servers: int, regions: int = 64) -> Counts:
-    """Of a region by itself, where flows that end together are one event: mean over so many."""
+def counts_alone(servers: int) -> Counts:
+    """Of a region by itself, where flows that end together are one event: mean over as many as plain Python can do."""
     import numpy as np
     from regions_alone import events_and_fills
 
-    size, _ = _instances(servers, regions)
+    size, _ = _instances(servers, {8: 64, 16: 32, 32: 8}.get(servers, 2))
     found = [events_and_fills(np.asarray(size[..., at], float)) for at in range(size.shape[-1])]
     return Counts(*np.mean(found, axis=0))
 

@@ -3,6 +3,8 @@
 `jax.vmap` reaches the kernel by a batching rule of its own; differentiation is defined outside of it.
 """
 
+import functools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -12,44 +14,48 @@ from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Float
 
 from mfabric_jax.checks import InputError, not_negative
+from mfabric_jax.flows import star_fused
 from mfabric_jax.flows.completion import replay
+from mfabric_jax.flows.kernels import AUTO, Kernel, kernel_of, usual
 from mfabric_jax.flows.max_min import max_min_rates
 from mfabric_jax.flows.problem import FlowProblem
 from mfabric_jax.flows.star_kernel import BIG, Ports, finish_times, rates
 
-LANES = 64  # instances per kernel call: their state should stay in cache;
-STATE = 1 << 15  # of small stars more, until the flows are this many
 
-
-def star_completion(size, up, down, group_up=None, group_down=None) -> Float[Array, "N N"]:
+def star_completion(size, up, down, group_up=None, group_down=None, *, kernel: str = AUTO) -> Float[Array, "N N"]:
     """When each flow of a star ends [s]: all start at 0 and share the ports max-min fairly.
 
     - `size` [N N]: bytes from endpoint i to endpoint j (the diagonal is a flow like any other).
     - `up`, `down` [N]: port capacities [bytes/s], finite.
     - `group_up`, `group_down` [G]: capacities of the ports that N/G neighbouring endpoints share; infinity is no limit.
+    - `kernel`: "auto": what suits the platform that the program is compiled for; or one of `flows.kernels`.
 
     0 where there are no bytes, infinity where a port is dead, NaN throughout where an input is NaN or a size infinite.
     `jax.vmap` runs the batched kernel. First derivatives, forward and reverse, by replay through `completion_times`.
     """
-    return _finish(*_checked(size, up, down, group_up, group_down))
+    inputs = _checked(size, up, down, group_up, group_down)
+    return _finish(kernel_of(kernel, len(inputs[0])), *inputs)
 
 
-@jax.jit
-def _finish(*inputs) -> Float[Array, "N N"]:
-    return _finish_tangents(_finish_batch(*(x[None] for x in lax.stop_gradient(inputs)))[0], *inputs)
+@functools.partial(jax.jit, static_argnums=0)
+def _finish(kernel: Kernel | None, *inputs) -> Float[Array, "N N"]:
+    batch = _finish_batch(kernel)(*(x[None] for x in lax.stop_gradient(inputs)))
+    return _finish_tangents(batch[0], *inputs)
 
 
-def star_rates(flows, up, down, group_up=None, group_down=None) -> Float[Array, "N N"]:
-    """Max-min fair rates [bytes/s] of a star's flows; ports as in `star_completion`.
+def star_rates(flows, up, down, group_up=None, group_down=None, *, kernel: str = AUTO) -> Float[Array, "N N"]:
+    """Max-min fair rates [bytes/s] of a star's flows; ports and kernel as in `star_completion`.
 
     - `flows` [N N]: above 0 where there is a flow (bytes will do). Rate 0 elsewhere, and at dead ports.
     """
-    return _rates(*_checked(flows, up, down, group_up, group_down))
+    inputs = _checked(flows, up, down, group_up, group_down)
+    return _rates(kernel_of(kernel, len(inputs[0])), *inputs)
 
 
-@jax.jit
-def _rates(*inputs) -> Float[Array, "N N"]:
-    return _rate_tangents(_rate_batch(*(x[None] for x in lax.stop_gradient(inputs)))[0], *inputs)
+@functools.partial(jax.jit, static_argnums=0)
+def _rates(kernel: Kernel | None, *inputs) -> Float[Array, "N N"]:
+    batch = _rate_batch(kernel)(*(x[None] for x in lax.stop_gradient(inputs)))
+    return _rate_tangents(batch[0], *inputs)
 
 
 def _checked(size, up, down, group_up, group_down):
@@ -72,20 +78,25 @@ def _checked(size, up, down, group_up, group_down):
     return size, jnp.stack([jnp.asarray(up, dtype), jnp.asarray(down, dtype)]), groups
 
 
-def _batchable(kernel):
-    """A function of [B ...] arrays whose `vmap` merges the new axis into the batch."""
-    function = custom_vmap(kernel)
+def _batchable(make):
+    """`make`, of a kernel, gives a function of [B ...] arrays; its `vmap` merges the new axis into the batch."""
 
-    @function.def_vmap
-    def _(axis_size, in_batched, *args):
-        def merged(x, has_axis):
-            x = x if has_axis else jnp.broadcast_to(x[None], (axis_size, *x.shape))
-            return x.reshape(axis_size * x.shape[1], *x.shape[2:])
+    @functools.cache
+    def batched(kernel: Kernel | None):
+        function = custom_vmap(functools.partial(make, kernel))
 
-        out = function(*(merged(x, has) for x, has in zip(args, in_batched, strict=True)))
-        return out.reshape(axis_size, -1, *out.shape[1:]), True
+        @function.def_vmap
+        def _(axis_size, in_batched, *args):
+            def merged(x, has_axis):
+                x = x if has_axis else jnp.broadcast_to(x[None], (axis_size, *x.shape))
+                return x.reshape(axis_size * x.shape[1], *x.shape[2:])
 
-    return function
+            out = function(*(merged(x, has) for x, has in zip(args, in_batched, strict=True)))
+            return out.reshape(axis_size, -1, *out.shape[1:]), True
+
+        return function
+
+    return batched
 
 
 def largest(x):
@@ -104,30 +115,54 @@ def dead_flows(size, leaf, groups):
 
 
 @_batchable
-def _finish_batch(size, leaf, groups) -> Float[Array, "B N N"]:
+def _finish_batch(kernel: Kernel | None, size, leaf, groups) -> Float[Array, "B N N"]:
     """size [B N N], leaf [B 2 N], groups [B 2 G] -> finish times."""
     dead, bad = dead_flows(size, leaf, groups)
     scale, most = largest(leaf), largest(size)
     work = jnp.where(dead | bad, 0, size / most)
-    finish = _in_chunks(finish_times, work, leaf / scale, groups / scale) * (most / scale)
+    finish = _by(kernel, finish_times, star_fused.finish_times, work, leaf / scale, groups / scale) * (most / scale)
     finish = jnp.where(dead, jnp.inf, jnp.where(size > 0, finish, 0))
     return jnp.where(bad, jnp.nan, finish)
 
 
 @_batchable
-def _rate_batch(size, leaf, groups) -> Float[Array, "B N N"]:
+def _rate_batch(kernel: Kernel | None, size, leaf, groups) -> Float[Array, "B N N"]:
     dead, bad = dead_flows(size, leaf, groups)
     scale = largest(leaf)
     flows = jnp.where((size > 0) & ~dead & ~bad, jnp.ones_like(size), 0)
-    rate = _in_chunks(lambda size, ports: rates(size > 0, ports), flows, leaf / scale, groups / scale) * scale
+    rate = (
+        _by(kernel, lambda flows, ports: rates(flows > 0, ports), star_fused.rates, flows, leaf / scale, groups / scale)
+        * scale
+    )
     return jnp.where(bad, jnp.nan, rate)
 
 
-def _in_chunks(kernel, work, leaf, groups):
-    """The kernel on chunks of instances, the batch on the last axis."""
+def _by(kernel: Kernel | None, in_step, fused, work, leaf, groups):
+    """By that kernel; None: by the usual one of the platform that the program is compiled for."""
+
+    def run(kernel: Kernel, interpret: bool):
+        def one(work, leaf, groups):
+            limited = jnp.minimum(groups, BIG)
+            if kernel.name == "fused":
+                return fused(work, leaf, limited, warps=kernel.number, interpret=interpret)
+            return _in_chunks(in_step, kernel.number, work, leaf, limited)
+
+        return one
+
+    n = work.shape[1]
+    if kernel is None:
+        on_cpu, elsewhere = run(usual("cpu", n), True), run(usual("cuda", n), False)
+    else:
+        on_cpu, elsewhere = run(kernel, True), run(kernel, False)
+        if kernel.name == "xla":
+            return on_cpu(work, leaf, groups)
+    return lax.platform_dependent(work, leaf, groups, cpu=on_cpu, default=elsewhere)
+
+
+def _in_chunks(kernel, lanes: int, work, leaf, groups):
+    """The kernel on chunks of so many instances (0: all), the batch on the last axis."""
     batch, n, _ = work.shape
-    groups = jnp.minimum(groups, BIG)
-    lanes = min(batch, max(LANES, min(4 * LANES, STATE // n**2)))
+    lanes = min(batch, lanes) or batch
     chunks = -(-batch // lanes)
 
     def lanes_last(x):  # [B ...] -> [chunks ... lanes]

@@ -1,0 +1,277 @@
+"""The star kernel fused for a GPU: one Pallas program (Triton) per instance runs its whole simulation in registers.
+
+As plain XLA every filling step is several kernel launches, and all instances wait for the slowest. The algorithm is
+that of `star_kernel`, but flows that end at the same instant end in one event. Ports are [2 N], those up before those
+down, so that a step of filling is a few operations on them: which ports are full, and how many flows they have in
+common with others, are words of bits.
+
+Exact: no tolerance anywhere, and nothing relies on a correctly rounded division (Triton's in float32 is not one).
+Every loop is bounded. Only masks, reductions and elementwise operations on power-of-two shapes: what Triton has.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton
+from jaxtyping import Array, Bool, Float, Int
+
+ABSENT = -1  # `left` where there is no flow
+TINY = 1e-37  # least finish time of an ended flow, so that its sign can be told
+WORD = 32  # bits; as signed numbers, which Triton can count
+Words = tuple[Int[Array, "2 N"], ...]
+
+
+class _Ports(NamedTuple):
+    """Capacities; of groups at each of their ports, and which ports are of one group, both None without groups."""
+
+    leaf: Float[Array, "2 N"]
+    group: Float[Array, "2 N"] | None
+    together: Bool[Array, "N N"] | None
+
+    def group_sum(self, value: Float[Array, "2 N"]) -> Float[Array, "2 N"]:
+        """Of all ports of its group, at each port."""
+        assert self.together is not None
+        each = lax.broadcast_in_dim(value, (*value.shape, value.shape[1]), (0, 2))
+        return jnp.where(lax.broadcast_in_dim(self.together, each.shape, (1, 2)), each, 0).sum(2)
+
+
+class _Filling(NamedTuple):
+    """Levels so far: infinity where a port has not saturated. `share` is infinity where no flow is left to share."""
+
+    level: Float[Array, "2 N"]
+    room: Float[Array, "2 N"]  # capacity left to the flows that are not settled yet
+    count: Float[Array, "2 N"]  # number of those flows; 0 once the port has saturated
+    group_room: Float[Array, "2 N"] | None
+    group_count: Float[Array, "2 N"] | None
+    share: Float[Array, "2 N"]
+    least: Float[Array, ""]
+    last: Float[Array, ""]  # level settled last: levels never fall
+    steps: Int[Array, ""]
+
+
+class _State(NamedTuple):
+    """The simulation between events."""
+
+    left: Float[Array, "N N"]  # bytes to go; once ended minus the finish time; ABSENT where no flow is
+    level: Float[Array, "2 N"]
+    now: Float[Array, ""]
+    step: Float[Array, ""]  # time since the event before; infinity once no flow is left
+    rate: Float[Array, ""]  # of the flow that ended: the levels below it stand
+    events: Int[Array, ""]
+
+
+def finish_times(size, leaf, groups, *, warps: int, interpret: bool) -> Float[Array, "B N N"]:
+    """When each flow of each star ends, scaled to about 1 and without flows on dead ports.
+
+    - `size` [B N N], 0 where there is no flow.   - `leaf` [B 2 N], `groups` [B 2 G]: capacities, G may be 0.
+    - `warps`: groups of 32 threads per instance, a power of two.
+    - `interpret`: run as ordinary JAX operations, slowly, where there is no GPU.
+    """
+    return _programs(_simulate, "star", size, leaf, groups, warps, interpret)
+
+
+def rates(flows, leaf, groups, *, warps: int, interpret: bool) -> Float[Array, "B N N"]:
+    """Max-min fair rates; arguments as of `finish_times`. 0 where `flows` is 0."""
+    return _programs(_share_out, "star_rates", flows, leaf, groups, warps, interpret)
+
+
+def usual_warps(n: int) -> int:
+    """Warps for an instance of `n` endpoints, so that its flows stay in registers: 1 up to 32 endpoints, then 4."""
+    return 1 if n <= 32 else 4
+
+
+def _programs(program: Callable, name: str, size, leaf, groups, warps: int, interpret: bool) -> Float[Array, "B N N"]:
+    """One program for each instance."""
+    batch, n, _ = size.shape
+    if batch == 0:
+        return size
+    wide = max(2, 1 << (n - 1).bit_length())  # Triton's shapes are powers of two
+    per = n // groups.shape[2] if groups.shape[2] else 0
+    matrix = pl.BlockSpec((None, wide, wide), lambda b: (b, 0, 0))
+    ports = pl.BlockSpec((None, 2, wide), lambda b: (b, 0, 0))
+    none, more = (0, 0), (0, wide - n)
+    given = [jnp.pad(size, (none, more, more)), jnp.pad(leaf, (none, none, more))]
+    if per:
+        given.append(jnp.pad(jnp.repeat(groups, per, axis=2), (none, none, more)))
+    run = pl.pallas_call(
+        functools.partial(program, per=per),
+        out_shape=jax.ShapeDtypeStruct((batch, wide, wide), size.dtype),
+        grid=(batch,),
+        in_specs=[matrix, *[ports] * (len(given) - 1)],
+        out_specs=matrix,
+        compiler_params=triton.CompilerParams(num_warps=warps, num_stages=1),
+        interpret=interpret,
+        name=f"{name}_{wide}",
+    )
+    return run(*given)[:, :n, :n]
+
+
+def _ports(leaf, group, per: int) -> _Ports:
+    if not per:
+        return _Ports(leaf[...], None, None)
+    n = leaf.shape[1]
+    place = lax.broadcasted_iota(jnp.int32, (n, n), 0) // per
+    return _Ports(leaf[...], group[...], place == lax.broadcasted_iota(jnp.int32, (n, n), 1) // per)
+
+
+def _simulate(size, leaf, *rest, per: int) -> None:
+    """The program of one instance; the arguments are references to its arrays."""
+    *group, finish = rest
+    ports, demand = _ports(leaf, *(group or [None]), per), size[...]
+    n, zero = demand.shape[0], jnp.zeros((), demand.dtype)
+    left = jnp.where(demand > 0, demand, ABSENT)
+    start = _State(left, jnp.full_like(ports.leaf, math.inf), zero, zero, zero, jnp.zeros((), jnp.int32))
+
+    def running(state: _State):
+        return (state.step < math.inf) & (state.events <= n * n)  # each ends a flow; one more finds none left
+
+    last = lax.while_loop(running, lambda state: _event(state, ports), start)
+    ended = jnp.where(last.left < 0, -last.left, math.inf)
+    finish[...] = jnp.where(size[...] > 0, ended, 0)  # read again: cheaper than to hold
+
+
+def _share_out(flows, leaf, *rest, per: int) -> None:
+    """Rates of one instance."""
+    *group, rate = rest
+    ports, active = _ports(leaf, *(group or [None]), per), flows[...] > 0
+    zero = jnp.zeros((), ports.leaf.dtype)
+    level = _filled(active, jnp.full_like(ports.leaf, math.inf), zero, ports)
+    row, column = _sides(jnp.minimum(level, ports.leaf))
+    rate[...] = jnp.where(active, jnp.minimum(_per_row(row), _per_column(column)), 0)
+
+
+def _event(state: _State, ports: _Ports) -> _State:
+    """Settle the rates, run to the next completion, end all flows that complete there."""
+    sends = state.left >= 0
+    level = _filled(sends, state.level, state.rate, ports)
+    rate = jnp.minimum(level, ports.leaf)  # not saturated: the capacity is no limit
+    (row, column), (slow_row, slow_column) = _sides(rate), _sides(1 / rate)  # divisions per port, not per flow
+    rates = jnp.minimum(_per_row(row), _per_column(column))
+    slow = jnp.maximum(_per_row(slow_row), _per_column(slow_column))
+    until = jnp.where(sends, state.left * slow, math.inf)
+    step = until.min()
+    now = state.now + step
+    ends = sends & (until == step)
+    left = jnp.where(sends, jnp.maximum(state.left - step * rates, 0), state.left)
+    left = jnp.where(ends, -jnp.maximum(now, TINY), left)
+    return _State(left, level, now, step, jnp.where(ends, rates, math.inf).min(), state.events + 1)
+
+
+def _filled(sends: Bool[Array, "N N"], level, floor, ports: _Ports) -> Float[Array, "2 N"]:
+    """Levels of all ports, filled from `floor` on; those below it stand."""
+    words = _words(sends)
+
+    def unsettled(filling: _Filling):
+        return (filling.least < math.inf) & (filling.steps < level.size)  # each saturates a port
+
+    def saturate(filling: _Filling) -> _Filling:
+        """Saturate all ports whose share is the smallest; their flows leave the ports opposite."""
+        full = filling.share == filling.least
+        return _after(filling, full, _common(words, full, level.dtype), ports)
+
+    return lax.while_loop(unsettled, saturate, _open(sends, words, level, floor, ports)).level
+
+
+def _open(sends, words: Words, level, floor, ports: _Ports) -> _Filling:
+    """As filling starts: levels below `floor` stand, and the flows of their ports are settled."""
+    stands = level < floor
+    kept = jnp.where(stands, level, math.inf)
+    row, column = _sides(kept)
+    held = jnp.minimum(_per_row(row), _per_column(column))
+    used = _both(jnp.where(sends & (held < math.inf), held, 0))
+    count = jnp.where(stands, 0, _degree(words, level.dtype) - _common(words, stands, level.dtype))
+    room = jnp.maximum(ports.leaf - used, 0)
+    group_room = group_count = None
+    if ports.group is not None:
+        group_room, group_count = jnp.maximum(ports.group - ports.group_sum(used), 0), ports.group_sum(count)
+    share = _shares(room, count, group_room, group_count)
+    steps = jnp.zeros((), jnp.int32)
+    return _Filling(kept, room, count, group_room, group_count, share, share.min(), floor, steps)
+
+
+def _after(filling: _Filling, full, gone, ports: _Ports) -> _Filling:
+    """After the `full` ports saturated, and `gone` flows of each of the others were settled with them."""
+    level = jnp.maximum(filling.least, filling.last)
+    leaves = jnp.where(full, filling.count, jnp.where(filling.count > 0, gone, 0))
+    room, count = jnp.maximum(filling.room - level * leaves, 0), filling.count - leaves
+    group_room, group_count = filling.group_room, filling.group_count
+    if group_room is not None and group_count is not None:
+        off = ports.group_sum(leaves)
+        group_room, group_count = jnp.maximum(group_room - level * off, 0), group_count - off
+    share = _shares(room, count, group_room, group_count)
+    levels = jnp.where(full, level, filling.level)
+    return _Filling(levels, room, count, group_room, group_count, share, share.min(), level, filling.steps + 1)
+
+
+def _shares(room, count, group_room, group_count):
+    share = room / jnp.maximum(count, 1)
+    if group_room is not None:
+        share = jnp.minimum(share, group_room / jnp.maximum(group_count, 1))
+    return jnp.where(count > 0, share, math.inf)
+
+
+def _bit(n: int, word: int) -> Int[Array, "2 N"]:
+    """That of each port in one of the words, 0 where it is in another."""
+    place = lax.broadcasted_iota(jnp.int32, (2, n), 1)
+    bit = jnp.int32(1) << (place % WORD)
+    return bit if n <= WORD else jnp.where(place // WORD == word, bit, jnp.int32(0))
+
+
+def _words(sends: Bool[Array, "N N"]) -> Words:
+    """For every port its flows: a bit for each port opposite."""
+    n = sends.shape[0]
+    zero = jnp.int32(0)
+    words = []
+    for word in range(-(-n // WORD)):
+        bit = _bit(n, word).max(0)
+        over_rows = jnp.where(sends, _per_column(bit), zero).sum(1, dtype=jnp.int32)
+        words.append(_sided(over_rows, jnp.where(sends, _per_row(bit), zero).sum(0, dtype=jnp.int32)))
+    return tuple(words)
+
+
+def _common(words: Words, mask: Bool[Array, "2 N"], dtype) -> Float[Array, "2 N"]:
+    """For every port, how many of its flows go to ports of the mask."""
+    found = []
+    for at, word in enumerate(words):
+        own = jnp.where(mask, _bit(word.shape[1], at), jnp.int32(0)).sum(1, dtype=jnp.int32)
+        opposite = own.sum(dtype=jnp.int32) - own
+        found.append(word & lax.broadcast_in_dim(opposite, word.shape, (0,)))
+    return _degree(tuple(found), dtype)
+
+
+def _degree(words: Words, dtype) -> Float[Array, "2 N"]:
+    return functools.reduce(lax.add, [lax.population_count(word).astype(jnp.int32) for word in words]).astype(dtype)
+
+
+def _sides(value: Float[Array, "2 N"]) -> tuple[Float[Array, "N"], Float[Array, "N"]]:
+    """Of the ports up, and of the ports down."""
+    up = lax.broadcasted_iota(jnp.int32, value.shape, 0) == 0
+    return jnp.where(up, value, -math.inf).max(0), jnp.where(up, -math.inf, value).max(0)
+
+
+def _sided(up: Array, down: Array) -> Array:
+    """The ports up before those down."""
+    shape = (2, up.size)
+    first = lax.broadcasted_iota(jnp.int32, shape, 0) == 0
+    return jnp.where(first, lax.broadcast_in_dim(up, shape, (1,)), lax.broadcast_in_dim(down, shape, (1,)))
+
+
+def _both(value: Float[Array, "N N"]) -> Float[Array, "2 N"]:
+    """Sums over the flows of each port."""
+    return _sided(value.sum(1), value.sum(0))
+
+
+def _per_row(value: Array) -> Array:
+    """A value of each port up, at each of its flows."""
+    return lax.broadcast_in_dim(value, (value.size, value.size), (0,))
+
+
+def _per_column(value: Array) -> Array:
+    """A value of each port down, at each of its flows."""
+    return lax.broadcast_in_dim(value, (value.size, value.size), (1,))
