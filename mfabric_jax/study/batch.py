@@ -1,12 +1,13 @@
 """Many configurations through one compiled function: in chunks that fit the device, spread over all devices."""
 
+import collections
 import dataclasses
 import functools
 import gc
 import pathlib
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -14,10 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Int
 
 from mfabric_jax.checks import InputError, positive, whole
 
-ON_CPU, ON_DEVICE = 256, 4096  # cases of a chunk: what a CPU's caches hold, what keeps an accelerator busy
+ON_CPU, ON_DEVICE = 256, 1 << 16  # cases of a chunk: what a CPU's caches hold, what keeps an accelerator busy
+IN_FLIGHT = 2  # chunks that are computed while an earlier one is fetched
 MEMORY = 4 * 2**30  # bytes for one chunk on a device that does not say what it has
 PART = 0.5  # of what a device has
 AXIS = "cases"
@@ -81,13 +84,14 @@ def evaluate(
       (`jax.tree_util.Partial`, an Equinox module), its arrays are handed to the program: others of the same shapes do
       not compile again.
     - `cases`: arrays, or any tree of them (dicts, `Region`), with N cases along the first axis; `grid` makes them.
-    - `at_once`: cases of a chunk; None: all, up to 256 on a CPU (more are hardly faster) and 4096 elsewhere. Fewer
+    - `at_once`: cases of a chunk; None: all, up to 256 on a CPU (more are hardly faster) and 65,536 elsewhere. Fewer
       where they need more than `memory_bytes` of a device (None: half of what it has, or 4 GiB). The last chunk is
       padded, so there is one program.
     - `devices`: None: all local ones, of the kind of `jax_default_device` if that is set; cases are divided among them.
     - `before`: told the estimate when the program is compiled.   - `progress`: told the cases done.
 
-    Results are on the host: while one chunk is fetched the next one is computed. `InputError` for cases without or with
+    Results are on the host: while one chunk is fetched the next two are computed. Cases that one device
+    holds beside a chunk are moved there once and cut there. `InputError` for cases without or with
     unlike first axes, for what is no number or does not fit 32 bits where JAX computes in these, and for a function
     without a hash or of other results.
 
@@ -107,20 +111,40 @@ def evaluate(
     program, estimate = _fitted(code, shared, typed, most, limit, spread)
     if before:
         before(estimate)
-    began, found, running = time.perf_counter(), [], None
+    began, found, running = time.perf_counter(), [], collections.deque()
+
+    def fetch() -> None:
+        found.append(jax.tree.map(np.asarray, running.popleft()))
+        if progress:
+            progress(min(len(found) * estimate.at_once, count))
+
+    chunks = _chunks(typed, count, estimate, limit, spread)
+    for chunk in chunks:
+        running.append(program(shared, chunk))
+        for result in jax.tree.leaves(running[-1]):
+            result.copy_to_host_async()
+        if len(running) > IN_FLIGHT:
+            fetch()
+    while running:
+        fetch()
+    arrays = {name: np.concatenate([part[name] for part in found])[:count] for name in found[0]}
+    return Evaluated(arrays, cases, estimate, time.perf_counter() - began)
+
+
+def _chunks(cases: Case, count: int, estimate: Estimate, limit: float, spread: NamedSharding) -> Iterator[Case]:
+    """Chunks on the devices, the last one padded by its last case; cut there where one device holds all cases too."""
+    bytes_of_all = sum(x.nbytes for x in jax.tree.leaves(cases))
+    one = spread.mesh.size == 1 and bytes_of_all + estimate.device_bytes <= limit
+    there = jax.device_put(cases, spread.mesh.devices.flat[0]) if one else cases
     for start in range(0, count, estimate.at_once):
         chosen = np.minimum(np.arange(start, start + estimate.at_once), count - 1)
-        chunk = jax.device_put(jax.tree.map(lambda x, chosen=chosen: x[chosen], typed), spread)
-        previous, running = running, program(shared, chunk)
-        if previous is not None:
-            found.append(jax.tree.map(np.asarray, previous))
-            if progress:
-                progress(start)
-    found.append(jax.tree.map(np.asarray, running))
-    arrays = {name: np.concatenate([part[name] for part in found])[:count] for name in found[0]}
-    if progress:
-        progress(count)
-    return Evaluated(arrays, cases, estimate, time.perf_counter() - began)
+        cut = _cut(there, jnp.asarray(chosen)) if one else jax.tree.map(lambda x, chosen=chosen: x[chosen], cases)
+        yield jax.device_put(cut, spread)
+
+
+@jax.jit
+def _cut(cases: Case, chosen: Int[Array, "B"]) -> Case:
+    return jax.tree.map(lambda x: x[chosen], cases)
 
 
 def grid(**axes: Sequence | np.ndarray) -> dict[str, np.ndarray]:
