@@ -4,7 +4,7 @@
     python benchmarks/gpu_check/check.py [--targets H100 A100] [--paths star greedy] [--keep]
 
 Launches over all loops, loops whose predicate the host reads, registers, spilled and shared bytes, memory, CPU seconds
-of compiling, instructions on float64. The last line: N paths compiled, M over their ceilings, K skipped. Exit 1 where
+of compiling, arrays of float64. The last line: N paths compiled, M over their ceilings, K skipped. Exit 1 where
 one is over, 3 where one was skipped, for that is no pass. `--keep` writes what was seen as the ceilings.
 """
 

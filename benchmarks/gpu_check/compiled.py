@@ -49,7 +49,7 @@ class Found:
 
     - `entry`: outside of loops, and the loops there.   - `compile_s`: CPU seconds.   - `device_bytes`: arguments,
       results and temporaries.   - `registers`, `spilled_bytes`, `shared_bytes`: most of a kernel.   - `kernels`:
-      registers, spilled and shared bytes, instructions of fused ones, by name.   - `doubles`: instructions on float64.
+      registers, spilled and shared bytes, instructions of fused ones, by name.   - `doubles`: arrays of float64.
     """
 
     entry: Loop
@@ -99,6 +99,7 @@ def launches_in(text: str) -> Loop:
 FREE = {"parameter", "tuple", "get-tuple-element", "bitcast", "constant", "after-all"}
 BYTES = {"pred": 1, "s8": 1, "u8": 1, "f16": 2, "bf16": 2, "s16": 2, "u16": 2, "s64": 8, "u64": 8, "f64": 8, "c64": 8}
 SHAPE = re.compile(r"\b([a-z]+\d*)\[([\d,]*)\]")
+BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}|(?:true|false)_computation=([^,\s]+)|to_apply=([^,\s]+)")
 INSTRUCTION = re.compile(r"\s+(?:ROOT )?%?(\S+) = (.*?) ([\w-]+)\((.*)")
 
 
@@ -134,7 +135,7 @@ def moved_in(text: str) -> Loop:
                     loop.loops.append(loop_of(inner[2], inner[1]))
                     loop.loops[-1].trips = int(trips[1]) if trips else 0
                 elif kind in ("conditional", "call"):
-                    named = re.findall(r"(?:branch|true|false)_computations?=\{?([^}=]*)\}?|to_apply=(\S+)", rest)
+                    named = BRANCHES.findall(rest)
                     branches = re.findall(r"[\w.-]+", " ".join(" ".join(part) for part in named))
                     inner = loop_of(*(branch for branch in branches if branch in bodies))
                     loop.moved, loop.loops = loop.moved + inner.moved, loop.loops + inner.loops
@@ -211,26 +212,22 @@ def _tool(name: str) -> str:
     raise SystemExit(f"{name} is not there: make gpu-check installs it.")
 
 
-def _doubles(ptx: str) -> int:
-    return len(re.findall(r"\b(?:add|mul|fma|div|sub|setp|ld|st|cvt)\S*\.f64\b", ptx))
-
-
 def measured(target: str, case, folder: pathlib.Path) -> Found:
     """Compiles it; XLA_FLAGS name the folder already."""
     import paths
     import targets
 
+    from mfabric_jax.platforms import compiling_for
+
     device = targets.device(target)
     began = time.process_time()
-    program = paths.lowered(case, device).compile()
+    with compiling_for("gpu"):
+        program = paths.lowered(case, device).compile()
     spent = time.process_time() - began
     memory = program.memory_analysis()
     (sequence,) = _largest(folder.glob("*thunk_sequence_after_thunk_passes.txt"))
     kernels: dict[str, dict[str, int]] = {}
-    doubles = 0
     for ptx in sorted(folder.glob("*.ptx")):
-        text = ptx.read_text()
-        doubles += _doubles(text)
         for name, cost in _resources(ptx, targets.ARCHITECTURE[target]):
             kernels[name] = cost
     sizes = memory.temp_size_in_bytes, memory.argument_size_in_bytes, memory.output_size_in_bytes
@@ -240,8 +237,11 @@ def measured(target: str, case, folder: pathlib.Path) -> Found:
         heavy[name]["threads"] = int(threads)
     entry = launches_in(sequence.read_text())
     (optimised,) = _largest(folder.glob("*gpu_after_optimizations.txt"))
-    _join(entry, moved_in(optimised.read_text()))
-    return Found(entry, spent, sum(sizes), most["registers"], most["spilled"], most["shared"], doubles, heavy)
+    program_text = optimised.read_text()
+    _join(entry, moved_in(program_text))
+    return Found(
+        entry, spent, sum(sizes), most["registers"], most["spilled"], most["shared"], program_text.count(" f64["), heavy
+    )
 
 
 def _largest(files) -> list[pathlib.Path]:

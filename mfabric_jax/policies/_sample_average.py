@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from mfabric_jax.checks import InputError, one_of, whole
 from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.platforms import mapped
 from mfabric_jax.policies._greedy import greedy
 from mfabric_jax.policies._learned import trained_network
 from mfabric_jax.policies._soft_circuits import FLOOR, first_logits, rounded, soft_circuits
@@ -153,7 +153,7 @@ def _search(
             begin, key = jax.random.split(key)
             few = samples.some(jnp.arange(min(len(samples.pairs), RELAXED)))
             begun = first_logits(samples.mean, begin, starts)
-            soft = lax.map(lambda one: relaxed_jointly(few, one, steps, tail), begun)
+            soft = mapped(lambda one: relaxed_jointly(few, one, steps, tail), begun, 1)
             others += list(jax.vmap(lambda one: rounded(one, samples.degrees))(soft))
         other = most_promising(samples, way, jnp.stack(others), way.cold(samples), 0, tail, False)
         start = best(samples, _both(found, other), tail, stay)

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from mfabric_jax.platforms import mapped
 from mfabric_jax.policies.relay_swaps import Worth, swaps
 from mfabric_jax.policies.samples import Samples, counting, risk_of
 
@@ -38,8 +39,8 @@ class Found(NamedTuple):
 
 
 def settled_each(samples: Samples, how: Delivery, counts: Int[Array, "C S S"], state: Any, warm: bool) -> Found:
-    """All of these circuits, one after the other [C ...]."""
-    return lax.map(lambda count: Found(count, *how.settle(samples, count, state, warm)), counts)
+    """All of these circuits [C ...], on a CPU one after the other."""
+    return mapped(lambda count: Found(count, *how.settle(samples, count, state, warm)), counts, 1)
 
 
 def best(samples: Samples, found: Found, tail: float, stay: bool = False) -> Found:

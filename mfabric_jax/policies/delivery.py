@@ -6,10 +6,10 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jaxtyping import Array, Float
 
 from mfabric_jax.fabric import Circuits
+from mfabric_jax.platforms import mapped
 from mfabric_jax.policies.circuit_search import ENOUGH, Delivery
 from mfabric_jax.policies.relay_swaps import Worth, circuit_worth
 from mfabric_jax.policies.samples import NEVER, Samples, counting, risk_of
@@ -19,7 +19,7 @@ from mfabric_jax.routing.relay import is_path, link_seconds
 
 COLD_STEPS, WARM_STEPS = 60, 40  # towards shares: from the start, and after a swap
 WARM, WARM_RATE = 0.2, 0.1  # softness and step at which a descent goes on
-LANES = 8  # demands in step: those that are done wait for the others
+LANES = 8  # demands in step on a CPU: those that are done wait for the others
 FROM_COLD, FROM_WARM = (COLD_STEPS, HOT, RATE), (WARM_STEPS, WARM, WARM_RATE)
 
 
@@ -37,7 +37,7 @@ def adaptive() -> Delivery:
             return found, seconds + late
 
         each = samples.pairs, samples.limit, state
-        return lax.map(lambda given: one(*given), each, batch_size=min(LANES, len(samples.pairs)))
+        return mapped(lambda given: one(*given), each, LANES)
 
     def worth(samples: Samples, count, state) -> Worth:
         def one(pairs, potentials):

@@ -8,19 +8,21 @@ import jax.numpy as jnp
 from jax import lax
 from jax.custom_batching import custom_vmap
 
+from mfabric_jax.platforms import in_step, mapped
+
 
 def staged(first: Callable[..., Any], further: Callable[..., Any], at_once: int) -> Callable[..., Any]:
     """`first(*given) -> (found, done)`, then `further(found, *given) -> found` where it is not done; batched by `vmap`.
 
-    In a batch `at_once` members run in step, and those that are done wait for the others. Between the stages members
-    that are not done are brought together; groups in which all are done are passed over.
+    In a batch `at_once` members run in step on a CPU, all elsewhere, and those that are done wait for the others.
+    Between the stages members that are not done are brought together; groups in which all are done are passed over.
     """
 
     @custom_vmap
     def batch(given):
         many = len(jax.tree.leaves(given)[0])
-        size = min(at_once, many)
-        found, done = lax.map(lambda one: first(*one), given, batch_size=size)
+        size = in_step(at_once, many)
+        found, done = mapped(lambda one: first(*one), given, at_once)
         order = jnp.argsort(done, stable=True)
         groups = -(-many // size)
         order = jnp.concatenate([order, jnp.broadcast_to(order[-1:], (groups * size - many,))]).reshape(groups, size)

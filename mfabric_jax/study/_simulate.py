@@ -17,6 +17,7 @@ from jaxtyping import Array
 from mfabric_jax import units
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric.design import Form, group_numbers
+from mfabric_jax.platforms import mapped
 from mfabric_jax.policies import check_legal, takes_many
 from mfabric_jax.routing.single import single_part_times, single_paths
 from mfabric_jax.schedule import First, Iteration, iterate
@@ -31,7 +32,7 @@ from mfabric_jax.study.batch import drop_programs_if_crowded
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.compute import BlockSeconds
 
-AT_ONCE = 16  # iterations solved together
+AT_ONCE = 16  # iterations solved together on a CPU
 WIDE = 1e15  # gigabytes/s: no limit
 RADIX = 16  # of the tree of 1,024 GPUs: one server under every edge switch
 
@@ -191,7 +192,7 @@ def _inside_all(workload: Workload, group, tokens) -> jax.Array:
 
 def _each_iteration(work, over):
     """`work` for every iteration, some at once."""
-    return jax.lax.map(work, over, batch_size=min(AT_ONCE, len(jax.tree.leaves(over)[0])))
+    return mapped(work, over, AT_ONCE)
 
 
 def solve(one: Scenario) -> Exchanges:

@@ -1,0 +1,50 @@
+"""For which platform programs are traced: some choose how much runs in step by it.
+
+That of `jax_default_device` or else of the default backend; `compiling_for` says another, for programs that are
+compiled for devices that are not there.
+"""
+
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+from jax import lax
+
+_named: contextvars.ContextVar[str | None] = contextvars.ContextVar("platform", default=None)
+
+
+def platform() -> str:
+    """Such as "cpu" or "gpu"."""
+    named = _named.get()
+    if named is not None:
+        return named
+    device = jax.config.values["jax_default_device"]
+    if device is None:
+        return jax.default_backend()
+    return device.split(":")[0] if isinstance(device, str) else device.platform
+
+
+@contextlib.contextmanager
+def compiling_for(name: str) -> Iterator[None]:
+    """Programs that are traced inside are for that platform; those traced before are not traced again."""
+    token = _named.set(name)
+    try:
+        yield
+    finally:
+        _named.reset(token)
+
+
+def in_step(on_cpu: int, many: int) -> int:
+    """Members of a batch that run in step: so many on a CPU, all `many` elsewhere."""
+    return min(on_cpu, many) if platform() == "cpu" else many
+
+
+def mapped(function: Callable[[Any], Any], members: Any, on_cpu: int) -> Any:
+    """`function` of every member, along the first axis of arrays: so many in step on a CPU, all elsewhere."""
+    many = len(jax.tree.leaves(members)[0])
+    size = in_step(on_cpu, many)
+    if size == many:
+        return jax.vmap(function)(members)
+    return lax.map(function, members) if size == 1 else lax.map(function, members, batch_size=size)
