@@ -89,7 +89,6 @@ def launches_in(text: str) -> Loop:
             at.loops.append(loop)
             stack.append((indent, loop, recorded))
         elif kind == "kCommandBuffer":
-            at.launches += 1
             stack.append((indent, at, True))
         elif kind in KERNELS:
             at.launches += 1

@@ -7,6 +7,9 @@ from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from mfabric_jax.checks import InputError, whole
+from mfabric_jax.platforms import platform
+
+COMPARED = 1 << 18  # links times hops up to which an accelerator compares rather than scatters
 
 
 class Outcome(eqx.Enumeration):
@@ -125,7 +128,8 @@ class Paths(eqx.Module):
     """Sums and minima between flows and the links they cross, in either layout.
 
     A hop array has the layout's own shape: [F H] for the padded table, [N] for the flat list. `slot` holds the link of
-    every hop, L where there is none.
+    every hop, L where there is none. `compared`: sums over links compare every hop with every link, in place of
+    scattering, which on a GPU adds in another order from run to run.
     """
 
     slot: Int[Array, "..."]
@@ -133,6 +137,7 @@ class Paths(eqx.Module):
     flow: Int[Array, "N"] | None  # None: the padded table, one row a flow
     flows: int = eqx.field(static=True)
     links: int = eqx.field(static=True)
+    compared: bool = eqx.field(static=True)
 
     @property
     def present(self) -> Bool[Array, "..."]:
@@ -163,6 +168,8 @@ class Paths(eqx.Module):
 
     def hop_sum(self, hop: Array) -> Float[Array, "L"]:
         """Sum of what the hops on every link hold."""
+        if self.compared:
+            return self._on_link(hop, 0).sum(1)
         return jnp.zeros(self.links + 1, hop.dtype).at[self.slot].add(hop)[:-1]
 
     def link_sum(self, value: Float[Array, "F"]) -> Float[Array, "L"]:
@@ -171,7 +178,14 @@ class Paths(eqx.Module):
 
     def link_min(self, value: Float[Array, "F"]) -> Float[Array, "L"]:
         """Smallest value among the flows of every link (infinity where there is none)."""
+        if self.compared:
+            return self._on_link(self.spread(value), jnp.inf).min(1, initial=jnp.inf)
         return jnp.full(self.links + 1, jnp.inf, value.dtype).at[self.slot].min(self.spread(value))[:-1]
+
+    def _on_link(self, hop: Array, none: float) -> Float[Array, "L N"]:
+        """What hops hold, at their own links; `none` at others."""
+        on = self.slot.reshape(1, -1) == jnp.arange(self.links, dtype=self.slot.dtype)[:, None]
+        return jnp.where(on, hop.reshape(1, -1), jnp.asarray(none, hop.dtype))
 
 
 def paths_of(problem: FlowProblem | FlowList) -> Paths:
@@ -179,4 +193,5 @@ def paths_of(problem: FlowProblem | FlowList) -> Paths:
     links, flows = problem.capacity.size, problem.weight.size
     table = isinstance(problem, FlowProblem)
     link = (problem.hops if table else problem.link).astype(jnp.int32)
-    return Paths(jnp.where(link >= 0, link, links), problem.share, None if table else problem.flow, flows, links)
+    slot, flow = jnp.where(link >= 0, link, links), None if table else problem.flow
+    return Paths(slot, problem.share, flow, flows, links, platform() != "cpu" and slot.size * links <= COMPARED)

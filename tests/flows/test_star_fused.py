@@ -1,4 +1,4 @@
-"""The fused star kernel, interpreted on the CPU, against the plain one; and which of them a program is compiled with."""
+"""The fused star kernel, interpreted on a CPU, against the plain one; and which of them a program is compiled with."""
 
 import functools
 import math
