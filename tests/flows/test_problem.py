@@ -13,7 +13,8 @@ def test_comparing_hops_with_links_is_scattering():
     rng = np.random.default_rng(0)
     hops = rng.integers(-1, 6, (9, 3))
     table = FlowProblem(rng.uniform(1, 2, 8), hops, share=rng.uniform(0.1, 1, (9, 3)))
-    flat = FlowList(rng.uniform(1, 2, 8), rng.integers(0, 6, 20), rng.integers(0, 9, 20), flows=9)
+    flow, link = np.divmod(rng.permutation(9 * 6)[:20], 6)
+    flat = FlowList(rng.uniform(1, 2, 8), link, flow, flows=9)
     for problem in (table, flat):
         scattered = paths_of(problem)
         with compiling_for("gpu"):
