@@ -3,9 +3,10 @@
     make gpu-check
     python benchmarks/gpu_check/check.py [--targets H100 A100] [--paths star greedy] [--keep]
 
-Launches over all loops, loops whose predicate the host reads, registers, spilled and shared bytes, memory, CPU seconds
-of compiling, arrays of float64. The last line: N paths compiled, M over their ceilings, K skipped. Exit 1 where
-one is over, 3 where one was skipped, for that is no pass. `--keep` writes what was seen as the ceilings.
+As the command line runs them, with loops inside command buffers. Launches over all loops, loops whose predicate the
+host reads, registers, spilled and shared bytes, memory, CPU seconds of compiling, arrays of float64. The last line: N
+paths compiled, M over their ceilings, K skipped. Exit 1 where one is over, 3 where one was skipped, for that is no
+pass. `--keep` writes what was seen as the ceilings.
 """
 
 import argparse
@@ -81,6 +82,7 @@ def _seen(target: str, case, folder: pathlib.Path) -> Seen | str:
         str(case.servers),
         str(case.batch),
         str(folder),
+        "--commands",
     ]
     done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode:

@@ -19,7 +19,6 @@ import time
 from collections.abc import Iterator
 
 KERNELS = {"kCustomKernel", "kKernel", "kCopy", "kMemset32BitValue", "kMemzero", "kCublasLt", "kGemm", "kCustomCall"}
-COMMANDS = "--xla_gpu_enable_command_buffer=+WHILE,+CONDITIONAL"
 
 
 @dataclasses.dataclass
@@ -252,14 +251,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, kind in (("target", str), ("path", str), ("servers", int), ("batch", int), ("folder", pathlib.Path)):
         parser.add_argument(name, type=kind)
-    parser.add_argument("--commands", action="store_true", help="loops inside command buffers")
+    parser.add_argument(
+        "--commands", action="store_true", help="loops inside command buffers, as the command line has them"
+    )
     asked = parser.parse_args()
+    os.environ["JAX_PLATFORMS"] = "cpu"  # before anything imports JAX
+    sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
+    from mfabric_jax.commands.shared import RECORDED
+
     shutil.rmtree(asked.folder, ignore_errors=True)
     asked.folder.mkdir(parents=True)
-    flags = [f"--xla_dump_to={asked.folder}", "--xla_dump_hlo_as_text", COMMANDS if asked.commands else ""]
+    flags = [f"--xla_dump_to={asked.folder}", "--xla_dump_hlo_as_text", RECORDED if asked.commands else ""]
     os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *flags])
-    os.environ["JAX_PLATFORMS"] = "cpu"
-    sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
     import paths
 
     found = measured(asked.target, paths.Case(asked.path, asked.servers, asked.batch), asked.folder)
