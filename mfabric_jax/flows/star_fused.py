@@ -123,7 +123,7 @@ def _ports(leaf, group, per: int) -> _Ports:
 def _simulate(size, leaf, *rest, per: int) -> None:
     """The program of one instance; the arguments are references to its arrays."""
     *group, finish = rest
-    ports, demand = _ports(leaf, *(group or [None]), per), size[...]
+    ports, demand = _ports(leaf, group[0] if group else None, per), size[...]
     n, zero = demand.shape[0], jnp.zeros((), demand.dtype)
     left = jnp.where(demand > 0, demand, ABSENT)
     start = _State(left, jnp.full_like(ports.leaf, math.inf), zero, zero, zero, jnp.zeros((), jnp.int32))
@@ -139,7 +139,7 @@ def _simulate(size, leaf, *rest, per: int) -> None:
 def _share_out(flows, leaf, *rest, per: int) -> None:
     """Rates of one instance."""
     *group, rate = rest
-    ports, active = _ports(leaf, *(group or [None]), per), flows[...] > 0
+    ports, active = _ports(leaf, group[0] if group else None, per), flows[...] > 0
     zero = jnp.zeros((), ports.leaf.dtype)
     level = _filled(active, jnp.full_like(ports.leaf, math.inf), zero, ports)
     row, column = _sides(jnp.minimum(level, ports.leaf))

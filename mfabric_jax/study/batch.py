@@ -18,6 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Int
 
 from mfabric_jax.checks import InputError, positive, whole
+from mfabric_jax.platforms import platform
 
 ON_CPU, ON_DEVICE = 256, 1 << 16  # cases of a chunk: what a CPU's caches hold, what keeps an accelerator busy
 IN_FLIGHT = 2  # chunks that are computed while an earlier one is fetched
@@ -90,8 +91,8 @@ def evaluate(
     - `devices`: None: all local ones, of the kind of `jax_default_device` if that is set; cases are divided among them.
     - `before`: told the estimate when the program is compiled.   - `progress`: told the cases done.
 
-    Results are on the host: while one chunk is fetched the next two are computed. Cases that one device
-    holds beside a chunk are moved there once and cut there. `InputError` for cases without or with
+    Results are on the host: while one chunk is fetched the next two are computed. Off a CPU cases
+    that one device holds beside a chunk are moved there once and cut there. `InputError` for cases without or with
     unlike first axes, for what is no number or does not fit 32 bits where JAX computes in these, and for a function
     without a hash or of other results.
 
@@ -132,10 +133,13 @@ def evaluate(
 
 
 def _chunks(cases: Case, count: int, estimate: Estimate, limit: float, spread: NamedSharding) -> Iterator[Case]:
-    """Chunks on the devices, the last one padded by its last case; cut there where one device holds all cases too."""
+    """Chunks on the devices, the last one padded by its last case.
+
+    Off a CPU, where one device holds all cases too, they are moved once and cut there: moving them is what takes long.
+    """
     bytes_of_all = sum(x.nbytes for x in jax.tree.leaves(cases))
-    one = spread.mesh.size == 1 and bytes_of_all + estimate.device_bytes <= limit
-    there = jax.device_put(cases, spread.mesh.devices.flat[0]) if one else cases
+    one = platform() != "cpu" and spread.mesh.size == 1 and bytes_of_all + estimate.device_bytes <= limit
+    there = jax.device_put(cases, NamedSharding(spread.mesh, PartitionSpec())) if one else cases
     for start in range(0, count, estimate.at_once):
         chosen = np.minimum(np.arange(start, start + estimate.at_once), count - 1)
         cut = _cut(there, jnp.asarray(chosen)) if one else jax.tree.map(lambda x, chosen=chosen: x[chosen], cases)

@@ -13,6 +13,7 @@ import pytest
 
 from mfabric_jax import Region, all_to_all_time, greedy
 from mfabric_jax.checks import InputError
+from mfabric_jax.platforms import compiling_for
 from mfabric_jax.study import Sweep, batch, evaluate, grid, iteration_of, scenarios, sweep
 from mfabric_jax.study._simulate import simulate_all
 from tests.mistakes import check_refused
@@ -59,6 +60,17 @@ def test_it_is_what_one_at_a_time_gives_whatever_the_chunks():
     np.testing.assert_allclose(whole.arrays["seconds"], found.arrays["seconds"], rtol=1e-12)
     assert [set(one) for one in found.rows()] == [{"gbps", "degree", "seconds"}] * 7
     assert found.rows()[2]["degree"] == cases()["degree"][2]
+
+
+def test_cases_that_are_cut_on_the_device_are_the_same():
+    def twice(case):
+        return {"twice": 2 * case["x"]}
+
+    done = []
+    with compiling_for("gpu"):
+        found = evaluate(twice, {"x": np.arange(11.0)}, at_once=3, progress=done.append)
+    np.testing.assert_array_equal(found.arrays["twice"], 2 * np.arange(11.0))
+    assert done == [3, 6, 9, 11]
 
 
 def test_a_chunk_takes_no_more_than_it_may():
