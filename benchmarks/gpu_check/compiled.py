@@ -188,17 +188,21 @@ def _lengths(cubin: pathlib.Path) -> dict[str, dict[str, int]]:
 
 
 def _loops(body: str) -> list[tuple[int, int]]:
-    """Places of first and last instructions of what branches back, in disassembled code."""
+    """Places of first and last instructions of what branches back, in disassembled code; what is behind its end is for
+    threads that have come apart, and branches back to where they did."""
     at, labels, loops = 0, {}, []
     for line in body.splitlines():
         label = re.match(r"\s*(\.L_\w+):", line)
         if label:
             labels[label[1]] = at
-        if re.search(r"/\*[0-9a-f]{4,}\*/", line):
+        instruction = re.search(r"/\*[0-9a-f]{4,}\*/\s*(.*)", line)
+        if instruction:
             at += 1
             to = re.search(r"\bBRA\b.*\((\.L_\w+)\)", line)
             if to and to[1] in labels:
                 loops.append((labels[to[1]], at))
+            if instruction[1].startswith("EXIT"):
+                break
     return loops
 
 
