@@ -127,7 +127,7 @@ def check_keeping() -> None:
     entries()
 
 
-def keep(key: Key, kernels: Mapping[int, str], rows: Sequence[Mapping[str, Any]]) -> pathlib.Path:
+def keep_tuned(key: Key, kernels: Mapping[int, str], rows: Sequence[Mapping[str, Any]]) -> pathlib.Path:
     """Add or replace what is kept for those sizes of that device; the file is replaced whole or not at all."""
     forget()
     older = next((entry for entry in entries() if entry.key == key), None)

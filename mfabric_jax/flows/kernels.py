@@ -52,7 +52,7 @@ def usual(platform: str, n: int) -> Kernel:
     return Kernel("fused", usual_warps(n)) if n <= MOST_FUSED else Kernel("xla", 0)
 
 
-def chosen(platform: str, n: int) -> Kernel:
+def chosen_kernel(platform: str, n: int) -> Kernel:
     """What "auto" is: the tuned kernel where there is one, else the usual one."""
     return tuned(platform, n) or usual(platform, n)
 

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 from mfabric_jax.checks import InputError, not_negative
 from mfabric_jax.flows import star_fused
 from mfabric_jax.flows.completion import replay
-from mfabric_jax.flows.kernels import AUTO, Kernel, chosen, kernel_of
+from mfabric_jax.flows.kernels import AUTO, Kernel, chosen_kernel, kernel_of
 from mfabric_jax.flows.max_min import max_min_rates
 from mfabric_jax.flows.problem import FlowProblem
 from mfabric_jax.flows.star_kernel import BIG, Ports, finish_times, rates
@@ -152,7 +152,7 @@ def _by(kernel: Kernel | None, in_step, fused, work, leaf, groups):
 
     n = work.shape[1]
     if kernel is None:
-        on_cpu, elsewhere = run(chosen("cpu", n), True), run(chosen("cuda", n), False)
+        on_cpu, elsewhere = run(chosen_kernel("cpu", n), True), run(chosen_kernel("cuda", n), False)
     else:
         on_cpu, elsewhere = run(kernel, True), run(kernel, False)
         if kernel.name == "xla":

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from mfabric_jax import tuned_file
-from mfabric_jax.flows.kernels import SHOWN, chosen
+from mfabric_jax.flows.kernels import SHOWN, chosen_kernel
 
 
 def provenance(dtype: str) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def provenance(dtype: str) -> dict[str, Any]:
         "jaxlib": importlib.metadata.version("jaxlib"),
         "device": f"{device.platform}: {device.device_kind}",
         "dtype": dtype,
-        "kernel": {str(n): str(chosen(device.platform, n)) for n in sorted({*SHOWN, *kept})},
+        "kernel": {str(n): str(chosen_kernel(device.platform, n)) for n in sorted({*SHOWN, *kept})},
         "tuned": bool(kept),
     }
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from mfabric_jax import platforms, tuned_file
 from mfabric_jax.checks import InputError
 from mfabric_jax.extras import PACKAGES
-from mfabric_jax.flows.kernels import SHOWN, chosen, tuned, usual
+from mfabric_jax.flows.kernels import SHOWN, chosen_kernel, tuned, usual
 from mfabric_jax.study._provenance import commit
 from mfabric_jax.study.batch import usual_at_once
 
@@ -119,7 +119,7 @@ def _kernels() -> Iterator[Line]:
     for n in SHOWN:
         here, other = tuned(where, n), usual(where, n)
         why = "usual" if here is None else "tuned" if here == other else f"tuned; usual is {other}"
-        yield Line(f"kernel, {n} servers", f"{chosen(where, n)} ({why})")
+        yield Line(f"kernel, {n} servers", f"{chosen_kernel(where, n)} ({why})")
 
 
 def _extras() -> Iterator[Line]:

@@ -52,9 +52,9 @@ def tune(
     - `calls`: the best of so many counts, in turns.   - `progress`: told what is measured next.
 
     A row per size and kernel: `servers`, `batch`, `kernel`, `regions_per_s` (completion times; None where it was
-    dropped), `compile_s`, `error` (largest relative error of a finish time, against float64), `usual`, `kept`, and
-    `dropped`: why, else None. Kernels are dropped that err by more than 1e-4 or do not run. The usual kernel is kept
-    where none gains 5 %. All in float32, whatever the default is.
+    dropped), `compile_s` (short where JAX had kept the program), `error` (the largest relative one of a finish time,
+    against float64), `usual`, `kept`, and `dropped`: why, else None. Kernels that err by more than 1e-4 or do not run
+    are dropped; the usual kernel is kept where none gains 5 %. All in float32, whatever the default is.
 
     What is kept goes to `tuned.json` and holds for this device, JAX and package alone (`tuned_file`); programs traced
     before stay as they are. `InputError` where that file cannot be written or is broken, before anything is measured.
@@ -70,7 +70,7 @@ def tune(
     for n in sizes:
         rows += _measured(device.platform, n, batch or usual_batch(device.platform, n), calls, progress)
     kept = {row["servers"]: row["kernel"] for row in rows if row["kept"]}
-    tuned_file.keep(tuned_file.key_of(device), kept, rows)
+    tuned_file.keep_tuned(tuned_file.key_of(device), kept, rows)
     return rows
 
 
@@ -129,6 +129,8 @@ def _compiled(kernel: str, stars: _Stars) -> tuple[Callable | None, Row]:
     except Exception as error:  # whatever a compiler or a device refuses: the others are tried
         first_line = (str(error).splitlines() or [""])[0]
         return None, found | {"dropped": f"does not run here ({type(error).__name__}: {first_line:.100})"}
+    if found["error"] is None:
+        return None, found | {"dropped": "finish times are missing or not finite"}
     if found["error"] > TOLERANCE:
         return None, found | {"dropped": f"finish times are off by {found['error']:.1g}, more than {TOLERANCE:g}"}
     return program, found
@@ -157,11 +159,11 @@ def _program(kernel: str) -> Any:
     return jax.jit(jax.vmap(lambda size, port: star_completion(size, port, port, kernel=kernel)))
 
 
-def _error(finish: np.ndarray, exact: np.ndarray) -> float:
-    """The largest relative error [C N N]; infinity where one of both is not finite or a flow is missing."""
+def _error(finish: np.ndarray, exact: np.ndarray) -> float | None:
+    """The largest relative error [C N N]; None where a finish time is not finite or a flow is missing."""
     flows = exact > 0
     if not np.array_equal(flows, finish > 0) or not np.isfinite(finish[flows]).all():
-        return math.inf
+        return None
     return float(np.max(np.abs(finish[flows] / exact[flows] - 1), initial=0))
 
 
