@@ -237,6 +237,38 @@ def test_doctor_says_what_is_slow(monkeypatch, tmp_path):
         assert said("compilation cache") == ["none: every process compiles anew"]
 
 
+class Gpu:
+    """As JAX describes one."""
+
+    platform, device_kind, compute_capability, id = "gpu", H100.device, "9.0", 0
+
+    class client:
+        platform_version = "PJRT C API\ncuda 12080"
+
+    def memory_stats(self):
+        return {"bytes_limit": 64 << 30, "bytes_in_use": 4 << 30}
+
+
+def test_a_gpu_has_the_kernels_that_were_tuned_for_it(monkeypatch):
+    gpu = Gpu()
+    key = tuned_file.key_of(gpu)
+    assert key == H100._replace(runtime="PJRT C API cuda 12080")
+    monkeypatch.setattr(platforms, "device", lambda: gpu)
+    monkeypatch.setattr(platforms, "platform", lambda: "gpu")
+    monkeypatch.setattr(jax, "local_devices", lambda backend=None: [gpu])
+    monkeypatch.setattr(_doctor, "usual_at_once", lambda: 65536)
+    tuned_file.keep_tuned(key._replace(capability="8.0"), {8: "fused:8"}, [])
+    tuned_file.keep_tuned(key, {8: "fused:2", 64: "xla:0"}, [])
+    assert [str(chosen_kernel("cuda", n)) for n in (8, 16, 33)] == ["fused:2", "fused:1", "xla:0"]
+    assert chosen_kernel("cpu", 8) == usual("cpu", 8)
+    assert said("tuned")[0] == "tuned for compute capability 8.0, this is 9.0: does not apply"
+    assert said("kernel, 64 servers") == ["xla:0 (tuned; usual is fused:4)"]
+    parts = f"{H100.device}, compute capability 9.0, PJRT C API cuda 12080, 61,440 of 65,536 MiB free"
+    assert said("gpu 0, default") == [parts]
+    monkeypatch.setenv("XLA_FLAGS", "")
+    assert said("loops of a GPU")[0].startswith("started by the host, step by step")
+
+
 def test_doctor_names_extras_and_loops(monkeypatch):
     monkeypatch.setattr(_doctor, "PACKAGES", {"plot": ("numpy", "not-there")})
     assert said("extra plot") == ["without not-there: pip install 'mfabric-jax[plot]'"]

@@ -22,8 +22,8 @@ MEBI = 1 << 20
 NVIDIA_FILES = "/dev/nvidia[0-9]*"
 COMMAND_BUFFER = re.compile(r"--xla_gpu_enable_command_buffer=(\S*)")
 SLOW_SETTINGS = {  # of JAX, when they are on
-    "jax_debug_nans": "every result is checked and programs run again, operation by operation",
-    "jax_debug_infs": "every result is checked and programs run again, operation by operation",
+    "jax_debug_nans": "the results of every program are waited for and checked",
+    "jax_debug_infs": "the results of every program are waited for and checked",
     "jax_disable_jit": "nothing is compiled",
     "jax_check_tracer_leaks": "nothing that was traced is used again",
     "jax_disable_most_optimizations": "programs are compiled quickly and run slowly",
