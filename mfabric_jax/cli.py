@@ -66,6 +66,8 @@ HELP = """usage: mfabric COMMAND [options]
   query     filter, group and sort the rows of a sweep; its Pareto front
   report    one HTML page of the rows of another command: summary, charts, a table to sort and filter
   reproduce figures of the paper, and every published number beside what comes out
+  tune      measures kernels on this device once; what is fastest is used from then on
+  doctor    what decides the speed here: devices, versions, caches, kernels, and what is slow
 
 `mfabric COMMAND --help` lists the options; `mfabric --version` the version."""
 

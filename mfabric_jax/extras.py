@@ -5,6 +5,14 @@ from contextlib import contextmanager
 
 from mfabric_jax.checks import InputError
 
+PACKAGES = {  # of each extra, by the names that are imported and installed
+    "cli": ("tyro", "tqdm"),
+    "plot": ("matplotlib",),
+    "store": ("pyarrow",),
+    "exact": ("scipy",),
+    "cluster": ("ray",),
+}
+
 
 @contextmanager
 def extra(name: str, purpose: str) -> Iterator[None]:

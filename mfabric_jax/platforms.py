@@ -26,6 +26,17 @@ def platform() -> str:
     return device.split(":")[0] if isinstance(device, str) else device.platform
 
 
+def device() -> Any:
+    """The default device (a `jax.Device`); None while programs are traced for one that is not there."""
+    if _named.get() is not None:
+        return None
+    asked = jax.config.values["jax_default_device"]
+    if asked is None or isinstance(asked, str):
+        kind, _, number = (asked or "").partition(":")
+        return jax.local_devices(backend=kind or None)[int(number or 0)]
+    return asked
+
+
 @contextlib.contextmanager
 def compiling_for(name: str) -> Iterator[None]:
     """Programs that are traced inside are for that platform; those traced before are not traced again."""

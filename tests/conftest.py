@@ -34,6 +34,9 @@ hypothesis.settings.register_profile("drawn", deadline=None)  # no timing decide
 hypothesis.settings.register_profile("steady", deadline=None, derandomize=True, database=None)  # and no luck
 hypothesis.settings.load_profile("steady")
 
+# What was tuned on this machine is for no test.
+os.environ["MFABRIC_TUNED"] = os.path.join(os.environ["MFABRIC_TEST_PROGRAMS"], "tuned.json")
+
 SHARED = pathlib.Path(os.environ.get("MFABRIC_SHARED", pathlib.Path(__file__).parents[2] / "shared"))
 
 

@@ -10,9 +10,10 @@ import mfabric_jax
 ROOT = pathlib.Path(mfabric_jax.__file__).parent
 ORDER = (
     *("units", "flows", "workload", "traffic", "fabric", "routing", "policies", "schedule", "study", "learning"),
-    *("report", "validation", "commands", "cli"),
+    *("report", "validation", "tuning", "commands", "cli"),
 )
-RANK = {name: rank for rank, name in enumerate(ORDER)} | dict.fromkeys(("checks", "atomic", "extras", "parts"), 0)
+BESIDE = ("checks", "atomic", "extras", "parts", "platforms", "tuned_file")
+RANK = {name: rank for rank, name in enumerate(ORDER)} | dict.fromkeys(BESIDE, 0)
 WITHOUT_JAX = ("report",)  # nor pyplot, and what draws or stores is imported inside of functions alone
 OPTIONAL = ("tyro", "tqdm", "matplotlib", "altair", "pyarrow", "scipy", "msgspec")
 

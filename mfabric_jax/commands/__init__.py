@@ -6,4 +6,5 @@
 NAMES = (
     *("compare", "calibrate", "failures", "cluster", "timeline", "draw", "traffic", "traces"),
     *("validate", "policies", "train", "evaluate", "sweep", "query", "report", "reproduce"),
+    *("tune", "doctor"),
 )

@@ -2,7 +2,6 @@
 
 import importlib.util
 import os
-import pathlib
 
 from mfabric_jax.checks import InputError, one_of
 
@@ -29,8 +28,9 @@ def start_jax(dtype: str, device: str | None) -> None:
             found = sorted({d.platform for d in jax.devices()})
             raise InputError(f"device {device!r} is not on this machine; JAX finds {', '.join(found)}.") from None
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        home = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
-        jax.config.update("jax_compilation_cache_dir", str(home / "mfabric_jax"))
+        from mfabric_jax.tuned_file import cache_folder
+
+        jax.config.update("jax_compilation_cache_dir", str(cache_folder()))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
 
 

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 from mfabric_jax.checks import InputError, not_negative
 from mfabric_jax.flows import star_fused
 from mfabric_jax.flows.completion import replay
-from mfabric_jax.flows.kernels import AUTO, Kernel, kernel_of, usual
+from mfabric_jax.flows.kernels import AUTO, Kernel, chosen_kernel, kernel_of
 from mfabric_jax.flows.max_min import max_min_rates
 from mfabric_jax.flows.problem import FlowProblem
 from mfabric_jax.flows.star_kernel import BIG, Ports, finish_times, rates
@@ -28,7 +28,8 @@ def star_completion(size, up, down, group_up=None, group_down=None, *, kernel: s
     - `size` [N N]: bytes from endpoint i to endpoint j (the diagonal is a flow like any other).
     - `up`, `down` [N]: port capacities [bytes/s], finite.
     - `group_up`, `group_down` [G]: capacities of the ports that N/G neighbouring endpoints share; infinity is no limit.
-    - `kernel`: "auto": what suits the platform that the program is compiled for; or one of `flows.kernels`.
+    - `kernel`: "auto": what was tuned for the default device or else suits the platform that the program is compiled
+      for, chosen when the program is traced; or one of `flows.kernels`.
 
     0 where there are no bytes, infinity where a port is dead, NaN throughout where an input is NaN or a size infinite.
     `jax.vmap` runs the batched kernel. First derivatives, forward and reverse, by replay through `completion_times`.
@@ -120,7 +121,9 @@ def _finish_batch(kernel: Kernel | None, size, leaf, groups) -> Float[Array, "B 
     dead, bad = dead_flows(size, leaf, groups)
     scale, most = largest(leaf), largest(size)
     work = jnp.where(dead | bad, 0, size / most)
-    finish = _by(kernel, finish_times, star_fused.finish_times, work, leaf / scale, groups / scale) * (most / scale)
+    finish = _by(kernel, finish_times, star_fused.fused_finish_times, work, leaf / scale, groups / scale) * (
+        most / scale
+    )
     finish = jnp.where(dead, jnp.inf, jnp.where(size > 0, finish, 0))
     return jnp.where(bad, jnp.nan, finish)
 
@@ -131,14 +134,21 @@ def _rate_batch(kernel: Kernel | None, size, leaf, groups) -> Float[Array, "B N 
     scale = largest(leaf)
     flows = jnp.where((size > 0) & ~dead & ~bad, jnp.ones_like(size), 0)
     rate = (
-        _by(kernel, lambda flows, ports: rates(flows > 0, ports), star_fused.rates, flows, leaf / scale, groups / scale)
+        _by(
+            kernel,
+            lambda flows, ports: rates(flows > 0, ports),
+            star_fused.fused_rates,
+            flows,
+            leaf / scale,
+            groups / scale,
+        )
         * scale
     )
     return jnp.where(bad, jnp.nan, rate)
 
 
 def _by(kernel: Kernel | None, in_step, fused, work, leaf, groups):
-    """By that kernel; None: by the usual one of the platform that the program is compiled for."""
+    """By that kernel; None: by the one chosen, now, for the platform that the program is compiled for."""
 
     def run(kernel: Kernel, interpret: bool):
         def one(work, leaf, groups):
@@ -151,7 +161,7 @@ def _by(kernel: Kernel | None, in_step, fused, work, leaf, groups):
 
     n = work.shape[1]
     if kernel is None:
-        on_cpu, elsewhere = run(usual("cpu", n), True), run(usual("cuda", n), False)
+        on_cpu, elsewhere = run(chosen_kernel("cpu", n), True), run(chosen_kernel("cuda", n), False)
     else:
         on_cpu, elsewhere = run(kernel, True), run(kernel, False)
         if kernel.name == "xla":

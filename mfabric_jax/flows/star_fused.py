@@ -66,7 +66,7 @@ class _State(NamedTuple):
     events: Int[Array, ""]
 
 
-def finish_times(size, leaf, groups, *, warps: int, interpret: bool) -> Float[Array, "B N N"]:
+def fused_finish_times(size, leaf, groups, *, warps: int, interpret: bool) -> Float[Array, "B N N"]:
     """When each flow of each star ends, scaled to about 1 and without flows on dead ports.
 
     - `size` [B N N], 0 where there is no flow.   - `leaf` [B 2 N], `groups` [B 2 G]: capacities, G may be 0.
@@ -76,8 +76,8 @@ def finish_times(size, leaf, groups, *, warps: int, interpret: bool) -> Float[Ar
     return _programs(_simulate, "star", size, leaf, groups, warps, interpret)
 
 
-def rates(flows, leaf, groups, *, warps: int, interpret: bool) -> Float[Array, "B N N"]:
-    """Max-min fair rates; arguments as of `finish_times`. 0 where `flows` is 0."""
+def fused_rates(flows, leaf, groups, *, warps: int, interpret: bool) -> Float[Array, "B N N"]:
+    """Max-min fair rates; arguments as of `fused_finish_times`. 0 where `flows` is 0."""
     return _programs(_share_out, "star_rates", flows, leaf, groups, warps, interpret)
 
 

@@ -1,4 +1,4 @@
-"""Where a result comes from: version, commit, device, dtype."""
+"""Where a result comes from: version, commit, device, dtype, kernels."""
 
 import importlib.metadata
 import pathlib
@@ -8,12 +8,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from mfabric_jax import tuned_file
+from mfabric_jax.flows.kernels import SHOWN, chosen_kernel
+
 
 def provenance(dtype: str) -> dict[str, Any]:
-    """What every result carries beside its configuration."""
+    """What every result carries beside its configuration.
+
+    `kernel`: what "auto" is for stars of so many endpoints; `tuned`: whether `mfabric tune` chose any of them.
+    """
     import mfabric_jax
 
     device = next(iter(jnp.zeros(()).devices()))
+    kept = tuned_file.kernels_of(device)
     return {
         "version": mfabric_jax.__version__,
         "commit": commit(),
@@ -21,6 +28,8 @@ def provenance(dtype: str) -> dict[str, Any]:
         "jaxlib": importlib.metadata.version("jaxlib"),
         "device": f"{device.platform}: {device.device_kind}",
         "dtype": dtype,
+        "kernel": {str(n): str(chosen_kernel(device.platform, n)) for n in sorted({*SHOWN, *kept})},
+        "tuned": bool(kept),
     }
 
 

@@ -1,0 +1,25 @@
+"""`mfabric doctor`: what decides the speed here."""
+
+import dataclasses
+
+from mfabric_jax.commands import shared
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """What decides the speed here: devices, versions, caches, tuned kernels, extras, and what is known to be slow."""
+
+    device: str | None = None
+    """cpu, gpu, tpu (default: what JAX finds)."""
+
+
+def run(options: Options) -> int:
+    """Returns the exit status."""
+    shared.start_jax("float32", options.device)
+    from mfabric_jax import tuning
+
+    lines = tuning.doctor()
+    wide = max(len(line.topic) for line in lines)
+    for line in lines:
+        print(f"{line.topic:<{wide}}  {line.says}")
+    return 0

@@ -1,0 +1,59 @@
+"""`mfabric tune`: the fastest kernels of this device, measured and kept."""
+
+import dataclasses
+import sys
+
+from mfabric_jax.commands import shared
+from mfabric_jax.tuning._measure import SIZES
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """Measure every kernel of stars on this device; the fastest exact ones are used from then on.
+
+    Minutes, once for a device and a version of JAX. Lists are separated by commas.
+    """
+
+    sizes: tuple[int, ...] = SIZES
+    """Servers of a region."""
+    batch: int | None = None
+    """Regions of a call (default: what suits device and size)."""
+    calls: int = 5
+    """The best of so many counts."""
+    out: str | None = None
+    """What was measured to a .csv or .parquet file."""
+    device: str | None = None
+    """cpu, gpu, tpu (default: what JAX finds)."""
+
+
+def run(options: Options) -> int:
+    """Returns the exit status."""
+    shared.start_jax("float32", options.device)
+    from tqdm import tqdm
+
+    from mfabric_jax import report, tuned_file, tuning
+    from mfabric_jax.report import Column
+    from mfabric_jax.study._provenance import provenance
+
+    shared.check_outputs(options.out, None)
+    given = {"sizes": options.sizes, "batch": options.batch, "calls": options.calls}
+    with tqdm(desc="tune", unit="kernel", file=sys.stderr, disable=None) as bar:
+
+        def told(what: str) -> None:
+            bar.set_postfix_str(what)
+            bar.update()
+
+        rows = tuning.tune(**given, progress=told)
+    if options.out is not None:
+        effective = {"command": "tune"} | given | provenance("float32")
+        print(report.write_rows(rows, options.out, effective), file=sys.stderr)
+    columns = ["servers", "batch", "kernel", Column("regions_per_s", "regions/s"), Column("compile_s", "compile [s]")]
+    print(report.plain([row | {"verdict": _verdict(row)} for row in rows], [*columns, "error", "verdict"]))
+    print(f"kept in {tuned_file.tuned_path()}")
+    return 0
+
+
+def _verdict(row: dict) -> str:
+    if row["dropped"]:
+        return f"dropped: {row['dropped']}"
+    return ", ".join(word for word in ("usual", "kept") if row[word])

@@ -1,0 +1,310 @@
+"""What tune keeps is what "auto" uses, on the device that it was measured on alone; and doctor says so."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+import mfabric_jax
+from mfabric_jax import extras, platforms, tuned_file, tuning
+from mfabric_jax.checks import InputError
+from mfabric_jax.flows import kernels
+from mfabric_jax.flows.kernels import chosen_kernel, usual
+from mfabric_jax.study._provenance import provenance
+from mfabric_jax.tuning import _doctor, _measure
+from tests.command_line import mistake, status
+from tests.flows.test_star_fused import lowered
+from tests.mistakes import refused
+from tests.study.small import configured
+
+HERE = tuned_file.key_of(platforms.device())
+H100 = tuned_file.Key("NVIDIA H100 80GB HBM3", "9.0", "cuda 12080", jax.__version__, HERE.package)
+ON_CPU = pytest.mark.skipif(platforms.platform() != "cpu", reason="chunks of a CPU")
+
+
+@pytest.fixture(autouse=True)
+def tuned(monkeypatch, tmp_path):
+    """A tuned file of this test's own; it is not there yet."""
+    path = tmp_path / "kept" / "tuned.json"
+    monkeypatch.setenv(tuned_file.ENVIRONMENT, str(path))
+    tuned_file.forget()
+    yield path
+    tuned_file.forget()
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Two chunk sizes, and few instances."""
+    monkeypatch.setattr(_measure, "CHUNKS", (4, 8))
+    monkeypatch.setattr(_measure, "DRAWN", 4)
+    monkeypatch.setattr(_measure, "TURN_S", 1e-9)
+    monkeypatch.setattr(_measure, "usual", lambda platform, n: kernels.Kernel("xla", 4))
+
+
+def said(topic):
+    return [line.says for line in tuning.doctor() if line.topic == topic]
+
+
+@ON_CPU
+def test_tune_keeps_and_auto_reads_back(tuned, quick, as_users_have_it):
+    told = []
+    rows = tuning.tune([8], batch=8, calls=1, progress=told.append)
+    assert told == ["8 servers, xla:4", "8 servers, xla:8"]
+    assert [(row["servers"], row["batch"], row["kernel"], row["usual"]) for row in rows] == [
+        (8, 8, "xla:4", True),
+        (8, 8, "xla:8", False),
+    ]
+    assert all(row["error"] < 1e-5 and row["regions_per_s"] > 0 and row["compile_s"] > 0 for row in rows)
+    assert all(row["dropped"] is None for row in rows)
+    (kept,) = [row["kernel"] for row in rows if row["kept"]]
+    (entry,) = tuned_file.entries()
+    assert (entry.key, entry.kernels, entry.rows) == (HERE, {8: kept}, rows)
+    assert str(chosen_kernel("cpu", 8)) == kept
+    assert list(tuned.parent.iterdir()) == [tuned]  # no temporary file stays
+    before = tuned.read_text()
+    assert provenance("float32")["kernel"]["8"] == kept
+    assert tuned.read_text() == before
+
+
+def test_what_is_kept_changes_programs_of_this_device(tuned):
+    # The size itself before the next power of two; nothing for what no size covers.
+    assert not tuned.exists()
+    assert str(chosen_kernel("cpu", 8)) == "xla:256"
+    assert provenance("float32")["tuned"] is False
+    tuned_file.keep_tuned(HERE, {8: "xla:32", 16: "xla:512", 12: "xla:24"}, [])
+    assert [str(chosen_kernel("cpu", n)) for n in (5, 8, 9, 12, 16)] == [
+        "xla:32",
+        "xla:32",
+        "xla:512",
+        "xla:24",
+        "xla:512",
+    ]
+    assert [chosen_kernel("cpu", n) for n in (4, 17, 64)] == [usual("cpu", n) for n in (4, 17, 64)]
+    assert [chosen_kernel("cuda", n) for n in (8, 16)] == [usual("cuda", n) for n in (8, 16)]  # no GPU was tuned
+    assert "tensor<10x7x7x32xf32>" in lowered(7, 320, "cpu")
+    with platforms.compiling_for("cpu"):
+        assert chosen_kernel("cpu", 8) == usual("cpu", 8)  # for a device that is not there
+    found = provenance("float32")
+    assert (found["kernel"]["8"], found["kernel"]["12"], found["tuned"]) == ("xla:32", "xla:24", True)
+
+
+def test_sizes_are_kept_one_by_one(tuned):
+    tuned_file.keep_tuned(HERE, {8: "xla:32", 16: "xla:64"}, [{"servers": 8}, {"servers": 16}])
+    tuned_file.keep_tuned(H100, {8: "fused:2"}, [])
+    tuned_file.keep_tuned(HERE, {}, [{"servers": 16, "dropped": "all of them"}])
+    here = next(entry for entry in tuned_file.entries() if entry.key == HERE)
+    assert dict(here.kernels) == {8: "xla:32"}
+    assert [row["servers"] for row in here.rows] == [8, 16]
+    assert {entry.key for entry in tuned_file.entries()} == {HERE, H100}
+    assert json.loads(tuned.read_text())["entries"][0]["capability"] == "9.0"
+
+
+def test_another_device_or_version_does_not_apply(tuned):
+    older = HERE._replace(jax="0.9.0")
+    tuned_file.keep_tuned(H100, {8: "fused:2"}, [])
+    tuned_file.keep_tuned(older, {8: "xla:1"}, [])
+    assert chosen_kernel("cpu", 8) == usual("cpu", 8)
+    assert chosen_kernel("cuda", 8) == usual("cuda", 8)
+    assert said("tuned") == [
+        f"tuned for {H100.device}, this is {HERE.device}: does not apply",
+        f"tuned with jax 0.9.0, this is {jax.__version__}: does not apply",
+    ]
+    assert said("kernel, 8 servers") == ["xla:256 (usual)"]
+    tuned_file.keep_tuned(HERE, {8: "xla:32", 16: "xla:128"}, [])
+    assert said("tuned")[2].startswith("applies: 8 xla:32, 16 xla:128 (20")
+    assert said("kernel, 8 servers") == ["xla:32 (tuned; usual is xla:256)"]
+    assert said("kernel, 16 servers") == ["xla:128 (tuned)"]
+
+
+@ON_CPU
+def test_inexact_and_failing_kernels_are_dropped(quick, monkeypatch, as_users_have_it):
+    real = _measure.star_completion
+
+    def wrong(size, up, down, kernel):
+        if kernel == "xla:8":
+            raise RuntimeError("no such\nthing")
+        return real(size, up, down, kernel=kernel) * (1.001 if kernel == "xla:4" else 1)
+
+    monkeypatch.setattr(_measure, "star_completion", wrong)
+    rows = tuning.tune([8], batch=8, calls=1)
+    assert [row["dropped"] for row in rows] == [
+        "finish times are off by 0.001, more than 0.0001",
+        "does not run here (RuntimeError: no such)",
+    ]
+    assert [(row["regions_per_s"], row["kept"]) for row in rows] == [(None, False)] * 2
+    assert tuned_file.kernels_of(platforms.device()) == {}
+    assert chosen_kernel("cpu", 8) == usual("cpu", 8)
+
+
+def test_the_fastest_is_kept_unless_the_usual_one_is_hardly_slower():
+    def fastest(*speeds):
+        names = ("regions_per_s", "usual", "dropped", "kernel")
+        rows = [dict(zip(names, (speed, n == 0, why, n), strict=True)) for n, (speed, why) in enumerate(speeds)]
+        return [row["kernel"] for row in _measure._fastest(rows)]
+
+    assert fastest((96.0, None), (100.0, None), (90.0, None)) == [0]
+    assert fastest((94.0, None), (100.0, None), (90.0, None)) == [1]
+    assert fastest((None, "inexact"), (100.0, None), (101.0, None)) == [2]
+    assert fastest((None, "inexact"), (None, "inexact")) == []
+
+
+def test_errors_are_relative_and_no_flow_may_be_missing():
+    exact = np.array([[[0.0, 1.0]]])
+    assert _measure._error(np.array([[[0.0, 1.5]]]), exact) == 0.5
+    assert _measure._error(np.array([[[0.0, np.nan]]]), exact) is None
+    assert _measure._error(np.array([[[0.0, np.inf]]]), exact) is None
+    assert _measure._error(np.array([[[1.0, 1.0]]]), exact) is None
+
+
+def test_candidates_and_batches():
+    assert _measure.candidates("cpu", 8, 100) == ["xla:256", "xla:16", "xla:32", "xla:64"]
+    assert _measure.candidates("gpu", 64, 9) == ["fused:4", "fused:1", "fused:2", "fused:8", "xla:0"]
+    assert _measure.candidates("gpu", 65, 9) == ["xla:0"]
+    assert [_measure.usual_batch("cpu", n) for n in (8, 32, 64)] == [4096, 256, 64]
+    assert [_measure.usual_batch("gpu", n) for n in (8, 32, 64)] == [65536, 16384, 1024]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"entries": [{}]}', '{"entries": 3}', "\udcff", "kernel", "type"])
+def test_a_broken_file_is_named_in_a_sentence(tuned, text):
+    tuned_file.keep_tuned(HERE, {8: "xla:32"}, [])
+    kept = json.loads(tuned.read_text())
+    if text in ("kernel", "type"):
+        kept["entries"][0]["kernels"]["8"] = "fused:3" if text == "kernel" else 3
+        text = json.dumps(kept)
+    tuned.write_text(text, encoding="utf-8", errors="surrogateescape")
+    tuned_file.forget()
+    sentence = refused(chosen_kernel, "cpu", 8)
+    assert sentence.startswith(f"tuned file {str(tuned)!r} is broken (")
+    assert sentence.endswith("): delete it, then run mfabric tune again.")
+    assert sentence in [line.says for line in tuning.doctor()]
+
+
+def test_tune_refuses_before_it_measures(tuned, monkeypatch):
+    monkeypatch.setattr(_measure, "_measured", None)
+    assert refused(tuning.tune, [1]) == "sizes must be a whole number of at least 2, got 1."
+    assert "none twice" in refused(tuning.tune, [8, 8])
+    assert refused(tuning.tune, [8], calls=0) == "calls must be a whole number of at least 1, got 0."
+    tuned.parent.mkdir()
+    tuned.write_text("{")
+    assert "is broken" in refused(tuning.tune, [8])
+    tuned.unlink()
+    monkeypatch.setenv(tuned_file.ENVIRONMENT, str(tuned.parent / "file" / "tuned.json"))
+    (tuned.parent / "file").touch()
+    assert "cannot write into" in refused(tuning.tune, [8])
+    with platforms.compiling_for("gpu"):
+        assert "only compiled for" in refused(tuning.tune, [8])
+
+
+def test_without_a_home_nothing_was_tuned(monkeypatch):
+    for name in (tuned_file.ENVIRONMENT, "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(tuned_file.os.path, "expanduser", lambda path: path)
+    assert chosen_kernel("cpu", 8) == usual("cpu", 8)
+    with pytest.raises(InputError, match="set XDG_CACHE_HOME"):
+        tuned_file.cache_folder()
+
+
+def test_the_file_is_read_once(tuned, monkeypatch):
+    tuned_file.keep_tuned(HERE, {8: "xla:32"}, [])
+    chosen_kernel("cpu", 8)
+    tuned.unlink()
+    assert str(chosen_kernel("cpu", 8)) == "xla:32"
+    tuned_file.forget()
+    assert chosen_kernel("cpu", 8) == usual("cpu", 8)
+
+
+def test_doctor_says_what_is_slow(monkeypatch, tmp_path):
+    (tmp_path / "program").write_bytes(bytes(3 << 20))
+    fine = {"jax_enable_x64": False, "jax_disable_most_optimizations": False}
+    with configured(jax_compilation_cache_dir=str(tmp_path), **fine):
+        monkeypatch.setattr(_doctor, "_nvidia_files", lambda: [])
+        assert said("slow") == ["nothing that is known to be"]
+        assert said("compilation cache") == [f"{tmp_path}: 1 files, 3 MiB"]
+        assert said("precision") == ["float32 by default (jax_enable_x64 is off)"]
+    slow = {"jax_enable_x64": True, "jax_debug_nans": True, "jax_disable_jit": True}
+    with configured(jax_compilation_cache_dir=None, jax_disable_most_optimizations=False, **slow):
+        monkeypatch.setattr(_doctor, "_nvidia_files", lambda: ["nvidia0"])
+        monkeypatch.setattr(_doctor.platforms, "platform", lambda: "cpu")
+        starts = [
+            "jax_enable_x64 is on",
+            "the CPU computes",
+            "no compilation cache",
+            "jax_debug_nans",
+            "jax_disable_jit",
+        ]
+        assert all(text.startswith(start) for text, start in zip(said("slow"), starts, strict=True))
+        assert said("compilation cache") == ["none: every process compiles anew"]
+
+
+class Gpu:
+    """As JAX describes one."""
+
+    platform, device_kind, compute_capability, id = "gpu", H100.device, "9.0", 0
+
+    class client:
+        platform_version = "PJRT C API\ncuda 12080"
+
+    def memory_stats(self):
+        return {"bytes_limit": 64 << 30, "bytes_in_use": 4 << 30}
+
+
+def test_a_gpu_has_the_kernels_that_were_tuned_for_it(monkeypatch):
+    gpu = Gpu()
+    key = tuned_file.key_of(gpu)
+    assert key == H100._replace(runtime="PJRT C API cuda 12080")
+    monkeypatch.setattr(platforms, "device", lambda: gpu)
+    monkeypatch.setattr(platforms, "platform", lambda: "gpu")
+    monkeypatch.setattr(jax, "local_devices", lambda backend=None: [gpu])
+    monkeypatch.setattr(_doctor, "usual_at_once", lambda: 65536)
+    tuned_file.keep_tuned(key._replace(capability="8.0"), {8: "fused:8"}, [])
+    tuned_file.keep_tuned(key, {8: "fused:2", 64: "xla:0"}, [])
+    assert [str(chosen_kernel("cuda", n)) for n in (8, 16, 33)] == ["fused:2", "fused:1", "xla:0"]
+    assert chosen_kernel("cpu", 8) == usual("cpu", 8)
+    assert said("tuned")[0] == "tuned for compute capability 8.0, this is 9.0: does not apply"
+    assert said("kernel, 64 servers") == ["xla:0 (tuned; usual is fused:4)"]
+    parts = f"{H100.device}, compute capability 9.0, PJRT C API cuda 12080, 61,440 of 65,536 MiB free"
+    assert said("gpu 0, default") == [parts]
+    monkeypatch.setenv("XLA_FLAGS", "")
+    assert said("loops of a GPU")[0].startswith("started by the host, step by step")
+
+
+def test_doctor_names_extras_and_loops(monkeypatch):
+    monkeypatch.setattr(_doctor, "PACKAGES", {"plot": ("numpy", "not-there")})
+    assert said("extra plot") == ["without not-there: pip install 'mfabric-jax[plot]'"]
+    assert said("loops of a GPU") == ["no GPU is in use"]
+    for flags, inside in [
+        ("", False),
+        ("--xla_gpu_enable_command_buffer=+WHILE,+CONDITIONAL", True),
+        ("--a=1 --xla_gpu_enable_command_buffer=fusion,while --b", True),
+        ("--xla_gpu_enable_command_buffer=+WHILE --xla_gpu_enable_command_buffer=", False),
+        ("--xla_gpu_enable_command_buffer=-WHILE", False),
+    ]:
+        assert _doctor._in_command_buffers(flags) is inside, flags
+
+
+def test_extras_are_those_of_the_project():
+    from importlib.metadata import requires
+
+    for name, packages in extras.PACKAGES.items():
+        declared = [text for text in requires("mfabric-jax") or [] if f"extra == '{name}'" in text.replace('"', "'")]
+        assert [any(text.startswith(package) for text in declared) for package in packages] == [True] * len(declared)
+
+
+@ON_CPU
+def test_the_commands(quick, command_line, capsys, tmp_path, tuned):
+    out = tmp_path / "rows.csv"
+    assert status("tune", "--sizes", "8", "--batch", "8", "--calls", "1", "--out", out) == 0
+    printed = capsys.readouterr().out
+    assert "regions/s" in printed
+    assert "usual" in printed
+    assert printed.endswith(f"kept in {tuned}\n")
+    assert out.exists()
+    assert status("doctor") == 0
+    lines = capsys.readouterr().out.splitlines()
+    begins = lines[0].index(mfabric_jax.__version__)
+    assert {line[begins - 2 : begins] for line in lines} == {"  "}
+    assert not any(line[begins] == " " for line in lines)
+    assert any(line.startswith("tuned file  ") and line.endswith(str(tuned)) for line in lines)
+    assert mistake(capsys, "tune", "--sizes", "8,x") == "sizes must be whole numbers separated by commas, got 'x'."
+    assert mistake(capsys, "doctor", "--sizes", "8").startswith("option '--sizes' is unknown")
