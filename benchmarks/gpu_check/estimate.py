@@ -9,6 +9,7 @@ Beside it one core of the C++ peer (SimGrid 4.1), measured on the same regions o
 """
 
 import argparse
+import os
 import pathlib
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from typing import NamedTuple
 HERE = pathlib.Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1])]
 
+os.environ["JAX_PLATFORMS"] = "cpu"  # before anything imports JAX: counting needs no GPU
 LAUNCH_S, PREDICATE_S = 3e-6, 12e-6
 MEMORY_BPS = 3.35e12
 INSTRUCTIONS_PER_S = 132 * 4 * 1.755e9 * 0.5  # of warps
