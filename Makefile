@@ -32,10 +32,11 @@ test: .venv/ready
 test-slow: .venv/ray
 	$(PYTEST) -m slow
 
-# Hot paths compiled for GPUs that are not there; 3 where something could not be: that is no pass. Some 6 GB of wheels.
+# Hot paths compiled for GPUs that are not there; 3 where something could not be: that is no pass. Some 6 GB of wheels, of the
+# version that the ceilings are of.
 .venv-gpu/ready: pyproject.toml
 	$(PYTHON) -m venv .venv-gpu
-	.venv-gpu/bin/python -m pip install --quiet --disable-pip-version-check --editable . 'jax[cuda12]' nvidia-cuda-nvdisasm
+	.venv-gpu/bin/python -m pip install --quiet --disable-pip-version-check --editable . 'jax[cuda12]==0.10.2' nvidia-cuda-nvdisasm
 	touch $@
 
 gpu-check:

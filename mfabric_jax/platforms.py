@@ -47,15 +47,16 @@ def compiling_for(name: str) -> Iterator[None]:
         _named.reset(token)
 
 
-def in_step(on_cpu: int, many: int) -> int:
-    """Members of a batch that run in step: so many on a CPU, all `many` elsewhere."""
-    return min(on_cpu, many) if platform() == "cpu" else many
+def in_step(on_cpu: int, many: int, elsewhere: int | None = None) -> int:
+    """Members of a batch that run in step: so many on a CPU, so many (None: all) elsewhere."""
+    most = on_cpu if platform() == "cpu" else elsewhere
+    return many if most is None else min(most, many)
 
 
-def mapped(function: Callable[[Any], Any], members: Any, on_cpu: int) -> Any:
-    """`function` of every member, along the first axis of arrays: so many in step on a CPU, all elsewhere."""
+def mapped(function: Callable[[Any], Any], members: Any, on_cpu: int, elsewhere: int | None = None) -> Any:
+    """`function` of every member, along the first axis of arrays, as many as `in_step` at once."""
     many = len(jax.tree.leaves(members)[0])
-    size = in_step(on_cpu, many)
+    size = in_step(on_cpu, many, elsewhere)
     if size == many:
         return jax.vmap(function)(members)
     return lax.map(function, members) if size == 1 else lax.map(function, members, batch_size=size)

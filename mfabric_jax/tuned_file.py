@@ -4,6 +4,7 @@ The file is `tuned.json` in `cache_folder()`, or what the environment variable M
 at most once (`entries`); a file that is not there or may not be read is as one without entries.
 """
 
+import contextlib
 import dataclasses
 import datetime
 import functools
@@ -12,10 +13,15 @@ import os
 import pathlib
 import platform
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
 from mfabric_jax.atomic import check_folder, replacing
 from mfabric_jax.checks import InputError
@@ -128,7 +134,13 @@ def check_keeping() -> None:
 
 
 def keep_tuned(key: Key, kernels: Mapping[int, str], rows: Sequence[Mapping[str, Any]]) -> pathlib.Path:
-    """Add or replace what is kept for those sizes of that device; the file is replaced whole or not at all."""
+    """Add or replace what is kept for those sizes of that device; the file is replaced whole or not at all, and by one
+    process at a time."""
+    with _locked():
+        return _keep(key, kernels, rows)
+
+
+def _keep(key: Key, kernels: Mapping[int, str], rows: Sequence[Mapping[str, Any]]) -> pathlib.Path:
     forget()
     older = next((entry for entry in entries() if entry.key == key), None)
     if older:
@@ -143,6 +155,18 @@ def keep_tuned(key: Key, kernels: Mapping[int, str], rows: Sequence[Mapping[str,
     return tuned_path()
 
 
+@contextlib.contextmanager
+def _locked() -> Iterator[None]:
+    """Where the system has locks: others wait, for a cluster may share one file."""
+    if fcntl is None:
+        yield
+        return
+    tuned_path().parent.mkdir(parents=True, exist_ok=True)
+    with tuned_path().with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def _plain(entry: Entry) -> dict[str, Any]:
     rest = {"day": entry.day, "kernels": dict(entry.kernels), "rows": list(entry.rows)}
     return entry.key._asdict() | rest
@@ -154,7 +178,10 @@ def _entry(plain: dict[str, Any]) -> Entry:
     texts = [word for word in (*key, *kernels.values()) if word is not None]
     if not all(isinstance(word, str) for word in texts):
         raise TypeError("device, versions and kernels must be text")
-    return Entry(key, kernels, str(plain.get("day", "")), plain.get("rows", []))
+    rows = plain.get("rows", [])
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise TypeError("rows must be objects")
+    return Entry(key, kernels, str(plain.get("day", "")), rows)
 
 
 def _cpu_model() -> str:

@@ -20,7 +20,7 @@ import tempfile
 HERE = pathlib.Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 CEILINGS = HERE / "ceilings.json"
-SLACK = {"device_mib": 1.1, "compile_s": 2.0}  # over what was seen; the rest exactly
+SLACK = {"device_mib": 1.1}  # over what was seen; the rest exactly
 COMPILE_S = 60.0  # of CPU, at most
 Seen = dict[str, float]
 

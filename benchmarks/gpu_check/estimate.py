@@ -19,7 +19,6 @@ from typing import NamedTuple
 HERE = pathlib.Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1])]
 
-os.environ["JAX_PLATFORMS"] = "cpu"  # before anything imports JAX: counting needs no GPU
 LAUNCH_S, PREDICATE_S = 3e-6, 12e-6
 MEMORY_BPS = 3.35e12
 INSTRUCTIONS_PER_S = 132 * 4 * 1.755e9 * 0.5  # of warps
@@ -119,6 +118,7 @@ def fused_seconds(instructions: dict[str, int], counts: Counts, warps: int, batc
 
 def main() -> None:
     """A line for each path and size."""
+    os.environ["JAX_PLATFORMS"] = "cpu"  # before anything imports JAX: counting needs no GPU
     import compiled
     import paths
 

@@ -4,7 +4,6 @@ import dataclasses
 import sys
 
 from mfabric_jax.commands import shared
-from mfabric_jax.tuning._measure import SIZES
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -14,8 +13,8 @@ class Options:
     Minutes, once for a device and a version of JAX. Lists are separated by commas.
     """
 
-    sizes: tuple[int, ...] = SIZES
-    """Servers of a region."""
+    sizes: tuple[int, ...] | None = None
+    """Servers of a region (default: 8, 16, 32, 64)."""
     batch: int | None = None
     """Regions of a call (default: what suits device and size)."""
     calls: int = 5
@@ -34,9 +33,10 @@ def run(options: Options) -> int:
     from mfabric_jax import report, tuned_file, tuning
     from mfabric_jax.report import Column
     from mfabric_jax.study._provenance import provenance
+    from mfabric_jax.tuning._measure import SIZES
 
     shared.check_outputs(options.out, None)
-    given = {"sizes": options.sizes, "batch": options.batch, "calls": options.calls}
+    given = {"sizes": options.sizes or SIZES, "batch": options.batch, "calls": options.calls}
     with tqdm(desc="tune", unit="kernel", file=sys.stderr, disable=None) as bar:
 
         def told(what: str) -> None:

@@ -3,11 +3,13 @@
 - "xla:N": `star_kernel`, N instances in step, as plain XLA; 0: the whole batch.
 - "fused:W": `star_fused`, a program of W warps for each instance; where there is no GPU it is interpreted, slowly.
 - "auto": what `mfabric tune` kept for the default device, else what is usual for the platform that a program is
-  compiled for. It is chosen when a program is **traced**: programs that were traced before a file was kept, or under
-  another default device, stay as they are.
+  compiled for. It is chosen when a program is **traced**: programs that were traced before a file was kept stay
+  as they are.
 """
 
-from typing import NamedTuple
+import re
+import warnings
+from typing import Any, NamedTuple
 
 from mfabric_jax import platforms, tuned_file
 from mfabric_jax.checks import InputError
@@ -17,6 +19,7 @@ AUTO = "auto"
 LANES = 64  # instances in step on a CPU: their state should stay in its caches;
 STATE = 1 << 15  # of small stars more, until the flows are this many
 MOST_FUSED = 64  # endpoints: what a program's registers hold
+FIRST_FUSED = 8.0  # compute capability of NVIDIA GPUs for which Triton compiles
 SHOWN = (8, 16, 32, 64, 128)  # endpoints for which results and `mfabric doctor` say what is chosen
 SAME = {"cuda": "gpu", "rocm": "gpu"}  # platform of a lowering -> that of its devices
 
@@ -36,7 +39,7 @@ def kernel_of(text: str, n: int) -> Kernel | None:
     if text == AUTO:
         return None
     name, _, number = text.partition(":")
-    if name == "xla" and number.isdigit():
+    if name == "xla" and number.isascii() and number.isdecimal():
         return Kernel(name, int(number))
     if name == "fused" and number in ("1", "2", "4", "8", "16", "32"):
         if n > MOST_FUSED:
@@ -46,10 +49,12 @@ def kernel_of(text: str, n: int) -> Kernel | None:
 
 
 def usual(platform: str, n: int) -> Kernel:
-    """What is used on "cpu" and on others where nothing else is said."""
-    if platform == "cpu":
+    """Where nothing else is said: fused programs on GPUs that have them, chunks in step on what is no GPU."""
+    if SAME.get(platform, platform) != "gpu":
         return Kernel("xla", max(LANES, min(4 * LANES, STATE // n**2)))
-    return Kernel("fused", usual_warps(n)) if n <= MOST_FUSED else Kernel("xla", 0)
+    capability = getattr(platforms.device(), "compute_capability", None)
+    fuses = not re.fullmatch(r"\d+\.\d+", str(capability)) or float(str(capability)) >= FIRST_FUSED
+    return Kernel("fused", usual_warps(n)) if fuses and n <= MOST_FUSED else Kernel("xla", 0)
 
 
 def chosen_kernel(platform: str, n: int) -> Kernel:
@@ -58,9 +63,27 @@ def chosen_kernel(platform: str, n: int) -> Kernel:
 
 
 def tuned(platform: str, n: int) -> Kernel | None:
+    """`kept_kernel`, but a broken file is as none, with a warning: nobody's run ends for it."""
+    try:
+        return kept_kernel(platform, n)
+    except InputError as mistake:
+        warnings.warn(str(mistake), stacklevel=2)
+        return None
+
+
+def tuned_sizes(device: Any) -> list[int]:
+    """Endpoints for which tune kept a kernel for a device; none where the file is broken."""
+    try:
+        return list(tuned_file.kernels_of(device))
+    except InputError:
+        return []
+
+
+def kept_kernel(platform: str, n: int) -> Kernel | None:
     """What tune kept for `n` endpoints on the default device, None where nothing was or `platform` is not its.
 
     Endpoints that were not measured have the kernel of the next power of two, to which fused programs are padded.
+    `InputError` for a broken file.
     """
     if not tuned_file.entries():
         return None

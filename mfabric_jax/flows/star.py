@@ -93,7 +93,8 @@ def _batchable(make):
                 return x.reshape(axis_size * x.shape[1], *x.shape[2:])
 
             out = function(*(merged(x, has) for x, has in zip(args, in_batched, strict=True)))
-            return out.reshape(axis_size, -1, *out.shape[1:]), True
+            each = args[0].shape[1 if in_batched[0] else 0]
+            return out.reshape(axis_size, each, *out.shape[1:]), True
 
         return function
 
@@ -160,13 +161,15 @@ def _by(kernel: Kernel | None, in_step, fused, work, leaf, groups):
         return one
 
     n = work.shape[1]
+    if not len(work):
+        return work
     if kernel is None:
         on_cpu, elsewhere = run(chosen_kernel("cpu", n), True), run(chosen_kernel("cuda", n), False)
     else:
         on_cpu, elsewhere = run(kernel, True), run(kernel, False)
         if kernel.name == "xla":
             return on_cpu(work, leaf, groups)
-    return lax.platform_dependent(work, leaf, groups, cpu=on_cpu, default=elsewhere)
+    return lax.platform_dependent(work, leaf, groups, cuda=elsewhere, rocm=elsewhere, default=on_cpu)
 
 
 def _in_chunks(kernel, lanes: int, work, leaf, groups):

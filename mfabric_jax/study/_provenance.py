@@ -8,8 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from mfabric_jax import tuned_file
-from mfabric_jax.flows.kernels import SHOWN, chosen_kernel
+from mfabric_jax.flows.kernels import SHOWN, chosen_kernel, tuned, tuned_sizes
 
 
 def provenance(dtype: str) -> dict[str, Any]:
@@ -20,7 +19,7 @@ def provenance(dtype: str) -> dict[str, Any]:
     import mfabric_jax
 
     device = next(iter(jnp.zeros(()).devices()))
-    kept = tuned_file.kernels_of(device)
+    sizes = sorted({*SHOWN, *tuned_sizes(device)})
     return {
         "version": mfabric_jax.__version__,
         "commit": commit(),
@@ -28,8 +27,8 @@ def provenance(dtype: str) -> dict[str, Any]:
         "jaxlib": importlib.metadata.version("jaxlib"),
         "device": f"{device.platform}: {device.device_kind}",
         "dtype": dtype,
-        "kernel": {str(n): str(chosen_kernel(device.platform, n)) for n in sorted({*SHOWN, *kept})},
-        "tuned": bool(kept),
+        "kernel": {str(n): str(chosen_kernel(device.platform, n)) for n in sizes},
+        "tuned": any(tuned(device.platform, n) is not None for n in sizes),
     }
 
 

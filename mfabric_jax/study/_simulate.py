@@ -32,7 +32,7 @@ from mfabric_jax.study.batch import drop_programs_if_crowded
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.compute import BlockSeconds
 
-AT_ONCE = 16  # iterations solved together on a CPU
+AT_ONCE = 16, 256  # iterations solved together on a CPU and elsewhere
 WIDE = 1e15  # gigabytes/s: no limit
 RADIX = 16  # of the tree of 1,024 GPUs: one server under every edge switch
 
@@ -192,7 +192,7 @@ def _inside_all(workload: Workload, group, tokens) -> jax.Array:
 
 def _each_iteration(work, over):
     """`work` for every iteration, some at once."""
-    return mapped(work, over, AT_ONCE)
+    return mapped(work, over, *AT_ONCE)
 
 
 def solve(one: Scenario) -> Exchanges:

@@ -1,9 +1,11 @@
 """Many configurations through one compiled function: in chunks that fit the device, spread over all devices."""
 
 import collections
+import contextlib
 import dataclasses
 import functools
 import gc
+import math
 import pathlib
 import time
 import warnings
@@ -107,9 +109,11 @@ def evaluate(
     limit = _memory(devices) if memory_bytes is None else positive("memory_bytes", memory_bytes)
     spread = NamedSharding(Mesh(np.array(devices), (AXIS,)), PartitionSpec(AXIS))
     shared, code = eqx.partition(function, is_array)
-    shared = jax.device_put(shared, NamedSharding(spread.mesh, PartitionSpec()))
+    shared = jax.device_put(shared, _everywhere(spread))
     typed = jax.tree_util.tree_map_with_path(_typed, cases)
-    program, estimate = _fitted(code, shared, typed, most, limit, spread)
+    with contextlib.nullcontext() if devices[0].platform == platform() else jax.default_device(devices[0]):
+        program, estimate = _fitted(code, shared, typed, most, limit, spread)
+        cut = _cutting(typed, estimate, limit, spread)
     if before:
         before(estimate)
     began, found, running = time.perf_counter(), [], collections.deque()
@@ -119,8 +123,7 @@ def evaluate(
         if progress:
             progress(min(len(found) * estimate.at_once, count))
 
-    chunks = _chunks(typed, count, estimate, limit, spread)
-    for chunk in chunks:
+    for chunk in _chunks(typed, count, estimate, cut, spread):
         running.append(program(shared, chunk))
         for result in jax.tree.leaves(running[-1]):
             result.copy_to_host_async()
@@ -132,23 +135,36 @@ def evaluate(
     return Evaluated(arrays, cases, estimate, time.perf_counter() - began)
 
 
-def _chunks(cases: Case, count: int, estimate: Estimate, limit: float, spread: NamedSharding) -> Iterator[Case]:
-    """Chunks on the devices, the last one padded by its last case.
-
-    Off a CPU, where one device holds all cases too, they are moved once and cut there: moving them is what takes long.
-    """
+def _cutting(cases: Case, estimate: Estimate, limit: float, spread: NamedSharding) -> Callable[..., Case] | None:
+    """What cuts chunks from cases on the device; None where they are cut on the host: on a CPU, for several devices, or
+    where one does not hold all cases beside its chunks."""
     bytes_of_all = sum(x.nbytes for x in jax.tree.leaves(cases))
-    one = platform() != "cpu" and spread.mesh.size == 1 and bytes_of_all + estimate.device_bytes <= limit
-    there = jax.device_put(cases, NamedSharding(spread.mesh, PartitionSpec())) if one else cases
-    for start in range(0, count, estimate.at_once):
-        chosen = np.minimum(np.arange(start, start + estimate.at_once), count - 1)
-        cut = _cut(there, jnp.asarray(chosen)) if one else jax.tree.map(lambda x, chosen=chosen: x[chosen], cases)
-        yield jax.device_put(cut, spread)
+    if platform() == "cpu" or spread.mesh.size > 1 or bytes_of_all + estimate.device_bytes > limit:
+        return None
+    there = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=_everywhere(spread)), cases)
+    chosen = jax.ShapeDtypeStruct((estimate.at_once,), jnp.int32, sharding=_everywhere(spread))
+    return _cut.lower(there, chosen).compile()
 
 
 @jax.jit
 def _cut(cases: Case, chosen: Int[Array, "B"]) -> Case:
     return jax.tree.map(lambda x: x[chosen], cases)
+
+
+def _chunks(cases: Case, count: int, estimate: Estimate, cut, spread: NamedSharding) -> Iterator[Case]:
+    """Chunks on the devices, the last one padded by its last case."""
+    there = jax.device_put(cases, _everywhere(spread)) if cut else cases
+    for start in range(0, count, estimate.at_once):
+        chosen = np.minimum(np.arange(start, start + estimate.at_once, dtype=np.int32), count - 1)
+        if cut:
+            chunk = cut(there, jax.device_put(chosen, _everywhere(spread)))
+        else:
+            chunk = jax.tree.map(lambda x, chosen=chosen: x[chosen], cases)
+        yield jax.device_put(chunk, spread)
+
+
+def _everywhere(spread: NamedSharding) -> NamedSharding:
+    return NamedSharding(spread.mesh, PartitionSpec())
 
 
 def grid(**axes: Sequence | np.ndarray) -> dict[str, np.ndarray]:
@@ -215,7 +231,7 @@ def _fitted(code, shared, cases: Case, most: int, limit: float, spread: NamedSha
     """The program for as many cases at once as fit, and its estimate."""
     count, devices = len(jax.tree.leaves(cases)[0]), spread.mesh.size
     ones = jax.tree.map(lambda x: jnp.asarray(x[:1])[0], cases)
-    key = hashable(code), shapes(shared), shapes(ones), bool(jax.config.values["jax_enable_x64"])
+    key = hashable(code), shapes(shared), shapes(ones), bool(jax.config.values["jax_enable_x64"]), platform()
     fixed = sum(x.nbytes for x in jax.tree.leaves(shared))
     began, at_once = time.perf_counter(), -(-most // devices) * devices
     while True:
@@ -245,14 +261,17 @@ def shapes(tree) -> tuple:
 
 
 @functools.lru_cache(maxsize=32)
-def _compiled(code: tuple, shared: tuple, case: tuple, x64: bool, at_once: int, spread: NamedSharding):
-    """The program, and the bytes that it takes of each device."""
+def _compiled(code: tuple, shared: tuple, case: tuple, x64: bool, kind: str, at_once: int, spread: NamedSharding):
+    """The program, and the bytes that its chunks take of each device; `x64`, `kind` of platform tell traces apart."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Some donated buffers were not usable")
         program = lowered(code, shared, case, at_once, spread).compile()
     took = program.memory_analysis()
-    sizes = (took.temp_size_in_bytes, took.argument_size_in_bytes, took.output_size_in_bytes) if took else ()
-    return program, sum(sizes)
+    if took is None:
+        return program, 0
+    fixed = sum(math.prod(shape) * dtype.itemsize for shape, dtype in shared[0])
+    chunk = took.argument_size_in_bytes - fixed + took.output_size_in_bytes  # of each in flight and the one fetched
+    return program, took.temp_size_in_bytes + fixed + (IN_FLIGHT + 1) * chunk
 
 
 def lowered(code: tuple, shared: tuple, case: tuple, at_once: int, spread: NamedSharding) -> jax.stages.Lowered:
@@ -274,6 +293,6 @@ def lowered(code: tuple, shared: tuple, case: tuple, at_once: int, spread: Named
         arrays = [jax.ShapeDtypeStruct((*head, *shape), dtype, sharding=where) for shape, dtype in tree[0]]
         return jax.tree.unflatten(tree[1], arrays)
 
-    everywhere = NamedSharding(spread.mesh, PartitionSpec())
+    everywhere = _everywhere(spread)
     jitted = jax.jit(many, donate_argnums=1, out_shardings=spread)
     return jitted.lower(abstract(shared, (), everywhere), abstract(case, (at_once,), spread))

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from mfabric_jax import platforms, tuned_file
 from mfabric_jax.checks import InputError
 from mfabric_jax.extras import PACKAGES
-from mfabric_jax.flows.kernels import SHOWN, chosen_kernel, tuned, usual
+from mfabric_jax.flows.kernels import SHOWN, kept_kernel, usual
 from mfabric_jax.study._provenance import commit
 from mfabric_jax.study.batch import usual_at_once
 
@@ -47,7 +47,7 @@ def doctor() -> list[Line]:
     lines = [*_versions(), *_devices(), *_precision(), *_compilation_cache()]
     try:
         lines += [*_tuned_file(), *_kernels()]
-    except InputError as mistake:  # of the file: a call would stop with this sentence
+    except InputError as mistake:  # of the file: a call would warn with this sentence
         lines.append(Line("tuned file", str(mistake)))
     lines += [Line("cases at once", f"{usual_at_once():,} in a chunk of evaluate, where memory allows")]
     return [*lines, *_extras(), *_loops(), *(_slow() or [Line("slow", "nothing that is known to be")])]
@@ -117,9 +117,9 @@ def _kernels() -> Iterator[Line]:
     """Of stars, by their servers."""
     where = platforms.platform()
     for n in SHOWN:
-        here, other = tuned(where, n), usual(where, n)
+        here, other = kept_kernel(where, n), usual(where, n)
         why = "usual" if here is None else "tuned" if here == other else f"tuned; usual is {other}"
-        yield Line(f"kernel, {n} servers", f"{chosen_kernel(where, n)} ({why})")
+        yield Line(f"kernel, {n} servers", f"{here or other} ({why})")
 
 
 def _extras() -> Iterator[Line]:

@@ -62,15 +62,21 @@ def test_it_is_what_one_at_a_time_gives_whatever_the_chunks():
     assert found.rows()[2]["degree"] == cases()["degree"][2]
 
 
-def test_cases_that_are_cut_on_the_device_are_the_same():
+def test_cases_that_are_cut_on_the_device_are_the_same(monkeypatch):
     def twice(case):
-        return {"twice": 2 * case["x"]}
+        return {"twice": 2 * case["x"], "drawn": jax.random.normal(case["key"])}
 
-    done = []
+    real = batch._cutting
+
+    keys, done, cut = jax.random.split(jax.random.key(0), 11), [], []
+    monkeypatch.setattr(batch, "_cutting", lambda *given: cut.append(real(*given)) or cut[-1])
     with compiling_for("gpu"):
-        found = evaluate(twice, {"x": np.arange(11.0)}, at_once=3, progress=done.append)
+        found = evaluate(twice, {"x": np.arange(11.0), "key": keys}, at_once=3, progress=done.append)
     np.testing.assert_array_equal(found.arrays["twice"], 2 * np.arange(11.0))
+    np.testing.assert_array_equal(found.arrays["drawn"], jax.vmap(jax.random.normal)(keys))
     assert done == [3, 6, 9, 11]
+    evaluate(twice, {"x": np.arange(11.0), "key": keys}, at_once=3)  # on a CPU the host cuts
+    assert [one is None for one in cut] == [False, True]
 
 
 def test_a_chunk_takes_no_more_than_it_may():
@@ -84,6 +90,8 @@ def test_a_chunk_takes_no_more_than_it_may():
     assert told == [found.estimate]
     assert found.estimate.at_once < 64
     assert found.estimate.device_bytes <= limit
+    three = 3 * found.estimate.at_once * (50 + 1) * 8  # cases and results of two chunks in flight and one fetched
+    assert found.estimate.device_bytes >= found.estimate.at_once * 1000 * 50 * 8 + three
     np.testing.assert_allclose(found.arrays["sum"], x.sum(1) * np.arange(1000.0).sum(), rtol=1e-9, atol=1e-6)
     assert "64 cases" in str(found.estimate)
 
