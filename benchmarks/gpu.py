@@ -9,6 +9,7 @@ training step, `sweep`. Best of several calls after a first, compiling apart. Be
 
 import argparse
 import functools
+import os
 import pathlib
 import sys
 import tempfile
@@ -23,7 +24,7 @@ DISTINCT = 256  # regions drawn; a larger batch repeats them
 SAMPLES = 64  # of sample-average
 POLICIES: dict[str, tuple[int, dict[str, Any]]] = {  # part of the batch, settings
     "greedy": (1, {}),
-    "learned": (1, {"share_steps": 0}),
+    "learned": (16, {"share_steps": 0}),
     "joint": (64, {}),
     "sample-average": (1024, {"share_steps": 0}),
 }
@@ -45,6 +46,11 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS))
     parser.add_argument("--calls", type=int, default=5)
     asked = parser.parse_args()
+    from mfabric_jax.commands.shared import RECORDED
+
+    flags = os.environ.get("XLA_FLAGS", "")
+    if "xla_gpu_enable_command_buffer" not in flags:  # as the command line runs programs
+        os.environ["XLA_FLAGS"] = f"{flags} {RECORDED}".strip()
     import jax
     from estimate import PEER_PER_S
 
@@ -54,11 +60,20 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|")
     for part in asked.only:
         for servers in asked.sizes:
-            for name, found in PARTS[part](servers, asked.batch, asked.calls):
+            for name, found in _survived(part, PARTS[part](servers, asked.batch, asked.calls), servers):
                 rate = found.many / found.run_s
                 over = f"{rate / PEER_PER_S[servers]:,.1f}" if part == "star" and servers in PEER_PER_S else ""
                 cells = name, servers, found.many, f"{found.compile_s:.1f}", f"{1e3 * found.run_s:.3g}", f"{rate:,.0f}"
                 print("| " + " | ".join(map(str, (*cells, over))) + " |", flush=True)
+
+
+def _survived(part: str, rows: Iterator[tuple[str, Timed]], servers: int) -> Iterator[tuple[str, Timed]]:
+    """The rows up to the first that fails, for want of memory say, and why that did; others go on."""
+    try:
+        yield from rows
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        print(f"| {part} | {servers} | failed: {reason[:200]} | | | | |", flush=True)
 
 
 def _regions(servers: int, batch: int):
