@@ -9,7 +9,6 @@ training step, `sweep`. Best of several calls after a first, compiling apart. Be
 
 import argparse
 import functools
-import os
 import pathlib
 import sys
 import tempfile
@@ -31,7 +30,7 @@ POLICIES: dict[str, tuple[int, dict[str, Any]]] = {  # part of the batch, settin
 
 
 class Timed(NamedTuple):
-    """How many in one call, CPU seconds of compiling, seconds of the fastest call."""
+    """How many in one call, seconds of compiling, and of the fastest call."""
 
     many: int
     compile_s: float
@@ -46,13 +45,12 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS))
     parser.add_argument("--calls", type=int, default=5)
     asked = parser.parse_args()
-    from mfabric_jax.commands.shared import RECORDED
-
-    flags = os.environ.get("XLA_FLAGS", "")
-    if "xla_gpu_enable_command_buffer" not in flags:  # as the command line runs programs
-        os.environ["XLA_FLAGS"] = f"{flags} {RECORDED}".strip()
     import jax
     from estimate import PEER_PER_S
+
+    from mfabric_jax.platforms import record_loops
+
+    record_loops()  # as the command line runs programs
 
     device = jax.devices()[0]
     print(f"{device.device_kind} ({device.platform}), jax {jax.__version__}, float32, batches of {asked.batch}")
@@ -92,16 +90,11 @@ def _regions(servers: int, batch: int):
 
 def _timed(function: Callable[..., Any], many: int, calls: int, *given: Any) -> Timed:
     import jax
+    from flows import best_of, compiled
 
     given = jax.device_put(given)
-    began = time.process_time()
-    compiled = jax.jit(function).lower(*given).compile()
-    compile_s, seconds = time.process_time() - began, []
-    for _ in range(calls + 1):
-        start = time.perf_counter()
-        jax.block_until_ready(compiled(*given))
-        seconds.append(time.perf_counter() - start)
-    return Timed(many, compile_s, min(seconds[1:]))
+    program, compile_s = compiled(function, *given)
+    return Timed(many, compile_s, best_of(program, *given, repeat=calls)[1])
 
 
 def _star(servers: int, batch: int, calls: int) -> Iterator[tuple[str, Timed]]:
@@ -162,22 +155,15 @@ def _policies(servers: int, batch: int, calls: int) -> Iterator[tuple[str, Timed
 
 
 def _training(servers: int, batch: int, calls: int) -> Iterator[tuple[str, Timed]]:
-    import equinox as eqx
     import jax
+    from paths import training_step
 
     from mfabric_jax.learning._lessons import lessons
-    from mfabric_jax.learning.network_steps import first_network, network_step
     from mfabric_jax.learning.settings import Training
 
     config = Training(sizes=(servers,), batch=max(batch // 64, 1))
     pool = jax.numpy.asarray(_regions(servers, 64)[0] / 1e9)
-    lesson, state = lessons(jax.random.key(0), pool, config, servers), first_network(config)
-    arrays, rest = eqx.partition(state, eqx.is_array)
-
-    def step(arrays, lesson, at):
-        found, metrics = network_step(eqx.combine(arrays, rest), lesson, at, config)
-        return eqx.filter(found, eqx.is_array), metrics
-
+    lesson, (arrays, step) = lessons(jax.random.key(0), pool, config, servers), training_step(config)
     yield "training step, demands", _timed(step, config.batch, calls, arrays, lesson, jax.numpy.int32(0))
 
 

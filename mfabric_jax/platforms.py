@@ -6,24 +6,20 @@ compiled for devices that are not there.
 
 import contextlib
 import contextvars
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 from jax import lax
 
+RECORDED = "--xla_gpu_enable_command_buffer=+WHILE,+CONDITIONAL"  # else the host reads the predicate of every loop
 _named: contextvars.ContextVar[str | None] = contextvars.ContextVar("platform", default=None)
 
 
 def platform() -> str:
     """Such as "cpu" or "gpu"."""
-    named = _named.get()
-    if named is not None:
-        return named
-    device = jax.config.values["jax_default_device"]
-    if device is None:
-        return jax.default_backend()
-    return device.split(":")[0] if isinstance(device, str) else device.platform
+    return _named.get() or device().platform
 
 
 def device() -> Any:
@@ -35,6 +31,12 @@ def device() -> Any:
         kind, _, number = (asked or "").partition(":")
         return jax.local_devices(backend=kind or None)[int(number or 0)]
     return asked
+
+
+def local_devices() -> list[Any]:
+    """Devices of this process, of the kind that was asked for."""
+    default = device()
+    return jax.local_devices(backend=default.platform if default else None)
 
 
 @contextlib.contextmanager
@@ -60,3 +62,10 @@ def mapped(function: Callable[[Any], Any], members: Any, on_cpu: int, elsewhere:
     if size == many:
         return jax.vmap(function)(members)
     return lax.map(function, members) if size == 1 else lax.map(function, members, batch_size=size)
+
+
+def record_loops() -> None:
+    """Loops of a GPU inside command buffers, unless XLA_FLAGS say otherwise; before JAX has started."""
+    flags = os.environ.get("XLA_FLAGS", "")
+    if "xla_gpu_enable_command_buffer" not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} {RECORDED}".strip()

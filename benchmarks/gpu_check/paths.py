@@ -155,16 +155,21 @@ def _policy(case: Case, shapes: _Shapes, name: str, **settings):
 
 def _training(case: Case, shapes: _Shapes):
     config = Training(sizes=(case.servers,), batch=case.batch)
-    state = first_network(config)
     pool = jnp.ones((2, case.servers, case.servers), jnp.float32)
     batch = jax.eval_shape(functools.partial(lessons, config=config, servers=case.servers), jax.random.key(0), pool)
-    arrays, rest = eqx.partition(state, eqx.is_array)
+    arrays, step = training_step(config)
+    return jax.jit(step).lower(shapes.like(arrays), shapes.like(batch), shapes.of(jnp.int32))
+
+
+def training_step(config: Training) -> tuple[Any, Callable]:
+    """The arrays of a network before any step, and the step: (arrays, lessons, place) -> arrays and metrics."""
+    arrays, rest = eqx.partition(first_network(config), eqx.is_array)
 
     def step(arrays, batch, at):
         found, metrics = network_step(eqx.combine(arrays, rest), batch, at, config)
         return eqx.filter(found, eqx.is_array), metrics
 
-    return jax.jit(step).lower(shapes.like(arrays), shapes.like(batch), shapes.of(jnp.int32))
+    return arrays, step
 
 
 PATHS: dict[str, Callable[[Case, _Shapes], Any]] = {

@@ -7,16 +7,17 @@ from mfabric_jax.checks import InputError, one_of
 
 DEVICES = ("cpu", "gpu", "tpu")
 GPU_PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
-RECORDED = "--xla_gpu_enable_command_buffer=+WHILE,+CONDITIONAL"  # else the host reads the predicate of every loop
 
 
 def start_jax(dtype: str, device: str | None) -> None:
     """Device, precision, compilation cache, and on a GPU loops inside of command buffers: settings of the process, so
     they belong to the command line alone."""
-    flags = os.environ.get("XLA_FLAGS", "")
-    if any(map(importlib.util.find_spec, GPU_PLUGINS)) and "xla_gpu_enable_command_buffer" not in flags:
-        os.environ["XLA_FLAGS"] = f"{flags} {RECORDED}".strip()
     import jax
+
+    if any(map(importlib.util.find_spec, GPU_PLUGINS)):
+        from mfabric_jax.platforms import record_loops
+
+        record_loops()
 
     if dtype == "float64":
         jax.config.update("jax_enable_x64", True)

@@ -122,9 +122,8 @@ def _finish_batch(kernel: Kernel | None, size, leaf, groups) -> Float[Array, "B 
     dead, bad = dead_flows(size, leaf, groups)
     scale, most = largest(leaf), largest(size)
     work = jnp.where(dead | bad, 0, size / most)
-    finish = _by(kernel, finish_times, star_fused.fused_finish_times, work, leaf / scale, groups / scale) * (
-        most / scale
-    )
+    finish = _by(kernel, finish_times, star_fused.fused_finish_times, work, leaf / scale, groups / scale)
+    finish = finish * (most / scale)
     finish = jnp.where(dead, jnp.inf, jnp.where(size > 0, finish, 0))
     return jnp.where(bad, jnp.nan, finish)
 
@@ -134,18 +133,12 @@ def _rate_batch(kernel: Kernel | None, size, leaf, groups) -> Float[Array, "B N 
     dead, bad = dead_flows(size, leaf, groups)
     scale = largest(leaf)
     flows = jnp.where((size > 0) & ~dead & ~bad, jnp.ones_like(size), 0)
-    rate = (
-        _by(
-            kernel,
-            lambda flows, ports: rates(flows > 0, ports),
-            star_fused.fused_rates,
-            flows,
-            leaf / scale,
-            groups / scale,
-        )
-        * scale
-    )
+    rate = _by(kernel, _rates_in_step, star_fused.fused_rates, flows, leaf / scale, groups / scale) * scale
     return jnp.where(bad, jnp.nan, rate)
+
+
+def _rates_in_step(flows, ports: Ports):
+    return rates(flows > 0, ports)
 
 
 def _by(kernel: Kernel | None, in_step, fused, work, leaf, groups):
@@ -160,16 +153,13 @@ def _by(kernel: Kernel | None, in_step, fused, work, leaf, groups):
 
         return one
 
-    n = work.shape[1]
     if not len(work):
         return work
-    if kernel is None:
-        on_cpu, elsewhere = run(chosen_kernel("cpu", n), True), run(chosen_kernel("cuda", n), False)
-    else:
-        on_cpu, elsewhere = run(kernel, True), run(kernel, False)
-        if kernel.name == "xla":
-            return on_cpu(work, leaf, groups)
-    return lax.platform_dependent(work, leaf, groups, cuda=elsewhere, rocm=elsewhere, default=on_cpu)
+    on_cpu, elsewhere = (kernel or chosen_kernel(platform, work.shape[1]) for platform in ("cpu", "cuda"))
+    if on_cpu == elsewhere and on_cpu.name == "xla":
+        return run(on_cpu, True)(work, leaf, groups)
+    there, here = run(elsewhere, False), run(on_cpu, True)
+    return lax.platform_dependent(work, leaf, groups, cuda=there, rocm=there, default=here)
 
 
 def _in_chunks(kernel, lanes: int, work, leaf, groups):

@@ -89,8 +89,6 @@ def usual_warps(n: int) -> int:
 def _programs(program: Callable, name: str, size, leaf, groups, warps: int, interpret: bool) -> Float[Array, "B N N"]:
     """One program for each instance."""
     batch, n, _ = size.shape
-    if batch == 0:
-        return size
     wide = max(2, 1 << (n - 1).bit_length())  # Triton's shapes are powers of two
     per = n // groups.shape[2] if groups.shape[2] else 0
     matrix = pl.BlockSpec((None, wide, wide), lambda b: (b, 0, 0))

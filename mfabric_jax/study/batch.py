@@ -20,7 +20,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Int
 
 from mfabric_jax.checks import InputError, positive, whole
-from mfabric_jax.platforms import platform
+from mfabric_jax.platforms import local_devices, platform
 
 ON_CPU, ON_DEVICE = 256, 1 << 16  # cases of a chunk: what a CPU's caches hold, what keeps an accelerator busy
 IN_FLIGHT = 2  # chunks that are computed while an earlier one is fetched
@@ -102,7 +102,7 @@ def evaluate(
     grid(gbps=[100.0, 400.0])).rows()`.
     """
     count = _count(cases)
-    devices = _local() if devices is None else devices
+    devices = local_devices() if devices is None else devices
     if not devices:
         raise InputError("devices must name at least one, got none.")
     most = min(usual_at_once(devices), count) if at_once is None else whole("at_once", at_once)
@@ -182,15 +182,8 @@ def grid(**axes: Sequence | np.ndarray) -> dict[str, np.ndarray]:
 
 def usual_at_once(devices: Sequence[Any] | None = None) -> int:
     """Cases of a chunk where nothing else is said."""
-    devices = _local() if devices is None else devices
+    devices = local_devices() if devices is None else devices
     return ON_CPU if all(device.platform == "cpu" for device in devices) else ON_DEVICE
-
-
-def _local() -> Sequence[Any]:
-    """Devices of this process, of the kind that was asked for."""
-    asked = jax.config.values["jax_default_device"]
-    kind = asked.split(":")[0] if isinstance(asked, str) else getattr(asked, "platform", None)
-    return jax.local_devices(backend=kind)
 
 
 def _count(cases: Case) -> int:

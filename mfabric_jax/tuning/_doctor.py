@@ -64,7 +64,7 @@ def _versions() -> Iterator[Line]:
 
 def _devices() -> Iterator[Line]:
     default = platforms.device()
-    for device in jax.local_devices(backend=default.platform if default else None):
+    for device in platforms.local_devices():
         key = tuned_file.key_of(device)
         words = [key.device, *([f"compute capability {key.capability}"] if key.capability else [])]
         words += [key.runtime] if key.runtime and key.runtime != device.platform else []
@@ -151,7 +151,7 @@ def _loops() -> Iterator[Line]:
     elif _in_command_buffers(os.environ.get("XLA_FLAGS", "")):
         yield Line("loops of a GPU", "inside command buffers, as XLA_FLAGS say")
     else:
-        flag = "XLA_FLAGS=--xla_gpu_enable_command_buffer=+WHILE,+CONDITIONAL"
+        flag = f"XLA_FLAGS={platforms.RECORDED}"
         yield Line("loops of a GPU", f"started by the host, step by step; {flag} puts them into command buffers")
 
 

@@ -1,6 +1,5 @@
 """Every kernel of stars measured on the default device; the fastest exact one of every size is kept for "auto"."""
 
-import functools
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -17,6 +16,7 @@ from mfabric_jax.fabric import Region
 from mfabric_jax.flows import star_completion
 from mfabric_jax.flows.kernels import MOST_FUSED, usual
 from mfabric_jax.policies import greedy
+from mfabric_jax.traffic.broad_families import drawn_of
 from mfabric_jax.traffic.demand_families import skewed
 
 SIZES = (8, 16, 32, 64)
@@ -179,15 +179,9 @@ def _stars(n: int, batch: int) -> _Stars:
     return _Stars(jnp.asarray(size), jnp.asarray(port), finish)
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _drawn_demand(n: int, keys) -> Float[Array, "B N N"]:
-    demand = jax.vmap(lambda key: skewed(key, n))(keys)
-    return jnp.where(jnp.eye(n, dtype=bool), 0, demand)
-
-
 @jax.jit
 def _left_by_circuits(region: Region, keys) -> Float[Array, "B N N"]:
     """Bytes of the pairs without a circuit."""
-    demand = _drawn_demand(region.servers, keys)
+    demand = drawn_of(keys, skewed, region.servers)
     count = jax.vmap(lambda demand: greedy(demand, region).circuits.count)(demand)
     return jnp.where(count > 0, 0, demand).astype(jnp.float32)

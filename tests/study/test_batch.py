@@ -114,7 +114,7 @@ def test_any_tree_is_a_case_keys_are_data_and_a_grid_is_every_combination():
     np.testing.assert_array_equal(made["b"][:4], [[1, 0], [1, 0], [0, 1], [0, 1]])
     assert list(made["c"]) == ["x", "y"] * 4
     with jax.default_device(jax.devices("cpu")[0]):  # devices of the kind that was asked for
-        assert batch._local() == jax.local_devices(backend="cpu")
+        assert batch.local_devices() == jax.local_devices(backend="cpu")
 
 
 def test_an_iteration_is_that_of_compare():
