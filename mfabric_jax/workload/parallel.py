@@ -5,6 +5,7 @@ Source: arXiv 2501.03905.
 """
 
 import dataclasses
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +16,22 @@ from mfabric_jax.workload.models import Architecture
 DEGREES = ("tp", "ep", "dp", "pp")
 SCHEDULES = ("1f1b", "interleaved", "gpipe")
 RECOMPUTE = ("none", "attention", "block")
+ROUNDING = 1e-9  # of a division
+
+
+def micro_batches_for(bubble: float, pp: int, chunks: int = 1, schedule: str = "1f1b") -> int:
+    """The fewest micro-batches m with a pipeline bubble (pp - 1) / (chunks m + pp - 1) of at most `bubble`.
+
+    That is the part of an iteration that a stage waits where all passes take equally long (arXiv 2104.04473). Under
+    interleaved a multiple of `pp`, as that schedule needs. `InputError` for a bubble that is not between 0 and 1.
+    """
+    for field, value in (("pp", pp), ("chunks", chunks)):
+        checks.whole(field, value)
+    if not 0 < checks.positive("bubble", bubble) < 1:
+        raise checks.InputError(f"bubble must be a fraction between 0 and 1, got {bubble!r}.")
+    checks.one_of("schedule", schedule, SCHEDULES)
+    least = max(1, math.ceil((pp - 1) * (1 / bubble - 1) / chunks - ROUNDING))
+    return -(-least // pp) * pp if schedule == "interleaved" else least
 
 
 @dataclasses.dataclass(frozen=True)

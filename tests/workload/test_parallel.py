@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mfabric_jax.workload import NAMES, Workload, get, models, place
+from mfabric_jax.workload import NAMES, Workload, get, micro_batches_for, models, place
 from tests.mistakes import refused
 
 REGION_SERVERS = {
@@ -136,3 +136,24 @@ def test_what_does_not_fit_is_said_in_one_sentence():
         assert re.search(words, refused(get, "mixtral-8x7b", **overrides))
     assert re.search(r"model 'mixtral' is unknown .*allowed: mixtral-8x22b, mixtral-8x7b", refused(get, "mixtral"))
     assert "stage must be from 0 to 3, got 4" in refused(get("llama-moe").stage_layers, 4)
+
+
+def test_micro_batches_for_a_bubble_by_hand():
+    # 3 / (17 + 3) = 0.15 exactly; 15 / (85 + 15) too; with two chunks half as many, a multiple of pp where it must be.
+    assert [micro_batches_for(0.15, pp) for pp in (1, 2, 4, 16)] == [1, 6, 17, 85]
+    assert micro_batches_for(0.15, 4, 2) == 9
+    assert micro_batches_for(0.15, 4, 2, "interleaved") == 12
+    assert micro_batches_for(0.99, 4) == 1
+
+
+@given(st.floats(0.01, 0.9), st.integers(1, 64), st.integers(1, 4))
+def test_no_fewer_micro_batches_would_do(bubble, pp, chunks):
+    found = micro_batches_for(bubble, pp, chunks)
+    parts = [(pp - 1) / (chunks * m + pp - 1) for m in (found, found - 1) if m]
+    assert parts[0] <= bubble * (1 + 1e-6)
+    assert len(parts) == 1 or parts[1] > bubble * (1 - 1e-6)
+
+
+def test_a_bubble_is_a_fraction():
+    for bubble in (0, 1, 1.5, -0.1, float("nan")):
+        assert "bubble" in refused(micro_batches_for, bubble, 4)
