@@ -24,6 +24,11 @@ def gigabytes_per_s(value: Number) -> Number:
     return value * 1e9  # type: ignore[operator]
 
 
+def gigabytes(value: Number) -> Number:
+    """Gigabytes (1e9 bytes) -> bytes."""
+    return value * 1e9  # type: ignore[operator]
+
+
 def tflops(value: Number) -> Number:
     """TFLOP/s -> floating-point operations per second."""
     return value * 1e12  # type: ignore[operator]

@@ -12,7 +12,7 @@ ORDER = (
     *("units", "flows", "workload", "traffic", "fabric", "routing", "policies", "schedule", "study", "learning"),
     *("report", "validation", "tuning", "commands", "cli"),
 )
-BESIDE = ("checks", "atomic", "extras", "parts", "platforms", "tuned_file")
+BESIDE = ("checks", "atomic", "extras", "parts", "platforms", "text_files", "tuned_file")
 RANK = {name: rank for rank, name in enumerate(ORDER)} | dict.fromkeys(BESIDE, 0)
 WITHOUT_JAX = ("report",)  # nor pyplot, and what draws or stores is imported inside of functions alone
 OPTIONAL = ("tyro", "tqdm", "matplotlib", "altair", "pyarrow", "scipy", "msgspec")

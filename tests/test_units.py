@@ -11,6 +11,7 @@ FACTOR = {
     "gbps": 1e9 / 8,
     "tbps": 1e12 / 8,
     "gigabytes_per_s": 1e9,
+    "gigabytes": 1e9,
     "tflops": 1e12,
     "ms": 1e-3,
     "us": 1e-6,

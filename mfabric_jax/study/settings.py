@@ -16,7 +16,7 @@ from mfabric_jax.traffic import Knobs
 from mfabric_jax.traffic.knobs import WORKLOADS
 from mfabric_jax.traffic.predictor import REGISTRY as PREDICTORS
 from mfabric_jax.workload import Workload, get, get_gpu
-from mfabric_jax.workload.compute import DEFAULT_GPU
+from mfabric_jax.workload.gpus import DEFAULT_GPU
 
 TRAFFIC = ("measured", "generated")
 DType = Literal["float32", "float64"]

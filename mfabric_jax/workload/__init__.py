@@ -3,7 +3,8 @@
 from mfabric_jax.workload.catalog import NAMES as NAMES
 from mfabric_jax.workload.catalog import get as get
 from mfabric_jax.workload.compute import block_seconds as block_seconds
-from mfabric_jax.workload.compute import get_gpu as get_gpu
+from mfabric_jax.workload.gpus import Gpu as Gpu
+from mfabric_jax.workload.gpus import get_gpu as get_gpu
 from mfabric_jax.workload.models import Architecture as Architecture
 from mfabric_jax.workload.models import GroupedQuery as GroupedQuery
 from mfabric_jax.workload.models import Latent as Latent

@@ -3,46 +3,13 @@
 Embedding and output head are left out.
 """
 
-import dataclasses
 from typing import Any, NamedTuple
 
-from mfabric_jax import checks, units
+from mfabric_jax import checks
+from mfabric_jax.workload.gpus import Gpu
 from mfabric_jax.workload.parallel import Workload
 
 BACKWARD_OVER_FORWARD = 2.0  # gradients of inputs and of weights: two products for each one of the forward pass
-
-
-@dataclasses.dataclass(frozen=True)
-class Gpu:
-    """Peak rates of a GPU: `bf16_flops` in dense FLOP/s, `nvlink` in bytes/s per direction."""
-
-    name: str
-    bf16_flops: float
-    nvlink: float
-    source: str
-
-
-def _gpu(name: str, bf16_tflops: float, nvlink_gigabytes: float, source: str) -> Gpu:
-    return Gpu(name, units.tflops(bf16_tflops), units.gigabytes_per_s(nvlink_gigabytes), source)
-
-
-DEFAULT_GPU = "A100-80GB-SXM"
-GPUS = {
-    gpu.name: gpu
-    for gpu in (
-        _gpu(DEFAULT_GPU, 312, 300, "NVIDIA A100 datasheet (600 GB/s NVLink, both directions)"),
-        _gpu("H100-SXM", 989.4, 450, "NVIDIA H100 datasheet"),
-        _gpu("H800-SXM", 989.4, 200, "H100 with 400 GB/s NVLink; deepseek-ai/DeepEP documents about 160 achieved"),
-        _gpu("H200-SXM", 989.4, 450, "NVIDIA H200 datasheet"),
-        _gpu("B200-HGX", 2250, 900, "NVIDIA B200 datasheet, HGX, 1000 W"),
-        _gpu("GB200-NVL72", 2500, 900, "NVIDIA GB200 datasheet, 1200 W"),
-    )
-}
-
-
-def get_gpu(name: str = DEFAULT_GPU) -> Gpu:
-    """The GPU of that name; `InputError` for an unknown one."""
-    return GPUS[checks.one_of("gpu", name, GPUS)]
 
 
 class BlockFlops(NamedTuple):

@@ -1,0 +1,95 @@
+"""Files of settings, in TOML or JSON, read in one way.
+
+Refused with a sentence, whatever the file is for: what cannot be opened, is no UTF-8, too large, nested too deeply,
+says a key twice, or holds something else than values by name.
+"""
+
+import json
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mfabric_jax.checks import InputError, one_of
+
+DEEPEST = 100  # tables inside of each other
+LARGEST = 1 << 26  # bytes of a file of settings
+
+
+def read_mapping(path: str | Path, what: str, kind: str | None = None, largest: int = LARGEST) -> dict[str, Any]:
+    """What a `.toml` or `.json` file says, by name.
+
+    - `what`: it holds, for the sentences, such as "prices".   - `kind`: ".toml" or ".json", whatever it is called.
+    - `largest`: bytes of it.
+    """
+    path = Path(path)
+    allowed = " or ".join(PARSERS) if kind is None else kind
+    kind = kind or one_of(f"{what} {str(path)!r}: extension", path.suffix.lower(), PARSERS)
+    try:
+        with path.open("rb") as opened:
+            data = opened.read(largest + 1)
+    except (OSError, ValueError) as error:  # a name with a zero byte in it is no OSError
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"cannot read {str(path)!r} ({reason}); give a {allowed} file of {what}.") from error
+    if len(data) > largest:
+        raise InputError(f"{str(path)!r} is too large, above {largest:,} bytes; give a {allowed} file of {what}.")
+    return mapping_in(data, repr(str(path)), what, kind)
+
+
+def mapping_in(data: bytes | str, named: str, what: str, kind: str = ".json") -> dict[str, Any]:
+    """What text in TOML or JSON says, by name.   - `named`: where it is from, for the sentences."""
+    value = value_in(data, named, what, kind)
+    if not isinstance(value, dict):
+        raise InputError(f"{named} must hold {what} by name, got {value!r:.80}.")
+    return value
+
+
+def value_in(data: bytes | str, named: str, what: str, kind: str = ".json") -> Any:
+    """What text in TOML or JSON says, whatever that is."""
+    try:
+        text = data.decode("utf-8-sig") if isinstance(data, bytes) else data
+        value = PARSERS[kind](text)
+        _check_depth(value)
+    except UnicodeDecodeError as error:
+        why = f"it is not text in UTF-8, from byte {error.start} on"
+    except RecursionError:
+        why = f"it is nested more than {DEEPEST} deep"
+    except ValueError as error:
+        why = str(error)
+    else:
+        return value
+    raise InputError(f"{named} is not {kind[1:].upper()} ({why}); give a file of {what}.")
+
+
+def _json(text: str) -> Any:
+    return json.loads(text, object_pairs_hook=_once)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The pairs as a mapping; of two with one name the second would win."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"it says {next(name for name in names if names.count(name) > 1)!r} twice")
+    return found
+
+
+def _check_depth(value: Any) -> None:
+    """`RecursionError` for what is nested so deeply that others could not go through it; `ValueError` for no text."""
+    level, depth = [value], 0
+    while level:
+        inside: list[Any] = []
+        for one in level:
+            if isinstance(one, dict):
+                inside += one
+                inside += one.values()
+            elif isinstance(one, list):
+                inside += one
+            elif isinstance(one, str) and not one.isascii():
+                one.encode()  # half of a character, as JSON can write it, has no encoding
+        level, depth = inside, depth + 1
+        if depth > DEEPEST:
+            raise RecursionError
+
+
+PARSERS: dict[str, Callable[[str], Any]] = {".toml": tomllib.loads, ".json": _json}

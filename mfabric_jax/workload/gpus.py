@@ -1,0 +1,124 @@
+"""GPUs: those of the catalogue by name (`gpus.toml`), and those of one's own."""
+
+import dataclasses
+import tomllib
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from mfabric_jax import checks, units
+from mfabric_jax.checks import InputError
+from mfabric_jax.text_files import PARSERS, read_mapping
+
+DEFAULT_GPU = "A100-80GB-SXM"
+
+
+@dataclasses.dataclass(frozen=True)
+class Gpu:
+    """A GPU and the server it sits in. What is None is not known.
+
+    - `bf16_flops`, `fp8_flops`: peaks, dense FLOP/s.   - `nvlink`: bytes/s per direction inside a server.
+    - `memory_bytes`, `memory_Bps`: of its HBM.   - `watts`: of the GPU.   - `usd`: its price.
+    - `gpus_per_server`, `nics`: of a server; None: one NIC for each GPU.
+    - `scale_up_gpus`: of an NVLink domain, where it spans servers (nvl72, mfabric-cpo); None: that of the fabric.
+
+    Raises `InputError` for a number that no GPU has.
+    """
+
+    name: str
+    bf16_flops: float
+    nvlink: float
+    source: str
+    fp8_flops: float | None = None
+    memory_bytes: float | None = None
+    memory_Bps: float | None = None
+    gpus_per_server: int = 8
+    scale_up_gpus: int | None = None
+    nics: int | None = None
+    watts: float | None = None
+    usd: float | None = None
+
+    def __post_init__(self) -> None:
+        for field in ("bf16_flops", "nvlink"):
+            checks.positive(field, getattr(self, field))
+        for field in ("fp8_flops", "memory_bytes", "memory_Bps", "watts", "usd"):
+            if getattr(self, field) is not None:
+                checks.positive(field, getattr(self, field))
+        checks.whole("gpus_per_server", self.gpus_per_server)
+        for field in ("scale_up_gpus", "nics"):
+            if getattr(self, field) is not None:
+                checks.whole(field, getattr(self, field))
+
+
+def _text(field: str, value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise InputError(f"{field} must be a text, got {value!r}.")
+    return value
+
+
+def _amount(unit: Callable[[float], float]) -> Callable[[str, Any], float]:
+    """A finite number above 0, in units of a data sheet."""
+    return lambda field, value: unit(float(checks.positive(field, value)))
+
+
+FIELDS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {  # of a file: field of `Gpu`, and how it is read
+    "name": ("name", _text),
+    "source": ("source", _text),
+    "bf16_tflops": ("bf16_flops", _amount(units.tflops)),
+    "fp8_tflops": ("fp8_flops", _amount(units.tflops)),
+    "memory_gigabytes": ("memory_bytes", _amount(units.gigabytes)),
+    "memory_gigabytes_per_s": ("memory_Bps", _amount(units.gigabytes_per_s)),
+    "nvlink_gigabytes_per_s": ("nvlink", _amount(units.gigabytes_per_s)),
+    "gpus_per_server": ("gpus_per_server", checks.whole),
+    "scale_up_gpus": ("scale_up_gpus", checks.whole),
+    "nics": ("nics", checks.whole),
+    "watts": ("watts", _amount(float)),
+    "usd": ("usd", _amount(float)),
+}
+REQUIRED = ("bf16_tflops", "nvlink_gigabytes_per_s")
+
+
+def _gpu(given: dict[str, Any], known: dict[str, Gpu], **unnamed: Any) -> Gpu:
+    """A GPU from a table in units of data sheets; `known`: those that it may be `like`."""
+    for field in given:
+        checks.one_of("field of a GPU", field, ("like", *FIELDS))
+    missing = [field for field in REQUIRED if field not in given]
+    if "like" not in given and missing:
+        raise InputError(f"a GPU needs {' and '.join(missing)}, or like = the name of a known one.")
+    read = {FIELDS[key][0]: FIELDS[key][1](key, value) for key, value in given.items() if key != "like"}
+    if "like" in given:
+        return dataclasses.replace(known[checks.one_of("like", given["like"], known)], **unnamed | read)
+    return Gpu(**unnamed | read)
+
+
+def _catalogue() -> dict[str, Gpu]:
+    text = (resources.files("mfabric_jax.workload") / "gpus.toml").read_text(encoding="utf-8")
+    known: dict[str, Gpu] = {}
+    for name, given in tomllib.loads(text).items():
+        known[name] = _gpu(given, known, name=name)
+    return known
+
+
+GPUS = _catalogue()
+
+
+def get_gpu(gpu: str | Path | Gpu = DEFAULT_GPU) -> Gpu:
+    """A GPU by its name in the catalogue, from a `.toml` or `.json` file, or as it is.
+
+    - A file holds `name`, `source`, `bf16_tflops`, `fp8_tflops` (dense peaks), `nvlink_gigabytes_per_s` (one way),
+      `memory_gigabytes`, `memory_gigabytes_per_s`, `gpus_per_server`, `scale_up_gpus`, `nics` (of a server), `watts`
+      and `usd`; `like = "H100-SXM"` takes what it leaves out from one of the catalogue. Without a name it has the
+      file's.
+
+    Raises `InputError` for an unknown name or field, and for a number that no GPU has.
+    """
+    if isinstance(gpu, Gpu):
+        return gpu
+    if Path(gpu).suffix.lower() not in PARSERS:
+        return GPUS[checks.one_of("gpu (or a .toml or .json file)", str(gpu), GPUS)]
+    given = read_mapping(gpu, "facts of a GPU")
+    try:
+        return _gpu(given, GPUS, name=Path(gpu).stem, source=f"as given in {Path(gpu).name}")
+    except InputError as mistake:
+        raise InputError(f"{str(gpu)!r}: {mistake}") from None

@@ -1,0 +1,74 @@
+"""GPUs of the catalogue and of one's own: data sheets, files, mistakes."""
+
+import json
+
+import pytest
+
+from mfabric_jax.workload import Gpu, get_gpu
+from mfabric_jax.workload.gpus import GPUS
+from tests.mistakes import refused
+
+OWN = """
+name = "own"
+bf16_tflops = 500
+nvlink_gigabytes_per_s = 100
+memory_gigabytes = 96
+gpus_per_server = 4
+scale_up_gpus = 16
+nics = 2
+watts = 650
+"""
+
+
+def test_rates_are_those_of_the_data_sheets(shared_data):
+    for name, fact in json.loads((shared_data / "hardware.json").read_text())["gpus"].items():
+        gpu = get_gpu(name)
+        assert gpu.bf16_flops == pytest.approx(fact["bf16_dense_tflops"] * 1e12)
+        assert gpu.nvlink == pytest.approx(fact["nvlink_per_direction_GBps"] * 1e9)
+
+
+def test_the_catalogue_is_whole():
+    """Each fact is known, fp8 is twice bf16 where there is any, servers hold 8 with a NIC each."""
+    assert {"H20-SXM", "B300-HGX", "GB300-NVL72", "MI300X", "MI355X"} <= set(GPUS)
+    for name, gpu in GPUS.items():
+        assert gpu.name == name
+        assert gpu.source
+        assert None not in (gpu.memory_bytes, gpu.memory_Bps, gpu.watts)
+        assert (gpu.gpus_per_server, gpu.scale_up_gpus, gpu.nics) == (8, None, None)
+        assert gpu.fp8_flops is None or gpu.fp8_flops == pytest.approx(2 * gpu.bf16_flops, rel=1e-3)
+    # 2 x 4096 FLOPs of bf16 a clock and matrix core unit: 304 compute units at 2.1 GHz, 256 at 2.4 GHz.
+    assert GPUS["MI300X"].bf16_flops == pytest.approx(304 * 2048 * 2.1e9, rel=1e-3)
+    assert GPUS["MI355X"].bf16_flops == pytest.approx(256 * 4096 * 2.4e9, rel=1e-3)
+    assert GPUS["H200-SXM"].memory_bytes == 141e9
+
+
+def test_a_file_is_a_gpu(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text(OWN)
+    gpu = get_gpu(file)
+    known = {"memory_bytes": 96e9, "gpus_per_server": 4, "scale_up_gpus": 16, "nics": 2, "watts": 650.0}
+    assert gpu == Gpu("own", 500e12, 100e9, "as given in mine.toml", **known)
+    assert get_gpu(gpu) is gpu
+    like = tmp_path / "like.json"
+    like.write_text(json.dumps({"like": "H100-SXM", "gpus_per_server": 4}))
+    gpu, h100 = get_gpu(str(like)), get_gpu("H100-SXM")
+    assert (gpu.name, gpu.gpus_per_server, gpu.fp8_flops) == ("like", 4, h100.fp8_flops)
+
+
+def test_mistakes_name_the_field(tmp_path):
+    def said(text, name="own.toml"):
+        file = tmp_path / name
+        file.write_text(text)
+        return refused(get_gpu, file)
+
+    assert "field of a GPU 'bf16_tflop' is unknown (did you mean 'bf16_tflops'?)" in said("bf16_tflop = 1")
+    assert "a GPU needs bf16_tflops and nvlink_gigabytes_per_s, or like" in said("watts = 700")
+    assert "own.toml': nics must be a whole number" in said(OWN.replace("nics = 2", "nics = 2.5"))
+    assert "bf16_tflops must be finite and above 0, got -500" in said(OWN.replace("= 500", "= -500"))
+    assert "bf16_tflops must be a number, got True" in said(OWN.replace("= 500", "= true"))
+    assert "like 'H100' is unknown (did you mean 'H100-SXM'?)" in said('like = "H100"')
+    assert "it says 'watts' twice" in said('{"watts": 1, "watts": 2}', "own.json")
+    assert "must hold facts of a GPU by name, got [1]" in said("[1]", "own.json")
+    assert "is not TOML" in said("bf16_tflops = ")
+    assert "No such file" in refused(get_gpu, tmp_path / "absent.toml")
+    assert "gpu (or a .toml or .json file) 'H100' is unknown" in refused(get_gpu, "H100")
