@@ -18,6 +18,7 @@ import numpy as np
 from mfabric_jax.atomic import replacing
 from mfabric_jax.checks import InputError
 from mfabric_jax.extras import extra
+from mfabric_jax.text_files import read_mapping
 
 CONFIG = "sweep.json"
 METADATA_KEY = b"mfabric"  # of the configuration, in every parquet file of rows
@@ -40,10 +41,11 @@ class SweepFolder:
         """The folder as its sweep left it."""
         file = path / CONFIG
         try:
-            return cls(path, dict(json.loads(file.read_text(encoding="utf-8"))))
-        except (OSError, ValueError, TypeError) as error:
+            return cls(path, read_mapping(file, "settings of a sweep"))
+        except InputError as error:
             again = "delete it and run the sweep again, which keeps the rows that are its own"
-            raise InputError(f"cannot read {str(file)!r} ({error}); {again}.") from None
+            why = str(error).partition("; ")[0].rstrip(".")
+            raise InputError(f"{why}; {again}.") from None
 
     @property
     def parts(self) -> int:

@@ -25,6 +25,7 @@ except ImportError:  # Windows
 
 from mfabric_jax.atomic import check_folder, replacing
 from mfabric_jax.checks import InputError
+from mfabric_jax.text_files import mapping_in
 
 ENVIRONMENT = "MFABRIC_TUNED"
 CPU_INFO = pathlib.Path("/proc/cpuinfo")
@@ -82,7 +83,7 @@ def entries() -> tuple[Entry, ...]:
     except ValueError:
         raise broken("it is not text in UTF-8") from None
     try:
-        return tuple(map(_entry, json.loads(text)["entries"]))
+        return tuple(map(_entry, mapping_in(text, "what it holds", "tuned kernels")["entries"]))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise broken(f"{type(error).__name__}: {error}") from None
 

@@ -8,8 +8,6 @@ For NVLink domains and co-packaged optics nobody publishes prices: those fabrics
 
 import dataclasses
 import itertools
-import json
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
@@ -19,10 +17,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mfabric_jax.checks import InputError, not_negative, one_of, positive
+from mfabric_jax.text_files import read_mapping
 
 BY_BANDWIDTH = ("transceiver", "nic", "switch_port")
 PARTS = ("nic", "switch_port", "transceiver", "fibre", "ocs_port", "panel_port")
-FILES = {".toml": tomllib.loads, ".json": json.loads}
 
 
 @dataclass(frozen=True)
@@ -72,7 +70,7 @@ class Prices:
 
         A file that lists its own bandwidths lists the prices at them too: they would not fit to others.
         """
-        given = _read(Path(path))
+        given = read_mapping(path, "prices")
         for field in given:
             one_of("price", field, [field.name for field in dataclasses.fields(cls)])
         missing = [field for field in BY_BANDWIDTH if field not in given]
@@ -111,21 +109,6 @@ def _single(field: str, value: Any) -> None:
     if not isinstance(value, Real) or isinstance(value, bool):
         raise InputError(f"{field} must be a number, got {value!r}.")
     not_negative(field, value)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """What a file of prices says, not yet checked."""
-    kind = one_of(f"prices {str(path)!r}: extension", path.suffix.lower(), FILES)
-    try:
-        given = FILES[kind](path.read_text(encoding="utf-8"))
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise InputError(f"cannot read {str(path)!r} ({reason}); give a .toml or .json file of prices.") from error
-    except ValueError as error:
-        raise InputError(f"{str(path)!r} is not {kind[1:].upper()} ({error}); give a file of prices.") from error
-    if not isinstance(given, dict):
-        raise InputError(f"{str(path)!r} must hold prices by name, got {given!r}.")
-    return given
 
 
 @dataclass(frozen=True)

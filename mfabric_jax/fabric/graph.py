@@ -16,25 +16,20 @@ import numpy as np
 
 from mfabric_jax.checks import InputError, not_negative, one_of
 from mfabric_jax.fabric.network import Network
+from mfabric_jax.text_files import read_mapping
 from mfabric_jax.units import gbps
 
 ENDPOINTS = ("gpu", "host")
 NODE_FIELDS = ("id", "kind")
 LINK_FIELDS = ("source", "target", "capacity_bytes_per_s", "capacity_gbps", "latency_s", "kind", "key")
 GRAPH_FIELDS = ("directed", "multigraph", "graph", "nodes", "edges", "links")
+LARGEST = 1 << 30  # bytes of a file: millions of links
 UNITS = "capacity_bytes_per_s or capacity_gbps"
 
 
 def read_graph(path: str | Path) -> Network:
     """The graph of a node-link JSON file. `InputError` for a file that cannot be read, or that `graph_of` refuses."""
-    path = Path(path)
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise InputError(f"cannot read {str(path)!r} ({reason}); give a node-link JSON file.") from error
-    except ValueError as error:
-        raise InputError(f"{str(path)!r} is not JSON ({error}); give a node-link JSON file.") from error
+    data = read_mapping(path, "a graph's nodes and edges", ".json", LARGEST)
     try:
         return graph_of(data)
     except InputError as error:

@@ -12,6 +12,7 @@ import equinox as eqx
 
 from mfabric_jax.atomic import replacing
 from mfabric_jax.checks import InputError
+from mfabric_jax.text_files import mapping_in
 
 VERSION = 1
 NAMED = "mfabric_jax"  # the key of a header that holds the version of its layout
@@ -62,9 +63,9 @@ def read(path: str | os.PathLike | Traversable) -> Stored:
     except OSError as error:
         raise InputError(f"policy file {name!r} cannot be read ({error.strerror or error}).") from error
     try:
-        header = json.loads(line)
+        header = mapping_in(line, repr(name), "what a policy is")
         version = header[NAMED]
-    except (ValueError, KeyError, TypeError):
+    except (InputError, KeyError):
         raise InputError(f"{name!r} is no policy file: its first line must be JSON of `mfabric train`.") from None
     if version != VERSION:
         raise InputError(f"policy file {name!r} must have the layout {VERSION}, got {version!r}.")

@@ -18,10 +18,12 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.extras import extra
 from mfabric_jax.parts import METADATA_KEY, verified
 from mfabric_jax.report.numerals import plain_scalar
+from mfabric_jax.text_files import mapping_in, read_mapping
 
 Row: TypeAlias = dict[str, Any]
 
 EXTENSIONS = (".csv", ".parquet")
+CONFIGURATION = "the configuration of rows"
 _WHOLE = re.compile(r"[-+]?\d+")
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*([eE][-+]?\d+)?|inf|nan)")
 
@@ -100,7 +102,7 @@ def read_rows(path: str | Path) -> tuple[list[Row], dict[str, Any]]:
             raise ValueError("lines of different lengths")
         columns = [_typed(cells) for cells in zip(*lines, strict=True)]
         beside = sidecar(path)
-        config = json.loads(beside.read_text(encoding="utf-8")) if beside.exists() else {}
+        config = read_mapping(beside, CONFIGURATION) if beside.exists() else {}
     return [dict(zip(header, values, strict=True)) for values in zip(*columns, strict=True)], config
 
 
@@ -114,7 +116,8 @@ def read_table(path: Path, sweep: str | None = None) -> tuple[Any, dict[str, Any
         from pyarrow import parquet
     with _readable(path):
         table = parquet.ParquetFile(pyarrow.BufferReader(verified(path, sweep))).read()
-        config = json.loads((table.schema.metadata or {}).get(METADATA_KEY, b"{}"))
+        footer = (table.schema.metadata or {}).get(METADATA_KEY, b"{}")
+        config = mapping_in(footer, f"the footer of {str(path)!r}", CONFIGURATION)
     return table.replace_schema_metadata(None), config
 
 

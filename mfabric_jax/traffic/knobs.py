@@ -10,6 +10,7 @@ from typing import Any, Literal
 from mfabric_jax import checks
 from mfabric_jax.atomic import replacing
 from mfabric_jax.checks import InputError
+from mfabric_jax.text_files import read_mapping
 
 Popularity = Literal["power-law", "log-normal"]
 POWER_LAW: Popularity = "power-law"
@@ -121,14 +122,7 @@ class Knobs:
     @classmethod
     def read(cls, path: str | os.PathLike) -> "Knobs":
         """The knobs in a JSON file: an object of fields; what is left out has its default. `InputError` else."""
-        try:
-            values: Any = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
-        except OSError as error:
-            raise InputError(f"knobs {str(path)!r} cannot be read ({error.strerror or error}).") from error
-        except ValueError as error:
-            raise InputError(f"knobs {str(path)!r} must be a JSON object, got something that is no JSON.") from error
-        if not isinstance(values, dict):
-            raise InputError(f"knobs {str(path)!r} must be a JSON object, got {str(values)[:40]!r}.")
+        values = read_mapping(pathlib.Path(path), "knobs", ".json")
         version = values.pop(VERSION, SCHEMA_VERSION)
         if checks.whole(VERSION, version) > SCHEMA_VERSION:
             raise InputError(f"{VERSION} of knobs {str(path)!r} must be at most {SCHEMA_VERSION}, got {version}.")

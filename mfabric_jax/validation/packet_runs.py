@@ -4,7 +4,6 @@ One JSON file is one run; docs/formats.md lists its fields, and further ones are
 """
 
 import functools
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mfabric_jax.checks import InputError, not_negative, positive
+from mfabric_jax.text_files import read_mapping
 
 MIB = 2**20
+LARGEST = 1 << 30  # bytes of a file: millions of flows
 _HOSTS = re.compile(r"(\d+) hosts\b")
 _LEAVES = re.compile(r"(\d+) ToRs? with (\d+) host ports and (\d+) uplinks")
 _NON_BLOCKING = re.compile(r"\bnon-blocking\b")
@@ -93,12 +94,7 @@ def read_runs(folder: str | Path) -> list[PacketRun]:
 
 def read_run(file: Path) -> PacketRun:
     """One run; `InputError` names the file and the field that is missing or wrong."""
-    try:
-        run = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{file.name} cannot be read ({error.strerror or error}).") from error
-    except ValueError as error:
-        raise InputError(f"{file.name} is not JSON ({error}).") from error
+    run = read_mapping(file, "a packet-level run", ".json", LARGEST)
     take = functools.partial(_take, file.name, run)
     topology = take("topology", str)
     hosts, leaves = _hosts_and_leaves(file.name, topology)

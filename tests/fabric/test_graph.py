@@ -204,12 +204,12 @@ def test_what_is_no_graph(tmp_path):
         assert "a graph must be an object with nodes and edges, got" in refused(graph_of, data)
     said = refused(read_graph, tmp_path / "none.json")
     assert said.startswith("cannot read ")
-    assert "(No such file or directory); give a node-link JSON file" in said
+    assert "(No such file or directory); give a .json file of a graph's nodes and edges." in said
     for text in (b"{", b"\xff\xfe"):
         (tmp_path / "bad.json").write_bytes(text)
         said = refused(read_graph, tmp_path / "bad.json")
         assert "bad.json' is not JSON " in said
-        assert "; give a node-link JSON file" in said
+        assert "; give a file of a graph's nodes and edges." in said
 
 
 def test_what_cannot_be_written():

@@ -200,7 +200,7 @@ def test_files_are_read_strictly(tmp_path):
     assert (config.count, config.columns["nic_gbps"].tolist()) == (6, [100.0] * 3 + [400.0] * 3)
     for name, text, sentence in (
         ("a.json", '{"shards": 2}', r"sweep setting 'shards' is unknown; allowed: evaluate, fixed, grid"),
-        ("b.json", "[1]", r"must hold a table of settings, got \[1\]"),
+        ("b.json", "[1]", r"must hold sweep settings by name, got \[1\]"),
         ("c.toml", "grid = [", "is not TOML"),
         ("d.yaml", "", r"extension .\.yaml. is unknown"),
         ("e/f.toml", None, r"cannot read .*f.toml' \(No such file"),

@@ -234,8 +234,8 @@ def test_knobs_are_written_and_read(tmp_path):
     file.write_text('{"skew": 1.5}')
     assert Knobs.read(file) == Knobs(skew=1.5)
     for text, sentence in (
-        ("no", "must be a JSON object, got something that is no JSON."),
-        ("[1]", "must be a JSON object, got '[1]'."),
+        ("no", "is not JSON (Expecting value: line 1 column 1 (char 0)); give a file of knobs."),
+        ("[1]", "must hold knobs by name, got [1]."),
         ('{"skwe": 1}', "knob 'skwe' is unknown (did you mean 'skew'?); allowed: popularity, skew,"),
         ('{"skew": -1}', "skew must be finite and not negative, got -1."),
         (json.dumps({"schema_version": 9}), "must be at most 1, got 9."),
@@ -243,5 +243,5 @@ def test_knobs_are_written_and_read(tmp_path):
         file.write_text(text)
         assert sentence in refused(Knobs.read, file)
     said = refused(Knobs.read, tmp_path / "absent.json")
-    assert said.endswith("absent.json' cannot be read (No such file or directory).")
+    assert said.endswith("absent.json' (No such file or directory); give a .json file of knobs.")
     assert "cannot write" in refused(Knobs().write, file / "knobs.json")

@@ -2,8 +2,6 @@
 
 import dataclasses
 import functools
-import json
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,9 +13,9 @@ from mfabric_jax.study.settings import DTYPES
 from mfabric_jax.study.sweeps.all_to_alls import AllToAlls
 from mfabric_jax.study.sweeps.axes import Setting, axis_values, check_value, columns
 from mfabric_jax.study.sweeps.iterations import Iterations
+from mfabric_jax.text_files import read_mapping
 
 KINDS: dict[str, Any] = {"iteration": Iterations, "all-to-all": AllToAlls}
-LOADERS = {".toml": tomllib.loads, ".json": json.loads}
 
 
 class CodeGroup(NamedTuple):
@@ -154,17 +152,7 @@ class Sweep:
 
 def read_sweep(path: str | Path) -> Sweep:
     """The design space of a .toml or .json file. `InputError` for a file that cannot be read and for unknown keys."""
-    path = Path(path)
-    loads = LOADERS[one_of(f"sweep {str(path)!r}: extension", path.suffix, LOADERS)]
-    try:
-        given = loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        why = error.strerror or error
-        raise InputError(f"cannot read {str(path)!r} ({why}); give a .toml or .json file.") from None
-    except ValueError as error:
-        raise InputError(f"{str(path)!r} is not {path.suffix[1:].upper()} ({error}).") from None
-    if not isinstance(given, dict):
-        raise InputError(f"{str(path)!r} must hold a table of settings, got {given!r}.")
+    given = read_mapping(path, "sweep settings")
     for name in given:
         one_of("sweep setting", name, [field.name for field in dataclasses.fields(Sweep)])
     return Sweep(**given)
