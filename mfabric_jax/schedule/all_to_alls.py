@@ -58,9 +58,8 @@ def places(workload: Workload) -> Places:
     most = max(blocks)
     present = np.arange(most) < np.asarray(blocks)[:, None]  # [place L]
     layer = np.full((len(blocks), most), -1)
-    for place, count in enumerate(blocks):
-        moe = workload.place_layers(place)
-        layer[place, count - len(moe) : count] = moe  # dense blocks come first
+    for place in range(len(blocks)):
+        layer[place, list(workload.place_positions(place))] = workload.place_layers(place)
     back = np.broadcast_to((order.kind == BACKWARD)[..., None], (*order.kind.shape, most))
     run = np.where(back, np.arange(most)[::-1], np.arange(most))  # [P Q L]
     place = (order.chunk * workload.pp + np.arange(workload.pp)[:, None])[..., None]

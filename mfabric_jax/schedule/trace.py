@@ -245,9 +245,10 @@ def one_block(workload: Workload, found: list[Segment]) -> list[Segment]:
     with the end of the block that ran before, which is marked.
     """
     middle = workload.pp // 2
-    place = middle if workload.place_layers(middle) else len(workload.place_blocks) - 1
-    moe = len(workload.place_layers(place))
-    block = sum(workload.place_blocks[: place + 1]) - moe + (moe - 1) // 2
+    some = (place for place in reversed(range(len(workload.place_blocks))) if workload.place_layers(place))
+    place = middle if workload.place_layers(middle) else next(some)
+    moe = workload.place_positions(place)
+    block = sum(workload.place_blocks[:place]) + moe[(len(moe) - 1) // 2]
     who = {"micro_batch": workload.micro_batches // 2, "place": place}
     cut, now = [], 0.0
     for direction in LABELS:

@@ -34,12 +34,12 @@ class BlockSeconds(NamedTuple):
 def block_flops(workload: Workload) -> BlockFlops:
     """Forward floating-point operations of the parts of a block.
 
-    Two per parameter and token, and causal attention scores: half of the full square. The MoE part counts the
+    Two per parameter and token, and causal attention scores (`attention`). The MoE part counts the
     gate, top-k routed experts and the shared experts, under balanced load: an EP rank computes as many
     selections as its own gate makes. `dense` is 0 for a model without dense blocks.
     """
     model, tokens = workload.architecture, workload.tokens
-    scores = workload.sequence * model.attention.score_width
+    scores = model.attention.score_flops(workload.sequence)
     routed = model.gate_params + model.top_k * model.expert_params + model.shared_params
     return BlockFlops(
         attention=tokens * (2 * model.attention_params + scores),

@@ -4,6 +4,7 @@ TP ranks fill a server first, then EP ranks, then DP, then PP. A region is the s
 Source: arXiv 2501.03905.
 """
 
+import bisect
 import dataclasses
 import math
 from typing import NamedTuple
@@ -223,7 +224,7 @@ class Workload:
     @property
     def moe_layers(self) -> int:
         """Blocks with experts, all stages together."""
-        return self.architecture.blocks - self.architecture.dense_blocks
+        return len(self.architecture.moe_blocks)
 
     @property
     def place_blocks(self) -> tuple[int, ...]:
@@ -234,8 +235,16 @@ class Workload:
 
     def place_layers(self, place: int) -> range:
         """MoE blocks of a place, counted among MoE blocks only; the rest of its blocks are dense."""
-        first = sum(self.place_blocks[:place]) - self.architecture.dense_blocks
-        return range(max(0, first), max(0, first + self.place_blocks[place]))
+        first, moe = self._first_block(place), self.architecture.moe_blocks
+        return range(*(bisect.bisect_left(moe, block) for block in (first, first + self.place_blocks[place])))
+
+    def place_positions(self, place: int) -> tuple[int, ...]:
+        """Where its MoE blocks stand among the blocks of a place, from 0."""
+        moe = self.architecture.moe_blocks
+        return tuple(moe[layer] - self._first_block(place) for layer in self.place_layers(place))
+
+    def _first_block(self, place: int) -> int:
+        return sum(self.place_blocks[:place])
 
     @property
     def stage_blocks(self) -> tuple[int, ...]:

@@ -103,7 +103,7 @@ CASES = [
     (job(pp=2, blocks=7, micro_batches=2, schedule="interleaved", chunks=2), Rules()),
     (job(pp=2, blocks=3, micro_batches=3, schedule="gpipe", recompute="attention"), Rules(True, 1, "attention")),
     (job(pp=2, blocks=4, micro_batches=2, dense_blocks=1, recompute="block"), Rules(True, 1, "block")),
-    (job(pp=2, blocks=4, micro_batches=2, dense_blocks=1, recompute="block"), Rules(True, 3, "block")),
+    (job(pp=2, blocks=4, micro_batches=2, dense_blocks=(1, 2), recompute="block"), Rules(True, 3, "block")),
 ]
 DRAWS = 4
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax.workload import NAMES, Workload, block_seconds, get, get_gpu, models
+from mfabric_jax.workload.attention import Linear, Mixed
 from mfabric_jax.workload.compute import block_flops
 from tests.mistakes import refused
 
@@ -44,12 +45,46 @@ def test_sizes_are_the_published_ones(shared_data):
         assert model.shared_hidden == facts.get("shared_expert_intermediate_total", 0)
 
 
+def test_parameters_of_a_whole_model_by_hand():
+    # Width 4: 32 parameters of attention in each of 3 blocks; 2 experts of 3 x 4 x 3, a gate of 8 and a shared expert of
+    # 3 x 4 x 5 in two of them, 3 x 4 x 7 in the dense one; embedding and head of 10 x 4.
+    rest = {"shared_hidden": 5, "dense_blocks": (1,), "dense_hidden": 7, "vocab": 10, "source": "made up"}
+    tiny = models.Architecture("tiny", 3, 4, models.GroupedQuery(1, 1, 2), 2, 1, expert_hidden=3, **rest)
+    assert tiny.params() == 3 * 32 + 2 * (2 * 36 + 8 + 60) + 84 + 2 * 40
+    assert tiny.params(active=True, embedding=False) == 3 * 32 + 2 * (36 + 8 + 60) + 84 + 40
+    tied = dataclasses.replace(tiny, tied=True)
+    assert tiny.params() - tied.params() == 40
+    assert tied.params(embedding=False) == tied.params(head=False) == tied.params()
+    assert tied.params(embedding=False, head=False) == tied.params() - 40
+    two = dataclasses.replace(tiny, next_tokens=2)
+    assert (two.params(), two.prediction_params) == (tiny.params(), 2 * (32 + 2 * 36 + 8 + 60 + 2 * 16))
+
+
+def test_kinds_of_attention_by_hand():
+    # Projected directly: 8 x 2 x 6; keys and values through rank 5: 8 x (5 + 2), 5 x 2 x (4 + 3); output 2 x 3 x 8.
+    direct = models.Latent(heads=2, query_rank=0, kv_rank=5, nope_dim=4, rope_dim=2, value_dim=3)
+    assert direct.params(8) == 96 + 56 + 70 + 48
+    # 4 queries: 1, 2, 2, 2 keys in a window of 2, less half of each one's own square, as the whole triangle counts.
+    windowed, whole = models.GroupedQuery(2, 1, 3, window=2), models.GroupedQuery(2, 1, 3)
+    assert whole.score_flops(4) == 2 * 2 * 12
+    assert windowed.score_flops(4) == 2 * 1.5 * 12
+    assert windowed.score_flops(2) == whole.score_flops(2)
+    linear = Linear(2, 3)
+    assert linear.params(8) == 5 * 8 * 6
+    assert linear.score_flops(10**6) == 4 * 2 * 9
+    mixed = Mixed(((whole, 1), (linear, 3)))
+    assert mixed.params(8) == (whole.params(8) + 3 * linear.params(8)) / 4
+    assert "kv_heads must divide the 3 heads, got 2" in refused(models.GroupedQuery, 3, 2, 4)
+
+
 def test_whole_deepseek_has_671_billion_parameters():
-    # Everything counted, and the embedding and head (2 x 129280 x 7168) added by hand: 671.0e9 as published.
+    # As published, 671.0e9, and 37e9 of them active (arXiv 2412.19437); 11.5e9 more predict the next but one word
+    # (README_WEIGHTS.md of the release).
     model = models.DEEPSEEK_V3
-    moe = model.gate_params + 256 * model.expert_params + model.shared_params
-    total = 61 * model.attention_params + 58 * moe + 3 * model.dense_params + 2 * 129280 * 7168
-    assert total / 1e9 == pytest.approx(671.025, abs=5e-3)
+    assert model.params() / 1e9 == pytest.approx(671.025, abs=5e-3)
+    assert round(model.params(active=True) / 1e9) == 38
+    assert round(model.params(active=True, embedding=False) / 1e9) == 37
+    assert model.prediction_params / 1e9 == pytest.approx(11.5, rel=0.01)
 
 
 def test_impossible_dimensions_are_named():

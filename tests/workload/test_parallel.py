@@ -7,6 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mfabric_jax.schedule.all_to_alls import places
 from mfabric_jax.workload import NAMES, Workload, get, micro_batches_for, models, place
 from tests.mistakes import refused
 
@@ -157,3 +158,21 @@ def test_no_fewer_micro_batches_would_do(bubble, pp, chunks):
 def test_a_bubble_is_a_fraction():
     for bubble in (0, 1, 1.5, -0.1, float("nan")):
         assert "bubble" in refused(micro_batches_for, bubble, 4)
+
+
+def test_every_other_block_is_dense():
+    # Blocks 1, 3, 5, 7 of 9 have experts, over 2 stages of 5 and 4: places 1 and 3 of the first, 0 and 2 of the second.
+    workload = get("mixtral-8x7b", blocks=9, pp=2, dp=16, dense_blocks=(0, 2, 4, 6, 8), dense_hidden=100)
+    assert workload.architecture.moe_blocks == (1, 3, 5, 7)
+    assert [workload.place_positions(place) for place in range(2)] == [(1, 3), (0, 2)]
+    assert [workload.stage_layers(stage) for stage in range(2)] == [[0, 1], [2, 3]]
+    where = places(workload)
+    assert where.layer[0, 0].tolist() == [-1, 0, -1, 1, -1]
+    assert where.layer[1, 0].tolist() == [2, -1, 3, -1, -1]
+    assert where.layer[1, 1].tolist() == [-1, -1, 3, -1, 2]  # backward; short passes are padded
+
+
+def test_94_blocks_over_4_stages():
+    workload = get("qwen-moe", blocks=94)
+    assert workload.stage_blocks == (24, 24, 23, 23)
+    assert [len(workload.stage_layers(stage)) for stage in range(4)] == [24, 24, 23, 23]
