@@ -1,8 +1,8 @@
 """Attention of one block: parameters, operations and what it keeps for the backward pass, by kind.
 
-Every kind has `params(hidden)`, `score_flops(sequence)`: forward FLOPs per token beside those of its projections, causal,
-and `kept(hidden)`: elements per token that its backward pass needs (arXiv 2205.05198, with a fused kernel that does not
-store scores, so linear in the sequence): its input before and after the norm, what its projections give, and its output.
+Every kind has `params(hidden)`; `score_flops(sequence)`: forward FLOPs per token beside those of its projections,
+causal; and `kept(hidden)`: elements per token that its backward pass needs, namely its input before and after the norm,
+what its projections give, and its output (arXiv 2205.05198, with a fused kernel that does not store scores).
 """
 
 import dataclasses

@@ -24,7 +24,7 @@ class Architecture:
     - `expert_groups`, `top_groups`: experts are chosen from so many groups (a fact: traffic does not depend on it).
     - `next_tokens`: further blocks that predict more than the next word (a fact: they are not simulated).
 
-    Raises `InputError` for a dimension that is no whole number, more choices than experts, or blocks that are not there.
+    Raises `InputError` for a dimension that is no whole number, more choices than experts, blocks that are not there.
     """
 
     name: str

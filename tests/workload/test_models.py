@@ -46,7 +46,7 @@ def test_sizes_are_the_published_ones(shared_data):
 
 
 def test_parameters_of_a_whole_model_by_hand():
-    # Width 4: 32 parameters of attention in each of 3 blocks; 2 experts of 3 x 4 x 3, a gate of 8 and a shared expert of
+    # Width 4: 32 parameters of attention in each of 3 blocks; 2 experts of 3 x 4 x 3, a gate of 8, a shared expert of
     # 3 x 4 x 5 in two of them, 3 x 4 x 7 in the dense one; embedding and head of 10 x 4.
     rest = {"shared_hidden": 5, "dense_blocks": (1,), "dense_hidden": 7, "vocab": 10, "source": "made up"}
     tiny = models.Architecture("tiny", 3, 4, models.GroupedQuery(1, 1, 2), 2, 1, expert_hidden=3, **rest)
