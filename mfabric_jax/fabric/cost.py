@@ -1,12 +1,12 @@
-"""What a fabric costs: dollars per NIC and for the ports, transceivers and fibres behind it.
+"""What a fabric costs and draws: dollars and watts of NICs and of the ports, transceivers and fibres behind them.
 
-Prices and the parts behind a NIC: arXiv 2501.03905, whose trees have three tiers at every size. Two tiers, and what an
-oversubscribed tree leaves out, are our count: every link above the one that is oversubscribed is there 1/k times. Only
-ports in use count. Between two listed bandwidths prices are interpolated on log-log axes; outside them there is none.
-For NVLink domains and co-packaged optics nobody publishes prices: those fabrics cost None until the user gives one.
+Prices (`parts.toml`) and the parts behind a NIC: arXiv 2501.03905, whose trees have three tiers at every size. Two
+tiers, and what an oversubscribed tree leaves out, are our count: every link above the one that is oversubscribed is
+there 1/k times. Only ports in use count. Between two listed bandwidths prices are interpolated on log-log axes; outside
+them there is none. For NVLink domains and co-packaged optics nobody publishes prices: those fabrics cost None until the
+user gives one.
 """
 
-import dataclasses
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,10 +17,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mfabric_jax.checks import InputError, not_negative, one_of, positive
-from mfabric_jax.text_files import read_mapping
+from mfabric_jax.fabric.parts_file import UNPUBLISHED, packaged, prices_by_part, with_own
 
 BY_BANDWIDTH = ("transceiver", "nic", "switch_port")
 PARTS = ("nic", "switch_port", "transceiver", "fibre", "ocs_port", "panel_port")
+BESIDE_NICS = (*UNPUBLISHED, "rack_switch_per_server")
+_USD, _WATTS = packaged(), packaged()["watts"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,7 @@ class Prices:
     """Dollars per part; those that depend on the bandwidth per listed Gbps.
 
     - `transceiver`, `nic`, `switch_port`: at the bandwidths `gbps`, which rise.
+    - `ocs_port`: of an optical switch; None is not known.
     - `fibre_per_metre`, `metres_per_link`: one fibre is one link long.
     - `rack_switch_per_server`: a server's share of its rack's management switch, on every fabric. The paper has no such
       item: 0 leaves it out.
@@ -36,51 +39,42 @@ class Prices:
       optics and the switch ports behind them. Nobody publishes these two: None is not known.
     """
 
-    gbps: tuple[float, ...] = (100, 200, 400, 800)
-    transceiver: tuple[float, ...] = (99, 239, 659, 1399)
-    nic: tuple[float, ...] = (659, 1079, 1499, 2248)
-    switch_port: tuple[float, ...] = (187, 374, 1090, 1400)
-    ocs_port: float = 520
-    panel_port: float = 100
-    fibre_per_metre: float = 0.3
-    metres_per_link: float = 500
-    rack_switch_per_server: float = 0
+    gbps: tuple[float, ...] = tuple(_USD["gbps"])
+    transceiver: tuple[float, ...] = tuple(_USD["transceiver"])
+    nic: tuple[float, ...] = tuple(_USD["nic"])
+    switch_port: tuple[float, ...] = tuple(_USD["switch_port"])
+    ocs_port: float | None = _USD["ocs_port"]
+    panel_port: float = _USD["panel_port"]
+    fibre_per_metre: float = _USD["fibre_per_metre"]
+    metres_per_link: float = _USD["metres_per_link"]
+    rack_switch_per_server: float = _USD["rack_switch_per_server"]
     scale_up_per_gpu: float | None = None
     co_packaged_per_gpu: float | None = None
 
     def __post_init__(self):
-        for field in ("gbps", *BY_BANDWIDTH):
-            object.__setattr__(self, field, _listed(field, getattr(self, field)))
-        if any(low >= high for low, high in itertools.pairwise(self.gbps)):
-            raise InputError(f"gbps must rise from one bandwidth to the next, got {list(self.gbps)}.")
-        for field in BY_BANDWIDTH:
-            prices = getattr(self, field)
-            if len(prices) != len(self.gbps):
-                bandwidths = f"{len(self.gbps)} bandwidths in gbps"
-                raise InputError(f"{field} must list one price for each of the {bandwidths}, got {list(prices)}.")
-        for field in ("ocs_port", "panel_port", "fibre_per_metre", "metres_per_link", "rack_switch_per_server"):
-            _single(field, getattr(self, field))
-        for field in ("scale_up_per_gpu", "co_packaged_per_gpu"):
+        _check_listed(self, "price")
+        for field in ("panel_port", "fibre_per_metre", "metres_per_link", "rack_switch_per_server"):
+            one_number(field, getattr(self, field))
+        for field in ("ocs_port", *UNPUBLISHED):
             if getattr(self, field) is not None:
-                _single(field, getattr(self, field))
+                one_number(field, getattr(self, field))
 
     @classmethod
     def read(cls, path: str | Path) -> "Prices":
-        """A user's own prices from a `.toml` or `.json` file with the names above; what it leaves out stays as above.
+        """A user's own prices from a `.toml` or `.json` file with the names above; what it leaves out stays as above,
+        tables of other parts (`parts_list.Parts`) are left alone.
 
         A file that lists its own bandwidths lists the prices at them too: they would not fit to others.
         """
-        given = read_mapping(path, "prices")
-        for field in given:
-            one_of("price", field, [field.name for field in dataclasses.fields(cls)])
-        missing = [field for field in BY_BANDWIDTH if field not in given]
-        if "gbps" in given and missing:
-            raise InputError(f"gbps in {str(path)!r} needs prices at its bandwidths; add {', '.join(missing)}.")
+        _, own = with_own(path)
+        given = {field: own[field] for field in prices_by_part() if field in own}
+        needs_own_bandwidths(path, given)
         return cls(**given)
 
     def at(self, part: str, nic_gbps: Any) -> Any:
-        """Price of one of `PARTS` at a bandwidth, or at each of an array; a fibre is as long as a link."""
-        one_of("part", part, PARTS)
+        """Price of one of `PARTS` or `BESIDE_NICS` at a bandwidth, or at each of an array; a fibre is as long as a
+        link."""
+        one_of("part", part, (*PARTS, *BESIDE_NICS))
         if part == "fibre":
             return self.fibre_per_metre * self.metres_per_link
         if part not in BY_BANDWIDTH:
@@ -89,11 +83,68 @@ class Prices:
         for gbps in (np.min(nic_gbps), np.max(nic_gbps)):
             if not low <= gbps <= high:
                 raise InputError(f"nic_gbps {gbps:g} has no price; prices are listed from {low:g} to {high:g} Gbps.")
-        known, listed = np.asarray(self.gbps, float), np.asarray(getattr(self, part), float)
-        right = np.searchsorted(known, nic_gbps)
-        price = np.exp(np.interp(np.log(nic_gbps), np.log(known), np.log(listed)))
-        found = np.where(known[right] == nic_gbps, listed[right], price)
-        return found if found.ndim else found.item()
+        return _between(self.gbps, getattr(self, part), nic_gbps)
+
+
+@dataclass(frozen=True)
+class Watts:
+    """Electrical power per part, named as in `Prices`; None is not known."""
+
+    gbps: tuple[float, ...] = tuple(_WATTS["gbps"])
+    transceiver: tuple[float, ...] = tuple(_WATTS["transceiver"])
+    nic: tuple[float, ...] = tuple(_WATTS["nic"])
+    switch_port: tuple[float, ...] = tuple(_WATTS["switch_port"])
+    ocs_port: float | None = _WATTS["ocs_port"]
+    panel_port: float | None = _WATTS["panel_port"]
+    fibre: float | None = _WATTS["fibre"]
+    rack_switch_per_server: float | None = _WATTS["rack_switch_per_server"]
+    scale_up_per_gpu: float | None = None
+    co_packaged_per_gpu: float | None = None
+
+    def __post_init__(self):
+        _check_listed(self, "power")
+        for field in ("ocs_port", "panel_port", "fibre", *BESIDE_NICS):
+            if getattr(self, field) is not None:
+                one_number(field, getattr(self, field))
+
+    def at(self, part: str, nic_gbps: Any) -> Any:
+        """Watts of a part at a bandwidth, or at each of an array; None, or NaN of an array, where it is not listed."""
+        one_of("part", part, (*PARTS, *BESIDE_NICS))
+        if part not in BY_BANDWIDTH:
+            return getattr(self, part)
+        low, high = self.gbps[0], self.gbps[-1]
+        inside = (np.asarray(nic_gbps) >= low) & (np.asarray(nic_gbps) <= high)
+        watts = _between(self.gbps, getattr(self, part), np.clip(nic_gbps, low, high))
+        return np.where(inside, watts, np.nan) if inside.ndim else watts if inside else None
+
+
+def needs_own_bandwidths(path: Any, given: dict[str, Any]) -> None:
+    """`InputError` for a file whose bandwidths are its own but not all that is listed at them."""
+    missing = [field for field in BY_BANDWIDTH if field not in given]
+    if "gbps" in given and missing:
+        raise InputError(f"gbps in {str(path)!r} needs prices at its bandwidths; add {', '.join(missing)}.")
+
+
+def _between(known: Any, listed: Any, nic_gbps: Any) -> Any:
+    """A straight line on log-log axes between two listed bandwidths."""
+    known, listed = np.asarray(known, float), np.asarray(listed, float)
+    right = np.searchsorted(known, nic_gbps)
+    value = np.exp(np.interp(np.log(nic_gbps), np.log(known), np.log(listed)))
+    found = np.where(known[right] == nic_gbps, listed[right], value)
+    return found if found.ndim else found.item()
+
+
+def _check_listed(table: Any, what: str) -> None:
+    """`InputError` for bandwidths that do not rise, and for lists of another length."""
+    for field in ("gbps", *BY_BANDWIDTH):
+        object.__setattr__(table, field, _listed(field, getattr(table, field)))
+    if any(low >= high for low, high in itertools.pairwise(table.gbps)):
+        raise InputError(f"gbps must rise from one bandwidth to the next, got {list(table.gbps)}.")
+    for field in BY_BANDWIDTH:
+        listed = getattr(table, field)
+        if len(listed) != len(table.gbps):
+            bandwidths = f"{len(table.gbps)} bandwidths in gbps"
+            raise InputError(f"{field} must list one {what} for each of the {bandwidths}, got {list(listed)}.")
 
 
 def _listed(field: str, value: Any) -> tuple[float, ...]:
@@ -104,8 +155,8 @@ def _listed(field: str, value: Any) -> tuple[float, ...]:
     return tuple(positive(field, value))
 
 
-def _single(field: str, value: Any) -> None:
-    """One number, zero or more."""
+def one_number(field: str, value: Any) -> None:
+    """`InputError` for what is not one number, zero or more."""
     if not isinstance(value, Real) or isinstance(value, bool):
         raise InputError(f"{field} must be a number, got {value!r}.")
     not_negative(field, value)

@@ -15,7 +15,7 @@ from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.cost import PartGroup
 from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.electrical import Electrical
-from mfabric_jax.fabric.ocs import get_ocs
+from mfabric_jax.fabric.ocs import Ocs, get_ocs
 from mfabric_jax.fabric.region import Region
 from mfabric_jax.workload import Workload
 
@@ -61,9 +61,11 @@ class PortSettings:
 class FabricSettings(PortSettings):
     """What a user may say about fabrics as an iteration sees them."""
 
+    prices: str | None = None
+    """A .toml or .json file of your own prices and watts: any part of the table of parts (docs/cost.md)."""
     ocs: str | None = None
-    """An optical switch from the table, whose ports bound the region: telescent, polatis, calient, palomar, rotornet,
-    lightmatter, epiphotonics."""
+    """An optical switch of the table of parts, whose ports bound the region, with its price, power and delay:
+    telescent, polatis, calient, palomar, rotornet, lightmatter, epiphotonics, or one of --prices."""
     delay_s: float = None  # type: ignore[assignment]
     """Reconfiguration delay of the optical switch (default: 0.025, or the slowest of --ocs)."""
     each_s: float = 0.0
@@ -77,17 +79,20 @@ class FabricSettings(PortSettings):
     def check_fabric(self) -> None:
         """`InputError` for a value that no fabric has; `delay_s` gets its default."""
         self.check_ports(least_electrical=1)
+        switch = self.optical_switch
         if self.delay_s is None:
-            object.__setattr__(self, "delay_s", self._delay_of_ocs())
-        elif self.ocs is not None:
-            get_ocs(self.ocs)
+            object.__setattr__(self, "delay_s", self._delay_of(switch))
         for name in ("delay_s", "each_s", "reactivation_s", "link_delay_s"):
             not_negative(name, getattr(self, name))
 
-    def _delay_of_ocs(self) -> float:
-        if self.ocs is None:
+    @property
+    def optical_switch(self) -> Ocs | None:
+        """The one that is named."""
+        return None if self.ocs is None else get_ocs(self.ocs, self.prices)
+
+    def _delay_of(self, switch: Ocs | None) -> float:
+        if switch is None:
             return DELAY_S
-        switch = get_ocs(self.ocs)
         if switch.delay_s is None:
             raise InputError(f"ocs {self.ocs!r} has no reported delay; give delay_s.")
         return switch.delay_s[1]
@@ -154,6 +159,8 @@ class Fabric:
     - `path_links(settings)`: links of a path between servers.
     - `gpus_per_server`: of a server or scale-up domain.   - `per_gpu`: the price that a GPU pays beside its NICs, and
       for what.   - `data`: settings that may be traced numbers.
+    - `optical_regions(form, job)`: ports of one region on its optical switch, and how many regions there are. None: no
+      such ports, or in the price that a GPU pays.
     - `policy`, `routing`: what rows say; None: what the user chose.   - `reconfigures`: its circuits change.
     - `single_paths`: flows may take one path each; else they always spread.
     """
@@ -172,6 +179,7 @@ class Fabric:
     gpus_per_server: int = SERVER_GPUS
     per_gpu: tuple[str, str] | None = None
     data: tuple[str, ...] = ()
+    optical_regions: Callable[[Form, Workload], tuple[Any, Any]] | None = None
     policy: str | None = "none"
     routing: str | None = "spraying"
     reconfigures: bool = False

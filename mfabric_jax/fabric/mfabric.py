@@ -8,7 +8,6 @@ import numpy as np
 from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.cost import REGIONAL_OCS, PartGroup, tree_attachment
 from mfabric_jax.fabric.design import SERVER_GPUS, Fabric, FabricSettings, Form, PortSettings, needs_regions
-from mfabric_jax.fabric.ocs import get_ocs
 from mfabric_jax.fabric.region import Region
 from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.workload import Workload
@@ -16,8 +15,8 @@ from mfabric_jax.workload import Workload
 
 def check_ports(settings: FabricSettings, region: Region) -> Region:
     """`InputError` where the optical switch has too few ports for the region."""
-    if settings.ocs is not None:
-        get_ocs(settings.ocs).check_region(region.servers, int(np.max(region.optical_degree)))
+    if (switch := settings.optical_switch) is not None:
+        switch.check_region(region.servers, int(np.max(region.optical_degree)))
     return region
 
 
@@ -49,6 +48,10 @@ def _form(settings: PortSettings, job: Workload) -> Form:
     return Form(tiers=settings.tiers, optical_degree=degree, electrical_nics=nics)
 
 
+def _optical_regions(form: Form, job: Workload) -> tuple[Any, int]:
+    return job.servers_per_region * form.optical_degree, job.servers // job.servers_per_region
+
+
 MFABRIC = Fabric(
     name="mfabric",
     summary="`electrical_nics` of a server on a tree, pooled; circuits between the servers of a region",
@@ -59,6 +62,7 @@ MFABRIC = Fabric(
     parts=_parts,
     form=_form,
     data=("optical_degree", "electrical_nics"),
+    optical_regions=_optical_regions,
     policy=None,
     routing=None,
     reconfigures=True,

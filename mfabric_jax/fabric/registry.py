@@ -7,7 +7,7 @@ import numpy as np
 
 from mfabric_jax.checks import not_negative, one_of, whole
 from mfabric_jax.fabric.cluster import Cluster
-from mfabric_jax.fabric.cost import PartGroup, Prices
+from mfabric_jax.fabric.cost import PartGroup, Prices, Watts
 from mfabric_jax.fabric.design import Fabric, Form
 from mfabric_jax.fabric.fat_tree import FAT_TREE, OVERSUB_FAT_TREE
 from mfabric_jax.fabric.mfabric import MFABRIC
@@ -61,19 +61,24 @@ def cost_table(
     its fabric) pay beside their NICs (nvl72, mfabric-cpo) is a row of its own, without dollars while its price is not
     known; so is the share of a server in its rack's switch, where that has a price. `form`: see `Form`.
     """
-    gpus = get(name).gpus_per_server if gpus is None else whole("gpus", gpus)
-    prices, form = prices or Prices(), {"gpus_per_server": gpus} | form
-    rows = [
-        _row(group.to, part, group.nics * count, prices.at(part, nic_gbps))
-        for group in server_parts(name, **form)
+    prices = prices or Prices()
+    counted = _counted(name, gpus, bool(prices.rack_switch_per_server), form)
+    return [_row(to, part, count, prices.at(part, nic_gbps)) for to, part, count in counted]
+
+
+def _counted(name: str, gpus: int | None, rack: bool, form: dict[str, Any]) -> list[tuple[str, str, Any]]:
+    """What a server has on its network: attached to what, which part, how many."""
+    fabric = get(name)
+    gpus = fabric.gpus_per_server if gpus is None else whole("gpus", gpus)
+    found = [
+        (group.to, part, group.nics * count)
+        for group in server_parts(name, **{"gpus_per_server": gpus} | form)
         for part, count in group.attachment.counts.items()
         if np.any(group.nics)
     ]
-    if (per_gpu := get(name).per_gpu) is not None:
-        rows.append(_row(per_gpu[1], per_gpu[0], gpus, getattr(prices, per_gpu[0])))
-    if prices.rack_switch_per_server:
-        rows.append(_row("rack switch", "rack_switch_per_server", 1, prices.rack_switch_per_server))
-    return rows
+    if fabric.per_gpu is not None:
+        found.append((fabric.per_gpu[1], fabric.per_gpu[0], gpus))
+    return [*found, ("rack switch", "rack_switch_per_server", 1)] if rack else found
 
 
 def _row(to: str, part: str, count: float, unit: float | None) -> dict[str, Any]:
@@ -93,19 +98,16 @@ def cluster_cost(
     return None if any(part is None for part in dollars) else servers * sum(dollars)
 
 
-def cluster_watts(name: str, servers: int, watts: dict[str, float], **form: Any) -> float | None:
-    """Electrical power of a cluster's network, given watts by part (`cost.PARTS`); None where a part has none.
-
-    Nothing ships: no source gives the power of all parts.
-    """
-    counts = [
-        (part, group.nics * count)
-        for group in server_parts(name, **form)
-        for part, count in group.attachment.counts.items()
-    ]
-    if get(name).per_gpu is not None or any(part not in watts for part, _ in counts):
-        return None
-    return whole("servers", servers) * sum(count * not_negative(part, watts[part]) for part, count in counts)
+def cluster_watts(
+    name: str, servers: int, nic_gbps: Any, watts: Watts | None = None, *, gpus: int | None = None, **form: Any
+) -> Any:
+    """Electrical power of a cluster's network at full use; None where that of a part is not known. Arrays: as in
+    `cluster_cost`."""
+    whole("servers", servers)
+    watts = watts or Watts()
+    counted = _counted(name, gpus, bool(watts.rack_switch_per_server), form)
+    drawn = [(watts.at(part, nic_gbps), count) for _, part, count in counted]
+    return None if any(each is None for each, _ in drawn) else servers * sum(each * count for each, count in drawn)
 
 
 def no_price(name: str, prices: Prices | None = None) -> str | None:

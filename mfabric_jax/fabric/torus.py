@@ -139,6 +139,12 @@ def _parts(form: Form) -> tuple[PartGroup, ...]:
     return PartGroup(direct, "direct link", DIRECT_LINK), PartGroup(through, "wrap-around", REGIONAL_OCS)
 
 
+def _rings(form: Form, job: Workload) -> tuple[int, float]:
+    """The two ports that close a ring are on one switch, whichever."""
+    _, through = _parts(form)
+    return 2, job.servers * through.nics / 2
+
+
 TORUS = Fabric(
     name="torus",
     summary="a 3-D torus of direct links between servers, wrap-around through optical switches",
@@ -147,6 +153,7 @@ TORUS = Fabric(
     cluster=_cluster,
     parts=_parts,
     form=_form,
+    optical_regions=_rings,
     path_links=lambda settings: 1,
     routing="dimension-order",
     single_paths=False,

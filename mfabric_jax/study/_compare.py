@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from mfabric_jax.fabric import cluster_cost
 from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.schedule.all_to_alls import places
+from mfabric_jax.study._money import Bill, bill_of, costs
 from mfabric_jax.study._provenance import provenance
 from mfabric_jax.study._scenario import Scenario, check_dtype, scenarios
 from mfabric_jax.study._simulate import Simulated, simulate_all
+from mfabric_jax.study._switches import changes_of, switch_name, switching_columns
 from mfabric_jax.study.calibration import CALIBRATED
 from mfabric_jax.study.config import Assumptions, Compare
 from mfabric_jax.workload import Workload
@@ -35,14 +36,14 @@ def rows_of(simulated: Simulated) -> list[dict[str, Any]]:
     """The rows of one scenario: a bandwidth each, averaged over iterations."""
     one = simulated.scenario
     mean = {name: np.asarray(getattr(simulated.times, name), np.float64).mean(axis=0) for name in PARTS}
-    shared = _described(simulated)
+    shared, switching = _described(simulated), _switching(simulated, mean["iteration_s"])
     rows = []
     for at, gbps in enumerate(one.bandwidths):
         seconds = {name: float(values[at]) for name, values in mean.items()}
         where = one.group.nic_use, gbps, one.circuits_for
         rows.append(named(one.settings, one.fabric, one.workload, *where) | seconds)
-        cost = network_cost(one.settings, one.fabric, one.workload, gbps)
-        rows[-1] |= judged(seconds, cost) | shared
+        bill = bill_of(one.settings, one.fabric, one.workload, gbps)
+        rows[-1] |= judged(one.settings, one.workload, seconds, bill) | switching[at] | shared
     return rows
 
 
@@ -57,26 +58,27 @@ def named(
         "routing": on.routing or settings.routing,
         "circuits_for": circuits_for if on.reconfigures else "none",
         "nic_use": nic_use,
+        "ocs": switch_name(settings, on),
         "nic_gbps": nic_gbps,
         "gpus": job.gpus,
     }
 
 
-def judged(seconds: dict[str, Any], cost: Any) -> dict[str, Any]:
+def judged(settings: Assumptions, job: Workload, seconds: dict[str, Any], bill: Bill) -> dict[str, Any]:
     """Shares and cost of an iteration, numbers or columns."""
-    return {
-        "ep_share": seconds["ep_comm_s"] / seconds["iteration_s"],
-        "network_cost_usd": cost,
-        "perf_per_dollar": None if cost is None else 1 / (seconds["iteration_s"] * cost),
-    }
+    total = seconds["iteration_s"]
+    return {"ep_share": seconds["ep_comm_s"] / total} | costs(settings, job, bill, total)
 
 
-def network_cost(settings: Assumptions, on: Fabric, job: Workload, nic_gbps: Any, **ports: Any) -> Any:
-    """Dollars of the whole network, a number or [N] as the bandwidth is; None where no price is known. `ports`: other
-    numbers of NICs than those of the settings."""
-    form = dataclasses.replace(on.form(settings, job), **ports)
-    form = {field.name: getattr(form, field.name) for field in dataclasses.fields(form)}
-    return cluster_cost(on.name, job.servers, nic_gbps, settings.price_list(), gpus=job.gpus_per_server, **form)
+def _switching(simulated: Simulated, iteration_s: np.ndarray) -> list[dict[str, Any]]:
+    """What optical switches do in an iteration, at every bandwidth."""
+    one, solved = simulated.scenario, simulated.exchanges
+    if solved.anew is None:
+        return [switching_columns(one.settings, one.fabric, None, None, None)] * len(one.bandwidths)
+    changes, turns = changes_of(one.workload, np.asarray(solved.anew), np.asarray(solved.switch))
+    changes, turns = (np.atleast_1d(x.mean(axis=-1)) for x in (changes, turns))
+    each = [np.broadcast_to(x, len(one.bandwidths)).tolist() for x in (changes, turns, iteration_s)]
+    return [switching_columns(one.settings, one.fabric, *at) for at in zip(*each, strict=True)]
 
 
 def _described(simulated: Simulated) -> dict[str, Any]:

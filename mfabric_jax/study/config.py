@@ -11,6 +11,7 @@ from mfabric_jax.checks import InputError, names, positive, whole
 from mfabric_jax.fabric import Prices
 from mfabric_jax.fabric.design import NVSWITCH_GIGABYTES_PER_S, EpGroup, Fabric, FabricSettings
 from mfabric_jax.fabric.electrical import NIC_USES
+from mfabric_jax.fabric.parts_list import Parts
 from mfabric_jax.schedule import Rules, rates_of
 from mfabric_jax.schedule.iteration import FabricRates
 from mfabric_jax.study.calibration import CALIBRATED
@@ -37,9 +38,6 @@ class Assumptions(
     for the mean traffic of the run.
     """
 
-    prices: str | None = None
-    """A .toml or .json file of your own prices per part."""
-
     def __post_init__(self):
         check_choices(self)
         self.check_fabric()
@@ -63,9 +61,13 @@ class Assumptions(
         """Seconds of a block."""
         return block_seconds(job, get_gpu(self.gpu_name), self.achieved(job.model))
 
+    def parts(self) -> Parts:
+        """The table of parts in use."""
+        return Parts.read(self.prices, self.ocs)
+
     def price_list(self) -> Prices:
-        """The prices in use."""
-        return Prices() if self.prices is None else Prices.read(self.prices)
+        """The prices of the network in use."""
+        return self.parts().prices
 
     @property
     def own_nvlink_Bps(self) -> float:

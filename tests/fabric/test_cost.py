@@ -11,7 +11,7 @@ import pytest
 
 from mfabric_jax import fabric
 from mfabric_jax.fabric import Prices, cluster_cost
-from mfabric_jax.fabric.cost import Attachment
+from mfabric_jax.fabric.cost import Attachment, Watts
 from mfabric_jax.fabric.registry import PRICED, cluster_watts, cost_table, no_price, server_parts
 from tests.mistakes import refused
 
@@ -273,8 +273,19 @@ def test_many_clusters_at_once_cost_what_each_does():
     assert "nic_gbps 900 has no price; prices are listed from 100 to 800 Gbps" in said
 
 
-def test_watts_are_the_users_own_and_unknown_ones_are_said():
-    watts = {"nic": 25, "switch_port": 10, "transceiver": 12, "fibre": 0, "ocs_port": 0.5}
-    assert cluster_watts("mfabric", 2, watts) == 2 * (8 * 25 + 10 * 10 + 18 * 12 + 6 * 0.5)
-    assert cluster_watts("topoopt", 2, watts) is None  # nobody said what a panel port takes
-    assert cluster_watts("nvl72", 2, watts) is None  # nor an NVLink domain
+def test_every_fabric_draws_what_its_parts_do():
+    each = {"nic": 25, "switch_port": 10, "transceiver": 12}
+    listed = {part: (watts / 2, watts) for part, watts in each.items()}
+    watts = Watts(gbps=(200, 400), **listed, ocs_port=0.5, panel_port=0.25, fibre=0.01)
+    unit = (25, 10, 12, 0.01, 0.5, 0.25)
+    for name, counts in SERVER.items():
+        by_part = sum(count * one for count, one in zip(counts, unit, strict=True))
+        assert cluster_watts(name, 3, 400, watts) == pytest.approx(3 * by_part, rel=1e-12)
+    half = cluster_watts("topoopt", 1, np.array([200.0, 400.0, 800.0]), watts)
+    assert half[:2] == pytest.approx([8 * (12.5 + 6 + 0.01 + 0.25), 8 * (25 + 12 + 0.01 + 0.25)], rel=1e-12)
+    assert np.isnan(half[2])
+    assert cluster_watts("fat-tree", 1, 800, watts) is None  # nothing is listed there
+    assert cluster_watts("topoopt", 2, 400, dataclasses.replace(watts, panel_port=None)) is None
+    assert cluster_watts("nvl72", 2, 400, watts) is None  # nobody says what an NVLink domain draws
+    own, ethernet = dataclasses.replace(watts, scale_up_per_gpu=7), cluster_watts("fat-tree", 1, 400, watts)
+    assert cluster_watts("nvl72", 2, 400, own, gpus=64) == pytest.approx(2 * (8 * ethernet + 64 * 7), rel=1e-12)

@@ -11,9 +11,11 @@ import numpy as np
 from mfabric_jax import fabric, units
 from mfabric_jax.checks import InputError
 from mfabric_jax.schedule.all_to_alls import Exchanges
-from mfabric_jax.study._compare import effective, judged, named, network_cost
+from mfabric_jax.study._compare import effective, judged, named
 from mfabric_jax.study._iteration_of import IterationOf, function_of
+from mfabric_jax.study._money import Bill, bill_of
 from mfabric_jax.study._scenario import check_dtype, scenarios_on, tokens_of
+from mfabric_jax.study._switches import changes_of, switching_columns
 from mfabric_jax.study.batch import Estimate, evaluate, usual_at_once
 from mfabric_jax.study.config import Case
 from mfabric_jax.study.settings import choices, hints
@@ -26,6 +28,7 @@ DATA = (*DATA, "each_s", "reactivation_s")
 OF_TRAFFIC = ("traffic", "skew", "drift", "drawn", "seed", "iterations", "trace", "records", "matrices")
 OF_TRAFFIC = (*OF_TRAFFIC, "circuits_for", "plan_on")  # whether there is an iteration before the first
 PARTS = ("compute_s", "exposed_comm_s", "reconfig_s", "bubble_s", "tp_comm_s", "ep_comm_s", "dp_comm_s")
+SWITCHING = ("circuit_changes", "turns")
 PART_SOLVED = 4  # of the usual chunk: every iteration is many all-to-alls at once
 AVERAGED = -1  # `sample`: the mean of all iterations, as `compare` gives it
 
@@ -123,8 +126,11 @@ class Iterations:
         each = {name: values[place] for name, values in cases.items()} | {"sample": samples}
         seconds = self._seconds(each, min(most * len(self.function.given.tokens), usual_at_once()), before)
         weight = 1 / np.bincount(place, minlength=len(cases["sample"]))
-        mean = {name: np.bincount(place, seconds[name]) * weight for name in ("iteration_s", *PARTS)}
-        return mean | self._judged(mean, data)
+        mean = {name: np.bincount(place, values) * weight for name, values in seconds.items()}
+        changes, turns = (mean.pop(name, None) for name in SWITCHING)
+        switching = switching_columns(self.base, self.on, changes, turns, mean["iteration_s"])
+        unknown = np.full(len(cases["sample"]), np.nan)
+        return mean | self._judged(mean, data) | {k: unknown if x is None else x for k, x in switching.items()}
 
     def cases(self, data: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """What the function takes: where a setting was left open, what it stands for."""
@@ -164,13 +170,16 @@ class Iterations:
         timed = jax.tree_util.Partial(_timed, self.function)
         again = {name: values[place.reshape(-1)] for name, values in solved.items()}
         found = evaluate(timed, {"case": cases, "solved": again}, at_once=at_once, before=before).arrays
-        return {name: values.astype(np.float64) for name, values in found.items()}
+        found = {name: found[name].astype(np.float64) for name in ("iteration_s", *PARTS)}
+        if "anew" in again:
+            found |= zip(SWITCHING, changes_of(self.workload, again["anew"], again["switch"]), strict=True)
+        return found
 
     def _judged(self, seconds: Mapping[str, np.ndarray], data: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        ports = {name: data[name] for name in self.on.data}
-        known = network_cost(self.base, self.on, self.workload, data["nic_gbps"], **ports)
-        dollars = np.broadcast_to(np.nan if known is None else known, len(data["sample"])).astype(float)
-        return judged(dict(seconds), dollars)
+        ports, rows = {name: data[name] for name in self.on.data}, len(data["sample"])
+        bill = bill_of(self.base, self.on, self.workload, data["nic_gbps"], **ports)
+        known = (np.broadcast_to(np.nan if part is None else part, rows).astype(float) for part in bill)
+        return judged(self.base, self.workload, dict(seconds), Bill(*known))
 
 
 def _padded(rows: np.ndarray) -> np.ndarray:

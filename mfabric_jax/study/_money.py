@@ -1,0 +1,113 @@
+"""What a cluster costs and draws, all of it, and what one iteration and a million tokens cost on it."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from mfabric_jax.fabric.design import Fabric
+from mfabric_jax.fabric.registry import cluster_cost, cluster_watts, no_price
+from mfabric_jax.study.config import Assumptions
+from mfabric_jax.workload import Workload, get_gpu
+
+SECONDS_AN_HOUR = 3600
+MILLION = 1_000_000
+
+
+class Bill(NamedTuple):
+    """Dollars and watts of the network, and of the whole cluster with it: numbers, arrays [N] or None (not known)."""
+
+    network_usd: Any
+    cluster_usd: Any
+    network_watts: Any
+    cluster_watts: Any
+
+
+def bill_of(settings: Assumptions, on: Fabric, job: Workload, nic_gbps: Any, **ports: Any) -> Bill:
+    """The bill of a cluster. `ports`: other numbers of NICs than those of the settings; they and the bandwidth may be
+    arrays."""
+    parts, gpu = settings.parts(), get_gpu(settings.gpu_name)
+    form = dataclasses.replace(on.form(settings, job), **ports)
+    fields = {field.name: getattr(form, field.name) for field in dataclasses.fields(form)}
+    where = {"gpus": job.gpus_per_server} | fields
+    usd = cluster_cost(on.name, job.servers, nic_gbps, parts.prices, **where)
+    watts = cluster_watts(on.name, job.servers, nic_gbps, parts.watts, **where)
+    if parts.ocs is not None and on.optical_regions is not None:
+        switches = parts.ocs.switches(*on.optical_regions(form, job))
+        usd, watts = (
+            _sum(usd, _times(switches, parts.ocs.usd or 0)),
+            _sum(watts, _times(switches, parts.ocs.watts or 0)),
+        )
+    server = parts.server_of(gpu.name)
+    servers = job.gpus / server.gpus
+    listed = parts.gpus[gpu.name].usd if gpu.name in parts.gpus else None
+    gpu_usd = _times(job.gpus, listed if gpu.usd is None else gpu.usd)
+    rest_usd, rest_watts = _times(servers, server.usd), _times(servers, server.watts)
+    return Bill(usd, _sum(usd, gpu_usd, rest_usd), watts, _sum(watts, _times(job.gpus, gpu.watts), rest_watts))
+
+
+def costs(settings: Assumptions, job: Workload, bill: Bill, iteration_s: Any) -> dict[str, Any]:
+    """Columns of a row, numbers or arrays: dollars, kilowatts, and what an iteration and a million tokens take.
+
+    An iteration pays its part of writing the cluster off and its energy, at the meter of the building (PUE).
+    """
+    running = settings.parts().running
+    joules = _times(bill.cluster_watts, running.pue * iteration_s)
+    energy = _times(joules, running.usd_per_kwh / (1000 * SECONDS_AN_HOUR))
+    usd = _sum(_times(bill.cluster_usd, iteration_s / running.seconds), energy)
+    each = MILLION / tokens_of_iteration(job)
+    return {
+        "network_cost_usd": bill.network_usd,
+        "perf_per_dollar": _per(bill.network_usd, iteration_s),
+        "cluster_cost_usd": bill.cluster_usd,
+        "perf_per_cluster_dollar": _per(bill.cluster_usd, iteration_s),
+        "network_kw": _times(bill.network_watts, 1 / 1000),
+        "cluster_kw": _times(bill.cluster_watts, 1 / 1000),
+        "usd_per_iteration": usd,
+        "joules_per_iteration": joules,
+        "usd_per_million_tokens": _times(usd, each),
+        "joules_per_million_tokens": _times(joules, each),
+    }
+
+
+def tokens_of_iteration(job: Workload) -> int:
+    """Tokens that the whole cluster trains on in one iteration."""
+    return job.tokens * job.ep * job.dp * job.micro_batches
+
+
+def unknown_parts(settings: Assumptions, on: Fabric, bill: Bill) -> Iterator[str]:
+    """A sentence for every part of a cluster whose price or power is not known, and for power that is assumed."""
+    parts, gpu = settings.parts(), get_gpu(settings.gpu_name)
+    if why := no_price(on.name, parts.prices):
+        yield why
+    if parts.ocs is not None and on.optical_regions is not None:
+        name = parts.ocs.name
+        if parts.ocs.port_usd is None:
+            give = f"give usd_per_port (or usd, of a switch) in [ocs.{name}] of --prices."
+            yield f"{on.name} has no cost: no price is known of the optical switch {name!r}; {give}"
+        if parts.ocs.watts is None and parts.ocs.watts_per_port is None:
+            yield f"no power is known of the optical switch {name!r}: {parts.watts.ocs_port:g} W a port are assumed."
+    if bill.network_watts is None:
+        yield f"{on.name} has no power: that of a part of its network is not known; give it in [watts] of --prices."
+    server = parts.server_of(gpu.name)
+    listed = parts.gpus[gpu.name].usd if gpu.name in parts.gpus else None
+    known = {
+        f"price of GPU {gpu.name}; give usd in its file or in [gpus.{gpu.name}] of --prices": gpu.usd or listed,
+        f"power of GPU {gpu.name}; give watts in its file": gpu.watts,
+        f"price of a server of {gpu.name}; give usd in [servers.NAME] of --prices": server.usd,
+        f"power of a server of {gpu.name}; give watts in [servers.NAME] of --prices": server.watts,
+    }
+    for what, value in known.items():
+        if value is None:
+            yield f"whole-cluster {what.split()[0]}: no {what}."
+
+
+def _sum(*parts: Any) -> Any:
+    return None if any(part is None for part in parts) else sum(parts)
+
+
+def _times(value: Any, factor: Any) -> Any:
+    return None if value is None or factor is None else value * factor
+
+
+def _per(usd: Any, iteration_s: Any) -> Any:
+    return None if usd is None else 1 / (iteration_s * usd)
