@@ -45,7 +45,7 @@ MISTAKES = {
         ("--dp 1", "traffic needs the name of a model first"),
         ("mixtral", "model 'mixtral' is unknown (did you mean 'mixtral-8x7b'?)"),
         ("mixtral-8x7b llama-moe", "traffic does not take 'llama-moe'"),
-        ("mixtral-8x7b --gpsu 8", "option '--gpsu' is unknown (did you mean '--gpus'?)"),
+        ("mixtral-8x7b --gpsu 8", "option '--gpsu' is unknown (did you mean '--gpu'?)"),
         ("mixtral-8x7b --dp 3", "dp x tp x pp x ep must equal gpus, got 3 x 4 x 4 x 8 = 384 but gpus = 1024"),
     ],
     "validate": [

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import equinox as eqx
 import jax
@@ -17,37 +17,71 @@ from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.fabric.ocs import Ocs, get_ocs
 from mfabric_jax.fabric.region import Region
-from mfabric_jax.workload import Workload
+from mfabric_jax.workload import Gpu, Workload, get_gpu
+from mfabric_jax.workload.gpus import DEFAULT_GPU, GPUS
 
 EpGroup = Electrical | Region | DirectLinks
 SERVER_GPUS = 8
 DELAY_S = units.ms(25)
 NVSWITCH_GIGABYTES_PER_S = 900.0  # per GPU and direction, as the paper simulates it
+ELECTRICAL_SHARE = 4  # of mfabric: one in so many NICs of a server, so 2 of 8
+if TYPE_CHECKING:
+    GpuChoice = str | Gpu
+else:
+    GpuChoice = str  # a command line has words only
 
 
 @dataclass(frozen=True, kw_only=True)
-class PortSettings:
+class ServerSettings:
+    """What a user may say about servers."""
+
+    gpu: GpuChoice | None = None
+    """A100-80GB-SXM (default), H100-SXM, H800-SXM, H20-SXM, H200-SXM, B200-HGX, B300-HGX, GB200-NVL72, GB300-NVL72,
+    MI300X, MI355X, or a .toml or .json file of your own; one that is named brings its own NVLink, a file its servers
+    and NICs, too."""
+
+    def check_server(self) -> None:
+        """`InputError` for an unknown GPU; a file is read once, here."""
+        if self.gpu is not None and self.server.name != self.gpu:
+            object.__setattr__(self, "gpu", self.server)
+
+    @property
+    def server(self) -> Gpu:
+        """The GPU that computes, and the server it sits in."""
+        return GPUS[DEFAULT_GPU] if self.gpu is None else get_gpu(self.gpu)
+
+    @property
+    def own_nvlink_Bps(self) -> float:
+        """What the NVSwitch of a server gives a GPU [bytes/s]."""
+        return units.gigabytes_per_s(NVSWITCH_GIGABYTES_PER_S) if self.gpu is None else self.server.nvlink
+
+
+@dataclass(frozen=True, kw_only=True)
+class PortSettings(ServerSettings):
     """What a user may say about the ports of a server; each fabric reads what it has."""
 
     nics: int | None = None
-    """NICs of a server on everything but mfabric, nvl72 and mfabric-cpo (default: one for each GPU; torus: 6)."""
+    """NICs of a server on everything but mfabric, nvl72 and mfabric-cpo (default: those of --gpu, or one a GPU, or
+    6 on a torus)."""
     pxn: bool = False
     """On rail-optimized, data crosses the NVSwitch to the rail of its destination first (rail-only always does)."""
     tiers: Literal[2, 3] = 3
     """Tiers of the switch trees: 3 (the paper's), or 2 where the cluster is small enough."""
-    optical_degree: int = 6
-    """NICs of a server on the optical switch of mfabric."""
-    electrical_nics: int = 2
-    """NICs of a server on the electrical fabric of mfabric."""
+    optical_degree: int = None  # type: ignore[assignment]
+    """NICs of a server on the optical switch of mfabric (default: 6 of 8, 3 of 4, ...)."""
+    electrical_nics: int = None  # type: ignore[assignment]
+    """NICs of a server on the electrical fabric of mfabric (default: one in four, 2 of 8)."""
     gpu_tbps: float = 8.0
     """nvl72 and mfabric-cpo: bandwidth of a GPU in all, per direction."""
     goodput: float = 1.0
     """Part of the NIC bandwidth that is payload (headers take the rest)."""
 
     def check_ports(self, least_electrical: int = 0) -> None:
-        """`InputError` for a value that no server has."""
+        """`InputError` for a value that no server has; `optical_degree` and `electrical_nics` get their defaults."""
+        self.check_server()
         if self.nics is not None:
             whole("nics", self.nics)
+        self._share_nics()
         whole("optical_degree", self.optical_degree, at_least=0)
         whole("electrical_nics", self.electrical_nics, at_least=0)
         if self.electrical_nics < least_electrical:
@@ -55,6 +89,19 @@ class PortSettings:
         positive("gpu_tbps", self.gpu_tbps)
         if not 0 < self.goodput <= 1:
             raise InputError(f"goodput must be above 0 and at most 1, got {self.goodput}.")
+
+    def _share_nics(self) -> None:
+        """Of the NICs of a server, some are on the packet switches of mfabric, the others on its optical switch."""
+        nics = self.server.nics or self.server.gpus_per_server
+        electrical = max(1, nics // ELECTRICAL_SHARE)
+        for name, share in (("optical_degree", nics - electrical), ("electrical_nics", electrical)):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, share)
+
+    @property
+    def server_nics(self) -> int | None:
+        """NICs of a server, where the user or the GPU says how many."""
+        return self.server.nics if self.nics is None else self.nics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +171,7 @@ class Form:
 
 
 def server_nvlink(gpu_tbps: Any, nic_gbps: Any, own_Bps: Any) -> Any:
-    """Inside a server of 8 GPUs: what its NVSwitch gives a GPU, whatever the network."""
+    """Inside a server: what its NVSwitch gives a GPU, whatever the network."""
     return own_Bps
 
 
@@ -157,8 +204,8 @@ class Fabric:
     - `nvlink_Bps(gpu_tbps, nic_gbps, own_Bps)`: bytes/s of a GPU inside its server or scale-up domain.
     - `at(group, nic_gbps, gpu_tbps)`: a group at another bandwidth (maybe traced).
     - `path_links(settings)`: links of a path between servers.
-    - `gpus_per_server`: of a server or scale-up domain.   - `per_gpu`: the price that a GPU pays beside its NICs, and
-      for what.   - `data`: settings that may be traced numbers.
+    - `domain_gpus`: of a scale-up domain, unless the GPU says; None: the fabric is made of servers.
+    - `per_gpu`: the price that a GPU pays beside its NICs, and for what.   - `data`: settings that may be traced.
     - `optical_regions(form, job)`: ports of one region on its optical switch, and how many regions there are. None: no
       such ports, or in the price that a GPU pays.
     - `policy`, `routing`: what rows say; None: what the user chose.   - `reconfigures`: its circuits change.
@@ -176,7 +223,7 @@ class Fabric:
     nvlink_Bps: Callable[[Any, Any, Any], Any] = server_nvlink
     at: Callable[..., Any] = at_bandwidth
     path_links: Callable[[FabricSettings], int] = tree_links
-    gpus_per_server: int = SERVER_GPUS
+    domain_gpus: int | None = None
     per_gpu: tuple[str, str] | None = None
     data: tuple[str, ...] = ()
     optical_regions: Callable[[Form, Workload], tuple[Any, Any]] | None = None
@@ -185,10 +232,21 @@ class Fabric:
     reconfigures: bool = False
     single_paths: bool = True
 
+    @property
+    def gpus_per_server(self) -> int:
+        """GPUs of a server or scale-up domain of the catalogue's GPUs."""
+        return self.domain_gpus or SERVER_GPUS
+
+    def gpus_of(self, server: Gpu) -> int:
+        """GPUs of a server or scale-up domain."""
+        if self.domain_gpus is None:
+            return server.gpus_per_server
+        return server.scale_up_gpus or self.domain_gpus
+
 
 def nics_of(settings: PortSettings, job: Workload) -> int:
-    """One NIC for each GPU, unless the user says otherwise."""
-    return job.gpus_per_server if settings.nics is None else settings.nics
+    """One NIC for each GPU, unless the user or the GPU says otherwise."""
+    return settings.server_nics or job.gpus_per_server
 
 
 def check_own(nic_use: str, nics: int, gpus_per_server: int) -> None:

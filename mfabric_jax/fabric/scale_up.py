@@ -8,6 +8,7 @@ look-ahead.
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
@@ -63,8 +64,10 @@ def _cpo_groups(settings: FabricSettings, job: Workload, nic_gbps: float, nic_us
 
 
 def _cpo_at(group: Region, nic_gbps: Any, gpu_tbps: Any) -> Region:
-    """With a NIC of another bandwidth a GPU has another number of optical ports."""
-    degree = optical_ports(gpu_tbps, nic_gbps) * DOMAIN_GPUS
+    """With a NIC of another bandwidth a GPU has another number of optical ports; it has one NIC on packet switches."""
+    gpus = group.electrical_nics
+    gpus = gpus.astype(jnp.int32) if isinstance(gpus, jax.Array) else int(gpus)
+    degree = optical_ports(gpu_tbps, nic_gbps) * gpus
     return eqx.tree_at(lambda g: (g.nic_gbps, g.optical_degree), group, (nic_gbps, degree))
 
 
@@ -105,7 +108,7 @@ NVL72 = Fabric(
     parts=_parts,
     form=_form,
     nvlink_Bps=_beside_nic,
-    gpus_per_server=DOMAIN_GPUS,
+    domain_gpus=DOMAIN_GPUS,
     per_gpu=("scale_up_per_gpu", "NVLink domains"),
 )
 MFABRIC_CPO = Fabric(
@@ -114,12 +117,12 @@ MFABRIC_CPO = Fabric(
     look=("mFabric CPO", "#E69F00", "h"),
     groups=_cpo_groups,
     cluster=_cpo_cluster,
-    circuits=lambda job, form, gbps, choose: choose(optical_ports(form.gpu_tbps, gbps) * DOMAIN_GPUS),
+    circuits=lambda job, form, gbps, choose: choose(optical_ports(form.gpu_tbps, gbps) * job.gpus_per_server),
     parts=_parts,
     form=_form,
     nvlink_Bps=_half_beside_nic,
     at=_cpo_at,
-    gpus_per_server=DOMAIN_GPUS,
+    domain_gpus=DOMAIN_GPUS,
     per_gpu=("co_packaged_per_gpu", "co-packaged optics"),
     policy=None,
     routing=None,

@@ -43,7 +43,7 @@ def _cluster(servers: int, nic_gbps: float, form: Form, rest: dict[str, Any]) ->
 def _circuits(job: Workload, form: Form, nic_gbps: float, choose) -> np.ndarray:
     """Circuits of the whole cluster [1 S S]."""
     stage, size = job.servers // job.pp, job.servers_per_region
-    between = choose(job.gpus_per_server - _stage_nics(job), "topoopt")
+    between = choose((form.nics or job.gpus_per_server) - _stage_nics(job), "topoopt")
     count = np.zeros((job.servers, job.servers), np.int64)
     for group, circuits in enumerate(between):
         count[group * size : (group + 1) * size, group * size : (group + 1) * size] = circuits

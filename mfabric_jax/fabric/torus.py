@@ -99,7 +99,7 @@ def _per_direction(nics: int | None) -> int:
 
 
 def _groups(settings: FabricSettings, job: Workload, nic_gbps: float, nic_uses: Sequence[str]) -> list[DirectLinks]:
-    each = _per_direction(settings.nics)
+    each = _per_direction(settings.server_nics)
     plane = (*near_square(job.servers_per_region), 1)
     hops = _hops(dimension_order(plane))
     replicas = max(1, job.servers // job.pp // job.servers_per_region)
@@ -119,7 +119,7 @@ def _groups(settings: FabricSettings, job: Workload, nic_gbps: float, nic_uses: 
 
 def _form(settings: PortSettings, job: Workload) -> Form:
     plane = near_square(job.servers_per_region)
-    return Form(nics=settings.nics, shape=(*plane, job.servers // math.prod(plane)))
+    return Form(nics=settings.server_nics, shape=(*plane, job.servers // math.prod(plane)))
 
 
 def _cluster(servers: int, nic_gbps: float, form: Form, rest: dict[str, Any]) -> Cluster:

@@ -102,7 +102,7 @@ def _described(simulated: Simulated) -> dict[str, Any]:
 
 def compute_source(settings: Assumptions, model: str) -> str:
     """Where the computation time of a model comes from, in words."""
-    rate = f"{settings.gpu_name} at {settings.achieved(model):.0%} of peak"
+    rate = f"{settings.server.name} at {settings.achieved(model):.0%} of peak"
     if settings.compute == "calibrated" and model in CALIBRATED:
         return f"{rate}, calibrated to published fat-tree times (arXiv 2501.03905)"
     return f"{rate}, not calibrated"
@@ -114,6 +114,7 @@ def effective(config: Assumptions, *models: str) -> dict[str, Any]:
     resolved = {name: dataclasses.asdict(config.workload(name)) for name in models}
     rates = {name: config.achieved(name) for name in models}
     nvlink = config.own_nvlink_Bps
-    said = {"policy": config.policy_name, "gpu": config.gpu_name, "nvlink_Bps": nvlink}
+    said = {"policy": config.policy_name, "gpu": config.server.name, "nvlink_Bps": nvlink}
+    said["server"] = dataclasses.asdict(config.server)
     said |= {"achieved_over_peak": rates, "workloads": resolved}
     return dataclasses.asdict(config) | said | provenance(config.dtype)

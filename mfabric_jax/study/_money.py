@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.fabric.registry import cluster_cost, cluster_watts, no_price
 from mfabric_jax.study.config import Assumptions
-from mfabric_jax.workload import Workload, get_gpu
+from mfabric_jax.workload import Workload
 
 SECONDS_AN_HOUR = 3600
 MILLION = 1_000_000
@@ -25,7 +25,7 @@ class Bill(NamedTuple):
 def bill_of(settings: Assumptions, on: Fabric, job: Workload, nic_gbps: Any, **ports: Any) -> Bill:
     """The bill of a cluster. `ports`: other numbers of NICs than those of the settings; they and the bandwidth may be
     arrays."""
-    parts, gpu = settings.parts(), get_gpu(settings.gpu_name)
+    parts, gpu = settings.parts(), settings.server
     form = dataclasses.replace(on.form(settings, job), **ports)
     fields = {field.name: getattr(form, field.name) for field in dataclasses.fields(form)}
     where = {"gpus": job.gpus_per_server} | fields
@@ -76,7 +76,7 @@ def tokens_of_iteration(job: Workload) -> int:
 
 def unknown_parts(settings: Assumptions, on: Fabric, bill: Bill) -> Iterator[str]:
     """A sentence for every part of a cluster whose price or power is not known, and for power that is assumed."""
-    parts, gpu = settings.parts(), get_gpu(settings.gpu_name)
+    parts, gpu = settings.parts(), settings.server
     if why := no_price(on.name, parts.prices):
         yield why
     if parts.ocs is not None and on.optical_regions is not None:

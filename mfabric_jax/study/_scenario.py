@@ -98,7 +98,7 @@ def scenarios_on(
     """One model on one fabric: a scenario for every use of its NICs, for bandwidths that change its links, and, where
     circuits change, for every span in which they stay."""
     on = fabric.get(name)
-    job = settings.workload(model, on.gpus_per_server)
+    job = settings.workload(model, on.gpus_of(settings.server))
     columns = [settings.groups(model, name, gbps, nic_uses) for gbps in nic_gbps]
     made: dict[Any, Scenario] = {}
     spans = circuits_for if on.reconfigures else circuits_for[:1]

@@ -6,10 +6,10 @@ from typing import Any
 
 import jax
 
-from mfabric_jax import fabric, policies, units, workload
+from mfabric_jax import fabric, policies, workload
 from mfabric_jax.checks import InputError, names, positive, whole
 from mfabric_jax.fabric import Prices
-from mfabric_jax.fabric.design import NVSWITCH_GIGABYTES_PER_S, EpGroup, Fabric, FabricSettings
+from mfabric_jax.fabric.design import EpGroup, Fabric, FabricSettings
 from mfabric_jax.fabric.electrical import NIC_USES
 from mfabric_jax.fabric.parts_list import Parts
 from mfabric_jax.schedule import Rules, rates_of
@@ -24,7 +24,7 @@ from mfabric_jax.study.settings import (
     TrafficSettings,
     check_choices,
 )
-from mfabric_jax.workload import Workload, block_seconds, get_gpu
+from mfabric_jax.workload import Workload, block_seconds
 from mfabric_jax.workload.compute import BlockSeconds
 
 
@@ -59,7 +59,7 @@ class Assumptions(
 
     def block_seconds(self, job: Workload) -> BlockSeconds:
         """Seconds of a block."""
-        return block_seconds(job, get_gpu(self.gpu_name), self.achieved(job.model))
+        return block_seconds(job, self.server, self.achieved(job.model))
 
     def parts(self) -> Parts:
         """The table of parts in use."""
@@ -68,13 +68,6 @@ class Assumptions(
     def price_list(self) -> Prices:
         """The prices of the network in use."""
         return self.parts().prices
-
-    @property
-    def own_nvlink_Bps(self) -> float:
-        """What the NVSwitch of a server of 8 gives a GPU [bytes/s]."""
-        if self.nvswitch_gigabytes_per_s is not None:
-            return units.gigabytes_per_s(self.nvswitch_gigabytes_per_s)
-        return units.gigabytes_per_s(NVSWITCH_GIGABYTES_PER_S) if self.gpu is None else get_gpu(self.gpu).nvlink
 
     def nvlink_Bps(self, on: Fabric, nic_gbps: Any) -> Any:
         """What a GPU has inside its server or scale-up domain [bytes/s]; the bandwidth may be traced."""
@@ -112,7 +105,7 @@ class Assumptions(
     def groups(self, model: str, name: str, nic_gbps: float, nic_uses: Sequence[str]) -> list[Any]:
         """What one expert-parallel group of the model sees of a fabric, checked."""
         on = fabric.get(name)
-        job = self.workload(model, on.gpus_per_server)
+        job = self.workload(model, on.gpus_of(self.server))
         groups = on.groups(self, job, nic_gbps, nic_uses)
         for group in groups:
             if group.reconfigures:

@@ -10,22 +10,25 @@ import typing
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from mfabric_jax import units
 from mfabric_jax.checks import InputError, names, not_negative, one_of, positive, whole
+from mfabric_jax.fabric.design import ServerSettings
 from mfabric_jax.schedule.spans import LONG, SPANS
 from mfabric_jax.traffic import Knobs
 from mfabric_jax.traffic.knobs import WORKLOADS
 from mfabric_jax.traffic.predictor import REGISTRY as PREDICTORS
-from mfabric_jax.workload import Workload, get, get_gpu
-from mfabric_jax.workload.gpus import DEFAULT_GPU
+from mfabric_jax.workload import Workload, get
+from mfabric_jax.workload.gpus import DEFAULT_GPU, GPUS
 
 TRAFFIC = ("measured", "generated")
 DType = Literal["float32", "float64"]
 MEASURED = "measured"
 DTYPES: tuple[str, ...] = typing.get_args(DType)
+OF_SERVER = tuple(field.name for field in dataclasses.fields(ServerSettings))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SetUp:
+class SetUp(ServerSettings):
     """Overrides of a model's own set-up; None keeps it."""
 
     dp: int | None = None
@@ -51,11 +54,12 @@ class SetUp:
     recompute: str | None = None
     """What the backward pass computes again: none (default), attention, block."""
 
-    def workload(self, name: str, gpus_per_server: int = 8, **changed: Any) -> Workload:
-        """A model with these overrides."""
-        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(SetUp)} | changed
+    def workload(self, name: str, gpus_per_server: int | None = None, **changed: Any) -> Workload:
+        """A model with these overrides.   - `gpus_per_server`: None: of the GPU's own servers."""
+        own = [field.name for field in dataclasses.fields(SetUp) if field.name not in OF_SERVER]
+        given = {name: getattr(self, name) for name in own} | changed
         given = {field: value for field, value in given.items() if value is not None}
-        return get(name, gpus_per_server=gpus_per_server, **given)
+        return get(name, gpus_per_server=gpus_per_server or self.server.gpus_per_server, **given)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -105,15 +109,12 @@ class TrafficSettings:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ComputeSettings:
+class ComputeSettings(ServerSettings):
     """How fast GPUs compute, and what they have inside a server."""
 
     compute: Literal["calibrated", "achieved"] = None  # type: ignore[assignment]
     """calibrated (to published fat-tree times, where there are any) or achieved (--gpu at --efficiency); default:
     calibrated unless gpu or efficiency is given."""
-    gpu: str | None = None
-    """A100-80GB-SXM (default), H100-SXM, H800-SXM, H200-SXM, B200-HGX, GB200-NVL72; one that is named brings its own
-    NVLink."""
     efficiency: float = 0.5
     """Achieved over peak FLOP/s."""
     nvswitch_gigabytes_per_s: float | None = None
@@ -125,17 +126,18 @@ class ComputeSettings:
         for field in ("efficiency", "nvswitch_gigabytes_per_s"):
             if getattr(self, field) is not None:
                 positive(field, getattr(self, field))
-        get_gpu(self.gpu_name)
-        given = (self.gpu_name, self.efficiency) != (DEFAULT_GPU, 0.5)
+        given = (self.server, self.efficiency) != (GPUS[DEFAULT_GPU], 0.5)
         if self.compute is None:
             object.__setattr__(self, "compute", "achieved" if given else "calibrated")
         elif self.compute == "calibrated" and given:
             raise InputError("compute 'calibrated' takes no gpu or efficiency; with these it must be 'achieved'.")
 
     @property
-    def gpu_name(self) -> str:
-        """The GPU that computes."""
-        return self.gpu or DEFAULT_GPU
+    def own_nvlink_Bps(self) -> float:
+        """What the NVSwitch of a server gives a GPU [bytes/s]."""
+        if self.nvswitch_gigabytes_per_s is not None:
+            return units.gigabytes_per_s(self.nvswitch_gigabytes_per_s)
+        return super().own_nvlink_Bps
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

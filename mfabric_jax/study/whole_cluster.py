@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mfabric_jax import fabric, policies, traffic
+from mfabric_jax import fabric, policies, traffic, units
 from mfabric_jax.checks import InputError, not_negative, one_of, positive, whole
 from mfabric_jax.fabric import Cluster, Network, Region, read_graph
-from mfabric_jax.fabric.design import SERVER_GPUS, PortSettings
+from mfabric_jax.fabric.design import PortSettings
 from mfabric_jax.fabric.graph import endpoints
 from mfabric_jax.routing import cluster_routes, links_of, transfer
 from mfabric_jax.routing.cluster import PATHS
@@ -42,6 +42,7 @@ OF_FABRIC = (
     "tiers",
     "pxn",
     "nics",
+    "gpu",
     "gpu_tbps",
 )
 
@@ -101,7 +102,9 @@ class WholeCluster(RunSettings, ClusterForm, SetUp):
 
     def job(self) -> Workload:
         """The model on this many servers."""
-        per_server = fabric.get(self.fabric).gpus_per_server if self.graph is None else SERVER_GPUS
+        per_server = self.server.gpus_per_server
+        if self.graph is None:
+            per_server = fabric.get(self.fabric).gpus_of(self.server)
         own = self.workload(self.model, per_server)
         if not self.servers:
             return own
@@ -174,14 +177,16 @@ def build_cluster(config: WholeCluster, job: Workload, tokens: np.ndarray) -> Cl
     form = dataclasses.replace(
         on.form(config, job),
         **{"radix": config.radix, "tiers": config.tiers, "pxn": config.pxn},
-        **{"oversubscription": config.oversubscription, "at": config.at},
+        **{"oversubscription": config.oversubscription, "at": config.at, "gpus_per_server": job.gpus_per_server},
     )
 
     def choose(degree: int, policy: str | None = None) -> np.ndarray:
         return region_circuits(config, job, tokens, degree, policy)
 
     form = dataclasses.replace(form, regions=on.circuits(job, form, config.nic_gbps, choose))
-    return on.cluster(job.servers, config.nic_gbps, form, {"goodput": config.goodput})
+    inside = units.to_gigabytes(on.nvlink_Bps(config.gpu_tbps, config.nic_gbps, config.own_nvlink_Bps))
+    rest = {"goodput": config.goodput, "nvswitch_gigabytes_per_s": inside}
+    return on.cluster(job.servers, config.nic_gbps, form, rest)
 
 
 def example_cluster(config: WholeCluster) -> Cluster:

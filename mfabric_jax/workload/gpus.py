@@ -116,7 +116,7 @@ def get_gpu(gpu: str | Path | Gpu = DEFAULT_GPU) -> Gpu:
     if isinstance(gpu, Gpu):
         return gpu
     if Path(gpu).suffix.lower() not in PARSERS:
-        return GPUS[checks.one_of("gpu (or a .toml or .json file)", str(gpu), GPUS)]
+        return GPUS[checks.one_of("gpu", str(gpu), [*GPUS, "FILE.toml or FILE.json"])]
     given = read_mapping(gpu, "facts of a GPU")
     try:
         return _gpu(given, GPUS, name=Path(gpu).stem, source=f"as given in {Path(gpu).name}")

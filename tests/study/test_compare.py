@@ -190,7 +190,7 @@ def test_effective_holds_every_resolved_value(monkeypatch):
     config = small(seed=3, drift=0.5)
     got = effective(config)
     for field in dataclasses.fields(Compare):
-        want = config.gpu_name if field.name == "gpu" else getattr(config, field.name)
+        want = config.server.name if field.name == "gpu" else getattr(config, field.name)
         assert got[field.name] == want, field.name
     resolved = got["workloads"][MODEL]
     assert (resolved["dp"], resolved["tp"], resolved["pp"], resolved["ep"], resolved["gpus"]) == (8, 4, 4, 8, 1024)

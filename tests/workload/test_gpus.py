@@ -71,4 +71,5 @@ def test_mistakes_name_the_field(tmp_path):
     assert "must hold facts of a GPU by name, got [1]" in said("[1]", "own.json")
     assert "is not TOML" in said("bf16_tflops = ")
     assert "No such file" in refused(get_gpu, tmp_path / "absent.toml")
-    assert "gpu (or a .toml or .json file) 'H100' is unknown" in refused(get_gpu, "H100")
+    assert refused(get_gpu, "H100").startswith("gpu 'H100' is unknown (did you mean 'H100-SXM'?); allowed: A100")
+    assert refused(get_gpu, "H100").endswith("MI355X, FILE.toml or FILE.json.")

@@ -22,8 +22,11 @@ from mfabric_jax.study.settings import choices, hints
 from mfabric_jax.study.sweeps.axes import Setting
 from mfabric_jax.traffic import Tokens
 
-LEFT_OPEN = ("efficiency", "delay_s", "nvswitch_gigabytes_per_s")  # None stands for what others imply
-DATA = (*LEFT_OPEN, "nic_gbps", "optical_degree", "electrical_nics", "goodput", "link_delay_s")
+LEFT_OPEN = {  # None stands for what others imply
+    **dict.fromkeys(("efficiency", "delay_s", "nvswitch_gigabytes_per_s"), float),
+    **dict.fromkeys(("optical_degree", "electrical_nics"), int),
+}
+DATA = (*LEFT_OPEN, "nic_gbps", "goodput", "link_delay_s")
 DATA = (*DATA, "each_s", "reactivation_s")
 OF_TRAFFIC = ("traffic", "skew", "drift", "drawn", "seed", "iterations", "trace", "records", "matrices")
 OF_TRAFFIC = (*OF_TRAFFIC, "circuits_for", "plan_on")  # whether there is an iteration before the first
@@ -41,8 +44,8 @@ def _settings() -> dict[str, Setting]:
         if values := choices(hint):
             hint = type(values[0]) if field.default is not None else type(values[0]) | None
         found[field.name] = Setting(field.default, str if field.name == "policy" else hint, field.name in DATA)
-    for name in LEFT_OPEN:
-        found[name] = Setting(None, float | None, True)
+    for name, kind in LEFT_OPEN.items():
+        found[name] = Setting(None, kind | None, True)
     del found["dtype"]
     return found | {"sample": Setting(AVERAGED, int, True)}
 
@@ -64,7 +67,7 @@ class Iterations:
         self.code, self.data = {**code}, {**data}
         self.base = self._config(dtype=dtype)
         self.on = fabric.get(self.base.fabric)
-        self.workload = self.base.workload(self.base.model, self.on.gpus_per_server)
+        self.workload = self.base.workload(self.base.model, self.on.gpus_of(self.base.server))
 
     @staticmethod
     def resolved(code: dict[str, Any], given: set[str]) -> dict[str, Any]:
@@ -130,7 +133,7 @@ class Iterations:
         changes, turns = (mean.pop(name, None) for name in SWITCHING)
         switching = switching_columns(self.base, self.on, changes, turns, mean["iteration_s"])
         unknown = np.full(len(cases["sample"]), np.nan)
-        return mean | self._judged(mean, data) | {k: unknown if x is None else x for k, x in switching.items()}
+        return mean | self._judged(mean, cases) | {k: unknown if x is None else x for k, x in switching.items()}
 
     def cases(self, data: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """What the function takes: where a setting was left open, what it stands for."""
@@ -146,8 +149,8 @@ class Iterations:
         """What a setting of None stands for."""
         config = self._config(self.base.dtype, **dict.fromkeys(LEFT_OPEN))
         nvlink = units.to_gigabytes(config.own_nvlink_Bps)
-        found = {"efficiency": config.achieved(self.workload.model), "delay_s": config.delay_s}
-        return found | {"nvswitch_gigabytes_per_s": nvlink}
+        found = {"efficiency": config.achieved(self.workload.model), "nvswitch_gigabytes_per_s": nvlink}
+        return found | {name: getattr(config, name) for name in LEFT_OPEN if name not in found}
 
     def _samples(self, sample: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Which iterations every row is the mean of: sample [N'], row [N']."""

@@ -24,7 +24,7 @@ from mfabric_jax.study.sweeps.ray_engine import run_on_ray
 ENGINES = ("local", "ray")
 INDEX = "configuration"
 LISTED = 1000  # values of a list in a footer
-OF_FILES = ("policy", "trace", "prices", "traffic")  # settings that may name a file
+OF_FILES = ("policy", "trace", "prices", "traffic", "gpu")  # settings that may name a file
 
 
 class Progress(NamedTuple):
