@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 WHAT = {  # the first word of some commands: what it is called, and those there are
     "policies": ("policies command", ("bench",)),
-    "traces": ("traces command", ("info", "convert", "fit")),
+    "traces": ("traces command", ("info", "convert", "fit", "study")),
     "validate": ("validation", ("packet",)),
 }
 MUST = {  # options that some commands do not run without
@@ -57,7 +57,7 @@ HELP = """usage: mfabric COMMAND [options]
   timeline  what every stage does when in one iteration, as a table, a picture or a trace for Perfetto
   draw      a picture of a fabric
   traffic   bytes of each kind of parallelism in one iteration of a model
-  traces    what recorded routing holds: its skew, drift and locality
+  traces    what recorded routing holds, and what it means for a job: all-to-all, circuits, predictors
   validate  predictions against recorded packet-level runs
   policies  every policy on every kind of demand: how late, how fast
   train     a policy that chooses circuits: a network, or an index rule of five numbers

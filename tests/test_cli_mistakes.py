@@ -147,8 +147,11 @@ MISTAKES = {
         ("no-rows.csv --out x.html", "rows must hold at least one row, got none."),
     ],
     "traces": [
-        ("", "traces needs to know what first; allowed: info, convert, fit."),
-        ("inof run.npz", "traces command 'inof' is unknown (did you mean 'info'?); allowed: info, convert, fit."),
+        ("", "traces needs to know what first; allowed: info, convert, fit, study."),
+        (
+            "inof run.npz",
+            "traces command 'inof' is unknown (did you mean 'info'?); allowed: info, convert, fit, study.",
+        ),
         ("info", "traces info needs the path of a trace next"),
         ("info run.npz --rank 4", "option '--rank' is unknown (did you mean '--ranks'?)"),
         ("info run.npz --ranks 3", "ranks must divide the 8 columns of "),
@@ -163,6 +166,8 @@ MISTAKES = {
         ("convert run.npz out.npy", "a trace is saved as .npz, got 'out.npy'."),
         ("fit run.npz x.json", "traces fit takes one path, got 'x.json' too; knobs go to --out."),
         ("fit run.npz --out knobs.npz", "knobs are written as .json, got 'knobs.npz'."),
+        ("study run.npz", "traces study needs --model, the model whose job the recording is read for."),
+        ("study run.npz --model llama-moe --out page.pdf", "report 'page.pdf': extension '.pdf' is unknown"),
         ("fit run.npz --iterations 0", "iterations must be a whole number of at least 1, got 0."),
     ],
 }

@@ -1,4 +1,4 @@
-"""`mfabric traces info PATH`, `mfabric traces convert PATH OUT.npz` and `mfabric traces fit PATH`."""
+"""`mfabric traces info PATH`, `convert PATH OUT.npz`, `fit PATH` and `study PATH --model MODEL`."""
 
 import dataclasses
 import pathlib
@@ -21,8 +21,9 @@ class Options:
     a folder of the SmartMoE gate trace, of OLMoE expert counts or of a LAER-MoE token analysis.
     """
 
-    what: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="info|convert|fit")]
-    """info: statistics; convert: the same counts as .npz of tokens; fit: knobs of generated traffic that is alike."""
+    what: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="info|convert|fit|study")]
+    """info: statistics; convert: the same counts as .npz of tokens; fit: knobs of generated traffic that is alike;
+    study: what part of an iteration is all-to-all, whether circuits help, which predictor works."""
     path: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="PATH")]
     """The recording; PATH/NAME where there are several."""
     to: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="OUT.npz")] = None
@@ -30,13 +31,18 @@ class Options:
     records: tuple[int, int] | None = None
     """FIRST-LAST record (default: all; for a SmartMoE gate trace 2011-5001)."""
     iterations: int | None = None
-    """fit: iterations to generate for the comparison (default: as many as were recorded)."""
+    """fit: iterations to generate for the comparison (default: as many as were recorded); study: records to simulate
+    (default: 2)."""
     ranks: int | None = None
     """EP ranks, where they are not recorded or neighbours shall count as one."""
     ranks_per_server: int | None = None
     """Ranks of a server (default: 8, where that makes several servers)."""
     model: str | None = None
-    """Router trace: the model whose job was recorded, for the options below."""
+    """study, and router trace: the model whose job was recorded, for the options below."""
+    gpu: str | None = None
+    """study: the GPU that computes (default: as compare)."""
+    nic_gbps: float | None = None
+    """study: bandwidth of every NIC (default: 400)."""
     tp: int | None = None
     """Router trace: tensor-parallel degree (default: the model's, else 1; so for the next five)."""
     ep: int | None = None
@@ -52,7 +58,8 @@ class Options:
     experts: int | None = None
     """Router trace: experts of the model (default: the model's, else the largest number recorded + 1)."""
     out: str | None = None
-    """info: a row per iteration and layer to a .csv or .parquet file; fit: the knobs to a .json file."""
+    """info: a row per iteration and layer to a .csv or .parquet file; fit: the knobs to a .json file;
+    study: one page, a .html file, or a folder for the page, pictures and rows."""
     figures: str | None = None
     """info: pictures of loads and pairs to a folder."""
 
@@ -67,9 +74,13 @@ def run(options: Options) -> int:
             raise InputError("traces convert needs OUT.npz behind the path.")
         print(traffic.save_tokens(_one_trace(options).chosen(records), options.to))
         return 0
+    if options.what == "study" and options.to is None:
+        from mfabric_jax.commands import _traces_study
+
+        return _traces_study.run(options)
     if options.to is not None:
-        what = "rows" if options.what == "info" else "knobs"
-        raise InputError(f"traces {options.what} takes one path, got {options.to!r} too; {what} go to --out.")
+        what = {"info": "rows go", "fit": "knobs go", "study": "the page goes"}[options.what]
+        raise InputError(f"traces {options.what} takes one path, got {options.to!r} too; {what} to --out.")
     return _traces_fit(options, records) if options.what == "fit" else _traces_info(options, records)
 
 

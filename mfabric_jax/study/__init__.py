@@ -7,6 +7,7 @@ from mfabric_jax.study._iteration_of import iteration_of
 from mfabric_jax.study._scenario import Scenario, scenarios
 from mfabric_jax.study._simulate import simulate
 from mfabric_jax.study._timeline import example_timeline
+from mfabric_jax.study._trace_study import TraceStudy, trace_study
 from mfabric_jax.study.batch import evaluate, grid
 from mfabric_jax.study.config import Assumptions, Case, Compare
 from mfabric_jax.study.presets import PRESETS
@@ -22,6 +23,7 @@ __all__ = [
     "Failures",
     "Scenario",
     "Sweep",
+    "TraceStudy",
     "WholeCluster",
     "calibrate",
     "cluster_rows",
@@ -37,4 +39,5 @@ __all__ = [
     "simulate",
     "solve_cluster",
     "sweep",
+    "trace_study",
 ]

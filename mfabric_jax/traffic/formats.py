@@ -37,9 +37,13 @@ def recorded(
     `InputError` for a file that is missing, unreadable, of other axes or of zeros, for an empty range of records, and
     for source ranks or experts that do not fit the workload.
     """
+    return recording_of(path, workload).chosen(records).fitted(workload, iterations)
+
+
+def recording_of(path: str | pathlib.Path, workload: Workload) -> Recording:
+    """The recording of a path that is the model's, unfitted (`recorded`)."""
     several = open_trace(path, workload.layout)
-    recording = several[0] if len(several) == 1 else _of_model(several, workload, path)
-    return recording.chosen(records).fitted(workload, iterations)
+    return several[0] if len(several) == 1 else _of_model(several, workload, path)
 
 
 def open_trace(path: str | pathlib.Path, layout: RankLayout | None = None) -> tuple[Recording, ...]:

@@ -96,20 +96,27 @@ def drift_rows(recording: Recording) -> list[dict]:
     """A row for every lag that the recording is long enough for: how alike loads are that many records apart.
 
     `records` and `iterations` apart (None where records are not evenly spaced), mean `correlation` and
-    `total_variation` of the loads of targets, sources and micro-batches added up.
+    `total_variation` of the loads of targets, sources and micro-batches added up; `correlation_p10` and `_p90`: of the
+    means of single layers.
     """
     load = target_loads(recording)
     step = np.unique(np.diff(recording.number))
-    return [
-        {
-            "records": lag,
-            "iterations": int(lag * step[0]) if len(step) == 1 else None,
-            "correlation": finite_mean(statistics.correlation(load, lag)),
-            "total_variation": finite_mean(statistics.variation(load, lag)),
-        }
-        for lag in LAGS
-        if lag < len(load)
-    ]
+    rows = []
+    for lag in (lag for lag in LAGS if lag < len(load)):
+        alike = statistics.correlation(load, lag)
+        layers = [mean for layer in alike.T if (mean := finite_mean(layer)) is not None]
+        low, high = map(float, np.quantile(layers, (0.1, 0.9))) if layers else (None, None)
+        rows.append(
+            {
+                "records": lag,
+                "iterations": int(lag * step[0]) if len(step) == 1 else None,
+                "correlation": finite_mean(alike),
+                "correlation_p10": low,
+                "correlation_p90": high,
+                "total_variation": finite_mean(statistics.variation(load, lag)),
+            }
+        )
+    return rows
 
 
 def target_loads(recording: Recording) -> np.ndarray:

@@ -17,6 +17,8 @@ from mfabric_jax.report.figures.timelines import block_timeline as block_timelin
 from mfabric_jax.report.figures.timelines import gantt as gantt
 from mfabric_jax.report.figures.trace import trace_load as trace_load
 from mfabric_jax.report.figures.trace import trace_pairs as trace_pairs
+from mfabric_jax.report.figures.trace_curves import trace_drift as trace_drift
+from mfabric_jax.report.figures.trace_curves import trace_foresight as trace_foresight
 from mfabric_jax.report.grid import Rows, arrange
 
 FILES = {

@@ -3,7 +3,7 @@
 import base64
 import importlib.resources
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +28,16 @@ def html_report(
     path: str | Path,
     pictures: str | Path | None = None,
     title: str | None = None,
+    answers: Mapping[str, Sequence[str]] | None = None,
 ) -> Path:
     """Write a page of any rows and their effective configuration, whole or not at all; returns the path.
 
-    The same rows give the same bytes. `pictures` is a folder whose .png and .svg files go into the page.
+    The same rows give the same bytes. `pictures` is a folder whose .png and .svg files go into the page. `answers`:
+    sentences under headings, which stand before everything else.
     """
     path = Path(path)
     suffix("report", path, EXTENSIONS)
-    text = _page(_complete(rows), effective, pictures, title)
+    text = _page(_complete(rows), effective, pictures, title, answers or {})
     with replacing(path) as (part,):
         part.write_text(text, encoding="utf-8")
     return path
@@ -67,10 +69,20 @@ def _scalar(value: Any) -> Any:
     return value if value is None or isinstance(value, str | int | float) else str(value)
 
 
-def _page(rows: Rows, effective: Mapping[str, Any], folder: str | Path | None, title: str | None) -> str:
+def _page(
+    rows: Rows,
+    effective: Mapping[str, Any],
+    folder: str | Path | None,
+    title: str | None,
+    answers: Mapping[str, Sequence[str]],
+) -> str:
     title = title or _title(rows, effective)
     unknown = tag("p", "No configuration is stored beside these rows.", class_="note")
     sections = [
+        *(
+            _section(heading, tag("ul", *(tag("li", words(line)) for line in said)))
+            for heading, said in answers.items()
+        ),
         _section("Summary", summary(rows, effective)),
         _section("Charts", panels.section(rows, effective)),
         ""

@@ -1,0 +1,116 @@
+"""`mfabric traces study PATH`: three answers about a recording, as text, and as one page with pictures."""
+
+import dataclasses
+import pathlib
+import sys
+import tempfile
+from typing import Any
+
+from mfabric_jax.checks import InputError
+from mfabric_jax.commands import shared
+
+PAGE = "study.html"
+COLUMNS = {"design": "", "iteration_s": "", "over_tree": "over fat-tree", "ep_share": "all-to-all"}
+COLUMNS |= {"ep_share_without_bubble": "without bubble", "network_cost_usd": "network $", "cluster_cost_usd": "cluster $"}
+
+
+def run(options: Any) -> int:
+    """Returns the exit status."""
+    page = None if options.out is None else _page_in(pathlib.Path(options.out))
+    shared.start_jax("float32", None)
+    from mfabric_jax import study
+    from mfabric_jax.study._trace_answers import answers
+    from mfabric_jax.study._trace_study import DESIGNS, TraceStudy
+    from mfabric_jax.traffic.formats import recording_of
+
+    if options.model is None:
+        raise InputError("traces study needs --model, the model whose job the recording is read for.")
+    own = {field.name for field in dataclasses.fields(TraceStudy)} & set(vars(options))
+    given: dict[str, Any] = {name: value for name in own if (value := getattr(options, name)) is not None}
+    config = TraceStudy(**given)
+    recording = recording_of(options.path, config.job).chosen(options.records)
+    found = _with_bar(study.trace_study, recording, config, len(DESIGNS) + 1)
+    said = answers(found)
+    print(_text(found, said))
+    if page is not None:
+        effective = dataclasses.asdict(config) | {"command": "traces study", "path": str(options.path)}
+        _write(found, said, page, effective)
+    return 0
+
+
+def _page_in(out: pathlib.Path) -> pathlib.Path:
+    """The page: the path itself, or one in that folder."""
+    from mfabric_jax.report.html import check_page
+
+    page = out if out.suffix else out / PAGE
+    check_page(page)
+    return page
+
+
+def _with_bar(work: Any, recording: Any, config: Any, steps: int) -> Any:
+    from tqdm import tqdm
+
+    with tqdm(total=steps, desc="traces study", unit="part", file=sys.stderr, disable=None) as bar:
+
+        def progress(what: str) -> None:
+            bar.set_postfix_str(what)
+            bar.update()
+
+        return work(recording, config, progress)
+
+
+def _text(found: Any, said: dict[str, list[str]]) -> str:
+    """The answers with their tables between them."""
+    from mfabric_jax import report
+    from mfabric_jax.study._trace_answers import CIRCUITS
+
+    recording = found.recording
+    parts = [f"{recording.format}, {recording.words}, for {found.job.model} ({found.job.gpus} GPUs)"]
+    percent = ("ep_share", "ep_share_without_bubble")
+    columns = [report.Column(key, title or None, percent=key in percent) for key, title in COLUMNS.items()]
+    for question, sentences in said.items():
+        table = f"{report.plain(found.rows, columns)}\n" if question == CIRCUITS else ""
+        parts.append(f"{question}\n{table}" + "\n".join(f"- {sentence}" for sentence in sentences))
+    return "\n\n".join(parts)
+
+
+def _write(found: Any, said: dict[str, list[str]], page: pathlib.Path, effective: dict[str, Any]) -> None:
+    """The page; in a folder, the pictures and rows beside it."""
+    from mfabric_jax import report
+    from mfabric_jax.study._provenance import provenance
+
+    title = f"{found.recording.format} for {found.job.model}"
+    effective = effective | provenance("float32")
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = page.parent if page.name == PAGE else pathlib.Path(scratch)
+        pictures = folder / "pictures"
+        for path in _draw(found, pictures):
+            if folder == page.parent:
+                print(path, file=sys.stderr)
+        if folder == page.parent:
+            print(report.write_rows(found.rows, folder / "designs.csv", effective), file=sys.stderr)
+            if found.foresight:
+                print(report.write_rows(found.foresight, folder / "predictors.csv", effective), file=sys.stderr)
+        print(report.html_report(found.rows, effective, page, pictures, title, answers=said), file=sys.stderr)
+
+
+def _draw(found: Any, folder: pathlib.Path) -> list[pathlib.Path]:
+    """Skew, drift, locality and predictors; what the recording does not hold is left out."""
+    from mfabric_jax.report import figures
+    from mfabric_jax.traffic import survey
+
+    recording = found.recording
+    load, target = survey.target_loads(recording), recording.targets.value
+    title = f"{recording.format} {recording.name}".rstrip()
+    layers = load.sum(axis=0, keepdims=True)
+    made = [figures.trace_load(layers, [0], folder / "1_skew.png", f"{title}: load of every layer", target)]
+    if len(load) > 1:
+        drift = survey.drift_rows(recording)
+        made.append(figures.trace_load(load, recording.number, folder / "2_load.png", f"{title}: over time", target))
+        made.append(figures.trace_drift(drift, folder / "3_drift.png", f"{title}: drift"))
+    if (matrix := survey.sent_selections(recording)) is not None:
+        rows, columns, counts = matrix
+        made.append(figures.trace_pairs(counts, folder / "4_pairs.png", f"{title}: who sends to whom", rows, columns))
+    if found.foresight:
+        made.append(figures.trace_foresight(found.foresight, folder / "5_predictors.png", f"{title}: predictors"))
+    return made

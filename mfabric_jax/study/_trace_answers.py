@@ -1,0 +1,162 @@
+"""What a study of a recording found, in sentences: one list of them for every question."""
+
+from typing import Any
+
+from mfabric_jax.study._trace_study import BEST, MEANING, PUBLISHED, STATIC, TREE, UNIFORM, Studied
+from mfabric_jax.traffic.foresight import KNOWS_NOTHING, REPEATS, balanced
+from mfabric_jax.traffic.recording import Sources, Targets
+
+ALIKE = 0.01  # iteration times that differ by less are alike
+SHARE, CIRCUITS, AHEAD, UNKNOWN = (
+    "What part of an iteration is all-to-all?",
+    "Would optical circuits help, and which policy?",
+    "Which predictor works, and how far ahead?",
+    "What this recording cannot tell",
+)
+
+
+def answers(found: Studied) -> dict[str, list[str]]:
+    """Sentences for each of the three questions, and what cannot be known."""
+    return {
+        SHARE: _share(found),
+        CIRCUITS: _circuits(found),
+        AHEAD: _ahead(found),
+        UNKNOWN: unknown(found) or ["Nothing that these answers rest on."],
+    }
+
+
+def _share(found: Studied) -> list[str]:
+    return [
+        f"{row['design']}: {row['ep_share']:.1%} of {row['iteration_s']:.4g} s "
+        f"({row['ep_share_without_bubble']:.1%} without the pipeline's bubble, which is "
+        f"{row['bubble_s'] / row['iteration_s']:.0%})."
+        for row in found.rows
+        if row["fabric"] == TREE or row["design"] == BEST
+    ]
+
+
+def _circuits(found: Studied) -> list[str]:
+    by_name = {row["design"]: row for row in found.rows}
+    trees = [row for row in found.rows if row["fabric"] == TREE]
+    optical = [row for row in found.rows if row["fabric"] != TREE]
+    lines = [f"{name} is left out: {why}" for name, why in found.left_out.items()]
+    if not trees or not optical:
+        return lines
+    tree, best = (min(rows, key=lambda row: row["iteration_s"]) for rows in (trees, optical))
+    if found.job.servers_per_region == 1:
+        inside = "No all-to-all leaves a server, since an expert-parallel group fits into one: no network can help."
+        return [*lines, inside]
+    if found.job.servers_per_region == 2:
+        lines.append("A region is two servers, one pair: every policy that uses all circuits sets the same ones.")
+    alike = [row for row in optical if row["iteration_s"] <= (1 + ALIKE) * best["iteration_s"]]
+    simplest = next(row for name in (UNIFORM, STATIC, PUBLISHED, BEST) for row in alike if row["design"] == name)
+    lines += [_verdict(simplest, tree), f"Best: {simplest['design']} ({MEANING[simplest['design']]})."]
+    others = [row["design"] for row in alike if row is not simplest]
+    if others:
+        lines.append(f"Within {ALIKE:.0%} of it: {', '.join(others)}.")
+    if simplest["design"] in (UNIFORM, STATIC):
+        lines.append("So circuits need not be switched while this job runs: a patch panel would do.")
+    published = by_name.get(PUBLISHED)
+    if published is not None and published not in alike:
+        more = published["iteration_s"] / simplest["iteration_s"] - 1
+        lines.append(f"The published policy takes {more:.0%} longer than that.")
+    own = by_name.get(f"{TREE}, own NICs")
+    if own is not None and own is not tree and own["iteration_s"] > (1 + ALIKE) * tree["iteration_s"]:
+        more = own["iteration_s"] / tree["iteration_s"] - 1
+        lines.append(
+            f"Without circuits, let GPUs use each other's NICs: with their own alone it takes {more:.0%} longer."
+        )
+    return lines
+
+
+def _verdict(row: dict[str, Any], tree: dict[str, Any]) -> str:
+    """Faster or not, and for which price."""
+    ratio = row["iteration_s"] / tree["iteration_s"]
+    answer, words = "Not in time", "as long as"
+    if abs(ratio - 1) > ALIKE:
+        answer = "Yes" if ratio < 1 else "No"
+        words = f"{abs(1 - ratio):.1%} {'less' if ratio < 1 else 'longer'} than"
+    said = f"{answer}: with circuits an iteration takes {row['iteration_s']:.4g} s, {words} on the best fat-tree"
+    return f"{said} ({tree['design']}); {_price(row, tree, ratio)}."
+
+
+def _price(row: dict[str, Any], tree: dict[str, Any], ratio: float) -> str:
+    if None in (row["network_cost_usd"], tree["network_cost_usd"]):
+        return "what the networks cost is not known"
+    said = f"the network costs {row['network_cost_usd'] / tree['network_cost_usd']:.2f} times as much"
+    clusters = row.get("cluster_cost_usd"), tree.get("cluster_cost_usd")
+    if None in clusters:
+        return f"{said} (GPUs and servers are not counted)"
+    worth = clusters[1] / (clusters[0] * ratio)  # pyright: ignore
+    return f"{said}, and a dollar of the whole cluster does {worth:.2f} times the work"
+
+
+def _ahead(found: Studied) -> list[str]:
+    if not found.ranking:
+        return ["One record has no past to predict from: record several iterations."]
+    if balanced(found.foresight):
+        return ["Loads are even: there is nothing to predict."]
+    best = found.ranking[0]
+    spans = sorted({(row["records"], row["iterations"]) for row in found.foresight})
+    first, last = spans[0], spans[-1]
+    even = next(row["error"] for row in found.ranking if row["predictor"] == KNOWS_NOTHING)
+    order = ", ".join(f"{row['predictor']} ({row['error']:.1%})" for row in found.ranking)
+    lines = [
+        f"From the best to the worst, by the selections predicted for a wrong target {_span(first)} ahead: {order}."
+    ]
+    if best["predictor"] == KNOWS_NOTHING:
+        return [*lines, "None beats even shares: do not predict, the past tells nothing here."]
+    lines.append(f"{best['predictor']} is wrong about {best['error']:.1%}, even shares about {even:.1%}.")
+    for row in found.ranking:
+        if row["predictor"] == KNOWS_NOTHING:
+            continue
+        lines.append(f"{row['predictor']}: {_reach(found, row, last)}.")
+    return lines
+
+
+def _reach(found: Studied, row: dict[str, Any], last: tuple[int, int | None]) -> str:
+    spans = {each["records"]: (each["records"], each["iterations"]) for each in found.foresight}
+    if not row["works_to"]:
+        return "no better than even shares"
+    end = "and no end is in sight" if row["reaches_end"] else "no longer after that"
+    said = f"better than even shares up to {_span(spans[row['works_to']])} ahead, {end}"
+    if row["predictor"] == REPEATS:
+        return said
+    if not row["beats_repeating_to"]:
+        return f"{said}; never better than repeating the last iteration"
+    reach = spans[row["beats_repeating_to"]]
+    beyond = " (the longest tried)" if reach == last else ""
+    return f"{said}; better than repeating the last iteration up to {_span(reach)} ahead{beyond}"
+
+
+def _span(ahead: tuple[int, int | None]) -> str:
+    records, iterations = ahead
+    plural = "" if records == 1 else "s"
+    if iterations == records:
+        return f"{records} iteration{plural}"
+    return f"{records} record{plural}" + ("" if iterations is None else f" ({iterations} iterations)")
+
+
+def unknown(found: Studied) -> list[str]:
+    """What was not recorded or does not fit, and which answers rest on it."""
+    recording, lines = found.recording, []
+    if recording.sources is Sources.UNKNOWN:
+        lines.append(
+            "Sources are unknown: every rank is taken to send alike, so nothing is known of pairs and of locality; "
+            "the first two answers rest on that."
+        )
+    if recording.sources is Sources.DOMAINS:
+        lines.append("Rows are text domains: which rank reads which is made up; the first two answers rest on that.")
+    if recording.targets is Targets.RANKS:
+        lines.append("Experts are unknown: what a rank received is spread equally over its experts.")
+    records = len(recording.count)
+    if records == 1:
+        lines.append("One record: nothing is known of drift.")
+    elif (recording.number[1:] - recording.number[:-1] > 1).any():
+        lines.append("Records are several iterations apart: what happens between them is unknown.")
+    elif records < 10:
+        longest = max((row["records"] for row in found.foresight), default=0)
+        lines.append(f"{records} records: horizons beyond {longest} are not tried.")
+    if found.rows:
+        lines.append(f"Traffic of the first two answers: {found.rows[0]['traffic']}.")
+    return lines

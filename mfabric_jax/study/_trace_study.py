@@ -1,0 +1,134 @@
+"""What a recording of routing says about a job: its all-to-alls on packet switches and on circuits, and predictors."""
+
+import dataclasses
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+from mfabric_jax.checks import InputError, positive, whole
+from mfabric_jax.study._compare import rows_of
+from mfabric_jax.study._scenario import scenarios_on
+from mfabric_jax.study._simulate import simulate
+from mfabric_jax.study.config import Case
+from mfabric_jax.study.settings import SetUp
+from mfabric_jax.traffic.foresight import foresight_rows, ranked
+from mfabric_jax.traffic.recording import Recording
+from mfabric_jax.workload import Workload
+
+ITERATIONS = 2  # records that are simulated
+WORKERS = 2  # designs compiled and solved at once
+
+
+class Design(NamedTuple):
+    """A network and how it is used: its name here, the fabric, and the settings that differ from the defaults."""
+
+    name: str
+    fabric: str
+    settings: dict[str, Any]
+
+
+TREE = "fat-tree"
+PUBLISHED, BEST, STATIC, UNIFORM = (
+    "mFabric, as published",
+    "mFabric, at its best",
+    "mFabric, static",
+    "mFabric, uniform",
+)
+DESIGNS = (
+    Design(f"{TREE}, own NICs", TREE, {"nic_use": "own"}),
+    Design(f"{TREE}, pooled NICs", TREE, {"nic_use": "pooled"}),
+    Design(PUBLISHED, "mfabric", {"policy": "greedy", "routing": "unsplit"}),
+    Design(BEST, "mfabric", {"policy": "joint", "routing": "relay", "first": "pays"}),
+    Design(STATIC, "mfabric", {"policy": "static", "routing": "relay"}),
+    Design(UNIFORM, "mfabric", {"policy": "uniform", "routing": "relay"}),
+)
+MEANING = {
+    PUBLISHED: "greedy circuits for every all-to-all, bytes unsplit",
+    BEST: "circuits and routes chosen together, switched only when it pays",
+    STATIC: "one set of circuits for the mean of these records, bytes relayed",
+    UNIFORM: "the same circuits between all servers, bytes relayed, never switched",
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TraceStudy(SetUp):
+    """What to study a recording for.
+
+    - `iterations`: records that are simulated, each an iteration; all of them are used for statistics and predictors.
+    """
+
+    model: str = "mixtral-8x7b"
+    gpu: str | None = None
+    nic_gbps: float = 400.0
+    iterations: int = ITERATIONS
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        whole("iterations", self.iterations)
+        positive("nic_gbps", self.nic_gbps)
+
+    @property
+    def job(self) -> Workload:
+        """The job on servers of the usual size."""
+        return self.workload(self.model)
+
+    def case(self, design: Design) -> Case:
+        """The settings of one design, checked."""
+        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(SetUp)}
+        given |= {"model": self.model, "gpu": self.gpu, "nic_gbps": self.nic_gbps, "seed": self.seed}
+        return Case(fabric=design.fabric, iterations=self.iterations, **given | design.settings)
+
+
+class Studied(NamedTuple):
+    """What was found.
+
+    - `recording`: the records used.   - `rows`: those of `compare`, with `design`, `over_tree` (iteration over that on
+      the best fat-tree) and `ep_share_without_bubble`.
+    - `foresight`, `ranking`: those of `traffic.foresight_rows`.   - `left_out`: designs that cannot be, and why.
+    """
+
+    recording: Recording
+    job: Workload
+    rows: list[dict[str, Any]]
+    foresight: list[dict[str, Any]]
+    ranking: list[dict[str, Any]]
+    left_out: dict[str, str]
+
+
+def trace_study(recording: Recording, config: TraceStudy, progress: Callable[[str], None] | None = None) -> Studied:
+    """Simulate the first records on every design and rank the predictors; `progress` is told what is done.
+
+    `InputError` where the recording does not fit the model.
+    """
+    tell = progress or (lambda what: None)
+    tokens = recording.fitted(config.job, config.iterations)
+    names, cases, left_out = [], [], {}
+    for design in DESIGNS:
+        try:
+            case = config.case(design)
+            cases += scenarios_on(case, case.model, case.fabric, (case.nic_gbps,), (case.nic_use,), tokens)
+            names.append(design.name)
+        except InputError as why:
+            left_out[design.name] = str(why)
+    if not cases:
+        raise InputError(next(iter(left_out.values())))
+    rows: list[dict[str, Any]] = []
+    with ThreadPoolExecutor(WORKERS) as pool:
+        for name, simulated in zip(names, pool.map(simulate, cases), strict=True):
+            rows += [{"design": name} | row for row in rows_of(simulated)]
+            tell(name)
+    seen = foresight_rows(recording)
+    tell("predictors")
+    return Studied(recording, config.job, _relative(rows), seen, ranked(seen), left_out)
+
+
+def _relative(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    tree = min((row["iteration_s"] for row in rows if row["fabric"] == TREE), default=None)
+    return [
+        row
+        | {
+            "ep_share_without_bubble": row["ep_comm_s"] / (row["iteration_s"] - row["bubble_s"]),
+            "over_tree": None if tree is None else row["iteration_s"] / tree,
+        }
+        for row in rows
+    ]

@@ -1,0 +1,126 @@
+"""Which predictor of expert load works on a recording, and how many iterations ahead it still does.
+
+A predictor at horizon h knows every iteration up to the one h records earlier; those that go by layers know the earlier
+layers of the iteration itself, too, whatever the horizon. Its error is the total variation between predicted and true
+shares of a layer's targets: the part of the selections that is predicted for a wrong one, 0 to 1.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from mfabric_jax.traffic.predictor import REGISTRY, WINDOW, Predictor, total_variation
+from mfabric_jax.traffic.recording import Recording
+from mfabric_jax.traffic.survey import target_loads
+
+HORIZONS = (1, 2, 5, 10, 20, 50, 100)  # records
+TRIALS = 4, 32  # fewest and most iterations predicted, evenly spread over those that every horizon can predict
+WORK = 8e8  # of all fits of "transition", horizons x iterations x layers x targets^4: half a minute or so
+FITTED = "transition"
+KNOWS_NOTHING, REPEATS = "uniform", "previous-iteration"  # what a predictor has to beat
+BETTER = 0.99  # an error below this part of another's is less
+DIGITS = 5  # of errors: beyond is rounding
+_SIMPLE = ("uniform", "previous-iteration", "previous-layer", "moving-average", "transition")
+_BALANCED = 0.001  # an error of even shares below this leaves nothing to predict
+
+
+def foresight_rows(recording: Recording) -> list[dict[str, Any]]:
+    """A row for every predictor and horizon: `predictor`, `records` and `iterations` ahead, `error`, `over_even`.
+
+    - `iterations` is None where records are not evenly spaced.   - `over_even`: the error over that of even shares.
+
+    The simplest predictor comes first. Horizons reach as far as half the recording; one record gives no rows. Layers
+    without load count nowhere. "transition" is left out where its fits would take minutes.
+    """
+    load = target_loads(recording)
+    last = len(load) - 1
+    horizons = [horizon for horizon in HORIZONS if horizon <= max(1, len(load) // 2) and horizon <= last]
+    if not horizons or not (load > 0).any():
+        return []
+    steps = np.unique(np.diff(recording.number))
+    names, trials = _affordable(len(horizons), *load.shape[1:])
+    at = np.unique(np.linspace(max(horizons), last, min(trials, last - max(horizons) + 1)).round().astype(int))
+    filled = (load[at] > 0).any(axis=-1)
+    known = jnp.asarray(load, jnp.result_type(float))
+    rows = []
+    for name in names:
+        for horizon in horizons:
+            missed = np.asarray(_errors(known, jnp.asarray(at), horizon, REGISTRY[name]))
+            ahead = int(horizon * steps[0]) if len(steps) == 1 else None
+            found = round(float(missed[filled].mean()), DIGITS) if filled.any() else None
+            rows.append({"predictor": name, "records": horizon, "iterations": ahead, "error": found})
+    even = next(row["error"] for row in rows if row["predictor"] == KNOWS_NOTHING)
+    return [row | {"over_even": row["error"] / even if row["error"] is not None and even else None} for row in rows]
+
+
+def _affordable(horizons: int, layers: int, targets: int) -> tuple[list[str], int]:
+    """Predictors to try, the simplest first, and for how many iterations."""
+    names = sorted(REGISTRY, key=lambda name: _SIMPLE.index(name) if name in _SIMPLE else len(_SIMPLE))
+    fewest, most = TRIALS
+    trials = int(WORK / (horizons * layers * targets**4))
+    if trials < fewest:
+        return [name for name in names if name != FITTED], most
+    return names, min(trials, most)
+
+
+@functools.partial(jax.jit, static_argnames="predictor")
+def _errors(load: Float[Array, "T L E"], at: Int[Array, "N"], horizon: int, predictor: Predictor) -> Array:
+    """Total variation [N L] of what is predicted for iterations `at` from those up to `horizon` records earlier."""
+    before = jnp.concatenate([jnp.zeros_like(load, shape=(WINDOW, *load.shape[1:])), load])
+
+    def of(now):
+        past = lax.dynamic_slice_in_dim(before, now - horizon + 1, WINDOW)
+        return total_variation(predictor(past, load[now]), load[now])
+
+    return lax.map(of, at)
+
+
+def ranked(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Predictors from the best to the worst at the shortest horizon; of equals the simplest first.
+
+    - `error`, `over_even`: at the shortest horizon.
+    - `works_to`: the longest horizon [records] up to which it beats even shares by a hundredth, 0: nowhere.
+    - `beats_repeating_to`: the same against repeating the iteration known last; None for that predictor itself.
+    - `reaches_end`: whether `works_to` is the longest horizon tried.
+    """
+    by_name: dict[str, dict[int, float]] = {}
+    for row in rows:
+        by_name.setdefault(row["predictor"], {})[row["records"]] = row["error"]
+    if not by_name:
+        return []
+    even, repeated = by_name[KNOWS_NOTHING], by_name[REPEATS]
+    shortest, longest = min(even), max(even)
+    found = []
+    for name, errors in by_name.items():
+        works = _reach(errors, even)
+        found.append(
+            {
+                "predictor": name,
+                "error": errors[shortest],
+                "over_even": errors[shortest] / even[shortest] if even[shortest] else None,
+                "works_to": works,
+                "beats_repeating_to": None if name == REPEATS else _reach(errors, repeated),
+                "reaches_end": works == longest,
+            }
+        )
+    return sorted(found, key=lambda row: round(row["error"], 4))
+
+
+def balanced(rows: list[dict[str, Any]]) -> bool:
+    """Whether even shares are as good as true, so that there is nothing to predict."""
+    return all(row["error"] < _BALANCED for row in rows if row["predictor"] == KNOWS_NOTHING)
+
+
+def _reach(errors: dict[int, float], others: dict[int, float]) -> int:
+    """The longest horizon up to which errors are noticeably below others; 0: none."""
+    reach = 0
+    for horizon in sorted(errors):
+        if errors[horizon] >= BETTER * others[horizon]:
+            break
+        reach = horizon
+    return reach

@@ -1,0 +1,122 @@
+"""A study of a recording: rows as `compare` has them, and sentences that say what these rows say."""
+
+import numpy as np
+import pytest
+
+from mfabric_jax.study import TraceStudy, compare, trace_study
+from mfabric_jax.study import _trace_study as study
+from mfabric_jax.study._trace_answers import AHEAD, CIRCUITS, SHARE, UNKNOWN, answers
+from mfabric_jax.study._trace_study import BEST, DESIGNS, PUBLISHED, STATIC, UNIFORM, Studied
+from mfabric_jax.study.config import Compare
+from mfabric_jax.traffic import open_trace
+from mfabric_jax.traffic.recording import Recording, Sources, Targets
+from mfabric_jax.workload import get
+from tests.mistakes import refused
+
+from .. import command_line
+
+pytestmark = pytest.mark.usefixtures("as_users_have_it")
+JOB = get("llama-moe")
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory):
+    """Five iterations of the same loads, two layers, 16 ranks and experts."""
+    path = tmp_path_factory.mktemp("trace") / "run.npz"
+    count = np.random.default_rng(0).integers(1, 99, (1, 2, 1, 16, 16))
+    np.savez(path, tokens=np.repeat(count, 5, axis=0))
+    return path
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """The designs that compile fast."""
+    monkeypatch.setattr(study, "DESIGNS", DESIGNS[:2] + DESIGNS[-1:])
+
+
+def test_rows_are_those_of_compare_and_are_told_on_a_page(few, trace, tmp_path, capsys):
+    words = ("traces", "study", trace, "--model", "llama-moe", "--iterations", "1", "--nic-gbps", "200")
+    assert command_line.status(*words, "--out", tmp_path / "out") == 0
+    said = capsys.readouterr().out
+    shared = {"models": ("llama-moe",), "nic_gbps": (200.0,), "trace": str(trace)}
+    trees = list(compare(Compare(**shared, fabrics=("fat-tree",), nic_use=("own", "pooled"))))
+    (circuits,) = compare(Compare(**shared, fabrics=("mfabric",), policy="uniform", routing="relay"))
+    for row, design in zip([*trees, circuits], (*DESIGNS[:2], DESIGNS[-1]), strict=True):
+        line = next(line for line in said.splitlines() if line.startswith(f"{design.name} "))
+        without = row["ep_comm_s"] / (row["iteration_s"] - row["bubble_s"])
+        shares = [f"{share:.1%}" for share in (row["ep_share"], without)]
+        assert [word for word in line.split() if "%" in word] == shares
+        assert f"{row['iteration_s']:.4g}" in line
+    assert "previous-iteration is wrong about 0.0%" in said
+    page = (tmp_path / "out" / "study.html").read_text()
+    for question in (SHARE, CIRCUITS, AHEAD, UNKNOWN):
+        assert f"<h2>{question}</h2>" in page
+    assert page.count("<figure>") == len(list((tmp_path / "out" / "pictures").iterdir())) == 5
+    assert sorted(path.name for path in (tmp_path / "out").glob("*.csv")) == ["designs.csv", "predictors.csv"]
+
+
+def test_one_record_without_sources_says_what_it_cannot_tell(few, tmp_path):
+    np.savez(tmp_path / "load.npz", logical_count=np.random.default_rng(1).integers(1, 9, (1, 2, 16)))
+    (recording,) = open_trace(tmp_path / "load.npz")
+    said = answers(trace_study(recording, TraceStudy(model="llama-moe", iterations=1)))
+    assert said[AHEAD] == ["One record has no past to predict from: record several iterations."]
+    assert said[UNKNOWN][0].startswith("Sources are unknown: every rank is taken to send alike")
+    assert said[UNKNOWN][1] == "One record: nothing is known of drift."
+
+
+def row(design, seconds, cost=1.0):
+    fabric = "fat-tree" if design.startswith("fat-tree") else "mfabric"
+    parts = {"ep_comm_s": seconds / 4, "bubble_s": seconds / 2, "ep_share": 0.25, "ep_share_without_bubble": 0.5}
+    seconds = {"iteration_s": seconds, "network_cost_usd": cost, "over_tree": 1.0}
+    return {"design": design, "fabric": fabric, "traffic": "made up"} | parts | seconds
+
+
+def circuits(*seconds):
+    """What is said of circuits, given the seconds of every design."""
+    names = [design.name for design in DESIGNS]
+    rows = [row(name, time, 0.5 if "mFabric" in name else 1.0) for name, time in zip(names, seconds, strict=True)]
+    recording = Recording(np.ones((1, 1, 1, 16, 16)), np.zeros(1, int), "run", "made up")
+    return " ".join(answers(Studied(recording, JOB, rows, [], [], {}))[CIRCUITS])
+
+
+def test_the_verdict_on_circuits():
+    said = circuits(3, 2, 2.5, 1.5, 1.8, 1.9)
+    assert said.startswith(
+        "Yes: with circuits an iteration takes 1.5 s, 25.0% less than on the best fat-tree (fat-tree, "
+    )
+    assert "pooled NICs); the network costs 0.50 times as much" in said
+    assert f"Best: {BEST} (" in said
+    assert "takes 67% longer than that" in said
+    assert "patch panel" not in said
+    assert "with their own alone it takes 50% longer" in said
+    said = circuits(2, 2, 3, 2.2, 2.2, 2.21)
+    assert said.startswith("No: with circuits an iteration takes 2.21 s, 10.5% longer than on")
+    assert f"Best: {UNIFORM} (" in said
+    assert f"Within 1% of it: {BEST}, {STATIC}. So circuits need not be switched" in said
+    assert "use each other's NICs" not in said
+    assert circuits(2, 2, 2.01, 2.01, 2.5, 2.5).startswith(
+        "Not in time: with circuits an iteration takes 2.01 s, as long"
+    )
+    assert f"Best: {PUBLISHED} (" in circuits(2, 2, 2, 2, 2.5, 2.5)
+
+
+def test_what_is_unknown_is_said():
+    count = np.ones((3, 1, 1, 1, 4))
+    ranks = Recording(count, np.array([1, 11, 21]), "x", "x", sources=Sources.UNKNOWN, targets=Targets.RANKS)
+    said = answers(Studied(ranks, JOB, [], [], [], {}))[UNKNOWN]
+    assert [line.split(":")[0] for line in said[:2]] == ["Sources are unknown", "Experts are unknown"]
+    assert said[2] == "Records are several iterations apart: what happens between them is unknown."
+    domains = Recording(np.ones((12, 1, 1, 2, 4)), np.arange(12), "x", "x", sources=Sources.DOMAINS)
+    (only,) = answers(Studied(domains, JOB, [], [], [], {}))[UNKNOWN]
+    assert only.startswith("Rows are text domains")
+
+
+def test_mistakes(trace, capsys):
+    assert refused(TraceStudy, iterations=0).startswith("iterations must be a whole number")
+    said = command_line.mistake(capsys, "traces", "study", trace)
+    assert said == "traces study needs --model, the model whose job the recording is read for."
+    said = command_line.mistake(capsys, "traces", "study", trace, "--model", "llama-moe", "--out", "page.pdf")
+    assert said.startswith("report 'page.pdf': extension '.pdf' is unknown")
+    np.savez(trace.parent / "odd.npz", tokens=np.ones((1, 1, 1, 16, 17)))
+    said = command_line.mistake(capsys, "traces", "study", trace.parent / "odd.npz", "--model", "llama-moe")
+    assert "must hold a multiple of the 16 experts of llama-moe, got 17" in said
