@@ -10,8 +10,13 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.commands import shared
 
 PAGE = "study.html"
+WIDTH = 120
 COLUMNS = {"design": "", "iteration_s": "", "over_tree": "over fat-tree", "ep_share": "all-to-all"}
-COLUMNS |= {"ep_share_without_bubble": "without bubble", "network_cost_usd": "network $", "cluster_cost_usd": "cluster $"}
+COLUMNS |= {
+    "ep_share_without_bubble": "without bubble",
+    "network_cost_usd": "network $",
+    "cluster_cost_usd": "cluster $",
+}
 
 
 def run(options: Any) -> int:
@@ -69,7 +74,7 @@ def _text(found: Any, said: dict[str, list[str]]) -> str:
     percent = ("ep_share", "ep_share_without_bubble")
     columns = [report.Column(key, title or None, percent=key in percent) for key, title in COLUMNS.items()]
     for question, sentences in said.items():
-        table = f"{report.plain(found.rows, columns)}\n" if question == CIRCUITS else ""
+        table = f"{report.plain(found.rows, columns, WIDTH)}\n" if question == CIRCUITS else ""
         parts.append(f"{question}\n{table}" + "\n".join(f"- {sentence}" for sentence in sentences))
     return "\n\n".join(parts)
 

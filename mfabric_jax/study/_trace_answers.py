@@ -46,8 +46,6 @@ def _circuits(found: Studied) -> list[str]:
     if found.job.servers_per_region == 1:
         inside = "No all-to-all leaves a server, since an expert-parallel group fits into one: no network can help."
         return [*lines, inside]
-    if found.job.servers_per_region == 2:
-        lines.append("A region is two servers, one pair: every policy that uses all circuits sets the same ones.")
     alike = [row for row in optical if row["iteration_s"] <= (1 + ALIKE) * best["iteration_s"]]
     simplest = next(row for name in (UNIFORM, STATIC, PUBLISHED, BEST) for row in alike if row["design"] == name)
     lines += [_verdict(simplest, tree), f"Best: {simplest['design']} ({MEANING[simplest['design']]})."]
@@ -66,6 +64,8 @@ def _circuits(found: Studied) -> list[str]:
         lines.append(
             f"Without circuits, let GPUs use each other's NICs: with their own alone it takes {more:.0%} longer."
         )
+    if found.job.servers_per_region == 2:
+        lines.append("A region is two servers, one pair: every policy that uses all circuits sets the same ones.")
     return lines
 
 
