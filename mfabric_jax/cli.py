@@ -146,7 +146,7 @@ def _first_word(command: str) -> str | None:
     if command == "traffic":
         from mfabric_jax.workload import NAMES
 
-        return f"the name of a model first; allowed: {', '.join(NAMES)}"
+        return f"the name of a model first; allowed: {', '.join(NAMES)}, or a .toml or .json file"
     if command == "draw":
         from mfabric_jax.fabric import NAMES as FABRICS
 

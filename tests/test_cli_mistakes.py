@@ -46,7 +46,9 @@ MISTAKES = {
         ("mixtral", "model 'mixtral' is unknown (did you mean 'mixtral-8x7b'?)"),
         ("mixtral-8x7b llama-moe", "traffic does not take 'llama-moe'"),
         ("mixtral-8x7b --gpsu 8", "option '--gpsu' is unknown (did you mean '--gpu'?)"),
-        ("mixtral-8x7b --dp 3", "dp x tp x pp x ep must equal gpus, got 3 x 4 x 4 x 8 = 384 but gpus = 1024"),
+        ("mixtral-8x7b --dp 3 --gpus 1024", "mixtral-8x7b: dp x tp x pp x ep must equal gpus, got 3 x 4 x 4 x 8 = 384"),
+        ("none.toml", "cannot read 'none.toml'"),
+        ("mixtral-8x7b --precision fp4", "precision 'fp4' is unknown"),
     ],
     "validate": [
         ("", "validate needs to know what first; allowed: packet"),

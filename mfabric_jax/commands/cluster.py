@@ -51,7 +51,7 @@ def run(options: Options) -> int:
             print(report.write_rows(table(), files[name], effective | {"table": name}), file=sys.stderr)
     columns = ["traffic", "flows", report.Column("gigabytes", "GB"), report.Column("end_s", "ends at [s]")]
     print(
-        f"{config.model} on {rows[0]['fabric']}: {solved.job.gpus:,} GPUs, {rows[0]['links']:,} links; "
+        f"{solved.job.model} on {rows[0]['fabric']}: {solved.job.gpus:,} GPUs, {rows[0]['links']:,} links; "
         f"built in {solved.build_s:.1f} s, solved in {solved.solve_s:.1f} s, at most {rows[0]['peak_mb']:,.0f} MB"
     )
     print(report.plain([row | {"gigabytes": units.to_gigabytes(row["bytes"])} for row in rows], columns))

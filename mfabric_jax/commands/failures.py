@@ -17,7 +17,8 @@ class Healthy(Compare):
     """The healthy cluster."""
 
     models: tuple[str, ...] = ("mixtral-8x22b", "deepseek-r1")
-    """mixtral-8x22b, mixtral-8x7b, llama-moe, qwen-moe, qwen-moe-ep16, deepseek-r1, deepseek-v3"""
+    """mixtral-8x22b, mixtral-8x7b, llama-moe, qwen-moe, qwen-moe-ep16, deepseek-r1, deepseek-v3, or .toml
+    or .json files (docs/models.md); each with degrees of its own, as in qwen-moe:ep=16:dp=16"""
     fabrics: tyro.conf.Suppress[tuple[str, ...]] = (_failures.OPTICAL,)
     nic_gbps: tuple[float, ...] = (400.0,)
     """Bandwidth of every NIC."""

@@ -36,7 +36,8 @@ def run(options: Options) -> int:
     if options.picture is not None:
         check_picture(options.picture)
     segments, rows, effective = study.example_timeline(config)
-    title = f"{config.model} on {config.fabric} at {config.nic_gbps:g} Gbps"
+    (model,) = effective["workloads"]
+    title = f"{model} on {config.fabric} at {config.nic_gbps:g} Gbps"
     print(f"{title}: an iteration of {rows[0]['iteration_s']:.4g} s; seconds of every pipeline stage")
     parts = {"compute_s": "compute", "tp_comm_s": "TP", "ep_comm_s": "EP", "dp_comm_s": "DP"}
     parts |= {"reconfig_s": "reconf", "bubble_s": "bubble"}

@@ -14,7 +14,8 @@ class Options(SetUp):
     """Bytes of tensor, expert, pipeline and data parallelism in one iteration, beside measured shares."""
 
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
-    """mixtral-8x22b, mixtral-8x7b, llama-moe, qwen-moe, qwen-moe-ep16, deepseek-r1, deepseek-v3"""
+    """mixtral-8x22b, mixtral-8x7b, llama-moe, qwen-moe, qwen-moe-ep16, deepseek-r1, deepseek-v3, or a .toml
+    or .json file (docs/models.md)"""
 
 
 def run(options: Options) -> int:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ RANGE = (1e-2, 1e2)  # of achieved over peak FLOP/s
 
 
 def calibrate(
-    config: Compare | None = None, models: Iterable[str] = tuple(PUBLISHED), *, progress: Callable | None = None
+    config: Compare | None = None, models: Sequence[str] = tuple(PUBLISHED), *, progress: Callable | None = None
 ) -> dict[str, Calibrated]:
     """The achieved FLOP/s over peak of each model with which fat-tree times come closest to the published ratios.
 
@@ -31,6 +31,13 @@ def calibrate(
 
     Least squares of the logarithms of the three ratios to the time at 800 Gbps, by search over the one number.
     """
+    for model in models:
+        if model not in PUBLISHED:
+            known = ", ".join(PUBLISHED)
+            raise InputError(
+                f"models must have published fat-tree times, to which a rate is fitted ({known} have), got {model!r}; "
+                "compute of others is --gpu at --efficiency."
+            )
     names("models", tuple(models), PUBLISHED)
     config = config or Compare()
     return {name: _calibrated(config, name, progress) for name in models}

@@ -15,6 +15,7 @@ from mfabric_jax.study._simulate import Simulated, simulate_all
 from mfabric_jax.study._switches import changes_of, switch_name, switching_columns
 from mfabric_jax.study.calibration import CALIBRATED
 from mfabric_jax.study.config import Assumptions, Compare
+from mfabric_jax.study.settings import ModelName
 from mfabric_jax.workload import Workload
 
 PARTS = ("iteration_s", "compute_s", "exposed_comm_s", "reconfig_s", "bubble_s", "tp_comm_s", "ep_comm_s", "dp_comm_s")
@@ -93,26 +94,27 @@ def _described(simulated: Simulated) -> dict[str, Any]:
         "micro_batches": one.workload.micro_batches,
         "first": one.settings.first if one.group.reconfigures else "none",
         "decision_s": one.decision_s,
-        "compute_source": compute_source(one.settings, one.workload.model),
+        "compute_source": compute_source(one.settings, one.workload),
         "traffic": one.tokens.source,
         "iterations": len(one.tokens.count),
         "dtype": one.settings.dtype,
     }
 
 
-def compute_source(settings: Assumptions, model: str) -> str:
+def compute_source(settings: Assumptions, job: Workload) -> str:
     """Where the computation time of a model comes from, in words."""
-    rate = f"{settings.server.name} at {settings.achieved(model):.0%} of peak"
-    if settings.compute == "calibrated" and model in CALIBRATED:
+    rate = f"{settings.server.name} at {settings.achieved(job):.0%} of peak"
+    if settings.compute == "calibrated" and job.known_as in CALIBRATED:
         return f"{rate}, calibrated to published fat-tree times (arXiv 2501.03905)"
     return f"{rate}, not calibrated"
 
 
-def effective(config: Assumptions, *models: str) -> dict[str, Any]:
+def effective(config: Assumptions, *models: ModelName) -> dict[str, Any]:
     """The configuration with every value resolved, and where the result comes from; `models`: default its own."""
     models = models or config.models  # type: ignore[attr-defined]
-    resolved = {name: dataclasses.asdict(config.workload(name)) for name in models}
-    rates = {name: config.achieved(name) for name in models}
+    jobs = [config.workload(name) for name in models]
+    resolved = {job.model: dataclasses.asdict(job) for job in jobs}
+    rates = {job.model: config.achieved(job) for job in jobs}
     nvlink = config.own_nvlink_Bps
     said = {"policy": config.policy_name, "gpu": config.server.name, "nvlink_Bps": nvlink}
     said["server"] = dataclasses.asdict(config.server)

@@ -12,8 +12,8 @@ from mfabric_jax.schedule.trace import one_block
 from mfabric_jax.study._scenario import scenarios, scenarios_on, tokens_of
 from mfabric_jax.study._timeline import timeline
 from mfabric_jax.study.config import Compare
+from mfabric_jax.study.settings import ModelName
 from mfabric_jax.traffic import rank_bytes, server_bytes
-from mfabric_jax.workload import Workload
 
 OPTICAL = "mfabric"
 OF_BLOCKS = ("fat-tree", OPTICAL)
@@ -26,19 +26,21 @@ def examples(config: Compare) -> tuple[dict[str, dict], dict[str, list]]:
     without mFabric.
     """
     several = [name for name in config.models if config.workload(name).servers_per_region > 2]
-    workload = config.workload((several or list(config.models))[0])
+    model = (several or list(config.models))[0]
+    workload = config.workload(model)
     if OPTICAL not in config.fabrics:
         return {}, {}
     gbps = min(config.nic_gbps, key=lambda x: abs(x - 400))
     title = f"{workload.model}: one region, {config.policy_name} circuits"
-    lines = {f"{workload.model} on {name} at {gbps:g} Gbps": line for name, line in _lines(config, workload, gbps)}
-    return {title: _region(config, workload, gbps)}, lines
+    lines = {f"{workload.model} on {name} at {gbps:g} Gbps": line for name, line in _lines(config, model, gbps)}
+    return {title: _region(config, model, gbps)}, lines
 
 
-def _region(config: Compare, workload: Workload, gbps: float) -> dict[str, np.ndarray]:
+def _region(config: Compare, model: ModelName, gbps: float) -> dict[str, np.ndarray]:
     """Demand between the servers of a region [S S] bytes, and the circuits chosen for it [S S]."""
+    workload = config.workload(model)
     tokens = tokens_of(dataclasses.replace(config, iterations=1), workload)
-    (one,) = scenarios_on(config, workload.model, OPTICAL, (gbps,), ("own",), tokens)
+    (one,) = scenarios_on(config, model, OPTICAL, (gbps,), ("own",), tokens)
     counts = tokens.count[0, workload.moe_layers // 2 % tokens.count.shape[1], 0]
     demand = rank_bytes(jnp.asarray(counts, config.dtype), workload.dispatch_bytes_per_selection)
     demand = server_bytes(demand, workload.ranks_per_server)
@@ -47,10 +49,10 @@ def _region(config: Compare, workload: Workload, gbps: float) -> dict[str, np.nd
     return {"demand": np.asarray(demand) * (1 - np.eye(len(demand))), "circuits": np.asarray(plan.circuits.count)}
 
 
-def _lines(config: Compare, workload: Workload, gbps: float) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+def _lines(config: Compare, model: ModelName, gbps: float) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """Block timelines by fabric."""
     names = tuple(name for name in config.fabrics if name in OF_BLOCKS)
-    chosen = {"models": (workload.model,), "fabrics": names, "nic_gbps": (gbps,), "nic_use": config.nic_use[:1]}
+    chosen = {"models": (model,), "fabrics": names, "nic_gbps": (gbps,), "nic_use": config.nic_use[:1]}
     chosen |= {"circuits_for": config.circuits_for[:1]}
     for one in scenarios(dataclasses.replace(config, iterations=1, **chosen)):
         yield one.fabric.name, one_block(one.workload, timeline(one)[0])

@@ -81,10 +81,10 @@ class Failures(FailureSettings):
         for name in self.setting.models:
             job = self.setting.workload(name)
             if self.stage is not None and whole("stage", self.stage, at_least=0) >= job.pp:
-                raise InputError(f"stage must be below the {job.pp} pipeline stages of {name}, got {self.stage}.")
+                raise InputError(f"stage must be below the {job.pp} pipeline stages of {job.model}, got {self.stage}.")
             if whole("server", self.server, at_least=0) >= job.servers_per_region:
                 most = job.servers_per_region
-                raise InputError(f"server must be below the {most} of a region of {name}, got {self.server}.")
+                raise InputError(f"server must be below the {most} of a region of {job.model}, got {self.server}.")
             nics = float(self.setting.electrical_nics)
             here = Region(job.servers_per_region, 1.0, self.setting.optical_degree, nics)
             for kind in self.kinds:
@@ -109,7 +109,7 @@ def failures(config: Failures, progress: Callable[[str], None] | None = None) ->
             hurt = _with_stage(healthy, _solve_stage(one, left, stage), stage)
             after, _ = _timed(one, hurt, left, stage)
             if progress:
-                progress(f"{name}: {kind}")
+                progress(f"{one.workload.model}: {kind}")
             yield _row(config, one, kind, stage, before, after)
 
 
@@ -205,7 +205,7 @@ def _row(config: Failures, one: Scenario, kind: str, stage: int, before: Iterati
         "failed_s": float(hurt_s[suffers].mean()),
         "slow_down": float((hurt_s[suffers] / whole_s[suffers]).mean() - 1),
         "run_slow_down": float(run.sum() / whole_s.sum() - 1),
-        "published": PUBLISHED.get((job.model, kind)) if as_published else None,
+        "published": PUBLISHED.get((job.known_as, kind)) if as_published else None,
         **parts,
         "dtype": settings.dtype,
     }

@@ -19,7 +19,7 @@ from mfabric_jax.schedule.iteration import FabricRates
 from mfabric_jax.study._scenario import Scenario, scenarios_on, tokens_of
 from mfabric_jax.study._simulate import Given, Program, given_of, program_of
 from mfabric_jax.study.config import Assumptions
-from mfabric_jax.workload import NAMES as MODELS
+from mfabric_jax.study.settings import ModelName
 from mfabric_jax.workload import block_seconds
 from mfabric_jax.workload.compute import BlockSeconds
 
@@ -102,7 +102,7 @@ class IterationOf(eqx.Module):
         return {name: jnp.asarray(x, jnp.int32 if name in WHOLE else self.dtype) for name, x in case.items()}
 
 
-def iteration_of(config: Assumptions, model: str, fabric: str = "mfabric") -> tuple[IterationOf, dict[str, Any]]:
+def iteration_of(config: Assumptions, model: ModelName, fabric: str = "mfabric") -> tuple[IterationOf, dict[str, Any]]:
     """A function of a case, and the case that `config` stands for, to be changed or swept.
 
     A case holds `nic_gbps`, `goodput`, `link_delay_s`, `nvswitch_gigabytes_per_s` (where GPUs sit in servers: in
@@ -115,7 +115,6 @@ def iteration_of(config: Assumptions, model: str, fabric: str = "mfabric") -> tu
     Example: `function, case = iteration_of(Compare(), "mixtral-8x7b")`, then
     `evaluate(function, grid(**{name: [value] for name, value in case.items()} | {"delay_s": [0.001, 0.025]}))`.
     """
-    one_of("model", model, MODELS)
     axes = {"nic_gbps": (400.0,), "nic_use": ("own",), "circuits_for": ("all-to-all",)}
     nic_gbps, nic_use, spans = (getattr(config, name, default)[:1] for name, default in axes.items())
     tokens = tokens_of(config, config.workload(model), spans)
@@ -139,7 +138,7 @@ def function_of(one: Scenario) -> tuple[IterationOf, dict[str, Any]]:
         path_links=jnp.asarray(one.fabric.path_links(settings), dtype),
     )
     case = {"nic_gbps": one.bandwidths[0], "goodput": settings.goodput, "link_delay_s": settings.link_delay_s}
-    case |= {"sample": 0, "efficiency": settings.achieved(one.workload.model)}
+    case |= {"sample": 0, "efficiency": settings.achieved(one.workload)}
     case["nvswitch_gigabytes_per_s"] = units.to_gigabytes(settings.own_nvlink_Bps)
     if one.group.reconfigures:
         case |= {name: getattr(settings, name) for name in ("delay_s", "each_s", "reactivation_s")}

@@ -20,6 +20,7 @@ from mfabric_jax.schedule.iteration import FabricRates
 from mfabric_jax.schedule.spans import LONG
 from mfabric_jax.study._foreseen import measured_decision_s
 from mfabric_jax.study.config import Assumptions, Compare
+from mfabric_jax.study.settings import ModelName
 from mfabric_jax.traffic import Tokens, rank_bytes, server_bytes
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.compute import BlockSeconds
@@ -88,7 +89,7 @@ def scenarios(config: Compare) -> list[Scenario]:
 
 def scenarios_on(
     settings: Assumptions,
-    model: str,
+    model: ModelName,
     name: str,
     nic_gbps: Sequence[float],
     nic_uses: Sequence[str],

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from mfabric_jax import fabric, policies, workload
+from mfabric_jax import fabric, policies
 from mfabric_jax.checks import InputError, names, positive, whole
 from mfabric_jax.fabric import Prices
 from mfabric_jax.fabric.design import EpGroup, Fabric, FabricSettings
@@ -18,13 +18,14 @@ from mfabric_jax.study.calibration import CALIBRATED
 from mfabric_jax.study.settings import (
     CircuitSettings,
     ComputeSettings,
+    ModelName,
     RunSettings,
     SetUp,
     TimingSettings,
     TrafficSettings,
     check_choices,
 )
-from mfabric_jax.workload import Workload, block_seconds
+from mfabric_jax.workload import Workload, block_seconds, check_models
 from mfabric_jax.workload.compute import BlockSeconds
 
 
@@ -51,15 +52,15 @@ class Assumptions(
         whole("seed", self.seed, at_least=0)
         self.price_list()
 
-    def achieved(self, model: str) -> float:
+    def achieved(self, job: Workload) -> float:
         """Achieved over peak FLOP/s of the GPU for a model."""
-        if self.compute == "calibrated" and model in CALIBRATED:
-            return CALIBRATED[model].efficiency
+        if self.compute == "calibrated" and job.known_as in CALIBRATED:
+            return CALIBRATED[job.known_as].efficiency
         return self.efficiency
 
     def block_seconds(self, job: Workload) -> BlockSeconds:
         """Seconds of a block."""
-        return block_seconds(job, self.server, self.achieved(job.model))
+        return block_seconds(job, self.server, self.achieved(job))
 
     def parts(self) -> Parts:
         """The table of parts in use."""
@@ -102,7 +103,7 @@ class Assumptions(
             return jax.tree_util.Partial(policies.static, mean=mean)
         return policies.suited(self.policy, rule=self.rule, routing=self.routing)
 
-    def groups(self, model: str, name: str, nic_gbps: float, nic_uses: Sequence[str]) -> list[Any]:
+    def groups(self, model: ModelName, name: str, nic_gbps: float, nic_uses: Sequence[str]) -> list[Any]:
         """What one expert-parallel group of the model sees of a fabric, checked."""
         on = fabric.get(name)
         job = self.workload(model, on.gpus_of(self.server))
@@ -118,8 +119,9 @@ class Assumptions(
 class Compare(Assumptions):
     """What to compare, and under which assumptions: a row for each model, fabric and bandwidth."""
 
-    models: tuple[str, ...] = ("mixtral-8x22b", "mixtral-8x7b", "llama-moe", "qwen-moe", "deepseek-r1")
-    """mixtral-8x22b, mixtral-8x7b, llama-moe, qwen-moe, qwen-moe-ep16, deepseek-r1, deepseek-v3"""
+    models: tuple[ModelName, ...] = ("mixtral-8x22b", "mixtral-8x7b", "llama-moe", "qwen-moe", "deepseek-r1")
+    """mixtral-8x22b, mixtral-8x7b, llama-moe, qwen-moe, qwen-moe-ep16, deepseek-r1, deepseek-v3, or .toml
+    or .json files (docs/models.md); each with degrees of its own, as in qwen-moe:ep=16:dp=16"""
     fabrics: tuple[str, ...] = ("fat-tree", "oversub-fat-tree", "rail-optimized", "mfabric")
     """fat-tree, oversub-fat-tree, rail-optimized, rail-only, topoopt, mfabric, nvl72, mfabric-cpo, torus"""
     nic_gbps: tuple[float, ...] = (100.0, 200.0, 400.0, 800.0)
@@ -131,7 +133,7 @@ class Compare(Assumptions):
 
     def __post_init__(self):
         self.check_spans(self.circuits_for)
-        names("models", self.models, workload.NAMES)
+        check_models("models", self.models)
         names("fabrics", self.fabrics, fabric.NAMES)
         names("nic_use", self.nic_use, NIC_USES)
         super().__post_init__()
@@ -146,8 +148,9 @@ class Compare(Assumptions):
 class Case(Assumptions):
     """One model on one fabric at one bandwidth."""
 
-    model: str = "mixtral-8x7b"
-    """mixtral-8x22b, mixtral-8x7b, llama-moe, qwen-moe, qwen-moe-ep16, deepseek-r1, deepseek-v3"""
+    model: ModelName = "mixtral-8x7b"
+    """mixtral-8x22b, mixtral-8x7b, llama-moe, qwen-moe, qwen-moe-ep16, deepseek-r1, deepseek-v3, or a .toml
+    or .json file (docs/models.md); with degrees of its own, as in qwen-moe:ep=16:dp=16"""
     fabric: str = "mfabric"
     """fat-tree, oversub-fat-tree, rail-optimized, rail-only, topoopt, mfabric, nvl72, mfabric-cpo, torus"""
     nic_gbps: float = 400.0
@@ -159,7 +162,8 @@ class Case(Assumptions):
 
     def __post_init__(self):
         self.check_spans((self.circuits_for,))
-        for field, allowed in (("model", workload.NAMES), ("fabric", fabric.NAMES), ("nic_use", NIC_USES)):
+        check_models("model", (self.model,))
+        for field, allowed in (("fabric", fabric.NAMES), ("nic_use", NIC_USES)):
             names(field, (getattr(self, field),), allowed)
         super().__post_init__()
         check_bandwidths((self.nic_gbps,), self.price_list())

@@ -20,6 +20,11 @@ from mfabric_jax.traffic.predictor import REGISTRY as PREDICTORS
 from mfabric_jax.workload import Workload, get
 from mfabric_jax.workload.gpus import DEFAULT_GPU, GPUS
 
+if typing.TYPE_CHECKING:
+    ModelName = str | Workload
+else:
+    ModelName = str  # of a command's words
+
 TRAFFIC = ("measured", "generated")
 DType = Literal["float32", "float64"]
 MEASURED = "measured"
@@ -32,7 +37,7 @@ class SetUp(ServerSettings):
     """Overrides of a model's own set-up; None keeps it."""
 
     dp: int | None = None
-    """Data-parallel degree; the degrees have to multiply to gpus."""
+    """Data-parallel degree; without it gpus decides."""
     tp: int | None = None
     """Tensor-parallel degree."""
     pp: int | None = None
@@ -40,22 +45,35 @@ class SetUp(ServerSettings):
     ep: int | None = None
     """Expert-parallel degree."""
     gpus: int | None = None
-    """GPUs of the cluster."""
+    """GPUs of the cluster (default: the product of the degrees)."""
     micro_batch: int | None = None
     """Sequences per EP rank and micro-batch."""
     micro_batches: int | None = None
-    """Micro-batches per iteration (default: the pipeline stages)."""
+    """Micro-batches per iteration (default: the pipeline stages; of a file enough for a bubble of at most 15 %)."""
     sequence: int | None = None
-    """Tokens of a sequence."""
+    """Tokens of a sequence (--seq, too)."""
     schedule: str | None = None
     """Order of passes: 1f1b (default), interleaved, gpipe."""
     chunks: int | None = None
     """Chunks of blocks on a stage, under interleaved."""
     recompute: str | None = None
     """What the backward pass computes again: none (default), attention, block."""
+    precision: str | None = None
+    """Of what is sent: bf16 (default), or fp8: tokens to experts in FP8, answers and gradients in bf16."""
+    dispatch_bytes: float | None = None
+    """Bytes per element of a token on its way to an expert."""
+    combine_bytes: float | None = None
+    """Bytes per element of an expert's answer."""
+    grad_bytes: float | None = None
+    """Bytes per element of a gradient."""
+    optimizer: str | None = None
+    """Of every parameter, for memory alone: sharded over its replicas (default), or replicated."""
 
-    def workload(self, name: str, gpus_per_server: int | None = None, **changed: Any) -> Workload:
-        """A model with these overrides.   - `gpus_per_server`: None: of the GPU's own servers."""
+    def workload(self, name: ModelName, gpus_per_server: int | None = None, **changed: Any) -> Workload:
+        """A model with these overrides; `name`: as `workload.get` takes it.
+
+        - `gpus_per_server`: None: of the GPU's own servers.
+        """
         own = [field.name for field in dataclasses.fields(SetUp) if field.name not in OF_SERVER]
         given = {name: getattr(self, name) for name in own} | changed
         given = {field: value for field, value in given.items() if value is not None}

@@ -23,9 +23,9 @@ from mfabric_jax.routing.shortest import shortest_routes
 from mfabric_jax.routing.transfers import Transfers, link_bytes
 from mfabric_jax.study._provenance import provenance
 from mfabric_jax.study._scenario import check_dtype
-from mfabric_jax.study.settings import PolicySettings, RunSettings, SetUp, check_choices
+from mfabric_jax.study.settings import ModelName, PolicySettings, RunSettings, SetUp, check_choices
 from mfabric_jax.traffic import Flows, region_bytes, training_flows
-from mfabric_jax.workload import NAMES, Workload
+from mfabric_jax.workload import Workload, check_models
 
 REPLICAS = 64  # whose traffic is drawn
 
@@ -67,8 +67,9 @@ class ClusterForm(PolicySettings, PortSettings):
 class WholeCluster(RunSettings, ClusterForm, SetUp):
     """A job on a whole cluster. Optical regions choose circuits for the traffic of the iteration as a whole."""
 
-    model: str = "mixtral-8x7b"
-    """mixtral-8x22b, mixtral-8x7b, llama-moe, qwen-moe, qwen-moe-ep16, deepseek-r1, deepseek-v3"""
+    model: ModelName = "mixtral-8x7b"
+    """mixtral-8x22b, mixtral-8x7b, llama-moe, qwen-moe, qwen-moe-ep16, deepseek-r1, deepseek-v3, or a .toml
+    or .json file (docs/models.md); with degrees of its own, as in qwen-moe:ep=16:dp=16"""
     fabric: str = "mfabric"
     """fat-tree, oversub-fat-tree, rail-optimized, rail-only, topoopt, mfabric, nvl72, mfabric-cpo, torus"""
     graph: str | None = None
@@ -79,7 +80,7 @@ class WholeCluster(RunSettings, ClusterForm, SetUp):
     """Rates are solved again at most every this part of the lower bound on the time; 0 is exact."""
 
     def __post_init__(self):
-        one_of("model", self.model, NAMES)
+        check_models("model", (self.model,))
         self._check_graph()
         fabric.get(self.fabric)
         one_of("routing", self.routing, PATHS if self.graph is None else GRAPH_ROUTINGS)
@@ -111,7 +112,7 @@ class WholeCluster(RunSettings, ClusterForm, SetUp):
         gpus, replica = self.servers * per_server, own.gpus // own.dp
         if gpus % replica or self.dp is not None:
             raise InputError(
-                f"servers must hold whole replicas of {self.model} ({replica} GPUs each) and decides dp, got "
+                f"servers must hold whole replicas of {own.model} ({replica} GPUs each) and decides dp, got "
                 f"{self.servers} servers of {per_server} GPUs" + (f" and dp {self.dp}." if self.dp is not None else ".")
             )
         return self.workload(self.model, per_server, gpus=gpus, dp=gpus // replica)

@@ -1,10 +1,13 @@
 """What is trained, on how many GPUs, and what that computes and sends: model facts, placement, seconds, bytes."""
 
 from mfabric_jax.workload.catalog import NAMES as NAMES
+from mfabric_jax.workload.catalog import check_models as check_models
 from mfabric_jax.workload.catalog import get as get
 from mfabric_jax.workload.compute import block_seconds as block_seconds
 from mfabric_jax.workload.gpus import Gpu as Gpu
 from mfabric_jax.workload.gpus import get_gpu as get_gpu
+from mfabric_jax.workload.memory import fullest_stage as fullest_stage
+from mfabric_jax.workload.memory import memory_of as memory_of
 from mfabric_jax.workload.models import Architecture as Architecture
 from mfabric_jax.workload.models import GroupedQuery as GroupedQuery
 from mfabric_jax.workload.models import Latent as Latent

@@ -5,12 +5,19 @@ Qwen-MoE, the top-k of LLaMA-MoE, and one micro-batch per pipeline stage.
 """
 
 import dataclasses
-from typing import Any
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from mfabric_jax import checks
+from mfabric_jax.checks import InputError
 from mfabric_jax.workload import models
-from mfabric_jax.workload.models import Architecture
-from mfabric_jax.workload.parallel import Workload
+from mfabric_jax.workload.own import OF_MODEL, OF_SET_UP, is_file, read_model
+from mfabric_jax.workload.parallel import DEGREES, Workload
+from mfabric_jax.workload.precision import PRECISION, in_bytes
+from mfabric_jax.workload.set_ups import completed, finished, nearest, set_up_words
 
 _FACTS: dict[str, dict[str, Any]] = {
     "mixtral-8x22b": {"architecture": models.MIXTRAL_8X22B, "dp": 2, "tp": 8, "pp": 8, "ep": 8, "gpus": 1024},
@@ -27,21 +34,113 @@ _FACTS: dict[str, dict[str, Any]] = {
 }
 NAMES = tuple(_FACTS)
 
-_OF_WORKLOAD = {field.name for field in dataclasses.fields(Workload)} - {"model"}
-_OF_ARCHITECTURE = {field.name for field in dataclasses.fields(Architecture)} - {"name", "source"}
+OF_ONE = re.compile(r"(?P<model>.+?)(?P<given>(:\w+=[^:]*)+)")  # NAME:field=value:field=value
 
 
-def get(name: str, **overrides: Any) -> Workload:
-    """The workload of that name, with any field of `Workload` or `Architecture` replaced (`ep=16`, `blocks=7`).
+class _Asked(NamedTuple):
+    """A model as it is asked for: its `label` in rows, fields of its `Workload`, what is given for it alone, and
+    whether it is one's own, so that its set-up may be open."""
 
-    A degree that is replaced does not change `gpus`: name both. Raises `InputError` for an unknown name or
-    field, and for values that do not fit together.
+    label: str
+    facts: dict[str, Any]
+    given: dict[str, Any]
+    own: bool
+
+
+def get(model: str | Path | Workload, **overrides: Any) -> Workload:
+    """A model on its GPUs, with any field of `Workload` or `Architecture`, or `precision`, replaced.
+
+    - `model`: a name of the catalogue; a `.toml` or `.json` file of your own, or the `config.json` of a released model,
+      or its folder (docs/models.md); a `Workload`; each with fields of its own, as in "qwen-moe:ep=16:dp=16".
+
+    `gpus` follows from the degrees unless it is given; `dp` from `gpus` and the other degrees. A file that leaves
+    degrees open gets some that fit, and enough micro-batches for a bubble of at most 15 %. Raises `InputError` for an
+    unknown name or field, and for values that do not fit together, with degrees that do.
     """
-    checks.one_of("model", name, NAMES)
-    for field in overrides:
-        checks.one_of("workload setting", field, sorted(_OF_WORKLOAD | _OF_ARCHITECTURE))
-    facts = _FACTS[name] | {field: value for field, value in overrides.items() if field in _OF_WORKLOAD}
-    changed = {field: value for field, value in overrides.items() if field in _OF_ARCHITECTURE}
-    if changed:
-        facts["architecture"] = dataclasses.replace(facts["architecture"], **changed)
-    return Workload(model=name, **facts)
+    asked = _asked(model)
+    given = in_bytes(overrides | asked.given)
+    for field in given:
+        checks.one_of("workload setting", field, sorted({*OF_SET_UP, *OF_MODEL, PRECISION}))
+    facts = asked.facts | {field: value for field, value in given.items() if field in OF_SET_UP}
+    try:
+        if changed := {field: _tuple(value) for field, value in given.items() if field in OF_MODEL}:
+            facts["architecture"] = dataclasses.replace(facts["architecture"], **changed)
+        facts = _spread(facts, given)
+        if asked.own:
+            facts = _own_set_up(asked.label, facts)
+        return Workload(model=asked.label, **facts)
+    except InputError as mistake:
+        why = str(mistake).removesuffix(".")
+        raise InputError(f"{asked.label}: {why}{_instead(facts, given)}.") from None
+
+
+def check_models(field: str, given: Sequence[str | Path | Workload]) -> None:
+    """`InputError` for models that are none, for no model, and for two that have one name in rows."""
+    if not checks.listed(field, given):
+        raise InputError(f"{field} must name at least one; allowed: {', '.join(NAMES)}, a .toml or .json file.")
+    labels = [_asked(model, field).label for model in given]
+    if len(set(labels)) < len(labels):
+        raise InputError(f"{field} must not repeat a name, got {', '.join(labels)}; files may say name.")
+
+
+def _asked(model: str | Path | Workload, field: str = "model") -> _Asked:
+    if isinstance(model, Workload):
+        facts = {field.name: getattr(model, field.name) for field in dataclasses.fields(model) if field.name != "model"}
+        return _Asked(model.model, facts, {}, False)
+    text, given, behind = str(model), {}, ""
+    if found := OF_ONE.fullmatch(text):
+        text, behind = found["model"], found["given"]
+        given = {name: _value(value) for name, _, value in (one.partition("=") for one in behind[1:].split(":"))}
+    if is_file(text):
+        own = read_model(text)
+        facts = in_bytes(own.set_up) | {"architecture": own.architecture}
+        return _Asked(own.architecture.name + behind, facts, given, True)
+    try:
+        checks.one_of(field, text, NAMES)
+    except InputError as mistake:
+        raise InputError(f"{str(mistake).removesuffix('.')}, or a .toml or .json file.") from None
+    return _Asked(text + behind, _FACTS[text] | {"known_as": text}, given, False)
+
+
+def _value(text: str) -> Any:
+    """A number where it is one."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _spread(facts: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """`gpus` from the degrees, or `dp` from `gpus` and the others, where they are not given and all else is known."""
+    others = [facts.get(name, 0) for name in DEGREES if name != "dp"]
+    numbers = [*others, facts.get("dp", 1), facts.get("gpus", 1)]
+    if not all(isinstance(number, int) and number > 0 for number in numbers):
+        return facts  # open, or refused later
+    ranks = math.prod(others)
+    if "gpus" in facts and "dp" not in given and ("gpus" in given or "dp" not in facts):
+        if facts["gpus"] % ranks:
+            raise InputError(f"gpus must be a multiple of tp x ep x pp = {ranks}, got {facts['gpus']}.")
+        return facts | {"dp": facts["gpus"] // ranks}
+    if "dp" in facts and "gpus" not in given and (set(given) & set(DEGREES) or "gpus" not in facts):
+        return facts | {"gpus": facts["dp"] * ranks}
+    return facts
+
+
+def _own_set_up(label: str, facts: dict[str, Any]) -> dict[str, Any]:
+    """With the degrees and micro-batches that a file leaves open; they do not depend on the fabric."""
+    if any(name not in facts for name in (*DEGREES, "gpus")):
+        server = {name: facts[name] for name in ("gpus_per_server",) if name in facts}
+        facts = completed(label, {name: value for name, value in facts.items() if name not in server}) | server
+    return finished(facts)
+
+
+def _instead(facts: Mapping[str, Any], given: Mapping[str, Any]) -> str:
+    """Degrees that would do, as the end of a sentence."""
+    found = nearest(facts["architecture"], facts, given)
+    return f"; a set-up that fits: {set_up_words(found)}" if found else ""

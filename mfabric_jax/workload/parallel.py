@@ -17,6 +17,7 @@ from mfabric_jax.workload.models import Architecture
 DEGREES = ("tp", "ep", "dp", "pp")
 SCHEDULES = ("1f1b", "interleaved", "gpipe")
 RECOMPUTE = ("none", "attention", "block")
+OPTIMIZERS = ("sharded", "replicated")
 ROUNDING = 1e-9  # of a division
 
 
@@ -98,6 +99,8 @@ class Workload:
     - `schedule`: how stages order their passes: 1f1b, interleaved, gpipe.   - `chunks`: of blocks on every stage, under
       interleaved; chunk c of stage p holds the blocks at place c * pp + p.
     - `recompute`: what the backward pass computes again: "none", "attention", or "block" (its all-to-alls, too).
+    - `optimizer`: whether replicas of a parameter share its optimizer state (sharded, replicated): memory alone.
+    - `known_as`: the name under which figures for it are published; empty: none are.
 
     Raises `InputError` for degrees that do not fit the cluster, the servers, the experts or the blocks.
     """
@@ -119,6 +122,8 @@ class Workload:
     schedule: str = "1f1b"
     chunks: int = 1
     recompute: str = "none"
+    optimizer: str = "sharded"
+    known_as: str = ""
 
     def __post_init__(self) -> None:
         if self.micro_batches is None:
@@ -135,6 +140,7 @@ class Workload:
     def _check_schedule(self) -> None:
         checks.one_of("schedule", self.schedule, SCHEDULES)
         checks.one_of("recompute", self.recompute, RECOMPUTE)
+        checks.one_of("optimizer", self.optimizer, OPTIMIZERS)
         if self.chunks > 1 and self.schedule != "interleaved":
             raise checks.InputError(f"chunks must be 1 under schedule {self.schedule!r}, got {self.chunks}.")
         if self.chunks > 1 and self.pp == 1:

@@ -61,15 +61,30 @@ def pp_bytes(workload: Workload) -> float:
     return workload.tokens * workload.architecture.hidden * ACTIVATION_BYTES
 
 
-def gradient_bytes(workload: Workload, stage: int) -> GradientBytes:
-    """Gradient bytes of one pipeline stage; `InputError` for a stage that does not exist."""
+class StageParams(NamedTuple):
+    """Parameters of one pipeline stage, as `GradientBytes` has them."""
+
+    dense: float
+    expert: float
+
+
+def stage_params(workload: Workload, stage: int) -> StageParams:
+    """Parameters of one pipeline stage, all TP slices together, without embedding and output head.
+
+    `InputError` for a stage that does not exist.
+    """
     model = workload.architecture
     moe_blocks = len(workload.stage_layers(stage))
     blocks = workload.stage_blocks[stage]
     dense = blocks * model.attention_params + moe_blocks * (model.gate_params + model.shared_params)
     dense += (blocks - moe_blocks) * model.dense_params
-    expert = moe_blocks * workload.experts_per_rank * model.expert_params
-    return GradientBytes(dense * workload.grad_bytes, expert * workload.grad_bytes)
+    return StageParams(dense, moe_blocks * workload.experts_per_rank * model.expert_params)
+
+
+def gradient_bytes(workload: Workload, stage: int) -> GradientBytes:
+    """Gradient bytes of one pipeline stage; `InputError` for a stage that does not exist."""
+    params = stage_params(workload, stage)
+    return GradientBytes(params.dense * workload.grad_bytes, params.expert * workload.grad_bytes)
 
 
 def iteration_bytes(workload: Workload) -> dict[str, float]:
@@ -98,7 +113,7 @@ def share_table(workload: Workload) -> list[dict[str, Any]]:
     """Rows `parallelism, bytes_per_iteration, share, measured`; `measured` is text, None where nothing is published."""
     volume = iteration_bytes(workload)
     total = sum(volume.values())
-    published = MEASURED_SHARES.get(workload.model, {})
+    published = MEASURED_SHARES.get(workload.known_as, {})
     published = published | {kind: published["PP+DP"] for kind in ("PP", "DP") if "PP+DP" in published}
     return [
         {

@@ -61,16 +61,16 @@ def test_what_ships_covers_all_published_models_closely():
     for one in CALIBRATED.values():
         assert max(map(abs, one.residuals)) < 0.05
         assert 0.1 < one.efficiency < 10
-    check_refused("models 'deepseek-r1' is unknown", calibrate, SETTING, ("deepseek-r1",))
+    check_refused("models must have published fat-tree times", calibrate, SETTING, ("deepseek-r1",))
 
 
 def test_calibrated_is_the_default_where_there_is_one():
     config = Compare()
     assert config.compute == "calibrated"
-    assert config.achieved("qwen-moe") == CALIBRATED["qwen-moe"].efficiency
-    assert config.achieved("deepseek-r1") == 0.5
+    assert config.achieved(config.workload("qwen-moe")) == CALIBRATED["qwen-moe"].efficiency
+    assert config.achieved(config.workload("deepseek-r1")) == 0.5
     assert Compare(efficiency=0.4).compute == Compare(gpu="H100-SXM").compute == "achieved"
-    assert Compare(compute="achieved").achieved("qwen-moe") == 0.5
+    assert Compare(compute="achieved").achieved(config.workload("qwen-moe")) == 0.5
     check_refused("must be 'achieved'", Compare, compute="calibrated", efficiency=0.4)
     assert "calibrated to published" in row(small(fabrics=("fat-tree",), compute=None))["compute_source"]
     assert PRESETS["paper"] == {}

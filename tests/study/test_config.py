@@ -29,9 +29,9 @@ MISTAKES = [  # how the sentence begins
     ({"nic_gbps": (50.0,)}, NO_PRICE),
     ({"nic_gbps": (400.0, 1000.0)}, "nic_gbps 1000 has no price"),
     ({"electrical_nics": 0}, "electrical_nics must be at least 1"),
-    ({"tp": 3, "gpus": 3072}, "tp must divide gpus_per_server (8), got 3."),
-    ({"ep": 32, "gpus": 2048}, "ep must divide the 16 experts, got 32."),
-    ({"pp": 64, "gpus": 16384}, "pp must be at most the 32 blocks, got 64."),
+    ({"tp": 3, "gpus": 3072}, "tp must divide gpus_per_server (8), got 3; a set-up that fits: "),
+    ({"ep": 32, "gpus": 2048}, "ep must divide the 16 experts, got 32; a set-up that fits: "),
+    ({"pp": 64, "gpus": 16384}, "pp must be at most the 32 blocks, got 64; a set-up that fits: "),
     ({"records": (1, 2)}, "records chooses from a trace; name one with trace."),
     ({"nics": 4, "nic_use": ("pooled", "own")}, "nic_use 'own' gives each GPU its own NIC, but a server has 8 GPUs"),
     ({"fabrics": ("topoopt",), "nics": 3}, "topoopt needs 4 NICs for its ring and pipeline neighbours, got nics 3"),
@@ -43,7 +43,7 @@ MISTAKES = [  # how the sentence begins
     ({"prices": "prices.csv"}, "prices 'prices.csv': extension '.csv' is unknown"),
     ({"nic_gbps": (100.0,), "fabrics": ("nvl72",), "gpu_tbps": 0.1, "gpus": 4096, "dp": 64}, "gpu_tbps 0.1 leaves no "),
     ({"gpu_tbps": 0.0}, "gpu_tbps must be finite and above 0, got 0.0."),
-    ({"models": ("mixtral-8x7b",), "fabrics": ("nvl72",), "dp": 1}, "dp x tp x pp x ep must equal gpus"),
+    ({"models": ("mixtral-8x7b",), "fabrics": ("nvl72",), "dp": 1}, "mixtral-8x7b: a pipeline stage"),
     *[({"goodput": value}, f"goodput must be above 0 and at most 1, got {value}.") for value in (0.0, 1.1, NAN)],
     *[({"nic_gbps": (x,)}, f"nic_gbps must be finite and above 0, got {x}.") for x in (0.0, -4.0, NAN, INF)],
     *[
@@ -74,21 +74,23 @@ MISTAKES = [  # how the sentence begins
 
 def test_mistakes_are_sentences():
     for settings, words in MISTAKES:
-        assert refused(**TINY | settings).startswith(words), (settings, refused(**TINY | settings))
+        said = refused(**TINY | settings).removeprefix("llama-moe: ")
+        assert said.startswith(words), (settings, said)
 
 
 def test_degrees_that_do_not_fit_say_what_would():
-    sentence = refused(**TINY, dp=2)
+    sentence = refused(**TINY, dp=2, gpus=1024)
     assert "dp x tp x pp x ep must equal gpus, got 2 x 1 x 4 x 16 = 128 but gpus = 1024" in sentence
     assert "gpus (--gpus) of 128 would fit" in sentence
-    assert Compare(**TINY, dp=2, gpus=128).workload("llama-moe").gpus == 128
+    assert Compare(**TINY, dp=2).workload("llama-moe").gpus == 128
+    assert Compare(**TINY, gpus=128).workload("llama-moe").dp == 2
     experts = refused(models=("mixtral-8x7b",), ep=3, gpus=384)
     assert "EP group of tp x ep = 4 x 3 = 12 GPUs does not fit whole servers of 8" in experts
     assert "must be a multiple or a divisor" in experts
     every = refused(models=("llama-moe", "mixtral-8x7b"), dp=1, tp=1, pp=1, ep=16, gpus=16)
     assert "ep must divide the 8 experts, got 16" in every
     stage = refused(models=("mixtral-8x7b",), fabrics=("nvl72",), dp=1, gpus=128)
-    assert stage.startswith("a pipeline stage of dp x tp x ep = 1 x 4 x 8 = 32 GPUs must")
+    assert stage.startswith("mixtral-8x7b: a pipeline stage of dp x tp x ep = 1 x 4 x 8 = 32 GPUs must")
     port = refused(models=("mixtral-8x7b",), nic_gbps=(100.0,), fabrics=("mfabric-cpo",), gpu_tbps=0.2)
     assert port.startswith("gpu_tbps 0.2 leaves no optical port of nic_gbps 100")
 

@@ -106,12 +106,19 @@ def test_overrides_reach_the_architecture():
 
 
 MISFITS = (
-    ({"ep": 4}, r"8 x 4 x 4 x 4 = 512 but gpus = 1024; gpus \(--gpus\) of 512 would fit\.$"),
-    ({"tp": 3, "gpus": 768}, r"tp must divide gpus_per_server \(8\), got 3\.$"),
+    (
+        {"ep": 4, "dp": 8, "gpus": 1024},
+        r"^mixtral-8x7b: dp .* 8 x 4 x 4 x 4 = 512 but gpus = 1024; .* a set-up that fits: .* on 1,024 GPUs\.$",
+    ),
+    (
+        {"tp": 3, "gpus": 768},
+        r"tp must divide gpus_per_server \(8\), got 3; a set-up that fits: tp 4, ep 8, dp 8, pp 3 on 7",
+    ),
+    ({"gpus": 1000}, "gpus must be a multiple of tp x ep x pp = 128, got 1000; a set-up that fits: "),
     ({"ep": 3, "gpus": 384}, "EP group of tp x ep = 4 x 3 = 12 GPUs does not fit whole servers of 8"),
     (
         {"dp": 1, "tp": 1, "pp": 4, "ep": 4, "gpus": 16},  # two servers, but two stages on each
-        r"a pipeline stage of dp x tp x ep = 1 x 1 x 4 = 4 GPUs must fill whole servers of 8 \(gpus_per_server\)\.",
+        r"a pipeline stage of dp x tp x ep = 1 x 1 x 4 = 4 GPUs must fill whole servers of 8 \(gpus_per_server\)",
     ),
     ({"ep": 16, "gpus": 2048}, "ep must divide the 8 experts, got 16"),
     ({"pp": 64, "gpus": 16384}, "pp must be at most the 32 blocks, got 64"),

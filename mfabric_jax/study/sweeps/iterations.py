@@ -149,7 +149,7 @@ class Iterations:
         """What a setting of None stands for."""
         config = self._config(self.base.dtype, **dict.fromkeys(LEFT_OPEN))
         nvlink = units.to_gigabytes(config.own_nvlink_Bps)
-        found = {"efficiency": config.achieved(self.workload.model), "nvswitch_gigabytes_per_s": nvlink}
+        found = {"efficiency": config.achieved(self.workload), "nvswitch_gigabytes_per_s": nvlink}
         return found | {name: getattr(config, name) for name in LEFT_OPEN if name not in found}
 
     def _samples(self, sample: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -1,0 +1,207 @@
+"""The `config.json` of released models: one function for each layout, by its `model_type`.
+
+Field names are those of the configuration classes of huggingface/transformers (5.0) and, for MiniMax and Kimi, of the
+files beside their weights. Norms and biases are not counted; vision parts are not read.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mfabric_jax import checks
+from mfabric_jax.checks import InputError
+from mfabric_jax.workload.attention import Attention, GroupedQuery, Latent, Linear, Mixed
+
+Facts = dict[str, Any]
+KEY = "model_type"
+NEEDED = object()
+
+
+class Config:
+    """What a file says, field by field; a mistake names the field and the file."""
+
+    def __init__(self, values: Mapping[str, Any], named: str):
+        self.values, self.named = values, named
+
+    def _value(self, field: str, default: Any) -> Any:
+        value = self.values.get(field)
+        if value is None and default is NEEDED:
+            raise InputError(f"{self.named} must have the field {field}.")
+        return default if value is None else value
+
+    def whole(self, field: str, default: Any = NEEDED, at_least: int = 0) -> int:
+        """A whole number; `default` where the file has none, or null."""
+        return checks.whole(f"{field} of {self.named}", self._value(field, default), at_least=at_least)
+
+    def flag(self, field: str) -> bool:
+        """True or false; without it false."""
+        value = self._value(field, False)
+        if not isinstance(value, bool):
+            raise InputError(f"{field} of {self.named} must be true or false, got {value!r}.")
+        return value
+
+    def each(self, field: str, allowed: tuple | None = None) -> list:
+        """A list, empty without it: a value for every block where `allowed` ones are named, else places of blocks."""
+        value, blocks = self._value(field, []), self.whole("num_hidden_layers", at_least=1)
+        if not isinstance(value, list):
+            raise InputError(f"{field} of {self.named} must be a list, got {value!r:.80}.")
+        wrong = [one for one in value if (one not in allowed if allowed else not _is_place(one, blocks))]
+        if wrong or (allowed and value and len(value) != blocks):
+            what = f"{blocks} of {', '.join(map(str, allowed))}" if allowed else f"places from 0 to {blocks - 1}"
+            raise InputError(f"{field} of {self.named} must be {what}, got {wrong[:3] or len(value)}.")
+        return value
+
+    def inside(self, field: str) -> "Config":
+        """A table in it."""
+        value = self._value(field, NEEDED)
+        if not isinstance(value, dict):
+            raise InputError(f"{field} of {self.named} must be a table, got {value!r:.80}.")
+        return Config(value, f"{field} of {self.named}")
+
+
+def _is_place(value: Any, blocks: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < blocks
+
+
+def _common(config: Config, experts: str, expert_hidden: str, attention: Attention, **more: Any) -> Facts:
+    """What every layout has; `experts`, `expert_hidden`: the names of these fields."""
+    return {
+        "blocks": config.whole("num_hidden_layers", at_least=1),
+        "hidden": config.whole("hidden_size", at_least=1),
+        "attention": attention,
+        "experts": config.whole(experts, at_least=1),
+        "top_k": config.whole("num_experts_per_tok", at_least=1),
+        "expert_hidden": config.whole(expert_hidden, at_least=1),
+        "vocab": config.whole("vocab_size"),
+        "tied": config.flag("tie_word_embeddings"),
+        **more,
+    }
+
+
+def _grouped(config: Config, window: int = 0) -> GroupedQuery:
+    heads = config.whole("num_attention_heads", at_least=1)
+    width = config.whole("head_dim", config.whole("hidden_size", at_least=1) // heads, at_least=1)
+    return GroupedQuery(heads, config.whole("num_key_value_heads", heads, at_least=1), width, window)
+
+
+def _dense(config: Config, has_experts: Callable[[int], bool], hidden: str) -> Facts:
+    """Which blocks are dense: how many, where they are the first, and the width of their FFN, the field `hidden`."""
+    dense = tuple(block for block in range(config.whole("num_hidden_layers", at_least=1)) if not has_experts(block))
+    first = dense == tuple(range(len(dense)))
+    return {
+        "dense_blocks": len(dense) if first else dense,
+        "dense_hidden": config.whole(hidden, at_least=1) if dense else 0,
+    }
+
+
+def _mixtral(config: Config) -> Facts:
+    return _common(config, "num_local_experts", "intermediate_size", _grouped(config))
+
+
+def _olmoe(config: Config) -> Facts:
+    return _common(config, "num_experts", "intermediate_size", _grouped(config))
+
+
+def _qwen(config: Config) -> Facts:
+    """Every `decoder_sparse_step`-th block has experts, but for those of `mlp_only_layers`."""
+    step, without = config.whole("decoder_sparse_step", 1, at_least=1), config.each("mlp_only_layers")
+    dense = _dense(config, lambda block: (block + 1) % step == 0 and block not in without, "intermediate_size")
+    more = dense | {"shared_hidden": config.whole("shared_expert_intermediate_size", 0)}
+    return _common(config, "num_experts", "moe_intermediate_size", _grouped(config), **more)
+
+
+def _after_dense(config: Config, attention: Attention) -> Facts:
+    """The first blocks are dense, of the others every `moe_layer_freq`-th has experts; experts in groups."""
+    first, step = config.whole("first_k_dense_replace", 0), config.whole("moe_layer_freq", 1, at_least=1)
+    width = config.whole("moe_intermediate_size", at_least=1)
+    more = _dense(config, lambda block: block >= first and block % step == 0, "intermediate_size")
+    more |= {"shared_hidden": config.whole("n_shared_experts", 0) * width}
+    more |= {"expert_groups": config.whole("n_group", 1), "top_groups": config.whole("topk_group", 1)}
+    more |= {"next_tokens": config.whole("num_nextn_predict_layers", 0)}
+    return _common(config, "n_routed_experts", "moe_intermediate_size", attention, **more)
+
+
+def _deepseek(config: Config) -> Facts:
+    attention = Latent(
+        heads=config.whole("num_attention_heads", at_least=1),
+        query_rank=config.whole("q_lora_rank", 0),
+        kv_rank=config.whole("kv_lora_rank", at_least=1),
+        nope_dim=config.whole("qk_nope_head_dim", at_least=1),
+        rope_dim=config.whole("qk_rope_head_dim", at_least=1),
+        value_dim=config.whole("v_head_dim", at_least=1),
+    )
+    return _after_dense(config, attention)
+
+
+def _glm(config: Config) -> Facts:
+    return _after_dense(config, _grouped(config))
+
+
+def _gpt_oss(config: Config) -> Facts:
+    """Blocks with a sliding window, and full ones."""
+    kinds = config.each("layer_types", ("sliding_attention", "full_attention"))
+    window = config.whole("sliding_window", at_least=1) if "sliding_attention" in kinds else 0
+    some = {"sliding_attention": _grouped(config, window), "full_attention": _grouped(config)}
+    return _common(config, "num_local_experts", "intermediate_size", _mixed(kinds, some, _grouped(config)))
+
+
+def _llama4(config: Config) -> Facts:
+    """Every `interleave_moe_layer_step`-th block has experts, and a shared one beside them; text alone."""
+    step, named = config.whole("interleave_moe_layer_step", 1, at_least=1), config.each("moe_layers")
+
+    def has_experts(block: int) -> bool:
+        return block in named if named else (block + 1) % step == 0
+
+    more = _dense(config, has_experts, "intermediate_size_mlp")
+    more |= {"shared_hidden": config.whole("intermediate_size", at_least=1)}
+    return _common(config, "num_local_experts", "intermediate_size", _grouped(config), **more)
+
+
+def _minimax(config: Config) -> Facts:
+    """Lightning attention (0, linear_attention) in most blocks of Text-01 and M1; M2 has full attention alone."""
+    kinds = config.each("attn_type_list", (0, 1)) or config.each("layer_types", ("linear_attention", "full_attention"))
+    full = _grouped(config)
+    linear = Linear(full.heads, full.head_dim)
+    some = {0: linear, "linear_attention": linear, 1: full, "full_attention": full}
+    more = {"shared_hidden": config.whole("shared_intermediate_size", 0)}
+    more |= {"next_tokens": config.whole("num_mtp_modules", 0) if config.flag("use_mtp") else 0}
+    return _common(config, "num_local_experts", "intermediate_size", _mixed(kinds, some, full), **more)
+
+
+def _mixed(kinds: list, some: Mapping[Any, Attention], alone: GroupedQuery) -> Attention:
+    """The attention of all blocks; `alone` where the file names no kinds."""
+    found = {some[kind]: 0 for kind in kinds} or {alone: 1}
+    for kind in kinds:
+        found[some[kind]] += 1
+    return next(iter(found)) if len(found) == 1 else Mixed(tuple(found.items()))  # type: ignore[arg-type]
+
+
+LAYOUTS: dict[str, Callable[[Config], Facts]] = {
+    "mixtral": _mixtral,
+    "qwen2_moe": _qwen,
+    "qwen3_moe": _qwen,
+    "deepseek_v2": _deepseek,
+    "deepseek_v3": _deepseek,
+    "kimi_k2": _deepseek,
+    "olmoe": _olmoe,
+    "gpt_oss": _gpt_oss,
+    "glm4_moe": _glm,
+    "llama4": lambda config: _llama4(config.inside("text_config")),
+    "llama4_text": _llama4,
+    "minimax": _minimax,
+    "minimax_text_01": _minimax,
+    "minimax_m1": _minimax,
+    "minimax_m2": _minimax,
+}
+
+
+def released_facts(values: Mapping[str, Any], named: str) -> Facts:
+    """Fields of `Architecture` from what a `config.json` says.   - `named`: the file, for sentences.
+
+    `InputError` for a layout that is not read, and for a field that is missing or wrong.
+    """
+    kind = values.get(KEY)
+    if not isinstance(kind, str):
+        raise InputError(f"{KEY} of {named} must be text, got {kind!r:.80}.")
+    config = Config(values, named)
+    layout = LAYOUTS[checks.one_of(f"{KEY} of {named}", kind, LAYOUTS)]
+    return layout(config)
