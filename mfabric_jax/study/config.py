@@ -25,7 +25,8 @@ from mfabric_jax.study.settings import (
     TrafficSettings,
     check_choices,
 )
-from mfabric_jax.workload import Workload, block_seconds, check_models
+from mfabric_jax.workload import Workload, block_seconds
+from mfabric_jax.workload.catalog import check_models
 from mfabric_jax.workload.compute import BlockSeconds
 
 

@@ -25,7 +25,8 @@ from mfabric_jax.study._provenance import provenance
 from mfabric_jax.study._scenario import check_dtype
 from mfabric_jax.study.settings import ModelName, PolicySettings, RunSettings, SetUp, check_choices
 from mfabric_jax.traffic import Flows, region_bytes, training_flows
-from mfabric_jax.workload import Workload, check_models
+from mfabric_jax.workload import Workload
+from mfabric_jax.workload.catalog import check_models
 
 REPLICAS = 64  # whose traffic is drawn
 

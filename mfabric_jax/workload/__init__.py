@@ -1,7 +1,6 @@
 """What is trained, on how many GPUs, and what that computes and sends: model facts, placement, seconds, bytes."""
 
 from mfabric_jax.workload.catalog import NAMES as NAMES
-from mfabric_jax.workload.catalog import check_models as check_models
 from mfabric_jax.workload.catalog import get as get
 from mfabric_jax.workload.compute import block_seconds as block_seconds
 from mfabric_jax.workload.gpus import Gpu as Gpu

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 from mfabric_jax import checks
 from mfabric_jax.checks import InputError
 from mfabric_jax.workload import models
-from mfabric_jax.workload.own import OF_MODEL, OF_SET_UP, is_file, read_model
+from mfabric_jax.workload.own import OF_MODEL, OF_SET_UP, is_model_file, read_model
 from mfabric_jax.workload.parallel import DEGREES, Workload
 from mfabric_jax.workload.precision import PRECISION, in_bytes
-from mfabric_jax.workload.set_ups import completed, finished, nearest, set_up_words
+from mfabric_jax.workload.set_ups import completed, finished, is_degree, nearest, set_up_words
 
 _FACTS: dict[str, dict[str, Any]] = {
     "mixtral-8x22b": {"architecture": models.MIXTRAL_8X22B, "dp": 2, "tp": 8, "pp": 8, "ep": 8, "gpus": 1024},
@@ -80,7 +80,7 @@ def check_models(field: str, given: Sequence[str | Path | Workload]) -> None:
         raise InputError(f"{field} must name at least one; allowed: {', '.join(NAMES)}, a .toml or .json file.")
     labels = [_asked(model, field).label for model in given]
     if len(set(labels)) < len(labels):
-        raise InputError(f"{field} must not repeat a name, got {', '.join(labels)}; files may say name.")
+        raise InputError(f"{field} must not repeat a name, got {', '.join(labels)}.")
 
 
 def _asked(model: str | Path | Workload, field: str = "model") -> _Asked:
@@ -91,7 +91,7 @@ def _asked(model: str | Path | Workload, field: str = "model") -> _Asked:
     if found := OF_ONE.fullmatch(text):
         text, behind = found["model"], found["given"]
         given = {name: _value(value) for name, _, value in (one.partition("=") for one in behind[1:].split(":"))}
-    if is_file(text):
+    if is_model_file(text):
         own = read_model(text)
         facts = in_bytes(own.set_up) | {"architecture": own.architecture}
         return _Asked(own.architecture.name + behind, facts, given, True)
@@ -120,7 +120,7 @@ def _spread(facts: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """`gpus` from the degrees, or `dp` from `gpus` and the others, where they are not given and all else is known."""
     others = [facts.get(name, 0) for name in DEGREES if name != "dp"]
     numbers = [*others, facts.get("dp", 1), facts.get("gpus", 1)]
-    if not all(isinstance(number, int) and number > 0 for number in numbers):
+    if not all(map(is_degree, numbers)):
         return facts  # open, or refused later
     ranks = math.prod(others)
     if "gpus" in facts and "dp" not in given and ("gpus" in given or "dp" not in facts):

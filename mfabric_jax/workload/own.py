@@ -33,7 +33,7 @@ class OwnModel(NamedTuple):
     set_up: dict[str, Any]
 
 
-def is_file(text: str) -> bool:
+def is_model_file(text: str) -> bool:
     """Whether a text names a file of a model, or a folder with one, and not one of the catalogue."""
     return Path(text).suffix.lower() in PARSERS or (Path(text) / CONFIG).is_file()
 

@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from mfabric_jax import units
 from mfabric_jax.checks import InputError
 from mfabric_jax.workload.memory import fullest_stage
@@ -102,9 +104,9 @@ def _candidates(architecture: Architecture, given: Mapping[str, Any]) -> Iterato
 def nearest(architecture: Architecture, facts: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, int] | None:
     """Degrees that a model can have, near to those of `facts`, that fit 80 GB a GPU if any near ones do; None where
     there are none, or those of `facts` are such. `gpus` stays where it is `asked`, if it can."""
-    wanted = {name: facts[name] if _is_sane(facts.get(name)) else 1 for name in DEGREES}
-    fixed = {name: facts[name] for name in ("gpus_per_server", "chunks") if _is_sane(facts.get(name))}
-    keep = {"gpus": asked["gpus"]} if _is_sane(asked.get("gpus")) else {}
+    wanted = {name: facts[name] if is_degree(facts.get(name)) else 1 for name in DEGREES}
+    fixed = {name: facts[name] for name in ("gpus_per_server", "chunks") if is_degree(facts.get(name))}
+    keep = {"gpus": asked["gpus"]} if is_degree(asked.get("gpus")) else {}
     each = list(_candidates(architecture, fixed | keep)) if keep else []
     if not each:
         each = list(_candidates(architecture, fixed)) + list(_candidates(architecture, fixed | {"dp": wanted["dp"]}))
@@ -123,8 +125,9 @@ def nearest(architecture: Architecture, facts: Mapping[str, Any], asked: Mapping
     return best and {name: getattr(best, name) for name in (*DEGREES, "gpus")}
 
 
-def _is_sane(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < MOST
+def is_degree(value: Any) -> bool:
+    """Whether a value can be a degree, or a number of GPUs."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and 0 < int(value) < MOST
 
 
 def _tried(architecture: Architecture, facts: SetUpFacts) -> Workload | None:
