@@ -1,11 +1,13 @@
 """Checks of values that a person typed: one sentence that names the field, the value and what is allowed.
 
-Each check returns its value. Tracers pass unchecked: values are checked once, at the outermost call.
+Each check returns its value. Tracers pass unchecked: values are checked once, at the outermost call. What a number may
+be at most, and at least where it is not 0, is told by the name of its field, here alone: beyond it nothing is built,
+and what comes out is 0, infinite, or never comes.
 """
 
 import difflib
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from jax.core import Tracer
@@ -15,6 +17,67 @@ T = TypeVar("T")
 
 class InputError(ValueError):
     """A mistake in what the caller asked for. The message is one sentence for a person."""
+
+
+class Range(NamedTuple):
+    """Of the size of a number that is not 0."""
+
+    least: float
+    most: float
+
+
+MOST_WHOLE = 2**31 - 1  # of a whole number: devices count in 32 bits
+ANY = Range(1e-30, 1e30)  # single precision ends at 1e-38 and 3e38
+BY_UNIT = {  # by what the name of a field ends in
+    "_s": Range(1e-12, 1e9),  # a picosecond, 30 years
+    "_gbps": Range(1e-6, 1e9),  # a kilobit/s, an exabit/s
+    "_tbps": Range(1e-9, 1e6),  # the same
+    "_tflops": Range(1e-6, 1e9),  # a megaflop/s, 1e21 FLOP/s
+    "_gigabytes": Range(1e-9, 1e12),  # a byte, a zettabyte
+    "_gigabytes_per_s": Range(1e-9, 1e12),  # one a second, a zettabyte/s
+    "_bytes": Range(1e-3, 1e21),  # of one value, of everything
+    "_bytes_per_s": Range(1, 1e21),  # one a second, a zettabyte/s
+    "_efficiency": Range(1e-6, 100),  # above 1: calibrated to published times
+    "_metre": Range(1e-6, 1e9),  # dollars of one
+}
+BY_NAME = {  # by the whole name
+    **{unit[1:]: sizes for unit, sizes in BY_UNIT.items()},
+    "seconds": BY_UNIT["_s"],
+    "goodput": Range(1e-6, 1),
+    "oversubscription": Range(1e-3, 1e3),  # servers a rack, at the outside
+    **dict.fromkeys(("sigma", "sigmas", "drift", "jitter", "noise", "row_noise", "micro_drift"), Range(1e-12, 10)),
+    **dict.fromkeys(("skew", "layer_spread", "temperature"), Range(1e-12, 100)),  # 64 experts: 64^-100 is 0
+}
+COUNTS = {  # the most of what is counted
+    **dict.fromkeys(("optical_degree", "electrical_nics", "nics", "radix"), 2**12),  # ports in one box
+    **dict.fromkeys(("servers", "gpus_per_server", "gpus_per_rank"), 2**18),
+    **dict.fromkeys(("gpus", "tp", "ep", "pp", "dp"), 2**24),
+    **dict.fromkeys(("micro_batches", "chunks", "overlap_parts", "iterations", "drawn", "scenarios", "samples"), 2**16),
+    **dict.fromkeys(("micro_batch", "sequence", "steps", "batch"), 2**26),
+    **dict.fromkeys(("width", "depth", "workers", "jobs", "calls", "sizes"), 2**12),
+    **dict.fromkeys(("draws", "rows_per_shard"), 2**27),
+}
+
+
+def _name(field: str) -> str:
+    """What is checked, of "run.json, flow 1: bytes" or "latency_s of link 3"."""
+    return field.rpartition(": ")[2].partition(" ")[0]
+
+
+def _sizes(field: str) -> Range:
+    name = _name(field)
+    if name in COUNTS:
+        return Range(ANY.least, COUNTS[name])
+    unit = max((unit for unit in BY_UNIT if name.endswith(unit)), key=len, default="")
+    return BY_NAME.get(name) or BY_UNIT.get(unit, ANY)
+
+
+def _check_sizes(field: str, value: Any, array: np.ndarray) -> None:
+    """`InputError` for a number too large or too small to mean anything; an array of no known field is data."""
+    sizes = _sizes(field)
+    wrong = (array > sizes.most) | ((array < sizes.least) & (array != 0))
+    if np.any(wrong) and not (sizes is ANY and getattr(value, "ndim", 0)):
+        raise InputError(f"{field} must be from {sizes.least:g} to {sizes.most:g}, got {array[wrong].flat[0]:g}.")
 
 
 def _concrete(value: Any) -> bool:
@@ -27,10 +90,20 @@ def _plain(value: Any) -> Any:
 
 
 def _numbers(field: str, value: Any) -> np.ndarray:
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError:  # lists of unequal lengths
+        array = np.asarray(None)
     if array.dtype.kind not in "iuf":
-        raise InputError(f"{field} must be a number, got {value!r}.")
+        raise InputError(f"{field} must be a number, got {value!r:.80}.")
     return array
+
+
+def number(field: str, value: T) -> T:
+    """One number, no list."""
+    if _concrete(value) and _numbers(field, value).ndim:
+        raise InputError(f"{field} must be a number, got {value!r:.80}.")
+    return value
 
 
 def positive(field: str, value: T) -> T:
@@ -39,6 +112,7 @@ def positive(field: str, value: T) -> T:
         array = _numbers(field, value)
         if not np.all(np.isfinite(array) & (array > 0)):
             raise InputError(f"{field} must be finite and above 0, got {_plain(value)}.")
+        _check_sizes(field, value, array)
     return value
 
 
@@ -48,14 +122,28 @@ def not_negative(field: str, value: T) -> T:
         array = _numbers(field, value)
         if not np.all(np.isfinite(array) & (array >= 0)):
             raise InputError(f"{field} must be finite and not negative, got {_plain(value)}.")
+        _check_sizes(field, value, array)
     return value
 
 
 def whole(field: str, value: int, *, at_least: int = 1) -> int:
     """A whole number of at least `at_least`."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < at_least:
-        raise InputError(f"{field} must be a whole number of at least {at_least}, got {value!r}.")
+        raise InputError(f"{field} must be a whole number of at least {at_least}, got {value!r:.80}.")
+    most = COUNTS.get(_name(field), MOST_WHOLE)
+    if value > most:
+        raise InputError(f"{field} must be at most {most:,}, got {value!r:.80}.")
     return int(value)
+
+
+def part(field: str, value: T) -> T:
+    """A part of something: above 0 and at most 1."""
+    if _concrete(value):
+        array = _numbers(field, value)
+        if not np.all((array > 0) & (array <= 1)):
+            raise InputError(f"{field} must be above 0 and at most 1, got {_plain(value)}.")
+        _check_sizes(field, value, array)
+    return value
 
 
 def one_of(field: str, value: str, allowed: Iterable[str]) -> str:

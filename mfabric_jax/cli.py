@@ -17,6 +17,8 @@ from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.commands import NAMES
 from mfabric_jax.commands.options import checked, flags, plain_words, unchecked
 
+LONGEST = 1500  # characters of a sentence on the screen
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status."""
@@ -26,7 +28,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = _parse(command, words[1:])
         return _module(command).run(options)
     except InputError as mistake:
-        print(f"mfabric: {mistake}", file=sys.stderr)
+        print(f"mfabric: {_shortened(str(mistake))}", file=sys.stderr)
+        return 2
+    except MemoryError:
+        print("mfabric: this takes more memory than there is; ask for less.", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("mfabric: interrupted.", file=sys.stderr)
@@ -34,6 +39,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has left
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:  # a name too long, no permission, a disk that is full
+        if error.filename is None:
+            raise
+        print(f"mfabric: {_shortened(repr(error.filename))} cannot be used ({error.strerror}).", file=sys.stderr)
+        return 2
+
+
+def _shortened(sentence: str) -> str:
+    """On one line, without the middle of what is too long to be read."""
+    line = " ".join(sentence.split())
+    return line if len(line) <= LONGEST else f"{line[: LONGEST // 2]} ... {line[-LONGEST // 2 :]}"
 
 
 WHAT = {  # the first word of some commands: what it is called, and those there are

@@ -6,6 +6,7 @@ says a key twice, or holds something else than values by name.
 
 import json
 import tomllib
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -69,8 +70,8 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """The pairs as a mapping; of two with one name the second would win."""
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"it says {next(name for name in names if names.count(name) > 1)!r} twice")
+        name, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise ValueError(f"it says {name!r:.80} twice")
     return found
 
 
@@ -85,8 +86,10 @@ def _check_depth(value: Any) -> None:
                 inside += one.values()
             elif isinstance(one, list):
                 inside += one
-            elif isinstance(one, str) and not one.isascii():
+            elif isinstance(one, str):
                 one.encode()  # half of a character, as JSON can write it, has no encoding
+                if "\0" in one:
+                    raise ValueError("it holds a zero byte")
         level, depth = inside, depth + 1
         if depth > DEEPEST:
             raise RecursionError

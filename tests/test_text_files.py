@@ -45,6 +45,7 @@ def test_what_is_right_is_read(tmp_path):
         ("a.json", "[1]", r"must hold things by name, got \[1\]"),
         ("a.json", b'{"a": "\xff"}', r"is not JSON \(it is not text in UTF-8, from byte 7 on\)"),
         ("a.json", '{"a": "\\ud800"}', r"is not JSON \(.*surrogates not allowed"),
+        ("a.json", '{"a": ["b\\u0000"]}', r"is not JSON \(it holds a zero byte\)"),
         ("a.json", '{"a": 1' + "0" * 5000 + "}", r"is not JSON \(Exceeds the limit"),
         ("a.yaml", "a: 1", r"things .*a.yaml': extension '.yaml' is unknown .*; allowed: .toml, .json"),
         ("a.json", " " * 1001, "is too large, above 1,000 bytes; give a .toml or .json file of things"),

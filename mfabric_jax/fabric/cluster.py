@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from mfabric_jax import units
-from mfabric_jax.checks import InputError, not_negative, one_of, positive, whole
+from mfabric_jax.checks import InputError, not_negative, one_of, part, positive, whole
 from mfabric_jax.fabric.electrical import NIC_USES
 from mfabric_jax.fabric.network import Network, network_of
 from mfabric_jax.fabric.tree import Tree
@@ -81,8 +81,7 @@ class Cluster:
         positive("nvswitch_gigabytes_per_s", self.nvswitch_gigabytes_per_s)
         not_negative("link_delay_s", self.link_delay_s)
         one_of("nic_use", self.nic_use, NIC_USES)
-        if not 0 < self.goodput <= 1:
-            raise InputError(f"goodput must be above 0 and at most 1, got {self.goodput}.")
+        part("goodput", self.goodput)
         if self.tree is not None and self.tree.hosts % self.servers:
             raise InputError(f"the {self.tree.hosts} hosts of the tree must divide evenly over {self.servers} servers.")
         if self.nic_use == "own" and self.nics != self.gpus_per_server:

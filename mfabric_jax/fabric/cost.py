@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mfabric_jax.checks import InputError, not_negative, one_of, positive
+from mfabric_jax.checks import InputError, not_negative, number, one_of, positive
 from mfabric_jax.fabric.parts_file import UNPUBLISHED, packaged, prices_by_part, with_own
 
 BY_BANDWIDTH = ("transceiver", "nic", "switch_port")
@@ -151,15 +151,13 @@ def _listed(field: str, value: Any) -> tuple[float, ...]:
     """A list of positive numbers as a tuple."""
     several = isinstance(value, Sequence) and not isinstance(value, str) and len(value) > 0
     if not several or not all(isinstance(x, Real) and not isinstance(x, bool) for x in value):
-        raise InputError(f"{field} must be a list of numbers, got {value!r}.")
+        raise InputError(f"{field} must be a list of numbers, got {value!r:.80}.")
     return tuple(positive(field, value))
 
 
 def one_number(field: str, value: Any) -> None:
     """`InputError` for what is not one number, zero or more."""
-    if not isinstance(value, Real) or isinstance(value, bool):
-        raise InputError(f"{field} must be a number, got {value!r}.")
-    not_negative(field, value)
+    not_negative(field, number(field, value))
 
 
 @dataclass(frozen=True)

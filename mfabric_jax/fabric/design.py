@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mfabric_jax import units
-from mfabric_jax.checks import InputError, not_negative, positive, whole
+from mfabric_jax.checks import InputError, not_negative, part, positive, whole
 from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.cost import PartGroup
 from mfabric_jax.fabric.direct_links import DirectLinks
@@ -87,8 +87,7 @@ class PortSettings(ServerSettings):
         if self.electrical_nics < least_electrical:
             raise InputError("electrical_nics must be at least 1: gradients and pipeline transfers use them, got 0.")
         positive("gpu_tbps", self.gpu_tbps)
-        if not 0 < self.goodput <= 1:
-            raise InputError(f"goodput must be above 0 and at most 1, got {self.goodput}.")
+        part("goodput", self.goodput)
 
     def _share_nics(self) -> None:
         """Of the NICs of a server, some are on the packet switches of mfabric, the others on its optical switch."""

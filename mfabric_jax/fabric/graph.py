@@ -67,12 +67,15 @@ def graph_of(data: dict[str, Any]) -> Network:
 def graph_text(network: Network) -> str:
     """The network as node-link JSON: `graph_of` reads back an equal one, `networkx.node_link_graph` a (Multi)DiGraph.
 
-    Kinds without nodes or links are left out. `InputError` where two nodes have one name or a number is infinite.
+    Kinds without nodes or links are left out. `InputError` where two nodes have one name, a link
+    joins a node to itself, or a number is infinite.
     """
     names = [network.node_name(node) for node in range(network.size)]
     _numbered(names)
     for field in ("capacity", "delay_s"):
         not_negative(field, getattr(network, field))
+    if np.any(own := network.tail == network.head):
+        raise InputError(f"no link may join a node to itself, as link {np.argmax(own)} does.")
     pairs = set(zip(network.tail.tolist(), network.head.tolist(), strict=True))
     data = {
         "directed": True,
@@ -181,6 +184,8 @@ def _link(number: int, entry: dict, nodes: dict[str, int]) -> tuple[int, int, fl
     for end in (source, target):
         if end not in nodes:
             raise InputError(f"{place} names a node that is not in nodes: {end!r}.")
+    if source == target:
+        raise InputError(f"{place} joins a node to itself; its source and its target must differ.")
     if "capacity" in entry:
         raise InputError(f"{place}: capacity has no unit; give {UNITS}.")
     for field in entry:

@@ -7,7 +7,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
 from mfabric_jax import units
-from mfabric_jax.checks import InputError, not_negative, positive, whole
+from mfabric_jax.checks import InputError, not_negative, part, positive, whole
 from mfabric_jax.fabric.electrical import Handover
 
 
@@ -48,9 +48,7 @@ class Region(eqx.Module):
         for field in ("optical_degree", "electrical_nics"):
             _per_server(field, getattr(self, field), self.servers)
         not_negative("delay_s", self.delay_s)
-        positive("relay_efficiency", self.relay_efficiency)
-        if not isinstance(self.relay_efficiency, Tracer) and np.any(np.asarray(self.relay_efficiency) > 1):
-            raise InputError(f"relay_efficiency must be at most 1, got {self.relay_efficiency}.")
+        part("relay_efficiency", self.relay_efficiency)
 
     @property
     def nic_Bps(self):

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from mfabric_jax import policies
-from mfabric_jax.checks import InputError, distinct, listed, names, not_negative, one_of, positive, whole
+from mfabric_jax.checks import InputError, distinct, listed, names, not_negative, one_of, part, positive, whole
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.learning.demands import MEAN_OF, HeldOut, held_out
 from mfabric_jax.learning.planning import (
@@ -82,8 +82,7 @@ def _check(config: "Scoreboard | Evaluation", sizes: str) -> None:
         not_negative("sigmas", sigma)
     whole("optical_degree", config.optical_degree, at_least=0)
     whole("electrical_nics", config.electrical_nics)
-    if not 0 < config.relay_efficiency <= 1:
-        raise InputError(f"relay_efficiency must be above 0 and at most 1, got {config.relay_efficiency}.")
+    part("relay_efficiency", config.relay_efficiency)
     whole("seed", config.seed, at_least=0)
     for name in config.policies:
         policies.tried(name, getattr(config, sizes), config.optical_degree, routing="split")

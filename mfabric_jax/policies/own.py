@@ -73,7 +73,7 @@ def try_out(policy: Callable[..., Plan], name: str, servers: int, degree: int) -
         except Exception as error:
             raise InputError(
                 f"policy {name}, called as policy(demand, region, previous=..., key=...), raised "
-                f"{type(error).__name__}: {_first_line(error)}"
+                f"{type(error).__name__}: {_first_line(error).rstrip('.')}."
             ) from error
         if not isinstance(plan, Plan) or not isinstance(plan.circuits, Circuits):
             inside = f"({type(plan.circuits).__name__})" if isinstance(plan, Plan) else ""

@@ -26,7 +26,7 @@ class Series:
 
     def named(self, fabric: str) -> str:
         """Its name, given what to call the fabric."""
-        return ", ".join((fabric, *self.settings))
+        return ", ".join(map(str, (fabric, *self.settings)))
 
 
 @dataclass(frozen=True)

@@ -76,11 +76,11 @@ class Knobs:
 
     def __post_init__(self) -> None:
         checks.one_of("popularity", self.popularity, POPULARITIES)
-        checks.positive("half_life", self.half_life)
+        checks.positive("half_life", checks.number("half_life", self.half_life))
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if field.type is float:
-                checks.not_negative(field.name, value)
+                checks.not_negative(field.name, checks.number(field.name, value))
             elif field.type is int:
                 checks.whole(field.name, value, at_least=1 if field.name in ("distinct", "burst_length") else 0)
             elif field.type is bool and not isinstance(value, bool):

@@ -115,6 +115,10 @@ def read_run(file: Path) -> PacketRun:
         for where, host in zip(flows, column[field].tolist(), strict=True):
             if not 0 <= host < hosts:
                 raise InputError(f"{where}: {field} must lie in 0..{hosts - 1}, got {host}.")
+    if np.any(own := column["src"] == column["dst"]):
+        raise InputError(
+            f"{file.name}, flow {np.argmax(own)}: dst must be another host than src, {column['src'][own][0]}."
+        )
     if np.any(early := column["fct_s"] <= column["start"]):
         raise InputError(f"{file.name}, flow {np.argmax(early)}: fct_s must come after start.")
     known = ["path" in flow for flow in flows.values()]

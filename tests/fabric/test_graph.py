@@ -35,17 +35,21 @@ def two():
     }
 
 
-NUMBERS = st.floats(0, 1e300)
+NUMBERS = st.just(0.0) | st.floats(1, 1e9)
 
 
 @st.composite
 def networks(draw):
-    """Any network: named or not, kinds in runs, parallel links, links to the own node, failed ones."""
+    """Any network: named or not, kinds in runs, parallel links, failed ones."""
     kinds = st.lists(st.text(min_size=1, max_size=3), min_size=1, max_size=3, unique=True)
     nodes = tuple((kind, draw(st.integers(1, 4))) for kind in draw(kinds))
     links = tuple((kind, draw(st.integers(1, 5))) for kind in draw(st.one_of(st.just([]), kinds)))
-    size, count = (sum(n for _, n in runs) for runs in (nodes, links))
-    ends = draw(st.lists(st.integers(0, size - 1), min_size=2 * count, max_size=2 * count))
+    size = sum(n for _, n in nodes)
+    links = links if size > 1 else ()
+    count = sum(n for _, n in links)
+    tails = draw(st.lists(st.integers(0, size - 1), min_size=count, max_size=count))
+    further = draw(st.lists(st.integers(1, max(1, size - 1)), min_size=count, max_size=count))
+    ends = [*tails, *((tail + more) % size for tail, more in zip(tails, further, strict=True))]
     amounts = draw(st.lists(NUMBERS, min_size=2 * count, max_size=2 * count))
     names = draw(st.none() | st.lists(st.text(max_size=4), min_size=size, max_size=size, unique=True).map(tuple))
     return Network(
@@ -171,6 +175,8 @@ REFUSED = [
     (("links", 1, "capacity_bytes_per_s"), "7", f"{RATE} a number, got '7'"),
     (("links", 0, "capacity_gbps"), True, "capacity_gbps of link 0 (a -> s) must be a number, got True"),
     (("links", 1, "latency_s"), -1.0, f"latency_s of {LINK} must be finite and not negative, got -1.0"),
+    (("links", 1, "latency_s"), 1e300, f"latency_s of {LINK} must be from 1e-12 to 1e+09, got 1e+300"),
+    (("links", 1, "target"), "s", "link 1 (s -> s) joins a node to itself"),
     (("links", 1, "kind"), "", f"kind of {LINK} must be a word, got ''"),
 ]
 

@@ -214,7 +214,7 @@ OUT_OF_RANGE = (
     ({"pair_sparsity": 0.9, "distinct": 2}, "pair_sparsity 0.9 must leave at least 2 (distinct) of 8 experts to"),
     ({"hot_ranks": 5, "hot_share": 0.5}, "hot_ranks must be at most 4, got 5."),
     ({"hot_experts": 9, "hot_share": 0.5}, "hot_experts must be at most 8, got 9."),
-    ({"drift": 1e3}, "drift and noise must keep popularities finite, got drift 1000, 9 iterations."),
+    ({"drift": 1e3}, "drift must be from 1e-12 to 10, got 1000."),
 )
 
 

@@ -154,6 +154,8 @@ MISTAKES = [
     (run_of([FLOW], collective_s=None), "run.json: collective_s must be a number, got None."),
     (run_of([FLOW], transport=1), "run.json: transport must be text, got 1."),
     (run_of([FLOW, flow(0, 8)]), "run.json, flow 1: dst must lie in 0..7, got 8."),
+    (run_of([FLOW, flow(2, 2)]), "run.json, flow 1: dst must be another host than src, 2."),
+    (run_of([FLOW], collective_s=1e308), "run.json: collective_s must be from 1e-12 to 1e+09, got 1e+308."),
     (run_of([flow(0, 1.5)]), "run.json, flow 0: dst must be a whole number, got 1.5."),
     (run_of([flow(0, 1, 0)]), "run.json, flow 0: bytes must be finite and above 0, got 0."),
     (run_of([FLOW | {"start": 1.0}]), "run.json, flow 0: fct_s must come after start."),
