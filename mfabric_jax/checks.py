@@ -34,7 +34,7 @@ BY_UNIT = {  # by what the name of a field ends in
     "_tbps": Range(1e-9, 1e6),  # the same
     "_tflops": Range(1e-6, 1e9),  # a megaflop/s, 1e21 FLOP/s
     "_gigabytes": Range(1e-9, 1e12),  # a byte, a zettabyte
-    "_gigabytes_per_s": Range(1e-9, 1e12),  # one a second, a zettabyte/s
+    "_gigabytes_per_s": Range(1e-9, 1e18),  # a byte a second, what is as good as infinite
     "_bytes": Range(1e-3, 1e21),  # of one value, of everything
     "_bytes_per_s": Range(1, 1e21),  # one a second, a zettabyte/s
     "_efficiency": Range(1e-6, 100),  # above 1: calibrated to published times

@@ -54,10 +54,9 @@ WORDS = (
         "None",
         "null",
         "a\nb",
-        "a\0b",
     ),
     *(
-        "\ud800",
+        "\udcff",
         "x" * 300,
         "x" * 300 + ".csv",
         "x" * 250 + ".parquet",
