@@ -2,11 +2,14 @@
 
 import os
 import secrets
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mfabric_jax.checks import InputError, one_of
+
+NAME = 200  # bytes of a name in that of its temporary file: systems allow 255
 
 
 def suffix(field: str, path: str | Path, allowed: tuple[str, ...]) -> str:
@@ -17,20 +20,38 @@ def suffix(field: str, path: str | Path, allowed: tuple[str, ...]) -> str:
     return one_of(f"{field} {str(path)!r}: extension", path.suffix.lower(), allowed)
 
 
+def check_file(field: str, path: str | Path, allowed: tuple[str, ...]) -> str:
+    """The extension of a file that can be put there. `InputError` now, before a long run; leaves nothing behind."""
+    kind, path = suffix(field, path, allowed), Path(path)
+    check_folder(path.parent)
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return kind
+    except OSError as error:
+        raise InputError(f"{field} {str(path)!r} cannot be used ({error.strerror}); give another name.") from error
+    if not stat.S_ISREG(mode):
+        what = "a folder" if stat.S_ISDIR(mode) else "no plain file"
+        raise InputError(f"{field} {str(path)!r} is {what}; give a {' or '.join(allowed)} file.")
+    return kind
+
+
 @contextmanager
 def replacing(path: Path, *more: Path) -> Iterator[list[Path]]:
     """Temporary paths in the folders of `path` and `more`, which take their places when the block ends well.
 
     Folders are made if need be. Whatever goes wrong, the file that was there stays and the temporary ones are
-    removed. What the operating system refuses (no permission, full disk, a folder in the way) is an `InputError`.
+    removed. A link goes on to lead to the file, and a file that was there keeps its permissions. What the operating
+    system refuses (no permission, full disk, a folder in the way) is an `InputError`.
     """
-    targets = (path, *more)
-    parts = [target.with_name(f".{target.name}.{secrets.token_hex(4)}.part") for target in targets]
+    targets = [Path(os.path.realpath(target)) for target in (path, *more)]
+    parts = [target.with_name(f".{_short(target.name)}.{secrets.token_hex(4)}.part") for target in targets]
     try:
         for target in targets:
             target.parent.mkdir(parents=True, exist_ok=True)
         yield parts
         for part, target in zip(parts, targets, strict=True):
+            _keep_mode(part, target)
             _to_disk(part)
             os.replace(part, target)
     except OSError as error:
@@ -41,6 +62,16 @@ def replacing(path: Path, *more: Path) -> Iterator[list[Path]]:
     finally:
         for part in parts:
             _remove(part)
+
+
+def _short(name: str) -> str:
+    return os.fsdecode(os.fsencode(name)[:NAME])
+
+
+def _keep_mode(part: Path, target: Path) -> None:
+    """That of the file which is there, if any; a new one has that of any new file."""
+    with suppress(FileNotFoundError):
+        part.chmod(stat.S_IMODE(target.stat().st_mode))
 
 
 def _to_disk(part: Path) -> None:

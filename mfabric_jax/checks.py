@@ -27,26 +27,26 @@ class Range(NamedTuple):
 
 
 MOST_WHOLE = 2**31 - 1  # of a whole number: devices count in 32 bits
-ANY = Range(1e-30, 1e30)  # single precision ends at 1e-38 and 3e38
+ANY = Range(10**-30, 10**30)  # single precision ends at 1e-38 and 3e38
 BY_UNIT = {  # by what the name of a field ends in
-    "_s": Range(1e-12, 1e9),  # a picosecond, 30 years
-    "_gbps": Range(1e-6, 1e9),  # a kilobit/s, an exabit/s
-    "_tbps": Range(1e-9, 1e6),  # the same
-    "_tflops": Range(1e-6, 1e9),  # a megaflop/s, 1e21 FLOP/s
-    "_gigabytes": Range(1e-9, 1e12),  # a byte, a zettabyte
-    "_gigabytes_per_s": Range(1e-9, 1e18),  # a byte a second, what is as good as infinite
-    "_bytes": Range(1e-3, 1e21),  # of one value, of everything
-    "_bytes_per_s": Range(1, 1e21),  # one a second, a zettabyte/s
-    "_efficiency": Range(1e-6, 100),  # above 1: calibrated to published times
-    "_metre": Range(1e-6, 1e9),  # dollars of one
+    "_s": Range(10**-12, 10**9),  # a picosecond, 30 years
+    "_gbps": Range(10**-6, 10**9),  # a kilobit/s, an exabit/s
+    "_tbps": Range(10**-9, 10**6),  # the same
+    "_tflops": Range(10**-6, 10**9),  # a megaflop/s, 1e21 FLOP/s
+    "_gigabytes": Range(10**-9, 10**12),  # a byte, a zettabyte
+    "_gigabytes_per_s": Range(10**-9, 10**18),  # a byte a second, what is as good as infinite
+    "_bytes": Range(10**-3, 10**21),  # of one value, of everything
+    "_bytes_per_s": Range(1, 10**21),  # one a second, a zettabyte/s
+    "_efficiency": Range(10**-6, 100),  # above 1: calibrated to published times
+    "_metre": Range(10**-6, 10**9),  # dollars of one
 }
 BY_NAME = {  # by the whole name
     **{unit[1:]: sizes for unit, sizes in BY_UNIT.items()},
     "seconds": BY_UNIT["_s"],
-    "goodput": Range(1e-6, 1),
-    "oversubscription": Range(1e-3, 1e3),  # servers a rack, at the outside
-    **dict.fromkeys(("sigma", "sigmas", "drift", "jitter", "noise", "row_noise", "micro_drift"), Range(1e-12, 10)),
-    **dict.fromkeys(("skew", "layer_spread", "temperature"), Range(1e-12, 100)),  # 64 experts: 64^-100 is 0
+    "goodput": Range(10**-6, 1),
+    "oversubscription": Range(10**-3, 10**3),  # servers a rack, at the outside
+    **dict.fromkeys(("sigma", "sigmas", "drift", "jitter", "noise", "row_noise", "micro_drift"), Range(10**-12, 10)),
+    **dict.fromkeys(("skew", "layer_spread", "temperature"), Range(10**-12, 100)),  # 64 experts: 64^-100 is 0
 }
 COUNTS = {  # the most of what is counted
     **dict.fromkeys(("optical_degree", "electrical_nics", "nics", "radix"), 2**12),  # ports in one box
@@ -54,7 +54,7 @@ COUNTS = {  # the most of what is counted
     **dict.fromkeys(("gpus", "tp", "ep", "pp", "dp"), 2**24),
     **dict.fromkeys(("micro_batches", "chunks", "overlap_parts", "iterations", "drawn", "scenarios", "samples"), 2**16),
     **dict.fromkeys(("micro_batch", "sequence", "steps", "batch"), 2**26),
-    **dict.fromkeys(("width", "depth", "workers", "jobs", "calls", "sizes"), 2**12),
+    **dict.fromkeys(("width", "depth", "workers", "calls", "sizes"), 2**12),
     **dict.fromkeys(("draws", "rows_per_shard"), 2**27),
 }
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mfabric_jax import units
-from mfabric_jax.atomic import check_folder, replacing, suffix
+from mfabric_jax.atomic import check_file, replacing, suffix
 from mfabric_jax.checks import InputError
 
 THREADS = ("passes", "compute", "EPS", "OCS", "NVSwitch", "reconfiguration", "waiting")
@@ -25,10 +25,7 @@ Event = dict[str, Any]
 
 def check_trace(path: str | Path) -> None:
     """Say now, before a long run, that a trace could not be written there."""
-    suffix("trace", path, EXTENSIONS)
-    if Path(path).is_dir():
-        raise InputError(f"trace {str(path)!r} is a folder; give a .json file.")
-    check_folder(Path(path).parent)
+    check_file("trace", path, EXTENSIONS)
 
 
 def write_perfetto(segments: Segments, path: str | Path, config: Mapping[str, Any] | None = None) -> Path:

@@ -3,6 +3,9 @@
 Both hold one column per key, in order of first appearance; a key that a row lacks is None. The same rows give the
 same bytes. A CSV cell is read back as a number if its whole column looks like numbers, else as True or False,
 else as text; an empty cell is None. Parquet keeps the types.
+
+Text that a spreadsheet would run (=, +, @, or - before what is no number) gets an apostrophe in front of it in a CSV,
+which is gone again when it is read; so does text that begins with an apostrophe.
 """
 
 import contextlib
@@ -13,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from mfabric_jax.atomic import check_folder, replacing, suffix
+from mfabric_jax.atomic import check_file, replacing, suffix
 from mfabric_jax.checks import InputError
 from mfabric_jax.extras import extra
 from mfabric_jax.parts import METADATA_KEY, verified
@@ -25,6 +28,8 @@ Row: TypeAlias = dict[str, Any]
 EXTENSIONS = (".csv", ".parquet")
 CONFIGURATION = "the configuration of rows"
 _WHOLE = re.compile(r"[-+]?\d+")
+_RUN = re.compile(r"[=+@\t\r']|-(?![\d.]|inf|nan)")  # how text begins that a spreadsheet runs, or that was marked
+_LARGEST_CELL = 1 << 30  # characters
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*([eE][-+]?\d+)?|inf|nan)")
 
 
@@ -43,7 +48,7 @@ def write_rows(rows: Sequence[Mapping[str, Any]], path: str | Path, config: Mapp
         ):
             config_part.write_text(text + "\n", encoding="utf-8")
             writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(columns)
+            writer.writerow([_cell(name) for name in columns])
             writer.writerows(zip(*([_cell(value) for value in column] for column in columns.values()), strict=True))
     else:
         with extra("store", "writing .parquet"):
@@ -64,7 +69,14 @@ def _scalar(name: str, value: Any) -> Any:
 
 def _cell(value: Any) -> str:
     """`repr` of a number gives back the same float."""
-    return "" if value is None else value if isinstance(value, str) else repr(value)
+    if isinstance(value, str):
+        return f"'{value}" if _RUN.match(value) else value
+    return "" if value is None else repr(value)
+
+
+def _text(cell: str) -> str:
+    """What `_cell` made of text, undone."""
+    return cell[1:] if cell[:1] == "'" and _RUN.match(cell[1:]) else cell
 
 
 def _table(columns: Mapping[str, list[Any]]) -> Any:
@@ -81,13 +93,9 @@ def _table(columns: Mapping[str, list[Any]]) -> Any:
 
 def check_destination(path: str | Path) -> None:
     """Say now, before a long run, that rows could not be written there. Leaves nothing behind."""
-    path = Path(path)
-    if suffix("rows file", path, EXTENSIONS) == ".parquet":
+    if check_file("rows file", path, EXTENSIONS) == ".parquet":
         with extra("store", "writing .parquet"):
             import pyarrow  # noqa: F401
-    if path.is_dir():
-        raise InputError(f"rows file {str(path)!r} is a folder; give a file, {' or '.join(EXTENSIONS)}.")
-    check_folder(path.parent)
 
 
 def read_rows(path: str | Path) -> tuple[list[Row], dict[str, Any]]:
@@ -96,14 +104,51 @@ def read_rows(path: str | Path) -> tuple[list[Row], dict[str, Any]]:
     if suffix("rows file", path, EXTENSIONS) == ".parquet":
         table, config = read_table(path)
         return table.to_pylist(), config
-    with _readable(path), path.open(encoding="utf-8", newline="") as file:
-        header, *lines = list(csv.reader(file)) or [[]]
-        if any(len(line) != len(header) for line in lines):
-            raise ValueError("lines of different lengths")
+    with _readable(path):
+        header, lines = _cells(path)
         columns = [_typed(cells) for cells in zip(*lines, strict=True)]
         beside = sidecar(path)
         config = read_mapping(beside, CONFIGURATION) if beside.exists() else {}
     return [dict(zip(header, values, strict=True)) for values in zip(*columns, strict=True)], config
+
+
+def read_texts(path: str | Path) -> list[dict[str, str | None]]:
+    """Rows of a CSV word for word."""
+    with _readable(Path(path)):
+        header, lines = _cells(Path(path))
+    return [{name: _text(cell) or None for name, cell in zip(header, line, strict=True)} for line in lines]
+
+
+def _cells(path: Path) -> tuple[list[str], list[list[str]]]:
+    """Names of the columns, and the cells of every line as they are written."""
+    before = csv.field_size_limit(_LARGEST_CELL)
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            header, *lines = list(csv.reader(file)) or [[]]
+    finally:
+        csv.field_size_limit(before)
+    if any(len(line) != len(header) for line in lines):
+        raise ValueError("lines of different lengths")
+    names = [_text(name) for name in header]
+    _check_names(names)
+    return names, lines
+
+
+def _check_names(columns: Sequence[str]) -> None:
+    """`ValueError` where a name would stand for two columns."""
+    twice = [name for name in columns if columns.count(name) > 1]
+    if twice:
+        raise ValueError(f"two columns are called {twice[0]!r:.80}")
+
+
+def _check_kinds(schema: Any) -> None:
+    """`ValueError` for a column of what no row holds: lists, structures, bytes, dates."""
+    from pyarrow import types
+
+    plain = (types.is_integer, types.is_floating, types.is_boolean, types.is_string, types.is_large_string)
+    for field in schema:
+        if not any(is_kind(field.type) for is_kind in (*plain, types.is_null)):
+            raise ValueError(f"column {field.name!r:.80} is of {field.type}, not of numbers, text, true or false")
 
 
 def read_table(path: Path, sweep: str | None = None) -> tuple[Any, dict[str, Any]]:
@@ -116,6 +161,8 @@ def read_table(path: Path, sweep: str | None = None) -> tuple[Any, dict[str, Any
         from pyarrow import parquet
     with _readable(path):
         table = parquet.ParquetFile(pyarrow.BufferReader(verified(path, sweep))).read()
+        _check_names(table.column_names)
+        _check_kinds(table.schema)
         footer = (table.schema.metadata or {}).get(METADATA_KEY, b"{}")
         config = mapping_in(footer, f"the footer of {str(path)!r}", CONFIGURATION)
     return table.replace_schema_metadata(None), config
@@ -129,10 +176,11 @@ def _readable(path: Path) -> Iterator[None]:
     except InputError:
         raise
     except OSError as error:
-        reason = error.strerror or str(error)
+        reason = error.strerror or " ".join(str(error).split())
         raise InputError(f"cannot read {str(path)!r} ({reason}); give a .csv or .parquet file of rows.") from error
-    except (ValueError, NotImplementedError) as error:
-        raise InputError(f"{str(path)!r} does not hold rows ({error}); give a file that `write_rows` made.") from error
+    except (ValueError, NotImplementedError, csv.Error) as error:
+        why = " ".join(str(error).split())
+        raise InputError(f"{str(path)!r} does not hold rows ({why}); give a file that `write_rows` made.") from error
 
 
 def sidecar(path: str | Path) -> Path:
@@ -144,7 +192,7 @@ def sidecar(path: str | Path) -> Path:
 def _typed(cells: Sequence[str]) -> list[Any]:
     """One column of text as the values it was written from."""
     filled = [cell for cell in cells if cell]
-    read: Any = str
+    read: Any = _text
     if all(_NUMBER.fullmatch(cell) for cell in filled):
         read = lambda cell: int(cell) if _WHOLE.fullmatch(cell) else float(cell)  # noqa: E731
     elif all(cell in ("True", "False") for cell in filled):

@@ -13,7 +13,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
-from mfabric_jax.atomic import check_folder, replacing, suffix
+from mfabric_jax.atomic import check_file, replacing, suffix
 from mfabric_jax.extras import extra
 from mfabric_jax.fabric import registry
 from mfabric_jax.report.fronts import Point
@@ -208,8 +208,7 @@ def legend(figure: Figure, axes: Sequence[Axes], count: int, handles: Sequence[A
 
 def check_picture(path: str | Path) -> None:
     """Say now, before a long run, that a figure could not be written there."""
-    suffix("figure", Path(path), EXTENSIONS)
-    check_folder(Path(path).parent)
+    check_file("figure", path, EXTENSIONS)
 
 
 def save(build: Callable[[], Figure], path: str | Path) -> Path:

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mfabric_jax.atomic import replacing
 from mfabric_jax.checks import InputError, names
 from mfabric_jax.study._compare import effective
 from mfabric_jax.study._scenario import scenarios
@@ -108,5 +109,6 @@ def write_calibration(found: dict[str, Calibrated], config: Compare, path: str |
     path = check_calibration(path)
     same = {name: value for name, value in effective(config).items() if name not in ("models", "workloads", "commit")}
     kept = {"models": {name: one._asdict() for name, one in found.items()}, "configuration": same}
-    path.write_text(json.dumps(kept, indent=1) + "\n")
+    with replacing(path) as (part,):
+        part.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
     return path

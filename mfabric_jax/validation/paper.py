@@ -1,6 +1,5 @@
 """The figures of the paper: keep what is done, run the rest, and put what was published beside what came out."""
 
-import csv
 import functools
 import pathlib
 import signal
@@ -11,6 +10,7 @@ from typing import Any
 from mfabric_jax import report
 from mfabric_jax.checks import InputError
 from mfabric_jax.extras import extra
+from mfabric_jax.report.rows import read_texts
 from mfabric_jax.validation import processes, scripts
 
 SHOWN = ("figure", "claim", "found", "published", "verdict")
@@ -114,9 +114,8 @@ def with_earlier(rows: list[dict[str, Any]], file: pathlib.Path, asked: Collecti
     """The verdicts, and those that the file has on figures that were not asked for now, word for word; in the order of
     the list."""
     try:
-        with file.open(encoding="utf-8", newline="") as opened:
-            earlier = [{name: cell or None for name, cell in row.items() if name} for row in csv.DictReader(opened)]
-    except (OSError, UnicodeDecodeError, csv.Error):
+        earlier: list[dict[str, Any]] = [*read_texts(file)]
+    except InputError:
         earlier = []
     order = list(scripts.known())
     known = [row for row in earlier if row.get("figure") in order and row["figure"] not in asked]

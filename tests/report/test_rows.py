@@ -9,7 +9,7 @@ import pytest
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import html_report, read_rows, write_rows
-from mfabric_jax.report.rows import sidecar
+from mfabric_jax.report.rows import read_texts, sidecar
 from tests.mistakes import check_refused
 from tests.report import synthetic
 
@@ -99,3 +99,46 @@ def test_a_missing_extra_names_the_command_that_installs_it(tmp_path, monkeypatc
         compared_picture("pareto", synthetic.rows(), tmp_path / "figure.png")
     check_refused(r"pip install 'mfabric-jax\[plot\]'", html_report, synthetic.rows(), {}, tmp_path / "page.html")
     assert not list(tmp_path.iterdir())
+
+
+def test_text_that_a_spreadsheet_runs_is_marked_in_the_file_and_read_as_it_was(tmp_path):
+    run = ["=1+1", "+1", "@x", "-x", "-", "\tx", "'=1", "'", "''x", "'@", "=HYPERLINK(a)"]
+    plain = ["-1.5 %", "-.5 %", "x=1", "1", "", "it's"]
+    rows = [{"=name": text, "number": -1.5} for text in (*run, *plain)]
+    file = write_rows(rows, tmp_path / "rows.csv", {})
+    header, *lines = file.read_text().splitlines()
+    assert header == "'=name,number"
+    cells = [line.rpartition(",")[0] for line in lines]
+    assert cells == [*(f"'{text}" for text in run), *plain]
+    assert all(line.endswith(",-1.5") for line in lines)
+    back, _ = read_rows(file)
+    assert back == [{"=name": row["=name"] or None, "number": -1.5} for row in rows]
+    assert [row["=name"] for row in read_texts(file)] == [row["=name"] or None for row in rows]
+
+
+def test_long_cells_are_read(tmp_path):
+    rows = [{"text": "x" * 200_000, "number": 1}]
+    assert read_rows(write_rows(rows, tmp_path / "rows.csv", {}))[0] == rows
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    (tmp_path / "rows.csv").write_text("a,b,a\n1,2,3\n")
+    parquet.write_table(pyarrow.Table.from_arrays([[1], [2]], names=["a", "a"]), tmp_path / "rows.parquet")
+    for name in ("rows.csv", "rows.parquet"):
+        check_refused(r"does not hold rows \(two columns are called 'a'\); give a file", read_rows, tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [([b"\xff"], "binary"), ([[1, 2]], "list<"), ([{"a": 1}], "struct<"), ([np.datetime64(0, "s")], "t")],
+)
+def test_columns_of_what_no_row_holds(values, kind, tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.table({"a": values}), tmp_path / "rows.parquet")
+    said = rf"does not hold rows \(column 'a' is of {kind}.*, not of numbers, text, true or false\)"
+    check_refused(said, read_rows, tmp_path / "rows.parquet")

@@ -3,11 +3,12 @@
 import base64
 import importlib.resources
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mfabric_jax.atomic import check_folder, replacing, suffix
+from mfabric_jax.atomic import check_file, replacing, suffix
 from mfabric_jax.checks import InputError
 from mfabric_jax.report.grid import Rows
 from mfabric_jax.report.html import panels
@@ -45,13 +46,10 @@ def html_report(
 
 def check_page(path: str | Path, pictures: str | Path | None = None) -> None:
     """Say before rows are read that a page could not be written there or that there are no such pictures."""
-    path = Path(path)
     suffix("report", path, EXTENSIONS)
-    if path.is_dir():
-        raise InputError(f"report {str(path)!r} is a folder; give a .html file.")
     if pictures is not None:
         _found_in(pictures)
-    check_folder(path.parent)
+    check_file("report", path, EXTENSIONS)
 
 
 def _complete(rows: Rows) -> Rows:
@@ -124,7 +122,7 @@ def _file(name: str) -> str:
 def _found_in(folder: str | Path) -> list[Path]:
     """The pictures of a folder by name; none at all is an `InputError`."""
     folder = Path(folder)
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise InputError(f"pictures {str(folder)!r} is not a folder; give one that holds .png or .svg files.")
     try:
         found = sorted(path for path in folder.iterdir() if path.suffix.lower() in PICTURES and path.is_file())
