@@ -30,7 +30,7 @@ MOST_WHOLE = 2**31 - 1  # of a whole number: devices count in 32 bits
 ANY = Range(10**-30, 10**30)  # single precision ends at 1e-38 and 3e38
 BY_UNIT = {  # by what the name of a field ends in
     "_s": Range(10**-12, 10**9),  # a picosecond, 30 years
-    "_gbps": Range(10**-6, 10**9),  # a kilobit/s, an exabit/s
+    "_gbps": Range(10**-9, 10**9),  # a bit/s, an exabit/s
     "_tbps": Range(10**-9, 10**6),  # the same
     "_tflops": Range(10**-6, 10**9),  # a megaflop/s, 1e21 FLOP/s
     "_gigabytes": Range(10**-9, 10**12),  # a byte, a zettabyte
@@ -55,7 +55,8 @@ COUNTS = {  # the most of what is counted
     **dict.fromkeys(("micro_batches", "chunks", "overlap_parts", "iterations", "drawn", "scenarios", "samples"), 2**16),
     **dict.fromkeys(("micro_batch", "sequence", "steps", "batch"), 2**26),
     **dict.fromkeys(("width", "depth", "workers", "calls", "sizes"), 2**12),
-    **dict.fromkeys(("draws", "rows_per_shard"), 2**27),
+    **dict.fromkeys(("draws", "rows_per_shard"), 2**26),
+    **dict.fromkeys(("seed", "draw_seed"), 2**32 - 1),  # what keys of random numbers tell apart
 }
 
 

@@ -71,7 +71,7 @@ def test_one_of():
 def test_what_is_sensible_is_told_by_the_name_of_the_field():
     for check, field, right, wrong, sizes in (
         (positive, "efficiency", (1e-6, 0.5, 3), (1e-300, 1e308), "1e-06 to 100"),
-        (positive, "nic_gbps", (0.01, 1600), (1e-320, 1e30), "1e-06 to 1e+09"),
+        (positive, "nic_gbps", (0.01, 1600), (1e-320, 1e30), "1e-09 to 1e+09"),
         (not_negative, "delay_s", (0, 0.0, 1e-9, 600), (1e-320, 1e30), "1e-12 to 1e+09"),
         (positive, "run.json: collective_s", (1e-9,), (1e308,), "1e-12 to 1e+09"),
         (not_negative, "latency_s of link 3 (a -> b)", (0, 1e-6), (1e30,), "1e-12 to 1e+09"),
@@ -92,7 +92,7 @@ def test_what_is_sensible_is_told_by_the_name_of_the_field():
 
 
 def test_counts_have_a_most():
-    for field, most in (("optical_degree", 4096), ("servers", 2**18), ("seed", 2**31 - 1)):
+    for field, most in (("optical_degree", 4096), ("servers", 2**18), ("seed", 2**32 - 1), ("limit", 2**31 - 1)):
         assert whole(field, most) == most
         for value in (most + 1, 2**63, 10**400):
             assert refused(whole, field, value).startswith(f"{field} must be at most {most:,}, got {value!r:.80}")
