@@ -31,15 +31,15 @@ def run(options: Options) -> int:
     config = options.config
     shared.start_jax(config.dtype, options.device)
     from mfabric_jax import report
-    from mfabric_jax.fabric.registry import no_price
+    from mfabric_jax.study._compare import not_known
     from mfabric_jax.study._examples import examples
 
     shared.check_outputs(options.out, options.figures)
     rows, stopped = _run(config, options.out)
     print(report.comparison(rows) if rows else "no rows")
-    for name in config.fabrics:
-        if why := no_price(name, config.price_list()):
-            print(why)
+    lacking = not_known(config, config.models[0], config.fabrics, config.nic_gbps[0])
+    for line in (*report.remarks(rows), *lacking):
+        print(line)
     for said in dict.fromkeys(row["traffic"] for row in rows if config.trace is not None):
         print(f"traffic: {said}")
     if stopped:

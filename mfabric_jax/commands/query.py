@@ -65,6 +65,8 @@ def run(options: Options) -> int:
         print(report.plain(rows[:SHOWN], [name for name in rows[0] if name not in same]))
         if len(rows) > SHOWN:
             print(f"... {len(rows) - SHOWN:,} more rows" + ("" if options.out else "; --out writes them all"))
+    for line in [] if asked.by else report.remarks(rows, config):
+        print(line)
     if options.out is not None:
         about = {"command": "query", "paths": [str(pathlib.Path(path)) for path in options.paths]} | asked._asdict()
         print(report.write_rows(rows, options.out, about | {"of": config}), file=sys.stderr)

@@ -6,6 +6,7 @@ from mfabric_jax.report.figures import draw_fabric as draw_fabric
 from mfabric_jax.report.figures import draw_graph as draw_graph
 from mfabric_jax.report.figures import save_all as save_all
 from mfabric_jax.report.html import html_report as html_report
+from mfabric_jax.report.noticed import remarks as remarks
 from mfabric_jax.report.perfetto import write_perfetto as write_perfetto
 from mfabric_jax.report.rows import read_rows as read_rows
 from mfabric_jax.report.rows import write_rows as write_rows

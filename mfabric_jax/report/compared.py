@@ -7,31 +7,41 @@ from typing import Any
 from mfabric_jax.report import style
 from mfabric_jax.report.charts import Bar, Chart, Curve, Panel
 from mfabric_jax.report.fronts import Point
-from mfabric_jax.report.grid import REFERENCE, Grid
+from mfabric_jax.report.grid import REFERENCE, Grid, Rows
 from mfabric_jax.report.numerals import millions, significant
+from mfabric_jax.report.ranking import CLUSTER_WORTH, WORTH
 
-COST, TIME, WORTH = "network_cost_usd", "iteration_s", "perf_per_dollar"
+COST, CLUSTER, TIME = "network_cost_usd", "cluster_cost_usd", "iteration_s"
 FRONT = "the grey staircase is the Pareto front: nothing is both cheaper and faster than its points."
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A chart that rows of a comparison have if they hold numbers in the columns that it `needs`."""
+    """A chart that rows of a comparison have if they hold numbers in the columns that it `needs`.
+
+    `extra`: rows that lack such a column need no word about it.
+    """
 
     needs: tuple[str, ...]
     chart: Callable[[Grid], Chart]
+    extra: bool = False
+
+    def there(self, rows: Rows) -> bool:
+        """Whether rows have its columns, or are to say that they lack one."""
+        return not self.extra or all(name in row for row in rows for name in self.needs)
 
 
-def cost_against_time(grid: Grid) -> Chart:
-    """Network cost against iteration time: a line per fabric, and the front that nothing beats."""
+def cost_against_time(grid: Grid, column: str = COST, what: str = "network cost") -> Chart:
+    """Dollars against iteration time: a line per fabric, and the front that nothing beats."""
 
     def point(gbps: float, values: Sequence[float]) -> tuple[Point, str, str]:
         cost, time = millions(values[0]), values[1]
         return (cost, time), f"{significant(time)} s, {significant(cost, 3)} M$", f"{gbps:g}"
 
-    axes = {"x": "network cost [M$]", "y": "iteration time [s]", "stairs": True}
+    axes = {"x": f"{what} [M$]", "y": "iteration time [s]", "stairs": True}
     note = f"A line joins the bandwidths (in Gbps) of one fabric; {FRONT}"
-    return _lines(grid, (COST, TIME), point, "Network cost against iteration time", axes, note, "price or a time")
+    title = f"{what[0].upper()}{what[1:]} against iteration time"
+    return _lines(grid, (column, TIME), point, title, axes, note, "price or a time")
 
 
 def time_against_bandwidth(grid: Grid) -> Chart:
@@ -40,15 +50,15 @@ def time_against_bandwidth(grid: Grid) -> Chart:
     return _against_bandwidth(grid, TIME, "Iteration time against bandwidth", "iteration time [s]", "s", note, "time")
 
 
-def worth_against_bandwidth(grid: Grid) -> Chart:
-    """Iterations per second and million dollars of network against bandwidth, a line per fabric."""
+def worth_against_bandwidth(grid: Grid, column: str = WORTH, what: str = "network") -> Chart:
+    """Iterations per second and million dollars, of the network or all, against bandwidth, a line per fabric."""
     axis, unit = "iterations / (s M$)", "iterations per second and M$"
-    note = "Iterations per second over millions of dollars of network; more is better."
-    return _against_bandwidth(grid, WORTH, "Performance per dollar", axis, unit, note, "price")
+    note = f"Iterations per second over millions of dollars of the {what}; more is better."
+    return _against_bandwidth(grid, column, f"Performance per {what} dollar", axis, unit, note, "price")
 
 
 def _against_bandwidth(grid: Grid, column: str, title: str, axis: str, unit: str, note: str, lacking: str) -> Chart:
-    scale = millions(1) if column == WORTH else 1.0
+    scale = millions(1) if column in (WORTH, CLUSTER_WORTH) else 1.0
 
     def point(gbps: float, values: Sequence[float]) -> tuple[Point, str, str]:
         value = values[0] / scale
@@ -114,9 +124,21 @@ def _stacks(grid: Grid, gbps: float) -> list[Panel]:
     return panels
 
 
+def cluster_cost_against_time(grid: Grid) -> Chart:
+    """`cost_against_time` with GPUs and servers."""
+    return cost_against_time(grid, CLUSTER, "whole-cluster cost")
+
+
+def cluster_worth_against_bandwidth(grid: Grid) -> Chart:
+    """`worth_against_bandwidth` with GPUs and servers."""
+    return worth_against_bandwidth(grid, CLUSTER_WORTH, "whole-cluster")
+
+
 COMPARISONS = {
-    "network cost against iteration time": Comparison((TIME, COST), cost_against_time),
+    "whole-cluster cost against iteration time": Comparison((TIME, CLUSTER), cluster_cost_against_time, extra=True),
+    "performance per whole-cluster dollar": Comparison((CLUSTER_WORTH,), cluster_worth_against_bandwidth, extra=True),
     "iteration time against bandwidth": Comparison((TIME,), time_against_bandwidth),
     "parts of an iteration": Comparison((TIME, *style.PARTS), parts),
-    "performance per dollar": Comparison((WORTH,), worth_against_bandwidth),
+    "network cost against iteration time": Comparison((TIME, COST), cost_against_time),
+    "performance per network dollar": Comparison((WORTH,), worth_against_bandwidth),
 }

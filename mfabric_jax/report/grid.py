@@ -13,7 +13,7 @@ Row = TypeVar("Row", bound=Mapping[str, Any])
 REFERENCE = "fat-tree"
 DETAIL_GBPS = 400
 _PLACE = ("model", "fabric", "nic_gbps")
-_SETTINGS = ("nic_use", "policy", "routing", "circuits_for")
+_SETTINGS = ("nic_use", "policy", "routing", "circuits_for", "ocs")
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,13 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import fill
 from typing import Any
 
 from mfabric_jax import units
 from mfabric_jax.report import numerals
 from mfabric_jax.report.grid import REFERENCE, Grid, Rows, Series, arrange, grouped
+from mfabric_jax.report.ranking import CLUSTER_WORTH, TOKEN_USD, WORTH, headlines
 
 WIDTH = 100
 _GAP = "  "
@@ -45,8 +47,9 @@ def plain(rows: Rows, columns: Sequence[str | Column] | None = None, width: int 
 def comparison(rows: Rows) -> str:
     """What `mfabric compare` found: a block per model, a line per fabric.
 
-    Iteration time in seconds at each bandwidth; then, at the bandwidth nearest 400 Gbps, where the iteration goes,
-    what the network costs and the performance per dollar relative to the fat-tree.
+    First which fabric is worth its money, the whole cluster's and the network's. Iteration time in seconds at each
+    bandwidth; then, at the bandwidth nearest 400 Gbps, where the iteration goes, what the whole cluster costs and draws
+    and what the network does, and the performance per dollar of both relative to the fat-tree.
     """
     grid = arrange(rows, _NEEDS)
     return "\n\n".join(_block(grid, model) for model in grid.models)
@@ -86,8 +89,15 @@ def _block(grid: Grid, model: str) -> str:
     lines = [_line(grid, model, series, detail) for series in present]
     times = [Column(f"time {gbps:g}", f"{gbps:g}G") for gbps in grid.bandwidths]
     shares = [Column(name, percent=True) for name in _SHARES]
-    columns = [Column("fabric"), *times, *shares, Column("M$", digits=3), Column("perf/$")]
-    return f"{_heading(grid, model, detail)}\n{plain(lines, columns)}"
+    columns = [Column("fabric"), *times, *shares]
+    if any(line["cluster M$"] is not None for line in lines):
+        whole = [Column("kW", digits=3), Column("$/Mtok", digits=3), Column("cluster M$", digits=3), Column("perf/$")]
+        network = [Column("network kW", digits=3), Column("M$", "network M$", digits=3), Column("net", "perf/net $")]
+        costs = "\n\n" + plain(lines, [Column("fabric"), *whole, *network])
+    else:
+        columns, costs = [*columns, Column("M$", digits=3), Column("net", "perf/$")], ""
+    told = [fill(line, WIDTH) for line in headlines(grid, model, lambda series: series.named(series.fabric))]
+    return "\n".join([_heading(grid, model, detail), *told, plain(lines, columns)]) + costs
 
 
 def _heading(grid: Grid, model: str, detail: float) -> str:
@@ -98,28 +108,35 @@ def _heading(grid: Grid, model: str, detail: float) -> str:
         facts.append(f"{row['micro_batches']} micro-batches")
     if row.get("compute_source") is not None:
         facts.append(f"compute from {row['compute_source']}")
-    what = f"at {detail:g} Gbps: shares, network M$, perf/$ over {REFERENCE}'s"
+    what = f"at {detail:g} Gbps: shares, kW, M$, perf/$ over {REFERENCE}'s"
     return f"{': '.join(filter(None, (model, ', '.join(facts))))}\n(iteration time in s by NIC bandwidth; {what})"
 
 
 def _line(grid: Grid, model: str, series: Series, detail: float) -> Mapping[str, Any]:
     """One series: its times, then shares, cost and performance per dollar at one bandwidth."""
     times = {f"time {gbps:g}": grid.value(model, series, gbps, "iteration_s") for gbps in grid.bandwidths}
-    total, cost = (grid.value(model, series, detail, key) for key in ("iteration_s", "network_cost_usd"))
+    total = grid.value(model, series, detail, "iteration_s")
     line: dict[str, Any] = {"fabric": series.named(series.fabric)} | times
     for name, keys in _SHARES.items():
         seconds = [value for key in keys if (value := grid.value(model, series, detail, key)) is not None]
         line[name] = sum(seconds) / total if total and len(seconds) == len(keys) else None
-    dollars = None if cost is None else numerals.millions(cost)
-    return line | {"M$": dollars, "perf/$": _relative(grid, model, series, detail)}
+    for name, key in {"M$": "network_cost_usd", "cluster M$": "cluster_cost_usd"}.items():
+        cost = grid.value(model, series, detail, key)
+        line[name] = None if cost is None else numerals.millions(cost)
+    for name, key in {"kW": "cluster_kw", "network kW": "network_kw", "$/Mtok": TOKEN_USD}.items():
+        line[name] = grid.value(model, series, detail, key)
+    return line | {
+        "perf/$": _relative(grid, model, series, detail, CLUSTER_WORTH),
+        "net": _relative(grid, model, series, detail, WORTH),
+    }
 
 
-def _relative(grid: Grid, model: str, series: Series, gbps: float) -> str | None:
+def _relative(grid: Grid, model: str, series: Series, gbps: float, column: str) -> str | None:
     """Performance per dollar over the fat-tree's, as in 1.32x."""
     reference = grid.reference(model, gbps)
     if reference is None or reference.fabric != REFERENCE:
         return None
-    own, theirs = (grid.value(model, one, gbps, "perf_per_dollar") for one in (series, reference))
+    own, theirs = (grid.value(model, one, gbps, column) for one in (series, reference))
     return None if own is None or not theirs else f"{own / theirs:.2f}x"
 
 

@@ -9,7 +9,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.report import style
 from mfabric_jax.report._query import USUAL
 from mfabric_jax.report.charts import Bar, Chart, Curve, Panel
-from mfabric_jax.report.compared import COST, FRONT, TIME
+from mfabric_jax.report.compared import CLUSTER, COST, FRONT, TIME
 from mfabric_jax.report.fronts import Point, front
 from mfabric_jax.report.grid import Rows, grouped, lacks, nearest_to_detail, values_of
 from mfabric_jax.report.numerals import millions, significant, usable
@@ -17,10 +17,16 @@ from mfabric_jax.report.numerals import millions, significant, usable
 _RESULTS = (*USUAL, "slow_down")  # columns that are the result of a row, where they are there
 _INDICES = ("seed", "sample", "instance", "record", "layer", "micro_batch", "iteration")
 _NUMBER = "configuration"  # of a row of a sweep: no parameter
+COUNTERS = (*_INDICES, _NUMBER)
+COUNTED = 8  # values that a sentence names
 _GBPS = "nic_gbps"
 _MOST_LINES, _MOST_PANELS, _MOST_VALUES, _MOST_CHARTS, _MOST_BARS = 10, 8, 40, 6, 40
 _MOST_POINTS = 1500  # of a panel, beside its front
 _LETTERS = 28
+
+_COST = "cost of the chart"
+_NETWORK = COST, "network cost"
+_COSTS = {CLUSTER: "whole-cluster cost", **dict([_NETWORK])}
 
 Lines = dict[str, dict[float, list[float]]]  # line, value of the parameter: results
 
@@ -158,8 +164,13 @@ def _sensitivity(cells: dict[str, Lines], name: str, result: str, lines: list[st
 
 
 def design_space(rows: Rows, effective: Mapping[str, Any]) -> Chart:
-    """Cost against time: a panel per model, a point per row, the front of all. `InputError` without times or prices."""
-    lacks(rows, (TIME, COST))
+    """Cost against time: a panel per model, a point per row, the front of all. `InputError` without times or prices.
+
+    Cost is that of the whole cluster where rows have it, else that of the network.
+    """
+    column, what = next((both for both in _COSTS.items() if any(usable(row.get(both[0])) for row in rows)), _NETWORK)
+    lacks(rows, (TIME, column))
+    rows = [{**row, _COST: row[column]} for row in rows]
     placed = [row for row in rows if _point(row) is not None]
     if not placed:
         raise InputError("no row has both a time and a price.")
@@ -175,14 +186,14 @@ def design_space(rows: Rows, effective: Mapping[str, Any]) -> Chart:
             points = [point for row in some if (point := _point(row))]
             tips = [_told(row, chosen, point) for row, point in zip(some, points, strict=True)]
             curves += [Curve(look, points, tips, joined=False)] if some else []
-        panels.append(Panel(str(model or "all rows"), "network cost [M$]", "iteration time [s]", curves, stairs=True))
+        panels.append(Panel(str(model or "all rows"), f"{what} [M$]", "iteration time [s]", curves, stairs=True))
     note = f"A point for each row; {FRONT}"
     note += f" {left_out:,} of {len(placed):,} points behind it are left out." if left_out else ""
-    return Chart("Network cost against iteration time", note, list(looks.values()), panels)
+    return Chart(f"{what[0].upper()}{what[1:]} against iteration time", note, list(looks.values()), panels)
 
 
 def _point(row: Mapping[str, Any]) -> Point | None:
-    seconds, cost = usable(row[TIME]), usable(row[COST])
+    seconds, cost = usable(row[TIME]), usable(row[_COST])
     return None if seconds is None or cost is None or cost <= 0 else (millions(cost), seconds)
 
 

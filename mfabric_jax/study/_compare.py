@@ -1,14 +1,15 @@
 """Compare fabrics for training: models x fabrics x bandwidths, one row each."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from mfabric_jax import fabric
 from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.schedule.all_to_alls import places
-from mfabric_jax.study._money import Bill, bill_of, costs
+from mfabric_jax.study._money import Bill, bill_of, costs, unknown_parts
 from mfabric_jax.study._provenance import provenance
 from mfabric_jax.study._scenario import Scenario, check_dtype, scenarios
 from mfabric_jax.study._simulate import Simulated, simulate_all
@@ -101,6 +102,16 @@ def _described(simulated: Simulated) -> dict[str, Any]:
     }
 
 
+def not_known(config: Assumptions, model: str, fabrics: Sequence[str], nic_gbps: float) -> list[str]:
+    """Sentences on the prices and watts that fabrics lack."""
+    found = []
+    for name in fabrics:
+        on = fabric.get(name)
+        job = config.workload(model, on.gpus_per_server)
+        found += unknown_parts(config, on, bill_of(config, on, job, nic_gbps))
+    return list(dict.fromkeys(found))
+
+
 def compute_source(settings: Assumptions, job: Workload) -> str:
     """Where the computation time of a model comes from, in words."""
     rate = f"{settings.server.name} at {settings.achieved(job):.0%} of peak"
@@ -119,4 +130,7 @@ def effective(config: Assumptions, *models: ModelName) -> dict[str, Any]:
     said = {"policy": config.policy_name, "gpu": config.server.name, "nvlink_Bps": nvlink}
     said["server"] = dataclasses.asdict(config.server)
     said |= {"achieved_over_peak": rates, "workloads": resolved}
+    said |= {"running": dataclasses.asdict(config.parts().running)}
+    if (fabrics := getattr(config, "fabrics", None)) is not None:
+        said["not_known"] = not_known(config, models[0], fabrics, config.nic_gbps[0])  # type: ignore[attr-defined]
     return dataclasses.asdict(config) | said | provenance(config.dtype)

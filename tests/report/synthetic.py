@@ -45,6 +45,22 @@ def rows(fabrics=tuple(FABRICS), models=tuple(MODELS), bandwidths=BANDWIDTHS):
     return [row(m, f, g) for m in models for f in fabrics for g in bandwidths]
 
 
+def whole_clusters(rows, usd_per_gpu=50_000):
+    """The same rows with what the whole cluster costs, at so many dollars a GPU beside the network, and 1 kW a GPU."""
+    found = []
+    for one in rows:
+        net, seconds = one["network_cost_usd"], one["iteration_s"]
+        cost = None if net is None else net + usd_per_gpu * one["gpus"]
+        per = {"perf_per_cluster_dollar": None if cost is None else 1 / seconds / cost}
+        per |= {
+            "usd_per_million_tokens": None if cost is None else cost * seconds / 1e9,
+            "cluster_kw": 1.0 * one["gpus"],
+        }
+        per |= {"joules_per_million_tokens": 5000 * seconds, "network_kw": one["gpus"] / 10}
+        found.append(one | {"cluster_cost_usd": cost} | per)
+    return found
+
+
 def both_uses(**kwargs):
     """A full comparison in which mFabric occurs with its NICs apart and pooled."""
     every = rows(**kwargs)

@@ -97,21 +97,22 @@ def test_the_summary_names_the_best_and_where_it_was_computed(page):
     # NVL72 is fastest and has no price; for a dollar mFabric does 1 / (time * 4.5), the fat-tree 1 / (time * 11).
     times = {row["fabric"]: row["iteration_s"] for row in rows if row["nic_gbps"] == 100}
     over, least = times["fat-tree"] * 11 / (times["mfabric"] * 4.5), min(row["iteration_s"] for row in rows)
-    assert f"llama-moe (64 GPUs): shortest iteration {least:.4f} s, on NVL72 at 400 Gbps; most performance" in said
-    assert f"per dollar on mFabric at 100 Gbps, {over:.2f} times the fat-tree's there." in said
+    assert "llama-moe (64 GPUs): Most per dollar of the network: mFabric at 100 Gbps, " in said
+    assert f", {over:.2f} times the fat-tree's there; then Fat-tree at 100 Gbps (" in said
+    assert f" Without a price: NVL72. Shortest iteration: {least:.4f} s, on NVL72 at 400 Gbps." in said
     assert "with mfabric_jax 0.1.0 (commit 0123456789ab+changes), on cpu: cpu, in float32." in said
     assert "some rows are missing" in said
     same = [synthetic.row("llama-moe", "fat-tree", 400)]
     said = plain_words(page([*same, same[0] | {"fabric": "rail-only"}]))
-    assert "on Fat-tree and Rail-only at 400 Gbps;" in said
+    assert "on Fat-tree and Rail-only at 400 Gbps." in said
     assert "some rows are missing" not in said
 
 
 def test_a_comparison_has_its_charts_and_all_of_their_marks(page):
     rows = synthetic.rows(models=("llama-moe", "qwen-moe"), bandwidths=(100, 400))
     drawn = charts(page(rows))
-    titles = ["Network cost against iteration time", "Iteration time against bandwidth"]
-    assert [*drawn] == [*titles, "Parts of an iteration", "Performance per dollar"]
+    titles = ["Iteration time against bandwidth", "Parts of an iteration"]
+    assert [*drawn] == [*titles, "Network cost against iteration time", "Performance per network dollar"]
     for title, chart in drawn.items():
         stacked = title == "Parts of an iteration"
         assert len(panels(chart)) == 2 * (2 if stacked else 1)  # the other bandwidth is folded
@@ -126,7 +127,8 @@ def test_what_rows_lack_is_said_in_a_sentence(page):
     sentence = "Left out: network cost against iteration time: the rows have no column network_cost_usd."
     assert plain_words(text).count(sentence) == plain_words(text).count("Left out") == 1
     unpriced = [row | {"network_cost_usd": None, "perf_per_dollar": None} for row in rows]
-    assert "performance per dollar: no row has a number in column perf_per_dollar." in plain_words(page(unpriced))
+    sentence = "performance per network dollar: no row has a number in column perf_per_dollar."
+    assert sentence in plain_words(page(unpriced))
 
 
 def test_a_number_that_was_varied_has_a_chart_and_repeats_are_averaged(page):
@@ -154,7 +156,7 @@ def test_the_best_design_of_a_sweep_is_named(page):
     ]
     said = plain_words(page(rows))
     assert "least seconds (0.3000): policy b, nic_gbps 400." in said  # mean of two samples; x and y are alike
-    assert "most performance per dollar: policy a." in said
+    assert "most performance per dollar of the network: policy a." in said
     assert "Mean seconds by policy: b 0.6750, a 1.300." in said
     each = plain_words(page([row | {"model": m} for m, row in zip("mn" * 8, rows, strict=True)]))
     assert "m: least seconds" in each

@@ -25,7 +25,9 @@ FILES = {
     "iteration_time": compared.COMPARISONS["iteration time against bandwidth"],
     "pareto": compared.COMPARISONS["network cost against iteration time"],
     "breakdown": compared.COMPARISONS["parts of an iteration"],
-    "performance": compared.COMPARISONS["performance per dollar"],
+    "performance": compared.COMPARISONS["performance per network dollar"],
+    "cluster_cost": compared.COMPARISONS["whole-cluster cost against iteration time"],
+    "cluster_performance": compared.COMPARISONS["performance per whole-cluster dollar"],
 }
 
 
@@ -41,7 +43,7 @@ def save_all(
     - `timelines`: examples by title, each the segments of one block.
     """
     folder = Path(folder)
-    written = [compared_picture(name, rows, folder / f"{name}.png") for name in FILES]
+    written = [compared_picture(name, rows, folder / f"{name}.png") for name in FILES if FILES[name].there(rows)]
     for title, example in (regions or {}).items():
         written.append(region(path=folder / f"region_{_slug(title)}.png", title=title, **example))
     for title, segments in (timelines or {}).items():

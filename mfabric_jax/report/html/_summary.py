@@ -7,10 +7,12 @@ from typing import Any
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import style, varied
 from mfabric_jax.report._query import USUAL
-from mfabric_jax.report.compared import TIME, WORTH
-from mfabric_jax.report.grid import REFERENCE, Grid, Rows, Series, arrange
+from mfabric_jax.report.compared import TIME
+from mfabric_jax.report.grid import Grid, Rows, Series, arrange
 from mfabric_jax.report.html.markup import counted, enumerated, tag, words
+from mfabric_jax.report.noticed import remarks
 from mfabric_jax.report.numerals import significant, usable
+from mfabric_jax.report.ranking import KINDS, headlines
 
 _ALIKE = 0.001  # relative difference below which two are equally good
 _MOST_RANKED = 8  # values of a name of which the means are listed
@@ -25,40 +27,40 @@ def summary(rows: Rows, effective: Mapping[str, Any]) -> str:
         compared = any(usable(row[TIME]) is not None for row in grid.cells.values())
     except InputError:
         compared = False
-    return (_compared(rows, grid) if compared else _any(rows, effective)) + _provenance(rows, effective)
+    what = _compared(rows, grid, effective) if compared else _any(rows, effective)
+    return what + _provenance(rows, effective)
 
 
 # -- a comparison
 
 
-def _compared(rows: Rows, grid: Grid) -> str:
+def _compared(rows: Rows, grid: Grid, effective: Mapping[str, Any]) -> str:
     fabrics = enumerated([look.label for look in style.series_looks(grid.series).values()])
     bandwidths = enumerated([f"{gbps:g}" for gbps in grid.bandwidths])
     what = f"{counted(rows)}: {enumerated(grid.models)} on {fabrics}, with NICs of {bandwidths} Gbps."
     best = [tag("li", tag("strong", words(model)), words(_best(grid, model))) for model in grid.models]
-    return tag("p", words(what)) + tag("ul", *best)
+    return tag("p", words(what)) + tag("ul", *best) + _remarks(rows, effective)
 
 
 def _best(grid: Grid, model: str) -> str:
     """How the sentence goes on behind the model's name."""
     gpus = next((row.get("gpus") for (name, _, _), row in grid.cells.items() if name == model), None)
     start = f" ({gpus} GPUs): " if gpus is not None else ": "
-    times = _best_cells(grid, model, TIME, 1)
+    times = _shortest(grid, model)
     if not times:
         return f"{start}no iteration time."
-    start += f"shortest iteration {significant(min(cell[2] for cell in times))} s, {_where(grid, times)}"
-    worth = _best_cells(grid, model, WORTH, -1)
-    if not worth:
-        return f"{start}; no performance per dollar."
-    return f"{start}; most performance per dollar {_where(grid, worth)}{_over_reference(grid, model, worth[0])}."
+    looks = style.series_looks(grid.series)
+    told = list(headlines(grid, model, lambda series: looks[series].label)) or ["No performance per dollar."]
+    shortest = f"Shortest iteration: {significant(min(cell[2] for cell in times))} s, {_where(grid, times)}."
+    return " ".join([start.rstrip(), *told, shortest])
 
 
-def _best_cells(grid: Grid, model: str, name: str, sign: int) -> list[Cell]:
-    """The least values of a column, for sign -1 the largest ones."""
+def _shortest(grid: Grid, model: str) -> list[Cell]:
+    """The cells of least iteration time."""
     places = ((series, gbps) for series in grid.series for gbps in grid.bandwidths)
-    cells = [(s, gbps, value) for s, gbps in places if (value := grid.value(model, s, gbps, name)) is not None]
-    best = min((sign * value for *_, value in cells), default=0.0)
-    return [cell for cell in cells if sign * cell[2] <= best + _ALIKE * abs(best)]
+    cells = [(s, gbps, value) for s, gbps in places if (value := grid.value(model, s, gbps, TIME)) is not None]
+    best = min((value for *_, value in cells), default=0.0)
+    return [cell for cell in cells if cell[2] <= best + _ALIKE * abs(best)]
 
 
 def _where(grid: Grid, cells: Sequence[Cell]) -> str:
@@ -67,16 +69,6 @@ def _where(grid: Grid, cells: Sequence[Cell]) -> str:
     for series, gbps, _ in cells:
         labels.setdefault(gbps, []).append(looks[series].label)
     return ", ".join(f"on {enumerated(some)} at {gbps:g} Gbps" for gbps, some in labels.items())
-
-
-def _over_reference(grid: Grid, model: str, cell: Cell) -> str:
-    """How much more that is than the fat-tree offers for a dollar at the same bandwidth."""
-    series, gbps, value = cell
-    reference = grid.reference(model, gbps)
-    if reference is None or reference.fabric != REFERENCE or reference == series:
-        return ""
-    theirs = grid.value(model, reference, gbps, WORTH)
-    return f", {value / theirs:.2f} times the fat-tree's there" if theirs else ""
 
 
 # -- any rows
@@ -90,7 +82,14 @@ def _any(rows: Rows, effective: Mapping[str, Any]) -> str:
     result = varied.metric(rows)
     chosen = [name for name in varied.shown_settings(rows, effective) if name != "configuration"]
     best = _best_designs(rows, result, chosen) if result in USUAL else []
-    return what + (tag("ul", *(tag("li", words(line)) for line in best)) if best else "")
+    listed = tag("ul", *(tag("li", words(line)) for line in best)) if best else ""
+    return what + listed + _remarks(rows, effective)
+
+
+def _remarks(rows: Rows, effective: Mapping[str, Any]) -> str:
+    """What is to be noticed, and what is not known."""
+    told = [*remarks(rows, effective), *effective.get("not_known", ())]
+    return tag("ul", *(tag("li", words(line)) for line in told)) if told else ""
 
 
 def _best_designs(rows: Rows, result: str, chosen: Sequence[str]) -> list[str]:
@@ -114,7 +113,8 @@ def _best_designs(rows: Rows, result: str, chosen: Sequence[str]) -> list[str]:
 def _extremes(rows: Rows, result: str, told: Sequence[str]) -> list[str]:
     """What the best designs have in common; a name whose every value is among the best is left out."""
     lines = []
-    for column, what, sign in ((result, f"least {result}", 1), (WORTH, "most performance per dollar", -1)):
+    worth = ((column, f"most performance per dollar {kind}", -1) for column, kind in KINDS.items())
+    for column, what, sign in (*worth, (result, f"least {result}", 1)):
         if means := _means(rows, column, told):
             best = min(means.values(), key=lambda mean: sign * mean)
             winners = [design for design, mean in means.items() if abs(mean - best) <= _ALIKE * abs(best)]

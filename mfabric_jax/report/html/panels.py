@@ -44,6 +44,8 @@ def _comparisons(rows: Rows) -> tuple[list[Chart], dict[str, list[str]]]:
     drawn: list[Chart] = []
     why: dict[str, list[str]] = {}
     for name, comparison in COMPARISONS.items():
+        if not comparison.there(rows):
+            continue
         try:
             grid = arrange(rows, comparison.needs)
             for column in comparison.needs:

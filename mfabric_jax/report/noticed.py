@@ -1,0 +1,106 @@
+"""What rows say about optical switches, in words: too slow, not needed, used too often, all alike."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from mfabric_jax.report import varied
+from mfabric_jax.report.grid import Rows, grouped
+from mfabric_jax.report.numerals import significant, usable
+
+TIME, TURNING, CHANGES, OVER = "iteration_s", "reconfig_s", "circuit_changes", "turns_over_allowed"
+STATIC = ("uniform", "static")  # policies whose circuits never change
+_MOSTLY = 0.5  # part of an iteration from which on switching decides it
+_CLOSE = 0.01
+_SAME = 0.0001  # relative: the same result
+_LONG = 1000  # seconds that are written without a fraction
+_MOST_ROWS = 20_000
+_PLACE = ("model", "fabric", "ocs", "policy")
+_SUBJECTS = ("model", "fabric")  # what is compared, no setting
+_CASE = ("model", "fabric", "nic_gbps")
+
+
+def remarks(rows: Rows, effective: Mapping[str, Any] | None = None) -> list[str]:
+    """A sentence for everything of that kind that rows of iterations hold."""
+    known = [row for row in rows if usable(row.get(TIME))]
+    return [*_slow(known), *_often(known), *_still(known), *_static(known), *_idle(known, effective or {})]
+
+
+def _places(rows: Rows) -> dict[tuple[Any, ...], list[Mapping[str, Any]]]:
+    return grouped([{name: row.get(name) for name in (*_PLACE, TIME, TURNING, CHANGES, OVER)} for row in rows], *_PLACE)
+
+
+def _where(fabric: Any, ocs: Any) -> str:
+    return f"{fabric} with {ocs}" if ocs not in (None, "none", "unnamed") else str(fabric)
+
+
+def _slow(rows: Rows) -> Iterator[str]:
+    """Where switching takes most of an iteration."""
+    for (model, fabric, ocs, _), some in _places(rows).items():
+        worst = max(some, key=lambda row: (usable(row[TURNING]) or 0) / row[TIME])
+        turning = usable(worst[TURNING]) or 0
+        if turning > _MOSTLY * worst[TIME]:
+            share = f"{turning / worst[TIME]:.0%} of an iteration"
+            seconds = f"{_seconds(turning)} of {_seconds(worst[TIME])} s"
+            say = "it is too slow for circuits that follow the traffic; keep them (--circuits-for run)"
+            where = f"on {_where(fabric, ocs)}, {model} waits for the optical switch for {share} ({seconds})"
+            yield f"Warning: {where}: {say} or take a faster one."
+
+
+def _often(rows: Rows) -> Iterator[str]:
+    """Where a switch would turn more often than it may."""
+    for (model, fabric, ocs, _), some in _places(rows).items():
+        times = max((usable(row[OVER]) or 0 for row in some), default=0)
+        if times > 1:
+            yield f"Warning: {_where(fabric, ocs)} turns {significant(times, 3)} times as often as it may ({model})."
+
+
+def _still(rows: Rows) -> Iterator[str]:
+    """Where circuits never change."""
+    still: dict[str, list[str]] = {}
+    for (model, fabric, ocs, policy), some in _places(rows).items():
+        if policy not in STATIC and all(usable(row[CHANGES]) == 0 for row in some):
+            still.setdefault(_where(fabric, ocs), []).append(str(model))
+    for where, models in still.items():
+        named = ", ".join(dict.fromkeys(models))
+        yield f"Circuits of {where} never change for {named}: links wired once do the same, no switch is needed."
+
+
+def _static(rows: Rows) -> Iterator[str]:
+    """Where circuits that never change are as good as those that follow the traffic."""
+    placed = [{**{name: row.get(name) for name in (*_CASE, "policy", CHANGES)}, TIME: row[TIME]} for row in rows]
+    for (model, fabric, gbps), some in grouped(placed, *_CASE).items():
+        meshes = [row for row in some if row["policy"] in STATIC]
+        follow = [row for row in some if row["policy"] not in STATIC and usable(row[CHANGES])]
+        if not meshes or not follow:
+            continue
+        mesh, best = (min(kind, key=lambda row: row[TIME]) for kind in (meshes, follow))
+        if mesh[TIME] <= (1 + _CLOSE) * best[TIME]:
+            off = f"{mesh[TIME] / best[TIME] - 1:+.1%} in time"
+            where = f"{model} on {fabric}" + ("" if gbps is None else f" at {gbps:g} Gbps")
+            yield f"{where}: circuits that never change ({mesh['policy']}) do as well as {best['policy']} ({off})."
+
+
+def _idle(rows: Rows, effective: Mapping[str, Any]) -> Iterator[str]:
+    """Settings of several values that all give the same times, wherever all else is equal."""
+    if not 1 < len(rows) <= _MOST_ROWS:
+        return
+    names = [n for n in varied.shown_settings(rows, effective) if n not in varied.COUNTERS and n in rows[0]]
+    names = [name for name in names if len(varied.values_in(rows, name)) > 1]
+    for name in names:
+        if name in _SUBJECTS:
+            continue
+        others = [other for other in names if other != name]
+        pairs = [some for some in grouped(rows, *others).values() if len({row[name] for row in some}) > 1]
+        alike = {varied.shown(row[name]) for some in pairs for row in some}
+        if pairs and len(alike) == len(varied.values_in(rows, name)) and all(_equal(some) for some in pairs):
+            values = ", ".join(sorted(alike)) if len(alike) <= varied.COUNTED else f"{len(alike)} values"
+            yield f"{name} has no effect on {TIME}: {values} give the same wherever all else is equal."
+
+
+def _seconds(value: float) -> str:
+    return f"{value:,.0f}" if value >= _LONG else significant(value)
+
+
+def _equal(rows: Sequence[Mapping[str, Any]]) -> bool:
+    times = [row[TIME] for row in rows]
+    return max(times) - min(times) <= _SAME * max(times)

@@ -1,0 +1,62 @@
+"""What is said of optical switches: too slow, not needed, turning too often, all alike."""
+
+from mfabric_jax.report import remarks
+
+BASE = {"model": "m", "fabric": "mfabric", "ocs": "telescent", "policy": "greedy", "nic_gbps": 400.0}
+BASE |= {"iteration_s": 10.0, "reconfig_s": 0.0, "circuit_changes": 5.0, "turns_over_allowed": None}
+
+
+def said(*rows, effective=None):
+    return remarks([BASE | row for row in rows], effective)
+
+
+def test_a_switch_that_takes_most_of_the_iteration_is_warned_of():
+    (line,) = said({"reconfig_s": 38_404.0, "iteration_s": 38_416.2})
+    assert line == (
+        "Warning: on mfabric with telescent, m waits for the optical switch for 100% of an iteration (38,404 of 38,416 "
+        "s): it is too slow for circuits that follow the traffic; keep them (--circuits-for run) or take a faster one."
+    )
+    assert said({"reconfig_s": 4.9}) == []
+    assert len(said({"reconfig_s": 5.1})) == 1
+
+
+def test_circuits_that_never_change_need_no_switch():
+    (line,) = said({"circuit_changes": 0.0, "ocs": "unnamed"}, {"circuit_changes": 0.0, "ocs": "unnamed", "model": "n"})
+    assert line == "Circuits of mfabric never change for m, n: links wired once do the same, no switch is needed."
+    assert said({"circuit_changes": 0.0, "nic_gbps": 100.0, "iteration_s": 40.0}, {"circuit_changes": 1.0}) == []
+    assert said({"circuit_changes": None, "fabric": "fat-tree", "ocs": "none"}) == []
+    assert said({"circuit_changes": 0.0, "policy": "uniform"}) == []  # which says so itself
+
+
+def test_a_static_mesh_within_one_percent_is_named():
+    (line,) = said({}, {"policy": "uniform", "circuit_changes": 0.0, "iteration_s": 10.05})
+    assert (
+        line == "m on mfabric at 400 Gbps: circuits that never change (uniform) do as well as greedy (+0.5% in time)."
+    )
+    assert said({}, {"policy": "uniform", "circuit_changes": 0.0, "iteration_s": 10.2}) == []
+    assert said({}, {"policy": "uniform", "iteration_s": 10.0, "model": "n", "circuit_changes": 0.0}) == []
+
+
+def test_a_switch_that_turns_more_often_than_it_may_is_warned_of():
+    assert said({"turns_over_allowed": 2.5}) == [
+        "Warning: mfabric with telescent turns 2.50 times as often as it may (m)."
+    ]
+    assert said({"turns_over_allowed": 0.9}) == []
+
+
+def test_a_setting_that_changes_nothing_is_not_several_designs():
+    names = ("calient", "lightmatter", "polatis")
+    every = [{"ocs": ocs, "nic_gbps": g, "iteration_s": 1000.123 / g} for ocs in names for g in (100.0, 400.0)]
+    (line,) = said(*every)
+    assert (
+        line
+        == "ocs has no effect on iteration_s: calient, lightmatter, polatis give the same wherever all else is equal."
+    )
+    assert said(*every[:-1], every[-1] | {"iteration_s": 9.0}) == []
+    assert said(*every[:1], every[3]) == []  # nothing else is equal
+
+
+def test_rows_of_other_things_have_no_remarks():
+    assert remarks([{"seconds": 1.0, "policy": "greedy"}]) == []
+    assert remarks([]) == []
+    assert remarks([{"iteration_s": None}]) == []

@@ -1,0 +1,69 @@
+"""Which fabric is worth its money: the whole cluster's dollars come first, in the table, the page and its charts."""
+
+import re
+
+from mfabric_jax.report import comparison, html_report
+from mfabric_jax.report.grid import arrange
+from mfabric_jax.report.ranking import headlines, ranked
+from tests.report import synthetic
+
+# Three fabrics at one bandwidth: time, network dollars, cluster dollars.
+THREE = {"fat-tree": (1.0, 10.0, 40.0), "topoopt": (1.39, 2.12, 32.12), "mfabric": (1.05, 5.0, 35.0)}
+
+
+def rows(**changed):
+    found = []
+    for name, (seconds, network, cluster) in THREE.items():
+        row = {"model": "m", "fabric": name, "nic_gbps": 400, "iteration_s": seconds, "network_cost_usd": network}
+        row |= {"cluster_cost_usd": cluster, "perf_per_dollar": 1 / seconds / network}
+        row |= {"perf_per_cluster_dollar": 1 / seconds / cluster, "usd_per_million_tokens": seconds * cluster / 1000}
+        row |= dict.fromkeys(("compute_s", "tp_comm_s", "ep_comm_s", "dp_comm_s", "reconfig_s", "bubble_s"), 0.1)
+        found.append(row | changed)
+    return found
+
+
+def test_the_order_turns_where_the_whole_cluster_is_paid_for():
+    grid = arrange(rows())
+    assert [one.series.fabric for one in ranked(grid, "m", "perf_per_dollar")] == ["topoopt", "mfabric", "fat-tree"]
+    order = [one.series.fabric for one in ranked(grid, "m", "perf_per_cluster_dollar")]
+    assert order == ["mfabric", "fat-tree", "topoopt"]
+    whole, network = headlines(grid, "m", lambda series: series.fabric)
+    # 36.75 of mFabric, 40 of the fat-tree, 44.65 of TopoOpt: 8.1 % and 17.7 % less.
+    assert whole == (
+        "Most per dollar of the whole cluster: mfabric at 400 Gbps, 0.0367 $ a million tokens, 1.09 times the "
+        "fat-tree's there; then fat-tree at 400 Gbps (8.1% less), topoopt at 400 Gbps (17.7% less)."
+    )
+    assert network.startswith("Most per dollar of the network: topoopt at 400 Gbps, 3.39 times the fat-tree's there;")
+
+
+def test_every_series_stands_once_at_its_best_bandwidth():
+    both = synthetic.whole_clusters(synthetic.rows(models=("llama-moe",)), usd_per_gpu=1_000)
+    for place in ranked(arrange(both), "llama-moe", "perf_per_cluster_dollar"):
+        own = {r["nic_gbps"]: r["perf_per_cluster_dollar"] for r in both if r["fabric"] == place.series.fabric}
+        assert own[place.gbps] == place.worth == max(own.values())
+
+
+def test_the_table_shows_both_kinds_of_dollars():
+    made = synthetic.whole_clusters(synthetic.rows(models=("llama-moe",), fabrics=("fat-tree", "mfabric", "nvl72")))
+    text = comparison(made)
+    assert max(map(len, text.splitlines())) <= 100
+    head = " ".join(text.split())
+    assert head.index("Most per dollar of the whole cluster") < head.index("Most per dollar of the network")
+    lines = [line.split() for line in text.splitlines() if line.startswith("mfabric ")]
+    # At 400 Gbps: 4.5 x 64 x 460 = 0.132 M$ of network and 50,000 x 64 more; 1.0945 s against 1.05325 s and 3.524 M$.
+    assert lines[-1] == ["mfabric", "64.0", "0.00365", "3.33", "1.02x", "6.40", "0.132", "2.35x"]
+    (nvl72,) = (line.split() for line in text.splitlines() if line.startswith("nvl72 ") and line.endswith("-"))
+    assert nvl72 == ["nvl72", "64.0", *"---", "6.40", *"--"]
+
+
+def test_the_page_begins_with_whole_cluster_dollars(tmp_path):
+    made = synthetic.whole_clusters(synthetic.rows(models=("llama-moe",), bandwidths=(100, 400)))
+    text = html_report(
+        made, {"not_known": ["whole-cluster price: no price of GPU X."]}, tmp_path / "a.html"
+    ).read_text()
+    assert [*re.findall("<h3>(.*?)</h3>", text)][:2] == [
+        "Whole-cluster cost against iteration time",
+        "Performance per whole-cluster dollar",
+    ]
+    assert "Most per dollar of the whole cluster: " in text
+    assert "whole-cluster price: no price of GPU X." in text
