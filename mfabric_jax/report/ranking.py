@@ -20,7 +20,7 @@ class Place(NamedTuple):
     worth: float
 
 
-def ranked(grid: Grid, model: str, column: str) -> list[Place]:
+def by_worth(grid: Grid, model: str, column: str) -> list[Place]:
     """Every series of a model that has a value, the one that is worth most first."""
     found = []
     for series in grid.series:
@@ -33,7 +33,7 @@ def ranked(grid: Grid, model: str, column: str) -> list[Place]:
 def headlines(grid: Grid, model: str, label: Callable[[Series], str]) -> Iterator[str]:
     """The ranking by dollars of the whole cluster, then by those of its network; those without a price are named."""
     for column, kind in KINDS.items():
-        if places := ranked(grid, model, column):
+        if places := by_worth(grid, model, column):
             best, *others = places
             line = f"Most per dollar {kind}: {label(best.series)} at {best.gbps:g} Gbps"
             line += _a_million_tokens(grid, model, best) if column == CLUSTER_WORTH else ""

@@ -4,7 +4,7 @@ import re
 
 from mfabric_jax.report import comparison, html_report
 from mfabric_jax.report.grid import arrange
-from mfabric_jax.report.ranking import headlines, ranked
+from mfabric_jax.report.ranking import by_worth, headlines
 from tests.report import synthetic
 
 # Three fabrics at one bandwidth: time, network dollars, cluster dollars.
@@ -24,8 +24,8 @@ def rows(**changed):
 
 def test_the_order_turns_where_the_whole_cluster_is_paid_for():
     grid = arrange(rows())
-    assert [one.series.fabric for one in ranked(grid, "m", "perf_per_dollar")] == ["topoopt", "mfabric", "fat-tree"]
-    order = [one.series.fabric for one in ranked(grid, "m", "perf_per_cluster_dollar")]
+    assert [one.series.fabric for one in by_worth(grid, "m", "perf_per_dollar")] == ["topoopt", "mfabric", "fat-tree"]
+    order = [one.series.fabric for one in by_worth(grid, "m", "perf_per_cluster_dollar")]
     assert order == ["mfabric", "fat-tree", "topoopt"]
     whole, network = headlines(grid, "m", lambda series: series.fabric)
     # 36.75 of mFabric, 40 of the fat-tree, 44.65 of TopoOpt: 8.1 % and 17.7 % less.
@@ -38,7 +38,7 @@ def test_the_order_turns_where_the_whole_cluster_is_paid_for():
 
 def test_every_series_stands_once_at_its_best_bandwidth():
     both = synthetic.whole_clusters(synthetic.rows(models=("llama-moe",)), usd_per_gpu=1_000)
-    for place in ranked(arrange(both), "llama-moe", "perf_per_cluster_dollar"):
+    for place in by_worth(arrange(both), "llama-moe", "perf_per_cluster_dollar"):
         own = {r["nic_gbps"]: r["perf_per_cluster_dollar"] for r in both if r["fabric"] == place.series.fabric}
         assert own[place.gbps] == place.worth == max(own.values())
 
