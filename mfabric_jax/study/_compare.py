@@ -102,7 +102,7 @@ def _described(simulated: Simulated) -> dict[str, Any]:
     }
 
 
-def not_known(config: Assumptions, model: str, fabrics: Sequence[str], nic_gbps: float) -> list[str]:
+def not_known(config: Assumptions, model: ModelName, fabrics: Sequence[str], nic_gbps: float) -> list[str]:
     """Sentences on the prices and watts that fabrics lack."""
     found = []
     for name in fabrics:
