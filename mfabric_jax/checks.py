@@ -56,6 +56,7 @@ COUNTS = {  # the most of what is counted
     **dict.fromkeys(("micro_batch", "sequence", "steps", "batch"), 2**26),
     **dict.fromkeys(("width", "depth", "workers", "calls", "sizes"), 2**12),
     **dict.fromkeys(("draws", "rows_per_shard"), 2**26),
+    "parts": 2**20,  # files of one folder
     **dict.fromkeys(("seed", "draw_seed"), 2**32 - 1),  # what keys of random numbers tell apart
 }
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from mfabric_jax.atomic import replacing
-from mfabric_jax.checks import InputError
+from mfabric_jax.checks import InputError, whole
 from mfabric_jax.extras import extra
 from mfabric_jax.text_files import read_mapping
 
@@ -41,7 +41,9 @@ class SweepFolder:
         """The folder as its sweep left it."""
         file = path / CONFIG
         try:
-            return cls(path, read_mapping(file, "settings of a sweep"))
+            sweep = read_mapping(file, "settings of a sweep")
+            whole("parts", sweep.get("parts", 0), at_least=0)
+            return cls(path, sweep)
         except InputError as error:
             again = "delete it and run the sweep again, which keeps the rows that are its own"
             why = str(error).partition("; ")[0].rstrip(".")
@@ -61,21 +63,28 @@ class SweepFolder:
         """The file of a part."""
         return self.path / f"rows-{number:05d}.parquet"
 
-    def claim(self) -> None:
-        """Make the folder that of this sweep. `InputError` if it holds another one, or cannot be written."""
+    def claim(self) -> bool:
+        """Make the folder that of this sweep; returns whether it was not. `InputError` if it holds another one, or
+        cannot be written."""
         if (self.path / CONFIG).exists():
             there = self.read(self.path).sweep
             for name in {**there, **self.sweep}:
                 if there.get(name) != self.sweep.get(name):
                     change = f"{name} was {there.get(name)!r}, now {self.sweep.get(name)!r}"
                     raise InputError(f"{str(self.path)!r} holds another sweep: {change}; give another folder.")
-            return
+            return False
         for file in sorted(self.path.glob("rows-*.parquet")):
             label = _LABEL.search(file.read_bytes())
             if not label or label[2].decode() != self.digest:
                 raise InputError(f"{str(self.path)!r} holds {file.name} of another sweep; give another folder.")
         with replacing(self.path / CONFIG) as (beside,):
             beside.write_text(json.dumps(self.sweep, indent=1) + "\n", encoding="utf-8")
+        return True
+
+    def release(self) -> None:
+        """Give up a folder that was claimed for nothing: without rows it is no sweep's."""
+        if not any(self.path.glob("rows-*.parquet")):
+            (self.path / CONFIG).unlink(missing_ok=True)
 
     def fault(self, number: int) -> str | None:
         """What is wrong with a part, in words; None if nothing is."""

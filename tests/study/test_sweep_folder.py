@@ -161,7 +161,7 @@ def test_a_folder_that_cannot_be_written_or_is_of_another_sweep(copied, tmp_path
             sweep(exchanges(), copied)
     (copied / CONFIG).write_text("{")
     for call in (lambda: sweep(exchanges(), copied), lambda: query([copied], Asked())):
-        check_refused(r"cannot read .*sweep.json.* delete it and run the sweep again", call)
+        check_refused(r"sweep.json' is not JSON \(.*\); delete it and run the sweep again", call)
     mine = tmp_path / "mine.py"  # a policy that has changed is another sweep
     head = "from mfabric_jax import policies\n\ndef mine(demand, region, *, previous=None, key=None):\n"
     mine.write_text(head + "    return policies.uniform(demand, region)\n")
@@ -170,6 +170,26 @@ def test_a_folder_that_cannot_be_written_or_is_of_another_sweep(copied, tmp_path
     assert sweep(config, tmp_path / "rows")
     mine.write_text(mine.read_text() + "# other\n")
     check_refused("holds another sweep: files was", sweep, config, tmp_path / "rows")
+
+
+def test_a_folder_is_released_where_its_sweep_is_refused_before_any_row(tmp_path, monkeypatch, copied):
+    def refuse(*args):
+        raise InputError("trace: none.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("mfabric_jax.study.sweeps.run.Maker.make", refuse)
+        for folder in (tmp_path / "new", copied):
+            check_refused("trace: none", sweep, exchanges(), folder)
+            (copied / FILES[0]).unlink(missing_ok=True)
+        check_refused("trace: none", sweep, exchanges(), copied)
+    assert [*(tmp_path / "new").iterdir()] == []  # another sweep may have it
+    assert (copied / CONFIG).is_file()  # it has rows of this one
+
+
+@pytest.mark.parametrize("parts", [-1, 1.5, "3", 10**12, None])
+def test_a_folder_of_so_many_files(parts, copied):
+    (copied / CONFIG).write_text(json.dumps({"parts": parts}))
+    check_refused("parts must be .*; delete it and run the sweep again", query, [copied], Asked())
 
 
 @pytest.mark.slow

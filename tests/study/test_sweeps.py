@@ -167,6 +167,32 @@ MISTAKES = [
     ({"random": {"delay_s": [0, 1]}}, r"random.delay_s must be \{ of = \[...\] \} or \{ low"),
     ({"random": {"delay_s": {"low": "0", "high": 1}}}, r"random.delay_s.low must be a number, got '0'"),
     ({"random": {"delay_s": {"low": 1, "high": 2, "scale": "cubic"}}}, r"random.delay_s.scale 'cubic' is unknown"),
+    (
+        {"random": {"delay_s": {"low": -1e308, "high": 1e308}}},
+        r"random.delay_s must be no wider than numbers are large",
+    ),
+    (
+        {"random": {"delay_s": {"low": 0, "high": 1}}, "draws": 10**12},
+        r"draws must be at most 67,108,864, got 1000000000000",
+    ),
+    (
+        {"random": {"delay_s": {"low": 0, "high": 1}}, "draws": 2**26, "grid": {"seed": [1, 2]}},
+        r"a sweep must have at most 67,108,864 configurations, got 2 x 1 x 67108864",
+    ),
+    (
+        {"random": {"optical_degree": {"of": [2**63]}}},
+        r"random.optical_degree must be below 2\^31, got 9223372036854775808",
+    ),
+    ({"grid": {"optical_degree": [2**31 - 1]}}, r"optical_degree must be at most 4,096, got 2147483647"),
+    (
+        {"evaluate": "all-to-all", "fixed": {"optical_degree": 2**30}},
+        r"optical_degree must be from 1e-30 to 4096, got 1.07374e",
+    ),
+    ({"evaluate": "all-to-all", "fixed": {"servers": 5000}}, r"servers of one region must be at most 4,096, got 5,000"),
+    (
+        {"evaluate": "all-to-all", "grid": {"gigabytes": [1.0, 1e-320]}},
+        r"gigabytes must be from 1e-09 to 1e\+12, got 9.99",
+    ),
     ({"draws": 3}, r"draws is how often the axes of \[random\] are drawn, but there is none"),
     ({"rows_per_shard": 0}, r"rows_per_shard must be a whole number of at least 1, got 0"),
     ({"evaluate": "all-to-all", "fixed": {"policy": "static"}}, r"policy 'static' cannot be swept alone"),

@@ -26,6 +26,7 @@ RECORDED = "recorded"
 DEMANDS = (*FAMILIES, RECORDED)
 ALONE = ("static", "previous", "exact")  # policies that need more than a demand, or are no program
 TRIED_DEGREE = 6
+MOST_SERVERS = 2**12  # every pair of them has its demand
 GIGABYTES = units.gigabytes_per_s(1.0)
 
 
@@ -86,7 +87,8 @@ class AllToAlls:
 
     def __init__(self, code: Mapping[str, Any], data: Mapping[str, Any], dtype: str):
         self.code, self.data, self.dtype = {**code}, {**data}, dtype
-        whole("servers", code["servers"], at_least=2)
+        if whole("servers", code["servers"], at_least=2) > MOST_SERVERS:
+            raise InputError(f"servers of one region must be at most {MOST_SERVERS:,}, got {code['servers']:,}.")
         one_of("routing", code["routing"], ROUTINGS)
         one_of("rule", code["rule"], policies.RULES)
         if code["policy"] in ALONE:

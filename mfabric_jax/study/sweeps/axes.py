@@ -11,6 +11,7 @@ import numpy as np
 
 from mfabric_jax.checks import InputError, one_of
 
+MOST_CONFIGURATIONS = 2**26  # every one has its place in a column of numbers
 MOST = 2**31  # whole numbers are of 32 bits on devices
 WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 SCALES = ("linear", "log")
@@ -84,6 +85,8 @@ def _check_range(field: str, low: Any, high: Any, scale: Any = "linear", whole: 
     if low > high or (scale == "log" and low <= 0):
         least = "above 0 and " if scale == "log" else ""
         raise InputError(f"{field}.low must be {least}at most high ({high}), got {low}.")
+    if not math.isfinite(high - low):
+        raise InputError(f"{field} must be no wider than numbers are large, got from {low} to {high}.")
     if whole and (max(abs(low), abs(high)) >= MOST or int(low) != low or int(high) != high):
         raise InputError(f"{field} is whole: low and high must be whole numbers below 2^31, got {low} and {high}.")
 
@@ -93,6 +96,9 @@ def columns(grid: Mapping, together: Mapping, random: Mapping, draws: int, draw_
     them) with every place of the lists in `together`, `draws` times with new random values."""
     places = len(next(iter(together.values()))) if together else 1
     shape = (*(len(values) for values in grid.values()), places, draws)
+    if math.prod(shape) > MOST_CONFIGURATIONS:
+        got = " x ".join(map(str, shape))
+        raise InputError(f"a sweep must have at most {MOST_CONFIGURATIONS:,} configurations, got {got}.")
     axis_of = {name: axis for axis, name in enumerate(grid)} | dict.fromkeys(together, len(grid))
     found = {}
     for name, values in {**grid, **together}.items():

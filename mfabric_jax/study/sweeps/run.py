@@ -70,7 +70,7 @@ def sweep(
         import pyarrow  # noqa: F401
     check_folder(folder)
     place = sweep_folder(config, Path(folder))
-    place.claim()
+    claimed = place.claim()
     mine = config.parts[first - 1 :: of]
     faults = {part.number: fault for part in mine if (fault := place.fault(part.number))}
     again = tuple(f"{place.part(number)} {fault}" for number, fault in faults.items() if fault != MISSING)
@@ -90,12 +90,17 @@ def sweep(
 
     tell()
     maker = Maker(config, place)
-    if engine == "ray":
-        run_on_ray(maker, todo, workers, finished)
-    else:
-        for part in todo:
-            maker.make(part, lambda estimate: tell(estimate=estimate))
-            finished(part)
+    try:
+        if engine == "ray":
+            run_on_ray(maker, todo, workers, finished)
+        else:
+            for part in todo:
+                maker.make(part, lambda estimate: tell(estimate=estimate))
+                finished(part)
+    except InputError:
+        if claimed:
+            place.release()
+        raise
     if todo:
         place.claim()
         gone = [place.part(part.number).name for part in mine if place.fault(part.number)]
@@ -111,7 +116,11 @@ def sweep_folder(config: Sweep, path: Path) -> SweepFolder:
     named = {str(group.code.get(name)) for group in config.groups for name in OF_FILES}
     files = {name: Path(name.rpartition(":")[0] if is_function(name) else name) for name in sorted(named)}
     read = {name: _fingerprint(file) for name, file in files.items() if file.exists()}
-    made = {"version": mfabric_jax.__version__, "configurations": config.count, "parts": len(config.parts)}
+    made = {
+        "version": mfabric_jax.__version__,
+        "configurations": config.count,
+        "parts": whole("parts", len(config.parts)),
+    }
     return SweepFolder(path, json.loads(json.dumps(dataclasses.asdict(config) | resolved | made | {"files": read})))
 
 
