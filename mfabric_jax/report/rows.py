@@ -44,7 +44,7 @@ def write_rows(rows: Sequence[Mapping[str, Any]], path: str | Path, config: Mapp
     if kind == ".csv":
         with (
             replacing(path, sidecar(path)) as (part, config_part),
-            part.open("w", encoding="utf-8", newline="") as file,
+            part.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file,
         ):
             config_part.write_text(text + "\n", encoding="utf-8")
             writer = csv.writer(file, lineterminator="\n")

@@ -142,3 +142,9 @@ def test_columns_of_what_no_row_holds(values, kind, tmp_path):
     parquet.write_table(pyarrow.table({"a": values}), tmp_path / "rows.parquet")
     said = rf"does not hold rows \(column 'a' is of {kind}.*, not of numbers, text, true or false\)"
     check_refused(said, read_rows, tmp_path / "rows.parquet")
+
+
+def test_a_name_that_is_no_text_is_written_as_its_bytes(tmp_path):
+    rows = [{"model": "\udcff", "iteration_s": 1.0}]  # as a path of other bytes comes from a shell
+    assert read_rows(write_rows(rows, tmp_path / "rows.csv", {}))[0][0]["model"] == "\\udcff"
+    assert "\\udcff" in html_report(rows, {}, tmp_path / "page.html", title="\udcff").read_text()

@@ -40,7 +40,7 @@ def html_report(
     suffix("report", path, EXTENSIONS)
     text = _page(_complete(rows), effective, pictures, title, answers or {})
     with replacing(path) as (part,):
-        part.write_text(text, encoding="utf-8")
+        part.write_text(text, encoding="utf-8", errors="backslashreplace")
     return path
 
 
