@@ -59,7 +59,7 @@ def _text(field: str, value: Any) -> str:
 
 def _amount(unit: Callable[[float], float]) -> Callable[[str, Any], float]:
     """A finite number above 0, in units of a data sheet."""
-    return lambda field, value: unit(float(checks.positive(field, value)))
+    return lambda field, value: unit(float(checks.positive(field, checks.number(field, value))))
 
 
 FIELDS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {  # of a file: field of `Gpu`, and how it is read

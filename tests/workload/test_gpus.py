@@ -66,6 +66,8 @@ def test_mistakes_name_the_field(tmp_path):
     assert "own.toml': nics must be a whole number" in said(OWN.replace("nics = 2", "nics = 2.5"))
     assert "bf16_tflops must be finite and above 0, got -500" in said(OWN.replace("= 500", "= -500"))
     assert "bf16_tflops must be a number, got True" in said(OWN.replace("= 500", "= true"))
+    assert "bf16_tflops must be a number, got [1]" in said(OWN.replace("= 500", "= [1]"))
+    assert "bf16_tflops must be from 1e-06 to 1e+09, got 1e+300" in said(OWN.replace("= 500", "= 1e300"))
     assert "like 'H100' is unknown (did you mean 'H100-SXM'?)" in said('like = "H100"')
     assert "it says 'watts' twice" in said('{"watts": 1, "watts": 2}', "own.json")
     assert "must hold facts of a GPU by name, got [1]" in said("[1]", "own.json")

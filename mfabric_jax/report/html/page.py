@@ -40,7 +40,7 @@ def html_report(
     suffix("report", path, EXTENSIONS)
     text = _page(_complete(rows), effective, pictures, title, answers or {})
     with replacing(path) as (part,):
-        part.write_text(text, encoding="utf-8", errors="backslashreplace")
+        part.write_text(text, encoding="utf-8")
     return path
 
 
@@ -64,7 +64,12 @@ def _complete(rows: Rows) -> Rows:
 
 def _scalar(value: Any) -> Any:
     value = plain_scalar(value)
-    return value if value is None or isinstance(value, str | int | float) else str(value)
+    return value if value is None or isinstance(value, int | float) else _text(str(value))
+
+
+def _text(value: str) -> str:
+    """What has no encoding, as a name from a shell may be, by its numbers."""
+    return value.encode(errors="backslashreplace").decode()
 
 
 def _page(
@@ -74,7 +79,7 @@ def _page(
     title: str | None,
     answers: Mapping[str, Sequence[str]],
 ) -> str:
-    title = title or _title(rows, effective)
+    title = _text(title or _title(rows, effective))
     unknown = tag("p", "No configuration is stored beside these rows.", class_="note")
     sections = [
         *(
