@@ -54,7 +54,9 @@ def worth_against_bandwidth(grid: Grid, column: str = WORTH, what: str = "networ
     """Iterations per second and million dollars, of the network or all, against bandwidth, a line per fabric."""
     axis, unit = "iterations / (s M$)", "iterations per second and M$"
     note = f"Iterations per second over millions of dollars of the {what}; more is better."
-    return _against_bandwidth(grid, column, f"Performance per {what} dollar", axis, unit, note, "price")
+    return _against_bandwidth(
+        grid, column, f"Performance per {what.replace(' ', '-')} dollar", axis, unit, note, "price"
+    )
 
 
 def _against_bandwidth(grid: Grid, column: str, title: str, axis: str, unit: str, note: str, lacking: str) -> Chart:
@@ -131,7 +133,7 @@ def cluster_cost_against_time(grid: Grid) -> Chart:
 
 def cluster_worth_against_bandwidth(grid: Grid) -> Chart:
     """`worth_against_bandwidth` with GPUs and servers."""
-    return worth_against_bandwidth(grid, CLUSTER_WORTH, "whole-cluster")
+    return worth_against_bandwidth(grid, CLUSTER_WORTH, "whole cluster")
 
 
 COMPARISONS = {

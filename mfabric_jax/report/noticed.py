@@ -22,7 +22,8 @@ _CASE = ("model", "fabric", "nic_gbps")
 def remarks(rows: Rows, effective: Mapping[str, Any] | None = None) -> list[str]:
     """A sentence for everything of that kind that rows of iterations hold."""
     known = [row for row in rows if usable(row.get(TIME))]
-    return [*_slow(known), *_often(known), *_still(known), *_static(known), *_idle(known, effective or {})]
+    named = [row for row in known if None not in (row.get("model"), row.get("fabric"))]
+    return [*_slow(named), *_often(named), *_still(named), *_static(named), *_idle(known, effective or {})]
 
 
 def _places(rows: Rows) -> dict[tuple[Any, ...], list[Mapping[str, Any]]]:
@@ -56,13 +57,13 @@ def _often(rows: Rows) -> Iterator[str]:
 
 def _still(rows: Rows) -> Iterator[str]:
     """Where circuits never change."""
-    still: dict[str, list[str]] = {}
+    still: dict[tuple[Any, ...], list[str]] = {}
     for (model, fabric, ocs, policy), some in _places(rows).items():
         if policy not in STATIC and all(usable(row[CHANGES]) == 0 for row in some):
-            still.setdefault(_where(fabric, ocs), []).append(str(model))
-    for where, models in still.items():
-        named = ", ".join(dict.fromkeys(models))
-        yield f"Circuits of {where} never change for {named}: links wired once do the same, no switch is needed."
+            still.setdefault((fabric, model), []).append(_where(fabric, ocs))
+    for places, pairs in grouped([{"where": tuple(w), "model": m} for (_, m), w in still.items()], "where").items():
+        where, models = ", ".join(*places), ", ".join(str(pair["model"]) for pair in pairs)
+        yield f"Circuits of {where} never change here for {models}: links wired once do the same, no switch is needed."
 
 
 def _static(rows: Rows) -> Iterator[str]:

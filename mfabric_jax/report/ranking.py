@@ -39,7 +39,7 @@ def headlines(grid: Grid, model: str, label: Callable[[Series], str]) -> Iterato
             line += _a_million_tokens(grid, model, best) if column == CLUSTER_WORTH else ""
             line += _over_reference(grid, model, best, column)
             behind = [f"{label(one.series)} at {one.gbps:g} Gbps ({_less(one.worth / best.worth)})" for one in others]
-            line += f"; then {', '.join(behind)}" if behind else ""
+            line += f"; then {'; '.join(behind)}" if behind else ""
             without = [label(s) for s in grid.series if s not in {one.series for one in places}]
             yield f"{line}." + (f" Without a price: {', '.join(without)}." if without else "")
 

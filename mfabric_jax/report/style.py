@@ -34,6 +34,7 @@ PAPER = "#ffffff"
 RULE = "#e3e3e3"
 FAINT = "#8a8a8a"
 FONT = 10.0
+_LIGHTER, _LIGHTEST = 0.35, 0.7  # white in the colour of further series of a fabric
 _TOUCHING = 0.001  # what overlaps by less touches
 
 
@@ -108,13 +109,18 @@ def distinct_looks(names: Iterable[str]) -> dict[str, Look]:
 
 
 def series_looks(series: Sequence[Series]) -> dict[Series, Look]:
-    """A look for every series; those of one fabric share its colour."""
+    """A look for every series; those of one fabric share its colour, from the third on it is lighter."""
     found = distinct_looks(str(own.fabric) for own in series)
     return {
-        own: replace(look, label=own.named(look.label), hollow=own.rank % 2 == 1)
+        own: replace(look, label=own.named(look.label), hollow=own.rank % 2 == 1, colour=_of_rank(look, own.rank))
         for own in series
         for look in [found[str(own.fabric)]]
     }
+
+
+def _of_rank(look: Look, rank: int) -> str:
+    """Two series, one of them hollow, for each of so many shades."""
+    return look.colour if rank < 2 else mixed(look.colour, min(_LIGHTER * (rank // 2), _LIGHTEST))
 
 
 def ink_on(colour: str) -> str:

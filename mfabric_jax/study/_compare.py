@@ -107,7 +107,7 @@ def not_known(config: Assumptions, model: ModelName, fabrics: Sequence[str], nic
     found = []
     for name in fabrics:
         on = fabric.get(name)
-        job = config.workload(model, on.gpus_per_server)
+        job = config.workload(model, on.gpus_of(config.server))
         found += unknown_parts(config, on, bill_of(config, on, job, nic_gbps))
     return list(dict.fromkeys(found))
 

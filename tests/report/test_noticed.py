@@ -22,7 +22,7 @@ def test_a_switch_that_takes_most_of_the_iteration_is_warned_of():
 
 def test_circuits_that_never_change_need_no_switch():
     (line,) = said({"circuit_changes": 0.0, "ocs": "unnamed"}, {"circuit_changes": 0.0, "ocs": "unnamed", "model": "n"})
-    assert line == "Circuits of mfabric never change for m, n: links wired once do the same, no switch is needed."
+    assert line == "Circuits of mfabric never change here for m, n: links wired once do the same, no switch is needed."
     assert said({"circuit_changes": 0.0, "nic_gbps": 100.0, "iteration_s": 40.0}, {"circuit_changes": 1.0}) == []
     assert said({"circuit_changes": None, "fabric": "fat-tree", "ocs": "none"}) == []
     assert said({"circuit_changes": 0.0, "policy": "uniform"}) == []  # which says so itself

@@ -31,7 +31,7 @@ def test_the_order_turns_where_the_whole_cluster_is_paid_for():
     # 36.75 of mFabric, 40 of the fat-tree, 44.65 of TopoOpt: 8.1 % and 17.7 % less.
     assert whole == (
         "Most per dollar of the whole cluster: mfabric at 400 Gbps, 0.0367 $ a million tokens, 1.09 times the "
-        "fat-tree's there; then fat-tree at 400 Gbps (8.1% less), topoopt at 400 Gbps (17.7% less)."
+        "fat-tree's there; then fat-tree at 400 Gbps (8.1% less); topoopt at 400 Gbps (17.7% less)."
     )
     assert network.startswith("Most per dollar of the network: topoopt at 400 Gbps, 3.39 times the fat-tree's there;")
 

@@ -33,7 +33,7 @@ def settings(**given):
 def bill(name, **given):
     config = settings(**given)
     on = fabric.get(name)
-    job = config.workload("llama-moe", gpus_per_server=on.gpus_per_server)
+    job = config.workload("llama-moe", gpus_per_server=on.gpus_of(config.server))
     return bill_of(config, on, job, 400.0), list(unknown_parts(config, on, bill_of(config, on, job, 400.0)))
 
 
