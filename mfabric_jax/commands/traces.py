@@ -15,10 +15,12 @@ from mfabric_jax.commands import shared
 class Options:
     """What recorded routing holds: shape, skew, shares of pairs, drift and locality, over iterations and layers.
 
-    Formats: .npy or .npz of tokens [iteration, layer, micro_batch, source_rank, expert],
-    num_global_tokens_per_expert [tp, ep, expert], logical_count [iteration, layer, expert] or weight [layer, expert]
-    (.pt too, with torch); .jsonl of a Megatron router trace, or a folder of them; .txt of an mFabric weight matrix;
-    a folder of the SmartMoE gate trace, of OLMoE expert counts or of a LAER-MoE token analysis.
+    Formats: .npy, .npz, .json or .pt of counts [layer, expert], [iteration, layer, micro-batch, source, expert] or with
+    axes that --axes names, num_global_tokens_per_expert [tp, ep, expert], logical_count (SGLang) or expert_load_window
+    (vLLM) [iteration, layer, expert] or weight [layer, expert]; .csv or .parquet with columns iteration, layer,
+    micro_batch, source, expert, tokens; .jsonl of a Megatron router trace, or a folder of them; .txt of an mFabric
+    weight matrix; a folder of the SmartMoE gate trace, of OLMoE expert counts, of a LAER-MoE token analysis or of
+    SGLang's .pt.
     """
 
     what: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="info|convert|fit|study")]
@@ -37,6 +39,8 @@ class Options:
     """EP ranks, where they are not recorded or neighbours shall count as one."""
     ranks_per_server: int | None = None
     """Ranks of a server (default: 8, where that makes several servers)."""
+    axes: str | None = None
+    """Of an array in a file, in order: iteration,layer,micro-batch,source,expert (or destination); some may lack."""
     model: str | None = None
     """study, and router trace: the model whose job was recorded, for the options below."""
     gpu: str | None = None
@@ -91,7 +95,7 @@ def _recordings(options):
     fields = [field.name for field in dataclasses.fields(workload.RankLayout)]
     degrees = {name: value for name in fields if (value := getattr(options, name)) is not None}
     layout = workload.get(options.model).layout if options.model is not None else workload.RankLayout()
-    found = traffic.open_trace(options.path, dataclasses.replace(layout, **degrees))
+    found = traffic.open_trace(options.path, dataclasses.replace(layout, **degrees), options.axes)
     if (degrees or options.model) and found[0].layout is None:
         name = next(iter(degrees), "model")
         raise InputError(f"--{name} is for Megatron router traces, but {options.path} holds {found[0].format}.")

@@ -72,23 +72,31 @@ def _circuits(found: Studied) -> list[str]:
 def _verdict(row: dict[str, Any], tree: dict[str, Any]) -> str:
     """Faster or not, and for which price."""
     ratio = row["iteration_s"] / tree["iteration_s"]
-    answer, words = "Not in time", "as long as"
+    answer, words = "no difference", "as long as"
     if abs(ratio - 1) > ALIKE:
-        answer = "Yes" if ratio < 1 else "No"
+        answer = "yes" if ratio < 1 else "no"
         words = f"{abs(1 - ratio):.1%} {'less' if ratio < 1 else 'longer'} than"
-    said = f"{answer}: with circuits an iteration takes {row['iteration_s']:.4g} s, {words} on the best fat-tree"
-    return f"{said} ({tree['design']}); {_price(row, tree, ratio)}."
+    said = (
+        f"In time, {answer}: with circuits an iteration takes {row['iteration_s']:.4g} s, {words} on the best fat-tree"
+    )
+    return f"{said} ({tree['design']}). {_price(row, tree, ratio)}."
 
 
 def _price(row: dict[str, Any], tree: dict[str, Any], ratio: float) -> str:
-    if None in (row["network_cost_usd"], tree["network_cost_usd"]):
-        return "what the networks cost is not known"
-    said = f"the network costs {row['network_cost_usd'] / tree['network_cost_usd']:.2f} times as much"
-    clusters = row.get("cluster_cost_usd"), tree.get("cluster_cost_usd")
-    if None in clusters:
-        return f"{said} (GPUs and servers are not counted)"
-    worth = clusters[1] / (clusters[0] * ratio)  # pyright: ignore
-    return f"{said}, and a dollar of the whole cluster does {worth:.2f} times the work"
+    """Whether a dollar does more: of the whole cluster, or of the network where GPUs and servers have no price."""
+    known = [
+        (key, whole)
+        for key, whole in (("cluster_cost_usd", "the whole cluster"), ("network_cost_usd", "the network alone"))
+        if None not in (row.get(key), tree.get(key))
+    ]
+    if not known:
+        return "What it costs is not known"
+    key, whole = known[0]
+    worth = tree[key] / (row[key] * ratio)
+    said = f"In price, {'yes' if worth > 1 + ALIKE else 'no'}: a dollar of {whole} does {worth:.2f} times the work"
+    if row["network_cost_usd"] is None or tree["network_cost_usd"] is None:
+        return said
+    return f"{said} (the network costs {row['network_cost_usd'] / tree['network_cost_usd']:.2f} times as much)"
 
 
 def _ahead(found: Studied) -> list[str]:

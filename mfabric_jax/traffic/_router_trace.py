@@ -17,6 +17,8 @@ from mfabric_jax.workload import RankLayout
 
 BLOCK = "decoder"
 STAGE = "pre_dispatch"
+LARGEST = 2**31  # of steps, layers, ranks
+MOST_EXPERTS = 2**16
 HINT = "name the degrees of its job (mfabric traces convert: --model, or --tp, --ep, --dp, --pp, --order)"
 
 
@@ -138,7 +140,7 @@ def _passes(file: pathlib.Path) -> Iterator[_Pass]:
 def _object(text: str, where: str) -> dict[str, Any]:
     try:
         record = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         whole = text.endswith("\n")
         cut = "" if whole else " (the file ends inside it: the run was stopped while writing, delete the line)"
         raise InputError(f"{where} must be a JSON object, got {text.strip()[:40]!r}...{cut}.") from None
@@ -150,17 +152,21 @@ def _object(text: str, where: str) -> dict[str, Any]:
 def _pass(record: dict[str, Any], where: str) -> _Pass:
     numbers = {field: record.get(field) for field in ("step", "layer", "rank", "num_tokens", "topk")}
     for field, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise InputError(f"{field} in {where} must be a whole number of at least 0, got {value!r}.")
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < LARGEST:
+            raise InputError(
+                f"{field} in {where} must be a whole number of at least 0 and below 2^31, got {value!r:.80}."
+            )
     tokens, topk = numbers["num_tokens"], numbers["topk"]
     try:
         indices = np.array(record["top_indices"], dtype=object if not tokens else None)
         good = indices.shape == (tokens, topk) or (not tokens and not indices.size)
-    except (KeyError, ValueError):
+    except (KeyError, ValueError, OverflowError):
         good = False
     if not good or (tokens and topk and (indices.dtype.kind != "i" or indices.min() < 0)):
         raise InputError(
             f"top_indices in {where} must be {tokens} rows (num_tokens) of {topk} expert numbers (topk), none below 0."
         )
+    if indices.size and int(indices.max()) >= MOST_EXPERTS:
+        raise InputError(f"top_indices in {where} must be below {MOST_EXPERTS}, got {indices.max()}.")
     selected = np.bincount(indices.astype(np.int64).ravel())
     return _Pass(record["step"], record["layer"], record["rank"], selected)

@@ -4,19 +4,20 @@ import pathlib
 from collections.abc import Sequence
 
 from mfabric_jax.checks import InputError, one_of
-from mfabric_jax.traffic import array_files, published
+from mfabric_jax.traffic import array_files, published, tables
 from mfabric_jax.traffic._router_trace import router_trace
 from mfabric_jax.traffic.recording import Recording
 from mfabric_jax.traffic.tokens import Tokens
 from mfabric_jax.workload import RankLayout, Workload
 
 FORMATS = (
-    ".npy or .npz of tokens [iteration, layer, micro_batch, source_rank, expert], num_global_tokens_per_expert "
-    "[tp, ep, expert], logical_count [iteration, layer, expert] or weight [layer, expert] (.pt too, with torch); "
-    ".jsonl of a Megatron router trace, or a folder of them; .txt of an mFabric weight matrix; "
-    "a folder of the SmartMoE gate trace, of OLMoE expert counts or of a LAER-MoE token analysis"
+    ".npy, .npz, .json or .pt of counts [layer, expert], [iteration, layer, micro-batch, source, expert] or with axes "
+    "that are named, num_global_tokens_per_expert [tp, ep, expert], logical_count or expert_load_window [iteration, "
+    "layer, expert] or weight [layer, expert]; .csv or .parquet with columns iteration, layer, micro_batch, source, "
+    "expert, tokens; .jsonl of a Megatron router trace, or a folder of them; .txt of an mFabric weight matrix; a folder "
+    "of the SmartMoE gate trace, of OLMoE expert counts, of a LAER-MoE token analysis or of .pt files of SGLang's ranks"
 )
-_SUFFIXES = (".npy", ".npz", ".pt", ".jsonl", ".txt", ".csv", ".gz", ".xz")
+_SUFFIXES = (*array_files.SUFFIXES, ".jsonl", ".txt", ".csv", ".gz", ".parquet")
 _SEVERAL = (published.OLMOE, published.LAER)  # names of files with several recordings
 
 
@@ -40,25 +41,31 @@ def recorded(
     return recording_of(path, workload).chosen(records).fitted(workload, iterations)
 
 
-def recording_of(path: str | pathlib.Path, workload: Workload) -> Recording:
-    """The recording of a path that is the model's, unfitted (`recorded`)."""
-    several = open_trace(path, workload.layout)
+def recording_of(path: str | pathlib.Path, workload: Workload, axes: str | None = None) -> Recording:
+    """The recording of a path that is the model's, unfitted (`recorded`); `axes` as in `open_trace`."""
+    several = open_trace(path, workload.layout, axes)
     return several[0] if len(several) == 1 else _of_model(several, workload, path)
 
 
-def open_trace(path: str | pathlib.Path, layout: RankLayout | None = None) -> tuple[Recording, ...]:
+def open_trace(
+    path: str | pathlib.Path, layout: RankLayout | None = None, axes: str | None = None
+) -> tuple[Recording, ...]:
     """What a path holds, unfitted: mostly one recording.
 
     - `layout`: what the global ranks of a router trace are; default: one rank. Other formats tell themselves.
+    - `axes`: the axes of an array in their order, with commas between them: iteration, layer, micro-batch, source,
+      expert (or destination, a rank); what is not named was not recorded.
 
     Where a path holds several recordings (OLMoE, LAER-MoE), PATH/NAME is the one of that name. `InputError` for a
     path that is missing or of none of the `FORMATS`.
     """
     path, layout = pathlib.Path(path), layout or RankLayout()
+    if axes is not None and (path.suffix not in array_files.SUFFIXES or not path.is_file()):
+        raise InputError(f"axes are for a file that is one array ({', '.join(array_files.SUFFIXES)}), got {path}.")
     if path.is_dir():
         return _of_folder(path, layout)
     if path.is_file():
-        return _of_file(path, layout)
+        return _of_file(path, layout, axes)
     folder = path.parent
     if path.suffix not in _SUFFIXES and (folder.is_file() or any(next(folder.glob(name), None) for name in _SEVERAL)):
         named = {recording.name: recording for recording in open_trace(folder)}
@@ -75,23 +82,28 @@ def _of_folder(folder: pathlib.Path, layout: RankLayout) -> tuple[Recording, ...
     for name in _SEVERAL:
         if files := sorted(folder.glob(name)):
             return _of_file(files[0], layout)
+    if dumps := sorted(folder.glob("*.pt")):
+        return (array_files.array_recording(folder, array_files.load_ranks(folder, dumps)),)
     raise InputError(
         f"trace folder must hold *.jsonl of a Megatron router trace, {published.OLMOE} (OLMoE), {published.LAER} "
-        f"(LAER-MoE), or {published.GATE_TRACE}[.xz] and {published.ITERATIONS} (SmartMoE), got {folder}."
+        f"(LAER-MoE), *.pt (SGLang), or {published.GATE_TRACE}[.xz] and {published.ITERATIONS} (SmartMoE), "
+        f"got {folder}."
     )
 
 
-def _of_file(file: pathlib.Path, layout: RankLayout) -> tuple[Recording, ...]:
+def _of_file(file: pathlib.Path, layout: RankLayout, axes: str | None = None) -> tuple[Recording, ...]:
     """The recordings of a file, told by its extension and by the keys of its arrays."""
-    if file.suffix in (".npy", ".npz", ".pt"):
+    if file.suffix in array_files.SUFFIXES:
         arrays = array_files.load_arrays(file)
-        return published.olmoe(file, arrays) or (array_files.array_recording(file, arrays),)
+        return published.olmoe(file, arrays) or (array_files.array_recording(file, arrays, axes),)
     if file.suffix == ".jsonl":
         return (router_trace(file, layout),)
     if file.suffix == ".txt":
         return (published.weight_matrix(file),)
     if file.match(published.LAER):
         return published.laer(file)
+    if tables.is_table(file):
+        return (tables.read_table(file),)
     raise InputError(f"trace {file} has none of the formats that are read: {FORMATS}.")
 
 

@@ -3,16 +3,18 @@
 import csv
 import gzip
 import io
+import itertools
 import json
 import pathlib
 import re
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from mfabric_jax.checks import InputError
-from mfabric_jax.traffic.array_files import UNREADABLE, load_arrays
+from mfabric_jax.traffic.array_files import load_arrays
 from mfabric_jax.traffic.recording import Recording, Sources, Targets
 
 GATE_TRACE = "counts_layer_expert_iter_rank_mb.npy"
@@ -27,6 +29,7 @@ LAER = "*token_analysis*.csv*"
 LAER_COLUMNS = ("rank", "method", "model_name", "layer", "iter", "token_num")
 LAER_METHOD = "FSDP"
 LAER_GROUP = 4
+_LARGEST = 2**53  # whole numbers that a float64 can hold
 
 
 def read_gate_trace(folder: pathlib.Path) -> Recording:
@@ -37,7 +40,7 @@ def read_gate_trace(folder: pathlib.Path) -> Recording:
     (count,) = load_arrays(plain if plain.is_file() else packed).values()
     try:
         number = np.array((folder / ITERATIONS).read_text().split(), dtype=np.int64)
-    except UNREADABLE as error:
+    except (OSError, ValueError, OverflowError) as error:
         raise InputError(f"{folder / ITERATIONS} must hold one whole number per record.") from error
     if count.ndim != len(GATE_TRACE_AXES) or 0 in count.shape or count.shape[2] != len(number):
         raise InputError(
@@ -76,17 +79,21 @@ def laer(path: pathlib.Path) -> tuple[Recording, ...]:
     try:
         raw = path.read_bytes()
         text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode()
-    except (OSError, EOFError, ValueError) as error:
+        rows = list(csv.reader(io.StringIO(text, newline="")))
+    except (OSError, EOFError, ValueError, zlib.error, csv.Error) as error:
         raise InputError(f"trace {path} must be a readable .csv[.gz] file, got {type(error).__name__}.") from error
-    table = csv.DictReader(io.StringIO(text))
-    if not set(LAER_COLUMNS) <= set(table.fieldnames or ()):
-        raise InputError(f"trace {path} must have the columns {', '.join(LAER_COLUMNS)}, got {table.fieldnames}.")
+    names = rows[0] if rows else []
+    if not set(LAER_COLUMNS) <= set(names) or len(set(names)) < len(names):
+        shown = ", ".join(names)[:200]
+        raise InputError(f"trace {path} must have the columns {', '.join(LAER_COLUMNS)}, none twice, got {shown}.")
     cells: dict[str, list[list[int]]] = {}
-    for line, row in enumerate(table, start=2):
+    for line, row in enumerate((dict(itertools.zip_longest(names, row)) for row in rows[1:] if row), start=2):
         try:
             if row["method"] == LAER_METHOD:
                 cell = [int(row[column]) for column in ("iter", "layer", "rank", "token_num")]
-                cells.setdefault(row["model_name"], []).append(cell)
+                if max(map(abs, cell)) > _LARGEST:
+                    raise ValueError(cell)
+                cells.setdefault(str(row["model_name"]), []).append(cell)
         except (TypeError, ValueError) as error:
             raise InputError(f"line {line} of trace {path} must hold whole numbers, got {[*row.values()]}.") from error
     if not cells:
@@ -124,7 +131,7 @@ def weight_matrix(path: pathlib.Path) -> Recording:
     """
     try:
         matrix = np.array(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, OverflowError, RecursionError) as error:
         raise InputError(f"weight matrix {path} must be one nested list of whole numbers.") from error
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.dtype.kind not in "iu" or matrix.min() < 0:
         raise InputError(

@@ -108,9 +108,21 @@ class Recording:
             held, model = raw.count.shape[-1], workload.model
             raise InputError(f"trace {self.path} must hold a multiple of the {experts} experts of {model}, got {held}.")
         rows, sources = used._rows(raw.fold_experts(experts).count[:, layer], workload.ep)
-        notes = [raw.source, sources, *used._cycles(wanted, workload.moe_layers), *used._gaps(np.unique(layer))]
+        notes = [
+            raw.source,
+            sources,
+            used._merged(raw.count.shape[-1], experts),
+            *used._cycles(wanted, workload.moe_layers),
+            *used._gaps(np.unique(layer)),
+        ]
         cyclic = np.arange(wanted) % len(rows)
         return Tokens(rows[cyclic], ", ".join(filter(None, notes))).scaled_to(workload)
+
+    def _merged(self, held: int, experts: int) -> str:
+        """What to say about experts that are not those of the model."""
+        if self.targets is Targets.RANKS:
+            return "experts not recorded: what a rank receives is spread equally over its own"
+        return f"{held // experts} neighbouring experts added up" if held > experts else ""
 
     def _cycles(self, iterations: int, layers: int) -> Iterator[str]:
         """What to say about records and layers that are read several times, or not at all."""

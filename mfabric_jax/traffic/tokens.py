@@ -1,6 +1,7 @@
 """How many tokens each source rank sends to each expert, over iterations, layers and micro-batches."""
 
 import dataclasses
+import math
 
 import numpy as np
 
@@ -38,6 +39,8 @@ class Tokens:
             wrong = tuple(np.argwhere(~(np.isfinite(count) & (count >= 0)))[0].tolist())
             where = f"{count[wrong]} at [{', '.join(AXES)}] = {list(wrong)}"
             raise InputError(f"tokens must be finite and not negative, got {where}.")
+        if not math.isfinite(float(count.max()) * count.size):
+            raise InputError(f"tokens must have sums that are finite, got {count.max()}.")
 
     def scaled_to(self, workload: Workload) -> "Tokens":
         """Every source rank's row scaled to the workload's selections, shares kept; an empty row stays empty."""

@@ -82,22 +82,23 @@ def circuits(*seconds):
 def test_the_verdict_on_circuits():
     said = circuits(3, 2, 2.5, 1.5, 1.8, 1.9)
     assert said.startswith(
-        "Yes: with circuits an iteration takes 1.5 s, 25.0% less than on the best fat-tree (fat-tree, "
+        "In time, yes: with circuits an iteration takes 1.5 s, 25.0% less than on the best fat-tree (f"
     )
-    assert "pooled NICs); the network costs 0.50 times as much" in said
+    assert "pooled NICs). In price, yes: a dollar of the network alone does 2.67 times the work (the network" in said
     assert f"Best: {BEST} (" in said
     assert "takes 67% longer than that" in said
     assert "patch panel" not in said
     assert "with their own alone it takes 50% longer" in said
     said = circuits(2, 2, 3, 2.2, 2.2, 2.21)
-    assert said.startswith("No: with circuits an iteration takes 2.21 s, 10.5% longer than on")
+    assert said.startswith("In time, no: with circuits an iteration takes 2.21 s, 10.5% longer than on")
     assert f"Best: {UNIFORM} (" in said
     assert f"Within 1% of it: {BEST}, {STATIC}. So circuits need not be switched" in said
     assert "use each other's NICs" not in said
     assert circuits(2, 2, 2.01, 2.01, 2.5, 2.5).startswith(
-        "Not in time: with circuits an iteration takes 2.01 s, as long"
+        "In time, no difference: with circuits an iteration takes 2.01"
     )
     assert f"Best: {PUBLISHED} (" in circuits(2, 2, 2, 2, 2.5, 2.5)
+    assert "In price, no: a dollar of the network alone does 0.67 times the work" in circuits(2, 2, 6, 6, 6, 6)
 
 
 def test_what_is_unknown_is_said():

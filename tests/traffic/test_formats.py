@@ -3,8 +3,6 @@
 import gzip
 import json
 import os
-import sys
-import types
 
 import numpy as np
 
@@ -13,7 +11,7 @@ from mfabric_jax.traffic.recording import Sources, Targets
 from mfabric_jax.workload import get
 from tests.mistakes import refused
 
-from .jobs import job, line, unread, write_lines
+from .jobs import Tensor, job, line, unread, write_lines, write_torch
 
 TWO_RANKS = job(ep=2, experts=4)  # 2 layers, 16 selections a row
 
@@ -58,7 +56,8 @@ def test_expert_counts_are_spread_over_all_sources(tmp_path):
     for iteration, layer, rank in np.ndindex(2, 2, 4):
         load = count[iteration + 1, layer].reshape(4, 2).sum(axis=1)
         np.testing.assert_allclose(got.count[iteration, layer, 0, rank], load * 16 / load.sum(), rtol=1e-12)
-    assert got.source.endswith("dump.npz, records 1 to 2, sources not recorded: spread equally over source ranks")
+    said = "dump.npz, records 1 to 2, sources not recorded: spread equally over source ranks, "
+    assert got.source.endswith(f"{said}2 neighbouring experts added up")
     weight = np.array([[1.0, 3.0], [4.0, 4.0], [0.0, 2.0]])
     np.savez(tmp_path / "weight.npz", weight=weight)
     np.save(tmp_path / "eplb_weight.npy", weight)
@@ -71,11 +70,14 @@ def test_expert_counts_are_spread_over_all_sources(tmp_path):
 def test_wrong_arrays_are_named(tmp_path):
     ones, file = np.ones((1, 1, 1, 2, 4)), tmp_path / "run.npz"
     for arrays, words in (
-        ({"logical_count": np.ones((2, 4))}, "the axes [iteration, layer, expert], none empty, got shape (2, 4)"),
+        ({"logical_count": np.ones(4)}, "[layer, expert] or [iteration, layer, expert], none empty, got shape (4,)"),
         ({"weight": np.ones((1, 2, 4))}, "must have the axes [layer, expert], none empty, got shape (1, 2, 4)"),
         ({"weight": np.ones((0, 4))}, "none empty, got shape (0, 4)"),
-        ({"tokens": np.ones((3, 2))}, "must have the axes [iteration, layer, micro_batch, source_rank, expert], none"),
-        ({"counts": np.ones(3)}, "got counts; also read: num_global_tokens_per_expert, logical_count, weight."),
+        (
+            {"tokens": np.ones(3)},
+            "has shape (3,), which may be 2 to 5 of iteration, layer, micro-batch, source, expert;",
+        ),
+        ({"a": np.ones(3), "b": np.ones(3)}, "got a, b; also read: num_global_tokens_per_expert, logical_count, physi"),
         ({}, "must have the key 'tokens', got none;"),
         ({"tokens": np.array([[[[[None]]]]])}, "must be a readable NumPy file, but it holds Python objects; save"),
     ):
@@ -93,35 +95,19 @@ def test_wrong_arrays_are_named(tmp_path):
 
 
 # -------------------------------------------------------------------------------------------------------------- torch
-class FakeTensor:
-    def __init__(self, array):
-        self.array = array
-
-    def numpy(self):
-        return self.array
-
-
-def test_a_torch_dump(tmp_path, monkeypatch):
-    count, file, bare = np.arange(8).reshape(1, 2, 4), tmp_path / "dump.pt", tmp_path / "weight.pt"
-    content, asked = {}, []
-
-    def load(path, **options):
-        asked.append(options)
-        if isinstance(content[path], Exception):
-            raise content[path]
-        return content[path]
-
-    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(Tensor=FakeTensor, load=load))
-    for path, value in ((file, {"logical_count": FakeTensor(count), "rank": 0}), (bare, FakeTensor(count[0]))):
-        path.touch()
-        content[path] = value
-        np.testing.assert_array_equal(only(path).count[:, :, 0, 0], count)
-    assert asked == [{"map_location": "cpu", "weights_only": True}] * 2  # nothing else is unpickled
-    content[file] = RuntimeError("magic number")
-    assert "must be a readable torch file, got RuntimeError" in unread(file)
-    monkeypatch.setitem(sys.modules, "torch", None)
-    without = f"trace {file} needs torch, which is not installed; or save its arrays with numpy.savez."
-    assert unread(file) == without
+def test_a_torch_dump_is_read_without_torch(tmp_path):
+    count, file = np.arange(1, 9).reshape(1, 2, 4), tmp_path / "dump.pt"
+    content = {"rank": 0, "logical_count": Tensor(count.astype(np.int32)), "average_utilization_rate_over_window": None}
+    write_torch(file, content)
+    np.testing.assert_array_equal(only(file).count[:, :, 0, 0], count)
+    write_torch(tmp_path / "weight.pt", Tensor(count[0].astype(np.float32).T, transposed=True))
+    np.testing.assert_array_equal(only(tmp_path / "weight.pt").count[0, :, 0, 0], count[0])
+    write_torch(file, {"logical_count": Tensor(count.astype(np.int64)), "args": complex(1, 2)})  # a class is left out
+    np.testing.assert_array_equal(only(file).count[:, :, 0, 0], count)
+    write_torch(file, {"logical_count": Tensor(count.astype(np.int64), offset=1)})
+    assert "must be a file of torch.save (since torch 1.6), got ValueError; or save its arrays" in unread(file)
+    file.write_bytes(b"\x80\x02}q\x00.")
+    assert "must be a file of torch.save (since torch 1.6), got BadZipFile" in unread(file)
 
 
 # ------------------------------------------------------------------------------------------------------ weight matrix
@@ -321,7 +307,7 @@ def test_wrong_token_analyses_are_named(tmp_path):
         (laer_rows(ranks=6), LAER_HEAD, "in groups of 4 ranks"),
         ([*laer_rows(), "0,FSDP,m-e8k2,0,x,5"], LAER_HEAD, "line 98 of trace {} must hold whole numbers, got ['0', '"),
         ([*laer_rows(), "0,FSDP"], LAER_HEAD, "line 98 of trace {} must hold whole numbers"),
-        (laer_rows(), "rank,method\n", "must have the columns rank, method, model_name, layer, iter, token_num, got"),
+        (laer_rows(), "rank,method\n", "must have the columns rank, method, model_name, layer, iter, token_num, none"),
     ):
         file = write_laer(tmp_path / "token_analysis.csv.gz", rows, head)
         assert words.format(file) in unread(tmp_path)
@@ -331,8 +317,8 @@ def test_wrong_token_analyses_are_named(tmp_path):
 
 def test_what_is_none_of_the_formats(tmp_path):
     formats = "; .jsonl of a Megatron router trace, or a folder of them; .txt of an mFabric weight matrix; a folder of"
-    (tmp_path / "rows.csv").write_text("a,b\n")
-    for path in ("rows.csv", "nothing.npz", "nothing", "no/such/folder", "run.csv"):
+    (tmp_path / "rows.doc").write_text("a,b\n")
+    for path in ("rows.doc", "nothing.npz", "nothing", "no/such/folder", "run.csv"):
         assert formats in unread(tmp_path / path)
     assert "trace folder must hold *.jsonl of a Megatron router trace, *expert_counts*.npz" in unread(tmp_path)
     for name in ("run.npy", "run.npz"):

@@ -87,10 +87,13 @@ def test_iterations_read_the_records_cyclically_and_layers_the_recorded_ones(tmp
     everything = recorded(tmp_path / "run.npy", TWO_RANKS).count
     got = recorded(tmp_path / "run.npy", job(ep=2, experts=2, layers=5), records=(1, 2), iterations=5)
     np.testing.assert_array_equal(got.count, everything[[1, 2, 1, 2, 1]][:, [0, 1, 0, 1, 0]])
-    assert got.source.endswith("records 1 to 2, read cyclically for 5 iterations, layer l reads recorded layer l mod 2")
+    assert got.source.endswith(
+        "records 1 to 2, 2 neighbouring experts added up, read cyclically for 5 iterations, "
+        "layer l reads recorded layer l mod 2"
+    )
     fewer = recorded(tmp_path / "run.npy", job(ep=2, experts=2, layers=1), records=(1, 9), iterations=1)
     np.testing.assert_array_equal(fewer.count, everything[1:2, :1])
-    assert fewer.source.endswith("records 1 to 1, the first 1 of 2 layers")
+    assert fewer.source.endswith("records 1 to 1, 2 neighbouring experts added up, the first 1 of 2 layers")
 
 
 def test_gate_trace_axes_and_record_numbers(tmp_path):
@@ -145,7 +148,9 @@ def test_neighbouring_source_ranks_are_added_up(tmp_path):
     found = recorded(tmp_path / "run.npz", TWO_RANKS)
     together = counts[0, 0, 0].reshape(2, 2, 2, 2).sum(axis=(1, 3))  # two ranks, two experts
     np.testing.assert_allclose(found.count[0, 0, 0], 16 * together / together.sum(axis=1, keepdims=True))
-    assert found.source.endswith("2 neighbouring source ranks added up, layer l reads recorded layer l mod 1")
+    assert found.source.endswith(
+        "2 neighbouring source ranks added up, 2 neighbouring experts added up, layer l reads recorded layer l mod 1"
+    )
 
 
 def test_wrong_gate_traces_and_records_are_named(tmp_path):

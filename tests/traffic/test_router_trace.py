@@ -161,10 +161,10 @@ def test_wrong_lines_are_named(tmp_path):
             for wrong in ([[0, 1], [2]], [[0, 1], [2, -1]], [[0, 1], [2, 0.5]], None)
         ),
         ({name: value for name, value in good.items() if name != "top_indices"}, rows),
-        (good | {"step": -1}, "step in {} must be a whole number of at least 0, got -1."),
-        (good | {"layer": True}, "layer in {} must be a whole number of at least 0, got True."),
-        (good | {"rank": "0"}, "rank in {} must be a whole number of at least 0, got '0'."),
-        ({}, "step in {} must be a whole number of at least 0, got None."),
+        (good | {"step": -1}, "step in {} must be a whole number of at least 0 and below 2^31, got -1."),
+        (good | {"layer": True}, "layer in {} must be a whole number of at least 0 and below 2^31, got True."),
+        (good | {"rank": "0"}, "rank in {} must be a whole number of at least 0 and below 2^31, got '0'."),
+        ({}, "step in {} must be a whole number of at least 0 and below 2^31, got None."),
         ([1, 2], "{} must be a JSON object, got '[1, 2]'."),
     ):
         file = write_lines(tmp_path / "run.jsonl", good, bad)

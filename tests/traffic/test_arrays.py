@@ -1,0 +1,259 @@
+"""Arrays and tables of one's own: every order of named axes, every file, every mistake in them."""
+
+import gzip
+import json
+import zipfile
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mfabric_jax.traffic import open_trace, recorded, save_tokens
+from mfabric_jax.traffic.named_axes import AXES, arranged, axes_of
+from mfabric_jax.traffic.recording import Sources, Targets
+from tests.mistakes import refused
+
+from .jobs import Tensor, job, line, unread, write_lines, write_torch
+
+FULL = np.random.default_rng(0).integers(1, 99, (3, 2, 2, 4, 8))  # in the order of AXES
+
+
+def only(path, **options):
+    (recording,) = open_trace(path, **options)
+    return recording
+
+
+# ---------------------------------------------------------------------------------------------------------- axes
+@given(st.permutations(AXES), st.sets(st.sampled_from(AXES[:-1])))
+def test_every_order_of_any_axes(order, left_out):
+    names = [name for name in order if name not in left_out]
+    count = FULL[tuple(0 if name in left_out else slice(None) for name in AXES)]
+    kept = [name for name in AXES if name not in left_out]
+    shuffled = np.einsum(count, [*map(kept.index, kept)], [*map(kept.index, names)])
+    want = count[tuple(np.newaxis if name in left_out else slice(None) for name in AXES)]
+    np.testing.assert_array_equal(arranged("run", shuffled, axes_of(",".join(names))), want)
+
+
+def test_axes_are_named_by_the_caller_or_in_the_file(tmp_path):
+    words = "layer,expert,iteration,source_rank,micro_batch"
+    shuffled = FULL.transpose(1, 4, 0, 3, 2)
+    np.save(tmp_path / "run.npy", shuffled)
+    np.savez(tmp_path / "run.npz", counts=shuffled, axes=words.split(","))
+    (tmp_path / "run.json").write_text(json.dumps({"axes": words.split(","), "counts": shuffled.tolist()}))
+    write_torch(tmp_path / "run.pt", {"tokens": Tensor(shuffled)})
+    for name, options in (("run.npy", {"axes": words}), ("run.npz", {}), ("run.json", {}), ("run.pt", {"axes": words})):
+        found = only(tmp_path / name, **options)
+        np.testing.assert_array_equal(found.count, FULL)
+        assert (found.sources, found.targets, found.experts) == (Sources.RANKS, Targets.EXPERTS, 8)
+    np.testing.assert_array_equal(recorded(tmp_path / "run.npz", job(ep=4, experts=8)).count.shape, (3, 2, 2, 4, 8))
+    # What stands in the file gives way to what is asked for.
+    other = only(tmp_path / "run.npz", axes="iteration,source,layer,expert,micro-batch")
+    np.testing.assert_array_equal(other.count, shuffled.transpose(0, 2, 4, 1, 3))
+    np.save(tmp_path / "run.npy", FULL[0, :, 0, :, :4])
+    assert only(tmp_path / "run.npy", axes="layer,source,destination").targets is Targets.RANKS
+
+
+def test_two_axes_are_layers_and_experts_and_three_are_asked_about(tmp_path):
+    for name, write in (("run.npy", np.save), ("run.json", lambda path, x: path.write_text(json.dumps(x.tolist())))):
+        file = tmp_path / name
+        write(file, FULL[0, :, 0, 0])
+        found = only(file)
+        np.testing.assert_array_equal(found.count[0, :, 0, 0], FULL[0, :, 0, 0])
+        assert (found.sources, found.axes) == (
+            Sources.UNKNOWN,
+            {"iteration": 1, "layer": 2, "micro-batch": 1, "expert": 8},
+        )
+        write(file, FULL[:, :, 0, 0])
+        assert unread(file) == (
+            f"trace {file} has shape (3, 2, 8), which may be [iteration, layer, expert] or [layer, source, expert]; "
+            f"name its axes, such as --axes iteration,layer,expert (mfabric traces), or by an entry 'axes' beside the "
+            f"array."
+        )
+        np.testing.assert_array_equal(only(file, axes="iteration,layer,expert").count[:, :, 0, 0], FULL[:, :, 0, 0])
+        write(file, FULL[:, :, 0])
+        assert "may be [iteration, layer, source, expert] or [layer, micro-batch, source, expert]; name" in unread(file)
+
+
+def test_wrong_axes_are_named(tmp_path):
+    np.save(tmp_path / "run.npy", FULL[0, 0, 0])
+    for axes, words in (
+        ("layer,exprt", "axis 'exprt' is unknown (did you mean 'expert'?); allowed: iteration, layer, micro-batch,"),
+        ("expert,expert", "axes must name expert (or destination), and none twice, got expert, expert."),
+        ("layer,source", "axes must name expert (or destination), and none twice, got layer, source."),
+        ("expert,destination", "axes must name expert (or destination), and none twice"),
+        ("iteration,layer,expert", "must have the axes [iteration, layer, expert], none empty, got shape [4, 8]."),
+    ):
+        assert words in refused(open_trace, tmp_path / "run.npy", axes=axes)
+    write_lines(tmp_path / "r.jsonl", line(0, 0, 0, [[0]]))
+    assert "axes are for a file that is one array" in refused(open_trace, tmp_path / "r.jsonl", axes="layer,expert")
+
+
+# -------------------------------------------------------------------------------------------------------- tables
+def long_form(count, columns="iteration,layer,micro_batch,source,expert,tokens"):
+    """Lines of a table, in no order, of what is not 0."""
+    lines = [
+        ",".join(map(str, (10 * place[0], *place[1:], count[place])))
+        for place in np.ndindex(count.shape)
+        if count[place]
+    ]
+    np.random.default_rng(1).shuffle(lines)
+    return "\n".join([columns, *lines]) + "\n"
+
+
+def test_tables_of_all_columns_and_of_few(tmp_path):
+    from pyarrow import csv as arrow
+    from pyarrow import parquet
+
+    sparse = FULL * (FULL > 30)
+    sparse[0, 0, 0, 0, 7] = 5  # the last expert occurs
+    (tmp_path / "run.csv").write_text(long_form(sparse))
+    (tmp_path / "run.csv.gz").write_bytes(gzip.compress(long_form(sparse).encode()))
+    parquet.write_table(arrow.read_csv(tmp_path / "run.csv"), tmp_path / "run.parquet")
+    for name in ("run.csv", "run.csv.gz", "run.parquet"):
+        found = only(tmp_path / name)
+        np.testing.assert_array_equal(found.count, sparse)
+        assert (found.number.tolist(), found.sources, found.experts) == ([0, 10, 20], Sources.RANKS, None)
+    (tmp_path / "few.csv").write_text("layer_id,expert_id,count\n3,0,1.5\n3,2,2\n7,1,4\n")
+    found = only(tmp_path / "few.csv")
+    assert found.count[0, :, 0, 0].tolist() == [[1.5, 0, 2], [0, 4, 0]]
+    assert found.sources is Sources.UNKNOWN
+    assert recorded(tmp_path / "few.csv", job(ep=2, experts=4)).count[0, 0, 0, 0].tolist() == pytest.approx(
+        [16 * 1.5 / 3.5, 0, 16 * 2 / 3.5, 0]  # expert 3 was never chosen
+    )
+
+
+def test_wrong_tables_are_named(tmp_path):
+    file = tmp_path / "run.csv"
+    for text, words in (
+        (
+            "layer,tokens\n1,2\n",
+            "must have the columns iteration, layer, micro-batch, source, expert, tokens, none twice",
+        ),
+        ("layer,layer,expert,tokens\n1,1,1,2\n", "none twice, got layer, layer, expert, tokens."),
+        ("layer,expert,tokens,gpu\n1,1,2,3\n", "none twice, got layer, expert, tokens, gpu."),
+        ("layer,expert,tokens\n", "must have at least one line below its header, got none."),
+        ("", "must have the columns"),
+        ("layer,expert,tokens\n0,0,1\n0,1\n", "line 3 of trace {} must have 3 cells, got 2."),
+        ("layer,expert,tokens\n0,0,1\n0,0,2\n", "line 3 of trace {} must be the only one for its layer, expert"),
+        (
+            "layer,expert,tokens\n0,-1,1\n",
+            "column expert of trace {} must hold whole numbers of at least 0, got '-1' (line 2)",
+        ),
+        ("layer,expert,tokens\n0,1.5,1\n", "must hold whole numbers of at least 0, got '1.5' (line 2)."),
+        ("layer,expert,tokens\n0,99999999999999999999,1\n", "column expert of trace {} must hold whole numbers of at"),
+        ("layer,expert,tokens\n0,99999999,1\n", "expert of trace {} must be below 65536, got 99999999."),
+        ("layer,expert,tokens\n0,1,many\n", "column tokens of trace {} must hold numbers, got 'many' (line 2)."),
+        ("layer,expert,tokens\n0,1,True\n", "column tokens of trace {} must hold numbers, got 'True' (line 2)."),
+        (f"layer,expert,tokens\n0,{'9' * 200_000},1\n", "must be a readable .csv[.gz] file, got Error."),
+    ):
+        file.write_text(text)
+        assert words.format(file) in unread(file)
+    file.write_bytes(b"\xff\xfe\x00binary")
+    assert "must be a readable .csv[.gz] file, got UnicodeDecodeError." in unread(file)
+    (tmp_path / "run.parquet").write_bytes(b"PAR1 and no more")
+    assert "must be a readable .parquet file" in unread(tmp_path / "run.parquet")
+
+
+# ------------------------------------------------------------------------------------------------- serving engines
+def test_buffers_that_are_not_full_and_layers_without_experts(tmp_path):
+    count = np.zeros((5, 3, 4), int)
+    count[:2, 1:] = np.arange(1, 17).reshape(2, 2, 4)
+    np.savez(tmp_path / "dump.npz", logical_count=count)
+    found = only(tmp_path / "dump.npz")
+    np.testing.assert_array_equal(found.count[:, :, 0, 0], count[:2, 1:])
+    assert found.words.endswith("(3 empty passes and 1 empty layers left out), records 0 to 1")
+    np.savez(tmp_path / "dump.npz", logical_count=0 * count)
+    assert unread(tmp_path / "dump.npz") == f"tokens of trace {tmp_path / 'dump.npz'} must not all be 0."
+
+
+def test_copies_of_an_expert_are_added_up(tmp_path):
+    window = np.arange(1, 13).reshape(2, 2, 3)  # three physical experts, two logical ones
+    np.savez(tmp_path / "vllm.npz", expert_load_window=window, physical_to_logical_map=[[0, 1, 0], [1, 1, 0]])
+    found = only(tmp_path / "vllm.npz")
+    assert found.count[:, :, 0, 0].tolist() == [[[1 + 3, 2], [6, 4 + 5]], [[7 + 9, 8], [12, 10 + 11]]]
+    assert found.format == "vLLM expert load"
+    np.savez(tmp_path / "vllm.npz", expert_load_window=window, physical_to_logical_map=[[0, 1], [1, 1]])
+    assert "physical_to_logical_map of trace" in unread(tmp_path / "vllm.npz")
+
+
+def test_passes_of_every_rank_are_added_up(tmp_path):
+    def dump(rank, passes):
+        counts = [Tensor(np.full((2, 3), 10 * rank + number, np.int64)) for number in passes]
+        records = [
+            {"forward_pass_id": number, "rank": rank, "gatherer_key": "primary", "global_physical_count": count}
+            for number, count in zip(passes, counts, strict=True)
+        ]
+        of = Tensor(np.array([[0, 1, 0], [0, 1, 2]], np.int64))
+        return write_torch(tmp_path / f"rank{rank}.pt", {"records": records, "last_physical_to_logical_map": of})
+
+    first, _ = dump(1, (3, 5)), dump(2, (5, 3))
+    found = only(tmp_path)
+    assert found.count[:, :, 0, 0].tolist() == [[[72, 36, 0], [36, 36, 36]], [[80, 40, 0], [40, 40, 40]]]
+    assert only(first).count[0, 0, 0, 0].tolist() == [26, 13, 0]
+    write_torch(first, {"records": [{"rank": 0, "topk_ids_of_layer": [[0]]}]})
+    assert "must each have forward_pass_id and global_physical_count" in unread(first)
+    write_torch(first, {"weight": Tensor(np.ones((2, 3), np.int64))})
+    assert "must hold one recording; name one of its .pt files." in unread(tmp_path)
+
+
+# --------------------------------------------------------------------------------------------------------- mistakes
+@pytest.mark.parametrize("wrong", [-1.0, np.nan, np.inf, 1j, True])
+def test_what_is_no_count_is_not_converted(tmp_path, wrong):
+    np.savez(tmp_path / "run.npz", tokens=np.full((1, 2, 1, 2, 4), wrong))
+    np.savez(tmp_path / "load.npz", logical_count=np.full((1, 2, 4), wrong))
+    for name in ("run.npz", "load.npz"):
+        said = refused(lambda path: save_tokens(only(path), tmp_path / "out.npz"), tmp_path / name)
+        assert "integers or reals" in said or "finite and not negative" in said
+    assert not (tmp_path / "out.npz").exists()
+
+
+def test_sums_that_are_infinite_are_refused(tmp_path):
+    np.savez(tmp_path / "run.npz", tokens=np.full((1, 2, 1, 2, 4), 1e308))
+    assert "must have sums that are finite" in unread(tmp_path / "run.npz", job(ep=2, experts=4))
+    np.savez(tmp_path / "half.npz", tokens=np.full((1, 2, 1, 2, 4), 6e4, np.float16))  # sums beyond its range
+    assert recorded(tmp_path / "half.npz", job(ep=2, experts=2)).count.sum() == pytest.approx(2 * 2 * 16)
+
+
+def test_an_archive_with_something_else_in_it(tmp_path):
+    file = tmp_path / "run.npz"
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("tokens", b"words")
+    assert unread(file) == f"tokens of trace {file} must be an array of numbers, got bytes."
+    header = str({"descr": "<f8", "fortran_order": False, "shape": (1, 1, 1, 50_000_000, 50_000)}).ljust(117) + "\n"
+    huge = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("tokens.npy", huge)
+    assert f"trace {file} must be a readable NumPy file, but it " in unread(file)  # 20 TB
+    (tmp_path / "run.npy").write_bytes(huge)
+    assert "must be a readable NumPy file, but it " in unread(tmp_path / "run.npy")
+
+
+def test_deep_nesting_and_junk(tmp_path):
+    deep, junk = "[" * 100_000 + "]" * 100_000, np.random.default_rng(0).bytes(4096)
+    for name in ("run.json", "run.txt", "run.jsonl"):
+        (tmp_path / name).write_text(deep)
+        assert unread(tmp_path / name)
+    for name in (
+        "run.npy",
+        "run.npz",
+        "run.pt",
+        "run.json",
+        "run.txt",
+        "run.jsonl",
+        "run.csv",
+        "run.parquet",
+        "run.npy.xz",
+    ):
+        for head in (b"", b"PK\x03\x04", b"\x93NUMPY\x01\x00", b"\xfd7zXZ\x00", b"PAR1", b"\x1f\x8b"):
+            (tmp_path / name).write_bytes(head + junk)
+            assert unread(tmp_path / name)
+    (tmp_path / "run.json").write_text('{"counts": [[1, 2], [3]]}')
+    assert "must hold lists of equal lengths, got others." in unread(tmp_path / "run.json")
+    for text in ("7", '"words"', "null", "{}", '{"axes": 3, "counts": {}}', "[]", "[[]]"):
+        (tmp_path / "run.json").write_text(text)
+        assert unread(tmp_path / "run.json")
+    write_lines(tmp_path / "big.jsonl", line(0, 0, 0, [[10**12]]))
+    assert "must be below 65536, got 1000000000000." in unread(tmp_path / "big.jsonl")
+    np.savez(tmp_path / "meta.npz", tokens=FULL, meta=np.array("[" * 100_000))
+    assert "must be the JSON that save_tokens wrote" in unread(tmp_path / "meta.npz")
