@@ -77,7 +77,7 @@ MISTAKES = {
     ],
     TRACE: [
         ("none.npz", "trace must be an existing file"),
-        ("notes.md", "trace notes.md has none of the formats that are read: .npy or .npz of"),
+        ("notes.md", "trace notes.md has none of the formats that are read: .npy, .npz, .json or"),
         ("run.npz", "ep of the workload must divide the 4 source ranks of run.npz, got 8"),
     ],
     TREE: [
@@ -160,9 +160,12 @@ MISTAKES = {
         ("info run.npz --ranks-per-server 3", "ranks_per_server must divide the 4 ranks, got 3."),
         ("info run.npz --records 5-9", "records must overlap what "),
         ("info run.npz out.npz", "traces info takes one path, got 'out.npz' too; rows go to --out."),
-        ("info none.npz", "trace must be an existing file or folder, got none.npz; formats: .npy or .npz"),
+        (
+            "info none.npz",
+            "trace must be an existing file or folder, got none.npz; formats: .npy, .npz, .json or .pt of",
+        ),
         ("info empty", "trace folder must hold"),
-        ("info notes.md", "trace notes.md has none of the formats that are read: .npy or .npz of"),
+        ("info notes.md", "trace notes.md has none of the formats that are read: .npy, .npz, .json or"),
         ("info run.npz --out rows.txt", "rows file 'rows.txt': extension '.txt' is unknown"),
         ("convert run.npz", "traces convert needs OUT.npz behind the path."),
         ("convert run.npz out.npy", "a trace is saved as .npz, got 'out.npy'."),

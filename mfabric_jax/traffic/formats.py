@@ -11,11 +11,12 @@ from mfabric_jax.traffic.tokens import Tokens
 from mfabric_jax.workload import RankLayout, Workload
 
 FORMATS = (
-    ".npy, .npz, .json or .pt of counts [layer, expert], [iteration, layer, micro-batch, source, expert] or with axes "
-    "that are named, num_global_tokens_per_expert [tp, ep, expert], logical_count or expert_load_window [iteration, "
-    "layer, expert] or weight [layer, expert]; .csv or .parquet with columns iteration, layer, micro_batch, source, "
-    "expert, tokens; .jsonl of a Megatron router trace, or a folder of them; .txt of an mFabric weight matrix; a folder "
-    "of the SmartMoE gate trace, of OLMoE expert counts, of a LAER-MoE token analysis or of .pt files of SGLang's ranks"
+    ".npy, .npz, .json or .pt of counts [layer, expert], [iteration, layer, micro-batch, source, expert] or with "
+    "axes that are named, num_global_tokens_per_expert [tp, ep, expert], logical_count or expert_load_window "
+    "[iteration, layer, expert] or weight [layer, expert]; .csv or .parquet with columns iteration, layer, "
+    "micro_batch, source, expert, tokens; .jsonl of a Megatron router trace, or a folder of them; .txt of an "
+    "mFabric weight matrix; a folder of the SmartMoE gate trace, of OLMoE expert counts, of a LAER-MoE token "
+    "analysis or of .pt files of SGLang's ranks"
 )
 _SUFFIXES = (*array_files.SUFFIXES, ".jsonl", ".txt", ".csv", ".gz", ".parquet")
 _SEVERAL = (published.OLMOE, published.LAER)  # names of files with several recordings
@@ -103,7 +104,7 @@ def _of_file(file: pathlib.Path, layout: RankLayout, axes: str | None = None) ->
     if file.match(published.LAER):
         return published.laer(file)
     if tables.is_table(file):
-        return (tables.read_table(file),)
+        return (tables.load_table(file),)
     raise InputError(f"trace {file} has none of the formats that are read: {FORMATS}.")
 
 

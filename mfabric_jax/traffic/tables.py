@@ -27,7 +27,7 @@ def is_table(path: pathlib.Path) -> bool:
     return path.name.lower().endswith(SUFFIXES)
 
 
-def read_table(path: pathlib.Path) -> Recording:
+def load_table(path: pathlib.Path) -> Recording:
     """Counts from columns `layer`, `expert`, `tokens` and, if they were recorded, `iteration`, `micro_batch`, `source`.
 
     Also called: layer_id, expert_id, count, iter, step, source_rank. Layers, micro-batches and sources count in the
@@ -112,7 +112,7 @@ def _parquet(path: pathlib.Path) -> tuple[list[str], Sequence[Sequence[Any]]]:
     with extra("store", "reading .parquet"):
         from pyarrow import parquet
     try:
-        table = parquet.read_table(path)
+        table = parquet.load_table(path)
         return table.column_names, [column.to_numpy() for column in table.columns]
     except Exception as error:  # whatever the bytes make of a table
         raise InputError(f"trace {path} must be a readable .parquet file, got {type(error).__name__}.") from error
