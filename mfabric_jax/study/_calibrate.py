@@ -17,7 +17,6 @@ from mfabric_jax.study._scenario import scenarios
 from mfabric_jax.study._simulate import solve, times_of
 from mfabric_jax.study.calibration import BANDWIDTHS, PUBLISHED, Calibrated
 from mfabric_jax.study.config import Compare
-from mfabric_jax.workload import block_seconds
 
 ROUNDS, POINTS = 6, 25
 RANGE = (1e-2, 1e2)  # of achieved over peak FLOP/s
@@ -49,7 +48,7 @@ def _calibrated(config: Compare, model: str, progress: Callable | None) -> Calib
     (one,) = scenarios(dataclasses.replace(config, **axes, compute="achieved"))
     solved = solve(one)
     wanted = np.log(np.asarray(PUBLISHED[model][:-1]) / PUBLISHED[model][-1])
-    whole = block_seconds(one.workload, config.server, 1.0)
+    whole = one.settings.block_seconds(one.workload, 1.0)
 
     def times(efficiency: np.ndarray):
         """Seconds [efficiency bandwidth] and computation [efficiency] of the mean iteration."""

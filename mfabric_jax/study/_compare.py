@@ -114,7 +114,14 @@ def not_known(config: Assumptions, model: ModelName, fabrics: Sequence[str], nic
 
 def compute_source(settings: Assumptions, job: Workload) -> str:
     """Where the computation time of a model comes from, in words."""
-    rate = f"{settings.server.name} at {settings.achieved(job):.0%} of peak"
+    peak = "peak" if settings.compute_precision == "bf16" else f"{settings.compute_precision} peak"
+    achieved = settings.achieved(job)
+    if (measured := settings.measured_iteration_s) is not None:
+        where = f"{settings.measured_fabric} at {settings.measured_at:g} Gbps"
+        above = ", which no GPU achieves: measured communication was faster" if achieved > 1 else ""
+        said = f"from a measured iteration of {measured:g} s on {where}{above}"
+        return f"{settings.server.name}, achieved {achieved:.1%} of {peak}, {said}"
+    rate = f"{settings.server.name} at {achieved:.0%} of {peak}"
     if settings.compute == "calibrated" and job.known_as in CALIBRATED:
         return f"{rate}, calibrated to published fat-tree times (arXiv 2501.03905)"
     return f"{rate}, not calibrated"

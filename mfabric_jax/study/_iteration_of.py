@@ -20,7 +20,6 @@ from mfabric_jax.study._scenario import Scenario, scenarios_on, tokens_of
 from mfabric_jax.study._simulate import Given, Program, given_of, program_of
 from mfabric_jax.study.config import Assumptions
 from mfabric_jax.study.settings import ModelName
-from mfabric_jax.workload import block_seconds
 from mfabric_jax.workload.compute import BlockSeconds
 
 Case = Mapping[str, Any]
@@ -124,7 +123,7 @@ def iteration_of(config: Assumptions, model: ModelName, fabric: str = "mfabric")
 def function_of(one: Scenario) -> tuple[IterationOf, dict[str, Any]]:
     """`iteration_of` of a scenario, at its first bandwidth."""
     settings, dtype = one.settings, one.settings.dtype
-    peak_s = block_seconds(one.workload, settings.server, 1.0)
+    peak_s = settings.block_seconds(one.workload, 1.0)
     function = IterationOf(
         on=one.fabric,
         rules=settings.rules,

@@ -81,6 +81,7 @@ def scenarios(config: Compare) -> list[Scenario]:
     """What there is to simulate, in the order of the rows; the traffic is read or drawn here."""
     made = []
     for model in config.models:
+        config.achieved(config.workload(model))  # a measured iteration that cannot be is refused before all else
         tokens = tokens_of(config, config.workload(model), config.circuits_for)
         for name in config.fabrics:
             made += scenarios_on(config, model, name, config.nic_gbps, config.nic_use, tokens, config.circuits_for)

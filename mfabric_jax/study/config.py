@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from mfabric_jax import fabric, policies
 from mfabric_jax.checks import InputError, names, positive, whole
@@ -16,6 +17,7 @@ from mfabric_jax.schedule import Rules, rates_of
 from mfabric_jax.schedule.iteration import FabricRates
 from mfabric_jax.study.calibration import CALIBRATED
 from mfabric_jax.study.settings import (
+    OF_SERVER,
     CircuitSettings,
     ComputeSettings,
     ModelName,
@@ -57,11 +59,47 @@ class Assumptions(
         """Achieved over peak FLOP/s of the GPU for a model."""
         if self.compute == "calibrated" and job.known_as in CALIBRATED:
             return CALIBRATED[job.known_as].efficiency
-        return self.efficiency
+        if self.measured_iteration_s is None:
+            return self.efficiency
+        from mfabric_jax.study._measured import efficiency_of
 
-    def block_seconds(self, job: Workload) -> BlockSeconds:
-        """Seconds of a block."""
-        return block_seconds(job, self.server, self.achieved(job))
+        return efficiency_of(self.as_measured(job), self.measured_iteration_s)
+
+    def as_measured(self, job: Workload) -> "Compare":
+        """The iteration that was measured, as something to simulate."""
+        shared = {field.name: getattr(self, field.name) for field in dataclasses.fields(Assumptions)}
+        shared |= {"measured_iteration_s": None, "measured_on": None, "measured_gbps": None, "efficiency": 1.0}
+        shared |= {field.name: None for field in dataclasses.fields(SetUp) if field.name not in OF_SERVER}  # in the job
+        job = dataclasses.replace(job, gpus_per_server=self.server.gpus_per_server)
+        return Compare(**shared, models=(job,), fabrics=(self.measured_fabric,), nic_gbps=(self.measured_at,))
+
+    @property
+    def measured_fabric(self) -> str:
+        """Where it was measured."""
+        return self.measured_on or "fat-tree"
+
+    @property
+    def measured_at(self) -> float:
+        """Gbps of the iteration that was measured."""
+        first = np.atleast_1d(getattr(self, "nic_gbps", 400.0))[0]
+        return float(first if self.measured_gbps is None else self.measured_gbps)
+
+    def check_measured(self, models: Sequence[ModelName]) -> None:
+        """`InputError` for a measurement of several models, or of an iteration that its own speed changes."""
+        if self.measured_iteration_s is None:
+            return
+        if len(models) > 1:
+            raise InputError(f"measured_iteration_s is of one model a run, got models {', '.join(map(str, models))}.")
+        if fabric.get(self.measured_fabric).reconfigures and self.first == "pays":
+            raise InputError(
+                f"measured_on {self.measured_on!r} needs first other than 'pays', which weighs computation."
+            )
+        self.as_measured(self.workload(models[0]))
+
+    def block_seconds(self, job: Workload, efficiency: float | None = None) -> BlockSeconds:
+        """Seconds of a block; `efficiency`: None: what is achieved."""
+        achieved = self.achieved(job) if efficiency is None else efficiency
+        return block_seconds(job, self.server, achieved, self.compute_precision)
 
     def parts(self) -> Parts:
         """The table of parts in use."""
@@ -143,6 +181,7 @@ class Compare(Assumptions):
             for name in self.fabrics:
                 for nic_gbps in self.nic_gbps:
                     self.groups(model, name, nic_gbps, self.nic_use)
+        self.check_measured(self.models)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -169,6 +208,7 @@ class Case(Assumptions):
         super().__post_init__()
         check_bandwidths((self.nic_gbps,), self.price_list())
         self.groups(self.model, self.fabric, self.nic_gbps, (self.nic_use,))
+        self.check_measured((self.model,))
 
     def compared(self) -> Compare:
         """The comparison of this one case."""

@@ -135,16 +135,32 @@ class ComputeSettings(ServerSettings):
     calibrated unless gpu or efficiency is given."""
     efficiency: float = 0.5
     """Achieved over peak FLOP/s."""
+    compute_precision: Literal["bf16", "fp8"] = "bf16"
+    """Whose peak counts, bf16 or fp8."""
+    measured_iteration_s: float | None = None
+    """Instead of efficiency: an iteration of yours takes so long; what the GPU achieves is solved from it. One
+    model a run."""
+    measured_on: str | None = None
+    """The fabric on which it was measured (default: fat-tree)."""
+    measured_gbps: float | None = None
+    """The bandwidth of its NICs (default: the first of the run)."""
     nvswitch_gigabytes_per_s: float | None = None
     """NVSwitch rate of a GPU, per direction (default: that of --gpu; 900, as the paper simulates, where none is
     named)."""
 
     def check_compute(self) -> None:
         """`InputError` for a value that no GPU has; `compute` gets its default."""
-        for field in ("efficiency", "nvswitch_gigabytes_per_s"):
+        for field in ("efficiency", "nvswitch_gigabytes_per_s", "measured_iteration_s", "measured_gbps"):
             if getattr(self, field) is not None:
                 positive(field, getattr(self, field))
-        given = (self.server, self.efficiency) != (GPUS[DEFAULT_GPU], 0.5)
+        self.server.peak(self.compute_precision)
+        measured = self.measured_iteration_s is not None
+        if measured and self.efficiency != 0.5:
+            raise InputError(f"efficiency {self.efficiency} is not used beside measured_iteration_s; leave out one.")
+        if not measured and not (self.measured_on is None and self.measured_gbps is None):
+            raise InputError("measured_on and measured_gbps say where measured_iteration_s was measured; give it, too.")
+        usual = GPUS[DEFAULT_GPU], 0.5, "bf16"
+        given = measured or (self.server, self.efficiency, self.compute_precision) != usual
         if self.compute is None:
             object.__setattr__(self, "compute", "achieved" if given else "calibrated")
         elif self.compute == "calibrated" and given:

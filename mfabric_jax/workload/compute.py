@@ -48,12 +48,13 @@ def block_flops(workload: Workload) -> BlockFlops:
     )
 
 
-def block_seconds(workload: Workload, gpu: Gpu, efficiency: Any = 0.5) -> BlockSeconds:
+def block_seconds(workload: Workload, gpu: Gpu, efficiency: Any = 0.5, precision: str = "bf16") -> BlockSeconds:
     """Forward seconds of the parts of a block, the TP group sharing the work evenly.
 
     - `efficiency`: achieved over peak FLOP/s, a number or a traced scalar. Above 1 is allowed: calibration
       against published iteration times asks for it.
+    - `precision`: of the peak, bf16 or fp8.
     """
     checks.positive("efficiency", efficiency)
-    rate = workload.tp * gpu.bf16_flops * efficiency
+    rate = workload.tp * gpu.peak(precision) * efficiency
     return BlockSeconds(*(float(flops) / rate for flops in block_flops(workload)))

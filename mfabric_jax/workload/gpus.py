@@ -12,6 +12,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.text_files import PARSERS, read_mapping
 
 DEFAULT_GPU = "A100-80GB-SXM"
+PRECISIONS = ("bf16", "fp8")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +50,14 @@ class Gpu:
         for field in ("scale_up_gpus", "nics"):
             if getattr(self, field) is not None:
                 checks.whole(field, getattr(self, field))
+
+    def peak(self, precision: str = "bf16") -> float:
+        """Dense FLOP/s at a precision of `PRECISIONS`; `InputError` where none is known."""
+        peaks = {"bf16": self.bf16_flops, "fp8": self.fp8_flops}
+        found = peaks[checks.one_of("compute_precision", precision, PRECISIONS)]
+        if found is None:
+            raise InputError(f"compute_precision {precision!r} has no known peak on the GPU {self.name}.")
+        return found
 
 
 def _text(field: str, value: Any) -> str:

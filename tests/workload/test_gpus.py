@@ -1,13 +1,17 @@
 """GPUs of the catalogue and of one's own: data sheets, files, mistakes."""
 
 import json
+import pathlib
+import re
 
+import numpy as np
 import pytest
 
-from mfabric_jax.workload import Gpu, get_gpu
+from mfabric_jax.workload import Gpu, block_seconds, get, get_gpu
 from mfabric_jax.workload.gpus import GPUS
 from tests.mistakes import refused
 
+PAGE = (pathlib.Path(__file__).parents[2] / "docs" / "gpus.md").read_text(encoding="utf-8")
 OWN = """
 name = "own"
 bf16_tflops = 500
@@ -75,3 +79,20 @@ def test_mistakes_name_the_field(tmp_path):
     assert "No such file" in refused(get_gpu, tmp_path / "absent.toml")
     assert refused(get_gpu, "H100").startswith("gpu 'H100' is unknown (did you mean 'H100-SXM'?); allowed: A100")
     assert refused(get_gpu, "H100").endswith("MI355X, FILE.toml or FILE.json.")
+
+
+def test_computing_in_fp8_takes_the_other_peak():
+    job = get("mixtral-8x7b")
+    half = np.asarray(block_seconds(job, get_gpu("MI300X"))) / 2
+    np.testing.assert_allclose(block_seconds(job, get_gpu("MI300X"), precision="fp8"), half, rtol=1e-4)
+    assert "has no known peak on the GPU A100" in refused(block_seconds, job, get_gpu(), precision="fp8")
+
+
+def test_the_page_lists_the_catalogue():
+    rows = re.findall(r"^\| `([\w-]+)` \| (\S+) \| (\S+) \| (\S+) \| (\S+) \| (\S+) \| (\S+) \|", PAGE, re.M)
+    listed = {name: tuple(None if x == "-" else float(x.replace(",", "")) for x in rest) for name, *rest in rows}
+    assert list(listed) == list(GPUS)
+    for name, gpu in GPUS.items():
+        tera, giga = (gpu.bf16_flops, gpu.fp8_flops), (gpu.memory_bytes, gpu.memory_Bps, gpu.nvlink)
+        scaled = [x and x / 1e12 for x in tera] + [x and x / 1e9 for x in giga] + [gpu.watts]
+        assert listed[name] == tuple(x and pytest.approx(x) for x in scaled), name

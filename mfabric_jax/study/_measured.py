@@ -1,0 +1,45 @@
+"""What a GPU achieves, from one iteration that was measured: the rate with which the simulated one takes as long."""
+
+import functools
+
+import jax
+import numpy as np
+
+from mfabric_jax.checks import InputError
+from mfabric_jax.study._scenario import scenarios
+from mfabric_jax.study._simulate import solve, times_of
+from mfabric_jax.study.config import Compare
+
+HALVINGS = 60
+
+
+@functools.lru_cache(maxsize=16)
+def efficiency_of(config: Compare, measured_s: float) -> float:
+    """Achieved over peak FLOP/s with which the one iteration of `config` takes `measured_s`.
+
+    An iteration only gets longer as computation slows down, so the rate is bracketed and the bracket halved; the
+    all-to-alls are simulated once. `InputError` for less time than communication alone takes.
+    """
+    (one,) = scenarios(config)
+    solved, at_peak = solve(one), one.settings.block_seconds(one.workload, 1.0)
+
+    def iteration(slower: float):
+        """The mean iteration with computation so many times slower than at the peak: seconds, computing seconds."""
+        timed = times_of(one, solved, jax.tree.map(lambda x: x * slower, at_peak))
+        return (float(np.asarray(part, np.float64).mean()) for part in (timed.iteration_s, timed.compute_s))
+
+    least, _ = iteration(0.0)
+    if measured_s <= least:
+        where = f"{one.workload.model} takes on {config.fabrics[0]} at {config.nic_gbps[0]:g} Gbps"
+        raise InputError(
+            f"measured_iteration_s must be above {least:.4g}, what communication alone of {where}, got {measured_s:g}."
+        )
+    _, computes = iteration(1.0)
+    low, high = 0.0, measured_s / computes
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        if not low < middle < high:
+            break
+        longer = next(iteration(middle)) > measured_s
+        low, high = (low, middle) if longer else (middle, high)
+    return 2 / (low + high)
