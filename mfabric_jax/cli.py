@@ -64,6 +64,7 @@ MUST = {  # options that some commands do not run without
     "train": ("--out", "the folder of the run"),
     "validate": ("--runs", "a folder of packet-level runs"),
 }
+SHORT = {"--seq": "--sequence"}
 HELP = """usage: mfabric COMMAND [options]
 
   compare   iteration time, cost and performance per dollar of fabrics for MoE training
@@ -115,6 +116,7 @@ def _parse(command: str, words: list[str]) -> Any:
     import tyro
 
     known, asks = flags(options), bool({"-h", "--help"} & set(words))
+    words = [_spelt_out(word, known) for word in words]
     for word in words:
         name = word.split("=")[0]
         if name.startswith("--") and name != "--help" and name.replace("--no-", "--") not in known:
@@ -138,6 +140,13 @@ def _parse(command: str, words: list[str]) -> Any:
         if width is not None:
             os.environ["COLUMNS"] = width
     return checked(options, parsed)
+
+
+def _spelt_out(word: str, known: dict[str, Any]) -> str:
+    """The word with the whole name of an option that has a short one."""
+    name, equals, value = word.partition("=")
+    whole = SHORT.get(name, name)
+    return whole + equals + value if whole in known else word
 
 
 def _check_words(command: str, words: list[str]) -> None:

@@ -84,6 +84,10 @@ def plain_words(words: list[str], options: type, preset: dict[str, Any] | None =
 def _values(flag: str, value: str, hint: Any) -> list[str]:
     field = flag[2:].replace("-", "_")
     for one in _alternatives(hint):
+        if field == "dtype":
+            from mfabric_jax.study.settings import check_of_simulator
+
+            check_of_simulator(value)
         if typing.get_origin(one) is Literal:
             return [one_of(field, value, [str(choice) for choice in typing.get_args(one)])]
         if typing.get_origin(one) is tuple:

@@ -2,6 +2,8 @@
 
 import importlib.util
 import os
+from collections.abc import Iterable
+from typing import Any
 
 from mfabric_jax.checks import InputError, one_of
 
@@ -33,6 +35,14 @@ def start_jax(dtype: str, device: str | None) -> None:
 
         jax.config.update("jax_compilation_cache_dir", str(cache_folder()))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+
+
+def memory_notes(settings: Any, models: Iterable[Any]) -> list[str]:
+    """A sentence for every model that does not fit the memory of its GPUs."""
+    from mfabric_jax.study._memory import too_large
+
+    said = [too_large(settings, settings.workload(model)) for model in models]
+    return [one for one in said if one is not None]
 
 
 def check_outputs(out: str | None, figures: str | None) -> None:

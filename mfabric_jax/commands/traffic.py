@@ -6,7 +6,9 @@ from typing import Annotated
 import tyro
 
 from mfabric_jax import units
+from mfabric_jax.commands import shared
 from mfabric_jax.study.settings import SetUp
+from mfabric_jax.workload import Workload
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -18,6 +20,15 @@ class Options(SetUp):
     or .json file (docs/models.md)"""
 
 
+def _size(job: Workload) -> str:
+    """Parameters of the model, in words."""
+    model = job.architecture
+    sizes = model.params(), model.params(active=True), model.params(active=True, embedding=False, head=False)
+    whole, active, inner = (float(units.to_gigabytes(size)) for size in sizes)
+    words = "" if model.vocab else " (vocab is not known: without embeddings)"
+    return f"{whole:.5g} B parameters, {active:.4g} B of them active, {inner:.4g} B without embedding and head{words}"
+
+
 def run(options: Options) -> int:
     """Returns the exit status."""
     from mfabric_jax import report, workload
@@ -26,7 +37,7 @@ def run(options: Options) -> int:
     model = options.model
     job = options.workload(model)
     print(
-        f"{model}: {job.gpus} GPUs = DP {job.dp} x TP {job.tp} x PP {job.pp} x EP {job.ep}, "
+        f"{job.model}: {job.gpus} GPUs = DP {job.dp} x TP {job.tp} x PP {job.pp} x EP {job.ep}, "
         f"{job.micro_batches} micro-batches of {job.micro_batch} x {job.sequence} tokens per EP rank and iteration"
     )
     columns = ["parallelism", report.Column("gigabytes", "GB per iteration, all GPUs")]
@@ -35,4 +46,10 @@ def run(options: Options) -> int:
     rows = [row | {"gigabytes": float(units.to_gigabytes(row["bytes_per_iteration"]))} for row in table]
     print(report.plain(rows, columns))
     print(f"measured: {MEASURED_SOURCE}; docs/assumptions.md says why the shares differ.")
+    print(_size(job))
+    stage, held = workload.fullest_stage(job)
+    parts = {name: float(units.to_gigabytes(size)) for name, size in (held._asdict() | {"all": held.total}).items()}
+    print(f"\nmemory of a GPU of stage {stage}, the fullest [GB]\n{report.plain([parts])}")
+    for said in shared.memory_notes(options, (model,)):
+        print(said)
     return 0

@@ -9,6 +9,7 @@ import numpy as np
 from mfabric_jax import fabric
 from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.schedule.all_to_alls import places
+from mfabric_jax.study._memory import memory_columns
 from mfabric_jax.study._money import Bill, bill_of, costs, unknown_parts
 from mfabric_jax.study._provenance import provenance
 from mfabric_jax.study._scenario import Scenario, check_dtype, scenarios
@@ -99,7 +100,7 @@ def _described(simulated: Simulated) -> dict[str, Any]:
         "traffic": one.tokens.source,
         "iterations": len(one.tokens.count),
         "dtype": one.settings.dtype,
-    }
+    } | memory_columns(one.settings, one.workload)
 
 
 def not_known(config: Assumptions, model: ModelName, fabrics: Sequence[str], nic_gbps: float) -> list[str]:

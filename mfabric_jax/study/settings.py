@@ -19,6 +19,7 @@ from mfabric_jax.traffic.knobs import WORKLOADS
 from mfabric_jax.traffic.predictor import REGISTRY as PREDICTORS
 from mfabric_jax.workload import Workload, get
 from mfabric_jax.workload.gpus import DEFAULT_GPU, GPUS
+from mfabric_jax.workload.precision import PRECISIONS
 
 if typing.TYPE_CHECKING:
     ModelName = str | Workload
@@ -279,10 +280,20 @@ def choices(hint: Any) -> tuple:
     )
 
 
+def check_of_simulator(dtype: Any) -> None:
+    """`InputError` for a precision of what is sent in the place of that of the simulator."""
+    if dtype in PRECISIONS:
+        raise InputError(
+            f"dtype is that of the simulator, float32 or float64; of what is sent it is precision {dtype}."
+        )
+
+
 def check_choices(settings: Any) -> None:
     """`InputError` for a field that is none of its choices, or no truth value where it must be one."""
     for field in dataclasses.fields(settings):
         hint, value = hints(type(settings))[field.name], getattr(settings, field.name)
+        if field.name == "dtype":
+            check_of_simulator(value)
         if hint is bool and not isinstance(value, bool):
             raise InputError(f"{field.name} must be true or false, got {value!r}.")
         values = choices(hint)

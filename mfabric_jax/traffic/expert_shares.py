@@ -26,18 +26,19 @@ def measured(
     - `seed`: decides everything random; a longer run starts with the shorter one.
 
     Mixtrals read the Mixtral table, all others OLMoE's. A model with fewer experts than its table gets sums of
-    neighbours, one with more gets copies. Layer l reads table slot round(2 l / (layers - 1)), its experts
-    permuted per layer (which permutes copies among each other too); source rank r reads text domain r mod 5.
-    That the k experts of a token differ is not enforced. Returns int32 counts; every source rank sends
-    `workload.selections`. Raises `InputError` for settings out of range, and for a number of experts that
-    neither divides the table's nor is a multiple of it.
+    neighbours, one with more gets copies; where the numbers do not divide, the shares of every slot, in order of
+    popularity, are cut anew into as many parts of equal width (`source` says so). Layer l reads table slot
+    round(2 l / (layers - 1)), its experts permuted per layer (which permutes copies among each other too); source rank
+    r reads text domain r mod 5. That the k experts of a token differ is not enforced. Returns int32 counts; every
+    source rank sends `workload.selections`. Raises `InputError` for settings out of range.
     """
     checks.whole("iterations", iterations)
     checks.whole("micro_batches", micro_batches)
     checks.not_negative("drift", drift)
     checks.whole("seed", seed, at_least=0)
     layers, experts = workload.moe_layers, workload.architecture.experts
-    table = _table("mixtral" if workload.architecture.name.startswith("mixtral") else "olmoe", experts)
+    mixtral = workload.architecture.name.lower().startswith("mixtral")
+    table, said = _table("mixtral" if mixtral else "olmoe", experts)
     domain = np.arange(workload.ep) % table.shape[0]
     count = np.empty((iterations, layers, micro_batches, workload.ep, experts), np.int32)
     for layer in range(layers):
@@ -49,7 +50,7 @@ def measured(
             share = np.broadcast_to(to_shares(base * walk[iteration]), count.shape[2:])
             draw = stream(seed, Purpose.SELECTIONS, layer, iteration)
             count[iteration, layer] = draw.multinomial(workload.selections, share)
-    return Tokens(count, f"measured expert shares (arXiv 2409.02060), drift {drift:g}, seed {seed}")
+    return Tokens(count, f"measured expert shares (arXiv 2409.02060){said}, drift {drift:g}, seed {seed}")
 
 
 @functools.cache
@@ -59,14 +60,24 @@ def _tables() -> dict[str, np.ndarray]:
         return {name: to_shares(arrays[name].astype(np.float64)) for name in ("olmoe", "mixtral")}
 
 
-def _table(name: str, experts: int) -> np.ndarray:
-    """[domain, slot, expert] shares of so many experts."""
+def _table(name: str, experts: int) -> tuple[np.ndarray, str]:
+    """[domain, slot, expert] shares of so many experts, and what to say about them."""
     table = _tables()[name]
     *axes, known = table.shape
     if known % experts == 0:
-        return table.reshape(*axes, experts, known // experts).sum(axis=-1)
+        return table.reshape(*axes, experts, known // experts).sum(axis=-1), ""
     if experts % known == 0:
-        return np.tile(table, experts // known)
-    raise checks.InputError(
-        f"experts must divide or be a multiple of the {known} of the measured table ({name}), got {experts}."
-    )
+        return np.tile(table, experts // known), ""
+    return resampled(table, experts), f" of {known} experts resampled to {experts}"
+
+
+def resampled(table: np.ndarray, experts: int) -> np.ndarray:
+    """Shares [domain, slot, expert] of another number of experts: those of every slot, in order of popularity over all
+    domains, side by side on a line of length 1 that is cut into as many equal parts."""
+    order = np.argsort(-table.mean(axis=0, keepdims=True), axis=-1, kind="stable")
+    ordered = np.take_along_axis(table, np.broadcast_to(order, table.shape), axis=-1)
+    below = np.concatenate([np.zeros((*table.shape[:-1], 1)), np.cumsum(ordered, axis=-1)], axis=-1)
+    cuts = np.linspace(0, table.shape[-1], experts + 1)
+    left = np.minimum(cuts.astype(int), table.shape[-1] - 1)
+    within = below[..., left] + (cuts - left) * ordered[..., left]
+    return to_shares(np.diff(within, axis=-1))

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from mfabric_jax import checks
 from mfabric_jax.checks import InputError
 from mfabric_jax.workload import models
-from mfabric_jax.workload.own import OF_MODEL, OF_SET_UP, is_model_file, read_model
+from mfabric_jax.workload.own import CONFIG, OF_MODEL, OF_SET_UP, is_model_file, read_model
 from mfabric_jax.workload.parallel import DEGREES, Workload
 from mfabric_jax.workload.precision import PRECISION, in_bytes
 from mfabric_jax.workload.set_ups import completed, finished, is_degree, nearest, set_up_words
@@ -81,6 +81,15 @@ def check_models(field: str, given: Sequence[str | Path | Workload]) -> None:
     labels = [_asked(model, field).label for model in given]
     if len(set(labels)) < len(labels):
         raise InputError(f"{field} must not repeat a name, got {', '.join(labels)}.")
+
+
+def model_file(model: str) -> Path | None:
+    """The file of a model of one's own; None for one of the catalogue."""
+    found = OF_ONE.fullmatch(model)
+    text = found["model"] if found else model
+    if not is_model_file(text):
+        return None
+    return Path(text) / CONFIG if Path(text).is_dir() else Path(text)
 
 
 def _asked(model: str | Path | Workload, field: str = "model") -> _Asked:

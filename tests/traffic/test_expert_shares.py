@@ -1,12 +1,11 @@
 """Draws from the measured tables: the tables themselves, their mapping to models, and repeatability."""
 
-import dataclasses
 
 import numpy as np
 import pytest
 
 from mfabric_jax.traffic import measured
-from mfabric_jax.traffic.expert_shares import _tables
+from mfabric_jax.traffic.expert_shares import _tables, resampled
 from mfabric_jax.traffic.popularity import Purpose, stream
 from mfabric_jax.workload import NAMES, get
 from tests.mistakes import refused
@@ -92,10 +91,24 @@ def test_drift_moves_popularity_by_its_standard_deviation():
     assert still.std() < 0.005
 
 
+def test_any_number_of_experts_has_shares():
+    # Of 3 experts on a line, the more popular first, 2 get one and a half each, 4 three quarters.
+    table = np.array([[[0.2, 0.5, 0.3]]])
+    np.testing.assert_allclose(resampled(table, 2), [[[0.5 + 0.15, 0.15 + 0.2]]])
+    np.testing.assert_allclose(resampled(table, 4), [[[0.375, 0.125 + 0.15, 0.15 + 0.05, 0.15]]])
+    two = np.array([[[0.1, 0.9]], [[0.8, 0.2]]])  # one order for all domains: the second is more popular
+    np.testing.assert_allclose(resampled(two, 4), [[[0.45, 0.45, 0.05, 0.05]], [[0.1, 0.1, 0.4, 0.4]]])
+    for experts in (48, 60, 160):
+        workload = get("llama-moe", **SMALL, ep=4, tp=2, experts=experts)
+        tokens = measured(workload, micro_batches=1)
+        assert tokens.count.shape[-1] == experts
+        assert f"of 64 experts resampled to {experts}, drift" in tokens.source
+        np.testing.assert_array_equal(tokens.count.sum(axis=-1), workload.selections)
+    assert "resampled" not in measured(get("deepseek-r1", **SMALL, experts=384)).source
+
+
 def test_the_first_iteration_does_not_drift_and_mistakes_are_named():
     workload = get("llama-moe", **SMALL, gpus=16)
     np.testing.assert_array_equal(measured(workload, drift=0.5).count, measured(workload, drift=0).count)
-    odd = dataclasses.replace(workload, architecture=dataclasses.replace(workload.architecture, experts=48))
-    assert "multiple of the 64 of the measured table (olmoe), got 48" in refused(measured, odd)
     for setting in ({"iterations": 0}, {"micro_batches": 0}, {"drift": -1.0}, {"seed": -1}):
         assert next(iter(setting)) in refused(measured, workload, **setting)

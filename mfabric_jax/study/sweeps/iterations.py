@@ -13,6 +13,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.schedule.all_to_alls import Exchanges
 from mfabric_jax.study._compare import effective, judged, named
 from mfabric_jax.study._iteration_of import IterationOf, function_of
+from mfabric_jax.study._memory import memory_columns
 from mfabric_jax.study._money import Bill, bill_of
 from mfabric_jax.study._scenario import check_dtype, scenarios_on, tokens_of
 from mfabric_jax.study._switches import changes_of, switching_columns
@@ -110,7 +111,7 @@ class Iterations:
         """What every row says though it may not vary."""
         (group,) = self.base.groups(self.base.model, self.on.name, self.base.nic_gbps, (self.base.nic_use,))
         where = group.nic_use, float(self.base.nic_gbps), self.base.circuits_for
-        return named(self.base, self.on, self.workload, *where)
+        return named(self.base, self.on, self.workload, *where) | memory_columns(self.base, self.workload)
 
     @functools.cached_property
     def function(self) -> IterationOf:

@@ -20,9 +20,11 @@ from mfabric_jax.study._provenance import provenance
 from mfabric_jax.study.batch import Estimate, drop_programs_if_crowded
 from mfabric_jax.study.sweeps.design_space import Part, Sweep
 from mfabric_jax.study.sweeps.ray_engine import run_on_ray
+from mfabric_jax.workload.catalog import model_file
 
 ENGINES = ("local", "ray")
 INDEX = "configuration"
+NAMED = "model"  # what rows call it is not what a file calls it
 LISTED = 1000  # values of a list in a footer
 OF_FILES = ("policy", "trace", "prices", "traffic", "gpu")  # settings that may name a file
 
@@ -115,6 +117,8 @@ def sweep_folder(config: Sweep, path: Path) -> SweepFolder:
     resolved = {"rows_per_shard": config.rows_per_shard or config.kind.ROWS_PER_SHARD}
     named = {str(group.code.get(name)) for group in config.groups for name in OF_FILES}
     files = {name: Path(name.rpartition(":")[0] if is_function(name) else name) for name in sorted(named)}
+    models = {str(group.code.get(NAMED)) for group in config.groups}
+    files |= {name: file for name in sorted(models) if (file := model_file(name))}
     read = {name: _fingerprint(file) for name, file in files.items() if file.exists()}
     made = {
         "version": mfabric_jax.__version__,
@@ -155,7 +159,7 @@ class Maker:
             self.kept = group.code, config.program(group)
         program = self.kept[1]
         results = program.rows(config.data(part.rows), config.full_part(group), before)
-        settings = {name: values[part.rows] for name, values in config.columns.items()}
+        settings = {name: values[part.rows] for name, values in config.columns.items() if name != NAMED}
         same = {name: np.full(len(part.rows), value, object) for name, value in program.shown().items()}
         varied = {name: "varies" for name in config.columns if program.SETTINGS[name].data}
         footer = self.footer | {"group": program.effective() | varied, "part": part.number}
