@@ -68,10 +68,10 @@ def _table(name: str, experts: int) -> tuple[np.ndarray, str]:
         return table.reshape(*axes, experts, known // experts).sum(axis=-1), ""
     if experts % known == 0:
         return np.tile(table, experts // known), ""
-    return resampled(table, experts), f" of {known} experts resampled to {experts}"
+    return shares_of_others(table, experts), f" of {known} experts resampled to {experts}"
 
 
-def resampled(table: np.ndarray, experts: int) -> np.ndarray:
+def shares_of_others(table: np.ndarray, experts: int) -> np.ndarray:
     """Shares [domain, slot, expert] of another number of experts: those of every slot, in order of popularity over all
     domains, side by side on a line of length 1 that is cut into as many equal parts."""
     order = np.argsort(-table.mean(axis=0, keepdims=True), axis=-1, kind="stable")

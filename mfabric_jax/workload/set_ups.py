@@ -106,8 +106,9 @@ def nearest(architecture: Architecture, facts: Mapping[str, Any], asked: Mapping
     there are none, or those of `facts` are such. `gpus` stays where it is `asked`, if it can."""
     wanted = {name: facts[name] if is_degree(facts.get(name)) else 1 for name in DEGREES}
     fixed = {name: facts[name] for name in ("gpus_per_server", "chunks") if is_degree(facts.get(name))}
-    gpus = facts.get("gpus")
-    keep = {"gpus": gpus} if is_degree(gpus) and ("gpus" in asked or gpus != math.prod(wanted.values())) else {}
+    gpus, sane = facts.get("gpus"), all(is_degree(facts.get(name)) for name in DEGREES)
+    said = "gpus" in asked or (sane and gpus != math.prod(wanted.values()))
+    keep = {"gpus": gpus} if said and is_degree(gpus) else {}
     each = list(_candidates(architecture, fixed | keep)) if keep else []
     if not each:
         each = list(_candidates(architecture, fixed)) + list(_candidates(architecture, fixed | {"dp": wanted["dp"]}))

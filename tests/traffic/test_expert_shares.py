@@ -1,11 +1,10 @@
 """Draws from the measured tables: the tables themselves, their mapping to models, and repeatability."""
 
-
 import numpy as np
 import pytest
 
 from mfabric_jax.traffic import measured
-from mfabric_jax.traffic.expert_shares import _tables, resampled
+from mfabric_jax.traffic.expert_shares import _tables, shares_of_others
 from mfabric_jax.traffic.popularity import Purpose, stream
 from mfabric_jax.workload import NAMES, get
 from tests.mistakes import refused
@@ -94,10 +93,10 @@ def test_drift_moves_popularity_by_its_standard_deviation():
 def test_any_number_of_experts_has_shares():
     # Of 3 experts on a line, the more popular first, 2 get one and a half each, 4 three quarters.
     table = np.array([[[0.2, 0.5, 0.3]]])
-    np.testing.assert_allclose(resampled(table, 2), [[[0.5 + 0.15, 0.15 + 0.2]]])
-    np.testing.assert_allclose(resampled(table, 4), [[[0.375, 0.125 + 0.15, 0.15 + 0.05, 0.15]]])
+    np.testing.assert_allclose(shares_of_others(table, 2), [[[0.5 + 0.15, 0.15 + 0.2]]])
+    np.testing.assert_allclose(shares_of_others(table, 4), [[[0.375, 0.125 + 0.15, 0.15 + 0.05, 0.15]]])
     two = np.array([[[0.1, 0.9]], [[0.8, 0.2]]])  # one order for all domains: the second is more popular
-    np.testing.assert_allclose(resampled(two, 4), [[[0.45, 0.45, 0.05, 0.05]], [[0.1, 0.1, 0.4, 0.4]]])
+    np.testing.assert_allclose(shares_of_others(two, 4), [[[0.45, 0.45, 0.05, 0.05]], [[0.1, 0.1, 0.4, 0.4]]])
     for experts in (48, 60, 160):
         workload = get("llama-moe", **SMALL, ep=4, tp=2, experts=experts)
         tokens = measured(workload, micro_batches=1)
