@@ -1,6 +1,7 @@
 """Everything of a cluster that costs or draws: network parts, GPUs, servers, and what running it costs."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,6 +71,10 @@ class Parts:
 
         `InputError` for unknown names, and for what is no price.
         """
+        return _usual(ocs) if path is None else cls._of(path, ocs)
+
+    @classmethod
+    def _of(cls, path: str | Path | None, ocs: str | None) -> "Parts":
         table, _ = with_own(path)
         prices = Prices() if path is None else Prices.read(path)
         watts, switch = _watts(table["watts"]), None if ocs is None else get_ocs(ocs, path)
@@ -86,6 +91,12 @@ class Parts:
     def server_of(self, gpu: str) -> Server:
         """The server that a GPU sits in."""
         return self.servers[self.gpus.get(gpu, GpuPrice()).server]
+
+
+@functools.cache
+def _usual(ocs: str | None) -> Parts:
+    """The package's table, read once."""
+    return Parts._of(None, ocs)
 
 
 def _entries(table: str, found: Mapping[str, Any], cls: type, checks: Mapping[str, Callable]) -> dict[str, Any]:

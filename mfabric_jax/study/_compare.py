@@ -138,7 +138,7 @@ def effective(config: Assumptions, *models: ModelName) -> dict[str, Any]:
     said = {"policy": config.policy_name, "gpu": config.server.name, "nvlink_Bps": nvlink}
     said["server"] = dataclasses.asdict(config.server)
     said |= {"achieved_over_peak": rates, "workloads": resolved}
-    said |= {"running": dataclasses.asdict(config.parts().running)}
+    said |= {"running": dataclasses.asdict(config.parts.running)}
     if (fabrics := getattr(config, "fabrics", None)) is not None:
         said["not_known"] = not_known(config, models[0], fabrics, config.nic_gbps[0])  # type: ignore[attr-defined]
     return dataclasses.asdict(config) | said | provenance(config.dtype)

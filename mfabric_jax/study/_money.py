@@ -25,7 +25,7 @@ class Bill(NamedTuple):
 def bill_of(settings: Assumptions, on: Fabric, job: Workload, nic_gbps: Any, **ports: Any) -> Bill:
     """The bill of a cluster. `ports`: other numbers of NICs than those of the settings; they and the bandwidth may be
     arrays."""
-    parts, gpu = settings.parts(), settings.server
+    parts, gpu = settings.parts, settings.server
     form = dataclasses.replace(on.form(settings, job), **ports)
     fields = {field.name: getattr(form, field.name) for field in dataclasses.fields(form)}
     where = {"gpus": job.gpus_per_server} | fields
@@ -50,7 +50,7 @@ def costs(settings: Assumptions, job: Workload, bill: Bill, iteration_s: Any) ->
 
     An iteration pays its part of writing the cluster off and its energy, at the meter of the building (PUE).
     """
-    running = settings.parts().running
+    running = settings.parts.running
     joules = _times(bill.cluster_watts, running.pue * iteration_s)
     energy = _times(joules, running.usd_per_kwh / (1000 * SECONDS_AN_HOUR))
     usd = _sum(_times(bill.cluster_usd, iteration_s / running.seconds), energy)
@@ -76,7 +76,7 @@ def tokens_of_iteration(job: Workload) -> int:
 
 def unknown_parts(settings: Assumptions, on: Fabric, bill: Bill) -> Iterator[str]:
     """A sentence for every part of a cluster whose price or power is not known, and for power that is assumed."""
-    parts, gpu = settings.parts(), settings.server
+    parts, gpu = settings.parts, settings.server
     if why := no_price(on.name, parts.prices):
         yield why
     if parts.ocs is not None and on.optical_regions is not None:

@@ -1,6 +1,7 @@
 """What is assumed, and what is compared, checked before any compute."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -101,13 +102,14 @@ class Assumptions(
         achieved = self.achieved(job) if efficiency is None else efficiency
         return block_seconds(job, self.server, achieved, self.compute_precision)
 
+    @functools.cached_property
     def parts(self) -> Parts:
         """The table of parts in use."""
         return Parts.read(self.prices, self.ocs)
 
     def price_list(self) -> Prices:
         """The prices of the network in use."""
-        return self.parts().prices
+        return self.parts.prices
 
     def nvlink_Bps(self, on: Fabric, nic_gbps: Any) -> Any:
         """What a GPU has inside its server or scale-up domain [bytes/s]; the bandwidth may be traced."""

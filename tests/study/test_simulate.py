@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax.study import Case, Compare, compare, evaluate, grid, iteration_of, scenarios, simulate
+from mfabric_jax.study._simulate import solve_between
 from tests.mistakes import check_refused
 from tests.study.small import MODEL, row, rows, small
 
@@ -49,6 +50,26 @@ def test_a_function_of_numbers_gives_the_rows_of_compare_at_any_bandwidth(name):
     for got, want in zip(evaluate(function, cases).rows(), rows(config), strict=True):
         for part in PARTS:
             np.testing.assert_allclose(got[part], want[part], rtol=1e-9, atol=1e-15, err_msg=part)
+
+
+def test_circuit_changes_are_what_differs_from_slot_to_slot():
+    config = small(fabrics=("mfabric",), ocs="calient", optical_degree=2, traffic="generated", skew=1.0, drift=0.4)
+    (one,) = scenarios(config)
+    every = np.asarray(solve_between(one).count)[0]  # [P Q L 2 S S]
+    changed, turned = 0, []
+    for stage in every.reshape(len(every), -1, *every.shape[-2:]):
+        before, turns = stage[-1], 0  # as an iteration like it leaves them
+        for now in stage:
+            changed += np.maximum(now - before, 0).sum() / 2
+            turns += (now != before).any()
+            before = now
+        turned.append(turns)
+    job, found = one.workload, row(config)
+    groups = job.servers // job.pp // job.servers_per_region
+    assert found["circuit_changes"] == changed * groups
+    assert changed > 10
+    np.testing.assert_allclose(found["turns_over_allowed"], max(turned) / (5 * found["iteration_s"]), rtol=1e-9)
+    assert (found["ocs"], row(small(fabrics=("fat-tree",)))["ocs"]) == ("calient", "none")
 
 
 def test_known_all_to_alls_are_not_solved_again():
