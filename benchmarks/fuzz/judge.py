@@ -88,7 +88,9 @@ def judged(words: Sequence[str], limit_s: float = SLOW_S) -> tuple[Verdict, str]
         ):
             warnings.simplefilter("always")
             status = _status(lambda: cli.main([*words]))
-        found = _ended(status, out.getvalue(), err.getvalue(), [str(one.message) for one in w])
+        found = _ended(
+            words[0] if words else "", status, out.getvalue(), err.getvalue(), [str(one.message) for one in w]
+        )
     except Reached:
         found = Verdict("reached")
     except Slow:
@@ -111,13 +113,13 @@ def _status(call: Callable[[], int]) -> int:
         return end.code if isinstance(end.code, int) else 0
 
 
-def _ended(status: int, out: str, err: str, warned: list[str]) -> Verdict:
+def _ended(command: str, status: int, out: str, err: str, warned: list[str]) -> Verdict:
     if status == 2:
         fits = SENTENCE.fullmatch(err) and len(err) < 2000
         return (
             Verdict("refused", err[9:].strip()) if fits else Verdict("wordy", f"{len(err)} characters: {err[:300]!r}")
         )
-    if found := STRANGE.search(out):
+    if (found := STRANGE.search(out)) and command != "query":  # shows what the file holds
         at = out[: found.start()].count("\n")
         return Verdict("strange", f"{found[0]} in {out.splitlines()[at][:200]!r}")
     if warned:

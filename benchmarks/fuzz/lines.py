@@ -17,7 +17,14 @@ BASES = {  # words with which each command runs
     "timeline": ("--model llama-moe",),
     "draw": ("fat-tree --out p.png --model llama-moe --servers 8", "graph.json --out p.svg"),
     "traffic": ("llama-moe",),
-    "traces": ("info run.npz", "convert run.npz o.npz", "fit run.npz", "info router.jsonl", "info weight.txt"),
+    "traces": (
+        "info run.npz",
+        "convert run.npz o.npz",
+        "fit run.npz",
+        "info router.jsonl",
+        "info weight.txt",
+        "study run.npz --model llama-moe",
+    ),
     "validate": ("packet --runs runs",),
     "policies": ("bench --servers 4 --instances 1 --workloads zipf",),
     "train": ("--out t --steps 2",),
@@ -164,7 +171,9 @@ def _option(rng: random.Random, flag: str, hint: Any, files: list[str]) -> list[
 
 
 def numbers_that_nothing_has(words: list[str]) -> list[str]:
-    """Values of numeric options of this line that no option can mean."""
+    """Values of numeric options of this line that no option can mean; a graph that is drawn asks for none."""
+    if words[:2] == ["draw", "graph.json"]:
+        return []
     known = flags(importlib.import_module(f"mfabric_jax.commands.{words[0]}").Options)
     pairs = zip(words, [*words[1:], ""], strict=True)
     split = [(word.partition("=")[0], word.partition("=")[2] if "=" in word else after) for word, after in pairs]

@@ -7,7 +7,7 @@ import numpy as np
 
 COMPARE = "compare --models llama-moe --fabrics fat-tree --nic-gbps 400"
 READERS = {  # file: the command lines that read it
-    "prices.toml": (f"{COMPARE} --prices prices.toml",),
+    "prices.toml": (f"{COMPARE} --prices prices.toml", f"{COMPARE} --prices prices.toml --fabrics mfabric"),
     "prices.json": (f"{COMPARE} --prices prices.json",),
     "gpu.toml": (f"{COMPARE} --gpu gpu.toml",),
     "gpu.json": (f"{COMPARE} --gpu gpu.json",),
@@ -46,8 +46,13 @@ SPACE = {
     "random": {"electrical_nics": {"low": 1, "high": 4, "whole": True}},
 }
 PRICES = {"gbps": [100, 800], "nic": [1.5, 2], "transceiver": [1, 2], "switch_port": [3, 4], "ocs_port": 520.5}
+PRICES |= {"watts": {"ocs_port": 0.5}, "ocs": {"own": {"ports": 320, "usd": 1000}}, "gpus": {"H100-SXM": {"usd": 9}}}
 GPU = {"name": "own", "bf16_tflops": 500.5, "nvlink_gigabytes_per_s": 450, "memory_gigabytes": 80, "nics": 8, "usd": 3}
-MODEL = {"blocks": 48, "hidden": 5120, "experts": 64, "top_k": 6}
+MODEL = {
+    **{"blocks": 48, "hidden": 5120, "experts": 64, "top_k": 6, "expert_hidden": 1536, "vocab": 32000},
+    **{"tp": 1, "ep": 16, "pp": 4, "dp": 4, "dense_blocks": 1, "dense_hidden": 8192},
+    "attention": {"heads": 40, "kv_heads": 8, "head_dim": 128},
+}
 RELEASED = {
     "architectures": ["MixtralForCausalLM"],
     "model_type": "mixtral",
