@@ -30,6 +30,7 @@ from mfabric_jax.policies import policy_file
 from mfabric_jax.policies._index import Index
 from mfabric_jax.policies._learned import Trained, save
 from mfabric_jax.policies.network import PolicyNetwork
+from mfabric_jax.text_files import mapping_in
 
 CHECKPOINT, METRICS, TRAINED_POLICY = "checkpoint", "metrics.jsonl", "trained.policy"
 HELD_OUT_STEPS = 60  # towards their shares
@@ -164,19 +165,22 @@ def _resumed(config: Training, folder: Path) -> tuple[Run, int, list[Line]]:
     if not (folder / CHECKPOINT).exists():
         return _first(config), 0, []
     stored = policy_file.read(folder / CHECKPOINT)
-    if stored.header.get("kind") != CHECKPOINT:
+    then, step = stored.header.get("configuration"), stored.header.get("step")
+    if stored.header.get("kind") != CHECKPOINT or not isinstance(then, dict) or not isinstance(step, int):
         raise InputError(f"{stored.path!r} is no checkpoint of `mfabric train`; give out another folder.")
-    then, now = stored.header["configuration"], json.loads(json.dumps(dataclasses.asdict(config)))
+    now = json.loads(json.dumps(dataclasses.asdict(config)))
     for field, value in now.items():
         if then.get(field) != value:
             allowed = f"{then.get(field)!r}, as of the run in {folder}, or out another folder"
             raise InputError(f"{field} must be {allowed}; got {value!r}.")
-    step = stored.header["step"]
     return stored.leaves(_first(config)), step, [line for line in _metrics(folder / METRICS) if line["step"] <= step]
 
 
 def _metrics(path: Path) -> list[Line]:
     try:
-        return [json.loads(line) for line in path.read_text().splitlines()]
+        lines = [mapping_in(line, "a line", "metrics") for line in path.read_text(encoding="utf-8").splitlines()]
+        if not all(isinstance(line.get("step"), int) for line in lines):
+            raise ValueError("a line has no step")
+        return lines
     except (OSError, ValueError) as error:
         raise InputError(f"metrics {str(path)!r} cannot be read ({error}); give out another folder.") from error

@@ -110,6 +110,9 @@ def test_a_run_of_another_configuration_is_left_alone(runs):
     for content, sentence in contents:
         (folder / "torn" / _train.CHECKPOINT).write_bytes(content)
         check_refused(sentence, train, Training(**TINY), folder / "torn")
+    for line in ("[1]", '{"step": "x"}', "[" * 9999):  # metrics that are none
+        (folder / "torn" / _train.METRICS).write_text(line + "\n")
+        check_refused("metrics .* cannot be read", train, Training(**TINY), folder / "torn")
 
 
 def test_weights_that_are_no_numbers_are_not_kept(tmp_path, monkeypatch):
