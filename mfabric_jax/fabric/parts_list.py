@@ -108,7 +108,7 @@ def _entry(where: str, given: Mapping[str, Any], cls: type, checks: Mapping[str,
     names = [field.name for field in dataclasses.fields(cls)]
     for field, value in given.items():
         one_of(f"field of {where}", field, names)
-        if field in checks and value is not None:
+        if field in checks and (value is not None or checks[field] is whole):
             checks[field](f"{where}.{field}", value)
         elif field not in checks and not isinstance(value, str):
             raise InputError(f"{where}.{field} must be a text, got {value!r:.80}.")

@@ -88,3 +88,19 @@ def test_what_is_no_table_of_parts(tmp_path):
         ("[ocs.X]\nport = 8", "field of ocs.X 'port' is unknown (did you mean 'ports'?)"),
     ]:
         assert sentence in refused(Parts.read, file_of(tmp_path, text), "X" if "ocs" in text else None)
+
+
+def test_nothing_stands_for_not_known(tmp_path):
+    path = tmp_path / "own.json"
+    path.write_text(
+        '{"gpus": {"H100-SXM": {"usd": null}}, "ocs": {"polatis": {"usd_per_port": null}}, "ocs_port": null}'
+    )
+    own = Parts.read(path, "polatis")
+    assert (own.gpus["H100-SXM"].usd, own.prices.ocs_port, Parts.read(path).prices.ocs_port) == (None, None, None)
+    for text, sentence in [
+        ('{"servers": {"hgx": {"gpus": null}}}', "servers.hgx.gpus must be a whole number of at least 1, got None."),
+        ('{"running": {"pue": null}}', "running.pue must be a number, got nothing."),
+        ('{"watts": {"nic": null}}', "watts: nic must be a list of numbers, got None."),
+    ]:
+        path.write_text(text)
+        assert sentence in refused(Parts.read, path)
