@@ -94,7 +94,11 @@ def _own(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], str]
     source = given.get("source", "a file of one's own")
     if not isinstance(source, str):
         raise InputError(f"source must be text, got {source!r:.80}.")
-    return facts, {name: given[name] for name in (*OF_SET_UP, PRECISION) if name in given}, source
+    set_up = {name: given[name] for name in (*OF_SET_UP, PRECISION) if name in given}
+    for name, value in set_up.items():
+        if not isinstance(value, str | float | int):
+            raise InputError(f"{name} must be one number or word, got {value!r:.80}.")
+    return facts, set_up, source
 
 
 def _attention(given: Any) -> Any:

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from mfabric_jax import units
-from mfabric_jax.checks import InputError
+from mfabric_jax.checks import InputError, whole
 from mfabric_jax.workload.memory import fullest_stage
 from mfabric_jax.workload.models import Architecture
 from mfabric_jax.workload.parallel import DEGREES, RECOMPUTE, Workload, micro_batches_for
 
+COUNTED = (*DEGREES, "gpus", "gpus_per_server", "chunks", "micro_batch", "micro_batches", "sequence")
 BUBBLE = 0.15  # of an iteration, at most, for a model of one's own
 GPUS = 1024  # of a cluster that nobody names
 REGION_GPUS = 64  # of an expert-parallel group that nobody names, about
@@ -43,6 +44,9 @@ def completed(model: str, facts: SetUpFacts) -> SetUpFacts:
     help, the set-up that needs least is taken. `InputError` where no set-up has the degrees that are given.
     """
     fixed = {name: value for name, value in facts.items() if name != "architecture"}
+    for name in COUNTED:
+        if fixed.get(name) is not None:
+            whole(name, fixed[name])
     found = _completed(facts["architecture"], tuple(sorted(fixed.items())))
     if found is None:
         said = ", ".join(f"{name} {fixed[name]}" for name in (*DEGREES, "gpus") if name in fixed)

@@ -94,6 +94,10 @@ MISTAKES = (
     (MINE + 'name = "a:b"', "name of .* must be text without : and , in it"),
     (MINE + 'precision = "fp4"', "precision 'fp4' is unknown"),
     (MINE + "ep = 48", "mine: no set-up has ep 48"),
+    (MINE + "dp = 'x'", "dp must be a whole number of at least 1, got 'x'"),
+    (MINE + "gpus = 1.5", "gpus must be a whole number of at least 1, got 1.5"),
+    (MINE + "ep = [1]", r"ep must be one number or word, got \[1\]"),
+    (MINE + "dp = 9223372036854775808", "dp must be at most 16,777,216, got 9223372036854775808"),
     (MINE + DEGREES + "gpus = 512", "^mine: dp x tp x pp x ep must equal gpus, .* a set-up that fits: tp 1, ep "),
     (
         MINE + DEGREES.replace("ep = 16", "ep = 48"),
