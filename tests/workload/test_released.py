@@ -1,10 +1,12 @@
 """`config.json` of released models: what is read from each layout, and the published sizes that follow from it."""
 
 import json
+import pathlib
 import re
 
 import pytest
 
+import mfabric_jax
 from mfabric_jax.checks import InputError
 from mfabric_jax.workload import Latent, get
 from mfabric_jax.workload.attention import GroupedQuery, Linear
@@ -122,3 +124,13 @@ def test_a_model_is_called_after_its_folder(tmp_path):
 def _written(path, text):
     path.write_text(text)
     return path
+
+
+def test_the_table_of_the_page_is_what_comes_out(released):
+    page = (pathlib.Path(mfabric_jax.__file__).parents[1] / "docs" / "models.md").read_text(encoding="utf-8")
+    for name, published in RELEASED.items():
+        model = released(published.config)
+        sizes = [counted(model, of) for of in ("eh", "")]
+        sizes += [counted(model, of, active=True) for of in ("eh", "h", "")]
+        row = " | ".join([name, *(f"{size:.2f}" for size in sizes), f"{published.total} / {published.active}"])
+        assert f"| {row} |" in page
