@@ -1,15 +1,24 @@
 """Files that are either whole or as they were: written beside their place, then moved onto it."""
 
+import glob
 import os
+import re
 import secrets
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from mfabric_jax.checks import InputError, one_of
 
 NAME = 200  # bytes of a name in that of its temporary file: systems allow 255
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+STALE_S = 3600.0  # nobody writes a temporary file for so long
 
 
 def suffix(field: str, path: str | Path, allowed: tuple[str, ...]) -> str:
@@ -49,6 +58,7 @@ def replacing(path: Path, *more: Path) -> Iterator[list[Path]]:
     try:
         for target in targets:
             target.parent.mkdir(parents=True, exist_ok=True)
+            sweep_up(target)
         yield parts
         for part, target in zip(parts, targets, strict=True):
             _keep_mode(part, target)
@@ -72,6 +82,30 @@ def _keep_mode(part: Path, target: Path) -> None:
     """That of the file which is there, if any; a new one has that of any new file."""
     with suppress(FileNotFoundError):
         part.chmod(stat.S_IMODE(target.stat().st_mode))
+
+
+def sweep_up(target: Path, older_s: float = STALE_S) -> None:
+    """Remove temporary files of `target` that a killed run left, untouched for `older_s` seconds."""
+    ours = re.compile(rf"\.{re.escape(_short(target.name))}\.[0-9a-f]{{8}}\.part")
+    for part in target.parent.glob(f".{glob.escape(_short(target.name))}.*.part"):
+        try:
+            if ours.fullmatch(part.name) and time.time() - part.stat().st_mtime >= older_s:
+                part.unlink()
+        except OSError:
+            continue  # somebody else was first
+
+
+def locked(file: BinaryIO) -> bool:
+    """Take the lock of an open file until it is closed; False if another process has it. Without locks: True."""
+    if fcntl is None:
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True  # a file system without locks
+    return True
 
 
 def _to_disk(part: Path) -> None:

@@ -75,7 +75,13 @@ def never_computes(command_line, monkeypatch):
     def compute(*args, **named):
         raise AssertionError("compute began")
 
-    for name in ("compare", "failures", "solve_cluster", "example_timeline", "whole_cluster.example_cluster"):
+    for name in (
+        "_compare.compare_each",
+        "failures",
+        "solve_cluster",
+        "example_timeline",
+        "whole_cluster.example_cluster",
+    ):
         monkeypatch.setattr(f"mfabric_jax.study.{name}", compute)
 
 

@@ -86,17 +86,17 @@ def test_a_trace_of_one_s_own_and_figures(capsys, tmp_path):
 
 
 def interrupted_after(monkeypatch, count):
-    """`study.compare` yields made-up rows, then the user presses Ctrl-C."""
+    """`compare_each` yields made-up rows, then the user presses Ctrl-C."""
     row = {"model": MODEL, "fabric": "fat-tree", "policy": "none", "routing": "spraying", "nic_use": "own", "gpus": 8}
     row |= dict.fromkeys(("iteration_s", "compute_s", "exposed_comm_s", "reconfig_s", "bubble_s", "tp_comm_s"), 1.0)
     row |= dict.fromkeys(("ep_comm_s", "dp_comm_s", "network_cost_usd", "perf_per_dollar"), 1.0)
 
-    def stopped(config, progress=None):
-        for done in range(count):
-            yield row | {"nic_gbps": 100.0 * 2**done}
+    def stopped(config, *, done, progress):
+        for number in range(count):
+            yield number, [row | {"nic_gbps": 100.0 * 2**number}]
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(study, "compare", stopped)
+    monkeypatch.setattr("mfabric_jax.study._compare.compare_each", stopped)
 
 
 def test_an_interrupt_keeps_the_rows(capsys, tmp_path, monkeypatch):

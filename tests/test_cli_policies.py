@@ -66,7 +66,7 @@ def test_a_scoreboard_is_a_table_rows_and_a_figure(folder, capsys):
 def test_a_scoreboard_that_is_stopped_keeps_its_rows(folder, monkeypatch):
     from mfabric_jax import learning
 
-    def interrupted(config, *, progress):
+    def interrupted(config, *, progress, start):
         yield from (row for row, _ in zip(scoreboard(config, progress=progress), range(3), strict=False))
         raise KeyboardInterrupt
 
@@ -77,6 +77,10 @@ def test_a_scoreboard_that_is_stopped_keeps_its_rows(folder, monkeypatch):
     assert status("policies", "bench", *words, "--out", folder / "part.csv") == 130
     rows, config = report.read_rows(folder / "part.csv")
     assert (len(rows), config["complete"]) == (3, False)
+    monkeypatch.setattr(learning, "scoreboard", lambda config, *, progress, start: scoreboard(config, start=start))
+    assert status("policies", "bench", *words, "--out", folder / "part.csv") == 0
+    whole, config = report.read_rows(folder / "part.csv")
+    assert (whole[:3], [row["sigma"] for row in whole], config["complete"]) == (rows, [0, 1, 2, 3], True)
 
 
 OWN = """

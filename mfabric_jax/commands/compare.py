@@ -43,7 +43,8 @@ def run(options: Options) -> int:
     for said in dict.fromkeys(row["traffic"] for row in rows if config.trace is not None):
         print(f"traffic: {said}")
     if stopped:
-        print("compare: interrupted; rows of the other models and fabrics are missing.", file=sys.stderr)
+        more = "" if options.out is None else "; the same command goes on"
+        print(f"compare: interrupted; rows of the other models and fabrics are missing{more}.", file=sys.stderr)
         return 130
     if options.figures is not None:
         regions, timelines = examples(config)
@@ -56,27 +57,28 @@ def _run(config: Compare, out: str | None) -> tuple[list[dict], bool]:
     """The rows, saved even when interrupted; and whether that happened."""
     from tqdm import tqdm
 
-    from mfabric_jax import fabric, report, study
-    from mfabric_jax.study._compare import effective
+    from mfabric_jax import fabric, study
+    from mfabric_jax.report.kept import Kept, keeping
+    from mfabric_jax.study._compare import compare_each, effective
 
-    rows: list[dict] = []
-    stopped = False
+    kept, stopped = Kept(None), False
     optical = sum(fabric.get(name).reconfigures for name in config.fabrics)
     spans = len(config.fabrics) * len(config.nic_use) + optical * (len(config.circuits_for) - 1)
     total = len(config.models) * spans
-    with tqdm(total=total, desc="compare", unit="fabric", file=sys.stderr, disable=None) as bar:
+    try:
+        with (
+            keeping(out, effective(config)) as kept,
+            tqdm(total=total, desc="compare", unit="fabric", initial=kept.found, file=sys.stderr, disable=None) as bar,
+        ):
 
-        def progress(one: study.Scenario) -> None:
-            bar.set_postfix_str(f"{one.workload.model} on {one.fabric.name}")
-            bar.update()
+            def progress(one: study.Scenario) -> None:
+                bar.set_postfix_str(f"{one.workload.model} on {one.fabric.name}")
+                bar.update()
 
-        try:
-            for row in study.compare(config, progress=progress):
-                rows.append(row)
-        except KeyboardInterrupt:
-            stopped = True
-        finally:
-            if out is not None and rows:
-                report.write_rows(rows, out, effective(config) | {"complete": not stopped})
-                tqdm.write(f"{len(rows)} rows in {out}", file=sys.stderr)
-    return rows, stopped
+            for number, rows in compare_each(config, done=set(kept.done), progress=progress):
+                kept.add(rows, number)
+    except KeyboardInterrupt:
+        stopped = True
+    if out is not None and kept.rows:
+        print(f"{len(kept.rows)} rows in {out}", file=sys.stderr)
+    return kept.rows, stopped

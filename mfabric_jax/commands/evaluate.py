@@ -29,22 +29,22 @@ def run(options: Options) -> int:
     shared.start_jax("float32", options.device)
     from tqdm import tqdm
 
-    from mfabric_jax import learning, report
+    from mfabric_jax import learning
     from mfabric_jax.report.figures import forecasts as draw
+    from mfabric_jax.report.kept import keeping
     from mfabric_jax.report.tables import forecast_table
 
     config, out, figures = options.config, options.out, options.figures
     shared.check_outputs(out, figures)
-    rows, complete = [], False
-    try:
-        with tqdm(desc="evaluate", unit="row", file=sys.stderr, disable=None) as bar:
-            for row in learning.evaluate_policies(config, progress=bar.set_postfix_str):
-                rows.append(row)
-                bar.update()
-        complete = True
-    finally:
-        if out is not None and rows:
-            print(report.write_rows(rows, out, config.effective() | {"complete": complete}), file=sys.stderr)
+    with (
+        keeping(out, config.effective()) as kept,
+        tqdm(desc="evaluate", unit="row", initial=kept.found, file=sys.stderr, disable=None) as bar,
+    ):
+        for row in learning.evaluate_policies(config, progress=bar.set_postfix_str, start=kept.found):
+            kept.add([row])
+            bar.update()
+    rows = kept.rows
+    shared.tell_written(out)
     print(forecast_table(rows))
     if figures is not None:
         print(draw(rows, pathlib.Path(figures) / "policies_under_forecasts.png"), file=sys.stderr)

@@ -50,19 +50,21 @@ def run(options: Options) -> int:
 
     from mfabric_jax import report, study
     from mfabric_jax.report import figures
+    from mfabric_jax.report.kept import keeping
     from mfabric_jax.study._failures import effective_failures
 
     config = settings(study.Failures, options)
     shared.check_outputs(options.out, options.figures)
-    rows = []
-    try:
-        with tqdm(total=len(setting.models) * len(config.kinds), desc="failures", file=sys.stderr, disable=None) as bar:
-            for row in study.failures(config, progress=bar.set_postfix_str):
-                rows.append(row)
-                bar.update()
-    finally:
-        if options.out is not None and rows:
-            report.write_rows(rows, options.out, effective_failures(config))
+    total = len(setting.models) * len(config.kinds)
+    with (
+        keeping(options.out, effective_failures(config)) as kept,
+        tqdm(total=total, desc="failures", initial=kept.found, file=sys.stderr, disable=None) as bar,
+    ):
+        for row in study.failures(config, progress=bar.set_postfix_str, start=kept.found):
+            kept.add([row])
+            bar.update()
+    rows = kept.rows
+    shared.tell_written(options.out)
     seconds = {"healthy_s": "healthy [s]", "failed_s": "failed [s]"}
     seconds |= {"reconfig_s": "reconf", "ep_comm_s": "EP", "bubble_s": "bubble"}
     shown = ["model", "failure", *(report.Column(key, title) for key, title in seconds.items())]

@@ -50,22 +50,24 @@ def run(options: Options) -> int:
     shared.start_jax(config.dtype, options.device)
     from tqdm import tqdm
 
-    from mfabric_jax import learning, report
+    from mfabric_jax import learning
     from mfabric_jax.report.figures import scoreboard as draw
+    from mfabric_jax.report.kept import keeping
     from mfabric_jax.report.tables import scoreboard_table
 
     out, figures = options.out, options.figures
     shared.check_outputs(out, figures)
-    rows = []
-    try:
-        with tqdm(total=config.rows, desc="policies bench", unit="row", file=sys.stderr, disable=None) as bar:
-            for row in learning.scoreboard(config, progress=bar.set_postfix_str):
-                rows.append(row)
-                bar.update()
-    finally:
-        if out is not None and rows:
-            effective = config.effective() | {"complete": len(rows) == config.rows}
-            print(report.write_rows(rows, out, effective), file=sys.stderr)
+    with (
+        keeping(out, config.effective()) as kept,
+        tqdm(
+            total=config.rows, desc="policies bench", unit="row", initial=kept.found, file=sys.stderr, disable=None
+        ) as bar,
+    ):
+        for row in learning.scoreboard(config, progress=bar.set_postfix_str, start=kept.found):
+            kept.add([row])
+            bar.update()
+    rows = kept.rows
+    shared.tell_written(out)
     print(scoreboard_table(rows))
     if figures is not None:
         print(draw(rows, pathlib.Path(figures) / "policies.png"), file=sys.stderr)

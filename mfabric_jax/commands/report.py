@@ -35,10 +35,10 @@ def run(options: Options) -> int:
     check_page(options.out, options.pictures)
     if pathlib.Path(options.rows).is_dir():
         rows, effective = report.query([options.rows], report.Asked())
-        for note in notes([options.rows]):
-            print(f"report: {note}", file=sys.stderr)
     else:
         rows, effective = report.read_rows(options.rows)
+    for note in notes([options.rows]):
+        print(f"report: {note}", file=sys.stderr)
     if len(rows) > MOST_ROWS:
         fewer = "take fewer by mfabric query --out"
         raise InputError(f"{options.rows} holds {len(rows):,} rows, a page at most {MOST_ROWS:,}: {fewer}.")

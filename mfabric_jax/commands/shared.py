@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -54,3 +55,9 @@ def check_outputs(out: str | None, figures: str | None) -> None:
         check_destination(out)
     if figures is not None:
         check_folder(figures)
+
+
+def tell_written(out: str | None) -> None:
+    """Where the rows are."""
+    if out is not None:
+        print(out, file=sys.stderr)

@@ -8,6 +8,7 @@ the true demand, whatever the policy: what servers forward is decided when it is
 
 import dataclasses
 import functools
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ from mfabric_jax import policies
 from mfabric_jax.checks import InputError, distinct, listed, names, not_negative, one_of, part, positive, whole
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.learning.demands import MEAN_OF, HeldOut, held_out
+from mfabric_jax.learning.intervals import summary_of
 from mfabric_jax.learning.planning import (
     PLANNED,
     SAMPLED,
@@ -50,7 +52,6 @@ REFERENCE = "greedy"
 EVALUATED = ("learned", "index", REFERENCE, "greedy-next", "threshold", "local-search", "uniform", STATIC)
 PROVED = 1e-4  # relative gap to the bound at which an optimum counts as proved
 MOST_PROVED = 16  # servers for which optima are worth waiting for
-RESAMPLED, CONFIDENCE = 2000, 0.95  # of intervals by bootstrap
 LATE = functools.partial(np.quantile, q=0.9)
 Row = dict[str, Any]
 
@@ -196,22 +197,23 @@ def _demands(config: Scoreboard, workload: str, servers: int):
     return every[chosen], every[others if len(others) else chosen]
 
 
-def scoreboard(config: Scoreboard, *, progress: Callable[[str], None] | None = None) -> Iterator[Row]:
+def scoreboard(config: Scoreboard, *, progress: Callable[[str], None] | None = None, start: int = 0) -> Iterator[Row]:
     """Rows as they are ready: size by size, workload by workload, routing by routing, then the policies.
 
     Time over the degree bound: `mean`, `median`, `p90` (None where no instance has bytes) of paced flows;
     `max_min_mean` of flows that share ports max-min fairly, None under relay routing. Over the `proved` optima:
     `of_optimum`, `of_optimum_p90`. `decisions_per_s`: in one batch of all instances; `compile_s` is apart.
+    The `start` first rows are left out, and not computed.
     """
-    tell = progress or (lambda said: None)
-    for cell in cells(config):
-        for routing in config.routings:
-            place = f"{cell.servers} servers, {cell.workload}, {routing}"
-            optimum = _optima(config, cell, routing, lambda at, place=place: tell(f"{place}, optimum {at}"))
-            for name in config.policies:
-                tell(f"{place}, {name}")
-                for sigma in config.sigmas:
-                    yield _row(config, name, cell, routing, sigma, optimum)
+    tell, cases = progress or (lambda said: None), list(itertools.product(config.policies, config.sigmas))
+    for at, (cell, routing) in enumerate(itertools.product(cells(config), config.routings)):
+        if not (left := cases[max(0, start - at * len(cases)) :]):
+            continue
+        place = f"{cell.servers} servers, {cell.workload}, {routing}"
+        optimum = _optima(config, cell, routing, lambda at, place=place: tell(f"{place}, optimum {at}"))
+        for name, sigma in left:
+            tell(f"{place}, {name}")
+            yield _row(config, name, cell, routing, sigma, optimum)
 
 
 def _row(config: Scoreboard, name: str, cell: Cell, routing: str, sigma: float, optimum: np.ndarray) -> Row:
@@ -320,26 +322,32 @@ class Evaluation:
         return {"command": "evaluate"} | dataclasses.asdict(self) | provenance("float32")
 
 
-def evaluate_policies(config: Evaluation, progress: Callable[[str], None] | None = None) -> Iterator[Row]:
+def evaluate_policies(
+    config: Evaluation, progress: Callable[[str], None] | None = None, *, start: int = 0
+) -> Iterator[Row]:
     """A row for each workload, number of servers, forecast, routing and policy.
 
     - `forecast`: "0.3" (its sigma) or "predicted".   - `over_bound`: mean time over the degree bound; `low`, `high`:
       its 95 % interval by bootstrap over demands; `p90`.
     - `gain`, `gain_low`, `gain_high`: how much the mean is below that of greedy on the same demands, in degree bounds.
+    - `start`: rows before this one are left out, and not computed.
     """
+    number = itertools.count(step=len(config.policies))
     for servers in config.sizes:
         region = config.region(servers)
         for held in held_out(servers, config.samples, config.seed, config.trace, config.records):
             for forecast in _forecasts(config, held):
                 plans = functools.cache(functools.partial(plans_from, forecast, region, many=config.scenarios))
                 for routing in config.routings:
+                    if not (left := config.policies[max(0, start - next(number)) :]):
+                        continue
                     if progress:
                         progress(f"{held.name}, {servers} servers, forecast {forecast.name}, {routing}")
                     place = {"workload": held.name, "servers": servers, "forecast": forecast.name, "routing": routing}
                     times = functools.partial(_over, config, region, held, forecast, routing, plans)
                     reference = times(REFERENCE)
-                    for name in config.policies:
-                        summary = _summary(times(name), reference, config.seed)
+                    for name in left:
+                        summary = summary_of(times(name), reference, config.seed)
                         yield place | {"policy": name, "samples": len(forecast.seen)} | summary
 
 
@@ -381,19 +389,3 @@ def _plan_times(region: Region, plans: Plan, demands):
 @functools.partial(jax.jit, static_argnames="steps")
 def _planned_shares(region: Region, circuits: Circuits, forecasts, steps: int):
     return jax.vmap(lambda one, seen: relay_shares(region, one, seen, steps=steps))(circuits, forecasts)
-
-
-def _summary(times: np.ndarray, reference: np.ndarray, seed: int) -> Row:
-    times, gain = times.astype(float), (reference - times).astype(float)
-    low, high = interval(times, seed)
-    gain_low, gain_high = interval(gain, seed)
-    found = {"over_bound": times.mean(), "low": low, "high": high, "p90": np.quantile(times, 0.9)}
-    found |= {"gain": gain.mean(), "gain_low": gain_low, "gain_high": gain_high}
-    return {name: float(value) for name, value in found.items()}
-
-
-def interval(values: np.ndarray, seed: int) -> tuple[float, float]:
-    """Where the mean lies with 95 % confidence: percentiles of the means of samples drawn again with replacement."""
-    again = np.random.default_rng(seed).integers(len(values), size=(RESAMPLED, len(values)))
-    low, high = np.quantile(values[again].mean(axis=1), [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return float(low), float(high)

@@ -12,6 +12,7 @@ from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.extras import extra
 from mfabric_jax.parts import CONFIG, SweepFolder
 from mfabric_jax.report.fronts import unbeaten
+from mfabric_jax.report.journal import journal_of
 from mfabric_jax.report.rows import read_rows, read_table
 
 OPERATORS = {"<=": "less_equal", ">=": "greater_equal", "!=": "not_equal", "<": "less", ">": "greater", "=": "equal"}
@@ -62,9 +63,11 @@ def query(paths: Sequence[str | Path], asked: Asked) -> tuple[list[dict[str, Any
 
 
 def notes(paths: Sequence[str | Path]) -> list[str]:
-    """A sentence for every folder whose sweep is not over, or cannot be checked for that."""
+    """A sentence for every file whose run, and folder whose sweep, is not over or cannot be checked for that."""
     found = []
     for path in map(Path, paths):
+        if journal_of(path).exists():
+            found.append(f"{path} is of a run that is not over; run it again.")
         if folder := _sweep_of(path):
             missing = [part.name for part in map(folder.part, range(folder.parts)) if not part.exists()]
             there = f"{folder.parts - len(missing):,} of {folder.parts:,} files"
@@ -88,7 +91,7 @@ def _read_all(paths: Sequence[str | Path]) -> tuple[Any, dict[str, Any]]:
         import pyarrow
     tables, configs = [], []
     for path, sweep in _files(paths):
-        if path.suffix == ".parquet":
+        if path.suffix == ".parquet" and path.exists():
             table, config = read_table(path, sweep)
         else:
             rows, config = read_rows(path)

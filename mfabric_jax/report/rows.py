@@ -20,6 +20,7 @@ from mfabric_jax.atomic import check_file, replacing, suffix
 from mfabric_jax.checks import InputError
 from mfabric_jax.extras import extra
 from mfabric_jax.parts import METADATA_KEY, verified
+from mfabric_jax.report.journal import rows_so_far
 from mfabric_jax.report.numerals import plain_scalar
 from mfabric_jax.text_files import mapping_in, read_mapping
 
@@ -39,8 +40,7 @@ def write_rows(rows: Sequence[Mapping[str, Any]], path: str | Path, config: Mapp
     kind = suffix("rows file", path, EXTENSIONS)
     names = dict.fromkeys(name for row in rows for name in row)
     columns = {name: [_scalar(name, row.get(name)) for row in rows] for name in names}
-    jsonable = lambda value: value.tolist() if hasattr(value, "tolist") else str(value)  # noqa: E731
-    text = json.dumps(dict(config), indent=2, default=jsonable)
+    text = json.dumps(jsonable(config), indent=2)
     if kind == ".csv":
         with (
             replacing(path, sidecar(path)) as (part, config_part),
@@ -57,6 +57,17 @@ def write_rows(rows: Sequence[Mapping[str, Any]], path: str | Path, config: Mapp
         with replacing(path) as (part,):
             parquet.write_table(table, part)
     return path
+
+
+def jsonable(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration as it is read back."""
+    plain = lambda value: value.tolist() if hasattr(value, "tolist") else str(value)  # noqa: E731
+    return json.loads(json.dumps(dict(config), default=plain))
+
+
+def plain_row(row: Mapping[str, Any]) -> Row:
+    """The row with plain numbers. `InputError` for what no file of rows holds."""
+    return {name: _scalar(name, value) for name, value in row.items()}
 
 
 def _scalar(name: str, value: Any) -> Any:
@@ -99,9 +110,15 @@ def check_destination(path: str | Path) -> None:
 
 
 def read_rows(path: str | Path) -> tuple[list[Row], dict[str, Any]]:
-    """Rows and configuration as `write_rows` stored them; a CSV without its sidecar has an empty configuration."""
+    """Rows and configuration as `write_rows` stored them; a CSV without its sidecar has an empty configuration.
+
+    Of a run that was killed, whose file is not there yet, the rows that were finished.
+    """
     path = Path(path)
-    if suffix("rows file", path, EXTENSIONS) == ".parquet":
+    kind = suffix("rows file", path, EXTENSIONS)
+    if not path.exists() and (found := rows_so_far(path)):
+        return found
+    if kind == ".parquet":
         table, config = read_table(path)
         return table.to_pylist(), config
     with _readable(path):

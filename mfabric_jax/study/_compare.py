@@ -1,7 +1,7 @@
 """Compare fabrics for training: models x fabrics x bandwidths, one row each."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from mfabric_jax.study._memory import memory_columns
 from mfabric_jax.study._money import Bill, bill_of, costs, unknown_parts
 from mfabric_jax.study._provenance import provenance
 from mfabric_jax.study._scenario import Scenario, check_dtype, scenarios
-from mfabric_jax.study._simulate import Simulated, simulate_all
+from mfabric_jax.study._simulate import Simulated, simulate_all, simulate_each
 from mfabric_jax.study._switches import changes_of, switch_name, switching_columns
 from mfabric_jax.study.calibration import CALIBRATED
 from mfabric_jax.study.config import Assumptions, Compare
@@ -33,6 +33,19 @@ def compare(
     check_dtype(config.dtype)
     for simulated in simulate_all(scenarios(config), workers=workers, progress=progress):
         yield from rows_of(simulated)
+
+
+def compare_each(
+    config: Compare,
+    *,
+    done: Container[int] = (),
+    workers: int = 2,
+    progress: Callable[[Scenario], None] | None = None,
+) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+    """The number of each of the `scenarios` that is not `done`, and its rows, whichever is ready."""
+    check_dtype(config.dtype)
+    for number, simulated in simulate_each(scenarios(config), done=done, workers=workers, progress=progress):
+        yield number, rows_of(simulated)
 
 
 def rows_of(simulated: Simulated) -> list[dict[str, Any]]:

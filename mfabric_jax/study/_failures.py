@@ -94,16 +94,24 @@ class Failures(FailureSettings):
                     raise InputError(f"failure 'electrical-nics' is modelled for routing unsplit, got {routing!r}.")
 
 
-def failures(config: Failures, progress: Callable[[str], None] | None = None) -> Iterator[dict[str, Any]]:
-    """A row for every model and kind of failure: iteration times before and after, and the slow-down of the run."""
+def failures(
+    config: Failures, progress: Callable[[str], None] | None = None, *, start: int = 0
+) -> Iterator[dict[str, Any]]:
+    """A row for every model and kind of failure: iteration times before and after, and the slow-down of the run.
+
+    - `start`: rows before this one are left out, and not computed.
+    """
     check_dtype(config.setting.dtype)
-    for name in config.setting.models:
+    for at, name in enumerate(config.setting.models):
+        kinds = config.kinds[max(0, start - at * len(config.kinds)) :]
+        if not kinds:
+            continue
         axes = {"models": (name,), "fabrics": (OPTICAL,), "nic_gbps": config.setting.nic_gbps[:1]}
         (one,) = scenarios(dataclasses.replace(config.setting, **axes))
         healthy = solve(one)
         before, busiest = _timed(one, healthy, None, 0)
         stage = busiest if config.stage is None else config.stage
-        for kind in config.kinds:
+        for kind in kinds:
             gpus_per_rank = one.workload.tp
             left = degraded(one.group, kind, server=config.server, gpus_per_rank=gpus_per_rank, radix=config.radix)
             hurt = _with_stage(healthy, _solve_stage(one, left, stage), stage)

@@ -4,8 +4,8 @@ A `Scenario` is one model on one fabric with its traffic and all that is assumed
 all bandwidths: all links of a fabric are multiples of its NICs, so their times scale with one over the bandwidth.
 """
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Container, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -241,24 +241,50 @@ def simulate(one: Scenario, exchanges: Exchanges | None = None) -> Simulated:
 def simulate_all(
     every: list[Scenario], *, workers: int = 2, progress: Callable[[Scenario], None] | None = None
 ) -> Iterator[Simulated]:
-    """`simulate` for each, in order, as they are ready; scenarios that carry an all-to-all alike share the solve.
+    """`simulate` for each, in order, as they are ready; arguments of `simulate_each`."""
+    ready: dict[int, Simulated] = {}
+    following = 0
+    for number, simulated in simulate_each(every, workers=workers, progress=progress):
+        ready[number] = simulated
+        while following in ready:
+            yield ready.pop(following)
+            following += 1
+
+
+def simulate_each(
+    every: list[Scenario],
+    *,
+    done: Container[int] = (),
+    workers: int = 2,
+    progress: Callable[[Scenario], None] | None = None,
+) -> Iterator[tuple[int, Simulated]]:
+    """(number, `simulate`) of each that is not `done`, whichever is ready; those that carry an all-to-all alike share
+    the solve.
 
     All-to-alls are solved by `workers` threads; `progress` is told every finished scenario.
     """
     drop_programs_if_crowded()
     started: dict[Any, Future] = {}
+    left = {number: one for number, one in enumerate(every) if number not in done}
     with ThreadPoolExecutor(workers) as pool:
-        for one in sorted(every, key=_work, reverse=True):  # long ones first: the pool stays busy
+        for one in sorted(left.values(), key=_work, reverse=True):  # long ones first: the pool stays busy
             for key, work in ((one.between_key, solve_between), (one.inside_key, solve_inside)):
                 if key not in started:
                     started[key] = pool.submit(work, one)
+        parts = {number: (started[one.between_key], started[one.inside_key]) for number, one in left.items()}
         try:
-            for one in every:
-                solved = _together(started[one.between_key].result(), started[one.inside_key].result())
+            while parts:
+                number = next((n for n, both in parts.items() if all(part.done() for part in both)), None)
+                if number is None:
+                    running = {part for both in parts.values() for part in both if not part.done()}
+                    wait(running, return_when=FIRST_COMPLETED)
+                    continue
+                between, inside = (part.result() for part in parts.pop(number))
+                one, solved = left[number], _together(between, inside)
                 timed = times_of(one, solved)
                 if progress:
                     progress(one)
-                yield Simulated(one, solved, timed)
+                yield number, Simulated(one, solved, timed)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 

@@ -13,7 +13,8 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.learning import Evaluation, Training, evaluate_policies
 from mfabric_jax.learning._lessons import lessons
 from mfabric_jax.learning.demands import held_out, pool
-from mfabric_jax.learning.judging import interval, over_bound, plan_over_bound
+from mfabric_jax.learning.intervals import interval
+from mfabric_jax.learning.judging import over_bound, plan_over_bound
 from mfabric_jax.policies._index import Index
 from mfabric_jax.policies._learned import save
 from mfabric_jax.traffic.demand_families import FAMILIES
@@ -64,6 +65,11 @@ def test_gains_are_over_greedy_and_planned_shares_do_not_beat_those_that_know(ro
         if row["routing"] == "relay":
             planned = only(rows, **same, routing="relay-planned", policy=row["policy"])
             assert row["over_bound"] <= planned["over_bound"] * 1.02
+
+
+def test_rows_that_are_there_are_left_out(rows):
+    for start in (len(rows) - 7, len(rows)):
+        assert list(evaluate_policies(CONFIG, start=start)) == rows[start:]
 
 
 def test_an_interval_covers_the_mean_as_often_as_it_says():
