@@ -2,15 +2,26 @@
 
 from typing import Any
 
+import numpy as np
+
 from mfabric_jax.study._trace_study import BEST, MEANING, PUBLISHED, STATIC, TREE, UNIFORM, Studied
+from mfabric_jax.traffic import survey
 from mfabric_jax.traffic.foresight import KNOWS_NOTHING, REPEATS, balanced
 from mfabric_jax.traffic.recording import Sources, Targets
 
+_HELD = (  # statistics of `survey.TITLES`, in words; whether they are parts
+    ("expert_max_over_mean", "The busiest expert of a layer over the mean", False),
+    ("rank_max_over_mean", "The busiest rank of a layer over the mean", False),
+    ("top10_pairs_share", "Traffic of the busiest tenth of pairs of ranks", True),
+    ("own_rank_share", "Selections that stay on their rank", True),
+    ("server_share", "Selections that stay in their server", True),
+)
 ALIKE = 0.01  # iteration times that differ by less are alike
-SHARE, CIRCUITS, AHEAD, UNKNOWN = (
+SHARE, CIRCUITS, AHEAD, HELD, UNKNOWN = (
     "What part of an iteration is all-to-all?",
     "Would optical circuits help, and which policy?",
     "Which predictor works, and how far ahead?",
+    "How skewed, drifting and local is it?",
     "What this recording cannot tell",
 )
 
@@ -21,6 +32,7 @@ def answers(found: Studied) -> dict[str, list[str]]:
         SHARE: _share(found),
         CIRCUITS: _circuits(found),
         AHEAD: _ahead(found),
+        HELD: _held(found),
         UNKNOWN: unknown(found) or ["Nothing that these answers rest on."],
     }
 
@@ -137,6 +149,25 @@ def _reach(found: Studied, row: dict[str, Any], last: tuple[int, int | None]) ->
     return f"{said}; better than repeating the last iteration up to {_span(reach)} ahead{beyond}"
 
 
+def _held(found: Studied) -> list[str]:
+    """Skew, drift and locality in numbers, as far as they were recorded."""
+    rows = survey.statistics_by_layer(found.recording)
+    lines = []
+    for name, what, percent in _HELD:
+        values = [row[name] for row in rows if row[name] is not None]
+        if values:
+            low, middle, high = np.quantile(values, (0.1, 0.5, 0.9))
+            form = ".1%" if percent else ".3g"
+            lines.append(f"{what}: median {middle:{form}}, {low:{form}} to {high:{form}} in four of five cases.")
+    drift = [row for row in survey.drift_rows(found.recording) if row["correlation"] is not None]
+    for row in dict.fromkeys((0, len(drift) - 1)) if drift else ():
+        each = drift[row]
+        lines.append(
+            f"Loads {_span((each['records'], each['iterations']))} apart correlate by {each['correlation']:.3f}."
+        )
+    return lines or ["It holds nothing to tell that by."]
+
+
 def _span(ahead: tuple[int, int | None]) -> str:
     records, iterations = ahead
     plural = "" if records == 1 else "s"
@@ -166,5 +197,6 @@ def unknown(found: Studied) -> list[str]:
         longest = max((row["records"] for row in found.foresight), default=0)
         lines.append(f"{records} records: horizons beyond {longest} are not tried.")
     if found.rows:
-        lines.append(f"Traffic of the first two answers: {found.rows[0]['traffic']}.")
+        of = ", ".join(map(str, found.simulated))
+        lines.append(f"The first two answers are of records {of}. Traffic: {found.rows[0]['traffic']}.")
     return lines

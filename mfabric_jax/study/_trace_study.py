@@ -5,6 +5,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from mfabric_jax.checks import InputError, positive, whole
 from mfabric_jax.study._compare import rows_of
 from mfabric_jax.study._scenario import scenarios_on
@@ -54,7 +56,8 @@ MEANING = {
 class TraceStudy(SetUp):
     """What to study a recording for.
 
-    - `iterations`: records that are simulated, each an iteration; all of them are used for statistics and predictors.
+    - `iterations`: records that are simulated, evenly spread, each an iteration; all are used for statistics and
+      predictors.
     """
 
     model: str = "mixtral-8x7b"
@@ -85,6 +88,7 @@ class Studied(NamedTuple):
     - `recording`: the records used.   - `rows`: those of `compare`, with `design`, `over_tree` (iteration over that on
       the best fat-tree) and `ep_share_without_bubble`.
     - `foresight`, `ranking`: those of `traffic.foresight_rows`.   - `left_out`: designs that cannot be, and why.
+    - `simulated`: numbers of the records that rows are of.
     """
 
     recording: Recording
@@ -93,15 +97,17 @@ class Studied(NamedTuple):
     foresight: list[dict[str, Any]]
     ranking: list[dict[str, Any]]
     left_out: dict[str, str]
+    simulated: list[int]
 
 
 def trace_study(recording: Recording, config: TraceStudy, progress: Callable[[str], None] | None = None) -> Studied:
-    """Simulate the first records on every design and rank the predictors; `progress` is told what is done.
+    """Simulate some records on every design and rank the predictors; `progress` is told what is done.
 
     `InputError` where the recording does not fit the model.
     """
     tell = progress or (lambda what: None)
-    tokens = recording.fitted(config.job, config.iterations)
+    some = _spread(recording, config.iterations)
+    tokens = some.fitted(config.job, config.iterations)
     names, cases, left_out = [], [], {}
     for design in DESIGNS:
         try:
@@ -119,7 +125,14 @@ def trace_study(recording: Recording, config: TraceStudy, progress: Callable[[st
             tell(name)
     seen = foresight_rows(recording)
     tell("predictors")
-    return Studied(recording, config.job, _relative(rows), seen, ranked(seen), left_out)
+    return Studied(recording, config.job, _relative(rows), seen, ranked(seen), left_out, some.number.tolist())
+
+
+def _spread(recording: Recording, iterations: int) -> Recording:
+    """So many records from the middles of equal parts: the first ones may be a warm-up."""
+    parts = min(iterations, len(recording.count))
+    index = ((np.arange(parts) + 0.5) * len(recording.count) / parts).astype(int)
+    return dataclasses.replace(recording, count=recording.count[index], number=recording.number[index])
 
 
 def _relative(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

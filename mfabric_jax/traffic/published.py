@@ -84,7 +84,7 @@ def laer(path: pathlib.Path) -> tuple[Recording, ...]:
         raise InputError(f"trace {path} must be a readable .csv[.gz] file, got {type(error).__name__}.") from error
     names = rows[0] if rows else []
     if not set(LAER_COLUMNS) <= set(names) or len(set(names)) < len(names):
-        shown = ", ".join(names)[:200]
+        shown = " ".join(", ".join(names)[:200].split())
         raise InputError(f"trace {path} must have the columns {', '.join(LAER_COLUMNS)}, none twice, got {shown}.")
     cells: dict[str, list[list[int]]] = {}
     for line, row in enumerate((dict(itertools.zip_longest(names, row)) for row in rows[1:] if row), start=2):

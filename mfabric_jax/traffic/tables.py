@@ -38,7 +38,7 @@ def load_table(path: pathlib.Path) -> Recording:
     names = [_NAMES.get(name.strip().lower(), name.strip().lower()) for name in names]
     allowed = (*AXES, COUNT)
     if len(set(names)) < len(names) or not set(NEEDED) <= set(names) <= set(allowed):
-        shown = ", ".join(names)[:200]
+        shown = " ".join(", ".join(names)[:200].split())
         raise InputError(f"trace {path} must have the columns {', '.join(allowed)}, none twice, got {shown}.")
     table = {name: _numbers(path, name, column) for name, column in zip(names, columns, strict=True)}
     if not len(table[COUNT]):

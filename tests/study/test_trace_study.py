@@ -5,7 +5,7 @@ import pytest
 
 from mfabric_jax.study import TraceStudy, compare, trace_study
 from mfabric_jax.study import _trace_study as study
-from mfabric_jax.study._trace_answers import AHEAD, CIRCUITS, SHARE, UNKNOWN, answers
+from mfabric_jax.study._trace_answers import AHEAD, CIRCUITS, HELD, SHARE, UNKNOWN, answers
 from mfabric_jax.study._trace_study import BEST, DESIGNS, PUBLISHED, STATIC, UNIFORM, Studied
 from mfabric_jax.study.config import Compare
 from mfabric_jax.traffic import open_trace
@@ -49,7 +49,7 @@ def test_rows_are_those_of_compare_and_are_told_on_a_page(few, trace, tmp_path, 
         assert f"{row['iteration_s']:.4g}" in line
     assert "previous-iteration is wrong about 0.0%" in said
     page = (tmp_path / "out" / "study.html").read_text()
-    for question in (SHARE, CIRCUITS, AHEAD, UNKNOWN):
+    for question in (SHARE, CIRCUITS, AHEAD, HELD, UNKNOWN):
         assert f"<h2>{question}</h2>" in page
     assert page.count("<figure>") == len(list((tmp_path / "out" / "pictures").iterdir())) == 5
     assert sorted(path.name for path in (tmp_path / "out").glob("*.csv")) == ["designs.csv", "predictors.csv"]
@@ -76,7 +76,7 @@ def circuits(*seconds):
     names = [design.name for design in DESIGNS]
     rows = [row(name, time, 0.5 if "mFabric" in name else 1.0) for name, time in zip(names, seconds, strict=True)]
     recording = Recording(np.ones((1, 1, 1, 16, 16)), np.zeros(1, int), "run", "made up")
-    return " ".join(answers(Studied(recording, JOB, rows, [], [], {}))[CIRCUITS])
+    return " ".join(answers(Studied(recording, JOB, rows, [], [], {}, []))[CIRCUITS])
 
 
 def test_the_verdict_on_circuits():
@@ -104,12 +104,31 @@ def test_the_verdict_on_circuits():
 def test_what_is_unknown_is_said():
     count = np.ones((3, 1, 1, 1, 4))
     ranks = Recording(count, np.array([1, 11, 21]), "x", "x", sources=Sources.UNKNOWN, targets=Targets.RANKS)
-    said = answers(Studied(ranks, JOB, [], [], [], {}))[UNKNOWN]
+    said = answers(Studied(ranks, JOB, [], [], [], {}, []))[UNKNOWN]
     assert [line.split(":")[0] for line in said[:2]] == ["Sources are unknown", "Experts are unknown"]
     assert said[2] == "Records are several iterations apart: what happens between them is unknown."
     domains = Recording(np.ones((12, 1, 1, 2, 4)), np.arange(12), "x", "x", sources=Sources.DOMAINS)
-    (only,) = answers(Studied(domains, JOB, [], [], [], {}))[UNKNOWN]
+    (only,) = answers(Studied(domains, JOB, [], [], [], {}, []))[UNKNOWN]
     assert only.startswith("Rows are text domains")
+
+
+def test_records_are_spread_over_the_recording():
+    recording = Recording(np.arange(10).reshape(10, 1, 1, 1, 1), 10 * np.arange(10), "x", "x")
+    assert study._spread(recording, 2).number.tolist() == [20, 70]
+    assert study._spread(recording, 99).number.tolist() == list(range(0, 100, 10))
+    assert study._spread(recording, 1).count.ravel().tolist() == [5]
+
+
+def test_skew_drift_and_locality_in_numbers():
+    load = np.tile([9.0, 1, 1, 1], (2, 2, 1, 1, 1))
+    one = Recording(load, np.arange(2), "x", "x", sources=Sources.UNKNOWN)
+    assert answers(Studied(one, JOB, [], [], [], {}, []))[HELD] == [
+        "The busiest expert of a layer over the mean: median 3, 3 to 3 in four of five cases.",
+        "Loads 1 iteration apart correlate by 1.000.",
+    ]
+    local = Recording(np.tile(np.eye(2), (1, 1, 1, 1, 1)), np.zeros(1), "x", "x")
+    said = answers(Studied(local, JOB, [], [], [], {}, []))[HELD]
+    assert "Selections that stay on their rank: median 100.0%, 100.0% to 100.0% in four of five cases." in said
 
 
 def test_mistakes(trace, capsys):
