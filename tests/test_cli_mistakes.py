@@ -171,6 +171,8 @@ MISTAKES = {
         ("convert run.npz out.npy", "a trace is saved as .npz, got 'out.npy'."),
         ("fit run.npz x.json", "traces fit takes one path, got 'x.json' too; knobs go to --out."),
         ("fit run.npz --out knobs.npz", "knobs are written as .json, got 'knobs.npz'."),
+        ("info run.npz --nic-gbps 400", "nic_gbps is of traces study alone, got traces info."),
+        ("info run.npz --axes layer,exprt", "axis 'exprt' is unknown (did you mean 'expert'?)"),
         ("study run.npz", "traces study needs --model, the model whose job the recording is read for."),
         ("study run.npz --model llama-moe --out page.pdf", "report 'page.pdf': extension '.pdf' is unknown"),
         ("fit run.npz --iterations 0", "iterations must be a whole number of at least 1, got 0."),

@@ -73,6 +73,9 @@ def run(options: Options) -> int:
     from mfabric_jax import traffic
 
     records = options.records
+    for name in ("gpu", "nic_gbps"):
+        if options.what != "study" and getattr(options, name) is not None:
+            raise InputError(f"{name} is of traces study alone, got traces {options.what}.")
     if options.what == "convert":
         if options.to is None:
             raise InputError("traces convert needs OUT.npz behind the path.")
