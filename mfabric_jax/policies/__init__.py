@@ -57,6 +57,7 @@ OPTIMISES = {
     "exact": EXACT_ROUTINGS,
     "sample-average": SAMPLED_ROUTINGS,
 }
+SETTLE_TIES = ("joint", "sample-average")  # by the plan in place and a key; else the demand decides alone
 NEAREST = {"best-path": "unsplit", "relay": "split"}
 
 
@@ -114,6 +115,16 @@ def suited(policy: str | Policy, **settings: Any) -> Policy:
     if "routing" in given and given["routing"] not in OPTIMISES[policy]:
         given["routing"] = NEAREST.get(given["routing"], given["routing"])
     return get(policy, **given)
+
+
+@functools.lru_cache(maxsize=64)
+def for_demand_alone(policy: Policy) -> Policy:
+    """The policy without the plan in place and without a key."""
+
+    def alone(demand, region, *, previous=None, key=None):
+        return policy(demand, region)
+
+    return alone
 
 
 def takes_many(policy: Policy) -> bool:

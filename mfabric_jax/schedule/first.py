@@ -18,9 +18,7 @@ from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import Policy, random_circuits, uniform
 from mfabric_jax.routing import Plan
-from mfabric_jax.workload import Workload
-from mfabric_jax.workload.compute import BACKWARD_OVER_FORWARD, BlockSeconds
-from mfabric_jax.workload.volume import tp_bytes_per_gpu
+from mfabric_jax.schedule.pays import TradeOff, circuits_anew, what_pays
 
 FIRST = {
     "block": "wait for the gate, then for the switch",
@@ -30,31 +28,6 @@ FIRST = {
     "pays": "before either all-to-all of a block and pass, or not at all: whatever ends the two first",
 }
 AHEAD = ("random", "predict")
-
-
-class TradeOff(NamedTuple):
-    """What a reconfiguration is weighed against under "pays".
-
-    - `delay_s`: of the switch.   - `each_s`: further delay for every circuit set up anew.   - `nic_Bps`: of a NIC.
-    - `size` [2]: of the two forward all-to-alls, over dispatch.
-    - `inner_s` [2]: what experts compute between them, forward and backward.
-    - `behind_s`: what a block computes behind its last all-to-all, backward.
-    """
-
-    delay_s: Float[Array, ""] | float
-    nic_Bps: Float[Array, ""] | float
-    size: Float[Array, "2"]
-    inner_s: Float[Array, "2"]
-    behind_s: Float[Array, ""]
-    each_s: Float[Array, ""] | float = 0.0
-
-
-def trade_off_of(workload: Workload, rates: Any, seconds: BlockSeconds) -> TradeOff:
-    """What a job at these `FabricRates` and seconds of a block weighs it against."""
-    behind_s = BACKWARD_OVER_FORWARD * seconds.attention_s + tp_bytes_per_gpu(workload) / rates.nvlink_Bps
-    size = jnp.asarray((1.0, workload.combine_bytes / workload.dispatch_bytes), jnp.result_type(behind_s))
-    inner_s = jnp.stack([jnp.asarray(ratio * seconds.moe_s, size.dtype) for ratio in (1, BACKWARD_OVER_FORWARD)])
-    return TradeOff(rates.delay_s, rates.nic_Bps, size, inner_s, behind_s, rates.each_s)
 
 
 class First(eqx.Module):
@@ -138,35 +111,11 @@ def _pair(region, policy, slot: SlotsToServe, parts, first: First, key, before, 
     if first.rule == "block":
         return fresh, fresh
     if first.rule == "pays":
-        return _what_pays(region, slot, parts, first.trade_off, before, fresh, behind)
+        kept, anew = (parts(region, Circuits(count), slot.demand) for count in (before, fresh))
+        turned = what_pays(first.trade_off, kept, anew, circuits_anew(before, fresh), slot.backward, behind)
+        return tuple(jnp.where(turn, fresh, before) for turn in turned)
     if first.rule == "reuse":
         return before, fresh
     random = first.rule == "random"
     found = random_circuits(slot.demand, region, key=key).circuits.count if random else ask(slot.guess)
     return jnp.where(slot.backward, fresh, found.astype(fresh.dtype)), fresh
-
-
-def _what_pays(region, slot: SlotsToServe, parts, trade_off, before, fresh, behind):
-    """Switch before the first all-to-all, before the second, or not: what takes least until the second is over."""
-    # Hidden is what this block's own computation covers, and packets that take longer than circuits. Idle time of the
-    # pipeline, propagation, overlap in parts, the time of a decision, circuits that carry while others turn and
-    # all-to-alls computed again are not foreseen.
-    dtype = slot.demand.dtype
-    delay_s, each_s, nic_Bps = (jnp.asarray(x, dtype) for x in (trade_off.delay_s, trade_off.each_s, trade_off.nic_Bps))
-    delay_s = delay_s + each_s * (jnp.maximum(fresh - before, 0).sum().astype(dtype) / 2)
-    (_, old), (optical, new) = (
-        (pair[0] / nic_Bps, jnp.maximum(*pair) / nic_Bps)
-        for pair in (parts(region, Circuits(count), slot.demand) for count in (before, fresh))
-    )
-    one, two = jnp.where(slot.backward, trade_off.size[::-1], trade_off.size)
-    ready = jnp.where(slot.backward & behind, trade_off.behind_s, 0)  # known before, and time to turn
-    computed = jnp.where(slot.backward, trade_off.inner_s[1], trade_off.inner_s[0])
-
-    def paid(hidden, size):
-        return jnp.where(optical > 0, jnp.maximum(delay_s - hidden - size * (new - optical), 0), 0)
-
-    now = one * new + paid(ready, one) + two * new  # summed alike: ties stay ties
-    later = one * old + paid(computed, two) + two * new
-    never = one * old + two * old
-    first = now < jnp.minimum(later, never)
-    return jnp.where(first, fresh, before), jnp.where(first | (later < never), fresh, before)

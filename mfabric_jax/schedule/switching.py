@@ -15,6 +15,7 @@ from mfabric_jax.routing import Plan, relay_shares
 from mfabric_jax.routing.region import part_times, parts_that_wait, relay_part_bounds
 from mfabric_jax.schedule.all_to_alls import Exchanges, Places
 from mfabric_jax.schedule.first import AHEAD, BLOCK, First, SlotsToServe, choose
+from mfabric_jax.schedule.pays import circuits_anew, demands_of_stages, few_pairs, where_it_pays
 from mfabric_jax.schedule.spans import ALL_TO_ALL, Span, set_for
 
 RELAY_STEPS = 100  # 0.1 % from the best shares on average
@@ -66,9 +67,14 @@ def switched(
     - `guess`: the demand as predicted, [S S] or many [K S S].   - `seen`: demand of `span.seen`.
     - `partly`: circuits that stay carry while others turn, as this function of `routed_in_parts` says.
     """
-    plain = first.rule == "block" and not span.long and partly is None
+    plain = first.rule in ("block", "pays") and not span.long and partly is None
     if plain and not remembers(policy, unit, even, uniform(None, unit).circuits.count, key):
-        return _once_each(where, unit, demand, even, policy, key, parts, first.cold)
+        given = where, unit, demand, even, policy, key, parts
+        own = demands_of_stages(where, *demand.shape[:2])
+        if first.rule == "block":
+            return _once_each(*given, first.cold)
+        if few_pairs(own):
+            return where_it_pays(*given, first.trade_off, own, cold=first.cold, both=span.name == "block")
     alike = first.rule == "block" or span.name == "block"  # both of a block
     moe = where.layer >= 0
     between = demand[where.pick(*demand.shape[:2])]  # [P Q L S S]
@@ -94,15 +100,10 @@ def switched(
         nothing + jnp.where(moe[..., None], part[:-1].reshape(*moe.shape, -1), 0) for part in found
     )
     ahead = jnp.asarray(where.backward | span.long | (first.rule in AHEAD))
-    switch, anew = jnp.any(count != before, axis=(-2, -1)), _set_up(count, before, nothing.dtype)
+    switch, anew = jnp.any(count != before, axis=(-2, -1)), circuits_anew(before, count, nothing.dtype)
     calm_s = jnp.maximum(found[0][-1], found[1][-1])
     rest = {"waiting": waiting[0] if waiting else None, "anew": anew}
     return Exchanges(optical, electrical, nothing[..., 0], switch, ahead, count, calm_s, **rest)
-
-
-def _set_up(count, before, dtype) -> Float[Array, "..."]:
-    """Circuits that are set up anew."""
-    return jnp.maximum(count - before, 0).sum((-2, -1)).astype(dtype) / 2
 
 
 def turning(count: Array, before: Array) -> Bool[Array, "P Q L 2 S S"]:
@@ -150,7 +151,7 @@ def _once_each(where: Places, unit: Region, demand, even, policy, key, parts, co
     nothing = jnp.zeros((*moe.shape, 2), both[0].dtype)
     optical, electrical = (nothing + jnp.where(moe, part[:-1][at], 0)[..., None] for part in both)
     count = jnp.broadcast_to(served[..., None, :, :], (*moe.shape, 2, *even.shape))
-    switch, anew = jnp.any(served != found, axis=(-2, -1)), _set_up(served, found, nothing.dtype)
+    switch, anew = jnp.any(served != found, axis=(-2, -1)), circuits_anew(found, served, nothing.dtype)
     switch, anew = (jnp.stack([one, jnp.zeros_like(one)], axis=-1) for one in (switch, anew))
     calm_s = jnp.maximum(both[0][-1], both[1][-1])
     ahead = jnp.asarray(where.backward)

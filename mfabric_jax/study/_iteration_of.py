@@ -14,8 +14,8 @@ from mfabric_jax.fabric.design import Fabric, group_numbers
 from mfabric_jax.schedule import Rules, iterate
 from mfabric_jax.schedule.all_to_alls import Exchanges
 from mfabric_jax.schedule.exchange import exchanges_inside
-from mfabric_jax.schedule.first import trade_off_of
 from mfabric_jax.schedule.iteration import FabricRates
+from mfabric_jax.schedule.pays import trade_off_of
 from mfabric_jax.study._scenario import Scenario, scenarios_on, tokens_of
 from mfabric_jax.study._simulate import Given, Program, given_of, program_of
 from mfabric_jax.study.config import Assumptions
@@ -54,7 +54,8 @@ class IterationOf(eqx.Module):
         case = self._typed(case)
         group, at = self._group(case), case["sample"]
         workload = self.solver.workload
-        trade_off = trade_off_of(workload, *self._costs(case)) if self.solver.first == "pays" else None
+        weighs, routing = self.solver.first == "pays", self.solver.routing
+        trade_off = trade_off_of(workload, *self._costs(case), routing) if weighs else None
         given = self.given.at(at)
         between = self.solver.between(group, given, trade_off)
         return between._replace(inside=exchanges_inside(workload, group, given.tokens), count=None)

@@ -23,8 +23,8 @@ from mfabric_jax.routing.single import single_part_times, single_paths
 from mfabric_jax.schedule import First, Iteration, iterate
 from mfabric_jax.schedule.all_to_alls import Exchanges
 from mfabric_jax.schedule.exchange import exchanges_between, exchanges_inside
-from mfabric_jax.schedule.first import TradeOff, trade_off_of
 from mfabric_jax.schedule.iteration import FabricRates
+from mfabric_jax.schedule.pays import TradeOff, trade_off_of
 from mfabric_jax.schedule.spans import Span
 from mfabric_jax.study._foreseen import SIGMA, errors_so_far, iterations_before, predicted_tokens
 from mfabric_jax.study._scenario import Scenario, check_dtype
@@ -152,7 +152,8 @@ def _carried(one: Scenario) -> Any:
 
 def trade_off_at(one: Scenario, nic_gbps: float) -> TradeOff:
     """What a reconfiguration is weighed against at a bandwidth."""
-    return trade_off_of(one.workload, *_arrays((one.rates(nic_gbps), one.seconds), one.settings.dtype))
+    numbers = _arrays((one.rates(nic_gbps), one.seconds), one.settings.dtype)
+    return trade_off_of(one.workload, *numbers, one.settings.routing)
 
 
 def _arrays(numbers: Any, dtype: str) -> Any:
@@ -164,8 +165,7 @@ def solve_between(one: Scenario) -> Exchanges:
     settings = one.settings
     given = program_of(one), group_numbers(one.group, settings.dtype), given_of(one)
     if one.weighs:
-        each = [_solve_all(*given, trade_off_at(one, gbps)) for gbps in one.bandwidths]
-        solved = jax.tree.map(lambda *x: jnp.stack(x), *each)
+        solved = _solve_weighed(*given, [trade_off_at(one, gbps) for gbps in one.bandwidths])
     else:
         solved = jax.block_until_ready(_solve_all(*given, None))
     if settings.own_policy and one.group.reconfigures:
@@ -176,6 +176,12 @@ def solve_between(one: Scenario) -> Exchanges:
 @eqx.filter_jit
 def _solve_all(program: Program, group, given: Given, trade_off) -> Exchanges:
     return _each_iteration(lambda one: program.between(group, one, trade_off), given)
+
+
+@eqx.filter_jit
+def _solve_weighed(program: Program, group, given: Given, trade_offs: list[TradeOff]) -> Exchanges:
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), *trade_offs)
+    return jax.vmap(lambda one: _each_iteration(lambda it: program.between(group, it, one), given))(stacked)
 
 
 def solve_inside(one: Scenario) -> jax.Array:

@@ -142,7 +142,9 @@ class Assumptions(
         """The policy with its settings; `mean` is the demand that "static" is for."""
         if self.policy == "static":
             return jax.tree_util.Partial(policies.static, mean=mean)
-        return policies.suited(self.policy, rule=self.rule, routing=self.routing)
+        policy = policies.suited(self.policy, rule=self.rule, routing=self.routing)
+        settles = self.first == "pays" and self.policy in policies.SETTLE_TIES
+        return policies.for_demand_alone(policy) if settles else policy
 
     def groups(self, model: ModelName, name: str, nic_gbps: float, nic_uses: Sequence[str]) -> list[Any]:
         """What one expert-parallel group of the model sees of a fabric, checked."""

@@ -13,7 +13,8 @@ from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import Plan, greedy
 from mfabric_jax.schedule import First
 from mfabric_jax.schedule.exchange import exchanges_between
-from mfabric_jax.schedule.first import SlotsToServe, TradeOff, choose
+from mfabric_jax.schedule.first import SlotsToServe, choose
+from mfabric_jax.schedule.pays import TradeOff
 from tests.mistakes import check_refused
 from tests.oracles.greedy import greedy as plain_greedy
 from tests.schedule.jobs import job

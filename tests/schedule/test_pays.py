@@ -1,0 +1,49 @@
+"""Circuits looked up among those of a stage's demands are those found all-to-all after all-to-all."""
+
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mfabric_jax.policies import greedy
+from mfabric_jax.schedule import pays, switching
+from mfabric_jax.schedule.exchange import exchanges_between
+from mfabric_jax.schedule.first import First
+from mfabric_jax.schedule.pays import TradeOff, what_pays
+from tests.schedule.jobs import TOKENS, job, region
+
+BYTES = 125e6
+
+
+def solved(policy, cold):
+    """For four delays, from free to never worth it."""
+    found, workload = [], dataclasses.replace(job(), micro_batches=5)
+    for delay in (0.0, 0.02, 0.2, 5.0):
+        sizes, inner = jnp.asarray([1.0, 1.0]), jnp.asarray([0.05, 0.1])
+        trade_off = TradeOff(jnp.asarray(delay), jnp.asarray(5e10), sizes, inner, jnp.asarray(0.02), jnp.asarray(1e-3))
+        first = First("pays", trade_off=trade_off, cold=cold)
+        found.append(exchanges_between(workload, region(), TOKENS, policy, first=first))
+    return found
+
+
+@pytest.mark.parametrize("cold", [False, True])
+def test_looked_up_or_one_after_the_other(cold, monkeypatch):
+    looked_up = solved(greedy, cold)
+    monkeypatch.setattr(switching, "few_pairs", lambda own: False)
+    in_turn = solved(lambda *given, **rest: greedy(*given, **rest), cold)  # another policy: traced anew
+    for ours, theirs in zip(looked_up, in_turn, strict=True):
+        for one, other in zip(ours, theirs, strict=True):
+            assert (one is None) == (other is None)
+            if one is not None:
+                np.testing.assert_allclose(one, other, rtol=1e-12)
+    changes = [int(one.switch.sum()) for one in looked_up]
+    assert changes[0] > changes[-1] == 0
+
+
+def test_a_gain_within_the_tolerance_is_none():
+    old, new = (jnp.asarray(BYTES), jnp.asarray(0.0)), (jnp.asarray(0.9995 * BYTES), jnp.asarray(0.0))
+    free = TradeOff(0.0, 1.0, jnp.ones(2), jnp.zeros(2), jnp.asarray(0.0))
+    given = old, new, jnp.asarray(1.0), jnp.asarray(False), jnp.asarray(False)
+    assert what_pays(free, *given).all()
+    assert not what_pays(free._replace(tolerance=pays.RELAY_TOLERANCE), *given).any()
