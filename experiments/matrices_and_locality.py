@@ -62,7 +62,7 @@ class Config:
     def tokens(self, job: Workload) -> Tokens:
         """Selections."""
         if self.trace is not None:
-            return traffic.recorded(self.trace, job, iterations=self.iterations)
+            return traffic.recorded(job, self.trace, iterations=self.iterations)
         return traffic.measured(job, self.iterations, seed=self.seed)
 
 

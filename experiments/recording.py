@@ -71,7 +71,7 @@ class Source:
         job = workload.get(MODEL)
         if self.trace is None:
             return traffic.from_knobs(job, KNOBS, self.iterations or ITERATIONS, MICRO_BATCHES, seed)
-        return traffic.recorded(self.trace, job, self.records, self.iterations)
+        return traffic.recorded(job, self.trace, self.records, self.iterations)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,14 +1,20 @@
 """Flow-level simulation and control of reconfigurable optical fabrics for Mixture-of-Experts training.
 
-Public names in pipeline order; everything else lives in the packages of the same order.
+Public names in pipeline order; everything else lives in the packages of the same order. They are loaded when they are
+first asked for, JAX with them.
 """
 
-from mfabric_jax import units
-from mfabric_jax.checks import InputError
-from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.flows import FlowProblem, completion_times, max_min_rates, star_completion
-from mfabric_jax.policies import Plan, greedy
-from mfabric_jax.routing import all_to_all_time
+import importlib
+import importlib.util
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mfabric_jax import units
+    from mfabric_jax.checks import InputError
+    from mfabric_jax.fabric import Circuits, Region
+    from mfabric_jax.flows import FlowProblem, completion_times, max_min_rates, star_completion
+    from mfabric_jax.policies import Plan, greedy
+    from mfabric_jax.routing import all_to_all_time
 
 __version__ = "0.1.0"
 
@@ -25,3 +31,21 @@ __all__ = [
     "star_completion",
     "units",
 ]
+_FROM = {
+    **{"InputError": "checks", "Circuits": "fabric", "Region": "fabric", "Plan": "policies", "greedy": "policies"},
+    **dict.fromkeys(("FlowProblem", "completion_times", "max_min_rates", "star_completion"), "flows"),
+    "all_to_all_time": "routing",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, or a package of this one."""
+    if name in _FROM:
+        return getattr(importlib.import_module(f"{__name__}.{_FROM[name]}"), name)
+    if not name.startswith("_") and importlib.util.find_spec(f"{__name__}.{name}"):
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -33,7 +33,7 @@ def run(options: Any) -> int:
     own = {field.name for field in dataclasses.fields(TraceStudy)} & set(vars(options))
     given: dict[str, Any] = {name: value for name in own if (value := getattr(options, name)) is not None}
     config = TraceStudy(**given)
-    recording = recording_of(options.path, config.job, options.axes).chosen(options.records)
+    recording = recording_of(config.job, options.path, options.axes).chosen(options.records)
     found = _with_bar(study.trace_study, recording, config, len(DESIGNS) + 1)
     said = answers(found)
     print(_text(found, said))

@@ -266,6 +266,11 @@ def group_numbers(group: EpGroup, dtype: str) -> EpGroup:
     return jax.tree.map(leaf, group)
 
 
+def as_data(tree: Any, dtype: Any) -> Any:
+    """Real numbers of a tree as arrays, so that other values reuse the compiled program; all else as it is."""
+    return jax.tree.map(lambda x: jnp.asarray(x, dtype) if isinstance(x, float | np.floating) else x, tree)
+
+
 def needs_regions(name: str, form: Form) -> np.ndarray:
     """The circuits of a fabric that has no cluster without them."""
     if form.regions is None:

@@ -26,7 +26,7 @@ class FlowProblem(eqx.Module):
 
     - `capacity` [L]: what each link carries [bytes/s], 0 or more.
     - `hops` [F H]: the links each flow crosses; -1 pads and may stand anywhere; no link twice in one row.
-    - `share` [F H]: part of the flow's rate that crosses the hop (multipath splitting), above 0.
+    - `share` [F H]: part of the flow's rate that crosses the hop (multipath splitting), above 0; at padding anything.
     - `weight` [F]: fair-share weight; the allocation is max-min on rate / weight. 0 means absent.
     - `cap` [F]: limit on the flow's own rate [bytes/s].
 
@@ -119,8 +119,9 @@ def _check_values(links: int, field: str, hops: ArrayLike, share: ArrayLike, **t
     link = np.asarray(hops)
     if link.min() < -1 or link.max() >= links:
         raise InputError(f"{field} must lie in -1..{links - 1} (links of capacity), got {link.min()}..{link.max()}.")
-    if np.any(np.asarray(share) <= 0):
-        raise InputError(f"share must be above 0, got {np.nanmin(np.asarray(share))}.")
+    used = np.where(link >= 0, np.asarray(share), 1)
+    if np.any(used <= 0):
+        raise InputError(f"share must be above 0, got {np.nanmin(used)}.")
     return True
 
 

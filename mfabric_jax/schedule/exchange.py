@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from mfabric_jax import units
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Region
-from mfabric_jax.fabric.design import EpGroup
+from mfabric_jax.fabric.design import EpGroup, as_data
 from mfabric_jax.policies import Policy
 from mfabric_jax.routing.electrical import delegated, inside_time
 from mfabric_jax.routing.fixed import fixed_time
@@ -51,7 +51,11 @@ def exchanges(
 
     Up and down directions of every fabric here are equal, so transposed demand takes equal time: one solve serves
     dispatch, combine and their gradients, each scaled by its element size.
+
+    Compiled at the first call; another bandwidth, delay or traffic of the same shape runs in the same program.
     """
+    real = jnp.issubdtype(jnp.asarray(tokens).dtype, jnp.floating)
+    group = as_data(group, jnp.asarray(tokens).dtype if real else jnp.result_type(float))
     rest = {"routing": routing, "first": first, "span": span, "partial": partial, "carry": carry, "key": key}
     between = exchanges_between(workload, group, tokens, policy, **rest)
     return between._replace(inside=exchanges_inside(workload, group, tokens))

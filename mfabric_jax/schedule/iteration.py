@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from mfabric_jax import units
 from mfabric_jax.checks import whole
-from mfabric_jax.fabric.design import NVSWITCH_GIGABYTES_PER_S, EpGroup
+from mfabric_jax.fabric.design import NVSWITCH_GIGABYTES_PER_S, EpGroup, as_data
 from mfabric_jax.schedule._order import BACKWARD, order_of
 from mfabric_jax.schedule.all_to_alls import Exchanges, places
 from mfabric_jax.schedule.timeline import Blocks, Compute, Rules, Slots, run
@@ -61,7 +61,6 @@ class Iteration(NamedTuple):
         return self.tp_comm_s + self.ep_comm_s + self.dp_comm_s
 
 
-@eqx.filter_jit
 def iterate(
     workload: Workload,
     rates: FabricRates,
@@ -76,8 +75,15 @@ def iterate(
     - `tp_Bps`: bytes/s of a GPU in tensor-parallel all-reduces of every stage; None: its NVLink.
 
     Point-to-point sends between stages and the all-reduce use what a server has on the electrical fabric. The busiest
-    stage is the one with most work of its own; the rest of the iteration is its bubble.
+    stage is the one with most work of its own; the rest of the iteration is its bubble. Compiled at the first call;
+    other rates and seconds run in the same program.
     """
+    rates, seconds = as_data((rates, seconds), exchanges.load.dtype)
+    return _iterate(workload, rates, exchanges, seconds, rules, tp_Bps)
+
+
+@eqx.filter_jit
+def _iterate(workload: Workload, rates: FabricRates, exchanges: Exchanges, seconds: BlockSeconds, rules, tp_Bps):
     walked = walk(workload, rates, exchanges, seconds, rules=rules, tp_Bps=tp_Bps)
     slots, reduce_s = walked.slots, walked.reduce_s
     total = (slots.end.max(axis=(1, 2)) + reduce_s).max()  # [P] before

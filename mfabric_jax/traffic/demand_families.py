@@ -126,7 +126,7 @@ def without_diagonal(demand: Num[np.ndarray, "... S S"]) -> Float[np.ndarray, ".
 
 def gate_trace(trace: str, records: tuple[int, int] | None) -> traffic.Tokens:
     """Selections of a recording with the ranks and experts of the SmartMoE gate trace."""
-    return traffic.recorded(trace, workload.get(TRACED), records)
+    return traffic.recorded(workload.get(TRACED), trace, records)
 
 
 def check_folds(field: str, sizes: Sequence[int]) -> None:

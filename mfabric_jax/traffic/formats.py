@@ -23,8 +23,8 @@ _SEVERAL = (published.OLMOE, published.LAER)  # names of files with several reco
 
 
 def recorded(
-    path: str | pathlib.Path,
     workload: Workload,
+    path: str | pathlib.Path,
     records: tuple[int, int] | None = None,
     iterations: int | None = None,
 ) -> Tokens:
@@ -39,10 +39,10 @@ def recorded(
     `InputError` for a file that is missing, unreadable, of other axes or of zeros, for an empty range of records, and
     for source ranks or experts that do not fit the workload.
     """
-    return recording_of(path, workload).chosen(records).fitted(workload, iterations)
+    return recording_of(workload, path).chosen(records).fitted(workload, iterations)
 
 
-def recording_of(path: str | pathlib.Path, workload: Workload, axes: str | None = None) -> Recording:
+def recording_of(workload: Workload, path: str | pathlib.Path, axes: str | None = None) -> Recording:
     """The recording of a path that is the model's, unfitted (`recorded`); `axes` as in `open_trace`."""
     several = open_trace(path, workload.layout, axes)
     return several[0] if len(several) == 1 else _of_model(several, workload, path)

@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float, Num
+from jaxtyping import Array, Float, Int, Num
 
 from mfabric_jax.checks import InputError, not_negative, one_of, positive, whole
 from mfabric_jax.traffic.tokens import Tokens
@@ -102,21 +102,32 @@ def get(name: str = DEFAULT, **settings: Any) -> Predictor:
     return functools.partial(predictor, **settings) if settings else predictor
 
 
-def predicted(tokens: Tokens, name: str = DEFAULT, **settings: Any) -> np.ndarray:
+def predicted(
+    tokens: Tokens, name: str = DEFAULT, *, progress: Callable[[int], None] | None = None, **settings: Any
+) -> np.ndarray:
     """Selections expected [iteration, layer, micro_batch, source_rank, expert], in the layout of `Tokens.count`.
 
     The predicted shares of the experts times what the source rank sends in all. They rest on what is known before that
     gate has run: all of the earlier iterations, each as the sum of its micro-batches, and the earlier layers of the
     same micro-batch. Earlier micro-batches of the same iteration are not used. Iteration 0 is predicted even.
+    `progress` is told the number of every iteration that is ready; `settings` are those of the predictor.
     """
     real = jnp.asarray(tokens.count, jnp.result_type(float))
-    shares = _ahead(real.sum(axis=3), get(name, **settings))
+    load, predictor, every = real.sum(axis=3), get(name, **settings), np.arange(len(real))
+    steps = [every] if progress is None else np.split(every, len(every))
+    parts = []
+    for now in steps:
+        parts.append(np.asarray(_ahead(load, now, predictor)))
+        if progress is not None:
+            progress(int(now[-1]))
+    shares = np.concatenate(parts)
+    shares[0] = 1 / load.shape[-1]
     return np.asarray(real.sum(axis=4, keepdims=True) * shares[:, :, :, None, :])
 
 
 @functools.partial(jax.jit, static_argnames="predictor")
-def _ahead(load: Float[Array, "T L M E"], predictor: Predictor) -> Float[Array, "T L M E"]:
-    """Shares predicted for every micro-batch of every iteration."""
+def _ahead(load: Float[Array, "T L M E"], at: Int[Array, "N"], predictor: Predictor) -> Float[Array, "N L M E"]:
+    """Shares predicted for every micro-batch of the iterations `at`."""
     window = inspect.signature(predictor).parameters.get("window")
     reach = window.default if window else 1
     iterations = load.sum(axis=2)
@@ -126,7 +137,7 @@ def _ahead(load: Float[Array, "T L M E"], predictor: Predictor) -> Float[Array, 
         past = lax.dynamic_slice_in_dim(before, now, reach)
         return jax.vmap(functools.partial(predictor, past), in_axes=1, out_axes=1)(load[now])
 
-    return lax.map(of, jnp.arange(len(load))).at[0].set(1 / load.shape[-1])
+    return lax.map(of, at)
 
 
 def hit_rate(predicted: Num[Array, "... E"], true: Num[Array, "... E"], k: int) -> Float[Array, "..."]:

@@ -3,9 +3,18 @@
 import jax.numpy as jnp
 import numpy as np
 
-from mfabric_jax.flows import FlowList, FlowProblem
+from mfabric_jax.flows import FlowList, FlowProblem, max_min_rates
 from mfabric_jax.flows.problem import paths_of
 from mfabric_jax.platforms import compiling_for
+from tests.mistakes import refused
+
+
+def test_shares_at_padding_may_be_0():
+    capacity, hops = np.array([6.0, 9.0]), np.array([[0, -1], [0, 1], [-1, 1]])
+    share = np.array([[1, 0.5], [1, 0.5], [0.5, 1.0]])
+    unused = FlowProblem(capacity, hops, share=np.where(hops < 0, 0, share))
+    np.testing.assert_array_equal(max_min_rates(unused).rate, max_min_rates(FlowProblem(capacity, hops, share)).rate)
+    assert "share must be above 0, got 0" in refused(FlowProblem, capacity, hops, share=np.where(hops == 0, 0, share))
 
 
 def test_comparing_hops_with_links_is_scattering():

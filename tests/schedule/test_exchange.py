@@ -9,10 +9,10 @@ import pytest
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.policies import Plan, get, greedy
-from mfabric_jax.schedule import rates_of
+from mfabric_jax.schedule import exchanges, iterate, rates_of
 from mfabric_jax.schedule.all_to_alls import Exchanges
 from mfabric_jax.schedule.exchange import exchanges_between
-from mfabric_jax.schedule.iteration import all_reduce_seconds
+from mfabric_jax.schedule.iteration import _iterate, all_reduce_seconds
 from mfabric_jax.schedule.switching import remembers
 from mfabric_jax.workload.compute import BlockSeconds
 from tests.schedule import jobs
@@ -129,3 +129,23 @@ def test_who_looks_at_the_plan_in_place_or_the_key():
     do = {"previous", "random", "joint", "local-search"}
     for name in {"greedy", "uniform", "index", "learned", "topoopt", "matching", *do}:
         assert remembers(get(name), single, demand, start, jax.random.key(0)) is (name in do), name
+
+
+def test_other_bandwidths_run_in_the_same_program():
+    """Numbers that are data are not compiled in: one trace for all bandwidths, delays and seconds of a shape."""
+    traced = []
+
+    def counted(demand, region, *, previous=None, key=None):
+        traced.append(None)
+        return jobs.uniform(demand, region, previous=previous, key=key)
+
+    small, tokens = job(ep=8, experts=8), np.full((2, 2, 8, 8), 1000.0)
+    times, programs = [], []
+    for gbps in (100.0, 200.0, 400.0):
+        found = exchanges(small, Region(4, gbps, 6, 2.0, gbps / 1e4), tokens, counted)
+        rates = rates_of(Region(4, gbps, 6, 2.0, gbps / 1e4), nvlink_Bps=1e9 * gbps)
+        times.append(float(iterate(small, rates, found, BlockSeconds(1e-6 / gbps, 0.0, 0.0)).ep_comm_s))
+        programs.append((len(traced), _iterate._cached._cache_size()))
+    assert programs[0][0] > 0
+    assert programs == programs[:1] * 3
+    assert times[0] > times[1] > times[2]

@@ -37,7 +37,7 @@ def seconds(demand):
 
 def test_time_over_balanced_is_the_busiest_rank_over_the_mean(folder):
     workload = get("qwen-moe-ep16")
-    tokens = recorded(folder, workload, RECORDS)
+    tokens = recorded(workload, folder, RECORDS)
     count = np.asarray(tokens.count[::EVERY], float)  # every layer and micro-batch
     assert count.shape[:4] == (3, workload.moe_layers, 4, 16)
     demand = count.reshape(-1, BATCH, 16, 16, count.shape[-1] // 16).sum(axis=-1)  # one byte a selection

@@ -33,7 +33,7 @@ def job(ep: int, experts: int, layers: int = 2, top_k: int = 1, micro_batch: int
 
 def unread(path, workload=None, **options):
     """The sentence with which a recording is refused."""
-    given = (open_trace, path) if workload is None else (recorded, path, workload)
+    given = (open_trace, path) if workload is None else (recorded, workload, path)
     return refused(*given, **options)
 
 

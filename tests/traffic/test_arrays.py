@@ -46,7 +46,7 @@ def test_axes_are_named_by_the_caller_or_in_the_file(tmp_path):
         found = only(tmp_path / name, **options)
         np.testing.assert_array_equal(found.count, FULL)
         assert (found.sources, found.targets, found.experts) == (Sources.RANKS, Targets.EXPERTS, 8)
-    np.testing.assert_array_equal(recorded(tmp_path / "run.npz", job(ep=4, experts=8)).count.shape, (3, 2, 2, 4, 8))
+    np.testing.assert_array_equal(recorded(job(ep=4, experts=8), tmp_path / "run.npz").count.shape, (3, 2, 2, 4, 8))
     # What stands in the file gives way to what is asked for.
     other = only(tmp_path / "run.npz", axes="iteration,source,layer,expert,micro-batch")
     np.testing.assert_array_equal(other.count, shuffled.transpose(0, 2, 4, 1, 3))
@@ -118,7 +118,7 @@ def test_tables_of_all_columns_and_of_few(tmp_path):
     found = only(tmp_path / "few.csv")
     assert found.count[0, :, 0, 0].tolist() == [[1.5, 0, 2], [0, 4, 0]]
     assert found.sources is Sources.UNKNOWN
-    assert recorded(tmp_path / "few.csv", job(ep=2, experts=4)).count[0, 0, 0, 0].tolist() == pytest.approx(
+    assert recorded(job(ep=2, experts=4), tmp_path / "few.csv").count[0, 0, 0, 0].tolist() == pytest.approx(
         [16 * 1.5 / 3.5, 0, 16 * 2 / 3.5, 0]  # expert 3 was never chosen
     )
 
@@ -212,7 +212,7 @@ def test_sums_that_are_infinite_are_refused(tmp_path):
     np.savez(tmp_path / "run.npz", tokens=np.full((1, 2, 1, 2, 4), 1e308))
     assert "must have sums that are finite" in unread(tmp_path / "run.npz", job(ep=2, experts=4))
     np.savez(tmp_path / "half.npz", tokens=np.full((1, 2, 1, 2, 4), 6e4, np.float16))  # sums beyond its range
-    assert recorded(tmp_path / "half.npz", job(ep=2, experts=2)).count.sum() == pytest.approx(2 * 2 * 16)
+    assert recorded(job(ep=2, experts=2), tmp_path / "half.npz").count.sum() == pytest.approx(2 * 2 * 16)
 
 
 def test_an_archive_with_something_else_in_it(tmp_path):

@@ -32,7 +32,7 @@ def test_slices_of_a_tp_group_are_added_up(tmp_path):
         assert found.axes == {"iteration": 1, "layer": 1, "micro-batch": 1, "source rank": 2, "expert": 4}
         want = [[0 + 64, 1 + 81, 4 + 100, 9 + 121], [16 + 144, 25 + 169, 36 + 196, 49 + 225]]
         assert found.count[0, 0, 0].tolist() == want
-        fitted = recorded(path, TWO_RANKS).count
+        fitted = recorded(TWO_RANKS, path).count
         np.testing.assert_allclose(fitted[0, 1, 0, 0], np.array([64, 82, 104, 130]) * 16 / 380, rtol=1e-12)
     np.savez(file, num_global_tokens_per_expert=np.tile(slices[:1], (3, 1, 1)))  # equal slices are copies
     np.testing.assert_array_equal(only(file).count[0, 0, 0], slices[0])
@@ -51,7 +51,7 @@ def test_expert_counts_are_spread_over_all_sources(tmp_path):
     np.savez(file, logical_count=count)
     assert only(file).axes == {"iteration": 3, "layer": 2, "micro-batch": 1, "expert": 8}
     assert only(file).sources is Sources.UNKNOWN
-    got = recorded(file, job(ep=4, experts=4), records=(1, 2))
+    got = recorded(job(ep=4, experts=4), file, records=(1, 2))
     assert got.count.shape == (2, 2, 1, 4, 4)
     for iteration, layer, rank in np.ndindex(2, 2, 4):
         load = count[iteration + 1, layer].reshape(4, 2).sum(axis=1)
@@ -63,7 +63,7 @@ def test_expert_counts_are_spread_over_all_sources(tmp_path):
     np.save(tmp_path / "eplb_weight.npy", weight)
     for name in ("weight.npz", "eplb_weight.npy"):
         assert only(tmp_path / name).axes == {"iteration": 1, "layer": 3, "micro-batch": 1, "expert": 2}
-        got = recorded(tmp_path / name, job(ep=2, experts=2, layers=3)).count
+        got = recorded(job(ep=2, experts=2, layers=3), tmp_path / name).count
         assert got[0, :, 0, 1].tolist() == [[4, 12], [8, 8], [0, 16]]
 
 
@@ -120,11 +120,11 @@ def test_a_weight_matrix_is_spread_over_the_experts_of_each_rank(tmp_path):
     file = write_matrix(tmp_path / "weight_matrix.txt", [[8192, 24576], [32768, 0]])
     found = only(file)
     assert (found.targets, found.axes["source rank"], found.axes["destination rank"]) == (Targets.RANKS, 2, 2)
-    got = recorded(file, TWO_RANKS)
+    got = recorded(TWO_RANKS, file)
     assert got.count.shape == (1, 2, 1, 2, 4)
     for layer in (0, 1):
         assert got.count[0, layer, 0].tolist() == [[2, 2, 6, 6], [8, 8, 0, 0]]
-    assert recorded(file, job(ep=2, experts=2)).count[0, 0, 0].tolist() == [[4, 12], [16, 0]]
+    assert recorded(job(ep=2, experts=2), file).count[0, 0, 0].tolist() == [[4, 12], [16, 0]]
     said = unread(file, job(ep=4, experts=4))
     assert said == f"ep of the workload must divide the 2 source ranks of {file}, got 4."
 
@@ -162,7 +162,7 @@ def test_what_is_saved_is_read_back(tmp_path):
         np.testing.assert_array_equal(found.count, tokens.count)
         assert (found.count.dtype, found.origin) == (dtype, tokens.source)
         assert os.listdir(tmp_path / "new") == ["run.npz"]
-        fitted = recorded(path, TWO_RANKS)
+        fitted = recorded(TWO_RANKS, path)
         np.testing.assert_array_equal(fitted.count, tokens.scaled_to(TWO_RANKS).count)
         assert fitted.source == f"recorded {path} (made up, seed 2), records 0 to 2"
         with np.load(path) as arrays:
@@ -225,7 +225,7 @@ def test_olmoe_counts_have_a_row_per_domain(tmp_path):
     assert (big.name, small.name) == ("olmoe", "mistral")
     assert small.axes == {"iteration": 1, "layer": 3, "micro-batch": 1, "text domain": 2, "expert": 4}
     np.testing.assert_array_equal(big.count[0, 2, 0, 1], counts["olmoe_topk"][1, 2])
-    got = recorded(tmp_path, job(ep=4, experts=4, layers=4))  # mistral, of as many experts
+    got = recorded(job(ep=4, experts=4, layers=4), tmp_path)  # mistral, of as many experts
     assert got.count.shape == (1, 4, 1, 4, 4)
     for layer, rank in np.ndindex(4, 4):
         row = counts["mistral_topk"][rank % 2, layer % 3]
@@ -238,8 +238,8 @@ def test_one_of_several_recordings_is_named(tmp_path):
     counts = write_olmoe(tmp_path)
     row = counts["olmoe_topk"][0, 0].reshape(4, 2).sum(axis=1)
     for path in (tmp_path / "olmoe", tmp_path / "olmoe_mixtral_expert_counts.npz" / "olmoe"):
-        np.testing.assert_allclose(recorded(path, TWO_RANKS).count[0, 0, 0, 0], row * 16 / row.sum(), rtol=1e-12)
-    assert recorded(tmp_path, job(ep=2, experts=8)).source.count(" olmoe, ") == 1
+        np.testing.assert_allclose(recorded(TWO_RANKS, path).count[0, 0, 0, 0], row * 16 / row.sum(), rtol=1e-12)
+    assert recorded(job(ep=2, experts=8), tmp_path).source.count(" olmoe, ") == 1
     said = unread(tmp_path, job(ep=2, experts=2))  # either would do
     assert said == (
         f"trace {tmp_path} holds several recordings; name one for 2 experts, got: {tmp_path / 'olmoe'} (8 experts), "
@@ -279,22 +279,22 @@ def test_laer_tokens_are_of_positions_in_groups_of_4(tmp_path):
         assert (found.name, found.experts) == ("m-e8k2", 8)
         for iteration, layer, rank in np.ndindex(3, 2, 8):
             assert found.count[iteration, layer, rank // 4, 0, rank % 4] == 100 * iteration + 10 * layer + rank
-    got = recorded(file, job(ep=2, experts=8), records=(2, 2)).count  # a position has experts 2k, 2k + 1
+    got = recorded(job(ep=2, experts=8), file, records=(2, 2)).count  # a position has experts 2k, 2k + 1
     assert got.shape == (1, 2, 2, 2, 8)
     row = np.repeat([214, 215, 216, 217], 2) * 16 / (2 * 862)
     np.testing.assert_allclose(got[0, 1, 1], [row, row], rtol=1e-12)
-    np.testing.assert_allclose(recorded(file, TWO_RANKS).count[0, 0, 0, 0], [0, 16 / 6, 32 / 6, 8], rtol=1e-12)
+    np.testing.assert_allclose(recorded(TWO_RANKS, file).count[0, 0, 0, 0], [0, 16 / 6, 32 / 6, 8], rtol=1e-12)
 
 
 def test_laer_of_several_models(tmp_path):
     file = write_laer(tmp_path / "token_analysis.csv", laer_rows("a-e16k4") + laer_rows("b-e8k2"))
     assert [found.name for found in open_trace(tmp_path)] == ["a-e16k4", "b-e8k2"]
-    assert " b-e8k2, records 0 to 2, sources not recorded" in recorded(tmp_path, job(ep=2, experts=8)).source
+    assert " b-e8k2, records 0 to 2, sources not recorded" in recorded(job(ep=2, experts=8), tmp_path).source
     assert only(tmp_path / "a-e16k4").experts == 16
-    assert recorded(tmp_path / "a-e16k4", job(ep=2, experts=8)).count.shape == (3, 2, 2, 2, 8)
+    assert recorded(job(ep=2, experts=8), tmp_path / "a-e16k4").count.shape == (3, 2, 2, 2, 8)
     write_laer(file, laer_rows("nameless"))  # of unknown experts
     assert only(file).experts is None
-    assert recorded(file, job(ep=2, experts=8)).count.shape == (3, 2, 2, 2, 8)
+    assert recorded(job(ep=2, experts=8), file).count.shape == (3, 2, 2, 2, 8)
     said = unread(file, job(ep=2, experts=6))
     assert said == f"experts of the workload must be a multiple of the 4 destination ranks of {file}, got 6."
 
@@ -327,10 +327,10 @@ def test_what_is_none_of_the_formats(tmp_path):
 
 
 def test_the_published_folders_fit_models(shared_data):
-    olmoe = recorded(shared_data / "olmoe_routing", get("mixtral-8x7b"))
+    olmoe = recorded(get("mixtral-8x7b"), shared_data / "olmoe_routing")
     assert olmoe.count.shape[3:] == (8, 8)
     assert "mistral" in olmoe.source
-    laer = recorded(shared_data / "laer_moe", get("mixtral-8x7b"), iterations=2)
+    laer = recorded(get("mixtral-8x7b"), shared_data / "laer_moe", iterations=2)
     assert laer.count.shape == (2, 32, 8, 8, 8)
     assert "mixtral-8x7b-e8k2" in laer.source
     for tokens in (olmoe, laer):

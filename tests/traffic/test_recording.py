@@ -79,19 +79,19 @@ def test_an_array_is_folded_and_scaled(tmp_path):
     np.savez(tmp_path / "run.npz", tokens=counts)
     expected = counts.reshape(3, 2, 2, 2, 2, 2).sum(axis=-1) * 16 / counts.sum(axis=-1, keepdims=True)
     for name in ("run.npy", "run.npz"):
-        np.testing.assert_allclose(recorded(tmp_path / name, TWO_RANKS).count, expected)
+        np.testing.assert_allclose(recorded(TWO_RANKS, tmp_path / name).count, expected)
 
 
 def test_iterations_read_the_records_cyclically_and_layers_the_recorded_ones(tmp_path):
     np.save(tmp_path / "run.npy", some_counts())
-    everything = recorded(tmp_path / "run.npy", TWO_RANKS).count
-    got = recorded(tmp_path / "run.npy", job(ep=2, experts=2, layers=5), records=(1, 2), iterations=5)
+    everything = recorded(TWO_RANKS, tmp_path / "run.npy").count
+    got = recorded(job(ep=2, experts=2, layers=5), tmp_path / "run.npy", records=(1, 2), iterations=5)
     np.testing.assert_array_equal(got.count, everything[[1, 2, 1, 2, 1]][:, [0, 1, 0, 1, 0]])
     assert got.source.endswith(
         "records 1 to 2, 2 neighbouring experts added up, read cyclically for 5 iterations, "
         "layer l reads recorded layer l mod 2"
     )
-    fewer = recorded(tmp_path / "run.npy", job(ep=2, experts=2, layers=1), records=(1, 9), iterations=1)
+    fewer = recorded(job(ep=2, experts=2, layers=1), tmp_path / "run.npy", records=(1, 9), iterations=1)
     np.testing.assert_array_equal(fewer.count, everything[1:2, :1])
     assert fewer.source.endswith("records 1 to 1, 2 neighbouring experts added up, the first 1 of 2 layers")
 
@@ -101,7 +101,7 @@ def test_gate_trace_axes_and_record_numbers(tmp_path):
     for packed in (True, False):
         (tmp_path / str(packed)).mkdir()
         write_gate_trace(tmp_path / str(packed), counts, [1, 11, 21], packed)
-        got = recorded(tmp_path / str(packed), TWO_RANKS, records=(5, 21)).count
+        got = recorded(TWO_RANKS, tmp_path / str(packed), records=(5, 21)).count
         assert got.shape == (2, 2, 2, 2, 2)
         for record, layer, batch, rank in np.ndindex(2, 2, 2, 2):
             row = [int(counts[layer, expert, record + 1, rank, batch]) for expert in range(4)]
@@ -118,7 +118,7 @@ def gate_trace(shared_data):
 
 def test_steady_records_of_the_real_trace(gate_trace, shared_data):
     folder, counts = gate_trace
-    found = recorded(folder, get("qwen-moe-ep16"))
+    found = recorded(get("qwen-moe-ep16"), folder)
     assert found.count.shape == (300, 24, 4, 16, 32)  # iterations 2011, 2021, ..., 5001
     np.testing.assert_allclose(found.count.sum(axis=-1), 4 * 8 * 4096)
     # 4096 selections a row in the trace, 131072 in the model. Iteration 1 + 10 k is record k: 2011 is 201.
@@ -131,7 +131,7 @@ def test_steady_records_of_the_real_trace(gate_trace, shared_data):
 
 def test_llama_adds_experts_2k_and_2k_plus_1_and_wraps_the_layers(gate_trace):
     folder, counts = gate_trace
-    got = recorded(folder, get("llama-moe"), records=(11, 21), iterations=3).count
+    got = recorded(get("llama-moe"), folder, records=(11, 21), iterations=3).count
     assert got.shape == (3, 32, 4, 16, 16)
     for iteration, record in enumerate([1, 2, 1]):
         for layer in (0, 23, 24, 31):
@@ -145,7 +145,7 @@ def test_llama_adds_experts_2k_and_2k_plus_1_and_wraps_the_layers(gate_trace):
 def test_neighbouring_source_ranks_are_added_up(tmp_path):
     counts = np.arange(1.0, 17).reshape(1, 1, 1, 4, 4)
     np.savez(tmp_path / "run.npz", tokens=counts)
-    found = recorded(tmp_path / "run.npz", TWO_RANKS)
+    found = recorded(TWO_RANKS, tmp_path / "run.npz")
     together = counts[0, 0, 0].reshape(2, 2, 2, 2).sum(axis=(1, 3))  # two ranks, two experts
     np.testing.assert_allclose(found.count[0, 0, 0], 16 * together / together.sum(axis=1, keepdims=True))
     assert found.source.endswith(
@@ -177,14 +177,14 @@ def test_gaps_are_named_and_zeros_refused(tmp_path):
     counts, file, four = np.ones((2, 2, 1, 4, 4)), tmp_path / "run.npy", job(ep=4, experts=4, layers=2)
     counts[1] = 0
     np.save(file, counts)
-    assert recorded(file, four).source.endswith("records 0 to 1, 2 of 4 all-to-alls without tokens")
-    assert recorded(file, four, (0, 0)).source.endswith("records 0 to 0")
+    assert recorded(four, file).source.endswith("records 0 to 1, 2 of 4 all-to-alls without tokens")
+    assert recorded(four, file, (0, 0)).source.endswith("records 0 to 0")
     zeros = f"tokens of trace {file} must not all be 0, got no others in records "
     assert unread(file, four, records=(1, 1)) == f"{zeros}1 to 1."
     counts = np.ones((1, 3, 1, 4, 4))
     counts[:, 2] = 0
     np.save(file, counts)
-    assert recorded(file, four).source.endswith("records 0 to 0, the first 2 of 3 layers")
+    assert recorded(four, file).source.endswith("records 0 to 0, the first 2 of 3 layers")
     np.save(file, counts[:, ::-1] * np.asarray([0, 0, 1])[:, None, None, None])  # only in a layer that is not read
     assert unread(file, four) == f"{zeros}0 to 0."
 
@@ -194,4 +194,4 @@ def test_axes_that_look_swapped_are_named(tmp_path):
     swapped = "experts receive alike and source ranks do not send alike: are these two axes swapped?"
     for counts, said in ((to_experts, False), (to_experts.T, True), (np.ones((4, 4)), False)):
         np.save(tmp_path / "run.npy", counts[None, None, None])
-        assert recorded(tmp_path / "run.npy", job(ep=4, experts=4, layers=1)).source.endswith(swapped) == said
+        assert recorded(job(ep=4, experts=4, layers=1), tmp_path / "run.npy").source.endswith(swapped) == said

@@ -52,7 +52,7 @@ def test_every_degree_is_read_in_its_order(tmp_path, order):
     np.testing.assert_array_equal(found.count, want)
     assert found.words == f"recorded {tmp_path} (tp 2, ep 4, dp 3, pp 2), records 0 to 0"
     if order == "tp-ep-dp-pp":  # as a job of these degrees has it: 16 selections a row
-        np.testing.assert_allclose(recorded(tmp_path, of(degrees, layers=4)).count, want * 16 / 10, rtol=1e-12)
+        np.testing.assert_allclose(recorded(of(degrees, layers=4), tmp_path).count, want * 16 / 10, rtol=1e-12)
 
 
 def test_layers_count_from_the_first_of_the_model_or_of_the_stage(tmp_path):
@@ -65,7 +65,7 @@ def test_layers_count_from_the_first_of_the_model_or_of_the_stage(tmp_path):
             write_lines(tmp_path / folder / f"{rank}.jsonl", *lines)
         counts.append(open_trace(tmp_path / folder, RankLayout(pp=2))[0].count[0, :, 0, 0])
     np.testing.assert_array_equal(counts, [np.eye(4)] * 2)
-    assert recorded(tmp_path / "stage", of(degrees, layers=4)).count.shape == (1, 4, 1, 1, EXPERTS)
+    assert recorded(of(degrees, layers=4), tmp_path / "stage").count.shape == (1, 4, 1, 1, EXPERTS)
     # Two chunks on each stage: layers 0 and 2 on the first, 1 and 3 on the second.
     (tmp_path / "chunks").mkdir()
     lines = [line(0, layer, layer % 2, [[layer]]) for layer in range(4)]
@@ -91,7 +91,7 @@ def test_what_does_not_fit_the_job_is_refused(tmp_path):
     assert unread(tmp_path, of({"ep": 4, "dp": 2})) == f"{some}= 1 x 4 x 2 x 1 = 8 ranks, but has no rank 5; {hint}"
     for rank in (4, 6, 7):
         (tmp_path / f"router_trace_rank{rank}.jsonl").unlink()
-    alone = recorded(tmp_path, of({"ep": 4, "dp": 4}))  # one group of a larger job
+    alone = recorded(of({"ep": 4, "dp": 4}), tmp_path)  # one group of a larger job
     np.testing.assert_array_equal(alone.count[0, 0, 0, :, :4], 16 * np.eye(4))
     assert unread(tmp_path, of({"ep": 2, "dp": 2}, experts=2)) == (
         f"experts of router trace {tmp_path} must be below the 2 of the model, got expert 3; read it with its own "
@@ -137,7 +137,7 @@ def test_a_router_trace_fitted(tmp_path):
     file = write_lines(
         tmp_path / "run.jsonl", *lines, *[line(3, 5, r, [[0, 3]]) | (nothing if r else {}) for r in (0, 1)]
     )
-    got = recorded(file, job(ep=2, experts=8), records=(2, 9), iterations=3)  # 8 experts: nobody chose 4..7
+    got = recorded(job(ep=2, experts=8), file, records=(2, 9), iterations=3)  # 8 experts: nobody chose 4..7
     assert got.count.shape == (3, 2, 1, 2, 8)
     for iteration, row in ((0, [12, 0, 4, 0]), (1, [8, 0, 0, 8]), (2, [12, 0, 4, 0])):
         np.testing.assert_array_equal(got.count[iteration, :, 0, 0], [row + [0] * 4] * 2)
