@@ -137,3 +137,14 @@ def test_names_are_no_formulas_and_nothing_is_still_a_figure():
     assert not any(text.get_parse_math() for text in axes.texts)
     for panels in ([], [Panel("m", "x")]):
         assert charts.figure(Chart("t", "n", [], panels)).axes[0].texts[0].get_text() == "no result"
+
+
+def test_further_series_of_a_fabric_are_lighter():
+    every = [row | {"ocs": ocs} for ocs in "abcd" for row in synthetic.rows(fabrics=("mfabric",), **ONE)]
+    looks = list(style.series_looks(arrange(every).series).values())
+    assert [look.label for look in looks] == ["mFabric, a", "mFabric, b", "mFabric, c", "mFabric, d"]
+    assert [look.hollow for look in looks] == [False, True, False, True]
+    first, second, third, fourth = (look.colour for look in looks)
+    assert first == second == style.FABRICS["mfabric"].colour
+    assert third == fourth != first
+    assert all(light > dark for light, dark in zip(style.rgb(third)[1:], style.rgb(first)[1:], strict=True))
