@@ -46,13 +46,15 @@ BY_NAME = {  # by the whole name
     "goodput": Range(10**-6, 1),
     "oversubscription": Range(10**-3, 10**3),  # servers a rack, at the outside
     **dict.fromkeys(("sigma", "sigmas", "drift", "jitter", "noise", "row_noise", "micro_drift"), Range(10**-12, 10)),
-    **dict.fromkeys(("skew", "layer_spread", "temperature"), Range(10**-12, 100)),  # 64 experts: 64^-100 is 0
+    **dict.fromkeys(("skew", "layer_spread", "temperature"), Range(10**-12, 20)),  # 64 experts: 64^-20 is 1e-36
 }
 COUNTS = {  # the most of what is counted
     **dict.fromkeys(("optical_degree", "electrical_nics", "nics", "radix"), 2**12),  # ports in one box
     **dict.fromkeys(("servers", "gpus_per_server", "gpus_per_rank"), 2**18),
     **dict.fromkeys(("gpus", "tp", "ep", "pp", "dp"), 2**24),
-    **dict.fromkeys(("micro_batches", "chunks", "overlap_parts", "iterations", "drawn", "scenarios", "samples"), 2**16),
+    **dict.fromkeys(("chunks", "overlap_parts", "drawn"), 2**10),
+    **dict.fromkeys(("micro_batches", "scenarios"), 2**12),
+    **dict.fromkeys(("iterations", "samples"), 2**16),
     **dict.fromkeys(("micro_batch", "sequence", "steps", "batch"), 2**26),
     **dict.fromkeys(("width", "depth", "workers", "calls", "sizes"), 2**12),
     **dict.fromkeys(("draws", "rows_per_shard"), 2**26),

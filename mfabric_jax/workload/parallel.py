@@ -174,6 +174,10 @@ class Workload:
             )
 
     def _check_model(self) -> None:
+        if self.selections > checks.MOST_WHOLE:
+            product = f"{self.micro_batch:,} x {self.sequence:,} x {self.architecture.top_k}"
+            least = f"micro_batch x sequence x top_k must be at most {checks.MOST_WHOLE:,} selections"
+            raise checks.InputError(f"{least}, got {product}.")
         if self.architecture.experts % self.ep:
             raise checks.InputError(f"ep must divide the {self.architecture.experts} experts, got {self.ep}.")
         if self.pp * self.chunks > self.architecture.blocks:

@@ -124,6 +124,10 @@ MISFITS = (
     ({"pp": 64, "gpus": 16384}, "pp must be at most the 32 blocks, got 64"),
     ({"dp": 0}, "dp must be a whole number of at least 1, got 0"),
     ({"micro_batches": 0}, "micro_batches must be a whole number of at least 1, got 0"),
+    (
+        {"sequence": 2**26, "micro_batch": 64},
+        "micro_batch x sequence x top_k must be at most 2,147,483,647 selections, got ",
+    ),
     ({"dispatch_bytes": 0}, "dispatch_bytes must be finite and above 0, got 0"),
     ({"schedule": "zigzag"}, "schedule 'zigzag' is unknown; allowed: 1f1b, interleaved, gpipe"),
     ({"recompute": "blocks"}, r"recompute 'blocks' is unknown \(did you mean 'block'\?\); allowed: none, attent"),
