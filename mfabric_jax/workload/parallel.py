@@ -6,6 +6,7 @@ Source: arXiv 2501.03905.
 
 import bisect
 import dataclasses
+import functools
 import math
 from typing import NamedTuple
 
@@ -236,7 +237,7 @@ class Workload:
         """Blocks with experts, all stages together."""
         return len(self.architecture.moe_blocks)
 
-    @property
+    @functools.cached_property
     def place_blocks(self) -> tuple[int, ...]:
         """Blocks of each place (chunk * pp + stage); the first ones take one more where the division leaves a rest."""
         places = self.pp * self.chunks
@@ -256,7 +257,7 @@ class Workload:
     def _first_block(self, place: int) -> int:
         return sum(self.place_blocks[:place])
 
-    @property
+    @functools.cached_property
     def stage_blocks(self) -> tuple[int, ...]:
         """Blocks of each pipeline stage, all its chunks together."""
         return tuple(sum(self.place_blocks[stage :: self.pp]) for stage in range(self.pp))

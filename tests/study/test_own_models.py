@@ -1,0 +1,87 @@
+"""Models of one's own in a comparison, a sweep, a whole cluster and on the command line."""
+
+import json
+
+import pytest
+
+from mfabric_jax import report, workload
+from mfabric_jax.study import Compare, Sweep, WholeCluster, compare
+from mfabric_jax.study._compare import effective
+from mfabric_jax.study._failures import Failures
+from mfabric_jax.study.sweeps.run import sweep_folder
+from tests.command_line import mistake, status
+from tests.mistakes import check_refused
+
+TINY = """
+blocks = 3
+hidden = 64
+attention = { heads = 2, kv_heads = 1, head_dim = 32 }
+experts = 16
+top_k = 2
+expert_hidden = 32
+dense_blocks = [1]
+dense_hidden = 128
+vocab = 1000
+sequence = 512
+tp = 1
+ep = 16
+pp = 2
+dp = 1
+"""
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY)
+    return str(path)
+
+
+def test_rows_of_a_file_and_of_a_workload(tiny, tmp_path):
+    job = workload.get(tiny)
+    other = workload.get(f"{tiny}:micro_batches=4")
+    assert (job.model, other.model, other.micro_batches) == ("tiny", "tiny:micro_batches=4", 4)
+    config = Compare(models=(tiny, other), fabrics=("fat-tree",), nic_gbps=(100.0,), gpu="H100-SXM")
+    rows = list(compare(config))
+    assert [row["model"] for row in rows] == ["tiny", "tiny:micro_batches=4"]
+    assert rows[0]["iteration_s"] > rows[1]["iteration_s"] > 0  # 6 micro-batches and 4
+    assert rows[0]["compute_source"] == "H100-SXM at 50% of peak, not calibrated"
+    needs = workload.fullest_stage(job)[1].total / 1e9
+    assert (rows[0]["memory_gb"], rows[0]["gpu_memory_gb"], rows[0]["fits"]) == (pytest.approx(needs), 80, True)
+    assert list(effective(config)["workloads"]) == ["tiny", "tiny:micro_batches=4"]
+    report.write_rows(rows, tmp_path / "rows.csv", effective(config))
+    assert json.loads(next(tmp_path.glob("*.json")).read_text())["models"][1]["model"] == "tiny:micro_batches=4"
+
+
+def test_two_models_of_one_name_are_refused(tiny):
+    job = workload.get(tiny)
+    check_refused("models must not repeat a name, got tiny, tiny", Compare, models=(tiny, job), fabrics=("fat-tree",))
+
+
+def test_a_sweep_knows_its_models_by_name_and_by_what_they_hold(tiny, tmp_path):
+    config = Sweep(fixed={"fabric": "fat-tree"}, grid={"model": [tiny, f"{tiny}:pp=1", "llama-moe"]})
+    shown = [config.program(group).shown() for group in config.groups]
+    assert [row["model"] for row in shown] == ["tiny", "tiny:pp=1", "llama-moe"]
+    assert [row["gpus"] for row in shown] == [32, 16, 1024]
+    before = sweep_folder(config, tmp_path / "rows").sweep["files"]
+    assert set(before) == {tiny, f"{tiny}:pp=1"}
+    (tmp_path / "tiny.toml").write_text(TINY.replace("top_k = 2", "top_k = 4"))
+    assert sweep_folder(config, tmp_path / "rows").sweep["files"] != before
+    check_refused("model 'llama-mo' is unknown", Sweep, fixed={"model": "llama-mo"})
+
+
+def test_other_commands_take_a_file(tiny, capsys):
+    assert WholeCluster(model=tiny, fabric="fat-tree").job().gpus == 32
+    assert WholeCluster(model=f"{tiny}:dp=2", fabric="fat-tree").job().gpus == 64
+    setting = Compare(models=(tiny,), fabrics=("mfabric",), nic_gbps=(400.0,))
+    check_refused("stage must be below the 2 pipeline stages of tiny, got 2", Failures, setting=setting, stage=2)
+    assert status("traffic", tiny, "--seq", 1024, "--precision", "fp8") == 0
+    said = capsys.readouterr().out
+    assert "tiny: 32 GPUs = DP 1 x TP 1 x PP 2 x EP 16, 6 micro-batches of 1 x 1024 tokens" in said
+    assert "memory of a GPU of stage" in said
+    assert "B without embedding and head" in said
+    assert status("traffic", "llama-moe") == 0
+    assert "llama-moe needs 115 GB of 80 GB a GPU; recompute attention, micro-batch 4, " in capsys.readouterr().out
+    said = mistake(capsys, "timeline", "--model", tiny, "--dtype", "fp8")
+    assert said.startswith("dtype is that of the simulator, float32 or float64")
+    check_refused("dtype is that of the simulator", Compare, models=(tiny,), fabrics=("fat-tree",), dtype="bf16")
