@@ -71,6 +71,8 @@ def run(options: Options) -> int:
     shown += [report.Column("slow_down", "slow-down", percent=True), report.Column("published", percent=True)]
     if config.at:
         shown.append(report.Column("run_slow_down", "of the run", percent=True))
+    if config.rates is not None:
+        shown += [report.Column("lost_hours_per_month", "lost h/month"), "lost_iterations_per_month"]
     print(report.plain(rows, shown))
     print("published: arXiv 2501.03905, 400 Gbps and 1,024 GPUs; docs/assumptions.md says what is modelled.")
     if options.figures is not None:

@@ -19,7 +19,11 @@ KINDS = {
     "link": "one link from an edge switch up; its other links carry the load",
     "gpu": "one GPU; its work moves to a spare server, over the electrical fabric",
     "server": "a server; a spare takes over, with its electrical NICs alone",
+    "optical-switch": "the optical switch of a region; all of its traffic falls back to the electrical NICs",
+    "controller": "what turns the circuits of a region; they stay as the last iteration left them",
+    "nvswitch": "one NVSwitch of a server; the others carry its part of the bytes",
 }
+NVSWITCHES = 6  # of a server of 8 A100 (NVIDIA DGX A100 user guide); of 8 H100: 4
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,7 @@ class Degraded:
     - `relays`: the server has no way of its own to the electrical fabric.
     - `eps_left`: part of the stage's electrical bandwidth that is left to gradients and to sends between stages.
     - `tp_on_eps`: tensor-parallel all-reduces of one group cross the electrical fabric.
+    - `stays`: circuits are not chosen again.   - `nvlink_left`: part of the server's NVLink bandwidth that is left.
     """
 
     kind: str
@@ -40,6 +45,8 @@ class Degraded:
     relays: bool = False
     eps_left: float = 1.0
     tp_on_eps: bool = False
+    stays: bool = False
+    nvlink_left: float = 1.0
 
     def share_of_rank(self, ranks: int, ranks_per_server: int) -> np.ndarray:
         """Part of each rank that sits on each server [R S]."""
@@ -52,11 +59,14 @@ class Degraded:
         return share
 
 
-def degraded(region: Region, kind: str, *, server: int = 0, gpus_per_rank: int = 1, radix: int = 64) -> Degraded:
+def degraded(
+    region: Region, kind: str, *, server: int = 0, gpus_per_rank: int = 1, radix: int = 64, nvswitches: int = NVSWITCHES
+) -> Degraded:
     """What is left of a region of equal servers when something of `server` fails.
 
     - `gpus_per_rank`: the tensor-parallel degree; of more than one, a failed GPU moves its slice.
     - `radix`: of the edge switches; spraying goes on over the links that are left.
+    - `nvswitches`: of a server.
     """
     one_of("failure", kind, KINDS)
     if whole("server", server, at_least=0) >= region.servers:
@@ -84,6 +94,14 @@ def degraded(region: Region, kind: str, *, server: int = 0, gpus_per_rank: int =
         return Degraded(kind, _left(region, optical, electrical * (up - 1) / up), server, eps_left=(up - 1) / up)
     if kind == "server":
         return Degraded(kind, _left(region, optical * ~here, electrical), server)
+    if kind == "optical-switch":
+        return Degraded(kind, _left(region, 0 * optical, electrical), server)
+    if kind == "controller":
+        return Degraded(kind, _left(region, optical, electrical), server, stays=True)
+    if kind == "nvswitch":
+        if whole("nvswitches", nvswitches) < 2:
+            raise InputError("nvswitches must be at least 2 for failure 'nvswitch' (the others carry), got 1.")
+        return Degraded(kind, _left(region, optical, electrical), server, nvlink_left=1 - 1 / nvswitches)
     spare = _left(region, np.append(optical, 0), np.append(electrical, nics))
     return Degraded(kind, spare, server, moved=1 / gpus_per_rank, tp_on_eps=gpus_per_rank > 1)
 

@@ -14,22 +14,27 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mfabric_jax.checks import InputError, names, whole
-from mfabric_jax.fabric import Region, degraded
+from mfabric_jax.checks import InputError, names, not_negative, whole
+from mfabric_jax.fabric import Circuits, Region, degraded
 from mfabric_jax.fabric.design import group_numbers
-from mfabric_jax.fabric.failures import KINDS, Degraded
+from mfabric_jax.fabric.failures import KINDS, NVSWITCHES, Degraded
 from mfabric_jax.policies import Policy, check_legal
+from mfabric_jax.routing import Plan
 from mfabric_jax.routing.region import relayed_part_times
 from mfabric_jax.schedule import First, Iteration, Rules, iterate
-from mfabric_jax.schedule.all_to_alls import Exchanges
+from mfabric_jax.schedule.all_to_alls import Exchanges, places
 from mfabric_jax.schedule.exchange import failed_stage
 from mfabric_jax.schedule.switching import routed
 from mfabric_jax.study._compare import PARTS, effective
+from mfabric_jax.study._expected_loss import Rate, devices, expected_loss, read_rates
+from mfabric_jax.study._money import bill_of
 from mfabric_jax.study._scenario import Scenario, check_dtype, scenarios
 from mfabric_jax.study._simulate import solve
 from mfabric_jax.study.config import Compare
+from mfabric_jax.traffic import rank_bytes, server_bytes
 
 OPTICAL = "mfabric"
+SPARED = ("gpu", "server")  # a spare server takes over
 PUBLISHED = {  # (model, failure) -> slow-down at 400 Gbps and 1,024 GPUs, arXiv 2501.03905
     ("deepseek-r1", "electrical-nic"): 0.033,
     ("deepseek-r1", "optical-nic"): 0.033,
@@ -44,7 +49,8 @@ class FailureSettings:
 
     kinds: tuple[str, ...] = tuple(KINDS)
     """What fails: electrical-nic (one of a server), electrical-nics (all), optical-nic (or its switch port), link
-    (between switches), gpu, server."""
+    (between switches), gpu, server, optical-switch (of a region), controller (of its circuits), nvswitch (of a
+    server)."""
     stage: int | None = None
     """The pipeline stage that is hit (default: the busiest)."""
     server: int = 0
@@ -53,6 +59,14 @@ class FailureSettings:
     """First iteration that suffers; before it the run is healthy."""
     radix: int = 64
     """Ports of every electrical switch; spraying goes on over the links that are left."""
+    nvswitches: int = NVSWITCHES
+    """NVSwitches of a server (A100: 6, H100: 4)."""
+    rates: str | None = None
+    """How often what fails: a .toml or .json file, for the loss per month (see the docs)."""
+    checkpoint_interval_s: float = 3600.0
+    """Between checkpoints; a failure that stops the job loses half of it on average."""
+    restart_s: float = 600.0
+    """Until a stopped job runs again from its checkpoint."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,6 +80,9 @@ class Failures(FailureSettings):
 
     def __post_init__(self):
         names("kinds", self.kinds, KINDS)
+        self.rate_of()
+        for field in ("checkpoint_interval_s", "restart_s"):
+            not_negative(field, getattr(self, field))
         if self.setting.first not in ("block", "reuse", "random"):
             raise InputError(f"first must be block, reuse or random for failures, got {self.setting.first!r}.")
         if (spans := self.setting.circuits_for) != ("all-to-all",):
@@ -88,10 +105,19 @@ class Failures(FailureSettings):
             nics = float(self.setting.electrical_nics)
             here = Region(job.servers_per_region, 1.0, self.setting.optical_degree, nics)
             for kind in self.kinds:
-                left = degraded(here, kind, server=self.server, gpus_per_rank=job.tp, radix=self.radix)
+                left = self.left(here, kind, job.tp)
                 if left.relays and self.setting.routing != "unsplit":
                     routing = self.setting.routing
                     raise InputError(f"failure 'electrical-nics' is modelled for routing unsplit, got {routing!r}.")
+
+    def left(self, region: Region, kind: str, gpus_per_rank: int) -> Degraded:
+        """What is left of a region."""
+        given = {"server": self.server, "radix": self.radix, "nvswitches": self.nvswitches}
+        return degraded(region, kind, gpus_per_rank=gpus_per_rank, **given)
+
+    def rate_of(self) -> dict[str, Rate]:
+        """How often each kind fails, of those in the file."""
+        return {} if self.rates is None else read_rates(self.rates)
 
 
 def failures(
@@ -112,9 +138,8 @@ def failures(
         before, busiest = _timed(one, healthy, None, 0)
         stage = busiest if config.stage is None else config.stage
         for kind in kinds:
-            gpus_per_rank = one.workload.tp
-            left = degraded(one.group, kind, server=config.server, gpus_per_rank=gpus_per_rank, radix=config.radix)
-            hurt = _with_stage(healthy, _solve_stage(one, left, stage), stage)
+            left = config.left(one.group, kind, one.workload.tp)
+            hurt = _with_stage(healthy, _solve_stage(one, left, stage), stage, left)
             after, _ = _timed(one, hurt, left, stage)
             if progress:
                 progress(f"{one.workload.model}: {kind}")
@@ -131,11 +156,26 @@ def _solve_stage(one: Scenario, left: Degraded, stage: int) -> Exchanges:
     region: Any = group_numbers(left.region, settings.dtype)
     policy = settings.circuits_policy()
     policy = _serving_first(policy, left.server) if left.relays else policy
+    policy = jax.tree_util.Partial(_staying, count=_last_circuits(one, policy, region, stage)) if left.stays else policy
     first = First(settings.first, cold=settings.cold_start)
     solved = _solve_all(job, region, tokens, share, keys, policy, stage, parts, first)
     if settings.own_policy:
         check_legal(settings.policy_name, np.asarray(solved.count), np.asarray(left.region.degrees))
     return solved
+
+
+def _last_circuits(one: Scenario, policy: Policy, region: Region, stage: int) -> jax.Array:
+    """Circuits [S S] for the last all-to-all of the stage in the first iteration."""
+    where, count = places(one.workload), one.tokens.count[0]
+    layer, micro_batch = (at[stage][where.layer[stage] >= 0][-1] for at in where.pick(*count.shape[:2]))
+    last = jnp.asarray(count[layer, micro_batch], one.settings.dtype)
+    demand = server_bytes(rank_bytes(last, one.workload.dispatch_bytes_per_selection), one.workload.ranks_per_server)
+    return policy(demand, region, previous=None, key=jax.random.key(one.settings.seed)).circuits.count
+
+
+def _staying(demand, region, *, previous=None, key=None, count):
+    """These circuits, whatever the demand."""
+    return Plan(Circuits(count))
 
 
 @functools.lru_cache
@@ -158,14 +198,15 @@ def _solve_all(workload, region: Region, tokens, share, keys, policy, stage: int
     return jax.lax.map(one, (tokens, keys))
 
 
-def _with_stage(healthy: Exchanges, failed: Exchanges, stage: int) -> Exchanges:
-    """The healthy all-to-alls with those of one stage replaced; what stays inside servers stays."""
+def _with_stage(healthy: Exchanges, failed: Exchanges, stage: int, left: Degraded) -> Exchanges:
+    """The healthy all-to-alls with those of one stage replaced; what stays inside servers has the NVLink left."""
     if healthy.anew is not None and failed.anew is not None:
         healthy = healthy._replace(anew=healthy.anew.at[:, stage].set(failed.anew[:, 0]))
     return healthy._replace(
         optical=healthy.optical.at[:, stage].set(failed.optical[:, 0]),
         electrical=healthy.electrical.at[:, stage].set(failed.electrical[:, 0]),
         switch=healthy.switch.at[:, stage].set(failed.switch[:, 0]),
+        inside=healthy.inside.at[:, stage].divide(left.nvlink_left),
     )
 
 
@@ -176,6 +217,7 @@ def _timed(one: Scenario, solved: Exchanges, left: Degraded | None, stage: int) 
     eps, tp = np.full(stages, float(rates.eps_Bps)), np.full(stages, rates.nvlink_Bps)
     if left is not None:
         eps[stage] *= left.eps_left
+        tp[stage] *= left.nvlink_left
         tp[stage] = eps[stage] if left.tp_on_eps else tp[stage]
     numbers = rates._replace(eps_Bps=eps, send_Bps=eps), one.seconds, tp
     numbers = jax.tree.map(lambda x: jnp.asarray(x, settings.dtype), numbers)
@@ -197,6 +239,7 @@ def _row(config: Failures, one: Scenario, kind: str, stage: int, before: Iterati
     run = np.where(suffers, hurt_s, whole_s)
     parts = {f"healthy_{name}": float(getattr(before, name).mean()) for name in PARTS[1:]}
     parts |= {name: float(getattr(after, name)[suffers].mean()) for name in PARTS[1:]}
+    slow_down = float((hurt_s[suffers] / whole_s[suffers]).mean() - 1)
     as_published = one.bandwidths[0] == 400 and job.gpus == 1024
     return {
         "model": job.model,
@@ -211,15 +254,27 @@ def _row(config: Failures, one: Scenario, kind: str, stage: int, before: Iterati
         "iterations": len(whole_s),
         "healthy_s": float(whole_s.mean()),
         "failed_s": float(hurt_s[suffers].mean()),
-        "slow_down": float((hurt_s[suffers] / whole_s[suffers]).mean() - 1),
+        "slow_down": slow_down,
         "run_slow_down": float(run.sum() / whole_s.sum() - 1),
+        **_expected(config, one, kind, run_s=float(whole_s.mean()), slow_down=slow_down),
         "published": PUBLISHED.get((job.known_as, kind)) if as_published else None,
         **parts,
         "dtype": settings.dtype,
     }
 
 
+def _expected(config: Failures, one: Scenario, kind: str, *, run_s: float, slow_down: float) -> dict[str, Any]:
+    """What a spare costs, and what the failures of a month do."""
+    job, bill = one.workload, bill_of(one.settings, one.fabric, one.workload, one.bandwidths[0])
+    usd = {"spare_network_usd": bill.network_usd, "spare_usd": bill.cluster_usd}
+    spare = {name: whole / job.servers if kind in SPARED and whole is not None else None for name, whole in usd.items()}
+    there = devices(kind, job, one.settings, config.nvswitches)
+    stop = config.checkpoint_interval_s, config.restart_s
+    return spare | {"devices": there} | expected_loss(config.rate_of().get(kind), there, slow_down, run_s, *stop)
+
+
 def effective_failures(config: Failures) -> dict[str, Any]:
     """The configuration with every value resolved, and where the result comes from."""
     own = {field.name: getattr(config, field.name) for field in dataclasses.fields(config) if field.name != "setting"}
-    return own | effective(config.setting)
+    shared = effective(config.setting)
+    return shared | {"gpu_server": shared.get("server")} | own

@@ -19,6 +19,9 @@ LEFT = {
     "link": ([6, 6, 6], [3.75, 3.75, 3.75], 15 / 16),  # radix 32: 16 links up
     "gpu": ([6, 6, 6, 0], [4, 4, 4, 4], 1),
     "server": ([6, 0, 6], [4, 4, 4], 1),
+    "optical-switch": ([0, 0, 0], [4, 4, 4], 1),
+    "controller": ([6, 6, 6], [4, 4, 4], 1),
+    "nvswitch": ([6, 6, 6], [4, 4, 4], 1),
 }
 
 
@@ -33,6 +36,7 @@ def test_what_is_left_and_that_all_else_stays():
         assert got.region.optical_degree.dtype == np.int32
         assert (got.eps_left, got.relays, got.tp_on_eps) == (eps_left, kind == "electrical-nics", False)
         assert got.moved == (kind == "gpu")
+        assert (got.stays, got.nvlink_left) == (kind == "controller", 5 / 6 if kind == "nvswitch" else 1)
         for field in ("nic_gbps", "delay_s", "relay_efficiency", "own_ports"):
             assert getattr(got.region, field) == getattr(whole, field)
         # Elsewhere ranks stay where they are.
