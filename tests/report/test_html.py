@@ -246,3 +246,10 @@ def test_a_design_space_is_a_cloud_of_points_and_a_very_large_one_keeps_its_fron
     chart = charts(large)["Network cost against iteration time"]
     assert "2,666 of 4,000 points behind it are left out" in plain_words(chart)
     assert any(tip.endswith(": 1.000 s, 1.00 M$") for tip in tips(chart))
+
+
+def test_answers_stand_before_everything_else(page):
+    text = page([{"a": 1}], answers={f"How {EVIL}?": ["So.", EVIL]})
+    assert EVIL not in text
+    assert f"<h2>{escape(f'How {EVIL}?')}</h2><ul><li>So.</li><li>{escape(EVIL)}</li></ul>" in text
+    assert text.index("<li>So.</li>") < text.index("<h2>Summary</h2>")

@@ -83,7 +83,7 @@ def _page(
     unknown = tag("p", "No configuration is stored beside these rows.", class_="note")
     sections = [
         *(
-            _section(heading, tag("ul", *(tag("li", words(line)) for line in said)))
+            _section(words(heading), tag("ul", *(tag("li", words(line)) for line in said)))
             for heading, said in answers.items()
         ),
         _section("Summary", summary(rows, effective)),
