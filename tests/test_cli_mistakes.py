@@ -69,6 +69,7 @@ MISTAKES = {
         ("--out rows.txt", "rows file 'rows.txt': extension '.txt' is unknown"),
         ("--flows rows", "rows file 'rows' has no extension"),
         ("--picture x.txt", "figure 'x.txt': extension '.txt' is unknown; allowed: .png, .pdf, .svg."),
+        ("--oversubscription 1e-320", "oversubscription must be from 0.001 to 1000, got 9.99"),
         ("extra", "cluster does not take 'extra'"),
     ],
     GRAPH: [

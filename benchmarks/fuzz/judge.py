@@ -23,7 +23,7 @@ ENTRIES = {  # where computing begins: module -> what is asked for there
     "mfabric_jax.traffic": ("fit",),
 }
 STRANGE = re.compile(r"(?<![\w./-])(-?nan|-?inf|NaN|Infinity)(?![\w./=-])")
-SENTENCE = re.compile(r"mfabric: .*\.\n\Z")
+SENTENCE = re.compile(r"mfabric: .*[.?]\n\Z")
 
 
 class Reached(BaseException):

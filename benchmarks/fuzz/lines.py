@@ -1,5 +1,6 @@
 """Command lines with odd values for the options of every command."""
 
+import contextlib
 import importlib
 import random
 import typing
@@ -176,8 +177,8 @@ def numbers_that_nothing_has(words: list[str]) -> list[str]:
         return []
     known = flags(importlib.import_module(f"mfabric_jax.commands.{words[0]}").Options)
     pairs = zip(words, [*words[1:], ""], strict=True)
-    split = [(word.partition("=")[0], word.partition("=")[2] if "=" in word else after) for word, after in pairs]
-    return [value for flag, value in split if _is_numeric(known.get(flag)) and any(map(_extreme, value.split(",")))]
+    last = {word.partition("=")[0]: word.partition("=")[2] if "=" in word else after for word, after in pairs}
+    return [value for flag, value in last.items() if _is_numeric(known.get(flag)) and _extreme(value)]
 
 
 def _is_numeric(hint: Any) -> bool:
@@ -186,11 +187,12 @@ def _is_numeric(hint: Any) -> bool:
 
 
 def _extreme(text: str) -> bool:
-    try:
-        size = abs(float(text))
-    except ValueError:
-        return False
-    return not (size == 0 or 1e-30 <= size <= 1e30)
+    for word in text.split(","):
+        with contextlib.suppress(ValueError):
+            size = abs(float(word))
+            if not (size == 0 or 1e-30 <= size <= 1e30):
+                return True
+    return False
 
 
 def real_lines(count: int, seed: int) -> list[list[str]]:

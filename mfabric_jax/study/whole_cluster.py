@@ -93,6 +93,8 @@ class WholeCluster(RunSettings, ClusterForm, SetUp):
         whole("servers", self.servers, at_least=0)
         whole("seed", self.seed, at_least=0)
         positive("nic_gbps", self.nic_gbps)
+        if self.oversubscription is not None:
+            positive("oversubscription", self.oversubscription)
         not_negative("resolution", self.resolution)
         self.job()
 
