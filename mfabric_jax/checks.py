@@ -53,6 +53,8 @@ COUNTS = {  # the most of what is counted
     **dict.fromkeys(("servers", "gpus_per_server", "gpus_per_rank"), 2**18),
     **dict.fromkeys(("gpus", "tp", "ep", "pp", "dp"), 2**24),
     **dict.fromkeys(("chunks", "overlap_parts", "drawn"), 2**10),
+    **dict.fromkeys(("blocks", "num_hidden_layers"), 2**12),
+    **dict.fromkeys(("experts", "num_experts", "num_local_experts", "n_routed_experts"), 2**16),
     **dict.fromkeys(("micro_batches", "scenarios"), 2**12),
     **dict.fromkeys(("iterations", "samples"), 2**16),
     **dict.fromkeys(("micro_batch", "sequence", "steps", "batch"), 2**26),

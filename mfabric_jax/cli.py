@@ -73,7 +73,7 @@ HELP = """usage: mfabric COMMAND [options]
   cluster   one iteration's flows on a whole cluster at once: who waits for which link
   timeline  what every stage does when in one iteration, as a table, a picture or a trace for Perfetto
   draw      a picture of a fabric
-  traffic   bytes of each kind of parallelism in one iteration of a model
+  traffic   bytes of each kind of parallelism in one iteration of a model, memory of a GPU
   traces    what recorded routing holds, and what it means for a job: all-to-all, circuits, predictors
   validate  predictions against recorded packet-level runs
   policies  every policy on every kind of demand: how late, how fast

@@ -56,6 +56,8 @@ def run(options: Options) -> int:
     )
     print(report.plain([row | {"gigabytes": units.to_gigabytes(row["bytes"])} for row in rows], columns))
     busiest = sorted(link_rows(solved), key=lambda row: -row["utilisation"])[:5]
+    for said in shared.memory_notes(config, (config.model,)):
+        print(said)
     print("\nbusiest links")
     print(report.plain(busiest, ["link", "kind", "from", "to", report.Column("utilisation", percent=True)]))
     if picture is not None:

@@ -74,6 +74,8 @@ def run(options: Options) -> int:
     if config.rates is not None:
         shown += [report.Column("lost_hours_per_month", "lost h/month"), "lost_iterations_per_month"]
     print(report.plain(rows, shown))
+    for said in shared.memory_notes(setting, setting.models):
+        print(said)
     print("published: arXiv 2501.03905, 400 Gbps and 1,024 GPUs; docs/assumptions.md says what is modelled.")
     if options.figures is not None:
         print(figures.failures(rows, pathlib.Path(options.figures) / "failures.png"), file=sys.stderr)

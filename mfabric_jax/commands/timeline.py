@@ -42,6 +42,8 @@ def run(options: Options) -> int:
     parts = {"compute_s": "compute", "tp_comm_s": "TP", "ep_comm_s": "EP", "dp_comm_s": "DP"}
     parts |= {"reconfig_s": "reconf", "bubble_s": "bubble"}
     print(report.plain(rows, ["stage", *(report.Column(key, name) for key, name in parts.items())]))
+    for said in shared.memory_notes(config, (config.model,)):
+        print(said)
     if options.out is not None:
         print(report.write_perfetto(segments, options.out, effective), file=sys.stderr)
     if options.picture is not None:

@@ -19,6 +19,7 @@ BUBBLE = 0.15  # of an iteration, at most, for a model of one's own
 GPUS = 1024  # of a cluster that nobody names
 REGION_GPUS = 64  # of an expert-parallel group that nobody names, about
 FITS_BYTES = units.gigabytes(80)  # of a GPU that nobody names
+MOST_STAGES = 64  # that are tried
 NEAREST = 20  # set-ups near to one that is wrong, of which one that fits is named
 MOST = 1 << 20  # of a degree that others are compared with
 OWN_MICRO_BATCH = 1
@@ -92,7 +93,8 @@ def _candidates(architecture: Architecture, given: Mapping[str, Any]) -> Iterato
     def some(name: str, allowed: list[int]) -> list[int]:
         return [one for one in allowed if given.get(name, one) == one]
 
-    stages = some("pp", list(range(1, architecture.blocks // given.get("chunks", 1) + 1)))
+    deepest = min(architecture.blocks // given.get("chunks", 1), MOST_STAGES)
+    stages = some("pp", list(range(1, max(deepest, given.get("pp", 1)) + 1)))
     for tp in some("tp", _divisors(per_server)):
         for ep in some("ep", _divisors(architecture.experts)):
             group = tp * ep
