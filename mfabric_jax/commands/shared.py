@@ -39,10 +39,10 @@ def start_jax(dtype: str, device: str | None) -> None:
 
 
 def memory_notes(settings: Any, models: Iterable[Any]) -> list[str]:
-    """A sentence for every model that does not fit the memory of its GPUs."""
-    from mfabric_jax.study._memory import too_large
+    """A sentence for every model whose degrees were open, and every one that does not fit the memory of its GPUs."""
+    from mfabric_jax.study._memory import found_set_up, too_large
 
-    said = [too_large(settings, settings.workload(model)) for model in models]
+    said = [say(settings, model) for model in models for say in (found_set_up, too_large)]
     return [one for one in said if one is not None]
 
 

@@ -92,6 +92,13 @@ def model_file(model: str) -> Path | None:
     return Path(text) / CONFIG if Path(text).is_dir() else Path(text)
 
 
+def is_open(model: str | Path | Workload, **overrides: Any) -> bool:
+    """Whether degrees of a model are found by us: its file leaves some open, and so does what is given."""
+    asked = _asked(model)
+    given = asked.facts | {name: value for name, value in overrides.items() if value is not None} | asked.given
+    return asked.own and any(given.get(name) is None for name in DEGREES if name != "dp" or given.get("gpus") is None)
+
+
 def _asked(model: str | Path | Workload, field: str = "model") -> _Asked:
     if isinstance(model, Workload):
         facts = {field.name: getattr(model, field.name) for field in dataclasses.fields(model) if field.name != "model"}

@@ -1,6 +1,7 @@
 """Models of one's own in a comparison, a sweep, a whole cluster and on the command line."""
 
 import json
+import pathlib
 
 import pytest
 
@@ -80,6 +81,12 @@ def test_other_commands_take_a_file(tiny, capsys):
     assert "tiny: 32 GPUs = DP 1 x TP 1 x PP 2 x EP 16, 6 micro-batches of 1 x 1024 tokens" in said
     assert "memory of a GPU of stage" in said
     assert "B without embedding and head" in said
+    assert "left open" not in said
+    assert status("traffic", f"{tiny}", "--gpus", 64) == 0
+    assert "left open" not in capsys.readouterr().out
+    pathlib.Path(tiny).write_text(TINY.replace("ep = 16\n", ""))
+    assert status("traffic", tiny) == 0
+    assert "tiny: degrees were left open and found: tp 1, ep 16, dp 1, pp 2 on 32 GPUs, 6 mi" in capsys.readouterr().out
     assert status("traffic", "llama-moe") == 0
     assert "llama-moe needs 115 GB of 80 GB a GPU; recompute attention, micro-batch 4, " in capsys.readouterr().out
     said = mistake(capsys, "timeline", "--model", tiny, "--dtype", "fp8")
