@@ -56,8 +56,9 @@ def _circuits(found: Studied) -> list[str]:
         return lines
     tree, best = (min(rows, key=lambda row: row["iteration_s"]) for rows in (trees, optical))
     if found.job.servers_per_region == 1:
-        inside = "No all-to-all leaves a server, since an expert-parallel group fits into one: no network can help."
-        return [*lines, inside]
+        over = best["iteration_s"] / tree["iteration_s"]
+        inside = "An expert-parallel group fits into one server, so no all-to-all leaves it and circuits carry nothing"
+        return [*lines, f"{inside}: an iteration takes {over:.2f} times that on the fat-tree."]
     alike = [row for row in optical if row["iteration_s"] <= (1 + ALIKE) * best["iteration_s"]]
     simplest = next(row for name in (UNIFORM, STATIC, PUBLISHED, BEST) for row in alike if row["design"] == name)
     lines += [_verdict(simplest, tree), f"Best: {simplest['design']} ({MEANING[simplest['design']]})."]
@@ -198,5 +199,6 @@ def unknown(found: Studied) -> list[str]:
         lines.append(f"{records} records: horizons beyond {longest} are not tried.")
     if found.rows:
         of = ", ".join(map(str, found.simulated))
-        lines.append(f"The first two answers are of records {of}. Traffic: {found.rows[0]['traffic']}.")
+        plural = "" if len(found.simulated) == 1 else "s"
+        lines.append(f"The first two answers are of record{plural} {of}. Traffic: {found.rows[0]['traffic']}.")
     return lines

@@ -1,5 +1,7 @@
 """A study of a recording: rows as `compare` has them, and sentences that say what these rows say."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -71,12 +73,12 @@ def row(design, seconds, cost=1.0):
     return {"design": design, "fabric": fabric, "traffic": "made up"} | parts | seconds
 
 
-def circuits(*seconds):
+def circuits(*seconds, job=JOB):
     """What is said of circuits, given the seconds of every design."""
     names = [design.name for design in DESIGNS]
     rows = [row(name, time, 0.5 if "mFabric" in name else 1.0) for name, time in zip(names, seconds, strict=True)]
     recording = Recording(np.ones((1, 1, 1, 16, 16)), np.zeros(1, int), "run", "made up")
-    return " ".join(answers(Studied(recording, JOB, rows, [], [], {}, []))[CIRCUITS])
+    return " ".join(answers(Studied(recording, job, rows, [], [], {}, []))[CIRCUITS])
 
 
 def test_the_verdict_on_circuits():
@@ -98,6 +100,9 @@ def test_the_verdict_on_circuits():
         "In time, no difference: with circuits an iteration takes 2.01"
     )
     assert f"Best: {PUBLISHED} (" in circuits(2, 2, 2, 2, 2.5, 2.5)
+    inside = dataclasses.replace(JOB, tp=1, ep=8, gpus=JOB.gpus // JOB.tp // JOB.ep * 8)
+    said = circuits(2, 2, 3, 3, 3, 3, job=inside)
+    assert said.endswith("circuits carry nothing: an iteration takes 1.50 times that on the fat-tree.")
     assert "In price, no: a dollar of the network alone does 0.67 times the work" in circuits(2, 2, 6, 6, 6, 6)
 
 
