@@ -4,6 +4,7 @@ Every mistake in what was asked ends in one sentence on standard error and exit 
 """
 
 import contextlib
+import dataclasses
 import importlib
 import io
 import os
@@ -123,7 +124,7 @@ def _parse(command: str, words: list[str]) -> Any:
             one_of("option", name, sorted(known))
     if not asks:
         _check_words(command, words)
-        words = plain_words(words, options, _preset(words) if "--preset" in known else None)
+        words = plain_words(words, options, _preset(words, options) if "--preset" in known else None)
     said, width = io.StringIO(), os.environ.get("COLUMNS")
     try:
         with contextlib.redirect_stderr(said), warnings.catch_warnings(action="ignore"):
@@ -184,13 +185,18 @@ def _first_word(command: str) -> str | None:
     return paths.get(command)
 
 
-def _preset(words: list[str]) -> dict[str, Any]:
-    """The defaults of the preset asked for; what else is asked for replaces them."""
-    from mfabric_jax.study.presets import PRESETS
+def _preset(words: list[str], options: type) -> dict[str, Any]:
+    """The defaults of the preset asked for, or those of a command without one; what else is asked for replaces them."""
+    from mfabric_jax.study.presets import PRESETS, without_preset
 
     pairs = zip(words, [*words[1:], ""], strict=False)  # no words at all: no pair
-    named = (word.partition("=")[2] or after for word, after in pairs if word.split("=")[0] == "--preset")
-    return PRESETS[one_of("preset", next(named, "paper"), PRESETS)]
+    named = [word.partition("=")[2] or after for word, after in pairs if word.split("=")[0] == "--preset"]
+    preset = (
+        named[0] if named else next(field.default for field in dataclasses.fields(options) if field.name == "preset")
+    )
+    if preset is None:
+        return without_preset([word.split("=")[0].removeprefix("--").replace("-", "_") for word in words])
+    return PRESETS[one_of("preset", preset, PRESETS)]
 
 
 def _one_sentence(box: str, command: str) -> str:

@@ -20,6 +20,7 @@ from tests.study.small import MODEL, configured
 pytestmark = pytest.mark.usefixtures("command_line")
 
 SMALL = ("compare", "--models", MODEL, "--fabrics", "fat-tree,mfabric", "--nic-gbps", "100", "--micro-batches", "2")
+SMALL = (*SMALL, "--preset", "paper")
 SMALL = (*SMALL, "--dtype", "float64")
 FABRICS = ["fat-tree", "mfabric"]
 ROOT = pathlib.Path(mfabric_jax.__file__).parents[1]

@@ -31,7 +31,7 @@ for words in " ".join(sys.argv[2:]).split(" + "):
 """
 SMALL = "--models llama-moe --nic-gbps 100,400 --micro-batches 1 --dp 1 --pp 4 --gpus 64"
 COMMANDS = {
-    "compare": f"compare {SMALL} --fabrics fat-tree,mfabric",
+    "compare": f"compare {SMALL} --preset paper --fabrics fat-tree,mfabric",
     "failures": f"failures {SMALL} --kinds electrical-nic,link",
 }
 

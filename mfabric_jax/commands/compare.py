@@ -16,8 +16,9 @@ class Options:
     """
 
     config: Compare
-    preset: str = "paper"
-    """paper (its text) or released (its authors' code): defaults of --rule, --flows, --eps-waits and --matrices."""
+    preset: str | None = None
+    """paper (its text) or released (its authors' code): defaults of --rule, --flows, --eps-waits and --matrices, and as
+    many micro-batches as stages."""
     out: str | None = None
     """Rows to a .csv or .parquet file."""
     figures: str | None = None
@@ -60,11 +61,12 @@ def _run(config: Compare, out: str | None) -> tuple[list[dict], bool]:
     from mfabric_jax import fabric, study
     from mfabric_jax.report.kept import Kept, keeping
     from mfabric_jax.study._compare import compare_each, effective
+    from mfabric_jax.study._scenario import variants_of
 
     kept, stopped = Kept(None), False
     optical = sum(fabric.get(name).reconfigures for name in config.fabrics)
-    spans = len(config.fabrics) * len(config.nic_use) + optical * (len(config.circuits_for) - 1)
-    total = len(config.models) * spans
+    ways = sum(len(variants_of(config, name)) for name in config.fabrics) * len(config.nic_use)
+    total = len(config.models) * (ways + optical * (len(config.circuits_for) - 1))
     try:
         with (
             keeping(out, effective(config)) as kept,

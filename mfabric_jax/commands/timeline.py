@@ -12,8 +12,9 @@ class Options:
     """What every pipeline stage does when in one iteration; of several iterations the last is shown."""
 
     config: Case
-    preset: str = "paper"
-    """paper (its text) or released (its authors' code): defaults of --rule, --flows, --eps-waits and --matrices."""
+    preset: str | None = None
+    """paper (its text) or released (its authors' code): defaults of --rule, --flows, --eps-waits and --matrices, and as
+    many micro-batches as stages."""
     out: str | None = None
     """Every segment to a .json file for Perfetto (ui.perfetto.dev) or chrome://tracing."""
     picture: str | None = None

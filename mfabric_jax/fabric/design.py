@@ -1,6 +1,6 @@
 """What a fabric answers for. Each fabric is one file with one `Fabric`, and one line in `registry`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -209,6 +209,7 @@ class Fabric:
       such ports, or in the price that a GPU pays.
     - `policy`, `routing`: what rows say; None: what the user chose.   - `reconfigures`: its circuits change.
     - `single_paths`: flows may take one path each; else they always spread.
+    - `variants`: settings that a plain comparison shows, by name; none: it shows the fabric once.
     """
 
     name: str
@@ -230,6 +231,7 @@ class Fabric:
     routing: str | None = "spraying"
     reconfigures: bool = False
     single_paths: bool = True
+    variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def gpus_per_server(self) -> int:

@@ -15,6 +15,7 @@ FAT_TREE = Fabric(
     cluster=partial(tree_cluster, "fat-tree"),
     parts=tree_parts,
     form=tree_form,
+    variants={"own NICs": {"nic_use": ("own",)}, "pooled NICs": {"nic_use": ("pooled",)}},
 )
 OVERSUB_FAT_TREE = Fabric(
     name="oversub-fat-tree",

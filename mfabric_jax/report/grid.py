@@ -13,7 +13,8 @@ Row = TypeVar("Row", bound=Mapping[str, Any])
 REFERENCE = "fat-tree"
 DETAIL_GBPS = 400
 _PLACE = ("model", "fabric", "nic_gbps")
-_SETTINGS = ("nic_use", "policy", "routing", "circuits_for", "ocs")
+VARIANT = "variant"
+_SETTINGS = (VARIANT, "nic_use", "policy", "routing", "circuits_for", "ocs")
 
 
 @dataclass(frozen=True)
@@ -126,4 +127,6 @@ def _telling_settings(rows: Rows, fabric: str) -> list[str]:
         if row["fabric"] == fabric:
             for name in _SETTINGS:
                 seen.setdefault((name, row["model"], row["nic_gbps"]), set()).add(row.get(name))
-    return [name for name in _SETTINGS if any(key[0] == name and len(values) > 1 for key, values in seen.items())]
+    telling = [name for name in _SETTINGS if any(key[0] == name and len(values) > 1 for key, values in seen.items())]
+    own = [tuple(row.get(name) for name in ("model", "nic_gbps", VARIANT)) for row in rows if row["fabric"] == fabric]
+    return [VARIANT] if VARIANT in telling and len(set(own)) == len(own) else telling

@@ -12,7 +12,7 @@ from mfabric_jax.schedule.all_to_alls import places
 from mfabric_jax.study._memory import memory_columns
 from mfabric_jax.study._money import Bill, bill_of, costs, unknown_parts
 from mfabric_jax.study._provenance import provenance
-from mfabric_jax.study._scenario import Scenario, check_dtype, scenarios
+from mfabric_jax.study._scenario import AS_SET, Scenario, check_dtype, scenarios
 from mfabric_jax.study._simulate import Simulated, simulate_all, simulate_each
 from mfabric_jax.study._switches import changes_of, switch_name, switching_columns
 from mfabric_jax.study.calibration import CALIBRATED
@@ -57,19 +57,26 @@ def rows_of(simulated: Simulated) -> list[dict[str, Any]]:
     for at, gbps in enumerate(one.bandwidths):
         seconds = {name: float(values[at]) for name, values in mean.items()}
         where = one.group.nic_use, gbps, one.circuits_for
-        rows.append(named(one.settings, one.fabric, one.workload, *where) | seconds)
+        rows.append(named(one.settings, one.fabric, one.workload, *where, one.variant) | seconds)
         bill = bill_of(one.settings, one.fabric, one.workload, gbps)
         rows[-1] |= judged(one.settings, one.workload, seconds, bill) | switching[at] | shared
     return rows
 
 
 def named(
-    settings: Assumptions, on: Fabric, job: Workload, nic_use: str, nic_gbps: float, circuits_for: str
+    settings: Assumptions,
+    on: Fabric,
+    job: Workload,
+    nic_use: str,
+    nic_gbps: float,
+    circuits_for: str,
+    variant: str = AS_SET,
 ) -> dict[str, Any]:
     """What a row says of a scenario."""
     return {
         "model": job.model,
         "fabric": on.name,
+        "variant": variant,
         "policy": on.policy or settings.policy_name,
         "routing": on.routing or settings.routing,
         "circuits_for": circuits_for if on.reconfigures else "none",
@@ -83,7 +90,9 @@ def named(
 def judged(settings: Assumptions, job: Workload, seconds: dict[str, Any], bill: Bill) -> dict[str, Any]:
     """Shares and cost of an iteration, numbers or columns."""
     total = seconds["iteration_s"]
-    return {"ep_share": seconds["ep_comm_s"] / total} | costs(settings, job, bill, total)
+    shares = {"ep_share": seconds["ep_comm_s"] / total, "bubble_share": seconds["bubble_s"] / total}
+    shares["ep_share_without_bubble"] = seconds["ep_comm_s"] / (total - seconds["bubble_s"])
+    return shares | costs(settings, job, bill, total)
 
 
 def _switching(simulated: Simulated, iteration_s: np.ndarray) -> list[dict[str, Any]]:

@@ -54,5 +54,5 @@ def _lines(config: Compare, model: ModelName, gbps: float) -> Iterator[tuple[str
     names = tuple(name for name in config.fabrics if name in OF_BLOCKS)
     chosen = {"models": (model,), "fabrics": names, "nic_gbps": (gbps,), "nic_use": config.nic_use[:1]}
     chosen |= {"circuits_for": config.circuits_for[:1]}
-    for one in scenarios(dataclasses.replace(config, iterations=1, **chosen)):
+    for one in scenarios(dataclasses.replace(config, iterations=1, variants="one", **chosen)):
         yield one.fabric.name, one_block(one.workload, timeline(one)[0])

@@ -25,6 +25,7 @@ from mfabric_jax.traffic import Tokens, rank_bytes, server_bytes
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.compute import BlockSeconds
 
+AS_SET = "as set"  # the variant of a row whose settings were all given
 REPEATED = {"block": "iteration and micro-batch", "one": "iteration, block and micro-batch"}
 
 
@@ -40,6 +41,7 @@ class Scenario:
     bandwidths: tuple[float, ...]
     circuits_for: str = "all-to-all"
     decision_s: float = 0.0
+    variant: str = AS_SET
 
     @property
     def weighs(self) -> bool:
@@ -69,7 +71,8 @@ class Scenario:
         leaves, form = jax.tree.flatten(eqx.tree_at(lambda group: group.nic_gbps, self.group, 1.0))
         numbers = tuple(np.asarray(leaf).tobytes() for leaf in leaves)
         paths = self.fabric.name if self.settings.flows == "single" else None
-        return self.workload, form, numbers, paths, self.circuits_for
+        variant = self.variant if self.group.reconfigures else None
+        return self.workload, form, numbers, paths, self.circuits_for, variant
 
     @property
     def inside_key(self) -> Any:
@@ -84,8 +87,17 @@ def scenarios(config: Compare) -> list[Scenario]:
         config.achieved(config.workload(model))  # a measured iteration that cannot be is refused before all else
         tokens = tokens_of(config, config.workload(model), config.circuits_for)
         for name in config.fabrics:
-            made += scenarios_on(config, model, name, config.nic_gbps, config.nic_use, tokens, config.circuits_for)
+            for variant, settings in variants_of(config, name).items():
+                given = settings, model, name, config.nic_gbps, settings.nic_use, tokens, config.circuits_for
+                made += scenarios_on(*given, variant=variant)
     return made
+
+
+def variants_of(config: Compare, name: str) -> dict[str, Compare]:
+    """In which ways a comparison shows a fabric, by name."""
+    variants = fabric.get(name).variants if config.variants == "usual" else {}
+    one = {"models": config.models, "fabrics": (name,), "variants": "one"}
+    return {way: dataclasses.replace(config, **one, **changed) for way, changed in variants.items()} or {AS_SET: config}
 
 
 def scenarios_on(
@@ -96,6 +108,7 @@ def scenarios_on(
     nic_uses: Sequence[str],
     tokens: Tokens,
     circuits_for: Sequence[str] = ("all-to-all",),
+    variant: str = AS_SET,
 ) -> list[Scenario]:
     """One model on one fabric: a scenario for every use of its NICs, for bandwidths that change its links, and, where
     circuits change, for every span in which they stay."""
@@ -104,10 +117,10 @@ def scenarios_on(
     columns = [settings.groups(model, name, gbps, nic_uses) for gbps in nic_gbps]
     made: dict[Any, Scenario] = {}
     spans = circuits_for if on.reconfigures else circuits_for[:1]
-    for span, variant in itertools.product(spans, range(len(columns[0]))):
+    for span, use in itertools.product(spans, range(len(columns[0]))):
         for gbps, groups in zip(nic_gbps, columns, strict=True):
-            one = Scenario(settings, on, job, tokens, groups[variant], (gbps,), span)
-            key = variant, one.between_key
+            one = Scenario(settings, on, job, tokens, groups[use], (gbps,), span, variant=variant)
+            key = use, one.between_key
             if key in made:
                 made[key] = dataclasses.replace(made[key], bandwidths=(*made[key].bandwidths, gbps))
             else:

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -173,6 +173,9 @@ class Compare(Assumptions):
     """own: each GPU uses its own NIC; pooled: a server's NICs carry anything; own,pooled shows both (mFabric pools)."""
     circuits_for: tuple[str, ...] = ("all-to-all",)
     """For how long circuits stay set, each with its own rows: all-to-all, block, stage, iteration, run."""
+    variants: Literal["one", "usual"] = "one"
+    """one: every fabric as these settings say; usual: fat-tree with own and with pooled NICs, mfabric as published
+    (greedy, unsplit) and at its best (joint, relay, first pays); the command's default where none of these is given."""
 
     def __post_init__(self):
         self.check_spans(self.circuits_for)

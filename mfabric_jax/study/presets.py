@@ -5,9 +5,20 @@
   micro-batches, its own greedy rule, every flow on one random shortest path, packets that wait for the switch.
 """
 
+from collections.abc import Collection
 from typing import Any
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
     "released": {"rule": "released", "flows": "single", "eps_waits": True, "matrices": "one"},
 }
+
+BUBBLE = {"bubble": 0.15}
+VARIANTS = {"variants": "usual"}
+ONE_WAY = ("nic_use", "policy", "rule", "routing", "first", "predictor", "plan_on", "partial", "flows", "circuits_for")
+
+
+def without_preset(given: Collection[str]) -> dict[str, Any]:
+    """Defaults of a command line without a preset, where these settings are `given`: enough micro-batches for a small
+    bubble, and fabrics shown in their usual variants unless something says in which way."""
+    return BUBBLE | ({} if set(ONE_WAY) & set(given) else VARIANTS)

@@ -17,7 +17,7 @@ from mfabric_jax.schedule.spans import LONG, SPANS
 from mfabric_jax.traffic import Knobs
 from mfabric_jax.traffic.knobs import WORKLOADS
 from mfabric_jax.traffic.predictor import REGISTRY as PREDICTORS
-from mfabric_jax.workload import Workload, get
+from mfabric_jax.workload import NAMES, Workload, get, micro_batches_for
 from mfabric_jax.workload.gpus import DEFAULT_GPU, GPUS
 from mfabric_jax.workload.precision import PRECISIONS
 
@@ -51,6 +51,9 @@ class SetUp(ServerSettings):
     """Sequences per EP rank and micro-batch."""
     micro_batches: int | None = None
     """Micro-batches per iteration (default: the pipeline stages; of a file enough for a bubble of at most 15 %)."""
+    bubble: float | None = None
+    """Of models known by name, where micro_batches is open: as many as make a bubble of at most that part of an
+    iteration, if their own are not more (compare and timeline: 0.15 unless there is a preset)."""
     sequence: int | None = None
     """Tokens of a sequence (--seq, too)."""
     schedule: str | None = None
@@ -75,10 +78,16 @@ class SetUp(ServerSettings):
 
         - `gpus_per_server`: None: of the GPU's own servers.
         """
-        own = [field.name for field in dataclasses.fields(SetUp) if field.name not in OF_SERVER]
+        own = [field.name for field in dataclasses.fields(SetUp) if field.name not in (*OF_SERVER, "bubble")]
         given = {name: getattr(self, name) for name in own} | changed
         given = {field: value for field, value in given.items() if value is not None}
-        return get(name, gpus_per_server=gpus_per_server or self.server.gpus_per_server, **given)
+        given["gpus_per_server"] = gpus_per_server or self.server.gpus_per_server
+        job = get(name, **given)
+        said = "micro_batches" in given or ":micro_batches=" in str(name) or job.known_as not in NAMES
+        if self.bubble is None or said:
+            return job
+        enough = micro_batches_for(self.bubble, job.pp, job.chunks, job.schedule)
+        return get(name, **given, micro_batches=enough) if enough > job.micro_batches else job
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
