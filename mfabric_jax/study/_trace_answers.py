@@ -29,8 +29,8 @@ SHARE, CIRCUITS, AHEAD, HELD, UNKNOWN = (
 def answers(found: Studied) -> dict[str, list[str]]:
     """Sentences for each of the three questions, and what cannot be known."""
     return {
-        SHARE: _share(found),
-        CIRCUITS: _circuits(found),
+        SHARE: [*_share(found), *_rests_on(found)],
+        CIRCUITS: [*_circuits(found), *_rests_on(found)],
         AHEAD: _ahead(found),
         HELD: _held(found),
         UNKNOWN: unknown(found) or ["Nothing that these answers rest on."],
@@ -45,6 +45,15 @@ def _share(found: Studied) -> list[str]:
         for row in found.rows
         if row["fabric"] == TREE or row["design"] == BEST
     ]
+
+
+def _rests_on(found: Studied) -> list[str]:
+    """What was made up of the traffic that was simulated."""
+    made_up = {
+        Sources.UNKNOWN: "Sources unknown: every rank sends alike.",
+        Sources.DOMAINS: "Sources unknown: ranks read text domains in turn.",
+    }
+    return [made_up[found.recording.sources]] if found.recording.sources in made_up else []
 
 
 def _circuits(found: Studied) -> list[str]:

@@ -61,6 +61,7 @@ def test_one_record_without_sources_says_what_it_cannot_tell(few, tmp_path):
     np.savez(tmp_path / "load.npz", logical_count=np.random.default_rng(1).integers(1, 9, (1, 2, 16)))
     (recording,) = open_trace(tmp_path / "load.npz")
     said = answers(trace_study(recording, TraceStudy(model="llama-moe", iterations=1)))
+    assert said[SHARE][-1] == said[CIRCUITS][-1] == "Sources unknown: every rank sends alike."
     assert said[AHEAD] == ["One record has no past to predict from: record several iterations."]
     assert said[UNKNOWN][0].startswith("Sources are unknown: every rank is taken to send alike")
     assert said[UNKNOWN][1] == "One record: nothing is known of drift."
