@@ -4,8 +4,6 @@ import dataclasses
 import pathlib
 import sys
 
-import tyro
-
 from mfabric_jax.commands import shared
 from mfabric_jax.commands.options import settings
 from mfabric_jax.study import _failures
@@ -19,7 +17,8 @@ class Healthy(Compare):
     models: tuple[str, ...] = ("mixtral-8x22b", "deepseek-r1")
     """mixtral-8x22b, mixtral-8x7b, llama-moe, qwen-moe, qwen-moe-ep16, deepseek-r1, deepseek-v3, or .toml
     or .json files (docs/models.md); each with degrees of its own, as in qwen-moe:ep=16:dp=16"""
-    fabrics: tyro.conf.Suppress[tuple[str, ...]] = (_failures.OPTICAL,)
+    fabrics: tuple[str, ...] = (_failures.OPTICAL,)
+    """fat-tree, oversub-fat-tree, rail-optimized, rail-only, topoopt, mfabric, nvl72, mfabric-cpo, torus"""
     nic_gbps: tuple[float, ...] = (400.0,)
     """Bandwidth of every NIC."""
 
@@ -53,12 +52,11 @@ def run(options: Options) -> int:
     from mfabric_jax.report.kept import keeping
     from mfabric_jax.study._failures import effective_failures
 
-    config = settings(study.Failures, options)
+    config = settings(study.Failures, options, fabrics=setting.fabrics)
     shared.check_outputs(options.out, options.figures)
-    total = len(setting.models) * len(config.kinds)
     with (
         keeping(options.out, effective_failures(config)) as kept,
-        tqdm(total=total, desc="failures", initial=kept.found, file=sys.stderr, disable=None) as bar,
+        tqdm(desc="failures", unit="row", initial=kept.found, file=sys.stderr, disable=None) as bar,
     ):
         for row in study.failures(config, progress=bar.set_postfix_str, start=kept.found):
             kept.add([row])
@@ -67,7 +65,7 @@ def run(options: Options) -> int:
     shared.tell_written(options.out)
     seconds = {"healthy_s": "healthy [s]", "failed_s": "failed [s]"}
     seconds |= {"reconfig_s": "reconf", "ep_comm_s": "EP", "bubble_s": "bubble"}
-    shown = ["model", "failure", *(report.Column(key, title) for key, title in seconds.items())]
+    shown = ["model", "fabric", "failure", *(report.Column(key, title) for key, title in seconds.items())]
     shown += [report.Column("slow_down", "slow-down", percent=True), report.Column("published", percent=True)]
     if config.at:
         shown.append(report.Column("run_slow_down", "of the run", percent=True))

@@ -210,6 +210,7 @@ class Fabric:
     - `policy`, `routing`: what rows say; None: what the user chose.   - `reconfigures`: its circuits change.
     - `single_paths`: flows may take one path each; else they always spread.
     - `variants`: settings that a plain comparison shows, by name; none: it shows the fabric once.
+    - `rails`: NICs of equal rank share an edge switch.
     """
 
     name: str
@@ -232,6 +233,7 @@ class Fabric:
     reconfigures: bool = False
     single_paths: bool = True
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    rails: bool = False
 
     @property
     def gpus_per_server(self) -> int:

@@ -22,6 +22,7 @@ KINDS = {
     "optical-switch": "the optical switch of a region; all of its traffic falls back to the electrical NICs",
     "controller": "what turns the circuits of a region; they stay as the last iteration left them",
     "nvswitch": "one NVSwitch of a server; the others carry its part of the bytes",
+    "switch": "an edge switch: of rails one NIC of every server; of trees its servers, for which spares take over",
 }
 NVSWITCHES = 6  # of a server of 8 A100 (NVIDIA DGX A100 user guide); of 8 H100: 4
 
@@ -68,7 +69,7 @@ def degraded(
     - `radix`: of the edge switches; spraying goes on over the links that are left.
     - `nvswitches`: of a server.
     """
-    one_of("failure", kind, KINDS)
+    one_of("failure", kind, (name for name in KINDS if name != "switch"))
     if whole("server", server, at_least=0) >= region.servers:
         raise InputError(f"server must be below the {region.servers} of the region, got {server}.")
     whole("gpus_per_rank", gpus_per_rank)

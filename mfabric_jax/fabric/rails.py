@@ -45,6 +45,7 @@ RAIL_OPTIMIZED = Fabric(
     parts=tree_parts,
     form=tree_form,
     path_links=lambda settings: 2 if settings.pxn else tree_links(settings),
+    rails=True,
 )
 RAIL_ONLY = Fabric(
     name="rail-only",
@@ -55,4 +56,5 @@ RAIL_ONLY = Fabric(
     parts=_rail_parts,
     form=tree_form,
     path_links=lambda settings: 2,
+    rails=True,
 )

@@ -158,6 +158,13 @@ def failed_stage(
     return switched(where, unit, every(demand), between(_even(workload, demand)), policy, key, parts, first, guess)
 
 
+def steady_stage(workload: Workload, tokens: Float[Array, "layer M R E"], seconds: Callable, stage: int) -> Exchanges:
+    """The all-to-alls of one stage [1 Q L] where `seconds` says how long a demand [R R] takes at 1 byte/s a NIC."""
+    found = _steady(workload, rank_demand(workload, tokens), seconds)
+    fields = ("optical", "electrical", "inside", "switch", "ahead")
+    return found._replace(**{name: getattr(found, name)[stage : stage + 1] for name in fields})
+
+
 def _even(workload: Workload, like: Float[Array, "... R R"]) -> Float[Array, "R R"]:
     """The dispatch if every token went to every expert equally often."""
     row = workload.selections * workload.dispatch_bytes_per_selection

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from mfabric_jax.checks import InputError, not_negative, one_of, positive
 from mfabric_jax.fabric.failures import KINDS
-from mfabric_jax.study.config import Assumptions
 from mfabric_jax.text_files import read_mapping
 from mfabric_jax.workload import Workload
 
@@ -52,32 +51,41 @@ def read_rates(path: str) -> dict[str, Rate]:
     return found
 
 
-def devices(kind: str, job: Workload, settings: Assumptions, nvswitches: int) -> int:
+def devices(kind: str, job: Workload, nics: int, optical_degree: int, nvswitches: int) -> int | None:
     """How many of them the cluster has. `electrical-nics` are those of a server, together; links those from the edge
-    up, as many as ports down."""
+    up, as many as ports down. None of an edge switch: that depends on the tree.
+
+    - `nics`, `optical_degree`: NICs of a server on packet switches or direct links, and on the optical switch.
+    """
     regions = -(-job.servers // job.servers_per_region)
     each = {
-        "electrical-nic": job.servers * settings.electrical_nics,
+        "electrical-nic": job.servers * nics,
         "electrical-nics": job.servers,
-        "optical-nic": job.servers * settings.optical_degree,
-        "link": job.servers * settings.electrical_nics,
+        "optical-nic": job.servers * optical_degree,
+        "link": job.servers * nics,
         "gpu": job.gpus,
         "server": job.servers,
         "optical-switch": regions,
         "controller": regions,
         "nvswitch": job.servers * nvswitches,
+        "switch": None,
     }
     return each[kind]
 
 
 def expected_loss(
-    rate: Rate | None, count: int, slow_down: float, iteration_s: float, checkpoint_interval_s: float, restart_s: float
+    rate: Rate | None,
+    count: int | None,
+    slow_down: float,
+    iteration_s: float,
+    checkpoint_interval_s: float,
+    restart_s: float,
 ) -> dict[str, Any]:
     """`failures_per_month` of `count` devices, and hours and iterations of work that they take; None without a rate.
 
     - `slow_down`: part by which an iteration is longer until the repair.
     """
-    if rate is None:
+    if rate is None or count is None:
         return dict.fromkeys(("failures_per_month", "lost_hours_per_month", "lost_iterations_per_month"))
     failures = count * rate.per_hour * HOURS_A_MONTH
     slower = rate.repair_hours * (1 - 1 / (1 + slow_down))

@@ -1,11 +1,12 @@
-"""What failures cost: iteration time of mFabric with something broken, over that of the healthy cluster.
+"""What failures cost: iteration time with something broken, over that of the healthy cluster.
 
-One failure hits one region, so one pipeline stage of one replica; circuits are chosen again without what failed. The
+One failure hits one region, so one pipeline stage of one replica; mFabric chooses circuits again for what is left. The
 pipeline and the gradients wait for that stage. Source: arXiv 2501.03905, section on failures.
 """
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,16 +19,18 @@ from mfabric_jax.checks import InputError, names, not_negative, whole
 from mfabric_jax.fabric import Circuits, Region, degraded
 from mfabric_jax.fabric.design import group_numbers
 from mfabric_jax.fabric.failures import KINDS, NVSWITCHES, Degraded
+from mfabric_jax.fabric.registry import NAMES, get
 from mfabric_jax.policies import Policy, check_legal
 from mfabric_jax.routing import Plan
 from mfabric_jax.routing.region import relayed_part_times
 from mfabric_jax.schedule import First, Iteration, Rules, iterate
 from mfabric_jax.schedule.all_to_alls import Exchanges, places
-from mfabric_jax.schedule.exchange import failed_stage
+from mfabric_jax.schedule.exchange import at_unit_bandwidth, failed_stage, steady_stage
 from mfabric_jax.schedule.switching import routed
 from mfabric_jax.study._compare import PARTS, effective
 from mfabric_jax.study._expected_loss import Rate, devices, expected_loss, read_rates
 from mfabric_jax.study._money import bill_of
+from mfabric_jax.study._packet_failures import Hit, PacketsLeft, kinds_on, packets_left
 from mfabric_jax.study._scenario import Scenario, check_dtype, scenarios
 from mfabric_jax.study._simulate import solve
 from mfabric_jax.study.config import Compare
@@ -50,7 +53,7 @@ class FailureSettings:
     kinds: tuple[str, ...] = tuple(KINDS)
     """What fails: electrical-nic (one of a server), electrical-nics (all), optical-nic (or its switch port), link
     (between switches), gpu, server, optical-switch (of a region), controller (of its circuits), nvswitch (of a
-    server)."""
+    server), switch (edge switch of a packet fabric). Each fabric gives rows for those it has."""
     stage: int | None = None
     """The pipeline stage that is hit (default: the busiest)."""
     server: int = 0
@@ -71,15 +74,17 @@ class FailureSettings:
 
 @dataclasses.dataclass(frozen=True)
 class Failures(FailureSettings):
-    """Failures of mFabric: `setting` says models, policy, routing and all else; its first bandwidth counts, its fabrics
-    do not."""
+    """Failures of `fabrics`: `setting` says models, policy, routing and all else; its first bandwidth counts, its own
+    fabrics do not."""
 
     setting: Compare = dataclasses.field(
         default_factory=lambda: Compare(models=("mixtral-8x22b", "deepseek-r1"), nic_gbps=(400.0,))
     )
+    fabrics: tuple[str, ...] = (OPTICAL,)
 
     def __post_init__(self):
         names("kinds", self.kinds, KINDS)
+        names("fabrics", self.fabrics, NAMES)
         self.rate_of()
         for field in ("checkpoint_interval_s", "restart_s"):
             not_negative(field, getattr(self, field))
@@ -104,7 +109,10 @@ class Failures(FailureSettings):
                 raise InputError(f"server must be below the {most} of a region of {job.model}, got {self.server}.")
             nics = float(self.setting.electrical_nics)
             here = Region(job.servers_per_region, 1.0, self.setting.optical_degree, nics)
-            for kind in self.kinds:
+            regions = any(get(fabric).reconfigures for fabric in self.fabrics)
+            for kind in kinds_on(here) if regions else ():
+                if kind not in self.kinds:
+                    continue
                 left = self.left(here, kind, job.tp)
                 if left.relays and self.setting.routing != "unsplit":
                     routing = self.setting.routing
@@ -128,22 +136,40 @@ def failures(
     - `start`: rows before this one are left out, and not computed.
     """
     check_dtype(config.setting.dtype)
-    for at, name in enumerate(config.setting.models):
-        kinds = config.kinds[max(0, start - at * len(config.kinds)) :]
-        if not kinds:
-            continue
-        axes = {"models": (name,), "fabrics": (OPTICAL,), "nic_gbps": config.setting.nic_gbps[:1]}
-        (one,) = scenarios(dataclasses.replace(config.setting, **axes))
-        healthy = solve(one)
-        before, busiest = _timed(one, healthy, None, 0)
-        stage = busiest if config.stage is None else config.stage
-        for kind in kinds:
-            left = config.left(one.group, kind, one.workload.tp)
-            hurt = _with_stage(healthy, _solve_stage(one, left, stage), stage, left)
-            after, _ = _timed(one, hurt, left, stage)
-            if progress:
-                progress(f"{one.workload.model}: {kind}")
-            yield _row(config, one, kind, stage, before, after)
+    number = itertools.count()
+    for name, fabric in itertools.product(config.setting.models, config.fabrics):
+        axes = {"models": (name,), "fabrics": (fabric,), "nic_gbps": config.setting.nic_gbps[:1], "variants": "one"}
+        for one in scenarios(dataclasses.replace(config.setting, **axes)):
+            has = kinds_on(one.group)
+            kinds = [kind for kind in config.kinds if kind in has and next(number) >= start]
+            if not kinds:
+                continue
+            healthy = solve(one)
+            before, busiest = _timed(one, healthy, None, 0)
+            stage = busiest if config.stage is None else config.stage
+            for kind in kinds:
+                left, solved = _broken(config, one, kind, stage)
+                after, _ = _timed(one, _with_stage(healthy, solved, stage, left), left, stage)
+                if progress:
+                    progress(f"{one.workload.model}: {kind}")
+                yield _row(config, one, kind, stage, before, after)
+
+
+def _broken(config: Failures, one: Scenario, kind: str, stage: int) -> tuple[Degraded | PacketsLeft, Exchanges]:
+    """What is left, and the all-to-alls of the stage that is hit."""
+    if one.group.reconfigures:
+        region = config.left(one.group, kind, one.workload.tp)
+        return region, _solve_stage(one, region, stage)
+    hit = Hit(kind, config.server, config.radix, config.nvswitches, one.fabric.rails)
+    left = packets_left(at_unit_bandwidth(one.group, one.settings.dtype), one.workload, hit)
+    tokens = jnp.asarray(one.tokens.count, one.settings.dtype)
+    carrier: Any = left.carrier
+    return left, _solve_packets(one.workload, tokens, group_numbers(carrier, one.settings.dtype), stage)
+
+
+@eqx.filter_jit
+def _solve_packets(workload, tokens, carrier, stage: int) -> Exchanges:
+    return jax.lax.map(lambda drawn: steady_stage(workload, drawn, carrier.seconds, stage), tokens)
 
 
 def _solve_stage(one: Scenario, left: Degraded, stage: int) -> Exchanges:
@@ -198,7 +224,7 @@ def _solve_all(workload, region: Region, tokens, share, keys, policy, stage: int
     return jax.lax.map(one, (tokens, keys))
 
 
-def _with_stage(healthy: Exchanges, failed: Exchanges, stage: int, left: Degraded) -> Exchanges:
+def _with_stage(healthy: Exchanges, failed: Exchanges, stage: int, left: Degraded | PacketsLeft) -> Exchanges:
     """The healthy all-to-alls with those of one stage replaced; what stays inside servers has the NVLink left."""
     if healthy.anew is not None and failed.anew is not None:
         healthy = healthy._replace(anew=healthy.anew.at[:, stage].set(failed.anew[:, 0]))
@@ -210,7 +236,7 @@ def _with_stage(healthy: Exchanges, failed: Exchanges, stage: int, left: Degrade
     )
 
 
-def _timed(one: Scenario, solved: Exchanges, left: Degraded | None, stage: int) -> tuple[Iteration, int]:
+def _timed(one: Scenario, solved: Exchanges, left: Degraded | PacketsLeft | None, stage: int) -> tuple[Iteration, int]:
     """Every iteration [I], and the busiest stage of the first."""
     settings, stages = one.settings, one.workload.pp
     rates = one.rates(one.bandwidths[0])
@@ -243,11 +269,13 @@ def _row(config: Failures, one: Scenario, kind: str, stage: int, before: Iterati
     as_published = one.bandwidths[0] == 400 and job.gpus == 1024
     return {
         "model": job.model,
+        "fabric": one.fabric.name,
         "failure": kind,
         "nic_gbps": one.bandwidths[0],
         "gpus": job.gpus,
-        "policy": settings.policy_name,
-        "routing": settings.routing,
+        "policy": one.fabric.policy or settings.policy_name,
+        "routing": one.fabric.routing or settings.routing,
+        "nic_use": one.group.nic_use,
         "stage": stage,
         "server": config.server,
         "at": config.at,
@@ -257,7 +285,7 @@ def _row(config: Failures, one: Scenario, kind: str, stage: int, before: Iterati
         "slow_down": slow_down,
         "run_slow_down": float(run.sum() / whole_s.sum() - 1),
         **_expected(config, one, kind, run_s=float(whole_s.mean()), slow_down=slow_down),
-        "published": PUBLISHED.get((job.known_as, kind)) if as_published else None,
+        "published": PUBLISHED.get((job.known_as, kind)) if as_published and one.fabric.name == OPTICAL else None,
         **parts,
         "dtype": settings.dtype,
     }
@@ -268,7 +296,8 @@ def _expected(config: Failures, one: Scenario, kind: str, *, run_s: float, slow_
     job, bill = one.workload, bill_of(one.settings, one.fabric, one.workload, one.bandwidths[0])
     usd = {"spare_network_usd": bill.network_usd, "spare_usd": bill.cluster_usd}
     spare = {name: whole / job.servers if kind in SPARED and whole is not None else None for name, whole in usd.items()}
-    there = devices(kind, job, one.settings, config.nvswitches)
+    nics = one.group.electrical_nics if one.group.reconfigures else one.group.nics
+    there = devices(kind, job, int(nics), int(getattr(one.group, "optical_degree", 0)), config.nvswitches)
     stop = config.checkpoint_interval_s, config.restart_s
     return spare | {"devices": there} | expected_loss(config.rate_of().get(kind), there, slow_down, run_s, *stop)
 

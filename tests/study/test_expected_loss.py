@@ -2,8 +2,8 @@
 
 import pytest
 
-from mfabric_jax.study import Compare
 from mfabric_jax.study._expected_loss import Rate, devices, expected_loss, read_rates
+from mfabric_jax.workload import get
 from tests.mistakes import check_refused
 
 
@@ -20,11 +20,10 @@ def test_a_month_by_hand():
 
 
 def test_how_many_there_are():
-    config = Compare(models=("mixtral-8x7b",))
-    job = config.workload("mixtral-8x7b")  # 128 servers, 4 in a region
+    job = get("mixtral-8x7b")  # 128 servers, 4 in a region
     counts = {"gpu": 1024, "server": 128, "electrical-nic": 256, "optical-nic": 768, "link": 256, "nvswitch": 768}
     counts |= {"optical-switch": 32, "controller": 32, "electrical-nics": 128}
-    assert {kind: devices(kind, job, config, 6) for kind in counts} == counts
+    assert {kind: devices(kind, job, 2, 6, 6) for kind in counts} == counts
 
 
 def test_files_of_rates(tmp_path):

@@ -26,7 +26,7 @@ module = importlib.import_module("mfabric_jax.study._failures")
 def rows(config):
     """{kind: row}, solved once."""
     found = list(failures(config))
-    assert [one["failure"] for one in found] == list(config.kinds)
+    assert [one["failure"] for one in found] == [kind for kind in config.kinds if kind != "switch"]
     return {one["failure"]: one for one in found}
 
 
@@ -53,7 +53,7 @@ ALL = Failures(base())
 
 
 def test_what_a_row_holds():
-    assert set(rows(ALL)) == set(KINDS)
+    assert set(rows(ALL)) == set(KINDS) - {"switch"}
     healthy = row(base(fabrics=("mfabric",)))["iteration_s"]
     for kind, one in rows(ALL).items():
         assert (one["model"], one["failure"], one["nic_gbps"], one["gpus"]) == (MODEL, kind, 100.0, 1024)

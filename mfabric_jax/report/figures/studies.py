@@ -34,7 +34,9 @@ def failures_chart(rows: Rows) -> Chart:
     published = style.Look("published (arXiv 2501.03905)", style.INK, "D", hollow=True)
     span = max(abs(value) for row in rows for value in (row["slow_down"], row.get("published") or 0.0))
     panels, kinds = [], values_of(rows, "failure")
-    for (model,), own_rows in grouped(rows, "model").items():
+    several = len(values_of(rows, "fabric")) > 1 if all("fabric" in row for row in rows) else False
+    for key_of, own_rows in grouped(rows, *(("model", "fabric") if several else ("model",))).items():
+        model = " on ".join(key_of)
         known = {kinds.index(row["failure"]): row for row in own_rows}
         bars = [Bar(own, place, min(0.0, v := row["slow_down"]), max(0.0, v), "") for place, row in known.items()]
         points = [(row["published"], place) for place, row in known.items() if row.get("published") is not None]
