@@ -1,7 +1,7 @@
 """The `config.json` of released models: one function for each layout, by its `model_type`.
 
-Field names are those of the configuration classes of huggingface/transformers (5.0) and, for MiniMax and Kimi, of the
-files beside their weights. Norms and biases are not counted; vision parts are not read.
+Field names are those of the configuration classes of huggingface/transformers and, for MiniMax and Kimi, of the code
+beside their weights. Norms and biases are not counted; vision parts are not read.
 """
 
 from collections.abc import Callable, Mapping

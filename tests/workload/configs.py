@@ -1,6 +1,7 @@
 """What `config.json` of released models says, as far as it is read, and what their publishers say of their size.
 
-Facts from the files beside the weights (huggingface.co, November 2026), under their names there.
+Fields under the names of the released files, dimensions from reports and model cards, not copied from the files.
+That published sizes come out is what checks them.
 """
 
 from typing import Any, NamedTuple
