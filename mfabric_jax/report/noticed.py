@@ -62,7 +62,7 @@ def _still(rows: Rows) -> Iterator[str]:
         if policy not in STATIC and all(usable(row[CHANGES]) == 0 for row in some):
             still.setdefault((fabric, model), []).append(_where(fabric, ocs))
     for places, pairs in grouped([{"where": tuple(w), "model": m} for (_, m), w in still.items()], "where").items():
-        where, models = ", ".join(*places), ", ".join(str(pair["model"]) for pair in pairs)
+        where, models = ", ".join(dict.fromkeys(*places)), ", ".join(str(pair["model"]) for pair in pairs)
         yield f"Circuits of {where} never change here for {models}: links wired once do the same, no switch is needed."
 
 

@@ -83,11 +83,11 @@ class SetUp(ServerSettings):
         given = {field: value for field, value in given.items() if value is not None}
         given["gpus_per_server"] = gpus_per_server or self.server.gpus_per_server
         job = get(name, **given)
-        said = "micro_batches" in given or ":micro_batches=" in str(name) or job.known_as not in NAMES
-        if self.bubble is None or said:
+        if self.bubble is None:
             return job
         enough = micro_batches_for(self.bubble, job.pp, job.chunks, job.schedule)
-        return get(name, **given, micro_batches=enough) if enough > job.micro_batches else job
+        said = "micro_batches" in given or ":micro_batches=" in str(name) or job.known_as not in NAMES
+        return job if said or enough <= job.micro_batches else get(name, **given, micro_batches=enough)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from mfabric_jax.checks import InputError
 from mfabric_jax.cli import _parse
 from mfabric_jax.study._scenario import scenarios
 from mfabric_jax.study.settings import SetUp
@@ -55,3 +56,9 @@ def test_micro_batches_for_a_bubble():
     assert _parse("compare", [*ONE, "--micro-batches", "6"]).config.workload("llama-moe").micro_batches == 6
     assert _parse("compare", [*ONE, "--preset", "paper"]).config.workload("llama-moe").micro_batches == 4
     assert SetUp(bubble=0.5).workload("mixtral-8x22b").micro_batches == 8  # 7 would do
+
+
+@pytest.mark.parametrize("more", [{}, {"micro_batches": 3}])
+def test_a_bubble_is_a_part_of_an_iteration(more):
+    with pytest.raises(InputError, match="bubble must be"):
+        SetUp(bubble=1.5, **more).workload("llama-moe")
