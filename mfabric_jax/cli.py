@@ -191,10 +191,9 @@ def _preset(words: list[str], options: type) -> dict[str, Any]:
 
     pairs = zip(words, [*words[1:], ""], strict=False)  # no words at all: no pair
     named = [word.partition("=")[2] or after for word, after in pairs if word.split("=")[0] == "--preset"]
-    preset = (
-        named[0] if named else next(field.default for field in dataclasses.fields(options) if field.name == "preset")
-    )
-    if preset is None:
+    usual = {field.name: field.default for field in dataclasses.fields(options)}["preset"]
+    preset = named[0] if named else usual
+    if not isinstance(preset, str):
         return without_preset([word.split("=")[0].removeprefix("--").replace("-", "_") for word in words])
     return PRESETS[one_of("preset", preset, PRESETS)]
 

@@ -31,7 +31,8 @@ def line_of(output, *words):
 
 
 PARTS_S = ["compute_s", "exposed_comm_s", "reconfig_s", "bubble_s", "tp_comm_s", "ep_comm_s", "dp_comm_s"]
-FAILURE_COLUMNS = ["model", "failure", "nic_gbps", "gpus", "policy", "routing", "stage", "server", "at", "iterations"]
+FAILURE_COLUMNS = ["model", "fabric", "failure", "nic_gbps", "gpus", "policy", "routing", "nic_use", "stage", "server"]
+FAILURE_COLUMNS += ["at", "iterations"]
 FAILURE_COLUMNS += ["healthy_s", "failed_s", "slow_down", "run_slow_down", "published"]
 FAILURE_COLUMNS += [*(f"healthy_{part}" for part in PARTS_S), *PARTS_S, "dtype"]
 
@@ -43,13 +44,14 @@ def test_failures(capsys, tmp_path):
     assert status(*words, "--server", "1", "--radix", "8", "--out", str(out), "--figures", str(pictures)) == 0
     output = capsys.readouterr()
     rows, config = read_rows(out)
-    assert header(out) == FAILURE_COLUMNS
+    assert [name for name in header(out) if name in FAILURE_COLUMNS] == FAILURE_COLUMNS
+    assert {"spare_usd", "spare_network_usd", "devices"} < set(header(out))
     assert [row["failure"] for row in rows] == ["electrical-nic", "link"]
     for row in rows:
         facts = {"model": "llama-moe", "gpus": 512, "nic_gbps": 400, "stage": 3, "server": 1, "at": 1, "iterations": 2}
         assert row.items() >= (facts | {"published": None}).items()
         assert 0 < row["run_slow_down"] < row["slow_down"] < 0.5  # of two iterations the second suffers
-        printed = line_of(output.out, "llama-moe", row["failure"])
+        printed = line_of(output.out, "llama-moe", "mfabric", row["failure"])
         np.testing.assert_allclose([float(x) for x in printed[:2]], [row["healthy_s"], row["failed_s"]], rtol=1e-3)
         percent = [f"{100 * row[field]:.1f}%" for field in ("slow_down", "run_slow_down")]
         assert percent[0] in printed

@@ -110,7 +110,7 @@ def _pair(region, policy, slot: SlotsToServe, parts, first: First, key, before, 
     fresh = ask(slot.demand)
     if first.rule == "block":
         return fresh, fresh
-    if first.rule == "pays":
+    if first.rule == "pays" and first.trade_off is not None:
         kept, anew = (parts(region, Circuits(count), slot.demand) for count in (before, fresh))
         turned = what_pays(first.trade_off, kept, anew, circuits_anew(before, fresh), slot.backward, behind)
         return tuple(jnp.where(turn, fresh, before) for turn in turned)

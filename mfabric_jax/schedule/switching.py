@@ -73,7 +73,7 @@ def switched(
         own = demands_of_stages(where, *demand.shape[:2])
         if first.rule == "block":
             return _once_each(*given, first.cold)
-        if few_pairs(own):
+        if first.trade_off is not None and few_pairs(own):
             return where_it_pays(*given, first.trade_off, own, cold=first.cold, both=span.name == "block")
     alike = first.rule == "block" or span.name == "block"  # both of a block
     moe = where.layer >= 0

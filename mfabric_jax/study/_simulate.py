@@ -152,8 +152,8 @@ def _carried(one: Scenario) -> Any:
 
 def trade_off_at(one: Scenario, nic_gbps: float) -> TradeOff:
     """What a reconfiguration is weighed against at a bandwidth."""
-    numbers = _arrays((one.rates(nic_gbps), one.seconds), one.settings.dtype)
-    return trade_off_of(one.workload, *numbers, one.settings.routing)
+    rates, seconds = _arrays((one.rates(nic_gbps), one.seconds), one.settings.dtype)
+    return trade_off_of(one.workload, rates, seconds, one.settings.routing)
 
 
 def _arrays(numbers: Any, dtype: str) -> Any:
