@@ -18,7 +18,8 @@ import jax
 import numpy as np
 
 from mfabric_jax.fabric import Region
-from mfabric_jax.learning.judging import interval, times_over_bound
+from mfabric_jax.learning.intervals import interval
+from mfabric_jax.learning.judging import times_over_bound
 from mfabric_jax.learning.planning import PLANNED, SAMPLED, Forecast, decided_for, plans_from, scenarios_of
 from mfabric_jax.policies.delivery import fixed, shares_of
 from mfabric_jax.policies.samples import samples_of

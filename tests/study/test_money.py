@@ -61,7 +61,7 @@ def test_an_iteration_pays_its_time_and_its_energy(tmp_path):
     tokens = 16 * 16 * 4 * 8 * 4096
     assert tokens_of_iteration(job) == tokens
     found, _ = bill("mfabric", prices=str(own))
-    row = judged(settings(prices=str(own)), job, {"iteration_s": 2.0, "ep_comm_s": 0.5}, found)
+    row = judged(settings(prices=str(own)), job, {"iteration_s": 2.0, "ep_comm_s": 0.5, "bubble_s": 1.0}, found)
     joules = found.cluster_watts * 2.0 * 1.5
     usd = found.cluster_usd * 2.0 / (5 * 8766 * 3600) + joules / 3.6e6 * 0.1
     assert row["joules_per_iteration"] == pytest.approx(joules, rel=1e-12)
@@ -70,13 +70,13 @@ def test_an_iteration_pays_its_time_and_its_energy(tmp_path):
     assert row["joules_per_million_tokens"] == pytest.approx(joules * 1e6 / tokens, rel=1e-12)
     assert row["perf_per_cluster_dollar"] == pytest.approx(1 / (2 * found.cluster_usd), rel=1e-12)
     assert (row["network_kw"], row["cluster_kw"]) == (found.network_watts / 1000, found.cluster_watts / 1000)
-    assert row["ep_share"] == 0.25
+    assert (row["ep_share"], row["bubble_share"], row["ep_share_without_bubble"]) == (0.25, 0.5, 0.5)
 
 
 def test_the_cheapest_network_is_not_the_cheapest_cluster():
     # TopoOpt takes 39 % more time for less than a quarter of the fat-tree's network dollars.
     judge = {
-        name: judged(settings(), get("llama-moe"), {"iteration_s": s, "ep_comm_s": 0.0}, bill(name)[0])
+        name: judged(settings(), get("llama-moe"), {"iteration_s": s, "ep_comm_s": 0.0, "bubble_s": 0.0}, bill(name)[0])
         for name, s in {"fat-tree": 1.0, "topoopt": 1.39, "mfabric": 1.05}.items()
     }
 

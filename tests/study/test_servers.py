@@ -91,6 +91,5 @@ def test_a_sweep_takes_the_gpu_of_a_file(tmp_path):
     assert (cases["optical_degree"].tolist(), cases["electrical_nics"].tolist()) == ([3, 3], [1, 1])
     assert cases["nvswitch_gigabytes_per_s"].tolist() == [450, 450]
     dollars = bill_of(program.base, program.on, program.workload, 400.0).network_usd
-    assert (
-        program._judged({"iteration_s": np.ones(2), "ep_comm_s": np.ones(2)}, cases)["network_cost_usd"][1] == dollars
-    )
+    seconds = {"iteration_s": np.full(2, 2.0), "ep_comm_s": np.ones(2), "bubble_s": np.zeros(2)}
+    assert program._judged(seconds, cases)["network_cost_usd"][1] == dollars
