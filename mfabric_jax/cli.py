@@ -124,7 +124,7 @@ def _parse(command: str, words: list[str]) -> Any:
             one_of("option", name, sorted(known))
     if not asks:
         _check_words(command, words)
-        words = plain_words(words, options, _preset(words, options) if "--preset" in known else None)
+        words = plain_words(words, options, _preset(words, options))
     said, width = io.StringIO(), os.environ.get("COLUMNS")
     try:
         with contextlib.redirect_stderr(said), warnings.catch_warnings(action="ignore"):
@@ -186,12 +186,12 @@ def _first_word(command: str) -> str | None:
 
 
 def _preset(words: list[str], options: type) -> dict[str, Any]:
-    """The defaults of the preset asked for, or those of a command without one; what else is asked for replaces them."""
+    """Defaults of the preset asked for, or of a command line without one; what else is asked for replaces them."""
     from mfabric_jax.study.presets import PRESETS, without_preset
 
     pairs = zip(words, [*words[1:], ""], strict=False)  # no words at all: no pair
     named = [word.partition("=")[2] or after for word, after in pairs if word.split("=")[0] == "--preset"]
-    usual = {field.name: field.default for field in dataclasses.fields(options)}["preset"]
+    usual = {field.name: field.default for field in dataclasses.fields(options)}.get("preset")
     preset = named[0] if named else usual
     if not isinstance(preset, str):
         return without_preset([word.split("=")[0].removeprefix("--").replace("-", "_") for word in words])

@@ -16,7 +16,8 @@ class Options(TrafficSettings):
     """Fit the computation time of models to published fat-tree times (arXiv 2501.03905): one rate each.
 
     Three ratios a model are published; skew comes from the traffic. Every other fabric is then predicted. `compare`
-    uses what ships with the package, found under the defaults here.
+    uses what ships with the package, found under the defaults here. There are as many micro-batches as pipeline stages,
+    whatever other commands take: the published times are of such iterations.
     """
 
     models: tuple[str, ...] = tuple(PUBLISHED)

@@ -19,6 +19,7 @@ ONE_WAY = ("nic_use", "policy", "rule", "routing", "first", "predictor", "plan_o
 
 
 def without_preset(given: Collection[str]) -> dict[str, Any]:
-    """Defaults of a command line without a preset, where these settings are `given`: enough micro-batches for a small
-    bubble, and fabrics shown in their usual variants unless something says in which way."""
+    """Defaults of every command line without a preset, where these settings are `given`; each command takes those that
+    it has: enough micro-batches for a small bubble, and fabrics shown in their usual variants unless something says in
+    which way. Python, sweeps and reproductions of published figures keep the defaults of "paper"."""
     return BUBBLE | ({} if set(ONE_WAY) & set(given) else VARIANTS)

@@ -50,10 +50,11 @@ class SetUp(ServerSettings):
     micro_batch: int | None = None
     """Sequences per EP rank and micro-batch."""
     micro_batches: int | None = None
-    """Micro-batches per iteration (default: the pipeline stages; of a file enough for a bubble of at most 15 %)."""
+    """Micro-batches per iteration (default: what bubble asks for; under a preset, in Python and in sweeps the pipeline
+    stages; of a file always enough for a bubble of at most 15 %)."""
     bubble: float | None = None
     """Of models known by name, where micro_batches is open: as many as make a bubble of at most that part of an
-    iteration, if their own are not more (compare and timeline: 0.15 unless there is a preset)."""
+    iteration, if their own are not more (commands: 0.15 unless there is a preset)."""
     sequence: int | None = None
     """Tokens of a sequence (--seq, too)."""
     schedule: str | None = None

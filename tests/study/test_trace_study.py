@@ -40,7 +40,7 @@ def test_rows_are_those_of_compare_and_are_told_on_a_page(few, trace, tmp_path, 
     words = ("traces", "study", trace, "--model", "llama-moe", "--iterations", "1", "--nic-gbps", "200")
     assert command_line.status(*words, "--out", tmp_path / "out") == 0
     said = capsys.readouterr().out
-    shared = {"models": ("llama-moe",), "nic_gbps": (200.0,), "trace": str(trace)}
+    shared = {"models": ("llama-moe",), "nic_gbps": (200.0,), "trace": str(trace), "bubble": 0.15}
     trees = list(compare(Compare(**shared, fabrics=("fat-tree",), nic_use=("own", "pooled"))))
     (circuits,) = compare(Compare(**shared, fabrics=("mfabric",), policy="uniform", routing="relay"))
     for row, design in zip([*trees, circuits], (*DESIGNS[:2], DESIGNS[-1]), strict=True):

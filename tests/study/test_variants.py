@@ -58,6 +58,31 @@ def test_micro_batches_for_a_bubble():
     assert SetUp(bubble=0.5).workload("mixtral-8x22b").micro_batches == 8  # 7 would do
 
 
+@pytest.mark.parametrize(
+    ("command", "words", "settings"),
+    [
+        ("failures", ("--models", "llama-moe"), lambda options: options.setting),
+        ("timeline", ("--model", "llama-moe"), lambda options: options.config),
+        ("cluster", ("--model", "llama-moe"), lambda options: options.config),
+        ("traffic", ("llama-moe",), lambda options: options),
+    ],
+)
+def test_every_command_takes_as_many_micro_batches(command, words, settings):
+    def micro_batches(*more):
+        return settings(_parse(command, [*words, *more])).workload("llama-moe").micro_batches
+
+    assert micro_batches() == 17
+    assert micro_batches("--micro-batches", "6") == 6
+    assert micro_batches("--bubble", "0.5") == 4
+    if command in ("failures", "timeline"):
+        assert micro_batches("--preset", "paper") == 4
+
+
+def test_failures_take_no_variants():
+    with pytest.raises(InputError, match="option"):
+        _parse("failures", ["--variants", "usual"])
+
+
 @pytest.mark.parametrize("more", [{}, {"micro_batches": 3}])
 def test_a_bubble_is_a_part_of_an_iteration(more):
     with pytest.raises(InputError, match="bubble must be"):
