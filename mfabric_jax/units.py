@@ -56,4 +56,4 @@ def to_ms(value: Number) -> Number:
 
 def to_gigabytes(value: Number) -> Number:
     """Bytes -> gigabytes (1e9 bytes)."""
-    return value * 1e-9  # type: ignore[operator]
+    return value / 1e9  # type: ignore[operator]

@@ -36,6 +36,10 @@ def test_numbers_and_arrays():
         np.testing.assert_allclose(convert(np.asarray([1.0, 2.0])), [factor, 2 * factor], rtol=1e-15)
 
 
+def test_whole_gigabytes_come_back_whole():
+    assert [units.to_gigabytes(units.gigabytes(size)) for size in range(1, 2000)] == [*range(1, 2000)]
+
+
 def test_traced_arrays():
     for dtype in (jnp.float32, jnp.float64):
         arrays = jax.jit(lambda x: {name: getattr(units, name)(x) for name in FACTOR})(jnp.asarray([1.0, 2.0], dtype))
