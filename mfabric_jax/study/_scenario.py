@@ -171,7 +171,7 @@ def tokens_of(settings: Assumptions, workload: Workload, circuits_for: Sequence[
 
 def _tokens(settings: Assumptions, workload: Workload, iterations: int) -> Tokens:
     if settings.trace is not None:
-        return traffic.recorded(workload, settings.trace, settings.records, iterations)
+        return traffic.recorded(workload, settings.trace, settings.records, iterations, settings.axes)
     if (knobs := settings.knobs()) is not None:
         return traffic.from_knobs(workload, knobs, iterations, settings.drawn, settings.seed)
     drawn: dict[str, Any] = {"iterations": iterations, "micro_batches": settings.drawn}

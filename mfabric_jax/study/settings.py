@@ -16,6 +16,7 @@ from mfabric_jax.fabric.design import ServerSettings
 from mfabric_jax.schedule.spans import LONG, SPANS
 from mfabric_jax.traffic import Knobs
 from mfabric_jax.traffic.knobs import WORKLOADS
+from mfabric_jax.traffic.named_axes import axes_of
 from mfabric_jax.traffic.predictor import REGISTRY as PREDICTORS
 from mfabric_jax.workload import NAMES, Workload, get, micro_batches_for
 from mfabric_jax.workload.gpus import DEFAULT_GPU, GPUS
@@ -99,6 +100,9 @@ class TrafficSettings:
     """Recorded routing: a file or folder in any format that mfabric traces --help lists."""
     records: tuple[int, int] | None = None
     """FIRST-LAST record of the trace (default for a gate trace: 2011-5001)."""
+    axes: str | None = None
+    """Of a trace that is an array, in order: iteration,layer,micro-batch,source,expert (or destination); some may
+    lack."""
     traffic: str = "measured"
     """measured: expert shares of trained models; generated: popularity rank^-skew; balanced, hot-experts,
     spread-hot-experts, hot-rank, rotating-hot-spot, burst, empty-experts, power-law-0.6, -0.8, -1.01, -1.2, log-normal;
@@ -121,8 +125,11 @@ class TrafficSettings:
         for field in ("skew", "drift"):
             not_negative(field, getattr(self, field))
         self.knobs()
-        if self.records is not None and self.trace is None:
-            raise InputError("records chooses from a trace; name one with trace.")
+        if self.axes is not None:
+            axes_of(self.axes)
+        for field, does in (("records", "chooses from"), ("axes", "describes")):
+            if getattr(self, field) is not None and self.trace is None:
+                raise InputError(f"{field} {does} a trace; name one with trace.")
         if self.trace is not None and (self.traffic, self.skew) != ("measured", 0):
             named = "traffic" if self.traffic != "measured" else "skew"
             raise InputError(f"{named} {getattr(self, named)!r} is not used beside a trace; leave out one of them.")

@@ -27,6 +27,7 @@ def recorded(
     path: str | pathlib.Path,
     records: tuple[int, int] | None = None,
     iterations: int | None = None,
+    axes: str | None = None,
 ) -> Tokens:
     """Recorded selections, fitted to the workload (`Recording.fitted`).
 
@@ -35,11 +36,12 @@ def recorded(
     - `records`: first and last record to use, both included, by recorded iteration or step where the file has such
       numbers, else by index. Default all; of the SmartMoE gate trace 2011 to 5001 (before, its gate is collapsed).
     - `iterations`: how many to return, default one per record; more than there are records read them cyclically.
+    - `axes`: as in `open_trace`.
 
     `InputError` for a file that is missing, unreadable, of other axes or of zeros, for an empty range of records, and
     for source ranks or experts that do not fit the workload.
     """
-    return recording_of(workload, path).chosen(records).fitted(workload, iterations)
+    return recording_of(workload, path, axes).chosen(records).fitted(workload, iterations)
 
 
 def recording_of(workload: Workload, path: str | pathlib.Path, axes: str | None = None) -> Recording:

@@ -32,7 +32,7 @@ def guessed(path: object, shape: tuple[int, ...]) -> tuple[str, ...]:
     readings = _READ_AS.get(len(shape), ())
     if len(readings) == 1:
         return readings[0]
-    how = "such as --axes iteration,layer,expert (mfabric traces), or by an entry 'axes' beside the array"
+    how = "such as --axes iteration,layer,expert, or by an entry 'axes' beside the array"
     choice = " or ".join(f"[{', '.join(names)}]" for names in readings) or f"2 to {len(AXES)} of {', '.join(AXES)}"
     raise InputError(f"trace {path} has shape {shape}, which may be {choice}; name its axes, {how}.")
 

@@ -2,10 +2,12 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 from mfabric_jax import InputError
 from mfabric_jax.study import Compare, compare
+from mfabric_jax.study._scenario import tokens_of
 from tests.study.small import configured, refused, small
 
 TINY = {"models": ("llama-moe",)}
@@ -33,6 +35,8 @@ MISTAKES = [  # how the sentence begins
     ({"ep": 32, "gpus": 2048}, "ep must divide the 16 experts, got 32; a set-up that fits: "),
     ({"pp": 64, "gpus": 16384}, "pp must be at most the 32 blocks, got 64; a set-up that fits: "),
     ({"records": (1, 2)}, "records chooses from a trace; name one with trace."),
+    ({"axes": "layer,expert"}, "axes describes a trace; name one with trace."),
+    ({"axes": "layer,experts", "trace": "run.npy"}, "axis 'experts' is unknown"),
     ({"nics": 4, "nic_use": ("pooled", "own")}, "nic_use 'own' gives each GPU its own NIC, but a server has 8 GPUs"),
     ({"fabrics": ("topoopt",), "nics": 3}, "topoopt needs 4 NICs for its ring and pipeline neighbours, got nics 3"),
     ({"fabrics": ("rail-only",), "nics": 4}, "nic_use 'own' gives each GPU its own NIC, but a server has 8 GPUs"),
@@ -93,6 +97,21 @@ def test_degrees_that_do_not_fit_say_what_would():
     assert stage.startswith("mixtral-8x7b: a pipeline stage of dp x tp x ep = 1 x 4 x 8 = 32 GPUs must")
     port = refused(models=("mixtral-8x7b",), nic_gbps=(100.0,), fabrics=("mfabric-cpo",), gpu_tbps=0.2)
     assert port.startswith("gpu_tbps 0.2 leaves no optical port of nic_gbps 100")
+
+
+def test_axes_say_what_an_array_is(tmp_path):
+    loads = np.arange(1, 2 * 3 * 16 + 1).reshape(2, 3, 16)  # iteration, layer, expert
+    np.save(tmp_path / "plain.npy", np.repeat(loads[:, :, None, None], 16, axis=3))  # spread over sources
+    np.save(tmp_path / "turned.npy", loads.transpose(2, 0, 1))
+
+    def drawn(name, axes):
+        config = Compare(**TINY, trace=str(tmp_path / name), axes=axes, iterations=2)
+        return tokens_of(config, config.workload("llama-moe"), ("all-to-all",)).count
+
+    by_name = drawn("turned.npy", "expert,iteration,layer")
+    np.testing.assert_array_equal(by_name, drawn("plain.npy", "iteration,layer,micro-batch,source,expert"))
+    with pytest.raises(InputError, match="name its axes, such as --axes"):
+        drawn("turned.npy", None)
 
 
 def test_what_is_fine():

@@ -67,8 +67,7 @@ def test_two_axes_are_layers_and_experts_and_three_are_asked_about(tmp_path):
         write(file, FULL[:, :, 0, 0])
         assert unread(file) == (
             f"trace {file} has shape (3, 2, 8), which may be [iteration, layer, expert] or [layer, source, expert]; "
-            f"name its axes, such as --axes iteration,layer,expert (mfabric traces), or by an entry 'axes' beside the "
-            f"array."
+            f"name its axes, such as --axes iteration,layer,expert, or by an entry 'axes' beside the array."
         )
         np.testing.assert_array_equal(only(file, axes="iteration,layer,expert").count[:, :, 0, 0], FULL[:, :, 0, 0])
         write(file, FULL[:, :, 0])
