@@ -62,7 +62,8 @@ def value_in(data: bytes | str, named: str, what: str, kind: str = ".json") -> A
     raise InputError(f"{named} is not {kind[1:].upper()} ({why}); give a file of {what}.")
 
 
-def _json(text: str) -> Any:
+def parsed_json(text: str | bytes) -> Any:
+    """What JSON says, of any depth. `ValueError` for text that is none, and for a key said twice in one object."""
     return json.loads(text, object_pairs_hook=_once)
 
 
@@ -95,4 +96,4 @@ def _check_depth(value: Any) -> None:
             raise RecursionError
 
 
-PARSERS: dict[str, Callable[[str], Any]] = {".toml": tomllib.loads, ".json": _json}
+PARSERS: dict[str, Callable[[str], Any]] = {".toml": tomllib.loads, ".json": parsed_json}

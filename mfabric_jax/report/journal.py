@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 
 from mfabric_jax.atomic import locked
 from mfabric_jax.checks import InputError
+from mfabric_jax.text_files import parsed_json
 
 Rows = list[dict[str, Any]]
 
@@ -100,7 +101,7 @@ def _read(path: Path) -> tuple[dict[str, Any] | None, dict[int, Rows], int]:
     run, done, good = None, {}, 0
     for line in path.read_bytes().splitlines(keepends=True):
         try:
-            held = json.loads(line)
+            held = parsed_json(line)
             if not line.endswith(b"\n"):
                 break
             if run is None:

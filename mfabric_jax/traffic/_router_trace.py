@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mfabric_jax.checks import InputError
+from mfabric_jax.text_files import parsed_json
 from mfabric_jax.traffic.recording import Recording, add_slices
 from mfabric_jax.workload import RankLayout
 
@@ -139,11 +140,14 @@ def _passes(file: pathlib.Path) -> Iterator[_Pass]:
 
 def _object(text: str, where: str) -> dict[str, Any]:
     try:
-        record = json.loads(text)
-    except (ValueError, RecursionError):
+        record = parsed_json(text)
+    except json.JSONDecodeError:
         whole = text.endswith("\n")
         cut = "" if whole else " (the file ends inside it: the run was stopped while writing, delete the line)"
         raise InputError(f"{where} must be a JSON object, got {text.strip()[:40]!r}...{cut}.") from None
+    except (ValueError, RecursionError) as error:
+        why = error if isinstance(error, ValueError) else "it is nested too deeply"
+        raise InputError(f"{where} must be a JSON object, but {why}.") from None
     if not isinstance(record, dict):
         raise InputError(f"{where} must be a JSON object, got {text.strip()[:40]!r}.")
     return record

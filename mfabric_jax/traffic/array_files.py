@@ -14,7 +14,7 @@ import numpy as np
 
 from mfabric_jax.atomic import replacing
 from mfabric_jax.checks import InputError
-from mfabric_jax.text_files import value_in
+from mfabric_jax.text_files import parsed_json, value_in
 from mfabric_jax.traffic import expert_loads
 from mfabric_jax.traffic.named_axes import AXES, arranged, axes_of, guessed, kinds
 from mfabric_jax.traffic.recording import Recording, Sources, Targets, add_slices
@@ -179,7 +179,7 @@ def _named(path: pathlib.Path, count: np.ndarray, words: str, axes: Any) -> Reco
 def _own(path: pathlib.Path, count: np.ndarray, packed: np.ndarray) -> Recording:
     count = arranged(path, count, AXES)
     try:
-        meta = json.loads(str(packed[()]))
+        meta = parsed_json(str(packed[()]))
         version = int(meta["schema_version"])
         known: dict[str, Any] = {
             "sources": Sources(meta["sources"]),

@@ -57,7 +57,13 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(path):
 
 
 @pytest.mark.parametrize(
-    "torn", [b'{"number": 2, "rows": [{"x": 3.0,', b'{"number": 2, "rows": [{"x": 9.0}]}', b"\xff\n"]
+    "torn",
+    [
+        b'{"number": 2, "rows": [{"x": 3.0,',
+        b'{"number": 2, "rows": [{"x": 9.0}]}',
+        b'{"number": 2, "number": 3, "rows": []}\n',
+        b"\xff\n",
+    ],
 )
 def test_a_line_that_was_not_finished_is_dropped(path, torn):
     killed(path, (1, 0))

@@ -208,6 +208,9 @@ def test_wrong_meta_is_named(tmp_path):
     ):
         np.savez(path, tokens=some_tokens().count, meta=np.array(json.dumps(meta)))
         assert words.format(path) in unread(path)
+    twice = json.dumps(META).replace("{", '{"experts": 4, ', 1)
+    np.savez(path, tokens=some_tokens().count, meta=np.array(twice))
+    assert wrong.format(path) in unread(path)
 
 
 # ----------------------------------------------------------------------------------------------------- OLMoE and LAER

@@ -173,6 +173,9 @@ def test_wrong_lines_are_named(tmp_path):
     file.write_text(file.read_text()[:-20])
     assert unread(tmp_path).startswith(f"line 2 of router trace {file} must be a JSON object")
     assert "the file ends inside it" in unread(file)
+    for text, why in (('{"step": 0, "step": 1}', "it says 'step' twice"), ("[" * 10**5, "it is nested too deeply")):
+        file.write_text(text + "\n")
+        assert unread(file) == f"line 1 of router trace {file} must be a JSON object, but {why}."
     file.write_text("{\n" + json.dumps(good) + "\n")
     assert "the file ends inside it" not in unread(file)
 
