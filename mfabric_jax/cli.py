@@ -124,7 +124,7 @@ def _parse(command: str, words: list[str]) -> Any:
             one_of("option", name, sorted(known))
     if not asks:
         _check_words(command, words)
-        words = plain_words(words, options, _preset(words, options))
+        words = plain_words(words, options, _preset(words, options) if {"--preset", "--bubble"} & {*known} else None)
     said, width = io.StringIO(), os.environ.get("COLUMNS")
     try:
         with contextlib.redirect_stderr(said), warnings.catch_warnings(action="ignore"):
