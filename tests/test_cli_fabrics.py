@@ -147,3 +147,6 @@ def test_draw_every_fabric_and_a_graph(capsys, tmp_path):
     assert status("draw", str(graph), "--out", str(out)) == 0
     assert out.read_bytes().startswith(b"\x89PNG")
     assert capsys.readouterr().out == f"{out}\n"
+    for option, value in (("servers", "8"), ("model", "llama-moe"), ("seed", "1"), ("gpu", "h100")):
+        said = mistake(capsys, "draw", graph, "--out", out, f"--{option}", value)
+        assert said == f"{option} is not used on a graph, which says all of its fabric; leave it out."

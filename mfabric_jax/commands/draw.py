@@ -30,10 +30,12 @@ def run(options: Options) -> int:
     """Returns the exit status."""
     from mfabric_jax import fabric, report
     from mfabric_jax.report.style import check_picture
-    from mfabric_jax.study.whole_cluster import example_cluster
+    from mfabric_jax.study.whole_cluster import check_beside_graph, example_cluster
 
     check_picture(options.out)
     if pathlib.Path(options.fabric).suffix == ".json":
+        own = {field.name for field in dataclasses.fields(options)} - {"fabric", "out"}
+        check_beside_graph(options, sorted(own))
         print(report.draw_graph(fabric.read_graph(options.fabric), options.out))
         return 0
     shared.start_jax("float32", None)

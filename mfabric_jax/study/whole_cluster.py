@@ -4,6 +4,7 @@ import dataclasses
 import resource
 import sys
 import time
+from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -82,7 +83,8 @@ class WholeCluster(RunSettings, ClusterForm, SetUp):
 
     def __post_init__(self):
         check_models("model", (self.model,))
-        self._check_graph()
+        if self.graph is not None:
+            check_beside_graph(self, OF_FABRIC)
         fabric.get(self.fabric)
         one_of("routing", self.routing, PATHS if self.graph is None else GRAPH_ROUTINGS)
         if self.policy == "static":
@@ -97,12 +99,6 @@ class WholeCluster(RunSettings, ClusterForm, SetUp):
             positive("oversubscription", self.oversubscription)
         not_negative("resolution", self.resolution)
         self.job()
-
-    def _check_graph(self) -> None:
-        """`InputError` for a setting of our own fabrics beside a graph."""
-        for field in OF_FABRIC if self.graph is not None else ():
-            if getattr(self, field) != getattr(type(self), field):
-                raise InputError(f"{field} is not used on a graph, which says all of its fabric; leave it out.")
 
     def job(self) -> Workload:
         """The model on this many servers."""
@@ -119,6 +115,13 @@ class WholeCluster(RunSettings, ClusterForm, SetUp):
                 f"{self.servers} servers of {per_server} GPUs" + (f" and dp {self.dp}." if self.dp is not None else ".")
             )
         return self.workload(self.model, per_server, gpus=gpus, dp=gpus // replica)
+
+
+def check_beside_graph(settings: Any, fields: Iterable[str]) -> None:
+    """`InputError` for a setting of our own fabrics beside a graph."""
+    for field in fields:
+        if getattr(settings, field) != getattr(type(settings), field):
+            raise InputError(f"{field} is not used on a graph, which says all of its fabric; leave it out.")
 
 
 class Solved(NamedTuple):
