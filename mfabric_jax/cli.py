@@ -70,7 +70,7 @@ HELP = """usage: mfabric COMMAND [options]
 
   compare   iteration time, cost and performance per dollar of fabrics for MoE training
   calibrate the computation rate of models that published fat-tree times imply
-  failures  what a broken NIC, link, GPU or server costs mFabric
+  failures  what a broken NIC, link, switch, GPU or server costs a fabric
   cluster   one iteration's flows on a whole cluster at once: who waits for which link
   timeline  what every stage does when in one iteration, as a table, a picture or a trace for Perfetto
   draw      a picture of a fabric

@@ -29,7 +29,7 @@ class Healthy(Compare):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(_failures.FailureSettings):
-    """What a failure costs mFabric: iteration time with something broken, beside the published figures.
+    """What a failure costs a fabric: iteration time with something broken, beside the published figures.
 
     One failure hits one region; circuits are chosen again without what failed. Lists are separated by commas.
     """
@@ -77,6 +77,9 @@ def run(options: Options) -> int:
     if config.rates is not None:
         shown += [report.Column("lost_hours_per_month", "lost h/month"), "lost_iterations_per_month"]
     print(report.plain(rows, shown))
+    for row in rows:
+        if row.get("faster_by"):
+            print(f"{row['model']} on {row['fabric']}, {row['failure']}: faster than healthy, by {row['faster_by']}.")
     for said in shared.memory_notes(setting, setting.models):
         print(said)
     print(

@@ -35,7 +35,8 @@ class Degraded:
     - `moved`: part of the bytes of the server's first rank that the spare server sends and receives.
     - `relays`: the server has no way of its own to the electrical fabric.
     - `eps_left`: part of the stage's electrical bandwidth that is left to gradients and to sends between stages.
-    - `tp_on_eps`: tensor-parallel all-reduces of one group cross the electrical fabric.
+    - `tp_on_eps`: part of a server's electrical bandwidth that the tensor-parallel all-reduces of one group are left
+      with; 0: they stay on the NVLink.
     - `stays`: circuits are not chosen again.   - `nvlink_left`: part of the server's NVLink bandwidth that is left.
     """
 
@@ -45,7 +46,7 @@ class Degraded:
     moved: float = 0.0
     relays: bool = False
     eps_left: float = 1.0
-    tp_on_eps: bool = False
+    tp_on_eps: float = 0.0
     stays: bool = False
     nvlink_left: float = 1.0
 
@@ -104,7 +105,7 @@ def degraded(
             raise InputError("nvswitches must be at least 2 for failure 'nvswitch' (the others carry), got 1.")
         return Degraded(kind, _left(region, optical, electrical), server, nvlink_left=1 - 1 / nvswitches)
     spare = _left(region, np.append(optical, 0), np.append(electrical, nics))
-    return Degraded(kind, spare, server, moved=1 / gpus_per_rank, tp_on_eps=gpus_per_rank > 1)
+    return Degraded(kind, spare, server, moved=1 / gpus_per_rank, tp_on_eps=float(gpus_per_rank > 1))
 
 
 def _left(region: Region, optical: np.ndarray, electrical: np.ndarray) -> Region:

@@ -29,6 +29,7 @@ from mfabric_jax.schedule.exchange import at_unit_bandwidth, failed_stage, stead
 from mfabric_jax.schedule.switching import routed
 from mfabric_jax.study._compare import PARTS, effective
 from mfabric_jax.study._expected_loss import Rate, devices, expected_loss, read_rates
+from mfabric_jax.study._faster import faster_by
 from mfabric_jax.study._money import bill_of
 from mfabric_jax.study._packet_failures import Hit, PacketsLeft, kinds_on, packets_left
 from mfabric_jax.study._scenario import Scenario, check_dtype, scenarios
@@ -150,9 +151,12 @@ def failures(
             for kind in kinds:
                 left, solved = _broken(config, one, kind, stage)
                 after, _ = _timed(one, _with_stage(healthy, solved, stage, left), left, stage)
+                row = _row(config, one, kind, stage, before, after)
+                given = {"moved": left.moved, "slow_down": row["slow_down"]}
+                why = {"faster_by": faster_by(healthy, solved, stage, **given)}
                 if progress:
                     progress(f"{one.workload.model}: {kind}")
-                yield _row(config, one, kind, stage, before, after)
+                yield row | why
 
 
 def _broken(config: Failures, one: Scenario, kind: str, stage: int) -> tuple[Degraded | PacketsLeft, Exchanges]:
@@ -244,7 +248,7 @@ def _timed(one: Scenario, solved: Exchanges, left: Degraded | PacketsLeft | None
     if left is not None:
         eps[stage] *= left.eps_left
         tp[stage] *= left.nvlink_left
-        tp[stage] = eps[stage] if left.tp_on_eps else tp[stage]
+        tp[stage] = min(tp[stage], eps[stage] * left.tp_on_eps) if left.tp_on_eps else tp[stage]
     numbers = rates._replace(eps_Bps=eps, send_Bps=eps), one.seconds, tp
     numbers = jax.tree.map(lambda x: jnp.asarray(x, settings.dtype), numbers)
     timed = _time_all(one.workload, solved, numbers, settings.rules)

@@ -171,6 +171,18 @@ def test_an_optical_switch_that_is_lost_is_a_stage_without_circuits_and_a_contro
     assert rows(ALL)["nvswitch"]["tp_comm_s"] == pytest.approx(1.2 * rows(ALL)["nvswitch"]["healthy_tp_comm_s"])
 
 
+def test_a_gpu_on_a_spare_is_faster_where_unsplit_routing_leaves_nics_idle_and_the_row_says_so():
+    # Two servers of 8 ranks and 6 + 2 NICs, even traffic of b: 64 b over 6 circuits, the electrical NICs idle. On the
+    # spare: 56 b over 6 circuits, 15 b over the spare's two NICs. Split routing has all 8 NICs busy: 8 b, then as now.
+    for routing, part, why in (("unsplit", 7 / 8, "NICs of the spare, and those that were idle"), ("split", 1, None)):
+        setting = dataclasses.replace(EVEN, models=("llama-moe",), routing=routing)
+        (one,) = failures(Failures(setting, kinds=("gpu",), stage=0))
+        assert one["faster_by"] == why
+        saved = (1 - part) * one["healthy_ep_comm_s"]  # of the stage that ends last
+        assert one["healthy_s"] - one["failed_s"] == pytest.approx(saved, rel=1e-6, abs=1e-9)
+    assert {one["faster_by"] for one in rows(Failures(EVEN, stage=0)).values()} == {None}
+
+
 def test_the_effective_configuration():
     got = effective_failures(Failures(base(delay_s=0.5), kinds=("gpu",), stage=2, server=1, radix=32))
     want = {"kinds": ("gpu",), "stage": 2, "server": 1, "at": 0, "radix": 32, "models": (MODEL,), "delay_s": 0.5}
