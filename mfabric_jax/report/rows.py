@@ -177,7 +177,8 @@ def read_table(path: Path, sweep: str | None = None) -> tuple[Any, dict[str, Any
         import pyarrow
         from pyarrow import parquet
     with _readable(path):
-        table = parquet.ParquetFile(pyarrow.BufferReader(verified(path, sweep))).read()
+        file = parquet.ParquetFile(pyarrow.BufferReader(verified(path, sweep)))
+        table = file.read(use_threads=False)  # threads that end with the process abort it: apache/arrow#34314
         _check_names(table.column_names)
         _check_kinds(table.schema)
         footer = (table.schema.metadata or {}).get(METADATA_KEY, b"{}")

@@ -112,7 +112,7 @@ def _parquet(path: pathlib.Path) -> tuple[list[str], Sequence[Sequence[Any]]]:
     with extra("store", "reading .parquet"):
         from pyarrow import parquet
     try:
-        table = parquet.read_table(path)
+        table = parquet.ParquetFile(path).read(use_threads=False)  # as the rows of a report are read
         return table.column_names, [column.to_numpy() for column in table.columns]
     except Exception as error:  # whatever the bytes make of a table
         raise InputError(f"trace {path} must be a readable .parquet file, got {type(error).__name__}.") from error

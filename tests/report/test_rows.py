@@ -3,6 +3,8 @@
 import builtins
 import json
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -24,6 +26,24 @@ AWKWARD = [
 @pytest.fixture(params=[".csv", ".parquet"])
 def extension(request):
     return request.param
+
+
+THREADS = """
+import os, pathlib, sys
+import pyarrow
+from mfabric_jax.report.rows import read_rows
+count = lambda: len(os.listdir("/proc/self/task"))
+before = count()
+read_rows(sys.argv[1])
+print(count() - before)
+"""
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="counts the threads of Linux")
+def test_reading_parquet_leaves_no_thread_to_end_with_the_process(tmp_path):
+    file = write_rows([{f"x{column}": float(column) for column in range(9)}] * 99, tmp_path / "rows.parquet", CONFIG)
+    done = subprocess.run([sys.executable, "-c", THREADS, file], capture_output=True, text=True, check=True)
+    assert done.stdout == "0\n"
 
 
 def test_round_trip(tmp_path, extension):
