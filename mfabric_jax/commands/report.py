@@ -16,8 +16,8 @@ MOST_ROWS = 20_000  # a browser sorts and filters so many at once
 class Options:
     """One HTML page of rows: summary, charts, a table to sort and filter, the configuration. It fetches nothing."""
 
-    rows: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ROWS")]
-    """A .csv or .parquet file that --out of another command wrote, or the folder of a sweep."""
+    rows: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="ROWS")]
+    """.csv or .parquet files that --out of other commands wrote, folders of sweeps; several make one page."""
     out: str
     """A .html file."""
     pictures: str | None = None
@@ -33,14 +33,16 @@ def run(options: Options) -> int:
     from mfabric_jax.report.html import check_page
 
     check_page(options.out, options.pictures)
-    if pathlib.Path(options.rows).is_dir():
-        rows, effective = report.query([options.rows], report.Asked())
+    if not options.rows:
+        raise InputError("report needs ROWS: files of rows or folders of sweeps, got none.")
+    if len(options.rows) > 1 or pathlib.Path(options.rows[0]).is_dir():
+        rows, effective = report.query(options.rows, report.Asked())
     else:
-        rows, effective = report.read_rows(options.rows)
-    for note in notes([options.rows]):
+        rows, effective = report.read_rows(options.rows[0])
+    for note in notes(options.rows):
         print(f"report: {note}", file=sys.stderr)
     if len(rows) > MOST_ROWS:
         fewer = "take fewer by mfabric query --out"
-        raise InputError(f"{options.rows} holds {len(rows):,} rows, a page at most {MOST_ROWS:,}: {fewer}.")
+        raise InputError(f"{', '.join(options.rows)} holds {len(rows):,} rows, a page at most {MOST_ROWS:,}: {fewer}.")
     print(report.html_report(rows, effective, options.out, options.pictures, options.title), file=sys.stderr)
     return 0

@@ -70,6 +70,13 @@ def run(options: Options) -> int:
 
     config, shard = study.read_sweep(options.config), _shard(options.shard)
     shared.start_jax(config.dtype, options.device)
+    if config.left_out:
+        rows, first = sum(map(len, config.left_out.values())), next(iter(config.left_out))
+        more = len(config.left_out) - 1
+        print(
+            f"sweep: {rows:,} configurations cannot be and are left out; {more} further reasons beside: {first}",
+            file=sys.stderr,
+        )
     began, bar = time.perf_counter(), _Bar()
     given = {"shard": shard, "engine": options.engine, "workers": options.workers}
     try:

@@ -22,6 +22,7 @@ COUNTED = 8  # values that a sentence names
 _GBPS = "nic_gbps"
 _MOST_LINES, _MOST_PANELS, _MOST_VALUES, _MOST_CHARTS, _MOST_BARS = 10, 8, 40, 6, 40
 _MOST_POINTS = 1500  # of a panel, beside its front
+_SLOW = 10  # times the shortest: behind these a chart of designs would show nothing else
 _LETTERS = 28
 
 _COST = "cost of the chart"
@@ -188,7 +189,7 @@ def design_space(rows: Rows, effective: Mapping[str, Any]) -> Chart:
             curves += [Curve(look, points, tips, joined=False)] if some else []
         panels.append(Panel(str(model or "all rows"), f"{what} [M$]", "iteration time [s]", curves, stairs=True))
     note = f"A point for each row; {FRONT}"
-    note += f" {left_out:,} of {len(placed):,} points behind it are left out." if left_out else ""
+    note += f" {left_out:,} of {len(placed):,} points are left out: slow ones, or many behind it." if left_out else ""
     return Chart(f"{what[0].upper()}{what[1:]} against iteration time", note, list(looks.values()), panels)
 
 
@@ -198,7 +199,10 @@ def _point(row: Mapping[str, Any]) -> Point | None:
 
 
 def _kept(rows: Rows) -> Rows:
-    """Those on the front and, where there are very many, an even choice of the others, which come first."""
+    """Those on the front and, where there are very many, an even choice of the others, which come first; none that
+    takes many times as long as the shortest."""
+    shortest = min(point[1] for row in rows if (point := _point(row)))
+    rows = [row for row in rows if (point := _point(row)) and point[1] <= _SLOW * shortest]
     best = set(front([point for row in rows if (point := _point(row))]))
     behind = [row for row in rows if _point(row) not in best]
     some = behind[:: -(-len(behind) // _MOST_POINTS)] if behind else []

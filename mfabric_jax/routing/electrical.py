@@ -4,6 +4,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Float
 
 from mfabric_jax.fabric import Region
@@ -89,7 +90,8 @@ def inside_time(demand: Float[Array, "S G G"], gpu_Bps) -> Float[Array, ""]:
 
     - `demand` [S G G]: bytes between the G ranks of each server.   - `gpu_Bps`: a rank's NVSwitch rate [bytes/s].
     """
-    port = jnp.broadcast_to(jnp.asarray(gpu_Bps, demand.dtype), demand.shape[1])
+    rate = lax.optimization_barrier(jnp.asarray(gpu_Bps, demand.dtype))  # else XLA folds every copy of a constant
+    port = jnp.broadcast_to(rate, demand.shape[1])
     other = jnp.where(jnp.eye(demand.shape[1], dtype=bool), 0, 1).astype(demand.dtype)
     finish = jax.vmap(lambda one: star_completion(one * other, port, port))(demand)
     return finish.max(initial=0)

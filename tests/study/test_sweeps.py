@@ -216,6 +216,24 @@ def test_mistakes_are_sentences():
         Sweep(fixed=fixed)
 
 
+def test_what_cannot_be_is_left_out_where_asked_for():
+    together = {"optical_degree": [2, 3, 9], "electrical_nics": [6, 5, 1]}
+    axes = {"ocs": ["polatis", "epiphotonics"], "nic_gbps": [100.0, 400.0]}
+    given = {"fixed": {"model": "llama-moe"}, "grid": axes, "list": together}
+    check_refused("ocs 'epiphotonics' has 16 ports, but a region of 2 servers with optical_degree 9", Sweep, **given)
+    config = Sweep(**given, impossible="leave-out")
+    kept = [
+        (config.columns["ocs"][row], config.columns["optical_degree"][row]) for g in config.groups for row in g.rows
+    ]
+    assert sorted(set(kept)) == [*(("epiphotonics", n) for n in (2, 3)), *(("polatis", n) for n in (2, 3, 9))]
+    ((why, rows),) = config.left_out.items()
+    assert "needs 18" in why
+    assert (config.count, len(rows), sum(len(part.rows) for part in config.parts)) == (10, 2, 10)
+    fixed = given["fixed"] | {"ocs": "epiphotonics", "optical_degree": 9}
+    check_refused("no configuration is left; 1 of them: ocs", Sweep, fixed=fixed, impossible="leave-out")
+    check_refused("impossible 'skip' is unknown", Sweep, impossible="skip")
+
+
 def test_files_are_read_strictly(tmp_path):
     space = tmp_path / "space.toml"
     space.write_text(

@@ -7,6 +7,7 @@ from typing import Any
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import style, varied
 from mfabric_jax.report._query import USUAL
+from mfabric_jax.report.best_designs import recommended
 from mfabric_jax.report.compared import TIME
 from mfabric_jax.report.grid import Grid, Rows, Series, arrange
 from mfabric_jax.report.html.markup import counted, enumerated, tag, words
@@ -78,12 +79,15 @@ def _any(rows: Rows, effective: Mapping[str, Any]) -> str:
     """How many rows, the names that tell them apart, and the best of them where they have a time."""
     named = {name: [str(value) for value in varied.values_in(rows, name)] for name in varied.textual(rows)}
     lines = [tag("li", tag("strong", words(name)), words(f": {enumerated(values)}")) for name, values in named.items()]
-    what = tag("p", f"{counted(rows)} of {len(rows[0])} columns.") + (tag("ul", *lines) if lines else "")
     result = varied.metric(rows)
     chosen = [name for name in varied.shown_settings(rows, effective) if name != "configuration"]
-    best = _best_designs(rows, result, chosen) if result in USUAL else []
+    answer = "".join(
+        tag("p", tag("strong", words(what)), words(f": {text}")) for what, text in recommended(rows, effective)
+    )
+    best = _best_designs(rows, result, chosen) if result in USUAL and not answer else []
     listed = tag("ul", *(tag("li", words(line)) for line in best)) if best else ""
-    return what + listed + _remarks(rows, effective)
+    held = tag("p", f"{counted(rows)} of {len(rows[0])} columns.") + (tag("ul", *lines) if lines else "")
+    return answer + held + listed + _remarks(rows, effective)
 
 
 def _remarks(rows: Rows, effective: Mapping[str, Any]) -> str:

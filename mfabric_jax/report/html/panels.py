@@ -9,6 +9,7 @@ from typing import Any
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import charts, style
+from mfabric_jax.report.best_designs import token_prices
 from mfabric_jax.report.charts import Chart, Panel
 from mfabric_jax.report.compared import COMPARISONS
 from mfabric_jax.report.grid import Rows, arrange
@@ -18,7 +19,7 @@ from mfabric_jax.report.varied import design_space, plainest, sensitivities
 
 PAPER = {"light": "#ffffff", "dark": "#1b2028"}  # --paper of page.css
 _THEMED = {style.INK: "var(--ink)", style.PAPER: "var(--paper)", style.FAINT: "var(--edge)", style.RULE: "var(--rule)"}
-_GLYPHS = {"s": "■□", "v": "▼▽", "D": "◆◇", "^": "▲△", "P": "✚✙", "o": "●○", "X": "✖✕", "h": "⬢⬡"}
+_GLYPHS = {"s": "■□", "v": "▼▽", "D": "◆◇", "^": "▲△", "P": "✚✙", "o": "●○", "X": "✖✕", "h": "⬢⬡", "<": "◀◁"}
 _SEEN = 4.0  # contrast of a mark (WCAG 2.1, 1.4.11 asks for 3)
 _WIDTHS = {1: 1180, 2: 590, 3: 396}  # pixels of a panel, by columns
 _RC = {"font.size": 12, "axes.titlesize": 13, "svg.fonttype": "none", "svg.hashsalt": ""}
@@ -30,6 +31,7 @@ def section(rows: Rows, effective: Mapping[str, Any]) -> str:
     if "network cost against iteration time" in (name for names in why.values() for name in names):
         with contextlib.suppress(InputError):  # several results in one place: a design space
             drawn.insert(0, design_space(rows, effective))
+            drawn = [*filter(None, [token_prices(rows, effective)]), *drawn]
             why = {reason: [name for name in names if "cost" not in name] for reason, names in why.items()}
     timed = not any("iteration time against bandwidth" in names for names in why.values())
     drawn += sensitivities(rows, effective, skip=("nic_gbps", "gpus") if timed else ())

@@ -16,6 +16,7 @@ from mfabric_jax.study.sweeps.iterations import Iterations
 from mfabric_jax.text_files import read_mapping
 
 KINDS: dict[str, Any] = {"iteration": Iterations, "all-to-all": AllToAlls}
+REFUSE, LEAVE_OUT = IMPOSSIBLE = "refuse", "leave-out"
 
 
 class CodeGroup(NamedTuple):
@@ -43,6 +44,8 @@ class Sweep:
     - `grid`: every combination of the values.   - `list`: values read side by side.   - `random`: a range
       (`low`, `high`, `scale` linear or log, `whole`) or a choice (`of`), drawn `draws` times for every combination.
     - `rows_per_shard`: of a file; None: 1,024 iterations or 8,192 all-to-alls.
+    - `impossible`: configurations that cannot be, such as more optical NICs than a switch has ports: "refuse" the
+      sweep, or "leave-out" those (`left_out` says why); every combination is then tried before any compute.
     """
 
     evaluate: str = "iteration"
@@ -54,8 +57,10 @@ class Sweep:
     draw_seed: int = 0
     rows_per_shard: int | None = None
     dtype: str = "float32"
+    impossible: str = REFUSE
 
     def __post_init__(self):
+        one_of("impossible", self.impossible, IMPOSSIBLE)
         one_of("evaluate", self.evaluate, KINDS)
         one_of("dtype", self.dtype, DTYPES)
         if whole("draws", self.draws) > 1 and not self.random:
@@ -70,6 +75,9 @@ class Sweep:
         if len({len(values) for values in self.list.values()}) > 1:
             got = ", ".join(f"{name} {len(values)}" for name, values in self.list.items())
             raise InputError(f"the lists of [list] are read side by side and must be equally long, got {got}.")
+        if not self.groups:
+            why, rows = next(iter(self.left_out.items()))
+            raise InputError(f"impossible is 'leave-out', and no configuration is left; {len(rows)} of them: {why}")
         for group in self.groups:
             self.program(group).check(self.data(group.rows))
 
@@ -99,8 +107,8 @@ class Sweep:
 
     @property
     def count(self) -> int:
-        """Configurations."""
-        return len(next(iter(self.columns.values()))) if self.columns else self.draws
+        """Configurations, without those that are left out."""
+        return sum(len(group.rows) for group in self.groups)
 
     @functools.cached_property
     def columns(self) -> dict[str, np.ndarray]:
@@ -122,12 +130,41 @@ class Sweep:
 
     @functools.cached_property
     def groups(self) -> tuple[CodeGroup, ...]:
-        """The configurations by what is code, in order of first appearance."""
+        """The configurations by what is code, in order of first appearance, without those that are left out."""
+        out = list(self.left_out.values())
+        kept = (group._replace(rows=group.rows[~np.isin(group.rows, np.concatenate(out))]) for group in self._every)
+        return tuple(group for group in kept if len(group.rows)) if out else self._every
+
+    @functools.cached_property
+    def left_out(self) -> dict[str, np.ndarray]:
+        """Configurations that are left out [N], by the sentence that says why."""
+        found: dict[str, list[int]] = {}
+        for group in self._every if self.impossible == LEAVE_OUT else ():
+            data = self.data(group.rows)
+            said: dict[tuple, str | None] = {}
+            for row, *values in zip(group.rows.tolist(), *(column.tolist() for column in data.values()), strict=True):
+                if tuple(values) not in said:
+                    said[tuple(values)] = self._fault(group.code, dict(zip(data, values, strict=True)))
+                if fault := said[tuple(values)]:
+                    found.setdefault(fault, []).append(row)
+        return {fault: np.asarray(rows) for fault, rows in found.items()}
+
+    def _fault(self, code: Mapping[str, Any], data: Mapping[str, Any]) -> str | None:
+        """Why a configuration cannot be."""
+        try:
+            self.kind(code, data, self.dtype).check({name: np.asarray([value]) for name, value in data.items()})
+        except InputError as error:
+            return str(error)
+        return None
+
+    @functools.cached_property
+    def _every(self) -> tuple[CodeGroup, ...]:
         code = {name: self.fixed.get(name, s.default) for name, s in self._settings.items() if not s.data}
         code = self.kind.resolved(code, {*self.fixed, *self.columns})
         varied = {name: values.tolist() for name, values in self.columns.items() if not self._settings[name].data}
         if not varied:
-            return (CodeGroup(code, np.arange(self.count)),)
+            rows = len(next(iter(self.columns.values()))) if self.columns else self.draws
+            return (CodeGroup(code, np.arange(rows)),)
         members: dict[tuple, Any] = {}
         for row, key in enumerate(zip(*varied.values(), strict=True)):
             members.setdefault(key, []).append(row)

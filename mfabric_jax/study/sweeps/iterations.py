@@ -141,19 +141,20 @@ class Iterations:
     def cases(self, data: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """What the function takes: where a setting was left open, what it stands for."""
         cases = dict(data)
-        for name in LEFT_OPEN:
-            if cases[name].dtype == object:
-                cases[name] = np.array([self._left_open[name] if x is None else x for x in cases[name]], float)
+        open_still = tuple(name for name in LEFT_OPEN if cases[name].dtype == object)
+        for name, stands_for in self._left_open(open_still).items():
+            cases[name] = np.array([stands_for if x is None else x for x in cases[name]], float)
         cases["electrical_nics"] = cases["electrical_nics"].astype(np.float64)
         return cases
 
-    @functools.cached_property
-    def _left_open(self) -> dict[str, float]:
-        """What a setting of None stands for."""
-        config = self._config(self.base.dtype, **dict.fromkeys(LEFT_OPEN))
-        nvlink = units.to_gigabytes(config.own_nvlink_Bps)
-        found = {"efficiency": config.achieved(self.workload), "nvswitch_gigabytes_per_s": nvlink}
-        return found | {name: getattr(config, name) for name in LEFT_OPEN if name not in found}
+    def _left_open(self, names: tuple[str, ...]) -> dict[str, float]:
+        """What settings of None stand for."""
+        config = self._config(self.base.dtype, **dict.fromkeys(names))
+        implied = {
+            "efficiency": lambda: config.achieved(self.workload),
+            "nvswitch_gigabytes_per_s": lambda: units.to_gigabytes(config.own_nvlink_Bps),
+        }
+        return {name: implied[name]() if name in implied else getattr(config, name) for name in names}
 
     def _samples(self, sample: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Which iterations every row is the mean of: sample [N'], row [N']."""
