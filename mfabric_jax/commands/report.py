@@ -35,10 +35,11 @@ def run(options: Options) -> int:
     check_page(options.out, options.pictures)
     if not options.rows:
         raise InputError("report needs ROWS: files of rows or folders of sweeps, got none.")
-    if len(options.rows) > 1 or pathlib.Path(options.rows[0]).is_dir():
+    first, *others = options.rows
+    if others or pathlib.Path(first).is_dir():
         rows, effective = report.query(options.rows, report.Asked())
     else:
-        rows, effective = report.read_rows(options.rows[0])
+        rows, effective = report.read_rows(first)
     for note in notes(options.rows):
         print(f"report: {note}", file=sys.stderr)
     if len(rows) > MOST_ROWS:

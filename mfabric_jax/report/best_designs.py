@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from mfabric_jax.report import style, varied
 from mfabric_jax.report.charts import Bar, Chart, Panel
-from mfabric_jax.report.grid import Row, Rows, grouped
+from mfabric_jax.report.grid import Rows, grouped
 from mfabric_jax.report.numerals import millions, significant, usable
 from mfabric_jax.report.ranking import TOKEN_JOULES, TOKEN_USD, WORTH
 
@@ -64,11 +64,11 @@ def priced_designs(rows: Rows, effective: Mapping[str, Any]) -> dict[str, list[P
     return found
 
 
-def _possible(row: Row) -> bool:
+def _possible(row: Mapping[str, Any]) -> bool:
     return row.get(FITS) in (True, None) and (usable(row.get(OVER)) or 0) <= 1
 
 
-def _mean(rows: Sequence[Row], column: str) -> float:
+def _mean(rows: Rows, column: str) -> float:
     values = [value for row in rows if (value := usable(row.get(column))) is not None]
     return math.fsum(values) / len(values) if values else math.nan
 
