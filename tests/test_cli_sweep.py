@@ -5,7 +5,9 @@ import shutil
 import pytest
 
 from mfabric_jax.cli import main
+from mfabric_jax.commands.sweep import _micro_batches
 from mfabric_jax.report import read_rows
+from mfabric_jax.study import Sweep
 
 pytestmark = pytest.mark.usefixtures("command_line")
 
@@ -53,6 +55,16 @@ def test_a_sweep_in_parts_and_questions_to_it(space, tmp_path, capsys):
     assert "seconds_mean" in capsys.readouterr().out
     assert main(["query", out, "--where", "seconds < 0"]) == 0
     assert "no row fulfils this" in capsys.readouterr().out
+
+
+def test_a_sweep_says_where_micro_batches_are_open():
+    def said(**fixed):
+        return _micro_batches(Sweep(fixed=fixed))
+
+    for model in ("llama-moe", "llama-moe:dp=4"):
+        assert "bubble = 0.15 in [fixed]" in said(model=model)
+    assert said(bubble=0.15) is said(micro_batches=4) is None
+    assert _micro_batches(Sweep("all-to-all")) is None
 
 
 def test_a_damaged_file_is_refused_by_query_and_report_and_made_again(space, tmp_path, capsys):

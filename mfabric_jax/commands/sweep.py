@@ -70,6 +70,8 @@ def run(options: Options) -> int:
 
     config, shard = study.read_sweep(options.config), _shard(options.shard)
     shared.start_jax(config.dtype, options.device)
+    if said := _micro_batches(config):
+        print(f"sweep: {said}", file=sys.stderr)
     if config.left_out:
         rows, first = sum(map(len, config.left_out.values())), next(iter(config.left_out))
         more = len(config.left_out) - 1
@@ -92,6 +94,20 @@ def run(options: Options) -> int:
     print(f"{bar.now.done:,} configurations in {len(files)} files of {options.out}; {made:,} of them now", end="")
     print(f", {made / took:,.0f} a second beside {bar.compile_s:.1f} s of compiling" if made else "")
     return 0
+
+
+def _micro_batches(config: Any) -> str | None:
+    """What a sweep takes where it leaves micro-batches open, in a sentence, if a plain comparison takes others."""
+    from mfabric_jax.study.presets import BUBBLE
+    from mfabric_jax.workload import NAMES
+
+    names = {str(group.code.get("model")) for group in config.groups if not group.code.get("micro_batches")}
+    if {"bubble"} & {*config.fixed, *config.columns} or not {name.partition(":")[0] for name in names} & {*NAMES}:
+        return None
+    return (
+        "micro_batches is open, so models known by name take as many as pipeline stages; "
+        f"bubble = {BUBBLE['bubble']} in [fixed] takes as many as mfabric compare does."
+    )
 
 
 def _shard(text: str) -> tuple[int, int]:

@@ -29,7 +29,7 @@ LEFT_OPEN = {  # None stands for what others imply
 }
 DATA = (*LEFT_OPEN, "nic_gbps", "goodput", "link_delay_s")
 DATA = (*DATA, "each_s", "reactivation_s")
-OF_TRAFFIC = ("traffic", "skew", "drift", "drawn", "seed", "iterations", "trace", "records", "matrices")
+OF_TRAFFIC = ("traffic", "skew", "drift", "drawn", "seed", "iterations", "trace", "records", "axes", "matrices")
 OF_TRAFFIC = (*OF_TRAFFIC, "circuits_for", "plan_on")  # whether there is an iteration before the first
 PARTS = ("compute_s", "exposed_comm_s", "reconfig_s", "bubble_s", "tp_comm_s", "ep_comm_s", "dp_comm_s")
 SWITCHING = ("circuit_changes", "turns")
