@@ -83,8 +83,10 @@ def check_models(field: str, given: Sequence[str | Path | Workload]) -> None:
         raise InputError(f"{field} must not repeat a name, got {', '.join(labels)}.")
 
 
-def model_file(model: str) -> Path | None:
-    """The file of a model of one's own; None for one of the catalogue."""
+def model_file(model: str | Workload) -> Path | None:
+    """The file of a model of one's own; None for one of the catalogue, and for a `Workload`."""
+    if isinstance(model, Workload):
+        return None
     found = OF_ONE.fullmatch(model)
     text = found["model"] if found else model
     if not is_model_file(text):

@@ -1,12 +1,13 @@
 """Models of one's own in a comparison, a sweep, a whole cluster and on the command line."""
 
+import dataclasses
 import json
 import pathlib
 
 import pytest
 
 from mfabric_jax import report, workload
-from mfabric_jax.study import Compare, Sweep, WholeCluster, compare
+from mfabric_jax.study import Compare, Sweep, WholeCluster, compare, sweep
 from mfabric_jax.study._compare import effective
 from mfabric_jax.study._failures import Failures
 from mfabric_jax.study.sweeps.run import sweep_folder
@@ -69,6 +70,31 @@ def test_a_sweep_knows_its_models_by_name_and_by_what_they_hold(tiny, tmp_path):
     (tmp_path / "tiny.toml").write_text(TINY.replace("top_k = 2", "top_k = 4"))
     assert sweep_folder(config, tmp_path / "rows").sweep["files"] != before
     check_refused("model 'llama-mo' is unknown", Sweep, fixed={"model": "llama-mo"})
+
+
+def test_a_sweep_takes_a_workload_and_keeps_all_of_it(tiny, tmp_path):
+    fixed = {"fabric": "fat-tree", "compute": "achieved"}
+    jobs = [workload.get(tiny), workload.get(f"{tiny}:micro_batches=4")]
+    config = Sweep(fixed=fixed, grid={"model": jobs, "nic_gbps": [100.0, 200.0]})
+    by_name = Sweep(
+        fixed=fixed, grid={"model": [job.model.replace("tiny", tiny) for job in jobs], "nic_gbps": [100.0, 200.0]}
+    )
+    rows, same = (
+        report.query([sweep(one, tmp_path / str(n))[0].parent], report.Asked())[0]
+        for n, one in enumerate((config, by_name))
+    )
+    assert rows == same
+    assert [row["model"] for row in rows] == ["tiny", "tiny", "tiny:micro_batches=4", "tiny:micro_batches=4"]
+    kept = json.loads((tmp_path / "0" / "sweep.json").read_text())["grid"]["model"]
+    assert kept == json.loads(json.dumps([dataclasses.asdict(job) for job in jobs]))
+    assert sweep(config, tmp_path / "0")  # goes on
+    check_refused(
+        "holds another sweep: grid was",
+        sweep,
+        Sweep(fixed=fixed, grid={"model": jobs[:1], "nic_gbps": [100.0]}),
+        tmp_path / "0",
+    )
+    check_refused("fixed.model must be text or in Python a Workload, got 3", Sweep, fixed={"model": 3})
 
 
 def test_other_commands_take_a_file(tiny, capsys):

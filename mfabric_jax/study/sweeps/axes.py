@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mfabric_jax.checks import InputError, one_of
+from mfabric_jax.workload import Workload
 
 MOST_CONFIGURATIONS = 2**26  # every one has its place in a column of numbers
 MOST = 2**31  # whole numbers are of 32 bits on devices
-WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false", Workload: "in Python a Workload"}
 SCALES = ("linear", "log")
 RANGE = {"low", "high", "scale", "whole"}
 FORM = "{ of = [...] } or { low = ..., high = ..., scale = 'linear' or 'log', whole = true or false }"

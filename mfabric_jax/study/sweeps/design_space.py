@@ -39,7 +39,8 @@ class Sweep:
     """A design space.
 
     - `evaluate`: "iteration": a whole training iteration, with the settings of `Compare` (`model` and `fabric` for
-      `models` and `fabrics`, one value each) and `sample`; "all-to-all": one all-to-all of a region.
+      `models` and `fabrics`, one value each, `model` a `Workload`, too) and `sample`; "all-to-all": one all-to-all of a
+      region.
     - `fixed`: settings of all configurations; the others keep their defaults.
     - `grid`: every combination of the values.   - `list`: values read side by side.   - `random`: a range
       (`low`, `high`, `scale` linear or log, `whole`) or a choice (`of`), drawn `draws` times for every combination.

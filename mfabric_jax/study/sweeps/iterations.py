@@ -22,6 +22,7 @@ from mfabric_jax.study.config import Case
 from mfabric_jax.study.settings import choices, hints
 from mfabric_jax.study.sweeps.axes import Setting
 from mfabric_jax.traffic import Tokens
+from mfabric_jax.workload import Workload
 
 LEFT_OPEN = {  # None stands for what others imply
     **dict.fromkeys(("efficiency", "delay_s", "nvswitch_gigabytes_per_s"), float),
@@ -47,6 +48,7 @@ def _settings() -> dict[str, Setting]:
         found[field.name] = Setting(field.default, str if field.name == "policy" else hint, field.name in DATA)
     for name, kind in LEFT_OPEN.items():
         found[name] = Setting(None, kind | None, True)
+    found["model"] = found["model"]._replace(type=str | Workload)
     del found["dtype"]
     return found | {"sample": Setting(AVERAGED, int, True)}
 

@@ -117,8 +117,8 @@ def sweep_folder(config: Sweep, path: Path) -> SweepFolder:
     resolved = {"rows_per_shard": config.rows_per_shard or config.kind.ROWS_PER_SHARD}
     named = {str(group.code.get(name)) for group in config.groups for name in OF_FILES}
     files = {name: Path(name.rpartition(":")[0] if is_function(name) else name) for name in sorted(named)}
-    models = {str(group.code.get(NAMED)) for group in config.groups}
-    files |= {name: file for name in sorted(models) if (file := model_file(name))}
+    models = {group.code[NAMED] for group in config.groups if NAMED in group.code}
+    files |= {str(model): file for model in sorted(models, key=str) if (file := model_file(model))}
     read = {name: _fingerprint(file) for name, file in files.items() if file.exists()}
     made = {
         "version": mfabric_jax.__version__,
