@@ -10,7 +10,7 @@ from mfabric_jax.report.grid import Rows, grouped
 from mfabric_jax.report.numerals import millions, significant, usable
 from mfabric_jax.report.ranking import TOKEN_JOULES, TOKEN_USD, WORTH
 
-TIME, CHANGES, FITS, OVER = "iteration_s", "circuit_changes", "fits", "turns_over_allowed"
+GBPS, TIME, CHANGES, FITS, OVER = "nic_gbps", "iteration_s", "circuit_changes", "fits", "turns_over_allowed"
 _COST, _KW = "cluster_cost_usd", "cluster_kw"
 _NEEDED = ("model", "fabric", TIME, TOKEN_USD, _COST)
 _MEANS = (TIME, TOKEN_USD, TOKEN_JOULES, _COST, _KW, WORTH, CHANGES)
@@ -34,10 +34,11 @@ class PricedDesign(NamedTuple):
     @property
     def choice(self) -> str:
         """What is chosen beside these."""
-        rest = {k: v for k, v in self.settings.items() if k not in ("fabric", "ocs", "nic_gbps") and v not in _NO}
-        gbps = self.settings.get("nic_gbps")
+        rest = {k: v for k, v in self.settings.items() if k not in ("fabric", "ocs", GBPS) and v not in _NO}
+        gbps = self.settings.get(GBPS)
         words = [f"{gbps:g} Gbps"] if gbps is not None else []
-        return ", ".join([*words, *(f"{name} {varied.shown(value)}" for name, value in rest.items())])
+        named = (v if isinstance(v, str) else f"{name} {varied.shown(v)}" for name, v in rest.items())
+        return ", ".join([*words, *named])
 
     def __str__(self):
         return f"{self.place} ({self.choice})" if self.choice else self.place
@@ -51,17 +52,15 @@ def priced_designs(rows: Rows, effective: Mapping[str, Any]) -> dict[str, list[P
     if any(name not in rows[0] for name in _NEEDED):
         return {}
     names = [name for name in varied.shown_settings(rows, effective) if name not in ("model", *varied.COUNTERS)]
-    found = {}
-    for (model,), own in grouped([row for row in rows if usable(row[TIME]) and _possible(row)], "model").items():
-        if model is None:
-            continue
-        told = list(dict.fromkeys(["fabric", *varied.independent(own, names)]))
-        each = [
-            PricedDesign(dict(zip(told, key, strict=True)), {column: _mean(some, column) for column in _MEANS})
-            for key, some in grouped(own, *told).items()
-        ]
-        found[str(model)] = sorted(each, key=_price)
-    return found
+    known = [row for row in rows if usable(row[TIME]) and _possible(row) and None not in (row["model"], row["fabric"])]
+    found: dict[str, list[PricedDesign]] = {}
+    for (model, _), own in grouped(known, "model", "fabric").items():
+        told = ["fabric", *varied.independent(own, names)]  # what differs within a fabric is chosen
+        told += [GBPS] if GBPS in own[0] and GBPS not in told else []
+        for key, some in grouped(own, *told).items():
+            mean = {column: _mean(some, column) for column in _MEANS}
+            found.setdefault(str(model), []).append(PricedDesign(dict(zip(told, key, strict=True)), mean))
+    return {model: sorted(each, key=_price) for model, each in found.items()}
 
 
 def _possible(row: Mapping[str, Any]) -> bool:

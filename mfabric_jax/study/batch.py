@@ -263,7 +263,8 @@ def _compiled(code: tuple, shared: tuple, case: tuple, x64: bool, kind: str, at_
     if took is None:
         return program, 0
     fixed = sum(math.prod(shape) * dtype.itemsize for shape, dtype in shared[0])
-    chunk = took.argument_size_in_bytes - fixed + took.output_size_in_bytes  # of each in flight and the one fetched
+    own = max(took.argument_size_in_bytes - fixed, 0)  # arguments that are not needed are no part of the program
+    chunk = own + took.output_size_in_bytes  # of each in flight and the one fetched
     return program, took.temp_size_in_bytes + fixed + (IN_FLIGHT + 1) * chunk
 
 
