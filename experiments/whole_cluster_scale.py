@@ -75,6 +75,7 @@ def _rows(config: Config, fabric: str, servers: int) -> Iterator[Row]:
 def _solved(one: WholeCluster, folder: Path) -> list[Row]:
     """The rows of `mfabric cluster` in a process of its own, which keeps compiled programs in the folder."""
     words = [word for name in OPTIONS for word in ("--" + name.replace("_", "-"), str(getattr(one, name)))]
+    words += ["--micro-batches", str(one.job().micro_batches)]
     keep = {"JAX_COMPILATION_CACHE_DIR": str(folder), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     command = [sys.executable, "-m", "mfabric_jax.cli", "cluster", *words, "--out", str(folder / "rows.csv")]
     done = subprocess.run(command, env=os.environ | keep, capture_output=True, text=True)
