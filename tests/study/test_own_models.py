@@ -94,6 +94,8 @@ def test_a_sweep_takes_a_workload_and_keeps_all_of_it(tiny, tmp_path):
         Sweep(fixed=fixed, grid={"model": jobs[:1], "nic_gbps": [100.0]}),
         tmp_path / "0",
     )
+    for grid in ([jobs[0], tiny], [jobs[0], dataclasses.replace(jobs[0], micro_batches=5)]):
+        check_refused("grid.model must not repeat a name, got tiny, tiny", Sweep, fixed=fixed, grid={"model": grid})
     check_refused("fixed.model must be text or in Python a Workload, got 3", Sweep, fixed={"model": 3})
 
 

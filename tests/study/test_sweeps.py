@@ -157,7 +157,7 @@ MISTAKES = [
     ({"grid": {"model": ["mixtral"]}}, r"model 'mixtral' is unknown \(did you mean"),
     ({"grid": {"policy": ["gredy"]}}, r"policy 'gredy' is unknown \(did you mean 'greedy'\?\)"),
     ({"grid": {"optical_degree": [2.5]}}, r"grid.optical_degree must be a whole number, got 2.5"),
-    ({"fixed": {"model": 8}}, r"fixed.model must be text, got 8"),
+    ({"fixed": {"model": 8}}, r"fixed.model must be text or in Python a Workload, got 8"),
     ({"fixed": {"sample": 1}}, r"sample must be below iterations \(1\) and from -1 \(their mean\), got 1"),
     ({"fixed": {"skew": 1.0}, "grid": {"skew": [1.0]}}, r"'skew' must be in one of \[fixed\], .*, got it twice"),
     ({"list": {"dp": [1, 2], "gpus": [128]}}, r"read side by side and must be equally long, got dp 2, gpus 1"),

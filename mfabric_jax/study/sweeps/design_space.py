@@ -14,6 +14,7 @@ from mfabric_jax.study.sweeps.all_to_alls import AllToAlls
 from mfabric_jax.study.sweeps.axes import Setting, axis_values, check_value, columns
 from mfabric_jax.study.sweeps.iterations import Iterations
 from mfabric_jax.text_files import read_mapping
+from mfabric_jax.workload.catalog import check_models
 
 KINDS: dict[str, Any] = {"iteration": Iterations, "all-to-all": AllToAlls}
 REFUSE, LEAVE_OUT = IMPOSSIBLE = "refuse", "leave-out"
@@ -89,8 +90,11 @@ class Sweep:
             if name in before:
                 raise InputError(f"setting {name!r} must be in one of [fixed], [grid], [list], [random], got it twice.")
             setting = self._settings[one_of(f"setting of [{table}]", name, self._settings)]
-            for value in axis_values(table, name, given[name]):
+            values = axis_values(table, name, given[name])
+            for value in values:
                 check_value(table, name, value, setting)
+            if name == "model":
+                check_models(f"{table}.model", list(dict.fromkeys(values)))
 
     @property
     def kind(self) -> Any:
