@@ -45,13 +45,16 @@ def test_failures(capsys, tmp_path):
     output = capsys.readouterr()
     rows, config = read_rows(out)
     assert [name for name in header(out) if name in FAILURE_COLUMNS] == FAILURE_COLUMNS
-    assert {"spare_usd", "spare_network_usd", "devices"} < set(header(out))
+    assert {"spare_usd", "spare_network_usd", "spare_part_usd", "devices"} < set(header(out))
+    nic_usd, link_usd = 1499, 2 * 659 + 500 * 0.3  # at 400 Gbps: a NIC; two transceivers and 500 m of fibre
+    assert [row["spare_part_usd"] for row in rows] == pytest.approx([nic_usd, link_usd])
+    assert "spare part [$]" in output.out
     assert [row["failure"] for row in rows] == ["electrical-nic", "link"]
     for row in rows:
         facts = {"model": "llama-moe", "gpus": 512, "nic_gbps": 400, "stage": 3, "server": 1, "at": 1, "iterations": 2}
         assert row.items() >= (facts | {"published": None}).items()
         assert 0 < row["run_slow_down"] < row["slow_down"] < 0.5  # of two iterations the second suffers
-        printed = line_of(output.out, "llama-moe", "mfabric", row["failure"])
+        printed = line_of(output.out.split("spare part")[0], "llama-moe", "mfabric", row["failure"])
         np.testing.assert_allclose([float(x) for x in printed[:2]], [row["healthy_s"], row["failed_s"]], rtol=1e-3)
         percent = [f"{100 * row[field]:.1f}%" for field in ("slow_down", "run_slow_down")]
         assert percent[0] in printed

@@ -59,6 +59,8 @@ def run(options: Options) -> int:
 
     config = settings(study.Failures, options, fabrics=setting.fabrics)
     shared.check_outputs(options.out, options.figures)
+    for said in config.notes:
+        print(said, file=sys.stderr)
     with (
         keeping(options.out, effective_failures(config)) as kept,
         tqdm(desc="failures", unit="row", initial=kept.found, file=sys.stderr, disable=None) as bar,
@@ -71,12 +73,16 @@ def run(options: Options) -> int:
     seconds = {"healthy_s": "healthy [s]", "failed_s": "failed [s]"}
     seconds |= {"reconfig_s": "reconf", "ep_comm_s": "EP", "bubble_s": "bubble"}
     shown = ["model", "fabric", "failure", *(report.Column(key, title) for key, title in seconds.items())]
-    shown += [report.Column("slow_down", "slow-down", percent=True), report.Column("published", percent=True)]
+    shown += [report.Column("slow_down", "slow-down", percent=True)]
+    if any(row["published"] is not None for row in rows):
+        shown.append(report.Column("published", percent=True))
     if config.at:
         shown.append(report.Column("run_slow_down", "of the run", percent=True))
-    if config.rates is not None:
-        shown += [report.Column("lost_hours_per_month", "lost h/month"), "lost_iterations_per_month"]
     print(report.plain(rows, shown))
+    spares = {"spare_part_usd": "spare part [$]", "spare_usd": "spare server [$]"}
+    spares |= {"lost_hours_per_month": "lost h/month", "lost_iterations_per_month": "lost iterations"}
+    some = [report.Column(key, title) for key, title in spares.items() if any(row.get(key) is not None for row in rows)]
+    print("\n" + report.plain(rows, ["model", "fabric", "failure", *some]))
     for row in rows:
         if row.get("faster_by"):
             print(f"{row['model']} on {row['fabric']}, {row['failure']}: faster than healthy, by {row['faster_by']}.")

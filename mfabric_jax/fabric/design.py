@@ -24,6 +24,7 @@ EpGroup = Electrical | Region | DirectLinks
 SERVER_GPUS = 8
 DELAY_S = units.ms(25)
 NVSWITCH_GIGABYTES_PER_S = 900.0  # per GPU and direction, as the paper simulates it
+NVSWITCHES = 6  # of a server of 8 A100 (NVIDIA DGX A100 user guide); of 8 H100: 4
 ELECTRICAL_SHARE = 4  # of mfabric: one in so many NICs of a server, so 2 of 8
 if TYPE_CHECKING:
     GpuChoice = str | Gpu
@@ -210,7 +211,8 @@ class Fabric:
     - `policy`, `routing`: what rows say; None: what the user chose.   - `reconfigures`: its circuits change.
     - `single_paths`: flows may take one path each; else they always spread.
     - `variants`: settings that a plain comparison shows, by name; none: it shows the fabric once.
-    - `rails`: NICs of equal rank share an edge switch.
+    - `rails`: NICs of equal rank share an edge switch.   - `panels`: links end on patch panels, and so do spares.
+    - `nvswitches`: of a server or scale-up domain.
     """
 
     name: str
@@ -234,6 +236,8 @@ class Fabric:
     single_paths: bool = True
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     rails: bool = False
+    panels: bool = False
+    nvswitches: int = NVSWITCHES
 
     @property
     def gpus_per_server(self) -> int:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mfabric_jax.checks import InputError, one_of, whole
+from mfabric_jax.fabric.design import NVSWITCHES
 from mfabric_jax.fabric.region import Region
 from mfabric_jax.fabric.tree import UP, Tree
 
@@ -17,14 +18,13 @@ KINDS = {
     "electrical-nics": "all NICs of a server on the electrical fabric; a peer relays over circuits and its own NICs",
     "optical-nic": "one NIC of a server on the optical switch, or its port there; circuits are chosen without it",
     "link": "one link from an edge switch up; its other links carry the load",
-    "gpu": "one GPU; its work moves to a spare server, over the electrical fabric",
+    "gpu": "one GPU; its work moves to a spare server, over the electrical fabric (own ports: over one NIC)",
     "server": "a server; a spare takes over, with its electrical NICs alone",
     "optical-switch": "the optical switch of a region; all of its traffic falls back to the electrical NICs",
     "controller": "what turns the circuits of a region; they stay as the last iteration left them",
     "nvswitch": "one NVSwitch of a server; the others carry its part of the bytes",
     "switch": "an edge switch: of rails one NIC of every server; of trees its servers, for which spares take over",
 }
-NVSWITCHES = 6  # of a server of 8 A100 (NVIDIA DGX A100 user guide); of 8 H100: 4
 
 
 @dataclass(frozen=True)
@@ -104,8 +104,10 @@ def degraded(
         if whole("nvswitches", nvswitches) < 2:
             raise InputError("nvswitches must be at least 2 for failure 'nvswitch' (the others carry), got 1.")
         return Degraded(kind, _left(region, optical, electrical), server, nvlink_left=1 - 1 / nvswitches)
-    spare = _left(region, np.append(optical, 0), np.append(electrical, nics))
-    return Degraded(kind, spare, server, moved=1 / gpus_per_rank, tp_on_eps=float(gpus_per_rank > 1))
+    nics_there = 1.0 if region.own_ports else nics
+    spare = _left(region, np.append(optical, 0), np.append(electrical, nics_there))
+    tp_on_eps = nics_there / nics if gpus_per_rank > 1 else 0.0
+    return Degraded(kind, spare, server, moved=1 / gpus_per_rank, tp_on_eps=tp_on_eps)
 
 
 def _left(region: Region, optical: np.ndarray, electrical: np.ndarray) -> Region:

@@ -25,6 +25,7 @@ from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.workload import Workload
 
 DOMAIN_GPUS = 64
+DOMAIN_NVSWITCHES = 18  # two in each of 9 trays (NVIDIA GB200 NVL72)
 
 
 def _beside_nic(gpu_tbps: Any, nic_gbps: Any, own_Bps: Any = None) -> Any:
@@ -109,6 +110,7 @@ NVL72 = Fabric(
     form=_form,
     nvlink_Bps=_beside_nic,
     domain_gpus=DOMAIN_GPUS,
+    nvswitches=DOMAIN_NVSWITCHES,
     per_gpu=("scale_up_per_gpu", "NVLink domains"),
 )
 MFABRIC_CPO = Fabric(
@@ -123,6 +125,7 @@ MFABRIC_CPO = Fabric(
     nvlink_Bps=_half_beside_nic,
     at=_cpo_at,
     domain_gpus=DOMAIN_GPUS,
+    nvswitches=DOMAIN_NVSWITCHES,
     per_gpu=("co_packaged_per_gpu", "co-packaged optics"),
     policy=None,
     routing=None,

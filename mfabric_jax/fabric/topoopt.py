@@ -70,4 +70,5 @@ TOPOOPT = Fabric(
     policy="topoopt",
     routing="forwarding",
     single_paths=False,
+    panels=True,
 )

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from mfabric_jax.checks import InputError, not_negative, one_of, positive
 from mfabric_jax.fabric.failures import KINDS
+from mfabric_jax.study._failure_kinds import ServerPorts
 from mfabric_jax.text_files import read_mapping
 from mfabric_jax.workload import Workload
 
@@ -51,18 +52,16 @@ def read_rates(path: str) -> dict[str, Rate]:
     return found
 
 
-def devices(kind: str, job: Workload, nics: int, optical_degree: int, nvswitches: int) -> int | None:
+def devices(kind: str, job: Workload, ports: ServerPorts, nvswitches: int) -> int | None:
     """How many of them the cluster has. `electrical-nics` are those of a server, together; links those from the edge
-    up, as many as ports down. None of an edge switch: that depends on the tree.
-
-    - `nics`, `optical_degree`: NICs of a server on packet switches or direct links, and on the optical switch.
+    up, as many as ports down, or those between servers. None of an edge switch: that depends on the tree.
     """
     regions = -(-job.servers // job.servers_per_region)
     each = {
-        "electrical-nic": job.servers * nics,
+        "electrical-nic": job.servers * ports.electrical,
         "electrical-nics": job.servers,
-        "optical-nic": job.servers * optical_degree,
-        "link": job.servers * nics,
+        "optical-nic": job.servers * ports.optical,
+        "link": round(job.servers * ports.links),
         "gpu": job.gpus,
         "server": job.servers,
         "optical-switch": regions,

@@ -17,9 +17,9 @@ import numpy as np
 
 from mfabric_jax.checks import InputError, names, not_negative, whole
 from mfabric_jax.fabric import Circuits, Region, degraded
-from mfabric_jax.fabric.design import group_numbers
-from mfabric_jax.fabric.failures import KINDS, NVSWITCHES, Degraded
-from mfabric_jax.fabric.registry import NAMES, get
+from mfabric_jax.fabric.design import Fabric, group_numbers
+from mfabric_jax.fabric.failures import KINDS, Degraded
+from mfabric_jax.fabric.registry import NAMES, get, no_price
 from mfabric_jax.policies import Policy, check_legal
 from mfabric_jax.routing import Plan
 from mfabric_jax.routing.region import relayed_part_times
@@ -27,24 +27,20 @@ from mfabric_jax.schedule import First, Iteration, Rules, iterate
 from mfabric_jax.schedule.all_to_alls import Exchanges, places
 from mfabric_jax.schedule.exchange import at_unit_bandwidth, failed_stage, steady_stage
 from mfabric_jax.schedule.switching import routed
-from mfabric_jax.study._compare import PARTS, effective
-from mfabric_jax.study._expected_loss import Rate, devices, expected_loss, read_rates
+from mfabric_jax.study._compare import effective
+from mfabric_jax.study._expected_loss import Rate, read_rates
+from mfabric_jax.study._failure_kinds import kinds_on, said_of, why_absent
+from mfabric_jax.study._failure_rows import row_of
 from mfabric_jax.study._faster import faster_by
-from mfabric_jax.study._money import bill_of
-from mfabric_jax.study._packet_failures import Hit, PacketsLeft, kinds_on, packets_left
+from mfabric_jax.study._packet_failures import Hit, PacketsLeft, packets_left
 from mfabric_jax.study._scenario import Scenario, check_dtype, scenarios
 from mfabric_jax.study._simulate import solve
 from mfabric_jax.study.config import Compare
+from mfabric_jax.study.settings import ModelName
 from mfabric_jax.traffic import rank_bytes, server_bytes
 
 OPTICAL = "mfabric"
-SPARED = ("gpu", "server")  # a spare server takes over
-PUBLISHED = {  # (model, failure) -> slow-down at 400 Gbps and 1,024 GPUs, arXiv 2501.03905
-    ("deepseek-r1", "electrical-nic"): 0.033,
-    ("deepseek-r1", "optical-nic"): 0.033,
-    ("mixtral-8x22b", "gpu"): 0.051,
-    ("deepseek-r1", "server"): 0.065,
-}
+IDLE = "a GPU moves to another domain; where GPUs of its own are idle (8 of an NVL72's 72), it costs the restart alone"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,8 +59,9 @@ class FailureSettings:
     """First iteration that suffers; before it the run is healthy."""
     radix: int = 64
     """Ports of every electrical switch; spraying goes on over the links that are left."""
-    nvswitches: int = NVSWITCHES
-    """NVSwitches of a server (A100: 6, H100: 4)."""
+    nvswitches: int | None = None
+    """NVSwitches of a server or scale-up domain (default: 6, as beside eight A100; nvl72 and mfabric-cpo: 18; beside
+    eight H100 there are 4)."""
     rates: str | None = None
     """How often what fails: a .toml or .json file, for the loss per month (see the docs)."""
     checkpoint_interval_s: float = 3600.0
@@ -87,6 +84,8 @@ class Failures(FailureSettings):
         names("kinds", self.kinds, KINDS)
         names("fabrics", self.fabrics, NAMES)
         self.rate_of()
+        if self.nvswitches is not None and whole("nvswitches", self.nvswitches) < 2 and "nvswitch" in self.kinds:
+            raise InputError("nvswitches must be at least 2 for failure 'nvswitch' (the others carry), got 1.")
         for field in ("checkpoint_interval_s", "restart_s"):
             not_negative(field, getattr(self, field))
         if self.setting.first not in ("block", "reuse", "random"):
@@ -105,24 +104,56 @@ class Failures(FailureSettings):
             job = self.setting.workload(name)
             if self.stage is not None and whole("stage", self.stage, at_least=0) >= job.pp:
                 raise InputError(f"stage must be below the {job.pp} pipeline stages of {job.model}, got {self.stage}.")
-            if whole("server", self.server, at_least=0) >= job.servers_per_region:
-                most = job.servers_per_region
-                raise InputError(f"server must be below the {most} of a region of {job.model}, got {self.server}.")
-            nics = float(self.setting.electrical_nics)
-            here = Region(job.servers_per_region, 1.0, self.setting.optical_degree, nics)
-            regions = any(get(fabric).reconfigures for fabric in self.fabrics)
-            for kind in kinds_on(here) if regions else ():
-                if kind not in self.kinds:
-                    continue
-                left = self.left(here, kind, job.tp)
-                if left.relays and self.setting.routing != "unsplit":
-                    routing = self.setting.routing
+            for fabric in self.fabrics:
+                self._check_group(name, fabric)
+        self._check_absent()
+
+    def _check_group(self, model: ModelName, fabric: str) -> None:
+        """`InputError` for a server that a group has not, and for what is not modelled there."""
+        job = self.setting.workload(model, get(fabric).gpus_of(self.setting.server))
+        if whole("server", self.server, at_least=0) >= job.servers_per_region:
+            most = job.servers_per_region
+            raise InputError(f"server must be below the {most} of a region of {job.model}, got {self.server}.")
+        for group in self._groups(model, fabric):
+            for kind in kinds_on(group, get(fabric)) if group.reconfigures else ():
+                routing = self.setting.routing
+                if kind in self.kinds and routing != "unsplit" and self.left(group, kind, job.tp, 2).relays:
                     raise InputError(f"failure 'electrical-nics' is modelled for routing unsplit, got {routing!r}.")
 
-    def left(self, region: Region, kind: str, gpus_per_rank: int) -> Degraded:
+    def _check_absent(self) -> None:
+        """`InputError` for a kind that was asked for and that no fabric has."""
+        absent = {fabric: self._absent(fabric) for fabric in self.fabrics}
+        for kind in self.kinds if self.kinds != tuple(KINDS) else ():
+            if all(kind in reasons for reasons in absent.values()):
+                why = "; ".join(f"{fabric}: {reasons[kind]}" for fabric, reasons in absent.items())
+                raise InputError(f"failure {kind!r} is on none of the fabrics ({why}).")
+
+    def _groups(self, model: ModelName, fabric: str) -> list[Any]:
+        return self.setting.groups(model, fabric, self.setting.nic_gbps[0], self.setting.nic_use)
+
+    def _absent(self, fabric: str) -> dict[str, str]:
+        """{kind: why no model has it on a fabric}."""
+        found = [
+            why_absent(group, get(fabric)) for model in self.setting.models for group in self._groups(model, fabric)
+        ]
+        return {kind: why for kind, why in found[0].items() if all(kind in one for one in found)}
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences on kinds that a fabric lacks, on spares of scale-up domains, and on those without a price."""
+        said = [said_of(fabric, self.kinds, self._absent(fabric)) for fabric in self.fabrics]
+        said += [f"{fabric}: {IDLE}." for fabric in self.fabrics if "gpu" in self.kinds and get(fabric).domain_gpus]
+        said += [no_price(fabric, self.setting.price_list()) for fabric in self.fabrics]
+        return [one for one in said if one]
+
+    def left(self, region: Region, kind: str, gpus_per_rank: int, nvswitches: int) -> Degraded:
         """What is left of a region."""
-        given = {"server": self.server, "radix": self.radix, "nvswitches": self.nvswitches}
+        given = {"server": self.server, "radix": self.radix, "nvswitches": nvswitches}
         return degraded(region, kind, gpus_per_rank=gpus_per_rank, **given)
+
+    def nvswitches_of(self, on: Fabric) -> int:
+        """Of a server or scale-up domain."""
+        return on.nvswitches if self.nvswitches is None else self.nvswitches
 
     def rate_of(self) -> dict[str, Rate]:
         """How often each kind fails, of those in the file."""
@@ -141,7 +172,7 @@ def failures(
     for name, fabric in itertools.product(config.setting.models, config.fabrics):
         axes = {"models": (name,), "fabrics": (fabric,), "nic_gbps": config.setting.nic_gbps[:1], "variants": "one"}
         for one in scenarios(dataclasses.replace(config.setting, **axes)):
-            has = kinds_on(one.group)
+            has = kinds_on(one.group, one.fabric)
             kinds = [kind for kind in config.kinds if kind in has and next(number) >= start]
             if not kinds:
                 continue
@@ -151,7 +182,7 @@ def failures(
             for kind in kinds:
                 left, solved = _broken(config, one, kind, stage)
                 after, _ = _timed(one, _with_stage(healthy, solved, stage, left), left, stage)
-                row = _row(config, one, kind, stage, before, after)
+                row = row_of(config, one, kind, stage, before, after)
                 given = {"moved": left.moved, "slow_down": row["slow_down"]}
                 why = {"faster_by": faster_by(healthy, solved, stage, **given)}
                 if progress:
@@ -162,9 +193,10 @@ def failures(
 def _broken(config: Failures, one: Scenario, kind: str, stage: int) -> tuple[Degraded | PacketsLeft, Exchanges]:
     """What is left, and the all-to-alls of the stage that is hit."""
     if one.group.reconfigures:
-        region = config.left(one.group, kind, one.workload.tp)
+        region = config.left(one.group, kind, one.workload.tp, config.nvswitches_of(one.fabric))
         return region, _solve_stage(one, region, stage)
-    hit = Hit(kind, config.server, config.radix, config.nvswitches, one.fabric.rails)
+    nvswitches, rails = config.nvswitches_of(one.fabric), one.fabric.rails
+    hit = Hit(kind, config.server, config.radix, nvswitches, rails, one.mean_demand)
     left = packets_left(at_unit_bandwidth(one.group, one.settings.dtype), one.workload, hit)
     tokens = jnp.asarray(one.tokens.count, one.settings.dtype)
     carrier: Any = left.carrier
@@ -259,51 +291,6 @@ def _timed(one: Scenario, solved: Exchanges, left: Degraded | PacketsLeft | None
 def _time_all(workload, solved: Exchanges, numbers: tuple, rules: Rules) -> Iteration:
     rates, seconds, tp_Bps = numbers
     return jax.vmap(lambda one: iterate(workload, rates, one, seconds, rules=rules, tp_Bps=tp_Bps))(solved)
-
-
-def _row(config: Failures, one: Scenario, kind: str, stage: int, before: Iteration, after: Iteration) -> dict:
-    """The breakdown is that of the iterations that suffer; `healthy_...` that of the healthy run."""
-    settings, job = one.settings, one.workload
-    whole_s, hurt_s = before.iteration_s, after.iteration_s
-    suffers = np.arange(len(whole_s)) >= config.at
-    run = np.where(suffers, hurt_s, whole_s)
-    parts = {f"healthy_{name}": float(getattr(before, name).mean()) for name in PARTS[1:]}
-    parts |= {name: float(getattr(after, name)[suffers].mean()) for name in PARTS[1:]}
-    slow_down = float((hurt_s[suffers] / whole_s[suffers]).mean() - 1)
-    as_published = one.bandwidths[0] == 400 and job.gpus == 1024
-    return {
-        "model": job.model,
-        "fabric": one.fabric.name,
-        "failure": kind,
-        "nic_gbps": one.bandwidths[0],
-        "gpus": job.gpus,
-        "policy": one.fabric.policy or settings.policy_name,
-        "routing": one.fabric.routing or settings.routing,
-        "nic_use": one.group.nic_use,
-        "stage": stage,
-        "server": config.server,
-        "at": config.at,
-        "iterations": len(whole_s),
-        "healthy_s": float(whole_s.mean()),
-        "failed_s": float(hurt_s[suffers].mean()),
-        "slow_down": slow_down,
-        "run_slow_down": float(run.sum() / whole_s.sum() - 1),
-        **_expected(config, one, kind, run_s=float(whole_s.mean()), slow_down=slow_down),
-        "published": PUBLISHED.get((job.known_as, kind)) if as_published and one.fabric.name == OPTICAL else None,
-        **parts,
-        "dtype": settings.dtype,
-    }
-
-
-def _expected(config: Failures, one: Scenario, kind: str, *, run_s: float, slow_down: float) -> dict[str, Any]:
-    """What a spare costs, and what the failures of a month do."""
-    job, bill = one.workload, bill_of(one.settings, one.fabric, one.workload, one.bandwidths[0])
-    usd = {"spare_network_usd": bill.network_usd, "spare_usd": bill.cluster_usd}
-    spare = {name: whole / job.servers if kind in SPARED and whole is not None else None for name, whole in usd.items()}
-    nics = one.group.electrical_nics if one.group.reconfigures else one.group.nics
-    there = devices(kind, job, int(nics), int(getattr(one.group, "optical_degree", 0)), config.nvswitches)
-    stop = config.checkpoint_interval_s, config.restart_s
-    return spare | {"devices": there} | expected_loss(config.rate_of().get(kind), there, slow_down, run_s, *stop)
 
 
 def effective_failures(config: Failures) -> dict[str, Any]:

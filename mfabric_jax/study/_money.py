@@ -39,10 +39,16 @@ def bill_of(settings: Assumptions, on: Fabric, job: Workload, nic_gbps: Any, **p
         )
     server = parts.server_of(gpu.name)
     servers = job.gpus / server.gpus
-    listed = parts.gpus[gpu.name].usd if gpu.name in parts.gpus else None
-    gpu_usd = _times(job.gpus, listed if gpu.usd is None else gpu.usd)
+    gpu_usd = _times(job.gpus, usd_of_gpu(settings))
     rest_usd, rest_watts = _times(servers, server.usd), _times(servers, server.watts)
     return Bill(usd, _sum(usd, gpu_usd, rest_usd), watts, _sum(watts, _times(job.gpus, gpu.watts), rest_watts))
+
+
+def usd_of_gpu(settings: Assumptions) -> float | None:
+    """Dollars of a GPU: as its file has it, or as listed."""
+    parts, gpu = settings.parts, settings.server
+    listed = parts.gpus[gpu.name].usd if gpu.name in parts.gpus else None
+    return listed if gpu.usd is None else gpu.usd
 
 
 def costs(settings: Assumptions, job: Workload, bill: Bill, iteration_s: Any) -> dict[str, Any]:

@@ -13,23 +13,25 @@ from jaxtyping import Array, Float
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.electrical import Electrical
-from mfabric_jax.fabric.failures import KINDS
 from mfabric_jax.fabric.region import Region
 from mfabric_jax.fabric.tree import UP, Tree
 from mfabric_jax.flows import star_completion
+from mfabric_jax.policies import topoopt
 from mfabric_jax.routing.electrical import away_from_server, by_rail
 from mfabric_jax.routing.fixed import fixed_time, wired
 from mfabric_jax.workload import Workload
 
 
 class Hit(NamedTuple):
-    """- `server`: of its group.   - `radix`: of switches.   - `rails`: NICs of equal rank share an edge switch."""
+    """- `server`: of its group.   - `radix`: of switches.   - `rails`: NICs of equal rank share an edge switch.
+    - `demand` [S S]: the mean of the run, for which circuits that do not change are chosen."""
 
     kind: str
     server: int
     radix: int
     nvswitches: int
     rails: bool = False
+    demand: Any = None
 
 
 class StarLeft(eqx.Module):
@@ -80,27 +82,6 @@ class PacketsLeft(NamedTuple):
 
 
 @functools.singledispatch
-def kinds_on(group: Any) -> tuple[str, ...]:
-    """What can fail on a fabric, by what a group sees of it."""
-    raise TypeError(f"group must be Region, Electrical or DirectLinks, got {type(group).__name__}.")
-
-
-@kinds_on.register
-def _(group: Region):
-    return tuple(kind for kind in KINDS if kind != "switch")
-
-
-@kinds_on.register
-def _(group: Electrical):
-    return "electrical-nic", "link", "gpu", "server", "nvswitch", "switch"
-
-
-@kinds_on.register
-def _(group: DirectLinks):
-    return "link", "nvswitch"
-
-
-@functools.singledispatch
 def packets_left(group: Any, job: Workload, hit: Hit) -> PacketsLeft:
     """What is left of a group at 1 byte/s a NIC."""
     raise TypeError(f"group must be Electrical or DirectLinks, got {type(group).__name__}.")
@@ -110,6 +91,12 @@ def packets_left(group: Any, job: Workload, hit: Hit) -> PacketsLeft:
 def _(group: DirectLinks, job: Workload, hit: Hit):
     if hit.kind == "nvswitch":
         return PacketsLeft(LinksLeft(group, job.ranks_per_server), nvlink_left=1 - 1 / hit.nvswitches)
+    if hit.kind in ("gpu", "server"):  # a spare takes all circuits of the server
+        return PacketsLeft(LinksLeft(group, job.ranks_per_server))
+    if hit.kind == "optical-nic":
+        nics = np.full(group.servers, group.nics, np.int32) - (np.arange(group.servers) == hit.server)
+        chosen = topoopt(hit.demand, Region(group.servers, group.nic_gbps, nics)).circuits.count
+        return PacketsLeft(LinksLeft(wired(group, chosen), job.ranks_per_server))
     count = np.array(group.count)
     peer = int(count[hit.server].argmax())
     if not count[hit.server, peer]:

@@ -27,7 +27,7 @@ LEFT = {
 
 def test_what_is_left_and_that_all_else_stays():
     assert set(LEFT) == set(KINDS) - {"switch"}
-    whole = region(delay_s=0.5, relay_efficiency=0.75, nic_gbps=400.0, own_ports=True)
+    whole = region(delay_s=0.5, relay_efficiency=0.75, nic_gbps=400.0)
     for kind, (optical, electrical, eps_left) in LEFT.items():
         got = degraded(whole, kind, server=1, radix=32)
         assert (got.kind, got.server, got.region.servers) == (kind, 1, len(optical))
@@ -37,7 +37,7 @@ def test_what_is_left_and_that_all_else_stays():
         assert (got.eps_left, got.relays, got.tp_on_eps) == (eps_left, kind == "electrical-nics", False)
         assert got.moved == (kind == "gpu")
         assert (got.stays, got.nvlink_left) == (kind == "controller", 5 / 6 if kind == "nvswitch" else 1)
-        for field in ("nic_gbps", "delay_s", "relay_efficiency", "own_ports"):
+        for field in ("nic_gbps", "delay_s", "relay_efficiency"):
             assert getattr(got.region, field) == getattr(whole, field)
         # Elsewhere ranks stay where they are.
         if kind != "gpu":
@@ -72,6 +72,13 @@ def test_a_gpu_takes_its_part_of_a_rank_with_it():
         assert (got.moved, got.tp_on_eps) == (moved, gpus > 1)
         want = [[1, 0, 0], [1, 0, 0], [0, 1 - moved, moved], [0, 1, 0]]
         np.testing.assert_array_equal(got.share_of_rank(4, 2), want)
+
+
+def test_where_every_gpu_has_ports_of_its_own_one_nic_of_the_spare_carries_it():
+    for gpus, tp_on_eps in ((1, 0), (4, 1 / 4)):
+        got = degraded(region(own_ports=True), "gpu", gpus_per_rank=gpus)
+        assert (got.region.own_ports, got.tp_on_eps) == (True, tp_on_eps)
+        assert got.region.electrical_nics.tolist() == [4, 4, 4, 1]
 
 
 def test_mistakes_get_a_sentence():

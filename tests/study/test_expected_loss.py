@@ -2,7 +2,9 @@
 
 import pytest
 
+from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.study._expected_loss import Rate, devices, expected_loss, read_rates
+from mfabric_jax.study._failure_kinds import ServerPorts, ports_of
 from mfabric_jax.workload import get
 from tests.mistakes import check_refused
 
@@ -23,7 +25,10 @@ def test_how_many_there_are():
     job = get("mixtral-8x7b")  # 128 servers, 4 in a region
     counts = {"gpu": 1024, "server": 128, "electrical-nic": 256, "optical-nic": 768, "link": 256, "nvswitch": 768}
     counts |= {"optical-switch": 32, "controller": 32, "electrical-nics": 128}
-    assert {kind: devices(kind, job, 2, 6, 6) for kind in counts} == counts
+    assert {kind: devices(kind, job, ServerPorts(2, 6, 2), 6) for kind in counts} == counts
+    # A torus: 6 NICs, two ends of 3 links a server.
+    ports = ports_of(DirectLinks(4, 100.0, 4), 6)
+    assert [devices(kind, job, ports, 6) for kind in ("electrical-nic", "optical-nic", "link")] == [0, 768, 384]
 
 
 def test_files_of_rates(tmp_path):

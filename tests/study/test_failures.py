@@ -14,6 +14,7 @@ from mfabric_jax.fabric.failures import KINDS, Degraded
 from mfabric_jax.schedule import Iteration
 from mfabric_jax.schedule.all_to_alls import Exchanges
 from mfabric_jax.study import Failures, failures
+from mfabric_jax.study._failure_rows import PUBLISHED
 from mfabric_jax.study._failures import effective_failures
 from tests.mistakes import check_refused
 from tests.study.small import MODEL, configured, row, small
@@ -134,7 +135,7 @@ def test_a_row_depends_on_the_stage_server_and_seed_not_on_fabrics_and_further_b
 
 def test_published_figures_stand_beside_their_own_set_up(monkeypatch):
     config = Failures()
-    assert {model for model, _ in module.PUBLISHED} == set(config.setting.models)
+    assert {model for model, _ in PUBLISHED} == set(config.setting.models)
     assert (config.setting.nic_gbps, config.kinds) == ((400.0,), tuple(KINDS))
     timed_as(monkeypatch, [1, 1], [2, 2])
     beside_gpu = {("mixtral-8x22b", "gpu"): 0.051}

@@ -5,10 +5,15 @@ import numpy as np
 import pytest
 
 from mfabric_jax import study
+from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.electrical import Electrical
+from mfabric_jax.fabric.region import Region
+from mfabric_jax.policies import topoopt
+from mfabric_jax.routing.fixed import wired
 from mfabric_jax.study._packet_failures import Hit, packets_left
 from mfabric_jax.units import to_gbps
 from mfabric_jax.workload import get
+from tests.mistakes import check_refused
 from tests.study.small import MODEL, small
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
@@ -74,7 +79,65 @@ def test_rows_of_packet_fabrics_and_of_direct_links():
     assert (nic["fabric"], nic["failure"], nic["model"]) == ("fat-tree", "electrical-nic", MODEL)
     assert abs(server["slow_down"]) < 1e-9
     assert nic["slow_down"] > 0
-    (link,) = study.failures(study.Failures(setting, kinds=("link", "gpu"), fabrics=("torus",)))
+    (link,) = study.failures(study.Failures(setting, kinds=("link",), fabrics=("torus",)))
     assert link["failure"] == "link"
     assert link["slow_down"] > 0
     assert list(study.failures(config, start=1)) == [server]
+
+
+def test_a_nic_of_a_patch_panel_is_wired_around_and_a_spare_takes_all_circuits():
+    job = get("mixtral-8x7b")  # 4 servers
+    demand = jnp.ones((4, 4)) * (1 - jnp.eye(4))
+    whole = wired(DirectLinks(4, to_gbps(1.0), 4), topoopt(demand, Region(4, 1.0, 4)).circuits.count)
+    kinds = ("gpu", "server", "optical-nic")
+    left = {kind: packets_left(whole, job, Hit(kind, 0, 64, 6, demand=demand)) for kind in kinds}
+    for kind in ("gpu", "server"):
+        assert left[kind].carrier.group is whole
+    before, after = (np.asarray(group.count) for group in (whole, left["optical-nic"].carrier.group))
+    assert after[0].sum() == before[0].sum() - 1
+    assert (after.sum(axis=1) <= 4).all()
+    assert after[0, 1] >= 1  # its part of the ring
+
+
+def test_kinds_that_a_fabric_lacks_are_said_and_those_that_none_has_are_refused():
+    setting = small(models=("llama-moe",))
+    notes = study.Failures(setting, fabrics=("fat-tree", "torus", "mfabric")).notes
+    assert notes[0] == (
+        "fat-tree has no failure electrical-nics (its servers have no other network that could relay); "
+        "optical-nic, optical-switch, controller (it has no optical switch)."
+    )
+    assert notes[1].startswith(
+        "torus has no failure electrical-nic, electrical-nics, switch (it has no packet switches)"
+    )
+    assert "gpu, server (no spare is wired to the neighbours" in notes[1]
+    assert notes[2] == "mfabric has no failure switch (of its packet switches a link is modelled, no whole switch)."
+    assert study.Failures(setting, kinds=("link", "nvswitch"), fabrics=("fat-tree", "mfabric")).notes == []
+    for kinds, fabrics, said in (
+        (("optical-switch",), ("fat-tree", "torus"), "'optical-switch' is on none of the fabrics .fat-tree: it has no"),
+        (("link", "gpu"), ("torus",), "'gpu' is on none of the fabrics .torus: no spare is wired"),
+        (("electrical-nics",), ("mfabric-cpo",), "'electrical-nics' is on none .*no circuit leads to a server"),
+    ):
+        check_refused(said, study.Failures, setting, kinds=kinds, fabrics=fabrics)
+    check_refused("server must be below the 1 of a region", study.Failures, setting, server=1, fabrics=("nvl72",))
+    check_refused("nvswitches must be at least 2", study.Failures, setting, nvswitches=1, fabrics=("fat-tree",))
+
+
+def test_scale_up_domains_by_hand():
+    # The 16 GPUs of a group share a domain of 64. Even traffic of b a pair: 15 b on the NVLink, until one GPU is on a
+    # spare, which has one NIC for 15 b. Stage 0 ends last: what its 2 x 2 all-to-alls a block take longer, all do.
+    setting = small("llama-moe", traffic="generated", skew=0.0, drift=0.0, micro_batches=1, delay_s=0.0)
+    job = setting.workload("llama-moe")
+    pair_bytes = job.selections * job.dispatch_bytes_per_selection / job.ep
+    for fabric, nvlink in (("nvl72", 1e12 - 12.5e9), ("mfabric-cpo", (1e12 - 12.5e9) / 2)):
+        kinds = ("electrical-nic", "gpu", "server", "nvswitch")
+        nic, gpu, server, nvswitch = study.failures(study.Failures(setting, kinds=kinds, fabrics=(fabric,), stage=0))
+        inside_s, all_to_alls = 15 * pair_bytes / nvlink, 4 * job.moe_layers / job.pp
+        assert gpu["healthy_ep_comm_s"] == pytest.approx(all_to_alls * inside_s)
+        longer_s = all_to_alls * (15 * pair_bytes / 12.5e9 - inside_s)
+        assert gpu["failed_s"] - gpu["healthy_s"] == pytest.approx(longer_s, rel=1e-6)
+        assert nvswitch["failed_s"] - nvswitch["healthy_s"] == pytest.approx(all_to_alls * inside_s / 17, rel=1e-5)
+        assert server["slow_down"] == pytest.approx(0, abs=1e-9)
+        longer_s = nic["failed_s"] - nic["healthy_s"]  # gradients and sends alone: 64 NICs, then 63
+        assert 0 < longer_s < 0.05 * nic["healthy_s"]
+        assert nic["ep_comm_s"] == pytest.approx(nic["healthy_ep_comm_s"])
+        assert (nic["devices"], gpu["spare_usd"], gpu["spare_part_usd"]) == (job.gpus, None, 15000)

@@ -1,0 +1,97 @@
+"""Which failures a fabric has, by what one expert-parallel group sees of it, and why it has no others."""
+
+import functools
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from mfabric_jax.fabric.design import Fabric
+from mfabric_jax.fabric.direct_links import DirectLinks
+from mfabric_jax.fabric.electrical import Electrical
+from mfabric_jax.fabric.failures import KINDS
+from mfabric_jax.fabric.region import Region
+
+NO_RELAY = "no circuit leads to a server that could relay"
+NO_OPTICS = "it has no optical switch"
+NO_PACKETS = "it has no packet switches"
+FIXED = "its optical switches are set once and not modelled by themselves"
+NO_SPARE = "no spare is wired to the neighbours, so the job waits for the repair"
+ALONE = "a group is one server"
+
+
+def kinds_on(group: Any, on: Fabric) -> tuple[str, ...]:
+    """What can fail."""
+    absent = why_absent(group, on)
+    return tuple(kind for kind in KINDS if kind not in absent)
+
+
+@functools.singledispatch
+def why_absent(group: Any, on: Fabric) -> dict[str, str]:
+    """{kind: why the fabric does not have it}."""
+    raise TypeError(f"group must be Region, Electrical or DirectLinks, got {type(group).__name__}.")
+
+
+@why_absent.register
+def _(group: Region, on: Fabric):
+    found = {"switch": "of its packet switches a link is modelled, no whole switch"}
+    if group.servers < 2 or not int(group.optical_degree):
+        found["electrical-nics"] = NO_RELAY
+        if float(group.electrical_nics) < 2:
+            found["electrical-nic"] = NO_RELAY
+    return found
+
+
+@why_absent.register
+def _(group: Electrical, on: Fabric):
+    found: dict[str, str] = dict.fromkeys(("optical-nic", "optical-switch", "controller"), NO_OPTICS)
+    return found | {"electrical-nics": "its servers have no other network that could relay"}
+
+
+@why_absent.register
+def _(group: DirectLinks, on: Fabric):
+    found: dict[str, str] = dict.fromkeys(("electrical-nic", "electrical-nics", "switch"), NO_PACKETS)
+    found |= dict.fromkeys(("optical-switch", "controller"), FIXED)
+    if not on.panels:
+        found["optical-nic"] = "a NIC is one end of a link (kind link)"
+        found |= dict.fromkeys(("gpu", "server"), NO_SPARE)
+    elif group.nics <= group.ring_nics:
+        found["optical-nic"] = "all NICs of a group are in its ring"
+    return found | (dict.fromkeys(("link", "optical-nic"), ALONE) if group.servers < 2 else {})
+
+
+class ServerPorts(NamedTuple):
+    """NICs of a server on packet switches and on optics, and links for each server."""
+
+    electrical: int
+    optical: int
+    links: float
+
+
+@functools.singledispatch
+def ports_of(group: Any, nics: float) -> ServerPorts:
+    """What a server of a group has; `nics`: all of its NICs."""
+    raise TypeError(f"group must be Region, Electrical or DirectLinks, got {type(group).__name__}.")
+
+
+@ports_of.register
+def _(group: Region, nics: float):
+    return ServerPorts(int(group.electrical_nics), int(group.optical_degree), int(group.electrical_nics))
+
+
+@ports_of.register
+def _(group: Electrical, nics: float):
+    return ServerPorts(group.nics, 0, group.nics)
+
+
+@ports_of.register
+def _(group: DirectLinks, nics: float):
+    return ServerPorts(0, round(nics), nics / 2)
+
+
+def said_of(name: str, kinds: Iterable[str], absent: dict[str, str]) -> str | None:
+    """A sentence on the kinds that a fabric lacks, of those asked for."""
+    by_reason: dict[str, list[str]] = {}
+    for kind in kinds:
+        if kind in absent:
+            by_reason.setdefault(absent[kind], []).append(kind)
+    parts = [f"{', '.join(some)} ({why})" for why, some in by_reason.items()]
+    return f"{name} has no failure {'; '.join(parts)}." if parts else None
