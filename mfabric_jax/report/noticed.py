@@ -58,9 +58,12 @@ def _often(rows: Rows) -> Iterator[str]:
 def _still(rows: Rows) -> Iterator[str]:
     """Where circuits never change."""
     still: dict[tuple[Any, ...], list[str]] = {}
-    for (model, fabric, ocs, policy), some in _places(rows).items():
+    places = _places(rows)
+    follow = {(fabric, policy) for _, fabric, _, policy in places if policy not in STATIC}
+    for (model, fabric, ocs, policy), some in places.items():
         if policy not in STATIC and all(usable(row[CHANGES]) == 0 for row in some):
-            still.setdefault((fabric, model), []).append(_where(fabric, ocs))
+            by = f" ({policy})" if sum(fabric == other for other, _ in follow) > 1 else ""
+            still.setdefault((fabric, model), []).append(_where(fabric, ocs) + by)
     for places, pairs in grouped([{"where": tuple(w), "model": m} for (_, m), w in still.items()], "where").items():
         where, models = ", ".join(dict.fromkeys(*places)), ", ".join(str(pair["model"]) for pair in pairs)
         yield f"Circuits of {where} never change here for {models}: links wired once do the same, no switch is needed."

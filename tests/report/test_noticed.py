@@ -26,6 +26,8 @@ def test_circuits_that_never_change_need_no_switch():
     assert said({"circuit_changes": 0.0, "nic_gbps": 100.0, "iteration_s": 40.0}, {"circuit_changes": 1.0}) == []
     assert said({"circuit_changes": None, "fabric": "fat-tree", "ocs": "none"}) == []
     assert said({"circuit_changes": 0.0, "policy": "uniform"}) == []  # which says so itself
+    of_one = said({"ocs": "unnamed", "circuit_changes": 0.0}, {"ocs": "unnamed", "policy": "joint"})
+    assert of_one[0].startswith("Circuits of mfabric (greedy) never change here for m:")
 
 
 def test_a_static_mesh_within_one_percent_is_named():
