@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 COMPARE = "compare --models llama-moe --fabrics fat-tree --nic-gbps 400"
+FAILURES = "failures --models llama-moe --fabrics fat-tree --kinds nvswitch,server"
 READERS = {  # file: the command lines that read it
     "prices.toml": (f"{COMPARE} --prices prices.toml", f"{COMPARE} --prices prices.toml --fabrics mfabric"),
     "prices.json": (f"{COMPARE} --prices prices.json",),
@@ -17,6 +18,9 @@ READERS = {  # file: the command lines that read it
     "knobs.json": (f"{COMPARE} --traffic knobs.json",),
     "space.toml": ("sweep space.toml --out sw",),
     "space.json": ("sweep space.json --out sw",),
+    "designs.toml": ("sweep designs.toml --out sw2",),
+    "rates.toml": (f"{FAILURES} --rates rates.toml",),
+    "rates.json": (f"{FAILURES} --rates rates.json",),
     "graph.json": ("draw graph.json --out p.svg", "cluster --model llama-moe --graph graph.json"),
     "rows.csv": (
         "query rows.csv",
@@ -45,6 +49,13 @@ SPACE = {
     "grid": {"sample": [0, 1], "nic_gbps": [100, 200.5]},
     "random": {"electrical_nics": {"low": 1, "high": 4, "whole": True}},
 }
+DESIGNS = {
+    "impossible": "leave-out",
+    "fixed": {"model": "llama-moe", "bubble": 0.15},
+    "grid": {"ocs": ["polatis", "epiphotonics"], "nic_gbps": [100, 400]},
+    "list": {"optical_degree": [2, 3], "electrical_nics": [6, 5]},
+}
+RATES = {"nvswitch": {"mtbf_hours": 50000}, "server": {"per_million_hours": 20, "repair_hours": 24}}
 PRICES = {"gbps": [100, 800], "nic": [1.5, 2], "transceiver": [1, 2], "switch_port": [3, 4], "ocs_port": 520.5}
 PRICES |= {"watts": {"ocs_port": 0.5}, "ocs": {"own": {"ports": 320, "usd": 1000}}, "gpus": {"H100-SXM": {"usd": 9}}}
 GPU = {"name": "own", "bf16_tflops": 500.5, "nvlink_gigabytes_per_s": 450, "memory_gigabytes": 80, "nics": 8, "usd": 3}
@@ -94,7 +105,7 @@ def make_seeds(folder: Path) -> None:
 
     for name in ("swept", "runs", "laer", "folder", "folder.csv"):
         (folder / name).mkdir()
-    plain = {"prices": PRICES, "gpu": GPU, "model": MODEL, "space": SPACE}
+    plain = {"prices": PRICES, "gpu": GPU, "model": MODEL, "space": SPACE, "designs": DESIGNS, "rates": RATES}
     for name, value in plain.items():
         (folder / f"{name}.json").write_text(json.dumps(value))
         (folder / f"{name}.toml").write_text(toml(value))
