@@ -4,6 +4,7 @@ A failure that stops the job loses half of a checkpoint interval on average, and
 runs slower. Failures are rare: they do not meet.
 """
 
+import math
 from typing import Any, NamedTuple
 
 from mfabric_jax.checks import InputError, not_negative, one_of, positive
@@ -52,9 +53,9 @@ def read_rates(path: str) -> dict[str, Rate]:
     return found
 
 
-def devices(kind: str, job: Workload, ports: ServerPorts, nvswitches: int) -> int | None:
+def devices(kind: str, job: Workload, ports: ServerPorts, nvswitches: int) -> int:
     """How many of them the cluster has. `electrical-nics` are those of a server, together; links those from the edge
-    up, as many as ports down, or those between servers. None of an edge switch: that depends on the tree.
+    up, as many as ports down, or those between servers; switches are those at the edge.
     """
     regions = -(-job.servers // job.servers_per_region)
     each = {
@@ -67,7 +68,7 @@ def devices(kind: str, job: Workload, ports: ServerPorts, nvswitches: int) -> in
         "optical-switch": regions,
         "controller": regions,
         "nvswitch": job.servers * nvswitches,
-        "switch": None,
+        "switch": math.ceil(job.servers * ports.switches),
     }
     return each[kind]
 

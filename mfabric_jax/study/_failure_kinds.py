@@ -9,6 +9,7 @@ from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.fabric.failures import KINDS
 from mfabric_jax.fabric.region import Region
+from mfabric_jax.fabric.tree import DOWN, Tree
 
 NO_RELAY = "no circuit leads to a server that could relay"
 NO_OPTICS = "it has no optical switch"
@@ -51,7 +52,7 @@ def _(group: DirectLinks, on: Fabric):
     found: dict[str, str] = dict.fromkeys(("electrical-nic", "electrical-nics", "switch"), NO_PACKETS)
     found |= dict.fromkeys(("optical-switch", "controller"), FIXED)
     if not on.panels:
-        found["optical-nic"] = "a NIC is one end of a link (kind link)"
+        found["optical-nic"] = "a NIC is one end of a link"
         found |= dict.fromkeys(("gpu", "server"), NO_SPARE)
     elif group.nics <= group.ring_nics:
         found["optical-nic"] = "all NICs of a group are in its ring"
@@ -59,31 +60,34 @@ def _(group: DirectLinks, on: Fabric):
 
 
 class ServerPorts(NamedTuple):
-    """NICs of a server on packet switches and on optics, and links for each server."""
+    """NICs of a server on packet switches and on optics, links and edge switches for each server."""
 
     electrical: int
     optical: int
     links: float
+    switches: float = 0.0
 
 
 @functools.singledispatch
-def ports_of(group: Any, nics: float) -> ServerPorts:
-    """What a server of a group has; `nics`: all of its NICs."""
+def ports_of(group: Any, nics: float, radix: int) -> ServerPorts:
+    """What a server of a group has; `nics`: all of its NICs; `radix`: of switches."""
     raise TypeError(f"group must be Region, Electrical or DirectLinks, got {type(group).__name__}.")
 
 
 @ports_of.register
-def _(group: Region, nics: float):
+def _(group: Region, nics: float, radix: int):
     return ServerPorts(int(group.electrical_nics), int(group.optical_degree), int(group.electrical_nics))
 
 
 @ports_of.register
-def _(group: Electrical, nics: float):
-    return ServerPorts(group.nics, 0, group.nics)
+def _(group: Electrical, nics: float, radix: int):
+    over = 1.0 if group.oversubscription is None else float(group.oversubscription)
+    down = Tree(1, radix, oversubscription=over).edge_ports[DOWN]
+    return ServerPorts(group.nics, 0, group.nics, group.nics / down)
 
 
 @ports_of.register
-def _(group: DirectLinks, nics: float):
+def _(group: DirectLinks, nics: float, radix: int):
     return ServerPorts(0, round(nics), nics / 2)
 
 

@@ -62,7 +62,7 @@ def _expected(config: Any, one: Scenario, kind: str, *, run_s: float, slow_down:
     spare = {name: whole / job.servers if kind in SPARED and whole is not None else None for name, whole in usd.items()}
     spare["spare_part_usd"] = _part_usd(config, one, kind)
     all_nics = sum(part.nics for part in one.fabric.parts(one.fabric.form(one.settings, job)))
-    there = devices(kind, job, ports_of(one.group, all_nics), config.nvswitches_of(one.fabric))
+    there = devices(kind, job, ports_of(one.group, all_nics, config.radix), config.nvswitches_of(one.fabric))
     stop = config.checkpoint_interval_s, config.restart_s
     return spare | {"devices": there} | expected_loss(config.rate_of().get(kind), there, slow_down, run_s, *stop)
 

@@ -183,7 +183,7 @@ def failures(
                 left, solved = _broken(config, one, kind, stage)
                 after, _ = _timed(one, _with_stage(healthy, solved, stage, left), left, stage)
                 row = row_of(config, one, kind, stage, before, after)
-                given = {"moved": left.moved, "slow_down": row["slow_down"]}
+                given = {"moved": left.moved, "unsplit": row["routing"] == "unsplit", "slow_down": row["slow_down"]}
                 why = {"faster_by": faster_by(healthy, solved, stage, **given)}
                 if progress:
                     progress(f"{one.workload.model}: {kind}")

@@ -7,16 +7,20 @@ from mfabric_jax.schedule.all_to_alls import Exchanges
 LEAST = 1e-6  # of an iteration; less is rounding
 
 
-def faster_by(healthy: Exchanges, failed: Exchanges, stage: int, *, moved: float, slow_down: float) -> str | None:
+def faster_by(
+    healthy: Exchanges, failed: Exchanges, stage: int, *, moved: float, unsplit: bool, slow_down: float
+) -> str | None:
     """What the stage that is hit gains; None where the iteration takes as long or longer.
 
     - `failed`: of that stage alone [I 1 Q L 2].   - `moved`: part of a rank that works on a spare server.
+    - `unsplit`: servers that have circuits to each other leave their electrical NICs idle.
     """
     if slow_down > -LEAST:
         return None
     shorter = _total(failed.load) < _total(healthy.load[:, stage])
     calmer = _total(failed.switch) < _total(healthy.switch[:, stage])
-    carried = "NICs of the spare, and those that were idle" if moved else "circuits that fit better"
+    spare = "NICs of the spare, and those that were idle" if unsplit else "NICs of the spare"
+    carried = spare if moved else "circuits that fit better"
     gains = [carried] * shorter + ["fewer reconfigurations"] * calmer
     return " and ".join(gains) or "reconfigurations that are hidden"
 

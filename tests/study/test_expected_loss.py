@@ -3,6 +3,7 @@
 import pytest
 
 from mfabric_jax.fabric.direct_links import DirectLinks
+from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.study._expected_loss import Rate, devices, expected_loss, read_rates
 from mfabric_jax.study._failure_kinds import ServerPorts, ports_of
 from mfabric_jax.workload import get
@@ -26,8 +27,11 @@ def test_how_many_there_are():
     counts = {"gpu": 1024, "server": 128, "electrical-nic": 256, "optical-nic": 768, "link": 256, "nvswitch": 768}
     counts |= {"optical-switch": 32, "controller": 32, "electrical-nics": 128}
     assert {kind: devices(kind, job, ServerPorts(2, 6, 2), 6) for kind in counts} == counts
+    # 1,024 NICs, 32 under each edge switch; 48 where there are three links down for one up.
+    for over, edges in ((None, 32), (3.0, 22)):
+        assert devices("switch", job, ports_of(Electrical(100.0, 8, over), 8, 64), 6) == edges
     # A torus: 6 NICs, two ends of 3 links a server.
-    ports = ports_of(DirectLinks(4, 100.0, 4), 6)
+    ports = ports_of(DirectLinks(4, 100.0, 4), 6, 64)
     assert [devices(kind, job, ports, 6) for kind in ("electrical-nic", "optical-nic", "link")] == [0, 768, 384]
 
 
