@@ -3,13 +3,15 @@
 import dataclasses
 import pathlib
 import sys
-from typing import Annotated, Literal
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
 
 import tyro
 
 from mfabric_jax.commands import shared
 from mfabric_jax.commands.options import settings
 from mfabric_jax.study import _failures
+from mfabric_jax.study._expected_loss import HOURS_A_MONTH
 from mfabric_jax.study.config import Compare
 
 
@@ -44,6 +46,17 @@ class Options(_failures.FailureSettings):
     """Picture to a folder."""
     device: str | None = None
     """cpu, gpu, tpu (default: what JAX finds)."""
+
+
+def _months(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """What failures of all kinds with a rate take of a month, together."""
+    lost: dict[tuple[str, str], list[float]] = {}
+    for row in rows:
+        if row.get("lost_hours_per_month") is not None:
+            lost.setdefault((row["model"], row["fabric"]), []).append(row["lost_hours_per_month"])
+    for (model, fabric), hours in lost.items():
+        total = sum(hours)
+        yield f"{model} on {fabric}: {total:.3g} h of a month lost ({total / HOURS_A_MONTH:.2%}), {len(hours)} kinds."
 
 
 def run(options: Options) -> int:
@@ -83,6 +96,8 @@ def run(options: Options) -> int:
     spares |= {"lost_hours_per_month": "lost h/month", "lost_iterations_per_month": "lost iterations"}
     some = [report.Column(key, title) for key, title in spares.items() if any(row.get(key) is not None for row in rows)]
     print("\n" + report.plain(rows, ["model", "fabric", "failure", *some]))
+    for said in _months(rows):
+        print(said)
     for row in rows:
         if row.get("faster_by"):
             print(f"{row['model']} on {row['fabric']}, {row['failure']}: faster than healthy, by {row['faster_by']}.")

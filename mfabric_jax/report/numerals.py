@@ -55,11 +55,15 @@ def significant(value: float, digits: int = 4) -> str:
 def column(values: Sequence[Any], digits: int = 4, percent: bool = False) -> list[str]:
     """The cells of one column: the same decimal places for numbers of like size, else the same significant digits."""
     if percent:
-        return [MISSING if value is None else value if isinstance(value, str) else f"{value:.1%}" for value in values]
+        return [MISSING if value is None else value if isinstance(value, str) else _percent(value) for value in values]
     floats = [abs(v) for v in values if isinstance(v, float) and math.isfinite(v) and v != 0]
     alike = bool(floats) and max(floats) < 100 * min(floats) and -4 < math.log10(min(floats)) < 9
     places = decimals(max(floats), digits) if alike else None
     return [_cell(value, digits, places) for value in values]
+
+
+def _percent(value: float) -> str:
+    return f"{value:.1%}".replace("-0.0%", "0.0%") if abs(value) < 0.01 else f"{value:.1%}"
 
 
 def _cell(value: Any, digits: int, places: int | None) -> str:

@@ -34,9 +34,9 @@ def read_rates(path: str) -> dict[str, Rate]:
     """
     found = {}
     for kind, given in read_mapping(path, "rates of failures").items():
-        one_of(f"kind in {path!r}", kind, KINDS)
+        one_of(f"failure in {path!r}:", kind, KINDS)
         if not isinstance(given, dict):
-            raise InputError(f"{kind} in {path!r} must be a table, got {given!r}.")
+            raise InputError(f"{kind} in {path!r} must be a table such as {{ mtbf_hours = 50000 }}, got {given!r}.")
         for name in given:
             one_of(f"{kind} in {path!r}: key", name, FIELDS)
         if ("per_million_hours" in given) == ("mtbf_hours" in given):

@@ -12,6 +12,7 @@ from mfabric_jax.fabric.region import Region
 from mfabric_jax.fabric.tree import DOWN, Tree
 
 NO_RELAY = "no circuit leads to a server that could relay"
+UNSPLIT = "what is relayed then is modelled for routing unsplit alone"
 NO_OPTICS = "it has no optical switch"
 NO_PACKETS = "it has no packet switches"
 FIXED = "its optical switches are set once and not modelled by themselves"
@@ -19,36 +20,36 @@ NO_SPARE = "no spare is wired to the neighbours, so the job waits for the repair
 ALONE = "a group is one server"
 
 
-def kinds_on(group: Any, on: Fabric) -> tuple[str, ...]:
+def kinds_on(group: Any, on: Fabric, routing: str) -> tuple[str, ...]:
     """What can fail."""
-    absent = why_absent(group, on)
+    absent = why_absent(group, on, routing)
     return tuple(kind for kind in KINDS if kind not in absent)
 
 
 @functools.singledispatch
-def why_absent(group: Any, on: Fabric) -> dict[str, str]:
-    """{kind: why the fabric does not have it}."""
+def why_absent(group: Any, on: Fabric, routing: str) -> dict[str, str]:
+    """{kind: why the fabric does not have it}; `routing`: over circuits."""
     raise TypeError(f"group must be Region, Electrical or DirectLinks, got {type(group).__name__}.")
 
 
 @why_absent.register
-def _(group: Region, on: Fabric):
+def _(group: Region, on: Fabric, routing: str):
     found = {"switch": "of its packet switches a link is modelled, no whole switch"}
-    if group.servers < 2 or not int(group.optical_degree):
-        found["electrical-nics"] = NO_RELAY
-        if float(group.electrical_nics) < 2:
-            found["electrical-nic"] = NO_RELAY
+    alone = group.servers < 2 or not int(group.optical_degree)
+    if alone or routing != "unsplit":
+        relayed = ("electrical-nics", "electrical-nic") if float(group.electrical_nics) < 2 else ("electrical-nics",)
+        found |= dict.fromkeys(relayed, NO_RELAY if alone else UNSPLIT)
     return found
 
 
 @why_absent.register
-def _(group: Electrical, on: Fabric):
+def _(group: Electrical, on: Fabric, routing: str):
     found: dict[str, str] = dict.fromkeys(("optical-nic", "optical-switch", "controller"), NO_OPTICS)
     return found | {"electrical-nics": "its servers have no other network that could relay"}
 
 
 @why_absent.register
-def _(group: DirectLinks, on: Fabric):
+def _(group: DirectLinks, on: Fabric, routing: str):
     found: dict[str, str] = dict.fromkeys(("electrical-nic", "electrical-nics", "switch"), NO_PACKETS)
     found |= dict.fromkeys(("optical-switch", "controller"), FIXED)
     if not on.panels:

@@ -109,16 +109,11 @@ class Failures(FailureSettings):
         self._check_absent()
 
     def _check_group(self, model: ModelName, fabric: str) -> None:
-        """`InputError` for a server that a group has not, and for what is not modelled there."""
+        """`InputError` for a server that a group has not."""
         job = self.setting.workload(model, get(fabric).gpus_of(self.setting.server))
         if whole("server", self.server, at_least=0) >= job.servers_per_region:
             most = job.servers_per_region
             raise InputError(f"server must be below the {most} of a region of {job.model}, got {self.server}.")
-        for group in self._groups(model, fabric):
-            for kind in kinds_on(group, get(fabric)) if group.reconfigures else ():
-                routing = self.setting.routing
-                if kind in self.kinds and routing != "unsplit" and self.left(group, kind, job.tp, 2).relays:
-                    raise InputError(f"failure 'electrical-nics' is modelled for routing unsplit, got {routing!r}.")
 
     def _check_absent(self) -> None:
         """`InputError` for a kind that was asked for and that no fabric has."""
@@ -134,7 +129,9 @@ class Failures(FailureSettings):
     def _absent(self, fabric: str) -> dict[str, str]:
         """{kind: why no model has it on a fabric}."""
         found = [
-            why_absent(group, get(fabric)) for model in self.setting.models for group in self._groups(model, fabric)
+            why_absent(group, get(fabric), self.setting.routing)
+            for model in self.setting.models
+            for group in self._groups(model, fabric)
         ]
         return {kind: why for kind, why in found[0].items() if all(kind in one for one in found)}
 
@@ -172,7 +169,7 @@ def failures(
     for name, fabric in itertools.product(config.setting.models, config.fabrics):
         axes = {"models": (name,), "fabrics": (fabric,), "nic_gbps": config.setting.nic_gbps[:1], "variants": "one"}
         for one in scenarios(dataclasses.replace(config.setting, **axes)):
-            has = kinds_on(one.group, one.fabric)
+            has = kinds_on(one.group, one.fabric, one.settings.routing)
             kinds = [kind for kind in config.kinds if kind in has and next(number) >= start]
             if not kinds:
                 continue

@@ -40,8 +40,8 @@ def test_files_of_rates(tmp_path):
     file.write_text("[gpu]\nmtbf_hours = 50000\n[controller]\nper_million_hours = 5\nrepair_hours = 2\n")
     assert read_rates(str(file)) == {"gpu": Rate(2e-5, 24.0, True), "controller": Rate(5e-6, 2.0, False)}
     for text, said in (
-        ("[gpus]\nmtbf_hours = 1", "kind in .* 'gpus' is unknown .did you mean 'gpu'"),
-        ("gpu = 3", "gpu in .* must be a table, got 3"),
+        ("[gpus]\nmtbf_hours = 1", "failure in .* 'gpus' is unknown .did you mean 'gpu'"),
+        ("gpu = 3", "gpu in .* must be a table such as . mtbf_hours = 50000 ., got 3"),
         ("[gpu]\nmtbf = 1", "key 'mtbf' is unknown"),
         ("[gpu]\nrepair_hours = 1", "needs per_million_hours or mtbf_hours, one of them"),
         ("[gpu]\nmtbf_hours = 1\nper_million_hours = 1", "needs per_million_hours or mtbf_hours, one of them"),

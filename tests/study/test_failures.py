@@ -201,10 +201,15 @@ def test_mistakes_get_a_sentence_at_once(monkeypatch):
         ({}, {"server": 4}, "server must be below the 4 of a region of mixtral-8x7b, got 4."),
         (two, {"server": 2}, "server must be below the 2 of a region of llama-moe, got"),
         *[({}, {name: -1}, f"{name} must be a whole number of at least 0, got") for name in ("at", "stage", "server")],
-        ({"routing": "split"}, {}, "failure 'electrical-nics' is modelled for routing unsplit, got 'split'."),
-        (only_one, {"kinds": ("electrical-nic",)}, "is modelled for routing unsplit, got 'best-path'"),
+        (
+            only_one,
+            {"kinds": ("electrical-nic",)},
+            "mfabric: what is relayed then is modelled for routing unsplit alone",
+        ),
     ):
         check_refused(re.escape(sentence), Failures, base(**settings), **where)
+    said, *_ = Failures(base(routing="split")).notes
+    assert "electrical-nics (what is relayed then is modelled for routing unsplit alone)" in said
     timed_as(monkeypatch, [1, 1], [2, 2])
     with configured(jax_enable_x64=False), pytest.raises(InputError, match=r"^dtype float64 needs jax\.config\.update"):
         next(failures(Failures(base(), kinds=("link",))))
