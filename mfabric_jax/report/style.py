@@ -168,7 +168,8 @@ def look(**settings: Any) -> Iterator[None]:
     """Matplotlib's own defaults, this style and settings over it, whatever the reader's own; put back afterwards."""
     with extra("plot", "drawing figures"):
         import matplotlib
-    with matplotlib.rc_context():
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "constrained_layout not applied")  # where names leave no room for axes
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(_RC | settings)  # pyright: ignore
         yield

@@ -7,7 +7,7 @@ runs slower. Failures are rare: they do not meet.
 import math
 from typing import Any, NamedTuple
 
-from mfabric_jax.checks import InputError, not_negative, one_of, positive
+from mfabric_jax.checks import InputError, not_negative, number, one_of, positive
 from mfabric_jax.fabric.failures import KINDS
 from mfabric_jax.study._failure_kinds import ServerPorts
 from mfabric_jax.text_files import read_mapping
@@ -41,6 +41,8 @@ def read_rates(path: str) -> dict[str, Rate]:
             one_of(f"{kind} in {path!r}: key", name, FIELDS)
         if ("per_million_hours" in given) == ("mtbf_hours" in given):
             raise InputError(f"{kind} in {path!r} needs per_million_hours or mtbf_hours, one of them.")
+        for name in ("per_million_hours", "mtbf_hours", "repair_hours"):
+            number(f"{kind}.{name}", given.get(name, 0))
         if "mtbf_hours" in given:
             per_hour = 1 / positive(f"{kind}.mtbf_hours", given["mtbf_hours"])
         else:

@@ -41,6 +41,8 @@ def test_files_of_rates(tmp_path):
     assert read_rates(str(file)) == {"gpu": Rate(2e-5, 24.0, True), "controller": Rate(5e-6, 2.0, False)}
     for text, said in (
         ("[gpus]\nmtbf_hours = 1", "failure in .* 'gpus' is unknown .did you mean 'gpu'"),
+        ("[gpu]\nmtbf_hours = [1, 2]", "gpu.mtbf_hours must be a number, got .1, 2."),
+        ("[gpu]\nmtbf_hours = 1\nrepair_hours = []", "gpu.repair_hours must be a number"),
         ("gpu = 3", "gpu in .* must be a table such as . mtbf_hours = 50000 ., got 3"),
         ("[gpu]\nmtbf = 1", "key 'mtbf' is unknown"),
         ("[gpu]\nrepair_hours = 1", "needs per_million_hours or mtbf_hours, one of them"),
