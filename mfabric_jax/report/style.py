@@ -6,6 +6,7 @@ white). Parts of an iteration and kinds of work take Tol's muted ones: both are 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
