@@ -3,6 +3,7 @@
 import dataclasses
 import pathlib
 import sys
+from collections.abc import Iterator
 from typing import Annotated
 
 import tyro
@@ -55,6 +56,8 @@ def run(options: Options) -> int:
         print(f"query: {note}", file=sys.stderr)
     if not rows:
         print("no row fulfils this")
+        for line in _held(options.paths, lists["where"]):
+            print(line)
     else:
         alike = {name: value for name, value in rows[0].items() if all(row[name] == value for row in rows)}
         same = {name: value for name, value in alike.items() if len(rows) > 1 and not (asked.by and name == COUNT)}
@@ -65,12 +68,24 @@ def run(options: Options) -> int:
         print(report.plain(rows[:SHOWN], [name for name in rows[0] if name not in same]))
         if len(rows) > SHOWN:
             print(f"... {len(rows) - SHOWN:,} more rows" + ("" if options.out else "; --out writes them all"))
-    for line in [] if asked.by else report.remarks(rows, config):
+    for line in [] if asked.by or asked.pareto or asked.limit else report.remarks(rows, config):  # of all that there is
         print(line)
     if options.out is not None:
         about = {"command": "query", "paths": [str(pathlib.Path(path)) for path in options.paths]} | asked._asdict()
         print(report.write_rows(rows, options.out, about | {"of": config}), file=sys.stderr)
     return 0
+
+
+def _held(paths: tuple[str, ...], conditions: tuple[str, ...]) -> Iterator[str]:
+    """What the columns of conditions hold, where they hold names."""
+    from mfabric_jax import report
+    from mfabric_jax.report._query import CONDITION
+
+    for name in dict.fromkeys(found[1] for text in conditions if (found := CONDITION.fullmatch(text))):
+        rows, _ = report.query(paths, report.Asked(by=(name,), sort=name))
+        values = [str(row[name]) for row in rows]
+        more = f", and {len(values) - SHOWN} more" if len(values) > SHOWN else ""
+        yield f"{name} is one of: {', '.join(values[:SHOWN])}{more}"
 
 
 def _words(text: str) -> tuple[str, ...]:

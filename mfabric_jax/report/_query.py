@@ -22,6 +22,19 @@ SENSES = {"min": 1.0, "max": -1.0}
 ORDERS = {"up": "ascending", "down": "descending"}
 COUNT = "rows"
 TABLES = 5  # files that a sentence names
+OF_A_RUN = (
+    "command",
+    "version",
+    "commit",
+    "jax",
+    "jaxlib",
+    "device",
+    "tuned",
+    "complete",
+    "part",
+    "out",
+)  # no settings
+SCALARS = (str, int, float, bool)
 USUAL = ("iteration_s", "seconds")  # the result of a row, if nothing else is asked for
 
 
@@ -41,7 +54,7 @@ class Asked(NamedTuple):
 
 
 def query(paths: Sequence[str | Path], asked: Asked) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Rows of the answer, and the configuration of the first file.
+    """Rows of the answer, and the configuration of the first file. Settings in which files differ are columns.
 
     `InputError` for what is not there, and for files of a sweep that are damaged, misplaced or of another one.
     """
@@ -98,10 +111,29 @@ def _read_all(paths: Sequence[str | Path]) -> tuple[Any, dict[str, Any]]:
             table = pyarrow.Table.from_pylist(rows)
         tables.append(table)
         configs.append(config)
+    tables = _told_apart(tables, configs)
     try:
         return pyarrow.concat_tables(tables, promote_options="permissive"), next(filter(None, configs), {})
     except pyarrow.ArrowException as error:
         raise InputError(f"the files hold columns of other kinds under the same name ({error}).") from None
+
+
+def _told_apart(tables: list[Any], configs: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """With a column for every setting that is no column yet and that differs between the files."""
+    import pyarrow
+
+    given = [config.get("group", config) for config in configs]
+    held = {name for table in tables for name in table.column_names}
+    names = dict.fromkeys(name for one in given for name in one if name not in held and name not in OF_A_RUN)
+    for name in reversed(names):
+        values = [one.get(name) for one in given]
+        if not all(value is None or isinstance(value, SCALARS) for value in values) or len(set(map(repr, values))) < 2:
+            continue
+        kinds = {type(value) for value in values} - {type(None)}
+        typed = values if len(kinds) == 1 or kinds <= {int, float} else [v if v is None else str(v) for v in values]
+        columns = [pyarrow.array([value] * len(table)) for value, table in zip(typed, tables, strict=True)]
+        tables = [table.add_column(0, name, column) for table, column in zip(tables, columns, strict=True)]
+    return tables
 
 
 def _files(paths: Sequence[str | Path]) -> Iterator[tuple[Path, str | None]]:

@@ -81,7 +81,23 @@ def recommended(rows: Rows, effective: Mapping[str, Any]) -> list[tuple[str, str
     """Every model and its paragraph, then what is not counted; [] where there is no choice or no price."""
     found = priced_designs(rows, effective)
     told = [(m, " ".join(_sentences(own))) for m, own in found.items() if len(own) > 1 and _price(own[0]) < math.inf]
+    told += [(name, text) for name, text in _of_set_ups(found) if told]
     return told + [("Not counted", f"{why}.") for why in _left_out(rows) if told]
+
+
+def _of_set_ups(found: Mapping[str, Sequence[PricedDesign]]) -> Iterator[tuple[str, str]]:
+    """Of a model that has several set-ups, the best."""
+    several: dict[str, dict[str, PricedDesign]] = {}
+    for label, own in found.items():
+        if _price(own[0]) < math.inf:
+            several.setdefault(label.partition(":")[0], {})[label] = own[0]
+    for model, best in several.items():
+        if len(best) > 1:
+            ranked = sorted(best, key=lambda label: _price(best[label]))
+            first, *others = ranked
+            behind = "; ".join(f"{one.removeprefix(model) or one}, {_more(best[one], best[first])}" for one in others)
+            text = f"{first.removeprefix(model) or first} has the cheapest tokens, from {best[first]}; then {behind}."
+            yield f"{model}, of {len(best)} set-ups", text
 
 
 def _left_out(rows: Rows) -> Iterator[str]:

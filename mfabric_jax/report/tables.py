@@ -36,12 +36,26 @@ class Column:
 def plain(rows: Rows, columns: Sequence[str | Column] | None = None, width: int = WIDTH) -> str:
     """Rows as an aligned table: text to the left, numbers to the right, None as a dash.
 
-    Columns default to every key of the rows. What does not fit in `width` continues below, the first column repeated.
+    Columns default to every key of the rows. What does not fit in `width` continues below, with the first column, or as
+    many columns of text at the left as tell rows apart (in up to half of the width), repeated.
     """
     chosen = columns if columns is not None else list(dict.fromkeys(key for row in rows for key in row))
     specs = [Column(column) if isinstance(column, str) else column for column in chosen]
     printed = [_printed(rows, spec) for spec in specs]
-    return "\n\n".join("\n".join(_lines(part)) for part in _parts(printed, width))
+    return "\n\n".join("\n".join(_lines(part)) for part in _parts(printed, width, _labels(rows, specs, printed, width)))
+
+
+def _labels(rows: Rows, specs: Sequence[Column], printed: list[list[str]], width: int) -> int:
+    """How many columns at the left tell rows apart."""
+    used, best, apart = 0, 1, 0
+    for count, spec in enumerate(specs, 1):
+        values = [row.get(spec.key) for row in rows]
+        used += len(printed[count - 1][0]) + len(_GAP)
+        if not all(value is None or isinstance(value, str) for value in values) or used > width / 2:
+            break
+        told = len(set(zip(*printed[:count], strict=True)))
+        best, apart = (count, told) if told > apart else (best, apart)
+    return best
 
 
 def comparison(rows: Rows) -> str:
@@ -64,16 +78,16 @@ def _printed(rows: Rows, spec: Column) -> list[str]:
     return [cell.ljust(wide) if textual else cell.rjust(wide) for cell in cells]
 
 
-def _parts(printed: list[list[str]], width: int) -> list[list[list[str]]]:
-    """Columns in groups that fit side by side, each beginning with the first column."""
+def _parts(printed: list[list[str]], width: int, labels: int) -> list[list[list[str]]]:
+    """Columns in groups that fit side by side, each beginning with the first `labels` of them."""
     if not printed:
         return []
-    first, *others = printed
-    parts = [[first]]
+    first, others = printed[:labels], printed[labels:]
+    parts = [[*first]]
     for column in others:
         used = sum(len(c[0]) + len(_GAP) for c in parts[-1]) + len(column[0])
-        if used > width and len(parts[-1]) > 1:
-            parts.append([first])
+        if used > width and len(parts[-1]) > labels:
+            parts.append([*first])
         parts[-1].append(column)
     return parts
 

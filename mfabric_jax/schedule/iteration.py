@@ -92,7 +92,8 @@ def _iterate(workload: Workload, rates: FabricRates, exchanges: Exchanges, secon
     parts = jnp.stack([compute, tp, exchange, reduce_s, paid])
     busiest = jnp.argmax(parts.sum(axis=0))
     compute, tp, ep, dp, reconfig = parts[:, busiest]
-    return Iteration(total, compute, tp, ep, dp, reconfig, total - parts[:, busiest].sum(), busiest)
+    bubble = jnp.maximum(total - parts[:, busiest].sum(), 0)  # rounding may say less
+    return Iteration(total, compute, tp, ep, dp, reconfig, bubble, busiest)
 
 
 class Walked(NamedTuple):
