@@ -59,6 +59,18 @@ def _months(rows: list[dict[str, Any]]) -> Iterator[str]:
         yield f"{model} on {fabric}: {total:.3g} h of a month lost ({total / HOURS_A_MONTH:.2%}), {len(hours)} kinds."
 
 
+def _swaps(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """Where it is better to give up a whole server for one GPU."""
+    slower = {(row["model"], row["fabric"], row["failure"]): row["slow_down"] for row in rows}
+    for (model, fabric, failure), of_gpu in slower.items():
+        of_server = slower.get((model, fabric, "server"))
+        if failure == "gpu" and of_server is not None and of_server < of_gpu:
+            yield (
+                f"{model} on {fabric}, gpu: a spare in the place of its whole server costs less ({of_server:.1%} for "
+                f"{of_gpu:.1%}) until the repair."
+            )
+
+
 def run(options: Options) -> int:
     """Returns the exit status."""
     setting = options.setting
@@ -96,7 +108,7 @@ def run(options: Options) -> int:
     spares |= {"lost_hours_per_month": "lost h/month", "lost_iterations_per_month": "lost iterations"}
     some = [report.Column(key, title) for key, title in spares.items() if any(row.get(key) is not None for row in rows)]
     print("\n" + report.plain(rows, ["model", "fabric", "failure", *some]))
-    for said in _months(rows):
+    for said in (*_months(rows), *_swaps(rows)):
         print(said)
     for row in rows:
         if row.get("faster_by"):

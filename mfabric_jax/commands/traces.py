@@ -47,6 +47,12 @@ class Options:
     """study: the GPU that computes (default: as compare)."""
     nic_gbps: float | None = None
     """study: bandwidth of every NIC (default: 400)."""
+    efficiency: float | None = None
+    """study: achieved over peak FLOP/s (default: 0.5)."""
+    measured_iteration_s: float | None = None
+    """study: instead, what an iteration of this job takes on a fat-tree whose GPUs use their own NICs."""
+    precision: str | None = None
+    """study: of what is sent, bf16 (default) or fp8."""
     tp: int | None = None
     """Router trace: tensor-parallel degree (default: the model's, else 1; so for the next five)."""
     ep: int | None = None
@@ -73,7 +79,7 @@ def run(options: Options) -> int:
     from mfabric_jax import traffic
 
     records = options.records
-    for name in ("gpu", "nic_gbps"):
+    for name in ("gpu", "nic_gbps", "efficiency", "measured_iteration_s", "precision"):
         if options.what != "study" and getattr(options, name) is not None:
             raise InputError(f"{name} is of traces study alone, got traces {options.what}.")
     if options.what == "convert":

@@ -50,6 +50,9 @@ def run(options: Options) -> int:
     stage, held = workload.fullest_stage(job)
     parts = {name: float(units.to_gigabytes(size)) for name, size in (held._asdict() | {"all": held.total}).items()}
     print(f"\nmemory of a GPU of stage {stage}, the fullest [GB]\n{report.plain([parts])}")
+    has = options.server.memory_bytes
+    if has is not None and held.total <= has:
+        print(f"fits the {units.to_gigabytes(has):g} GB of {options.server.name}")
     for said in shared.memory_notes(options, (model,)):
         print(said)
     return 0

@@ -37,7 +37,7 @@ def headlines(grid: Grid, model: str, label: Callable[[Series], str]) -> Iterato
             best, *others = places
             line = f"Most per dollar {kind}: {label(best.series)} at {best.gbps:g} Gbps"
             line += _a_million_tokens(grid, model, best) if column == CLUSTER_WORTH else ""
-            line += _over_reference(grid, model, best, column)
+            line += _over_reference(grid, model, best, column, label)
             behind = [f"{label(one.series)} at {one.gbps:g} Gbps ({_less(one.worth / best.worth)})" for one in others]
             line += f"; then {'; '.join(behind)}" if behind else ""
             without = [label(s) for s in grid.series if s not in {one.series for one in places}]
@@ -52,13 +52,15 @@ def _a_million_tokens(grid: Grid, model: str, place: Place) -> str:
     return f", {' and '.join(told)} a million tokens" if told else ""
 
 
-def _over_reference(grid: Grid, model: str, place: Place, column: str) -> str:
+def _over_reference(grid: Grid, model: str, place: Place, column: str, label: Callable[[Series], str]) -> str:
     """How much more that is than the fat-tree offers for a dollar at the same bandwidth."""
     reference = grid.reference(model, place.gbps)
     if reference is None or reference.fabric != REFERENCE or reference == place.series:
         return ""
     theirs = grid.value(model, reference, place.gbps, column)
-    return f", {place.worth / theirs:.2f} times the fat-tree's there" if theirs else ""
+    several = sum(series.fabric == REFERENCE for series in grid.series) > 1
+    whose = f"that of {label(reference)}" if several else "the fat-tree's"
+    return f", {place.worth / theirs:.2f} times {whose} there" if theirs else ""
 
 
 def _less(part: float) -> str:

@@ -120,6 +120,8 @@ def _heading(grid: Grid, model: str, detail: float) -> str:
     facts = [f"{row['gpus']} GPUs"] if row.get("gpus") is not None else []
     if row.get("micro_batches") is not None:
         facts.append(f"{row['micro_batches']} micro-batches")
+    if row.get("tokens_per_s") is not None:
+        facts.append(f"{row['tokens_per_s'] * row['iteration_s'] / 1e6:.3g} M tokens an iteration")
     if row.get("compute_source") is not None:
         facts.append(f"compute from {row['compute_source']}")
     what = f"at {detail:g} Gbps: shares, kW, M$, perf/$ over {REFERENCE}'s"

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from mfabric_jax.checks import InputError
-from mfabric_jax.study._scenario import scenarios
+from mfabric_jax.study._scenario import Scenario, scenarios
 from mfabric_jax.study._simulate import solve, times_of
 from mfabric_jax.study.config import Compare
 
@@ -15,12 +15,17 @@ HALVINGS = 60
 
 @functools.lru_cache(maxsize=16)
 def efficiency_of(config: Compare, measured_s: float) -> float:
-    """Achieved over peak FLOP/s with which the one iteration of `config` takes `measured_s`.
+    """`achieved_in` the one iteration of `config`."""
+    (one,) = scenarios(config)
+    return achieved_in(one, measured_s)
+
+
+def achieved_in(one: Scenario, measured_s: float) -> float:
+    """Achieved over peak FLOP/s with which an iteration takes `measured_s`.
 
     An iteration only gets longer as computation slows down, so the rate is bracketed and the bracket halved; the
     all-to-alls are simulated once. `InputError` for less time than communication alone takes.
     """
-    (one,) = scenarios(config)
     solved, at_peak = solve(one), one.settings.block_seconds(one.workload, 1.0)
 
     def iteration(slower: float):
@@ -30,7 +35,7 @@ def efficiency_of(config: Compare, measured_s: float) -> float:
 
     least, _ = iteration(0.0)
     if measured_s <= least:
-        where = f"{one.workload.model} takes on {config.fabrics[0]} at {config.nic_gbps[0]:g} Gbps"
+        where = f"{one.workload.model} takes on {one.fabric.name} at {one.bandwidths[0]:g} Gbps"
         raise InputError(
             f"measured_iteration_s must be above {least:.4g}, what communication alone of {where}, got {measured_s:g}."
         )

@@ -2,12 +2,13 @@
 
 from typing import Any
 
+from mfabric_jax.checks import InputError
 from mfabric_jax.study.settings import ModelName, SetUp
 from mfabric_jax.units import to_gigabytes
-from mfabric_jax.workload import Workload, fullest_stage
+from mfabric_jax.workload import Workload, fullest_stage, get
 from mfabric_jax.workload.catalog import is_open
 from mfabric_jax.workload.parallel import DEGREES
-from mfabric_jax.workload.set_ups import remedies, set_up_words
+from mfabric_jax.workload.set_ups import FITS_BYTES, remedies, set_up_words
 
 
 def memory_columns(settings: SetUp, job: Workload) -> dict[str, Any]:
@@ -21,13 +22,31 @@ def memory_columns(settings: SetUp, job: Workload) -> dict[str, Any]:
 
 
 def found_set_up(settings: SetUp, model: ModelName) -> str | None:
-    """The degrees of a model that nobody gave, in a sentence; None where they are given."""
-    if not is_open(model, **{name: getattr(settings, name) for name in (*DEGREES, "gpus")}):
+    """The degrees of a model that nobody gave, in sentences; None where they are given."""
+    given = {name: getattr(settings, name) for name in (*DEGREES, "gpus")}
+    if not is_open(model, **given):
         return None
     job = settings.workload(model)
     degrees = {name: getattr(job, name) for name in (*DEGREES, "gpus")}
+    of_it = ", ".join(f"{name} {value}" for name, value in given.items() if value is not None)
+    beside = f" beside {of_it}" if of_it else ""
     rest = f"{job.micro_batches} micro-batches of {job.micro_batch}, recompute {job.recompute}"
-    return f"{job.model}: degrees were left open and found: {set_up_words(degrees)}, {rest}."
+    said = f"{job.model}: degrees were left open{beside} and found: {set_up_words(degrees)}, {rest}."
+    return f"{said} {inside}" if (inside := _in_a_server(settings, job)) else said
+
+
+def _in_a_server(settings: SetUp, job: Workload) -> str | None:
+    """Whether a group could have a server to itself, so that no expert's traffic would leave it, in a sentence."""
+    server, memory = settings.server.gpus_per_server, settings.server.memory_bytes
+    if job.servers_per_region == 1 or job.architecture.experts % server:
+        return None
+    try:
+        other = get(job, tp=1, ep=server, gpus=job.gpus, gpus_per_server=server)
+    except InputError:
+        return None
+    if fullest_stage(other)[1].total > (memory or FITS_BYTES):
+        return None
+    return f"Experts over one server (tp 1, ep {server}) fit, too, and then no all-to-all leaves it: compare that."
 
 
 def too_large(settings: SetUp, model: ModelName) -> str | None:

@@ -72,6 +72,7 @@ def costs(settings: Assumptions, job: Workload, bill: Bill, iteration_s: Any) ->
         "joules_per_iteration": joules,
         "usd_per_million_tokens": _times(usd, each),
         "joules_per_million_tokens": _times(joules, each),
+        "tokens_per_s": tokens_of_iteration(job) / iteration_s,
     }
 
 

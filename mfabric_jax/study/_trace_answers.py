@@ -29,7 +29,7 @@ SHARE, CIRCUITS, AHEAD, HELD, UNKNOWN = (
 def answers(found: Studied) -> dict[str, list[str]]:
     """Sentences for each of the three questions, and what cannot be known."""
     return {
-        SHARE: [*_share(found), *_rests_on(found)],
+        SHARE: [*_share(found), *_computed(found), *_rests_on(found)],
         CIRCUITS: [*_circuits(found), *_rests_on(found)],
         AHEAD: _ahead(found),
         HELD: _held(found),
@@ -44,6 +44,13 @@ def _share(found: Studied) -> list[str]:
         f"{row['bubble_s'] / row['iteration_s']:.0%})."
         for row in found.rows
         if row["fabric"] == TREE or row["design"] == BEST
+    ]
+
+
+def _computed(found: Studied) -> list[str]:
+    """How fast GPUs compute, which all shares depend on."""
+    return [
+        f"Computation: {source}." for source in dict.fromkeys(row.get("compute_source") for row in found.rows) if source
     ]
 
 
@@ -152,8 +159,11 @@ def _reach(found: Studied, row: dict[str, Any], last: tuple[int, int | None]) ->
     said = f"better than even shares up to {_span(spans[row['works_to']])} ahead, {end}"
     if row["predictor"] == REPEATS:
         return said
+    if not row["beats_repeating_to"] and row["beats_repeating_from"] is not None:
+        since = _span(spans[row["beats_repeating_from"]])
+        return f"{said}; better than repeating the last iteration from {since} ahead on, worse before"
     if not row["beats_repeating_to"]:
-        return f"{said}; never better than repeating the last iteration"
+        return f"{said}; not better than repeating the last iteration"
     reach = spans[row["beats_repeating_to"]]
     beyond = " (the longest tried)" if reach == last else ""
     return f"{said}; better than repeating the last iteration up to {_span(reach)} ahead{beyond}"

@@ -9,12 +9,14 @@ import numpy as np
 
 from mfabric_jax.checks import InputError, positive, whole
 from mfabric_jax.study._compare import rows_of
-from mfabric_jax.study._scenario import scenarios_on
+from mfabric_jax.study._measured import achieved_in
+from mfabric_jax.study._scenario import Scenario, scenarios_on
 from mfabric_jax.study._simulate import simulate
 from mfabric_jax.study.config import Case
 from mfabric_jax.study.settings import SetUp
 from mfabric_jax.traffic.foresight import foresight_rows, ranked
 from mfabric_jax.traffic.recording import Recording
+from mfabric_jax.traffic.tokens import Tokens
 from mfabric_jax.workload import Workload
 
 ITERATIONS = 2  # records that are simulated
@@ -56,6 +58,8 @@ MEANING = {
 class TraceStudy(SetUp):
     """What to study a recording for.
 
+    - `efficiency`: achieved over peak FLOP/s; or `measured_iteration_s`: what the job takes on a fat-tree whose GPUs
+      use their own NICs.
     - `iterations`: records that are simulated, evenly spread, each an iteration; all are used for statistics and
       predictors.
     """
@@ -63,12 +67,17 @@ class TraceStudy(SetUp):
     model: str = "mixtral-8x7b"
     gpu: str | None = None
     nic_gbps: float = 400.0
+    efficiency: float = 0.5
+    measured_iteration_s: float | None = None
     iterations: int = ITERATIONS
     seed: int = 0
 
     def __post_init__(self) -> None:
         whole("iterations", self.iterations)
         positive("nic_gbps", self.nic_gbps)
+        positive("efficiency", self.efficiency)
+        if self.measured_iteration_s is not None:
+            positive("measured_iteration_s", self.measured_iteration_s)
 
     @property
     def job(self) -> Workload:
@@ -78,8 +87,9 @@ class TraceStudy(SetUp):
     def case(self, design: Design) -> Case:
         """The settings of one design, checked."""
         given = {field.name: getattr(self, field.name) for field in dataclasses.fields(SetUp)}
-        given |= {"model": self.model, "gpu": self.gpu, "nic_gbps": self.nic_gbps, "seed": self.seed}
-        return Case(fabric=design.fabric, iterations=self.iterations, **given | design.settings)
+        own = ("model", "gpu", "nic_gbps", "seed", "efficiency", "iterations")
+        given |= {name: getattr(self, name) for name in own} | {"fabric": design.fabric} | design.settings
+        return Case(**given)
 
 
 class Studied(NamedTuple):
@@ -108,11 +118,14 @@ def trace_study(recording: Recording, config: TraceStudy, progress: Callable[[st
     tell = progress or (lambda what: None)
     some = _spread(recording, config.iterations)
     tokens = some.fitted(config.job, config.iterations)
+    if config.measured_iteration_s is not None:
+        (one,) = _scenarios(config.case(DESIGNS[0]), tokens)
+        found = achieved_in(one, config.measured_iteration_s)
+        config = dataclasses.replace(config, measured_iteration_s=None, efficiency=found)
     names, cases, left_out = [], [], {}
     for design in DESIGNS:
         try:
-            case = config.case(design)
-            cases += scenarios_on(case, case.model, case.fabric, (case.nic_gbps,), (case.nic_use,), tokens)
+            cases += _scenarios(config.case(design), tokens)
             names.append(design.name)
         except InputError as why:
             left_out[design.name] = str(why)
@@ -126,6 +139,10 @@ def trace_study(recording: Recording, config: TraceStudy, progress: Callable[[st
     seen = foresight_rows(recording)
     tell("predictors")
     return Studied(recording, config.job, _relative(rows), seen, ranked(seen), left_out, some.number.tolist())
+
+
+def _scenarios(case: Case, tokens: Tokens) -> list[Scenario]:
+    return scenarios_on(case, case.model, case.fabric, (case.nic_gbps,), (case.nic_use,), tokens)
 
 
 def _spread(recording: Recording, iterations: int) -> Recording:

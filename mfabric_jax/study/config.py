@@ -72,7 +72,9 @@ class Assumptions(
         shared |= {"measured_iteration_s": None, "measured_on": None, "measured_gbps": None, "efficiency": 1.0}
         shared |= {field.name: None for field in dataclasses.fields(SetUp) if field.name not in OF_SERVER}  # in the job
         job = dataclasses.replace(job, gpus_per_server=self.server.gpus_per_server)
-        return Compare(**shared, models=(job,), fabrics=(self.measured_fabric,), nic_gbps=(self.measured_at,))
+        use = np.atleast_1d(getattr(self, "nic_use", "own"))[0]
+        at = {"nic_gbps": (self.measured_at,), "nic_use": (str(use),)}
+        return Compare(**shared, models=(job,), fabrics=(self.measured_fabric,), **at)
 
     @property
     def measured_fabric(self) -> str:

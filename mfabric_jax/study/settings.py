@@ -65,11 +65,12 @@ class SetUp(ServerSettings):
     recompute: str | None = None
     """What the backward pass computes again: none (default), attention, block."""
     precision: str | None = None
-    """Of what is sent: bf16 (default), or fp8: tokens to experts in FP8, answers and gradients in bf16."""
+    """Of what is sent: bf16 (default), or fp8: tokens to experts and their gradient on the way back in FP8, answers
+    and theirs, and gradients of weights, in bf16. Two of the four all-to-alls of a block shrink."""
     dispatch_bytes: float | None = None
-    """Bytes per element of a token on its way to an expert."""
+    """Bytes per element of a token on its way to an expert, and of its gradient on the way back."""
     combine_bytes: float | None = None
-    """Bytes per element of an expert's answer."""
+    """Bytes per element of an expert's answer, and of its gradient."""
     grad_bytes: float | None = None
     """Bytes per element of a gradient."""
     optimizer: str | None = None
@@ -84,6 +85,8 @@ class SetUp(ServerSettings):
         given = {name: getattr(self, name) for name in own} | changed
         given = {field: value for field, value in given.items() if value is not None}
         given["gpus_per_server"] = gpus_per_server or self.server.gpus_per_server
+        if self.server.memory_bytes is not None:
+            given["fits_bytes"] = self.server.memory_bytes
         job = get(name, **given)
         if self.bubble is None:
             return job
@@ -159,7 +162,7 @@ class ComputeSettings(ServerSettings):
     """Instead of efficiency: an iteration of yours takes so long; what the GPU achieves is solved from it. One
     model a run."""
     measured_on: str | None = None
-    """The fabric on which it was measured (default: fat-tree)."""
+    """The fabric on which it was measured (default: fat-tree), with the first nic_use of the run."""
     measured_gbps: float | None = None
     """The bandwidth of its NICs (default: the first of the run)."""
     nvswitch_gigabytes_per_s: float | None = None

@@ -86,6 +86,7 @@ def ranked(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     - `error`, `over_even`: at the shortest horizon.
     - `works_to`: the longest horizon [records] up to which it beats even shares by a hundredth, 0: nowhere.
     - `beats_repeating_to`: the same against repeating the iteration known last; None for that predictor itself.
+    - `beats_repeating_from`: the horizon from which on it beats that up to the longest tried; None: nowhere, or itself.
     - `reaches_end`: whether `works_to` is the longest horizon tried.
     """
     by_name: dict[str, dict[int, float]] = {}
@@ -105,6 +106,7 @@ def ranked(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 "over_even": errors[shortest] / even[shortest] if even[shortest] else None,
                 "works_to": works,
                 "beats_repeating_to": None if name == REPEATS else _reach(errors, repeated),
+                "beats_repeating_from": None if name == REPEATS else _from(errors, repeated),
                 "reaches_end": works == longest,
             }
         )
@@ -114,6 +116,16 @@ def ranked(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def balanced(rows: list[dict[str, Any]]) -> bool:
     """Whether even shares are as good as true, so that there is nothing to predict."""
     return all(row["error"] < _BALANCED for row in rows if row["predictor"] == KNOWS_NOTHING)
+
+
+def _from(errors: dict[int, float], others: dict[int, float]) -> int | None:
+    """The shortest horizon from which on errors are noticeably below others up to the longest; None: nowhere."""
+    first = None
+    for horizon in sorted(errors, reverse=True):
+        if errors[horizon] >= BETTER * others[horizon]:
+            break
+        first = horizon
+    return first
 
 
 def _reach(errors: dict[int, float], others: dict[int, float]) -> int:

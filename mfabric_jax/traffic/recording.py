@@ -93,7 +93,8 @@ class Recording:
     def fitted(self, workload: Workload, iterations: int | None = None) -> Tokens:
         """Selections for a workload, `iterations` of them (default: one per record), records read cyclically.
 
-        Layer l reads recorded layer l mod L; neighbouring experts and source ranks are added up to the model's number;
+        Layer l reads recorded layer l mod L, or its block's where every block of the model has one; neighbouring
+        experts and source ranks are added up to the model's number;
         every source rank is scaled to `workload.selections`. Loads without sources are spread equally over source
         ranks; source rank r reads text domain r mod D; what is known of a destination rank only is spread equally over
         its experts. `source` says so, and names what is read several times or not at all, what is empty, and axes that
@@ -101,7 +102,7 @@ class Recording:
         """
         wanted = len(self.count) if iterations is None else checks.whole("iterations", iterations)
         used = dataclasses.replace(self, count=self.count[:wanted], number=self.number[:wanted])
-        layer = np.arange(workload.moe_layers) % self.count.shape[1]
+        layer = self._layers(workload)
         experts = workload.architecture.experts
         raw = Tokens(used._columns(used.count, experts), used.words)
         if raw.count.shape[-1] % experts:
@@ -112,7 +113,7 @@ class Recording:
             raw.source,
             sources,
             used._merged(raw.count.shape[-1], experts),
-            *used._cycles(wanted, workload.moe_layers),
+            *used._cycles(wanted, layer),
             *used._gaps(np.unique(layer)),
         ]
         cyclic = np.arange(wanted) % len(rows)
@@ -124,15 +125,23 @@ class Recording:
             return "experts not recorded: what a rank receives is spread equally over its own"
         return f"{held // experts} neighbouring experts added up" if held > experts else ""
 
-    def _cycles(self, iterations: int, layers: int) -> Iterator[str]:
+    def _layers(self, workload: Workload) -> np.ndarray:
+        """Which recorded layer every MoE layer reads."""
+        recorded, blocks = self.count.shape[1], workload.architecture.moe_blocks
+        if recorded == workload.architecture.blocks:
+            return np.asarray(blocks)
+        return np.arange(len(blocks)) % recorded
+
+    def _cycles(self, iterations: int, layer: np.ndarray) -> Iterator[str]:
         """What to say about records and layers that are read several times, or not at all."""
-        recorded = self.count.shape[1]
+        recorded, layers = self.count.shape[1], len(layer)
         if iterations > len(self.count):
             yield f"read cyclically for {iterations} iterations"
         if layers > recorded:
             yield f"layer l reads recorded layer l mod {recorded}"
         if layers < recorded:
-            yield f"the first {layers} of {recorded} layers"
+            which = "the first" if np.array_equal(layer, np.arange(layers)) else "blocks with experts,"
+            yield f"{which} {layers} of {recorded} layers"
 
     def _gaps(self, layers: np.ndarray) -> Iterator[str]:
         """What to say about all-to-alls without tokens, and about axes that look swapped. `InputError` without any."""

@@ -17,7 +17,7 @@ from mfabric_jax.workload import models
 from mfabric_jax.workload.own import CONFIG, OF_MODEL, OF_SET_UP, is_model_file, read_model
 from mfabric_jax.workload.parallel import DEGREES, Workload
 from mfabric_jax.workload.precision import PRECISION, in_bytes
-from mfabric_jax.workload.set_ups import completed, finished, is_degree, nearest, set_up_words
+from mfabric_jax.workload.set_ups import FITS_BYTES, completed, finished, is_degree, nearest, set_up_words
 
 _FACTS: dict[str, dict[str, Any]] = {
     "mixtral-8x22b": {"architecture": models.MIXTRAL_8X22B, "dp": 2, "tp": 8, "pp": 8, "ep": 8, "gpus": 1024},
@@ -34,7 +34,7 @@ _FACTS: dict[str, dict[str, Any]] = {
 }
 NAMES = tuple(_FACTS)
 
-OF_ONE = re.compile(r"(?P<model>.+?)(?P<given>(:\w+=[^:]*)+)")  # NAME:field=value:field=value
+OF_ONE = re.compile(r"(?P<model>.+?)(?P<given>(:[\w-]+=[^:]*)+)")  # NAME:field=value:field=value
 
 
 class _Asked(NamedTuple):
@@ -47,11 +47,13 @@ class _Asked(NamedTuple):
     own: bool
 
 
-def get(model: str | Path | Workload, **overrides: Any) -> Workload:
+def get(model: str | Path | Workload, *, fits_bytes: float = FITS_BYTES, **overrides: Any) -> Workload:
     """A model on its GPUs, with any field of `Workload` or `Architecture`, or `precision`, replaced.
 
     - `model`: a name of the catalogue; a `.toml` or `.json` file of your own, or the `config.json` of a released model,
       or its folder (docs/models.md); a `Workload`; each with fields of its own, as in "qwen-moe:ep=16:dp=16".
+
+    - `fits_bytes`: of a GPU, for degrees that are found.
 
     `gpus` follows from the degrees unless it is given; `dp` from `gpus` and the other degrees. A file that leaves
     degrees open gets some that fit, and enough micro-batches for a bubble of at most 15 %. Raises `InputError` for an
@@ -67,7 +69,7 @@ def get(model: str | Path | Workload, **overrides: Any) -> Workload:
             facts["architecture"] = dataclasses.replace(facts["architecture"], **changed)
         facts = _spread(facts, given)
         if asked.own:
-            facts = _own_set_up(asked.label, facts)
+            facts = _own_set_up(asked.label, facts, fits_bytes)
         return Workload(model=asked.label, **facts)
     except InputError as mistake:
         why = str(mistake).removesuffix(".")
@@ -108,7 +110,10 @@ def _asked(model: str | Path | Workload, field: str = "model") -> _Asked:
     text, given, behind = str(model), {}, ""
     if found := OF_ONE.fullmatch(text):
         text, behind = found["model"], found["given"]
-        given = {name: _value(value) for name, _, value in (one.partition("=") for one in behind[1:].split(":"))}
+        given = {
+            name.replace("-", "_"): _value(value)
+            for name, _, value in (one.partition("=") for one in behind[1:].split(":"))
+        }
     if is_model_file(text):
         own = read_model(text)
         facts = in_bytes(own.set_up) | {"architecture": own.architecture}
@@ -150,11 +155,12 @@ def _spread(facts: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     return facts
 
 
-def _own_set_up(label: str, facts: dict[str, Any]) -> dict[str, Any]:
+def _own_set_up(label: str, facts: dict[str, Any], fits_bytes: float) -> dict[str, Any]:
     """With the degrees and micro-batches that a file leaves open; they do not depend on the fabric."""
     if any(name not in facts for name in (*DEGREES, "gpus")):
         server = {name: facts[name] for name in ("gpus_per_server",) if name in facts}
-        facts = completed(label, {name: value for name, value in facts.items() if name not in server}) | server
+        open_still = {name: value for name, value in facts.items() if name not in server}
+        facts = completed(label, open_still, fits_bytes) | server
     return finished(facts)
 
 

@@ -8,7 +8,8 @@ PRECISION = "precision"
 SCALED = 128  # elements of a token that share a scale of 4 bytes
 PRECISIONS: dict[str, dict[str, float]] = {  # bytes per element
     "bf16": {"dispatch_bytes": 2, "combine_bytes": 2, "grad_bytes": 2},
-    # DeepSeek-V3 (arXiv 2412.19437) sends tokens to experts in FP8, with scales, and answers and gradients in bf16.
+    # DeepSeek-V3 (arXiv 2412.19437) sends tokens to experts, and one gradient of the two, in FP8 with scales; answers
+    # and all else in bf16. Dispatch and its gradient are of one size here.
     "fp8": {"dispatch_bytes": 1 + 4 / SCALED, "combine_bytes": 2, "grad_bytes": 2},
 }
 

@@ -18,7 +18,7 @@ COUNTED = (*DEGREES, "gpus", "gpus_per_server", "chunks", "micro_batch", "micro_
 BUBBLE = 0.15  # of an iteration, at most, for a model of one's own
 GPUS = 1024  # of a cluster that nobody names
 REGION_GPUS = 64  # of an expert-parallel group that nobody names, about
-FITS_BYTES = units.gigabytes(80)  # of a GPU that nobody names
+FITS_BYTES = float(units.gigabytes(80))  # of a GPU that nobody names
 MOST_STAGES = 64  # that are tried
 NEAREST = 20  # set-ups near to one that is wrong, of which one that fits is named
 MOST = 1 << 20  # of a degree that others are compared with
@@ -37,18 +37,19 @@ def finished(facts: SetUpFacts) -> SetUpFacts:
     return facts
 
 
-def completed(model: str, facts: SetUpFacts) -> SetUpFacts:
+def completed(model: str, facts: SetUpFacts, fits_bytes: float = FITS_BYTES) -> SetUpFacts:
     """The set-up of a model of one's own with the degrees that it leaves open.
 
-    Regions of several servers, about 64 GPUs; then the least TP and PP with which everything fits 80 GB a GPU; DP fills
-    the cluster, of 1,024 GPUs unless `gpus` says. Where nothing fits, blocks are computed again; where that does not
-    help, the set-up that needs least is taken. `InputError` where no set-up has the degrees that are given.
+    Regions of several servers, about 64 GPUs, unless `ep` is given; then the least TP and PP with which everything fits
+    `fits_bytes` of a GPU; DP fills the cluster, of 1,024 GPUs unless `gpus` says. Where nothing fits, blocks are
+    computed again; where that does not help, the set-up that needs least is taken. `InputError` where no set-up has the
+    degrees that are given.
     """
     fixed = {name: value for name, value in facts.items() if name != "architecture"}
     for name in COUNTED:
         if fixed.get(name) is not None:
             whole(name, fixed[name])
-    found = _completed(facts["architecture"], tuple(sorted(fixed.items())))
+    found = _completed(facts["architecture"], tuple(sorted(fixed.items())), fits_bytes)
     if found is None:
         said = ", ".join(f"{name} {fixed[name]}" for name in (*DEGREES, "gpus") if name in fixed)
         raise InputError(f"{model}: no set-up has {said}; leave one of them out.")
@@ -56,11 +57,12 @@ def completed(model: str, facts: SetUpFacts) -> SetUpFacts:
 
 
 @functools.lru_cache(maxsize=256)
-def _completed(architecture: Architecture, fixed: tuple[tuple[str, Any], ...]) -> SetUpFacts | None:
+def _completed(architecture: Architecture, fixed: tuple[tuple[str, Any], ...], fits_bytes: float) -> SetUpFacts | None:
     given: SetUpFacts = dict(fixed)
     least, best = math.inf, None
     for recompute in [given["recompute"]] if "recompute" in given else [RECOMPUTE[0], RECOMPUTE[-1]]:
-        for degrees in sorted(_candidates(architecture, given), key=_preferred(given.get("gpus_per_server", 8))):
+        several = 0 if "ep" in given else given.get("gpus_per_server", 8)
+        for degrees in sorted(_candidates(architecture, given), key=_preferred(several)):
             facts = given | degrees | {"recompute": recompute}
             try:
                 job = Workload("own", architecture, **finished(facts))
@@ -68,16 +70,18 @@ def _completed(architecture: Architecture, fixed: tuple[tuple[str, Any], ...]) -
                 continue
             if (needs := fullest_stage(job)[1].total) < least:
                 least, best = needs, degrees | {"recompute": recompute}
-            if needs <= FITS_BYTES:
+            if needs <= fits_bytes:
                 return best
     return best
 
 
-def _preferred(per_server: int) -> Any:
+def _preferred(server_gpus: int) -> Any:
+    """Of groups that are larger than so many GPUs the least TP, and so on."""
+
     def key(degrees: Mapping[str, int]) -> tuple:
         group = degrees["tp"] * degrees["ep"]
         off_region = abs(math.log2(group / REGION_GPUS))
-        return group <= per_server, degrees["tp"], off_region, degrees["pp"], abs(math.log2(degrees["gpus"] / GPUS))
+        return group <= server_gpus, degrees["tp"], off_region, degrees["pp"], abs(math.log2(degrees["gpus"] / GPUS))
 
     return key
 
