@@ -188,3 +188,12 @@ class Tree:
         pod = self.pod_of(ends) + 2 * edges
         table = np.stack([ends[0], pod[0], pod[1] + pods, ends[1] + edges], axis=1)
         return np.where(np.stack([leaves, beyond, beyond, leaves], axis=1), table, -1)
+
+
+def check_two_tiers(nics: int) -> None:
+    """`InputError` for more NICs than two tiers of usual switches have ports for."""
+    tree = Tree(1, tiers=2)
+    if nics > tree.most_hosts:
+        raise InputError(
+            f"tiers 2 has room for {tree.most_hosts:,} NICs on switches of {tree.radix} ports, got {nics:,}."
+        )

@@ -124,9 +124,8 @@ def _told_apart(tables: list[Any], configs: Sequence[Mapping[str, Any]]) -> list
 
     given = [config.get("group", config) for config in configs]
     held = {name for table in tables for name in table.column_names}
-    names = dict.fromkeys(name for one in given for name in one if name not in held and name not in OF_A_RUN)
-    for name in reversed(names):
-        values = [one.get(name) for one in given]
+    for name in sorted(set.intersection(*map(set, given)) - held - set(OF_A_RUN), reverse=True) if given else ():
+        values = [one[name] for one in given]
         if not all(value is None or isinstance(value, SCALARS) for value in values) or len(set(map(repr, values))) < 2:
             continue
         kinds = {type(value) for value in values} - {type(None)}

@@ -1,8 +1,10 @@
 """What rows say about optical switches, in words: too slow, not needed, used too often, all alike."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.report import varied
 from mfabric_jax.report.grid import Rows, grouped
 from mfabric_jax.report.numerals import significant, usable
@@ -16,6 +18,7 @@ _LONG = 1000  # seconds that are written without a fraction
 _MOST_ROWS = 20_000
 _PLACE = ("model", "fabric", "ocs", "policy")
 _SUBJECTS = ("model", "fabric")  # what is compared, no setting
+_TREES = ("fat-tree", "oversub-fat-tree", "rail-optimized", "mfabric")
 _CASE = ("model", "fabric", "nic_gbps")
 
 
@@ -23,7 +26,18 @@ def remarks(rows: Rows, effective: Mapping[str, Any] | None = None) -> list[str]
     """A sentence for everything of that kind that rows of iterations hold."""
     known = [row for row in rows if usable(row.get(TIME))]
     named = [row for row in known if None not in (row.get("model"), row.get("fabric"))]
-    return [*_slow(named), *_often(named), *_still(named), *_static(named), *_idle(known, effective or {})]
+    told = [*_slow(named), *_often(named), *_still(named), *_static(named), *_idle(known, effective or {})]
+    return [*told, *_tall(named, effective or {})]
+
+
+def _tall(rows: Rows, effective: Mapping[str, Any]) -> Iterator[str]:
+    """Where trees have a tier more than their NICs need."""
+    settings = effective.get("group", effective)
+    two = Tree(1, tiers=2)
+    gpus = {usable(row.get("gpus")) or math.inf for row in rows if row["fabric"] in _TREES}
+    if gpus and settings.get("tiers") == 3 and max(gpus) <= two.most_hosts:
+        room = f"two tiers of switches with {two.radix} ports have room for {two.most_hosts:,} NICs"
+        yield f"Trees of packet switches have three tiers, as the paper's; {room}, and cost less: --tiers 2."
 
 
 def _places(rows: Rows) -> dict[tuple[Any, ...], list[Mapping[str, Any]]]:

@@ -13,6 +13,7 @@ from mfabric_jax.report.ranking import CLUSTER_WORTH, TOKEN_USD, WORTH, headline
 
 WIDTH = 100
 _GAP = "  "
+_LABELS = 2 / 3  # of the width, at most
 _NEEDS = ("iteration_s", "compute_s", "tp_comm_s", "ep_comm_s", "dp_comm_s", "reconfig_s", "bubble_s")
 _SHARES = {"compute": ["compute_s"], "EP": ["ep_comm_s"], "TP+DP": ["tp_comm_s", "dp_comm_s"]}
 _SHARES |= {"reconf": ["reconfig_s"], "bubble": ["bubble_s"]}
@@ -37,7 +38,7 @@ def plain(rows: Rows, columns: Sequence[str | Column] | None = None, width: int 
     """Rows as an aligned table: text to the left, numbers to the right, None as a dash.
 
     Columns default to every key of the rows. What does not fit in `width` continues below, with the first column, or as
-    many columns of text at the left as tell rows apart (in up to half of the width), repeated.
+    many columns of text at the left as tell rows apart (in up to two thirds of the width), repeated.
     """
     chosen = columns if columns is not None else list(dict.fromkeys(key for row in rows for key in row))
     specs = [Column(column) if isinstance(column, str) else column for column in chosen]
@@ -51,7 +52,7 @@ def _labels(rows: Rows, specs: Sequence[Column], printed: list[list[str]], width
     for count, spec in enumerate(specs, 1):
         values = [row.get(spec.key) for row in rows]
         used += len(printed[count - 1][0]) + len(_GAP)
-        if not all(value is None or isinstance(value, str) for value in values) or used > width / 2:
+        if not all(value is None or isinstance(value, str) for value in values) or used > width * _LABELS:
             break
         told = len(set(zip(*printed[:count], strict=True)))
         best, apart = (count, told) if told > apart else (best, apart)

@@ -14,6 +14,7 @@ from mfabric_jax.fabric import Prices
 from mfabric_jax.fabric.design import EpGroup, Fabric, FabricSettings
 from mfabric_jax.fabric.electrical import NIC_USES
 from mfabric_jax.fabric.parts_list import Parts
+from mfabric_jax.fabric.tree import check_two_tiers
 from mfabric_jax.schedule import Rules, rates_of
 from mfabric_jax.schedule.iteration import FabricRates
 from mfabric_jax.study.calibration import CALIBRATED
@@ -152,6 +153,10 @@ class Assumptions(
         """What one expert-parallel group of the model sees of a fabric, checked."""
         on = fabric.get(name)
         job = self.workload(model, on.gpus_of(self.server))
+        form = on.form(self, job)
+        nics = form.electrical_nics if on.reconfigures else form.nics or job.gpus_per_server
+        if form.tiers == 2:
+            check_two_tiers(job.servers * int(nics))
         groups = on.groups(self, job, nic_gbps, nic_uses)
         for group in groups:
             if group.reconfigures:

@@ -79,6 +79,18 @@ def test_rows_without_prices_or_times_give_no_answer(lacking):
     assert token_prices(rows, {}) is None
 
 
+def test_several_set_ups_of_a_model_are_ranked():
+    more = [
+        one | {"model": "m:ep=8", "usd_per_million_tokens": (one["usd_per_million_tokens"] or 1) / 2} for one in ROWS
+    ]
+    *_, (what, said), _, _ = recommended([*ROWS, *more], {})
+    assert what == "m, of 2 set-ups"
+    assert said.startswith(
+        ":ep=8 has the cheapest tokens, from mfabric with polatis (400 Gbps, optical_degree 4); then"
+    )
+    assert said.endswith(" m, +100.0% a token.")
+
+
 def test_one_design_is_no_choice():
     assert recommended(ROWS[:1], {}) == []
 

@@ -30,6 +30,16 @@ def test_circuits_that_never_change_need_no_switch():
     assert of_one[0].startswith("Circuits of mfabric (greedy) never change here for m:")
 
 
+def test_a_tier_that_is_not_needed_is_named():
+    tall = said({"gpus": 2048, "policy": "uniform"}, effective={"tiers": 3})
+    assert tall == [
+        "Trees of packet switches have three tiers, as the paper's; two tiers of switches with 64 ports have room for "
+        "2,048 NICs, and cost less: --tiers 2."
+    ]
+    for gpus, tiers in ((2056, 3), (2048, 2)):
+        assert said({"gpus": gpus, "policy": "uniform"}, effective={"tiers": tiers}) == []
+
+
 def test_a_static_mesh_within_one_percent_is_named():
     (line,) = said({}, {"policy": "uniform", "circuit_changes": 0.0, "iteration_s": 10.05})
     assert (

@@ -107,6 +107,17 @@ def test_files_of_any_kind_together(folder, tmp_path):
     assert query([tmp_path], Asked(where=["n > 5"]))[0] == [{"n": 2**62}]
 
 
+def test_settings_in_which_files_differ_are_columns(tmp_path):
+    for name, tiers, seed in (("a", 2, 0), ("b", 3, 0), ("c", 3, 1)):
+        about = {"tiers": tiers, "seed": seed, "nic_gbps": [1], "version": name}
+        write_rows([{"fabric": "fat-tree", "iteration_s": 1.0}], tmp_path / f"{name}.csv", about)
+    rows, _ = query([tmp_path / "a.csv", tmp_path / "b.csv"], Asked())
+    assert rows == [{"tiers": n, "fabric": "fat-tree", "iteration_s": 1.0} for n in (2, 3)]
+    rows, _ = query([tmp_path / "b.csv", tmp_path / "c.csv"], Asked())
+    assert [row["seed"] for row in rows] == [0, 1]
+    assert "tiers" not in rows[0]
+
+
 def test_mistakes_are_sentences(folder):
     for asked, sentence in (
         ({"where": ["fabrik = x"]}, r"column 'fabrik' is unknown \(did you mean 'fabric'\?\)"),

@@ -54,6 +54,21 @@ def test_plain_aligns_numbers_right_and_text_left():
     assert plain([], ["name"]) == "name\n----"
 
 
+def test_what_continues_below_repeats_the_words_that_tell_rows_apart():
+    rows = [{"model": "m", "fabric": "f", "failure": k, "aaaaa": 1.25, "bbbbb": 2.5} for k in ("nic", "gpu")]
+    assert plain(rows, width=35).splitlines() == [
+        "model  fabric  failure  aaaaa",
+        "-----------------------------",
+        "m      f       nic      1.250",
+        "m      f       gpu      1.250",
+        "",
+        "model  fabric  failure  bbbbb",
+        "-----------------------------",
+        "m      f       nic      2.500",
+        "m      f       gpu      2.500",
+    ]
+
+
 def test_numbers_keep_their_significant_digits():
     assert [significant(v) for v in (1234567.0, 12.345678, 0.0123456, 0.0, 2.5e-7)] == [
         "1234567",

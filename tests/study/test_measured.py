@@ -52,6 +52,12 @@ def test_it_is_measured_where_it_says():
     assert rate(dataclasses.replace(at, measured_gbps=200.0)) < 0.36
 
 
+def test_it_is_measured_with_the_use_of_nics_that_the_run_has():
+    pooled = ON | {"nic_use": ("pooled",)}
+    seconds = row(small(**pooled, efficiency=0.37))["iteration_s"]
+    assert rate(small(**pooled, measured_iteration_s=seconds)) == pytest.approx(0.37, rel=1e-9)
+
+
 def test_mistakes():
     one = {"models": ("llama-moe",), "fabrics": ("fat-tree",), "measured_iteration_s": 5.0}
     assert "is of one model a run, got models llama-moe, qwen-moe" in refused(

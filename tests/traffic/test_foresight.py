@@ -11,6 +11,14 @@ SHAPE = (40, 3, 8)  # iterations, layers, experts: one shape, one program a pred
 RNG = np.random.default_rng(0)
 
 
+LATE = {  # of each predictor, the error at each horizon
+    "uniform": {1: 0.5, 10: 0.5, 20: 0.5},
+    "previous-iteration": {1: 0.1, 10: 0.2, 20: 0.4},
+    "moving-average": {1: 0.11, 10: 0.19, 20: 0.3},
+    "transition": {1: 0.05, 10: 0.1, 20: 0.4},
+}
+
+
 def rows_of(load, number=None):
     """Rows of a recording with these loads [iteration layer expert]."""
     number = np.arange(len(load)) if number is None else number
@@ -31,6 +39,10 @@ def test_loads_that_never_change_are_repeated_for_ever():
         True,
     )
     assert {row["beats_repeating_to"] for row in others} == {0}  # nothing is better than right
+    assert {row["beats_repeating_from"] for row in others} == {None}
+    late = [{"predictor": name, "records": n, "error": e} for name, row in LATE.items() for n, e in row.items()]
+    found = {row["predictor"]: row["beats_repeating_from"] for row in ranked(late)}
+    assert found == {"uniform": None, "previous-iteration": None, "moving-average": 10, "transition": None}
     assert ranked(rows)[-1]["predictor"] in ("uniform", "previous-layer")
 
 

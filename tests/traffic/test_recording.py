@@ -1,5 +1,6 @@
 """Tokens, and recordings fitted to a workload: five-axis arrays, the gate trace, and what does not fit."""
 
+import dataclasses
 import io
 import json
 import lzma
@@ -94,6 +95,19 @@ def test_iterations_read_the_records_cyclically_and_layers_the_recorded_ones(tmp
     fewer = recorded(job(ep=2, experts=2, layers=1), tmp_path / "run.npy", records=(1, 9), iterations=1)
     np.testing.assert_array_equal(fewer.count, everything[1:2, :1])
     assert fewer.source.endswith("records 1 to 1, 2 neighbouring experts added up, the first 1 of 2 layers")
+
+
+def test_a_dump_of_all_blocks_is_read_where_they_have_experts(tmp_path):
+    counts = some_counts()
+    np.save(tmp_path / "run.npy", np.concatenate([0 * counts[:, :1], counts], axis=1))
+    mixed = job(ep=2, experts=2, layers=3)
+    mixed = dataclasses.replace(
+        mixed, architecture=dataclasses.replace(mixed.architecture, dense_blocks=1, dense_hidden=8)
+    )
+    got = recorded(mixed, tmp_path / "run.npy")
+    np.save(tmp_path / "some.npy", counts)
+    np.testing.assert_array_equal(got.count, recorded(TWO_RANKS, tmp_path / "some.npy").count)
+    assert got.source.endswith("blocks with experts, 2 of 3 layers")
 
 
 def test_gate_trace_axes_and_record_numbers(tmp_path):

@@ -80,6 +80,15 @@ def test_a_model_without_degrees_gets_some_that_fit(own):
     assert get(own(MINE), tp=2, pp=6).tp == 2
 
 
+def test_degrees_are_found_for_the_memory_of_the_gpu_and_beside_those_given(own):
+    path = own(MINE)
+    small, large = (get(path, gpus=256, fits_bytes=size) for size in (40e9, 180e9))
+    assert fullest_stage(small)[1].total <= 40e9 < fullest_stage(large)[1].total <= 180e9
+    inside = get(path, gpus=256, ep=8, fits_bytes=180e9)
+    assert (inside.ep, inside.tp, inside.servers_per_region) == (8, 1, 1)
+    assert get(f"{path}:micro-batches=7", gpus=256).micro_batches == 7
+
+
 MISTAKES = (
     (
         MINE.replace("top_k = 6", "topk = 6"),
