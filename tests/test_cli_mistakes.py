@@ -175,6 +175,8 @@ MISTAKES = {
         ("convert run.npz out.npy", "a trace is saved as .npz, got 'out.npy'."),
         ("fit run.npz x.json", "traces fit takes one path, got 'x.json' too; knobs go to --out."),
         ("fit run.npz --out knobs.npz", "knobs are written as .json, got 'knobs.npz'."),
+        ("fit run.npz --ranks-per-server 2", "ranks_per_server is of traces info and study, got traces fit."),
+        ("study run.npz --ranks 2 --model llama-moe", "ranks is of traces info alone, got traces study."),
         ("info run.npz --nic-gbps 400", "nic_gbps is of traces study alone, got traces info."),
         ("info run.npz --axes layer,exprt", "axis 'exprt' is unknown (did you mean 'expert'?)"),
         ("study run.npz", "traces study needs --model, the model whose job the recording is read for."),

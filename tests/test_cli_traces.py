@@ -53,6 +53,17 @@ def test_info_prints_shape_statistics_and_drift_of_chosen_records_and_ranks(caps
     assert "hottest destination rank / mean" in capsys.readouterr().out
 
 
+def test_info_says_how_many_ranks_a_server_was_taken_to_hold(capsys, run):
+    assert status("info", run, "--ranks-per-server", 2) == 0
+    assert "\na server: 2 ranks, as given\n" in capsys.readouterr().out
+    assert status("info", run) == 0
+    assert "a server: " not in capsys.readouterr().out  # 4 ranks fit into one
+    np.savez(run, tokens=np.ones((1, 1, 1, 16, 16)))
+    assert status("info", run) == 0
+    said = "a server: 8 ranks (8 GPUs; no degrees are known, so every GPU is a rank); --ranks-per-server says otherwise"
+    assert said in capsys.readouterr().out
+
+
 def test_rows_and_pictures_are_written(capsys, run, tmp_path):
     (recording,) = open_trace(run)
     want = survey.statistics_by_layer(recording.chosen((1, 2)))

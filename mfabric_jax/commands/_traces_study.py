@@ -114,7 +114,7 @@ def _draw(found: Any, folder: pathlib.Path) -> list[pathlib.Path]:
         drift = survey.drift_rows(recording)
         made.append(figures.trace_load(load, recording.number, folder / "2_load.png", f"{title}: over time", target))
         made.append(figures.trace_drift(drift, folder / "3_drift.png", f"{title}: drift"))
-    if (matrix := survey.sent_selections(recording)) is not None:
+    if (matrix := survey.sent_selections(recording, found.ranks)) is not None:
         rows, columns, counts = matrix
         made.append(figures.trace_pairs(counts, folder / "4_pairs.png", f"{title}: who sends to whom", rows, columns))
     if found.foresight:

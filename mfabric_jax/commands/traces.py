@@ -38,7 +38,8 @@ class Options:
     ranks: int | None = None
     """EP ranks, where they are not recorded or neighbours shall count as one."""
     ranks_per_server: int | None = None
-    """Ranks of a server (default: 8, where that makes several servers)."""
+    """EP ranks of a group in a server (default: info: 8 GPUs over what --tp or --model says, where that makes several
+    servers; study: the job's)."""
     axes: str | None = None
     """Of an array in a file, in order: iteration,layer,micro-batch,source,expert (or destination); some may lack."""
     model: str | None = None
@@ -82,6 +83,10 @@ def run(options: Options) -> int:
     for name in ("gpu", "nic_gbps", "efficiency", "measured_iteration_s", "precision"):
         if options.what != "study" and getattr(options, name) is not None:
             raise InputError(f"{name} is of traces study alone, got traces {options.what}.")
+    if options.ranks_per_server is not None and options.what not in ("info", "study"):
+        raise InputError(f"ranks_per_server is of traces info and study, got traces {options.what}.")
+    if options.ranks is not None and options.what != "info":
+        raise InputError(f"ranks is of traces info alone, got traces {options.what}.")
     if options.what == "convert":
         if options.to is None:
             raise InputError("traces convert needs OUT.npz behind the path.")
@@ -151,6 +156,8 @@ def _traces_info(options, records: tuple[int, int] | None) -> int:
         shape = ", ".join(f"{name} {size:,}" for name, size in recording.axes.items())
         print(f"{recording.format}, {recording.words}\n{shape}")
         print(f"\nover iterations and layers\n{report.plain(survey.quantile_rows(table))}")
+        if any(row["server_share"] is not None for row in table):
+            print(_server(recording, options.ranks_per_server))
         drift = survey.drift_rows(recording)
         if drift:
             print(f"\nloads of iterations apart\n{report.plain(drift)}")
@@ -162,6 +169,17 @@ def _traces_info(options, records: tuple[int, int] | None) -> int:
         given = dataclasses.asdict(options) | {"command": "traces info", "records": asked}
         print(report.write_rows(rows, options.out, given), file=sys.stderr)
     return 0
+
+
+def _server(recording, asked: int | None) -> str:
+    """What a server was taken to be."""
+    from mfabric_jax.traffic import survey
+
+    if asked is not None:
+        return f"a server: {asked} ranks, as given"
+    ranks = survey.ranks_in_server(recording)
+    known = "no degrees are known, so every GPU is a rank" if recording.layout is None else recording.layout.words
+    return f"a server: {ranks} ranks ({survey.SERVER} GPUs; {known}); --ranks-per-server says otherwise"
 
 
 def _draw_trace(recording, folder: pathlib.Path, ranks: int | None) -> None:

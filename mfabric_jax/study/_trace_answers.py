@@ -171,10 +171,13 @@ def _reach(found: Studied, row: dict[str, Any], last: tuple[int, int | None]) ->
 
 def _held(found: Studied) -> list[str]:
     """Skew, drift and locality in numbers, as far as they were recorded."""
-    rows = survey.statistics_by_layer(found.recording)
+    ranks, per_server = found.ranks, found.ranks_in_server
+    rows = survey.statistics_by_layer(found.recording, ranks, per_server if ranks else None)
     lines = []
     for name, what, percent in _HELD:
         values = [row[name] for row in rows if row[name] is not None]
+        if name == "server_share":
+            values, what = values if ranks else [], f"{what} of {per_server} rank{'s' * (per_server > 1)} of the group"
         if values:
             low, middle, high = np.quantile(values, (0.1, 0.5, 0.9))
             form = ".1%" if percent else ".3g"

@@ -15,7 +15,7 @@ from mfabric_jax.study._simulate import simulate
 from mfabric_jax.study.config import Case
 from mfabric_jax.study.settings import SetUp
 from mfabric_jax.traffic.foresight import foresight_rows, ranked
-from mfabric_jax.traffic.recording import Recording
+from mfabric_jax.traffic.recording import Recording, Sources
 from mfabric_jax.traffic.tokens import Tokens
 from mfabric_jax.workload import Workload
 
@@ -62,6 +62,7 @@ class TraceStudy(SetUp):
       use their own NICs.
     - `iterations`: records that are simulated, evenly spread, each an iteration; all are used for statistics and
       predictors.
+    - `ranks_per_server`: EP ranks of a group in a server, for statistics; None: those of the job.
     """
 
     model: str = "mixtral-8x7b"
@@ -71,6 +72,7 @@ class TraceStudy(SetUp):
     measured_iteration_s: float | None = None
     iterations: int = ITERATIONS
     seed: int = 0
+    ranks_per_server: int | None = None
 
     def __post_init__(self) -> None:
         whole("iterations", self.iterations)
@@ -78,6 +80,8 @@ class TraceStudy(SetUp):
         positive("efficiency", self.efficiency)
         if self.measured_iteration_s is not None:
             positive("measured_iteration_s", self.measured_iteration_s)
+        if self.ranks_per_server is not None and self.job.ep % whole("ranks_per_server", self.ranks_per_server):
+            raise InputError(f"ranks_per_server must divide the {self.job.ep} ranks, got {self.ranks_per_server}.")
 
     @property
     def job(self) -> Workload:
@@ -98,7 +102,7 @@ class Studied(NamedTuple):
     - `recording`: the records used.   - `rows`: those of `compare`, with `design`, `over_tree` (iteration over that on
       the best fat-tree) and `ep_share_without_bubble`.
     - `foresight`, `ranking`: those of `traffic.foresight_rows`.   - `left_out`: designs that cannot be, and why.
-    - `simulated`: numbers of the records that rows are of.
+    - `simulated`: numbers of the records that rows are of.   - `ranks_per_server`: as in `TraceStudy`.
     """
 
     recording: Recording
@@ -108,6 +112,19 @@ class Studied(NamedTuple):
     ranking: list[dict[str, Any]]
     left_out: dict[str, str]
     simulated: list[int]
+    ranks_per_server: int | None = None
+
+    @property
+    def ranks(self) -> int | None:
+        """EP ranks of the job; None where those recorded cannot be added up to as many."""
+        sources, targets = self.recording.count.shape[-2:]
+        known = self.recording.sources is Sources.RANKS
+        return None if targets % self.job.ep or (known and sources % self.job.ep) else self.job.ep
+
+    @property
+    def ranks_in_server(self) -> int:
+        """EP ranks of a group that share a server."""
+        return self.ranks_per_server or self.job.ranks_per_server
 
 
 def trace_study(recording: Recording, config: TraceStudy, progress: Callable[[str], None] | None = None) -> Studied:
@@ -138,7 +155,10 @@ def trace_study(recording: Recording, config: TraceStudy, progress: Callable[[st
             tell(name)
     seen = foresight_rows(recording)
     tell("predictors")
-    return Studied(recording, config.job, _relative(rows), seen, ranked(seen), left_out, some.number.tolist())
+    numbers = some.number.tolist()
+    return Studied(
+        recording, config.job, _relative(rows), seen, ranked(seen), left_out, numbers, config.ranks_per_server
+    )
 
 
 def _scenarios(case: Case, tokens: Tokens) -> list[Scenario]:

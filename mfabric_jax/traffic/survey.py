@@ -8,7 +8,7 @@ from mfabric_jax.traffic.recording import Recording, Sources, Targets
 from mfabric_jax.traffic.statistics import QUANTILES, TOP_PARTS, finite_mean
 
 LAGS = (1, 2, 5, 10, 50, 100)  # records
-SERVER = 8  # ranks of a server, unless said
+SERVER = 8  # GPUs of a server, unless said
 
 TITLES = {
     "expert_max_over_mean": "hottest expert / mean",
@@ -31,12 +31,12 @@ def statistics_by_layer(
 
     - `ranks`: EP ranks, default those recorded (if experts divide over them); neighbouring sources and experts are
       added up. Without source ranks it only tells the load of destination ranks.
-    - `ranks_per_server`: default 8 where that divides the ranks into several servers.
+    - `ranks_per_server`: default `ranks_in_server`, where that divides the ranks into several servers.
     """
     rows = statistics.source_rows(recording.tokens().count)
     found = _of_targets(recording, rows.sum(axis=2), ranks)
     if recording.sources is Sources.RANKS and (ranks is not None or rows.shape[3] % rows.shape[2] == 0):
-        found |= _of_pairs(statistics.rank_matrix(rows, ranks), ranks_per_server)
+        found |= _of_pairs(recording, statistics.rank_matrix(rows, ranks), ranks_per_server)
     if recording.sources is not Sources.UNKNOWN and rows.shape[2] > 1:
         found["source_variation"], found["source_variation_by_chance"] = statistics.source_variation(rows)
     first = {"recording": recording.name} if recording.name else {}
@@ -47,6 +47,12 @@ def statistics_by_layer(
         | {name: finite_mean(found[name][i, layer]) if name in found else None for name in TITLES}
         for i, layer in np.ndindex(total.shape)
     ]
+
+
+def ranks_in_server(recording: Recording) -> int:
+    """EP ranks of a group that share a server, unless said: by the layout of its job on servers of 8 GPUs; without a
+    layout every GPU is taken for a rank."""
+    return SERVER if recording.layout is None else recording.layout.ranks_per_server(SERVER)
 
 
 def _of_targets(recording: Recording, load: np.ndarray, ranks: int | None) -> dict[str, np.ndarray]:
@@ -69,11 +75,12 @@ def _ranks(recording: Recording) -> int | None:
     return sources if recording.sources is Sources.RANKS and targets % sources == 0 else None
 
 
-def _of_pairs(matrix: np.ndarray, ranks_per_server: int | None) -> dict[str, np.ndarray]:
+def _of_pairs(recording: Recording, matrix: np.ndarray, asked: int | None) -> dict[str, np.ndarray]:
     ranks = matrix.shape[-1]
+    per_server = ranks_in_server(recording) if asked is None else asked
     found = {"own_rank_share": statistics.locality(matrix)}
-    if ranks_per_server is not None or (ranks % SERVER == 0 and ranks > SERVER):
-        found["server_share"] = statistics.locality(matrix, ranks_per_server or SERVER)
+    if asked is not None or (ranks % per_server == 0 and ranks > per_server):
+        found["server_share"] = statistics.locality(matrix, per_server)
     if ranks > 1:
         traffic = statistics.pairs(matrix)
         found |= {f"top{round(100 * part)}_pairs_share": statistics.top_share(traffic, part) for part in TOP_PARTS}

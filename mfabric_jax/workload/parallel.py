@@ -88,6 +88,10 @@ class RankLayout:
             rank, found[name] = np.divmod(rank, getattr(self, name))
         return found
 
+    def ranks_per_server(self, gpus: int) -> int:
+        """How many EP ranks share a server of so many GPUs."""
+        return len(np.unique(self.index(np.arange(min(gpus, self.ranks)))["ep"]))
+
 
 @dataclasses.dataclass(frozen=True)
 class Workload:

@@ -137,8 +137,33 @@ def test_skew_drift_and_locality_in_numbers():
     assert "Selections that stay on their rank: median 100.0%, 100.0% to 100.0% in four of five cases." in said
 
 
+def test_a_server_holds_the_ranks_of_the_job():
+    """32 source ranks of 64 experts for EP 16, TP 4 on 8-GPU servers: a job's rank r is recorded as 2 r and 2 r + 1."""
+    job = dataclasses.replace(JOB, tp=4, ep=16, gpus=JOB.gpus // JOB.tp // JOB.ep * 64)
+    assert job.ranks_per_server == 2
+    between = np.zeros((16, 16))
+    between[np.arange(16), np.arange(16) ^ 1] = 3  # to the other rank of the server
+    between[np.arange(16), np.arange(16) ^ 2] = 1
+    recorded = np.kron(between, np.ones((2, 4)))
+    recording = Recording(recorded[None, None, None], np.zeros(1), "x", "x")
+
+    def stays(per_server=None):
+        said = answers(Studied(recording, job, [], [], [], {}, [], per_server))[HELD]
+        (line,) = (line for line in said if "in their server" in line)
+        return line.split(",")[0]
+
+    assert stays() == "Selections that stay in their server of 2 ranks of the group: median 75.0%"
+    assert stays(1) == "Selections that stay in their server of 1 rank of the group: median 0.0%"
+    assert stays(4) == "Selections that stay in their server of 4 ranks of the group: median 100.0%"
+    assert TraceStudy(ranks_per_server=4).ranks_per_server == 4
+
+
 def test_mistakes(trace, capsys):
     assert refused(TraceStudy, iterations=0).startswith("iterations must be a whole number")
+    assert (
+        refused(TraceStudy, model="llama-moe", ranks_per_server=3)
+        == "ranks_per_server must divide the 16 ranks, got 3."
+    )
     said = command_line.mistake(capsys, "traces", "study", trace)
     assert said == "traces study needs --model, the model whose job the recording is read for."
     said = command_line.mistake(capsys, "traces", "study", trace, "--model", "llama-moe", "--out", "page.pdf")

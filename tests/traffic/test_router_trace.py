@@ -55,6 +55,17 @@ def test_every_degree_is_read_in_its_order(tmp_path, order):
         np.testing.assert_allclose(recorded(of(degrees, layers=4), tmp_path).count, want * 16 / 10, rtol=1e-12)
 
 
+def test_a_server_of_8_gpus_holds_the_ranks_that_the_layout_leaves_it():
+    for degrees, order, want in (
+        ({"tp": 4, "ep": 8}, "tp-ep-dp-pp", 2),
+        ({"tp": 16, "ep": 8}, "tp-ep-dp-pp", 1),
+        ({"tp": 4, "ep": 16}, "ep-tp-dp-pp", 8),
+        ({"tp": 2, "ep": 2, "dp": 4}, "tp-ep-dp-pp", 2),
+        ({"dp": 4, "ep": 8}, "dp-ep-tp-pp", 2),
+    ):
+        assert RankLayout(**degrees, order=order).ranks_per_server(8) == want, (degrees, order)
+
+
 def test_layers_count_from_the_first_of_the_model_or_of_the_stage(tmp_path):
     degrees = {"pp": 2}
     counts = []
