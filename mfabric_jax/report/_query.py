@@ -120,19 +120,40 @@ def _read_all(paths: Sequence[str | Path]) -> tuple[Any, dict[str, Any]]:
 
 def _told_apart(tables: list[Any], configs: Sequence[Mapping[str, Any]]) -> list[Any]:
     """With a column for every setting that is no column yet and that differs between the files."""
-    import pyarrow
-
     given = [config.get("group", config) for config in configs]
     held = {name for table in tables for name in table.column_names}
-    for name in sorted(set.intersection(*map(set, given)) - held - set(OF_A_RUN), reverse=True) if given else ():
+    for name in sorted(set.intersection(*map(set, given)) - held - set(OF_A_RUN)) if given else ():
         values = [one[name] for one in given]
-        if not all(value is None or isinstance(value, SCALARS) for value in values) or len(set(map(repr, values))) < 2:
+        of_sweeps = {
+            repr(config["sweep"]): value for config, value in zip(configs, values, strict=True) if "sweep" in config
+        }
+        implied = any(
+            value != of_sweeps[repr(config["sweep"])]
+            for config, value in zip(configs, values, strict=True)
+            if "sweep" in config
+        )  # by what a sweep varies
+        if implied or not all(value is None or isinstance(value, SCALARS) for value in values):
             continue
-        kinds = {type(value) for value in values} - {type(None)}
-        typed = values if len(kinds) == 1 or kinds <= {int, float} else [v if v is None else str(v) for v in values]
-        columns = [pyarrow.array([value] * len(table)) for value, table in zip(typed, tables, strict=True)]
-        tables = [table.add_column(0, name, column) for table, column in zip(tables, columns, strict=True)]
+        if len(set(map(repr, values))) > 1:
+            tables = [
+                _with_setting(table, name, value) for table, value in zip(tables, _of_one_kind(values), strict=True)
+            ]
     return tables
+
+
+def _of_one_kind(values: list[Any]) -> list[Any]:
+    """Text where they are not all numbers, or all of one kind."""
+    kinds = {type(value) for value in values} - {type(None)}
+    alike = len(kinds) == 1 or kinds <= {int, float}
+    return values if alike else [value if value is None else str(value) for value in values]
+
+
+def _with_setting(table: Any, name: str, value: Any) -> Any:
+    """With a column before the result."""
+    import pyarrow
+
+    result = next((place for place, column in enumerate(table.column_names) if column in USUAL), table.num_columns)
+    return table.add_column(result, name, pyarrow.array([value] * len(table)))
 
 
 def _files(paths: Sequence[str | Path]) -> Iterator[tuple[Path, str | None]]:

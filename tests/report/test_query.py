@@ -112,10 +112,17 @@ def test_settings_in_which_files_differ_are_columns(tmp_path):
         about = {"tiers": tiers, "seed": seed, "nic_gbps": [1], "version": name}
         write_rows([{"fabric": "fat-tree", "iteration_s": 1.0}], tmp_path / f"{name}.csv", about)
     rows, _ = query([tmp_path / "a.csv", tmp_path / "b.csv"], Asked())
-    assert rows == [{"tiers": n, "fabric": "fat-tree", "iteration_s": 1.0} for n in (2, 3)]
+    assert rows == [{"fabric": "fat-tree", "tiers": n, "iteration_s": 1.0} for n in (2, 3)]
+    assert list(rows[0])[-1] == "iteration_s"
     rows, _ = query([tmp_path / "b.csv", tmp_path / "c.csv"], Asked())
     assert [row["seed"] for row in rows] == [0, 1]
     assert "tiers" not in rows[0]
+    for number in (0, 1):  # files of one sweep differ in what its columns imply
+        about = {"sweep": {"grid": 1}, "group": {"tiers": 2, "seed": 0, "delay_s": number}}
+        write_rows([{"ocs": "xy"[number], "iteration_s": 2.0}], tmp_path / f"s{number}.parquet", about)
+    rows, _ = query([tmp_path / "s0.parquet", tmp_path / "s1.parquet", tmp_path / "b.csv"], Asked())
+    assert [(row["ocs"], row["tiers"]) for row in rows] == [("x", 2), ("y", 2), (None, 3)]
+    assert "delay_s" not in rows[0]
 
 
 def test_mistakes_are_sentences(folder):
