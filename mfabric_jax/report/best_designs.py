@@ -15,6 +15,7 @@ _COST, _KW = "cluster_cost_usd", "cluster_kw"
 _NEEDED = ("model", "fabric", TIME, TOKEN_USD, _COST)
 _MEANS = (TIME, TOKEN_USD, TOKEN_JOULES, _COST, _KW, WORTH, CHANGES)
 _CLOSE, _SAME = 0.01, 0.001  # relative: nearly as cheap, and the same
+_UNSURE = 0.1  # relative: docs/limits.md
 _NAMED = 3  # designs that a sentence names
 _NO = (None, "none", "unnamed", "as set")
 
@@ -119,6 +120,8 @@ def _sentences(every: Sequence[PricedDesign]) -> Iterator[str]:
     others = [one for one in _firsts(own, _fabric) if _fabric(one) != _fabric(best)]
     if others:
         yield f"The best of other fabrics: {'; '.join(f'{one}, {_more(one, best)}' for one in others)}."
+        if _price(others[0]) < (1 + _UNSURE) * _price(best):
+            yield f"A lead below {_UNSURE:.0%} is less than flow level may be wrong by: look at packets, too."
     fastest = min(own, key=_time)
     if _time(fastest) < (1 - _SAME) * _time(best):
         yield f"The fastest, {fastest}, takes {significant(_time(fastest))} s an iteration, {_more(fastest, best)}."
