@@ -15,6 +15,7 @@ from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from mfabric_jax.checks import InputError, not_negative
+from mfabric_jax.flows.first_derivatives import once
 from mfabric_jax.flows.max_min import SMALL, Filling, fill, has_nan, max_min_rates, nothing_frozen, pack
 from mfabric_jax.flows.problem import FlowList, FlowProblem, Outcome
 
@@ -51,8 +52,9 @@ def completion_times(
       idle until then (a flow that starts is an event of its own). 0 is exact too.
 
     A flow without bytes ends at its start and takes no bandwidth. Differentiable in capacity, share, weight, cap, size
-    and start, forward and reverse, first derivatives only: the events are replayed in their known order, so the
-    reverse pass keeps one set of rates per event. At ties the derivative is that of one of the possible orders.
+    and start, forward and reverse: the events are replayed in their known order, so the reverse pass keeps one set of
+    rates per event. A second derivative is an `InputError`. At ties the derivative is that of one of the possible
+    orders.
     """
     flows, dtype = problem.weight.shape, problem.capacity.dtype
     size = jnp.broadcast_to(jnp.asarray(size).astype(dtype), flows)
@@ -178,7 +180,7 @@ def _with_tangents(finish, problem: FlowProblem | FlowList, size, start):
 
 @_with_tangents.defjvp
 def _finish_tangents(primals, tangents):
-    finish, *inputs = primals
+    finish, *inputs = once(primals)
     _, d_finish = jax.jvp(lambda *args: replay(finish, *args), tuple(inputs), tuple(tangents[1:]))
     return finish, d_finish
 

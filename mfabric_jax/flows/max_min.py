@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from mfabric_jax.flows.first_derivatives import once
 from mfabric_jax.flows.problem import FlowList, FlowProblem, Outcome, Paths, paths_of
 
 SMALL = 512  # tables of fewer flows are not packed
@@ -47,8 +48,8 @@ def max_min_rates(problem: FlowProblem | FlowList) -> Rates:
 
     A flow over a zero-capacity link has rate 0 (`Outcome.starved`). A flow without hops runs at its cap; without a cap
     its rate is infinite. A flow of weight 0 has rate 0 in any case. Differentiable in capacity, share, weight and cap,
-    forward and reverse, first derivatives only; at a tie the derivative is that of the bottleneck reported. Memory is
-    linear in the number of hops, in the reverse pass too, whatever the number of rounds.
+    forward and reverse; a second derivative is an `InputError`. At a tie the derivative is that of the bottleneck
+    reported. Memory is linear in the number of hops, in the reverse pass too, whatever the number of rounds.
     """
     nonfinite, start = has_nan(problem), nothing_frozen(problem)
     filled = fill(problem, start._replace(frozen=start.frozen | nonfinite))
@@ -156,7 +157,7 @@ def _rate_tangents(primals, tangents):
     Every bottleneck link stays full: the sum over its flows of share * rate is its capacity, where a flow's rate is its
     cap or weight * level of its own bottleneck. That is a linear system in the levels of the bottleneck links.
     """
-    (rate, bottleneck, problem), d = primals, tangents[2]
+    (rate, bottleneck, problem), d = once(primals), tangents[2]
     paths = paths_of(problem)
     held = bottleneck >= 0
     capped = ~held & (problem.weight > 0) & jnp.isfinite(rate)

@@ -16,6 +16,7 @@ from jaxtyping import Array, Float
 from mfabric_jax.checks import InputError, not_negative
 from mfabric_jax.flows import star_fused
 from mfabric_jax.flows.completion import replay
+from mfabric_jax.flows.first_derivatives import once
 from mfabric_jax.flows.kernels import AUTO, Kernel, chosen_kernel, kernel_of
 from mfabric_jax.flows.max_min import max_min_rates
 from mfabric_jax.flows.problem import FlowProblem
@@ -32,7 +33,8 @@ def star_completion(size, up, down, group_up=None, group_down=None, *, kernel: s
       for, chosen when the program is traced; or one of `flows.kernels`.
 
     0 where there are no bytes, infinity where a port is dead, NaN throughout where an input is NaN or a size infinite.
-    `jax.vmap` runs the batched kernel. First derivatives, forward and reverse, by replay through `completion_times`.
+    `jax.vmap` runs the batched kernel. First derivatives, forward and reverse, by replay through `completion_times`;
+    a second is an `InputError`.
     """
     inputs = _checked(size, up, down, group_up, group_down)
     return _finish(kernel_of(kernel, len(inputs[0])), *inputs)
@@ -190,7 +192,7 @@ def _finish_tangents(finish, size, leaf, groups):
 @_finish_tangents.defjvp
 def _(primals, tangents):
     """The star as an ordinary max-min problem, replayed in the known order."""
-    finish, *inputs = primals
+    finish, *inputs = once(primals)
 
     def general(size, leaf, groups):
         start = jnp.zeros(size.size, size.dtype)
@@ -207,7 +209,7 @@ def _rate_tangents(rate, size, leaf, groups):
 
 @_rate_tangents.defjvp
 def _(primals, tangents):
-    rate, size, *ports = primals
+    rate, size, *ports = once(primals)
 
     def general(leaf, groups):
         problem = eqx.tree_at(lambda p: p.weight, as_problem(leaf, groups), (size > 0).astype(size.dtype).reshape(-1))
