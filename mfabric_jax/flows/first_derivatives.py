@@ -1,21 +1,23 @@
-"""First derivatives only: the second is an error, where rules of our own would make it a silent zero."""
+"""First derivatives only: a second is an error, where rules of our own would make it a silent zero."""
 
-from typing import TypeVar
+from typing import Any
 
 import jax
 
 from mfabric_jax.checks import InputError
 
-T = TypeVar("T")
+
+def once(primals: Any) -> Any:
+    """The `primals` of a rule for derivatives, which cannot be differentiated again."""
+    return _identity(primals)
 
 
 @jax.custom_jvp
-def once(inputs: T) -> T:
-    """`inputs` of a rule for derivatives, which cannot be differentiated again."""
-    return inputs
+def _identity(primals):
+    return primals
 
 
-@once.defjvp
+@_identity.defjvp
 def _refuse(primals, tangents):
     raise InputError(
         "rates and completion times of flows have first derivatives alone; take the second by finite differences of "

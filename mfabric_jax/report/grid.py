@@ -14,6 +14,7 @@ REFERENCE = "fat-tree"
 DETAIL_GBPS = 400
 _PLACE = ("model", "fabric", "nic_gbps")
 VARIANT = "variant"
+_NUMBER = "configuration"  # of a row of a sweep
 _SETTINGS = (VARIANT, "nic_use", "policy", "routing", "circuits_for", "ocs")
 
 
@@ -66,7 +67,8 @@ def nearest_to_detail(bandwidths: Sequence[float]) -> float:
 def arrange(rows: Rows, needs: Sequence[str] = ()) -> Grid:
     """Rows in their cells; rows without a place are left out.
 
-    `InputError` for a column that is missing and for two results in one cell.
+    Rows that say the same (a sweep asks for policies of a fabric that has none) count once. `InputError` for a column
+    that is missing and for two results in one cell.
     """
     lacks(rows, _PLACE)
     lacks(rows, needs)
@@ -82,13 +84,19 @@ def arrange(rows: Rows, needs: Sequence[str] = ()) -> Grid:
         rank = sum(1 for known, _ in series if known == fabric)
         own = series.setdefault((fabric, settings), Series(fabric, settings, rank))
         cell = (row["model"], own, row["nic_gbps"])
-        if cell in cells:
+        if cell in cells and not _same(cells[cell], row):
             raise InputError(
                 f"rows hold two results for {cell[0]} on {own.named(fabric)} at {cell[2]:g} Gbps; keep one of them."
             )
-        cells[cell] = row
+        cells.setdefault(cell, row)
     ordered = sorted(series.values(), key=lambda one: (list(telling).index(one.fabric), one.rank))
     return Grid(values_of(placed, "model"), ordered, sorted(values_of(placed, "nic_gbps")), cells)
+
+
+def _same(one: Row, other: Row) -> bool:
+    """Whether two rows differ in nothing but the number of their configuration."""
+    differ = {name for name in one.keys() | other.keys() if str(one.get(name)) != str(other.get(name))}
+    return differ == {_NUMBER}
 
 
 def grouped(rows: Sequence[Row], *names: str) -> dict[tuple[Any, ...], list[Row]]:

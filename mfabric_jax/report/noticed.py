@@ -14,6 +14,7 @@ STATIC = ("uniform", "static")  # policies whose circuits never change
 _MOSTLY = 0.5  # part of an iteration from which on switching decides it
 _CLOSE = 0.01
 _SAME = 0.0001  # relative: the same result
+_LACKING = "none"  # of a setting that a fabric does not have
 _LONG = 1000  # seconds that are written without a fraction
 _MOST_ROWS = 20_000
 _PLACE = ("model", "fabric", "ocs", "policy")
@@ -110,7 +111,8 @@ def _idle(rows: Rows, effective: Mapping[str, Any]) -> Iterator[str]:
         others = [other for other in names if other != name]
         pairs = [some for some in grouped(rows, *others).values() if len({row[name] for row in some}) > 1]
         alike = {varied.shown(row[name]) for some in pairs for row in some}
-        if pairs and len(alike) == len(varied.values_in(rows, name)) and all(_equal(some) for some in pairs):
+        had = [value for value in varied.values_in(rows, name) if value != _LACKING]
+        if pairs and len(alike) == len(had) and all(_equal(some) for some in pairs):
             values = ", ".join(sorted(alike)) if len(alike) <= varied.COUNTED else f"{len(alike)} values"
             yield f"{name} has no effect on {TIME}: {values} give the same wherever all else is equal."
 

@@ -66,6 +66,7 @@ def test_a_setting_that_changes_nothing_is_not_several_designs():
     )
     assert said(*every[:-1], every[-1] | {"iteration_s": 9.0}) == []
     assert said(*every[:1], every[3]) == []  # nothing else is equal
+    assert said(*every, {"fabric": "fat-tree", "ocs": "none", "nic_gbps": 100.0, "iteration_s": 9.0}) == [line]
 
 
 def test_rows_of_other_things_have_no_remarks():

@@ -89,6 +89,14 @@ def test_settings_are_named_only_where_they_tell_series_apart():
     assert [s.settings for s in arrange(rows + other).series][-2:] == [("greedy",), ("exact",)]
 
 
+def test_configurations_of_a_sweep_that_say_the_same_are_one_series():
+    rows = [{**row, "configuration": number} for number, row in enumerate(synthetic.rows(models=["llama-moe"]))]
+    again = [{**rows[0], "configuration": len(rows)}]
+    assert arrange(rows + again).cells == arrange(rows).cells
+    slower = [{**again[0], "iteration_s": 9.0}]
+    check_refused("two results for llama-moe on fat-tree at 100 Gbps", comparison, rows + slower)
+
+
 def test_wrong_rows_are_a_sentence():
     rows = synthetic.rows(models=["llama-moe"])
     for made, sentence in (

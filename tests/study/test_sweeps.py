@@ -90,6 +90,22 @@ def test_rows_are_those_of_compare(tmp_path):
     assert footer["version"]
 
 
+def test_a_setting_that_a_fabric_does_not_have_is_named_as_compare_does(tmp_path):
+    fabrics = {"fabric": ["mfabric", "fat-tree"]}
+    settings = {"policy": ["uniform"], "nic_use": ["own"], "routing": ["split"], "circuits_for": ["all-to-all"]}
+    given = settings | {"ocs": ["polatis"], "first": ["reuse"], "nic_gbps": [100.0]}
+    sweep(Sweep("iteration", SMALL, fabrics | given, dtype="float64"), tmp_path)
+    for found in rows_of(tmp_path):
+        asked = {name: value for name, (value,) in given.items()} | {"nic_use": ("own",), "nic_gbps": (100.0,)}
+        want = row(small(fabrics=(found["fabric"],), **asked | {"circuits_for": ("all-to-all",)}))
+        names = ("policy", "routing", "circuits_for", "nic_use", "ocs", "nic_gbps", "gpus", "first")
+        assert [found[name] for name in names] == [want[name] for name in names]
+        assert found["iteration_s"] == pytest.approx(want["iteration_s"], rel=1e-9)
+    optical, packets = rows_of(tmp_path)
+    assert (optical["nic_use"], packets["nic_use"]) == ("pooled", "own")
+    assert (optical["policy"], packets["policy"], packets["ocs"]) == ("uniform", "none", "none")
+
+
 @pytest.mark.slow
 def test_rows_are_those_of_compare_whatever_is_fixed(tmp_path):
     pays = {"nic_gbps": [100.0, 800.0, 100.0], "delay_s": [0.025, 0.025, 0.2], "efficiency": [0.5, 0.5, 0.3]}

@@ -113,7 +113,8 @@ class Iterations:
         """What every row says though it may not vary."""
         (group,) = self.base.groups(self.base.model, self.on.name, self.base.nic_gbps, (self.base.nic_use,))
         where = group.nic_use, float(self.base.nic_gbps), self.base.circuits_for
-        return named(self.base, self.on, self.workload, *where) | memory_columns(self.base, self.workload)
+        first = {"first": self.base.first if group.reconfigures else "none"}
+        return named(self.base, self.on, self.workload, *where) | first | memory_columns(self.base, self.workload)
 
     @functools.cached_property
     def function(self) -> IterationOf:

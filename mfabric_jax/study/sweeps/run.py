@@ -161,6 +161,7 @@ class Maker:
         results = program.rows(config.data(part.rows), config.full_part(group), before)
         settings = {name: values[part.rows] for name, values in config.columns.items() if name != NAMED}
         same = {name: np.full(len(part.rows), value, object) for name, value in program.shown().items()}
+        settled = {name: same[name] for name in same.keys() & settings if not program.SETTINGS[name].data}
         varied = {name: "varies" for name in config.columns if program.SETTINGS[name].data}
         footer = self.footer | {"group": program.effective() | varied, "part": part.number}
-        self.folder.write(part.number, {INDEX: part.rows} | same | settings | results, footer)
+        self.folder.write(part.number, {INDEX: part.rows} | same | settings | settled | results, footer)
