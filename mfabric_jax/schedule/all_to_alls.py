@@ -21,6 +21,7 @@ class Exchanges(NamedTuple):
     - `balanced`: the load if every token went to every expert equally often.
     - `waiting`: of `optical`, what waits for the switch (None: all of it): links set anew, and what crosses these.
     - `anew`: how many circuits are set up anew (None: it does not matter).
+    - `busy` [P Q L]: `expert_load` of the blocks (None: experts are balanced).
     """
 
     optical: Float[Array, "P Q L 2"]
@@ -32,6 +33,7 @@ class Exchanges(NamedTuple):
     balanced: Float[Array, ""]
     waiting: Float[Array, "P Q L 2"] | None = None
     anew: Float[Array, "P Q L 2"] | None = None
+    busy: Float[Array, "P Q L"] | None = None
 
     @property
     def load(self) -> Float[Array, "P Q L 2"]:

@@ -60,12 +60,14 @@ BLOCK = First()
 
 
 class SlotsToServe(NamedTuple):
-    """Every block of every pass [P Q L], in the order in which each stage runs them, and its demand."""
+    """Every block of every pass [P Q L], in the order in which each stage runs them, its demand and its
+    `expert_load`."""
 
     demand: Float[Array, "P Q L S S"]
     guess: Float[Array, "P Q L S S"] | Float[Array, "P Q L K S S"]
     moe: Bool[Array, "P Q L"]
     backward: Bool[Array, "P Q L"]
+    busy: Float[Array, "P Q L"]
 
 
 def choose(region: Region, policy: Policy, slots: SlotsToServe, parts: Callable, first: First, key, *, both=False):
@@ -112,7 +114,8 @@ def _pair(region, policy, slot: SlotsToServe, parts, first: First, key, before, 
         return fresh, fresh
     if first.rule == "pays" and first.trade_off is not None:
         kept, anew = (parts(region, Circuits(count), slot.demand) for count in (before, fresh))
-        turned = what_pays(first.trade_off, kept, anew, circuits_anew(before, fresh), slot.backward, behind)
+        new = circuits_anew(before, fresh)
+        turned = what_pays(first.trade_off, kept, anew, new, slot.backward, behind, slot.busy)
         return tuple(jnp.where(turn, fresh, before) for turn in turned)
     if first.rule == "reuse":
         return before, fresh

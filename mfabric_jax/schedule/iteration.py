@@ -141,8 +141,8 @@ def send_seconds(workload: Workload, rates: FabricRates, dtype) -> Float[Array, 
 def compute_of(workload: Workload, seconds: BlockSeconds, tp_Bps, dtype) -> Compute:
     """Forward seconds of a block's parts, the tensor-parallel all-reduce among them, that [P]."""
     tp_s = jnp.broadcast_to(jnp.asarray(tp_bytes_per_gpu(workload) / tp_Bps, dtype), workload.pp)
-    attention_s, moe_s, dense_s = (jnp.asarray(part, dtype) for part in seconds)
-    return Compute(attention_s, moe_s, dense_s, tp_s)
+    attention_s, moe_s, dense_s, expert_s = (jnp.asarray(part, dtype) for part in seconds)
+    return Compute(attention_s, moe_s, dense_s, tp_s, expert_s)
 
 
 def running_blocks(workload: Workload, rates: FabricRates, exchanges: Exchanges) -> Blocks:
@@ -164,7 +164,8 @@ def running_blocks(workload: Workload, rates: FabricRates, exchanges: Exchanges)
     waiting_s = None if exchanges.waiting is None else seconds_of(exchanges.waiting)
     optical_s, packet_s = seconds_of(exchanges.optical), seconds_of(exchanges.electrical)
     present, moe = jnp.asarray(where.present), jnp.asarray(where.layer >= 0)
-    return Blocks(present, moe, optical_s, packet_s, exchanges.switch, exchanges.ahead, inside_s, waiting_s)
+    rest = exchanges.switch, exchanges.ahead, inside_s, waiting_s, exchanges.busy
+    return Blocks(present, moe, optical_s, packet_s, *rest)
 
 
 def reduced_behind(workload: Workload, rates: FabricRates, slots: Slots, *, dp_overlap=False) -> Float[Array, "P"]:

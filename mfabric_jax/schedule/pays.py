@@ -33,6 +33,7 @@ class TradeOff(NamedTuple):
     - `inner_s` [2]: what experts compute between them, forward and backward.
     - `behind_s`: what a block computes behind its last all-to-all, backward.
     - `tolerance`: what gains at most that part of the two all-to-alls gains nothing.
+    - `expert_s` [2]: of `inner_s`, what grows with `busy`, the `expert_load` of every block (1: balanced).
     """
 
     delay_s: Float[Array, ""] | float
@@ -42,15 +43,20 @@ class TradeOff(NamedTuple):
     behind_s: Float[Array, ""]
     each_s: Float[Array, ""] | float = 0.0
     tolerance: Float[Array, ""] | float = 0.0
+    expert_s: Float[Array, "2"] | float = 0.0
+    busy: Float[Array, "P Q L"] | float = 1.0
 
 
 def trade_off_of(workload: Workload, rates: Any, seconds: BlockSeconds, routing: str = "unsplit") -> TradeOff:
     """What a job at these `FabricRates` and seconds of a block weighs it against."""
     behind_s = BACKWARD_OVER_FORWARD * seconds.attention_s + tp_bytes_per_gpu(workload) / rates.nvlink_Bps
     size = jnp.asarray((1.0, workload.combine_bytes / workload.dispatch_bytes), jnp.result_type(behind_s))
-    inner_s = jnp.stack([jnp.asarray(ratio * seconds.moe_s, size.dtype) for ratio in (1, BACKWARD_OVER_FORWARD)])
+    inner_s, expert_s = (
+        jnp.stack([jnp.asarray(ratio * part, size.dtype) for ratio in (1, BACKWARD_OVER_FORWARD)])
+        for part in (seconds.moe_s, seconds.expert_s)
+    )
     tolerance = RELAY_TOLERANCE if routing == "relay" else 0.0
-    return TradeOff(rates.delay_s, rates.nic_Bps, size, inner_s, behind_s, rates.each_s, tolerance)
+    return TradeOff(rates.delay_s, rates.nic_Bps, size, inner_s, behind_s, rates.each_s, tolerance, expert_s)
 
 
 def what_pays(
@@ -60,11 +66,12 @@ def what_pays(
     anew: Float[Array, ""],
     backward: Bool[Array, ""],
     behind: Bool[Array, ""],
+    busy: Float[Array, ""],
 ) -> Bool[Array, "2"]:
     """Whether each of the two all-to-alls of a block has fresh circuits: what takes least until the second is over.
 
     - `kept`, `fresh`: with the circuits in place, and with those of the demand.   - `anew`: circuits that these set up.
-    - `backward`, `behind`: the pass is a backward one; the block before was of one.
+    - `backward`, `behind`: the pass is a backward one; the block before was of one.   - `busy`: its `expert_load`.
     """
     # Hidden is what this block's own computation covers, and packets that take longer than circuits. Idle time of the
     # pipeline, propagation, overlap in parts, the time of a decision, circuits that carry while others turn and
@@ -75,7 +82,8 @@ def what_pays(
     old, optical, new = jnp.maximum(*kept) / nic_Bps, fresh[0] / nic_Bps, jnp.maximum(*fresh) / nic_Bps
     one, two = jnp.where(backward, trade_off.size[::-1], trade_off.size)
     ready = jnp.where(backward & behind, trade_off.behind_s, 0)  # known before, and time to turn
-    computed = jnp.where(backward, trade_off.inner_s[1], trade_off.inner_s[0])
+    inner_s = trade_off.inner_s + (busy - 1) * trade_off.expert_s
+    computed = jnp.where(backward, inner_s[1], inner_s[0])
 
     def paid(hidden, size):
         return jnp.where(optical > 0, jnp.maximum(delay_s - hidden - size * (new - optical), 0), 0)
@@ -149,25 +157,26 @@ def where_it_pays(
     table = tuple(part[:-1].reshape(stages, number + 1, number) for part in found)  # circuits, demand
     moe = where.layer >= 0
 
-    def one_stage(table, counts, slots, moe, backward):
+    def one_stage(table, counts, *slots):
         def serve(state, slot):
             before, behind = state
-            own, moe, backward = slot
+            own, moe, backward, busy = slot
             kept, fresh = (tuple(part[at, own] for part in table) for at in (before, own))
             anew = circuits_anew(counts[before], counts[own], found[0].dtype)
-            turned = what_pays(trade_off, kept, fresh, anew, backward, behind)
+            turned = what_pays(trade_off, kept, fresh, anew, backward, behind, busy)
             turned = jnp.where(both, turned[0], turned) & moe
             has = jnp.where(turned, own, before)
             return (has[1], moe & backward), (has, jnp.stack([before, has[0]]))
 
         def iteration(before, _):
-            (after, _), served = lax.scan(serve, (before, jnp.asarray(False)), (slots, moe, backward))
+            (after, _), served = lax.scan(serve, (before, jnp.asarray(False)), slots)
             return after, served
 
-        begin = jnp.asarray(number, jnp.asarray(slots).dtype)
+        begin = jnp.asarray(number, slots[0].dtype)
         return jax.tree.map(lambda x: x[-1], lax.scan(iteration, begin, None, length=1 if cold else 2)[1])
 
-    slots = (jnp.asarray(x.reshape(stages, -1)) for x in (own.slots, moe, where.backward))
+    busy = jnp.broadcast_to(jnp.asarray(trade_off.busy, found[0].dtype), moe.shape)
+    slots = (jnp.asarray(x).reshape(stages, -1) for x in (own.slots, moe, where.backward, busy))
     served, before = jax.vmap(one_stage)(table, counts[has], *slots)
     served, before = (x.reshape(*moe.shape, 2) for x in (served, before))
     stage = np.arange(stages)[:, None, None, None]

@@ -82,7 +82,9 @@ def switched(
         count, before = set_for(span, where, unit, policy, demand, seen, key, first.cold)
     else:
         guess = between if guess is None else guess[where.pick(*guess.shape[:2])]
-        slots = SlotsToServe(between, guess, jnp.asarray(moe), jnp.asarray(where.backward))
+        busy = 1.0 if first.trade_off is None else first.trade_off.busy
+        busy = jnp.broadcast_to(jnp.asarray(busy, demand.dtype), moe.shape)
+        slots = SlotsToServe(between, guess, jnp.asarray(moe), jnp.asarray(where.backward), busy)
         count, before = choose(unit, policy, slots, parts, first, key, both=span.name == "block")
     calm = policy(even, unit, previous=None, key=key).circuits.count.astype(count.dtype)
     served = count[..., :1, :, :] if alike else count

@@ -21,12 +21,14 @@ from mfabric_jax.workload.compute import BACKWARD_OVER_FORWARD
 
 
 class Compute(NamedTuple):
-    """Forward seconds of the parts of a block, and of its tensor-parallel all-reduce (one each way), () or [P]."""
+    """Forward seconds of the parts of a block, and of its tensor-parallel all-reduce (one each way), () or [P];
+    `expert_s`: of `moe_s`, what grows with the tokens that experts receive."""
 
     attention_s: Float[Array, ""]
     moe_s: Float[Array, ""]
     dense_s: Float[Array, ""]
     tp_s: Float[Array, ""]
+    expert_s: Float[Array, ""] | float = 0.0
 
 
 class Blocks(NamedTuple):
@@ -40,6 +42,7 @@ class Blocks(NamedTuple):
     ahead: Bool[Array, "P Q L"]  # those of the first are known beforehand
     inside_s: Float[Array, "P Q L 2"] | None = None  # what NVSwitches carry, beside both; None: nothing
     waiting_s: Float[Array, "P Q L 2"] | None = None  # of what circuits carry, what waits for the switch; None: all
+    busy: Float[Array, "P Q L"] | None = None  # `expert_load`; None: balanced
 
     @property
     def electronic_s(self):
@@ -141,7 +144,8 @@ class _Parts(NamedTuple):
 
 
 def _parts(one: Blocks, compute: Compute, backward, twice, rules: Rules) -> _Parts:
-    forward = jnp.where(one.moe, compute.moe_s, compute.dense_s)
+    moe_s = compute.moe_s if one.busy is None else compute.moe_s + (one.busy - 1) * compute.expert_s
+    forward = jnp.where(one.moe, moe_s, compute.dense_s)
     factor = jnp.asarray(BACKWARD_OVER_FORWARD + (rules.recompute == "attention"), forward.dtype)
     again = jnp.where(twice, forward, 0)
     inner = jnp.where(backward, BACKWARD_OVER_FORWARD * forward, forward)

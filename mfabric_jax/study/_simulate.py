@@ -21,8 +21,9 @@ from mfabric_jax.platforms import mapped
 from mfabric_jax.policies import check_legal, takes_many
 from mfabric_jax.routing.single import single_part_times, single_paths
 from mfabric_jax.schedule import First, Iteration, iterate
-from mfabric_jax.schedule.all_to_alls import Exchanges
+from mfabric_jax.schedule.all_to_alls import Exchanges, places
 from mfabric_jax.schedule.exchange import exchanges_between, exchanges_inside
+from mfabric_jax.schedule.expert_load import expert_load
 from mfabric_jax.schedule.iteration import FabricRates
 from mfabric_jax.schedule.pays import TradeOff, trade_off_of
 from mfabric_jax.schedule.spans import Span
@@ -76,18 +77,30 @@ class Program(eqx.Module):
     span: str = eqx.field(static=True)
     partial: bool = eqx.field(static=True)
     scenarios: int = eqx.field(static=True)
+    tile: int | None = eqx.field(static=True)  # of experts; None: they are balanced
     policy: Any
     carry: Any
     run: Any
     run_key: Any
 
     def between(self, group, given: Given, trade_off: TradeOff | None) -> Exchanges:
-        """The all-to-alls between servers of one iteration."""
+        """The all-to-alls between servers of one iteration, and how busy experts are."""
+        busy = self.busy(given.tokens)
+        if trade_off is not None and busy is not None:
+            trade_off = trade_off._replace(busy=busy)
         first = First(self.first, given.guess, trade_off, self.cold, self.scenarios, given.sigma)
         past = None if given.past is None else given.past[None]
         span = Span(self.span, past) if self.run is None else Span(self.span, self.run, self.run_key)
         rest = {"first": first, "span": span, "partial": self.partial, "carry": self.carry, "key": given.key}
-        return exchanges_between(self.workload, group, given.tokens, self.policy, routing=self.routing, **rest)
+        solved = exchanges_between(self.workload, group, given.tokens, self.policy, routing=self.routing, **rest)
+        return solved._replace(busy=busy)
+
+    def busy(self, tokens: Array) -> Array | None:
+        """`expert_load` of every block [P Q L]."""
+        if self.tile is None:
+            return None
+        where, load = places(self.workload), expert_load(self.workload, tokens, self.tile)
+        return jnp.where(where.layer >= 0, load[where.pick(*load.shape)], 1)
 
 
 def program_of(one: Scenario) -> Program:
@@ -103,6 +116,7 @@ def program_of(one: Scenario) -> Program:
         span=span,
         partial=settings.partial and changes,
         scenarios=settings.scenarios if first == "predict" and takes_many(policy) else 0,
+        tile=settings.expert_tile if settings.expert_load == "received" else None,
         policy=policy,
         carry=_carried(one),
         run=planned_on(one) if span == "run" else None,

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from mfabric_jax import units
 from mfabric_jax.checks import InputError, names, not_negative, one_of, positive, whole
 from mfabric_jax.fabric.design import ServerSettings
+from mfabric_jax.schedule.expert_load import TILE
 from mfabric_jax.schedule.spans import LONG, SPANS
 from mfabric_jax.traffic import Knobs
 from mfabric_jax.traffic.knobs import WORKLOADS
@@ -158,6 +159,11 @@ class ComputeSettings(ServerSettings):
     """Achieved over peak FLOP/s."""
     compute_precision: Literal["bf16", "fp8"] = "bf16"
     """Whose peak counts, bf16 or fp8."""
+    expert_load: Literal["balanced", "received"] = "balanced"
+    """How long experts compute: balanced, as if all had equally many tokens (the paper's); received, as the busiest
+    rank does for those it received (commands without a preset)."""
+    expert_tile: int = TILE
+    """Of received: every expert's tokens are rounded up to whole tiles of so many, as grouped matrix products are."""
     measured_iteration_s: float | None = None
     """Instead of efficiency: an iteration of yours takes so long; what the GPU achieves is solved from it. One
     model a run."""
@@ -174,6 +180,7 @@ class ComputeSettings(ServerSettings):
         for field in ("efficiency", "nvswitch_gigabytes_per_s", "measured_iteration_s", "measured_gbps"):
             if getattr(self, field) is not None:
                 positive(field, getattr(self, field))
+        whole("expert_tile", self.expert_tile)
         self.server.peak(self.compute_precision)
         measured = self.measured_iteration_s is not None
         if measured and self.efficiency != 0.5:

@@ -13,29 +13,33 @@ BACKWARD_OVER_FORWARD = 2.0  # gradients of inputs and of weights: two products 
 
 
 class BlockFlops(NamedTuple):
-    """Forward FLOPs of one micro-batch of one EP rank, its whole TP group together."""
+    """Forward FLOPs of one micro-batch of one EP rank, its whole TP group together; `expert`: of `moe`, what routed
+    experts compute."""
 
     attention: float
     moe: float
     dense: float
+    expert: float
 
 
 class BlockSeconds(NamedTuple):
     """Forward seconds of one micro-batch on every GPU of an EP rank; backward takes `BACKWARD_OVER_FORWARD` times it.
 
-    An MoE block takes `attention_s + moe_s`, a dense one `attention_s + dense_s`.
+    An MoE block takes `attention_s + moe_s`, a dense one `attention_s + dense_s`. `expert_s`: of `moe_s`, what routed
+    experts take under balanced load; they take as many times longer as `expert_load` says.
     """
 
     attention_s: Any
     moe_s: Any
     dense_s: Any
+    expert_s: Any = 0.0
 
 
 def block_flops(workload: Workload) -> BlockFlops:
     """Forward floating-point operations of the parts of a block.
 
     Two per parameter and token, and causal attention scores (`attention`). The MoE part counts the
-    gate, top-k routed experts and the shared experts, under balanced load: an EP rank computes as many
+    gate, top-k routed experts (`expert`) and the shared experts, under balanced load: an EP rank computes as many
     selections as its own gate makes. `dense` is 0 for a model without dense blocks.
     """
     model, tokens = workload.architecture, workload.tokens
@@ -45,6 +49,7 @@ def block_flops(workload: Workload) -> BlockFlops:
         attention=tokens * (2 * model.attention_params + scores),
         moe=tokens * 2 * routed,
         dense=tokens * 2 * model.dense_params,
+        expert=tokens * 2 * model.top_k * model.expert_params,
     )
 
 

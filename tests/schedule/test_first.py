@@ -98,15 +98,17 @@ def drawn_slots(seed):
     guess = np.where(rng.random((*shape, 1, 1)) < 0.3, demand, guess)
     demand[:, 1] = demand[:, 0]  # and circuits may stay
     moe, backward = rng.random(shape) < 0.7, np.broadcast_to(rng.random((STAGES, PASSES, 1)) < 0.5, shape)
-    return SlotsToServe(*(jnp.asarray(x) for x in (demand, guess, moe, backward)))
+    busy = rng.choice([1.0, 0.5, 3.0], shape)
+    return SlotsToServe(*(jnp.asarray(x) for x in (demand, guess, moe, backward, busy)))
 
 
 def drawn_stakes(rng):
     size, inner, behind, delay = rng.uniform(0.5, 2, 2), rng.uniform(0, 9, 2), rng.uniform(0, 9), rng.uniform(0, 20)
-    return TradeOff(*(jnp.asarray(x) for x in (delay, rng.uniform(0.2, 2), size, inner, behind)))
+    given = TradeOff(*(jnp.asarray(x) for x in (delay, rng.uniform(0.2, 2), size, inner, behind)))
+    return given._replace(expert_s=given.inner_s * rng.uniform(0, 1))
 
 
-def block_end(one, before, trade_off, *, switches, hidden, backward):
+def block_end(one, before, trade_off, *, switches, hidden, backward, busy):
     """When the second all-to-all of a block is over, counted from its first, if circuits are for it from the first or
     the second one on (0, 1), or stay (2); the circuits. `hidden`: since when the switch knew, before the first."""
     fresh = np.array(plain_greedy(one, 5))
@@ -119,7 +121,8 @@ def block_end(one, before, trade_off, *, switches, hidden, backward):
         circuits = fresh if which >= switches else before
         optical, packets = (part / nic * size[which] for part in plain_parts(circuits, one))
         over = max(clock + packets, max(clock, active) + optical if optical else clock)
-        clock = over + float(trade_off.inner_s[int(backward)]) * (which == 0)
+        inner_s, expert_s = (float(part[int(backward)]) for part in (trade_off.inner_s, trade_off.expert_s))
+        clock = over + (inner_s + (busy - 1) * expert_s) * (which == 0)
     return over, (fresh if switches == 0 else before, before if switches == 2 else fresh)
 
 
@@ -175,7 +178,7 @@ def test_pays_takes_what_ends_first():
         def pair_of(at, before, behind, slots=slots, trade_off=trade_off, count=count, demand=demand):
             backward = bool(slots.backward[at])
             hidden = float(trade_off.behind_s) if backward and behind else 0.0
-            given = {"hidden": hidden, "backward": backward}
+            given = {"hidden": hidden, "backward": backward, "busy": float(slots.busy[at])}
             ends = [block_end(demand[at], before, trade_off, switches=s, **given) for s in range(3)]
             if (ends[0][1][0] == before).all():  # nothing to change: no end matters
                 return before, before

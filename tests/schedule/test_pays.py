@@ -8,6 +8,7 @@ import pytest
 
 from mfabric_jax.policies import greedy
 from mfabric_jax.schedule import pays, switching
+from mfabric_jax.schedule.all_to_alls import places
 from mfabric_jax.schedule.exchange import exchanges_between
 from mfabric_jax.schedule.first import First
 from mfabric_jax.schedule.pays import TradeOff, what_pays
@@ -19,9 +20,11 @@ BYTES = 125e6
 def solved(policy, cold):
     """For four delays, from free to never worth it."""
     found, workload = [], dataclasses.replace(job(), micro_batches=5)
+    busy = np.random.default_rng(0).choice([1.0, 3.0], places(workload).layer.shape)
     for delay in (0.0, 0.02, 0.2, 5.0):
         sizes, inner = jnp.asarray([1.0, 1.0]), jnp.asarray([0.05, 0.1])
         trade_off = TradeOff(jnp.asarray(delay), jnp.asarray(5e10), sizes, inner, jnp.asarray(0.02), jnp.asarray(1e-3))
+        trade_off = trade_off._replace(expert_s=0.8 * inner, busy=jnp.asarray(busy))
         first = First("pays", trade_off=trade_off, cold=cold)
         found.append(exchanges_between(workload, region(), TOKENS, policy, first=first))
     return found
@@ -44,6 +47,6 @@ def test_looked_up_or_one_after_the_other(cold, monkeypatch):
 def test_a_gain_within_the_tolerance_is_none():
     old, new = (jnp.asarray(BYTES), jnp.asarray(0.0)), (jnp.asarray(0.9995 * BYTES), jnp.asarray(0.0))
     free = TradeOff(0.0, 1.0, jnp.ones(2), jnp.zeros(2), jnp.asarray(0.0))
-    given = old, new, jnp.asarray(1.0), jnp.asarray(False), jnp.asarray(False)
+    given = old, new, jnp.asarray(1.0), jnp.asarray(False), jnp.asarray(False), jnp.asarray(1.0)
     assert what_pays(free, *given).all()
     assert not what_pays(free._replace(tolerance=pays.RELAY_TOLERANCE), *given).any()

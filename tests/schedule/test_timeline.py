@@ -57,13 +57,15 @@ def draw(seed, pipeline, depth, partial=False):
     ahead = rng.random(shape) < rng.choice([0.2, 0.8])
     optical, packets = seconds(rng, (*shape, 2)), seconds(rng, (*shape, 2)) * rng.choice([0.0, 0.3, 1.0, 3.0])
     compute = Compute(*(seconds(rng, pipeline.stages) for _ in range(4)))
+    compute = compute._replace(expert_s=compute.moe_s * rng.uniform(0, 1, pipeline.stages))
+    busy = rng.choice([1.0, 0.5, 1.7, 4.0], shape)
     send, delay = seconds(rng, pipeline.stages), seconds(rng) * rng.choice([1.0, 4.0])
     parts = np.asarray(float(rng.choice([1, 1, 2, 3, 5])))
     delay, waiting, decision = np.broadcast_to(delay, optical.shape), optical, np.zeros(())
     if partial:
         waiting = np.minimum(optical, seconds(rng, optical.shape) * rng.choice([0.0, 0.5, 1.0]))
         delay, decision, parts = delay + seconds(rng, optical.shape), seconds(rng), np.ones(())
-    blocks = Blocks(present, moe, optical, packets, switch, ahead, waiting_s=waiting)
+    blocks = Blocks(present, moe, optical, packets, switch, ahead, waiting_s=waiting, busy=busy)
     return Draw(pipeline.order, blocks, compute, send, delay, parts, decision)
 
 
@@ -87,12 +89,14 @@ def plain(draw, pipeline, eps_waits, recompute, *, stretch=True):
     """The oracle's records of one draw, by pass."""
     order, blocks, compute = draw.order, draw.blocks, draw.compute
     exchange = np.stack([blocks.optical_s, blocks.packet_s], axis=-1)
+    routed = (blocks.busy - 1) * compute.expert_s[:, None, None]
+    experts = compute.moe_s[:, None, None] + routed
     table = {}
     for p, q in np.ndindex(order.kind.shape):
         table["FB"[int(order.kind[p, q] == BACKWARD)], p, int(order.micro_batch[p, q]), int(order.chunk[p, q])] = [
             {
                 "attention": float(compute.attention_s[p]),
-                "inner": float((compute.moe_s if blocks.moe[p, q, i] else compute.dense_s)[p]),
+                "inner": float(experts[p, q, i] if blocks.moe[p, q, i] else compute.dense_s[p]),
                 "tp": float(compute.tp_s[p]),
                 "exchange": exchange[p, q, i].tolist() if blocks.moe[p, q, i] else None,
                 "switch": blocks.switch[p, q, i].tolist(),
