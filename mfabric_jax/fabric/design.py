@@ -234,7 +234,7 @@ class Fabric:
     routing: str | None = "spraying"
     reconfigures: bool = False
     single_paths: bool = True
-    variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
     rails: bool = False
     panels: bool = False
     nvswitches: int = NVSWITCHES

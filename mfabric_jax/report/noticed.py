@@ -13,6 +13,7 @@ TIME, TURNING, CHANGES, OVER = "iteration_s", "reconfig_s", "circuit_changes", "
 STATIC = ("uniform", "static")  # policies whose circuits never change
 _MOSTLY = 0.5  # part of an iteration from which on switching decides it
 _CLOSE = 0.01
+_UNEVEN = 1.2  # what the busiest rank receives over the mean, from which on it is said
 _SAME = 0.0001  # relative: the same result
 _LACKING = "none"  # of a setting that a fabric does not have
 _LONG = 1000  # seconds that are written without a fraction
@@ -28,7 +29,20 @@ def remarks(rows: Rows, effective: Mapping[str, Any] | None = None) -> list[str]
     known = [row for row in rows if usable(row.get(TIME))]
     named = [row for row in known if None not in (row.get("model"), row.get("fabric"))]
     told = [*_slow(named), *_often(named), *_still(named), *_static(named), *_idle(known, effective or {})]
-    return [*told, *_tall(named, effective or {})]
+    return [*told, *_uneven(named), *_tall(named, effective or {})]
+
+
+def _uneven(rows: Rows) -> Iterator[str]:
+    """Where experts compute as if balanced, though their ranks receive unevenly."""
+    over: dict[Any, float] = {}
+    for row in rows:
+        if row.get("expert_load") == "balanced":
+            over[row["model"]] = max(over.get(row["model"], 0), usable(row.get("rank_load_over_mean")) or 0)
+    if models := [f"{model} {significant(load, 2)}" for model, load in over.items() if load > _UNEVEN]:
+        said = (
+            f"the busiest rank receives more than the mean ({', '.join(models)} times), and experts compute as if even"
+        )
+        yield f"{said[0].upper()}{said[1:]}: --expert-load received has them compute what they get."
 
 
 def _tall(rows: Rows, effective: Mapping[str, Any]) -> Iterator[str]:

@@ -76,6 +76,11 @@ class _Seconds(NamedTuple):
     moe_s: float
     dense_s: float
     tp_s: float
+    expert_s: float
+
+    def busy(self, load: float) -> "_Seconds":
+        """Of a block with that `expert_load`."""
+        return self._replace(moe_s=self.moe_s + (load - 1) * self.expert_s)
 
 
 class _One(NamedTuple):
@@ -87,6 +92,7 @@ class _One(NamedTuple):
     packet_s: np.ndarray
     inside_s: np.ndarray
     switch: np.ndarray
+    busy: np.ndarray
 
     @property
     def electronic_s(self) -> np.ndarray:
@@ -97,7 +103,8 @@ class _One(NamedTuple):
 def _at(slots: Slots, blocks: Blocks, at: tuple[int, int, int]) -> _One:
     here = jax.tree.map(lambda x: x[at], blocks)
     inside_s = np.zeros_like(here.packet_s) if here.inside_s is None else here.inside_s
-    slot, parts = Slots(*(x[at] for x in slots)), (here.optical_s, here.packet_s, inside_s, here.switch)
+    busy = 1.0 if here.busy is None else here.busy
+    slot, parts = Slots(*(x[at] for x in slots)), (here.optical_s, here.packet_s, inside_s, here.switch, busy)
     return _One(slot, bool(here.moe), *map(np.asarray, parts))
 
 
@@ -122,7 +129,7 @@ def _running(workload: Workload, stage: int) -> Iterator[tuple[_Who, tuple[int, 
 
 def _block(who: _Who, one: _One, compute: _Seconds, rules: Rules) -> Iterator[Segment]:
     """One block of one pass."""
-    slot, backward = one.slot, who.direction == "backward"
+    slot, backward, compute = one.slot, who.direction == "backward", compute.busy(float(one.busy))
     twice = backward and rules.recompute == "block"
     if twice or not backward:
         again = " again" if twice else ""

@@ -118,6 +118,7 @@ def _described(simulated: Simulated) -> dict[str, Any]:
         "micro_batches": one.workload.micro_batches,
         "first": one.settings.first if one.group.reconfigures else "none",
         "decision_s": one.decision_s,
+        "expert_load": one.settings.expert_load,
         "compute_source": compute_source(one.settings, one.workload),
         "traffic": one.tokens.source,
         "iterations": len(one.tokens.count),

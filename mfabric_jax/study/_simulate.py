@@ -23,10 +23,10 @@ from mfabric_jax.routing.single import single_part_times, single_paths
 from mfabric_jax.schedule import First, Iteration, iterate
 from mfabric_jax.schedule.all_to_alls import Exchanges, places
 from mfabric_jax.schedule.exchange import exchanges_between, exchanges_inside
-from mfabric_jax.schedule.expert_load import expert_load
 from mfabric_jax.schedule.iteration import FabricRates
 from mfabric_jax.schedule.pays import TradeOff, trade_off_of
 from mfabric_jax.schedule.spans import Span
+from mfabric_jax.schedule.uneven import expert_load
 from mfabric_jax.study._foreseen import SIGMA, errors_so_far, iterations_before, predicted_tokens
 from mfabric_jax.study._scenario import Scenario, check_dtype
 from mfabric_jax.study.batch import drop_programs_if_crowded

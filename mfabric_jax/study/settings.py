@@ -13,8 +13,8 @@ from typing import Any, Literal
 from mfabric_jax import units
 from mfabric_jax.checks import InputError, names, not_negative, one_of, positive, whole
 from mfabric_jax.fabric.design import ServerSettings
-from mfabric_jax.schedule.expert_load import TILE
 from mfabric_jax.schedule.spans import LONG, SPANS
+from mfabric_jax.schedule.uneven import TILE
 from mfabric_jax.traffic import Knobs
 from mfabric_jax.traffic.knobs import WORKLOADS
 from mfabric_jax.traffic.named_axes import axes_of

@@ -30,6 +30,15 @@ def test_circuits_that_never_change_need_no_switch():
     assert of_one[0].startswith("Circuits of mfabric (greedy) never change here for m:")
 
 
+def test_experts_that_compute_as_if_even_are_named():
+    (line,) = said(
+        {"expert_load": "balanced", "rank_load_over_mean": 1.9}, {"expert_load": "balanced", "rank_load_over_mean": 1.3}
+    )
+    assert line.startswith("The busiest rank receives more than the mean (m 1.9 times), and experts compute as if even")
+    assert said({"expert_load": "received", "rank_load_over_mean": 1.9}) == []
+    assert said({"expert_load": "balanced", "rank_load_over_mean": 1.1}) == []
+
+
 def test_a_tier_that_is_not_needed_is_named():
     tall = said({"gpus": 2048, "policy": "uniform"}, effective={"tiers": 3})
     assert tall == [

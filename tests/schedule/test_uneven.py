@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax.schedule.all_to_alls import places
-from mfabric_jax.schedule.expert_load import expert_load
+from mfabric_jax.schedule.uneven import expert_load
 from mfabric_jax.workload import get
 from mfabric_jax.workload.compute import BlockSeconds, block_flops
 from tests.schedule import jobs
