@@ -69,7 +69,7 @@ def get(model: str | Path | Workload, *, fits_bytes: float = FITS_BYTES, **overr
             facts["architecture"] = dataclasses.replace(facts["architecture"], **changed)
         facts = _spread(facts, given)
         if asked.own:
-            facts = _own_set_up(asked.label, facts, fits_bytes)
+            facts = _own_set_up(facts, fits_bytes)
         return Workload(model=asked.label, **facts)
     except InputError as mistake:
         why = str(mistake).removesuffix(".")
@@ -155,16 +155,18 @@ def _spread(facts: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     return facts
 
 
-def _own_set_up(label: str, facts: dict[str, Any], fits_bytes: float) -> dict[str, Any]:
+def _own_set_up(facts: dict[str, Any], fits_bytes: float) -> dict[str, Any]:
     """With the degrees and micro-batches that a file leaves open; they do not depend on the fabric."""
     if any(name not in facts for name in (*DEGREES, "gpus")):
         server = {name: facts[name] for name in ("gpus_per_server",) if name in facts}
         open_still = {name: value for name, value in facts.items() if name not in server}
-        facts = completed(label, open_still, fits_bytes) | server
+        facts = completed(open_still, fits_bytes) | server
     return finished(facts)
 
 
 def _instead(facts: Mapping[str, Any], given: Mapping[str, Any]) -> str:
-    """Degrees that would do, as the end of a sentence."""
+    """Degrees that would do, as the end of a sentence; none where some were open."""
+    if any(name not in facts for name in DEGREES if name != "dp"):
+        return ""
     found = nearest(facts["architecture"], facts, given)
     return f"; a set-up that fits: {set_up_words(found)}" if found else ""

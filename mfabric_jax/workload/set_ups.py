@@ -20,6 +20,7 @@ GPUS = 1024  # of a cluster that nobody names
 REGION_GPUS = 64  # of an expert-parallel group that nobody names, about
 FITS_BYTES = float(units.gigabytes(80))  # of a GPU that nobody names
 MOST_STAGES = 64  # that are tried
+NEAR_SERVERS = (0, 1, -1, 2, -2, 4, -4, 8, -8)  # more, where no set-up has the GPUs that are asked for
 NEAREST = 20  # set-ups near to one that is wrong, of which one that fits is named
 MOST = 1 << 20  # of a degree that others are compared with
 OWN_MICRO_BATCH = 1
@@ -37,7 +38,7 @@ def finished(facts: SetUpFacts) -> SetUpFacts:
     return facts
 
 
-def completed(model: str, facts: SetUpFacts, fits_bytes: float = FITS_BYTES) -> SetUpFacts:
+def completed(facts: SetUpFacts, fits_bytes: float = FITS_BYTES) -> SetUpFacts:
     """The set-up of a model of one's own with the degrees that it leaves open.
 
     Regions of several servers, about 64 GPUs, unless `ep` is given; then the least TP and PP with which everything fits
@@ -49,10 +50,18 @@ def completed(model: str, facts: SetUpFacts, fits_bytes: float = FITS_BYTES) -> 
     for name in COUNTED:
         if fixed.get(name) is not None:
             whole(name, fixed[name])
-    found = _completed(facts["architecture"], tuple(sorted(fixed.items())), fits_bytes)
+
+    def some(**changed: int) -> SetUpFacts | None:
+        return _completed(facts["architecture"], tuple(sorted((fixed | changed).items())), fits_bytes)
+
+    found = some()
     if found is None:
         said = ", ".join(f"{name} {fixed[name]}" for name in (*DEGREES, "gpus") if name in fixed)
-        raise InputError(f"{model}: no set-up has {said}; leave one of them out.")
+        gpus, server = fixed.get("gpus", 0), fixed.get("gpus_per_server", 8)
+        near = [gpus // server * server + step * server for step in NEAR_SERVERS if gpus]
+        near = [count for count in near if count > 0 and some(gpus=count)][:2]
+        instead = f"{' or '.join(map(str, sorted(near)))} GPUs would do" if near else "leave one of them out"
+        raise InputError(f"no set-up has {said}; {instead}.")
     return facts | found
 
 

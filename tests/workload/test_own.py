@@ -103,6 +103,7 @@ MISTAKES = (
     (MINE + 'name = "a:b"', "name of .* must be text without : and , in it"),
     (MINE + 'precision = "fp4"', "precision 'fp4' is unknown"),
     (MINE + "ep = 48", "mine: no set-up has ep 48"),
+    (MINE + "gpus = 250", r"^mine: no set-up has gpus 250; 248 or 256 GPUs would do\.$"),
     (MINE + "dp = 'x'", "dp must be a whole number of at least 1, got 'x'"),
     (MINE + "gpus = 1.5", "gpus must be a whole number of at least 1, got 1.5"),
     (MINE + "ep = [1]", r"ep must be one number or word, got \[1\]"),
