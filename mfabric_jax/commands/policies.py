@@ -54,6 +54,7 @@ def run(options: Options) -> int:
     from mfabric_jax.report.figures import scoreboard as draw
     from mfabric_jax.report.kept import keeping
     from mfabric_jax.report.tables import scoreboard_table
+    from mfabric_jax.traffic.demand_families import gate_trace
 
     out, figures = options.out, options.figures
     shared.check_outputs(out, figures)
@@ -69,6 +70,8 @@ def run(options: Options) -> int:
     rows = kept.rows
     shared.tell_written(out)
     print(scoreboard_table(rows))
+    if config.trace is not None:
+        print(f"traffic: {gate_trace(config.trace, config.records, config.axes).source}")
     if figures is not None:
         print(draw(rows, pathlib.Path(figures) / "policies.png"), file=sys.stderr)
     return 0

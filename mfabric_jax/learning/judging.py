@@ -110,13 +110,17 @@ class Scoreboard:
     sigmas: tuple[float, ...] = (0.0,)
     """Standard deviations of the logarithms of forecasts."""
     instances: int = 60
-    """Demands of a workload."""
+    """Demands of a workload; of a recording so many of its iterations, layers and micro-batches, drawn without
+    replacement, or all where there are no more."""
     optimum_s: float = 0.0
     """Seconds of exact search for each demand known exactly, unsplit and split, up to 16 servers (0: none)."""
     trace: str | None = None
     """Recorded routing (16 ranks)."""
     records: tuple[int, int] | None = None
     """FIRST-LAST record of the trace (default for a gate trace: 2011-5001)."""
+    axes: str | None = None
+    """Of a trace that is an array, in order: iteration,layer,micro-batch,source,expert (or destination); some may
+    lack."""
     nic_gbps: float = 400.0
     """Bandwidth of every NIC."""
     optical_degree: int = 6
@@ -135,6 +139,10 @@ class Scoreboard:
         distinct("workloads", self.workloads)
         if RECORDED in self.workloads and self.trace is None:
             raise InputError("workloads 'recorded' needs trace, the recording.")
+        for field in ("trace", "records", "axes"):
+            if getattr(self, field) is not None and RECORDED not in self.workloads:
+                given = ", ".join(self.workloads)
+                raise InputError(f"{field} is for workload 'recorded', which workloads do not name, got {given}.")
         for name in listed("routings", self.routings):
             one_of("routings", name, ROUTINGS)
         _check(self, "servers")
@@ -191,7 +199,7 @@ def _demands(config: Scoreboard, workload: str, servers: int):
         every = drawn_each(keys, np.full(len(keys), list(FAMILIES).index(workload)), servers)
         return every[: config.instances], every[config.instances :]
     assert config.trace is not None
-    every = folded(gate_trace(config.trace, config.records).count, servers)
+    every = folded(gate_trace(config.trace, config.records, config.axes).count, servers)
     mixed = np.random.default_rng(config.seed).permutation(len(every))
     chosen, others = np.sort(mixed[: config.instances]), mixed[config.instances :]
     return every[chosen], every[others if len(others) else chosen]

@@ -124,9 +124,9 @@ def without_diagonal(demand: Num[np.ndarray, "... S S"]) -> Float[np.ndarray, ".
     return np.where(np.eye(demand.shape[-1], dtype=bool), 0, demand).astype(np.float32)
 
 
-def gate_trace(trace: str, records: tuple[int, int] | None) -> traffic.Tokens:
+def gate_trace(trace: str, records: tuple[int, int] | None, axes: str | None = None) -> traffic.Tokens:
     """Selections of a recording with the ranks and experts of the SmartMoE gate trace."""
-    return traffic.recorded(workload.get(TRACED), trace, records)
+    return traffic.recorded(workload.get(TRACED), trace, records, axes=axes)
 
 
 def check_folds(field: str, sizes: Sequence[int]) -> None:

@@ -11,6 +11,11 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.traffic.tokens import Tokens
 from mfabric_jax.workload import RankLayout, Workload
 
+SPREAD = (
+    "sources not recorded: spread equally over source ranks (all rows of a demand are alike, so circuits cannot be "
+    "judged by it)"
+)
+
 
 class Sources(enum.Enum):
     """What the rows of a recording are."""
@@ -159,7 +164,7 @@ class Recording:
         """A row for each source rank [... ep targets], and what to say about it."""
         recorded = count.shape[3]
         if self.sources is Sources.UNKNOWN:
-            return np.repeat(count, ep, axis=3), "sources not recorded: spread equally over source ranks"
+            return np.repeat(count, ep, axis=3), SPREAD
         if self.sources is Sources.DOMAINS:
             rows = np.take(count, np.arange(ep) % recorded, axis=3)
             return rows, f"source rank r reads text domain r mod {recorded}"

@@ -92,6 +92,16 @@ def test_the_recording_is_a_workload_and_its_mean_is_that_of_other_demands(tmp_p
     np.testing.assert_allclose(72 * everything.mean, most.true.sum(0) + 12 * most.mean, rtol=1e-5)
 
 
+def test_axes_say_what_a_recorded_array_holds(tmp_path):
+    tokens = np.random.default_rng(0).integers(1, 99, (16, 32, 3)).astype(float)
+    np.save(tmp_path / "swapped.npy", tokens)
+    np.save(tmp_path / "usual.npy", tokens.transpose(2, 0, 1)[:, None, None])
+    settings = {"policies": ("uniform",), "workloads": ("recorded",), "servers": (4,), "instances": 4}
+    (swapped,) = cells(Scoreboard(**settings, trace=str(tmp_path / "swapped.npy"), axes="source,expert,iteration"))
+    (usual,) = cells(Scoreboard(**settings, trace=str(tmp_path / "usual.npy")))
+    np.testing.assert_array_equal(swapped.true, usual.true)
+
+
 def test_without_any_bytes_there_is_no_time():
     settings = {"policies": ("uniform",), "workloads": ("sparse",), "servers": (2,), "routings": ("split",)}
     rows = [next(scoreboard(Scoreboard(**settings, instances=1, seed=seed))) for seed in range(4)]
@@ -121,6 +131,8 @@ def test_mistakes_are_sentences():
         ("policies", (), r"policies must name at least one and none twice, got \[\]"),
         ("workloads", ("cold",), "workloads 'cold' is unknown"),
         ("workloads", ("recorded",), "workloads 'recorded' needs trace, the recording"),
+        ("trace", "none.npz", "trace is for workload 'recorded', which workloads do not name, got zipf"),
+        ("axes", "layer,expert", "axes is for workload 'recorded', which workloads do not name, got zipf"),
         ("servers", (8, 8), r"servers must name at least one and none twice, got \[8, 8\]"),
         ("servers", (1,), "servers must be a whole number of at least 2, got 1"),
         ("routings", ("spray",), "routings 'spray' is unknown"),
