@@ -133,12 +133,15 @@ def test_traffic(capsys):
     output = capsys.readouterr()
     assert output.err == ""
     assert output.out.startswith(f"{MODEL}: 128 GPUs = DP 1 x TP 4 x PP 4 x EP 8, 17 micro-batches of 8 x 4096 tokens")
+    assert ", a region (an EP group's servers) of 4\n" in output.out
     for row in share_table(get(MODEL, dp=1, gpus=128, micro_batches=17)):
         (line,) = [line.split() for line in output.out.splitlines() if line.startswith(f"{row['parallelism']} ")]
         assert line[2] == f"{100 * row['share']:.1f}%"
         assert " ".join(line[3:]) == row["measured"]
         np.testing.assert_allclose(float(line[1]), row["bytes_per_iteration"] / 1e9, rtol=0.02)
     assert "arXiv 2501.03905" in output.out
+    assert status("traffic", "llama-moe") == 0
+    assert "\nA region is two servers, one pair: every policy " in capsys.readouterr().out
 
 
 START_JAX = shared.start_jax

@@ -32,14 +32,18 @@ def _size(job: Workload) -> str:
 def run(options: Options) -> int:
     """Returns the exit status."""
     from mfabric_jax import report, workload
+    from mfabric_jax.workload.regions import region_remark
     from mfabric_jax.workload.volume import MEASURED_SOURCE
 
     model = options.model
     job = options.workload(model)
     print(
         f"{job.model}: {job.gpus} GPUs = DP {job.dp} x TP {job.tp} x PP {job.pp} x EP {job.ep}, "
-        f"{job.micro_batches} micro-batches of {job.micro_batch} x {job.sequence} tokens per EP rank and iteration"
+        f"{job.micro_batches} micro-batches of {job.micro_batch} x {job.sequence} tokens per EP rank and iteration, "
+        f"a region (an EP group's servers) of {job.servers_per_region}"
     )
+    if (remark := region_remark(job.servers_per_region)) is not None:
+        print(remark)
     columns = ["parallelism", report.Column("gigabytes", "GB per iteration, all GPUs")]
     columns += [report.Column("share", percent=True), "measured"]
     table = workload.share_table(job)

@@ -8,6 +8,7 @@ from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.report import varied
 from mfabric_jax.report.grid import Rows, grouped
 from mfabric_jax.report.numerals import significant, usable
+from mfabric_jax.workload.regions import region_remark
 
 TIME, TURNING, CHANGES, OVER = "iteration_s", "reconfig_s", "circuit_changes", "turns_over_allowed"
 STATIC = ("uniform", "static")  # policies whose circuits never change
@@ -29,7 +30,7 @@ def remarks(rows: Rows, effective: Mapping[str, Any] | None = None) -> list[str]
     known = [row for row in rows if usable(row.get(TIME))]
     named = [row for row in known if None not in (row.get("model"), row.get("fabric"))]
     told = [*_slow(named), *_often(named), *_still(named), *_static(named), *_idle(known, effective or {})]
-    return [*told, *_uneven(named), *_tall(named, effective or {})]
+    return [*told, *_uneven(named), *_small(named), *_tall(named, effective or {})]
 
 
 def _uneven(rows: Rows) -> Iterator[str]:
@@ -43,6 +44,15 @@ def _uneven(rows: Rows) -> Iterator[str]:
             f"the busiest rank receives more than the mean ({', '.join(models)} times), and experts compute as if even"
         )
         yield f"{said[0].upper()}{said[1:]}: --expert-load received has them compute what they get."
+
+
+def _small(rows: Rows) -> Iterator[str]:
+    """Where regions are so small that circuits cannot differ."""
+    optical = [row for row in rows if row.get("ocs") not in (None, _LACKING)]
+    for model, size in dict.fromkeys((row["model"], usable(row.get("region_servers"))) for row in optical):
+        said = None if size is None else region_remark(int(size), f"A region of {model}")
+        if said is not None:
+            yield said
 
 
 def _tall(rows: Rows, effective: Mapping[str, Any]) -> Iterator[str]:

@@ -8,11 +8,12 @@ from typing import Any
 
 from mfabric_jax import units
 from mfabric_jax.report import numerals
-from mfabric_jax.report.grid import REFERENCE, Grid, Rows, Series, arrange, grouped
+from mfabric_jax.report.grid import REFERENCE, Grid, Rows, Series, arrange, grouped, values_of
 from mfabric_jax.report.ranking import CLUSTER_WORTH, TOKEN_USD, WORTH, headlines
 
 WIDTH = 100
 _GAP = "  "
+_REGION = "region_servers"
 _LABELS = 2 / 3  # of the width, at most
 _NEEDS = ("iteration_s", "compute_s", "tp_comm_s", "ep_comm_s", "dp_comm_s", "reconfig_s", "bubble_s")
 _SHARES = {"compute": ["compute_s"], "EP": ["ep_comm_s"], "TP+DP": ["tp_comm_s", "dp_comm_s"]}
@@ -119,6 +120,9 @@ def _heading(grid: Grid, model: str, detail: float) -> str:
     """The model and what its rows have in common."""
     row = next(row for (name, _, _), row in grid.cells.items() if name == model)
     facts = [f"{row['gpus']} GPUs"] if row.get("gpus") is not None else []
+    own = [{_REGION: row.get(_REGION)} for (name, _, _), row in grid.cells.items() if name == model]
+    if regions := [f"{size:g}" for size in values_of(own, _REGION) if numerals.usable(size) is not None]:
+        facts.append(f"regions of {' and '.join(regions)} server{'' if regions == ['1'] else 's'}")
     if row.get("micro_batches") is not None:
         facts.append(f"{row['micro_batches']} micro-batches")
     if row.get("tokens_per_s") is not None:

@@ -115,6 +115,7 @@ def _described(simulated: Simulated) -> dict[str, Any]:
     return {
         "ep_over_balanced": float(np.median(over)),
         "rank_load_over_mean": float(np.median(one.tokens.rank_load_over_mean(one.workload.ep))),
+        "region_servers": one.workload.servers_per_region,
         "micro_batches": one.workload.micro_batches,
         "first": one.settings.first if one.group.reconfigures else "none",
         "decision_s": one.decision_s,

@@ -27,9 +27,9 @@ def switch_name(settings: Assumptions, on: Fabric) -> str:
 
 
 def switching_columns(settings: Assumptions, on: Fabric, changes: Any, turns: Any, iteration_s: Any) -> dict[str, Any]:
-    """Columns of a row: circuits changed in an iteration, and how often the switch of a region turns over how often it
-    may (above 1: too often). None: circuits do not change, or nothing is known of the switch."""
+    """Columns of a row: circuits changed in an iteration, how often the busiest region's switch turns in it, and that
+    over how often it may (above 1: too often). None: circuits do not change, or nothing is known of the switch."""
     switch = settings.optical_switch if on.reconfigures else None
     allowed = None if switch is None else switch.turns_per_s
     over = None if turns is None or allowed is None else turns / (iteration_s * allowed)
-    return {"circuit_changes": changes, "turns_over_allowed": over}
+    return {"circuit_changes": changes, "switch_turns": turns, "turns_over_allowed": over}

@@ -8,6 +8,7 @@ from mfabric_jax.study._trace_study import BEST, MEANING, PUBLISHED, STATIC, TRE
 from mfabric_jax.traffic import survey
 from mfabric_jax.traffic.foresight import KNOWS_NOTHING, REPEATS, balanced
 from mfabric_jax.traffic.recording import Sources, Targets
+from mfabric_jax.workload.regions import region_remark
 
 _HELD = (  # statistics of `survey.TITLES`, in words; whether they are parts
     ("expert_max_over_mean", "The busiest expert of a layer over the mean", False),
@@ -93,8 +94,9 @@ def _circuits(found: Studied) -> list[str]:
         lines.append(
             f"Without circuits, let GPUs use each other's NICs: with their own alone it takes {more:.0%} longer."
         )
-    if found.job.servers_per_region == 2:
-        lines.append("A region is two servers, one pair: every policy that uses all circuits sets the same ones.")
+    remark = region_remark(found.job.servers_per_region)
+    if remark is not None:
+        lines.append(remark)
     return lines
 
 

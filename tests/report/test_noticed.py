@@ -65,6 +65,15 @@ def test_a_switch_that_turns_more_often_than_it_may_is_warned_of():
     assert said({"turns_over_allowed": 0.9}) == []
 
 
+def test_regions_of_one_or_two_servers_are_told():
+    pair = "A region of m is two servers, one pair: every policy that uses all circuits sets the same ones."
+    assert said({"region_servers": 2}, {"region_servers": 2, "iteration_s": 11.0}) == [pair]
+    inside = "A region of m fits into one server: no all-to-all leaves it, and circuits carry nothing."
+    assert said({"region_servers": 1.0}) == [inside]
+    assert said({"region_servers": 4}) == said({"region_servers": None}) == []
+    assert said({"region_servers": 2, "ocs": "none", "fabric": "fat-tree", "circuit_changes": None}) == []
+
+
 def test_a_setting_that_changes_nothing_is_not_several_designs():
     names = ("calient", "lightmatter", "polatis")
     every = [{"ocs": ocs, "nic_gbps": g, "iteration_s": 1000.123 / g} for ocs in names for g in (100.0, 400.0)]

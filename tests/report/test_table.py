@@ -97,6 +97,13 @@ def test_configurations_of_a_sweep_that_say_the_same_are_one_series():
     check_refused("two results for llama-moe on fat-tree at 100 Gbps", comparison, rows + slower)
 
 
+def test_a_heading_says_how_many_servers_regions_have():
+    rows = [{**row, "region_servers": 2} for row in synthetic.rows(models=["llama-moe"])]
+    assert ", regions of 2 servers, 8 micro-batches, " in comparison(rows).splitlines()[0]
+    inside = [{**row, "region_servers": 1} if row["fabric"] == "fat-tree" else row for row in rows]
+    assert ", regions of 1 and 2 servers, " in comparison(inside).splitlines()[0]
+
+
 def test_wrong_rows_are_a_sentence():
     rows = synthetic.rows(models=["llama-moe"])
     for made, sentence in (

@@ -37,7 +37,8 @@ def test_what_rows_hold():
     assert [(one["fabric"], one["nic_gbps"]) for one in rows(EACH)] == list(itertools.product(FABRICS, EACH.nic_gbps))
     for one in rows(EACH):
         assert set(one) >= {*CONTRACT, *PARTS}
-        assert {name for name, value in one.items() if value is None} <= {"circuit_changes", "turns_over_allowed"}
+        unknown = {"circuit_changes", "switch_turns", "turns_over_allowed"}
+        assert {name for name, value in one.items() if value is None} <= unknown
         assert all(isinstance(value, str | int | float | None) for value in one.values())
         communication = one["tp_comm_s"] + one["ep_comm_s"] + one["dp_comm_s"]
         np.testing.assert_allclose(communication, one["exposed_comm_s"], rtol=1e-9)

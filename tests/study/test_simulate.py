@@ -68,6 +68,8 @@ def test_circuit_changes_are_what_differs_from_slot_to_slot():
     groups = job.servers // job.pp // job.servers_per_region
     assert found["circuit_changes"] == changed * groups
     assert changed > 10
+    assert found["switch_turns"] == max(turned)
+    assert row(small(fabrics=("fat-tree",)))["switch_turns"] is None
     np.testing.assert_allclose(found["turns_over_allowed"], max(turned) / (5 * found["iteration_s"]), rtol=1e-9)
     assert (found["ocs"], row(small(fabrics=("fat-tree",)))["ocs"]) == ("calient", "none")
 

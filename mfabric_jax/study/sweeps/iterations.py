@@ -138,7 +138,8 @@ class Iterations:
         mean = {name: np.bincount(place, values) * weight for name, values in seconds.items()}
         changes, turns = (mean.pop(name, None) for name in SWITCHING)
         switching = switching_columns(self.base, self.on, changes, turns, mean["iteration_s"])
-        unknown = np.full(len(cases["sample"]), np.nan)
+        switching["region_servers"] = np.full(len(weight), self.workload.servers_per_region)
+        unknown = np.full(len(weight), np.nan)
         return mean | self._judged(mean, cases) | {k: unknown if x is None else x for k, x in switching.items()}
 
     def cases(self, data: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
