@@ -1,7 +1,6 @@
 """How many tokens each source rank sends to each expert, over iterations, layers and micro-batches."""
 
 import dataclasses
-import math
 
 import numpy as np
 
@@ -9,6 +8,7 @@ from mfabric_jax.checks import InputError, whole
 from mfabric_jax.traffic.statistics import max_over_mean
 from mfabric_jax.workload import Workload
 
+MOST = 1e100  # of all counts: squares of their sums are numbers, too
 AXES = ("iteration", "layer", "micro_batch", "source_rank", "expert")
 
 
@@ -39,8 +39,8 @@ class Tokens:
             wrong = tuple(np.argwhere(~(np.isfinite(count) & (count >= 0)))[0].tolist())
             where = f"{count[wrong]} at [{', '.join(AXES)}] = {list(wrong)}"
             raise InputError(f"tokens must be finite and not negative, got {where}.")
-        if not math.isfinite(float(count.max()) * count.size):
-            raise InputError(f"tokens must have sums that are finite, got {count.max()}.")
+        if not float(count.max()) * count.size <= MOST:
+            raise InputError(f"tokens must have sums of at most {MOST:g}, got {count.max()} of {count.size:,}.")
 
     def scaled_to(self, workload: Workload) -> "Tokens":
         """Every source rank's row scaled to the workload's selections, shares kept; an empty row stays empty."""

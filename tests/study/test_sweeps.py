@@ -182,6 +182,7 @@ MISTAKES = [
     ({"random": {"delay_s": {"low": 0, "high": 1, "scale": "log"}}}, r"random.delay_s.low must be above 0 and at most"),
     ({"random": {"delay_s": [0, 1]}}, r"random.delay_s must be \{ of = \[...\] \} or \{ low"),
     ({"random": {"delay_s": {"low": "0", "high": 1}}}, r"random.delay_s.low must be a number, got '0'"),
+    ({"random": {"delay_s": {"low": 10**400, "high": 1}}}, r"random.delay_s.low must be a number, got 1000"),
     ({"random": {"delay_s": {"low": 1, "high": 2, "scale": "cubic"}}}, r"random.delay_s.scale 'cubic' is unknown"),
     (
         {"random": {"delay_s": {"low": -1e308, "high": 1e308}}},

@@ -1,6 +1,7 @@
 """The axes of a sweep: what may be set, the values that its tables give, and those of every configuration."""
 
 import math
+import sys
 import types
 import typing
 import zlib
@@ -78,8 +79,8 @@ def _is_number(value: Any) -> bool:
 
 def _check_range(field: str, low: Any, high: Any, scale: Any = "linear", whole: Any = False) -> None:
     for end, value in (("low", low), ("high", high)):
-        if not _is_number(value) or not math.isfinite(value):
-            raise InputError(f"{field}.{end} must be a number, got {value!r}.")
+        if not _is_number(value) or not abs(value) <= sys.float_info.max:
+            raise InputError(f"{field}.{end} must be a number, got {value!r:.80}.")
     one_of(f"{field}.scale", scale, SCALES)
     if not isinstance(whole, bool):
         raise InputError(f"{field}.whole must be true or false, got {whole!r}.")
