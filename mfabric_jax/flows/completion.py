@@ -17,7 +17,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 from mfabric_jax.checks import InputError, not_negative
 from mfabric_jax.flows.first_derivatives import once
 from mfabric_jax.flows.max_min import SMALL, Filling, fill, has_nan, max_min_rates, nothing_frozen, pack
-from mfabric_jax.flows.problem import FlowList, FlowProblem, Outcome
+from mfabric_jax.flows.problem import FlowList, FlowProblem, Outcome, of_shape
 
 
 class Completion(eqx.Module):
@@ -46,7 +46,8 @@ def completion_times(
 ) -> Completion:
     """When each flow has moved its bytes.
 
-    - `size` [F]: bytes, 0 or more.   - `start` [F]: seconds.
+    - `size` [F]: bytes, 0 or more.   - `start` [F]: seconds. One number is that of every flow; `InputError` for
+      another shape.
     - `resolution` [s]: None is exact. A number is an approximation for hundreds of thousands of flows, without a
       derivative: rates are solved again at most that often, and the bandwidth of a flow that ends in between stays
       idle until then (a flow that starts is an event of its own). 0 is exact too.
@@ -57,8 +58,7 @@ def completion_times(
     orders.
     """
     flows, dtype = problem.weight.shape, problem.capacity.dtype
-    size = jnp.broadcast_to(jnp.asarray(size).astype(dtype), flows)
-    start = jnp.broadcast_to(jnp.asarray(start).astype(dtype), flows)
+    size, start = of_shape("size", size, dtype, flows), of_shape("start", start, dtype, flows)
     least = jnp.asarray(0 if resolution is None else not_negative("resolution", resolution)).astype(dtype)
     return _completion(problem, size, start, least, resolution is None)
 

@@ -48,9 +48,9 @@ class FlowProblem(eqx.Module):
         if self.hops.ndim != 2 or not jnp.issubdtype(self.hops.dtype, jnp.integer):
             raise InputError(f"hops must be integers [F H], got {self.hops.dtype} {list(self.hops.shape)}.")
         dtype, flows = self.capacity.dtype, self.hops.shape[:1]
-        self.share = _broadcast("share", share, dtype, self.hops.shape)
-        self.weight = _broadcast("weight", weight, dtype, flows)
-        self.cap = _broadcast("cap", cap, dtype, flows)
+        self.share = of_shape("share", share, dtype, self.hops.shape)
+        self.weight = of_shape("weight", weight, dtype, flows)
+        self.cap = of_shape("cap", cap, dtype, flows)
         if _check_values(self.capacity.size, "hops", hops, capacity=capacity, share=share, weight=weight, cap=cap):
             rows = np.sort(np.asarray(hops), axis=1)
             twice = (rows[:, 1:] == rows[:, :-1]) & (rows[:, 1:] >= 0)
@@ -82,9 +82,9 @@ class FlowList(eqx.Module):
             got = f"{list(self.link.shape)} and {list(self.flow.shape)}"
             raise InputError(f"link and flow must be lists of one length, got {got}.")
         dtype = self.capacity.dtype
-        self.share = _broadcast("share", share, dtype, self.link.shape)
-        self.weight = _broadcast("weight", weight, dtype, (flows,))
-        self.cap = _broadcast("cap", cap, dtype, (flows,))
+        self.share = of_shape("share", share, dtype, self.link.shape)
+        self.weight = of_shape("weight", weight, dtype, (flows,))
+        self.cap = of_shape("cap", cap, dtype, (flows,))
         known = _check_values(self.capacity.size, "link", link, capacity=capacity, share=share, weight=weight, cap=cap)
         if known and not isinstance(flow, Tracer):
             hop, owner = np.asarray(link), np.asarray(flow)
@@ -102,7 +102,8 @@ def _capacities(value: ArrayLike) -> Float[Array, "L"]:
     return array if jnp.issubdtype(array.dtype, jnp.floating) else array.astype(jnp.result_type(float))
 
 
-def _broadcast(field: str, value: ArrayLike, dtype, shape: tuple[int, ...]) -> Array:
+def of_shape(field: str, value: ArrayLike, dtype, shape: tuple[int, ...]) -> Array:
+    """The value for each, of one number or of an array that has the shape; else `InputError`."""
     array = jnp.asarray(value).astype(dtype)
     if array.ndim not in (0, len(shape)) or any(a not in (1, b) for a, b in zip(array.shape, shape, strict=False)):
         raise InputError(f"{field} must be a number or have the shape {list(shape)}, got {list(array.shape)}.")

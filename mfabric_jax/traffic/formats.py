@@ -24,7 +24,7 @@ _SEVERAL = (published.OLMOE, published.LAER)  # names of files with several reco
 
 def recorded(
     workload: Workload,
-    path: str | pathlib.Path,
+    path: str | pathlib.Path | Recording,
     records: tuple[int, int] | None = None,
     iterations: int | None = None,
     axes: str | None = None,
@@ -32,7 +32,7 @@ def recorded(
     """Recorded selections, fitted to the workload (`Recording.fitted`).
 
     - `path`: what `open_trace` reads. Of several recordings in one the one with the model's number of experts is
-      taken, else the one with a multiple of it; name it (PATH/NAME) where that leaves a choice.
+      taken, else the one with a multiple of it; name it (PATH/NAME) where that leaves a choice. Or a `Recording`.
     - `records`: first and last record to use, both included, by recorded iteration or step where the file has such
       numbers, else by index. Default all; of the SmartMoE gate trace 2011 to 5001 (before, its gate is collapsed).
     - `iterations`: how many to return, default one per record; more than there are records read them cyclically.
@@ -44,8 +44,12 @@ def recorded(
     return recording_of(workload, path, axes).chosen(records).fitted(workload, iterations)
 
 
-def recording_of(workload: Workload, path: str | pathlib.Path, axes: str | None = None) -> Recording:
+def recording_of(workload: Workload, path: str | pathlib.Path | Recording, axes: str | None = None) -> Recording:
     """The recording of a path that is the model's, unfitted (`recorded`); `axes` as in `open_trace`."""
+    if isinstance(path, Recording):
+        if axes is not None:
+            raise InputError(f"axes are for a file that is one array; this recording has its own, got {axes!r}.")
+        return path
     several = open_trace(path, workload.layout, axes)
     return several[0] if len(several) == 1 else _of_model(several, workload, path)
 

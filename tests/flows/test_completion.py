@@ -253,3 +253,10 @@ def test_resolutions_that_are_none():
     for resolution in (-1.0, math.nan, math.inf):
         said = refused(completion_times, problem, 1.0, resolution=resolution)
         assert said.startswith("resolution must be finite and not negative, got")
+
+
+def test_sizes_and_starts_have_a_number_for_every_flow():
+    problem = FlowProblem(jnp.ones(2), jnp.array([[0], [1], [1]]))
+    assert refused(completion_times, problem, jnp.ones(2)) == "size must be a number or have the shape [3], got [2]."
+    said = refused(completion_times, problem, 1.0, start=jnp.ones((3, 1)))
+    assert said == "start must be a number or have the shape [3], got [3, 1]."

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 
-from mfabric_jax.traffic import Tokens, recorded
+from mfabric_jax.traffic import Tokens, open_trace, recorded
 from mfabric_jax.workload import get
 from tests.mistakes import refused
 
@@ -209,3 +209,15 @@ def test_axes_that_look_swapped_are_named(tmp_path):
     for counts, said in ((to_experts, False), (to_experts.T, True), (np.ones((4, 4)), False)):
         np.save(tmp_path / "run.npy", counts[None, None, None])
         assert recorded(job(ep=4, experts=4, layers=1), tmp_path / "run.npy").source.endswith(swapped) == said
+
+
+def test_a_recording_is_taken_as_its_file_is(tmp_path):
+    path = tmp_path / "run.npy"
+    np.save(path, np.random.default_rng(0).integers(1, 9, (3, 2, 1, 2, 4)))
+    (opened,) = open_trace(path)
+    for options in ({}, {"records": (1, 2)}, {"iterations": 2}):
+        got, want = (recorded(TWO_RANKS, trace, **options) for trace in (opened, path))
+        np.testing.assert_array_equal(got.count, want.count)
+        assert got.source == want.source
+    said = refused(recorded, TWO_RANKS, opened, axes="layer,expert")
+    assert said == "axes are for a file that is one array; this recording has its own, got 'layer,expert'."
