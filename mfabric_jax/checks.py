@@ -19,6 +19,10 @@ class InputError(ValueError):
     """A mistake in what the caller asked for. The message is one sentence for a person."""
 
 
+class Misfit(InputError):
+    """Values that are allowed, each by itself, and do not go together."""
+
+
 class Range(NamedTuple):
     """Of the size of a number that is not 0."""
 

@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 
+from mfabric_jax.commands.failures import _months, _swaps
 from mfabric_jax.fabric import NAMES, cluster
 from mfabric_jax.fabric.graph import graph_text
 from mfabric_jax.report import read_rows
@@ -65,6 +66,23 @@ def test_failures(capsys, tmp_path):
     assert sorted(path.name for path in pictures.iterdir()) == ["failures.png"]
     assert "arXiv 2501.03905" in output.out
     assert str(pictures / "failures.png") in output.err
+
+
+def test_a_month_is_one_use_of_nics():
+    rows = [
+        {"model": "m", "fabric": "f", "nic_use": use, "failure": kind, "lost_hours_per_month": 2.0, "slow_down": 0.1}
+        for use in ("own", "pooled")
+        for kind in ("gpu", "link")
+    ]
+    assert list(_months(rows)) == [
+        f"m on f, {use} NICs: 4 h of a month lost (0.55%), 2 kinds." for use in ("own", "pooled")
+    ]
+    assert list(_swaps(rows)) == []
+    server = [row | {"failure": "server", "slow_down": 0.0} for row in rows[:1]]
+    (said,) = _swaps([*rows, *server])
+    assert said.startswith(
+        "m on f, own NICs, gpu: a spare in the place of its whole server costs less (0.0% for 10.0%)"
+    )
 
 
 OUT_COLUMNS = ["model", "fabric", "servers", "gpus", "nic_gbps", "links", "traffic", "flows", "bytes", "end_s"]

@@ -39,7 +39,11 @@ def run(options: Options) -> int:
     rows, stopped = _run(config, options.out)
     print(report.comparison(rows) if rows else "no rows")
     lacking = not_known(config, config.models[0], config.fabrics, config.nic_gbps[0])
-    for line in (*report.remarks(rows, {"tiers": config.tiers}), *shared.memory_notes(config, config.models), *lacking):
+    for line in (
+        *report.remarks(rows, {"tiers": config.tiers, "nics": config.server_nics, "server": vars(config.server)}),
+        *shared.memory_notes(config, config.models),
+        *lacking,
+    ):
         print(line)
     for said in dict.fromkeys(row["traffic"] for row in rows if config.trace is not None):
         print(f"traffic: {said}")

@@ -48,25 +48,29 @@ class Options(_failures.FailureSettings):
     """cpu, gpu, tpu (default: what JAX finds)."""
 
 
+def _where(row: dict[str, Any]) -> str:
+    return f"{row['model']} on {row['fabric']}, {row['nic_use']} NICs"
+
+
 def _months(rows: list[dict[str, Any]]) -> Iterator[str]:
     """What failures of all kinds with a rate take of a month, together."""
-    lost: dict[tuple[str, str], list[float]] = {}
+    lost: dict[str, list[float]] = {}
     for row in rows:
         if row.get("lost_hours_per_month") is not None:
-            lost.setdefault((row["model"], row["fabric"]), []).append(row["lost_hours_per_month"])
-    for (model, fabric), hours in lost.items():
+            lost.setdefault(_where(row), []).append(row["lost_hours_per_month"])
+    for where, hours in lost.items():
         total = sum(hours)
-        yield f"{model} on {fabric}: {total:.3g} h of a month lost ({total / HOURS_A_MONTH:.2%}), {len(hours)} kinds."
+        yield f"{where}: {total:.3g} h of a month lost ({total / HOURS_A_MONTH:.2%}), {len(hours)} kinds."
 
 
 def _swaps(rows: list[dict[str, Any]]) -> Iterator[str]:
     """Where it is better to give up a whole server for one GPU."""
-    slower = {(row["model"], row["fabric"], row["failure"]): row["slow_down"] for row in rows}
-    for (model, fabric, failure), of_gpu in slower.items():
-        of_server = slower.get((model, fabric, "server"))
+    slower = {(_where(row), row["failure"]): row["slow_down"] for row in rows}
+    for (where, failure), of_gpu in slower.items():
+        of_server = slower.get((where, "server"))
         if failure == "gpu" and of_server is not None and of_server < of_gpu:
             yield (
-                f"{model} on {fabric}, gpu: a spare in the place of its whole server costs less ({of_server:.1%} for "
+                f"{where}, gpu: a spare in the place of its whole server costs less ({of_server:.1%} for "
                 f"{of_gpu:.1%}) until the repair."
             )
 
@@ -97,7 +101,8 @@ def run(options: Options) -> int:
     shared.tell_written(options.out)
     seconds = {"healthy_s": "healthy [s]", "failed_s": "failed [s]"}
     seconds |= {"reconfig_s": "reconf", "ep_comm_s": "EP", "bubble_s": "bubble"}
-    shown = ["model", "fabric", "failure", *(report.Column(key, title) for key, title in seconds.items())]
+    uses = ["nic_use"] if len(set(setting.nic_use)) > 1 else []
+    shown = ["model", "fabric", *uses, "failure", *(report.Column(key, title) for key, title in seconds.items())]
     shown += [report.Column("slow_down", "slow-down", percent=True)]
     if any(row["published"] is not None for row in rows):
         shown.append(report.Column("published", percent=True))
@@ -107,12 +112,12 @@ def run(options: Options) -> int:
     spares = {"spare_part_usd": "spare part [$]", "spare_usd": "spare server [$]"}
     spares |= {"lost_hours_per_month": "lost h/month", "lost_iterations_per_month": "lost iterations"}
     some = [report.Column(key, title) for key, title in spares.items() if any(row.get(key) is not None for row in rows)]
-    print("\n" + report.plain(rows, ["model", "fabric", "failure", *some]))
+    print("\n" + report.plain(rows, ["model", "fabric", *uses, "failure", *some]))
     for said in (*_months(rows), *_swaps(rows)):
         print(said)
     for row in rows:
         if row.get("faster_by"):
-            print(f"{row['model']} on {row['fabric']}, {row['failure']}: faster than healthy, by {row['faster_by']}.")
+            print(f"{_where(row)}, {row['failure']}: faster than healthy, by {row['faster_by']}.")
     for said in shared.memory_notes(setting, setting.models):
         print(said)
     print(

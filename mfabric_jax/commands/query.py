@@ -83,9 +83,10 @@ def _held(paths: tuple[str, ...], conditions: tuple[str, ...]) -> Iterator[str]:
 
     for name in dict.fromkeys(found[1] for text in conditions if (found := CONDITION.fullmatch(text))):
         rows, _ = report.query(paths, report.Asked(by=(name,), sort=name))
-        values = [str(row[name]) for row in rows]
+        values = [str(row[name]) for row in rows if isinstance(row[name], str | bool)]
         more = f", and {len(values) - SHOWN} more" if len(values) > SHOWN else ""
-        yield f"{name} is one of: {', '.join(values[:SHOWN])}{more}"
+        if values:
+            yield f"{name} is one of: {', '.join(values[:SHOWN])}{more}"
 
 
 def _words(text: str) -> tuple[str, ...]:

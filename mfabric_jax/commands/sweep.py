@@ -102,6 +102,7 @@ def _micro_batches(config: Any) -> str | None:
     from mfabric_jax.workload import NAMES
 
     names = {str(group.code.get("model")) for group in config.groups if not group.code.get("micro_batches")}
+    names = {name for name in names if ":micro_batches=" not in name.replace("-", "_")}
     if {"bubble"} & {*config.fixed, *config.columns} or not {name.partition(":")[0] for name in names} & {*NAMES}:
         return None
     return (

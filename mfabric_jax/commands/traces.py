@@ -49,7 +49,7 @@ class Options:
     nic_gbps: float | None = None
     """study: bandwidth of every NIC (default: 400)."""
     efficiency: float | None = None
-    """study: achieved over peak FLOP/s (default: 0.5)."""
+    """study: achieved over peak FLOP/s (default: as in compare, calibrated to published times or 0.5)."""
     measured_iteration_s: float | None = None
     """study: instead, what an iteration of this job takes on a fat-tree whose GPUs use their own NICs."""
     precision: str | None = None

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mfabric_jax.checks import InputError, one_of, positive, whole
+from mfabric_jax.checks import InputError, Misfit, one_of, positive, whole
 from mfabric_jax.fabric.cost import one_number
 from mfabric_jax.fabric.parts_file import packaged, with_own
 
@@ -49,7 +49,7 @@ class Ocs:
     def check_region(self, servers: int, degree: int) -> None:
         """A region needs a port for every optical NIC."""
         if servers * degree > self.ports:
-            raise InputError(
+            raise Misfit(
                 f"ocs {self.name!r} has {self.ports} ports, but a region of {servers} servers with optical_degree "
                 f"{degree} needs {servers * degree}; choose a larger switch or a smaller degree."
             )

@@ -11,7 +11,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from mfabric_jax.checks import InputError, one_of, positive, whole
+from mfabric_jax.checks import InputError, Misfit, one_of, positive, whole
 
 TIERS = (2, 3)
 UP, DOWN = 0, 1
@@ -194,6 +194,4 @@ def check_two_tiers(nics: int) -> None:
     """`InputError` for more NICs than two tiers of usual switches have ports for."""
     tree = Tree(1, tiers=2)
     if nics > tree.most_hosts:
-        raise InputError(
-            f"tiers 2 has room for {tree.most_hosts:,} NICs on switches of {tree.radix} ports, got {nics:,}."
-        )
+        raise Misfit(f"tiers 2 has room for {tree.most_hosts:,} NICs on switches of {tree.radix} ports, got {nics:,}.")

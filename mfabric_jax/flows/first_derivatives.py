@@ -21,5 +21,5 @@ def _identity(primals):
 def _refuse(primals, tangents):
     raise InputError(
         "rates and completion times of flows have first derivatives alone; take the second by finite differences of "
-        "the first."
+        "the first, or put jax.lax.stop_gradient around the inputs of a first derivative that is meant as a constant."
     )

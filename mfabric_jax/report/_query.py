@@ -34,6 +34,7 @@ OF_A_RUN = (
     "part",
     "out",
 )  # no settings
+VARIES = "varies"  # of a setting that is a column
 SCALARS = (str, int, float, bool)
 USUAL = ("iteration_s", "seconds")  # the result of a row, if nothing else is asked for
 
@@ -121,24 +122,28 @@ def _read_all(paths: Sequence[str | Path]) -> tuple[Any, dict[str, Any]]:
 def _told_apart(tables: list[Any], configs: Sequence[Mapping[str, Any]]) -> list[Any]:
     """With a column for every setting that is no column yet and that differs between the files."""
     given = [config.get("group", config) for config in configs]
+    known = [set(one) for one in given if one]
     held = {name for table in tables for name in table.column_names}
-    for name in sorted(set.intersection(*map(set, given)) - held - set(OF_A_RUN)) if given else ():
-        values = [one[name] for one in given]
-        of_sweeps = {
-            repr(config["sweep"]): value for config, value in zip(configs, values, strict=True) if "sweep" in config
-        }
-        implied = any(
-            value != of_sweeps[repr(config["sweep"])]
-            for config, value in zip(configs, values, strict=True)
-            if "sweep" in config
-        )  # by what a sweep varies
-        if implied or not all(value is None or isinstance(value, SCALARS) for value in values):
+    for name in sorted(set.intersection(*known) - set(OF_A_RUN)) if known else ():
+        values = [one.get(name) for one in given]
+        if _implied(name, configs) or not all(value is None or isinstance(value, SCALARS) for value in values):
             continue
-        if len(set(map(repr, values))) > 1:
+        if name in held or len({repr(one[name]) for one in given if one}) > 1:
+            typed = _of_one_kind([None if value == VARIES else value for value in values])
             tables = [
-                _with_setting(table, name, value) for table, value in zip(tables, _of_one_kind(values), strict=True)
+                table if name in table.column_names else _with_setting(table, name, value)
+                for table, value in zip(tables, typed, strict=True)
             ]
     return tables
+
+
+def _implied(name: str, configs: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a setting differs between the files of one sweep, by what the sweep varies."""
+    of_sweep: dict[str, set[str]] = {}
+    for config in configs:
+        if "sweep" in config:
+            of_sweep.setdefault(repr(config["sweep"]), set()).add(repr(config.get("group", {}).get(name)))
+    return any(len(values) > 1 for values in of_sweep.values())
 
 
 def _of_one_kind(values: list[Any]) -> list[Any]:

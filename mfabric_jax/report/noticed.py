@@ -58,9 +58,13 @@ def _small(rows: Rows) -> Iterator[str]:
 def _tall(rows: Rows, effective: Mapping[str, Any]) -> Iterator[str]:
     """Where trees have a tier more than their NICs need."""
     settings = effective.get("group", effective)
+    server = settings.get("server") if isinstance(settings.get("server"), Mapping) else settings.get("gpu_server") or {}
+    gpus_per_server = server.get("gpus_per_server") or 8
+    nics = settings.get("nics") or server.get("nics") or gpus_per_server
     two = Tree(1, tiers=2)
-    gpus = {usable(row.get("gpus")) or math.inf for row in rows if row["fabric"] in _TREES}
-    if gpus and settings.get("tiers") == 3 and max(gpus) <= two.most_hosts:
+    tall = [row for row in rows if row["fabric"] in _TREES and row.get("tiers", settings.get("tiers")) == 3]
+    most = max((usable(row.get("gpus")) or math.inf for row in tall), default=math.inf) * nics / gpus_per_server
+    if most <= two.most_hosts:
         room = f"two tiers of switches with {two.radix} ports have room for {two.most_hosts:,} NICs"
         yield f"Trees of packet switches have three tiers, as the paper's; {room}, and cost less: --tiers 2."
 

@@ -15,7 +15,8 @@ from mfabric_jax.report.grid import Rows, grouped, lacks, nearest_to_detail, val
 from mfabric_jax.report.numerals import millions, significant, usable
 
 _RESULTS = (*USUAL, "slow_down")  # columns that are the result of a row, where they are there
-_INDICES = ("seed", "sample", "instance", "record", "layer", "micro_batch", "iteration")
+_INDICES = ("seed", "sample", "instance", "record", "layer", "iteration")
+_FOLLOWS = ("memory_gb", "gpu_memory_gb", "fits", "region_servers")  # from what was chosen
 _NUMBER = "configuration"  # of a row of a sweep: no parameter
 COUNTERS = (*_INDICES, _NUMBER)
 COUNTED = 8  # values that a sentence names
@@ -65,7 +66,8 @@ def shown_settings(rows: Rows, effective: Mapping[str, Any]) -> list[str]:
     names, result = list(rows[0]), metric(rows)
     before = names if result is None else names[: names.index(result)]
     behind = [name for name in names[len(before) + 1 :] if name in effective and name in numeric(rows)]
-    return [name for name in (*before, *behind) if name not in _INDICES]
+    indices = (*_INDICES, *(() if TIME in rows[0] else ("micro_batch",)))  # of rows of all-to-alls it is one
+    return [name for name in (*before, *behind) if name not in (*indices, *_FOLLOWS)]
 
 
 def values_in(rows: Rows, name: str) -> list[Any]:

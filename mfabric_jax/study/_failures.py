@@ -181,6 +181,7 @@ def failures(
                 after, _ = _timed(one, _with_stage(healthy, solved, stage, left), left, stage)
                 row = row_of(config, one, kind, stage, before, after)
                 given = {"moved": left.moved, "unsplit": row["routing"] == "unsplit", "slow_down": row["slow_down"]}
+                given["at"] = config.at
                 why = {"faster_by": faster_by(healthy, solved, stage, **given)}
                 if progress:
                     progress(f"{one.workload.model}: {kind}")

@@ -163,9 +163,9 @@ def _reach(found: Studied, row: dict[str, Any], last: tuple[int, int | None]) ->
         return said
     if not row["beats_repeating_to"] and row["beats_repeating_from"] is not None:
         since = _span(spans[row["beats_repeating_from"]])
-        return f"{said}; better than repeating the last iteration from {since} ahead on, worse before"
+        return f"{said}; better than repeating the last iteration from {since} ahead on, no better before"
     if not row["beats_repeating_to"]:
-        return f"{said}; not better than repeating the last iteration"
+        return f"{said}; no better than repeating the last iteration up to the longest tried"
     reach = spans[row["beats_repeating_to"]]
     beyond = " (the longest tried)" if reach == last else ""
     return f"{said}; better than repeating the last iteration up to {_span(reach)} ahead{beyond}"

@@ -58,8 +58,8 @@ MEANING = {
 class TraceStudy(SetUp):
     """What to study a recording for.
 
-    - `efficiency`: achieved over peak FLOP/s; or `measured_iteration_s`: what the job takes on a fat-tree whose GPUs
-      use their own NICs.
+    - `efficiency`: achieved over peak FLOP/s (None: as in a comparison, calibrated or half).
+    - `measured_iteration_s`: instead, what the job takes on a fat-tree whose GPUs use their own NICs.
     - `iterations`: records that are simulated, evenly spread, each an iteration; all are used for statistics and
       predictors.
     - `ranks_per_server`: EP ranks of a group in a server, for statistics; None: those of the job.
@@ -68,7 +68,7 @@ class TraceStudy(SetUp):
     model: str = "mixtral-8x7b"
     gpu: str | None = None
     nic_gbps: float = 400.0
-    efficiency: float = 0.5
+    efficiency: float | None = None
     measured_iteration_s: float | None = None
     iterations: int = ITERATIONS
     seed: int = 0
@@ -77,9 +77,11 @@ class TraceStudy(SetUp):
     def __post_init__(self) -> None:
         whole("iterations", self.iterations)
         positive("nic_gbps", self.nic_gbps)
-        positive("efficiency", self.efficiency)
-        if self.measured_iteration_s is not None:
-            positive("measured_iteration_s", self.measured_iteration_s)
+        for name in ("efficiency", "measured_iteration_s"):
+            if getattr(self, name) is not None:
+                positive(name, getattr(self, name))
+        if None not in (self.efficiency, self.measured_iteration_s):
+            raise InputError("efficiency is not used beside measured_iteration_s; leave out one.")
         if self.ranks_per_server is not None and self.job.ep % whole("ranks_per_server", self.ranks_per_server):
             raise InputError(f"ranks_per_server must divide the {self.job.ep} ranks, got {self.ranks_per_server}.")
 
@@ -91,8 +93,10 @@ class TraceStudy(SetUp):
     def case(self, design: Design) -> Case:
         """The settings of one design, checked."""
         given = {field.name: getattr(self, field.name) for field in dataclasses.fields(SetUp)}
-        own = ("model", "gpu", "nic_gbps", "seed", "efficiency", "iterations")
+        own = ("model", "gpu", "nic_gbps", "seed", "iterations")
         given |= {name: getattr(self, name) for name in own} | {"fabric": design.fabric} | design.settings
+        if self.efficiency is not None:
+            given |= {"efficiency": self.efficiency, "compute": "achieved"}
         return Case(**given)
 
 

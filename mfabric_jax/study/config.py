@@ -33,6 +33,8 @@ from mfabric_jax.workload import Workload, block_seconds
 from mfabric_jax.workload.catalog import check_models
 from mfabric_jax.workload.compute import BlockSeconds
 
+MEASUREMENT = ("measured_iteration_s", "measured_on", "measured_gbps", "measured_nic_use")
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Assumptions(
@@ -70,11 +72,10 @@ class Assumptions(
     def as_measured(self, job: Workload) -> "Compare":
         """The iteration that was measured, as something to simulate."""
         shared = {field.name: getattr(self, field.name) for field in dataclasses.fields(Assumptions)}
-        shared |= {"measured_iteration_s": None, "measured_on": None, "measured_gbps": None, "efficiency": 1.0}
+        shared |= dict.fromkeys(MEASUREMENT) | {"efficiency": 1.0}
         shared |= {field.name: None for field in dataclasses.fields(SetUp) if field.name not in OF_SERVER}  # in the job
         job = dataclasses.replace(job, gpus_per_server=self.server.gpus_per_server)
-        use = np.atleast_1d(getattr(self, "nic_use", "own"))[0]
-        at = {"nic_gbps": (self.measured_at,), "nic_use": (str(use),)}
+        at = {"nic_gbps": (self.measured_at,), "nic_use": (self.measured_nic_use or "own",)}
         return Compare(**shared, models=(job,), fabrics=(self.measured_fabric,), **at)
 
     @property
@@ -92,6 +93,12 @@ class Assumptions(
         """`InputError` for a measurement of several models, or of an iteration that its own speed changes."""
         if self.measured_iteration_s is None:
             return
+        if self.measured_nic_use is None:  # variants and cases keep what the run began with
+            object.__setattr__(self, "measured_nic_use", str(np.atleast_1d(getattr(self, "nic_use", "own"))[0]))
+        names("measured_nic_use", (self.measured_nic_use,), NIC_USES)
+        on = fabric.get(self.measured_fabric)
+        if getattr(self, "variants", "one") == "usual" and on.variants and on.reconfigures:
+            raise InputError(f"measured_on {self.measured_on!r} has several variants here; say its policy and routing.")
         if len(models) > 1:
             raise InputError(f"measured_iteration_s is of one model a run, got models {', '.join(map(str, models))}.")
         if fabric.get(self.measured_fabric).reconfigures and self.first == "pays":

@@ -92,7 +92,7 @@ class SetUp(ServerSettings):
         if self.bubble is None:
             return job
         enough = micro_batches_for(self.bubble, job.pp, job.chunks, job.schedule)
-        said = "micro_batches" in given or ":micro_batches=" in str(name) or job.known_as not in NAMES
+        said = "micro_batches" in given or ":micro_batches=" in str(name).replace("-", "_") or job.known_as not in NAMES
         return job if said or enough <= job.micro_batches else get(name, **given, micro_batches=enough)
 
 
@@ -161,14 +161,16 @@ class ComputeSettings(ServerSettings):
     """Whose peak counts, bf16 or fp8."""
     expert_load: Literal["balanced", "received"] = "balanced"
     """How long experts compute: balanced, as if all had equally many tokens (the paper's); received, as the busiest
-    rank does for those it received (commands without a preset)."""
+    rank does for those it received."""
     expert_tile: int = TILE
     """Of received: every expert's tokens are rounded up to whole tiles of so many, as grouped matrix products are."""
     measured_iteration_s: float | None = None
     """Instead of efficiency: an iteration of yours takes so long; what the GPU achieves is solved from it. One
     model a run."""
     measured_on: str | None = None
-    """The fabric on which it was measured (default: fat-tree), with the first nic_use of the run."""
+    """The fabric on which it was measured (default: fat-tree)."""
+    measured_nic_use: str | None = None
+    """How its GPUs used NICs, own or pooled (default: the first nic_use of the run)."""
     measured_gbps: float | None = None
     """The bandwidth of its NICs (default: the first of the run)."""
     nvswitch_gigabytes_per_s: float | None = None
@@ -185,8 +187,11 @@ class ComputeSettings(ServerSettings):
         measured = self.measured_iteration_s is not None
         if measured and self.efficiency != 0.5:
             raise InputError(f"efficiency {self.efficiency} is not used beside measured_iteration_s; leave out one.")
-        if not measured and not (self.measured_on is None and self.measured_gbps is None):
-            raise InputError("measured_on and measured_gbps say where measured_iteration_s was measured; give it, too.")
+        where = self.measured_on, self.measured_gbps, self.measured_nic_use
+        if not measured and where != (None, None, None):
+            raise InputError(
+                "measured_on, _gbps and _nic_use say where measured_iteration_s was measured; give it, too."
+            )
         usual = GPUS[DEFAULT_GPU], 0.5, "bf16"
         given = measured or (self.server, self.efficiency, self.compute_precision) != usual
         if self.compute is None:

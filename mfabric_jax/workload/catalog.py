@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mfabric_jax import checks
-from mfabric_jax.checks import InputError
+from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.workload import models
 from mfabric_jax.workload.own import CONFIG, OF_MODEL, OF_SET_UP, is_model_file, read_model
 from mfabric_jax.workload.parallel import DEGREES, Workload
@@ -73,7 +73,7 @@ def get(model: str | Path | Workload, *, fits_bytes: float = FITS_BYTES, **overr
         return Workload(model=asked.label, **facts)
     except InputError as mistake:
         why = str(mistake).removesuffix(".")
-        raise InputError(f"{asked.label}: {why}{_instead(facts, given)}.") from None
+        raise Misfit(f"{asked.label}: {why}{_instead(facts, given, fits_bytes)}.") from None
 
 
 def check_models(field: str, given: Sequence[str | Path | Workload]) -> None:
@@ -164,9 +164,9 @@ def _own_set_up(facts: dict[str, Any], fits_bytes: float) -> dict[str, Any]:
     return finished(facts)
 
 
-def _instead(facts: Mapping[str, Any], given: Mapping[str, Any]) -> str:
+def _instead(facts: Mapping[str, Any], given: Mapping[str, Any], fits_bytes: float) -> str:
     """Degrees that would do, as the end of a sentence; none where some were open."""
     if any(name not in facts for name in DEGREES if name != "dp"):
         return ""
-    found = nearest(facts["architecture"], facts, given)
+    found = nearest(facts["architecture"], facts, given, fits_bytes)
     return f"; a set-up that fits: {set_up_words(found)}" if found else ""

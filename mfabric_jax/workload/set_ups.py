@@ -120,8 +120,10 @@ def _candidates(architecture: Architecture, given: Mapping[str, Any]) -> Iterato
                     yield {"tp": tp, "ep": ep, "pp": pp, "dp": dp, "gpus": dp * group * pp}
 
 
-def nearest(architecture: Architecture, facts: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, int] | None:
-    """Degrees that a model can have, near to those of `facts`, that fit 80 GB a GPU if any near ones do; None where
+def nearest(
+    architecture: Architecture, facts: Mapping[str, Any], asked: Mapping[str, Any], fits_bytes: float = FITS_BYTES
+) -> dict[str, int] | None:
+    """Degrees that a model can have, near to those of `facts`, that fit a GPU if any near ones do; None where
     there are none, or those of `facts` are such. `gpus` stays where it is `asked`, if it can."""
     wanted = {name: facts[name] if is_degree(facts.get(name)) else 1 for name in DEGREES}
     fixed = {name: facts[name] for name in ("gpus_per_server", "chunks") if is_degree(facts.get(name))}
@@ -141,7 +143,7 @@ def nearest(architecture: Architecture, facts: Mapping[str, Any], asked: Mapping
         return None
     rest = {name: value for name, value in facts.items() if name not in (*DEGREES, "gpus", "architecture")}
     found = [job for degrees in each if (job := _tried(architecture, rest | degrees))]
-    fitting = [job for job in found if fullest_stage(job)[1].total <= FITS_BYTES]
+    fitting = [job for job in found if fullest_stage(job)[1].total <= fits_bytes]
     best = next(iter(fitting or found), None)
     return best and {name: getattr(best, name) for name in (*DEGREES, "gpus")}
 

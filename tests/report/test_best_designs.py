@@ -91,6 +91,17 @@ def test_several_set_ups_of_a_model_are_ranked():
     assert said.endswith(" m, +100.0% a token.")
 
 
+def test_what_was_chosen_is_named_not_what_follows_from_it():
+    rows = [
+        {"model": "m", "fabric": "mfabric", "memory_gb": 1.5 * s, "sequence": s, "micro_batch": b}
+        | {"iteration_s": 1.0 * b, "usd_per_million_tokens": 0.1 * s + b, "cluster_cost_usd": 1e6}
+        for s in (1024, 4096)
+        for b in (1, 2)
+    ]
+    (own,) = priced_designs(rows, {}).values()
+    assert [one.choice for one in own[:2]] == ["sequence 1024, micro_batch 1", "sequence 1024, micro_batch 2"]
+
+
 def test_one_design_is_no_choice():
     assert recommended(ROWS[:1], {}) == []
 

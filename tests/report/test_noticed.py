@@ -45,6 +45,9 @@ def test_a_tier_that_is_not_needed_is_named():
         "Trees of packet switches have three tiers, as the paper's; two tiers of switches with 64 ports have room for "
         "2,048 NICs, and cost less: --tiers 2."
     ]
+    many = {"tiers": 3, "nics": 16, "server": {"gpus_per_server": 8, "nics": None}}
+    assert said({"gpus": 2048, "policy": "uniform"}, effective=many) == []
+    assert said({"gpus": 2048, "policy": "uniform", "tiers": 2}, effective={"tiers": 3}) == []
     for gpus, tiers in ((2056, 3), (2048, 2)):
         assert said({"gpus": gpus, "policy": "uniform"}, effective={"tiers": tiers}) == []
 

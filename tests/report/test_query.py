@@ -123,6 +123,9 @@ def test_settings_in_which_files_differ_are_columns(tmp_path):
     rows, _ = query([tmp_path / "s0.parquet", tmp_path / "s1.parquet", tmp_path / "b.csv"], Asked())
     assert [(row["ocs"], row["tiers"]) for row in rows] == [("x", 2), ("y", 2), (None, 3)]
     assert "delay_s" not in rows[0]
+    write_rows([{"fabric": "mfabric", "tiers": 2, "iteration_s": 2.0}], tmp_path / "d.csv", {"tiers": 2, "seed": 0})
+    rows, _ = query([tmp_path / "d.csv", tmp_path / "b.csv"], Asked(where=["tiers = 3"]))
+    assert [row["fabric"] for row in rows] == ["fat-tree"]
 
 
 def test_mistakes_are_sentences(folder):

@@ -6,6 +6,7 @@ import jax
 import pytest
 
 from mfabric_jax.study import Sweep
+from mfabric_jax.study._scenario import variants_of
 from tests.mistakes import refused as refused_by
 from tests.study.small import refused, row, small
 
@@ -56,6 +57,14 @@ def test_it_is_measured_with_the_use_of_nics_that_the_run_has():
     pooled = ON | {"nic_use": ("pooled",)}
     seconds = row(small(**pooled, efficiency=0.37))["iteration_s"]
     assert rate(small(**pooled, measured_iteration_s=seconds)) == pytest.approx(0.37, rel=1e-9)
+
+
+def test_all_variants_of_a_run_compute_as_fast():
+    config = small(fabrics=("fat-tree", "mfabric"), variants="usual", measured_iteration_s=30.0)
+    every = [one for name in config.fabrics for one in variants_of(config, name).values()]
+    assert [one.nic_use for one in every] == [("own",), ("pooled",), ("own",), ("own",)]
+    assert len({rate(one) for one in every}) == 1
+    assert rate(dataclasses.replace(config, measured_nic_use="pooled")) < rate(config)
 
 
 def test_mistakes():

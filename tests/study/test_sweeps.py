@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from mfabric_jax.checks import InputError
 from mfabric_jax.report import Asked, query
 from mfabric_jax.study import Sweep, read_sweep, sweep
 from mfabric_jax.study.sweeps.axes import columns
@@ -249,6 +250,9 @@ def test_what_cannot_be_is_left_out_where_asked_for():
     fixed = given["fixed"] | {"ocs": "epiphotonics", "optical_degree": 9}
     check_refused("no configuration is left; 1 of them: ocs", Sweep, fixed=fixed, impossible="leave-out")
     check_refused("impossible 'skip' is unknown", Sweep, impossible="skip")
+    for axes in ({"policy": ["greedy", "gredy"]}, {"fabric": ["mfabrc", "mfabric"]}, {"nic_gbps": [400.0, 1600.0]}):
+        with pytest.raises(InputError):  # values that none can have are mistakes
+            Sweep(fixed={"model": "llama-moe"}, grid=axes, impossible="leave-out")
 
 
 def test_files_are_read_strictly(tmp_path):

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from mfabric_jax.checks import InputError
 from mfabric_jax.study import TraceStudy, compare, trace_study
 from mfabric_jax.study import _trace_study as study
 from mfabric_jax.study._trace_answers import AHEAD, CIRCUITS, HELD, SHARE, UNKNOWN, answers
@@ -80,6 +81,13 @@ def circuits(*seconds, job=JOB):
     rows = [row(name, time, 0.5 if "mFabric" in name else 1.0) for name, time in zip(names, seconds, strict=True)]
     recording = Recording(np.ones((1, 1, 1, 16, 16)), np.zeros(1, int), "run", "made up")
     return " ".join(answers(Studied(recording, job, rows, [], [], {}, []))[CIRCUITS])
+
+
+def test_one_rate_of_computation():
+    with pytest.raises(InputError, match="efficiency is not used beside measured_iteration_s"):
+        TraceStudy(efficiency=0.7, measured_iteration_s=3.0)
+    assert TraceStudy(efficiency=0.5).case(DESIGNS[0]).compute == "achieved"
+    assert TraceStudy().case(DESIGNS[0]).compute == "calibrated"
 
 
 def test_the_verdict_on_circuits():

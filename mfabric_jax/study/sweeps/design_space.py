@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mfabric_jax.checks import InputError, one_of, whole
+from mfabric_jax.checks import InputError, Misfit, one_of, whole
 from mfabric_jax.study.settings import DTYPES
 from mfabric_jax.study.sweeps.all_to_alls import AllToAlls
 from mfabric_jax.study.sweeps.axes import Setting, axis_values, check_value, columns
@@ -155,10 +155,10 @@ class Sweep:
         return {fault: np.asarray(rows) for fault, rows in found.items()}
 
     def _fault(self, code: Mapping[str, Any], data: Mapping[str, Any]) -> str | None:
-        """Why a configuration cannot be."""
+        """Why a configuration cannot be; `InputError` for values that none can have."""
         try:
             self.kind(code, data, self.dtype).check({name: np.asarray([value]) for name, value in data.items()})
-        except InputError as error:
+        except Misfit as error:
             return str(error)
         return None
 

@@ -89,8 +89,9 @@ class Iterations:
         """`InputError` for a number that `compare` would not take: the ends of every column are tried."""
         if self.base.flows == "single" and len(set(data["electrical_nics"].tolist())) > 1:
             raise InputError("flows 'single' draws paths for one number of electrical_nics: give it in [fixed].")
-        if self.base.measured_iteration_s is not None and self.base.measured_gbps is None:
-            raise InputError("measured_iteration_s needs measured_gbps in a sweep: its bandwidths may vary.")
+        for name in ("measured_gbps", "measured_nic_use"):
+            if self.base.measured_iteration_s is not None and self.code[name] is None:
+                raise InputError(f"measured_iteration_s needs {name} in a sweep, where what it stands for may vary.")
         for name, values in data.items():
             some = [value for value in values.tolist() if value is not None]
             ends = {min(some), max(some)} if some else set()
