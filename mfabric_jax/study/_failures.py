@@ -94,6 +94,8 @@ class Failures(FailureSettings):
             raise InputError(f"circuits_for must be all-to-all for failures, got {', '.join(spans)}.")
         if self.setting.partial:
             raise InputError("partial must be false for failures, got true.")
+        if self.setting.reconfiguration_cost != "changed":
+            raise InputError("reconfiguration_cost must be changed for failures, got 'always'.")
         if self.setting.policy == "static":
             raise InputError("policy must not be 'static' for failures: circuits are chosen again for what is left.")
         if self.setting.flows != "spray":

@@ -78,6 +78,7 @@ class Program(eqx.Module):
     partial: bool = eqx.field(static=True)
     scenarios: int = eqx.field(static=True)
     tile: int | None = eqx.field(static=True)  # of experts; None: they are balanced
+    always: bool = eqx.field(static=True)  # the switch turns for every block, its circuits new or not
     policy: Any
     carry: Any
     run: Any
@@ -93,6 +94,9 @@ class Program(eqx.Module):
         span = Span(self.span, past) if self.run is None else Span(self.span, self.run, self.run_key)
         rest = {"first": first, "span": span, "partial": self.partial, "carry": self.carry, "key": given.key}
         solved = exchanges_between(self.workload, group, given.tokens, self.policy, routing=self.routing, **rest)
+        if self.always:
+            moe = places(self.workload).layer >= 0
+            solved = solved._replace(switch=jnp.asarray(np.stack([moe, np.zeros_like(moe)], axis=-1)))
         return solved._replace(busy=busy)
 
     def busy(self, tokens: Array) -> Array | None:
@@ -117,6 +121,7 @@ def program_of(one: Scenario) -> Program:
         partial=settings.partial and changes,
         scenarios=settings.scenarios if first == "predict" and takes_many(policy) else 0,
         tile=settings.expert_tile if settings.expert_load == "received" else None,
+        always=settings.reconfiguration_cost == "always" and changes,
         policy=policy,
         carry=_carried(one),
         run=planned_on(one) if span == "run" else None,

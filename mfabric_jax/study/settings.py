@@ -239,6 +239,9 @@ class CircuitSettings(PolicySettings):
     """Time that a policy takes, paid where nothing hides it: seconds, or measured (on this machine)."""
     partial: bool = False
     """Circuits that stay carry while others turn."""
+    reconfiguration_cost: Literal["changed", "always"] = "changed"
+    """When a region waits for its switch: changed, where circuits differ from those in place; always, in every block
+    and pass, as the code that mFabric's authors released does (with --first block)."""
     cold_start: bool = False
     """Circuits are uniform when an iteration begins (default: as an iteration like it leaves them)."""
     flows: Literal["spray", "single"] = "spray"
@@ -250,6 +253,9 @@ class CircuitSettings(PolicySettings):
             one_of("predictor", self.predictor, PREDICTORS)
         if self.flows == "single" and self.routing != "unsplit":
             raise InputError(f"flows 'single' needs routing unsplit, got {self.routing!r}.")
+        if self.reconfiguration_cost == "always" and (self.first != "block" or self.partial):
+            has = f"first {self.first!r}" if self.first != "block" else "partial"
+            raise InputError(f"reconfiguration_cost 'always' is of first 'block' without partial, got {has}.")
         if self.flows == "single" and self.partial:
             raise InputError("flows 'single' turns all circuits together; partial must be false, got true.")
         whole("scenarios", self.scenarios)
@@ -264,6 +270,8 @@ class CircuitSettings(PolicySettings):
         """`InputError` for spans that are none, or do not go with `first`."""
         names("circuits_for", circuits_for, SPANS)
         for span in circuits_for:
+            if self.reconfiguration_cost == "always" and span != "all-to-all":
+                raise InputError(f"reconfiguration_cost 'always' needs circuits_for 'all-to-all', got {span!r}.")
             allowed = ("block",) if span in LONG else ("block", "predict", "random")
             if span != "all-to-all" and self.first not in allowed:
                 words = " or ".join(map(repr, allowed))
