@@ -30,7 +30,7 @@ KINDS = {
     "DP inside": "Other gradients, inside",
     "PP": "Pipeline",
 }
-OPTIONS = ("model", "fabric", "servers", "nic_gbps", "radix", "resolution", "seed")
+OPTIONS = ("model", "fabric", "servers", "nic_gbps", "radix", "seed")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,8 +41,6 @@ class Config(Sweep):
     fabrics: tuple[str, ...] = ("fat-tree", "rail-optimized", "mfabric")
     servers: tuple[int, ...] = (128, 1024, 4096)  # Cluster sizes; the model's data-parallel degree grows with them.
     radix: int = 64  # Ports of a switch.
-    resolution: float = 0.01
-    """Rates are solved again at most every that part of the lower bound on the time; 0 is exact."""
 
     def __post_init__(self):
         check(self, distinct="fabrics servers", whole={1: "servers"}, cases="fabrics servers")
@@ -75,7 +73,7 @@ def _rows(config: Config, fabric: str, servers: int) -> Iterator[Row]:
 def _solved(one: WholeCluster, folder: Path) -> list[Row]:
     """The rows of `mfabric cluster` in a process of its own, which keeps compiled programs in the folder."""
     words = [word for name in OPTIONS for word in ("--" + name.replace("_", "-"), str(getattr(one, name)))]
-    words += ["--micro-batches", str(one.job().micro_batches)]
+    words += ["--head", "left-out", "--micro-batches", str(one.job().micro_batches)]
     keep = {"JAX_COMPILATION_CACHE_DIR": str(folder), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     command = [sys.executable, "-m", "mfabric_jax.cli", "cluster", *words, "--out", str(folder / "rows.csv")]
     done = subprocess.run(command, env=os.environ | keep, capture_output=True, text=True)

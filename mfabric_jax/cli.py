@@ -65,14 +65,17 @@ MUST = {  # options that some commands do not run without
     "train": ("--out", "the folder of the run"),
     "validate": ("--runs", "a folder of packet-level runs"),
 }
-SHORT = {"--seq": "--sequence"}
+SHORT = {"--seq": "--sequence", "--fabric": "--fabrics"}
 HELP = """usage: mfabric COMMAND [options]
 
   compare   iteration time, cost and performance per dollar of fabrics for MoE training
   calibrate the computation rate of models that published fat-tree times imply
   failures  what a broken NIC, link, switch, GPU or server costs a fabric
   cluster   one iteration's flows on a whole cluster at once: who waits for which link
+  jobs      several jobs on shared links: fair sharing, CASSINI's time shifts, MLTCP's weights, the best shifts
+  replay    a graph of tasks on fabrics: when it ends, what holds it, what more bandwidth would bring
   timeline  what every stage does when in one iteration, as a table, a picture or a trace for Perfetto
+  export    one iteration as a graph of tasks: computations, messages, what waits for what
   draw      a picture of a fabric
   traffic   bytes of each kind of parallelism in one iteration of a model, memory of a GPU
   traces    what recorded routing holds, and what it means for a job: all-to-all, circuits, predictors
@@ -178,6 +181,8 @@ def _first_word(command: str) -> str | None:
 
         return f"a fabric first; allowed: {', '.join(FABRICS)}, or a graph's .json file"
     paths = {
+        "jobs": "a .toml or .json file of jobs and what they share first",
+        "replay": "a graph of tasks first, a file, or the common beginning of a file for every rank",
         "report": "the rows first, a .csv or .parquet file or the folder of a sweep",
         "sweep": "the file of the design space first, .toml or .json",
         "query": "a folder of a sweep or a file of rows first",

@@ -5,13 +5,15 @@ from contextlib import contextmanager
 
 from mfabric_jax.checks import InputError
 
-PACKAGES = {  # of each extra, by the names that are imported and installed
+PACKAGES = {  # of each extra, by the names that are installed
     "cli": ("tyro", "tqdm"),
     "plot": ("matplotlib",),
     "store": ("pyarrow",),
     "exact": ("scipy",),
+    "formats": ("protobuf", "flatbuffers"),
     "cluster": ("ray",),
 }
+NAMES = {"google": "protobuf"}  # installed under another name than imported
 
 
 @contextmanager
@@ -20,6 +22,7 @@ def extra(name: str, purpose: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
+        package = NAMES.get(error.name or "", error.name)
         raise InputError(
-            f"{purpose} needs {error.name}, which is not installed: run pip install 'mfabric-jax[{name}]'."
+            f"{purpose} needs {package}, which is not installed: run pip install 'mfabric-jax[{name}]'."
         ) from error

@@ -22,6 +22,12 @@ def platform() -> str:
     return _named.get() or device().platform
 
 
+def cores() -> int:
+    """Cores that this process may use."""
+    allowed = getattr(os, "sched_getaffinity", None)
+    return len(allowed(0)) if allowed else os.cpu_count() or 1
+
+
 def device() -> Any:
     """The default device (a `jax.Device`); None while programs are traced for one that is not there."""
     if _named.get() is not None:

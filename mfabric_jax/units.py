@@ -44,6 +44,26 @@ def us(value: Number) -> Number:
     return value * 1e-6  # type: ignore[operator]
 
 
+def ns(value: Number) -> Number:
+    """Nanoseconds -> seconds."""
+    return value * 1e-9  # type: ignore[operator]
+
+
+def ps(value: Number) -> Number:
+    """Picoseconds -> seconds."""
+    return value * 1e-12  # type: ignore[operator]
+
+
+def to_us(value: Number) -> Number:
+    """Seconds -> microseconds."""
+    return value * 1e6  # type: ignore[operator]
+
+
+def to_ps(value: Number) -> Number:
+    """Seconds -> picoseconds."""
+    return value * 1e12  # type: ignore[operator]
+
+
 def to_gbps(value: Number) -> Number:
     """Bytes per second -> gigabits per second."""
     return value / 1.25e8  # type: ignore[operator]

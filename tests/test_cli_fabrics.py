@@ -104,7 +104,7 @@ def written(words, tmp_path, name):
 
 def test_a_cluster(capsys, tmp_path):
     picture = tmp_path / "cluster.png"
-    words = (*CLUSTER, "--fabric", "rail-optimized", "--resolution", "0")
+    words = (*CLUSTER, "--fabric", "rail-optimized")
     every, links, flows, config = written((*words, "--picture", str(picture)), tmp_path, "rails")
     output = capsys.readouterr()
     assert picture.read_bytes().startswith(b"\x89PNG")

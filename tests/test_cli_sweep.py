@@ -62,7 +62,8 @@ def test_a_sweep_says_where_micro_batches_are_open():
         return _micro_batches(Sweep(fixed=fixed))
 
     for model in ("llama-moe", "llama-moe:dp=4"):
-        assert "bubble = 0.15 in [fixed]" in said(model=model)
+        assert 'preset = "today"' in said(model=model)
+    assert _micro_batches(Sweep(fixed={"model": "llama-moe"}, preset="today")) is None
     assert said(bubble=0.15) is said(micro_batches=4) is None
     assert _micro_batches(Sweep("all-to-all")) is None
 

@@ -13,7 +13,7 @@ from tests.study.small import MODEL, row, small
 SMALL = ("timeline", "--model", MODEL, "--nic-gbps", "100", "--micro-batches", "2", "--dtype", "float64")
 SMALL = (*SMALL, "--compute", "achieved")
 pytestmark = pytest.mark.usefixtures("command_line")
-OWN = ("--eps-waits", "--overlap-parts", "2", "--dp-overlap")  # what is passed on, and looked up
+OWN = ("--preset", "paper", "--eps-waits", "--overlap-parts", "2", "--dp-overlap")  # what is passed on, and looked up
 CONFIG = small(fabrics=("mfabric",), eps_waits=True, overlap_parts=2, dp_overlap=True)
 PARTS = ("compute_s", "tp_comm_s", "ep_comm_s", "dp_comm_s", "reconfig_s", "bubble_s")
 

@@ -116,7 +116,7 @@ def _evaluate(case: Case, shapes: _Shapes):
     spread = NamedSharding(Mesh([shapes.device], (batches.AXIS,)), PartitionSpec(batches.AXIS))
     case_shapes = tuple((cases[name][0], jnp.dtype(cases[name][1])) for name in names), structure
     shared, code = eqx.partition(results, batches.is_array)
-    return batches.lowered(batches.hashable(code), batches.shapes(shared), case_shapes, case.batch, spread)
+    return batches.lowered_program(batches.hashable(code), batches.shapes(shared), case_shapes, case.batch, spread)
 
 
 def _gradient(case: Case, shapes: _Shapes):

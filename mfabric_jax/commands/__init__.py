@@ -4,7 +4,7 @@
 """
 
 NAMES = (
-    *("compare", "calibrate", "failures", "cluster", "timeline", "draw", "traffic", "traces"),
-    *("validate", "policies", "train", "evaluate", "sweep", "query", "report", "reproduce"),
+    *("compare", "calibrate", "failures", "cluster", "jobs", "replay", "export", "timeline", "draw"),
+    *("traffic", "traces", "validate", "policies", "train", "evaluate", "sweep", "query", "report", "reproduce"),
     *("tune", "doctor"),
 )

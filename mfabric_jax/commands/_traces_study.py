@@ -26,13 +26,15 @@ def run(options: Any) -> int:
     from mfabric_jax import study
     from mfabric_jax.study._trace_answers import answers
     from mfabric_jax.study._trace_study import DESIGNS, TraceStudy
-    from mfabric_jax.study.presets import BUBBLE
+    from mfabric_jax.study.presets import PRESETS
     from mfabric_jax.traffic.formats import recording_of
 
     if options.model is None:
         raise InputError("traces study needs --model, the model whose job the recording is read for.")
     own = {field.name for field in dataclasses.fields(TraceStudy)} & set(vars(options))
-    given: dict[str, Any] = BUBBLE | {name: value for name in own if (value := getattr(options, name)) is not None}
+    given: dict[str, Any] = PRESETS["today"] | {
+        name: value for name in own if (value := getattr(options, name)) is not None
+    }
     config = TraceStudy(**given)
     recording = recording_of(config.job, options.path, options.axes).chosen(options.records)
     found = _with_bar(study.trace_study, recording, config, len(DESIGNS) + 1)

@@ -16,18 +16,20 @@ class Options(TrafficSettings):
     """Fit the computation time of models to published fat-tree times (arXiv 2501.03905): one rate each.
 
     Three ratios a model are published; skew comes from the traffic. Every other fabric is then predicted. `compare`
-    uses what ships with the package, found under the defaults here. There are as many micro-batches as pipeline stages,
-    whatever other commands take: the published times are of such iterations.
+    uses what ships with the package, one calibration for each preset. There are as many micro-batches as pipeline
+    stages and no head or optimizer step, whatever other commands take: the published times are of such iterations.
     """
 
     models: tuple[str, ...] = tuple(PUBLISHED)
     """Those with published times: mixtral-8x22b, mixtral-8x7b, llama-moe, qwen-moe"""
     preset: str = "paper"
-    """paper (its text) or released (its authors' code): defaults of --flows and --matrices."""
+    """paper (its text), released (its authors' code) or today: defaults of the options below and of --matrices."""
     flows: Literal["spray", "single"] = "spray"
     """spray, or single: each flow takes one random shortest path."""
     nic_use: tuple[str, ...] = ("own",)
     """own: each GPU uses its own NIC; pooled: a server's NICs carry anything."""
+    expert_load: Literal["balanced", "received"] = "balanced"
+    """How long experts compute: balanced, or as the busiest rank does for what it received."""
     out: str | None = None
     """The calibration, with its residuals and its configuration, to a .json file."""
     seed: int = 0

@@ -17,8 +17,8 @@ class Options:
 
     config: Compare
     preset: str | None = None
-    """paper (its text) or released (its authors' code): defaults of --rule, --flows, --eps-waits and --matrices, and as
-    many micro-batches as stages."""
+    """paper (its text), released (its authors' code) or today: defaults of other options. Without one it is today, with
+    fabrics in their usual variants."""
     out: str | None = None
     """Rows to a .csv or .parquet file."""
     figures: str | None = None

@@ -85,7 +85,7 @@ def _values(flag: str, value: str, hint: Any) -> list[str]:
     field = flag[2:].replace("-", "_")
     for one in _alternatives(hint):
         if field == "dtype":
-            from mfabric_jax.study.settings import check_of_simulator
+            from mfabric_jax.study.fields import check_of_simulator
 
             check_of_simulator(value)
         if typing.get_origin(one) is Literal:

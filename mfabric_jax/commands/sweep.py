@@ -98,7 +98,6 @@ def run(options: Options) -> int:
 
 def _micro_batches(config: Any) -> str | None:
     """What a sweep takes where it leaves micro-batches open, in a sentence, if a plain comparison takes others."""
-    from mfabric_jax.study.presets import BUBBLE
     from mfabric_jax.workload import NAMES
 
     names = {str(group.code.get("model")) for group in config.groups if not group.code.get("micro_batches")}
@@ -107,7 +106,7 @@ def _micro_batches(config: Any) -> str | None:
         return None
     return (
         "micro_batches is open, so models known by name take as many as pipeline stages; "
-        f"bubble = {BUBBLE['bubble']} in [fixed] takes as many as mfabric compare does."
+        'preset = "today" takes as many as mfabric compare does, and its other defaults.'
     )
 
 

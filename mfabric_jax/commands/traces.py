@@ -3,7 +3,7 @@
 import dataclasses
 import pathlib
 import sys
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
@@ -24,11 +24,12 @@ class Options:
     """
 
     what: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="info|convert|fit|study")]
-    """info: statistics; convert: the same counts as .npz of tokens; fit: knobs of generated traffic that is alike;
-    study: what part of an iteration is all-to-all, whether circuits help, which predictor works."""
+    """info: statistics; convert: the same counts as .npz of tokens, or added up as an mFabric weight matrix .txt; fit:
+    knobs of generated traffic that is alike; study: what part of an iteration is all-to-all, whether circuits help,
+    which predictor works."""
     path: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="PATH")]
     """The recording; PATH/NAME where there are several."""
-    to: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="OUT.npz")] = None
+    to: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="OUT.npz|OUT.txt")] = None
     """Where convert writes."""
     records: tuple[int, int] | None = None
     """FIRST-LAST record (default: all; for a SmartMoE gate trace 2011-5001)."""
@@ -52,6 +53,8 @@ class Options:
     """study: achieved over peak FLOP/s (default: as in compare, calibrated to published times or 0.5)."""
     measured_iteration_s: float | None = None
     """study: instead, what an iteration of this job takes on a fat-tree whose GPUs use their own NICs."""
+    expert_load: Literal["balanced", "received"] | None = None
+    """study: how long experts compute: for what they received (default), or as if balanced."""
     precision: str | None = None
     """study: of what is sent, bf16 (default) or fp8."""
     tp: int | None = None
@@ -80,7 +83,7 @@ def run(options: Options) -> int:
     from mfabric_jax import traffic
 
     records = options.records
-    for name in ("gpu", "nic_gbps", "efficiency", "measured_iteration_s", "precision"):
+    for name in ("gpu", "nic_gbps", "efficiency", "measured_iteration_s", "precision", "expert_load"):
         if options.what != "study" and getattr(options, name) is not None:
             raise InputError(f"{name} is of traces study alone, got traces {options.what}.")
     if options.ranks_per_server is not None and options.what not in ("info", "study"):
@@ -90,7 +93,8 @@ def run(options: Options) -> int:
     if options.what == "convert":
         if options.to is None:
             raise InputError("traces convert needs OUT.npz behind the path.")
-        print(traffic.save_tokens(_one_trace(options).chosen(records), options.to))
+        save = traffic.save_weight_matrix if options.to.endswith(".txt") else traffic.save_tokens
+        print(save(_one_trace(options).chosen(records), options.to))
         return 0
     if options.what == "study" and options.to is None:
         from mfabric_jax.commands import _traces_study

@@ -32,6 +32,7 @@ def _size(job: Workload) -> str:
 def run(options: Options) -> int:
     """Returns the exit status."""
     from mfabric_jax import report, workload
+    from mfabric_jax.traffic.dispatch import PER_SERVER, even_copies
     from mfabric_jax.workload.regions import region_remark
     from mfabric_jax.workload.volume import MEASURED_SOURCE
 
@@ -49,6 +50,11 @@ def run(options: Options) -> int:
     table = workload.share_table(job)
     rows = [row | {"gigabytes": float(units.to_gigabytes(row["bytes_per_iteration"]))} for row in table]
     print(report.plain(rows, columns))
+    if job.servers_per_region > 1:
+        how = job.dispatch if job.node_limit is None else f"{job.dispatch}, node limit {job.node_limit}"
+        how = f"dispatch {how}" if job.dispatch == PER_SERVER else "--dispatch per-server"
+        part = f"{even_copies(job):.3f} of it if experts are even"
+        print(f"Counted is every selection; between servers {how} sends {part}.")
     print(f"measured: {MEASURED_SOURCE}; docs/assumptions.md says why the shares differ.")
     print(_size(job))
     stage, held = workload.fullest_stage(job)

@@ -14,13 +14,17 @@ from mfabric_jax.commands import shared
 class Options:
     """Predict recorded packet-level runs at flow level and say how far off the prediction is.
 
-    Prediction: exact max-min fluid completion, headers taken off the line rate; latency and queues are not in it.
+    Prediction: exact max-min fluid completion, headers taken off the line rate; beside it the same corrected by what
+    the run's transport takes and adds. Queues and losses are in neither.
     """
 
     what: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="packet")]
     """packet: runs of a packet-level simulator."""
     runs: str
     """Folder of runs, one .json file each."""
+    transport: str = "named"
+    """What corrects the prediction: named (ndp or dctcp, where a run names one of them), none, ndp, dctcp, or a .toml
+    or .json file of constants of your own (docs/fabrics.md)."""
     out: str | None = None
     """Rows to a .csv or .parquet file."""
     figures: str | None = None
@@ -37,17 +41,20 @@ def run(options: Options) -> int:
     from tqdm import tqdm
 
     from mfabric_jax import report, validation
+    from mfabric_jax.fabric.transport import get_transport
     from mfabric_jax.report import figures
     from mfabric_jax.report.tables import agreement
     from mfabric_jax.study._provenance import provenance
+    from mfabric_jax.validation.packets import NAMED
 
     runs = validation.read_runs(options.runs)
     shared.check_outputs(options.out, options.figures)
+    transport = options.transport if options.transport == NAMED else get_transport(options.transport)
     bar = tqdm(runs, desc="validate", unit="run", file=sys.stderr, disable=None)
-    predictions = [validation.predict(run, options.dtype) for run in bar]
+    predictions = [validation.predict(run, options.dtype, transport) for run in bar]
     rows = validation.packet_rows(predictions)
     if options.out is not None:
-        given = {"command": "validate packet", "runs": options.runs}
+        given = {"command": "validate packet", "runs": options.runs, "transport": options.transport}
         report.write_rows(rows, options.out, given | provenance(options.dtype))
         print(f"{len(rows)} rows in {options.out}", file=sys.stderr)
     print(agreement(rows, validation.packet_groups(predictions)))

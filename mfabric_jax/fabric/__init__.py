@@ -9,6 +9,7 @@ from mfabric_jax.fabric.graph import read_graph
 from mfabric_jax.fabric.network import Network
 from mfabric_jax.fabric.region import Region
 from mfabric_jax.fabric.registry import NAMES, cluster, cluster_cost, cost_table, get
+from mfabric_jax.fabric.transport import Transport, get_transport
 
 __all__ = [
     "NAMES",
@@ -18,10 +19,12 @@ __all__ = [
     "Network",
     "Prices",
     "Region",
+    "Transport",
     "cluster",
     "cluster_cost",
     "cost_table",
     "degraded",
     "get",
+    "get_transport",
     "read_graph",
 ]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import equinox as eqx
 import jax
@@ -17,6 +17,7 @@ from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.fabric.ocs import Ocs, get_ocs
 from mfabric_jax.fabric.region import Region
+from mfabric_jax.fabric.transport import NONE, Transport, get_transport
 from mfabric_jax.workload import Gpu, Workload, get_gpu
 from mfabric_jax.workload.gpus import DEFAULT_GPU, GPUS
 
@@ -28,8 +29,22 @@ NVSWITCHES = 6  # of a server of 8 A100 (NVIDIA DGX A100 user guide); of 8 H100:
 ELECTRICAL_SHARE = 4  # of mfabric: one in so many NICs of a server, so 2 of 8
 if TYPE_CHECKING:
     GpuChoice = str | Gpu
+    TransportChoice = str | Transport
 else:
-    GpuChoice = str  # a command line has words only
+    GpuChoice = TransportChoice = str  # a command line has words only
+
+
+class ClusterShape(Protocol):
+    """What the form of a cluster depends on, whatever runs there; a `Workload` has it."""
+
+    @property
+    def servers(self) -> int: ...
+    @property
+    def gpus_per_server(self) -> int: ...
+    @property
+    def servers_per_region(self) -> int: ...
+    @property
+    def pp(self) -> int: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +91,9 @@ class PortSettings(ServerSettings):
     """nvl72 and mfabric-cpo: bandwidth of a GPU in all, per direction."""
     goodput: float = 1.0
     """Part of the NIC bandwidth that is payload (headers take the rest)."""
+    transport: TransportChoice = "none"
+    """What headers, a receiver's pace and acknowledgements take of the NIC bandwidth, and what messages wait: none,
+    ndp, dctcp, or a .toml or .json file of constants (docs/fabrics.md); instead of goodput."""
 
     def check_ports(self, least_electrical: int = 0) -> None:
         """`InputError` for a value that no server has; `optical_degree` and `electrical_nics` get their defaults."""
@@ -89,6 +107,22 @@ class PortSettings(ServerSettings):
             raise InputError("electrical_nics must be at least 1: gradients and pipeline transfers use them, got 0.")
         positive("gpu_tbps", self.gpu_tbps)
         part("goodput", self.goodput)
+        self._check_transport()
+
+    def _check_transport(self) -> None:
+        """A file is read once, here."""
+        used = self.carried_by
+        if self.transport != used.name:
+            object.__setattr__(self, "transport", used)
+        if used != NONE and self.goodput != 1:
+            raise InputError(
+                f"goodput {self.goodput} is not used beside transport {used.name!r}, which decides it; leave out one."
+            )
+
+    @property
+    def carried_by(self) -> Transport:
+        """The transport of all that leaves a server."""
+        return get_transport(self.transport)
 
     def _share_nics(self) -> None:
         """Of the NICs of a server, some are on the packet switches of mfabric, the others on its optical switch."""
@@ -119,6 +153,16 @@ class FabricSettings(PortSettings):
     """Further delay for every circuit that is set up anew."""
     reactivation_s: float = 0.0
     """NICs come back so much after the optical switch has turned (measured on a testbed: 5.67)."""
+    path_radix: int = 16
+    """Ports of every switch where flows take single paths, doubled until all servers fit; 16: one server of 8 NICs
+    under an edge switch, 8 servers at a rail switch."""
+    busy: Literal["group", "cluster"] = "group"
+    """Whose all-to-alls run at once where flows take single paths over switches: those of one expert-parallel group, or
+    of all groups of the cluster, each like the other (mfabric: its group alone)."""
+    wiring: Literal["demand", "rings", "totient-perms"] = "demand"
+    """Circuits of topoopt: demand, one ring for gradients and matchings in every group; rings, three rings over the
+    stage and none for a group; totient-perms, rings and matchings by the bytes of each. In the last two all groups of a
+    stage are busy at once, and flows single takes single paths."""
     link_delay_s: float = 0.0
     """Propagation of a link: a path between servers has two for every tier of a tree (also on mfabric, whose packet
     switches are the longer way), two on rails with pxn, one on topoopt and torus."""
@@ -129,6 +173,8 @@ class FabricSettings(PortSettings):
         switch = self.optical_switch
         if self.delay_s is None:
             object.__setattr__(self, "delay_s", self._delay_of(switch))
+        if whole("path_radix", self.path_radix, at_least=4) % 2:
+            raise InputError(f"path_radix must be even (half of the ports go up), got {self.path_radix}.")
         for name in ("delay_s", "each_s", "reactivation_s", "link_delay_s"):
             not_negative(name, getattr(self, name))
 
@@ -180,7 +226,7 @@ def tree_links(settings: FabricSettings) -> int:
     return 2 * settings.tiers
 
 
-def no_circuits(job: Workload, form: Form, nic_gbps: float, choose: Callable[..., np.ndarray]) -> None:
+def no_circuits(job: ClusterShape, form: Form, nic_gbps: float, choose: Callable[..., np.ndarray]) -> None:
     """A fabric without circuits to choose."""
 
 
@@ -209,7 +255,7 @@ class Fabric:
     - `optical_regions(form, job)`: ports of one region on its optical switch, and how many regions there are. None: no
       such ports, or in the price that a GPU pays.
     - `policy`, `routing`: what rows say; None: what the user chose.   - `reconfigures`: its circuits change.
-    - `single_paths`: flows may take one path each; else they always spread.
+    - `single_paths(settings)`: flows may take one path each; else they always spread.
     - `variants`: settings that a plain comparison shows, by name; none: it shows the fabric once.
     - `rails`: NICs of equal rank share an edge switch.   - `panels`: links end on patch panels, and so do spares.
     - `nvswitches`: of a server or scale-up domain.
@@ -221,7 +267,7 @@ class Fabric:
     groups: Callable[..., list[Any]]
     cluster: Callable[[int, float, Form, dict[str, Any]], Cluster]
     parts: Callable[[Form], tuple[PartGroup, ...]]
-    form: Callable[[PortSettings, Workload], Form]
+    form: Callable[[PortSettings, ClusterShape], Form]
     circuits: Callable[..., np.ndarray | None] = no_circuits
     nvlink_Bps: Callable[[Any, Any, Any], Any] = server_nvlink
     at: Callable[..., Any] = at_bandwidth
@@ -233,7 +279,7 @@ class Fabric:
     policy: str | None = "none"
     routing: str | None = "spraying"
     reconfigures: bool = False
-    single_paths: bool = True
+    single_paths: Callable[[FabricSettings], bool] = lambda settings: True
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
     rails: bool = False
     panels: bool = False
@@ -251,7 +297,7 @@ class Fabric:
         return server.scale_up_gpus or self.domain_gpus
 
 
-def nics_of(settings: PortSettings, job: Workload) -> int:
+def nics_of(settings: PortSettings, job: ClusterShape) -> int:
     """One NIC for each GPU, unless the user or the GPU says otherwise."""
     return settings.server_nics or job.gpus_per_server
 

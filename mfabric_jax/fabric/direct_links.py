@@ -1,4 +1,4 @@
-"""The servers of one expert-parallel group joined by direct links, without switches: they forward for each other."""
+"""The servers of expert-parallel groups joined by direct links, without switches: they forward for each other."""
 
 from typing import ClassVar
 
@@ -17,8 +17,9 @@ class DirectLinks(eqx.Module):
     - `nics` (static): NICs of a server for links inside its group.
     - `ring_nics`, `stage_nics`: NICs with which a server sends gradients, and activations to the next stage; a part
       of one where several servers share a link.
-    - `count` [S S]: links inside the group; `hops` [S*S H], `share` [S*S H]: which of them (row-major, -1 pads) the
-      bytes of each pair of servers cross, and with which part. None until they are chosen for expected demand.
+    - `count` [W W]: links between the servers of the group, or of all W / S groups that share them and are busy at
+      once; `hops` [N H], `share` [N H]: which of them (row-major, -1 pads) the bytes of each pair of servers cross, and
+      with which part, N = S*S pairs of one group after the other. None until they are chosen for expected demand.
     """
 
     servers: int = eqx.field(static=True)
@@ -26,7 +27,7 @@ class DirectLinks(eqx.Module):
     nics: int = eqx.field(static=True, default=8)
     ring_nics: float = 2
     stage_nics: float = 1
-    count: Int[Array, "S S"] | None = None
+    count: Int[Array, "W W"] | None = None
     hops: Int[Array, "N H"] | None = None
     share: Float[Array, "N H"] | None = None
 
@@ -42,6 +43,11 @@ class DirectLinks(eqx.Module):
         whole("nics", self.nics, at_least=0)
         not_negative("ring_nics", self.ring_nics)
         not_negative("stage_nics", self.stage_nics)
+
+    @property
+    def groups(self) -> int:
+        """Expert-parallel groups that share the links."""
+        return 1 if self.count is None else len(self.count) // self.servers
 
     @property
     def nic_Bps(self):

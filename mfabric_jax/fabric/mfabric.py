@@ -7,7 +7,15 @@ import numpy as np
 
 from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.cost import REGIONAL_OCS, PartGroup, tree_attachment
-from mfabric_jax.fabric.design import SERVER_GPUS, Fabric, FabricSettings, Form, PortSettings, needs_regions
+from mfabric_jax.fabric.design import (
+    SERVER_GPUS,
+    ClusterShape,
+    Fabric,
+    FabricSettings,
+    Form,
+    PortSettings,
+    needs_regions,
+)
 from mfabric_jax.fabric.region import Region
 from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.workload import Workload
@@ -43,7 +51,7 @@ def _parts(form: Form) -> tuple[PartGroup, ...]:
     return optical, PartGroup(form.electrical_nics, "switch tree", tree)
 
 
-def _form(settings: PortSettings, job: Workload) -> Form:
+def _form(settings: PortSettings, job: ClusterShape) -> Form:
     degree, nics = settings.optical_degree, settings.electrical_nics
     return Form(tiers=settings.tiers, optical_degree=degree, electrical_nics=nics)
 

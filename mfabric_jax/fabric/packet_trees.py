@@ -7,6 +7,7 @@ from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.cost import PartGroup, tree_attachment
 from mfabric_jax.fabric.design import (
     SERVER_GPUS,
+    ClusterShape,
     FabricSettings,
     Form,
     PortSettings,
@@ -51,6 +52,15 @@ def tree_cluster(
     return Cluster(name, servers, nic_gbps, gpus_per_server=gpus, tree=tree, **kind, **rest)
 
 
+def roomy_radix(least: int, servers: int, nics: int) -> int:
+    """Ports of switches, `least` or twice, four times, ... as many, whose trees have room for all NICs: of three tiers
+    for all together, of two for one of every server."""
+    radix = least
+    while radix**3 < 4 * servers * nics or radix**2 < 2 * servers:
+        radix *= 2
+    return radix
+
+
 def tree_parts(form: Form, ratio: float = 1.0) -> tuple[PartGroup, ...]:
     """All NICs of a server on one switch tree."""
     over = ratio if form.oversubscription is None else form.oversubscription
@@ -58,6 +68,6 @@ def tree_parts(form: Form, ratio: float = 1.0) -> tuple[PartGroup, ...]:
     return (PartGroup(nics, "switch tree", tree_attachment(over, form.tiers, form.at)),)
 
 
-def tree_form(settings: PortSettings, job: Workload) -> Form:
+def tree_form(settings: PortSettings, job: ClusterShape) -> Form:
     """NICs as the user has them, else one for each GPU."""
     return Form(nics=nics_of(settings, job), tiers=settings.tiers, pxn=settings.pxn, gpu_tbps=settings.gpu_tbps)

@@ -16,7 +16,7 @@ from mfabric_jax import units
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.cost import PartGroup, tree_attachment
-from mfabric_jax.fabric.design import Fabric, FabricSettings, Form, PortSettings, needs_regions
+from mfabric_jax.fabric.design import ClusterShape, Fabric, FabricSettings, Form, PortSettings, needs_regions
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.fabric.mfabric import check_ports
 from mfabric_jax.fabric.packet_trees import tree_cluster
@@ -96,7 +96,7 @@ def _parts(form: Form) -> tuple[PartGroup, ...]:
     return (PartGroup(nics, "switch tree", tree_attachment(form.oversubscription or 1.0, form.tiers, form.at)),)
 
 
-def _form(settings: PortSettings, job: Workload) -> Form:
+def _form(settings: PortSettings, job: ClusterShape) -> Form:
     return Form(nics=job.gpus_per_server, tiers=settings.tiers, gpu_tbps=settings.gpu_tbps)
 
 

@@ -1,8 +1,8 @@
 """TopoOpt: all NICs on patch panels, circuits chosen once for expected demand, servers forward for each other.
 
 A ring over the servers of a stage for gradients, one circuit from each server to its peers in the neighbouring stages,
-matchings inside expert-parallel groups with the other NICs. Gradients go around the ring in both directions, so at
-twice the rate of a NIC. Source: Wang et al., NSDI 2023.
+matchings inside expert-parallel groups with the other NICs: wiring "demand"; others have more rings over the stage.
+Gradients go around rings in both directions, so at twice the rate of a NIC a ring. Source: Wang et al., NSDI 2023.
 """
 
 from typing import Any
@@ -12,15 +12,14 @@ import numpy as np
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.cost import PATCH_PANEL, PartGroup
-from mfabric_jax.fabric.design import SERVER_GPUS, Fabric, FabricSettings, Form, needs_regions, nics_of
+from mfabric_jax.fabric.design import SERVER_GPUS, ClusterShape, Fabric, FabricSettings, Form, needs_regions, nics_of
 from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.packet_trees import tree_form
+from mfabric_jax.fabric.rings import RING_NICS
 from mfabric_jax.workload import Workload
 
-RING_NICS = 2  # of a server, for the all-reduce ring: one to each neighbour
 
-
-def _stage_nics(job: Workload) -> int:
+def _stage_nics(job: ClusterShape) -> int:
     """NICs of a server that lead to neighbouring stages, one each."""
     return min(2, job.pp - 1)
 
@@ -40,7 +39,7 @@ def _cluster(servers: int, nic_gbps: float, form: Form, rest: dict[str, Any]) ->
     return Cluster("topoopt", servers, nic_gbps, gpus_per_server=gpus, nic_use="pooled", regions=regions, **rest)
 
 
-def _circuits(job: Workload, form: Form, nic_gbps: float, choose) -> np.ndarray:
+def _circuits(job: ClusterShape, form: Form, nic_gbps: float, choose) -> np.ndarray:
     """Circuits of the whole cluster [1 S S]."""
     stage, size = job.servers // job.pp, job.servers_per_region
     between = choose((form.nics or job.gpus_per_server) - _stage_nics(job), "topoopt")
@@ -69,6 +68,6 @@ TOPOOPT = Fabric(
     path_links=lambda settings: 1,
     policy="topoopt",
     routing="forwarding",
-    single_paths=False,
+    single_paths=lambda settings: settings.wiring != "demand",
     panels=True,
 )

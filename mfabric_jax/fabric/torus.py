@@ -18,7 +18,15 @@ import numpy as np
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.cost import DIRECT_LINK, REGIONAL_OCS, PartGroup
-from mfabric_jax.fabric.design import SERVER_GPUS, Fabric, FabricSettings, Form, PortSettings, has_no_regions
+from mfabric_jax.fabric.design import (
+    SERVER_GPUS,
+    ClusterShape,
+    Fabric,
+    FabricSettings,
+    Form,
+    PortSettings,
+    has_no_regions,
+)
 from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.workload import Workload
 
@@ -117,7 +125,7 @@ def _groups(settings: FabricSettings, job: Workload, nic_gbps: float, nic_uses: 
     ]
 
 
-def _form(settings: PortSettings, job: Workload) -> Form:
+def _form(settings: PortSettings, job: ClusterShape) -> Form:
     plane = near_square(job.servers_per_region)
     return Form(nics=settings.server_nics, shape=(*plane, job.servers // math.prod(plane)))
 
@@ -156,5 +164,5 @@ TORUS = Fabric(
     optical_regions=_rings,
     path_links=lambda settings: 1,
     routing="dimension-order",
-    single_paths=False,
+    single_paths=lambda settings: False,
 )

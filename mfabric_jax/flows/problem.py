@@ -110,11 +110,16 @@ def of_shape(field: str, value: ArrayLike, dtype, shape: tuple[int, ...]) -> Arr
     return jnp.broadcast_to(array.reshape((1,) * (len(shape) - array.ndim) + array.shape), shape)
 
 
-def _check_values(links: int, field: str, hops: ArrayLike, share: ArrayLike, **terms: ArrayLike) -> bool:
-    """What can be known before tracing; whether there are hops to look at. NaN passes: it ends in an outcome."""
+def refuse_negative(**terms: ArrayLike) -> None:
+    """`InputError` for numbers below 0, where they are known before tracing. NaN passes."""
     for name, value in terms.items():
         if not isinstance(value, Tracer) and np.any(np.asarray(value) < 0):
             raise InputError(f"{name} must not be negative, got {np.nanmin(np.asarray(value))}.")
+
+
+def _check_values(links: int, field: str, hops: ArrayLike, share: ArrayLike, **terms: ArrayLike) -> bool:
+    """What can be known before tracing; whether there are hops to look at. NaN passes: it ends in an outcome."""
+    refuse_negative(**terms)
     if isinstance(hops, Tracer) or isinstance(share, Tracer) or np.size(hops) == 0:
         return False
     link = np.asarray(hops)

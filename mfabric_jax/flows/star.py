@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 from mfabric_jax.checks import InputError, not_negative
 from mfabric_jax.flows import star_fused
-from mfabric_jax.flows.completion import replay
+from mfabric_jax.flows.device_events import Release, in_known_order
 from mfabric_jax.flows.first_derivatives import once
 from mfabric_jax.flows.kernels import AUTO, Kernel, chosen_kernel, kernel_of
 from mfabric_jax.flows.max_min import max_min_rates
@@ -195,8 +195,10 @@ def _(primals, tangents):
     finish, *inputs = once(primals)
 
     def general(size, leaf, groups):
-        start = jnp.zeros(size.size, size.dtype)
-        return replay(finish.reshape(-1), as_problem(leaf, groups), size.reshape(-1), start).reshape(size.shape)
+        at_once = jnp.zeros(size.size, size.dtype)
+        release = Release(at_once, at_once, jnp.zeros((0, 2), jnp.int32), jnp.arange(size.size))
+        problem = as_problem(leaf, groups)
+        return in_known_order((at_once, finish.reshape(-1)), problem, size.reshape(-1), release)[1].reshape(size.shape)
 
     return finish, jax.jvp(general, tuple(inputs), tuple(tangents[1:]))[1]
 

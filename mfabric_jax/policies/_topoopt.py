@@ -9,11 +9,11 @@ in proportion to demand.
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.fabric.topoopt import RING_NICS
+from mfabric_jax.fabric.rings import RING_NICS
 from mfabric_jax.routing import Plan
 from mfabric_jax.routing.region import as_demand
 
@@ -30,12 +30,20 @@ def topoopt(demand: Float[Array, "S S"], region: Region, *, previous=None, key=N
 @jax.jit
 def _wired(demand: Float[Array, "S S"], degree) -> Array:
     servers = len(demand)
-    total = jnp.triu(demand + demand.T, 1)
-    total = total + total.T
     place = jnp.arange(servers)
     chain = jnp.abs(place[:, None] - place[None, :]) == 1
     chain = jnp.where((degree[:, None] >= RING_NICS) & (degree[None, :] >= RING_NICS) & chain, 1, 0).astype(jnp.int32)
-    free = jnp.maximum(degree - RING_NICS, 0)
+    return chain + matchings(demand, jnp.maximum(degree - RING_NICS, 0))
+
+
+@jax.jit
+def matchings(demand: Float[Array, "S S"], free: Int[Array, "S"]) -> Int[Array, "S S"]:
+    """Circuits [S S]: matchings of demand, both directions added, until no two servers with demand have NICs `free`.
+
+    What a pair has left is halved with each of its circuits.
+    """
+    total = jnp.triu(demand + demand.T, 1)
+    total = total + total.T
 
     def more(state):
         _, free, left = state
@@ -47,8 +55,8 @@ def _wired(demand: Float[Array, "S S"], degree) -> Array:
         taken = _matching(left, free > 0)
         return count + taken, free - taken.sum(axis=1, dtype=jnp.int32), jnp.where(taken > 0, left / 2, left)
 
-    count, _, _ = lax.while_loop(more, match, (chain, free, total))
-    return count
+    nothing = jnp.zeros(total.shape, jnp.int32)
+    return lax.while_loop(more, match, (nothing, jnp.asarray(free), total))[0]
 
 
 def _matching(weight: Float[Array, "S S"], willing) -> Array:

@@ -13,3 +13,4 @@ from mfabric_jax.report.rows import write_rows as write_rows
 from mfabric_jax.report.tables import Column as Column
 from mfabric_jax.report.tables import comparison as comparison
 from mfabric_jax.report.tables import plain as plain
+from mfabric_jax.report.task_trace import write_task_trace as write_task_trace

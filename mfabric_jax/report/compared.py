@@ -97,12 +97,19 @@ def parts(grid: Grid) -> Chart:
     note = f"At {nearest:g} Gbps a NIC. In the bars: share of that bar's iteration. Behind them: seconds"
     note += ", and times the fat-tree's." if any(series.fabric == REFERENCE for series in grid.series) else "."
     folded = {f"At {g:g} Gbps": _stacks(grid, g) for g in grid.bandwidths if g != nearest}
-    return Chart("Parts of an iteration", note, list(style.PARTS.values()), _stacks(grid, nearest), folded)
+    return Chart("Parts of an iteration", note, list(_parts(grid).values()), _stacks(grid, nearest), folded)
+
+
+def _parts(grid: Grid) -> dict[str, style.Look]:
+    """Those that rows have."""
+    every = [(model, series, gbps) for model in grid.models for series in grid.series for gbps in grid.bandwidths]
+    moved = {name: look for name, look in style.MOVED.items() if any(grid.value(*one, name) for one in every)}
+    return style.PARTS | moved
 
 
 def _stacks(grid: Grid, gbps: float) -> list[Panel]:
     """A panel for each model that has a result at this bandwidth."""
-    looks, panels = style.series_looks(grid.series), []
+    looks, panels, kinds = style.series_looks(grid.series), [], _parts(grid)
     for model in grid.models:
         present = [s for s in grid.series if grid.value(model, s, gbps, TIME) is not None]
         reference = grid.reference(model, gbps)
@@ -110,9 +117,9 @@ def _stacks(grid: Grid, gbps: float) -> list[Panel]:
         bars: list[Bar] = []
         totals = []
         for place, series in enumerate(present):
-            seconds = {name: grid.value(model, series, gbps, name) or 0.0 for name in style.PARTS}
+            seconds = {name: grid.value(model, series, gbps, name) or 0.0 for name in kinds}
             total, begun = sum(seconds.values()), 0.0
-            for name, part in style.PARTS.items():
+            for name, part in kinds.items():
                 if seconds[name] > 0:
                     share = f"{seconds[name] / total:.0%}"
                     tip = f"{looks[series].label}, {gbps:g} Gbps: {part.label} {significant(seconds[name])} s, {share}"

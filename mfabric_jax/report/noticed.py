@@ -30,7 +30,7 @@ def remarks(rows: Rows, effective: Mapping[str, Any] | None = None) -> list[str]
     known = [row for row in rows if usable(row.get(TIME))]
     named = [row for row in known if None not in (row.get("model"), row.get("fabric"))]
     told = [*_slow(named), *_often(named), *_still(named), *_static(named), *_idle(known, effective or {})]
-    return [*told, *_uneven(named), *_small(named), *_tall(named, effective or {})]
+    return [*told, *_uneven(named), *_dropped(named), *_small(named), *_tall(named, effective or {})]
 
 
 def _uneven(rows: Rows) -> Iterator[str]:
@@ -44,6 +44,13 @@ def _uneven(rows: Rows) -> Iterator[str]:
             f"the busiest rank receives more than the mean ({', '.join(models)} times), and experts compute as if even"
         )
         yield f"{said[0].upper()}{said[1:]}: --expert-load received has them compute what they get."
+
+
+def _dropped(rows: Rows) -> Iterator[str]:
+    """Where experts drop selections."""
+    parts = {(row["model"], usable(row.get("dropped_share")) or 0) for row in rows}
+    if most := [f"{model} {part:.1%}" for model, part in sorted(parts) if part > 0]:
+        yield f"Experts drop what is above their capacity, of all selections: {', '.join(most)}."
 
 
 def _small(rows: Rows) -> Iterator[str]:

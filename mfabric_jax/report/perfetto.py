@@ -17,7 +17,7 @@ THREADS = ("passes", "compute", "EPS", "OCS", "NVSwitch", "reconfiguration", "wa
 EXTENSIONS = (".json",)
 _ARGS = ("micro_batch", "block", "direction")
 _PASS = ("direction", "micro_batch", "place")
-_DIGITS = 3  # of a microsecond: nanoseconds
+DIGITS = 3  # of a microsecond: nanoseconds
 
 Segments = Sequence[Mapping[str, Any]]
 Event = dict[str, Any]
@@ -36,11 +36,17 @@ def write_perfetto(segments: Segments, path: str | Path, config: Mapping[str, An
 
     Raises `InputError` for no segments, another extension than .json, or a place that cannot be written.
     """
-    path = Path(path)
     suffix("trace", path, EXTENSIONS)
     if not segments:
         raise InputError("segments must hold at least one segment, got none.")
-    trace = {"traceEvents": list(events(segments)), "displayTimeUnit": "ms", "otherData": dict(config or {})}
+    return write_events(list(events(segments)), path, config)
+
+
+def write_events(events: Sequence[Event], path: str | Path, config: Mapping[str, Any] | None = None) -> Path:
+    """Write events in Chrome's JSON, whole or not at all; returns the path."""
+    path = Path(path)
+    suffix("trace", path, EXTENSIONS)
+    trace = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": dict(config or {})}
     text = json.dumps(trace, default=str)
     with replacing(path) as (part,):
         part.write_text(text + "\n", encoding="utf-8")
@@ -80,13 +86,14 @@ def _told(what: str, stage: int, number: int, **args: Any) -> Event:
 
 def _slice(one: Mapping[str, Any], name: str, label: str, kind: str, args: Mapping[str, Any]) -> Event:
     """A slice; ends are rounded, not lengths, so that neighbours do not overlap."""
-    start, end = _us(one["start_s"]), _us(one["end_s"])
-    where = {"pid": one["stage"], "tid": THREADS.index(name), "ts": start, "dur": round(end - start, _DIGITS)}
+    start, end = rounded_us(one["start_s"]), rounded_us(one["end_s"])
+    where = {"pid": one["stage"], "tid": THREADS.index(name), "ts": start, "dur": round(end - start, DIGITS)}
     return {"ph": "X", "name": label, "cat": kind} | where | {"args": dict(args)}
 
 
-def _us(seconds: float) -> float:
-    return round(float(seconds / units.us(1.0)), _DIGITS)
+def rounded_us(seconds: float) -> float:
+    """Microseconds, to the nanosecond."""
+    return round(float(seconds / units.us(1.0)), DIGITS)
 
 
 def _passes(segments: Segments) -> dict[tuple, dict[str, Any]]:
@@ -108,7 +115,7 @@ def _arrows(passes: Mapping[tuple, Mapping[str, Any]]) -> Iterator[Event]:
         fed = passes.get((direction, micro_batch, place + (1 if direction == "forward" else -1)))
         if fed is None or fed["stage"] == one["stage"]:
             continue
-        start, end = _us(one["start_s"]), _us(one["end_s"])
+        start, end = rounded_us(one["start_s"]), rounded_us(one["end_s"])
         same = {"name": "send", "cat": "send", "id": number, "tid": THREADS.index("passes")}
-        yield same | {"ph": "s", "pid": one["stage"], "ts": max(start, round(end - 1, _DIGITS))}
-        yield same | {"ph": "f", "bp": "e", "pid": fed["stage"], "ts": _us(fed["start_s"])}
+        yield same | {"ph": "s", "pid": one["stage"], "ts": max(start, round(end - 1, DIGITS))}
+        yield same | {"ph": "f", "bp": "e", "pid": fed["stage"], "ts": rounded_us(fed["start_s"])}

@@ -58,6 +58,7 @@ PARTS = {
     "reconfig_s": Look("Reconfiguration", "#332288"),
     "bubble_s": Look("Pipeline bubble", "#FFFFFF"),
 }
+MOVED = {"placement_s": Look("Experts that move", "#117733")}  # of rows where experts are placed again
 KINDS = {
     "attention": Look("Attention", "#88CCEE"),
     "experts": Look("Experts", "#44AA99"),
@@ -66,6 +67,10 @@ KINDS = {
     "reconfigure": Look("Reconfiguration", PARTS["reconfig_s"].colour),
     "dense": Look("Dense", "#999933"),
     "dp": Look("DP communication", PARTS["dp_comm_s"].colour),
+    "placement": Look("Experts that move", MOVED["placement_s"].colour),
+    "cp": Look("CP communication", "#AA4499"),
+    "head": Look("Output head", "#117733"),
+    "optimizer": Look("Optimizer", "#661100"),
     "waiting": Look("Waiting", "#B9A6E0"),
 }
 

@@ -170,24 +170,31 @@ GROUPS = {
     "leaf-spine": "oversubscribed leaf-spine",
     "incast": "incast on a non-blocking tree",
 }
-_RUNS = ["pattern", "transport", "routing", "flows", Column("mean_pair_mib", "MiB", digits=3), "measured", "predicted"]
-_RUNS += [Column("error", percent=True), Column("flow_error_median", "median", percent=True)]
-_RUNS += [Column("flow_error_p90", "p90", percent=True)]
-_GROUPS = ["group", "runs", Column("error_median", "typical", percent=True)]
-_GROUPS += [Column("worst_error", "worst", percent=True), "worst run", Column("large_flows", "flows")]
-_GROUPS += _RUNS[-2:]
-_LEGEND = """MiB: payload of a mean pair; measured, predicted: collective time in ms;
-error: predicted / measured - 1 of it; typical: median of |error| over runs;
-median, p90: of |predicted / measured - 1| over single flows of 1 MiB or more."""
+_RUNS = ["pattern", Column("mean_pair_mib", "MiB", digits=3), "measured", "predicted", Column("error", percent=True)]
+_RUNS += ["corrected", Column("corrected_error", "error", percent=True)]
+_RUNS += [Column("corrected_flow_error_median", "median", percent=True)]
+_RUNS += [Column("corrected_flow_error_p90", "p90", percent=True)]
+_FLUIDS = {"plain": "", "corrected": "corrected_"}
+_GROUPS = ["group", "transport", "fluid", "runs", Column("error_mean", "mean", percent=True)]
+_GROUPS += [Column("error_p90", "p90", percent=True), Column("worst_error", "worst", percent=True)]
+_GROUPS += [Column("worst_pattern", "worst run"), Column("large_flows", "flows")]
+_GROUPS += [
+    Column("flow_error_median", "flow median", percent=True),
+    Column("flow_error_p90", "flow p90", percent=True),
+]
+_LEGEND = """MiB: payload of a mean pair; measured, predicted, corrected: collective time in ms, as plain fluid
+and with what the transport takes and adds; error: of it, over measured - 1; median, p90: of the
+size of errors of single corrected flows of 1 MiB or more; mean, p90 of groups: over their runs."""
 
 
 def agreement(rows: Rows, groups: Rows) -> str:
-    """What `mfabric validate packet` found: the runs group by group, then the groups."""
+    """What `mfabric validate packet` found: the runs group by group, then the groups, plain and corrected."""
     blocks = []
-    for (group, topology), members in grouped(rows, "group", "topology").items():
-        shape = topology.partition(" (")[0]
-        blocks.append(f"{GROUPS.get(group, group)}\n({shape})\n{plain([_run(row) for row in members], _RUNS)}")
-    lines = [{**line, "worst run": f"{line['worst_pattern']} {line['worst_transport']}"} for line in groups]
+    for (group, topology, transport), members in grouped(rows, "group", "topology", "transport").items():
+        shape, by = topology.partition(" (")[0], members[0]["corrected_by"]
+        heading = f"{GROUPS.get(group, group)}, {transport}\n({shape}, {_routing(members[0])}; corrected by: {by})"
+        blocks.append(f"{heading}\n{plain([_run(row) for row in members], _RUNS)}")
+    lines = [_of_fluid(line, fluid) for line in groups for fluid in _FLUIDS]
     apart = [abs(row["predicted_s"] / row["stated_fluid_s"] - 1) for row in rows if row.get("stated_fluid_s")]
     stated = f"\n{len(apart)} of {len(rows)} files state a fluid time of their own; largest difference "
     stated += f"{max(apart, default=0.0):.1e}."
@@ -195,10 +202,21 @@ def agreement(rows: Rows, groups: Rows) -> str:
 
 
 def _run(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A run with its times in milliseconds, and in a word how it spread its flows over links."""
-    routing = "path" if row["paths_known"] else "spray" if "spraying" in row["routing"] else "unknown"
-    times = {name: units.to_ms(row[f"{name}_s"]) for name in ("measured", "predicted")}
-    return {**row, **times, "routing": routing}
+    """A run with its times in milliseconds."""
+    return {**row} | {name: units.to_ms(row[f"{name}_s"]) for name in ("measured", "predicted", "corrected")}
+
+
+def _routing(row: Mapping[str, Any]) -> str:
+    """How a run spread its flows over links, in a word."""
+    return "paths known" if row["paths_known"] else "sprayed" if "spraying" in row["routing"] else "paths unknown"
+
+
+def _of_fluid(line: Mapping[str, Any], fluid: str) -> Mapping[str, Any]:
+    """The errors of a group, of the plain fluid or of the corrected one."""
+    before = _FLUIDS[fluid]
+    shared = {name: line[name] for name in ("group", "transport", "runs", "large_flows")}
+    names = [column.key for column in _GROUPS if isinstance(column, Column) and column.key not in shared]
+    return shared | {"fluid": fluid} | {name: line[f"{before}{name}"] for name in names}
 
 
 # -- policies

@@ -1,5 +1,6 @@
 """Flows on a network, solved: when each ends, what every link carried, what holds every flow back."""
 
+import functools
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -7,9 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mfabric_jax.checks import InputError, not_negative
+from mfabric_jax.checks import InputError
 from mfabric_jax.fabric.network import Network
 from mfabric_jax.flows import FlowProblem, Outcome, completion_times, max_min_rates
+from mfabric_jax.flows.completion import has_numba
+from mfabric_jax.flows.max_min import SMALL
 from mfabric_jax.routing.routes import Routes, compact
 
 ROUNDING = 1e-9  # relative: what a link may be short of all that can come and yet be slack
@@ -43,12 +46,8 @@ def latency(network: Network, routes: Routes) -> np.ndarray:
     return delay_s.sum(axis=1)
 
 
-def transfer(
-    network: Network, routes: Routes, size, start: Any = 0.0, *, dtype="float32", resolution=None
-) -> Transfers:
+def transfer(network: Network, routes: Routes, size, start: Any = 0.0, *, dtype="float32") -> Transfers:
     """Move `size` [F] bytes along the routes from `start` [F] s on: exact max-min fluid completion.
-
-    - `resolution` [s]: rates are solved again at most that often (`flows.completion_times`); None: at every event.
 
     Links that can hold nobody back are left out of the problem (`binding`), which changes nothing. `InputError` where
     flows cannot end because a link carries nothing.
@@ -57,8 +56,9 @@ def transfer(
     kept = binding(network, routes)
     problem = flow_problem(network, kept, dtype)
     first = jax.block_until_ready(_rates(eqx.tree_at(lambda p: p.weight, problem, jnp.asarray(size > 0, dtype))))
-    least = None if resolution is None else jnp.asarray(not_negative("resolution", resolution), dtype)
-    end = _completion(problem, jnp.asarray(size, dtype), jnp.asarray(start, dtype), resolution=least)
+    at_once = len(size) > SMALL and has_numba()  # one large instance: on the CPU, also where an accelerator is
+    solve = functools.partial(completion_times, engine="host") if at_once else _completion
+    end = solve(problem, jnp.asarray(size, dtype), jnp.asarray(start, dtype))
     if end.outcome != Outcome.solved:
         raise InputError(f"the flows cannot all end: {Outcome[end.outcome]}")
     finish = np.asarray(end.finish, float) + np.where(size > 0, latency(network, routes), 0)

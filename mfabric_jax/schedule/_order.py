@@ -1,25 +1,28 @@
-"""The order in which pipeline stages run their passes, as static index arrays: 1F1B, interleaved 1F1B, GPipe."""
+"""The order in which pipeline stages run their passes, as static index arrays."""
 
 import functools
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from mfabric_jax.workload import Workload
+from mfabric_jax.workload._passes import BACKWARD, FORWARD, INPUT, WEIGHT, Step
+from mfabric_jax.workload.schedules import SCHEDULES, PipelineShape, units_of
 
-FORWARD, BACKWARD = 0, 1
-Step = tuple[int, int, int]  # kind, micro-batch, chunk
+NOTHING: Step = (WEIGHT, 0, -1)  # pads stages that have fewer passes
 
 
 class Order(NamedTuple):
-    """P stages, Q = 2 M V passes each: forward and backward of M micro-batches through each of V chunks of blocks.
+    """P stages, Q passes each: forward and backward of M micro-batches through every chunk of blocks.
 
-    - `kind`, `micro_batch`, `chunk` [P Q]: what each stage runs, in its own order.
+    - `kind`, `micro_batch`, `chunk` [P Q]: what each stage runs, in its own order; chunk -1: nothing.
     - `stage`, `position` [P*Q]: all passes of all stages in one order in which every pass follows what it needs.
     - `needs` [P*Q]: stage * Q + position of the neighbour's pass that it waits for, -1 for none.
     - `crossing` [P*Q]: over which boundary that arrives: p is between stages p and p + 1, P - 1 from the last to the
-      first.
+      first, -1 none: it comes from the stage itself.
+    - `later` [P Q]: backward passes that leave gradients of weights to a later pass, of kind WEIGHT; None: there are
+      none.
+    - `paired` [P Q]: a forward pass that runs together with the backward pass behind it; None: there are none.
     """
 
     kind: np.ndarray
@@ -29,75 +32,77 @@ class Order(NamedTuple):
     position: np.ndarray
     needs: np.ndarray
     crossing: np.ndarray
-
-
-def one_f_one_b(stage: int, stages: int, micro_batches: int, chunks: int = 1) -> list[Step]:
-    """Warm-up forwards, then one forward, one backward, then the backwards that remain."""
-    warm_up = min(stages - stage - 1, micro_batches)
-    forwards = [(FORWARD, m, 0) for m in range(micro_batches)]
-    return _alternating(forwards, [(BACKWARD, m, 0) for m in range(micro_batches)], warm_up)
-
-
-def interleaved(stage: int, stages: int, micro_batches: int, chunks: int) -> list[Step]:
-    """As many micro-batches as there are stages go through one chunk after the other; warm-up is that much longer."""
-    at = np.arange(micro_batches * chunks)
-    group, within = np.divmod(at, stages * chunks)
-    chunk, micro_batch = within // stages, group * stages + within % stages
-    forwards = [(FORWARD, int(m), int(c)) for m, c in zip(micro_batch, chunk, strict=True)]
-    backwards = [(BACKWARD, int(m), int(chunks - 1 - c)) for m, c in zip(micro_batch, chunk, strict=True)]
-    warm_up = 2 * (stages - stage - 1) + (chunks - 1) * stages
-    return _alternating(forwards, backwards, min(warm_up, len(at)))
-
-
-def gpipe(stage: int, stages: int, micro_batches: int, chunks: int = 1) -> list[Step]:
-    """All forwards, then all backwards, the last micro-batch first."""
-    forwards = [(FORWARD, m, 0) for m in range(micro_batches)]
-    return forwards + [(BACKWARD, m, 0) for m in reversed(range(micro_batches))]
-
-
-def _alternating(forwards: list[Step], backwards: list[Step], warm_up: int) -> list[Step]:
-    steady = zip(forwards[warm_up:], backwards, strict=False)
-    steps = forwards[:warm_up] + [step for pair in steady for step in pair]
-    return steps + backwards[len(forwards) - warm_up :]
-
-
-SCHEDULES: dict[str, Callable[..., list[Step]]] = {"1f1b": one_f_one_b, "interleaved": interleaved, "gpipe": gpipe}
+    later: np.ndarray | None = None
+    paired: np.ndarray | None = None
 
 
 def order_of(workload: Workload) -> Order:
     """The order in which the stages of a workload run."""
-    return order(workload.schedule, workload.pp, workload.micro_batches, workload.chunks)
+    return order(workload.schedule, *workload.shape)
 
 
 @functools.lru_cache(maxsize=64)
-def order(schedule: str, stages: int, micro_batches: int, chunks: int = 1) -> Order:
-    """The order of all stages; the blocks of chunk c on stage p come behind those of stage p - 1, or of chunk c - 1 on
-    the last stage.
-
-    Sources: Huang et al., GPipe, NeurIPS 2019; Narayanan et al., Megatron-LM (1F1B and interleaved), SC 2021.
-    """
-    steps = [SCHEDULES[schedule](p, stages, micro_batches, chunks) for p in range(stages)]
-    passes = len(steps[0])
-    where = {(p, *one): q for p, row in enumerate(steps) for q, one in enumerate(row)}
-
-    def needed(p: int, kind: int, m: int, chunk: int) -> tuple[int, int] | None:
-        place = chunk * stages + p + (-1 if kind == FORWARD else 1)
-        if not 0 <= place < chunks * stages:
-            return None
-        before, neighbour = divmod(place, stages)
-        return neighbour, where[neighbour, kind, m, before]
-
-    done, merged = [0] * stages, []
-    while len(merged) < stages * passes:
-        for p in range(stages):
-            if done[p] == passes:
-                continue
-            kind = steps[p][done[p]][0]
-            need = needed(p, *steps[p][done[p]])
-            if need is None or done[need[0]] > need[1]:
-                flat = -1 if need is None else need[0] * passes + need[1]
-                merged.append((p, done[p], flat, (p - 1) % stages if kind == FORWARD else p))
-                done[p] += 1
-    table = np.asarray(steps, np.int32).reshape(stages, passes, 3)
+def order(schedule: str, stages: int, micro_batches: int, chunks: int = 1, overlap: bool = False) -> Order:
+    """The order of all stages; where each of their chunks stands in the model says `Schedule.place`."""
+    shape, one = PipelineShape(stages, micro_batches, chunks, overlap), SCHEDULES[schedule]
+    units = [list(units_of(schedule, p, shape)) for p in range(stages)]
+    most = max(sum(map(len, row)) for row in units)
+    units = [row + [(NOTHING,)] * (most - sum(map(len, row))) for row in units]
+    steps = [[step for unit in row for step in unit] for row in units]
+    paired = [[n < len(unit) - 1 for unit in row for n in range(len(unit))] for row in units]
+    merged = _merged(units, _needed(steps, chunks * one.copies, one.place))
+    table = np.asarray(steps, np.int32).reshape(stages, most, 3)
     stage, position, needs, crossing = np.asarray(merged, np.int32).reshape(-1, 4).T
-    return Order(table[..., 0], table[..., 1], table[..., 2], stage, position, needs, crossing)
+    later = table[..., 0] == INPUT
+    kind = np.where(later, np.int32(BACKWARD), table[..., 0])
+    rest = later if later.any() else None, np.asarray(paired) if np.any(paired) else None
+    return Order(kind, table[..., 1], table[..., 2], stage, position, needs, crossing, *rest)
+
+
+def _needed(steps: list[list[Step]], chunks: int, place) -> dict[tuple[int, int], tuple[int, int, int]]:
+    """(stage, position) of every pass that waits for another -> that one's stage and position, and the crossing."""
+    stages = len(steps)
+    alike = {INPUT: BACKWARD}
+    where, holders = {}, {}
+    for p, row in enumerate(steps):
+        for q, (kind, m, chunk) in enumerate(row):
+            where[p, alike.get(kind, kind), m, chunk] = q
+        for chunk in range(chunks):
+            holders.setdefault(place(p, chunk, stages), []).append((p, chunk))
+    found = {}
+    for p, row in enumerate(steps):
+        for q, (kind, m, chunk) in enumerate(row):
+            if kind == WEIGHT:
+                continue
+            kind = alike.get(kind, kind)
+            for other, its in holders.get(place(p, chunk, stages) + (-1 if kind == FORWARD else 1), ()):
+                if (at := where.get((other, kind, m, its))) is not None:
+                    found[p, q] = other, at, _crossing(p, other, chunk != its, stages)
+    return found
+
+
+def _crossing(stage: int, other: int, around: bool, stages: int) -> int:
+    """Over which boundary a pass arrives from another stage; `around`: from another chunk."""
+    if not around:
+        return min(stage, other)
+    return -1 if stage == other and stages > 1 else stages - 1
+
+
+def _merged(units: list, needed: dict) -> list[tuple[int, int, int, int]]:
+    """Stage, position, needs and crossing of all passes, each behind what it needs; those of a unit side by side."""
+    passes = sum(map(len, units[0]))
+    done, begun, merged = [0] * len(units), [0] * len(units), []
+    while len(merged) < len(units) * passes:
+        before = len(merged)
+        for p, row in enumerate(units):
+            if begun[p] == len(row):
+                continue
+            at = range(done[p], done[p] + len(row[begun[p]]))
+            needs = [needed.get((p, q)) for q in at]
+            if all(need is None or done[need[0]] > need[1] for need in needs):
+                for q, need in zip(at, needs, strict=True):
+                    other, position, crossing = need or (0, -1, 0)
+                    merged.append((p, q, other * passes + position, crossing))
+                done[p], begun[p] = at.stop, begun[p] + 1
+        assert len(merged) > before, "the schedule waits for itself"
+    return merged

@@ -16,12 +16,13 @@ from mfabric_jax.policies import Policy
 from mfabric_jax.routing.electrical import delegated, inside_time
 from mfabric_jax.routing.fixed import fixed_time
 from mfabric_jax.routing.single import SinglePaths
-from mfabric_jax.schedule.all_to_alls import Exchanges, Places, places
+from mfabric_jax.schedule.all_to_alls import Exchanges, places
 from mfabric_jax.schedule.first import BLOCK, First
 from mfabric_jax.schedule.spans import ALL_TO_ALL, Span
 from mfabric_jax.schedule.switching import routed, routed_in_parts, switched
-from mfabric_jax.traffic import likely_demands, rank_bytes, server_bytes
+from mfabric_jax.traffic import dispatched_bytes, likely_demands, server_bytes
 from mfabric_jax.traffic.demand import inside_bytes
+from mfabric_jax.traffic.dispatch import even_bytes
 from mfabric_jax.workload import Workload
 
 Carry = SinglePaths | Callable | None
@@ -43,7 +44,7 @@ def exchanges(
     """All-to-all loads of one iteration of one pipeline (one data-parallel replica stands for all).
 
     - `tokens`: selections per MoE layer, micro-batch, source rank and expert; both are read
-      cyclically where there are fewer.
+      cyclically where there are fewer. Where the workload dispatches "per-server", as `traffic.sent_tokens` gives them.
     - `first`: which circuits the first all-to-all of a block finds.   - `span`: for how long circuits stay set.
     - `partial`: circuits that stay carry while others turn.
     - `carry`: how it is carried if not by spraying or `routing`: `single_paths` on an electrical fabric, on a region
@@ -63,7 +64,7 @@ def exchanges(
 
 def rank_demand(workload: Workload, tokens: Float[Array, "layer M R E"]) -> Float[Array, "layer M R R"]:
     """Bytes of every dispatch, from rank to rank."""
-    return every_all_to_all(lambda one: rank_bytes(one, workload.dispatch_bytes_per_selection))(tokens)
+    return every_all_to_all(lambda one: dispatched_bytes(workload, one))(tokens)
 
 
 def every_all_to_all(work: Callable) -> Callable:
@@ -96,26 +97,44 @@ def exchanges_between(
     span: Span = ALL_TO_ALL,
     partial: bool = False,
     carry: Carry = None,
+    acks: float = 0.0,
     key: Array | None = None,
 ) -> Exchanges:
-    """`exchanges` without the part inside servers (`inside` is 0)."""
+    """`exchanges` without the part inside servers (`inside` is 0).
+
+    - `acks`: part of all data that comes back to acknowledge it: all-to-alls take as long as those of `acknowledged`.
+    """
     demand = rank_demand(workload, tokens)
     unit, per_server = at_unit_bandwidth(group, demand.dtype), workload.ranks_per_server
     if not unit.reconfigures:
         paths = carry.time if isinstance(carry, SinglePaths) else None
         seconds = paths or (lambda group, one: fixed_time(group, one, per_server))
-        return _steady(workload, demand, lambda one: seconds(unit, one))
+        return _steady(workload, demand, lambda one: seconds(unit, acknowledged(one, acks)))
     between = every_all_to_all(lambda one: server_bytes(one, per_server))
     guess = None if first.predicted is None else _likely(first, between(rank_demand(workload, first.predicted)), key)
-    even = server_bytes(_even(workload, demand), per_server)
+    even = server_bytes(even_bytes(workload, demand.dtype), per_server)
     if span.long and first.rule != "block":
         raise InputError(f"circuits_for {span.name!r} is known ahead: first must be 'block', got {first.rule!r}.")
     seen = jax.vmap(lambda one: between(rank_demand(workload, one)))(span.seen) if span.long else None
     if partial and carry is not None:
         raise InputError("partial needs flows that spread; carry must be None.")
     parts, partly = carry if callable(carry) else routed(routing), routed_in_parts(routing) if partial else None
+    parts, partly = with_acks(parts, acks), None if partly is None else with_acks(partly, acks)
     given = places(workload), unit, between(demand), even, policy, key, parts, first
     return switched(*given, guess, span, seen, partly)
+
+
+def acknowledged(demand: Float[Array, "... N N"], acks: float) -> Float[Array, "... N N"]:
+    """Bytes with the acknowledgements of those in the other direction: a port sends what its rank has for others, and
+    acknowledges all that this receives."""
+    return demand + acks * jnp.swapaxes(demand, -1, -2) if acks else demand
+
+
+def with_acks(parts: Callable, acks: float) -> Callable:
+    """The same function (region, circuits, demand, ...) of demand with its acknowledgements."""
+    if not acks:
+        return parts
+    return lambda region, circuits, demand, *turning: parts(region, circuits, acknowledged(demand, acks), *turning)
 
 
 def _likely(first: First, guess: Float[Array, "layer M S S"], key) -> Array:
@@ -146,7 +165,7 @@ def failed_stage(
     """
     demand = rank_demand(workload, tokens)
     unit = at_unit_bandwidth(region, demand.dtype)
-    where = Places(*(field[stage : stage + 1] for field in places(workload)))
+    where = places(workload).of_stage(stage)
     others = 1 - jnp.eye(workload.ep, dtype=demand.dtype)
 
     def between(ranks):
@@ -155,7 +174,9 @@ def failed_stage(
 
     every = every_all_to_all(between)
     guess = None if first.predicted is None else every(rank_demand(workload, first.predicted))
-    return switched(where, unit, every(demand), between(_even(workload, demand)), policy, key, parts, first, guess)
+    return switched(
+        where, unit, every(demand), between(even_bytes(workload, demand.dtype)), policy, key, parts, first, guess
+    )
 
 
 def steady_stage(workload: Workload, tokens: Float[Array, "layer M R E"], seconds: Callable, stage: int) -> Exchanges:
@@ -165,15 +186,9 @@ def steady_stage(workload: Workload, tokens: Float[Array, "layer M R E"], second
     return found._replace(**{name: getattr(found, name)[stage : stage + 1] for name in fields})
 
 
-def _even(workload: Workload, like: Float[Array, "... R R"]) -> Float[Array, "R R"]:
-    """The dispatch if every token went to every expert equally often."""
-    row = workload.selections * workload.dispatch_bytes_per_selection
-    return jnp.full(like.shape[-2:], row / workload.ep, like.dtype)
-
-
 def _steady(workload: Workload, demand, seconds: Callable) -> Exchanges:
     """On a fabric that does not change, where `seconds` says how long a demand between ranks takes."""
-    where, even = places(workload), _even(workload, demand)
+    where, even = places(workload), even_bytes(workload, demand.dtype)
     every = jnp.concatenate([demand.reshape(-1, *even.shape), even[None]])  # one batch, one kernel
     load = jax.vmap(seconds)(every)
     by_layer = load[:-1].reshape(demand.shape[:2])[where.pick(*demand.shape[:2])]

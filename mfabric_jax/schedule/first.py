@@ -12,7 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric import Circuits, Region
@@ -60,13 +60,13 @@ BLOCK = First()
 
 
 class SlotsToServe(NamedTuple):
-    """Every block of every pass [P Q L], in the order in which each stage runs them, its demand and its
-    `expert_load`."""
+    """Every block of every pass [P Q L], in the order in which each stage runs them, its demand, its `Places.kind` and
+    its `expert_load`."""
 
     demand: Float[Array, "P Q L S S"]
     guess: Float[Array, "P Q L S S"] | Float[Array, "P Q L K S S"]
     moe: Bool[Array, "P Q L"]
-    backward: Bool[Array, "P Q L"]
+    kind: Int[Array, "P Q L"]
     busy: Float[Array, "P Q L"]
 
 
@@ -90,10 +90,10 @@ def choose(region: Region, policy: Policy, slots: SlotsToServe, parts: Callable,
             pair = _pair(region, policy, slot, parts, first, key, before, behind)
             pair = (pair[0], pair[0]) if both else pair
             pair = jnp.where(slot.moe, jnp.stack(pair).astype(before.dtype), before)
-            return (pair[1], slot.moe & slot.backward), (pair, jnp.stack([before, pair[0]]))
+            return (pair[1], jnp.where(slot.moe, slot.kind, 0)), (pair, jnp.stack([before, pair[0]]))
 
         def iteration(before, _):
-            (after, _), served = lax.scan(serve, (before, jnp.asarray(False)), (steps, keys))
+            (after, _), served = lax.scan(serve, (before, jnp.zeros((), slots.kind.dtype)), (steps, keys))
             return after, served
 
         rounds = 1 if first.cold else 2
@@ -104,7 +104,7 @@ def choose(region: Region, policy: Policy, slots: SlotsToServe, parts: Callable,
 
 
 def _pair(region, policy, slot: SlotsToServe, parts, first: First, key, before, behind):
-    """Circuits of the two all-to-alls of one block; `behind`: the block before was a backward one."""
+    """Circuits of the two all-to-alls of one block; `behind`: the kind of the block before, 0 without these."""
 
     def ask(demand):
         return policy(demand, region, previous=Plan(Circuits(before)), key=key).circuits.count.astype(before.dtype)
@@ -115,10 +115,10 @@ def _pair(region, policy, slot: SlotsToServe, parts, first: First, key, before, 
     if first.rule == "pays" and first.trade_off is not None:
         kept, anew = (parts(region, Circuits(count), slot.demand) for count in (before, fresh))
         new = circuits_anew(before, fresh)
-        turned = what_pays(first.trade_off, kept, anew, new, slot.backward, behind, slot.busy)
+        turned = what_pays(first.trade_off, kept, anew, new, slot.kind, behind, slot.busy)
         return tuple(jnp.where(turn, fresh, before) for turn in turned)
     if first.rule == "reuse":
         return before, fresh
     random = first.rule == "random"
     found = random_circuits(slot.demand, region, key=key).circuits.count if random else ask(slot.guess)
-    return jnp.where(slot.backward, fresh, found.astype(fresh.dtype)), fresh
+    return jnp.where(slot.kind > 0, fresh, found.astype(fresh.dtype)), fresh

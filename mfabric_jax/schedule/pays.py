@@ -17,7 +17,12 @@ from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import Policy, uniform
 from mfabric_jax.schedule.all_to_alls import Exchanges, Places
 from mfabric_jax.workload import Workload
-from mfabric_jax.workload.compute import BACKWARD_OVER_FORWARD, BlockSeconds
+from mfabric_jax.workload.compute import (
+    BACKWARD_OVER_FORWARD,
+    WEIGHTS_OVER_FORWARD,
+    BlockSeconds,
+    scores_over_attention,
+)
 from mfabric_jax.workload.volume import tp_bytes_per_gpu
 
 Seconds = tuple[Array, Array]  # when circuits and when packet switches are through, at unit bandwidth
@@ -30,31 +35,34 @@ class TradeOff(NamedTuple):
 
     - `delay_s`: of the switch.   - `each_s`: further delay for every circuit set up anew.   - `nic_Bps`: of a NIC.
     - `size` [2]: of the two forward all-to-alls, over dispatch.
-    - `inner_s` [2]: what experts compute between them, forward and backward.
-    - `behind_s`: what a block computes behind its last all-to-all, backward.
+    - `inner_s` [3]: what experts compute between them, by `Places.kind`: forward, backward, gradients of inputs alone.
+    - `behind_s` [3]: what a block computes behind its last all-to-all; forward nothing.
     - `tolerance`: what gains at most that part of the two all-to-alls gains nothing.
-    - `expert_s` [2]: of `inner_s`, what grows with `busy`, the `expert_load` of every block (1: balanced).
+    - `expert_s` [3]: of `inner_s`, what grows with `busy`, the `expert_load` of every block (1: balanced).
     """
 
     delay_s: Float[Array, ""] | float
     nic_Bps: Float[Array, ""] | float
     size: Float[Array, "2"]
-    inner_s: Float[Array, "2"]
-    behind_s: Float[Array, ""]
+    inner_s: Float[Array, "3"]
+    behind_s: Float[Array, "3"]
     each_s: Float[Array, ""] | float = 0.0
     tolerance: Float[Array, ""] | float = 0.0
-    expert_s: Float[Array, "2"] | float = 0.0
+    expert_s: Float[Array, "3"] | float = 0.0
     busy: Float[Array, "P Q L"] | float = 1.0
 
 
 def trade_off_of(workload: Workload, rates: Any, seconds: BlockSeconds, routing: str = "unsplit") -> TradeOff:
     """What a job at these `FabricRates` and seconds of a block weighs it against."""
-    behind_s = BACKWARD_OVER_FORWARD * seconds.attention_s + tp_bytes_per_gpu(workload) / rates.nvlink_Bps
-    size = jnp.asarray((1.0, workload.combine_bytes / workload.dispatch_bytes), jnp.result_type(behind_s))
-    inner_s, expert_s = (
-        jnp.stack([jnp.asarray(ratio * part, size.dtype) for ratio in (1, BACKWARD_OVER_FORWARD)])
-        for part in (seconds.moe_s, seconds.expert_s)
-    )
+    reduces = 2 if workload.tp_reduces == "all" else 1
+    reduce_s = reduces * tp_bytes_per_gpu(workload) / rates.nvlink_Bps
+    dtype = jnp.result_type(seconds.attention_s * reduce_s)
+    size = jnp.asarray((1.0, workload.combine_bytes / workload.dispatch_bytes), dtype)
+    weights = WEIGHTS_OVER_FORWARD * (1 - scores_over_attention(workload))
+    back = jnp.asarray((0.0, BACKWARD_OVER_FORWARD, BACKWARD_OVER_FORWARD - weights), dtype) * seconds.attention_s
+    behind_s = back + jnp.asarray((0.0, 1.0, 1.0), dtype) * reduce_s
+    times = jnp.asarray((1.0, BACKWARD_OVER_FORWARD, BACKWARD_OVER_FORWARD - WEIGHTS_OVER_FORWARD), dtype)
+    inner_s, expert_s = (times * jnp.asarray(part, dtype) for part in (seconds.moe_s, seconds.expert_s))
     tolerance = RELAY_TOLERANCE if routing == "relay" else 0.0
     return TradeOff(rates.delay_s, rates.nic_Bps, size, inner_s, behind_s, rates.each_s, tolerance, expert_s)
 
@@ -64,26 +72,27 @@ def what_pays(
     kept: Seconds,
     fresh: Seconds,
     anew: Float[Array, ""],
-    backward: Bool[Array, ""],
-    behind: Bool[Array, ""],
+    kind: Int[Array, ""],
+    behind: Int[Array, ""],
     busy: Float[Array, ""],
 ) -> Bool[Array, "2"]:
     """Whether each of the two all-to-alls of a block has fresh circuits: what takes least until the second is over.
 
     - `kept`, `fresh`: with the circuits in place, and with those of the demand.   - `anew`: circuits that these set up.
-    - `backward`, `behind`: the pass is a backward one; the block before was of one.   - `busy`: its `expert_load`.
+    - `kind`, `behind`: `Places.kind` of the pass, and of the block before (0: one without all-to-alls).
+    - `busy`: its `expert_load`.
     """
     # Hidden is what this block's own computation covers, and packets that take longer than circuits. Idle time of the
-    # pipeline, propagation, overlap in parts, the time of a decision, circuits that carry while others turn and
-    # all-to-alls computed again are not foreseen.
+    # pipeline, passes of gradients of weights, propagation, overlap in parts, the time of a decision, circuits that
+    # carry while others turn and all-to-alls computed again are not foreseen.
     dtype = kept[0].dtype
     delay_s, each_s, nic_Bps = (jnp.asarray(x, dtype) for x in (trade_off.delay_s, trade_off.each_s, trade_off.nic_Bps))
     delay_s = delay_s + each_s * anew
     old, optical, new = jnp.maximum(*kept) / nic_Bps, fresh[0] / nic_Bps, jnp.maximum(*fresh) / nic_Bps
+    backward = kind > 0
     one, two = jnp.where(backward, trade_off.size[::-1], trade_off.size)
-    ready = jnp.where(backward & behind, trade_off.behind_s, 0)  # known before, and time to turn
-    inner_s = trade_off.inner_s + (busy - 1) * trade_off.expert_s
-    computed = jnp.where(backward, inner_s[1], inner_s[0])
+    ready = jnp.where(backward, trade_off.behind_s[behind], 0)  # known before, and time to turn
+    computed = (trade_off.inner_s + (busy - 1) * trade_off.expert_s)[kind]
 
     def paid(hidden, size):
         return jnp.where(optical > 0, jnp.maximum(delay_s - hidden - size * (new - optical), 0), 0)
@@ -155,28 +164,28 @@ def where_it_pays(
     sent, carries = np.append(sent, len(every) - 1), np.append(carries, len(counts) - 2)  # the balanced one
     found = jax.vmap(lambda c, d: parts(unit, Circuits(c), d))(counts[carries], every[sent])
     table = tuple(part[:-1].reshape(stages, number + 1, number) for part in found)  # circuits, demand
-    moe = where.layer >= 0
+    moe, kinds = where.layer >= 0, jnp.asarray(where.kind)
 
     def one_stage(table, counts, *slots):
         def serve(state, slot):
             before, behind = state
-            own, moe, backward, busy = slot
+            own, moe, kind, busy = slot
             kept, fresh = (tuple(part[at, own] for part in table) for at in (before, own))
             anew = circuits_anew(counts[before], counts[own], found[0].dtype)
-            turned = what_pays(trade_off, kept, fresh, anew, backward, behind, busy)
+            turned = what_pays(trade_off, kept, fresh, anew, kind, behind, busy)
             turned = jnp.where(both, turned[0], turned) & moe
             has = jnp.where(turned, own, before)
-            return (has[1], moe & backward), (has, jnp.stack([before, has[0]]))
+            return (has[1], jnp.where(moe, kind, 0)), (has, jnp.stack([before, has[0]]))
 
         def iteration(before, _):
-            (after, _), served = lax.scan(serve, (before, jnp.asarray(False)), slots)
+            (after, _), served = lax.scan(serve, (before, jnp.zeros((), kinds.dtype)), slots)
             return after, served
 
         begin = jnp.asarray(number, slots[0].dtype)
         return jax.tree.map(lambda x: x[-1], lax.scan(iteration, begin, None, length=1 if cold else 2)[1])
 
     busy = jnp.broadcast_to(jnp.asarray(trade_off.busy, found[0].dtype), moe.shape)
-    slots = (jnp.asarray(x).reshape(stages, -1) for x in (own.slots, moe, where.backward, busy))
+    slots = (jnp.asarray(x).reshape(stages, -1) for x in (own.slots, moe, kinds, busy))
     served, before = jax.vmap(one_stage)(table, counts[has], *slots)
     served, before = (x.reshape(*moe.shape, 2) for x in (served, before))
     stage = np.arange(stages)[:, None, None, None]

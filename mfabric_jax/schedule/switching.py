@@ -9,6 +9,7 @@ from jax import lax
 from jax.interpreters import partial_eval
 from jaxtyping import Array, Bool, Float
 
+from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import Policy, uniform
 from mfabric_jax.routing import Plan, relay_shares
@@ -67,6 +68,8 @@ def switched(
     - `guess`: the demand as predicted, [S S] or many [K S S].   - `seen`: demand of `span.seen`.
     - `partly`: circuits that stay carry while others turn, as this function of `routed_in_parts` says.
     """
+    if where.lane is not None:
+        check_lane(first.rule, span.name, partial=partly is not None)
     plain = first.rule in ("block", "pays") and not span.long and partly is None
     if plain and not remembers(policy, unit, even, uniform(None, unit).circuits.count, key):
         given = where, unit, demand, even, policy, key, parts
@@ -75,6 +78,10 @@ def switched(
             return _once_each(*given, first.cold)
         if first.trade_off is not None and few_pairs(own):
             return where_it_pays(*given, first.trade_off, own, cold=first.cold, both=span.name == "block")
+    if where.lane is not None and span.name not in ("iteration", "run"):
+        raise InputError(
+            "overlap_passes needs a policy of the demand alone, got one that knows circuits in place or a key."
+        )
     alike = first.rule == "block" or span.name == "block"  # both of a block
     moe = where.layer >= 0
     between = demand[where.pick(*demand.shape[:2])]  # [P Q L S S]
@@ -84,7 +91,7 @@ def switched(
         guess = between if guess is None else guess[where.pick(*guess.shape[:2])]
         busy = 1.0 if first.trade_off is None else first.trade_off.busy
         busy = jnp.broadcast_to(jnp.asarray(busy, demand.dtype), moe.shape)
-        slots = SlotsToServe(between, guess, jnp.asarray(moe), jnp.asarray(where.backward), busy)
+        slots = SlotsToServe(between, guess, jnp.asarray(moe), jnp.asarray(where.kind), busy)
         count, before = choose(unit, policy, slots, parts, first, key, both=span.name == "block")
     calm = policy(even, unit, previous=None, key=key).circuits.count.astype(count.dtype)
     served = count[..., :1, :, :] if alike else count
@@ -106,6 +113,17 @@ def switched(
     calm_s = jnp.maximum(found[0][-1], found[1][-1])
     rest = {"waiting": waiting[0] if waiting else None, "anew": anew}
     return Exchanges(optical, electrical, nothing[..., 0], switch, ahead, count, calm_s, **rest)
+
+
+def check_lane(first: str, span: str, *, partial: bool) -> None:
+    """`InputError` for what is not defined where all-to-alls of two passes take turns."""
+    for field, value, allowed in (
+        ("first", first, ("block",)),
+        ("circuits_for", span, ("all-to-all", "iteration", "run")),
+        ("partial", str(partial).lower(), ("false",)),
+    ):
+        if value not in allowed:
+            raise InputError(f"overlap_passes needs {field} {' or '.join(allowed)}, got {value!r}.")
 
 
 def turning(count: Array, before: Array) -> Bool[Array, "P Q L 2 S S"]:
@@ -144,20 +162,34 @@ def _once_each(where: Places, unit: Region, demand, even, policy, key, parts, co
     both = jax.vmap(lambda count, one: parts(unit, Circuits(count), one))(counts, every)
     layer, micro_batch = where.pick(*demand.shape[:2])
     at = np.where(moe, layer * demand.shape[1] + micro_batch, -1)
-    serving = _last(at.reshape(len(at), -1)).reshape(at.shape)  # which demand the circuits are for
-    by_stage = serving.reshape(len(at), -1)
-    begin = np.full((len(at), 1), -1) if cold else by_stage[:, -1:]  # as the iteration before left them
-    before = np.concatenate([begin, by_stage[:, :-1]], axis=1).reshape(at.shape)
+    serving, before = _served(at, cold) if where.lane is None else _served_in_turn(at, where.lane, cold)
     chosen = jnp.concatenate([counts[:-1].astype(start.dtype), start[None]])  # the last: where nothing ran before
     served, found = chosen[serving], chosen[before]
     nothing = jnp.zeros((*moe.shape, 2), both[0].dtype)
     optical, electrical = (nothing + jnp.where(moe, part[:-1][at], 0)[..., None] for part in both)
-    count = jnp.broadcast_to(served[..., None, :, :], (*moe.shape, 2, *even.shape))
     switch, anew = jnp.any(served != found, axis=(-2, -1)), circuits_anew(found, served, nothing.dtype)
-    switch, anew = (jnp.stack([one, jnp.zeros_like(one)], axis=-1) for one in (switch, anew))
+    if where.lane is None:  # the two all-to-alls of a block follow each other
+        served = jnp.broadcast_to(served[..., None, :, :], (*moe.shape, 2, *even.shape))
+        switch, anew = (jnp.stack([one, jnp.zeros_like(one)], axis=-1) for one in (switch, anew))
     calm_s = jnp.maximum(both[0][-1], both[1][-1])
     ahead = jnp.asarray(where.backward)
-    return Exchanges(optical, electrical, nothing[..., 0], switch, ahead, count, calm_s, anew=anew)
+    return Exchanges(optical, electrical, nothing[..., 0], switch, ahead, served, calm_s, anew=anew)
+
+
+def _served(at: np.ndarray, cold: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Which demand the circuits are for in every slot, and which they were for before it; -1: none."""
+    serving = _last(at.reshape(len(at), -1))
+    begin = np.full((len(at), 1), -1) if cold else serving[:, -1:]  # as the iteration before left them
+    return serving.reshape(at.shape), np.concatenate([begin, serving[:, :-1]], axis=1).reshape(at.shape)
+
+
+def _served_in_turn(at: np.ndarray, lane: np.ndarray, cold: bool) -> tuple[np.ndarray, np.ndarray]:
+    """`_served` for each of the two all-to-alls of a slot, which follow each other as the lane says."""
+    each = np.repeat(at.reshape(len(at), -1), 2, axis=1)
+    found = _served(np.take_along_axis(each, lane, axis=1), cold)
+    back = np.argsort(lane, axis=1)
+    serving, before = (np.take_along_axis(one, back, axis=1).reshape(*at.shape, 2) for one in found)
+    return serving, before
 
 
 def _last(at: np.ndarray) -> np.ndarray:

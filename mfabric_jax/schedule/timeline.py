@@ -16,19 +16,26 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from mfabric_jax.schedule._order import BACKWARD, Order
-from mfabric_jax.workload.compute import BACKWARD_OVER_FORWARD
+from mfabric_jax.schedule._order import BACKWARD, WEIGHT, Order
+from mfabric_jax.workload.compute import BACKWARD_OVER_FORWARD, WEIGHTS_OVER_FORWARD
 
 
 class Compute(NamedTuple):
     """Forward seconds of the parts of a block, and of its tensor-parallel all-reduce (one each way), () or [P];
-    `expert_s`: of `moe_s`, what grows with the tokens that experts receive."""
+    `expert_s`: of `moe_s`, what grows with the tokens that experts receive; `scores_s`: of `attention_s`, what has no
+    weights."""
 
     attention_s: Float[Array, ""]
     moe_s: Float[Array, ""]
     dense_s: Float[Array, ""]
     tp_s: Float[Array, ""]
     expert_s: Float[Array, ""] | float = 0.0
+    scores_s: Float[Array, ""] | float = 0.0
+
+    @property
+    def attention_weights_s(self):
+        """Gradients of attention's weights."""
+        return WEIGHTS_OVER_FORWARD * (self.attention_s - self.scores_s)
 
 
 class Blocks(NamedTuple):
@@ -43,6 +50,8 @@ class Blocks(NamedTuple):
     inside_s: Float[Array, "P Q L 2"] | None = None  # what NVSwitches carry, beside both; None: nothing
     waiting_s: Float[Array, "P Q L 2"] | None = None  # of what circuits carry, what waits for the switch; None: all
     busy: Float[Array, "P Q L"] | None = None  # `expert_load`; None: balanced
+    beside_s: Float[Array, "P Q L 2"] | None = None  # what else it takes, before all of it and behind its all-to-alls
+    experts: Bool[Array, "P Q L"] | None = None  # also where they have no all-to-all; None: as `moe`
 
     @property
     def electronic_s(self):
@@ -59,12 +68,14 @@ class Rules(NamedTuple):
     - `recompute`: as in `Workload`; what is computed again does not overlap.
     - `dp_overlap`: gradients of a block are all-reduced as soon as its last backward pass is over, beside everything
       else (which they do not slow down); otherwise when the stage is through.
+    - `comm_cores`: part of a GPU's cores that communicates while passes overlap (`pairs`).
     """
 
     eps_waits: bool = False
     parts: int = 1
     recompute: str = "none"
     dp_overlap: bool = False
+    comm_cores: float = 0.0
 
 
 class Slots(NamedTuple):
@@ -82,6 +93,14 @@ class Slots(NamedTuple):
     tp_s: Float[Array, "P Q L"]
     exchange_s: Float[Array, "P Q L"]  # all-to-alls that nothing hides, had they not waited for the switch
     paid_s: Float[Array, "P Q L"]  # waiting for the switch
+
+
+class Kind(NamedTuple):
+    """Of one pass: backward; of the gradients of weights alone; or without these. None: no pass of this kind."""
+
+    backward: Bool[Array, ""]
+    weight: Bool[Array, ""] | None = None
+    later: Bool[Array, ""] | None = None
 
 
 class _Clock(NamedTuple):
@@ -108,28 +127,57 @@ def run(
     - `send_s`: from stage p to p + 1 or back (P - 1: between the last and the first).   - `delay_s` () or [P Q L 2]: of
       the switch.   - `decision_s`: from a forward gate until the circuits for its demand are known.
     """
-    stages, passes = order.kind.shape
-    dtype, merged = blocks.optical_s.dtype, (order.stage, order.position)
-    compute = Compute(*(jnp.broadcast_to(part, stages)[order.stage] for part in compute))
+    (stages, passes), dtype = order.kind.shape, blocks.optical_s.dtype
     decision_s = jnp.asarray(decision_s, dtype)
-    blocks = jax.tree.map(lambda x: x[merged], (blocks, jnp.broadcast_to(delay_s, blocks.optical_s.shape)))
-    backward = order.kind[merged] == BACKWARD
-    where = (*map(jnp.asarray, (*merged, order.needs, backward)), send_s[order.crossing])
 
-    def step(state, one):
-        (end, clocks), ((p, q, need, backward, send), compute, blocks) = state, one
-        arrived = jnp.where(need >= 0, end.reshape(-1)[jnp.maximum(need, 0)] + send, 0)
-        clock = _Clock(*(x[p] for x in clocks))
-        clock = clock._replace(now=jnp.maximum(clock.now, arrived))
-        given = compute, backward, decision_s, rules
-        clock, slots = lax.scan(lambda c, block: _block(c, block, given), clock, blocks)
-        clocks = _Clock(*(every.at[p].set(own) for every, own in zip(clocks, clock, strict=True)))
-        return (end.at[p, q].set(clock.now), clocks), slots
+    def step(state, one: Passes):
+        end, clocks = state
+        clock = _Clock(*(x[one.stage] for x in clocks))
+        clock = clock._replace(now=jnp.maximum(clock.now, one.arrived(end)))
+        given = one.compute, one.kind, decision_s, rules
+        clock, slots = lax.scan(lambda c, block: _block(c, block, given), clock, one.blocks)
+        clocks = _Clock(*(every.at[one.stage].set(own) for every, own in zip(clocks, clock, strict=True)))
+        return (end.at[one.stage, one.position].set(clock.now), clocks), slots
 
+    start = jnp.zeros((stages, passes), dtype), _clocks(stages, dtype)
+    slots = lax.scan(step, start, merged(order, blocks, compute, send_s, delay_s))[1]
+    at = order.stage, order.position
+    return Slots(*(jnp.zeros((stages, passes, *x.shape[1:]), x.dtype).at[at].set(x) for x in slots))
+
+
+class Passes(NamedTuple):
+    """All passes of all stages in the merged order [P*Q ...], or one of them; `blocks`: with delays of the switch."""
+
+    stage: Any
+    position: Any
+    need: Any
+    kind: Kind
+    send_s: Any
+    compute: Compute
+    blocks: tuple[Blocks, Any]
+
+    def arrived(self, end: Float[Array, "P Q"]) -> Float[Array, ""]:
+        """When its input is there."""
+        return jnp.where(self.need >= 0, end.reshape(-1)[jnp.maximum(self.need, 0)] + self.send_s, 0)
+
+
+def merged(order: Order, blocks: Blocks, compute: Compute, send_s, delay_s) -> Passes:
+    """What `run` walks through."""
+    at = order.stage, order.position
+    compute = Compute(*(jnp.broadcast_to(part, len(order.kind))[order.stage] for part in compute))
+    each = jax.tree.map(lambda x: x[at], (blocks, jnp.broadcast_to(delay_s, blocks.optical_s.shape)))
+    kind, later = order.kind[at], None if order.later is None else jnp.asarray(order.later[at])
+    weight = None if order.later is None else jnp.asarray(kind == WEIGHT)
+    kinds = Kind(jnp.asarray(kind == BACKWARD), weight, later)
+    send_s = jnp.where(jnp.asarray(order.crossing) < 0, 0, send_s[order.crossing])
+    stage, position, need = map(jnp.asarray, (*at, order.needs))
+    return Passes(stage, position, need, kinds, send_s, compute, each)
+
+
+def _clocks(stages: int, dtype) -> _Clock:
+    """Of all stages, before anything ran."""
     never = jnp.full(stages, -jnp.inf, dtype)
-    start = jnp.zeros((stages, passes), dtype), _Clock(jnp.zeros(stages, dtype), never, never, jnp.zeros(stages, bool))
-    slots = lax.scan(step, start, (where, compute, blocks))[1]
-    return Slots(*(jnp.zeros((stages, passes, *x.shape[1:]), x.dtype).at[merged].set(x) for x in slots))
+    return _Clock(jnp.zeros(stages, dtype), never, never, jnp.zeros(stages, bool))
 
 
 class _Parts(NamedTuple):
@@ -143,31 +191,42 @@ class _Parts(NamedTuple):
     tp: Float[Array, ""]  # tensor-parallel all-reduces
 
 
-def _parts(one: Blocks, compute: Compute, backward, twice, rules: Rules) -> _Parts:
+def _parts(one: Blocks, compute: Compute, kind: Kind, twice, rules: Rules) -> _Parts:
+    backward = kind.backward
     moe_s = compute.moe_s if one.busy is None else compute.moe_s + (one.busy - 1) * compute.expert_s
-    forward = jnp.where(one.moe, moe_s, compute.dense_s)
+    forward = jnp.where(one.moe if one.experts is None else one.experts, moe_s, compute.dense_s)
     factor = jnp.asarray(BACKWARD_OVER_FORWARD + (rules.recompute == "attention"), forward.dtype)
     again = jnp.where(twice, forward, 0)
     inner = jnp.where(backward, BACKWARD_OVER_FORWARD * forward, forward)
     before = jnp.where(backward & ~twice, 0, compute.attention_s)
     after = jnp.where(backward, factor * compute.attention_s, 0)
+    tp_s = compute.tp_s
+    if kind.weight is not None and kind.later is not None:
+        weights_s = compute.attention_weights_s
+        before, tp_s = (jnp.where(kind.weight, 0, part) for part in (before, tp_s))
+        inner = jnp.where(kind.weight, WEIGHTS_OVER_FORWARD * forward, inner)
+        inner = jnp.where(kind.later, inner - WEIGHTS_OVER_FORWARD * forward, inner)
+        after = jnp.where(kind.weight, weights_s, jnp.where(kind.later, after - weights_s, after))
     parts = _Parts(
-        jnp.where(backward & ~twice, 0, before + compute.tp_s),
+        jnp.where(backward & ~twice, 0, before + tp_s),
         again,
         inner,
-        jnp.where(backward, after + compute.tp_s, 0),
+        jnp.where(backward, after + tp_s, after),
         before + again + inner + after,
-        jnp.where(twice, 2 * compute.tp_s, compute.tp_s),
+        jnp.where(twice, 2 * tp_s, tp_s),
     )
+    if one.beside_s is not None:
+        parts = parts._replace(lead=parts.lead + one.beside_s[0], behind=parts.behind + one.beside_s[1])
     return _Parts(*(jnp.where(one.present, part, 0) for part in parts))
 
 
 def _block(clock: _Clock, block: tuple, given: tuple) -> tuple[_Clock, Slots]:
-    """One block of one pass, and delays of the switch; `given`: what is computed, whether it is backward, seconds of a
+    """One block of one pass, and delays of the switch; `given`: what is computed, the kind of pass, seconds of a
     decision, rules."""
-    (one, delay_s), (compute, backward, decision_s, rules) = block, given
+    (one, delay_s), (compute, kind, decision_s, rules) = block, given
+    backward = kind.backward
     begin, twice = clock.now, backward & (rules.recompute == "block")
-    parts = _parts(one, compute, backward, twice, rules)
+    parts = _parts(one, compute, kind, twice, rules)
     known = begin + parts.lead + decision_s  # the circuits for a forward demand
     turn = jnp.where(one.ahead, clock.quiet, known)
     clock = _turned(clock._replace(now=begin + parts.lead), one.switch[0] & one.moe, turn, delay_s[0])

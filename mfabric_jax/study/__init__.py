@@ -2,14 +2,20 @@
 
 from mfabric_jax.study._calibrate import calibrate
 from mfabric_jax.study._compare import compare, rows_of
+from mfabric_jax.study._export import exported_iteration, timed_iteration
 from mfabric_jax.study._failures import Failures, failures
 from mfabric_jax.study._iteration_of import iteration_of
+from mfabric_jax.study._replay import replay
+from mfabric_jax.study._replay_settings import Replay
+from mfabric_jax.study._replayed import replay_row
 from mfabric_jax.study._scenario import Scenario, scenarios
 from mfabric_jax.study._simulate import simulate
 from mfabric_jax.study._timeline import example_timeline
 from mfabric_jax.study._trace_study import TraceStudy, trace_study
 from mfabric_jax.study.batch import evaluate, grid
 from mfabric_jax.study.config import Assumptions, Case, Compare
+from mfabric_jax.study.jobs.compared import JobsStudy, compare_jobs
+from mfabric_jax.study.jobs.jobs_file import read_jobs
 from mfabric_jax.study.presets import PRESETS
 from mfabric_jax.study.sweeps.design_space import Sweep, read_sweep
 from mfabric_jax.study.sweeps.run import sweep
@@ -21,6 +27,8 @@ __all__ = [
     "Case",
     "Compare",
     "Failures",
+    "JobsStudy",
+    "Replay",
     "Scenario",
     "Sweep",
     "TraceStudy",
@@ -28,16 +36,22 @@ __all__ = [
     "calibrate",
     "cluster_rows",
     "compare",
+    "compare_jobs",
     "evaluate",
     "example_timeline",
+    "exported_iteration",
     "failures",
     "grid",
     "iteration_of",
+    "read_jobs",
     "read_sweep",
+    "replay",
+    "replay_row",
     "rows_of",
     "scenarios",
     "simulate",
     "solve_cluster",
     "sweep",
+    "timed_iteration",
     "trace_study",
 ]

@@ -12,15 +12,19 @@ from mfabric_jax.schedule.all_to_alls import places
 from mfabric_jax.study._memory import memory_columns
 from mfabric_jax.study._money import Bill, bill_of, costs, unknown_parts
 from mfabric_jax.study._provenance import provenance
+from mfabric_jax.study._replicas import replica_columns
 from mfabric_jax.study._scenario import AS_SET, Scenario, check_dtype, scenarios
 from mfabric_jax.study._simulate import Simulated, simulate_all, simulate_each
 from mfabric_jax.study._switches import changes_of, switch_name, switching_columns
-from mfabric_jax.study.calibration import CALIBRATED
 from mfabric_jax.study.config import Assumptions, Compare
 from mfabric_jax.study.settings import ModelName
+from mfabric_jax.traffic.dispatch import dropped_part, selections_of
 from mfabric_jax.workload import Workload
 
-PARTS = ("iteration_s", "compute_s", "exposed_comm_s", "reconfig_s", "bubble_s", "tp_comm_s", "ep_comm_s", "dp_comm_s")
+PARTS = (
+    *("iteration_s", "compute_s", "exposed_comm_s", "reconfig_s", "bubble_s"),
+    *("tp_comm_s", "ep_comm_s", "dp_comm_s", "placement_s"),
+)
 
 
 def compare(
@@ -53,6 +57,7 @@ def rows_of(simulated: Simulated) -> list[dict[str, Any]]:
     one = simulated.scenario
     mean = {name: np.asarray(getattr(simulated.times, name), np.float64).mean(axis=0) for name in PARTS}
     shared, switching = _described(simulated), _switching(simulated, mean["iteration_s"])
+    replica_s = np.asarray(simulated.replica_s, np.float64).mean(axis=0)
     rows = []
     for at, gbps in enumerate(one.bandwidths):
         seconds = {name: float(values[at]) for name, values in mean.items()}
@@ -60,6 +65,7 @@ def rows_of(simulated: Simulated) -> list[dict[str, Any]]:
         rows.append(named(one.settings, one.fabric, one.workload, *where, one.variant) | seconds)
         bill = bill_of(one.settings, one.fabric, one.workload, gbps)
         rows[-1] |= judged(one.settings, one.workload, seconds, bill) | switching[at] | shared
+        rows[-1] |= replica_columns(len(one.every_replica), seconds["iteration_s"], float(replica_s[at]))
     return rows
 
 
@@ -112,14 +118,20 @@ def _described(simulated: Simulated) -> dict[str, Any]:
     load, balanced = (np.asarray(x, np.float64) for x in (solved.load, solved.balanced))
     load, balanced = load[..., moe, :], balanced[..., None, None]
     over = np.divide(load, balanced, out=np.ones_like(load), where=balanced > 0)  # one server: no all-to-all
+    received = one.tokens
+    if one.workload.capacity_factor is not None:
+        received = dataclasses.replace(one.tokens, count=selections_of(one.workload, one.sent))
     return {
         "ep_over_balanced": float(np.median(over)),
-        "rank_load_over_mean": float(np.median(one.tokens.rank_load_over_mean(one.workload.ep))),
+        "rank_load_over_mean": float(np.median(received.rank_load_over_mean(one.workload.ep))),
         "region_servers": one.workload.servers_per_region,
         "micro_batches": one.workload.micro_batches,
         "first": one.settings.first if one.group.reconfigures else "none",
         "decision_s": one.decision_s,
         "expert_load": one.settings.expert_load,
+        "placement": one.settings.placement,
+        "dispatch": one.workload.dispatch,
+        "dropped_share": dropped_part(one.workload, one.tokens),
         "compute_source": compute_source(one.settings, one.workload),
         "traffic": one.tokens.source,
         "iterations": len(one.tokens.count),
@@ -147,7 +159,7 @@ def compute_source(settings: Assumptions, job: Workload) -> str:
         said = f"from a measured iteration of {measured:g} s on {where}{above}"
         return f"{settings.server.name}, achieved {achieved:.1%} of {peak}, {said}"
     rate = f"{settings.server.name} at {achieved:.0%} of {peak}"
-    if settings.compute == "calibrated" and job.known_as in CALIBRATED:
+    if settings.compute == "calibrated" and job.known_as in settings.calibrated:
         return f"{rate}, calibrated to published fat-tree times (arXiv 2501.03905)"
     return f"{rate}, not calibrated"
 

@@ -13,7 +13,7 @@ from mfabric_jax.study._scenario import scenarios, scenarios_on, tokens_of
 from mfabric_jax.study._timeline import timeline
 from mfabric_jax.study.config import Compare
 from mfabric_jax.study.settings import ModelName
-from mfabric_jax.traffic import rank_bytes, server_bytes
+from mfabric_jax.traffic import dispatched_bytes, server_bytes
 
 OPTICAL = "mfabric"
 OF_BLOCKS = ("fat-tree", OPTICAL)
@@ -41,9 +41,8 @@ def _region(config: Compare, model: ModelName, gbps: float) -> dict[str, np.ndar
     workload = config.workload(model)
     tokens = tokens_of(dataclasses.replace(config, iterations=1), workload)
     (one,) = scenarios_on(config, model, OPTICAL, (gbps,), ("own",), tokens)
-    counts = tokens.count[0, workload.moe_layers // 2 % tokens.count.shape[1], 0]
-    demand = rank_bytes(jnp.asarray(counts, config.dtype), workload.dispatch_bytes_per_selection)
-    demand = server_bytes(demand, workload.ranks_per_server)
+    sent = jnp.asarray(one.sent[0, workload.moe_layers // 2 % tokens.count.shape[1], 0], config.dtype)
+    demand = server_bytes(dispatched_bytes(workload, sent), workload.ranks_per_server)
     policy = config.circuits_policy(one.mean_demand.astype(config.dtype))
     plan = policy(demand, one.group, previous=None, key=jax.random.key(config.seed))
     return {"demand": np.asarray(demand) * (1 - np.eye(len(demand))), "circuits": np.asarray(plan.circuits.count)}

@@ -27,8 +27,8 @@ def row_of(config: Any, one: Scenario, kind: str, stage: int, before: Iteration,
     whole_s, hurt_s = before.iteration_s, after.iteration_s
     suffers = np.arange(len(whole_s)) >= config.at
     run = np.where(suffers, hurt_s, whole_s)
-    parts = {f"healthy_{name}": float(getattr(before, name).mean()) for name in PARTS[1:]}
-    parts |= {name: float(getattr(after, name)[suffers].mean()) for name in PARTS[1:]}
+    parts = {f"healthy_{name}": float(np.mean(getattr(before, name))) for name in PARTS[1:]}
+    parts |= {name: float(np.broadcast_to(getattr(after, name), suffers.shape)[suffers].mean()) for name in PARTS[1:]}
     slow_down = float((hurt_s[suffers] / whole_s[suffers]).mean() - 1)
     as_published = one.bandwidths[0] == 400 and job.gpus == 1024
     return {

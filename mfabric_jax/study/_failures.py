@@ -25,7 +25,7 @@ from mfabric_jax.routing import Plan
 from mfabric_jax.routing.region import relayed_part_times
 from mfabric_jax.schedule import First, Iteration, Rules, iterate
 from mfabric_jax.schedule.all_to_alls import Exchanges, places
-from mfabric_jax.schedule.exchange import at_unit_bandwidth, failed_stage, steady_stage
+from mfabric_jax.schedule.exchange import acknowledged, at_unit_bandwidth, failed_stage, steady_stage, with_acks
 from mfabric_jax.schedule.switching import routed
 from mfabric_jax.study._compare import effective
 from mfabric_jax.study._expected_loss import Rate, read_rates
@@ -37,7 +37,7 @@ from mfabric_jax.study._scenario import Scenario, check_dtype, scenarios
 from mfabric_jax.study._simulate import solve
 from mfabric_jax.study.config import Compare
 from mfabric_jax.study.settings import ModelName
-from mfabric_jax.traffic import rank_bytes, server_bytes
+from mfabric_jax.traffic import dispatched_bytes, server_bytes
 
 OPTICAL = "mfabric"
 IDLE = "a GPU moves to another domain; where GPUs of its own are idle (8 of an NVL72's 72), it costs the restart alone"
@@ -92,14 +92,19 @@ class Failures(FailureSettings):
             raise InputError(f"first must be block, reuse or random for failures, got {self.setting.first!r}.")
         if (spans := self.setting.circuits_for) != ("all-to-all",):
             raise InputError(f"circuits_for must be all-to-all for failures, got {', '.join(spans)}.")
+        self.setting.check_one_replica("failures are")
         if self.setting.partial:
             raise InputError("partial must be false for failures, got true.")
         if self.setting.reconfiguration_cost != "changed":
             raise InputError("reconfiguration_cost must be changed for failures, got 'always'.")
+        if self.setting.replace_every:
+            raise InputError(f"replace_every must be 0 for failures, got {self.setting.replace_every}.")
         if self.setting.policy == "static":
             raise InputError("policy must not be 'static' for failures: circuits are chosen again for what is left.")
         if self.setting.flows != "spray":
             raise InputError(f"flows must be 'spray' for failures, got {self.setting.flows!r}.")
+        if self.setting.wiring != "demand":
+            raise InputError(f"wiring must be 'demand' for failures, got {self.setting.wiring!r}.")
         if whole("at", self.at, at_least=0) >= self.setting.iterations:
             raise InputError(f"at must be below the {self.setting.iterations} iterations of the run, got {self.at}.")
         for name in self.setting.models:
@@ -198,14 +203,18 @@ def _broken(config: Failures, one: Scenario, kind: str, stage: int) -> tuple[Deg
     nvswitches, rails = config.nvswitches_of(one.fabric), one.fabric.rails
     hit = Hit(kind, config.server, config.radix, nvswitches, rails, one.mean_demand)
     left = packets_left(at_unit_bandwidth(one.group, one.settings.dtype), one.workload, hit)
-    tokens = jnp.asarray(one.tokens.count, one.settings.dtype)
+    tokens = jnp.asarray(one.sent, one.settings.dtype)
     carrier: Any = left.carrier
-    return left, _solve_packets(one.workload, tokens, group_numbers(carrier, one.settings.dtype), stage)
+    carrier = group_numbers(carrier, one.settings.dtype)
+    return left, _solve_packets(one.workload, tokens, carrier, stage, one.settings.carried_by.acks_back)
 
 
 @eqx.filter_jit
-def _solve_packets(workload, tokens, carrier, stage: int) -> Exchanges:
-    return jax.lax.map(lambda drawn: steady_stage(workload, drawn, carrier.seconds, stage), tokens)
+def _solve_packets(workload, tokens, carrier, stage: int, acks: float) -> Exchanges:
+    def seconds(demand):
+        return carrier.seconds(acknowledged(demand, acks))
+
+    return jax.lax.map(lambda drawn: steady_stage(workload, drawn, seconds, stage), tokens)
 
 
 def _solve_stage(one: Scenario, left: Degraded, stage: int) -> Exchanges:
@@ -214,7 +223,8 @@ def _solve_stage(one: Scenario, left: Degraded, stage: int) -> Exchanges:
     keys = jax.random.split(jax.random.key(settings.seed), len(one.tokens.count))
     share = left.share_of_rank(job.ep, job.ranks_per_server)
     parts = functools.partial(relayed_part_times, server=left.server) if left.relays else routed(settings.routing)
-    tokens, share = (jnp.asarray(x, settings.dtype) for x in (one.tokens.count, share))
+    parts = with_acks(parts, settings.carried_by.acks_back)
+    tokens, share = (jnp.asarray(x, settings.dtype) for x in (one.sent, share))
     region: Any = group_numbers(left.region, settings.dtype)
     policy = settings.circuits_policy()
     policy = _serving_first(policy, left.server) if left.relays else policy
@@ -228,10 +238,10 @@ def _solve_stage(one: Scenario, left: Degraded, stage: int) -> Exchanges:
 
 def _last_circuits(one: Scenario, policy: Policy, region: Region, stage: int) -> jax.Array:
     """Circuits [S S] for the last all-to-all of the stage in the first iteration."""
-    where, count = places(one.workload), one.tokens.count[0]
-    layer, micro_batch = (at[stage][where.layer[stage] >= 0][-1] for at in where.pick(*count.shape[:2]))
-    last = jnp.asarray(count[layer, micro_batch], one.settings.dtype)
-    demand = server_bytes(rank_bytes(last, one.workload.dispatch_bytes_per_selection), one.workload.ranks_per_server)
+    where, sent = places(one.workload), one.sent[0]
+    layer, micro_batch = (at[stage][where.layer[stage] >= 0][-1] for at in where.pick(*sent.shape[:2]))
+    last = jnp.asarray(sent[layer, micro_batch], one.settings.dtype)
+    demand = server_bytes(dispatched_bytes(one.workload, last), one.workload.ranks_per_server)
     return policy(demand, region, previous=None, key=jax.random.key(one.settings.seed)).circuits.count
 
 
@@ -276,12 +286,13 @@ def _timed(one: Scenario, solved: Exchanges, left: Degraded | PacketsLeft | None
     """Every iteration [I], and the busiest stage of the first."""
     settings, stages = one.settings, one.workload.pp
     rates = one.rates(one.bandwidths[0])
-    eps, tp = np.full(stages, float(rates.eps_Bps)), np.full(stages, rates.nvlink_Bps)
+    eps, send, tp = (np.full(stages, float(each)) for each in (rates.eps_Bps, rates.send_Bps, rates.nvlink_Bps))
     if left is not None:
         eps[stage] *= left.eps_left
+        send[stage] *= left.eps_left
         tp[stage] *= left.nvlink_left
         tp[stage] = min(tp[stage], eps[stage] * left.tp_on_eps) if left.tp_on_eps else tp[stage]
-    numbers = rates._replace(eps_Bps=eps, send_Bps=eps), one.seconds, tp
+    numbers = rates._replace(eps_Bps=eps, send_Bps=send), one.seconds, tp
     numbers = jax.tree.map(lambda x: jnp.asarray(x, settings.dtype), numbers)
     timed = _time_all(one.workload, solved, numbers, settings.rules)
     return jax.tree.map(lambda x: np.asarray(x, np.float64), timed), int(timed.stage[0])

@@ -10,7 +10,9 @@ from jaxtyping import Array, Float
 
 from mfabric_jax import units
 from mfabric_jax.checks import one_of
+from mfabric_jax.fabric import get as fabric_named
 from mfabric_jax.fabric.design import Fabric, group_numbers
+from mfabric_jax.fabric.transport import Transport
 from mfabric_jax.schedule import Rules, iterate
 from mfabric_jax.schedule.all_to_alls import Exchanges
 from mfabric_jax.schedule.exchange import exchanges_inside
@@ -39,12 +41,14 @@ class IterationOf(eqx.Module):
     rules: Rules = eqx.field(static=True)
     dtype: str = eqx.field(static=True)
     gpu_tbps: float = eqx.field(static=True)
+    transport: Transport = eqx.field(static=True)
     solver: Program
     group: Any
     given: Given
     decision_s: Float[Array, ""]
     peak_s: BlockSeconds
     path_links: Float[Array, ""]
+    memory_Bps: Float[Array, ""]
 
     def __call__(self, case: Case) -> dict[str, Array]:
         return self.time(case, self.exchanges(case))
@@ -77,16 +81,17 @@ class IterationOf(eqx.Module):
 
     def _costs(self, case: Case) -> tuple[FabricRates, BlockSeconds]:
         """Bandwidths and delays, and computation of a block."""
-        group, gbps, goodput = self._group(case), case["nic_gbps"], case["goodput"]
-        nic, eps, send = (jnp.asarray(x, self.dtype) * goodput for x in (group.nic_Bps, group.eps_Bps, group.send_Bps))
+        group, gbps, used = self._group(case), case["nic_gbps"], self.transport
+        nic, eps, send = (jnp.asarray(x, self.dtype) for x in (group.nic_Bps, group.eps_Bps, group.send_Bps))
+        latency_s, payload = used.path_s(self.path_links, case["link_delay_s"], nic), case["goodput"] * used.paced
+        nic, eps, send = nic * payload, eps * payload / (1 + used.acks_back), send * payload
         changes = {"delay_s": jnp.zeros_like(nic)}
         if group.reconfigures:
             changes = {"delay_s": case["delay_s"] + case["reactivation_s"], "each_s": case["each_s"]}
             changes |= {"decision_s": self.decision_s}
         own = units.gigabytes_per_s(case["nvswitch_gigabytes_per_s"])
         nvlink = jnp.asarray(self.on.nvlink_Bps(self.gpu_tbps, gbps, own), self.dtype)
-        latency_s = self.path_links * case["link_delay_s"]
-        rates = FabricRates(nic, eps, send, nvlink, latency_s=latency_s, **changes)
+        rates = FabricRates(nic, eps, send, nvlink, latency_s=latency_s, memory_Bps=self.memory_Bps, **changes)
         return rates, jax.tree.map(lambda x: x / case["efficiency"], self.peak_s)
 
     def _group(self, case: Case) -> Any:
@@ -115,9 +120,11 @@ def iteration_of(config: Assumptions, model: ModelName, fabric: str = "mfabric")
     Example: `function, case = iteration_of(Compare(), "mixtral-8x7b")`, then
     `evaluate(function, grid(**{name: [value] for name, value in case.items()} | {"delay_s": [0.001, 0.025]}))`.
     """
+    config.check_one_replica("a function of cases is")
     axes = {"nic_gbps": (400.0,), "nic_use": ("own",), "circuits_for": ("all-to-all",)}
     nic_gbps, nic_use, spans = (getattr(config, name, default)[:1] for name, default in axes.items())
-    tokens = tokens_of(config, config.workload(model), spans)
+    job = config.workload(model, fabric_named(fabric).gpus_of(config.server))
+    tokens = tokens_of(config, job, spans)
     return function_of(scenarios_on(config, model, fabric, nic_gbps, nic_use, tokens, spans)[0])
 
 
@@ -130,12 +137,14 @@ def function_of(one: Scenario) -> tuple[IterationOf, dict[str, Any]]:
         rules=settings.rules,
         dtype=dtype,
         gpu_tbps=settings.gpu_tbps,
+        transport=settings.carried_by,
         solver=program_of(one),
         group=group_numbers(one.group, dtype),
         given=given_of(one),
         decision_s=jnp.asarray(one.decision_s, dtype),
         peak_s=jax.tree.map(lambda x: jnp.asarray(x, dtype), peak_s),
         path_links=jnp.asarray(one.fabric.path_links(settings), dtype),
+        memory_Bps=jnp.asarray(settings.server.memory_Bps or jnp.inf, dtype),
     )
     case = {"nic_gbps": one.bandwidths[0], "goodput": settings.goodput, "link_delay_s": settings.link_delay_s}
     case |= {"sample": 0, "efficiency": settings.achieved(one.workload)}

@@ -12,16 +12,17 @@ import numpy as np
 
 from mfabric_jax import fabric, traffic
 from mfabric_jax.checks import InputError
-from mfabric_jax.fabric import Region
 from mfabric_jax.fabric.design import Fabric, group_numbers
-from mfabric_jax.policies import topoopt
-from mfabric_jax.routing.fixed import wired
 from mfabric_jax.schedule.iteration import FabricRates
 from mfabric_jax.schedule.spans import LONG
 from mfabric_jax.study._foreseen import measured_decision_s
+from mfabric_jax.study._replicas import drawn_apart, read_apart, replicas_of
+from mfabric_jax.study._wiring import WIRINGS
 from mfabric_jax.study.config import Assumptions, Compare
 from mfabric_jax.study.settings import ModelName
-from mfabric_jax.traffic import Tokens, rank_bytes, server_bytes
+from mfabric_jax.traffic import Tokens, dispatched_bytes, sent_tokens, server_bytes
+from mfabric_jax.traffic.placement_policies import placement_policy
+from mfabric_jax.traffic.placing import placed_alike
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.compute import BlockSeconds
 
@@ -42,6 +43,22 @@ class Scenario:
     circuits_for: str = "all-to-all"
     decision_s: float = 0.0
     variant: str = AS_SET
+    others: tuple[Tokens, ...] = ()  # traffic of further replicas
+
+    @property
+    def every_replica(self) -> tuple[Tokens, ...]:
+        """Traffic of all replicas that are simulated."""
+        return self.tokens, *self.others
+
+    @property
+    def each_replica(self) -> "list[Scenario]":
+        """Every replica by itself."""
+        return [dataclasses.replace(self, tokens=tokens, others=()) for tokens in self.every_replica]
+
+    @property
+    def sent(self) -> np.ndarray:
+        """What `traffic.sent_tokens` says of the traffic [I layer M R C]."""
+        return sent_tokens(self.workload, self.tokens)
 
     @property
     def weighs(self) -> bool:
@@ -51,7 +68,7 @@ class Scenario:
     @property
     def mean_demand(self) -> jax.Array:
         """Bytes between the servers of a region [S S], the mean all-to-all of the run."""
-        return mean_demand(self.workload, self.tokens)
+        return mean_demand(self.workload, *self.every_replica)
 
     def rates(self, nic_gbps: float) -> FabricRates:
         """What the timeline needs of the fabric at a bandwidth."""
@@ -70,7 +87,9 @@ class Scenario:
         """
         leaves, form = jax.tree.flatten(eqx.tree_at(lambda group: group.nic_gbps, self.group, 1.0))
         numbers = tuple(np.asarray(leaf).tobytes() for leaf in leaves)
-        paths = self.fabric.name if self.settings.flows == "single" else None
+        settings = self.settings
+        paths = self.fabric.name, settings.busy, settings.path_radix, settings.circuit_flows, settings.wiring
+        paths = paths if settings.flows == "single" else settings.wiring
         variant = self.variant if self.group.reconfigures else None
         return self.workload, form, numbers, paths, self.circuits_for, variant
 
@@ -85,11 +104,16 @@ def scenarios(config: Compare) -> list[Scenario]:
     made = []
     for model in config.models:
         config.achieved(config.workload(model))  # a measured iteration that cannot be is refused before all else
-        tokens = tokens_of(config, config.workload(model), config.circuits_for)
+        drawn: dict[int, tuple[Tokens, ...]] = {}  # experts are placed on servers, which fabrics may have larger
         for name in config.fabrics:
+            job = config.workload(model, fabric.get(name).gpus_of(config.server))
+            where = 0 if config.placement == "contiguous" else job.gpus_per_server
+            if where not in drawn:
+                drawn[where] = traffic_of(config, job, config.circuits_for)
+            tokens, *others = drawn[where]
             for variant, settings in variants_of(config, name).items():
                 given = settings, model, name, config.nic_gbps, settings.nic_use, tokens, config.circuits_for
-                made += scenarios_on(*given, variant=variant)
+                made += scenarios_on(*given, variant=variant, others=tuple(others))
     return made
 
 
@@ -109,6 +133,7 @@ def scenarios_on(
     tokens: Tokens,
     circuits_for: Sequence[str] = ("all-to-all",),
     variant: str = AS_SET,
+    others: tuple[Tokens, ...] = (),
 ) -> list[Scenario]:
     """One model on one fabric: a scenario for every use of its NICs, for bandwidths that change its links, and, where
     circuits change, for every span in which they stay."""
@@ -119,7 +144,7 @@ def scenarios_on(
     spans = circuits_for if on.reconfigures else circuits_for[:1]
     for span, use in itertools.product(spans, range(len(columns[0]))):
         for gbps, groups in zip(nic_gbps, columns, strict=True):
-            one = Scenario(settings, on, job, tokens, groups[use], (gbps,), span, variant=variant)
+            one = Scenario(settings, on, job, tokens, groups[use], (gbps,), span, variant=variant, others=others)
             key = use, one.between_key
             if key in made:
                 made[key] = dataclasses.replace(made[key], bandwidths=(*made[key].bandwidths, gbps))
@@ -135,8 +160,8 @@ def _decision_s(one: Scenario) -> float:
         return 0.0
     if not isinstance(settings.decision_s, str):
         return settings.decision_s
-    first = jnp.asarray(one.tokens.count[0, 0, 0], settings.dtype)
-    demand = server_bytes(rank_bytes(first, job.dispatch_bytes_per_selection), job.ranks_per_server)
+    first = jnp.asarray(one.sent[0, 0, 0], settings.dtype)
+    demand = server_bytes(dispatched_bytes(job, first), job.ranks_per_server)
     policy = settings.circuits_policy(jnp.asarray(one.mean_demand, settings.dtype))
     return measured_decision_s(policy, group_numbers(one.group, settings.dtype), demand, jax.random.key(settings.seed))
 
@@ -146,35 +171,65 @@ def _linked(one: Scenario) -> Any:
     group = one.group
     if group.reconfigures or getattr(group, "count", group) is not None:
         return group
-    region = Region(group.servers, group.nic_gbps, group.nics)
-    return wired(group, topoopt(one.mean_demand, region).circuits.count)
+    return WIRINGS[one.settings.wiring](group, one.workload, one.mean_demand)
 
 
-def mean_demand(workload: Workload, tokens: Tokens) -> jax.Array:
-    """Bytes between the servers of a region [S S], the mean all-to-all of the run."""
-    mean = np.asarray(tokens.count, np.float64).mean(axis=(0, 1, 2))
-    return server_bytes(rank_bytes(mean, workload.dispatch_bytes_per_selection), workload.ranks_per_server)
+def mean_demand(workload: Workload, *tokens: Tokens) -> jax.Array:
+    """Bytes between the servers of a region [S S], the mean all-to-all of the run, of all replicas."""
+    mean = np.mean([np.asarray(sent_tokens(workload, one), np.float64).mean(axis=(0, 1, 2)) for one in tokens], axis=0)
+    return server_bytes(dispatched_bytes(workload, mean), workload.ranks_per_server)
 
 
 def tokens_of(settings: Assumptions, workload: Workload, circuits_for: Sequence[str] = ()) -> Tokens:
-    """The traffic of one model; where matrices repeat, one is given for all. Where circuits are chosen on the past of a
-    span, the first iteration is that past, and one more is drawn or read."""
+    """`traffic_of` the first replica."""
+    return traffic_of(settings, workload, circuits_for)[0]
+
+
+def traffic_of(settings: Assumptions, workload: Workload, circuits_for: Sequence[str] = ()) -> tuple[Tokens, ...]:
+    """The traffic of one model, of every replica, its experts placed; where matrices repeat, one is given for all.
+    Where experts are placed, or circuits chosen, on the past of a span, the first iteration is that past, and one more
+    is drawn or read."""
+    moved = settings.placement != "contiguous"
     past = settings.plan_on == "past" and any(span in LONG for span in circuits_for)
-    tokens = _tokens(settings, workload, settings.iterations + past)
-    tokens = tokens.after_the_first() if past else tokens
+    past |= moved and settings.placed_on == "past"
+    every = _tokens(settings, workload, settings.iterations + past)
+    every = tuple(_alike(settings, tokens.after_the_first() if past else tokens) for tokens in every)
+    if not moved:
+        return every
+    policy, rest = placement_policy(settings.placement), {"on": settings.placed_on, "window": settings.placed_window}
+    room, often = settings.room(workload), settings.replace_every
+    return placed_alike(every, room, policy, every=often, **rest)
+
+
+def _alike(settings: Assumptions, tokens: Tokens) -> Tokens:
+    """One matrix for all where matrices repeat."""
     if settings.matrices == "each":
         return tokens
     layers = slice(None) if settings.matrices == "block" else slice(1)
-    alike = tokens.count[:1, layers, :1]
-    return Tokens(alike, f"{tokens.source}, the same for every {REPEATED[settings.matrices]}", alike[0])
+    source = f"{tokens.source}, the same for every {REPEATED[settings.matrices]}"
+    alike = tokens.changed(lambda each: each[:1, layers, :1], source=source)
+    return dataclasses.replace(alike, before=alike.count[0])
 
 
-def _tokens(settings: Assumptions, workload: Workload, iterations: int) -> Tokens:
+def _tokens(settings: Assumptions, workload: Workload, iterations: int) -> tuple[Tokens, ...]:
+    """The traffic of every replica."""
+    replicas = replicas_of(settings.replicas, workload)
     if settings.trace is not None:
-        return traffic.recorded(workload, settings.trace, settings.records, iterations, settings.axes)
+        path, rest = settings.trace, settings.axes
+
+        def read(times: int) -> Tokens:
+            return traffic.recorded(workload, path, settings.records, times * iterations, rest)
+
+        return read_apart(read, replicas)
+    return drawn_apart(lambda times: _drawn(settings, workload, iterations, times * settings.drawn), replicas)
+
+
+def _drawn(settings: Assumptions, workload: Workload, iterations: int, micro_batches: int) -> Tokens:
+    if settings.traffic == "authors":
+        return traffic.authors(workload, iterations)
     if (knobs := settings.knobs()) is not None:
-        return traffic.from_knobs(workload, knobs, iterations, settings.drawn, settings.seed)
-    drawn: dict[str, Any] = {"iterations": iterations, "micro_batches": settings.drawn}
+        return traffic.from_knobs(workload, knobs, iterations, micro_batches, settings.seed)
+    drawn: dict[str, Any] = {"iterations": iterations, "micro_batches": micro_batches}
     drawn |= {"seed": settings.seed, "drift": settings.drift}
     if settings.traffic == "generated":
         return traffic.generated(workload, settings.skew, **drawn)

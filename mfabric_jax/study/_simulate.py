@@ -14,50 +14,55 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from mfabric_jax import units
-from mfabric_jax.checks import InputError
-from mfabric_jax.fabric.design import Form, group_numbers
+from mfabric_jax.fabric.design import group_numbers
 from mfabric_jax.platforms import mapped
 from mfabric_jax.policies import check_legal, takes_many
-from mfabric_jax.routing.single import single_part_times, single_paths
 from mfabric_jax.schedule import First, Iteration, iterate
 from mfabric_jax.schedule.all_to_alls import Exchanges, places
 from mfabric_jax.schedule.exchange import exchanges_between, exchanges_inside
 from mfabric_jax.schedule.iteration import FabricRates
+from mfabric_jax.schedule.moving_experts import moving
 from mfabric_jax.schedule.pays import TradeOff, trade_off_of
 from mfabric_jax.schedule.spans import Span
-from mfabric_jax.schedule.uneven import expert_load
+from mfabric_jax.schedule.uneven import early, expert_load
 from mfabric_jax.study._foreseen import SIGMA, errors_so_far, iterations_before, predicted_tokens
+from mfabric_jax.study._replicas import mean_of_replicas, slowest
 from mfabric_jax.study._scenario import Scenario, check_dtype
+from mfabric_jax.study._single import carried
 from mfabric_jax.study.batch import drop_programs_if_crowded
+from mfabric_jax.traffic.dispatch import selections_of, sent_as
+from mfabric_jax.traffic.placing import copied_experts
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.compute import BlockSeconds
+from mfabric_jax.workload.volume import expert_state_bytes
 
 AT_ONCE = 16, 256  # iterations solved together on a CPU and elsewhere
-WIDE = 1e15  # gigabytes/s: no limit
-RADIX = 16  # of the tree of 1,024 GPUs: one server under every edge switch
 
 
 class Simulated(NamedTuple):
     """- `exchanges`: the all-to-alls of every iteration [I ...] (or [bandwidth I ...]), without circuits.
-    - `times` [I bandwidth]: every iteration at every bandwidth.
+    - `times` [I bandwidth]: every iteration at every bandwidth, as its slowest replica has it.
+    - `replica_s` [I bandwidth]: seconds of its mean replica.
+    Exchanges of several replicas follow each other, all iterations of the first before those of the second.
     """
 
     scenario: Scenario
     exchanges: Exchanges
     times: Iteration
+    replica_s: Array
 
 
 # ------------------------------------------------------------------------------------------------------------- solving
 class Given(NamedTuple):
     """What one iteration is solved from, or all of them [I ...]: selections, those predicted and the error of these,
-    those of the iteration that long spans are planned on, and a key."""
+    those of the iteration that long spans are planned on, a key, and bytes that move with experts in each stage."""
 
     tokens: Array
     guess: Array | None
     sigma: Array | None
     past: Array | None
     key: Array
+    moves: Array | None = None
 
     def at(self, sample) -> "Given":
         """One iteration of all."""
@@ -78,6 +83,8 @@ class Program(eqx.Module):
     partial: bool = eqx.field(static=True)
     scenarios: int = eqx.field(static=True)
     tile: int | None = eqx.field(static=True)  # of experts; None: they are balanced
+    early: bool = eqx.field(static=True)  # ranks send as soon as their own experts are done
+    acks: float = eqx.field(static=True)  # of the data, in the other direction
     always: bool = eqx.field(static=True)  # the switch turns for every block, its circuits new or not
     policy: Any
     carry: Any
@@ -93,17 +100,28 @@ class Program(eqx.Module):
         past = None if given.past is None else given.past[None]
         span = Span(self.span, past) if self.run is None else Span(self.span, self.run, self.run_key)
         rest = {"first": first, "span": span, "partial": self.partial, "carry": self.carry, "key": given.key}
+        rest["acks"] = self.acks
         solved = exchanges_between(self.workload, group, given.tokens, self.policy, routing=self.routing, **rest)
         if self.always:
             moe = places(self.workload).layer >= 0
-            solved = solved._replace(switch=jnp.asarray(np.stack([moe, np.zeros_like(moe)], axis=-1)))
-        return solved._replace(busy=busy)
+            always = jnp.asarray(np.stack([moe, np.zeros_like(moe)], axis=-1))
+            solved = solved._replace(switch=solved.switch | always)
+        moved = None if given.moves is None else moving(self.workload, group, given.moves, self.routing)
+        sent = self.sent_early(group, given.tokens) if self.early else None
+        return solved._replace(busy=busy, early=sent, moved=moved)
+
+    def sent_early(self, group, tokens: Array) -> Array:
+        """`Early` of every block [P Q L 3 R]."""
+        where, switches = places(self.workload), {("none", "none"): "rank", ("levelled", "levelled"): "server"}
+        found = early(self.workload, tokens, self.tile or 1, ports=switches.get(group.handover, "pair"))
+        return jnp.stack(found, axis=-2)[where.pick(*tokens.shape[:2])]
 
     def busy(self, tokens: Array) -> Array | None:
         """`expert_load` of every block [P Q L]."""
         if self.tile is None:
             return None
-        where, load = places(self.workload), expert_load(self.workload, tokens, self.tile)
+        where, load = places(self.workload), expert_load(self.workload, selections_of(self.workload, tokens), self.tile)
+        where = where._replace(layer=where.experts)  # gradients of their weights, too
         return jnp.where(where.layer >= 0, load[where.pick(*load.shape)], 1)
 
 
@@ -121,9 +139,11 @@ def program_of(one: Scenario) -> Program:
         partial=settings.partial and changes,
         scenarios=settings.scenarios if first == "predict" and takes_many(policy) else 0,
         tile=settings.expert_tile if settings.expert_load == "received" else None,
+        early=settings.combine_start == "rank",
+        acks=settings.carried_by.acks_back,
         always=settings.reconfiguration_cost == "always" and changes,
         policy=policy,
-        carry=_carried(one),
+        carry=carried(one),
         run=planned_on(one) if span == "run" else None,
         run_key=jax.random.key(settings.seed) if span == "run" else None,
     )
@@ -131,42 +151,44 @@ def program_of(one: Scenario) -> Program:
 
 def planned_on(one: Scenario) -> jax.Array:
     """Selections [I layer M R E] that long spans are planned on: of every iteration, or the iterations of a run."""
-    tokens = one.tokens
     if one.settings.plan_on == "span":
-        return jnp.asarray(tokens.count, one.settings.dtype)
-    past = iterations_before(tokens)
-    return jnp.asarray(past[:1] if one.circuits_for == "run" else past, one.settings.dtype)
+        return jnp.asarray(one.sent, one.settings.dtype)
+    past = iterations_before(one.tokens)
+    past = sent_as(one.workload, past[:1] if one.circuits_for == "run" else past)
+    return jnp.asarray(past, one.settings.dtype)
 
 
 def given_of(one: Scenario) -> Given:
-    """What every iteration of a scenario is solved from."""
-    settings, count = one.settings, one.tokens.count
+    """What every iteration of a scenario is solved from, all of a replica before those of the next."""
+    each = [_given(replica, at) for at, replica in enumerate(one.each_replica)]
+    return each[0] if len(each) == 1 else jax.tree.map(lambda *x: jnp.concatenate(x), *each)
+
+
+def _given(one: Scenario, replica: int) -> Given:
+    settings, sent = one.settings, one.sent
     guess = sigma = past = None
     if settings.first == "predict" and one.group.reconfigures:
-        guess = predicted_tokens(one.tokens, settings.predictor)
-        sigma = np.full(len(count), SIGMA if settings.sigma is None else settings.sigma)
+        guess = sent_as(one.workload, predicted_tokens(one.tokens, settings.predictor))
+        sigma = np.full(len(sent), SIGMA if settings.sigma is None else settings.sigma)
         if settings.sigma is None and takes_many(settings.circuits_policy()):
-            sigma = errors_so_far(one.tokens, guess, one.workload)
+            sigma = errors_so_far(sent, guess, one.workload)
     if one.circuits_for in ("stage", "iteration") and one.group.reconfigures:
         past = planned_on(one)
     guess, sigma, past = (None if x is None else jnp.asarray(x, settings.dtype) for x in (guess, sigma, past))
-    keys = jax.random.split(jax.random.key(settings.seed), len(count))
-    return Given(jnp.asarray(count, settings.dtype), guess, sigma, past, keys)
+    key = jax.random.key(settings.seed)
+    keys = jax.random.split(jax.random.fold_in(key, replica) if replica else key, len(sent))
+    return Given(jnp.asarray(sent, settings.dtype), guess, sigma, past, keys, moves_of(one))
 
 
-def _carried(one: Scenario) -> Any:
-    """How all-to-alls are carried if flows take single paths."""
-    settings, group, job = one.settings, one.group, one.workload
-    if settings.flows == "spray" or not one.fabric.single_paths:
+def moves_of(one: Scenario) -> Array | None:
+    """Bytes from rank to rank that move with experts, an iteration's part [I stage R R]; None where none move."""
+    settings, job, slots = one.settings, one.workload, one.tokens.slots
+    if not settings.replace_every or slots is None:
         return None
-    if group.reconfigures:
-        return single_part_times(job.ranks_per_server**2 * job.tp, int(group.electrical_nics), seed=settings.seed)
-    if group.nics != job.gpus_per_server:
-        raise InputError(f"single paths are drawn for one NIC a GPU ({job.gpus_per_server}), got {group.nics} nics.")
-    servers = max(2, -(-job.ep * job.tp // job.gpus_per_server))
-    form = Form(radix=RADIX, pxn=group.pxn, nic_use=group.nic_use, gpus_per_server=job.gpus_per_server)
-    alone = one.fabric.cluster(servers, units.to_gbps(1.0), form, {"nvswitch_gigabytes_per_s": WIDE})
-    return single_paths(alone, job.ep, job.tp, seed=settings.seed)
+    copied = copied_experts(slots, settings.room(job), settings.replace_every)
+    layers = [[layer % slots.shape[1] for layer in job.stage_layers(stage)] for stage in range(job.pp)]
+    stages = np.stack([copied[:, some].sum(axis=1) for some in layers], axis=1)
+    return jnp.asarray(stages * expert_state_bytes(job), settings.dtype)
 
 
 def trade_off_at(one: Scenario, nic_gbps: float) -> TradeOff:
@@ -206,7 +228,7 @@ def _solve_weighed(program: Program, group, given: Given, trade_offs: list[Trade
 def solve_inside(one: Scenario) -> jax.Array:
     """The parts inside servers of every iteration [I P Q L], seconds times the NVLink bandwidth [bytes]."""
     group = group_numbers(one.group, one.settings.dtype)
-    tokens = jnp.asarray(one.tokens.count, one.settings.dtype)
+    tokens = jnp.concatenate([jnp.asarray(replica.sent, one.settings.dtype) for replica in one.each_replica])
     return jax.block_until_ready(_inside_all(one.workload, group, tokens))
 
 
@@ -232,7 +254,13 @@ def _together(between: Exchanges, inside: jax.Array) -> Exchanges:
 
 # -------------------------------------------------------------------------------------------------------------- timing
 def times_of(one: Scenario, solved: Exchanges, seconds: BlockSeconds | None = None) -> Iteration:
-    """Every iteration at every bandwidth [I bandwidth], from what `solve` found; `seconds`: another computation."""
+    """Every iteration at every bandwidth [I bandwidth], from what `solve` found, as its slowest replica has it;
+    `seconds`: another computation."""
+    return slowest(_times_of_replicas(one, solved, seconds), len(one.every_replica))
+
+
+def _times_of_replicas(one: Scenario, solved: Exchanges, seconds: BlockSeconds | None = None) -> Iteration:
+    """[replica x I bandwidth]."""
     settings = one.settings
     seconds, rules = settings.block_seconds(one.workload) if seconds is None else seconds, settings.rules
     at = [one.rates(gbps) for gbps in one.bandwidths]
@@ -260,7 +288,12 @@ def simulate(one: Scenario, exchanges: Exchanges | None = None) -> Simulated:
     """
     check_dtype(one.settings.dtype)
     solved = solve(one) if exchanges is None else exchanges
-    return Simulated(one, solved, times_of(one, solved))
+    return _simulated(one, solved)
+
+
+def _simulated(one: Scenario, solved: Exchanges) -> Simulated:
+    timed, replicas = _times_of_replicas(one, solved), len(one.every_replica)
+    return Simulated(one, solved, slowest(timed, replicas), mean_of_replicas(timed, replicas))
 
 
 def simulate_all(
@@ -306,10 +339,10 @@ def simulate_each(
                     continue
                 between, inside = (part.result() for part in parts.pop(number))
                 one, solved = left[number], _together(between, inside)
-                timed = times_of(one, solved)
+                found = _simulated(one, solved)
                 if progress:
                     progress(one)
-                yield number, Simulated(one, solved, timed)
+                yield number, found
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 

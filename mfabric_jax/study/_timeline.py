@@ -19,6 +19,7 @@ Segments = list[dict[str, Any]]
 def example_timeline(config: Compare | Case) -> tuple[Segments, list[dict[str, Any]], dict[str, Any]]:
     """(segments, a row for every stage, the effective configuration) of the first model on the first fabric at the
     first bandwidth; of several iterations the last. Segments are those of `schedule.segments`."""
+    config.check_one_replica("a timeline is")
     check_dtype(config.dtype)
     config = config if isinstance(config, Compare) else config.compared()
     axes = ("models", "fabrics", "nic_gbps", "nic_use", "circuits_for")
@@ -33,7 +34,9 @@ def timeline(one: Scenario) -> tuple[Segments, list[dict[str, Any]]]:
     A row has the seconds of its own work, `reconfig_s` that it waits for the switch, and what is left: `bubble_s`.
     """
     walked, rules = walked_through(one), one.settings.rules._replace(recompute=one.workload.recompute)
-    drawn = segments(one.workload, walked.slots, walked.blocks, walked.compute, rules, walked.reduce_s)
+    ends = {"reduce_s": walked.reduce_s, "beside": walked.beside, "step_s": walked.step_s}
+    ends["moved_s"] = float(walked.moved_s)
+    drawn = segments(one.workload, walked.slots, walked.blocks, walked.compute, rules, **ends)
     return drawn, _rows(walked)
 
 
@@ -47,10 +50,9 @@ def walked_through(one: Scenario) -> Walked:
 
 def _rows(walked: Walked) -> list[dict[str, Any]]:
     """What every stage spends the iteration on [s]; a row adds up to `iteration_s`."""
-    slots, dp = jax.tree.map(lambda x: np.asarray(x, np.float64), (walked.slots, walked.reduce_s))
-    total = float((slots.end.max(axis=(1, 2)) + dp).max())
-    parts = {"compute_s": slots.compute_s, "tp_comm_s": slots.tp_s, "ep_comm_s": slots.exchange_s}
-    parts = {name: part.sum(axis=(1, 2)) for name, part in parts.items()}
-    parts |= {"dp_comm_s": dp, "reconfig_s": slots.paid_s.sum(axis=(1, 2))}
-    rows = [{"stage": stage} | {name: float(x[stage]) for name, x in parts.items()} for stage in range(len(dp))]
+    walked = jax.tree.map(lambda x: np.asarray(x, np.float64), walked)
+    stages = np.arange(len(walked.reduce_s))
+    total, parts = float(walked.ends.max() + walked.moved_s), walked.spent
+    parts |= {"placement_s": np.broadcast_to(walked.moved_s, stages.shape)}
+    rows = [{"stage": int(stage)} | {name: float(x[stage]) for name, x in parts.items()} for stage in stages]
     return [row | {"bubble_s": total - sum(row[name] for name in parts), "iteration_s": total} for row in rows]

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -60,6 +60,7 @@ class TraceStudy(SetUp):
 
     - `efficiency`: achieved over peak FLOP/s (None: as in a comparison, calibrated or half).
     - `measured_iteration_s`: instead, what the job takes on a fat-tree whose GPUs use their own NICs.
+    - `expert_load`: how long experts compute, balanced or for what is received.
     - `iterations`: records that are simulated, evenly spread, each an iteration; all are used for statistics and
       predictors.
     - `ranks_per_server`: EP ranks of a group in a server, for statistics; None: those of the job.
@@ -70,6 +71,7 @@ class TraceStudy(SetUp):
     nic_gbps: float = 400.0
     efficiency: float | None = None
     measured_iteration_s: float | None = None
+    expert_load: Literal["balanced", "received"] = "balanced"
     iterations: int = ITERATIONS
     seed: int = 0
     ranks_per_server: int | None = None
@@ -93,7 +95,7 @@ class TraceStudy(SetUp):
     def case(self, design: Design) -> Case:
         """The settings of one design, checked."""
         given = {field.name: getattr(self, field.name) for field in dataclasses.fields(SetUp)}
-        own = ("model", "gpu", "nic_gbps", "seed", "iterations")
+        own = ("model", "gpu", "nic_gbps", "seed", "iterations", "expert_load")
         given |= {name: getattr(self, name) for name in own} | {"fabric": design.fabric} | design.settings
         if self.efficiency is not None:
             given |= {"efficiency": self.efficiency, "compute": "achieved"}
@@ -173,7 +175,7 @@ def _spread(recording: Recording, iterations: int) -> Recording:
     """So many records from the middles of equal parts: the first ones may be a warm-up."""
     parts = min(iterations, len(recording.count))
     index = ((np.arange(parts) + 0.5) * len(recording.count) / parts).astype(int)
-    return dataclasses.replace(recording, count=recording.count[index], number=recording.number[index])
+    return recording.some(index)
 
 
 def _relative(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -258,7 +258,7 @@ def _compiled(code: tuple, shared: tuple, case: tuple, x64: bool, kind: str, at_
     """The program, and the bytes that its chunks take of each device; `x64`, `kind` of platform tell traces apart."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Some donated buffers were not usable")
-        program = lowered(code, shared, case, at_once, spread).compile()
+        program = lowered_program(code, shared, case, at_once, spread).compile()
     took = program.memory_analysis()
     if took is None:
         return program, 0
@@ -268,7 +268,7 @@ def _compiled(code: tuple, shared: tuple, case: tuple, x64: bool, kind: str, at_
     return program, took.temp_size_in_bytes + fixed + (IN_FLIGHT + 1) * chunk
 
 
-def lowered(code: tuple, shared: tuple, case: tuple, at_once: int, spread: NamedSharding) -> jax.stages.Lowered:
+def lowered_program(code: tuple, shared: tuple, case: tuple, at_once: int, spread: NamedSharding) -> jax.stages.Lowered:
     """The program of one chunk before it is compiled: `hashable` of the function's code, `shapes` of its arrays and of
     one case."""
     leaves, _, structure = code

@@ -1,5 +1,7 @@
 """What published iteration times imply about computation: one achieved FLOP/s rate per model, and nothing else.
 
+Other assumptions imply other rates, so each preset has its own.
+
 Source: arXiv 2501.03905, iteration time on the non-blocking fat-tree at 100, 200, 400 and 800 Gbps, normalised: used
 as ratios to the time at 800, three numbers a model. Skew comes from recordings, every other fabric from the simulation.
 """
@@ -16,6 +18,8 @@ PUBLISHED: dict[str, tuple[float, ...]] = {
     "qwen-moe": (5.094, 2.730, 1.563, 1.000),
 }
 
+ASSUMED = ("paper", "released", "today")  # presets that `mfabric calibrate` was run under: calibrations/NAME.json
+
 
 class Calibrated(NamedTuple):
     """`efficiency`: achieved over the peak of the default GPU (a time scale: it may exceed 1).
@@ -30,8 +34,8 @@ class Calibrated(NamedTuple):
     residuals: tuple[float, ...]
 
 
-def _read() -> dict[str, Calibrated]:
-    file = resources.files("mfabric_jax.study") / "calibration.json"
+def _read(name: str) -> dict[str, Calibrated]:
+    file = resources.files("mfabric_jax.study") / "calibrations" / f"{name}.json"
     if not file.is_file():
         return {}
     models = json.loads(file.read_text())["models"]
@@ -41,4 +45,4 @@ def _read() -> dict[str, Calibrated]:
     }
 
 
-CALIBRATED = _read()
+CALIBRATED = {name: _read(name) for name in ASSUMED}

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from mfabric_jax import fabric, policies
-from mfabric_jax.checks import InputError, names, positive, whole
+from mfabric_jax.checks import InputError, names, not_negative, positive, whole
 from mfabric_jax.fabric import Prices
 from mfabric_jax.fabric.design import EpGroup, Fabric, FabricSettings
 from mfabric_jax.fabric.electrical import NIC_USES
@@ -17,18 +17,23 @@ from mfabric_jax.fabric.parts_list import Parts
 from mfabric_jax.fabric.tree import check_two_tiers
 from mfabric_jax.schedule import Rules, rates_of
 from mfabric_jax.schedule.iteration import FabricRates
-from mfabric_jax.study.calibration import CALIBRATED
+from mfabric_jax.schedule.switching import check_lane
+from mfabric_jax.study._replicas import replicas_of
+from mfabric_jax.study.calibration import CALIBRATED, Calibrated
+from mfabric_jax.study.fields import check_choices
 from mfabric_jax.study.settings import (
     OF_SERVER,
     CircuitSettings,
     ComputeSettings,
     ModelName,
+    PlacementSettings,
     RunSettings,
     SetUp,
     TimingSettings,
     TrafficSettings,
-    check_choices,
 )
+from mfabric_jax.traffic.dispatch import PER_SERVER
+from mfabric_jax.traffic.placement import Room
 from mfabric_jax.workload import Workload, block_seconds
 from mfabric_jax.workload.catalog import check_models
 from mfabric_jax.workload.compute import BlockSeconds
@@ -38,7 +43,14 @@ MEASUREMENT = ("measured_iteration_s", "measured_on", "measured_gbps", "measured
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Assumptions(
-    RunSettings, TimingSettings, ComputeSettings, TrafficSettings, CircuitSettings, FabricSettings, SetUp
+    RunSettings,
+    TimingSettings,
+    ComputeSettings,
+    TrafficSettings,
+    PlacementSettings,
+    CircuitSettings,
+    FabricSettings,
+    SetUp,
 ):
     """Everything that an iteration depends on but its model, its fabric and the bandwidth of NICs.
 
@@ -52,17 +64,40 @@ class Assumptions(
         self.check_circuits()
         self.check_compute()
         self.check_traffic()
+        self.check_placement(self.redundant_experts)
         policies.suited(self.policy, rule=self.rule, routing=self.routing)
         if self.first == "pays" and self.recompute == "block":
             raise InputError("first 'pays' does not foresee all-to-alls computed again; recompute must not be 'block'.")
+        if self.combine_start == "rank" and (self.overlap_parts > 1 or self.recompute == "block"):
+            has = f"overlap_parts {self.overlap_parts}" if self.overlap_parts > 1 else "recompute 'block'"
+            raise InputError(f"combine_start 'rank' does not foresee {has}; it must be 'barrier' there.")
         whole("overlap_parts", self.overlap_parts)
+        if not 0 <= not_negative("comm_cores", self.comm_cores) < 1:
+            raise InputError(f"comm_cores must be a part below 1 of a GPU's cores, got {self.comm_cores!r}.")
         whole("seed", self.seed, at_least=0)
         self.price_list()
 
+    def check_replicas(self, circuits_for: Sequence[str]) -> None:
+        """`InputError` for circuits that would be planned once for the different traffic of several replicas."""
+        if "run" in circuits_for and self.replicas != 1:
+            raise InputError(f"circuits_for 'run' plans for one replica; replicas must be 1, got {self.replicas}.")
+
+    def check_one_replica(self, of: str) -> None:
+        """`InputError` for several replicas where one is shown."""
+        if self.replicas != 1:
+            raise InputError(f"{of} of one replica; replicas must be 1, got {self.replicas}.")
+
+    @property
+    def calibrated(self) -> dict[str, Calibrated]:
+        """The calibration under the preset that these assumptions are nearest to."""
+        if (self.flows, self.matrices) == ("single", "one"):
+            return CALIBRATED["released"]
+        return CALIBRATED["today" if self.expert_load == "received" else "paper"]
+
     def achieved(self, job: Workload) -> float:
         """Achieved over peak FLOP/s of the GPU for a model."""
-        if self.compute == "calibrated" and job.known_as in CALIBRATED:
-            return CALIBRATED[job.known_as].efficiency
+        if self.compute == "calibrated" and job.known_as in self.calibrated:
+            return self.calibrated[job.known_as].efficiency
         if self.measured_iteration_s is None:
             return self.efficiency
         from mfabric_jax.study._measured import efficiency_of
@@ -107,6 +142,21 @@ class Assumptions(
             )
         self.as_measured(self.workload(models[0]))
 
+    def room(self, job: Workload) -> Room:
+        """The slots that a group's experts are placed in."""
+        facts = job.architecture
+        limited = job.node_limit == "model" and facts.expert_groups > 1
+        groups = self.placement_groups or (facts.expert_groups if limited else facts.experts)
+        room = Room(job.ep, job.ranks_per_server, job.expert_slots, groups)
+        room.check(facts.experts)
+        whole_groups = self.placement == "hierarchical" and groups == facts.expert_groups == room.servers
+        if limited and self.placement != "contiguous" and not whole_groups:
+            raise InputError(
+                f"node_limit 'model' is of groups of neighbouring experts: placement must be contiguous, or"
+                f" hierarchical with one group a server ({room.servers}), got {self.placement!r} with {groups}."
+            )
+        return room
+
     def block_seconds(self, job: Workload, efficiency: float | None = None) -> BlockSeconds:
         """Seconds of a block; `efficiency`: None: what is achieved."""
         achieved = self.achieved(job) if efficiency is None else efficiency
@@ -127,16 +177,18 @@ class Assumptions(
 
     def rates(self, on: Fabric, group: EpGroup, nic_gbps: Any) -> FabricRates:
         """What the timeline needs of a fabric at a bandwidth."""
-        at = on.at(group, nic_gbps, self.gpu_tbps)
-        rest = {"latency_s": on.path_links(self) * self.link_delay_s, "nvlink_Bps": self.nvlink_Bps(on, nic_gbps)}
+        at, used = on.at(group, nic_gbps, self.gpu_tbps), self.carried_by
+        latency_s = used.path_s(on.path_links(self), self.link_delay_s, at.nic_Bps)
+        rest = {"latency_s": latency_s, "nvlink_Bps": self.nvlink_Bps(on, nic_gbps)}
+        rest["memory_Bps"] = self.server.memory_Bps or float("inf")
         if at.reconfigures:
             rest |= {"delay_s": at.delay_s + self.reactivation_s, "each_s": self.each_s}
-        return rates_of(at, goodput=self.goodput, **rest)
+        return rates_of(at, goodput=self.goodput * used.paced, acks=used.acks_back, **rest)
 
     @property
     def rules(self) -> Rules:
         """How an iteration runs."""
-        return Rules(self.eps_waits, self.overlap_parts, dp_overlap=self.dp_overlap)
+        return Rules(self.eps_waits, self.overlap_parts, dp_overlap=self.dp_overlap, comm_cores=self.comm_cores)
 
     @property
     def policy_name(self) -> str:
@@ -156,10 +208,32 @@ class Assumptions(
         settles = self.first == "pays" and self.policy in policies.SETTLE_TIES
         return policies.for_demand_alone(policy) if settles else policy
 
+    def check_overlap(self, job: Workload, on: Fabric) -> None:
+        """`InputError` for settings that do not go with passes that overlap, or need them."""
+        if not job.overlap_passes:
+            if self.comm_cores:
+                raise InputError(f"comm_cores is of passes that overlap (overlap_passes), got {self.comm_cores!r}.")
+            return
+        for field, only in (("overlap_parts", 1), ("combine_start", "barrier")):
+            if (value := getattr(self, field)) != only:
+                raise InputError(f"{field} must be {only!r} where passes overlap, got {value!r}.")
+        for span in np.atleast_1d(getattr(self, "circuits_for", "all-to-all")) if on.reconfigures else ():
+            check_lane(self.first, str(span), partial=self.partial)
+
     def groups(self, model: ModelName, name: str, nic_gbps: float, nic_uses: Sequence[str]) -> list[Any]:
         """What one expert-parallel group of the model sees of a fabric, checked."""
         on = fabric.get(name)
         job = self.workload(model, on.gpus_of(self.server))
+        if job.optimizer_step == "counted" and self.server.memory_Bps is None:
+            gpu = self.server.name
+            raise InputError(f"optimizer_step 'counted' needs memory_gigabytes_per_s of the GPU {gpu}, not known.")
+        if self.combine_start == "rank" and job.dispatch == PER_SERVER:
+            raise InputError("dispatch 'per-server' adds up a server's answers: combine_start must be 'barrier'.")
+        if self.dp_overlap and job.sharding in ("gradients", "parameters"):
+            raise InputError(f"dp_overlap is of sharding none or optimizer, got {job.sharding!r}: it overlaps anyway.")
+        replicas_of(self.replicas, job)
+        self.check_overlap(job, on)
+        self.room(job)
         form = on.form(self, job)
         nics = form.electrical_nics if on.reconfigures else form.nics or job.gpus_per_server
         if form.tiers == 2:
@@ -193,6 +267,7 @@ class Compare(Assumptions):
 
     def __post_init__(self):
         self.check_spans(self.circuits_for)
+        self.check_replicas(self.circuits_for)
         check_models("models", self.models)
         names("fabrics", self.fabrics, fabric.NAMES)
         names("nic_use", self.nic_use, NIC_USES)
@@ -223,6 +298,7 @@ class Case(Assumptions):
 
     def __post_init__(self):
         self.check_spans((self.circuits_for,))
+        self.check_replicas((self.circuits_for,))
         check_models("model", (self.model,))
         for field, allowed in (("fabric", fabric.NAMES), ("nic_use", NIC_USES)):
             names(field, (getattr(self, field),), allowed)

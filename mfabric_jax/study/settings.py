@@ -4,8 +4,6 @@ The command line takes its options from these classes, a sweep its settings, Pyt
 """
 
 import dataclasses
-import functools
-import types
 import typing
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -18,17 +16,17 @@ from mfabric_jax.schedule.uneven import TILE
 from mfabric_jax.traffic import Knobs
 from mfabric_jax.traffic.knobs import WORKLOADS
 from mfabric_jax.traffic.named_axes import axes_of
+from mfabric_jax.traffic.placement_policies import REGISTRY as PLACEMENTS
 from mfabric_jax.traffic.predictor import REGISTRY as PREDICTORS
 from mfabric_jax.workload import NAMES, Workload, get, micro_batches_for
 from mfabric_jax.workload.gpus import DEFAULT_GPU, GPUS
-from mfabric_jax.workload.precision import PRECISIONS
 
 if typing.TYPE_CHECKING:
     ModelName = str | Workload
 else:
     ModelName = str  # of a command's words
 
-TRAFFIC = ("measured", "generated")
+TRAFFIC = ("measured", "generated", "authors")
 DType = Literal["float32", "float64"]
 MEASURED = "measured"
 DTYPES: tuple[str, ...] = typing.get_args(DType)
@@ -60,9 +58,11 @@ class SetUp(ServerSettings):
     sequence: int | None = None
     """Tokens of a sequence (--seq, too)."""
     schedule: str | None = None
-    """Order of passes: 1f1b (default), interleaved, gpipe."""
+    """Order of passes: 1f1b (default), interleaved, gpipe, zb-h1, zb-v, dualpipe."""
     chunks: int | None = None
     """Chunks of blocks on a stage, under interleaved."""
+    overlap_passes: bool | None = None
+    """All-to-alls of a pass beside another's computation: under 1f1b, interleaved, dualpipe (there by default)."""
     recompute: str | None = None
     """What the backward pass computes again: none (default), attention, block."""
     precision: str | None = None
@@ -74,8 +74,29 @@ class SetUp(ServerSettings):
     """Bytes per element of an expert's answer, and of its gradient."""
     grad_bytes: float | None = None
     """Bytes per element of a gradient."""
-    optimizer: str | None = None
-    """Of every parameter, for memory alone: sharded over its replicas (default), or replicated."""
+    cp: int | None = None
+    """EP ranks in a row that share sequences (context parallel); default 1. Each has its part of their tokens, and
+    keys and values go around."""
+    tp_reduces: str | None = None
+    """Whose outputs tensor-parallel ranks all-reduce: attention (default), or all: experts and dense FFNs, too."""
+    sharding: str | None = None
+    """What the replicas of a parameter share out: none, optimizer (default: ZeRO-1), gradients (ZeRO-2), parameters
+    (ZeRO-3, FSDP)."""
+    head: str | None = None
+    """Time of embedding and output head: left-out (default), counted, or known: where the model's vocab is known."""
+    optimizer_step: str | None = None
+    """Time of the optimizer's step: left-out (default), counted, or known: where the GPU's memory bandwidth is."""
+    redundant_experts: int | None = None
+    """Slots of an expert-parallel group for copies of experts, a multiple of its ranks (default 0); placement fills
+    them."""
+    dispatch: str | None = None
+    """How tokens travel: per-expert (default), once for every expert; per-server, once to every server, whose NVSwitch
+    carries them on (as DeepEP does)."""
+    node_limit: int | str | None = None
+    """Of per-server: how many servers a token may reach at most, or model: as its groups of experts say (DeepSeek: 4 of
+    8). Default: as many as its experts are on."""
+    capacity_factor: float | None = None
+    """What an expert takes of an all-to-all at most, over the mean; the rest is dropped (default: nothing is)."""
 
     def workload(self, name: ModelName, gpus_per_server: int | None = None, **changed: Any) -> Workload:
         """A model with these overrides; `name`: as `workload.get` takes it.
@@ -91,9 +112,40 @@ class SetUp(ServerSettings):
         job = get(name, **given)
         if self.bubble is None:
             return job
-        enough = micro_batches_for(self.bubble, job.pp, job.chunks, job.schedule)
+        enough = micro_batches_for(self.bubble, job.pp, job.chunks, job.schedule, job.overlap_passes)
         said = "micro_batches" in given or ":micro_batches=" in str(name).replace("-", "_") or job.known_as not in NAMES
         return job if said or enough <= job.micro_batches else get(name, **given, micro_batches=enough)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlacementSettings:
+    """Where experts live."""
+
+    placement: str = "contiguous"
+    """Which ranks hold which experts: contiguous, longest-processing-time, hierarchical (as DeepSeek's EPLB),
+    with-circuits (hierarchical, then swaps that spare the ports between servers)."""
+    placement_groups: int | None = None
+    """Of hierarchical: groups of neighbouring experts that stay on one server (default: every expert is one)."""
+    placed_on: Literal["past", "now"] = "past"
+    """Loads that experts are placed on: past, of the iterations before; now, of those that follow, as if known."""
+    placed_window: int = 1
+    """Of past: over at most so many iterations."""
+    replace_every: int = 0
+    """Experts are placed again every so many iterations, and what moves takes time; 0: once, before the run."""
+
+    def check_placement(self, copies: int | None) -> None:
+        """`InputError` for a value that no placement has, or that would not be used."""
+        one_of("placement", self.placement, PLACEMENTS)
+        whole("placed_window", self.placed_window)
+        whole("replace_every", self.replace_every, at_least=0)
+        if self.placement_groups is not None:
+            whole("placement_groups", self.placement_groups)
+        if self.placement != "contiguous":
+            return
+        for field, value in (("redundant_experts", copies), ("replace_every", self.replace_every)):
+            if value:
+                others = " or ".join(name for name in PLACEMENTS if name != "contiguous")
+                raise InputError(f"{field} {value} needs placement {others}, got 'contiguous'.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -105,12 +157,12 @@ class TrafficSettings:
     records: tuple[int, int] | None = None
     """FIRST-LAST record of the trace (default for a gate trace: 2011-5001)."""
     axes: str | None = None
-    """Of a trace that is an array, in order: iteration,layer,micro-batch,source,expert (or destination); some may
-    lack."""
+    """Of a trace that is an array, in order: iteration,layer,micro-batch,source,expert (or destination), or some."""
     traffic: str = "measured"
-    """measured: expert shares of trained models; generated: popularity rank^-skew; balanced, hot-experts,
-    spread-hot-experts, hot-rank, rotating-hot-spot, burst, empty-experts, power-law-0.6, -0.8, -1.01, -1.2, log-normal;
-    or a .json file of knobs, from `mfabric traces fit`."""
+    """measured: expert shares of trained models; generated: popularity rank^-skew; authors: the 8 x 8 matrix in the
+    code that mFabric's authors released, tiled over ranks; balanced, hot-experts, spread-hot-experts, hot-rank,
+    rotating-hot-spot, burst, empty-experts, power-law-0.6, -0.8, -1.01, -1.2, log-normal; or a .json file of knobs,
+    from `mfabric traces fit`."""
     skew: float = 0.0
     """Skew of generated traffic; 0 is balanced."""
     drift: float = 0.05
@@ -119,6 +171,9 @@ class TrafficSettings:
     """Different micro-batches of an iteration; more are read cyclically (a trace brings its own)."""
     iterations: int = 1
     """Iterations to simulate and average; of a trace the first so many records."""
+    replicas: int | str = 1
+    """Data-parallel replicas with traffic of their own, which wait for the slowest: 1 stands for all; a number, or all.
+    Of drawn traffic each has its own micro-batches, of a trace its own records."""
     matrices: Literal["each", "block", "one"] = "each"
     """each block and micro-batch has its own traffic; block: micro-batches and iterations alike; one: all alike."""
 
@@ -137,6 +192,9 @@ class TrafficSettings:
         if self.trace is not None and (self.traffic, self.skew) != ("measured", 0):
             named = "traffic" if self.traffic != "measured" else "skew"
             raise InputError(f"{named} {getattr(self, named)!r} is not used beside a trace; leave out one of them.")
+        if self.replicas != 1 and (self.matrices != "each" or self.traffic == "authors"):
+            alike = f"matrices {self.matrices!r}" if self.matrices != "each" else "traffic 'authors'"
+            raise InputError(f"replicas are all alike under {alike}; they must be 1, got {self.replicas}.")
         if self.skew and self.traffic != "generated":
             raise InputError(f"skew is of traffic 'generated' alone, got traffic {self.traffic!r}.")
 
@@ -160,10 +218,13 @@ class ComputeSettings(ServerSettings):
     compute_precision: Literal["bf16", "fp8"] = "bf16"
     """Whose peak counts, bf16 or fp8."""
     expert_load: Literal["balanced", "received"] = "balanced"
-    """How long experts compute: balanced, as if all had equally many tokens (the paper's); received, as the busiest
-    rank does for those it received."""
+    """How long experts compute: balanced, as if all had equally many tokens (the paper's; presets, Python and sweeps);
+    received, as the busiest rank does for those it received (commands without a preset)."""
     expert_tile: int = TILE
     """Of received: every expert's tokens are rounded up to whole tiles of so many, as grouped matrix products are."""
+    combine_start: Literal["barrier", "rank"] = "barrier"
+    """When ranks send what their experts made, under received: barrier, once the busiest is done; rank, each when it is
+    done itself."""
     measured_iteration_s: float | None = None
     """Instead of efficiency: an iteration of yours takes so long; what the GPU achieves is solved from it. One
     model a run."""
@@ -183,6 +244,8 @@ class ComputeSettings(ServerSettings):
             if getattr(self, field) is not None:
                 positive(field, getattr(self, field))
         whole("expert_tile", self.expert_tile)
+        if self.combine_start == "rank" and self.expert_load != "received":
+            raise InputError(f"combine_start 'rank' needs expert_load 'received', got {self.expert_load!r}.")
         self.server.peak(self.compute_precision)
         measured = self.measured_iteration_s is not None
         if measured and self.efficiency != 0.5:
@@ -245,7 +308,10 @@ class CircuitSettings(PolicySettings):
     cold_start: bool = False
     """Circuits are uniform when an iteration begins (default: as an iteration like it leaves them)."""
     flows: Literal["spray", "single"] = "spray"
-    """spray, or single: each flow takes one random shortest path (topoopt sprays)."""
+    """spray, or single: each flow takes one random shortest path (topoopt sprays unless wiring says else)."""
+    circuit_flows: Literal["single", "pooled"] = "single"
+    """Under flows single, on mfabric: single, each flow takes one of its pair's circuits, or one electrical NIC;
+    pooled, the circuits of a pair are one queue, and so are the electrical NICs of a server."""
 
     def check_circuits(self) -> None:
         """`InputError` for settings that do not go together."""
@@ -287,7 +353,9 @@ class TimingSettings:
     overlap_parts: int = 1
     """Parts in which dispatch, experts and combine overlap (1: one after the other)."""
     dp_overlap: bool = False
-    """Gradients are all-reduced beside the backward pass."""
+    """Gradients are all-reduced beside the backward pass (sharding none or optimizer)."""
+    comm_cores: float = 0.0
+    """Part of a GPU's cores that communicates while passes overlap, and does not compute (DeepSeek-V3: 0.152)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -298,47 +366,3 @@ class RunSettings:
     """Of everything that is drawn."""
     dtype: DType = "float32"
     """float32, float64."""
-
-
-@functools.cache
-def hints(cls: type) -> dict[str, Any]:
-    """Types of a class's fields."""
-    return typing.get_type_hints(cls)
-
-
-def allowed_types(hint: Any) -> tuple[Any, ...]:
-    """The types of a union, one by one."""
-    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
-        return typing.get_args(hint)
-    return (hint,)
-
-
-def choices(hint: Any) -> tuple:
-    """The values of a Literal, alone or in a union; empty where there is none."""
-    return tuple(
-        value for one in allowed_types(hint) if typing.get_origin(one) is Literal for value in typing.get_args(one)
-    )
-
-
-def check_of_simulator(dtype: Any) -> None:
-    """`InputError` for a precision of what is sent in the place of that of the simulator."""
-    if dtype in PRECISIONS:
-        raise InputError(
-            f"dtype is that of the simulator, float32 or float64; of what is sent it is precision {dtype}."
-        )
-
-
-def check_choices(settings: Any) -> None:
-    """`InputError` for a field that is none of its choices, or no truth value where it must be one."""
-    for field in dataclasses.fields(settings):
-        hint, value = hints(type(settings))[field.name], getattr(settings, field.name)
-        if field.name == "dtype":
-            check_of_simulator(value)
-        if hint is bool and not isinstance(value, bool):
-            raise InputError(f"{field.name} must be true or false, got {value!r}.")
-        values = choices(hint)
-        if not values or value is None or value in values:
-            continue
-        if isinstance(values[0], str):
-            one_of(field.name, str(value), values)
-        raise InputError(f"{field.name} must be {' or '.join(map(str, values))}, got {value!r}.")

@@ -4,7 +4,7 @@ import dataclasses
 import resource
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -12,11 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from mfabric_jax import fabric, policies, traffic, units
-from mfabric_jax.checks import InputError, not_negative, one_of, positive, whole
+from mfabric_jax.checks import InputError, one_of, positive, whole
 from mfabric_jax.fabric import Cluster, Network, Region, read_graph
-from mfabric_jax.fabric.design import PortSettings
+from mfabric_jax.fabric.design import ClusterShape, PortSettings
 from mfabric_jax.fabric.graph import endpoints
 from mfabric_jax.routing import cluster_routes, links_of, transfer
+from mfabric_jax.routing.carried import under
 from mfabric_jax.routing.cluster import PATHS
 from mfabric_jax.routing.routes import Routes
 from mfabric_jax.routing.shortest import ROUTINGS as GRAPH_ROUTINGS
@@ -24,7 +25,8 @@ from mfabric_jax.routing.shortest import shortest_routes
 from mfabric_jax.routing.transfers import Transfers, link_bytes
 from mfabric_jax.study._provenance import provenance
 from mfabric_jax.study._scenario import check_dtype
-from mfabric_jax.study.settings import ModelName, PolicySettings, RunSettings, SetUp, check_choices
+from mfabric_jax.study.fields import check_choices
+from mfabric_jax.study.settings import ModelName, PolicySettings, RunSettings, SetUp
 from mfabric_jax.traffic import Flows, region_bytes, training_flows
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.catalog import check_models
@@ -50,19 +52,25 @@ OF_FABRIC = (
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ClusterForm(PolicySettings, PortSettings):
-    """What a whole cluster is made of."""
+class TreeForm(PolicySettings, PortSettings):
+    """The servers and the switches of a whole cluster."""
 
-    servers: int = 0
-    """Servers or scale-up domains of the cluster (default: the model's own); data parallelism grows with them."""
-    nic_gbps: float = 400.0
-    """Bandwidth of every NIC."""
     radix: int = 64
     """Ports of every electrical switch."""
     oversubscription: float | None = None
     """Of the tree (default: 3 on oversub-fat-tree, else 1)."""
     at: Literal["edge", "aggregation"] = "edge"
     """Where it is oversubscribed: edge, aggregation."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClusterForm(TreeForm):
+    """What a whole cluster is made of."""
+
+    servers: int = 0
+    """Servers or scale-up domains of the cluster (default: the model's own); data parallelism grows with them."""
+    nic_gbps: float = 400.0
+    """Bandwidth of every NIC."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,8 +86,6 @@ class WholeCluster(RunSettings, ClusterForm, SetUp):
     """Instead of a fabric: your own, networkx node-link JSON whose gpu (or host) nodes are the GPUs."""
     routing: str = "spray"
     """spray, ecmp, least-loaded (and weighted, on a graph)."""
-    resolution: float = 0.01
-    """Rates are solved again at most every this part of the lower bound on the time; 0 is exact."""
 
     def __post_init__(self):
         check_models("model", (self.model,))
@@ -87,6 +93,9 @@ class WholeCluster(RunSettings, ClusterForm, SetUp):
             check_beside_graph(self, OF_FABRIC)
         fabric.get(self.fabric)
         one_of("routing", self.routing, PATHS if self.graph is None else GRAPH_ROUTINGS)
+        if self.redundant_experts:
+            copies = self.redundant_experts
+            raise InputError(f"redundant_experts must be 0 on a whole cluster, which places no experts, got {copies}.")
         if self.policy == "static":
             raise InputError("policy 'static' is for several all-to-alls; a whole cluster has one: choose greedy.")
         check_choices(self)
@@ -97,7 +106,6 @@ class WholeCluster(RunSettings, ClusterForm, SetUp):
         positive("nic_gbps", self.nic_gbps)
         if self.oversubscription is not None:
             positive("oversubscription", self.oversubscription)
-        not_negative("resolution", self.resolution)
         self.job()
 
     def job(self) -> Workload:
@@ -146,9 +154,10 @@ def solve_cluster(config: WholeCluster) -> Solved:
     flows = training_flows(job, tokens)
     built = None if config.graph is not None else build_cluster(config, job, tokens)
     network, routes = _over_graph(config, job, flows) if built is None else _over_cluster(config, built, flows)
+    network, waits_s = under(config.carried_by, network, routes, flows.size)
     ready = time.perf_counter()
-    resolution = config.resolution * lower_bound(network, routes, flows) if config.resolution else None
-    done = transfer(network, routes, flows.size, flows.start, dtype=config.dtype, resolution=resolution)
+    done = transfer(network, routes, flows.size, flows.start, dtype=config.dtype)
+    done = done._replace(finish=done.finish + np.where(flows.size > 0, waits_s, 0))
     return Solved(job, built, network, flows, routes, done, ready - began, time.perf_counter() - ready)
 
 
@@ -180,20 +189,35 @@ def lower_bound(network: Network, routes: Routes, flows: Flows) -> float:
 
 def build_cluster(config: WholeCluster, job: Workload, tokens: np.ndarray) -> Cluster:
     """The fabric, with circuits chosen for the expert traffic of the iteration where it has optics."""
-    on = fabric.get(config.fabric)
-    form = dataclasses.replace(
-        on.form(config, job),
-        **{"radix": config.radix, "tiers": config.tiers, "pxn": config.pxn},
-        **{"oversubscription": config.oversubscription, "at": config.at, "gpus_per_server": job.gpus_per_server},
-    )
 
     def choose(degree: int, policy: str | None = None) -> np.ndarray:
         return region_circuits(config, job, tokens, degree, policy)
 
-    form = dataclasses.replace(form, regions=on.circuits(job, form, config.nic_gbps, choose))
-    inside = units.to_gigabytes(on.nvlink_Bps(config.gpu_tbps, config.nic_gbps, config.own_nvlink_Bps))
-    rest = {"goodput": config.goodput, "nvswitch_gigabytes_per_s": inside}
-    return on.cluster(job.servers, config.nic_gbps, form, rest)
+    return formed_cluster(config, fabric.get(config.fabric), job, config.nic_gbps, choose)
+
+
+def formed_cluster(
+    settings: TreeForm,
+    on: fabric.Fabric,
+    shape: ClusterShape,
+    nic_gbps: float,
+    choose: Callable[..., np.ndarray],
+    **rest: Any,
+) -> Cluster:
+    """A fabric over the servers of a shape; `choose(degree, policy)` gives the circuits of its regions [G S S].
+
+    - `rest`: further fields of `Cluster`.
+    """
+    form = dataclasses.replace(
+        on.form(settings, shape),
+        **{"radix": settings.radix, "tiers": settings.tiers, "pxn": settings.pxn},
+        **{"oversubscription": settings.oversubscription, "at": settings.at},
+        gpus_per_server=shape.gpus_per_server,
+    )
+    form = dataclasses.replace(form, regions=on.circuits(shape, form, nic_gbps, choose))
+    inside = units.to_gigabytes(on.nvlink_Bps(settings.gpu_tbps, nic_gbps, settings.own_nvlink_Bps))
+    rest = {"goodput": settings.goodput, "nvswitch_gigabytes_per_s": inside} | rest
+    return on.cluster(shape.servers, nic_gbps, form, rest)
 
 
 def example_cluster(config: WholeCluster) -> Cluster:
@@ -216,11 +240,19 @@ def region_circuits(config: WholeCluster, job: Workload, tokens, degree: int, po
     groups = job.servers // size
     if len(between) != groups:  # several expert-parallel groups on one server
         return np.zeros((groups, size, size), np.int64)
-    region = Region(size, config.nic_gbps, degree, 1)
-    name = policy or config.policy
-    rule = policies.tried(name, (size,), degree, rule=config.rule)
+    return chosen_circuits(config, between, degree, config.nic_gbps, config.dtype, policy)
+
+
+def chosen_circuits(
+    settings: PolicySettings, demand: np.ndarray, degree: int, nic_gbps: float, dtype: str, policy: str | None = None
+) -> np.ndarray:
+    """Circuits [G S S] for the bytes [G S S] between the servers of every region; `policy`: None: of the settings."""
+    servers = demand.shape[-1]
+    region = Region(servers, nic_gbps, degree, 1)
+    name = policy or settings.policy
+    rule = policies.tried(name, (servers,), degree, rule=settings.rule)
     choose = jax.jit(jax.vmap(lambda one: rule(one, region).circuits.count))
-    count = np.asarray(choose(jnp.asarray(between, config.dtype)))
+    count = np.asarray(choose(jnp.asarray(demand, dtype)))
     policies.check_legal(policies.name_of(name), count, degree)
     return count.astype(np.int64)
 

@@ -24,12 +24,13 @@ HINT = "name the degrees of its job (mfabric traces convert: --model, or --tp, -
 
 
 class _Pass(NamedTuple):
-    """One line: where it belongs and its selections of each expert."""
+    """One line: where it belongs, its selections of each expert, and its tokens for groups of experts."""
 
     step: int
     layer: int
     rank: int
     count: np.ndarray
+    reached: np.ndarray
 
 
 def router_trace(path: pathlib.Path, layout: RankLayout) -> Recording:
@@ -46,25 +47,28 @@ def router_trace(path: pathlib.Path, layout: RankLayout) -> Recording:
     The source ranks are those of one expert-parallel group. Tensor-parallel slices are added up (`add_slices`);
     data-parallel replicas stand one after the other as further micro-batches. Layers are in order of their pipeline
     stage and then of their number, so it may count from the first layer of the stage or of the model. With several
-    `chunks` it must count from the first layer of the model.
+    `chunks` it must count from the first layer of the model. Where `layout` says how many experts there are, tokens
+    for each server are counted, too, for all numbers of servers that divide `ep`.
 
     `InputError` with file and line for what is no such line, for ranks, experts and layers that do not fit `layout`,
     and where a step, layer and rank has more or fewer micro-batches than the others.
     """
-    batches: dict[tuple[int, int, int], list[np.ndarray]] = {}  # of every step, layer and rank
+    batches: dict[tuple[int, int, int], list[_Pass]] = {}  # of every step, layer and rank
+    parts = [n for n in range(1, layout.ep + 1) if layout.experts and layout.ep % n == 0]
     for file in sorted(path.glob("*.jsonl")) if path.is_dir() else [path]:
-        for each in _passes(file):
-            batches.setdefault((each.step, each.layer, each.rank), []).append(each.count)
+        for each in _passes(file, layout.experts, parts):
+            batches.setdefault((each.step, each.layer, each.rank), []).append(each)
     if not batches:
         raise InputError(f"router trace {path} must have lines of block {BLOCK!r} and stage {STAGE!r}, got none.")
     steps, ranks = (sorted({key[axis] for key in batches}) for axis in (0, 2))
     _check_ranks(path, layout, np.array(ranks))
-    experts = _experts(path, layout, max(len(count) for counts in batches.values() for count in counts))
+    experts = _experts(path, layout, max(len(each.count) for passes in batches.values() for each in passes))
     index = layout.index(np.array(ranks))
     stage_of = dict(zip(ranks, index["pp"].tolist(), strict=True))
     layers = _layers(path, layout, {(stage_of[rank], layer) for _, layer, rank in batches})
     replicas, most = len(np.unique(index["dp"])), max(map(len, batches.values()))
-    filled = np.zeros((len(steps), len(layers), replicas, most, layout.tp, layout.ep, experts), np.int64)
+    columns = experts + sum(parts)
+    filled = np.zeros((len(steps), len(layers), replicas, most, layout.tp, layout.ep, columns), np.int64)
     places = itertools.product(enumerate(steps), enumerate(layers), enumerate(ranks))
     for (s, step), (i, (stage, layer)), (r, rank) in places:
         if stage_of[rank] != stage:
@@ -75,10 +79,14 @@ def router_trace(path: pathlib.Path, layout: RankLayout) -> Recording:
                 f"router trace {path} must have as many micro-batches of every step, layer and rank; step {step}, "
                 f"layer {layer}, rank {rank} has {len(counts)}, another one {most}."
             )
-        for m, count in enumerate(counts):
-            filled[s, i, index["dp"][r] % replicas, m, index["tp"][r], index["ep"][r], : len(count)] = count
-    count = add_slices(filled).reshape(len(steps), len(layers), replicas * most, layout.ep, experts)
-    return Recording(count, np.array(steps), str(path), "Megatron router trace", experts=layout.experts, layout=layout)
+        for m, each in enumerate(counts):
+            row = filled[s, i, index["dp"][r] % replicas, m, index["tp"][r], index["ep"][r]]
+            row[: len(each.count)], row[experts:] = each.count, each.reached
+    every = add_slices(filled).reshape(len(steps), len(layers), replicas * most, layout.ep, columns)
+    count, *known = np.split(every, np.cumsum([experts, *parts])[:-1] if parts else [], axis=-1)
+    facts: dict[str, Any] = {"experts": layout.experts, "layout": layout}
+    facts |= {"reached": dict(zip(parts, known, strict=True)) or None}
+    return Recording(count, np.array(steps), str(path), "Megatron router trace", **facts)
 
 
 def _check_ranks(path: pathlib.Path, layout: RankLayout, ranks: np.ndarray) -> None:
@@ -125,7 +133,7 @@ def _layers(path: pathlib.Path, layout: RankLayout, found: set[tuple[int, int]])
     return by_number
 
 
-def _passes(file: pathlib.Path) -> Iterator[_Pass]:
+def _passes(file: pathlib.Path, experts: int | None, parts: list[int]) -> Iterator[_Pass]:
     try:
         with file.open(encoding="utf-8") as opened:
             for number, text in enumerate(opened, start=1):
@@ -133,7 +141,7 @@ def _passes(file: pathlib.Path) -> Iterator[_Pass]:
                     where = f"line {number} of router trace {file}"
                     record = _object(text, where)
                     if record.get("block", BLOCK) == BLOCK and record.get("stage", STAGE) == STAGE:
-                        yield _pass(record, where)
+                        yield _pass(record, where, experts, parts)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"router trace {file} must be a readable text file, got {type(error).__name__}.") from error
 
@@ -153,7 +161,7 @@ def _object(text: str, where: str) -> dict[str, Any]:
     return record
 
 
-def _pass(record: dict[str, Any], where: str) -> _Pass:
+def _pass(record: dict[str, Any], where: str, experts: int | None, parts: list[int]) -> _Pass:
     numbers = {field: record.get(field) for field in ("step", "layer", "rank", "num_tokens", "topk")}
     for field, value in numbers.items():
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < LARGEST:
@@ -172,5 +180,16 @@ def _pass(record: dict[str, Any], where: str) -> _Pass:
         )
     if indices.size and int(indices.max()) >= MOST_EXPERTS:
         raise InputError(f"top_indices in {where} must be below {MOST_EXPERTS}, got {indices.max()}.")
-    selected = np.bincount(indices.astype(np.int64).ravel())
-    return _Pass(record["step"], record["layer"], record["rank"], selected)
+    indices = indices.astype(np.int64).reshape(len(indices), -1 if indices.size else 0)
+    reached = [_tokens_for(indices, experts, groups) for groups in parts if experts]
+    counts = np.bincount(indices.ravel()), np.concatenate(reached or [np.zeros(0, np.int64)])
+    return _Pass(record["step"], record["layer"], record["rank"], *counts)
+
+
+def _tokens_for(indices: np.ndarray, experts: int, groups: int) -> np.ndarray:
+    """How many tokens [n] have an expert in each of so many groups of neighbours; experts beyond the last are told
+    later."""
+    chosen = np.zeros((len(indices), groups), bool)
+    at = np.minimum(indices // (experts // groups), groups - 1)
+    np.put_along_axis(chosen, at, True, axis=1)
+    return chosen.sum(axis=0)

@@ -8,7 +8,7 @@ from mfabric_jax import checks
 from mfabric_jax.checks import InputError
 from mfabric_jax.traffic import popularity
 from mfabric_jax.traffic.knobs import Knobs
-from mfabric_jax.traffic.popularity import Normals, Purpose, normals, stream, to_shares
+from mfabric_jax.traffic.popularity import Normals, Purpose, capped, normals, stream, to_shares
 from mfabric_jax.traffic.tokens import Tokens
 from mfabric_jax.workload import Workload
 
@@ -94,7 +94,7 @@ def _shares(shape: Shape, knobs: Knobs, seed: int, layer: int, at: np.ndarray, n
     if knobs.hot_share:
         extra = popularity.hot_spot(knobs, shape.ranks, shape.experts, seed, layer, at)[:, None, None]
         share = share * (1 - extra.sum(axis=-1, keepdims=True)) + extra
-    return _capped(share, 1 / knobs.distinct) if knobs.distinct > 1 else share
+    return capped(share, 1 / knobs.distinct) if knobs.distinct > 1 else share
 
 
 def _reached(knobs: Knobs, shape: Shape, seed: int, layer: int) -> np.ndarray:
@@ -110,16 +110,3 @@ def _reached(knobs: Knobs, shape: Shape, seed: int, layer: int) -> np.ndarray:
     order = stream(seed, Purpose.PAIRS, layer).random((shape.ranks, shape.experts))
     order = np.where(receiving, order, np.inf)
     return np.argsort(np.argsort(order, axis=-1), axis=-1) < left
-
-
-def _capped(share: np.ndarray, most: float) -> np.ndarray:
-    """Rows [... E] cut at `most`: the rest goes to others in proportion; with too few of them all share equally."""
-    held = np.zeros(share.shape, bool)
-    while True:
-        free = np.where(held, 0, share)
-        rest, room = free.sum(axis=-1, keepdims=True), 1 - most * held.sum(axis=-1, keepdims=True)
-        capped = np.where(held, most, free * np.divide(room, rest, out=np.zeros_like(rest), where=rest > 0))
-        above = capped > most
-        if not above.any():
-            return to_shares(capped)
-        held |= above

@@ -135,3 +135,16 @@ def hot_spot(knobs: Knobs, ranks: int, experts: int, seed: int, layer: int, at: 
 def to_shares(weight: np.ndarray) -> np.ndarray:
     """`weight` over its sum along the last axis."""
     return weight / weight.sum(axis=-1, keepdims=True)
+
+
+def capped(share: np.ndarray, most: float) -> np.ndarray:
+    """Rows [... E] cut at `most`: the rest goes to others in proportion; with too few of them all share equally."""
+    held = np.zeros(share.shape, bool)
+    while True:
+        free = np.where(held, 0, share)
+        rest, room = free.sum(axis=-1, keepdims=True), 1 - most * held.sum(axis=-1, keepdims=True)
+        capped = np.where(held, most, free * np.divide(room, rest, out=np.zeros_like(rest), where=rest > 0))
+        above = capped > most
+        if not above.any():
+            return to_shares(capped)
+        held |= above

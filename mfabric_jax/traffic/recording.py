@@ -8,7 +8,7 @@ import numpy as np
 
 from mfabric_jax import checks
 from mfabric_jax.checks import InputError
-from mfabric_jax.traffic.tokens import Tokens
+from mfabric_jax.traffic.tokens import Reached, Tokens
 from mfabric_jax.workload import RankLayout, Workload
 
 SPREAD = (
@@ -44,6 +44,7 @@ class Recording:
     - `steady`: first and last record to use unless others are asked for.
     - `origin`: what wrote the counts, where the file says so.
     - `layout`: what the global ranks of the job were, where the file names these.
+    - `reached`: how many tokens reach groups of neighbouring experts, where the file has the choices of every token.
     """
 
     count: np.ndarray
@@ -57,6 +58,7 @@ class Recording:
     steady: tuple[int, int] | None = None
     origin: str = ""
     layout: RankLayout | None = None
+    reached: dict[int, np.ndarray] | None = None
 
     @property
     def axes(self) -> dict[str, int]:
@@ -78,7 +80,12 @@ class Recording:
             raise InputError(
                 f"records must overlap what {self.path} holds, {number.min()} to {number.max()}, got {first} to {last}."
             )
-        return dataclasses.replace(self, count=np.take(self.count, index, axis=0), number=number[index])
+        return self.some(index)
+
+    def some(self, index: np.ndarray | slice) -> "Recording":
+        """These records."""
+        reached = None if self.reached is None else {parts: tokens[index] for parts, tokens in self.reached.items()}
+        return dataclasses.replace(self, count=self.count[index], number=self.number[index], reached=reached)
 
     def tokens(self) -> Tokens:
         """The counts themselves, checked; sources and targets in the places of source ranks and experts."""
@@ -106,7 +113,7 @@ class Recording:
         look swapped. `InputError` for ranks or experts that do not fit, and for a recording of zeros.
         """
         wanted = len(self.count) if iterations is None else checks.whole("iterations", iterations)
-        used = dataclasses.replace(self, count=self.count[:wanted], number=self.number[:wanted])
+        used = self.some(slice(wanted))
         layer = self._layers(workload)
         experts = workload.architecture.experts
         raw = Tokens(used._columns(used.count, experts), used.words)
@@ -122,7 +129,10 @@ class Recording:
             *used._gaps(np.unique(layer)),
         ]
         cyclic = np.arange(wanted) % len(rows)
-        return Tokens(rows[cyclic], ", ".join(filter(None, notes))).scaled_to(workload)
+        count = rows[cyclic]
+        known = {parts: used._rows(x[:, layer], workload.ep)[0][cyclic] for parts, x in (used.reached or {}).items()}
+        reached = Reached(count, known) if known else None
+        return Tokens(count, ", ".join(filter(None, notes)), reached=reached).scaled_to(workload)
 
     def _merged(self, held: int, experts: int) -> str:
         """What to say about experts that are not those of the model."""

@@ -1,6 +1,8 @@
 """How many tokens each source rank sends to each expert, over iterations, layers and micro-batches."""
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,6 +14,22 @@ MOST = 1e100  # of all counts: squares of their sums are numbers, too
 AXES = ("iteration", "layer", "micro_batch", "source_rank", "expert")
 
 
+class Reached(NamedTuple):
+    """How many tokens reach groups of neighbouring experts, where a recording has the choices of every token.
+
+    - `of`: the counts that it goes with; those that were changed otherwise no longer know it.
+    - `groups`: for so many groups n of all experts, tokens with a selection in each [iteration, layer, micro_batch,
+      source_rank, n].
+    """
+
+    of: np.ndarray
+    groups: dict[int, np.ndarray]
+
+    def changed(self, count: np.ndarray, change: Callable[[np.ndarray], np.ndarray]) -> "Reached":
+        """Of other counts, to which the same was done."""
+        return Reached(count, {parts: change(tokens) for parts, tokens in self.groups.items()})
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Tokens:
     """Selections, i.e. (token, expert) pairs; a token that goes to k experts counts k times.
@@ -20,6 +38,9 @@ class Tokens:
       "layer" counts MoE blocks only. A run of more micro-batches reads them cyclically: m reads m mod M.
     - `source`: what this is, in words, for the configuration that a result carries.
     - `before` [layer, micro_batch, source_rank, expert]: the iteration before the first, where it is known.
+    - `slots` [iteration, layer, slot]: where experts are placed, the "expert" axis counts physical slots, of which rank
+      r holds the r-th part: the expert in each (None: experts are slots).   - `by_expert`: these tokens before that.
+    - `reached`: where it is known exactly, how many tokens reach groups of experts; else it is expected of `count`.
 
     Raises `InputError` for other than five axes, an empty axis, or a count that is negative or not finite.
     """
@@ -27,6 +48,9 @@ class Tokens:
     count: np.ndarray
     source: str
     before: np.ndarray | None = None
+    slots: np.ndarray | None = None
+    by_expert: "Tokens | None" = None
+    reached: Reached | None = None
 
     def __post_init__(self) -> None:
         count = np.asarray(self.count)
@@ -46,13 +70,24 @@ class Tokens:
         """Every source rank's row scaled to the workload's selections, shares kept; an empty row stays empty."""
         total = self.count.sum(axis=-1, keepdims=True, dtype=np.float64)
         factor = np.divide(workload.selections, total, out=np.zeros_like(total), where=total > 0)
-        return dataclasses.replace(self, count=self.count * factor)
+        return self.changed(lambda tokens: tokens * factor)
+
+    def changed(self, change: Callable[[np.ndarray], np.ndarray], **other: Any) -> "Tokens":
+        """With the same done to counts and to what is known of groups, along axes before the last; `other` fields."""
+        count = change(self.count)
+        reached = None if self.reached is None else self.reached.changed(count, change)
+        return dataclasses.replace(self, count=count, reached=reached, **other)
+
+    def reached_servers(self, servers: int) -> np.ndarray | None:
+        """Tokens for each of so many servers [iteration, layer, micro_batch, source_rank, S], where that is known."""
+        return self.reached.groups.get(servers) if self.reached is not None and self.reached.of is self.count else None
 
     def after_the_first(self) -> "Tokens":
         """All iterations but the first, which becomes the one `before`."""
         if len(self.count) < 2:
             raise InputError(f"tokens ({self.source}) must have an iteration before the first that is timed, got 1.")
-        return Tokens(self.count[1:], f"{self.source}, the first not timed", self.count[0])
+        first = {"source": f"{self.source}, the first not timed", "before": self.count[0]}
+        return self.changed(lambda tokens: tokens[1:], **first)
 
     def fold_experts(self, experts: int) -> "Tokens":
         """Neighbouring experts added up until `experts` are left: expert e becomes e // (E / experts)."""

@@ -18,6 +18,7 @@ MIB = 2**20
 LARGEST = 1 << 30  # bytes of a file: millions of flows
 _HOSTS = re.compile(r"(\d+) hosts\b")
 _LEAVES = re.compile(r"(\d+) ToRs? with (\d+) host ports and (\d+) uplinks")
+_THREE_TIERS = re.compile(r"\bk=(\d+), 3 tiers\b")
 _NON_BLOCKING = re.compile(r"\bnon-blocking\b")
 
 
@@ -33,7 +34,8 @@ class PacketRun:
     """One run: facts, flows [F] and what was measured.
 
     - `link_Bps`: line rate of every link; `payload`, `header`: bytes of a packet.
-    - `leaves`: None on a non-blocking tree.
+    - `link_delay_s`: propagation of a link, 0 where the file does not say.
+    - `leaves`: None on a non-blocking tree.   - `radix`: ports of a switch of a tree of three tiers, where it is known.
     - `src`, `dst`: hosts; `size`: payload bytes; `start`, `finish`: seconds, `finish` when the sender knows.
     - `paths`: the nodes of every flow from its source to its last switch; None where packets are sprayed or the file
       does not say.
@@ -49,7 +51,9 @@ class PacketRun:
     link_Bps: float
     payload: float
     header: float
+    link_delay_s: float
     leaves: Leaves | None
+    radix: int | None
     src: np.ndarray
     dst: np.ndarray
     size: np.ndarray
@@ -68,6 +72,22 @@ class PacketRun:
     def mean_pair_mib(self) -> float:
         """Payload of an average flow in MiB."""
         return float(self.size.mean()) / MIB
+
+    @property
+    def links(self) -> np.ndarray:
+        """How many links every flow crosses [F]: those of its path; else 2 below one switch, as everywhere where the
+        file does not say more than that the network is non-blocking, 4 or 6 where they meet further up."""
+        if self.paths is not None:
+            return np.array([len(path) for path in self.paths])
+        apart = [self.src // hosts != self.dst // hosts for hosts in self._below]
+        return 2 + 2 * np.sum(apart, axis=0, dtype=int, initial=0) * np.ones(len(self.src), int)
+
+    @property
+    def _below(self) -> list[int]:
+        """Hosts below a switch of every tier but the last."""
+        if self.leaves is not None:
+            return [self.leaves.hosts]
+        return [] if self.radix is None else [self.radix // 2, (self.radix // 2) ** 2]
 
     @property
     def group(self) -> str:
@@ -135,7 +155,9 @@ def read_run(file: Path) -> PacketRun:
         link_Bps=take("link_bps", positive) / 8,
         payload=take("payload_per_packet", positive),
         header=take("header_per_packet", not_negative),
+        link_delay_s=take("hop_latency_s", not_negative) if "hop_latency_s" in run else 0.0,
         leaves=leaves,
+        radix=_radix(topology),
         src=column["src"],
         dst=column["dst"],
         size=column["bytes"],
@@ -181,6 +203,12 @@ def _hosts_and_leaves(name: str, topology: str) -> tuple[int, Leaves | None]:
     if min(tors, below, above) < 1 or tors * below != int(hosts[1]):
         raise InputError(f"{name}: topology must have hosts = ToR x host ports, got {topology!r}.")
     return int(hosts[1]), Leaves(below, above)
+
+
+def _radix(topology: str) -> int | None:
+    """Ports of the switches of a three-tier tree; None: not known."""
+    found = _THREE_TIERS.search(topology)
+    return max(2, int(found[1])) if found else None
 
 
 def _short(value: Any) -> str:

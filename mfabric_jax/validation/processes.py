@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mfabric_jax.checks import InputError, whole
+from mfabric_jax.platforms import cores
 
 JOBS = 2
 PAUSE_S = 0.05
@@ -24,18 +25,12 @@ class Ended(NamedTuple):
     seconds: float
 
 
-def _cores() -> int:
-    """Cores that this process may use."""
-    allowed = getattr(os, "sched_getaffinity", None)
-    return len(allowed(0)) if allowed else os.cpu_count() or 1
-
-
 def checked_jobs(jobs: int | None) -> int:
     """How many processes to run at once; None: two, or one on a single core."""
     if jobs is None:
-        return min(JOBS, _cores())
-    if whole("jobs", jobs) > _cores():
-        raise InputError(f"jobs must be at most the {_cores()} cores of this machine, got {jobs}.")
+        return min(JOBS, cores())
+    if whole("jobs", jobs) > cores():
+        raise InputError(f"jobs must be at most the {cores()} cores of this machine, got {jobs}.")
     return jobs
 
 
@@ -93,7 +88,7 @@ def _share(jobs: int) -> dict[str, str]:
     Threads: two processes with a thread for every core, waiting for each other's turns, are four times slower than
     with half of the threads each. Memory: of an accelerator no process takes it all.
     """
-    threads = str(max(1, _cores() // jobs))
+    threads = str(max(1, cores() // jobs))
     return {"PJRT_NPROC": threads, "NPROC": threads, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"} if jobs > 1 else {}
 
 

@@ -2,7 +2,9 @@
 
 Every kind has `params(hidden)`; `score_flops(sequence)`: forward FLOPs per token beside those of its projections,
 causal; and `kept(hidden)`: elements per token that its backward pass needs, namely its input before and after the norm,
-what its projections give, and its output (arXiv 2205.05198, with a fused kernel that does not store scores).
+what its projections give, and its output (arXiv 2205.05198, with a fused kernel that does not store scores); and
+`passed_on(tokens, sequences)`: elements that a context-parallel rank passes on (arXiv 2310.01889) of its part of so
+many sequences, so many tokens together.
 """
 
 import dataclasses
@@ -42,6 +44,10 @@ class GroupedQuery:
     def score_flops(self, sequence: int) -> float:
         """Scores and weighted values of one token, the mean over a sequence."""
         return 2 * _keys(sequence, self.window) * self.score_width
+
+    def passed_on(self, tokens: int, sequences: int) -> int:
+        """Keys and values, all of them under a window, too."""
+        return 2 * tokens * self.kv_heads * self.head_dim
 
     def kept(self, hidden: int) -> int:
         """Input and its norm, queries, keys, values, output."""
@@ -88,6 +94,10 @@ class Latent:
         """Scores and weighted values of one token, the mean over a sequence."""
         return 2 * _keys(sequence, 0) * self.score_width
 
+    def passed_on(self, tokens: int, sequences: int) -> int:
+        """The latent of keys and values, and the rotary part of the key."""
+        return tokens * (self.kv_rank + self.rope_dim)
+
     def kept(self, hidden: int) -> int:
         """Input and its norm, both latents before and after theirs, queries, keys, values, output."""
         latents = 2 * self.query_rank + 2 * self.kv_rank + self.rope_dim
@@ -112,6 +122,10 @@ class Linear:
     def score_flops(self, sequence: int) -> float:
         """Keys times values into the state of every head, and queries times that."""
         return 4 * self.heads * self.head_dim**2
+
+    def passed_on(self, tokens: int, sequences: int) -> int:
+        """The state of every head and sequence."""
+        return sequences * self.heads * self.head_dim**2
 
     def kept(self, hidden: int) -> int:
         """Input and its norm, queries, keys, values, gate, output."""
@@ -138,8 +152,8 @@ class Mixed:
         """Of all kinds together."""
         return sum(blocks for _, blocks in self.parts)
 
-    def _mean(self, name: str, of: int) -> float:
-        total = sum(blocks * getattr(kind, name)(of) for kind, blocks in self.parts)
+    def _mean(self, name: str, *of: int) -> float:
+        total = sum(blocks * getattr(kind, name)(*of) for kind, blocks in self.parts)
         return total / self.blocks
 
     def params(self, hidden: int) -> float:
@@ -149,6 +163,10 @@ class Mixed:
     def score_flops(self, sequence: int) -> float:
         """Beside projections, one token, the mean block."""
         return self._mean("score_flops", sequence)
+
+    def passed_on(self, tokens: int, sequences: int) -> float:
+        """Elements of the mean block."""
+        return self._mean("passed_on", tokens, sequences)
 
     def kept(self, hidden: int) -> float:
         """Elements per token of the mean block."""

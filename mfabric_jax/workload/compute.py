@@ -1,6 +1,6 @@
 """How long one block computes: floating-point operations over what a GPU achieves.
 
-Embedding and output head are left out.
+The output head is a part of a block's attention in the same FLOPs over the same rate; an embedding looks words up.
 """
 
 from typing import Any, NamedTuple
@@ -10,6 +10,7 @@ from mfabric_jax.workload.gpus import Gpu
 from mfabric_jax.workload.parallel import Workload
 
 BACKWARD_OVER_FORWARD = 2.0  # gradients of inputs and of weights: two products for each one of the forward pass
+WEIGHTS_OVER_FORWARD = 1.0  # of it, those of weights; what has none (attention scores) computes both for its inputs
 
 
 class BlockFlops(NamedTuple):
@@ -51,6 +52,17 @@ def block_flops(workload: Workload) -> BlockFlops:
         dense=tokens * 2 * model.dense_params,
         expert=tokens * 2 * model.top_k * model.expert_params,
     )
+
+
+def scores_over_attention(workload: Workload) -> float:
+    """Part of attention's computation that is scores and weighted values, not projections."""
+    scores = workload.architecture.attention.score_flops(workload.sequence)
+    return workload.tokens * scores / block_flops(workload).attention
+
+
+def head_over_attention(workload: Workload) -> float:
+    """Forward FLOPs of the output head, two per parameter and token, over those of a block's attention."""
+    return workload.tokens * 2 * workload.architecture.head_params / block_flops(workload).attention
 
 
 def block_seconds(workload: Workload, gpu: Gpu, efficiency: Any = 0.5, precision: str = "bf16") -> BlockSeconds:

@@ -7,17 +7,24 @@ formula). Loads are balanced; buffers of communication, fragmentation and what l
 
 from typing import NamedTuple
 
-from mfabric_jax.workload.parallel import Workload
-from mfabric_jax.workload.volume import ACTIVATION_BYTES, stage_params
+from mfabric_jax.workload.parallel import SHARDING, Workload
+from mfabric_jax.workload.schedules import held
+from mfabric_jax.workload.volume import (
+    ACTIVATION_BYTES,
+    OPTIMIZER_BYTES,
+    WEIGHT_BYTES,
+    block_params,
+    stage_params,
+    word_params,
+)
 
-WEIGHT_BYTES = 2  # bf16
-OPTIMIZER_BYTES = 12  # float32: master copy, mean and variance of the gradient
+GATHERED = 2  # blocks whose parameters a GPU holds whole where these are shared out: the one at work and the next
 LOGIT_BYTES = 4  # float32: routers and output head
 KEPT_PER_FFN = 3  # gate, up and their product
 
 
 class Memory(NamedTuple):
-    """Bytes that one GPU of a pipeline stage holds at most; `logits`: of the output head, on the last stage."""
+    """Bytes that one GPU of a pipeline stage holds at most; `logits`: of the output head, where the model ends."""
 
     weights: float
     gradients: float
@@ -33,20 +40,34 @@ class Memory(NamedTuple):
 
 def memory_of(workload: Workload, stage: int) -> Memory:
     """What a GPU of one pipeline stage holds; `InputError` for a stage that does not exist."""
-    model, params = workload.architecture, stage_params(workload, stage)
-    dense, expert = (params.dense + _words(workload, stage)) / workload.tp, params.expert / workload.tp
-    shared = dense, expert
-    if workload.optimizer == "sharded":
-        shared = dense / (workload.dp * workload.ep), expert / workload.dp
-    last = stage == workload.pp - 1 and model.vocab > 0
+    model, share = workload.architecture, SHARDING.index(workload.sharding)
+    whole, shard, block = _whole(workload, stage), updated_params(workload, stage), _largest_block(workload, stage)
+    last = model.vocab > 0 and len(workload.place_blocks) - 1 in workload.held_places(stage)
     head = 2 * ACTIVATION_BYTES * model.hidden + LOGIT_BYTES * model.vocab
     return Memory(
-        weights=WEIGHT_BYTES * (dense + expert),
-        gradients=workload.grad_bytes * (dense + expert),
-        optimizer=OPTIMIZER_BYTES * sum(shared),
+        weights=WEIGHT_BYTES * (shard + GATHERED * block if share >= SHARDING.index("parameters") else whole),
+        gradients=workload.grad_bytes * (shard + block if share >= SHARDING.index("gradients") else whole),
+        optimizer=OPTIMIZER_BYTES * shard,
         activations=_activations(workload, stage) / workload.tp,
         logits=last * workload.tokens * head / workload.tp,
     )
+
+
+def updated_params(workload: Workload, stage: int) -> float:
+    """Parameters whose optimizer state a GPU of a stage has, embedding and head with them: of those that it holds its
+    share among their replicas, unless nothing is shared."""
+    dense, expert = _held(workload, stage)
+    if workload.sharding == "none":
+        return dense + expert
+    replicas = workload.dp * workload.order.copies
+    return dense / (replicas * workload.ep) + expert / replicas
+
+
+def step_bytes(workload: Workload, stage: int) -> float:
+    """Bytes of its memory that a GPU of a stage reads and writes in the optimizer's step: gradient and state read,
+    state and weight written, of every parameter that it updates."""
+    each = workload.grad_bytes + 2 * OPTIMIZER_BYTES + WEIGHT_BYTES
+    return each * updated_params(workload, stage)
 
 
 def fullest_stage(workload: Workload) -> tuple[int, Memory]:
@@ -57,21 +78,26 @@ def fullest_stage(workload: Workload) -> tuple[int, Memory]:
 
 
 def in_flight(workload: Workload, stage: int) -> tuple[int, ...]:
-    """Forward passes of every chunk of a stage whose backward pass is still to come, at most, by the schedule."""
-    stages, chunks, passes = workload.pp, workload.chunks, workload.micro_batches * workload.chunks
-    longest = {
-        "1f1b": stages - stage,
-        "interleaved": 2 * (stages - stage - 1) + (chunks - 1) * stages + 1,
-        "gpipe": passes,
-    }
-    held = [at % (stages * chunks) // stages for at in range(min(passes, longest[workload.schedule]))]
-    return tuple(held.count(chunk) for chunk in range(chunks))
+    """Forward passes of every chunk of a stage whose backward pass is still to come, at most, by the schedule; where
+    gradients of weights have passes of their own, those."""
+    return held(workload.schedule, stage, workload.shape, len(workload.held_places(stage)))
 
 
-def _words(workload: Workload, stage: int) -> int:
-    """Parameters of the embedding on the first stage and of the head on the last: a copy each, where they are tied."""
-    model, ends = workload.architecture, (stage == 0) + (stage == workload.pp - 1)
-    return model.head_params * (min(ends, 1) if model.tied else ends)
+def _held(workload: Workload, stage: int) -> tuple[float, float]:
+    """Dense and expert parameters of a GPU of a stage, replicas not shared out."""
+    params = stage_params(workload, stage)
+    return (params.dense + word_params(workload, stage)) / workload.tp, params.expert / workload.tp
+
+
+def _whole(workload: Workload, stage: int) -> float:
+    return sum(_held(workload, stage))
+
+
+def _largest_block(workload: Workload, stage: int) -> float:
+    """Parameters of the largest block of a stage on a GPU."""
+    moe = len(workload.stage_layers(stage))
+    kinds = [kind for kind, count in ((True, moe), (False, workload.stage_blocks[stage] - moe)) if count]
+    return max(sum(block_params(workload, kind)) for kind in kinds) / workload.tp
 
 
 def _activations(workload: Workload, stage: int) -> float:
@@ -86,8 +112,7 @@ def _activations(workload: Workload, stage: int) -> float:
     }[workload.recompute]
     again = {"none": 0.0, "attention": attention, "block": attention + max(inner.values())}[workload.recompute]
     held = 0.0
-    for chunk, passes in enumerate(in_flight(workload, stage)):
-        place = chunk * workload.pp + stage
+    for place, passes in zip(workload.held_places(stage), in_flight(workload, stage), strict=True):
         moe = len(workload.place_layers(place))
         held += passes * (moe * kept[True] + (workload.place_blocks[place] - moe) * kept[False])
     return token * (held + again)

@@ -21,7 +21,8 @@ class Architecture:
     - `dense_blocks`: how many FFNs have no experts, the first ones, or which (a tuple of places from 0).
     - `dense_hidden`: inner width of the FFN of a dense block, 0 without any.
     - `vocab`: words of the embedding and of the output head, which are the same matrix where `tied`; 0: not counted.
-    - `expert_groups`, `top_groups`: experts are chosen from so many groups (a fact: traffic does not depend on it).
+    - `expert_groups`, `top_groups`: experts are chosen from so many groups (traffic depends on it where a workload's
+      `node_limit` is "model").
     - `next_tokens`: further blocks that predict more than the next word (a fact: they are not simulated).
 
     Raises `InputError` for a dimension that is no whole number, more choices than experts, blocks that are not there.

@@ -7,34 +7,20 @@ Source: arXiv 2501.03905.
 import bisect
 import dataclasses
 import functools
-import math
 from typing import NamedTuple
 
 import numpy as np
 
 from mfabric_jax import checks
 from mfabric_jax.workload.models import Architecture
+from mfabric_jax.workload.schedules import SCHEDULES, PipelineShape, Schedule, check_shape
+from mfabric_jax.workload.sending import check_dispatch
 
 DEGREES = ("tp", "ep", "dp", "pp")
-SCHEDULES = ("1f1b", "interleaved", "gpipe")
 RECOMPUTE = ("none", "attention", "block")
-OPTIMIZERS = ("sharded", "replicated")
-ROUNDING = 1e-9  # of a division
-
-
-def micro_batches_for(bubble: float, pp: int, chunks: int = 1, schedule: str = "1f1b") -> int:
-    """The fewest micro-batches m with a pipeline bubble (pp - 1) / (chunks m + pp - 1) of at most `bubble`.
-
-    That is the part of an iteration that a stage waits where all passes take equally long (arXiv 2104.04473). Under
-    interleaved a multiple of `pp`, as that schedule needs. `InputError` for a bubble that is not between 0 and 1.
-    """
-    for field, value in (("pp", pp), ("chunks", chunks)):
-        checks.whole(field, value)
-    if not 0 < checks.positive("bubble", bubble) < 1:
-        raise checks.InputError(f"bubble must be a fraction between 0 and 1, got {bubble!r}.")
-    checks.one_of("schedule", schedule, SCHEDULES)
-    least = max(1, math.ceil((pp - 1) * (1 / bubble - 1) / chunks - ROUNDING))
-    return -(-least // pp) * pp if schedule == "interleaved" else least
+SHARDING = ("none", "optimizer", "gradients", "parameters")
+COUNTED = ("left-out", "counted", "known")
+TP_REDUCES = ("attention", "all")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,12 +85,25 @@ class Workload:
 
     - `dp`, `tp`, `pp`, `ep`: degrees of data, tensor, pipeline and expert parallelism; their product is `gpus`.
     - `sequence`: tokens in a sequence; `micro_batch`: sequences per EP rank and micro-batch.
-    - `micro_batches`: micro-batches per EP rank and iteration, by default as many as pipeline stages.
+    - `micro_batches`: micro-batches per EP rank and iteration, by default as many as pipeline
+      stages (dualpipe: twice as many, its least).
     - `dispatch_bytes`, `combine_bytes`, `grad_bytes`: bytes per element of the two all-to-alls and of gradients.
-    - `schedule`: how stages order their passes: 1f1b, interleaved, gpipe.   - `chunks`: of blocks on every stage, under
-      interleaved; chunk c of stage p holds the blocks at place c * pp + p.
+    - `schedule`: how stages order their passes, one of `schedules.SCHEDULES`.   - `chunks`: of blocks on every stage,
+      under interleaved; by default what the schedule needs.
+    - `overlap_passes`: a stage runs a forward and a backward pass together, the all-to-alls of one beside the
+      computation of the other; by default under dualpipe.
     - `recompute`: what the backward pass computes again: "none", "attention", or "block" (its all-to-alls, too).
-    - `optimizer`: whether replicas of a parameter share its optimizer state (sharded, replicated): memory alone.
+    - `cp`: EP ranks in a row that share sequences, each with its part of their tokens (context parallel); 1: none do.
+    - `tp_reduces`: whose outputs TP ranks all-reduce: of attention, or of all, experts and dense FFNs, too.
+    - `sharding`: what replicas of a parameter share out: none, its optimizer state (ZeRO-1), its gradients, too
+      (ZeRO-2), itself, too (parameters: ZeRO-3, FSDP).
+    - `head`, `optimizer_step`: whether embedding and output head, and the optimizer's step, take time (counted; known:
+      where the model's `vocab`, the GPU's memory bandwidth is known); memory has them in any case.
+    - `redundant_experts`: slots of a group beyond one for each expert, in which placement puts copies.
+    - `dispatch`: a token travels once for every expert ("per-expert"), or once to every server of its experts and from
+      there over the NVSwitch ("per-server").   - `node_limit`: servers that a token may reach at most, or "model": as
+      its groups say; None: not modelled.   - `capacity_factor`: what an expert takes at most, over the mean of the
+      all-to-all; the rest is dropped. None: nothing is.
     - `known_as`: the name under which figures for it are published; empty: none are.
 
     Raises `InputError` for degrees that do not fit the cluster, the servers, the experts or the blocks.
@@ -125,36 +124,50 @@ class Workload:
     combine_bytes: float = 2
     grad_bytes: float = 2
     schedule: str = "1f1b"
-    chunks: int = 1
+    chunks: int = None  # type: ignore[assignment]
+    overlap_passes: bool = None  # type: ignore[assignment]
     recompute: str = "none"
-    optimizer: str = "sharded"
+    cp: int = 1
+    tp_reduces: str = "attention"
+    sharding: str = "optimizer"
+    head: str = "left-out"
+    optimizer_step: str = "left-out"
+    redundant_experts: int = 0
+    dispatch: str = "per-expert"
+    node_limit: int | str | None = None
+    capacity_factor: float | None = None
     known_as: str = ""
 
     def __post_init__(self) -> None:
+        order = SCHEDULES[checks.one_of("schedule", self.schedule, SCHEDULES)]
+        own = {"chunks": order.chunks or 1, "overlap_passes": order.overlap}
+        for field, value in own.items():
+            if getattr(self, field) is None:
+                object.__setattr__(self, field, value)
         if self.micro_batches is None:
-            object.__setattr__(self, "micro_batches", self.pp)
+            object.__setattr__(self, "micro_batches", self.pp * max(1, order.least))
         degrees = ("dp", "tp", "pp", "ep", "gpus", "sequence", "micro_batch", "micro_batches")
-        for field in (*degrees, "gpus_per_server", "chunks"):
+        for field in (*degrees, "gpus_per_server", "chunks", "cp"):
             checks.whole(field, getattr(self, field))
         for field in ("dispatch_bytes", "combine_bytes", "grad_bytes"):
             checks.positive(field, getattr(self, field))
         self._check_schedule()
         self._check_cluster()
         self._check_model()
+        check_dispatch(self)
 
     def _check_schedule(self) -> None:
-        checks.one_of("schedule", self.schedule, SCHEDULES)
         checks.one_of("recompute", self.recompute, RECOMPUTE)
-        checks.one_of("optimizer", self.optimizer, OPTIMIZERS)
-        if self.chunks > 1 and self.schedule != "interleaved":
-            raise checks.InputError(f"chunks must be 1 under schedule {self.schedule!r}, got {self.chunks}.")
-        if self.chunks > 1 and self.pp == 1:
-            raise checks.InputError(f"chunks must be 1 with a single stage (pp 1), got {self.chunks}.")
-        if self.schedule == "interleaved" and self.micro_batches % self.pp:
-            raise checks.InputError(
-                f"micro_batches must be a multiple of the {self.pp} stages (pp) under schedule 'interleaved', got "
-                f"{self.micro_batches}."
-            )
+        checks.one_of("tp_reduces", self.tp_reduces, TP_REDUCES)
+        checks.one_of("sharding", self.sharding, SHARDING)
+        for field in ("head", "optimizer_step"):
+            checks.one_of(field, getattr(self, field), COUNTED)
+        check_shape(self.schedule, self.shape)
+        if self.sharding in ("gradients", "parameters") and (self.order.splits or self.overlap_passes):
+            has = "overlap_passes" if self.overlap_passes else f"schedule {self.schedule!r}"
+            raise checks.InputError(f"sharding must be none or optimizer with {has}, got {self.sharding!r}.")
+        if self.overlap_passes and self.recompute == "block":
+            raise checks.InputError("overlap_passes needs recompute none or attention, got 'block'.")
 
     def _check_cluster(self) -> None:
         product = self.dp * self.tp * self.pp * self.ep
@@ -185,6 +198,15 @@ class Workload:
             raise checks.InputError(f"{least}, got {product}.")
         if self.architecture.experts % self.ep:
             raise checks.InputError(f"ep must divide the {self.architecture.experts} experts, got {self.ep}.")
+        if checks.whole("redundant_experts", self.redundant_experts, at_least=0) % self.ep:
+            raise checks.InputError(
+                f"redundant_experts must be a multiple of the {self.ep} ranks (ep), got {self.redundant_experts}."
+            )
+        if self.sequence % self.cp or self.ep % self.cp:
+            divided = f"ep ({self.ep}) and the {self.sequence} tokens of a sequence"
+            raise checks.InputError(f"cp must divide {divided}, got {self.cp}.")
+        if self.head == "counted" and not self.architecture.vocab:
+            raise checks.InputError(f"head 'counted' needs the vocab of {self.architecture.name}, which is not known.")
         if self.pp * self.chunks > self.architecture.blocks:
             times = f"pp x chunks = {self.pp} x {self.chunks}" if self.chunks > 1 else "pp"
             got = self.pp * self.chunks
@@ -199,7 +221,12 @@ class Workload:
     @property
     def tokens(self) -> int:
         """Tokens of one EP rank in one micro-batch."""
-        return self.micro_batch * self.sequence
+        return self.micro_batch * self.sequence // self.cp
+
+    @property
+    def head_counted(self) -> bool:
+        """Whether embedding and output head take time."""
+        return self.head != "left-out" and self.architecture.vocab > 0
 
     @property
     def selections(self) -> int:
@@ -218,8 +245,13 @@ class Workload:
 
     @property
     def experts_per_rank(self) -> int:
-        """Routed experts that one EP rank holds in every MoE block."""
-        return self.architecture.experts // self.ep
+        """Routed experts that one EP rank holds in every MoE block, copies counted."""
+        return self.expert_slots // self.ep
+
+    @property
+    def expert_slots(self) -> int:
+        """Routed experts that all ranks of a group hold together in every MoE block, copies counted."""
+        return self.architecture.experts + self.redundant_experts
 
     @property
     def servers(self) -> int:
@@ -241,9 +273,42 @@ class Workload:
         """Blocks with experts, all stages together."""
         return len(self.architecture.moe_blocks)
 
+    @property
+    def order(self) -> Schedule:
+        """Its schedule."""
+        return SCHEDULES[self.schedule]
+
+    @property
+    def shape(self) -> PipelineShape:
+        """What the order of its passes depends on, beside the schedule."""
+        return PipelineShape(self.pp, self.micro_batches, self.chunks, self.overlap_passes)
+
+    def held_places(self, stage: int) -> tuple[int, ...]:
+        """The places of the model that a stage holds, one for each of its chunks."""
+        return tuple(self.order.place(stage, chunk, self.pp) for chunk in range(self.chunks * self.order.copies))
+
+    @functools.cached_property
+    def paths(self) -> tuple[tuple[int, ...], ...]:
+        """The stages that hold the places of the model one after the other, for each of its copies; an equal part of
+        the micro-batches, the first of them first, goes through each."""
+        found = []
+        for copy in range(self.order.copies):
+            chunks = slice(copy * self.chunks, (copy + 1) * self.chunks)
+            at = {place: stage for stage in range(self.pp) for place in self.held_places(stage)[chunks]}
+            found.append(tuple(at[place] for place in sorted(at)))
+        return tuple(found)
+
+    @functools.cached_property
+    def stages_alike(self) -> tuple[tuple[int, ...], ...]:
+        """Stages that hold the same places, together."""
+        found: dict[tuple[int, ...], list[int]] = {}
+        for stage in range(self.pp):
+            found.setdefault(tuple(sorted(self.held_places(stage))), []).append(stage)
+        return tuple(map(tuple, found.values()))
+
     @functools.cached_property
     def place_blocks(self) -> tuple[int, ...]:
-        """Blocks of each place (chunk * pp + stage); the first ones take one more where the division leaves a rest."""
+        """Blocks of each place, pp x chunks of them; the first ones take one more where the division leaves a rest."""
         places = self.pp * self.chunks
         least, more = divmod(self.architecture.blocks, places)
         return tuple(least + (place < more) for place in range(places))
@@ -264,14 +329,13 @@ class Workload:
     @functools.cached_property
     def stage_blocks(self) -> tuple[int, ...]:
         """Blocks of each pipeline stage, all its chunks together."""
-        return tuple(sum(self.place_blocks[stage :: self.pp]) for stage in range(self.pp))
+        return tuple(sum(self.place_blocks[place] for place in self.held_places(stage)) for stage in range(self.pp))
 
     def stage_layers(self, stage: int) -> list[int]:
         """MoE blocks of a pipeline stage, counted among MoE blocks only; the rest of its blocks are dense."""
         if not 0 <= stage < self.pp:
             raise checks.InputError(f"stage must be from 0 to {self.pp - 1}, got {stage!r}.")
-        places = range(stage, self.pp * self.chunks, self.pp)
-        return [layer for place in places for layer in self.place_layers(place)]
+        return [layer for place in self.held_places(stage) for layer in self.place_layers(place)]
 
 
 class Placement(NamedTuple):

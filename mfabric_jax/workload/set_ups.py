@@ -12,7 +12,8 @@ from mfabric_jax import units
 from mfabric_jax.checks import InputError, whole
 from mfabric_jax.workload.memory import fullest_stage
 from mfabric_jax.workload.models import Architecture
-from mfabric_jax.workload.parallel import DEGREES, RECOMPUTE, Workload, micro_batches_for
+from mfabric_jax.workload.parallel import DEGREES, RECOMPUTE, Workload
+from mfabric_jax.workload.schedules import micro_batches_for
 
 COUNTED = (*DEGREES, "gpus", "gpus_per_server", "chunks", "micro_batch", "micro_batches", "sequence")
 BUBBLE = 0.15  # of an iteration, at most, for a model of one's own
@@ -33,7 +34,7 @@ def finished(facts: SetUpFacts) -> SetUpFacts:
     of at most 15 %."""
     facts = {"micro_batch": OWN_MICRO_BATCH} | facts
     if facts.get("micro_batches") is None:
-        shape = facts["pp"], facts.get("chunks", 1), facts.get("schedule", "1f1b")
+        shape = facts["pp"], facts.get("chunks"), facts.get("schedule", "1f1b"), facts.get("overlap_passes")
         facts["micro_batches"] = micro_batches_for(BUBBLE, *shape)
     return facts
 
@@ -106,7 +107,7 @@ def _candidates(architecture: Architecture, given: Mapping[str, Any]) -> Iterato
     def some(name: str, allowed: list[int]) -> list[int]:
         return [one for one in allowed if given.get(name, one) == one]
 
-    deepest = min(architecture.blocks // given.get("chunks", 1), MOST_STAGES)
+    deepest = min(architecture.blocks // (given.get("chunks") or 1), MOST_STAGES)
     stages = some("pp", list(range(1, max(deepest, given.get("pp", 1)) + 1)))
     for tp in some("tp", _divisors(per_server)):
         for ep in some("ep", _divisors(architecture.experts)):
@@ -167,7 +168,7 @@ def set_up_words(degrees: Mapping[str, int]) -> str:
 
 def remedies(workload: Workload, most_bytes: float) -> list[str]:
     """Single changes of a set-up, in words, after which every GPU holds at most so many bytes."""
-    changes: list[dict[str, Any]] = [{"optimizer": "sharded"}]
+    changes: list[dict[str, Any]] = [{"sharding": "optimizer"}] if workload.sharding == "none" else []
     changes += [{"recompute": kind} for kind in RECOMPUTE[RECOMPUTE.index(workload.recompute) + 1 :]]
     halved = workload.micro_batch // 2
     while halved:

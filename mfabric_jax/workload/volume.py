@@ -2,26 +2,33 @@
 
 Collectives are rings. TP all-reduces belong to attention alone, one forward and one backward a block; in the MoE
 part each TP rank carries its slice of the sequence and of every expert, so neither EP bytes nor expert gradients
-grow with TP. This reading of arXiv 2501.03905 gives TP : EP = 63 : 37 for Mixtral 8x7B before PP and DP.
+grow with TP. This reading of arXiv 2501.03905 gives TP : EP = 63 : 37 for Mixtral 8x7B before PP and DP; with
+all-reduces behind experts, too (`tp_reduces` all), 77 : 23. An all-reduce is a reduce-scatter and an all-gather.
 """
 
+import itertools
 from typing import Any, NamedTuple
 
 from mfabric_jax.workload.parallel import Workload
 
 ACTIVATION_BYTES = 2  # bf16: TP all-reduces and PP transfers
 PASSES = 2  # forward and backward
+WEIGHT_BYTES = 2  # bf16
+OPTIMIZER_BYTES = 12  # float32: master copy, mean and variance of the gradient
 
 
 class GradientBytes(NamedTuple):
     """Gradients of one pipeline stage [B], all TP slices together.
 
-    - `dense`: attention, gates, shared experts and dense FFNs, the same on all DP x EP ranks.
+    - `dense`: attention, gates, shared experts and dense FFNs, the same on all DP x EP ranks; where they are counted,
+      embedding and output head.
     - `expert`: the routed experts of one EP rank, the same on its DP replicas.
+    - `copies`: of `expert`, what belongs to redundant experts, on average; it is all-reduced in its group, too.
     """
 
     dense: float
     expert: float
+    copies: float = 0.0
 
 
 class MeasuredShare(NamedTuple):
@@ -73,39 +80,126 @@ def stage_params(workload: Workload, stage: int) -> StageParams:
 
     `InputError` for a stage that does not exist.
     """
+    moe = len(workload.stage_layers(stage))
+    kinds = (block_params(workload, True), moe), (block_params(workload, False), workload.stage_blocks[stage] - moe)
+    return StageParams(*(sum(times * one[part] for one, times in kinds) for part in (0, 1)))
+
+
+def word_params(workload: Workload, stage: int) -> int:
+    """Parameters of the embedding where the model begins and of the head where it ends: one copy, where both are on a
+    stage and tied."""
+    model, places = workload.architecture, workload.held_places(stage)
+    ends = (0 in places) + (len(workload.place_blocks) - 1 in places)
+    return model.head_params * (min(ends, 1) if model.tied else ends)
+
+
+def block_params(workload: Workload, moe: bool) -> StageParams:
+    """Parameters of one block with experts or a dense one."""
     model = workload.architecture
-    moe_blocks = len(workload.stage_layers(stage))
-    blocks = workload.stage_blocks[stage]
-    dense = blocks * model.attention_params + moe_blocks * (model.gate_params + model.shared_params)
-    dense += (blocks - moe_blocks) * model.dense_params
-    return StageParams(dense, moe_blocks * workload.experts_per_rank * model.expert_params)
+    if not moe:
+        return StageParams(model.attention_params + model.dense_params, 0)
+    dense = model.attention_params + model.gate_params + model.shared_params
+    return StageParams(dense, workload.experts_per_rank * model.expert_params)
 
 
 def gradient_bytes(workload: Workload, stage: int) -> GradientBytes:
     """Gradient bytes of one pipeline stage; `InputError` for a stage that does not exist."""
     params = stage_params(workload, stage)
-    return GradientBytes(params.dense * workload.grad_bytes, params.expert * workload.grad_bytes)
+    words = word_params(workload, stage) if workload.head_counted else 0
+    return _with_copies(workload, (params.dense + words) * workload.grad_bytes, params.expert * workload.grad_bytes)
+
+
+def _with_copies(workload: Workload, dense: float, expert: float) -> GradientBytes:
+    return GradientBytes(dense, expert, copy_part(workload, expert))
+
+
+def copy_part(workload: Workload, expert: float) -> float:
+    """Of what an EP rank has of its experts, what belongs to redundant ones, on average."""
+    return expert * workload.redundant_experts / workload.expert_slots
+
+
+def copy_ring_bytes(copies: Any, members: int) -> Any:
+    """Bytes that a rank sends more, on average, where `copies` bytes of gradients are of redundant experts.
+
+    An expert in c slots of each of d groups is all-reduced by c d members instead of d: every one of them sends
+    2 (1 - 1/(c d)) of its bytes instead of 2 (1 - 1/d), all of its group together 2 (c - 1)/d more.
+    """
+    return 2 * copies / members
+
+
+def expert_state_bytes(workload: Workload) -> float:
+    """Bytes of one expert that move with it: what its group holds of its weights and of its optimizer state."""
+    replicas = workload.dp * workload.order.copies
+    weights = WEIGHT_BYTES / (replicas if workload.sharding == "parameters" else 1)
+    state = OPTIMIZER_BYTES / (1 if workload.sharding == "none" else replicas)
+    return workload.architecture.expert_params * (weights + state)
+
+
+def replica_bytes(workload: Workload, stage: int, *, last: bool = False) -> GradientBytes:
+    """What the replicas of a stage send each other in an iteration, as the size of one all-reduce of as many bytes: a
+    reduce-scatter or an all-gather is half of one.
+
+    Sharding optimizer: a reduce-scatter of gradients and an all-gather of updated weights.
+    Sharding gradients: a reduce-scatter of every micro-batch's gradients, and an all-gather of updated weights.
+    Sharding parameters: an all-gather of weights forward and one backward beside it, none at the end. Embedding and
+    head are reduced and gathered once.   - `last`: only what is left for the end.
+    """
+    gradients, weights = workload.grad_bytes / 2, WEIGHT_BYTES / 2
+    once = 2 * gradients if workload.sharding == "none" else gradients + weights
+    passes, end = {"gradients": (gradients, weights), "parameters": (gradients + 2 * weights, 0.0)}.get(
+        workload.sharding, (0.0, once)
+    )
+    each = end if last else end + workload.micro_batches * passes
+    params = stage_params(workload, stage)
+    words = word_params(workload, stage) if workload.head_counted else 0
+    return _with_copies(workload, params.dense * each + words * once, params.expert * each)
+
+
+def context_bytes(workload: Workload) -> float:
+    """Keys and values that one EP rank (its TP group together) passes on around its context-parallel ring in one
+    block's forward pass of one micro-batch."""
+    elements = workload.architecture.attention.passed_on(workload.tokens, workload.micro_batch)
+    return (workload.cp - 1) * ACTIVATION_BYTES * elements
+
+
+def context_rounds(workload: Workload) -> int:
+    """How often a micro-batch goes around that ring in a block: forward once, backward twice (keys and values again,
+    and the gradients of both), once more where attention is computed again."""
+    return 3 + (workload.recompute != "none")
 
 
 def iteration_bytes(workload: Workload) -> dict[str, float]:
-    """Bytes that all GPUs together send in one iteration, by parallelism: "TP", "EP", "PP", "DP".
+    """Bytes that all GPUs together send in one iteration, by parallelism: "TP", "EP", "PP", "DP", and "CP" with any.
 
     - EP: four all-to-alls per MoE block and micro-batch (six where a block is computed again), balanced, without what
       a rank sends to itself.
-    - PP: activations forward and their gradients backward over each of the pp x chunks - 1 boundaries.
-    - DP: one ring all-reduce of dense gradients over DP x EP ranks and of expert gradients over DP.
+    - PP: activations forward and their gradients backward over each boundary between stages (pp x chunks - 1; under
+      zb-v one less, which stays on its stage).
+    - DP: one ring all-reduce of dense gradients over DP x EP ranks and of expert gradients over DP and their copies
+      (under dualpipe over twice as many, on the two stages that hold them), or what `sharding` makes of it
+      (`replica_bytes`).
+    - CP: keys and values around every context-parallel ring, and their gradients.
     """
     model, replicas = workload.architecture, workload.dp * workload.ep
     rounds = PASSES + (workload.recompute == "block")  # how often a micro-batch goes through a block
     element = workload.dispatch_bytes_per_selection + workload.combine_bytes_per_selection
     leaving = workload.selections * (workload.ep - 1) / workload.ep
-    gradients = [gradient_bytes(workload, stage) for stage in range(workload.pp)]
+    gradients = [replica_bytes(workload, stage) for stage in range(workload.pp)]
+    reduces = rounds + (PASSES if workload.tp_reduces == "all" else 0)
+    boundaries, holders = sum(a != b for a, b in itertools.pairwise(workload.paths[0])), workload.order.copies
+    dp = workload.dp * holders
     each = {  # of one EP rank, its TP group together
-        "TP": workload.micro_batches * rounds * model.blocks * workload.tp * tp_bytes_per_gpu(workload),
+        "TP": workload.micro_batches * reduces * model.blocks * workload.tp * tp_bytes_per_gpu(workload),
         "EP": workload.micro_batches * rounds * workload.moe_layers * leaving * element,
-        "PP": workload.micro_batches * PASSES * (workload.pp * workload.chunks - 1) * pp_bytes(workload),
-        "DP": sum(ring_bytes(part.dense, replicas) + ring_bytes(part.expert, workload.dp) for part in gradients),
+        "PP": workload.micro_batches * PASSES * boundaries * pp_bytes(workload),
+        "DP": sum(
+            ring_bytes(part.dense, replicas * holders) + ring_bytes(part.expert, dp) + copy_ring_bytes(part.copies, dp)
+            for part in gradients
+        ),
     }
+    if workload.cp > 1:
+        rings = workload.micro_batches * context_rounds(workload) * model.blocks
+        each["CP"] = rings * context_bytes(workload)
     return {parallelism: replicas * size for parallelism, size in each.items()}
 
 

@@ -75,10 +75,9 @@ SENTENCES = [
     ("whole_cluster_scale", {"servers": (20,)}, "servers must hold whole replicas of mixtral-8x7b (128 GPUs each)"),
     ("whole_cluster_scale", {"model": "mixtral"}, "model 'mixtral' is unknown"),
     ("whole_cluster_scale", {"nic_gbps": 0.0}, "nic_gbps must be finite and above 0, got 0.0."),
-    ("whole_cluster_scale", {"resolution": -1.0}, "resolution must be finite and not negative, got -1.0."),
 ]
 SWEEPS = "batch_size block_timeline ep_share failures iteration_time matrices_and_locality optical_degree pareto"
-SWEEPS += " policies_end_to_end scale_to_32768 sensitivity testbed traffic_shares"
+SWEEPS += " contention policies_end_to_end scale_to_32768 sensitivity testbed traffic_shares"
 
 
 def module_of(name):

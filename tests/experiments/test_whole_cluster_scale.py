@@ -36,7 +36,7 @@ def test_main_solves_in_processes_of_its_own(tmp_path, capsys):
         assert row["peak_mb"] > 50
     assert rows[0]["end_s"] == max(row["end_s"] for row in rows[1:])
     assert (config["servers"], config["radix"], config["seed"], config["dtype"]) == ([8], 16, 3, "float32")
-    assert {"version", "commit", "device", "fabrics", "resolution"} <= set(config)
+    assert {"version", "commit", "device", "fabrics"} <= set(config)
     assert (tmp_path / "made" / "whole_cluster_scale.png").read_bytes().startswith(b"\x89PNG")
     assert capsys.readouterr().out.startswith(table(rows) + "\n\nclaim")
 
@@ -74,7 +74,7 @@ def test_the_second_process_counts_and_the_first_tells_what_compiling_costs(monk
         return subprocess.CompletedProcess(command, 0, "", "")
 
     monkeypatch.setattr(subprocess, "run", solve)
-    settings = {"nic_gbps": 200.0, "radix": 8, "resolution": 0.5, "seed": 7}
+    settings = {"nic_gbps": 200.0, "radix": 8, "seed": 7}
     rows = run(Config(model="llama-moe", servers=(8, 16), fabrics=("fat-tree", "mfabric"), **settings))
     places = [(row["servers"], row["fabric"]) for row in rows]
     assert places == [(8, "fat-tree"), (8, "mfabric"), (16, "fat-tree"), (16, "mfabric")]
@@ -82,7 +82,7 @@ def test_the_second_process_counts_and_the_first_tells_what_compiling_costs(monk
         assert (row["build_s"], row["solve_s"], row["first_s"], row["peak_mb"]) == (0.25, 0.5, 10.0, 500)
     command, _ = ran[-1]
     assert command[:4] == [sys.executable, "-m", "mfabric_jax.cli", "cluster"]
-    said = "--model llama-moe --fabric mfabric --servers 16 --nic-gbps 200.0 --radix 8 --resolution 0.5 --seed 7"
+    said = "--model llama-moe --fabric mfabric --servers 16 --nic-gbps 200.0 --radix 8 --seed 7"
     assert said in " ".join(command)
     kept = [env["JAX_COMPILATION_CACHE_DIR"] for _, env in ran]
     assert kept[::2] == kept[1::2]

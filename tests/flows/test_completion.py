@@ -1,4 +1,4 @@
-"""Completion times against an exact event simulation in fractions, by hand and at the edges; with a resolution too."""
+"""Completion times against an exact event simulation in fractions, by hand and at the edges."""
 
 import math
 
@@ -169,90 +169,6 @@ def test_derivatives_of_a_batch_equal_its_loop():
     assert_batch_is_its_loop(
         total, cases, lambda hops, at: slopes_of_finish.pullback(hops, at, np.ones(7)), rtol=1e-10, atol=1e-12
     )
-
-
-# ------------------------------------------------------------------------------------------------ resolution
-at_resolution = eqx.filter_jit(lambda *problem, resolution: completion_times(*problem, resolution=resolution))
-
-
-def coarse(*problem, resolution):
-    """The resolution is traced: a number would be compiled in."""
-    return at_resolution(*problem, resolution=jnp.asarray(resolution))
-
-
-@settings(max_examples=80)
-@given(seeds, st.booleans())
-def test_how_far_off_a_resolution_is(seed, edges):
-    # At 0 it is exact. Rates that fall at an event which is not seen bring flows early, idle bandwidth brings them
-    # late, and errors add up over events: in 6,000 draws of 12 flows single ones came 2 resolutions early and 10 late,
-    # the last one between 0.15 early and 1.65 late. Flows over links of capacity 0 wait for ever at any resolution.
-    arrays = padded(draw(seed, F, L, H, edges), F, L, H, seed=seed)
-    problem = arrays.problem(), arrays.size, arrays.start
-    exact = np.asarray(solve(*problem).finish)
-    settled = np.isfinite(exact)
-    span = float(exact[settled].max(initial=0) - arrays.start.min())
-    np.testing.assert_array_equal(coarse(*problem, resolution=0.0).finish, exact)
-    for part in (1e-7, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 100.0):
-        resolution = part * span or 1.0
-        got = coarse(*problem, resolution=resolution)
-        finish = np.asarray(got.finish)
-        np.testing.assert_array_equal(np.isfinite(finish), settled)
-        assert np.all(finish >= arrays.start)
-        np.testing.assert_array_equal(finish[arrays.size == 0], arrays.start[arrays.size == 0])
-        assert got.events <= 2 * F + 1
-        assert got.outcome == (Outcome.solved if settled.all() else Outcome.starved)
-        off = (finish[settled] - exact[settled]) / resolution
-        assert off.min(initial=0) > -4 - 1e-9 / part
-        assert off.max(initial=0) < 20 + 1e-9 / part
-        last = finish[settled].max(initial=0) - exact[settled].max(initial=0)
-        assert -0.5 - 1e-9 / part < last / resolution < 3 + 1e-9 / part
-
-
-def test_one_link_at_a_resolution_by_hand():
-    # 3 B/s for flows of 1, 2 and 9 bytes: exact ends are 1, 5/3 and 4. Looked at every 1.5 s at most: flow 0 ends at 1
-    # and its bandwidth idles until 1.5; there 0.5 and 7.5 bytes are left at 1.5 B/s: flow 1 ends at 1.5 + 1/3, looked
-    # at again at 3, where 7.5 - 2.25 bytes are left for 3 B/s: 4.75.
-    problem = FlowProblem(np.array([3.0]), np.zeros((3, 1), int))
-    got = coarse(problem, np.array([1.0, 2.0, 9.0]), np.zeros(3), resolution=1.5)
-    np.testing.assert_allclose(got.finish, [1, 1.5 + 1 / 3, 4.75], rtol=1e-14)
-    assert got.events == 3
-    # A start is an event of its own: flow 0 is alone until 0.5, though looked at every 10 s; from then on each has
-    # half: flow 1 ends after 1 s, flow 0 goes on at half.
-    problem = FlowProblem(np.array([2.0]), np.zeros((3, 1), int))
-    got = coarse(problem, np.array([4.0, 1.0, 0.0]), np.array([0.0, 0.5, 0.0]), resolution=10.0)
-    np.testing.assert_allclose(got.finish, [0.5 + 3.0, 1.5, 0], rtol=1e-14)
-    assert got.events == 2
-
-
-def test_a_resolution_saves_events():
-    size = np.random.default_rng(0).uniform(1, 2, 100)
-    problem = FlowProblem(np.ones(1), np.zeros((100, 1), int))
-    exact, rough = (completion_times(problem, size, resolution=r) for r in (None, size.sum() / 20))
-    assert exact.events == 100
-    assert rough.events <= 21
-    assert 0 <= float(rough.finish.max() - exact.finish.max()) <= size.sum() / 20
-
-
-def test_a_resolution_has_no_derivative():
-    problem = FlowProblem(np.ones(1), np.zeros((2, 1), int))
-
-    def last(size, resolution=None):
-        return completion_times(problem, size, resolution=resolution).finish.max()
-
-    size = jnp.array([1.0, 2.0])
-    jax.make_jaxpr(jax.grad(last))(size)
-    for derivative in (jax.grad, jax.jacfwd, lambda f: jax.jit(jax.grad(f))):
-        for resolution in (0.0, 0.1):
-            said = refused(jax.make_jaxpr(derivative(lambda size, r=resolution: last(size, r))), size)
-            assert "no derivative with a resolution; leave resolution at None" in said
-    jax.make_jaxpr(jax.grad(lambda x: x * last(size, 0.1)))(2.0)  # beside a derivative it may stand
-
-
-def test_resolutions_that_are_none():
-    problem = FlowProblem(np.ones(1), np.zeros((2, 1), int))
-    for resolution in (-1.0, math.nan, math.inf):
-        said = refused(completion_times, problem, 1.0, resolution=resolution)
-        assert said.startswith("resolution must be finite and not negative, got")
 
 
 def test_sizes_and_starts_have_a_number_for_every_flow():

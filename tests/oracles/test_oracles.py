@@ -1,11 +1,13 @@
 """The oracles against each other and against closed forms."""
 
+import math
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
-from tests.oracles import dense
+from tests.flows.instances import draw
+from tests.oracles import dense, graph
 from tests.oracles.fluid import completion
 from tests.oracles.pipeline import one_f_one_b
 from tests.oracles.timeline import Region, timeline
@@ -30,6 +32,30 @@ def test_tree_is_the_exact_simulation_of_its_paths(seed, groups):
     finish = np.zeros((4, 4))
     finish[tuple(pairs.T)] = [float(t) for t in exact]
     np.testing.assert_allclose(tree(size, up, down, *racks), finish, rtol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_flows_that_wait_for_nothing_are_the_exact_simulation(seed):
+    one = draw(seed, 10, 5, 3)
+    _, finish = graph.run(*one.flow_terms()[:2], one.size, start=one.start, weight=one.weight, cap=one.cap)
+    assert finish == completion(*one.flow_terms(), one.size, one.start)
+
+
+def test_flows_that_wait_by_hand():
+    # Computation 0 ends at 2, 1 follows 1/2 s later, alone at 2 B/s. From 3 on 2 shares the link, each
+    # has 1 B/s: 1 has 1 left at 3 and ends at 4, 2 has 3 left, at 2 B/s until 5.5. 3 has nothing to send and ends as it
+    # begins, after the later of 1 and 2, and 1 s more; 4 starts late and never ends; 5 waits for it in vain.
+    begin, finish = graph.run(
+        capacity=[2, 0],
+        paths=[[], [(0, 1)], [(0, 1)], [(1, 1)], [(1, 1)], []],
+        size=[2, 2, 4, 0, 1, 1],
+        after=[(0, 1), (1, 3), (2, 3), (4, 5)],
+        start=[0, 0, 3, 0, 9, 0],
+        lag=[0, Fraction(1, 2), 0, 1, 1, 0],
+        cap=[1, math.inf, math.inf, math.inf, math.inf, 1],
+    )
+    assert begin == [0, Fraction(5, 2), 3, Fraction(13, 2), 10, math.inf]
+    assert finish == [2, 4, Fraction(11, 2), Fraction(13, 2), math.inf, math.inf]
 
 
 def test_one_micro_batch_walks_through_the_pipeline_and_back():

@@ -53,11 +53,17 @@ class Region:
         """One block of one pass: {attention, inner, tp} forward seconds, `exchange`: its two all-to-alls, each (seconds
         on circuits, on packet switches and NVSwitches), None for a dense block; `switch`: which of the two want other
         circuits than there are; `ahead`: the first one's are known beforehand; maybe `delay`: of the switch for each;
-        `waiting`: seconds of each on circuits that are set up anew, while the others carry."""
-        block = {"delay": [self.delay] * 2, "waiting": [one[0] for one in block["exchange"] or ()]} | block
+        `waiting`: seconds of each on circuits that are set up anew, while the others carry; `beside`: what else it
+        takes, before all of it and behind its all-to-alls."""
+        block = {
+            "beside": (0, 0),
+            "delay": [self.delay] * 2,
+            "waiting": [one[0] for one in block["exchange"] or ()],
+        } | block
         self.record = {"begin": self.clock, "paid": 0, "computed": 0, "tp": 0, "over": [], "inner": None}
         attention, inner, tp = block["attention"], block["inner"], block["tp"]
         again = kind == "B" and self.recompute == "block"
+        self.clock += block["beside"][0]
         if kind == "F" or again:
             self.compute(attention)
             self.all_reduce(tp)
@@ -75,9 +81,10 @@ class Region:
         if kind == "B":
             self.compute((3 if self.recompute == "attention" else 2) * attention)
             self.all_reduce(tp)
+        self.clock += block["beside"][1]
         self.record["end"] = self.clock
         spent = (self.record[part] for part in ("paid", "computed", "tp"))
-        self.record["exposed"] = self.clock - self.record["begin"] - sum(spent)
+        self.record["exposed"] = self.clock - self.record["begin"] - sum(spent) - sum(block["beside"])
         return self.record
 
     def compute(self, seconds):

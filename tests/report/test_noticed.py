@@ -36,6 +36,9 @@ def test_experts_that_compute_as_if_even_are_named():
     )
     assert line.startswith("The busiest rank receives more than the mean (m 1.9 times), and experts compute as if even")
     assert said({"expert_load": "received", "rank_load_over_mean": 1.9}) == []
+    (dropped,) = said({"dropped_share": 0.125})
+    assert dropped.startswith("Experts drop what is above their capacity, of all selections: ")
+    assert dropped.endswith(" 12.5%.")
     assert said({"expert_load": "balanced", "rank_load_over_mean": 1.1}) == []
 
 

@@ -120,7 +120,7 @@ def test_circuits_that_do_not_join_all():
     for count, sentence in [
         (circuits(4), "no path leads from server 0 to server 1"),
         (circuits(4, (0, 1), (2, 3)), "no path leads from server 0 to server 2"),
-        (circuits(3, (0, 1), (1, 2)), "capacity must have the shape [16], got [9]."),
+        (circuits(3, (0, 1), (1, 2)), "count must be of whole groups of 4 servers, got [3, 3]."),
     ]:
         assert sentence in refused(wired, DirectLinks(4, NIC), count)
     said = refused(forward_time, DirectLinks(4, NIC), jnp.ones((4, 4)))

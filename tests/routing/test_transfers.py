@@ -15,8 +15,7 @@ from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.fabric.network import Network
 from mfabric_jax.fabric.network import network_of as joined
-from mfabric_jax.flows import completion_times
-from mfabric_jax.routing import cluster_routes, links_of, transfer, transfers
+from mfabric_jax.routing import cluster_routes, links_of, transfer
 from mfabric_jax.routing.electrical import spray_time
 from mfabric_jax.routing.fixed import forward_time, wired
 from mfabric_jax.routing.routes import Routes
@@ -213,22 +212,6 @@ def test_latency_is_the_mean_over_the_bytes():
     made = cluster("mfabric", 2, 100.0, regions=np.array([[[0, 2], [2, 0]]]), gpus_per_server=4, electrical_nics=2)
     routes = cluster_routes(made, [0, 0, 3, 0], [1, 4, 7, 7])
     np.testing.assert_allclose(latency(made.sprayed, routes), units.us(np.array([2, 3, 5, 4])), rtol=1e-12)
-
-
-def test_resolutions_share_a_program(monkeypatch):
-    made, size = hosts(), draw(0, HOSTS)[SRC, DST]
-    routes = cluster_routes(made, SRC, DST)
-    once = eqx.filter_jit(eqx.debug.assert_max_traces(completion_times, max_traces=1))
-    monkeypatch.setattr(transfers, "_completion", once)
-    exact = simulated(made.sprayed, routes, size)
-    for part in (0.0, 0.001, 0.01, 0.1):
-        resolution = part * exact.max()
-        done = solved(made.sprayed, routes, size, resolution=resolution)
-        off = done.finish - exact  # 1 resolution early to 2 late, drawn
-        assert np.all(off > -resolution - 1e-9)
-        assert np.all(off < 3 * resolution + 1e-9)
-        assert -1e-9 < off[exact.argmax()] < 2 * resolution + 1e-9
-        assert np.all(done.utilisation <= 1 + 1e-9)
 
 
 def test_single_precision_keeps_its_digits():

@@ -117,8 +117,9 @@ def test_once_for_each_demand_is_what_block_after_block_gives():
     once, each = once_and_each(region(degree=5), TOKENS)
     assert np.asarray(once.switch).any()
     assert not np.asarray(once.switch).all()
-    assert once.waiting is each.waiting is once.busy is each.busy is None
-    for name in set(once._fields) - {"waiting", "busy"}:
+    unused = {"waiting", "busy", "early", "moved"}
+    assert all(getattr(found, name) is None for found in (once, each) for name in unused)
+    for name in set(once._fields) - unused:
         np.testing.assert_allclose(getattr(once, name), getattr(each, name), rtol=1e-12, err_msg=name)
 
 

@@ -98,22 +98,24 @@ def drawn_slots(seed):
     guess = np.where(rng.random((*shape, 1, 1)) < 0.3, demand, guess)
     demand[:, 1] = demand[:, 0]  # and circuits may stay
     moe, backward = rng.random(shape) < 0.7, np.broadcast_to(rng.random((STAGES, PASSES, 1)) < 0.5, shape)
+    kind = backward * (1 + (rng.random((STAGES, PASSES, 1)) < 0.5))  # 2: gradients of inputs alone
     busy = rng.choice([1.0, 0.5, 3.0], shape)
-    return SlotsToServe(*(jnp.asarray(x) for x in (demand, guess, moe, backward, busy)))
+    return SlotsToServe(*(jnp.asarray(x) for x in (demand, guess, moe, kind, busy)))
 
 
 def drawn_stakes(rng):
-    size, inner, behind, delay = rng.uniform(0.5, 2, 2), rng.uniform(0, 9, 2), rng.uniform(0, 9), rng.uniform(0, 20)
+    size, inner, delay = rng.uniform(0.5, 2, 2), rng.uniform(0, 9, 3), rng.uniform(0, 20)
+    behind = rng.uniform(0, 9, 3) * [0, 1, 1]
     given = TradeOff(*(jnp.asarray(x) for x in (delay, rng.uniform(0.2, 2), size, inner, behind)))
     return given._replace(expert_s=given.inner_s * rng.uniform(0, 1))
 
 
-def block_end(one, before, trade_off, *, switches, hidden, backward, busy):
+def block_end(one, before, trade_off, *, switches, hidden, kind, busy):
     """When the second all-to-all of a block is over, counted from its first, if circuits are for it from the first or
     the second one on (0, 1), or stay (2); the circuits. `hidden`: since when the switch knew, before the first."""
     fresh = np.array(plain_greedy(one, 5))
     size, (delay, nic) = np.asarray(trade_off.size), (float(trade_off.delay_s), float(trade_off.nic_Bps))
-    size = size[::-1] if backward else size
+    size = size[::-1] if kind else size
     clock, active = 0.0, -np.inf
     for which in (0, 1):
         if which == switches:
@@ -121,7 +123,7 @@ def block_end(one, before, trade_off, *, switches, hidden, backward, busy):
         circuits = fresh if which >= switches else before
         optical, packets = (part / nic * size[which] for part in plain_parts(circuits, one))
         over = max(clock + packets, max(clock, active) + optical if optical else clock)
-        inner_s, expert_s = (float(part[int(backward)]) for part in (trade_off.inner_s, trade_off.expert_s))
+        inner_s, expert_s = (float(part[kind]) for part in (trade_off.inner_s, trade_off.expert_s))
         clock = over + (inner_s + (busy - 1) * expert_s) * (which == 0)
     return over, (fresh if switches == 0 else before, before if switches == 2 else fresh)
 
@@ -133,7 +135,7 @@ def assert_chain(slots, count, switch, pair_of, cold=False):
     for p in range(STAGES):
         before = UNIFORM
         for last in (True,) if cold else (False, True):
-            behind = False
+            behind = 0
             for q, i in np.ndindex(PASSES, DEPTH):
                 pair = pair_of((p, q, i), before, behind) if slots.moe[p, q, i] else (before, before)
                 changes = [(pair[0] != before).any(), (pair[1] != pair[0]).any()]
@@ -141,7 +143,7 @@ def assert_chain(slots, count, switch, pair_of, cold=False):
                     np.testing.assert_array_equal(count[p, q, i], pair)
                     np.testing.assert_array_equal(switch[p, q, i], changes)
                     different += sum(changes)
-                before, behind = pair[1], bool(slots.moe[p, q, i] & slots.backward[p, q, i])
+                before, behind = pair[1], int(slots.moe[p, q, i]) * int(slots.kind[p, q, i])
     assert STAGES <= different < 2 * np.size(slots.moe)
 
 
@@ -158,12 +160,12 @@ def test_chains_of_circuits(rule):
         def pair_of(at, before, behind, slots=slots, count=count, demand=demand, guess=guess):
             fresh = np.array(plain_greedy(demand[at], 5))
             found = {"reuse": before, "random": count[at][0], "predict": np.array(plain_greedy(guess[at], 5))}
-            known = rule == "block" or (slots.backward[at] and rule != "reuse")
+            known = rule == "block" or (slots.kind[at] > 0 and rule != "reuse")
             return (fresh if known else found[rule]), fresh
 
         assert_chain(slots, count, switch, pair_of, cold)
         if rule == "random":
-            found = count[np.asarray(slots.moe & ~slots.backward)][:, 0]
+            found = count[np.asarray(slots.moe & (slots.kind == 0))][:, 0]
             assert (np.sort(found.reshape(len(found), -1)) == np.sort(UNIFORM.ravel())).all()
             assert len({one.tobytes() for one in found}) == 3  # which pairs have only one circuit
 
@@ -176,20 +178,20 @@ def test_pays_takes_what_ends_first():
         demand = np.asarray(slots.demand)
 
         def pair_of(at, before, behind, slots=slots, trade_off=trade_off, count=count, demand=demand):
-            backward = bool(slots.backward[at])
-            hidden = float(trade_off.behind_s) if backward and behind else 0.0
-            given = {"hidden": hidden, "backward": backward, "busy": float(slots.busy[at])}
+            kind = int(slots.kind[at])
+            hidden = float(trade_off.behind_s[behind]) if kind else 0.0
+            given = {"hidden": hidden, "kind": kind, "busy": float(slots.busy[at])}
             ends = [block_end(demand[at], before, trade_off, switches=s, **given) for s in range(3)]
             if (ends[0][1][0] == before).all():  # nothing to change: no end matters
                 return before, before
             # The last of those that are best: switch late, or not at all.
             first = min(end for end, _ in ends)
             best = max(s for s in range(3) if ends[s][0] <= first * (1 + RTOL))
-            switched.add((best, backward))
+            switched.add((best, kind))
             return ends[best][1]
 
         assert_chain(slots, count, switch, pair_of)
-    assert switched >= {(0, False), (1, False), (2, False), (0, True), (1, True)}
+    assert switched >= {(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (0, 2), (1, 2)}
 
 
 def test_what_first_lacks_is_said_in_a_sentence():

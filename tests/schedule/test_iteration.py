@@ -120,7 +120,7 @@ def plain_iteration(fabric, tokens, seconds, nvswitch):
     nic = float(fabric.nic_gbps) * 1e9 / 8
     optical = isinstance(fabric, Region)
     external = nic * (float(fabric.electrical_nics) if optical else 8 / float(fabric.oversubscription))
-    attention, expert, dense, _ = map(float, seconds)
+    attention, expert, dense, *_ = map(float, seconds)
     all_reduce = 2 * 1e9 * 3 / 4 / nvswitch
     blocks, parts = {}, []
     for p, stage in enumerate(STAGES):

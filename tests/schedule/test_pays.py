@@ -13,17 +13,18 @@ from mfabric_jax.schedule.exchange import exchanges_between
 from mfabric_jax.schedule.first import First
 from mfabric_jax.schedule.pays import TradeOff, what_pays
 from tests.schedule.jobs import TOKENS, job, region
+from tests.schedule.test_beside import SECONDS, rates, timed
 
 BYTES = 125e6
 
 
 def solved(policy, cold):
     """For four delays, from free to never worth it."""
-    found, workload = [], dataclasses.replace(job(), micro_batches=5)
+    found, workload = [], dataclasses.replace(job(ep=8, experts=8), micro_batches=5)
     busy = np.random.default_rng(0).choice([1.0, 3.0], places(workload).layer.shape)
     for delay in (0.0, 0.02, 0.2, 5.0):
-        sizes, inner = jnp.asarray([1.0, 1.0]), jnp.asarray([0.05, 0.1])
-        trade_off = TradeOff(jnp.asarray(delay), jnp.asarray(5e10), sizes, inner, jnp.asarray(0.02), jnp.asarray(1e-3))
+        sizes, inner, behind = jnp.ones(2), jnp.asarray([0.05, 0.1, 0.05]), jnp.asarray([0.0, 0.02, 0.01])
+        trade_off = TradeOff(jnp.asarray(delay), jnp.asarray(5e10), sizes, inner, behind, jnp.asarray(1e-3))
         trade_off = trade_off._replace(expert_s=0.8 * inner, busy=jnp.asarray(busy))
         first = First("pays", trade_off=trade_off, cold=cold)
         found.append(exchanges_between(workload, region(), TOKENS, policy, first=first))
@@ -44,9 +45,22 @@ def test_looked_up_or_one_after_the_other(cold, monkeypatch):
     assert changes[0] > changes[-1] == 0
 
 
+def test_what_is_foreseen_is_what_every_kind_of_pass_computes():
+    # All-to-alls take no time: experts run between the two of a block, and behind the second what hides the switch.
+    workload = job(pp=2, blocks=4, micro_batches=6, schedule="dualpipe", overlap_passes=False)
+    where, walked = places(workload), timed(workload).walked
+    trade_off = pays.trade_off_of(workload, rates(), SECONDS)
+    assert set(where.kind[where.layer >= 0]) == {0, 1, 2}
+    slots = walked.slots
+    experts, behind = slots.inner[..., 1] - slots.inner[..., 0], slots.end - slots.over[..., 1]
+    for foreseen, found in ((trade_off.inner_s, experts), (trade_off.behind_s, behind)):
+        at = where.layer >= 0
+        np.testing.assert_allclose(found[at], foreseen[where.kind[at]], rtol=1e-9, atol=1e-9)
+
+
 def test_a_gain_within_the_tolerance_is_none():
     old, new = (jnp.asarray(BYTES), jnp.asarray(0.0)), (jnp.asarray(0.9995 * BYTES), jnp.asarray(0.0))
-    free = TradeOff(0.0, 1.0, jnp.ones(2), jnp.zeros(2), jnp.asarray(0.0))
-    given = old, new, jnp.asarray(1.0), jnp.asarray(False), jnp.asarray(False), jnp.asarray(1.0)
+    free = TradeOff(0.0, 1.0, jnp.ones(2), jnp.zeros(3), jnp.zeros(3))
+    given = old, new, jnp.asarray(1.0), jnp.asarray(0), jnp.asarray(0), jnp.asarray(1.0)
     assert what_pays(free, *given).all()
     assert not what_pays(free._replace(tolerance=pays.RELAY_TOLERANCE), *given).any()

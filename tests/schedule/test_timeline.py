@@ -26,6 +26,7 @@ class Pipeline(NamedTuple):
     stages: int
     batches: int
     chunks: int = 1
+    overlap: bool = False
 
     @property
     def order(self):
@@ -108,7 +109,7 @@ def plain(draw, pipeline, eps_waits, recompute, *, stretch=True):
         ]
     rules = (None, eps_waits, recompute, int(draw.parts), stretch, float(draw.decision))
     regions = [Region(*rules) for _ in range(pipeline.stages)]
-    return timeline(table, *pipeline, draw.send.tolist(), regions)
+    return timeline(table, *pipeline[:4], draw.send.tolist(), regions)
 
 
 DRAWS = 14  # of every pipeline

@@ -8,10 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mfabric_jax.schedule._order import order_of
+from mfabric_jax.schedule._order import BACKWARD, FORWARD, WEIGHT, order_of
+from mfabric_jax.schedule._trace_blocks import LABELS
 from mfabric_jax.schedule.all_to_alls import places
+from mfabric_jax.schedule.pairs import run_in_pairs
 from mfabric_jax.schedule.timeline import Blocks, Compute, Rules, run
-from mfabric_jax.schedule.trace import LABELS, TRACKS, one_block, segments
+from mfabric_jax.schedule.trace import TRACKS, one_block, segments
 from tests.schedule.jobs import job
 
 TOLERANCE = {"rtol": 1e-9, "atol": 1e-9}
@@ -104,6 +106,8 @@ CASES = [
     (job(pp=2, blocks=3, micro_batches=3, schedule="gpipe", recompute="attention"), Rules(True, 1, "attention")),
     (job(pp=2, blocks=4, micro_batches=2, dense_blocks=1, recompute="block"), Rules(True, 1, "block")),
     (job(pp=2, blocks=4, micro_batches=2, dense_blocks=(1, 2), recompute="block"), Rules(True, 3, "block")),
+    (job(pp=2, blocks=6, micro_batches=3, dense_blocks=1, schedule="zb-v"), Rules(True, 1)),
+    (job(pp=2, blocks=4, micro_batches=4, schedule="dualpipe", overlap_passes=False), Rules()),
 ]
 DRAWS = 4
 
@@ -119,7 +123,7 @@ def draw(seed, workload):
 
     optical_s, packet_s = seconds(*shape, 2), seconds(*shape, 2)
     switch, ahead = rng.random((*shape, 2)) < 0.6, where.backward | (rng.random(shape) < 0.4)
-    blocks = Blocks(where.present, where.layer >= 0, optical_s, packet_s, switch, ahead)
+    blocks = Blocks(where.present, where.layer >= 0, optical_s, packet_s, switch, ahead, experts=where.experts >= 0)
     compute = Compute(*(rng.uniform(0.1, 3, workload.pp) for _ in range(4)))
     return blocks, compute, seconds(workload.pp), np.float64(rng.choice([0.5, 6.0]))
 
@@ -128,13 +132,15 @@ def running(workload):
     """(key of a running block, where it is), by the order and the blocks of every place."""
     order, where = order_of(workload), places(workload)
     for p, q in np.ndindex(order.kind.shape):
-        place = int(order.chunk[p, q]) * workload.pp + p
+        if order.chunk[p, q] < 0:
+            continue
+        place = workload.held_places(p)[order.chunk[p, q]]
         first, here = sum(workload.place_blocks[:place]), np.flatnonzero(where.present[p, q])
-        backward = bool(where.backward[p, q, 0])
+        direction = {FORWARD: "forward", BACKWARD: "backward", WEIGHT: "weights"}[int(order.kind[p, q])]
         own = range(first, first + len(here))
-        for at, block in zip(here, reversed(own) if backward else own, strict=True):
+        for at, block in zip(here, own if direction == "forward" else reversed(own), strict=True):
             who = {"micro_batch": int(order.micro_batch[p, q]), "place": place, "block": block}
-            yield who | {"direction": "backward" if backward else "forward"}, (p, q, int(at))
+            yield who | {"direction": direction}, (p, q, int(at))
 
 
 @pytest.mark.parametrize(("workload", "rules"), CASES)
@@ -180,7 +186,7 @@ def assert_block(mine, slots, at, rules):
         np.testing.assert_allclose(sum(longest), slots.exchange_s[at], **TOLERANCE)
     else:
         assert sum(longest) >= slots.exchange_s[at] - TOLERANCE["atol"]
-    for which, label in enumerate(LABELS[mine[0]["direction"]]):
+    for which, label in enumerate(LABELS.get(mine[0]["direction"], ())):
         for start, end in spans(mine, label=label):
             assert slots.start[(*at, which)] - 1e-9 <= start
             assert end <= slots.over[(*at, which)] + 1e-9
@@ -203,3 +209,17 @@ def assert_turns(workload, found, slots, blocks, delay_s):
         ends = np.minimum(told + delay_s, [*told[1:], np.inf])
         turns = spans(found, stage=stage, kind="reconfigure")
         np.testing.assert_allclose(turns, np.stack([told, ends], 1), **TOLERANCE)
+
+
+def test_what_two_passes_compute_together_is_apart_and_all_that_they_send_is_there():
+    workload, rules = job(pp=2, blocks=4, micro_batches=4, schedule="dualpipe"), Rules(comm_cores=0.2)
+    blocks, compute, send_s, delay_s = draw(0, workload)
+    slots = jax.tree.map(np.asarray, run_in_pairs(order_of(workload), blocks, compute, send_s, delay_s, rules))
+    found = segments(workload, slots, blocks, compute, rules)
+    assert_apart(workload, found)
+    for stage in range(workload.pp):
+        work = (slots.compute_s + slots.tp_s)[stage].sum()
+        alone = length(found, stage=stage, track="compute") + length(found, stage=stage, track="NVSwitch", kind="tp")
+        np.testing.assert_allclose(alone, work, **TOLERANCE)
+        sent = blocks.packet_s[stage][blocks.moe[stage]].sum()
+        np.testing.assert_allclose(length(found, stage=stage, track="EPS"), sent, **TOLERANCE)

@@ -1,5 +1,6 @@
 """Expert time by tokens received, against hand computation and a plain walk over ranks and experts."""
 
+import itertools
 import math
 
 import jax
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax.schedule.all_to_alls import places
-from mfabric_jax.schedule.uneven import expert_load
+from mfabric_jax.schedule.uneven import PORTS, early, ends_earlier, expert_load
 from mfabric_jax.workload import get
 from mfabric_jax.workload.compute import BlockSeconds, block_flops
 from tests.schedule import jobs
@@ -69,3 +70,53 @@ def test_what_grows_with_the_load_is_what_routed_experts_compute():
     rest = job.tokens * 2 * (model.gate_params + model.shared_params)
     assert flops.moe == pytest.approx(flops.expert + rest, rel=1e-12)
     assert flops.expert == pytest.approx(job.selections * 2 * model.expert_params, rel=1e-12)
+
+
+def plainly_left(demand, loads, ranks_a_port, pairs=False):
+    """For every number k of ranks: what the k busiest send back, at the port where that is most, over all ranks'; of
+    pairs: of the pair of ports where that is most over what the pair sends."""
+    order = sorted(range(len(loads)), key=lambda rank: -loads[rank])
+    left, parts = [], []
+    for k in [len(loads), *range(1, len(loads) + 1)]:
+        out, into, pair = {}, {}, {}
+        for rank, source in itertools.product(order[:k], range(len(loads))):
+            ends = rank // ranks_a_port, source // ranks_a_port
+            for sums, end in ((out, ends[0]), (into, ends[1]), (pair, ends)):
+                sums[end] = sums.get(end, 0) + demand[source][rank]
+        left.append(max(*out.values(), *into.values()))
+        parts.append(pair)
+    if pairs:
+        shares = [max(some[ends] / all_ for ends, all_ in parts[0].items() if all_ and ends in some) for some in parts]
+    else:
+        shares = [one / left[0] if left[0] else 1 for one in left]
+    return [loads[order[0]] - loads[rank] for rank in order], shares[1:]
+
+
+@pytest.mark.parametrize("ports", PORTS)
+def test_what_is_left_when_ranks_send_as_they_are_done(ports):
+    job = get("llama-moe")
+    rng = np.random.default_rng(7)
+    tokens = rng.integers(0, 900, (1, 1, job.ep, job.architecture.experts)).astype(float)
+    with jax.enable_x64(True):
+        found = early(job, jnp.asarray(tokens), 1, ports=ports)
+    loads = [float(tokens[0, 0, :, rank].sum()) / job.selections for rank in range(job.ep)]
+    server = [rank // job.ranks_per_server for rank in range(job.ep)]
+
+    def bytes_of(here):
+        ranks = range(job.ep)
+        return [[tokens[0, 0, s, d] * ((server[s] == server[d]) == here) * (s != d) for d in ranks] for s in ranks]
+
+    together = 1 if ports == "rank" else job.ranks_per_server
+    ahead, between = plainly_left(bytes_of(False), loads, together, pairs=ports == "pair")
+    _, inside = plainly_left(bytes_of(True), loads, 1)
+    for have, want in zip(found, (ahead, between, inside), strict=True):
+        np.testing.assert_allclose(have[0, 0], want, rtol=1e-12, atol=1e-12)
+    assert (float(found.between[0, 0, 0]) == 1) == (ports == "rank")  # with a port of its own the busiest ends last
+
+
+def test_two_ranks_that_are_done_one_after_the_other():
+    # The busiest has 4 s of the 10 s that all take at the busiest port; the other is done 3 s before it.
+    left, ahead_s = jnp.asarray([0.4, 1.0]), jnp.asarray([0.0, 3.0])
+    assert float(ends_earlier(jnp.asarray(10.0), left, ahead_s)) == 7.0
+    assert float(ends_earlier(jnp.asarray(10.0), left, 3 * ahead_s)) == 4.0  # all else is sent: its own 4 s are left
+    assert float(ends_earlier(jnp.asarray(0.0), left, ahead_s)) == 0.0

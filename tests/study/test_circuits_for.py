@@ -74,12 +74,12 @@ def test_rows_of_a_sweep_are_those_of_compare(tmp_path):
 def test_errors_are_those_of_predictions_so_far():
     job = small().workload(MODEL)
     tokens = measured(job, iterations=5, micro_batches=2, seed=1, drift=0.5)
-    found = errors_so_far(tokens, predicted_tokens(tokens, "previous-iteration"), job)
+    found = errors_so_far(tokens.count, predicted_tokens(tokens, "previous-iteration"), job)
     assert found[0] == found[1] == SIGMA
     assert (found[2:] > 0.3).all()
-    np.testing.assert_allclose(errors_so_far(tokens, tokens.count, job)[2:], 0, atol=1e-6)
+    np.testing.assert_allclose(errors_so_far(tokens.count, tokens.count, job)[2:], 0, atol=1e-6)
     calm = measured(job, iterations=5, micro_batches=2, seed=1, drift=0.01)
-    assert errors_so_far(calm, predicted_tokens(calm, "previous-iteration"), job)[-1] < found[-1]
+    assert errors_so_far(calm.count, predicted_tokens(calm, "previous-iteration"), job)[-1] < found[-1]
 
 
 def test_a_decision_is_timed_without_its_compilation():

@@ -104,7 +104,7 @@ def test_all_to_alls_and_all_reduces_by_hand():
 def test_gradients_by_hand():
     # Dense ones go around 16 servers (2 domains), after 2 ranks of a server (16) have reduced a quarter each; those of
     # experts around the 8 servers (2 domains) of their replicas, two ranks of a server (16, of 4 replicas each).
-    dense, expert = gradient_bytes(balanced().workload(MODEL), 0)
+    dense, expert, _ = gradient_bytes(balanced().workload(MODEL), 0)
 
     def ring(size, members):
         return 2 * size * (members - 1) / members

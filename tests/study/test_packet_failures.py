@@ -14,7 +14,7 @@ from mfabric_jax.study._packet_failures import Hit, packets_left
 from mfabric_jax.units import to_gbps
 from mfabric_jax.workload import get
 from tests.mistakes import check_refused
-from tests.study.small import MODEL, small
+from tests.study.small import MODEL, row, small
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
 JOB = get("llama-moe")  # TP 1: a rank is a GPU with a NIC of its own; 2 servers of 8
@@ -83,6 +83,15 @@ def test_rows_of_packet_fabrics_and_of_direct_links():
     assert link["failure"] == "link"
     assert link["slow_down"] > 0
     assert list(study.failures(config, start=1)) == [server]
+
+
+def test_the_healthy_cluster_is_that_of_compare():
+    # Between stages TopoOpt has fewer NICs than gradients, and no acknowledgements take their part of them.
+    setting = small("llama-moe", fabrics=("topoopt",), transport="ndp")
+    (server,) = study.failures(study.Failures(setting, kinds=("server",), fabrics=("topoopt",)))
+    compared = row(setting)["iteration_s"]
+    assert server["healthy_s"] == pytest.approx(compared, rel=1e-12)
+    assert server["failed_s"] == pytest.approx(compared, rel=1e-9)  # a spare takes all circuits
 
 
 def test_a_nic_of_a_patch_panel_is_wired_around_and_a_spare_takes_all_circuits():

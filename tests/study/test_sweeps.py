@@ -5,7 +5,7 @@ import pytest
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import Asked, query
-from mfabric_jax.study import Sweep, read_sweep, sweep
+from mfabric_jax.study import PRESETS, Sweep, read_sweep, sweep
 from mfabric_jax.study.sweeps.axes import columns
 from mfabric_jax.study.sweeps.run import Maker, sweep_folder
 from tests.mistakes import check_refused
@@ -232,6 +232,16 @@ def test_mistakes_are_sentences():
         {"ocs": "epiphotonics", "optical_degree": 2, "model": "llama-moe"},
     ):
         Sweep(fixed=fixed)
+
+
+def test_a_preset_sets_what_no_table_does():
+    both = Sweep(fixed={"model": "llama-moe", "head": "counted"}, grid={"bubble": [0.1, 0.2]}, preset="today")
+    assert both.fixed == {"model": "llama-moe", "head": "counted"} | {
+        name: PRESETS["today"][name] for name in ("expert_load", "optimizer_step")
+    }
+    assert both.count == 2
+    check_refused("preset 'tody' is unknown", Sweep, preset="tody")
+    check_refused("preset is of evaluate 'iteration' alone, got 'today'", Sweep, "all-to-all", preset="today")
 
 
 def test_what_cannot_be_is_left_out_where_asked_for():

@@ -11,6 +11,7 @@ from mfabric_jax.study import _trace_study as study
 from mfabric_jax.study._trace_answers import AHEAD, CIRCUITS, HELD, SHARE, UNKNOWN, answers
 from mfabric_jax.study._trace_study import BEST, DESIGNS, PUBLISHED, STATIC, UNIFORM, Studied
 from mfabric_jax.study.config import Compare
+from mfabric_jax.study.presets import PRESETS
 from mfabric_jax.traffic import open_trace
 from mfabric_jax.traffic.recording import Recording, Sources, Targets
 from mfabric_jax.workload import get
@@ -41,7 +42,12 @@ def test_rows_are_those_of_compare_and_are_told_on_a_page(few, trace, tmp_path, 
     words = ("traces", "study", trace, "--model", "llama-moe", "--iterations", "1", "--nic-gbps", "200")
     assert command_line.status(*words, "--out", tmp_path / "out") == 0
     said = capsys.readouterr().out
-    shared = {"models": ("llama-moe",), "nic_gbps": (200.0,), "trace": str(trace), "bubble": 0.15}
+    shared = {
+        "models": ("llama-moe",),
+        "nic_gbps": (200.0,),
+        "trace": str(trace),
+        **PRESETS["today"],
+    }
     trees = list(compare(Compare(**shared, fabrics=("fat-tree",), nic_use=("own", "pooled"))))
     (circuits,) = compare(Compare(**shared, fabrics=("mfabric",), policy="uniform", routing="relay"))
     for row, design in zip([*trees, circuits], (*DESIGNS[:2], DESIGNS[-1]), strict=True):

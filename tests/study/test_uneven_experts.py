@@ -5,10 +5,11 @@ import numpy as np
 import pytest
 
 from mfabric_jax.study import Failures, failures, iteration_of
-from mfabric_jax.study._scenario import tokens_of
+from mfabric_jax.study._scenario import scenarios, tokens_of
+from mfabric_jax.study._simulate import solve
 from mfabric_jax.workload.compute import block_seconds
 from mfabric_jax.workload.gpus import get_gpu
-from tests.schedule.test_uneven import plainly
+from tests.schedule.test_uneven import plainly, plainly_left
 from tests.study.small import MODEL, refused, row, small
 from tests.study.test_compare_fabrics import JOB
 
@@ -48,4 +49,39 @@ def test_failures_start_from_the_uneven_iteration():
 
 def test_settings_that_cannot_be():
     assert "expert_load 'recieved' is unknown (did you mean 'received'?)" in refused(expert_load="recieved")
+    assert "combine_start 'rank' needs expert_load 'received', got 'balanced'" in refused(combine_start="rank")
+    parts = {"combine_start": "rank", "expert_load": "received", "overlap_parts": 2}
+    assert "combine_start 'rank' does not foresee overlap_parts 2" in refused(**parts)
     assert "expert_tile must be a whole number of at least 1, got 0" in refused(expert_tile=0)
+
+
+def test_ranks_that_send_when_they_are_done_by_hand():
+    how = UNEVEN | {
+        "expert_load": "received",
+        "expert_tile": 1,
+        "nic_gbps": (400.0,),
+        "link_delay_s": 0.0,
+        "nic_use": ("pooled",),
+    }
+    waits, sends = (small(**how, combine_start=start) for start in ("barrier", "rank"))
+    job = waits.workload(MODEL)
+    (one,) = scenarios(waits)
+    load = np.asarray(solve(one).electrical, np.float64)[0]  # [P Q L 2], every block once forward and once backward
+    assert load.shape[1] == 2
+    (iteration,) = tokens_of(waits, job).count
+    seconds, rates = one.seconds, one.rates(400.0)
+    saved = 0.0
+    for layer, ((tokens,), bytes_) in enumerate(zip(iteration, load[0, 0, :, 0], strict=True)):
+        received = tokens.reshape(job.ep, job.ep, -1).sum(axis=-1)
+        loads = (received.sum(axis=0) / job.selections).tolist()
+        server = np.arange(job.ep) // job.ranks_per_server
+        ahead, left = plainly_left((received * (server[:, None] != server)).tolist(), loads, job.ranks_per_server)
+        assert load[0, 1, -1 - layer, 1] == bytes_
+        whole = bytes_ / float(rates.nic_Bps)
+        for factor in (1, 2):
+            ends = [part * whole - factor * seconds.expert_s * more for more, part in zip(ahead, left, strict=True)]
+            saved += whole - max(ends)
+    before, after = row(waits), row(sends)
+    assert saved > 0.01 * before["ep_comm_s"]
+    np.testing.assert_allclose(before["ep_comm_s"] - after["ep_comm_s"], saved, rtol=1e-6)
+    np.testing.assert_allclose(before["iteration_s"] - after["iteration_s"], saved, rtol=1e-6)

@@ -87,3 +87,9 @@ def test_failures_take_no_variants():
 def test_a_bubble_is_a_part_of_an_iteration(more):
     with pytest.raises(InputError, match="bubble must be"):
         SetUp(bubble=1.5, **more).workload("llama-moe")
+
+
+def test_experts_compute_what_they_receive_unless_a_preset_says_otherwise():
+    assert _parse("compare", list(ONE)).config.expert_load == "received"
+    assert _parse("compare", [*ONE, "--expert-load", "balanced"]).config.expert_load == "balanced"
+    assert _parse("compare", [*ONE, "--preset", "paper"]).config.expert_load == "balanced"

@@ -68,7 +68,7 @@ def test_every_fabric_solves(name):
     assert every.items() >= (facts | {"links": len(done.network.tail)}).items()
     assert min(every["build_s"], every["solve_s"]) > 0
     assert every["peak_mb"] > 50
-    # No sharing ends before the busiest link is through; a hundredth of it is the resolution.
+    # No sharing ends before the busiest link is through.
     bound = lower_bound(done.network, done.routes, done.flows)
     assert bound <= every["end_s"] <= 1.5 * bound
     assert np.all((done.transfers.finish > 0) & np.isfinite(done.transfers.finish))
@@ -95,16 +95,10 @@ def test_rows_of_links_and_flows():
     assert flows[7]["bytes"] / flows[7]["rate_bytes_per_s"] > 0
 
 
-def test_a_seed_repeats_and_a_resolution_costs_little():
-    exact, coarse = solved(resolution=0.0), solved()
-    bound = lower_bound(exact.network, exact.routes, exact.flows)
-    off = (coarse.transfers.finish - exact.transfers.finish) / (0.01 * bound)
-    assert off.min() > -2
-    assert off.max() < 3
-    assert abs(coarse.transfers.finish.max() - exact.transfers.finish.max()) < 0.02 * bound
-    again, other = (solve_cluster(config(seed=seed)) for seed in (0, 1))
-    np.testing.assert_array_equal(coarse.transfers.finish, again.transfers.finish)
-    assert np.any(coarse.flows.size != other.flows.size)
+def test_a_seed_repeats():
+    one, again, other = (solve_cluster(config(seed=seed)) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(one.transfers.finish, again.transfers.finish)
+    assert np.any(one.flows.size != other.flows.size)
 
 
 @functools.cache
@@ -135,7 +129,7 @@ def test_experts_alone_end_with_the_busiest_port_or_circuits(monkeypatch):
     # Two servers a region: all six circuits join them, and each way ends with its bytes over six NICs.
     ways = [demand[a : a + 8, b : b + 8].sum() / (6 * nic) for demand in expert_bytes() for a, b in ((0, 8), (8, 0))]
     for name, ends in (("fat-tree", stars), ("mfabric", ways)):
-        done = solve_cluster(config(name, resolution=0.0))
+        done = solve_cluster(config(name))
         (row,) = [row for row in cluster_rows(done) if row["traffic"] == "EP"]
         assert max(ends) <= row["end_s"] * (1 + 1e-9)
         assert row["end_s"] < max(ends) + units.us(6.1)  # propagation over six links
@@ -238,7 +232,6 @@ def test_mistakes():
         ({"graph": "x.json", "fabric": "fat-tree"}, "fabric is not used on a graph"),
         ({"seed": -1}, "seed must be a whole number of at least 0, got -1."),
         ({"nic_gbps": 0.0}, "nic_gbps must be finite and above 0, got 0.0."),
-        ({"resolution": -0.1}, "resolution must be finite and not negative, got -0.1."),
     ]:
         with pytest.raises(InputError) as caught:
             WholeCluster(**{"model": "llama-moe"} | settings)

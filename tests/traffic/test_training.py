@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax.traffic import measured, region_bytes, training_flows
-from mfabric_jax.traffic.training import expert_flows, gradient_flows, pipeline_flows
+from mfabric_jax.traffic.training import context_flows, expert_flows, gradient_flows, pipeline_flows
 from mfabric_jax.workload import Architecture, GroupedQuery, Workload, get, iteration_bytes, place
 from mfabric_jax.workload.volume import gradient_bytes, pp_bytes
 from tests.mistakes import refused
@@ -19,6 +19,7 @@ def job(dp=2, tp=2, pp=2, ep=4, blocks=5, dense=1, per_server=4, **settings):
     inner = {"expert_hidden": 3, "shared_hidden": 2, "dense_blocks": dense, "dense_hidden": 6}
     model = Architecture("tiny", blocks, 4, GroupedQuery(2, 1, 2), experts=8, top_k=2, source="made up", **inner)
     settings = {"dispatch_bytes": 1, "combine_bytes": 2, "grad_bytes": 4, "sequence": 16, "micro_batch": 2} | settings
+    settings = {"sharding": "none"} | settings
     return Workload("tiny", model, dp, tp, pp, ep, dp * tp * pp * ep, gpus_per_server=per_server, **settings)
 
 
@@ -166,6 +167,21 @@ def test_activations_of_chunks_go_around():
         np.testing.assert_array_equal(same[flows.src], same[flows.dst])
     once = pp_bytes(workload) * workload.micro_batches * workload.dp * workload.ep
     np.testing.assert_allclose(sent, once * np.array([[0, 2, 1], [2, 0, 2], [1, 2, 0]]), rtol=1e-12)
+
+
+def test_rings_and_gathered_parameters_are_what_an_iteration_sends():
+    for shape in ({"cp": 2}, {"cp": 4, "recompute": "block"}, {"sharding": "gradients"}, {"sharding": "parameters"}):
+        workload = job(micro_batches=3, **shape)
+        flows, volume = training_flows(workload, balanced(workload)), iteration_bytes(workload)
+        got = sums(flows)
+        data = got["DP inside"] + got["DP between"] + got["DP experts"]
+        np.testing.assert_allclose(data, volume["DP"], rtol=1e-12)
+        np.testing.assert_allclose(got.get("CP", 0), volume.get("CP", 0), rtol=1e-12)
+        assert ("CP" in volume) == (workload.cp > 1)
+    flows, where = context_flows(job(cp=2)), place(job(cp=2))
+    for same in (where.tp, where.dp, where.pp):
+        np.testing.assert_array_equal(same[flows.src], same[flows.dst])
+    np.testing.assert_array_equal(where.ep[flows.src] ^ 1, where.ep[flows.dst])
 
 
 def test_measured_tokens_fit():

@@ -162,7 +162,7 @@ def test_a_wheel_holds_the_experiments(tmp_path):
 
 
 def test_processes_at_once_share_the_cores(tmp_path, monkeypatch):
-    monkeypatch.setattr(processes, "_cores", lambda: 8)
+    monkeypatch.setattr(processes, "cores", lambda: 8)
     monkeypatch.delenv("NPROC", raising=False)
     monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "mine")
     said = "os.environ.get('NPROC'), os.environ['XLA_PYTHON_CLIENT_PREALLOCATE'], os.getpgrp() == os.getpid()"

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from mfabric_jax.schedule._order import BACKWARD, order_of
 from mfabric_jax.workload import GroupedQuery, Workload, fullest_stage, get, memory_of, models
-from mfabric_jax.workload.memory import in_flight
+from mfabric_jax.workload.memory import in_flight, step_bytes
+from mfabric_jax.workload.parallel import SHARDING
 from mfabric_jax.workload.set_ups import remedies
 
 # Width 8, one head of 8: 256 parameters of attention; 4 experts of 3 x 8 x 10 with a gate of 32, one of four blocks
@@ -30,7 +31,7 @@ def test_parts_by_hand():
     expert = 2 * 240 / 2  # one of two blocks, 4 experts over ep 2
     assert held.weights == held.gradients == 2 * (dense + expert)
     assert held.optimizer == 12 * (dense / 4 + expert / 2)  # 4 replicas, those of an expert 2
-    assert memory_of(tiny(optimizer="replicated"), 0).optimizer == 12 * (dense + expert)
+    assert memory_of(tiny(sharding="none"), 0).optimizer == 12 * (dense + expert)
     # Per token: attention 2 x 8 + 2 x 16; the dense FFN 2 x 8 + 3 x 20; the MoE one 2 x 8, 4 float32 logits, and for
     # both choices 2 x 8 + 3 x 10. Six tokens in bf16, two micro-batches in flight on stage 0.
     attention, ffn, moe = 48, 76, 16 + 8 + 2 * 46
@@ -44,6 +45,31 @@ def test_parts_by_hand():
     again = memory_of(tiny(recompute="attention"), 0).activations
     assert again == 2 * 6 * (2 * (2 * 8 + ffn + moe) + attention) / 2
     assert memory_of(tiny(recompute="block"), 0).activations == 2 * 6 * (2 * 2 * 8 + attention + moe) / 2
+
+
+def test_what_replicas_share_out():
+    dense, expert = (2 * 256 + 32 + 480 + 800) / 2, 240.0  # as above; 4 replicas, those of an expert 2
+    share, whole = dense / 4 + expert / 2, dense + expert
+    block = (256 + 32 + 2 * 240) / 2  # the MoE block, larger than the dense one of 256 + 480
+    none, one, two, three = (memory_of(tiny(sharding=kind), 0) for kind in SHARDING)
+    assert (none.weights, none.gradients, none.optimizer) == (2 * whole, 2 * whole, 12 * whole)
+    assert (one.weights, one.gradients, one.optimizer) == (2 * whole, 2 * whole, 12 * share)
+    assert (two.weights, two.gradients, two.optimizer) == (2 * whole, 2 * (share + block), 12 * share)
+    assert (three.weights, three.gradients, three.optimizer) == (
+        2 * (share + 2 * block),
+        2 * (share + block),
+        12 * share,
+    )
+    assert none.activations == three.activations
+    assert step_bytes(tiny(), 0) == (2 + 12 + 12 + 2) * share
+    assert step_bytes(tiny(sharding="none", grad_bytes=4), 0) == (4 + 12 + 12 + 2) * whole
+
+
+def test_context_parallel_ranks_keep_their_part_of_the_tokens():
+    plain, shared = (memory_of(tiny(cp=cp), 1) for cp in (1, 2))
+    assert shared.activations == plain.activations / 2
+    assert shared.logits == plain.logits / 2
+    assert shared.weights == plain.weights
 
 
 def test_a_dense_block_with_attention_of_today_agrees_with_the_published_count():

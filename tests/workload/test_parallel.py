@@ -129,10 +129,21 @@ MISFITS = (
         "micro_batch x sequence x top_k must be at most 2,147,483,647 selections, got ",
     ),
     ({"dispatch_bytes": 0}, "dispatch_bytes must be finite and above 0, got 0"),
-    ({"schedule": "zigzag"}, "schedule 'zigzag' is unknown; allowed: 1f1b, interleaved, gpipe"),
+    ({"schedule": "zigzag"}, "schedule 'zigzag' is unknown; allowed: 1f1b, interleaved, gpipe, zb-h1, zb-v, dualpipe"),
     ({"recompute": "blocks"}, r"recompute 'blocks' is unknown \(did you mean 'block'\?\); allowed: none, attent"),
     ({"chunks": 2}, "chunks must be 1 under schedule '1f1b', got 2"),
     ({"chunks": 3, "schedule": "gpipe"}, "chunks must be 1 under schedule 'gpipe', got 3"),
+    ({"chunks": 3, "schedule": "zb-v"}, "chunks must be 2 under schedule 'zb-v', got 3"),
+    (
+        {"schedule": "dualpipe", "micro_batches": 6},
+        "micro_batches must be even and at least 2 x pp = 8 under schedule 'dualpipe', got 6",
+    ),
+    (
+        {"schedule": "zb-h1", "overlap_passes": True},
+        "overlap_passes is of schedules 1f1b, interleaved, dualpipe, got schedule 'zb-h1'",
+    ),
+    ({"overlap_passes": True, "recompute": "block"}, "overlap_passes needs recompute none or attention, got 'block'"),
+    ({"schedule": "zb-h1", "sharding": "parameters"}, "sharding must be none or optimizer with schedule 'zb-h1', got"),
     ({"chunks": 0}, "chunks must be a whole number of at least 1, got 0"),
     (
         {"schedule": "interleaved", "chunks": 2, "micro_batches": 6},

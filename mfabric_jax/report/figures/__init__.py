@@ -8,6 +8,8 @@ from mfabric_jax.report import charts, compared, style
 from mfabric_jax.report.figures.circuits import region as region
 from mfabric_jax.report.figures.clusters import draw_fabric as draw_fabric
 from mfabric_jax.report.figures.networks import draw_graph as draw_graph
+from mfabric_jax.report.figures.replayed import replay_picture as replay_picture
+from mfabric_jax.report.figures.shared_links import interleaving as interleaving
 from mfabric_jax.report.figures.studies import failures as failures
 from mfabric_jax.report.figures.studies import forecasts as forecasts
 from mfabric_jax.report.figures.studies import scoreboard as scoreboard

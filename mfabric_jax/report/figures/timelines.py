@@ -219,10 +219,13 @@ _CLOSER = 1.6  # lanes of the close-up over those above
 _LOOKS = {
     "forward": style.Look("Compute, forward", "#88CCEE"),
     "backward": style.Look("Compute, backward", "#3A87B7"),
-    **{name: style.KINDS[name] for name in ("tp", "all-to-all", "dp", "reconfigure")},
+    "weights": style.Look("Gradients of weights alone", "#1D3F58"),
+    **{name: style.KINDS[name] for name in ("tp", "cp", "all-to-all", "dp", "reconfigure", "optimizer")},
     "switch": style.Look("Waiting for the switch", style.KINDS["waiting"].colour),
     "pipeline": style.Look("Pipeline bubble", "#ECECEC"),
 }
+
+_COMPUTED = ("forward", "backward", "weights")
 
 
 def gantt(segments: Segments, path: str | Path, title: str = "") -> Path:
@@ -286,6 +289,10 @@ def _draw_stage(axes: Axes, segments: Segments, stage: int, lanes: Sequence[str]
         for name, own in _LOOKS.items():
             spans = [(s["start_s"], s["end_s"] - s["start_s"]) for s in here if look_of(s) == name]
             if spans:
-                axes.broken_barh(spans, (top, 0.9 * _HEIGHT[lane]), color=own.colour, linewidth=0, zorder=2, snap=False)
+                on_top = {
+                    "zorder": 2.5 if name in _COMPUTED else 2,
+                    "color": own.colour,
+                }  # beside what servers move inside
+                axes.broken_barh(spans, (top, 0.9 * _HEIGHT[lane]), linewidth=0, snap=False, **on_top)
         axes.text(-0.006, top + _HEIGHT[lane] / 2, lane, fontsize=style.FONT - 2.5, **beside)
         top += _HEIGHT[lane]

@@ -9,14 +9,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mfabric_jax.checks import InputError, Misfit, one_of, whole
+from mfabric_jax.study.presets import PRESETS
 from mfabric_jax.study.settings import DTYPES
 from mfabric_jax.study.sweeps.all_to_alls import AllToAlls
 from mfabric_jax.study.sweeps.axes import Setting, axis_values, check_value, columns
 from mfabric_jax.study.sweeps.iterations import Iterations
+from mfabric_jax.study.sweeps.replays import Replays
 from mfabric_jax.text_files import read_mapping
 from mfabric_jax.workload.catalog import check_models
 
-KINDS: dict[str, Any] = {"iteration": Iterations, "all-to-all": AllToAlls}
+KINDS: dict[str, Any] = {"iteration": Iterations, "all-to-all": AllToAlls, "replay": Replays}
 REFUSE, LEAVE_OUT = IMPOSSIBLE = "refuse", "leave-out"
 
 
@@ -41,13 +43,14 @@ class Sweep:
 
     - `evaluate`: "iteration": a whole training iteration, with the settings of `Compare` (`model` and `fabric` for
       `models` and `fabrics`, one value each, `model` a `Workload`, too) and `sample`; "all-to-all": one all-to-all of a
-      region.
+      region; "replay": a graph of tasks, `workload`, with the settings of `Replay` (one `fabric`, one `nic_gbps`).
     - `fixed`: settings of all configurations; the others keep their defaults.
     - `grid`: every combination of the values.   - `list`: values read side by side.   - `random`: a range
       (`low`, `high`, `scale` linear or log, `whole`) or a choice (`of`), drawn `draws` times for every combination.
     - `rows_per_shard`: of a file; None: 1,024 iterations or 8,192 all-to-alls.
     - `impossible`: configurations that cannot be, such as more optical NICs than a switch has ports: "refuse" the
       sweep, or "leave-out" those (`left_out` says why); every combination is then tried before any compute.
+    - `preset`: of `study.PRESETS`, for iterations; what it sets and no table does is added to `fixed`.
     """
 
     evaluate: str = "iteration"
@@ -60,6 +63,7 @@ class Sweep:
     rows_per_shard: int | None = None
     dtype: str = "float32"
     impossible: str = REFUSE
+    preset: str = "paper"
 
     def __post_init__(self):
         one_of("impossible", self.impossible, IMPOSSIBLE)
@@ -74,6 +78,7 @@ class Sweep:
         for table, given in (("fixed", self.fixed), ("grid", self.grid), ("list", self.list), ("random", self.random)):
             self._check_table(table, given, names)
             names |= set(given)
+        self._take_preset(names)
         if len({len(values) for values in self.list.values()}) > 1:
             got = ", ".join(f"{name} {len(values)}" for name, values in self.list.items())
             raise InputError(f"the lists of [list] are read side by side and must be equally long, got {got}.")
@@ -82,6 +87,13 @@ class Sweep:
             raise InputError(f"impossible is 'leave-out', and no configuration is left; {len(rows)} of them: {why}")
         for group in self.groups:
             self.program(group).check(self.data(group.rows))
+
+    def _take_preset(self, names: set[str]) -> None:
+        preset = PRESETS[one_of("preset", self.preset, PRESETS)]
+        if preset and self.evaluate != "iteration":
+            raise InputError(f"preset is of evaluate 'iteration' alone, got {self.preset!r} with {self.evaluate!r}.")
+        added = {name: value for name, value in preset.items() if name not in names}
+        object.__setattr__(self, "fixed", {**self.fixed, **added})
 
     def _check_table(self, table: str, given: Any, before: set[str]) -> None:
         if not isinstance(given, Mapping):

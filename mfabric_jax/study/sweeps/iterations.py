@@ -15,11 +15,13 @@ from mfabric_jax.study._compare import effective, judged, named
 from mfabric_jax.study._iteration_of import IterationOf, function_of
 from mfabric_jax.study._memory import memory_columns
 from mfabric_jax.study._money import Bill, bill_of
-from mfabric_jax.study._scenario import check_dtype, scenarios_on, tokens_of
+from mfabric_jax.study._replicas import replica_columns, replicas_of, slowest_columns
+from mfabric_jax.study._scenario import check_dtype, scenarios_on, traffic_of
 from mfabric_jax.study._switches import changes_of, switching_columns
 from mfabric_jax.study.batch import Estimate, evaluate, usual_at_once
 from mfabric_jax.study.config import Case
-from mfabric_jax.study.settings import choices, hints
+from mfabric_jax.study.fields import choices, hints
+from mfabric_jax.study.settings import PlacementSettings
 from mfabric_jax.study.sweeps.axes import Setting
 from mfabric_jax.traffic import Tokens
 from mfabric_jax.workload import Workload
@@ -31,8 +33,9 @@ LEFT_OPEN = {  # None stands for what others imply
 DATA = (*LEFT_OPEN, "nic_gbps", "goodput", "link_delay_s")
 DATA = (*DATA, "each_s", "reactivation_s")
 OF_TRAFFIC = ("traffic", "skew", "drift", "drawn", "seed", "iterations", "trace", "records", "axes", "matrices")
-OF_TRAFFIC = (*OF_TRAFFIC, "circuits_for", "plan_on")  # whether there is an iteration before the first
-PARTS = ("compute_s", "exposed_comm_s", "reconfig_s", "bubble_s", "tp_comm_s", "ep_comm_s", "dp_comm_s")
+OF_TRAFFIC = (*OF_TRAFFIC, "circuits_for", "plan_on", "replicas")  # whether there is an iteration before the first
+OF_TRAFFIC = (*OF_TRAFFIC, *(field.name for field in dataclasses.fields(PlacementSettings)))
+PARTS = ("compute_s", "exposed_comm_s", "reconfig_s", "bubble_s", "tp_comm_s", "ep_comm_s", "dp_comm_s", "placement_s")
 SWITCHING = ("circuit_changes", "turns")
 PART_SOLVED = 4  # of the usual chunk: every iteration is many all-to-alls at once
 AVERAGED = -1  # `sample`: the mean of all iterations, as `compare` gives it
@@ -114,18 +117,18 @@ class Iterations:
         """What every row says though it may not vary."""
         (group,) = self.base.groups(self.base.model, self.on.name, self.base.nic_gbps, (self.base.nic_use,))
         where = group.nic_use, float(self.base.nic_gbps), self.base.circuits_for
-        first = {"first": self.base.first if group.reconfigures else "none"}
+        first = {"first": self.base.first if group.reconfigures else "none", "dispatch": self.workload.dispatch}
         return named(self.base, self.on, self.workload, *where) | first | memory_columns(self.base, self.workload)
 
     @functools.cached_property
     def function(self) -> IterationOf:
         """The program."""
         check_dtype(self.base.dtype)
-        traffic_of = tuple((name, self.code[name]) for name in OF_TRAFFIC)
-        base, job = self.base, self.base.workload(self.base.model)
+        of_traffic = tuple((name, self.code[name]) for name in OF_TRAFFIC)
+        base = self.base
         where = base.model, base.fabric, (base.nic_gbps,), (base.nic_use,)
-        tokens, spans = _tokens(base, job, traffic_of), (base.circuits_for,)
-        return function_of(scenarios_on(base, *where, tokens, spans)[0])[0]
+        (tokens, *others), spans = _tokens(base, self.workload, of_traffic), (base.circuits_for,)
+        return function_of(scenarios_on(base, *where, tokens, spans, others=tuple(others))[0])[0]
 
     def rows(
         self, data: Mapping[str, np.ndarray], most: int, before: Callable[[Estimate], None] | None = None
@@ -134,14 +137,31 @@ class Iterations:
         cases = self.cases(data)
         samples, place = self._samples(cases["sample"])
         each = {name: values[place] for name, values in cases.items()} | {"sample": samples}
+        each = {name: np.tile(values, self.replicas) for name, values in each.items()}
+        each["sample"] += np.repeat(np.arange(self.replicas) * self._iterations, len(samples))
         seconds = self._seconds(each, min(most * len(self.function.given.tokens), usual_at_once()), before)
         weight = 1 / np.bincount(place, minlength=len(cases["sample"]))
+        seconds = slowest_columns(seconds, self.replicas)
         mean = {name: np.bincount(place, values) * weight for name, values in seconds.items()}
+        replica_s = mean.pop("replica_s")
         changes, turns = (mean.pop(name, None) for name in SWITCHING)
         switching = switching_columns(self.base, self.on, changes, turns, mean["iteration_s"])
         switching["region_servers"] = np.full(len(weight), self.workload.servers_per_region)
         unknown = np.full(len(weight), np.nan)
-        return mean | self._judged(mean, cases) | {k: unknown if x is None else x for k, x in switching.items()}
+        switching = {k: unknown if x is None else x for k, x in switching.items()}
+        replicas = replica_columns(self.replicas, mean["iteration_s"], replica_s)
+        replicas = {name: np.broadcast_to(x, len(weight)) for name, x in replicas.items()}
+        return mean | self._judged(mean, cases) | switching | replicas
+
+    @property
+    def replicas(self) -> int:
+        """How many are simulated."""
+        return replicas_of(self.base.replicas, self.workload)
+
+    @property
+    def _iterations(self) -> int:
+        """Of every replica."""
+        return len(self.function.given.tokens) // self.replicas
 
     def cases(self, data: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """What the function takes: where a setting was left open, what it stands for."""
@@ -163,7 +183,7 @@ class Iterations:
 
     def _samples(self, sample: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Which iterations every row is the mean of: sample [N'], row [N']."""
-        every, rows = np.arange(len(self.function.given.tokens)), np.arange(len(sample))
+        every, rows = np.arange(self._iterations), np.arange(len(sample))
         many = np.where(sample == AVERAGED, len(every), 1)
         place = np.repeat(rows, many)
         within = np.arange(len(place)) - np.repeat(np.cumsum(many) - many, many)
@@ -208,5 +228,5 @@ def _timed(function: IterationOf, both: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @functools.lru_cache(maxsize=8)
-def _tokens(config: Case, workload, traffic_of: tuple) -> Tokens:
-    return tokens_of(config, workload, (config.circuits_for,))
+def _tokens(config: Case, workload, of_traffic: tuple) -> tuple[Tokens, ...]:
+    return traffic_of(config, workload, (config.circuits_for,))

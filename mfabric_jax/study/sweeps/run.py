@@ -26,7 +26,17 @@ ENGINES = ("local", "ray")
 INDEX = "configuration"
 NAMED = "model"  # what rows call it is not what a file calls it
 LISTED = 1000  # values of a list in a footer
-OF_FILES = ("policy", "trace", "prices", "traffic", "gpu")  # settings that may name a file
+OF_FILES = (
+    "policy",
+    "trace",
+    "prices",
+    "traffic",
+    "gpu",
+    "workload",
+    "communicators",
+    "graph",
+    "ranks_on",
+)  # settings that may name a file
 
 
 class Progress(NamedTuple):

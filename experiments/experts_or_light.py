@@ -1,0 +1,193 @@
+"""Move the experts or the light? Circuits, placement, both or neither, over skew and drift, at one price of a network.
+
+Eight MoE blocks of DeepSeek-R1 on one pipeline stage: 64 ranks of 8 servers, 4 experts a rank, 16 replicas, 1,024 H800
+at half their peak. Without circuits: a fat-tree at 200 Gbps, servers pooling their NICs; with circuits: mFabric at 400
+Gbps, which costs about as much (both in the rows): "circuits" are joint ones under relay routing, turned where it pays;
+"circuits that turn" the paper's, greedy and unsplit, chosen for every block. Experts compute what they receive.
+Placement knows the iteration before the run's first alone and serves all of them, so drift makes it stale; moving
+experts is paid. Copies are one more slot a rank, a quarter more memory of experts.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mfabric_jax import report, traffic
+from mfabric_jax.report.figures.panels import Axis, Lines, Picture, looks
+from mfabric_jax.study import Compare, rows_of, simulate
+from mfabric_jax.study._scenario import scenarios_on
+from mfabric_jax.traffic import Tokens, placed, placement_policy
+
+from .rows import Row, Rows, grouped, picked, pivot, told
+from .script import Found, Script, Verdict, cells, check, spread
+
+BEST: dict[str, Any] = {"policy": "joint", "routing": "relay", "first": "pays"}
+TURNING: dict[str, Any] = {"policy": "greedy", "routing": "unsplit", "first": "block"}
+
+
+class Design(NamedTuple):
+    """How circuits are chosen and used (None: none), how experts are placed, and whether there are copies."""
+
+    circuits: dict[str, Any] | None
+    placement: str = "contiguous"
+    copies: bool = False
+
+
+DESIGNS = {
+    "neither": Design(None),
+    "circuits": Design(BEST),
+    "circuits that turn": Design(TURNING),
+    "placement": Design(None, "hierarchical"),
+    "placement, copies": Design(None, "hierarchical", True),
+    "both": Design(BEST, "hierarchical"),
+    "both, copies": Design(BEST, "hierarchical", True),
+    "chosen together, copies": Design(BEST, "with-circuits", True),
+}
+BASE, LIGHT, EXPERTS = "neither", "circuits", ("placement", "placement, copies")
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """What to vary, and the job."""
+
+    skews: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6, 0.8)  # Popularity rank to the power -skew.
+    drifts: tuple[float, ...] = (
+        0.0,
+        0.1,
+        0.3,
+    )  # Of popularity from iteration to iteration, deviation of its logarithm.
+    designs: tuple[str, ...] = tuple(DESIGNS)  # Which, neither first.
+    model: str = "deepseek-r1:blocks=11:pp=1:dp=16"  # Of the catalogue, with degrees of its own.
+    gpu: str = "H800-SXM"  # At half its peak.
+    circuits_gbps: float = 400.0  # NICs of mFabric.
+    packets_gbps: float = 200.0  # NICs of the fat-tree.
+    iterations: int = 4  # Timed; experts are placed again as often.
+    seed: int = 0  # Of the traffic.
+
+    def __post_init__(self):
+        check(self, known={"designs": DESIGNS}, distinct="skews drifts designs", not_negative="skews drifts")
+        check(self, whole={1: "iterations", 0: "seed"})
+        self.setting(DESIGNS[BASE])
+
+    def setting(self, design: Design) -> Compare:
+        """One design."""
+        again = self.iterations if design.placement != "contiguous" else 0
+        shared: dict[str, Any] = {
+            "models": (self.model,),
+            "gpu": self.gpu,
+            "expert_load": "received",
+            "seed": self.seed,
+        }
+        shared |= {"micro_batches": 2, "drawn": 1, "iterations": self.iterations}
+        shared |= {"placement": design.placement, "replace_every": again}
+        bare = Compare(**shared | {"placement": "contiguous", "replace_every": 0}).workload(self.model)
+        shared |= {"redundant_experts": bare.ep if design.copies else None}
+        if design.circuits is None:
+            return Compare(**shared, fabrics=("fat-tree",), nic_gbps=(self.packets_gbps,), nic_use=("pooled",))
+        return Compare(**shared, **design.circuits, fabrics=("mfabric",), nic_gbps=(self.circuits_gbps,))
+
+
+def run(config: Config) -> Found:
+    """A row for each drift, skew and design, as `compare` gives it, and `over_neither`: its time over that design's."""
+    for drift, skew in cells(config, config.drifts, config.skews):
+        job = config.setting(DESIGNS[BASE]).workload(config.model)
+        drawn = {"iterations": config.iterations + 1, "micro_batches": 1, "seed": config.seed, "drift": drift}
+        tokens = traffic.generated(job, skew, **drawn).after_the_first()
+        base = None
+        for name in config.designs:
+            row = timed(config, DESIGNS[name], tokens)
+            base = base or row["iteration_s"]
+            yield {"drift": drift, "skew": skew, "design": name, "over_neither": row["iteration_s"] / base} | row
+
+
+def timed(config: Config, design: Design, tokens: Tokens) -> Row:
+    """The row of a design."""
+    setting = config.setting(design)
+    if design.placement != "contiguous":
+        room = setting.room(setting.workload(config.model))
+        tokens = placed(tokens, room, placement_policy(design.placement), every=setting.replace_every)
+    given = setting, config.model, setting.fabrics[0], setting.nic_gbps, setting.nic_use
+    (one,) = scenarios_on(*given, tokens)
+    (row,) = rows_of(simulate(one))
+    return row
+
+
+def borders(rows: Rows) -> list[Row]:
+    """For each drift the skew from which on placing experts (fat-tree) ends iterations sooner than circuits alone do;
+    None: nowhere, 0: everywhere. Between the skews that were tried, on a straight line."""
+    return [
+        {"drift": drift} | {name: _border(here, name) for name in EXPERTS if picked(here, design=name)}
+        for (drift,), here in grouped(rows, "drift").items()
+    ]
+
+
+def _border(rows: Rows, name: str) -> float | None:
+    skews = [row["skew"] for row in picked(rows, design=LIGHT)]
+    light, experts = ([row["iteration_s"] for row in picked(rows, design=which)] for which in (LIGHT, name))
+    return crossing(skews, np.subtract(experts, light).tolist())
+
+
+def crossing(places: Sequence[float], over: Sequence[float]) -> float | None:
+    """The place from which on `over` stays below 0; None: it does not end below."""
+    if over[-1] >= 0:
+        return None
+    last = next((at for at in reversed(range(len(over))) if over[at] >= 0), None)
+    if last is None:
+        return 0.0
+    part = over[last] / (over[last] - over[last + 1])
+    return places[last] + part * (places[last + 1] - places[last])
+
+
+def _turns(row: Row) -> str:
+    return "-" if row["switch_turns"] is None else f"{row['switch_turns']:.0f}"
+
+
+def _borders_told(rows: Rows) -> str:
+    return report.plain(borders(rows))
+
+
+table = told(
+    "iteration time over that of neither",
+    pivot(("drift", "skew"), "{design}", "{over_neither:.2f}"),
+    "how often the busiest switch turns in an iteration",
+    pivot(("drift", "skew"), "{design}", _turns),
+    "busiest rank over the mean",
+    pivot(("drift", "skew"), "{design}", "{rank_load_over_mean:.2f}"),
+    "the skew from which on placing experts beats circuits alone",
+    _borders_told,
+)
+PICTURE = Picture(
+    (
+        Lines(
+            Axis("skew", "skew of expert popularity"),
+            Axis("over_neither", "iteration time over neither's", low=0, lines=(1,)),
+            "design",
+            looks(list(DESIGNS)[1:]),
+            title="drift {drift:g}",
+            high=3.4,
+        ),
+    ),
+    across="drift",
+    shown=lambda rows: [row for row in rows if row["design"] != BASE],
+    share_y=True,
+    heading=lambda rows: "Circuits, placement, both or neither at one price of the network",
+    width=3.2,
+)
+
+
+def verdicts(rows: Rows) -> list[Verdict]:
+    """What each design saves, and prices."""
+    found = [
+        spread(f"iteration time over neither's, {name}", [row["over_neither"] for row in here])
+        for (name,), here in grouped(rows, "design").items()
+    ]
+    costs = {row["design"]: row["network_cost_usd"] for row in rows}
+    if LIGHT in costs:
+        found.append(Verdict("network of circuits over that of the fat-tree", f"{costs[LIGHT] / costs[BASE]:.3f}"))
+    return found
+
+
+SCRIPT = Script(Config, quick={"skews": (0.0, 0.6), "drifts": (0.1,), "iterations": 2})
+SCRIPT.start(__name__)

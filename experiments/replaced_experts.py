@@ -1,0 +1,193 @@
+"""What is predicted of experts that were re-placed on 32 A100, beside seconds that were measured there?
+
+LAER-MoE (arXiv 2602.11686; github.com/Fizzmy/LAER-MoE-AE, scripts_ae) measured two Mixtral 8x7B variants with experts
+where they were (FSDP) and with experts re-placed (FLEX, LAER), and counted the selections that every rank processed.
+Nothing here is fitted to the seconds: an A100 at half its peak, forward once and backward twice, NVLink at its own
+rate. Experts of a rank take as long as its selections say. Every rank waits in the all-to-all for the slowest of all,
+as parameters of every block are gathered from all of them; its bytes cross NVLink, those of the busiest rank last. What
+LAER sends between servers is not recorded, and is left out.
+
+The counts are of ranks: what each of the 2 or 4 experts of a rank received is not known. Under "ours" they are taken to
+be alike, and placed with copies on all ranks by `hierarchical`, on the counts of the iteration before.
+"""
+
+import csv
+import dataclasses
+import functools
+import gzip
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float
+
+from mfabric_jax import report, workload
+from mfabric_jax.checks import InputError
+from mfabric_jax.report.figures.panels import Axis, Lines, Picture
+from mfabric_jax.traffic import Room, Tokens, placed, placement_policy
+from mfabric_jax.workload import Workload, block_seconds, get_gpu
+from mfabric_jax.workload.compute import BACKWARD_OVER_FORWARD
+
+from .rows import Row, Rows, picked, then, told
+from .script import Found, Script, Verdict
+
+STATIC, OURS = "FSDP", "ours"
+RANKS, GROUP, PER_SERVER, CHUNKS = 32, 4, 8, 2
+JOB = {"tp": 1, "pp": 1, "ep": GROUP, "dp": RANKS // GROUP, "sequence": 8192, "micro_batch": 2, "micro_batches": CHUNKS}
+VARIANTS = {
+    "mixtral-8x7b-e8k2": {},
+    "mixtral-8x7b-e16k4": {"experts": 16, "top_k": 4, "expert_hidden": 7168, "blocks": 24},
+}
+SECONDS = ("expert_s", "alltoall_s", "total_s")
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Where the measurements are."""
+
+    folder: str = ""  # With token_analysis_backup.csv (or .csv.gz) and breakdown_analysis_backup.csv.
+    gpu: str = "A100-80GB-SXM"  # Of the cluster.
+    efficiency: float = 0.5  # Achieved over peak FLOP/s.
+
+
+def run(config: Config) -> Found:
+    """A row for each variant and method: `busiest` rank over the mean, block by block and `busiest_expert` of a whole
+    iteration, and mean seconds of a rank, each beside what was `measured_`."""
+    selections, seconds = _selections(config.folder), _measured(config.folder)
+    for model, changed in VARIANTS.items():
+        job = workload.get("mixtral-8x7b", **JOB, **changed)
+        by_method = {method: count for (name, method), count in selections.items() if name == model}
+        for method, count in (by_method | {OURS: re_placed(job, by_method[STATIC])}).items():
+            row = {"model": model, "method": method} | predicted(config, job, count)
+            if (model, method) in seconds:
+                alltoall, expert, total = seconds[model, method].T
+                row |= {"measured_busiest_expert": expert.max() / expert.mean(), "measured_expert_s": expert.mean()}
+                row |= {"measured_alltoall_s": alltoall.mean(), "measured_total_s": total.mean()}
+            yield row
+
+
+def predicted(config: Config, job: Workload, count: Float[np.ndarray, "I L R"]) -> Row:
+    """What the selections of every rank make of an iteration."""
+    gpu = get_gpu(config.gpu)
+    block = block_seconds(job, gpu, config.efficiency)
+    passes = CHUNKS * job.moe_layers * (1 + BACKWARD_OVER_FORWARD)
+    busiest = float((count.max(axis=-1) / count.mean(axis=-1)).mean())
+    sent = job.selections * job.dispatch_bytes_per_selection * (GROUP - 1) / GROUP
+    crossing_s = CHUNKS * job.moe_layers * 4 * sent * busiest / gpu.nvlink
+    expert_s, rest_s = passes * float(block.expert_s), passes * float(block.attention_s + block.moe_s - block.expert_s)
+    alltoall_s = (busiest - 1) * expert_s + crossing_s
+    whole = count.sum(axis=(0, 1))
+    return {
+        "busiest": busiest,
+        "busiest_expert": float(whole.max() / whole.mean()),
+        "expert_s": expert_s,
+        "alltoall_s": alltoall_s,
+        "total_s": rest_s + expert_s + alltoall_s,
+    }
+
+
+def re_placed(job: Workload, count: Float[np.ndarray, "I L R"]) -> Float[np.ndarray, "I L R"]:
+    """Selections of every rank were its experts, alike on each rank, placed for the iteration before."""
+    experts = job.architecture.experts
+    position = count.reshape(*count.shape[:2], -1, GROUP).sum(axis=2)
+    loads = np.repeat(position, experts // GROUP, axis=-1) / (experts // GROUP)
+    tokens = Tokens(loads[:, :, None, None], "counted by rank").after_the_first()
+    room = Room(RANKS, PER_SERVER, RANKS * experts // GROUP, experts)
+    found = placed(tokens, room, placement_policy("hierarchical"), every=1).count
+    return found.reshape(*found.shape[:2], RANKS, -1).sum(axis=-1)
+
+
+@functools.lru_cache(maxsize=1)
+def _selections(folder: str) -> dict[tuple[str, str], np.ndarray]:
+    """{(model, method): selections processed [iteration, layer, rank]}."""
+    found: dict[tuple[str, str], list] = {}
+    for row in _lines(folder, "token_analysis_backup.csv"):
+        at = tuple(int(row[name]) for name in ("iter", "layer", "rank", "token_num"))
+        found.setdefault((row["model_name"], row["method"]), []).append(at)
+    return {key: _array(np.array(some)) for key, some in found.items()}
+
+
+def _array(rows: np.ndarray) -> np.ndarray:
+    count = np.zeros(rows[:, :3].max(axis=0) + 1)
+    count[tuple(rows[:, :3].T)] = rows[:, 3]
+    return count
+
+
+def _measured(folder: str) -> dict[tuple[str, str], np.ndarray]:
+    """{(model, method): all-to-all, expert and total seconds of every rank [R 3]}."""
+    found: dict[tuple[str, str], list] = {}
+    for row in _lines(folder, "breakdown_analysis_backup.csv"):
+        seconds = [float(row[name]) for name in ("alltoall_time", "expert_time", "total_time")]
+        found.setdefault((row["model_name"], row["method"]), []).append(seconds)
+    return {key: np.array(some) for key, some in found.items()}
+
+
+def _lines(folder: str, name: str) -> list[dict[str, str]]:
+    path = next((file for file in (Path(folder) / name, Path(folder) / f"{name}.gz") if file.is_file()), None)
+    if path is None:
+        raise InputError(f"folder must hold {name} (or .gz) of LAER-MoE's artifact, got {folder!r}.")
+    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def ratios(rows: Rows) -> list[Row]:
+    """Seconds of the static placement over those of every other."""
+    found = []
+    for row in rows:
+        (static,) = picked(rows, model=row["model"], method=STATIC)
+        if row is static:
+            continue
+        over = {f"{kind}{name}": _over(static, row, f"{kind}{name}") for name in SECONDS for kind in ("", "measured_")}
+        found.append({"model": row["model"], "re-placed by": row["method"]} | over)
+    return found
+
+
+def _over(static: Row, row: Row, name: str) -> float | None:
+    return static[name] / row[name] if name in row else None
+
+
+def _listed(rows: Rows) -> str:
+    names = dict.fromkeys(name for row in rows for name in row)
+    return report.plain([{name: row.get(name) for name in names} for row in rows])
+
+
+table = told(
+    "busiest rank over the mean, and mean seconds of a rank", _listed, "static over re-placed", then(ratios, _listed)
+)
+
+
+def verdicts(rows: Rows) -> list[Verdict]:
+    """Predicted gains of re-placement beside those measured."""
+    return [
+        Verdict(
+            f"{row['model']}: {name} of FSDP over {row['re-placed by']}", f"{row[name]:.2f}", f"{measured:.2f}", off
+        )
+        for row in ratios(rows)
+        for name in SECONDS
+        if (measured := row[f"measured_{name}"]) is not None
+        for off in (row[name] / measured - 1,)
+    ]
+
+
+def _both(rows: Rows) -> list[Row]:
+    """Predicted and measured ratios, one a line."""
+    return [
+        {
+            "ratio": f"{row['model'].split('-')[-1]} {row['re-placed by']}",
+            "of": name,
+            "measured": row[f"measured_{name}"],
+        }
+        | {"predicted": row[name]}
+        for row in ratios(rows)
+        for name in SECONDS
+        if row[f"measured_{name}"] is not None
+    ]
+
+
+PICTURE = Picture(
+    (Lines(Axis("measured", "measured"), Axis("predicted", "predicted", lines=(1,)), "of", markers="osD"),),
+    shown=_both,
+    heading=lambda rows: "Static placement's time over re-placed: predicted, by what was measured",
+    width=5.0,
+)
+SCRIPT = Script(Config)
+SCRIPT.start(__name__)

@@ -1,0 +1,76 @@
+"""`mfabric export`: one training iteration as a graph of tasks."""
+
+import dataclasses
+import sys
+from typing import Literal
+
+from mfabric_jax.commands import shared
+from mfabric_jax.study.config import Case
+
+ENDS = {"server": "server", "rank": "expert-parallel rank", "gpu": "GPU"}
+SAME = 1e-6  # relative
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """One training iteration as a graph of tasks: every computation, every message, and what waits for what.
+
+    Of several iterations the last; --replicas says how many data-parallel replicas (1 stands for all).
+    """
+
+    config: Case
+    preset: str | None = None
+    """paper (its text) or released (its authors' code): defaults of --rule, --flows, --eps-waits and --matrices, and as
+    many micro-batches as stages."""
+    out: str | None = None
+    """The tasks to a file: .json or .parquet (ours), .et (Chakra, a file a rank), .cm (htsim)."""
+    ends: Literal["server", "rank", "gpu"] | None = None
+    """What sends and computes: server, rank (expert-parallel, its tensor-parallel group together), gpu (default: what
+    compare solves all-to-alls between: ranks where every GPU has a NIC of its own, else servers)."""
+    barriers: Literal["collective", "marker", "none"] = "collective"
+    """collective: an all-to-all is over for all of its group at once, as in compare; marker: the same by a task that is
+    nobody's; none: a rank goes on once it has sent and received what is its own."""
+    collectives: bool = False
+    """Gradients and, with --ends gpu, tensor-parallel all-reduces as collectives, in place of messages and seconds: for
+    other engines. Needs --replicas all."""
+    contention: Literal["none", "PP", "EP+PP", "EP+DP", "PP+DP", "all"] | None = None
+    """Time it on its fabric, with these kinds of traffic on the same links: none, as compare has it, or all."""
+    device: str | None = None
+    """cpu, gpu, tpu (default: what JAX finds)."""
+
+
+def run(options: Options) -> int:
+    """Returns the exit status."""
+    config = options.config
+    shared.start_jax(config.dtype, options.device)
+    from mfabric_jax import report, study
+    from mfabric_jax.atomic import check_file
+    from mfabric_jax.study._export import check_timed, contents
+    from mfabric_jax.tasks.formats.registry import WRITERS, write_tasks
+
+    if options.out is not None:
+        check_file("out", options.out, tuple(WRITERS))
+    if options.contention is not None:
+        check_timed(config, options.ends, collectives=options.collectives)
+    asked = {"barriers": options.barriers, "collectives": options.collectives}
+    one = study.exported_iteration(config, options.ends, **asked)
+    graph, job, replicas = one.graph, one.one.workload, len(one.one.every_replica)
+    print(
+        f"{job.model} on {config.fabric} at {config.nic_gbps:g} Gbps: an iteration of {replicas} of {job.dp} replicas, "
+        f"{graph.tasks:,} tasks of {graph.ranks:,} ranks (a rank is a {ENDS[one.ends]})"
+    )
+    print(report.plain(contents(one), ["what", "tasks", report.Column("gigabytes", "GB")]))
+    print(f"compare: {one.iteration_s:.6g} s")
+    if options.contention is not None:
+        found = study.timed_iteration(one, options.contention)
+        more = found.iteration_s / one.iteration_s - 1
+        said = "as compare has it" if abs(more) < SAME else f"{more:+.2%}"
+        print(
+            f"the graph, contention {options.contention}: {found.iteration_s:.6g} s, {said}; {found.flows:,} flows, "
+            f"{found.events:,} events in {found.solve_s:.1f} s"
+        )
+    if options.out is not None:
+        for remark in write_tasks(graph, options.out):
+            print(remark, file=sys.stderr)
+        print(options.out, file=sys.stderr)
+    return 0

@@ -1,0 +1,68 @@
+"""`mfabric jobs FILE`: several jobs on one fabric."""
+
+import dataclasses
+import pathlib
+import sys
+from typing import Annotated
+
+import tyro
+
+from mfabric_jax.commands import shared
+from mfabric_jax.study.jobs.compared import JobsStudy
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """Training jobs that share links: iteration times, slowdown over running alone, fairness, who has a link when.
+
+    The file gives jobs (phases of computation and communication) and the links or the fabric that they share; see
+    docs/jobs.md.
+    """
+
+    file: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
+    """A .toml or .json file."""
+    study: JobsStudy
+    out: str | None = None
+    """A row for every way and job to a .csv or .parquet file."""
+    links: str | None = None
+    """Who has the busiest link when, at the beginning and the end of the first run, to a .csv or .parquet file."""
+    figures: str | None = None
+    """Picture of the same to a folder."""
+    dtype: str = "float64"
+    """float32 or float64."""
+    device: str | None = None
+    """cpu, gpu, tpu (default: what JAX finds)."""
+
+
+def run(options: Options) -> int:
+    """Returns the exit status."""
+    shared.start_jax(options.dtype, options.device)
+    from mfabric_jax import report, study
+    from mfabric_jax.report import figures
+    from mfabric_jax.study._provenance import provenance
+    from mfabric_jax.study._scenario import check_dtype
+    from mfabric_jax.study.jobs.use_over_time import both_ends
+
+    check_dtype(options.dtype)
+    jobs = study.read_jobs(options.file)
+    shared.check_outputs(options.out, options.figures)
+    shared.check_outputs(options.links, None)
+    found = study.compare_jobs(jobs, options.study)
+    effective = dataclasses.asdict(options.study) | {"shared": dataclasses.asdict(jobs)} | provenance(options.dtype)
+    if options.out is not None:
+        print(report.write_rows(found.jobs, options.out, effective | {"table": "jobs"}), file=sys.stderr)
+    rows = both_ends(found) if options.links is not None or options.figures is not None else []
+    if options.links is not None:
+        print(report.write_rows(rows, options.links, effective | {"table": "links"}), file=sys.stderr)
+    seconds = {"alone_s": "alone [s]", "mean_s": "mean [s]", "p99_s": "p99 [s]", "shift_s": "shift [s]"}
+    columns = ["way", "job", "iterations", *(report.Column(key, title) for key, title in seconds.items()), "slowdown"]
+    print(report.plain(found.jobs, columns))
+    shown = {"slowdown": "slowdown", "p99_slowdown": "p99 slowdown", "mean_gain": "mean gain"}
+    shown |= {"p99_gain": "p99 gain", "fairness": "fairness", "cassini_score": "score"}
+    use = report.Column("busiest_link_use", "busiest link", percent=True)
+    print("\n" + report.plain(found.ways, ["way", *(report.Column(key, title) for key, title in shown.items()), use]))
+    print(f"no lasting schedule has a mean slowdown below {found.ways[0]['slowdown_bound']:.3g}.")
+    if options.figures is not None:
+        title = f"{len(jobs.jobs)} jobs on {rows[0]['link']}"
+        print(figures.interleaving(rows, pathlib.Path(options.figures) / "interleaving.png", title), file=sys.stderr)
+    return 0

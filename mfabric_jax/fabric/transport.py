@@ -1,0 +1,122 @@
+"""What a transport takes of the bandwidth that fair sharing hands out, and what it adds to the time.
+
+Constants of `ndp` and `dctcp` are those of one packet simulator at 100 Gbps and 1 us a link (htsim, csg-htsim of
+2026-03-23): its packets, its acknowledgements, the pace of NDP's pulls. DCTCP's `startup_s` and `regain` are
+**calibrated**: fitted to 26 runs of it, not read from it. Its TCP packets have no headers; give a file for yours.
+"""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from mfabric_jax.checks import InputError, not_negative, number, one_of, part, positive
+from mfabric_jax.text_files import PARSERS, read_mapping
+from mfabric_jax.units import us
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Transport:
+    """How bytes cross a network beside being shared fairly.
+
+    - `payload_bytes`, `header_bytes` of a packet.   - `pacing`: part of its line rate that a receiver asks for.
+    - `ack_bytes`: of what comes back for every packet.   - `startup_s`: until a message is at its rate.
+    - `regain`: a flow regains a freed share at so many payloads per round trip, squared; None: at once.
+    - `store_and_forward`: a switch has a whole packet before it sends it on.
+    """
+
+    name: str
+    payload_bytes: float
+    header_bytes: float
+    pacing: float = 1.0
+    ack_bytes: float = 0.0
+    startup_s: float = 0.0
+    regain: float | None = None
+    store_and_forward: bool = True
+
+    def __post_init__(self):
+        if not isinstance(self.name, str):
+            raise InputError(f"name must be text, got {self.name!r}.")
+        for field, check in CHECKS.items():
+            if (value := getattr(self, field)) is not None or field != "regain":
+                check(field, number(field, value))
+        if self.ack_bytes >= self.wire_bytes:
+            raise InputError(
+                f"ack_bytes must be below the {self.wire_bytes:g} bytes of a packet, got {self.ack_bytes:g}."
+            )
+        if not isinstance(self.store_and_forward, bool):
+            raise InputError(f"store_and_forward must be true or false, got {self.store_and_forward!r}.")
+
+    @property
+    def wire_bytes(self) -> float:
+        """Of a packet."""
+        return self.payload_bytes + self.header_bytes
+
+    @property
+    def goodput(self) -> float:
+        """Part of the line rate that is payload."""
+        return self.payload_bytes / self.wire_bytes
+
+    @property
+    def paced(self) -> float:
+        """Part of the line rate that arrives as payload at a receiver's pace."""
+        return self.goodput * self.pacing
+
+    @property
+    def acks(self) -> float:
+        """Of the data that they acknowledge."""
+        return self.ack_bytes / self.wire_bytes
+
+    @property
+    def acks_back(self) -> float:
+        """Of the data that they acknowledge, where this comes at the receiver's pace and the time is counted in it."""
+        return self.acks * self.pacing
+
+    def path_s(self, links: Any, link_delay_s: Any, line_Bps: Any) -> Any:
+        """From the last byte that leaves to the last that arrives, over so many links, and the start-up [s]."""
+        return links * link_delay_s + self.stored_bytes(links) / line_Bps + self.startup_s
+
+    def stored_bytes(self, links: Any) -> Any:
+        """Bytes that switches hold before they send them on: a packet at every link but the first."""
+        return (links - 1) * self.wire_bytes if self.store_and_forward else 0.0
+
+    def round_trip_s(self, links: Any, link_delay_s: Any, line_Bps: Any) -> Any:
+        """Of an otherwise empty network: there with a packet, back with what is small [s]."""
+        return 2 * links * link_delay_s + links * self.wire_bytes / line_Bps
+
+
+CHECKS = {
+    **{"payload_bytes": positive, "header_bytes": not_negative, "pacing": part},
+    **{"ack_bytes": not_negative, "startup_s": not_negative, "regain": positive},
+}
+NONE = Transport(name="none", payload_bytes=1, header_bytes=0, store_and_forward=False)
+TRANSPORTS = {
+    "none": NONE,
+    "ndp": Transport(name="ndp", payload_bytes=4096, header_bytes=64, pacing=0.99, ack_bytes=64),
+    "dctcp": Transport(name="dctcp", payload_bytes=4096, header_bytes=0, ack_bytes=40, startup_s=us(15), regain=0.25),
+}
+
+
+def get_transport(transport: str | Path | Transport) -> Transport:
+    """A transport by its name (none, ndp, dctcp), from a `.toml` or `.json` file, or as it is.
+
+    - A file holds `payload_bytes` and `header_bytes`, and may hold the other fields of `Transport`; without a name it
+      has the file's.
+
+    Raises `InputError` for an unknown name or field, and for a number that no transport has.
+    """
+    if isinstance(transport, Transport):
+        return transport
+    if Path(transport).suffix.lower() not in PARSERS:
+        return TRANSPORTS[one_of("transport", str(transport), [*TRANSPORTS, "FILE.toml or FILE.json"])]
+    given = read_mapping(transport, "constants of a transport")
+    fields = {field.name: field.default for field in dataclasses.fields(Transport)}
+    try:
+        for name in given:
+            one_of("field of a transport", name, fields)
+        missing = [name for name in ("payload_bytes", "header_bytes") if name not in given]
+        if missing:
+            raise InputError(f"a transport needs {' and '.join(missing)}.")
+        named: dict[str, Any] = {"name": Path(transport).stem}
+        return Transport(**named | given)
+    except InputError as mistake:
+        raise InputError(f"{str(transport)!r}: {mistake}") from None

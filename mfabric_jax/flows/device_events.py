@@ -1,0 +1,236 @@
+"""The engine as one XLA program, for accelerators, batches and small problems: all flows are swept at every event.
+
+Between two events (a flow ends or begins) rates are constant. At every event they are solved again, from where they can
+have changed: when a flow of level x ends, every flow frozen below x keeps its rate, since no link on the ended flow's
+path was full below x. Flows that end together are one event. One instance: callers `jax.vmap`.
+"""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from mfabric_jax.flows.first_derivatives import once
+from mfabric_jax.flows.max_min import SMALL, Filling, fill, has_nan, max_min_rates, nothing_frozen, pack
+from mfabric_jax.flows.problem import FlowList, FlowProblem
+
+
+class Release(NamedTuple):
+    """When flows may begin: `start`, `lag` [F] s; `after` [D 2], and `place` [F] in an order in which all can run."""
+
+    start: Float[Array, "F"]
+    lag: Float[Array, "F"]
+    after: Int[Array, "D 2"]
+    place: Int[Array, "F"]
+
+    def begin(self, finish: Float[Array, "F"]) -> Float[Array, "F"]:
+        """From the ends that are known so far; infinity where one is not."""
+        ready = jnp.full_like(finish, -jnp.inf).at[self.after[:, 1]].max(finish[self.after[:, 0]])
+        return jnp.maximum(self.start, ready) + self.lag
+
+    def known(self, size: Float[Array, "F"], finish: Float[Array, "F"]) -> tuple[Array, Array]:
+        """Begins, and ends: flows without bytes end as they begin, which lets others begin."""
+
+        def further(state):
+            begin, finish, _ = state
+            then = jnp.where(size > 0, finish, begin)
+            return self.begin(then), then, jnp.any(then != finish)
+
+        begin = self.begin(finish)
+        if not len(self.after):
+            return begin, jnp.where(size > 0, finish, begin)
+        return lax.while_loop(lambda state: state[2], further, (begin, finish, jnp.asarray(True)))[:2]
+
+
+class Clock(NamedTuple):
+    """State between events. Times and bytes are kept in two floats each (value and what rounding took from it)."""
+
+    now: Float[Array, "2"]
+    left: Float[Array, "2 F"]
+    begin: Float[Array, "F"]
+    finish: Float[Array, "F"]
+    holder: Int[Array, "F"]  # the link that held a flow as it ended
+    filled: Filling  # of the interval before
+    keep: Bool[Array, "F"]  # flows whose rate the last event cannot have changed
+    floor: Float[Array, ""]  # and the level below which nothing changed
+    moving: Bool[Array, ""]
+    events: Int[Array, ""]
+
+
+def simulate_events(problem: FlowProblem | FlowList, size, release: Release) -> Clock:
+    """All events. As flows end, a large table is packed to a quarter of its rows, again and
+    again, unless flows wait for each other."""
+    begin, finish = release.known(size, jnp.full_like(size, jnp.inf))
+    origin = jnp.where(size > 0, begin, jnp.inf).min(initial=jnp.inf)
+    finite = ~(has_nan(problem) | jnp.any(jnp.isnan(jnp.stack([size, release.start, release.lag]))))
+    clock = Clock(
+        now=jnp.stack([jnp.where(jnp.isfinite(origin), origin, 0), 0]),
+        left=jnp.stack([size, jnp.zeros_like(size)]),
+        begin=begin,
+        finish=finish,
+        holder=jnp.full(size.shape, -1, jnp.int32),
+        filled=nothing_frozen(problem),
+        keep=jnp.zeros(size.shape, bool),
+        floor=jnp.zeros((), size.dtype),
+        moving=jnp.any(size > 0) & finite,
+        events=jnp.zeros((), jnp.int32),
+    )
+    rows, bound = jnp.arange(size.size), 2 * size.size + 1  # every flow begins once and ends once
+    holder = clock.holder
+    while isinstance(problem, FlowProblem) and size.size > SMALL and not len(release.after):
+        fewer = size.size // 4
+        clock = _run(problem, size, release, clock, fewer, bound)
+        finish, holder = _spread(rows, clock, finish, holder)
+        (row,) = jnp.nonzero(clock.left[0] > 0, size=fewer, fill_value=size.size)
+        problem, size, release, clock = _packed(problem, size, release, clock, row)
+        rows = rows.at[row].get(mode="fill", fill_value=finish.size)
+    clock = _run(problem, size, release, clock, 0, bound)
+    finish, holder = _spread(rows, clock, finish, holder)
+    return clock._replace(begin=clock.begin if len(release.after) else begin, finish=finish, holder=holder)
+
+
+def _spread(rows, clock: Clock, finish, holder) -> tuple[Array, Array]:
+    """What the chosen rows have become, among all."""
+    return finish.at[rows].set(clock.finish, mode="drop"), holder.at[rows].set(clock.holder, mode="drop")
+
+
+def _packed(problem: FlowProblem, size, release: Release, clock: Clock, row):
+    """The chosen rows alone; rows beyond the table become absent flows."""
+
+    def take(x, fill):
+        return jnp.take(x, row, axis=-1, mode="fill", fill_value=fill)
+
+    level, frozen, bottleneck, rounds = clock.filled
+    clock = clock._replace(
+        filled=Filling(take(level, 0), take(frozen, True), take(bottleneck, -1), rounds),
+        left=take(clock.left, 0),
+        begin=take(clock.begin, 0),
+        finish=take(clock.finish, 0),
+        holder=take(clock.holder, -1),
+        keep=take(clock.keep, False),
+    )
+    start, lag, place = take(release.start, 0), take(release.lag, 0), take(release.place, 0)
+    return pack(problem, row), take(size, 0), Release(start, lag, release.after, place), clock
+
+
+def _run(problem: FlowProblem | FlowList, size, release: Release, clock: Clock, fewer: int, bound: int) -> Clock:
+    """Event after event, until at most `fewer` flows are left."""
+    weight = problem.weight
+
+    def running(clock: Clock) -> Bool[Array, ""]:
+        return clock.moving & (clock.events < bound) & ((clock.left[0] > 0).sum() > fewer)
+
+    def next_event(clock: Clock) -> Clock:
+        now, left = clock.now[0], clock.left[0]
+        waiting = (clock.begin > now) & (left > 0)
+        active = ~waiting & (left > 0)
+        filled = fill(only(problem, active), _kept(clock, active & (weight > 0)), clock.floor)
+        rate = jnp.where(active, filled.rate(weight), 0)
+        eta = jnp.where(rate > 0, left / jnp.where(rate > 0, rate, 1), jnp.inf)
+        next_begin = jnp.where(waiting, clock.begin, jnp.inf).min(initial=jnp.inf)
+        until_begin, until_end = next_begin - now, eta.min(initial=jnp.inf)
+        step = jnp.minimum(until_begin, until_end)
+        moving = jnp.isfinite(step)
+        step = jnp.where(moving, step, 0)
+        then = _add(clock.now, step)
+        begins = (until_begin <= until_end) | (next_begin <= then[0])  # rounding may reach a begin a little early
+        later = jnp.where(moving, jnp.where(begins, jnp.stack([next_begin, 0]), then), clock.now)
+        after = _add(clock.left, -jnp.where(step > 0, rate * step, 0))
+        ended = moving & active & ((eta <= step) | (after[0] <= 0))
+        after = jnp.where(ended[None], 0, after)
+        finish = jnp.where(ended, jnp.minimum(now + eta, later[0]), clock.finish)
+        begin = clock.begin
+        if len(release.after):
+            begin, finish = release.known(size, finish)
+            begins |= jnp.any((begin <= later[0]) & (after[0] > 0) & ~active)
+        changed = jnp.where(begins, 0, jnp.where(ended, filled.level, jnp.inf).min(initial=jnp.inf))
+        return Clock(
+            now=later,
+            left=after,
+            begin=begin,
+            finish=finish,
+            holder=jnp.where(ended, filled.bottleneck, clock.holder),
+            filled=filled,
+            keep=active & ~ended & (filled.level < changed),
+            floor=changed,
+            moving=moving & jnp.any(after[0] > 0),
+            events=clock.events + moving.astype(jnp.int32),
+        )
+
+    return lax.while_loop(running, next_event, clock)
+
+
+def _kept(clock: Clock, active: Bool[Array, "F"]) -> Filling:
+    """Where filling goes on: the kept flows stay frozen, all other active ones rise again."""
+    level = jnp.where(clock.keep, clock.filled.level, 0)
+    return Filling(level, ~active | clock.keep, clock.filled.bottleneck, jnp.zeros((), jnp.int32))
+
+
+def _add(pair: Array, more: Array) -> Array:
+    """value + more, with what rounding loses carried along (Kahan): [2 ...] -> [2 ...]."""
+    step = more + pair[1]
+    total = pair[0] + step
+    return jnp.stack([total, step - (total - pair[0])])
+
+
+def only(problem: FlowProblem | FlowList, active: Bool[Array, "F"]) -> FlowProblem:
+    """The others are absent."""
+    return eqx.tree_at(lambda p: p.weight, problem, jnp.where(active, problem.weight, 0))
+
+
+@jax.custom_jvp
+def with_tangents(times, problem: FlowProblem | FlowList, size, release: Release):
+    """`times`, begins and ends [F] each, with the derivative of the simulation attached."""
+    return times
+
+
+@with_tangents.defjvp
+def _tangents(primals, tangents):
+    times, problem, size, release = once(primals)
+
+    def again(problem, size, start, lag):
+        return in_known_order(times, problem, size, release._replace(start=start, lag=lag))
+
+    d_release = tangents[3]
+    _, d_times = jax.jvp(
+        again, (problem, size, release.start, release.lag), (*tangents[1:3], d_release.start, d_release.lag)
+    )
+    return times, d_times
+
+
+def in_known_order(
+    known: tuple[Array, Array], problem: FlowProblem | FlowList, size, release: Release
+) -> tuple[Array, Array]:
+    """Begins and ends as a differentiable function, given the order of events in those `known`."""
+    flows = size.size
+    k_begin, k_finish = lax.stop_gradient(known)
+    moves = (size > 0) & (problem.weight > 0) & jnp.isfinite(k_finish) & (k_finish > k_begin)
+    ends_last = jnp.repeat(jnp.arange(2), flows)
+    order = jnp.lexsort((ends_last, jnp.tile(release.place, 2), jnp.concatenate([k_begin, k_finish]))).astype(jnp.int32)
+
+    def event(state, index):
+        now, served, begin, finish, begun, ended = state
+        flow, begins = index % flows, index < flows
+        rate = max_min_rates(only(problem, begun & ~ended)).rate
+        waited = jnp.where(release.after[:, 1] == flow, finish[release.after[:, 0]], -jnp.inf).max(initial=-jnp.inf)
+        own_begin = jnp.maximum(release.start[flow], waited) + release.lag[flow]
+        real = jnp.isfinite(k_begin[flow])
+        begin = begin.at[flow].set(jnp.where(begins & real, own_begin, begin[flow]))
+        starts, ends = moves[flow] & begins, moves[flow] & ~begins
+        own_rate = jnp.where(ends & (rate[flow] > 0), rate[flow], 1)
+        ends_at = now + (size[flow] - served[flow]) / own_rate
+        later = jnp.where(starts, own_begin, jnp.where(ends, ends_at, now))
+        served = served + jnp.where(begun & ~ended, rate, 0) * (later - now)
+        at_once = ~begins & ~moves[flow] & jnp.isfinite(k_finish[flow])
+        finish = finish.at[flow].set(jnp.where(ends, later, jnp.where(at_once, begin[flow], finish[flow])))
+        begun = begun.at[flow].set(begun[flow] | starts)
+        ended = ended.at[flow].set(ended[flow] | ends)
+        return (later, served, begin, finish, begun, ended), None
+
+    none = jnp.zeros(flows, bool)
+    first = (jnp.where(jnp.isfinite(k_begin), k_begin, jnp.inf).min(initial=jnp.inf), jnp.zeros_like(size))
+    (_, _, begin, finish, _, _), _ = lax.scan(event, (*first, k_begin, k_finish, none, none), order)
+    return begin, finish

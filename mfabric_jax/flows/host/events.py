@@ -1,0 +1,129 @@
+"""From event to event: a flow begins, or ends. Between two, rates are constant."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from mfabric_jax.flows.host.heap import Heap, compiled, drop, put
+from mfabric_jax.flows.host.refilling import CHANGED, Sharing, enter, leave, refill
+from mfabric_jax.flows.host.tape import AT_ONCE, BEGIN, CAPPED, END, note
+
+AT_ONE_TIME = 2e-15  # relative: ends that rounding alone keeps apart
+
+
+class Waiting(NamedTuple):
+    """- `start`, `lag` [F] s.   - `first` [F+1], `then` [D]: what waits for each.   - `waits` [F]: for how many, still.
+    - `ready` [F]: the last end so far of what it waits for; `last` [F]: whose, -1 its own start."""
+
+    start: np.ndarray
+    lag: np.ndarray
+    first: np.ndarray
+    then: np.ndarray
+    waits: np.ndarray
+    ready: np.ndarray
+    last: np.ndarray
+
+
+class Heaps(NamedTuple):
+    """`clock`: flows by when they begin or end next. For filling: `links` and `caps` by level."""
+
+    clock: Heap
+    links: Heap
+    caps: Heap
+
+
+class Times(NamedTuple):
+    """- `begin`, `finish` [F] s, infinity: never.   - `holder` [F]: the link that held it at its end, or -1."""
+
+    begin: np.ndarray
+    finish: np.ndarray
+    holder: np.ndarray
+
+
+@compiled
+def run(s: Sharing, size, waiting: Waiting, heaps: Heaps, times: Times) -> int:
+    """Fills `times`; the number of different times at which something happened."""
+    clock, of_links, of_caps = heaps
+    key, order, _, many = clock
+    for flow in range(len(size)):
+        if waiting.waits[flow] == 0:
+            _release(waiting, flow, clock)
+    events = 0
+    while many[0] and key[order[0]] < np.inf:
+        s.now[0] = key[order[0]]
+        until = s.now[0] + AT_ONE_TIME * abs(s.now[0])
+        events += 1
+        while many[0] and key[order[0]] <= until:
+            flow = order[0]
+            at = key[flow]
+            drop(clock, flow)
+            if times.begin[flow] == np.inf:
+                _begin(s, size, waiting, times, flow, at, clock)
+            else:
+                _end(s, waiting, times, flow, at, clock)
+        if s.counts[0]:
+            refill(s, of_links, of_caps)
+        _expect(s, clock)
+    return events
+
+
+@compiled
+def _expect(s, clock):
+    """When flows with a new rate will end."""
+    for place in range(s.counts[CHANGED]):
+        flow = s.flows[place].changed
+        if s.flows[flow].rate > 0:
+            put(clock, flow, s.now[0] + s.flows[flow].left / s.flows[flow].rate)
+        else:
+            drop(clock, flow)
+    s.counts[CHANGED] = 0
+
+
+@compiled
+def _release(waiting, flow, clock):
+    """All that the flow waits for has ended."""
+    if waiting.ready[flow] <= waiting.start[flow]:
+        waiting.last[flow] = -1
+    at = max(waiting.start[flow], waiting.ready[flow]) + waiting.lag[flow]
+    if at < np.inf:
+        put(clock, flow, at)
+
+
+@compiled
+def _begin(s, size, waiting, times, flow, at, clock):
+    times.begin[flow] = at
+    s.now[1] = flow
+    s.flows[flow].left, s.flows[flow].since = size[flow], at
+    note(s.tape, BEGIN, flow, waiting.last[flow], 0.0, 0.0)
+    crosses = s.flows[flow].first < s.flows[flow].end
+    if size[flow] == 0 or (s.flows[flow].weight > 0 and not crosses and s.flows[flow].cap == np.inf):
+        note(s.tape, AT_ONCE, flow, 0, 0.0, 0.0)
+        _ended(waiting, times, flow, at, clock)
+    elif s.flows[flow].weight > 0 and crosses:
+        enter(s, flow)
+    elif s.flows[flow].weight > 0 and s.flows[flow].cap > 0:
+        s.flows[flow].rate = s.flows[flow].cap
+        note(s.tape, CAPPED, flow, 0, 0.0, 0.0)
+        put(clock, flow, at + size[flow] / s.flows[flow].cap)
+
+
+@compiled
+def _end(s, waiting, times, flow, at, clock):
+    s.now[1] = len(s.flows) + flow
+    note(s.tape, END, flow, 0, s.flows[flow].left, s.flows[flow].rate)
+    times.holder[flow] = max(s.flows[flow].holder, -1)
+    if s.flows[flow].first < s.flows[flow].end:
+        leave(s, flow)
+    _ended(waiting, times, flow, at, clock)
+
+
+@compiled
+def _ended(waiting, times, flow, at, clock):
+    times.finish[flow] = at
+    for place in range(waiting.first[flow], waiting.first[flow + 1]):
+        then = waiting.then[place]
+        waiting.waits[then] -= 1
+        if at >= waiting.ready[then]:
+            waiting.ready[then], waiting.last[then] = at, flow
+        if waiting.waits[then] == 0:
+            _release(waiting, then, clock)

@@ -1,0 +1,98 @@
+"""One instance in NumPy arrays: run it, or its derivative."""
+
+import functools
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from mfabric_jax.flows.host.events import Heaps, Times, Waiting
+from mfabric_jax.flows.host.events import run as run_events
+from mfabric_jax.flows.host.heap import new_heap
+from mfabric_jax.flows.host.refilling import nothing_shared
+from mfabric_jax.flows.host.tape import Tape, new_tape
+from mfabric_jax.flows.host.tape import pulled as pull_back
+from mfabric_jax.flows.host.tape import pushed as push_forward
+
+
+class HostInstance(NamedTuple):
+    """`capacity` [L]; `flow`, `link`, `share` [N], the hops in order of the flows; `weight`, `cap`, `size`, `start`,
+    `lag` [F]; `first` [F+1], `then` [D]: what waits for each flow; `waits` [F]: for how many it waits."""
+
+    capacity: np.ndarray
+    flow: np.ndarray
+    link: np.ndarray
+    share: np.ndarray
+    weight: np.ndarray
+    cap: np.ndarray
+    size: np.ndarray
+    start: np.ndarray
+    lag: np.ndarray
+    first: np.ndarray
+    then: np.ndarray
+    waits: np.ndarray
+
+
+@functools.cache
+def _programs() -> tuple[Callable[..., Any], ...]:
+    """Compiled once and kept on disk, under the name of what all files of this folder say."""
+    sources = (path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
+    stamp = hashlib.sha256(b"".join(sources)).hexdigest()[:16]
+
+    def kept(function: Callable[..., Any]) -> Callable[..., Any]:
+        function.__qualname__ += f"_{stamp}"
+        return njit(cache=True, nogil=True, error_model="numpy")(function)
+
+    @kept
+    def run(sharing, size, waiting, heaps, times):
+        return run_events(sharing, size, waiting, heaps, times)
+
+    @kept
+    def pushed(tape, hop_flow, share, weight, d):
+        return push_forward(tape, hop_flow, share, weight, d)
+
+    @kept
+    def pulled(tape, hop_flow, share, weight, links, of_time):
+        return pull_back(tape, hop_flow, share, weight, links, of_time)
+
+    return run, pushed, pulled
+
+
+def run_instance(one: HostInstance) -> tuple[Times, int]:
+    """Times of every flow, and the number of events."""
+    return _run(one, new_tape(0, 0))
+
+
+def _run(one: HostInstance, tape: Tape) -> tuple[Times, int]:
+    flows = len(one.weight)
+    sharing = nothing_shared(one.capacity, one.weight, one.cap, one.flow, one.link, one.share, tape)
+    ready, last = np.full(flows, -np.inf), np.full(flows, -1)
+    waiting = Waiting(one.start, one.lag, one.first, one.then, one.waits.copy(), ready, last)
+    times = Times(np.full(flows, np.inf), np.full(flows, np.inf), np.full(flows, -1))
+    heaps = Heaps(new_heap(flows), new_heap(len(one.capacity)), new_heap(flows))
+    run, _, _ = _programs()
+    return times, run(sharing, one.size, waiting, heaps, times)
+
+
+def taped(one: HostInstance) -> Tape:
+    """Two runs: one counts, one writes."""
+    counted = new_tape(0, 0)
+    _run(one, counted)
+    tape = new_tape(*(int(length) for length in counted.length))
+    _run(one, tape)
+    return tape
+
+
+def changes(one: HostInstance, d: tuple[np.ndarray, ...]) -> np.ndarray:
+    """How every begin and finish [2F] changes with capacity, share, weight, cap, size, start and lag."""
+    _, pushed, _ = _programs()
+    return pushed(taped(one), one.flow, one.share, one.weight, d)
+
+
+def counts(one: HostInstance, of_time: np.ndarray) -> tuple[np.ndarray, ...]:
+    """The transpose of `changes`."""
+    _, _, pulled = _programs()
+    return pulled(taped(one), one.flow, one.share, one.weight, len(one.capacity), of_time)

@@ -1,0 +1,336 @@
+"""Max-min rates, solved again from where flows begin or end, and only as far as that changes anything.
+
+Filling in order of level (rate / weight). Flows that rise take part; all others stay fixed at their rates. At level x
+
+- a link whose room ends at x holds its rising flows; its fixed flows above x have too much: they rise, too, from x on;
+- a link on which something rises or has ended, whose fixed flows it holds at x, has room left: they rise, too.
+
+A flow that was fixed joins at its own level or below and before any link that it crosses is filled above that level, so
+nothing decided at a lower level has to be undone. In the end every flow has a full link on which nobody has more,
+which is what defines the max-min allocation.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from mfabric_jax.flows.host.heap import compiled, drop, put
+from mfabric_jax.flows.host.tape import CAPPED, CLOSE, LEVEL, Tape, note, note_member
+
+FIXED, RISING, FROZEN = 0, 1, 2
+NEAR = 1e-12  # levels and rooms that differ by no more, relatively, are equal
+MOST = 1e-6  # what is left of a sum from which more than all but this part was taken is summed afresh
+
+
+_FLOW = {"weight": float, "cap": float, "rate": float, "level": float, "left": float, "since": float}
+_FLOW |= {"holder": np.int64, "first": np.int64, "end": np.int64, "changed": np.int64, "state": np.int8}
+_LINK = {"capacity": float, "used": float, "rising": float, "full": float, "first": np.int64, "members": np.int64}
+_LINK |= {
+    "risers": np.int64,
+    "held": np.int64,
+    "changes": np.int64,
+    "listed": np.int64,
+    "stale": np.int64,
+    "bound": float,
+}
+_LINK |= {"touched": np.bool_, "waits": np.bool_, "asked": np.bool_}
+_HOP = {"link": np.int64, "flow": np.int64, "share": float, "place": np.int64, "member": np.int64}
+
+
+class Sharing(NamedTuple):
+    """Flows under way: records of flows [F], links [L] and hops [N], which lie together in memory as they are used.
+
+    A flow has `weight`, `cap`, hops `first` to `end`, `rate`, `level`, `holder` (the full link that holds it, -1: its
+    cap, -2: nothing), `left` bytes `since` its rate began, `state`.
+    A link has `capacity`, `members` hops on it in the field `member` of hops from `first` on, what is `used` by flows
+    that do not rise (`changes` since it was summed afresh), `risers` and the sum `rising` of their weights, and the
+    number of flows that it has `held` since it was `full` at that level, with weights `bound`, who may have to be woken
+    (`waits`).
+    A hop of `flow` crosses `link` with its `share`, and is the `place`-th of that link's members.
+    - `flow.changed`, `link.listed`, `link.stale` are lists: who rose, was touched, needs a key; `counts` [3] how long.
+    - `now` [2]: time, event (the begin of a flow, or its end plus F).
+    """
+
+    flows: np.ndarray
+    links: np.ndarray
+    hops: np.ndarray
+    counts: np.ndarray
+    now: np.ndarray
+    tape: Tape
+
+
+TOUCHED, CHANGED, STALE = 0, 1, 2
+
+
+def _records(count: int, fields: dict[str, type], **values: np.ndarray | int) -> np.ndarray:
+    records = np.zeros(count, np.dtype(list(fields.items()), align=True))
+    for name, value in values.items():
+        records[name] = value
+    return records
+
+
+def nothing_shared(capacity, weight, cap, flow, link, share, tape: Tape) -> Sharing:
+    """Before the first flow begins. Hops `flow`, `link`, `share` [N] by flow; those on infinite links left out."""
+    first, first_hop = _firsts(link, len(capacity)), _firsts(flow, len(weight))
+    return Sharing(
+        _records(len(weight), _FLOW, weight=weight, cap=cap, first=first_hop[:-1], end=first_hop[1:], holder=-2),
+        _records(len(capacity), _LINK, capacity=capacity, first=first[:-1]),
+        _records(len(link), _HOP, link=link, flow=flow, share=share),
+        *(np.zeros(3, np.int64), np.zeros(2), tape),
+    )
+
+
+def _firsts(of: np.ndarray, many: int) -> np.ndarray:
+    first = np.zeros(many + 1, np.int64)
+    np.cumsum(np.bincount(of, minlength=many), out=first[1:])
+    return first
+
+
+@compiled
+def enter(s, flow):
+    """A flow begins: it is on its links, and rises from 0."""
+    for hop in range(s.flows[flow].first, s.flows[flow].end):
+        link = s.hops[hop].link
+        place = s.links[link].members
+        s.links[link].members += 1
+        s.hops[s.links[link].first + place].member, s.hops[hop].place = hop, place
+    s.flows[flow].rate, s.flows[flow].level, s.flows[flow].holder, s.flows[flow].since = 0.0, 0.0, -2, s.now[0]
+    _rise(s, flow)
+
+
+@compiled
+def leave(s, flow):
+    """A flow ends: what it had is free."""
+    for hop in range(s.flows[flow].first, s.flows[flow].end):
+        link = s.hops[hop].link
+        _touch(s, link)
+        _let_go(s, hop)
+        last = s.links[link].members - 1
+        moved = s.hops[s.links[link].first + last].member
+        s.hops[s.links[link].first + s.hops[hop].place].member, s.hops[moved].place = moved, s.hops[hop].place
+        s.links[link].members = last
+        _give_back(s, link, s.hops[hop].share * s.flows[flow].rate)
+    s.flows[flow].rate, s.flows[flow].holder = 0.0, -2
+
+
+@compiled
+def settle(s, flow):
+    """Up to now the flow had its rate: what is left of it."""
+    had = s.now[0] - s.flows[flow].since
+    note(s.tape, CLOSE, flow, int(s.now[1]), s.flows[flow].rate, had)
+    if had > 0:
+        s.flows[flow].left = max(s.flows[flow].left - s.flows[flow].rate * had, 0.0)
+    s.flows[flow].since = s.now[0]
+
+
+@compiled
+def _touch(s, link):
+    if s.links[link].touched:
+        return
+    s.links[link].touched, s.links[link].waits = True, True
+    s.links[link].rising, s.links[link].risers = 0.0, 0
+    s.links[s.counts[TOUCHED]].listed = link
+    s.counts[TOUCHED] += 1
+    if s.links[link].changes > s.links[link].members:
+        _sum(s, link)
+
+
+@compiled
+def _sum(s, link):
+    """Sums over the link's flows, afresh."""
+    used, rising, risers = 0.0, 0.0, 0
+    for at in range(s.links[link].first, s.links[link].first + s.links[link].members):
+        hop = s.hops[at].member
+        flow = s.hops[hop].flow
+        if s.flows[flow].state == RISING:
+            rising += s.hops[hop].share * s.flows[flow].weight
+            risers += 1
+        else:
+            used += s.hops[hop].share * s.flows[flow].rate
+    s.links[link].used, s.links[link].rising, s.links[link].risers, s.links[link].changes = used, rising, risers, 0
+
+
+@compiled
+def _ask(s, link):
+    if not s.links[link].asked:
+        s.links[link].asked = True
+        s.links[s.counts[STALE]].stale = link
+        s.counts[STALE] += 1
+
+
+@compiled
+def _rise(s, flow):
+    """A flow takes part: what it has is given back to its links, and it rises again."""
+    s.flows[s.counts[CHANGED]].changed = flow
+    s.counts[CHANGED] += 1
+    hops = range(s.flows[flow].first, s.flows[flow].end)
+    for hop in hops:
+        _touch(s, s.hops[hop].link)
+        _let_go(s, hop)
+    s.flows[flow].holder = -2
+    s.flows[flow].state = RISING
+    for hop in hops:
+        link = s.hops[hop].link
+        s.links[link].rising += s.hops[hop].share * s.flows[flow].weight
+        s.links[link].risers += 1
+        _give_back(s, link, s.hops[hop].share * s.flows[flow].rate)
+
+
+@compiled
+def _let_go(s, hop):
+    """Its link no longer holds the flow, if it did."""
+    link, flow = s.hops[hop].link, s.hops[hop].flow
+    if s.flows[flow].holder == link:
+        s.links[link].held -= 1
+        s.links[link].bound -= s.hops[hop].share * s.flows[flow].weight
+
+
+@compiled
+def _give_back(s, link, rate):
+    """What is used becomes less; where hardly anything is left, of rounding alone perhaps, it is summed afresh."""
+    s.links[link].used -= rate
+    s.links[link].changes += 1
+    if s.links[link].used < MOST * rate:
+        _sum(s, link)
+    _ask(s, link)
+
+
+@compiled
+def _rise_again(s, flow, caps):
+    settle(s, flow)
+    _rise(s, flow)
+    if s.flows[flow].cap < np.inf:
+        put(caps, flow, s.flows[flow].cap / s.flows[flow].weight)
+
+
+@compiled
+def _freeze(s, flow, level, link, caps):
+    s.flows[flow].state, s.flows[flow].level, s.flows[flow].holder = FROZEN, level, link
+    s.flows[flow].rate = s.flows[flow].weight * level if link >= 0 else s.flows[flow].cap
+    drop(caps, flow)
+    for hop in range(s.flows[flow].first, s.flows[flow].end):
+        other = s.hops[hop].link
+        weight = s.hops[hop].share * s.flows[flow].weight
+        s.links[other].used += s.hops[hop].share * s.flows[flow].rate
+        s.links[other].rising -= weight
+        s.links[other].risers -= 1
+        s.links[other].changes += 1
+        if s.links[other].rising < MOST * weight:
+            _sum(s, other)
+        _ask(s, other)
+
+
+@compiled
+def _room_ends(s, link):
+    """The level at which the link is full."""
+    if s.links[link].risers == 0:
+        return np.inf
+    return max(s.links[link].capacity - s.links[link].used, 0.0) / s.links[link].rising
+
+
+@compiled
+def _find_keys(s, links):
+    """The level at which something happens next, of every link that has changed."""
+    for at in range(s.counts[STALE]):
+        link = s.links[at].stale
+        s.links[link].asked = False
+        key = _room_ends(s, link)
+        if s.links[link].waits and s.links[link].held > 0:
+            key = min(key, s.links[link].full)
+        if key < np.inf:
+            put(links, link, key)
+        else:
+            drop(links, link)
+    s.counts[STALE] = 0
+
+
+@compiled
+def refill(s, links, caps):
+    """Rates after flows have entered and left; `changed` lists the flows that rose. `links`, `caps` are empty heaps."""
+    for at in range(s.counts[CHANGED]):
+        flow = s.flows[at].changed
+        if s.flows[flow].cap < np.inf:
+            put(caps, flow, s.flows[flow].cap / s.flows[flow].weight)
+    reached = 0.0
+    while True:
+        _find_keys(s, links)
+        link_level = links[0][links[1][0]] if links[3][0] else np.inf
+        cap_level = caps[0][caps[1][0]] if caps[3][0] else np.inf
+        if link_level == np.inf and cap_level == np.inf:
+            break
+        if cap_level <= link_level:
+            flow = caps[1][0]
+            reached = max(reached, cap_level)
+            _freeze(s, flow, reached, -1, caps)
+            note(s.tape, CAPPED, flow, 0, 0.0, 0.0)
+        else:
+            link = links[1][0]
+            if s.links[link].waits and s.links[link].held > 0 and s.links[link].full <= link_level:
+                _wake(s, link, caps)
+            else:
+                reached = _fill(s, link, reached, caps)
+    _finish(s)
+
+
+@compiled
+def _wake(s, link, caps):
+    """The flows that the link held rise, too, if there is room at their level."""
+    s.links[link].waits = False
+    _ask(s, link)
+    level = s.links[link].full
+    room = s.links[link].capacity - s.links[link].used - s.links[link].rising * level
+    if abs(room) <= MOST * s.links[link].capacity and s.links[link].changes > 0:
+        _sum(s, link)
+        room = s.links[link].capacity - s.links[link].used - s.links[link].rising * level
+    if room <= NEAR * s.links[link].bound * level:
+        return
+    for at in range(s.links[link].first, s.links[link].first + s.links[link].members):
+        flow = s.hops[s.hops[at].member].flow
+        if s.flows[flow].holder == link and s.flows[flow].state == FIXED:
+            _rise_again(s, flow, caps)
+
+
+@compiled
+def _fill(s, link, reached, caps):
+    """The link may be full: at which level, who has more than that, and who is held. The level that is reached."""
+    expected = max(_room_ends(s, link), reached)
+    _sum(s, link)
+    _ask(s, link)
+    level = max(_room_ends(s, link), reached)
+    if level > expected * (1 + NEAR):
+        return reached
+    pulled = False
+    for at in range(s.links[link].first, s.links[link].first + s.links[link].members):
+        flow = s.hops[s.hops[at].member].flow
+        if s.flows[flow].state == FIXED and s.flows[flow].level > level * (1 + NEAR):
+            _rise_again(s, flow, caps)
+            pulled = True
+    if pulled:
+        return level
+    weights = s.links[link].rising
+    if s.links[link].held == 0:
+        s.links[link].bound = 0.0
+    s.links[link].bound += weights
+    for at in range(s.links[link].first, s.links[link].first + s.links[link].members):
+        hop = s.hops[at].member
+        flow = s.hops[hop].flow
+        rises = s.flows[flow].state == RISING
+        note_member(s.tape, hop, rises, s.flows[flow].rate)
+        s.links[link].held += rises
+    note(s.tape, LEVEL, link, s.links[link].members, level, weights)
+    for at in range(s.links[link].first, s.links[link].first + s.links[link].members):
+        flow = s.hops[s.hops[at].member].flow
+        if s.flows[flow].state == RISING:
+            _freeze(s, flow, level, link, caps)
+    s.links[link].full = level
+    return level
+
+
+@compiled
+def _finish(s):
+    """Everything is fixed again."""
+    for at in range(s.counts[CHANGED]):
+        s.flows[s.flows[at].changed].state = FIXED
+    for at in range(s.counts[TOUCHED]):
+        s.links[s.links[at].listed].touched = False
+    s.counts[TOUCHED] = 0

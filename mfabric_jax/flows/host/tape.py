@@ -1,0 +1,155 @@
+"""What an event run wrote down, replayed for first derivatives: forward and reverse, linear in the length of the tape.
+
+Between two events rates are constant, and every number of the run is a sum, a product or a quotient of earlier ones;
+the order of events does not change with an infinitesimal change of the input. At ties, the order is that of the run.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from mfabric_jax.flows.host.heap import compiled
+
+BEGIN, AT_ONCE, CLOSE, CAPPED, LEVEL, END = range(6)
+
+
+class Tape(NamedTuple):
+    """- `steps` [K 3] and `values` [K 2]: what happened.   - `length` [2]: steps and members written, or counted.
+    - `hop`, `held`, `rate` [M]: hops on a link when it became full: held by it, else the rate [bytes/s] of their flow.
+
+    BEGIN flow, predecessor or -1. AT_ONCE flow: it ends as it begins. CLOSE flow, event (a flow's begin, or its end
+    plus F); its rate and how long it had it. CAPPED flow. LEVEL link, members; level and weights on it. END flow; what
+    was left of it when its last rate began, and that rate.
+    """
+
+    steps: np.ndarray
+    values: np.ndarray
+    length: np.ndarray
+    hop: np.ndarray
+    held: np.ndarray
+    rate: np.ndarray
+
+
+def new_tape(steps: int, members: int) -> Tape:
+    """One that has room; without room it counts what it would hold."""
+    return Tape(
+        *(np.zeros((steps, 3), np.int64), np.zeros((steps, 2)), np.zeros(2, np.int64)),
+        *(np.zeros(members, np.int64), np.zeros(members, np.bool_), np.zeros(members)),
+    )
+
+
+@compiled
+def note(tape, what, first, second, value, other):
+    """One step more."""
+    at = tape.length[0]
+    tape.length[0] += 1
+    if at < len(tape.steps):
+        tape.steps[at, 0], tape.steps[at, 1], tape.steps[at, 2] = what, first, second
+        tape.values[at, 0], tape.values[at, 1] = value, other
+
+
+@compiled
+def note_member(tape, hop, held, rate):
+    """One hop more on the link whose LEVEL is noted next."""
+    at = tape.length[1]
+    tape.length[1] += 1
+    if at < len(tape.hop):
+        tape.hop[at], tape.held[at], tape.rate[at] = hop, held, rate
+
+
+@njit(nogil=True, error_model="numpy")
+def pushed(tape, hop_flow, share, weight, d):
+    """Change of every flow's begin and end [2F], for changes `d` of capacity, share (by hop), weight, cap, size, start
+    and lag."""
+    d_capacity, d_share, d_weight, d_cap, d_size, d_start, d_lag = d
+    flows = len(weight)
+    time, left, since, rate = np.zeros(2 * flows), np.zeros(flows), np.zeros(flows), np.zeros(flows)
+    member = 0
+    for at in range(len(tape.steps)):
+        what, first, second = tape.steps[at]
+        value, other = tape.values[at]
+        if what == BEGIN:
+            time[first] = (time[flows + second] if second >= 0 else d_start[first]) + d_lag[first]
+            left[first], since[first], rate[first] = d_size[first], time[first], 0.0
+        elif what == AT_ONCE:
+            time[flows + first] = time[first]
+        elif what == CLOSE:
+            left[first] -= rate[first] * other + value * (time[second] - since[first])
+            since[first] = time[second]
+        elif what == CAPPED:
+            rate[first] = d_cap[first]
+        elif what == END:
+            time[flows + first] = since[first] + left[first] / other - value * rate[first] / other**2
+        else:
+            room, begin = d_capacity[first], member
+            member += second
+            for one in range(begin, member):
+                hop = tape.hop[one]
+                flow = hop_flow[hop]
+                if tape.held[one]:
+                    room -= value * (share[hop] * d_weight[flow] + d_share[hop] * weight[flow])
+                else:
+                    room -= share[hop] * rate[flow] + d_share[hop] * tape.rate[one]
+            for one in range(begin, member):
+                if tape.held[one]:
+                    flow = hop_flow[tape.hop[one]]
+                    rate[flow] = weight[flow] * room / other + value * d_weight[flow]
+    return time
+
+
+@njit(nogil=True, error_model="numpy")
+def pulled(tape, hop_flow, share, weight, links, of_time):
+    """The transpose of `pushed`: from what each begin and end counts [2F] to what each input counts."""
+    flows, hops = len(weight), len(share)
+    capacity, of_share, of_weight = np.zeros(links), np.zeros(hops), np.zeros(flows)
+    cap, size, start, lag = np.zeros(flows), np.zeros(flows), np.zeros(flows), np.zeros(flows)
+    time, left, since, rate = of_time.copy(), np.zeros(flows), np.zeros(flows), np.zeros(flows)
+    member = len(tape.hop)
+    for at in range(len(tape.steps) - 1, -1, -1):
+        what, first, second = tape.steps[at]
+        value, other = tape.values[at]
+        if what == BEGIN:
+            size[first] += left[first]
+            whole = time[first] + since[first]
+            lag[first] += whole
+            if second >= 0:
+                time[flows + second] += whole
+            else:
+                start[first] += whole
+            left[first], since[first], rate[first] = 0.0, 0.0, 0.0
+        elif what == AT_ONCE:
+            time[first] += time[flows + first]
+        elif what == CLOSE:
+            time[second] += since[first] - value * left[first]
+            since[first] = value * left[first]
+            rate[first] -= other * left[first]
+        elif what == CAPPED:
+            cap[first] += rate[first]
+            rate[first] = 0.0
+        elif what == END:
+            count = time[flows + first]
+            since[first] += count
+            left[first] += count / other
+            rate[first] -= count * value / other**2
+        else:
+            end, member = member, member - second
+            level = 0.0
+            for one in range(member, end):
+                if tape.held[one]:
+                    flow = hop_flow[tape.hop[one]]
+                    level += weight[flow] * rate[flow]
+                    of_weight[flow] += value * rate[flow]
+                    rate[flow] = 0.0
+            level /= other
+            capacity[first] += level
+            for one in range(member, end):
+                hop = tape.hop[one]
+                flow = hop_flow[hop]
+                if tape.held[one]:
+                    of_weight[flow] -= level * value * share[hop]
+                    of_share[hop] -= level * value * weight[flow]
+                else:
+                    rate[flow] -= level * share[hop]
+                    of_share[hop] -= level * tape.rate[one]
+    return capacity, of_share, of_weight, cap, size, start, lag

@@ -1,0 +1,171 @@
+"""The engine for a CPU inside of JAX programs: a callback, batched by `vmap`, with first derivatives both ways."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.experimental.buffer_callback import buffer_callback
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, Int
+
+from mfabric_jax.flows.dependencies import Successors
+from mfabric_jax.flows.first_derivatives import once
+from mfabric_jax.flows.problem import FlowList, FlowProblem
+from mfabric_jax.platforms import cores
+
+
+class Hops(NamedTuple):
+    """As a table [F H], with no `flow`, or as a list [N]; -1 pads."""
+
+    link: Int[Array, "..."]
+    flow: Int[Array, "N"] | None
+
+
+class Terms(NamedTuple):
+    """What times can be differentiated in."""
+
+    capacity: Float[Array, "L"]
+    share: Float[Array, "..."]
+    weight: Float[Array, "F"]
+    cap: Float[Array, "F"]
+    size: Float[Array, "F"]
+    start: Float[Array, "F"]
+    lag: Float[Array, "F"]
+
+
+def times(problem: FlowProblem | FlowList, size, start, lag, order: Successors) -> tuple[Array, Array, Array, Array]:
+    """Begin and end [F] s, the link that held each flow as it ended [F] (-1: none), number of events."""
+    return _times(*_split(problem, size, start, lag), order)
+
+
+def times_now(problem: FlowProblem | FlowList, size, start, lag, order: Successors) -> tuple[np.ndarray, ...]:
+    """`times` of arrays that are known, as NumPy arrays."""
+    terms, hops, order = jax.tree.map(np.asarray, (*_split(problem, size, start, lag), order))
+    begin, finish, holder, events = _solved(terms, hops, order)
+    dtype = terms.size.dtype
+    return begin.astype(dtype), finish.astype(dtype), holder.astype(np.int32), np.asarray(events, np.int32)
+
+
+def _split(problem: FlowProblem | FlowList, size, start, lag) -> tuple[Terms, Hops]:
+    table = isinstance(problem, FlowProblem)
+    hops = Hops(problem.hops, None) if table else Hops(problem.link, problem.flow)
+    return Terms(problem.capacity, problem.share, problem.weight, problem.cap, size, start, lag), hops
+
+
+@jax.custom_jvp
+def _times(terms: Terms, hops: Hops, order: Successors) -> tuple[Any, ...]:
+    of_flow = jax.ShapeDtypeStruct(terms.size.shape, terms.size.dtype)
+    whole = jax.ShapeDtypeStruct(terms.size.shape, jnp.int32)
+    shapes = (of_flow, of_flow, whole, jax.ShapeDtypeStruct((), jnp.int32))
+    return _called(_solved, shapes, lax.stop_gradient(terms), hops, order)
+
+
+@_times.defjvp
+def _(primals, tangents):
+    terms, hops, order = once(primals)
+    begin, finish, holder, events = _times(terms, hops, order)
+    d_begin, d_finish = _change(tangents[0], terms, hops, order)
+    nothing = np.zeros(holder.shape, jax.dtypes.float0), np.zeros((), jax.dtypes.float0)
+    return (begin, finish, holder, events), (d_begin, d_finish, *nothing)
+
+
+def _change(d: Terms, terms: Terms, hops: Hops, order: Successors) -> tuple[Array, Array]:
+    """Begin and end are linear in small changes. As the solution of a linear system, JAX can transpose and batch it:
+    the changes are put where `start` and `size` are."""
+    shapes = jax.tree.map(lambda one: jax.ShapeDtypeStruct(one.shape, one.dtype), terms)
+
+    together, apart = ravel_pytree(d)  # one operand: changes of some inputs are known to be zero, the others' are not
+
+    def solve(_, change: Array) -> Array:
+        begin, finish = _called(_pushed, (shapes.start, shapes.size), terms, hops, order, apart(change))
+        return ravel_pytree(jax.tree.map(jnp.zeros_like, terms)._replace(start=begin, size=finish))[0]
+
+    def transpose(_, counts: Array) -> Array:
+        of = apart(counts)
+        return ravel_pytree(_called(_pulled, shapes, terms, hops, order, (of.start, of.size)))[0]
+
+    changed = apart(lax.custom_linear_solve(lambda x: x, together, solve, transpose))
+    return changed.start, changed.size
+
+
+def _called(function: Callable[..., Any], shapes: Any, *operands: Any) -> Any:
+    """The function on the host, once for every instance of a batch.
+
+    It is handed the program's own memory: `jax.pure_callback` would copy large operands on threads that the program may
+    hold itself, and wait for ever where there is one core.
+    """
+    ranks = [np.ndim(leaf) for leaf in jax.tree.leaves(operands)]
+    shape_of = jax.tree.structure(operands)
+
+    def call(_, results, *leaves):
+        leaves, results = ([np.asarray(leaf) for leaf in some] for some in (leaves, jax.tree.leaves(results)))
+        batches = [leaf.shape[: leaf.ndim - rank] for leaf, rank in zip(leaves, ranks, strict=True)]
+        batch = np.broadcast_shapes(*batches)
+        full = [
+            np.broadcast_to(leaf, batch + leaf.shape[leaf.ndim - rank :])
+            for leaf, rank in zip(leaves, ranks, strict=True)
+        ]
+
+        def instance(at):
+            for result, value in zip(results, function(*shape_of.unflatten([leaf[at] for leaf in full])), strict=True):
+                result[at] = value
+
+        places = list(np.ndindex(*batch))
+        workers = min(len(places), cores())
+        if workers > 1:
+            with ThreadPoolExecutor(workers) as pool:
+                list(pool.map(instance, places))
+        else:
+            for at in places:
+                instance(at)
+
+    return buffer_callback(call, shapes, vmap_method="expand_dims")(*jax.tree.leaves(operands))
+
+
+def _instance(terms: Terms, hops: Hops, order: Successors):
+    """The instance in double precision, and where its hops stand in `share`."""
+    from mfabric_jax.flows.host.instance import HostInstance
+
+    capacity = np.asarray(terms.capacity, float)
+    finite = np.append(np.isfinite(capacity), False)  # a link of infinite capacity holds nobody; -1 is the last
+    at = np.flatnonzero(finite[np.ravel(hops.link)])
+    flow = at // max(hops.link.shape[-1], 1) if hops.flow is None else np.asarray(hops.flow)[at]
+    if hops.flow is not None:
+        by_flow = np.argsort(flow, kind="stable")
+        at, flow = at[by_flow], flow[by_flow]
+    share = np.ravel(terms.share)[at].astype(float)
+    link = np.ravel(hops.link)[at].astype(np.int64)
+    of_flows = {name: np.array(getattr(terms, name), float) for name in ("weight", "cap", "size", "start", "lag")}
+    waits = {name: np.array(part, np.int64) for name, part in zip(("first", "then", "waits"), order, strict=True)}
+    return HostInstance(capacity, flow.astype(np.int64), link, share, **of_flows, **waits), at
+
+
+def _solved(terms: Terms, hops: Hops, order: Successors):
+    from mfabric_jax.flows.host.instance import run_instance
+
+    got, events = run_instance(_instance(terms, hops, order)[0])
+    return *got, events
+
+
+def _pushed(terms: Terms, hops: Hops, order: Successors, change: Terms):
+    from mfabric_jax.flows.host.instance import changes
+
+    one, at = _instance(terms, hops, order)
+    d = [np.array(part, float) for part in change]
+    d[1] = np.ravel(d[1])[at]
+    return np.split(changes(one, tuple(d)), 2)
+
+
+def _pulled(terms: Terms, hops: Hops, order: Successors, counts: tuple):
+    from mfabric_jax.flows.host import instance
+
+    one, at = _instance(terms, hops, order)
+    back = list(instance.counts(one, np.concatenate([np.array(count, float) for count in counts])))
+    share = np.zeros(np.size(terms.share))
+    share[at] = back[1]
+    back[1] = share.reshape(np.shape(terms.share))
+    return back

@@ -1,0 +1,156 @@
+"""The ends of one expert-parallel group (its servers, ranks or GPUs) and what they do, as tasks."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from mfabric_jax.tasks.columns import TaskColumns
+from mfabric_jax.tasks.graph import Op, TaskKind
+
+Ready = np.ndarray  # [K N]: the tasks that each of N ends waits for
+BARRIERS = {
+    "collective": "nobody goes on before an all-to-all of its group is over, which is a BARRIER of all",
+    "marker": "the same, by a task that is nobody's",
+    "none": "an end goes on once it has sent and received what is its own",
+}
+
+
+class Sent(NamedTuple):
+    """One all-to-all between the ends of a group: who sends what to whom, and how.
+
+    - `src`, `dst` [F]: ends of the group.   - `bytes` [F].
+    - `cap` [F] bytes/s: no faster than that.   - `private` [F]: on circuits, which no other pair shares.
+    """
+
+    src: np.ndarray
+    dst: np.ndarray
+    bytes: np.ndarray
+    cap: np.ndarray
+    private: np.ndarray
+
+    def back(self) -> "Sent":
+        """The same the other way."""
+        return self._replace(src=self.dst, dst=self.src)
+
+
+class Reduced(NamedTuple):
+    """An all-reduce: `group` [N] of every end; `bytes`."""
+
+    group: np.ndarray
+    bytes: float
+
+
+class Site:
+    """One group in one pipeline stage.
+
+    - `ends` [N]: ranks of the graph.   - `group`: that of all of them.   - `barriers`: one of `BARRIERS`.
+    - `reduced`: how a tensor-parallel all-reduce is a collective; None: it is so many seconds.
+    - `quiet` [N]: the last all-to-all; `turned`: the switch has last turned. None: never.
+    """
+
+    def __init__(self, tasks: TaskColumns, ends: np.ndarray, group: int, *, barriers: str, receives: bool):
+        self.tasks, self.ends, self.group, self.barriers, self.receives = tasks, ends, group, barriers, receives
+        self.reduced: Reduced | None = None
+        self.quiet: np.ndarray | None = None
+        self.turned: np.ndarray | None = None
+
+    @property
+    def nothing(self) -> Ready:
+        """Waits for nothing."""
+        return np.zeros((0, len(self.ends)), np.int64)
+
+    def compute(self, ready: Ready, seconds: float, name: str, lane: int = 0) -> Ready:
+        """So many seconds on every end; nothing where there are none."""
+        if seconds <= 0:
+            return ready
+        return self.tasks.add(TaskKind.COMPUTE, self.ends, name, ready, seconds=seconds, lane=lane)[None]
+
+    def tensor_parallel(self, ready: Ready, seconds: float, name: str) -> Ready:
+        """The all-reduce of tensor-parallel ranks."""
+        if self.reduced is None or seconds <= 0:
+            return self.compute(ready, seconds, name, lane=-1)
+        return all_reduced(self.tasks, self.ends, [ready], self.reduced, name)[None]
+
+    def after_all(self, waits: list[np.ndarray], seconds: float, name: str) -> np.ndarray:
+        """What every end waits for so many seconds behind all of these [N]."""
+        barriers = "marker" if self.barriers == "marker" else "collective"
+        over = gathered(self.tasks, self.ends, waits, self.group, name, barriers)
+        if barriers == "collective":
+            return self.compute(over[None], seconds, name, lane=-1)[0]
+        later = self.tasks.add(TaskKind.MARKER, -1, name, [over[:1]], lag=seconds)
+        return np.broadcast_to(later, self.ends.shape)
+
+    def turn(self, told: list, delay_s: float) -> None:
+        """The switch turns once all of these are over; before anything else it has turned already."""
+        told = [one for one in told if one is not None]
+        self.turned = self.after_all(told, delay_s, "the switch turns") if told else None
+
+    def all_to_all(self, ready: Ready, sent: Sent, inside_s: float, name: str, *, packets_wait: bool) -> Ready:
+        """One all-to-all, and beside it so many seconds on the NVSwitches."""
+        waits, out, into = [ready], [], []
+        behind = [ready] if self.turned is None else [ready, self.turned]
+        for private in (False, True):
+            some = sent.private == private
+            if some.any():
+                waits = behind if private or packets_wait else [ready]
+                one = Sent(*(column[some] for column in sent))
+                begun, ended = self.messages(waits, one, name)
+                out.append((begun, one.src))
+                into.append((ended, one.dst))
+        here = [] if inside_s <= 0 else [self._inside(behind if packets_wait else [ready], inside_s, name)]
+        self.quiet = self._joined(out, into, here or [ready], name)
+        return self.quiet[None]
+
+    def messages(self, waits: list, sent: Sent, name: str, traffic: int = 1) -> tuple[np.ndarray, np.ndarray]:
+        """Messages between ends: the tasks that send them, and those that have received them."""
+        waits = [one[..., sent.src] for one in waits]
+        return send(self.tasks, self.ends, waits, sent, name, traffic, receives=self.receives)
+
+    def _inside(self, waits: list, seconds: float, name: str) -> np.ndarray:
+        return self.tasks.add(TaskKind.COMPUTE, self.ends, f"{name} inside servers", waits, seconds=seconds)
+
+    def _joined(self, out: list, into: list, here: list, name: str) -> np.ndarray:
+        """What every end waits for when an all-to-all is over [N]."""
+        over = gathered(self.tasks, self.ends, here, self.group, f"{name} is over", self.barriers)
+        for sends, src in out:
+            self.tasks.wait(over[src], sends)
+        for receipts, dst in into if self.receives or self.barriers == "none" else []:
+            self.tasks.wait(over[dst], receipts)
+        return over
+
+
+def gathered(tasks: TaskColumns, ends: np.ndarray, waits: list, group: int, name: str, barriers: str) -> np.ndarray:
+    """What every one of these ends waits for behind what all of them (or, without barriers, itself) have waited for
+    [N]; it may be told to wait for more."""
+    if barriers == "marker":
+        one = tasks.add(TaskKind.MARKER, -1, name)
+        tasks.wait(one, *(np.reshape(each, (-1, 1)) for each in waits))
+        return np.broadcast_to(one, ends.shape)
+    if barriers == "collective":
+        match = tasks.matched(1)
+        return tasks.add(TaskKind.COLLECTIVE, ends, name, waits, op=Op.BARRIER, group=group, match=match)
+    return tasks.add(TaskKind.MARKER, ends, name, waits)
+
+
+def send(
+    tasks: TaskColumns, ends: np.ndarray, waits: list, sent: Sent, name: str, traffic: int, *, receives: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Messages between `ends`, waiting for tasks [F] or [K F]: the tasks that send them, and those that have received
+    them, the same unless receiving is a task of its own."""
+    src, dst = ends[sent.src], ends[sent.dst]
+    match = tasks.matched(len(src)) if receives else -1
+    rest = {"bytes": sent.bytes, "cap": sent.cap, "private": sent.private, "traffic": traffic}
+    sending = tasks.add(TaskKind.SEND, src, name, waits, peer=dst, match=match, **rest)
+    if not receives:
+        return sending, sending
+    return sending, tasks.add(TaskKind.RECV, dst, name, peer=src, match=match, bytes=sent.bytes)
+
+
+def all_reduced(
+    tasks: TaskColumns, ends: np.ndarray, waits: list, one: Reduced, name: str, traffic: int = 0
+) -> np.ndarray:
+    """An all-reduce in each group of these ends, as a collective [N]."""
+    _, place = np.unique(one.group, return_inverse=True)
+    match = tasks.matched(place.max() + 1)[place]
+    rest = {"op": Op.ALL_REDUCE, "group": one.group, "match": match, "bytes": one.bytes, "traffic": traffic}
+    return tasks.add(TaskKind.COLLECTIVE, ends, name, waits, **rest)

@@ -1,0 +1,236 @@
+"""CASSINI: when each of several jobs has to start so that their communication interleaves on the links they share.
+
+Published (arXiv 2308.00852, NSDI 2024): a job's demand on a link is drawn on a circle whose perimeter is its iteration
+time; jobs of a link share a unified circle of the least common multiple; rotating a job's circle is shifting it in
+time; the score is 1 less the mean demand above the link's capacity, over that capacity; jobs and links make a bipartite
+affinity graph, and a breadth-first walk over it gives every job one time shift; of candidate placements the one with
+the best mean score wins. The abstract could be read; the formulas are from memory and agree with public notes on the
+paper. Its two-job example: iterations of 40 and 60 ms on a circle of 120, one of them turned by 30 degrees.
+
+Deviations: circles are cut into equal ticks of time instead of 5 degrees each; rotations are found by coordinate
+search, which is complete for two jobs of a link; where the affinity graph has a loop, for which the paper drops the
+placement, the links with the lowest score before any shift decide and the others are passed over.
+"""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from mfabric_jax.checks import InputError, positive, whole
+
+MOST_TICKS = 1 << 14  # of a unified circle
+AT_ONCE = 1 << 20  # turns times ticks that are looked at together
+ORDERS = 24  # in which more than two jobs are turned
+GAIN = 1e-9  # of the excess: what a further turn must save
+
+
+@dataclass(frozen=True)
+class Circle:
+    """What one job asks of one link in an iteration, alone.
+
+    - `period_s`: an iteration.   - `begin_s`, `end_s` [A]: arcs in which it communicates, from the start of an
+      iteration; they may run over its end.   - `rate` [A] bytes/s in each.
+    """
+
+    period_s: float
+    begin_s: tuple[float, ...]
+    end_s: tuple[float, ...]
+    rate: tuple[float, ...]
+
+    def __post_init__(self):
+        positive("period_s", self.period_s)
+        if not len(self.begin_s) == len(self.end_s) == len(self.rate):
+            raise InputError("begin_s, end_s and rate of a circle must be of one length.")
+
+    def sampled(self, ticks: int) -> np.ndarray:
+        """[ticks] mean rate in each of so many equal parts of the perimeter."""
+        tick = self.period_s / ticks
+        edge = np.arange(ticks + 1) * tick
+        sent = np.zeros(ticks)
+        for begin, end, rate in zip(self.begin_s, self.end_s, self.rate, strict=True):
+            for turn in range(math.floor(begin / self.period_s), math.floor(end / self.period_s) + 1):
+                inside = np.clip(edge, begin - turn * self.period_s, end - turn * self.period_s)
+                sent += rate * np.diff(inside)
+        return sent / tick
+
+
+class Rotations(NamedTuple):
+    """How well jobs go together on a link: `score` (1: never above its capacity; may be negative), `before` without a
+    shift, and the `shift_s` of each, below its iteration time; the first is 0."""
+
+    score: float
+    before: float
+    shift_s: tuple[float, ...]
+
+
+def unified_ticks(periods_s: Sequence[float], tick_s: float) -> list[int]:
+    """Ticks of each iteration, whole numbers, whose least common multiple is the unified circle.
+
+    A tick is doubled until the circle has at most 16,384 of them. An iteration has one at least.
+    """
+    positive("tick_s", tick_s)
+    while math.lcm(*(ticks := [max(1, round(period / tick_s)) for period in periods_s])) > MOST_TICKS:
+        tick_s *= 2
+    return ticks
+
+
+class _Link(NamedTuple):
+    """Demand [ticks] of each job around the unified circle of a link, over its capacity; ticks of each iteration."""
+
+    demand: list[np.ndarray]
+    periods: list[int]
+
+    def excess(self, turns: Sequence[int]) -> float:
+        """Mean demand above the capacity, with each job turned by so many ticks."""
+        return _above(sum(np.roll(own, turn) for own, turn in zip(self.demand, turns, strict=True)))
+
+
+def _above(demand) -> float:
+    return float(np.maximum(demand - 1, 0).mean())
+
+
+def _link(circles: Sequence[Circle], capacity: float, tick_s: float) -> _Link:
+    positive("capacity", capacity)
+    periods = unified_ticks([circle.period_s for circle in circles], tick_s)
+    around = math.lcm(*periods)
+    cut = zip(circles, periods, strict=True)
+    return _Link([np.tile(one.sampled(ticks) / capacity, around // ticks) for one, ticks in cut], periods)
+
+
+def rotations(circles: Sequence[Circle], capacity: float, tick_s: float = 0.001) -> Rotations:
+    """The best rotations of the jobs of one link, and their score.
+
+    - `capacity` bytes/s.   - `tick_s`: how finely time is cut, at most; iteration times are rounded.
+
+    Of rotations with one score the smallest are taken.
+    """
+    link = _link(circles, capacity, tick_s)
+    before, turns = link.excess([0] * len(circles)), _best_turns(link)
+    found = link.excess(turns)
+    if found >= before - GAIN:
+        found, turns = before, [0] * len(circles)
+    cut = zip(circles, link.periods, turns, strict=True)
+    return Rotations(1 - found, 1 - before, tuple(turn * (one.period_s / ticks) for one, ticks, turn in cut))
+
+
+def score_of(circles: Sequence[Circle], capacity: float, shift_s: Sequence[float], tick_s: float = 0.001) -> float:
+    """The score of a link whose jobs are shifted so, to the next tick: 1 where they never ask for more than it has."""
+    link = _link(circles, capacity, tick_s)
+    cut = zip(circles, link.periods, shift_s, strict=True)
+    return 1 - link.excess([round(shift / one.period_s * ticks) for one, ticks, shift in cut])
+
+
+def _best_turns(link: _Link) -> list[int]:
+    """Ticks by which each is turned: one after the other where it fits best, again until nothing is saved."""
+    jobs = range(len(link.demand))
+    best, least = [0] * len(jobs), np.inf
+    for order in itertools.islice(itertools.permutations(jobs), 1 if len(jobs) < 3 else ORDERS):
+        turns, found = _turned(link, order)
+        if found < least - GAIN:
+            best, least = turns, found
+        if least < GAIN:
+            break
+    return [(turn - best[0]) % period for turn, period in zip(best, link.periods, strict=True)]
+
+
+def _turned(link: _Link, order: Sequence[int]) -> tuple[list[int], float]:
+    turns, placed = [0] * len(order), link.demand[order[0]]
+    for job in order[1:]:
+        turns[job] = _turn(placed, link.demand[job], link.periods[job])
+        placed = placed + np.roll(link.demand[job], turns[job])
+    found, last = _above(placed), np.inf
+    while found < last - GAIN:
+        last = found
+        for job in order[1:]:
+            rest = placed - np.roll(link.demand[job], turns[job])
+            turns[job] = _turn(rest, link.demand[job], link.periods[job])
+            placed = rest + np.roll(link.demand[job], turns[job])
+        found = _above(placed)
+    return turns, found
+
+
+def _turn(rest: np.ndarray, own: np.ndarray, period: int) -> int:
+    """Of all turns of one job within its iteration the first with the least excess over the others."""
+    excess, every, some = np.empty(period), np.arange(period), max(1, AT_ONCE // period)
+    room, own = (
+        rest.reshape(-1, period) - 1,
+        own[:period],
+    )  # the job repeats: one of its iterations under each of theirs
+    for first in range(0, period, some):
+        turned = own[(every - every[first : first + some, None]) % period]
+        above = sum(np.maximum(turned + row, 0).sum(axis=1) for row in room)
+        excess[first : first + some] = above / len(rest)
+    return int(np.flatnonzero(excess <= excess.min() + GAIN)[0])
+
+
+class Shifts(NamedTuple):
+    """- `shift_s` [J] of every job, from 0 to below its iteration.
+    - `score` with these shifts: mean over shared links, 1 without any.   - `links`: the shared ones, each with the
+    `Rotations` of its jobs by themselves.   - `passed_over`: links of loops, which decided nothing."""
+
+    shift_s: np.ndarray
+    score: float
+    links: dict[str, Rotations]
+    passed_over: tuple[str, ...]
+
+
+def time_shifts(
+    jobs: Sequence[float], links: Mapping[str, tuple[float, Mapping[int, Circle]]], tick_s: float = 0.001
+) -> Shifts:
+    """One time shift for every job, by a breadth-first walk over the affinity graph of jobs and shared links.
+
+    - `jobs` [J]: iteration time of each [s].   - `links`: by name, the capacity [bytes/s] and the circle of every job
+      that crosses it, by its number in `jobs`.
+
+    Links that the same jobs cross count once: the one with the lowest score before shifting. A walk from job to link to
+    job gives t_k = (t_j - w_jl + w_lk) mod period_k, w the shift of a job on the link.
+    """
+    shared = {name: (capacity, dict(sorted(of.items()))) for name, (capacity, of) in links.items() if len(of) > 1}
+    known: dict[tuple, Rotations] = {}
+    fits = {}
+    for name, (capacity, of) in shared.items():
+        like = capacity, *of.items()
+        known[like] = fits[name] = known.get(like) or rotations(list(of.values()), capacity, tick_s)
+    group, kept, passed = list(range(len(jobs))), {}, []
+    alike: set[frozenset[int]] = set()
+    for name in sorted(fits, key=lambda one: fits[one].before):
+        members = list(shared[name][1])
+        if frozenset(members) in alike:
+            continue
+        alike.add(frozenset(members))
+        if len({group[job] for job in members}) < len(members):
+            passed.append(name)
+            continue
+        joined = {group[job] for job in members}
+        group = [group[members[0]] if one in joined else one for one in group]
+        kept[name] = dict(zip(members, fits[name].shift_s, strict=True))
+    shift = _walk(jobs, kept)
+    scores = [
+        score_of(list(of.values()), capacity, shift[list(of)].tolist(), tick_s) for capacity, of in shared.values()
+    ]
+    return Shifts(shift, float(np.mean(scores)) if scores else 1.0, fits, tuple(passed))
+
+
+def _walk(jobs: Sequence[float], links: Mapping[str, Mapping[int, float]]) -> np.ndarray:
+    """[J] time shifts: 0 for the first job of every connected part."""
+    shift = np.full(len(jobs), np.nan)
+    for first in range(len(jobs)):
+        if not np.isnan(shift[first]):
+            continue
+        shift[first], queue = 0.0, [first]
+        for job in queue:  # grows as it goes
+            for weights in (weights for weights in links.values() if job in weights):
+                for other in (other for other in weights if np.isnan(shift[other])):
+                    shift[other] = (shift[job] - weights[job] + weights[other]) % jobs[other]
+                    queue.append(other)
+    return shift
+
+
+def best_placement(candidates: Sequence[Shifts]) -> int:
+    """Which of several placements has the best mean score; the first of equals."""
+    whole("candidates", len(candidates))
+    return int(np.argmax([one.score for one in candidates]))

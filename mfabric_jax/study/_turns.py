@@ -1,0 +1,159 @@
+"""Circuits that change between the all-to-alls of a graph: whose turn it is, and who waits for the switch.
+
+An all-to-all has circuits between its own servers, chosen for its own bytes; nothing else uses them. The all-to-alls
+of a server take turns, in an order in which everything can run; where the circuits of one of its servers differ, the
+switch turns once the all-to-alls before are through. Circuits are in place at the beginning as the end leaves them.
+"""
+
+import heapq
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from mfabric_jax.checks import InputError
+from mfabric_jax.flows.dependencies import successors
+from mfabric_jax.tasks.flow_graph import FlowGraph
+from mfabric_jax.tasks.graph import Op, TaskGraph, TaskKind
+
+TURN = -1  # `task` of the flows that stand for the switch
+
+
+class Phases(NamedTuple):
+    """P all-to-alls between servers, in the order of their turns.
+
+    - `of` [F]: which one a flow is part of, -1: none.   - `demand` [P S S]: bytes between servers.
+    """
+
+    of: np.ndarray
+    demand: np.ndarray
+
+
+def phases_of(
+    graph: TaskGraph, flows: FlowGraph, demand: Callable[[np.ndarray], np.ndarray], seconds: np.ndarray
+) -> Phases:
+    """The all-to-alls of a graph.
+
+    - `demand`: the bytes between servers [S S] of some flows (a mask).   - `seconds` [F]: about how long flows take.
+    """
+    exchange = graph.of(TaskKind.COLLECTIVE, Op.ALL_TO_ALL)
+    one = np.where(graph.match >= 0, graph.match, graph.match.max(initial=0) + 1 + np.arange(graph.tasks))
+    of = np.where(exchange[flows.task], one[flows.task], -1)
+    between = {int(which): demand(of == which) for which in np.unique(of[of >= 0])}
+    kept = [which for which in between if between[which].any()]
+    number = {which: place for place, which in enumerate(kept)}
+    of = np.array([number.get(which, -1) for which in of.tolist()], np.int64)
+    order = turns_in_order(of, flows.after, seconds)
+    place = np.argsort(order)
+    servers = demand(np.zeros(flows.flows, bool)).shape
+    matrices = np.array([between[kept[which]] for which in order]).reshape(-1, *servers)
+    return Phases(np.where(of >= 0, place[of] if len(place) else -1, -1), matrices)
+
+
+def turns_in_order(of: np.ndarray, after: np.ndarray, seconds: np.ndarray) -> np.ndarray:
+    """The all-to-alls in an order in which each can wait for all before it, earliest first if nothing were shared.
+
+    `InputError` where two wait for parts of each other.
+    """
+    count, flows = int(of.max(initial=-1)) + 1, len(of)
+    node = np.where(of >= 0, of, count + np.arange(flows))
+    pairs = np.unique(node[after].reshape(-1, 2), axis=0)
+    pairs = pairs[pairs[:, 0] != pairs[:, 1]]
+    takes = np.zeros(count + flows)
+    np.maximum.at(takes, node, seconds)
+    first, then, waits = (part.tolist() for part in successors(pairs, count + flows))
+    there = set(node.tolist())
+    ready = [(0.0, one) for one in there if not waits[one]]
+    heapq.heapify(ready)
+    begin, order, done = [0.0] * (count + flows), [], 0
+    while ready:
+        at, one = heapq.heappop(ready)
+        done += 1
+        if one < count:
+            order.append(one)
+        for follower in then[first[one] : first[one + 1]]:
+            begin[follower] = max(begin[follower], at + takes[one])
+            waits[follower] -= 1
+            if not waits[follower]:
+                heapq.heappush(ready, (begin[follower], follower))
+    if done < len(there):
+        raise InputError(
+            "circuits_for 'all-to-all' needs all-to-alls of which none waits for a part of another and it for this one."
+        )
+    return np.array(order, np.int64)
+
+
+def circuits_of_each(demand: np.ndarray, choose: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """Circuits [P S S] of all-to-alls, each between its own servers; `choose`: of demands [N s s] of one size."""
+    busy = [np.flatnonzero(_busy(one)) for one in demand]
+    found = np.zeros(demand.shape, np.int64)
+    for size in {len(servers) for servers in busy}:
+        mine = [place for place, servers in enumerate(busy) if len(servers) == size]
+        count = choose(np.array([demand[place][np.ix_(busy[place], busy[place])] for place in mine]))
+        for place, one in zip(mine, count, strict=True):
+            found[place][np.ix_(busy[place], busy[place])] = one
+    return found
+
+
+def with_turns(
+    flows: FlowGraph, phases: Phases, circuits: np.ndarray, optical: np.ndarray, delay_s: float, *, ahead: bool
+) -> FlowGraph:
+    """The graph in which flows on circuits wait for the switch.
+
+    - `circuits` [P S S]: of every all-to-all.   - `optical` [F]: mask of the flows that use them.
+    - `ahead`: the switch turns as soon as the all-to-alls before are through, so it must know what comes; else once
+      everything that the all-to-all itself waits for has ended.
+    """
+    members = [np.flatnonzero(phases.of == phase) for phase in range(len(circuits))]
+    from_outside = phases.of[flows.after[:, 0]] != phases.of[flows.after[:, 1]]
+    own = _in_place_at_the_end(phases, circuits)
+    users: list[list[int]] = [[] for _ in own]
+    set_by = [-1] * len(own)
+    lags: list[float] = []
+    pairs: list[tuple[int, int]] = []
+
+    def marker(waits_for, lag: float) -> int:
+        number = flows.flows + len(lags)
+        lags.append(lag)
+        pairs.extend((int(one), number) for one in waits_for)
+        return number
+
+    ended: dict[int, int] = {}
+    for phase, count in enumerate(circuits):
+        servers = np.flatnonzero(_busy(phases.demand[phase])).tolist()
+        if any((own[s] != count[s]).any() for s in servers):
+            before = sorted({user for s in servers for user in users[s]})
+            waits = [ended.get(user) or ended.setdefault(user, marker(members[user], 0.0)) for user in before]
+            if not ahead:
+                waits += flows.after[from_outside & (phases.of[flows.after[:, 1]] == phase), 0].tolist()
+            turn = marker(waits, delay_s)
+            for s in servers:
+                own[s], users[s], set_by[s] = count[s], [], turn
+        for s in servers:
+            users[s].append(phase)
+        turns = {set_by[s] for s in servers} - {-1}
+        pairs.extend((turn, int(flow)) for turn in sorted(turns) for flow in members[phase][optical[members[phase]]])
+    return _more(flows, np.array(lags), np.array(pairs, np.int64).reshape(-1, 2))
+
+
+def _busy(demand: np.ndarray) -> np.ndarray:
+    """[S] mask: servers that send or receive."""
+    return np.any(demand + demand.T, axis=0).astype(bool)
+
+
+def _in_place_at_the_end(phases: Phases, circuits: np.ndarray) -> list[np.ndarray]:
+    """The circuits [S] of every server as its last all-to-all leaves them."""
+    own = [np.zeros(circuits.shape[1], circuits.dtype) for _ in range(circuits.shape[1])]
+    for demand, count in zip(phases.demand, circuits, strict=True):
+        for server in np.flatnonzero(_busy(demand)):
+            own[server] = count[server]
+    return own
+
+
+def _more(flows: FlowGraph, lag: np.ndarray, pairs: np.ndarray) -> FlowGraph:
+    """With markers of so much lag behind the flows, and more pairs of what waits for what."""
+    nobody, nothing = np.full(len(lag), -1), np.zeros(len(lag))
+    added = {"src": nobody, "dst": nobody, "task": np.full(len(lag), TURN), "lag": lag, "weight": nothing + 1}
+    added |= dict.fromkeys(("bytes", "seconds", "start"), nothing)
+    arrays = {name: np.concatenate([getattr(flows, name), more]) for name, more in added.items()}
+    return FlowGraph(after=np.concatenate([flows.after, pairs]), **arrays)

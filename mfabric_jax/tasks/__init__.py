@@ -1,0 +1,11 @@
+"""Jobs as graphs of tasks: read, written, made of collectives, and lowered to flows."""
+
+from mfabric_jax.tasks.flow_graph import FlowGraph as FlowGraph
+from mfabric_jax.tasks.formats.registry import read_tasks as read_tasks
+from mfabric_jax.tasks.formats.registry import read_with_remarks as read_with_remarks
+from mfabric_jax.tasks.formats.registry import write_tasks as write_tasks
+from mfabric_jax.tasks.graph import Op as Op
+from mfabric_jax.tasks.graph import TaskGraph as TaskGraph
+from mfabric_jax.tasks.graph import TaskKind as TaskKind
+from mfabric_jax.tasks.graph import Tasks as Tasks
+from mfabric_jax.tasks.lowering import lowered as lowered

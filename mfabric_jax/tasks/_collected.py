@@ -1,0 +1,121 @@
+"""The flows of a graph as they are collected: first one for each task, then what collectives are made of."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from mfabric_jax.tasks._members import Collectives
+from mfabric_jax.tasks.collectives.template import Template
+from mfabric_jax.tasks.flow_graph import FlowGraph
+from mfabric_jax.tasks.graph import TaskGraph, TaskKind
+
+Latency = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+class CollectedFlows:
+    """The flows so far; `latency` [s] of messages from `src`, `dst` [F].
+
+    Flow t ends with task t. A collective's tasks have one more flow each, which lets the rank begin.
+    """
+
+    def __init__(self, graph: TaskGraph, found: Collectives, message: tuple[np.ndarray, np.ndarray], latency: Latency):
+        self.graph, self.found, self.latency = graph, found, latency
+        tasks = graph.tasks
+        own = np.flatnonzero(graph.of(TaskKind.COLLECTIVE))
+        self.enter = np.arange(tasks)
+        self.enter[own] = tasks + np.arange(len(own))
+        self.count = tasks + len(own)
+        self.parts: list[dict[str, np.ndarray]] = [self._of_tasks(message[1]), self._markers(own)]
+        self._delay(own)
+        self.after = [np.stack([self.enter[own], own], axis=1), np.stack(message, axis=1)]
+        self.wait_for(graph.after)
+        self.enters, self.leaves = self._of_members()
+
+    def _of_tasks(self, received: np.ndarray) -> dict[str, np.ndarray]:
+        graph = self.graph
+        compute, send = graph.of(TaskKind.COMPUTE), graph.of(TaskKind.SEND)
+        assumed = graph.of(TaskKind.RECV)
+        assumed[received] = False
+        moved = (send | assumed) & (graph.peer != graph.rank)
+        src = np.where(compute | moved, np.where(assumed, graph.peer, graph.rank), -1)
+        dst = np.where(moved, np.where(assumed, graph.rank, graph.peer), -1)
+        part = {
+            "src": src,
+            "dst": dst,
+            "bytes": np.where(moved, graph.bytes, 0),
+            "seconds": np.where(compute, graph.seconds, 0),
+            "start": graph.start.copy(),
+            "lag": graph.lag.copy(),
+            "task": np.arange(graph.tasks),
+        }
+        part["lag"][moved] += self.latency(src[moved], dst[moved])
+        return part
+
+    def _markers(self, task: np.ndarray) -> dict[str, np.ndarray]:
+        none, nothing = np.full(len(task), -1), np.zeros(len(task))
+        zeros = {name: nothing.copy() for name in ("bytes", "seconds", "start", "lag")}
+        return {"src": none, "dst": none, "task": task} | zeros
+
+    def _delay(self, own: np.ndarray) -> None:
+        """What a collective waits for is in front of its begin, not of its end."""
+        tasks, begins = self.parts
+        for name in ("start", "lag"):
+            begins[name][:] = tasks[name][own]
+            tasks[name][own] = 0
+
+    def _of_members(self) -> tuple[np.ndarray, np.ndarray]:
+        """[M] the flow that lets a member begin, and the flow that waits for what it does.
+
+        Missing members begin with the last of the others and end with the first.
+        """
+        found = self.found
+        there = found.task >= 0
+        collective = np.repeat(np.arange(len(found.op)), found.size)
+        lead = np.full(len(found.op), -1)
+        lead[collective[there][::-1]] = found.task[there][::-1]
+        enters = np.where(there, self.enter[found.task] if there.size else -1, -1)
+        missing = np.unique(collective[~there])
+        joins = np.full(len(found.op), -1)
+        joins[missing] = self.count + np.arange(len(missing))
+        self.parts.append(self._markers(lead[missing]))
+        self.count += len(missing)
+        waiting = there & (joins[collective] >= 0)
+        self.after.append(np.stack([enters[waiting], joins[collective[waiting]]], axis=1))
+        return np.where(there, enters, joins[collective]), np.where(there, found.task, lead[collective])
+
+    def wait_for(self, after: np.ndarray) -> None:
+        """Pairs of tasks."""
+        self.after.append(np.stack([after[:, 0], self.enter[after[:, 1]]], axis=1))
+
+    def copy(self, template: Template, first: np.ndarray, members: int) -> None:
+        """For the collectives of so many members whose first ones are at `first` [I]."""
+        flows = len(template.src)
+        member = first[:, None] + np.arange(members)
+        base = self.count + flows * np.arange(len(first))[:, None]
+        rank = self.found.rank[member]
+
+        def ranks(place: np.ndarray) -> np.ndarray:
+            return np.where(place >= 0, rank[:, place], -1).ravel()
+
+        src, dst = ranks(template.src), ranks(template.dst)
+        task = self.leaves[member][:, template.whose].ravel()
+        part = self._markers(task) | {"src": src, "dst": dst}
+        part["bytes"] = (self.found.bytes[member][:, template.whose] * template.part).ravel()
+        of, to = (ranks(place) for place in template.link.T)
+        part["lag"][of >= 0] = self.latency(of[of >= 0], to[of >= 0])
+        self.parts.append(part)
+        self.count += flows * len(first)
+
+        enters, leaves = self.enters[member], self.leaves[member]
+        pairs = [
+            (base + template.after[:, 0], base + template.after[:, 1]),
+            (enters[:, template.enters[:, 0]], base + template.enters[:, 1]),
+            (base + template.leaves[:, 0], leaves[:, template.leaves[:, 1]]),
+        ]
+        self.after += [np.stack([before.ravel(), then.ravel()], axis=1) for before, then in pairs]
+
+    def flows(self) -> FlowGraph:
+        """All of them."""
+        names = self.parts[0]
+        columns = {name: np.concatenate([part[name] for part in self.parts]) for name in names}
+        return FlowGraph(**columns, after=np.concatenate(self.after), weight=np.ones(self.count))

@@ -1,0 +1,96 @@
+"""One task at a time on a lane: an order chosen before anything runs, as further waits.
+
+The order is that in which tasks begin when they run on lanes alone, links being free and messages and collectives as
+fast as one guessed rate: what is ready begins once its lanes are free, the lowest number first; a collective takes the
+lanes of all its members at once. It is an order in which everything can run, so the waits close no cycle.
+"""
+
+import heapq
+
+import numpy as np
+
+from mfabric_jax.flows.dependencies import run_order, successors
+from mfabric_jax.tasks.graph import TaskGraph, TaskKind
+
+
+def one_for_each_collective(graph: TaskGraph, which: np.ndarray, sent: np.ndarray, received: np.ndarray):
+    """(node [T], after [D 2]): tasks of one collective become its first one; RECVs wait for their SENDs.
+
+    - `which` [T]: the collective of a task, else -1.   - `sent`, `received` [P]: tasks of each message.
+    """
+    node = np.arange(graph.tasks)
+    own = np.flatnonzero(which >= 0)
+    if own.size:
+        _, lead, back = np.unique(which[own], return_index=True, return_inverse=True)
+        node[own] = own[lead][back]
+    after = np.concatenate([node[graph.after], np.stack([sent, received], axis=1)])
+    return node, after
+
+
+def lane_waits(graph: TaskGraph, node: np.ndarray, after: np.ndarray, bytes_per_s: float) -> np.ndarray:
+    """[D 2] tasks: the second one waits for the first, its neighbour on the lane.
+
+    - `node`, `after`: of `one_for_each_collective`.   - `bytes_per_s`: the guess. `InputError` for a cycle.
+    """
+    tasks = np.flatnonzero(graph.lane >= 0)
+    if not tasks.size:
+        return np.zeros((0, 2), np.int64)
+    _, lane = np.unique(np.stack([graph.rank[tasks], graph.lane[tasks]]), axis=1, return_inverse=True)
+    lanes: list[list[int]] = [[] for _ in range(graph.tasks)]
+    for one, of in zip(node[tasks].tolist(), lane.tolist(), strict=True):
+        lanes[one].append(of)
+    start, lag, duration = _times(graph, node, bytes_per_s)
+    begun = _begun(lanes, start, lag, duration, after)
+    if len(begun) < graph.tasks:
+        run_order(after, graph.tasks)  # names the cycle
+    place = np.argsort(begun)
+    order = np.lexsort((place[node[tasks]], lane))
+    tasks, lane = tasks[order], lane[order]
+    same = lane[:-1] == lane[1:]
+    return np.stack([tasks[:-1][same], tasks[1:][same]], axis=1)
+
+
+def _times(graph: TaskGraph, node: np.ndarray, bytes_per_s: float):
+    """(start, lag, duration), lists [T] of seconds at each node: of a collective the longest of its members."""
+    moves = np.isin(graph.kind, (TaskKind.SEND, TaskKind.COLLECTIVE))
+    busy = np.where(moves, graph.bytes / bytes_per_s, np.where(graph.kind == TaskKind.COMPUTE, graph.seconds, 0))
+    for values in (graph.start, graph.lag, busy):
+        most = np.zeros(graph.tasks)
+        np.maximum.at(most, node, values)
+        yield most.tolist()
+
+
+def _begun(lanes: list[list[int]], start: list, lag: list, duration: list, after: np.ndarray) -> list[int]:
+    """The nodes in the order in which they begin, each on its lanes; those behind a cycle are left out."""
+    first, then, waits = (part.tolist() for part in successors(after, len(lanes)))
+    taken: set[int] = set()
+    queues: dict[int, list[int]] = {}  # of each lane: what waits for it
+    order: list[int] = []
+    free_from = list(start)
+    events = [(start[one] + lag[one], False, one) for one, others in enumerate(waits) if not others]
+    heapq.heapify(events)  # (time, whether it ends, node)
+    while events:
+        now, tries, freed = events[0][0], [], []
+        while events and events[0][0] == now:
+            _, ends, one = heapq.heappop(events)
+            if not ends:
+                tries.append(one)
+                continue
+            freed += lanes[one]
+            taken.difference_update(lanes[one])
+            for other in then[first[one] : first[one + 1]]:
+                waits[other] -= 1
+                free_from[other] = max(free_from[other], now)
+                if not waits[other]:
+                    heapq.heappush(events, (free_from[other] + lag[other], False, other))
+        while tries or freed:
+            freed = [lane for lane in freed if lane not in taken and queues.get(lane)]
+            for one in sorted({*tries, *(heapq.heappop(queues[lane]) for lane in freed)}):
+                if blocked := [lane for lane in lanes[one] if lane in taken]:
+                    heapq.heappush(queues.setdefault(blocked[0], []), one)
+                    continue
+                taken.update(lanes[one])
+                order.append(one)
+                heapq.heappush(events, (now + duration[one], True, one))
+            tries = []
+    return order

@@ -1,0 +1,103 @@
+"""One collective among n members as messages that wait for each other, and the ways in which patterns are put together.
+
+Members are counted by their places 0..n-1 in the group; of a rooted collective the root is at place 0. Letters: n
+members, F messages, D waits, K steps.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from mfabric_jax.tasks.graph import Op
+
+
+class Pattern(NamedTuple):
+    """F messages between members.
+
+    - `src`, `dst` [F]: places; `dst` -1 is a marker of `src`, which ends when everything that it waits for has ended.
+    - `part` [F]: what is sent, as a part of the collective's bytes.
+    - `after` [D 2]: message `after[d, 1]` waits for the end of message `after[d, 0]`.
+
+    A member sends nothing before it has entered the collective: that is no part of the pattern.
+    """
+
+    src: np.ndarray
+    dst: np.ndarray
+    part: np.ndarray
+    after: np.ndarray
+
+
+Build = Callable[[tuple[int, ...]], Pattern]
+Builds = dict[Op, Build]  # a pattern from the servers [n] of the members
+
+
+def of_messages(src: ArrayLike, dst: ArrayLike, part: ArrayLike, after: ArrayLike = ()) -> Pattern:
+    """Broadcast and flattened; messages that wait for nothing have no line in `after`."""
+    src, dst, part = (array.ravel() for array in np.broadcast_arrays(src, dst, part))
+    waits = np.asarray(after, np.int64).reshape(-1, 2)
+    return Pattern(src.astype(np.int64), dst.astype(np.int64), part.astype(float), waits)
+
+
+def rounds(to: np.ndarray, part: ArrayLike) -> Pattern:
+    """K steps in each of which every member sends one message and receives one.
+
+    - `to` [K n]: each step a permutation of the members.   - `part`: broadcasts to [K n].
+
+    A message waits for what its sender has sent and received in the step before.
+    """
+    steps, n = to.shape
+    flow = np.arange(steps * n).reshape(steps, n)
+    received = np.take_along_axis(flow, np.argsort(to, axis=1), axis=1)
+    pairs = [(before[:-1].ravel(), flow[1:].ravel()) for before in (flow, received)]
+    after = np.concatenate([np.stack(pair, axis=1) for pair in pairs])
+    return of_messages(np.arange(n), to, part, after) if to.size else of_messages([], [], [])
+
+
+def backwards(forward: Pattern) -> Pattern:
+    """Every message the other way and in the opposite order: a reduction from a broadcast, a gather from a scatter."""
+    return Pattern(forward.dst, forward.src, forward.part, forward.after[:, ::-1])
+
+
+def on_each(inner: Pattern, members: np.ndarray, part: float = 1.0) -> Pattern:
+    """The pattern on every row of `members` [G m] (places of a larger group), each with that part of the bytes."""
+    groups = len(members)
+    dst = np.where(inner.dst >= 0, members[:, inner.dst], -1)
+    offset = len(inner.src) * np.arange(groups)[:, None, None]
+    return of_messages(members[:, inner.src], dst, part * inner.part, inner.after + offset)
+
+
+def in_turn(n: int, *phases: Pattern) -> Pattern:
+    """Phase after phase: a member begins the next one when all that it has sent and received in the last has ended."""
+    whole = phases[0]
+    markers = (np.arange(n), np.full(n, -1), np.zeros(n))
+    for phase in phases[1:]:
+        marker, moved = len(whole.src), len(whole.src) + n
+        last, place = ends(whole)
+        first = begins(phase)
+        waits = (last, marker + place), (marker + phase.src[first], moved + first)
+        after = [whole.after, *(np.stack(pair, axis=1) for pair in waits), moved + phase.after]
+        src, dst, part = (np.concatenate(parts) for parts in zip(whole[:3], markers, phase[:3], strict=True))
+        whole = Pattern(src, dst, part, np.concatenate(after))
+    return whole
+
+
+def begins(whole: Pattern) -> np.ndarray:
+    """The messages that wait for no other one of their sender."""
+    before, then = whole.after.T
+    waits = np.zeros(len(whole.src), bool)
+    waits[then[whole.src[before] == whole.src[then]]] = True
+    return np.flatnonzero(~waits)
+
+
+def ends(whole: Pattern) -> tuple[np.ndarray, np.ndarray]:
+    """(message, place) [E]: those that a member sends or receives and no later one of its own waits for."""
+    before, then = whole.after.T
+    open_at = []
+    for place in (whole.src, whole.dst):
+        followed = np.zeros(len(place), bool)
+        again = (place[before] == whole.src[then]) | (place[before] == whole.dst[then])
+        followed[before[again]] = True
+        open_at.append(np.flatnonzero(~followed & (place >= 0)))
+    return np.concatenate(open_at), np.concatenate([whole.src[open_at[0]], whole.dst[open_at[1]]])

@@ -1,0 +1,141 @@
+"""One node of a Chakra trace, from protobuf or from the JSON of its feeder, and what it waits for."""
+
+from collections import Counter
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mfabric_jax.flows.dependencies import cycle_of
+from mfabric_jax.tasks.formats.chakra_messages import value_of
+from mfabric_jax.tasks.formats.files import Spot
+
+
+class NodeType(IntEnum):
+    """Of the schema."""
+
+    INVALID = 0
+    METADATA = 1
+    MEM_LOAD = 2
+    MEM_STORE = 3
+    COMP = 4
+    COMM_SEND = 5
+    COMM_RECV = 6
+    COMM_COLL = 7
+
+
+class Node(NamedTuple):
+    """`data`, `control`: ids waited for. `micros`: its duration. `inputs`: text, with PyTorch's communicators."""
+
+    place: Spot
+    number: int
+    name: str
+    kind: NodeType
+    data: tuple[int, ...]
+    control: tuple[int, ...]
+    micros: int
+    attributes: dict[str, Any]
+    inputs: str = ""
+
+    def whole(self, name: str) -> int | None:
+        """An attribute that is a whole number of any kind; None if it is not there."""
+        value = self.attributes.get(name)
+        return None if value is None else self.place.whole(name, int(value) if isinstance(value, bool) else value)
+
+    def number_of(self, name: str) -> float | None:
+        """An attribute that is a number of any kind; None if it is not there."""
+        value = self.attributes.get(name)
+        return None if value is None else self.place.number(name, value)
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether it is an operation of the CPU; where nothing is said, it is not."""
+        return bool(self.attributes.get("is_cpu_op"))
+
+
+def of_message(message: Any, path: str) -> Node:
+    """A node of the protobuf schema."""
+    place = Spot(f"node {message.id} of {path!r}")
+    if not 0 <= message.type < len(NodeType):
+        place.refuse(f"must have a type from 0 to {max(NodeType)}, got {message.type}")
+    attributes = {one.name: value_of(one) for one in message.attr}
+    waits = (tuple(message.data_deps), tuple(message.ctrl_deps))
+    kind, micros = NodeType(message.type), message.duration_micros
+    return Node(place, message.id, message.name, kind, *waits, micros, attributes, message.inputs.values)
+
+
+def of_json(said: Any, order: int, path: str) -> Node:
+    """A node of the feeder's JSON: Id, Name, NodeType, runtime (us), data_deps, ctrlDeps, attributes by name."""
+    place = Spot(f"node {order} (counted from 0) of {path!r}")
+    if not isinstance(said, dict):
+        place.refuse("must be an object")
+    number, kind = (place.whole(field, said.get(field, "")) for field in ("Id", "NodeType"))
+    place = Spot(f"node {number} of {path!r}")
+    if kind > max(NodeType):
+        place.refuse(f"must have a NodeType from 0 to {max(NodeType)}, got {kind}")
+    waits: dict[str, tuple[int, ...]] = {}
+    for field in ("data_deps", "ctrlDeps"):
+        listed = said.get(field) or []
+        if not isinstance(listed, list):
+            place.refuse(f"must have a list for {field}, got {str(listed)[:40]!r}")
+        waits[field] = tuple(place.whole(field, one) for one in listed)
+    micros = place.whole("runtime", said.get("runtime", 0))
+    return Node(
+        place, number, str(said.get("Name", "")), NodeType(kind), waits["data_deps"], waits["ctrlDeps"], micros, said
+    )
+
+
+def waits_of(nodes: list[Node], dropped: Counter) -> list[tuple[int, int]]:
+    """(id waited for, id that waits) of one rank's nodes, without what could never be: counted in `dropped`.
+
+    Left out: a node's wait for itself, and for nodes that are not there; in a cycle the control waits, which PyTorch's
+    recorder takes from who called whom; and where there still is one, every wait in it for a node of a higher id.
+    """
+    there = {node.number: order for order, node in enumerate(sorted(nodes, key=lambda node: node.number))}
+    data = {(first, node.number) for node in nodes for first in node.data}
+    control = {(first, node.number) for node in nodes for first in node.control} - data
+    dropped["self"] += sum(first == then for first, then in data | control)
+    dropped["missing"] += sum(first not in there for first, _ in data | control)
+    pairs = sorted((first, then) for first, then in data | control if first != then and first in there)
+    for leaves in (lambda pair: pair in control, lambda pair: pair[0] > pair[1]):
+        after = np.array([(there[first], there[then]) for first, then in pairs], np.int64).reshape(-1, 2)
+        if not cycle_of(after, len(there)):
+            break
+        circle = _circles(after.tolist(), len(there))
+        inside = [circle[first] == circle[then] for first, then in after.tolist()]
+        kept = [pair for pair, both in zip(pairs, inside, strict=True) if not (both and leaves(pair))]
+        dropped["cycle"] += len(pairs) - len(kept)
+        pairs = kept
+    return pairs
+
+
+def _circles(pairs: list[list[int]], count: int) -> list[int]:
+    """Of each node the number of its strongly connected component: those that wait for each other. Tarjan, 1972."""
+    follows: list[list[int]] = [[] for _ in range(count)]
+    for first, then in pairs:
+        follows[first].append(then)
+    index, low, found = [-1] * count, [0] * count, [-1] * count
+    stack: list[int] = []
+    clock = 0
+    for root in range(count):
+        work = [(root, iter(follows[root]))] if index[root] < 0 else []
+        while work:
+            node, rest = work[-1]
+            if index[node] < 0:
+                index[node] = low[node] = clock
+                clock += 1
+                stack.append(node)
+            for other in rest:
+                if index[other] < 0:
+                    work.append((other, iter(follows[other])))
+                    break
+                if found[other] < 0:
+                    low[node] = min(low[node], index[other])
+            else:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
+                if low[node] == index[node]:
+                    while found[node] < 0:
+                        found[stack.pop()] = node
+    return found

@@ -1,0 +1,150 @@
+"""Chakra execution traces written: PREFIX.{rank}.et for every rank, and its communicators in PREFIX.json.
+
+Sizes are whole bytes and durations whole microseconds, as Chakra has them. What that rounds away, and what it has no
+word for (a lag, a start, a lane of another use), stands in attributes of our own beside it, which others ignore: read
+again, the graph is the same. Ids count the tasks of all ranks, a message's tag is its number.
+"""
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mfabric_jax import units
+from mfabric_jax.atomic import replacing
+from mfabric_jax.checks import InputError
+from mfabric_jax.tasks.formats.chakra import BY_ID, EMPTY, ONE
+from mfabric_jax.tasks.formats.chakra_graph import COMM, CPU, EXACT, GPU, OURS, ROOTED
+from mfabric_jax.tasks.formats.chakra_messages import messages, stream_of
+from mfabric_jax.tasks.formats.chakra_nodes import NodeType
+from mfabric_jax.tasks.formats.files import so_many
+from mfabric_jax.tasks.formats.rank_by_rank import within_ranks
+from mfabric_jax.tasks.graph import FIELDS, Op, TaskGraph, TaskKind, numbered
+
+VERSION = "0.0.4"
+TYPES = {
+    TaskKind.MARKER: NodeType.METADATA,
+    TaskKind.COMPUTE: NodeType.COMP,
+    TaskKind.SEND: NodeType.COMM_SEND,
+    TaskKind.RECV: NodeType.COMM_RECV,
+    TaskKind.COLLECTIVE: NodeType.COMM_COLL,
+}
+LANES = {TaskKind.MARKER: -1, TaskKind.COMPUTE: GPU, TaskKind.SEND: COMM, TaskKind.RECV: -1, TaskKind.COLLECTIVE: COMM}
+SLOTS = {bool: "bool_val", int: "int64_val", float: "double_val", str: "string_val"}
+
+
+def write(graph: TaskGraph, path: Path) -> tuple[str, ...]:
+    """The files of all ranks; `path` is PREFIX.et. Returns what stands in attributes of our own, and what was added.
+
+    `InputError` for collectives that lack members, or that two ranks have in different orders.
+    """
+    inside, remarks = within_ranks(graph)
+    _check_collectives(inside)
+    prefix = path.name.removesuffix(".et")
+    files = [path.with_name(f"{prefix}.{rank}.et") for rank in range(graph.ranks)]
+    beside = sorted(path.parent.glob(f"{prefix}.*.et*")) if path.parent.is_dir() else []
+    for file in beside:
+        if (one := ONE.fullmatch(file.name)) and one["prefix"] == prefix and file not in files:
+            raise InputError(
+                f"{str(file)!r} is of another set; remove it, or write to another name than {path.name!r}."
+            )
+    nodes = _nodes(inside)
+    metadata = messages().GlobalMetadata(version=VERSION)
+    metadata.attr.add(name=BY_ID).bool_val = True
+    groups = {str(number + 1): list(ranks) for number, ranks in enumerate(graph.groups)}
+    with replacing(path.with_name(f"{prefix}.json"), *files) as (listed, *parts):
+        listed.write_text(json.dumps(groups) + "\n", encoding="utf-8")
+        for rank, part in enumerate(parts):
+            part.write_bytes(stream_of([metadata, *(nodes[rank] or [_empty()])]))
+    return (*remarks, *_ours(inside))
+
+
+def _empty() -> Any:
+    """ASTRA-sim stops at a rank that has nothing to do."""
+    node = messages().Node(name="nothing to do", type=NodeType.METADATA)
+    node.attr.add(name=EMPTY).bool_val = True
+    return node
+
+
+def _check_collectives(graph: TaskGraph) -> None:
+    """All members take part, in one order on all of them: that is how they are matched when read."""
+    order: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for task in np.flatnonzero(graph.of(TaskKind.COLLECTIVE)).tolist():
+        order[int(graph.group[task])][int(graph.rank[task])].append(int(graph.match[task]))
+    for group, ranks in order.items():
+        members = graph.groups[group]
+        for rank in members:
+            if ranks.get(rank, []) != ranks.get(members[0], []):
+                raise InputError(
+                    f"ranks {members[0]} and {rank} must have the same collectives of group {group} in the same order, "
+                    "to be written as Chakra."
+                )
+
+
+def _nodes(graph: TaskGraph) -> list[list[Any]]:
+    """Of each rank its nodes."""
+    before: list[list[int]] = [[] for _ in range(graph.tasks)]
+    for first, then in graph.after.tolist():
+        before[then].append(first)
+    columns = {name: getattr(graph, name).tolist() for name in FIELDS if name != "after"}
+    match = columns["match"] = numbered(columns["match"])
+    sends = np.flatnonzero(graph.of(TaskKind.SEND)).tolist()
+    sent = {match[task]: columns["bytes"][task] for task in sends if match[task] >= 0}
+    nodes: list[list[Any]] = [[] for _ in range(graph.ranks)]
+    for task, values in enumerate(zip(*columns.values(), strict=True)):
+        said = dict(zip(columns, values, strict=True))
+        kind, micros = TaskKind(said["kind"]), round(units.to_us(said["seconds"]))
+        node = messages().Node(id=task, name=graph.name[task], type=TYPES[kind], duration_micros=micros)
+        node.data_deps.extend(before[task])
+        attributes, read = _CHAKRA[kind](said, graph, task, sent)
+        read |= {"seconds": units.us(float(micros))}
+        for name, value in (attributes | _exactly(said, read, attributes["is_cpu_op"], kind)).items():
+            setattr(node.attr.add(name=name), SLOTS[type(value)], value)
+        nodes[said["rank"]].append(node)
+    return nodes
+
+
+def _exactly(said: dict, read: dict, on_cpu: bool, kind: TaskKind) -> dict[str, Any]:
+    """What would be read as something else, under names of ours."""
+    usual = CPU if on_cpu else LANES[kind]
+    ours = {f"{OURS}{name}": said[name] for name in EXACT if said[name] != read.get(name, 0.0)}
+    return ours | ({} if said["lane"] == usual else {f"{OURS}lane": said["lane"]})
+
+
+def _plain(said: dict, graph: TaskGraph, task: int, sent: dict) -> tuple[dict, dict]:
+    """Attributes of a node, and the bytes that are read from them."""
+    return {"is_cpu_op": said["kind"] == TaskKind.COMPUTE and said["lane"] == CPU}, {}
+
+
+def _send(said: dict, graph: TaskGraph, task: int, sent: dict) -> tuple[dict, dict]:
+    size, tag = round(said["bytes"]), said["match"] if said["match"] >= 0 else graph.tasks + task
+    attributes = {"is_cpu_op": False, "comm_size": size, "comm_tag": tag, "comm_dst": said["peer"]}
+    return attributes, {"bytes": float(size)}
+
+
+def _receive(said: dict, graph: TaskGraph, task: int, sent: dict) -> tuple[dict, dict]:
+    tag = said["match"] if said["match"] >= 0 else graph.tasks + task
+    size = round(sent.get(tag, 0.0))
+    return {"is_cpu_op": False, "comm_size": size, "comm_tag": tag, "comm_src": said["peer"]}, {}
+
+
+def _collective(said: dict, graph: TaskGraph, task: int, sent: dict) -> tuple[dict, dict]:
+    op, group = Op(said["op"]), said["group"]
+    parts = len(graph.groups[group]) if op == Op.ALL_GATHER else 1
+    size = round(said["bytes"] / parts)
+    attributes = {"is_cpu_op": False, "comm_type": int(op), "comm_size": size, "pg_name": str(group + 1)}
+    root = {"root_rank": said["peer"]} if op in ROOTED and said["peer"] >= 0 else {}
+    return attributes | root, {"bytes": float(size * parts)}
+
+
+_CHAKRA = dict.fromkeys(TaskKind, _plain)
+_CHAKRA |= {TaskKind.SEND: _send, TaskKind.RECV: _receive, TaskKind.COLLECTIVE: _collective}
+
+
+def _ours(graph: TaskGraph) -> tuple[str, ...]:
+    """What another reader of the files does not see."""
+    count = int(((graph.start > 0) | (graph.lag > 0)).sum())
+    words = ("task has a start or a lag, which", "tasks have a start or a lag, which")
+    return (f"{so_many(count, *words)} only this package reads.",) if count else ()

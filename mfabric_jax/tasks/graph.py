@@ -1,0 +1,180 @@
+"""A job as a graph of tasks, whatever fabric it runs on: computations, messages, collectives; what waits for what."""
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+
+from mfabric_jax.checks import InputError
+from mfabric_jax.flows.dependencies import checked_after, run_order
+
+
+class TaskKind(IntEnum):
+    """What a task is."""
+
+    MARKER = 0  # takes no time: a barrier, metadata, an end
+    COMPUTE = 1
+    SEND = 2
+    RECV = 3  # ends when its message has arrived
+    COLLECTIVE = 4
+
+
+class Op(IntEnum):
+    """Which collective; numbered as Chakra's CollectiveCommType."""
+
+    ALL_REDUCE = 0
+    REDUCE = 1
+    ALL_GATHER = 2
+    GATHER = 3
+    SCATTER = 4
+    BROADCAST = 5
+    ALL_TO_ALL = 6
+    REDUCE_SCATTER = 7
+    BARRIER = 9
+
+
+@dataclass(frozen=True, eq=False)
+class TaskGraph:
+    """T tasks of `ranks` ranks (GPUs, or whatever computes and sends). Arrays stay on the host.
+
+    - `kind` [T]: `TaskKind`.   - `rank` [T]: whose; a SEND's source. -1 only for a MARKER that is nobody's.
+    - `after` [D 2]: task `after[d, 1]` waits for the end of task `after[d, 0]`.
+    - `start` [T] seconds: not before.   - `lag` [T] seconds: that much behind the last end it waits for (or `start`).
+    - `seconds` [T]: of a COMPUTE.
+    - `bytes` [T]: of a SEND the message. Of a COLLECTIVE: ALL_REDUCE, REDUCE, BROADCAST: the buffer; ALL_GATHER: what
+      every rank has at the end; REDUCE_SCATTER: what every rank has at the beginning; ALL_TO_ALL, SCATTER, GATHER: what
+      a rank (the root) sends (receives) to all, its own part included.
+    - `peer` [T]: of a SEND the destination, of a RECV the source, of a rooted collective the root's rank; else -1.
+    - `match` [T]: tasks of one message (SEND and RECV), or of one collective (a COLLECTIVE of each member), have one
+      number of their own; -1: none (a SEND that nobody waits for with a RECV).
+    - `op` [T]: `Op` of a COLLECTIVE, else -1.   - `group` [T]: of a COLLECTIVE, which of `groups`, else -1.
+    - `lane` [T]: of one rank's tasks with the same lane, 0 or more, one runs at a time; -1: free.
+    - `groups`: the ranks of each communicator, in its order.   - `name` [T] of each task.
+
+    `InputError` for a wrong shape or value, naming the task, and for a cycle, naming its members.
+    """
+
+    ranks: int
+    kind: np.ndarray
+    rank: np.ndarray
+    after: np.ndarray
+    start: np.ndarray
+    lag: np.ndarray
+    seconds: np.ndarray
+    bytes: np.ndarray
+    peer: np.ndarray
+    match: np.ndarray
+    op: np.ndarray
+    group: np.ndarray
+    lane: np.ndarray
+    groups: tuple[tuple[int, ...], ...] = ()
+    name: tuple[str, ...] = field(default=())
+
+    def __post_init__(self):
+        _check(self)
+
+    @property
+    def tasks(self) -> int:
+        """How many."""
+        return len(self.kind)
+
+    def of(self, kind: TaskKind, op: Op | None = None) -> np.ndarray:
+        """[T] mask: the tasks of one kind, of one collective."""
+        of_kind = self.kind == kind
+        return of_kind if op is None else of_kind & (self.op == op)
+
+    def named(self, task: int) -> str:
+        """The task as a sentence names it."""
+        return f"task {task} ({self.name[task]!r})" if self.name[task] else f"task {task}"
+
+    def equals(self, other: "TaskGraph") -> bool:
+        """Whether both are the same, task by task; what waits for what in any order, `match` by any numbers."""
+        arrays = [name for name in FIELDS if name not in ("after", "match")]
+        same = all(np.array_equal(getattr(self, name), getattr(other, name)) for name in arrays)
+        labels = [numbered(graph.match.tolist()) for graph in (self, other)]
+        pairs = [set(map(tuple, graph.after.tolist())) for graph in (self, other)]
+        rest = [(graph.ranks, graph.groups, graph.name) for graph in (self, other)]
+        return same and labels[0] == labels[1] and pairs[0] == pairs[1] and rest[0] == rest[1]
+
+
+def numbered(labels: list) -> list[int]:
+    """Each label's number by first appearance, 0, 1, ...; -1 of None and of -1."""
+    seen: dict = {}
+    return [-1 if label in (None, -1) else seen.setdefault(label, len(seen)) for label in labels]
+
+
+_INTEGERS = ("rank", "after", "peer", "match", "group", "lane")
+_NUMBERS = ("start", "lag", "seconds", "bytes")
+FIELDS = {"kind": np.int8, "op": np.int8} | dict.fromkeys(_INTEGERS, np.int64) | dict.fromkeys(_NUMBERS, float)
+USUAL = {"start": 0.0, "lag": 0.0, "seconds": 0.0, "bytes": 0.0, "peer": -1, "match": -1, "op": -1, "group": -1}
+
+
+class Tasks:
+    """Collects tasks one after the other: `add` gives a task's number, `wait` says what it waits for."""
+
+    def __init__(self, ranks: int, groups: tuple[tuple[int, ...], ...] = ()):
+        self.ranks, self.groups = ranks, groups
+        self.after: list[tuple[int, int]] = []
+        self._columns: dict[str, list] = {name: [] for name in ("name", *FIELDS) if name != "after"}
+
+    def add(self, kind: TaskKind, rank: int, name: str = "", after=(), lane: int = -1, **values) -> int:
+        """A task's number; `values` are fields of `TaskGraph`, those left out as usual."""
+        number = len(self._columns["kind"])
+        row = USUAL | {"kind": kind, "rank": rank, "name": name, "lane": lane} | values
+        if unknown := set(row) - set(self._columns):
+            raise InputError(f"a task has the fields {', '.join(self._columns)}, got {', '.join(sorted(unknown))}.")
+        for column, value in row.items():
+            self._columns[column].append(value)
+        self.wait(number, after)
+        return number
+
+    def column(self, name: str) -> list:
+        """The values of a field so far, which may be changed."""
+        return self._columns[name]
+
+    def wait(self, task: int, *others) -> None:
+        """The task waits for each of the others (numbers, or lists of them)."""
+        for other in others:
+            self.after += [(one, task) for one in (other if hasattr(other, "__iter__") else (other,))]
+
+    def graph(self) -> TaskGraph:
+        """All of them; a pair in `after` counts once."""
+        pairs = np.array(sorted(set(self.after)), np.int64).reshape(-1, 2)
+        arrays = {name: np.array(self._columns[name], kind) for name, kind in FIELDS.items() if name != "after"}
+        return TaskGraph(self.ranks, after=pairs, groups=self.groups, name=tuple(self._columns["name"]), **arrays)
+
+
+def _check(graph: TaskGraph) -> None:
+    if graph.ranks < 1:
+        raise InputError(f"ranks must be 1 or more, got {graph.ranks}.")
+    for name, dtype in FIELDS.items():
+        array = np.asarray(getattr(graph, name))
+        if name != "after" and array.shape != (graph.tasks,):
+            raise InputError(f"{name} must have the shape [{graph.tasks}], got {list(array.shape)}.")
+        object.__setattr__(graph, name, array.astype(dtype))
+    if graph.name and len(graph.name) != graph.tasks:
+        raise InputError(f"name must have one for each of {graph.tasks} tasks, got {len(graph.name)}.")
+    object.__setattr__(graph, "name", tuple(graph.name) or ("",) * graph.tasks)
+    object.__setattr__(graph, "groups", tuple(tuple(int(rank) for rank in group) for group in graph.groups))
+    for name in ("start", "lag", "seconds", "bytes"):
+        wrong = ~((getattr(graph, name) >= 0) & np.isfinite(getattr(graph, name)))
+        _refuse(graph, wrong, name, "a finite number, 0 or more")
+    comm = np.isin(graph.kind, (TaskKind.SEND, TaskKind.RECV))
+    nobody = (graph.rank == -1) & (graph.kind == TaskKind.MARKER)
+    _refuse(graph, ~np.isin(graph.kind, list(TaskKind)), "kind", f"0..{max(TaskKind)}")
+    _refuse(graph, ~nobody & ((graph.rank < 0) | (graph.rank >= graph.ranks)), "rank", f"in 0..{graph.ranks - 1}")
+    _refuse(graph, comm & ((graph.peer < 0) | (graph.peer >= graph.ranks)), "peer", f"in 0..{graph.ranks - 1}")
+    collective = graph.kind == TaskKind.COLLECTIVE
+    _refuse(graph, collective & ~np.isin(graph.op, list(Op)), "op", "a collective")
+    _refuse(graph, collective & ((graph.group < 0) | (graph.group >= len(graph.groups))), "group", "one of groups")
+    for number, group in enumerate(graph.groups):
+        if not group or len(set(group)) < len(group) or min(group) < 0 or max(group) >= graph.ranks:
+            raise InputError(f"group {number} must hold ranks in 0..{graph.ranks - 1}, each once, got {list(group)}.")
+    object.__setattr__(graph, "after", checked_after(graph.after, graph.tasks))
+    run_order(graph.after, graph.tasks)
+
+
+def _refuse(graph: TaskGraph, wrong: np.ndarray, field: str, allowed: str) -> None:
+    if wrong.any():
+        task = int(np.argmax(wrong))
+        raise InputError(f"{field} of {graph.named(task)} must be {allowed}, got {getattr(graph, field)[task]}.")

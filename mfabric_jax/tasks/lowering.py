@@ -1,0 +1,114 @@
+"""From tasks to flows: collectives become messages, lanes become waits.
+
+A rank sends nothing of a collective before its own task may begin; its task ends when all that the rank sends and
+receives has ended. A SEND transfers its bytes whether or not the other side waits for them (eager); a RECV ends when
+what it waits for has ended and its message has arrived.
+"""
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from mfabric_jax import units
+from mfabric_jax.checks import InputError, not_negative, one_of, positive, whole
+from mfabric_jax.flows.dependencies import run_order
+from mfabric_jax.tasks._collected import CollectedFlows, Latency
+from mfabric_jax.tasks._lanes import lane_waits, one_for_each_collective
+from mfabric_jax.tasks._members import Collectives, check_all_there, collectives_of, messages_of
+from mfabric_jax.tasks._same_patterns import SamePattern, same_patterns
+from mfabric_jax.tasks.collectives.choice import choices_of
+from mfabric_jax.tasks.collectives.registry import ALGORITHMS
+from mfabric_jax.tasks.collectives.template import Template, in_chunks
+from mfabric_jax.tasks.flow_graph import FlowGraph
+from mfabric_jax.tasks.graph import TaskGraph
+
+ABSENT = ("refuse", "assume")
+LANES = ("ordered", "free")
+GUESSED_GBPS = 400.0  # of messages, where an order on lanes is chosen
+
+
+def lowered(
+    graph: TaskGraph,
+    *,
+    algorithms: str = "",
+    chunks: int = 1,
+    alpha_s: float | Latency = 0.0,
+    server: ArrayLike = 8,
+    absent: str = "refuse",
+    lanes: str = "ordered",
+    lane_gbps: float = GUESSED_GBPS,
+) -> FlowGraph:
+    """The flows of a graph. Flow t ends with task t, for every one of the T tasks; further flows come behind them.
+
+    - `algorithms`: "all-reduce=ring*4,all-reduce:<65536=double-tree", see `collectives.choice`; those that are not
+      named run as in `collectives.registry`. Around a ring and along a tree go the members in the order of the group.
+    - `chunks`: of each collective, one behind the other, where `algorithms` says none.
+    - `alpha_s`: latency of a message [s], or a function of the ranks `src`, `dst` [F] that gives it [F]. With several
+      chunks it does not keep the sender from the next one.
+    - `server`: of each rank [ranks], or how many ranks in a row share one. For hierarchical collectives.
+    - `absent`: "refuse" a collective or message of which the graph lacks a task; or "assume" that missing members begin
+      when all others have begun (their flows count for the first of those), and that the missing message is sent when
+      it is waited for. That is for the file of one rank alone, which then sees a collective among all.
+    - `lanes`: "ordered" runs one task at a time on a lane, in an order chosen beforehand: as they begin on lanes alone,
+      with messages and collectives at `lane_gbps` and no link shared, the lowest number first; "free" lets lanes be.
+
+    `InputError` names the task that does not fit, and the tasks that wait for each other.
+    """
+    one_of("absent", absent, ABSENT)
+    one_of("lanes", lanes, LANES)
+    positive("lane_gbps", lane_gbps)
+    choices, latency = choices_of(algorithms, chunks), _latency(alpha_s)
+    found, message = collectives_of(graph), messages_of(graph, absent == "assume")
+    if absent == "refuse":
+        check_all_there(graph, found)
+    which = np.full(graph.tasks, -1)
+    collective = np.repeat(np.arange(len(found.op)), found.size)
+    which[found.task[found.task >= 0]] = collective[found.task >= 0]
+    node, waits = one_for_each_collective(graph, which, *message)
+
+    collected = CollectedFlows(graph, found, message, latency)
+    if lanes == "ordered":
+        collected.wait_for(lane_waits(graph, node, waits, units.gbps(lane_gbps)))
+    apart = callable(alpha_s) or alpha_s > 0
+    for kind in same_patterns(graph, found, choices, _servers(graph, server)):
+        collected.copy(_template(graph, kind, found, apart), found.first[kind.collectives], len(kind.servers))
+    flows = collected.flows()
+    _check_that_it_can_run(waits, flows, graph.tasks)
+    return flows
+
+
+def _latency(alpha_s: float | Latency) -> Latency:
+    if callable(alpha_s):
+        return alpha_s
+    seconds = not_negative("alpha_s", alpha_s)
+    return lambda src, dst: np.full(len(src), seconds)
+
+
+def _servers(graph: TaskGraph, server: ArrayLike) -> np.ndarray:
+    """[ranks]."""
+    given = np.asarray(server)
+    if given.ndim == 0:
+        return np.arange(graph.ranks) // whole("server", given.item())
+    if given.shape != (graph.ranks,) or not np.issubdtype(given.dtype, np.integer):
+        raise InputError(f"server must be integers [{graph.ranks}] or a number, got {given.dtype} {list(given.shape)}.")
+    return given
+
+
+def _template(graph: TaskGraph, kind: SamePattern, found: Collectives, apart: bool) -> Template:
+    try:
+        pattern = ALGORITHMS[kind.choice.algorithm][kind.op](kind.servers)
+    except InputError as error:
+        first = found.first[kind.collectives[0]]
+        task = found.task[first : first + len(kind.servers)].max()
+        raise InputError(f"{graph.named(task)}: {error}") from None
+    return in_chunks(pattern, kind.choice.chunks, apart)
+
+
+def _check_that_it_can_run(waits: np.ndarray, flows: FlowGraph, tasks: int) -> None:
+    """`InputError` for ranks that wait for each other in messages and collectives.
+
+    Members of a rooted collective do not all wait for each other: what is a cycle of whole collectives may run.
+    """
+    try:
+        run_order(waits, tasks)
+    except InputError:
+        run_order(flows.after, flows.flows)

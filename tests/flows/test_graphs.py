@@ -1,0 +1,295 @@
+"""Flows that wait for each other, against an exact event simulation in fractions, by hand and at the edges."""
+
+import dataclasses
+import math
+import os
+import subprocess
+import sys
+from fractions import Fraction
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mfabric_jax.flows import FlowList, FlowProblem, Outcome, completion_times
+from tests.batches import assert_batch_is_its_loop
+from tests.flows.derivatives import Derivatives
+from tests.flows.graphs import SHAPES, draw, exact, padded_graph
+from tests.mistakes import refused
+
+ENGINES = ("host", "device")
+
+
+def solve(arrays, engine, problem=None):
+    terms = (arrays.size, arrays.start, arrays.after, arrays.lag)
+    return completion_times(problem or arrays.problem(), *terms, engine=engine)
+
+
+def times(got):
+    return np.stack([got.begin, got.finish], 1)
+
+
+def check(graph, got, *, rtol):
+    want = exact(graph)
+    np.testing.assert_allclose(times(got)[: len(want)], want, rtol=rtol, atol=rtol)
+    np.testing.assert_array_equal(times(got)[len(want) :], 0)
+    assert got.outcome == (Outcome.starved if np.isinf(want).any() else Outcome.solved)
+
+
+# ------------------------------------------------------------------------------------------- drawn, against fractions
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_thousand_drawn_graphs(engine):
+    for seed in range(1000):
+        graph = draw(seed)
+        check(graph, solve(padded_graph(graph, seed=seed), engine), rtol=1e-9)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_float32(engine):
+    # About 80 events, each with an error of a few 6e-8 in the rates; see test_completion.
+    for seed in range(100):
+        graph = draw(seed)
+        got = solve(padded_graph(graph, np.float32, seed=seed), engine)
+        assert got.finish.dtype == got.begin.dtype == np.float32
+        check(graph, got, rtol=2e-4)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_flow_lists(engine):
+    for seed in range(50):
+        graph = draw(seed)
+        arrays = padded_graph(graph, seed=seed)
+        flow, _ = np.indices(arrays.hops.shape)
+        problem = FlowList(
+            *(arrays.capacity, arrays.hops.ravel(), flow.ravel(), len(arrays.size), arrays.share.ravel()),
+            *(arrays.weight, arrays.cap),
+        )
+        check(graph, solve(arrays, engine, problem), rtol=1e-9)
+
+
+def remade(graph, capacity=None, size=None, cap=None, weight=None):
+    """The graph with other numbers, where they are neither zero nor infinite; `capacity` and so on draw one."""
+    changed = {}
+    for name, number in {"capacity": capacity, "size": size, "cap": cap, "weight": weight}.items():
+        old = getattr(graph, name)
+        changed[name] = [Fraction(number()) if number and value not in (0, math.inf) else value for value in old]
+    return dataclasses.replace(graph, **changed)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_numbers_that_are_no_binary_fractions_and_tie_but_for_rounding(engine):
+    values = [0.1, 0.2, 0.3, 0.6, 1 / 3, 2 / 3]
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        graph = remade(draw(seed), *[lambda rng=rng: rng.choice(values)] * 3)
+        check(graph, solve(padded_graph(graph, seed=seed), engine), rtol=1e-9)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_tiny_beside_huge(engine):
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        wide = [lambda rng=rng, most=most: 10 ** rng.uniform(-3, most) for most in (9, 12, 9)]
+        graph = remade(draw(seed), *wide, lambda rng=rng: 10 ** rng.uniform(-1.5, 1.5))
+        want, got = exact(graph), times(solve(padded_graph(graph, seed=seed), engine))[: len(graph.size)]
+        np.testing.assert_allclose(got, want, rtol=1e-9)
+
+
+# ------------------------------------------------------------------------------------------------ by hand
+def run(capacity, hops, size, after=None, start=0.0, lag=0.0, **terms):
+    hops = np.array(hops)[:, None] if np.ndim(hops) == 1 else np.array(hops)
+    return completion_times(FlowProblem(np.array(capacity, float), hops, **terms), np.array(size), start, after, lag)
+
+
+def test_by_hand():
+    # Flow 0 computes for 2 s; 1 waits for it and 1/2 s more; it has the link for itself until 2 joins at 3. Then each
+    # has 1 B/s. 1 has 1 B left and ends at 4; 2 has 3 B left at 2 B/s. 3 has nothing to send: it ends as it begins, 1 s
+    # after 1 and 2. 4 begins 1 s after its start over a dead link: never ends; 5 waits for it and never begins.
+    got = run(
+        [2.0, 0.0],
+        [-1, 0, 0, 1, 1, -1],
+        [2.0, 2.0, 4.0, 0.0, 1.0, 1.0],
+        np.array([[0, 1], [1, 3], [2, 3], [4, 5]]),
+        np.array([0.0, 0.0, 3.0, 0.0, 9.0, 0.0]),
+        np.array([0.0, 0.5, 0.0, 1.0, 1.0, 0.0]),
+        cap=np.array([1.0, math.inf, math.inf, math.inf, math.inf, 1.0]),
+    )
+    np.testing.assert_array_equal(got.begin, [0, 2.5, 3, 6.5, 10, math.inf])
+    np.testing.assert_array_equal(got.finish, [2, 4, 5.5, 6.5, math.inf, math.inf])
+    assert got.outcome == Outcome.starved
+
+
+def test_a_flow_that_begins_as_another_ends_keeps_the_share_of_a_third():
+    # 0, then 1, then 2 on a link that 3 shares: 3 has half throughout, whatever rounding makes of each end.
+    sizes = np.random.default_rng(0).uniform(0.1, 1, (40, 3))
+    for one in sizes:
+        got = run([0.7], [0, 0, 0, 0], [*one, one.sum()], np.array([[0, 1], [1, 2]]))
+        np.testing.assert_allclose(got.finish, [*(np.cumsum(one) / 0.35), one.sum() / 0.35], rtol=1e-15)
+
+
+def test_many_markers_in_a_row_take_no_time():
+    count = 300
+    chain = np.stack([np.arange(count - 1), np.arange(1, count)], 1)
+    got = run([1.0], np.full(count, -1), np.zeros(count), chain, start=np.linspace(1, 2, count)[::-1])
+    np.testing.assert_array_equal(got.begin, 2.0)
+    np.testing.assert_array_equal(got.finish, 2.0)
+
+
+def test_a_cap_at_the_fair_share():
+    for flows in range(2, 12):
+        size, cap = np.where(np.arange(11) < flows, 0.3, 0), np.full(11, math.inf)
+        cap[0] = 0.7 / flows
+        got = run([0.7], np.zeros(11, int), size, cap=cap)
+        np.testing.assert_allclose(got.finish[:flows], 0.3 * flows / 0.7, rtol=1e-15)
+
+
+def test_rounds_of_all_to_alls_end_together():
+    # Whoever is as far as everybody else sends to everybody else: a round of n - 1 messages of 0.1 B over ports of
+    # 0.3 B/s takes (n - 1) / 3 s; the flows of the next wait for those that reach their source.
+    ranks, rounds = 6, 20
+    pair = [(a, b) for a in range(ranks) for b in range(ranks) if a != b]
+    hops = [(a, ranks + b) for _ in range(rounds) for a, b in pair]
+    after = [
+        (r * len(pair) + i, (r + 1) * len(pair) + j)
+        for r in range(rounds - 1)
+        for i, (_, at) in enumerate(pair)
+        for j, (a, _) in enumerate(pair)
+        if a == at
+    ]
+    got = run(np.full(2 * ranks, 0.3), hops, np.full(len(hops), 0.1), np.array(after))
+    want = np.repeat(np.arange(1, rounds + 1), len(pair)) * (ranks - 1) / 3
+    np.testing.assert_allclose(got.finish, want, rtol=1e-14)
+
+
+# ------------------------------------------------------------------------------------------------ edges
+def test_no_flow_one_flow_and_nothing_to_wait_for():
+    got = completion_times(FlowProblem(np.ones(2), np.zeros((0, 1), int)), np.zeros(0), 0, np.zeros((0, 2), int), 0)
+    assert got.begin.shape == got.finish.shape == (0,)
+    assert got.outcome == Outcome.solved
+    got = run([2.0], [0], [3.0], start=1.0, lag=0.25)
+    assert (float(got.begin[0]), float(got.finish[0])) == (1.25, 2.75)
+    for nothing in (None, np.zeros((0, 2), int), []):
+        got = run([2.0, 1.0], [0, 0, 1], [1.0, 3.0, 2.0], nothing, start=np.array([0.0, 0.0, 0.5]))
+        np.testing.assert_array_equal(times(got), [[0, 1], [0, 2], [0.5, 2.5]])
+
+
+def test_what_never_begins():
+    # A start that never comes; what has no weight; a cap of 0; and each of those who wait for them, with nothing to do.
+    got = run(
+        [1.0],
+        [0] * 6,
+        [1.0, 0.0, 1.0, 0.0, 1.0, 0.0],
+        np.array([[0, 1], [2, 3], [4, 5]]),
+        start=np.array([math.inf, 0, 0, 0, 0, 0]),
+        weight=np.array([1.0, 1, 0, 1, 1, 1]),
+        cap=np.array([math.inf] * 4 + [0, math.inf]),
+    )
+    np.testing.assert_array_equal(got.begin, [math.inf, math.inf, 0, math.inf, 0, math.inf])
+    np.testing.assert_array_equal(got.finish, math.inf)
+    assert got.outcome == Outcome.starved
+
+
+def test_nan_ends_in_an_outcome():
+    for field in ("size", "start", "lag"):
+        terms = {"size": np.ones(2), "start": np.zeros(2), "lag": np.zeros(2)}
+        terms[field][1] = math.nan
+        got = run([1.0], [0, 0], after=np.array([[0, 1]]), **terms)
+        assert got.outcome == Outcome.nonfinite
+        assert np.isnan(times(got)).all()
+
+
+def test_a_pair_that_stands_twice_counts_once():
+    got = run([1.0], [0, 0], [1.0, 1.0], np.array([[0, 1], [0, 1]]))
+    np.testing.assert_array_equal(got.finish, [1, 2])
+
+
+def test_cycles_are_named_and_other_mistakes():
+    problem = FlowProblem(np.ones(1), np.zeros((4, 1), int))
+
+    def said(after, lag=0.0):
+        return refused(completion_times, problem, np.ones(4), 0.0, after, lag)
+
+    assert said(np.array([[0, 1], [1, 2], [2, 3], [3, 1]])).startswith("after must have no cycle, but 3 wait for each")
+    assert "1 wait for each other: 2 -> 2" in said(np.array([[2, 2]]))
+    assert said(np.array([[0, 4]])) == "after must name flows 0..3, got 0..4."
+    assert said(np.array([0, 1])).startswith("after must be integers [D 2], got")
+    assert said(None, np.zeros(3)) == "lag must be a number or have the shape [4], got [3]."
+    assert said(None, -0.5) == "lag must not be negative, got -0.5."
+    assert refused(completion_times, problem, -np.ones(4)) == "size must not be negative, got -1.0."
+
+
+# ------------------------------------------------------------------------------------------------ transformations
+TERMS = ("capacity", "share", "weight", "cap", "size", "start", "lag")
+
+
+def times_at(hops, after, at, engine):
+    problem = FlowProblem(hops=hops, **{name: at[name] for name in TERMS[:4]})
+    got = completion_times(problem, at["size"], at["start"], after, at["lag"], engine=engine)
+    return jnp.concatenate([got.begin, got.finish])
+
+
+@pytest.mark.parametrize(("shape", "engine"), [(0, "host"), (1, "host"), (2, "device"), (3, "host"), (4, "host")])
+def test_derivatives_against_differences(shape, engine):
+    # What waits for what is compiled in: one graph of each kind, with numbers that differ.
+    arrays = padded_graph(draw(len(SHAPES) + shape, edges=False), seed=shape)
+    slopes = Derivatives(lambda hops, at: times_at(hops, arrays.after, at, engine))
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        at = {name: getattr(arrays, name) for name in TERMS}
+        slopes.check(
+            arrays.hops, {name: value * rng.uniform(0.4, 1.6, value.shape) for name, value in at.items()}, seed
+        )
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_batch_is_its_loop(engine):
+    arrays = [padded_graph(dataclasses.replace(draw(3), **numbers_of(seed)), seed=seed) for seed in range(4)]
+    after = arrays[0].after
+    cases = [(one.hops, {name: jnp.asarray(getattr(one, name)) for name in TERMS}) for one in arrays]
+    assert_batch_is_its_loop(lambda hops, at: times_at(hops, after, at, engine), cases, rtol=1e-13)
+    slopes = jax.grad(lambda hops, at: jnp.sum(times_at(hops, after, at, engine)), argnums=1)
+    assert_batch_is_its_loop(slopes, cases, rtol=1e-10, atol=1e-12)
+
+
+def numbers_of(seed):
+    """Other numbers for the graph 3, in general position."""
+    rng = np.random.default_rng(seed)
+    count = len(draw(3).size)
+    return {name: [Fraction(x) for x in rng.uniform(0.5, 2, count)] for name in ("size", "start", "lag", "weight")}
+
+
+def test_derivatives_of_some_inputs_alone():
+    # 0 sends 1 B at 2 B/s, 1 follows and sends 3 B: ends at s0 / c and (s0 + s1) / c.
+    def ends(size, capacity):
+        problem = FlowProblem(capacity[None], np.zeros((2, 1), int))
+        return completion_times(problem, size, 0.0, np.array([[0, 1]]), engine="host").finish
+
+    size, capacity = jnp.array([1.0, 3.0]), jnp.asarray(2.0)
+    np.testing.assert_allclose(jax.jacrev(ends)(size, capacity), [[0.5, 0], [0.5, 0.5]])
+    np.testing.assert_allclose(jax.jacfwd(ends)(size, capacity), [[0.5, 0], [0.5, 0.5]])
+    np.testing.assert_allclose(jax.jacrev(ends, argnums=1)(size, capacity), [-0.25, -1.0])
+    sizes = jnp.stack([size, 2 * size])
+    slopes = jax.grad(lambda sizes: jax.vmap(ends, (0, None))(sizes, capacity).sum())(sizes)
+    np.testing.assert_allclose(slopes, [[1, 0.5], [1, 0.5]])
+
+
+ONE_CORE = """
+import os
+os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+import numpy as np
+from mfabric_jax.flows import FlowProblem, completion_times
+flows = 30_000
+after = np.stack([np.arange(flows - 1), np.arange(1, flows)], 1)
+for _ in range(3):
+    problem = FlowProblem(np.ones(1), np.zeros((flows, 1), int))
+    done = completion_times(problem, np.ones(flows), after=after, engine="host")
+assert done.finish[-1] == flows
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="cores cannot be taken away here")
+def test_one_core_is_enough():
+    # A callback that is handed copies waits for ever where the only thread that could copy is its own.
+    subprocess.run([sys.executable, "-c", ONE_CORE], timeout=200, check=True)

@@ -1,0 +1,122 @@
+"""Settings of the authors' baselines: which groups are busy, pooled circuits, wirings of TopoOpt, preset released."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from mfabric_jax.fabric import Region
+from mfabric_jax.policies import topoopt
+from mfabric_jax.routing.single import single_part_times
+from mfabric_jax.study import PRESETS, Compare
+from mfabric_jax.study._scenario import scenarios
+from mfabric_jax.study._single import carried
+from mfabric_jax.study._wiring import all_to_all_sent, gradient_sent, rings_of
+from tests.study.small import refused, row, small
+
+pytestmark = pytest.mark.usefixtures("as_users_have_it")
+SINGLE = {"flows": "single", "traffic": "authors", "matrices": "one"}
+
+
+def scenario(model, fabric, **settings):
+    (one,) = scenarios(small(model, fabrics=(fabric,), drawn=1, **settings))
+    return one
+
+
+def test_groups_at_one_rail_switch_are_busy_together():
+    # 8 servers at a rail switch: 4 groups of llama-moe's 2 servers, 2 of mixtral-8x7b's 4; one server under each edge
+    # switch of a fat-tree, so a group meets nobody there.
+    for model, groups in (("llama-moe", 4), ("mixtral-8x7b", 2)):
+        found = [
+            carried(scenario(model, fabric, **SINGLE, busy=busy)).groups
+            for fabric in ("rail-optimized", "fat-tree")
+            for busy in ("cluster", "group")
+        ]
+        assert found == [groups, 1, 1, 1]
+    wide = carried(scenario("llama-moe", "rail-optimized", **SINGLE, busy="cluster", path_radix=32))
+    assert wide.groups == 8
+    assert "path_radix must be even" in refused(path_radix=15)
+
+
+def test_switches_grow_until_the_cluster_fits():
+    large = {"models": ("deepseek-v3",), "fabrics": ("fat-tree",), "flows": "single", "busy": "cluster"}
+    (one,) = scenarios(Compare(**large, nic_gbps=(400.0,), traffic="balanced", drawn=1, ep=8, pp=16, dp=16))
+    assert carried(one).groups == 1  # 2,048 GPUs: radix 32
+
+
+def test_circuits_that_are_one_queue_spread():
+    for flows, pooled, spreads in (("single", "pooled", True), ("single", "single", False), ("spray", "single", True)):
+        one = scenario("llama-moe", "mfabric", flows=flows, circuit_flows=pooled)
+        assert (carried(one) is None) == spreads
+
+
+def test_one_copy_a_server_is_a_flow_from_each_rank():
+    # To the rank at its own place: llama-moe has 8 ranks a server, mixtral-8x7b 2 of 4 GPUs.
+    for model, dispatch, flows in (
+        ("llama-moe", "per-expert", 64),
+        ("llama-moe", "per-server", 8),
+        ("mixtral-8x7b", "per-expert", 16),
+        ("mixtral-8x7b", "per-server", 8),
+    ):
+        one = scenario(model, "mfabric", flows="single", dispatch=dispatch)
+        assert carried(one) is single_part_times(flows, 2, seed=0)  # drawn once for as many
+
+
+def test_wiring_for_demand_is_as_it_was():
+    one = scenario("mixtral-8x7b", "topoopt", **SINGLE)
+    chosen = topoopt(one.mean_demand, Region(4, 100.0, 6)).circuits.count
+    np.testing.assert_array_equal(one.group.count, chosen)
+    assert (one.group.groups, one.group.ring_nics) == (1, 2)
+    assert carried(one) is None
+
+
+def test_rings_over_the_stage():
+    one = scenario("mixtral-8x7b", "topoopt", **SINGLE, wiring="rings")  # 32 servers a stage, 8 groups of 4
+    count = np.asarray(one.group.count)
+    np.testing.assert_array_equal(np.flatnonzero(count[0]), [1, 3, 5, 27, 29, 31])
+    assert (count.max(), one.group.groups, one.group.ring_nics) == (1, 8, 6)
+    assert carried(one).groups == 8
+    alone = scenario("llama-moe", "topoopt", **SINGLE, wiring="rings", ep=4, dp=8, pp=1, gpus=32)
+    assert carried(alone).time(alone.group, np.ones((4, 4))) == 0  # a group inside a server
+
+
+def test_rings_and_matchings_share_the_nics_by_bytes():
+    assert [rings_of(6, *sent) for sent in ((1, 99), (1, 2), (34, 66), (2, 1), (99, 1), (0, 1), (0, 0))] == [
+        1, 1, 2, 2, 3, 1, 1,
+    ]  # fmt: off
+    one = scenario("mixtral-8x7b", "topoopt", **SINGLE, wiring="totient-perms")
+    job, demand = one.workload, np.asarray(one.mean_demand, float)
+    # By hand: 4 all-to-alls of 8 blocks a stage, 2 micro-batches; what the four servers send each other.
+    away = (demand.sum() - np.trace(demand)) / 4
+    np.testing.assert_allclose(all_to_all_sent(job, demand), away * 4 * 8 * 2, rtol=1e-12)
+    # Gradients of a stage around 32 servers, those of a server's 2 experts around 8 replicas.
+    model = job.architecture
+    dense, expert = 8 * (model.attention_params + model.gate_params) * 2, 8 * 2 * model.expert_params * 2
+    np.testing.assert_allclose(gradient_sent(job), 2 * dense * 31 / 32 + 2 * expert * 7 / 8, rtol=1e-6)
+    # Weights of 2 bytes gathered for two micro-batches, forward and backward, and gradients scattered: thrice as much.
+    # Blocks computed again send their forward all-to-alls again.
+    again = dataclasses.replace(job, sharding="parameters", recompute="block")
+    np.testing.assert_allclose(gradient_sent(again), 3 * gradient_sent(job), rtol=1e-12)
+    np.testing.assert_allclose(all_to_all_sent(again, demand), away * 6 * 8 * 2, rtol=1e-12)
+    rings = rings_of(6, gradient_sent(job), all_to_all_sent(job, demand))
+    count = np.asarray(one.group.count)
+    assert (count.sum(axis=1) <= 6).all()
+    assert one.group.ring_nics == 2 * rings
+    assert count.sum() > 32 * 2 * rings  # and matchings, inside the groups alone
+    assert one.group.groups == 8
+
+
+def test_released_is_these_settings():
+    released = small("llama-moe", fabrics=("topoopt", "rail-optimized"), **PRESETS["released"], traffic="authors")
+    assert (released.busy, released.circuit_flows, released.wiring) == ("cluster", "pooled", "rings")
+    assert released.reconfiguration_cost == "changed"
+
+
+def test_two_neighbours_on_rings_have_one_circuit():
+    # llama-moe's groups are two servers: of the rings only step 1 joins them, and nothing is forwarded. A rank sends
+    # half of its 8 x 4096 tokens to the other server, 8 ranks share one NIC of 100 Gbps.
+    one = row(small("llama-moe", fabrics=("topoopt",), **PRESETS["released"], traffic="balanced", drawn=1))
+    job = small("llama-moe").workload("llama-moe")
+    seconds = 8 * job.selections / 2 * job.dispatch_bytes_per_selection / 12.5e9
+    blocks = job.moe_layers / job.pp
+    np.testing.assert_allclose(one["ep_comm_s"] / (4 * blocks * 2), seconds, rtol=0.01)

@@ -1,0 +1,376 @@
+"""Several jobs on shared links: hand-computed cases, an oracle without graphs, every way, files and their mistakes."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from mfabric_jax.checks import InputError
+from mfabric_jax.report.figures import interleaving
+from mfabric_jax.schedule.mltcp import Mltcp
+from mfabric_jax.study.jobs import placed
+from mfabric_jax.study.jobs.compared import JobsStudy, compare_jobs, drawn_runs
+from mfabric_jax.study.jobs.iterations import in_pieces, repeated
+from mfabric_jax.study.jobs.jobs_file import jobs_of, read_jobs
+from mfabric_jax.study.jobs.outcome import jain, run_jobs
+from mfabric_jax.study.jobs.placed import scene_from
+from mfabric_jax.study.jobs.solve import solve_jobs
+from mfabric_jax.study.jobs.use_over_time import both_ends, link_use
+from mfabric_jax.study.jobs.ways import WAYS, WaySettings
+from mfabric_jax.tasks.formats.registry import write_tasks
+from mfabric_jax.tasks.graph import TaskKind, Tasks
+from tests.oracles.training_jobs import iteration_ends
+
+GBPS = 0.125  # gigabytes/s of a Gbps
+
+
+def on_a_link(*jobs, iterations=6, gbps=8.0):
+    """Jobs (seconds of computation, of communication alone, arrival) on one link."""
+    return {
+        "iterations": iterations,
+        "links": {"link": gbps},
+        "jobs": [
+            {"compute_s": compute, "gigabytes": send * gbps * GBPS, "links": ["link"], "arrival_s": arrival}
+            for compute, send, arrival in jobs
+        ],
+    }
+
+
+def times(given, way, **study):
+    """Iteration times of each job in one way."""
+    found = compare_jobs(jobs_of(given), JobsStudy(ways=(way,), **study))
+    return [one[0] for one in found.outcomes[way].iteration_s]
+
+
+def test_two_equal_jobs_that_start_together_take_half_as_long_again():
+    # 1 s of computation and 1 s of the whole link: both send at half of it for 2 s, every time.
+    for own in times(on_a_link((1, 1, 0), (1, 1, 0)), "fair"):
+        np.testing.assert_allclose(own, 3.0, rtol=1e-9)
+
+
+def test_cassini_has_them_send_in_turns():
+    given = on_a_link((1, 1, 0), (1, 1, 0))
+    found = compare_jobs(jobs_of(given), JobsStudy(ways=("fair", "cassini", "best")))
+    for way in ("cassini", "best"):
+        for own in found.outcomes[way].iteration_s:
+            np.testing.assert_allclose(own, 2.0, rtol=1e-9)
+    np.testing.assert_allclose(found.outcomes["cassini"].start_s, [[0, 1]], atol=1e-9)
+    fair, cassini, _ = found.ways
+    assert (fair["slowdown"], cassini["slowdown"]) == (pytest.approx(1.5), pytest.approx(1))
+    assert (cassini["mean_gain"], cassini["p99_gain"]) == (pytest.approx(1.5), pytest.approx(1.5))
+    assert cassini["cassini_score"] == pytest.approx(1)
+    assert cassini["slowdown_bound"] == 1
+    # 12 s of sending in 13 s, as the second job starts 1 s later.
+    assert cassini["busiest_link_use"] == pytest.approx(12 / 13)
+
+
+def test_a_job_that_arrives_in_the_middle_is_shifted_to_the_next_turn():
+    found = compare_jobs(jobs_of(on_a_link((1, 1, 0), (1, 1, 3.25))), JobsStudy(ways=("cassini",)))
+    np.testing.assert_allclose(found.outcomes["cassini"].start_s, [[0, 5]], atol=1e-9)
+
+
+def test_unequal_jobs_by_hand():
+    # Job 0: 1 s of each. Job 1: 2 s, then 3 s of the link. Job 0 sends in 1..2 alone; from 3 on both want the link
+    # (job 1 since 2, 1 of 3 sent by then): job 0 needs 2 s for 1, ends at 5, when job 1 has 1 left: done at 6.
+    first, second = times(on_a_link((1, 1, 0), (2, 3, 0), iterations=2), "fair")
+    np.testing.assert_allclose(first, [2, 3], rtol=1e-9)
+    assert second[0] == pytest.approx(6, rel=1e-9)
+
+
+def test_mltcp_brings_any_start_to_interleaving_as_its_formula_says():
+    given = on_a_link((1, 1, 0), (1, 1, 0.05), iterations=12)
+    first, second = times(given, "mltcp", pieces=256)
+    offset = 0.05 + np.cumsum(second) - np.cumsum(first)
+    expected = 0.05
+    for reached in offset:
+        expected = Mltcp().next_offset(expected, 1.0)
+        assert reached == pytest.approx(expected, abs=0.005)  # weights grow in 256 steps
+    assert first[-1] == pytest.approx(2, abs=1e-3)
+    assert second[-1] == pytest.approx(2, abs=1e-3)
+
+
+def test_mltcp_converges_from_random_starts():
+    # Four jobs of a quarter of the link each have one schedule without waiting, but for its order.
+    found = compare_jobs(
+        jobs_of(on_a_link(*[(3, 0.9, 0)] * 4, iterations=25)), JobsStudy(ways=("fair", "mltcp"), draws=5)
+    )
+    last = np.array([own[:, -1] for own in found.outcomes["mltcp"].iteration_s])
+    usual = np.array([own[:, -1] for own in found.outcomes["fair"].iteration_s])
+    assert last.max() / 3.9 < 1.001
+    assert usual.max() / 3.9 > 1.1
+
+
+DRAWN = range(8)
+
+
+def growing(part):
+    """MLTCP's function in fractions."""
+    return Fraction(7, 4) * part + Fraction(1, 4)
+
+
+@pytest.mark.parametrize("seed", DRAWN)
+def test_agrees_with_an_oracle_without_graphs(seed):
+    """Two or three jobs of one or two phases, on up to three links, some with several flows; plain and weighted."""
+    draw = np.random.default_rng(seed)
+    links = int(draw.integers(1, 4))
+    capacity = [Fraction(int(draw.integers(2, 9)), 4) for _ in range(links)]
+    given, plain = [], []
+    for _ in range(int(draw.integers(2, 4))):
+        phases, own = [], []
+        for _ in range(int(draw.integers(1, 3))):
+            flows = [sorted(draw.choice(links, int(draw.integers(1, links + 1)), False).tolist()) for _ in range(2)]
+            flows = flows[: int(draw.integers(1, 3))]
+            seconds, size = Fraction(int(draw.integers(0, 5)), 4), Fraction(int(draw.integers(1, 5)), 4)
+            names = [[f"l{link}" for link in flow] for flow in flows]
+            phases.append({"compute_s": float(seconds), "gigabytes": float(size), "links": names})
+            own.append((seconds, [(flow, size) for flow in flows]))
+        arrival = Fraction(int(draw.integers(0, 9)), 8)
+        given.append({"phases": phases, "arrival_s": float(arrival)})
+        plain.append((arrival, 4, own))
+    table = {f"l{link}": float(8 * one) for link, one in enumerate(capacity)}
+    scene = scene_from(jobs_of({"iterations": 4, "links": table, "jobs": given}))
+    rule = Mltcp(slope=1.75, intercept=0.25, pieces=4)
+    for patterns, function in ((scene.patterns, None), ([in_pieces(one, rule) for one in scene.patterns], growing)):
+        flows = repeated(patterns, scene.iterations, scene.arrival_s)
+        found = flows.of_jobs(solve_jobs(flows, scene.capacity).finish[flows.end])
+        ends = iteration_ends(capacity, plain, function, 4 if function else 1)
+        for one, other in zip(found, ends, strict=True):
+            np.testing.assert_allclose(one, [float(end) for end in other], rtol=1e-9)
+
+
+def test_a_batch_is_its_runs_one_by_one():
+    given = jobs_of(on_a_link((1, 1, 0), (0.5, 1, 0), (2, 0.5, 0), iterations=5))
+    scene, study = scene_from(given), JobsStudy(draws=3, jitter=0.1)
+    arrival_s, factor = drawn_runs(scene, study)
+    for way in ("fair", "mltcp"):
+        handled = WAYS[way](scene, study.settings())
+        together = run_jobs(scene, way, handled, arrival_s, factor).iteration_s
+        assert len(set(together[0][:, 0])) == 3
+        for run in range(3):
+            one = run_jobs(scene, way, handled, arrival_s[[run]], [own[[run]] for own in factor]).iteration_s
+            for job in range(3):
+                np.testing.assert_allclose(one[job][0], together[job][run], rtol=1e-9)
+
+
+def test_a_batch_of_mixes_and_weights_is_one_graph():
+    scene = scene_from(jobs_of(on_a_link((1, 1, 0), (0.5, 1, 0), iterations=3)))
+    flows = repeated(scene.patterns, scene.iterations, scene.arrival_s)
+    part, heavy = np.array([[1.0, 1.0], [0.5, 2.0]])[:, flows.job], np.array([[1.0, 1.0], [3.0, 1.0]])[:, flows.job]
+    many = solve_jobs(flows, scene.capacity, size=flows.size * part, weight=heavy, lag=flows.lag * part)
+    for run in range(2):
+        other = flows._replace(size=flows.size * part[run], weight=heavy[run], lag=flows.lag * part[run])
+        np.testing.assert_allclose(solve_jobs(other, scene.capacity).finish, many.finish[run], rtol=1e-9)
+
+
+def test_a_model_as_a_job(monkeypatch):
+    asked = []
+    monkeypatch.setattr(placed, "model_phase", lambda *words: asked.append(words) or (2.0, 3e9))
+    given = {"links": {"a": 8.0}, "jobs": [{"model": "llama-moe", "nic_gbps": 200, "links": ["a"]}]}
+    assert scene_from(jobs_of(given)).alone_s[0] == pytest.approx(5)  # 2 s, and 3 GB at 1 GB/s
+    assert asked == [("llama-moe", 200)]
+
+
+def test_a_job_alone_and_its_load():
+    given = {
+        "links": {"a": 8.0, "b": 4.0},
+        "jobs": [{"phases": [{"compute_s": 1.0, "gigabytes": 1.0, "links": [["a"], ["a", "b"]]}]}],
+    }
+    scene = scene_from(jobs_of(given))
+    # Both flows get 0.5 GB/s, b is full: 2 s for both, and a is full as well.
+    assert scene.alone_s[0] == pytest.approx(3)
+    np.testing.assert_allclose(scene.load(), [[2, 2]], rtol=1e-9)
+
+
+def test_a_link_that_is_asked_for_too_much_bounds_the_mean_slowdown():
+    # Three equal jobs need 3 x 1 s of a link in every 1.5 s: none can do better than 3 s, twice as long as alone.
+    found = compare_jobs(jobs_of(on_a_link(*[(0.5, 1, 0)] * 3)), JobsStudy(ways=("fair", "cassini", "mltcp")))
+    assert found.ways[0]["slowdown_bound"] == pytest.approx(2)
+    assert all(row["slowdown"] >= 1.9 for row in found.ways)  # the last iterations are not disturbed by all
+
+
+def test_fairness_by_hand():
+    assert jain([1, 1, 1]) == 1
+    assert jain([1, 0, 0, 0]) == 0.25
+
+
+TREE = {"servers": 8, "nic_gbps": 8.0, "radix": 4}
+
+
+def test_jobs_on_a_tree_share_what_is_above_the_edge():
+    # Switches of 4 ports at 3:1: 3 servers and one link up each; servers 0-2, 3-5, 6-7. Two jobs go from the first to
+    # the second switch, the third stays below the first one.
+    jobs = [
+        {"name": "far", "servers": [0, 3], "compute_s": 1.0, "gigabytes": 1.0},
+        {"name": "too", "servers": [1, 4], "compute_s": 1.0, "gigabytes": 1.0, "traffic": "all-to-all"},
+        {"name": "near", "servers": [5, 3], "compute_s": 0.5, "gigabytes": 0.5},
+    ]
+    fabric = TREE | {"oversubscription": 3.0}
+    found = compare_jobs(jobs_of({"fabric": fabric, "jobs": jobs[:2], "iterations": 3}), JobsStudy(ways=("fair",)))
+    np.testing.assert_allclose([row["mean_s"] for row in found.jobs], 3, rtol=1e-9)
+    np.testing.assert_allclose([row["alone_s"] for row in found.jobs], 2, rtol=1e-9)
+    # Server 3 has a NIC of 1 GB/s in and out: its two jobs meet there.
+    found = compare_jobs(jobs_of({"fabric": fabric, "jobs": jobs[::2], "iterations": 2}), JobsStudy(ways=("fair",)))
+    assert found.jobs[0]["slowdown"] > 1
+    wide = compare_jobs(jobs_of({"fabric": TREE, "jobs": jobs[:2], "iterations": 3}), JobsStudy(ways=("fair",)))
+    np.testing.assert_allclose([row["mean_s"] for row in wide.jobs], 2, rtol=1e-9)
+
+
+GOOD = {"links": {"a": 8.0}, "jobs": [{"compute_s": 1.0, "gigabytes": 1.0, "links": ["a"]}]}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"link": {}}, "did you mean 'links'"),
+        ({"links": {"a": 0.0}}, "a of links"),
+        ({"links": {"a": "fast"}}, "Gbps"),
+        ({"links": {}}, "either links or a fabric"),
+        ({"jobs": []}, "at least one job"),
+        ({"jobs": [3]}, "job 0 must be a table"),
+        ({"jobs": [GOOD["jobs"][0] | {"links": ["b"]}]}, "link of job 0 'b'"),
+        ({"jobs": [GOOD["jobs"][0] | {"links": ["a", "a"]}]}, "twice"),
+        ({"jobs": [GOOD["jobs"][0] | {"compute": 1.0}]}, "did you mean 'compute_s'"),
+        ({"jobs": [GOOD["jobs"][0] | {"compute_s": -1.0}]}, "compute_s of phase 0 of job 0"),
+        ({"jobs": [GOOD["jobs"][0] | {"iterations": 1}]}, "iterations of job 0"),
+        ({"jobs": [GOOD["jobs"][0] | {"phases": []}]}, "must not give compute_s beside phases"),
+        ({"jobs": [GOOD["jobs"][0] | {"model": "llama-moe"}]}, "must not give compute_s beside model"),
+        ({"jobs": [{"graph": "x.et"}]}, "needs a fabric"),
+        ({"jobs": [{"graph": 3}]}, "graph of job 0 must be text"),
+        ({"jobs": [{"model": "llama-moe"}]}, "no links are given"),
+        ({"jobs": [{"name": "x"}]}, "must compute or send"),
+        ({"jobs": [{"gigabytes": 1.0}]}, "no links are given"),
+        ({"jobs": [GOOD["jobs"][0] | {"servers": [0, 1]}]}, "need a fabric"),
+        ({"jobs": [GOOD["jobs"][0] | {"name": "x"}] * 2}, "its own"),
+        ({"links": {}} | {"fabric": TREE}, "not used on a fabric"),
+        ({"links": {}, "jobs": [{"gigabytes": 1.0, "servers": [0]}]} | {"fabric": TREE}, "two or more"),
+        ({"links": {}, "jobs": [{"gigabytes": 1.0, "servers": [0, 8]}]} | {"fabric": TREE}, "below 8"),
+        ({"links": {}, "jobs": [{"gigabytes": 1.0, "servers": [0, 0]}]} | {"fabric": TREE}, "twice"),
+        ({"links": {}, "fabric": {"servers": 0}}, "servers"),
+        ({"links": {}, "fabric": {"graph": "x.json", "radix": 8}}, "radix of a fabric is not used with graph"),
+        ({"links": {}, "fabric": {"servers": 4, "rack": 2, "name": "mfabric"}}, "either rack or name"),
+        ({"links": {}, "fabric": {"servers": 4, "policy": "uniform"}}, "not used with a plain tree"),
+        ({"links": {}, "fabric": {"servers": 4, "name": "mfabrik"}}, "did you mean 'mfabric'"),
+        ({"links": {}, "fabric": {"servers": 4, "rack": 2, "tiers": 3}}, "tiers of a fabric is not used with rack"),
+    ],
+)
+def test_a_mistake_is_one_sentence_with_its_field(change, words):
+    with pytest.raises(InputError, match=words):
+        scene_from(jobs_of(GOOD | change))
+
+
+def test_a_file_names_itself(tmp_path):
+    file = tmp_path / "jobs.toml"
+    file.write_text('[links]\na = 8\n[[jobs]]\nname = "x"\nwhat = 1\n', encoding="utf-8")
+    with pytest.raises(InputError, match=r"jobs.toml.*field of x 'what'"):
+        read_jobs(file)
+    file.write_text('[links]\na = 8\n[[jobs]]\ncompute_s = 1\ngigabytes = 1\nlinks = ["a"]\n', encoding="utf-8")
+    assert read_jobs(file) == jobs_of(GOOD | {"links": {"a": 8}})
+
+
+def test_what_a_study_may_be():
+    for wrong in ({"ways": ()}, {"ways": ("pfc",)}, {"draws": -1}, {"jitter": -0.1}, {"pieces": 0}, {"steps": 1}):
+        with pytest.raises(InputError):
+            JobsStudy(**wrong)
+
+
+def test_who_has_the_link_when_adds_up_to_what_was_sent():
+    given = on_a_link((1, 1, 0), (2, 1.5, 0.3), (0.5, 0.25, 0), iterations=4)
+    found = compare_jobs(jobs_of(given), JobsStudy(ways=("fair", "mltcp"), pieces=4))
+    for outcome in found.outcomes.values():
+        end = float(outcome.finish.max())
+        rows = link_use(found.scene, outcome, 0, 0.0, end)
+        for job, send in enumerate((1, 1.5, 0.25)):
+            own = [row for row in rows if row["job"] == f"job {job}"]
+            assert own[0]["begin_s"] == 0
+            assert own[-1]["end_s"] == end
+            seconds = [row["end_s"] - row["begin_s"] for row in own]
+            assert np.dot([row["use"] for row in own], seconds) == pytest.approx(4 * send, rel=1e-9)
+        together = {}
+        for row in rows:
+            together[row["begin_s"]] = together.get(row["begin_s"], 0) + row["use"]
+        assert max(together.values()) == pytest.approx(1, rel=1e-9)
+
+
+def test_the_picture_shows_both_ends_of_every_way(tmp_path):
+    found = compare_jobs(jobs_of(on_a_link((1, 1, 0), (1, 1, 0.1), iterations=9)), JobsStudy(steps=2))
+    rows = both_ends(found, iterations=2)
+    assert {(row["way"], row["when"]) for row in rows} == {
+        (way, when)
+        for way in ("fair", "cassini", "mltcp", "best")
+        for when in ("the first iterations", "the last ones")
+    }
+    assert all(-1e-9 <= row["use"] <= 1 + 1e-9 for row in rows)
+    assert interleaving(rows, tmp_path / "a.svg").stat().st_size > 5000
+    with pytest.raises(InputError, match="at least one interval"):
+        interleaving([], tmp_path / "b.svg")
+
+
+def test_turns_move_with_a_job_that_is_late_and_the_other_waits():
+    # Turns of job 0 are at 0, 2, 4, ..., of job 1 at 1, 3, .... The second computation of job 0 takes 1.2 s instead of
+    # 1: it sends 0.8 from 3.2 to 4, then job 1 does too: both have half, job 0 is through at 4.4 and job 1 at 5.2.
+    # So job 0 is 0.4 late: turns are now at 4.4 and 5.4, and job 1, ready at 5.2, waits 0.2. Then nobody meets.
+    scene = scene_from(jobs_of(on_a_link((1, 1, 0), (1, 1, 0), iterations=4)))
+    handled = WAYS["cassini"](scene, WaySettings(adjust=0.05))
+    factor = [np.array([[1, 1.2, 1, 1]]), np.ones((1, 4))]
+    times = run_jobs(scene, "cassini", handled, np.zeros((1, 2)), factor).iteration_s
+    np.testing.assert_allclose(times[0], [[2, 2.4, 2, 2]], rtol=1e-9)
+    np.testing.assert_allclose(times[1], [[2, 2.2, 2.2, 2]], rtol=1e-9)
+    # Without: job 0 computes from 4.4 to 5.4, job 1 from 5.2 to 6.2, when job 0 has sent 0.8: both again share 0.4 s.
+    free = run_jobs(scene, "cassini", handled._replace(adjust=0.0), np.zeros((1, 2)), factor).iteration_s
+    np.testing.assert_allclose(free[0][0, :3], [2, 2.4, 2.2], rtol=1e-9)
+    np.testing.assert_allclose(free[1][0, :3], [2, 2.2, 2.2], rtol=1e-9)
+
+
+def test_placements_keep_jobs_apart_where_they_can():
+    # Racks of two behind a link of one NIC. Both jobs cross racks, over the same two; apart they share nothing.
+    table = {"servers": 8, "nic_gbps": 8.0, "rack": 2, "oversubscription": 2.0}
+    job = {"compute_s": 0.5, "gigabytes": 1.0}
+    given = jobs_of({"fabric": table, "iterations": 3, "jobs": [job | {"servers": [0, 2]}, job | {"servers": [1, 3]}]})
+    usual = compare_jobs(given, JobsStudy(ways=("fair",))).ways[0]
+    apart = compare_jobs(given, JobsStudy(ways=("fair",), placements=6)).ways[0]
+    assert usual["slowdown"] == pytest.approx(2.5 / 1.5)
+    assert apart["slowdown"] == pytest.approx(1)
+    with pytest.raises(InputError, match="need a fabric"):
+        compare_jobs(jobs_of(GOOD), JobsStudy(placements=1))
+    few = jobs_of({"fabric": table | {"servers": 3}, "jobs": [job | {"servers": [0, 2]}, job | {"servers": [1, 2]}]})
+    with pytest.raises(InputError, match="the fabric has 3"):
+        compare_jobs(few, JobsStudy(placements=1))
+
+
+def test_a_graph_of_tasks_as_a_job(tmp_path):
+    # Two ranks: 1 s of computation on each, then 1 GB from rank 0 to rank 1, twice: the second is of a connection that
+    # has sent half, and both are weighted so.
+    tasks = Tasks(2)
+    first = [tasks.add(TaskKind.COMPUTE, rank, seconds=1.0) for rank in range(2)]
+    send = tasks.add(TaskKind.SEND, 0, peer=1, bytes=1e9, match=1, after=first[0])
+    receive = tasks.add(TaskKind.RECV, 1, peer=0, bytes=1e9, match=1, after=first[1])
+    again = tasks.add(TaskKind.SEND, 0, peer=1, bytes=1e9, match=2, after=send)
+    tasks.add(TaskKind.RECV, 1, peer=0, bytes=1e9, match=2, after=receive)
+    assert again == 4
+    file = tmp_path / "tasks.json"
+    write_tasks(tasks.graph(), file)
+    table = {"servers": 4, "nic_gbps": 8.0, "rack": 1}
+    job = {"graph": str(file), "servers": [1, 3]}
+    scene = scene_from(jobs_of({"fabric": table, "iterations": 3, "jobs": [job]}))
+    assert scene.alone_s[0] == pytest.approx(3)
+    pattern = scene.patterns[0]
+    sent = pattern.size > 0
+    np.testing.assert_allclose(np.sort(pattern.before[sent]), [0, 1e9])
+    np.testing.assert_allclose(pattern.total[sent], 2e9)
+    assert scene.load().max() == pytest.approx(2)
+    flows = repeated(scene.patterns, [3], [0.5])
+    ends = solve_jobs(flows, scene.capacity).finish[flows.end]
+    np.testing.assert_allclose(ends, [3.5, 6.5, 9.5], rtol=1e-9)
+    with pytest.raises(InputError, match="must divide its 2 ranks"):
+        scene_from(jobs_of({"fabric": table, "jobs": [job | {"servers": [0, 1, 2]}]}))
+
+
+def test_circuits_of_a_region_are_chosen_for_all_jobs_together():
+    # 6 circuits of 1 GB/s at each server. Server 0 asks for 8 GB to 1, 4 to 2 and 4 to 3: greedy gives it 3, 2 and 1,
+    # so job a sends for 8/3 s and job b for 4 s, on circuits of their own.
+    job = {"compute_s": 1.0, "gigabytes": 8.0}
+    jobs = [job | {"servers": [0, 1]}, job | {"servers": [2, 0, 3], "traffic": "all-to-all"}]
+    fabric = {"name": "mfabric", "servers": 4, "nic_gbps": 8.0}
+    found = compare_jobs(jobs_of({"fabric": fabric, "jobs": jobs, "iterations": 2}), JobsStudy(ways=("fair",)))
+    np.testing.assert_allclose(found.scene.alone_s, [1 + 8 / 3, 5], rtol=1e-9)
+    assert found.ways[0]["slowdown"] == pytest.approx(1)

@@ -1,0 +1,136 @@
+"""Placed experts through a comparison, a function of cases, a timeline and sweeps: loads, what moves, memory."""
+
+import equinox as eqx
+import numpy as np
+import pytest
+
+from mfabric_jax import InputError
+from mfabric_jax.study import Compare, Failures, example_timeline, iteration_of
+from mfabric_jax.study._scenario import scenarios, tokens_of, traffic_of
+from mfabric_jax.study.whole_cluster import WholeCluster
+from mfabric_jax.traffic.placing import copied_experts
+from mfabric_jax.workload import fullest_stage, iteration_bytes
+from mfabric_jax.workload.volume import gradient_bytes
+from tests.study.small import MODEL, refused, row, small
+from tests.study.test_compare_fabrics import JOB
+
+pytestmark = pytest.mark.usefixtures("as_users_have_it")
+UNEVEN = JOB | {"traffic": "generated", "skew": 0.8, "drift": 0.2, "fabrics": ("fat-tree",)}
+PLACED = UNEVEN | {"placement": "longest-processing-time", "redundant_experts": 8}
+AGAIN = PLACED | {"replace_every": 2, "iterations": 3}
+
+
+def test_copies_balance_ranks_and_nothing_moves_when_placed_once():
+    before, after = row(small(**UNEVEN)), row(small(**PLACED))
+    assert (before["placement"], after["placement"]) == ("contiguous", "longest-processing-time")
+    assert before["rank_load_over_mean"] > 1.3 > 1.2 > after["rank_load_over_mean"]
+    assert before["placement_s"] == after["placement_s"] == 0
+    assert after["ep_comm_s"] < before["ep_comm_s"]
+    assert after["memory_gb"] > before["memory_gb"]
+
+
+def test_what_moves_takes_the_time_of_its_bytes_by_hand():
+    """Ranks with NICs of their own, two a server here: the fullest port decides, of NICs and of NVSwitches."""
+    config = small(**AGAIN)
+    job, found = config.workload(MODEL), row(config)
+    tokens = tokens_of(config, job)
+    copied = copied_experts(tokens.slots, config.room(job), 2)
+    size = 3 * job.architecture.hidden * job.architecture.expert_hidden * (2 + 12 / job.dp)
+    server = np.arange(job.ep) // job.ranks_per_server
+    away = server[:, None] != server
+    seconds = []
+    for one in copied:
+        stages = [sum(one[layer % len(one)] for layer in job.stage_layers(stage)) * size for stage in range(job.pp)]
+        ports = [(moves * part).sum(axis=side) for moves in stages for part in (away, ~away) for side in (0, 1)]
+        nic, inside = max(x.max() for x in ports[0::4] + ports[1::4]), max(x.max() for x in ports[2::4] + ports[3::4])
+        seconds.append(max(nic / (12.5e9 * 8 / job.ranks_per_server), inside / (900e9 * job.tp)))
+    assert found["placement_s"] > 0
+    np.testing.assert_allclose(found["placement_s"], np.mean(seconds), rtol=1e-9)
+    parts = found["compute_s"] + found["exposed_comm_s"] + found["reconfig_s"] + found["bubble_s"]
+    np.testing.assert_allclose(parts, found["iteration_s"], rtol=1e-9)
+    communication = found["tp_comm_s"] + found["ep_comm_s"] + found["dp_comm_s"] + found["placement_s"]
+    np.testing.assert_allclose(communication, found["exposed_comm_s"], rtol=1e-9)
+
+
+def test_a_case_and_a_timeline_are_the_row():
+    config = small(**AGAIN)
+    function, case = iteration_of(config, MODEL, "fat-tree")
+    work = eqx.filter_jit(function)
+    found = [work(case | {"sample": sample}) for sample in range(3)]
+    for name in ("iteration_s", "placement_s", "exposed_comm_s"):
+        np.testing.assert_allclose(np.mean([one[name] for one in found]), row(config)[name], rtol=1e-9)
+    segments, stages, _ = example_timeline(config)
+    for stage in stages:
+        np.testing.assert_allclose(stage["iteration_s"], found[2]["iteration_s"], rtol=1e-9)
+        np.testing.assert_allclose(stage["placement_s"], found[2]["placement_s"], rtol=1e-9)
+    last = [one for one in segments if one["kind"] == "placement"]
+    assert len(last) == len(stages)
+    np.testing.assert_allclose(last[0]["end_s"], found[2]["iteration_s"], rtol=1e-9)
+
+
+def test_on_circuits_experts_move_too():
+    found = row(small(**AGAIN | {"fabrics": ("mfabric",)}))
+    assert found["placement_s"] > 0
+    parts = found["compute_s"] + found["exposed_comm_s"] + found["reconfig_s"] + found["bubble_s"]
+    np.testing.assert_allclose(parts, found["iteration_s"], rtol=1e-9)
+
+
+def test_memory_and_gradients_of_copies_by_hand():
+    plain, more = (small(**some).workload(MODEL) for some in (UNEVEN, PLACED))
+    assert (plain.experts_per_rank, more.experts_per_rank) == (2, 4)
+    stage, before = fullest_stage(plain)
+    after = fullest_stage(more)[1]
+    expert = 2 * len(plain.stage_layers(stage)) * plain.architecture.expert_params / plain.tp
+    assert after.weights - before.weights == pytest.approx(2 * expert)
+    assert after.gradients - before.gradients == pytest.approx(2 * expert)
+    assert after.optimizer - before.optimizer == pytest.approx(12 * expert / plain.dp)
+    # two copies of each of 8 experts: every one of 4 ranks reduces four experts with 2 dp members
+    for job, members in ((plain, plain.dp), (more, 2 * plain.dp)):
+        held = sum(gradient_bytes(job, stage).expert for stage in range(job.pp))
+        dense = sum(gradient_bytes(job, stage).dense for stage in range(job.pp))
+        replicas = job.dp * job.ep
+        rings = 2 * dense * (1 - 1 / replicas) + 2 * held * (1 - 1 / members)
+        assert iteration_bytes(job)["DP"] == pytest.approx(replicas * rings, rel=1e-12)
+
+
+def test_settings_that_cannot_be():
+    assert "placement 'lpt' is unknown" in refused(placement="lpt")
+    assert "redundant_experts 8 needs placement longest-processing-time or hierarchical or with-circuits" in refused(
+        redundant_experts=8
+    )
+    assert "replace_every 3 needs placement" in refused(replace_every=3)
+    assert "placed_window must be a whole number of at least 1, got 0" in refused(placed_window=0)
+    with pytest.raises(InputError, match=r"redundant_experts must be a multiple of the 4 ranks \(ep\), got 3"):
+        small(**PLACED | {"redundant_experts": 3}).workload(MODEL)
+    with pytest.raises(InputError, match="replace_every must be 0 for failures, got 2"):
+        Failures(small(**AGAIN))
+    with pytest.raises(InputError, match="redundant_experts must be 0 on a whole cluster"):
+        WholeCluster(model=MODEL, redundant_experts=8)
+    with pytest.raises(InputError, match=r"placement_groups must divide the 8 experts, got 3\."):
+        small(**PLACED | {"placement_groups": 3})
+
+
+def test_groups_of_a_node_limit_stay_whole():
+    given = {"models": ("deepseek-r1",), "node_limit": "model", "dispatch": "per-server"}
+    config = Compare(**given, placement="hierarchical")
+    assert config.room(config.workload("deepseek-r1")).groups == 8
+    for some in ({"placement": "with-circuits"}, {"placement": "hierarchical", "placement_groups": 16}):
+        assert "node_limit 'model' is of groups of neighbouring experts: placement must" in refused(**given, **some)
+
+
+def test_experts_are_placed_on_the_servers_that_a_fabric_has():
+    # Scale-up domains are servers of 64 GPUs: all 8 ranks of a group sit in one, and none in two as on servers of 8.
+    given = {"traffic": "generated", "skew": 0.8, "placement": "hierarchical", "nic_gbps": (400.0,)}
+    config = small(fabrics=("fat-tree", "nvl72"), **given)
+    tree, domain = scenarios(config)
+    rooms = [config.room(one.workload) for one in (tree, domain)]
+    assert [room.servers for room in rooms] == [4, 1]
+    own = traffic_of(config, domain.workload)[0]
+    np.testing.assert_array_equal(domain.tokens.count, own.count)
+    assert (tree.tokens.count != domain.tokens.count).any()
+
+
+def test_a_limit_to_groups_is_none_for_a_model_without_groups():
+    given = {"dispatch": "per-server", "node_limit": "model", "placement": "longest-processing-time"}
+    small(**given)
+    assert "node_limit 'model' is of groups of neighbouring experts" in refused(models=("deepseek-r1",), **given)

@@ -1,0 +1,277 @@
+"""Small graphs replayed by hand: shared NICs, rings, latency, circuits that turn, own graphs; what holds the end."""
+
+import dataclasses
+import json
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mfabric_jax.report import read_rows
+from mfabric_jax.study import Replay, Sweep, replay, sweep
+from mfabric_jax.study._replayed import carried_rows, gain_rows, gains, path_rows, rank_rows, replay_row, spans, spent
+from mfabric_jax.study._turns import turns_in_order
+from mfabric_jax.tasks.formats.registry import write_tasks
+from mfabric_jax.tasks.graph import Op, TaskKind, Tasks
+from tests.mistakes import check_refused
+
+NEAR = {"rel": 1e-9, "abs": 0}
+NIC = 50e9  # bytes/s of 400 Gbps
+ALONE = {"fabrics": ("fat-tree",), "gpus_per_server": 1, "link_delay_s": 0.0}  # every rank on a server of its own
+
+
+def two_sends():
+    """Rank 0 computes 1 ms, sends 50 MB to rank 1 and 25 MB to rank 2; rank 1 computes 2 ms when it has all."""
+    tasks = Tasks(3)
+    first = tasks.add(TaskKind.COMPUTE, 0, "first", seconds=1e-3)
+    tasks.add(TaskKind.SEND, 0, "long", after=first, bytes=50e6, peer=1, match=0)
+    tasks.add(TaskKind.SEND, 0, "short", after=first, bytes=25e6, peer=2, match=1)
+    there = tasks.add(TaskKind.RECV, 1, "there", peer=0, match=0)
+    tasks.add(TaskKind.COMPUTE, 1, "last", after=there, seconds=2e-3)
+    return tasks.graph()
+
+
+def one(graph, **settings):
+    (done,) = replay(graph, Replay(**ALONE | settings))
+    return done
+
+
+def test_two_messages_share_a_nic():
+    # Both at half of 50 GB/s until the short one ends after 1 ms; then 25 MB at 50 GB/s take 0.5 ms.
+    done = one(two_sends())
+    assert done.makespan_s == pytest.approx(4.5e-3, **NEAR)
+    np.testing.assert_allclose(done.finish[:5], [1e-3, 2.5e-3, 2e-3, 2.5e-3, 4.5e-3], rtol=1e-9)
+    parts = spent(done)
+    np.testing.assert_allclose(parts.compute_s, [1e-3, 2e-3, 0], rtol=1e-9)
+    np.testing.assert_allclose(parts.exposed_comm_s, [1.5e-3, 1.5e-3, 1e-3], rtol=1e-9)
+    np.testing.assert_allclose(parts.idle_s, [2e-3, 1e-3, 3.5e-3], rtol=1e-9)
+    steps = [(row["name"], row["held_by"]) for row in path_rows(done)]
+    assert steps == [("first", "computation"), ("long", "gpu 0 -> edge 0"), ("last", "computation")]
+    links = {row["from"] + " " + row["to"]: row for row in carried_rows(done)}
+    assert links["gpu 0 edge 0"]["bytes"] == 75e6
+    assert links["gpu 0 edge 0"]["utilisation"] == pytest.approx(75e6 / NIC / 4.5e-3, **NEAR)
+    assert [row["received_bytes"] for row in rank_rows(done)] == [0, 50e6, 25e6]
+    assert replay_row(done).items() >= {"fabric": "fat-tree", "ranks": 3, "tasks": 5, "bytes": 75e6}.items()
+
+
+def test_what_holds_the_makespan_adds_up_to_it():
+    # The NIC of rank 0 moves 75 MB, all of which the last computation waits for; 3 ms are computation.
+    done = one(two_sends(), alpha_s=1e-5)
+    held = {row["what"]: row["holds_s"] for row in gain_rows(done, gains(done))}
+    assert held == pytest.approx({"nic up": 1.5e-3, "computation": 3e-3, "latency": 1e-5}, rel=1e-9)
+    assert sum(held.values()) == pytest.approx(done.makespan_s, **NEAR)
+
+
+def test_scaled_computation_and_latency():
+    assert one(two_sends(), compute_scale=2.0).makespan_s == pytest.approx(7.5e-3, **NEAR)
+    # Over a tree of one edge switch: two links. Both messages begin 2 us later.
+    assert one(two_sends(), link_delay_s=1e-6, alpha_s=1e-5).makespan_s == pytest.approx(4.512e-3, **NEAR)
+
+
+def ring(ranks=4):
+    """An all-reduce of 100 MB."""
+    tasks = Tasks(ranks, groups=(tuple(range(ranks)),))
+    for rank in range(ranks):
+        tasks.add(TaskKind.COLLECTIVE, rank, "sum", op=Op.ALL_REDUCE, group=0, match=0, bytes=100e6)
+    return tasks.graph()
+
+
+def test_a_ring_takes_two_rounds_of_its_parts():
+    assert one(ring()).makespan_s == pytest.approx(1.5 * 100e6 / NIC, **NEAR)
+    inside = one(ring(), gpus_per_server=8, servers=1)
+    assert inside.makespan_s == pytest.approx(1.5 * 100e6 / 900e9, **NEAR)
+    assert {row["kind"] for row in carried_rows(inside)} == {"nvswitch up", "nvswitch down"}
+
+
+def pairs_then_others():
+    """Ranks 0 and 1, 2 and 3 exchange 50 MB each way, then 0 and 2, 1 and 3; 1 ms of computation around each."""
+    groups = ((0, 1), (2, 3), (0, 2), (1, 3))
+    tasks = Tasks(4, groups)
+    before = [tasks.add(TaskKind.COMPUTE, rank, seconds=1e-3) for rank in range(4)]
+    for group, members in enumerate(groups):
+        for rank in members:
+            exchange = {"op": Op.ALL_TO_ALL, "group": group, "match": group, "bytes": 100e6, "after": before[rank]}
+            sent = tasks.add(TaskKind.COLLECTIVE, rank, f"exchange {group}", **exchange)
+            before[rank] = tasks.add(TaskKind.COMPUTE, rank, after=sent, seconds=1e-3)
+    return tasks.graph()
+
+
+OPTICAL = {"fabrics": ("mfabric",), "optical_degree": 1, "electrical_nics": 1}
+
+
+@pytest.mark.parametrize(
+    ("first", "delay_s", "end_s", "switch_s"),
+    [
+        ("block", 0.0, 5e-3, 0),
+        ("block", 3e-3, 11e-3, 6e-3),  # both wait for the switch
+        ("ahead", 3e-3, 9e-3, 6e-3),  # from 0 to 3, and from 4, where the first exchange is through, to 7
+        ("ahead", 0.5e-3, 5e-3, 0),  # behind computation
+    ],
+)
+def test_circuits_turn_between_all_to_alls(first, delay_s, end_s, switch_s):
+    done = one(pairs_then_others(), **OPTICAL, circuits_for="all-to-all", first=first, delay_s=delay_s)
+    assert done.makespan_s == pytest.approx(end_s, **NEAR)
+    circuits = [row for row in carried_rows(done) if row["kind"] == "circuit"]
+    assert [row["bytes"] for row in circuits] == [50e6] * 8
+    held = {row["what"]: row["holds_s"] for row in gain_rows(done, gains(done))}
+    assert sum(held.values()) == pytest.approx(end_s, **NEAR)
+    assert held.get("reconfiguration", 0) == pytest.approx(switch_s, abs=1e-12)
+    assert ("reconfiguration" in [row["held_by"] for row in path_rows(done)]) == (switch_s > 0)
+
+
+def test_circuits_of_the_whole_run_serve_some_and_packet_switches_the_others():
+    done = one(pairs_then_others(), **OPTICAL)
+    assert done.makespan_s == pytest.approx(5e-3, **NEAR)
+    assert [row["bytes"] for row in carried_rows(done) if row["kind"] == "circuit"] == [50e6] * 4
+
+
+def test_turns_are_taken_in_an_order_in_which_everything_can_run():
+    # Flows 0 and 1 are of exchange 0, 2 and 3 of exchange 1, flow 4 is of none and takes long; 4 before 0, 1 before 2.
+    of, seconds = np.array([0, 0, 1, 1, -1]), np.array([1, 1, 1, 1, 9.0])
+    assert turns_in_order(of, np.array([[4, 0], [1, 2]]), seconds).tolist() == [0, 1]
+    assert turns_in_order(of, np.array([[4, 0]]), seconds).tolist() == [1, 0]  # the earlier first
+    check_refused("none waits for a part of another", turns_in_order, of, np.array([[0, 2], [3, 1]]), seconds)
+
+
+def differences(value_of, x):
+    """Central differences in what is not 0."""
+    steps = 1e-6 * np.diag(x)[x > 0]
+    return np.array([(value_of(x + step) - value_of(x - step)) / (2 * step.sum()) for step in steps])
+
+
+def test_gradients_are_those_of_differences():
+    done = one(two_sends(), alpha_s=1e-5)
+    network, flows = done.prepared.network, done.prepared.flows
+    uneven = np.random.default_rng(0).uniform(0.7, 1, 99)  # nothing alike: at a tie there are several derivatives
+    network = dataclasses.replace(network, capacity=network.capacity * uneven[: len(network.capacity)])
+    flows = dataclasses.replace(flows, lag=flows.lag * uneven[: flows.flows])
+    prepared = done.prepared._replace(network=network, flows=flows)
+    problem, found = prepared.problem(), gains(done._replace(prepared=prepared))
+
+    def end(capacity=problem.capacity, **given):
+        return float(prepared.completion(eqx.tree_at(lambda p: p.capacity, problem, capacity), **given).finish.max())
+
+    capacity = np.asarray(problem.capacity)
+    by_hand = differences(lambda x: end(jnp.asarray(x)), capacity)
+    np.testing.assert_allclose(found.capacity, by_hand, rtol=1e-5, atol=1e-20)
+    for name, own in (("size", prepared.size), ("lag", prepared.flows.lag)):
+        by_hand = differences(lambda x, name=name: end(**{name: x}), own)
+        np.testing.assert_allclose(getattr(found, name)[own > 0], by_hand, rtol=1e-5, atol=1e-12)
+
+
+def test_many_capacities_at_once():
+    prepared = one(two_sends()).prepared
+    problem = prepared.problem(every_link=True)
+    factors = np.array([0.5, 1.0, 4.0])
+
+    def end(factor):
+        return prepared.completion(eqx.tree_at(lambda p: p.capacity, problem, problem.capacity * factor)).finish.max()
+
+    np.testing.assert_allclose(jax.vmap(end)(factors), 3e-3 + 1.5e-3 / factors, rtol=1e-9)
+
+
+def test_a_user_s_graph(tmp_path):
+    # A message of 75 MB in all at 1 GB/s, over two links of 1 ms.
+    file = tmp_path / "star.json"
+    hosts = [f"h{rank}" for rank in range(3)]
+    nodes = [{"id": name, "kind": "host"} for name in hosts] + [{"id": "switch"}]
+    edges = [{"source": name, "target": "switch", "capacity_gbps": 8, "latency_s": 1e-3} for name in hosts]
+    file.write_text(json.dumps({"directed": False, "nodes": nodes, "edges": edges}))
+    (done,) = replay(two_sends(), Replay(graph=str(file)))
+    assert done.makespan_s == pytest.approx(1e-3 + 2e-3 + 75e-3 + 2e-3, **NEAR)
+    assert replay_row(done).items() >= {"fabric": "graph", "nic_gbps": None, "gpus": None}.items()
+    check_refused("servers must hold 4 GPUs", list, replay(ring(), Replay(graph=str(file))))
+    edges[1]["capacity_gbps"] = 0
+    file.write_text(json.dumps({"directed": False, "nodes": nodes, "edges": edges}))
+    check_refused("no path", list, replay(two_sends(), Replay(graph=str(file))))
+
+
+def test_ranks_are_where_they_are_asked_for(tmp_path):
+    def gpus(**settings):
+        return one(ring(), gpus_per_server=2, nics=2, **settings).prepared.gpu.tolist()
+
+    assert gpus() == [0, 1, 2, 3]
+    assert gpus(first_gpu=3) == [3, 4, 5, 6]
+    assert gpus(ranks_on="round-robin", servers=3) == [0, 2, 4, 1]
+    assert sorted(gpus(ranks_on="random", seed=3)) == [0, 1, 2, 3]
+    file = tmp_path / "gpus.json"
+    file.write_text('{"gpus": [3, 1, 0, 2]}')
+    assert gpus(ranks_on=str(file)) == [3, 1, 0, 2]
+    file.write_text('{"gpus": [3, 1, 1, 2]}')
+    check_refused("must be 4 different ones", gpus, ranks_on=str(file))
+    check_refused("servers must hold 4 GPUs", gpus, servers=1)
+
+
+def test_spans_tell_everything_once_and_the_path():
+    found = spans(one(two_sends()))
+    assert [(one["rank"], one["track"], one["name"]) for one in found] == [
+        (0, "compute", "first"),
+        (0, "send", "long to 1"),
+        (1, "receive", "long from 0"),
+        (0, "send", "short to 2"),
+        (2, "receive", "short from 0"),
+        (1, "compute", "last"),
+        *((-1, "critical path", name) for name in ("first", "long", "last")),
+    ]
+
+
+def test_every_fabric_replays_a_ring():
+    from mfabric_jax.fabric import NAMES
+
+    rows = [replay_row(done) for done in replay(ring(16), Replay(fabrics=NAMES, nic_gbps=(400.0, 800.0)))]
+    assert [(row["fabric"], row["nic_gbps"]) for row in rows] == [(name, gbps) for name in NAMES for gbps in (400, 800)]
+    assert all(row["makespan_s"] > 0 and row["compute_s"] == 0 for row in rows)
+    slower, faster = rows[0], rows[1]  # of the fat-tree: 2 x 15 steps, each 6 us behind propagation
+    assert slower["makespan_s"] == pytest.approx(2 * 15 * (100e6 / 16 / NIC) + 30 * 2e-6, rel=1e-3)
+    assert faster["makespan_s"] < slower["makespan_s"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"fabrics": ("fattree",)}, "fabrics 'fattree' is unknown"),
+        ({"nic_gbps": ()}, "nic_gbps must name at least one"),
+        ({"nic_gbps": (400.0, 400.0)}, "none twice"),
+        ({"routing": "weighted"}, "routing 'weighted' is unknown"),
+        ({"ranks_on": "anywhere"}, "ranks_on 'anywhere' is unknown"),
+        ({"first_gpu": -1}, "first_gpu must be a whole number"),
+        ({"compute_scale": -1.0}, "compute_scale must be finite and not negative"),
+        ({"algorithms": "all-reduce=star"}, "'star' is unknown"),
+        ({"circuits_for": "stage"}, "circuits_for 'stage' is unknown"),
+        ({"graph": "own.json", "servers": 3}, "servers is not used on a graph"),
+    ],
+)
+def test_mistakes(settings, words):
+    check_refused(words, Replay, **settings)
+
+
+def test_regions_divide_the_servers():
+    settings = {"fabrics": ("mfabric",), "gpus_per_server": 1, "region_servers": 3}
+    check_refused("region_servers must divide the 4 servers, got 3", list, replay(ring(), Replay(**settings)))
+
+
+def test_a_sweep_of_replays(tmp_path):
+    write_tasks(two_sends(), tmp_path / "job.json")
+    fixed = {"workload": str(tmp_path / "job.json"), "gpus_per_server": 1, "link_delay_s": 0.0, "gradient": True}
+    grid = {"fabric": ["fat-tree", "rail-optimized"], "compute_scale": [1.0, 2.0]}
+    space = Sweep(evaluate="replay", fixed=fixed, grid=grid, dtype="float64")
+    rows = [row for file in sweep(space, tmp_path / "rows") for row in read_rows(file)[0]]
+    assert [(row["fabric"], row["compute_scale"], row["nic_gbps"]) for row in rows] == [
+        (name, scale, 400) for name in grid["fabric"] for scale in grid["compute_scale"]
+    ]
+    assert [row["makespan_s"] for row in rows] == pytest.approx([4.5e-3, 7.5e-3] * 2, **NEAR)
+    assert {row["held_by"] for row in rows} == {"computation"}
+    check_refused("workload must be the file", Sweep, evaluate="replay")
+    check_refused("compute_scale must be finite", Sweep, evaluate="replay", fixed=fixed | {"compute_scale": -1.0})
+
+
+def test_more_bandwidth_saves_what_the_rows_say():
+    graph, told = two_sends(), []
+    (done,) = replay(graph, Replay(**ALONE), progress=told.append)
+    (nics,) = (row for row in gain_rows(done, gains(done)) if row["what"] == "nic up")
+    assert nics["saved_per_percent_s"] == pytest.approx(1.5e-5, **NEAR)
+    assert nics["saved_per_100_gbps_s"] == pytest.approx(1.5e-3 / 4, **NEAR)
+    assert one(graph, nic_gbps=(404.0,)).makespan_s == pytest.approx(4.5e-3 - 1.5e-5, rel=1e-4)
+    assert told == ["fat-tree at 400 Gbps: paths", "fat-tree at 400 Gbps: 5 flows"]

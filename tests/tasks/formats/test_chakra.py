@@ -1,0 +1,228 @@
+"""Chakra traces made by hand, message by message: what becomes of each node, of sets, and of what is broken."""
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+
+from mfabric_jax.checks import InputError
+from mfabric_jax.tasks.formats.chakra_messages import messages, stream_of
+from mfabric_jax.tasks.formats.registry import read_tasks, read_with_remarks
+from mfabric_jax.tasks.graph import Op, TaskKind
+from tests.mistakes import check_refused
+
+COMP, SEND, RECV, COLL, METADATA, LOAD = 4, 5, 6, 7, 1, 2
+
+
+def node(number, kind, data=(), control=(), micros=0, name="", inputs="", **attributes):
+    """A Node; an attribute's kind is told by its value, or said with it."""
+    made = messages().Node(id=number, name=name or f"n{number}", type=kind, duration_micros=micros)
+    made.data_deps.extend(data)
+    made.ctrl_deps.extend(control)
+    made.inputs.values = inputs
+    for key, value in attributes.items():
+        kinds = {bool: "bool_val", int: "int64_val", float: "double_val", str: "string_val"}
+        slot, value = value if isinstance(value, tuple) else (kinds[type(value)], value)
+        one = made.attr.add(name=key)
+        if slot:
+            setattr(one, slot, value)
+    return made
+
+
+def put(folder, *ranks, prefix="trace", pack=bytes, **metadata):
+    """The files of a set."""
+    for rank, nodes in enumerate(ranks):
+        data = stream_of([messages().GlobalMetadata(**metadata), *nodes])
+        (folder / f"{prefix}.{rank}.et").write_bytes(pack(data))
+    return folder / prefix
+
+
+def test_every_kind_of_node(tmp_path):
+    nodes = [
+        node(0, COMP, micros=3, is_cpu_op=True),
+        node(7, COMP, [0], micros=5),
+        node(3, COLL, [7], comm_type=2, comm_size=("uint64_val", 10), is_cpu_op=("int32_val", 0), x=(None, None)),
+        node(4, COLL, comm_type=("int32_val", 5), comm_size=6, root_rank=1),
+        node(5, METADATA, control=[4]),
+        node(6, LOAD, micros=2, tensor_size=8),
+        node(8, COLL, is_cpu_op=True, micros=4),
+        node(9, COLL, comm_type=9),
+        node(10, COLL, comm_type=8, comm_size=4),
+    ]
+    graph, kind, remarks = read_with_remarks(put(tmp_path, nodes, nodes, pack=gzip.compress))
+    assert (kind, graph.ranks, graph.tasks) == ("Chakra", 2, 18)
+    assert graph.name[:9] == ("n0", "n3", "n4", "n5", "n6", "n7", "n8", "n9", "n10")
+    K = TaskKind
+    kinds = [
+        K.COMPUTE,
+        K.COLLECTIVE,
+        K.COLLECTIVE,
+        K.MARKER,
+        K.COMPUTE,
+        K.COMPUTE,
+        K.COMPUTE,
+        K.COLLECTIVE,
+        K.COLLECTIVE,
+    ]
+    assert graph.kind[:9].tolist() == kinds
+    np.testing.assert_allclose(graph.seconds[:9], [3e-6, 0, 0, 0, 2e-6, 5e-6, 4e-6, 0, 0])
+    # of an all-gather each rank's part is said: both have 20 bytes at the end
+    assert graph.bytes[:9].tolist() == [0, 20, 6, 0, 0, 0, 0, 0, 4]
+    assert graph.op[:9].tolist() == [-1, Op.ALL_GATHER, Op.BROADCAST, -1, -1, -1, -1, Op.BARRIER, Op.REDUCE_SCATTER]
+    assert graph.lane[:9].tolist() == [0, 2, 2, -1, 3, 1, 0, 2, 2]
+    assert graph.peer[2] == 1
+    assert graph.match.tolist() == [-1, 0, 1, -1, -1, -1, -1, 2, 3] * 2
+    assert graph.after[:3].tolist() == [[0, 5], [2, 3], [5, 1]]
+    assert graph.groups == ((0, 1),)
+    assert remarks == ("2 collectives without comm_type or comm_size take their recorded time.",)
+
+
+def test_messages_are_matched_in_order_of_their_tag(tmp_path):
+    one = [
+        node(1, SEND, comm_dst=1, comm_size=8, comm_tag=5, comm_src=0),
+        node(2, SEND, comm_dst=1, comm_size=9, comm_type=5),
+        node(3, SEND, [1], comm_dst=1, comm_size=10, comm_tag=5),
+        node(4, SEND, comm_dst=1, comm_size=1, comm_tag=77),
+    ]
+    other = [node(number, RECV, comm_src=0, comm_size=8, comm_tag=tag) for number, tag in ((6, 5), (7, 0), (8, 5))]
+    graph, _, remarks = read_with_remarks(put(tmp_path, one, other))
+    assert graph.match.tolist() == [0, 1, 2, -1, 0, 1, 2]
+    assert graph.bytes.tolist() == [8, 9, 10, 1, 0, 0, 0]
+    assert (graph.peer.tolist(), graph.lane.tolist()) == ([1] * 4 + [0] * 3, [2] * 4 + [-1] * 3)
+    assert remarks == ("1 send has no receive: nobody waits for it.",)
+
+
+def test_communicators_of_a_file_and_of_metadata(tmp_path):
+    said = '["[{\\"pg_name\\": \\"4\\", \\"ranks\\": [2, 0]}, {\\"pg_name\\": \\"5\\", \\"ranks\\": []}]"]'
+    first = [node(1, METADATA, inputs=said), node(2, COLL, comm_type=0, comm_size=8, pg_name="4")]
+    first += [node(3, COLL, comm_type=0, comm_size=8, pg_name="5")]
+    path = put(tmp_path, first, [first[0], first[2]], first)
+    assert read_tasks(path).groups == ((2, 0), (0, 1, 2))
+    only = [node(2, COLL, comm_type=6, comm_size=8, pg_name="4")]
+    path = put(tmp_path, only, [node(1, COMP, micros=1, num_ops=1)], only, prefix="other")
+    check_refused(r"^node 2 of '.*other.0.et' is of communicator '4', which neither", read_tasks, path)
+    (tmp_path / "other.json").write_text(json.dumps({"9": [1], "4": [0, 2]}))
+    graph = read_tasks(tmp_path / "other.1.et")  # a file of a set stands for it
+    assert graph.groups == ((1,), (0, 2))
+    assert graph.group.tolist() == [1, -1, 1]
+    (tmp_path / "mine.json").write_text(json.dumps({"4": [0, 1, 2]}))
+    check_refused(
+        "as many collectives on all its ranks, got 1 on rank 0 and 0 on rank 1",
+        read_tasks,
+        path,
+        communicators=tmp_path / "mine.json",
+    )
+    check_refused("or a folder of one set", read_tasks, tmp_path)
+
+
+def test_a_file_alone_is_copied_to_all_ranks(tmp_path):
+    path = put(tmp_path, [node(1, COLL, comm_type=2, comm_size=8)])
+    graph, _, remarks = read_with_remarks(path, ranks=4)
+    assert (graph.ranks, graph.tasks, graph.bytes.tolist()) == (4, 4, [32] * 4)
+    assert remarks == ("one file for 4 ranks: each does the same.",)
+    assert "one file for 1 rank: ranks copies it to more." in read_with_remarks(path).remarks
+    put(tmp_path, [node(1, SEND, comm_dst=1, comm_size=8)], prefix="alone")
+    check_refused("^node 1 of .* a file for every rank", read_tasks, tmp_path / "alone.0.et")
+
+
+def test_operations_take_the_time_of_the_roofline(tmp_path):
+    nodes = [
+        node(1, COMP, num_ops=1000, tensor_size=10),
+        node(2, COMP, num_ops=10, tensor_size=10),
+        node(3, COMP, num_ops=0),
+    ]
+    path = put(tmp_path, nodes)
+    assert (
+        "2 computations have operations and no duration: they take no time without tflops."
+        in read_with_remarks(path).remarks
+    )
+    # 2 TFLOP/s, 100 GB/s: 1000 operations at 2e12; 10 at 1 operation a byte, 1e11.
+    graph = read_tasks(path, tflops=2.0, memory_gigabytes_per_s=100.0)
+    np.testing.assert_allclose(graph.seconds, [5e-10, 1e-10, 0])
+
+
+def test_waits_that_cannot_be_are_left_out_and_counted(tmp_path):
+    nodes = [
+        node(1, COMP, [2], [1], micros=1, tid=1),  # waits for itself; a control wait of 2 goes round
+        node(2, COMP, [9], [1], micros=1),  # 9 is not there
+        node(3, COMP, [4], micros=1),  # 3 and 4 wait for each other's data
+        node(4, COMP, [3], micros=1),
+        node(5, COMP, [4, 4], [2], micros=1),
+        node(6, COMP, [7], micros=1),  # a wait for a higher id is nothing strange
+        node(7, COMP, micros=1),
+    ]
+    graph, _, remarks = read_with_remarks(put(tmp_path, nodes))
+    assert graph.after.tolist() == [[1, 0], [1, 4], [2, 3], [3, 4], [6, 5]]
+    assert remarks[1:] == (
+        "1 node that waits for itself does not.",
+        "1 wait for a node that is not there is left out.",
+        "2 waits in cycles are left out.",
+    )
+
+
+def test_the_feeder_s_json(tmp_path):
+    rows = [{"Id": 4, "NodeType": 4, "Name": "a", "runtime": 7, "data_deps": [], "is_cpu_op": True}]
+    rows += [
+        {"Id": 6, "NodeType": 7, "data_deps": [4], "ctrlDeps": [3], "comm_type": 0, "comm_size": 16, "is_cpu_op": False}
+    ]
+    (tmp_path / "trace.0.json").write_text(json.dumps({"workload_graph": rows}))
+    graph, _, remarks = read_with_remarks(tmp_path / "trace.0.json", ranks=2)
+    assert (graph.tasks, graph.after.tolist(), graph.lane.tolist()) == (4, [[0, 1], [2, 3]], [0, 2, 0, 2])
+    assert remarks[1] == "2 waits for nodes that are not there are left out."
+    for broken, said in [
+        ({"Id": "x"}, "for Id, got 'x'"),
+        ({"Id": 1, "NodeType": 9}, "NodeType from 0 to 7"),
+        (3, "an object"),
+    ]:
+        (tmp_path / "trace.0.json").write_text(json.dumps({"workload_graph": [broken]}))
+        check_refused(said, read_tasks, tmp_path / "trace.0.json")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "said"),
+    [
+        ([node(1, 8, x=1)], "^node 1 of .* must have a type from 0 to 7, got 8"),
+        ([node(1, COMP, x=1), node(1, COMP)], "^node 1 of .* has the id of another node"),
+        ([node(1, SEND, comm_size=8)], "^node 1 of .* must say comm_dst and comm_size"),
+        ([node(1, SEND, comm_dst=1)], "must say comm_dst and comm_size"),
+        ([node(1, SEND, comm_dst=2, comm_size=8)], "from 0 to 1 for comm_dst, got '2'"),
+        ([node(1, SEND, comm_dst=1, comm_size=-8)], "for comm_size, got '-8'"),
+        ([node(1, SEND, comm_dst=1, comm_size="much")], "for comm_size, got 'much'"),
+        ([node(1, SEND, comm_dst=1, comm_size=8, comm_src=1)], "must have its own rank, 0, for comm_src, got 1"),
+        ([node(1, RECV, comm_src=1, comm_size=8)], "^node 1 of .* receives from rank 1, which does not send it"),
+        (
+            [node(1, COLL, comm_type=7, comm_size=8)],
+            "as many collectives on all its ranks, got 1 on rank 0 and 0 on rank 1",
+        ),
+        ([node(1, COLL, comm_type=10, comm_size=8)], "comm_type from 0 to 9, got 10"),
+        ([node(1, COLL)], "none of its nodes has"),
+    ],
+)
+def test_what_is_broken_is_named_with_its_node(tmp_path, nodes, said):
+    check_refused(said, read_tasks, put(tmp_path, nodes, [node(5, COMP, micros=1, x=1)]))
+
+
+def test_collectives_that_differ_and_gaps_are_refused(tmp_path):
+    ranks = [[node(1, COLL, comm_type=0, comm_size=size)] for size in (8, 9, 8)]
+    path = put(tmp_path, *ranks)
+    check_refused("must be the same on all ranks, but those of ranks 0 and 1 differ", read_tasks, path)
+    (tmp_path / "trace.1.et").unlink()
+    check_refused(r"trace.RANK.et must have a file for every rank, got 2 without rank 1\.", read_tasks, path)
+
+
+def test_bytes_that_are_no_trace(tmp_path):
+    path = put(tmp_path, [node(1, COMP, micros=3), node(2, COMP, [1], micros=3, x=1)]).with_name("trace.0.et")
+    whole = path.read_bytes()
+    seen, said = [], set()
+    for cut in range(len(whole)):
+        path.write_bytes(whole[:cut])
+        try:
+            seen.append(read_tasks(path).tasks)
+        except InputError as error:
+            said.add(str(error).partition(" of ")[0] if "cut off" in str(error) else "empty")
+    assert seen == [0, 1]  # cut between messages it is a shorter trace
+    assert said == {"empty", "node 1 (counted from 1)", "node 2 (counted from 1)"}
+    # As schema 0.0.1 has it: comm_size is field 18 of a node, and there is no attribute.
+    old = messages().Node.FromString(node(1, COLL).SerializeToString() + b"\x90\x01\x08")
+    check_refused("Chakra's schema 0.0.1", read_tasks, put(tmp_path, [old]))

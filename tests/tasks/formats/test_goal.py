@@ -1,0 +1,76 @@
+"""GOAL, read: what waits for what, messages matched in order, and places named where a text is wrong."""
+
+import numpy as np
+import pytest
+
+from mfabric_jax.checks import InputError
+from mfabric_jax.tasks.formats.registry import read_tasks, read_with_remarks
+from mfabric_jax.tasks.graph import TaskKind
+
+TWO = """num_ranks 2 // two of them
+rank 0 { /* over
+lines */
+l1: calc 1500 cpu 1
+l2: send 8b to 1 tag 4
+l2 requires l1
+send 9b to 1 tag 4
+l3: recv 1b from -1
+l4: calc 7
+l4 irequires l2
+}
+rank 1 {
+a: recv 8b from 0 tag 4
+b: recv 9b from 0 tag 4
+c: send 1b to 0
+c requires b
+}
+"""
+
+
+def read(tmp_path, text):
+    path = tmp_path / "a.goal"
+    path.write_text(text)
+    return read_with_remarks(path)
+
+
+def test_tasks_waits_and_messages(tmp_path):
+    graph, kind, remarks = read(tmp_path, TWO)
+    assert (kind, graph.ranks, graph.tasks) == ("GOAL", 2, 8)
+    assert graph.name == ("l1", "l2", "", "l3", "l4", "a", "b", "c")
+    # l4 waits for what l2 waits for: l1.
+    assert graph.after.tolist() == [[0, 1], [0, 4], [6, 7]]
+    np.testing.assert_allclose(graph.seconds, [1.5e-6, 0, 0, 0, 7e-9, 0, 0, 0])
+    assert graph.lane.tolist() == [1, -1, -1, -1, 0, -1, -1, -1]
+    assert graph.match.tolist() == [-1, 0, 1, 2, -1, 0, 1, 2]
+    assert graph.peer.tolist() == [-1, 1, 1, 1, -1, 0, 0, 0]  # l3 took any source: rank 1
+    assert graph.bytes[graph.of(TaskKind.SEND)].tolist() == [8, 9, 1]
+    assert remarks == ("1 receive takes any source or tag: the sends left, in the order of the file.",)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            ("9b to 1 tag 4", "9b to 1 tag 5"),
+            r"must have a send for each receive .*, 1 of 3 have none, the first 'b' of rank 1\.$",
+        ),
+        (("l2 requires l1", "l2 requires l9"), r"^line 6 of '.*' names 'l9', which rank 0 has not defined before\.$"),
+        (("9b to 1", "9b to 2"), "whole number from 0 to 1 for to, got '2'"),
+        (("l4: calc", "l2: calc"), r"^line 9 of .* defines 'l2' a second time"),
+        (("calc 7", "calc -7"), "^line 9 of .* number from 0 to .* for calc, got '-7'"),
+        (("calc 7", "wait 7"), r"^line 9 of .* is no statement of GOAL, got 'l4: wait 7'\.$"),
+        (("c requires b\n}", "c requires b"), "ends rank 1 without"),
+        (("num_ranks 2", ""), "^line 2 of .* is no statement"),
+        (("send 8b", "send manyb"), "^line 5 .* for send, got 'many'"),
+        (("l2 requires l1", "l2 requires l1\nl1 requires l2"), "cycle"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_line(tmp_path, change, said):
+    with pytest.raises(InputError, match=said):
+        read(tmp_path, TWO.replace(*change, 1))
+
+
+def test_a_text_of_another_name_is_known_by_what_is_in_it(tmp_path):
+    (tmp_path / "trace.txt").write_text("// Schedgen\n" + TWO)
+    (tmp_path / "a.goal").write_text(TWO)
+    assert read_tasks(tmp_path / "trace.txt").equals(read_tasks(tmp_path / "a.goal"))

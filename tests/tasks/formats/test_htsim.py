@@ -1,0 +1,118 @@
+"""Connection matrices: times, triggers by htsim's rules, and the same after writing and reading."""
+
+import gzip
+import lzma
+
+import numpy as np
+import pytest
+
+from mfabric_jax.checks import InputError
+from mfabric_jax.tasks.formats.registry import read_tasks, read_with_remarks, write_tasks
+from mfabric_jax.tasks.graph import TaskKind, Tasks
+from tests.mistakes import check_refused
+
+MATRIX = """Nodes 4
+Connections 5
+Triggers 3
+0->1 id 1 start 2500000 size 100 send_done_trigger 1 recv_done_trigger 2
+1->2 id 2 trigger 1 size 200
+1->3 id 3 trigger 1 size 300 send_done_trigger 2 prio 1
+
+2->0 id 4 trigger 2 size 400 recv_done_trigger 3
+3->0 id 5 trigger 3 size 500
+trigger id 1 oneshot
+trigger id 2 barrier count 2
+trigger id 3 multishot
+"""
+
+
+def read(tmp_path, text, **given):
+    path = tmp_path / "a.cm"
+    path.write_text(text)
+    return read_with_remarks(path, **given)
+
+
+def test_triggers_release_what_waits(tmp_path):
+    graph, kind, remarks = read(tmp_path, MATRIX)
+    assert (kind, graph.ranks, remarks) == ("htsim connection matrix", 4, ("1 connection has a priority: not used.",))
+    assert set(graph.kind) == {TaskKind.SEND}
+    assert (graph.rank.tolist(), graph.peer.tolist()) == ([0, 1, 1, 2, 3], [1, 2, 3, 0, 0])
+    assert graph.bytes.tolist() == [100, 200, 300, 400, 500]
+    np.testing.assert_allclose(graph.start, [2.5e-6, 0, 0, 0, 0])
+    assert graph.after.tolist() == [[0, 1], [0, 2], [0, 3], [2, 3], [3, 4]]
+
+
+def test_the_nth_firing_releases_the_nth_of_a_multishot(tmp_path):
+    rows = ["0->1 id 1 start 0 size 1 send_done_trigger 1", "0->2 id 2 start 0 size 1 send_done_trigger 1"]
+    rows += ["0->3 id 3 trigger 1 size 1", "0->1 id 4 trigger 1 size 1", "trigger id 1 multishot"]
+    reading = read(tmp_path, "Nodes 4\nConnections 4\nTriggers 1\n" + "\n".join(rows))
+    assert reading.graph.after.tolist() == [[0, 2], [1, 3]]
+    assert "taken from the order of the file" in reading.remarks[0]
+
+
+def test_a_flow_that_never_ends_is_said(tmp_path):
+    text = "Nodes 2\nConnections 1\n0->1 start 0.000000 size 0\n"
+    graph, _, remarks = read(tmp_path, text)
+    assert graph.bytes.tolist() == [0]
+    assert remarks == ("1 connection has size 0, which never ends in htsim: nothing is sent here (unbounded_bytes).",)
+    assert read(tmp_path, text, unbounded_bytes=7.0).graph.bytes.tolist() == [7]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("Triggers 3", "Triggers 4", "must have as many rows of triggers as it says, 4, got 3"),
+        ("Connections 5", "Connections 6", "must have as many rows of connections as it says, 6, got 5"),
+        ("Nodes 4\n", "", "^line 3 of"),
+        ("3->0", "4->0", r"^line 9 of '.*' must have a whole number from 0 to 3 for nodes, got '4'\.$"),
+        ("trigger 3 size", "trigger 4 size", "^line 9 of .* names trigger 4, which no row declares"),
+        ("count 2", "count 3", "^line 11 of .* must fire 3 times and is fired 2 times"),
+        ("count 2", "count 1", "^line 11 of .* fired 2 times, where htsim stops"),
+        ("barrier count 2", "oneshot", "^line 11 of .* fired 2 times, where htsim stops"),
+        ("barrier count 2", "barrier", "^line 11 of .* count of a barrier"),
+        ("recv_done_trigger 3", "", "^line 12 of .* multishot that must fire 1 times and is fired 0"),
+        ("id 5 trigger 3", "trigger 3", "^line 9 of .* must have an id"),
+        ("id 5 trigger", "id 5 start 0 trigger", "^line 9 of .* either start or trigger"),
+        ("size 500", "size -1", "^line 9 of .* for size, got '-1'"),
+        ("size 500", "size 1 colour 2", "^line 9 of .* pairs of"),
+        ("start 2500000", "start never", "^line 4 of .* for start, got 'never'"),
+        ("prio 1", "send_done_trigger 2", "^line 6"),
+        ("trigger id 3 multishot", "trigger id 3 sometimes", "^line 12 of .* must be trigger id K"),
+        ("trigger id 3", "trigger id 2", "^line 12 of .* declares trigger 2 a second time"),
+        ("1->2", "1>2", "^line 5 of .* is no row of a connection matrix, got '1>2"),
+        ("send_done_trigger 2", "send_done_trigger 1", "cycle|is fired"),
+    ],
+)
+def test_what_htsim_stops_at_is_refused(tmp_path, old, new, said):
+    with pytest.raises(InputError, match=said):
+        read(tmp_path, MATRIX.replace(old, new, 1))
+
+
+def test_written_and_read_it_is_the_same(tmp_path):
+    graph = read(tmp_path, MATRIX).graph
+    assert write_tasks(graph, tmp_path / "b.cm") == ()
+    assert read_tasks(tmp_path / "b.cm").equals(graph)
+    for pack, ending in ((gzip.compress, ".gz"), (lzma.compress, ".xz")):
+        (tmp_path / f"c.cm{ending}").write_bytes(pack((tmp_path / "b.cm").read_bytes()))
+        assert read_tasks(tmp_path / f"c.cm{ending}").equals(graph)
+
+
+def test_what_a_matrix_cannot_say_is_refused(tmp_path):
+    def sends(*rows):
+        tasks = Tasks(2)
+        for row in rows:
+            tasks.add(TaskKind.SEND, 0, peer=1, **({"bytes": 1.0} | row))
+        return tasks.graph()
+
+    for rows, said in [
+        ([{"bytes": 2.0**31}], "^task 0 must be of at most 2147483647 bytes"),
+        ([{"bytes": 0.0}], "^task 0 must be of a byte or more"),
+        ([{}, {"lag": 1.0}], "^task 1 must be without a lag"),
+        ([{}, {"start": 1.0, "after": [0]}], "^task 1 must be without a start beside"),
+        ([{}] * 3 + [{"after": [0]}, {"after": [0, 1]}, {"after": [0, 2]}], "^task 0 must be waited for by two sets"),
+    ]:
+        check_refused(said, write_tasks, sends(*rows), tmp_path / "a.cm")
+    tasks = Tasks(1)
+    tasks.add(TaskKind.COMPUTE, 0, seconds=1.0)
+    check_refused("^task 0 must be a SEND", write_tasks, tasks.graph(), tmp_path / "a.cm")
+    assert not (tmp_path / "a.cm").exists()

@@ -1,0 +1,128 @@
+"""SimAI's text workloads: what waits for what, who is in which group, and lines that are wrong."""
+
+import numpy as np
+import pytest
+
+from mfabric_jax.checks import InputError
+from mfabric_jax.tasks.formats.contents import bytes_by_kind
+from mfabric_jax.tasks.formats.registry import read_with_remarks
+from mfabric_jax.tasks.graph import Op, TaskKind
+
+HEAD = "HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 2 ep: 2 pp: 2 vpp: 1 ga: 1 all_gpus: 16"
+LISTS = " checkpoints: 1 0 checkpoint_initiates: 1 1 pp_comm 64"
+ROWS = """
+2
+first -1 10 ALLGATHER 8 20 REDUCESCATTER 16 30 ALLREDUCE 32 1
+second -1 40 ALLTOALL_EP 64 50 NONE 0 0 ALLGATHER_DP_EP 128 2
+"""
+
+
+def read(tmp_path, text, **given):
+    path = tmp_path / "a.txt"
+    path.write_text(text)
+    return read_with_remarks(path, **given)
+
+
+def test_the_layers_of_one_rank(tmp_path):
+    graph, kind, remarks = read(tmp_path, HEAD + ROWS)
+    assert (kind, graph.ranks) == ("SimAI workload", 8)
+    assert remarks == ("one of 2 pipeline stages: without the 0 bytes between them (pp_comm).",)
+    mine = graph.rank == 0
+    assert [name.replace(" gradient", "") for name, own in zip(graph.name, mine, strict=True) if own] == [
+        *("first forward", "first forward", "second forward", "second forward", "second input"),
+        *("second weight", "second weight update", "first input", "first input"),
+        *("first weight", "first weight", "first weight update", "end"),
+    ]
+    np.testing.assert_allclose(graph.seconds[mine], np.array([10, 0, 40, 0, 50, 0, 0, 20, 0, 30, 0, 0, 0]) * 1e-9)
+    # the update lies behind each collective: 1 ns of the first row's, 2 ns of the second's
+    np.testing.assert_allclose(graph.lag[mine], np.array([0, 0, 1, 0, 2, 0, 2, 0, 0, 1, 0, 1, 0]) * 1e-9)
+    after = graph.after[graph.after[:, 1] < mine.sum()].tolist()
+    chain = [
+        [0, 1],
+        [1, 2],
+        [2, 3],
+        [3, 4],
+        [4, 5],
+        [4, 7],
+        [5, 6],
+        [6, 12],
+        [7, 8],
+        [8, 9],
+        [9, 10],
+        [9, 12],
+        [10, 11],
+        [11, 12],
+    ]
+    assert sorted(after) == chain
+    assert graph.lane[mine].tolist() == [0, -1, 0, -1, 0, 1, -1, 0, -1, 0, 1, -1, -1]
+
+
+def test_groups_are_as_simai_lays_them(tmp_path):
+    graph = read(tmp_path, HEAD + ROWS).graph
+    of = {
+        name: graph.groups[graph.group[task]]
+        for task, name in enumerate(graph.name)
+        if graph.rank[task] == 5 and graph.group[task] >= 0
+    }
+    assert of == {
+        "first forward": (4, 5),
+        "first input gradient": (4, 5),
+        "second forward": (5, 7),
+        "second weight gradient": (1, 5),
+        "first weight gradient": (1, 3, 5, 7),
+    }
+    collective = graph.of(TaskKind.COLLECTIVE)
+    for match in set(graph.match[collective]):
+        (group,) = {graph.groups[number] for number in graph.group[graph.match == match]}
+        assert sorted(graph.rank[graph.match == match]) == sorted(group)
+    assert bytes_by_kind(graph) == {"ALL_GATHER": 8 * 136, "REDUCE_SCATTER": 128, "ALL_REDUCE": 256, "ALL_TO_ALL": 512}
+
+
+def test_a_layer_that_initiates_a_checkpoint_runs_forward_again(tmp_path):
+    graph, _, remarks = read(tmp_path, HEAD + LISTS + ROWS)
+    names = [name for name, rank in zip(graph.name, graph.rank, strict=True) if rank == 0]
+    assert names[4:7] == ["first forward", "first forward", "second input gradient"]
+    assert remarks == ("one of 2 pipeline stages: without the 64 bytes between them (pp_comm).",)
+
+
+def test_fewer_ranks_cut_data_parallel_groups(tmp_path):
+    graph, _, remarks = read(tmp_path, HEAD + ROWS, ranks=4)
+    assert graph.ranks == 4
+    assert remarks[0] == "4 of the 8 ranks of a stage: data-parallel groups are cut from 4 to 2 ranks (ranks)."
+    for ranks in (3, 12):
+        with pytest.raises(InputError, match=rf"needs a multiple of tp x ep, 4, for ranks, .* \(8\), got {ranks}\.$"):
+            read(tmp_path, HEAD + ROWS, ranks=ranks)
+
+
+def test_other_policies(tmp_path):
+    graph, _, remarks = read(tmp_path, "MICRO" + ROWS, ranks=4)
+    assert [Op(op).name for op in graph.op[:2]] == ["ALL_REDUCE", "ALL_GATHER"]
+    assert (graph.after[:2].tolist(), graph.groups[graph.group[0]]) == ([[0, 1], [1, 2]], (0, 1, 2, 3))
+    assert remarks == ("all_gpus is not said: 4 ranks (ranks).",)
+    graph = read(tmp_path, "DATA" + ROWS, ranks=2).graph
+    assert bytes_by_kind(graph) == {"ALL_REDUCE": 64, "ALL_GATHER": 256}
+    np.testing.assert_allclose(graph.seconds[graph.rank == 0].sum(), 130e-9)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (
+            "HYBRID_TRANSFORMER_FWD_IN_BCKWD",
+            "HYBRID_DLRM",
+            "^line 1 of '.*' must have a policy of .*, got 'HYBRID_DLRM'",
+        ),
+        ("pp: 2", "pp: two", "^line 1 of .* for pp, got 'two'"),
+        ("ga: 1", "colour: 1", "^line 1 of .* got 'colour'"),
+        ("all_gpus: 16", "all_gpus: 18", "^line 1 of .* whole groups of tp x ep, got 18"),
+        ("\n2\n", "\n3\n", "^line 2 of .* says 3 rows, but 2 follow"),
+        ("ALLTOALL_EP", "ALLREDUCEALLTOALL", "^line 4 of .* got 'ALLREDUCEALLTOALL'"),
+        ("128 2", "128", "^line 4 of .* must have 12 fields, got 11"),
+        ("-1 40", "-1 -40", "^line 4 of .* for forward, got '-40'"),
+        (" all_gpus: 16", " all_gpus: 16 checkpoints: 1 2", "^line 1 of .* for a checkpoint, got '2'"),
+        (" all_gpus: 16", " all_gpus:", "^line 1 of .* for all_gpus, got ''"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_line(tmp_path, old, new, said):
+    with pytest.raises(InputError, match=said):
+        read(tmp_path, (HEAD + ROWS).replace(old, new, 1))

@@ -1,0 +1,390 @@
+"""Tasks become flows: when ranks begin and end, what each sends, what is missing, and the order on lanes."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from mfabric_jax.checks import InputError
+from mfabric_jax.flows.dependencies import run_order
+from mfabric_jax.tasks.collectives.choice import choices_of
+from mfabric_jax.tasks.graph import Op, TaskKind, Tasks
+from mfabric_jax.tasks.lowering import lowered
+from tests.oracles.tasks import longest_path
+
+B = 10.0  # bytes per second of every message
+
+
+def collective(n, op, bytes=60.0, root=-1, arrive=None, ranks=None):
+    """A collective among n ranks, each behind a computation."""
+    tasks = Tasks(n, groups=(tuple(range(n)),))
+    for rank in range(n) if ranks is None else ranks:
+        before = tasks.add(TaskKind.COMPUTE, rank, seconds=0.0 if arrive is None else arrive[rank])
+        what = {"op": op, "group": 0, "bytes": bytes, "peer": root, "match": 7}
+        tasks.add(TaskKind.COLLECTIVE, rank, f"of {rank}", after=[before], **what)
+    return tasks.graph()
+
+
+def ends(graph, **settings):
+    """Of every task, and the flows."""
+    flows = lowered(graph, **settings)
+    _, finish = longest_path(flows, B)
+    last = [0.0] * graph.tasks
+    for task, end in zip(flows.task.tolist(), finish, strict=True):
+        last[task] = max(last[task], end)
+    assert last == finish[: graph.tasks], "flow t ends with task t"
+    own = np.isin(flows.src, graph.rank) & flows.transfers
+    if settings.get("absent") != "assume":
+        assert np.array_equal(graph.rank[flows.task[own]], flows.src[own]), "a message counts for its sender's task"
+    return np.array(last), flows
+
+
+def sent(flows, ranks):
+    """Bytes that leave each rank."""
+    return np.bincount(flows.src[flows.transfers], flows.bytes[flows.transfers], ranks)
+
+
+N = 8
+CLOSED = [  # word, op, root, steps with alpha, bytes on the longest way over the collective's bytes
+    ("all-reduce=ring", Op.ALL_REDUCE, -1, 14, 14 / 8),
+    ("all-reduce=halving-doubling", Op.ALL_REDUCE, -1, 6, 14 / 8),
+    ("all-reduce=direct", Op.ALL_REDUCE, -1, 2, 2 / 8),
+    ("all-reduce=double-tree", Op.ALL_REDUCE, -1, 6, 3),
+    ("all-reduce=hierarchical", Op.ALL_REDUCE, -1, 8, 1 + 6 / 8),
+    ("all-gather=ring", Op.ALL_GATHER, -1, 7, 7 / 8),
+    ("all-gather=halving-doubling", Op.ALL_GATHER, -1, 3, 7 / 8),
+    ("reduce-scatter=ring", Op.REDUCE_SCATTER, -1, 7, 7 / 8),
+    ("all-to-all=direct", Op.ALL_TO_ALL, -1, 1, 1 / 8),
+    ("all-to-all=pairwise", Op.ALL_TO_ALL, -1, 7, 7 / 8),
+    ("all-to-all=ring", Op.ALL_TO_ALL, -1, 28, 28 / 8),
+    ("all-to-all=hierarchical", Op.ALL_TO_ALL, -1, 2, 1 / 2 + 1 / 4),
+    ("broadcast=tree", Op.BROADCAST, 3, 3, 3),
+    ("broadcast=chain", Op.BROADCAST, 3, 7, 7),
+    ("reduce=tree", Op.REDUCE, 3, 3, 3),
+    ("gather=tree", Op.GATHER, 3, 3, 7 / 8),
+    ("scatter=direct", Op.SCATTER, 3, 1, 1 / 8),
+    ("barrier=dissemination", Op.BARRIER, -1, 3, 0),
+]
+
+
+@pytest.mark.parametrize(("word", "op", "root", "steps", "part"), CLOSED)
+def test_a_collective_takes_its_steps(word, op, root, steps, part):
+    last, _ = ends(collective(N, op, root=root), algorithms=word, alpha_s=0.5, server=2)
+    assert last.max() == pytest.approx(steps * 0.5 + part * 60 / B)
+
+
+@pytest.mark.parametrize(
+    ("word", "op", "each"),
+    [
+        ("all-reduce=ring", Op.ALL_REDUCE, 2 * 7 / 8),
+        ("all-reduce=halving-doubling", Op.ALL_REDUCE, 2 * 7 / 8),
+        ("all-reduce=direct", Op.ALL_REDUCE, 2 * 7 / 8),
+        ("all-reduce=hierarchical", Op.ALL_REDUCE, 2 * 7 / 8),
+        ("reduce-scatter=hierarchical", Op.REDUCE_SCATTER, 7 / 8),
+        ("all-to-all=direct", Op.ALL_TO_ALL, 7 / 8),
+        ("all-to-all=hierarchical", Op.ALL_TO_ALL, 1 / 2 + 3 / 4),
+    ],
+)
+def test_every_rank_sends_what_is_known(word, op, each):
+    for chunks in (1, 3):
+        flows = lowered(collective(N, op), algorithms=word, chunks=chunks, server=2)
+        np.testing.assert_allclose(sent(flows, N), each * 60)
+
+
+def test_a_root_in_the_middle_of_the_group():
+    _, flows = ends(collective(4, Op.SCATTER, root=2), algorithms="scatter=direct")
+    assert sent(flows, 4).tolist() == [0, 0, 45, 0]
+    assert sorted(flows.dst[flows.transfers].tolist()) == [0, 1, 3]
+
+
+def test_chunks_are_a_pipeline_and_hide_latency():
+    graph = collective(5, Op.BROADCAST, root=0)
+    last, _ = ends(graph, algorithms="broadcast=chain*6", alpha_s=0.25)
+    assert last[1::2] == pytest.approx(
+        [6.0, 7.25, 8.5, 9.75, 10.0]
+    )  # each ends 1 s + alpha later, the last one receives only
+    last, _ = ends(graph, algorithms="broadcast=chain*6")
+    assert last[1::2] == pytest.approx([6.0, 7.0, 8.0, 9.0, 9.0])
+
+
+def test_a_late_rank_delays_what_it_forwards():
+    # Steps of 2 s. Rank 1 comes at 9: its first message ends at 11, reaches rank 2, which forwards it until 13.
+    # Rank 0 has sent its own at 2 and waits for rank 2.
+    last, _ = ends(collective(3, Op.ALL_GATHER, arrive=[0, 9, 0]))
+    assert last[1::2].tolist() == [13.0, 13.0, 13.0]
+    flows = lowered(collective(3, Op.ALL_GATHER, arrive=[0, 9, 0]))
+    begin, _ = longest_path(flows, B)
+    starts = sorted(zip(flows.src[flows.transfers].tolist(), np.array(begin)[flows.transfers].tolist(), strict=True))
+    assert starts == [(0, 0.0), (0, 2.0), (1, 9.0), (1, 11.0), (2, 0.0), (2, 11.0)]
+
+
+def test_who_forwards_has_to_come_first():
+    last, _ = ends(collective(3, Op.BROADCAST, bytes=10.0, root=0, arrive=[0, 5, 0]), algorithms="broadcast=chain")
+    assert last[1::2].tolist() == [1.0, 6.0, 6.0]
+
+
+@pytest.mark.parametrize("op", list(Op))
+def test_one_rank_alone_has_nothing_to_do(op):
+    last, flows = ends(collective(1, op, root=0, arrive=[3.0]), alpha_s=1.0)
+    assert (last.tolist(), flows.transfers.sum()) == ([3.0, 3.0], 0)
+
+
+def test_collectives_of_many_groups_are_copied_alike():
+    groups = ((0, 1, 2), (5, 4, 3), (1, 4), (0, 5))
+    tasks = Tasks(6, groups=groups)
+    for number, group in enumerate(groups):
+        for rank in reversed(group):
+            tasks.add(TaskKind.COLLECTIVE, rank, op=Op.ALL_REDUCE, group=number, bytes=60.0 + number, match=number)
+    last, flows = ends(tasks.graph())
+    assert last[0] == pytest.approx(4 * 2.0)
+    assert last[3] == pytest.approx(4 * 61 / 3 / B)
+    assert last[-1] == pytest.approx(2 * 63 / 2 / B)
+    of = {number: set() for number in range(4)}
+    for src, dst, task in zip(flows.src, flows.dst, flows.task, strict=True):
+        if dst >= 0:
+            of[int(tasks.graph().group[task])].add((int(src), int(dst)))
+    assert of[1] == {(5, 4), (4, 3), (3, 5)}
+    assert of[3] == {(0, 5), (5, 0)}
+
+
+def message(send_at=0.0, receive_at=0.0, match=0):
+    tasks = Tasks(2)
+    first = tasks.add(TaskKind.COMPUTE, 0, seconds=send_at)
+    tasks.add(TaskKind.SEND, 0, after=[first], peer=1, bytes=20.0, match=match)
+    other = tasks.add(TaskKind.COMPUTE, 1, seconds=receive_at)
+    tasks.add(TaskKind.RECV, 1, "wanted", after=[other], peer=0, bytes=20.0, match=0)
+    return tasks.graph()
+
+
+def test_messages_are_eager():
+    for send_at, receive_at, received in ((1, 0, 3.5), (1, 9, 9.0)):
+        last, _ = ends(message(send_at, receive_at), alpha_s=0.5)
+        assert last.tolist() == [send_at, send_at + 2.5, receive_at, received]
+
+
+def test_latency_may_depend_on_the_ranks():
+    last, _ = ends(message(), alpha_s=lambda src, dst: 3.0 * src + dst)
+    assert last[1] == 3.0
+
+
+def test_a_message_to_oneself_takes_no_time():
+    tasks = Tasks(1)
+    send = tasks.add(TaskKind.SEND, 0, peer=0, bytes=20.0, match=0, lag=1.0)
+    tasks.add(TaskKind.RECV, 0, peer=0, match=0)
+    last, flows = ends(tasks.graph(), alpha_s=5.0)
+    assert (last.tolist(), flows.transfers[send]) == ([1.0, 1.0], False)
+
+
+def test_start_and_lag_of_a_task_are_in_front_of_it():
+    tasks = Tasks(2, groups=((0, 1),))
+    for rank in range(2):
+        what = {"op": Op.ALL_TO_ALL, "group": 0, "bytes": 20.0, "match": 0}
+        tasks.add(TaskKind.COLLECTIVE, rank, start=2.0, lag=rank * 1.0, **what)
+    tasks.add(TaskKind.COMPUTE, 0, seconds=1.0, after=[0], lag=4.0, start=1.0)
+    last, _ = ends(tasks.graph())
+    assert last.tolist() == [4.0, 4.0, 9.0]  # rank 1 sends from 3 on, 1 s
+
+
+def test_a_missing_member_is_named_or_assumed():
+    graph = collective(4, Op.ALL_REDUCE, ranks=[2, 1], arrive=[0, 1, 3, 0])
+    with pytest.raises(
+        InputError, match=r"^task 3 \('of 1'\) is a collective of 4 ranks, but the graph has a task of 2 "
+    ):
+        lowered(graph)
+    last, flows = ends(graph, absent="assume")
+    assert sent(flows, 4).tolist() == [90.0] * 4
+    assert last[[1, 3]].tolist() == [3 + 6 * 1.5] * 2
+    assert set(flows.task[flows.transfers & np.isin(flows.src, [0, 3])]) == {3}  # the first member's that is there
+    alone = collective(4, Op.ALL_REDUCE, ranks=[2])
+    whole, _ = ends(collective(4, Op.ALL_REDUCE))
+    assert ends(alone, absent="assume")[0].max() == whole.max()
+
+
+def test_a_missing_message_is_named_or_assumed():
+    graph = message(match=1)
+    with pytest.raises(InputError, match=r"^task 3 \('wanted'\) waits for a message of rank 0 that no task sends"):
+        lowered(graph)
+    last, flows = ends(message(receive_at=4.0, match=1), absent="assume")
+    assert last[3] == 6.0
+    assert (flows.src[3], flows.dst[3]) == (0, 1)
+
+
+def two(first, second, **other):
+    tasks = Tasks(3, groups=((0, 1), (0, 1, 2)))
+    for rank, values in enumerate((first, second)):
+        row = {"op": Op.ALL_REDUCE, "group": 0, "bytes": 8.0, "match": 0, "rank": rank} | other | values
+        tasks.add(TaskKind.COLLECTIVE, row.pop("rank"), "ab"[rank], **row)
+    return tasks.graph()
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        ({}, {"op": Op.ALL_GATHER}, r"^op must be the same .* task 0 \('a'\) has 0 and task 1 \('b'\) has 2\.$"),
+        ({}, {"group": 1}, "^group must be the same"),
+        ({}, {"rank": 0}, r"^a collective must have one task of each rank, but .* are both of rank 0"),
+        ({}, {"rank": 2}, r"^rank of task 1 \('b'\) must be one of its group 0, got 2\.$"),
+        ({}, {"bytes": 9.0}, r"^bytes must be the same for all members of a collective \(ring\), .* 8 and .* 9\.$"),
+        (
+            {"op": Op.REDUCE},
+            {"op": Op.REDUCE},
+            r"^peer of task 0 \('a'\) must be its root, a rank of group 0, got -1\.$",
+        ),
+        ({"op": Op.REDUCE, "peer": 0}, {"op": Op.REDUCE, "peer": 1}, "^peer must be the same"),
+    ],
+)
+def test_tasks_that_do_not_fit_are_named(first, second, said):
+    with pytest.raises(InputError, match=said):
+        lowered(two(first, second))
+
+
+def test_members_of_an_all_to_all_may_have_different_bytes():
+    graph = two({}, {"bytes": 24.0}, op=Op.ALL_TO_ALL)
+    assert sent(lowered(graph), 3).tolist() == [4.0, 12.0, 0.0]
+    with pytest.raises(InputError, match="hierarchical"):
+        lowered(graph, algorithms="all-to-all=hierarchical")
+
+
+def test_messages_that_do_not_fit_are_named():
+    tasks = Tasks(3)
+    tasks.add(TaskKind.SEND, 0, peer=1, match=0)
+    tasks.add(TaskKind.RECV, 1, peer=2, match=0)
+    with pytest.raises(InputError, match=r"task 0 sends from rank 0 to 1, but task 1, .* of rank 1 and waits for 2\.$"):
+        lowered(tasks.graph())
+    tasks.add(TaskKind.SEND, 2, peer=1, match=0)
+    with pytest.raises(InputError, match=r"one SEND and one RECV, but task 0 and task 2 share it\.$"):
+        lowered(tasks.graph())
+
+
+def test_ranks_that_wait_for_each_other_are_named():
+    tasks = Tasks(2)
+    for rank in range(2):
+        receive = tasks.add(TaskKind.RECV, rank, peer=1 - rank, match=rank, lane=0)
+        tasks.add(TaskKind.SEND, rank, peer=1 - rank, match=1 - rank, after=[receive])
+    for lanes in ("ordered", "free"):
+        with pytest.raises(InputError, match="4 wait for each other"):
+            lowered(tasks.graph(), lanes=lanes)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("all-reduce", "OP=ALGORITHM"),
+        ("allreduce=ring", r"collective 'allreduce' is unknown \(did you mean 'all-reduce'\?\)"),
+        (
+            "all-reduce=pairwise",
+            "algorithm of all-reduce 'pairwise' is unknown.*; allowed: ring, rings, halving-doubling",
+        ),
+        ("all-reduce:65536=ring", "OP:<BYTES=ALGORITHM"),
+        ("all-reduce:<x=ring", "'x' in 'all-reduce:<x=ring' must be a whole number"),
+        ("all-reduce=ring*0", "chunks must be a whole number of at least 1, got 0"),
+        ("all-reduce=ring,all-reduce=direct", "once, but 'all-reduce=direct' is the second"),
+    ],
+)
+def test_choices_are_checked(words, said):
+    with pytest.raises(InputError, match=said):
+        choices_of(words)
+
+
+def test_the_choice_depends_on_collective_and_size():
+    words = "all-reduce=ring, all-reduce:<100=direct ,all-reduce:<10=double-tree*2"
+    for bytes, messages in ((9.0, 2 * 2 * 4), (10.0, 12), (99.0, 12), (100.0, 12), (1e9, 12)):
+        flows = lowered(collective(3, Op.ALL_REDUCE, bytes=bytes), algorithms=words)
+        assert flows.transfers.sum() == messages
+        around = {(0, 1), (1, 2), (2, 0)}
+        pairs = set(zip(flows.src[flows.transfers].tolist(), flows.dst[flows.transfers].tolist(), strict=True))
+        assert (pairs == around) == (bytes >= 100)
+
+
+def on_lane(*rows, ranks=2):
+    """Tasks (rank, seconds, after) on lane 0."""
+    tasks = Tasks(ranks)
+    for rank, seconds, after in rows:
+        tasks.add(TaskKind.COMPUTE, rank, seconds=seconds, after=after, lane=0)
+    return tasks.graph()
+
+
+def test_one_task_at_a_time_on_a_lane_as_they_are_ready():
+    graph = on_lane((0, 1.0, []), (1, 5.0, []), (0, 1.0, [1]), (0, 2.0, [0]), (0, 4.0, []))
+    assert ends(graph)[0].tolist() == [1.0, 5.0, 8.0, 3.0, 7.0]  # 0; at 1 both 3 and 4 are ready; 2 is at 5
+    assert ends(graph, lanes="free")[0].tolist() == [1.0, 5.0, 6.0, 3.0, 4.0]
+
+
+def test_a_task_takes_its_lane_when_it_may_start():
+    tasks = Tasks(1)
+    tasks.add(TaskKind.COMPUTE, 0, seconds=1.0, lane=0)
+    tasks.add(TaskKind.COMPUTE, 0, seconds=1.0, lane=0, after=[0], start=5.0)
+    tasks.add(TaskKind.COMPUTE, 0, seconds=2.0, lane=0, after=[0])
+    assert ends(tasks.graph())[0].tolist() == [1.0, 6.0, 3.0]
+
+
+def test_ties_go_to_the_lower_number():
+    graph = on_lane((0, 1.0, [1]), (0, 0.0, []), (0, 1.0, []))
+    assert ends(graph)[0].tolist() == [1.0, 0.0, 2.0]
+    graph = on_lane((0, 1.0, []), (0, 1.0, []), (0, 1.0, []))
+    assert ends(graph)[0].tolist() == [1.0, 2.0, 3.0]
+
+
+def test_a_collective_takes_its_lanes_when_all_are_free():
+    # Rank 1 computes until 3. The all-reduce is ready at 0 and waits for rank 1's lane; rank 0 goes on with task 3.
+    tasks = Tasks(2, groups=((0, 1),))
+    tasks.add(TaskKind.COMPUTE, 1, seconds=3.0, lane=0)
+    for rank in range(2):
+        tasks.add(TaskKind.COLLECTIVE, rank, op=Op.ALL_REDUCE, group=0, bytes=20.0, match=0, lane=0)
+    tasks.add(TaskKind.COMPUTE, 0, seconds=1.0, lane=0)
+    assert ends(tasks.graph())[0].tolist() == [3.0, 5.0, 5.0, 1.0]
+
+
+def test_collectives_run_in_one_order_on_all_ranks():
+    tasks = Tasks(2, groups=((0, 1),))
+    for rank, match in ((0, 0), (0, 1), (1, 1), (1, 0)):
+        tasks.add(TaskKind.COLLECTIVE, rank, op=Op.ALL_REDUCE, group=0, bytes=20.0, match=match, lane=0)
+    assert ends(tasks.graph())[0].tolist() == [2.0, 4.0, 4.0, 2.0]
+
+
+def drawn(seed):
+    """Tasks of 4 ranks on 2 lanes each, with messages and collectives, that can run."""
+    rng = np.random.default_rng(seed)
+    groups = (*itertools.combinations(range(4), 2), (0, 1, 2, 3))
+    tasks, known = Tasks(4, groups), []
+    for match in range(25):
+        kind = rng.choice([TaskKind.COMPUTE, TaskKind.SEND, TaskKind.COLLECTIVE])
+        after = [known[i] for i in rng.integers(0, len(known), 2)] if known else []
+        lane = int(rng.integers(-1, 2))
+        if kind == TaskKind.COMPUTE:
+            new = [tasks.add(kind, int(rng.integers(4)), seconds=float(rng.integers(3)), after=after, lane=lane)]
+        elif kind == TaskKind.SEND:
+            src, dst = rng.permutation(4)[:2].tolist()
+            new = [tasks.add(kind, src, peer=dst, bytes=10.0, match=match, after=after, lane=lane)]
+            new += [tasks.add(TaskKind.RECV, dst, peer=src, match=match, after=after[:1], lane=lane)]
+        else:
+            group = int(rng.integers(len(groups)))
+            what = {"op": Op.ALL_REDUCE, "group": group, "bytes": 20.0, "match": match, "lane": lane}
+            new = [tasks.add(kind, rank, after=after, **what) for rank in rng.permutation(groups[group]).tolist()]
+        known += new
+    return tasks.graph()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_lanes_close_no_cycle_and_are_never_shared(seed):
+    graph = drawn(seed)
+    flows = lowered(graph)
+    run_order(flows.after, flows.flows)
+    begin, finish = longest_path(flows, B)
+    enter = np.array(begin[: graph.tasks])
+    own = np.flatnonzero(graph.of(TaskKind.COLLECTIVE))
+    enter[own] = begin[graph.tasks : graph.tasks + len(own)]
+    for rank, lane in itertools.product(range(4), range(2)):
+        busy = sorted((enter[t], finish[t]) for t in np.flatnonzero((graph.rank == rank) & (graph.lane == lane)))
+        assert all(end <= next_begin for (_, end), (next_begin, _) in itertools.pairwise(busy))
+
+
+def test_large_graphs_are_made_in_no_time():
+    groups = tuple(tuple(range(first, first + 64)) for first in range(0, 512, 64))
+    tasks = Tasks(512, groups)
+    for match in range(80):
+        for rank in groups[match % 8]:
+            what = {"op": Op.ALL_REDUCE, "group": match % 8, "bytes": 1.0, "match": match}
+            tasks.add(TaskKind.COLLECTIVE, rank, **what)
+    flows = lowered(tasks.graph())
+    assert flows.transfers.sum() == 80 * 64 * 126

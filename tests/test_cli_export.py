@@ -1,0 +1,32 @@
+"""`mfabric export`: what it prints and writes."""
+
+import pytest
+
+from mfabric_jax import study
+from mfabric_jax.tasks.formats.registry import read_tasks
+from tests.command_line import mistake, status
+from tests.study.small import MODEL, row, small
+
+SMALL = ("export", "--model", MODEL, "--nic-gbps", "100", "--micro-batches", "2", "--dtype", "float64")
+SMALL = (*SMALL, "--compute", "achieved", "--preset", "paper", "--fabric", "mfabric")
+pytestmark = pytest.mark.usefixtures("command_line")
+
+
+def test_an_iteration_is_written_and_takes_what_compare_says(capsys, tmp_path, as_users_have_it):
+    out = tmp_path / "tasks.json"
+    assert status(*SMALL, "--contention", "none", "--out", out) == 0
+    output = capsys.readouterr()
+    seconds = row(small(fabrics=("mfabric",)))["iteration_s"]
+    assert f"\ncompare: {seconds:.6g} s\n" in output.out
+    assert f"contention none: {seconds:.6g} s, as compare has it" in output.out
+    assert output.err.split() == [str(out)]
+    one = study.exported_iteration(small(fabrics=("mfabric",)))
+    assert read_tasks(out).equals(one.graph)
+    assert study.timed_iteration(one).iteration_s > seconds  # gradients hold the last send up
+
+
+def test_mistakes(capsys, never_computes):
+    assert "tasks.txt" in mistake(capsys, *SMALL, "--out", "tasks.txt")
+    assert "contention" in mistake(capsys, *SMALL, "--contention", "some")
+    pooled = mistake(capsys, *SMALL, "--ends", "gpu", "--contention", "all")
+    assert pooled.startswith("ends must be server for contention where the NICs of a server are pooled, got 'gpu'.")

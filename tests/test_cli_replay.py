@@ -1,0 +1,68 @@
+"""`mfabric replay`: what it prints and writes, and one sentence for every mistake."""
+
+import json
+
+import pytest
+
+from mfabric_jax.report import read_rows
+from mfabric_jax.tasks.formats.registry import write_tasks
+from tests.command_line import mistake, status
+from tests.study.test_replay import two_sends
+
+pytestmark = pytest.mark.usefixtures("command_line")
+ALONE = ("--gpus-per-server", 1, "--link-delay-s", 0)
+
+
+@pytest.fixture
+def job(tmp_path):
+    path = tmp_path / "job.json"
+    write_tasks(two_sends(), path)
+    return path
+
+
+def test_a_row_for_every_fabric_and_bandwidth_and_files_of_the_first(job, tmp_path, capsys):
+    files = {name: tmp_path / f"{name}.csv" for name in ("out", "links", "per-rank", "steps")}
+    words = [word for name, file in files.items() for word in (f"--{name}", file)]
+    trace, picture = tmp_path / "trace.json", tmp_path / "job.png"
+    words += ["--timeline", trace, "--picture", picture]
+    assert status("replay", job, "--fabrics", "fat-tree", "--nic-gbps", "400,800", *ALONE, *words) == 0
+    output = capsys.readouterr().out
+    rows, config = read_rows(files["out"])
+    assert [(row["workload"], row["fabric"], row["nic_gbps"]) for row in rows] == [
+        ("job.json", "fat-tree", 400),
+        ("job.json", "fat-tree", 800),
+    ]
+    assert [row["makespan_s"] for row in rows] == pytest.approx([4.5e-3, 3.75e-3], rel=1e-9)
+    assert [row["held_by"] for row in rows] == ["computation", "computation"]
+    assert config.items() >= {"workload": str(job), "gpus_per_server": 1, "table": "out"}.items()
+    links, ranks, steps = (read_rows(files[name])[0] for name in ("links", "per-rank", "steps"))
+    assert sum(row["holds_s"] for row in links) == pytest.approx(1.5e-3, rel=1e-9)
+    assert [row["sent_bytes"] for row in ranks] == [75e6, 0, 0]
+    assert [row["held_by"] for row in steps] == ["computation", "gpu 0 -> edge 0", "computation"]
+    assert len(json.loads(trace.read_text())["traceEvents"]) > 6
+    assert picture.stat().st_size > 5000
+    for said in ("3 ranks, 5 tasks", "nic up", "critical path on fat-tree at 400 Gbps: 3 steps", "gpu 0 -> edge 0"):
+        assert said in output
+
+
+def test_one_fabric_by_its_short_name_without_the_derivative(job, capsys):
+    assert status("replay", job, "--fabric", "rail-optimized", "--no-gradient", *ALONE) == 0
+    output = capsys.readouterr().out
+    assert "rail-optimized" in output
+    assert "holds_s" not in output
+
+
+def test_mistakes(job, tmp_path, capsys):
+    broken = tmp_path / "broken.cm"
+    broken.write_text("Nodes 2\n")
+    for words, said in [
+        ((), "replay needs a graph of tasks first"),
+        ((tmp_path / "none.json",), "cannot read"),
+        ((broken,), "broken.cm"),
+        ((job, "--fabrics", "fattree"), "fabrics 'fattree' is unknown"),
+        ((job, "--first", "predict"), "first 'predict' is unknown"),
+        ((job, "--tflops", 3), "tflops cannot be given"),
+        ((job, "--out", tmp_path / "rows.txt"), "extension"),
+        ((job, "--servers", 1, *ALONE), "servers must hold 3 GPUs"),
+    ]:
+        assert said in mistake(capsys, "replay", *words)
