@@ -140,7 +140,7 @@ def _instance(terms: Terms, hops: Hops, order: Successors):
     share = np.ravel(terms.share)[at].astype(float)
     link = np.ravel(hops.link)[at].astype(np.int64)
     of_flows = {name: np.array(getattr(terms, name), float) for name in ("weight", "cap", "size", "start", "lag")}
-    waits = {name: np.array(part, np.int64) for name, part in zip(("first", "then", "waits"), order, strict=True)}
+    waits = {name: np.array(part, np.int32) for name, part in zip(("first", "then", "waits"), order, strict=True)}
     return HostInstance(capacity, flow.astype(np.int64), link, share, **of_flows, **waits), at
 
 

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mfabric_jax.flows.host.heap import Heap, compiled, drop, put
+from mfabric_jax.flows.host.heap import Heap, compiled, drop, first, least, put
 from mfabric_jax.flows.host.refilling import CHANGED, Sharing, enter, leave, refill
 from mfabric_jax.flows.host.tape import AT_ONCE, BEGIN, CAPPED, END, note
 
@@ -44,18 +44,16 @@ class Times(NamedTuple):
 def run(s: Sharing, size, waiting: Waiting, heaps: Heaps, times: Times) -> int:
     """Fills `times`; the number of different times at which something happened."""
     clock, of_links, of_caps = heaps
-    key, order, _, many = clock
     for flow in range(len(size)):
         if waiting.waits[flow] == 0:
             _release(waiting, flow, clock)
     events = 0
-    while many[0] and key[order[0]] < np.inf:
-        s.now[0] = key[order[0]]
+    while least(clock) < np.inf:
+        s.now[0] = least(clock)
         until = s.now[0] + AT_ONE_TIME * abs(s.now[0])
         events += 1
-        while many[0] and key[order[0]] <= until:
-            flow = order[0]
-            at = key[flow]
+        while least(clock) <= until:
+            flow, at = first(clock), least(clock)
             drop(clock, flow)
             if times.begin[flow] == np.inf:
                 _begin(s, size, waiting, times, flow, at, clock)

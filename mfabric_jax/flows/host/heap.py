@@ -1,4 +1,4 @@
-"""A binary heap of numbered things, each at most once, whose keys may change: `place` [N] finds one in the heap."""
+"""A binary heap of numbered things, each at most once, whose keys may change."""
 
 from typing import NamedTuple
 
@@ -10,84 +10,95 @@ SETTINGS = {"nogil": True, "error_model": "numpy", "_nrt": False, "forceinline":
 compiled = njit(**SETTINGS)
 
 
-class Heap(NamedTuple):
-    """`key` [N]; the heap is `order[:size[0]]`; thing n stands at `place[n]` of it, or -1: not there."""
+_ENTRY = np.dtype([("key", float), ("thing", np.int64)])
 
-    key: np.ndarray
-    order: np.ndarray
+
+class Heap(NamedTuple):
+    """`entries` [N] with `key` and `thing`, of which the first `size[0]` are the heap; thing n is at `place[n]` of it, or
+    -1: not there."""
+
+    entries: np.ndarray
     place: np.ndarray
     size: np.ndarray
 
 
 def new_heap(things: int) -> Heap:
     """One with nothing in it."""
-    return Heap(
-        np.full(things, np.inf), np.zeros(things, np.int64), np.full(things, -1, np.int64), np.zeros(1, np.int64)
-    )
+    return Heap(np.zeros(things, _ENTRY), np.full(things, -1, np.int32), np.zeros(1, np.int64))
+
+
+@compiled
+def least(heap):
+    """The smallest key, infinity where there is none."""
+    return heap.entries[0].key if heap.size[0] else np.inf
+
+
+@compiled
+def first(heap):
+    """The thing with the smallest key."""
+    return heap.entries[0].thing
 
 
 @compiled
 def put(heap, thing, value):
     """Adds a thing, or changes its key."""
-    key, order, place, size = heap
-    at = place[thing]
+    at = heap.place[thing]
     if at < 0:
-        at = size[0]
-        size[0] += 1
-        order[at], place[thing] = thing, at
-        key[thing] = np.inf
-    if value <= key[thing]:
-        key[thing] = value
-        _rise(heap, at)
+        at = heap.size[0]
+        heap.size[0] += 1
+        _rise(heap, at, thing, value)
+    elif value <= heap.entries[at].key:
+        _rise(heap, at, thing, value)
     else:
-        key[thing] = value
-        _sink(heap, at)
+        _sink(heap, at, thing, value)
 
 
 @compiled
 def drop(heap, thing):
     """Takes a thing out, wherever it is, if it is there."""
-    _, order, place, size = heap
-    at = place[thing]
+    at = heap.place[thing]
     if at < 0:
         return
-    place[thing] = -1
-    size[0] -= 1
-    last = order[size[0]]
+    heap.place[thing] = -1
+    heap.size[0] -= 1
+    last, value = heap.entries[heap.size[0]].thing, heap.entries[heap.size[0]].key
     if last == thing:
         return
-    order[at], place[last] = last, at
-    _rise(heap, at)
-    _sink(heap, place[last])
+    if at and value < heap.entries[(at - 1) // 2].key:
+        _rise(heap, at, last, value)
+    else:
+        _sink(heap, at, last, value)
 
 
 @compiled
-def _rise(heap, at):
-    key, order, place, _ = heap
-    thing = order[at]
+def _rise(heap, at, thing, value):
+    """The place `at` is free: the thing goes there, or above."""
+    entries, place, _ = heap
     while at:
         above = (at - 1) // 2
-        if key[order[above]] <= key[thing]:
+        if entries[above].key <= value:
             break
-        order[at] = order[above]
-        place[order[at]] = at
+        entries[at].key, entries[at].thing = entries[above].key, entries[above].thing
+        place[entries[at].thing] = at
         at = above
-    order[at], place[thing] = thing, at
+    entries[at].key, entries[at].thing = value, thing
+    place[thing] = at
 
 
 @compiled
-def _sink(heap, at):
-    key, order, place, size = heap
-    thing = order[at]
+def _sink(heap, at, thing, value):
+    """The place `at` is free: the thing goes there, or below."""
+    entries, place, size = heap
     while True:
         below = 2 * at + 1
         if below >= size[0]:
             break
-        if below + 1 < size[0] and key[order[below + 1]] < key[order[below]]:
+        if below + 1 < size[0] and entries[below + 1].key < entries[below].key:
             below += 1
-        if key[thing] <= key[order[below]]:
+        if value <= entries[below].key:
             break
-        order[at] = order[below]
-        place[order[at]] = at
+        entries[at].key, entries[at].thing = entries[below].key, entries[below].thing
+        place[entries[at].thing] = at
         at = below
-    order[at], place[thing] = thing, at
+    entries[at].key, entries[at].thing = value, thing
+    place[thing] = at

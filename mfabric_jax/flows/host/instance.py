@@ -69,9 +69,9 @@ def run_instance(one: HostInstance) -> tuple[Times, int]:
 def _run(one: HostInstance, tape: Tape) -> tuple[Times, int]:
     flows = len(one.weight)
     sharing = nothing_shared(one.capacity, one.weight, one.cap, one.flow, one.link, one.share, tape)
-    ready, last = np.full(flows, -np.inf), np.full(flows, -1)
+    ready, last = np.full(flows, -np.inf), np.full(flows, -1, np.int32)
     waiting = Waiting(one.start, one.lag, one.first, one.then, one.waits.copy(), ready, last)
-    times = Times(np.full(flows, np.inf), np.full(flows, np.inf), np.full(flows, -1))
+    times = Times(np.full(flows, np.inf), np.full(flows, np.inf), np.full(flows, -1, np.int32))
     heaps = Heaps(new_heap(flows), new_heap(len(one.capacity)), new_heap(flows))
     run, _, _ = _programs()
     return times, run(sharing, one.size, waiting, heaps, times)

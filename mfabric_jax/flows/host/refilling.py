@@ -14,27 +14,28 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mfabric_jax.flows.host.heap import compiled, drop, put
+from mfabric_jax.flows.host.heap import compiled, drop, first, least, put
 from mfabric_jax.flows.host.tape import CAPPED, CLOSE, LEVEL, Tape, note, note_member
 
 FIXED, RISING, FROZEN = 0, 1, 2
 NEAR = 1e-12  # levels and rooms that differ by no more, relatively, are equal
+ROUNDING = 1e-15  # what a sum may be wrong by after a change, relatively to the largest in it
 MOST = 1e-6  # what is left of a sum from which more than all but this part was taken is summed afresh
 
 
 _FLOW = {"weight": float, "cap": float, "rate": float, "level": float, "left": float, "since": float}
-_FLOW |= {"holder": np.int64, "first": np.int64, "end": np.int64, "changed": np.int64, "state": np.int8}
-_LINK = {"capacity": float, "used": float, "rising": float, "full": float, "first": np.int64, "members": np.int64}
+_FLOW |= {"holder": np.int32, "first": np.int32, "end": np.int32, "changed": np.int32, "state": np.int8}
+_LINK = {"capacity": float, "used": float, "rising": float, "full": float, "first": np.int32, "members": np.int32}
 _LINK |= {
-    "risers": np.int64,
-    "held": np.int64,
-    "changes": np.int64,
-    "listed": np.int64,
-    "stale": np.int64,
+    "risers": np.int32,
+    "held": np.int32,
+    "changes": np.int32,
+    "listed": np.int32,
+    "stale": np.int32,
     "bound": float,
 }
 _LINK |= {"touched": np.bool_, "waits": np.bool_, "asked": np.bool_}
-_HOP = {"link": np.int64, "flow": np.int64, "share": float, "place": np.int64, "member": np.int64}
+_HOP = {"link": np.int32, "flow": np.int32, "share": float, "place": np.int32, "member": np.int32}
 
 
 class Sharing(NamedTuple):
@@ -137,8 +138,8 @@ def _touch(s, link):
 
 @compiled
 def _sum(s, link):
-    """Sums over the link's flows, afresh."""
-    used, rising, risers = 0.0, 0.0, 0
+    """Sums over the link's flows, afresh; the highest level among those that do not rise."""
+    used, rising, risers, highest = 0.0, 0.0, 0, 0.0
     for at in range(s.links[link].first, s.links[link].first + s.links[link].members):
         hop = s.hops[at].member
         flow = s.hops[hop].flow
@@ -147,7 +148,9 @@ def _sum(s, link):
             risers += 1
         else:
             used += s.hops[hop].share * s.flows[flow].rate
+            highest = max(highest, s.flows[flow].level)
     s.links[link].used, s.links[link].rising, s.links[link].risers, s.links[link].changes = used, rising, risers, 0
+    return highest
 
 
 @compiled
@@ -215,7 +218,9 @@ def _freeze(s, flow, level, link, caps):
         s.links[other].rising -= weight
         s.links[other].risers -= 1
         s.links[other].changes += 1
-        if s.links[other].rising < MOST * weight:
+        if s.links[other].risers == 0:
+            s.links[other].rising = 0.0
+        elif s.links[other].rising < MOST * weight:
             _sum(s, other)
         _ask(s, other)
 
@@ -254,17 +259,16 @@ def refill(s, links, caps):
     reached = 0.0
     while True:
         _find_keys(s, links)
-        link_level = links[0][links[1][0]] if links[3][0] else np.inf
-        cap_level = caps[0][caps[1][0]] if caps[3][0] else np.inf
+        link_level, cap_level = least(links), least(caps)
         if link_level == np.inf and cap_level == np.inf:
             break
         if cap_level <= link_level:
-            flow = caps[1][0]
+            flow = first(caps)
             reached = max(reached, cap_level)
             _freeze(s, flow, reached, -1, caps)
             note(s.tape, CAPPED, flow, 0, 0.0, 0.0)
         else:
-            link = links[1][0]
+            link = first(links)
             if s.links[link].waits and s.links[link].held > 0 and s.links[link].full <= link_level:
                 _wake(s, link, caps)
             else:
@@ -278,11 +282,12 @@ def _wake(s, link, caps):
     s.links[link].waits = False
     _ask(s, link)
     level = s.links[link].full
+    equal = NEAR * s.links[link].bound * level
     room = s.links[link].capacity - s.links[link].used - s.links[link].rising * level
-    if abs(room) <= MOST * s.links[link].capacity and s.links[link].changes > 0:
+    if abs(room - equal) <= ROUNDING * s.links[link].changes * s.links[link].capacity:
         _sum(s, link)
         room = s.links[link].capacity - s.links[link].used - s.links[link].rising * level
-    if room <= NEAR * s.links[link].bound * level:
+    if room <= equal:
         return
     for at in range(s.links[link].first, s.links[link].first + s.links[link].members):
         flow = s.hops[s.hops[at].member].flow
@@ -294,18 +299,16 @@ def _wake(s, link, caps):
 def _fill(s, link, reached, caps):
     """The link may be full: at which level, who has more than that, and who is held. The level that is reached."""
     expected = max(_room_ends(s, link), reached)
-    _sum(s, link)
+    highest = _sum(s, link)
     _ask(s, link)
     level = max(_room_ends(s, link), reached)
     if level > expected * (1 + NEAR):
         return reached
-    pulled = False
-    for at in range(s.links[link].first, s.links[link].first + s.links[link].members):
-        flow = s.hops[s.hops[at].member].flow
-        if s.flows[flow].state == FIXED and s.flows[flow].level > level * (1 + NEAR):
-            _rise_again(s, flow, caps)
-            pulled = True
-    if pulled:
+    if highest > level * (1 + NEAR):
+        for at in range(s.links[link].first, s.links[link].first + s.links[link].members):
+            flow = s.hops[s.hops[at].member].flow
+            if s.flows[flow].state == FIXED and s.flows[flow].level > level * (1 + NEAR):
+                _rise_again(s, flow, caps)
         return level
     weights = s.links[link].rising
     if s.links[link].held == 0:
@@ -316,12 +319,10 @@ def _fill(s, link, reached, caps):
         flow = s.hops[hop].flow
         rises = s.flows[flow].state == RISING
         note_member(s.tape, hop, rises, s.flows[flow].rate)
-        s.links[link].held += rises
-    note(s.tape, LEVEL, link, s.links[link].members, level, weights)
-    for at in range(s.links[link].first, s.links[link].first + s.links[link].members):
-        flow = s.hops[s.hops[at].member].flow
-        if s.flows[flow].state == RISING:
+        if rises:
+            s.links[link].held += 1
             _freeze(s, flow, level, link, caps)
+    note(s.tape, LEVEL, link, s.links[link].members, level, weights)
     s.links[link].full = level
     return level
 
