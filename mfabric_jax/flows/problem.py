@@ -16,7 +16,7 @@ class Outcome(eqx.Enumeration):
     """How a solve ended: the members are the sentences a user reads."""
 
     solved = ""
-    starved = "A flow crosses a link of zero capacity, so it has rate 0 and never finishes."
+    starved = "A flow never finishes: its cap or a link on its way is zero, or it waits for one that never finishes."
     nonfinite = "A capacity, share, weight, cap, size or start is NaN."
     unfinished = "The solver reached its bound on rounds: please report this instance."
 

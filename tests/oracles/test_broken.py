@@ -3,15 +3,21 @@
 Oracles of the layers above are shown to see every input and option that they judge by.
 """
 
+import contextlib
+import functools
 import importlib
 import inspect
 import itertools
+import sys
 import types
+from unittest.mock import patch
 
 import jax
+import numba
 import numpy as np
 
 from mfabric_jax.flows import completion_times, max_min_rates, star_kernel
+from tests.flows import graphs
 from tests.flows.instances import draw, padded
 from tests.flows.stars import instances
 from tests.oracles import circuits, dense, fluid, max_min
@@ -89,6 +95,49 @@ def test_completion_times():
         copy.device_events = broken("device_events", line, instead)
         assert shows(finish_times(copy.completion_times)), line
         assert shows(plain_finish_times(copy.completion_times)), line
+
+
+@contextlib.contextmanager
+def plain_loops(name="", line="", instead=""):
+    """The host engine's loops as plain Python, one line of them replaced: nothing to compile."""
+    with patch.dict(sys.modules), patch.object(numba.config, "DISABLE_JIT", True):
+        for part in ("heap", "tape", "refilling", "events", "instance"):
+            copy = broken(f"host.{part}", *((line, instead) if part == name else ("", "")))
+            sys.modules[f"mfabric_jax.flows.host.{part}"] = copy
+        new_heap, nothing_shared = copy.new_heap, copy.nothing_shared  # records, whose fields plain Python sees
+        copy._programs = lambda: (copy.run_events, copy.push_forward, copy.pull_back)
+        copy.new_heap = lambda things: new_heap(things)._replace(entries=new_heap(things).entries.view(np.recarray))
+        copy.nothing_shared = lambda *terms: as_records(nothing_shared(*terms))
+        yield
+
+
+def as_records(sharing):
+    return sharing._replace(**{name: getattr(sharing, name).view(np.recarray) for name in ("flows", "links", "hops")})
+
+
+def graph_times(solve):
+    for seed in range(30):
+        graph = graphs.draw(seed)
+        arrays = graphs.padded_graph(graph, seed=seed)
+        got, want = solve(arrays.problem(), arrays.size, arrays.start, arrays.after, arrays.lag), graphs.exact(graph)
+        yield np.stack([got.begin, got.finish], 1)[: len(want)], want
+
+
+def test_compiled_loops():
+    solve = functools.partial(completion_times, engine="host")
+    with plain_loops():
+        assert not shows(finish_times(solve))
+        assert not shows(graph_times(solve))
+    for name, line, instead in (
+        ("heap", "if value <= entries[below].key:", "if True:"),
+        ("events", "put(clock, flow, s.now[0] + s.flows", "put(clock, flow, s.flows"),
+        ("events", "waiting.waits[then] -= 1", "waiting.waits[then] = 0"),
+        ("refilling", "if room <= equal:", "if True:"),
+        ("refilling", "if highest > level * (1 + NEAR):", "if False:"),
+        ("refilling", "- s.flows[flow].rate * had, 0.0)", ", 0.0)"),
+    ):
+        with plain_loops(name, line, instead):
+            assert shows(graph_times(solve)), line
 
 
 def star_times(kernel):

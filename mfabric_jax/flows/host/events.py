@@ -94,12 +94,13 @@ def _begin(s, size, waiting, times, flow, at, clock):
     s.flows[flow].left, s.flows[flow].since = size[flow], at
     note(s.tape, BEGIN, flow, waiting.last[flow], 0.0, 0.0)
     crosses = s.flows[flow].first < s.flows[flow].end
-    if size[flow] == 0 or (s.flows[flow].weight > 0 and not crosses and s.flows[flow].cap == np.inf):
+    unlimited = s.flows[flow].weight > 0 and not crosses and s.flows[flow].cap == np.inf
+    if size[flow] == 0 or (unlimited and size[flow] < np.inf):
         note(s.tape, AT_ONCE, flow, 0, 0.0, 0.0)
         _ended(waiting, times, flow, at, clock)
     elif s.flows[flow].weight > 0 and crosses:
         enter(s, flow)
-    elif s.flows[flow].weight > 0 and s.flows[flow].cap > 0:
+    elif s.flows[flow].weight > 0 and s.flows[flow].cap > 0 and size[flow] < np.inf:
         s.flows[flow].rate = s.flows[flow].cap
         note(s.tape, CAPPED, flow, 0, 0.0, 0.0)
         put(clock, flow, at + size[flow] / s.flows[flow].cap)
