@@ -5,9 +5,6 @@ Two engines give the same times. `host` runs compiled loops on the CPU that touc
 problems (`flows.device_events`).
 """
 
-import functools
-import importlib.util
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -18,7 +15,7 @@ from jaxtyping import Array, ArrayLike, Float, Int
 
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.flows import device_events, host_times
-from mfabric_jax.flows.dependencies import Successors, checked_after, run_order, successors
+from mfabric_jax.flows.dependencies import Successors, checked_after, has_numba, run_order, successors
 from mfabric_jax.flows.device_events import Release
 from mfabric_jax.flows.max_min import SMALL, has_nan
 from mfabric_jax.flows.problem import FlowList, FlowProblem, Outcome, of_shape, refuse_negative
@@ -80,12 +77,6 @@ def completion_times(
     place = np.argsort(run_order(pairs, flows[0])) if len(pairs) else np.arange(flows[0])
     release = Release(start, lag, jnp.asarray(pairs, jnp.int32), jnp.asarray(place, jnp.int32))
     return _on_device(problem, size, release)
-
-
-@functools.cache
-def has_numba() -> bool:
-    """Whether the engine `host` can run."""
-    return importlib.util.find_spec("numba") is not None
 
 
 def _known(after: ArrayLike | None, flows: int) -> np.ndarray:

@@ -1,5 +1,8 @@
 """What waits for what, as arrays: an order in which everything can run, and cycles by their members."""
 
+import functools
+import importlib.util
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -7,6 +10,7 @@ import numpy as np
 from mfabric_jax.checks import InputError
 
 SHOWN = 8  # members of a cycle that a sentence names
+MANY = 10_000  # flows from which on a compiled walk is worth loading
 
 
 class Successors(NamedTuple):
@@ -39,30 +43,57 @@ def successors(after: np.ndarray, flows: int) -> Successors:
 
 def run_order(after: np.ndarray, flows: int) -> np.ndarray:
     """All flows [F], each behind everything that it waits for; `InputError` names the members of a cycle."""
-    first, then, waits = (part.tolist() for part in successors(after, flows))
-    order = [flow for flow in range(flows) if not waits[flow]]
-    for flow in order:  # grows as it goes
-        for follower in then[first[flow] : first[flow + 1]]:
-            waits[follower] -= 1
-            if not waits[follower]:
-                order.append(follower)
+    order, _ = _walked(after, flows)
     if len(order) < flows:
         members = cycle_of(after, flows)
         named = " -> ".join(str(member) for member in members[:SHOWN]) + (" -> ..." if len(members) > SHOWN else "")
         raise InputError(f"after must have no cycle, but {len(members)} wait for each other: {named} -> {members[0]}.")
-    return np.array(order, np.int64)
+    return order
+
+
+def _walked(after: np.ndarray, flows: int) -> tuple[np.ndarray, np.ndarray]:
+    """An order of all flows that can run, and for how many others each flow [F] then still waits."""
+    first, then, waits = successors(after, flows)
+    order = np.zeros(flows, np.int64)
+    walk = _compiled_walk() if flows > MANY and has_numba() else _walk
+    return order[: walk(first, then, waits, order)], waits
+
+
+def _walk(first, then, waits, order):
+    known = 0
+    for flow in range(len(waits)):
+        if waits[flow] == 0:
+            order[known] = flow
+            known += 1
+    at = 0
+    while at < known:
+        flow = order[at]
+        at += 1
+        for place in range(first[flow], first[flow + 1]):
+            waits[then[place]] -= 1
+            if waits[then[place]] == 0:
+                order[known] = then[place]
+                known += 1
+    return known
+
+
+@functools.cache
+def _compiled_walk() -> Callable[..., int]:
+    import numba
+
+    return numba.njit(cache=True, nogil=True)(_walk)
+
+
+@functools.cache
+def has_numba() -> bool:
+    """Whether loops can be compiled for the CPU."""
+    return importlib.util.find_spec("numba") is not None
 
 
 def cycle_of(after: np.ndarray, flows: int) -> list[int]:
     """The members of one cycle, each waited for by the next one; empty where there is none."""
-    first, then, waits = (part.tolist() for part in successors(after, flows))
-    free = [flow for flow in range(flows) if not waits[flow]]
-    for flow in free:
-        for follower in then[first[flow] : first[flow + 1]]:
-            waits[follower] -= 1
-            if not waits[follower]:
-                free.append(follower)
-    stuck = np.array(waits) > 0
+    _, waits = _walked(after, flows)
+    stuck = waits > 0
     if not stuck.any():
         return []
     before = np.full(flows, -1)  # every stuck flow waits for another stuck one

@@ -11,7 +11,7 @@ import numpy as np
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric.network import Network
 from mfabric_jax.flows import FlowProblem, Outcome, completion_times, max_min_rates
-from mfabric_jax.flows.completion import has_numba
+from mfabric_jax.flows.dependencies import has_numba
 from mfabric_jax.flows.max_min import SMALL
 from mfabric_jax.routing.routes import Routes, compact
 

@@ -41,7 +41,8 @@ def test_what_waits_for_what_never_ends_never_begins(engine):
     assert np.all(np.isinf(np.asarray(never.finish)))
     for rate in (1.0, np.inf):  # infinitely many bytes, or seconds of a computation
         endless = completion_times(problem((rate, 1.0)), jnp.full(6, jnp.inf), 0, AFTER, engine=engine)
-        assert np.all(np.isinf(np.asarray(endless.finish))) and endless.outcome == Outcome.starved
+        assert np.all(np.isinf(np.asarray(endless.finish)))
+        assert endless.outcome == Outcome.starved
     nothing = FlowProblem(jnp.ones(2), np.zeros((0, 2), int))
     assert completion_times(nothing, jnp.zeros(0), engine=engine).outcome == Outcome.solved
     assert completion_times(problem(), jnp.full(6, jnp.nan), 0, AFTER, engine=engine).outcome == Outcome.nonfinite

@@ -14,8 +14,7 @@ _ENTRY = np.dtype([("key", float), ("thing", np.int64)])
 
 
 class Heap(NamedTuple):
-    """`entries` [N] with `key` and `thing`, of which the first `size[0]` are the heap; thing n is at `place[n]` of it, or
-    -1: not there."""
+    """`entries` [N] have `key` and `thing`; the first `size[0]` are the heap. Thing n is at `place[n]` of it, or -1."""
 
     entries: np.ndarray
     place: np.ndarray
