@@ -129,7 +129,7 @@ def test_compiled_loops():
         assert not shows(finish_times(solve))
         assert not shows(graph_times(solve))
     for name, line, instead in (
-        ("heap", "if value <= entries[below].key:", "if True:"),
+        ("heap", "if key <= entries[below].key:", "if True:"),
         ("events", "put(clock, flow, s.now[0] + s.flows", "put(clock, flow, s.flows"),
         ("events", "waiting.waits[then] -= 1", "waiting.waits[then] = 0"),
         ("refilling", "if room <= equal:", "if True:"),

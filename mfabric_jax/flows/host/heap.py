@@ -39,17 +39,17 @@ def first(heap):
 
 
 @compiled
-def put(heap, thing, value):
+def put(heap, thing, key):
     """Adds a thing, or changes its key."""
     at = heap.place[thing]
     if at < 0:
         at = heap.size[0]
         heap.size[0] += 1
-        _rise(heap, at, thing, value)
-    elif value <= heap.entries[at].key:
-        _rise(heap, at, thing, value)
+        _rise(heap, at, thing, key)
+    elif key <= heap.entries[at].key:
+        _rise(heap, at, thing, key)
     else:
-        _sink(heap, at, thing, value)
+        _sink(heap, at, thing, key)
 
 
 @compiled
@@ -60,44 +60,46 @@ def drop(heap, thing):
         return
     heap.place[thing] = -1
     heap.size[0] -= 1
-    last, value = heap.entries[heap.size[0]].thing, heap.entries[heap.size[0]].key
+    last, key = heap.entries[heap.size[0]].thing, heap.entries[heap.size[0]].key
     if last == thing:
         return
-    if at and value < heap.entries[(at - 1) // 2].key:
-        _rise(heap, at, last, value)
+    if at and key < heap.entries[(at - 1) // 2].key:
+        _rise(heap, at, last, key)
     else:
-        _sink(heap, at, last, value)
+        _sink(heap, at, last, key)
 
 
 @compiled
-def _rise(heap, at, thing, value):
+def _stand(heap, at, thing, key):
+    heap.entries[at].key, heap.entries[at].thing = key, thing
+    heap.place[thing] = at
+
+
+@compiled
+def _rise(heap, at, thing, key):
     """The place `at` is free: the thing goes there, or above."""
-    entries, place, _ = heap
+    entries = heap.entries
     while at:
         above = (at - 1) // 2
-        if entries[above].key <= value:
+        if entries[above].key <= key:
             break
-        entries[at].key, entries[at].thing = entries[above].key, entries[above].thing
-        place[entries[at].thing] = at
+        _stand(heap, at, entries[above].thing, entries[above].key)
         at = above
-    entries[at].key, entries[at].thing = value, thing
-    place[thing] = at
+    _stand(heap, at, thing, key)
 
 
 @compiled
-def _sink(heap, at, thing, value):
+def _sink(heap, at, thing, key):
     """The place `at` is free: the thing goes there, or below."""
-    entries, place, size = heap
+    entries = heap.entries
     while True:
         below = 2 * at + 1
-        if below >= size[0]:
+        if below >= heap.size[0]:
             break
-        if below + 1 < size[0] and entries[below + 1].key < entries[below].key:
+        if below + 1 < heap.size[0] and entries[below + 1].key < entries[below].key:
             below += 1
-        if value <= entries[below].key:
+        if key <= entries[below].key:
             break
-        entries[at].key, entries[at].thing = entries[below].key, entries[below].thing
-        place[entries[at].thing] = at
+        _stand(heap, at, entries[below].thing, entries[below].key)
         at = below
-    entries[at].key, entries[at].thing = value, thing
-    place[thing] = at
+    _stand(heap, at, thing, key)
