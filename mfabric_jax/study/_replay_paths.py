@@ -119,8 +119,11 @@ def _with_latency(
     def latency_s(src: np.ndarray, dst: np.ndarray) -> np.ndarray:
         return config.alpha_s + longest[np.searchsorted(known, _key(0, src, dst, graph.ranks))]
 
-    own = lower(graph, config, wired.server, wired.nic_gbps, latency_s).lag
-    return dataclasses.replace(wired.flows, lag=np.concatenate([own, wired.flows.lag[len(own) :]]))
+    own = lower(graph, config, wired.server, wired.nic_gbps, latency_s)
+    lag, latency_s = (
+        np.concatenate([getattr(own, x), getattr(wired.flows, x)[own.flows :]]) for x in ("lag", "latency")
+    )
+    return dataclasses.replace(wired.flows, lag=lag, latency=latency_s)
 
 
 def lower(graph: TaskGraph, config: Replay, server, nic_gbps: float, latency_s: Latency) -> FlowGraph:

@@ -1,5 +1,6 @@
 """What came out of a replay, as rows: of ranks, links, the critical path, and what more of everything would bring."""
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -17,7 +18,8 @@ from mfabric_jax.tasks.critical import CriticalPath, critical_path
 
 PER_CENT = 0.01
 STEP_GBPS = 100.0
-COMPUTATION, LATENCY, START, SWITCH = "computation", "latency", "start", "reconfiguration"
+COMPUTATION, LATENCY, LAG, START, SWITCH = "computation", "latency", "lag", "start", "reconfiguration"
+NOISE = 1e3  # times the precision: parts of the makespan that are rounding
 
 
 class Spent(NamedTuple):
@@ -31,14 +33,38 @@ class Spent(NamedTuple):
     idle_s: np.ndarray
 
 
+class Messages(NamedTuple):
+    """N intervals in which a message is under way.
+
+    - `flow` [N]: its own, or of a latency behind its end the marker's.   - `src`, `dst` [N]: ranks.
+    - `begin` [N] s: with the latency that is in front.   - `latency` [N] s: so much of it.   - `end` [N] s.
+    """
+
+    flow: np.ndarray
+    src: np.ndarray
+    dst: np.ndarray
+    begin: np.ndarray
+    latency: np.ndarray
+    end: np.ndarray
+
+
+def messages(done: Replayed) -> Messages:
+    """When messages are under way, latency included; lags of tasks are not part of it."""
+    flows = done.prepared.flows
+    moves = np.flatnonzero(flows.transfers & (flows.src != flows.dst))
+    sent, arrival = flows.arrivals.T
+    flow, of = np.concatenate([moves, arrival]), np.concatenate([moves, sent])
+    latency = flows.latency[flow]
+    return Messages(flow, flows.src[of], flows.dst[of], done.begin[flow] - latency, latency, done.finish[flow])
+
+
 def spent(done: Replayed) -> Spent:
-    """What every rank spends the makespan on; a message is under way from its release, latency included."""
-    flows, ranks = done.prepared.flows, done.prepared.graph.ranks
-    computes, moves = (flows.seconds > 0) & (flows.dst < 0), flows.transfers & (flows.src != flows.dst)
-    lag = flows.lag[moves]
-    begin = np.concatenate([done.begin[computes], np.tile(done.begin[moves] - lag, 2)])
-    end = np.concatenate([done.finish[computes], np.tile(done.finish[moves], 2)])
-    owner = np.concatenate([flows.src[computes], flows.src[moves], flows.dst[moves]])
+    """What every rank spends the makespan on."""
+    flows, ranks, sent = done.prepared.flows, done.prepared.graph.ranks, messages(done)
+    computes = (flows.seconds > 0) & (flows.dst < 0)
+    begin = np.concatenate([done.begin[computes], np.tile(sent.begin, 2)])
+    end = np.concatenate([done.finish[computes], np.tile(sent.end, 2)])
+    owner = np.concatenate([flows.src[computes], sent.src, sent.dst])
     count = int(computes.sum())
     compute_s = covered_s(begin[:count], end[:count], owner[:count], ranks)
     busy_s = covered_s(begin, end, owner, ranks)
@@ -71,8 +97,8 @@ def gains(done: Replayed) -> Gains:
 
 
 def gain_rows(done: Replayed, found: Gains) -> list[dict[str, Any]]:
-    """What holds the makespan, and what more of it would bring: a row for every kind of link, for computation, latency
-    and starts.
+    """What holds the makespan, and what more of it would bring: a row for every kind of link, for computation, latency,
+    lags of tasks, the switch and starts.
 
     - `holds_s`: seconds of the makespan that are in proportion to it; they add up to the makespan.
     - `saved_per_percent_s`: if all such links had 1 % more capacity (computations, latency: took 1 % less).
@@ -80,7 +106,7 @@ def gain_rows(done: Replayed, found: Gains) -> list[dict[str, Any]]:
       user's graph every such link), to first order.
     """
     prepared = done.prepared
-    network, flows = prepared.network, prepared.flows
+    network = prepared.network
     kinds = network.kind_of_links()
     held = -network.capacity * found.capacity
     rows = []
@@ -91,18 +117,62 @@ def gain_rows(done: Replayed, found: Gains) -> list[dict[str, Any]]:
             own_Bps = np.full(count, units.gbps(prepared.nic_gbps))
         saved = float(np.sum(held[mine] * units.gbps(STEP_GBPS) / np.where(own_Bps > 0, own_Bps, np.inf)))
         rows.append({"what": name, "links": count} | _gain(float(held[mine].sum())) | {"saved_per_100_gbps_s": saved})
-    beside = {
-        COMPUTATION: (prepared.size * found.size)[~flows.transfers],
-        LATENCY: (flows.lag * found.lag)[flows.task != TURN],
-        SWITCH: (flows.lag * found.lag)[flows.task == TURN],
-        START: flows.start * found.start,
-    }
+    beside = {name: amount * getattr(found, of) for name, (of, amount) in _amounts(done).items()}
     rows += [{"what": name, "links": None} | _gain(float(part.sum())) for name, part in beside.items()]
-    return [row for row in rows if row["holds_s"]]
+    return [row for row in rows if abs(row["holds_s"]) > _noise_s(done)]
+
+
+def _amounts(done: Replayed) -> dict[str, tuple[str, np.ndarray]]:
+    """What the makespan depends on beside links: the field of `Gains`, and how much of it every flow has [F]."""
+    prepared, flows = done.prepared, done.prepared.flows
+    turns, own = flows.task == TURN, flows.lag - flows.latency
+    return {
+        COMPUTATION: ("size", np.where(flows.transfers, 0, prepared.size)),
+        LATENCY: ("lag", flows.latency),
+        LAG: ("lag", np.where(turns, 0, own)),
+        SWITCH: ("lag", np.where(turns, own, 0)),
+        START: ("start", flows.start),
+    }
 
 
 def _gain(seconds: float) -> dict[str, float]:
     return {"holds_s": seconds, "saved_per_percent_s": seconds * PER_CENT}
+
+
+def _noise_s(done: Replayed) -> float:
+    """What is as good as nothing of the makespan."""
+    return NOISE * float(np.finfo(done.prepared.dtype).eps) * done.makespan_s
+
+
+def at_a_tie(done: Replayed, rows: list[dict[str, Any]]) -> bool:
+    """Whether a part of the makespan is negative, or more than all of it."""
+    most = done.makespan_s + _noise_s(done)
+    return any(row["holds_s"] < 0 or row["holds_s"] > most for row in rows)
+
+
+def saved_rows(done: Replayed, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of `gain_rows` with `saved_at_1_percent_s`: how much earlier the end is if the graph runs again with so
+    much more of it, of links in both directions; negative where it is later."""
+    return [row | {"saved_at_1_percent_s": _saved(done, row["what"])} for row in rows]
+
+
+def _both_ways(kind: str) -> str:
+    """What "nic up" and "nic down" have in common."""
+    return kind.removesuffix(" up").removesuffix(" down")
+
+
+def _saved(done: Replayed, what: str) -> float:
+    prepared, amounts, given = done.prepared, _amounts(done), {}
+    network, flows = prepared.network, prepared.flows
+    if what in amounts:
+        of, amount = amounts[what]
+        given[of] = {"size": prepared.size, "lag": flows.lag, "start": flows.start}[of] - PER_CENT * amount
+    else:
+        mine = np.array([_both_ways(name) == _both_ways(what) for name, _ in network.links])[network.kind_of_links()]
+        network = dataclasses.replace(network, capacity=np.where(mine, 1 + PER_CENT, 1) * network.capacity)
+        prepared = prepared._replace(network=network)
+    saved = done.makespan_s - float(prepared.completion(prepared.problem(), **given).finish.max())
+    return saved if abs(saved) > _noise_s(done) else 0.0
 
 
 def path_of(done: Replayed) -> CriticalPath:
@@ -137,7 +207,9 @@ def _held_by(done: Replayed, flow: int) -> str:
         return done.prepared.network.link_name(link)
     if flows.task[flow] == TURN:
         return SWITCH
-    return COMPUTATION if flows.seconds[flow] > 0 and not flows.transfers[flow] else LATENCY
+    if flows.seconds[flow] > 0 and not flows.transfers[flow]:
+        return COMPUTATION
+    return LATENCY if 2 * flows.latency[flow] >= flows.lag[flow] else LAG
 
 
 def rank_rows(done: Replayed) -> list[dict[str, Any]]:
@@ -165,7 +237,8 @@ def carried_rows(done: Replayed, found: Gains | None = None) -> list[dict[str, A
         row |= {"bytes": float(carried[link])}
         row |= {"utilisation": float(carried[link] / network.capacity[link] / done.makespan_s)}
         if found is not None:
-            row |= {"holds_s": float(-network.capacity[link] * found.capacity[link])}
+            holds_s = float(-network.capacity[link] * found.capacity[link])
+            row |= {"holds_s": holds_s if abs(holds_s) > _noise_s(done) else 0.0}
         rows.append(row)
     return rows
 
@@ -201,18 +274,28 @@ def _most_held(done: Replayed, found: Gains) -> dict[str, Any]:
 
 def spans(done: Replayed) -> list[dict[str, Any]]:
     """Everything that takes time, by rank and track, and the critical path; see `report.write_task_trace`."""
-    prepared = done.prepared
-    flows, found = prepared.flows, []
-    for flow in np.flatnonzero(done.finish > done.begin).tolist():
-        rank, to, name = int(flows.src[flow]), int(flows.dst[flow]), _name(done, flow)
+    flows = done.prepared.flows
+    found = []
+    for flow in np.flatnonzero((done.finish > done.begin) & ~flows.transfers).tolist():
         when = {"begin_s": float(done.begin[flow]), "end_s": float(done.finish[flow])}
-        if to < 0:
-            found.append({"rank": rank, "track": "compute", "name": name or COMPUTATION} | when)
-            continue
-        args = {"bytes": float(flows.bytes[flow]), "task": int(flows.task[flow])}
-        for own, track, other in ((rank, "send", f"to {to}"), (to, "receive", f"from {rank}")):
-            found.append({"rank": own, "track": track, "name": f"{name} {other}".strip(), "args": args} | when)
+        name = _name(done, flow) or COMPUTATION
+        found.append({"rank": int(flows.src[flow]), "track": "compute", "name": name} | when)
+    for one in zip(*(column.tolist() for column in messages(done)), strict=True):
+        found += _message_spans(done, *one)
+    found.sort(key=lambda one: one["begin_s"])
     return found + [_step_span(row) for row in path_rows(done)]
+
+
+def _message_spans(done: Replayed, flow, src, dst, begin_s, latency_s, end_s) -> list[dict[str, Any]]:
+    """A message as its sender and its receiver have it; nothing of one that takes no time."""
+    if end_s <= begin_s:
+        return []
+    flows = done.prepared.flows
+    name = _name(done, flow) if flows.transfers[flow] else f"{_name(done, flow)} {LATENCY}"
+    rest = {"begin_s": begin_s, "end_s": end_s, "latency_s": latency_s}
+    rest["args"] = {"bytes": float(flows.bytes[flow]), "task": int(flows.task[flow]), "latency_s": latency_s}
+    ends = (src, "send", f"to {dst}"), (dst, "receive", f"from {src}")
+    return [{"rank": own, "track": track, "name": f"{name} {other}".strip()} | rest for own, track, other in ends]
 
 
 def _step_span(row: dict[str, Any]) -> dict[str, Any]:

@@ -154,6 +154,6 @@ def _more(flows: FlowGraph, lag: np.ndarray, pairs: np.ndarray) -> FlowGraph:
     """With markers of so much lag behind the flows, and more pairs of what waits for what."""
     nobody, nothing = np.full(len(lag), -1), np.zeros(len(lag))
     added = {"src": nobody, "dst": nobody, "task": np.full(len(lag), TURN), "lag": lag, "weight": nothing + 1}
-    added |= dict.fromkeys(("bytes", "seconds", "start"), nothing)
+    added |= dict.fromkeys(("bytes", "seconds", "start", "latency"), nothing)
     arrays = {name: np.concatenate([getattr(flows, name), more]) for name, more in added.items()}
     return FlowGraph(after=np.concatenate([flows.after, pairs]), **arrays)

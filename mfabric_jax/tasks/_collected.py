@@ -46,14 +46,16 @@ class CollectedFlows:
             "seconds": np.where(compute, graph.seconds, 0),
             "start": graph.start.copy(),
             "lag": graph.lag.copy(),
+            "latency": np.zeros(graph.tasks),
             "task": np.arange(graph.tasks),
         }
-        part["lag"][moved] += self.latency(src[moved], dst[moved])
+        part["latency"][moved] = self.latency(src[moved], dst[moved])
+        part["lag"] += part["latency"]
         return part
 
     def _markers(self, task: np.ndarray) -> dict[str, np.ndarray]:
         none, nothing = np.full(len(task), -1), np.zeros(len(task))
-        zeros = {name: nothing.copy() for name in ("bytes", "seconds", "start", "lag")}
+        zeros = {name: nothing.copy() for name in ("bytes", "seconds", "start", "lag", "latency")}
         return {"src": none, "dst": none, "task": task} | zeros
 
     def _delay(self, own: np.ndarray) -> None:
@@ -102,7 +104,8 @@ class CollectedFlows:
         part = self._markers(task) | {"src": src, "dst": dst}
         part["bytes"] = (self.found.bytes[member][:, template.whose] * template.part).ravel()
         of, to = (ranks(place) for place in template.link.T)
-        part["lag"][of >= 0] = self.latency(of[of >= 0], to[of >= 0])
+        part["latency"][of >= 0] = self.latency(of[of >= 0], to[of >= 0])
+        part["lag"] = part["latency"]
         self.parts.append(part)
         self.count += flows * len(first)
 
