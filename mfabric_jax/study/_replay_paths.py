@@ -120,10 +120,8 @@ def _with_latency(
         return config.alpha_s + longest[np.searchsorted(known, _key(0, src, dst, graph.ranks))]
 
     own = lower(graph, config, wired.server, wired.nic_gbps, latency_s)
-    lag, latency_s = (
-        np.concatenate([getattr(own, x), getattr(wired.flows, x)[own.flows :]]) for x in ("lag", "latency")
-    )
-    return dataclasses.replace(wired.flows, lag=lag, latency=latency_s)
+    both = {x: np.concatenate([getattr(own, x), getattr(wired.flows, x)[own.flows :]]) for x in ("lag", "latency")}
+    return dataclasses.replace(wired.flows, **both)
 
 
 def lower(graph: TaskGraph, config: Replay, server, nic_gbps: float, latency_s: Latency) -> FlowGraph:
