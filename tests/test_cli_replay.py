@@ -63,6 +63,6 @@ def test_mistakes(job, tmp_path, capsys):
         ((job, "--first", "predict"), "first 'predict' is unknown"),
         ((job, "--tflops", 3), "tflops cannot be given"),
         ((job, "--out", tmp_path / "rows.txt"), "extension"),
-        ((job, "--servers", 1, *ALONE), "servers must hold 3 GPUs"),
+        ((job, "--servers", 1, "--fabrics", "fat-tree", *ALONE), "servers must hold 3 GPUs"),
     ]:
         assert said in mistake(capsys, "replay", *words)

@@ -8,6 +8,7 @@ from mfabric_jax.commands import shared
 from mfabric_jax.study.config import Case
 
 ENDS = {"server": "server", "rank": "expert-parallel rank", "gpu": "GPU"}
+NO_COMPUTATIONS = ".cm"  # a format that has none
 SAME = 1e-6  # relative
 
 
@@ -23,7 +24,7 @@ class Options:
     """paper (its text) or released (its authors' code): defaults of --rule, --flows, --eps-waits and --matrices, and as
     many micro-batches as stages."""
     out: str | None = None
-    """The tasks to a file: .json or .parquet (ours), .et (Chakra, a file a rank), .cm (htsim)."""
+    """The tasks to a file: .json or .parquet (ours), .et (Chakra, a file a rank)."""
     ends: Literal["server", "rank", "gpu"] | None = None
     """What sends and computes: server, rank (expert-parallel, its tensor-parallel group together), gpu (default: what
     compare solves all-to-alls between: ranks where every GPU has a NIC of its own, else servers)."""
@@ -49,7 +50,7 @@ def run(options: Options) -> int:
     from mfabric_jax.tasks.formats.registry import WRITERS, write_tasks
 
     if options.out is not None:
-        check_file("out", options.out, tuple(WRITERS))
+        check_file("out", options.out, tuple(ending for ending in WRITERS if ending != NO_COMPUTATIONS))
     if options.contention is not None:
         check_timed(config, options.ends, collectives=options.collectives)
     asked = {"barriers": options.barriers, "collectives": options.collectives}

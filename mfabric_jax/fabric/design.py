@@ -126,11 +126,16 @@ class PortSettings(ServerSettings):
 
     def _share_nics(self) -> None:
         """Of the NICs of a server, some are on the packet switches of mfabric, the others on its optical switch."""
-        nics = self.server.nics or self.server.gpus_per_server
+        nics = self._usual_nics
         electrical = max(1, nics // ELECTRICAL_SHARE)
         for name, share in (("optical_degree", nics - electrical), ("electrical_nics", electrical)):
             if getattr(self, name) is None:
                 object.__setattr__(self, name, share)
+
+    @property
+    def _usual_nics(self) -> int:
+        """NICs of a server, in all, where the user does not say how mfabric's are shared."""
+        return self.server.nics or self.server.gpus_per_server
 
     @property
     def server_nics(self) -> int | None:

@@ -5,6 +5,7 @@ no spine: a rail is a tree of two tiers of its own, and data changes rails over 
 2307.12169.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from functools import partial
 
@@ -33,7 +34,8 @@ def _rail_parts(form: Form) -> tuple[PartGroup, ...]:
 
 def _rail_only_cluster(servers, nic_gbps, form: Form, rest):
     gpus = form.gpus_per_server or SERVER_GPUS
-    return tree_cluster("rail-only", servers, nic_gbps, form, rest, parts=gpus, rails=True, pxn=True)
+    own = dataclasses.replace(form, nic_use="own")  # no spine joins the rails
+    return tree_cluster("rail-only", servers, nic_gbps, own, rest, parts=gpus, rails=True, pxn=True)
 
 
 RAIL_OPTIMIZED = Fabric(

@@ -205,7 +205,8 @@ def in_known_order(
     known: tuple[Array, Array], problem: FlowProblem | FlowList, size, release: Release
 ) -> tuple[Array, Array]:
     """Begins and ends as a differentiable function, given the order of events in those `known`."""
-    flows = size.size
+    if not (flows := size.size):
+        return known
     k_begin, k_finish = lax.stop_gradient(known)
     moves = (size > 0) & (problem.weight > 0) & jnp.isfinite(k_finish) & (k_finish > k_begin)
     ends_last = jnp.repeat(jnp.arange(2), flows)

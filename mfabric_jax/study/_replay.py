@@ -44,6 +44,8 @@ def replay(
     """
     config = Replay() if config is None else config
     check_dtype(config.dtype)
+    if not graph.tasks:
+        raise InputError("a graph must have a task or more, got none: there is nothing to run.")
     for on, nic_gbps in config.places:
         where = "the graph" if on is None else f"{on} at {nic_gbps:g} Gbps"
         progress(f"{where}: paths")

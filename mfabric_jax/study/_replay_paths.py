@@ -19,7 +19,7 @@ from mfabric_jax.routing.shortest import shortest_routes
 from mfabric_jax.routing.transfers import binding, flow_problem, latency
 from mfabric_jax.study._ranks import gpus_of_ranks
 from mfabric_jax.study._replay_settings import Replay
-from mfabric_jax.study._turns import Phases, circuits_of_each, phases_of, with_turns
+from mfabric_jax.study._turns import Phases, circuits_of_each, inside_regions, phases_of, with_turns
 from mfabric_jax.study._wirings import Wirings
 from mfabric_jax.study.whole_cluster import chosen_circuits, formed_cluster
 from mfabric_jax.tasks.flow_graph import FlowGraph
@@ -160,7 +160,7 @@ def _own_graph(config: Replay, graph: TaskGraph) -> _Wired:
         rest = {"routing": config.routing, "seed": config.seed, "size": size}
         return shortest_routes(network, node[src], node[dst], **rest)
 
-    server, usual = np.arange(graph.ranks) // config.server.gpus_per_server, config.nic_gbps[0]
+    server, usual = gpu // (config.gpus_per_server or config.server.gpus_per_server), config.nic_gbps[0]
     flows = lower(graph, config, server, usual, _at_once)
     return _Wired(None, network, gpu, server, usual, flows, np.zeros(flows.flows, int), routes)
 
@@ -187,8 +187,9 @@ def _built(config: Replay, graph: TaskGraph, name: str, nic_gbps: Any) -> _Wired
 
     if on.reconfigures and config.circuits_for == "all-to-all":
         alone_s = flows.seconds * config.compute_scale + flows.bytes / units.gbps(nic_gbps)
-        phases = phases_of(graph, flows, between.bytes, alone_s)
-        bare, wired, flows, wiring = _turning(config, between, phases, choose, form)
+        phases = inside_regions(phases_of(graph, flows, between.bytes, alone_s), size)
+        _check_turns(phases)
+        bare, wired, flows, wiring = _turning(config, between, phases, choose, form, size)
         return _Wired(bare, wired.network, gpu, between.server, nic_gbps, flows, wiring, wired.routes)
     cluster = form(lambda *degree: choose(between.regions(size), *degree))
     wired = Wirings(config, (cluster,))
@@ -224,15 +225,23 @@ class _Between(NamedTuple):
         return every.reshape(len(at), size, len(at), size)[at, :, at]
 
 
+def _check_turns(phases: Phases) -> None:
+    if not phases.demand.any():
+        raise InputError(
+            "circuits_for 'all-to-all' needs all-to-alls between servers of a region, of which the graph has none; "
+            "choose 'run'."
+        )
+
+
 def _turning(
-    config: Replay, between: _Between, phases: Phases, choose, form
+    config: Replay, between: _Between, phases: Phases, choose, form, size: int
 ) -> tuple[Cluster, Wirings, FlowGraph, np.ndarray]:
     """All-to-alls with circuits of their own, which turn: the cluster without circuits, all sets of them, the flows
     with turns, and the set that each flow finds [F]."""
     chosen: list[np.ndarray] = []
 
     def none_yet(degree: int, policy: str | None = None) -> np.ndarray:
-        chosen.append(circuits_of_each(phases.demand, lambda demand: choose(demand, degree, policy)))
+        chosen.append(circuits_of_each(phases.demand, size, lambda demand: choose(demand, degree, policy)))
         return np.zeros((1, between.servers, between.servers), np.int64)
 
     bare = form(none_yet)

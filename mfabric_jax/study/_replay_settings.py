@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Literal
 
-from mfabric_jax import fabric
+from mfabric_jax import fabric, policies
 from mfabric_jax.checks import InputError, names, not_negative, one_of, positive, whole
 from mfabric_jax.fabric.cluster import LINK_DELAY_S
 from mfabric_jax.fabric.design import DELAY_S
@@ -14,6 +14,8 @@ from mfabric_jax.study.fields import check_choices
 from mfabric_jax.study.settings import DType, RunSettings
 from mfabric_jax.study.whole_cluster import OF_FABRIC, TreeForm, check_beside_graph
 from mfabric_jax.tasks.collectives.choice import choices_of
+
+UNUSED_ON_GRAPH = {"fabrics", "servers", "region_servers", "circuits_for", "first", "delay_s", "link_delay_s"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,10 +70,13 @@ class Replay(RunSettings, TreeForm):
         check_choices(self)
         names("fabrics", self.fabrics, fabric.NAMES)
         if self.graph is not None:
-            check_beside_graph(self, ({*OF_FABRIC} - {"fabric"}) | {"fabrics", "servers", "gpus_per_server"})
+            check_beside_graph(self, ({*OF_FABRIC} - {"fabric"}) | UNUSED_ON_GRAPH)
         one_of("routing", self.routing, PATHS if self.graph is None else GRAPH_ROUTINGS)
+        self._check_circuits()
         self.check_ports()
         check_order(self.ranks_on)
+        if self.ranks_on.endswith(".json") and self.first_gpu:
+            raise InputError(f"first_gpu is not used beside a file of ranks_on, got {self.first_gpu}; leave it out.")
         for field in ("servers", "gpus_per_server", "region_servers", "first_gpu", "seed"):
             whole(field, getattr(self, field), at_least=0)
         if not self.nic_gbps or len(set(self.nic_gbps)) < len(self.nic_gbps):
@@ -84,6 +89,22 @@ class Replay(RunSettings, TreeForm):
         not_negative("compute_scale", self.compute_scale)
         for field in ("link_delay_s", "delay_s", "alpha_s"):
             not_negative(field, getattr(self, field))
+
+    def _check_circuits(self) -> None:
+        """Policies, and whether mfabric has NICs for circuits."""
+        usual = self.optical_degree is None and self.electrical_nics is None
+        if self.graph is None and "mfabric" in self.fabrics and usual and self._usual_nics < 2:
+            raise InputError(
+                f"mfabric needs 2 NICs a server or more, of which it shares some to circuits, got {self._usual_nics}; "
+                "give optical_degree and electrical_nics, or leave out mfabric."
+            )
+        if self.policy == "static":
+            raise InputError("policy 'static' is for several all-to-alls of a model; choose another, such as greedy.")
+        policies.suited(self.policy, rule=self.rule)
+
+    @property
+    def _usual_nics(self) -> int:
+        return self.nics or self.gpus_per_server or super()._usual_nics
 
     @property
     def places(self) -> list[tuple[str | None, float | None]]:

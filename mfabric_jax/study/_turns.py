@@ -43,29 +43,30 @@ def phases_of(
     kept = [which for which in between if between[which].any()]
     number = {which: place for place, which in enumerate(kept)}
     of = np.array([number.get(which, -1) for which in of.tolist()], np.int64)
-    order = turns_in_order(of, flows.after, seconds)
+    order = turns_in_order(of, flows, seconds)
     place = np.argsort(order)
     servers = demand(np.zeros(flows.flows, bool)).shape
     matrices = np.array([between[kept[which]] for which in order]).reshape(-1, *servers)
     return Phases(np.where(of >= 0, place[of] if len(place) else -1, -1), matrices)
 
 
-def turns_in_order(of: np.ndarray, after: np.ndarray, seconds: np.ndarray) -> np.ndarray:
+def turns_in_order(of: np.ndarray, flows: FlowGraph, seconds: np.ndarray) -> np.ndarray:
     """The all-to-alls in an order in which each can wait for all before it, earliest first if nothing were shared.
 
     `InputError` where two wait for parts of each other.
     """
-    count, flows = int(of.max(initial=-1)) + 1, len(of)
-    node = np.where(of >= 0, of, count + np.arange(flows))
-    pairs = np.unique(node[after].reshape(-1, 2), axis=0)
+    count, every = int(of.max(initial=-1)) + 1, len(of)
+    node = np.where(of >= 0, of, count + np.arange(every))
+    pairs = np.unique(node[flows.after].reshape(-1, 2), axis=0)
     pairs = pairs[pairs[:, 0] != pairs[:, 1]]
-    takes = np.zeros(count + flows)
-    np.maximum.at(takes, node, seconds)
-    first, then, waits = (part.tolist() for part in successors(pairs, count + flows))
+    takes, begin, lag = np.zeros((3, count + every))
+    for most, of_flows in ((takes, seconds), (begin, flows.start), (lag, flows.lag)):
+        np.maximum.at(most, node, of_flows)
+    first, then, waits = (part.tolist() for part in successors(pairs, count + every))
     there = set(node.tolist())
-    ready = [(0.0, one) for one in there if not waits[one]]
+    ready = [(begin[one] + lag[one], one) for one in there if not waits[one]]
     heapq.heapify(ready)
-    begin, order, done = [0.0] * (count + flows), [], 0
+    order, done = [], 0
     while ready:
         at, one = heapq.heappop(ready)
         done += 1
@@ -75,7 +76,7 @@ def turns_in_order(of: np.ndarray, after: np.ndarray, seconds: np.ndarray) -> np
             begin[follower] = max(begin[follower], at + takes[one])
             waits[follower] -= 1
             if not waits[follower]:
-                heapq.heappush(ready, (begin[follower], follower))
+                heapq.heappush(ready, (begin[follower] + lag[follower], follower))
     if done < len(there):
         raise InputError(
             "circuits_for 'all-to-all' needs all-to-alls of which none waits for a part of another and it for this one."
@@ -83,15 +84,26 @@ def turns_in_order(of: np.ndarray, after: np.ndarray, seconds: np.ndarray) -> np
     return np.array(order, np.int64)
 
 
-def circuits_of_each(demand: np.ndarray, choose: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """Circuits [P S S] of all-to-alls, each between its own servers; `choose`: of demands [N s s] of one size."""
-    busy = [np.flatnonzero(_busy(one)) for one in demand]
+def inside_regions(phases: Phases, size: int) -> Phases:
+    """What circuits can carry: bytes between servers of one region of so many."""
+    region = np.arange(phases.demand.shape[-1]) // size
+    return phases._replace(demand=phases.demand * (region[:, None] == region))
+
+
+def circuits_of_each(demand: np.ndarray, size: int, choose: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """Circuits [P S S] of all-to-alls, each between its own servers of a region of `size`; `choose`: of demands [N s s]
+    of one size."""
     found = np.zeros(demand.shape, np.int64)
-    for size in {len(servers) for servers in busy}:
-        mine = [place for place, servers in enumerate(busy) if len(servers) == size]
-        count = choose(np.array([demand[place][np.ix_(busy[place], busy[place])] for place in mine]))
-        for place, one in zip(mine, count, strict=True):
-            found[place][np.ix_(busy[place], busy[place])] = one
+    busy: dict[int, list[tuple[int, np.ndarray]]] = {}
+    for phase, one in enumerate(demand):
+        servers = np.flatnonzero(_busy(one))
+        for region in np.unique(servers // size):
+            mine = servers[servers // size == region]
+            busy.setdefault(len(mine), []).append((phase, mine))
+    for those in busy.values():
+        count = choose(np.array([demand[phase][np.ix_(mine, mine)] for phase, mine in those]))
+        for (phase, mine), one in zip(those, count, strict=True):
+            found[phase][np.ix_(mine, mine)] = one
     return found
 
 

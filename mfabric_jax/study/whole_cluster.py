@@ -15,6 +15,7 @@ from mfabric_jax import fabric, policies, traffic, units
 from mfabric_jax.checks import InputError, one_of, positive, whole
 from mfabric_jax.fabric import Cluster, Network, Region, read_graph
 from mfabric_jax.fabric.design import ClusterShape, PortSettings
+from mfabric_jax.fabric.electrical import NicUse
 from mfabric_jax.fabric.graph import endpoints
 from mfabric_jax.routing import cluster_routes, links_of, transfer
 from mfabric_jax.routing.carried import under
@@ -41,6 +42,7 @@ OF_FABRIC = (
     "radix",
     "oversubscription",
     "at",
+    "nic_use",
     "optical_degree",
     "electrical_nics",
     "tiers",
@@ -61,6 +63,9 @@ class TreeForm(PolicySettings, PortSettings):
     """Of the tree (default: 3 on oversub-fat-tree, else 1)."""
     at: Literal["edge", "aggregation"] = "edge"
     """Where it is oversubscribed: edge, aggregation."""
+    nic_use: NicUse = "own"
+    """Where all NICs are on switches, one for each GPU: own, a GPU uses its own; pooled, any GPU uses all of its
+    server's, as on mfabric and wherever a server has more or fewer NICs than GPUs."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -211,7 +216,7 @@ def formed_cluster(
     form = dataclasses.replace(
         on.form(settings, shape),
         **{"radix": settings.radix, "tiers": settings.tiers, "pxn": settings.pxn},
-        **{"oversubscription": settings.oversubscription, "at": settings.at},
+        **{"oversubscription": settings.oversubscription, "at": settings.at, "nic_use": settings.nic_use},
         gpus_per_server=shape.gpus_per_server,
     )
     form = dataclasses.replace(form, regions=on.circuits(shape, form, nic_gbps, choose))

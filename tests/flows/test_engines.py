@@ -45,6 +45,7 @@ def test_what_waits_for_what_never_ends_never_begins(engine):
         assert endless.outcome == Outcome.starved
     nothing = FlowProblem(jnp.ones(2), np.zeros((0, 2), int))
     assert completion_times(nothing, jnp.zeros(0), engine=engine).outcome == Outcome.solved
+    assert jax.grad(lambda size: completion_times(nothing, size, engine=engine).finish.sum())(jnp.zeros(0)).size == 0
     assert completion_times(problem(), jnp.full(6, jnp.nan), 0, AFTER, engine=engine).outcome == Outcome.nonfinite
 
 

@@ -13,6 +13,7 @@ from mfabric_jax.report import read_rows
 from mfabric_jax.study import Replay, Sweep, replay, sweep
 from mfabric_jax.study._replayed import carried_rows, gain_rows, gains, path_rows, rank_rows, replay_row, spans, spent
 from mfabric_jax.study._turns import turns_in_order
+from mfabric_jax.tasks.flow_graph import FlowGraph
 from mfabric_jax.tasks.formats.registry import write_tasks
 from mfabric_jax.tasks.graph import Op, TaskKind, Tasks
 from tests.mistakes import check_refused
@@ -130,9 +131,58 @@ def test_circuits_of_the_whole_run_serve_some_and_packet_switches_the_others():
 def test_turns_are_taken_in_an_order_in_which_everything_can_run():
     # Flows 0 and 1 are of exchange 0, 2 and 3 of exchange 1, flow 4 is of none and takes long; 4 before 0, 1 before 2.
     of, seconds = np.array([0, 0, 1, 1, -1]), np.array([1, 1, 1, 1, 9.0])
-    assert turns_in_order(of, np.array([[4, 0], [1, 2]]), seconds).tolist() == [0, 1]
-    assert turns_in_order(of, np.array([[4, 0]]), seconds).tolist() == [1, 0]  # the earlier first
-    check_refused("none waits for a part of another", turns_in_order, of, np.array([[0, 2], [3, 1]]), seconds)
+    assert turns_in_order(of, waiting([[4, 0], [1, 2]]), seconds).tolist() == [0, 1]
+    assert turns_in_order(of, waiting([[4, 0]]), seconds).tolist() == [1, 0]  # the earlier first
+    assert turns_in_order(of, waiting([[4, 0]], start=[0, 0, 0, 10, 0]), seconds).tolist() == [0, 1]
+    assert turns_in_order(of, waiting([[4, 0]], lag=[0, 0, 0, 10, 0]), seconds).tolist() == [0, 1]
+    check_refused("none waits for a part of another", turns_in_order, of, waiting([[0, 2], [3, 1]]), seconds)
+
+
+def waiting(after, start=(0,) * 5, lag=(0,) * 5):
+    """Five flows, of which these wait for these."""
+    numbers = {"src": -1, "dst": -1, "task": 0, "bytes": 0, "seconds": 0, "weight": 1}
+    of_flows = {name: np.full(5, value) for name, value in numbers.items()}
+    return FlowGraph(after=np.array(after), start=np.array(start, float), lag=np.array(lag, float), **of_flows)
+
+
+def all_to_all(ranks, size):
+    tasks = Tasks(ranks, groups=(tuple(range(ranks)),))
+    for rank in range(ranks):
+        tasks.add(TaskKind.COLLECTIVE, rank, "all", op=Op.ALL_TO_ALL, group=0, match=0, bytes=size)
+    return tasks.graph()
+
+
+def test_circuits_of_an_all_to_all_stay_inside_regions():
+    # 4 servers of 2 ranks in regions of 2: of 100 MB that a rank sends each other one, 400 MB a server cross regions.
+    settings = {"fabrics": ("mfabric",), "gpus_per_server": 2, "region_servers": 2, "delay_s": 0.0}
+    settings |= {"optical_degree": 2, "electrical_nics": 1}
+    for which in ("run", "all-to-all"):
+        done = one(all_to_all(8, 800e6), **settings, circuits_for=which)
+        joined = {(row["from"], row["to"]) for row in carried_rows(done) if row["kind"] == "circuit"}
+        assert joined == {(f"optics {a}", f"optics {b}") for a, b in ((0, 1), (1, 0), (2, 3), (3, 2))}
+        assert done.makespan_s == pytest.approx(2 * 2 * 2 * 100e6 / NIC, **NEAR)
+    check_refused(
+        "needs all-to-alls between servers of a region",
+        list,
+        replay(all_to_all(8, 800e6), Replay(**settings | {"region_servers": 1, "circuits_for": "all-to-all"})),
+    )
+
+
+@pytest.mark.parametrize(("gpus", "nics"), [(8, (6, 2)), (4, (3, 1)), (2, (1, 1))])
+def test_a_server_of_mfabric_has_as_many_nics_as_on_a_tree(gpus, nics):
+    settings = Replay(gpus_per_server=gpus)
+    assert (settings.optical_degree, settings.electrical_nics) == nics
+
+
+def test_pooled_nics_serve_any_gpu():
+    # One rank of two sends 100 MB to another server: by its own NIC, or by both; pooled on mfabric's two, too.
+    tasks = Tasks(4)
+    tasks.add(TaskKind.SEND, 0, bytes=100e6, peer=2, match=0)
+    tasks.add(TaskKind.RECV, 2, peer=0, match=0)
+    settings = {"gpus_per_server": 2, "fabrics": ("fat-tree", "rail-optimized", "rail-only")}
+    for nic_use, took_s in (("own", [2e-3] * 3), ("pooled", [1e-3, 1e-3, 2e-3])):
+        found = replay(tasks.graph(), Replay(**ALONE | settings, nic_use=nic_use))
+        assert [done.makespan_s for done in found] == pytest.approx(took_s, **NEAR)
 
 
 def differences(value_of, x):
@@ -241,14 +291,23 @@ def test_every_fabric_replays_a_ring():
         ({"algorithms": "all-reduce=star"}, "'star' is unknown"),
         ({"circuits_for": "stage"}, "circuits_for 'stage' is unknown"),
         ({"graph": "own.json", "servers": 3}, "servers is not used on a graph"),
+        ({"graph": "own.json", "delay_s": 9.0}, "delay_s is not used on a graph"),
+        ({"gpus_per_server": 1}, "mfabric needs 2 NICs a server or more"),
+        ({"policy": "nosuch"}, "policy 'nosuch' is unknown"),
+        ({"policy": "static"}, "policy 'static' is for several all-to-alls"),
+        ({"ranks_on": "ranks.json", "first_gpu": 5}, "first_gpu is not used beside a file"),
     ],
 )
 def test_mistakes(settings, words):
     check_refused(words, Replay, **settings)
 
 
+def test_a_graph_without_tasks_is_refused():
+    check_refused("a graph must have a task or more, got none", list, replay(Tasks(4).graph(), Replay(**ALONE)))
+
+
 def test_regions_divide_the_servers():
-    settings = {"fabrics": ("mfabric",), "gpus_per_server": 1, "region_servers": 3}
+    settings = OPTICAL | {"gpus_per_server": 1, "region_servers": 3}
     check_refused("region_servers must divide the 4 servers, got 3", list, replay(ring(), Replay(**settings)))
 
 
@@ -264,7 +323,14 @@ def test_a_sweep_of_replays(tmp_path):
     assert [row["makespan_s"] for row in rows] == pytest.approx([4.5e-3, 7.5e-3] * 2, **NEAR)
     assert {row["held_by"] for row in rows} == {"computation"}
     check_refused("workload must be the file", Sweep, evaluate="replay")
-    check_refused("compute_scale must be finite", Sweep, evaluate="replay", fixed=fixed | {"compute_scale": -1.0})
+    check_refused("unknown", Sweep, evaluate="replay", fixed=fixed | {"wheights": "matrix.txt"})
+    assert Sweep(evaluate="replay", fixed=fixed | {"fabric": "fat-tree", "weights": "matrix.txt"})
+    check_refused(
+        "compute_scale must be finite",
+        Sweep,
+        evaluate="replay",
+        fixed=fixed | {"fabric": "fat-tree", "compute_scale": -1.0},
+    )
 
 
 def test_more_bandwidth_saves_what_the_rows_say():

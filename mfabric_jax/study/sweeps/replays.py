@@ -12,19 +12,23 @@ from mfabric_jax.study._replay import effective_replay, replay
 from mfabric_jax.study._replay_settings import Replay
 from mfabric_jax.study._replayed import gains, replay_row
 from mfabric_jax.study.batch import Estimate
-from mfabric_jax.study.fields import choices, hints
+from mfabric_jax.study.fields import allowed_types, choices, hints
 from mfabric_jax.study.sweeps.axes import Setting
+from mfabric_jax.tasks.formats.files import LeftOut
 from mfabric_jax.tasks.formats.registry import read_with_remarks
 from mfabric_jax.tasks.graph import TaskGraph
 
-GIVEN = {"ranks": int, "communicators": str, "tflops": float, "memory_gigabytes_per_s": float, "unbounded_bytes": float}
+KINDS = (int, float, str)  # that a file of a sweep has
+GIVEN = {
+    name: next(kind for kind in KINDS if kind in allowed_types(hint)) | None for name, hint in hints(LeftOut).items()
+}
 ONE_OF_MANY = {"fabric": "fabrics", "nic_gbps": "nic_gbps"}  # in a sweep one value
 LEFT_OPEN = {"optical_degree": int, "electrical_nics": int}  # None stands for what others imply
 
 
 def _settings() -> dict[str, Setting]:
     """Those of `Replay`, with one fabric and one bandwidth, the graph's file and what it leaves out."""
-    found = {"workload": Setting("", str)} | {name: Setting(None, kind | None) for name, kind in GIVEN.items()}
+    found = {"workload": Setting("", str)} | {name: Setting(None, kind) for name, kind in GIVEN.items()}
     found |= {"gradient": Setting(False, bool)}
     for field in dataclasses.fields(Replay):
         hint, default = hints(Replay)[field.name], field.default
