@@ -41,13 +41,17 @@ def successors(after: np.ndarray, flows: int) -> Successors:
     return Successors(first, after[order, 1], np.bincount(after[:, 1], minlength=flows))
 
 
-def run_order(after: np.ndarray, flows: int) -> np.ndarray:
-    """All flows [F], each behind everything that it waits for; `InputError` names the members of a cycle."""
+def run_order(after: np.ndarray, flows: int, named: Callable[[int], str] = str) -> np.ndarray:
+    """All flows [F], each behind everything that it waits for; `InputError` names the members of a cycle.
+
+    - `named`: what a sentence calls a flow; neighbours of one name are one.
+    """
     order, _ = _walked(after, flows)
     if len(order) < flows:
-        members = cycle_of(after, flows)
-        named = " -> ".join(str(member) for member in members[:SHOWN]) + (" -> ..." if len(members) > SHOWN else "")
-        raise InputError(f"after must have no cycle, but {len(members)} wait for each other: {named} -> {members[0]}.")
+        members = list(dict.fromkeys(named(member) for member in cycle_of(after, flows)))
+        shown = " -> ".join(members[:SHOWN]) + (" -> ..." if len(members) > SHOWN else "")
+        many = f"{len(members)} wait for each other" if len(members) > 1 else "one waits for itself"
+        raise InputError(f"after must have no cycle, but {many}: {shown} -> {members[0]}.")
     return order
 
 

@@ -13,22 +13,28 @@ Latency = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 class CollectedFlows:
-    """The flows so far; `latency` [s] of messages from `src`, `dst` [F].
+    """The flows so far; `lane` [D 2]: tasks behind tasks on lanes; `latency` [s] of messages from `src`, `dst` [F].
 
-    Flow t ends with task t. A collective's tasks have one more flow each, which lets the rank begin.
+    Flow t ends with task t. A collective's tasks have one more flow each, which lets the rank begin. So have tasks with
+    a lag that wait for a lane: theirs ends with the lag, which runs whether or not the lane is free.
     """
 
-    def __init__(self, graph: TaskGraph, found: Collectives, message: tuple[np.ndarray, np.ndarray], latency: Latency):
+    def __init__(self, graph: TaskGraph, found: Collectives, message, lane: np.ndarray, latency: Latency):
         self.graph, self.found, self.latency = graph, found, latency
-        tasks = graph.tasks
         own = np.flatnonzero(graph.of(TaskKind.COLLECTIVE))
-        self.enter = np.arange(tasks)
-        self.enter[own] = tasks + np.arange(len(own))
-        self.count = tasks + len(own)
-        self.parts: list[dict[str, np.ndarray]] = [self._of_tasks(message[1]), self._markers(own)]
-        self._delay(own)
-        self.after = [np.stack([self.enter[own], own], axis=1), np.stack(message, axis=1)]
-        self.wait_for(graph.after)
+        held = np.unique(lane[:, 1])
+        held = held[graph.lag[held] > 0]
+        self.enter = np.arange(graph.tasks)
+        self.enter[own] = graph.tasks + np.arange(len(own))
+        ready = self.enter.copy()
+        ready[held] = graph.tasks + len(own) + np.arange(len(held))
+        self.count = graph.tasks + len(own) + len(held)
+        self.parts: list[dict[str, np.ndarray]] = [self._of_tasks(message[1]), self._markers(own), self._markers(held)]
+        self._delay(own, held)
+        self.after = [np.stack([self.enter[own], own], axis=1), np.stack([message[0], ready[message[1]]], axis=1)]
+        self.after += [np.stack([graph.after[:, 0], ready[graph.after[:, 1]]], axis=1)]
+        self.after += [np.stack([lane[:, 0], self.enter[lane[:, 1]]], axis=1)]
+        self.after += [np.stack([ready[held], self.enter[held]], axis=1)]
         self.enters, self.leaves = self._of_members()
 
     def _of_tasks(self, received: np.ndarray) -> dict[str, np.ndarray]:
@@ -39,7 +45,7 @@ class CollectedFlows:
         moved = (send | assumed) & (graph.peer != graph.rank)
         src = np.where(compute | moved, np.where(assumed, graph.peer, graph.rank), -1)
         dst = np.where(moved, np.where(assumed, graph.rank, graph.peer), -1)
-        part = {
+        return {
             "src": src,
             "dst": dst,
             "bytes": np.where(moved, graph.bytes, 0),
@@ -49,21 +55,23 @@ class CollectedFlows:
             "latency": np.zeros(graph.tasks),
             "task": np.arange(graph.tasks),
         }
-        part["latency"][moved] = self.latency(src[moved], dst[moved])
-        part["lag"] += part["latency"]
-        return part
 
     def _markers(self, task: np.ndarray) -> dict[str, np.ndarray]:
         none, nothing = np.full(len(task), -1), np.zeros(len(task))
         zeros = {name: nothing.copy() for name in ("bytes", "seconds", "start", "lag", "latency")}
         return {"src": none, "dst": none, "task": task} | zeros
 
-    def _delay(self, own: np.ndarray) -> None:
-        """What a collective waits for is in front of its begin, not of its end."""
-        tasks, begins = self.parts
+    def _delay(self, own: np.ndarray, held: np.ndarray) -> None:
+        """What a task waits for in time is in front of the first of its flows, the latency of a message of its last."""
+        tasks, begins, ready = self.parts
         for name in ("start", "lag"):
-            begins[name][:] = tasks[name][own]
-            tasks[name][own] = 0
+            given = getattr(self.graph, name)
+            begins[name][:], ready[name][:] = given[own], given[held]
+            begins[name][np.isin(own, held)] = 0
+            tasks[name][own] = tasks[name][held] = 0
+        moved = tasks["dst"] >= 0
+        tasks["latency"][moved] = self.latency(tasks["src"][moved], tasks["dst"][moved])
+        tasks["lag"] += tasks["latency"]
 
     def _of_members(self) -> tuple[np.ndarray, np.ndarray]:
         """[M] the flow that lets a member begin, and the flow that waits for what it does.
@@ -84,10 +92,6 @@ class CollectedFlows:
         waiting = there & (joins[collective] >= 0)
         self.after.append(np.stack([enters[waiting], joins[collective[waiting]]], axis=1))
         return np.where(there, enters, joins[collective]), np.where(there, found.task, lead[collective])
-
-    def wait_for(self, after: np.ndarray) -> None:
-        """Pairs of tasks."""
-        self.after.append(np.stack([after[:, 0], self.enter[after[:, 1]]], axis=1))
 
     def copy(self, template: Template, first: np.ndarray, members: int) -> None:
         """For the collectives of so many members whose first ones are at `first` [I]."""

@@ -2,35 +2,36 @@
 
 The order is that in which tasks begin when they run on lanes alone, links being free and messages and collectives as
 fast as one guessed rate: what is ready begins once its lanes are free, the lowest number first; a collective takes the
-lanes of all its members at once. It is an order in which everything can run, so the waits close no cycle.
+lanes of all its members at once, but along a tree each member begins behind those it receives from. It is an order in
+which everything can run, so the waits close no cycle.
 """
 
 import heapq
 
 import numpy as np
 
-from mfabric_jax.flows.dependencies import run_order, successors
+from mfabric_jax.flows.dependencies import successors
 from mfabric_jax.tasks.graph import TaskGraph, TaskKind
 
 
-def one_for_each_collective(graph: TaskGraph, which: np.ndarray, sent: np.ndarray, received: np.ndarray):
-    """(node [T], after [D 2]): tasks of one collective become its first one; RECVs wait for their SENDs.
+def one_for_each_collective(graph: TaskGraph, which: np.ndarray, *more: np.ndarray):
+    """(node [T], after [D 2]): tasks of one collective become its first one.
 
-    - `which` [T]: the collective of a task, else -1.   - `sent`, `received` [P]: tasks of each message.
+    - `which` [T]: the collective of a task, -1: none, or its members begin one by one.   - `more` [N 2]: further pairs
+      of tasks, the second of which waits for the first.
     """
     node = np.arange(graph.tasks)
     own = np.flatnonzero(which >= 0)
     if own.size:
         _, lead, back = np.unique(which[own], return_index=True, return_inverse=True)
         node[own] = own[lead][back]
-    after = np.concatenate([node[graph.after], np.stack([sent, received], axis=1)])
-    return node, after
+    return node, np.concatenate([node[graph.after], *more])
 
 
 def lane_waits(graph: TaskGraph, node: np.ndarray, after: np.ndarray, bytes_per_s: float) -> np.ndarray:
     """[D 2] tasks: the second one waits for the first, its neighbour on the lane.
 
-    - `node`, `after`: of `one_for_each_collective`.   - `bytes_per_s`: the guess. `InputError` for a cycle.
+    - `node`, `after`: of `one_for_each_collective`, without a cycle.   - `bytes_per_s`: the guess.
     """
     tasks = np.flatnonzero(graph.lane >= 0)
     if not tasks.size:
@@ -40,10 +41,7 @@ def lane_waits(graph: TaskGraph, node: np.ndarray, after: np.ndarray, bytes_per_
     for one, of in zip(node[tasks].tolist(), lane.tolist(), strict=True):
         lanes[one].append(of)
     start, lag, duration = _times(graph, node, bytes_per_s)
-    begun = _begun(lanes, start, lag, duration, after)
-    if len(begun) < graph.tasks:
-        run_order(after, graph.tasks)  # names the cycle
-    place = np.argsort(begun)
+    place = np.argsort(_begun(lanes, start, lag, duration, after))
     order = np.lexsort((place[node[tasks]], lane))
     tasks, lane = tasks[order], lane[order]
     same = lane[:-1] == lane[1:]

@@ -10,11 +10,12 @@ from numpy.typing import ArrayLike
 
 from mfabric_jax import units
 from mfabric_jax.checks import InputError, not_negative, one_of, positive, whole
-from mfabric_jax.flows.dependencies import run_order
+from mfabric_jax.flows.dependencies import cycle_of, run_order
 from mfabric_jax.tasks._collected import CollectedFlows, Latency
 from mfabric_jax.tasks._lanes import lane_waits, one_for_each_collective
 from mfabric_jax.tasks._members import Collectives, check_all_there, collectives_of, messages_of
 from mfabric_jax.tasks._same_patterns import SamePattern, same_patterns
+from mfabric_jax.tasks._trees import trees_of
 from mfabric_jax.tasks.collectives.choice import choices_of
 from mfabric_jax.tasks.collectives.registry import ALGORITHMS
 from mfabric_jax.tasks.collectives.template import Template, in_chunks
@@ -60,20 +61,32 @@ def lowered(
     found, message = collectives_of(graph), messages_of(graph, absent == "assume")
     if absent == "refuse":
         check_all_there(graph, found)
-    which = np.full(graph.tasks, -1)
-    collective = np.repeat(np.arange(len(found.op)), found.size)
-    which[found.task[found.task >= 0]] = collective[found.task >= 0]
-    node, waits = one_for_each_collective(graph, which, *message)
-
-    collected = CollectedFlows(graph, found, message, latency)
-    if lanes == "ordered":
-        collected.wait_for(lane_waits(graph, node, waits, units.gbps(lane_gbps)))
     apart = callable(alpha_s) or alpha_s > 0
-    for kind in same_patterns(graph, found, choices, _servers(graph, server)):
-        collected.copy(_template(graph, kind, found, apart), found.first[kind.collectives], len(kind.servers))
+    patterns = same_patterns(graph, found, choices, _servers(graph, server))
+    kinds = [(kind, _template(graph, kind, found, apart)) for kind in patterns]
+    node, waits = _waits(graph, found, message, kinds)
+
+    stuck = bool(cycle_of(waits, graph.tasks))
+    ordered = lanes == "ordered" and bool((graph.lane >= 0).any())
+    lane = lane_waits(graph, node, waits, units.gbps(lane_gbps)) if ordered and not stuck else waits[:0]
+    collected = CollectedFlows(graph, found, message, lane, latency)
+    for kind, template in kinds:
+        collected.copy(template, found.first[kind.collectives], len(kind.servers))
     flows = collected.flows()
-    _check_that_it_can_run(waits, flows, graph.tasks)
+    if stuck:
+        run_order(flows.after, flows.flows, lambda flow: graph.named(flows.task[flow]))
+    if stuck and ordered:  # what is a cycle of whole collectives may run, but has no order on lanes
+        run_order(waits, graph.tasks, graph.named)
     return flows
+
+
+def _waits(graph: TaskGraph, found: Collectives, message, kinds) -> tuple[np.ndarray, np.ndarray]:
+    """What waits for what among whole collectives and single members of trees (`one_for_each_collective`)."""
+    tree, forwards = trees_of(found, kinds)
+    collective = np.repeat(np.where(tree, -1, np.arange(len(found.op))), found.size)
+    which = np.full(graph.tasks, -1)
+    which[found.task[found.task >= 0]] = collective[found.task >= 0]
+    return one_for_each_collective(graph, which, np.stack(message, axis=1), forwards)
 
 
 def _latency(alpha_s: float | Latency) -> Latency:
@@ -101,14 +114,3 @@ def _template(graph: TaskGraph, kind: SamePattern, found: Collectives, apart: bo
         task = found.task[first : first + len(kind.servers)].max()
         raise InputError(f"{graph.named(task)}: {error}") from None
     return in_chunks(pattern, kind.choice.chunks, apart)
-
-
-def _check_that_it_can_run(waits: np.ndarray, flows: FlowGraph, tasks: int) -> None:
-    """`InputError` for ranks that wait for each other in messages and collectives.
-
-    Members of a rooted collective do not all wait for each other: what is a cycle of whole collectives may run.
-    """
-    try:
-        run_order(waits, tasks)
-    except InputError:
-        run_order(flows.after, flows.flows)

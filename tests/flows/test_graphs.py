@@ -211,7 +211,7 @@ def test_cycles_are_named_and_other_mistakes():
         return refused(completion_times, problem, np.ones(4), 0.0, after, lag)
 
     assert said(np.array([[0, 1], [1, 2], [2, 3], [3, 1]])).startswith("after must have no cycle, but 3 wait for each")
-    assert "1 wait for each other: 2 -> 2" in said(np.array([[2, 2]]))
+    assert "one waits for itself: 2 -> 2" in said(np.array([[2, 2]]))
     assert said(np.array([[0, 4]])) == "after must name flows 0..3, got 0..4."
     assert said(np.array([0, 1])).startswith("after must be integers [D 2], got")
     assert said(None, np.zeros(3)) == "lag must be a number or have the shape [4], got [3]."

@@ -262,8 +262,19 @@ def test_ranks_that_wait_for_each_other_are_named():
         receive = tasks.add(TaskKind.RECV, rank, peer=1 - rank, match=rank, lane=0)
         tasks.add(TaskKind.SEND, rank, peer=1 - rank, match=1 - rank, after=[receive])
     for lanes in ("ordered", "free"):
-        with pytest.raises(InputError, match="4 wait for each other"):
+        with pytest.raises(InputError, match="4 wait for each other: task 1 -> task 2 -> "):
             lowered(tasks.graph(), lanes=lanes)
+
+
+def test_collectives_in_opposite_order_are_named():
+    tasks = Tasks(2, groups=((0, 1),))
+    for rank in range(2):
+        before = []
+        for match in (rank, 1 - rank):
+            what = {"op": Op.ALL_REDUCE, "group": 0, "bytes": 8.0, "match": match}
+            before = [tasks.add(TaskKind.COLLECTIVE, rank, f"{match} on {rank}", after=before, **what)]
+    with pytest.raises(InputError, match=r"but 4 wait for each other: (task \d \('\d on \d'\) -> ){4}"):
+        lowered(tasks.graph())
 
 
 @pytest.mark.parametrize(
@@ -342,6 +353,34 @@ def test_collectives_run_in_one_order_on_all_ranks():
     assert ends(tasks.graph())[0].tolist() == [2.0, 4.0, 4.0, 2.0]
 
 
+def test_a_lag_runs_while_the_lane_is_busy():
+    tasks = Tasks(2, groups=((0, 1),))
+    tasks.add(TaskKind.COMPUTE, 0, seconds=10.0, lane=0)
+    tasks.add(TaskKind.COMPUTE, 0, seconds=1.0, lane=0, lag=5.0)
+    assert ends(tasks.graph())[0].tolist() == [10.0, 11.0]
+    tasks.add(TaskKind.SEND, 0, lane=0, lag=12.0, peer=1, bytes=10.0, match=0)
+    tasks.add(TaskKind.COMPUTE, 1, seconds=16.0, lane=0)
+    tasks.add(TaskKind.RECV, 1, lane=0, lag=1.0, peer=0, match=0)
+    for rank in range(2):
+        what = {"op": Op.ALL_REDUCE, "group": 0, "bytes": 20.0, "match": 1, "lane": 1, "lag": 0.5}
+        tasks.add(TaskKind.COMPUTE, rank, seconds=3.0 + rank, lane=1)
+        tasks.add(TaskKind.COLLECTIVE, rank, **what)
+    # The send may begin at 12, and pays its latency then. The all-reduce has lanes from 4 on: 2 messages of 1.25 s.
+    last, _ = ends(tasks.graph(), alpha_s=0.25)
+    assert last.tolist() == [10.0, 11.0, 13.25, 16.0, 16.0, 3.0, 6.5, 4.0, 6.5]
+
+
+def test_trees_that_cross_run_whether_or_not_there_are_lanes():
+    tasks = Tasks(2, groups=((0, 1),))
+    what = {"op": Op.BROADCAST, "group": 0, "bytes": 10.0}
+    for root in (0, 1):
+        tasks.add(TaskKind.COLLECTIVE, root, peer=root, match=root, lane=0, **what)
+    for root in (0, 1):
+        tasks.add(TaskKind.COLLECTIVE, 1 - root, peer=root, match=root, after=[1 - root], lane=0, **what)
+    for lanes in ("ordered", "free"):
+        assert ends(tasks.graph(), lanes=lanes)[0].tolist() == [1.0, 1.0, 1.0, 1.0]
+
+
 def drawn(seed):
     """Tasks of 4 ranks on 2 lanes each, with messages and collectives, that can run."""
     rng = np.random.default_rng(seed)
@@ -352,14 +391,16 @@ def drawn(seed):
         after = [known[i] for i in rng.integers(0, len(known), 2)] if known else []
         lane = int(rng.integers(-1, 2))
         if kind == TaskKind.COMPUTE:
-            new = [tasks.add(kind, int(rng.integers(4)), seconds=float(rng.integers(3)), after=after, lane=lane)]
+            what = {"seconds": float(rng.integers(3)), "lag": float(rng.integers(3))}
+            new = [tasks.add(kind, int(rng.integers(4)), after=after, lane=lane, **what)]
         elif kind == TaskKind.SEND:
             src, dst = rng.permutation(4)[:2].tolist()
             new = [tasks.add(kind, src, peer=dst, bytes=10.0, match=match, after=after, lane=lane)]
             new += [tasks.add(TaskKind.RECV, dst, peer=src, match=match, after=after[:1], lane=lane)]
         else:
             group = int(rng.integers(len(groups)))
-            what = {"op": Op.ALL_REDUCE, "group": group, "bytes": 20.0, "match": match, "lane": lane}
+            op = rng.choice([Op.ALL_REDUCE, Op.BROADCAST, Op.REDUCE, Op.SCATTER])
+            what = {"op": op, "group": group, "bytes": 20.0, "match": match, "lane": lane, "peer": groups[group][-1]}
             new = [tasks.add(kind, rank, after=after, **what) for rank in rng.permutation(groups[group]).tolist()]
         known += new
     return tasks.graph()

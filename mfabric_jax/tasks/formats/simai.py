@@ -226,7 +226,7 @@ def _unrolled(steps: list[_Step], head: _Head, ranks: int) -> Tasks:
         numbers = {kind: groups.setdefault(of(rank), len(groups)) for kind, of in members.items()}
         before: list[int] = []
         loose: list[int] = []
-        lag = 0.0
+        lag, updated = 0.0, ""
         for order, (phase, waited) in enumerate(steps):
             if phase.seconds:
                 said = {"seconds": phase.seconds, "lag": lag}
@@ -239,9 +239,11 @@ def _unrolled(steps: list[_Step], head: _Head, ranks: int) -> Tasks:
             said["match"] = labels.setdefault((order, group), len(labels))
             one = tasks.add(TaskKind.COLLECTIVE, rank, phase.name, before, -1 if waited else WEIGHTS, **said)
             if waited:
-                before, lag = [one], phase.update
+                before, lag, updated = [one], phase.update, f"{phase.name} update"
             else:
                 loose.append(tasks.add(TaskKind.MARKER, rank, f"{phase.name} update", one, lag=phase.update))
-        tasks.add(TaskKind.MARKER, rank, "end", [*before, *loose], lag=lag)
+        if lag:
+            before = [tasks.add(TaskKind.MARKER, rank, updated, before, lag=lag)]
+        tasks.add(TaskKind.MARKER, rank, "end", [*before, *loose])
     tasks.groups = tuple(groups)
     return tasks

@@ -57,6 +57,18 @@ def test_the_layers_of_one_rank(tmp_path):
     assert graph.lane[mine].tolist() == [0, -1, 0, -1, 0, 1, -1, 0, -1, 0, 1, -1, -1]
 
 
+def test_the_update_of_one_collective_is_no_wait_of_another(tmp_path):
+    last = "a -1 0 NONE 0 0 ALLREDUCE 8 0 ALLREDUCE 16 5\nb -1 0 NONE 0 0 NONE 0 0 ALLREDUCE 16 7\n"
+    graph = read(tmp_path, "HYBRID_TRANSFORMER all_gpus: 2 model_parallel_NPU_group: 2\n2\n" + last).graph
+    (end, *_) = np.flatnonzero(np.array(graph.name) == "end")
+    waited = graph.after[graph.after[:, 1] == end, 0]
+    assert (graph.lag[end], sorted(graph.name[task] for task in waited)) == (
+        0,
+        ["a input gradient update", "a weight gradient update", "b weight gradient update"],
+    )
+    np.testing.assert_allclose(sorted(graph.lag[waited]), np.array([5, 5, 7]) * 1e-9)
+
+
 def test_groups_are_as_simai_lays_them(tmp_path):
     graph = read(tmp_path, HEAD + ROWS).graph
     of = {
