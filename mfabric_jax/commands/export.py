@@ -62,6 +62,8 @@ def run(options: Options) -> int:
     )
     print(report.plain(contents(one), ["what", "tasks", report.Column("gigabytes", "GB")]))
     print(f"compare: {one.iteration_s:.6g} s")
+    if options.ends == "gpu" and job.pp > 1:
+        print(f"A region is {job.servers_per_region} servers (--region-servers of mfabric replay).")
     if options.contention is not None:
         found = study.timed_iteration(one, options.contention)
         more = found.iteration_s / one.iteration_s - 1

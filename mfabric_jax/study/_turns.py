@@ -36,9 +36,7 @@ def phases_of(
 
     - `demand`: the bytes between servers [S S] of some flows (a mask).   - `seconds` [F]: about how long flows take.
     """
-    exchange = graph.of(TaskKind.COLLECTIVE, Op.ALL_TO_ALL)
-    one = np.where(graph.match >= 0, graph.match, graph.match.max(initial=0) + 1 + np.arange(graph.tasks))
-    of = np.where(exchange[flows.task], one[flows.task], -1)
+    of = exchanges_of(graph)[flows.task]
     between = {int(which): demand(of == which) for which in np.unique(of[of >= 0])}
     kept = [which for which in between if between[which].any()]
     number = {which: place for place, which in enumerate(kept)}
@@ -48,6 +46,22 @@ def phases_of(
     servers = demand(np.zeros(flows.flows, bool)).shape
     matrices = np.array([between[kept[which]] for which in order]).reshape(-1, *servers)
     return Phases(np.where(of >= 0, place[of] if len(place) else -1, -1), matrices)
+
+
+def exchanges_of(graph: TaskGraph) -> np.ndarray:
+    """Which all-to-all each task is a part of [T], -1: none: an ALL_TO_ALL collective, or the messages within a group
+    for all of which one BARRIER of that group waits."""
+    tasks = np.arange(graph.tasks)
+    one = np.where(graph.match >= 0, graph.match, graph.match.max(initial=0) + 1 + tasks)
+    found = np.where(graph.of(TaskKind.COLLECTIVE, Op.ALL_TO_ALL), one, -1)
+    before, then = graph.after.T
+    joined = graph.of(TaskKind.SEND)[before] & graph.of(TaskKind.COLLECTIVE, Op.BARRIER)[then]
+    before, then = before[joined], then[joined]
+    members = [frozenset(group) for group in graph.groups]
+    both = zip(graph.peer[before].tolist(), graph.group[then].tolist(), strict=True)
+    inside = np.array([peer in members[group] for peer, group in both], bool)
+    found[before[inside]] = one.max(initial=0) + 1 + one[then[inside]]
+    return found
 
 
 def turns_in_order(of: np.ndarray, flows: FlowGraph, seconds: np.ndarray) -> np.ndarray:
