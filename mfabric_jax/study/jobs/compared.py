@@ -86,7 +86,8 @@ def compare_scene(scene: Scene, study: JobsStudy) -> JobsCompared:
     outcomes = {way: run_jobs(scene, way, WAYS[way](scene, study.settings()), arrival_s, factor) for way in study.ways}
     rows = {way: job_rows(scene, outcome, study.skip) for way, outcome in outcomes.items()}
     ways = [way_row(scene, outcome, rows[way], study.skip) for way, outcome in outcomes.items()]
-    bound, usual = slowdown_bound(scene), next((row for row in ways if row["way"] == "fair"), None)
+    bound = slowdown_bound(scene, list(outcomes.values()), study.skip)
+    usual = next((row for row in ways if row["way"] == "fair"), None)
     for row in ways:
         row["slowdown_bound"] = bound
         for gain, column in (("mean_gain", "slowdown"), ("p99_gain", "p99_slowdown")):

@@ -47,6 +47,11 @@ def servers_of(table: FabricTable) -> int:
     return table.servers if table.graph is None else len(endpoints(read_graph(table.graph)))
 
 
+def endpoints_of(table: FabricTable) -> int:
+    """How many endpoints each server has: GPUs of a built-in fabric, elsewhere the server itself."""
+    return 1 if table.name is None else fabric.get(table.name).gpus_of(TreeForm().server)
+
+
 def place_of(table: FabricTable, demand: np.ndarray) -> WiredServers:
     """The fabric; `demand` [S S]: bytes between servers, of all jobs, for circuits where it has any."""
     if table.graph is not None or table.rack:
@@ -83,7 +88,7 @@ def _named(table: FabricTable, name: str, demand: np.ndarray) -> Cluster:
     def choose(degree: int, policy: str | None = None) -> np.ndarray:
         return chosen_circuits(settings, regions, degree, table.nic_gbps, DTYPE, policy)
 
-    shape = JobServers(table.servers, on.gpus_of(settings.server), size)
+    shape = JobServers(table.servers, endpoints_of(table), size)
     return formed_cluster(settings, on, shape, table.nic_gbps, choose)
 
 

@@ -102,22 +102,48 @@ def way_row(scene: Scene, outcome: JobsOutcome, rows: Sequence[Mapping[str, Any]
     }
 
 
-def slowdown_bound(scene: Scene) -> float:
-    """No lasting schedule of these jobs has a lower mean slowdown: no link carries more than it can.
+def counted_spans(outcome: JobsOutcome, skip: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """[B J] when the first iteration of each job that counts begins, and when its last one ends."""
+    before = np.stack([own[:, :skip].sum(axis=1) for own in outcome.iteration_s], axis=1)
+    length = np.stack([own.sum(axis=1) for own in outcome.iteration_s], axis=1)
+    return outcome.start_s + before, outcome.start_s + length
 
-    Of every link alone: the least mean of T_j / alone_j with T_j >= alone_j and sum of load_j / T_j <= 1.
+
+def there(outcome: JobsOutcome, skip: int = 0) -> np.ndarray:
+    """[J] for what part of the time in which any job runs each job is there, in the run where it is least."""
+    begin, end = counted_spans(outcome, skip)
+    return ((end - begin) / (end.max(axis=1) - begin.min(axis=1))[:, None]).min(axis=0)
+
+
+def together(outcome: JobsOutcome) -> float:
+    """For what part of the time in which any job runs all of them do; mean over runs."""
+    begin, end = counted_spans(outcome)
+    common = end.min(axis=1) - begin.max(axis=1)
+    return float((np.maximum(common, 0) / (end.max(axis=1) - begin.min(axis=1))).mean())
+
+
+def slowdown_bound(scene: Scene, outcomes: Sequence[JobsOutcome] = (), skip: int = 0) -> float:
+    """No schedule in which every job is there for as much of the time as in `outcomes` (for all of it without any) has
+    a lower mean slowdown: no link carries more than it can.
+
+    Of every link alone: the least mean of T_j / alone_j with sum of there_j * load_j / T_j <= 1 and T_j no shorter than
+    alone (or than in `outcomes`: computations may be drawn shorter).
     """
-    load, alone = scene.load(), scene.alone_s
-    return max((_link_bound(own[own > 0], alone[own > 0], alone) for own in load.T), default=1.0)
+    load, alone, least = scene.load(), scene.alone_s, scene.alone_s
+    for outcome in outcomes:
+        least = np.minimum(least, [times[:, skip:].mean() for times in outcome.iteration_s])
+    if outcomes:
+        load = load * np.min([there(outcome, skip) for outcome in outcomes], axis=0)[:, None]
+    return max((_link_bound(own, least, alone) for own in load.T), default=float((least / alone).mean()))
 
 
-def _link_bound(load: np.ndarray, of: np.ndarray, alone: np.ndarray) -> float:
-    if (load / of).sum() <= 1:
-        return 1.0
-    low, high = 0.0, float(np.sqrt(load / of).sum() ** 2)
+def _link_bound(load: np.ndarray, least: np.ndarray, alone: np.ndarray) -> float:
+    """A job gets the longer of `least` and what a price of the link's time asks for."""
+    low, high = 0.0, float(np.sqrt(load / alone).sum() ** 2)
+    if (load / least).sum() <= 1:
+        return float((least / alone).mean())
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        times = np.maximum(of, np.sqrt(middle * load * of))
+        times = np.maximum(least, np.sqrt(middle * load * alone))
         low, high = (middle, high) if (load / times).sum() > 1 else (low, middle)
-    times = np.maximum(of, np.sqrt(high * load * of))
-    return float(((times / of).sum() + len(alone) - len(of)) / len(alone))
+    return float((np.maximum(least, np.sqrt(high * load * alone)) / alone).mean())

@@ -10,7 +10,7 @@ from mfabric_jax import units
 from mfabric_jax.checks import InputError
 from mfabric_jax.routing.routes import Routes
 from mfabric_jax.schedule.cassini import best_placement, time_shifts
-from mfabric_jax.study.jobs.fabrics import WiredServers, place_of, servers_of
+from mfabric_jax.study.jobs.fabrics import WiredServers, endpoints_of, place_of, servers_of
 from mfabric_jax.study.jobs.iterations import IterationPattern, pattern_of
 from mfabric_jax.study.jobs.jobs_file import JobPhase, SharedJobs, TrainingJob
 from mfabric_jax.study.jobs.scene import Scene, scene_of
@@ -24,8 +24,8 @@ def scene_from(shared: SharedJobs) -> Scene:
         links, capacity = list(shared.links), np.array([units.gbps(float(gbps)) for gbps in shared.links.values()])
         patterns = [_over_links(job, links) for job in shared.jobs]
     else:
-        servers = servers_of(shared.fabric)
-        moves = [_moves(job, servers) for job in shared.jobs]
+        servers, each = servers_of(shared.fabric), endpoints_of(shared.fabric)
+        moves = [_moves(job, servers, each) for job in shared.jobs]
         place = place_of(shared.fabric, np.sum([one.demand(servers) for one in moves], axis=0))
         network = place.network
         links, capacity = [network.link_name(link) for link in range(len(network.tail))], network.capacity
@@ -54,11 +54,12 @@ def best_placed(shared: SharedJobs, scene: Scene, drawn: int, seed: int, tick_s:
     return scenes[best_placement([time_shifts(one.alone_s.tolist(), one.circles(), tick_s) for one in scenes])]
 
 
-def _phases(job: TrainingJob) -> Sequence[JobPhase]:
-    """Of a model the only one, in seconds and bytes."""
+def _phases(job: TrainingJob, nics: int = 1) -> Sequence[JobPhase]:
+    """Of a model the only one, in seconds and in bytes that keep all NICs of a server busy."""
     if job.model is None:
         return job.phases
     seconds, size = model_phase(job.model, job.nic_gbps)
+    size *= nics
     return [dataclasses.replace(job.phases[0], compute_s=seconds, gigabytes=units.to_gigabytes(size))]
 
 
@@ -117,17 +118,17 @@ class _GraphMoves(NamedTuple):
     def pattern(self, place: WiredServers) -> IterationPattern:
         """Ranks of a server on its endpoints, several on one where there are more."""
         server, turn = runs_of_ranks(self.name, self.ranks, self.servers)
-        return pattern_of_graph(self.flows, server * place.per_server + turn % place.per_server, place.route)
+        return pattern_of_graph(self.flows, server * place.per_server + turn % place.per_server, place)
 
 
-def _moves(job: TrainingJob, servers: int) -> _PhaseMoves | _GraphMoves:
+def _moves(job: TrainingJob, servers: int, each: int) -> _PhaseMoves | _GraphMoves:
     if job.servers and max(job.servers) >= servers:
         raise InputError(f"servers of {job.name} must be below {servers}, got {max(job.servers)}.")
     if job.graph is not None:
         flows, ranks = graph_flows(job.graph)
         return _GraphMoves(flows, job.name, job.servers, ranks)
     phases = []
-    for phase in _phases(job):
+    for phase in _phases(job, each):
         own = np.array(job.servers if phase.gigabytes else (), np.int64)
         src, dst = TRAFFIC[phase.traffic](own)
         phases.append((phase.compute_s, src, dst, units.gigabytes(phase.gigabytes) * len(own) / max(1, len(src))))

@@ -8,17 +8,18 @@ from mfabric_jax import units
 from mfabric_jax.checks import InputError
 from mfabric_jax.flows.dependencies import run_order
 from mfabric_jax.routing.routes import stacked
+from mfabric_jax.routing.transfers import latency
+from mfabric_jax.study.jobs.fabrics import WiredServers
 from mfabric_jax.study.jobs.iterations import IterationPattern
 from mfabric_jax.tasks.flow_graph import FlowGraph
 
 FABRIC = "fat-tree"  # on which a model's iteration is timed: nothing but its own NICs is in its way
 
 
-def pattern_of_graph(graph: FlowGraph, endpoint: np.ndarray, route) -> IterationPattern:
-    """One iteration of a job from its flows.
+def pattern_of_graph(graph: FlowGraph, endpoint: np.ndarray, place: WiredServers) -> IterationPattern:
+    """One iteration of a job from its flows. Messages arrive as late as the latency of their links says.
 
     - `endpoint` [ranks]: where each rank is; flows between ranks of one endpoint take no time.
-    - `route(src, dst)`: links between endpoints.
 
     Flows from one rank to another are one connection. `InputError` for a flow that waits and has a start of its own.
     """
@@ -28,16 +29,20 @@ def pattern_of_graph(graph: FlowGraph, endpoint: np.ndarray, route) -> Iteration
         raise InputError(f"start of flow {np.argmax(wrong)} must be 0, as it waits for others, which repeat.")
     src, dst = (np.where(graph.transfers, endpoint[end], -1) for end in (graph.src, graph.dst))
     away = np.flatnonzero(graph.transfers & (src != dst) & (graph.bytes > 0))
-    routes = stacked([(away, route(src[away], dst[away]))] if len(away) else [], graph.flows)
-    size = np.zeros(graph.flows)
+    size, late_s = np.zeros(graph.flows), np.zeros(graph.flows)
     size[away] = graph.bytes[away]
+    ways = []
+    if len(away):
+        own = place.route(src[away], dst[away])
+        ways, late_s[away] = [(away, own)], latency(place.network, own)
+    routes = stacked(ways, graph.flows)
     before, total, sent = np.zeros(graph.flows), np.zeros(graph.flows), {}
     pairs = list(zip(graph.src.tolist(), graph.dst.tolist(), strict=True))
     for flow in run_order(graph.after, graph.flows).tolist():
         before[flow] = sent.get(pairs[flow], 0.0)
         sent[pairs[flow]] = before[flow] + size[flow]
     total[:] = [sent[pair] for pair in pairs]
-    lag = graph.lag + graph.start + np.where(graph.transfers, 0, graph.seconds)
+    lag = graph.lag + graph.start + late_s + np.where(graph.transfers, 0, graph.seconds)
     return IterationPattern(routes, size, lag, graph.after, np.asarray(graph.weight, float), before, total)
 
 
