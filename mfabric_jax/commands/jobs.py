@@ -41,7 +41,7 @@ def run(options: Options) -> int:
     from mfabric_jax.report import figures
     from mfabric_jax.study._provenance import provenance
     from mfabric_jax.study._scenario import check_dtype
-    from mfabric_jax.study.jobs.remarks import remarks
+    from mfabric_jax.study.jobs.said import said_of_jobs
     from mfabric_jax.study.jobs.use_over_time import both_ends
 
     check_dtype(options.dtype)
@@ -62,7 +62,7 @@ def run(options: Options) -> int:
     shown |= {"p99_gain": "p99 gain", "fairness": "fairness", "cassini_score": "score"}
     use = report.Column("busiest_link_use", "busiest link", percent=True)
     print("\n" + report.plain(found.ways, ["way", *(report.Column(key, title) for key, title in shown.items()), use]))
-    for remark in remarks(jobs, found):
+    for remark in said_of_jobs(jobs, found):
         print(remark)
     if options.figures is not None:
         title = f"{len(jobs.jobs)} jobs on {rows[0]['link']}"

@@ -8,7 +8,6 @@ import pytest
 from mfabric_jax.checks import InputError
 from mfabric_jax.report.figures import interleaving
 from mfabric_jax.schedule.mltcp import Mltcp
-from mfabric_jax.study import Replay, replay
 from mfabric_jax.study.jobs import placed
 from mfabric_jax.study.jobs.compared import JobsStudy, compare_jobs, drawn_runs
 from mfabric_jax.study.jobs.iterations import in_pieces, repeated
@@ -169,30 +168,6 @@ def test_a_model_as_a_job(monkeypatch):
     given = {"links": {"a": 8.0}, "jobs": [{"model": "llama-moe", "nic_gbps": 200, "links": ["a"]}]}
     assert scene_from(jobs_of(given)).alone_s[0] == pytest.approx(5)  # 2 s, and 3 GB at 1 GB/s
     assert asked == [("llama-moe", 200)]
-
-
-def test_a_model_keeps_every_nic_of_a_server_busy(monkeypatch):
-    monkeypatch.setattr(placed, "model_phase", lambda *words: (2.0, 3e9))
-    fabric = {"name": "fat-tree", "servers": 2, "nic_gbps": 8.0}
-    given = {"fabric": fabric, "jobs": [{"model": "llama-moe", "nic_gbps": 8.0, "servers": [0, 1]}]}
-    assert scene_from(jobs_of(given)).alone_s[0] == pytest.approx(5)  # 8 NICs, 3 GB at 1 GB/s each
-
-
-def test_a_graph_takes_as_long_alone_as_in_a_replay(tmp_path):
-    tasks = Tasks(2)
-    send = tasks.add(TaskKind.SEND, 0, peer=1, bytes=1e3, match=1)
-    receive = tasks.add(TaskKind.RECV, 1, peer=0, bytes=1e3, match=1)
-    tasks.add(TaskKind.SEND, 1, peer=0, bytes=1e3, match=2, after=receive)
-    tasks.add(TaskKind.RECV, 0, peer=1, bytes=1e3, match=2, after=send)
-    file = tmp_path / "tasks.json"
-    write_tasks(tasks.graph(), file)
-    fabric = {"name": "fat-tree", "servers": 2, "nic_gbps": 8.0}
-    found = scene_from(jobs_of({"fabric": fabric, "jobs": [{"graph": str(file), "servers": [0, 1]}]}))
-    # 1 us for the bytes, twice, and 1 us for each of two links, up to a switch and down.
-    assert found.alone_s[0] == pytest.approx(6e-6)
-    setting = Replay(fabrics=("fat-tree",), servers=2, nic_gbps=(8.0,), ranks_on="round-robin")
-    (run,) = replay(tasks.graph(), setting)
-    assert run.makespan_s == pytest.approx(6e-6)
 
 
 def test_a_job_alone_and_its_load():

@@ -115,7 +115,7 @@ def there(outcome: JobsOutcome, skip: int = 0) -> np.ndarray:
     return ((end - begin) / (end.max(axis=1) - begin.min(axis=1))[:, None]).min(axis=0)
 
 
-def together(outcome: JobsOutcome) -> float:
+def common_part(outcome: JobsOutcome) -> float:
     """For what part of the time in which any job runs all of them do; mean over runs."""
     begin, end = counted_spans(outcome)
     common = end.min(axis=1) - begin.max(axis=1)

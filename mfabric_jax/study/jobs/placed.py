@@ -12,10 +12,18 @@ from mfabric_jax.routing.routes import Routes
 from mfabric_jax.schedule.cassini import best_placement, time_shifts
 from mfabric_jax.study.jobs.fabrics import WiredServers, endpoints_of, place_of, servers_of
 from mfabric_jax.study.jobs.iterations import IterationPattern, pattern_of
-from mfabric_jax.study.jobs.jobs_file import JobPhase, SharedJobs, TrainingJob
+from mfabric_jax.study.jobs.jobs_file import FabricTable, JobPhase, SharedJobs, TrainingJob
 from mfabric_jax.study.jobs.scene import Scene, scene_of
-from mfabric_jax.study.jobs.sources import graph_flows, model_phase, pattern_of_graph, runs_of_ranks
+from mfabric_jax.study.jobs.sources import (
+    graph_flows,
+    latency_between,
+    model_phase,
+    pattern_of_graph,
+    runs_of_ranks,
+    task_graph,
+)
 from mfabric_jax.tasks.flow_graph import FlowGraph
+from mfabric_jax.tasks.graph import TaskGraph
 
 
 def scene_from(shared: SharedJobs) -> Scene:
@@ -24,8 +32,8 @@ def scene_from(shared: SharedJobs) -> Scene:
         links, capacity = list(shared.links), np.array([units.gbps(float(gbps)) for gbps in shared.links.values()])
         patterns = [_over_links(job, links) for job in shared.jobs]
     else:
-        servers, each = servers_of(shared.fabric), endpoints_of(shared.fabric)
-        moves = [_moves(job, servers, each) for job in shared.jobs]
+        servers = servers_of(shared.fabric)
+        moves = [_moves(job, shared.fabric) for job in shared.jobs]
         place = place_of(shared.fabric, np.sum([one.demand(servers) for one in moves], axis=0))
         network = place.network
         links, capacity = [network.link_name(link) for link in range(len(network.tail))], network.capacity
@@ -100,35 +108,44 @@ class _PhaseMoves(NamedTuple):
 
 
 class _GraphMoves(NamedTuple):
-    """What a graph of tasks moves; its ranks run on `servers`, so many in a row on each."""
+    """What a graph of tasks moves; `server` [ranks]: where each rank runs, and which of the ranks there it is.
 
+    - `flows`: without latency.   - `lane_gbps`: about what a rank can send; None: not known.
+    """
+
+    graph: TaskGraph
     flows: FlowGraph
-    name: str
-    servers: tuple[int, ...]
-    ranks: int
+    server: np.ndarray
+    turn: np.ndarray
+    lane_gbps: float | None
 
     def demand(self, servers: int) -> np.ndarray:
         """[S S] bytes of an iteration."""
         found, moves = np.zeros((servers, servers)), self.flows.transfers
-        server, _ = runs_of_ranks(self.name, self.ranks, self.servers)
-        np.add.at(found, (server[self.flows.src[moves]], server[self.flows.dst[moves]]), self.flows.bytes[moves])
+        ends = (self.server[end[moves]] for end in (self.flows.src, self.flows.dst))
+        np.add.at(found, tuple(ends), self.flows.bytes[moves])
         np.fill_diagonal(found, 0)
         return found
 
     def pattern(self, place: WiredServers) -> IterationPattern:
         """Ranks of a server on its endpoints, several on one where there are more."""
-        server, turn = runs_of_ranks(self.name, self.ranks, self.servers)
-        return pattern_of_graph(self.flows, server * place.per_server + turn % place.per_server, place)
+        endpoint, flows = self.server * place.per_server + self.turn % place.per_server, self.flows
+        if place.network.delay_s.any():
+            late = latency_between(flows, endpoint, place)
+            flows = graph_flows(self.graph, self.server, self.lane_gbps, late)
+        return pattern_of_graph(flows, endpoint, place)
 
 
-def _moves(job: TrainingJob, servers: int, each: int) -> _PhaseMoves | _GraphMoves:
+def _moves(job: TrainingJob, table: FabricTable) -> _PhaseMoves | _GraphMoves:
+    servers = servers_of(table)
     if job.servers and max(job.servers) >= servers:
         raise InputError(f"servers of {job.name} must be below {servers}, got {max(job.servers)}.")
     if job.graph is not None:
-        flows, ranks = graph_flows(job.graph)
-        return _GraphMoves(flows, job.name, job.servers, ranks)
+        graph, gbps = task_graph(job.graph), None if table.graph is not None else table.nic_gbps
+        server, turn = runs_of_ranks(job.name, graph.ranks, job.servers)
+        return _GraphMoves(graph, graph_flows(graph, server, gbps), server, turn, gbps)
     phases = []
-    for phase in _phases(job, each):
+    for phase in _phases(job, endpoints_of(table)):
         own = np.array(job.servers if phase.gigabytes else (), np.int64)
         src, dst = TRAFFIC[phase.traffic](own)
         phases.append((phase.compute_s, src, dst, units.gigabytes(phase.gigabytes) * len(own) / max(1, len(src))))

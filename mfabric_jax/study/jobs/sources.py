@@ -12,12 +12,14 @@ from mfabric_jax.routing.transfers import latency
 from mfabric_jax.study.jobs.fabrics import WiredServers
 from mfabric_jax.study.jobs.iterations import IterationPattern
 from mfabric_jax.tasks.flow_graph import FlowGraph
+from mfabric_jax.tasks.graph import TaskGraph
+from mfabric_jax.tasks.lowering import GUESSED_GBPS, Latency, lowered
 
 FABRIC = "fat-tree"  # on which a model's iteration is timed: nothing but its own NICs is in its way
 
 
 def pattern_of_graph(graph: FlowGraph, endpoint: np.ndarray, place: WiredServers) -> IterationPattern:
-    """One iteration of a job from its flows. Messages arrive as late as the latency of their links says.
+    """One iteration of a job from its flows.
 
     - `endpoint` [ranks]: where each rank is; flows between ranks of one endpoint take no time.
 
@@ -29,20 +31,16 @@ def pattern_of_graph(graph: FlowGraph, endpoint: np.ndarray, place: WiredServers
         raise InputError(f"start of flow {np.argmax(wrong)} must be 0, as it waits for others, which repeat.")
     src, dst = (np.where(graph.transfers, endpoint[end], -1) for end in (graph.src, graph.dst))
     away = np.flatnonzero(graph.transfers & (src != dst) & (graph.bytes > 0))
-    size, late_s = np.zeros(graph.flows), np.zeros(graph.flows)
+    routes = stacked([(away, place.route(src[away], dst[away]))] if len(away) else [], graph.flows)
+    size = np.zeros(graph.flows)
     size[away] = graph.bytes[away]
-    ways = []
-    if len(away):
-        own = place.route(src[away], dst[away])
-        ways, late_s[away] = [(away, own)], latency(place.network, own)
-    routes = stacked(ways, graph.flows)
     before, total, sent = np.zeros(graph.flows), np.zeros(graph.flows), {}
     pairs = list(zip(graph.src.tolist(), graph.dst.tolist(), strict=True))
     for flow in run_order(graph.after, graph.flows).tolist():
         before[flow] = sent.get(pairs[flow], 0.0)
         sent[pairs[flow]] = before[flow] + size[flow]
     total[:] = [sent[pair] for pair in pairs]
-    lag = graph.lag + graph.start + late_s + np.where(graph.transfers, 0, graph.seconds)
+    lag = graph.lag + graph.start + np.where(graph.transfers, 0, graph.seconds)
     return IterationPattern(routes, size, lag, graph.after, np.asarray(graph.weight, float), before, total)
 
 
@@ -54,13 +52,33 @@ def runs_of_ranks(named: str, ranks: int, servers: tuple[int, ...]) -> tuple[np.
     return np.repeat(np.array(servers, np.int64), each), np.tile(np.arange(each), len(servers))
 
 
-def graph_flows(path: str) -> tuple[FlowGraph, int]:
-    """The flows of a file of tasks, its collectives made of them, and its ranks."""
+def task_graph(path: str) -> TaskGraph:
+    """What is in a file of tasks."""
     from mfabric_jax.tasks.formats.registry import read_tasks
-    from mfabric_jax.tasks.lowering import lowered
 
-    graph = read_tasks(path)
-    return lowered(graph), graph.ranks
+    return read_tasks(path)
+
+
+def graph_flows(
+    graph: TaskGraph, server: np.ndarray, lane_gbps: float | None, latency_s: Latency | None = None
+) -> FlowGraph:
+    """The flows of tasks as a replay has them; `server` [ranks], `lane_gbps`: about what a rank can send."""
+    return lowered(graph, server=server, lane_gbps=lane_gbps or GUESSED_GBPS, alpha_s=latency_s or 0.0)
+
+
+def latency_between(graph: FlowGraph, endpoint: np.ndarray, place: WiredServers) -> Latency:
+    """Latency of the links between every two ranks that send each other something, as a function of ranks."""
+    ranks, moves = len(endpoint), graph.transfers
+    known = np.unique(graph.src[moves] * ranks + graph.dst[moves])
+    src, dst = (endpoint[end] for end in np.divmod(known, ranks))
+    away, delay_s = np.flatnonzero(src != dst), np.zeros(len(known))
+    if len(away):
+        delay_s[away] = latency(place.network, place.route(src[away], dst[away]))
+
+    def between(src: np.ndarray, dst: np.ndarray) -> np.ndarray:
+        return delay_s[np.searchsorted(known, src * ranks + dst)]
+
+    return between
 
 
 @functools.cache

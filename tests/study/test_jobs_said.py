@@ -6,7 +6,7 @@ import pytest
 from mfabric_jax.study.jobs.compared import JobsStudy, compare_jobs
 from mfabric_jax.study.jobs.jobs_file import jobs_of
 from mfabric_jax.study.jobs.outcome import slowdown_bound
-from mfabric_jax.study.jobs.remarks import remarks
+from mfabric_jax.study.jobs.said import said_of_jobs
 
 
 def on_a_link(*jobs):
@@ -25,7 +25,7 @@ def test_a_job_that_is_hardly_there_takes_little_of_a_link():
     found = compare_jobs(given, USUAL)
     assert slowdown_bound(found.scene) > 1.25
     assert all(row["slowdown"] >= row["slowdown_bound"] for row in found.ways)
-    said = remarks(given, found)
+    said = said_of_jobs(given, found)
     assert "nothing rules out a mean slowdown of 1." in said[0]
     assert "together for only" in said[1]
     assert "(job 0 runs longest)" in said[1]
@@ -47,7 +47,7 @@ def test_equal_jobs_that_start_together_are_named():
     def said(*arrivals, **study):
         given = on_a_link(*[(4, 1, 1, arrival) for arrival in arrivals])
         found = compare_jobs(given, JobsStudy(ways=("fair", "cassini", "mltcp"), pieces=4, **study))
-        return " ".join(remarks(given, found))
+        return " ".join(said_of_jobs(given, found))
 
     tied = "job 0 and job 1 are equal and start at the same time, so in fair and mltcp they never separate"
     assert tied in said(0, 0)
@@ -57,5 +57,5 @@ def test_equal_jobs_that_start_together_are_named():
 def test_a_server_of_many_nics_says_what_bytes_are_of():
     jobs = [{"gigabytes": 1.0, "servers": [0, 1]}, {"gigabytes": 1.0, "servers": [2, 3]}]
     given = jobs_of({"fabric": {"name": "fat-tree", "servers": 4}, "jobs": jobs, "iterations": 2})
-    said = remarks(given, compare_jobs(given, JobsStudy(ways=("fair",))))
+    said = said_of_jobs(given, compare_jobs(given, JobsStudy(ways=("fair",))))
     assert said[-1] == "on fat-tree, gigabytes of a phase leave a server in 8 equal parts, one from each GPU."

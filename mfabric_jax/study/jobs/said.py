@@ -7,7 +7,7 @@ import numpy as np
 from mfabric_jax.study.jobs.compared import JobsCompared
 from mfabric_jax.study.jobs.fabrics import endpoints_of
 from mfabric_jax.study.jobs.jobs_file import SharedJobs
-from mfabric_jax.study.jobs.outcome import JobsOutcome, together
+from mfabric_jax.study.jobs.outcome import JobsOutcome, common_part
 from mfabric_jax.study.jobs.scene import Scene
 
 LITTLE = 0.5  # of the time: jobs that are together for less do not show what sharing costs
@@ -15,7 +15,7 @@ SLOWED = 1e-6  # of an iteration alone: less is rounding
 STEPS = 1000  # of a slowdown of 1, in which a bound is said; it is rounded down
 
 
-def remarks(shared: SharedJobs, found: JobsCompared) -> list[str]:
+def said_of_jobs(shared: SharedJobs, found: JobsCompared) -> list[str]:
     """The sentences, in the order of their weight."""
     bound = [_bound(found)] if len(found.scene.names) > 1 else []
     return [*bound, *_apart(found), *_ties(found), *_per_server(shared)]
@@ -30,7 +30,7 @@ def _bound(found: JobsCompared) -> str:
 
 def _apart(found: JobsCompared) -> list[str]:
     """Where jobs are together for little of their time."""
-    part = max(together(outcome) for outcome in found.outcomes.values())
+    part = max(common_part(outcome) for outcome in found.outcomes.values())
     if part >= LITTLE:
         return []
     rows = [row for row in found.jobs if row["way"] == found.ways[0]["way"]]
