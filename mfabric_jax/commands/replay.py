@@ -3,16 +3,17 @@
 import dataclasses
 import pathlib
 import sys
-from typing import Annotated
+from typing import Annotated, Any, NamedTuple
 
 import tyro
 
+from mfabric_jax.checks import InputError
 from mfabric_jax.commands import shared
+from mfabric_jax.commands.patience import interruptible, telling
 from mfabric_jax.study._replay import Replay
 
 GIVEN = ("ranks", "communicators", "tflops", "memory_gigabytes_per_s", "unbounded_bytes", "weights")
-BUSIEST = 5
-SHOWN_STEPS = 12
+ROWS = ("out", "links", "per_rank", "steps")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,36 +61,19 @@ def run(options: Options) -> int:
     """Returns the exit status."""
     config = options.config
     shared.start_jax(config.dtype, options.device)
-    from tqdm import tqdm
-
-    from mfabric_jax import report, study
-    from mfabric_jax.report.perfetto import check_trace
-    from mfabric_jax.report.style import check_picture
+    from mfabric_jax import report
     from mfabric_jax.study import _replayed as found
     from mfabric_jax.study._replay import effective_replay
     from mfabric_jax.tasks.formats.registry import read_with_remarks
 
-    for file in (options.out, options.links, options.per_rank, options.steps):
-        shared.check_outputs(file, None)
-    if options.timeline is not None:
-        check_trace(options.timeline)
-    if options.picture is not None:
-        check_picture(options.picture)
+    _check_outputs(options)
     given = {name: getattr(options, name) for name in GIVEN if getattr(options, name) is not None}
-    job = read_with_remarks(options.workload, **given)
-    name = pathlib.Path(options.workload).name
-    rows, first, owed = [], None, None
-    with tqdm(total=len(config.places), desc="replay", unit="run", file=sys.stderr, disable=None) as bar:
-        for done in study.replay(job.graph, config, progress=bar.set_postfix_str):
-            bar.set_postfix_str(f"{done.prepared.title}: what holds the makespan")
-            held = found.gains(done) if options.gradient else None
-            rows.append({"workload": name} | found.replay_row(done, held))
-            first, owed = (done, held) if first is None else (first, owed)
-            bar.update()
-    assert first is not None
+    with interruptible():
+        job = read_with_remarks(options.workload, **given)
     effective = {"workload": options.workload, "format": job.format} | effective_replay(config)
+    runs = _replays(options, job.graph, effective)
+    first, owed = runs.first, runs.owed
     tables = {
-        "out": lambda: rows,
         "links": lambda: found.carried_rows(first, owed),
         "per_rank": lambda: found.rank_rows(first),
         "steps": lambda: found.path_rows(first),
@@ -97,49 +81,116 @@ def run(options: Options) -> int:
     for option, table in tables.items():
         if (file := getattr(options, option)) is not None:
             print(report.write_rows(table(), file, effective | {"table": option}), file=sys.stderr)
-    print(f"{name} ({job.format}): {rows[0]['ranks']:,} ranks, {rows[0]['tasks']:,} tasks, {rows[0]['flows']:,} flows")
-    print(report.plain(rows, _columns(rows)))
-    for said in job.remarks:
-        print(said)
-    _tell_first(first, owed)
+    title = f"{pathlib.Path(options.workload).name} ({job.format})"
+    _tell(title, runs, job.remarks)
     if options.timeline is not None:
         print(report.write_task_trace(found.spans(first), options.timeline, effective), file=sys.stderr)
     if options.picture is not None:
-        print(_draw(first, owed, options.picture), file=sys.stderr)
+        print(_draw(title, runs, options.picture), file=sys.stderr)
     return 0
 
 
-def _columns(rows) -> list:
-    from mfabric_jax import report
+def _check_outputs(options: Options) -> None:
+    """Say now what could not be written."""
+    from mfabric_jax.report.perfetto import check_trace
+    from mfabric_jax.report.style import check_picture
 
-    named = {"makespan_s": "makespan [s]", "compute_s": "compute", "exposed_comm_s": "exposed comm", "idle_s": "idle"}
-    named |= {"held_by": "held by", "held_share": "part"}
-    found = [report.Column(key, title, percent=key == "held_share") for key, title in named.items() if key in rows[0]]
-    return ["fabric", report.Column("nic_gbps", "Gbps"), "servers", *found]
+    for option in ROWS:
+        shared.check_outputs(getattr(options, option), None)
+    if options.timeline is not None:
+        check_trace(options.timeline)
+    if options.picture is not None:
+        check_picture(options.picture)
+    shared.check_apart({option: getattr(options, option) for option in (*ROWS, "timeline", "picture")})
 
 
-def _tell_first(done, owed) -> None:
-    """The first replay in detail."""
-    from mfabric_jax import report
+class _Runs(NamedTuple):
+    """A row for each, and what it assumes; the first one and its derivative, with what holds its makespan."""
+
+    rows: list[dict[str, Any]]
+    assumed: list[dict[str, Any]]
+    first: Any
+    owed: Any
+    held: list[dict[str, Any]]
+
+
+def _replays(options: Options, graph, effective: dict[str, Any]) -> _Runs:
+    """All of them; rows are kept when interrupted."""
+    from tqdm import tqdm
+
+    from mfabric_jax import report, study
+    from mfabric_jax.study import _replayed as found
+    from mfabric_jax.study._replay_assumed import replay_assumed
+
+    config, doing = options.config, [""]
+    rows, assumed, first, owed, held = [], [], None, None, []
+    bar = tqdm(total=len(config.places), desc="replay", unit="run", file=sys.stderr, disable=None)
+
+    def doing_now(words: str) -> None:
+        doing[0] = words
+        bar.set_postfix_str(words)
+
+    try:
+        with bar, interruptible(), telling(lambda seconds: _tell_life(bar, doing[0], seconds)):
+            for done in study.replay(graph, config, progress=doing_now):
+                if options.picture is not None and first is None:
+                    _check_drawable(options, done)
+                doing_now(f"{done.prepared.title}: what holds the makespan")
+                gains = found.gains(done) if options.gradient else None
+                rows.append({"workload": pathlib.Path(options.workload).name} | found.replay_row(done, gains))
+                assumed.append(replay_assumed(done, config))
+                if first is None:
+                    first, owed = done, gains
+                    held = [] if gains is None else found.saved_rows(done, found.gain_rows(done, gains))
+                bar.update()
+    finally:
+        if options.out is not None and rows:
+            print(report.write_rows(rows, options.out, effective | {"table": "out"}), file=sys.stderr)
+    return _Runs(rows, assumed, first, owed, held)
+
+
+def _tell_life(bar, doing: str, seconds: float) -> None:
+    """Where no bar is drawn, a line."""
+    if bar.disable:
+        print(f"replay: {doing}, {bar.n} of {bar.total} runs done after {seconds:.0f} s", file=sys.stderr)
+    else:
+        bar.refresh()
+
+
+def _check_drawable(options: Options, done) -> None:
+    from mfabric_jax.study._replayed import spent
+
+    if not (spent(done).idle_s < done.makespan_s).any():
+        raise InputError(
+            f"picture needs a graph in which something takes time; on {done.prepared.title} nothing in "
+            f"{options.workload!r} does; leave out --picture."
+        )
+
+
+def _tell(title: str, runs: _Runs, remarks) -> None:
+    """What is printed: a line for every run, what they assume, the first one in detail."""
+    from mfabric_jax.report import replay_text as text
     from mfabric_jax.study import _replayed as found
 
+    rows, done = runs.rows, runs.first
+    parts = ", ".join(text.counted(rows[0][f"{what}s"], what) for what in ("rank", "task", "flow"))
+    print(f"{title}: {parts}")
+    print(text.runs_text(rows))
+    print("\n".join([text.assumptions_text(runs.assumed), *remarks]))
     where = done.prepared.title
-    if owed is not None:
+    if runs.owed is not None:
         print(f"\nwhat holds the makespan on {where}, and what more of it would save")
-        print(report.plain(found.gain_rows(done, owed)))
+        print(text.held_text(runs.held, done.makespan_s, found.at_a_tie(done, runs.held)))
     print(f"\nbusiest links on {where}")
-    links = sorted(found.carried_rows(done, owed), key=lambda row: -row["utilisation"])[:BUSIEST]
-    print(report.plain(links, ["link", "kind", "from", "to", report.Column("utilisation", percent=True)]))
-    steps = [row | {"seconds": row["finish_s"] - row["released_s"]} for row in found.path_rows(done)]
-    print(f"\ncritical path on {where}: {len(steps):,} steps, the longest")
-    took = sorted(steps, key=lambda row: -row["seconds"])[:SHOWN_STEPS]
-    print(report.plain(took, ["name", "rank", "to", "released_s", "seconds", "held_by"]))
+    print(text.links_text(found.carried_rows(done)))
+    print(f"\ncritical path on {where}: {text.path_text(found.path_rows(done))}")
 
 
-def _draw(done, owed, picture: str):
+def _draw(title: str, runs: _Runs, picture: str):
     from mfabric_jax.report import figures
+    from mfabric_jax.report.replay_text import in_unit
     from mfabric_jax.study import _replayed as found
 
-    held = [] if owed is None else found.gain_rows(done, owed)
-    title = f"{done.prepared.title}: {done.makespan_s:.4g} s"
-    return figures.replay_picture(found.spans(done), held, picture, title)
+    done = runs.first
+    title = f"{title} on {done.prepared.title}: {in_unit(done.makespan_s)}"
+    return figures.replay_picture(found.spans(done), runs.held, picture, title)

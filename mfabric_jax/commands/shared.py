@@ -57,6 +57,23 @@ def check_outputs(out: str | None, figures: str | None) -> None:
         check_folder(figures)
 
 
+def check_apart(files: dict[str, str | None]) -> None:
+    """`InputError` for two options that name one file. Tables also have the settings beside them, in a file that is
+    named like theirs."""
+    taken: dict[str, str] = {}
+    for option, file in files.items():
+        if file is None:
+            continue
+        stem, ending = os.path.splitext(os.path.realpath(file))
+        place = stem if ending.lower() in (".csv", ".parquet") else stem + ending
+        if place in taken:
+            first, then = (f"--{name.replace('_', '-')}" for name in (taken[place], option))
+            raise InputError(
+                f"{first} and {then} must be different files, by name without the extension, got {file!r}."
+            )
+        taken[place] = option
+
+
 def tell_written(out: str | None) -> None:
     """Where the rows are."""
     if out is not None:

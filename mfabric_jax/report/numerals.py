@@ -74,3 +74,13 @@ def _cell(value: Any, digits: int, places: int | None) -> str:
     if places is None or not math.isfinite(value):
         return significant(value, digits)
     return f"{value:.{places}f}"
+
+
+def time_unit(seconds: float) -> tuple[str, float]:
+    """The unit in which times up to so many seconds are read best, and what to multiply seconds by to have it."""
+    scale = 1.0
+    for unit in ("s", "ms", "us"):
+        if seconds * scale >= 1 or seconds == 0:
+            return unit, scale
+        scale *= 1000
+    return "ns", scale

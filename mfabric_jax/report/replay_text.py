@@ -1,0 +1,105 @@
+"""What `mfabric replay` prints: rows of runs, what holds the makespan, links, the critical path; times in one unit."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mfabric_jax.report.numerals import significant, time_unit
+from mfabric_jax.report.tables import Column, plain
+
+Rows = Sequence[Mapping[str, Any]]
+
+BUSIEST = 5
+SHOWN_STEPS = 12
+NAME = 40  # characters of a task
+WIDE = 130
+TIE = (
+    "Parts below 0 or above 100 %: the order of events is a tie here, or more of one link delays another, so they hold "
+    "for tiny changes only; the savings of 1 % are replays."
+)
+
+
+def counted(number: int, what: str) -> str:
+    """1 rank, 2 ranks."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def shortened(name: str, most: int = NAME) -> str:
+    """A name without its middle, where it is long."""
+    half = (most - 3) // 2
+    return name if len(name) <= most else f"{name[:half]}...{name[-half:]}"
+
+
+def in_unit(seconds: float) -> str:
+    """1.234 ms."""
+    unit, factor = time_unit(abs(seconds))
+    return f"{significant(seconds * factor)} {unit}"
+
+
+def timed(rows: Rows, columns: Mapping[str, str | None]) -> tuple[list[dict[str, Any]], list[Column]]:
+    """The rows with all seconds of some columns (their titles, if other) in the unit of the largest, and the columns."""
+    there = {key: title or key for key, title in columns.items() if any(row.get(key) is not None for row in rows)}
+    unit, factor = time_unit(
+        max((abs(row[key]) for row in rows for key in there if row.get(key) is not None), default=0)
+    )
+    scaled = [dict(row) for row in rows]
+    for row in scaled:
+        row |= {key: row[key] * factor for key in there if row.get(key) is not None}
+    return scaled, [Column(key, f"{title} [{unit}]") for key, title in there.items()]
+
+
+def runs_text(rows: Rows) -> str:
+    """A line for every fabric and bandwidth."""
+    named = {"makespan_s": "makespan", "compute_s": "compute", "exposed_comm_s": "exposed comm", "idle_s": "idle"}
+    shown, times = timed(rows, named)
+    held = [Column("held_by", "held by"), Column("held_share", "part", percent=True)] if "held_by" in rows[0] else []
+    table = plain(shown, ["fabric", Column("nic_gbps", "Gbps"), "servers", *times, *held])
+    return f"{table}\ncompute, exposed comm (no computation beside it) and idle: means over ranks."
+
+
+def held_text(rows: Rows, makespan_s: float, tie: bool) -> str:
+    """What holds the makespan; `tie`: its parts hold for tiny changes only."""
+    named = {"holds_s": "holds", "saved_at_1_percent_s": "1 % more saves", "saved_per_100_gbps_s": "100 Gbps more"}
+    if tie:
+        del named["saved_per_100_gbps_s"]
+    shown, (holds, *others) = timed(rows, named)
+    shown = [row | {"share": row["holds_s"] / makespan_s} for row, row_s in zip(shown, rows, strict=True)]
+    table = plain(shown, ["what", "links", holds, Column("share", "of all", percent=True), *others])
+    return f"{table}\n{TIE}" if tie else table
+
+
+def links_text(rows: Rows) -> str:
+    """The busiest links."""
+    busiest = sorted(rows, key=lambda row: -row["utilisation"])[:BUSIEST]
+    return plain(busiest, ["link", "kind", "from", "to", Column("utilisation", percent=True)])
+
+
+def path_text(rows: Rows) -> str:
+    """The critical path, a heading's end and a table: all of its steps, or the longest, in the order of time."""
+    steps = [row | {"takes_s": row["finish_s"] - row["released_s"], "name": shortened(row["name"])} for row in rows]
+    longest = sorted(range(len(steps)), key=lambda place: -steps[place]["takes_s"])[:SHOWN_STEPS]
+    shown, times = timed([steps[place] for place in sorted(longest)], {"released_s": "from", "takes_s": "takes"})
+    said = f"the {len(shown)} longest of {counted(len(steps), 'step')}"
+    heading = said if len(shown) < len(steps) else counted(len(steps), "step")
+    table = plain(shown, ["name", "rank", "to", *times, Column("held_by", "held by")], width=WIDE)
+    return f"{heading}\n{table}"
+
+
+def assumptions_text(assumed: Rows) -> str:
+    """What a replay takes for granted; rows as `study.replay_assumed` makes them, one for each fabric."""
+    together: dict[str, list[str]] = {}
+    for name, nics in dict.fromkeys((one["fabric"], one["nics"]) for one in assumed):
+        together.setdefault(nics, []).append(name)
+    wires = "; ".join(f"{', '.join(names)}: {nics}" for nics, names in together.items())
+    common = "; ".join(dict.fromkeys(one["common"] for one in assumed))
+    equal = [f"{' and '.join(names)} end alike: {why}" for names, why in _alike(assumed)]
+    return "\n".join([f"Assumed: {common}.", f"NICs of a server, {wires}.", *equal])
+
+
+def _alike(assumed: Rows) -> list[tuple[list[str], str]]:
+    """Fabrics that end at the same time for a reason that is known."""
+    same: dict[Any, list[str]] = {}
+    for one in assumed:
+        if one["like"] is not None:
+            same.setdefault((one["nic_gbps"], float(f"{one['makespan_s']:.9g}"), one["like"]), []).append(one["fabric"])
+    found = {tuple(names): key[2] for key, names in same.items() if len(names) > 1}
+    return [(list(names), why) for names, why in found.items()]
