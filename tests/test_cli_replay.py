@@ -1,11 +1,13 @@
 """`mfabric replay`: what it prints and writes, and one sentence for every mistake."""
 
 import json
+import signal
 
 import pytest
 
 from mfabric_jax.report import read_rows
 from mfabric_jax.tasks.formats.registry import write_tasks
+from mfabric_jax.tasks.graph import TaskKind, Tasks
 from tests.command_line import mistake, status
 from tests.study.test_replay import two_sends
 
@@ -41,8 +43,47 @@ def test_a_row_for_every_fabric_and_bandwidth_and_files_of_the_first(job, tmp_pa
     assert [row["held_by"] for row in steps] == ["computation", "gpu 0 -> edge 0", "computation"]
     assert len(json.loads(trace.read_text())["traceEvents"]) > 6
     assert picture.stat().st_size > 5000
-    for said in ("3 ranks, 5 tasks", "nic up", "critical path on fat-tree at 400 Gbps: 3 steps", "gpu 0 -> edge 0"):
+    for said in (
+        *("3 ranks, 5 tasks", "nic up", "critical path on fat-tree at 400 Gbps: 3 steps", "gpu 0 -> edge 0"),
+        *("makespan [ms]", "1 % more saves [ms]", "means over ranks", "1 GPU a server, NVLink 900 GB/s"),
+    ):
         assert said in output
+
+
+def test_fabrics_that_end_alike_say_why(job, capsys):
+    assert status("replay", job, "--fabrics", "fat-tree,rail-optimized", "--no-gradient", *ALONE) == 0
+    assert "fat-tree and rail-optimized end alike: sprayed" in capsys.readouterr().out
+
+
+def test_an_interrupt_keeps_the_rows_so_far(job, tmp_path, capsys, monkeypatch):
+    """It comes while the engine runs, inside of a compiled program."""
+    from mfabric_jax.flows.host import instance
+
+    run, calls = instance.run_instance, []
+
+    def interrupted(one):
+        calls.append(one)
+        if len(calls) == 2:
+            signal.raise_signal(signal.SIGINT)
+        return run(one)
+
+    monkeypatch.setattr(instance, "run_instance", interrupted)
+    words = ("--fabrics", "fat-tree,rail-optimized", "--no-gradient", "--out", tmp_path / "rows.csv")
+    assert status("replay", job, *words, *ALONE) == 130
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.endswith("mfabric: interrupted.\n")
+    assert "Traceback" not in output.err
+    assert [row["fabric"] for row in read_rows(tmp_path / "rows.csv")[0]] == ["fat-tree"]
+
+
+def test_a_picture_of_nothing_is_refused_before_anything_is_written(tmp_path, capsys):
+    tasks, job = Tasks(2), tmp_path / "still.json"
+    tasks.add(TaskKind.MARKER, 0, "nothing", lag=1.0)
+    write_tasks(tasks.graph(), job)
+    words = ("--picture", tmp_path / "still.png", "--out", tmp_path / "rows.csv")
+    assert "picture needs a graph in which something takes time" in mistake(capsys, "replay", job, *words)
+    assert [path.name for path in tmp_path.iterdir()] == ["still.json"]
 
 
 def test_one_fabric_by_its_short_name_without_the_derivative(job, capsys):

@@ -29,7 +29,7 @@ def telling(tell: Callable[[float], None], every_s: float = EVERY_S) -> Iterator
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """`KeyboardInterrupt` for an interrupt that comes inside of a compiled program, of which JAX makes its own error."""
+    """`KeyboardInterrupt` for an interrupt inside of a compiled program, of which JAX makes an error of its own."""
     heard: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -18,7 +18,7 @@ TIE = (
 )
 
 
-def counted(number: int, what: str) -> str:
+def numbered(number: int, what: str) -> str:
     """1 rank, 2 ranks."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
@@ -36,7 +36,7 @@ def in_unit(seconds: float) -> str:
 
 
 def timed(rows: Rows, columns: Mapping[str, str | None]) -> tuple[list[dict[str, Any]], list[Column]]:
-    """The rows with all seconds of some columns (their titles, if other) in the unit of the largest, and the columns."""
+    """The rows with all seconds of some columns (with their titles) in the unit of the largest, and the columns."""
     there = {key: title or key for key, title in columns.items() if any(row.get(key) is not None for row in rows)}
     unit, factor = time_unit(
         max((abs(row[key]) for row in rows for key in there if row.get(key) is not None), default=0)
@@ -52,7 +52,7 @@ def runs_text(rows: Rows) -> str:
     named = {"makespan_s": "makespan", "compute_s": "compute", "exposed_comm_s": "exposed comm", "idle_s": "idle"}
     shown, times = timed(rows, named)
     held = [Column("held_by", "held by"), Column("held_share", "part", percent=True)] if "held_by" in rows[0] else []
-    table = plain(shown, ["fabric", Column("nic_gbps", "Gbps"), "servers", *times, *held])
+    table = plain(shown, ["fabric", Column("nic_gbps", "Gbps"), "servers", *times, *held], width=WIDE)
     return f"{table}\ncompute, exposed comm (no computation beside it) and idle: means over ranks."
 
 
@@ -61,8 +61,8 @@ def held_text(rows: Rows, makespan_s: float, tie: bool) -> str:
     named = {"holds_s": "holds", "saved_at_1_percent_s": "1 % more saves", "saved_per_100_gbps_s": "100 Gbps more"}
     if tie:
         del named["saved_per_100_gbps_s"]
+    rows = [{**row, "share": row["holds_s"] / makespan_s} for row in rows]
     shown, (holds, *others) = timed(rows, named)
-    shown = [row | {"share": row["holds_s"] / makespan_s} for row, row_s in zip(shown, rows, strict=True)]
     table = plain(shown, ["what", "links", holds, Column("share", "of all", percent=True), *others])
     return f"{table}\n{TIE}" if tie else table
 
@@ -75,11 +75,12 @@ def links_text(rows: Rows) -> str:
 
 def path_text(rows: Rows) -> str:
     """The critical path, a heading's end and a table: all of its steps, or the longest, in the order of time."""
-    steps = [row | {"takes_s": row["finish_s"] - row["released_s"], "name": shortened(row["name"])} for row in rows]
+    took = {"takes_s": lambda row: row["finish_s"] - row["released_s"], "name": lambda row: shortened(row["name"])}
+    steps = [{**row, **{key: of(row) for key, of in took.items()}} for row in rows]
     longest = sorted(range(len(steps)), key=lambda place: -steps[place]["takes_s"])[:SHOWN_STEPS]
     shown, times = timed([steps[place] for place in sorted(longest)], {"released_s": "from", "takes_s": "takes"})
-    said = f"the {len(shown)} longest of {counted(len(steps), 'step')}"
-    heading = said if len(shown) < len(steps) else counted(len(steps), "step")
+    said = f"the {len(shown)} longest of {numbered(len(steps), 'step')}"
+    heading = said if len(shown) < len(steps) else numbered(len(steps), "step")
     table = plain(shown, ["name", "rank", "to", *times, Column("held_by", "held by")], width=WIDE)
     return f"{heading}\n{table}"
 
@@ -87,12 +88,12 @@ def path_text(rows: Rows) -> str:
 def assumptions_text(assumed: Rows) -> str:
     """What a replay takes for granted; rows as `study.replay_assumed` makes them, one for each fabric."""
     together: dict[str, list[str]] = {}
-    for name, nics in dict.fromkeys((one["fabric"], one["nics"]) for one in assumed):
-        together.setdefault(nics, []).append(name)
-    wires = "; ".join(f"{', '.join(names)}: {nics}" for nics, names in together.items())
-    common = "; ".join(dict.fromkeys(one["common"] for one in assumed))
+    for name, servers in dict.fromkeys((one["fabric"], one["servers"]) for one in assumed):
+        together.setdefault(servers, []).append(name)
+    common = [f"Assumed: {said}." for said in dict.fromkeys(one["common"] for one in assumed)]
+    each = [f"{', '.join(names)}: {servers}." for servers, names in together.items()]
     equal = [f"{' and '.join(names)} end alike: {why}" for names, why in _alike(assumed)]
-    return "\n".join([f"Assumed: {common}.", f"NICs of a server, {wires}.", *equal])
+    return "\n".join([*common, *each, *equal])
 
 
 def _alike(assumed: Rows) -> list[tuple[list[str], str]]:

@@ -20,25 +20,27 @@ def replay_assumed(done: Replayed, config: Replay) -> dict[str, Any]:
     cluster = done.prepared.cluster
     row = {"fabric": done.prepared.fabric, "nic_gbps": done.prepared.nic_gbps, "makespan_s": done.makespan_s}
     lanes = "one task of a lane at a time, in an order set beforehand" if config.lanes == "ordered" else "lanes free"
-    rest = f"{config.alpha_s:g} s a message; {lanes}" if config.alpha_s else lanes
+    rest = f", {config.alpha_s:g} s a message; {lanes}" if config.alpha_s else f"; {lanes}"
     if cluster is None:
-        return row | {"common": f"latency of the graph's links; {rest}", "nics": "as the graph says", "like": None}
-    inside = f"{cluster.gpus_per_server} GPUs a server, NVLink {cluster.nvswitch_gigabytes_per_s:g} GB/s a GPU each way"
+        return row | {"common": f"latency of the graph's links{rest}", "servers": "as the graph says", "like": None}
     latency = f"latency {to_us(cluster.link_delay_s):g} us a link"
-    return row | {"common": f"{inside}; {latency}; {rest}", "nics": _nics(cluster), "like": _why(cluster, config)}
+    return row | {"common": latency + rest, "servers": _servers(cluster, config), "like": _why(cluster, config)}
 
 
-def _nics(cluster: Cluster) -> str:
-    """How many NICs a server has where, and who uses them."""
+def _servers(cluster: Cluster, config: Replay) -> str:
+    """GPUs and NICs of a server, and who uses these."""
     circuits = np.bincount(cluster.circuits.src, cluster.circuits.count, minlength=1).max()
     parts = [f"{cluster.nics} on packet switches"] if cluster.nics else []
-    optical = cluster.regions is not None and cluster.direct is None
-    if circuits:
-        parts.append(f"up to {circuits:g} {'circuits' if optical else 'direct links'} in use")
-    elif optical:
-        parts.append("circuits of each all-to-all")
-    users = "each GPU its own" if cluster.nic_use == "own" else "used by all its GPUs"
-    return f"{' and '.join(parts)}, {users}"
+    if cluster.direct is not None:
+        parts.append(f"{circuits:g} direct links")
+    elif circuits:
+        parts.append(f"{circuits:g} circuits")
+    elif cluster.regions is not None and config.circuits_for == "all-to-all":
+        parts.append("circuits for each all-to-all")
+    users = "each GPU its own" if cluster.nic_use == "own" else "for all its GPUs"
+    gpus = f"{cluster.gpus_per_server} GPU{'' if cluster.gpus_per_server == 1 else 's'} a server"
+    inside = f"{gpus}, NVLink {cluster.nvswitch_gigabytes_per_s:g} GB/s a GPU each way"
+    return f"{inside}; NICs of a server: {' and '.join(parts) or 'none in use'}, {users}"
 
 
 def _why(cluster: Cluster, config: Replay) -> str | None:

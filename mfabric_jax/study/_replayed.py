@@ -33,7 +33,7 @@ class Spent(NamedTuple):
     idle_s: np.ndarray
 
 
-class Messages(NamedTuple):
+class UnderWay(NamedTuple):
     """N intervals in which a message is under way.
 
     - `flow` [N]: its own, or of a latency behind its end the marker's.   - `src`, `dst` [N]: ranks.
@@ -48,19 +48,19 @@ class Messages(NamedTuple):
     end: np.ndarray
 
 
-def messages(done: Replayed) -> Messages:
+def under_way(done: Replayed) -> UnderWay:
     """When messages are under way, latency included; lags of tasks are not part of it."""
     flows = done.prepared.flows
     moves = np.flatnonzero(flows.transfers & (flows.src != flows.dst))
     sent, arrival = flows.arrivals.T
     flow, of = np.concatenate([moves, arrival]), np.concatenate([moves, sent])
     latency = flows.latency[flow]
-    return Messages(flow, flows.src[of], flows.dst[of], done.begin[flow] - latency, latency, done.finish[flow])
+    return UnderWay(flow, flows.src[of], flows.dst[of], done.begin[flow] - latency, latency, done.finish[flow])
 
 
 def spent(done: Replayed) -> Spent:
     """What every rank spends the makespan on."""
-    flows, ranks, sent = done.prepared.flows, done.prepared.graph.ranks, messages(done)
+    flows, ranks, sent = done.prepared.flows, done.prepared.graph.ranks, under_way(done)
     computes = (flows.seconds > 0) & (flows.dst < 0)
     begin = np.concatenate([done.begin[computes], np.tile(sent.begin, 2)])
     end = np.concatenate([done.finish[computes], np.tile(sent.end, 2)])
@@ -280,7 +280,7 @@ def spans(done: Replayed) -> list[dict[str, Any]]:
         when = {"begin_s": float(done.begin[flow]), "end_s": float(done.finish[flow])}
         name = _name(done, flow) or COMPUTATION
         found.append({"rank": int(flows.src[flow]), "track": "compute", "name": name} | when)
-    for one in zip(*(column.tolist() for column in messages(done)), strict=True):
+    for one in zip(*(column.tolist() for column in under_way(done)), strict=True):
         found += _message_spans(done, *one)
     found.sort(key=lambda one: one["begin_s"])
     return found + [_step_span(row) for row in path_rows(done)]
