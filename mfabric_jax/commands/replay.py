@@ -173,7 +173,7 @@ def _tell(title: str, runs: _Runs, remarks) -> None:
     from mfabric_jax.study import _replayed as found
 
     rows, done = runs.rows, runs.first
-    parts = ", ".join(text.numbered(rows[0][f"{what}s"], what) for what in ("rank", "task", "flow"))
+    parts = ", ".join(text.how_many(rows[0][f"{what}s"], what) for what in ("rank", "task", "flow"))
     print(f"{title}: {parts}")
     print(text.runs_text(rows))
     print("\n".join([text.assumptions_text(runs.assumed), *remarks]))

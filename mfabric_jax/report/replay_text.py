@@ -18,7 +18,7 @@ TIE = (
 )
 
 
-def numbered(number: int, what: str) -> str:
+def how_many(number: int, what: str) -> str:
     """1 rank, 2 ranks."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
@@ -35,7 +35,7 @@ def in_unit(seconds: float) -> str:
     return f"{significant(seconds * factor)} {unit}"
 
 
-def timed(rows: Rows, columns: Mapping[str, str | None]) -> tuple[list[dict[str, Any]], list[Column]]:
+def in_one_unit(rows: Rows, columns: Mapping[str, str | None]) -> tuple[list[dict[str, Any]], list[Column]]:
     """The rows with all seconds of some columns (with their titles) in the unit of the largest, and the columns."""
     there = {key: title or key for key, title in columns.items() if any(row.get(key) is not None for row in rows)}
     unit, factor = time_unit(
@@ -50,7 +50,7 @@ def timed(rows: Rows, columns: Mapping[str, str | None]) -> tuple[list[dict[str,
 def runs_text(rows: Rows) -> str:
     """A line for every fabric and bandwidth."""
     named = {"makespan_s": "makespan", "compute_s": "compute", "exposed_comm_s": "exposed comm", "idle_s": "idle"}
-    shown, times = timed(rows, named)
+    shown, times = in_one_unit(rows, named)
     held = [Column("held_by", "held by"), Column("held_share", "part", percent=True)] if "held_by" in rows[0] else []
     table = plain(shown, ["fabric", Column("nic_gbps", "Gbps"), "servers", *times, *held], width=WIDE)
     return f"{table}\ncompute, exposed comm (no computation beside it) and idle: means over ranks."
@@ -62,7 +62,7 @@ def held_text(rows: Rows, makespan_s: float, tie: bool) -> str:
     if tie:
         del named["saved_per_100_gbps_s"]
     rows = [{**row, "share": row["holds_s"] / makespan_s} for row in rows]
-    shown, (holds, *others) = timed(rows, named)
+    shown, (holds, *others) = in_one_unit(rows, named)
     table = plain(shown, ["what", "links", holds, Column("share", "of all", percent=True), *others])
     return f"{table}\n{TIE}" if tie else table
 
@@ -78,9 +78,9 @@ def path_text(rows: Rows) -> str:
     took = {"takes_s": lambda row: row["finish_s"] - row["released_s"], "name": lambda row: shortened(row["name"])}
     steps = [{**row, **{key: of(row) for key, of in took.items()}} for row in rows]
     longest = sorted(range(len(steps)), key=lambda place: -steps[place]["takes_s"])[:SHOWN_STEPS]
-    shown, times = timed([steps[place] for place in sorted(longest)], {"released_s": "from", "takes_s": "takes"})
-    said = f"the {len(shown)} longest of {numbered(len(steps), 'step')}"
-    heading = said if len(shown) < len(steps) else numbered(len(steps), "step")
+    shown, times = in_one_unit([steps[place] for place in sorted(longest)], {"released_s": "from", "takes_s": "takes"})
+    said = f"the {len(shown)} longest of {how_many(len(steps), 'step')}"
+    heading = said if len(shown) < len(steps) else how_many(len(steps), "step")
     table = plain(shown, ["name", "rank", "to", *times, Column("held_by", "held by")], width=WIDE)
     return f"{heading}\n{table}"
 
