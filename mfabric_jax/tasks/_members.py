@@ -125,6 +125,16 @@ def check_all_there(graph: TaskGraph, found: Collectives) -> None:
     )
 
 
+def _check_sizes(graph: TaskGraph, receive: np.ndarray) -> None:
+    """`InputError` for RECVs whose message nobody sends, and of which nobody knows how large it is."""
+    unknown = receive[graph.bytes[receive] == 0]
+    if unknown.size:
+        raise InputError(
+            f"bytes of {graph.named(unknown[0])} must be above 0, those of a message of rank {graph.peer[unknown[0]]} "
+            "that no task sends and absent='assume' sends when it is waited for."
+        )
+
+
 def messages_of(graph: TaskGraph, assume: bool) -> tuple[np.ndarray, np.ndarray]:
     """(SEND, RECV) task numbers [P] of each message that has both; `InputError` where two do not fit together.
 
@@ -144,6 +154,8 @@ def messages_of(graph: TaskGraph, assume: bool) -> tuple[np.ndarray, np.ndarray]
     at = np.searchsorted(graph.match[order], graph.match[receive])
     known = np.append(graph.match[order], -1)[at] == graph.match[receive]
     known &= graph.match[receive] >= 0
+    if assume:
+        _check_sizes(graph, receive[~known])
     if not (known.all() or assume):
         lost = receive[np.argmin(known)]
         raise InputError(

@@ -41,9 +41,10 @@ class TaskGraph:
     - `after` [D 2]: task `after[d, 1]` waits for the end of task `after[d, 0]`.
     - `start` [T] seconds: not before.   - `lag` [T] seconds: that much behind the last end it waits for (or `start`).
     - `seconds` [T]: of a COMPUTE.
-    - `bytes` [T]: of a SEND the message. Of a COLLECTIVE: ALL_REDUCE, REDUCE, BROADCAST: the buffer; ALL_GATHER: what
-      every rank has at the end; REDUCE_SCATTER: what every rank has at the beginning; ALL_TO_ALL, SCATTER, GATHER: what
-      a rank (the root) sends (receives) to all, its own part included.
+    - `bytes` [T]: of a SEND the message; of a RECV, too, but it counts only where no task sends it (`absent` of
+      `lowered`). Of a COLLECTIVE: ALL_REDUCE, REDUCE, BROADCAST: the buffer; ALL_GATHER: what every rank has at the
+      end; REDUCE_SCATTER: what every rank has at the beginning; ALL_TO_ALL, SCATTER, GATHER: what a rank (the root)
+      sends (receives) to all, its own part included.
     - `peer` [T]: of a SEND the destination, of a RECV the source, of a rooted collective the root's rank; else -1.
     - `match` [T]: tasks of one message (SEND and RECV), or of one collective (a COLLECTIVE of each member), have one
       number of their own; -1: none (a SEND that nobody waits for with a RECV).

@@ -48,7 +48,8 @@ def lowered(
     - `server`: of each rank [ranks], or how many ranks in a row share one. For hierarchical collectives.
     - `absent`: "refuse" a collective or message of which the graph lacks a task; or "assume" that missing members begin
       when all others have begun (their flows count for the first of those), and that the missing message is sent when
-      it is waited for. That is for the file of one rank alone, which then sees a collective among all.
+      it is waited for, with the bytes of its RECV. That is for a graph of some of the ranks, which see a collective
+      among all.
     - `lanes`: "ordered" runs one task at a time on a lane, in an order chosen beforehand: as they begin on lanes alone,
       with messages and collectives at `lane_gbps` and no link shared, the lowest number first; "free" lets lanes be.
 

@@ -207,6 +207,10 @@ def test_a_missing_message_is_named_or_assumed():
     last, flows = ends(message(receive_at=4.0, match=1), absent="assume")
     assert last[3] == 6.0
     assert (flows.src[3], flows.dst[3]) == (0, 1)
+    tasks = Tasks(2)
+    tasks.add(TaskKind.RECV, 1, "wanted", peer=0)
+    with pytest.raises(InputError, match=r"^bytes of task 0 \('wanted'\) must be above 0, those of .* of rank 0 that"):
+        lowered(tasks.graph(), absent="assume")
 
 
 def two(first, second, **other):

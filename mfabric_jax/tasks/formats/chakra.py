@@ -14,7 +14,7 @@ from pathlib import Path
 from mfabric_jax.checks import COUNTS, InputError
 from mfabric_jax.tasks.formats import files
 from mfabric_jax.tasks.formats.chakra_graph import put_together
-from mfabric_jax.tasks.formats.chakra_groups import Communicators, groups_in, read_groups
+from mfabric_jax.tasks.formats.chakra_groups import Communicators, Groups, groups_in, read_groups
 from mfabric_jax.tasks.formats.chakra_messages import read_stream, value_of
 from mfabric_jax.tasks.formats.chakra_nodes import Node, NodeType, of_json, of_message
 from mfabric_jax.tasks.formats.files import LeftOut, Reading, Spot
@@ -39,7 +39,8 @@ def read(path: Path, given: LeftOut) -> Reading:
     """The tasks of all ranks of the set that `path` is one file, the prefix, or the folder of.
 
     Communicators are those of `given.communicators`, of PREFIX.json beside the set, or of its METADATA nodes. A file
-    that stands alone is copied to `given.ranks` ranks, or to as many as its communicators name.
+    that stands alone is copied to `given.ranks` ranks, or to as many as its communicators name; of a set of several
+    `given.ranks` says that there are so many, and that some have no file.
     """
     found = _set_of(path)
     if not found:
@@ -50,14 +51,9 @@ def read(path: Path, given: LeftOut) -> Reading:
     prefix = one["prefix"] if one else files.plain_name(ordered[0]).removesuffix(".et")
     beside = Path(given.communicators) if given.communicators else ordered[0].with_name(f"{prefix}.json")
     shared = read_groups(beside) if given.communicators or beside.is_file() else {}
-    of_rank = {rank: groups_in(nodes) for rank, nodes in enumerate(traces)}
     if len(traces) == 1:
-        return _alone(ordered[0], traces[0], shared | of_rank[0], given)
-    if sorted(found) != [*range(len(found))] or given.ranks not in (None, len(found)):
-        gap = next(rank for rank in range(len(found) + 1) if rank not in found)
-        raise InputError(f"{prefix}.RANK.et must have a file for every rank, got {len(found)} without rank {gap}.")
-    graph, remarks = put_together(list(traces), Communicators(shared, of_rank, len(found)), given, all(by_id))
-    return Reading(graph, "Chakra", remarks)
+        return _alone(ordered[0], traces[0], shared | groups_in(traces[0]), given)
+    return _some(f"{prefix}.RANK.et", dict(zip(sorted(found), traces, strict=True)), shared, given, all(by_id))
 
 
 def _set_of(path: Path) -> dict[int, Path]:
@@ -92,22 +88,40 @@ def _nodes(path: Path) -> tuple[list[Node], bool]:
     return [node for node in nodes if EMPTY not in node.attributes], bool(told.get(BY_ID))
 
 
+def _some(name: str, traces: dict[int, list[Node]], shared: Groups, given: LeftOut, by_id: bool) -> Reading:
+    """A file for every rank, or for some of `given.ranks`."""
+    place, ranks = Spot(name), given.ranks or len(traces)
+    place.whole("ranks", ranks, 1, COUNTS["gpus"])
+    of_rank = {rank: groups_in(nodes) for rank, nodes in traces.items()}
+    beyond = max([*traces, *(max(named, default=0) for one in (shared, *of_rank.values()) for named in one.values())])
+    absent = [rank for rank in range(ranks) if rank not in traces]
+    if beyond >= ranks or (absent and not given.ranks):
+        lost = absent[0] if absent else beyond
+        place.refuse(
+            f"must have a file for every rank, got {len(traces)} without rank {lost}; without the others it is read "
+            f"when ranks says how many there are, {beyond + 1} or more"
+        )
+    nodes = [traces.get(rank, []) for rank in range(ranks)]
+    graph, remarks = put_together(nodes, Communicators(shared, of_rank, ranks), given, by_id, absent)
+    some = f"files of {len(traces)} of {ranks} ranks: the others are left out, for absent='assume'."
+    return Reading(graph, "Chakra", (some, *remarks) if absent else remarks)
+
+
 def _alone(path: Path, nodes: list[Node], groups: dict, given: LeftOut) -> Reading:
     """One file for all ranks: each does the same."""
     place = Spot(repr(str(path)))
     named = 1 + max((rank for ranks in groups.values() for rank in ranks), default=0)
-    ranks = given.ranks or named
+    ranks = place.whole("ranks", given.ranks or named, 1, COUNTS["gpus"])
     files.few_enough(path, ranks * len(nodes))
     known = Communicators(groups, {}, ranks)
     for node in nodes:
         if node.kind in (NodeType.COMM_SEND, NodeType.COMM_RECV):
             node.place.refuse("must name its other end, in a set with a file for every rank, PREFIX.RANK.et")
         if node.kind == NodeType.COMM_COLL and groups and "comm_type" in node.attributes:
-            number = known.of(node, 0)
-            if len(known.groups[number]) == ranks:
-                continue
-            node.place.refuse(f"is a collective of fewer than {ranks} ranks: its set needs a file for every rank")
+            members = len(known.groups[known.of(node, 0)])
+            if members != ranks:
+                said = f"is a collective of {members} ranks, not of all {ranks} that its file is copied to"
+                node.place.refuse(f"{said}: its set needs a file for every rank")
     graph, remarks = put_together([nodes] * ranks, known, given)
     said = "ranks copies it to more" if ranks == 1 else "each does the same"
-    place.whole("ranks", ranks, 1, COUNTS["gpus"])
     return Reading(graph, "Chakra", (f"one file for {files.so_many(ranks, 'rank')}: {said}.", *remarks))

@@ -1,10 +1,12 @@
 """The nodes of all ranks of a Chakra trace, put together: collectives and messages matched, waits resolved."""
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from mfabric_jax import units
 from mfabric_jax.checks import InputError
+from mfabric_jax.tasks.collectives.registry import ROOTED
 from mfabric_jax.tasks.formats import files
 from mfabric_jax.tasks.formats.chakra_groups import Communicators
 from mfabric_jax.tasks.formats.chakra_nodes import Node, NodeType, waits_of
@@ -15,7 +17,6 @@ from mfabric_jax.tasks.graph import Op, TaskGraph, TaskKind, Tasks, numbered
 CPU, GPU, COMM, MEMORY = range(4)  # lanes: one at a time of each, on each rank
 OURS = "mfabric_"  # attributes that hold exactly what Chakra's own cannot
 EXACT = ("seconds", "bytes", "start", "lag")
-ROOTED = (Op.BROADCAST, Op.REDUCE, Op.GATHER, Op.SCATTER)
 REDUCE_SCATTER_BLOCK = 8
 
 
@@ -36,15 +37,18 @@ class _Work(NamedTuple):
     messages: Messages
     place_in_group: Counter
     label: dict[int, tuple]
+    absent: frozenset[int]
 
 
-def put_together(ranks: list[list[Node]], known: Communicators, given: LeftOut, by_id: bool = False) -> PutTogether:
-    """A task for every node of every rank, by rank and id, or by id alone.
+def put_together(
+    ranks: list[list[Node]], known: Communicators, given: LeftOut, by_id: bool = False, absent: Iterable[int] = ()
+) -> PutTogether:
+    """A task for every node of every rank, by rank and id, or by id alone; ranks that are `absent` have no file.
 
     The nth collective of a communicator on one rank is the nth on all of its ranks, by id; a message is the nth of its
     source, destination and tag. `InputError` for collectives that differ or lack members, and messages nobody sends.
     """
-    work = _Work(Tasks(len(ranks)), known, given, Counter(), Messages(), Counter(), {})
+    work = _Work(Tasks(len(ranks)), known, given, Counter(), Messages(), Counter(), {}, frozenset(absent))
     every = [(node.number, rank, node) for rank, nodes in enumerate(ranks) for node in nodes]
     every.sort(key=lambda one: one[:2] if by_id else (one[1], one[0]))
     files.few_enough("a Chakra trace", len(every))
@@ -181,7 +185,8 @@ def _match_collectives(work: _Work) -> None:
     first: dict[tuple, int] = {}
     for task, label in work.label.items():
         one = first.setdefault(label, task)
-        if any(columns[name][one] != columns[name][task] for name in ("op", "bytes", "peer")):
+        alike = ("op", "peer") if columns["op"][task] == Op.ALL_TO_ALL else ("op", "bytes", "peer")
+        if any(columns[name][one] != columns[name][task] for name in alike):
             ranks = sorted(columns["rank"][each] for each in (one, task))
             members = list(work.known.groups[label[0]])[:8]
             raise InputError(
@@ -189,7 +194,7 @@ def _match_collectives(work: _Work) -> None:
                 f"those of ranks {ranks[0]} and {ranks[1]} differ ({columns['name'][task]!r})."
             )
     for number, members in enumerate(work.known.groups):
-        count = {rank: work.place_in_group[number, rank] for rank in members}
+        count = {rank: work.place_in_group[number, rank] for rank in members if rank not in work.absent}
         if len(set(count.values())) > 1:
             most, least = (pick(count, key=lambda rank: count[rank]) for pick in (max, min))
             raise InputError(
@@ -201,7 +206,9 @@ def _match_collectives(work: _Work) -> None:
 def _match_messages(work: _Work, nodes: list[Node]) -> None:
     found = work.messages.matched()
     for receive, source in found.unsent:
-        nodes[receive].place.refuse(f"receives from rank {source}, which does not send it")
+        if source not in work.absent:
+            nodes[receive].place.refuse(f"receives from rank {source}, which does not send it")
+        work.tasks.column("bytes")[receive] = nodes[receive].whole("comm_size")
     for send, receive, _ in found.pairs:
         work.label[send] = work.label[receive] = ("message", send)
     work.noted["no receive"] += found.unheard

@@ -15,8 +15,9 @@ import numpy as np
 from mfabric_jax import units
 from mfabric_jax.atomic import replacing
 from mfabric_jax.checks import InputError
+from mfabric_jax.tasks.collectives.registry import ROOTED
 from mfabric_jax.tasks.formats.chakra import BY_ID, EMPTY, ONE
-from mfabric_jax.tasks.formats.chakra_graph import COMM, CPU, EXACT, GPU, OURS, ROOTED
+from mfabric_jax.tasks.formats.chakra_graph import COMM, CPU, EXACT, GPU, OURS
 from mfabric_jax.tasks.formats.chakra_messages import messages, stream_of
 from mfabric_jax.tasks.formats.chakra_nodes import NodeType
 from mfabric_jax.tasks.formats.files import so_many
@@ -38,10 +39,12 @@ SLOTS = {bool: "bool_val", int: "int64_val", float: "double_val", str: "string_v
 def write(graph: TaskGraph, path: Path) -> tuple[str, ...]:
     """The files of all ranks; `path` is PREFIX.et. Returns what stands in attributes of our own, and what was added.
 
-    `InputError` for collectives that lack members, or that two ranks have in different orders.
+    `InputError` for collectives that lack members, or that two ranks have in different orders, and for messages that
+    nobody sends.
     """
     inside, remarks = within_ranks(graph)
     _check_collectives(inside)
+    _check_messages(inside)
     prefix = path.name.removesuffix(".et")
     files = [path.with_name(f"{prefix}.{rank}.et") for rank in range(graph.ranks)]
     beside = sorted(path.parent.glob(f"{prefix}.*.et*")) if path.parent.is_dir() else []
@@ -70,6 +73,14 @@ def _empty() -> Any:
 
 def _check_collectives(graph: TaskGraph) -> None:
     """All members take part, in one order on all of them: that is how they are matched when read."""
+    members = np.array([len(group) for group in graph.groups], np.int64)
+    alone = np.flatnonzero(graph.of(TaskKind.COLLECTIVE) & (graph.match < 0))
+    alone = alone[members[graph.group[alone]] > 1]
+    if alone.size:
+        raise InputError(
+            f"match of {graph.named(alone[0])} must be that of the other members of its collective, to be written as "
+            "Chakra, got -1."
+        )
     order: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for task in np.flatnonzero(graph.of(TaskKind.COLLECTIVE)).tolist():
         order[int(graph.group[task])][int(graph.rank[task])].append(int(graph.match[task]))
@@ -81,6 +92,18 @@ def _check_collectives(graph: TaskGraph) -> None:
                     f"ranks {members[0]} and {rank} must have the same collectives of group {group} in the same order, "
                     "to be written as Chakra."
                 )
+
+
+def _check_messages(graph: TaskGraph) -> None:
+    """Of every RECV there is the SEND."""
+    receive = np.flatnonzero(graph.of(TaskKind.RECV))
+    sent = graph.match[graph.of(TaskKind.SEND) & (graph.match >= 0)]
+    lost = receive[~np.isin(graph.match[receive], sent)]
+    if lost.size:
+        raise InputError(
+            f"{graph.named(lost[0])} must have a task that sends its message, to be written as Chakra; none has its "
+            f"match, {graph.match[lost[0]]}."
+        )
 
 
 def _nodes(graph: TaskGraph) -> list[list[Any]]:

@@ -21,7 +21,8 @@ PACKED = re.compile(r"\.(gz|xz)$")
 class LeftOut:
     """What a file may leave out, said by its reader's caller; None: not said.
 
-    - `ranks`: GPUs of the job. A Chakra file that stands alone is copied to all of them.
+    - `ranks`: GPUs of the job. A Chakra file that stands alone is copied to all of them; of a set of several some may
+      be missing.
     - `communicators`: JSON file of a Chakra set's communicators; else PREFIX.json, or METADATA nodes.
     - `tflops`, `memory_gigabytes_per_s`: of a GPU, for computations that say operations and bytes in place of a
       duration: operations / min(tflops, memory bandwidth x operations / bytes), the roofline of ASTRA-sim.

@@ -10,6 +10,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.tasks.formats.chakra_messages import messages, stream_of
 from mfabric_jax.tasks.formats.registry import read_tasks, read_with_remarks
 from mfabric_jax.tasks.graph import Op, TaskKind
+from mfabric_jax.tasks.lowering import lowered
 from tests.mistakes import check_refused
 
 COMP, SEND, RECV, COLL, METADATA, LOAD = 4, 5, 6, 7, 1, 2
@@ -208,7 +209,37 @@ def test_collectives_that_differ_and_gaps_are_refused(tmp_path):
     path = put(tmp_path, *ranks)
     check_refused("must be the same on all ranks, but those of ranks 0 and 1 differ", read_tasks, path)
     (tmp_path / "trace.1.et").unlink()
-    check_refused(r"trace.RANK.et must have a file for every rank, got 2 without rank 1\.", read_tasks, path)
+    check_refused(
+        r"trace.RANK.et must have a file for every rank, got 2 without rank 1; .* 3 or more\.", read_tasks, path
+    )
+
+
+def test_some_files_of_a_set(tmp_path):
+    first = [
+        node(1, COLL, comm_type=0, comm_size=8, pg_name="4"),
+        node(2, RECV, comm_src=3, comm_size=70),
+        node(3, SEND, comm_dst=1, comm_size=9, comm_tag=5),
+    ]
+    path = put(tmp_path, first, [node(1, RECV, comm_src=0, comm_size=9, comm_tag=5)])
+    (tmp_path / "trace.json").write_text(json.dumps({"4": [0, 2, 3]}))
+    check_refused(r"^trace.RANK.et must .*, got 2 without rank 3; .* 4 or more\.$", read_tasks, path)
+    check_refused("got 2 without rank 2; .* 4 or more", read_tasks, path, ranks=3)
+    check_refused("for ranks, got '1000000000'", read_tasks, path, ranks=10**9)
+    graph, _, remarks = read_with_remarks(path, ranks=4)
+    assert remarks == ("files of 2 of 4 ranks: the others are left out, for absent='assume'.",)
+    assert (graph.ranks, graph.bytes.tolist(), graph.match.tolist()) == (4, [8, 70, 9, 0], [0, -1, 1, 1])
+    flows = lowered(graph, absent="assume")
+    assert (flows.src[1], flows.dst[1], flows.bytes[1]) == (3, 0, 70)
+    first[1] = node(2, RECV, comm_src=1, comm_size=70)
+    check_refused("receives from rank 1, which does not", read_tasks, put(tmp_path, first, []), ranks=4)
+
+
+def test_a_communicator_of_another_size_than_the_job(tmp_path):
+    put(tmp_path, [node(1, COLL, comm_type=0, comm_size=8, pg_name="4")], prefix="alone")
+    (tmp_path / "alone.json").write_text(json.dumps({"4": [0, 1, 2]}))
+    for ranks in (2, 4):
+        said = f"is a collective of 3 ranks, not of all {ranks} that its file is copied to: its set"
+        check_refused(said, read_tasks, tmp_path / "alone.0.et", ranks=ranks)
 
 
 def test_bytes_that_are_no_trace(tmp_path):

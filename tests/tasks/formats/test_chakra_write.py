@@ -99,6 +99,26 @@ def test_collectives_out_of_order_or_without_members_are_refused(tmp_path, order
     check_refused(said, write_tasks, tasks.graph(), tmp_path / "x.et")
 
 
+def test_members_of_an_all_to_all_have_bytes_of_their_own(tmp_path):
+    tasks = Tasks(2, groups=((0, 1),))
+    for rank in range(2):
+        what = {"op": Op.ALL_TO_ALL, "group": 0, "bytes": 8.0 + rank, "match": 0}
+        tasks.add(TaskKind.COLLECTIVE, rank, lane=2, **what)
+    write_tasks(tasks.graph(), tmp_path / "x.et")
+    assert read_tasks(tmp_path / "x").equals(tasks.graph())
+
+
+def test_what_could_not_be_matched_again_is_refused(tmp_path):
+    tasks = Tasks(2, groups=((0, 1),))
+    for rank in range(2):
+        tasks.add(TaskKind.COLLECTIVE, rank, "c", op=Op.ALL_REDUCE, group=0, bytes=8.0)
+    check_refused(r"^match of task 0 \('c'\) must .*, got -1\.$", write_tasks, tasks.graph(), tmp_path / "x.et")
+    tasks = Tasks(2)
+    tasks.add(TaskKind.SEND, 0, peer=1, bytes=8.0)
+    tasks.add(TaskKind.RECV, 1, "r", peer=0, bytes=8.0)
+    check_refused(r"^task 1 \('r'\) must have a task that sends", write_tasks, tasks.graph(), tmp_path / "x.et")
+
+
 def test_another_set_of_that_name_is_in_the_way(tmp_path):
     write_tasks(Tasks(4).graph(), tmp_path / "x.et")
     check_refused("x.2.et' is of another set", write_tasks, Tasks(2).graph(), tmp_path / "x.et")
