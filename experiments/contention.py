@@ -9,6 +9,8 @@ import dataclasses
 import time
 from typing import Any
 
+import jax
+
 from mfabric_jax.fabric.mfabric import BEST
 from mfabric_jax.report.figures.groups import Dots
 from mfabric_jax.report.figures.panels import Axis, Picture, looks
@@ -56,6 +58,7 @@ class Config(Sweep):
 def run(config: Config) -> Found:
     """A row for each iteration: seconds, tasks, and what sharing adds to it, as a part of it."""
     for model, fabric, preset, overlap in cells(config, config.models, config.fabrics, config.presets, config.overlap):
+        jax.clear_caches()  # a process has room for the programs of some sixty such iterations
         began = time.perf_counter()
         setting = config.setting(model, fabric, preset, overlap)
         one = exported_iteration(setting, barriers="marker", receives=False)
