@@ -97,8 +97,9 @@ def gains(done: Replayed) -> Gains:
 
 
 def gain_rows(done: Replayed, found: Gains) -> list[dict[str, Any]]:
-    """What holds the makespan, and what more of it would bring: a row for every kind of link, for computation, latency,
-    lags of tasks, the switch and starts.
+    """What holds the makespan, and what more of it would bring: a row for every kind of link (one for both directions,
+    where both hold something: which of them does is often a tie), for computation, latency, lags of tasks, the switch
+    and starts.
 
     - `holds_s`: seconds of the makespan that are in proportion to it; they add up to the makespan.
     - `saved_per_percent_s`: if all such links had 1 % more capacity (computations, latency: took 1 % less).
@@ -109,7 +110,7 @@ def gain_rows(done: Replayed, found: Gains) -> list[dict[str, Any]]:
     network = prepared.network
     kinds = network.kind_of_links()
     held = -network.capacity * found.capacity
-    rows = []
+    rows: list[dict[str, Any]] = []
     for kind, (name, count) in enumerate(network.links):
         mine = kinds == kind
         own_Bps = network.capacity[mine]
@@ -117,9 +118,21 @@ def gain_rows(done: Replayed, found: Gains) -> list[dict[str, Any]]:
             own_Bps = np.full(count, units.gbps(prepared.nic_gbps))
         saved = float(np.sum(held[mine] * units.gbps(STEP_GBPS) / np.where(own_Bps > 0, own_Bps, np.inf)))
         rows.append({"what": name, "links": count} | _gain(float(held[mine].sum())) | {"saved_per_100_gbps_s": saved})
+    rows = _both_ways_together([row for row in rows if abs(row["holds_s"]) > _noise_s(done)])
     beside = {name: amount * getattr(found, of) for name, (of, amount) in _amounts(done).items()}
     rows += [{"what": name, "links": None} | _gain(float(part.sum())) for name, part in beside.items()]
     return [row for row in rows if abs(row["holds_s"]) > _noise_s(done)]
+
+
+def _both_ways_together(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """With one row for "nic up" and "nic down"."""
+    found: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        stem = _both_ways(row["what"])
+        if (first := found.get(stem)) is not None:
+            row = {"what": f"{stem} up and down"} | {name: first[name] + row[name] for name in row if name != "what"}
+        found[stem] = row
+    return list(found.values())
 
 
 def _amounts(done: Replayed) -> dict[str, tuple[str, np.ndarray]]:
@@ -157,8 +170,8 @@ def saved_rows(done: Replayed, rows: list[dict[str, Any]]) -> list[dict[str, Any
 
 
 def _both_ways(kind: str) -> str:
-    """What "nic up" and "nic down" have in common."""
-    return kind.removesuffix(" up").removesuffix(" down")
+    """What "nic up", "nic down" and "nic up and down" have in common."""
+    return kind.removesuffix(" up and down").removesuffix(" up").removesuffix(" down")
 
 
 def _saved(done: Replayed, what: str) -> float:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mfabric_jax.study._replayed import gain_rows, gains, path_rows, saved_rows, spans, spent
+from mfabric_jax.study._replayed import at_a_tie, gain_rows, gains, path_rows, saved_rows, spans, spent
 from mfabric_jax.tasks.busy_time import covered_s
 from mfabric_jax.tasks.graph import Op, TaskKind, Tasks
 from tests.study.test_replay import NEAR, NIC, one
@@ -75,3 +75,16 @@ def test_one_per_cent_more_is_run_again():
     rows = saved_rows(done, gain_rows(done, gains(done)))
     saved = {row["what"]: row["saved_at_1_percent_s"] for row in rows}
     assert saved == pytest.approx({"nic down": 1 - 1 / 1.01, "latency": 0.0025, "lag": 0.05}, rel=1e-9)
+
+
+def test_both_directions_of_a_link_hold_together():
+    """Rank 0 sends to 1 and 2, which send to each other: NICs up and down are full at once, and who holds is a tie."""
+    tasks = Tasks(3)
+    for match, (rank, peer) in enumerate([(0, 1), (0, 2), (1, 2), (2, 1), (1, 0)]):
+        tasks.add(TaskKind.SEND, rank, bytes=NIC, peer=peer, match=match)
+        tasks.add(TaskKind.RECV, peer, peer=rank, match=match)
+    done = one(tasks.graph())
+    rows = gain_rows(done, gains(done))
+    assert sum(row["holds_s"] for row in rows) == pytest.approx(done.makespan_s, **NEAR)
+    assert len({row["what"].split()[0] for row in rows}) == len(rows)
+    assert not at_a_tie(done, rows)

@@ -11,6 +11,7 @@ import numpy as np
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import style
+from mfabric_jax.report.numerals import time_unit
 from mfabric_jax.report.task_trace import PATH
 
 if TYPE_CHECKING:
@@ -22,16 +23,18 @@ Rows = Sequence[Mapping[str, Any]]
 MOST_RANKS = 24
 _WIDE, _LANE = 13.0, 0.24
 _COMMUNICATION = style.Look("Communication that no computation hides", style.KINDS["all-to-all"].colour)
+_LATENCY = style.Look("... of which latency", style.mixed(_COMMUNICATION.colour, 0.6))
 _COMPUTE = style.Look("Computation", style.KINDS["attention"].colour)
-_LINKS = ("#CC6677", "#DDCC77", "#117733", "#332288", "#AA4499", "#44AA99", "#999933", "#882255")
-_NAMED = 0.06  # of the makespan: a part that has room for its name
+_BESIDE = {"computation": _COMPUTE.colour, "latency": _LATENCY.colour, "lag": "#BBBBBB", "reconfiguration": "#332288"}
+_LINKS = ("#DDCC77", "#117733", "#44AA99", "#AA4499", "#999933", "#661100", "#6699CC", "#882255")
+_NAMED = 0.06  # of the width: a part that has room for its name
 
 
 def replay_picture(spans: Rows, held: Rows, path: str | Path, title: str = "") -> Path:
     """Draw a replay; returns the path written.
 
-    - `spans`: as `write_task_trace` takes them; of many ranks some are shown, evenly chosen.
-    - `held`: `what` and `holds_s`, parts of the makespan; none: not drawn.
+    - `spans`: as `write_task_trace` takes them; of many ranks some are shown, those of the critical path first.
+    - `held`: `what` and `holds_s`, parts of the makespan; those below 0 are left of 0. None: not drawn.
 
     `InputError` for no spans, or a path that is no picture or cannot be written.
     """
@@ -43,9 +46,11 @@ def build_replayed(spans: Rows, held: Rows, title: str = "") -> Figure:
     ranks = sorted({one["rank"] for one in spans if one["rank"] >= 0})
     if not ranks:
         raise InputError("spans must hold at least one of a rank, got none.")
-    shown = [ranks[place] for place in np.unique(np.linspace(0, len(ranks) - 1, MOST_RANKS).round().astype(int))]
+    shown = _shown(ranks, [one for one in spans if one["track"] == PATH])
+    if len(shown) < len(ranks):
+        title = f"{title} ({len(shown)} of {len(ranks)} ranks)".strip()
     tall = _LANE * len(shown) + 0.4
-    figure = style.blank(_WIDE, tall + (2.6 if held else 1.6))
+    figure = style.blank(_WIDE, tall + (3.0 if held else 1.6))
     figure.suptitle(title, fontsize=style.FONT + 2, fontweight="bold")
     if not held:
         _draw_ranks(figure.subplots(), spans, shown)
@@ -56,51 +61,89 @@ def build_replayed(spans: Rows, held: Rows, title: str = "") -> Figure:
     return figure
 
 
+def _shown(ranks: Sequence[int], path: Rows) -> list[int]:
+    """All ranks; of many those that the critical path is longest on, and others evenly chosen."""
+    if len(ranks) <= MOST_RANKS:
+        return [*ranks]
+    spent: dict[int, float] = {}
+    for one in path:
+        for rank in {one["args"]["rank"], one["args"].get("to")} & {*ranks}:
+            spent[rank] = spent.get(rank, 0.0) + one["end_s"] - one["begin_s"]
+    first = sorted(spent, key=lambda rank: (-spent[rank], rank))[:MOST_RANKS]
+    others = [rank for rank in ranks if rank not in first]
+    places = np.linspace(0, len(others) - 1, MOST_RANKS - len(first)).round().astype(int)
+    return sorted([*first, *(others[place] for place in places)])
+
+
 def _draw_ranks(axes: Axes, spans: Rows, shown: Sequence[int]) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
+    end_s = max(one["end_s"] for one in spans)
+    unit, factor = time_unit(end_s)
     row = {rank: place for place, rank in enumerate(shown)}
-    drawn = (_COMMUNICATION, ("send", "receive"), 2, 0.82), (_COMPUTE, ("compute",), 3, 0.9)
+    moves, computes = ("send", "receive"), ("compute",)
+    drawn = (_LATENCY, moves, 1, 0.82), (_COMMUNICATION, moves, 2, 0.82), (_COMPUTE, computes, 3, 0.9)
     for look, tracks, order, tall in drawn:
         for rank in shown:
             mine = [one for one in spans if one["rank"] == rank and one["track"] in tracks]
-            bars = [(one["begin_s"], one["end_s"] - one["begin_s"]) for one in mine]
-            axes.broken_barh(
-                bars, (row[rank] - tall / 2, tall), color=look.colour, linewidth=0, snap=False, zorder=order
-            )
-    _draw_path(axes, [one for one in spans if one["track"] == PATH], row)
+            bars = [_bar(one, factor, whole=look is not _COMMUNICATION) for one in mine]
+            place = row[rank] - tall / 2, tall
+            axes.broken_barh(bars, place, color=look.colour, linewidth=0, snap=False, zorder=order)
+    _draw_path(axes, [one for one in spans if one["track"] == PATH], row, factor)
     axes.set_yticks(range(len(shown)), [f"rank {rank}" for rank in shown], fontsize=style.FONT - 2)
-    axes.set(ylim=(len(shown) - 0.5, -0.5), xlim=(0, max(one["end_s"] for one in spans)), xlabel="time [s]")
+    axes.set(ylim=(len(shown) - 0.5, -0.5), xlim=(0, end_s * factor), xlabel=f"time [{unit}]")
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="x", zorder=0)
-    colours = [Patch(facecolor=look.colour, label=look.label) for look in (_COMPUTE, _COMMUNICATION)]
+    colours = [Patch(facecolor=look.colour, label=look.label) for look in (_COMPUTE, _COMMUNICATION, _LATENCY)]
     key = [*colours, Line2D([], [], color=style.INK, linewidth=2, label="Critical path")]
-    axes.legend(handles=key, loc="lower left", bbox_to_anchor=(0, 1), ncols=3, borderaxespad=0.2)
+    axes.legend(handles=key, loc="lower left", bbox_to_anchor=(0, 1), ncols=4, borderaxespad=0.2)
 
 
-def _draw_path(axes: Axes, steps: Rows, row: Mapping[int, int]) -> None:
+def _bar(one: Mapping[str, Any], factor: float, whole: bool) -> tuple[float, float]:
+    """Begin and length; without the latency in front of a message, unless it is asked for."""
+    begin_s = one["begin_s"] + (0.0 if whole else one.get("latency_s", 0.0))
+    return begin_s * factor, max(one["end_s"] - begin_s, 0.0) * factor
+
+
+def _draw_path(axes: Axes, steps: Rows, row: Mapping[int, int], factor: float) -> None:
     """A line through the ranks on which the critical path runs, where these are shown."""
     x: list[float] = []
     y: list[float] = []
     for one in sorted(steps, key=lambda one: one["begin_s"]):
         rank, to = one["args"]["rank"], one["args"].get("to")
-        x += [one["begin_s"], one["end_s"]]
+        x += [one["begin_s"] * factor, one["end_s"] * factor]
         y += [row.get(end, np.nan) for end in (rank, rank if to is None else to)]
     axes.plot(x, y, color=style.INK, linewidth=1.4, zorder=4, solid_joinstyle="round")
 
 
 def _draw_held(axes: Axes, held: Rows) -> None:
-    """One bar of all parts, the longest first."""
-    left, total = 0.0, sum(one["holds_s"] for one in held)
-    others = itertools.cycle(_LINKS)
-    for one in sorted(held, key=lambda one: -one["holds_s"]):
-        colour = _COMPUTE.colour if one["what"] == "computation" else next(others)
-        axes.barh(0, one["holds_s"], 0.8, left=left, color=colour, edgecolor="white", linewidth=0.6)
-        if one["holds_s"] > _NAMED * total:
-            words = f"{one['what']}\n{one['holds_s'] / total:.1%}"
+    """One bar of all parts, the longest first; those below 0 to the left of it."""
+    from matplotlib.patches import Patch
+
+    total = sum(one["holds_s"] for one in held)
+    unit, factor = time_unit(total)
+    lefts, rights = (sum(pick(one["holds_s"], 0.0) for one in held) * factor for pick in (min, max))
+    others, key = itertools.cycle(_LINKS), []
+    ends = {True: 0.0, False: 0.0}
+    for one in sorted(held, key=lambda one: -abs(one["holds_s"])):
+        colour, length = _BESIDE.get(one["what"]) or next(others), one["holds_s"] * factor
+        side = length > 0
+        axes.barh(0, length, 0.8, left=ends[side], color=colour, edgecolor="white", linewidth=0.6)
+        words = f"{one['what']} {one['holds_s'] / total:.1%}"
+        if abs(length) > _NAMED * (rights - lefts):
             look = {"ha": "center", "va": "center", "fontsize": style.FONT - 1, "color": style.ink_on(colour)}
-            axes.text(left + one["holds_s"] / 2, 0, words, **look)
-        left += one["holds_s"]
-    axes.set(yticks=[], xlim=(0, total), xlabel="what holds the makespan [s]")
+            axes.text(ends[side] + length / 2, 0, "\n".join(words.rsplit(" ", 1)), **look)
+        else:
+            key.append(Patch(facecolor=colour, label=words))
+        ends[side] += length
+    label = f"what holds the makespan [{unit}]"
+    if lefts < 0:
+        axes.axvline(total * factor, color=style.INK, linewidth=1)
+        label += (
+            f"; right minus left of 0 is the makespan, {total * factor:.4g} {unit}: parts hold for tiny changes only"
+        )
+    axes.set(yticks=[], xlim=(lefts, rights), xlabel=label)
     axes.spines["left"].set_visible(False)
+    if key:
+        axes.legend(handles=key, loc="lower left", bbox_to_anchor=(0, 1), ncols=min(len(key), 6), borderaxespad=0.2)
