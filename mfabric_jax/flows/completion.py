@@ -15,7 +15,7 @@ from jaxtyping import Array, ArrayLike, Float, Int
 
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.flows import device_events, host_times
-from mfabric_jax.flows.dependencies import Successors, checked_after, has_numba, run_order, successors
+from mfabric_jax.flows.dependencies import Successors, checked_after, run_order, successors
 from mfabric_jax.flows.device_events import Release
 from mfabric_jax.flows.max_min import SMALL, has_nan
 from mfabric_jax.flows.problem import FlowList, FlowProblem, Outcome, of_shape, refuse_negative
@@ -52,7 +52,7 @@ def completion_times(
       whole batch. `InputError` names the members of a cycle.
     - `lag` [F] s: a flow begins that much behind `start` or the last end it waits for, whichever is later; 0 or more.
     - `engine`: host | device | auto. Auto: host where programs are for a CPU and flows wait for others or are more than
-      a few hundred, and numba is installed.
+      a few hundred.
 
     A flow without bytes ends as it begins and takes no bandwidth. A flow without hops runs at its cap: a computation.
     What waits for something that never ends never begins. Differentiable in capacity, share, weight, cap, size, start
@@ -67,8 +67,7 @@ def completion_times(
     pairs = _known(after, flows[0])
     if one_of("engine", engine, ENGINES) == "auto":
         large = len(pairs) > 0 or flows[0] > SMALL
-        on_host = large and platform() == "cpu" and has_numba()
-        engine = "host" if on_host else "device"
+        engine = "host" if large and platform() == "cpu" else "device"
     if engine == "host":
         traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((problem, size, start, lag)))
         if traced and platform() != "cpu":

@@ -1,7 +1,6 @@
 """What waits for what, as arrays: an order in which everything can run, and cycles by their members."""
 
 import functools
-import importlib.util
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -59,7 +58,7 @@ def _walked(after: np.ndarray, flows: int) -> tuple[np.ndarray, np.ndarray]:
     """An order of all flows that can run, and for how many others each flow [F] then still waits."""
     first, then, waits = successors(after, flows)
     order = np.zeros(flows, np.int64)
-    walk = _compiled_walk() if flows > MANY and has_numba() else _walk
+    walk = _compiled_walk() if flows > MANY else _walk
     return order[: walk(first, then, waits, order)], waits
 
 
@@ -86,12 +85,6 @@ def _compiled_walk() -> Callable[..., int]:
     import numba
 
     return numba.njit(cache=True, nogil=True)(_walk)
-
-
-@functools.cache
-def has_numba() -> bool:
-    """Whether loops can be compiled for the CPU."""
-    return importlib.util.find_spec("numba") is not None
 
 
 def cycle_of(after: np.ndarray, flows: int) -> list[int]:

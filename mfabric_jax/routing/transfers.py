@@ -11,7 +11,6 @@ import numpy as np
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric.network import Network
 from mfabric_jax.flows import FlowProblem, Outcome, completion_times, max_min_rates
-from mfabric_jax.flows.dependencies import has_numba
 from mfabric_jax.flows.max_min import SMALL
 from mfabric_jax.routing.routes import Routes, compact
 
@@ -56,7 +55,7 @@ def transfer(network: Network, routes: Routes, size, start: Any = 0.0, *, dtype=
     kept = binding(network, routes)
     problem = flow_problem(network, kept, dtype)
     first = jax.block_until_ready(_rates(eqx.tree_at(lambda p: p.weight, problem, jnp.asarray(size > 0, dtype))))
-    at_once = len(size) > SMALL and has_numba()  # one large instance: on the CPU, also where an accelerator is
+    at_once = len(size) > SMALL  # one large instance: on the CPU, also where an accelerator is
     solve = functools.partial(completion_times, engine="host") if at_once else _completion
     end = solve(problem, jnp.asarray(size, dtype), jnp.asarray(start, dtype))
     if end.outcome != Outcome.solved:
