@@ -5,7 +5,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from mfabric_jax.checks import InputError
+from mfabric_jax.checks import BY_NAME, COUNTS, InputError
 from mfabric_jax.flows.dependencies import checked_after, run_order
 
 
@@ -107,6 +107,7 @@ def numbered(labels: list) -> list[int]:
 _INTEGERS = ("rank", "after", "peer", "match", "group", "lane")
 _NUMBERS = ("start", "lag", "seconds", "bytes")
 FIELDS = {"kind": np.int8, "op": np.int8} | dict.fromkeys(_INTEGERS, np.int64) | dict.fromkeys(_NUMBERS, float)
+LARGEST = {name: BY_NAME["bytes" if name == "bytes" else "seconds"].most for name in _NUMBERS}
 USUAL = {"start": 0.0, "lag": 0.0, "seconds": 0.0, "bytes": 0.0, "peer": -1, "match": -1, "op": -1, "group": -1}
 
 
@@ -146,8 +147,8 @@ class Tasks:
 
 
 def _check(graph: TaskGraph) -> None:
-    if graph.ranks < 1:
-        raise InputError(f"ranks must be 1 or more, got {graph.ranks}.")
+    if not 1 <= graph.ranks <= COUNTS["gpus"]:
+        raise InputError(f"ranks must be from 1 to {COUNTS['gpus']:,}, got {graph.ranks}.")
     for name, dtype in FIELDS.items():
         array = np.asarray(getattr(graph, name))
         if name != "after" and array.shape != (graph.tasks,):
@@ -157,9 +158,9 @@ def _check(graph: TaskGraph) -> None:
         raise InputError(f"name must have one for each of {graph.tasks} tasks, got {len(graph.name)}.")
     object.__setattr__(graph, "name", tuple(graph.name) or ("",) * graph.tasks)
     object.__setattr__(graph, "groups", tuple(tuple(int(rank) for rank in group) for group in graph.groups))
-    for name in ("start", "lag", "seconds", "bytes"):
-        wrong = ~((getattr(graph, name) >= 0) & np.isfinite(getattr(graph, name)))
-        _refuse(graph, wrong, name, "a finite number, 0 or more")
+    for name, most in LARGEST.items():
+        wrong = ~((getattr(graph, name) >= 0) & (getattr(graph, name) <= most))
+        _refuse(graph, wrong, name, f"a number from 0 to {most:g}")
     comm = np.isin(graph.kind, (TaskKind.SEND, TaskKind.RECV))
     nobody = (graph.rank == -1) & (graph.kind == TaskKind.MARKER)
     _refuse(graph, ~np.isin(graph.kind, list(TaskKind)), "kind", f"0..{max(TaskKind)}")
@@ -172,7 +173,7 @@ def _check(graph: TaskGraph) -> None:
         if not group or len(set(group)) < len(group) or min(group) < 0 or max(group) >= graph.ranks:
             raise InputError(f"group {number} must hold ranks in 0..{graph.ranks - 1}, each once, got {list(group)}.")
     object.__setattr__(graph, "after", checked_after(graph.after, graph.tasks))
-    run_order(graph.after, graph.tasks)
+    run_order(graph.after, graph.tasks, graph.named)
 
 
 def _refuse(graph: TaskGraph, wrong: np.ndarray, field: str, allowed: str) -> None:

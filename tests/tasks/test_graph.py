@@ -35,7 +35,7 @@ def test_tasks_are_collected_in_order():
         (
             TaskKind.COMPUTE,
             {"seconds": -1.0},
-            r"^seconds of task 0 \('odd'\) must be a finite number, 0 or more, got -1.0.$",
+            r"^seconds of task 0 \('odd'\) must be a number from 0 to 1e\+09, got -1.0.$",
         ),
         (TaskKind.COMPUTE, {"seconds": np.nan}, "^seconds of task 0"),
         (TaskKind.SEND, {}, r"^peer of task 0 \('odd'\) must be in 0..1, got -1.$"),
@@ -53,7 +53,8 @@ def test_wrong_values_name_the_task(kind, values, said):
 
 def test_a_cycle_is_named_with_its_members():
     with pytest.raises(
-        InputError, match=r"^after must have no cycle, but 2 wait for each other: (1 -> 3 -> 1|3 -> 1 -> 3)\.$"
+        InputError,
+        match=r"no cycle, but 2 wait for each other: task 3 \('sum'\) -> task 1 \('there'\) -> task 3 ",
     ):
         chain((3, 1), (1, 3))
     assert cycle_of(np.array([[0, 0], [0, 1]]), 2) == [0]

@@ -53,7 +53,8 @@ def read(path: Path, given: LeftOut) -> Reading:
     shared = read_groups(beside) if given.communicators or beside.is_file() else {}
     if len(traces) == 1:
         return _alone(ordered[0], traces[0], shared | groups_in(traces[0]), given)
-    return _some(f"{prefix}.RANK.et", dict(zip(sorted(found), traces, strict=True)), shared, given, all(by_id))
+    pattern, by_rank = ordered[0].with_name(f"{prefix}.RANK.et"), dict(zip(sorted(found), traces, strict=True))
+    return _some(pattern, by_rank, shared, given, all(by_id))
 
 
 def _set_of(path: Path) -> dict[int, Path]:
@@ -88,9 +89,9 @@ def _nodes(path: Path) -> tuple[list[Node], bool]:
     return [node for node in nodes if EMPTY not in node.attributes], bool(told.get(BY_ID))
 
 
-def _some(name: str, traces: dict[int, list[Node]], shared: Groups, given: LeftOut, by_id: bool) -> Reading:
+def _some(name: Path, traces: dict[int, list[Node]], shared: Groups, given: LeftOut, by_id: bool) -> Reading:
     """A file for every rank, or for some of `given.ranks`."""
-    place, ranks = Spot(name), given.ranks or len(traces)
+    place, ranks = Spot(repr(str(name))), given.ranks or len(traces)
     place.whole("ranks", ranks, 1, COUNTS["gpus"])
     of_rank = {rank: groups_in(nodes) for rank, nodes in traces.items()}
     beyond = max([*traces, *(max(named, default=0) for one in (shared, *of_rank.values()) for named in one.values())])

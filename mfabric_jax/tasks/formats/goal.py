@@ -33,6 +33,15 @@ class _Rank(NamedTuple):
     labels: dict[str, int]
 
 
+class _Job(NamedTuple):
+    """What the statements say. `early`: (first, then) of irequires; `receives`: of each its place and bytes."""
+
+    tasks: Tasks
+    messages: Messages
+    early: list[tuple[int, int]]
+    receives: dict[int, tuple[Spot, int]]
+
+
 def tells(head: bytes) -> bool:
     """Whether a text begins as GOAL does."""
     return COMMENT.sub("", head.decode("utf-8", "replace")).lstrip().startswith("num_ranks")
@@ -42,8 +51,8 @@ def read(path: Path, given: LeftOut) -> Reading:
     """The tasks of all ranks; `InputError` for a receive that no send matches, by (source, destination, tag)."""
     source = "\n".join(files.lines_of(path))
     text = COMMENT.sub(lambda comment: "\n" * comment[0].count("\n"), source)
-    tasks, messages, rank, place = Tasks(0), Messages(), None, Spot(repr(str(path)))
-    early: list[tuple[int, int]] = []
+    job, rank, place = _Job(Tasks(0), Messages(), [], {}), None, Spot(repr(str(path)))
+    tasks = job.tasks
     for number, statement in enumerate(text.split("\n"), start=1):
         place = files.line(path, number)
         for part in filter(None, map(str.strip, re.split(r"(?<=[{}])|(?=\})", statement))):
@@ -54,32 +63,36 @@ def read(path: Path, given: LeftOut) -> Reading:
             elif part == "}" and rank:
                 rank = None
             elif rank and (found := REQUIRES.fullmatch(part)):
-                _require(place, tasks, rank, found, early)
+                _require(place, job, rank, found)
             elif rank and (found := TASK.fullmatch(part)):
-                _add(place, tasks, rank, found, messages)
+                _add(place, job, rank, found)
             else:
                 place.refuse(f"is no statement of GOAL, got {part[:60]!r}")
     if not tasks.ranks:
         Spot(repr(str(path))).refuse("must begin with num_ranks N")
     if rank:
         place.refuse(f"ends rank {rank.number} without '}}'")
-    return _matched(path, tasks, messages, early)
+    return _matched(job)
 
 
-def _require(place: Spot, tasks: Tasks, rank: _Rank, found: re.Match, early: list) -> None:
+def _require(place: Spot, job: _Job, rank: _Rank, found: re.Match) -> None:
     for label in (found[1], found[3]):
         if label not in rank.labels:
             place.refuse(f"names {label!r}, which rank {rank.number} has not defined before")
     then, first = rank.labels[found[1]], rank.labels[found[3]]
     if found[2] == "requires":
-        tasks.wait(then, first)
+        job.tasks.wait(then, first)
     else:
-        early.append((first, then))
+        job.early.append((first, then))
 
 
-def _add(place: Spot, tasks: Tasks, rank: _Rank, found: re.Match, messages: Messages) -> None:
+def _add(place: Spot, job: _Job, rank: _Rank, found: re.Match) -> None:
+    tasks = job.tasks
     label, verb, size, peer, _, units_of_calc, rest = found.groups()
     options = dict(zip(*[iter(rest.split())] * 2, strict=True))
+    if 2 * len(options) < len(rest.split()):
+        place.refuse(f"must say each of tag, cpu and nic once, got {rest.strip()[:60]!r}")
+    place.whole("nic", options.get("nic", 0))
     lane, tag = place.whole("cpu", options.get("cpu", 0)), place.whole("tag", options.get("tag", 0), -1)
     if label in rank.labels:
         place.refuse(f"defines {label!r} a second time")
@@ -89,36 +102,42 @@ def _add(place: Spot, tasks: Tasks, rank: _Rank, found: re.Match, messages: Mess
     elif verb == "send":
         there, size = place.rank("to", peer, tasks.ranks), place.whole("send", size)
         task = tasks.add(TaskKind.SEND, rank.number, label or "", peer=there, bytes=size)
-        messages.send(task, rank.number, there, tag)
+        job.messages.send(task, rank.number, there, tag)
     else:
         there = place.whole("from", peer, -1, tasks.ranks - 1)
-        place.whole("recv", size)
         task = tasks.add(TaskKind.RECV, rank.number, label or "", peer=max(there, 0))
-        messages.receive(task, there, rank.number, tag)
+        job.messages.receive(task, there, rank.number, tag)
+        job.receives[task] = place, place.whole("recv", size)
     if label:
         rank.labels[label] = task
 
 
-def _matched(path: Path, tasks: Tasks, messages: Messages, early: list[tuple[int, int]]) -> Reading:
+def _matched(job: _Job) -> Reading:
     """With the ends of messages matched, and what follows a start waiting for what that one waits for."""
-    pairs, unsent, unheard = messages.matched()
+    tasks = job.tasks
+    pairs, unsent, unheard = job.messages.matched()
     if unsent:
         first, _ = min(unsent)
-        name = tasks.column("name")[first] or "one without a label"
-        Spot(repr(str(path))).refuse(
-            f"must have a send for each receive of a source, destination and tag, {len(unsent)} of "
-            f"{len(unsent) + len(pairs)} have none, the first {name!r} of rank {tasks.column('rank')[first]}"
+        job.receives[first][0].refuse(
+            f"receives on rank {tasks.column('rank')[first]} what no send of this source, destination and tag is for, "
+            f"as {len(unsent)} of {len(unsent) + len(pairs)} receives do"
         )
     for number, (send, receive, source) in enumerate(sorted(pairs)):
         tasks.column("match")[send] = tasks.column("match")[receive] = number
         tasks.column("peer")[receive] = source
-    _wait_like(tasks, early)
+    _wait_like(tasks, job.early)
     remarks = []
-    if messages.wild:
-        said = files.so_many(messages.wild, "receive takes any source or tag", "receives take any source or tag")
+    if job.messages.wild:
+        said = files.so_many(job.messages.wild, "receive takes any source or tag", "receives take any source or tag")
         remarks.append(f"{said}: the sends left, in the order of the file.")
     if unheard:
         remarks.append(f"{files.so_many(unheard, 'send has', 'sends have')} no receive: nobody waits for them.")
+    other = sum(tasks.column("bytes")[send] != job.receives[receive][1] for send, receive, _ in pairs)
+    if other:
+        said = files.so_many(
+            other, "receive has another size than its send", "receives have other sizes than their sends"
+        )
+        remarks.append(f"{said}: those of sends count.")
     return Reading(tasks.graph(), "GOAL", tuple(remarks))
 
 

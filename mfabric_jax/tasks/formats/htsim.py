@@ -36,7 +36,7 @@ class _Matrix(NamedTuple):
 
     tasks: Tasks
     triggers: dict[int, _Trigger]
-    fired_by: dict[int, list[int]]
+    fired_by: dict[int, list[tuple[int, Spot]]]
     releases: dict[int, list[tuple[int, Spot]]]
 
 
@@ -99,7 +99,7 @@ def _connection(
     if len(words) % 2 or len(set(words[::2])) < len(words) // 2 or not set(words[::2]) <= {*NUMBERS, "start"}:
         place.refuse(f"must have pairs of {', '.join(('start', *NUMBERS))} and a number, got {' '.join(words)[:60]!r}")
     said = dict(zip(words[::2], words[1::2], strict=True))
-    values = {word: place.whole(word, said[word], word in ("id", "trigger")) for word in NUMBERS if word in said}
+    values = {word: place.whole(word, said[word], int(word in ("id", "trigger"))) for word in NUMBERS if word in said}
     if ("start" in said) == ("trigger" in said):
         place.refuse("must have either start or trigger")
     if "trigger" in values and "id" not in values:
@@ -113,7 +113,7 @@ def _connection(
         matrix.releases[values["trigger"]].append((task, place))
     for word in ("send_done_trigger", "recv_done_trigger"):
         if values.get(word):
-            matrix.fired_by[values[word]].append(task)
+            matrix.fired_by[values[word]].append((task, place))
 
 
 def _release(matrix: _Matrix) -> None:
@@ -121,8 +121,7 @@ def _release(matrix: _Matrix) -> None:
     for key in sorted({*matrix.fired_by, *matrix.releases}):
         fires, waiting = matrix.fired_by[key], matrix.releases[key]
         if key not in matrix.triggers:
-            place = waiting[0][1] if waiting else Spot(f"trigger {key}")
-            place.refuse(f"names trigger {key}, which no row declares")
+            (waiting or fires)[0][1].refuse(f"names trigger {key}, which no row declares")
         place, kind, count = matrix.triggers[key]
         needed = {"oneshot": 1, "multishot": len(waiting), "barrier": count}[kind]
         if len(fires) < needed:
@@ -130,7 +129,8 @@ def _release(matrix: _Matrix) -> None:
         if len(fires) > needed and kind != "multishot":
             place.refuse(f"declares a {kind} for {needed} firings that is fired {len(fires)} times, where htsim stops")
         for order, (task, _) in enumerate(waiting):
-            matrix.tasks.wait(task, [fires[order]] if kind == "multishot" else fires)
+            others = fires[order : order + 1] if kind == "multishot" else fires
+            matrix.tasks.wait(task, [other for other, _ in others])
 
 
 def _remarks(matrix: _Matrix, counts: dict[str, int], rows: dict[str, int], given: LeftOut) -> tuple[str, ...]:
@@ -155,8 +155,9 @@ def _remarks(matrix: _Matrix, counts: dict[str, int], rows: dict[str, int], give
 def write(graph: TaskGraph, path: Path) -> tuple[str, ...]:
     """A connection for every task, which must all be SENDs; what waits for others is released by a barrier.
 
-    `InputError` where htsim cannot say it: other kinds of tasks, sizes above 2 GiB, both a start and something to wait
-    for, a lag, or a task that three sets of others wait for (a connection fires two triggers).
+    Returns what is lost: names, lanes, parts of bytes and of picoseconds. `InputError` where htsim cannot say it: other
+    kinds of tasks, sizes above 2 GiB, both a start and something to wait for, a lag, or a task that three sets of
+    others wait for (a connection fires two triggers).
     """
     before, triggers = _triggers(graph)
     fires: dict[int, list[int]] = defaultdict(list)
@@ -183,7 +184,21 @@ def write(graph: TaskGraph, path: Path) -> tuple[str, ...]:
     head = [f"Nodes {graph.ranks}", f"Connections {graph.tasks}"] + [f"Triggers {len(triggers)}"] * bool(triggers)
     with replacing(path) as (beside,):
         beside.write_text("\n".join([*head, *rows]) + "\n", encoding="utf-8")
-    return ()
+    return _lost(graph)
+
+
+def _lost(graph: TaskGraph) -> tuple[str, ...]:
+    """What rows of a matrix do not say."""
+    starts = [units.ps(round(units.to_ps(start))) for start in graph.start.tolist()]
+    pairs = [f"{rank}->{peer}" for rank, peer in zip(graph.rank.tolist(), graph.peer.tolist(), strict=True)]
+    names = [bool(name) and name != pair for name, pair in zip(graph.name, pairs, strict=True)]
+    counts = {
+        ("task has a name, which is lost", "tasks have names, which are lost"): sum(names),
+        ("task has a lane, which is lost", "tasks have lanes, which are lost"): int((graph.lane >= 0).sum()),
+        ("size is rounded to bytes", "sizes are rounded to bytes"): int((graph.bytes != np.round(graph.bytes)).sum()),
+        ("start is rounded to picoseconds", "starts are rounded to picoseconds"): int((graph.start != starts).sum()),
+    }
+    return tuple(f"{files.so_many(count, *words)}." for words, count in counts.items() if count)
 
 
 def _triggers(graph: TaskGraph) -> tuple[list[tuple[int, ...]], dict[tuple[int, ...], int]]:

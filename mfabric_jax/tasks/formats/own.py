@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from mfabric_jax.atomic import replacing
-from mfabric_jax.checks import InputError
+from mfabric_jax.checks import COUNTS, InputError
 from mfabric_jax.extras import extra
 from mfabric_jax.tasks.formats import files
 from mfabric_jax.tasks.formats.files import LeftOut, Reading, Spot
-from mfabric_jax.tasks.graph import FIELDS, USUAL, Op, TaskGraph, TaskKind, Tasks
+from mfabric_jax.tasks.graph import FIELDS, LARGEST, USUAL, Op, TaskGraph, TaskKind, Tasks
 from mfabric_jax.text_files import mapping_in
 
 FORMAT, VERSION = "mfabric tasks", 1
@@ -59,7 +59,7 @@ def _read(path: Path, said: dict[str, Any], rows: list[dict[str, Any]]) -> Readi
     if said.get("format") != FORMAT or said.get("version") != VERSION or set(said) - set(HEAD):
         file.refuse(f"must say format {FORMAT!r}, version {VERSION}, ranks and groups, got {str(said)[:80]}")
     files.few_enough(path, len(rows))
-    ranks = _value(file, "ranks", said.get("ranks"), 1)
+    ranks = _value(file, "ranks", said.get("ranks"), 1, COUNTS["gpus"])
     groups = said.get("groups", [])
     if not isinstance(groups, list) or not all(isinstance(group, list) for group in groups):
         file.refuse(f"must have a list of ranks for each of groups, got {str(groups)[:60]}")
@@ -80,14 +80,16 @@ def _add(place: Spot, tasks: Tasks, row: dict[str, Any], count: int) -> None:
                 f"must have one of {', '.join(filter(None, words))} for {field}, got {str(row.get(field))[:40]!r}"
             )
         row[field] = words[row[field]]
-    if not isinstance(row["name"], str) or not isinstance(row["after"], list):
-        place.refuse("must have a text for name and a list for after")
-    after = [_value(place, "after", other, 0, count - 1) for other in row.pop("after")]
+    if not isinstance(row["name"], str):
+        place.refuse(f"must have a text for name, got {str(row['name'])[:40]!r}")
+    others = row.pop("after")
+    after = [_value(place, "after", one, 0, count - 1) for one in (others if isinstance(others, list) else [others])]
     for field in ("rank", "peer", "match", "group", "lane"):
         row[field] = _value(place, field, row.get(field), -1)
-    for field in ("start", "lag", "seconds", "bytes"):
-        if isinstance(row[field], bool) or not isinstance(row[field], int | float):
-            place.refuse(f"must have a number for {field}, got {str(row[field])[:40]!r}")
+    for field, most in LARGEST.items():
+        number = isinstance(row[field], int | float) and not isinstance(row[field], bool)
+        if not number or not 0 <= row[field] <= most:
+            place.refuse(f"must have a number from 0 to {most:g} for {field}, got {str(row[field])[:40]!r}")
     tasks.add(after=after, **row)
 
 

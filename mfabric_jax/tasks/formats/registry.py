@@ -74,7 +74,12 @@ def read_with_remarks(path: str | Path, **given: Any) -> Reading:
             checks.whole("ranks", value)
         elif field not in ("communicators", "weights") and value is not None:
             checks.positive(field, value)
-    return chosen.read(path, LeftOut(**given))
+    try:
+        return chosen.read(path, LeftOut(**given))
+    except InputError as error:
+        if str(path) in str(error):
+            raise
+        raise InputError(f"{str(path)!r}: {error}") from error
 
 
 def _format_of(path: Path) -> str:

@@ -105,10 +105,12 @@ def _head(spot: Spot, words: list[str]) -> _Head:
         key, *rest = rest
         if key in LISTS:
             count = spot.whole(key, rest[0] if rest else "")
-            lists[key] = frozenset(spot.whole(key, index) for index in rest[1 : 1 + count])
-            rest = rest[1 + count :]
+            indices, rest = rest[1 : 1 + count], rest[1 + count :]
+            if len(indices) < count:
+                spot.refuse(f"says {count} for {key}, but {len(indices)} follow")
+            lists[key] = frozenset(spot.whole(key, index) for index in indices)
         elif key in DEGREES or key == "pp_comm":
-            value, rest = spot.whole(key, rest[0] if rest else "", key != "pp_comm"), rest[1:]
+            value, rest = spot.whole(key, rest[0] if rest else "", int(key != "pp_comm")), rest[1:]
             if key in DEGREES:
                 degree[DEGREES[key]] = spot.whole(key, value, 1, COUNTS["gpus"])
             else:

@@ -47,12 +47,18 @@ def test_tasks_waits_and_messages(tmp_path):
     assert remarks == ("1 receive takes any source or tag: the sends left, in the order of the file.",)
 
 
+def test_sizes_that_differ_are_said(tmp_path):
+    graph, _, remarks = read(tmp_path, TWO.replace("recv 9b", "recv 20b"))
+    assert graph.bytes[graph.of(TaskKind.SEND)].tolist() == [8, 9, 1]
+    assert remarks[1] == "1 receive has another size than its send: those of sends count."
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
         (
             ("9b to 1 tag 4", "9b to 1 tag 5"),
-            r"must have a send for each receive .*, 1 of 3 have none, the first 'b' of rank 1\.$",
+            r"^line 14 of '.*' receives on rank 1 what no send .* is for, as 1 of 3 receives do\.$",
         ),
         (("l2 requires l1", "l2 requires l9"), r"^line 6 of '.*' names 'l9', which rank 0 has not defined before\.$"),
         (("9b to 1", "9b to 2"), "whole number from 0 to 1 for to, got '2'"),
@@ -62,7 +68,12 @@ def test_tasks_waits_and_messages(tmp_path):
         (("c requires b\n}", "c requires b"), "ends rank 1 without"),
         (("num_ranks 2", ""), "^line 2 of .* is no statement"),
         (("send 8b", "send manyb"), "^line 5 .* for send, got 'many'"),
-        (("l2 requires l1", "l2 requires l1\nl1 requires l2"), "cycle"),
+        (
+            ("l2 requires l1", "l2 requires l1\nl1 requires l2"),
+            r"^'.*': after must have no cycle, but 2 .*: task \d \('l\d'\) -> task \d \('l\d'\) -> ",
+        ),
+        (("9b to 1 tag 4", "9b to 1 tag 4 tag 5"), r"^line 7 of .* tag, cpu and nic once, got 'tag 4 tag 5'\.$"),
+        (("9b to 1 tag 4", "9b to 1 nic x"), "^line 7 of .* for nic, got 'x'"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_line(tmp_path, change, said):

@@ -66,6 +66,8 @@ def test_a_flow_that_never_ends_is_said(tmp_path):
         ("Nodes 4\n", "", "^line 3 of"),
         ("3->0", "4->0", r"^line 9 of '.*' must have a whole number from 0 to 3 for nodes, got '4'\.$"),
         ("trigger 3 size", "trigger 4 size", "^line 9 of .* names trigger 4, which no row declares"),
+        ("prio 1", "recv_done_trigger 7", "^line 6 of .* names trigger 7, which no row declares"),
+        ("id 5 trigger 3", "id 0 trigger 3", "^line 9 of .* from 1 to .* for id, got '0'"),
         ("count 2", "count 3", "^line 11 of .* must fire 3 times and is fired 2 times"),
         ("count 2", "count 1", "^line 11 of .* fired 2 times, where htsim stops"),
         ("barrier count 2", "oneshot", "^line 11 of .* fired 2 times, where htsim stops"),
@@ -95,6 +97,18 @@ def test_written_and_read_it_is_the_same(tmp_path):
     for pack, ending in ((gzip.compress, ".gz"), (lzma.compress, ".xz")):
         (tmp_path / f"c.cm{ending}").write_bytes(pack((tmp_path / "b.cm").read_bytes()))
         assert read_tasks(tmp_path / f"c.cm{ending}").equals(graph)
+
+
+def test_what_a_matrix_does_not_say_is_told(tmp_path):
+    tasks = Tasks(2)
+    tasks.add(TaskKind.SEND, 0, "a", peer=1, bytes=1.4, start=1.5e-12, lane=3)
+    tasks.add(TaskKind.SEND, 0, "0->1", peer=1, bytes=2.0, start=1e-12)
+    assert write_tasks(tasks.graph(), tmp_path / "a.cm") == (
+        "1 task has a name, which is lost.",
+        "1 task has a lane, which is lost.",
+        "1 size is rounded to bytes.",
+        "1 start is rounded to picoseconds.",
+    )
 
 
 def test_what_a_matrix_cannot_say_is_refused(tmp_path):

@@ -132,6 +132,8 @@ def test_other_policies(tmp_path):
         ("128 2", "128", "^line 4 of .* must have 12 fields, got 11"),
         ("-1 40", "-1 -40", "^line 4 of .* for forward, got '-40'"),
         (" all_gpus: 16", " all_gpus: 16 checkpoints: 1 2", "^line 1 of .* for a checkpoint, got '2'"),
+        (" all_gpus: 16", " checkpoints: 3 0", "^line 1 of .* says 3 for checkpoints, but 1 follow"),
+        ("ga: 1", "ga: 0", "^line 1 of .* from 1 to .* for ga, got '0'"),
         (" all_gpus: 16", " all_gpus:", "^line 1 of .* for all_gpus, got ''"),
     ],
 )
