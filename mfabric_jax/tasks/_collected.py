@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from mfabric_jax.tasks._lanes import held_up
 from mfabric_jax.tasks._members import Collectives
 from mfabric_jax.tasks.collectives.template import Template
 from mfabric_jax.tasks.flow_graph import FlowGraph
@@ -22,8 +23,7 @@ class CollectedFlows:
     def __init__(self, graph: TaskGraph, found: Collectives, message, lane: np.ndarray, latency: Latency):
         self.graph, self.found, self.latency = graph, found, latency
         own = np.flatnonzero(graph.of(TaskKind.COLLECTIVE))
-        held = np.unique(lane[:, 1])
-        held = held[graph.lag[held] > 0]
+        held = held_up(graph, lane)
         self.enter = np.arange(graph.tasks)
         self.enter[own] = graph.tasks + np.arange(len(own))
         ready = self.enter.copy()

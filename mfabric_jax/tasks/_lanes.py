@@ -48,6 +48,21 @@ def lane_waits(graph: TaskGraph, node: np.ndarray, after: np.ndarray, bytes_per_
     return np.stack([tasks[:-1][same], tasks[1:][same]], axis=1)
 
 
+def held_up(graph: TaskGraph, lane: np.ndarray) -> np.ndarray:
+    """The tasks with a lag for which their lane may become free last; `lane` [D 2]: `lane_waits`.
+
+    It does not where the neighbour on the lane is waited for by the task, or by what the task waits for.
+    """
+    lane = lane[graph.lag[lane[:, 1]] > 0]
+    neighbour = np.full(graph.tasks, -1)
+    neighbour[lane[:, 1]] = lane[:, 0]
+    known = graph.after[:, 0] * graph.tasks + graph.after[:, 1]
+    before, then = graph.after[neighbour[graph.after[:, 1]] >= 0].T
+    own = neighbour[then]
+    sooner = then[(own == before) | np.isin(own * graph.tasks + before, known)]
+    return np.setdiff1d(lane[:, 1], sooner)
+
+
 def _times(graph: TaskGraph, node: np.ndarray, bytes_per_s: float):
     """(start, lag, duration), lists [T] of seconds at each node: of a collective the longest of its members."""
     moves = np.isin(graph.kind, (TaskKind.SEND, TaskKind.COLLECTIVE))

@@ -374,6 +374,16 @@ def test_a_lag_runs_while_the_lane_is_busy():
     assert last.tolist() == [10.0, 11.0, 13.25, 16.0, 16.0, 3.0, 6.5, 4.0, 6.5]
 
 
+def test_a_lag_needs_no_flow_where_the_lane_is_free_before():
+    tasks = Tasks(1)
+    first = tasks.add(TaskKind.COMPUTE, 0, seconds=1.0, lane=0)
+    between = tasks.add(TaskKind.COMPUTE, 0, seconds=1.0, after=[first])
+    tasks.add(TaskKind.COMPUTE, 0, seconds=1.0, lane=0, lag=2.0, after=[between])
+    tasks.add(TaskKind.COMPUTE, 0, seconds=1.0, lane=0, lag=2.0, after=[2])
+    last, flows = ends(tasks.graph())
+    assert (last.tolist(), flows.flows) == ([1.0, 2.0, 5.0, 8.0], 4)
+
+
 def test_trees_that_cross_run_whether_or_not_there_are_lanes():
     tasks = Tasks(2, groups=((0, 1),))
     what = {"op": Op.BROADCAST, "group": 0, "bytes": 10.0}
