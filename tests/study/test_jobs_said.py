@@ -1,4 +1,4 @@
-"""What is said beside the tables of several jobs: a bound that nothing beats, and what they do not show."""
+"""What is said and drawn beside the tables of several jobs: a bound that nothing beats, what they do not show."""
 
 import numpy as np
 import pytest
@@ -7,6 +7,7 @@ from mfabric_jax.study.jobs.compared import JobsStudy, compare_jobs
 from mfabric_jax.study.jobs.jobs_file import jobs_of
 from mfabric_jax.study.jobs.outcome import slowdown_bound
 from mfabric_jax.study.jobs.said import said_of_jobs
+from mfabric_jax.study.jobs.use_over_time import both_ends
 
 
 def on_a_link(*jobs):
@@ -52,6 +53,18 @@ def test_equal_jobs_that_start_together_are_named():
     tied = "job 0 and job 1 are equal and start at the same time, so in fair and mltcp they never separate"
     assert tied in said(0, 0)
     assert "never separate" not in said(0, 0.01) + said(0, 0, jitter=0.01) + said(0, 0, draws=1)
+
+
+def test_the_picture_looks_at_short_iterations_while_all_jobs_run():
+    # The first job iterates in 5 s for 50 s, the second in 1 s for 4 or a little more, from 2 s on.
+    found = compare_jobs(on_a_link((10, 1, 4, 0), (4, 0.9, 0.1, 2)), JobsStudy(ways=("fair",)))
+    seen = {}
+    for row in both_ends(found, iterations=2):
+        low, high = seen.get(row["when"], (np.inf, 0))
+        seen[row["when"]] = min(low, row["begin_s"]), max(high, row["end_s"])
+    end = float(2 + found.outcomes["fair"].iteration_s[1].sum())
+    assert seen["the first iterations"] == pytest.approx((1, 6))  # one of the longest
+    assert seen["the last ones"] == pytest.approx((end - 5, end))
 
 
 def test_a_server_of_many_nics_says_what_bytes_are_of():

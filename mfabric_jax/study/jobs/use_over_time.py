@@ -11,6 +11,8 @@ from mfabric_jax.study.jobs.compared import JobsCompared
 from mfabric_jax.study.jobs.outcome import JobsOutcome
 from mfabric_jax.study.jobs.scene import Scene
 
+READABLE = 12  # iterations side by side
+
 
 def busiest_link(scene: Scene) -> int:
     """The link that is asked for most, of those that several jobs use (of all, where none is shared)."""
@@ -47,20 +49,30 @@ def link_use(
 
 
 def both_ends(compared: JobsCompared, link: int | None = None, iterations: int = 5) -> list[dict[str, Any]]:
-    """`link_use` of the first run in every way, at the beginning and before the first job ends, with the column `when`.
+    """`link_use` of the first run in every way, as all jobs have begun and before the first of them ends, with the
+    column `when`.
 
-    - `link`: the busiest one by default.   - `iterations`: how many of the longest ones are seen.
+    - `link`: the busiest one by default.   - `iterations`: how many of the shortest ones are seen.
     """
     scene, rows = compared.scene, []
     link = busiest_link(scene) if link is None else link
-    wide = iterations * float(scene.alone_s.max())
     for outcome in compared.outcomes.values():
-        ends = outcome.finish[0][outcome.flows.end]
-        last = min(float(own[-1]) for own in outcome.flows.of_jobs(ends))
-        begin, late = float(outcome.start_s[0].min()), max(last - wide, 0.0)
-        for when, low in (("the first iterations", begin), ("the last ones", late)):
-            rows += [row | {"when": when} for row in link_use(scene, outcome, link, low, low + wide)]
+        for when, (low, high) in _windows(scene, outcome, iterations).items():
+            rows += [row | {"when": when} for row in link_use(scene, outcome, link, low, high)]
     return rows
+
+
+def _windows(scene: Scene, outcome: JobsOutcome, iterations: int) -> dict[str, tuple[float, float]]:
+    """When to look, of equal length: so many of the shortest iterations, or as many more as show a longest one, if they
+    are few. Where the first job ends before the last one begins, from the first start on."""
+    shortest, longest = float(scene.alone_s.min()), float(scene.alone_s.max())
+    wide = max(iterations * shortest, min(longest, READABLE * shortest))
+    starts, ends = outcome.start_s[0], outcome.finish[0][outcome.flows.end]
+    begin, end = float(starts.min()), min(float(own[-1]) for own in outcome.flows.of_jobs(ends))
+    if starts.max() < end:
+        begin = max(begin, float(starts.max()) - shortest)
+    late = max(begin, end - wide)
+    return {"the first iterations": (begin, begin + wide), "the last ones": (late, late + wide)}
 
 
 def _rates(scene: Scene, outcome: JobsOutcome, flow: np.ndarray, active: np.ndarray) -> np.ndarray:
