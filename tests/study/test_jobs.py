@@ -8,7 +8,7 @@ import pytest
 from mfabric_jax.checks import InputError
 from mfabric_jax.report.figures import interleaving
 from mfabric_jax.schedule.mltcp import Mltcp
-from mfabric_jax.study.jobs import placed
+from mfabric_jax.study.jobs import placed, solve
 from mfabric_jax.study.jobs.compared import JobsStudy, compare_jobs, drawn_runs
 from mfabric_jax.study.jobs.iterations import in_pieces, repeated
 from mfabric_jax.study.jobs.jobs_file import jobs_of, read_jobs
@@ -150,6 +150,16 @@ def test_a_batch_is_its_runs_one_by_one():
             one = run_jobs(scene, way, handled, arrival_s[[run]], [own[[run]] for own in factor]).iteration_s
             for job in range(3):
                 np.testing.assert_allclose(one[job][0], together[job][run], rtol=1e-9)
+
+
+def test_runs_one_by_one_are_those_of_one_program(monkeypatch):
+    scene = scene_from(jobs_of(on_a_link((1, 1, 0), (0.5, 1, 0), iterations=3)))
+    flows = repeated(scene.patterns, scene.iterations, scene.arrival_s)
+    lag = flows.lag * np.array([[1.0], [1.5]])
+    apart = solve_jobs(flows, scene.capacity, lag=lag)
+    monkeypatch.setattr(solve, "FEW", 0)
+    for one, other in zip(apart, solve_jobs(flows, scene.capacity, lag=lag), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_a_batch_of_mixes_and_weights_is_one_graph():

@@ -3,6 +3,7 @@
 A way is a function of the scene: it says how patterns change and by how much every job is shifted.
 """
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -58,7 +59,14 @@ def _mltcp(scene: Scene, settings: WaySettings) -> Handled:
 
 
 def _shifts(scene: Scene, settings: WaySettings) -> Shifts:
-    return time_shifts(scene.alone_s.tolist(), scene.circles(), settings.tick_s)
+    links = ((name, capacity, tuple(of.items())) for name, (capacity, of) in scene.circles().items())
+    return _shifts_once(tuple(scene.alone_s.tolist()), tuple(links), settings.tick_s)
+
+
+@functools.lru_cache(maxsize=1)
+def _shifts_once(alone_s: tuple[float, ...], links: tuple, tick_s: float) -> Shifts:
+    """Two ways ask for the same."""
+    return time_shifts(alone_s, {name: (capacity, dict(of)) for name, capacity, of in links}, tick_s)
 
 
 def _cassini(scene: Scene, settings: WaySettings) -> Handled:
