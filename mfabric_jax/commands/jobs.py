@@ -8,7 +8,10 @@ from typing import Annotated
 import tyro
 
 from mfabric_jax.commands import shared
+from mfabric_jax.report.grid import Rows
 from mfabric_jax.study.jobs.compared import JobsStudy
+
+DIGITS = 4  # of the shortest time, and of a slowdown of 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,9 +58,7 @@ def run(options: Options) -> int:
     rows = both_ends(found) if options.links is not None or options.figures is not None else []
     if options.links is not None:
         print(report.write_rows(rows, options.links, effective | {"table": "links"}), file=sys.stderr)
-    seconds = {"alone_s": "alone [s]", "mean_s": "mean [s]", "p99_s": "p99 [s]", "shift_s": "shift [s]"}
-    columns = ["way", "job", "iterations", *(report.Column(key, title) for key, title in seconds.items()), "slowdown"]
-    print(report.plain(found.jobs, columns))
+    print(_times(found.jobs))
     shown = {"slowdown": "slowdown", "p99_slowdown": "p99 slowdown", "mean_gain": "mean gain"}
     shown |= {"p99_gain": "p99 gain", "fairness": "fairness", "cassini_score": "score"}
     use = report.Column("busiest_link_use", "busiest link", percent=True)
@@ -68,3 +69,17 @@ def run(options: Options) -> int:
         title = f"{len(jobs.jobs)} jobs on {rows[0]['link']}"
         print(figures.interleaving(rows, pathlib.Path(options.figures) / "interleaving.png", title), file=sys.stderr)
     return 0
+
+
+def _times(rows: Rows) -> str:
+    """The table of jobs: all times in one unit, to as many decimal places as the shortest iteration needs."""
+    from mfabric_jax import report
+    from mfabric_jax.report import numerals
+
+    shortest = min(row["alone_s"] for row in rows)
+    unit, scale = numerals.seconds_unit(shortest)
+    places, titles = numerals.decimals(shortest * scale, DIGITS), {"alone_s": "alone", "mean_s": "mean", "p99_s": "p99"}
+    titles |= {"shift_s": "shift"}
+    scaled = [dict(row) | {key: None if row[key] is None else row[key] * scale for key in titles} for row in rows]
+    times = (report.Column(key, f"{title} [{unit}]", places=places) for key, title in titles.items())
+    return report.plain(scaled, ["way", "job", "iterations", *times, report.Column("slowdown", places=DIGITS - 1)])

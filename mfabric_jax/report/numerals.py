@@ -36,6 +36,16 @@ def bytes_unit(gigabytes: float) -> tuple[str, float]:
     return "B", scale
 
 
+def seconds_unit(seconds: float) -> tuple[str, float]:
+    """The unit in which a time is read best, and what to multiply seconds by to have it."""
+    scale = 1.0
+    for unit in ("s", "ms"):
+        if seconds * scale >= 0.1 or seconds == 0:
+            return unit, scale
+        scale *= 1000
+    return "us", scale
+
+
 def decimals(value: float, digits: int) -> int:
     """How many decimal places show `digits` significant digits of a value; never negative."""
     if value == 0 or not math.isfinite(value):
@@ -52,10 +62,13 @@ def significant(value: float, digits: int = 4) -> str:
     return f"{value:.{decimals(value, digits)}f}"
 
 
-def column(values: Sequence[Any], digits: int = 4, percent: bool = False) -> list[str]:
-    """The cells of one column: the same decimal places for numbers of like size, else the same significant digits."""
+def column(values: Sequence[Any], digits: int = 4, percent: bool = False, places: int | None = None) -> list[str]:
+    """The cells of one column: so many decimal `places`, or the same for numbers of like size, else the same
+    significant digits."""
     if percent:
         return [MISSING if value is None else value if isinstance(value, str) else _percent(value) for value in values]
+    if places is not None:
+        return [_cell(value, digits, places) for value in values]
     floats = [abs(v) for v in values if isinstance(v, float) and math.isfinite(v) and v != 0]
     alike = bool(floats) and max(floats) < 100 * min(floats) and -4 < math.log10(min(floats)) < 9
     places = decimals(max(floats), digits) if alike else None

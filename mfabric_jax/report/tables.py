@@ -22,12 +22,13 @@ _SHARES |= {"reconf": ["reconfig_s"], "bubble": ["bubble_s"]}
 
 @dataclass(frozen=True)
 class Column:
-    """One column: the key in the rows, its heading, and how its numbers are written."""
+    """One column: the key in the rows, its heading, and how its numbers are written; `places`: decimal ones of all."""
 
     key: str
     title: str | None = None
     percent: bool = False
     digits: int = 4
+    places: int | None = None
 
     @property
     def heading(self) -> str:
@@ -74,7 +75,7 @@ def comparison(rows: Rows) -> str:
 def _printed(rows: Rows, spec: Column) -> list[str]:
     """A column as text of one width, its heading first."""
     values = [numerals.plain_scalar(row.get(spec.key)) for row in rows]
-    cells = [spec.heading, *numerals.column(values, spec.digits, spec.percent)]
+    cells = [spec.heading, *numerals.column(values, spec.digits, spec.percent, spec.places)]
     wide = max(map(len, cells))
     textual = any(isinstance(value, str) for value in values) or all(value is None for value in values)
     return [cell.ljust(wide) if textual else cell.rjust(wide) for cell in cells]
