@@ -1,6 +1,7 @@
 """What came out of a replay, as rows: of ranks, links, the critical path, and what more of everything would bring."""
 
 import dataclasses
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -285,18 +286,29 @@ def _most_held(done: Replayed, found: Gains) -> dict[str, Any]:
     return {"held_by": most["what"], "held_share": most["holds_s"] / done.makespan_s}
 
 
-def spans(done: Replayed) -> list[dict[str, Any]]:
-    """Everything that takes time, by rank and track, and the critical path; see `report.write_task_trace`."""
-    flows = done.prepared.flows
-    found = []
-    for flow in np.flatnonzero((done.finish > done.begin) & ~flows.transfers).tolist():
+def spans(done: Replayed, ranks: Collection[int] | None = None) -> list[dict[str, Any]]:
+    """Everything that takes time, by rank and track, and the critical path; see `report.write_task_trace`.
+
+    - `ranks`: None: all of them.
+    """
+    flows, found = done.prepared.flows, []
+    own = np.full(done.prepared.graph.ranks, ranks is None)
+    own[[*(ranks or ())]] = True
+    for flow in np.flatnonzero((done.finish > done.begin) & ~flows.transfers & own[flows.src]).tolist():
         when = {"begin_s": float(done.begin[flow]), "end_s": float(done.finish[flow])}
         name = _name(done, flow) or COMPUTATION
         found.append({"rank": int(flows.src[flow]), "track": "compute", "name": name} | when)
-    for one in zip(*(column.tolist() for column in under_way(done)), strict=True):
-        found += _message_spans(done, *one)
+    sent = under_way(done)
+    there = own[sent.src] | own[sent.dst]
+    for one in zip(*(column[there].tolist() for column in sent), strict=True):
+        found += [row for row in _message_spans(done, *one) if own[row["rank"]]]
     found.sort(key=lambda one: one["begin_s"])
-    return found + [_step_span(row) for row in path_rows(done)]
+    return found + path_spans(done)
+
+
+def path_spans(done: Replayed) -> list[dict[str, Any]]:
+    """Those of the critical path."""
+    return [_step_span(row) for row in path_rows(done)]
 
 
 def _message_spans(done: Replayed, flow, src, dst, begin_s, latency_s, end_s) -> list[dict[str, Any]]:

@@ -99,3 +99,11 @@ def test_latency_is_drawn_lighter_in_front_of_its_message():
     (axes,) = figures.replayed.build_replayed([one], []).axes
     lighter, full = (bars.get_paths()[0].get_extents().intervalx.tolist() for bars in axes.collections[:2])
     assert (lighter, full) == ([0, 3], [1, 3])
+
+
+def test_bars_are_unions():
+    times = [(0.0, 2.0), (5.0, 6.0), (1.0, 1.5), (1.0, 3.0), (4.0, 4.0)]
+    sent = [{"rank": 0, "track": "send", "name": "", "begin_s": begin, "end_s": end} for begin, end in times]
+    (axes,) = figures.replayed.build_replayed(sent, []).axes
+    bars = [path.get_extents().intervalx.tolist() for path in axes.collections[1].get_paths()]
+    assert bars == [[0, 3], [5, 6]]

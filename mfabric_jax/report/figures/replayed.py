@@ -27,6 +27,7 @@ _LATENCY = style.Look("... of which latency", style.mixed(_COMMUNICATION.colour,
 _COMPUTE = style.Look("Computation", style.KINDS["attention"].colour)
 _BESIDE = {"computation": _COMPUTE.colour, "latency": _LATENCY.colour, "lag": "#BBBBBB", "reconfiguration": "#332288"}
 _LINKS = ("#DDCC77", "#117733", "#44AA99", "#AA4499", "#999933", "#661100", "#6699CC", "#882255")
+_NOTHING = np.zeros((0, 3))
 _NAMED = 0.06  # of the width: a part that has room for its name
 
 
@@ -46,7 +47,7 @@ def build_replayed(spans: Rows, held: Rows, title: str = "") -> Figure:
     ranks = sorted({one["rank"] for one in spans if one["rank"] >= 0})
     if not ranks:
         raise InputError("spans must hold at least one of a rank, got none.")
-    shown = _shown(ranks, [one for one in spans if one["track"] == PATH])
+    shown = shown_ranks(ranks, [one for one in spans if one["track"] == PATH])
     if len(shown) < len(ranks):
         title = f"{title} ({len(shown)} of {len(ranks)} ranks)".strip()
     tall = _LANE * len(shown) + 0.4
@@ -61,7 +62,7 @@ def build_replayed(spans: Rows, held: Rows, title: str = "") -> Figure:
     return figure
 
 
-def _shown(ranks: Sequence[int], path: Rows) -> list[int]:
+def shown_ranks(ranks: Sequence[int], path: Rows) -> list[int]:
     """All ranks; of many those that the critical path is longest on, and others evenly chosen."""
     if len(ranks) <= MOST_RANKS:
         return [*ranks]
@@ -84,10 +85,12 @@ def _draw_ranks(axes: Axes, spans: Rows, shown: Sequence[int]) -> None:
     row = {rank: place for place, rank in enumerate(shown)}
     moves, computes = ("send", "receive"), ("compute",)
     drawn = (_LATENCY, moves, 1, 0.82), (_COMMUNICATION, moves, 2, 0.82), (_COMPUTE, computes, 3, 0.9)
+    times = _times(spans, row)
     for look, tracks, order, tall in drawn:
         for rank in shown:
-            mine = [one for one in spans if one["rank"] == rank and one["track"] in tracks]
-            bars = [_bar(one, factor, whole=look is not _COMMUNICATION) for one in mine]
+            begin, latency, end = np.concatenate([times.get((rank, track), _NOTHING) for track in tracks]).T
+            united = _united(begin + (latency if look is _COMMUNICATION else 0), end) * factor
+            bars = [(left, long) for left, long in united.tolist()]
             place = row[rank] - tall / 2, tall
             axes.broken_barh(bars, place, color=look.colour, linewidth=0, snap=False, zorder=order)
     _draw_path(axes, [one for one in spans if one["track"] == PATH], row, factor)
@@ -100,10 +103,25 @@ def _draw_ranks(axes: Axes, spans: Rows, shown: Sequence[int]) -> None:
     axes.legend(handles=key, loc="lower left", bbox_to_anchor=(0, 1), ncols=4, borderaxespad=0.2)
 
 
-def _bar(one: Mapping[str, Any], factor: float, whole: bool) -> tuple[float, float]:
-    """Begin and length; without the latency in front of a message, unless it is asked for."""
-    begin_s = one["begin_s"] + (0.0 if whole else one.get("latency_s", 0.0))
-    return begin_s * factor, max(one["end_s"] - begin_s, 0.0) * factor
+def _times(spans: Rows, ranks: Mapping[int, int]) -> dict[tuple[int, str], np.ndarray]:
+    """Begin, latency in front and end [N 3] of everything, by rank and track."""
+    found: dict[tuple[int, str], list[tuple[float, float, float]]] = {}
+    for one in spans:
+        if one["rank"] in ranks:
+            times = one["begin_s"], one.get("latency_s", 0.0), one["end_s"]
+            found.setdefault((one["rank"], one["track"]), []).append(times)
+    return {key: np.array(times) for key, times in found.items()}
+
+
+def _united(begin: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """Begins and lengths [M 2] of the union of intervals; what takes no time is left out."""
+    order = np.argsort(begin)
+    begin, end = begin[order], end[order]
+    begin, end = begin[end > begin], end[end > begin]
+    reached = np.maximum.accumulate(end)
+    apart = np.concatenate([[True], begin[1:] > reached[:-1]])[: len(begin)]
+    last = np.append(np.flatnonzero(apart)[1:] - 1, len(begin) - 1)[: int(apart.sum())]
+    return np.stack([begin[apart], reached[last] - begin[apart]], axis=1)
 
 
 def _draw_path(axes: Axes, steps: Rows, row: Mapping[int, int], factor: float) -> None:
