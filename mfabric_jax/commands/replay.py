@@ -190,13 +190,14 @@ def _draw(title: str, runs: _Runs, picture: str):
     import numpy as np
 
     from mfabric_jax.report import figures
+    from mfabric_jax.report.figures.replayed import shown_ranks
     from mfabric_jax.report.replay_text import in_unit
     from mfabric_jax.study import _replayed as found
 
     done = runs.first
     title = f"{title} on {done.prepared.title}: {in_unit(done.makespan_s)}"
     busy = np.flatnonzero(found.spent(done).idle_s < done.makespan_s).tolist()
-    shown = figures.replayed.shown_ranks(busy, found.path_spans(done))
+    shown = shown_ranks(busy, found.path_spans(done))
     if len(shown) < done.prepared.graph.ranks:
         title += f" ({len(shown)} of {done.prepared.graph.ranks} ranks)"
     return figures.replay_picture(found.spans(done, shown), runs.held, picture, title)
