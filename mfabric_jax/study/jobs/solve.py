@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from mfabric_jax.flows import FlowProblem, completion_times
-from mfabric_jax.flows.dependencies import has_numba
 from mfabric_jax.platforms import platform
 from mfabric_jax.study.jobs.iterations import SharedFlows
 
@@ -39,7 +38,7 @@ def solve_jobs(flows: SharedFlows, capacity: np.ndarray, **variants: np.ndarray)
         done = completion_times(problem, size, start, after=flows.after, lag=lag)
         return done.begin, done.finish
 
-    known = len(flows.size) <= FEW and platform() == "cpu" and has_numba()
+    known = len(flows.size) <= FEW and platform() == "cpu"
     return JobTimes(*(np.asarray(x, np.float64) for x in (_one_by_one if known else _at_once)(run, given)))
 
 
