@@ -93,10 +93,11 @@ class Replay(RunSettings, TreeForm):
     def _check_circuits(self) -> None:
         """Policies, and whether mfabric has NICs for circuits."""
         usual = self.optical_degree is None and self.electrical_nics is None
-        if self.graph is None and "mfabric" in self.fabrics and usual and self._usual_nics < 2:
+        sharing = [name for name in self.fabrics if "optical_degree" in fabric.get(name).data]
+        if self.graph is None and usual and sharing and self._usual_nics < 2:
             raise InputError(
-                f"mfabric needs 2 NICs a server or more, of which it shares some to circuits, got {self._usual_nics}; "
-                "give optical_degree and electrical_nics, or leave out mfabric."
+                f"{sharing[0]} needs 2 NICs a server or more, of which it shares some to circuits, got "
+                f"{self._usual_nics}; give optical_degree and electrical_nics, or leave it out of fabrics."
             )
         if self.policy == "static":
             raise InputError("policy 'static' is for several all-to-alls of a model; choose another, such as greedy.")
