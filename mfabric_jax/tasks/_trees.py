@@ -20,9 +20,11 @@ def trees_of(found: Collectives, kinds: Iterable[tuple[SamePattern, Template]]) 
     tree = np.zeros(len(found.op), bool)
     pairs = [np.zeros((0, 2), np.int64)]
     for kind, template in kinds:
+        if kind.op not in ROOTED:
+            continue
         sent = template.dst >= 0
         edges = np.unique(np.stack([template.src[sent], template.dst[sent]], axis=1), axis=0)
-        if kind.op not in ROOTED or cycle_of(edges, len(kind.servers)):
+        if cycle_of(edges, len(kind.servers)):
             continue
         task = found.task[found.first[kind.collectives][:, None] + np.arange(len(kind.servers))]
         there = (task >= 0).all(axis=1)
