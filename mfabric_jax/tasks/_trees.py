@@ -14,8 +14,8 @@ from mfabric_jax.tasks.collectives.template import Template
 def trees_of(found: Collectives, kinds: Iterable[tuple[SamePattern, Template]]) -> tuple[np.ndarray, np.ndarray]:
     """(mask [C], pairs [D 2] of tasks): the trees with all their members, and who waits for whom in them.
 
-    Of a pair the second task receives from the first. Letting it begin behind the end of the first closes no cycle that
-    the messages do not close: who sends to a member is part of all that the member waits for.
+    Of a pair the second task receives from the first, or sends behind it. Letting it begin behind the end of the first
+    closes no cycle that the messages do not close: its own end waits for the first anyway.
     """
     tree = np.zeros(len(found.op), bool)
     pairs = [np.zeros((0, 2), np.int64)]
@@ -23,7 +23,9 @@ def trees_of(found: Collectives, kinds: Iterable[tuple[SamePattern, Template]]) 
         if kind.op not in ROOTED:
             continue
         sent = template.dst >= 0
-        edges = np.unique(np.stack([template.src[sent], template.dst[sent]], axis=1), axis=0)
+        edges = np.stack([template.src[sent], template.dst[sent]], axis=1)
+        edges = np.unique(np.concatenate([edges, template.whose[template.after]]), axis=0)
+        edges = edges[edges[:, 0] != edges[:, 1]]
         if cycle_of(edges, len(kind.servers)):
             continue
         task = found.task[found.first[kind.collectives][:, None] + np.arange(len(kind.servers))]

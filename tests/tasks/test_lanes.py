@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
+from mfabric_jax.checks import InputError
 from mfabric_jax.flows.dependencies import run_order
 from mfabric_jax.tasks.graph import Op, TaskKind, Tasks
 from mfabric_jax.tasks.lowering import lowered
@@ -24,6 +25,30 @@ def test_one_task_at_a_time_on_a_lane_as_they_are_ready():
     graph = on_lane((0, 1.0, []), (1, 5.0, []), (0, 1.0, [1]), (0, 2.0, [0]), (0, 4.0, []))
     assert ends(graph)[0].tolist() == [1.0, 5.0, 8.0, 3.0, 7.0]  # 0; at 1 both 3 and 4 are ready; 2 is at 5
     assert ends(graph, lanes="free")[0].tolist() == [1.0, 5.0, 6.0, 3.0, 4.0]
+
+
+@pytest.mark.parametrize("seed", [77, 193, 348, *range(20)])
+def test_trees_in_any_order_run_on_lanes_where_they_run_without(seed):
+    rng = np.random.default_rng(seed)
+    groups = ((0, 1), (1, 2), (2, 3), (0, 1, 2, 3), (3, 1, 0))
+    tasks, last = Tasks(4, groups), [[], [], [], []]
+    chosen = [(int(rng.integers(5)), rng.choice([Op.BROADCAST, Op.REDUCE, Op.GATHER]), match) for match in range(6)]
+    for rank in range(4):
+        for place in rng.permutation(6) if rank < 2 else range(6):
+            group, op, match = chosen[place]
+            if rank in groups[group]:
+                what = {"op": op, "group": group, "bytes": 10.0, "match": match, "peer": groups[group][match % 2]}
+                after = last[rank] if rng.random() < 0.5 else []
+                last[rank] = [tasks.add(TaskKind.COLLECTIVE, rank, after=after, lane=int(rng.integers(-1, 2)), **what)]
+    runs = []
+    for lanes in ("free", "ordered"):
+        try:
+            flows = lowered(tasks.graph(), lanes=lanes, alpha_s=0.1)
+            runs.append(len(run_order(flows.after, flows.flows)))
+        except InputError as error:
+            runs.append("wait for each other: task" in str(error))  # before lanes make flows wait
+    assert (runs[0] is True) == (runs[1] is True)
+    assert False not in runs
 
 
 def test_a_task_takes_its_lane_when_it_may_start():
