@@ -13,8 +13,8 @@ import types
 from unittest.mock import patch
 
 import jax
-import numba
 import numpy as np
+from numba.core import config
 
 from mfabric_jax.flows import completion_times, max_min_rates, star_kernel
 from tests.flows import graphs
@@ -100,7 +100,7 @@ def test_completion_times():
 @contextlib.contextmanager
 def plain_loops(name="", line="", instead=""):
     """The host engine's loops as plain Python, one line of them replaced: nothing to compile."""
-    with patch.dict(sys.modules), patch.object(numba.config, "DISABLE_JIT", True):
+    with patch.dict(sys.modules), patch.object(config, "DISABLE_JIT", True):
         for part in ("heap", "tape", "refilling", "events", "instance"):
             copy = broken(f"host.{part}", *((line, instead) if part == name else ("", "")))
             sys.modules[f"mfabric_jax.flows.host.{part}"] = copy

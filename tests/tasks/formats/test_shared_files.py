@@ -17,7 +17,7 @@ REFUSED = {
     "chakra_et/et_generator/one_comm_send_node.0.et": "must name its other end",
     "chakra_et/mlcommons_feeder_test/pytorch_et_1.0.2-chakra.0.0.4.json.xz": "the input of Chakra's converter",
     "chakra_et/stg_moe_dp2tp2pp2ep2_16npus/workload.json": "a list of communicators",
-    "goal/schedgen_resnet152_16r.goal": "640 of 640 have none",
+    "goal/schedgen_resnet152_16r.goal": "as 640 of 640 receives do",
     "htsim_cm/gen_butterfly_16n_g8_1MB.cm": "must have as many rows of triggers as it says, 32, got 31",
     "simai_txt/aicb_Workload_spec_v1.1.csv": "is no file of tasks",
     "simai_txt/aicb_physical_L7B-M1-C04_tp2_pp1.csv": "AICB's log of a run",
