@@ -159,7 +159,7 @@ def compute_source(settings: Assumptions, job: Workload) -> str:
         said = f"from a measured iteration of {measured:g} s on {where}{above}"
         return f"{settings.server.name}, achieved {achieved:.1%} of {peak}, {said}"
     rate = f"{settings.server.name} at {achieved:.0%} of {peak}"
-    if settings.compute == "calibrated" and job.known_as in settings.calibrated:
+    if settings.rates_from == "calibrated" and job.known_as in settings.calibrated:
         return f"{rate}, calibrated to published fat-tree times (arXiv 2501.03905)"
     return f"{rate}, not calibrated"
 
@@ -173,7 +173,7 @@ def effective(config: Assumptions, *models: ModelName) -> dict[str, Any]:
     nvlink = config.own_nvlink_Bps
     said = {"policy": config.policy_name, "gpu": config.server.name, "nvlink_Bps": nvlink}
     said["server"] = dataclasses.asdict(config.server)
-    said |= {"achieved_over_peak": rates, "workloads": resolved}
+    said |= {"compute": config.rates_from, "achieved_over_peak": rates, "workloads": resolved}
     said |= {"running": dataclasses.asdict(config.parts.running)}
     if (fabrics := getattr(config, "fabrics", None)) is not None:
         said["not_known"] = not_known(config, models[0], fabrics, config.nic_gbps[0])  # type: ignore[attr-defined]

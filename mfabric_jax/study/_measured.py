@@ -24,27 +24,29 @@ def achieved_in(one: Scenario, measured_s: float) -> float:
     """Achieved over peak FLOP/s with which an iteration takes `measured_s`.
 
     An iteration only gets longer as computation slows down, so the rate is bracketed and the bracket halved; the
-    all-to-alls are simulated once. `InputError` for less time than communication alone takes.
+    all-to-alls are simulated once. Not all of an iteration follows the rate (the optimizer's step is memory's), so the
+    bracket grows until it holds. `InputError` for less time than what does not follow it takes.
     """
     solved, at_peak = solve(one), one.settings.block_seconds(one.workload, 1.0)
 
-    def iteration(slower: float):
-        """The mean iteration with computation so many times slower than at the peak: seconds, computing seconds."""
+    def iteration(slower: float) -> float:
+        """Seconds of the mean iteration with computation so many times slower than at the peak."""
         timed = times_of(one, solved, jax.tree.map(lambda x: x * slower, at_peak))
-        return (float(np.asarray(part, np.float64).mean()) for part in (timed.iteration_s, timed.compute_s))
+        return float(np.asarray(timed.iteration_s, np.float64).mean())
 
-    least, _ = iteration(0.0)
+    least = iteration(0.0)
     if measured_s <= least:
-        where = f"{one.workload.model} takes on {one.fabric.name} at {one.bandwidths[0]:g} Gbps"
+        where = f"{one.workload.model} on {one.fabric.name} at {one.bandwidths[0]:g} Gbps"
         raise InputError(
-            f"measured_iteration_s must be above {least:.4g}, what communication alone of {where}, got {measured_s:g}."
+            f"measured_iteration_s must be above {least:.4g}, what {where} takes without its products of matrices, "
+            f"got {measured_s:g}."
         )
-    _, computes = iteration(1.0)
-    low, high = 0.0, measured_s / computes
+    low, high = 0.0, 1.0
+    while iteration(high) <= measured_s:
+        low, high = high, 2 * high
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         if not low < middle < high:
             break
-        longer = next(iteration(middle)) > measured_s
-        low, high = (low, middle) if longer else (middle, high)
+        low, high = (low, middle) if iteration(middle) > measured_s else (middle, high)
     return 2 / (low + high)

@@ -96,10 +96,10 @@ class Assumptions(
 
     def achieved(self, job: Workload) -> float:
         """Achieved over peak FLOP/s of the GPU for a model."""
-        if self.compute == "calibrated" and job.known_as in self.calibrated:
+        if self.rates_from == "calibrated" and job.known_as in self.calibrated:
             return self.calibrated[job.known_as].efficiency
         if self.measured_iteration_s is None:
-            return self.efficiency
+            return self.usual_efficiency
         from mfabric_jax.study._measured import efficiency_of
 
         return efficiency_of(self.as_measured(job), self.measured_iteration_s)

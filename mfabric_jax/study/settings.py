@@ -29,6 +29,7 @@ else:
 TRAFFIC = ("measured", "generated", "authors")
 DType = Literal["float32", "float64"]
 MEASURED = "measured"
+EFFICIENCY = 0.5  # achieved over peak FLOP/s, where nothing says more
 DTYPES: tuple[str, ...] = typing.get_args(DType)
 OF_SERVER = tuple(field.name for field in dataclasses.fields(ServerSettings))
 
@@ -210,11 +211,11 @@ class TrafficSettings:
 class ComputeSettings(ServerSettings):
     """How fast GPUs compute, and what they have inside a server."""
 
-    compute: Literal["calibrated", "achieved"] = None  # type: ignore[assignment]
+    compute: Literal["calibrated", "achieved"] | None = None
     """calibrated (to published fat-tree times, where there are any) or achieved (--gpu at --efficiency); default:
     calibrated unless gpu or efficiency is given."""
-    efficiency: float = 0.5
-    """Achieved over peak FLOP/s."""
+    efficiency: float | None = None
+    """Achieved over peak FLOP/s (default: 0.5, where nothing is calibrated)."""
     compute_precision: Literal["bf16", "fp8"] = "bf16"
     """Whose peak counts, bf16 or fp8."""
     expert_load: Literal["balanced", "received"] = "balanced"
@@ -239,7 +240,7 @@ class ComputeSettings(ServerSettings):
     named)."""
 
     def check_compute(self) -> None:
-        """`InputError` for a value that no GPU has; `compute` gets its default."""
+        """`InputError` for a value that no GPU has."""
         for field in ("efficiency", "nvswitch_gigabytes_per_s", "measured_iteration_s", "measured_gbps"):
             if getattr(self, field) is not None:
                 positive(field, getattr(self, field))
@@ -248,19 +249,29 @@ class ComputeSettings(ServerSettings):
             raise InputError(f"combine_start 'rank' needs expert_load 'received', got {self.expert_load!r}.")
         self.server.peak(self.compute_precision)
         measured = self.measured_iteration_s is not None
-        if measured and self.efficiency != 0.5:
+        if measured and self.efficiency is not None:
             raise InputError(f"efficiency {self.efficiency} is not used beside measured_iteration_s; leave out one.")
         where = self.measured_on, self.measured_gbps, self.measured_nic_use
         if not measured and where != (None, None, None):
             raise InputError(
                 "measured_on, _gbps and _nic_use say where measured_iteration_s was measured; give it, too."
             )
-        usual = GPUS[DEFAULT_GPU], 0.5, "bf16"
-        given = measured or (self.server, self.efficiency, self.compute_precision) != usual
-        if self.compute is None:
-            object.__setattr__(self, "compute", "achieved" if given else "calibrated")
-        elif self.compute == "calibrated" and given:
+        said = self.efficiency, self.measured_iteration_s
+        other = said != (None, None) or (self.server, self.compute_precision) != (GPUS[DEFAULT_GPU], "bf16")
+        if self.compute == "calibrated" and other:
             raise InputError("compute 'calibrated' takes no gpu or efficiency; with these it must be 'achieved'.")
+
+    @property
+    def rates_from(self) -> Literal["calibrated", "achieved"]:
+        """`compute`, or what it is where left open."""
+        said = self.gpu, self.efficiency, self.measured_iteration_s
+        given = said != (None, None, None) or self.compute_precision != "bf16"
+        return self.compute or ("achieved" if given else "calibrated")
+
+    @property
+    def usual_efficiency(self) -> float:
+        """`efficiency`, or what it is where left open and nothing is calibrated or measured."""
+        return EFFICIENCY if self.efficiency is None else self.efficiency
 
     @property
     def own_nvlink_Bps(self) -> float:

@@ -104,4 +104,4 @@ def test_shares_by_hand(tmp_path):
     assert ep_share.verdicts([*rows, *near])[0].word == "reproduced"  # the nearest of two rates
     setting = ep_share.Config().setting("mixtral-8x7b", 0.2)
     assert (setting.dp, setting.gpus, setting.gpu) == (1, 128, "H800-SXM")
-    assert ep_share.Config().setting("mixtral-8x7b", None).compute == "calibrated"
+    assert ep_share.Config().setting("mixtral-8x7b", None).rates_from == "calibrated"

@@ -8,10 +8,12 @@ import pytest
 
 from mfabric_jax.study import PRESETS, Compare, calibrate, compare, scenarios
 from mfabric_jax.study._calibrate import calibration_rows, write_calibration
+from mfabric_jax.study._compare import effective
 from mfabric_jax.study._scenario import tokens_of
 from mfabric_jax.study._simulate import trade_off_at
 from mfabric_jax.study.calibration import BANDWIDTHS, CALIBRATED, PUBLISHED
 from mfabric_jax.traffic import from_knobs, workload_knobs
+from mfabric_jax.workload.gpus import DEFAULT_GPU
 from tests.mistakes import check_refused
 from tests.study.small import row, small
 
@@ -68,12 +70,12 @@ def test_what_ships_covers_all_published_models_closely():
 
 def test_calibrated_is_the_default_where_there_is_one():
     config = Compare()
-    assert config.compute == "calibrated"
+    assert config.rates_from == "calibrated"
     assert config.achieved(config.workload("qwen-moe")) == CALIBRATED["paper"]["qwen-moe"].efficiency
     received = Compare(expert_load="received")
     assert received.achieved(config.workload("qwen-moe")) == CALIBRATED["today"]["qwen-moe"].efficiency
     assert config.achieved(config.workload("deepseek-r1")) == 0.5
-    assert Compare(efficiency=0.4).compute == Compare(gpu="H100-SXM").compute == "achieved"
+    assert Compare(efficiency=0.4).rates_from == Compare(gpu="H100-SXM").rates_from == "achieved"
     assert Compare(compute="achieved").achieved(config.workload("qwen-moe")) == 0.5
     check_refused("must be 'achieved'", Compare, compute="calibrated", efficiency=0.4)
     assert "calibrated to published" in row(small(fabrics=("fat-tree",), compute=None))["compute_source"]
@@ -82,6 +84,19 @@ def test_calibrated_is_the_default_where_there_is_one():
     released = Compare(**PRESETS["released"])
     assert released.achieved(config.workload("qwen-moe")) == CALIBRATED["released"]["qwen-moe"].efficiency
     assert (released.rule, released.flows, released.eps_waits, released.matrices) == ("released", "single", True, "one")
+
+
+def test_what_is_said_counts_though_it_is_the_default():
+    """An efficiency of 0.5 lies between 0.49 and 0.51, and a GPU that is named computes as one that is not default."""
+    job = Compare().workload("llama-moe")
+    for given in ({"efficiency": 0.5}, {"gpu": DEFAULT_GPU}, {"gpu": DEFAULT_GPU, "efficiency": 0.5}):
+        config = Compare(**given)
+        assert config.achieved(job) == Compare(**given, compute="achieved").achieved(job) == 0.5
+        assert effective(config)["compute"] == "achieved"
+    seconds = [sum(Compare(efficiency=part).block_seconds(job)) for part in (0.49, 0.5, 0.51)]
+    assert [seconds[0] * 0.49, seconds[2] * 0.51] == pytest.approx([seconds[1] * 0.5] * 2, rel=1e-12)
+    assert effective(Compare())["compute"] == "calibrated"
+    assert Compare(gpu=DEFAULT_GPU, compute="calibrated").achieved(job) == Compare().achieved(job)
 
 
 def test_matrices_that_repeat():

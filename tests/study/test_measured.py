@@ -36,6 +36,15 @@ def test_the_rate_found_gives_the_seconds_again():
     assert row(small(**ON, efficiency=found))["iteration_s"] == pytest.approx(2 * known, rel=1e-5)
 
 
+def test_what_does_not_follow_the_rate_is_no_bound():
+    """An optimizer's step that is counted takes as long on GPUs that compute slowly."""
+    degrees = {"models": ("llama-moe",), "pp": 1, "ep": 8, "dp": 8, "gpus": 64, "micro_batch": 1, "micro_batches": 1}
+    counted = ON | degrees | {"optimizer_step": "counted", "sharding": "none", "gpu": "H100-SXM"}
+    for known in (0.5, 0.1, 0.001):
+        seconds = row(small(**counted, efficiency=known))["iteration_s"]
+        assert rate(small(**counted, measured_iteration_s=seconds)) == pytest.approx(known, rel=1e-9)
+
+
 def test_less_than_communication_takes_is_refused():
     sentence = refused_by(rate, small(**ON, measured_iteration_s=0.01))
     assert sentence.startswith("measured_iteration_s must be above ")

@@ -75,7 +75,7 @@ def test_a_file_is_read_once_and_kept_with_the_rows(tmp_path):
     config = Compare(models=("llama-moe",), fabrics=("fat-tree",), gpu=str(file))
     file.unlink()
     assert config.server.gpus_per_server == 4
-    assert config.compute == "achieved"
+    assert config.rates_from == "achieved"
 
 
 def test_a_sweep_takes_the_gpu_of_a_file(tmp_path):

@@ -92,8 +92,8 @@ def circuits(*seconds, job=JOB):
 def test_one_rate_of_computation():
     with pytest.raises(InputError, match="efficiency is not used beside measured_iteration_s"):
         TraceStudy(efficiency=0.7, measured_iteration_s=3.0)
-    assert TraceStudy(efficiency=0.5).case(DESIGNS[0]).compute == "achieved"
-    assert TraceStudy().case(DESIGNS[0]).compute == "calibrated"
+    assert TraceStudy(efficiency=0.5).case(DESIGNS[0]).rates_from == "achieved"
+    assert TraceStudy().case(DESIGNS[0]).rates_from == "calibrated"
 
 
 def test_the_verdict_on_circuits():

@@ -84,8 +84,6 @@ class Iterations:
     def _config(self, dtype: Any, **data: Any) -> Case:
         given: dict[str, Any] = self.data | self.code | data
         del given["sample"]
-        if given["efficiency"] is None:
-            del given["efficiency"]
         return Case(**given, dtype=dtype)
 
     def check(self, data: Mapping[str, np.ndarray]) -> None:
