@@ -6,11 +6,13 @@ and what comes out is 0, infinite, or never comes.
 """
 
 import difflib
+import numbers
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 T = TypeVar("T")
 
@@ -71,7 +73,7 @@ COUNTS = {  # the most of what is counted
 
 def _name(field: str) -> str:
     """What is checked, of "run.json, flow 1: bytes" or "latency_s of link 3"."""
-    return field.rpartition(": ")[2].partition(" ")[0]
+    return field.rpartition(": ")[2].partition(" ")[0].rpartition(".")[2]
 
 
 def _sizes(field: str) -> Range:
@@ -82,12 +84,21 @@ def _sizes(field: str) -> Range:
     return BY_NAME.get(name) or BY_UNIT.get(unit, ANY)
 
 
-def _check_sizes(field: str, value: Any, array: np.ndarray) -> None:
+def _check_sizes(field: str, value: Any, array: "np.ndarray") -> None:
     """`InputError` for a number too large or too small to mean anything; an array of no known field is data."""
+    import numpy as np
+
     sizes = _sizes(field)
     wrong = (array > sizes.most) | ((array < sizes.least) & (array != 0))
     if np.any(wrong) and not (sizes is ANY and getattr(value, "ndim", 0)):
         raise InputError(f"{field} must be from {sizes.least:g} to {sizes.most:g}, got {array[wrong].flat[0]:g}.")
+
+
+def check_size(field: str, value: float) -> None:
+    """`InputError` for one number too large or too small to mean anything."""
+    sizes = _sizes(field)
+    if abs(value) > sizes.most or (value != 0 and abs(value) < sizes.least):
+        raise InputError(f"{field} must be from {sizes.least:g} to {sizes.most:g}, got {value:g}.")
 
 
 def _concrete(value: Any) -> bool:
@@ -96,11 +107,15 @@ def _concrete(value: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
+    import numpy as np
+
     array = np.asarray(value)
     return array.item() if array.ndim == 0 else array.tolist()
 
 
-def _numbers(field: str, value: Any) -> np.ndarray:
+def _numbers(field: str, value: Any) -> "np.ndarray":
+    import numpy as np  # slow to load; settings in text are checked without it
+
     try:
         array = np.asarray(value)
     except ValueError:  # lists of unequal lengths
@@ -120,6 +135,8 @@ def number(field: str, value: T) -> T:
 def positive(field: str, value: T) -> T:
     """A finite number (or array of them) above zero."""
     if _concrete(value):
+        import numpy as np
+
         array = _numbers(field, value)
         if not np.all(np.isfinite(array) & (array > 0)):
             raise InputError(f"{field} must be finite and above 0, got {_plain(value)}.")
@@ -130,6 +147,8 @@ def positive(field: str, value: T) -> T:
 def not_negative(field: str, value: T) -> T:
     """A finite number (or array of them), zero or more."""
     if _concrete(value):
+        import numpy as np
+
         array = _numbers(field, value)
         if not np.all(np.isfinite(array) & (array >= 0)):
             raise InputError(f"{field} must be finite and not negative, got {_plain(value)}.")
@@ -139,7 +158,7 @@ def not_negative(field: str, value: T) -> T:
 
 def whole(field: str, value: int, *, at_least: int = 1) -> int:
     """A whole number of at least `at_least`."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < at_least:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < at_least:
         raise InputError(f"{field} must be a whole number of at least {at_least}, got {value!r:.80}.")
     most = COUNTS.get(_name(field), MOST_WHOLE)
     if value > most:
@@ -151,7 +170,7 @@ def part(field: str, value: T) -> T:
     """A part of something: above 0 and at most 1."""
     if _concrete(value):
         array = _numbers(field, value)
-        if not np.all((array > 0) & (array <= 1)):
+        if not ((array > 0) & (array <= 1)).all():
             raise InputError(f"{field} must be above 0 and at most 1, got {_plain(value)}.")
         _check_sizes(field, value, array)
     return value

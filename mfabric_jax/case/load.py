@@ -1,0 +1,147 @@
+"""Cases from layers: defaults, presets, files, flags; each later one replaces what earlier ones said."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from mfabric_jax.case.grid import AS_SET, Cases, Variant, check_read, expanded
+from mfabric_jax.case.paths import Statement, layered, settings, stated
+from mfabric_jax.case.tree import Case
+from mfabric_jax.checks import InputError, one_of
+from mfabric_jax.text_files import mapping_in, read_mapping
+
+BESIDE = ("preset", "variants", "random", "sweep")  # keys of a file that are no settings
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer:
+    """What one preset, file or command line says.
+
+    - `name`: for display and mistakes.   - `typed`: by a person, so that what no case reads is a mistake.
+    """
+
+    name: str
+    stated: Statement
+    variants: tuple[Variant, ...] = ()
+    random: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    sweep: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    typed: bool = False
+
+
+@functools.cache
+def presets() -> dict[str, str]:
+    """Every preset: its name, and the sentence at the top of its file."""
+    files = sorted((resources.files("mfabric_jax.case") / "presets").iterdir(), key=lambda file: file.name)
+    texts = {file.name.removesuffix(".toml"): file.read_text("utf-8") for file in files if file.name.endswith(".toml")}
+    return {name: text.partition("\n")[0].lstrip("# ") for name, text in texts.items()}
+
+
+def preset_layers(name: str) -> list[Layer]:
+    """The layers of a preset: those that it builds on, then its own."""
+    one_of("preset", name, presets())
+    text = (resources.files("mfabric_jax.case") / "presets" / f"{name}.toml").read_text("utf-8")
+    return layers_of(mapping_in(text, f"preset {name}", "settings", ".toml"), f"preset {name}")
+
+
+def file_layers(path: str | Path) -> list[Layer]:
+    """The layers of a `.toml` or `.json` file: presets that it names, then its own."""
+    return layers_of(read_mapping(path, "settings of a case"), Path(path).name, typed=True)
+
+
+def layers_of(given: Mapping[str, Any], name: str, *, typed: bool = False) -> list[Layer]:
+    """The layers of a mapping, as a file holds it."""
+    from mfabric_jax.case.old import refuse_old
+
+    refuse_old(given, name)
+    where = f"{name}: "
+    named = given.get("preset", [])
+    named = named if isinstance(named, list) else [named]
+    below = [layer for one in named for layer in preset_layers(one)]
+    variants = tuple(_variant(one, where) for one in _tables(given.get("variants", []), where))
+    rest = {key: value for key, value in given.items() if key not in BESIDE}
+    random, sweep = ({**_table(given.get(key, {}), key, where)} for key in ("random", "sweep"))
+    return [*below, Layer(name, stated(rest, where), variants, random, sweep, typed)]
+
+
+def flags_layer(given: Mapping[str, Any]) -> Layer:
+    """What a command line says: lists of words by path."""
+    return Layer("flag", stated(given, text=True), typed=True)
+
+
+def _tables(given: Any, where: str) -> list[Mapping[str, Any]]:
+    if not isinstance(given, list) or not all(isinstance(one, Mapping) for one in given):
+        raise InputError(f"{where}variants must be tables ([[variants]]), got {given!r:.80}.")
+    return given
+
+
+def _table(given: Any, key: str, where: str) -> Mapping[str, Any]:
+    if not isinstance(given, Mapping):
+        raise InputError(f"{where}{key} must be a table, got {given!r:.80}.")
+    return given
+
+
+def _variant(given: Mapping[str, Any], where: str) -> Variant:
+    name = given.get("name")
+    if not isinstance(name, str) or not name:
+        raise InputError(f"{where}every table of variants needs a name, got {name!r}.")
+    return Variant(name, stated({key: value for key, value in given.items() if key != "name"}, where))
+
+
+def merged(layers: Sequence[Layer]) -> Cases:
+    """The cases of layers, the last one first to be heard."""
+    below: Statement = {}
+    sources: dict[str, str] = {}
+    variants: tuple[Variant, ...] = ()
+    for layer in layers:
+        below = layered(below, layer.stated, f"{layer.name}: " if layer.name != "flag" else "")
+        sources |= dict.fromkeys(layer.stated, layer.name)
+        variants = layer.variants or _narrowed(variants, layer.stated)
+    found = expanded(below, variants)
+    found = dataclasses.replace(found, stated=below, sources={path: sources.get(path, "default") for path in below})
+    check_read(found, [path for layer in layers if layer.typed for path in layer.stated])
+    return found
+
+
+def _narrowed(variants: Sequence[Variant], later: Statement) -> tuple[Variant, ...]:
+    """Variants of an earlier layer beside what a later one states: those that say otherwise are left out; where it says
+    more than the fabric, those that are left have no name of their own."""
+    kept = []
+    said = {path for variant in variants for path in variant.stated if path in later}
+    for variant in variants:
+        both = {path: _common(variant.stated[path], later[path]) for path in variant.stated if path in later}
+        if all(values for values in both.values()):
+            own = {path: values[0] if len(values) == 1 else values for path, values in both.items()}
+            name = AS_SET if said - {"network.fabric"} else variant.name
+            kept.append(Variant(name, variant.stated | own))
+    if variants and not kept:
+        return ()
+    return tuple(kept)
+
+
+def _common(some: Any, others: Any) -> list:
+    some, others = (one if isinstance(one, list) else [one] for one in (some, others))
+    return [one for one in some if one in others]
+
+
+def load(*paths: str | Path, preset: str | Sequence[str] = (), changes: Mapping[str, Any] | None = None) -> Case | Cases:
+    """The case of `.toml` or `.json` files, later ones over earlier ones; where they hold lists or variants, the cases.
+
+    - `preset`: of `mfabric show --presets`, under the files.   - `changes`: by path, over them.
+
+    `InputError` for a file that cannot be read, a name that is none and a value that it cannot have.
+    """
+    named = [preset] if isinstance(preset, str) else list(preset)
+    layers = [layer for name in named for layer in preset_layers(name)]
+    layers += [layer for path in paths for layer in file_layers(path)]
+    if changes:
+        layers.append(Layer("changes", stated(changes), typed=True))
+    found = merged(layers)
+    return found.blocks[0].case if len(found) == 1 and found.blocks[0].variant == AS_SET else found
+
+
+def known_paths() -> list[str]:
+    """Every path, for help."""
+    return list(settings())

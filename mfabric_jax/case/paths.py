@@ -1,0 +1,360 @@
+"""Settings by path: which there are, what a mapping states, and the case that it makes.
+
+A statement is a flat dictionary, path -> value; a choice holds the name of an alternative. `circuits.predict.sigma` is a
+leaf of the alternative `predict` of `circuits.turn`; `compute.efficiency` is the alternative and its one value.
+"""
+
+import dataclasses
+import difflib
+import functools
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from mfabric_jax.case.tree import Alternative, Case, Group
+from mfabric_jax.case.values import AUTO, converted, of_text
+from mfabric_jax.checks import InputError
+
+SHORT = {  # of a path, where a plain value stands for a whole group
+    "model": "model.name",
+    "gpu": "gpu.name",
+    "placement": "placement.rule",
+    "traffic": "traffic.source",
+    "network": "network.fabric",
+}
+EITHER = (  # of each, a later layer that states one replaces what earlier ones stated
+    ("job.batch.global_batch", "job.batch.micro_batches", "job.batch.per_stage", "job.batch.bubble"),
+    ("job.parallel.gpus", "job.parallel.dp"),
+)
+PRECISIONS = {  # of `job.precision` in one word: compute, dispatch, combine, gradients
+    "bf16": ("bf16", "bf16", "bf16", "bf16"),
+    "fp8": ("fp8", "fp8", "bf16", "bf16"),  # as DeepSeek-V3 does (arXiv 2412.19437)
+}
+
+Statement = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+    """One setting.
+
+    - `kind`: its type.   - `choice`: path of the choice whose alternative it belongs to; "": none.
+    - `of`: name of that alternative.   - `traced`: other values of it run in the same program.
+    """
+
+    path: str
+    kind: Any
+    default: Any
+    doc: str
+    traced: bool
+    choice: str = ""
+    of: str = ""
+
+    @property
+    def open(self) -> bool:
+        """Whether it may be left open."""
+        return type(None) in parts_of(self.kind)
+
+    @property
+    def listed(self) -> bool:
+        """Whether one value of it is a list."""
+        return any(typing.get_origin(one) is tuple for one in parts_of(self.kind))
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """One of several alternatives, by name; `default`: its name, or None where it is open."""
+
+    path: str
+    alternatives: Mapping[str, type[Alternative]]
+    default: str | None
+    doc: str
+    open: bool
+    traced: bool = False
+    listed: bool = False
+
+
+def parts_of(hint: Any) -> tuple:
+    """The types of a union, without annotations."""
+    if typing.get_origin(hint) is typing.Annotated:
+        return parts_of(hint.__origin__)
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        return tuple(part for one in typing.get_args(hint) for part in parts_of(one))
+    return (hint,)
+
+
+def _said(hint: Any) -> tuple[str, bool]:
+    """Documentation of a field, and whether it is traced."""
+    for meta in getattr(hint, "__metadata__", ()):
+        if isinstance(meta, msgspec.Meta) and meta.description:
+            return meta.description, bool((meta.extra_json_schema or {}).get("traced"))
+    return "", False
+
+
+@functools.cache
+def _fields(cls: type) -> tuple[tuple[str, str, Any, Any], ...]:
+    """Attribute, name in a path, annotated type and default of every field."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    each = msgspec.structs.fields(cls)
+    return tuple((field.name, field.encode_name, hints[field.name], field.default) for field in each)
+
+
+@functools.cache
+def _alternatives(hint: Any) -> dict[str, type[Alternative]]:
+    found = [one for one in parts_of(hint) if isinstance(one, type) and issubclass(one, Alternative)]
+    return {one.__struct_config__.tag: one for one in found}  # type: ignore[misc]
+
+
+@functools.cache
+def settings() -> dict[str, Leaf | Choice]:
+    """Every path that can be stated."""
+    return {one.path: one for one in _settings_of(Case, "")}
+
+
+def _settings_of(cls: type, prefix: str) -> Iterable[Leaf | Choice]:
+    for _, name, hint, default in _fields(cls):
+        path, (said, traced) = prefix + name, _said(hint)
+        if isinstance(hint, type) and issubclass(hint, Group):
+            yield from _settings_of(hint, path + ".")
+        elif several := _alternatives(hint):
+            named = default.name if isinstance(default, Alternative) else None
+            yield Choice(path, several, named, said, type(None) in parts_of(hint))
+            for alternative in several:
+                yield from _leaves_of(several[alternative], prefix, path, alternative)
+        else:
+            yield Leaf(path, hint, default, said, traced)
+
+
+def _leaves_of(cls: type, prefix: str, choice: str, name: str) -> Iterable[Leaf]:
+    for field, _, hint, default in _fields(cls):
+        said, traced = _said(hint)
+        yield Leaf(leaf_path(prefix + name, field), hint, default, said, traced, choice, name)
+
+
+def leaf_path(alternative: str, field: str) -> str:
+    """Where a field of an alternative is stated."""
+    return alternative if field == "value" else f"{alternative}.{field}"
+
+
+# ---------------------------------------------------------------------------------------------------- what is stated
+def unknown(path: str, where: str = "") -> InputError:
+    """The mistake of a path that is none, with the nearest one."""
+    known = settings()
+    near = difflib.get_close_matches(path, known, n=1, cutoff=0.6)
+    last = path.rpartition(".")[2]
+    near = near or [one for one in known if one.rpartition(".")[2] == last][:1]
+    near = near or difflib.get_close_matches(last, [one.rpartition(".")[2] for one in known], n=1)
+    near = [one for one in known if one == near[0] or one.endswith("." + near[0])] if near else []
+    hint = f" (did you mean {near[0]}?)" if near else ""
+    return InputError(f"{where}{path} is unknown{hint}; mfabric show --help lists all settings.")
+
+
+def stated(given: Mapping[str, Any], where: str = "", *, text: bool = False) -> Statement:
+    """What a mapping of nested tables and dotted paths states, every value checked; a list is one value for each case.
+
+    - `where`: said before a mistake, such as "case.toml: ".   - `text`: values are words of a command line.
+    """
+    found: Statement = {}
+    _collect(given, "", found, where)
+    checked: Statement = {}
+    for path, value in found.items():
+        checked[path] = _checked(path, value, where, text)
+    return checked
+
+
+def _collect(given: Mapping[str, Any], prefix: str, found: Statement, where: str) -> None:
+    for name, value in given.items():
+        path = prefix + str(name)
+        if path in ("job.precision",) and not isinstance(value, Mapping):
+            value = _precision(value, where)
+        elif not isinstance(value, Mapping):
+            path = SHORT.get(path, path)
+        if isinstance(value, Mapping):
+            _table(path, value, found, where)
+        elif path in found:
+            raise InputError(f"{where}{path} is stated twice.")
+        elif path in settings():
+            found[path] = value
+        elif names := alternatives_at(path):
+            raise InputError(f"{where}{path} is an alternative of {names[0]} without a value of its own; write {names[0]} = ...")
+        else:
+            raise unknown(path, where)
+
+
+def _table(path: str, value: Mapping[str, Any], found: Statement, where: str) -> None:
+    """A table of a group, of a part of it, or of an alternative."""
+    at = alternatives_at(path)
+    inside = [one for one in settings() if one.startswith(path + ".")]
+    if not at and not inside:
+        raise unknown(path, where)
+    if at and not value:
+        found.setdefault(at[0], at[1])
+    _collect(value, path + ".", found, where)
+
+
+def _precision(value: Any, where: str) -> Any:
+    names = ("compute", "dispatch", "combine", "gradients")
+    values = value if isinstance(value, list) else [value]
+    for one in values:
+        if one not in PRECISIONS:
+            raise InputError(f"{where}job.precision must be {' or '.join(PRECISIONS)}, or a table, got {one!r}.")
+    if len(values) > 1:
+        raise InputError(f"{where}job.precision in one word has one value, got {value!r}; list job.precision.dispatch.")
+    return dict(zip(names, PRECISIONS[values[0]], strict=True))
+
+
+@functools.cache
+def _named_alternatives() -> dict[str, tuple[str, str]]:
+    found = {}
+    for choice in settings().values():
+        if isinstance(choice, Choice):
+            group = choice.path.rpartition(".")[0]
+            found |= {f"{group}.{name}": (choice.path, name) for name in choice.alternatives}
+    return found
+
+
+def alternatives_at(path: str) -> tuple[str, str] | None:
+    """(path of the choice, name) of the alternative whose table is at a path."""
+    return _named_alternatives().get(path)
+
+
+def _checked(path: str, value: Any, where: str, text: bool) -> Any:
+    setting = settings()[path]
+    if isinstance(value, list) and not (setting.listed and not any(isinstance(one, list) for one in value)):
+        if not value:
+            raise InputError(f"{where}{path} must have at least one value, got an empty list.")
+        several = [check(setting, one, where, text) for one in value]
+        if any(one in several[:at] for at, one in enumerate(several)):
+            raise InputError(f"{where}{path} must not repeat a value, got {', '.join(map(str, value))}.")
+        return several if len(several) > 1 else several[0]
+    return check(setting, value, where, text)
+
+
+def check(setting: Leaf | Choice, value: Any, where: str = "", text: bool = False) -> Any:
+    """One value of a setting as it is kept; `InputError` for one that it cannot have."""
+    if value is None or (isinstance(value, str) and value == AUTO):
+        if not setting.open:
+            raise InputError(f"{where}{setting.path} is never left open, got {AUTO!r}.")
+        return None
+    if isinstance(setting, Choice):
+        if isinstance(value, Alternative) and value.name in setting.alternatives:
+            return value
+        from mfabric_jax.checks import one_of
+
+        return one_of(f"{where}{setting.path}", value, setting.alternatives)
+    value = of_text(setting.kind, value) if text and isinstance(value, str) else value
+    return converted(f"{where}{setting.path}", setting.kind, value)
+
+
+# ------------------------------------------------------------------------------------------------------------- layers
+def layered(below: Statement, above: Statement, where: str = "") -> Statement:
+    """Two statements, the second one later: of a choice its alternative counts, and that one's leaves."""
+    above = _with_choices(above, below, where)
+    found = dict(below)
+    for group in EITHER:
+        if any(path in above for path in group):
+            found = {path: value for path, value in found.items() if path not in group}
+    for path in above:
+        if path in found:
+            del found[path]  # what is stated last is the last axis, too
+    found |= above
+    return {path: value for path, value in found.items() if _is_read(path, found)}
+
+
+def _with_choices(above: Statement, below: Statement, where: str) -> Statement:
+    """With the choice of every alternative of which a leaf is stated. `InputError` for two at once."""
+    found = dict(above)
+    for path in above:
+        leaf = settings()[path]
+        if not isinstance(leaf, Leaf) or not leaf.choice:
+            continue
+        chosen = found.get(leaf.choice, below.get(leaf.choice))
+        if leaf.of in _names(chosen):
+            continue
+        if leaf.choice in found:
+            other = ", ".join(_names(found[leaf.choice]))
+            raise InputError(f"{where}{leaf.choice} has one alternative at a time, got {other} and {leaf.of} ({path}).")
+        found[leaf.choice] = leaf.of
+    return found
+
+
+def _names(chosen: Any) -> list[str]:
+    """Names of the alternatives of a choice as it is stated."""
+    several = chosen if isinstance(chosen, list) else [chosen]
+    return [one.name if isinstance(one, Alternative) else one for one in several]
+
+
+def _is_read(path: str, stated: Statement) -> bool:
+    """Whether a leaf belongs to an alternative that is chosen, or to none."""
+    leaf = settings()[path]
+    if not isinstance(leaf, Leaf) or not leaf.choice:
+        return True
+    choice = settings()[leaf.choice]
+    return leaf.of in _names(stated.get(leaf.choice, choice.default))
+
+
+# --------------------------------------------------------------------------------------------------------------- case
+def build(stated: Statement) -> Case:
+    """The case of a statement without lists of values."""
+    return _built(Case, "", stated)
+
+
+def _built(cls: Any, prefix: str, stated: Statement) -> Any:
+    values = {}
+    for attribute, name, hint, default in _fields(cls):
+        path = prefix + name
+        if isinstance(hint, type) and issubclass(hint, Group):
+            values[attribute] = _built(hint, path + ".", stated)
+        elif several := _alternatives(hint):
+            chosen = stated.get(path, default)
+            chosen = several[chosen]() if isinstance(chosen, str) else chosen
+            values[attribute] = chosen and _with_leaves(chosen, prefix + chosen.name, stated)
+        elif path in stated:
+            values[attribute] = stated[path]
+    return cls(**values)
+
+
+def _with_leaves(chosen: Alternative, at: str, stated: Statement) -> Alternative:
+    leaves = {field: leaf_path(at, field) for field in chosen.__struct_fields__}
+    return msgspec.structs.replace(chosen, **{field: stated[path] for field, path in leaves.items() if path in stated})
+
+
+def flat(case: Case) -> Statement:
+    """Every value of a case by its path; leaves of alternatives that are not chosen have none."""
+    return dict(_flat(case, ""))
+
+
+def _flat(group: Any, prefix: str) -> Iterable[tuple[str, Any]]:
+    for attribute, name, _, _ in _fields(type(group)):
+        value, path = getattr(group, attribute), prefix + name
+        if isinstance(value, Group):
+            yield from _flat(value, path + ".")
+        elif isinstance(value, Alternative):
+            yield path, value.name
+            for field in value.__struct_fields__:
+                yield leaf_path(prefix + value.name, field), getattr(value, field)
+        else:
+            yield path, value
+
+
+def differences(case: Case, than: Case | None = None) -> Statement:
+    """What a case states otherwise than another; None: than the defaults."""
+    usual = flat(Case() if than is None else than)
+    return {path: value for path, value in flat(case).items() if path not in usual or usual[path] != value}
+
+
+def changed(case: Case, changes: Mapping[str, Any]) -> Case:
+    """`Case.with_`."""
+    above = stated(changes)
+    for path, value in above.items():
+        if isinstance(value, list) and not settings()[path].listed:
+            raise InputError(f"{path} is one value in one case, got {value!r}; cases(case, axes) makes several.")
+    return build(layered(flat(case), above))
+
+
+def get(case: Case, path: str) -> Any:
+    """The value at a path; None where it belongs to an alternative that is not chosen."""
+    return flat(case).get(SHORT.get(path, path))
