@@ -9,13 +9,13 @@ import mfabric_jax
 
 ROOT = pathlib.Path(mfabric_jax.__file__).parent
 ORDER = (
-    *("units", "flows", "tasks", "workload", "traffic", "fabric", "routing", "policies", "schedule", "study"),
+    *("units", "case", "flows", "tasks", "workload", "traffic", "fabric", "routing", "policies", "schedule", "study"),
     *("learning", "report", "validation", "tuning", "commands", "cli"),
 )
 BESIDE = ("checks", "atomic", "extras", "parts", "platforms", "text_files", "tuned_file")
 RANK = {name: rank for rank, name in enumerate(ORDER)} | dict.fromkeys(BESIDE, 0)
 WITHOUT_JAX = ("report",)  # nor pyplot, and what draws or stores is imported inside of functions alone
-OPTIONAL = ("tyro", "tqdm", "matplotlib", "altair", "pyarrow", "scipy", "msgspec", "numba", "google", "flatbuffers")
+OPTIONAL = ("tyro", "tqdm", "matplotlib", "altair", "pyarrow", "scipy", "numba", "google", "flatbuffers")
 
 
 def imported(tree, module):

@@ -1,7 +1,7 @@
 """What is simulated, as a tree of plain settings: `Case`, the grid of several, files, presets."""
 
 from mfabric_jax.case.grid import Block, Cases, cases
-from mfabric_jax.case.load import load, presets
+from mfabric_jax.case.layers import load, presets
 from mfabric_jax.case.tree import Case
 
 __all__ = ["Block", "Case", "Cases", "cases", "load", "presets"]

@@ -21,7 +21,7 @@ OWN_NICS = ("fat-tree", "oversub-fat-tree")  # those that read network.nic_use, 
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """Cases that differ in traced numbers alone: a case (the first), its variant, and columns of equal length, by path."""
+    """Cases that differ in traced numbers alone: the first, its variant, and columns of equal length by path."""
 
     case: Case
     variant: str = AS_SET
@@ -82,7 +82,9 @@ def cases(
         return case
     if not isinstance(axes, Mapping):
         return _together([cases(one.with_(dict(changes))) for one in case for changes in axes])
-    above = stated({path: list(values) if isinstance(values, tuple | range) else values for path, values in axes.items()})
+    above = stated(
+        {path: list(values) if isinstance(values, tuple | range) else values for path, values in axes.items()}
+    )
     found = [_grid(flat(one), above, block.variant) for block in case.blocks for one in block]
     together = _together(found)
     varied = (*case.varied, *(path for path in together.varied if path not in case.varied))

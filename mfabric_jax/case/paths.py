@@ -1,7 +1,7 @@
 """Settings by path: which there are, what a mapping states, and the case that it makes.
 
-A statement is a flat dictionary, path -> value; a choice holds the name of an alternative. `circuits.predict.sigma` is a
-leaf of the alternative `predict` of `circuits.turn`; `compute.efficiency` is the alternative and its one value.
+A statement is a flat dictionary, path -> value; a choice holds the name of an alternative. `circuits.predict.sigma` is
+a leaf of the alternative `predict` of `circuits.turn`; `compute.efficiency` is the alternative and its one value.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ import msgspec
 
 from mfabric_jax.case.tree import Alternative, Case, Group
 from mfabric_jax.case.values import AUTO, converted, of_text
-from mfabric_jax.checks import InputError
+from mfabric_jax.checks import InputError, one_of
 
 SHORT = {  # of a path, where a plain value stands for a whole group
     "model": "model.name",
@@ -179,7 +179,9 @@ def _collect(given: Mapping[str, Any], prefix: str, found: Statement, where: str
         elif path in settings():
             found[path] = value
         elif names := alternatives_at(path):
-            raise InputError(f"{where}{path} is an alternative of {names[0]} without a value of its own; write {names[0]} = ...")
+            raise InputError(
+                f"{where}{path} is an alternative of {names[0]} without a value of its own; write {names[0]} = ..."
+            )
         else:
             raise unknown(path, where)
 
@@ -242,9 +244,7 @@ def check(setting: Leaf | Choice, value: Any, where: str = "", text: bool = Fals
     if isinstance(setting, Choice):
         if isinstance(value, Alternative) and value.name in setting.alternatives:
             return value
-        from mfabric_jax.checks import one_of
-
-        return one_of(f"{where}{setting.path}", value, setting.alternatives)
+        return one_of(f"{where}{setting.path}", str(value), setting.alternatives)
     value = of_text(setting.kind, value) if text and isinstance(value, str) else value
     return converted(f"{where}{setting.path}", setting.kind, value)
 

@@ -1,15 +1,17 @@
 """One case: what is simulated, as a tree of plain settings.
 
-`Case` has nine groups, each a class of plain values; `group.part.leaf` is the longest path. A leaf has one default. What
-excludes each other is one *choice* of several alternatives (subclasses of `Alternative`), written by name
-(`circuits.turn = "pays"`) or by a table named like the alternative (`[circuits.predict] sigma = 0.3`), which chooses it;
-an alternative with nothing but a `value` is written as one key (`compute.efficiency = 0.4`). `None` is left open:
+`Case` has nine groups, each a class of plain values; `group.part.leaf` is the longest path. A leaf has one default.
+What excludes each other is one *choice* of several alternatives (subclasses of `Alternative`), written by name
+(`circuits.turn = "pays"`) or by a table named like the alternative (`[circuits.predict] sigma = 0.3`), which chooses
+it; an alternative with nothing but a `value` is written as one key (`compute.efficiency = 0.4`). `None` is left open:
 `simulate.resolve` says what it stands for. Nothing here computes: no NumPy, no JAX.
 """
 
 from typing import Annotated, Any, Literal
 
 import msgspec
+
+from mfabric_jax import units
 
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
@@ -39,12 +41,12 @@ def doc(text: str, *, traced: bool = False) -> msgspec.Meta:
 
 
 # ------------------------------------------------------------------------------------------------------ model and GPU
-class Model(Group):
+class Model(Group, frozen=True):
     """The model, and whose set-up fills what `job` leaves open. What is open here is as the model has it."""
 
-    name: Annotated[str, doc("A model by name, a .toml or .json file of your own, or a released model's config.json.")] = (
-        "mixtral-8x7b"
-    )
+    name: Annotated[
+        str, doc("A model by name, a .toml or .json file of your own, or a released model's config.json.")
+    ] = "mixtral-8x7b"
     recipe: Annotated[
         Literal["makers", "paper", "none"],
         doc("Whose set-up fills open degrees: its makers', that of arXiv 2501.03905, or none: what is found to fit."),
@@ -59,19 +61,21 @@ class Model(Group):
     dense_hidden: Annotated[Natural | None, doc("Inner width of the FFN of a dense block.")] = None
     vocab: Annotated[Natural | None, doc("Entries of the embedding.")] = None
     tied: Annotated[bool | None, doc("Whether embedding and output head are one.")] = None
-    expert_groups: Annotated[Count | None, doc("Groups of neighbouring experts that the gate chooses from first.")] = None
+    expert_groups: Annotated[Count | None, doc("Groups of neighbouring experts that the gate chooses from first.")] = (
+        None
+    )
     top_groups: Annotated[Count | None, doc("Groups that a token may go to.")] = None
     next_tokens: Annotated[Natural | None, doc("Further tokens that are predicted (MTP).")] = None
 
 
-class GpuSettings(Group):
+class GpuSettings(Group, frozen=True):
     """The GPU and its server. What is open is as its data sheet has it."""
 
     name: Annotated[
         str,
         doc(
-            "A100-80GB-SXM, H100-SXM, H800-SXM, H20-SXM, H200-SXM, B200-HGX, B300-HGX, GB200-NVL72, GB300-NVL72, MI300X,"
-            " MI355X, or a .toml or .json file of your own."
+            "A100-80GB-SXM, H100-SXM, H800-SXM, H20-SXM, H200-SXM, B200-HGX, B300-HGX, GB200-NVL72, GB300-NVL72,"
+            " MI300X, MI355X, or a .toml or .json file of your own."
         ),
     ] = "H100-SXM"
     bf16_tflops: Annotated[Amount | None, doc("Peak of dense bf16 [TFLOP/s].")] = None
@@ -89,7 +93,7 @@ class GpuSettings(Group):
 
 
 # ----------------------------------------------------------------------------------------------------------------- job
-class Parallel(Group):
+class Parallel(Group, frozen=True):
     """How the job is spread over GPUs. `gpus` and `dp` follow from each other; both may be stated where they agree."""
 
     tp: Annotated[Count | None, doc("Tensor-parallel degree.")] = None
@@ -99,89 +103,99 @@ class Parallel(Group):
     dp: Annotated[Count | None, doc("Data-parallel degree, of expert-parallel groups.")] = None
     cp: Annotated[Count, doc("EP ranks in a row that share sequences (context parallel).")] = 1
     tp_reduces: Annotated[
-        Literal["attention", "all"], doc("Whose outputs TP ranks all-reduce: attention's, or experts' and dense FFNs', too.")
+        Literal["attention", "all"],
+        doc("Whose outputs TP ranks all-reduce: attention's, or experts' and dense FFNs', too."),
     ] = "attention"
 
 
-class Batch(Group):
+class Batch(Group, frozen=True):
     """Sequences of an iteration. The first four say one thing in four ways; any of them that agree may be stated."""
 
-    global_batch: Annotated[Count | None, doc("Sequences of an iteration (open: 4,096 where the next three are, too).")] = None
+    global_batch: Annotated[
+        Count | None, doc("Sequences of an iteration (open: 4,096 where the next three are, too).")
+    ] = None
     micro_batches: Annotated[Count | None, doc("Micro-batches of an EP rank in an iteration.")] = None
-    per_stage: Annotated[Count | None, doc("Micro-batches over the pipeline's stages, or the least of the schedule.")] = None
-    bubble: Annotated[Share | None, doc("Choose micro_batches so that the pipeline's bubble is at most this part.")] = None
+    per_stage: Annotated[
+        Count | None, doc("Micro-batches over the pipeline's stages, or the least of the schedule.")
+    ] = None
+    bubble: Annotated[Share | None, doc("Choose micro_batches so that the pipeline's bubble is at most this part.")] = (
+        None
+    )
     micro_batch: Annotated[Count, doc("Sequences of an EP rank in a micro-batch.")] = 1
     sequence: Annotated[Count, doc("Tokens of a sequence.")] = 4096
 
 
-class PrecisionSettings(Group):
+class PrecisionSettings(Group, frozen=True):
     """Number formats: of computation, and bytes per element of what is sent."""
 
     compute: Annotated[Precision | None, doc("Whose peak counts: bf16 or fp8 (open: the recipe's, else bf16).")] = None
     dispatch: Annotated[
-        Precision | Amount | None, doc("Tokens on the way to experts, and their gradients: bf16, fp8, or bytes per element.")
+        Precision | Amount | None,
+        doc("Tokens on the way to experts, and their gradients: bf16, fp8, or bytes per element."),
     ] = None
     combine: Annotated[Precision | Amount | None, doc("Answers of experts, and their gradients.")] = None
     gradients: Annotated[Precision | Amount | None, doc("Gradients of weights, as they are reduced.")] = None
 
 
-class OneFOneB(Alternative, tag="1f1b"):
+class OneFOneB(Alternative, frozen=True, tag="1f1b"):
     """A forward and a backward pass alternate (PipeDream-flush)."""
 
 
-class Interleaved(Alternative, tag="interleaved"):
+class Interleaved(Alternative, frozen=True, tag="interleaved"):
     """1F1B over several chunks of blocks on a stage."""
 
     chunks: Annotated[Count, doc("Chunks of blocks on a stage.")] = 2
 
 
-class GPipe(Alternative, tag="gpipe"):
+class GPipe(Alternative, frozen=True, tag="gpipe"):
     """All forward passes, then all backward passes."""
 
 
-class ZeroBubbleH1(Alternative, tag="zb-h1"):
+class ZeroBubbleH1(Alternative, frozen=True, tag="zb-h1"):
     """Gradients of weights fill the bubble (ZB-H1)."""
 
 
-class ZeroBubbleV(Alternative, tag="zb-v"):
+class ZeroBubbleV(Alternative, frozen=True, tag="zb-v"):
     """Two chunks in a V, gradients of weights fill the bubble."""
 
 
-class DualPipe(Alternative, tag="dualpipe"):
+class DualPipe(Alternative, frozen=True, tag="dualpipe"):
     """Micro-batches from both ends of the pipeline (DeepSeek-V3)."""
 
 
-class NoOverlap(Alternative, tag="none"):
+class NoOverlap(Alternative, frozen=True, tag="none"):
     """Dispatch, experts and combine one after the other."""
 
 
-class Parts(Alternative, tag="parts"):
+class Parts(Alternative, frozen=True, tag="parts"):
     """A micro-batch in parts, whose dispatch, experts and combine overlap."""
 
     value: Annotated[Count, doc("Parts of a micro-batch.")] = 2
 
 
-class Passes(Alternative, tag="passes"):
+class Passes(Alternative, frozen=True, tag="passes"):
     """All-to-alls of a pass beside another's computation."""
 
     comm_cores: Annotated[
-        Annotated[float, msgspec.Meta(ge=0, lt=1)], doc("Part of a GPU's cores that communicates then (DeepSeek-V3: 0.152).")
+        Annotated[float, msgspec.Meta(ge=0, lt=1)],
+        doc("Part of a GPU's cores that communicates then (DeepSeek-V3: 0.152)."),
     ] = 0.0
 
 
-class PerExpert(Alternative, tag="per-expert"):
+class PerExpert(Alternative, frozen=True, tag="per-expert"):
     """A token travels once for every expert."""
 
 
-class PerServer(Alternative, tag="per-server"):
+class PerServer(Alternative, frozen=True, tag="per-server"):
     """A token travels once to every server of its experts, whose NVSwitch carries it on (as DeepEP does)."""
 
     node_limit: Annotated[
-        Literal["model"] | Count | None, doc("Servers that a token may reach at most; model: as its groups of experts say.")
+        Literal["model"] | Count | None,
+        doc("Servers that a token may reach at most; model: as its groups of experts say."),
     ] = None
 
 
-class Job(Group):
+class Job(Group, frozen=True):
     """How the model is trained."""
 
     parallel: Parallel = Parallel()
@@ -198,12 +212,16 @@ class Job(Group):
         Literal["none", "optimizer", "gradients", "parameters"],
         doc("What replicas of a parameter share out: optimizer is ZeRO-1, gradients ZeRO-2, parameters ZeRO-3."),
     ] = "optimizer"
-    overlap_gradients: Annotated[bool | None, doc("Gradients are all-reduced beside the backward pass (open: where it can be).")] = None
+    overlap_gradients: Annotated[
+        bool | None, doc("Gradients are all-reduced beside the backward pass (open: where it can be).")
+    ] = None
     recompute: Annotated[
         Literal["fit", "none", "attention", "block"],
         doc("What the backward pass computes again; fit: the least with which the job fits the memory."),
     ] = "fit"
-    dispatch: Annotated[PerExpert | PerServer | None, doc("How tokens travel (open: the recipe's, else per-expert).")] = None
+    dispatch: Annotated[
+        PerExpert | PerServer | None, doc("How tokens travel (open: the recipe's, else per-expert).")
+    ] = None
     capacity_factor: Annotated[
         Annotated[float, msgspec.Meta(ge=1)], doc("What an expert takes at most, over the mean; the rest is dropped.")
     ] = float("inf")
@@ -212,13 +230,13 @@ class Job(Group):
 
 
 # ------------------------------------------------------------------------------------- computation, traffic, placement
-class Efficiency(Alternative, tag="efficiency"):
+class Efficiency(Alternative, frozen=True, tag="efficiency"):
     """A part of the GPU's peak."""
 
     value: Annotated[Amount, doc("Achieved over peak FLOP/s.", traced=True)] = 0.5
 
 
-class Measured(Alternative, tag="measured"):
+class Measured(Alternative, frozen=True, tag="measured"):
     """The rate with which the simulated iteration takes as long as one that was measured."""
 
     iteration_s: Annotated[Amount | None, doc("Seconds of the iteration that was measured.")] = None
@@ -227,108 +245,121 @@ class Measured(Alternative, tag="measured"):
     nic_use: Annotated[NicUse | None, doc("How its GPUs used NICs (open: as the case's do).")] = None
 
 
-class Calibrated(Alternative, tag="calibrated"):
+class Calibrated(Alternative, frozen=True, tag="calibrated"):
     """The rate that published fat-tree times imply, where there are any; else half of the peak."""
 
     value: Annotated[Literal["paper", "released", "today"], doc("Under which assumptions it was calibrated.")] = "paper"
 
 
-class BalancedExperts(Alternative, tag="balanced"):
+class BalancedExperts(Alternative, frozen=True, tag="balanced"):
     """Experts compute as if all had equally many tokens."""
 
 
-class Received(Alternative, tag="received"):
+class Received(Alternative, frozen=True, tag="received"):
     """Experts compute what the busiest rank received."""
 
     tile: Annotated[Count, doc("An expert's tokens are rounded up to whole tiles of so many.")] = 128
     combine: Annotated[
-        Literal["barrier", "rank"], doc("Ranks send answers once the busiest is done (barrier), or each when it is (rank).")
+        Literal["barrier", "rank"],
+        doc("Ranks send answers once the busiest is done (barrier), or each when it is (rank)."),
     ] = "barrier"
 
 
-class Compute(Group):
+class Compute(Group, frozen=True):
     """How fast GPUs compute."""
 
     rate: Annotated[Efficiency | Measured | Calibrated, doc("Where the rate of computation comes from.")] = Efficiency()
     experts: Annotated[BalancedExperts | Received, doc("Tokens that experts compute.")] = Received()
 
 
-class Shares(Alternative, tag="shares"):
+class Shares(Alternative, frozen=True, tag="shares"):
     """Expert shares measured on trained models (OLMoE, Mixtral)."""
 
-    drift: Annotated[Least0, doc("Standard deviation of the log change of an expert's popularity in an iteration.")] = 0.05
+    drift: Annotated[Least0, doc("Standard deviation of the log change of an expert's popularity in an iteration.")] = (
+        0.05
+    )
 
 
-class Generated(Alternative, tag="generated"):
+class Generated(Alternative, frozen=True, tag="generated"):
     """Expert popularity rank^-skew."""
 
     skew: Annotated[Least0, doc("Skew; 0 is balanced.")] = 0.0
-    drift: Annotated[Least0, doc("Standard deviation of the log change of an expert's popularity in an iteration.")] = 0.05
+    drift: Annotated[Least0, doc("Standard deviation of the log change of an expert's popularity in an iteration.")] = (
+        0.05
+    )
 
 
-class KnobsFrom(Alternative, tag="knobs"):
+class KnobsFrom(Alternative, frozen=True, tag="knobs"):
     """A workload by name, or a file of knobs."""
 
     value: Annotated[
         str,
         doc(
-            "balanced, hot-experts, spread-hot-experts, hot-rank, rotating-hot-spot, burst, empty-experts, power-law-0.6,"
-            " -0.8, -1.01, -1.2, log-normal, or a .json file from mfabric traces fit."
+            "balanced, hot-experts, spread-hot-experts, hot-rank, rotating-hot-spot, burst, empty-experts,"
+            " power-law-0.6, -0.8, -1.01, -1.2, log-normal, or a .json file from mfabric traces fit."
         ),
     ] = "balanced"
 
 
-class Trace(Alternative, tag="trace"):
+class Trace(Alternative, frozen=True, tag="trace"):
     """Recorded routing."""
 
     path: Annotated[str | None, doc("A file or folder in any format that mfabric traces --help lists.")] = None
     records: Annotated[tuple[int, int] | None, doc("FIRST-LAST record (open, of a gate trace: 2011-5001).")] = None
-    axes: Annotated[str | None, doc("Axes of an array, in order: iteration,layer,micro-batch,source,expert, or some.")] = None
+    axes: Annotated[
+        str | None, doc("Axes of an array, in order: iteration,layer,micro-batch,source,expert, or some.")
+    ] = None
 
 
-class Authors(Alternative, tag="authors"):
+class Authors(Alternative, frozen=True, tag="authors"):
     """The 8 x 8 matrix in the code that mFabric's authors released, tiled over ranks."""
 
 
-class Traffic(Group):
+class Traffic(Group, frozen=True):
     """Where tokens go."""
 
     source: Annotated[Shares | Generated | KnobsFrom | Trace | Authors, doc("Where routing comes from.")] = Shares()
     drawn: Annotated[Count, doc("Different micro-batches of an iteration; more are read cyclically.")] = 4
     alike: Annotated[
-        Literal["nothing", "micro-batches", "everything"], doc("What has the same traffic: micro-batches, blocks, too, or none.")
+        Literal["nothing", "micro-batches", "everything"],
+        doc("What has the same traffic: micro-batches, blocks, too, or none."),
     ] = "nothing"
 
 
-class Contiguous(Alternative, tag="contiguous"):
+class Contiguous(Alternative, frozen=True, tag="contiguous"):
     """Neighbouring experts share a rank."""
 
 
-class _Placed(Alternative):
+class _Placed(Alternative, frozen=True):
     redundant_experts: Annotated[Natural, doc("Slots of a group for copies of experts, a multiple of its ranks.")] = 0
     loads: Annotated[
-        Natural, doc("Experts are placed on the loads of so many iterations before; 0: on those that follow, as if known.")
+        Natural,
+        doc("Experts are placed on the loads of so many iterations before; 0: on those that follow, as if known."),
     ] = 1
     every: Annotated[Natural, doc("They are placed again every so many iterations; 0: once, before the run.")] = 0
 
 
-class LongestProcessingTime(_Placed, tag="longest-processing-time"):
+class LongestProcessingTime(_Placed, frozen=True, tag="longest-processing-time"):
     """The heaviest expert goes to the least loaded rank."""
 
 
-class Hierarchical(_Placed, tag="hierarchical"):
+class Hierarchical(_Placed, frozen=True, tag="hierarchical"):
     """Groups to servers, then experts to ranks (DeepSeek's EPLB)."""
 
-    groups: Annotated[Count | None, doc("Groups of neighbouring experts that stay on one server (open: each expert).")] = None
+    groups: Annotated[
+        Count | None, doc("Groups of neighbouring experts that stay on one server (open: each expert).")
+    ] = None
 
 
-class WithCircuits(_Placed, tag="with-circuits"):
+class WithCircuits(_Placed, frozen=True, tag="with-circuits"):
     """Hierarchical, then swaps that spare the ports between servers."""
 
-    groups: Annotated[Count | None, doc("Groups of neighbouring experts that stay on one server (open: each expert).")] = None
+    groups: Annotated[
+        Count | None, doc("Groups of neighbouring experts that stay on one server (open: each expert).")
+    ] = None
 
 
-class PlacementSettings(Group):
+class PlacementSettings(Group, frozen=True):
     """Where experts live."""
 
     rule: Annotated[
@@ -337,68 +368,82 @@ class PlacementSettings(Group):
 
 
 # ------------------------------------------------------------------------------------------------------------- network
-class RailOptimized(Group):
+class RailOptimized(Group, frozen=True):
     """NICs of equal rank share edge switches, rails share a spine."""
 
     pxn: Annotated[bool, doc("Data crosses the NVSwitch to the rail of its destination first, as NCCL does.")] = True
 
 
-class TopoOpt(Group):
+class TopoOpt(Group, frozen=True):
     """Circuits alone, chosen before training."""
 
     wiring: Annotated[
-        Literal["demand", "rings", "totient-perms"], doc("One ring and matchings by demand; three rings; rings and matchings by bytes.")
+        Literal["demand", "rings", "totient-perms"],
+        doc("One ring and matchings by demand; three rings; rings and matchings by bytes."),
     ] = "demand"
 
 
-class MFabric(Group):
+class MFabric(Group, frozen=True):
     """A regional optical switch that turns during training, and a switch tree."""
 
     optical_degree: Annotated[
-        Natural | None, doc("NICs of a server on the optical switch; the others are on the tree (open: 6 of 8, 3 of 4).", traced=True)
+        Natural | None,
+        doc("NICs of a server on the optical switch; the others are on the tree (open: 6 of 8, 3 of 4).", traced=True),
     ] = None
 
 
-class Goodput(Alternative, tag="goodput"):
+class Goodput(Alternative, frozen=True, tag="goodput"):
     """A part of the NIC's bandwidth."""
 
     value: Annotated[Share, doc("Payload over the bandwidth of a NIC.", traced=True)] = 1.0
 
 
-class TransportSettings(Alternative, tag="transport"):
+class TransportSettings(Alternative, frozen=True, tag="transport"):
     """What headers, a receiver's pace and acknowledgements take."""
 
     value: Annotated[str, doc("ndp, dctcp, or a .toml or .json file of constants.")] = "ndp"
 
 
-class Spray(Alternative, tag="spray"):
+class Spray(Alternative, frozen=True, tag="spray"):
     """Packets spread over all shortest paths."""
 
 
-class Ecmp(Alternative, tag="ecmp"):
+class Ecmp(Alternative, frozen=True, tag="ecmp"):
     """Each flow takes one random shortest path."""
 
-    busy: Annotated[Literal["group", "cluster"], doc("Whose all-to-alls run at once: one group's, or all groups'.")] = "group"
+    busy: Annotated[Literal["group", "cluster"], doc("Whose all-to-alls run at once: one group's, or all groups'.")] = (
+        "group"
+    )
     circuits: Annotated[
         Literal["single", "pooled"], doc("A flow takes one of its pair's circuits, or those of a pair are one queue.")
     ] = "single"
 
 
-class Network(Group):
+class Network(Group, frozen=True):
     """Fabric, NICs, switches."""
 
     fabric: Annotated[
         Literal[
-            "fat-tree", "oversub-fat-tree", "rail-optimized", "rail-only", "topoopt", "mfabric", "nvl72", "mfabric-cpo", "torus"
+            "fat-tree",
+            "oversub-fat-tree",
+            "rail-optimized",
+            "rail-only",
+            "topoopt",
+            "mfabric",
+            "nvl72",
+            "mfabric-cpo",
+            "torus",
         ],
         doc("The fabric between servers; what only one fabric has stands in a table of its name."),
     ] = "mfabric"
-    nic_gbps: Annotated[Amount, doc("Bandwidth of every NIC [Gbps]; prices are known from 100 to 800.", traced=True)] = 400.0
+    nic_gbps: Annotated[
+        Amount, doc("Bandwidth of every NIC [Gbps]; prices are known from 100 to 800.", traced=True)
+    ] = 400.0
     nic_use: Annotated[NicUse, doc("own: each GPU uses its own NIC; pooled: a server's NICs carry anything.")] = "own"
     nics: Annotated[Count | None, doc("NICs of a server (open: the GPU's, else one a GPU; 6 on a torus).")] = None
     tiers: Annotated[Literal["fewest", 2, 3], doc("Tiers of switch trees; fewest: 2 where the NICs fit.")] = "fewest"
     radix: Annotated[Count, doc("Ports of a switch.")] = 64
-    link_delay_s: Annotated[Least0, doc("Propagation of a link [s].", traced=True)] = 1e-6
+    link_delay_s: Annotated[Least0, doc("Propagation of a link [s].", traced=True)] = units.us(1.0)
     payload: Annotated[Goodput | TransportSettings, doc("What of the bandwidth is payload.")] = Goodput()
     paths: Annotated[Spray | Ecmp, doc("How flows use equal paths.")] = Spray()
     prices: Annotated[str | None, doc("A .toml or .json file of your own prices and watts.")] = None
@@ -409,19 +454,19 @@ class Network(Group):
 
 
 # ------------------------------------------------------------------------------------------------------------ circuits
-class OnDemand(Alternative, tag="on-demand"):
+class OnDemand(Alternative, frozen=True, tag="on-demand"):
     """The switch turns for an all-to-all when its demand is known."""
 
 
-class Always(Alternative, tag="always"):
+class Always(Alternative, frozen=True, tag="always"):
     """It turns in every block and pass, circuits new or not."""
 
 
-class Reuse(Alternative, tag="reuse"):
+class Reuse(Alternative, frozen=True, tag="reuse"):
     """The first all-to-all of a block uses the circuits of the one before."""
 
 
-class Predict(Alternative, tag="predict"):
+class Predict(Alternative, frozen=True, tag="predict"):
     """It turns ahead of the first all-to-all of a block, for demand that is predicted."""
 
     predictor: Annotated[
@@ -429,22 +474,26 @@ class Predict(Alternative, tag="predict"):
         doc("What predicts (open: transition)."),
     ] = None
     scenarios: Annotated[Count, doc("Demands sampled for each forecast, where the policy takes many.")] = 8
-    sigma: Annotated[Least0 | None, doc("Standard deviation of the log forecast error (open: the predictor's so far).")] = None
+    sigma: Annotated[
+        Least0 | None, doc("Standard deviation of the log forecast error (open: the predictor's so far).")
+    ] = None
     both: Annotated[bool, doc("The circuits of the first all-to-all serve the second, too.")] = False
 
 
-class Pays(Alternative, tag="pays"):
+class Pays(Alternative, frozen=True, tag="pays"):
     """It turns where that is foreseen to pay."""
 
 
-class SpanOf(Alternative, tag="span"):
+class SpanOf(Alternative, frozen=True, tag="span"):
     """Circuits stay for a longer span."""
 
     length: Annotated[Literal["block", "stage", "iteration", "run"], doc("For how long.")] = "iteration"
-    chosen_on: Annotated[Literal["past", "actual"], doc("Chosen on the span before, or on what they will carry.")] = "past"
+    chosen_on: Annotated[Literal["past", "actual"], doc("Chosen on the span before, or on what they will carry.")] = (
+        "past"
+    )
 
 
-class CircuitSettings(Group):
+class CircuitSettings(Group, frozen=True):
     """How circuits are chosen and used."""
 
     policy: Annotated[
@@ -454,24 +503,30 @@ class CircuitSettings(Group):
             " local-search, relaxed, joint, index, learned, exact; a .policy file; FILE.py:FUNCTION."
         ),
     ] = "greedy"
-    routing: Annotated[Literal["unsplit", "best-path", "split", "relay"], doc("How traffic uses circuits and the tree.")] = (
-        "unsplit"
-    )
+    routing: Annotated[
+        Literal["unsplit", "best-path", "split", "relay"], doc("How traffic uses circuits and the tree.")
+    ] = "unsplit"
     turn: Annotated[OnDemand | Always | Reuse | Predict | Pays | SpanOf, doc("When the switch turns.")] = OnDemand()
     partial: Annotated[bool, doc("Circuits that stay carry while others turn.")] = False
-    decision_s: Annotated[Literal["measured"] | Least0, doc("Time that the policy takes, or measured on this machine [s].")] = 0.0
+    decision_s: Annotated[
+        Literal["measured"] | Least0, doc("Time that the policy takes, or measured on this machine [s].")
+    ] = 0.0
     ocs: Annotated[
         str | None,
-        doc("telescent, polatis, calient, palomar, rotornet, lightmatter, epiphotonics: its ports, price, power and delay."),
+        doc(
+            "telescent, polatis, calient, palomar, rotornet, lightmatter, epiphotonics: its ports, price, power, delay."
+        ),
     ] = None
-    delay_s: Annotated[Least0 | None, doc("Time to turn [s] (open: the slowest of ocs, else 0.025).", traced=True)] = None
+    delay_s: Annotated[Least0 | None, doc("Time to turn [s] (open: the slowest of ocs, else 0.025).", traced=True)] = (
+        None
+    )
     each_s: Annotated[Least0, doc("Further time for every circuit set up anew [s].", traced=True)] = 0.0
     reactivation_s: Annotated[Least0, doc("NICs come back so much later [s] (measured: 5.67).", traced=True)] = 0.0
     packets_wait: Annotated[bool, doc("Traffic on packet switches waits for a turn, too.")] = False
     cold_start: Annotated[bool, doc("Circuits are uniform when an iteration begins.")] = False
 
 
-class RunSettings(Group):
+class RunSettings(Group, frozen=True):
     """What is drawn, and in which arithmetic."""
 
     seed: Annotated[Natural, doc("Of everything that is drawn.")] = 0
@@ -483,14 +538,14 @@ class RunSettings(Group):
     sample: Annotated[Natural | None, doc("One of the iterations alone (open: their mean).", traced=True)] = None
 
 
-class FailureSettings(Group):
+class FailureSettings(Group, frozen=True):
     """What fails, where and when; of `mfabric failures`."""
 
     kinds: Annotated[
         tuple[str, ...] | None,
         doc(
-            "electrical-nic, electrical-nics, optical-nic, link, gpu, server, optical-switch, controller, nvswitch, switch"
-            " (open: those that the fabric has)."
+            "electrical-nic, electrical-nics, optical-nic, link, gpu, server, optical-switch, controller, nvswitch,"
+            " switch (open: those that the fabric has)."
         ),
     ] = None
     stage: Annotated[Natural | None, doc("The pipeline stage that is hit (open: the busiest).")] = None
@@ -501,7 +556,7 @@ class FailureSettings(Group):
     restart_s: Annotated[Least0, doc("Until a stopped job runs again [s].")] = 600.0
 
 
-class Case(Group):
+class Case(Group, frozen=True):
     """What is simulated."""
 
     model: Model = Model()

@@ -8,17 +8,19 @@ from typing import Any
 
 import msgspec
 
+from mfabric_jax import units
 from mfabric_jax.checks import InputError, check_size
 
 AUTO = "auto"  # in files and on the command line: left open
+KILO = 1000.0
 UNITS = {  # by the end of a name: what a text may be in, as a multiple of what the name says
-    "_s": {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0},
-    "_gbps": {"Gbps": 1.0, "Tbps": 1e3, "Mbps": 1e-3},
-    "_tbps": {"Tbps": 1.0, "Gbps": 1e-3},
-    "_tflops": {"TFLOP/s": 1.0, "PFLOP/s": 1e3, "TFLOPS": 1.0, "PFLOPS": 1e3},
-    "_gigabytes_per_s": {"GB/s": 1.0, "TB/s": 1e3, "MB/s": 1e-3},
-    "_gigabytes": {"GB": 1.0, "TB": 1e3, "MB": 1e-3},
-    "watts": {"W": 1.0, "kW": 1e3},
+    "_s": {"s": 1.0, "ms": units.ms(1.0), "us": units.us(1.0), "ns": units.ns(1.0), "min": 60.0, "h": 3600.0},
+    "_gbps": {"Gbps": 1.0, "Tbps": KILO, "Mbps": 1 / KILO},
+    "_tbps": {"Tbps": 1.0, "Gbps": 1 / KILO},
+    "_tflops": {"TFLOP/s": 1.0, "PFLOP/s": KILO},
+    "_gigabytes_per_s": {"GB/s": 1.0, "TB/s": KILO, "MB/s": 1 / KILO},
+    "_gigabytes": {"GB": 1.0, "TB": KILO, "MB": 1 / KILO},
+    "watts": {"W": 1.0, "kW": KILO},
 }
 RANGE = re.compile(r"(\d+)\s*-\s*(\d+)")
 WITH_UNIT = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([A-Za-z/]+)")
@@ -48,17 +50,17 @@ def converted(path: str, kind: Any, value: Any) -> Any:
     """The value as its type has it. `InputError` with a sentence for what it cannot be."""
     value = _in_units(path, kind, value)
     if isinstance(value, float) and math.isnan(value):
-        raise InputError(f"{path} must be {_words(kind)}, got nan.")
+        raise InputError(f"{path} must be {words(kind)}, got nan.")
     if isinstance(value, bool) and bool not in _types(kind):
-        raise InputError(f"{path} must be {_words(kind)}, got {str(value).lower()}.")
+        raise InputError(f"{path} must be {words(kind)}, got {str(value).lower()}.")
     try:
         found = msgspec.convert(value, kind)
     except msgspec.ValidationError:
-        raise InputError(f"{path} must be {_words(kind)}, got {value!r:.80}.") from None
+        raise InputError(f"{path} must be {words(kind)}, got {value!r:.80}.") from None
     if isinstance(found, int | float) and not isinstance(found, bool) and not math.isinf(found):
         check_size(path, found)
     if isinstance(found, float) and math.isinf(found) and not path.endswith("capacity_factor"):
-        raise InputError(f"{path} must be {_words(kind)}, got {found}.")
+        raise InputError(f"{path} must be {words(kind)}, got {found}.")
     return found
 
 
@@ -93,7 +95,9 @@ def _bounds(kind: Any) -> list[str]:
     for one in _annotated(kind):
         for meta in one.__metadata__:
             if isinstance(meta, msgspec.Meta):
-                found += [f"{word} {getattr(meta, name):g}" for name, word in words.items() if getattr(meta, name) is not None]
+                found += [
+                    f"{word} {getattr(meta, name):g}" for name, word in words.items() if getattr(meta, name) is not None
+                ]
     return found
 
 
@@ -107,10 +111,6 @@ def _annotated(kind: Any) -> list[Any]:
 
 def words(kind: Any) -> str:
     """What a type takes, in words."""
-    return _words(kind)
-
-
-def _words(kind: Any) -> str:
     said: list[str] = []
     bounds = " and ".join(_bounds(kind))
     for one in _types(kind):

@@ -126,7 +126,9 @@ def _common(some: Any, others: Any) -> list:
     return [one for one in some if one in others]
 
 
-def load(*paths: str | Path, preset: str | Sequence[str] = (), changes: Mapping[str, Any] | None = None) -> Case | Cases:
+def load(
+    *paths: str | Path, preset: str | Sequence[str] = (), changes: Mapping[str, Any] | None = None
+) -> Case | Cases:
     """The case of `.toml` or `.json` files, later ones over earlier ones; where they hold lists or variants, the cases.
 
     - `preset`: of `mfabric show --presets`, under the files.   - `changes`: by path, over them.
