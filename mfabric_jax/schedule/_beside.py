@@ -17,7 +17,13 @@ from mfabric_jax.schedule._order import BACKWARD, FORWARD, WEIGHT, order_of
 from mfabric_jax.schedule.all_to_alls import places
 from mfabric_jax.schedule.timeline import Compute
 from mfabric_jax.workload import Workload
-from mfabric_jax.workload.compute import BACKWARD_OVER_FORWARD, head_over_attention, scores_over_attention
+from mfabric_jax.workload.compute import (
+    BACKWARD_OVER_FORWARD,
+    BackwardTimes,
+    backward_times,
+    head_over_attention,
+    scores_over_attention,
+)
 from mfabric_jax.workload.volume import (
     WEIGHT_BYTES,
     block_params,
@@ -99,11 +105,12 @@ def _rings(workload: Workload, rates, compute: Compute) -> Array:
 def _parameters(workload: Workload, rates, compute: Compute) -> Array:
     """What the computation of a block does not hide of gathering its parameters and scattering its gradients."""
     fetched = WEIGHT_BYTES if workload.sharding == "parameters" else 0
-    longer = BACKWARD_OVER_FORWARD + (workload.recompute == "block")
+    passes = (fetched, BackwardTimes(1.0, 1.0)), (fetched + workload.grad_bytes, backward_times(workload.recompute))
     moe, before = places(workload).layer >= 0, []
-    for bytes_each, times in ((fetched, 1.0), (fetched + workload.grad_bytes, longer)):
+    for bytes_each, times in passes:
+        attention_s = times.attention * compute.attention_s
         waits = [
-            jnp.maximum(_half(workload, rates, kind, bytes_each) - times * (compute.attention_s + inner_s), 0)
+            jnp.maximum(_half(workload, rates, kind, bytes_each) - attention_s - times.inner * inner_s, 0)
             for kind, inner_s in ((True, compute.moe_s), (False, compute.dense_s))
         ]
         before.append(jnp.where(moe, *map(_column, waits)) * float(bytes_each > 0))

@@ -59,8 +59,9 @@ def trade_off_of(workload: Workload, rates: Any, seconds: BlockSeconds, routing:
     dtype = jnp.result_type(seconds.attention_s * reduce_s)
     size = jnp.asarray((1.0, workload.combine_bytes / workload.dispatch_bytes), dtype)
     weights = WEIGHTS_OVER_FORWARD * (1 - scores_over_attention(workload))
-    back = jnp.asarray((0.0, BACKWARD_OVER_FORWARD, BACKWARD_OVER_FORWARD - weights), dtype) * seconds.attention_s
-    behind_s = back + jnp.asarray((0.0, 1.0, 1.0), dtype) * reduce_s
+    backward = BACKWARD_OVER_FORWARD + (workload.recompute == "attention")  # computed again behind the all-to-alls
+    behind_s = jnp.asarray((0.0, backward, backward - weights), dtype) * seconds.attention_s
+    behind_s = behind_s + jnp.asarray((0.0, 1.0, 1.0), dtype) * reduce_s
     times = jnp.asarray((1.0, BACKWARD_OVER_FORWARD, BACKWARD_OVER_FORWARD - WEIGHTS_OVER_FORWARD), dtype)
     inner_s, expert_s = (times * jnp.asarray(part, dtype) for part in (seconds.moe_s, seconds.expert_s))
     tolerance = RELAY_TOLERANCE if routing == "relay" else 0.0
@@ -84,7 +85,8 @@ def what_pays(
     """
     # Hidden is what this block's own computation covers, and packets that take longer than circuits. Idle time of the
     # pipeline, passes of gradients of weights, propagation, overlap in parts, the time of a decision, circuits that
-    # carry while others turn and all-to-alls computed again are not foreseen.
+    # carry while others turn, all-to-alls computed again, the output head, waits for a ring of context and for
+    # gathered parameters are not foreseen.
     dtype = kept[0].dtype
     delay_s, each_s, nic_Bps = (jnp.asarray(x, dtype) for x in (trade_off.delay_s, trade_off.each_s, trade_off.nic_Bps))
     delay_s = delay_s + each_s * anew

@@ -13,6 +13,20 @@ BACKWARD_OVER_FORWARD = 2.0  # gradients of inputs and of weights: two products 
 WEIGHTS_OVER_FORWARD = 1.0  # of it, those of weights; what has none (attention scores) computes both for its inputs
 
 
+class BackwardTimes(NamedTuple):
+    """What a backward pass computes over the forward pass, what runs again included: of attention, and of experts or
+    the dense part."""
+
+    attention: float
+    inner: float
+
+
+def backward_times(recompute: str) -> BackwardTimes:
+    """Those of `Workload.recompute`."""
+    attention, inner = (recompute in again for again in (("attention", "block"), ("block",)))
+    return BackwardTimes(BACKWARD_OVER_FORWARD + attention, BACKWARD_OVER_FORWARD + inner)
+
+
 class BlockFlops(NamedTuple):
     """Forward FLOPs of one micro-batch of one EP rank, its whole TP group together; `expert`: of `moe`, what routed
     experts compute."""

@@ -16,6 +16,7 @@ from mfabric_jax.schedule.timeline import Compute, Rules
 from mfabric_jax.schedule.trace import segments
 from mfabric_jax.workload.compute import BlockSeconds
 from mfabric_jax.workload.volume import context_bytes
+from tests.oracles import timeline as oracle
 from tests.schedule.jobs import job
 
 RTOL = 1e-9
@@ -192,6 +193,29 @@ def test_parameters_that_are_gathered_by_hand():
             np.testing.assert_allclose(found[here][:, 0], want, rtol=RTOL, atol=1e-12)
             np.testing.assert_array_equal(found[here][:, 1], 0)
     np.testing.assert_array_equal(all_reduce_seconds(dataclasses.replace(SHARED, sharding="parameters"), rates()), 0)
+
+
+@pytest.mark.parametrize(("recompute", "attention", "inner"), [("none", 2, 2), ("attention", 3, 2), ("block", 3, 3)])
+@pytest.mark.parametrize(("schedule", "chunks"), [("1f1b", 1), ("gpipe", 1), ("interleaved", 2)])
+def test_parameters_are_hidden_by_all_that_a_block_computes(schedule, chunks, recompute, attention, inner):
+    seconds = BlockSeconds(0.1, 0.07, 0.15)
+    settings = {"schedule": schedule, "chunks": chunks, "recompute": recompute, "sharding": "parameters"}
+    workload = job(pp=2, dp=2, blocks=4, dense_blocks=1, micro_batches=2, **settings)
+    where, walked = places(workload), timed(workload, seconds, latency_s=0.01).walked
+    region, seen = oracle.Region(0, recompute=recompute), set()
+    for at in zip(*np.nonzero(where.present), strict=True):
+        backward, moe = bool(where.backward[at]), bool(where.layer[at] >= 0)
+        inner_s = seconds.moe_s if moe else seconds.dense_s
+        bytes_each = 1002.0 if backward else 2.0
+        wire = half_ring(bytes_each * (MOE_BLOCK if moe else DENSE_BLOCK), bytes_each * 3e6 * moe)
+        computed = attention * seconds.attention_s + inner * inner_s if backward else seconds.attention_s + inner_s
+        block = {"attention": seconds.attention_s, "inner": inner_s, "tp": 0, "switch": (False, False)}
+        ran = region.run("B" if backward else "F", block | {"exchange": [(0, 0)] * 2 if moe else None})
+        assert computed == pytest.approx(ran["computed"])  # as a plain clock has it
+        np.testing.assert_allclose(walked.slots.compute_s[at], computed, rtol=RTOL)
+        np.testing.assert_allclose(walked.beside["dp"][at], [max(0.0, wire - computed), 0], rtol=RTOL, atol=1e-12)
+        seen.add((backward, moe, wire > computed))
+    assert {(True, True, True), (True, False, True)} <= seen  # both kinds of blocks wait
 
 
 def half_of_all():

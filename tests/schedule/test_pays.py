@@ -12,8 +12,10 @@ from mfabric_jax.schedule.all_to_alls import places
 from mfabric_jax.schedule.exchange import exchanges_between
 from mfabric_jax.schedule.first import First
 from mfabric_jax.schedule.pays import TradeOff, what_pays
+from mfabric_jax.workload.schedules import SCHEDULES
+from tests.oracles.timeline import Region
 from tests.schedule.jobs import TOKENS, job, region
-from tests.schedule.test_beside import SECONDS, rates, timed
+from tests.schedule.test_beside import NVLINK, SECONDS, rates, timed
 
 BYTES = 125e6
 
@@ -45,17 +47,33 @@ def test_looked_up_or_one_after_the_other(cold, monkeypatch):
     assert changes[0] > changes[-1] == 0
 
 
-def test_what_is_foreseen_is_what_every_kind_of_pass_computes():
+@pytest.mark.parametrize("recompute", ["none", "attention"])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_what_is_foreseen_is_what_every_kind_of_pass_computes(schedule, recompute):
     # All-to-alls take no time: experts run between the two of a block, and behind the second what hides the switch.
-    workload = job(pp=2, blocks=4, micro_batches=6, schedule="dualpipe", overlap_passes=False)
-    where, walked = places(workload), timed(workload).walked
+    settings = {"schedule": schedule, "recompute": recompute, "overlap_passes": False}
+    chunks = 2 if schedule in ("interleaved", "zb-v") else 1
+    workload = job(pp=2, blocks=4, micro_batches=6, chunks=chunks, **settings)
+    where, slots = places(workload), timed(workload).walked.slots
     trade_off = pays.trade_off_of(workload, rates(), SECONDS)
-    assert set(where.kind[where.layer >= 0]) == {0, 1, 2}
-    slots = walked.slots
+    kinds, at = {0, 1, 2} if SCHEDULES[schedule].splits else {0, 1}, where.layer >= 0
+    assert kinds >= set(where.kind[at]) >= {0, max(kinds)}
     experts, behind = slots.inner[..., 1] - slots.inner[..., 0], slots.end - slots.over[..., 1]
     for foreseen, found in ((trade_off.inner_s, experts), (trade_off.behind_s, behind)):
-        at = where.layer >= 0
         np.testing.assert_allclose(found[at], foreseen[where.kind[at]], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("recompute", ["none", "attention"])
+def test_what_is_foreseen_is_what_a_plain_clock_needs(recompute):
+    # A switch that turns for as long as the block behind computes is not waited for; what it turns longer is.
+    workload = job(blocks=2, micro_batches=1, recompute=recompute)
+    behind_s = float(pays.trade_off_of(workload, rates(), SECONDS).behind_s[1])
+    block = {"attention": SECONDS.attention_s, "inner": SECONDS.moe_s, "tp": 1.5e9 / NVLINK, "exchange": [(1, 0)] * 2}
+    for delay, paid in ((behind_s, 0.0), (behind_s + 0.1, 0.1)):
+        region = Region(delay, recompute=recompute)
+        region.run("B", block | {"switch": (False, False), "ahead": True})
+        second = region.run("B", block | {"switch": (True, False), "ahead": True})
+        assert second["paid"] == pytest.approx(paid)
 
 
 def test_a_gain_within_the_tolerance_is_none():
