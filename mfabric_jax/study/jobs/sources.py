@@ -16,6 +16,7 @@ from mfabric_jax.tasks.graph import TaskGraph
 from mfabric_jax.tasks.lowering import GUESSED_GBPS, Latency, lowered
 
 FABRIC = "fat-tree"  # on which a model's iteration is timed: nothing but its own NICs is in its way
+NO_TIME = 1e9  # gigabytes/s: what an NVSwitch as fast as that carries is there at once
 
 
 def pattern_of_graph(graph: FlowGraph, endpoint: np.ndarray, place: WiredServers) -> IterationPattern:
@@ -83,12 +84,17 @@ def latency_between(graph: FlowGraph, endpoint: np.ndarray, place: WiredServers)
 
 @functools.cache
 def model_phase(model: str, nic_gbps: float) -> tuple[float, float]:
-    """Seconds without communication, and bytes that keep a NIC busy for as long as communication is exposed: one phase
-    as long as the iteration that `mfabric compare` shows on a fat-tree with own NICs of `nic_gbps` (preset today)."""
+    """Seconds that wait for no NIC, and bytes that keep a NIC busy for the rest: one phase as long as the iteration
+    that `mfabric compare` shows on a fat-tree with own NICs of `nic_gbps` (preset today).
+
+    Communication that would still be exposed if the NVSwitch of a server took no time is that of NICs.
+    """
     from mfabric_jax.study._compare import compare
     from mfabric_jax.study.config import Compare
     from mfabric_jax.study.presets import PRESETS
 
     setting = {"models": (model,), "fabrics": (FABRIC,), "nic_gbps": (nic_gbps,), "nic_use": ("own",)}
-    (row,) = compare(Compare(**(setting | PRESETS["today"])))
-    return row["iteration_s"] - row["exposed_comm_s"], row["exposed_comm_s"] * units.gbps(nic_gbps)
+    setting |= PRESETS["today"]
+    (row,) = compare(Compare(**setting))
+    (over_nics,) = compare(Compare(**setting, nvswitch_gigabytes_per_s=NO_TIME))
+    return row["iteration_s"] - over_nics["exposed_comm_s"], over_nics["exposed_comm_s"] * units.gbps(nic_gbps)
