@@ -6,6 +6,7 @@ and what comes out is 0, infinite, or never comes.
 """
 
 import difflib
+import math
 import numbers
 import sys
 from collections.abc import Iterable, Sequence
@@ -62,7 +63,7 @@ COUNTS = {  # the most of what is counted
     **dict.fromkeys(("blocks", "num_hidden_layers"), 2**12),
     **dict.fromkeys(("experts", "num_experts", "num_local_experts", "n_routed_experts"), 2**16),
     **dict.fromkeys(("micro_batches", "scenarios"), 2**12),
-    **dict.fromkeys(("iterations", "samples"), 2**16),
+    **dict.fromkeys(("iterations", "samples", "instances", "share_steps"), 2**16),
     **dict.fromkeys(("micro_batch", "sequence", "steps", "batch"), 2**26),
     **dict.fromkeys(("width", "depth", "workers", "calls", "sizes"), 2**12),
     **dict.fromkeys(("draws", "rows_per_shard"), 2**26),
@@ -164,6 +165,13 @@ def whole(field: str, value: int, *, at_least: int = 1) -> int:
     if value > most:
         raise InputError(f"{field} must be at most {most:,}, got {value!r:.80}.")
     return int(value)
+
+
+def check_together(**counts: int) -> None:
+    """`Misfit` for counts, each allowed by itself, that make more numbers together than an array of a device has."""
+    if math.prod(counts.values()) > MOST_WHOLE:
+        given = " x ".join(f"{count:,}" for count in counts.values())
+        raise Misfit(f"{' x '.join(counts)} must be at most {MOST_WHOLE:,} together, got {given}.")
 
 
 def part(field: str, value: T) -> T:

@@ -1,12 +1,14 @@
 """`mfabric train`, `evaluate` and `policies bench`: files, tables, rows, figures; sentences for mistakes."""
 
+import importlib
 import json
 
 import pytest
 
 from mfabric_jax import report
+from mfabric_jax.commands.options import flags
 from mfabric_jax.policies import load
-from tests.command_line import status
+from tests.command_line import mistake, status
 
 TRAIN = "--kind index --routing split --steps 2 --batch 2 --sizes 4 --log-every 1 --checkpoint-every 1 --share-steps 2"
 
@@ -120,3 +122,49 @@ def test_no_command_takes_circuits_that_break_a_rule(tmp_path, capsys):
     ):
         assert status(*words, f"{tmp_path}/own.py:{function}") == 2, words
         assert sentence in capsys.readouterr().err
+
+
+BEFORE_A_DEVICE = {"train": "--out run", "evaluate": "", "policies bench": "", "tune": ""}
+TOO_MANY = {
+    "train": (
+        "--sizes 4096 --batch 1000",
+        "batch x sizes^2 must be at most 2,147,483,647 together, got 1,000 x 16,777",
+    ),
+    "train --out run": ("--width 4096 --depth 4096", "depth x width^2 must be at most"),
+    "evaluate": ("--policies static --sizes 4,4096 --samples 999", "samples x sizes^2 must be at most"),
+    "policies bench": ("--policies uniform --servers 65536", "instances x servers^2 must be at most"),
+    "tune": ("--sizes 64 --batch 60000000", "batch x sizes^2 must be at most"),
+}
+
+
+@pytest.fixture
+def no_device(monkeypatch):
+    """Fails the test where a command gets as far as a device."""
+
+    def start(*given):
+        raise AssertionError("JAX starts")
+
+    monkeypatch.setattr("mfabric_jax.commands.shared.start_jax", start)
+
+
+@pytest.mark.parametrize("command", BEFORE_A_DEVICE)
+def test_every_number_has_bounds_that_are_told_before_a_device_starts(command, no_device, capsys):
+    name, words = command.split()[0], [*command.split(), *BEFORE_A_DEVICE[command].split()]
+    numbers = (int, float, int | None, tuple[int, ...], tuple[float, ...], tuple[int, ...] | None)
+    options = [
+        flag
+        for flag, kind in flags(importlib.import_module(f"mfabric_jax.commands.{name}").Options).items()
+        if kind in numbers
+    ]
+    assert len(options) >= 3
+    for flag in options:
+        for value in ("9" * 60, "-1"):
+            got = mistake(capsys, *words, f"{flag}={value}")
+            assert got.startswith(flag[2:].replace("-", "_") + " must be "), got
+
+
+@pytest.mark.parametrize("command", TOO_MANY)
+def test_what_no_device_holds_is_told_before_one_starts(command, no_device, capsys):
+    more, sentence = TOO_MANY[command]
+    out = ["--out", "run"] if command == "train" else []
+    assert mistake(capsys, *command.split(), *out, *more.split()).startswith(sentence)

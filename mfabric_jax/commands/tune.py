@@ -2,6 +2,7 @@
 
 import dataclasses
 import sys
+from typing import Any
 
 from mfabric_jax.commands import shared
 
@@ -24,6 +25,19 @@ class Options:
     device: str | None = None
     """cpu, gpu, tpu (default: what JAX finds)."""
 
+    def __post_init__(self):
+        from mfabric_jax.tuning._measure import check_measured
+
+        check_measured(**self.measured)
+
+    @property
+    def measured(self) -> dict[str, Any]:
+        """Arguments of `tuning.tune`."""
+        from mfabric_jax.tuning._measure import SIZES
+
+        sizes = SIZES if self.sizes is None else self.sizes
+        return {"sizes": sizes, "batch": self.batch, "calls": self.calls}
+
 
 def run(options: Options) -> int:
     """Returns the exit status."""
@@ -33,19 +47,17 @@ def run(options: Options) -> int:
     from mfabric_jax import report, tuned_file, tuning
     from mfabric_jax.report import Column
     from mfabric_jax.study._provenance import provenance
-    from mfabric_jax.tuning._measure import SIZES
 
     shared.check_outputs(options.out, None)
-    given = {"sizes": options.sizes or SIZES, "batch": options.batch, "calls": options.calls}
     with tqdm(desc="tune", unit="kernel", file=sys.stderr, disable=None) as bar:
 
         def told(what: str) -> None:
             bar.set_postfix_str(what)
             bar.update()
 
-        rows = tuning.tune(**given, progress=told)
+        rows = tuning.tune(**options.measured, progress=told)
     if options.out is not None:
-        effective = {"command": "tune"} | given | provenance("float32")
+        effective = {"command": "tune"} | options.measured | provenance("float32")
         print(report.write_rows(rows, options.out, effective), file=sys.stderr)
     columns = ["servers", "batch", "kernel", Column("regions_per_s", "regions/s"), Column("compile_s", "compile [s]")]
     print(report.plain([row | {"verdict": _verdict(row)} for row in rows], [*columns, "error", "verdict"]))

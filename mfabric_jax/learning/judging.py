@@ -21,7 +21,18 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from mfabric_jax import policies
-from mfabric_jax.checks import InputError, distinct, listed, names, not_negative, one_of, part, positive, whole
+from mfabric_jax.checks import (
+    InputError,
+    check_together,
+    distinct,
+    listed,
+    names,
+    not_negative,
+    one_of,
+    part,
+    positive,
+    whole,
+)
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.learning.demands import MEAN_OF, HeldOut, held_out
 from mfabric_jax.learning.intervals import summary_of
@@ -73,14 +84,16 @@ def plan_over_bound(region: Region, plan: Plan, demand: Float[Array, "S S"], rou
     return jnp.where(bound > 0, seconds / jnp.where(bound > 0, bound, 1), 1)
 
 
-def _check(config: "Scoreboard | Evaluation", sizes: str) -> None:
-    """`InputError` for a setting that both have; `sizes` names the field of numbers of servers."""
+def _check(config: "Scoreboard | Evaluation", sizes: str, many: str) -> None:
+    """`InputError` for a setting that both have; `sizes`, `many` name the fields of numbers of servers, of demands."""
     for field in ("policies", sizes, "routings", "sigmas"):
         distinct(field, listed(field, getattr(config, field)))
     for servers in getattr(config, sizes):
         whole(sizes, servers, at_least=2)
     for sigma in config.sigmas:
         not_negative("sigmas", sigma)
+    most = max(getattr(config, sizes))
+    check_together(**{many: whole(many, getattr(config, many)), f"{sizes}^2": most**2})
     whole("optical_degree", config.optical_degree, at_least=0)
     whole("electrical_nics", config.electrical_nics)
     part("relay_efficiency", config.relay_efficiency)
@@ -145,8 +158,7 @@ class Scoreboard:
                 raise InputError(f"{field} is for workload 'recorded', which workloads do not name, got {given}.")
         for name in listed("routings", self.routings):
             one_of("routings", name, ROUTINGS)
-        _check(self, "servers")
-        whole("instances", self.instances)
+        _check(self, "servers", "instances")
         not_negative("optimum_s", self.optimum_s)
         positive("nic_gbps", self.nic_gbps)
         one_of("dtype", self.dtype, DTYPES)
@@ -315,8 +327,7 @@ class Evaluation:
 
     def __post_init__(self):
         names("routings", self.routings, (*ROUTED, PLANNED))
-        _check(self, "sizes")
-        whole("samples", self.samples)
+        _check(self, "sizes", "samples")
         whole("share_steps", self.share_steps)
         whole("scenarios", self.scenarios)
 

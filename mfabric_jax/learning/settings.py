@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from mfabric_jax.checks import InputError, not_negative, one_of, positive, whole
+from mfabric_jax.checks import InputError, check_together, not_negative, one_of, positive, whole
 from mfabric_jax.policies._learned import KINDS
 from mfabric_jax.traffic.demand_families import check_folds
 
@@ -58,6 +58,8 @@ class Training:
             raise InputError(f"sizes must name at least one number of servers and none twice, got {list(self.sizes)}.")
         for servers in self.sizes:
             whole("sizes", servers, at_least=2)
+        check_together(**{"batch": self.batch, "sizes^2": max(self.sizes) ** 2})
+        check_together(**{"depth": self.depth, "width^2": self.width**2})
         if self.trace is not None:
             check_folds("sizes", self.sizes)
         positive("learning_rate", self.learning_rate)

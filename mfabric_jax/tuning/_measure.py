@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from mfabric_jax import platforms, tuned_file
-from mfabric_jax.checks import InputError, distinct, whole
+from mfabric_jax.checks import InputError, check_together, distinct, whole
 from mfabric_jax.fabric import Region
 from mfabric_jax.flows import star_completion
 from mfabric_jax.flows.kernels import MOST_FUSED, usual
@@ -59,9 +59,7 @@ def tune(
     What is kept goes to `tuned.json` and holds for this device, JAX and package alone (`tuned_file`); programs traced
     before stay as they are. `InputError` where that file cannot be written or is broken, before anything is measured.
     """
-    sizes = [whole("sizes", n, at_least=2) for n in distinct("sizes", tuple(sizes))]
-    whole("calls", calls)
-    batch = batch if batch is None else whole("batch", batch)
+    check_measured(sizes, batch, calls)
     device = platforms.device()
     if device is None:
         raise InputError("tune measures on a device that is there, got one that programs are only compiled for.")
@@ -72,6 +70,15 @@ def tune(
     kept = {row["servers"]: row["kernel"] for row in rows if row["kept"]}
     tuned_file.keep_tuned(tuned_file.key_of(device), kept, rows)
     return rows
+
+
+def check_measured(sizes: Sequence[int], batch: int | None, calls: int) -> None:
+    """`InputError` for arguments of `tune` that cannot be measured."""
+    for n in distinct("sizes", tuple(sizes)):
+        whole("sizes", n, at_least=2)
+    whole("calls", calls)
+    if batch is not None:
+        check_together(**{"batch": whole("batch", batch), "sizes^2": max(sizes) ** 2})
 
 
 def candidates(platform: str, n: int, batch: int) -> list[str]:

@@ -16,7 +16,7 @@ from mfabric_jax.tasks.graph import TaskGraph
 from mfabric_jax.tasks.lowering import GUESSED_GBPS, Latency, lowered
 
 FABRIC = "fat-tree"  # on which a model's iteration is timed: nothing but its own NICs is in its way
-NO_TIME = 1e9  # gigabytes/s: what an NVSwitch as fast as that carries is there at once
+NO_TIME = 10**9  # gigabytes/s: what an NVSwitch as fast as that carries is there at once
 
 
 def pattern_of_graph(graph: FlowGraph, endpoint: np.ndarray, place: WiredServers) -> IterationPattern:
