@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from mfabric_jax.checks import InputError, one_of
-from mfabric_jax.commands import NAMES
+from mfabric_jax.commands import NAMES, OF_CASES, PLAIN, help
 from mfabric_jax.commands.options import checked, flags, plain_words, unchecked
+from mfabric_jax.commands.words import parse, read
 
 LONGEST = 1500  # characters of a sentence on the screen
 
@@ -26,8 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         command = _command(words)
-        options = _parse(command, words[1:])
-        return _module(command).run(options)
+        if command not in (*PLAIN, *OF_CASES):
+            return _module(command).run(_parse(command, words[1:]))
+        return _run(command, words[1:])
     except InputError as mistake:
         print(f"mfabric: {_shortened(str(mistake))}", file=sys.stderr)
         return 2
@@ -47,6 +49,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
 
 
+def _run(command: str, words: list[str]) -> int:
+    """A command with the options, and the cases, that words say."""
+    module = importlib.import_module(f"mfabric_jax.commands.{command}")
+    if asks := {"-h", "--help"} & set(words):
+        behind = words[words.index(asks.pop()) + 1 :]
+        topic = behind[0] if behind and not behind[0].startswith("-") else None
+        said = help.of_cases(command, module.Options, topic) if command in OF_CASES else None
+        print(said or help.of_options(command, module.Options))
+        return 0
+    if command in PLAIN:
+        return module.run(parse(module.Options, words, command))
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always", UserWarning)
+        cases, options = read(command, words, module.Options)
+    for one in heard:
+        print(f"mfabric: {one.message}", file=sys.stderr)
+    return module.run(cases, options)
+
+
 def _shortened(sentence: str) -> str:
     """On one line, without the middle of what is too long to be read."""
     line = " ".join(sentence.split())
@@ -54,16 +75,11 @@ def _shortened(sentence: str) -> str:
 
 
 WHAT = {  # the first word of some commands: what it is called, and those there are
-    "policies": ("policies command", ("bench",)),
     "traces": ("traces command", ("info", "convert", "fit", "study")),
-    "validate": ("validation", ("packet",)),
 }
 MUST = {  # options that some commands do not run without
     "draw": ("--out", "a .png, .pdf or .svg file"),
-    "report": ("--out", "a .html file"),
     "sweep": ("--out", "a folder for the rows"),
-    "train": ("--out", "the folder of the run"),
-    "validate": ("--runs", "a folder of packet-level runs"),
 }
 SHORT = {"--seq": "--sequence", "--fabric": "--fabrics"}
 HELP = """usage: mfabric COMMAND [options]
@@ -88,6 +104,7 @@ HELP = """usage: mfabric COMMAND [options]
   report    one HTML page of the rows of another command: summary, charts, a table to sort and filter
   reproduce figures of the paper, and every published number beside what comes out
   tune      measures kernels on this device once; what is fastest is used from then on
+  show      what a case becomes, as TOML, each value with where it comes from
   doctor    what decides the speed here: devices, versions, caches, kernels, and what is slow
 
 `mfabric COMMAND --help` lists the options; `mfabric --version` the version."""
@@ -160,7 +177,6 @@ def _check_words(command: str, words: list[str]) -> None:
         raise InputError(f"{command} needs {needed}.")
     if command in WHAT and first is not None:
         one_of(WHAT[command][0], first, WHAT[command][1])
-        command = f"{command} {first}" if command == "validate" else command
     if command == "traces" and (len(words) < 2 or words[1].startswith("--")):
         raise InputError(f"traces {first} needs the path of a trace next; mfabric traces --help lists formats.")
     option, what = MUST.get(command.split()[0], (None, None))
@@ -183,9 +199,7 @@ def _first_word(command: str) -> str | None:
     paths = {
         "jobs": "a .toml or .json file of jobs and what they share first",
         "replay": "a graph of tasks first, a file, or the common beginning of a file for every rank",
-        "report": "the rows first, a .csv or .parquet file or the folder of a sweep",
         "sweep": "the file of the design space first, .toml or .json",
-        "query": "a folder of a sweep or a file of rows first",
     }
     return paths.get(command)
 

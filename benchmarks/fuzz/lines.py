@@ -36,6 +36,7 @@ BASES = {  # words with which each command runs
     "reproduce": ("--list", ""),
     "tune": ("",),
     "doctor": ("",),
+    "show": ("", "--preset paper"),
 }
 NUMBERS = (
     *("0", "1", "2", "3", "4", "6", "7", "8", "16", "64", "100", "400", "1000", "0.5", "0.05", "-1", "-0.0", "1e-9"),

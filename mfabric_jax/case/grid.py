@@ -41,13 +41,14 @@ class Cases:
     """Cases to simulate together, in blocks.
 
     - `varied`: paths that vary, in the order of the axes.   - `stated`: what was said, with its lists.
-    - `sources`: which layer said it, by path; for display alone.
+    - `sources`: which layer said it, by path; `variants`: ways that stand beside each other; both for display alone.
     """
 
     blocks: tuple[Block, ...]
     varied: tuple[str, ...] = ()
     stated: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False)
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
+    variants: "tuple[Variant, ...]" = dataclasses.field(default=(), compare=False)
 
     def __len__(self) -> int:
         return sum(map(len, self.blocks))

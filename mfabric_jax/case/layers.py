@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mfabric_jax.case.grid import AS_SET, Cases, Variant, check_read, expanded
+from mfabric_jax.case.old import renewed
 from mfabric_jax.case.paths import Statement, layered, settings, stated
 from mfabric_jax.case.tree import Case
 from mfabric_jax.checks import InputError, one_of
@@ -53,9 +54,7 @@ def file_layers(path: str | Path) -> list[Layer]:
 
 def layers_of(given: Mapping[str, Any], name: str, *, typed: bool = False) -> list[Layer]:
     """The layers of a mapping, as a file holds it."""
-    from mfabric_jax.case.old import refuse_old
-
-    refuse_old(given, name)
+    given = renewed(given, name)
     where = f"{name}: "
     named = given.get("preset", [])
     named = named if isinstance(named, list) else [named]
@@ -96,11 +95,12 @@ def merged(layers: Sequence[Layer]) -> Cases:
     sources: dict[str, str] = {}
     variants: tuple[Variant, ...] = ()
     for layer in layers:
-        below = layered(below, layer.stated, f"{layer.name}: " if layer.name != "flag" else "")
-        sources |= dict.fromkeys(layer.stated, layer.name)
+        before, below = below, layered(below, layer.stated, f"{layer.name}: " if layer.name != "flag" else "")
+        sources |= {path: layer.name for path in below if path in layer.stated or path not in before}
         variants = layer.variants or _narrowed(variants, layer.stated)
     found = expanded(below, variants)
-    found = dataclasses.replace(found, stated=below, sources={path: sources.get(path, "default") for path in below})
+    sources = {path: sources.get(path, "default") for path in below}
+    found = dataclasses.replace(found, stated=below, sources=sources, variants=variants)
     check_read(found, [path for layer in layers if layer.typed for path in layer.stated])
     return found
 

@@ -1,4 +1,4 @@
-"""The commands: a module each, with its `Options`, typed for tyro to turn into flags and help, and `run`.
+"""The commands: a module each, with its `Options` and `run`; `words` reads them, `help` describes them.
 
 `study` computes, `report` shows; here is what stands between them and the shell.
 """
@@ -6,5 +6,7 @@
 NAMES = (
     *("compare", "calibrate", "failures", "cluster", "jobs", "replay", "export", "timeline", "draw"),
     *("traffic", "traces", "validate", "policies", "train", "evaluate", "sweep", "query", "report", "reproduce"),
-    *("tune", "doctor"),
+    *("tune", "doctor", "show"),
 )
+OF_CASES = ("show",)  # their `run` takes cases, too
+PLAIN = ("validate", "policies", "train", "evaluate", "query", "report", "reproduce", "tune", "doctor")

@@ -3,11 +3,10 @@
 import dataclasses
 import pathlib
 import sys
-from typing import Annotated
-
-import tyro
+from typing import Annotated, Literal
 
 from mfabric_jax.commands import shared
+from mfabric_jax.commands.words import Positional
 from mfabric_jax.learning.judging import RECORDED, Scoreboard
 from mfabric_jax.traffic.demand_families import FAMILIES
 
@@ -33,7 +32,7 @@ class Options:
     Lists are separated by commas.
     """
 
-    what: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="bench")]
+    what: Annotated[Literal["bench"], Positional("bench", "to know what first; allowed: bench", "policies command")]
     """bench: a row for each policy, workload, number of servers, routing and forecast error."""
     config: Scored
     out: str | None = None

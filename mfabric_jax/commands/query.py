@@ -6,10 +6,9 @@ import sys
 from collections.abc import Iterator
 from typing import Annotated
 
-import tyro
-
 from mfabric_jax.checks import whole
 from mfabric_jax.commands import shared
+from mfabric_jax.commands.words import Positional
 
 SHOWN = 20  # rows of a table on the screen
 
@@ -21,7 +20,7 @@ class Options:
     Lists are separated by commas. Order: where, pareto, by, sort, columns, limit.
     """
 
-    paths: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="PATH")]
+    paths: Annotated[tuple[str, ...], Positional("PATH", "a folder of a sweep or a file of rows first")]
     """Folders of sweeps, .parquet or .csv files."""
     where: str | None = None
     """Conditions such as "fabric = mfabric|fat-tree, nic_gbps >= 400"."""

@@ -5,10 +5,10 @@ import pathlib
 import sys
 from typing import Annotated
 
-import tyro
-
 from mfabric_jax.checks import InputError
+from mfabric_jax.commands.words import Positional
 
+FIRST = "the rows first, a .csv or .parquet file or the folder of a sweep"
 MOST_ROWS = 20_000  # a browser sorts and filters so many at once
 
 
@@ -16,7 +16,7 @@ MOST_ROWS = 20_000  # a browser sorts and filters so many at once
 class Options:
     """One HTML page of rows: summary, charts, a table to sort and filter, the configuration. It fetches nothing."""
 
-    rows: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="ROWS")]
+    rows: Annotated[tuple[str, ...], Positional("ROWS", FIRST)]
     """.csv or .parquet files that --out of other commands wrote, folders of sweeps; several make one page."""
     out: str
     """A .html file."""

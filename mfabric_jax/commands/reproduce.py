@@ -5,10 +5,9 @@ import pathlib
 import sys
 from typing import Annotated
 
-import tyro
-
 import mfabric_jax
 from mfabric_jax.checks import InputError
+from mfabric_jax.commands.words import Positional
 from mfabric_jax.validation import processes, scripts
 from mfabric_jax.validation.paper import SHOWN, Reproduction, with_earlier
 
@@ -23,9 +22,9 @@ class Options:
     its tables, and verdicts.csv of all that it holds. What it has already, of the same configuration and code, is kept.
     """
 
-    figures: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[FIGURE ...]")] = ()
+    figures: Annotated[tuple[str, ...], Positional("FIGURE")] = ()
     """all, or names that --list lists."""
-    quick: tyro.conf.FlagCreatePairsOff[bool] = False
+    quick: bool = False
     """Fewer cases and smaller ones: minutes instead of hours."""
     out: str = "results"
     """Folder for rows, pictures and tables."""
@@ -33,9 +32,9 @@ class Options:
     """Recorded routing, for the experiments that read one (default: generated traffic)."""
     jobs: int | None = None
     """Experiments at once (default: 2)."""
-    again: tyro.conf.FlagCreatePairsOff[bool] = False
+    again: bool = False
     """Compute also what the folder has already."""
-    list: tyro.conf.FlagCreatePairsOff[bool] = False
+    list: bool = False
     """Only say which figures there are."""
 
 

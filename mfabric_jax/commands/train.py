@@ -18,7 +18,7 @@ class Options:
     """
 
     out: str
-    """Folder of the run."""
+    """The folder of the run."""
     config: Training
     device: str | None = None
     """cpu, gpu, tpu (default: what JAX finds)."""

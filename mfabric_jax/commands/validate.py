@@ -3,11 +3,10 @@
 import dataclasses
 import pathlib
 import sys
-from typing import Annotated
-
-import tyro
+from typing import Annotated, Literal
 
 from mfabric_jax.commands import shared
+from mfabric_jax.commands.words import Positional
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,10 +17,10 @@ class Options:
     the run's transport takes and adds. Queues and losses are in neither.
     """
 
-    what: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="packet")]
+    what: Annotated[Literal["packet"], Positional("packet", "to know what first; allowed: packet", "validation")]
     """packet: runs of a packet-level simulator."""
     runs: str
-    """Folder of runs, one .json file each."""
+    """A folder of packet-level runs, one .json file each."""
     transport: str = "named"
     """What corrects the prediction: named (ndp or dctcp, where a run names one of them), none, ndp, dctcp, or a .toml
     or .json file of constants of your own (docs/fabrics.md)."""
@@ -29,8 +28,8 @@ class Options:
     """Rows to a .csv or .parquet file."""
     figures: str | None = None
     """Pictures to a folder."""
-    dtype: str = "float64"
-    """float32, float64."""
+    dtype: Literal["float32", "float64"] = "float64"
+    """Arithmetic of the prediction."""
     device: str | None = None
     """cpu, gpu, tpu (default: what JAX finds)."""
 

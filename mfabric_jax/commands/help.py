@@ -1,0 +1,219 @@
+"""Help of commands: their options, and the settings of a case on a screen, by group, or one in full."""
+
+import dataclasses
+import textwrap
+import typing
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+from mfabric_jax.case import Case
+from mfabric_jax.case.layers import presets
+from mfabric_jax.case.paths import SHORT, Choice, Leaf, alternatives_at, parts_of, settings, unknown
+from mfabric_jax.case.tree import Group
+from mfabric_jax.case.values import AUTO, UNITS, words
+from mfabric_jax.commands.words import OF_CASES, Option, options_in
+
+WIDTH = 110
+ALL = "all"
+SHOWN = {  # of a short flag: what it takes, and its default in a word where the setting is open
+    "--model": ("NAME|FILE", ""),
+    "--fabric": ("NAME", ""),
+    "--nic-gbps": ("X", ""),
+    "--nic-use": ("USE", ""),
+    "--gpu": ("NAME|FILE", ""),
+    "--gpus": ("N", "1024"),
+    "--global-batch": ("N", "4096"),
+    "--micro-batches": ("N", "open"),
+    "--sequence": ("N", ""),
+    "--policy": ("NAME", ""),
+    "--routing": ("NAME", ""),
+    "--ocs": ("NAME", "none"),
+    "--efficiency": ("X", ""),
+    "--trace": ("PATH", "none"),
+    "--seed": ("N", ""),
+}
+DEGREES = ("--tp", "--pp", "--ep", "--dp")
+
+
+def groups() -> dict[str, type[Group]]:
+    """The groups of a case by name."""
+    hints = typing.get_type_hints(Case)
+    return {name: hints[name] for name in Case.__struct_fields__}
+
+
+def of_options(command: str, cls: type) -> str:
+    """Help of a command that is about no case."""
+    known = options_in(cls).values()
+    places = " ".join(f"[{one.place.name} ...]" if one.listed else one.place.name for one in known if one.place)
+    lines = [f"usage: mfabric {command}{' ' * bool(places)}{places} [options]", "", *_about(cls), ""]
+    named = [(one.place.name if one.place else f"{_flag(one)} {_takes(one)}".rstrip(), one) for one in known]
+    wide = min(max(len(name) for name, _ in named), 34) + 4 if named else 0
+    for name, one in named:
+        lines += _entry(name, one.said + _default(one), wide)
+    return "\n".join(lines)
+
+
+def _about(cls: type) -> list[str]:
+    paragraphs = textwrap.dedent("    " + (cls.__doc__ or "")).strip().split("\n\n")
+    return [line for one in paragraphs for line in textwrap.wrap(" ".join(one.split()), WIDTH)]
+
+
+def _flag(option: Option) -> str:
+    return f"--[no-]{option.flag[2:]}" if option.switch and option.default is True else option.flag
+
+
+def _takes(option: Option) -> str:
+    """What stands behind a flag."""
+    if option.switch:
+        return ""
+    kinds = [one for one in parts_of(option.kind) if one is not type(None)]
+    names = [str(value) for one in kinds if typing.get_origin(one) is Literal for value in typing.get_args(one)]
+    if names and len(", ".join(names)) < 24:
+        return "|".join(names)
+    inner = [typing.get_args(one) for one in kinds if typing.get_origin(one) is tuple]
+    if (int, int) in inner:
+        return "FIRST-LAST"
+    plain = {int: "N", float: "X"}
+    if inner:
+        return plain.get(inner[0][0], "NAME") + ",..."
+    return next((plain[one] for one in kinds if one in plain), "TEXT")
+
+
+def _default(option: Option) -> str:
+    value = option.default
+    if value is dataclasses.MISSING:
+        return "" if option.place else " (must be given)"
+    if value is None or option.switch or value == () or "(default" in option.said:
+        return ""
+    return f" (default: {','.join(map(str, value)) if isinstance(value, tuple) else value})"
+
+
+def _entry(name: str, text: str, wide: int) -> list[str]:
+    """A name with its text beside it, below it where the name is long."""
+    lines = textwrap.wrap(text, WIDTH - wide - 2) or [""]
+    first = [f"  {name:<{wide}}{lines[0]}"] if len(name) + 2 <= wide else [f"  {name}", " " * (wide + 2) + lines[0]]
+    return [line.rstrip() for line in [*first, *(" " * (wide + 2) + line for line in lines[1:])]]
+
+
+# --------------------------------------------------------------------------------------------------------------- cases
+def of_cases(command: str, cls: type, topic: str | None = None) -> str:
+    """Help of a command about cases: a screen, or of a topic: a group, all, a path. `InputError` for none of these."""
+    if topic is None:
+        return "\n".join(_screen(command, cls))
+    if topic == ALL:
+        return "\n\n".join(_group(name) for name in groups())
+    if topic in groups():
+        return _group(topic)
+    path = SHORT.get(topic, topic)
+    if path in settings():
+        return "\n".join(_in_full(path))
+    if at := alternatives_at(path):
+        return "\n".join(_in_full(at[0]))
+    inside = [one for one in settings() if one.startswith(path + ".")]
+    if inside:
+        return "\n".join(line for one in inside for line in _setting(settings()[one]))
+    flag = f"--{topic.removeprefix('--')}"
+    if flag in OF_CASES:
+        return "\n".join(_in_full(OF_CASES[flag]))
+    raise unknown(path)
+
+
+def _screen(command: str, cls: type) -> Iterator[str]:
+    known = options_in(cls).values()
+    places = " ".join(one.place.name for one in known if one.place)
+    yield f"usage: mfabric {command} {places + ' ' if places else ''}[FILE ...] [--set PATH=VALUE ...] [options]"
+    yield from (f"  {line}" for line in _about(cls)[:3])
+    yield "what is simulated (values with commas stand side by side); FILE: a case in TOML or JSON"
+    yield from _columns([*map(_short, SHOWN), f"{' '.join(DEGREES)}  recipe", "--set PATH=VALUE  any other setting"], 3)
+    yield from _entry("--preset NAME,...", ", ".join(presets()), 22)
+    options = [one for one in known if not one.place]
+    if options:
+        yield "what is done with it"
+    for one in options:
+        first = textwrap.shorten(one.said.split(". ")[0].rstrip(".") + _default(one), WIDTH - 26, placeholder=" ...")
+        yield f"  {f'{_flag(one)} {_takes(one)}'.rstrip():<22}{first}"
+    yield "all settings: --help GROUP, --help all, --help PATH (one in full)"
+    counts = {name: [one for one in settings() if one.startswith(name + ".")] for name in groups()}
+    yield from _columns(
+        [f"{name:<10} {len(counts[name]):>2}  {_sentence(group)}" for name, group in groups().items()], 2
+    )
+    yield f"mfabric show FILE says what a case becomes, and why; mfabric {command} --help network.fabric explains one."
+
+
+def _columns(cells: Sequence[str], many: int) -> Iterator[str]:
+    """Cells in so many columns, down the first one first."""
+    deep = -(-len(cells) // many)
+    rows = [cells[at::deep] for at in range(deep)]
+    widths = [max(map(len, cells[deep * at : deep * (at + 1)])) for at in range(many)]
+    for row in rows:
+        yield "  " + "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False)).rstrip()
+
+
+def _short(flag: str) -> str:
+    setting = settings()[OF_CASES[flag]]
+    takes, default = SHOWN[flag]
+    default = default or _text(setting.default)
+    return f"{f'{flag} {takes}':<18} {default}"
+
+
+def _sentence(cls: type) -> str:
+    return textwrap.shorten(
+        (cls.__doc__ or "").strip().split("\n")[0].split(". ")[0].rstrip("."), 42, placeholder=" ..."
+    )
+
+
+def _group(name: str) -> str:
+    lines = [f"{name}: {' '.join((groups()[name].__doc__ or '').split())}"]
+    for one in settings().values():
+        if one.path.startswith(name + "."):
+            lines += _setting(one)
+    return "\n".join(lines)
+
+
+def _setting(one: Leaf | Choice) -> list[str]:
+    """A setting with its default, type and text; what an alternative has stands further in."""
+    inner = isinstance(one, Leaf) and bool(one.choice)
+    margin = "      " if inner else "  "
+    head = f"{margin}{one.path} = {_text(one.default)}"
+    text = f"{one.doc} ({_kind(one)})"
+    return [head, *textwrap.wrap(text, WIDTH, initial_indent=margin + "    ", subsequent_indent=margin + "    ")]
+
+
+def _kind(one: Leaf | Choice) -> str:
+    if isinstance(one, Choice):
+        return f"one of {', '.join(one.alternatives)}" + (f", or {AUTO}" if one.open else "")
+    return words(one.kind)
+
+
+def _text(value: Any) -> str:
+    """A default as a file has it."""
+    if value is None:
+        return AUTO
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _in_full(path: str) -> Iterator[str]:
+    """Everything that there is to say about one setting."""
+    one = settings()[path]
+    yield f"{path}: {one.doc}"
+    yield f"  takes      {_kind(one)}"
+    unit = next((unit for unit in sorted(UNITS, key=len, reverse=True) if path.endswith(unit)), None)
+    if unit and isinstance(one, Leaf):
+        yield f'  units      a number, or a text in {", ".join(UNITS[unit])}, such as "2 {list(UNITS[unit])[-1]}"'
+    yield f"  default    {_text(one.default)}"
+    if isinstance(one, Leaf) and one.choice:
+        yield f"  belongs to {one.choice} = {one.of}, which it chooses"
+    if one.traced:
+        yield "  an axis    of any length runs in one compiled program"
+    flags = [flag for flag, at in OF_CASES.items() if at == path]
+    yield f"  flag       {flags[0] if flags else '--set ' + path}{' ' if flags else '='}VALUE,..."
+    group, _, rest = path.partition(".")
+    yield f"  file       [{group}] {rest} = ..."
+    yield f'  Python     case.with_({{"{path}": ...}})'
+    if isinstance(one, Choice):
+        for name, alternative in one.alternatives.items():
+            yield from _entry(name, " ".join((alternative.__doc__ or "").split()), 24)
+            inside = [leaf for leaf in settings().values() if isinstance(leaf, Leaf) and leaf.choice == path]
+            yield from (line for leaf in inside if leaf.of == name for line in _setting(leaf))

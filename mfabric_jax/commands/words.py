@@ -1,0 +1,304 @@
+"""Words of a command line: the options of a command, and the cases that it is about.
+
+Options are a frozen dataclass. A field is the flag `--its-name`, the text under it is its help, `Positional` marks a
+word without a flag, and a field that is a dataclass brings its fields. Lists are separated by commas.
+"""
+
+import ast
+import dataclasses
+import difflib
+import functools
+import inspect
+import itertools
+import re
+import textwrap
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeGuard, TypeVar
+
+from mfabric_jax.case import Cases
+from mfabric_jax.case.layers import Layer, file_layers, flags_layer, merged, preset_layers
+from mfabric_jax.case.old import now
+from mfabric_jax.case.paths import parts_of, settings
+from mfabric_jax.checks import InputError, one_of
+
+T = TypeVar("T")
+WORDS = {int: "a whole number", float: "a number"}
+LISTED = {int: "whole numbers", float: "numbers"}
+RANGE = re.compile(r"(\d+)-(\d+)")
+CASE_FILES = (".toml", ".json")
+OF_CASES = {  # short flags of settings
+    **{"--model": "model.name", "--fabric": "network.fabric", "--gpu": "gpu.name", "--gpus": "job.parallel.gpus"},
+    **{"--nic-gbps": "network.nic_gbps", "--nic-use": "network.nic_use"},
+    **{f"--{name}": f"job.parallel.{name}" for name in ("tp", "pp", "ep", "dp")},
+    **{"--global-batch": "job.batch.global_batch", "--micro-batches": "job.batch.micro_batches"},
+    **{"--sequence": "job.batch.sequence", "--efficiency": "compute.efficiency", "--trace": "traffic.trace.path"},
+    **{"--policy": "circuits.policy", "--routing": "circuits.routing", "--ocs": "circuits.ocs", "--seed": "run.seed"},
+}
+ALSO = {  # other spellings
+    **{"--models": "--model", "--fabrics": "--fabric", "--policies": "--policy", "--routings": "--routing"},
+    **{"--traces": "--trace", "--seeds": "--seed", "--nic-uses": "--nic-use", "--seq": "--sequence"},
+}
+WITH_COMMAS = ("traffic.trace.axes",)  # settings of which one value has commas
+
+
+# ------------------------------------------------------------------------------------------------------------- options
+@dataclasses.dataclass(frozen=True)
+class Positional:
+    """Of a field whose value is a word without a flag.
+
+    - `name`: of the word in help.   - `needs`: what the command asks for where it lacks.
+    - `called`: what its value is in a mistake; "": the name of the field.
+    """
+
+    name: str
+    needs: str = ""
+    called: str = ""
+
+
+class Option(NamedTuple):
+    """One field; `default`: `dataclasses.MISSING` where it must be given."""
+
+    field: str
+    kind: Any
+    default: Any
+    said: str
+    place: Positional | None
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.field.replace("_", "-")
+
+    @property
+    def called(self) -> str:
+        """In a mistake."""
+        return (self.place.called if self.place else "") or self.field
+
+    @property
+    def switch(self) -> bool:
+        """Whether it is `--flag` or `--no-flag`, without a value."""
+        return self.kind is bool
+
+    @property
+    def listed(self) -> bool:
+        return any(typing.get_origin(one) is tuple for one in parts_of(self.kind))
+
+
+@functools.cache
+def options_in(cls: type) -> dict[str, Option]:
+    """Every option of a class by field, those of nested classes where they stand."""
+    found: dict[str, Option] = {}
+    hints, texts = typing.get_type_hints(cls, include_extras=True), _texts(cls)
+    for field in dataclasses.fields(cls):
+        hint = hints[field.name]
+        if _nested(hint):
+            found |= options_in(hint)
+            continue
+        places = [one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Positional)]
+        kind = hint.__origin__ if places else hint
+        default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        found[field.name] = Option(field.name, kind, default, texts.get(field.name, ""), places[0] if places else None)
+    return found
+
+
+def _nested(hint: Any) -> TypeGuard[type]:
+    return isinstance(hint, type) and dataclasses.is_dataclass(hint)
+
+
+def _texts(cls: type) -> dict[str, str]:
+    """The text under every field; nothing where there is no source to read."""
+    found: dict[str, str] = {}
+    for base in reversed(cls.__mro__[:-1]):
+        try:
+            body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
+        except (OSError, TypeError):
+            continue
+        lines = body.body if isinstance(body, ast.ClassDef) else []
+        for field, text in itertools.pairwise(lines):
+            match field, text:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(said))):
+                    found[name] = " ".join(said.split())
+    return found
+
+
+def parse(cls: type[T], words: Sequence[str], command: str) -> T:
+    """The options that words say. `InputError` for a word that is none of them, a value that a field cannot have, and
+    one that lacks."""
+    known = options_in(cls)
+    values, free = {}, []
+    flags = {option.flag: option for option in known.values() if option.place is None}
+    for flag, value in _pairs(words, {flag: option.switch for flag, option in flags.items()}, command):
+        if flag:
+            values[flags[flag].field] = value if isinstance(value, bool) else _value(flags[flag], value)
+        else:
+            free.append(str(value))
+    return _options(cls, values, free, command)
+
+
+def _options(cls: type[T], values: dict[str, Any], free: Sequence[str], command: str) -> T:
+    """The options of values by field, and of words without a flag."""
+    known, left = options_in(cls), list(free)
+    places = [option for option in known.values() if option.place]
+    for option in places:
+        if not left:
+            break
+        took = left if option.listed else left[:1]
+        values[option.field] = tuple(took) if option.listed else _value(option, took[0])
+        left = left[len(took) :]
+    if left:
+        raise _does_not_take(left[0], command)
+    for option in sorted(known.values(), key=lambda one: one.place is None):
+        if option.field in values or option.default is not dataclasses.MISSING:
+            continue
+        if option.place:
+            raise InputError(f"{command} needs {option.place.needs or option.place.name}.")
+        first = [str(values[one.field]) for one in places if typing.get_origin(one.kind) is Literal]
+        what = option.said[:1].lower() + option.said[1:].rstrip(".")
+        raise InputError(f"{' '.join([command, *first])} needs {option.flag}, {what}.")
+    return _made(cls, values)
+
+
+def _does_not_take(word: str, command: str) -> InputError:
+    return InputError(f"{command} does not take {word!r}; mfabric {command} --help lists what it takes.")
+
+
+def _made(cls: type[T], values: Mapping[str, Any]) -> T:
+    hints, given = typing.get_type_hints(cls), {}
+    for field in dataclasses.fields(typing.cast(Any, cls)):
+        if _nested(hints[field.name]):
+            given[field.name] = _made(hints[field.name], values)
+        elif field.name in values:
+            given[field.name] = values[field.name]
+    return cls(**given)
+
+
+def _pairs(
+    words: Sequence[str], known: Mapping[str, bool], command: str, *, of_cases: bool = False
+) -> Iterator[tuple[str, str | bool]]:
+    """(flag, value) of every option, ("", word) of a word without a flag.
+
+    - `known`: flags; True: a switch.   - `of_cases`: settings of cases are named where a flag is none.
+    """
+    left = list(words)
+    while left:
+        word = left.pop(0)
+        name, equals, value = word.partition("=")
+        switch = name if known.get(name) else "--" + name.removeprefix("--no-")
+        if not word.startswith("--"):
+            yield "", word
+        elif known.get(switch):
+            if equals:
+                raise InputError(f"option {name} takes no value, got {value!r}.")
+            yield switch, switch == name
+        elif name not in known:
+            raise _unknown(name, list(known), of_cases)
+        elif not equals and (not left or left[0].startswith("--")):
+            raise InputError(f"option {name} needs a value behind it; mfabric {command} --help says which.")
+        else:
+            yield name, value if equals else left.pop(0)
+
+
+def _unknown(flag: str, known: Sequence[str], of_cases: bool) -> InputError:
+    """The mistake of a flag that is none."""
+    if of_cases:
+        name = flag.removeprefix("--").replace("-", "_")
+        paths = [path for path in settings() if path.rpartition(".")[2].replace("-", "_") == name]
+        near = difflib.get_close_matches(flag, known, n=1, cutoff=0.8)
+        if not near and (said := now(name) or (paths and f"did you mean --set {' or '.join(paths)}=...?")):
+            return InputError(f"option {flag!r} is unknown ({said}).")
+    try:
+        one_of("option", flag, sorted(known))
+    except InputError as mistake:
+        return mistake
+    raise AssertionError(flag)
+
+
+def _value(option: Option, text: str) -> Any:
+    """The value of a word. `InputError` for one that the field cannot have."""
+    kinds = parts_of(option.kind)
+    for one in kinds:
+        if typing.get_origin(one) is tuple:
+            return _listed(option, text, typing.get_args(one))
+        named = {str(value): value for value in typing.get_args(one)} if typing.get_origin(one) is Literal else {}
+        if text in named:
+            return named[text]
+        if one in WORDS:
+            try:
+                return one(text)
+            except ValueError:
+                continue
+    if str in kinds or Any in kinds:
+        return text
+    if number := next((one for one in kinds if one in WORDS), None):
+        raise InputError(f"option {option.flag} takes {WORDS[number]}, got {text!r}.")
+    names = [str(value) for one in kinds if typing.get_origin(one) is Literal for value in typing.get_args(one)]
+    return one_of(option.called, text, names)
+
+
+def _listed(option: Option, text: str, kinds: tuple) -> tuple:
+    if kinds == (int, int):
+        if not (ends := RANGE.fullmatch(text.strip())):
+            raise InputError(f"{option.field} must be FIRST-LAST, such as 2011-5001, got {text!r}.")
+        return int(ends[1]), int(ends[2])
+    values, kind = [], kinds[0]
+    for word in _divided(text):
+        try:
+            values.append(kind(word))
+        except ValueError:
+            raise InputError(f"{option.field} must be {LISTED[kind]} separated by commas, got {word!r}.") from None
+    return tuple(values)
+
+
+def _divided(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+# --------------------------------------------------------------------------------------------------------------- cases
+def read(command: str, words: Sequence[str], options: type[T]) -> tuple[Cases, T]:
+    """The cases that words say, and the options of the run. `InputError` for what neither of them takes."""
+    layers, asked = layers_in(command, words, options)
+    return merged(layers), asked
+
+
+def layers_in(command: str, words: Sequence[str], options: type[T]) -> tuple[list[Layer], T]:
+    """What words say of cases: presets, then files, then flags; and the options of the run."""
+    known = options_in(options)
+    flags = {option.flag: option for option in known.values() if option.place is None}
+    switches = {flag: option.switch for flag, option in flags.items()}
+    switches |= dict.fromkeys((*OF_CASES, *ALSO, "--preset", "--set"), False)
+    stated: dict[str, Any] = {}
+    values, free, presets = {}, [], []
+    for flag, value in _pairs(words, switches, command, of_cases=True):
+        flag = ALSO.get(flag, flag)
+        if not flag:
+            free.append(str(value))
+        elif flag in flags:
+            values[flags[flag].field] = value if isinstance(value, bool) else _value(flags[flag], value)
+        elif flag == "--preset":
+            presets += _divided(str(value))
+        else:
+            path, text = (OF_CASES[flag], str(value)) if flag in OF_CASES else _assigned(str(value))
+            stated[path] = _values(path, text)
+    places = sum(option.place is not None for option in known.values())
+    files = free[places:]
+    for word in files:
+        if not word.lower().endswith(CASE_FILES):
+            raise _does_not_take(word, command)
+    layers = [layer for name in presets for layer in preset_layers(name)]
+    layers += [layer for file in files for layer in file_layers(file)]
+    return [*layers, flags_layer(stated)], _options(options, values, free[:places], command)
+
+
+def _assigned(text: str) -> tuple[str, str]:
+    path, equals, value = text.partition("=")
+    if not equals:
+        raise InputError(f"option --set takes PATH=VALUE, such as network.nic_gbps=100,400, got {text!r}.")
+    return path.strip(), value
+
+
+def _values(path: str, text: str) -> str | list[str]:
+    """One word, or a list of them: values side by side."""
+    if path in WITH_COMMAS:
+        return text
+    several = _divided(text)
+    return several[0] if len(several) == 1 else several
