@@ -4,6 +4,8 @@ import dataclasses
 import pathlib
 import sys
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from mfabric_jax.commands import shared
 from mfabric_jax.learning.settings import Training
@@ -29,7 +31,7 @@ def run(options: Options) -> int:
     shared.start_jax("float32", options.device)
     from tqdm import tqdm
 
-    from mfabric_jax import learning, report
+    from mfabric_jax import learning, policies, report
     from mfabric_jax.learning._train import TRAINED_POLICY
     from mfabric_jax.report import figures
 
@@ -47,6 +49,15 @@ def run(options: Options) -> int:
     shown = [line for line in lines if any(name.startswith("held_out") for name in line)]
     print("mean time over the degree bound; held_out: on demand that no step sees; the policy with the least is kept")
     print(report.plain(shown, ["step", "time", *(name for name in shown[0] if name != "step")]))
+    if learned := policies.load(out / TRAINED_POLICY).configuration["learned_from"]:
+        print(_of_trace(learned))
     print(f"{figures.training(lines, out / 'curves.png')}\n{out / TRAINED_POLICY}", file=sys.stderr)
     print(f"{config.steps} steps, {time.monotonic() - began:.0f} s in this process", file=sys.stderr)
     return 0
+
+
+def _of_trace(learned: Mapping[str, Any]) -> str:
+    first, last = learned["records"]
+    held_out = learned["held_out"]
+    rest = "none held out" if held_out is None else "held out, for --records: {}-{}".format(*held_out)
+    return f"trace: records {first}-{last} learned from; {rest}"

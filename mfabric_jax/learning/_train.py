@@ -1,8 +1,9 @@
 """Training of policies: generated (or recorded) demand, forecasts that err, and the time that circuits give.
 
 A run is a folder: `checkpoint` (model, optimiser, step, the best model so far), `metrics.jsonl` (a line for every
-`log_every` steps) and `trained.policy`, the best model so far, which `policies.load` reads. Everything random is a
-function of the seed and of the step, so a run that is killed and started again ends as one that was not.
+`log_every` steps) and `trained.policy`, the best model so far, which `policies.load` reads. Both say which records of
+a trace were learned from, by digests of what they hold, and which were held out. Everything random is a function of
+the seed and of the step, so a run that is killed and started again ends as one that was not.
 """
 
 import dataclasses
@@ -20,7 +21,7 @@ from jaxtyping import Array, Float
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.learning._lessons import Lesson, lessons
-from mfabric_jax.learning.demands import pool
+from mfabric_jax.learning.demands import learned_from, pool
 from mfabric_jax.learning.index_steps import IndexState, first_index, index_step, rule_at
 from mfabric_jax.learning.judging import over_bound
 from mfabric_jax.learning.network_steps import NetworkState, first_network, network_step
@@ -58,7 +59,8 @@ def train(config: Training, folder: str | Path, progress: Callable[[int, Line], 
     `InputError` where the folder holds a run of another configuration, or cannot be written.
     """
     folder = Path(folder)
-    run, step, lines = _resumed(config, folder)
+    record = _record(config)
+    run, step, lines = _resumed(config, record, folder)
     pools, others = _pools(config, held_out=False), _pools(config, held_out=True)
     if not lines:
         run, held_out = _judged(run, config, others)
@@ -84,7 +86,7 @@ def train(config: Training, folder: str | Path, progress: Callable[[int, Line], 
         if ends:
             run, held_out = _judged(run, config, others)
             lines[-1] |= held_out
-            _keep(config, folder, run, step, lines)
+            _keep(record, folder, run, step, lines)
     return lines
 
 
@@ -151,24 +153,31 @@ def _first(config: Training) -> Run:
     return Run(state, model_of(state), jnp.asarray(np.inf, jnp.float32))
 
 
-def _keep(config: Training, folder: Path, run: Run, step: int, lines: list[Line]) -> None:
+def _record(config: Training) -> dict[str, Any]:
+    """What the files of a run say of it."""
+    return dataclasses.asdict(config) | {"learned_from": learned_from(config.trace, config.records)}
+
+
+def _keep(record: dict[str, Any], folder: Path, run: Run, step: int, lines: list[Line]) -> None:
     """Metrics first: a checkpoint never is ahead of them; the best policy so far last."""
     text = "".join(json.dumps(line) + "\n" for line in lines)
     policy_file.replace(folder / METRICS, text.encode())
-    header = {"kind": CHECKPOINT, "step": step, "configuration": dataclasses.asdict(config)}
+    header = {"kind": CHECKPOINT, "step": step, "configuration": record}
     policy_file.write(folder / CHECKPOINT, header, run)
-    save(folder / TRAINED_POLICY, run.best, dataclasses.asdict(config))
+    save(folder / TRAINED_POLICY, run.best, record)
 
 
-def _resumed(config: Training, folder: Path) -> tuple[Run, int, list[Line]]:
-    """The run, its step and the metrics up to it."""
+def _resumed(config: Training, record: dict[str, Any], folder: Path) -> tuple[Run, int, list[Line]]:
+    """The run, its step and the metrics up to it; `InputError` where it is of another `record`."""
     if not (folder / CHECKPOINT).exists():
         return _first(config), 0, []
     stored = policy_file.read(folder / CHECKPOINT)
     then, step = stored.header.get("configuration"), stored.header.get("step")
     if stored.header.get("kind") != CHECKPOINT or not isinstance(then, dict) or not isinstance(step, int):
         raise InputError(f"{stored.path!r} is no checkpoint of `mfabric train`; give out another folder.")
-    now = json.loads(json.dumps(dataclasses.asdict(config)))
+    now = json.loads(json.dumps(record))
+    if now.pop("learned_from") != then.get("learned_from", {}):
+        raise InputError(f"trace must hold what it held when the run in {folder} began; give out another folder.")
     for field, value in now.items():
         if then.get(field) != value:
             allowed = f"{then.get(field)!r}, as of the run in {folder}, or out another folder"

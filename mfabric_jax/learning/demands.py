@@ -4,6 +4,7 @@ Only proportions matter: policies see demand over what the region can carry.
 """
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,7 @@ from jaxtyping import Float
 
 from mfabric_jax import traffic, workload
 from mfabric_jax.traffic.broad_families import BROAD, drawn_of
-from mfabric_jax.traffic.demand_families import FAMILIES, drawn_each, folded, gate_trace
+from mfabric_jax.traffic.demand_families import FAMILIES, drawn_each, folded, gate_trace, record_digests
 from mfabric_jax.traffic.generator import Shape, draw
 from mfabric_jax.traffic.knobs import WORKLOADS
 from mfabric_jax.traffic.predictor import WINDOW
@@ -46,9 +47,32 @@ def pool(
     parts += [folded(traffic.measured(job, 1, 2, seed=seed).count, servers) for job in _measured_jobs(servers)]
     if trace is not None:
         count = gate_trace(trace, records).count
-        last = max(round(SEEN * len(count)), 1)
+        last = _learned(len(count))
         parts.append(folded(count[last:] if held_out and last < len(count) else count[:last], servers))
     return np.concatenate([part[random.permutation(len(part))[:POOL]] for part in parts])
+
+
+def _learned(records: int) -> int:
+    """How many of the records of a trace are learned from: the first."""
+    return max(round(SEEN * records), 1)
+
+
+def learned_from(trace: str | None, records: tuple[int, int] | None) -> dict[str, Any]:
+    """What `pool` takes of a trace, for the record of a run; {} without one.
+
+    - `records`: first and last that are learned from.   - `held_out`: first and last that are not, or None.
+    - `digests`: of those that are learned from.
+    """
+    if trace is None:
+        return {}
+    numbers, digests = zip(*record_digests(trace, records), strict=True)
+    last = _learned(len(numbers))
+    held_out = numbers[last:]
+    return {
+        "records": [numbers[0], numbers[last - 1]],
+        "held_out": [held_out[0], held_out[-1]] if held_out else None,
+        "digests": list(digests[:last]),
+    }
 
 
 def _from_families(servers: int, seed: int) -> list[np.ndarray]:

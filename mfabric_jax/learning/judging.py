@@ -102,7 +102,7 @@ def _check(config: "Scoreboard | Evaluation", sizes: str, many: str) -> None:
         policies.tried(name, getattr(config, sizes), config.optical_degree, routing="split")
     if config.trace is not None:
         check_folds(sizes, getattr(config, sizes))
-        policies.check_unseen(config.policies, config.trace, config.records)
+        policies.check_unseen(config.policies, config.trace, config.records, getattr(config, "axes", None))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -34,7 +34,8 @@ class Training:
     depth: int = 2
     """Layers of the network."""
     trace: str | None = None
-    """Recorded routing to learn from too (16 ranks); the last fifth of its iterations is held out."""
+    """Recorded routing to learn from too (16 ranks); the last fifth of its records is held out, for mfabric
+    evaluate --records."""
     records: tuple[int, int] | None = None
     """FIRST-LAST record of the trace."""
     share_steps: int = 24

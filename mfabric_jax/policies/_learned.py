@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import importlib.resources
+import itertools
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from mfabric_jax.policies._index import Index
 from mfabric_jax.policies.network import SHARE_STEPS, PolicyNetwork
 from mfabric_jax.policies.own import is_function
 from mfabric_jax.routing import Plan
+from mfabric_jax.traffic.demand_families import record_digests
 
 KINDS = ("network", "index")
 SUFFIX = ".policy"  # of files that `mfabric train` writes
@@ -67,16 +69,33 @@ def is_file(name: str) -> bool:
     return name.endswith(SUFFIX) or (os.sep in name and not is_function(name))
 
 
-def check_unseen(names: Sequence[str], trace: str, records: tuple[int, int] | None) -> None:
-    """`InputError` where a policy was trained on records of this trace that it would be judged by."""
+def check_unseen(names: Sequence[str], trace: str, records: tuple[int, int] | None, axes: str | None = None) -> None:
+    """`InputError` where a policy was trained on records that it would be judged by, whatever file they were in."""
     for name in filter(is_file, names):
         configuration = load(name).configuration
-        if configuration.get("trace") is None or Path(configuration["trace"]).resolve() != Path(trace).resolve():
+        if configuration.get("trace") is None:
             continue
-        seen = configuration.get("records")
-        if seen is None or records is None or (records[0] <= seen[1] and seen[0] <= records[1]):
-            which = "those chosen by default" if seen is None else f"{seen[0]}-{seen[1]}"
-            raise InputError(f"records must be none of those that {name!r} was trained on: {which}.")
+        learned = configuration.get("learned_from")
+        if not learned:
+            raise InputError(
+                f"policies must say which records they were trained on; {name!r}, of an earlier version, does not: "
+                f"train it again."
+            )
+        judged = record_digests(trace, records, axes)
+        seen = {digest for _, digest in judged} & set(learned["digests"])
+        if seen:
+            left = _last_run([(number, digest not in seen) for number, digest in judged]) or learned["held_out"]
+            allowed = f"; allowed: {left[0]}-{left[1]}" if left else ", and this trace has no others"
+            raise InputError(
+                f"records must be none of those that {name!r} was trained on, got {judged[0][0]}-{judged[-1][0]}"
+                f"{allowed}."
+            )
+
+
+def _last_run(numbers: Sequence[tuple[int, bool]]) -> tuple[int, int] | None:
+    """First and last number of the last that are true one behind the other."""
+    runs = [[number for number, _ in run] for true, run in itertools.groupby(numbers, lambda one: one[1]) if true]
+    return (runs[-1][0], runs[-1][-1]) if runs else None
 
 
 def learned(

@@ -4,6 +4,7 @@ Policies are trained on these families and compared on them. Only proportions ma
 """
 
 import functools
+import hashlib
 from collections.abc import Callable, Sequence
 
 import jax
@@ -14,9 +15,11 @@ from jaxtyping import Array, Float, Int, Key, Num
 
 from mfabric_jax import traffic, workload
 from mfabric_jax.checks import InputError
+from mfabric_jax.traffic.formats import recording_of
 
 Demand = Float[Array, "S S"]
 Scalar = Float[Array, ""]
+GRID = 10_000 / np.pi  # steps of a share in a digest; no share of whole numbers lies half-way between two
 TRACED = "qwen-moe-ep16"  # 16 ranks and 32 experts, as the SmartMoE gate trace has them
 
 
@@ -127,6 +130,21 @@ def without_diagonal(demand: Num[np.ndarray, "... S S"]) -> Float[np.ndarray, ".
 def gate_trace(trace: str, records: tuple[int, int] | None, axes: str | None = None) -> traffic.Tokens:
     """Selections of a recording with the ranks and experts of the SmartMoE gate trace."""
     return traffic.recorded(workload.get(TRACED), trace, records, axes=axes)
+
+
+def record_digests(trace: str, records: tuple[int, int] | None, axes: str | None = None) -> list[tuple[int, str]]:
+    """Number and digest of every record of a recording, in order.
+
+    The digest is of what every source rank sends to every expert, as shares of all that it sends: copies have it too,
+    and other formats of the same routing. Rounded to 1 / `GRID`, so that float32 mostly keeps it.
+    """
+    recording = recording_of(workload.get(TRACED), trace, axes).chosen(records)
+    count = recording.fitted(workload.get(TRACED)).count
+    total = count.sum(axis=-1, keepdims=True, dtype=np.float64)
+    share = np.divide(count, total, out=np.zeros(count.shape), where=total > 0)
+    steps = np.rint(GRID * share).astype("<u2")
+    found = (hashlib.sha256(one.tobytes()).hexdigest()[:16] for one in steps)
+    return list(zip(recording.number.tolist(), found, strict=True))
 
 
 def check_folds(field: str, sizes: Sequence[int]) -> None:

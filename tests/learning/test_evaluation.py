@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import shutil
 
 import jax
 import jax.numpy as jnp
@@ -10,13 +11,14 @@ import pytest
 
 from mfabric_jax import policies
 from mfabric_jax.checks import InputError
-from mfabric_jax.learning import Evaluation, Training, evaluate_policies
+from mfabric_jax.learning import Evaluation, Scoreboard, Training, evaluate_policies
 from mfabric_jax.learning._lessons import lessons
-from mfabric_jax.learning.demands import held_out, pool
+from mfabric_jax.learning.demands import held_out, learned_from, pool
 from mfabric_jax.learning.intervals import interval
 from mfabric_jax.learning.judging import over_bound, plan_over_bound
 from mfabric_jax.policies._index import Index
-from mfabric_jax.policies._learned import save
+from mfabric_jax.policies._learned import load, save
+from mfabric_jax.traffic import Recording, save_tokens
 from mfabric_jax.traffic.demand_families import FAMILIES
 from tests.mistakes import check_refused
 from tests.rows import only
@@ -96,15 +98,46 @@ def test_no_policy_was_trained_on_what_it_is_judged_by():
     assert len(workload("drawn").demand) == len(FAMILIES)
 
 
-def test_a_policy_trained_on_these_records_is_refused(tmp_path):
-    trace = tmp_path / "tokens.npy"
-    seen = str(save(tmp_path / "seen.policy", Index(), {"trace": str(trace), "records": [10, 20]}))
-    Evaluation(policies=(seen,), trace=str(trace), records=(21, 30))
-    Evaluation(policies=(seen,), trace=str(tmp_path / "other.npy"), records=(15, 30))
-    for records in ((20, 30), (5, 10), None):
-        with pytest.raises(InputError, match=r"records must be none of those that .* was trained on: 10-20"):
-            Evaluation(policies=(seen,), trace=str(trace), records=records)
-    check_refused("sizes must divide the 16 ranks of a trace, got 5", Evaluation, sizes=(4, 5), trace=str(trace))
+@pytest.fixture
+def trained(tmp_path):
+    """A trace of ten records, and a policy that was trained on it with no records named."""
+    count = np.random.default_rng(0).integers(0, 99, (10, 1, 1, 16, 32))
+    trace = save_tokens(Recording(count, np.arange(100, 200, 10), "", ""), tmp_path / "run.npz")
+    record = {"trace": str(trace), "records": None, "learned_from": learned_from(str(trace), None)}
+    return count, trace, str(save(tmp_path / "seen.policy", Index(), record))
+
+
+def test_what_training_held_out_may_judge_and_what_it_saw_may_not(trained):
+    _, trace, seen = trained
+    assert load(seen).configuration["learned_from"] | {"digests": None} == {
+        "records": [100, 170],
+        "held_out": [180, 190],
+        "digests": None,
+    }
+    judge = functools.partial(Evaluation, policies=(seen,), trace=str(trace))
+    judge(records=(180, 190))
+    for records, got in ((None, "100-190"), ((170, 190), "170-190"), ((100, 100), "100-100")):
+        check_refused(f"none of those that .* was trained on, got {got}; allowed: 180-190", judge, records=records)
+
+
+def test_routing_that_was_trained_on_is_known_in_a_copy_and_in_other_formats(trained, tmp_path):
+    count, trace, seen = trained
+    shares = np.float32(count / count.sum(-1, keepdims=True))
+    copies = {"copy.npz": lambda path: shutil.copy(trace, path), "array.npy": lambda path: np.save(path, count)}
+    copies |= {"doubled.npy": lambda path: np.save(path, 2.0 * count), "shares.npy": lambda path: np.save(path, shares)}
+    for name, write in copies.items():
+        write(tmp_path / name)
+        with pytest.raises(InputError, match="was trained on"):
+            Evaluation(policies=(seen,), trace=str(tmp_path / name))
+    np.save(tmp_path / "other.npy", np.roll(count, 1, axis=-1))
+    Evaluation(policies=(seen,), trace=str(tmp_path / "other.npy"))
+    Scoreboard(policies=(seen,), workloads=("recorded",), trace=str(tmp_path / "array.npy"), records=(8, 9))
+
+
+def test_a_policy_that_does_not_say_which_records_it_saw_is_refused(tmp_path):
+    old = str(save(tmp_path / "old.policy", Index(), {"trace": "run.npz", "records": [10, 20]}))
+    check_refused("must say which records they were trained on", Evaluation, policies=(old,), trace="other.npz")
+    check_refused("sizes must divide the 16 ranks of a trace, got 5", Evaluation, sizes=(4, 5), trace="other.npz")
 
 
 def test_a_network_brings_its_own_shares():

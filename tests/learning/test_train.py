@@ -94,7 +94,7 @@ def test_a_process_that_is_killed_leaves_all_that_it_had_checkpointed(tmp_path):
     words = [sys.executable, "-c", KILLED, str(tmp_path / "killed"), repr(INDEX)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=300)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    run, step, lines = _train._resumed(Training(**INDEX), tmp_path / "killed")
+    run, step, lines = _train._resumed(config := Training(**INDEX), _train._record(config), tmp_path / "killed")
     assert step == 2
     assert [line["step"] for line in lines] == [0, 1, 2]
     assert load(tmp_path / "killed" / _train.TRAINED_POLICY).model.settings() == run.best.settings()
@@ -132,6 +132,18 @@ def test_what_is_held_out_is_not_learned_from(tmp_path):
         assert not seen & unseen
     assert len(held) - len(demands.pool(4, 0, None, held_out=True)) == 1 * 24  # records times layers
     assert len(learned) - len(demands.pool(4, 0, None)) == 4 * 24
+
+
+def test_a_run_says_what_it_learned_from_and_does_not_go_on_with_another_trace(tmp_path):
+    count = np.random.default_rng(0).integers(1, 99, (5, 2, 1, 16, 32))
+    np.save(tmp_path / "tokens.npy", count)
+    config = Training(**INDEX | {"steps": 1}, trace=str(tmp_path / "tokens.npy"))
+    train(config, tmp_path / "run")
+    learned = load(tmp_path / "run" / _train.TRAINED_POLICY).configuration["learned_from"]
+    assert (learned["records"], learned["held_out"], len(set(learned["digests"]))) == ([0, 3], [4, 4], 4)
+    train(config, tmp_path / "run")
+    np.save(tmp_path / "tokens.npy", count[::-1])
+    check_refused("trace must hold what it held when the run in", train, config, tmp_path / "run")
 
 
 def test_an_index_moves_towards_the_rules_that_did_best(monkeypatch):
