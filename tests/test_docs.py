@@ -1,7 +1,8 @@
 """README and docs run as they stand: the blocks of a page one after the other, in one folder and one namespace.
 
 Python blocks are executed. In sh blocks `mfabric` lines go through the command line in this process; `make`, `pip` and
-`python` lines are only looked up. A block whose first line is `# NAME.EXT` is written to that file instead.
+`python` lines are only looked up. A block whose first line is `# NAME.EXT` is written to that file instead. What
+makes a table runs in `test_docs_tables`.
 """
 
 import dataclasses
@@ -18,13 +19,10 @@ from mfabric_jax import cli, commands
 from mfabric_jax.commands import shared
 from mfabric_jax.commands.options import flags
 from mfabric_jax.fabric.ocs import OCS
+from tests.docs_tables import BLOCK, NAMED, PAGES, ROOT, TABLE, lines
 from tests.study.small import configured
 
-ROOT = pathlib.Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 TEXTS = {page.stem: page.read_text(encoding="utf-8") for page in PAGES}
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.M | re.S)
-NAMED = re.compile(r"# ([\w.-]+\.\w+)\n")
 NO_NUMBER = re.compile(r"\b(nan|inf)\b", re.I)
 RUN = {"python", "sh"}
 
@@ -48,7 +46,7 @@ def as_a_user(monkeypatch, tmp_path):
 def run_blocks(page, capsys, most_lines=None):
     """All blocks of a page; of its shell lines at most so many."""
     names, ran = {}, 0
-    for number, (kind, block) in enumerate(BLOCK.findall(TEXTS[page])):
+    for number, (kind, block) in enumerate(BLOCK.findall(TABLE.sub("", TEXTS[page]))):
         if file := NAMED.match(block):
             pathlib.Path(file[1]).write_text(block, encoding="utf-8")
         elif kind == "python":
@@ -69,12 +67,6 @@ def test_the_readme_begins_as_it_says(as_a_user, capsys):
 @pytest.mark.parametrize("page", [page for page, text in TEXTS.items() if {k for k, _ in BLOCK.findall(text)} & RUN])
 def test_blocks_run(page, as_a_user, capsys):
     run_blocks(page, capsys)
-
-
-def lines(block):
-    """The words of every command of a sh block; comments left out, continued lines joined."""
-    every = (shlex.split(line, comments=True) for line in block.replace("\\\n", " ").splitlines())
-    return [words for words in every if words]
 
 
 def check_output(what, capsys):
