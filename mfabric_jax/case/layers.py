@@ -14,6 +14,7 @@ from mfabric_jax.case.tree import Case
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.text_files import mapping_in, read_mapping
 
+FABRIC = "network.fabric"
 BESIDE = ("preset", "variants", "random", "sweep")  # keys of a file that are no settings
 
 
@@ -106,24 +107,29 @@ def merged(layers: Sequence[Layer]) -> Cases:
 
 
 def _narrowed(variants: Sequence[Variant], later: Statement) -> tuple[Variant, ...]:
-    """Variants of an earlier layer beside what a later one states: those that say otherwise are left out; where it says
-    more than the fabric, those that are left have no name of their own."""
-    kept = []
-    said = {path for variant in variants for path in variant.stated if path in later}
+    """Variants of an earlier layer beside what a later one states: those that say otherwise are left out, and a fabric
+    that only they have stands once, as set. One of which more than the fabric is said has no name of its own."""
+    kept: list[Variant] = []
+    alone: list[str] = []
     for variant in variants:
         both = {path: _common(variant.stated[path], later[path]) for path in variant.stated if path in later}
-        if all(values for values in both.values()):
+        if all(both.values()):
             own = {path: values[0] if len(values) == 1 else values for path, values in both.items()}
-            name = AS_SET if said - {"network.fabric"} else variant.name
+            name = AS_SET if both.keys() - {FABRIC} else variant.name
             kept.append(Variant(name, variant.stated | own))
-    if variants and not kept:
-        return ()
-    return tuple(kept)
+        else:
+            alone += both.get(FABRIC, _listed(variant.stated.get(FABRIC, [])))
+    there = [name for one in kept for name in _listed(one.stated.get(FABRIC, []))]
+    lost = [name for name in dict.fromkeys(alone) if name not in there]
+    return (*kept, *(Variant(AS_SET, {FABRIC: name}) for name in lost))
+
+
+def _listed(value: Any) -> list:
+    return value if isinstance(value, list) else [value]
 
 
 def _common(some: Any, others: Any) -> list:
-    some, others = (one if isinstance(one, list) else [one] for one in (some, others))
-    return [one for one in some if one in others]
+    return [one for one in _listed(some) if one in _listed(others)]
 
 
 def load(

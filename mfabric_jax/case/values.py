@@ -29,6 +29,8 @@ WITH_UNIT = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([A-Za-z/
 def of_text(kind: Any, text: str) -> Any:
     """A word of a command line as the value that the type takes: a number where it is one and may be one."""
     word = text.strip()
+    if Any in _types(kind):
+        return word
     tried: list[Any] = []
     for number in (int, float):
         try:

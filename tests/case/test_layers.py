@@ -1,0 +1,119 @@
+"""Layers and grids: later ones count, what excludes each other is replaced, lists stand side by side."""
+
+import pytest
+
+from mfabric_jax.case import Case, cases, load, presets
+from mfabric_jax.case.layers import Layer, flags_layer, layers_of, merged, preset_layers
+from mfabric_jax.case.paths import flat, get
+from tests.mistakes import refused
+
+
+def together(*given, flags=None):
+    """The cases of mappings, as files have them, and of flags."""
+    layers = [layer for at, one in enumerate(given) for layer in layers_of(one, f"{at}.toml", typed=True)]
+    return merged([*layers, flags_layer(flags or {})])
+
+
+def values(found, path):
+    return [get(case, path) for case in found]
+
+
+def test_a_preset_is_under_a_file_and_a_file_under_flags():
+    found = together({"preset": "paper", "network": {"tiers": 2}}, flags={"gpu.name": "B200-HGX"})
+    (case,) = found
+    assert (case.network.tiers, case.gpu.name, case.job.recompute) == (2, "B200-HGX", "none")
+    assert [found.sources[path] for path in ("network.tiers", "gpu.name", "job.recompute")] == [
+        *("0.toml", "flag", "preset paper")
+    ]
+    assert "run.seed" not in found.sources
+    assert together({"preset": "paper"}).blocks == merged(preset_layers("paper")).blocks
+
+
+def test_a_later_alternative_drops_what_the_earlier_one_had():
+    (case,) = together({"circuits": {"predict": {"sigma": 0.5}}}, {"circuits": {"turn": "pays"}})
+    assert (get(case, "circuits.turn"), get(case, "circuits.predict.sigma")) == ("pays", None)
+    (case,) = together({"circuits.predict.sigma": 0.5}, {"circuits.predict.scenarios": 3})
+    assert (get(case, "circuits.predict.sigma"), get(case, "circuits.predict.scenarios")) == (0.5, 3)
+    assert refused(together, {"circuits": {"turn": "pays", "predict": {"sigma": 0.5}}}) == (
+        "0.toml: circuits.turn has one alternative at a time, got pays and predict (circuits.predict.sigma)."
+    )
+
+
+@pytest.mark.parametrize("later", ["global_batch", "micro_batches", "bubble"])
+def test_a_batch_that_is_said_anew_replaces_all_that_was_said_of_it(later):
+    (case,) = together({"preset": "paper"}, flags={f"job.batch.{later}": "1"})
+    found = {name: get(case, f"job.batch.{name}") for name in ("global_batch", "micro_batches", "per_stage", "bubble")}
+    assert found == dict.fromkeys(found) | {later: 1}
+    (case,) = together({"job.parallel.gpus": 64}, {"job.parallel.dp": 2})
+    assert (case.job.parallel.gpus, case.job.parallel.dp) == (None, 2)
+    (case,) = together({"job.parallel": {"gpus": 64, "dp": 2}})
+    assert (case.job.parallel.gpus, case.job.parallel.dp) == (64, 2)
+
+
+def test_lists_are_axes_and_what_a_fabric_does_not_read_makes_no_more_cases():
+    found = together({"network": {"fabric": ["fat-tree", "mfabric"], "nic_gbps": [100, 400]}})
+    assert [*zip(values(found, "network.fabric"), values(found, "network.nic_gbps"), strict=True)] == [
+        *[("fat-tree", 100), ("fat-tree", 400), ("mfabric", 100), ("mfabric", 400)]
+    ]
+    assert (len(found.blocks), found.varied) == (2, ("network.fabric", "network.nic_gbps"))
+    found = together({"network.fabric": ["fat-tree", "mfabric"]}, flags={"circuits.policy": ["greedy", "joint"]})
+    assert len(found) == 3
+    found = together({"circuits.turn": ["on-demand", "predict"], "circuits.predict.sigma": [0.1, 0.2, 0.3]})
+    assert len(found) == 4
+    found = cases(Case(), {"network.nic_gbps": range(100, 800), "circuits.delay_s": [0.1, 0.2]})
+    assert (len(found), len(found.blocks)) == (1400, 1)
+    assert len(cases(Case(), [{"run.seed": 1}, {"run.seed": 2, "gpu": "B200-HGX"}])) == 2
+
+
+def test_what_a_person_typed_and_no_case_reads_is_refused():
+    sentence = "circuits.policy is read by no case here (fat-tree); leave it out."
+    assert refused(together, {"network.fabric": "fat-tree", "circuits.policy": "joint"}) == sentence
+    assert refused(together, flags={"network.fabric": "fat-tree", "circuits.policy": "joint"}) == sentence
+    assert len(together({"preset": "released", "network.fabric": "fat-tree"})) == 1  # a preset may say more
+
+
+def test_variants_stand_side_by_side_and_later_layers_narrow_them():
+    usual = load(preset="usual")
+    assert len(usual) == 5 * 4 * 6
+    ways = ["own NICs", "pooled NICs", "as set", "as published", "at its best"]
+    assert [*dict.fromkeys(block.variant for block in usual.blocks)] == ways
+    few = merged([*preset_layers("usual"), flags_layer({"network.fabric": "mfabric", "model.name": "llama-moe"})])
+    assert [block.variant for block in few.blocks] == ["as published", "at its best"]
+    policy = flags_layer({"network.fabric": ["fat-tree", "mfabric"], "circuits.policy": "matching"})
+    found = merged([*preset_layers("usual"), policy])
+    assert {get(case, "circuits.policy") for case in found if case.network.fabric == "mfabric"} == {"matching"}
+    found = merged([*preset_layers("usual"), flags_layer({"network.nic_use": "own"})])
+    ways = ["as set", "as published", "at its best"]
+    assert [*dict.fromkeys(block.variant for block in found.blocks)] == ways
+    assert {case.network.nic_use for case in found} == {"own"}
+    assert len(together({"variants": [{"name": "a", "run.seed": 1}, {"name": "b", "run.seed": [2, 3]}]})) == 3
+    assert refused(together, {"variants": [{"run.seed": 1}]}).startswith("0.toml: every table of variants needs a name")
+
+
+@pytest.mark.parametrize("name", presets())
+def test_a_preset_begins_with_a_sentence_and_can_be_read(name):
+    assert presets()[name].endswith(".")
+    assert len(load(preset=name) if not isinstance(load(preset=name), Case) else [1]) >= 1
+
+
+def test_a_file_that_says_nonsense_is_refused(tmp_path):
+    for text, sentence in {
+        "nic_gbps = 3": "case.toml: nic_gbps is unknown (did you mean network.nic_gbps?)",
+        "preset = 'papr'": "preset 'papr' is unknown (did you mean 'paper'?); allowed: ",
+        "network.nic_gbps = [400, 400]": "case.toml: network.nic_gbps must not repeat a value, got 400, 400.",
+        "network.nic_gbps = []": "case.toml: network.nic_gbps must have at least one value, got an empty list.",
+        "sweep = 3": "case.toml: sweep must be a table, got 3.",
+        "model = 'a'\nmodel.name = 'b'": "'",
+    }.items():
+        (tmp_path / "case.toml").write_text(text)
+        assert refused(load, tmp_path / "case.toml").startswith(sentence)
+    (tmp_path / "case.json").write_text('{"network": {"nic_gbps": 800}}')
+    assert load(tmp_path / "case.json").network.nic_gbps == 800
+    assert load(tmp_path / "case.json", changes={"network.nic_gbps": 200}).network.nic_gbps == 200
+
+
+def test_a_layer_keeps_what_is_no_setting():
+    (layer,) = layers_of({"random": {"circuits.delay_s": {"low": 0, "high": 1}}, "sweep": {"draws": 3}}, "a.toml")
+    assert isinstance(layer, Layer)
+    assert (dict(layer.sweep), list(layer.random), layer.stated) == ({"draws": 3}, ["circuits.delay_s"], {})
+    assert flat(Case())["network.nic_gbps"] == 400

@@ -1,0 +1,134 @@
+"""`mfabric show`: a case as TOML that makes it again, every value with where it comes from; help that fits a screen."""
+
+import tomllib
+
+import pytest
+
+from mfabric_jax.case import Cases, presets
+from mfabric_jax.case.layers import file_layers, merged
+from mfabric_jax.case.paths import Leaf, flat, settings
+from mfabric_jax.commands import help, show
+from mfabric_jax.commands.words import read
+from tests.command_line import mistake, status
+from tests.mistakes import refused
+
+WORDS = {
+    "plain": "",
+    "one": "--model qwen-moe --gpus 512 --fabric fat-tree --nic-gbps 800",
+    "axes": "--fabric fat-tree,mfabric --nic-gbps 100,400 --set circuits.delay_s=1ms,25ms",
+    "choices": "--set circuits.turn=on-demand,predict --set circuits.predict.sigma=0.1,0.3 --set compute.measured=5",
+    "lists": "--set failures.kinds=gpu,link --trace run.npz --set traffic.trace.records=3-9",
+    "order": "--nic-gbps 400,100 --fabric mfabric,fat-tree --policy joint,greedy",
+    **{name: f"--preset {name}" for name in presets()},
+    "narrowed": "--preset usual --fabric mfabric,fat-tree --model llama-moe",
+}
+WORDS["choices"] = WORDS["choices"].replace("compute.measured=5", "compute.measured.iteration_s=5")
+
+
+def cases_of(words):
+    return read("show", words.split(), show.Options)[0]
+
+
+def read_by(found: Cases):
+    """What each case reads, in order."""
+    from mfabric_jax.case.grid import fabric_reads
+
+    every = [flat(case) for case in found]
+    return [{path: value for path, value in one.items() if fabric_reads(path, one)} for one in every]
+
+
+@pytest.mark.parametrize("changed", [False, True])
+@pytest.mark.parametrize("words", WORDS)
+def test_what_is_shown_makes_the_same_cases(words, changed, tmp_path):
+    found, file = cases_of(WORDS[words]), tmp_path / "shown.toml"
+    text = "\n".join(show.as_toml(found, changed=changed))
+    tomllib.loads(text)
+    file.write_text(text)
+    again = merged(file_layers(file))
+    assert [block.variant for block in again.blocks] == [block.variant for block in found.blocks]
+    assert len(again) == len(found)
+    if changed:
+        assert read_by(again) == read_by(found)
+    file.write_text("\n".join(show.as_toml(again, changed=changed)))
+    assert read_by(merged(file_layers(file))) == read_by(again)
+
+
+def test_every_value_says_where_it_comes_from(tmp_path, capsys):
+    file = tmp_path / "case.toml"
+    file.write_text('preset = "paper"\nnetwork.tiers = 2\n')
+    assert status("show", file, "--nic-gbps", "400,800", "--changed") == 0
+    lines = capsys.readouterr().out.splitlines()
+    said = {line.split(" =")[0]: line.partition("# ")[2] for line in lines if " = " in line}
+    assert said["network.nic_gbps"] == "flag"
+    assert said["network.tiers"] == "case.toml"
+    assert said["gpu.name"] == said["compute.rate"] == "preset paper"
+    assert "run.seed" not in said
+    assert "# read by no case here (mfabric): network.rail-optimized.pxn" in lines
+    assert status("show", "--presets") == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [*presets()]
+
+
+MISTAKES = {
+    "--delay-s 3": "option '--delay-s' is unknown (did you mean --set circuits.delay_s=...?).",
+    "--rule next": "option '--rule' is unknown (greedy-released and greedy-next are names of circuits.policy).",
+    "--overlap-passes": "option '--overlap-passes' is unknown (did you mean --set job.overlap=passes?).",
+    "--wiring rings": "option '--wiring' is unknown (did you mean --set network.topoopt.wiring=...?).",
+    "--tile 3": "option '--tile' is unknown (did you mean --set compute.received.tile=...?).",
+    "--modle x": "option '--modle' is unknown (did you mean '--model'?); allowed: --changed, ",
+    "--set run.seed": "option --set takes PATH=VALUE, such as network.nic_gbps=100,400, got 'run.seed'.",
+    "--set run.sed=3": "run.sed is unknown (did you mean run.seed?); mfabric show --help lists all settings.",
+    "--nic-gbps": "option --nic-gbps needs a value behind it; mfabric show --help says which.",
+    "--changed=yes": "option --changed takes no value, got 'yes'.",
+    "surplus": "show does not take 'surplus'; mfabric show --help lists what it takes.",
+    "none.toml": "cannot read 'none.toml' (No such file or directory); give a .toml or .json file of settings",
+    "--preset papr": "preset 'papr' is unknown (did you mean 'paper'?); allowed: as-0.1, ",
+    "--fabric fat-tree --policy joint": "circuits.policy is read by no case here (fat-tree); leave it out.",
+    "--seed auto": "run.seed is never left open, got 'auto'.",
+}
+
+
+@pytest.mark.parametrize("words", MISTAKES)
+def test_a_mistake_is_one_sentence(words, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert mistake(capsys, "show", *words.split()).startswith(MISTAKES[words])
+
+
+def test_help_is_one_screen_and_leads_to_every_setting(capsys):
+    assert status("show", "--help") == 0
+    screen = capsys.readouterr().out
+    assert screen.count("\n") <= 40
+    assert max(map(len, screen.splitlines())) <= 120
+    for word in ("--nic-gbps", "--global-batch", "--set PATH=VALUE", "--preset", "network", "circuits", "--changed"):
+        assert word in screen
+    assert status("show", "--help", "all") == 0
+    everything = capsys.readouterr().out
+    assert [path for path in settings() if f"{path} = " not in everything] == []
+    assert max(map(len, everything.splitlines())) <= 120
+    assert status("show", "--help", "network") == 0
+    group = capsys.readouterr().out
+    assert "network.topoopt.wiring = demand" in group
+    assert "run.seed" not in group
+    assert status("show", "--help", "circuits.predict.sigma") == 0
+    assert "belongs to circuits.turn = predict, which it chooses" in capsys.readouterr().out
+    assert mistake(capsys, "show", "--help", "circuits.predict.sgma").startswith(
+        "circuits.predict.sgma is unknown (did you mean circuits.predict.sigma?)"
+    )
+
+
+@pytest.mark.parametrize("path", sorted(settings()))
+def test_help_of_a_setting_says_all_of_it(path):
+    said = help.of_cases("show", show.Options, path)
+    setting = settings()[path]
+    assert setting.doc in said
+    assert ("one compiled program" in said) == setting.traced
+    assert (isinstance(setting, Leaf) and bool(setting.choice)) == ("belongs to" in said)
+
+
+def test_one_flag_may_have_two_spellings():
+    assert cases_of("--models llama-moe --fabrics fat-tree --seq 1024 --nic-gbps=200") == cases_of(
+        "--model=llama-moe --fabric fat-tree --sequence 1024 --nic-gbps 200"
+    )
+    assert cases_of("--trace a.npz --set traffic.trace.axes=layer,expert").blocks[0].case.traffic.source.axes == (
+        "layer,expert"
+    )
+    assert refused(cases_of, "--set model=llama-moe --model qwen-moe").startswith("model.name is stated twice")

@@ -1,0 +1,161 @@
+"""The tree of settings: every path is documented, has one default and is stated alike everywhere; nothing computes."""
+
+import subprocess
+import sys
+import typing
+
+import msgspec
+import pytest
+
+from mfabric_jax import fabric, policies, units
+from mfabric_jax.case import Case, load
+from mfabric_jax.case.layers import flags_layer, merged
+from mfabric_jax.case.paths import Choice, Leaf, build, differences, flat, get, parts_of, settings
+from mfabric_jax.case.tree import Group
+from mfabric_jax.commands.help import groups
+from mfabric_jax.schedule.spans import SPANS
+from mfabric_jax.traffic.placement_policies import REGISTRY as PLACEMENTS
+from mfabric_jax.traffic.predictor import REGISTRY as PREDICTORS
+from mfabric_jax.workload.gpus import GPUS
+from mfabric_jax.workload.schedules import SCHEDULES
+from tests.mistakes import refused
+
+PATHS = sorted(settings())
+
+
+def inside(cls, prefix=""):
+    """Every group, those in groups, too."""
+    yield prefix, cls
+    for field in msgspec.structs.fields(cls):
+        if isinstance(field.type, type) and issubclass(field.type, Group):
+            yield from inside(field.type, f"{prefix}.{field.encode_name}")
+
+
+def literals(path):
+    """The names that a setting may have."""
+    setting = settings()[path]
+    if isinstance(setting, Choice):
+        return set(setting.alternatives)
+    return {value for one in parts_of(setting.kind) for value in typing.get_args(one) if isinstance(value, str)}
+
+
+def another(setting):
+    """A value that is not the default, as a file has it."""
+    if isinstance(setting, Choice):
+        return next(name for name in reversed(setting.alternatives) if name != setting.default)
+    for one in parts_of(setting.kind):
+        if typing.get_origin(one) is typing.Literal:
+            return next(value for value in typing.get_args(one) if value != setting.default)
+        if one is bool:
+            return not setting.default
+        if typing.get_origin(one) is tuple:
+            return [3, 5] if int in typing.get_args(one) else ["gpu", "link"]
+        if one in (str, typing.Any):
+            return "other"
+        if one is int and setting.default != 7:
+            return 7
+        if one is float:
+            return 2.5 if setting.default == float("inf") else 0.25
+    raise AssertionError(setting)
+
+
+def test_every_setting_is_documented_and_short():
+    for path, setting in settings().items():
+        assert setting.doc.endswith((".", ".)")), path
+        assert path.count(".") <= 2, path
+        assert all(alternative.__doc__ for alternative in getattr(setting, "alternatives", {}).values()), path
+
+
+def test_no_group_has_more_than_16_names():
+    assert {name: len(msgspec.structs.fields(cls)) for name, cls in inside(Case)} == {
+        name: size for name, cls in inside(Case) if (size := len(msgspec.structs.fields(cls))) <= 16
+    }
+    assert set(groups()) == {path.partition(".")[0] for path in settings()}
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_setting_is_stated_alike_by_a_file_a_flag_and_in_python(path, tmp_path):
+    setting = settings()[path]
+    value = another(setting)
+    written = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+    written = "3-5" if value == [3, 5] else str(value).lower() if isinstance(value, bool) else written
+    file = tmp_path / "case.toml"
+    text = f'"{value}"' if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value)
+    file.write_text(f"{path} = {text}\n")
+    python = Case().with_({path: tuple(value) if isinstance(value, list) else value})
+    layer = flags_layer({path: written.split(",") if "," in written else written})
+    from_flag = build(layer.stated | ({setting.choice: setting.of} if getattr(setting, "choice", "") else {}))
+    assert get(python, path) == (tuple(value) if isinstance(value, list) else value)
+    assert get(python, path) != flat(Case()).get(path, object())
+    assert from_flag == python
+    if path.startswith(("network.topoopt.", "network.rail-optimized.")):  # of a fabric that is not chosen
+        assert refused(load, file) == f"{path} is read by no case here (mfabric); leave it out."
+    elif path != "network.nic_use" and (path != "network.fabric"):
+        assert load(file) == python
+
+
+def test_a_case_is_immutable_and_equal_by_its_values():
+    one = Case().with_({"circuits.predict.sigma": 0.3})
+    assert one == Case().with_({"circuits": {"turn": "predict", "predict": {"sigma": 0.3}}})
+    assert hash(one) == hash(Case().with_({"circuits.predict.sigma": 0.3}))
+    assert one != Case()
+    assert differences(one) == {
+        **{"circuits.turn": "predict", "circuits.predict.sigma": 0.3, "circuits.predict.predictor": None},
+        **{"circuits.predict.scenarios": 8, "circuits.predict.both": False},
+    }
+    with pytest.raises(AttributeError):
+        one.network.nic_gbps = 800.0
+    assert one.with_({"circuits.turn": "on-demand"}) == Case()
+
+
+def test_names_are_those_that_there_are():
+    assert literals("network.fabric") == set(fabric.NAMES)
+    assert literals("placement.rule") == set(PLACEMENTS)
+    assert literals("circuits.predict.predictor") == {*PREDICTORS, "random"}
+    assert literals("job.schedule") == set(SCHEDULES)
+    assert literals("circuits.span.length") | {"all-to-all"} == set(SPANS)
+    named = settings()["circuits.policy"].doc
+    assert {name for name in policies.REGISTRY if f"{name}," not in named.replace(";", ",")} <= {"sample-average"}
+    assert all(f"{name}," in settings()["gpu.name"].doc for name in GPUS)
+
+
+def test_units_are_said_or_those_of_the_name():
+    case = Case().with_({"circuits.delay_s": "25 ms", "network.nic_gbps": "1.6 Tbps", "failures.restart_s": "2 h"})
+    assert case.circuits.delay_s == pytest.approx(units.ms(25))
+    assert (case.network.nic_gbps, case.failures.restart_s) == (1600.0, 7200.0)
+    assert refused(Case().with_, {"circuits.delay_s": "25 furlongs"}) == (
+        "circuits.delay_s must be a number or a text in s, ms, us, ns, min, h, got '25 furlongs'."
+    )
+
+
+MISTAKES = {
+    "network.nic_gpbs=400": "network.nic_gpbs is unknown (did you mean network.nic_gbps?)",
+    "nic_gbps=400": "nic_gbps is unknown (did you mean network.nic_gbps?)",
+    "network.nic_gbps=0": "network.nic_gbps must be a number above 0, got 0.",
+    "network.nic_gbps=fast": "network.nic_gbps must be a number above 0, got 'fast'.",
+    "run.seed=auto": "run.seed is never left open, got 'auto'.",
+    "run.seed=-1": "run.seed must be a whole number at least 0, got -1.",
+    "circuits.turn=pay": "circuits.turn 'pay' is unknown (did you mean 'pays'?); allowed: on-demand, always, reuse",
+    "circuits.predict=1": "circuits.predict is an alternative of circuits.turn without a value of its own",
+    "network.fabric=donut": "network.fabric must be fat-tree, oversub-fat-tree, ",
+    "job.precision=fp4": "job.precision must be bf16 or fp8, or a table, got 'fp4'.",
+}
+
+
+@pytest.mark.parametrize("words", MISTAKES)
+def test_a_mistake_is_one_sentence(words):
+    path, _, value = words.partition("=")
+    assert refused(lambda: merged([flags_layer({path: value})])).startswith(MISTAKES[words])
+
+
+def test_nothing_here_needs_numpy_or_jax():
+    code = "import sys; from mfabric_jax.case import Case, load; load(preset='paper'); Case().with_({'gpu': 'x'});"
+    code += "from mfabric_jax.commands import words, help, show; help.of_cases('show', show.Options, 'all');"
+    code += "assert not {'numpy', 'jax', 'tyro'} & set(sys.modules), set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_leaves_that_vary_in_one_program_are_numbers():
+    traced = [one for one in settings().values() if isinstance(one, Leaf) and one.traced]
+    assert traced
+    assert all({int, float} & set(parts_of(one.kind)) for one in traced)
