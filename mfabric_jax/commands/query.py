@@ -43,7 +43,7 @@ class Options:
 def run(options: Options) -> int:
     """Returns the exit status."""
     from mfabric_jax import report
-    from mfabric_jax.report._query import COUNT, notes
+    from mfabric_jax.report._query import COUNT, notes, without_values
 
     if options.limit is not None:
         whole("limit", options.limit)
@@ -51,7 +51,7 @@ def run(options: Options) -> int:
     lists = {name: _words(getattr(options, name) or "") for name in ("where", "by", "measures", "pareto", "columns")}
     asked = report.Asked(**lists, sort=options.sort, limit=options.limit)
     rows, config = report.query(options.paths, asked)
-    for note in notes(options.paths):
+    for note in filter(None, [*notes(options.paths), without_values(options.paths, asked)]):
         print(f"query: {note}", file=sys.stderr)
     if not rows:
         print("no row fulfils this")

@@ -13,6 +13,7 @@ from mfabric_jax.extras import extra
 from mfabric_jax.parts import CONFIG, SweepFolder
 from mfabric_jax.report.fronts import unbeaten
 from mfabric_jax.report.journal import journal_of
+from mfabric_jax.report.numerals import usable
 from mfabric_jax.report.rows import read_rows, read_table
 
 OPERATORS = {"<=": "less_equal", ">=": "greater_equal", "!=": "not_equal", "<": "less", ">": "greater", "=": "equal"}
@@ -74,6 +75,17 @@ def query(paths: Sequence[str | Path], asked: Asked) -> tuple[list[dict[str, Any
     if asked.columns:
         table = table.select([_column(table, name) for name in asked.columns])
     return table.slice(0, asked.limit).to_pylist(), config
+
+
+def without_values(paths: Sequence[str | Path], asked: Asked) -> str | None:
+    """A sentence on rows that are on no Pareto front because they have no number for it; None without any."""
+    if not asked.pareto:
+        return None
+    names = [text.partition(":")[0] for text in asked.pareto]
+    rows, _ = query(paths, Asked(where=asked.where, columns=names))
+    empty = [name for name in names if any(usable(row[name]) is None for row in rows)]
+    some = sum(any(usable(row[name]) is None for name in names) for row in rows)
+    return f"{some:,} of {len(rows):,} rows have no {' or '.join(empty)} and are on no front." if some else None
 
 
 def notes(paths: Sequence[str | Path]) -> list[str]:
@@ -236,6 +248,8 @@ def _numbers(table: Any, name: str) -> str:
     from pyarrow import types
 
     kind = table[_column(table, name)].type
+    if types.is_null(kind):
+        raise InputError(f"column {name} is empty in every row (no price, no power, or more than a GPU can do).")
     if not (types.is_integer(kind) or types.is_floating(kind)):
         raise InputError(f"column {name} must hold numbers here, got {kind}.")
     return name

@@ -8,9 +8,9 @@ from mfabric_jax.report import style, varied
 from mfabric_jax.report.charts import Bar, Chart, Panel
 from mfabric_jax.report.grid import Rows, grouped
 from mfabric_jax.report.numerals import millions, significant, usable
-from mfabric_jax.report.ranking import TOKEN_JOULES, TOKEN_USD, WORTH
+from mfabric_jax.report.ranking import FITS, TOKEN_JOULES, TOKEN_USD, TOO_LARGE, WORTH, above_peak, fits
 
-GBPS, TIME, CHANGES, FITS, OVER = "nic_gbps", "iteration_s", "circuit_changes", "fits", "turns_over_allowed"
+GBPS, TIME, CHANGES, OVER = "nic_gbps", "iteration_s", "circuit_changes", "turns_over_allowed"
 _COST, _KW = "cluster_cost_usd", "cluster_kw"
 _NEEDED = ("model", "fabric", TIME, TOKEN_USD, _COST)
 _MEANS = (TIME, TOKEN_USD, TOKEN_JOULES, _COST, _KW, WORTH, CHANGES)
@@ -48,12 +48,14 @@ class PricedDesign(NamedTuple):
 def priced_designs(rows: Rows, effective: Mapping[str, Any]) -> dict[str, list[PricedDesign]]:
     """Possible designs of every model, the cheapest tokens first, those without a price last; {} for other rows.
 
-    Left out: what does not fit the memory of its GPUs, and switches that would turn more often than they may.
+    Left out: what does not fit the memory of its GPUs or computes above their peak, and switches that would turn more
+    often than they may.
     """
     if any(name not in rows[0] for name in _NEEDED):
         return {}
     names = [name for name in varied.shown_settings(rows, effective) if name not in ("model", *varied.COUNTERS)]
-    known = [row for row in rows if usable(row[TIME]) and _possible(row) and None not in (row["model"], row["fabric"])]
+    known = [row for row in rows if usable(row[TIME]) and None not in (row["model"], row["fabric"])]
+    known = [row for row in known if possible(row) and above_peak(row) is None]
     found: dict[str, list[PricedDesign]] = {}
     for (model, _), own in grouped(known, "model", "fabric").items():
         told = ["fabric", *varied.independent(own, names)]  # what differs within a fabric is chosen
@@ -64,8 +66,9 @@ def priced_designs(rows: Rows, effective: Mapping[str, Any]) -> dict[str, list[P
     return {model: sorted(each, key=_price) for model, each in found.items()}
 
 
-def _possible(row: Mapping[str, Any]) -> bool:
-    return row.get(FITS) in (True, None) and (usable(row.get(OVER)) or 0) <= 1
+def possible(row: Mapping[str, Any]) -> bool:
+    """Whether a row fits its GPUs and turns its switches as often as they may, as far as that is known."""
+    return fits(row) and (usable(row.get(OVER)) or 0) <= 1
 
 
 def _mean(rows: Rows, column: str) -> float:
@@ -83,7 +86,10 @@ def recommended(rows: Rows, effective: Mapping[str, Any]) -> list[tuple[str, str
     found = priced_designs(rows, effective)
     told = [(m, " ".join(_sentences(own))) for m, own in found.items() if len(own) > 1 and _price(own[0]) < math.inf]
     told += [(name, text) for name, text in _of_set_ups(found) if told]
-    return told + [("Not counted", f"{why}.") for why in _left_out(rows) if told]
+    none = list(left_out(rows))
+    if some := sum(above_peak(row) is not None for row in rows):
+        none.append(f"{some} rows that compute above the peak of the GPU that would be paid for")
+    return told + [("Not counted", f"{why}.") for why in none if told]
 
 
 def _of_set_ups(found: Mapping[str, Sequence[PricedDesign]]) -> Iterator[tuple[str, str]]:
@@ -101,9 +107,10 @@ def _of_set_ups(found: Mapping[str, Sequence[PricedDesign]]) -> Iterator[tuple[s
             yield f"{model}, of {len(best)} set-ups", text
 
 
-def _left_out(rows: Rows) -> Iterator[str]:
-    for column, why in ((FITS, "do not fit the memory of their GPUs"), (OVER, "turn a switch more often than it may")):
-        if some := sum(not _possible({column: row.get(column)}) for row in rows):
+def left_out(rows: Rows) -> Iterator[str]:
+    """Why rows are no designs to take, and how many."""
+    for column, why in ((FITS, TOO_LARGE), (OVER, "turn a switch more often than it may")):
+        if some := sum(not possible({column: row.get(column)}) for row in rows):
             yield f"{some} rows that {why}"
 
 

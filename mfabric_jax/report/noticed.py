@@ -8,6 +8,7 @@ from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.report import varied
 from mfabric_jax.report.grid import Rows, grouped
 from mfabric_jax.report.numerals import significant, usable
+from mfabric_jax.report.ranking import above_peak
 from mfabric_jax.workload.regions import region_remark
 
 TIME, TURNING, CHANGES, OVER = "iteration_s", "reconfig_s", "circuit_changes", "turns_over_allowed"
@@ -29,8 +30,28 @@ def remarks(rows: Rows, effective: Mapping[str, Any] | None = None) -> list[str]
     """A sentence for everything of that kind that rows of iterations hold."""
     known = [row for row in rows if usable(row.get(TIME))]
     named = [row for row in known if None not in (row.get("model"), row.get("fabric"))]
-    told = [*_slow(named), *_often(named), *_still(named), *_static(named), *_idle(known, effective or {})]
+    told = [
+        *_above_peak(named),
+        *_slow(named),
+        *_often(named),
+        *_still(named),
+        *_static(named),
+        *_idle(known, effective or {}),
+    ]
     return [*told, *_uneven(named), *_dropped(named), *_small(named), *_tall(named, effective or {})]
+
+
+def _above_peak(rows: Rows) -> Iterator[str]:
+    """Where computation is faster than the GPU that is priced."""
+    rates: dict[Any, float] = {}
+    for row in rows:
+        if rate := above_peak(row):
+            rates[row["model"]] = max(rates.get(row["model"], 0), rate)
+    if rates:
+        models = ", ".join(f"{model} {rate:.0%}" for model, rate in rates.items())
+        said = f"computation is faster than the peak of the GPU that is priced ({models} of it), as no GPU can be"
+        lost = "seconds are a time scale, for ratios alone, and dollars and joules of the whole cluster stay empty"
+        yield f"Warning: {said}: {lost}. With --compute achieved, --gpu or --efficiency they are known."
 
 
 def _uneven(rows: Rows) -> Iterator[str]:

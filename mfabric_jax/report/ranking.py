@@ -1,13 +1,18 @@
-"""Which fabric is worth its money: by the dollars of the whole cluster first, by those of its network second."""
+"""Which fabric is worth its money: by the dollars of the whole cluster first, by those of its network second.
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+What does not fit the memory of its GPUs is never ranked, nor are dollars of GPUs that compute above their peak.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from mfabric_jax.report.grid import REFERENCE, Grid, Series
-from mfabric_jax.report.numerals import significant
+from mfabric_jax.report.numerals import significant, usable
 
 CLUSTER_WORTH, WORTH = "perf_per_cluster_dollar", "perf_per_dollar"
 TOKEN_USD, TOKEN_JOULES = "usd_per_million_tokens", "joules_per_million_tokens"
+FITS, ACHIEVED = "fits", "achieved_over_peak"
+TOO_LARGE = "do not fit the memory of their GPUs"
 KINDS = {CLUSTER_WORTH: "of the whole cluster", WORTH: "of the network"}
 _ALIKE = 0.001  # relative difference below which two are equally good
 
@@ -20,18 +25,37 @@ class Place(NamedTuple):
     worth: float
 
 
+def fits(row: Mapping[str, Any] | None) -> bool:
+    """Whether a row fits the memory of its GPUs, as far as that is known."""
+    return (row or {}).get(FITS) in (True, None)
+
+
+def above_peak(row: Mapping[str, Any] | None) -> float | None:
+    """What the GPUs of a row achieve over their peak, where that is more than they can."""
+    achieved = usable((row or {}).get(ACHIEVED))
+    return achieved if achieved is not None and achieved > 1 else None
+
+
 def by_worth(grid: Grid, model: str, column: str) -> list[Place]:
-    """Every series of a model that has a value, the one that is worth most first."""
+    """Every series of a model that has a value and fits its GPUs, the one that is worth most first."""
     found = []
     for series in grid.series:
-        cells = [(grid.value(model, series, gbps, column), gbps) for gbps in grid.bandwidths]
-        known = [Place(series, gbps, value) for value, gbps in cells if value]
+        fitting = [gbps for gbps in grid.bandwidths if fits(grid.row(model, series, gbps))]
+        known = [Place(series, gbps, value) for gbps in fitting if (value := grid.value(model, series, gbps, column))]
         found += [max(known, key=lambda place: place.worth)] if known else []
     return sorted(found, key=lambda place: -place.worth)
 
 
 def headlines(grid: Grid, model: str, label: Callable[[Series], str]) -> Iterator[str]:
-    """The ranking by dollars of the whole cluster, then by those of its network; those without a price are named."""
+    """The ranking by dollars of the whole cluster, then by those of its network; what is not ranked is named."""
+    own = [row for (name, _, _), row in grid.cells.items() if name == model]
+    if not any(map(fits, own)):
+        yield f"No ranking: its set-ups {TOO_LARGE}."
+        return
+    above = max((rate for row in own if (rate := above_peak(row))), default=None)
+    if above and not by_worth(grid, model, CLUSTER_WORTH):
+        why = f"it computes at {above:.0%} of the peak of the GPU that would be paid for"
+        yield f"No ranking by dollars of the whole cluster: {why}."
     for column, kind in KINDS.items():
         if places := by_worth(grid, model, column):
             best, *others = places
@@ -40,8 +64,19 @@ def headlines(grid: Grid, model: str, label: Callable[[Series], str]) -> Iterato
             line += _over_reference(grid, model, best, column, label)
             behind = [f"{label(one.series)} at {one.gbps:g} Gbps ({_less(one.worth / best.worth)})" for one in others]
             line += f"; then {'; '.join(behind)}" if behind else ""
-            without = [label(s) for s in grid.series if s not in {one.series for one in places}]
-            yield f"{line}." + (f" Without a price: {', '.join(without)}." if without else "")
+            without = _not_ranked(grid, model, {one.series for one in places})
+            yield " ".join([f"{line}.", *(f"{why}: {', '.join(map(label, some))}." for why, some in without.items())])
+
+
+def _not_ranked(grid: Grid, model: str, ranked: set[Series]) -> dict[str, list[Series]]:
+    """Other series, by why."""
+    found: dict[str, list[Series]] = {}
+    for series in grid.series:
+        if series not in ranked:
+            own = [row for gbps in grid.bandwidths if (row := grid.row(model, series, gbps))]
+            large = bool(own) and not any(map(fits, own))
+            found.setdefault("Too large for its GPUs" if large else "Without a price", []).append(series)
+    return found
 
 
 def _a_million_tokens(grid: Grid, model: str, place: Place) -> str:

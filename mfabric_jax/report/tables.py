@@ -13,6 +13,7 @@ from mfabric_jax.report.ranking import CLUSTER_WORTH, TOKEN_USD, WORTH, headline
 
 WIDTH = 100
 _GAP = "  "
+_MFU = "MFU"
 _REGION = "region_servers"
 _LABELS = 2 / 3  # of the width, at most
 _NEEDS = ("iteration_s", "compute_s", "tp_comm_s", "ep_comm_s", "dp_comm_s", "reconfig_s", "bubble_s")
@@ -105,7 +106,9 @@ def _block(grid: Grid, model: str) -> str:
     present = [series for series in grid.series if any(grid.row(model, series, gbps) for gbps in grid.bandwidths)]
     lines = [_line(grid, model, series, detail) for series in present]
     times = [Column(f"time {gbps:g}", f"{gbps:g}G") for gbps in grid.bandwidths]
-    shares = [Column(name, percent=True) for name in _SHARES]
+    shares = [
+        Column(name, percent=True) for name in (*_SHARES, *(["MFU"] if any(line["MFU"] for line in lines) else []))
+    ]
     columns = [Column("fabric"), *times, *shares]
     if any(line["cluster M$"] is not None for line in lines):
         whole = [Column("kW", digits=3), Column("$/Mtok", digits=3), Column("cluster M$", digits=3), Column("perf/$")]
@@ -142,6 +145,7 @@ def _line(grid: Grid, model: str, series: Series, detail: float) -> Mapping[str,
     for name, keys in _SHARES.items():
         seconds = [value for key in keys if (value := grid.value(model, series, detail, key)) is not None]
         line[name] = sum(seconds) / total if total and len(seconds) == len(keys) else None
+    line[_MFU] = grid.value(model, series, detail, "mfu")
     for name, key in {"M$": "network_cost_usd", "cluster M$": "cluster_cost_usd"}.items():
         cost = grid.value(model, series, detail, key)
         line[name] = None if cost is None else numerals.millions(cost)

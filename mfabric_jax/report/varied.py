@@ -16,7 +16,7 @@ from mfabric_jax.report.numerals import millions, significant, usable
 
 _RESULTS = (*USUAL, "slow_down")  # columns that are the result of a row, where they are there
 _INDICES = ("seed", "sample", "instance", "record", "layer", "iteration")
-_FOLLOWS = ("memory_gb", "gpu_memory_gb", "fits", "region_servers")  # from what was chosen
+_FOLLOWS = ("memory_gb", "gpu_memory_gb", "fits", "region_servers", "achieved_over_peak")  # from what was chosen
 _NUMBER = "configuration"  # of a row of a sweep: no parameter
 COUNTERS = (*_INDICES, _NUMBER)
 COUNTED = 8  # values that a sentence names

@@ -20,6 +20,7 @@ from mfabric_jax.study.config import Assumptions, Compare
 from mfabric_jax.study.settings import ModelName
 from mfabric_jax.traffic.dispatch import dropped_part, selections_of
 from mfabric_jax.workload import Workload
+from mfabric_jax.workload.compute import iteration_flops
 
 PARTS = (
     *("iteration_s", "compute_s", "exposed_comm_s", "reconfig_s", "bubble_s"),
@@ -58,13 +59,13 @@ def rows_of(simulated: Simulated) -> list[dict[str, Any]]:
     mean = {name: np.asarray(getattr(simulated.times, name), np.float64).mean(axis=0) for name in PARTS}
     shared, switching = _described(simulated), _switching(simulated, mean["iteration_s"])
     replica_s = np.asarray(simulated.replica_s, np.float64).mean(axis=0)
-    rows = []
+    rows, achieved = [], one.settings.achieved(one.workload)
     for at, gbps in enumerate(one.bandwidths):
         seconds = {name: float(values[at]) for name, values in mean.items()}
         where = one.group.nic_use, gbps, one.circuits_for
         rows.append(named(one.settings, one.fabric, one.workload, *where, one.variant) | seconds)
         bill = bill_of(one.settings, one.fabric, one.workload, gbps)
-        rows[-1] |= judged(one.settings, one.workload, seconds, bill) | switching[at] | shared
+        rows[-1] |= judged(one.settings, one.workload, seconds, bill, achieved) | switching[at] | shared
         rows[-1] |= replica_columns(len(one.every_replica), seconds["iteration_s"], float(replica_s[at]))
     return rows
 
@@ -93,12 +94,14 @@ def named(
     }
 
 
-def judged(settings: Assumptions, job: Workload, seconds: dict[str, Any], bill: Bill) -> dict[str, Any]:
-    """Shares and cost of an iteration, numbers or columns."""
+def judged(settings: Assumptions, job: Workload, seconds: dict[str, Any], bill: Bill, achieved: Any) -> dict[str, Any]:
+    """Shares, utilisation and cost of an iteration, numbers or columns; `achieved`: over the peak, while computing."""
     total = seconds["iteration_s"]
     shares = {"ep_share": seconds["ep_comm_s"] / total, "bubble_share": seconds["bubble_s"] / total}
     shares["ep_share_without_bubble"] = seconds["ep_comm_s"] / (total - seconds["bubble_s"])
-    return shares | costs(settings, job, bill, total)
+    peak = settings.server.peak(settings.compute_precision)
+    shares |= {"mfu": iteration_flops(job) / (peak * job.gpus * total), "achieved_over_peak": achieved}
+    return shares | costs(settings, job, bill, total, achieved)
 
 
 def _switching(simulated: Simulated, iteration_s: np.ndarray) -> list[dict[str, Any]]:

@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.fabric.registry import cluster_cost, cluster_watts, no_price
 from mfabric_jax.study.config import Assumptions
@@ -51,10 +53,11 @@ def usd_of_gpu(settings: Assumptions) -> float | None:
     return listed if gpu.usd is None else gpu.usd
 
 
-def costs(settings: Assumptions, job: Workload, bill: Bill, iteration_s: Any) -> dict[str, Any]:
+def costs(settings: Assumptions, job: Workload, bill: Bill, iteration_s: Any, achieved: Any) -> dict[str, Any]:
     """Columns of a row, numbers or arrays: dollars, kilowatts, and what an iteration and a million tokens take.
 
-    An iteration pays its part of writing the cluster off and its energy, at the meter of the building (PUE).
+    An iteration pays its part of writing the cluster off and its energy, at the meter of the building (PUE). Where
+    more than the peak is `achieved`, the GPUs that are priced cannot do it: what they would take is not known.
     """
     running = settings.parts.running
     joules = _times(bill.cluster_watts, running.pue * iteration_s)
@@ -65,13 +68,13 @@ def costs(settings: Assumptions, job: Workload, bill: Bill, iteration_s: Any) ->
         "network_cost_usd": bill.network_usd,
         "perf_per_dollar": _per(bill.network_usd, iteration_s),
         "cluster_cost_usd": bill.cluster_usd,
-        "perf_per_cluster_dollar": _per(bill.cluster_usd, iteration_s),
+        "perf_per_cluster_dollar": _if_can(achieved, _per(bill.cluster_usd, iteration_s)),
         "network_kw": _times(bill.network_watts, 1 / 1000),
         "cluster_kw": _times(bill.cluster_watts, 1 / 1000),
-        "usd_per_iteration": usd,
-        "joules_per_iteration": joules,
-        "usd_per_million_tokens": _times(usd, each),
-        "joules_per_million_tokens": _times(joules, each),
+        "usd_per_iteration": _if_can(achieved, usd),
+        "joules_per_iteration": _if_can(achieved, joules),
+        "usd_per_million_tokens": _if_can(achieved, _times(usd, each)),
+        "joules_per_million_tokens": _if_can(achieved, _times(joules, each)),
         "tokens_per_s": tokens_of_iteration(job) / iteration_s,
     }
 
@@ -106,6 +109,13 @@ def unknown_parts(settings: Assumptions, on: Fabric, bill: Bill) -> Iterator[str
     for what, value in known.items():
         if value is None:
             yield f"whole-cluster {what.split()[0]}: no {what}."
+
+
+def _if_can(achieved: Any, value: Any) -> Any:
+    """The value, a number or an array, but where more than the peak is achieved."""
+    if value is None or np.ndim(achieved) == 0:
+        return None if np.ndim(achieved) == 0 and achieved > 1 else value
+    return np.where(achieved > 1, np.nan, value)
 
 
 def _sum(*parts: Any) -> Any:

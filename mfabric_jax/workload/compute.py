@@ -68,6 +68,20 @@ def block_flops(workload: Workload) -> BlockFlops:
     )
 
 
+def iteration_flops(workload: Workload) -> float:
+    """Model FLOPs of one iteration of the whole cluster, those of MFU: three times the forward ones of every block and
+    token (`block_flops`: active parameters and causal scores), and of the output head where its time is counted. What
+    is computed again, uneven loads and padding do not count.
+    """
+    model, one = workload.architecture, block_flops(workload)
+    moe = workload.moe_layers
+    forward = model.blocks * one.attention + moe * one.moe + (model.blocks - moe) * one.dense
+    if workload.head_counted:
+        forward += one.attention * head_over_attention(workload)
+    passes = workload.micro_batches * workload.ep * workload.dp
+    return (1 + BACKWARD_OVER_FORWARD) * forward * passes
+
+
 def scores_over_attention(workload: Workload) -> float:
     """Part of attention's computation that is scores and weighted values, not projections."""
     scores = workload.architecture.attention.score_flops(workload.sequence)

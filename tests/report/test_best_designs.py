@@ -71,6 +71,14 @@ def test_repeats_of_a_design_are_averaged():
     assert sorted(one.mean["usd_per_million_tokens"] for one in own) == pytest.approx([0.4, 0.45, 0.6])
 
 
+def test_designs_above_the_peak_are_not_taken():
+    slow = [one | {"achieved_over_peak": 0.5} for one in ROWS[1:]]
+    fast = [ROWS[0] | {"achieved_over_peak": 1.2, "usd_per_million_tokens": None}]
+    ((_, text), *rest) = recommended(fast + slow, {})
+    assert "fat-tree (400 Gbps" not in text
+    assert ("Not counted", "1 rows that compute above the peak of the GPU that would be paid for.") in rest
+
+
 @pytest.mark.parametrize("lacking", ["usd_per_million_tokens", "iteration_s", "model"])
 def test_rows_without_prices_or_times_give_no_answer(lacking):
     rows = [{name: value for name, value in one.items() if name != lacking} for one in ROWS]

@@ -36,6 +36,32 @@ def test_the_order_turns_where_the_whole_cluster_is_paid_for():
     assert network.startswith("Most per dollar of the network: topoopt at 400 Gbps, 3.39 times the fat-tree's there;")
 
 
+def test_what_does_not_fit_is_never_ranked(tmp_path):
+    some = [row | {"fits": row["fabric"] != "mfabric"} for row in rows()]
+    for line in headlines(arrange(some), "m", lambda series: series.fabric):
+        assert line.endswith("Too large for its GPUs: mfabric.")
+        assert "mfabric at" not in line
+    none = rows(fits=False)
+    (line,) = headlines(arrange(none), "m", lambda series: series.fabric)
+    assert line == "No ranking: its set-ups do not fit the memory of their GPUs."
+    page = html_report(none, {}, tmp_path / "a.html").read_text()
+    assert line in page
+    assert "Shortest iteration" not in page
+    space = [row | {"delay_s": delay} for delay in (0.1, 0.2) for row in none]
+    page = html_report(space, {"delay_s": "varies"}, tmp_path / "b.html").read_text()
+    assert "Not counted: 6 rows that do not fit the memory of their GPUs." in page
+    assert "most performance per dollar" not in page
+
+
+def test_dollars_of_gpus_that_compute_above_their_peak_are_not_ranked():
+    empty = {"perf_per_cluster_dollar": None, "usd_per_million_tokens": None, "achieved_over_peak": 2.9}
+    grid = arrange(rows(**empty))
+    whole, network = headlines(grid, "m", lambda series: series.fabric)
+    said = "it computes at 290% of the peak of the GPU that would be paid for"
+    assert whole == f"No ranking by dollars of the whole cluster: {said}."
+    assert network.startswith("Most per dollar of the network: topoopt")
+
+
 def test_every_series_stands_once_at_its_best_bandwidth():
     both = synthetic.whole_clusters(synthetic.rows(models=("llama-moe",)), usd_per_gpu=1_000)
     for place in by_worth(arrange(both), "llama-moe", "perf_per_cluster_dollar"):

@@ -13,6 +13,7 @@ import pytest
 import mfabric_jax
 from mfabric_jax.fabric.design import group_numbers
 from mfabric_jax.policies import topoopt
+from mfabric_jax.report import remarks
 from mfabric_jax.schedule import exchanges, iterate, rates_of
 from mfabric_jax.study import Compare, Failures, compare
 from mfabric_jax.study._compare import effective
@@ -50,6 +51,30 @@ def test_what_rows_hold():
         assert (one["nic_use"] == "pooled") is optical
         dollar_seconds = one["iteration_s"] * one["network_cost_usd"]
         np.testing.assert_allclose(one["perf_per_dollar"], 1 / dollar_seconds, rtol=1e-12)
+
+
+def test_utilisation_is_the_rate_times_the_part_that_computes():
+    """One stage, no head, no step: all its computation is the model's, at the rate."""
+    degrees = {"pp": 1, "dp": 8, "gpus": 256, "micro_batches": 2}
+    one = row(small(fabrics=("fat-tree",), efficiency=0.4, **degrees))
+    assert one["mfu"] == pytest.approx(0.4 * one["compute_s"] / one["iteration_s"], rel=1e-9)
+    again = row(small(fabrics=("fat-tree",), efficiency=0.4, recompute="block", **degrees))
+    assert again["mfu"] * again["iteration_s"] == pytest.approx(one["mfu"] * one["iteration_s"], rel=1e-12)
+    assert again["mfu"] < 0.4 * again["compute_s"] / again["iteration_s"]
+
+
+def test_calibrated_rates_above_the_peak_are_not_paid_for():
+    fast = {"models": ("llama-moe",), "compute": None}
+    one = row(small(fabrics=("fat-tree",), **fast))
+    assert one["achieved_over_peak"] == Compare().achieved(Compare().workload("llama-moe")) > 1
+    assert [one[name] for name in ("usd_per_million_tokens", "joules_per_million_tokens")] == [None, None]
+    assert one["perf_per_cluster_dollar"] is None
+    assert one["cluster_cost_usd"] > 0
+    (warning,) = [line for line in remarks([one]) if "peak" in line]
+    assert warning.startswith("Warning: computation is faster than the peak of the GPU that is priced (llama-moe 272%")
+    can = row(small(fabrics=("fat-tree",), models=("llama-moe",)))
+    assert can["usd_per_million_tokens"] > 0
+    assert can["mfu"] < can["achieved_over_peak"] == 0.5
 
 
 def test_bandwidth_has_its_say():

@@ -26,6 +26,11 @@ A100 = (15000, 400, 21102, 3140)  # dollars and watts of a GPU, and of a server 
 H100 = (30000, 700, 21102, 4400)
 
 
+SECONDS = {"iteration_s": 1.0, "ep_comm_s": 0.0, "bubble_s": 0.0}
+OF_GPUS = ("perf_per_cluster_dollar", "usd_per_iteration", "joules_per_iteration")
+OF_GPUS = (*OF_GPUS, "usd_per_million_tokens", "joules_per_million_tokens")
+
+
 def settings(**given):
     return Compare(**{"models": ("llama-moe",), "fabrics": ("fat-tree",), "nic_gbps": (400.0,)} | given)
 
@@ -61,7 +66,7 @@ def test_an_iteration_pays_its_time_and_its_energy(tmp_path):
     tokens = 16 * 16 * 4 * 8 * 4096
     assert tokens_of_iteration(job) == tokens
     found, _ = bill("mfabric", prices=str(own))
-    row = judged(settings(prices=str(own)), job, {"iteration_s": 2.0, "ep_comm_s": 0.5, "bubble_s": 1.0}, found)
+    row = judged(settings(prices=str(own)), job, {"iteration_s": 2.0, "ep_comm_s": 0.5, "bubble_s": 1.0}, found, 0.5)
     joules = found.cluster_watts * 2.0 * 1.5
     usd = found.cluster_usd * 2.0 / (5 * 8766 * 3600) + joules / 3.6e6 * 0.1
     assert row["joules_per_iteration"] == pytest.approx(joules, rel=1e-12)
@@ -73,10 +78,23 @@ def test_an_iteration_pays_its_time_and_its_energy(tmp_path):
     assert (row["ep_share"], row["bubble_share"], row["ep_share_without_bubble"]) == (0.25, 0.5, 0.5)
 
 
+def test_what_is_above_the_peak_costs_nothing_that_is_known():
+    """A GPU that computes above its peak is none that anybody could pay for; the network stays what it is."""
+    found, job = bill("mfabric")[0], get("llama-moe")
+    below, above = (judged(settings(), job, SECONDS, found, rate) for rate in (1.0, 1.01))
+    assert None not in below.values()
+    assert {name for name, value in above.items() if value is None} == set(OF_GPUS)
+    assert above["perf_per_dollar"] == below["perf_per_dollar"]
+    columns = judged(settings(), job, SECONDS, found, np.array([1.0, 1.01]))
+    for name in OF_GPUS:
+        assert columns[name][0] == below[name]
+        assert np.isnan(columns[name][1])
+
+
 def test_the_cheapest_network_is_not_the_cheapest_cluster():
     # TopoOpt takes 39 % more time for less than a quarter of the fat-tree's network dollars.
     judge = {
-        name: judged(settings(), get("llama-moe"), {"iteration_s": s, "ep_comm_s": 0.0, "bubble_s": 0.0}, bill(name)[0])
+        name: judged(settings(), get("llama-moe"), SECONDS | {"iteration_s": s}, bill(name)[0], 0.5)
         for name, s in {"fat-tree": 1.0, "topoopt": 1.39, "mfabric": 1.05}.items()
     }
 

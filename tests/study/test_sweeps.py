@@ -5,6 +5,7 @@ import pytest
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import Asked, query
+from mfabric_jax.report._query import without_values
 from mfabric_jax.study import PRESETS, Sweep, read_sweep, sweep
 from mfabric_jax.study.sweeps.axes import columns
 from mfabric_jax.study.sweeps.run import Maker, sweep_folder
@@ -138,6 +139,20 @@ def test_a_row_is_the_mean_of_its_iterations_or_one_of_them(tmp_path):
     assert found[2] != found[4]
     assert found[0] == pytest.approx((found[2] + found[4]) / 2, rel=1e-12)
     assert found[1] > 1.3 * found[0]  # at half the rate
+
+
+def test_what_no_gpu_can_do_has_no_price_in_a_sweep_either(tmp_path):
+    sweep(Sweep("iteration", SMALL | {"nic_gbps": 100.0}, {"efficiency": [0.5, 1.5]}, dtype="float64"), tmp_path)
+    can, cannot = rows_of(tmp_path)
+    assert (can["achieved_over_peak"], cannot["achieved_over_peak"]) == (0.5, 1.5)
+    assert can["mfu"] * can["iteration_s"] == pytest.approx(cannot["mfu"] * cannot["iteration_s"], rel=1e-12)
+    for name in ("usd_per_million_tokens", "joules_per_million_tokens", "perf_per_cluster_dollar"):
+        assert can[name] > 0
+        assert cannot[name] is None
+    front, _ = query([tmp_path], Asked(pareto=["usd_per_million_tokens"]))
+    assert front == [can]
+    said = without_values([tmp_path], Asked(pareto=["usd_per_million_tokens", "iteration_s"]))
+    assert said == "1 of 2 rows have no usd_per_million_tokens and are on no front."
 
 
 def test_forecast_errors_cost_and_demand_has_the_size_that_was_asked(tmp_path):

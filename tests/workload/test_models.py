@@ -10,7 +10,7 @@ import pytest
 
 from mfabric_jax.workload import NAMES, Workload, block_seconds, get, get_gpu, models
 from mfabric_jax.workload.attention import Linear, Mixed
-from mfabric_jax.workload.compute import block_flops
+from mfabric_jax.workload.compute import block_flops, iteration_flops
 from tests.mistakes import refused
 
 
@@ -109,6 +109,18 @@ def test_flops_of_a_tiny_block_counted_product_by_product():
     assert flops.attention == projections + full_square / 2
     assert flops.moe == 2 * (2 * 4 * 2 + 2 * 3 * 4 * 3 + 2 * 3 * 4 * 5)
     assert flops.dense == 2 * (2 * 3 * 4 * 7)
+
+
+def test_an_iteration_is_six_flops_a_parameter_and_token_and_its_scores():
+    # Mixtral 8x7B: attention, gate and two of eight experts of 32 blocks are active, 12.6 billion; and the head.
+    active = 32 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 4096 * 8 + 2 * 3 * 4096 * 14336)
+    scores = 32 * 3 * 4 * 4096 * 4096 / 2  # queries x 4096 keys, half of them masked; forward and twice that backward
+    job = get("mixtral-8x7b", micro_batches=3, tp=2, dp=2, ep=8, pp=4, gpus=128)
+    tokens = 3 * job.micro_batch * 4096 * 2 * 8
+    assert iteration_flops(job) == pytest.approx((6 * active + scores) * tokens, rel=1e-12)
+    assert iteration_flops(dataclasses.replace(job, recompute="block")) == iteration_flops(job)
+    head = dataclasses.replace(job, head="counted")
+    assert iteration_flops(head) - iteration_flops(job) == pytest.approx(6 * 4096 * 32000 * tokens, rel=1e-9)
 
 
 def test_seconds_are_flops_over_the_achieved_rate():

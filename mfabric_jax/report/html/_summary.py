@@ -7,13 +7,13 @@ from typing import Any
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import style, varied
 from mfabric_jax.report._query import USUAL
-from mfabric_jax.report.best_designs import recommended
+from mfabric_jax.report.best_designs import left_out, possible, recommended
 from mfabric_jax.report.compared import TIME
 from mfabric_jax.report.grid import Grid, Rows, Series, arrange
 from mfabric_jax.report.html.markup import counted, enumerated, tag, words
 from mfabric_jax.report.noticed import remarks
 from mfabric_jax.report.numerals import significant, usable
-from mfabric_jax.report.ranking import KINDS, headlines
+from mfabric_jax.report.ranking import KINDS, fits, headlines
 
 _ALIKE = 0.001  # relative difference below which two are equally good
 _MOST_RANKED = 8  # values of a name of which the means are listed
@@ -45,20 +45,22 @@ def _compared(rows: Rows, grid: Grid, effective: Mapping[str, Any]) -> str:
 
 def _best(grid: Grid, model: str) -> str:
     """How the sentence goes on behind the model's name."""
-    gpus = next((row.get("gpus") for (name, _, _), row in grid.cells.items() if name == model), None)
+    own = [row for (name, _, _), row in grid.cells.items() if name == model]
+    gpus = next((row.get("gpus") for row in own), None)
     start = f" ({gpus} GPUs): " if gpus is not None else ": "
-    times = _shortest(grid, model)
-    if not times:
+    if all(usable(row[TIME]) is None for row in own):
         return f"{start}no iteration time."
     looks = style.series_looks(grid.series)
     told = list(headlines(grid, model, lambda series: looks[series].label)) or ["No performance per dollar."]
-    shortest = f"Shortest iteration: {significant(min(cell[2] for cell in times))} s, {_where(grid, times)}."
-    return " ".join([start.rstrip(), *told, shortest])
+    if times := _shortest(grid, model):
+        told.append(f"Shortest iteration: {significant(min(cell[2] for cell in times))} s, {_where(grid, times)}.")
+    return " ".join([start.rstrip(), *told])
 
 
 def _shortest(grid: Grid, model: str) -> list[Cell]:
-    """The cells of least iteration time."""
-    places = ((series, gbps) for series in grid.series for gbps in grid.bandwidths)
+    """The cells of least iteration time, of those that fit their GPUs."""
+    places = [(series, gbps) for series in grid.series for gbps in grid.bandwidths]
+    places = [place for place in places if fits(grid.row(model, *place))]
     cells = [(s, gbps, value) for s, gbps in places if (value := grid.value(model, s, gbps, TIME)) is not None]
     best = min((value for *_, value in cells), default=0.0)
     return [cell for cell in cells if cell[2] <= best + _ALIKE * abs(best)]
@@ -97,7 +99,10 @@ def _remarks(rows: Rows, effective: Mapping[str, Any]) -> str:
 
 
 def _best_designs(rows: Rows, result: str, chosen: Sequence[str]) -> list[str]:
-    """The designs of least time and of most performance per dollar of each model; then means by name."""
+    """The designs of least time and of most performance per dollar of each model; then means by name; what is none."""
+    none, rows = list(left_out(rows)), [row for row in rows if possible(row)]
+    if not rows:
+        return [f"Not counted: {why}." for why in none]
     told = varied.independent(rows, [name for name in chosen if name != "model"])
     models = varied.values_in(rows, "model") if "model" in rows[0] else []
     lines = []
@@ -111,7 +116,7 @@ def _best_designs(rows: Rows, result: str, chosen: Sequence[str]) -> list[str]:
         if name in varied.textual(rows) and 1 < len(means) <= _MOST_RANKED:
             ranked = sorted(means, key=lambda value: means[value])
             lines.append(f"Mean {result} by {name}: {', '.join(f'{v[0]} {significant(means[v])}' for v in ranked)}.")
-    return lines
+    return lines + [f"Not counted: {why}." for why in none if lines]
 
 
 def _extremes(rows: Rows, result: str, told: Sequence[str]) -> list[str]:

@@ -209,7 +209,7 @@ class Iterations:
         ports, rows = {name: data[name] for name in self.on.data}, len(data["sample"])
         bill = bill_of(self.base, self.on, self.workload, data["nic_gbps"], **ports)
         known = (np.broadcast_to(np.nan if part is None else part, rows).astype(float) for part in bill)
-        return judged(self.base, self.workload, dict(seconds), Bill(*known))
+        return judged(self.base, self.workload, dict(seconds), Bill(*known), data["efficiency"])
 
 
 def _padded(rows: np.ndarray) -> np.ndarray:
