@@ -33,6 +33,7 @@ def run(options: Options) -> int:
     """Returns the exit status."""
     from mfabric_jax import report, workload
     from mfabric_jax.traffic.dispatch import PER_SERVER, even_copies
+    from mfabric_jax.workload.memory import usable_bytes
     from mfabric_jax.workload.regions import region_remark
     from mfabric_jax.workload.volume import MEASURED_SOURCE
 
@@ -61,7 +62,7 @@ def run(options: Options) -> int:
     parts = {name: float(units.to_gigabytes(size)) for name, size in (held._asdict() | {"all": held.total}).items()}
     print(f"\nmemory of a GPU of stage {stage}, the fullest [GB]\n{report.plain([parts])}")
     has = options.server.memory_bytes
-    if has is not None and held.total <= has:
+    if has is not None and held.total <= usable_bytes(has):
         print(f"fits the {units.to_gigabytes(has):g} GB of {options.server.name}")
     for said in shared.memory_notes(options, (model,)):
         print(said)

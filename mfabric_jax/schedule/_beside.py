@@ -6,8 +6,6 @@ Rings are hidden by the scores of attention: a ring of n ranks has n - 1 transfe
 fetched ahead, so that what takes longer than the block computes is waited for. Neither slows all-to-alls down.
 """
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -29,9 +27,7 @@ from mfabric_jax.workload.volume import (
     block_params,
     context_bytes,
     context_rounds,
-    copy_part,
-    copy_ring_bytes,
-    ring_bytes,
+    replica_ring,
 )
 
 Beside = dict[str, Float[Array, "P Q L 2"]]  # seconds before a block and behind its all-to-alls, by kind
@@ -122,30 +118,3 @@ def _half(workload: Workload, rates, moe: bool, bytes_each: float):
     dense, expert = (bytes_each * part for part in block_params(workload, moe))
     ring = replica_ring(workload, dense, expert)
     return (ring.between / rates.eps_Bps + ring.inside / rates.nvlink_Bps + ring.steps * rates.latency_s) / 2
-
-
-class ReplicaRing(NamedTuple):
-    """An all-reduce: bytes that leave a server, that a GPU moves inside its server, and steps between servers."""
-
-    between: float
-    inside: float
-    steps: int
-
-
-def replica_ring(workload: Workload, dense: float, expert: float) -> ReplicaRing:
-    """The all-reduce of so many bytes of a stage, hierarchical: reduced inside each server, a ring between servers,
-    broadcast inside.
-
-    - `dense`: over all servers of the stage (and one that holds the same).   - `expert`: of an EP rank, over its DP
-      replicas, and over copies in its group, which are taken to be on different servers.
-    """
-    holders = workload.order.copies  # stages that hold the same
-    servers, per_server = holders * workload.servers // workload.pp, workload.gpus_per_server
-    spread = min(holders * workload.dp, servers)  # servers with a replica of one expert
-    copies = holders * workload.dp // spread  # replicas inside one server
-    held = expert * per_server / (workload.tp * copies)
-    between = ring_bytes(dense, servers) + ring_bytes(held, spread)
-    between += copy_ring_bytes(copy_part(workload, held), spread)
-    local, slice_, own = per_server // workload.tp, dense / workload.tp, expert / workload.tp
-    inside = ring_bytes(slice_, local) + ring_bytes(own, copies)
-    return ReplicaRing(between, inside, 2 * (servers - 1) + 2 * (spread - 1))

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mfabric_jax.schedule._beside import replica_ring
 from mfabric_jax.schedule._block_tasks import Lanes, Switch, block_alone, block_pair
 from mfabric_jax.schedule._order import FORWARD, order_of
 from mfabric_jax.schedule._running_blocks import DIRECTIONS, Replica, RunningBlocks
@@ -19,7 +18,7 @@ from mfabric_jax.schedule.timeline import Rules
 from mfabric_jax.tasks.columns import TaskColumns
 from mfabric_jax.tasks.graph import TaskKind
 from mfabric_jax.workload import Workload
-from mfabric_jax.workload.volume import GradientBytes, pp_bytes, replica_bytes
+from mfabric_jax.workload.volume import GradientBytes, pp_bytes, replica_bytes, replica_ring
 
 TRAFFIC = ("none", "EP", "PP", "DP")  # by the column "traffic" of the tasks
 

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 from mfabric_jax import units
 from mfabric_jax.checks import whole
 from mfabric_jax.fabric.design import NVSWITCH_GIGABYTES_PER_S, EpGroup, as_data
-from mfabric_jax.schedule._beside import COLUMNS, Beside, beside_of, replica_ring
+from mfabric_jax.schedule._beside import COLUMNS, Beside, beside_of
 from mfabric_jax.schedule._order import FORWARD, order_of
 from mfabric_jax.schedule.all_to_alls import Exchanges, places
 from mfabric_jax.schedule.pairs import run_in_pairs
@@ -24,7 +24,7 @@ from mfabric_jax.workload.compute import (
     scores_over_attention,
 )
 from mfabric_jax.workload.memory import step_bytes
-from mfabric_jax.workload.volume import pp_bytes, replica_bytes, tp_bytes_per_gpu
+from mfabric_jax.workload.volume import pp_bytes, replica_bytes, replica_ring, tp_bytes_per_gpu
 
 
 class FabricRates(NamedTuple):

@@ -1,23 +1,25 @@
 """Whether a job fits the memory of its GPUs: columns of rows, and what to say where it does not."""
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from mfabric_jax.checks import InputError
 from mfabric_jax.study.settings import ModelName, SetUp
 from mfabric_jax.units import to_gigabytes
-from mfabric_jax.workload import Workload, fullest_stage, get
+from mfabric_jax.workload import Workload, fullest_stage
 from mfabric_jax.workload.catalog import is_open
+from mfabric_jax.workload.fitting import remedies, remedy_words
+from mfabric_jax.workload.memory import HEADROOM, usable_bytes
 from mfabric_jax.workload.parallel import DEGREES
-from mfabric_jax.workload.set_ups import FITS_BYTES, remedies, set_up_words
+from mfabric_jax.workload.set_ups import set_up_words, set_ups_by_time
 
 
 def memory_columns(settings: SetUp, job: Workload) -> dict[str, Any]:
-    """Gigabytes that a GPU of the fullest stage needs and has, and whether they are enough; None: not known."""
+    """Gigabytes that a GPU of the fullest stage needs and has, and whether it fits; None: not known."""
     needs, has = fullest_stage(job)[1].total, settings.server.memory_bytes
     return {
         "memory_gb": float(to_gigabytes(needs)),
         "gpu_memory_gb": None if has is None else float(to_gigabytes(has)),
-        "fits": None if has is None else needs <= has,
+        "fits": None if has is None else needs <= usable_bytes(has),
     }
 
 
@@ -32,21 +34,21 @@ def found_set_up(settings: SetUp, model: ModelName) -> str | None:
     beside = f" beside {of_it}" if of_it else ""
     rest = f"{job.micro_batches} micro-batches of {job.micro_batch}, recompute {job.recompute}"
     said = f"{job.model}: degrees were left open{beside} and found: {set_up_words(degrees)}, {rest}."
-    return f"{said} {inside}" if (inside := _in_a_server(settings, job)) else said
+    return f"{said} {across}" if (across := _across_servers(settings, job)) else said
 
 
-def _in_a_server(settings: SetUp, job: Workload) -> str | None:
-    """Whether a group could have a server to itself, so that no expert's traffic would leave it, in a sentence."""
-    server, memory = settings.server.gpus_per_server, settings.server.memory_bytes
-    if job.servers_per_region == 1 or job.architecture.experts % server:
+def _across_servers(settings: SetUp, job: Workload) -> str | None:
+    """Of a job whose all-to-alls stay inside servers: the quickest whose do not, in a sentence."""
+    if job.servers_per_region > 1 or settings.ep is not None:
         return None
-    try:
-        other = get(job, tp=1, ep=server, gpus=job.gpus, gpus_per_server=server)
-    except InputError:
+    size = {name: getattr(job, name) for name in ("gpus", "micro_batch", "sequence")}
+    found = set_ups_by_time(job.architecture, settings.server, micro_batches=settings.micro_batches, **size)
+    least = settings.server.gpus_per_server
+    across = (one for one in found if one.fits and one.ep >= least and one.tp * one.ep > least)
+    if (best := next(across, None)) is None:
         return None
-    if fullest_stage(other)[1].total > (memory or FITS_BYTES):
-        return None
-    return f"Experts over one server (tp 1, ep {server}) fit, too, and then no all-to-all leaves it: compare that."
+    named = f"tp {best.tp}, ep {best.ep}, pp {best.pp}, recompute {best.recompute}"
+    return f"Its all-to-alls stay inside servers, whatever the fabric; the quickest whose do not: {named}."
 
 
 def too_large(settings: SetUp, model: ModelName) -> str | None:
@@ -55,7 +57,18 @@ def too_large(settings: SetUp, model: ModelName) -> str | None:
     said = memory_columns(settings, job)
     if said["fits"] is not False:
         return None
-    changes = remedies(job, float(settings.server.memory_bytes or 0))
-    does = f"{', '.join(changes[:-1])} or {changes[-1]}" if changes[1:] else "".join(changes)
-    what = f"{job.model} needs {said['memory_gb']:,.0f} GB of {said['gpu_memory_gb']:,.0f} GB a GPU"
-    return f"{what}; {does} fits." if does else f"{what}; no single change of its set-up fits."
+    does = [remedy_words(one, job) for one in remedies(job, settings.server, _again(settings, model))]
+    kept = f"{HEADROOM:.0%} kept for buffers"
+    what = f"{job.model} needs {said['memory_gb']:,.0f} GB of {said['gpu_memory_gb']:,.0f} GB a GPU ({kept})"
+    return f"{what}; what fits: {'; '.join(does)}." if does else f"{what}; no other set-up fits, either."
+
+
+def _again(settings: SetUp, model: ModelName) -> Callable[[Mapping[str, Any]], Workload]:
+    """The workload of a model in this run with some settings changed; what is said behind a name counts first."""
+
+    def changed(given: Mapping[str, Any]) -> Workload:
+        if isinstance(model, Workload):
+            return settings.workload(model, **given)
+        return settings.workload(model + "".join(f":{name}={value}" for name, value in given.items()))
+
+    return changed

@@ -81,7 +81,7 @@ def costs(settings: Assumptions, job: Workload, bill: Bill, iteration_s: Any, ac
 
 def tokens_of_iteration(job: Workload) -> int:
     """Tokens that the whole cluster trains on in one iteration."""
-    return job.tokens * job.ep * job.dp * job.micro_batches
+    return job.iteration_tokens
 
 
 def unknown_parts(settings: Assumptions, on: Fabric, bill: Bill) -> Iterator[str]:

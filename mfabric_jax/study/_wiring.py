@@ -21,9 +21,8 @@ from mfabric_jax.fabric.rings import RING_NICS, ascending_steps, ring_circuits, 
 from mfabric_jax.policies import topoopt
 from mfabric_jax.policies._topoopt import matchings
 from mfabric_jax.routing.fixed import wired
-from mfabric_jax.schedule._beside import replica_ring
 from mfabric_jax.workload import Workload
-from mfabric_jax.workload.volume import PASSES, replica_bytes
+from mfabric_jax.workload.volume import PASSES, replica_bytes, replica_ring
 
 
 def for_demand(group: DirectLinks, job: Workload, demand: Float[Array, "S S"]) -> DirectLinks:

@@ -108,8 +108,7 @@ class SetUp(ServerSettings):
         given = {name: getattr(self, name) for name in own} | changed
         given = {field: value for field, value in given.items() if value is not None}
         given["gpus_per_server"] = gpus_per_server or self.server.gpus_per_server
-        if self.server.memory_bytes is not None:
-            given["fits_bytes"] = self.server.memory_bytes
+        given["server"] = self.server
         job = get(name, **given)
         if self.bubble is None:
             return job

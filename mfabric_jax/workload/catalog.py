@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 from mfabric_jax import checks
 from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.workload import models
+from mfabric_jax.workload.gpus import DEFAULT_GPU, GPUS, Gpu
 from mfabric_jax.workload.own import CONFIG, OF_MODEL, OF_SET_UP, is_model_file, read_model
 from mfabric_jax.workload.parallel import DEGREES, Workload
 from mfabric_jax.workload.precision import PRECISION, in_bytes
-from mfabric_jax.workload.set_ups import FITS_BYTES, completed, finished, is_degree, nearest, set_up_words
+from mfabric_jax.workload.set_ups import completed, finished, is_degree, nearest, set_up_words
 
 _FACTS: dict[str, dict[str, Any]] = {
     "mixtral-8x22b": {"architecture": models.MIXTRAL_8X22B, "dp": 2, "tp": 8, "pp": 8, "ep": 8, "gpus": 1024},
@@ -47,17 +48,17 @@ class _Asked(NamedTuple):
     own: bool
 
 
-def get(model: str | Path | Workload, *, fits_bytes: float = FITS_BYTES, **overrides: Any) -> Workload:
+def get(model: str | Path | Workload, *, server: Gpu = GPUS[DEFAULT_GPU], **overrides: Any) -> Workload:
     """A model on its GPUs, with any field of `Workload` or `Architecture`, or `precision`, replaced.
 
     - `model`: a name of the catalogue; a `.toml` or `.json` file of your own, or the `config.json` of a released model,
       or its folder (docs/models.md); a `Workload`; each with fields of its own, as in "qwen-moe:ep=16:dp=16".
 
-    - `fits_bytes`: of a GPU, for degrees that are found.
+    - `server`: the GPU and its server, for degrees that are found.
 
     `gpus` follows from the degrees unless it is given; `dp` from `gpus` and the other degrees. A file that leaves
-    degrees open gets some that fit, and enough micro-batches for a bubble of at most 15 %. Raises `InputError` for an
-    unknown name or field, and for values that do not fit together, with degrees that do.
+    degrees open gets the quickest that fit, by estimate, and enough micro-batches for a bubble of at most 15 %. Raises
+    `InputError` for an unknown name or field, and for values that do not fit together, with degrees that do.
     """
     asked = _asked(model)
     given = in_bytes(overrides | asked.given)
@@ -69,11 +70,11 @@ def get(model: str | Path | Workload, *, fits_bytes: float = FITS_BYTES, **overr
             facts["architecture"] = dataclasses.replace(facts["architecture"], **changed)
         facts = _spread(facts, given)
         if asked.own:
-            facts = _own_set_up(facts, fits_bytes)
+            facts = _own_set_up(facts, server)
         return Workload(model=asked.label, **facts)
     except InputError as mistake:
         why = str(mistake).removesuffix(".")
-        raise Misfit(f"{asked.label}: {why}{_instead(facts, given, fits_bytes)}.") from None
+        raise Misfit(f"{asked.label}: {why}{_instead(facts, given, server)}.") from None
 
 
 def check_models(field: str, given: Sequence[str | Path | Workload]) -> None:
@@ -155,18 +156,18 @@ def _spread(facts: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     return facts
 
 
-def _own_set_up(facts: dict[str, Any], fits_bytes: float) -> dict[str, Any]:
+def _own_set_up(facts: dict[str, Any], server: Gpu) -> dict[str, Any]:
     """With the degrees and micro-batches that a file leaves open; they do not depend on the fabric."""
     if any(name not in facts for name in (*DEGREES, "gpus")):
-        server = {name: facts[name] for name in ("gpus_per_server",) if name in facts}
-        open_still = {name: value for name, value in facts.items() if name not in server}
-        facts = completed(open_still, fits_bytes) | server
+        of_server = {name: facts[name] for name in ("gpus_per_server",) if name in facts}
+        open_still = {name: value for name, value in facts.items() if name not in of_server}
+        facts = completed(open_still, server) | of_server
     return finished(facts)
 
 
-def _instead(facts: Mapping[str, Any], given: Mapping[str, Any], fits_bytes: float) -> str:
+def _instead(facts: Mapping[str, Any], given: Mapping[str, Any], server: Gpu) -> str:
     """Degrees that would do, as the end of a sentence; none where some were open."""
     if any(name not in facts for name in DEGREES if name != "dp"):
         return ""
-    found = nearest(facts["architecture"], facts, given, fits_bytes)
+    found = nearest(facts["architecture"], facts, given, server)
     return f"; a set-up that fits: {set_up_words(found)}" if found else ""

@@ -2,18 +2,22 @@
 
 Weights in bf16, Adam with a master copy and two moments in float32 (arXiv 1910.02054), activations in bf16 (the count
 of arXiv 2205.05198, for the blocks of today: gated FFNs, no dropout, a fused attention kernel; docs/models.md has the
-formula). Loads are balanced; buffers of communication, fragmentation and what libraries take are not in it.
+formula). Loads are balanced. Buffers of communication, fragmentation and what libraries take are not counted: what is
+counted must leave `HEADROOM` for them.
 """
 
 from typing import NamedTuple
 
-from mfabric_jax.workload.parallel import SHARDING, Workload
+from mfabric_jax import units
+from mfabric_jax.workload.parallel import SHARDING, Holding, Workload
 from mfabric_jax.workload.schedules import held
 from mfabric_jax.workload.volume import (
     ACTIVATION_BYTES,
     OPTIMIZER_BYTES,
     WEIGHT_BYTES,
-    block_params,
+    StageParams,
+    held_params,
+    kinds_of_block,
     stage_params,
     word_params,
 )
@@ -21,6 +25,15 @@ from mfabric_jax.workload.volume import (
 GATHERED = 2  # blocks whose parameters a GPU holds whole where these are shared out: the one at work and the next
 LOGIT_BYTES = 4  # float32: routers and output head
 KEPT_PER_FFN = 3  # gate, up and their product
+# Three communicators of NCCL took 6 GB (github.com/NVIDIA/nccl, issue 864), and groups of TP, EP, DP and PP are more
+# than three; that is 7.5 % of 80 GB before the allocator loses any to fragments. Estimators of memory leave both out.
+HEADROOM = 0.08
+UNKNOWN_BYTES = float(units.gigabytes(80))  # taken of a GPU whose memory is not known
+
+
+def usable_bytes(memory_bytes: float | None) -> float:
+    """What of a GPU's memory a set-up may fill; None: not known."""
+    return (1 - HEADROOM) * (UNKNOWN_BYTES if memory_bytes is None else memory_bytes)
 
 
 class Memory(NamedTuple):
@@ -40,23 +53,18 @@ class Memory(NamedTuple):
 
 def memory_of(workload: Workload, stage: int) -> Memory:
     """What a GPU of one pipeline stage holds; `InputError` for a stage that does not exist."""
-    model, share = workload.architecture, SHARDING.index(workload.sharding)
-    whole, shard, block = _whole(workload, stage), updated_params(workload, stage), _largest_block(workload, stage)
-    last = model.vocab > 0 and len(workload.place_blocks) - 1 in workload.held_places(stage)
-    head = 2 * ACTIVATION_BYTES * model.hidden + LOGIT_BYTES * model.vocab
-    return Memory(
-        weights=WEIGHT_BYTES * (shard + GATHERED * block if share >= SHARDING.index("parameters") else whole),
-        gradients=workload.grad_bytes * (shard + block if share >= SHARDING.index("gradients") else whole),
-        optimizer=OPTIMIZER_BYTES * shard,
-        activations=_activations(workload, stage) / workload.tp,
-        logits=last * workload.tokens * head / workload.tp,
-    )
+    return _OnGpus(workload).of(workload.check_stage(stage))
 
 
 def updated_params(workload: Workload, stage: int) -> float:
     """Parameters whose optimizer state a GPU of a stage has, embedding and head with them: of those that it holds its
     share among their replicas, unless nothing is shared."""
-    dense, expert = _held(workload, stage)
+    params = stage_params(workload, stage)
+    return _updated(workload, (params.dense + word_params(workload, stage)) / workload.tp, params.expert / workload.tp)
+
+
+def _updated(workload: Workload, dense: float, expert: float) -> float:
+    """Of the dense and the expert parameters that a GPU holds."""
     if workload.sharding == "none":
         return dense + expert
     replicas = workload.dp * workload.order.copies
@@ -72,7 +80,8 @@ def step_bytes(workload: Workload, stage: int) -> float:
 
 def fullest_stage(workload: Workload) -> tuple[int, Memory]:
     """The pipeline stage whose GPUs hold most, and what that is."""
-    every = [memory_of(workload, stage) for stage in range(workload.pp)]
+    gpus = _OnGpus(workload)
+    every = [gpus.of(stage) for stage in range(workload.pp)]
     stage = max(range(workload.pp), key=lambda at: every[at].total)
     return stage, every[stage]
 
@@ -80,42 +89,58 @@ def fullest_stage(workload: Workload) -> tuple[int, Memory]:
 def in_flight(workload: Workload, stage: int) -> tuple[int, ...]:
     """Forward passes of every chunk of a stage whose backward pass is still to come, at most, by the schedule; where
     gradients of weights have passes of their own, those."""
-    return held(workload.schedule, stage, workload.shape, len(workload.held_places(stage)))
+    return held(workload.schedule, stage, workload.shape, workload.chunks * workload.order.copies)
 
 
-def _held(workload: Workload, stage: int) -> tuple[float, float]:
-    """Dense and expert parameters of a GPU of a stage, replicas not shared out."""
-    params = stage_params(workload, stage)
-    return (params.dense + word_params(workload, stage)) / workload.tp, params.expert / workload.tp
+class _OnGpus:
+    """What GPUs of a workload hold, stage by stage; what all stages have in common is worked out once."""
+
+    def __init__(self, workload: Workload):
+        self.workload, self.share = workload, SHARDING.index(workload.sharding)
+        model, tokens = workload.architecture, workload.tokens
+        self.kinds = kinds_of_block(workload)
+        self.kept, self.again = _kept(workload)
+        self.token = ACTIVATION_BYTES * tokens / workload.tp
+        head = 2 * ACTIVATION_BYTES * model.hidden + LOGIT_BYTES * model.vocab
+        self.logits = (model.vocab > 0) * tokens * head / workload.tp
+
+    def of(self, stage: int) -> Memory:
+        """What a GPU of a stage holds."""
+        workload, held = self.workload, self.workload.holdings[stage]
+        params = held_params(held, *self.kinds)
+        dense, expert = (params.dense + word_params(workload, stage)) / workload.tp, params.expert / workload.tp
+        shard, block = _updated(workload, dense, expert), _largest_block(held, self.kinds) / workload.tp
+        whole = dense + expert
+        return Memory(
+            weights=WEIGHT_BYTES * (shard + GATHERED * block if self.share >= SHARDING.index("parameters") else whole),
+            gradients=workload.grad_bytes * (shard + block if self.share >= SHARDING.index("gradients") else whole),
+            optimizer=OPTIMIZER_BYTES * shard,
+            activations=self.token * (self._in_flight(stage, held) + self.again),
+            logits=held.ends * self.logits,
+        )
+
+    def _in_flight(self, stage: int, held: Holding) -> float:
+        """Elements per token of all passes in flight, the TP group together."""
+        passes = zip(in_flight(self.workload, stage), held.moe, held.dense, strict=True)
+        return sum(times * (moe * self.kept[True] + dense * self.kept[False]) for times, moe, dense in passes)
 
 
-def _whole(workload: Workload, stage: int) -> float:
-    return sum(_held(workload, stage))
+def _largest_block(held: Holding, kinds: tuple[StageParams, StageParams]) -> float:
+    """Parameters of the largest block of a stage, all TP slices together."""
+    return max(sum(params) for params, count in zip(kinds, (sum(held.moe), sum(held.dense)), strict=True) if count)
 
 
-def _largest_block(workload: Workload, stage: int) -> float:
-    """Parameters of the largest block of a stage on a GPU."""
-    moe = len(workload.stage_layers(stage))
-    kinds = [kind for kind, count in ((True, moe), (False, workload.stage_blocks[stage] - moe)) if count]
-    return max(sum(block_params(workload, kind)) for kind in kinds) / workload.tp
-
-
-def _activations(workload: Workload, stage: int) -> float:
-    """Bytes of all passes in flight, the TP group together, and of what is computed again of one block."""
-    model, token = workload.architecture, ACTIVATION_BYTES * workload.tokens
+def _kept(workload: Workload) -> tuple[dict[bool, float], float]:
+    """Elements per token that an MoE block and a dense one keep for the backward pass, and what is computed again of
+    one block."""
+    model = workload.architecture
     inner = {True: _moe_kept(workload), False: 2 * model.hidden + KEPT_PER_FFN * model.dense_hidden}
     attention = model.attention.kept(model.hidden)
-    kept = {
-        "none": {moe: attention + part for moe, part in inner.items()},
-        "attention": {moe: model.hidden + part for moe, part in inner.items()},
-        "block": dict.fromkeys(inner, model.hidden),
-    }[workload.recompute]
-    again = {"none": 0.0, "attention": attention, "block": attention + max(inner.values())}[workload.recompute]
-    held = 0.0
-    for place, passes in zip(workload.held_places(stage), in_flight(workload, stage), strict=True):
-        moe = len(workload.place_layers(place))
-        held += passes * (moe * kept[True] + (workload.place_blocks[place] - moe) * kept[False])
-    return token * (held + again)
+    if workload.recompute == "block":
+        return dict.fromkeys(inner, model.hidden), attention + max(inner.values())
+    again = attention if workload.recompute == "attention" else 0.0
+    stays = model.hidden if again else attention
+    return {moe: stays + part for moe, part in inner.items()}, again
 
 
 def _moe_kept(workload: Workload) -> float:

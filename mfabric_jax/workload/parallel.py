@@ -4,7 +4,6 @@ TP ranks fill a server first, then EP ranks, then DP, then PP. A region is the s
 Source: arXiv 2501.03905.
 """
 
-import bisect
 import dataclasses
 import functools
 from typing import NamedTuple
@@ -13,7 +12,16 @@ import numpy as np
 
 from mfabric_jax import checks
 from mfabric_jax.workload.models import Architecture
-from mfabric_jax.workload.schedules import SCHEDULES, PipelineShape, Schedule, check_shape
+from mfabric_jax.workload.schedules import (
+    SCHEDULES,
+    Holding,
+    ModelPart,
+    PipelineShape,
+    Schedule,
+    check_shape,
+    holdings,
+    model_parts,
+)
 from mfabric_jax.workload.sending import check_dispatch
 
 DEGREES = ("tp", "ep", "dp", "pp")
@@ -224,6 +232,11 @@ class Workload:
         return self.micro_batch * self.sequence // self.cp
 
     @property
+    def iteration_tokens(self) -> int:
+        """Tokens of an iteration, all replicas together."""
+        return self.dp * self.ep * self.micro_batches * self.tokens
+
+    @property
     def head_counted(self) -> bool:
         """Whether embedding and output head take time."""
         return self.head != "left-out" and self.architecture.vocab > 0
@@ -306,36 +319,45 @@ class Workload:
             found.setdefault(tuple(sorted(self.held_places(stage))), []).append(stage)
         return tuple(map(tuple, found.values()))
 
-    @functools.cached_property
+    @property
+    def places(self) -> tuple[ModelPart, ...]:
+        """What each place of the model holds, pp x chunks of them."""
+        return model_parts(self.architecture, self.pp * self.chunks)
+
+    @property
+    def holdings(self) -> tuple[Holding, ...]:
+        """What each pipeline stage holds."""
+        return holdings(self.architecture, self.schedule, self.pp, self.chunks)
+
+    @property
     def place_blocks(self) -> tuple[int, ...]:
-        """Blocks of each place, pp x chunks of them; the first ones take one more where the division leaves a rest."""
-        places = self.pp * self.chunks
-        least, more = divmod(self.architecture.blocks, places)
-        return tuple(least + (place < more) for place in range(places))
+        """Blocks of each place; the first ones take one more where the division leaves a rest."""
+        return tuple(place.blocks for place in self.places)
 
     def place_layers(self, place: int) -> range:
         """MoE blocks of a place, counted among MoE blocks only; the rest of its blocks are dense."""
-        first, moe = self._first_block(place), self.architecture.moe_blocks
-        return range(*(bisect.bisect_left(moe, block) for block in (first, first + self.place_blocks[place])))
+        return self.places[place].layers
 
     def place_positions(self, place: int) -> tuple[int, ...]:
         """Where its MoE blocks stand among the blocks of a place, from 0."""
-        moe = self.architecture.moe_blocks
-        return tuple(moe[layer] - self._first_block(place) for layer in self.place_layers(place))
-
-    def _first_block(self, place: int) -> int:
-        return sum(self.place_blocks[:place])
+        first, _, layers = self.places[place]
+        return tuple(self.architecture.moe_blocks[layer] - first for layer in layers)
 
     @functools.cached_property
     def stage_blocks(self) -> tuple[int, ...]:
         """Blocks of each pipeline stage, all its chunks together."""
-        return tuple(sum(self.place_blocks[place] for place in self.held_places(stage)) for stage in range(self.pp))
+        return tuple(sum(held.moe) + sum(held.dense) for held in self.holdings)
 
     def stage_layers(self, stage: int) -> list[int]:
         """MoE blocks of a pipeline stage, counted among MoE blocks only; the rest of its blocks are dense."""
+        self.check_stage(stage)
+        return [layer for place in self.held_places(stage) for layer in self.place_layers(place)]
+
+    def check_stage(self, stage: int) -> int:
+        """The stage; `InputError` for one that does not exist."""
         if not 0 <= stage < self.pp:
             raise checks.InputError(f"stage must be from 0 to {self.pp - 1}, got {stage!r}.")
-        return [layer for place in self.held_places(stage) for layer in self.place_layers(place)]
+        return stage
 
 
 class Placement(NamedTuple):

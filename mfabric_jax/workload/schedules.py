@@ -1,5 +1,6 @@
 """Schedules of a pipeline: what a stage runs, which blocks it holds, what bubble that leaves (sources: `_passes`)."""
 
+import bisect
 import functools
 import math
 from collections.abc import Callable, Iterable
@@ -8,6 +9,7 @@ from typing import NamedTuple
 from mfabric_jax import checks
 from mfabric_jax.workload import _passes
 from mfabric_jax.workload._passes import FORWARD, INPUT, PipelineShape, Unit
+from mfabric_jax.workload.models import Architecture
 
 Place = Callable[[int, int, int], int]  # of stage, chunk, stages
 ROUNDING = 1e-9  # of a division
@@ -81,6 +83,49 @@ SCHEDULES = {
         overlap=True,
     ),
 }
+
+
+class ModelPart(NamedTuple):
+    """A part of the model: its first block, how many there are, and its MoE blocks, counted among MoE blocks only."""
+
+    first: int
+    blocks: int
+    layers: range
+
+
+class Holding(NamedTuple):
+    """What a pipeline stage holds: MoE and dense blocks of each of its chunks; whether the model begins or ends
+    there."""
+
+    moe: tuple[int, ...]
+    dense: tuple[int, ...]
+    begins: bool
+    ends: bool
+
+
+@functools.lru_cache(maxsize=1024)
+def model_parts(architecture: Architecture, count: int) -> tuple[ModelPart, ...]:
+    """A model in so many parts; the first ones take one block more where the division leaves a rest."""
+    least, more = divmod(architecture.blocks, count)
+    moe, found, first = architecture.moe_blocks, [], 0
+    for part in range(count):
+        blocks = least + (part < more)
+        layers = range(*(bisect.bisect_left(moe, block) for block in (first, first + blocks)))
+        found.append(ModelPart(first, blocks, layers))
+        first += blocks
+    return tuple(found)
+
+
+@functools.lru_cache(maxsize=1024)
+def holdings(architecture: Architecture, schedule: str, pp: int, chunks: int) -> tuple[Holding, ...]:
+    """What each stage of a pipeline holds."""
+    order, places, found = SCHEDULES[schedule], model_parts(architecture, pp * chunks), []
+    for stage in range(pp):
+        held = [order.place(stage, chunk, pp) for chunk in range(chunks * order.copies)]
+        moe = tuple(len(places[place].layers) for place in held)
+        dense = tuple(places[place].blocks - count for place, count in zip(held, moe, strict=True))
+        found.append(Holding(moe, dense, 0 in held, len(places) - 1 in held))
+    return tuple(found)
 
 
 def check_shape(schedule: str, shape: PipelineShape) -> None:

@@ -1,25 +1,27 @@
-"""Set-ups that a model can have: the nearest to one that it cannot, and one for a model that comes without."""
+"""Set-ups that a model can have: the quickest that fits, and the nearest to one that it cannot have."""
 
 import dataclasses
 import functools
+import heapq
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mfabric_jax import units
-from mfabric_jax.checks import InputError, whole
-from mfabric_jax.workload.memory import fullest_stage
+from mfabric_jax.checks import InputError, one_of, whole
+from mfabric_jax.workload.estimate import USUAL, Speeds, iteration_seconds
+from mfabric_jax.workload.gpus import Gpu
+from mfabric_jax.workload.memory import UNKNOWN_BYTES, fullest_stage, memory_of, usable_bytes
 from mfabric_jax.workload.models import Architecture
 from mfabric_jax.workload.parallel import DEGREES, RECOMPUTE, Workload
-from mfabric_jax.workload.schedules import micro_batches_for
+from mfabric_jax.workload.schedules import SCHEDULES, micro_batches_for
 
-COUNTED = (*DEGREES, "gpus", "gpus_per_server", "chunks", "micro_batch", "micro_batches", "sequence")
-BUBBLE = 0.15  # of an iteration, at most, for a model of one's own
+COUNTED = (*DEGREES, "gpus", "chunks", "micro_batch", "micro_batches", "sequence")
+BUBBLE = 0.15  # of an iteration, at most, for a model of one's own whose degrees are given
+SEQUENCES = 4096  # of an iteration, all replicas together, about, for one whose degrees are found
 GPUS = 1024  # of a cluster that nobody names
-REGION_GPUS = 64  # of an expert-parallel group that nobody names, about
-FITS_BYTES = float(units.gigabytes(80))  # of a GPU that nobody names
 MOST_STAGES = 64  # that are tried
 NEAR_SERVERS = (0, 1, -1, 2, -2, 4, -4, 8, -8)  # more, where no set-up has the GPUs that are asked for
 NEAREST = 20  # set-ups near to one that is wrong, of which one that fits is named
@@ -27,6 +29,27 @@ MOST = 1 << 20  # of a degree that others are compared with
 OWN_MICRO_BATCH = 1
 
 SetUpFacts = dict[str, Any]
+
+
+class Candidate(NamedTuple):
+    """A set-up of a model.
+
+    - `micro_batches`: of an iteration.   - `memory_bytes`: of a GPU of the fullest stage.
+    - `seconds_per_token`: of all GPUs together, by estimate.   - `fits`: whether the memory leaves its headroom.
+    - `why`: of one that is chosen, a sentence.
+    """
+
+    tp: int
+    pp: int
+    ep: int
+    dp: int
+    gpus: int
+    micro_batches: int
+    recompute: str
+    memory_bytes: float
+    seconds_per_token: float
+    fits: bool
+    why: str = ""
 
 
 def finished(facts: SetUpFacts) -> SetUpFacts:
@@ -39,61 +62,208 @@ def finished(facts: SetUpFacts) -> SetUpFacts:
     return facts
 
 
-def completed(facts: SetUpFacts, fits_bytes: float = FITS_BYTES) -> SetUpFacts:
-    """The set-up of a model of one's own with the degrees that it leaves open.
+def quickest(
+    architecture: Architecture,
+    server: Gpu,
+    *,
+    gpus: int | None = None,
+    tp: int | None = None,
+    pp: int | None = None,
+    ep: int | None = None,
+    dp: int | None = None,
+    global_batch: int | None = None,
+    micro_batches: int | None = None,
+    recompute: str | None = None,
+    speeds: Speeds = USUAL,
+    **job: Any,
+) -> Candidate:
+    """Of all set-ups that fit the memory of a GPU the one that takes least time a token, by estimate.
 
-    Regions of several servers, about 64 GPUs, unless `ep` is given; then the least TP and PP with which everything fits
-    `fits_bytes` of a GPU; DP fills the cluster, of 1,024 GPUs unless `gpus` says. Where nothing fits, blocks are
-    computed again; where that does not help, the set-up that needs least is taken. `InputError` where no set-up has the
-    degrees that are given.
+    - What is stated stays; `gpus` open: about 1,024; `ep` open: as many ranks as a server has GPUs or more, if any such
+      set-up fits, as in nearly all published ones: experts that see few tokens reach no usual efficiency.
+    - `server`: the GPU and the server it sits in.
+    - `global_batch`: sequences of an iteration, all replicas together; or `micro_batches`; where both are open, as many
+      as make about 4,096 sequences.
+    - `recompute` open: the least that fits.   - `job`: other fields of a `Workload`.
+
+    Where nothing fits, the one that needs least memory, with `fits` false. `InputError` where no set-up has what is
+    stated, with what would do.
     """
-    fixed = {name: value for name, value in facts.items() if name != "architecture"}
-    for name in COUNTED:
-        if fixed.get(name) is not None:
-            whole(name, fixed[name])
+    wanted = job | {"gpus": gpus, "tp": tp, "pp": pp, "ep": ep, "dp": dp, "micro_batches": micro_batches}
+    wanted |= {"global_batch": global_batch, "recompute": recompute}
+    room, too_large = usable_bytes(server.memory_bytes), []
+    for wide in (True,) if ep is not None else (True, False):
+        jobs = _workloads(architecture, server, wanted, lambda each, wide=wide: wide == _is_wide(each, ep, server))
+        for seconds, one in _by_time(jobs, server, recompute, speeds):
+            at_least = memory_of(one, 0).total
+            if at_least <= room and (found := _candidate(one, server, seconds)).fits:
+                return found._replace(why=_why(one, found, server, speeds))
+            too_large.append((at_least, len(too_large), seconds, one))
+    if not too_large:
+        raise _refusal(architecture, server, wanted)
+    least = _least(sorted(too_large), server)
+    why = (
+        f"No set-up fits {_room(server)}; {_in_words(least)} needs least, {gigabytes_in_words(least.memory_bytes)} GB."
+    )
+    return least._replace(why=why)
 
-    def some(**changed: int) -> SetUpFacts | None:
-        return _completed(facts["architecture"], tuple(sorted((fixed | changed).items())), fits_bytes)
 
-    found = some()
-    if found is None:
-        said = ", ".join(f"{name} {fixed[name]}" for name in (*DEGREES, "gpus") if name in fixed)
-        gpus, server = fixed.get("gpus", 0), fixed.get("gpus_per_server", 8)
-        near = [gpus // server * server + step * server for step in NEAR_SERVERS if gpus]
-        near = [count for count in near if count > 0 and some(gpus=count)][:2]
-        instead = f"{' or '.join(map(str, sorted(near)))} GPUs would do" if near else "leave one of them out"
-        raise InputError(f"no set-up has {said}; {instead}.")
-    return facts | found
+def _is_wide(degrees: Mapping[str, int], ep: int | None, server: Gpu) -> bool:
+    return ep is not None or degrees["ep"] >= server.gpus_per_server
 
 
-@functools.lru_cache(maxsize=256)
-def _completed(architecture: Architecture, fixed: tuple[tuple[str, Any], ...], fits_bytes: float) -> SetUpFacts | None:
-    given: SetUpFacts = dict(fixed)
-    least, best = math.inf, None
-    for recompute in [given["recompute"]] if "recompute" in given else [RECOMPUTE[0], RECOMPUTE[-1]]:
-        several = 0 if "ep" in given else given.get("gpus_per_server", 8)
-        for degrees in sorted(_candidates(architecture, given), key=_preferred(several)):
-            facts = given | degrees | {"recompute": recompute}
-            try:
-                job = Workload("own", architecture, **finished(facts))
-            except InputError:
-                continue
-            if (needs := fullest_stage(job)[1].total) < least:
-                least, best = needs, degrees | {"recompute": recompute}
-            if needs <= fits_bytes:
-                return best
+def _least(rows: Sequence[tuple[float, int, float, Workload]], server: Gpu) -> Candidate:
+    """The one that needs least memory, of rows that begin with what a GPU needs at least, ascending."""
+    _, _, seconds, one = rows[0]
+    best = _candidate(one, server, seconds)
+    for at_least, _, seconds, one in rows[1:]:
+        if at_least >= best.memory_bytes:
+            break
+        best = min(best, _candidate(one, server, seconds), key=lambda each: each.memory_bytes)
     return best
 
 
-def _preferred(server_gpus: int) -> Any:
-    """Of groups that are larger than so many GPUs the least TP, and so on."""
+def set_ups_by_time(
+    architecture: Architecture, server: Gpu, *, speeds: Speeds = USUAL, **wanted: Any
+) -> list[Candidate]:
+    """All set-ups that have what is `wanted` (as `quickest` takes it), the quickest first, by estimate."""
+    jobs = _workloads(architecture, server, wanted)
+    return [_candidate(job, server, s) for s, job in _by_time(jobs, server, wanted.get("recompute"), speeds)]
 
-    def key(degrees: Mapping[str, int]) -> tuple:
-        group = degrees["tp"] * degrees["ep"]
-        off_region = abs(math.log2(group / REGION_GPUS))
-        return group <= server_gpus, degrees["tp"], off_region, degrees["pp"], abs(math.log2(degrees["gpus"] / GPUS))
 
-    return key
+def _by_time(
+    jobs: Sequence[Workload], server: Gpu, recompute: str | None, speeds: Speeds
+) -> Iterator[tuple[float, Workload]]:
+    """Seconds a token and set-ups, the quickest first, each with every recomputation unless one is given.
+
+    Recomputing more never makes a set-up quicker, so it is looked at after less.
+    """
+    queue = [(_per_token(job, server, speeds), at, job) for at, job in enumerate(jobs)]
+    heapq.heapify(queue)
+    while queue:
+        seconds, at, job = heapq.heappop(queue)
+        yield seconds, job
+        if recompute is None and job.recompute != RECOMPUTE[-1]:
+            more = RECOMPUTE[RECOMPUTE.index(job.recompute) + 1]
+            if (again := _changed(job, recompute=more)) is not None:
+                heapq.heappush(queue, (_per_token(again, server, speeds), at, again))
+
+
+def _per_token(job: Workload, server: Gpu, speeds: Speeds) -> float:
+    return iteration_seconds(job, server, speeds).total / job.iteration_tokens
+
+
+def _candidate(job: Workload, server: Gpu, seconds: float) -> Candidate:
+    needs = fullest_stage(job)[1].total
+    size = job.tp, job.pp, job.ep, job.dp, job.gpus, job.micro_batches, job.recompute
+    return Candidate(*size, needs, seconds, needs <= usable_bytes(server.memory_bytes))
+
+
+def _workloads(
+    architecture: Architecture,
+    server: Gpu,
+    wanted: Mapping[str, Any],
+    some: Callable[[Mapping[str, int]], bool] = lambda degrees: True,
+) -> list[Workload]:
+    """Those that can be, by degrees; only `some` of them."""
+    given = {name: value for name, value in wanted.items() if value is not None}
+    given["gpus_per_server"] = server.gpus_per_server
+    for name in COUNTED:
+        if name in given:
+            whole(name, given[name])
+    batch = given.pop("global_batch", None)
+    if batch is not None and "micro_batches" in given:
+        raise InputError(f"global_batch {batch} is not used beside micro_batches {given['micro_batches']}.")
+    found = []
+    for degrees in filter(some, _degrees(architecture, given)):
+        facts = {"micro_batches": _micro_batches(given | degrees, batch)} | given | degrees
+        if facts["micro_batches"] and (job := _tried(architecture, facts)) is not None:
+            found.append(job)
+    return found
+
+
+def _micro_batches(facts: Mapping[str, Any], batch: int | None) -> int:
+    """Those of a global batch, 0 where they do not come out even; without one, of about so many sequences as usual."""
+    together = _sequences(facts)
+    if batch is not None:
+        return 0 if batch % together else batch // together
+    order = SCHEDULES[one_of("schedule", facts.get("schedule", "1f1b"), SCHEDULES)]
+    step = order.step(facts["pp"])
+    return max(order.least * facts["pp"], step, round(SEQUENCES / together / step) * step)
+
+
+def _sequences(facts: Mapping[str, Any]) -> int:
+    """Sequences of one micro-batch, all replicas together."""
+    together = facts["dp"] * facts["ep"] * facts.get("micro_batch", OWN_MICRO_BATCH)
+    return max(1, together // facts.get("cp", 1))
+
+
+def _degrees(architecture: Architecture, given: Mapping[str, Any]) -> list[dict[str, int]]:
+    """Degrees on the GPUs that are given, or else on 1,024, or as many as are nearest to that."""
+    found = list(_candidates(architecture, {"gpus": GPUS} | dict(given)))
+    if found or "gpus" in given:
+        return found
+    each = [(abs(math.log2(degrees["gpus"] / GPUS)), degrees) for degrees in _candidates(architecture, given)]
+    closest = min((off for off, _ in each), default=0.0)
+    return [degrees for off, degrees in each if off == closest]
+
+
+def _refusal(architecture: Architecture, server: Gpu, wanted: Mapping[str, Any]) -> InputError:
+    """Why no set-up has what is wanted."""
+    given = {name: value for name, value in wanted.items() if value is not None}
+    said = ", ".join(f"{name} {given[name]}" for name in (*DEGREES, "gpus") if name in given) or "such degrees"
+    given["gpus_per_server"] = server.gpus_per_server
+    degrees = _degrees(architecture, given)
+    if degrees and "global_batch" in given:
+        batch = given["global_batch"]
+        steps = {_sequences(given | each) for each in degrees}
+        near = sorted({max(1, batch // step + more) * step for step in (min(steps),) for more in (0, 1)})
+        instead = f"{' or '.join(map(str, near))} would do"
+        return InputError(f"no set-up with {said} divides global_batch {batch}; {instead}.")
+    if len(degrees) == 1:
+        try:
+            Workload("own", architecture, **finished(given | degrees[0]))
+        except InputError as mistake:
+            return mistake
+    gpus, size = given.get("gpus", 0), server.gpus_per_server
+    near = [gpus // size * size + step * size for step in NEAR_SERVERS if gpus]
+    near = [count for count in near if count > 0 and _workloads(architecture, server, dict(wanted) | {"gpus": count})]
+    instead = f"{' or '.join(map(str, sorted(near[:2])))} GPUs would do" if near else "leave one of them out"
+    return InputError(f"no set-up has {said}; {instead}.")
+
+
+def gigabytes_in_words(size: float) -> str:
+    return f"{float(units.to_gigabytes(size)):,.1f}".removesuffix(".0")
+
+
+def _room(server: Gpu) -> str:
+    """What of a GPU's memory a set-up may fill, in words."""
+    size = UNKNOWN_BYTES if server.memory_bytes is None else server.memory_bytes
+    return f"{gigabytes_in_words(usable_bytes(server.memory_bytes))} of {gigabytes_in_words(size)} GB a GPU"
+
+
+def _in_words(one: Candidate) -> str:
+    return f"{set_up_words(one._asdict())}, recompute {one.recompute}"
+
+
+def _why(job: Workload, found: Candidate, server: Gpu, speeds: Speeds) -> str:
+    seconds = iteration_seconds(job, server, speeds)
+    shares = {name.replace("_", " "): round(100 * part / seconds.total) for name, part in seconds._asdict().items()}
+    parts = ", ".join(f"{name} {share} %" for name, share in shares.items() if share)
+    return f"{_in_words(found)}: of what fits {_room(server)} the least time a token by estimate ({parts})."
+
+
+def completed(facts: SetUpFacts, server: Gpu) -> SetUpFacts:
+    """The set-up of a model of one's own with the degrees that it leaves open, as `quickest` finds them; `InputError`
+    where no set-up has the degrees that are given."""
+    fixed = {name: value for name, value in facts.items() if name != "architecture"}
+    return facts | _completed(facts["architecture"], tuple(sorted(fixed.items())), server)
+
+
+@functools.lru_cache(maxsize=256)
+def _completed(architecture: Architecture, fixed: tuple[tuple[str, Any], ...], server: Gpu) -> SetUpFacts:
+    found = quickest(architecture, server, **dict(fixed))
+    return {name: getattr(found, name) for name in (*DEGREES, "gpus", "recompute", "micro_batches")}
 
 
 def _divisors(number: int) -> list[int]:
@@ -122,7 +292,7 @@ def _candidates(architecture: Architecture, given: Mapping[str, Any]) -> Iterato
 
 
 def nearest(
-    architecture: Architecture, facts: Mapping[str, Any], asked: Mapping[str, Any], fits_bytes: float = FITS_BYTES
+    architecture: Architecture, facts: Mapping[str, Any], asked: Mapping[str, Any], server: Gpu
 ) -> dict[str, int] | None:
     """Degrees that a model can have, near to those of `facts`, that fit a GPU if any near ones do; None where
     there are none, or those of `facts` are such. `gpus` stays where it is `asked`, if it can."""
@@ -143,8 +313,9 @@ def nearest(
     if not each or distance(each[0]) == 0:
         return None
     rest = {name: value for name, value in facts.items() if name not in (*DEGREES, "gpus", "architecture")}
+    rest["micro_batches"] = None
     found = [job for degrees in each if (job := _tried(architecture, rest | degrees))]
-    fitting = [job for job in found if fullest_stage(job)[1].total <= fits_bytes]
+    fitting = [job for job in found if fullest_stage(job)[1].total <= usable_bytes(server.memory_bytes)]
     best = next(iter(fitting or found), None)
     return best and {name: getattr(best, name) for name in (*DEGREES, "gpus")}
 
@@ -154,9 +325,16 @@ def is_degree(value: Any) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool) and 0 < int(value) < MOST
 
 
+def _changed(job: Workload, **changed: Any) -> Workload | None:
+    try:
+        return dataclasses.replace(job, **changed)
+    except InputError:
+        return None
+
+
 def _tried(architecture: Architecture, facts: SetUpFacts) -> Workload | None:
     try:
-        return Workload("own", architecture, **finished(facts | {"micro_batches": None}))
+        return Workload("own", architecture, **finished(facts))
     except InputError:
         return None
 
@@ -164,29 +342,3 @@ def _tried(architecture: Architecture, facts: SetUpFacts) -> Workload | None:
 def set_up_words(degrees: Mapping[str, int]) -> str:
     """Degrees, and the GPUs that they take, in words."""
     return ", ".join(f"{name} {degrees[name]}" for name in DEGREES) + f" on {degrees['gpus']:,} GPUs"
-
-
-def remedies(workload: Workload, most_bytes: float) -> list[str]:
-    """Single changes of a set-up, in words, after which every GPU holds at most so many bytes."""
-    changes: list[dict[str, Any]] = [{"sharding": "optimizer"}] if workload.sharding == "none" else []
-    changes += [{"recompute": kind} for kind in RECOMPUTE[RECOMPUTE.index(workload.recompute) + 1 :]]
-    halved = workload.micro_batch // 2
-    while halved:
-        changes.append({"micro_batch": halved})
-        halved //= 2
-    for name in ("pp", "tp"):
-        for times in (2, 4, 8):
-            if workload.dp % times == 0:
-                changes.append({name: getattr(workload, name) * times, "dp": workload.dp // times})
-    found: dict[str, str] = {}
-    for change in changes:
-        field, value = next(iter(change.items()))
-        if field in found or getattr(workload, field) == value:
-            continue
-        try:
-            changed = dataclasses.replace(workload, **change)
-        except InputError:
-            continue
-        if fullest_stage(changed)[1].total <= most_bytes:
-            found[field] = f"{field.replace('_', '-')} {value}"
-    return list(found.values())

@@ -9,7 +9,7 @@ all-reduces behind experts, too (`tp_reduces` all), 77 : 23. An all-reduce is a 
 import itertools
 from typing import Any, NamedTuple
 
-from mfabric_jax.workload.parallel import Workload
+from mfabric_jax.workload.parallel import Holding, Workload
 
 ACTIVATION_BYTES = 2  # bf16: TP all-reduces and PP transfers
 PASSES = 2  # forward and backward
@@ -80,16 +80,25 @@ def stage_params(workload: Workload, stage: int) -> StageParams:
 
     `InputError` for a stage that does not exist.
     """
-    moe = len(workload.stage_layers(stage))
-    kinds = (block_params(workload, True), moe), (block_params(workload, False), workload.stage_blocks[stage] - moe)
-    return StageParams(*(sum(times * one[part] for one, times in kinds) for part in (0, 1)))
+    return held_params(workload.holdings[workload.check_stage(stage)], *kinds_of_block(workload))
+
+
+def held_params(held: Holding, moe: StageParams, dense: StageParams) -> StageParams:
+    """Parameters of what a stage holds, from those of one MoE block and of one dense block."""
+    blocks = sum(held.moe), sum(held.dense)
+    return StageParams(*(blocks[0] * each + blocks[1] * plain for each, plain in zip(moe, dense, strict=True)))
+
+
+def kinds_of_block(workload: Workload) -> tuple[StageParams, StageParams]:
+    """Parameters of an MoE block and of a dense one."""
+    return block_params(workload, True), block_params(workload, False)
 
 
 def word_params(workload: Workload, stage: int) -> int:
     """Parameters of the embedding where the model begins and of the head where it ends: one copy, where both are on a
     stage and tied."""
-    model, places = workload.architecture, workload.held_places(stage)
-    ends = (0 in places) + (len(workload.place_blocks) - 1 in places)
+    model, held = workload.architecture, workload.holdings[stage]
+    ends = held.begins + held.ends
     return model.head_params * (min(ends, 1) if model.tied else ends)
 
 
@@ -153,6 +162,33 @@ def replica_bytes(workload: Workload, stage: int, *, last: bool = False) -> Grad
     params = stage_params(workload, stage)
     words = word_params(workload, stage) if workload.head_counted else 0
     return _with_copies(workload, params.dense * each + words * once, params.expert * each)
+
+
+class ReplicaRing(NamedTuple):
+    """An all-reduce: bytes that leave a server, that a GPU moves inside its server, and steps between servers."""
+
+    between: float
+    inside: float
+    steps: int
+
+
+def replica_ring(workload: Workload, dense: float, expert: float) -> ReplicaRing:
+    """The all-reduce of so many bytes of a stage, hierarchical: reduced inside each server, a ring between servers,
+    broadcast inside.
+
+    - `dense`: over all servers of the stage (and one that holds the same).   - `expert`: of an EP rank, over its DP
+      replicas, and over copies in its group, which are taken to be on different servers.
+    """
+    holders = workload.order.copies  # stages that hold the same
+    servers, per_server = holders * workload.servers // workload.pp, workload.gpus_per_server
+    spread = min(holders * workload.dp, servers)  # servers with a replica of one expert
+    copies = holders * workload.dp // spread  # replicas inside one server
+    held = expert * per_server / (workload.tp * copies)
+    between = ring_bytes(dense, servers) + ring_bytes(held, spread)
+    between += copy_ring_bytes(copy_part(workload, held), spread)
+    local, slice_, own = per_server // workload.tp, dense / workload.tp, expert / workload.tp
+    inside = ring_bytes(slice_, local) + ring_bytes(own, copies)
+    return ReplicaRing(between, inside, 2 * (servers - 1) + 2 * (spread - 1))
 
 
 def context_bytes(workload: Workload) -> float:

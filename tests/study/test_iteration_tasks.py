@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from mfabric_jax import InputError
-from mfabric_jax.schedule._beside import replica_ring
 from mfabric_jax.schedule.as_tasks import TRAFFIC
 from mfabric_jax.study import Compare, scenarios
 from mfabric_jax.study._contention import latency_of, links_of_iteration
@@ -12,7 +11,7 @@ from mfabric_jax.study._export import timed_iteration
 from mfabric_jax.study._iteration_tasks import check_exportable, iteration_graph
 from mfabric_jax.tasks.graph import Op, TaskKind
 from mfabric_jax.tasks.lowering import lowered
-from mfabric_jax.workload.volume import iteration_bytes, pp_bytes, replica_bytes
+from mfabric_jax.workload.volume import iteration_bytes, pp_bytes, replica_bytes, replica_ring
 from tests.oracles import graph as oracle
 from tests.schedule.jobs import job
 from tests.study.small import row

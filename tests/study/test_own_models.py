@@ -114,9 +114,14 @@ def test_other_commands_take_a_file(tiny, capsys):
     assert "left open" not in capsys.readouterr().out
     pathlib.Path(tiny).write_text(TINY.replace("ep = 16\n", ""))
     assert status("traffic", tiny) == 0
-    assert "tiny: degrees were left open and found: tp 1, ep 16, dp 1, pp 2 on 32 GPUs, 6 mi" in capsys.readouterr().out
+    assert (
+        "tiny: degrees were left open and found: tp 1, ep 16, dp 1, pp 2 on 32 GPUs, 256 mi" in capsys.readouterr().out
+    )
     assert status("traffic", "llama-moe") == 0
-    assert "llama-moe needs 115 GB of 80 GB a GPU; recompute attention, micro-batch 4, " in capsys.readouterr().out
+    assert (
+        "llama-moe needs 115 GB of 80 GB a GPU (8% kept for buffers); what fits: recompute attention (73.5 GB); "
+        in capsys.readouterr().out
+    )
     said = mistake(capsys, "timeline", "--model", tiny, "--dtype", "fp8")
     assert said.startswith("dtype is that of the simulator, float32 or float64")
     check_refused("dtype is that of the simulator", Compare, models=(tiny,), fabrics=("fat-tree",), dtype="bf16")

@@ -1,6 +1,7 @@
 """Memory of a GPU: by hand, against published counts, and activations in flight against the order of the schedule."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -8,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mfabric_jax.schedule._order import BACKWARD, order_of
-from mfabric_jax.workload import GroupedQuery, Workload, fullest_stage, get, memory_of, models
-from mfabric_jax.workload.memory import in_flight, step_bytes
+from mfabric_jax.study._memory import too_large
+from mfabric_jax.study.settings import SetUp
+from mfabric_jax.workload import GroupedQuery, Workload, fullest_stage, memory_of, models
+from mfabric_jax.workload.memory import in_flight, step_bytes, usable_bytes
 from mfabric_jax.workload.parallel import SHARDING
-from mfabric_jax.workload.set_ups import remedies
 
 # Width 8, one head of 8: 256 parameters of attention; 4 experts of 3 x 8 x 10 with a gate of 32, one of four blocks
 # dense with 3 x 8 x 20; embedding and head of 100 x 8. Four GPUs a stage: tp 2, ep 2.
@@ -111,15 +113,40 @@ def test_passes_in_flight_are_those_of_the_schedule(kind, stages, rounds):
         assert len(in_flight(job, stage)) == chunks
 
 
-def test_what_would_fit_is_said():
-    job = get("llama-moe")
-    needs = fullest_stage(job)[1].total
-    assert remedies(job, needs / 2) != []
-    for words in remedies(job, 80e9):
-        field, value = words.rsplit(" ", 1)
-        field = field.replace("-", "_")
-        change = {field: int(value) if value.isdigit() else value}
-        change |= {"dp": job.dp // (int(value) // getattr(job, field))} if field in ("tp", "pp") else {}
-        assert fullest_stage(dataclasses.replace(job, **change))[1].total <= 80e9
-    assert remedies(job, 1.0) == []
-    assert needs == pytest.approx(114.8e9, rel=1e-3)
+def test_what_buffers_take_is_left_free():
+    assert usable_bytes(80e9) == pytest.approx(73.6e9)
+    assert usable_bytes(None) == usable_bytes(80e9)
+
+
+def test_whatever_a_remedy_changes_the_run_that_follows_it_fits():
+    for name, run in (("llama-moe", {"bubble": 0.15}), ("llama-moe:pp=8", {}), ("qwen-moe", {"micro_batches": 8})):
+        settings = SetUp(gpu="H100-SXM", **run)
+        said = too_large(settings, name)
+        assert said is not None
+        several = said.partition("what fits: ")[2].removesuffix(".").split("; ")
+        assert len(several) >= 3
+        for words in several:
+            changed = {field.replace("-", "_"): value for field, value in re.findall(r"([\w-]+) (\w+)(?=,| \()", words)}
+            flags = {field: int(value) if value.isdigit() else value for field, value in changed.items()}
+            label = name.partition(":")[0]  # what stood behind it is said as flags
+            flags = {"pp": 8, "dp": 16} | flags if ":" in name else flags
+            job = dataclasses.replace(settings, **flags).workload(label)
+            needs = fullest_stage(job)[1].total
+            assert needs <= 0.92 * 80e9, words
+            assert f"({needs / 1e9:.1f}".removesuffix(".0") in words
+            assert job.gpus == settings.workload(name).gpus, words
+            assert (
+                f"{job.micro_batches} micro-batches" in words
+                or job.micro_batches == settings.workload(name).micro_batches
+            )
+
+
+def test_a_remedy_that_needs_more_gpus_says_so():
+    said = too_large(SetUp(gpu="H100-SXM"), "deepseek-r1:pp=4:ep=8")
+    assert said is not None
+    found = re.search(r"what fits: .*gpus (\d+).* on (\d+) GPUs instead of 32", said)
+    assert found, said
+    assert found[1] == found[2] != "32"
+    assert too_large(SetUp(gpu="H100-SXM", micro_batch=1), "deepseek-r1:pp=1:ep=8").endswith(
+        "no other set-up fits, either."
+    )
