@@ -16,9 +16,9 @@ import numpy as np
 from mfabric_jax.report.figures.groups import Dots
 from mfabric_jax.report.figures.panels import Axis, Picture
 from mfabric_jax.schedule.all_to_alls import places
-from mfabric_jax.study import Compare, calibrate, rows_of, scenarios, simulate
-from mfabric_jax.study._simulate import Simulated
-from mfabric_jax.study.calibration import BANDWIDTHS, PUBLISHED
+from mfabric_jax.simulation.calibration import BANDWIDTHS, PUBLISHED
+from mfabric_jax.study import Compare, calibrate, rows_of, scenarios
+from mfabric_jax.study._simulate import Simulated, simulate_scenario
 from mfabric_jax.study.presets import PRESETS
 
 from .iteration_time import CLOSE, FASTER_THAN_TOPOOPT, PER_DOLLAR, ROUNDED
@@ -76,7 +76,7 @@ def run(config: Config) -> Found:
         rows = []
         for design in DESIGNS:
             (one,) = scenarios(config.setting(traffic, model, design, compute="achieved", efficiency=fitted))
-            simulated = simulate(one)
+            simulated = simulate_scenario(one)
             same = {"design": design, "shares": traffic, "efficiency": fitted}
             rows += [same | _all_to_all(simulated, row) for row in rows_of(simulated)]
         yield from (row | _beside(row, rows) for row in rows)

@@ -16,8 +16,9 @@ import numpy as np
 
 from mfabric_jax import report, traffic
 from mfabric_jax.report.figures.panels import Axis, Lines, Picture, looks
-from mfabric_jax.study import Compare, rows_of, simulate
+from mfabric_jax.study import Compare, rows_of
 from mfabric_jax.study._scenario import scenarios_on
+from mfabric_jax.study._simulate import simulate_scenario
 from mfabric_jax.traffic import Tokens, placed, placement_policy
 
 from .rows import Row, Rows, grouped, picked, pivot, told
@@ -110,7 +111,7 @@ def timed(config: Config, design: Design, tokens: Tokens) -> Row:
         tokens = placed(tokens, room, placement_policy(design.placement), every=setting.replace_every)
     given = setting, config.model, setting.fabrics[0], setting.nic_gbps, setting.nic_use
     (one,) = scenarios_on(*given, tokens)
-    (row,) = rows_of(simulate(one))
+    (row,) = rows_of(simulate_scenario(one))
     return row
 
 

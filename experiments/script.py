@@ -30,8 +30,9 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.fabric.registry import PRICED
 from mfabric_jax.report import style
 from mfabric_jax.report.figures.panels import Row, Rows
-from mfabric_jax.study import Compare, compare, rows_of, scenarios, simulate
+from mfabric_jax.study import Compare, compare, rows_of, scenarios
 from mfabric_jax.study._provenance import commit, provenance
+from mfabric_jax.study._simulate import simulate_scenario
 
 Found = Iterable[Row]
 COMPARED = tuple(name for name in PRICED if name != "torus")  # fabrics with a price that the paper compares
@@ -323,14 +324,14 @@ class Sweep:
 def only(setting: Compare, solved: Any = None) -> tuple[Any, Any]:
     """The only scenario of a comparison, and what its simulation gives, with these all-to-alls if there are any."""
     (scenario,) = scenarios(setting)
-    return scenario, simulate(scenario, solved)
+    return scenario, simulate_scenario(scenario, solved)
 
 
 def reusing(setting: Compare, solved: dict[str, Any]) -> list[Row]:
     """The rows of a comparison; all-to-alls are kept in `solved` by fabric, and those that are there are not solved."""
     rows = []
     for scenario in scenarios(setting):
-        simulated = simulate(scenario, solved.get(scenario.fabric.name))
+        simulated = simulate_scenario(scenario, solved.get(scenario.fabric.name))
         solved[scenario.fabric.name] = simulated.exchanges
         rows += rows_of(simulated)
     return rows

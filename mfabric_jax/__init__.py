@@ -10,31 +10,40 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mfabric_jax import units
+    from mfabric_jax.case import Case, cases, load
     from mfabric_jax.checks import InputError
     from mfabric_jax.fabric import Circuits, Region
     from mfabric_jax.flows import FlowProblem, completion_times, max_min_rates, star_completion
     from mfabric_jax.policies import Plan, greedy
     from mfabric_jax.routing import all_to_all_time
+    from mfabric_jax.simulation import resolve
+    from mfabric_jax.study import simulate
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Case",
     "Circuits",
     "FlowProblem",
     "InputError",
     "Plan",
     "Region",
     "all_to_all_time",
+    "cases",
     "completion_times",
     "greedy",
+    "load",
     "max_min_rates",
+    "resolve",
+    "simulate",
     "star_completion",
     "units",
 ]
 _FROM = {
     **{"InputError": "checks", "Circuits": "fabric", "Region": "fabric", "Plan": "policies", "greedy": "policies"},
     **dict.fromkeys(("FlowProblem", "completion_times", "max_min_rates", "star_completion"), "flows"),
-    "all_to_all_time": "routing",
+    **{"Case": "case", "cases": "case", "load": "case", "all_to_all_time": "routing"},
+    **{"resolve": "simulation", "simulate": "study"},
 }
 
 

@@ -9,9 +9,9 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from mfabric_jax.case.paths import Leaf, Statement, build, flat, layered, settings, stated
+from mfabric_jax.case.paths import Leaf, Statement, build, flat, layered, settings, stated, unknown
 from mfabric_jax.case.tree import Alternative, Case
-from mfabric_jax.checks import InputError
+from mfabric_jax.checks import InputError, one_of, whole
 
 AS_SET = "as set"  # the variant of a case that stands in one way
 REWIRED = ("mfabric", "mfabric-cpo")  # fabrics whose circuits a policy chooses
@@ -42,6 +42,7 @@ class Cases:
 
     - `varied`: paths that vary, in the order of the axes.   - `stated`: what was said, with its lists.
     - `sources`: which layer said it, by path; `variants`: ways that stand beside each other; both for display alone.
+    - `rules`: of a sweep: rows_per_file, impossible, draws, draw_seed.
     """
 
     blocks: tuple[Block, ...]
@@ -49,6 +50,7 @@ class Cases:
     stated: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False)
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
     variants: "tuple[Variant, ...]" = dataclasses.field(default=(), compare=False)
+    rules: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __len__(self) -> int:
         return sum(map(len, self.blocks))
@@ -175,3 +177,92 @@ def check_read(case: Cases, typed: Sequence[str]) -> None:
         if path in typed:
             fabrics = list(dict.fromkeys(block.case.network.fabric for block in case.blocks))
             raise InputError(f"{path} is read by no case here ({', '.join(fabrics)}); leave it out.")
+
+
+# ------------------------------------------------------------------------------------------------------ drawn at random
+RULES = {"draws": 1, "draw_seed": 0, "rows_per_file": None, "impossible": "refuse"}  # of [sweep], and their defaults
+REFUSE, LEAVE_OUT = IMPOSSIBLE = "refuse", "leave-out"
+SCALES = ("linear", "log")
+FORM = "{ of = [...] } or { low = ..., high = ..., scale = 'linear' or 'log', whole = true or false }"
+
+
+def drawn(below: Cases, random: Mapping[str, Any], given: Mapping[str, Any]) -> Cases:
+    """Cases with values drawn at random, `draws` times for every one; the same seed draws the same.
+
+    - `random`: a table, by path: a range (`low`, `high`, `scale`, `whole`) or a choice (`of`).   - `given`: [sweep].
+    """
+    for key in given:
+        one_of("setting of [sweep]", key, RULES)
+    rules = RULES | dict(given)
+    one_of("sweep.impossible", rules["impossible"], IMPOSSIBLE)
+    whole("sweep.draws", rules["draws"])
+    whole("sweep.draw_seed", rules["draw_seed"], at_least=0)
+    if rules["rows_per_file"] is not None:
+        whole("sweep.rows_per_file", rules["rows_per_file"])
+    specs = dict(_specs(random, ""))
+    if not specs:
+        if rules["draws"] > 1:
+            raise InputError("sweep.draws is how often the settings of [random] are drawn, but there is none.")
+        return dataclasses.replace(below, rules=rules)
+    count = len(below) * rules["draws"]
+    values = {path: _drawn(path, spec, count, rules["draw_seed"]) for path, spec in specs.items()}
+    blocks: dict[Any, list[tuple[Case, int]]] = {}
+    rows = ((case, block.variant) for block in below.blocks for case in block for _ in range(rules["draws"]))
+    for at, (case, variant) in enumerate(rows):
+        one = case.with_({path: column[at] for path, column in values.items()})
+        traced = {path for path, setting in settings().items() if setting.traced}
+        key = tuple((path, value) for path, value in flat(one).items() if path not in traced), variant
+        blocks.setdefault(key, []).append((one, at))
+    found = tuple(_as_block([case for case, _ in some], key[1]) for key, some in blocks.items())
+    varied = (*below.varied, *(path for path in specs if path not in below.varied))
+    return dataclasses.replace(below, blocks=found, varied=varied, rules=rules)
+
+
+def _as_block(several: Sequence[Case], variant: str) -> Block:
+    """Cases that differ in traced numbers alone."""
+    each = [flat(case) for case in several]
+    differ = [path for path, value in each[0].items() if any(one[path] != value for one in each)]
+    return Block(several[0], variant, {path: tuple(one[path] for one in each) for path in differ})
+
+
+def _specs(given: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """What is drawn, by path, from nested tables or dotted paths."""
+    for name, value in given.items():
+        path = prefix + name
+        if path in settings():
+            if not isinstance(value, Mapping):
+                raise InputError(f"random.{path} must be {FORM}, got {value!r}.")
+            yield path, value
+        elif isinstance(value, Mapping):
+            yield from _specs(value, path + ".")
+        else:
+            raise unknown(path, "random: ")
+
+
+def _drawn(path: str, spec: Mapping[str, Any], count: int, seed: int) -> list[Any]:
+    """So many values of a setting, checked."""
+    import zlib
+
+    import numpy as np
+
+    rng = np.random.default_rng([seed, zlib.crc32(path.encode())])
+    keys = set(spec)
+    if keys == {"of"} and isinstance(spec["of"], list) and spec["of"]:
+        some = stated({path: [*spec["of"], *spec["of"][:0]]})[path]
+        some = some if isinstance(some, list) else [some]
+        return [some[at] for at in rng.integers(len(some), size=count).tolist()]
+    if not {"low", "high"} <= keys <= {"low", "high", "scale", "whole"}:
+        raise InputError(f"random.{path} must be {FORM}, got {dict(spec)!r}.")
+    low, high = (stated({path: spec[end]})[path] for end in ("low", "high"))
+    scale, integral = one_of(f"random.{path}.scale", spec.get("scale", "linear"), SCALES), spec.get("whole", False)
+    if low > high or (scale == "log" and low <= 0):
+        raise InputError(
+            f"random.{path}.low must be {'above 0 and ' * (scale == 'log')}at most high ({high}), got {low}."
+        )
+    if scale == "linear":
+        values = rng.integers(low, high, size=count, endpoint=True) if integral else rng.uniform(low, high, count)
+        return values.tolist()
+    first, last = (low - 0.5, high + 0.5) if integral else (low, high)
+    values = np.exp(rng.uniform(np.log(first), np.log(last), count))
+    values = np.clip(np.rint(values), low, high).astype(np.int64) if integral else np.clip(values, low, high)
+    return values.tolist()

@@ -7,7 +7,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from mfabric_jax.case.grid import AS_SET, Cases, Variant, check_read, expanded
+from mfabric_jax.case.grid import AS_SET, Cases, Variant, check_read, drawn, expanded
 from mfabric_jax.case.old import renewed
 from mfabric_jax.case.paths import Statement, layered, settings, stated
 from mfabric_jax.case.tree import Case
@@ -99,7 +99,9 @@ def merged(layers: Sequence[Layer]) -> Cases:
         before, below = below, layered(below, layer.stated, f"{layer.name}: " if layer.name != "flag" else "")
         sources |= {path: layer.name for path in below if path in layer.stated or path not in before}
         variants = layer.variants or _narrowed(variants, layer.stated)
-    found = expanded(below, variants)
+    random = {path: spec for layer in layers for path, spec in layer.random.items()}
+    rules = {key: value for layer in layers for key, value in layer.sweep.items()}
+    found = drawn(expanded(below, variants), random, rules)
     sources = {path: sources.get(path, "default") for path in below}
     found = dataclasses.replace(found, stated=below, sources=sources, variants=variants)
     check_read(found, [path for layer in layers if layer.typed for path in layer.stated])

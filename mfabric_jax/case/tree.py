@@ -121,8 +121,10 @@ class Batch(Group, frozen=True):
     bubble: Annotated[Share | None, doc("Choose micro_batches so that the pipeline's bubble is at most this part.")] = (
         None
     )
-    micro_batch: Annotated[Count, doc("Sequences of an EP rank in a micro-batch.")] = 1
-    sequence: Annotated[Count, doc("Tokens of a sequence.")] = 4096
+    micro_batch: Annotated[
+        Count | None, doc("Sequences of an EP rank in a micro-batch (open: its file's, else 1).")
+    ] = None
+    sequence: Annotated[Count | None, doc("Tokens of a sequence (open: the model file's, else 4,096).")] = None
 
 
 class PrecisionSettings(Group, frozen=True):
@@ -209,9 +211,9 @@ class Job(Group, frozen=True):
         NoOverlap | Parts | Passes | None, doc("What runs beside all-to-alls (open: passes under dualpipe, else none).")
     ] = None
     sharding: Annotated[
-        Literal["none", "optimizer", "gradients", "parameters"],
-        doc("What replicas of a parameter share out: optimizer is ZeRO-1, gradients ZeRO-2, parameters ZeRO-3."),
-    ] = "optimizer"
+        Literal["none", "optimizer", "gradients", "parameters"] | None,
+        doc("What replicas share out: optimizer is ZeRO-1 (open: the recipe's, else this), gradients 2, parameters 3."),
+    ] = None
     overlap_gradients: Annotated[
         bool | None, doc("Gradients are all-reduced beside the backward pass (open: where it can be).")
     ] = None

@@ -8,5 +8,5 @@ NAMES = (
     *("traffic", "traces", "validate", "policies", "train", "evaluate", "sweep", "query", "report", "reproduce"),
     *("tune", "doctor", "show"),
 )
-OF_CASES = ("show",)  # their `run` takes cases, too
+OF_CASES = ("show", "compare", "timeline", "export", "traffic", "failures", "sweep")  # their `run` takes cases, too
 PLAIN = ("validate", "policies", "train", "evaluate", "query", "report", "reproduce", "tune", "doctor")

@@ -6,7 +6,7 @@ from typing import Literal
 
 from mfabric_jax.commands import shared
 from mfabric_jax.commands.options import settings
-from mfabric_jax.study.calibration import PUBLISHED
+from mfabric_jax.simulation.calibration import PUBLISHED
 from mfabric_jax.study.config import Compare
 from mfabric_jax.study.settings import TrafficSettings
 

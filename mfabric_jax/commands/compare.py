@@ -1,24 +1,17 @@
-"""`mfabric compare`: fabrics compared for training."""
+"""`mfabric compare`: cases side by side."""
 
 import dataclasses
 import sys
+from typing import Any
 
+from mfabric_jax.case import Cases
 from mfabric_jax.commands import shared
-from mfabric_jax.study.config import Compare
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """Compare fabrics for MoE training: one row per model, fabric and bandwidth.
+    """Simulates every case and prints a table: iteration time, cost, performance per dollar."""
 
-    Lists are separated by commas. Defaults: five models, four fabrics, 100 to 800 Gbps, routing shares measured on
-    trained models, compute time calibrated to published fat-tree times (deepseek-r1: an A100 at half its peak).
-    """
-
-    config: Compare
-    preset: str | None = None
-    """paper (its text), released (its authors' code) or today: defaults of other options. Without one it is today, with
-    fabrics in their usual variants."""
     out: str | None = None
     """Rows to a .csv or .parquet file."""
     figures: str | None = None
@@ -27,62 +20,46 @@ class Options:
     """cpu, gpu, tpu (default: what JAX finds)."""
 
 
-def run(options: Options) -> int:
+def run(cases: Cases, options: Options) -> int:
     """Returns the exit status."""
-    config = options.config
-    shared.start_jax(config.dtype, options.device)
+    shared.start_jax(shared.dtype_of(cases), options.device)
     from mfabric_jax import report
-    from mfabric_jax.study._compare import not_known
+    from mfabric_jax.study._cases import effective, simulate
     from mfabric_jax.study._examples import examples
 
     shared.check_outputs(options.out, options.figures)
-    rows, stopped = _run(config, options.out)
+    results, told = simulate(cases), effective(cases)
+    rows, stopped = _rows(results, told, options.out)
     print(report.comparison(rows) if rows else "no rows")
-    lacking = not_known(config, config.models[0], config.fabrics, config.nic_gbps[0])
-    for line in (
-        *report.remarks(rows, {"tiers": config.tiers, "nics": config.server_nics, "server": vars(config.server)}),
-        *shared.memory_notes(config, config.models),
-        *lacking,
-    ):
+    for line in (*report.remarks(rows, told), *shared.case_notes(cases), *told["not_known"]):
         print(line)
-    for said in dict.fromkeys(row["traffic"] for row in rows if config.trace is not None):
-        print(f"traffic: {said}")
     if stopped:
         more = "" if options.out is None else "; the same command goes on"
-        print(f"compare: interrupted; rows of the other models and fabrics are missing{more}.", file=sys.stderr)
+        print(f"compare: interrupted; rows of the other cases are missing{more}.", file=sys.stderr)
         return 130
     if options.figures is not None:
-        regions, timelines = examples(config)
+        regions, timelines = examples(cases)
         for path in report.save_all(rows, options.figures, regions, timelines):
             print(path, file=sys.stderr)
     return 0
 
 
-def _run(config: Compare, out: str | None) -> tuple[list[dict], bool]:
+def _rows(results: Any, told: dict[str, Any], out: str | None) -> tuple[list[dict], bool]:
     """The rows, saved even when interrupted; and whether that happened."""
     from tqdm import tqdm
 
-    from mfabric_jax import fabric, study
     from mfabric_jax.report.kept import Kept, keeping
-    from mfabric_jax.study._compare import compare_each, effective
-    from mfabric_jax.study._scenario import variants_of
 
     kept, stopped = Kept(None), False
-    optical = sum(fabric.get(name).reconfigures for name in config.fabrics)
-    ways = sum(len(variants_of(config, name)) for name in config.fabrics) * len(config.nic_use)
-    total = len(config.models) * (ways + optical * (len(config.circuits_for) - 1))
     try:
         with (
-            keeping(out, effective(config)) as kept,
-            tqdm(total=total, desc="compare", unit="fabric", initial=kept.found, file=sys.stderr, disable=None) as bar,
+            keeping(out, told) as kept,
+            tqdm(total=len(results.groups), desc="compare", initial=kept.found, file=sys.stderr, disable=None) as bar,
         ):
-
-            def progress(one: study.Scenario) -> None:
-                bar.set_postfix_str(f"{one.workload.model} on {one.fabric.name}")
-                bar.update()
-
-            for number, rows in compare_each(config, done=set(kept.done), progress=progress):
+            for number, rows in results.each(done=set(kept.done)):
                 kept.add(rows, number)
+                bar.set_postfix_str(f"{rows[0]['model']} on {rows[0]['fabric']}")
+                bar.update()
     except KeyboardInterrupt:
         stopped = True
     if out is not None and kept.rows:

@@ -4,8 +4,8 @@ import dataclasses
 import sys
 from typing import Literal
 
+from mfabric_jax.case import Cases
 from mfabric_jax.commands import shared
-from mfabric_jax.study.config import Case
 
 ENDS = {"server": "server", "rank": "expert-parallel rank", "gpu": "GPU"}
 NO_COMPUTATIONS = ".cm"  # a format that has none
@@ -16,13 +16,9 @@ SAME = 1e-6  # relative
 class Options:
     """One training iteration as a graph of tasks: every computation, every message, and what waits for what.
 
-    Of several iterations the last; --replicas says how many data-parallel replicas (1 stands for all).
+    Of several iterations the last; run.replicas says how many data-parallel replicas (1 stands for all).
     """
 
-    config: Case
-    preset: str | None = None
-    """paper (its text) or released (its authors' code): defaults of --rule, --flows, --eps-waits and --matrices, and as
-    many micro-batches as stages."""
     out: str | None = None
     """The tasks to a file: .json or .parquet (ours), .et (Chakra, a file a rank)."""
     ends: Literal["server", "rank", "gpu"] | None = None
@@ -33,17 +29,17 @@ class Options:
     nobody's; none: a rank goes on once it has sent and received what is its own."""
     collectives: bool = False
     """Gradients and, with --ends gpu, tensor-parallel all-reduces as collectives, in place of messages and seconds: for
-    other engines. Needs --replicas all."""
+    other engines. Needs run.replicas all."""
     contention: Literal["none", "PP", "EP+PP", "EP+DP", "PP+DP", "all"] | None = None
     """Time it on its fabric, with these kinds of traffic on the same links: none, as compare has it, or all."""
     device: str | None = None
     """cpu, gpu, tpu (default: what JAX finds)."""
 
 
-def run(options: Options) -> int:
+def run(cases: Cases, options: Options) -> int:
     """Returns the exit status."""
-    config = options.config
-    shared.start_jax(config.dtype, options.device)
+    case = shared.only(cases, "export")
+    shared.start_jax(case.run.dtype, options.device)
     from mfabric_jax import report, study
     from mfabric_jax.atomic import check_file
     from mfabric_jax.study._export import check_timed, contents
@@ -52,12 +48,13 @@ def run(options: Options) -> int:
     if options.out is not None:
         check_file("out", options.out, tuple(ending for ending in WRITERS if ending != NO_COMPUTATIONS))
     if options.contention is not None:
-        check_timed(config, options.ends, collectives=options.collectives)
+        check_timed(case, options.ends, collectives=options.collectives)
     asked = {"barriers": options.barriers, "collectives": options.collectives}
-    one = study.exported_iteration(config, options.ends, **asked)
+    one = study.exported_iteration(case, options.ends, **asked)
     graph, job, replicas = one.graph, one.one.workload, len(one.one.every_replica)
     print(
-        f"{job.model} on {config.fabric} at {config.nic_gbps:g} Gbps: an iteration of {replicas} of {job.dp} replicas, "
+        f"{job.model} on {case.network.fabric} at {case.network.nic_gbps:g} Gbps: an iteration of {replicas} of "
+        f"{job.dp} replicas, "
         f"{graph.tasks:,} tasks of {graph.ranks:,} ranks (a rank is a {ENDS[one.ends]})"
     )
     print(report.plain(contents(one), ["what", "tasks", report.Column("gigabytes", "GB")]))

@@ -4,42 +4,19 @@ import dataclasses
 import pathlib
 import sys
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Any
 
-import tyro
-
+from mfabric_jax.case import Cases
 from mfabric_jax.commands import shared
-from mfabric_jax.commands.options import settings
-from mfabric_jax.study import _failures
-from mfabric_jax.study._expected_loss import HOURS_A_MONTH
-from mfabric_jax.study.config import Compare
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Healthy(Compare):
-    """The healthy cluster."""
-
-    models: tuple[str, ...] = ("mixtral-8x22b", "deepseek-r1")
-    """mixtral-8x22b, mixtral-8x7b, llama-moe, qwen-moe, qwen-moe-ep16, deepseek-r1, deepseek-v3, or .toml
-    or .json files (docs/models.md); each with degrees of its own, as in qwen-moe:ep=16:dp=16"""
-    fabrics: tuple[str, ...] = (_failures.OPTICAL,)
-    """fat-tree, oversub-fat-tree, rail-optimized, rail-only, topoopt, mfabric, nvl72, mfabric-cpo, torus"""
-    nic_gbps: tuple[float, ...] = (400.0,)
-    """Bandwidth of every NIC."""
-    variants: Annotated[Literal["one"], tyro.conf.Suppress] = "one"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(_failures.FailureSettings):
+class Options:
     """What a failure costs a fabric: iteration time with something broken, beside the published figures.
 
-    One failure hits one region; circuits are chosen again without what failed. Lists are separated by commas.
+    One failure hits one region; circuits are chosen again without what failed. What fails: --help failures.
     """
 
-    setting: Healthy
-    preset: str | None = None
-    """paper (its text) or released (its authors' code): defaults of --rule, --eps-waits and --matrices, and as many
-    micro-batches as stages, as published figures have it."""
     out: str | None = None
     """Rows to a .csv or .parquet file."""
     figures: str | None = None
@@ -52,7 +29,7 @@ def _where(row: dict[str, Any]) -> str:
     return f"{row['model']} on {row['fabric']}, {row['nic_use']} NICs"
 
 
-def _months(rows: list[dict[str, Any]]) -> Iterator[str]:
+def _months(rows: list[dict[str, Any]], hours_a_month: float) -> Iterator[str]:
     """What failures of all kinds with a rate take of a month, together."""
     lost: dict[str, list[float]] = {}
     for row in rows:
@@ -60,7 +37,7 @@ def _months(rows: list[dict[str, Any]]) -> Iterator[str]:
             lost.setdefault(_where(row), []).append(row["lost_hours_per_month"])
     for where, hours in lost.items():
         total = sum(hours)
-        yield f"{where}: {total:.3g} h of a month lost ({total / HOURS_A_MONTH:.2%}), {len(hours)} kinds."
+        yield f"{where}: {total:.3g} h of a month lost ({total / hours_a_month:.2%}), {len(hours)} kinds."
 
 
 def _swaps(rows: list[dict[str, Any]]) -> Iterator[str]:
@@ -75,53 +52,55 @@ def _swaps(rows: list[dict[str, Any]]) -> Iterator[str]:
             )
 
 
-def run(options: Options) -> int:
+def run(cases: Cases, options: Options) -> int:
     """Returns the exit status."""
-    setting = options.setting
-    shared.start_jax(setting.dtype, options.device)
+    shared.start_jax(shared.dtype_of(cases), options.device)
     from tqdm import tqdm
 
     from mfabric_jax import report, study
     from mfabric_jax.report import figures
     from mfabric_jax.report.kept import keeping
-    from mfabric_jax.study._failures import effective_failures
+    from mfabric_jax.study._cases import effective
+    from mfabric_jax.study._expected_loss import HOURS_A_MONTH
+    from mfabric_jax.study._failures import plans
 
-    config = settings(study.Failures, options, fabrics=setting.fabrics)
+    every = plans(cases)
     shared.check_outputs(options.out, options.figures)
-    for said in config.notes:
+    for said in dict.fromkeys(note for one in every for note in one.notes):
         print(said, file=sys.stderr)
     with (
-        keeping(options.out, effective_failures(config)) as kept,
+        keeping(options.out, effective(cases)) as kept,
         tqdm(desc="failures", unit="row", initial=kept.found, file=sys.stderr, disable=None) as bar,
     ):
-        for row in study.failures(config, progress=bar.set_postfix_str, start=kept.found):
+        for row in study.failures(cases, progress=bar.set_postfix_str, start=kept.found):
             kept.add([row])
             bar.update()
     rows = kept.rows
     shared.tell_written(options.out)
     seconds = {"healthy_s": "healthy [s]", "failed_s": "failed [s]"}
     seconds |= {"reconfig_s": "reconf", "ep_comm_s": "EP", "bubble_s": "bubble"}
-    uses = ["nic_use"] if len(set(setting.nic_use)) > 1 else []
+    uses = ["nic_use"] if "network.nic_use" in cases.varied else []
+    uses += ["nic_gbps"] if "network.nic_gbps" in cases.varied else []
     shown = ["model", "fabric", *uses, "failure", *(report.Column(key, title) for key, title in seconds.items())]
     shown += [report.Column("slow_down", "slow-down", percent=True)]
     if any(row["published"] is not None for row in rows):
         shown.append(report.Column("published", percent=True))
-    if config.at:
+    if any(one.at for one in every):
         shown.append(report.Column("run_slow_down", "of the run", percent=True))
     print(report.plain(rows, shown))
     spares = {"spare_part_usd": "spare part [$]", "spare_usd": "spare server [$]"}
     spares |= {"lost_hours_per_month": "lost h/month", "lost_iterations_per_month": "lost iterations"}
     some = [report.Column(key, title) for key, title in spares.items() if any(row.get(key) is not None for row in rows)]
     print("\n" + report.plain(rows, ["model", "fabric", *uses, "failure", *some]))
-    for said in (*_months(rows), *_swaps(rows)):
+    for said in (*_months(rows, HOURS_A_MONTH), *_swaps(rows)):
         print(said)
     for row in rows:
         if row.get("faster_by"):
             print(f"{_where(row)}, {row['failure']}: faster than healthy, by {row['faster_by']}.")
-    for said in shared.memory_notes(setting, setting.models):
+    for said in shared.case_notes(cases):
         print(said)
     print(
-        "published: arXiv 2501.03905, 400 Gbps and 1,024 GPUs; --preset paper takes its micro-batches; "
+        "published: arXiv 2501.03905, 400 Gbps and 1,024 GPUs; --preset paper is its set-up; "
         "docs/assumptions.md says what is modelled."
     )
     if options.figures is not None:

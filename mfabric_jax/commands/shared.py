@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
+from mfabric_jax.case import Case, Cases
 from mfabric_jax.checks import InputError, one_of
 
 DEVICES = ("cpu", "gpu", "tpu")
@@ -44,6 +45,30 @@ def memory_notes(settings: Any, models: Iterable[Any]) -> list[str]:
 
     said = [say(settings, model) for model in models for say in (found_set_up, too_large)]
     return [one for one in said if one is not None]
+
+
+def dtype_of(cases: Cases) -> str:
+    """The arithmetic of cases: float64 where one of them has it."""
+    return max(block.case.run.dtype for block in cases.blocks)
+
+
+def only(cases: Cases, command: str) -> Case:
+    """The one case of a command that shows one. `InputError` for several."""
+    if len(cases) > 1:
+        apart = ", ".join(cases.varied) or "variants"
+        raise InputError(f"{command} shows one case, got {len(cases)} that differ in {apart}; give one value of each.")
+    return cases.blocks[0].case
+
+
+def case_notes(cases: Cases) -> list[str]:
+    """A sentence for every job whose set-up was found, every one that does not fit, and on recorded traffic."""
+    from mfabric_jax.simulation import resolve
+    from mfabric_jax.study._memory import found_words, too_large_words
+
+    said = []
+    for resolved in map(resolve, (block.case for block in cases.blocks)):
+        said += [found_words(resolved), too_large_words(resolved)]
+    return list(dict.fromkeys(one for one in said if one is not None))
 
 
 def check_outputs(out: str | None, figures: str | None) -> None:

@@ -4,10 +4,9 @@ import dataclasses
 import re
 import sys
 import time
-from typing import Annotated, Any
+from typing import Any
 
-import tyro
-
+from mfabric_jax.case import Cases
 from mfabric_jax.checks import InputError
 from mfabric_jax.commands import shared
 
@@ -16,16 +15,14 @@ SEEN_S = 0.1  # programs that took less to compile were there
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """Every configuration of a design space: rows to parquet files of a folder as they are ready.
+    """Simulates every case of a design space: rows to parquet files of a folder as they are ready.
 
-    The file says what to evaluate ("iteration" or "all-to-all") and its settings: [fixed], [grid] (every combination),
-    [list] (side by side), [random] (drawn). The same command goes on where it was stopped.
+    Lists of values are axes; [[variants]] stand beside each other, [random] is drawn, [sweep] says how often. The same
+    command goes on where it was stopped.
     """
 
-    config: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="CONFIG")]
-    """A .toml or .json file."""
     out: str
-    """Folder of the rows."""
+    """A folder for the rows."""
     shard: str = "1/1"
     """i/n: only every n-th file, from the i-th (for job arrays)."""
     engine: str = "local"
@@ -64,16 +61,21 @@ class _Bar:
             self.bar.close()
 
 
-def run(options: Options) -> int:
+def run(cases: Cases, options: Options) -> int:
     """Returns the exit status."""
+    shard = _shard(options.shard)
+    shared.start_jax(shared.dtype_of(cases), options.device)
+    from mfabric_jax.study.sweeps.case_space import CaseSpace
+
+    return run_space(CaseSpace(cases), options, shard)
+
+
+def run_space(config: Any, options: Any, shard: tuple[int, int]) -> int:
+    """Rows of a design space to its folder; returns the exit status."""
     from mfabric_jax import study
 
-    config, shard = study.read_sweep(options.config), _shard(options.shard)
-    shared.start_jax(config.dtype, options.device)
-    if said := _micro_batches(config):
-        print(f"sweep: {said}", file=sys.stderr)
     if config.left_out:
-        rows, first = sum(map(len, config.left_out.values())), next(iter(config.left_out))
+        first, rows = next(iter(config.left_out)), sum(config.left_out.values())
         more = len(config.left_out) - 1
         print(
             f"sweep: {rows:,} configurations cannot be and are left out; {more} further reasons beside: {first}",
@@ -94,20 +96,6 @@ def run(options: Options) -> int:
     print(f"{bar.now.done:,} configurations in {len(files)} files of {options.out}; {made:,} of them now", end="")
     print(f", {made / took:,.0f} a second beside {bar.compile_s:.1f} s of compiling" if made else "")
     return 0
-
-
-def _micro_batches(config: Any) -> str | None:
-    """What a sweep takes where it leaves micro-batches open, in a sentence, if a plain comparison takes others."""
-    from mfabric_jax.workload import NAMES
-
-    names = {str(group.code.get("model")) for group in config.groups if not group.code.get("micro_batches")}
-    names = {name for name in names if ":micro_batches=" not in name.replace("-", "_")}
-    if {"bubble"} & {*config.fixed, *config.columns} or not {name.partition(":")[0] for name in names} & {*NAMES}:
-        return None
-    return (
-        "micro_batches is open, so models known by name take as many as pipeline stages; "
-        'preset = "today" takes as many as mfabric compare does, and its other defaults.'
-    )
 
 
 def _shard(text: str) -> tuple[int, int]:

@@ -263,7 +263,7 @@ class Fabric:
     - `single_paths(settings)`: flows may take one path each; else they always spread.
     - `variants`: settings that a plain comparison shows, by name; none: it shows the fabric once.
     - `rails`: NICs of equal rank share an edge switch.   - `panels`: links end on patch panels, and so do spares.
-    - `nvswitches`: of a server or scale-up domain.
+    - `nvswitches`: of a server or scale-up domain.   - `usual_nics`: of a server; None: one for each GPU.
     """
 
     name: str
@@ -289,6 +289,7 @@ class Fabric:
     rails: bool = False
     panels: bool = False
     nvswitches: int = NVSWITCHES
+    usual_nics: int | None = None
 
     @property
     def gpus_per_server(self) -> int:

@@ -165,4 +165,5 @@ TORUS = Fabric(
     path_links=lambda settings: 1,
     routing="dimension-order",
     single_paths=lambda settings: False,
+    usual_nics=DIRECTIONS,
 )

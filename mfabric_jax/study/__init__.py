@@ -1,15 +1,15 @@
 """Many configurations at once."""
 
 from mfabric_jax.study._calibrate import calibrate
+from mfabric_jax.study._cases import Results, simulate
 from mfabric_jax.study._compare import compare, rows_of
 from mfabric_jax.study._export import exported_iteration, timed_iteration
-from mfabric_jax.study._failures import Failures, failures
+from mfabric_jax.study._failures import failures
 from mfabric_jax.study._iteration_of import iteration_of
 from mfabric_jax.study._replay import replay
 from mfabric_jax.study._replay_settings import Replay
 from mfabric_jax.study._replayed import replay_row
 from mfabric_jax.study._scenario import Scenario, scenarios
-from mfabric_jax.study._simulate import simulate
 from mfabric_jax.study._timeline import example_timeline
 from mfabric_jax.study._trace_study import TraceStudy, trace_study
 from mfabric_jax.study.batch import evaluate, grid
@@ -26,9 +26,9 @@ __all__ = [
     "Assumptions",
     "Case",
     "Compare",
-    "Failures",
     "JobsStudy",
     "Replay",
+    "Results",
     "Scenario",
     "Sweep",
     "TraceStudy",

@@ -1,4 +1,4 @@
-"""Fit the computation time of a model to published fat-tree times: `study.calibration` says to which, and keeps it."""
+"""Fit the computation time of a model to published fat-tree times (`simulation.calibration` says to which)."""
 
 import dataclasses
 import json
@@ -12,10 +12,10 @@ import numpy as np
 
 from mfabric_jax.atomic import replacing
 from mfabric_jax.checks import InputError, names
+from mfabric_jax.simulation.calibration import BANDWIDTHS, PUBLISHED, Calibrated
 from mfabric_jax.study._compare import effective
 from mfabric_jax.study._scenario import scenarios
 from mfabric_jax.study._simulate import solve, times_of
-from mfabric_jax.study.calibration import BANDWIDTHS, PUBLISHED, Calibrated
 from mfabric_jax.study.config import Compare
 
 ROUNDS, POINTS = 6, 25

@@ -116,16 +116,24 @@ def _switching(simulated: Simulated, iteration_s: np.ndarray) -> list[dict[str, 
 
 
 def _described(simulated: Simulated) -> dict[str, Any]:
-    one, solved = simulated.scenario, simulated.exchanges
-    moe = places(one.workload).layer >= 0
-    load, balanced = (np.asarray(x, np.float64) for x in (solved.load, solved.balanced))
-    load, balanced = load[..., moe, :], balanced[..., None, None]
-    over = np.divide(load, balanced, out=np.ones_like(load), where=balanced > 0)  # one server: no all-to-all
+    solved = simulated.exchanges
+    over = over_balanced(simulated.scenario.workload, np.asarray(solved.load), np.asarray(solved.balanced))
+    return {"ep_over_balanced": float(np.median(over))} | described(simulated.scenario)
+
+
+def over_balanced(job: Workload, load: np.ndarray, balanced: np.ndarray) -> np.ndarray:
+    """`Exchanges.load` over `Exchanges.balanced` of the MoE blocks [... P Q L 2]; 1 where nothing leaves a server."""
+    moe = places(job).layer >= 0
+    load, balanced = load.astype(np.float64)[..., moe, :], balanced.astype(np.float64)[..., None, None]
+    return np.divide(load, balanced, out=np.ones_like(load), where=balanced > 0)
+
+
+def described(one: Scenario) -> dict[str, Any]:
+    """What a row says of a scenario beside times and money."""
     received = one.tokens
     if one.workload.capacity_factor is not None:
         received = dataclasses.replace(one.tokens, count=selections_of(one.workload, one.sent))
     return {
-        "ep_over_balanced": float(np.median(over)),
         "rank_load_over_mean": float(np.median(received.rank_load_over_mean(one.workload.ep))),
         "region_servers": one.workload.servers_per_region,
         "micro_batches": one.workload.micro_batches,

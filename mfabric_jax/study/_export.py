@@ -1,6 +1,5 @@
 """`mfabric export`: one iteration as a graph of tasks, what is in it, and what it takes on its fabric."""
 
-import dataclasses
 import time
 from typing import Any, NamedTuple
 
@@ -8,28 +7,29 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mfabric_jax import fabric, units
+from mfabric_jax import units
+from mfabric_jax.case import Case
 from mfabric_jax.checks import InputError
 from mfabric_jax.flows import FlowProblem, Outcome, completion_times
 from mfabric_jax.schedule.as_tasks import TRAFFIC
+from mfabric_jax.simulation.resolve import resolve
 from mfabric_jax.study._contention import latency_of, links_of_iteration
 from mfabric_jax.study._iteration_tasks import IterationGraph, iteration_graph, usual_ends
-from mfabric_jax.study._scenario import check_dtype, scenarios
-from mfabric_jax.study.config import Case, Compare
+from mfabric_jax.study._scenario import check_dtype, scenario_of
 from mfabric_jax.tasks.graph import Op, TaskKind
 from mfabric_jax.tasks.lowering import lowered
 from mfabric_jax.workload import Workload
 
 
 def exported_iteration(
-    config: Compare | Case,
+    case: Case,
     ends: str | None = None,
     *,
     barriers: str = "collective",
     receives: bool = True,
     collectives: bool = False,
 ) -> IterationGraph:
-    """The last iteration of the first model on the first fabric at the first bandwidth, as a graph of tasks.
+    """The last iteration of a case as a graph of tasks.
 
     - `ends`: what a rank of the graph is: "server", "rank" (an expert-parallel rank, its tensor-parallel group
       together) or "gpu". None: what `compare` solves all-to-alls between: ranks where GPUs have their own NICs.
@@ -42,22 +42,18 @@ def exported_iteration(
     Replicas are those that are simulated (`replicas`); one stands for all by default, as in `compare`. `InputError` for
     settings whose closed form has no such graph.
 
-    Example: `exported_iteration(Case(model="llama-moe", fabric="fat-tree")).graph.tasks`.
+    Example: `exported_iteration(Case().with_({"network.fabric": "fat-tree"})).graph.tasks`.
     """
-    check_dtype(config.dtype)
-    config = config if isinstance(config, Compare) else config.compared()
-    axes = ("models", "fabrics", "nic_gbps", "nic_use", "circuits_for")
-    config = dataclasses.replace(config, **{field: getattr(config, field)[:1] for field in axes})
+    check_dtype(case.run.dtype)
     asked = {"barriers": barriers, "receives": receives, "collectives": collectives}
-    return iteration_graph(scenarios(config)[0], ends, **asked)
+    return iteration_graph(scenario_of(resolve(case), (case.network.nic_gbps,)), ends, **asked)
 
 
-def check_timed(config: Case, ends: str | None, *, collectives: bool = False) -> None:
+def check_timed(case: Case, ends: str | None, *, collectives: bool = False) -> None:
     """`InputError`, before anything is computed, where `timed_iteration` would refuse the graph."""
-    on = fabric.get(config.fabric)
-    (group, *_) = config.groups(config.model, config.fabric, config.nic_gbps, (config.nic_use,))
-    job = config.workload(config.model, on.gpus_of(config.server))
-    _check_ends(group, job, usual_ends(group) if ends is None else ends, collectives=collectives)
+    found = resolve(case)
+    (group, *_) = found.fabric.groups(found.settings, found.job, case.network.nic_gbps, (case.network.nic_use,))
+    _check_ends(group, found.job, usual_ends(group) if ends is None else ends, collectives=collectives)
 
 
 def _check_ends(group: Any, job: Workload, ends: str, *, collectives: bool) -> None:

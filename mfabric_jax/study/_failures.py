@@ -15,11 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mfabric_jax.checks import InputError, names, not_negative, whole
+from mfabric_jax.case import Case, Cases, cases
+from mfabric_jax.checks import InputError, names
 from mfabric_jax.fabric import Circuits, Region, degraded
 from mfabric_jax.fabric.design import Fabric, group_numbers
 from mfabric_jax.fabric.failures import KINDS, Degraded
-from mfabric_jax.fabric.registry import NAMES, get, no_price
+from mfabric_jax.fabric.registry import no_price
 from mfabric_jax.policies import Policy, check_legal
 from mfabric_jax.routing import Plan
 from mfabric_jax.routing.region import relayed_part_times
@@ -27,128 +28,37 @@ from mfabric_jax.schedule import First, Iteration, Rules, iterate
 from mfabric_jax.schedule.all_to_alls import Exchanges, places
 from mfabric_jax.schedule.exchange import acknowledged, at_unit_bandwidth, failed_stage, steady_stage, with_acks
 from mfabric_jax.schedule.switching import routed
-from mfabric_jax.study._compare import effective
+from mfabric_jax.simulation.limits import check_beside
+from mfabric_jax.simulation.resolve import resolve
 from mfabric_jax.study._expected_loss import Rate, read_rates
-from mfabric_jax.study._failure_kinds import kinds_on, said_of, why_absent
+from mfabric_jax.study._failure_kinds import said_of, why_absent
 from mfabric_jax.study._failure_rows import row_of
 from mfabric_jax.study._faster import faster_by
 from mfabric_jax.study._packet_failures import Hit, PacketsLeft, packets_left
-from mfabric_jax.study._scenario import Scenario, check_dtype, scenarios
+from mfabric_jax.study._scenario import Scenario, check_dtype, scenario_of
 from mfabric_jax.study._simulate import solve
-from mfabric_jax.study.config import Compare
-from mfabric_jax.study.settings import ModelName
 from mfabric_jax.traffic import dispatched_bytes, server_bytes
 
-OPTICAL = "mfabric"
 IDLE = "a GPU moves to another domain; where GPUs of its own are idle (8 of an NVL72's 72), it costs the restart alone"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FailureSettings:
-    """What fails, where and when."""
+class Failures:
+    """What fails in one case, where and when.
 
-    kinds: tuple[str, ...] = tuple(KINDS)
-    """What fails: electrical-nic (one of a server), electrical-nics (all), optical-nic (or its switch port), link
-    (between switches), gpu, server, optical-switch (of a region), controller (of its circuits), nvswitch (of a
-    server), switch (edge switch of a packet fabric). Each fabric gives rows for those it has."""
-    stage: int | None = None
-    """The pipeline stage that is hit (default: the busiest)."""
-    server: int = 0
-    """The server of its region that is hit."""
-    at: int = 0
-    """First iteration that suffers; before it the run is healthy."""
-    radix: int = 64
-    """Ports of every electrical switch; spraying goes on over the links that are left."""
-    nvswitches: int | None = None
-    """NVSwitches of a server or scale-up domain (default: 6, as beside eight A100; nvl72 and mfabric-cpo: 18; beside
-    eight H100 there are 4)."""
-    rates: str | None = None
-    """How often what fails: a .toml or .json file, for the loss per month (see the docs)."""
-    checkpoint_interval_s: float = 3600.0
-    """Between checkpoints; a failure that stops the job loses half of it on average."""
-    restart_s: float = 600.0
-    """Until a stopped job runs again from its checkpoint."""
+    - `kinds`: what was asked for; None: those that the fabric has.   - `at`: first iteration that suffers.
+    """
 
-
-@dataclasses.dataclass(frozen=True)
-class Failures(FailureSettings):
-    """Failures of `fabrics`: `setting` says models, policy, routing and all else; its first bandwidth counts, its own
-    fabrics do not."""
-
-    setting: Compare = dataclasses.field(
-        default_factory=lambda: Compare(models=("mixtral-8x22b", "deepseek-r1"), nic_gbps=(400.0,))
-    )
-    fabrics: tuple[str, ...] = (OPTICAL,)
-
-    def __post_init__(self):
-        names("kinds", self.kinds, KINDS)
-        names("fabrics", self.fabrics, NAMES)
-        self.rate_of()
-        if self.nvswitches is not None and whole("nvswitches", self.nvswitches) < 2 and "nvswitch" in self.kinds:
-            raise InputError("nvswitches must be at least 2 for failure 'nvswitch' (the others carry), got 1.")
-        for field in ("checkpoint_interval_s", "restart_s"):
-            not_negative(field, getattr(self, field))
-        if self.setting.first not in ("block", "reuse", "random"):
-            raise InputError(f"first must be block, reuse or random for failures, got {self.setting.first!r}.")
-        if (spans := self.setting.circuits_for) != ("all-to-all",):
-            raise InputError(f"circuits_for must be all-to-all for failures, got {', '.join(spans)}.")
-        self.setting.check_one_replica("failures are")
-        if self.setting.partial:
-            raise InputError("partial must be false for failures, got true.")
-        if self.setting.reconfiguration_cost != "changed":
-            raise InputError("reconfiguration_cost must be changed for failures, got 'always'.")
-        if self.setting.replace_every:
-            raise InputError(f"replace_every must be 0 for failures, got {self.setting.replace_every}.")
-        if self.setting.policy == "static":
-            raise InputError("policy must not be 'static' for failures: circuits are chosen again for what is left.")
-        if self.setting.flows != "spray":
-            raise InputError(f"flows must be 'spray' for failures, got {self.setting.flows!r}.")
-        if self.setting.wiring != "demand":
-            raise InputError(f"wiring must be 'demand' for failures, got {self.setting.wiring!r}.")
-        if whole("at", self.at, at_least=0) >= self.setting.iterations:
-            raise InputError(f"at must be below the {self.setting.iterations} iterations of the run, got {self.at}.")
-        for name in self.setting.models:
-            job = self.setting.workload(name)
-            if self.stage is not None and whole("stage", self.stage, at_least=0) >= job.pp:
-                raise InputError(f"stage must be below the {job.pp} pipeline stages of {job.model}, got {self.stage}.")
-            for fabric in self.fabrics:
-                self._check_group(name, fabric)
-        self._check_absent()
-
-    def _check_group(self, model: ModelName, fabric: str) -> None:
-        """`InputError` for a server that a group has not."""
-        job = self.setting.workload(model, get(fabric).gpus_of(self.setting.server))
-        if whole("server", self.server, at_least=0) >= job.servers_per_region:
-            most = job.servers_per_region
-            raise InputError(f"server must be below the {most} of a region of {job.model}, got {self.server}.")
-
-    def _check_absent(self) -> None:
-        """`InputError` for a kind that was asked for and that no fabric has."""
-        absent = {fabric: self._absent(fabric) for fabric in self.fabrics}
-        for kind in self.kinds if self.kinds != tuple(KINDS) else ():
-            if all(kind in reasons for reasons in absent.values()):
-                why = "; ".join(f"{fabric}: {reasons[kind]}" for fabric, reasons in absent.items())
-                raise InputError(f"failure {kind!r} is on none of the fabrics ({why}).")
-
-    def _groups(self, model: ModelName, fabric: str) -> list[Any]:
-        return self.setting.groups(model, fabric, self.setting.nic_gbps[0], self.setting.nic_use)
-
-    def _absent(self, fabric: str) -> dict[str, str]:
-        """{kind: why no model has it on a fabric}."""
-        found = [
-            why_absent(group, get(fabric), self.setting.routing)
-            for model in self.setting.models
-            for group in self._groups(model, fabric)
-        ]
-        return {kind: why for kind, why in found[0].items() if all(kind in one for one in found)}
-
-    @property
-    def notes(self) -> list[str]:
-        """Sentences on kinds that a fabric lacks, on spares of scale-up domains, and on those without a price."""
-        said = [said_of(fabric, self.kinds, self._absent(fabric)) for fabric in self.fabrics]
-        said += [f"{fabric}: {IDLE}." for fabric in self.fabrics if "gpu" in self.kinds and get(fabric).domain_gpus]
-        said += [no_price(fabric, self.setting.price_list()) for fabric in self.fabrics]
-        return [one for one in said if one]
+    case: Case
+    kinds: tuple[str, ...] | None
+    stage: int | None
+    server: int
+    at: int
+    radix: int
+    nvswitches: int | None
+    rates: dict[str, Rate]
+    checkpoint_interval_s: float
+    restart_s: float
 
     def left(self, region: Region, kind: str, gpus_per_rank: int, nvswitches: int) -> Degraded:
         """What is left of a region."""
@@ -161,38 +71,99 @@ class Failures(FailureSettings):
 
     def rate_of(self) -> dict[str, Rate]:
         """How often each kind fails, of those in the file."""
-        return {} if self.rates is None else read_rates(self.rates)
+        return self.rates
+
+    @functools.cached_property
+    def absent(self) -> dict[str, str]:
+        """{kind: why the fabric does not have it}."""
+        found = resolve(self.case)
+        where = self.case.network.nic_gbps, (self.case.network.nic_use,)
+        (group, *_) = found.fabric.groups(found.settings, found.job, *where)
+        return why_absent(group, found.fabric, self.case.circuits.routing)
+
+    @property
+    def present(self) -> list[str]:
+        """Kinds that fail, of those that the fabric has."""
+        return [kind for kind in self.kinds or KINDS if kind not in self.absent]
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences on kinds that the fabric lacks, on spares of scale-up domains, and on one without a price."""
+        found = resolve(self.case)
+        name, asked = found.fabric.name, self.kinds or tuple(KINDS)
+        said = [said_of(name, asked, self.absent)]
+        said += [f"{name}: {IDLE}."] if "gpu" in asked and found.fabric.domain_gpus else []
+        said += [no_price(name, found.settings.price_list())]
+        return [one for one in said if one]
+
+
+def failures_of(case: Case) -> Failures:
+    """What fails in a case, checked. `InputError` for what cannot fail there, or is not modelled beside failures."""
+    asked, found = case.failures, resolve(case)
+    check_beside("failures", found.case)
+    if asked.kinds is not None:
+        names("failures.kinds", asked.kinds, KINDS)
+    nvswitches = case.gpu.nvswitches
+    if nvswitches is not None and nvswitches < 2 and "nvswitch" in (asked.kinds or KINDS):
+        raise InputError("gpu.nvswitches must be at least 2 for failure 'nvswitch' (the others carry), got 1.")
+    job = found.job
+    for path, value, most, what in (
+        ("iteration", asked.iteration, case.run.iterations, "iterations of the run"),
+        ("stage", asked.stage or 0, job.pp, f"pipeline stages of {job.model}"),
+        ("server", asked.server, job.servers_per_region, f"servers of a region of {job.model}"),
+    ):
+        if value >= most:
+            raise InputError(f"failures.{path} must be below the {most} {what}, got {value}.")
+    return Failures(
+        case=case,
+        kinds=asked.kinds,
+        stage=asked.stage,
+        server=asked.server,
+        at=asked.iteration,
+        radix=case.network.radix,
+        nvswitches=nvswitches,
+        rates={} if asked.rates is None else read_rates(asked.rates),
+        checkpoint_interval_s=asked.checkpoint_interval_s,
+        restart_s=asked.restart_s,
+    )
+
+
+def plans(asked: Case | Cases) -> list[Failures]:
+    """What fails in every case. `InputError` for a kind that was asked for and that no case has."""
+    found = [failures_of(case) for case in cases(asked)]
+    for kind in {kind for one in found for kind in one.kinds or ()}:
+        if all(kind in one.absent for one in found):
+            why = "; ".join(dict.fromkeys(f"{one.case.network.fabric}: {one.absent[kind]}" for one in found))
+            raise InputError(f"failure {kind!r} is on none of the fabrics ({why}).")
+    return found
 
 
 def failures(
-    config: Failures, progress: Callable[[str], None] | None = None, *, start: int = 0
+    asked: Case | Cases, progress: Callable[[str], None] | None = None, *, start: int = 0
 ) -> Iterator[dict[str, Any]]:
-    """A row for every model and kind of failure: iteration times before and after, and the slow-down of the run.
+    """A row for every case and kind of failure: iteration times before and after, and the slow-down of the run.
 
     - `start`: rows before this one are left out, and not computed.
     """
-    check_dtype(config.setting.dtype)
     number = itertools.count()
-    for name, fabric in itertools.product(config.setting.models, config.fabrics):
-        axes = {"models": (name,), "fabrics": (fabric,), "nic_gbps": config.setting.nic_gbps[:1], "variants": "one"}
-        for one in scenarios(dataclasses.replace(config.setting, **axes)):
-            has = kinds_on(one.group, one.fabric, one.settings.routing)
-            kinds = [kind for kind in config.kinds if kind in has and next(number) >= start]
-            if not kinds:
-                continue
-            healthy = solve(one)
-            before, busiest = _timed(one, healthy, None, 0)
-            stage = busiest if config.stage is None else config.stage
-            for kind in kinds:
-                left, solved = _broken(config, one, kind, stage)
-                after, _ = _timed(one, _with_stage(healthy, solved, stage, left), left, stage)
-                row = row_of(config, one, kind, stage, before, after)
-                given = {"moved": left.moved, "unsplit": row["routing"] == "unsplit", "slow_down": row["slow_down"]}
-                given["at"] = config.at
-                why = {"faster_by": faster_by(healthy, solved, stage, **given)}
-                if progress:
-                    progress(f"{one.workload.model}: {kind}")
-                yield row | why
+    for config in plans(asked):
+        check_dtype(config.case.run.dtype)
+        kinds = [kind for kind in config.present if next(number) >= start]
+        if not kinds:
+            continue
+        one = scenario_of(resolve(config.case), (config.case.network.nic_gbps,))
+        healthy = solve(one)
+        before, busiest = _timed(one, healthy, None, 0)
+        stage = busiest if config.stage is None else config.stage
+        for kind in kinds:
+            left, solved = _broken(config, one, kind, stage)
+            after, _ = _timed(one, _with_stage(healthy, solved, stage, left), left, stage)
+            row = row_of(config, one, kind, stage, before, after)
+            given = {"moved": left.moved, "unsplit": row["routing"] == "unsplit", "slow_down": row["slow_down"]}
+            why = {"faster_by": faster_by(healthy, solved, stage, **given, at=config.at)}
+            if progress:
+                progress(f"{one.workload.model}: {kind}")
+            yield row | why
 
 
 def _broken(config: Failures, one: Scenario, kind: str, stage: int) -> tuple[Degraded | PacketsLeft, Exchanges]:
@@ -302,10 +273,3 @@ def _timed(one: Scenario, solved: Exchanges, left: Degraded | PacketsLeft | None
 def _time_all(workload, solved: Exchanges, numbers: tuple, rules: Rules) -> Iteration:
     rates, seconds, tp_Bps = numbers
     return jax.vmap(lambda one: iterate(workload, rates, one, seconds, rules=rules, tp_Bps=tp_Bps))(solved)
-
-
-def effective_failures(config: Failures) -> dict[str, Any]:
-    """The configuration with every value resolved, and where the result comes from."""
-    own = {field.name: getattr(config, field.name) for field in dataclasses.fields(config) if field.name != "setting"}
-    shared = effective(config.setting)
-    return shared | {"gpu_server": shared.get("server")} | own

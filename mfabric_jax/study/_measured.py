@@ -5,8 +5,10 @@ import functools
 import jax
 import numpy as np
 
+from mfabric_jax.case.tree import Case, Measured
 from mfabric_jax.checks import InputError
-from mfabric_jax.study._scenario import Scenario, scenarios
+from mfabric_jax.simulation.resolve import resolve
+from mfabric_jax.study._scenario import Scenario, scenario_of, scenarios
 from mfabric_jax.study._simulate import solve, times_of
 from mfabric_jax.study.config import Compare
 
@@ -18,6 +20,18 @@ def efficiency_of(config: Compare, measured_s: float) -> float:
     """`achieved_in` the one iteration of `config`."""
     (one,) = scenarios(config)
     return achieved_in(one, measured_s)
+
+
+@functools.lru_cache(maxsize=64)
+def measured_efficiency(case: Case) -> float:
+    """`achieved_in` the iteration that a resolved case says was measured: its job where that was, at its NICs."""
+    rate = case.compute.rate
+    assert isinstance(rate, Measured)
+    if rate.iteration_s is None:
+        raise InputError("compute.measured needs iteration_s, the seconds of the iteration that was measured.")
+    where = {"network.fabric": rate.fabric, "network.nic_gbps": rate.nic_gbps, "network.nic_use": rate.nic_use}
+    there = case.with_(where | {"compute.rate": "efficiency", "network.nics": None, "network.tiers": "fewest"})
+    return achieved_in(scenario_of(resolve(there), (there.network.nic_gbps,)), rate.iteration_s)
 
 
 def achieved_in(one: Scenario, measured_s: float) -> float:

@@ -1,6 +1,7 @@
 """A scenario: one model on one fabric with its traffic and all that is assumed."""
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.fabric.design import Fabric, group_numbers
 from mfabric_jax.schedule.iteration import FabricRates
 from mfabric_jax.schedule.spans import LONG
+from mfabric_jax.simulation.resolve import Resolved
 from mfabric_jax.study._foreseen import measured_decision_s
 from mfabric_jax.study._replicas import drawn_apart, read_apart, replicas_of
 from mfabric_jax.study._wiring import WIRINGS
@@ -91,12 +93,64 @@ class Scenario:
         paths = self.fabric.name, settings.busy, settings.path_radix, settings.circuit_flows, settings.wiring
         paths = paths if settings.flows == "single" else settings.wiring
         variant = self.variant if self.group.reconfigures else None
-        return self.workload, form, numbers, paths, self.circuits_for, variant
+        return self.workload, form, numbers, paths, self.circuits_for, variant, self._solved_for
 
     @property
     def inside_key(self) -> Any:
         """Scenarios with the same key have the same all-to-alls inside servers."""
-        return "inside", self.workload, self.group.handover
+        return "inside", self.workload, self.group.handover, self._drawn_for
+
+    @property
+    def _drawn_for(self) -> Any:
+        """What of a case its traffic depends on, beside its job."""
+        case = getattr(self.settings, "case", None)
+        return case and (case.traffic, case.placement, case.run, self.settings.plan_on)
+
+    @property
+    def _solved_for(self) -> Any:
+        """What of a case its all-to-alls depend on, beside its job and its links; all of it where computation and
+        bandwidth are weighed."""
+        case = getattr(self.settings, "case", None)
+        if case is None or self.weighs:
+            return case
+        circuits = case.circuits if self.group.reconfigures else None
+        return self._drawn_for, circuits, case.compute.experts, case.network.payload, case.network.paths
+
+
+def scenario_of(resolved: Resolved, bandwidths: tuple[float, ...], *, variant: str = AS_SET) -> Scenario:
+    """A case at bandwidths at which its group has the same links but for their speed; its traffic is read or drawn
+    here, once for all cases with the same."""
+    settings, job = resolved.settings, resolved.job
+    tokens, *others = _traffic_once(_TrafficOf(resolved))
+    (group, *_) = resolved.fabric.groups(settings, job, bandwidths[0], settings.nic_use)
+    rest = {"circuits_for": settings.circuits_for, "variant": variant, "others": tuple(others)}
+    one = Scenario(settings, resolved.fabric, job, tokens, group, bandwidths, **rest)  # type: ignore[arg-type]
+    return dataclasses.replace(one, group=_linked(one), decision_s=_decision_s(one))
+
+
+class _TrafficOf:
+    """A case as far as its traffic goes: what is placed is placed on servers, which fabrics may have larger."""
+
+    def __init__(self, resolved: Resolved):
+        self.resolved, case, job = resolved, resolved.case, resolved.job
+        shape = {field.name: getattr(job, field.name) for field in dataclasses.fields(job)}
+        if case.placement.rule.name == "contiguous":
+            del shape["gpus_per_server"]
+        run = case.run.seed, case.run.iterations, case.run.replicas
+        past = resolved.settings.plan_on, resolved.settings.circuits_for in LONG
+        self._key = tuple(shape.items()), case.traffic, case.placement, run, past
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __eq__(self, other: Any) -> bool:
+        return isinstance(other, _TrafficOf) and self._key == other._key
+
+
+@functools.lru_cache(maxsize=16)
+def _traffic_once(of: _TrafficOf) -> tuple[Tokens, ...]:
+    resolved = of.resolved
+    return traffic_of(resolved.settings, resolved.job, (resolved.settings.circuits_for,))
 
 
 def scenarios(config: Compare) -> list[Scenario]:

@@ -281,7 +281,7 @@ def _time_all(workload: Workload, rates: FabricRates, solved: Exchanges, seconds
     return jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), timed)
 
 
-def simulate(one: Scenario, exchanges: Exchanges | None = None) -> Simulated:
+def simulate_scenario(one: Scenario, exchanges: Exchanges | None = None) -> Simulated:
     """Solve and time every iteration of a scenario.
 
     - `exchanges`: those of a scenario that differs in computation, delays or replicas alone; they are not solved again.

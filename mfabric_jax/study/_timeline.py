@@ -1,31 +1,33 @@
 """One iteration of one model on one fabric as segments, and what every stage spends it on."""
 
-import dataclasses
 from typing import Any
 
 import jax
 import numpy as np
 
+from mfabric_jax.case import Case
+from mfabric_jax.checks import InputError
 from mfabric_jax.schedule.iteration import Walked, walk
 from mfabric_jax.schedule.trace import segments
-from mfabric_jax.study._compare import effective
-from mfabric_jax.study._scenario import Scenario, check_dtype, scenarios
+from mfabric_jax.simulation.resolve import resolve
+from mfabric_jax.study._scenario import Scenario, check_dtype, scenario_of
 from mfabric_jax.study._simulate import solve
-from mfabric_jax.study.config import Case, Compare
 
 Segments = list[dict[str, Any]]
 
 
-def example_timeline(config: Compare | Case) -> tuple[Segments, list[dict[str, Any]], dict[str, Any]]:
-    """(segments, a row for every stage, the effective configuration) of the first model on the first fabric at the
-    first bandwidth; of several iterations the last. Segments are those of `schedule.segments`."""
-    config.check_one_replica("a timeline is")
-    check_dtype(config.dtype)
-    config = config if isinstance(config, Compare) else config.compared()
-    axes = ("models", "fabrics", "nic_gbps", "nic_use", "circuits_for")
-    first = {field: getattr(config, field)[:1] for field in axes}
-    config = dataclasses.replace(config, **first)
-    return *timeline(scenarios(config)[0]), effective(config)
+def example_timeline(case: Case) -> tuple[Segments, list[dict[str, Any]]]:
+    """(segments, a row for every stage) of a case; of several iterations the last. Segments are those of
+    `schedule.segments`. `InputError` for several replicas."""
+    return timeline(shown_scenario(case, "a timeline is"))
+
+
+def shown_scenario(case: Case, what: str) -> Scenario:
+    """The scenario of one case. `InputError` where `what` of one replica has several."""
+    check_dtype(case.run.dtype)
+    if case.run.replicas != 1:
+        raise InputError(f"{what} of one replica; run.replicas must be 1, got {case.run.replicas}.")
+    return scenario_of(resolve(case), (case.network.nic_gbps,))
 
 
 def timeline(one: Scenario) -> tuple[Segments, list[dict[str, Any]]]:

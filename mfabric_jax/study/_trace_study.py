@@ -11,7 +11,7 @@ from mfabric_jax.checks import InputError, positive, whole
 from mfabric_jax.study._compare import rows_of
 from mfabric_jax.study._measured import achieved_in
 from mfabric_jax.study._scenario import Scenario, scenarios_on
-from mfabric_jax.study._simulate import simulate
+from mfabric_jax.study._simulate import simulate_scenario
 from mfabric_jax.study.config import Case
 from mfabric_jax.study.settings import SetUp
 from mfabric_jax.traffic.foresight import foresight_rows, ranked
@@ -156,7 +156,7 @@ def trace_study(recording: Recording, config: TraceStudy, progress: Callable[[st
         raise InputError(next(iter(left_out.values())))
     rows: list[dict[str, Any]] = []
     with ThreadPoolExecutor(WORKERS) as pool:
-        for name, simulated in zip(names, pool.map(simulate, cases), strict=True):
+        for name, simulated in zip(names, pool.map(simulate_scenario, cases), strict=True):
             rows += [{"design": name} | row for row in rows_of(simulated)]
             tell(name)
     seen = foresight_rows(recording)

@@ -18,8 +18,8 @@ from mfabric_jax.fabric.tree import check_two_tiers
 from mfabric_jax.schedule import Rules, rates_of
 from mfabric_jax.schedule.iteration import FabricRates
 from mfabric_jax.schedule.switching import check_lane
+from mfabric_jax.simulation.calibration import CALIBRATED, Calibrated
 from mfabric_jax.study._replicas import replicas_of
-from mfabric_jax.study.calibration import CALIBRATED, Calibrated
 from mfabric_jax.study.fields import check_choices
 from mfabric_jax.study.settings import (
     OF_SERVER,

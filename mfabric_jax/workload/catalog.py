@@ -77,6 +77,56 @@ def get(model: str | Path | Workload, *, server: Gpu = GPUS[DEFAULT_GPU], **over
         raise Misfit(f"{asked.label}: {why}{_instead(facts, given, server)}.") from None
 
 
+class Model(NamedTuple):
+    """A model as it is named: `label` in rows, its dimensions, what its file says of `job` (by path below it), and the
+    name under which figures for it are published; empty: none are."""
+
+    label: str
+    architecture: models.Architecture
+    set_up: dict[str, Any]
+    known_as: str = ""
+
+
+OF_JOB = {  # fields of a model file that say how it is run, and where they stand in `job`
+    **{name: f"parallel.{name}" for name in (*DEGREES, "gpus", "cp", "tp_reduces")},
+    **{name: f"batch.{name}" for name in ("micro_batch", "micro_batches", "sequence")},
+    **{
+        "dispatch_bytes": "precision.dispatch",
+        "combine_bytes": "precision.combine",
+        "grad_bytes": "precision.gradients",
+    },
+    **{name: name for name in ("schedule", "recompute", "sharding", "dispatch")},
+    "chunks": "interleaved.chunks",
+    "node_limit": "per-server.node_limit",
+    "precision": "precision",
+}
+
+
+def get_model(name: str, changed: Mapping[str, Any] | None = None) -> Model:
+    """A model by its name, from a `.toml` or `.json` file, or the `config.json` of a released one.
+
+    - `changed`: fields of its `Architecture`, replaced.
+
+    `InputError` for an unknown name, a file that cannot be read, and dimensions that no model has.
+    """
+    if is_model_file(name):
+        own = read_model(name)
+        for field in own.set_up:
+            if field not in OF_JOB:
+                raise InputError(f"{name!r}: {field} is no longer read from a model file; say it under job.")
+        set_up = {OF_JOB[field]: value for field, value in own.set_up.items()}
+        found = Model(own.architecture.name, own.architecture, set_up)
+    else:
+        try:
+            checks.one_of("model.name", name, NAMES)
+        except InputError as mistake:
+            raise InputError(f"{str(mistake).removesuffix('.')}, or a .toml or .json file.") from None
+        found = Model(name, _FACTS[name]["architecture"], {}, name)
+    if not changed:
+        return found
+    return found._replace(architecture=dataclasses.replace(found.architecture, **changed))
+
+
 def check_models(field: str, given: Sequence[str | Path | Workload]) -> None:
     """`InputError` for models that are none, for no model, and for two that have one name in rows."""
     if not checks.listed(field, given):

@@ -13,6 +13,12 @@ PRECISIONS: dict[str, dict[str, float]] = {  # bytes per element
     "fp8": {"dispatch_bytes": 1 + 4 / SCALED, "combine_bytes": 2, "grad_bytes": 2},
 }
 
+BYTES = {  # per element of what is sent, by number format: FP8 with the scales of tokens
+    "dispatch": {"bf16": 2.0, "fp8": PRECISIONS["fp8"]["dispatch_bytes"]},
+    "combine": {"bf16": 2.0, "fp8": PRECISIONS["fp8"]["dispatch_bytes"]},
+    "gradients": {"bf16": 2.0, "fp8": 1.0},
+}
+
 
 def in_bytes(given: dict[str, Any]) -> dict[str, Any]:
     """Settings with bytes in the place of `precision`; bytes that are given themselves stay."""

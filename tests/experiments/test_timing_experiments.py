@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 
 from experiments import ep_share, iteration_time, reconfiguration_delay, sensitivity
-from mfabric_jax.study.calibration import BANDWIDTHS, PUBLISHED
+from mfabric_jax.simulation.calibration import BANDWIDTHS, PUBLISHED
 from tests.study.small import as_a_user
 
 

@@ -6,12 +6,12 @@ import json
 import numpy as np
 import pytest
 
+from mfabric_jax.simulation.calibration import BANDWIDTHS, CALIBRATED, PUBLISHED
 from mfabric_jax.study import PRESETS, Compare, calibrate, compare, scenarios
 from mfabric_jax.study._calibrate import calibration_rows, write_calibration
 from mfabric_jax.study._compare import effective
 from mfabric_jax.study._scenario import tokens_of
 from mfabric_jax.study._simulate import trade_off_at
-from mfabric_jax.study.calibration import BANDWIDTHS, CALIBRATED, PUBLISHED
 from mfabric_jax.traffic import from_knobs, workload_knobs
 from mfabric_jax.workload.gpus import DEFAULT_GPU
 from tests.mistakes import check_refused

@@ -7,7 +7,7 @@ from mfabric_jax import InputError
 from mfabric_jax.report import Asked, query
 from mfabric_jax.study import Compare, Failures, Sweep, example_timeline, iteration_of, sweep
 from mfabric_jax.study._scenario import scenarios, traffic_of
-from mfabric_jax.study._simulate import simulate
+from mfabric_jax.study._simulate import simulate_scenario
 from tests.study.small import MODEL, refused, row, small
 from tests.study.test_compare_fabrics import JOB
 
@@ -19,7 +19,7 @@ PARTS = ("compute_s", "exposed_comm_s", "reconfig_s", "bubble_s")
 
 def test_an_iteration_takes_as_long_as_its_slowest_replica():
     (one,) = scenarios(small(**THREE, fabrics=("mfabric",), first="predict"))
-    alone = [simulate(replica).times for replica in one.each_replica]
+    alone = [simulate_scenario(replica).times for replica in one.each_replica]
     seconds = np.array([times.iteration_s for times in alone])[..., 0]  # [replica iteration]
     assert seconds.shape == (3, 2)
     assert len(set(seconds[:, 0])) == 3

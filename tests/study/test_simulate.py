@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from mfabric_jax.study import Case, Compare, compare, evaluate, grid, iteration_of, scenarios, simulate
-from mfabric_jax.study._simulate import solve_between
+from mfabric_jax.study import Case, Compare, compare, evaluate, grid, iteration_of, scenarios
+from mfabric_jax.study._simulate import simulate_scenario, solve_between
 from tests.mistakes import check_refused
 from tests.study.small import MODEL, row, rows, small
 
@@ -77,9 +77,9 @@ def test_circuit_changes_are_what_differs_from_slot_to_slot():
 def test_known_all_to_alls_are_not_solved_again():
     config = small(fabrics=("mfabric",), matrices="one")
     (one,) = scenarios(config)
-    first = simulate(one)
+    first = simulate_scenario(one)
     (slower,) = scenarios(dataclasses.replace(config, delay_s=1.0))
-    again, whole = simulate(slower, first.exchanges), simulate(slower)
+    again, whole = simulate_scenario(slower, first.exchanges), simulate_scenario(slower)
     np.testing.assert_array_equal(again.times.iteration_s, whole.times.iteration_s)
     assert again.exchanges is first.exchanges
 

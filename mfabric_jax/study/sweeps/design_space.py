@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mfabric_jax.checks import InputError, Misfit, one_of, whole
+from mfabric_jax.parts import CONFIG
+from mfabric_jax.policies import is_function
+from mfabric_jax.study._provenance import provenance
 from mfabric_jax.study.presets import PRESETS
 from mfabric_jax.study.settings import DTYPES
 from mfabric_jax.study.sweeps.all_to_alls import AllToAlls
@@ -16,10 +19,16 @@ from mfabric_jax.study.sweeps.axes import Setting, axis_values, check_value, col
 from mfabric_jax.study.sweeps.iterations import Iterations
 from mfabric_jax.study.sweeps.replays import Replays
 from mfabric_jax.text_files import read_mapping
-from mfabric_jax.workload.catalog import check_models
+from mfabric_jax.workload.catalog import check_models, model_file
 
 KINDS: dict[str, Any] = {"iteration": Iterations, "all-to-all": AllToAlls, "replay": Replays}
 REFUSE, LEAVE_OUT = IMPOSSIBLE = "refuse", "leave-out"
+INDEX = "configuration"
+NAMED = "model"  # what rows call it is not what a file calls it
+LISTED = 1000  # values of a list in a footer
+OF_FILES = (  # settings that may name a file
+    *("policy", "trace", "prices", "traffic", "gpu", "workload", "communicators", "graph", "ranks_on"),
+)
 
 
 class CodeGroup(NamedTuple):
@@ -145,6 +154,32 @@ class Sweep:
                 found[name] = self.columns[name][rows] if name in self.columns else np.full(len(rows), fixed)
         return found
 
+    def check(self) -> None:
+        """Everything is checked where it is made."""
+
+    def described(self) -> dict[str, Any]:
+        """What makes this sweep another one: for its folder."""
+        return dataclasses.asdict(self) | {"rows_per_shard": self.rows_per_shard or self.kind.ROWS_PER_SHARD}
+
+    def files(self) -> dict[str, Path]:
+        """Files that settings name."""
+        named = {str(group.code.get(name)) for group in self.groups for name in OF_FILES}
+        files = {name: Path(name.rpartition(":")[0] if is_function(name) else name) for name in sorted(named)}
+        models = {group.code[NAMED] for group in self.groups if NAMED in group.code}
+        return files | {str(model): file for model in sorted(models, key=str) if (file := model_file(model))}
+
+    def made(self, part: "Part", before: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Columns of the rows of a part, and what its footer says."""
+        program = self.program(part.group)
+        results = program.rows(self.data(part.rows), self.full_part(part.group), before)
+        settings = {name: values[part.rows] for name, values in self.columns.items() if name != NAMED}
+        same = {name: np.full(len(part.rows), value, object) for name, value in program.shown().items()}
+        settled = {name: same[name] for name in same.keys() & settings if not program.SETTINGS[name].data}
+        varied = {name: "varies" for name in self.columns if program.SETTINGS[name].data}
+        footer = {"command": "sweep", "sweep": _short(self.described())} | provenance(self.dtype)
+        footer |= {"group": program.effective() | varied, "part": part.number}
+        return {INDEX: part.rows} | same | settings | settled | results, footer
+
     @functools.cached_property
     def groups(self) -> tuple[CodeGroup, ...]:
         """The configurations by what is code, in order of first appearance, without those that are left out."""
@@ -202,6 +237,15 @@ class Sweep:
     def full_part(self, group: CodeGroup) -> int:
         """Rows of its files but the last."""
         return min(self.rows_per_shard or self.kind.ROWS_PER_SHARD, len(group.rows))
+
+
+def _short(sweep: Mapping[str, Any]) -> dict[str, Any]:
+    """What a footer says of a sweep: long lists are in its folder."""
+    lists = {
+        name: values if len(values) <= LISTED else f"{len(values)} values in {CONFIG}"
+        for name, values in sweep["list"].items()
+    }
+    return {**sweep, "list": lists}
 
 
 def read_sweep(path: str | Path) -> Sweep:

@@ -1,42 +1,23 @@
 """A sweep: part after part, each in its file as soon as it is ready; a part that is there is not computed again."""
 
-import dataclasses
 import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 import mfabric_jax
 from mfabric_jax.atomic import check_folder
 from mfabric_jax.checks import InputError, one_of, whole
 from mfabric_jax.extras import extra
-from mfabric_jax.parts import CONFIG, MISSING, SweepFolder
-from mfabric_jax.policies import is_function
+from mfabric_jax.parts import MISSING, SweepFolder
 from mfabric_jax.study._compare import check_dtype
-from mfabric_jax.study._provenance import provenance
 from mfabric_jax.study.batch import Estimate, drop_programs_if_crowded
-from mfabric_jax.study.sweeps.design_space import Part, Sweep
+from mfabric_jax.study.sweeps.case_space import CaseSpace
+from mfabric_jax.study.sweeps.design_space import Sweep
 from mfabric_jax.study.sweeps.ray_engine import run_on_ray
-from mfabric_jax.workload.catalog import model_file
 
 ENGINES = ("local", "ray")
-INDEX = "configuration"
-NAMED = "model"  # what rows call it is not what a file calls it
-LISTED = 1000  # values of a list in a footer
-OF_FILES = (
-    "policy",
-    "trace",
-    "prices",
-    "traffic",
-    "gpu",
-    "workload",
-    "communicators",
-    "graph",
-    "ranks_on",
-)  # settings that may name a file
 
 
 class Progress(NamedTuple):
@@ -53,7 +34,7 @@ class Progress(NamedTuple):
 
 
 def sweep(
-    config: Sweep,
+    config: CaseSpace | Sweep,
     folder: str | Path,
     *,
     shard: tuple[int, int] = (1, 1),
@@ -78,6 +59,7 @@ def sweep(
     if workers is not None:
         whole("workers", workers)
     check_dtype(config.dtype)
+    config.check()
     with extra("store", "writing .parquet"):
         import pyarrow  # noqa: F401
     check_folder(folder)
@@ -97,7 +79,7 @@ def sweep(
         if progress:
             progress(now)
 
-    def finished(part: Part) -> None:
+    def finished(part: Any) -> None:
         tell(done=now.done + len(part.rows))
 
     tell()
@@ -122,20 +104,15 @@ def sweep(
     return [place.part(part.number) for part in mine]
 
 
-def sweep_folder(config: Sweep, path: Path) -> SweepFolder:
+def sweep_folder(config: Any, path: Path) -> SweepFolder:
     """The folder for a sweep: other settings, another version, or another content of a file make another sweep."""
-    resolved = {"rows_per_shard": config.rows_per_shard or config.kind.ROWS_PER_SHARD}
-    named = {str(group.code.get(name)) for group in config.groups for name in OF_FILES}
-    files = {name: Path(name.rpartition(":")[0] if is_function(name) else name) for name in sorted(named)}
-    models = {group.code[NAMED] for group in config.groups if NAMED in group.code}
-    files |= {str(model): file for model in sorted(models, key=str) if (file := model_file(model))}
-    read = {name: _fingerprint(file) for name, file in files.items() if file.exists()}
+    read = {name: _fingerprint(file) for name, file in config.files().items() if file.exists()}
     made = {
         "version": mfabric_jax.__version__,
         "configurations": config.count,
         "parts": whole("parts", len(config.parts)),
     }
-    return SweepFolder(path, json.loads(json.dumps(dataclasses.asdict(config) | resolved | made | {"files": read})))
+    return SweepFolder(path, json.loads(json.dumps(config.described() | made | {"files": read}, default=str)))
 
 
 def _fingerprint(path: Path) -> str:
@@ -150,28 +127,13 @@ def _fingerprint(path: Path) -> str:
 
 
 class Maker:
-    """Computes and writes parts; the program of one group is kept for the next part of it."""
+    """Computes and writes parts."""
 
-    def __init__(self, config: Sweep, folder: SweepFolder):
+    def __init__(self, config: Any, folder: SweepFolder):
         self.config, self.folder = config, folder
-        self.kept: tuple[Any, Any] = None, None
-        lists = {
-            name: values if len(values) <= LISTED else f"{len(values)} values in {CONFIG}"
-            for name, values in folder.sweep["list"].items()
-        }
-        self.footer = {"command": "sweep", "sweep": folder.sweep | {"list": lists}} | provenance(config.dtype)
 
-    def make(self, part: Part, before: Callable[[Estimate], None] | None = None) -> None:
+    def make(self, part: Any, before: Callable[[Estimate], None] | None = None) -> None:
         """One part; `before` is told the estimate of every program."""
-        config, group = self.config, part.group
-        if self.kept[0] is not group.code:
-            drop_programs_if_crowded()
-            self.kept = group.code, config.program(group)
-        program = self.kept[1]
-        results = program.rows(config.data(part.rows), config.full_part(group), before)
-        settings = {name: values[part.rows] for name, values in config.columns.items() if name != NAMED}
-        same = {name: np.full(len(part.rows), value, object) for name, value in program.shown().items()}
-        settled = {name: same[name] for name in same.keys() & settings if not program.SETTINGS[name].data}
-        varied = {name: "varies" for name in config.columns if program.SETTINGS[name].data}
-        footer = self.footer | {"group": program.effective() | varied, "part": part.number}
-        self.folder.write(part.number, {INDEX: part.rows} | same | settings | settled | results, footer)
+        drop_programs_if_crowded()
+        columns, footer = self.config.made(part, before)
+        self.folder.write(part.number, columns, footer)

@@ -1,0 +1,116 @@
+"""What does not go together: one table, one sentence."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from mfabric_jax.case.paths import flat
+from mfabric_jax.case.tree import Case
+from mfabric_jax.checks import Misfit
+from mfabric_jax.fabric.design import Fabric
+from mfabric_jax.fabric.tree import Tree
+from mfabric_jax.workload import Gpu, Workload
+
+
+class Limit(NamedTuple):
+    """Where `when` holds of the values of a case, by path, `path` must be one of `allowed`; `why`: in a few words."""
+
+    when: Callable[[dict[str, Any]], bool]
+    path: str
+    allowed: tuple
+    why: str
+
+
+def _is(path: str, *values: Any) -> Callable[[dict[str, Any]], bool]:
+    return lambda at: at.get(path) in values
+
+
+def _both(*tests: Callable[[dict[str, Any]], bool]) -> Callable[[dict[str, Any]], bool]:
+    return lambda at: all(test(at) for test in tests)
+
+
+PASSES, RANK = _is("job.overlap", "passes"), _is("compute.received.combine", "rank")
+ECMP, PAYS = _is("network.paths", "ecmp"), _is("circuits.turn", "pays")
+SHARED = _is("job.sharding", "gradients", "parameters")
+SEVERAL = lambda at: at["run.replicas"] != 1  # noqa: E731
+LIMITS = (
+    Limit(ECMP, "circuits.routing", ("unsplit",), "single paths"),
+    Limit(ECMP, "circuits.partial", (False,), "single paths turn all circuits together"),
+    Limit(_is("circuits.turn", "always"), "circuits.partial", (False,), "circuits.turn always"),
+    Limit(PAYS, "job.recompute", ("none", "attention"), "circuits.turn pays, which foresees none computed again"),
+    Limit(RANK, "job.recompute", ("none", "attention"), "compute.received.combine rank"),
+    Limit(RANK, "job.overlap", ("none", "passes"), "compute.received.combine rank"),
+    Limit(RANK, "job.dispatch", ("per-expert",), "compute.received.combine rank, as servers add answers up"),
+    Limit(_both(PASSES, RANK), "compute.received.combine", ("barrier",), "job.overlap passes"),
+    Limit(PASSES, "job.recompute", ("none", "attention"), "job.overlap passes"),
+    Limit(SEVERAL, "traffic.alike", ("nothing",), "several run.replicas, which are all alike then"),
+    Limit(SEVERAL, "traffic.source", ("shares", "generated", "knobs", "trace"), "several run.replicas"),
+    Limit(_both(SEVERAL, _is("circuits.span.length", "run")), "run.replicas", (1,), "circuits.span.length run"),
+    Limit(SHARED, "job.overlap_gradients", (False,), "job.sharding gradients or parameters, which overlap anyway"),
+)
+
+
+def check_limits(case: Case, job: Workload, gpu: Gpu, on: Fabric) -> None:
+    """`Misfit` for values that do not go together."""
+    at = flat(case)
+    if on.reconfigures and PASSES(at):
+        _check_passes(at)
+    for limit in LIMITS:
+        if (limit.path.startswith("circuits.") or limit.when is PAYS) and not on.reconfigures:
+            continue
+        if limit.when(at) and at.get(limit.path, limit.allowed[0]) not in limit.allowed:
+            refuse(limit.path, limit.allowed, limit.why, at[limit.path])
+    if case.run.sample is not None and case.run.sample >= case.run.iterations:
+        raise Misfit(f"run.sample must be below run.iterations ({case.run.iterations}), got {case.run.sample}.")
+    two = Tree(1, case.network.radix, tiers=2)
+    nics = job.servers * (case.network.nics - case.network.mfabric.optical_degree if on.data else case.network.nics)  # type: ignore[operator]
+    if case.network.tiers == 2 and nics > two.most_hosts and on.domain_gpus is None:
+        raise Misfit(
+            f"network.tiers 2 has room for {two.most_hosts:,} NICs on switches of {two.radix} ports, got {nics:,}."
+        )
+
+
+BESIDE: dict[str, tuple[tuple[str, tuple], ...]] = {  # what a command does not model: path, and what it must be
+    "failures": (
+        ("run.replicas", (1,)),
+        ("circuits.turn", ("on-demand", "reuse", "predict")),
+        ("circuits.predict.predictor", ("random",)),
+        ("circuits.predict.both", (False,)),
+        ("circuits.partial", (False,)),
+        ("network.paths", ("spray",)),
+        ("network.topoopt.wiring", ("demand",)),
+        *((f"placement.{rule}.every", (0,)) for rule in ("longest-processing-time", "hierarchical", "with-circuits")),
+    ),
+    "an iteration as a graph": (
+        ("network.paths", ("spray",)),
+        ("job.overlap", ("none", "passes")),
+        ("compute.received.combine", ("barrier",)),
+        ("circuits.partial", (False,)),
+    ),
+}
+
+
+def check_beside(what: str, case: Case) -> None:
+    """`Misfit` for a value that `what` (of `BESIDE`) does not model."""
+    at = flat(case)
+    for path, allowed in BESIDE[what]:
+        if path in at and at[path] not in allowed:
+            refuse(path, allowed, what, at[path])
+    if what == "failures" and at["circuits.policy"] == "static":
+        raise Misfit("circuits.policy must not be static beside failures: circuits are chosen again for what is left.")
+
+
+def _check_passes(at: dict[str, Any]) -> None:
+    """Circuits beside passes that overlap: chosen when demand is known, or for long spans."""
+    if at["circuits.turn"] not in ("on-demand", "always", "span") or at.get("circuits.span.length") in (
+        "block",
+        "stage",
+    ):
+        refuse("circuits.turn", ("on-demand", "span (iteration or run)"), "job.overlap passes", at["circuits.turn"])
+    if at["circuits.partial"]:
+        refuse("circuits.partial", (False,), "job.overlap passes", True)
+
+
+def refuse(path: str, allowed: tuple, why: str, got: Any) -> None:
+    """The one sentence of the table."""
+    words = " or ".join(str(one).lower() if isinstance(one, bool) else str(one) for one in allowed)
+    raise Misfit(f"{path} must be {words} beside {why}, got {str(got).lower() if isinstance(got, bool) else got}.")

@@ -1,0 +1,470 @@
+"""What a case stands for: every value that it leaves open worked out, and why.
+
+Nothing is written back: `resolve` makes a new case in which nothing is open, so that it can be fed back, and from it
+the job (`Workload`) and what the engine reads (`Settings`).
+"""
+
+import dataclasses
+import functools
+import tomllib
+from collections.abc import Mapping
+from importlib import resources
+from typing import Any
+
+from mfabric_jax import fabric, policies, units
+from mfabric_jax.case.paths import EITHER, Statement, build, flat, layered, stated
+from mfabric_jax.case.tree import Case
+from mfabric_jax.checks import InputError, Misfit, one_of
+from mfabric_jax.fabric.design import DELAY_S, Fabric
+from mfabric_jax.fabric.ocs import get_ocs
+from mfabric_jax.fabric.transport import get_transport
+from mfabric_jax.fabric.tree import Tree
+from mfabric_jax.simulation.limits import check_limits
+from mfabric_jax.simulation.settings import Settings
+from mfabric_jax.traffic.named_axes import axes_of
+from mfabric_jax.workload import Gpu, Workload, get_gpu
+from mfabric_jax.workload.catalog import Model, get_model
+from mfabric_jax.workload.precision import BYTES
+from mfabric_jax.workload.schedules import SCHEDULES, micro_batches_for
+from mfabric_jax.workload.set_ups import Candidate, quickest
+
+GPUS = 1024  # of a job that says neither gpus nor dp
+GLOBAL_BATCH = 4096  # sequences, of a job that says nothing of its batch
+ELECTRICAL_SHARE = 4  # of mfabric: one in so many NICs of a server is on the tree, so 2 of 8
+BATCH, SPREAD = EITHER
+
+
+@dataclasses.dataclass(frozen=True)
+class Resolved:
+    """One case with every value resolved.
+
+    - `case`: nothing in it is open.   - `job`: the model on its GPUs.   - `why`: of what was open, by path.
+    - `asked`: as it came.
+    """
+
+    case: Case
+    job: Workload
+    settings: Settings
+    why: Mapping[str, str] = dataclasses.field(hash=False, compare=False)
+    asked: Case = dataclasses.field(hash=False, compare=False)
+
+    @property
+    def gpu(self) -> Gpu:
+        """The GPU that computes, and its server."""
+        return self.settings.server
+
+    @property
+    def fabric(self) -> Fabric:
+        """The fabric between servers."""
+        return fabric.get(self.case.network.fabric)
+
+
+class _Open:
+    """The values of a case as they are found, and why."""
+
+    def __init__(self, case: Case):
+        self.values, self.why = flat(case), {}
+
+    def __getitem__(self, path: str) -> Any:
+        return self.values.get(path)
+
+    def fill(self, path: str, value: Any, why: str) -> None:
+        """Says what a path stands for, if it is open."""
+        if self.values.get(path) is None and value is not None:
+            self.values[path] = value
+            self.why[path] = why
+
+    def take(self, statement: Statement, why: str) -> None:
+        """Fills from a recipe: what is open; of what says one thing in several ways, where all of them are."""
+        for path, value in statement.items():
+            group = next((group for group in EITHER if path in group), (path,))
+            if (path == "job.recompute" and self.values[path] == "fit") or (
+                all(self.values.get(one) is None for one in group) and self._chosen(path, statement)
+            ):
+                self.values[path], self.why[path] = value, why
+
+    def _chosen(self, path: str, statement: Statement) -> bool:
+        """Whether a leaf of an alternative is one of the alternative that the recipe brought."""
+        parts = path.split(".")
+        choice = next((c for c in statement if c in self.why and statement[c] == parts[1]), None)
+        return len(parts) < 3 or parts[1] in ("parallel", "batch", "precision") or choice is not None
+
+    @property
+    def case(self) -> Case:
+        return build({path: value for path, value in self.values.items() if value is not None})
+
+
+@functools.lru_cache(maxsize=4096)
+def resolve(case: Case) -> Resolved:
+    """The case with every value resolved, its job, and what the engine reads.
+
+    `InputError` for a name that is none, `Misfit` for values that do not go together, each with one sentence.
+    """
+    found = _Open(case)
+    gpu = _gpu(found)
+    model = get_model(case.model.name, _overrides(found))
+    _recipe(found, model)
+    _formats(found)
+    on = fabric.get(case.network.fabric)
+    job = _job(found, model, gpu, on)
+    tree_nics = _ports(found, gpu, job, on)
+    _circuits(found, on)
+    _rest(found, job, tree_nics)
+    whole = found.case
+    check_limits(whole, job, gpu, on)
+    settings = _settings(whole, job, gpu)
+    resolved = Resolved(whole, job, settings, found.why, case)
+    _check_fabric(resolved)
+    return resolved
+
+
+# ------------------------------------------------------------------------------------------------------ GPU and model
+OF_GPU = {  # path: field of `Gpu`, and its unit
+    "bf16_tflops": ("bf16_flops", units.tflops),
+    "fp8_tflops": ("fp8_flops", units.tflops),
+    "memory_gigabytes": ("memory_bytes", units.gigabytes),
+    "memory_gigabytes_per_s": ("memory_Bps", units.gigabytes_per_s),
+    "nvlink_gigabytes_per_s": ("nvlink", units.gigabytes_per_s),
+    "gpus_per_server": ("gpus_per_server", lambda value: value),
+    "scale_up_gpus": ("scale_up_gpus", lambda value: value),
+    "watts": ("watts", lambda value: value),
+    "usd": ("usd", lambda value: value),
+}
+
+
+def _gpu(found: _Open) -> Gpu:
+    """The GPU with what the case says of it; what it leaves open is as the data sheet has it."""
+    gpu = get_gpu(found["gpu.name"])
+    given = {field: found[f"gpu.{name}"] for name, (field, _) in OF_GPU.items()}
+    said = {field: OF_GPU[name][1](given[field]) for name, (field, _) in OF_GPU.items() if given[field] is not None}
+    gpu = dataclasses.replace(gpu, **said) if said else gpu
+    for name, (field, unit) in OF_GPU.items():
+        value = getattr(gpu, field)
+        value = value if value is None or isinstance(value, int) else value / unit(1)
+        found.fill(f"gpu.{name}", value, f"data sheet of {gpu.name}")
+    return gpu
+
+
+def _overrides(found: _Open) -> dict[str, Any]:
+    """What the case says of the model itself."""
+    fields = [path.partition(".")[2] for path in found.values if path.startswith("model.")]
+    given = {field: found[f"model.{field}"] for field in fields if field not in ("name", "recipe")}
+    return {field: value for field, value in given.items() if value is not None}
+
+
+@functools.cache
+def recipes(name: str) -> dict[str, tuple[str, Statement]]:
+    """{model: (source, what its set-up states)} of the makers, or of the paper."""
+    text = (resources.files("mfabric_jax.workload") / "recipes" / f"{name}.toml").read_text("utf-8")
+    found: dict[str, tuple[str, Statement]] = {}
+    for model, table in tomllib.loads(text).items():
+        source, below = found.get(table.pop("like", ""), ("", {}))
+        source = table.pop("source", source)
+        found[model] = source, layered(below, layered({}, stated({"job": table}, f"recipe {name}: ")))
+    return found
+
+
+def _recipe(found: _Open, model: Model) -> None:
+    """What the file of a model, its makers or the paper say of how it is run."""
+    if model.set_up:
+        found.take(stated({"job": model.set_up}), f"file of {model.label}")
+    name = found["model.recipe"]
+    if name == "none" or model.known_as not in recipes(name):
+        return
+    source, statement = recipes(name)[model.known_as]
+    degrees = {path for path in statement if path.startswith("job.parallel.")}
+    if clash := _clash(found, statement, degrees):
+        statement = {path: value for path, value in statement.items() if path not in degrees}
+        found.why["recipe"] = clash
+    found.take(statement, f"recipe {name} ({source.partition(',')[0]})")
+
+
+def _clash(found: _Open, statement: Statement, degrees: set[str]) -> str | None:
+    """Why the degrees of a recipe are not those of this job; None where they can be."""
+    for path in degrees:
+        if found[path] not in (None, statement[path]):
+            return f"{path} is {found[path]}, not {statement[path]}"
+    replica = 1
+    for path in degrees:
+        replica *= statement[path]
+    gpus = found["job.parallel.gpus"]
+    if gpus is not None and gpus % replica:
+        return f"{gpus} GPUs are no multiple of its {replica}"
+    return None
+
+
+def _formats(found: _Open) -> None:
+    """Number formats, schedule, overlap, dispatch, sharding: what no recipe says is usual."""
+    for name in ("compute", "dispatch", "combine", "gradients"):
+        found.fill(f"job.precision.{name}", "bf16", "usual")
+    found.fill("job.schedule", "1f1b", "usual")
+    if found["job.schedule"] == "interleaved":
+        found.fill("job.interleaved.chunks", 2, "usual")
+    overlaps = SCHEDULES[found["job.schedule"]].overlap
+    found.fill("job.overlap", "passes" if overlaps else "none", f"usual under {found['job.schedule']}")
+    if found["job.overlap"] == "passes":
+        found.fill("job.passes.comm_cores", 0.0, "usual")
+    found.fill("job.dispatch", "per-expert", "usual")
+    found.fill("job.sharding", "optimizer", "usual")
+    found.fill("job.batch.sequence", 4096, "usual")
+    found.fill("job.batch.micro_batch", 1, "usual")
+    shared = found["job.sharding"] in ("gradients", "parameters")
+    whole = found["traffic.alike"] is not None and found["run.replicas"] == 1
+    found.fill("job.overlap_gradients", not shared and whole, "on, where gradients are reduced once")
+
+
+# ----------------------------------------------------------------------------------------------------------------- job
+def _job(found: _Open, model: Model, gpu: Gpu, on: Fabric) -> Workload:
+    """The job: degrees that fit, then the batch."""
+    per_server = on.gpus_of(gpu)
+    chosen = _degrees(found, model, gpu)
+    for name in ("tp", "pp", "ep", "dp"):
+        found.fill(f"job.parallel.{name}", getattr(chosen, name), chosen.why)
+    degrees = {name: found[f"job.parallel.{name}"] for name in ("tp", "pp", "ep", "dp")}
+    product = degrees["tp"] * degrees["pp"] * degrees["ep"] * degrees["dp"]
+    found.fill("job.parallel.gpus", product, "dp x tp x pp x ep")
+    if found["job.recompute"] == "fit":
+        found.values["job.recompute"], found.why["job.recompute"] = chosen.recompute, chosen.why
+    _batch(found, degrees)
+    return Workload(
+        **degrees,
+        **_shape(found, model),
+        model=model.label,
+        architecture=model.architecture,
+        gpus=found["job.parallel.gpus"],
+        micro_batches=found["job.batch.micro_batches"],
+        gpus_per_server=per_server,
+        recompute=found["job.recompute"],
+        known_as=model.known_as,
+    )
+
+
+def _shape(found: _Open, model: Model) -> dict[str, Any]:
+    """Fields of the workload that no search chooses."""
+    passes = found["job.overlap"] == "passes"
+    capacity = found["job.capacity_factor"]
+    return {
+        "sequence": found["job.batch.sequence"],
+        "micro_batch": found["job.batch.micro_batch"],
+        "dispatch_bytes": _bytes(found["job.precision.dispatch"], "dispatch"),
+        "combine_bytes": _bytes(found["job.precision.combine"], "combine"),
+        "grad_bytes": _bytes(found["job.precision.gradients"], "gradients"),
+        "schedule": found["job.schedule"],
+        "chunks": found["job.interleaved.chunks"] or SCHEDULES[found["job.schedule"]].chunks or 1,
+        "overlap_passes": passes,
+        "cp": found["job.parallel.cp"],
+        "tp_reduces": found["job.parallel.tp_reduces"],
+        "sharding": found["job.sharding"],
+        "head": "known" if found["job.head"] else "left-out",
+        "optimizer_step": "known" if found["job.optimizer_step"] else "left-out",
+        "redundant_experts": _placed(found, "redundant_experts") or 0,
+        "dispatch": found["job.dispatch"],
+        "node_limit": found["job.per-server.node_limit"],
+        "capacity_factor": None if capacity == float("inf") else capacity,
+    }
+
+
+def _bytes(value: Any, name: str) -> float:
+    """Bytes per element of a number format, or as they are given."""
+    return BYTES[name][value] if isinstance(value, str) else value
+
+
+def _placed(found: _Open, name: str) -> Any:
+    return found[f"placement.{found['placement.rule']}.{name}"]
+
+
+def _degrees(found: _Open, model: Model, gpu: Gpu) -> Candidate:
+    """Degrees and recomputation: as stated where they are, else what takes least time a token of what fits."""
+    tp, pp, ep, dp, gpus = (found[f"job.parallel.{name}"] for name in ("tp", "pp", "ep", "dp", "gpus"))
+    if gpus is None and dp is not None and None not in (tp, pp, ep):
+        gpus = tp * pp * ep * dp
+    if gpus is None and None not in (tp, pp, ep):
+        replica = tp * pp * ep
+        gpus = max(1, GPUS // replica) * replica
+    recompute = found["job.recompute"]
+    shape = {name: value for name, value in _shape(found, model).items() if name not in ("sequence", "micro_batch")}
+    return quickest(
+        model.architecture,
+        gpu,
+        gpus=gpus if gpus is not None or dp is not None else GPUS,
+        dp=dp,
+        tp=tp,
+        pp=pp,
+        ep=ep,
+        global_batch=_asked_batch(found) if found["job.batch.micro_batches"] is None else None,
+        micro_batches=found["job.batch.micro_batches"],
+        micro_batch=found["job.batch.micro_batch"],
+        sequence=found["job.batch.sequence"],
+        recompute=None if recompute == "fit" else recompute,
+        **shape,
+    )
+
+
+def _asked_batch(found: _Open) -> int | None:
+    """Sequences of an iteration as they are stated, or usual where nothing else is."""
+    if all(found[path] is None for path in BATCH):
+        return GLOBAL_BATCH
+    return found["job.batch.global_batch"]
+
+
+def _batch(found: _Open, degrees: Mapping[str, int]) -> None:
+    """Micro-batches and global batch, which follow from each other."""
+    micro_batch, cp, pp = found["job.batch.micro_batch"], found["job.parallel.cp"], degrees["pp"]
+    together = micro_batch * degrees["ep"] * degrees["dp"]  # sequences of one micro-batch of all EP ranks, times cp
+    order = SCHEDULES[found["job.schedule"]]
+    chunks, passes = found["job.interleaved.chunks"] or order.chunks or 1, found["job.overlap"] == "passes"
+    if (times := found["job.batch.per_stage"]) is not None:
+        found.fill("job.batch.micro_batches", times * pp * max(1, order.least), "per_stage x pp")
+    elif (bubble := found["job.batch.bubble"]) is not None:
+        enough = micro_batches_for(bubble, pp, chunks, found["job.schedule"], passes)
+        found.fill("job.batch.micro_batches", enough, f"a bubble of at most {bubble:g}")
+    step, least = order.step(pp), max(1, order.least * pp)
+    open_still = all(found[path] is None for path in BATCH)
+    if open_still:
+        wanted = GLOBAL_BATCH * cp / together
+        micro_batches = max(step * max(1, round(wanted / step)), -(-least // step) * step)
+        found.fill("job.batch.global_batch", micro_batches * together // cp, f"about {GLOBAL_BATCH:,} sequences")
+    batch, micro_batches = found["job.batch.global_batch"], found["job.batch.micro_batches"]
+    if micro_batches is None:
+        one = together * step / cp
+        if batch * cp % (together * step) or batch * cp // together < least:
+            below = max(int(batch // one), -(-least // step))
+            near = sorted({int(max(below, 1) * one), int((max(below, 0) + 1) * one)})
+            raise Misfit(
+                f"job.batch.global_batch must be a multiple of {one:g} sequences (micro_batch {micro_batch} x ep "
+                f"{degrees['ep']} x dp {degrees['dp']}{f' / cp {cp}' if cp > 1 else ''}, {step} at a time under "
+                f"{found['job.schedule']}), got {batch}; the nearest are {' and '.join(map(str, near))}."
+            )
+        found.fill("job.batch.micro_batches", batch * cp // together, "global_batch over micro_batch x ep x dp")
+    elif batch is None:
+        found.fill("job.batch.global_batch", micro_batches * together // cp, "micro_batches x micro_batch x ep x dp")
+    elif batch * cp != micro_batches * together:
+        raise Misfit(
+            f"job.batch.global_batch {batch} and micro_batches {micro_batches} do not agree: micro_batch {micro_batch} "
+            f"x ep {degrees['ep']} x dp {degrees['dp']} x {micro_batches} make {micro_batches * together // cp}."
+        )
+
+
+# ------------------------------------------------------------------------------------------------------------- network
+def _ports(found: _Open, gpu: Gpu, job: Workload, on: Fabric) -> int:
+    """NICs of a server and their shares; how many NICs of the cluster are on switch trees."""
+    if gpu.nics is not None:
+        found.fill("network.nics", gpu.nics, f"data sheet of {gpu.name}")
+    found.fill("network.nics", on.usual_nics, f"usual on {on.name}")
+    found.fill("network.nics", gpu.gpus_per_server, "one a GPU")
+    nics = found["network.nics"]
+    electrical = max(1, nics // ELECTRICAL_SHARE)
+    found.fill("network.mfabric.optical_degree", max(nics - electrical, 0), f"all but one in {ELECTRICAL_SHARE} NICs")
+    on_tree = nics - found["network.mfabric.optical_degree"]
+    if on.reconfigures and on.data and on_tree < 1:
+        raise Misfit(
+            f"network.mfabric.optical_degree must be below the {nics} NICs of a server (network.nics): gradients and "
+            f"pipeline transfers use the others, got {nics - on_tree}."
+        )
+    return job.servers * (on_tree if on.data else nics)
+
+
+def _circuits(found: _Open, on: Fabric) -> None:
+    name, prices = found["circuits.ocs"], found["network.prices"]
+    if name is None:
+        found.fill("circuits.delay_s", DELAY_S, "usual")
+        return
+    switch = get_ocs(name, prices)
+    if found["circuits.delay_s"] is None and switch.delay_s is None:
+        raise InputError(f"circuits.ocs {name!r} has no reported delay; give circuits.delay_s.")
+    if switch.delay_s is not None:
+        found.fill("circuits.delay_s", switch.delay_s[1], f"the slowest of {name}")
+
+
+def _rest(found: _Open, job: Workload, tree_nics: int) -> None:
+    if found["network.tiers"] == "fewest":
+        two = Tree(1, found["network.radix"], tiers=2).most_hosts
+        found.values["network.tiers"] = 2 if tree_nics <= two else 3
+        found.why["network.tiers"] = f"{tree_nics:,} NICs, two tiers have room for {two:,}"
+    if found["compute.rate"] == "measured":
+        found.fill("compute.measured.nic_gbps", found["network.nic_gbps"], "as the case")
+        found.fill("compute.measured.nic_use", found["network.nic_use"], "as the case")
+
+
+# ------------------------------------------------------------------------------------------------------------ settings
+TURNS = dict.fromkeys(("on-demand", "always", "span"), "block")  # what the first all-to-all of a block does
+
+
+def _settings(case: Case, job: Workload, gpu: Gpu) -> Settings:
+    """What the engine reads."""
+    turn: Any = case.circuits.turn
+    source: Any = case.traffic.source
+    rule: Any = case.placement.rule
+    experts: Any = case.compute.experts
+    overlap: Any = case.job.overlap
+    paths: Any = case.network.paths
+    payload: Any = case.network.payload
+    degree: Any = case.network.mfabric.optical_degree
+    nics: Any = case.network.nics
+    trace = source.path if source.name == "trace" else None
+    if source.name == "trace" and trace is None:
+        raise InputError("traffic.trace needs a path: a file or folder of recorded routing, got none.")
+    if source.name == "trace" and source.axes is not None:
+        axes_of(source.axes)
+    random = turn.name == "predict" and turn.predictor == "random"
+    policies.suited(case.circuits.policy, routing=case.circuits.routing)
+    moved = rule.name != "contiguous"
+    return Settings(
+        case=case,
+        server=gpu,
+        own_nvlink_Bps=gpu.nvlink,
+        carried_by=get_transport(payload.value if payload.name == "transport" else "none"),
+        goodput=payload.value if payload.name == "goodput" else 1.0,
+        server_nics=nics,
+        optical_degree=degree,
+        electrical_nics=nics - degree,
+        tiers=case.network.tiers,
+        delay_s=case.circuits.delay_s,
+        compute_precision=case.job.precision.compute,
+        expert_load=experts.name,
+        expert_tile=experts.tile if experts.name == "received" else 1,
+        combine_start=experts.combine if experts.name == "received" else "barrier",
+        overlap_parts=overlap.value if overlap.name == "parts" else 1,
+        comm_cores=overlap.comm_cores if overlap.name == "passes" else 0.0,
+        dp_overlap=case.job.overlap_gradients,
+        trace=trace,
+        records=source.records if source.name == "trace" else None,
+        axes=source.axes if source.name == "trace" else None,
+        traffic=source.value if source.name == "knobs" else {"shares": "measured"}.get(source.name, source.name),
+        skew=getattr(source, "skew", 0.0),
+        drift=getattr(source, "drift", 0.0),
+        placement=rule.name,
+        redundant_experts=rule.redundant_experts if moved else 0,
+        placement_groups=getattr(rule, "groups", None),
+        placed_on="now" if moved and rule.loads == 0 else "past",
+        placed_window=max(1, rule.loads) if moved else 1,
+        replace_every=rule.every if moved else 0,
+        first="random" if random else TURNS.get(turn.name, turn.name),
+        predictor=turn.predictor if turn.name == "predict" and not random else None,
+        scenarios=turn.scenarios if turn.name == "predict" else 8,
+        sigma=turn.sigma if turn.name == "predict" else None,
+        plan_on="span" if turn.name == "span" and turn.chosen_on == "actual" else "past",
+        circuits_for=_span(turn),
+        reconfiguration_cost="always" if turn.name == "always" else "changed",
+        flows="single" if paths.name == "ecmp" else "spray",
+        busy=paths.busy if paths.name == "ecmp" else "group",
+        circuit_flows=paths.circuits if paths.name == "ecmp" else "single",
+    )
+
+
+def _span(turn: Any) -> str:
+    if turn.name == "span":
+        return turn.length
+    return "block" if turn.name == "predict" and turn.both else "all-to-all"
+
+
+def _check_fabric(resolved: Resolved) -> None:
+    """`InputError` for what the fabric cannot be: a group that it has no room for, a bandwidth without a price."""
+    case, settings, job = resolved.case, resolved.settings, resolved.job
+    settings.price_list().at("nic", case.network.nic_gbps)
+    settings.room(job)
+    one_of("circuits.routing", case.circuits.routing, ("unsplit", "best-path", "split", "relay"))
+    for group in resolved.fabric.groups(settings, job, case.network.nic_gbps, (case.network.nic_use,)):
+        if group.reconfigures:
+            rest = {"routing": case.circuits.routing}
+            policies.tried(case.circuits.policy, (group.servers,), int(group.optical_degree), **rest)

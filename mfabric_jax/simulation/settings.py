@@ -1,0 +1,289 @@
+"""What the engine reads of one case: numbers and names, every value resolved, no default here.
+
+`resolve` makes it from a `Case`; nothing else does.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+
+from mfabric_jax import policies
+from mfabric_jax.case.tree import Case
+from mfabric_jax.checks import InputError
+from mfabric_jax.fabric import Prices
+from mfabric_jax.fabric.design import EpGroup, Fabric
+from mfabric_jax.fabric.ocs import Ocs, get_ocs
+from mfabric_jax.fabric.parts_list import Parts
+from mfabric_jax.fabric.transport import Transport
+from mfabric_jax.schedule import Rules, rates_of
+from mfabric_jax.schedule.iteration import FabricRates
+from mfabric_jax.simulation.calibration import CALIBRATED, Calibrated
+from mfabric_jax.traffic import Knobs
+from mfabric_jax.traffic.knobs import WORKLOADS
+from mfabric_jax.traffic.placement import Room
+from mfabric_jax.workload import Gpu, Workload, block_seconds
+from mfabric_jax.workload.compute import BlockSeconds
+
+HALF = 0.5  # of the peak, of a model without published times
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """One case as the engine has it.
+
+    - `case`: with every value resolved.   - `server`: the GPU that computes, and its server.
+    - `own_nvlink_Bps`: what the NVSwitch of a server gives a GPU.   - `carried_by`: the transport.
+    - `server_nics`: NICs of a server, where the case or the GPU says how many.
+    Names and meaning of the others: `case.tree`.
+    """
+
+    case: Case
+    server: Gpu
+    own_nvlink_Bps: float
+    carried_by: Transport
+    server_nics: int | None
+    optical_degree: int
+    electrical_nics: int
+    tiers: int
+    delay_s: float
+    compute_precision: str
+    expert_load: str
+    expert_tile: int
+    combine_start: str
+    overlap_parts: int
+    comm_cores: float
+    dp_overlap: bool
+    trace: str | None
+    records: tuple[int, int] | None
+    axes: str | None
+    traffic: str
+    skew: float
+    drift: float
+    placement: str
+    redundant_experts: int
+    placement_groups: int | None
+    placed_on: str
+    placed_window: int
+    replace_every: int
+    first: str
+    predictor: str | None
+    scenarios: int
+    sigma: float | None
+    plan_on: str
+    circuits_for: str
+    reconfiguration_cost: str
+    flows: str
+    busy: str
+    circuit_flows: str
+    goodput: float
+
+    # ------------------------------------------------------------------------------------ as the case says, by its name
+    @property
+    def seed(self) -> int:
+        return self.case.run.seed
+
+    @property
+    def dtype(self) -> str:
+        return self.case.run.dtype
+
+    @property
+    def iterations(self) -> int:
+        return self.case.run.iterations
+
+    @property
+    def replicas(self) -> int | str:
+        return self.case.run.replicas
+
+    @property
+    def drawn(self) -> int:
+        return self.case.traffic.drawn
+
+    @property
+    def matrices(self) -> str:
+        return {"nothing": "each", "micro-batches": "block", "everything": "one"}[self.case.traffic.alike]
+
+    @property
+    def policy(self) -> Any:
+        return self.case.circuits.policy
+
+    @property
+    def routing(self) -> str:
+        return self.case.circuits.routing
+
+    @property
+    def partial(self) -> bool:
+        return self.case.circuits.partial
+
+    @property
+    def decision_s(self) -> float | str:
+        return self.case.circuits.decision_s
+
+    @property
+    def each_s(self) -> float:
+        return self.case.circuits.each_s
+
+    @property
+    def reactivation_s(self) -> float:
+        return self.case.circuits.reactivation_s
+
+    @property
+    def cold_start(self) -> bool:
+        return self.case.circuits.cold_start
+
+    @property
+    def ocs(self) -> str | None:
+        return self.case.circuits.ocs
+
+    @property
+    def prices(self) -> str | None:
+        return self.case.network.prices
+
+    @property
+    def nics(self) -> int | None:
+        return self.server_nics
+
+    @property
+    def pxn(self) -> bool:
+        return self.case.network.rail_optimized.pxn
+
+    @property
+    def wiring(self) -> str:
+        return self.case.network.topoopt.wiring
+
+    @property
+    def gpu_tbps(self) -> float:
+        return self.case.network.gpu_tbps
+
+    @property
+    def link_delay_s(self) -> float:
+        return self.case.network.link_delay_s
+
+    @property
+    def path_radix(self) -> int:
+        return self.case.network.radix
+
+    @property
+    def nic_use(self) -> tuple[str, ...]:
+        return (self.case.network.nic_use,)
+
+    # ------------------------------------------------------------------------------------------ the rate of computation
+    @property
+    def rates_from(self) -> str:
+        """Where the rate comes from: efficiency, measured or calibrated."""
+        return self.case.compute.rate.name
+
+    @property
+    def calibrated(self) -> dict[str, Calibrated]:
+        """Published times that rates are fitted to, under the assumptions of the case."""
+        return CALIBRATED[self.case.compute.rate.value] if self.rates_from == "calibrated" else {}  # type: ignore[union-attr]
+
+    @property
+    def measured_iteration_s(self) -> float | None:
+        """Seconds of the iteration that was measured, where that says the rate."""
+        return self.case.compute.rate.iteration_s if self.rates_from == "measured" else None  # type: ignore[union-attr]
+
+    @property
+    def measured_fabric(self) -> str:
+        """Where it was measured."""
+        return self.case.compute.rate.fabric  # type: ignore[union-attr]
+
+    @property
+    def measured_at(self) -> float:
+        """Gbps of the iteration that was measured."""
+        return self.case.compute.rate.nic_gbps  # type: ignore[union-attr,return-value]
+
+    def achieved(self, job: Workload) -> float:
+        """Achieved over peak FLOP/s of the GPU for a model."""
+        rate = self.case.compute.rate
+        if self.rates_from == "calibrated":
+            known = self.calibrated.get(job.known_as)
+            return HALF if known is None else known.efficiency
+        if self.rates_from == "measured":
+            from mfabric_jax.study._measured import measured_efficiency
+
+            return measured_efficiency(self.case)
+        return rate.value  # type: ignore[union-attr,return-value]
+
+    def block_seconds(self, job: Workload, efficiency: float | None = None) -> BlockSeconds:
+        """Seconds of a block; `efficiency`: None: what is achieved."""
+        achieved = self.achieved(job) if efficiency is None else efficiency
+        return block_seconds(job, self.server, achieved, self.compute_precision)
+
+    # ----------------------------------------------------------------------------------------------- traffic, placement
+    def knobs(self) -> Knobs | None:
+        """Of the traffic, where it is a named workload or a file of knobs."""
+        if self.traffic.endswith(".json"):
+            return Knobs.read(self.traffic)
+        return WORKLOADS.get(self.traffic)
+
+    def room(self, job: Workload) -> Room:
+        """The slots that a group's experts are placed in."""
+        facts = job.architecture
+        limited = job.node_limit == "model" and facts.expert_groups > 1
+        groups = self.placement_groups or (facts.expert_groups if limited else facts.experts)
+        room = Room(job.ep, job.ranks_per_server, job.expert_slots, groups)
+        room.check(facts.experts)
+        whole_groups = self.placement == "hierarchical" and groups == facts.expert_groups == room.servers
+        if limited and self.placement != "contiguous" and not whole_groups:
+            raise InputError(
+                f"job.per-server.node_limit 'model' is of groups of neighbouring experts: placement.rule must be "
+                f"contiguous, or hierarchical with one group a server ({room.servers}), got {self.placement!r} with "
+                f"{groups}."
+            )
+        return room
+
+    # ---------------------------------------------------------------------------------------------------------- network
+    @functools.cached_property
+    def parts(self) -> Parts:
+        """The table of parts in use."""
+        return Parts.read(self.prices, self.ocs)
+
+    def price_list(self) -> Prices:
+        """The prices of the network in use."""
+        return self.parts.prices
+
+    @property
+    def optical_switch(self) -> Ocs | None:
+        """The one that is named."""
+        return None if self.ocs is None else get_ocs(self.ocs, self.prices)
+
+    def nvlink_Bps(self, on: Fabric, nic_gbps: Any) -> Any:
+        """What a GPU has inside its server or scale-up domain [bytes/s]; the bandwidth may be traced."""
+        return on.nvlink_Bps(self.gpu_tbps, nic_gbps, self.own_nvlink_Bps)
+
+    def rates(self, on: Fabric, group: EpGroup, nic_gbps: Any) -> FabricRates:
+        """What the timeline needs of a fabric at a bandwidth."""
+        at, used = on.at(group, nic_gbps, self.gpu_tbps), self.carried_by
+        latency_s = used.path_s(on.path_links(self), self.link_delay_s, at.nic_Bps)  # type: ignore[arg-type]
+        rest = {"latency_s": latency_s, "nvlink_Bps": self.nvlink_Bps(on, nic_gbps)}
+        rest["memory_Bps"] = self.server.memory_Bps or float("inf")
+        if at.reconfigures:
+            rest |= {"delay_s": at.delay_s + self.reactivation_s, "each_s": self.each_s}
+        return rates_of(at, goodput=self.goodput * used.paced, acks=used.acks_back, **rest)
+
+    @property
+    def rules(self) -> Rules:
+        """How an iteration runs."""
+        waits = self.case.circuits.packets_wait
+        return Rules(waits, self.overlap_parts, dp_overlap=self.dp_overlap, comm_cores=self.comm_cores)
+
+    # --------------------------------------------------------------------------------------------------------- circuits
+    @property
+    def policy_name(self) -> str:
+        """For rows and titles: a function goes by its own name."""
+        return policies.name_of(self.policy)
+
+    @property
+    def own_policy(self) -> bool:
+        """Whether the policy is a function of the user's own."""
+        return policies.is_own(self.policy)
+
+    def circuits_policy(self, mean=None) -> policies.Policy:
+        """The policy with its settings; `mean` is the demand that "static" is for."""
+        if self.policy == "static":
+            return jax.tree_util.Partial(policies.static, mean=mean)
+        policy = policies.suited(self.policy, routing=self.routing)
+        settles = self.first == "pays" and self.policy in policies.SETTLE_TIES
+        return policies.for_demand_alone(policy) if settles else policy
