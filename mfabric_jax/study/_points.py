@@ -153,7 +153,8 @@ class Points:
         again = {name: values[place.reshape(-1)] for name, values in solved.items()}
         found = evaluate(timed, {"case": cases, "solved": again}, at_once=at_once, before=before).arrays
         found = {name: found[name].astype(np.float64) for name in ("iteration_s", *PARTS)}
-        over = over_balanced(self.job, solved["load"], solved["balanced"])
+        exchanges = Exchanges(**solved, count=None)
+        over = over_balanced(self.job, np.asarray(exchanges.load), np.asarray(exchanges.balanced))
         found["ep_over_balanced"] = np.median(over.reshape(len(over), -1), axis=1)[place.reshape(-1)]
         if "anew" in again:
             found |= zip(SWITCHING, changes_of(self.job, again["anew"], again["switch"]), strict=True)
