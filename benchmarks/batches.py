@@ -36,8 +36,8 @@ OTHER_DEMAND = {
 
 
 class Ran(NamedTuple):
-    """How many cases, seconds of compiling, of running and of all cores while running, and the function with cases for
-    the loop."""
+    """How many cases, seconds of compiling, of running and of all cores while running (NaN: not apart from compiling),
+    and the function with cases for the loop."""
 
     count: int
     compile_s: float
@@ -200,17 +200,17 @@ def _swept(config) -> Ran:
 
     estimates = []
     with tempfile.TemporaryDirectory() as folder:
-        began, cpu = time.perf_counter(), time.process_time()
+        began = time.perf_counter()
         sweep(config, folder, progress=lambda now: estimates.append(now.estimate))
-        took, cpu_s = time.perf_counter() - began, time.process_time() - cpu
+        took = time.perf_counter() - began
     compile_s = sum(one.compile_s for one in {id(one): one for one in estimates if one is not None}.values())
     (group,) = config.groups
-    kind = config.kind(group.code, config.dtype)
+    kind = config.program(group)
     return Ran(
         config.count,
         compile_s,
         took - compile_s,
-        cpu_s - compile_s,
+        np.nan,
         kind.function,
         kind.cases(config.data(group.rows[:LOOPED])),
     )
@@ -226,12 +226,12 @@ def _line(name: str, ran: Ran) -> None:
 def _one_at_a_time(function, cases) -> float:
     """Cases a second of a loop over the compiled function."""
     one = jax.jit(lambda case: function(case))
-    each = [jax.tree.map(lambda x, at=at: x[at], cases) for at in range(LOOPED)]
+    each = [jax.tree.map(lambda x, at=at: x[at], cases) for at in range(min(LOOPED, len(jax.tree.leaves(cases)[0])))]
     jax.block_until_ready(one(each[0]))
     began = time.perf_counter()
     for case in each:
         jax.block_until_ready(one(case))
-    return LOOPED / (time.perf_counter() - began)
+    return len(each) / (time.perf_counter() - began)
 
 
 if __name__ == "__main__":
