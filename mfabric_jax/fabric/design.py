@@ -18,6 +18,7 @@ from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.fabric.ocs import Ocs, get_ocs
 from mfabric_jax.fabric.region import Region
 from mfabric_jax.fabric.transport import NONE, Transport, get_transport
+from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.workload import Gpu, Workload, get_gpu
 from mfabric_jax.workload.gpus import DEFAULT_GPU, GPUS
 
@@ -249,6 +250,8 @@ class Fabric:
       that differs; routing solves it from the data alone.
     - `cluster(servers, nic_gbps, form, rest)`: the whole cluster; `rest` are further fields of `Cluster`.
     - `parts(form)`: the NICs of one server and what hangs behind each, for prices and watts.
+    - `tree(form)`: the switch tree over the NICs on packet switches, with one host in each part; None: no such NICs.
+    - `direct_links(form, job)`: how many links of the whole cluster join a server to another without a switch.
     - `circuits(job, form, nic_gbps, choose)`: circuits [G S S] of the whole cluster, or None; `choose(degree)` asks the
       user's policy for those of every region, `choose(degree, "topoopt")` a named one.
     - `form(settings, job)`: what `parts` and `cluster` depend on.
@@ -273,6 +276,8 @@ class Fabric:
     cluster: Callable[[int, float, Form, dict[str, Any]], Cluster]
     parts: Callable[[Form], tuple[PartGroup, ...]]
     form: Callable[[PortSettings, ClusterShape], Form]
+    tree: Callable[[Form], Tree | None] = lambda form: None
+    direct_links: Callable[[Form, ClusterShape], int] = lambda form, job: 0
     circuits: Callable[..., np.ndarray | None] = no_circuits
     nvlink_Bps: Callable[[Any, Any, Any], Any] = server_nvlink
     at: Callable[..., Any] = at_bandwidth

@@ -3,7 +3,7 @@
 from functools import partial
 
 from mfabric_jax.fabric.design import Fabric
-from mfabric_jax.fabric.packet_trees import tree_cluster, tree_form, tree_groups, tree_parts
+from mfabric_jax.fabric.packet_trees import nic_tree, tree_cluster, tree_form, tree_groups, tree_parts
 
 OVERSUBSCRIPTION = 3.0
 
@@ -13,6 +13,7 @@ FAT_TREE = Fabric(
     look=("Fat-tree", "#0072B2", "s"),
     groups=tree_groups,
     cluster=partial(tree_cluster, "fat-tree"),
+    tree=nic_tree,
     parts=tree_parts,
     form=tree_form,
     variants={"own NICs": {"nic_use": ("own",)}, "pooled NICs": {"nic_use": ("pooled",)}},
@@ -23,6 +24,7 @@ OVERSUB_FAT_TREE = Fabric(
     look=("Oversubscribed fat-tree", "#56B4E9", "v"),
     groups=partial(tree_groups, ratio=OVERSUBSCRIPTION),
     cluster=partial(tree_cluster, "oversub-fat-tree", ratio=OVERSUBSCRIPTION),
+    tree=partial(nic_tree, ratio=OVERSUBSCRIPTION),
     parts=partial(tree_parts, ratio=OVERSUBSCRIPTION),
     form=tree_form,
 )

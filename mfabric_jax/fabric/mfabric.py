@@ -1,6 +1,7 @@
 """mFabric: part of a server's NICs on a regional optical switch, the others on a switch tree. Source: arXiv
 2501.03905."""
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,8 @@ from mfabric_jax.fabric.design import (
     PortSettings,
     needs_regions,
 )
+from mfabric_jax.fabric.packet_trees import nic_tree, ratio_of
 from mfabric_jax.fabric.region import Region
-from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.workload import Workload
 
 
@@ -34,9 +35,8 @@ def _groups(settings: FabricSettings, job: Workload, nic_gbps: float, nic_uses) 
 
 
 def _cluster(servers: int, nic_gbps: float, form: Form, rest: dict[str, Any]) -> Cluster:
-    over = 1.0 if form.oversubscription is None else form.oversubscription
     nics = form.electrical_nics
-    tree = Tree(servers * nics, form.radix, form.tiers, over, form.at) if nics else None
+    tree = dataclasses.replace(nic_tree(form), hosts=servers * nics) if nics else None
     gpus = form.gpus_per_server or SERVER_GPUS
     regions = needs_regions("mfabric", form)
     return Cluster(
@@ -45,8 +45,7 @@ def _cluster(servers: int, nic_gbps: float, form: Form, rest: dict[str, Any]) ->
 
 
 def _parts(form: Form) -> tuple[PartGroup, ...]:
-    over = 1.0 if form.oversubscription is None else form.oversubscription
-    tree = tree_attachment(over, form.tiers, form.at)
+    tree = tree_attachment(ratio_of(form), form.tiers, form.at)
     optical = PartGroup(form.optical_degree, "regional OCS", REGIONAL_OCS)
     return optical, PartGroup(form.electrical_nics, "switch tree", tree)
 
@@ -68,6 +67,7 @@ MFABRIC = Fabric(
     look=("mFabric", "#D55E00", "o"),
     groups=_groups,
     cluster=_cluster,
+    tree=nic_tree,
     circuits=lambda job, form, nic_gbps, choose: choose(form.optical_degree),
     parts=_parts,
     form=_form,

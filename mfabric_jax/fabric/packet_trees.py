@@ -1,6 +1,7 @@
 """What fabrics share whose NICs all hang on one switch tree."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from mfabric_jax.fabric.cluster import Cluster
@@ -30,6 +31,16 @@ def tree_groups(
     return [Electrical(nic_gbps, nics, ratio, use) for use in nic_uses]
 
 
+def ratio_of(form: Form, usual: float = 1.0) -> float:
+    """Oversubscription of a tree: as asked for, or the fabric's own."""
+    return usual if form.oversubscription is None else form.oversubscription
+
+
+def nic_tree(form: Form, ratio: float = 1.0, parts: int = 1) -> Tree:
+    """The switch tree of a fabric whose own oversubscription is `ratio`, over one host in each part."""
+    return Tree(parts, form.radix, form.tiers if parts == 1 else 2, ratio_of(form, ratio), form.at, parts)
+
+
 def tree_cluster(
     name: str,
     servers: int,
@@ -46,8 +57,7 @@ def tree_cluster(
     has_no_regions(name, form)
     gpus = form.gpus_per_server or gpus
     nics = gpus if form.nics is None else form.nics
-    over = ratio if form.oversubscription is None else form.oversubscription
-    tree = Tree(servers * nics, form.radix, form.tiers if parts == 1 else 2, over, form.at, parts)
+    tree = replace(nic_tree(form, ratio, parts), hosts=servers * nics)
     kind = {"nic_use": form.nic_use if nics == gpus else "pooled", "pxn": form.pxn} | kind
     return Cluster(name, servers, nic_gbps, gpus_per_server=gpus, tree=tree, **kind, **rest)
 
@@ -63,9 +73,8 @@ def roomy_radix(least: int, servers: int, nics: int) -> int:
 
 def tree_parts(form: Form, ratio: float = 1.0) -> tuple[PartGroup, ...]:
     """All NICs of a server on one switch tree."""
-    over = ratio if form.oversubscription is None else form.oversubscription
     nics = SERVER_GPUS if form.nics is None else form.nics
-    return (PartGroup(nics, "switch tree", tree_attachment(over, form.tiers, form.at)),)
+    return (PartGroup(nics, "switch tree", tree_attachment(ratio_of(form, ratio), form.tiers, form.at)),)
 
 
 def tree_form(settings: PortSettings, job: ClusterShape) -> Form:

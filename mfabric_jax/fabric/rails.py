@@ -8,11 +8,12 @@ no spine: a rail is a tree of two tiers of its own, and data changes rails over 
 import dataclasses
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from mfabric_jax.fabric.cost import PartGroup, tree_attachment
 from mfabric_jax.fabric.design import SERVER_GPUS, Fabric, FabricSettings, Form, check_own, nics_of, tree_links
 from mfabric_jax.fabric.electrical import Electrical
-from mfabric_jax.fabric.packet_trees import tree_cluster, tree_form, tree_groups, tree_parts
+from mfabric_jax.fabric.packet_trees import nic_tree, ratio_of, tree_cluster, tree_form, tree_groups, tree_parts
 from mfabric_jax.workload import Workload
 
 
@@ -28,8 +29,12 @@ def _optimized_groups(settings: FabricSettings, job: Workload, nic_gbps: float, 
 
 
 def _rail_parts(form: Form) -> tuple[PartGroup, ...]:
-    over = 1.0 if form.oversubscription is None else form.oversubscription
-    return (PartGroup(SERVER_GPUS if form.nics is None else form.nics, "rail", tree_attachment(over, tiers=2)),)
+    return (PartGroup(_rails(form), "rail", tree_attachment(ratio_of(form), tiers=2)),)
+
+
+def _rails(form: Form) -> Any:
+    """As many as a server has NICs."""
+    return SERVER_GPUS if form.nics is None else form.nics
 
 
 def _rail_only_cluster(servers, nic_gbps, form: Form, rest):
@@ -44,6 +49,7 @@ RAIL_OPTIMIZED = Fabric(
     look=("Rail-optimized", "#009E73", "D"),
     groups=_optimized_groups,
     cluster=partial(tree_cluster, "rail-optimized", rails=True),
+    tree=nic_tree,
     parts=tree_parts,
     form=tree_form,
     path_links=lambda settings: 2 if settings.pxn else tree_links(settings),
@@ -55,6 +61,7 @@ RAIL_ONLY = Fabric(
     look=("Rail-only", "#C9B400", "^"),
     groups=_over_nvswitch,
     cluster=_rail_only_cluster,
+    tree=lambda form: nic_tree(form, parts=_rails(form)),
     parts=_rail_parts,
     form=tree_form,
     path_links=lambda settings: 2,

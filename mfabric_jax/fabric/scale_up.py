@@ -5,6 +5,7 @@ ports of the NIC's bandwidth to an optical switch between the domains (mfabric-c
 look-ahead.
 """
 
+import dataclasses
 from typing import Any
 
 import equinox as eqx
@@ -19,9 +20,8 @@ from mfabric_jax.fabric.cost import PartGroup, tree_attachment
 from mfabric_jax.fabric.design import ClusterShape, Fabric, FabricSettings, Form, PortSettings, needs_regions
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.fabric.mfabric import check_ports
-from mfabric_jax.fabric.packet_trees import tree_cluster
+from mfabric_jax.fabric.packet_trees import nic_tree, ratio_of, tree_cluster
 from mfabric_jax.fabric.region import Region
-from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.workload import Workload
 
 DOMAIN_GPUS = 64
@@ -84,8 +84,7 @@ def _nvl72_cluster(servers: int, nic_gbps: float, form: Form, rest: dict[str, An
 
 def _cpo_cluster(servers: int, nic_gbps: float, form: Form, rest: dict[str, Any]) -> Cluster:
     gpus = form.gpus_per_server or DOMAIN_GPUS
-    over = 1.0 if form.oversubscription is None else form.oversubscription
-    tree = Tree(servers * gpus, form.radix, form.tiers, over, form.at)
+    tree = dataclasses.replace(nic_tree(form), hosts=servers * gpus)
     kind = {"tree": tree, "nic_use": form.nic_use, "regions": needs_regions("mfabric-cpo", form)}
     rest = _nvlink(form, nic_gbps, _half_beside_nic) | rest
     return Cluster("mfabric-cpo", servers, nic_gbps, gpus_per_server=gpus, **kind, **rest)
@@ -93,7 +92,7 @@ def _cpo_cluster(servers: int, nic_gbps: float, form: Form, rest: dict[str, Any]
 
 def _parts(form: Form) -> tuple[PartGroup, ...]:
     nics = form.gpus_per_server or DOMAIN_GPUS if form.nics is None else form.nics
-    return (PartGroup(nics, "switch tree", tree_attachment(form.oversubscription or 1.0, form.tiers, form.at)),)
+    return (PartGroup(nics, "switch tree", tree_attachment(ratio_of(form), form.tiers, form.at)),)
 
 
 def _form(settings: PortSettings, job: ClusterShape) -> Form:
@@ -106,6 +105,7 @@ NVL72 = Fabric(
     look=("NVL72", "#4D4D4D", "X"),
     groups=_nvl72_groups,
     cluster=_nvl72_cluster,
+    tree=nic_tree,
     parts=_parts,
     form=_form,
     nvlink_Bps=_beside_nic,
@@ -119,6 +119,7 @@ MFABRIC_CPO = Fabric(
     look=("mFabric CPO", "#E69F00", "h"),
     groups=_cpo_groups,
     cluster=_cpo_cluster,
+    tree=nic_tree,
     circuits=lambda job, form, gbps, choose: choose(optical_ports(form.gpu_tbps, gbps) * job.gpus_per_server),
     parts=_parts,
     form=_form,

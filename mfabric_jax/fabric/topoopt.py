@@ -56,6 +56,16 @@ def _circuits(job: ClusterShape, form: Form, nic_gbps: float, choose) -> np.ndar
     return count[None]
 
 
+def _links(form: Form, job: ClusterShape) -> int:
+    """NICs that lead to a stage before the first or behind the last have no link."""
+    inside = job.servers * (_nics(form) - _stage_nics(job)) // 2
+    return inside + job.servers - job.servers // job.pp
+
+
+def _nics(form: Form) -> Any:
+    return SERVER_GPUS if form.nics is None else form.nics
+
+
 TOPOOPT = Fabric(
     name="topoopt",
     summary="circuits alone, chosen before training; servers forward where two have none",
@@ -63,8 +73,9 @@ TOPOOPT = Fabric(
     groups=_groups,
     cluster=_cluster,
     circuits=_circuits,
-    parts=lambda form: (PartGroup(SERVER_GPUS if form.nics is None else form.nics, "patch panel", PATCH_PANEL),),
+    parts=lambda form: (PartGroup(_nics(form), "patch panel", PATCH_PANEL),),
     form=tree_form,
+    direct_links=_links,
     path_links=lambda settings: 1,
     policy="topoopt",
     routing="forwarding",

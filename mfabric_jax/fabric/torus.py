@@ -147,6 +147,11 @@ def _parts(form: Form) -> tuple[PartGroup, ...]:
     return PartGroup(direct, "direct link", DIRECT_LINK), PartGroup(through, "wrap-around", REGIONAL_OCS)
 
 
+def _links(form: Form, job: ClusterShape) -> int:
+    """Two NICs each, whether or not a switch is in between."""
+    return round(job.servers * sum(group.nics for group in _parts(form)) / 2)
+
+
 def _rings(form: Form, job: Workload) -> tuple[int, float]:
     """The two ports that close a ring are on one switch, whichever."""
     _, through = _parts(form)
@@ -161,6 +166,7 @@ TORUS = Fabric(
     cluster=_cluster,
     parts=_parts,
     form=_form,
+    direct_links=_links,
     optical_regions=_rings,
     path_links=lambda settings: 1,
     routing="dimension-order",

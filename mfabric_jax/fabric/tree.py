@@ -86,7 +86,15 @@ class Tree:
 
     @property
     def edges_per_part(self) -> int:
-        return math.ceil(self.hosts_per_part / self.edge_ports[DOWN])
+        return self.edges_of(self.hosts) // self.parts
+
+    def edges_of(self, hosts: int) -> int:
+        """Edge switches for so many hosts, all parts together, whether or not there is room above them."""
+        return self.parts * -(-(hosts // self.parts) // self.edge_ports[DOWN])
+
+    def uplinks_of(self, hosts: int) -> int:
+        """Links up from the edge switches of so many hosts, all parts together."""
+        return self.edges_of(hosts) * self.edge_ports[UP]
 
     @property
     def pods_per_part(self) -> int:

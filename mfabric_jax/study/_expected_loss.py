@@ -4,14 +4,11 @@ A failure that stops the job loses half of a checkpoint interval on average, and
 runs slower. Failures are rare: they do not meet.
 """
 
-import math
 from typing import Any, NamedTuple
 
 from mfabric_jax.checks import InputError, not_negative, number, one_of, positive
 from mfabric_jax.fabric.failures import KINDS
-from mfabric_jax.study._failure_kinds import ServerPorts
 from mfabric_jax.text_files import read_mapping
-from mfabric_jax.workload import Workload
 
 HOURS_A_MONTH = 730.0
 MILLION = 1_000_000
@@ -53,26 +50,6 @@ def read_rates(path: str) -> dict[str, Rate]:
         repair = not_negative(f"{kind}.repair_hours", given.get("repair_hours", 24.0))
         found[kind] = Rate(per_hour, float(repair), stops)
     return found
-
-
-def devices(kind: str, job: Workload, ports: ServerPorts, nvswitches: int) -> int:
-    """How many of them the cluster has. `electrical-nics` are those of a server, together; links those from the edge
-    up, as many as ports down, or those between servers; switches are those at the edge.
-    """
-    regions = -(-job.servers // job.servers_per_region)
-    each = {
-        "electrical-nic": job.servers * ports.electrical,
-        "electrical-nics": job.servers,
-        "optical-nic": job.servers * ports.optical,
-        "link": round(job.servers * ports.links),
-        "gpu": job.gpus,
-        "server": job.servers,
-        "optical-switch": regions,
-        "controller": regions,
-        "nvswitch": job.servers * nvswitches,
-        "switch": math.ceil(job.servers * ports.switches),
-    }
-    return each[kind]
 
 
 def expected_loss(

@@ -1,15 +1,17 @@
-"""Which failures a fabric has, by what one expert-parallel group sees of it, and why it has no others."""
+"""Which failures a fabric has, by what one expert-parallel group sees of it, why it has no others, and how many of each
+kind a cluster has."""
 
+import dataclasses
 import functools
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from mfabric_jax.fabric.design import Fabric
+from mfabric_jax.fabric.design import Fabric, Form
 from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.fabric.failures import KINDS
 from mfabric_jax.fabric.region import Region
-from mfabric_jax.fabric.tree import DOWN, Tree
+from mfabric_jax.study._scenario import Scenario
 
 NO_RELAY = "no circuit leads to a server that could relay"
 UNSPLIT = "what is relayed then is modelled for routing unsplit alone"
@@ -60,36 +62,56 @@ def _(group: DirectLinks, on: Fabric, routing: str):
     return found | (dict.fromkeys(("link", "optical-nic"), ALONE) if group.servers < 2 else {})
 
 
-class ServerPorts(NamedTuple):
-    """NICs of a server on packet switches and on optics, links and edge switches for each server."""
+def devices(kind: str, one: Scenario, radix: int, nvswitches: int) -> int:
+    """How many of them the cluster has, of the parts that its bill counts.
+
+    - `radix`: of packet switches.   - `nvswitches`: of a server.
+
+    `electrical-nics` are those of a server, together; links those from the edge up, or those between servers; switches
+    those at the edge.
+    """
+    job, on = one.workload, one.fabric
+    form = dataclasses.replace(on.form(one.settings, job), radix=radix)
+    nics, regions = nics_of_server(one, form), -(-job.servers // job.servers_per_region)
+    tree, hosts = on.tree(form), job.servers * nics.electrical
+    each = {
+        "electrical-nic": hosts,
+        "electrical-nics": job.servers,
+        "optical-nic": job.servers * nics.optical,
+        "link": tree.uplinks_of(hosts) if tree else on.direct_links(form, job),
+        "gpu": job.gpus,
+        "server": job.servers,
+        "optical-switch": _optical_switches(one, form) or regions,
+        "controller": regions,
+        "nvswitch": job.servers * nvswitches,
+        "switch": tree.edges_of(hosts) if tree else 0,
+    }
+    return each[kind]
+
+
+class ServerNics(NamedTuple):
+    """NICs of a server on packet switches, and its other ports."""
 
     electrical: int
     optical: int
-    links: float
-    switches: float = 0.0
 
 
-@functools.singledispatch
-def ports_of(group: Any, nics: float, radix: int) -> ServerPorts:
-    """What a server of a group has; `nics`: all of its NICs; `radix`: of switches."""
-    raise TypeError(f"group must be Region, Electrical or DirectLinks, got {type(group).__name__}.")
+def nics_of_server(one: Scenario, form: Form) -> ServerNics:
+    """As the parts of the fabric have them; ports of GPUs, whose price is that of the GPU, as its groups do."""
+    switched, others = 0, 0
+    for group in one.fabric.parts(form):
+        if group.attachment.switch_ports:
+            switched += group.nics
+        else:
+            others += group.nics
+    own = int(one.group.optical_degree) if getattr(one.group, "own_ports", False) else 0
+    return ServerNics(int(switched), round(others) + own)
 
 
-@ports_of.register
-def _(group: Region, nics: float, radix: int):
-    return ServerPorts(int(group.electrical_nics), int(group.optical_degree), int(group.electrical_nics))
-
-
-@ports_of.register
-def _(group: Electrical, nics: float, radix: int):
-    over = 1.0 if group.oversubscription is None else float(group.oversubscription)
-    down = Tree(1, radix, oversubscription=over).edge_ports[DOWN]
-    return ServerPorts(group.nics, 0, group.nics, group.nics / down)
-
-
-@ports_of.register
-def _(group: DirectLinks, nics: float, radix: int):
-    return ServerPorts(0, round(nics), nics / 2)
+def _optical_switches(one: Scenario, form: Form) -> int | None:
+    """Those that are bought; None where no switch is named: one for every region."""
+    switch, regions = one.settings.parts.ocs, one.fabric.optical_regions
+    return None if switch is None or regions is None else switch.switches(*regions(form, one.workload))
 
 
 def said_of(name: str, kinds: Iterable[str], absent: dict[str, str]) -> str | None:

@@ -6,8 +6,8 @@ import numpy as np
 
 from mfabric_jax.schedule import Iteration
 from mfabric_jax.study._compare import PARTS
-from mfabric_jax.study._expected_loss import devices, expected_loss
-from mfabric_jax.study._failure_kinds import ports_of
+from mfabric_jax.study._expected_loss import expected_loss
+from mfabric_jax.study._failure_kinds import devices
 from mfabric_jax.study._money import bill_of, usd_of_gpu
 from mfabric_jax.study._scenario import Scenario
 
@@ -61,8 +61,7 @@ def _expected(config: Any, one: Scenario, kind: str, *, run_s: float, slow_down:
     usd = {"spare_network_usd": bill.network_usd, "spare_usd": bill.cluster_usd}
     spare = {name: whole / job.servers if kind in SPARED and whole is not None else None for name, whole in usd.items()}
     spare["spare_part_usd"] = _part_usd(config, one, kind)
-    all_nics = sum(part.nics for part in one.fabric.parts(one.fabric.form(one.settings, job)))
-    there = devices(kind, job, ports_of(one.group, all_nics, config.radix), config.nvswitches_of(one.fabric))
+    there = devices(kind, one, config.radix, config.nvswitches_of(one.fabric))
     stop = config.checkpoint_interval_s, config.restart_s
     return spare | {"devices": there} | expected_loss(config.rate_of().get(kind), there, slow_down, run_s, *stop)
 

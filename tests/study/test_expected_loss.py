@@ -1,13 +1,18 @@
 """The loss of a month by hand, and files of rates that are refused."""
 
+import dataclasses
+import functools
+
+import numpy as np
 import pytest
 
-from mfabric_jax.fabric.direct_links import DirectLinks
-from mfabric_jax.fabric.electrical import Electrical
-from mfabric_jax.study._expected_loss import Rate, devices, expected_loss, read_rates
-from mfabric_jax.study._failure_kinds import ServerPorts, ports_of
-from mfabric_jax.workload import get
+from mfabric_jax.fabric.ocs import get_ocs
+from mfabric_jax.fabric.registry import NAMES, cost_table, get
+from mfabric_jax.study._expected_loss import Rate, expected_loss, read_rates
+from mfabric_jax.study._failure_kinds import devices
+from mfabric_jax.study._scenario import scenarios
 from tests.mistakes import check_refused
+from tests.study.small import small
 
 
 def test_a_month_by_hand():
@@ -22,17 +27,78 @@ def test_a_month_by_hand():
     assert set(expected_loss(None, 1000, 0.25, 9.0, 3600.0, 900.0).values()) == {None}
 
 
-def test_how_many_there_are():
-    job = get("mixtral-8x7b")  # 128 servers, 4 in a region
-    counts = {"gpu": 1024, "server": 128, "electrical-nic": 256, "optical-nic": 768, "link": 256, "nvswitch": 768}
-    counts |= {"optical-switch": 32, "controller": 32, "electrical-nics": 128}
-    assert {kind: devices(kind, job, ServerPorts(2, 6, 2), 6) for kind in counts} == counts
-    # 1,024 NICs, 32 under each edge switch; 48 where there are three links down for one up.
-    for over, edges in ((None, 32), (3.0, 22)):
-        assert devices("switch", job, ports_of(Electrical(100.0, 8, over), 8, 64), 6) == edges
-    # A torus: 6 NICs, two ends of 3 links a server.
-    ports = ports_of(DirectLinks(4, 100.0, 4), 6, 64)
-    assert [devices(kind, job, ports, 6) for kind in ("electrical-nic", "optical-nic", "link")] == [0, 768, 384]
+SAME = {"gpu": 1024, "server": 128, "electrical-nics": 128, "controller": 32, "nvswitch": 768}  # 4 servers a region
+COUNTS = {  # mixtral-8x7b: 1,024 GPUs, 4 stages of 32 servers; switches of 64 ports
+    "fat-tree": {"electrical-nic": 1024, "link": 32 * 32, "switch": 32},  # 32 NICs and 32 uplinks each
+    "oversub-fat-tree": {"electrical-nic": 1024, "link": 22 * 16, "switch": 22},  # 48 NICs and 16 uplinks
+    "rail-optimized": {"electrical-nic": 1024, "link": 32 * 32, "switch": 32},
+    "rail-only": {"electrical-nic": 1024, "link": 8 * 4 * 32, "switch": 8 * 4},  # 128 NICs a rail
+    "mfabric": {"electrical-nic": 256, "optical-nic": 768, "link": 8 * 32, "switch": 8, "optical-switch": 32},
+    # 2 of 8 NICs lead to the stages beside it: none of the first and of the last stage leads on.
+    "topoopt": {"electrical-nic": 0, "optical-nic": 1024, "link": 128 * 6 // 2 + 3 * 32},
+    "torus": {"electrical-nic": 0, "optical-nic": 768, "link": 3 * 128},  # 2 x 2 x 32
+    # Domains of 64: 16 of them.
+    "nvl72": {"electrical-nic": 1024, "link": 32 * 32, "switch": 32, "server": 16, "nvswitch": 96},
+    # 8 Tbps less 100 Gbps, half of it in ports of 100 Gbps.
+    "mfabric-cpo": {"electrical-nic": 1024, "optical-nic": 1024 * 39, "link": 32 * 32, "server": 16, "nvswitch": 96},
+}
+
+
+@functools.cache
+def on_fabric(name, **settings):
+    (one,) = scenarios(small(fabrics=(name,), nic_use=("own",), **settings))
+    return one
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_how_many_there_are(name):
+    one = on_fabric(name)
+    for kind, count in (SAME | COUNTS[name]).items():
+        if kind not in ("electrical-nics", "controller") or not get(name).domain_gpus:
+            assert devices(kind, one, 64, 6) == count, kind
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_as_many_as_the_bill_and_the_whole_cluster_have(name):
+    one = on_fabric(name)
+    job, form, gbps = one.workload, one.fabric.form(one.settings, one.workload), one.bandwidths[0]
+    bill = {}
+    for row in cost_table(name, gbps, gpus=job.gpus_per_server, **vars(form)):
+        bill[row["part"]] = bill.get(row["part"], 0) + job.servers * row["count"]
+    nics = [devices(kind, one, 64, 6) for kind in ("electrical-nic", "optical-nic")]
+    assert bill["nic"] == pytest.approx(nics[0] if one.group.reconfigures and get(name).domain_gpus else sum(nics))
+
+    def choose(degree, policy=None):  # TopoOpt's are chosen; how mFabric's circuits lie does not count here
+        count = np.zeros([job.servers_per_region] * 2, int) if one.group.reconfigures else np.asarray(one.group.count)
+        return np.broadcast_to(count, (job.servers // job.servers_per_region, *count.shape))
+
+    built = dataclasses.replace(form, regions=one.fabric.circuits(job, form, gbps, choose))
+    cluster = one.fabric.cluster(job.servers, gbps, built, {})
+    link = devices("link", one, 64, 6)
+    if cluster.tree is None:
+        joined = cluster.circuits.count.sum() / 2
+        assert (link, nics[0]) == (joined, 0)
+    else:
+        links = dict(cluster.network.links)
+        assert (link, nics[0]) == (links["edge up"], links["nic up"])
+        assert devices("switch", one, 64, 6) == dict(cluster.tree.switches)["edge"]
+        # The bill has a fibre for every NIC and, for every tier above, for the uplinks in use.
+        used = (bill["fibre"] - bill["nic"]) / (len(cluster.tree.switches) - 1)
+        assert used == pytest.approx(nics[0] / cluster.tree.oversubscription)
+        assert used <= link < used + cluster.tree.parts * cluster.tree.edge_ports[0]
+
+
+def test_switches_that_serve_several_regions_are_as_many_as_are_bought():
+    # 4 servers with 6 NICs: 24 ports a region; Polatis has 576, for 24 regions: 2 switches for 32.
+    assert get_ocs("polatis").ports == 576
+    assert devices("optical-switch", on_fabric("mfabric", ocs="polatis"), 64, 6) == 2
+    assert devices("controller", on_fabric("mfabric", ocs="polatis"), 64, 6) == 32
+
+
+def test_edge_switches_that_are_partly_empty_have_all_their_uplinks():
+    # 128 NICs: 32 under a switch of 64 ports, 8 of 16, and of 48 ports 24 under each of 6, the last with 8.
+    few = on_fabric("fat-tree", gpus=128, dp=1)
+    assert [devices("link", few, radix, 6) for radix in (64, 16, 48)] == [4 * 32, 16 * 8, 6 * 24]
 
 
 def test_files_of_rates(tmp_path):

@@ -82,6 +82,8 @@ def test_rows_of_packet_fabrics_and_of_direct_links():
     (link,) = study.failures(study.Failures(setting, kinds=("link",), fabrics=("torus",)))
     assert link["failure"] == "link"
     assert link["slow_down"] > 0
+    (link,) = study.failures(study.Failures(setting, kinds=("link",), fabrics=("oversub-fat-tree",)))
+    assert link["devices"] == 22 * 16  # 48 of 1,024 NICs under each edge switch, 16 links up
     assert list(study.failures(config, start=1)) == [server]
 
 
