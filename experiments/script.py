@@ -7,19 +7,17 @@ described by `mfabric_jax.report.figures.panels`.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import hashlib
 import inspect
 import json
-import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -27,6 +25,7 @@ import numpy as np
 import mfabric_jax
 from mfabric_jax import checks, report
 from mfabric_jax.checks import InputError
+from mfabric_jax.commands import help, words
 from mfabric_jax.fabric.registry import PRICED
 from mfabric_jax.report import style
 from mfabric_jax.report.figures.panels import Row, Rows
@@ -38,6 +37,16 @@ Found = Iterable[Row]
 COMPARED = tuple(name for name in PRICED if name != "torus")  # fabrics with a price that the paper compares
 COMPLETE = "complete"  # in a configuration: nothing stopped the run
 EVERY_S = 30.0  # rows of a run that goes on are written
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OfEveryScript:
+    """Options of all experiments."""
+
+    out: str = "results"
+    """Folder for the rows and the picture."""
+    quick: bool = False
+    """Minutes, not hours."""
 
 
 class Verdict(NamedTuple):
@@ -209,37 +218,19 @@ class Script:
             sys.exit(self.main())
 
     def _options(self, argv: Sequence[str] | None) -> Any:
-        import tyro
-
-        def option(kind: Any, text: str) -> Any:
-            return Annotated[kind, tyro.conf.arg(help=text)] if text else kind
-
-        texts, kinds = _comments(self.config), get_type_hints(self.config, include_extras=True)
-        fields: list[Any] = [
-            (field.name, option(kinds[field.name], texts.get(field.name, "")), field.default)
-            for field in dataclasses.fields(self.config)
-        ]
-        fields += [
-            ("out", option(str, "Folder for the rows and the picture."), "results"),
-            ("quick", option(tyro.conf.FlagCreatePairsOff[bool], "Minutes, not hours."), False),
-        ]
+        given = list(sys.argv[1:] if argv is None else argv)
         unchecked = {"__post_init__": lambda self: None, "__doc__": self.question}  # checked as `config`
-        bases = (self.config,)
-        options = dataclasses.make_dataclass("Options", fields, bases=bases, frozen=True, namespace=unchecked)
-        return tyro.cli(options, args=argv, prog=self.name)
+        options = dataclasses.make_dataclass(
+            "Options", [], bases=(OfEveryScript, self.config), frozen=True, namespace=unchecked
+        )
+        if {"-h", "--help"} & set(given):
+            print(help.of_options(self.name, options))
+            raise SystemExit(0)
+        return words.parse(options, given, self.name)
 
 
 def _stem(config: type) -> str:
     return Path(inspect.getfile(config)).stem
-
-
-def _comments(config: type) -> dict[str, str]:
-    """The help of options: what the comment behind a field says, where there is a file to read."""
-    texts: dict[str, str] = {}
-    for base in reversed(config.__mro__[:-1]):
-        with contextlib.suppress(OSError, TypeError):
-            texts |= re.findall(r"^    (\w+): .*  # (.+)$", inspect.getsource(base), re.MULTILINE)
-    return texts
 
 
 @functools.cache

@@ -56,7 +56,7 @@ def _run(command: str, words: list[str]) -> int:
         behind = words[words.index(asks.pop()) + 1 :]
         topic = behind[0] if behind and not behind[0].startswith("-") else None
         said = help.of_cases(command, module.Options, topic) if command in OF_CASES else None
-        print(said or help.of_options(command, module.Options))
+        print(said or help.of_options(f"mfabric {command}", module.Options))
         return 0
     if command in PLAIN:
         return module.run(parse(module.Options, words, command))
@@ -78,7 +78,6 @@ WHAT = {  # the first word of some commands: what it is called, and those there 
     "traces": ("traces command", ("info", "convert", "fit", "study")),
 }
 MUST = {  # options that some commands do not run without
-    "draw": ("--out", "a .png, .pdf or .svg file"),
     "sweep": ("--out", "a folder for the rows"),
 }
 SHORT = {"--seq": "--sequence", "--fabric": "--fabrics"}
@@ -192,10 +191,6 @@ def _first_word(command: str) -> str | None:
         from mfabric_jax.workload import NAMES
 
         return f"the name of a model first; allowed: {', '.join(NAMES)}, or a .toml or .json file"
-    if command == "draw":
-        from mfabric_jax.fabric import NAMES as FABRICS
-
-        return f"a fabric first; allowed: {', '.join(FABRICS)}, or a graph's .json file"
     paths = {
         "jobs": "a .toml or .json file of jobs and what they share first",
         "replay": "a graph of tasks first, a file, or the common beginning of a file for every rank",

@@ -137,7 +137,7 @@ MISTAKES = {
         ("", "report needs the rows first, a .csv or .parquet file or the folder of a sweep."),
         ("--out x.html", "report needs the rows first, a .csv or .parquet file or the folder of a sweep."),
         ("rows.csv", "report needs --out, a .html file."),
-        ("rows.csv --out", "option --out needs a value behind it; mfabric report --help says which."),
+        ("rows.csv --out", "option --out needs a value behind it; --help says which."),
         ("rows.csv --out x.pdf", "report 'x.pdf': extension '.pdf' is unknown; allowed: .html."),
         ("rows.csv --out x", "report 'x' has no extension; allowed: .html."),
         ("rows.csv --out x.html --picture y", "option '--picture' is unknown (did you mean '--pictures'"),

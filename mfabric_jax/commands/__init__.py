@@ -9,4 +9,4 @@ NAMES = (
     *("tune", "doctor", "show"),
 )
 OF_CASES = ("show", "compare", "timeline", "export", "traffic", "failures", "sweep")  # their `run` takes cases, too
-PLAIN = ("validate", "policies", "train", "evaluate", "query", "report", "reproduce", "tune", "doctor")
+PLAIN = ("draw", "validate", "policies", "train", "evaluate", "query", "report", "reproduce", "tune", "doctor")

@@ -4,18 +4,20 @@ import dataclasses
 import pathlib
 from typing import Annotated
 
-import tyro
-
 from mfabric_jax.commands import shared
 from mfabric_jax.commands.options import settings
+from mfabric_jax.commands.words import Positional
+from mfabric_jax.fabric import NAMES
 from mfabric_jax.study.whole_cluster import ClusterForm, WholeCluster
+
+FIRST = f"a fabric first; allowed: {', '.join(NAMES)}, or a graph's .json file"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(ClusterForm):
     """Draw a fabric: its tiers, or a region with its circuits."""
 
-    fabric: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FABRIC")]
+    fabric: Annotated[str, Positional("FABRIC", FIRST)]
     """fat-tree, oversub-fat-tree, rail-optimized, rail-only, topoopt, mfabric, nvl72, mfabric-cpo, torus, or the path
     of a graph in networkx node-link JSON"""
     out: str

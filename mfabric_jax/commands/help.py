@@ -41,11 +41,11 @@ def groups() -> dict[str, type[Group]]:
     return {name: hints[name] for name in Case.__struct_fields__}
 
 
-def of_options(command: str, cls: type) -> str:
-    """Help of a command that is about no case."""
+def of_options(program: str, cls: type) -> str:
+    """Help of a program that is about no case."""
     known = options_in(cls).values()
     places = " ".join(f"[{one.place.name} ...]" if one.listed else one.place.name for one in known if one.place)
-    lines = [f"usage: mfabric {command}{' ' * bool(places)}{places} [options]", "", *_about(cls), ""]
+    lines = [f"usage: {program}{' ' * bool(places)}{places} [options]", "", *_about(cls), ""]
     named = [(one.place.name if one.place else f"{_flag(one)} {_takes(one)}".rstrip(), one) for one in known]
     wide = min(max(len(name) for name, _ in named), 34) + 4 if named else 0
     for name, one in named:

@@ -24,7 +24,8 @@ from mfabric_jax.checks import InputError, one_of
 
 T = TypeVar("T")
 WORDS = {int: "a whole number", float: "a number"}
-LISTED = {int: "whole numbers", float: "numbers"}
+LISTED = {int: "whole numbers", float: "numbers", bool: "true or false,"}
+COMMENT = re.compile(r"^    (\w+): .*  # (.+)$", re.MULTILINE)
 RANGE = re.compile(r"(\d+)-(\d+)")
 CASE_FILES = (".toml", ".json")
 OF_CASES = {  # short flags of settings
@@ -106,13 +107,15 @@ def _nested(hint: Any) -> TypeGuard[type]:
 
 
 def _texts(cls: type) -> dict[str, str]:
-    """The text under every field; nothing where there is no source to read."""
+    """The text under every field, or the comment behind it; nothing where there is no source to read."""
     found: dict[str, str] = {}
     for base in reversed(cls.__mro__[:-1]):
         try:
-            body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
+            source = textwrap.dedent(inspect.getsource(base))
         except (OSError, TypeError):
             continue
+        found |= COMMENT.findall(source)
+        body = ast.parse(source).body[0]
         lines = body.body if isinstance(body, ast.ClassDef) else []
         for field, text in itertools.pairwise(lines):
             match field, text:
@@ -127,7 +130,7 @@ def parse(cls: type[T], words: Sequence[str], command: str) -> T:
     known = options_in(cls)
     values, free = {}, []
     flags = {option.flag: option for option in known.values() if option.place is None}
-    for flag, value in _pairs(words, {flag: option.switch for flag, option in flags.items()}, command):
+    for flag, value in _pairs(words, {flag: option.switch for flag, option in flags.items()}):
         if flag:
             values[flags[flag].field] = value if isinstance(value, bool) else _value(flags[flag], value)
         else:
@@ -159,7 +162,7 @@ def _options(cls: type[T], values: dict[str, Any], free: Sequence[str], command:
 
 
 def _does_not_take(word: str, command: str) -> InputError:
-    return InputError(f"{command} does not take {word!r}; mfabric {command} --help lists what it takes.")
+    return InputError(f"{command} does not take {word!r}; --help lists what it takes.")
 
 
 def _made(cls: type[T], values: Mapping[str, Any]) -> T:
@@ -173,7 +176,7 @@ def _made(cls: type[T], values: Mapping[str, Any]) -> T:
 
 
 def _pairs(
-    words: Sequence[str], known: Mapping[str, bool], command: str, *, of_cases: bool = False
+    words: Sequence[str], known: Mapping[str, bool], *, of_cases: bool = False
 ) -> Iterator[tuple[str, str | bool]]:
     """(flag, value) of every option, ("", word) of a word without a flag.
 
@@ -193,7 +196,7 @@ def _pairs(
         elif name not in known:
             raise _unknown(name, list(known), of_cases)
         elif not equals and (not left or left[0].startswith("--")):
-            raise InputError(f"option {name} needs a value behind it; mfabric {command} --help says which.")
+            raise InputError(f"option {name} needs a value behind it; --help says which.")
         else:
             yield name, value if equals else left.pop(0)
 
@@ -243,8 +246,8 @@ def _listed(option: Option, text: str, kinds: tuple) -> tuple:
     values, kind = [], kinds[0]
     for word in _divided(text):
         try:
-            values.append(kind(word))
-        except ValueError:
+            values.append({"true": True, "false": False}[word.lower()] if kind is bool else kind(word))
+        except (ValueError, KeyError):
             raise InputError(f"{option.field} must be {LISTED[kind]} separated by commas, got {word!r}.") from None
     return tuple(values)
 
@@ -268,7 +271,7 @@ def layers_in(command: str, words: Sequence[str], options: type[T]) -> tuple[lis
     switches |= dict.fromkeys((*OF_CASES, *ALSO, "--preset", "--set"), False)
     stated: dict[str, Any] = {}
     values, free, presets = {}, [], []
-    for flag, value in _pairs(words, switches, command, of_cases=True):
+    for flag, value in _pairs(words, switches, of_cases=True):
         flag = ALSO.get(flag, flag)
         if not flag:
             free.append(str(value))

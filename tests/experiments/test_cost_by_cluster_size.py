@@ -71,7 +71,7 @@ def test_settings_reach_the_cost():
 
 
 def test_own_prices_and_none(tmp_path, capsys):
-    words = ["--out", str(tmp_path), "--servers", "128", "--nic-gbps", "800", "--fabrics", "mfabric", "nvl72"]
+    words = ["--out", str(tmp_path), "--servers", "128", "--nic-gbps", "800", "--fabrics", "mfabric,nvl72"]
     file = tmp_path / "prices.json"
     file.write_text(json.dumps({"scale_up_per_gpu": 1000, "ocs_port": 0}))
     assert SCRIPT.main([*words, "--prices", str(file)]) == 0

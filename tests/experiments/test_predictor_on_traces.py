@@ -74,7 +74,7 @@ def test_fits_agree_with_slsqp_and_too_few_records_are_refused(trace):
 
 def test_main_writes_the_fits_into_a_file_of_their_own(trace, tmp_path, capsys):
     words = ["--trace", str(trace), "--out", str(tmp_path), "--samples", "4", "--servers", "4", "--window", "3"]
-    assert SCRIPT.main([*words, "--predictors", "uniform", "moving-average", "--fit-experts", "2"]) == 0
+    assert SCRIPT.main([*words, "--predictors", "uniform,moving-average", "--fit-experts", "2"]) == 0
     rows, config = report.read_rows(tmp_path / "predictor_on_traces.csv")
     assert [row["predictor"] for row in rows] == 4 * ["uniform"] + 4 * ["moving-average"]
     assert (config["samples"], config["window"], config["dtype"]) == (4, 3, "float64")

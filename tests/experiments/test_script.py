@@ -90,7 +90,7 @@ def test_quick_settings_give_way_to_what_is_asked_for(tmp_path):
 
 def test_main_prints_the_table_what_more_there_is_and_verdicts(tmp_path, capsys):
     script = dataclasses.replace(SCRIPT, more=lambda config, folder: f"of {config.name} in {folder.name}")
-    assert script.main(["--out", str(tmp_path), "--sizes", "1", "2"]) == 0
+    assert script.main(["--out", str(tmp_path), "--sizes", "1,2"]) == 0
     table, more, verdicts = capsys.readouterr().out.split("\n\n")
     assert table == report.plain([{"size": 1, "name": "usual"}, {"size": 2, "name": "usual"}])
     assert more == f"of usual in {tmp_path.name}"
