@@ -41,7 +41,8 @@ class Cases:
     """Cases to simulate together, in blocks.
 
     - `varied`: paths that vary, in the order of the axes.   - `stated`: what was said, with its lists.
-    - `sources`: which layer said it, by path; `variants`: ways that stand beside each other; both for display alone.
+    - `sources`: which layer said it, by path; `variants`: ways that stand beside each other;
+      `random`: what is drawn; for display alone.
     - `rules`: of a sweep: rows_per_file, impossible, draws, draw_seed.
     """
 
@@ -50,6 +51,7 @@ class Cases:
     stated: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False)
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
     variants: "tuple[Variant, ...]" = dataclasses.field(default=(), compare=False)
+    random: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False)
     rules: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __len__(self) -> int:

@@ -103,21 +103,21 @@ def merged(layers: Sequence[Layer]) -> Cases:
     rules = {key: value for layer in layers for key, value in layer.sweep.items()}
     found = drawn(expanded(below, variants), random, rules)
     sources = {path: sources.get(path, "default") for path in below}
-    found = dataclasses.replace(found, stated=below, sources=sources, variants=variants)
+    found = dataclasses.replace(found, stated=below, sources=sources, variants=variants, random=random)
     check_read(found, [path for layer in layers if layer.typed for path in layer.stated])
     return found
 
 
 def _narrowed(variants: Sequence[Variant], later: Statement) -> tuple[Variant, ...]:
     """Variants of an earlier layer beside what a later one states: those that say otherwise are left out, and a fabric
-    that only they have stands once, as set. One of which more than the fabric is said has no name of its own."""
+    that only they have stands once, as set. One of which more than model and fabric is said has no name of its own."""
     kept: list[Variant] = []
     alone: list[str] = []
     for variant in variants:
         both = {path: _common(variant.stated[path], later[path]) for path in variant.stated if path in later}
         if all(both.values()):
             own = {path: values[0] if len(values) == 1 else values for path, values in both.items()}
-            name = AS_SET if both.keys() - {FABRIC} else variant.name
+            name = AS_SET if both.keys() - {FABRIC, "model.name"} else variant.name
             kept.append(Variant(name, variant.stated | own))
         else:
             alone += both.get(FABRIC, _listed(variant.stated.get(FABRIC, [])))

