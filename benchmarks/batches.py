@@ -73,7 +73,7 @@ def main() -> None:
 def _arrays(kind: str, count: int, *, in_order: bool = False) -> Ran:
     """Circuits of a kind, and heavy-tailed demand."""
     from mfabric_jax import Circuits, Region, all_to_all_time
-    from mfabric_jax.study import evaluate
+    from mfabric_jax.simulation import evaluate
 
     def seconds(case):
         return {
@@ -182,21 +182,21 @@ def _rounds(size):
 
 
 def _exchanges(count: int):
-    from mfabric_jax.study import Sweep
+    from mfabric_jax.sweep import Sweep
 
     random = {"sample": {"low": 0, "high": 10**6, "whole": True}, "demand": {"of": ["zipf", "hot", "sparse"]}}
     return Sweep("all-to-all", {"servers": 8, "policy": "random"}, random=random, draws=count)
 
 
 def _iterations(count: int, samples: int, more: dict):
-    from mfabric_jax.study import Sweep
+    from mfabric_jax.sweep import Sweep
 
     return Sweep("iteration", {"model": "mixtral-8x7b", "iterations": samples}, random=IN_A_ROW | more, draws=count)
 
 
 def _swept(config) -> Ran:
     """The sweep into a folder that is thrown away; what its loop takes is one program of the whole."""
-    from mfabric_jax.study import sweep
+    from mfabric_jax.sweep import sweep
 
     estimates = []
     with tempfile.TemporaryDirectory() as folder:

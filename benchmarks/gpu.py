@@ -124,7 +124,7 @@ def _all_to_all(servers: int, batch: int, calls: int) -> Iterator[tuple[str, Tim
 
 def _evaluate(servers: int, batch: int, calls: int) -> Iterator[tuple[str, Timed]]:
     from mfabric_jax import Circuits, Region, all_to_all_time
-    from mfabric_jax.study import evaluate
+    from mfabric_jax.simulation import evaluate
 
     def seconds(case):
         region = Region(servers, case["gbps"])
@@ -168,7 +168,7 @@ def _training(servers: int, batch: int, calls: int) -> Iterator[tuple[str, Timed
 
 
 def _sweep(servers: int, batch: int, calls: int) -> Iterator[tuple[str, Timed]]:
-    from mfabric_jax.study import Sweep, sweep
+    from mfabric_jax.sweep import Sweep, sweep
 
     random = {"sample": {"low": 0, "high": 10**6, "whole": True}}
     config = Sweep("all-to-all", {"servers": servers, "policy": "random"}, random=random, draws=batch)

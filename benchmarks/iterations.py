@@ -9,8 +9,9 @@ import time
 
 import jax
 
-from mfabric_jax.study import Compare, scenarios
-from mfabric_jax.study._simulate import solve, times_of
+from mfabric_jax.simulation.solving import solve, times_of
+from mfabric_jax.study.config import Compare
+from mfabric_jax.study.legacy import scenarios
 
 
 def main() -> None:

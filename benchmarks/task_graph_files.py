@@ -45,7 +45,7 @@ def held(path: pathlib.Path) -> str:
 
 def replayed(path: pathlib.Path, most_s: float) -> str:
     """Ranks, flows, and of each fabric the makespan and the seconds that it took; or what is in the way."""
-    from mfabric_jax.study import Replay, replay
+    from mfabric_jax.replay import Replay, replay
 
     try:
         graph, name, _ = read_with_remarks(path)

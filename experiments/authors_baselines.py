@@ -16,9 +16,11 @@ import numpy as np
 from mfabric_jax.report.figures.groups import Dots
 from mfabric_jax.report.figures.panels import Axis, Picture
 from mfabric_jax.schedule.all_to_alls import places
+from mfabric_jax.simulation import calibrate, rows_of
 from mfabric_jax.simulation.calibration import BANDWIDTHS, PUBLISHED
-from mfabric_jax.study import Compare, calibrate, rows_of, scenarios
-from mfabric_jax.study._simulate import Simulated, simulate_scenario
+from mfabric_jax.simulation.solving import Simulated, simulate_scenario
+from mfabric_jax.study.config import Compare
+from mfabric_jax.study.legacy import scenarios
 from mfabric_jax.study.presets import PRESETS
 
 from .iteration_time import CLOSE, FASTER_THAN_TOPOOPT, PER_DOLLAR, ROUNDED

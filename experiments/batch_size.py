@@ -14,7 +14,8 @@ from mfabric_jax import units
 from mfabric_jax.report.figures.panels import Axis, Lines, Picture, looks
 from mfabric_jax.schedule.all_to_alls import places
 from mfabric_jax.schedule.first import FIRST
-from mfabric_jax.study import Compare, rows_of
+from mfabric_jax.simulation import rows_of
+from mfabric_jax.study.config import Compare
 from mfabric_jax.workload import NAMES
 
 from .rows import Rows, grouped, listed

@@ -21,8 +21,9 @@ from mfabric_jax.report.figures.panels import Axis, Picture
 from mfabric_jax.schedule.all_to_alls import places
 from mfabric_jax.schedule.first import FIRST
 from mfabric_jax.schedule.trace import one_block, segments
-from mfabric_jax.study import Compare, scenarios
-from mfabric_jax.study._timeline import walked_through
+from mfabric_jax.simulation._timeline import walked_through
+from mfabric_jax.study.config import Compare
+from mfabric_jax.study.legacy import scenarios
 from mfabric_jax.workload import NAMES, Workload, get_gpu
 from mfabric_jax.workload.compute import block_flops
 

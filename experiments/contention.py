@@ -11,11 +11,13 @@ from typing import Any
 
 import jax
 
+from mfabric_jax.cluster.whole_cluster import peak_megabytes
+from mfabric_jax.export import exported_iteration, timed_iteration
 from mfabric_jax.fabric.mfabric import BEST
 from mfabric_jax.report.figures.groups import Dots
 from mfabric_jax.report.figures.panels import Axis, Picture, looks
-from mfabric_jax.study import PRESETS, Compare, exported_iteration, timed_iteration
-from mfabric_jax.study.whole_cluster import peak_megabytes
+from mfabric_jax.study.config import Compare
+from mfabric_jax.study.presets import PRESETS
 
 from .rows import Rows, adding, listed, of, then
 from .script import Found, Script, Sweep, Verdict, cells, check

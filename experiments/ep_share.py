@@ -10,7 +10,7 @@ import dataclasses
 
 from mfabric_jax.report.figures.groups import Dots
 from mfabric_jax.report.figures.panels import Axis, Picture, looks
-from mfabric_jax.study import Compare
+from mfabric_jax.study.config import Compare
 
 from .rows import Rows, adding, listed, picked, then
 from .script import Found, Script, Sweep, Verdict, against, check, compared, reach

@@ -16,9 +16,10 @@ import numpy as np
 
 from mfabric_jax import report, traffic
 from mfabric_jax.report.figures.panels import Axis, Lines, Picture, looks
-from mfabric_jax.study import Compare, rows_of
-from mfabric_jax.study._scenario import scenarios_on
-from mfabric_jax.study._simulate import simulate_scenario
+from mfabric_jax.simulation import rows_of
+from mfabric_jax.simulation.scenario import scenarios_on
+from mfabric_jax.simulation.solving import simulate_scenario
+from mfabric_jax.study.config import Compare
 from mfabric_jax.traffic import Tokens, placed, placement_policy
 
 from .rows import Row, Rows, grouped, picked, pivot, told

@@ -8,8 +8,9 @@ where reconfigurations are paid, they hide a part of what a failure costs. Sourc
 import dataclasses
 from pathlib import Path
 
-from mfabric_jax import study, units
+from mfabric_jax import units
 from mfabric_jax.fabric.failures import KINDS
+from mfabric_jax.failures import failures
 from mfabric_jax.report import figures
 
 from .rows import Rows, adding, picked, pivot, then, told
@@ -35,9 +36,9 @@ class Config(Sweep):
 
 
 def run(config: Config) -> Found:
-    """A row for each model, delay and failure, as `study.failures` gives it."""
+    """A row for each model, delay and failure, as `failures` gives it."""
     for model, delay_ms in cells(config, config.models, config.delays_ms):
-        yield from ({"delay_ms": delay_ms} | row for row in study.failures(config.setting(model, delay_ms)))
+        yield from ({"delay_ms": delay_ms} | row for row in failures(config.setting(model, delay_ms)))
 
 
 SLOW_DOWNS = pivot(("model", "failure", "published"), "at {delay_ms:g} ms", "{slow_down:+.1%}")

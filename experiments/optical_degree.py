@@ -19,7 +19,8 @@ from mfabric_jax import units
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Prices, cluster_cost
 from mfabric_jax.report.figures.panels import Axis, Heat, Picture
-from mfabric_jax.study import Compare, evaluate, iteration_of
+from mfabric_jax.simulation import evaluate, iteration_of
+from mfabric_jax.study.config import Compare
 from mfabric_jax.workload import NAMES
 
 from .rows import Row, Rows, adding, grouped, listed, picked, pivot, then, told

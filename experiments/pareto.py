@@ -13,7 +13,7 @@ from mfabric_jax.fabric.registry import PRICED
 from mfabric_jax.report.figures import compared_picture
 from mfabric_jax.report.fronts import front
 from mfabric_jax.simulation.calibration import PUBLISHED
-from mfabric_jax.study import Compare
+from mfabric_jax.study.config import Compare
 
 from .iteration_time import per_dollar
 from .rows import Row, Rows, adding, grouped, picked, pivot, values_of

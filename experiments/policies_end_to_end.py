@@ -15,7 +15,7 @@ from typing import Any
 from mfabric_jax.checks import InputError
 from mfabric_jax.report.figures.groups import Dots
 from mfabric_jax.report.figures.panels import Axis, Picture
-from mfabric_jax.study import Compare
+from mfabric_jax.study.config import Compare
 
 from .rows import Row, adding, ends, measured, pivots, then
 from .script import Found, Script, Sweep, check, compared

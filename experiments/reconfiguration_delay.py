@@ -7,7 +7,7 @@ keeps one matrix for everything (preset "released") and so hardly ever turns its
 import dataclasses
 
 from mfabric_jax.report.figures.panels import Axis, Lines, Picture, looks
-from mfabric_jax.study import Compare
+from mfabric_jax.study.config import Compare
 from mfabric_jax.study.presets import PRESETS
 
 from .rows import adding, duration, measured, of, pivot, then, told, where

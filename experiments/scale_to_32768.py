@@ -11,11 +11,12 @@ from typing import Any
 
 from mfabric_jax import units
 from mfabric_jax.checks import InputError
+from mfabric_jax.cluster import WholeCluster, cluster_rows, solve_cluster
 from mfabric_jax.fabric.registry import PRICED
 from mfabric_jax.report import style
 from mfabric_jax.report.figures.groups import Bars
 from mfabric_jax.report.figures.panels import Axis, Lines, Picture, Pictures
-from mfabric_jax.study import Compare, WholeCluster, cluster_rows, solve_cluster
+from mfabric_jax.study.config import Compare
 from mfabric_jax.workload import NAMES
 
 from .rows import Row, Rows, adding, grouped, listed, picked, pivots, then, told, where

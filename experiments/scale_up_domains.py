@@ -13,7 +13,7 @@ from typing import Any
 from mfabric_jax.report import style
 from mfabric_jax.report.figures.groups import Bars
 from mfabric_jax.report.figures.panels import Axis, Lines, Picture, Pictures
-from mfabric_jax.study import Compare
+from mfabric_jax.study.config import Compare
 
 from .rows import Row, Rows, adding, grouped, listed, picked, pivot, then, told, values_of
 from .script import Found, Script, Sweep, Verdict, against, check, reusing, spread

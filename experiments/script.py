@@ -29,9 +29,11 @@ from mfabric_jax.commands import help, words
 from mfabric_jax.fabric.registry import PRICED
 from mfabric_jax.report import style
 from mfabric_jax.report.figures.panels import Row, Rows
-from mfabric_jax.study import Compare, compare, rows_of, scenarios
-from mfabric_jax.study._provenance import commit, provenance
-from mfabric_jax.study._simulate import simulate_scenario
+from mfabric_jax.simulation import rows_of
+from mfabric_jax.simulation._provenance import commit, provenance
+from mfabric_jax.simulation.solving import simulate_scenario
+from mfabric_jax.study.config import Compare
+from mfabric_jax.study.legacy import compare, scenarios
 
 Found = Iterable[Row]
 COMPARED = tuple(name for name in PRICED if name != "torus")  # fabrics with a price that the paper compares

@@ -12,7 +12,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.report.figures.groups import Dots
 from mfabric_jax.report.figures.panels import Axis, Picture, looks
 from mfabric_jax.simulation.calibration import PUBLISHED
-from mfabric_jax.study import Compare
+from mfabric_jax.study.config import Compare
 from mfabric_jax.study.presets import PRESETS
 
 from .iteration_time import PER_DOLLAR, ROUNDED

@@ -18,7 +18,7 @@ from mfabric_jax.report.figures.groups import Dots
 from mfabric_jax.report.figures.panels import Axis, Picture, looks
 from mfabric_jax.routing.region import ROUTINGS
 from mfabric_jax.schedule.all_to_alls import Exchanges, places
-from mfabric_jax.study import Compare
+from mfabric_jax.study.config import Compare
 from mfabric_jax.workload import Workload
 
 from .rows import Row, Rows, adding, listed, then, told, values_of

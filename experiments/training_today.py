@@ -12,7 +12,7 @@ from typing import Any
 from mfabric_jax.checks import InputError
 from mfabric_jax.report.figures.groups import Dots
 from mfabric_jax.report.figures.panels import Axis, Picture, looks
-from mfabric_jax.study import Compare
+from mfabric_jax.study.config import Compare
 from mfabric_jax.workload import get, micro_batches_for
 
 from .iteration_time import PER_DOLLAR, ROUNDED

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from mfabric_jax import report
 from mfabric_jax.checks import InputError
+from mfabric_jax.cluster import WholeCluster
 from mfabric_jax.report import style
 from mfabric_jax.report.figures.groups import Dots
 from mfabric_jax.report.figures.panels import Axis, Lines, Picture, Pictures
-from mfabric_jax.study import WholeCluster
 
 from .rows import Row, Rows, adding, listed, measured, picked, pivot, then, told, values_of, where
 from .script import Script, Sweep, cells, check

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from mfabric_jax.flows import FlowProblem, completion_times, max_min_rates, star_completion
     from mfabric_jax.policies import Plan, greedy
     from mfabric_jax.routing import all_to_all_time
-    from mfabric_jax.simulation import resolve
-    from mfabric_jax.study import simulate
+    from mfabric_jax.simulation import resolve, simulate
 
 __version__ = "0.1.0"
 
@@ -43,7 +42,7 @@ _FROM = {
     **{"InputError": "checks", "Circuits": "fabric", "Region": "fabric", "Plan": "policies", "greedy": "policies"},
     **dict.fromkeys(("FlowProblem", "completion_times", "max_min_rates", "star_completion"), "flows"),
     **{"Case": "case", "cases": "case", "load": "case", "all_to_all_time": "routing"},
-    **{"resolve": "simulation", "simulate": "study"},
+    **{"resolve": "simulation", "simulate": "simulation"},
 }
 
 

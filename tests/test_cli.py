@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 import mfabric_jax
-from mfabric_jax import commands, study
+from mfabric_jax import commands
 from mfabric_jax.commands import shared
 from mfabric_jax.report import read_rows
+from mfabric_jax.study.config import Compare
+from mfabric_jax.study.legacy import compare
 from mfabric_jax.workload import get, share_table
 from tests.command_line import mistake, status
 from tests.study.small import MODEL, configured
@@ -64,7 +66,7 @@ def test_rows_are_printed_and_written(capsys, tmp_path):
     assert (config["seed"], config["micro_batches"], config["complete"]) == (1, 2, True)
     assert (config["models"], config["dtype"]) == ([MODEL], "float64")
     settings = {"nic_gbps": (100.0,), "micro_batches": 2, "dtype": "float64", "seed": 1}
-    assert rows == list(study.compare(study.Compare(models=(MODEL,), fabrics=tuple(FABRICS), **settings)))
+    assert rows == list(compare(Compare(models=(MODEL,), fabrics=tuple(FABRICS), **settings)))
 
 
 def test_a_trace_of_one_s_own_and_figures(capsys, tmp_path):
@@ -97,7 +99,7 @@ def interrupted_after(monkeypatch, count):
             yield number, [row | {"nic_gbps": 100.0 * 2**number}]
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("mfabric_jax.study._compare.compare_each", stopped)
+    monkeypatch.setattr("mfabric_jax.simulation.rows.compare_each", stopped)
 
 
 def test_an_interrupt_keeps_the_rows(capsys, tmp_path, monkeypatch):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mfabric_jax import study
+from mfabric_jax.export import exported_iteration, timed_iteration
 from mfabric_jax.tasks.formats.registry import read_tasks
 from tests.command_line import mistake, status
 from tests.study.small import MODEL, row, small
@@ -20,9 +20,9 @@ def test_an_iteration_is_written_and_takes_what_compare_says(capsys, tmp_path, a
     assert f"\ncompare: {seconds:.6g} s\n" in output.out
     assert f"contention none: {seconds:.6g} s, as compare has it" in output.out
     assert output.err.split() == [str(out)]
-    one = study.exported_iteration(small(fabrics=("mfabric",)))
+    one = exported_iteration(small(fabrics=("mfabric",)))
     assert read_tasks(out).equals(one.graph)
-    assert study.timed_iteration(one).iteration_s > seconds  # gradients hold the last send up
+    assert timed_iteration(one).iteration_s > seconds  # gradients hold the last send up
 
 
 def test_mistakes(capsys, never_computes):

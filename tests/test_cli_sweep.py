@@ -7,7 +7,7 @@ import pytest
 from mfabric_jax.cli import main
 from mfabric_jax.commands.sweep import _micro_batches
 from mfabric_jax.report import read_rows
-from mfabric_jax.study import Sweep
+from mfabric_jax.sweep import Sweep
 
 pytestmark = pytest.mark.usefixtures("command_line")
 

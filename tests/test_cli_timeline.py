@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from mfabric_jax import study
+from mfabric_jax.simulation import example_timeline
 from tests.command_line import status
 from tests.study.small import MODEL, row, small
 
@@ -21,7 +21,7 @@ PARTS = ("compute_s", "tp_comm_s", "ep_comm_s", "dp_comm_s", "reconfig_s", "bubb
 @pytest.fixture(scope="module")
 def solved(as_users_have_it):
     """Segments, rows and effective configuration of one job, solved once."""
-    return study.example_timeline(CONFIG)
+    return example_timeline(CONFIG)
 
 
 def test_prints_a_row_for_every_stage_and_writes_both_files(capsys, tmp_path, solved):
@@ -63,4 +63,4 @@ def test_agrees_with_compare(solved):
 def test_several_of_anything_show_the_first(solved):
     more = {"models": (MODEL, "llama-moe"), "fabrics": ("mfabric", "fat-tree"), "nic_gbps": (100.0, 400.0)}
     several = dataclasses.replace(CONFIG, **more)
-    assert study.example_timeline(several)[0] == solved[0]
+    assert example_timeline(several)[0] == solved[0]

@@ -9,8 +9,35 @@ import mfabric_jax
 
 ROOT = pathlib.Path(mfabric_jax.__file__).parent
 ORDER = (
-    *("units", "case", "flows", "tasks", "workload", "traffic", "fabric", "routing", "policies", "schedule", "study"),
-    *("learning", "report", "validation", "tuning", "commands", "cli"),
+    *(
+        "units",
+        "case",
+        "flows",
+        "tasks",
+        "workload",
+        "traffic",
+        "fabric",
+        "routing",
+        "policies",
+        "schedule",
+        "simulation",
+    ),
+    *(
+        "study",
+        "sweep",
+        "export",
+        "failures",
+        "cluster",
+        "replay",
+        "jobs",
+        "recordings",
+        "learning",
+        "report",
+        "validation",
+        "tuning",
+        "commands",
+        "cli",
+    ),
 )
 BESIDE = ("checks", "atomic", "extras", "parts", "platforms", "text_files", "tuned_file")
 RANK = {name: rank for rank, name in enumerate(ORDER)} | dict.fromkeys(BESIDE, 0)

@@ -9,7 +9,7 @@ from mfabric_jax.fabric import Prices, read_graph
 from mfabric_jax.parts import SweepFolder
 from mfabric_jax.policies import load
 from mfabric_jax.report import Asked, query, read_rows, write_rows
-from mfabric_jax.study import read_sweep
+from mfabric_jax.sweep import read_sweep
 from mfabric_jax.text_files import DEEPEST, read_mapping
 from mfabric_jax.traffic import Knobs
 from mfabric_jax.tuned_file import entries, forget

@@ -17,7 +17,7 @@ from mfabric_jax.learning._lessons import lessons
 from mfabric_jax.learning.network_steps import first_network, network_step
 from mfabric_jax.learning.settings import Training
 from mfabric_jax.routing import Plan, all_to_all_time, relay_shares
-from mfabric_jax.study import batch as batches
+from mfabric_jax.simulation import batch as batches
 
 MANY = 65_536
 SAMPLES = 64

@@ -23,9 +23,9 @@ def run(options: Any) -> int:
     """Returns the exit status."""
     page = None if options.out is None else _page_in(pathlib.Path(options.out))
     shared.start_jax("float32", None)
-    from mfabric_jax import study
-    from mfabric_jax.study._trace_answers import answers
-    from mfabric_jax.study._trace_study import DESIGNS, TraceStudy
+    from mfabric_jax.recordings import trace_study
+    from mfabric_jax.recordings._trace_study import DESIGNS, TraceStudy
+    from mfabric_jax.recordings.answers import answers
     from mfabric_jax.study.presets import PRESETS
     from mfabric_jax.traffic.formats import recording_of
 
@@ -37,7 +37,7 @@ def run(options: Any) -> int:
     }
     config = TraceStudy(**given)
     recording = recording_of(config.job, options.path, options.axes).chosen(options.records)
-    found = _with_bar(study.trace_study, recording, config, len(DESIGNS) + 1)
+    found = _with_bar(trace_study, recording, config, len(DESIGNS) + 1)
     said = answers(found)
     print(_text(found, said))
     if page is not None:
@@ -70,7 +70,7 @@ def _with_bar(work: Any, recording: Any, config: Any, steps: int) -> Any:
 def _text(found: Any, said: dict[str, list[str]]) -> str:
     """The answers with their tables between them."""
     from mfabric_jax import report
-    from mfabric_jax.study._trace_answers import CIRCUITS
+    from mfabric_jax.recordings.answers import CIRCUITS
 
     recording = found.recording
     parts = [f"{recording.format}, {recording.words}, for {found.job.model} ({found.job.gpus} GPUs)"]
@@ -85,7 +85,7 @@ def _text(found: Any, said: dict[str, list[str]]) -> str:
 def _write(found: Any, said: dict[str, list[str]], page: pathlib.Path, effective: dict[str, Any]) -> None:
     """The page; in a folder, the pictures and rows beside it."""
     from mfabric_jax import report
-    from mfabric_jax.study._provenance import provenance
+    from mfabric_jax.simulation._provenance import provenance
 
     title = f"{found.recording.format} for {found.job.model}"
     effective = effective | provenance("float32")

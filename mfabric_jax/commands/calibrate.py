@@ -43,15 +43,16 @@ def run(options: Options) -> int:
     shared.start_jax("float32", options.device)
     from tqdm import tqdm
 
-    from mfabric_jax import report, study
-    from mfabric_jax.study._calibrate import calibration_rows, check_calibration, write_calibration
+    from mfabric_jax import report
+    from mfabric_jax.simulation import calibrate
+    from mfabric_jax.simulation._calibrate import calibration_rows, check_calibration, write_calibration
 
     models = options.models
     config = settings(Compare, options)
     if options.out is not None:
         check_calibration(options.out)
     with tqdm(total=len(models), desc="calibrate", unit="model", file=sys.stderr, disable=None) as bar:
-        found = study.calibrate(config, models, progress=lambda _: bar.update())
+        found = calibrate(config, models, progress=lambda _: bar.update())
     columns = ["model", "nic_gbps", report.Column("efficiency", "rate over A100 peak")]
     columns += [report.Column("compute_s", "computation [s]"), "fitted", "published"]
     print("fat-tree time over that at 800 Gbps")

@@ -4,8 +4,8 @@ import dataclasses
 import sys
 
 from mfabric_jax import units
+from mfabric_jax.cluster.whole_cluster import WholeCluster
 from mfabric_jax.commands import shared
-from mfabric_jax.study.whole_cluster import WholeCluster
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,9 +32,10 @@ def run(options: Options) -> int:
     """Returns the exit status."""
     config = options.config
     shared.start_jax(config.dtype, options.device)
-    from mfabric_jax import report, study
+    from mfabric_jax import report
+    from mfabric_jax.cluster import cluster_rows, solve_cluster
+    from mfabric_jax.cluster.whole_cluster import effective_cluster, flow_rows, link_rows
     from mfabric_jax.report.style import check_picture
-    from mfabric_jax.study.whole_cluster import effective_cluster, flow_rows, link_rows
 
     files = {name: getattr(options, name) for name in ("out", "links", "flows")}
     picture = options.picture
@@ -42,8 +43,8 @@ def run(options: Options) -> int:
         shared.check_outputs(file, None)
     if picture is not None:
         check_picture(picture)
-    solved = study.solve_cluster(config)
-    rows = study.cluster_rows(solved)
+    solved = solve_cluster(config)
+    rows = cluster_rows(solved)
     effective = effective_cluster(config)
     tables = {"out": lambda: rows, "links": lambda: link_rows(solved), "flows": lambda: flow_rows(solved)}
     for name, table in tables.items():

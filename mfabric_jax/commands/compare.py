@@ -24,8 +24,8 @@ def run(cases: Cases, options: Options) -> int:
     """Returns the exit status."""
     shared.start_jax(shared.dtype_of(cases), options.device)
     from mfabric_jax import report
-    from mfabric_jax.study._cases import effective, simulate
-    from mfabric_jax.study._examples import examples
+    from mfabric_jax.simulation._examples import examples
+    from mfabric_jax.simulation.results import effective, simulate
 
     shared.check_outputs(options.out, options.figures)
     results, told = simulate(cases), effective(cases)

@@ -40,9 +40,10 @@ def run(cases: Cases, options: Options) -> int:
     """Returns the exit status."""
     case = shared.only(cases, "export")
     shared.start_jax(case.run.dtype, options.device)
-    from mfabric_jax import report, study
+    from mfabric_jax import report
     from mfabric_jax.atomic import check_file
-    from mfabric_jax.study._export import check_timed, contents
+    from mfabric_jax.export import exported_iteration, timed_iteration
+    from mfabric_jax.export._export import check_timed, contents
     from mfabric_jax.tasks.formats.registry import WRITERS, write_tasks
 
     if options.out is not None:
@@ -50,7 +51,7 @@ def run(cases: Cases, options: Options) -> int:
     if options.contention is not None:
         check_timed(case, options.ends, collectives=options.collectives)
     asked = {"barriers": options.barriers, "collectives": options.collectives}
-    one = study.exported_iteration(case, options.ends, **asked)
+    one = exported_iteration(case, options.ends, **asked)
     graph, job, replicas = one.graph, one.one.workload, len(one.one.every_replica)
     print(
         f"{job.model} on {case.network.fabric} at {case.network.nic_gbps:g} Gbps: an iteration of {replicas} of "
@@ -62,7 +63,7 @@ def run(cases: Cases, options: Options) -> int:
     if options.ends == "gpu" and job.pp > 1:
         print(f"A region is {job.servers_per_region} servers (--region-servers of mfabric replay).")
     if options.contention is not None:
-        found = study.timed_iteration(one, options.contention)
+        found = timed_iteration(one, options.contention)
         more = found.iteration_s / one.iteration_s - 1
         said = "as compare has it" if abs(more) < SAME else f"{more:+.2%}"
         print(

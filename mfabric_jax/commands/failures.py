@@ -57,12 +57,13 @@ def run(cases: Cases, options: Options) -> int:
     shared.start_jax(shared.dtype_of(cases), options.device)
     from tqdm import tqdm
 
-    from mfabric_jax import report, study
+    from mfabric_jax import report
+    from mfabric_jax.failures import failures
+    from mfabric_jax.failures._expected_loss import HOURS_A_MONTH
+    from mfabric_jax.failures._failures import plans
     from mfabric_jax.report import figures
     from mfabric_jax.report.kept import keeping
-    from mfabric_jax.study._cases import effective
-    from mfabric_jax.study._expected_loss import HOURS_A_MONTH
-    from mfabric_jax.study._failures import plans
+    from mfabric_jax.simulation.results import effective
 
     every = plans(cases)
     shared.check_outputs(options.out, options.figures)
@@ -72,7 +73,7 @@ def run(cases: Cases, options: Options) -> int:
         keeping(options.out, effective(cases)) as kept,
         tqdm(desc="failures", unit="row", initial=kept.found, file=sys.stderr, disable=None) as bar,
     ):
-        for row in study.failures(cases, progress=bar.set_postfix_str, start=kept.found):
+        for row in failures(cases, progress=bar.set_postfix_str, start=kept.found):
             kept.add([row])
             bar.update()
     rows = kept.rows

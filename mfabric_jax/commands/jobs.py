@@ -8,8 +8,8 @@ from typing import Annotated
 import tyro
 
 from mfabric_jax.commands import shared
+from mfabric_jax.jobs.compared import JobsStudy
 from mfabric_jax.report.grid import Rows
-from mfabric_jax.study.jobs.compared import JobsStudy
 
 DIGITS = 4  # of the shortest time, and of a slowdown of 1
 
@@ -40,18 +40,19 @@ class Options:
 def run(options: Options) -> int:
     """Returns the exit status."""
     shared.start_jax(options.dtype, options.device)
-    from mfabric_jax import report, study
+    from mfabric_jax import report
+    from mfabric_jax.jobs import compare_jobs, read_jobs
+    from mfabric_jax.jobs.said import said_of_jobs
+    from mfabric_jax.jobs.use_over_time import both_ends
     from mfabric_jax.report import figures
-    from mfabric_jax.study._provenance import provenance
-    from mfabric_jax.study._scenario import check_dtype
-    from mfabric_jax.study.jobs.said import said_of_jobs
-    from mfabric_jax.study.jobs.use_over_time import both_ends
+    from mfabric_jax.simulation._provenance import provenance
+    from mfabric_jax.simulation.scenario import check_dtype
 
     check_dtype(options.dtype)
-    jobs = study.read_jobs(options.file)
+    jobs = read_jobs(options.file)
     shared.check_outputs(options.out, options.figures)
     shared.check_outputs(options.links, None)
-    found = study.compare_jobs(jobs, options.study)
+    found = compare_jobs(jobs, options.study)
     effective = dataclasses.asdict(options.study) | {"shared": dataclasses.asdict(jobs)} | provenance(options.dtype)
     if options.out is not None:
         print(report.write_rows(found.jobs, options.out, effective | {"table": "jobs"}), file=sys.stderr)

@@ -10,7 +10,7 @@ import tyro
 from mfabric_jax.checks import InputError
 from mfabric_jax.commands import shared
 from mfabric_jax.commands.patience import interruptible, telling
-from mfabric_jax.study._replay import Replay
+from mfabric_jax.replay._replay import Replay
 
 GIVEN = ("ranks", "communicators", "tflops", "memory_gigabytes_per_s", "unbounded_bytes", "weights")
 ROWS = ("out", "links", "per_rank", "steps")
@@ -62,8 +62,8 @@ def run(options: Options) -> int:
     config = options.config
     shared.start_jax(config.dtype, options.device)
     from mfabric_jax import report
-    from mfabric_jax.study import _replayed as found
-    from mfabric_jax.study._replay import effective_replay
+    from mfabric_jax.replay import replayed as found
+    from mfabric_jax.replay._replay import effective_replay
     from mfabric_jax.tasks.formats.registry import read_with_remarks
 
     _check_outputs(options)
@@ -118,9 +118,10 @@ def _replays(options: Options, graph, effective: dict[str, Any]) -> _Runs:
     """All of them; rows are kept when interrupted."""
     from tqdm import tqdm
 
-    from mfabric_jax import report, study
-    from mfabric_jax.study import _replayed as found
-    from mfabric_jax.study._replay_assumed import replay_assumed
+    from mfabric_jax import report
+    from mfabric_jax.replay import replay
+    from mfabric_jax.replay import replayed as found
+    from mfabric_jax.replay.assumed import replay_assumed
 
     config, doing = options.config, [""]
     rows, assumed, first, owed, held = [], [], None, None, []
@@ -132,7 +133,7 @@ def _replays(options: Options, graph, effective: dict[str, Any]) -> _Runs:
 
     try:
         with bar, interruptible(), telling(lambda seconds: _tell_life(bar, doing[0], seconds)):
-            for done in study.replay(graph, config, progress=doing_now):
+            for done in replay(graph, config, progress=doing_now):
                 if options.picture is not None and first is None:
                     _check_drawable(options, done)
                 doing_now(f"{done.prepared.title}: what holds the makespan")
@@ -158,7 +159,7 @@ def _tell_life(bar, doing: str, seconds: float) -> None:
 
 
 def _check_drawable(options: Options, done) -> None:
-    from mfabric_jax.study._replayed import spent
+    from mfabric_jax.replay.replayed import spent
 
     if not (spent(done).idle_s < done.makespan_s).any():
         raise InputError(
@@ -169,8 +170,8 @@ def _check_drawable(options: Options, done) -> None:
 
 def _tell(title: str, runs: _Runs, remarks) -> None:
     """What is printed: a line for every run, what they assume, the first one in detail."""
+    from mfabric_jax.replay import replayed as found
     from mfabric_jax.report import replay_text as text
-    from mfabric_jax.study import _replayed as found
 
     rows, done = runs.rows, runs.first
     parts = ", ".join(text.how_many(rows[0][f"{what}s"], what) for what in ("rank", "task", "flow"))
@@ -189,10 +190,10 @@ def _tell(title: str, runs: _Runs, remarks) -> None:
 def _draw(title: str, runs: _Runs, picture: str):
     import numpy as np
 
+    from mfabric_jax.replay import replayed as found
     from mfabric_jax.report import figures
     from mfabric_jax.report.figures.replayed import shown_ranks
     from mfabric_jax.report.replay_text import in_unit
-    from mfabric_jax.study import _replayed as found
 
     done = runs.first
     title = f"{title} on {done.prepared.title}: {in_unit(done.makespan_s)}"

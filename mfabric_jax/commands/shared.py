@@ -3,8 +3,6 @@
 import importlib.util
 import os
 import sys
-from collections.abc import Iterable
-from typing import Any
 
 from mfabric_jax.case import Case, Cases
 from mfabric_jax.checks import InputError, one_of
@@ -39,14 +37,6 @@ def start_jax(dtype: str, device: str | None) -> None:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
 
 
-def memory_notes(settings: Any, models: Iterable[Any]) -> list[str]:
-    """A sentence for every model whose degrees were open, and every one that does not fit the memory of its GPUs."""
-    from mfabric_jax.study._memory import found_set_up, too_large
-
-    said = [say(settings, model) for model in models for say in (found_set_up, too_large)]
-    return [one for one in said if one is not None]
-
-
 def dtype_of(cases: Cases) -> str:
     """The arithmetic of cases: float64 where one of them has it."""
     return max(block.case.run.dtype for block in cases.blocks)
@@ -63,7 +53,7 @@ def only(cases: Cases, command: str) -> Case:
 def case_notes(cases: Cases) -> list[str]:
     """A sentence for every job whose set-up was found, every one that does not fit, and on recorded traffic."""
     from mfabric_jax.simulation import resolve
-    from mfabric_jax.study._memory import found_words, too_large_words
+    from mfabric_jax.simulation.memory_notes import found_words, too_large_words
 
     said = []
     for resolved in map(resolve, (block.case for block in cases.blocks)):

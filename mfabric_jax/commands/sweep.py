@@ -65,14 +65,14 @@ def run(cases: Cases, options: Options) -> int:
     """Returns the exit status."""
     shard = _shard(options.shard)
     shared.start_jax(shared.dtype_of(cases), options.device)
-    from mfabric_jax.study.sweeps.case_space import CaseSpace
+    from mfabric_jax.sweep.case_space import CaseSpace
 
     return run_space(CaseSpace(cases), options, shard)
 
 
 def run_space(config: Any, options: Any, shard: tuple[int, int]) -> int:
     """Rows of a design space to its folder; returns the exit status."""
-    from mfabric_jax import study
+    from mfabric_jax.sweep import sweep
 
     if config.left_out:
         first, rows = next(iter(config.left_out)), sum(config.left_out.values())
@@ -84,7 +84,7 @@ def run_space(config: Any, options: Any, shard: tuple[int, int]) -> int:
     began, bar = time.perf_counter(), _Bar()
     given = {"shard": shard, "engine": options.engine, "workers": options.workers}
     try:
-        files = study.sweep(config, options.out, **given, progress=bar)
+        files = sweep(config, options.out, **given, progress=bar)
     except (InputError, KeyboardInterrupt):
         if bar.now and bar.now.done:
             rows = f"{bar.now.done:,} of {bar.now.rows:,} rows"

@@ -23,17 +23,18 @@ def run(cases: Cases, options: Options) -> int:
     """Returns the exit status."""
     case = shared.only(cases, "timeline")
     shared.start_jax(case.run.dtype, options.device)
-    from mfabric_jax import report, simulation, study
+    from mfabric_jax import report, simulation
     from mfabric_jax.report import figures
     from mfabric_jax.report.perfetto import check_trace
     from mfabric_jax.report.style import check_picture
-    from mfabric_jax.study._cases import effective
+    from mfabric_jax.simulation import example_timeline
+    from mfabric_jax.simulation.results import effective
 
     if options.out is not None:
         check_trace(options.out)
     if options.picture is not None:
         check_picture(options.picture)
-    segments, rows = study.example_timeline(case)
+    segments, rows = example_timeline(case)
     resolved = simulation.resolve(case)
     title = f"{resolved.job.model} on {case.network.fabric} at {case.network.nic_gbps:g} Gbps"
     print(f"{title}: an iteration of {rows[0]['iteration_s']:.4g} s; seconds of every pipeline stage")

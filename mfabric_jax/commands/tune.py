@@ -46,7 +46,7 @@ def run(options: Options) -> int:
 
     from mfabric_jax import report, tuned_file, tuning
     from mfabric_jax.report import Column
-    from mfabric_jax.study._provenance import provenance
+    from mfabric_jax.simulation._provenance import provenance
 
     shared.check_outputs(options.out, None)
     with tqdm(desc="tune", unit="kernel", file=sys.stderr, disable=None) as bar:

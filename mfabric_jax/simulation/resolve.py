@@ -387,11 +387,14 @@ def _rest(found: _Open, job: Workload, tree_nics: int) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------ settings
-TURNS = dict.fromkeys(("on-demand", "always", "span"), "block")  # what the first all-to-all of a block does
+TURNS: dict[str, str] = dict.fromkeys(
+    ("on-demand", "always", "span"), "block"
+)  # what the first all-to-all of a block does
 
 
-def _settings(case: Case, job: Workload, gpu: Gpu) -> Settings:
+def _settings(whole: Case, job: Workload, gpu: Gpu) -> Settings:
     """What the engine reads."""
+    case: Any = whole
     turn: Any = case.circuits.turn
     source: Any = case.traffic.source
     rule: Any = case.placement.rule

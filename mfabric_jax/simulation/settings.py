@@ -201,7 +201,7 @@ class Settings:
             known = self.calibrated.get(job.known_as)
             return HALF if known is None else known.efficiency
         if self.rates_from == "measured":
-            from mfabric_jax.study._measured import measured_efficiency
+            from mfabric_jax.simulation.measured import measured_efficiency
 
             return measured_efficiency(self.case)
         return rate.value  # type: ignore[union-attr,return-value]

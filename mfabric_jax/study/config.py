@@ -19,7 +19,7 @@ from mfabric_jax.schedule import Rules, rates_of
 from mfabric_jax.schedule.iteration import FabricRates
 from mfabric_jax.schedule.switching import check_lane
 from mfabric_jax.simulation.calibration import CALIBRATED, Calibrated
-from mfabric_jax.study._replicas import replicas_of
+from mfabric_jax.simulation.replicas import replicas_of
 from mfabric_jax.study.fields import check_choices
 from mfabric_jax.study.settings import (
     OF_SERVER,
@@ -100,7 +100,7 @@ class Assumptions(
             return self.calibrated[job.known_as].efficiency
         if self.measured_iteration_s is None:
             return self.usual_efficiency
-        from mfabric_jax.study._measured import efficiency_of
+        from mfabric_jax.simulation.measured import efficiency_of
 
         return efficiency_of(self.as_measured(job), self.measured_iteration_s)
 

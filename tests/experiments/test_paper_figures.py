@@ -20,7 +20,7 @@ from experiments import (
     traffic_shares,
 )
 from mfabric_jax import traffic, workload
-from mfabric_jax.study import compare
+from mfabric_jax.study.legacy import compare
 from tests.study.small import as_a_user
 
 

@@ -9,8 +9,8 @@ from experiments import whole_cluster_scale
 from experiments.whole_cluster_scale import PICTURE, SCRIPT, Config, run, table
 from mfabric_jax import report
 from mfabric_jax.checks import InputError
+from mfabric_jax.cluster import WholeCluster
 from mfabric_jax.report import style
-from mfabric_jax.study import WholeCluster
 from mfabric_jax.traffic import measured, training_flows
 
 SMALL = {"model": "llama-moe", "servers": (8,)}

@@ -4,7 +4,7 @@ import pytest
 
 from mfabric_jax.fabric import Region
 from mfabric_jax.fabric.ocs import OCS, get_ocs
-from mfabric_jax.study import Compare
+from mfabric_jax.study.config import Compare
 from tests.mistakes import refused
 
 MODEL = "mixtral-8x7b"  # 4 servers a region

@@ -12,7 +12,8 @@ from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import REGISTRY, Plan, check_legal, get, greedy, settings_of, static, suited, try_out, uniform
 from mfabric_jax.policies._index import Index
 from mfabric_jax.policies._learned import save
-from mfabric_jax.study import Compare, compare
+from mfabric_jax.study.config import Compare
+from mfabric_jax.study.legacy import compare
 from tests.mistakes import refused
 from tests.study.small import as_a_user, small
 

@@ -8,10 +8,11 @@ import pytest
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import topoopt
 from mfabric_jax.routing.single import single_part_times
-from mfabric_jax.study import PRESETS, Compare
-from mfabric_jax.study._scenario import scenarios
-from mfabric_jax.study._single import carried
-from mfabric_jax.study._wiring import all_to_all_sent, gradient_sent, rings_of
+from mfabric_jax.simulation.scenario import scenarios
+from mfabric_jax.simulation.single_flows import carried
+from mfabric_jax.simulation.wiring import all_to_all_sent, gradient_sent, rings_of
+from mfabric_jax.study.config import Compare
+from mfabric_jax.study.presets import PRESETS
 from tests.study.small import refused, row, small
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")

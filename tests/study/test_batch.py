@@ -14,8 +14,10 @@ import pytest
 from mfabric_jax import Region, all_to_all_time, greedy
 from mfabric_jax.checks import InputError
 from mfabric_jax.platforms import compiling_for
-from mfabric_jax.study import Sweep, batch, evaluate, grid, iteration_of, scenarios, sweep
-from mfabric_jax.study._simulate import simulate_all
+from mfabric_jax.simulation import batch, evaluate, grid, iteration_of
+from mfabric_jax.simulation.solving import simulate_all
+from mfabric_jax.study.legacy import scenarios
+from mfabric_jax.sweep import Sweep, sweep
 from tests.mistakes import check_refused
 from tests.study.small import MODEL, configured, row, small
 
@@ -23,7 +25,7 @@ SERVERS = 4
 TWO_DEVICES = """
 import jax, numpy as np
 import tests.conftest
-from mfabric_jax.study import evaluate
+from mfabric_jax.simulation import evaluate
 assert len(jax.local_devices()) == 2
 found = evaluate(lambda case: {"twice": 2 * case["x"]}, {"x": np.arange(7.0)}, at_once=4)
 assert found.estimate.devices == 2 and found.estimate.at_once == 4

@@ -15,15 +15,17 @@ from mfabric_jax.fabric.design import group_numbers
 from mfabric_jax.policies import topoopt
 from mfabric_jax.report import remarks
 from mfabric_jax.schedule import exchanges, iterate, rates_of
-from mfabric_jax.study import Compare, Failures, compare
-from mfabric_jax.study._compare import effective
-from mfabric_jax.study._examples import examples
-from mfabric_jax.study._scenario import scenarios, tokens_of
+from mfabric_jax.simulation._examples import examples
+from mfabric_jax.simulation.rows import effective
+from mfabric_jax.simulation.scenario import scenarios, tokens_of
+from mfabric_jax.study import Failures
+from mfabric_jax.study.config import Compare
+from mfabric_jax.study.legacy import compare
 from mfabric_jax.workload import block_seconds, get_gpu
 from tests.mistakes import check_refused
 from tests.study.small import MODEL, configured, row, rows, small
 
-module = importlib.import_module("mfabric_jax.study._simulate")
+module = importlib.import_module("mfabric_jax.simulation.solving")
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
 
 

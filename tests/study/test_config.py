@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from mfabric_jax import InputError
-from mfabric_jax.study import Compare, compare
-from mfabric_jax.study._scenario import tokens_of
+from mfabric_jax.simulation.scenario import tokens_of
+from mfabric_jax.study.config import Compare
+from mfabric_jax.study.legacy import compare
 from tests.study.small import configured, refused, small
 
 TINY = {"models": ("llama-moe",)}

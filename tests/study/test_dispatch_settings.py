@@ -6,8 +6,10 @@ import equinox as eqx
 import numpy as np
 import pytest
 
-from mfabric_jax.study import Failures, failures, iteration_of
-from mfabric_jax.study.whole_cluster import WholeCluster, cluster_rows, solve_cluster
+from mfabric_jax.cluster.whole_cluster import WholeCluster, cluster_rows, solve_cluster
+from mfabric_jax.failures import failures
+from mfabric_jax.simulation import iteration_of
+from mfabric_jax.study import Failures
 from tests.study.small import MODEL, refused, row, small
 from tests.study.test_compare_fabrics import JOB
 

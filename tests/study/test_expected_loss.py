@@ -8,9 +8,9 @@ import pytest
 
 from mfabric_jax.fabric.ocs import get_ocs
 from mfabric_jax.fabric.registry import NAMES, cost_table, get
-from mfabric_jax.study._expected_loss import Rate, expected_loss, read_rates
-from mfabric_jax.study._failure_kinds import devices
-from mfabric_jax.study._scenario import scenarios
+from mfabric_jax.failures._expected_loss import Rate, expected_loss, read_rates
+from mfabric_jax.failures.kinds import devices
+from mfabric_jax.simulation.scenario import scenarios
 from tests.mistakes import check_refused
 from tests.study.small import small
 

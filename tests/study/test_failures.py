@@ -11,16 +11,17 @@ import pytest
 
 from mfabric_jax import InputError
 from mfabric_jax.fabric.failures import KINDS, Degraded
+from mfabric_jax.failures import failures
+from mfabric_jax.failures._failures import effective_failures
+from mfabric_jax.failures.failure_rows import PUBLISHED
 from mfabric_jax.schedule import Iteration
 from mfabric_jax.schedule.all_to_alls import Exchanges
-from mfabric_jax.study import Failures, failures
-from mfabric_jax.study._failure_rows import PUBLISHED
-from mfabric_jax.study._failures import effective_failures
+from mfabric_jax.study import Failures
 from tests.mistakes import check_refused
 from tests.study.small import MODEL, configured, row, small
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
-module = importlib.import_module("mfabric_jax.study._failures")
+module = importlib.import_module("mfabric_jax.failures._failures")
 
 
 @functools.cache

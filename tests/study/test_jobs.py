@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 
 from mfabric_jax.checks import InputError
+from mfabric_jax.jobs import placed, solve
+from mfabric_jax.jobs.compared import JobsStudy, compare_jobs, drawn_runs
+from mfabric_jax.jobs.iterations import in_pieces, repeated
+from mfabric_jax.jobs.jobs_file import jobs_of, read_jobs
+from mfabric_jax.jobs.outcome import jain, run_jobs, slowdown_bound
+from mfabric_jax.jobs.placed import scene_from
+from mfabric_jax.jobs.solve import solve_jobs
+from mfabric_jax.jobs.use_over_time import both_ends, link_use
+from mfabric_jax.jobs.ways import WAYS, WaySettings
 from mfabric_jax.report.figures import interleaving
 from mfabric_jax.schedule.mltcp import Mltcp
-from mfabric_jax.study.jobs import placed, solve
-from mfabric_jax.study.jobs.compared import JobsStudy, compare_jobs, drawn_runs
-from mfabric_jax.study.jobs.iterations import in_pieces, repeated
-from mfabric_jax.study.jobs.jobs_file import jobs_of, read_jobs
-from mfabric_jax.study.jobs.outcome import jain, run_jobs, slowdown_bound
-from mfabric_jax.study.jobs.placed import scene_from
-from mfabric_jax.study.jobs.solve import solve_jobs
-from mfabric_jax.study.jobs.use_over_time import both_ends, link_use
-from mfabric_jax.study.jobs.ways import WAYS, WaySettings
 from mfabric_jax.tasks.formats.registry import write_tasks
 from mfabric_jax.tasks.graph import TaskKind, Tasks
 from tests.oracles.training_jobs import iteration_ends

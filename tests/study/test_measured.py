@@ -5,8 +5,8 @@ import dataclasses
 import jax
 import pytest
 
-from mfabric_jax.study import Sweep
-from mfabric_jax.study._scenario import variants_of
+from mfabric_jax.simulation.scenario import variants_of
+from mfabric_jax.sweep import Sweep
 from tests.mistakes import refused as refused_by
 from tests.study.small import refused, row, small
 

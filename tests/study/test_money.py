@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from mfabric_jax import fabric
-from mfabric_jax.study import Compare
-from mfabric_jax.study._compare import judged
-from mfabric_jax.study._money import bill_of, tokens_of_iteration, unknown_parts
-from mfabric_jax.study._switches import changes_of
+from mfabric_jax.simulation.money import bill_of, tokens_of_iteration, unknown_parts
+from mfabric_jax.simulation.rows import judged
+from mfabric_jax.simulation.switches import changes_of
+from mfabric_jax.study.config import Compare
 from mfabric_jax.workload import get
 
 SERVERS, GPUS = 128, 1024

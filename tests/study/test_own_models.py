@@ -7,10 +7,13 @@ import pathlib
 import pytest
 
 from mfabric_jax import report, workload
-from mfabric_jax.study import Compare, Sweep, WholeCluster, compare, sweep
-from mfabric_jax.study._compare import effective
-from mfabric_jax.study._failures import Failures
-from mfabric_jax.study.sweeps.run import sweep_folder
+from mfabric_jax.cluster import WholeCluster
+from mfabric_jax.failures._failures import Failures
+from mfabric_jax.simulation.rows import effective
+from mfabric_jax.study.config import Compare
+from mfabric_jax.study.legacy import compare
+from mfabric_jax.sweep import Sweep, sweep
+from mfabric_jax.sweep.run import sweep_folder
 from tests.command_line import mistake, status
 from tests.mistakes import check_refused
 

@@ -4,13 +4,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mfabric_jax import study
+from mfabric_jax.failures import failures
 from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.fabric.region import Region
 from mfabric_jax.policies import topoopt
 from mfabric_jax.routing.fixed import wired
-from mfabric_jax.study._packet_failures import Hit, packets_left
+from mfabric_jax.failures.packet_failures import Hit, packets_left
 from mfabric_jax.units import to_gbps
 from mfabric_jax.workload import get
 from tests.mistakes import check_refused
@@ -67,7 +67,7 @@ def test_a_gpu_that_is_moved_has_one_nic_of_the_spare_and_its_old_server_keeps_n
 def test_all_reduces_are_no_faster_over_nics_than_on_the_nvlink():
     even = {"traffic": "generated", "skew": 0.0, "drift": 0.0, "micro_batches": 1}
     setting = small(nvswitch_gigabytes_per_s=10.0, nic_use=("pooled",), **even)  # NICs: 100 GB/s
-    (row,) = study.failures(study.Failures(setting, kinds=("gpu",), fabrics=("fat-tree",)))
+    (row,) = failures(study.Failures(setting, kinds=("gpu",), fabrics=("fat-tree",)))
     assert row["tp_comm_s"] == pytest.approx(row["healthy_tp_comm_s"], rel=1e-9)
     assert row["slow_down"] >= -1e-9
 
@@ -75,22 +75,22 @@ def test_all_reduces_are_no_faster_over_nics_than_on_the_nvlink():
 def test_rows_of_packet_fabrics_and_of_direct_links():
     setting = small(micro_batches=1)
     config = study.Failures(setting, kinds=("electrical-nic", "server"), fabrics=("fat-tree",))
-    nic, server = study.failures(config)
+    nic, server = failures(config)
     assert (nic["fabric"], nic["failure"], nic["model"]) == ("fat-tree", "electrical-nic", MODEL)
     assert abs(server["slow_down"]) < 1e-9
     assert nic["slow_down"] > 0
-    (link,) = study.failures(study.Failures(setting, kinds=("link",), fabrics=("torus",)))
+    (link,) = failures(study.Failures(setting, kinds=("link",), fabrics=("torus",)))
     assert link["failure"] == "link"
     assert link["slow_down"] > 0
-    (link,) = study.failures(study.Failures(setting, kinds=("link",), fabrics=("oversub-fat-tree",)))
+    (link,) = failures(study.Failures(setting, kinds=("link",), fabrics=("oversub-fat-tree",)))
     assert link["devices"] == 22 * 16  # 48 of 1,024 NICs under each edge switch, 16 links up
-    assert list(study.failures(config, start=1)) == [server]
+    assert list(failures(config, start=1)) == [server]
 
 
 def test_the_healthy_cluster_is_that_of_compare():
     # Between stages TopoOpt has fewer NICs than gradients, and no acknowledgements take their part of them.
     setting = small("llama-moe", fabrics=("topoopt",), transport="ndp")
-    (server,) = study.failures(study.Failures(setting, kinds=("server",), fabrics=("topoopt",)))
+    (server,) = failures(study.Failures(setting, kinds=("server",), fabrics=("topoopt",)))
     compared = row(setting)["iteration_s"]
     assert server["healthy_s"] == pytest.approx(compared, rel=1e-12)
     assert server["failed_s"] == pytest.approx(compared, rel=1e-9)  # a spare takes all circuits
@@ -141,7 +141,7 @@ def test_scale_up_domains_by_hand():
     pair_bytes = job.selections * job.dispatch_bytes_per_selection / job.ep
     for fabric, nvlink in (("nvl72", 1e12 - 12.5e9), ("mfabric-cpo", (1e12 - 12.5e9) / 2)):
         kinds = ("electrical-nic", "gpu", "server", "nvswitch")
-        nic, gpu, server, nvswitch = study.failures(study.Failures(setting, kinds=kinds, fabrics=(fabric,), stage=0))
+        nic, gpu, server, nvswitch = failures(study.Failures(setting, kinds=kinds, fabrics=(fabric,), stage=0))
         inside_s, all_to_alls = 15 * pair_bytes / nvlink, 4 * job.moe_layers / job.pp
         assert gpu["healthy_ep_comm_s"] == pytest.approx(all_to_alls * inside_s)
         longer_s = all_to_alls * (15 * pair_bytes / 12.5e9 - inside_s)

@@ -4,7 +4,7 @@ import equinox as eqx
 import numpy as np
 import pytest
 
-from mfabric_jax.study import iteration_of
+from mfabric_jax.simulation import iteration_of
 from mfabric_jax.workload.gpus import get_gpu
 from tests.study.small import MODEL, refused, row, small
 from tests.study.test_compare_fabrics import JOB

@@ -5,9 +5,11 @@ import numpy as np
 import pytest
 
 from mfabric_jax import InputError
-from mfabric_jax.study import Compare, Failures, example_timeline, iteration_of
-from mfabric_jax.study._scenario import scenarios, tokens_of, traffic_of
-from mfabric_jax.study.whole_cluster import WholeCluster
+from mfabric_jax.cluster.whole_cluster import WholeCluster
+from mfabric_jax.simulation import example_timeline, iteration_of
+from mfabric_jax.simulation.scenario import scenarios, tokens_of, traffic_of
+from mfabric_jax.study import Failures
+from mfabric_jax.study.config import Compare
 from mfabric_jax.traffic.placing import copied_experts
 from mfabric_jax.workload import fullest_stage, iteration_bytes
 from mfabric_jax.workload.volume import gradient_bytes

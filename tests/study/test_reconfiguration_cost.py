@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from mfabric_jax.schedule.all_to_alls import places
+from mfabric_jax.simulation.scenario import scenarios
+from mfabric_jax.simulation.solving import solve
 from mfabric_jax.study import Failures
-from mfabric_jax.study._scenario import scenarios
-from mfabric_jax.study._simulate import solve
 from tests.mistakes import check_refused
 from tests.study.small import row, small
 from tests.study.test_compare_fabrics import JOB

@@ -9,10 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from mfabric_jax.replay import Replay, replay
+from mfabric_jax.replay.replayed import carried_rows, gain_rows, gains, path_rows, rank_rows, replay_row, spans, spent
+from mfabric_jax.replay.turns import turns_in_order
 from mfabric_jax.report import read_rows
-from mfabric_jax.study import Replay, Sweep, replay, sweep
-from mfabric_jax.study._replayed import carried_rows, gain_rows, gains, path_rows, rank_rows, replay_row, spans, spent
-from mfabric_jax.study._turns import turns_in_order
+from mfabric_jax.sweep import Sweep, sweep
 from mfabric_jax.tasks.flow_graph import FlowGraph
 from mfabric_jax.tasks.formats.registry import write_tasks
 from mfabric_jax.tasks.graph import Op, TaskKind, Tasks

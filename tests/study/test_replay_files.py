@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from mfabric_jax.flows.dependencies import run_order
-from mfabric_jax.study import Replay, replay
-from mfabric_jax.study._replayed import gain_rows, gains, path_of, spent
+from mfabric_jax.replay import Replay, replay
+from mfabric_jax.replay.replayed import gain_rows, gains, path_of, spent
 from mfabric_jax.tasks import read_tasks
 
 FILES = (

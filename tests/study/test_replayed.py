@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mfabric_jax.study._replayed import at_a_tie, gain_rows, gains, path_rows, saved_rows, spans, spent
+from mfabric_jax.replay.replayed import at_a_tie, gain_rows, gains, path_rows, saved_rows, spans, spent
 from mfabric_jax.tasks.busy_time import covered_s
 from mfabric_jax.tasks.graph import Op, TaskKind, Tasks
 from tests.study.test_replay import NEAR, NIC, one

@@ -5,9 +5,12 @@ import pytest
 
 from mfabric_jax import InputError
 from mfabric_jax.report import Asked, query
-from mfabric_jax.study import Compare, Failures, Sweep, example_timeline, iteration_of, sweep
-from mfabric_jax.study._scenario import scenarios, traffic_of
-from mfabric_jax.study._simulate import simulate_scenario
+from mfabric_jax.simulation import example_timeline, iteration_of
+from mfabric_jax.simulation.scenario import scenarios, traffic_of
+from mfabric_jax.simulation.solving import simulate_scenario
+from mfabric_jax.study import Failures
+from mfabric_jax.study.config import Compare
+from mfabric_jax.sweep import Sweep, sweep
 from tests.study.small import MODEL, refused, row, small
 from tests.study.test_compare_fabrics import JOB
 

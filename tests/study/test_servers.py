@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 
 from mfabric_jax import fabric
-from mfabric_jax.study import Compare, Sweep, WholeCluster
-from mfabric_jax.study._money import bill_of
-from mfabric_jax.study.whole_cluster import example_cluster
+from mfabric_jax.cluster import WholeCluster
+from mfabric_jax.cluster.whole_cluster import example_cluster
+from mfabric_jax.simulation.money import bill_of
+from mfabric_jax.study.config import Compare
+from mfabric_jax.sweep import Sweep
 from mfabric_jax.workload import Gpu, get_gpu
 from tests.mistakes import refused
 

@@ -18,7 +18,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.parts import CONFIG
 from mfabric_jax.report import Asked, query, read_rows
 from mfabric_jax.report._query import notes
-from mfabric_jax.study import sweep
+from mfabric_jax.sweep import sweep
 from tests.mistakes import check_refused
 from tests.study.test_sweeps import exchanges, rows_of
 
@@ -132,7 +132,7 @@ def test_a_removed_folder_and_a_full_disk_are_sentences_and_lose_nothing(whole, 
 
 KILLED = """
 import os, signal, sys, tests.conftest
-from mfabric_jax.study import sweep
+from mfabric_jax.sweep import sweep
 from tests.study.test_sweeps import exchanges
 def kill(now):
     if now.done:
@@ -177,7 +177,7 @@ def test_a_folder_is_released_where_its_sweep_is_refused_before_any_row(tmp_path
         raise InputError("trace: none.")
 
     with monkeypatch.context() as patched:
-        patched.setattr("mfabric_jax.study.sweeps.run.Maker.make", refuse)
+        patched.setattr("mfabric_jax.sweep.run.Maker.make", refuse)
         for folder in (tmp_path / "new", copied):
             check_refused("trace: none", sweep, exchanges(), folder)
             (copied / FILES[0]).unlink(missing_ok=True)

@@ -6,9 +6,10 @@ import pytest
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import Asked, query
 from mfabric_jax.report._query import without_values
-from mfabric_jax.study import PRESETS, Sweep, read_sweep, sweep
-from mfabric_jax.study.sweeps.axes import columns
-from mfabric_jax.study.sweeps.run import Maker, sweep_folder
+from mfabric_jax.study.presets import PRESETS
+from mfabric_jax.sweep import Sweep, read_sweep, sweep
+from mfabric_jax.sweep.axes import columns
+from mfabric_jax.sweep.run import Maker, sweep_folder
 from tests.mistakes import check_refused
 from tests.study.small import MODEL, row, small
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax import units
+from mfabric_jax.cluster.whole_cluster import WholeCluster, solve_cluster
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.fabric.network import network_of
 from mfabric_jax.fabric.transport import Transport, get_transport
@@ -16,9 +17,8 @@ from mfabric_jax.routing.routes import Routes
 from mfabric_jax.routing.transfers import transfer
 from mfabric_jax.schedule import rates_of
 from mfabric_jax.schedule.exchange import acknowledged, with_acks
-from mfabric_jax.study import Sweep, sweep
-from mfabric_jax.study._scenario import scenarios
-from mfabric_jax.study.whole_cluster import WholeCluster, solve_cluster
+from mfabric_jax.simulation.scenario import scenarios
+from mfabric_jax.sweep import Sweep, sweep
 from tests.mistakes import refused
 from tests.study.small import row, rows, small
 from tests.study.test_compare_fabrics import BALANCED, EXCHANGES, expert_seconds

@@ -4,9 +4,11 @@ import equinox as eqx
 import numpy as np
 import pytest
 
-from mfabric_jax.study import Failures, failures, iteration_of
-from mfabric_jax.study._scenario import scenarios, tokens_of
-from mfabric_jax.study._simulate import solve
+from mfabric_jax.failures import failures
+from mfabric_jax.simulation import iteration_of
+from mfabric_jax.simulation.scenario import scenarios, tokens_of
+from mfabric_jax.simulation.solving import solve
+from mfabric_jax.study import Failures
 from mfabric_jax.workload.compute import block_seconds
 from mfabric_jax.workload.gpus import get_gpu
 from tests.schedule.test_uneven import plainly, plainly_left

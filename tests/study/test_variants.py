@@ -6,7 +6,7 @@ import pytest
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.cli import _parse
-from mfabric_jax.study._scenario import scenarios
+from mfabric_jax.simulation.scenario import scenarios
 from mfabric_jax.study.settings import SetUp
 
 ONE = ("--models", "llama-moe", "--nic-gbps", "400")

@@ -9,10 +9,8 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
 from mfabric_jax import InputError, units, workload
-from mfabric_jax.fabric import NAMES as CLUSTERS
-from mfabric_jax.flows import completion, max_min
-from mfabric_jax.study import whole_cluster
-from mfabric_jax.study.whole_cluster import (
+from mfabric_jax.cluster import whole_cluster
+from mfabric_jax.cluster.whole_cluster import (
     WholeCluster,
     build_cluster,
     cluster_rows,
@@ -21,6 +19,8 @@ from mfabric_jax.study.whole_cluster import (
     lower_bound,
     solve_cluster,
 )
+from mfabric_jax.fabric import NAMES as CLUSTERS
+from mfabric_jax.flows import completion, max_min
 from mfabric_jax.traffic import measured, region_bytes
 from mfabric_jax.traffic.training import expert_flows
 from tests.mistakes import check_refused

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax import InputError, traffic, workload
-from mfabric_jax.study._foreseen import iterations_before
+from mfabric_jax.simulation.foreseen import iterations_before
 from mfabric_jax.traffic import Tokens
 from mfabric_jax.traffic.placement import Room, hierarchical, longest_processing_time
 from mfabric_jax.traffic.placement_policies import REGISTRY, placement_policy

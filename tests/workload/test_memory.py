@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mfabric_jax.schedule._order import BACKWARD, order_of
-from mfabric_jax.study._memory import too_large
+from mfabric_jax.simulation.memory_notes import too_large
 from mfabric_jax.study.settings import SetUp
 from mfabric_jax.workload import GroupedQuery, Workload, fullest_stage, memory_of, models
 from mfabric_jax.workload.memory import in_flight, step_bytes, usable_bytes

@@ -1,0 +1,69 @@
+"""What the flows of an iteration cross: every kind of traffic links of its own, or some, or all, the same."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from mfabric_jax.checks import one_of
+from mfabric_jax.export.iteration_tasks import IterationGraph
+from mfabric_jax.schedule.as_tasks import TRAFFIC
+from mfabric_jax.tasks.flow_graph import FlowGraph
+from mfabric_jax.workload.volume import replica_bytes, replica_ring
+
+CONTENTION: dict[str, tuple[str, ...]] = {  # which kinds of traffic are on the same links
+    "none": (),
+    "PP": ("PP",),
+    "EP+PP": ("EP", "PP"),
+    "EP+DP": ("EP", "DP"),
+    "PP+DP": ("PP", "DP"),
+    "all": ("EP", "PP", "DP"),
+}
+
+
+PP, DP = (TRAFFIC.index(kind) for kind in ("PP", "DP"))
+
+
+class CrossedPorts(NamedTuple):
+    """What the flows of an iteration cross: `capacity` [L] bytes/s; `hops` [F H], -1 pads; `cap` [F] bytes/s."""
+
+    capacity: np.ndarray
+    hops: np.ndarray
+    cap: np.ndarray
+
+
+def links_of_iteration(one: IterationGraph, flows: FlowGraph, contention: str) -> CrossedPorts:
+    """The ports of every end, up and down, behind them those of its server where the edge is oversubscribed.
+
+    - `contention`, of `CONTENTION`: the kinds that share them. All-to-alls and gradients that do not have ports of
+      their own, and sends between stages that do not cross none, at the speed of a port, as `iterate` has them.
+
+    Messages on circuits cross none in any case.
+    """
+    shared = np.isin(TRAFFIC, CONTENTION[one_of("contention", contention, CONTENTION)])
+    rates, per_server = one.one.rates(one.one.bandwidths[0]), one.layout.per_server
+    beyond = float(np.min(rates.eps_Bps))  # of a server
+    ratio = getattr(one.one.group, "oversubscription", None)
+    ports = [np.full(one.graph.ranks, beyond * (ratio or 1.0) / per_server)] * 2
+    ports += [] if ratio is None else [np.full(one.graph.ranks // per_server, beyond)] * 2
+    first = np.cumsum([0, *map(len, ports)])
+    traffic, private = one.traffic[flows.task], one.private[flows.task]
+    sends = (traffic == PP) & ~shared[PP]
+    crosses = flows.transfers & (traffic > 0) & ~private & ~sends
+    ends = flows.src, flows.dst, flows.src // per_server, flows.dst // per_server
+    hops = np.stack([begin + at for begin, at in zip(first[:-1], ends, strict=False)], axis=1)
+    copy = np.where(shared[traffic], 0, np.where(traffic == DP, 2, 1))
+    hops = np.where(crosses[:, None], hops + copy[:, None] * first[-1], -1)
+    cap = np.where(flows.transfers, np.where(sends, beyond / per_server, one.cap[flows.task]), 1.0)
+    return CrossedPorts(np.tile(np.concatenate(ports), 3), hops, cap)
+
+
+def latency_of(one: IterationGraph, flows: FlowGraph) -> np.ndarray:
+    """Of every flow [F] s: propagation between servers; of gradients, which may be reduced in parts, those of a stage
+    together once for every step of a ring."""
+    latency_s = float(one.one.rates(one.one.bandwidths[0]).latency_s)
+    sums = replica_bytes(one.one.workload, 0, last=True)
+    steps = replica_ring(one.one.workload, sums.dense, sums.expert).steps
+    traffic = np.where(flows.transfers, one.traffic[flows.task], 0)
+    parts = np.bincount(flows.src[traffic == DP], minlength=one.graph.ranks)[flows.src]
+    times = np.where(traffic == DP, steps / np.maximum(parts, 1), 1.0)
+    return np.where(traffic > 0, latency_s * times, 0.0)

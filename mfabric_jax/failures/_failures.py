@@ -1,0 +1,275 @@
+"""What failures cost: iteration time with something broken, over that of the healthy cluster.
+
+One failure hits one region, so one pipeline stage of one replica; mFabric chooses circuits again for what is left. The
+pipeline and the gradients wait for that stage. Source: arXiv 2501.03905, section on failures.
+"""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mfabric_jax.case import Case, Cases, cases
+from mfabric_jax.checks import InputError, names
+from mfabric_jax.fabric import Circuits, Region, degraded
+from mfabric_jax.fabric.design import Fabric, group_numbers
+from mfabric_jax.fabric.failures import KINDS, Degraded
+from mfabric_jax.fabric.registry import no_price
+from mfabric_jax.failures._expected_loss import Rate, read_rates
+from mfabric_jax.failures.failure_rows import row_of
+from mfabric_jax.failures.faster import faster_by
+from mfabric_jax.failures.kinds import said_of, why_absent
+from mfabric_jax.failures.packet_failures import Hit, PacketsLeft, packets_left
+from mfabric_jax.policies import Policy, check_legal
+from mfabric_jax.routing import Plan
+from mfabric_jax.routing.region import relayed_part_times
+from mfabric_jax.schedule import First, Iteration, Rules, iterate
+from mfabric_jax.schedule.all_to_alls import Exchanges, places
+from mfabric_jax.schedule.exchange import acknowledged, at_unit_bandwidth, failed_stage, steady_stage, with_acks
+from mfabric_jax.schedule.switching import routed
+from mfabric_jax.simulation.limits import check_beside
+from mfabric_jax.simulation.resolve import resolve
+from mfabric_jax.simulation.scenario import Scenario, check_dtype, scenario_of
+from mfabric_jax.simulation.solving import solve
+from mfabric_jax.traffic import dispatched_bytes, server_bytes
+
+IDLE = "a GPU moves to another domain; where GPUs of its own are idle (8 of an NVL72's 72), it costs the restart alone"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Failures:
+    """What fails in one case, where and when.
+
+    - `kinds`: what was asked for; None: those that the fabric has.   - `at`: first iteration that suffers.
+    """
+
+    case: Case
+    kinds: tuple[str, ...] | None
+    stage: int | None
+    server: int
+    at: int
+    radix: int
+    nvswitches: int | None
+    rates: dict[str, Rate]
+    checkpoint_interval_s: float
+    restart_s: float
+
+    def left(self, region: Region, kind: str, gpus_per_rank: int, nvswitches: int) -> Degraded:
+        """What is left of a region."""
+        given = {"server": self.server, "radix": self.radix, "nvswitches": nvswitches}
+        return degraded(region, kind, gpus_per_rank=gpus_per_rank, **given)
+
+    def nvswitches_of(self, on: Fabric) -> int:
+        """Of a server or scale-up domain."""
+        return on.nvswitches if self.nvswitches is None else self.nvswitches
+
+    def rate_of(self) -> dict[str, Rate]:
+        """How often each kind fails, of those in the file."""
+        return self.rates
+
+    @functools.cached_property
+    def absent(self) -> dict[str, str]:
+        """{kind: why the fabric does not have it}."""
+        found = resolve(self.case)
+        where = self.case.network.nic_gbps, (self.case.network.nic_use,)
+        (group, *_) = found.fabric.groups(found.settings, found.job, *where)
+        return why_absent(group, found.fabric, self.case.circuits.routing)
+
+    @property
+    def present(self) -> list[str]:
+        """Kinds that fail, of those that the fabric has."""
+        return [kind for kind in self.kinds or KINDS if kind not in self.absent]
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences on kinds that the fabric lacks, on spares of scale-up domains, and on one without a price."""
+        found = resolve(self.case)
+        name, asked = found.fabric.name, self.kinds or tuple(KINDS)
+        said = [said_of(name, asked, self.absent)]
+        said += [f"{name}: {IDLE}."] if "gpu" in asked and found.fabric.domain_gpus else []
+        said += [no_price(name, found.settings.price_list())]
+        return [one for one in said if one]
+
+
+def failures_of(case: Case) -> Failures:
+    """What fails in a case, checked. `InputError` for what cannot fail there, or is not modelled beside failures."""
+    asked, found = case.failures, resolve(case)
+    check_beside("failures", found.case)
+    if asked.kinds is not None:
+        names("failures.kinds", asked.kinds, KINDS)
+    nvswitches = case.gpu.nvswitches
+    if nvswitches is not None and nvswitches < 2 and "nvswitch" in (asked.kinds or KINDS):
+        raise InputError("gpu.nvswitches must be at least 2 for failure 'nvswitch' (the others carry), got 1.")
+    job = found.job
+    for path, value, most, what in (
+        ("iteration", asked.iteration, case.run.iterations, "iterations of the run"),
+        ("stage", asked.stage or 0, job.pp, f"pipeline stages of {job.model}"),
+        ("server", asked.server, job.servers_per_region, f"servers of a region of {job.model}"),
+    ):
+        if value >= most:
+            raise InputError(f"failures.{path} must be below the {most} {what}, got {value}.")
+    return Failures(
+        case=case,
+        kinds=asked.kinds,
+        stage=asked.stage,
+        server=asked.server,
+        at=asked.iteration,
+        radix=case.network.radix,
+        nvswitches=nvswitches,
+        rates={} if asked.rates is None else read_rates(asked.rates),
+        checkpoint_interval_s=asked.checkpoint_interval_s,
+        restart_s=asked.restart_s,
+    )
+
+
+def plans(asked: Case | Cases) -> list[Failures]:
+    """What fails in every case. `InputError` for a kind that was asked for and that no case has."""
+    found = [failures_of(case) for case in cases(asked)]
+    for kind in {kind for one in found for kind in one.kinds or ()}:
+        if all(kind in one.absent for one in found):
+            why = "; ".join(dict.fromkeys(f"{one.case.network.fabric}: {one.absent[kind]}" for one in found))
+            raise InputError(f"failure {kind!r} is on none of the fabrics ({why}).")
+    return found
+
+
+def failures(
+    asked: Case | Cases, progress: Callable[[str], None] | None = None, *, start: int = 0
+) -> Iterator[dict[str, Any]]:
+    """A row for every case and kind of failure: iteration times before and after, and the slow-down of the run.
+
+    - `start`: rows before this one are left out, and not computed.
+    """
+    number = itertools.count()
+    for config in plans(asked):
+        check_dtype(config.case.run.dtype)
+        kinds = [kind for kind in config.present if next(number) >= start]
+        if not kinds:
+            continue
+        one = scenario_of(resolve(config.case), (config.case.network.nic_gbps,))
+        healthy = solve(one)
+        before, busiest = _timed(one, healthy, None, 0)
+        stage = busiest if config.stage is None else config.stage
+        for kind in kinds:
+            left, solved = _broken(config, one, kind, stage)
+            after, _ = _timed(one, _with_stage(healthy, solved, stage, left), left, stage)
+            row = row_of(config, one, kind, stage, before, after)
+            given = {"moved": left.moved, "unsplit": row["routing"] == "unsplit", "slow_down": row["slow_down"]}
+            why = {"faster_by": faster_by(healthy, solved, stage, **given, at=config.at)}
+            if progress:
+                progress(f"{one.workload.model}: {kind}")
+            yield row | why
+
+
+def _broken(config: Failures, one: Scenario, kind: str, stage: int) -> tuple[Degraded | PacketsLeft, Exchanges]:
+    """What is left, and the all-to-alls of the stage that is hit."""
+    if one.group.reconfigures:
+        region = config.left(one.group, kind, one.workload.tp, config.nvswitches_of(one.fabric))
+        return region, _solve_stage(one, region, stage)
+    nvswitches, rails = config.nvswitches_of(one.fabric), one.fabric.rails
+    hit = Hit(kind, config.server, config.radix, nvswitches, rails, one.mean_demand)
+    left = packets_left(at_unit_bandwidth(one.group, one.settings.dtype), one.workload, hit)
+    tokens = jnp.asarray(one.sent, one.settings.dtype)
+    carrier: Any = left.carrier
+    carrier = group_numbers(carrier, one.settings.dtype)
+    return left, _solve_packets(one.workload, tokens, carrier, stage, one.settings.carried_by.acks_back)
+
+
+@eqx.filter_jit
+def _solve_packets(workload, tokens, carrier, stage: int, acks: float) -> Exchanges:
+    def seconds(demand):
+        return carrier.seconds(acknowledged(demand, acks))
+
+    return jax.lax.map(lambda drawn: steady_stage(workload, drawn, seconds, stage), tokens)
+
+
+def _solve_stage(one: Scenario, left: Degraded, stage: int) -> Exchanges:
+    """The failed stage's all-to-alls in every iteration [I 1 Q L]."""
+    settings, job = one.settings, one.workload
+    keys = jax.random.split(jax.random.key(settings.seed), len(one.tokens.count))
+    share = left.share_of_rank(job.ep, job.ranks_per_server)
+    parts = functools.partial(relayed_part_times, server=left.server) if left.relays else routed(settings.routing)
+    parts = with_acks(parts, settings.carried_by.acks_back)
+    tokens, share = (jnp.asarray(x, settings.dtype) for x in (one.sent, share))
+    region: Any = group_numbers(left.region, settings.dtype)
+    policy = settings.circuits_policy()
+    policy = _serving_first(policy, left.server) if left.relays else policy
+    policy = jax.tree_util.Partial(_staying, count=_last_circuits(one, policy, region, stage)) if left.stays else policy
+    first = First(settings.first, cold=settings.cold_start)
+    solved = _solve_all(job, region, tokens, share, keys, policy, stage, parts, first)
+    if settings.own_policy:
+        check_legal(settings.policy_name, np.asarray(solved.count), np.asarray(left.region.degrees))
+    return solved
+
+
+def _last_circuits(one: Scenario, policy: Policy, region: Region, stage: int) -> jax.Array:
+    """Circuits [S S] for the last all-to-all of the stage in the first iteration."""
+    where, sent = places(one.workload), one.sent[0]
+    layer, micro_batch = (at[stage][where.layer[stage] >= 0][-1] for at in where.pick(*sent.shape[:2]))
+    last = jnp.asarray(sent[layer, micro_batch], one.settings.dtype)
+    demand = server_bytes(dispatched_bytes(one.workload, last), one.workload.ranks_per_server)
+    return policy(demand, region, previous=None, key=jax.random.key(one.settings.seed)).circuits.count
+
+
+def _staying(demand, region, *, previous=None, key=None, count):
+    """These circuits, whatever the demand."""
+    return Plan(Circuits(count))
+
+
+@functools.lru_cache
+def _serving_first(policy: Policy, server: int) -> Policy:
+    """The policy, told that the bytes of one server are more urgent than all others: circuits are its only way out."""
+
+    def urgent(demand, region, *, previous=None, key=None):
+        here = jnp.arange(demand.shape[0]) == server
+        heavier = jnp.where(here[:, None] | here[None, :], 1 + demand.sum() / jnp.maximum(demand[server].sum(), 1), 1)
+        return policy(demand * heavier, region, previous=previous, key=key)
+
+    return urgent
+
+
+@eqx.filter_jit
+def _solve_all(workload, region: Region, tokens, share, keys, policy, stage: int, parts, first: First):
+    def one(drawn):
+        return failed_stage(workload, region, drawn[0], share, policy, stage, parts, first=first, key=drawn[1])
+
+    return jax.lax.map(one, (tokens, keys))
+
+
+def _with_stage(healthy: Exchanges, failed: Exchanges, stage: int, left: Degraded | PacketsLeft) -> Exchanges:
+    """The healthy all-to-alls with those of one stage replaced; what stays inside servers has the NVLink left."""
+    if healthy.anew is not None and failed.anew is not None:
+        healthy = healthy._replace(anew=healthy.anew.at[:, stage].set(failed.anew[:, 0]))
+    return healthy._replace(
+        optical=healthy.optical.at[:, stage].set(failed.optical[:, 0]),
+        electrical=healthy.electrical.at[:, stage].set(failed.electrical[:, 0]),
+        switch=healthy.switch.at[:, stage].set(failed.switch[:, 0]),
+        inside=healthy.inside.at[:, stage].divide(left.nvlink_left),
+    )
+
+
+def _timed(one: Scenario, solved: Exchanges, left: Degraded | PacketsLeft | None, stage: int) -> tuple[Iteration, int]:
+    """Every iteration [I], and the busiest stage of the first."""
+    settings, stages = one.settings, one.workload.pp
+    rates = one.rates(one.bandwidths[0])
+    eps, send, tp = (np.full(stages, float(each)) for each in (rates.eps_Bps, rates.send_Bps, rates.nvlink_Bps))
+    if left is not None:
+        eps[stage] *= left.eps_left
+        send[stage] *= left.eps_left
+        tp[stage] *= left.nvlink_left
+        tp[stage] = min(tp[stage], eps[stage] * left.tp_on_eps) if left.tp_on_eps else tp[stage]
+    numbers = rates._replace(eps_Bps=eps, send_Bps=send), one.seconds, tp
+    numbers = jax.tree.map(lambda x: jnp.asarray(x, settings.dtype), numbers)
+    timed = _time_all(one.workload, solved, numbers, settings.rules)
+    return jax.tree.map(lambda x: np.asarray(x, np.float64), timed), int(timed.stage[0])
+
+
+@eqx.filter_jit
+def _time_all(workload, solved: Exchanges, numbers: tuple, rules: Rules) -> Iteration:
+    rates, seconds, tp_Bps = numbers
+    return jax.vmap(lambda one: iterate(workload, rates, one, seconds, rules=rules, tp_Bps=tp_Bps))(solved)

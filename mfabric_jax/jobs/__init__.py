@@ -1,0 +1,6 @@
+"""Several jobs on shared links."""
+
+from mfabric_jax.jobs.compared import JobsStudy, compare_jobs
+from mfabric_jax.jobs.jobs_file import read_jobs
+
+__all__ = ["JobsStudy", "compare_jobs", "read_jobs"]

@@ -1,0 +1,228 @@
+"""What a study of a recording found, in sentences: one list of them for every question."""
+
+from typing import Any
+
+import numpy as np
+
+from mfabric_jax.recordings._trace_study import BEST, MEANING, PUBLISHED, STATIC, TREE, UNIFORM, Studied
+from mfabric_jax.traffic import survey
+from mfabric_jax.traffic.foresight import KNOWS_NOTHING, REPEATS, balanced
+from mfabric_jax.traffic.recording import Sources, Targets
+from mfabric_jax.workload.regions import region_remark
+
+_HELD = (  # statistics of `survey.TITLES`, in words; whether they are parts
+    ("expert_max_over_mean", "The busiest expert of a layer over the mean", False),
+    ("rank_max_over_mean", "The busiest rank of a layer over the mean", False),
+    ("top10_pairs_share", "Traffic of the busiest tenth of pairs of ranks", True),
+    ("own_rank_share", "Selections that stay on their rank", True),
+    ("server_share", "Selections that stay in their server", True),
+)
+ALIKE = 0.01  # iteration times that differ by less are alike
+SHARE, CIRCUITS, AHEAD, HELD, UNKNOWN = (
+    "What part of an iteration is all-to-all?",
+    "Would optical circuits help, and which policy?",
+    "Which predictor works, and how far ahead?",
+    "How skewed, drifting and local is it?",
+    "What this recording cannot tell",
+)
+
+
+def answers(found: Studied) -> dict[str, list[str]]:
+    """Sentences for each of the three questions, and what cannot be known."""
+    return {
+        SHARE: [*_share(found), *_computed(found), *_rests_on(found)],
+        CIRCUITS: [*_circuits(found), *_rests_on(found)],
+        AHEAD: _ahead(found),
+        HELD: _held(found),
+        UNKNOWN: unknown(found) or ["Nothing that these answers rest on."],
+    }
+
+
+def _share(found: Studied) -> list[str]:
+    return [
+        f"{row['design']}: {row['ep_share']:.1%} of {row['iteration_s']:.4g} s "
+        f"({row['ep_share_without_bubble']:.1%} without the pipeline's bubble, which is "
+        f"{row['bubble_s'] / row['iteration_s']:.0%})."
+        for row in found.rows
+        if row["fabric"] == TREE or row["design"] == BEST
+    ]
+
+
+def _computed(found: Studied) -> list[str]:
+    """How fast GPUs compute, which all shares depend on."""
+    return [
+        f"Computation: {source}." for source in dict.fromkeys(row.get("compute_source") for row in found.rows) if source
+    ]
+
+
+def _rests_on(found: Studied) -> list[str]:
+    """What was made up of the traffic that was simulated."""
+    made_up = {
+        Sources.UNKNOWN: "Sources unknown: every rank sends alike.",
+        Sources.DOMAINS: "Sources unknown: ranks read text domains in turn.",
+    }
+    return [made_up[found.recording.sources]] if found.recording.sources in made_up else []
+
+
+def _circuits(found: Studied) -> list[str]:
+    by_name = {row["design"]: row for row in found.rows}
+    trees = [row for row in found.rows if row["fabric"] == TREE]
+    optical = [row for row in found.rows if row["fabric"] != TREE]
+    lines = [f"{name} is left out: {why}" for name, why in found.left_out.items()]
+    if not trees or not optical:
+        return lines
+    tree, best = (min(rows, key=lambda row: row["iteration_s"]) for rows in (trees, optical))
+    if found.job.servers_per_region == 1:
+        over = best["iteration_s"] / tree["iteration_s"]
+        inside = "An expert-parallel group fits into one server, so no all-to-all leaves it and circuits carry nothing"
+        return [*lines, f"{inside}: an iteration takes {over:.2f} times that on the fat-tree."]
+    alike = [row for row in optical if row["iteration_s"] <= (1 + ALIKE) * best["iteration_s"]]
+    simplest = next(row for name in (UNIFORM, STATIC, PUBLISHED, BEST) for row in alike if row["design"] == name)
+    lines += [_verdict(simplest, tree), f"Best: {simplest['design']} ({MEANING[simplest['design']]})."]
+    others = [row["design"] for row in alike if row is not simplest]
+    if others:
+        lines.append(f"Within {ALIKE:.0%} of it: {', '.join(others)}.")
+    if simplest["design"] in (UNIFORM, STATIC):
+        lines.append("So circuits need not be switched while this job runs: a patch panel would do.")
+    published = by_name.get(PUBLISHED)
+    if published is not None and published not in alike:
+        more = published["iteration_s"] / simplest["iteration_s"] - 1
+        lines.append(f"The published policy takes {more:.0%} longer than that.")
+    own = by_name.get(f"{TREE}, own NICs")
+    if own is not None and own is not tree and own["iteration_s"] > (1 + ALIKE) * tree["iteration_s"]:
+        more = own["iteration_s"] / tree["iteration_s"] - 1
+        lines.append(
+            f"Without circuits, let GPUs use each other's NICs: with their own alone it takes {more:.0%} longer."
+        )
+    remark = region_remark(found.job.servers_per_region)
+    if remark is not None:
+        lines.append(remark)
+    return lines
+
+
+def _verdict(row: dict[str, Any], tree: dict[str, Any]) -> str:
+    """Faster or not, and for which price."""
+    ratio = row["iteration_s"] / tree["iteration_s"]
+    answer, words = "no difference", "as long as"
+    if abs(ratio - 1) > ALIKE:
+        answer = "yes" if ratio < 1 else "no"
+        words = f"{abs(1 - ratio):.1%} {'less' if ratio < 1 else 'longer'} than"
+    said = (
+        f"In time, {answer}: with circuits an iteration takes {row['iteration_s']:.4g} s, {words} on the best fat-tree"
+    )
+    return f"{said} ({tree['design']}). {_price(row, tree, ratio)}."
+
+
+def _price(row: dict[str, Any], tree: dict[str, Any], ratio: float) -> str:
+    """Whether a dollar does more: of the whole cluster, or of the network where GPUs and servers have no price."""
+    known = [
+        (key, whole)
+        for key, whole in (("cluster_cost_usd", "the whole cluster"), ("network_cost_usd", "the network alone"))
+        if None not in (row.get(key), tree.get(key))
+    ]
+    if not known:
+        return "What it costs is not known"
+    key, whole = known[0]
+    worth = tree[key] / (row[key] * ratio)
+    said = f"In price, {'yes' if worth > 1 + ALIKE else 'no'}: a dollar of {whole} does {worth:.2f} times the work"
+    if row["network_cost_usd"] is None or tree["network_cost_usd"] is None:
+        return said
+    return f"{said} (the network costs {row['network_cost_usd'] / tree['network_cost_usd']:.2f} times as much)"
+
+
+def _ahead(found: Studied) -> list[str]:
+    if not found.ranking:
+        return ["One record has no past to predict from: record several iterations."]
+    if balanced(found.foresight):
+        return ["Loads are even: there is nothing to predict."]
+    best = found.ranking[0]
+    spans = sorted({(row["records"], row["iterations"]) for row in found.foresight})
+    first, last = spans[0], spans[-1]
+    even = next(row["error"] for row in found.ranking if row["predictor"] == KNOWS_NOTHING)
+    order = ", ".join(f"{row['predictor']} ({row['error']:.1%})" for row in found.ranking)
+    lines = [
+        f"From the best to the worst, by the selections predicted for a wrong target {_span(first)} ahead: {order}."
+    ]
+    if best["predictor"] == KNOWS_NOTHING:
+        return [*lines, "None beats even shares: do not predict, the past tells nothing here."]
+    lines.append(f"{best['predictor']} is wrong about {best['error']:.1%}, even shares about {even:.1%}.")
+    for row in found.ranking:
+        if row["predictor"] == KNOWS_NOTHING:
+            continue
+        lines.append(f"{row['predictor']}: {_reach(found, row, last)}.")
+    return lines
+
+
+def _reach(found: Studied, row: dict[str, Any], last: tuple[int, int | None]) -> str:
+    spans = {each["records"]: (each["records"], each["iterations"]) for each in found.foresight}
+    if not row["works_to"]:
+        return "no better than even shares"
+    end = "and no end is in sight" if row["reaches_end"] else "no longer after that"
+    said = f"better than even shares up to {_span(spans[row['works_to']])} ahead, {end}"
+    if row["predictor"] == REPEATS:
+        return said
+    if not row["beats_repeating_to"] and row["beats_repeating_from"] is not None:
+        since = _span(spans[row["beats_repeating_from"]])
+        return f"{said}; better than repeating the last iteration from {since} ahead on, no better before"
+    if not row["beats_repeating_to"]:
+        return f"{said}; no better than repeating the last iteration up to the longest tried"
+    reach = spans[row["beats_repeating_to"]]
+    beyond = " (the longest tried)" if reach == last else ""
+    return f"{said}; better than repeating the last iteration up to {_span(reach)} ahead{beyond}"
+
+
+def _held(found: Studied) -> list[str]:
+    """Skew, drift and locality in numbers, as far as they were recorded."""
+    ranks, per_server = found.ranks, found.ranks_in_server
+    rows = survey.statistics_by_layer(found.recording, ranks, per_server if ranks else None)
+    lines = []
+    for name, what, percent in _HELD:
+        values = [row[name] for row in rows if row[name] is not None]
+        if name == "server_share":
+            values, what = values if ranks else [], f"{what} of {per_server} rank{'s' * (per_server > 1)} of the group"
+        if values:
+            low, middle, high = np.quantile(values, (0.1, 0.5, 0.9))
+            form = ".1%" if percent else ".3g"
+            lines.append(f"{what}: median {middle:{form}}, {low:{form}} to {high:{form}} in four of five cases.")
+    drift = [row for row in survey.drift_rows(found.recording) if row["correlation"] is not None]
+    for row in dict.fromkeys((0, len(drift) - 1)) if drift else ():
+        each = drift[row]
+        lines.append(
+            f"Loads {_span((each['records'], each['iterations']))} apart correlate by {each['correlation']:.3f}."
+        )
+    return lines or ["It holds nothing to tell that by."]
+
+
+def _span(ahead: tuple[int, int | None]) -> str:
+    records, iterations = ahead
+    plural = "" if records == 1 else "s"
+    if iterations == records:
+        return f"{records} iteration{plural}"
+    return f"{records} record{plural}" + ("" if iterations is None else f" ({iterations} iterations)")
+
+
+def unknown(found: Studied) -> list[str]:
+    """What was not recorded or does not fit, and which answers rest on it."""
+    recording, lines = found.recording, []
+    if recording.sources is Sources.UNKNOWN:
+        lines.append(
+            "Sources are unknown: every rank is taken to send alike, so nothing is known of pairs and of locality; "
+            "the first two answers rest on that."
+        )
+    if recording.sources is Sources.DOMAINS:
+        lines.append("Rows are text domains: which rank reads which is made up; the first two answers rest on that.")
+    if recording.targets is Targets.RANKS:
+        lines.append("Experts are unknown: what a rank received is spread equally over its experts.")
+    records = len(recording.count)
+    if records == 1:
+        lines.append("One record: nothing is known of drift.")
+    elif (recording.number[1:] - recording.number[:-1] > 1).any():
+        lines.append("Records are several iterations apart: what happens between them is unknown.")
+    elif records < 10:
+        longest = max((row["records"] for row in found.foresight), default=0)
+        lines.append(f"{records} records: horizons beyond {longest} are not tried.")
+    if found.rows:
+        of = ", ".join(map(str, found.simulated))
+        plural = "" if len(found.simulated) == 1 else "s"
+        lines.append(f"The first two answers are of record{plural} {of}. Traffic: {found.rows[0]['traffic']}.")
+    return lines

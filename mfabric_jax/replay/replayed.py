@@ -1,0 +1,329 @@
+"""What came out of a replay, as rows: of ranks, links, the critical path, and what more of everything would bring."""
+
+import dataclasses
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mfabric_jax import units
+from mfabric_jax.replay._replay import Replayed
+from mfabric_jax.replay.turns import TURN
+from mfabric_jax.routing.carried import INSIDE
+from mfabric_jax.routing.transfers import link_bytes
+from mfabric_jax.tasks.busy_time import covered_s
+from mfabric_jax.tasks.critical import CriticalPath, critical_path
+
+PER_CENT = 0.01
+STEP_GBPS = 100.0
+COMPUTATION, LATENCY, LAG, START, SWITCH = "computation", "latency", "lag", "start", "reconfiguration"
+NOISE = 1e3  # times the precision: parts of the makespan that are rounding
+
+
+class Spent(NamedTuple):
+    """Seconds of every rank [R]; together the makespan.
+
+    - `compute_s`: it computes.   - `exposed_comm_s`: it does not, and sends or receives.   - `idle_s`: neither.
+    """
+
+    compute_s: np.ndarray
+    exposed_comm_s: np.ndarray
+    idle_s: np.ndarray
+
+
+class UnderWay(NamedTuple):
+    """N intervals in which a message is under way.
+
+    - `flow` [N]: its own, or of a latency behind its end the marker's.   - `src`, `dst` [N]: ranks.
+    - `begin` [N] s: with the latency that is in front.   - `latency` [N] s: so much of it.   - `end` [N] s.
+    """
+
+    flow: np.ndarray
+    src: np.ndarray
+    dst: np.ndarray
+    begin: np.ndarray
+    latency: np.ndarray
+    end: np.ndarray
+
+
+def under_way(done: Replayed) -> UnderWay:
+    """When messages are under way, latency included; lags of tasks are not part of it."""
+    flows = done.prepared.flows
+    moves = np.flatnonzero(flows.transfers & (flows.src != flows.dst))
+    sent, arrival = flows.arrivals.T
+    flow, of = np.concatenate([moves, arrival]), np.concatenate([moves, sent])
+    latency = flows.latency[flow]
+    return UnderWay(flow, flows.src[of], flows.dst[of], done.begin[flow] - latency, latency, done.finish[flow])
+
+
+def spent(done: Replayed) -> Spent:
+    """What every rank spends the makespan on."""
+    flows, ranks, sent = done.prepared.flows, done.prepared.graph.ranks, under_way(done)
+    computes = (flows.seconds > 0) & (flows.dst < 0)
+    begin = np.concatenate([done.begin[computes], np.tile(sent.begin, 2)])
+    end = np.concatenate([done.finish[computes], np.tile(sent.end, 2)])
+    owner = np.concatenate([flows.src[computes], sent.src, sent.dst])
+    count = int(computes.sum())
+    compute_s = covered_s(begin[:count], end[:count], owner[:count], ranks)
+    busy_s = covered_s(begin, end, owner, ranks)
+    return Spent(compute_s, busy_s - compute_s, done.makespan_s - busy_s)
+
+
+class Gains(NamedTuple):
+    """The derivative of the makespan [s] with respect to the capacity of links [L], and the size, lag and start of
+    flows [F]."""
+
+    capacity: np.ndarray
+    size: np.ndarray
+    lag: np.ndarray
+    start: np.ndarray
+
+
+def gains(done: Replayed) -> Gains:
+    """What the makespan depends on. Times are as long as bytes over capacities, computations, lags and starts are, so
+    `size * Gains.size` of all flows (or `-capacity * Gains.capacity` of links for those of bytes), `lag * Gains.lag`
+    and `start * Gains.start` add up to it."""
+    prepared = done.prepared
+    problem = prepared.problem()
+
+    def makespan(capacity, size, lag, start):
+        return prepared.completion(eqx.tree_at(lambda p: p.capacity, problem, capacity), size, lag, start).finish.max()
+
+    given = (jnp.asarray(x, prepared.dtype) for x in (prepared.size, prepared.flows.lag, prepared.flows.start))
+    found = jax.grad(makespan, argnums=(0, 1, 2, 3))(problem.capacity, *given)
+    return Gains(*(np.asarray(part, float) for part in found))
+
+
+def gain_rows(done: Replayed, found: Gains) -> list[dict[str, Any]]:
+    """What holds the makespan, and what more of it would bring: a row for every kind of link (one for both directions,
+    where both hold something: which of them does is often a tie), for computation, latency, lags of tasks, the switch
+    and starts.
+
+    - `holds_s`: seconds of the makespan that are in proportion to it; they add up to the makespan.
+    - `saved_per_percent_s`: if all such links had 1 % more capacity (computations, latency: took 1 % less).
+    - `saved_per_100_gbps_s`: if every NIC, and with it such links, had 100 Gbps more (inside servers: every GPU; on a
+      user's graph every such link), to first order.
+    """
+    prepared = done.prepared
+    network = prepared.network
+    kinds = network.kind_of_links()
+    held = -network.capacity * found.capacity
+    rows: list[dict[str, Any]] = []
+    for kind, (name, count) in enumerate(network.links):
+        mine = kinds == kind
+        own_Bps = network.capacity[mine]
+        if prepared.nic_gbps is not None and not name.startswith(INSIDE):
+            own_Bps = np.full(count, units.gbps(prepared.nic_gbps))
+        saved = float(np.sum(held[mine] * units.gbps(STEP_GBPS) / np.where(own_Bps > 0, own_Bps, np.inf)))
+        rows.append({"what": name, "links": count} | _gain(float(held[mine].sum())) | {"saved_per_100_gbps_s": saved})
+    rows = _both_ways_together([row for row in rows if abs(row["holds_s"]) > _noise_s(done)])
+    beside = {name: amount * getattr(found, of) for name, (of, amount) in _amounts(done).items()}
+    rows += [{"what": name, "links": None} | _gain(float(part.sum())) for name, part in beside.items()]
+    return [row for row in rows if abs(row["holds_s"]) > _noise_s(done)]
+
+
+def _both_ways_together(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """With one row for "nic up" and "nic down"."""
+    found: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        stem = _both_ways(row["what"])
+        if (first := found.get(stem)) is not None:
+            row = {"what": f"{stem} up and down"} | {name: first[name] + row[name] for name in row if name != "what"}
+        found[stem] = row
+    return list(found.values())
+
+
+def _amounts(done: Replayed) -> dict[str, tuple[str, np.ndarray]]:
+    """What the makespan depends on beside links: the field of `Gains`, and how much of it every flow has [F]."""
+    prepared, flows = done.prepared, done.prepared.flows
+    turns, own = flows.task == TURN, flows.lag - flows.latency
+    return {
+        COMPUTATION: ("size", np.where(flows.transfers, 0, prepared.size)),
+        LATENCY: ("lag", flows.latency),
+        LAG: ("lag", np.where(turns, 0, own)),
+        SWITCH: ("lag", np.where(turns, own, 0)),
+        START: ("start", flows.start),
+    }
+
+
+def _gain(seconds: float) -> dict[str, float]:
+    return {"holds_s": seconds, "saved_per_percent_s": seconds * PER_CENT}
+
+
+def _noise_s(done: Replayed) -> float:
+    """What is as good as nothing of the makespan."""
+    return NOISE * float(np.finfo(done.prepared.dtype).eps) * done.makespan_s
+
+
+def at_a_tie(done: Replayed, rows: list[dict[str, Any]]) -> bool:
+    """Whether a part of the makespan is negative, or more than all of it."""
+    most = done.makespan_s + _noise_s(done)
+    return any(row["holds_s"] < 0 or row["holds_s"] > most for row in rows)
+
+
+def saved_rows(done: Replayed, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of `gain_rows` with `saved_at_1_percent_s`: how much earlier the end is if the graph runs again with so
+    much more of it, of links in both directions; negative where it is later."""
+    return [row | {"saved_at_1_percent_s": _saved(done, row["what"])} for row in rows]
+
+
+def _both_ways(kind: str) -> str:
+    """What "nic up", "nic down" and "nic up and down" have in common."""
+    return kind.removesuffix(" up and down").removesuffix(" up").removesuffix(" down")
+
+
+def _saved(done: Replayed, what: str) -> float:
+    prepared, amounts, given = done.prepared, _amounts(done), {}
+    network, flows = prepared.network, prepared.flows
+    if what in amounts:
+        of, amount = amounts[what]
+        given[of] = {"size": prepared.size, "lag": flows.lag, "start": flows.start}[of] - PER_CENT * amount
+    else:
+        mine = np.array([_both_ways(name) == _both_ways(what) for name, _ in network.links])[network.kind_of_links()]
+        network = dataclasses.replace(network, capacity=np.where(mine, 1 + PER_CENT, 1) * network.capacity)
+        prepared = prepared._replace(network=network)
+    saved = done.makespan_s - float(prepared.completion(prepared.problem(), **given).finish.max())
+    return saved if abs(saved) > _noise_s(done) else 0.0
+
+
+def path_of(done: Replayed) -> CriticalPath:
+    """The flows that the makespan waited for, one after the other."""
+    flows = done.prepared.flows
+    return critical_path(flows.after, flows.start, done.begin, done.finish)
+
+
+def path_rows(done: Replayed) -> list[dict[str, Any]]:
+    """A row for every step of the critical path that takes time: what it is, from when to when, what holds it."""
+    path, flows = path_of(done), done.prepared.flows
+    rows = []
+    for step in np.flatnonzero(path.finish > path.released).tolist():
+        flow = int(path.flow[step])
+        row = {"flow": flow, "task": int(flows.task[flow]), "name": _name(done, flow), "rank": int(flows.src[flow])}
+        row |= {"to": int(flows.dst[flow]) if flows.transfers[flow] else None}
+        row |= {f"{name}_s": float(getattr(path, name)[step]) for name in ("released", "begin", "finish")}
+        rows.append(row | {"held_by": _held_by(done, flow)})
+    return rows
+
+
+def _name(done: Replayed, flow: int) -> str:
+    """Of the task that a flow is a part of."""
+    task = int(done.prepared.flows.task[flow])
+    return SWITCH if task == TURN else done.prepared.graph.name[task]
+
+
+def _held_by(done: Replayed, flow: int) -> str:
+    """What keeps a flow from being through earlier."""
+    flows, link = done.prepared.flows, int(done.holder[flow])
+    if link >= 0:
+        return done.prepared.network.link_name(link)
+    if flows.task[flow] == TURN:
+        return SWITCH
+    if flows.seconds[flow] > 0 and not flows.transfers[flow]:
+        return COMPUTATION
+    return LATENCY if 2 * flows.latency[flow] >= flows.lag[flow] else LAG
+
+
+def rank_rows(done: Replayed) -> list[dict[str, Any]]:
+    """A row for every rank: its GPU, what it spends the makespan on, what it sends and receives."""
+    prepared, parts = done.prepared, spent(done)
+    flows, ranks = prepared.flows, prepared.graph.ranks
+    moves = flows.transfers & (flows.src != flows.dst)
+    sent, received = (np.bincount(end[moves], flows.bytes[moves], minlength=ranks) for end in (flows.src, flows.dst))
+    columns = {"rank": np.arange(ranks), "gpu": prepared.gpu} | parts._asdict()
+    columns |= {"sent_bytes": sent, "received_bytes": received}
+    return [dict(zip(columns, row, strict=True)) for row in zip(*(x.tolist() for x in columns.values()), strict=True)]
+
+
+def carried_rows(done: Replayed, found: Gains | None = None) -> list[dict[str, Any]]:
+    """A row for every link that carries something: its ends, capacity, bytes, use until the job ends, and what the
+    makespan owes it."""
+    prepared = done.prepared
+    network = prepared.network
+    carried = link_bytes(network, prepared.routes, np.where(prepared.flows.transfers, prepared.size, 0))
+    kinds = [kind for kind, count in network.links for _ in range(count)]
+    rows = []
+    for link in np.flatnonzero(carried).tolist():
+        row = {"link": link, "kind": kinds[link], "from": network.node_name(int(network.tail[link]))}
+        row |= {"to": network.node_name(int(network.head[link])), "capacity_bytes_per_s": float(network.capacity[link])}
+        row |= {"bytes": float(carried[link])}
+        row |= {"utilisation": float(carried[link] / network.capacity[link] / done.makespan_s)}
+        if found is not None:
+            holds_s = float(-network.capacity[link] * found.capacity[link])
+            row |= {"holds_s": holds_s if abs(holds_s) > _noise_s(done) else 0.0}
+        rows.append(row)
+    return rows
+
+
+def replay_row(done: Replayed, found: Gains | None = None) -> dict[str, Any]:
+    """One row of what came out: the makespan, what ranks spend it on, on average, and what holds most of it."""
+    prepared, parts = done.prepared, spent(done)
+    flows = prepared.flows
+    return {
+        "fabric": prepared.fabric,
+        "nic_gbps": prepared.nic_gbps,
+        "ranks": prepared.graph.ranks,
+        "servers": None if prepared.cluster is None else prepared.cluster.servers,
+        "gpus": None if prepared.cluster is None else prepared.cluster.gpus,
+        "tasks": prepared.graph.tasks,
+        "flows": flows.flows,
+        "bytes": float(flows.bytes[flows.transfers].sum()),
+        "makespan_s": done.makespan_s,
+        **{name: float(seconds.mean()) for name, seconds in parts._asdict().items()},
+        **({} if found is None else _most_held(done, found)),
+        "events": done.events,
+        "build_s": done.build_s,
+        "solve_s": done.solve_s,
+    }
+
+
+def _most_held(done: Replayed, found: Gains) -> dict[str, Any]:
+    most = max(gain_rows(done, found), key=lambda row: row["holds_s"], default=None)
+    if most is None:
+        return {"held_by": None, "held_share": None}
+    return {"held_by": most["what"], "held_share": most["holds_s"] / done.makespan_s}
+
+
+def spans(done: Replayed, ranks: Collection[int] | None = None) -> list[dict[str, Any]]:
+    """Everything that takes time, by rank and track, and the critical path; see `report.write_task_trace`.
+
+    - `ranks`: None: all of them.
+    """
+    flows, found = done.prepared.flows, []
+    own = np.full(done.prepared.graph.ranks, ranks is None)
+    own[[*(ranks or ())]] = True
+    for flow in np.flatnonzero((done.finish > done.begin) & ~flows.transfers & own[flows.src]).tolist():
+        when = {"begin_s": float(done.begin[flow]), "end_s": float(done.finish[flow])}
+        name = _name(done, flow) or COMPUTATION
+        found.append({"rank": int(flows.src[flow]), "track": "compute", "name": name} | when)
+    sent = under_way(done)
+    there = own[sent.src] | own[sent.dst]
+    for one in zip(*(column[there].tolist() for column in sent), strict=True):
+        found += [row for row in _message_spans(done, *one) if own[row["rank"]]]
+    found.sort(key=lambda one: one["begin_s"])
+    return found + path_spans(done)
+
+
+def path_spans(done: Replayed) -> list[dict[str, Any]]:
+    """Those of the critical path."""
+    return [_step_span(row) for row in path_rows(done)]
+
+
+def _message_spans(done: Replayed, flow, src, dst, begin_s, latency_s, end_s) -> list[dict[str, Any]]:
+    """A message as its sender and its receiver have it; nothing of one that takes no time."""
+    if end_s <= begin_s:
+        return []
+    flows = done.prepared.flows
+    name = _name(done, flow) if flows.transfers[flow] else f"{_name(done, flow)} {LATENCY}"
+    rest = {"begin_s": begin_s, "end_s": end_s, "latency_s": latency_s}
+    rest["args"] = {"bytes": float(flows.bytes[flow]), "task": int(flows.task[flow]), "latency_s": latency_s}
+    ends = (src, "send", f"to {dst}"), (dst, "receive", f"from {src}")
+    return [{"rank": own, "track": track, "name": f"{name} {other}".strip()} | rest for own, track, other in ends]
+
+
+def _step_span(row: dict[str, Any]) -> dict[str, Any]:
+    shown = {name: row[name] for name in ("rank", "to", "held_by")}
+    when = {"begin_s": row["released_s"], "end_s": row["finish_s"]}
+    return {"rank": -1, "track": "critical path", "name": row["name"] or row["held_by"], "args": shown} | when

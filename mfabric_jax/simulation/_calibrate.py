@@ -1,0 +1,116 @@
+"""Fit the computation time of a model to published fat-tree times (`simulation.calibration` says to which)."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mfabric_jax.atomic import replacing
+from mfabric_jax.case import Case, load
+from mfabric_jax.case.paths import flat
+from mfabric_jax.checks import InputError, names
+from mfabric_jax.simulation._provenance import provenance
+from mfabric_jax.simulation.calibration import BANDWIDTHS, PUBLISHED, Calibrated
+from mfabric_jax.simulation.resolve import resolve
+from mfabric_jax.simulation.scenario import scenario_of
+from mfabric_jax.simulation.solving import solve, times_of
+
+ROUNDS, POINTS = 6, 25
+RANGE = (1e-2, 1e2)  # of achieved over peak FLOP/s
+
+
+def calibrate(
+    case: Case | None = None, models: Sequence[str] = tuple(PUBLISHED), *, progress: Callable | None = None
+) -> dict[str, Calibrated]:
+    """The achieved FLOP/s over peak of each model with which fat-tree times come closest to the published ratios.
+
+    - `case`: everything else (traffic, paths, ...; None: preset paper); its model, fabric and bandwidth do not count.
+
+    Least squares of the logarithms of the three ratios to the time at 800 Gbps, by search over the one number.
+    """
+    for model in models:
+        if model not in PUBLISHED:
+            known = ", ".join(PUBLISHED)
+            raise InputError(
+                f"models must have published fat-tree times, to which a rate is fitted ({known} have), got {model!r}; "
+                "compute of others is --gpu at --efficiency."
+            )
+    names("models", tuple(models), PUBLISHED)
+    base = load(preset="paper") if case is None else case
+    assert isinstance(base, Case)
+    return {name: _calibrated(base, name, progress) for name in models}
+
+
+def _calibrated(case: Case, model: str, progress: Callable | None) -> Calibrated:
+    there = case.with_({"model.name": model, "network.fabric": "fat-tree", "compute.efficiency": 1.0})
+    one = scenario_of(resolve(there), BANDWIDTHS)
+    solved = solve(one)
+    wanted = np.log(np.asarray(PUBLISHED[model][:-1]) / PUBLISHED[model][-1])
+    whole = one.settings.block_seconds(one.workload, 1.0)
+
+    def times(efficiency: np.ndarray):
+        """Seconds [efficiency bandwidth] and computation [efficiency] of the mean iteration."""
+        seconds = jax.tree.map(lambda x: jnp.asarray(x / efficiency, case.run.dtype), whole)
+        timed = jax.vmap(lambda s: times_of(one, solved, s))(seconds)
+        mean = jax.tree.map(lambda x: np.asarray(x, np.float64).mean(axis=1), timed)
+        return mean.iteration_s, mean.compute_s[:, -1]
+
+    low, high = RANGE
+    for _ in range(ROUNDS):
+        tried = np.geomspace(low, high, POINTS)
+        seconds, compute_s = times(tried)
+        ratios = seconds / seconds[:, -1:]
+        off = ((np.log(ratios[:, :-1]) - wanted) ** 2).sum(axis=1)
+        best = int(off.argmin())
+        low, high = tried[max(best - 1, 0)], tried[min(best + 1, POINTS - 1)]
+    if progress:
+        progress(model)
+    ratios = ratios[best, :-1]
+    residuals = ratios / np.exp(wanted) - 1
+    return Calibrated(float(tried[best]), float(compute_s[best]), _floats(ratios), _floats(residuals))
+
+
+def _floats(values: np.ndarray) -> tuple[float, ...]:
+    return tuple(round(float(value), 5) for value in values)
+
+
+def calibration_rows(found: dict[str, Calibrated]) -> list[dict[str, Any]]:
+    """A row for every model and informative bandwidth: fitted and published time over that at 800 Gbps."""
+    return [
+        {
+            "model": model,
+            "nic_gbps": gbps,
+            "fitted": one.ratios[at],
+            "published": PUBLISHED[model][at] / PUBLISHED[model][-1],
+            "off": one.residuals[at],
+            "efficiency": one.efficiency,
+            "compute_s": one.compute_s,
+        }
+        for model, one in found.items()
+        for at, gbps in enumerate(BANDWIDTHS[:-1])
+    ]
+
+
+def check_calibration(path: str | Path) -> Path:
+    """Where a calibration may be written."""
+    path = Path(path)
+    if path.suffix != ".json":
+        raise InputError(f"out must be a .json file, got {path}.")
+    if not path.parent.is_dir():
+        raise InputError(f"out must be in an existing folder, got {path}.")
+    return path
+
+
+def write_calibration(found: dict[str, Calibrated], case: Case, path: str | Path) -> Path:
+    """Keep a calibration with what it was found under, as JSON."""
+    path = check_calibration(path)
+    told = provenance(case.run.dtype)
+    same = {path: str(value) for path, value in flat(case).items()} | {name: told[name] for name in ("version", "jax")}
+    kept = {"models": {name: one._asdict() for name, one in found.items()}, "configuration": same}
+    with replacing(path) as (part,):
+        part.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    return path

@@ -1,0 +1,170 @@
+"""Many cases that differ in numbers alone, through one compiled program: a design space's block, row by row."""
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from mfabric_jax.case import Block
+from mfabric_jax.case.paths import build, flat
+from mfabric_jax.schedule.all_to_alls import Exchanges
+from mfabric_jax.simulation._iteration_of import IterationOf, function_of
+from mfabric_jax.simulation.batch import Estimate, evaluate, usual_at_once
+from mfabric_jax.simulation.money import Bill, bill_of
+from mfabric_jax.simulation.replicas import replica_columns, replicas_of, slowest_columns
+from mfabric_jax.simulation.resolve import resolve
+from mfabric_jax.simulation.rows import described, judged, named, over_balanced
+from mfabric_jax.simulation.scenario import Scenario, scenario_of
+from mfabric_jax.simulation.switches import changes_of, switching_columns
+
+PARTS = ("compute_s", "exposed_comm_s", "reconfig_s", "bubble_s", "tp_comm_s", "ep_comm_s", "dp_comm_s", "placement_s")
+SWITCHING = ("circuit_changes", "turns")
+PART_SOLVED = 4  # of the usual chunk: every iteration is many all-to-alls at once
+AVERAGED = -1  # sample: the mean of all iterations
+SAMPLE, BANDWIDTH, PORTS = "run.sample", "network.nic_gbps", "network.mfabric.optical_degree"
+
+
+class Points:
+    """Cases of one block. All-to-alls are solved once for cases that differ in bandwidths, delays and rates alone,
+    unless circuits turn where that pays, which weighs these."""
+
+    def __init__(self, block: Block):
+        self.block, self.resolved = block, resolve(block.case)
+        self.on, self.job, self.settings = self.resolved.fabric, self.resolved.job, self.resolved.settings
+        self._check_ends()
+
+    def _check_ends(self) -> None:
+        """`InputError` for a number that a case cannot have: the ends of every column are tried."""
+        below = flat(self.block.case)
+        for path, column in self.block.columns.items():
+            some = [value for value in column if value is not None]
+            for value in {min(some), max(some)} if some else ():
+                resolve(build(below | {path: value}))
+            if None in column and some:
+                resolve(build(below | {path: None}))
+
+    @functools.cached_property
+    def scenario(self) -> Scenario:
+        """The first case."""
+        return scenario_of(self.resolved, (self.resolved.case.network.nic_gbps,), variant=self.block.variant)
+
+    @functools.cached_property
+    def _program(self) -> tuple[IterationOf, dict[str, Any]]:
+        return function_of(self.scenario)
+
+    @property
+    def function(self) -> IterationOf:
+        """The program."""
+        return self._program[0]
+
+    @property
+    def usual(self) -> dict[str, Any]:
+        """The numbers of the first case."""
+        sample = self.resolved.case.run.sample
+        return self._program[1] | {SAMPLE: AVERAGED if sample is None else sample}
+
+    def cases(self) -> dict[str, np.ndarray]:
+        """What the function takes, a value for every case: what is left open as the first case has it."""
+        rows = len(self.block)
+        found = {path: np.full(rows, value) for path, value in self.usual.items()}
+        for path, column in self.block.columns.items():
+            if path in found:
+                usual = AVERAGED if path == SAMPLE else self.usual[path]
+                found[path] = np.array([usual if value is None else value for value in column])
+        return found
+
+    def rows(self, before: Callable[[Estimate], None] | None = None) -> list[dict[str, Any]]:
+        """A row for every case, as `simulate` of it alone has it."""
+        cases = self.cases()
+        samples, place = self._samples(cases[SAMPLE])
+        each = {name: values[place] for name, values in cases.items()} | {SAMPLE: samples}
+        each = {name: np.tile(values, self.replicas) for name, values in each.items()}
+        each[SAMPLE] += np.repeat(np.arange(self.replicas) * self._iterations, len(samples))
+        seconds = self._seconds(each, min(len(self.block) * len(self.function.given.tokens), usual_at_once()), before)
+        weight = 1 / np.bincount(place, minlength=len(cases[SAMPLE]))
+        seconds = slowest_columns(seconds, self.replicas)
+        mean = {name: np.bincount(place, values) * weight for name, values in seconds.items()}
+        columns = self._columns(mean, cases)
+        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+    def _columns(self, mean: dict[str, np.ndarray], cases: Mapping[str, np.ndarray]) -> dict[str, list]:
+        """Columns of the rows, from mean seconds."""
+        settings, job, rows = self.settings, self.job, len(self.block)
+        replica_s = mean.pop("replica_s")
+        changes, turns = (mean.pop(name, None) for name in SWITCHING)
+        switching = switching_columns(settings, self.on, changes, turns, mean["iteration_s"])  # type: ignore[arg-type]
+        switching["region_servers"] = job.servers_per_region
+        ports = {}
+        if self.on.data:
+            degree = cases[PORTS]
+            ports = {"optical_degree": degree, "electrical_nics": self.resolved.case.network.nics - degree}  # type: ignore[operator]
+        bill = bill_of(settings, self.on, job, cases[BANDWIDTH], **ports)  # type: ignore[arg-type]
+        known = (np.broadcast_to(np.nan if part is None else part, rows).astype(float) for part in bill)
+        told = judged(settings, job, dict(mean), Bill(*known))  # type: ignore[arg-type]
+        group = self.function.group
+        where = group.nic_use, 0.0, settings.circuits_for
+        first = named(settings, self.on, job, *where, self.block.variant) | described(self.scenario)  # type: ignore[arg-type]
+        first |= {"nic_gbps": cases[BANDWIDTH]}
+        every = first | mean | told | switching | replica_columns(self.replicas, mean["iteration_s"], replica_s)
+        return {name: _listed(value, rows) for name, value in every.items()}
+
+    @property
+    def replicas(self) -> int:
+        """How many are simulated."""
+        return replicas_of(self.settings.replicas, self.job)
+
+    @property
+    def _iterations(self) -> int:
+        """Of every replica."""
+        return len(self.function.given.tokens) // self.replicas
+
+    def _samples(self, sample: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Which iterations every row is the mean of: sample [N'], row [N']."""
+        every, rows = np.arange(self._iterations), np.arange(len(sample))
+        many = np.where(sample == AVERAGED, len(every), 1)
+        place = np.repeat(rows, many)
+        within = np.arange(len(place)) - np.repeat(np.cumsum(many) - many, many)
+        return np.where(sample[place] == AVERAGED, within, sample[place]), place
+
+    def _seconds(self, cases: dict[str, np.ndarray], at_once: int, before: Any) -> dict[str, np.ndarray]:
+        """All-to-alls of what differs for them, then every iteration."""
+        solved_for = self.function.solved_for
+        keys, place = np.unique(np.stack([cases[name] for name in solved_for], axis=1), axis=0, return_inverse=True)
+        first = np.zeros(len(keys), int)
+        first[place.reshape(-1)] = np.arange(place.size)
+        some = _padded(first)
+        solve, few = jax.tree_util.Partial(_solved, self.function), min(len(some), usual_at_once() // PART_SOLVED)
+        each = {name: values[some] for name, values in cases.items()}
+        solved = evaluate(solve, each, at_once=few, before=before).arrays
+        timed = jax.tree_util.Partial(_timed, self.function)
+        again = {name: values[place.reshape(-1)] for name, values in solved.items()}
+        found = evaluate(timed, {"case": cases, "solved": again}, at_once=at_once, before=before).arrays
+        found = {name: found[name].astype(np.float64) for name in ("iteration_s", *PARTS)}
+        exchanges = Exchanges(**solved, count=None)  # type: ignore[arg-type]
+        over = over_balanced(self.job, np.asarray(exchanges.load), np.asarray(exchanges.balanced))
+        found["ep_over_balanced"] = np.median(over.reshape(len(over), -1), axis=1)[place.reshape(-1)]
+        if "anew" in again:
+            found |= zip(SWITCHING, changes_of(self.job, again["anew"], again["switch"]), strict=True)
+        return found
+
+
+def _listed(value: Any, rows: int) -> list:
+    """A value for every row; what is not known is None."""
+    if not isinstance(value, np.ndarray):
+        return [value] * rows
+    return [None if isinstance(one, float) and np.isnan(one) else one for one in np.broadcast_to(value, rows).tolist()]
+
+
+def _padded(rows: np.ndarray) -> np.ndarray:
+    """Up to a power of two, the last again: few shapes, few programs."""
+    return rows[np.minimum(np.arange(1 << (len(rows) - 1).bit_length()), len(rows) - 1)]
+
+
+def _solved(function: IterationOf, case: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: x for name, x in function.exchanges(case)._asdict().items() if x is not None}
+
+
+def _timed(function: IterationOf, both: Mapping[str, Any]) -> dict[str, Any]:
+    return function.time(both["case"], Exchanges(**both["solved"], count=None))

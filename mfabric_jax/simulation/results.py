@@ -1,0 +1,163 @@
+"""Cases simulated: grouped into scenarios, solved, timed, told as rows; the one way from a `Case` to numbers."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Container, Iterator, Sequence
+from typing import Any
+
+from mfabric_jax.case import Block, Case, Cases, cases
+from mfabric_jax.case.paths import differences, flat
+from mfabric_jax.simulation._provenance import provenance
+from mfabric_jax.simulation.batch import Estimate
+from mfabric_jax.simulation.money import bill_of, unknown_parts
+from mfabric_jax.simulation.points import Points
+from mfabric_jax.simulation.resolve import Resolved, resolve
+from mfabric_jax.simulation.rows import rows_of
+from mfabric_jax.simulation.scenario import Scenario, check_dtype, scenario_of
+from mfabric_jax.simulation.solving import simulate_each
+
+BANDWIDTH = "network.nic_gbps"
+FEW = 16  # cases of a block that are timed one bandwidth after the other; more are columns of one program
+SHOWN = {  # settings that contract columns show as they stand
+    "model.name",
+    "network.fabric",
+    "network.nic_gbps",
+    "network.nic_use",
+    "circuits.policy",
+    "circuits.routing",
+    "circuits.ocs",
+    "job.parallel.gpus",
+}
+
+Row = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Cases of a block that are solved together.
+
+    - `places`: of their rows.   - `work`: a scenario, or columns of one program.
+    """
+
+    places: tuple[int, ...]
+    work: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Results:
+    """What there is to simulate; nothing is computed before rows are asked for."""
+
+    cases: Cases
+    workers: int = 2
+
+    def rows(
+        self, progress: Callable[[Any], None] | None = None, before: Callable[[Estimate], None] | None = None
+    ) -> list[Row]:
+        """A row for every case, in their order; `before`: told the estimate of every program of many cases."""
+        found: dict[int, Row] = {}
+        for number, rows in self.each(progress=progress, before=before):
+            found.update(zip(self.groups[number].places, rows, strict=True))
+        return [found[place] for place in sorted(found)]
+
+    def each(
+        self,
+        *,
+        done: Container[int] = (),
+        progress: Callable[[Any], None] | None = None,
+        before: Callable[[Estimate], None] | None = None,
+    ) -> Iterator[tuple[int, list[Row]]]:
+        """The number of each of the `groups` that is not `done`, and its rows, whichever is ready."""
+        few = {number: group for number, group in enumerate(self.groups) if isinstance(group.work, Scenario)}
+        numbers = list(few)
+        skipped = {at for at, number in enumerate(numbers) if number in done}
+        scenarios = [few[number].work for number in numbers]
+        for at, simulated in simulate_each(scenarios, done=skipped, workers=self.workers, progress=progress):
+            yield numbers[at], self._told(numbers[at], rows_of(simulated))
+        for number, group in enumerate(self.groups):
+            if number not in few and number not in done:
+                yield number, self._told(number, group.work.rows(before))
+                if progress:
+                    progress(group.work)
+
+    def _told(self, number: int, rows: Sequence[Row]) -> list[Row]:
+        """Rows of a group with what varies among the cases."""
+        places = self.groups[number].places
+        return [row | self._varied[place] for place, row in zip(places, rows, strict=True)]
+
+    @functools.cached_property
+    def _varied(self) -> list[Row]:
+        shown = [path for path in self.cases.varied if path not in SHOWN]
+        found = []
+        for block in self.cases.blocks:
+            same = flat(block.case)
+            for at in range(len(block)):
+                own = {path: column[at] for path, column in block.columns.items()}
+                found.append({path: own.get(path, same.get(path)) for path in shown})
+        return found
+
+    @functools.cached_property
+    def groups(self) -> list[Group]:
+        """The cases by what is solved together. `InputError` for one that cannot be."""
+        first, found = 0, []
+        for block in self.cases.blocks:
+            check_dtype(block.case.run.dtype)
+            found += [Group(tuple(first + place for place in group.places), group.work) for group in _groups(block)]
+            first += len(block)
+        return found
+
+
+def simulate(case: Case | Cases | Sequence[Case], *, workers: int = 2) -> Results:
+    """Cases to simulate: `simulate(cases(case, axes)).rows()`. Everything is checked here, nothing computed.
+
+    `InputError` for a case that cannot be.
+    """
+    results = Results(cases(case), workers)
+    results.groups  # noqa: B018  checks every case
+    return results
+
+
+def _groups(block: Block) -> Iterator[Group]:
+    """Bandwidths that differ in nothing else are one scenario."""
+    others = [path for path in block.columns if path != BANDWIDTH]
+    if len(block) > FEW and (others or len(block) > FEW):
+        yield Group(tuple(range(len(block))), Points(block))
+        return
+    made: dict[Any, tuple[list[int], list[float], Resolved]] = {}
+    for place, case in enumerate(block):
+        resolved = resolve(case)
+        scenario = scenario_of(resolved, (case.network.nic_gbps,), variant=block.variant)
+        key = scenario.between_key, tuple(flat(case)[path] for path in others)
+        places, bandwidths, _ = made.setdefault(key, ([], [], resolved))
+        places.append(place)
+        bandwidths.append(case.network.nic_gbps)
+    for places, bandwidths, resolved in made.values():
+        yield Group(tuple(places), scenario_of(resolved, tuple(bandwidths), variant=block.variant))
+
+
+def effective(asked: Cases) -> dict[str, Any]:
+    """What was stated, what it stands for, and where the result comes from.
+
+    - `resolved`: every value by path; where it differs among the cases, a list.   - `sources`: which layer said it.
+    """
+    each = [resolve(block.case) for block in asked.blocks]
+    values: dict[str, list[Any]] = {}
+    for resolved in each:
+        for path, value in flat(resolved.case).items():
+            if value not in values.setdefault(path, []):
+                values[path].append(value)
+    for block in asked.blocks:
+        values |= {path: list(column) for path, column in block.columns.items()}
+    said = {path: some[0] if len(some) == 1 else some for path, some in values.items()}
+    why = {path: text for resolved in each for path, text in resolved.why.items()}
+    found = {"stated": dict(asked.stated) or differences(each[0].case), "resolved": said}
+    found |= {"sources": why | dict(asked.sources), "varied": list(asked.varied), "not_known": not_known(asked)}
+    return found | {"policy": each[0].settings.policy_name} | provenance(each[0].case.run.dtype)
+
+
+def not_known(asked: Cases) -> list[str]:
+    """Sentences on the prices and watts that the cases lack."""
+    found = []
+    for one in map(resolve, (block.case for block in asked.blocks)):
+        bill = bill_of(one.settings, one.fabric, one.job, one.case.network.nic_gbps)  # type: ignore[arg-type]
+        found += unknown_parts(one.settings, one.fabric, bill)  # type: ignore[arg-type]
+    return list(dict.fromkeys(found))

@@ -1,0 +1,136 @@
+"""Compare fabrics for training: models x fabrics x bandwidths, one row each."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from mfabric_jax.fabric.design import Fabric
+from mfabric_jax.schedule.all_to_alls import places
+from mfabric_jax.simulation.memory_notes import memory_columns
+from mfabric_jax.simulation.money import Bill, bill_of, costs
+from mfabric_jax.simulation.replicas import replica_columns
+from mfabric_jax.simulation.scenario import AS_SET, Scenario
+from mfabric_jax.simulation.settings import Settings
+from mfabric_jax.simulation.solving import Simulated
+from mfabric_jax.simulation.switches import changes_of, switch_name, switching_columns
+from mfabric_jax.traffic.dispatch import dropped_part, selections_of
+from mfabric_jax.workload import Workload
+from mfabric_jax.workload.compute import iteration_flops
+
+PARTS = (
+    *("iteration_s", "compute_s", "exposed_comm_s", "reconfig_s", "bubble_s"),
+    *("tp_comm_s", "ep_comm_s", "dp_comm_s", "placement_s"),
+)
+
+
+def rows_of(simulated: Simulated) -> list[dict[str, Any]]:
+    """The rows of one scenario: a bandwidth each, averaged over iterations."""
+    one = simulated.scenario
+    mean = {name: np.asarray(getattr(simulated.times, name), np.float64).mean(axis=0) for name in PARTS}
+    shared, switching = _described(simulated), _switching(simulated, mean["iteration_s"])
+    replica_s = np.asarray(simulated.replica_s, np.float64).mean(axis=0)
+    rows, achieved = [], one.settings.achieved(one.workload)
+    for at, gbps in enumerate(one.bandwidths):
+        seconds = {name: float(values[at]) for name, values in mean.items()}
+        where = one.group.nic_use, gbps, one.circuits_for
+        rows.append(named(one.settings, one.fabric, one.workload, *where, one.variant) | seconds)
+        bill = bill_of(one.settings, one.fabric, one.workload, gbps)
+        rows[-1] |= judged(one.settings, one.workload, seconds, bill, achieved) | switching[at] | shared
+        rows[-1] |= replica_columns(len(one.every_replica), seconds["iteration_s"], float(replica_s[at]))
+    return rows
+
+
+def named(
+    settings: Settings,
+    on: Fabric,
+    job: Workload,
+    nic_use: str,
+    nic_gbps: float,
+    circuits_for: str,
+    variant: str = AS_SET,
+) -> dict[str, Any]:
+    """What a row says of a scenario."""
+    return {
+        "model": job.model,
+        "fabric": on.name,
+        "variant": variant,
+        "policy": on.policy or settings.policy_name,
+        "routing": on.routing or settings.routing,
+        "circuits_for": circuits_for if on.reconfigures else "none",
+        "nic_use": nic_use,
+        "ocs": switch_name(settings, on),
+        "nic_gbps": nic_gbps,
+        "gpus": job.gpus,
+    }
+
+
+def judged(settings: Settings, job: Workload, seconds: dict[str, Any], bill: Bill, achieved: Any) -> dict[str, Any]:
+    """Shares, utilisation and cost of an iteration, numbers or columns; `achieved`: over the peak, while computing."""
+    total = seconds["iteration_s"]
+    shares = {"ep_share": seconds["ep_comm_s"] / total, "bubble_share": seconds["bubble_s"] / total}
+    shares["ep_share_without_bubble"] = seconds["ep_comm_s"] / (total - seconds["bubble_s"])
+    peak = settings.server.peak(settings.compute_precision)
+    shares |= {"mfu": iteration_flops(job) / (peak * job.gpus * total), "achieved_over_peak": achieved}
+    return shares | costs(settings, job, bill, total, achieved)
+
+
+def _switching(simulated: Simulated, iteration_s: np.ndarray) -> list[dict[str, Any]]:
+    """What optical switches do in an iteration, at every bandwidth."""
+    one, solved = simulated.scenario, simulated.exchanges
+    if solved.anew is None:
+        return [switching_columns(one.settings, one.fabric, None, None, None)] * len(one.bandwidths)
+    changes, turns = changes_of(one.workload, np.asarray(solved.anew), np.asarray(solved.switch))
+    changes, turns = (np.atleast_1d(x.mean(axis=-1)) for x in (changes, turns))
+    each = [np.broadcast_to(x, len(one.bandwidths)).tolist() for x in (changes, turns, iteration_s)]
+    return [switching_columns(one.settings, one.fabric, *at) for at in zip(*each, strict=True)]
+
+
+def _described(simulated: Simulated) -> dict[str, Any]:
+    solved = simulated.exchanges
+    over = over_balanced(simulated.scenario.workload, np.asarray(solved.load), np.asarray(solved.balanced))
+    return {"ep_over_balanced": float(np.median(over))} | described(simulated.scenario)
+
+
+def over_balanced(job: Workload, load: np.ndarray, balanced: np.ndarray) -> np.ndarray:
+    """`Exchanges.load` over `Exchanges.balanced` of the MoE blocks [... P Q L 2]; 1 where nothing leaves a server."""
+    moe = places(job).layer >= 0
+    load, balanced = load.astype(np.float64)[..., moe, :], balanced.astype(np.float64)[..., None, None]
+    return np.divide(load, balanced, out=np.ones_like(load), where=balanced > 0)
+
+
+def described(one: Scenario) -> dict[str, Any]:
+    """What a row says of a scenario beside times and money."""
+    received = one.tokens
+    if one.workload.capacity_factor is not None:
+        received = dataclasses.replace(one.tokens, count=selections_of(one.workload, one.sent))
+    return {
+        "rank_load_over_mean": float(np.median(received.rank_load_over_mean(one.workload.ep))),
+        "region_servers": one.workload.servers_per_region,
+        "micro_batches": one.workload.micro_batches,
+        "first": one.settings.first if one.group.reconfigures else "none",
+        "decision_s": one.decision_s,
+        "expert_load": one.settings.expert_load,
+        "placement": one.settings.placement,
+        "dispatch": one.workload.dispatch,
+        "dropped_share": dropped_part(one.workload, one.tokens),
+        "compute_source": compute_source(one.settings, one.workload),
+        "traffic": one.tokens.source,
+        "iterations": len(one.tokens.count),
+        "dtype": one.settings.dtype,
+    } | memory_columns(one.settings, one.workload)
+
+
+def compute_source(settings: Settings, job: Workload) -> str:
+    """Where the computation time of a model comes from, in words."""
+    peak = "peak" if settings.compute_precision == "bf16" else f"{settings.compute_precision} peak"
+    achieved = settings.achieved(job)
+    if (measured := settings.measured_iteration_s) is not None:
+        where = f"{settings.measured_fabric} at {settings.measured_at:g} Gbps"
+        above = ", which no GPU achieves: measured communication was faster" if achieved > 1 else ""
+        said = f"from a measured iteration of {measured:g} s on {where}{above}"
+        return f"{settings.server.name}, achieved {achieved:.1%} of {peak}, {said}"
+    rate = f"{settings.server.name} at {achieved:.0%} of {peak}"
+    if settings.rates_from == "calibrated" and job.known_as in settings.calibrated:
+        return f"{rate}, calibrated to published fat-tree times (arXiv 2501.03905)"
+    return f"{rate}, not calibrated"

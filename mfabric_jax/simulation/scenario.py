@@ -1,0 +1,244 @@
+"""A scenario: one model on one fabric with its traffic and all that is assumed."""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mfabric_jax import traffic
+from mfabric_jax.checks import InputError
+from mfabric_jax.fabric.design import Fabric, group_numbers
+from mfabric_jax.schedule.iteration import FabricRates
+from mfabric_jax.schedule.spans import LONG
+from mfabric_jax.simulation.foreseen import measured_decision_s
+from mfabric_jax.simulation.replicas import drawn_apart, read_apart, replicas_of
+from mfabric_jax.simulation.resolve import Resolved
+from mfabric_jax.simulation.settings import Settings
+from mfabric_jax.simulation.wiring import WIRINGS
+from mfabric_jax.traffic import Tokens, dispatched_bytes, sent_tokens, server_bytes
+from mfabric_jax.traffic.placement_policies import placement_policy
+from mfabric_jax.traffic.placing import placed_alike
+from mfabric_jax.workload import Workload
+from mfabric_jax.workload.compute import BlockSeconds
+
+AS_SET = "as set"  # the variant of a row whose settings were all given
+REPEATED = {"block": "iteration and micro-batch", "one": "iteration, block and micro-batch"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Scenario:
+    """One model on one fabric, at all bandwidths at which its group has the same links but for their speed."""
+
+    settings: Settings
+    fabric: Fabric
+    workload: Workload
+    tokens: Tokens
+    group: Any  # an `EpGroup`
+    bandwidths: tuple[float, ...]
+    circuits_for: str = "all-to-all"
+    decision_s: float = 0.0
+    variant: str = AS_SET
+    others: tuple[Tokens, ...] = ()  # traffic of further replicas
+
+    @property
+    def every_replica(self) -> tuple[Tokens, ...]:
+        """Traffic of all replicas that are simulated."""
+        return self.tokens, *self.others
+
+    @property
+    def each_replica(self) -> "list[Scenario]":
+        """Every replica by itself."""
+        return [dataclasses.replace(self, tokens=tokens, others=()) for tokens in self.every_replica]
+
+    @property
+    def sent(self) -> np.ndarray:
+        """What `traffic.sent_tokens` says of the traffic [I layer M R C]."""
+        return sent_tokens(self.workload, self.tokens)
+
+    @property
+    def weighs(self) -> bool:
+        """Whether circuits depend on bandwidth and computation, not on demand alone."""
+        return self.settings.first == "pays" and self.group.reconfigures
+
+    @property
+    def mean_demand(self) -> jax.Array:
+        """Bytes between the servers of a region [S S], the mean all-to-all of the run."""
+        return mean_demand(self.workload, *self.every_replica)
+
+    def rates(self, nic_gbps: float) -> FabricRates:
+        """What the timeline needs of the fabric at a bandwidth."""
+        return self.settings.rates(self.fabric, self.group, nic_gbps)._replace(decision_s=self.decision_s)
+
+    @property
+    def seconds(self) -> BlockSeconds:
+        """Computation of a block."""
+        return self.settings.block_seconds(self.workload)
+
+    @property
+    def between_key(self) -> Any:
+        """Scenarios with the same key have the same all-to-alls between servers: fabrics that differ in name alone.
+
+        Where flows take single paths these differ from fabric to fabric, though ports are the same.
+        """
+        leaves, form = jax.tree.flatten(eqx.tree_at(lambda group: group.nic_gbps, self.group, 1.0))
+        numbers = tuple(np.asarray(leaf).tobytes() for leaf in leaves)
+        settings = self.settings
+        paths = self.fabric.name, settings.busy, settings.path_radix, settings.circuit_flows, settings.wiring
+        paths = paths if settings.flows == "single" else settings.wiring
+        variant = self.variant if self.group.reconfigures else None
+        return self.workload, form, numbers, paths, self.circuits_for, variant, self._solved_for
+
+    @property
+    def inside_key(self) -> Any:
+        """Scenarios with the same key have the same all-to-alls inside servers."""
+        return "inside", self.workload, self.group.handover, self._drawn_for
+
+    @property
+    def _drawn_for(self) -> Any:
+        """What of a case its traffic depends on, beside its job."""
+        case = getattr(self.settings, "case", None)
+        return case and (case.traffic, case.placement, case.run, self.settings.plan_on)
+
+    @property
+    def _solved_for(self) -> Any:
+        """What of a case its all-to-alls depend on, beside its job and its links; all of it where computation and
+        bandwidth are weighed."""
+        case = getattr(self.settings, "case", None)
+        if case is None or self.weighs:
+            return case
+        circuits = case.circuits if self.group.reconfigures else None
+        return self._drawn_for, circuits, case.compute.experts, case.network.payload, case.network.paths
+
+
+def scenario_of(
+    resolved: Resolved,
+    bandwidths: tuple[float, ...],
+    *,
+    variant: str = AS_SET,
+    traffic: tuple[Tokens, ...] | None = None,
+) -> Scenario:
+    """A case at bandwidths at which its group has the same links but for their speed; its traffic is read or drawn
+    here, once for all cases with the same.
+
+    - `traffic`: of every replica, in place of that of the case.
+    """
+    settings, job = resolved.settings, resolved.job
+    tokens, *others = _traffic_once(_TrafficOf(resolved)) if traffic is None else traffic
+    (group, *_) = resolved.fabric.groups(settings, job, bandwidths[0], settings.nic_use)
+    rest = {"circuits_for": settings.circuits_for, "variant": variant, "others": tuple(others)}
+    one = Scenario(settings, resolved.fabric, job, tokens, group, bandwidths, **rest)  # type: ignore[arg-type]
+    return dataclasses.replace(one, group=_linked(one), decision_s=_decision_s(one))
+
+
+class _TrafficOf:
+    """A case as far as its traffic goes: what is placed is placed on servers, which fabrics may have larger."""
+
+    def __init__(self, resolved: Resolved):
+        self.resolved, case, job = resolved, resolved.case, resolved.job
+        shape = {field.name: getattr(job, field.name) for field in dataclasses.fields(job)}
+        if case.placement.rule.name == "contiguous":
+            del shape["gpus_per_server"]
+        run = case.run.seed, case.run.iterations, case.run.replicas
+        past = resolved.settings.plan_on, resolved.settings.circuits_for in LONG
+        self._key = tuple(shape.items()), case.traffic, case.placement, run, past
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __eq__(self, other: Any) -> bool:
+        return isinstance(other, _TrafficOf) and self._key == other._key
+
+
+@functools.lru_cache(maxsize=16)
+def _traffic_once(of: _TrafficOf) -> tuple[Tokens, ...]:
+    resolved = of.resolved
+    return traffic_of(resolved.settings, resolved.job, (resolved.settings.circuits_for,))
+
+
+def _decision_s(one: Scenario) -> float:
+    """Seconds of a decision; a policy is timed with the first all-to-all of the run."""
+    settings, job = one.settings, one.workload
+    if not one.group.reconfigures:
+        return 0.0
+    if not isinstance(settings.decision_s, str):
+        return settings.decision_s
+    first = jnp.asarray(one.sent[0, 0, 0], settings.dtype)
+    demand = server_bytes(dispatched_bytes(job, first), job.ranks_per_server)
+    policy = settings.circuits_policy(jnp.asarray(one.mean_demand, settings.dtype))
+    return measured_decision_s(policy, group_numbers(one.group, settings.dtype), demand, jax.random.key(settings.seed))
+
+
+def _linked(one: Scenario) -> Any:
+    """The group; where its links are chosen once, they are chosen for the mean traffic of the run."""
+    group = one.group
+    if group.reconfigures or getattr(group, "count", group) is not None:
+        return group
+    return WIRINGS[one.settings.wiring](group, one.workload, one.mean_demand)
+
+
+def mean_demand(workload: Workload, *tokens: Tokens) -> jax.Array:
+    """Bytes between the servers of a region [S S], the mean all-to-all of the run, of all replicas."""
+    mean = np.mean([np.asarray(sent_tokens(workload, one), np.float64).mean(axis=(0, 1, 2)) for one in tokens], axis=0)
+    return server_bytes(dispatched_bytes(workload, mean), workload.ranks_per_server)
+
+
+def traffic_of(settings: Settings, workload: Workload, circuits_for: Sequence[str] = ()) -> tuple[Tokens, ...]:
+    """The traffic of one model, of every replica, its experts placed; where matrices repeat, one is given for all.
+    Where experts are placed, or circuits chosen, on the past of a span, the first iteration is that past, and one more
+    is drawn or read."""
+    moved = settings.placement != "contiguous"
+    past = settings.plan_on == "past" and any(span in LONG for span in circuits_for)
+    past |= moved and settings.placed_on == "past"
+    every = _tokens(settings, workload, settings.iterations + past)
+    every = tuple(_alike(settings, tokens.after_the_first() if past else tokens) for tokens in every)
+    if not moved:
+        return every
+    policy, rest = placement_policy(settings.placement), {"on": settings.placed_on, "window": settings.placed_window}
+    room, often = settings.room(workload), settings.replace_every
+    return placed_alike(every, room, policy, every=often, **rest)
+
+
+def _alike(settings: Settings, tokens: Tokens) -> Tokens:
+    """One matrix for all where matrices repeat."""
+    if settings.matrices == "each":
+        return tokens
+    layers = slice(None) if settings.matrices == "block" else slice(1)
+    source = f"{tokens.source}, the same for every {REPEATED[settings.matrices]}"
+    alike = tokens.changed(lambda each: each[:1, layers, :1], source=source)
+    return dataclasses.replace(alike, before=alike.count[0])
+
+
+def _tokens(settings: Settings, workload: Workload, iterations: int) -> tuple[Tokens, ...]:
+    """The traffic of every replica."""
+    replicas = replicas_of(settings.replicas, workload)
+    if settings.trace is not None:
+        path, rest = settings.trace, settings.axes
+
+        def read(times: int) -> Tokens:
+            return traffic.recorded(workload, path, settings.records, times * iterations, rest)
+
+        return read_apart(read, replicas)
+    return drawn_apart(lambda times: _drawn(settings, workload, iterations, times * settings.drawn), replicas)
+
+
+def _drawn(settings: Settings, workload: Workload, iterations: int, micro_batches: int) -> Tokens:
+    if settings.traffic == "authors":
+        return traffic.authors(workload, iterations)
+    if (knobs := settings.knobs()) is not None:
+        return traffic.from_knobs(workload, knobs, iterations, micro_batches, settings.seed)
+    drawn: dict[str, Any] = {"iterations": iterations, "micro_batches": micro_batches}
+    drawn |= {"seed": settings.seed, "drift": settings.drift}
+    if settings.traffic == "generated":
+        return traffic.generated(workload, settings.skew, **drawn)
+    return traffic.measured(workload, **drawn)
+
+
+def check_dtype(dtype: str) -> None:
+    """`InputError` for float64 where JAX would silently compute in float32."""
+    if dtype == "float64" and not jax.config.read("jax_enable_x64"):
+        raise InputError("dtype float64 needs jax.config.update('jax_enable_x64', True) before the first computation.")

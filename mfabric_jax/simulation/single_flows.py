@@ -1,0 +1,48 @@
+"""How the all-to-alls of a scenario are carried if every flow takes one path: which servers, switches and groups."""
+
+from typing import Any
+
+from mfabric_jax import units
+from mfabric_jax.checks import InputError
+from mfabric_jax.fabric.design import Form
+from mfabric_jax.fabric.packet_trees import roomy_radix
+from mfabric_jax.routing.single import SinglePaths, single_part_times, single_paths, single_ways
+from mfabric_jax.simulation.scenario import Scenario
+from mfabric_jax.traffic.dispatch import PER_SERVER
+from mfabric_jax.workload import Workload
+
+WIDE = 1e15  # gigabytes/s: no limit
+
+
+def carried(one: Scenario) -> Any:
+    """The `carry` of `schedule.exchanges`; None: bytes spread over circuits, NICs and links."""
+    settings, group, job = one.settings, one.group, one.workload
+    if settings.flows == "spray" or not one.fabric.single_paths(settings):
+        return None
+    if group.reconfigures:
+        if settings.circuit_flows == "pooled":
+            return None
+        return single_part_times(_flows(job), int(group.electrical_nics), seed=settings.seed)
+    if one.fabric.panels:
+        return single_ways(group, job.ep, job.tp, job.gpus_per_server, seed=settings.seed)
+    return _over_switches(one)
+
+
+def _flows(job: Workload) -> int:
+    """From a server to another: of every pair of ranks, or, where one copy leaves for a server, of those at equal
+    places; one for each slice."""
+    return job.ranks_per_server ** (1 if job.dispatch == PER_SERVER else 2) * job.tp
+
+
+def _over_switches(one: Scenario) -> SinglePaths:
+    """One group on servers of its own, or all groups of the cluster."""
+    settings, group, job = one.settings, one.group, one.workload
+    if group.nics != job.gpus_per_server:
+        raise InputError(f"single paths are drawn for one NIC a GPU ({job.gpus_per_server}), got {group.nics} nics.")
+    gpus = job.ep * job.tp
+    groups = 1 if settings.busy == "group" else job.gpus // gpus
+    servers = max(2, -(-groups * gpus // job.gpus_per_server))
+    radix = roomy_radix(settings.path_radix, servers, group.nics)
+    form = Form(radix=radix, pxn=group.pxn, nic_use=group.nic_use, gpus_per_server=job.gpus_per_server)
+    there = one.fabric.cluster(servers, units.to_gbps(1.0), form, {"nvswitch_gigabytes_per_s": WIDE})
+    return single_paths(there, job.ep, job.tp, groups=groups, seed=settings.seed)

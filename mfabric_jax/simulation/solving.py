@@ -1,0 +1,354 @@
+"""One training iteration, solved and timed in one place.
+
+A `Scenario` is one model on one fabric with its traffic and all that is assumed. Its all-to-alls are solved once for
+all bandwidths: all links of a fabric are multiples of its NICs, so their times scale with one over the bandwidth.
+"""
+
+from collections.abc import Callable, Container, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from mfabric_jax.fabric.design import group_numbers
+from mfabric_jax.platforms import mapped
+from mfabric_jax.policies import check_legal, takes_many
+from mfabric_jax.schedule import First, Iteration, iterate
+from mfabric_jax.schedule.all_to_alls import Exchanges, places
+from mfabric_jax.schedule.exchange import exchanges_between, exchanges_inside
+from mfabric_jax.schedule.iteration import FabricRates
+from mfabric_jax.schedule.moving_experts import moving
+from mfabric_jax.schedule.pays import TradeOff, trade_off_of
+from mfabric_jax.schedule.spans import Span
+from mfabric_jax.schedule.uneven import early, expert_load
+from mfabric_jax.simulation.batch import drop_programs_if_crowded
+from mfabric_jax.simulation.foreseen import SIGMA, errors_so_far, iterations_before, predicted_tokens
+from mfabric_jax.simulation.replicas import mean_of_replicas, slowest
+from mfabric_jax.simulation.scenario import Scenario, check_dtype
+from mfabric_jax.simulation.single_flows import carried
+from mfabric_jax.traffic.dispatch import selections_of, sent_as
+from mfabric_jax.traffic.placing import copied_experts
+from mfabric_jax.workload import Workload
+from mfabric_jax.workload.compute import BlockSeconds
+from mfabric_jax.workload.volume import expert_state_bytes
+
+AT_ONCE = 16, 256  # iterations solved together on a CPU and elsewhere
+
+
+class Simulated(NamedTuple):
+    """- `exchanges`: the all-to-alls of every iteration [I ...] (or [bandwidth I ...]), without circuits.
+    - `times` [I bandwidth]: every iteration at every bandwidth, as its slowest replica has it.
+    - `replica_s` [I bandwidth]: seconds of its mean replica.
+    Exchanges of several replicas follow each other, all iterations of the first before those of the second.
+    """
+
+    scenario: Scenario
+    exchanges: Exchanges
+    times: Iteration
+    replica_s: Array
+
+
+# ------------------------------------------------------------------------------------------------------------- solving
+class Given(NamedTuple):
+    """What one iteration is solved from, or all of them [I ...]: selections, those predicted and the error of these,
+    those of the iteration that long spans are planned on, a key, and bytes that move with experts in each stage."""
+
+    tokens: Array
+    guess: Array | None
+    sigma: Array | None
+    past: Array | None
+    key: Array
+    moves: Array | None = None
+
+    def at(self, sample) -> "Given":
+        """One iteration of all."""
+        return jax.tree.map(lambda x: x[sample], self)
+
+
+class Program(eqx.Module):
+    """What solves all-to-alls: code and what does not differ between the iterations of a scenario.
+
+    - `run` [I layer M R E]: selections that one set of circuits for all iterations is planned on.
+    """
+
+    workload: Workload = eqx.field(static=True)
+    routing: str = eqx.field(static=True)
+    first: str = eqx.field(static=True)
+    cold: bool = eqx.field(static=True)
+    span: str = eqx.field(static=True)
+    partial: bool = eqx.field(static=True)
+    scenarios: int = eqx.field(static=True)
+    tile: int | None = eqx.field(static=True)  # of experts; None: they are balanced
+    early: bool = eqx.field(static=True)  # ranks send as soon as their own experts are done
+    acks: float = eqx.field(static=True)  # of the data, in the other direction
+    always: bool = eqx.field(static=True)  # the switch turns for every block, its circuits new or not
+    policy: Any
+    carry: Any
+    run: Any
+    run_key: Any
+
+    def between(self, group, given: Given, trade_off: TradeOff | None) -> Exchanges:
+        """The all-to-alls between servers of one iteration, and how busy experts are."""
+        busy = self.busy(given.tokens)
+        if trade_off is not None and busy is not None:
+            trade_off = trade_off._replace(busy=busy)
+        first = First(self.first, given.guess, trade_off, self.cold, self.scenarios, given.sigma)
+        past = None if given.past is None else given.past[None]
+        span = Span(self.span, past) if self.run is None else Span(self.span, self.run, self.run_key)
+        rest = {"first": first, "span": span, "partial": self.partial, "carry": self.carry, "key": given.key}
+        rest["acks"] = self.acks
+        solved = exchanges_between(self.workload, group, given.tokens, self.policy, routing=self.routing, **rest)
+        if self.always:
+            moe = places(self.workload).layer >= 0
+            always = jnp.asarray(np.stack([moe, np.zeros_like(moe)], axis=-1))
+            solved = solved._replace(switch=solved.switch | always)
+        moved = None if given.moves is None else moving(self.workload, group, given.moves, self.routing)
+        sent = self.sent_early(group, given.tokens) if self.early else None
+        return solved._replace(busy=busy, early=sent, moved=moved)
+
+    def sent_early(self, group, tokens: Array) -> Array:
+        """`Early` of every block [P Q L 3 R]."""
+        where, switches = places(self.workload), {("none", "none"): "rank", ("levelled", "levelled"): "server"}
+        found = early(self.workload, tokens, self.tile or 1, ports=switches.get(group.handover, "pair"))
+        return jnp.stack(found, axis=-2)[where.pick(*tokens.shape[:2])]
+
+    def busy(self, tokens: Array) -> Array | None:
+        """`expert_load` of every block [P Q L]."""
+        if self.tile is None:
+            return None
+        where, load = places(self.workload), expert_load(self.workload, selections_of(self.workload, tokens), self.tile)
+        where = where._replace(layer=where.experts)  # gradients of their weights, too
+        return jnp.where(where.layer >= 0, load[where.pick(*load.shape)], 1)
+
+
+def program_of(one: Scenario) -> Program:
+    """The program that solves the all-to-alls of a scenario."""
+    settings, changes = one.settings, one.group.reconfigures
+    policy = settings.circuits_policy(jnp.asarray(one.mean_demand, settings.dtype))
+    span, first = (one.circuits_for, settings.first) if changes else ("all-to-all", "block")
+    return Program(
+        workload=one.workload,
+        routing=settings.routing,
+        first=first,
+        cold=settings.cold_start,
+        span=span,
+        partial=settings.partial and changes,
+        scenarios=settings.scenarios if first == "predict" and takes_many(policy) else 0,
+        tile=settings.expert_tile if settings.expert_load == "received" else None,
+        early=settings.combine_start == "rank",
+        acks=settings.carried_by.acks_back,
+        always=settings.reconfiguration_cost == "always" and changes,
+        policy=policy,
+        carry=carried(one),
+        run=planned_on(one) if span == "run" else None,
+        run_key=jax.random.key(settings.seed) if span == "run" else None,
+    )
+
+
+def planned_on(one: Scenario) -> jax.Array:
+    """Selections [I layer M R E] that long spans are planned on: of every iteration, or the iterations of a run."""
+    if one.settings.plan_on == "span":
+        return jnp.asarray(one.sent, one.settings.dtype)
+    past = iterations_before(one.tokens)
+    past = sent_as(one.workload, past[:1] if one.circuits_for == "run" else past)
+    return jnp.asarray(past, one.settings.dtype)
+
+
+def given_of(one: Scenario) -> Given:
+    """What every iteration of a scenario is solved from, all of a replica before those of the next."""
+    each = [_given(replica, at) for at, replica in enumerate(one.each_replica)]
+    return each[0] if len(each) == 1 else jax.tree.map(lambda *x: jnp.concatenate(x), *each)
+
+
+def _given(one: Scenario, replica: int) -> Given:
+    settings, sent = one.settings, one.sent
+    guess = sigma = past = None
+    if settings.first == "predict" and one.group.reconfigures:
+        guess = sent_as(one.workload, predicted_tokens(one.tokens, settings.predictor))
+        sigma = np.full(len(sent), SIGMA if settings.sigma is None else settings.sigma)
+        if settings.sigma is None and takes_many(settings.circuits_policy()):
+            sigma = errors_so_far(sent, guess, one.workload)
+    if one.circuits_for in ("stage", "iteration") and one.group.reconfigures:
+        past = planned_on(one)
+    guess, sigma, past = (None if x is None else jnp.asarray(x, settings.dtype) for x in (guess, sigma, past))
+    key = jax.random.key(settings.seed)
+    keys = jax.random.split(jax.random.fold_in(key, replica) if replica else key, len(sent))
+    return Given(jnp.asarray(sent, settings.dtype), guess, sigma, past, keys, moves_of(one))
+
+
+def moves_of(one: Scenario) -> Array | None:
+    """Bytes from rank to rank that move with experts, an iteration's part [I stage R R]; None where none move."""
+    settings, job, slots = one.settings, one.workload, one.tokens.slots
+    if not settings.replace_every or slots is None:
+        return None
+    copied = copied_experts(slots, settings.room(job), settings.replace_every)
+    layers = [[layer % slots.shape[1] for layer in job.stage_layers(stage)] for stage in range(job.pp)]
+    stages = np.stack([copied[:, some].sum(axis=1) for some in layers], axis=1)
+    return jnp.asarray(stages * expert_state_bytes(job), settings.dtype)
+
+
+def trade_off_at(one: Scenario, nic_gbps: float) -> TradeOff:
+    """What a reconfiguration is weighed against at a bandwidth."""
+    rates, seconds = _arrays((one.rates(nic_gbps), one.seconds), one.settings.dtype)
+    return trade_off_of(one.workload, rates, seconds, one.settings.routing)
+
+
+def _arrays(numbers: Any, dtype: str) -> Any:
+    return jax.tree.map(lambda x: jnp.asarray(x, dtype), numbers)
+
+
+def solve_between(one: Scenario) -> Exchanges:
+    """The all-to-alls between servers of every iteration [I ...]; [bandwidth I ...] where a scenario `weighs`."""
+    settings = one.settings
+    given = program_of(one), group_numbers(one.group, settings.dtype), given_of(one)
+    if one.weighs:
+        solved = _solve_weighed(*given, [trade_off_at(one, gbps) for gbps in one.bandwidths])
+    else:
+        solved = jax.block_until_ready(_solve_all(*given, None))
+    if settings.own_policy and one.group.reconfigures:
+        check_legal(settings.policy_name, np.asarray(solved.count), int(one.group.optical_degree))
+    return solved
+
+
+@eqx.filter_jit
+def _solve_all(program: Program, group, given: Given, trade_off) -> Exchanges:
+    return _each_iteration(lambda one: program.between(group, one, trade_off), given)
+
+
+@eqx.filter_jit
+def _solve_weighed(program: Program, group, given: Given, trade_offs: list[TradeOff]) -> Exchanges:
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), *trade_offs)
+    return jax.vmap(lambda one: _each_iteration(lambda it: program.between(group, it, one), given))(stacked)
+
+
+def solve_inside(one: Scenario) -> jax.Array:
+    """The parts inside servers of every iteration [I P Q L], seconds times the NVLink bandwidth [bytes]."""
+    group = group_numbers(one.group, one.settings.dtype)
+    tokens = jnp.concatenate([jnp.asarray(replica.sent, one.settings.dtype) for replica in one.each_replica])
+    return jax.block_until_ready(_inside_all(one.workload, group, tokens))
+
+
+@eqx.filter_jit
+def _inside_all(workload: Workload, group, tokens) -> jax.Array:
+    return _each_iteration(lambda one: exchanges_inside(workload, group, one), tokens)
+
+
+def _each_iteration(work, over):
+    """`work` for every iteration, some at once."""
+    return mapped(work, over, *AT_ONCE)
+
+
+def solve(one: Scenario) -> Exchanges:
+    """All all-to-alls of a scenario, without circuits."""
+    return _together(solve_between(one), solve_inside(one))
+
+
+def _together(between: Exchanges, inside: jax.Array) -> Exchanges:
+    inside = jnp.broadcast_to(inside, between.load.shape[:-1])
+    return between._replace(inside=inside, count=None)
+
+
+# -------------------------------------------------------------------------------------------------------------- timing
+def times_of(one: Scenario, solved: Exchanges, seconds: BlockSeconds | None = None) -> Iteration:
+    """Every iteration at every bandwidth [I bandwidth], from what `solve` found, as its slowest replica has it;
+    `seconds`: another computation."""
+    return slowest(_times_of_replicas(one, solved, seconds), len(one.every_replica))
+
+
+def _times_of_replicas(one: Scenario, solved: Exchanges, seconds: BlockSeconds | None = None) -> Iteration:
+    """[replica x I bandwidth]."""
+    settings = one.settings
+    seconds, rules = settings.block_seconds(one.workload) if seconds is None else seconds, settings.rules
+    at = [one.rates(gbps) for gbps in one.bandwidths]
+    rates = FabricRates(*(jnp.asarray(column, settings.dtype) for column in zip(*at, strict=True)))
+    axes = (0, 0) if one.weighs else (0, None)
+    return _time_all(one.workload, rates, solved, _arrays(seconds, settings.dtype), rules, axes)
+
+
+@eqx.filter_jit
+def _time_all(workload: Workload, rates: FabricRates, solved: Exchanges, seconds, rules, axes) -> Iteration:
+    """One program per model: fabrics are data here."""
+
+    def one(rates, solved):
+        return iterate(workload, rates, solved, seconds, rules=rules)
+
+    iterations = jax.vmap(one, (None, 0))
+    timed = jax.vmap(iterations, axes)(rates, solved)  # [bandwidth I]
+    return jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), timed)
+
+
+def simulate_scenario(one: Scenario, exchanges: Exchanges | None = None) -> Simulated:
+    """Solve and time every iteration of a scenario.
+
+    - `exchanges`: those of a scenario that differs in computation, delays or replicas alone; they are not solved again.
+    """
+    check_dtype(one.settings.dtype)
+    solved = solve(one) if exchanges is None else exchanges
+    return _simulated(one, solved)
+
+
+def _simulated(one: Scenario, solved: Exchanges) -> Simulated:
+    timed, replicas = _times_of_replicas(one, solved), len(one.every_replica)
+    return Simulated(one, solved, slowest(timed, replicas), mean_of_replicas(timed, replicas))
+
+
+def simulate_all(
+    every: list[Scenario], *, workers: int = 2, progress: Callable[[Scenario], None] | None = None
+) -> Iterator[Simulated]:
+    """`simulate` for each, in order, as they are ready; arguments of `simulate_each`."""
+    ready: dict[int, Simulated] = {}
+    following = 0
+    for number, simulated in simulate_each(every, workers=workers, progress=progress):
+        ready[number] = simulated
+        while following in ready:
+            yield ready.pop(following)
+            following += 1
+
+
+def simulate_each(
+    every: list[Scenario],
+    *,
+    done: Container[int] = (),
+    workers: int = 2,
+    progress: Callable[[Scenario], None] | None = None,
+) -> Iterator[tuple[int, Simulated]]:
+    """(number, `simulate`) of each that is not `done`, whichever is ready; those that carry an all-to-all alike share
+    the solve.
+
+    All-to-alls are solved by `workers` threads; `progress` is told every finished scenario.
+    """
+    drop_programs_if_crowded()
+    started: dict[Any, Future] = {}
+    left = {number: one for number, one in enumerate(every) if number not in done}
+    with ThreadPoolExecutor(workers) as pool:
+        for one in sorted(left.values(), key=_work, reverse=True):  # long ones first: the pool stays busy
+            for key, work in ((one.between_key, solve_between), (one.inside_key, solve_inside)):
+                if key not in started:
+                    started[key] = pool.submit(work, one)
+        parts = {number: (started[one.between_key], started[one.inside_key]) for number, one in left.items()}
+        try:
+            while parts:
+                number = next((n for n, both in parts.items() if all(part.done() for part in both)), None)
+                if number is None:
+                    running = {part for both in parts.values() for part in both if not part.done()}
+                    wait(running, return_when=FIRST_COMPLETED)
+                    continue
+                between, inside = (part.result() for part in parts.pop(number))
+                one, solved = left[number], _together(between, inside)
+                found = _simulated(one, solved)
+                if progress:
+                    progress(one)
+                yield number, found
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _work(one: Scenario) -> int:
+    """Roughly how long a scenario takes: flows squared, more behind shared uplinks."""
+    ends = getattr(one.group, "servers", one.workload.ep)
+    shared = getattr(one.group, "oversubscription", None) is not None
+    return one.workload.moe_layers * ends**4 * (2 if shared else 1)

@@ -1,1 +1,0 @@
-"""Design spaces: a file of axes in, files of rows out."""

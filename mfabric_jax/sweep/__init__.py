@@ -1,0 +1,6 @@
+"""Design spaces: grids of cases, part after part, on one machine or many."""
+
+from mfabric_jax.sweep.design_space import Sweep, read_sweep
+from mfabric_jax.sweep.run import sweep
+
+__all__ = ["Sweep", "read_sweep", "sweep"]

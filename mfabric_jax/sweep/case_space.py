@@ -1,0 +1,160 @@
+"""A design space of cases, in parts: rows of a part are in one file."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mfabric_jax.case import Block, Cases
+from mfabric_jax.case.grid import REFUSE
+from mfabric_jax.case.paths import flat
+from mfabric_jax.checks import InputError, Misfit
+from mfabric_jax.simulation._provenance import provenance
+from mfabric_jax.simulation.batch import Estimate
+from mfabric_jax.simulation.resolve import resolve
+from mfabric_jax.simulation.results import Results, effective
+
+ROWS_PER_FILE = 1024
+INDEX = "configuration"
+PORTS = ("network.mfabric.optical_degree", "network.nic_gbps")  # traced numbers with which a case may be impossible
+OF_FILES = (  # settings that may name a file
+    *("model.name", "gpu.name", "network.prices", "network.transport", "traffic.trace.path", "traffic.knobs"),
+    "circuits.policy",
+)
+
+
+class CasePart(NamedTuple):
+    """Cases of one block whose rows are in one file."""
+
+    number: int
+    block: Block
+    rows: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class CaseSpace:
+    """Cases to sweep. With `impossible` leave-out, those that cannot be are left out, `left_out` says why."""
+
+    asked: Cases
+
+    @property
+    def dtype(self) -> str:
+        """Arithmetic of the sweep."""
+        return max(block.case.run.dtype for block in self.asked.blocks)
+
+    @functools.cached_property
+    def _possible(self) -> tuple[tuple[Block, ...], dict[str, int]]:
+        """Blocks of the cases that can be, and how many cannot, by the sentence that says why."""
+        if self.asked.rules.get("impossible", REFUSE) == REFUSE:
+            return self.asked.blocks, {}
+        left: dict[str, int] = {}
+        found = [block for one in self.asked.blocks if (block := _without(one, left))]
+        if not found:
+            why, rows = next(iter(left.items()))
+            raise InputError(f"sweep.impossible is leave-out, and no case is left; {rows} of them: {why}")
+        return tuple(found), left
+
+    @property
+    def left_out(self) -> dict[str, int]:
+        """How many cases cannot be, by the sentence that says why."""
+        return self._possible[1]
+
+    @functools.cached_property
+    def cases(self) -> Cases:
+        """Those that can be."""
+        return dataclasses.replace(self.asked, blocks=self._possible[0])
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self.cases)
+
+    @functools.cached_property
+    def parts(self) -> tuple[CasePart, ...]:
+        """All of them, numbered."""
+        return tuple(self._parts())
+
+    def _parts(self) -> Iterator[CasePart]:
+        size, first, number = self.asked.rules.get("rows_per_file") or ROWS_PER_FILE, 0, 0
+        for block in self.cases.blocks:
+            for start in range(0, len(block), size):
+                some = slice(start, start + size)
+                columns = {path: column[some] for path, column in block.columns.items()}
+                part = Block(block.case, block.variant, columns)
+                yield CasePart(number, part, np.arange(first + start, first + start + len(part)))
+                number += 1
+            first += len(block)
+
+    def check(self) -> None:
+        """`InputError` for a case that cannot be."""
+        Results(self.cases).groups  # noqa: B018
+
+    def described(self) -> dict[str, Any]:
+        """What makes this sweep another one: for its folder."""
+        variants = [{"name": one.name} | one.stated for one in self.asked.variants]
+        blocks = [[block.variant, flat(block.case), block.columns] for block in self.cases.blocks]
+        return {
+            "stated": dict(self.asked.stated),
+            "variants": variants,
+            "rules": dict(self.asked.rules),
+            "blocks": blocks,
+        }
+
+    def files(self) -> dict[str, Path]:
+        """Files that cases name."""
+        named = {str(flat(block.case).get(path)) for block in self.cases.blocks for path in OF_FILES}
+        paths = {name: Path(name.rpartition(":")[0] if ".py:" in name else name) for name in sorted(named)}
+        return {name: path for name, path in paths.items() if path.exists()}
+
+    def made(self, part: CasePart, before: Callable[[Estimate], None] | None = None) -> tuple[dict, dict]:
+        """Columns of the rows of a part, and what its footer says."""
+        some = dataclasses.replace(self.cases, blocks=(part.block,))
+        rows = Results(some).rows(before=before)
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        columns = {name: _column([row.get(name) for row in rows]) for name in names}
+        footer = {"command": "sweep", "part": part.number} | effective(some) | provenance(self.dtype)
+        return {INDEX: part.rows} | columns, footer
+
+
+def _without(block: Block, left: dict[str, int]) -> Block | None:
+    """A block without the cases that cannot be; None where none is left."""
+    said: dict[tuple, str | None] = {}
+    kept = []
+    for at, case in enumerate(block):
+        key = tuple(block.columns[path][at] for path in PORTS if path in block.columns)
+        if key not in said:
+            said[key] = _fault(case)
+        if why := said[key]:
+            left[why] = left.get(why, 0) + 1
+        else:
+            kept.append(at)
+    if not kept:
+        return None
+    if len(kept) == len(block):
+        return block
+    columns = {path: tuple(column[at] for at in kept) for path, column in block.columns.items()}
+    first = next(case for at, case in enumerate(block) if at == kept[0])
+    return Block(first, block.variant, columns)
+
+
+def _fault(case: Any) -> str | None:
+    try:
+        resolve(case)
+    except Misfit as mistake:
+        return str(mistake)
+    return None
+
+
+def _column(values: list[Any]) -> np.ndarray:
+    """Numbers as numbers, where all are; anything else as it is."""
+    kinds = {type(value) for value in values}
+    if kinds <= {int} or kinds <= {float} or kinds <= {bool}:
+        return np.asarray(values)
+    if kinds <= {int, float, type(None)}:
+        return np.asarray([np.nan if value is None else value for value in values], float)
+    found = np.empty(len(values), object)
+    found[:] = values
+    return found

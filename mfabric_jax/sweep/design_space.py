@@ -1,0 +1,243 @@
+"""A design space as its file says it, checked before any compute."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mfabric_jax.checks import InputError, Misfit, one_of, whole
+from mfabric_jax.parts import CONFIG
+from mfabric_jax.policies import is_function
+from mfabric_jax.simulation._provenance import provenance
+from mfabric_jax.study.settings import DTYPES
+from mfabric_jax.sweep.all_to_alls import AllToAlls
+from mfabric_jax.sweep.axes import Setting, axis_values, check_value, columns
+from mfabric_jax.sweep.replays import Replays
+from mfabric_jax.text_files import read_mapping
+from mfabric_jax.workload.catalog import check_models, model_file
+
+KINDS: dict[str, Any] = {"all-to-all": AllToAlls, "replay": Replays}
+REFUSE, LEAVE_OUT = IMPOSSIBLE = "refuse", "leave-out"
+INDEX = "configuration"
+NAMED = "model"  # what rows call it is not what a file calls it
+LISTED = 1000  # values of a list in a footer
+OF_FILES = (  # settings that may name a file
+    *("policy", "trace", "prices", "traffic", "gpu", "workload", "communicators", "graph", "ranks_on"),
+)
+
+
+class CodeGroup(NamedTuple):
+    """Configurations that one program runs: `code`, what they have in common; `rows` [N]: which they are."""
+
+    code: dict[str, Any]
+    rows: np.ndarray
+
+
+class Part(NamedTuple):
+    """Configurations of a group whose rows are in one file."""
+
+    number: int
+    group: CodeGroup
+    rows: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+    """A design space.
+
+    - `evaluate`: "all-to-all": one all-to-all of a region; "replay": a graph of tasks, `workload`, with the settings of
+      `Replay` (one `fabric`, one `nic_gbps`). Whole iterations are cases (`case_space`).
+    - `fixed`: settings of all configurations; the others keep their defaults.
+    - `grid`: every combination of the values.   - `list`: values read side by side.   - `random`: a range
+      (`low`, `high`, `scale` linear or log, `whole`) or a choice (`of`), drawn `draws` times for every combination.
+    - `rows_per_shard`: of a file; None: 8,192 all-to-alls.
+    - `impossible`: configurations that cannot be, such as more optical NICs than a switch has ports: "refuse" the
+      sweep, or "leave-out" those (`left_out` says why); every combination is then tried before any compute.
+    """
+
+    evaluate: str = "all-to-all"
+    fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    grid: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    list: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    random: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    draws: int = 1
+    draw_seed: int = 0
+    rows_per_shard: int | None = None
+    dtype: str = "float32"
+    impossible: str = REFUSE
+
+    def __post_init__(self):
+        one_of("impossible", self.impossible, IMPOSSIBLE)
+        one_of("evaluate", self.evaluate, KINDS)
+        one_of("dtype", self.dtype, DTYPES)
+        if whole("draws", self.draws) > 1 and not self.random:
+            raise InputError("draws is how often the axes of [random] are drawn, but there is none.")
+        whole("draw_seed", self.draw_seed, at_least=0)
+        if self.rows_per_shard is not None:
+            whole("rows_per_shard", self.rows_per_shard)
+        names: set[str] = set()
+        for table, given in (("fixed", self.fixed), ("grid", self.grid), ("list", self.list), ("random", self.random)):
+            self._check_table(table, given, names)
+            names |= set(given)
+        if len({len(values) for values in self.list.values()}) > 1:
+            got = ", ".join(f"{name} {len(values)}" for name, values in self.list.items())
+            raise InputError(f"the lists of [list] are read side by side and must be equally long, got {got}.")
+        if not self.groups:
+            why, rows = next(iter(self.left_out.items()))
+            raise InputError(f"impossible is 'leave-out', and no configuration is left; {len(rows)} of them: {why}")
+        for group in self.groups:
+            self.program(group).check(self.data(group.rows))
+
+    def _check_table(self, table: str, given: Any, before: set[str]) -> None:
+        if not isinstance(given, Mapping):
+            raise InputError(f"{table} must be a table of settings, got {given!r}.")
+        for name in given:
+            if name in before:
+                raise InputError(f"setting {name!r} must be in one of [fixed], [grid], [list], [random], got it twice.")
+            setting = self._settings[one_of(f"setting of [{table}]", name, self._settings)]
+            values = axis_values(table, name, given[name])
+            for value in values:
+                check_value(table, name, value, setting)
+            if name == "model":
+                check_models(f"{table}.model", list(dict.fromkeys(values)))
+
+    @property
+    def kind(self) -> Any:
+        """What is evaluated."""
+        return KINDS[self.evaluate]
+
+    @property
+    def _settings(self) -> Mapping[str, Setting]:
+        return self.kind.SETTINGS
+
+    def program(self, group: CodeGroup) -> Any:
+        """What evaluates a group."""
+        first = {name: values.tolist()[0] for name, values in self.data(group.rows[:1]).items()}
+        return self.kind(group.code, first, self.dtype)
+
+    @property
+    def count(self) -> int:
+        """Configurations, without those that are left out."""
+        return sum(len(group.rows) for group in self.groups)
+
+    @functools.cached_property
+    def columns(self) -> dict[str, np.ndarray]:
+        """What varies [N], axis by axis."""
+        found = columns(self.grid, self.list, self.random, self.draws, self.draw_seed)
+        for name, values in found.items():
+            if self._settings[name].type is float and values.dtype.kind in "iu":
+                found[name] = values.astype(np.float64)
+        return found
+
+    def data(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """What is data in one program [N], of these configurations: what varies, and the rest as it is fixed."""
+        found = {}
+        for name, setting in self._settings.items():
+            if setting.data:
+                fixed = self.fixed.get(name, setting.default)
+                found[name] = self.columns[name][rows] if name in self.columns else np.full(len(rows), fixed)
+        return found
+
+    def check(self) -> None:
+        """Everything is checked where it is made."""
+
+    def described(self) -> dict[str, Any]:
+        """What makes this sweep another one: for its folder."""
+        return dataclasses.asdict(self) | {"rows_per_shard": self.rows_per_shard or self.kind.ROWS_PER_SHARD}
+
+    def files(self) -> dict[str, Path]:
+        """Files that settings name."""
+        named = {str(group.code.get(name)) for group in self.groups for name in OF_FILES}
+        files = {name: Path(name.rpartition(":")[0] if is_function(name) else name) for name in sorted(named)}
+        models = {group.code[NAMED] for group in self.groups if NAMED in group.code}
+        return files | {str(model): file for model in sorted(models, key=str) if (file := model_file(model))}
+
+    def made(self, part: "Part", before: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Columns of the rows of a part, and what its footer says."""
+        program = self.program(part.group)
+        results = program.rows(self.data(part.rows), self.full_part(part.group), before)
+        settings = {name: values[part.rows] for name, values in self.columns.items() if name != NAMED}
+        same = {name: np.full(len(part.rows), value, object) for name, value in program.shown().items()}
+        settled = {name: same[name] for name in same.keys() & settings if not program.SETTINGS[name].data}
+        varied = {name: "varies" for name in self.columns if program.SETTINGS[name].data}
+        footer = {"command": "sweep", "sweep": _short(self.described())} | provenance(self.dtype)
+        footer |= {"group": program.effective() | varied, "part": part.number}
+        return {INDEX: part.rows} | same | settings | settled | results, footer
+
+    @functools.cached_property
+    def groups(self) -> tuple[CodeGroup, ...]:
+        """The configurations by what is code, in order of first appearance, without those that are left out."""
+        out = list(self.left_out.values())
+        kept = (group._replace(rows=group.rows[~np.isin(group.rows, np.concatenate(out))]) for group in self._every)
+        return tuple(group for group in kept if len(group.rows)) if out else self._every
+
+    @functools.cached_property
+    def left_out(self) -> dict[str, np.ndarray]:
+        """Configurations that are left out [N], by the sentence that says why."""
+        found: dict[str, list[int]] = {}
+        for group in self._every if self.impossible == LEAVE_OUT else ():
+            data = self.data(group.rows)
+            said: dict[tuple, str | None] = {}
+            for row, *values in zip(group.rows.tolist(), *(column.tolist() for column in data.values()), strict=True):
+                if tuple(values) not in said:
+                    said[tuple(values)] = self._fault(group.code, dict(zip(data, values, strict=True)))
+                if fault := said[tuple(values)]:
+                    found.setdefault(fault, []).append(row)
+        return {fault: np.asarray(rows) for fault, rows in found.items()}
+
+    def _fault(self, code: Mapping[str, Any], data: Mapping[str, Any]) -> str | None:
+        """Why a configuration cannot be; `InputError` for values that none can have."""
+        try:
+            self.kind(code, data, self.dtype).check({name: np.asarray([value]) for name, value in data.items()})
+        except Misfit as error:
+            return str(error)
+        return None
+
+    @functools.cached_property
+    def _every(self) -> tuple[CodeGroup, ...]:
+        code = {name: self.fixed.get(name, s.default) for name, s in self._settings.items() if not s.data}
+        code = self.kind.resolved(code, {*self.fixed, *self.columns})
+        varied = {name: values.tolist() for name, values in self.columns.items() if not self._settings[name].data}
+        if not varied:
+            rows = len(next(iter(self.columns.values()))) if self.columns else self.draws
+            return (CodeGroup(code, np.arange(rows)),)
+        members: dict[tuple, Any] = {}
+        for row, key in enumerate(zip(*varied.values(), strict=True)):
+            members.setdefault(key, []).append(row)
+        return tuple(
+            CodeGroup(code | dict(zip(varied, key, strict=True)), np.asarray(rows)) for key, rows in members.items()
+        )
+
+    @functools.cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """All of them, numbered."""
+        pieces = [
+            (group, group.rows[start : start + self.full_part(group)])
+            for group in self.groups
+            for start in range(0, len(group.rows), self.full_part(group))
+        ]
+        return tuple(Part(number, group, rows) for number, (group, rows) in enumerate(pieces))
+
+    def full_part(self, group: CodeGroup) -> int:
+        """Rows of its files but the last."""
+        return min(self.rows_per_shard or self.kind.ROWS_PER_SHARD, len(group.rows))
+
+
+def _short(sweep: Mapping[str, Any]) -> dict[str, Any]:
+    """What a footer says of a sweep: long lists are in its folder."""
+    lists = {
+        name: values if len(values) <= LISTED else f"{len(values)} values in {CONFIG}"
+        for name, values in sweep["list"].items()
+    }
+    return {**sweep, "list": lists}
+
+
+def read_sweep(path: str | Path) -> Sweep:
+    """The design space of a .toml or .json file. `InputError` for a file that cannot be read and for unknown keys."""
+    given = read_mapping(path, "sweep settings")
+    for name in given:
+        one_of("sweep setting", name, [field.name for field in dataclasses.fields(Sweep)])
+    return Sweep(**given)
