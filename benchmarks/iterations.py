@@ -8,10 +8,10 @@ import resource
 import time
 
 import jax
+from mfabric_jax.study.legacy import scenarios
 
 from mfabric_jax.simulation.solving import solve, times_of
 from mfabric_jax.study.config import Compare
-from mfabric_jax.study.legacy import scenarios
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from mfabric_jax.study.legacy import scenarios
 
 from mfabric_jax.report.figures.groups import Dots
 from mfabric_jax.report.figures.panels import Axis, Picture
@@ -20,7 +21,6 @@ from mfabric_jax.simulation import calibrate, rows_of
 from mfabric_jax.simulation.calibration import BANDWIDTHS, PUBLISHED
 from mfabric_jax.simulation.solving import Simulated, simulate_scenario
 from mfabric_jax.study.config import Compare
-from mfabric_jax.study.legacy import scenarios
 from mfabric_jax.study.presets import PRESETS
 
 from .iteration_time import CLOSE, FASTER_THAN_TOPOOPT, PER_DOLLAR, ROUNDED

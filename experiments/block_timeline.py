@@ -13,6 +13,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from mfabric_jax.study.legacy import scenarios
 
 from mfabric_jax import units
 from mfabric_jax.report import style
@@ -23,7 +24,6 @@ from mfabric_jax.schedule.first import FIRST
 from mfabric_jax.schedule.trace import one_block, segments
 from mfabric_jax.simulation._timeline import walked_through
 from mfabric_jax.study.config import Compare
-from mfabric_jax.study.legacy import scenarios
 from mfabric_jax.workload import NAMES, Workload, get_gpu
 from mfabric_jax.workload.compute import block_flops
 

@@ -9,12 +9,13 @@ assumptions. Source: arXiv 2501.03905, evaluation.
 import dataclasses
 from typing import Any
 
+from mfabric_jax.study.legacy import compare
+
 from mfabric_jax.report import style
 from mfabric_jax.report.figures.panels import Axis, Lines, Picture
 from mfabric_jax.simulation import calibrate
 from mfabric_jax.simulation.calibration import BANDWIDTHS, PUBLISHED
 from mfabric_jax.study.config import Compare
-from mfabric_jax.study.legacy import compare
 from mfabric_jax.study.presets import PRESETS
 
 from .rows import Row, Rows, adding, grouped, listed, picked, pivot, then, told

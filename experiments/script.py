@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from mfabric_jax.study.legacy import compare, scenarios
 
 import mfabric_jax
 from mfabric_jax import checks, report
@@ -33,7 +34,6 @@ from mfabric_jax.simulation import rows_of
 from mfabric_jax.simulation._provenance import commit, provenance
 from mfabric_jax.simulation.solving import simulate_scenario
 from mfabric_jax.study.config import Compare
-from mfabric_jax.study.legacy import compare, scenarios
 
 Found = Iterable[Row]
 COMPARED = tuple(name for name in PRICED if name != "torus")  # fabrics with a price that the paper compares

@@ -8,13 +8,13 @@ import sys
 import jax
 import numpy as np
 import pytest
+from mfabric_jax.study.legacy import compare
 
 import mfabric_jax
 from mfabric_jax import commands
 from mfabric_jax.commands import shared
 from mfabric_jax.report import read_rows
 from mfabric_jax.study.config import Compare
-from mfabric_jax.study.legacy import compare
 from mfabric_jax.workload import get, share_table
 from tests.command_line import mistake, status
 from tests.study.small import MODEL, configured

@@ -142,9 +142,10 @@ def headings(text):
 
 
 def test_pages_name_all_there_is():
+    from mfabric_jax.sweep.iterations import Iterations
+
     from mfabric_jax import fabric, policies, traffic
     from mfabric_jax.sweep.all_to_alls import DEMANDS, AllToAlls
-    from mfabric_jax.sweep.iterations import Iterations
     from mfabric_jax.traffic.knobs import WORKLOADS
 
     data = [name for name, setting in Iterations.SETTINGS.items() if setting.data]

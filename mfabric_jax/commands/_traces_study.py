@@ -24,8 +24,8 @@ def run(options: Any) -> int:
     page = None if options.out is None else _page_in(pathlib.Path(options.out))
     shared.start_jax("float32", None)
     from mfabric_jax.recordings import trace_study
+    from mfabric_jax.recordings._answers import answers
     from mfabric_jax.recordings._trace_study import DESIGNS, TraceStudy
-    from mfabric_jax.recordings.answers import answers
     from mfabric_jax.study.presets import PRESETS
     from mfabric_jax.traffic.formats import recording_of
 
@@ -70,7 +70,7 @@ def _with_bar(work: Any, recording: Any, config: Any, steps: int) -> Any:
 def _text(found: Any, said: dict[str, list[str]]) -> str:
     """The answers with their tables between them."""
     from mfabric_jax import report
-    from mfabric_jax.recordings.answers import CIRCUITS
+    from mfabric_jax.recordings._answers import CIRCUITS
 
     recording = found.recording
     parts = [f"{recording.format}, {recording.words}, for {found.job.model} ({found.job.gpus} GPUs)"]

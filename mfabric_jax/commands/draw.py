@@ -4,11 +4,11 @@ import dataclasses
 import pathlib
 from typing import Annotated
 
+from mfabric_jax.cluster.whole_cluster import ClusterForm, WholeCluster
 from mfabric_jax.commands import shared
 from mfabric_jax.commands.options import settings
 from mfabric_jax.commands.words import Positional
 from mfabric_jax.fabric import NAMES
-from mfabric_jax.cluster.whole_cluster import ClusterForm, WholeCluster
 
 FIRST = f"a fabric first; allowed: {', '.join(NAMES)}, or a graph's .json file"
 
@@ -31,8 +31,8 @@ class Options(ClusterForm):
 def run(options: Options) -> int:
     """Returns the exit status."""
     from mfabric_jax import fabric, report
-    from mfabric_jax.report.style import check_picture
     from mfabric_jax.cluster.whole_cluster import check_beside_graph, example_cluster
+    from mfabric_jax.report.style import check_picture
 
     check_picture(options.out)
     if pathlib.Path(options.fabric).suffix == ".json":

@@ -38,7 +38,7 @@ class Options:
 
 def run(cases: Cases, options: Options) -> int:
     """Returns the exit status."""
-    case = shared.only(cases, "export")
+    case = shared.one_case(cases, "export")
     shared.start_jax(case.run.dtype, options.device)
     from mfabric_jax import report
     from mfabric_jax.atomic import check_file

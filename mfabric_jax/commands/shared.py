@@ -42,7 +42,7 @@ def dtype_of(cases: Cases) -> str:
     return max(block.case.run.dtype for block in cases.blocks)
 
 
-def only(cases: Cases, command: str) -> Case:
+def one_case(cases: Cases, command: str) -> Case:
     """The one case of a command that shows one. `InputError` for several."""
     if len(cases) > 1:
         apart = ", ".join(cases.varied) or "variants"

@@ -21,7 +21,7 @@ class Options:
 
 def run(cases: Cases, options: Options) -> int:
     """Returns the exit status."""
-    case = shared.only(cases, "timeline")
+    case = shared.one_case(cases, "timeline")
     shared.start_jax(case.run.dtype, options.device)
     from mfabric_jax import report, simulation
     from mfabric_jax.report import figures
@@ -35,7 +35,7 @@ def run(cases: Cases, options: Options) -> int:
     if options.picture is not None:
         check_picture(options.picture)
     segments, rows = example_timeline(case)
-    resolved = simulation.resolve(case)
+    resolved = simulation._resolve(case)
     title = f"{resolved.job.model} on {case.network.fabric} at {case.network.nic_gbps:g} Gbps"
     print(f"{title}: an iteration of {rows[0]['iteration_s']:.4g} s; seconds of every pipeline stage")
     parts = {"compute_s": "compute", "tp_comm_s": "TP", "ep_comm_s": "EP", "dp_comm_s": "DP"}

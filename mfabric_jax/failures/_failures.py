@@ -33,8 +33,8 @@ from mfabric_jax.schedule import First, Iteration, Rules, iterate
 from mfabric_jax.schedule.all_to_alls import Exchanges, places
 from mfabric_jax.schedule.exchange import acknowledged, at_unit_bandwidth, failed_stage, steady_stage, with_acks
 from mfabric_jax.schedule.switching import routed
+from mfabric_jax.simulation._resolve import resolve
 from mfabric_jax.simulation.limits import check_beside
-from mfabric_jax.simulation.resolve import resolve
 from mfabric_jax.simulation.scenario import Scenario, check_dtype, scenario_of
 from mfabric_jax.simulation.solving import solve
 from mfabric_jax.traffic import dispatched_bytes, server_bytes

@@ -4,11 +4,11 @@ from typing import Any
 
 import numpy as np
 
-from mfabric_jax.schedule import Iteration
-from mfabric_jax.simulation.rows import PARTS
 from mfabric_jax.failures._expected_loss import expected_loss
 from mfabric_jax.failures.kinds import devices
+from mfabric_jax.schedule import Iteration
 from mfabric_jax.simulation.money import bill_of, usd_of_gpu
+from mfabric_jax.simulation.rows import PARTS
 from mfabric_jax.simulation.scenario import Scenario
 
 SPARED = ("gpu", "server")  # a spare server takes over

@@ -2,9 +2,9 @@
 
 from mfabric_jax.simulation._calibrate import calibrate
 from mfabric_jax.simulation._iteration_of import iteration_of
+from mfabric_jax.simulation._resolve import Resolved, resolve
 from mfabric_jax.simulation._timeline import example_timeline
 from mfabric_jax.simulation.batch import evaluate, grid
-from mfabric_jax.simulation.resolve import Resolved, resolve
 from mfabric_jax.simulation.results import Results, simulate
 from mfabric_jax.simulation.rows import rows_of
 from mfabric_jax.simulation.scenario import Scenario

@@ -14,8 +14,8 @@ from mfabric_jax.case import Case, load
 from mfabric_jax.case.paths import flat
 from mfabric_jax.checks import InputError, names
 from mfabric_jax.simulation._provenance import provenance
+from mfabric_jax.simulation._resolve import resolve
 from mfabric_jax.simulation.calibration import BANDWIDTHS, PUBLISHED, Calibrated
-from mfabric_jax.simulation.resolve import resolve
 from mfabric_jax.simulation.scenario import scenario_of
 from mfabric_jax.simulation.solving import solve, times_of
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from mfabric_jax.case import Block, Case, Cases
 from mfabric_jax.schedule.trace import one_block
+from mfabric_jax.simulation._resolve import resolve
 from mfabric_jax.simulation._timeline import timeline
-from mfabric_jax.simulation.resolve import resolve
 from mfabric_jax.simulation.scenario import Scenario, scenario_of
 from mfabric_jax.traffic import dispatched_bytes, server_bytes
 

@@ -18,7 +18,7 @@ from mfabric_jax.schedule.all_to_alls import Exchanges
 from mfabric_jax.schedule.exchange import exchanges_inside
 from mfabric_jax.schedule.iteration import FabricRates
 from mfabric_jax.schedule.pays import trade_off_of
-from mfabric_jax.simulation.resolve import resolve
+from mfabric_jax.simulation._resolve import resolve
 from mfabric_jax.simulation.scenario import Scenario, scenario_of
 from mfabric_jax.simulation.solving import Given, Program, given_of, program_of
 from mfabric_jax.workload.compute import BlockSeconds
@@ -130,8 +130,8 @@ def iteration_of(case: Case) -> tuple[IterationOf, dict[str, Any]]:
 
     Numbers are bandwidths, delays, the rate of computation, `run.sample` (which of the drawn or recorded iterations,
     from 0) and, on mFabric, `network.mfabric.optical_degree`. The function is for `evaluate`: its numbers may be
-    traced, differentiated and batched; model, fabric, traffic, policy, routing and rules are those of the case. Other paths are
-    refused; values are not checked.
+    traced, differentiated and batched; model, fabric, traffic, policy, routing and rules are those of the case. Other
+    paths are refused; values are not checked.
 
     Example: `function, numbers = iteration_of(Case())`, then `evaluate(function, grid(**{path: [value] for path, value
     in numbers.items()} | {"circuits.delay_s": [0.001, 0.025]}))`.

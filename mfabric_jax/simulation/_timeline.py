@@ -9,7 +9,7 @@ from mfabric_jax.case import Case
 from mfabric_jax.checks import InputError
 from mfabric_jax.schedule.iteration import Walked, walk
 from mfabric_jax.schedule.trace import segments
-from mfabric_jax.simulation.resolve import resolve
+from mfabric_jax.simulation._resolve import resolve
 from mfabric_jax.simulation.scenario import Scenario, check_dtype, scenario_of
 from mfabric_jax.simulation.solving import solve
 

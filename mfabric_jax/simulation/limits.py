@@ -11,7 +11,7 @@ from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.workload import Gpu, Workload
 
 
-class Limit(NamedTuple):
+class Beside(NamedTuple):
     """Where `when` holds of the values of a case, by path, `path` must be one of `allowed`; `why`: in a few words."""
 
     when: Callable[[dict[str, Any]], bool]
@@ -33,19 +33,19 @@ ECMP, PAYS = _is("network.paths", "ecmp"), _is("circuits.turn", "pays")
 SHARED = _is("job.sharding", "gradients", "parameters")
 SEVERAL = lambda at: at["run.replicas"] != 1  # noqa: E731
 LIMITS = (
-    Limit(ECMP, "circuits.routing", ("unsplit",), "single paths"),
-    Limit(ECMP, "circuits.partial", (False,), "single paths turn all circuits together"),
-    Limit(_is("circuits.turn", "always"), "circuits.partial", (False,), "circuits.turn always"),
-    Limit(PAYS, "job.recompute", ("none", "attention"), "circuits.turn pays, which foresees none computed again"),
-    Limit(RANK, "job.recompute", ("none", "attention"), "compute.received.combine rank"),
-    Limit(RANK, "job.overlap", ("none", "passes"), "compute.received.combine rank"),
-    Limit(RANK, "job.dispatch", ("per-expert",), "compute.received.combine rank, as servers add answers up"),
-    Limit(_both(PASSES, RANK), "compute.received.combine", ("barrier",), "job.overlap passes"),
-    Limit(PASSES, "job.recompute", ("none", "attention"), "job.overlap passes"),
-    Limit(SEVERAL, "traffic.alike", ("nothing",), "several run.replicas, which are all alike then"),
-    Limit(SEVERAL, "traffic.source", ("shares", "generated", "knobs", "trace"), "several run.replicas"),
-    Limit(_both(SEVERAL, _is("circuits.span.length", "run")), "run.replicas", (1,), "circuits.span.length run"),
-    Limit(SHARED, "job.overlap_gradients", (False,), "job.sharding gradients or parameters, which overlap anyway"),
+    Beside(ECMP, "circuits.routing", ("unsplit",), "single paths"),
+    Beside(ECMP, "circuits.partial", (False,), "single paths turn all circuits together"),
+    Beside(_is("circuits.turn", "always"), "circuits.partial", (False,), "circuits.turn always"),
+    Beside(PAYS, "job.recompute", ("none", "attention"), "circuits.turn pays, which foresees none computed again"),
+    Beside(RANK, "job.recompute", ("none", "attention"), "compute.received.combine rank"),
+    Beside(RANK, "job.overlap", ("none", "passes"), "compute.received.combine rank"),
+    Beside(RANK, "job.dispatch", ("per-expert",), "compute.received.combine rank, as servers add answers up"),
+    Beside(_both(PASSES, RANK), "compute.received.combine", ("barrier",), "job.overlap passes"),
+    Beside(PASSES, "job.recompute", ("none", "attention"), "job.overlap passes"),
+    Beside(SEVERAL, "traffic.alike", ("nothing",), "several run.replicas, which are all alike then"),
+    Beside(SEVERAL, "traffic.source", ("shares", "generated", "knobs", "trace"), "several run.replicas"),
+    Beside(_both(SEVERAL, _is("circuits.span.length", "run")), "run.replicas", (1,), "circuits.span.length run"),
+    Beside(SHARED, "job.overlap_gradients", (False,), "job.sharding gradients or parameters, which overlap anyway"),
 )
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from mfabric_jax.case.tree import Case, Measured
 from mfabric_jax.checks import InputError
-from mfabric_jax.simulation.resolve import resolve
+from mfabric_jax.simulation._resolve import resolve
 from mfabric_jax.simulation.scenario import Scenario, scenario_of
 from mfabric_jax.simulation.solving import solve, times_of
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from mfabric_jax.simulation.resolve import Resolved, resolve
+from mfabric_jax.simulation._resolve import Resolved, resolve
 from mfabric_jax.simulation.settings import Settings
 from mfabric_jax.units import to_gigabytes
 from mfabric_jax.workload import Workload, fullest_stage

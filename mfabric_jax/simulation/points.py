@@ -11,10 +11,10 @@ from mfabric_jax.case import Block
 from mfabric_jax.case.paths import build, flat
 from mfabric_jax.schedule.all_to_alls import Exchanges
 from mfabric_jax.simulation._iteration_of import IterationOf, function_of
+from mfabric_jax.simulation._resolve import resolve
 from mfabric_jax.simulation.batch import Estimate, evaluate, usual_at_once
 from mfabric_jax.simulation.money import Bill, bill_of
 from mfabric_jax.simulation.replicas import replica_columns, replicas_of, slowest_columns
-from mfabric_jax.simulation.resolve import resolve
 from mfabric_jax.simulation.rows import described, judged, named, over_balanced
 from mfabric_jax.simulation.scenario import Scenario, scenario_of
 from mfabric_jax.simulation.switches import changes_of, switching_columns

@@ -8,10 +8,10 @@ from typing import Any
 from mfabric_jax.case import Block, Case, Cases, cases
 from mfabric_jax.case.paths import differences, flat
 from mfabric_jax.simulation._provenance import provenance
+from mfabric_jax.simulation._resolve import Resolved, resolve
 from mfabric_jax.simulation.batch import Estimate
 from mfabric_jax.simulation.money import bill_of, unknown_parts
 from mfabric_jax.simulation.points import Points
-from mfabric_jax.simulation.resolve import Resolved, resolve
 from mfabric_jax.simulation.rows import rows_of
 from mfabric_jax.simulation.scenario import Scenario, check_dtype, scenario_of
 from mfabric_jax.simulation.solving import simulate_each

@@ -15,9 +15,9 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.fabric.design import Fabric, group_numbers
 from mfabric_jax.schedule.iteration import FabricRates
 from mfabric_jax.schedule.spans import LONG
+from mfabric_jax.simulation._resolve import Resolved
 from mfabric_jax.simulation.foreseen import measured_decision_s
 from mfabric_jax.simulation.replicas import drawn_apart, read_apart, replicas_of
-from mfabric_jax.simulation.resolve import Resolved
 from mfabric_jax.simulation.settings import Settings
 from mfabric_jax.simulation.wiring import WIRINGS
 from mfabric_jax.traffic import Tokens, dispatched_bytes, sent_tokens, server_bytes

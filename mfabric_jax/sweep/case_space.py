@@ -13,8 +13,8 @@ from mfabric_jax.case.grid import REFUSE
 from mfabric_jax.case.paths import flat
 from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.simulation._provenance import provenance
+from mfabric_jax.simulation._resolve import resolve
 from mfabric_jax.simulation.batch import Estimate
-from mfabric_jax.simulation.resolve import resolve
 from mfabric_jax.simulation.results import Results, effective
 
 ROWS_PER_FILE = 1024

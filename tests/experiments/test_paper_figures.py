@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from mfabric_jax.study.legacy import compare
 
 from experiments import (
     batch_size,
@@ -20,7 +21,6 @@ from experiments import (
     traffic_shares,
 )
 from mfabric_jax import traffic, workload
-from mfabric_jax.study.legacy import compare
 from tests.study.small import as_a_user
 
 

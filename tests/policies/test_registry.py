@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from mfabric_jax.study.legacy import compare
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits, Region
@@ -13,7 +14,6 @@ from mfabric_jax.policies import REGISTRY, Plan, check_legal, get, greedy, setti
 from mfabric_jax.policies._index import Index
 from mfabric_jax.policies._learned import save
 from mfabric_jax.study.config import Compare
-from mfabric_jax.study.legacy import compare
 from tests.mistakes import refused
 from tests.study.small import as_a_user, small
 

@@ -5,10 +5,10 @@ import functools
 
 import jax
 import pytest
+from mfabric_jax.study.legacy import compare
 
 from mfabric_jax import InputError
 from mfabric_jax.study.config import Compare
-from mfabric_jax.study.legacy import compare
 
 MODEL = "mixtral-8x7b"  # four servers a region; llama-moe has two
 

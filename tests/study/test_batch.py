@@ -10,13 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from mfabric_jax.study.legacy import scenarios
 
 from mfabric_jax import Region, all_to_all_time, greedy
 from mfabric_jax.checks import InputError
 from mfabric_jax.platforms import compiling_for
 from mfabric_jax.simulation import batch, evaluate, grid, iteration_of
 from mfabric_jax.simulation.solving import simulate_all
-from mfabric_jax.study.legacy import scenarios
 from mfabric_jax.sweep import Sweep, sweep
 from tests.mistakes import check_refused
 from tests.study.small import MODEL, configured, row, small

@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+from mfabric_jax.study.legacy import compare, scenarios
 
 from mfabric_jax.simulation import calibrate
 from mfabric_jax.simulation._calibrate import calibration_rows, write_calibration
@@ -13,7 +14,6 @@ from mfabric_jax.simulation.rows import effective
 from mfabric_jax.simulation.scenario import tokens_of
 from mfabric_jax.simulation.solving import trade_off_at
 from mfabric_jax.study.config import Compare
-from mfabric_jax.study.legacy import compare, scenarios
 from mfabric_jax.study.presets import PRESETS
 from mfabric_jax.traffic import from_knobs, workload_knobs
 from mfabric_jax.workload.gpus import DEFAULT_GPU

@@ -6,13 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from mfabric_jax.study.legacy import scenarios
 
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import greedy
 from mfabric_jax.report import comparison, read_rows
 from mfabric_jax.simulation.foreseen import SIGMA, errors_so_far, measured_decision_s, predicted_tokens
 from mfabric_jax.simulation.solving import given_of, program_of
-from mfabric_jax.study.legacy import scenarios
 from mfabric_jax.sweep import Sweep, sweep
 from mfabric_jax.traffic import Tokens, measured
 from tests.command_line import mistake, status

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from mfabric_jax.study.legacy import compare
 
 import mfabric_jax
 from mfabric_jax.fabric.design import group_numbers
@@ -20,7 +21,6 @@ from mfabric_jax.simulation.rows import effective
 from mfabric_jax.simulation.scenario import scenarios, tokens_of
 from mfabric_jax.study import Failures
 from mfabric_jax.study.config import Compare
-from mfabric_jax.study.legacy import compare
 from mfabric_jax.workload import block_seconds, get_gpu
 from tests.mistakes import check_refused
 from tests.study.small import MODEL, configured, row, rows, small

@@ -4,10 +4,10 @@ import dataclasses
 
 import numpy as np
 import pytest
+from mfabric_jax.study.legacy import scenarios
 
 from mfabric_jax.fabric import NAMES, Prices, Region, cluster_cost
 from mfabric_jax.policies import topoopt
-from mfabric_jax.study.legacy import scenarios
 from mfabric_jax.workload.volume import gradient_bytes
 from tests.study.small import MODEL, row, rows, small
 

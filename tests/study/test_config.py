@@ -4,11 +4,11 @@ import dataclasses
 
 import numpy as np
 import pytest
+from mfabric_jax.study.legacy import compare
 
 from mfabric_jax import InputError
 from mfabric_jax.simulation.scenario import tokens_of
 from mfabric_jax.study.config import Compare
-from mfabric_jax.study.legacy import compare
 from tests.study.small import configured, refused, small
 
 TINY = {"models": ("llama-moe",)}

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from mfabric_jax.study.legacy import scenarios
 
 from mfabric_jax import InputError
 from mfabric_jax.export._export import timed_iteration
@@ -9,7 +10,6 @@ from mfabric_jax.export.contention import latency_of, links_of_iteration
 from mfabric_jax.export.iteration_tasks import check_exportable, iteration_graph
 from mfabric_jax.schedule.as_tasks import TRAFFIC
 from mfabric_jax.study.config import Compare
-from mfabric_jax.study.legacy import scenarios
 from mfabric_jax.tasks.graph import Op, TaskKind
 from mfabric_jax.tasks.lowering import lowered
 from mfabric_jax.workload.volume import iteration_bytes, pp_bytes, replica_bytes, replica_ring

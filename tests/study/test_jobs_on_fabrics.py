@@ -1,6 +1,7 @@
 """Jobs on built-in fabrics: what models and graphs of tasks take there, alone."""
 
 import pytest
+from mfabric_jax.study.legacy import compare
 
 from mfabric_jax.jobs import placed
 from mfabric_jax.jobs.jobs_file import jobs_of
@@ -8,7 +9,6 @@ from mfabric_jax.jobs.placed import scene_from
 from mfabric_jax.jobs.sources import model_phase
 from mfabric_jax.replay import Replay, replay
 from mfabric_jax.study.config import Compare
-from mfabric_jax.study.legacy import compare
 from mfabric_jax.study.presets import PRESETS
 from mfabric_jax.tasks.formats.registry import write_tasks
 from mfabric_jax.tasks.graph import TaskKind, Tasks

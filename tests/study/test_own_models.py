@@ -5,13 +5,13 @@ import json
 import pathlib
 
 import pytest
+from mfabric_jax.study.legacy import compare
 
 from mfabric_jax import report, workload
 from mfabric_jax.cluster import WholeCluster
 from mfabric_jax.failures._failures import Failures
 from mfabric_jax.simulation.rows import effective
 from mfabric_jax.study.config import Compare
-from mfabric_jax.study.legacy import compare
 from mfabric_jax.sweep import Sweep, sweep
 from mfabric_jax.sweep.run import sweep_folder
 from tests.command_line import mistake, status

@@ -4,13 +4,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mfabric_jax.failures import failures
 from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.fabric.region import Region
+from mfabric_jax.failures import failures
+from mfabric_jax.failures.packet_failures import Hit, packets_left
 from mfabric_jax.policies import topoopt
 from mfabric_jax.routing.fixed import wired
-from mfabric_jax.failures.packet_failures import Hit, packets_left
 from mfabric_jax.units import to_gbps
 from mfabric_jax.workload import get
 from tests.mistakes import check_refused

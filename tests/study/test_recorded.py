@@ -4,12 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from mfabric_jax.study.legacy import compare
 
 from mfabric_jax import InputError, all_to_all_time
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.routing.electrical import spray_time
-from mfabric_jax.study.legacy import compare
 from mfabric_jax.traffic import recorded, server_bytes
 from mfabric_jax.workload import get
 from tests.study.small import rows, small

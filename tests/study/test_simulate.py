@@ -4,11 +4,11 @@ import dataclasses
 
 import numpy as np
 import pytest
+from mfabric_jax.study.legacy import compare, scenarios
 
 from mfabric_jax.simulation import evaluate, grid, iteration_of
 from mfabric_jax.simulation.solving import simulate_scenario, solve_between
 from mfabric_jax.study.config import Case, Compare
-from mfabric_jax.study.legacy import compare, scenarios
 from tests.mistakes import check_refused
 from tests.study.small import MODEL, row, rows, small
 

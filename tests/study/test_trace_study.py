@@ -4,14 +4,14 @@ import dataclasses
 
 import numpy as np
 import pytest
+from mfabric_jax.study.legacy import compare
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.recordings import TraceStudy, trace_study
 from mfabric_jax.recordings import _trace_study as study
+from mfabric_jax.recordings._answers import AHEAD, CIRCUITS, HELD, SHARE, UNKNOWN, answers
 from mfabric_jax.recordings._trace_study import BEST, DESIGNS, PUBLISHED, STATIC, UNIFORM, Studied
-from mfabric_jax.recordings.answers import AHEAD, CIRCUITS, HELD, SHARE, UNKNOWN, answers
 from mfabric_jax.study.config import Compare
-from mfabric_jax.study.legacy import compare
 from mfabric_jax.study.presets import PRESETS
 from mfabric_jax.traffic import open_trace
 from mfabric_jax.traffic.recording import Recording, Sources, Targets

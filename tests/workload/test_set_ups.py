@@ -8,10 +8,10 @@ import sys
 import time
 
 import pytest
+from mfabric_jax.study.legacy import compare
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.study.config import Compare
-from mfabric_jax.study.legacy import compare
 from mfabric_jax.workload import GroupedQuery, Workload, fullest_stage, get, get_gpu, models
 from mfabric_jax.workload.estimate import Speeds, iteration_seconds
 from mfabric_jax.workload.memory import usable_bytes
