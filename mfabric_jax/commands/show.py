@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mfabric_jax.case import Case, Cases
@@ -48,62 +48,88 @@ class _Open:
 
 def as_toml(cases: Cases, *, changed: bool = False) -> Iterator[str]:
     """Lines of a file that makes these cases again."""
-    found, why = ({}, {}) if changed else _worked_out(cases)
-    drawn = _leaves(cases.random)
-    every = {path for block in cases.blocks for path in _read_paths(block.case)}
-    apart = {path for variant in cases.variants for path in variant.stated}
-    stated = {path: value for path, value in cases.stated.items() if path in every}
-    axes = [path for path, value in stated.items() if _is_axis(path, value)]
+    each = [block.case for block in cases.blocks]
+    ends, why = (each, {}) if changed else _worked_out(each)
+    found = {} if changed else _alike(each, ends)
+    read = {path for case in (*each, *ends) for path in _read_paths(case)}
+    axes = [path for path, value in cases.stated.items() if path in read and _is_axis(path, value)]
     if axes:
         yield "# axes: the first one changes slowest"
     for path in axes:
-        yield _line(path, stated[path], cases.sources.get(path, DEFAULT))
-    group = "" if not axes else "axes"
-    for path, setting in settings().items():
-        if path in (*axes, *drawn) or path not in every or (path not in stated and changed):
-            continue
-        if _of_another(path, cases.stated) or (path in apart and path not in stated and changed):
+        yield _line(path, cases.stated[path], cases.sources.get(path, DEFAULT))
+    group = "axes" if axes else ""
+    for path in settings():
+        if path in axes or path not in read or _stands_elsewhere(path, cases, found, changed=changed):
             continue
         if path.partition(".")[0] != group:
             yield from [""] if group else []
             group = path.partition(".")[0]
-        said = stated.get(path, setting.default)
-        value = said if path in apart else found.get(path, said)
-        source = cases.sources.get(path, DEFAULT)
-        if isinstance(value, _Open):
-            yield f"# {path} is open: {', '.join(map(_value, value.values))}"
-        else:
-            source = f"open: {why[path]}" if path in why and value != said else source
-            yield _line(path, value, source)
-    if cases.random or cases.rules:
+        yield _setting(path, cases, found, why)
+    yield from _beside(cases)
+    if unread := [path for path in settings() if path not in read and path in cases.stated]:
+        fabrics = ", ".join(dict.fromkeys(case.network.fabric for case in each))
+        yield from ("", f"# read by no case here ({fabrics}): {', '.join(unread)}")
+
+
+def _of_variants(cases: Cases) -> set[str]:
+    return {path for variant in cases.variants for path in variant.stated}
+
+
+def _stands_elsewhere(path: str, cases: Cases, found: Mapping[str, Any], *, changed: bool) -> bool:
+    """Whether a setting is left out of the list: drawn at random, a default, or of an alternative that only some
+    variants or open choices have."""
+    if path in _leaves(cases.random) or (changed and path not in cases.stated):
+        return True
+    leaf = settings()[path]
+    if not isinstance(leaf, Leaf) or not leaf.choice:
+        return False
+    chosen = cases.stated.get(leaf.choice, settings()[leaf.choice].default)
+    chosen = found.get(leaf.choice) if chosen is None else chosen
+    return leaf.of not in (chosen if isinstance(chosen, list) else [chosen])
+
+
+def _setting(path: str, cases: Cases, found: Mapping[str, Any], why: Mapping[str, str]) -> str:
+    """The line of one setting."""
+    said = cases.stated.get(path, settings()[path].default)
+    value = said if path in _of_variants(cases) else found.get(path, said)
+    if isinstance(value, _Open):
+        return f"# {path} is open: {', '.join(map(_value, value.values))}"
+    worked_out = path in why and value != said
+    return _line(path, value, f"open: {why[path]}" if worked_out else cases.sources.get(path, DEFAULT))
+
+
+def _beside(cases: Cases) -> Iterator[str]:
+    """What is drawn, the rules of a sweep, and variants."""
+    rules = {name: value for name, value in cases.rules.items() if value != RULES[name]}
+    if cases.random or rules:
         yield ""
-    yield from (f"random.{path} = {_value(spec)}" for path, spec in drawn.items())
-    yield from (f"sweep.{name} = {_value(value)}" for name, value in cases.rules.items() if value != RULES[name])
+    yield from (f"random.{path} = {_value(spec)}" for path, spec in _leaves(cases.random).items())
+    yield from (f"sweep.{name} = {_value(value)}" for name, value in rules.items())
     for variant in cases.variants:
         yield from ("", "[[variants]]", f"name = {_value(variant.name)}")
         yield from (f"{path} = {_value(value)}" for path, value in variant.stated.items())
-    unread = [path for path in settings() if path not in every and path in cases.stated and path not in apart]
-    if unread:
-        fabrics = ", ".join(dict.fromkeys(block.case.network.fabric for block in cases.blocks))
-        yield f"\n# read by no case here ({fabrics}): {', '.join(unread)}"
 
 
-def _worked_out(cases: Cases) -> tuple[dict[str, Any], Mapping[str, str]]:
-    """Open values as the cases have them in the end, and why."""
+def _worked_out(each: Sequence[Case]) -> tuple[list[Case], Mapping[str, str]]:
+    """The cases with nothing open, and why their values are what they are."""
     from mfabric_jax.simulation import resolve
 
-    each = [resolve(block.case) for block in cases.blocks]
-    said = [flat(block.case) for block in cases.blocks]
+    found = [resolve(case) for case in each]
+    return [one.case for one in found], found[0].why
+
+
+def _alike(each: Sequence[Case], ends: Sequence[Case]) -> dict[str, Any]:
+    """Values of the cases in the end: one where they are alike, `_Open` where they were open and are not."""
     found: dict[str, Any] = {}
+    said, after = ([flat(case) for case in several] for several in (each, ends))
     for path in settings():
-        values = [flat(one.case)[path] for one in each if path in flat(one.case)]
+        values = [one[path] for one in after if path in one]
         distinct = [value for at, value in enumerate(values) if value not in values[:at]]
-        plain = [one[path] for one in said if path in one]
         if len(distinct) == 1:
             found[path] = distinct[0]
-        elif distinct and all(value is None for value in plain):
+        elif distinct and all(one.get(path) is None for one in said):
             found[path] = _Open(distinct)
-    return found, each[0].why
+    return found
 
 
 def _read_paths(case: Case) -> list[str]:
@@ -124,17 +150,8 @@ def _is_axis(path: str, value: Any) -> bool:
     return isinstance(value, list) and not (settings()[path].listed and not any(isinstance(v, list) for v in value))
 
 
-def _of_another(path: str, stated: Mapping[str, Any]) -> bool:
-    """Whether a leaf belongs to an alternative that only variants choose."""
-    leaf = settings()[path]
-    if not isinstance(leaf, Leaf) or not leaf.choice:
-        return False
-    chosen = stated.get(leaf.choice, settings()[leaf.choice].default)
-    return leaf.of not in (chosen if isinstance(chosen, list) else [chosen])
-
-
 def _line(path: str, value: Any, source: str) -> str:
-    return f"{f'{path} = {_value(value)}':<{COLUMN}} # {source}"
+    return f"{f'{path} = {_value(value)}':<{COLUMN}} # {' '.join(source.split())}"
 
 
 def _value(value: Any) -> str:

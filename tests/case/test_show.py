@@ -6,9 +6,10 @@ import pytest
 
 from mfabric_jax.case import Cases, presets
 from mfabric_jax.case.layers import file_layers, merged
-from mfabric_jax.case.paths import Leaf, flat, settings
+from mfabric_jax.case.paths import Leaf, flat, get, settings
 from mfabric_jax.commands import help, show
 from mfabric_jax.commands.words import read
+from mfabric_jax.simulation import resolve
 from tests.command_line import mistake, status
 from tests.mistakes import refused
 
@@ -37,6 +38,14 @@ def read_by(found: Cases):
     return [{path: value for path, value in one.items() if fabric_reads(path, one)} for one in every]
 
 
+def in_the_end(found: Cases):
+    """What is computed of each block of cases."""
+    from mfabric_jax.case.grid import fabric_reads
+
+    every = [flat(resolve(block.case).case) for block in found.blocks]
+    return [{path: value for path, value in one.items() if fabric_reads(path, one)} for one in every]
+
+
 @pytest.mark.parametrize("changed", [False, True])
 @pytest.mark.parametrize("words", WORDS)
 def test_what_is_shown_makes_the_same_cases(words, changed, tmp_path):
@@ -49,8 +58,27 @@ def test_what_is_shown_makes_the_same_cases(words, changed, tmp_path):
     assert len(again) == len(found)
     if changed:
         assert read_by(again) == read_by(found)
+    else:
+        assert in_the_end(again) == in_the_end(found)
     file.write_text("\n".join(show.as_toml(again, changed=changed)))
     assert read_by(merged(file_layers(file))) == read_by(again)
+
+
+def test_what_is_drawn_is_drawn_again(tmp_path):
+    file = tmp_path / "case.toml"
+    file.write_text('[random]\ncircuits.delay_s = {low = "1 ms", high = 0.1, scale = "log"}\n[sweep]\ndraws = 3\n')
+    found = merged(file_layers(file))
+    file.write_text("\n".join(show.as_toml(found)))
+    again = merged(file_layers(file))
+    assert len(found) == 3
+    assert [get(case, "circuits.delay_s") for case in again] == [get(case, "circuits.delay_s") for case in found]
+    assert again.rules == found.rules
+
+
+def test_a_recipe_that_was_worked_out_stands_when_it_is_fed_back(tmp_path):
+    text = "\n".join(show.as_toml(cases_of("--preset deepseek-v3")))
+    assert 'job.per-server.node_limit = "model"' in text
+    assert "# open: recipe makers (arXiv 2412.19437)" in text
 
 
 def test_every_value_says_where_it_comes_from(tmp_path, capsys):
