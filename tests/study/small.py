@@ -5,36 +5,45 @@ import functools
 
 import jax
 import pytest
-from mfabric_jax.study.legacy import compare
 
-from mfabric_jax import InputError
-from mfabric_jax.study.config import Compare
+from mfabric_jax import Case, InputError, cases, load, resolve, simulate
 
 MODEL = "mixtral-8x7b"  # four servers a region; llama-moe has two
 
 
-def small(model=MODEL, **settings):
-    """One model at one bandwidth, in float64; all of one model share their compiled programs."""
-    given = {"models": (model,), "nic_gbps": (100.0,), "micro_batches": 2, "dtype": "float64", "compute": "achieved"}
-    return Compare(**given | settings)
+@functools.cache
+def base(preset="paper"):
+    """The paper's set-up at half of the GPU's peak, two micro-batches, in float64, on 100 Gbps NICs."""
+    given = {"job.batch.micro_batches": 2, "compute.efficiency": 0.5, "network.nic_gbps": 100, "run.dtype": "float64"}
+    return load(preset=preset).with_({"model.name": MODEL} | given)
+
+
+def small(changes=None, model=MODEL, preset="paper"):
+    """One case; all of one model share their compiled programs."""
+    return base(preset).with_({"model.name": model} | (changes or {}))
 
 
 @functools.cache
-def rows(config):
-    """The rows of a comparison, solved once."""
-    return tuple(compare(config))
+def rows(asked):
+    """The rows of a case or of several, solved once."""
+    return tuple(simulate(asked).rows())
 
 
-def row(config):
+def row(asked):
     """The only row."""
-    (one,) = rows(config)
+    (one,) = rows(asked)
     return one
 
 
-def refused(**settings):
-    """The one sentence about a comparison that cannot be."""
+def grid(changes, axes):
+    """Rows of a small case along axes."""
+    return simulate(cases(small(changes), axes)).rows()
+
+
+def refused(changes, case=None):
+    """The one sentence about a case that cannot be."""
     with pytest.raises(InputError) as caught:
-        Compare(**settings)
+        resolve((Case() if case is None else case).with_(changes))
     sentence = str(caught.value)
     assert "\n" not in sentence
     assert sentence.endswith(".")
