@@ -52,7 +52,7 @@ def shared_data() -> pathlib.Path:
 @pytest.fixture(scope="module")
 def as_users_have_it():
     """Standard promotion; the rest of the tests are strict about dtypes."""
-    from tests.study.small import as_a_user
+    from tests.small import as_a_user
 
     with as_a_user():
         yield

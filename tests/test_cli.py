@@ -17,7 +17,7 @@ from mfabric_jax.report import read_rows
 from mfabric_jax.study.config import Compare
 from mfabric_jax.workload import get, share_table
 from tests.command_line import mistake, status
-from tests.study.small import MODEL, configured
+from tests.small import MODEL, configured
 
 pytestmark = pytest.mark.usefixtures("command_line")
 

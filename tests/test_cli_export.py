@@ -5,7 +5,7 @@ import pytest
 from mfabric_jax.export import exported_iteration, timed_iteration
 from mfabric_jax.tasks.formats.registry import read_tasks
 from tests.command_line import mistake, status
-from tests.study.small import MODEL, row, small
+from tests.small import MODEL, row, small
 
 SMALL = ("export", "--model", MODEL, "--nic-gbps", "100", "--micro-batches", "2", "--dtype", "float64")
 SMALL = (*SMALL, "--compute", "achieved", "--preset", "paper", "--fabric", "mfabric")

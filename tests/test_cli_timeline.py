@@ -8,7 +8,7 @@ import pytest
 
 from mfabric_jax.simulation import example_timeline
 from tests.command_line import status
-from tests.study.small import MODEL, row, small
+from tests.small import MODEL, row, small
 
 SMALL = ("timeline", "--model", MODEL, "--nic-gbps", "100", "--micro-batches", "2", "--dtype", "float64")
 SMALL = (*SMALL, "--compute", "achieved")

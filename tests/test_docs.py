@@ -20,7 +20,7 @@ from mfabric_jax.commands import shared
 from mfabric_jax.commands.options import flags
 from mfabric_jax.fabric.ocs import OCS
 from tests.docs_tables import BLOCK, NAMED, PAGES, ROOT, TABLE, lines
-from tests.study.small import configured
+from tests.small import configured
 
 TEXTS = {page.stem: page.read_text(encoding="utf-8") for page in PAGES}
 NO_NUMBER = re.compile(r"\b(nan|inf)\b", re.I)

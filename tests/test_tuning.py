@@ -16,7 +16,7 @@ from mfabric_jax.tuning import _doctor, _measure
 from tests.command_line import mistake, status
 from tests.flows.test_star_fused import lowered
 from tests.mistakes import refused
-from tests.study.small import configured
+from tests.small import configured
 
 HERE = tuned_file.key_of(platforms.device())
 H100 = tuned_file.Key("NVIDIA H100 80GB HBM3", "9.0", "cuda 12080", jax.__version__, HERE.package)

@@ -21,7 +21,7 @@ from experiments import (
     traffic_shares,
 )
 from mfabric_jax import traffic, workload
-from tests.study.small import as_a_user
+from tests.small import as_a_user
 
 
 def drawn(module, rows, tmp_path):

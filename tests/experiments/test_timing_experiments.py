@@ -6,7 +6,7 @@ import pytest
 
 from experiments import ep_share, iteration_time, reconfiguration_delay, sensitivity
 from mfabric_jax.simulation.calibration import BANDWIDTHS, PUBLISHED
-from tests.study.small import as_a_user
+from tests.small import as_a_user
 
 
 def drawn(module, rows, tmp_path):

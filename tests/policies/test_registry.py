@@ -15,7 +15,7 @@ from mfabric_jax.policies._index import Index
 from mfabric_jax.policies._learned import save
 from mfabric_jax.study.config import Compare
 from tests.mistakes import refused
-from tests.study.small import as_a_user, small
+from tests.small import as_a_user, small
 
 REGION = Region(4, 400.0, 5)
 

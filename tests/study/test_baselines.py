@@ -13,7 +13,7 @@ from mfabric_jax.simulation.single_flows import carried
 from mfabric_jax.simulation.wiring import all_to_all_sent, gradient_sent, rings_of
 from mfabric_jax.study.config import Compare
 from mfabric_jax.study.presets import PRESETS
-from tests.study.small import refused, row, small
+from tests.small import refused, row, small
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
 SINGLE = {"flows": "single", "traffic": "authors", "matrices": "one"}

@@ -19,7 +19,7 @@ from mfabric_jax.simulation import batch, evaluate, grid, iteration_of
 from mfabric_jax.simulation.solving import simulate_all
 from mfabric_jax.sweep import Sweep, sweep
 from tests.mistakes import check_refused
-from tests.study.small import MODEL, configured, row, small
+from tests.small import MODEL, configured, row, small
 
 SERVERS = 4
 TWO_DEVICES = """

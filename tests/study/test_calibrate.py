@@ -18,7 +18,7 @@ from mfabric_jax.study.presets import PRESETS
 from mfabric_jax.traffic import from_knobs, workload_knobs
 from mfabric_jax.workload.gpus import DEFAULT_GPU
 from tests.mistakes import check_refused
-from tests.study.small import row, small
+from tests.small import row, small
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
 

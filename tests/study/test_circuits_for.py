@@ -17,7 +17,7 @@ from mfabric_jax.sweep import Sweep, sweep
 from mfabric_jax.traffic import Tokens, measured
 from tests.command_line import mistake, status
 from tests.mistakes import check_refused
-from tests.study.small import MODEL, refused, rows, small
+from tests.small import MODEL, refused, rows, small
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
 SPANS = ("all-to-all", "stage", "run")

@@ -23,7 +23,7 @@ from mfabric_jax.study import Failures
 from mfabric_jax.study.config import Compare
 from mfabric_jax.workload import block_seconds, get_gpu
 from tests.mistakes import check_refused
-from tests.study.small import MODEL, configured, row, rows, small
+from tests.small import MODEL, configured, row, rows, small
 
 module = importlib.import_module("mfabric_jax.simulation.solving")
 pytestmark = pytest.mark.usefixtures("as_users_have_it")

@@ -9,7 +9,7 @@ from mfabric_jax.study.legacy import scenarios
 from mfabric_jax.fabric import NAMES, Prices, Region, cluster_cost
 from mfabric_jax.policies import topoopt
 from mfabric_jax.workload.volume import gradient_bytes
-from tests.study.small import MODEL, row, rows, small
+from tests.small import MODEL, row, rows, small
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
 

@@ -9,7 +9,7 @@ from mfabric_jax.study.legacy import compare
 from mfabric_jax import InputError
 from mfabric_jax.simulation.scenario import tokens_of
 from mfabric_jax.study.config import Compare
-from tests.study.small import configured, refused, small
+from tests.small import configured, refused, small
 
 TINY = {"models": ("llama-moe",)}
 NAN, INF = float("nan"), float("inf")

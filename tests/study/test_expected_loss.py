@@ -12,7 +12,7 @@ from mfabric_jax.failures._expected_loss import Rate, expected_loss, read_rates
 from mfabric_jax.failures.kinds import devices
 from mfabric_jax.simulation.scenario import scenarios
 from tests.mistakes import check_refused
-from tests.study.small import small
+from tests.small import small
 
 
 def test_a_month_by_hand():

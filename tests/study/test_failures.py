@@ -18,7 +18,7 @@ from mfabric_jax.schedule import Iteration
 from mfabric_jax.schedule.all_to_alls import Exchanges
 from mfabric_jax.study import Failures
 from tests.mistakes import check_refused
-from tests.study.small import MODEL, configured, row, small
+from tests.small import MODEL, configured, row, small
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
 module = importlib.import_module("mfabric_jax.failures._failures")

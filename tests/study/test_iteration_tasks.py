@@ -15,7 +15,7 @@ from mfabric_jax.tasks.lowering import lowered
 from mfabric_jax.workload.volume import iteration_bytes, pp_bytes, replica_bytes, replica_ring
 from tests.oracles import graph as oracle
 from tests.schedule.jobs import job
-from tests.study.small import row
+from tests.small import row
 
 TINY = {"tp": 4, "ep": 4, "pp": 2, "blocks": 2, "sequence": 2000}
 

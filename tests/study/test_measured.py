@@ -8,7 +8,7 @@ import pytest
 from mfabric_jax.simulation.scenario import variants_of
 from mfabric_jax.sweep import Sweep
 from tests.mistakes import refused as refused_by
-from tests.study.small import refused, row, small
+from tests.small import refused, row, small
 
 ON = {"fabrics": ("fat-tree",)}
 

@@ -14,7 +14,7 @@ from mfabric_jax.routing.fixed import wired
 from mfabric_jax.units import to_gbps
 from mfabric_jax.workload import get
 from tests.mistakes import check_refused
-from tests.study.small import MODEL, row, small
+from tests.small import MODEL, row, small
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
 JOB = get("llama-moe")  # TP 1: a rank is a GPU with a NIC of its own; 2 servers of 8

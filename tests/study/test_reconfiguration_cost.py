@@ -8,7 +8,7 @@ from mfabric_jax.simulation.scenario import scenarios
 from mfabric_jax.simulation.solving import solve
 from mfabric_jax.study import Failures
 from tests.mistakes import check_refused
-from tests.study.small import row, small
+from tests.small import row, small
 from tests.study.test_compare_fabrics import JOB
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")

@@ -12,7 +12,7 @@ from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.routing.electrical import spray_time
 from mfabric_jax.traffic import recorded, server_bytes
 from mfabric_jax.workload import get
-from tests.study.small import rows, small
+from tests.small import rows, small
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
 

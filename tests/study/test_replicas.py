@@ -11,7 +11,7 @@ from mfabric_jax.simulation.solving import simulate_scenario
 from mfabric_jax.study import Failures
 from mfabric_jax.study.config import Compare
 from mfabric_jax.sweep import Sweep, sweep
-from tests.study.small import MODEL, refused, row, small
+from tests.small import MODEL, refused, row, small
 from tests.study.test_compare_fabrics import JOB
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")

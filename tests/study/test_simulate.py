@@ -10,7 +10,7 @@ from mfabric_jax.simulation import evaluate, grid, iteration_of
 from mfabric_jax.simulation.solving import simulate_scenario, solve_between
 from mfabric_jax.study.config import Case, Compare
 from tests.mistakes import check_refused
-from tests.study.small import MODEL, row, rows, small
+from tests.small import MODEL, row, rows, small
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
 PARTS = ("iteration_s", "tp_comm_s", "ep_comm_s", "dp_comm_s", "reconfig_s")

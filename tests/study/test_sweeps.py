@@ -11,9 +11,9 @@ from mfabric_jax.sweep import Sweep, read_sweep, sweep
 from mfabric_jax.sweep.axes import columns
 from mfabric_jax.sweep.run import Maker, sweep_folder
 from tests.mistakes import check_refused
-from tests.study.small import MODEL, row, small
+from tests.small import MODEL, row, small
 
-SMALL = {"model": MODEL, "micro_batches": 2, "compute": "achieved"}  # with float64: programs of tests/study/small
+SMALL = {"model": MODEL, "micro_batches": 2, "compute": "achieved"}  # with float64: programs of tests/small
 
 
 def exchanges(**tables):

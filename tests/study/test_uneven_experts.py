@@ -12,7 +12,7 @@ from mfabric_jax.study import Failures
 from mfabric_jax.workload.compute import block_seconds
 from mfabric_jax.workload.gpus import get_gpu
 from tests.schedule.test_uneven import plainly, plainly_left
-from tests.study.small import MODEL, refused, row, small
+from tests.small import MODEL, refused, row, small
 from tests.study.test_compare_fabrics import JOB
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.study.small import configured
+from tests.small import configured
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from mfabric_jax.validation.packet_runs import Leaves, read_run
 from mfabric_jax.validation.packets import network
 from tests.mistakes import check_refused
 from tests.optimised import optimised
-from tests.study.small import configured
+from tests.small import configured
 from tests.validation.runs import LEAF_SPINE, MB, TREE, flow, run_of
 
 pytestmark = pytest.mark.usefixtures("double_precision")
