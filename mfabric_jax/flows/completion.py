@@ -73,8 +73,8 @@ def completion_times(
         if traced and platform() != "cpu":
             raise InputError(f"engine host is for programs on a cpu, got one for {platform()}; choose device or auto.")
         return (_on_host if traced else _now)(problem, size, start, lag, successors(pairs, flows[0]))
-    place = np.argsort(run_order(pairs, flows[0])) if len(pairs) else np.arange(flows[0])
-    release = Release(start, lag, jnp.asarray(pairs, jnp.int32), jnp.asarray(place, jnp.int32))
+    order = run_order(pairs, flows[0]) if len(pairs) else np.arange(flows[0])
+    release = Release(start, lag, jnp.asarray(pairs, jnp.int32), jnp.asarray(order, jnp.int32))
     return _on_device(problem, size, release)
 
 
@@ -100,7 +100,7 @@ def _now(problem: FlowProblem | FlowList, size, start, lag, order: Successors) -
 
 @jax.jit
 def _on_host(problem: FlowProblem | FlowList, size, start, lag, order: Successors) -> Completion:
-    nonfinite = _any_nan(problem, size, start, lag)
+    nonfinite = has_nan(problem, size, start, lag)
     begin, finish, holder, events = host_times.times(problem, jnp.where(nonfinite, 0, size), start, lag, order)
     return _completion((begin, finish), holder, events, nonfinite, jnp.asarray(False))
 
@@ -109,12 +109,8 @@ def _on_host(problem: FlowProblem | FlowList, size, start, lag, order: Successor
 def _on_device(problem: FlowProblem | FlowList, size, release: Release) -> Completion:
     end = device_events.simulate_events(*lax.stop_gradient((problem, size, release)))
     times = device_events.with_tangents((end.begin, end.finish), problem, size, release)
-    nonfinite = _any_nan(problem, size, release.start, release.lag)
+    nonfinite = has_nan(problem, size, release.start, release.lag)
     return _completion(times, end.holder, end.events, nonfinite, end.moving)
-
-
-def _any_nan(problem: FlowProblem | FlowList, *terms: Array) -> Array:
-    return has_nan(problem) | jnp.any(jnp.isnan(jnp.stack(terms)))
 
 
 def _completion(times: tuple[Array, Array], holder, events, nonfinite, moving) -> Completion:

@@ -19,12 +19,12 @@ from mfabric_jax.flows.problem import FlowList, FlowProblem
 
 
 class Release(NamedTuple):
-    """When flows may begin: `start`, `lag` [F] s; `after` [D 2], and `place` [F] in an order in which all can run."""
+    """When flows may begin: `start`, `lag` [F] s; `after` [D 2], and an `order` [F] in which all can run."""
 
     start: Float[Array, "F"]
     lag: Float[Array, "F"]
     after: Int[Array, "D 2"]
-    place: Int[Array, "F"]
+    order: Int[Array, "F"]
 
     def begin(self, finish: Float[Array, "F"]) -> Float[Array, "F"]:
         """From the ends that are known so far; infinity where one is not."""
@@ -65,7 +65,7 @@ def simulate_events(problem: FlowProblem | FlowList, size, release: Release) -> 
     again, unless flows wait for each other."""
     begin, finish = release.known(size, jnp.full_like(size, jnp.inf))
     origin = jnp.where(size > 0, begin, jnp.inf).min(initial=jnp.inf)
-    finite = ~(has_nan(problem) | jnp.any(jnp.isnan(jnp.stack([size, release.start, release.lag]))))
+    finite = ~has_nan(problem, size, release.start, release.lag)
     clock = Clock(
         now=jnp.stack([jnp.where(jnp.isfinite(origin), origin, 0), 0]),
         left=jnp.stack([size, jnp.zeros_like(size)]),
@@ -112,8 +112,8 @@ def _packed(problem: FlowProblem, size, release: Release, clock: Clock, row):
         holder=take(clock.holder, -1),
         keep=take(clock.keep, False),
     )
-    start, lag, place = take(release.start, 0), take(release.lag, 0), take(release.place, 0)
-    return pack(problem, row), take(size, 0), Release(start, lag, release.after, place), clock
+    release = release._replace(start=take(release.start, 0), lag=take(release.lag, 0), order=take(release.order, 0))
+    return pack(problem, row), take(size, 0), release, clock
 
 
 def _run(problem: FlowProblem | FlowList, size, release: Release, clock: Clock, fewer: int, bound: int) -> Clock:
@@ -209,12 +209,10 @@ def in_known_order(
         return known
     k_begin, k_finish = lax.stop_gradient(known)
     moves = (size > 0) & (problem.weight > 0) & jnp.isfinite(k_finish) & (k_finish > k_begin)
-    ends_last = jnp.repeat(jnp.arange(2), flows)
-    order = jnp.lexsort((ends_last, jnp.tile(release.place, 2), jnp.concatenate([k_begin, k_finish]))).astype(jnp.int32)
 
     def event(state, index):
         now, served, begin, finish, begun, ended = state
-        flow, begins = index % flows, index < flows
+        flow, begins = index // 2, index % 2 == 0
         rate = max_min_rates(only(problem, begun & ~ended)).rate
         waited = jnp.where(release.after[:, 1] == flow, finish[release.after[:, 0]], -jnp.inf).max(initial=-jnp.inf)
         own_begin = jnp.maximum(release.start[flow], waited) + release.lag[flow]
@@ -225,13 +223,28 @@ def in_known_order(
         ends_at = now + (size[flow] - served[flow]) / own_rate
         later = jnp.where(starts, own_begin, jnp.where(ends, ends_at, now))
         served = served + jnp.where(begun & ~ended, rate, 0) * (later - now)
-        at_once = ~begins & ~moves[flow] & jnp.isfinite(k_finish[flow])
-        finish = finish.at[flow].set(jnp.where(ends, later, jnp.where(at_once, begin[flow], finish[flow])))
+        finish = finish.at[flow].set(jnp.where(ends, later, begin[flow]))
         begun = begun.at[flow].set(begun[flow] | starts)
         ended = ended.at[flow].set(ended[flow] | ends)
         return (later, served, begin, finish, begun, ended), None
 
     none = jnp.zeros(flows, bool)
     first = (jnp.where(jnp.isfinite(k_begin), k_begin, jnp.inf).min(initial=jnp.inf), jnp.zeros_like(size))
-    (_, _, begin, finish, _, _), _ = lax.scan(event, (*first, k_begin, k_finish, none, none), order)
-    return begin, finish
+    events = _events_in_order(k_begin, k_finish, release)
+    (_, _, begin, finish, _, _), _ = lax.scan(event, (*first, k_begin, k_finish, none, none), events)
+    return begin, jnp.where(jnp.isfinite(k_finish), finish, k_finish)
+
+
+def _events_in_order(begin: Float[Array, "F"], finish: Float[Array, "F"], release: Release) -> Int[Array, "E"]:
+    """2 f where flow f begins, 2 f + 1 where it ends, by time; at one time by `release.order`, begins first."""
+    if not len(release.after):  # any order can run
+        return jnp.argsort(_in_turn(begin, finish), stable=True).astype(jnp.int32)
+    times = _in_turn(begin[release.order], finish[release.order])
+    events = _in_turn(2 * release.order, 2 * release.order + 1)
+    return events[jnp.argsort(times, stable=True)]
+
+
+def _in_turn(one: Array, other: Array) -> Array:
+    """[F], [F] -> [2 F]: one, other, one, other, ... A reshaped stack would be copied before a GPU sorts it."""
+    nothing = jnp.zeros((), one.dtype)
+    return lax.pad(one, nothing, [(0, 1, 1)]) + lax.pad(other, nothing, [(1, 0, 1)])

@@ -60,8 +60,9 @@ def max_min_rates(problem: FlowProblem | FlowList) -> Rates:
     return Rates(jnp.where(nonfinite, jnp.nan, rate), filled.bottleneck, filled.rounds, outcome)
 
 
-def has_nan(problem: FlowProblem | FlowList) -> Bool[Array, ""]:
-    parts = (problem.capacity, problem.share, problem.weight, problem.cap)
+def has_nan(problem: FlowProblem | FlowList, *terms: Array) -> Bool[Array, ""]:
+    """Whether the problem or one of the `terms` has a NaN."""
+    parts = (problem.capacity, problem.share, problem.weight, problem.cap, *terms)
     return jnp.any(jnp.stack([jnp.isnan(part).any() for part in parts]))
 
 
