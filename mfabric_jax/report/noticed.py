@@ -51,7 +51,7 @@ def _above_peak(rows: Rows) -> Iterator[str]:
         models = ", ".join(f"{model} {rate:.0%}" for model, rate in rates.items())
         said = f"computation is faster than the peak of the GPU that is priced ({models} of it), as no GPU can be"
         lost = "seconds are a time scale, for ratios alone, and dollars and joules of the whole cluster stay empty"
-        yield f"Warning: {said}: {lost}. With --compute achieved, --gpu or --efficiency they are known."
+        yield f"Warning: {said}: {lost}. With compute.efficiency they are known."
 
 
 def _uneven(rows: Rows) -> Iterator[str]:
@@ -64,7 +64,7 @@ def _uneven(rows: Rows) -> Iterator[str]:
         said = (
             f"the busiest rank receives more than the mean ({', '.join(models)} times), and experts compute as if even"
         )
-        yield f"{said[0].upper()}{said[1:]}: --expert-load received has them compute what they get."
+        yield f"{said[0].upper()}{said[1:]}: --set compute.experts=received has them compute what they get."
 
 
 def _dropped(rows: Rows) -> Iterator[str]:
@@ -94,7 +94,8 @@ def _tall(rows: Rows, effective: Mapping[str, Any]) -> Iterator[str]:
     most = max((usable(row.get("gpus")) or math.inf for row in tall), default=math.inf) * nics / gpus_per_server
     if most <= two.most_hosts:
         room = f"two tiers of switches with {two.radix} ports have room for {two.most_hosts:,} NICs"
-        yield f"Trees of packet switches have three tiers, as the paper's; {room}, and cost less: --tiers 2."
+        less = "and cost less: --set network.tiers=fewest"
+        yield f"Trees of packet switches have three tiers, as the paper's; {room}, {less}."
 
 
 def _places(rows: Rows) -> dict[tuple[Any, ...], list[Mapping[str, Any]]]:
@@ -113,7 +114,7 @@ def _slow(rows: Rows) -> Iterator[str]:
         if turning > _MOSTLY * worst[TIME]:
             share = f"{turning / worst[TIME]:.0%} of an iteration"
             seconds = f"{_seconds(turning)} of {_seconds(worst[TIME])} s"
-            say = "it is too slow for circuits that follow the traffic; keep them (--circuits-for run)"
+            say = "it is too slow for circuits that follow the traffic; keep them (--set circuits.span.length=run)"
             where = f"on {_where(fabric, ocs)}, {model} waits for the optical switch for {share} ({seconds})"
             yield f"Warning: {where}: {say} or take a faster one."
 

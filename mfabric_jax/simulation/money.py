@@ -92,19 +92,20 @@ def unknown_parts(settings: Settings, on: Fabric, bill: Bill) -> Iterator[str]:
     if parts.ocs is not None and on.optical_regions is not None:
         name = parts.ocs.name
         if parts.ocs.port_usd is None:
-            give = f"give usd_per_port (or usd, of a switch) in [ocs.{name}] of --prices."
+            give = f"give usd_per_port (or usd, of a switch) in [ocs.{name}] of network.prices."
             yield f"{on.name} has no cost: no price is known of the optical switch {name!r}; {give}"
         if parts.ocs.watts is None and parts.ocs.watts_per_port is None:
             yield f"no power is known of the optical switch {name!r}: {parts.watts.ocs_port:g} W a port are assumed."
     if bill.network_watts is None:
-        yield f"{on.name} has no power: that of a part of its network is not known; give it in [watts] of --prices."
+        give = "give it in [watts] of network.prices"
+        yield f"{on.name} has no power: that of a part of its network is not known; {give}."
     server = parts.server_of(gpu.name)
     listed = parts.gpus[gpu.name].usd if gpu.name in parts.gpus else None
     known = {
-        f"price of GPU {gpu.name}; give usd in its file or in [gpus.{gpu.name}] of --prices": gpu.usd or listed,
+        f"price of GPU {gpu.name}; give usd in its file or in [gpus.{gpu.name}] of network.prices": gpu.usd or listed,
         f"power of GPU {gpu.name}; give watts in its file": gpu.watts,
-        f"price of a server of {gpu.name}; give usd in [servers.NAME] of --prices": server.usd,
-        f"power of a server of {gpu.name}; give watts in [servers.NAME] of --prices": server.watts,
+        f"price of a server of {gpu.name}; give usd in [servers.NAME] of network.prices": server.usd,
+        f"power of a server of {gpu.name}; give watts in [servers.NAME] of network.prices": server.watts,
     }
     for what, value in known.items():
         if value is None:

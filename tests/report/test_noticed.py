@@ -14,7 +14,8 @@ def test_a_switch_that_takes_most_of_the_iteration_is_warned_of():
     (line,) = said({"reconfig_s": 38_404.0, "iteration_s": 38_416.2})
     assert line == (
         "Warning: on mfabric with telescent, m waits for the optical switch for 100% of an iteration (38,404 of 38,416 "
-        "s): it is too slow for circuits that follow the traffic; keep them (--circuits-for run) or take a faster one."
+        "s): it is too slow for circuits that follow the traffic; keep them (--set circuits.span.length=run) or take a "
+        "faster one."
     )
     assert said({"reconfig_s": 4.9}) == []
     assert len(said({"reconfig_s": 5.1})) == 1
@@ -46,7 +47,7 @@ def test_a_tier_that_is_not_needed_is_named():
     tall = said({"gpus": 2048, "policy": "uniform"}, effective={"tiers": 3})
     assert tall == [
         "Trees of packet switches have three tiers, as the paper's; two tiers of switches with 64 ports have room for "
-        "2,048 NICs, and cost less: --tiers 2."
+        "2,048 NICs, and cost less: --set network.tiers=fewest."
     ]
     many = {"tiers": 3, "nics": 16, "server": {"gpus_per_server": 8, "nics": None}}
     assert said({"gpus": 2048, "policy": "uniform"}, effective=many) == []

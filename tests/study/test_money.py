@@ -132,15 +132,18 @@ def test_what_is_not_known_is_said(tmp_path):
 
     assert said("mfabric", ocs="rotornet") == [
         "mfabric has no cost: no price is known of the optical switch 'rotornet'; give usd_per_port (or usd, of a "
-        "switch) in [ocs.rotornet] of --prices.",
+        "switch) in [ocs.rotornet] of network.prices.",
         "no power is known of the optical switch 'rotornet': 0.8 W a port are assumed.",
     ]
     assert said("fat-tree", ocs="rotornet") == []
     no_price, no_power = said("nvl72")
     assert "nvl72 has no cost: there are no public prices for NVLink domains" in no_price
-    assert no_power == "nvl72 has no power: that of a part of its network is not known; give it in [watts] of --prices."
+    assert (
+        no_power
+        == "nvl72 has no power: that of a part of its network is not known; give it in [watts] of network.prices."
+    )
     (price,) = said("fat-tree", gpu="GB300-NVL72")
-    give = "give usd in its file or in [gpus.GB300-NVL72] of --prices."
+    give = "give usd in its file or in [gpus.GB300-NVL72] of network.prices."
     assert price == f"whole-cluster price: no price of GPU GB300-NVL72; {give}"
     found, _ = bill("fat-tree", gpu="GB300-NVL72")
     assert (found.cluster_usd, found.network_usd is None) == (None, False)
