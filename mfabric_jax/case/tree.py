@@ -57,7 +57,9 @@ class Model(Group, frozen=True):
     top_k: Annotated[Count | None, doc("Experts that a token goes to.")] = None
     expert_hidden: Annotated[Count | None, doc("Inner width of an expert.")] = None
     shared_hidden: Annotated[Natural | None, doc("Inner width of the shared experts, all together.")] = None
-    dense_blocks: Annotated[Natural | None, doc("First blocks that are dense.")] = None
+    dense_blocks: Annotated[
+        Natural | tuple[int, ...] | None, doc("Blocks without experts: how many first ones, or which, from 0.")
+    ] = None
     dense_hidden: Annotated[Natural | None, doc("Inner width of the FFN of a dense block.")] = None
     vocab: Annotated[Natural | None, doc("Entries of the embedding.")] = None
     tied: Annotated[bool | None, doc("Whether embedding and output head are one.")] = None

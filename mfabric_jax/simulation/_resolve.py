@@ -103,6 +103,8 @@ def resolve(case: Case) -> Resolved:
     found = _Open(case)
     gpu = _gpu(found)
     model = get_model(case.model.name, _overrides(found))
+    for field in OF_MODEL:
+        found.fill(f"model.{field}", getattr(model.architecture, field), f"model {model.label}")
     _recipe(found, model)
     _formats(found)
     on = fabric.get(case.network.fabric)
@@ -119,6 +121,10 @@ def resolve(case: Case) -> Resolved:
 
 
 # ------------------------------------------------------------------------------------------------------ GPU and model
+OF_MODEL = (  # fields of an `Architecture` that a case may say
+    *("blocks", "hidden", "experts", "top_k", "expert_hidden", "shared_hidden", "dense_blocks", "dense_hidden"),
+    *("vocab", "tied", "expert_groups", "top_groups", "next_tokens"),
+)
 OF_GPU = {  # path: field of `Gpu`, and its unit
     "bf16_tflops": ("bf16_flops", units.tflops),
     "fp8_tflops": ("fp8_flops", units.tflops),
@@ -147,8 +153,7 @@ def _gpu(found: _Open) -> Gpu:
 
 def _overrides(found: _Open) -> dict[str, Any]:
     """What the case says of the model itself."""
-    fields = [path.partition(".")[2] for path in found.values if path.startswith("model.")]
-    given = {field: found[f"model.{field}"] for field in fields if field not in ("name", "recipe")}
+    given = {field: found[f"model.{field}"] for field in OF_MODEL}
     return {field: value for field, value in given.items() if value is not None}
 
 
@@ -218,13 +223,17 @@ def _job(found: _Open, model: Model, gpu: Gpu, on: Fabric) -> Workload:
     """The job: degrees that fit, then the batch."""
     per_server = on.gpus_of(gpu)
     chosen = _degrees(found, model, gpu)
+    why = chosen.why
     for name in ("tp", "pp", "ep", "dp"):
-        found.fill(f"job.parallel.{name}", getattr(chosen, name), chosen.why)
+        path = f"job.parallel.{name}"
+        if found[path] is None:
+            found.fill(path, getattr(chosen, name), why)
+            why = f"with {path}" if why == chosen.why else why
     degrees = {name: found[f"job.parallel.{name}"] for name in ("tp", "pp", "ep", "dp")}
     product = degrees["tp"] * degrees["pp"] * degrees["ep"] * degrees["dp"]
     found.fill("job.parallel.gpus", product, "dp x tp x pp x ep")
     if found["job.recompute"] == "fit":
-        found.values["job.recompute"], found.why["job.recompute"] = chosen.recompute, chosen.why
+        found.values["job.recompute"], found.why["job.recompute"] = chosen.recompute, why
     _batch(found, degrees)
     return Workload(
         **degrees,
