@@ -20,6 +20,7 @@ from mfabric_jax.schedule.iteration import FabricRates
 from mfabric_jax.schedule.pays import trade_off_of
 from mfabric_jax.simulation._resolve import resolve
 from mfabric_jax.simulation.scenario import Scenario, scenario_of
+from mfabric_jax.simulation.settings import rates_at
 from mfabric_jax.simulation.solving import Given, Program, given_of, program_of
 from mfabric_jax.workload.compute import BlockSeconds
 
@@ -94,17 +95,15 @@ class IterationOf(eqx.Module):
 
     def _costs(self, case: Numbers) -> tuple[FabricRates, BlockSeconds]:
         """Bandwidths and delays, and computation of a block."""
-        group, gbps, used = self._group(case), case["nic_gbps"], self.transport
-        nic, eps, send = (jnp.asarray(x, self.dtype) for x in (group.nic_Bps, group.eps_Bps, group.send_Bps))
-        latency_s, payload = used.path_s(self.path_links, case["link_delay_s"], nic), case["goodput"] * used.paced
-        nic, eps, send = nic * payload, eps * payload / (1 + used.acks_back), send * payload
-        changes = {"delay_s": jnp.zeros_like(nic)}
-        if group.reconfigures:
-            changes = {"delay_s": case["delay_s"] + case["reactivation_s"], "each_s": case["each_s"]}
-            changes |= {"decision_s": self.decision_s}
+        names = ("goodput", "link_delay_s", "each_s", "reactivation_s")
+        numbers = {name: case[name] for name in names if name in case} | {"memory_Bps": self.memory_Bps}
         own = units.gigabytes_per_s(case["nvlink_gigabytes_per_s"])
-        nvlink = jnp.asarray(self.on.nvlink_Bps(self.gpu_tbps, gbps, own), self.dtype)
-        rates = FabricRates(nic, eps, send, nvlink, latency_s=latency_s, memory_Bps=self.memory_Bps, **changes)
+        numbers |= {
+            "nvlink_Bps": self.on.nvlink_Bps(self.gpu_tbps, case["nic_gbps"], own),
+            "decision_s": self.decision_s,
+        }
+        rates = rates_at(self._group(case), self.transport, self.path_links, **numbers)
+        rates = jax.tree.map(lambda x: jnp.asarray(x, self.dtype), rates)
         return rates, jax.tree.map(lambda x: x / case["efficiency"], self.peak_s)
 
     def _group(self, case: Numbers) -> Any:

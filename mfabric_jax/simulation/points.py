@@ -15,7 +15,7 @@ from mfabric_jax.simulation._resolve import resolve
 from mfabric_jax.simulation.batch import Estimate, evaluate, usual_at_once
 from mfabric_jax.simulation.money import Bill, bill_of
 from mfabric_jax.simulation.replicas import replica_columns, replicas_of, slowest_columns
-from mfabric_jax.simulation.rows import described, judged, named, over_balanced
+from mfabric_jax.simulation.rows import compute_source, described, judged, named, over_balanced
 from mfabric_jax.simulation.scenario import Scenario, scenario_of
 from mfabric_jax.simulation.switches import changes_of, switching_columns
 
@@ -23,7 +23,8 @@ PARTS = ("compute_s", "exposed_comm_s", "reconfig_s", "bubble_s", "tp_comm_s", "
 SWITCHING = ("circuit_changes", "turns")
 PART_SOLVED = 4  # of the usual chunk: every iteration is many all-to-alls at once
 AVERAGED = -1  # sample: the mean of all iterations
-SAMPLE, BANDWIDTH, PORTS = "run.sample", "network.nic_gbps", "network.mfabric.optical_degree"
+SAMPLE, BANDWIDTH, EFFICIENCY = "run.sample", "network.nic_gbps", "compute.efficiency"
+PORTS = "network.mfabric.optical_degree"
 
 
 class Points:
@@ -34,6 +35,7 @@ class Points:
         self.block, self.resolved = block, resolve(block.case)
         self.on, self.job, self.settings = self.resolved.fabric, self.resolved.job, self.resolved.settings
         self._check_ends()
+        self._over = np.zeros((0, 0))
 
     def _check_ends(self) -> None:
         """`InputError` for a number that a case cannot have: the ends of every column are tried."""
@@ -83,11 +85,26 @@ class Points:
         each = {name: np.tile(values, self.replicas) for name, values in each.items()}
         each[SAMPLE] += np.repeat(np.arange(self.replicas) * self._iterations, len(samples))
         seconds = self._seconds(each, min(len(self.block) * len(self.function.given.tokens), usual_at_once()), before)
+        over = self._over_balanced(seconds.pop("solved"), np.tile(place, self.replicas))
         weight = 1 / np.bincount(place, minlength=len(cases[SAMPLE]))
         seconds = slowest_columns(seconds, self.replicas)
         mean = {name: np.bincount(place, values) * weight for name, values in seconds.items()}
-        columns = self._columns(mean, cases)
+        columns = self._columns(mean, cases) | {"ep_over_balanced": over}
         return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+    def _over_balanced(self, solved: np.ndarray, place: np.ndarray) -> list[float]:
+        """The median load of the all-to-alls of every row, over the balanced one.
+
+        - `solved` [N']: which all-to-alls were timed.   - `place` [N']: in which row.
+        """
+        order, found = np.argsort(place, kind="stable"), []
+        known: dict[tuple, float] = {}
+        for some in np.split(solved[order], np.flatnonzero(np.diff(place[order])) + 1):
+            key = tuple(some.tolist())
+            if key not in known:
+                known[key] = float(np.median(self._over[some]))
+            found.append(known[key])
+        return found
 
     def _columns(self, mean: dict[str, np.ndarray], cases: Mapping[str, np.ndarray]) -> dict[str, list]:
         """Columns of the rows, from mean seconds."""
@@ -102,11 +119,13 @@ class Points:
             ports = {"optical_degree": degree, "electrical_nics": self.resolved.case.network.nics - degree}  # type: ignore[operator]
         bill = bill_of(settings, self.on, job, cases[BANDWIDTH], **ports)  # type: ignore[arg-type]
         known = (np.broadcast_to(np.nan if part is None else part, rows).astype(float) for part in bill)
-        told = judged(settings, job, dict(mean), Bill(*known))  # type: ignore[arg-type]
+        told = judged(settings, job, dict(mean), Bill(*known), cases[EFFICIENCY])  # type: ignore[arg-type]
         group = self.function.group
         where = group.nic_use, 0.0, settings.circuits_for
         first = named(settings, self.on, job, *where, self.block.variant) | described(self.scenario)  # type: ignore[arg-type]
-        first |= {"nic_gbps": cases[BANDWIDTH]}
+        rates = {rate: compute_source(settings, job, rate) for rate in np.unique(cases[EFFICIENCY]).tolist()}
+        sources = np.array([rates[rate] for rate in cases[EFFICIENCY].tolist()], object)
+        first |= {"nic_gbps": cases[BANDWIDTH], "compute_source": sources}
         every = first | mean | told | switching | replica_columns(self.replicas, mean["iteration_s"], replica_s)
         return {name: _listed(value, rows) for name, value in every.items()}
 
@@ -144,7 +163,7 @@ class Points:
         found = {name: found[name].astype(np.float64) for name in ("iteration_s", *PARTS)}
         exchanges = Exchanges(**solved, count=None)  # type: ignore[arg-type]
         over = over_balanced(self.job, np.asarray(exchanges.load), np.asarray(exchanges.balanced))
-        found["ep_over_balanced"] = np.median(over.reshape(len(over), -1), axis=1)[place.reshape(-1)]
+        self._over, found["solved"] = over.reshape(len(over), -1), place.reshape(-1)
         if "anew" in again:
             found |= zip(SWITCHING, changes_of(self.job, again["anew"], again["switch"]), strict=True)
         return found

@@ -119,7 +119,7 @@ def simulate(case: Case | Cases | Sequence[Case], *, workers: int = 2) -> Result
 def _groups(block: Block) -> Iterator[Group]:
     """Bandwidths that differ in nothing else are one scenario."""
     others = [path for path in block.columns if path != BANDWIDTH]
-    if len(block) > FEW and (others or len(block) > FEW):
+    if len(block) > FEW or block.case.run.sample is not None or "run.sample" in others:
         yield Group(tuple(range(len(block))), Points(block))
         return
     made: dict[Any, tuple[list[int], list[float], Resolved]] = {}

@@ -114,17 +114,16 @@ def described(one: Scenario) -> dict[str, Any]:
         "placement": one.settings.placement,
         "dispatch": one.workload.dispatch,
         "dropped_share": dropped_part(one.workload, one.tokens),
-        "compute_source": compute_source(one.settings, one.workload),
+        "compute_source": compute_source(one.settings, one.workload, one.settings.achieved(one.workload)),
         "traffic": one.tokens.source,
         "iterations": len(one.tokens.count),
         "dtype": one.settings.dtype,
     } | memory_columns(one.settings, one.workload)
 
 
-def compute_source(settings: Settings, job: Workload) -> str:
+def compute_source(settings: Settings, job: Workload, achieved: float) -> str:
     """Where the computation time of a model comes from, in words."""
     peak = "peak" if settings.compute_precision == "bf16" else f"{settings.compute_precision} peak"
-    achieved = settings.achieved(job)
     if (measured := settings.measured_iteration_s) is not None:
         where = f"{settings.measured_fabric} at {settings.measured_at:g} Gbps"
         above = ", which no GPU achieves: measured communication was faster" if achieved > 1 else ""

@@ -255,13 +255,10 @@ class Settings:
 
     def rates(self, on: Fabric, group: EpGroup, nic_gbps: Any) -> FabricRates:
         """What the timeline needs of a fabric at a bandwidth."""
-        at, used = on.at(group, nic_gbps, self.gpu_tbps), self.carried_by
-        latency_s = used.path_s(on.path_links(self), self.link_delay_s, at.nic_Bps)  # type: ignore[arg-type]
-        rest = {"latency_s": latency_s, "nvlink_Bps": self.nvlink_Bps(on, nic_gbps)}
-        rest["memory_Bps"] = self.server.memory_Bps or float("inf")
-        if at.reconfigures:
-            rest |= {"delay_s": at.delay_s + self.reactivation_s, "each_s": self.each_s}
-        return rates_of(at, goodput=self.goodput * used.paced, acks=used.acks_back, **rest)
+        numbers = {"goodput": self.goodput, "link_delay_s": self.link_delay_s}
+        numbers |= {"each_s": self.each_s, "reactivation_s": self.reactivation_s}
+        numbers |= {"nvlink_Bps": self.nvlink_Bps(on, nic_gbps), "memory_Bps": self.server.memory_Bps or float("inf")}
+        return rates_at(on.at(group, nic_gbps, self.gpu_tbps), self.carried_by, on.path_links(self), **numbers)
 
     @property
     def rules(self) -> Rules:
@@ -287,3 +284,24 @@ class Settings:
         policy = policies.suited(self.policy, routing=self.routing)
         alone = self.first == "pays" or self.case.job.overlap.name == "passes"  # type: ignore[union-attr]
         return policies.for_demand_alone(policy) if alone and self.policy in policies.SETTLE_TIES else policy
+
+
+def rates_at(
+    group: EpGroup,
+    used: Transport,
+    links: Any,
+    *,
+    goodput: Any,
+    link_delay_s: Any,
+    nvlink_Bps: Any,
+    memory_Bps: Any,
+    each_s: Any = 0.0,
+    reactivation_s: Any = 0.0,
+    decision_s: Any = 0.0,
+) -> FabricRates:
+    """What the timeline needs of a group at its bandwidth, whose transport is `used` and whose paths have so many
+    `links`. All numbers may be traced."""
+    rest = {"latency_s": used.path_s(links, link_delay_s, group.nic_Bps), "nvlink_Bps": nvlink_Bps}
+    if group.reconfigures:
+        rest |= {"delay_s": group.delay_s + reactivation_s, "each_s": each_s, "decision_s": decision_s}
+    return rates_of(group, goodput=goodput * used.paced, acks=used.acks_back, memory_Bps=memory_Bps, **rest)
