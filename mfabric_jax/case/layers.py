@@ -110,7 +110,8 @@ def merged(layers: Sequence[Layer]) -> Cases:
 
 def _narrowed(variants: Sequence[Variant], later: Statement) -> tuple[Variant, ...]:
     """Variants of an earlier layer beside what a later one states: those that say otherwise are left out, and a fabric
-    that only they have stands once, as set. One of which more than model and fabric is said has no name of its own."""
+    that only they have stands once, as set, like one of which no variant says anything. One of which more than model
+    and fabric is said has no name of its own."""
     kept: list[Variant] = []
     alone: list[str] = []
     for variant in variants:
@@ -122,6 +123,8 @@ def _narrowed(variants: Sequence[Variant], later: Statement) -> tuple[Variant, .
         else:
             alone += both.get(FABRIC, _listed(variant.stated.get(FABRIC, [])))
     there = [name for one in kept for name in _listed(one.stated.get(FABRIC, []))]
+    known = [name for variant in variants for name in _listed(variant.stated.get(FABRIC, []))]
+    alone += [name for name in _listed(later.get(FABRIC, [])) if variants and name not in known]
     lost = [name for name in dict.fromkeys(alone) if name not in there]
     return (*kept, *(Variant(AS_SET, {FABRIC: name}) for name in lost))
 

@@ -25,6 +25,7 @@ from mfabric_jax.traffic.knobs import WORKLOADS
 from mfabric_jax.traffic.placement import Room
 from mfabric_jax.workload import Gpu, Workload, block_seconds
 from mfabric_jax.workload.compute import BlockSeconds
+from mfabric_jax.workload.gpus import DEFAULT_GPU
 
 HALF = 0.5  # of the peak, of a model without published times
 
@@ -176,8 +177,10 @@ class Settings:
 
     @property
     def calibrated(self) -> dict[str, Calibrated]:
-        """Published times that rates are fitted to, under the assumptions of the case."""
-        return CALIBRATED[self.case.compute.rate.value] if self.rates_from == "calibrated" else {}  # type: ignore[union-attr]
+        """Published times that rates are fitted to, under the assumptions of the case: rates of one GPU alone."""
+        if self.rates_from != "calibrated" or (self.server.name, self.compute_precision) != (DEFAULT_GPU, "bf16"):
+            return {}
+        return CALIBRATED[self.case.compute.rate.value]  # type: ignore[union-attr]
 
     @property
     def measured_iteration_s(self) -> float | None:
