@@ -9,6 +9,9 @@ import pytest
 from mfabric_jax import Case, InputError, cases, load, resolve, simulate
 
 MODEL = "mixtral-8x7b"  # four servers a region; llama-moe has two
+# One stage of 16 servers: 8 groups of 4 ranks on 2 servers, or 2 scale-up domains of 64 GPUs, 4 groups in each.
+JOB = {f"job.parallel.{name}": degree for name, degree in (("tp", 4), ("pp", 1), ("dp", 8), ("ep", 4))}
+JOB |= {"job.batch.micro_batches": 1, "traffic.drawn": 1}
 
 
 @functools.cache
@@ -23,9 +26,14 @@ def small(changes=None, model=MODEL, preset="paper"):
     return base(preset).with_({"model.name": model} | (changes or {}))
 
 
+def several(changes, axes, model=MODEL):
+    """Small cases along axes."""
+    return tuple(cases(small(changes, model), axes))
+
+
 @functools.cache
 def rows(asked):
-    """The rows of a case or of several, solved once."""
+    """The rows of a case or of a tuple of them, solved once."""
     return tuple(simulate(asked).rows())
 
 

@@ -12,7 +12,7 @@ TRACE = "compare --models mixtral-8x7b --fabrics fat-tree --trace"
 LATE = (TREE, GRAPH, TRACE)  # refused where the cluster is built, the graph or the trace is read
 
 # {the first words: [(those behind, how the sentence begins)]}. What settings refuse whoever asks stands beside these:
-# tests/study/test_config.py, test_failures.py, test_whole_cluster.py, tests/learning/test_scoreboard.py.
+# tests/simulation/test_config.py, tests/study/test_failures.py, test_whole_cluster.py, tests/learning/test_scoreboard.py.
 MISTAKES = {
     "": [
         ("compar", "command 'compar' is unknown (did you mean 'compare'?); allowed: compare, calibrate, fail"),

@@ -13,8 +13,7 @@ from mfabric_jax.study.config import Compare
 from mfabric_jax.traffic.placing import copied_experts
 from mfabric_jax.workload import fullest_stage, iteration_bytes
 from mfabric_jax.workload.volume import gradient_bytes
-from tests.small import MODEL, refused, row, small
-from tests.study.test_compare_fabrics import JOB
+from tests.small import JOB, MODEL, refused, row, small
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
 UNEVEN = JOB | {"traffic": "generated", "skew": 0.8, "drift": 0.2, "fabrics": ("fat-tree",)}

@@ -11,8 +11,7 @@ from mfabric_jax.simulation.solving import simulate_scenario
 from mfabric_jax.study import Failures
 from mfabric_jax.study.config import Compare
 from mfabric_jax.sweep import Sweep, sweep
-from tests.small import MODEL, refused, row, small
-from tests.study.test_compare_fabrics import JOB
+from tests.small import JOB, MODEL, refused, row, small
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
 SPREAD = JOB | {"micro_batches": 2, "drawn": 2, "traffic": "generated", "skew": 0.8, "iterations": 2, "drift": 0.3}

@@ -20,8 +20,8 @@ from mfabric_jax.schedule.exchange import acknowledged, with_acks
 from mfabric_jax.simulation.scenario import scenarios
 from mfabric_jax.sweep import Sweep, sweep
 from tests.mistakes import refused
+from tests.simulation.test_compare_fabrics import BALANCED, EXCHANGES, expert_seconds
 from tests.small import row, rows, small
-from tests.study.test_compare_fabrics import BALANCED, EXCHANGES, expert_seconds
 from tests.study.test_sweeps import SMALL, rows_of
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")

@@ -12,8 +12,7 @@ from mfabric_jax.study import Failures
 from mfabric_jax.workload.compute import block_seconds
 from mfabric_jax.workload.gpus import get_gpu
 from tests.schedule.test_uneven import plainly, plainly_left
-from tests.small import MODEL, refused, row, small
-from tests.study.test_compare_fabrics import JOB
+from tests.small import JOB, MODEL, refused, row, small
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
 UNEVEN = JOB | {"traffic": "generated", "skew": 0.8, "fabrics": ("fat-tree",)}

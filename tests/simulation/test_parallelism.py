@@ -6,8 +6,7 @@ import pytest
 
 from mfabric_jax.simulation import iteration_of
 from mfabric_jax.workload.gpus import get_gpu
-from tests.small import MODEL, refused, row, small
-from tests.study.test_compare_fabrics import JOB
+from tests.small import JOB, MODEL, refused, row, small
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
 ONE = JOB | {"fabrics": ("fat-tree",)}

@@ -8,8 +8,7 @@ from mfabric_jax.simulation.scenario import scenarios
 from mfabric_jax.simulation.solving import solve
 from mfabric_jax.study import Failures
 from tests.mistakes import check_refused
-from tests.small import row, small
-from tests.study.test_compare_fabrics import JOB
+from tests.small import JOB, row, small
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
 REGION = JOB | {"fabrics": ("mfabric",), "policy": "uniform", "traffic": "generated", "skew": 0.5}

@@ -10,8 +10,7 @@ from mfabric_jax.cluster.whole_cluster import WholeCluster, cluster_rows, solve_
 from mfabric_jax.failures import failures
 from mfabric_jax.simulation import iteration_of
 from mfabric_jax.study import Failures
-from tests.small import MODEL, refused, row, small
-from tests.study.test_compare_fabrics import JOB
+from tests.small import JOB, MODEL, refused, row, small
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
 EVEN = JOB | {"traffic": "balanced", "fabrics": ("fat-tree",)}
