@@ -35,7 +35,7 @@ def run(cases: Cases, options: Options) -> int:
     if options.picture is not None:
         check_picture(options.picture)
     segments, rows = example_timeline(case)
-    resolved = simulation._resolve(case)
+    resolved = simulation.resolve(case)
     title = f"{resolved.job.model} on {case.network.fabric} at {case.network.nic_gbps:g} Gbps"
     print(f"{title}: an iteration of {rows[0]['iteration_s']:.4g} s; seconds of every pipeline stage")
     parts = {"compute_s": "compute", "tp_comm_s": "TP", "ep_comm_s": "EP", "dp_comm_s": "DP"}

@@ -29,7 +29,7 @@ def run(cases: Cases, options: Options) -> int:
     from mfabric_jax.workload.regions import region_remark
     from mfabric_jax.workload.volume import MEASURED_SOURCE
 
-    resolved = simulation._resolve(shared.one_case(cases, "traffic"))
+    resolved = simulation.resolve(shared.one_case(cases, "traffic"))
     job = resolved.job
     print(
         f"{job.model}: {job.gpus} GPUs = DP {job.dp} x TP {job.tp} x PP {job.pp} x EP {job.ep}, "

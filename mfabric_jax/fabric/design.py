@@ -48,6 +48,38 @@ class ClusterShape(Protocol):
     def pp(self) -> int: ...
 
 
+class HasPorts(Protocol):
+    """What the form of a cluster reads of settings.
+
+    - `server_nics`: of a server; None: as many as usual there.   - `optical_degree`, `electrical_nics`: of them, those
+      on the optical switch and on the tree of mfabric.   - `gpu_tbps`: of a GPU in a scale-up domain.
+    """
+
+    @property
+    def server_nics(self) -> int | None: ...
+    @property
+    def optical_degree(self) -> int: ...
+    @property
+    def electrical_nics(self) -> int: ...
+    @property
+    def tiers(self) -> int: ...
+    @property
+    def pxn(self) -> bool: ...
+    @property
+    def gpu_tbps(self) -> float: ...
+
+
+class HasCircuits(HasPorts, Protocol):
+    """What a group reads of settings, too: its circuits' delay, the optical switch that is named, TopoOpt's wiring."""
+
+    @property
+    def delay_s(self) -> float: ...
+    @property
+    def optical_switch(self) -> Ocs | None: ...
+    @property
+    def wiring(self) -> str: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class ServerSettings:
     """What a user may say about servers."""
@@ -227,7 +259,7 @@ def server_nvlink(gpu_tbps: Any, nic_gbps: Any, own_Bps: Any) -> Any:
     return own_Bps
 
 
-def tree_links(settings: FabricSettings) -> int:
+def tree_links(settings: HasCircuits) -> int:
     """Links of a path between servers over a switch tree."""
     return 2 * settings.tiers
 
@@ -275,13 +307,13 @@ class Fabric:
     groups: Callable[..., list[Any]]
     cluster: Callable[[int, float, Form, dict[str, Any]], Cluster]
     parts: Callable[[Form], tuple[PartGroup, ...]]
-    form: Callable[[PortSettings, ClusterShape], Form]
+    form: Callable[[HasPorts, ClusterShape], Form]
     tree: Callable[[Form], Tree | None] = lambda form: None
     direct_links: Callable[[Form, ClusterShape], int] = lambda form, job: 0
     circuits: Callable[..., np.ndarray | None] = no_circuits
     nvlink_Bps: Callable[[Any, Any, Any], Any] = server_nvlink
     at: Callable[..., Any] = at_bandwidth
-    path_links: Callable[[FabricSettings], int] = tree_links
+    path_links: Callable[[HasCircuits], int] = tree_links
     domain_gpus: int | None = None
     per_gpu: tuple[str, str] | None = None
     data: tuple[str, ...] = ()
@@ -289,7 +321,7 @@ class Fabric:
     policy: str | None = "none"
     routing: str | None = "spraying"
     reconfigures: bool = False
-    single_paths: Callable[[FabricSettings], bool] = lambda settings: True
+    single_paths: Callable[[HasCircuits], bool] = lambda settings: True
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
     rails: bool = False
     panels: bool = False
@@ -308,7 +340,7 @@ class Fabric:
         return server.scale_up_gpus or self.domain_gpus
 
 
-def nics_of(settings: PortSettings, job: ClusterShape) -> int:
+def nics_of(settings: HasPorts, job: ClusterShape) -> int:
     """One NIC for each GPU, unless the user or the GPU says otherwise."""
     return settings.server_nics or job.gpus_per_server
 

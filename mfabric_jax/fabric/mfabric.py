@@ -12,9 +12,9 @@ from mfabric_jax.fabric.design import (
     SERVER_GPUS,
     ClusterShape,
     Fabric,
-    FabricSettings,
     Form,
-    PortSettings,
+    HasCircuits,
+    HasPorts,
     needs_regions,
 )
 from mfabric_jax.fabric.packet_trees import nic_tree, ratio_of
@@ -22,14 +22,14 @@ from mfabric_jax.fabric.region import Region
 from mfabric_jax.workload import Workload
 
 
-def check_ports(settings: FabricSettings, region: Region) -> Region:
+def check_ports(settings: HasCircuits, region: Region) -> Region:
     """`InputError` where the optical switch has too few ports for the region."""
     if (switch := settings.optical_switch) is not None:
         switch.check_region(region.servers, int(np.max(region.optical_degree)))
     return region
 
 
-def _groups(settings: FabricSettings, job: Workload, nic_gbps: float, nic_uses) -> list[Region]:
+def _groups(settings: HasCircuits, job: Workload, nic_gbps: float, nic_uses) -> list[Region]:
     nics = settings.optical_degree, float(settings.electrical_nics)
     return [check_ports(settings, Region(job.servers_per_region, nic_gbps, *nics, settings.delay_s))]
 
@@ -50,7 +50,7 @@ def _parts(form: Form) -> tuple[PartGroup, ...]:
     return optical, PartGroup(form.electrical_nics, "switch tree", tree)
 
 
-def _form(settings: PortSettings, job: ClusterShape) -> Form:
+def _form(settings: HasPorts, job: ClusterShape) -> Form:
     degree, nics = settings.optical_degree, settings.electrical_nics
     return Form(tiers=settings.tiers, optical_degree=degree, electrical_nics=nics)
 

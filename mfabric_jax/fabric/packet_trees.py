@@ -9,9 +9,9 @@ from mfabric_jax.fabric.cost import PartGroup, tree_attachment
 from mfabric_jax.fabric.design import (
     SERVER_GPUS,
     ClusterShape,
-    FabricSettings,
     Form,
-    PortSettings,
+    HasCircuits,
+    HasPorts,
     check_own,
     has_no_regions,
     nics_of,
@@ -22,7 +22,7 @@ from mfabric_jax.workload import Workload
 
 
 def tree_groups(
-    settings: FabricSettings, job: Workload, nic_gbps: float, nic_uses: Sequence[str], ratio: float | None = None
+    settings: HasCircuits, job: Workload, nic_gbps: float, nic_uses: Sequence[str], ratio: float | None = None
 ) -> list[Electrical]:
     """A star of ports for every use of NICs."""
     nics = nics_of(settings, job)
@@ -77,6 +77,6 @@ def tree_parts(form: Form, ratio: float = 1.0) -> tuple[PartGroup, ...]:
     return (PartGroup(nics, "switch tree", tree_attachment(ratio_of(form, ratio), form.tiers, form.at)),)
 
 
-def tree_form(settings: PortSettings, job: ClusterShape) -> Form:
+def tree_form(settings: HasPorts, job: ClusterShape) -> Form:
     """NICs as the user has them, else one for each GPU."""
     return Form(nics=nics_of(settings, job), tiers=settings.tiers, pxn=settings.pxn, gpu_tbps=settings.gpu_tbps)

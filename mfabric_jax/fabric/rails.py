@@ -11,20 +11,20 @@ from functools import partial
 from typing import Any
 
 from mfabric_jax.fabric.cost import PartGroup, tree_attachment
-from mfabric_jax.fabric.design import SERVER_GPUS, Fabric, FabricSettings, Form, check_own, nics_of, tree_links
+from mfabric_jax.fabric.design import SERVER_GPUS, Fabric, Form, HasCircuits, check_own, nics_of, tree_links
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.fabric.packet_trees import nic_tree, ratio_of, tree_cluster, tree_form, tree_groups, tree_parts
 from mfabric_jax.workload import Workload
 
 
-def _over_nvswitch(settings: FabricSettings, job: Workload, nic_gbps: float, nic_uses: Sequence[str] = ()):
+def _over_nvswitch(settings: HasCircuits, job: Workload, nic_gbps: float, nic_uses: Sequence[str] = ()):
     """Every rank sends by the NIC of the destination's rank."""
     nics = nics_of(settings, job)
     check_own("own", nics, job.gpus_per_server)
     return [Electrical(nic_gbps, nics, pxn=True)]
 
 
-def _optimized_groups(settings: FabricSettings, job: Workload, nic_gbps: float, nic_uses: Sequence[str]):
+def _optimized_groups(settings: HasCircuits, job: Workload, nic_gbps: float, nic_uses: Sequence[str]):
     return (_over_nvswitch if settings.pxn else tree_groups)(settings, job, nic_gbps, nic_uses)
 
 

@@ -22,9 +22,9 @@ from mfabric_jax.fabric.design import (
     SERVER_GPUS,
     ClusterShape,
     Fabric,
-    FabricSettings,
     Form,
-    PortSettings,
+    HasCircuits,
+    HasPorts,
     has_no_regions,
 )
 from mfabric_jax.fabric.direct_links import DirectLinks
@@ -106,7 +106,7 @@ def _per_direction(nics: int | None) -> int:
     return 1 if nics is None else nics // DIRECTIONS
 
 
-def _groups(settings: FabricSettings, job: Workload, nic_gbps: float, nic_uses: Sequence[str]) -> list[DirectLinks]:
+def _groups(settings: HasCircuits, job: Workload, nic_gbps: float, nic_uses: Sequence[str]) -> list[DirectLinks]:
     each = _per_direction(settings.server_nics)
     plane = (*near_square(job.servers_per_region), 1)
     hops = _hops(dimension_order(plane))
@@ -125,7 +125,7 @@ def _groups(settings: FabricSettings, job: Workload, nic_gbps: float, nic_uses: 
     ]
 
 
-def _form(settings: PortSettings, job: ClusterShape) -> Form:
+def _form(settings: HasPorts, job: ClusterShape) -> Form:
     plane = near_square(job.servers_per_region)
     return Form(nics=settings.server_nics, shape=(*plane, job.servers // math.prod(plane)))
 

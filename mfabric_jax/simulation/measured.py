@@ -14,12 +14,6 @@ from mfabric_jax.simulation.solving import solve, times_of
 HALVINGS = 60
 
 
-def efficiency_of(config: Compare, measured_s: float) -> float:
-    """`achieved_in` the one iteration of `config`."""
-    (one,) = scenarios(config)
-    return achieved_in(one, measured_s)
-
-
 @functools.lru_cache(maxsize=64)
 def measured_efficiency(case: Case) -> float:
     """`achieved_in` the iteration that a resolved case says was measured: its job where that was, at its NICs."""

@@ -1,5 +1,6 @@
 """`Region` and `Electrical`: what they refuse, in words, and what they may carry as data."""
 
+import dataclasses
 import itertools
 
 import jax
@@ -7,10 +8,11 @@ import numpy as np
 import pytest
 
 from mfabric_jax.fabric import NAMES, Region, get
-from mfabric_jax.fabric.design import FabricSettings
 from mfabric_jax.fabric.electrical import Electrical
+from mfabric_jax.simulation import resolve
 from mfabric_jax.workload import get as job_of
 from tests.mistakes import refused
+from tests.small import small
 
 NAN, INF = float("nan"), float("inf")
 
@@ -39,8 +41,7 @@ def test_electrical_refuses():
 
 def test_every_fabric_answers_for_itself():
     # What a group sees: bytes/s of a server beyond its switch, by hand at 400 Gbps; NVLink at 8 Tbps a GPU.
-    settings = FabricSettings()
-    settings.check_fabric()
+    settings = dataclasses.replace(resolve(small()).settings, server_nics=None)  # as many as usual on each
     beyond = {"fat-tree": 8, "oversub-fat-tree": 8 / 3, "rail-optimized": 8, "rail-only": 8, "topoopt": 2}
     beyond |= {"mfabric": 2, "nvl72": 64, "mfabric-cpo": 64, "torus": 2}
     assert set(beyond) == set(NAMES)
@@ -62,8 +63,7 @@ def test_every_fabric_answers_for_itself():
 
 @pytest.mark.parametrize(("gbps", "ports", "nvlink"), [(400.0, 9, 950e9), (800.0, 4, 900e9)])
 def test_what_a_nic_leaves_of_a_gpu_is_nvlink_and_optical_ports(gbps, ports, nvlink):
-    cpo, nvl72, settings = get("mfabric-cpo"), get("nvl72"), FabricSettings()
-    settings.check_fabric()
+    cpo, nvl72, settings = get("mfabric-cpo"), get("nvl72"), resolve(small()).settings
     job = job_of("deepseek-v3", gpus_per_server=64)
     (group,) = cpo.groups(settings, job, gbps, ("own",))
     assert group.optical_degree == ports * 64

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from mfabric_jax.fabric import cluster, cluster_cost, get
-from mfabric_jax.fabric.design import FabricSettings
 from mfabric_jax.fabric.registry import cost_table
 from mfabric_jax.fabric.torus import dimension_order, near_cube, near_square, torus_links
 from mfabric_jax.routing import cluster_routes, links_of
 from mfabric_jax.routing.fixed import fixed_time
+from mfabric_jax.simulation import resolve
 from mfabric_jax.workload import get as job_of
 from tests.mistakes import refused
+from tests.small import small
 
 SHAPES = ((4, 3, 2), (5, 1, 1), (2, 2, 2), (3, 3, 3), (1, 1, 1))
 
@@ -47,8 +48,7 @@ def test_planes_and_boxes():
 def test_a_ring_of_four_by_hand():
     # 4 servers in a 2 x 2 plane, one NIC a direction: x and y join neighbours twice. Everybody sends 6 GB to the
     # server across: one hop along x beside everybody else, then one along y: 6 GB over 2 links of 1 GB/s each.
-    settings, job = FabricSettings(), job_of("mixtral-8x7b")
-    settings.check_fabric()
+    settings, job = resolve(small({"network.fabric": "torus"})).settings, job_of("mixtral-8x7b")
     (group,) = get("torus").groups(settings, job, 8.0, ())
     assert (group.servers, group.nics, group.ring_nics) == (4, 4, 2)
     assert group.stage_nics == 1 / 8  # eight replicas of a stage share the way to the next one
