@@ -29,10 +29,11 @@ def test_prints_a_row_for_every_stage_and_writes_both_files(capsys, tmp_path, so
     assert status(*SMALL, "--fabric", "mfabric", *OWN, "--out", out, "--picture", picture) == 0
     output = capsys.readouterr()
     assert output.err.split() == [str(out), str(picture)]
-    heading, columns, _, *lines = output.out.splitlines()
+    heading, job, columns, _, *lines = output.out.splitlines()
     _, rows, effective = solved
     seconds = f"an iteration of {rows[0]['iteration_s']:.4g} s"
     assert heading == f"{MODEL} on mfabric at 100 Gbps: {seconds}; seconds of every pipeline stage"
+    assert job.startswith(f"{MODEL}: 1024 GPUs = DP 8 x TP 4 x PP 4 x EP 8, 2 micro-batches of 8 x 4096 tokens, ")
     assert columns.split() == ["stage", "compute", "TP", "EP", "DP", "reconf", "bubble"]
     shown = [[float(word) for word in line.split()] for line in lines]
     want = [[one["stage"], *(one[part] for part in PARTS)] for one in rows]

@@ -88,6 +88,7 @@ def run(cases: Cases, options: Options) -> int:
         shown.append(report.Column("published", percent=True))
     if any(one.at for one in every):
         shown.append(report.Column("run_slow_down", "of the run", percent=True))
+    shared.print_jobs(rows)
     print(report.plain(rows, shown))
     spares = {"spare_part_usd": "spare part [$]", "spare_usd": "spare server [$]"}
     spares |= {"lost_hours_per_month": "lost h/month", "lost_iterations_per_month": "lost iterations"}

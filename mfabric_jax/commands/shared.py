@@ -3,6 +3,8 @@
 import importlib.util
 import os
 import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from mfabric_jax.case import Case, Cases
 from mfabric_jax.checks import InputError, one_of
@@ -59,6 +61,15 @@ def case_notes(cases: Cases) -> list[str]:
     for resolved in map(resolve, (block.case for block in cases.blocks)):
         said += [found_words(resolved), too_large_words(resolved)]
     return list(dict.fromkeys(one for one in said if one is not None))
+
+
+def print_jobs(rows: Sequence[Mapping[str, Any]]) -> None:
+    """A line for every model of rows: of which job they are."""
+    from mfabric_jax.report.grid import grouped
+    from mfabric_jax.report.noticed import job_words
+
+    for (model,), own in grouped(rows, "model").items():
+        print(f"{model}: {', '.join(job_words(own))}")
 
 
 def check_outputs(out: str | None, figures: str | None) -> None:

@@ -29,6 +29,7 @@ def run(cases: Cases, options: Options) -> int:
     from mfabric_jax.report.style import check_picture
     from mfabric_jax.simulation import example_timeline
     from mfabric_jax.simulation.results import effective
+    from mfabric_jax.simulation.rows import job_columns
 
     if options.out is not None:
         check_trace(options.out)
@@ -40,6 +41,8 @@ def run(cases: Cases, options: Options) -> int:
     print(f"{title}: an iteration of {rows[0]['iteration_s']:.4g} s; seconds of every pipeline stage")
     parts = {"compute_s": "compute", "tp_comm_s": "TP", "ep_comm_s": "EP", "dp_comm_s": "DP"}
     parts |= {"reconfig_s": "reconf", "bubble_s": "bubble"}
+    model, columns = resolved.job.model, job_columns(resolved.settings, resolved.job)
+    shared.print_jobs([{"model": model, "gpus": resolved.job.gpus} | columns])
     print(report.plain(rows, ["stage", *(report.Column(key, name) for key, name in parts.items())]))
     for said in shared.case_notes(cases):
         print(said)

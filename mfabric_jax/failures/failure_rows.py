@@ -8,7 +8,7 @@ from mfabric_jax.failures._expected_loss import expected_loss
 from mfabric_jax.failures.kinds import devices
 from mfabric_jax.schedule import Iteration
 from mfabric_jax.simulation.money import bill_of, usd_of_gpu
-from mfabric_jax.simulation.rows import PARTS
+from mfabric_jax.simulation.rows import PARTS, job_columns
 from mfabric_jax.simulation.scenario import Scenario
 
 SPARED = ("gpu", "server")  # a spare server takes over
@@ -51,6 +51,7 @@ def row_of(config: Any, one: Scenario, kind: str, stage: int, before: Iteration,
         **_expected(config, one, kind, run_s=float(whole_s.mean()), slow_down=slow_down),
         "published": PUBLISHED.get((job.known_as, kind)) if as_published and one.fabric.name == PUBLISHED_ON else None,
         **parts,
+        **job_columns(settings, job),
         "dtype": settings.dtype,
     }
 

@@ -37,6 +37,8 @@ OF_A_RUN = (
 )  # no settings
 VARIES = "varies"  # of a setting that is a column
 SCALARS = (str, int, float, bool)
+OF_JOB = ("tp", "pp", "ep", "dp", "micro_batches", "micro_batch", "sequence", "tokens_per_iteration", "precision")
+OF_JOB = (*OF_JOB, "compute_precision", "expert_load", "placement", "dispatch", "achieved_over_peak", "dtype")
 USUAL = ("iteration_s", "seconds")  # the result of a row, if nothing else is asked for
 
 
@@ -56,11 +58,14 @@ class Asked(NamedTuple):
 
 
 def query(paths: Sequence[str | Path], asked: Asked) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Rows of the answer, and the configuration of the first file. Settings in which files differ are columns.
+    """Rows of the answer, and the configuration of the first file. Settings in which files differ are columns, and in
+    columns or groups that are asked for as many of them stand as tell the files apart: rows of different presets or
+    defaults never look alike.
 
     `InputError` for what is not there, and for files of a sweep that are damaged, misplaced or of another one.
     """
-    table, config = _read_all(paths)
+    table, config, apart = _read_all(paths)
+    asked = asked._replace(columns=apart.beside(asked.columns), by=apart.beside(asked.by))
     if asked.measures and not asked.by:
         raise InputError(f"measures are of groups; name columns to group by, got {', '.join(asked.measures)} alone.")
     for condition in asked.where:
@@ -111,24 +116,64 @@ def _sweep_of(path: Path) -> SweepFolder | None:
     return SweepFolder.read(path) if (path / CONFIG).is_file() else None
 
 
-def _read_all(paths: Sequence[str | Path]) -> tuple[Any, dict[str, Any]]:
+class Apart(NamedTuple):
+    """Assumptions in which rows of the same model differ from path to path, not within one: a value of each path."""
+
+    values: Mapping[str, Sequence[Any]]
+
+    def beside(self, names: Sequence[str]) -> Sequence[str]:
+        """The names, if any, and behind them as many assumptions as they lack to tell the paths apart."""
+
+        def told(some: Sequence[str]) -> int:
+            return len(set(zip(*(self.values[name] for name in some), strict=True)))
+
+        there = [name for name in names if name in self.values]
+        more: list[str] = []
+        for name in self.values if names else ():
+            if told([*there, *more, name]) > told([*there, *more]):
+                more.append(name)
+        return (*names, *more)
+
+
+def _read_all(paths: Sequence[str | Path]) -> tuple[Any, dict[str, Any], Apart]:
     """One table of all rows; columns that a file lacks are empty in its rows."""
     with extra("store", "a query"):
         import pyarrow
-    tables, configs = [], []
-    for path, sweep in _files(paths):
-        if path.suffix == ".parquet" and path.exists():
-            table, config = read_table(path, sweep)
-        else:
-            rows, config = read_rows(path)
-            table = pyarrow.Table.from_pylist(rows)
-        tables.append(table)
-        configs.append(config)
+    tables, configs, owners = [], [], []
+    for owner, path in enumerate(paths):
+        for file, sweep in _files([path]):
+            if file.suffix == ".parquet" and file.exists():
+                table, config = read_table(file, sweep)
+            else:
+                rows, config = read_rows(file)
+                table = pyarrow.Table.from_pylist(rows)
+            tables.append(table)
+            configs.append(config)
+            owners.append(owner)
+    held = {name for table in tables for name in table.column_names}
     tables = _told_apart(tables, configs)
+    added = [name for name in dict.fromkeys(n for table in tables for n in table.column_names) if name not in held]
     try:
-        return pyarrow.concat_tables(tables, promote_options="permissive"), next(filter(None, configs), {})
+        whole = pyarrow.concat_tables(tables, promote_options="permissive")
     except pyarrow.ArrowException as error:
         raise InputError(f"the files hold columns of other kinds under the same name ({error}).") from None
+    return whole, next(filter(None, configs), {}), Apart(_of_paths(tables, owners, [*OF_JOB, *added]))
+
+
+def _of_paths(tables: list[Any], owners: Sequence[int], names: Sequence[str]) -> dict[str, list[Any]]:
+    """Those of the columns that `Apart` is of."""
+    found: dict[str, list[Any]] = {}
+    for name in names if len(set(owners)) > 1 else ():
+        seen: dict[Any, dict[int, set[Any]]] = {}  # by model and path
+        for table, owner in zip(tables, owners, strict=True):
+            values = table[name].to_pylist() if name in table.column_names else [None] * len(table)
+            models = table["model"].to_pylist() if "model" in table.column_names else [None] * len(table)
+            for model, value in set(zip(models, values, strict=True)):
+                seen.setdefault(model, {}).setdefault(owner, set()).add(value)
+        within = any(len(values) > 1 for of in seen.values() for values in of.values())
+        if not within and any(len(set(map(repr, of.values()))) > 1 for of in seen.values()):
+            found[name] = [repr([of.get(owner) for of in seen.values()]) for owner in dict.fromkeys(owners)]
+    return found
 
 
 def _told_apart(tables: list[Any], configs: Sequence[Mapping[str, Any]]) -> list[Any]:

@@ -1,11 +1,11 @@
-"""What rows say about optical switches, in words: too slow, not needed, used too often, all alike."""
+"""What rows say in words: of which jobs they are, and what is to be noticed about these and about optical switches."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mfabric_jax.fabric.tree import Tree
-from mfabric_jax.report import varied
+from mfabric_jax.report import numerals, varied
 from mfabric_jax.report.grid import Rows, grouped
 from mfabric_jax.report.numerals import significant, usable
 from mfabric_jax.report.ranking import above_peak
@@ -18,6 +18,7 @@ _CLOSE = 0.01
 _UNEVEN = 1.2  # what the busiest rank receives over the mean, from which on it is said
 _SAME = 0.0001  # relative: the same result
 _LACKING = "none"  # of a setting that a fabric does not have
+MILLION = 1_000_000
 _LONG = 1000  # seconds that are written without a fraction
 _MOST_ROWS = 20_000
 _PLACE = ("model", "fabric", "ocs", "policy")
@@ -30,15 +31,56 @@ def remarks(rows: Rows, effective: Mapping[str, Any] | None = None) -> list[str]
     """A sentence for everything of that kind that rows of iterations hold."""
     known = [row for row in rows if usable(row.get(TIME))]
     named = [row for row in known if None not in (row.get("model"), row.get("fabric"))]
-    told = [
-        *_above_peak(named),
-        *_slow(named),
-        *_often(named),
-        *_still(named),
-        *_static(named),
-        *_idle(known, effective or {}),
-    ]
-    return [*told, *_uneven(named), *_dropped(named), *_small(named), *_tall(named, effective or {})]
+    told = [*_batches(named), *_above_peak(named), *_slow(named), *_often(named), *_still(named), *_static(named)]
+    told += [*_idle(known, effective or {}), *_uneven(named), *_dropped(named), *_small(named)]
+    return [*told, *_tall(named, effective or {})]
+
+
+def job_words(rows: Rows) -> list[str]:
+    """Of which job rows of one model are: GPUs and degrees, regions, micro-batches, tokens an iteration, precision.
+
+    Where rows differ, every value; what no row says is left out.
+    """
+    gpus, batches = (_values(rows, name) for name in ("gpus", "micro_batches"))
+    degrees = {name.upper(): _values(rows, name) for name in ("dp", "tp", "pp", "ep")}
+    product = f" = {' x '.join(f'{name} {value}' for name, value in degrees.items())}" if all(degrees.values()) else ""
+    each = [_values(rows, name) for name in ("micro_batch", "sequence")]
+    of = f" of {' x '.join(map(str, each))} tokens" if all(each) else ""
+    tokens = " and ".join(f"{value / MILLION:.3g}" for value in sorted(set(map(_tokens, rows)) - {0.0}))
+    computed, sent = (_values(rows, name) for name in ("compute_precision", "precision"))
+    found = [f"{gpus} GPUs{product}"] if gpus else []
+    if regions := _values(rows, "region_servers"):
+        found.append(f"regions of {regions} server{'' if regions == '1' else 's'}")
+    found += [f"{batches} micro-batches{of}"] if batches else []
+    found += [f"{tokens} M tokens an iteration"] if tokens else []
+    return found + ([f"computed in {computed}, sent in {sent}"] if computed and sent else [])
+
+
+def _values(rows: Rows, name: str) -> str:
+    """Those of a column, in words; none: empty."""
+    known = [numerals.plain_scalar(row[name]) for row in rows if row.get(name) is not None]
+    return " and ".join(dict.fromkeys(f"{x:g}" if isinstance(x, float) else str(x) for x in known if x == x))
+
+
+def _tokens(row: Mapping[str, Any]) -> float:
+    """Of an iteration, to three digits; 0: not known."""
+    tokens = usable(row.get("tokens_per_iteration"))
+    if tokens is None:
+        tokens = (usable(row.get("tokens_per_s")) or 0) * (usable(row.get(TIME)) or 0)
+    return float(f"{tokens:.3g}")
+
+
+def _batches(rows: Rows) -> Iterator[str]:
+    """Where models are trained on different numbers of tokens in an iteration."""
+    tokens: dict[Any, set[float]] = {}
+    for row in rows:
+        if one := _tokens(row):
+            tokens.setdefault(row["model"], set()).add(one)
+    if len(set().union(*tokens.values())) > 1 and len(tokens) > 1:
+        each = ", ".join(
+            f"{model} {' and '.join(f'{x / MILLION:.3g} M' for x in sorted(own))}" for model, own in tokens.items()
+        )
+        yield f"Models differ in tokens an iteration ({each}): between them compare tokens_per_s, not seconds."
 
 
 def _above_peak(rows: Rows) -> Iterator[str]:

@@ -8,13 +8,13 @@ from typing import Any
 
 from mfabric_jax import units
 from mfabric_jax.report import numerals
-from mfabric_jax.report.grid import REFERENCE, Grid, Rows, Series, arrange, grouped, values_of
+from mfabric_jax.report.grid import REFERENCE, Grid, Rows, Series, arrange, grouped
+from mfabric_jax.report.noticed import job_words
 from mfabric_jax.report.ranking import CLUSTER_WORTH, TOKEN_USD, WORTH, headlines
 
 WIDTH = 100
 _GAP = "  "
 _MFU = "MFU"
-_REGION = "region_servers"
 _LABELS = 2 / 3  # of the width, at most
 _NEEDS = ("iteration_s", "compute_s", "tp_comm_s", "ep_comm_s", "dp_comm_s", "reconfig_s", "bubble_s")
 _SHARES = {"compute": ["compute_s"], "EP": ["ep_comm_s"], "TP+DP": ["tp_comm_s", "dp_comm_s"]}
@@ -122,19 +122,12 @@ def _block(grid: Grid, model: str) -> str:
 
 def _heading(grid: Grid, model: str, detail: float) -> str:
     """The model and what its rows have in common."""
-    row = next(row for (name, _, _), row in grid.cells.items() if name == model)
-    facts = [f"{row['gpus']} GPUs"] if row.get("gpus") is not None else []
-    own = [{_REGION: row.get(_REGION)} for (name, _, _), row in grid.cells.items() if name == model]
-    if regions := [f"{size:g}" for size in values_of(own, _REGION) if numerals.usable(size) is not None]:
-        facts.append(f"regions of {' and '.join(regions)} server{'' if regions == ['1'] else 's'}")
-    if row.get("micro_batches") is not None:
-        facts.append(f"{row['micro_batches']} micro-batches")
-    if row.get("tokens_per_s") is not None:
-        facts.append(f"{row['tokens_per_s'] * row['iteration_s'] / 1e6:.3g} M tokens an iteration")
-    if row.get("compute_source") is not None:
-        facts.append(f"compute from {row['compute_source']}")
+    own = [row for (name, _, _), row in grid.cells.items() if name == model]
+    sources = dict.fromkeys(row["compute_source"] for row in own if row.get("compute_source") is not None)
+    facts = [*job_words(own), *([f"compute from {' and '.join(sources)}"] if sources else [])]
     what = f"at {detail:g} Gbps: shares, kW, M$, perf/$ over {REFERENCE}'s"
-    return f"{': '.join(filter(None, (model, ', '.join(facts))))}\n(iteration time in s by NIC bandwidth; {what})"
+    said = fill(": ".join(filter(None, (str(model), ", ".join(facts)))), WIDTH)
+    return f"{said}\n(iteration time in s by NIC bandwidth; {what})"
 
 
 def _line(grid: Grid, model: str, series: Series, detail: float) -> Mapping[str, Any]:

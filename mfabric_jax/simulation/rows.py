@@ -8,7 +8,7 @@ import numpy as np
 from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.schedule.all_to_alls import places
 from mfabric_jax.simulation.memory_notes import memory_columns
-from mfabric_jax.simulation.money import Bill, bill_of, costs
+from mfabric_jax.simulation.money import Bill, bill_of, costs, tokens_of_iteration
 from mfabric_jax.simulation.replicas import replica_columns
 from mfabric_jax.simulation.scenario import AS_SET, Scenario
 from mfabric_jax.simulation.settings import Settings
@@ -17,6 +17,8 @@ from mfabric_jax.simulation.switches import changes_of, switch_name, switching_c
 from mfabric_jax.traffic.dispatch import dropped_part, selections_of
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.compute import iteration_flops
+from mfabric_jax.workload.parallel import DEGREES
+from mfabric_jax.workload.precision import PRECISIONS
 
 PARTS = (
     *("iteration_s", "compute_s", "exposed_comm_s", "reconfig_s", "bubble_s"),
@@ -104,10 +106,9 @@ def described(one: Scenario) -> dict[str, Any]:
     received = one.tokens
     if one.workload.capacity_factor is not None:
         received = dataclasses.replace(one.tokens, count=selections_of(one.workload, one.sent))
-    return {
+    return job_columns(one.settings, one.workload) | {
         "rank_load_over_mean": float(np.median(received.rank_load_over_mean(one.workload.ep))),
         "region_servers": one.workload.servers_per_region,
-        "micro_batches": one.workload.micro_batches,
         "first": one.settings.first if one.group.reconfigures else "none",
         "decision_s": one.decision_s,
         "expert_load": one.settings.expert_load,
@@ -119,6 +120,17 @@ def described(one: Scenario) -> dict[str, Any]:
         "iterations": len(one.tokens.count),
         "dtype": one.settings.dtype,
     } | memory_columns(one.settings, one.workload)
+
+
+def job_columns(settings: Settings, job: Workload) -> dict[str, Any]:
+    """What is trained at once: degrees, micro-batches, tokens and precision."""
+    sent = job.dispatch_bytes, job.combine_bytes, job.grad_bytes
+    known = {tuple(of.values()): name for name, of in PRECISIONS.items()}
+    return {name: getattr(job, name) for name in (*DEGREES, "micro_batches", "micro_batch", "sequence")} | {
+        "tokens_per_iteration": tokens_of_iteration(job),
+        "compute_precision": settings.compute_precision,
+        "precision": known.get(sent, f"{' / '.join(f'{each:g}' for each in sent)} bytes"),
+    }
 
 
 def compute_source(settings: Settings, job: Workload, achieved: float) -> str:

@@ -97,7 +97,7 @@ def test_the_summary_names_the_best_and_where_it_was_computed(page):
     # NVL72 is fastest and has no price; for a dollar mFabric does 1 / (time * 4.5), the fat-tree 1 / (time * 11).
     times = {row["fabric"]: row["iteration_s"] for row in rows if row["nic_gbps"] == 100}
     over, least = times["fat-tree"] * 11 / (times["mfabric"] * 4.5), min(row["iteration_s"] for row in rows)
-    assert "llama-moe (64 GPUs): Most per dollar of the network: mFabric at 100 Gbps, " in said
+    assert "llama-moe (64 GPUs, 8 micro-batches): Most per dollar of the network: mFabric at 100 Gbps, " in said
     assert f", {over:.2f} times the fat-tree's there; then Fat-tree at 100 Gbps (" in said
     assert f" Without a price: NVL72. Shortest iteration: {least:.4f} s, on NVL72 at 400 Gbps." in said
     assert "with mfabric_jax 0.1.0 (commit 0123456789ab+changes), on cpu: cpu, in float32." in said

@@ -1,6 +1,8 @@
 """What is said of optical switches: too slow, not needed, turning too often, all alike."""
 
-from mfabric_jax.report import remarks
+from mfabric_jax.report import comparison, html_report, remarks
+from mfabric_jax.report.noticed import job_words
+from tests.report import synthetic
 
 BASE = {"model": "m", "fabric": "mfabric", "ocs": "telescent", "policy": "greedy", "nic_gbps": 400.0}
 BASE |= {"iteration_s": 10.0, "reconfig_s": 0.0, "circuit_changes": 5.0, "turns_over_allowed": None}
@@ -41,6 +43,37 @@ def test_experts_that_compute_as_if_even_are_named():
     assert dropped.startswith("Experts drop what is above their capacity, of all selections: ")
     assert dropped.endswith(" 12.5%.")
     assert said({"expert_load": "balanced", "rank_load_over_mean": 1.1}) == []
+
+
+JOB = {"gpus": 512, "dp": 4, "tp": 1, "pp": 4, "ep": 32, "micro_batches": 17, "micro_batch": 8, "sequence": 4096}
+JOB |= {"tokens_per_iteration": 71_303_168, "compute_precision": "bf16", "precision": "fp8"}
+JOB_WORDS = (
+    "512 GPUs = DP 4 x TP 1 x PP 4 x EP 32, 17 micro-batches of 8 x 4096 tokens, 71.3 M tokens an iteration, "
+    "computed in bf16, sent in fp8"
+)
+
+
+def test_the_job_stands_above_tables_and_on_the_page(tmp_path):
+    assert ", ".join(job_words([JOB])) == JOB_WORDS
+    assert job_words([{"model": "m"}]) == []
+    assert job_words([JOB, JOB | {"micro_batches": 4}])[1] == "17 and 4 micro-batches of 8 x 4096 tokens"
+    rows = [row | JOB for row in synthetic.rows(models=("llama-moe",))]
+    assert f"llama-moe: {JOB_WORDS}, compute from" in " ".join(comparison(rows).split())
+    page = html_report(rows, {}, tmp_path / "a.html").read_text()
+    assert f"<strong>llama-moe</strong> ({JOB_WORDS}): " in page
+    space = [row | {"delay_s": delay} for delay in (0.1, 0.2) for row in rows]
+    page = html_report(space, {"delay_s": "varies"}, tmp_path / "b.html").read_text()
+    assert f"<strong>llama-moe</strong>: {JOB_WORDS}" in page
+
+
+def test_models_of_other_batches_are_named():
+    batch = {"tokens_per_iteration": 2_000_000}
+    (line,) = said(batch, batch | {"model": "n", "tokens_per_iteration": 71_303_168})
+    assert line == (
+        "Models differ in tokens an iteration (m 2 M, n 71.3 M): between them compare tokens_per_s, not seconds."
+    )
+    assert said(batch, batch | {"model": "n"}) == []
+    assert said(batch, {"tokens_per_iteration": 4_000_000}) == []
 
 
 def test_a_tier_that_is_not_needed_is_named():

@@ -128,6 +128,30 @@ def test_settings_in_which_files_differ_are_columns(tmp_path):
     assert [row["fabric"] for row in rows] == ["fat-tree"]
 
 
+def test_rows_of_other_assumptions_never_look_alike(tmp_path):
+    """A file of few micro-batches and one of many, the same model and fabric; one file alone may vary what it likes."""
+    row = {"model": "m", "fabric": "fat-tree", "expert_load": "balanced", "micro_batches": 4, "iteration_s": 4.0}
+    more = row | {"expert_load": "received", "micro_batches": 17, "iteration_s": 15.0}
+    write_rows([row, row | {"fabric": "torus"}], tmp_path / "a.csv", {"bubble": None})
+    write_rows([more], tmp_path / "b.csv", {"bubble": 0.15})
+    both = [tmp_path / "a.csv", tmp_path / "b.csv"]
+    rows, _ = query(both, Asked(columns=["model", "iteration_s"]))
+    assert [[*one.values()] for one in rows] == [["m", 4.0, 4], ["m", 4.0, 4], ["m", 15.0, 17]]
+    rows, _ = query(both, Asked(by=["model"]))
+    assert [(one["micro_batches"], one["rows"], one["iteration_s_mean"]) for one in rows] == [(4, 2, 4.0), (17, 1, 15.0)]
+    rows, _ = query(both, Asked(columns=["expert_load", "iteration_s"]))  # which tells them apart
+    assert list(rows[0]) == ["expert_load", "iteration_s"]
+    write_rows([row, more], tmp_path / "c.csv", {})
+    rows, _ = query([tmp_path / "c.csv"], Asked(by=["model"]))
+    assert [(one["rows"], list(one)) for one in rows] == [(2, ["model", "rows", "iteration_s_mean"])]
+    write_rows([more | {"model": "n"}], tmp_path / "d.csv", {"bubble": None})  # of another model: no other assumption
+    rows, _ = query([tmp_path / "a.csv", tmp_path / "d.csv"], Asked(columns=["model", "iteration_s"]))
+    assert list(rows[0]) == ["model", "iteration_s"]
+    write_rows([{"model": "m", "iteration_s": 1.0}], tmp_path / "e.csv", {"bubble": 0.5})
+    rows, _ = query([tmp_path / "b.csv", tmp_path / "e.csv"], Asked(columns=["iteration_s"]))
+    assert len({tuple(one.values())[1:] for one in rows}) == 2
+
+
 def test_mistakes_are_sentences(folder):
     for asked, sentence in (
         ({"where": ["fabrik = x"]}, r"column 'fabrik' is unknown \(did you mean 'fabric'\?\)"),

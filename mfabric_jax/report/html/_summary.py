@@ -9,9 +9,9 @@ from mfabric_jax.report import style, varied
 from mfabric_jax.report._query import USUAL
 from mfabric_jax.report.best_designs import left_out, possible, recommended
 from mfabric_jax.report.compared import TIME
-from mfabric_jax.report.grid import Grid, Rows, Series, arrange
+from mfabric_jax.report.grid import Grid, Rows, Series, arrange, grouped
 from mfabric_jax.report.html.markup import counted, enumerated, tag, words
-from mfabric_jax.report.noticed import remarks
+from mfabric_jax.report.noticed import job_words, remarks
 from mfabric_jax.report.numerals import significant, usable
 from mfabric_jax.report.ranking import KINDS, fits, headlines
 
@@ -46,8 +46,8 @@ def _compared(rows: Rows, grid: Grid, effective: Mapping[str, Any]) -> str:
 def _best(grid: Grid, model: str) -> str:
     """How the sentence goes on behind the model's name."""
     own = [row for (name, _, _), row in grid.cells.items() if name == model]
-    gpus = next((row.get("gpus") for row in own), None)
-    start = f" ({gpus} GPUs): " if gpus is not None else ": "
+    job = ", ".join(job_words(own))
+    start = f" ({job}): " if job else ": "
     if all(usable(row[TIME]) is None for row in own):
         return f"{start}no iteration time."
     looks = style.series_looks(grid.series)
@@ -80,7 +80,8 @@ def _where(grid: Grid, cells: Sequence[Cell]) -> str:
 def _any(rows: Rows, effective: Mapping[str, Any]) -> str:
     """How many rows, the names that tell them apart, and the best of them where they have a time."""
     named = {name: [str(value) for value in varied.values_in(rows, name)] for name in varied.textual(rows)}
-    lines = [tag("li", tag("strong", words(name)), words(f": {enumerated(values)}")) for name, values in named.items()]
+    lines = [tag("li", tag("strong", words(model)), words(f": {job}")) for model, job in _jobs(rows).items()]
+    lines += [tag("li", tag("strong", words(name)), words(f": {enumerated(values)}")) for name, values in named.items()]
     result = varied.metric(rows)
     chosen = [name for name in varied.shown_settings(rows, effective) if name != "configuration"]
     answer = "".join(
@@ -90,6 +91,13 @@ def _any(rows: Rows, effective: Mapping[str, Any]) -> str:
     listed = tag("ul", *(tag("li", words(line)) for line in best)) if best else ""
     held = tag("p", f"{counted(rows)} of {len(rows[0])} columns.") + (tag("ul", *lines) if lines else "")
     return answer + held + listed + _remarks(rows, effective)
+
+
+def _jobs(rows: Rows) -> dict[str, str]:
+    """Of which job rows of every model are, where they say it."""
+    own = grouped(rows, "model") if "model" in rows[0] else {}
+    found = {str(model): ", ".join(job_words(some)) for (model,), some in own.items() if model is not None}
+    return {model: job for model, job in found.items() if job}
 
 
 def _remarks(rows: Rows, effective: Mapping[str, Any]) -> str:
