@@ -178,7 +178,7 @@ def _of_paths(tables: list[Any], owners: Sequence[int], names: Sequence[str]) ->
 
 def _told_apart(tables: list[Any], configs: Sequence[Mapping[str, Any]]) -> list[Any]:
     """With a column for every setting that is no column yet and that differs between the files."""
-    given = [config.get("group", config) for config in configs]
+    given = [_settings_of(config) for config in configs]
     known = [set(one) for one in given if one]
     held = {name for table in tables for name in table.column_names}
     for name in sorted(set.intersection(*known) - set(OF_A_RUN)) if known else ():
@@ -194,12 +194,18 @@ def _told_apart(tables: list[Any], configs: Sequence[Mapping[str, Any]]) -> list
     return tables
 
 
+def _settings_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Settings by name or path: of a part of a sweep, of cases, or of any other command."""
+    return config.get("group", config.get("resolved", config))
+
+
 def _implied(name: str, configs: Sequence[Mapping[str, Any]]) -> bool:
     """Whether a setting differs between the files of one sweep, by what the sweep varies."""
     of_sweep: dict[str, set[str]] = {}
     for config in configs:
-        if "sweep" in config:
-            of_sweep.setdefault(repr(config["sweep"]), set()).add(repr(config.get("group", {}).get(name)))
+        if config.get("command") == "sweep" or "sweep" in config:
+            asked = [config.get(part) for part in ("sweep", "stated", "varied")]
+            of_sweep.setdefault(repr(asked), set()).add(repr(_settings_of(config).get(name)))
     return any(len(values) > 1 for values in of_sweep.values())
 
 
