@@ -106,20 +106,24 @@ def described(one: Scenario) -> dict[str, Any]:
     received = one.tokens
     if one.workload.capacity_factor is not None:
         received = dataclasses.replace(one.tokens, count=selections_of(one.workload, one.sent))
-    return job_columns(one.settings, one.workload) | {
-        "rank_load_over_mean": float(np.median(received.rank_load_over_mean(one.workload.ep))),
-        "region_servers": one.workload.servers_per_region,
-        "first": one.settings.first if one.group.reconfigures else "none",
-        "decision_s": one.decision_s,
-        "expert_load": one.settings.expert_load,
-        "placement": one.settings.placement,
-        "dispatch": one.workload.dispatch,
-        "dropped_share": dropped_part(one.workload, one.tokens),
-        "compute_source": compute_source(one.settings, one.workload, one.settings.achieved(one.workload)),
-        "traffic": one.tokens.source,
-        "iterations": len(one.tokens.count),
-        "dtype": one.settings.dtype,
-    } | memory_columns(one.settings, one.workload)
+    return (
+        job_columns(one.settings, one.workload)
+        | {
+            "rank_load_over_mean": float(np.median(received.rank_load_over_mean(one.workload.ep))),
+            "region_servers": one.workload.servers_per_region,
+            "first": one.settings.first if one.group.reconfigures else "none",
+            "decision_s": one.decision_s,
+            "expert_load": one.settings.expert_load,
+            "placement": one.settings.placement,
+            "dispatch": one.workload.dispatch,
+            "dropped_share": dropped_part(one.workload, one.tokens),
+            "compute_source": compute_source(one.settings, one.workload, one.settings.achieved(one.workload)),
+            "traffic": one.tokens.source,
+            "iterations": len(one.tokens.count),
+            "dtype": one.settings.dtype,
+        }
+        | memory_columns(one.settings, one.workload)
+    )
 
 
 def job_columns(settings: Settings, job: Workload) -> dict[str, Any]:
