@@ -76,13 +76,10 @@ def never_computes(command_line, monkeypatch):
         raise AssertionError("compute began")
 
     for name in (
-        "_compare.compare_each",
-        "failures",
-        "solve_cluster",
-        "example_timeline",
-        "whole_cluster.example_cluster",
+        *("simulation.results.Results.each", "simulation.example_timeline", "simulation.calibrate"),
+        *("failures.failures", "cluster.solve_cluster", "export.exported_iteration"),
     ):
-        monkeypatch.setattr(f"mfabric_jax.study.{name}", compute)
+        monkeypatch.setattr(f"mfabric_jax.{name}", compute)
 
 
 def pytest_runtest_setup(item):

@@ -8,22 +8,19 @@ import sys
 import jax
 import numpy as np
 import pytest
-from mfabric_jax.study.legacy import compare
 
 import mfabric_jax
-from mfabric_jax import commands
+from mfabric_jax import cases, commands, load, resolve, simulate
 from mfabric_jax.commands import shared
 from mfabric_jax.report import read_rows
-from mfabric_jax.study.config import Compare
-from mfabric_jax.workload import get, share_table
+from mfabric_jax.workload import share_table
 from tests.command_line import mistake, status
-from tests.small import MODEL, configured
+from tests.small import MODEL, configured, small
 
 pytestmark = pytest.mark.usefixtures("command_line")
 
-SMALL = ("compare", "--models", MODEL, "--fabrics", "fat-tree,mfabric", "--nic-gbps", "100", "--micro-batches", "2")
-SMALL = (*SMALL, "--preset", "paper")
-SMALL = (*SMALL, "--dtype", "float64")
+SMALL = ("compare", "--model", MODEL, "--fabric", "fat-tree,mfabric", "--nic-gbps", "100", "--micro-batches", "2")
+SMALL = (*SMALL, "--preset", "paper", "--efficiency", "0.5", "--set", "run.dtype=float64")
 FABRICS = ["fat-tree", "mfabric"]
 ROOT = pathlib.Path(mfabric_jax.__file__).parents[1]
 
@@ -39,19 +36,13 @@ def test_version_and_help(capsys, never_computes):
         assert all(output.out.count(f"\n  {command} ") == 1 for command in commands.NAMES)
     assert status() == 2
     assert "usage: mfabric COMMAND" in "".join(capsys.readouterr())
-    words = {"compare": "--micro-batches mixtral-8x22b", "report": "ROWS --out --pictures --title"}
-    words |= {"traces": "--records --ranks-per-server router SmartMoE", "timeline": "--recompute --picture Perfetto"}
+    words = {"compare": "--micro-batches mixtral-8x7b --preset", "report": "ROWS --out --pictures --title"}
+    words |= {"traces": "--records --ranks-per-server router SmartMoE", "timeline": "--model --picture Perfetto"}
     for command in commands.NAMES:
         assert status(command, "--help") == 0
         output = capsys.readouterr().out
         assert f"usage: mfabric {command}" in output
         assert all(word in output for word in words.get(command, "").split()), command
-
-
-def test_without_the_extra(capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "tyro", None)
-    output = mistake(capsys, "compare")
-    assert output == "the command line needs its extra: pip install 'mfabric-jax[cli]'."
 
 
 def test_rows_are_printed_and_written(capsys, tmp_path):
@@ -63,19 +54,23 @@ def test_rows_are_printed_and_written(capsys, tmp_path):
     assert f"2 rows in {csv}" in output.err
     rows, config = read_rows(csv)
     assert [row["fabric"] for row in rows] == FABRICS
-    assert (config["seed"], config["micro_batches"], config["complete"]) == (1, 2, True)
-    assert (config["models"], config["dtype"]) == ([MODEL], "float64")
-    settings = {"nic_gbps": (100.0,), "micro_batches": 2, "dtype": "float64", "seed": 1}
-    assert rows == list(compare(Compare(models=(MODEL,), fabrics=tuple(FABRICS), **settings)))
+    resolved = config["resolved"]
+    assert (resolved["run.seed"], resolved["job.batch.micro_batches"], config["complete"]) == (1, 2, True)
+    assert (resolved["model.name"], resolved["run.dtype"]) == (MODEL, "float64")
+    assert config["sources"]["run.seed"] == "flag"
+    assert config["stated"]["network.fabric"] == FABRICS
+    assert rows == simulate(cases(small({"run.seed": 1}), {"network.fabric": FABRICS})).rows()
 
 
 def test_a_trace_of_one_s_own_and_figures(capsys, tmp_path):
     run, out, folder = tmp_path / "run.npz", tmp_path / "rows.csv", tmp_path / "pictures"
     np.savez(run, tokens=np.random.default_rng(0).integers(1, 9, (3, 2, 4, 8, 8)))
-    assert status(*SMALL, "--trace", run, "--records", "1-2", "--out", out, "--figures", folder) == 0
+    read = ("--trace", run, "--set", "traffic.trace.records=1-2")
+    assert status(*SMALL, *read, "--out", out, "--figures", folder) == 0
     rows, config = read_rows(out)
     assert {row["traffic"] for row in rows} == {f"recorded {run}, records 1 to 1, layer l reads recorded layer l mod 2"}
-    assert (config["trace"], config["records"]) == (str(run), [1, 2])
+    resolved = config["resolved"]
+    assert (resolved["traffic.trace.path"], resolved["traffic.trace.records"]) == (str(run), [1, 2])
     output = capsys.readouterr()
     assert "fat-tree" in output.out
     assert output.out.count(f"traffic: {rows[0]['traffic']}\n") == 1
@@ -89,17 +84,17 @@ def test_a_trace_of_one_s_own_and_figures(capsys, tmp_path):
 
 
 def interrupted_after(monkeypatch, count):
-    """`compare_each` yields made-up rows, then the user presses Ctrl-C."""
+    """`compare` gets made-up rows, then the user presses Ctrl-C."""
     row = {"model": MODEL, "fabric": "fat-tree", "policy": "none", "routing": "spraying", "nic_use": "own", "gpus": 8}
     row |= dict.fromkeys(("iteration_s", "compute_s", "exposed_comm_s", "reconfig_s", "bubble_s", "tp_comm_s"), 1.0)
     row |= dict.fromkeys(("ep_comm_s", "dp_comm_s", "network_cost_usd", "perf_per_dollar"), 1.0)
 
-    def stopped(config, *, done, progress):
+    def stopped(results, *, done):
         for number in range(count):
             yield number, [row | {"nic_gbps": 100.0 * 2**number}]
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("mfabric_jax.simulation.rows.compare_each", stopped)
+    monkeypatch.setattr("mfabric_jax.simulation.results.Results.each", stopped)
 
 
 def test_an_interrupt_keeps_the_rows(capsys, tmp_path, monkeypatch):
@@ -131,18 +126,20 @@ def test_an_interrupt_before_the_first_row_or_the_start(capsys, tmp_path, monkey
 
 
 def test_traffic(capsys):
-    assert status("traffic", MODEL, "--dp", "1", "--gpus", "128") == 0
+    words = ("--preset", "paper", "--model", MODEL, "--dp", "1", "--gpus", "128", "--micro-batches", "17")
+    assert status("traffic", *words, "--set", "job.head=true") == 0
     output = capsys.readouterr()
     assert output.err == ""
     assert output.out.startswith(f"{MODEL}: 128 GPUs = DP 1 x TP 4 x PP 4 x EP 8, 17 micro-batches of 8 x 4096 tokens")
     assert ", a region (an EP group's servers) of 4\n" in output.out
-    for row in share_table(get(MODEL, dp=1, gpus=128, micro_batches=17, head="known")):
+    given = {"model.name": MODEL, "job.parallel.dp": 1, "job.batch.micro_batches": 17, "job.head": True}
+    for row in share_table(resolve(load(preset="paper").with_(given)).job):
         (line,) = [line.split() for line in output.out.splitlines() if line.startswith(f"{row['parallelism']} ")]
         assert line[2] == f"{100 * row['share']:.1f}%"
         assert " ".join(line[3:]) == row["measured"]
         np.testing.assert_allclose(float(line[1]), row["bytes_per_iteration"] / 1e9, rtol=0.02)
     assert "arXiv 2501.03905" in output.out
-    assert status("traffic", "llama-moe") == 0
+    assert status("traffic", "--preset", "paper", "--model", "llama-moe") == 0
     assert "\nA region is two servers, one pair: every policy " in capsys.readouterr().out
 
 
@@ -194,11 +191,11 @@ def test_as_a_program_in_a_poor_terminal():
         env=os.environ | {"PYTHONIOENCODING": "ascii", "COLUMNS": "40"},
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "mfabric: compare does not take 'surplus'; mfabric compare --help lists what it takes.\n"
+    assert done.stderr == "mfabric: compare does not take 'surplus'; --help lists what it takes.\n"
 
 
 def test_a_reader_who_leaves():
-    command = [sys.executable, "-u", "-m", "mfabric_jax.cli", "traffic", "llama-moe"]
+    command = [sys.executable, "-u", "-m", "mfabric_jax.cli", "traffic", "--model", "llama-moe"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT) as program:
         assert program.stdout
         assert program.stderr

@@ -8,7 +8,7 @@ from tests.test_cli_sweep import SPACE
 
 TREE = "cluster --model llama-moe --servers 8 --fabric fat-tree"
 GRAPH = "cluster --model llama-moe --servers 8 --graph"
-TRACE = "compare --models mixtral-8x7b --fabrics fat-tree --trace"
+TRACE = "compare --model mixtral-8x7b --fabric fat-tree --trace"
 LATE = (TREE, GRAPH, TRACE)  # refused where the cluster is built, the graph or the trace is read
 
 # {the first words: [(those behind, how the sentence begins)]}. What settings refuse whoever asks stands beside these:
@@ -22,18 +22,23 @@ MISTAKES = {
         ("--modles llama-moe", "option '--modles' is unknown (did you mean '--models'?); allowed: --"),
         ("--modles=llama-moe", "option '--modles' is unknown (did you mean '--models'?); allowed: --"),
         ("--nic_gbps 100", "option '--nic_gbps' is unknown (did you mean '--nic-gbps'?)"),
-        ("--seed x", "option --seed takes a whole number, got 'x'."),
-        ("--gpus 1.5", "option --gpus takes a whole number, got '1.5'."),
-        ("--delay-s soon", "option --delay-s takes a number, got 'soon'."),
-        ("--models", "models must name at least one"),
+        ("--delay-s 1", "option '--delay-s' is unknown (did you mean --set circuits.delay_s=...?)."),
+        ("--seed x", "run.seed must be a whole number at least 0, got 'x'."),
+        ("--gpus 1.5", "job.parallel.gpus must be a whole number at least 1 or auto, got 1.5."),
+        ("--set circuits.delay_s=soon", "circuits.delay_s must be a number at least 0 or auto, got 'soon'."),
+        ("--set network.nic_gpbs=3", "network.nic_gpbs is unknown (did you mean network.nic_gbps?)"),
+        ("--model", "option --model needs a value behind it"),
         ("--seed", "option --seed needs a value behind it"),
         ("surplus", "compare does not take 'surplus'"),
-        ("--models ,", "models must name at least one; allowed: mixtral-8x22b"),
-        ("--nic-gbps 100,fast", "nic_gbps must be numbers separated by commas, got 'fast'."),
-        ("--records 5", "records must be FIRST-LAST, such as 2011-5001, got '5'."),
-        ("--trace x.npz --traffic balanced", "traffic 'balanced' is not used beside a trace; leave out one"),
-        ("--trace x.npz --skew 0.5", "skew 0.5 is not used beside a trace; leave out one of them."),
-        ("--skew 0.5", "skew is of traffic 'generated' alone, got traffic 'measured'."),
+        ("--model ,", "model.name must have at least one value, got an empty list."),
+        ("--model gpt", "model.name 'gpt' is unknown; allowed: mixtral-8x22b"),
+        ("--nic-gbps 100,fast", "network.nic_gbps must be a number above 0, got 'fast'."),
+        ("--trace x.npz --set traffic.trace.records=5", "traffic.trace.records must be FIRST-LAST or auto, got 5."),
+        (
+            "--trace x.npz --set traffic.knobs=balanced",
+            "traffic.source has one alternative at a time, got trace and knobs (traffic.knobs).",
+        ),
+        ("--global-batch 4097", "no set-up with tp 1, ep 8, pp 1, gpus 1024 divides global_batch 4097; 4096 or "),
         ("--out rows.txt", "rows file 'rows.txt': extension '.txt' is unknown; allowed: .csv, .parquet"),
         ("--out rows", "rows file 'rows' has no extension; allowed: .csv, .parquet"),
         ("--out occupied/rows.csv", "cannot write into"),
@@ -41,14 +46,16 @@ MISTAKES = {
         ("--figures occupied", "cannot write into"),
     ],
     "traffic": [
-        ("", "traffic needs the name of a model first; allowed: mixtral-8x22b"),
-        ("--dp 1", "traffic needs the name of a model first"),
-        ("mixtral", "model 'mixtral' is unknown (did you mean 'mixtral-8x7b'?)"),
-        ("mixtral-8x7b llama-moe", "traffic does not take 'llama-moe'"),
-        ("mixtral-8x7b --gpsu 8", "option '--gpsu' is unknown (did you mean '--gpu'?)"),
-        ("mixtral-8x7b --dp 3 --gpus 1024", "mixtral-8x7b: dp x tp x pp x ep must equal gpus, got 3 x 4 x 4 x 8 = 384"),
-        ("none.toml", "cannot read 'none.toml'"),
-        ("mixtral-8x7b --precision fp4", "precision 'fp4' is unknown"),
+        ("mixtral-8x7b", "traffic does not take 'mixtral-8x7b'"),
+        ("--model mixtral", "model.name 'mixtral' is unknown (did you mean 'mixtral-8x7b'?)"),
+        ("--model mixtral-8x7b,llama-moe", "traffic shows one case, got 2 that differ in model.name"),
+        ("--gpsu 8", "option '--gpsu' is unknown (did you mean '--gpu'?)"),
+        (
+            "--preset paper --dp 3 --gpus 1024",
+            "no set-up has tp 4, ep 8, dp 3, pp 4, gpus 1024; leave one of them out.",
+        ),
+        ("--model none.toml", "cannot read 'none.toml'"),
+        ("--set job.precision=fp4", "job.precision must be bf16 or fp8, or a table, got 'fp4'."),
     ],
     "validate": [
         ("", "validate needs to know what first; allowed: packet"),
@@ -58,9 +65,12 @@ MISTAKES = {
         ("packet --rnus here", "option '--rnus' is unknown (did you mean '--runs'?)"),
         ("packet --runs nowhere", "runs must be a folder of packet-level runs (.json)"),
     ],
-    "failures --models llama-moe --dtype float64": [
-        ("--kinds gpuu", "kinds 'gpuu' is unknown (did you mean 'gpu'?); allowed: electrical-nic"),
-        ("--servers 2", "option '--servers' is unknown (did you mean '--server'?)"),
+    "failures --model llama-moe --set run.dtype=float64": [
+        (
+            "--set failures.kinds=gpuu",
+            "failures.kinds 'gpuu' is unknown (did you mean 'gpu'?); allowed: electrical-nic",
+        ),
+        ("--stage 2", "option '--stage' is unknown (did you mean --set failures.stage=...?)"),
         ("--out rows.txt", "rows file 'rows.txt': extension '.txt' is unknown; allowed: .csv, .parquet."),
         ("gpu", "failures does not take 'gpu'"),
     ],
@@ -100,8 +110,8 @@ MISTAKES = {
     ],
     "timeline": [
         ("--fabrc mfabric", "option '--fabrc' is unknown"),
-        ("--fabric donut", "fabric 'donut' is unknown"),
-        ("--nic-gbps fast", "option --nic-gbps takes a number, got 'fast'."),
+        ("--fabric donut", "network.fabric must be fat-tree, oversub-fat-tree"),
+        ("--nic-gbps fast", "network.nic_gbps must be a number above 0, got 'fast'."),
         ("--preset mine", "preset 'mine' is unknown"),
         ("--out t.csv", "trace 't.csv': extension '.csv' is unknown; allowed: .json"),
         ("--picture t.gif", "figure 't.gif': extension '.gif' is unknown; allowed: .png, .pdf, .svg"),
@@ -124,8 +134,8 @@ MISTAKES = {
         ("bench --servers x", "servers must be whole numbers separated by commas, got 'x'."),
     ],
     "sweep": [
-        ("", "sweep needs the file of the design space first, .toml or .json."),
-        ("space.toml", "sweep needs --out, a folder for the rows."),
+        ("", "sweep needs --out, a folder for the rows."),
+        ("none.toml --out out", "cannot read 'none.toml'"),
         ("space.toml --out out --shard 2", "shard must be i/n, such as 1/8, got '2'."),
         ("space.toml --out out --workers 0", "workers must be a whole number of at least 1, got 0."),
     ],

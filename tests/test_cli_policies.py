@@ -6,7 +6,7 @@ import json
 import pytest
 
 from mfabric_jax import report
-from mfabric_jax.commands.options import flags
+from mfabric_jax.commands.words import options_in
 from mfabric_jax.policies import load
 from tests.command_line import mistake, status
 
@@ -114,9 +114,9 @@ def test_no_command_takes_circuits_that_break_a_rule(tmp_path, capsys):
         ([*bench, "--policies"], "loops", "they must be zero on the diagonal"),
         ([*bench, "--policies"], "in_numpy", "must be a function that JAX can trace"),
         ([*bench, "--policies"], "sly", "they must be at most 6 at a server"),
-        (["compare", "--models", "llama-moe", "--policy"], "loops", "they must be zero on the diagonal"),
+        (["compare", "--model", "llama-moe", "--policy"], "loops", "they must be zero on the diagonal"),
         (["cluster", "--model", "llama-moe", "--policy"], "loops", "they must be zero on the diagonal"),
-        (["failures", "--models", "llama-moe", "--policy"], "loops", "they must be zero on the diagonal"),
+        (["failures", "--model", "llama-moe", "--policy"], "loops", "they must be zero on the diagonal"),
         (["timeline", "--out", f"{tmp_path}/t.json", "--policy"], "loops", "they must be zero on the diagonal"),
         (["draw", "mfabric", "--out", f"{tmp_path}/d.png", "--policy"], "loops", "they must be zero on the diagonal"),
     ):
@@ -152,9 +152,9 @@ def test_every_number_has_bounds_that_are_told_before_a_device_starts(command, n
     name, words = command.split()[0], [*command.split(), *BEFORE_A_DEVICE[command].split()]
     numbers = (int, float, int | None, tuple[int, ...], tuple[float, ...], tuple[int, ...] | None)
     options = [
-        flag
-        for flag, kind in flags(importlib.import_module(f"mfabric_jax.commands.{name}").Options).items()
-        if kind in numbers
+        option.flag
+        for option in options_in(importlib.import_module(f"mfabric_jax.commands.{name}").Options).values()
+        if option.kind in numbers
     ]
     assert len(options) >= 3
     for flag in options:

@@ -4,24 +4,24 @@ import shutil
 
 import pytest
 
+from mfabric_jax import cases, simulate
 from mfabric_jax.cli import main
-from mfabric_jax.commands.sweep import _micro_batches
 from mfabric_jax.report import read_rows
-from mfabric_jax.sweep import Sweep
+from tests.small import small
 
 pytestmark = pytest.mark.usefixtures("command_line")
 
 SPACE = """
-evaluate = "all-to-all"
-rows_per_shard = 4
-dtype = "float64"
-[fixed]
-servers = 4
-policy = "uniform"
-optical_degree = 2
-[grid]
-sample = [0, 1, 2, 3, 4]
-nic_gbps = [100, 200]
+preset = "paper"
+model = "mixtral-8x7b"
+network.nic_gbps = [100, 200]
+network.link_delay_s = [0, "1 us", "10 us", "1 ms", "25 ms"]
+compute.efficiency = 0.5
+run.dtype = "float64"
+[job.batch]
+micro_batches = 2
+[sweep]
+rows_per_file = 4
 """
 
 
@@ -42,30 +42,21 @@ def test_a_sweep_in_parts_and_questions_to_it(space, tmp_path, capsys):
     said = capsys.readouterr()
     assert "10 configurations in 3 files" in said.out
     assert "4 of them now" in said.out
-    words = ["--where", "nic_gbps = 200", "--sort", "seconds:down", "--limit", "3", "--out", best]
+    words = ["--where", "nic_gbps = 200", "--sort", "iteration_s:down", "--limit", "3", "--out", best]
     assert main(["query", out, *words]) == 0
     rows, config = read_rows(best)
     assert [row["nic_gbps"] for row in rows] == [200] * 3
-    assert rows[0]["seconds"] >= rows[1]["seconds"] >= rows[2]["seconds"]
-    assert config["of"]["sweep"]["fixed"]["servers"] == 4
-    shown = capsys.readouterr().out
-    assert "in every row: servers 4, policy uniform, routing unsplit, nic_gbps 200\n" in shown
-    assert "policy" not in shown.split("\n\n")[1]
+    assert rows[0]["iteration_s"] >= rows[1]["iteration_s"] >= rows[2]["iteration_s"]
+    assert config["of"]["stated"]["model.name"] == "mixtral-8x7b"
+    axes = {"network.nic_gbps": [100, 200], "network.link_delay_s": [0, 1e-6, 1e-5, 1e-3, 0.025]}
+    want = simulate(cases(small(), axes)).rows()
+    slowest = sorted((row for row in want if row["nic_gbps"] == 200), key=lambda row: -row["iteration_s"])[:3]
+    for name in ("network.link_delay_s", "iteration_s"):
+        assert [row[name] for row in rows] == pytest.approx([row[name] for row in slowest], rel=1e-12)
     assert main(["query", out, "--by", "nic_gbps"]) == 0
-    assert "seconds_mean" in capsys.readouterr().out
-    assert main(["query", out, "--where", "seconds < 0"]) == 0
+    assert "iteration_s_mean" in capsys.readouterr().out
+    assert main(["query", out, "--where", "iteration_s < 0"]) == 0
     assert "no row fulfils this" in capsys.readouterr().out
-
-
-def test_a_sweep_says_where_micro_batches_are_open():
-    def said(**fixed):
-        return _micro_batches(Sweep(fixed=fixed))
-
-    for model in ("llama-moe", "llama-moe:dp=4"):
-        assert 'preset = "today"' in said(model=model)
-    assert _micro_batches(Sweep(fixed={"model": "llama-moe"}, preset="today")) is None
-    assert said(bubble=0.15) is said(micro_batches=4) is None
-    assert _micro_batches(Sweep("all-to-all")) is None
 
 
 def test_a_damaged_file_is_refused_by_query_and_report_and_made_again(space, tmp_path, capsys):

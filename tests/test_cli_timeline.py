@@ -1,36 +1,38 @@
 """`mfabric timeline`: what it prints and writes, that it agrees with compare, and one sentence for every mistake."""
 
-import dataclasses
 import json
 
 import numpy as np
 import pytest
 
-from mfabric_jax.simulation import example_timeline
-from tests.command_line import status
+from mfabric_jax.simulation import example_timeline, resolve
+from tests.command_line import mistake, status
 from tests.small import MODEL, row, small
 
-SMALL = ("timeline", "--model", MODEL, "--nic-gbps", "100", "--micro-batches", "2", "--dtype", "float64")
-SMALL = (*SMALL, "--compute", "achieved")
+SMALL = ("timeline", "--model", MODEL, "--nic-gbps", "100", "--micro-batches", "2", "--set", "run.dtype=float64")
+SMALL = (*SMALL, "--preset", "paper", "--efficiency", "0.5", "--fabric", "mfabric")
 pytestmark = pytest.mark.usefixtures("command_line")
-OWN = ("--preset", "paper", "--eps-waits", "--overlap-parts", "2", "--dp-overlap")  # what is passed on, and looked up
-CONFIG = small(fabrics=("mfabric",), eps_waits=True, overlap_parts=2, dp_overlap=True)
+GIVEN = {"circuits.packets_wait": "true", "job.parts": "2", "job.overlap_gradients": "true"}
+OWN = [word for path, value in GIVEN.items() for word in ("--set", f"{path}={value}")]
+CASE = small(
+    {"network.fabric": "mfabric", "circuits.packets_wait": True, "job.parts": 2, "job.overlap_gradients": True}
+)
 PARTS = ("compute_s", "tp_comm_s", "ep_comm_s", "dp_comm_s", "reconfig_s", "bubble_s")
 
 
 @pytest.fixture(scope="module")
 def solved(as_users_have_it):
-    """Segments, rows and effective configuration of one job, solved once."""
-    return example_timeline(CONFIG)
+    """Segments and rows of one job, solved once."""
+    return example_timeline(CASE)
 
 
 def test_prints_a_row_for_every_stage_and_writes_both_files(capsys, tmp_path, solved):
     out, picture = tmp_path / "t.json", tmp_path / "g.png"
-    assert status(*SMALL, "--fabric", "mfabric", *OWN, "--out", out, "--picture", picture) == 0
+    assert status(*SMALL, *OWN, "--out", out, "--picture", picture) == 0
     output = capsys.readouterr()
     assert output.err.split() == [str(out), str(picture)]
     heading, job, columns, _, *lines = output.out.splitlines()
-    _, rows, effective = solved
+    _, rows = solved
     seconds = f"an iteration of {rows[0]['iteration_s']:.4g} s"
     assert heading == f"{MODEL} on mfabric at 100 Gbps: {seconds}; seconds of every pipeline stage"
     assert job.startswith(f"{MODEL}: 1024 GPUs = DP 8 x TP 4 x PP 4 x EP 8, 2 micro-batches of 8 x 4096 tokens, ")
@@ -39,17 +41,19 @@ def test_prints_a_row_for_every_stage_and_writes_both_files(capsys, tmp_path, so
     want = [[one["stage"], *(one[part] for part in PARTS)] for one in rows]
     np.testing.assert_allclose(shown, want, rtol=1e-3, atol=1e-3 * rows[0]["iteration_s"])
     trace = json.loads(out.read_text())
-    assert trace["otherData"]["models"] == [MODEL]
-    assert trace["otherData"]["nic_gbps"] == [100.0]
-    assert trace["otherData"]["workloads"] == json.loads(json.dumps(effective["workloads"]))
+    resolved = trace["otherData"]["resolved"]
+    assert (resolved["model.name"], resolved["network.nic_gbps"]) == (MODEL, 100)
+    assert {path: str(resolved[path]).lower() for path in ("circuits.packets_wait", "job.overlap_gradients")} == {
+        path: GIVEN[path] for path in ("circuits.packets_wait", "job.overlap_gradients")
+    }
     slices = [one for one in trace["traceEvents"] if one["ph"] == "X" and one["name"] != "reconfigure"]
     assert max(one["ts"] + one["dur"] for one in slices) == pytest.approx(rows[0]["iteration_s"] * 1e6)
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 def test_agrees_with_compare(solved):
-    compared, (segments, rows, effective) = row(CONFIG), solved
-    assert len(rows) == CONFIG.workload(MODEL).pp
+    compared, (segments, rows) = row(CASE), solved
+    assert len(rows) == resolve(CASE).job.pp
     busiest = min(rows, key=lambda one: one["bubble_s"])
     for part in (*PARTS, "iteration_s"):
         np.testing.assert_allclose(busiest[part], compared[part], rtol=1e-9, atol=1e-9, err_msg=part)
@@ -58,10 +62,8 @@ def test_agrees_with_compare(solved):
         mine = [segment for segment in segments if (segment["stage"], segment["kind"]) == (one["stage"], "tp")]
         length = sum(segment["end_s"] - segment["start_s"] for segment in mine)
         np.testing.assert_allclose(length, one["tp_comm_s"], rtol=1e-9, atol=1e-9)
-    assert effective["fabrics"] == CONFIG.fabrics
 
 
-def test_several_of_anything_show_the_first(solved):
-    more = {"models": (MODEL, "llama-moe"), "fabrics": ("mfabric", "fat-tree"), "nic_gbps": (100.0, 400.0)}
-    several = dataclasses.replace(CONFIG, **more)
-    assert example_timeline(several)[0] == solved[0]
+def test_it_shows_one_case(capsys, never_computes):
+    several = mistake(capsys, *SMALL, "--nic-gbps", "100,400")
+    assert several == "timeline shows one case, got 2 that differ in network.nic_gbps; give one value of each."

@@ -33,6 +33,8 @@ def run(cases: Cases, options: Options) -> int:
     print(report.comparison(rows) if rows else "no rows")
     for line in (*report.remarks(rows, told), *shared.case_notes(cases), *told["not_known"]):
         print(line)
+    for said in dict.fromkeys(row["traffic"] for row in rows if str(row.get("traffic")).startswith("recorded")):
+        print(f"traffic: {said}")
     if stopped:
         more = "" if options.out is None else "; the same command goes on"
         print(f"compare: interrupted; rows of the other cases are missing{more}.", file=sys.stderr)
