@@ -55,6 +55,7 @@ class Golden:
     name: str
     commands: tuple[str, ...]
     axes: tuple[str, ...] = ()
+    own_process: bool = False
 
     @property
     def file(self) -> Path:
@@ -117,7 +118,10 @@ class Golden:
 def table() -> dict[str, Golden]:
     """All of `commands.toml`, by name."""
     read = tomllib.loads((HERE / "commands.toml").read_text(encoding="utf-8"))
-    return {name: Golden(name, tuple(one["commands"]), tuple(one.get("axes", ()))) for name, one in read.items()}
+    return {
+        name: Golden(name, tuple(one["commands"]), tuple(one.get("axes", ())), one.get("own_process", False))
+        for name, one in read.items()
+    }
 
 
 def made_inputs(folder: Path) -> None:

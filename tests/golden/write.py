@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.golden import table, written
 
 
-def run(words: list[str]) -> None:
+def run_apart(words: list[str]) -> None:
     """As a user runs it."""
     subprocess.run([sys.executable, "-m", "mfabric_jax.cli", *words], check=True, stdout=subprocess.DEVNULL)
 
@@ -19,7 +19,7 @@ def main(names: list[str]) -> None:
     for name in names or every:
         one = every[name]
         with tempfile.TemporaryDirectory() as folder:
-            rows = one.made(run, Path(folder))
+            rows = one.made(run_apart, Path(folder))
         said = one.differences(rows) if one.file.exists() else ["all rows are new"]
         one.file.write_text(written(rows), encoding="utf-8")
         print(f"{name}: {len(rows)} rows, {len(said)} differences", *said, sep="\n  ", flush=True)
