@@ -27,9 +27,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         command = _command(words)
+        behind = words[len(command.split()) :]
         if command not in (*PLAIN, *OF_CASES):
-            return _module(command).run(_parse(command, words[1:]))
-        return _run(command, words[1:])
+            return _module(command).run(_parse(command, behind))
+        return _run(command, behind)
     except InputError as mistake:
         print(f"mfabric: {_shortened(str(mistake))}", file=sys.stderr)
         return 2
@@ -51,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(command: str, words: list[str]) -> int:
     """A command with the options, and the cases, that words say."""
-    module = importlib.import_module(f"mfabric_jax.commands.{command}")
+    module = importlib.import_module(f"mfabric_jax.commands.{command.replace(' ', '_')}")
     if asks := {"-h", "--help"} & set(words):
         behind = words[words.index(asks.pop()) + 1 :]
         topic = behind[0] if behind and not behind[0].startswith("-") else None
@@ -62,7 +63,7 @@ def _run(command: str, words: list[str]) -> int:
         return module.run(parse(module.Options, words, command))
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always", UserWarning)
-        cases, options = read(command, words, module.Options)
+        cases, options = read(command, words, module.Options, getattr(module, "BELOW", ()))
     for one in heard:
         print(f"mfabric: {one.message}", file=sys.stderr)
     return module.run(cases, options)
@@ -74,9 +75,6 @@ def _shortened(sentence: str) -> str:
     return line if len(line) <= LONGEST else f"{line[: LONGEST // 2]} ... {line[-LONGEST // 2 :]}"
 
 
-WHAT = {  # the first word of some commands: what it is called, and those there are
-    "traces": ("traces command", ("info", "convert", "fit", "study")),
-}
 MUST = {  # options that some commands do not run without
     "sweep": ("--out", "a folder for the rows"),
 }
@@ -127,7 +125,8 @@ def _command(words: list[str]) -> str:
 
         print(f"mfabric {mfabric_jax.__version__}")
         raise SystemExit(0)
-    return one_of("command", words[0], NAMES)
+    both = " ".join(words[:2])
+    return both if both in OF_CASES else one_of("command", words[0], NAMES)
 
 
 def _parse(command: str, words: list[str]) -> Any:
@@ -174,10 +173,6 @@ def _check_words(command: str, words: list[str]) -> None:
     first = words[0] if words and not words[0].startswith("--") else None
     if first is None and (needed := _first_word(command)):
         raise InputError(f"{command} needs {needed}.")
-    if command in WHAT and first is not None:
-        one_of(WHAT[command][0], first, WHAT[command][1])
-    if command == "traces" and (len(words) < 2 or words[1].startswith("--")):
-        raise InputError(f"traces {first} needs the path of a trace next; mfabric traces --help lists formats.")
     option, what = MUST.get(command.split()[0], (None, None))
     if option and not any(word.split("=")[0] == option for word in words):
         raise InputError(f"{command} needs {option}, {what}.")
@@ -185,8 +180,6 @@ def _check_words(command: str, words: list[str]) -> None:
 
 def _first_word(command: str) -> str | None:
     """What has to come first, if anything."""
-    if command in WHAT:
-        return f"to know what first; allowed: {', '.join(WHAT[command][1])}"
     if command == "traffic":
         from mfabric_jax.workload import NAMES
 

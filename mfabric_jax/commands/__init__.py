@@ -1,6 +1,6 @@
 """The commands: a module each, with its `Options` and `run`; `words` reads them, `help` describes them.
 
-`study` computes, `report` shows; here is what stands between them and the shell.
+The rooms of the package compute, `report` shows; here is what stands between them and the shell.
 """
 
 NAMES = (
@@ -8,5 +8,9 @@ NAMES = (
     *("traffic", "traces", "validate", "policies", "train", "evaluate", "sweep", "query", "report", "reproduce"),
     *("tune", "doctor", "show"),
 )
-OF_CASES = ("show", "compare", "timeline", "export", "traffic", "failures", "sweep")  # their `run` takes cases, too
-PLAIN = ("draw", "validate", "policies", "train", "evaluate", "query", "report", "reproduce", "tune", "doctor")
+OF_CASES = (  # their `run` takes cases, too
+    *("show", "compare", "timeline", "export", "traffic", "failures", "sweep", "calibrate", "traces study"),
+)
+PLAIN = (
+    *("traces", "draw", "validate", "policies", "train", "evaluate", "query", "report", "reproduce", "tune", "doctor"),
+)

@@ -3,7 +3,7 @@
 import importlib.util
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from mfabric_jax.case import Case, Cases
@@ -50,6 +50,13 @@ def one_case(cases: Cases, command: str) -> Case:
         apart = ", ".join(cases.varied) or "variants"
         raise InputError(f"{command} shows one case, got {len(cases)} that differ in {apart}; give one value of each.")
     return cases.blocks[0].case
+
+
+def refuse_flags(cases: Cases, paths: Container[str], why: str) -> None:
+    """`InputError` for a setting on the command line that the command does not leave to cases."""
+    for path, source in cases.sources.items():
+        if path in paths and source == "flag":
+            raise InputError(f"{why}; leave out {path}, got {cases.stated[path]!r}.")
 
 
 def case_notes(cases: Cases) -> list[str]:

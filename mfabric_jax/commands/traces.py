@@ -1,14 +1,15 @@
-"""`mfabric traces info PATH`, `convert PATH OUT.npz`, `fit PATH` and `study PATH --model MODEL`."""
+"""`mfabric traces info PATH`, `convert PATH OUT.npz` and `fit PATH`; `traces_study` is the fourth of them."""
 
 import dataclasses
 import pathlib
 import sys
 from typing import Annotated, Literal
 
-import tyro
-
 from mfabric_jax.checks import InputError
 from mfabric_jax.commands import shared
+from mfabric_jax.commands.words import Positional
+
+WHAT = ("info", "convert", "fit", "study")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -23,40 +24,30 @@ class Options:
     SGLang's .pt.
     """
 
-    what: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="info|convert|fit|study")]
+    what: Annotated[
+        Literal["info", "convert", "fit", "study"],
+        Positional("info|convert|fit|study", f"to know what first; allowed: {', '.join(WHAT)}", "traces command"),
+    ]
     """info: statistics; convert: the same counts as .npz of tokens, or added up as an mFabric weight matrix .txt; fit:
     knobs of generated traffic that is alike; study: what part of an iteration is all-to-all, whether circuits help,
-    which predictor works."""
-    path: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="PATH")]
+    which predictor works (mfabric traces study --help)."""
+    path: Annotated[str, Positional("PATH", "the path of a trace next; mfabric traces --help lists formats")]
     """The recording; PATH/NAME where there are several."""
-    to: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="OUT.npz|OUT.txt")] = None
+    to: Annotated[str | None, Positional("OUT.npz|OUT.txt")] = None
     """Where convert writes."""
     records: tuple[int, int] | None = None
     """FIRST-LAST record (default: all; for a SmartMoE gate trace 2011-5001)."""
     iterations: int | None = None
-    """fit: iterations to generate for the comparison (default: as many as were recorded); study: records to simulate
-    (default: 2)."""
+    """fit: iterations to generate for the comparison (default: as many as were recorded)."""
     ranks: int | None = None
     """EP ranks, where they are not recorded or neighbours shall count as one."""
     ranks_per_server: int | None = None
-    """EP ranks of a group in a server (default: info: 8 GPUs over what --tp or --model says, where that makes several
-    servers; study: the job's)."""
+    """info: EP ranks of a group in a server (default: 8 GPUs over what --tp or --model says, where that makes several
+    servers)."""
     axes: str | None = None
     """Of an array in a file, in order: iteration,layer,micro-batch,source,expert (or destination); some may lack."""
     model: str | None = None
-    """study, and router trace: the model whose job was recorded, for the options below."""
-    gpu: str | None = None
-    """study: the GPU that computes (default: as compare)."""
-    nic_gbps: float | None = None
-    """study: bandwidth of every NIC (default: 400)."""
-    efficiency: float | None = None
-    """study: achieved over peak FLOP/s (default: as in compare, calibrated to published times or 0.5)."""
-    measured_iteration_s: float | None = None
-    """study: instead, what an iteration of this job takes on a fat-tree whose GPUs use their own NICs."""
-    expert_load: Literal["balanced", "received"] | None = None
-    """study: how long experts compute: for what they received (default), or as if balanced."""
-    precision: str | None = None
-    """study: of what is sent, bf16 (default) or fp8."""
+    """Router trace: the model whose job was recorded, for the options below."""
     tp: int | None = None
     """Router trace: tensor-parallel degree (default: the model's, else 1; so for the next five)."""
     ep: int | None = None
@@ -72,8 +63,7 @@ class Options:
     experts: int | None = None
     """Router trace: experts of the model (default: the model's, else the largest number recorded + 1)."""
     out: str | None = None
-    """info: a row per iteration and layer to a .csv or .parquet file; fit: the knobs to a .json file;
-    study: one page, a .html file, or a folder for the page, pictures and rows."""
+    """info: a row per iteration and layer to a .csv or .parquet file; fit: the knobs to a .json file."""
     figures: str | None = None
     """info: pictures of loads and pairs to a folder."""
 
@@ -83,25 +73,19 @@ def run(options: Options) -> int:
     from mfabric_jax import traffic
 
     records = options.records
-    for name in ("gpu", "nic_gbps", "efficiency", "measured_iteration_s", "precision", "expert_load"):
-        if options.what != "study" and getattr(options, name) is not None:
-            raise InputError(f"{name} is of traces study alone, got traces {options.what}.")
-    if options.ranks_per_server is not None and options.what not in ("info", "study"):
-        raise InputError(f"ranks_per_server is of traces info and study, got traces {options.what}.")
-    if options.ranks is not None and options.what != "info":
-        raise InputError(f"ranks is of traces info alone, got traces {options.what}.")
+    for name in ("ranks", "ranks_per_server"):
+        if options.what != "info" and getattr(options, name) is not None:
+            raise InputError(f"{name} is of traces info alone, got traces {options.what}.")
+    if options.what == "study":
+        raise InputError("traces study begins with these two words; what it takes comes behind them.")
     if options.what == "convert":
         if options.to is None:
             raise InputError("traces convert needs OUT.npz behind the path.")
         save = traffic.save_weight_matrix if options.to.endswith(".txt") else traffic.save_tokens
         print(save(_one_trace(options).chosen(records), options.to))
         return 0
-    if options.what == "study" and options.to is None:
-        from mfabric_jax.commands import _traces_study
-
-        return _traces_study.run(options)
     if options.to is not None:
-        what = {"info": "rows go", "fit": "knobs go", "study": "the page goes"}[options.what]
+        what = {"info": "rows go", "fit": "knobs go"}[options.what]
         raise InputError(f"traces {options.what} takes one path, got {options.to!r} too; {what} to --out.")
     return _traces_fit(options, records) if options.what == "fit" else _traces_info(options, records)
 

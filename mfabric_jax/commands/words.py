@@ -153,9 +153,11 @@ def _options(cls: type[T], values: dict[str, Any], free: Sequence[str], command:
     for option in sorted(known.values(), key=lambda one: one.place is None):
         if option.field in values or option.default is not dataclasses.MISSING:
             continue
+        first = [
+            str(values[one.field]) for one in places if one.field in values and typing.get_origin(one.kind) is Literal
+        ]
         if option.place:
-            raise InputError(f"{command} needs {option.place.needs or option.place.name}.")
-        first = [str(values[one.field]) for one in places if typing.get_origin(one.kind) is Literal]
+            raise InputError(f"{' '.join([command, *first])} needs {option.place.needs or option.place.name}.")
         what = option.said[:1].lower() + option.said[1:].rstrip(".")
         raise InputError(f"{' '.join([command, *first])} needs {option.flag}, {what}.")
     return _made(cls, values)
@@ -257,10 +259,13 @@ def _divided(text: str) -> list[str]:
 
 
 # --------------------------------------------------------------------------------------------------------------- cases
-def read(command: str, words: Sequence[str], options: type[T]) -> tuple[Cases, T]:
-    """The cases that words say, and the options of the run. `InputError` for what neither of them takes."""
+def read(command: str, words: Sequence[str], options: type[T], below: Sequence[Layer] = ()) -> tuple[Cases, T]:
+    """The cases that words say, and the options of the run. `InputError` for what neither of them takes.
+
+    - `below`: what the command states where words say nothing else.
+    """
     layers, asked = layers_in(command, words, options)
-    return merged(layers), asked
+    return merged([*below, *layers]), asked
 
 
 def layers_in(command: str, words: Sequence[str], options: type[T]) -> tuple[list[Layer], T]:

@@ -19,18 +19,13 @@ from mfabric_jax.traffic.recording import Recording, Sources
 from mfabric_jax.workload import Workload
 
 WORKERS = 2  # designs compiled and solved at once
-
-
 TREE = "fat-tree"
-OWN, POOLED = f"{TREE}, own NICs", f"{TREE}, pooled NICs"
 PUBLISHED, BEST, STATIC, UNIFORM = (
     "mFabric, as published",
     "mFabric, at its best",
     "mFabric, static",
     "mFabric, uniform",
 )
-
-
 MEANING = {
     PUBLISHED: "greedy circuits for every all-to-all, bytes unsplit",
     BEST: "circuits and routes chosen together, switched only when it pays",
@@ -69,8 +64,8 @@ class TraceStudy:
 class Studied(NamedTuple):
     """What was found.
 
-    - `recording`: the records used.   - `rows`: those of `compare`, with `design`, `over_tree` (iteration over that on
-      the best fat-tree) and `ep_share_without_bubble`.
+    - `recording`: the records used.   - `rows`: those of `compare`, with `design` and `over_tree` (iteration over that on the
+      best fat-tree).
     - `foresight`, `ranking`: those of `traffic.foresight_rows`.   - `left_out`: designs that cannot be, and why.
     - `simulated`: numbers of the records that rows are of.   - `ranks_per_server`: as in `TraceStudy`.
     """
@@ -136,11 +131,4 @@ def _spread(recording: Recording, iterations: int) -> Recording:
 
 def _relative(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     tree = min((row["iteration_s"] for row in rows if row["fabric"] == TREE), default=None)
-    return [
-        row
-        | {
-            "ep_share_without_bubble": row["ep_comm_s"] / (row["iteration_s"] - row["bubble_s"]),
-            "over_tree": None if tree is None else row["iteration_s"] / tree,
-        }
-        for row in rows
-    ]
+    return [row | {"over_tree": None if tree is None else row["iteration_s"] / tree} for row in rows]

@@ -4,10 +4,13 @@ import dataclasses
 import pathlib
 import sys
 import tempfile
-from typing import Any
+from typing import Annotated, Any
 
+from mfabric_jax.case import Cases
+from mfabric_jax.case.layers import preset_layers
 from mfabric_jax.checks import InputError
 from mfabric_jax.commands import shared
+from mfabric_jax.commands.words import Positional
 
 PAGE = "study.html"
 WIDTH = 120
@@ -17,32 +20,52 @@ COLUMNS |= {
     "network_cost_usd": "network $",
     "cluster_cost_usd": "cluster $",
 }
+PRESET = "designs"  # what is compared
+(DESIGNS,) = preset_layers(PRESET)
+BELOW = [dataclasses.replace(DESIGNS, variants=())]
 
 
-def run(options: Any) -> int:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """What recorded routing means for a job: what part of an iteration is all-to-all, whether circuits help, which
+    predictor works. Fat-trees and mFabric stand beside each other in six ways (mfabric show --preset designs).
+    """
+
+    path: Annotated[str, Positional("PATH", "the path of a trace next; mfabric traces --help lists formats")]
+    """The recording; PATH/NAME where there are several."""
+    records: tuple[int, int] | None = None
+    """FIRST-LAST record (default: all; for a SmartMoE gate trace 2011-5001)."""
+    axes: str | None = None
+    """Of an array in a file, in order: iteration,layer,micro-batch,source,expert (or destination); some may lack."""
+    ranks_per_server: int | None = None
+    """EP ranks of a group in a server (default: the job's)."""
+    out: str | None = None
+    """One page, a .html file, or a folder for the page, pictures and rows."""
+    device: str | None = None
+    """cpu, gpu, tpu (default: what JAX finds)."""
+
+
+def run(cases: Cases, options: Options) -> int:
     """Returns the exit status."""
+    case = shared.one_case(cases, "traces study")
+    if "model.name" not in cases.stated:
+        raise InputError("traces study needs --model, the model whose job the recording is read for.")
+    decided = {path for variant in DESIGNS.variants for path in variant.stated}
+    shared.refuse_flags(cases, decided, f"traces study compares the designs of preset {PRESET}, which decide it")
     page = None if options.out is None else _page_in(pathlib.Path(options.out))
-    shared.start_jax("float32", None)
-    from mfabric_jax.recordings import trace_study
+    shared.start_jax(case.run.dtype, options.device)
+    from mfabric_jax.recordings import TraceStudy, trace_study
     from mfabric_jax.recordings._answers import answers
-    from mfabric_jax.recordings._trace_study import DESIGNS, TraceStudy
-    from mfabric_jax.study.presets import PRESETS
+    from mfabric_jax.simulation.results import effective
     from mfabric_jax.traffic.formats import recording_of
 
-    if options.model is None:
-        raise InputError("traces study needs --model, the model whose job the recording is read for.")
-    own = {field.name for field in dataclasses.fields(TraceStudy)} & set(vars(options))
-    given: dict[str, Any] = PRESETS["today"] | {
-        name: value for name in own if (value := getattr(options, name)) is not None
-    }
-    config = TraceStudy(**given)
+    config = TraceStudy(case=case, ranks_per_server=options.ranks_per_server)
     recording = recording_of(config.job, options.path, options.axes).chosen(options.records)
-    found = _with_bar(trace_study, recording, config, len(DESIGNS) + 1)
+    found = _with_bar(trace_study, recording, config, len(config.designs) + 1)
     said = answers(found)
     print(_text(found, said))
     if page is not None:
-        effective = dataclasses.asdict(config) | {"command": "traces study", "path": str(options.path)}
-        _write(found, said, page, effective)
+        _write(found, said, page, effective(cases) | {"command": "traces study", "path": str(options.path)})
     return 0
 
 
