@@ -153,9 +153,8 @@ def _options(cls: type[T], values: dict[str, Any], free: Sequence[str], command:
     for option in sorted(known.values(), key=lambda one: one.place is None):
         if option.field in values or option.default is not dataclasses.MISSING:
             continue
-        first = [
-            str(values[one.field]) for one in places if one.field in values and typing.get_origin(one.kind) is Literal
-        ]
+        chosen = [one.field for one in places if typing.get_origin(one.kind) is Literal]
+        first = [str(values[field]) for field in chosen if field in values]
         if option.place:
             raise InputError(f"{' '.join([command, *first])} needs {option.place.needs or option.place.name}.")
         what = option.said[:1].lower() + option.said[1:].rstrip(".")

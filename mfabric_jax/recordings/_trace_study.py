@@ -64,8 +64,8 @@ class TraceStudy:
 class Studied(NamedTuple):
     """What was found.
 
-    - `recording`: the records used.   - `rows`: those of `compare`, with `design` and `over_tree` (iteration over that on the
-      best fat-tree).
+    - `recording`: the records used.   - `rows`: those of `compare`, with `design` and `over_tree` (iteration over that
+      on the best fat-tree).
     - `foresight`, `ranking`: those of `traffic.foresight_rows`.   - `left_out`: designs that cannot be, and why.
     - `simulated`: numbers of the records that rows are of.   - `ranks_per_server`: as in `TraceStudy`.
     """

@@ -4,15 +4,15 @@ import dataclasses
 
 import numpy as np
 import pytest
-from mfabric_jax.study.legacy import compare
 
-from mfabric_jax.checks import InputError
+from mfabric_jax import Case, load, resolve, simulate
+from mfabric_jax.case.paths import flat
+from mfabric_jax.commands import traces_study
+from mfabric_jax.commands.words import read
 from mfabric_jax.recordings import TraceStudy, trace_study
 from mfabric_jax.recordings import _trace_study as study
 from mfabric_jax.recordings._answers import AHEAD, CIRCUITS, HELD, SHARE, UNKNOWN, answers
-from mfabric_jax.recordings._trace_study import BEST, DESIGNS, PUBLISHED, STATIC, UNIFORM, Studied
-from mfabric_jax.study.config import Compare
-from mfabric_jax.study.presets import PRESETS
+from mfabric_jax.recordings._trace_study import BEST, PUBLISHED, STATIC, UNIFORM, Studied
 from mfabric_jax.traffic import open_trace
 from mfabric_jax.traffic.recording import Recording, Sources, Targets
 from mfabric_jax.workload import get
@@ -22,6 +22,9 @@ from .. import command_line
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
 JOB = get("llama-moe")
+DESIGNS = tuple(TraceStudy(case=Case()).designs)
+FEW = (*DESIGNS[:2], UNIFORM)  # those that compile fast
+PAPER = load(preset="paper").with_({"model.name": "llama-moe", "run.iterations": 1})
 
 
 @pytest.fixture(scope="module")
@@ -35,24 +38,20 @@ def trace(tmp_path_factory):
 
 @pytest.fixture
 def few(monkeypatch):
-    """The designs that compile fast."""
-    monkeypatch.setattr(study, "DESIGNS", DESIGNS[:2] + DESIGNS[-1:])
+    every = TraceStudy.designs.fget
+    monkeypatch.setattr(TraceStudy, "designs", property(lambda self: {name: every(self)[name] for name in FEW}))
 
 
 def test_rows_are_those_of_compare_and_are_told_on_a_page(few, trace, tmp_path, capsys):
-    words = ("traces", "study", trace, "--model", "llama-moe", "--iterations", "1", "--nic-gbps", "200")
-    assert command_line.status(*words, "--out", tmp_path / "out") == 0
+    words = ("traces", "study", trace, "--preset", "paper", "--model", "llama-moe", "--nic-gbps", "200")
+    assert command_line.status(*words, "--set", "run.iterations=1", "--out", tmp_path / "out") == 0
     said = capsys.readouterr().out
-    shared = {
-        "models": ("llama-moe",),
-        "nic_gbps": (200.0,),
-        "trace": str(trace),
-        **PRESETS["today"],
-    }
-    trees = list(compare(Compare(**shared, fabrics=("fat-tree",), nic_use=("own", "pooled"))))
-    (circuits,) = compare(Compare(**shared, fabrics=("mfabric",), policy="uniform", routing="relay"))
-    for row, design in zip([*trees, circuits], (*DESIGNS[:2], DESIGNS[-1]), strict=True):
-        line = next(line for line in said.splitlines() if line.startswith(f"{design.name} "))
+    shared = {"network.nic_gbps": 200, "traffic.trace.path": str(trace)}
+    networks = [{"network.fabric": "fat-tree", "network.nic_use": use} for use in ("own", "pooled")]
+    networks.append({"network.fabric": "mfabric", "circuits.policy": "uniform", "circuits.routing": "relay"})
+    rows = simulate([PAPER.with_(shared | network) for network in networks]).rows()
+    for row, design in zip(rows, FEW, strict=True):
+        line = next(line for line in said.splitlines() if line.startswith(f"{design} "))
         without = row["ep_comm_s"] / (row["iteration_s"] - row["bubble_s"])
         shares = [f"{share:.1%}" for share in (row["ep_share"], without)]
         assert [word for word in line.split() if "%" in word] == shares
@@ -68,7 +67,7 @@ def test_rows_are_those_of_compare_and_are_told_on_a_page(few, trace, tmp_path, 
 def test_one_record_without_sources_says_what_it_cannot_tell(few, tmp_path):
     np.savez(tmp_path / "load.npz", logical_count=np.random.default_rng(1).integers(1, 9, (1, 2, 16)))
     (recording,) = open_trace(tmp_path / "load.npz")
-    said = answers(trace_study(recording, TraceStudy(model="llama-moe", iterations=1)))
+    said = answers(trace_study(recording, TraceStudy(case=PAPER)))
     assert said[SHARE][-1] == said[CIRCUITS][-1] == "Sources unknown: every rank sends alike."
     assert said[AHEAD] == ["One record has no past to predict from: record several iterations."]
     assert said[UNKNOWN][0].startswith("Sources are unknown: every rank is taken to send alike")
@@ -84,17 +83,24 @@ def row(design, seconds, cost=1.0):
 
 def circuits(*seconds, job=JOB):
     """What is said of circuits, given the seconds of every design."""
-    names = [design.name for design in DESIGNS]
-    rows = [row(name, time, 0.5 if "mFabric" in name else 1.0) for name, time in zip(names, seconds, strict=True)]
+    priced = [(name, 0.5 if "mFabric" in name else 1.0) for name in DESIGNS]
+    rows = [row(name, time, usd) for (name, usd), time in zip(priced, seconds, strict=True)]
     recording = Recording(np.ones((1, 1, 1, 16, 16)), np.zeros(1, int), "run", "made up")
     return " ".join(answers(Studied(recording, job, rows, [], [], {}, []))[CIRCUITS])
 
 
-def test_one_rate_of_computation():
-    with pytest.raises(InputError, match="efficiency is not used beside measured_iteration_s"):
-        TraceStudy(efficiency=0.7, measured_iteration_s=3.0)
-    assert TraceStudy(efficiency=0.5).case(DESIGNS[0]).rates_from == "achieved"
-    assert TraceStudy().case(DESIGNS[0]).rates_from == "calibrated"
+def test_designs_differ_in_the_network_and_in_circuits_alone():
+    """Model, GPU, bandwidth and the rate of computation are those of the case, two records are simulated."""
+    said = {"model.name": "qwen-moe", "gpu.name": "B200-HGX", "network.nic_gbps": 800, "compute.efficiency": 0.3}
+    case = Case().with_(said)
+    found = TraceStudy(case=case).designs
+    assert set(found) == {*DESIGNS} >= {PUBLISHED, BEST, STATIC, UNIFORM}
+    for design in found.values():
+        differs = {path for path, value in flat(design).items() if value != flat(case).get(path)}
+        assert {path.rpartition(".")[0] for path in differs} <= {"network", "circuits"}
+        assert resolve(design).settings.achieved(JOB) == 0.3
+    cases, _ = read("traces study", ["run.npz", "--model", "qwen-moe"], traces_study.Options, traces_study.BELOW)
+    assert [case.run.iterations for case in cases] == [2]
 
 
 def test_the_verdict_on_circuits():
@@ -170,19 +176,23 @@ def test_a_server_holds_the_ranks_of_the_job():
     assert stays() == "Selections that stay in their server of 2 ranks of the group: median 75.0%"
     assert stays(1) == "Selections that stay in their server of 1 rank of the group: median 0.0%"
     assert stays(4) == "Selections that stay in their server of 4 ranks of the group: median 100.0%"
-    assert TraceStudy(ranks_per_server=4).ranks_per_server == 4
 
 
 def test_mistakes(trace, capsys):
-    assert refused(TraceStudy, iterations=0).startswith("iterations must be a whole number")
-    assert (
-        refused(TraceStudy, model="llama-moe", ranks_per_server=3)
-        == "ranks_per_server must divide the 16 ranks, got 3."
+    said = "ranks_per_server must divide the 16 ranks, got 3."
+    assert refused(TraceStudy, case=PAPER, ranks_per_server=3) == said
+    study = ("traces", "study", trace, "--model", "llama-moe")
+    assert command_line.mistake(capsys, *study, "--policy", "joint") == (
+        "traces study compares the designs of preset designs, which decide it; leave out circuits.policy, got 'joint'."
     )
+    said = command_line.mistake(capsys, *study, "--nic-gbps", "100,200")
+    assert said.startswith("traces study shows one case, got 2 that differ in network.nic_gbps")
     said = command_line.mistake(capsys, "traces", "study", trace)
     assert said == "traces study needs --model, the model whose job the recording is read for."
-    said = command_line.mistake(capsys, "traces", "study", trace, "--model", "llama-moe", "--out", "page.pdf")
+    said = command_line.mistake(capsys, "traces", "study", trace, *study[3:], "--out", "page.pdf")
     assert said.startswith("report 'page.pdf': extension '.pdf' is unknown")
+    said = command_line.mistake(capsys, *study, "--set", "compute.measured.iteration_s=1", "--efficiency", "0.5")
+    assert "compute.rate" in said
     np.savez(trace.parent / "odd.npz", tokens=np.ones((1, 1, 1, 16, 17)))
-    said = command_line.mistake(capsys, "traces", "study", trace.parent / "odd.npz", "--model", "llama-moe")
+    said = command_line.mistake(capsys, "traces", "study", trace.parent / "odd.npz", *study[3:])
     assert "must hold a multiple of the 16 experts of llama-moe, got 17" in said
