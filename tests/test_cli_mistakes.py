@@ -12,7 +12,7 @@ TRACE = "compare --model mixtral-8x7b --fabric fat-tree --trace"
 LATE = (TREE, GRAPH, TRACE)  # refused where the cluster is built, the graph or the trace is read
 
 # {the first words: [(those behind, how the sentence begins)]}. What settings refuse whoever asks stands beside these:
-# tests/simulation/test_config.py, tests/study/test_failures.py, test_whole_cluster.py, tests/learning/test_scoreboard.py.
+# test_config.py, test_failures.py, test_whole_cluster.py, test_scoreboard.py.
 MISTAKES = {
     "": [
         ("compar", "command 'compar' is unknown (did you mean 'compare'?); allowed: compare, calibrate, fail"),
@@ -185,9 +185,9 @@ MISTAKES = {
         ("convert run.npz out.npy", "a trace is saved as .npz, got 'out.npy'."),
         ("fit run.npz x.json", "traces fit takes one path, got 'x.json' too; knobs go to --out."),
         ("fit run.npz --out knobs.npz", "knobs are written as .json, got 'knobs.npz'."),
-        ("fit run.npz --ranks-per-server 2", "ranks_per_server is of traces info and study, got traces fit."),
-        ("study run.npz --ranks 2 --model llama-moe", "ranks is of traces info alone, got traces study."),
-        ("info run.npz --nic-gbps 400", "nic_gbps is of traces study alone, got traces info."),
+        ("fit run.npz --ranks-per-server 2", "ranks_per_server is of traces info alone, got traces fit."),
+        ("study run.npz --ranks 2 --model llama-moe", "option '--ranks' is unknown"),
+        ("info run.npz --nic-gbps 400", "option '--nic-gbps' is unknown; allowed: "),
         ("info run.npz --axes layer,exprt", "axis 'exprt' is unknown (did you mean 'expert'?)"),
         ("study run.npz", "traces study needs --model, the model whose job the recording is read for."),
         ("study run.npz --model llama-moe --out page.pdf", "report 'page.pdf': extension '.pdf' is unknown"),

@@ -250,7 +250,7 @@ class Measured(Alternative, frozen=True, tag="measured"):
 
 
 class Calibrated(Alternative, frozen=True, tag="calibrated"):
-    """The rate that published fat-tree times imply, where there are any of the model on an A100; else half of the peak."""
+    """The rate that published fat-tree times imply, where there are any of the model on an A100; else half the peak."""
 
     value: Annotated[Literal["paper", "released", "today"], doc("Under which assumptions it was calibrated.")] = "paper"
 

@@ -38,7 +38,7 @@ def trace(tmp_path_factory):
 
 @pytest.fixture
 def few(monkeypatch):
-    every = TraceStudy.designs.fget
+    every = vars(TraceStudy)["designs"].fget
     monkeypatch.setattr(TraceStudy, "designs", property(lambda self: {name: every(self)[name] for name in FEW}))
 
 
