@@ -7,6 +7,7 @@ import jax
 import pytest
 
 from mfabric_jax import Case, InputError, cases, load, resolve, simulate
+from mfabric_jax.simulation.scenario import scenario_of
 
 MODEL = "mixtral-8x7b"  # four servers a region; llama-moe has two
 # One stage of 16 servers: 8 groups of 4 ranks on 2 servers, or 2 scale-up domains of 64 GPUs, 4 groups in each.
@@ -41,6 +42,11 @@ def row(asked):
     """The only row."""
     (one,) = rows(asked)
     return one
+
+
+def scenario(case):
+    """One model on one fabric with its traffic, at the bandwidth of its case."""
+    return scenario_of(resolve(case), (case.network.nic_gbps,))
 
 
 def grid(changes, axes):

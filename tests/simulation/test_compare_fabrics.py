@@ -1,36 +1,34 @@
 """Every fabric on one small job: what its all-to-alls, gradients and dollars are by hand, and what its settings do."""
 
-import dataclasses
-
 import numpy as np
 import pytest
-from mfabric_jax.study.legacy import scenarios
 
+from mfabric_jax import resolve, simulate
+from mfabric_jax.case import cases
 from mfabric_jax.fabric import NAMES, Prices, Region, cluster_cost
 from mfabric_jax.policies import topoopt
 from mfabric_jax.workload.volume import gradient_bytes
-from tests.small import MODEL, row, rows, small
+from tests.small import JOB, MODEL, row, rows, scenario, several, small
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
 
-# One stage of 16 servers: 8 groups of 4 ranks on 2 servers, or 2 scale-up domains of 64 GPUs, 4 groups in each.
-JOB = {"pp": 1, "dp": 8, "ep": 4, "gpus": 128, "micro_batches": 1, "drawn": 1}
-BALANCED = JOB | {"traffic": "generated", "skew": 0.0, "drift": 0.0}
+EVEN = {"traffic.generated.skew": 0.0, "traffic.generated.drift": 0.0}
+BALANCED = JOB | EVEN
 SCALE_UP = ("nvl72", "mfabric-cpo")
 NIC = 12.5e9  # bytes/s
 EXCHANGES = 32 * 4  # blocks; dispatch and combine, forward and backward
 
 
-def balanced(fabrics=NAMES, **settings):
-    return small(fabrics=tuple(fabrics), **BALANCED | settings)
+def balanced(fabrics=NAMES, changes=None, model=MODEL):
+    return several(BALANCED | (changes or {}), {"network.fabric": tuple(fabrics)}, model)
 
 
-def table(config):
-    return {one["fabric"]: one for one in rows(config)}
+def table(asked):
+    return {one["fabric"]: one for one in rows(asked)}
 
 
-def column(config, name):
-    return {one["fabric"]: one[name] for one in rows(config)}
+def column(asked, name):
+    return {one["fabric"]: one[name] for one in rows(asked)}
 
 
 def assert_columns(got, want):
@@ -41,7 +39,7 @@ def assert_columns(got, want):
 
 def sent():
     """Bytes of one dispatch of a rank."""
-    job = balanced().workload(MODEL)
+    job = resolve(small(BALANCED)).job
     return job.selections * job.dispatch_bytes_per_selection
 
 
@@ -65,8 +63,7 @@ def expert_seconds(goodput=1.0, nics=8):
 
 
 def test_a_row_for_each_fabric():
-    config = small(fabrics=NAMES, **JOB)
-    got = table(config)
+    got = table(several(JOB, {"network.fabric": NAMES}))
     assert tuple(got) == NAMES
     assert len(NAMES) == 9
     for name, one in got.items():
@@ -96,7 +93,7 @@ SETTINGS = {
 def test_all_to_alls_and_all_reduces_by_hand():
     assert_columns(column(balanced(), "ep_comm_s"), expert_seconds())
     # 2 x 3/4 of the activations, forward and backward, at 900 GB/s, 987.5 GB/s or half of that.
-    size = 32 * 2 * 1.5 * balanced().workload(MODEL).tokens * 4096 * 2
+    size = 32 * 2 * 1.5 * resolve(small(BALANCED)).job.tokens * 4096 * 2
     rate = dict.fromkeys(NAMES, 900e9) | {"nvl72": 987.5e9, "mfabric-cpo": 987.5e9 / 2}
     assert_columns(column(balanced(), "tp_comm_s"), {name: size / rate[name] for name in NAMES})
 
@@ -104,7 +101,7 @@ def test_all_to_alls_and_all_reduces_by_hand():
 def test_gradients_by_hand():
     # Dense ones go around 16 servers (2 domains), after 2 ranks of a server (16) have reduced a quarter each; those of
     # experts around the 8 servers (2 domains) of their replicas, two ranks of a server (16, of 4 replicas each).
-    dense, expert, _ = gradient_bytes(balanced().workload(MODEL), 0)
+    dense, expert, _ = gradient_bytes(resolve(small(BALANCED)).job, 0)
 
     def ring(size, members):
         return 2 * size * (members - 1) / members
@@ -127,9 +124,13 @@ def test_dollars_are_those_of_the_cluster(tmp_path):
     file = tmp_path / "prices.toml"
     file.write_text("ocs_port = 20\nscale_up_per_gpu = 1000\n")
     own = Prices(ocs_port=20, scale_up_per_gpu=1000)
-    for settings, given in (({}, {}), ({"tiers": 2}, {"tiers": 2}), ({"prices": str(file)}, {"prices": own})):
-        config = balanced(**settings)
-        for name, one in table(config).items():
+    for changes, given in (
+        ({}, {}),
+        ({"network.tiers": 2}, {"tiers": 2}),
+        ({"network.prices": str(file)}, {"prices": own}),
+    ):
+        asked = balanced(changes=changes)
+        for name, one in table(asked).items():
             shape = {"shape": (2, 1, 8)} if name == "torus" else {}
             want = cluster_cost(name, 2 if name in SCALE_UP else 16, 100, **given, **shape)
             assert (want is None) == (name == "mfabric-cpo" or (name == "nvl72" and "prices" not in given))
@@ -138,11 +139,11 @@ def test_dollars_are_those_of_the_cluster(tmp_path):
             else:
                 np.testing.assert_allclose(one["network_cost_usd"], want, rtol=1e-12)
                 np.testing.assert_allclose(one["perf_per_dollar"], 1 / (one["iteration_s"] * want), rtol=1e-9)
-        assert_columns(column(config, "iteration_s"), column(balanced(), "iteration_s"))
+        assert_columns(column(asked, "iteration_s"), column(balanced(), "iteration_s"))
 
 
 def test_goodput_scales_what_is_on_the_wire():
-    full, half = table(balanced()), table(balanced(goodput=0.5))
+    full, half = table(balanced()), table(balanced(changes={"network.goodput": 0.5}))
     assert_columns({name: one["ep_comm_s"] for name, one in half.items()}, expert_seconds(goodput=0.5))
     for name in NAMES:
         np.testing.assert_allclose(half[name]["tp_comm_s"], full[name]["tp_comm_s"], rtol=1e-12)
@@ -155,7 +156,9 @@ def test_goodput_scales_what_is_on_the_wire():
 def test_a_delay_of_links():
     # Every all-to-all that leaves its server, and every step of the rings: 2 x 15 and 2 x 7 (2 x 1 of two domains).
     for tiers in (2, 3):
-        still, late = table(balanced(tiers=tiers)), table(balanced(tiers=tiers, link_delay_s=0.001))
+        still, late = (
+            table(balanced(changes={"network.tiers": tiers, "network.link_delay_s": delay_s})) for delay_s in (0, 0.001)
+        )
         links = dict.fromkeys(NAMES, 2 * tiers) | {"rail-only": 2, "topoopt": 1, "torus": 1}
         for name in NAMES:
             within, steps = name in SCALE_UP, 4 if name in SCALE_UP else 44
@@ -166,19 +169,23 @@ def test_a_delay_of_links():
 
 def test_pooled_nics_of_a_server():
     names = ("fat-tree", "rail-optimized", "topoopt", "mfabric", "nvl72")
-    four, eight = table(balanced(names, nics=4, nic_use=("pooled",))), table(balanced())
-    want = expert_seconds(nics=4) | {name: expert_seconds()[name] for name in ("mfabric", "nvl72")}
+    few = {"network.nics": 4, "network.nic_use": "pooled"}
+    four, eight = table(balanced(names, few)), table(balanced())
+    want = expert_seconds(nics=4) | {"nvl72": expert_seconds()["nvl72"]}
+    want["mfabric"] = 2 * expert_seconds()["mfabric"]  # three of four NICs on the switch, in place of six of eight
     assert_columns({name: four[name]["ep_comm_s"] for name in names}, {name: want[name] for name in names})
     for name in names:
         assert four[name]["nic_use"] == ("own" if name == "nvl72" else "pooled")
         if name != "nvl72":
             half = four[name]["network_cost_usd"] / eight[name]["network_cost_usd"]
-            assert half == pytest.approx(1 if name == "mfabric" else 0.5, rel=1e-12)
+            assert half == pytest.approx(0.5, rel=1e-12)
 
 
 def test_pxn_puts_rail_optimized_on_the_rails():
-    names = ("fat-tree", "rail-optimized", "rail-only")
-    plain, pxn = (table(small(fabrics=names, pxn=use, link_delay_s=0.001, **JOB)) for use in (False, True))
+    names, late = ("fat-tree", "rail-optimized", "rail-only"), JOB | {"network.link_delay_s": 0.001}
+    plain, pxn = (
+        table(several(late | {"network.rail-optimized.pxn": use}, {"network.fabric": names})) for use in (False, True)
+    )
     assert pxn["rail-only"] == plain["rail-only"]
     assert pxn["fat-tree"] == plain["fat-tree"]
     for field in ("ep_comm_s", "dp_comm_s", "iteration_s"):
@@ -190,30 +197,33 @@ def test_pxn_puts_rail_optimized_on_the_rails():
 
 def test_nic_use_of_every_fabric():
     names = ("fat-tree", "rail-only", "topoopt", "mfabric", *SCALE_UP)
-    own, pooled, *others = rows(small(fabrics=names, **JOB, nic_use=("own", "pooled")))
+    asked = cases(small(JOB), [{"network.fabric": "fat-tree", "network.nic_use": use} for use in ("own", "pooled")])
+    (own, pooled), others = simulate(asked).rows(), rows(several(JOB, {"network.fabric": names}))
     want = dict.fromkeys(names, "own") | dict.fromkeys(("topoopt", "mfabric", "mfabric-cpo"), "pooled")
-    assert [(one["fabric"], one["nic_use"]) for one in others] == list(want.items())[1:]
+    assert [(one["fabric"], one["nic_use"]) for one in others] == list(want.items())
     assert [(one["fabric"], one["nic_use"]) for one in (own, pooled)] == [("fat-tree", "own"), ("fat-tree", "pooled")]
     assert own["ep_comm_s"] > pooled["ep_comm_s"]
     assert own["network_cost_usd"] == pooled["network_cost_usd"]
     # NICs of a server do not bind a scale-up domain.
-    few = small(fabrics=("mfabric", *SCALE_UP), nics=4)
-    assert [scenario.group.nics for scenario in scenarios(few) if scenario.fabric.name == "nvl72"] == [64]
+    assert scenario(small({"network.fabric": "nvl72", "network.nics": 4})).group.nics == 64
 
 
 def test_bandwidth_of_a_gpu():
     # 4 Tbps: 500 GB/s less the NIC's 12.5; of that, 19 ports of 100 Gbps are optical, half of it is NVLink.
-    config = balanced(SCALE_UP, gpu_tbps=4.0)
+    narrow = {"network.gpu_tbps": 4.0}
     domain = EXCHANGES * sent() * 3 / 4 / (4 * 487.5e9)
-    assert_columns(column(config, "ep_comm_s"), {"nvl72": domain, "mfabric-cpo": 2 * domain})
-    (one,) = scenarios(dataclasses.replace(config, fabrics=("mfabric-cpo",)))
+    assert_columns(column(balanced(SCALE_UP, narrow), "ep_comm_s"), {"nvl72": domain, "mfabric-cpo": 2 * domain})
+    one = scenario(small(BALANCED | narrow | {"network.fabric": "mfabric-cpo"}))
     assert (one.group.optical_degree, one.group.electrical_nics) == (19 * 64, 64)
     # Ports are whole. Half of 7,900, 7,600 and 7,200 Gbps: 39, 9 and 4; a job for each number, a row for each NIC.
-    config = balanced(("mfabric-cpo",), nic_gbps=(100.0, 400.0, 800.0))
-    degree = {one.group.optical_degree: one.bandwidths for one in scenarios(config)}
+    bandwidths = (100.0, 400.0, 800.0)
+    asked = cases(small(BALANCED | {"network.fabric": "mfabric-cpo"}), {"network.nic_gbps": bandwidths})
+    solved = [group.work for group in simulate(asked).groups]
+    degree = {one.group.optical_degree: one.bandwidths for one in solved}
     assert degree == {39 * 64: (100.0,), 9 * 64: (400.0,), 4 * 64: (800.0,)}
-    assert [one["nic_gbps"] for one in rows(config)] == [100.0, 400.0, 800.0]
-    for one in rows(config):
+    found = simulate(asked).rows()
+    assert [one["nic_gbps"] for one in found] == [100.0, 400.0, 800.0]
+    for one in found:
         inside = EXCHANGES * sent() * 3 / 4 / (4 * (8000 - one["nic_gbps"]) / 16 * 1e9)
         np.testing.assert_allclose(one["ep_comm_s"], inside, rtol=1e-6)
 
@@ -221,18 +231,20 @@ def test_bandwidth_of_a_gpu():
 def test_circuits_between_domains():
     # 16 ranks of 8 GPUs, 8 in each of two domains. A rank's sixteenth goes to each rank: 7 of them inside, where what
     # comes over circuits is scattered, too; 8 x 8 cross 39 x 64 circuits.
-    config = small("llama-moe", fabrics=("mfabric-cpo",), **BALANCED | {"tp": 8, "dp": 1, "ep": 16})
-    job = config.workload("llama-moe")
+    degrees = {f"job.parallel.{name}": degree for name, degree in (("tp", 8), ("dp", 1), ("ep", 16))}
+    asked = small(BALANCED | degrees | {"network.fabric": "mfabric-cpo"}, "llama-moe")
+    job = resolve(asked).job
     part = job.selections * job.dispatch_bytes_per_selection / 16
     one = max(64 * part / (39 * 64 * NIC), 2 * 7 * part / (8 * 987.5e9 / 2))
-    np.testing.assert_allclose(row(config)["ep_comm_s"], EXCHANGES * one, rtol=1e-6)
+    np.testing.assert_allclose(row(asked)["ep_comm_s"], EXCHANGES * one, rtol=1e-6)
     # With a goodput of a quarter the circuits are the slower part.
-    slow = dataclasses.replace(config, goodput=0.25)
+    slow = asked.with_({"network.goodput": 0.25})
     np.testing.assert_allclose(row(slow)["ep_comm_s"], EXCHANGES * 4 * 64 * part / (39 * 64 * NIC), rtol=1e-6)
 
 
 def test_topoopt_is_wired_for_the_mean_traffic():
-    (one,) = scenarios(small(fabrics=("topoopt",), **JOB | {"dp": 2, "pp": 2, "ep": 8}))
+    degrees = {f"job.parallel.{name}": degree for name, degree in (("dp", 2), ("pp", 2), ("ep", 8))}
+    one = scenario(small(JOB | degrees | {"network.fabric": "topoopt"}))
     tokens = np.asarray(one.tokens.count, float).mean(axis=(0, 1, 2))
     per_server = tokens.reshape(4, 2, 4, 2).sum(axis=(1, 3))
     want = topoopt(per_server * (1 - np.eye(4)), Region(4, 100.0, 7)).circuits.count  # one of 8 NICs leads on
