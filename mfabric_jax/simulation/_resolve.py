@@ -7,7 +7,7 @@ the job (`Workload`) and what the engine reads (`Settings`).
 import dataclasses
 import functools
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
@@ -19,7 +19,7 @@ from mfabric_jax.fabric.design import DELAY_S, Fabric
 from mfabric_jax.fabric.ocs import get_ocs
 from mfabric_jax.fabric.transport import get_transport
 from mfabric_jax.fabric.tree import Tree
-from mfabric_jax.simulation.limits import check_limits
+from mfabric_jax.simulation.limits import PAYS, check_limits, refuse
 from mfabric_jax.simulation.settings import Settings
 from mfabric_jax.traffic.named_axes import axes_of
 from mfabric_jax.workload import Gpu, Workload, get_gpu
@@ -290,6 +290,7 @@ def _degrees(found: _Open, model: Model, gpu: Gpu) -> Candidate:
     if gpus is None and None not in (tp, pp, ep):
         replica = tp * pp * ep
         gpus = max(1, GPUS // replica) * replica
+    _check_degrees(found, model, gpu)
     recompute = found["job.recompute"]
     shape = {name: value for name, value in _shape(found, model).items() if name not in ("sequence", "micro_batch")}
     return quickest(
@@ -309,11 +310,48 @@ def _degrees(found: _Open, model: Model, gpu: Gpu) -> Candidate:
     )
 
 
+def _check_degrees(found: _Open, model: Model, gpu: Gpu) -> None:
+    """`Misfit` for degrees that do not divide what they share out, or do not make the GPUs, with the nearest."""
+    tp, pp, ep, dp, gpus = (found[f"job.parallel.{name}"] for name in ("tp", "pp", "ep", "dp", "gpus"))
+    facts, servers = model.architecture, gpu.gpus_per_server
+    for name, degree, of, what in (("tp", tp, servers, "GPUs of a server"), ("ep", ep, facts.experts, "experts")):
+        if degree is not None and of % degree:
+            near = _nearest(degree, [one for one in range(1, of + 1) if of % one == 0])
+            raise Misfit(f"job.parallel.{name} must divide the {of} {what}, got {degree}; {near}.")
+    if pp is not None and pp > facts.blocks:
+        raise Misfit(f"job.parallel.pp must be at most the {facts.blocks} blocks of {model.label}, got {pp}.")
+    if None in (tp, pp, ep, gpus):
+        return
+    replica = tp * pp * ep
+    if dp is not None and gpus != dp * replica:
+        raise Misfit(
+            f"job.parallel.gpus {gpus} and dp {dp} do not agree: dp {dp} x tp {tp} x pp {pp} x ep {ep} make "
+            f"{dp * replica}."
+        )
+    if gpus % replica:
+        near = _nearest(gpus, [gpus // replica * replica, (gpus // replica + 1) * replica])
+        raise Misfit(
+            f"job.parallel.gpus must be a multiple of tp {tp} x pp {pp} x ep {ep} = {replica}, got {gpus}; {near}."
+        )
+
+
+def _nearest(value: int, allowed: Sequence[int]) -> str:
+    """The nearest below and above, in words."""
+    below = [one for one in allowed if 0 < one < value][-1:]
+    near = [str(one) for one in [*below, *[one for one in allowed if one > value][:1]]]
+    return f"the nearest {'are' if len(near) > 1 else 'is'} {' and '.join(near)}"
+
+
 def _asked_batch(found: _Open) -> int | None:
     """Sequences of an iteration as they are stated, or usual where nothing else is."""
     if all(found[path] is None for path in BATCH):
         return GLOBAL_BATCH
     return found["job.batch.global_batch"]
+
+
+def _disagree(found: _Open, said: str, takes: str) -> None:
+    micro_batches = found["job.batch.micro_batches"]
+    raise Misfit(f"job.batch.{said} and micro_batches {micro_batches} do not agree: it takes {takes}.")
 
 
 def _batch(found: _Open, degrees: Mapping[str, int]) -> None:
@@ -323,10 +361,15 @@ def _batch(found: _Open, degrees: Mapping[str, int]) -> None:
     order = SCHEDULES[found["job.schedule"]]
     chunks, passes = found["job.interleaved.chunks"] or order.chunks or 1, found["job.overlap"] == "passes"
     if (times := found["job.batch.per_stage"]) is not None:
-        found.fill("job.batch.micro_batches", times * pp * max(1, order.least), "per_stage x pp")
-    elif (bubble := found["job.batch.bubble"]) is not None:
+        enough = times * pp * max(1, order.least)
+        found.fill("job.batch.micro_batches", enough, "per_stage x pp")
+        if found["job.batch.micro_batches"] != enough:
+            _disagree(found, f"per_stage {times}", f"{enough}")
+    if (bubble := found["job.batch.bubble"]) is not None:
         enough = micro_batches_for(bubble, pp, chunks, found["job.schedule"], passes)
         found.fill("job.batch.micro_batches", enough, f"a bubble of at most {bubble:g}")
+        if found["job.batch.micro_batches"] < enough:
+            _disagree(found, f"bubble {bubble:g}", f"at least {enough}")
     step, least = order.step(pp), max(1, order.least * pp)
     open_still = all(found[path] is None for path in BATCH)
     if open_still:
@@ -474,9 +517,25 @@ def _check_fabric(resolved: Resolved) -> None:
     """`InputError` for what the fabric cannot be: a group that it has no room for, a bandwidth without a price."""
     case, settings, job = resolved.case, resolved.settings, resolved.job
     settings.price_list().at("nic", case.network.nic_gbps)
+    settings.server.peak(settings.compute_precision)
+    settings.knobs()
+    _check_measured(case)
     settings.room(job)
     one_of("circuits.routing", case.circuits.routing, ("unsplit", "best-path", "split", "relay"))
     for group in resolved.fabric.groups(settings, job, case.network.nic_gbps, (case.network.nic_use,)):
         if group.reconfigures:
             rest = {"routing": case.circuits.routing}
             policies.tried(case.circuits.policy, (group.servers,), int(group.optical_degree), **rest)
+
+
+def _check_measured(case: Case) -> None:
+    """`InputError` for a measurement without its seconds, of no fabric, or of one whose circuits follow the rate."""
+    rate: Any = case.compute.rate
+    if rate.name != "measured":
+        return
+    one_of("compute.measured.fabric", rate.fabric, fabric.NAMES)
+    if rate.iteration_s is None:
+        raise InputError("compute.measured needs iteration_s, the seconds of the iteration that was measured.")
+    if fabric.get(rate.fabric).reconfigures and PAYS({"circuits.turn": case.circuits.turn.name}):
+        words = f"compute.measured.fabric {rate.fabric}, as it weighs computation"
+        refuse("circuits.turn", ("on-demand", "always", "reuse", "predict", "span"), words, "pays")

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from mfabric_jax.case.paths import flat
 from mfabric_jax.case.tree import Case
-from mfabric_jax.checks import Misfit
+from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.workload import Gpu, Workload
@@ -61,6 +61,10 @@ def check_limits(case: Case, job: Workload, gpu: Gpu, on: Fabric) -> None:
             refuse(limit.path, limit.allowed, limit.why, at[limit.path])
     if case.run.sample is not None and case.run.sample >= case.run.iterations:
         raise Misfit(f"run.sample must be below run.iterations ({case.run.iterations}), got {case.run.sample}.")
+    if case.network.radix < 4 or case.network.radix % 2:
+        raise InputError(
+            f"network.radix must be even (half of the ports go up) and at least 4, got {case.network.radix}."
+        )
     two = Tree(1, case.network.radix, tiers=2)
     nics = job.servers * (case.network.nics - case.network.mfabric.optical_degree if on.data else case.network.nics)  # type: ignore[operator]
     if case.network.tiers == 2 and nics > two.most_hosts and on.domain_gpus is None:

@@ -19,8 +19,7 @@ def measured_efficiency(case: Case) -> float:
     """`achieved_in` the iteration that a resolved case says was measured: its job where that was, at its NICs."""
     rate = case.compute.rate
     assert isinstance(rate, Measured)
-    if rate.iteration_s is None:
-        raise InputError("compute.measured needs iteration_s, the seconds of the iteration that was measured.")
+    assert rate.iteration_s is not None
     where = {"network.fabric": rate.fabric, "network.nic_gbps": rate.nic_gbps, "network.nic_use": rate.nic_use}
     there = case.with_(where | {"compute.rate": "efficiency", "network.nics": None, "network.tiers": "fewest"})
     return achieved_in(scenario_of(resolve(there), (there.network.nic_gbps,)), rate.iteration_s)
@@ -44,8 +43,8 @@ def achieved_in(one: Scenario, measured_s: float) -> float:
     if measured_s <= least:
         where = f"{one.workload.model} on {one.fabric.name} at {one.bandwidths[0]:g} Gbps"
         raise InputError(
-            f"measured_iteration_s must be above {least:.4g}, what {where} takes without its products of matrices, "
-            f"got {measured_s:g}."
+            f"compute.measured.iteration_s must be above {least:.4g}, what {where} takes without its products of "
+            f"matrices, got {measured_s:g}."
         )
     low, high = 0.0, 1.0
     while iteration(high) <= measured_s:

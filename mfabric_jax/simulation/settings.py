@@ -11,7 +11,7 @@ import jax
 
 from mfabric_jax import policies
 from mfabric_jax.case.tree import Case
-from mfabric_jax.checks import InputError
+from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric import Prices
 from mfabric_jax.fabric.design import EpGroup, Fabric
 from mfabric_jax.fabric.ocs import Ocs, get_ocs
@@ -216,10 +216,13 @@ class Settings:
 
     # ----------------------------------------------------------------------------------------------- traffic, placement
     def knobs(self) -> Knobs | None:
-        """Of the traffic, where it is a named workload or a file of knobs."""
-        if self.traffic.endswith(".json"):
-            return Knobs.read(self.traffic)
-        return WORKLOADS.get(self.traffic)
+        """Of the traffic, where it is a named workload or a file of knobs. `InputError` for one that is neither."""
+        source: Any = self.case.traffic.source
+        if source.name != "knobs":
+            return None
+        if source.value.endswith(".json"):
+            return Knobs.read(source.value)
+        return WORKLOADS[one_of("traffic.knobs", source.value, WORKLOADS)]
 
     def room(self, job: Workload) -> Room:
         """The slots that a group's experts are placed in."""

@@ -1,103 +1,96 @@
-"""Everything that can be wrong with a comparison is one sentence, before any traffic is drawn."""
+"""Everything that can be wrong with a case is one sentence that names the setting, before any traffic is drawn."""
 
-import dataclasses
-
+import msgspec
 import numpy as np
 import pytest
-from mfabric_jax.study.legacy import compare
 
-from mfabric_jax import InputError
-from mfabric_jax.simulation.scenario import tokens_of
-from mfabric_jax.study.config import Compare
-from tests.small import configured, refused, small
+from mfabric_jax import Case, InputError, load, resolve, simulate
+from tests.small import configured, refused, scenario, small
 
-TINY = {"models": ("llama-moe",)}
+TINY = load(preset="paper").with_({"model.name": "llama-moe"})
 NAN, INF = float("nan"), float("inf")
 NO_PRICE = "nic_gbps 50 has no price; prices are listed from 100 to 800 Gbps"
-WHOLE = {"optical_degree": 0, "electrical_nics": 0, "iterations": 1, "seed": 0} | dict.fromkeys(
-    ("dp", "tp", "pp", "ep", "gpus", "micro_batch", "micro_batches", "sequence"), 1
-)
-NAMED = {"policy": "greedi", "rule": "print", "routing": "best_path", "traffic": "hot-rnk", "dtype": "double"}
-NAMED |= {"gpu": "A100-SXM", "first": "blok", "flows": "all", "matrices": "two", "predictor": "oracle"}
-NAMED |= {"compute": "guessed", "schedule": "zigzag"}
+OWN = "nic_use 'own' gives each GPU its own NIC, but a server has 8 GPUs and 4 NICs; use nic_use 'pooled' or 8 NICs"
+TREE = {"network.fabric": "fat-tree"}
+
+
+def degrees(**given):
+    return {f"job.parallel.{name}": degree for name, degree in given.items()}
+
+
+NAMED = {"circuits.turn": "blok", "network.paths": "all", "job.schedule": "zigzag", "compute.rate": "guessed"}
+NAMED |= {"model.name": "llama-mo", "traffic.knobs": "hot-rnk", "compute.measured.fabric": "fattree"}
+CHOSEN = {"network.fabric": "tree", "network.nic_use": "all", "circuits.routing": "best_path", "run.dtype": "double"}
+CHOSEN |= {"traffic.alike": "two", "circuits.predict.predictor": "oracle", "circuits.span.length": "weeks"}
+CHOSEN |= {"circuits.span.chosen_on": "future", "network.tiers": 4, "circuits.decision_s": "soon"}
+WHOLE = {"network.mfabric.optical_degree": 0, "run.iterations": 1, "run.seed": 0, "network.nics": 1, "job.parts": 1}
+WHOLE |= {"circuits.predict.scenarios": 1, "compute.received.tile": 1, "traffic.drawn": 1}
+WHOLE |= {f"job.parallel.{name}": 1 for name in ("dp", "tp", "pp", "ep", "gpus", "cp")}
+WHOLE |= {f"job.batch.{name}": 1 for name in ("micro_batch", "micro_batches", "global_batch", "sequence")}
+LEAST_0 = ("circuits.delay_s", "circuits.each_s", "circuits.reactivation_s", "circuits.decision_s")
+LEAST_0 += ("circuits.predict.sigma", "network.link_delay_s", "traffic.generated.skew", "traffic.shares.drift")
+ABOVE_0 = ("compute.efficiency", "gpu.nvlink_gigabytes_per_s", "network.nic_gbps", "network.gpu_tbps")
+ABOVE_0 += ("compute.measured.iteration_s",)
 MISTAKES = [  # how the sentence begins
-    ({"models": ("llama-mo",)}, "models 'llama-mo' is unknown (did you mean 'llama-moe'?); allowed: mixtral-8x22b"),
-    ({"fabrics": ("tree",)}, "fabrics 'tree' is unknown"),
-    ({"nic_use": ("all",)}, "nic_use 'all' is unknown"),
-    *[({field: name}, f"{field} '{name}' is unknown") for field, name in NAMED.items()],
-    ({"flows": "single", "routing": "split"}, "flows 'single' needs routing unsplit"),
-    ({"overlap_parts": 0}, "overlap_parts must be a whole number of at least 1"),
-    ({"nic_gbps": ()}, "nic_gbps must name at least one bandwidth."),
-    ({"nic_gbps": (100.0, 100.0)}, "nic_gbps must not repeat a bandwidth, got [100.0, 100.0]."),
-    ({"nic_gbps": (50.0,)}, NO_PRICE),
-    ({"nic_gbps": (400.0, 1000.0)}, "nic_gbps 1000 has no price"),
-    ({"electrical_nics": 0}, "electrical_nics must be at least 1"),
-    ({"tp": 3, "gpus": 3072}, "tp must divide gpus_per_server (8), got 3; a set-up that fits: "),
-    ({"ep": 32, "gpus": 2048}, "ep must divide the 16 experts, got 32; a set-up that fits: "),
-    ({"pp": 64, "gpus": 16384}, "pp must be at most the 32 blocks, got 64; a set-up that fits: "),
-    ({"records": (1, 2)}, "records chooses from a trace; name one with trace."),
-    ({"axes": "layer,expert"}, "axes describes a trace; name one with trace."),
-    ({"axes": "layer,experts", "trace": "run.npy"}, "axis 'experts' is unknown"),
-    ({"nics": 4, "nic_use": ("pooled", "own")}, "nic_use 'own' gives each GPU its own NIC, but a server has 8 GPUs"),
-    ({"fabrics": ("topoopt",), "nics": 3}, "topoopt needs 4 NICs for its ring and pipeline neighbours, got nics 3"),
-    ({"fabrics": ("rail-only",), "nics": 4}, "nic_use 'own' gives each GPU its own NIC, but a server has 8 GPUs"),
-    ({"fabrics": ("rail-optimized",), "nics": 4, "pxn": True, "nic_use": ("pooled",)}, "nic_use 'own' gives each"),
-    ({"nics": 0}, "nics must be a whole number of at least 1, got 0."),
-    ({"tiers": 4}, "tiers must be 2 or 3, got 4."),
-    ({"prices": "none.toml"}, "cannot read 'none.toml'"),
-    ({"prices": "prices.csv"}, "prices 'prices.csv': extension '.csv' is unknown"),
-    ({"nic_gbps": (100.0,), "fabrics": ("nvl72",), "gpu_tbps": 0.1, "gpus": 4096, "dp": 64}, "gpu_tbps 0.1 leaves no "),
-    ({"gpu_tbps": 0.0}, "gpu_tbps must be finite and above 0, got 0.0."),
-    ({"models": ("mixtral-8x7b",), "fabrics": ("nvl72",), "dp": 1}, "mixtral-8x7b: a pipeline stage"),
-    *[({"goodput": value}, f"goodput must be above 0 and at most 1, got {value}.") for value in (0.0, 1.1, NAN)],
-    *[({"nic_gbps": (x,)}, f"nic_gbps must be finite and above 0, got {x}.") for x in (0.0, -4.0, NAN, INF)],
+    *[({path: name}, f"{path} '{name}' is unknown") for path, name in NAMED.items()],
+    *[({path: name}, f"{path} must be ") for path, name in CHOSEN.items()],
+    ({"model.name": "llama-mo"}, "model.name 'llama-mo' is unknown (did you mean 'llama-moe'?); allowed:"),
+    ({"circuits.policy": "greedi"}, "policy 'greedi' is unknown (did you mean 'greedy'?)"),
+    ({"gpu.name": "A100-SXM"}, "gpu 'A100-SXM' is unknown (did you mean"),
+    ({"network.paths": "ecmp", "circuits.routing": "split"}, "circuits.routing must be unsplit beside single paths"),
+    ({"network.paths": "ecmp", "circuits.partial": True}, "circuits.partial must be false beside single paths"),
+    ({"circuits.turn": "always", "circuits.partial": True}, "circuits.partial must be false beside circuits.turn"),
+    ({"network.nic_gbps": 50.0}, NO_PRICE),
+    ({"network.nic_gbps": 1000.0}, "nic_gbps 1000 has no price"),
+    ({"network.mfabric.optical_degree": 8}, "network.mfabric.optical_degree must be below the 8 NICs of a server"),
+    ({"network.radix": 15}, "network.radix must be even (half of the ports go up) and at least 4, got 15."),
+    (degrees(tp=3), "job.parallel.tp must divide the 8 GPUs of a server, got 3; the nearest are 2 and 4."),
+    (degrees(ep=32), "job.parallel.ep must divide the 16 experts, got 32; the nearest is 16."),
+    (degrees(pp=64), "job.parallel.pp must be at most the 32 blocks of llama-moe, got 64."),
+    ({"run.sample": 3}, "run.sample must be below run.iterations (1), got 3."),
+    ({"traffic.trace.records": (1, 2)}, "traffic.trace needs a path: a file or folder of recorded routing, got none."),
+    ({"traffic.trace.path": "run.npy", "traffic.trace.axes": "layer,experts"}, "axis 'experts' is unknown"),
+    (TREE | {"network.nics": 4}, OWN),
+    ({"network.fabric": "topoopt", "network.nics": 3}, "topoopt needs 4 NICs for its ring and pipeline neighbours"),
+    ({"network.fabric": "rail-only", "network.nics": 4}, OWN),
+    ({"network.fabric": "rail-optimized", "network.rail-optimized.pxn": True, "network.nics": 4}, OWN),
+    ({"network.prices": "none.toml"}, "cannot read 'none.toml'"),
+    ({"network.prices": "prices.csv"}, "prices 'prices.csv': extension '.csv' is unknown"),
+    ({"network.fabric": "nvl72", "network.nic_gbps": 100, "network.gpu_tbps": 0.1}, "gpu_tbps 0.1 leaves no "),
+    ({"circuits.partial": "yes"}, "circuits.partial must be true or false, got 'yes'."),
+    ({"job.precision.compute": "fp8"}, "compute_precision 'fp8' has no known peak on the GPU A100"),
+    ({"job.batch.bubble": 1.5}, "job.batch.bubble must be a number above 0 and at most 1"),
+    ({"job.dispatch": "per-server", "compute.received.combine": "rank"}, "job.dispatch must be per-expert beside"),
     *[
-        ({field: value}, f"{field} must be finite and not negative, got {value}.")
-        for field in ("delay_s", "skew", "drift", "link_delay_s", "reactivation_s")
-        for value in (-0.001, NAN, INF)
+        ({"job.sharding": shared, "job.overlap_gradients": True}, "job.overlap_gradients must be false ")
+        for shared in ("gradients", "parameters")
     ],
+    ({"job.overlap": "passes", "circuits.turn": "pays"}, "circuits.turn must be on-demand or span (iteration or run) "),
+    ({"job.recompute": "block", "circuits.turn": "pays"}, "job.recompute must be none or attention beside "),
+    *[({"network.goodput": x}, "network.goodput must be a number above 0 and at most 1") for x in (0.0, 1.1, NAN)],
+    *[({path: x}, f"{path} must be a number above 0") for path in ABOVE_0 for x in (0.0, -4.0, NAN, INF)],
+    *[({path: x}, f"{path} must be ") for path in LEAST_0 for x in (-0.001, NAN, INF)],
     *[
-        ({field: value}, f"{field} must be finite and above 0, got {value}.")
-        for field in ("efficiency", "nvswitch_gigabytes_per_s")
-        for value in (0.0, -1.0, NAN, INF)
-    ],
-    *[
-        ({field: value}, f"{field} must be a whole number of at least {least}, got {value!r}.")
-        for field, least in WHOLE.items()
+        ({path: value}, f"{path} must be a whole number at least {least}")
+        for path, least in WHOLE.items()
         for value in (least - 1, 2.5, "2", True)
     ],
-    *[
-        mistake
-        for field, name in {"models": "llama-moe", "fabrics": "mfabric", "nic_use": "own"}.items()
-        for mistake in (
-            ({field: (name, name)}, f"{field} must not repeat a name, got {name}, {name}."),
-            ({field: ()}, f"{field} must name at least one; allowed: "),
-        )
-    ],
-]
+]  # fmt: skip
 
 
-def test_mistakes_are_sentences():
-    for settings, words in MISTAKES:
-        said = refused(**TINY | settings).removeprefix("llama-moe: ")
-        assert said.startswith(words), (settings, said)
+@pytest.mark.parametrize("at", range(len(MISTAKES)), ids=lambda at: "-".join(MISTAKES[at][0]))
+def test_mistakes_are_sentences(at):
+    changes, words = MISTAKES[at]
+    assert refused(changes, TINY).startswith(words)
 
 
-def test_degrees_that_do_not_fit_say_what_would():
-    sentence = refused(**TINY, dp=2, gpus=1024)
-    assert "dp x tp x pp x ep must equal gpus, got 2 x 1 x 4 x 16 = 128 but gpus = 1024" in sentence
-    assert "gpus (--gpus) of 128 would fit" in sentence
-    assert Compare(**TINY, dp=2).workload("llama-moe").gpus == 128
-    assert Compare(**TINY, gpus=128).workload("llama-moe").dp == 2
-    experts = refused(models=("mixtral-8x7b",), ep=3, gpus=384)
-    assert "EP group of tp x ep = 4 x 3 = 12 GPUs does not fit whole servers of 8" in experts
-    assert "must be a multiple or a divisor" in experts
-    every = refused(models=("llama-moe", "mixtral-8x7b"), dp=1, tp=1, pp=1, ep=16, gpus=16)
-    assert "ep must divide the 8 experts, got 16" in every
-    stage = refused(models=("mixtral-8x7b",), fabrics=("nvl72",), dp=1, gpus=128)
-    assert stage.startswith("mixtral-8x7b: a pipeline stage of dp x tp x ep = 1 x 4 x 8 = 32 GPUs must")
-    port = refused(models=("mixtral-8x7b",), nic_gbps=(100.0,), fabrics=("mfabric-cpo",), gpu_tbps=0.2)
-    assert port.startswith("gpu_tbps 0.2 leaves no optical port of nic_gbps 100")
+def test_degrees_that_do_not_fit_a_server_or_a_domain():
+    mixtral = TINY.with_({"model.name": "mixtral-8x7b"})
+    assert "job.parallel.ep must divide the 8 experts, got 3" in refused(degrees(ep=3, gpus=384), mixtral)
+    stage = refused({"network.fabric": "nvl72"} | degrees(dp=1), mixtral)
+    assert stage.startswith("a pipeline stage of dp x tp x ep = 1 x 4 x 8 = 32 GPUs must")
+    port = {"network.nic_gbps": 100.0, "network.fabric": "mfabric-cpo", "network.gpu_tbps": 0.2}
+    assert refused(port, mixtral).startswith("gpu_tbps 0.2 leaves no optical port of nic_gbps 100")
 
 
 def test_axes_say_what_an_array_is(tmp_path):
@@ -106,8 +99,8 @@ def test_axes_say_what_an_array_is(tmp_path):
     np.save(tmp_path / "turned.npy", loads.transpose(2, 0, 1))
 
     def drawn(name, axes):
-        config = Compare(**TINY, trace=str(tmp_path / name), axes=axes, iterations=2)
-        return tokens_of(config, config.workload("llama-moe"), ("all-to-all",)).count
+        trace = {"traffic.trace.path": str(tmp_path / name), "traffic.trace.axes": axes, "run.iterations": 2}
+        return scenario(TINY.with_(trace)).tokens.count
 
     by_name = drawn("turned.npy", "expert,iteration,layer")
     np.testing.assert_array_equal(by_name, drawn("plain.npy", "iteration,layer,micro-batch,source,expert"))
@@ -116,15 +109,14 @@ def test_axes_say_what_an_array_is(tmp_path):
 
 
 def test_what_is_fine():
-    assert len(Compare().models) == 5
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        Compare().seed = 1  # type: ignore[misc]
-    assert "a server has 8 GPUs and 4 NICs; use nic_use 'pooled' or 8 NICs" in refused(**TINY, nics=4)
-    assert Compare(**TINY, nics=4, nic_use=("pooled",)).nic_use == ("pooled",)
-    assert Compare(**TINY, nics=4, fabrics=("mfabric",)).fabrics == ("mfabric",)
+    with pytest.raises(AttributeError):
+        Case().run.seed = 1  # type: ignore[misc]
+    assert msgspec.structs.replace(Case().run, seed=1) == Case().with_({"run.seed": 1}).run
+    for few in ({"network.nic_use": "pooled"} | TREE, {"network.fabric": "mfabric"}):
+        assert resolve(TINY.with_(few | {"network.nics": 4})).settings.server_nics == 4
 
 
 def test_float64_needs_x64():
     sentence = r"^dtype float64 needs jax\.config\.update\('jax_enable_x64', True\)"
     with configured(jax_enable_x64=False), pytest.raises(InputError, match=sentence):
-        next(compare(small()))
+        simulate(small())

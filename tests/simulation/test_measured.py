@@ -1,21 +1,20 @@
 """The rate that a measured iteration implies: simulated again, it takes as long."""
 
-import dataclasses
-
 import jax
 import pytest
 
-from mfabric_jax.simulation.scenario import variants_of
-from mfabric_jax.sweep import Sweep
+from mfabric_jax import resolve
 from tests.mistakes import refused as refused_by
 from tests.small import refused, row, small
 
-ON = {"fabrics": ("fat-tree",)}
+ON = {"network.fabric": "fat-tree"}
+TOOK, KNOWN = "compute.measured.iteration_s", "compute.efficiency"
 
 
-def rate(config):
-    """What the GPU achieves for the one model."""
-    return config.achieved(config.workload(config.models[0]))
+def rate(case):
+    """What the GPU achieves."""
+    one = resolve(case)
+    return one.settings.achieved(one.job)
 
 
 @pytest.fixture(autouse=True)
@@ -26,68 +25,62 @@ def float64():
 
 def test_the_rate_found_gives_the_seconds_again():
     """Forward and back: the seconds of a known rate imply that rate, and a rate that is found gives its seconds."""
-    known = row(small(**ON, efficiency=0.37))["iteration_s"]
-    config = small(**ON, measured_iteration_s=known)
-    assert rate(config) == pytest.approx(0.37, rel=1e-9)
-    assert row(config)["compute_source"] == (
+    known = row(small(ON | {KNOWN: 0.37}))["iteration_s"]
+    case = small(ON | {TOOK: known})
+    assert rate(case) == pytest.approx(0.37, rel=1e-9)
+    assert row(case)["compute_source"] == (
         f"A100-80GB-SXM, achieved 37.0% of peak, from a measured iteration of {known:g} s on fat-tree at 100 Gbps"
     )
-    found = rate(dataclasses.replace(config, measured_iteration_s=2 * known))
-    assert row(small(**ON, efficiency=found))["iteration_s"] == pytest.approx(2 * known, rel=1e-5)
+    found = rate(case.with_({TOOK: 2 * known}))
+    assert row(small(ON | {KNOWN: found}))["iteration_s"] == pytest.approx(2 * known, rel=1e-5)
 
 
 def test_what_does_not_follow_the_rate_is_no_bound():
     """An optimizer's step that is counted takes as long on GPUs that compute slowly."""
-    degrees = {"models": ("llama-moe",), "pp": 1, "ep": 8, "dp": 8, "gpus": 64, "micro_batch": 1, "micro_batches": 1}
-    counted = ON | degrees | {"optimizer_step": "counted", "sharding": "none", "gpu": "H100-SXM"}
+    degrees = {f"job.parallel.{name}": degree for name, degree in (("tp", 1), ("pp", 1), ("ep", 8), ("dp", 8))}
+    counted = ON | degrees | {"job.batch.micro_batch": 1, "job.batch.micro_batches": 1, "job.sharding": "none"}
+    counted |= {"job.optimizer_step": True, "gpu.name": "H100-SXM", "gpu.nvlink_gigabytes_per_s": None}
     for known in (0.5, 0.1, 0.001):
-        seconds = row(small(**counted, efficiency=known))["iteration_s"]
-        assert rate(small(**counted, measured_iteration_s=seconds)) == pytest.approx(known, rel=1e-9)
+        seconds = row(small(counted | {KNOWN: known}, "llama-moe"))["iteration_s"]
+        assert rate(small(counted | {TOOK: seconds}, "llama-moe")) == pytest.approx(known, rel=1e-9)
 
 
 def test_less_than_communication_takes_is_refused():
-    sentence = refused_by(rate, small(**ON, measured_iteration_s=0.01))
-    assert sentence.startswith("measured_iteration_s must be above ")
+    sentence = refused_by(rate, small(ON | {TOOK: 0.01}))
+    assert sentence.startswith("compute.measured.iteration_s must be above ")
     least = float(sentence.split("above ")[1].split(",")[0])
-    fast = rate(small(**ON, measured_iteration_s=1.2 * least))
+    fast = rate(small(ON | {TOOK: 1.2 * least}))
     assert fast > 1
-    assert row(small(**ON, efficiency=fast))["iteration_s"] == pytest.approx(1.2 * least, rel=1e-5)
+    assert row(small(ON | {KNOWN: fast}))["iteration_s"] == pytest.approx(1.2 * least, rel=1e-5)
 
 
 def test_it_is_measured_where_it_says():
     """On other NICs, or another fabric, the same seconds imply another rate."""
-    seconds = row(small(**ON, efficiency=0.37))["iteration_s"]
-    at = small(fabrics=("mfabric",), nic_gbps=(200.0,), measured_iteration_s=seconds, measured_gbps=100.0)
+    seconds = row(small(ON | {KNOWN: 0.37}))["iteration_s"]
+    there = {TOOK: seconds, "compute.measured.nic_gbps": 100.0}
+    at = small({"network.fabric": "mfabric", "network.nic_gbps": 200.0} | there)
     assert rate(at) == pytest.approx(0.37, rel=1e-9)
-    assert rate(dataclasses.replace(at, measured_gbps=200.0)) < 0.36
+    assert rate(at.with_({"compute.measured.nic_gbps": 200.0})) < 0.36
 
 
-def test_it_is_measured_with_the_use_of_nics_that_the_run_has():
-    pooled = ON | {"nic_use": ("pooled",)}
-    seconds = row(small(**pooled, efficiency=0.37))["iteration_s"]
-    assert rate(small(**pooled, measured_iteration_s=seconds)) == pytest.approx(0.37, rel=1e-9)
+def test_it_is_measured_with_the_use_of_nics_that_the_case_has():
+    pooled = ON | {"network.nic_use": "pooled"}
+    seconds = row(small(pooled | {KNOWN: 0.37}))["iteration_s"]
+    assert rate(small(pooled | {TOOK: seconds})) == pytest.approx(0.37, rel=1e-9)
+    assert rate(small(pooled | {TOOK: seconds, "compute.measured.nic_use": "own"})) > 0.372
 
 
-def test_all_variants_of_a_run_compute_as_fast():
-    config = small(fabrics=("fat-tree", "mfabric"), variants="usual", measured_iteration_s=30.0)
-    every = [one for name in config.fabrics for one in variants_of(config, name).values()]
-    assert [one.nic_use for one in every] == [("own",), ("pooled",), ("own",), ("own",)]
-    assert len({rate(one) for one in every}) == 1
-    assert rate(dataclasses.replace(config, measured_nic_use="pooled")) < rate(config)
+def test_servers_are_as_full_on_the_fabric_where_it_was_measured():
+    """A scale-up domain of other servers, a torus of six NICs: neither changes what was measured on a fat-tree."""
+    seconds = row(small(ON | {KNOWN: 0.37}))["iteration_s"]
+    for name in ("torus", "nvl72", "oversub-fat-tree"):
+        assert rate(small({"network.fabric": name, TOOK: seconds})) == pytest.approx(0.37, rel=1e-9)
 
 
 def test_mistakes():
-    one = {"models": ("llama-moe",), "fabrics": ("fat-tree",), "measured_iteration_s": 5.0}
-    assert "is of one model a run, got models llama-moe, qwen-moe" in refused(
-        **one | {"models": ("llama-moe", "qwen-moe")}
-    )
-    assert "measured_iteration_s must be finite and above 0, got -1" in refused(**one | {"measured_iteration_s": -1})
-    assert "efficiency 0.4 is not used beside measured_iteration_s" in refused(**one, efficiency=0.4)
-    assert "fabric 'fattree' is unknown (did you mean 'fat-tree'?)" in refused(**one, measured_on="fattree")
-    assert "give it, too" in refused(models=("llama-moe",), measured_gbps=100.0)
-    assert "needs first other than 'pays'" in refused(**one, measured_on="mfabric", first="pays")
-    assert "no gpu or efficiency" in refused(**one, compute="calibrated")
-    assert "compute_precision 'fp8' has no known peak on the GPU A100" in refused(compute_precision="fp8")
-    assert "needs measured_gbps in a sweep" in refused_by(
-        Sweep, fixed={"model": "llama-moe", "measured_iteration_s": 5.0}
-    )
+    assert f"{TOOK} must be a number above 0" in refused({TOOK: -1})
+    assert "compute.measured needs iteration_s" in refused({"compute.measured.nic_gbps": 100.0})
+    assert "fabric 'fattree' is unknown (did you mean 'fat-tree'?)" in refused({"compute.measured.fabric": "fattree"})
+    weighs = {TOOK: 5.0, "compute.measured.fabric": "mfabric", "circuits.turn": "pays"}
+    assert "beside compute.measured.fabric mfabric, as it weighs computation, got pays" in refused(weighs)
+    assert "'fp8' has no known peak on the GPU A100" in refused({"job.precision.compute": "fp8"}, small())

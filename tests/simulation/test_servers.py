@@ -3,95 +3,89 @@
 import numpy as np
 import pytest
 
-from mfabric_jax import fabric
-from mfabric_jax.cluster import WholeCluster
-from mfabric_jax.cluster.whole_cluster import example_cluster
+from mfabric_jax import cases, fabric, load, resolve, simulate
 from mfabric_jax.simulation.money import bill_of
-from mfabric_jax.study.config import Compare
-from mfabric_jax.sweep import Sweep
-from mfabric_jax.workload import Gpu, get_gpu
-from tests.mistakes import refused
+from tests.small import refused
 
-FOUR = Gpu("four", 1e15, 2.5e11, "made up", gpus_per_server=4, scale_up_gpus=16)
-SPARSE = Gpu("sparse", 1e15, 2.5e11, "made up", gpus_per_server=4, nics=2)
+LLAMA = load(preset="paper").with_({"model.name": "llama-moe", "network.nic_use": "pooled"})
 SERVERS = ("fat-tree", "oversub-fat-tree", "rail-optimized", "rail-only", "topoopt", "mfabric", "torus")
 DOMAINS = ("nvl72", "mfabric-cpo")
 
 
-def group_of(settings, name):
-    on = fabric.get(name)
-    job = settings.workload("llama-moe", on.gpus_of(settings.server))
-    return job, on.groups(settings, job, 400.0, ("pooled",))[0]
+@pytest.fixture
+def own(tmp_path):
+    """Files of GPUs: servers of four, and such with two NICs."""
+
+    def written(name, **more):
+        facts = {"bf16_tflops": 1000, "nvlink_gigabytes_per_s": 250, "gpus_per_server": 4, "scale_up_gpus": 16} | more
+        file = tmp_path / f"{name}.toml"
+        file.write_text("".join(f"{fact} = {value}\n" for fact, value in facts.items()))
+        return {"gpu.name": str(file), "gpu.nvlink_gigabytes_per_s": None}
+
+    return written
+
+
+def resolved(name="fat-tree", **changes):
+    return resolve(LLAMA.with_({"network.fabric": name} | changes))
+
+
+def group_of(one):
+    return one.fabric.groups(one.settings, one.job, 400.0, one.settings.nic_use)[0]
+
+
+def bill(one):
+    return bill_of(one.settings, one.fabric, one.job, 400.0)
 
 
 @pytest.mark.parametrize("name", SERVERS + DOMAINS)
-def test_every_fabric_has_servers_of_the_gpu(name):
-    """The group, the whole cluster, and the dollars."""
-    settings = Compare(models=("llama-moe",), nic_gbps=(400.0,), gpu=FOUR, nic_use=("pooled",))
-    job = group_of(settings, name)[0]
+def test_every_fabric_has_servers_of_the_gpu(name, own):
+    """The group and the dollars."""
+    one = resolved(name, **own("four"))
     size = 4 if name in SERVERS else 16
-    assert (job.gpus_per_server, job.servers_per_region) == (size, 16 // size)
-    on = fabric.get(name)
+    assert (one.job.gpus_per_server, one.job.servers_per_region) == (size, 16 // size)
+    assert group_of(one) is not None
     if name in SERVERS[:-1]:  # as many NICs in all, so as many dollars, as in servers of 8
-        plain = Compare(models=("llama-moe",), nic_gbps=(400.0,))
-        usual = bill_of(plain, on, plain.workload("llama-moe"), 400.0).network_usd
-        assert bill_of(settings, on, job, 400.0).network_usd == pytest.approx(usual)
-    whole = {"model": "llama-moe", "fabric": name, "gpus": 64, "dp": 1, "gpu": FOUR, "policy": "uniform"}
-    built = example_cluster(WholeCluster(**whole))
-    assert (built.gpus_per_server, built.gpus) == (size, 64)
-    own = 250.0 if name in SERVERS else 950.0 / (2 if name == "mfabric-cpo" else 1)
-    assert built.nvswitch_gigabytes_per_s == pytest.approx(own)
-    on_tree = {"topoopt": 0, "torus": 0, "mfabric": 1}
-    assert built.nics == on_tree.get(name, size)
-    if built.regions is not None:
-        used = np.asarray(built.regions).sum(axis=2).max()
-        assert used <= {"mfabric": 3, "topoopt": 4, "mfabric-cpo": 9 * 16}[name]
+        assert (one.settings.optical_degree, one.settings.electrical_nics) == (3, 1)
+        assert bill(one).network_usd == pytest.approx(bill(resolved(name)).network_usd)
 
 
-def test_nics_of_the_gpu_are_those_of_the_server():
-    settings = Compare(models=("llama-moe",), fabrics=("fat-tree",), gpu=SPARSE, nic_use=("pooled",))
-    assert group_of(settings, "fat-tree")[1].nics == 2
-    assert (settings.optical_degree, settings.electrical_nics) == (1, 1)
-    mine = {"models": ("llama-moe",), "fabrics": ("fat-tree",), "nic_use": ("pooled",)}
-    assert group_of(Compare(**mine, gpu=SPARSE, nics=3), "fat-tree")[1].nics == 3
-    assert "4 GPUs and 2 NICs; use nic_use 'pooled' or 4 NICs" in refused(
-        Compare, models=("llama-moe",), fabrics=("fat-tree",), gpu=SPARSE
-    )
-    assert "torus needs as many NICs in each of its 6 directions, got nics 2" in refused(
-        Compare, models=("llama-moe",), fabrics=("torus",), gpu=SPARSE
-    )
+def test_nics_of_the_gpu_are_those_of_the_server(own):
+    sparse = own("sparse", nics=2)
+    one = resolved(**sparse)
+    assert group_of(one).nics == 2
+    assert (one.settings.optical_degree, one.settings.electrical_nics) == (1, 1)
+    assert group_of(resolved(**sparse | {"network.nics": 3})).nics == 3
+    each = sparse | {"network.nic_use": "own", "network.fabric": "fat-tree"}
+    assert "4 GPUs and 2 NICs; use nic_use 'pooled' or 4 NICs" in refused(each, LLAMA)
+    ring = refused(sparse | {"network.fabric": "torus"}, LLAMA)
+    assert "torus needs as many NICs in each of its 6 directions, got nics 2" in ring
 
 
 def test_a_named_gpu_keeps_servers_of_8():
-    plain, named = Compare(models=("llama-moe",)), Compare(models=("llama-moe",), gpu="GB300-NVL72")
+    named = {"gpu.name": "GB300-NVL72", "compute.efficiency": 0.5}
     for name in SERVERS + DOMAINS:
-        assert group_of(plain, name)[0] == group_of(named, name)[0]
-        assert plain.nvlink_Bps(fabric.get("fat-tree"), 400.0) == named.nvlink_Bps(fabric.get("fat-tree"), 400.0)
-    assert (named.optical_degree, named.electrical_nics, named.server_nics) == (6, 2, None)
-    assert named.server is get_gpu("GB300-NVL72")
+        assert group_of(resolved(name)) == group_of(resolved(name, **named))
+    one = resolved(**named).settings
+    assert (one.optical_degree, one.electrical_nics, one.server_nics) == (6, 2, 8)
+    assert one.nvlink_Bps(fabric.get("fat-tree"), 400.0) == 900e9  # as preset paper says
+    assert one.server.name == "GB300-NVL72"
 
 
-def test_a_file_is_read_once_and_kept_with_the_rows(tmp_path):
+def test_a_gpu_by_name_has_the_nvlink_of_its_data_sheet_unless_a_case_says_another():
+    given = {"model.name": "llama-moe", "gpu.name": "H800-SXM"}
+    assert resolve(load(changes=given)).settings.own_nvlink_Bps == 200e9
+    paper = load(preset="paper", changes=given)
+    assert resolve(paper).settings.own_nvlink_Bps == 900e9
+    assert resolve(paper.with_({"gpu.nvlink_gigabytes_per_s": None})).settings.own_nvlink_Bps == 200e9
+
+
+def test_many_cases_have_the_gpu_of_a_file(tmp_path):
+    """Numbers that are left open are those of its server."""
     file = tmp_path / "own.toml"
     file.write_text('like = "H100-SXM"\ngpus_per_server = 4\n')
-    config = Compare(models=("llama-moe",), fabrics=("fat-tree",), gpu=str(file))
-    file.unlink()
-    assert config.server.gpus_per_server == 4
-    assert config.rates_from == "achieved"
-
-
-def test_a_sweep_takes_the_gpu_of_a_file(tmp_path):
-    """Numbers that a sweep leaves open are those of its server."""
-    file = tmp_path / "own.toml"
-    file.write_text('like = "H100-SXM"\ngpus_per_server = 4\n')
-    fixed = {"model": "llama-moe", "gpu": str(file)}
-    config = Sweep(fixed=fixed, grid={"nic_gbps": [200.0, 400.0]})
-    (group,) = config.groups
-    program = config.program(group)
-    cases = program.cases(config.data(group.rows))
-    assert program.workload.gpus_per_server == 4
-    assert (cases["optical_degree"].tolist(), cases["electrical_nics"].tolist()) == ([3, 3], [1, 1])
-    assert cases["nvswitch_gigabytes_per_s"].tolist() == [450, 450]
-    dollars = bill_of(program.base, program.on, program.workload, 400.0).network_usd
-    seconds = {"iteration_s": np.full(2, 2.0), "ep_comm_s": np.ones(2), "bubble_s": np.zeros(2)}
-    assert program._judged(seconds, cases)["network_cost_usd"][1] == dollars
+    one = LLAMA.with_({"gpu.name": str(file), "gpu.nvlink_gigabytes_per_s": None, "network.fabric": "mfabric"})
+    (group,) = simulate(cases(one, {"network.nic_gbps": np.linspace(100, 800, 17).tolist()})).groups
+    points = group.work
+    assert points.job.gpus_per_server == 4
+    assert points.usual["network.mfabric.optical_degree"] == 3
+    assert points.usual["gpu.nvlink_gigabytes_per_s"] == 450
