@@ -19,7 +19,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no
 	touch $@
 
 demo: .venv/ready
-	$(BIN)/mfabric compare --out demo/rows.csv --figures demo
+	$(BIN)/mfabric compare --preset usual --out demo/rows.csv --figures demo
 
 # Types are checked beside the tests; what is wrong with them is printed last.
 test: .venv/ready

@@ -16,13 +16,16 @@ import jax
 import pytest
 
 from mfabric_jax import cli, commands
+from mfabric_jax.case import Case
+from mfabric_jax.case.paths import SHORT, alternatives_at, settings
 from mfabric_jax.commands import shared
-from mfabric_jax.commands.options import flags
+from mfabric_jax.commands.words import ALSO, OF_CASES, options_in
 from mfabric_jax.fabric.ocs import OCS
 from tests.docs_tables import BLOCK, NAMED, PAGES, ROOT, TABLE, lines
 from tests.small import configured
 
 TEXTS = {page.stem: page.read_text(encoding="utf-8") for page in PAGES}
+NO_SETTINGS = ("failures.failures",)  # of a package that is called like a group
 NO_NUMBER = re.compile(r"\b(nan|inf)\b", re.I)
 RUN = {"python", "sh"}
 
@@ -108,20 +111,33 @@ def look_up_python(words, capsys):
 RUNNERS = {"mfabric": run_mfabric, "make": look_up_make, "pip": look_up_pip, "python": look_up_python}
 
 
-def options_of(command):
-    return importlib.import_module(f"mfabric_jax.commands.{command}").Options
+def flags_of(command):
+    options = importlib.import_module(f"mfabric_jax.commands.{command}").Options
+    of_cases = {*OF_CASES, *ALSO, "--preset", "--set"} if command in commands.OF_CASES else set()
+    return {option.flag for option in options_in(options).values()} | of_cases | {"--help"}
 
 
 def test_commands_in_sentences_exist():
     for page, text in TEXTS.items():
         sentences = BLOCK.sub("", text)
         for command, rest in re.findall(r"`mfabric ([a-z]+)([^`]*)`", sentences):
-            known = {*flags(options_of(command)), "--help"}
-            assert set(re.findall(r"(?<!\S)--[a-z][a-z-]*", rest)) <= known, f"{page}: mfabric {command}{rest}"
+            asked = set(re.findall(r"(?<!\S)--[a-z][a-z-]*", rest))
+            assert asked <= flags_of(command), f"{page}: mfabric {command}{rest}"
         for module in re.findall(r"`python -m (\w+(?:\.[a-z]\w*)*)", sentences):
             assert importlib.util.find_spec(module), f"{page}: {module}"
         for script in re.findall(r"`(?:[^`]* )?python (\w+/[\w/]+\.py)", sentences):
             assert (ROOT / script).is_file(), f"{page}: {script}"
+
+
+def test_settings_in_sentences_and_commands_exist():
+    known = {*settings(), *SHORT, *(path.rpartition(".")[0] for path in settings())}
+    for page, text in TEXTS.items():
+        stated = re.findall(r"--set ([^\s=`]+)=", text)
+        groups = "|".join(Case.__struct_fields__)
+        inline = re.findall(rf"`((?:{groups})\.[a-z_.0-9-]+)(?: = [^`]*)?`", BLOCK.sub("", text))
+        for path in {*stated, *inline}:
+            if "/" not in path and not path.endswith((".toml", ".py", ".json", "_")) and path not in NO_SETTINGS:
+                assert path in known or alternatives_at(path), f"{page}: {path} is no setting"
 
 
 def test_links_lead_somewhere_and_the_readme_s_to_every_page():
@@ -142,19 +158,16 @@ def headings(text):
 
 
 def test_pages_name_all_there_is():
-    from mfabric_jax.sweep.iterations import Iterations
-
     from mfabric_jax import fabric, policies, traffic
-    from mfabric_jax.sweep.all_to_alls import DEMANDS, AllToAlls
+    from mfabric_jax.case.grid import RULES
     from mfabric_jax.traffic.knobs import WORKLOADS
 
-    data = [name for name, setting in Iterations.SETTINGS.items() if setting.data]
     every = {
         "README": commands.NAMES,
         "fabrics": (*fabric.NAMES, *OCS),
         "policies": policies.REGISTRY,
         "traffic": (*WORKLOADS, *(field.name for field in dataclasses.fields(traffic.Knobs))),
-        "sweeps": (*AllToAlls.SETTINGS, *DEMANDS, *data),
+        "sweeps": (*RULES, *(path for path, one in settings().items() if one.traced)),
         "formats": [field.name for field in dataclasses.fields(fabric.Prices)],
     }
     for page, names in every.items():
@@ -163,7 +176,7 @@ def test_pages_name_all_there_is():
 
 
 def test_formats_name_the_columns_of_a_comparison(as_a_user, capsys):
-    words = "compare --models llama-moe --fabrics fat-tree,mfabric --nic-gbps 100,400 --out rows.csv"
+    words = "compare --model llama-moe --gpus 256 --fabric fat-tree,mfabric --nic-gbps 100,400 --out rows.csv"
     run_mfabric(words.split(), capsys)
     with open("rows.csv", encoding="utf-8") as rows:
         for column in rows.readline().strip().split(","):

@@ -1,0 +1,156 @@
+"""Parts of the documentation that the tree of settings makes: between `<!-- made: NAME -->` and `<!-- end -->`.
+
+`python -m tests.docs_case` compares them with the tree, and with `--write` writes them again.
+"""
+
+import re
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from mfabric_jax.case import presets
+from mfabric_jax.case.layers import load
+from mfabric_jax.case.old import GONE, VALUES, WHERE
+from mfabric_jax.case.paths import Choice, Leaf, flat, settings
+from mfabric_jax.case.tree import Case
+from mfabric_jax.case.values import AUTO, words
+from mfabric_jax.commands.help import groups
+from mfabric_jax.commands.words import OF_CASES
+from tests.docs_tables import ROOT
+
+PART = re.compile(r"<!-- made: ([\w-]+) -->\n.*?<!-- end -->", re.S)
+COMPARED = ("paper", "as-0.1")  # presets that one table has beside the defaults
+
+
+def text(value: Any) -> str:
+    """A value as a file has it."""
+    if value is None:
+        return AUTO
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def cell(said: Any) -> str:
+    """Text that may stand in a table."""
+    return str(said).replace("|", "\\|")
+
+
+def kind(one: Leaf | Choice) -> str:
+    """What a setting takes."""
+    if isinstance(one, Choice):
+        return ", ".join(one.alternatives) + (f", or {AUTO}" if one.open else "")
+    return words(one.kind)
+
+
+def the_tree() -> Iterator[str]:
+    """Every group, every path."""
+    for name, group in groups().items():
+        yield f"### {name}"
+        yield ""
+        yield " ".join((group.__doc__ or "").split())
+        yield ""
+        yield "| path | takes | default | |"
+        yield "|---|---|---|---|"
+        for one in settings().values():
+            if one.path.startswith(name + "."):
+                mark = " ~" if one.traced else ""
+                yield f"| `{one.path}`{mark} | {cell(kind(one))} | {cell(text(one.default))} | {cell(one.doc)} |"
+        yield ""
+
+
+def the_choices() -> Iterator[str]:
+    """What excludes each other."""
+    yield "| choice | alternatives | which of them have further settings |"
+    yield "|---|---|---|"
+    for one in settings().values():
+        if isinstance(one, Choice):
+            inside: dict[str, list[str]] = {}
+            for leaf in settings().values():
+                if isinstance(leaf, Leaf) and leaf.choice == one.path:
+                    inside.setdefault(leaf.of, []).append(f"`{leaf.path}`")
+            further = "; ".join(", ".join(paths) for paths in inside.values())
+            yield f"| `{one.path}` | {', '.join(one.alternatives)} | {further} |"
+
+
+def the_presets() -> Iterator[str]:
+    """Each with its first sentence."""
+    yield "| preset | |"
+    yield "|---|---|"
+    for name, sentence in presets().items():
+        yield f"| `{name}` | {sentence} |"
+
+
+def the_short_flags() -> Iterator[str]:
+    """Flags of one setting."""
+    yield ", ".join(f"`{flag}` (`{path}`)" for flag, path in OF_CASES.items()) + "."
+
+
+def the_defaults() -> Iterator[str]:
+    """Where presets differ from the defaults."""
+    yield f"| setting | default | {' | '.join(f'preset {name}' for name in COMPARED)} |"
+    yield "|---|---|" + "---|" * len(COMPARED)
+    usual, others = flat(Case()), [[flat(case) for case in _several(name)] for name in COMPARED]
+    for path in usual:
+        if path in ("network.fabric", "network.nic_use", "network.nic_gbps", "model.name"):
+            continue  # those of as-0.1 are a tour of them
+        every = [list(dict.fromkeys(text(one.get(path)) for one in other if path in one)) for other in others]
+        if any(some and some != [text(usual[path])] for some in every) and path in settings():
+            said = [", ".join(some) or "-" for some in every]
+            yield f"| `{path}` | {text(usual[path])} | {' | '.join(said)} |"
+
+
+def _several(name: str) -> list[Case]:
+    found = load(preset=name)
+    return [found] if isinstance(found, Case) else [block.case for block in found.blocks][:1]
+
+
+def the_old_names() -> Iterator[str]:
+    """Where every option of 0.1 is."""
+    yield "| 0.1 | now | values that are called otherwise |"
+    yield "|---|---|---|"
+    for option, path in sorted(WHERE.items()):
+        values = ", ".join(f"{text(old)}: {text(new)}" for old, new in VALUES.get(option, {}).items() if old != new)
+        yield f"| `{option}` | `{path}` | {values} |"
+
+
+def the_gone() -> Iterator[str]:
+    """Options without a place."""
+    yield "| 0.1 | instead |"
+    yield "|---|---|"
+    for option, said in GONE.items():
+        yield f"| `{option}` | {said} |"
+
+
+MADE = {
+    **{"tree": the_tree, "choices": the_choices, "presets": the_presets, "short-flags": the_short_flags},
+    **{"defaults": the_defaults, "old-names": the_old_names, "gone": the_gone},
+}
+
+
+def made_again(page: str) -> str:
+    """A page with its parts as the tree makes them now."""
+
+    def part(found: re.Match) -> str:
+        name = found[1]
+        return f"<!-- made: {name} -->\n\n" + "\n".join(MADE[name]()).strip() + "\n\n<!-- end -->"
+
+    return PART.sub(part, page)
+
+
+def main(given: list[str]) -> int:
+    """Says which pages are not what the tree makes, or writes them."""
+    status = 0
+    for page in sorted((ROOT / "docs").glob("*.md")):
+        before = page.read_text(encoding="utf-8")
+        after = made_again(before)
+        if after != before and "--write" in given:
+            page.write_text(after, encoding="utf-8")
+        elif after != before:
+            print(f"{page.name} is not what the tree of settings makes: python -m tests.docs_case --write")
+            status = 1
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
