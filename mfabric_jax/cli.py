@@ -61,6 +61,8 @@ def _run(command: str, words: list[str]) -> int:
         return 0
     if command in PLAIN:
         return module.run(parse(module.Options, words, command))
+    if command == "sweep" and (status := module.run_no_cases(words)) is not None:
+        return status
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always", UserWarning)
         cases, options = read(command, words, module.Options, getattr(module, "BELOW", ()))

@@ -24,6 +24,7 @@ CONFIG = "sweep.json"
 METADATA_KEY = b"mfabric"  # of the configuration, in every parquet file of rows
 LABEL_KEY = b"mfabric-part"
 MISSING = "is missing"
+OF_0_1 = "iteration"  # what sweep.json of 0.1 said of whole iterations, which are cases now
 _BLANK = b"0" * 64
 _LABEL = re.compile(rb'\{"part": (\d+), "sweep": "([0-9a-f]{64})", "sha256": "([0-9a-f]{64})"\}')
 _NAME = re.compile(r"rows-(\d{5,})\.parquet")
@@ -68,6 +69,9 @@ class SweepFolder:
         cannot be written."""
         if (self.path / CONFIG).exists():
             there = self.read(self.path).sweep
+            if there.get("evaluate") == OF_0_1:
+                why = "was begun by mfabric 0.1, which named settings and columns otherwise; give another folder"
+                raise InputError(f"{str(self.path)!r} {why}.")
             for name in {**there, **self.sweep}:
                 if there.get(name) != self.sweep.get(name):
                     change = f"{name} was {there.get(name)!r}, now {self.sweep.get(name)!r}"

@@ -6,16 +6,18 @@ millions of cases is a few `Block`s.
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from mfabric_jax.case.paths import Leaf, Statement, build, flat, layered, settings, stated, unknown
+from mfabric_jax.case.paths import Leaf, Statement, build, flat, layered, parts_of, settings, stated, unknown
 from mfabric_jax.case.tree import Alternative, Case
 from mfabric_jax.checks import InputError, one_of, whole
 
 AS_SET = "as set"  # the variant of a case that stands in one way
 REWIRED = ("mfabric", "mfabric-cpo")  # fabrics whose circuits a policy chooses
 OF_ONE_FABRIC = ("network.rail-optimized.", "network.topoopt.", "network.mfabric.")
+MOST_CASES = 2**26  # each has its place in a column of numbers
 OWN_NICS = ("fat-tree", "oversub-fat-tree")  # those that read network.nic_use, and rail-optimized without pxn
 
 
@@ -128,6 +130,7 @@ def _grid(below: Statement, above: Statement, variant: str = AS_SET) -> Cases:
     fixed = {path: value for path, value in given.items() if path not in axes}
     coded = {path: values for path, values in axes.items() if not settings()[path].traced}
     traced = {path: values for path, values in axes.items() if settings()[path].traced}
+    _few_enough(math.prod(len(values) for values in axes.values()))
     found: dict[Any, Block] = {}
     for chosen in itertools.product(*coded.values()):
         one = fixed | dict(zip(coded, chosen, strict=True))
@@ -136,8 +139,13 @@ def _grid(below: Statement, above: Statement, variant: str = AS_SET) -> Cases:
         read = build({path: value for path, value in (one | first).items() if _reads(path, one)})
         columns = dict(zip(own, zip(*itertools.product(*own.values()), strict=True), strict=True))
         found.setdefault((read, variant), Block(build(one | first), variant, columns))
-    blocks = tuple(found.values())
-    return Cases(blocks, tuple(path for path in axes))
+    return Cases(tuple(found.values()), tuple(axes))
+
+
+def _few_enough(count: int) -> int:
+    if count > MOST_CASES:
+        raise InputError(f"there must be at most {MOST_CASES:,} cases together, got {count:,}.")
+    return count
 
 
 def _one_list(path: str, value: list) -> bool:
@@ -152,6 +160,12 @@ def _reads(path: str, one: Statement) -> bool:
         if (chosen.name if isinstance(chosen, Alternative) else chosen) != setting.of:
             return False
     return fabric_reads(path, one)
+
+
+def _is_of(path: str, chosen: Statement) -> bool:
+    """Whether a leaf is of the alternative that is chosen, if one is."""
+    setting = settings()[path]
+    return not isinstance(setting, Leaf) or chosen.get(setting.choice, setting.of) in (setting.of, None)
 
 
 def fabric_reads(path: str, one: Statement) -> bool:
@@ -185,6 +199,7 @@ def check_read(case: Cases, typed: Sequence[str]) -> None:
 RULES = {"draws": 1, "draw_seed": 0, "rows_per_file": None, "impossible": "refuse"}  # of [sweep], and their defaults
 REFUSE, LEAVE_OUT = IMPOSSIBLE = "refuse", "leave-out"
 SCALES = ("linear", "log")
+WHOLE_BELOW = 2**31  # of what is drawn
 FORM = "{ of = [...] } or { low = ..., high = ..., scale = 'linear' or 'log', whole = true or false }"
 
 
@@ -206,25 +221,32 @@ def drawn(below: Cases, random: Mapping[str, Any], given: Mapping[str, Any]) -> 
         if rules["draws"] > 1:
             raise InputError("sweep.draws is how often the settings of [random] are drawn, but there is none.")
         return dataclasses.replace(below, rules=rules)
-    count = len(below) * rules["draws"]
+    count = _few_enough(len(below) * rules["draws"])
     values = {path: _drawn(path, spec, count, rules["draw_seed"]) for path, spec in specs.items()}
-    blocks: dict[Any, list[tuple[Case, int]]] = {}
-    rows = ((case, block.variant) for block in below.blocks for case in block for _ in range(rules["draws"]))
-    for at, (case, variant) in enumerate(rows):
-        one = case.with_({path: column[at] for path, column in values.items()})
-        traced = {path for path, setting in settings().items() if setting.traced}
-        key = tuple((path, value) for path, value in flat(one).items() if path not in traced), variant
-        blocks.setdefault(key, []).append((one, at))
-    found = tuple(_as_block([case for case, _ in some], key[1]) for key, some in blocks.items())
+    blocks, first = [], 0
+    for block in below.blocks:
+        rows = range(first, first + len(block) * rules["draws"])
+        blocks += _with_draws(block, {path: column[rows.start : rows.stop] for path, column in values.items()})
+        first = rows.stop
     varied = (*below.varied, *(path for path in specs if path not in below.varied))
-    return dataclasses.replace(below, blocks=found, varied=varied, rules=rules)
+    return dataclasses.replace(below, blocks=tuple(blocks), varied=varied, rules=rules)
 
 
-def _as_block(several: Sequence[Case], variant: str) -> Block:
-    """Cases that differ in traced numbers alone."""
-    each = [flat(case) for case in several]
-    differ = [path for path, value in each[0].items() if any(one[path] != value for one in each)]
-    return Block(several[0], variant, {path: tuple(one[path] for one in each) for path in differ})
+def _with_draws(block: Block, values: Mapping[str, list[Any]]) -> Iterator[Block]:
+    """A block with values that were drawn for its cases, several for each."""
+    base, rows = flat(block.case), len(next(iter(values.values())))
+    before = {path: [one for one in column for _ in range(rows // len(block))] for path, column in block.columns.items()}
+    columns = {path: column for path, column in (before | values).items() if settings()[path].traced}
+    coded = {path: column for path, column in values.items() if path not in columns}
+    places: dict[tuple, list[int]] = {}
+    for at, chosen in enumerate(zip(*coded.values(), strict=True) if coded else [()] * rows):
+        places.setdefault(chosen, []).append(at)
+    for chosen, some in places.items():
+        above = dict(zip(coded, chosen, strict=True))
+        read = {path: column for path, column in columns.items() if _is_of(path, above)}
+        own = {path: tuple(column[at] for at in some) for path, column in read.items()}
+        above = stated(above | {path: column[0] for path, column in own.items()})
+        yield Block(build(layered(base, above)), block.variant, own)
 
 
 def _specs(given: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -248,19 +270,11 @@ def _drawn(path: str, spec: Mapping[str, Any], count: int, seed: int) -> list[An
     import numpy as np
 
     rng = np.random.default_rng([seed, zlib.crc32(path.encode())])
-    keys = set(spec)
-    if keys == {"of"} and isinstance(spec["of"], list) and spec["of"]:
-        some = stated({path: [*spec["of"], *spec["of"][:0]]})[path]
+    if set(spec) == {"of"} and isinstance(spec["of"], list) and spec["of"]:
+        some = stated({path: spec["of"]}, "random: ")[path]
         some = some if isinstance(some, list) else [some]
         return [some[at] for at in rng.integers(len(some), size=count).tolist()]
-    if not {"low", "high"} <= keys <= {"low", "high", "scale", "whole"}:
-        raise InputError(f"random.{path} must be {FORM}, got {dict(spec)!r}.")
-    low, high = (stated({path: spec[end]})[path] for end in ("low", "high"))
-    scale, integral = one_of(f"random.{path}.scale", spec.get("scale", "linear"), SCALES), spec.get("whole", False)
-    if low > high or (scale == "log" and low <= 0):
-        raise InputError(
-            f"random.{path}.low must be {'above 0 and ' * (scale == 'log')}at most high ({high}), got {low}."
-        )
+    low, high, scale, integral = _range(path, spec)
     if scale == "linear":
         values = rng.integers(low, high, size=count, endpoint=True) if integral else rng.uniform(low, high, count)
         return values.tolist()
@@ -268,3 +282,23 @@ def _drawn(path: str, spec: Mapping[str, Any], count: int, seed: int) -> list[An
     values = np.exp(rng.uniform(np.log(first), np.log(last), count))
     values = np.clip(np.rint(values), low, high).astype(np.int64) if integral else np.clip(values, low, high)
     return values.tolist()
+
+
+def _range(path: str, spec: Mapping[str, Any]) -> tuple[Any, Any, str, bool]:
+    """low, high, scale and whole of what is drawn. `InputError` for a range that cannot be drawn from."""
+    where = f"random.{path}"
+    if not {"low", "high"} <= set(spec) <= {"low", "high", "scale", "whole"}:
+        raise InputError(f"{where} must be {FORM}, got {dict(spec)!r}.")
+    low, high = (stated({path: spec[end]}, "random: ")[path] for end in ("low", "high"))
+    if not all(isinstance(end, int | float) for end in (low, high)):
+        raise InputError(f"{where} must have numbers as low and high, got {low!r} and {high!r}.")
+    scale, integral = one_of(f"{where}.scale", spec.get("scale", "linear"), SCALES), spec.get("whole", False)
+    if not isinstance(integral, bool):
+        raise InputError(f"{where}.whole must be true or false, got {integral!r}.")
+    integral |= float not in parts_of(settings()[path].kind)  # type: ignore[union-attr]
+    if low > high or (scale == "log" and low <= 0):
+        least = "above 0 and " * (scale == "log")
+        raise InputError(f"{where}.low must be {least}at most high ({high}), got {low}.")
+    if integral and (int(low) != low or int(high) != high or max(abs(low), abs(high)) >= WHOLE_BELOW):
+        raise InputError(f"{where} is whole: low and high must be whole numbers below 2^31, got {low} and {high}.")
+    return low, high, scale, integral

@@ -1,14 +1,17 @@
-"""`mfabric sweep CONFIG --out FOLDER`: a design space."""
+"""`mfabric sweep FILE --out FOLDER`: a design space of cases, of single all-to-alls or of replays."""
 
 import dataclasses
 import re
 import sys
 import time
-from typing import Any
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 from mfabric_jax.case import Cases
 from mfabric_jax.checks import InputError
 from mfabric_jax.commands import shared
+from mfabric_jax.commands.words import CASE_FILES, Positional, parse
+from mfabric_jax.text_files import read_mapping
 
 SEEN_S = 0.1  # programs that took less to compile were there
 
@@ -31,6 +34,14 @@ class Options:
     """ray: processes (default: one for each GPU, or core)."""
     device: str | None = None
     """cpu, gpu, tpu (default: what JAX finds)."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OfFile:
+    """A design space that is no cases: `evaluate` of its file says what of."""
+
+    file: Annotated[str, Positional("FILE")]
+    run: Options
 
 
 class _Bar:
@@ -70,17 +81,28 @@ def run(cases: Cases, options: Options) -> int:
     return run_space(CaseSpace(cases), options, shard)
 
 
+def run_no_cases(words: Sequence[str]) -> int | None:
+    """Runs the design space of all-to-alls or replays that words name; returns the exit status, None: it is of cases."""
+    files = [word for word in words if word.lower().endswith(CASE_FILES) and not word.startswith("--")]
+    given = [read_mapping(file, "settings of a sweep").get("evaluate", "iteration") for file in files]
+    if all(one == "iteration" for one in given):
+        return None
+    from mfabric_jax.sweep import read_sweep
+
+    asked = parse(OfFile, words, "sweep")
+    shard, space = _shard(asked.run.shard), read_sweep(asked.file)
+    shared.start_jax(space.dtype, asked.run.device)
+    return run_space(space, asked.run, shard)
+
+
 def run_space(config: Any, options: Any, shard: tuple[int, int]) -> int:
     """Rows of a design space to its folder; returns the exit status."""
     from mfabric_jax.sweep import sweep
 
     if config.left_out:
-        first, rows = next(iter(config.left_out)), sum(config.left_out.values())
-        more = len(config.left_out) - 1
-        print(
-            f"sweep: {rows:,} configurations cannot be and are left out; {more} further reasons beside: {first}",
-            file=sys.stderr,
-        )
+        first, *more = config.left_out
+        rows, others = sum(config.left_out.values()), f"; {len(more)} further reasons beside" if more else ""
+        print(f"sweep: {rows:,} configurations cannot be and are left out{others}: {first}", file=sys.stderr)
     began, bar = time.perf_counter(), _Bar()
     given = {"shard": shard, "engine": options.engine, "workers": options.workers}
     try:

@@ -9,6 +9,7 @@ import numpy as np
 
 from mfabric_jax.case import Block
 from mfabric_jax.case.paths import build, flat
+from mfabric_jax.case.tree import Measured
 from mfabric_jax.schedule.all_to_alls import Exchanges
 from mfabric_jax.simulation._iteration_of import IterationOf, function_of
 from mfabric_jax.simulation._resolve import resolve
@@ -16,7 +17,7 @@ from mfabric_jax.simulation.batch import Estimate, evaluate, usual_at_once
 from mfabric_jax.simulation.money import Bill, bill_of
 from mfabric_jax.simulation.replicas import replica_columns, replicas_of, slowest_columns
 from mfabric_jax.simulation.rows import compute_source, described, judged, named, over_balanced
-from mfabric_jax.simulation.scenario import Scenario, scenario_of
+from mfabric_jax.simulation.scenario import Scenario, check_dtype, scenario_of
 from mfabric_jax.simulation.switches import changes_of, switching_columns
 
 PARTS = ("compute_s", "exposed_comm_s", "reconfig_s", "bubble_s", "tp_comm_s", "ep_comm_s", "dp_comm_s", "placement_s")
@@ -32,20 +33,12 @@ class Points:
     unless circuits turn where that pays, which weighs these."""
 
     def __init__(self, block: Block):
-        self.block, self.resolved = block, resolve(block.case)
+        check_ends(block)
+        left_open = {path: None for path, column in block.columns.items() if None in column}
+        usual = build(flat(block.case) | left_open) if left_open else block.case
+        self.block, self.resolved = block, resolve(usual)
         self.on, self.job, self.settings = self.resolved.fabric, self.resolved.job, self.resolved.settings
-        self._check_ends()
         self._over = np.zeros((0, 0))
-
-    def _check_ends(self) -> None:
-        """`InputError` for a number that a case cannot have: the ends of every column are tried."""
-        below = flat(self.block.case)
-        for path, column in self.block.columns.items():
-            some = [value for value in column if value is not None]
-            for value in {min(some), max(some)} if some else ():
-                resolve(build(below | {path: value}))
-            if None in column and some:
-                resolve(build(below | {path: None}))
 
     @functools.cached_property
     def scenario(self) -> Scenario:
@@ -63,7 +56,7 @@ class Points:
 
     @property
     def usual(self) -> dict[str, Any]:
-        """The numbers of the first case."""
+        """The numbers of the first case; those that a case leaves open as that stands for."""
         sample = self.resolved.case.run.sample
         return self._program[1] | {SAMPLE: AVERAGED if sample is None else sample}
 
@@ -75,7 +68,20 @@ class Points:
             if path in found:
                 usual = AVERAGED if path == SAMPLE else self.usual[path]
                 found[path] = np.array([usual if value is None else value for value in column])
+        if self._measured_at_each:
+            gbps, place = np.unique(found[BANDWIDTH], return_inverse=True)
+            found[EFFICIENCY] = np.array([self._achieved_at(value) for value in gbps.tolist()])[place]
         return found
+
+    @property
+    def _measured_at_each(self) -> bool:
+        """Whether the rate was measured at the bandwidth of every case by itself."""
+        rate = self.block.case.compute.rate
+        return isinstance(rate, Measured) and rate.nic_gbps is None and BANDWIDTH in self.block.columns
+
+    def _achieved_at(self, nic_gbps: float) -> float:
+        one = resolve(build(flat(self.block.case) | {BANDWIDTH: nic_gbps}))
+        return one.settings.achieved(one.job)
 
     def rows(self, before: Callable[[Estimate], None] | None = None) -> list[dict[str, Any]]:
         """A row for every case, as `simulate` of it alone has it."""
@@ -167,6 +173,18 @@ class Points:
         if "anew" in again:
             found |= zip(SWITCHING, changes_of(self.job, again["anew"], again["switch"]), strict=True)
         return found
+
+
+def check_ends(block: Block) -> None:
+    """`InputError` for a number that a case cannot have: the first case and the ends of every column are tried."""
+    check_dtype(block.case.run.dtype)
+    resolve(block.case)
+    below = flat(block.case)
+    for path, column in block.columns.items():
+        some = {value for value in column if value is not None}
+        ends = {min(some), max(some)} if some else set()
+        for value in ends | ({None} if None in column else set()):
+            resolve(build(below | {path: value}))
 
 
 def _listed(value: Any, rows: int) -> list:

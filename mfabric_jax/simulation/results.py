@@ -126,7 +126,8 @@ def _groups(block: Block) -> Iterator[Group]:
     for place, case in enumerate(block):
         resolved = resolve(case)
         scenario = scenario_of(resolved, (case.network.nic_gbps,), variant=block.variant)
-        key = scenario.between_key, tuple(flat(case)[path] for path in others)
+        rate = resolved.case.compute.rate  # measured at bandwidths of their own, these have rates of their own
+        key = scenario.between_key, rate, tuple(flat(case)[path] for path in others)
         places, bandwidths, _ = made.setdefault(key, ([], [], resolved))
         places.append(place)
         bandwidths.append(case.network.nic_gbps)

@@ -26,6 +26,7 @@ from mfabric_jax.traffic.placing import placed_alike
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.compute import BlockSeconds
 
+DTYPES = ("float32", "float64")
 AS_SET = "as set"  # the variant of a row whose settings were all given
 REPEATED = {"block": "iteration and micro-batch", "one": "iteration, block and micro-batch"}
 

@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+import hashlib
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,14 +12,16 @@ import numpy as np
 
 from mfabric_jax.case import Block, Cases
 from mfabric_jax.case.grid import REFUSE
-from mfabric_jax.case.paths import flat
+from mfabric_jax.case.paths import build, differences, flat
 from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.simulation._provenance import provenance
 from mfabric_jax.simulation._resolve import resolve
 from mfabric_jax.simulation.batch import Estimate
+from mfabric_jax.simulation.points import check_ends
 from mfabric_jax.simulation.results import Results, effective
 
 ROWS_PER_FILE = 1024
+LISTED = 1000  # values of a list that a folder shows
 INDEX = "configuration"
 PORTS = ("network.mfabric.optical_degree", "network.nic_gbps")  # traced numbers with which a case may be impossible
 OF_FILES = (  # settings that may name a file
@@ -90,22 +94,34 @@ class CaseSpace:
 
     def check(self) -> None:
         """`InputError` for a case that cannot be."""
-        Results(self.cases).groups  # noqa: B018
+        for block in self.cases.blocks:
+            check_ends(block)
 
     def described(self) -> dict[str, Any]:
         """What makes this sweep another one: for its folder."""
+        held = hashlib.sha256()
+        for block in self.cases.blocks:
+            held.update(json.dumps([block.variant, flat(block.case), block.columns], default=str).encode())
         variants = [{"name": one.name} | one.stated for one in self.asked.variants]
-        blocks = [[block.variant, flat(block.case), block.columns] for block in self.cases.blocks]
-        return {
-            "stated": dict(self.asked.stated),
-            "variants": variants,
-            "rules": dict(self.asked.rules),
-            "blocks": blocks,
-        }
+        said = {"stated": _short(self._stated), "variants": variants, "random": dict(self.asked.random)}
+        return said | {"rules": dict(self.asked.rules), "cases": held.hexdigest()}
+
+    @property
+    def _stated(self) -> dict[str, Any]:
+        """What was said, with its lists; of cases that were made in Python what they say otherwise than the defaults."""
+        if self.asked.stated:
+            return dict(self.asked.stated)
+        found: dict[str, list[Any]] = {}
+        for block in self.cases.blocks:
+            for path, value in (differences(block.case) | dict(block.columns)).items():
+                some = found.setdefault(path, [])
+                some += [one for one in dict.fromkeys(value if path in block.columns else [value]) if one not in some]
+        return {path: some[0] if len(some) == 1 else some for path, some in found.items()}
 
     def files(self) -> dict[str, Path]:
         """Files that cases name."""
-        named = {str(flat(block.case).get(path)) for block in self.cases.blocks for path in OF_FILES}
+        every = [flat(block.case) for block in self.cases.blocks]
+        named = {str(one.get(path)) for one in every for path in OF_FILES}
         paths = {name: Path(name.rpartition(":")[0] if ".py:" in name else name) for name in sorted(named)}
         return {name: path for name, path in paths.items() if path.exists()}
 
@@ -119,24 +135,30 @@ class CaseSpace:
         return {INDEX: part.rows} | columns, footer
 
 
+def _short(stated: dict[str, Any]) -> dict[str, Any]:
+    """Without the values of long lists, which the digest of the cases has."""
+    long = {path: f"{len(value)} values" for path, value in stated.items() if _longer(value)}
+    return stated | long
+
+
+def _longer(value: Any) -> bool:
+    return isinstance(value, list | tuple) and len(value) > LISTED
+
+
 def _without(block: Block, left: dict[str, int]) -> Block | None:
     """A block without the cases that cannot be; None where none is left."""
-    said: dict[tuple, str | None] = {}
-    kept = []
-    for at, case in enumerate(block):
-        key = tuple(block.columns[path][at] for path in PORTS if path in block.columns)
-        if key not in said:
-            said[key] = _fault(case)
+    below = flat(block.case)
+    tried = {path: block.columns[path] for path in PORTS if path in block.columns}
+    rows = list(zip(*tried.values(), strict=True)) if tried else [()] * len(block)
+    said = {key: _fault(build(below | dict(zip(tried, key, strict=True)))) for key in dict.fromkeys(rows)}
+    for key in rows:
         if why := said[key]:
             left[why] = left.get(why, 0) + 1
-        else:
-            kept.append(at)
-    if not kept:
-        return None
-    if len(kept) == len(block):
-        return block
+    kept = [at for at, key in enumerate(rows) if not said[key]]
+    if not kept or len(kept) == len(block):
+        return block if kept else None
     columns = {path: tuple(column[at] for at in kept) for path, column in block.columns.items()}
-    first = next(case for at, case in enumerate(block) if at == kept[0])
+    first = build(below | {path: column[0] for path, column in columns.items()})
     return Block(first, block.variant, columns)
 
 

@@ -12,7 +12,7 @@ from mfabric_jax.checks import InputError, Misfit, one_of, whole
 from mfabric_jax.parts import CONFIG
 from mfabric_jax.policies import is_function
 from mfabric_jax.simulation._provenance import provenance
-from mfabric_jax.study.settings import DTYPES
+from mfabric_jax.simulation.scenario import DTYPES
 from mfabric_jax.sweep.all_to_alls import AllToAlls
 from mfabric_jax.sweep.axes import Setting, axis_values, check_value, columns
 from mfabric_jax.sweep.replays import Replays
@@ -87,7 +87,7 @@ class Sweep:
             raise InputError(f"the lists of [list] are read side by side and must be equally long, got {got}.")
         if not self.groups:
             why, rows = next(iter(self.left_out.items()))
-            raise InputError(f"impossible is 'leave-out', and no configuration is left; {len(rows)} of them: {why}")
+            raise InputError(f"impossible is 'leave-out', and no configuration is left; {rows} of them: {why}")
         for group in self.groups:
             self.program(group).check(self.data(group.rows))
 
@@ -170,13 +170,18 @@ class Sweep:
     @functools.cached_property
     def groups(self) -> tuple[CodeGroup, ...]:
         """The configurations by what is code, in order of first appearance, without those that are left out."""
-        out = list(self.left_out.values())
+        out = list(self._left_out.values())
         kept = (group._replace(rows=group.rows[~np.isin(group.rows, np.concatenate(out))]) for group in self._every)
         return tuple(group for group in kept if len(group.rows)) if out else self._every
 
     @functools.cached_property
-    def left_out(self) -> dict[str, np.ndarray]:
-        """Configurations that are left out [N], by the sentence that says why."""
+    def left_out(self) -> dict[str, int]:
+        """How many configurations are left out, by the sentence that says why."""
+        return {why: len(rows) for why, rows in self._left_out.items()}
+
+    @functools.cached_property
+    def _left_out(self) -> dict[str, np.ndarray]:
+        """Those [N], by the sentence that says why."""
         found: dict[str, list[int]] = {}
         for group in self._every if self.impossible == LEAVE_OUT else ():
             data = self.data(group.rows)

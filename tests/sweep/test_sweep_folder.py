@@ -20,7 +20,7 @@ from mfabric_jax.report import Asked, query, read_rows
 from mfabric_jax.report._query import notes
 from mfabric_jax.sweep import sweep
 from tests.mistakes import check_refused
-from tests.study.test_sweeps import exchanges, rows_of
+from tests.sweep.test_sweeps import exchanges, rows_of
 
 FILES = [f"rows-{number:05d}.parquet" for number in range(3)]
 WORKERS = ("ray::Worker", "ray::IDLE Worker")
@@ -133,7 +133,7 @@ def test_a_removed_folder_and_a_full_disk_are_sentences_and_lose_nothing(whole, 
 KILLED = """
 import os, signal, sys, tests.conftest
 from mfabric_jax.sweep import sweep
-from tests.study.test_sweeps import exchanges
+from tests.sweep.test_sweeps import exchanges
 def kill(now):
     if now.done:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,351 @@
+"""Sweeps of cases: their rows are those of `simulate`, whatever stopped, divided or disturbed the folder."""
+
+import dataclasses
+import json
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+
+from mfabric_jax import Case, InputError, cases, load, simulate
+from mfabric_jax.case import grid
+from mfabric_jax.case.layers import layers_of, merged
+from mfabric_jax.parts import CONFIG
+from mfabric_jax.report import Asked, query, read_rows
+from mfabric_jax.report._query import without_values
+from mfabric_jax.sweep import sweep
+from mfabric_jax.sweep.case_space import CaseSpace
+from tests.mistakes import check_refused, refused
+from tests.small import small
+from tests.sweep.test_sweeps import rows_of
+
+MODEL = "llama-moe"  # two servers a region
+GBPS, DEGREE, DELAY = "network.nic_gbps", "network.mfabric.optical_degree", "circuits.delay_s"
+EFFICIENCY, FABRIC, SAMPLE = "compute.efficiency", "network.fabric", "run.sample"
+
+
+def space(axes, changes=None, model=MODEL, **rules):
+    """Small cases along axes; rules as [sweep] has them."""
+    asked = cases(small({"network.fabric": "mfabric"} | (changes or {}), model), axes)
+    return CaseSpace(dataclasses.replace(asked, rules=rules))
+
+
+def said(text, preset="paper"):
+    """The cases of a file."""
+    return merged(layers_of({"preset": preset} | text, "space.toml", typed=True))
+
+
+def assert_rows_of_simulate(asked, folder):
+    """Every row of a sweep is that of its case alone: the same columns, the same numbers."""
+    sweep(asked, folder)
+    found, want = rows_of(folder), simulate(list(asked.cases)).rows()
+    assert len(found) == len(want) == asked.count
+    for got, row in zip(found, want, strict=True):
+        got.pop("configuration")
+        for path in asked.cases.varied:
+            got.pop(path, None), row.pop(path, None)
+        assert got.keys() == row.keys()
+        for column, value in row.items():
+            near = pytest.approx(value, rel=1e-12, abs=1e-15) if isinstance(value, float) else value
+            assert got[column] == near, column
+
+
+def test_rows_are_those_of_simulate_one_by_one(tmp_path):
+    axes = {FABRIC: ["mfabric", "fat-tree"], GBPS: [100.0, 400.0], DEGREE: [2, 4, 6], DELAY: [0.025, 0.1, 0.5]}
+    asked = space(axes)
+    assert [len(block) for block in asked.cases.blocks] == [18, 2]  # columns of one program, and rows by themselves
+    assert_rows_of_simulate(asked, tmp_path)
+    footer = read_rows(tmp_path / "rows-00000.parquet")[1]
+    assert (footer["resolved"]["job.batch.micro_batches"], footer["dtype"]) == (2, "float64")
+    assert footer["resolved"][DEGREE] == [axes[DEGREE][at // 3 % 3] for at in range(18)]
+    assert footer["version"]
+
+
+@pytest.mark.slow
+def test_rows_are_those_of_simulate_whatever_is_set(tmp_path):
+    ecmp = {"network.paths": "ecmp", "run.seed": 3, "run.iterations": 2, "traffic.shares.drift": 0.4}
+    pays = {"circuits.turn": "pays"}
+    many = np.linspace(0.3, 0.6, 9).tolist()
+    replicas = {"run.replicas": 2, "traffic.generated.skew": 0.8}
+    scale_up = {"network.fabric": "mfabric-cpo"}  # 9 and 4 circuits a GPU
+    for name, changes, axes in (
+        ("ecmp", ecmp | {DEGREE: 4, DELAY: 0.1}, {"network.goodput": [0.5, 1.0], EFFICIENCY: many}),
+        ("pays", pays, {GBPS: [100.0, 800.0], DELAY: [0.025, 0.2], EFFICIENCY: many}),
+        ("replicas", replicas, {EFFICIENCY: many, GBPS: [100.0, 200.0]}),
+        ("scale-up", scale_up, {GBPS: [400.0, 800.0], EFFICIENCY: many}),
+    ):
+        assert_rows_of_simulate(space(axes, changes), tmp_path / name)
+
+
+def test_what_is_left_open_stands_for_what_its_own_row_has(tmp_path):
+    many = np.linspace(0.2, 0.6, 5).tolist()
+    last = None
+    for first, delays in (("open", [None, 0.1]), ("said", [0.1, None]), ("both", [0.025, 0.1])):
+        asked = space({DELAY: delays, EFFICIENCY: many, DEGREE: [2, 6]})
+        sweep(asked, tmp_path / first)
+        found = sorted(one["iteration_s"] for one in rows_of(tmp_path / first))
+        assert len(set(found)) == 20
+        assert last in (None, found)
+        last = found
+
+
+def test_a_row_is_the_mean_of_its_iterations_or_one_of_them(tmp_path):
+    drawn = {"run.iterations": 2, "traffic.shares.drift": 0.4}
+    many = [0.5, 0.25, 0.2, 0.3, 0.35, 0.4]
+    sweep(space({SAMPLE: [None, 0, 1], EFFICIENCY: many}, drawn), tmp_path)
+    mean, first, second = np.reshape([one["iteration_s"] for one in rows_of(tmp_path)], (3, 6))
+    assert (first != second).all()
+    np.testing.assert_allclose(mean, (first + second) / 2, rtol=1e-12)
+    assert mean[1] > 1.3 * mean[0]  # at half the rate
+    check_refused(r"run.sample must be below run.iterations \(2\), got 2", space({SAMPLE: [0, 2]}, drawn).check)
+
+
+def test_what_no_gpu_can_do_has_no_price_in_a_sweep_either(tmp_path):
+    rates = [0.5, 1.5, *np.linspace(0.1, 0.4, 16).tolist()]
+    sweep(space({EFFICIENCY: rates}), tmp_path)
+    can, cannot, *_ = rows_of(tmp_path)
+    assert (can["achieved_over_peak"], cannot["achieved_over_peak"]) == (0.5, 1.5)
+    assert can["mfu"] * can["iteration_s"] == pytest.approx(cannot["mfu"] * cannot["iteration_s"], rel=1e-12)
+    for name in ("usd_per_million_tokens", "joules_per_million_tokens", "perf_per_cluster_dollar"):
+        assert can[name] > 0
+        assert cannot[name] is None
+    front, _ = query([tmp_path], Asked(where=["compute.efficiency >= 0.5"], pareto=["usd_per_million_tokens"]))
+    assert front == [can]
+    asked = Asked(pareto=["usd_per_million_tokens", "iteration_s"])
+    assert without_values([tmp_path], asked) == "1 of 18 rows have no usd_per_million_tokens and are on no front."
+
+
+# ------------------------------------------------------------------------------------------------------ many of them
+def test_many_cases_are_columns_of_few(monkeypatch):
+    """Ten thousand cases are divided, checked and described without a `Case` for each."""
+    built = []
+    plainly = grid.build
+    for module in ("mfabric_jax.case.grid", "mfabric_jax.sweep.case_space", "mfabric_jax.simulation.points"):
+        monkeypatch.setattr(f"{module}.build", lambda values: built.append(1) or plainly(values))
+    gbps = {"low": 100, "high": 800}
+    file = {
+        "model": MODEL,
+        "network": {"fabric": ["mfabric", "fat-tree"], "mfabric": {"optical_degree": [2, 4]}},
+        "random": {"network.nic_gbps": gbps, "circuits.delay_s": {"low": "1 ms", "high": "0.1 s", "scale": "log"}},
+        "sweep": {"draws": 3400, "impossible": "leave-out"},
+    }
+    asked = CaseSpace(said(file))
+    assert asked.count == 3 * 3400
+    asked.described(), asked.files()
+    assert [len(part.rows) for part in asked.parts] == [1024] * 6 + [656] + [1024] * 3 + [328]
+    assert len(built) < 40 + 10_200  # those with which ends are tried; one each to look for ports too many
+    assert pickle.loads(pickle.dumps(asked)).described() == asked.described()  # as workers get it
+
+
+def test_values_are_drawn_in_their_range_and_do_not_disturb_each_other():
+    random = {
+        "network.nic_gbps": {"low": 100, "high": 200},
+        "circuits": {"delay_s": {"low": "1 us", "high": "1 s", "scale": "log"}, "policy": {"of": ["greedy", "uniform"]}},
+        "network.mfabric.optical_degree": {"low": 2, "high": 5, "whole": True},
+        "run.iterations": {"low": 1, "high": 64, "whole": True, "scale": "log"},
+    }
+    file = {"sweep": {"draws": 2500, "draw_seed": 3}, "compute.efficiency": [0.1, 0.2]}
+    found = said(file | {"random": random})
+    every = list(found)
+    assert len(every) == 5000
+    gbps, delay, degree = (np.array([value for b in found.blocks for value in b.columns[p]]) for p in (GBPS, DELAY, DEGREE))
+    assert 100 <= gbps.min() < 101 < 199 < gbps.max() <= 200
+    assert 1e-6 <= delay.min() < 2e-6
+    assert 0.45 < np.mean(delay < 1e-3) < 0.55  # half of the decades
+    assert sorted(set(degree.tolist())) == [2, 3, 4, 5]
+    counts = np.array([case.run.iterations for case in every])
+    assert set(counts.tolist()) == set(range(1, 65))
+    assert np.mean(counts <= 8) == pytest.approx(np.log(8.5 / 0.5) / np.log(64.5 / 0.5), abs=0.03)
+    assert {case.circuits.policy for case in every} == {"greedy", "uniform"}
+    alone, other = (said(file | {"random": {DELAY: random["circuits"]["delay_s"]}, "sweep": {"draws": 2500, "draw_seed": s}}) for s in (3, 4))
+    assert sorted(alone.blocks[0].columns[DELAY]) == sorted(delay.tolist())
+    assert alone.blocks[0].columns[DELAY] != other.blocks[0].columns[DELAY]
+
+
+def test_variants_and_a_grid_with_draws_are_every_combination():
+    file = {
+        "circuits": {"policy": ["greedy", "uniform"]},
+        "network.nic_gbps": [100, 400],
+        "variants": [{"name": "few", "network.mfabric.optical_degree": 2}, {"name": "tree", "network.fabric": "fat-tree"}],
+        "random": {"compute.efficiency": {"low": 0.1, "high": 0.5}},
+        "sweep": {"draws": 3, "rows_per_file": 4},
+    }
+    asked = CaseSpace(said(file))
+    got = [(block.variant, block.case.circuits.policy, len(block)) for block in asked.cases.blocks]
+    assert got == [("few", "greedy", 6), ("few", "uniform", 6), ("tree", "greedy", 6)]  # a tree has no policy
+    assert [part.rows.tolist() for part in asked.parts][:3] == [[0, 1, 2, 3], [4, 5], [6, 7, 8, 9]]
+    few = asked.cases.blocks[0]
+    assert few.columns[GBPS] == (100.0,) * 3 + (400.0,) * 3
+    assert len(set(few.columns[EFFICIENCY])) == 6
+
+
+# ------------------------------------------------------------------------------------------------- what cannot be
+def test_what_cannot_be_is_left_out_where_asked_for():
+    axes = {"circuits.ocs": ["polatis", "epiphotonics"], DEGREE: [9, 2, 3], GBPS: [100.0, 400.0]}
+    nics = {"network.nics": 10}
+    too_many = "ocs 'epiphotonics' has 16 ports, but a region of 2 servers with optical_degree 9"
+    check_refused(too_many, space(axes, nics).check)
+    asked = space(axes, nics, impossible="leave-out")
+    asked.check()
+    kept = [(case.circuits.ocs, case.network.mfabric.optical_degree) for case in asked.cases]
+    assert sorted(set(kept)) == [*(("epiphotonics", n) for n in (2, 3)), *(("polatis", n) for n in (2, 3, 9))]
+    ((why, rows),) = asked.left_out.items()
+    assert too_many in why
+    assert (asked.count, rows, sum(len(part.rows) for part in asked.parts)) == (10, 2, 10)
+    none = {"circuits.ocs": "epiphotonics", DEGREE: 9} | nics
+    check_refused("no case is left; 2 of them: ", space({GBPS: [100.0, 200.0]}, none, impossible="leave-out").check)
+    with pytest.raises(InputError):  # what none can have is a mistake
+        space({GBPS: [400.0, 1600.0]}, impossible="leave-out").check()
+
+
+MISTAKES = [
+    ({"network": {"nic_gbp": [100]}}, r"network.nic_gbp is unknown \(did you mean network.nic_gbps\?\)"),
+    ({GBPS: []}, r"network.nic_gbps must have at least one value"),
+    ({GBPS: [100, 100.0]}, r"network.nic_gbps must not repeat a value"),
+    ({GBPS: ["fast"]}, r"network.nic_gbps must be a number above 0, got 'fast'"),
+    ({DELAY: [0.1, float("nan")]}, r"circuits.delay_s must be .*, got nan"),
+    ({"network.goodput": float("inf")}, r"network.goodput must be .*, got inf"),
+    ({DEGREE: [2**31 - 1]}, r"optical_degree must be from 1e-30 to 4096, got 2.147"),
+    ({DEGREE: [2.5]}, r"network.mfabric.optical_degree must be a whole number.*, got 2.5"),
+    ({"random": {GBPS: [100, 200]}}, r"random.network.nic_gbps must be \{ of = \[...\] \} or \{ low"),
+    ({"random": {GBPS: {"low": 100, "high": 200, "size": 3}}}, r"random.network.nic_gbps must be \{ of"),
+    ({"random": {GBPS: {"low": "slow", "high": 1}}}, r"network.nic_gbps must be a number above 0, got 'slow'"),
+    ({"random": {GBPS: {"low": 10**400, "high": 1}}}, r"network.nic_gbps must be"),
+    ({"random": {GBPS: {"low": 400, "high": 100}}}, r"low must be at most high \(100.0\), got 400.0"),
+    ({"random": {DELAY: {"low": 0, "high": 1, "scale": "log"}}}, r"delay_s.low must be above 0 and at most high"),
+    ({"random": {DELAY: {"low": 1, "high": 2, "scale": "cubic"}}}, r"delay_s.scale 'cubic' is unknown"),
+    ({"random": {DELAY: {"low": 1, "high": 2, "whole": 3}}}, r"delay_s.whole must be true or false, got 3"),
+    ({"random": {DELAY: {"low": 1.5, "high": 2, "whole": True}}}, r"low and high must be whole numbers below 2\^31"),
+    ({"random": {DEGREE: {"low": 1.5, "high": 4}}}, r"network.mfabric.optical_degree must be a whole number"),
+    ({"random": {"model.name": {"low": "a", "high": "b"}}}, r"random.model.name must have numbers as low and high"),
+    ({"random": {"network.nic": {"low": 1, "high": 2}}}, r"random: network.nic is unknown|random: network.nic.low"),
+    ({"random": {"run.seed": {"low": 0, "high": 2**70}}}, r"run.seed|whole numbers below 2\^31"),
+    ({"random": {GBPS: {"of": [100, 100]}}}, r"network.nic_gbps must not repeat a value"),
+    ({"random": {GBPS: {"of": [100]}}, "sweep": {"draws": 10**12}}, r"draws must be at most|at most 67,108,864 cases"),
+    ({GBPS: [1.0 + at for at in range(9000)], DELAY: [at / 9 for at in range(9000)]}, r"at most 67,108,864 cases .*81,"),
+    ({"sweep": {"draws": 3}}, r"sweep.draws is how often .* \[random\] are drawn, but there is none"),
+    ({"sweep": {"rows_per_file": 0}}, r"sweep.rows_per_file must be a whole number of at least 1, got 0"),
+    ({"sweep": {"impossible": "skip"}}, r"sweep.impossible 'skip' is unknown"),
+    ({"sweep": {"shards": 3}}, r"setting of \[sweep\] 'shards' is unknown"),
+    ({"sweep": 3}, r"sweep must be a table, got 3"),
+]
+
+
+@pytest.mark.parametrize(("file", "sentence"), MISTAKES)
+def test_mistakes_of_a_file_are_sentences(file, sentence):
+    check_refused(sentence, said, file)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"model.name": "mixtral"}, "model.* 'mixtral' is unknown .did you mean"),
+        ({"circuits.policy": "gredy"}, "'gredy' is unknown .did you mean 'greedy'"),
+        ({DEGREE: 9}, "optical_degree must be at most 8|optical_degree"),
+        ({"network.fabric": "mfabric-cpo", "network.gpu_tbps": 0.3}, "gpu_tbps"),
+    ],
+)
+def test_cases_that_cannot_be_are_sentences_before_any_compute(changes, sentence, tmp_path):
+    asked = CaseSpace(cases(Case(), {path: [value] for path, value in changes.items()}))
+    check_refused(sentence, sweep, asked, tmp_path / "rows")
+    assert not (tmp_path / "rows" / CONFIG).exists()
+
+
+# --------------------------------------------------------------------------------------------------------- the folder
+def four_files():
+    """Ten rows, four to a file, of two fabrics."""
+    return space({FABRIC: ["fat-tree", "mfabric"], GBPS: [100.0, 200.0, 300.0, 400.0, 500.0]}, rows_per_file=4)
+
+
+FILES = [f"rows-{number:05d}.parquet" for number in range(4)]
+
+
+def files_of(folder):
+    """The rows of every file, and its footer but for the commit, which may change while tests run."""
+    found = {path.name: read_rows(path) for path in folder.glob("*.parquet")}
+    return {name: (rows, {**footer, "commit": None}) for name, (rows, footer) in found.items()}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A sweep that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("whole")
+    sweep(four_files(), folder)
+    return folder
+
+
+def test_shards_make_the_files_of_one_call_and_what_is_there_stays(whole, tmp_path):
+    parts = [sweep(four_files(), tmp_path, shard=(first, 2)) for first in (1, 2)]
+    assert [[path.name for path in part] for part in parts] == [FILES[::2], FILES[1::2]]
+    assert files_of(tmp_path) == files_of(whole)
+    (tmp_path / FILES[1]).unlink()
+    (tmp_path / FILES[3]).write_bytes(b"half of it")
+    kept, told = (tmp_path / FILES[0]).stat().st_mtime_ns, []
+    sweep(four_files(), tmp_path, progress=told.append)
+    assert files_of(tmp_path) == files_of(whole)
+    assert (tmp_path / FILES[0]).stat().st_mtime_ns == kept
+    assert (told[0].found, told[-1].done, told[-1].rows) == (8, 10, 10)
+    assert [FILES[3] in sentence for sentence in told[-1].again] == [True]
+
+
+def test_another_sweep_and_a_folder_of_0_1_are_refused(whole, tmp_path):
+    folder = shutil.copytree(whole, tmp_path / "rows")
+    other = space({GBPS: [100.0, 200.0]}, rows_per_file=4)
+    check_refused(r"holds another sweep: stated was .*; give another folder", sweep, other, folder)
+    few = dataclasses.replace(four_files().asked, rules={"rows_per_file": 5})
+    check_refused(r"holds another sweep: rules was .*4.*now .*5.*", sweep, CaseSpace(few), folder)
+    (tmp_path / "old").mkdir()
+    old = {"evaluate": "iteration", "fixed": {"model": MODEL}, "grid": {"nic_gbps": [100, 200]}, "version": "0.1.0"}
+    (tmp_path / "old" / CONFIG).write_text(json.dumps(old))
+    sentence = refused(sweep, other, tmp_path / "old")
+    assert "was begun by mfabric 0.1, which named settings and columns otherwise; give another folder." in sentence
+    assert [path.name for path in (tmp_path / "old").iterdir()] == [CONFIG]
+
+
+def test_long_lists_stay_out_of_folders_and_still_tell_sweeps_apart():
+    many = np.linspace(100, 800, 1001).tolist()
+    one, two = (space({GBPS: some}).described() for some in (many, [*many[:-1], 799.0]))
+    assert one["stated"][GBPS] == two["stated"][GBPS] == "1001 values"
+    assert one["cases"] != two["cases"]
+    assert len(json.dumps(one)) < 5000
+
+
+def test_a_sweep_file_of_0_1_is_the_cases_of_now(tmp_path):
+    file = tmp_path / "space.toml"
+    file.write_text(
+        'rows_per_shard = 8\ndtype = "float64"\n[fixed]\nmodel = "llama-moe"\nmicro_batches = 2\n'
+        "[grid]\nnic_gbps = [100, 200]\ndelay_s = [0.025, 0.1]\n"
+    )
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        found = CaseSpace(load(file))
+    assert "is a sweep file of 0.1" in str(heard[0].message)
+    assert (found.count, found.dtype, len(found.parts)) == (4, "float64", 1)
+    assert [(case.network.nic_gbps, case.circuits.delay_s) for case in found.cases] == [
+        (gbps, delay) for gbps in (100.0, 200.0) for delay in (0.025, 0.1)
+    ]
+
+
+KILLED = """
+import os, signal, sys, tests.conftest
+from mfabric_jax.sweep import sweep
+from tests.sweep.test_case_space import four_files
+def kill(now):
+    if now.done:
+        os.kill(os.getpid(), signal.SIGKILL)
+sweep(four_files(), sys.argv[1], progress=kill)
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_sweep_of_cases_goes_on(whole, tmp_path):
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], capture_output=True, text=True, timeout=300)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert 0 < len(files_of(tmp_path)) < 4
+    sweep(four_files(), tmp_path)
+    assert files_of(tmp_path) == files_of(whole)
