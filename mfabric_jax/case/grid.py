@@ -235,7 +235,9 @@ def drawn(below: Cases, random: Mapping[str, Any], given: Mapping[str, Any]) -> 
 def _with_draws(block: Block, values: Mapping[str, list[Any]]) -> Iterator[Block]:
     """A block with values that were drawn for its cases, several for each."""
     base, rows = flat(block.case), len(next(iter(values.values())))
-    before = {path: [one for one in column for _ in range(rows // len(block))] for path, column in block.columns.items()}
+    before = {
+        path: [one for one in column for _ in range(rows // len(block))] for path, column in block.columns.items()
+    }
     columns = {path: column for path, column in (before | values).items() if settings()[path].traced}
     coded = {path: column for path, column in values.items() if path not in columns}
     places: dict[tuple, list[int]] = {}

@@ -82,7 +82,7 @@ def run(cases: Cases, options: Options) -> int:
 
 
 def run_no_cases(words: Sequence[str]) -> int | None:
-    """Runs the design space of all-to-alls or replays that words name; returns the exit status, None: it is of cases."""
+    """Runs a design space of all-to-alls or replays; returns the exit status, None where words are of cases."""
     files = [word for word in words if word.lower().endswith(CASE_FILES) and not word.startswith("--")]
     given = [read_mapping(file, "settings of a sweep").get("evaluate", "iteration") for file in files]
     if all(one == "iteration" for one in given):

@@ -108,7 +108,7 @@ class CaseSpace:
 
     @property
     def _stated(self) -> dict[str, Any]:
-        """What was said, with its lists; of cases that were made in Python what they say otherwise than the defaults."""
+        """What was said, with its lists; of cases that were made in Python, what they say but for defaults."""
         if self.asked.stated:
             return dict(self.asked.stated)
         found: dict[str, list[Any]] = {}

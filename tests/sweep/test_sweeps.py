@@ -9,6 +9,7 @@ from mfabric_jax.sweep.axes import columns
 from mfabric_jax.sweep.design_space import _short
 from tests.mistakes import check_refused
 
+
 def exchanges(**tables):
     """All-to-alls of four servers, files of four rows."""
     fixed = {"servers": 4, "policy": "uniform", "optical_degree": 2} | tables.pop("fixed", {})
