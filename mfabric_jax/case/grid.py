@@ -238,7 +238,7 @@ def _with_draws(block: Block, values: Mapping[str, list[Any]]) -> Iterator[Block
     before = {
         path: [one for one in column for _ in range(rows // len(block))] for path, column in block.columns.items()
     }
-    columns = {path: column for path, column in (before | values).items() if settings()[path].traced}
+    columns = {path: column for path, column in (before | dict(values)).items() if settings()[path].traced}
     coded = {path: column for path, column in values.items() if path not in columns}
     places: dict[tuple, list[int]] = {}
     for at, chosen in enumerate(zip(*coded.values(), strict=True) if coded else [()] * rows):

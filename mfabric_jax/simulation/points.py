@@ -166,7 +166,7 @@ class Points:
         timed = jax.tree_util.Partial(_timed, self.function)
         again = {name: values[place.reshape(-1)] for name, values in solved.items()}
         found = evaluate(timed, {"case": cases, "solved": again}, at_once=at_once, before=before).arrays
-        found = {name: found[name].astype(np.float64) for name in ("iteration_s", *PARTS)}
+        found: dict[str, Any] = {name: found[name].astype(np.float64) for name in ("iteration_s", *PARTS)}
         exchanges = Exchanges(**solved, count=None)  # type: ignore[arg-type]
         over = over_balanced(self.job, np.asarray(exchanges.load), np.asarray(exchanges.balanced))
         self._over, found["solved"] = over.reshape(len(over), -1), place.reshape(-1)
