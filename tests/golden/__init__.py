@@ -84,7 +84,7 @@ class Golden:
         for number, command in enumerate(self.commands, 1):
             out = folder / {"timeline": f"{number}.json", "sweep": f"{number}"}.get(self.kind, f"{number}.csv")
             run([word.format(here=HERE, made=folder) for word in shlex.split(command)] + ["--out", str(out)])
-            rows += [{"run": number} | row for row in _rows(out)]
+            rows += [{"run": number} | _plain(row) for row in _rows(out)]
         names = dict.fromkeys(name for row in rows for name in row)
         columns = [name for name in (*self.identity, *COLUMNS[self.kind][1].split()) if name in names]
         return [{name: _text(row.get(name)) for name in columns} for row in rows]
@@ -137,6 +137,12 @@ def written(rows: list[dict[str, str]]) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    """With the last word of dotted names, too, and rules of greedy under its name: as 0.1 called its settings."""
+    row = row | {"policy": "greedy"} if row.get("policy") == "greedy-released" else row
+    return {name.rpartition(".")[2]: value for name, value in row.items() if "." in name} | row
 
 
 def _rows(out: Path) -> list[dict[str, Any]]:
