@@ -2,6 +2,6 @@
 
 from mfabric_jax.case.grid import Block, Cases, cases
 from mfabric_jax.case.layers import load, presets
-from mfabric_jax.case.tree import Case
+from mfabric_jax.case.paths import Case
 
 __all__ = ["Block", "Case", "Cases", "cases", "load", "presets"]

@@ -10,8 +10,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from mfabric_jax.case.paths import Leaf, Statement, build, flat, layered, parts_of, settings, stated, unknown
-from mfabric_jax.case.tree import Alternative, Case
+from mfabric_jax.case.paths import Case, Leaf, Statement, build, flat, layered, parts_of, settings, stated, unknown
+from mfabric_jax.case.tree import Alternative
 from mfabric_jax.checks import InputError, one_of, whole
 
 AS_SET = "as set"  # the variant of a case that stands in one way

@@ -9,8 +9,7 @@ from typing import Any
 
 from mfabric_jax.case.grid import AS_SET, Cases, Variant, check_read, drawn, expanded
 from mfabric_jax.case.old import renewed
-from mfabric_jax.case.paths import Statement, layered, settings, stated
-from mfabric_jax.case.tree import Case
+from mfabric_jax.case.paths import Case, Statement, layered, settings, stated
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.text_files import mapping_in, read_mapping
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import msgspec
 
-from mfabric_jax.case.tree import Alternative, Case, Group
+from mfabric_jax.case import tree
+from mfabric_jax.case.tree import Alternative, Group
 from mfabric_jax.case.values import AUTO, converted, of_text
 from mfabric_jax.checks import InputError, one_of
 
@@ -35,6 +36,28 @@ PRECISIONS = {  # of `job.precision` in one word: compute, dispatch, combine, gr
 }
 
 Statement = dict[str, Any]
+
+
+class Case(Group, frozen=True):
+    """What is simulated."""
+
+    model: tree.Model = tree.Model()
+    gpu: tree.GpuSettings = tree.GpuSettings()
+    job: tree.Job = tree.Job()
+    compute: tree.Compute = tree.Compute()
+    traffic: tree.Traffic = tree.Traffic()
+    placement: tree.PlacementSettings = tree.PlacementSettings()
+    network: tree.Network = tree.Network()
+    circuits: tree.CircuitSettings = tree.CircuitSettings()
+    run: tree.RunSettings = tree.RunSettings()
+    failures: tree.FailureSettings = tree.FailureSettings()
+
+    def with_(self, changes: Mapping[str, Any]) -> "Case":
+        """The case with other values, by path: `case.with_({"network.nic_gbps": 400})`; None leaves a value open.
+
+        `InputError` for a path that is none, and for a value that it cannot have.
+        """
+        return changed(self, changes)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,10 +1,10 @@
 """One case: what is simulated, as a tree of plain settings.
 
-`Case` has nine groups, each a class of plain values; `group.part.leaf` is the longest path. A leaf has one default.
-What excludes each other is one *choice* of several alternatives (subclasses of `Alternative`), written by name
-(`circuits.turn = "pays"`) or by a table named like the alternative (`[circuits.predict] sigma = 0.3`), which chooses
-it; an alternative with nothing but a `value` is written as one key (`compute.efficiency = 0.4`). `None` is left open:
-`simulate.resolve` says what it stands for. Nothing here computes: no NumPy, no JAX.
+`Case` (in `case.paths`) has nine groups, each a class of plain values; `group.part.leaf` is the longest path. A leaf
+has one default. What excludes each other is one *choice* of several alternatives (subclasses of `Alternative`), written
+by name (`circuits.turn = "pays"`) or by a table named like the alternative (`[circuits.predict] sigma = 0.3`), which
+chooses it; an alternative with nothing but a `value` is written as one key (`compute.efficiency = 0.4`). `None` is left
+open: `simulation.resolve` says what it stands for. Nothing here computes: no NumPy, no JAX.
 """
 
 from typing import Annotated, Any, Literal
@@ -558,27 +558,3 @@ class FailureSettings(Group, frozen=True):
     rates: Annotated[str | None, doc("How often what fails: a .toml or .json file.")] = None
     checkpoint_interval_s: Annotated[Least0, doc("Between checkpoints [s].")] = 3600.0
     restart_s: Annotated[Least0, doc("Until a stopped job runs again [s].")] = 600.0
-
-
-class Case(Group, frozen=True):
-    """What is simulated."""
-
-    model: Model = Model()
-    gpu: GpuSettings = GpuSettings()
-    job: Job = Job()
-    compute: Compute = Compute()
-    traffic: Traffic = Traffic()
-    placement: PlacementSettings = PlacementSettings()
-    network: Network = Network()
-    circuits: CircuitSettings = CircuitSettings()
-    run: RunSettings = RunSettings()
-    failures: FailureSettings = FailureSettings()
-
-    def with_(self, changes: dict[str, Any]) -> "Case":
-        """The case with other values, by path: `case.with_({"network.nic_gbps": 400})`; None leaves a value open.
-
-        `InputError` for a path that is none, and for a value that it cannot have.
-        """
-        from mfabric_jax.case.paths import changed
-
-        return changed(self, changes)

@@ -15,7 +15,8 @@ from mfabric_jax.export.iteration_tasks import IterationGraph, iteration_graph, 
 from mfabric_jax.flows import FlowProblem, Outcome, completion_times
 from mfabric_jax.schedule.as_tasks import TRAFFIC
 from mfabric_jax.simulation._resolve import resolve
-from mfabric_jax.simulation.scenario import check_dtype, scenario_of
+from mfabric_jax.simulation.measured import scenario_at
+from mfabric_jax.simulation.scenario import check_dtype
 from mfabric_jax.tasks.graph import Op, TaskKind
 from mfabric_jax.tasks.lowering import lowered
 from mfabric_jax.workload import Workload
@@ -46,7 +47,7 @@ def exported_iteration(
     """
     check_dtype(case.run.dtype)
     asked = {"barriers": barriers, "receives": receives, "collectives": collectives}
-    return iteration_graph(scenario_of(resolve(case), (case.network.nic_gbps,)), ends, **asked)
+    return iteration_graph(scenario_at(resolve(case), (case.network.nic_gbps,)), ends, **asked)
 
 
 def check_timed(case: Case, ends: str | None, *, collectives: bool = False) -> None:

@@ -35,7 +35,8 @@ from mfabric_jax.schedule.exchange import acknowledged, at_unit_bandwidth, faile
 from mfabric_jax.schedule.switching import routed
 from mfabric_jax.simulation._resolve import resolve
 from mfabric_jax.simulation.limits import check_beside
-from mfabric_jax.simulation.scenario import Scenario, check_dtype, scenario_of
+from mfabric_jax.simulation.measured import scenario_at
+from mfabric_jax.simulation.scenario import Scenario, check_dtype
 from mfabric_jax.simulation.solving import solve
 from mfabric_jax.traffic import dispatched_bytes, server_bytes
 
@@ -151,7 +152,7 @@ def failures(
         kinds = [kind for kind in config.present if next(number) >= start]
         if not kinds:
             continue
-        one = scenario_of(resolve(config.case), (config.case.network.nic_gbps,))
+        one = scenario_at(resolve(config.case), (config.case.network.nic_gbps,))
         healthy = solve(one)
         before, busiest = _timed(one, healthy, None, 0)
         stage = busiest if config.stage is None else config.stage

@@ -11,8 +11,8 @@ from mfabric_jax.case import Case
 from mfabric_jax.case.layers import preset_layers
 from mfabric_jax.checks import InputError, whole
 from mfabric_jax.simulation._resolve import resolve
+from mfabric_jax.simulation.measured import scenario_at
 from mfabric_jax.simulation.rows import rows_of
-from mfabric_jax.simulation.scenario import scenario_of
 from mfabric_jax.simulation.solving import simulate_scenario
 from mfabric_jax.traffic.foresight import foresight_rows, ranked
 from mfabric_jax.traffic.recording import Recording, Sources
@@ -103,7 +103,7 @@ def trace_study(recording: Recording, config: TraceStudy, progress: Callable[[st
     names, scenarios, left_out = [], [], {}
     for name, design in config.designs.items():
         try:
-            scenarios.append(scenario_of(resolve(design), (design.network.nic_gbps,), traffic=(tokens,)))
+            scenarios.append(scenario_at(resolve(design), (design.network.nic_gbps,), traffic=(tokens,)))
             names.append(name)
         except InputError as why:
             left_out[name] = str(why)

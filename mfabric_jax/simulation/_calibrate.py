@@ -16,7 +16,7 @@ from mfabric_jax.checks import InputError, names
 from mfabric_jax.simulation._provenance import provenance
 from mfabric_jax.simulation._resolve import resolve
 from mfabric_jax.simulation.calibration import BANDWIDTHS, PUBLISHED, Calibrated
-from mfabric_jax.simulation.scenario import scenario_of
+from mfabric_jax.simulation.measured import scenario_at
 from mfabric_jax.simulation.solving import solve, times_of
 
 ROUNDS, POINTS = 6, 25
@@ -47,7 +47,7 @@ def calibrate(
 
 def _calibrated(case: Case, model: str, progress: Callable | None) -> Calibrated:
     there = case.with_({"model.name": model, "network.fabric": "fat-tree", "compute.efficiency": 1.0})
-    one = scenario_of(resolve(there), BANDWIDTHS)
+    one = scenario_at(resolve(there), BANDWIDTHS)
     solved = solve(one)
     wanted = np.log(np.asarray(PUBLISHED[model][:-1]) / PUBLISHED[model][-1])
     whole = one.settings.block_seconds(one.workload, 1.0)

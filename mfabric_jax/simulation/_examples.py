@@ -10,7 +10,8 @@ from mfabric_jax.case import Block, Case, Cases
 from mfabric_jax.schedule.trace import one_block
 from mfabric_jax.simulation._resolve import resolve
 from mfabric_jax.simulation._timeline import timeline
-from mfabric_jax.simulation.scenario import Scenario, scenario_of
+from mfabric_jax.simulation.measured import scenario_at
+from mfabric_jax.simulation.scenario import Scenario
 from mfabric_jax.traffic import dispatched_bytes, server_bytes
 
 NEAR_GBPS = 400.0
@@ -38,7 +39,7 @@ def examples(asked: Cases) -> tuple[dict[str, dict], dict[str, list]]:
 def _scenario(block: Block) -> Scenario:
     """One iteration of the case of a block whose bandwidth is nearest to 400 Gbps."""
     near: Case = min(block, key=lambda case: abs(case.network.nic_gbps - NEAR_GBPS))
-    return scenario_of(resolve(near.with_({"run.iterations": 1, "run.sample": None})), (near.network.nic_gbps,))
+    return scenario_at(resolve(near.with_({"run.iterations": 1, "run.sample": None})), (near.network.nic_gbps,))
 
 
 def _region(one: Scenario) -> dict[str, Any]:

@@ -19,7 +19,8 @@ from mfabric_jax.schedule.exchange import exchanges_inside
 from mfabric_jax.schedule.iteration import FabricRates
 from mfabric_jax.schedule.pays import trade_off_of
 from mfabric_jax.simulation._resolve import resolve
-from mfabric_jax.simulation.scenario import Scenario, scenario_of
+from mfabric_jax.simulation.measured import scenario_at
+from mfabric_jax.simulation.scenario import Scenario
 from mfabric_jax.simulation.settings import rates_at
 from mfabric_jax.simulation.solving import Given, Program, given_of, program_of
 from mfabric_jax.workload.compute import BlockSeconds
@@ -137,7 +138,7 @@ def iteration_of(case: Case) -> tuple[IterationOf, dict[str, Any]]:
     """
     if case.run.replicas != 1:
         raise InputError(f"a function of numbers is of one replica; run.replicas must be 1, got {case.run.replicas}.")
-    return function_of(scenario_of(resolve(case), (case.network.nic_gbps,)))
+    return function_of(scenario_at(resolve(case), (case.network.nic_gbps,)))
 
 
 def function_of(one: Scenario) -> tuple[IterationOf, dict[str, Any]]:

@@ -12,8 +12,7 @@ from importlib import resources
 from typing import Any
 
 from mfabric_jax import fabric, policies, units
-from mfabric_jax.case.paths import EITHER, Statement, build, flat, layered, stated
-from mfabric_jax.case.tree import Case
+from mfabric_jax.case.paths import EITHER, Case, Statement, build, flat, layered, stated
 from mfabric_jax.checks import InputError, Misfit, one_of
 from mfabric_jax.fabric.design import DELAY_S, Fabric
 from mfabric_jax.fabric.ocs import get_ocs

@@ -10,7 +10,8 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.schedule.iteration import Walked, walk
 from mfabric_jax.schedule.trace import segments
 from mfabric_jax.simulation._resolve import resolve
-from mfabric_jax.simulation.scenario import Scenario, check_dtype, scenario_of
+from mfabric_jax.simulation.measured import scenario_at
+from mfabric_jax.simulation.scenario import Scenario, check_dtype
 from mfabric_jax.simulation.solving import solve
 
 Segments = list[dict[str, Any]]
@@ -27,7 +28,7 @@ def shown_scenario(case: Case, what: str) -> Scenario:
     check_dtype(case.run.dtype)
     if case.run.replicas != 1:
         raise InputError(f"{what} of one replica; run.replicas must be 1, got {case.run.replicas}.")
-    return scenario_of(resolve(case), (case.network.nic_gbps,))
+    return scenario_at(resolve(case), (case.network.nic_gbps,))
 
 
 def timeline(one: Scenario) -> tuple[Segments, list[dict[str, Any]]]:

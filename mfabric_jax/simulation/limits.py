@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from mfabric_jax.case.paths import flat
-from mfabric_jax.case.tree import Case
+from mfabric_jax.case.paths import Case, flat
 from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.fabric.tree import Tree

@@ -1,13 +1,16 @@
 """What a GPU achieves, from one iteration that was measured: the rate with which the simulated one takes as long."""
 
+import dataclasses
 import functools
+from typing import Any
 
 import jax
 import numpy as np
 
-from mfabric_jax.case.tree import Case, Measured
+from mfabric_jax.case.paths import Case
+from mfabric_jax.case.tree import Measured
 from mfabric_jax.checks import InputError
-from mfabric_jax.simulation._resolve import resolve
+from mfabric_jax.simulation._resolve import Resolved, resolve
 from mfabric_jax.simulation.scenario import Scenario, scenario_of
 from mfabric_jax.simulation.solving import solve, times_of
 
@@ -23,6 +26,15 @@ def measured_efficiency(case: Case) -> float:
     where = {"network.fabric": rate.fabric, "network.nic_gbps": rate.nic_gbps, "network.nic_use": rate.nic_use}
     there = case.with_(where | {"compute.rate": "efficiency", "network.nics": None, "network.tiers": "fewest"})
     return achieved_in(scenario_of(resolve(there), (there.network.nic_gbps,)), rate.iteration_s)
+
+
+def scenario_at(resolved: Resolved, bandwidths: tuple[float, ...], **rest: Any) -> Scenario:
+    """`scenario_of` a case; where an iteration was measured, the rate of computation is solved from it first."""
+    settings = resolved.settings
+    if settings.rates_from == "measured" and settings.measured is None:
+        settings = dataclasses.replace(settings, measured=measured_efficiency(resolved.case))
+        resolved = dataclasses.replace(resolved, settings=settings)
+    return scenario_of(resolved, bandwidths, **rest)
 
 
 def achieved_in(one: Scenario, measured_s: float) -> float:

@@ -14,10 +14,11 @@ from mfabric_jax.schedule.all_to_alls import Exchanges
 from mfabric_jax.simulation._iteration_of import IterationOf, function_of
 from mfabric_jax.simulation._resolve import resolve
 from mfabric_jax.simulation.batch import Estimate, evaluate, usual_at_once
+from mfabric_jax.simulation.measured import scenario_at
 from mfabric_jax.simulation.money import Bill, bill_of
 from mfabric_jax.simulation.replicas import replica_columns, replicas_of, slowest_columns
 from mfabric_jax.simulation.rows import compute_source, described, judged, named, over_balanced
-from mfabric_jax.simulation.scenario import Scenario, check_dtype, scenario_of
+from mfabric_jax.simulation.scenario import Scenario, check_dtype
 from mfabric_jax.simulation.switches import changes_of, switching_columns
 
 PARTS = ("compute_s", "exposed_comm_s", "reconfig_s", "bubble_s", "tp_comm_s", "ep_comm_s", "dp_comm_s", "placement_s")
@@ -43,7 +44,7 @@ class Points:
     @functools.cached_property
     def scenario(self) -> Scenario:
         """The first case."""
-        return scenario_of(self.resolved, (self.resolved.case.network.nic_gbps,), variant=self.block.variant)
+        return scenario_at(self.resolved, (self.resolved.case.network.nic_gbps,), variant=self.block.variant)
 
     @functools.cached_property
     def _program(self) -> tuple[IterationOf, dict[str, Any]]:
@@ -165,8 +166,8 @@ class Points:
         solved = evaluate(solve, each, at_once=few, before=before).arrays
         timed = jax.tree_util.Partial(_timed, self.function)
         again = {name: values[place.reshape(-1)] for name, values in solved.items()}
-        found = evaluate(timed, {"case": cases, "solved": again}, at_once=at_once, before=before).arrays
-        found: dict[str, Any] = {name: found[name].astype(np.float64) for name in ("iteration_s", *PARTS)}
+        arrays = evaluate(timed, {"case": cases, "solved": again}, at_once=at_once, before=before).arrays
+        found: dict[str, Any] = {name: arrays[name].astype(np.float64) for name in ("iteration_s", *PARTS)}
         exchanges = Exchanges(**solved, count=None)  # type: ignore[arg-type]
         over = over_balanced(self.job, np.asarray(exchanges.load), np.asarray(exchanges.balanced))
         self._over, found["solved"] = over.reshape(len(over), -1), place.reshape(-1)

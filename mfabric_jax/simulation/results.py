@@ -10,10 +10,11 @@ from mfabric_jax.case.paths import differences, flat
 from mfabric_jax.simulation._provenance import provenance
 from mfabric_jax.simulation._resolve import Resolved, resolve
 from mfabric_jax.simulation.batch import Estimate
+from mfabric_jax.simulation.measured import scenario_at
 from mfabric_jax.simulation.money import bill_of, unknown_parts
 from mfabric_jax.simulation.points import Points
 from mfabric_jax.simulation.rows import rows_of
-from mfabric_jax.simulation.scenario import Scenario, check_dtype, scenario_of
+from mfabric_jax.simulation.scenario import Scenario, check_dtype
 from mfabric_jax.simulation.solving import simulate_each
 
 BANDWIDTH = "network.nic_gbps"
@@ -125,14 +126,14 @@ def _groups(block: Block) -> Iterator[Group]:
     made: dict[Any, tuple[list[int], list[float], Resolved]] = {}
     for place, case in enumerate(block):
         resolved = resolve(case)
-        scenario = scenario_of(resolved, (case.network.nic_gbps,), variant=block.variant)
+        scenario = scenario_at(resolved, (case.network.nic_gbps,), variant=block.variant)
         rate = resolved.case.compute.rate  # measured at bandwidths of their own, these have rates of their own
         key = scenario.between_key, rate, tuple(flat(case)[path] for path in others)
         places, bandwidths, _ = made.setdefault(key, ([], [], resolved))
         places.append(place)
         bandwidths.append(case.network.nic_gbps)
     for places, bandwidths, resolved in made.values():
-        yield Group(tuple(places), scenario_of(resolved, tuple(bandwidths), variant=block.variant))
+        yield Group(tuple(places), scenario_at(resolved, tuple(bandwidths), variant=block.variant))
 
 
 def effective(asked: Cases) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from mfabric_jax import policies
-from mfabric_jax.case.tree import Case
+from mfabric_jax.case.paths import Case
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric import Prices
 from mfabric_jax.fabric.design import EpGroup, Fabric
@@ -79,6 +79,7 @@ class Settings:
     busy: str
     circuit_flows: str
     goodput: float
+    measured: float | None = None  # the rate that was solved from a measured iteration
 
     # ------------------------------------------------------------------------------------ as the case says, by its name
     @property
@@ -204,9 +205,9 @@ class Settings:
             known = self.calibrated.get(job.known_as)
             return HALF if known is None else known.efficiency
         if self.rates_from == "measured":
-            from mfabric_jax.simulation.measured import measured_efficiency
-
-            return measured_efficiency(self.case)
+            if self.measured is None:
+                raise InputError("compute.measured: the rate is solved when the case is simulated, not before.")
+            return self.measured
         return rate.value  # type: ignore[union-attr,return-value]
 
     def block_seconds(self, job: Workload, efficiency: float | None = None) -> BlockSeconds:
