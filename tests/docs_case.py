@@ -8,11 +8,10 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from mfabric_jax.case import presets
+from mfabric_jax.case import Case, presets
 from mfabric_jax.case.layers import load
 from mfabric_jax.case.old import GONE, VALUES, WHERE
 from mfabric_jax.case.paths import Choice, Leaf, flat, settings
-from mfabric_jax.case import Case
 from mfabric_jax.case.values import AUTO, words
 from mfabric_jax.commands.help import groups
 from mfabric_jax.commands.words import OF_CASES
