@@ -5,23 +5,22 @@ import dataclasses
 import numpy as np
 import pytest
 
+from mfabric_jax import load, resolve
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import topoopt
 from mfabric_jax.routing.single import single_part_times
-from mfabric_jax.simulation.scenario import scenarios
 from mfabric_jax.simulation.single_flows import carried
 from mfabric_jax.simulation.wiring import all_to_all_sent, gradient_sent, rings_of
-from mfabric_jax.study.config import Compare
-from mfabric_jax.study.presets import PRESETS
-from tests.small import refused, row, small
+from tests.small import row, small
+from tests.small import scenario as scenario_of
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
-SINGLE = {"flows": "single", "traffic": "authors", "matrices": "one"}
+ECMP = {"network.paths": "ecmp", "network.radix": 16}
+SINGLE = ECMP | {"traffic.source": "authors", "traffic.alike": "everything"}
 
 
-def scenario(model, fabric, **settings):
-    (one,) = scenarios(small(model, fabrics=(fabric,), drawn=1, **settings))
-    return one
+def scenario(model, fabric, changes):
+    return scenario_of(small({"network.fabric": fabric, "traffic.drawn": 1} | changes, model))
 
 
 def test_groups_at_one_rail_switch_are_busy_together():
@@ -29,25 +28,28 @@ def test_groups_at_one_rail_switch_are_busy_together():
     # switch of a fat-tree, so a group meets nobody there.
     for model, groups in (("llama-moe", 4), ("mixtral-8x7b", 2)):
         found = [
-            carried(scenario(model, fabric, **SINGLE, busy=busy)).groups
+            carried(scenario(model, fabric, SINGLE | {"network.ecmp.busy": busy})).groups
             for fabric in ("rail-optimized", "fat-tree")
             for busy in ("cluster", "group")
         ]
         assert found == [groups, 1, 1, 1]
-    wide = carried(scenario("llama-moe", "rail-optimized", **SINGLE, busy="cluster", path_radix=32))
+    wide = carried(
+        scenario("llama-moe", "rail-optimized", SINGLE | {"network.ecmp.busy": "cluster", "network.radix": 32})
+    )
     assert wide.groups == 8
-    assert "path_radix must be even" in refused(path_radix=15)
 
 
 def test_switches_grow_until_the_cluster_fits():
-    large = {"models": ("deepseek-v3",), "fabrics": ("fat-tree",), "flows": "single", "busy": "cluster"}
-    (one,) = scenarios(Compare(**large, nic_gbps=(400.0,), traffic="balanced", drawn=1, ep=8, pp=16, dp=16))
+    large = ECMP | {"network.ecmp.busy": "cluster", "network.nic_gbps": 400.0, "traffic.knobs": "balanced"}
+    large |= {f"job.parallel.{name}": degree for name, degree in (("tp", 1), ("ep", 8), ("pp", 16), ("dp", 16))}
+    one = scenario("deepseek-v3", "fat-tree", large)
     assert carried(one).groups == 1  # 2,048 GPUs: radix 32
 
 
 def test_circuits_that_are_one_queue_spread():
-    for flows, pooled, spreads in (("single", "pooled", True), ("single", "single", False), ("spray", "single", True)):
-        one = scenario("llama-moe", "mfabric", flows=flows, circuit_flows=pooled)
+    single, pooled = ({"network.paths": "ecmp", "network.ecmp.circuits": how} for how in ("single", "pooled"))
+    for paths, spreads in ((pooled, True), (single, False), ({"network.paths": "spray"}, True)):
+        one = scenario("llama-moe", "mfabric", paths)
         assert (carried(one) is None) == spreads
 
 
@@ -59,12 +61,12 @@ def test_one_copy_a_server_is_a_flow_from_each_rank():
         ("mixtral-8x7b", "per-expert", 16),
         ("mixtral-8x7b", "per-server", 8),
     ):
-        one = scenario(model, "mfabric", flows="single", dispatch=dispatch)
+        one = scenario(model, "mfabric", ECMP | {"job.dispatch": dispatch})
         assert carried(one) is single_part_times(flows, 2, seed=0)  # drawn once for as many
 
 
 def test_wiring_for_demand_is_as_it_was():
-    one = scenario("mixtral-8x7b", "topoopt", **SINGLE)
+    one = scenario("mixtral-8x7b", "topoopt", SINGLE)
     chosen = topoopt(one.mean_demand, Region(4, 100.0, 6)).circuits.count
     np.testing.assert_array_equal(one.group.count, chosen)
     assert (one.group.groups, one.group.ring_nics) == (1, 2)
@@ -72,12 +74,14 @@ def test_wiring_for_demand_is_as_it_was():
 
 
 def test_rings_over_the_stage():
-    one = scenario("mixtral-8x7b", "topoopt", **SINGLE, wiring="rings")  # 32 servers a stage, 8 groups of 4
+    rings = SINGLE | {"network.topoopt.wiring": "rings"}
+    one = scenario("mixtral-8x7b", "topoopt", rings)  # 32 servers a stage, 8 groups of 4
     count = np.asarray(one.group.count)
     np.testing.assert_array_equal(np.flatnonzero(count[0]), [1, 3, 5, 27, 29, 31])
     assert (count.max(), one.group.groups, one.group.ring_nics) == (1, 8, 6)
     assert carried(one).groups == 8
-    alone = scenario("llama-moe", "topoopt", **SINGLE, wiring="rings", ep=4, dp=8, pp=1, gpus=32)
+    inside = {f"job.parallel.{name}": degree for name, degree in (("tp", 1), ("ep", 4), ("dp", 8), ("pp", 1))}
+    alone = scenario("llama-moe", "topoopt", rings | inside)
     assert carried(alone).time(alone.group, np.ones((4, 4))) == 0  # a group inside a server
 
 
@@ -85,7 +89,7 @@ def test_rings_and_matchings_share_the_nics_by_bytes():
     assert [rings_of(6, *sent) for sent in ((1, 99), (1, 2), (34, 66), (2, 1), (99, 1), (0, 1), (0, 0))] == [
         1, 1, 2, 2, 3, 1, 1,
     ]  # fmt: off
-    one = scenario("mixtral-8x7b", "topoopt", **SINGLE, wiring="totient-perms")
+    one = scenario("mixtral-8x7b", "topoopt", SINGLE | {"network.topoopt.wiring": "totient-perms"})
     job, demand = one.workload, np.asarray(one.mean_demand, float)
     # By hand: 4 all-to-alls of 8 blocks a stage, 2 micro-batches; what the four servers send each other.
     away = (demand.sum() - np.trace(demand)) / 4
@@ -108,16 +112,18 @@ def test_rings_and_matchings_share_the_nics_by_bytes():
 
 
 def test_released_is_these_settings():
-    released = small("llama-moe", fabrics=("topoopt", "rail-optimized"), **PRESETS["released"], traffic="authors")
-    assert (released.busy, released.circuit_flows, released.wiring) == ("cluster", "pooled", "rings")
-    assert released.reconfiguration_cost == "changed"
+    one = resolve(load(preset="released", changes={"model.name": "llama-moe", "network.fabric": "topoopt"})).settings
+    assert (one.flows, one.busy, one.circuit_flows, one.path_radix) == ("single", "cluster", "pooled", 16)
+    assert (one.wiring, one.matrices, one.policy, one.rules.eps_waits) == ("rings", "one", "greedy-released", True)
+    assert one.reconfiguration_cost == "changed"
 
 
 def test_two_neighbours_on_rings_have_one_circuit():
     # llama-moe's groups are two servers: of the rings only step 1 joins them, and nothing is forwarded. A rank sends
     # half of its 8 x 4096 tokens to the other server, 8 ranks share one NIC of 100 Gbps.
-    one = row(small("llama-moe", fabrics=("topoopt",), **PRESETS["released"], traffic="balanced", drawn=1))
-    job = small("llama-moe").workload("llama-moe")
+    even = {"network.fabric": "topoopt", "traffic.knobs": "balanced", "traffic.drawn": 1}
+    case = small(even, "llama-moe", "released")
+    one, job = row(case), resolve(case).job
     seconds = 8 * job.selections / 2 * job.dispatch_bytes_per_selection / 12.5e9
     blocks = job.moe_layers / job.pp
     np.testing.assert_allclose(one["ep_comm_s"] / (4 * blocks * 2), seconds, rtol=0.01)

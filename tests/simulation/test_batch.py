@@ -10,16 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from mfabric_jax.study.legacy import scenarios
 
-from mfabric_jax import Region, all_to_all_time, greedy
+from mfabric_jax import Region, all_to_all_time, greedy, simulate
 from mfabric_jax.checks import InputError
 from mfabric_jax.platforms import compiling_for
 from mfabric_jax.simulation import batch, evaluate, grid, iteration_of
-from mfabric_jax.simulation.solving import simulate_all
-from mfabric_jax.sweep import Sweep, sweep
 from tests.mistakes import check_refused
-from tests.small import MODEL, configured, row, small
+from tests.small import configured, row, small
 
 SERVERS = 4
 TWO_DEVICES = """
@@ -119,18 +116,21 @@ def test_any_tree_is_a_case_keys_are_data_and_a_grid_is_every_combination():
         assert batch.local_devices() == jax.local_devices(backend="cpu")
 
 
-def test_an_iteration_is_that_of_compare():
-    config = small(fabrics=("mfabric",))
-    function, case = iteration_of(config, MODEL)
-    slower = case | {"delay_s": 0.5, "nic_gbps": 150.0}
-    found = evaluate(function, {name: np.asarray([case[name], slower[name]]) for name in case}).arrays
-    want = row(config)
+def test_an_iteration_is_that_of_a_row():
+    case, delay, gbps = small(), "circuits.delay_s", "network.nic_gbps"
+    function, numbers = iteration_of(case)
+    slower = numbers | {delay: 0.5, gbps: 150.0}
+    found = evaluate(function, {path: np.asarray([numbers[path], slower[path]]) for path in numbers}).arrays
+    want = row(case)
     for name, values in found.items():
         np.testing.assert_allclose(values[0], want[name], rtol=1e-9, atol=1e-12)
-    other = row(small(fabrics=("mfabric",), delay_s=0.5, nic_gbps=(150.0,)))
+    other = row(small({delay: 0.5, gbps: 150.0}))
     np.testing.assert_allclose(found["iteration_s"][1], other["iteration_s"], rtol=1e-9)
-    with pytest.raises(InputError, match=r"name of a case 'nic_gpbs' is unknown \(did you mean 'nic_gbps'\?\)"):
-        evaluate(function, {name: np.asarray([value]) for name, value in case.items()} | {"nic_gpbs": np.ones(1)})
+    said = r"number of a case 'network.nic_gpbs' is unknown \(did you mean 'network.nic_gbps'\?\)"
+    with pytest.raises(InputError, match=said):
+        evaluate(
+            function, {path: np.asarray([value]) for path, value in numbers.items()} | {"network.nic_gpbs": np.ones(1)}
+        )
 
 
 def test_equal_constants_of_other_kinds_are_other_programs():
@@ -189,16 +189,13 @@ def test_mistakes_are_sentences():
     check_refused(r"b must have at least one value along its first axis, got \[\]", grid, a=[1], b=[])
 
 
-def test_programs_are_dropped_before_they_crowd_the_process(monkeypatch, tmp_path):
+@pytest.mark.skipif(not batch.MAPS.exists(), reason="only Linux says how many memory maps there are")
+def test_programs_are_dropped_before_they_crowd_the_process(monkeypatch):
     # Many comparisons in one process ended in a crash of XLA, at Linux's limit of memory maps.
     dropped = []
     monkeypatch.setattr(jax, "clear_caches", lambda: dropped.append(1))
-    codes = Sweep("all-to-all", {"servers": SERVERS}, {"routing": ["unsplit", "split"]})
-    for crowded, comparing, sweeping in ((1e9, 0, 0), (0, 1, 2)):
+    for crowded, expected in ((1e9, 0), (0, 1)):
         monkeypatch.setattr(batch, "CROWDED", crowded)
         dropped.clear()
-        next(simulate_all(scenarios(small())[:1]))
-        assert len(dropped) == (comparing if batch.MAPS.exists() else 0)
-        dropped.clear()
-        sweep(codes, tmp_path / str(crowded))
-        assert len(dropped) == (sweeping if batch.MAPS.exists() else 0)
+        simulate(small({"network.fabric": "fat-tree"})).rows()
+        assert len(dropped) == expected

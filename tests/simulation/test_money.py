@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from mfabric_jax import fabric
+from mfabric_jax import resolve
 from mfabric_jax.simulation.money import bill_of, tokens_of_iteration, unknown_parts
 from mfabric_jax.simulation.rows import judged
 from mfabric_jax.simulation.switches import changes_of
-from mfabric_jax.study.config import Compare
 from mfabric_jax.workload import get
+from tests.small import base
 
 SERVERS, GPUS = 128, 1024
 # llama-moe at 400 Gbps, a server of 8 GPUs: NICs, switch ports, transceivers, fibres, OCS ports, panel ports.
@@ -31,15 +31,20 @@ OF_GPUS = ("perf_per_cluster_dollar", "usd_per_iteration", "joules_per_iteration
 OF_GPUS = (*OF_GPUS, "usd_per_million_tokens", "joules_per_million_tokens")
 
 
-def settings(**given):
-    return Compare(**{"models": ("llama-moe",), "fabrics": ("fat-tree",), "nic_gbps": (400.0,)} | given)
+def resolved(name, changes=None):
+    """llama-moe on a fabric at 400 Gbps."""
+    given = {"model.name": "llama-moe", "network.fabric": name, "network.nic_gbps": 400.0}
+    return resolve(base().with_({"job.batch.micro_batches": None} | given | (changes or {})))
 
 
-def bill(name, **given):
-    config = settings(**given)
-    on = fabric.get(name)
-    job = config.workload("llama-moe", gpus_per_server=on.gpus_of(config.server))
-    return bill_of(config, on, job, 400.0), list(unknown_parts(config, on, bill_of(config, on, job, 400.0)))
+def settings(changes=None):
+    return resolved("fat-tree", changes).settings
+
+
+def bill(name, changes=None):
+    one = resolved(name, changes)
+    found = bill_of(one.settings, one.fabric, one.job, 400.0)
+    return found, list(unknown_parts(one.settings, one.fabric, found))
 
 
 def of_cluster(usd, watts, gpu):
@@ -50,8 +55,8 @@ def test_every_fabric_by_hand():
     for name, counts in COUNTS.items():
         usd = SERVERS * sum(count * each for count, each in zip(counts, USD, strict=True))
         watts = SERVERS * sum(count * each for count, each in zip(counts, WATTS, strict=True))
-        for gpu, facts in ((None, A100), ("H100-SXM", H100)):
-            found, unknown = bill(name, gpu=gpu)
+        for gpu, facts in (("A100-80GB-SXM", A100), ("H100-SXM", H100)):
+            found, unknown = bill(name, {"gpu.name": gpu})
             everything = of_cluster(usd, watts, facts)
             assert (found.network_usd, found.cluster_usd) == pytest.approx((usd, everything[0]), rel=1e-12)
             assert (found.network_watts, found.cluster_watts) == pytest.approx((watts, everything[1]), rel=1e-12)
@@ -61,12 +66,12 @@ def test_every_fabric_by_hand():
 def test_an_iteration_pays_its_time_and_its_energy(tmp_path):
     own = tmp_path / "own.toml"
     own.write_text("[running]\nusd_per_kwh = 0.1\npue = 1.5\nyears = 5\n")
-    job = get("llama-moe")
+    job, prices = get("llama-moe"), {"network.prices": str(own)}
     # dp 16, ep 16, 4 micro-batches of 8 sequences of 4096 tokens.
     tokens = 16 * 16 * 4 * 8 * 4096
     assert tokens_of_iteration(job) == tokens
-    found, _ = bill("mfabric", prices=str(own))
-    row = judged(settings(prices=str(own)), job, {"iteration_s": 2.0, "ep_comm_s": 0.5, "bubble_s": 1.0}, found, 0.5)
+    found, _ = bill("mfabric", prices)
+    row = judged(settings(prices), job, {"iteration_s": 2.0, "ep_comm_s": 0.5, "bubble_s": 1.0}, found, 0.5)
     joules = found.cluster_watts * 2.0 * 1.5
     usd = found.cluster_usd * 2.0 / (5 * 8766 * 3600) + joules / 3.6e6 * 0.1
     assert row["joules_per_iteration"] == pytest.approx(joules, rel=1e-12)
@@ -110,7 +115,7 @@ def test_the_cheapest_network_is_not_the_cheapest_cluster():
 
 def test_a_switch_by_name_brings_its_price_and_power(tmp_path):
     usual, calient, telescent, rotornet = (
-        bill("mfabric", ocs=name)[0] for name in (None, "calient", "telescent", "rotornet")
+        bill("mfabric", {"circuits.ocs": name})[0] for name in (None, "calient", "telescent", "rotornet")
     )
     ports = SERVERS * 6
     # 64 regions of 12 ports: 26 of them share a switch of 320 ports, so three switches of 45 W.
@@ -120,44 +125,44 @@ def test_a_switch_by_name_brings_its_price_and_power(tmp_path):
     assert (rotornet.network_usd, rotornet.cluster_usd, rotornet.network_watts) == (None, None, usual.network_watts)
     own = tmp_path / "own.toml"
     own.write_text("[ocs.mine]\nports = 24\nusd = 10000\nusd_per_port = 20\ndelay_s = 0.001\nwatts = 100\n")
-    mine, unknown = bill("mfabric", ocs="mine", prices=str(own))
+    mine, unknown = bill("mfabric", {"circuits.ocs": "mine", "network.prices": str(own)})
     assert mine.network_usd == usual.network_usd - ports * 500 + 32 * 10000
     assert mine.network_watts == pytest.approx(usual.network_watts - ports * 0.8 + 32 * 100, rel=1e-12)
     assert unknown == []
 
 
 def test_what_is_not_known_is_said(tmp_path):
-    def said(name, **given):
-        return bill(name, **given)[1]
+    def said(name, changes=None):
+        return bill(name, changes)[1]
 
-    assert said("mfabric", ocs="rotornet") == [
+    assert said("mfabric", {"circuits.ocs": "rotornet"}) == [
         "mfabric has no cost: no price is known of the optical switch 'rotornet'; give usd_per_port (or usd, of a "
         "switch) in [ocs.rotornet] of network.prices.",
         "no power is known of the optical switch 'rotornet': 0.8 W a port are assumed.",
     ]
-    assert said("fat-tree", ocs="rotornet") == []
+    assert said("fat-tree", {"circuits.ocs": "rotornet"}) == []
     no_price, no_power = said("nvl72")
     assert "nvl72 has no cost: there are no public prices for NVLink domains" in no_price
     assert (
         no_power
         == "nvl72 has no power: that of a part of its network is not known; give it in [watts] of network.prices."
     )
-    (price,) = said("fat-tree", gpu="GB300-NVL72")
+    (price,) = said("fat-tree", {"gpu.name": "GB300-NVL72"})
     give = "give usd in its file or in [gpus.GB300-NVL72] of network.prices."
     assert price == f"whole-cluster price: no price of GPU GB300-NVL72; {give}"
-    found, _ = bill("fat-tree", gpu="GB300-NVL72")
+    found, _ = bill("fat-tree", {"gpu.name": "GB300-NVL72"})
     assert (found.cluster_usd, found.network_usd is None) == (None, False)
     own = tmp_path / "own.toml"
     own.write_text('[gpus.GB300-NVL72]\nusd = 1000\nserver = "nvl72"\n')
-    found, unknown = bill("fat-tree", gpu="GB300-NVL72", prices=str(own))
+    found, unknown = bill("fat-tree", {"gpu.name": "GB300-NVL72", "network.prices": str(own)})
     assert (found.cluster_usd, unknown) == (found.network_usd + GPUS * 1000, [])
 
 
 def test_a_gpus_own_file_wins(tmp_path):
     file = tmp_path / "mine.toml"
     file.write_text('like = "H100-SXM"\nname = "H100-SXM"\nusd = 1.0\nwatts = 10.0\n')
-    found, _ = bill("fat-tree", gpu=str(file))
-    usual, _ = bill("fat-tree", gpu="H100-SXM")
+    found, _ = bill("fat-tree", {"gpu.name": str(file)})
+    usual, _ = bill("fat-tree", {"gpu.name": "H100-SXM"})
     assert usual.cluster_usd - found.cluster_usd == GPUS * 29999
     assert usual.cluster_watts - found.cluster_watts == pytest.approx(GPUS * 690)
 

@@ -4,18 +4,20 @@ import equinox as eqx
 import numpy as np
 import pytest
 
+from mfabric_jax import resolve
 from mfabric_jax.simulation import iteration_of
 from mfabric_jax.workload.gpus import get_gpu
-from tests.small import JOB, MODEL, refused, row, small
+from tests.small import JOB, refused, row, small
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
-ONE = JOB | {"fabrics": ("fat-tree",)}
-ALL = {"head": "counted", "optimizer_step": "counted", "sharding": "parameters", "cp": 2, "tp_reduces": "all"}
+ONE = JOB | {"network.fabric": "fat-tree"}
+COUNTED = {"job.head": True, "job.optimizer_step": True}
+ALL = COUNTED | {"job.sharding": "parameters", "job.parallel.cp": 2, "job.parallel.tp_reduces": "all"}
 
 
 def test_the_head_and_the_optimizer_are_computed():
-    plain, counted = small(**ONE), small(**ONE, head="counted", optimizer_step="counted")
-    job, gpu = plain.workload(MODEL), get_gpu()
+    plain, counted = small(ONE), small(ONE | COUNTED)
+    job, gpu = resolve(plain).job, get_gpu()
     head_s = job.tokens * 2 * job.architecture.head_params / (job.tp * gpu.bf16_flops * 0.5)
     passes = 3 * job.micro_batches
     before, after = row(plain), row(counted)
@@ -30,25 +32,26 @@ def test_the_head_and_the_optimizer_are_computed():
     assert after["memory_gb"] == before["memory_gb"]
 
 
-def test_a_case_is_the_row_of_the_comparison_with_everything():
-    config = small(**ONE, **ALL)
-    function, case = iteration_of(config, MODEL, "fat-tree")
-    found = eqx.filter_jit(function)(case)
+def test_a_function_of_numbers_is_the_row_with_everything():
+    case = small(ONE | ALL)
+    function, numbers = iteration_of(case)
+    found = eqx.filter_jit(function)(numbers)
     for name in ("iteration_s", "compute_s", "tp_comm_s", "dp_comm_s"):
-        np.testing.assert_allclose(found[name], row(config)[name], rtol=1e-9)
+        np.testing.assert_allclose(found[name], row(case)[name], rtol=1e-9)
     parts = ("compute_s", "exposed_comm_s", "reconfig_s", "bubble_s")
-    np.testing.assert_allclose(sum(row(config)[name] for name in parts), row(config)["iteration_s"], rtol=1e-9)
+    np.testing.assert_allclose(sum(row(case)[name] for name in parts), row(case)["iteration_s"], rtol=1e-9)
 
 
-def test_gradients_that_are_scattered_pass_by_pass_take_no_dp_overlap():
+def test_gradients_that_are_scattered_pass_by_pass_take_no_overlap():
     for sharding in ("gradients", "parameters"):
-        said = refused(models=("llama-moe",), dp_overlap=True, sharding=sharding)
-        assert said == f"dp_overlap is of sharding none or optimizer, got {sharding!r}: it overlaps anyway."
-    assert small("llama-moe", dp_overlap=True, sharding="none").dp_overlap
+        both = {"job.sharding": sharding, "job.overlap_gradients": True}
+        said = "job.overlap_gradients must be false beside job.sharding gradients or parameters, which overlap anyway"
+        assert refused(both) == f"{said}, got true."
+    assert resolve(small({"job.sharding": "none", "job.overlap_gradients": True})).settings.dp_overlap
 
 
-def test_a_gpu_whose_memory_is_not_known_cannot_step(tmp_path):
+def test_a_gpu_whose_memory_is_not_known_takes_no_step(tmp_path):
     own = tmp_path / "mine.toml"
     own.write_text("bf16_tflops = 100\nnvlink_gigabytes_per_s = 300\n")
-    said = refused(models=(MODEL,), gpu=str(own), optimizer_step="counted")
-    assert said == "optimizer_step 'counted' needs memory_gigabytes_per_s of the GPU mine, not known."
+    without, asked = (row(small(ONE | {"gpu.name": str(own), "job.optimizer_step": on})) for on in (False, True))
+    assert asked["compute_s"] == without["compute_s"]
