@@ -40,7 +40,7 @@ WHERE = {  # the place of an option: a path, or PATH=VALUE
     **{name: f"network.{name}" for name in ("goodput", "transport", "prices", "radix")},
     **{"path_radix": "network.radix", "flows": "network.paths", "busy": "network.ecmp.busy"},
     **{"circuit_flows": "network.ecmp.circuits", "wiring": "network.topoopt.wiring"},
-    "optical_degree": "network.mfabric.optical_degree",
+    **{"optical_degree": "network.mfabric.optical_degree", "oversubscription": "network.oversubscription"},
     **{name: f"circuits.{name}" for name in ("policy", "routing", "partial", "decision_s", "ocs", "delay_s", "each_s")},
     **{"reactivation_s": "circuits.reactivation_s", "cold_start": "circuits.cold_start"},
     **{"eps_waits": "circuits.packets_wait", "first": "circuits.turn", "circuits_for": "circuits.span.length"},

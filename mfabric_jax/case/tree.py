@@ -423,6 +423,14 @@ class Ecmp(Alternative, frozen=True, tag="ecmp"):
     ] = "single"
 
 
+class LeastLoaded(Alternative, frozen=True, tag="least-loaded"):
+    """Each flow takes the shortest path whose links carry least so far; on whole clusters, in replays and of jobs."""
+
+
+class Weighted(Alternative, frozen=True, tag="weighted"):
+    """Packets spread by the capacity of paths; on a graph of your own."""
+
+
 class Network(Group, frozen=True):
     """Fabric, NICs, switches."""
 
@@ -447,9 +455,16 @@ class Network(Group, frozen=True):
     nics: Annotated[Count | None, doc("NICs of a server (open: the GPU's, else one a GPU; 6 on a torus).")] = None
     tiers: Annotated[Literal["fewest", 2, 3], doc("Tiers of switch trees; fewest: 2 where the NICs fit.")] = "fewest"
     radix: Annotated[Count, doc("Ports of a switch.")] = 64
+    oversubscription: Annotated[
+        Amount | None,
+        doc("Of the switch tree of a whole cluster, a replay or jobs (open: 3 on oversub-fat-tree, else 1)."),
+    ] = None
+    oversubscribed_at: Annotated[
+        Literal["edge", "aggregation"], doc("Which switches of that tree are oversubscribed.")
+    ] = "edge"
     link_delay_s: Annotated[Least0, doc("Propagation of a link [s].", traced=True)] = units.us(1.0)
     payload: Annotated[Goodput | TransportSettings, doc("What of the bandwidth is payload.")] = Goodput()
-    paths: Annotated[Spray | Ecmp, doc("How flows use equal paths.")] = Spray()
+    paths: Annotated[Spray | Ecmp | LeastLoaded | Weighted, doc("How flows use equal paths.")] = Spray()
     prices: Annotated[str | None, doc("A .toml or .json file of your own prices and watts.")] = None
     gpu_tbps: Annotated[Amount, doc("nvl72 and mfabric-cpo: bandwidth of a GPU in all, per direction [Tbps].")] = 8.0
     rail_optimized: RailOptimized = msgspec.field(name="rail-optimized", default=RailOptimized())

@@ -10,7 +10,8 @@ NAMES = (
 )
 OF_CASES = (  # their `run` takes cases, too
     *("show", "compare", "timeline", "export", "traffic", "failures", "sweep", "calibrate", "traces study"),
+    *("cluster", "draw", "replay"),
 )
 PLAIN = (
-    *("traces", "draw", "validate", "policies", "train", "evaluate", "query", "report", "reproduce", "tune", "doctor"),
+    *("traces", "jobs", "validate", "policies", "train", "evaluate", "query", "report", "reproduce", "tune", "doctor"),
 )

@@ -4,18 +4,22 @@ import dataclasses
 import sys
 
 from mfabric_jax import units
-from mfabric_jax.cluster.whole_cluster import WholeCluster
+from mfabric_jax.case import Cases
 from mfabric_jax.commands import shared
+
+READS = ("model.", "gpu.", "job.", "network.", "circuits.policy", "circuits.delay_s", "run.seed", "run.dtype")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """All expert, data and pipeline parallel bytes of one iteration on a whole cluster at once.
+    """All expert, data and pipeline parallel bytes of one iteration of a case on its whole cluster at once.
 
-    Every link and every flow can be written to a file: bytes, utilisation, what holds each flow back.
+    Optical regions choose circuits for the traffic of the iteration as a whole. Every link and every flow can be
+    written to a file: bytes, utilisation, what holds each flow back.
     """
 
-    config: WholeCluster
+    graph: str | None = None
+    """Instead of the fabric: your own, networkx node-link JSON whose gpu (or host) nodes are the GPUs."""
     out: str | None = None
     """A row per kind of traffic to a .csv or .parquet file."""
     links: str | None = None
@@ -28,14 +32,16 @@ class Options:
     """cpu, gpu, tpu (default: what JAX finds)."""
 
 
-def run(options: Options) -> int:
+def run(cases: Cases, options: Options) -> int:
     """Returns the exit status."""
-    config = options.config
-    shared.start_jax(config.dtype, options.device)
+    case = shared.one_case(cases, "cluster")
+    shared.check_flags(cases, "cluster", READS, options.graph)
+    shared.start_jax(case.run.dtype, options.device)
     from mfabric_jax import report
     from mfabric_jax.cluster import cluster_rows, solve_cluster
-    from mfabric_jax.cluster.whole_cluster import effective_cluster, flow_rows, link_rows
+    from mfabric_jax.cluster.whole_cluster import flow_rows, link_rows
     from mfabric_jax.report.style import check_picture
+    from mfabric_jax.simulation.results import effective
 
     files = {name: getattr(options, name) for name in ("out", "links", "flows")}
     picture = options.picture
@@ -43,13 +49,12 @@ def run(options: Options) -> int:
         shared.check_outputs(file, None)
     if picture is not None:
         check_picture(picture)
-    solved = solve_cluster(config)
-    rows = cluster_rows(solved)
-    effective = effective_cluster(config)
+    solved = solve_cluster(case, graph=options.graph)
+    rows, told = cluster_rows(solved), effective(cases) | {"graph": options.graph}
     tables = {"out": lambda: rows, "links": lambda: link_rows(solved), "flows": lambda: flow_rows(solved)}
     for name, table in tables.items():
         if files[name] is not None:
-            print(report.write_rows(table(), files[name], effective | {"table": name}), file=sys.stderr)
+            print(report.write_rows(table(), files[name], told | {"table": name}), file=sys.stderr)
     columns = ["traffic", "flows", report.Column("gigabytes", "GB"), report.Column("end_s", "ends at [s]")]
     print(
         f"{solved.job.model} on {rows[0]['fabric']}: {solved.job.gpus:,} GPUs, {rows[0]['links']:,} links; "
@@ -57,7 +62,7 @@ def run(options: Options) -> int:
     )
     print(report.plain([row | {"gigabytes": units.to_gigabytes(row["bytes"])} for row in rows], columns))
     busiest = sorted(link_rows(solved), key=lambda row: -row["utilisation"])[:5]
-    for said in shared.memory_notes(config, (config.model,)):
+    for said in shared.case_notes(cases):
         print(said)
     print("\nbusiest links")
     print(report.plain(busiest, ["link", "kind", "from", "to", report.Column("utilisation", percent=True)]))

@@ -5,14 +5,16 @@ import pathlib
 import sys
 from typing import Annotated, Any, NamedTuple
 
-import tyro
-
+from mfabric_jax.case import Cases
 from mfabric_jax.checks import InputError
 from mfabric_jax.commands import shared
 from mfabric_jax.commands.patience import interruptible, telling
-from mfabric_jax.replay._replay import Replay
+from mfabric_jax.commands.words import Positional
+from mfabric_jax.replay.replay_settings import Replay
 
 GIVEN = ("ranks", "communicators", "tflops", "memory_gigabytes_per_s", "unbounded_bytes", "weights")
+READS = ("gpu.", "network.", "circuits.policy", "circuits.delay_s", "circuits.ocs", "run.seed")
+NEEDS = "a graph of tasks first, a file, or the common beginning of a file for every rank"
 ROWS = ("out", "links", "per_rank", "steps")
 
 
@@ -20,11 +22,11 @@ ROWS = ("out", "links", "per_rank", "steps")
 class Options:
     """Run a graph of tasks on fabrics: when it ends, what GPUs wait for, and what more bandwidth would bring.
 
-    The graph is a file of any format of docs/task_graphs.md. Lists are separated by commas; a row for each fabric and
-    bandwidth. Links, ranks, critical path, timeline and picture are of the first.
+    The graph is a file of any format of docs/task_graphs.md; of cases the GPU and the network are read, and a row is
+    made for each. Links, ranks, critical path, timeline and picture are of the first.
     """
 
-    workload: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="WORKLOAD")]
+    workload: Annotated[str, Positional("WORKLOAD", NEEDS)]
     """A file of a graph of tasks; job, of a set job.0.et, job.1.et, ... with a file for every rank."""
     config: Replay
     ranks: int | None = None
@@ -57,21 +59,23 @@ class Options:
     """cpu, whose engine touches only what an event changes; gpu, tpu."""
 
 
-def run(options: Options) -> int:
+def run(cases: Cases, options: Options) -> int:
     """Returns the exit status."""
     config = options.config
-    shared.start_jax(config.dtype, options.device)
+    shared.check_flags(cases, "replay", READS, config.graph)
+    shared.start_jax("float64", options.device)
     from mfabric_jax import report
     from mfabric_jax.replay import replayed as found
-    from mfabric_jax.replay._replay import effective_replay
+    from mfabric_jax.simulation._provenance import provenance
     from mfabric_jax.tasks.formats.registry import read_with_remarks
 
     _check_outputs(options)
     given = {name: getattr(options, name) for name in GIVEN if getattr(options, name) is not None}
     with interruptible():
         job = read_with_remarks(options.workload, **given)
-    effective = {"workload": options.workload, "format": job.format} | effective_replay(config)
-    runs = _replays(options, job.graph, effective)
+    effective = {"workload": options.workload, "format": job.format} | dataclasses.asdict(config)
+    effective |= {"stated": dict(cases.stated), "sources": dict(cases.sources)} | provenance("float64")
+    runs = _replays(cases, options, job.graph, effective)
     first, owed = runs.first, runs.owed
     tables = {
         "links": lambda: found.carried_rows(first, owed),
@@ -114,7 +118,7 @@ class _Runs(NamedTuple):
     held: list[dict[str, Any]]
 
 
-def _replays(options: Options, graph, effective: dict[str, Any]) -> _Runs:
+def _replays(cases: Cases, options: Options, graph, effective: dict[str, Any]) -> _Runs:
     """All of them; rows are kept when interrupted."""
     from tqdm import tqdm
 
@@ -125,7 +129,8 @@ def _replays(options: Options, graph, effective: dict[str, Any]) -> _Runs:
 
     config, doing = options.config, [""]
     rows, assumed, first, owed, held = [], [], None, None, []
-    bar = tqdm(total=len(config.places), desc="replay", unit="run", file=sys.stderr, disable=None)
+    runs = len(cases) if config.graph is None else 1
+    bar = tqdm(total=runs, desc="replay", unit="run", file=sys.stderr, disable=None)
 
     def doing_now(words: str) -> None:
         doing[0] = words
@@ -133,7 +138,7 @@ def _replays(options: Options, graph, effective: dict[str, Any]) -> _Runs:
 
     try:
         with bar, interruptible(), telling(lambda seconds: _tell_life(bar, doing[0], seconds)):
-            for done in replay(graph, config, progress=doing_now):
+            for done in replay(graph, cases, config, progress=doing_now):
                 if options.picture is not None and first is None:
                     _check_drawable(options, done)
                 doing_now(f"{done.prepared.title}: what holds the makespan")

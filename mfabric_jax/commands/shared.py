@@ -59,6 +59,25 @@ def refuse_flags(cases: Cases, paths: Container[str], why: str) -> None:
             raise InputError(f"{why}; leave out {path}, got {cases.stated[path]!r}.")
 
 
+OF_FABRIC = ("network.", "gpu.", "circuits.")  # what a graph of one's own says in their place
+ON_GRAPHS = ("network.paths", "network.goodput", "network.payload", "network.transport", "gpu.gpus_per_server")
+
+
+def check_flags(cases: Cases, command: str, reads: tuple[str, ...], graph: str | None = None) -> None:
+    """`InputError` for a setting of the command line that a command does not read; files may say more.
+
+    - `reads`: beginnings of paths.   - `graph`: in the place of a fabric.
+    """
+    for path in cases.stated:
+        if cases.sources.get(path) != "flag":
+            continue
+        if graph is not None and path.startswith(OF_FABRIC) and path not in ON_GRAPHS:
+            raise InputError(f"{path} is not used on a graph, which says all of its fabric; leave it out.")
+        if not path.startswith(reads):
+            hint = "; how flows use equal paths is network.paths" if path == "circuits.routing" else ""
+            raise InputError(f"{path} is not read by {command}{hint}; leave it out.")
+
+
 def case_notes(cases: Cases) -> list[str]:
     """A sentence for every job whose set-up was found, every one that does not fit, and on recorded traffic."""
     from mfabric_jax.simulation import resolve

@@ -50,11 +50,13 @@ class Positional:
 
     - `name`: of the word in help.   - `needs`: what the command asks for where it lacks.
     - `called`: what its value is in a mistake; "": the name of the field.
+    - `states`: the setting of cases that it states, unless it is a .json file; "": none.
     """
 
     name: str
     needs: str = ""
     called: str = ""
+    states: str = ""
 
 
 class Option(NamedTuple):
@@ -286,14 +288,17 @@ def layers_in(command: str, words: Sequence[str], options: type[T]) -> tuple[lis
         else:
             path, text = (OF_CASES[flag], str(value)) if flag in OF_CASES else _assigned(str(value))
             stated[path] = _values(path, text)
-    places = sum(option.place is not None for option in known.values())
-    files = free[places:]
+    places = [option.place for option in known.values() if option.place is not None]
+    for place, word in zip(places, free, strict=False):
+        if place.states and not word.lower().endswith(".json"):
+            stated[place.states] = _values(place.states, word)
+    free, files = free[: len(places)], free[len(places) :]
     for word in files:
         if not word.lower().endswith(CASE_FILES):
             raise _does_not_take(word, command)
     layers = [layer for name in presets for layer in preset_layers(name)]
     layers += [layer for file in files for layer in file_layers(file)]
-    return [*layers, flags_layer(stated)], _options(options, values, free[:places], command)
+    return [*layers, flags_layer(stated)], _options(options, values, free, command)
 
 
 def _assigned(text: str) -> tuple[str, str]:

@@ -24,7 +24,7 @@ def replay_assumed(done: Replayed, config: Replay) -> dict[str, Any]:
     if cluster is None:
         return row | {"common": f"latency of the graph's links{rest}", "servers": "as the graph says", "like": None}
     latency = f"latency {to_us(cluster.link_delay_s):g} us a link"
-    return row | {"common": latency + rest, "servers": _servers(cluster, config), "like": _why(cluster, config)}
+    return row | {"common": latency + rest, "servers": _servers(cluster, config), "like": _why(cluster, done)}
 
 
 def _servers(cluster: Cluster, config: Replay) -> str:
@@ -43,8 +43,8 @@ def _servers(cluster: Cluster, config: Replay) -> str:
     return f"{inside}; NICs of a server: {' and '.join(parts) or 'none in use'}, {users}"
 
 
-def _why(cluster: Cluster, config: Replay) -> str | None:
+def _why(cluster: Cluster, done: Replayed) -> str | None:
     tree = cluster.tree
     if tree is None or tree.parts > 1 or tree.oversubscription != 1 or cluster.nic_use != "own" or cluster.pxn:
         return None
-    return NICS_ALONE if config.routing == "spray" else None
+    return NICS_ALONE if done.prepared.paths == "spray" else None

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mfabric_jax import fabric, units
+from mfabric_jax.case import Case
 from mfabric_jax.checks import InputError
 from mfabric_jax.cluster.whole_cluster import chosen_circuits, formed_cluster
 from mfabric_jax.fabric import Cluster, Network, read_graph
@@ -22,9 +23,13 @@ from mfabric_jax.routing.carried import under
 from mfabric_jax.routing.routes import Routes
 from mfabric_jax.routing.shortest import shortest_routes
 from mfabric_jax.routing.transfers import binding, flow_problem, latency
+from mfabric_jax.simulation._resolve import gpu_of, hardware_of
+from mfabric_jax.simulation.settings import Hardware
 from mfabric_jax.tasks.flow_graph import FlowGraph
 from mfabric_jax.tasks.graph import TaskGraph
 from mfabric_jax.tasks.lowering import Latency, lowered
+
+DTYPE = "float64"  # long sums of times
 
 
 class Servers(NamedTuple):
@@ -41,7 +46,7 @@ class Prepared(NamedTuple):
 
     - `cluster`, `nic_gbps`: None on a user's graph.   - `gpu` [R]: of every rank.
     - `routes` [F H]: the links of transfers.   - `size` [F]: bytes, of computations seconds.
-    - `dtype`: of the problem.
+    - `paths`: how flows use equal ones.
     """
 
     graph: TaskGraph
@@ -52,7 +57,7 @@ class Prepared(NamedTuple):
     routes: Routes
     gpu: np.ndarray
     size: np.ndarray
-    dtype: str
+    paths: str
 
     @property
     def fabric(self) -> str:
@@ -70,9 +75,9 @@ class Prepared(NamedTuple):
         - `every_link`: also those that cannot hold anything back at these capacities, to give others.
         """
         routes = self.routes if every_link else binding(self.network, self.routes)
-        problem = flow_problem(self.network, routes, self.dtype)
+        problem = flow_problem(self.network, routes, DTYPE)
         cap = np.where(self.flows.transfers, np.inf, 1.0)
-        weight_and_cap = jnp.asarray(self.flows.weight, self.dtype), jnp.asarray(cap, self.dtype)
+        weight_and_cap = jnp.asarray(self.flows.weight, DTYPE), jnp.asarray(cap, DTYPE)
         return eqx.tree_at(lambda p: (p.weight, p.cap), problem, weight_and_cap)
 
     def completion(self, problem: FlowProblem, size: Any = None, lag: Any = None, start: Any = None) -> Completion:
@@ -85,23 +90,25 @@ class Prepared(NamedTuple):
         return completion_times(problem, size, start, after=self.flows.after, lag=lag)
 
 
-def prepare(graph: TaskGraph, config: Replay, on: str | None, nic_gbps: float | None) -> Prepared:
-    """Ranks on the GPUs of a fabric (None: of the user's graph), transfers on paths. `InputError` for too few GPUs."""
-    wired = _own_graph(config, graph) if on is None else _built(config, graph, on, nic_gbps)
+def prepare(graph: TaskGraph, case: Case, config: Replay) -> Prepared:
+    """Ranks on the GPUs of the case's fabric or of the user's graph, transfers on paths. `InputError` for too few."""
+    wired = _built(config, graph, case) if config.graph is None else _own_graph(config, graph, case)
     flows, gpu = wired.flows, wired.gpu
     moves, ranks = flows.transfers, graph.ranks
     ways, which = np.unique(_key(wired.wiring[moves], flows.src[moves], flows.dst[moves], ranks), return_inverse=True)
     size = np.bincount(which, flows.bytes[moves], minlength=len(ways))
     wiring, pair = np.divmod(ways, ranks**2)
     routes = wired.routes(wiring, *(gpu[end] for end in np.divmod(pair, ranks)), size)
-    network, waits_s = under(config.carried_by, wired.network, routes, size)
+    network, waits_s = under(wired.hardware.carried_by, wired.network, routes, size)
     flows = _with_latency(graph, config, wired, pair, latency(network, routes) + waits_s)
     row = np.full(flows.flows, len(ways))  # of computations and markers the last, which has no links
     row[moves] = which
     hops = np.vstack([routes.hops, np.full_like(routes.hops[:1], -1, shape=(1, routes.hops.shape[1]))])[row]
     share = np.vstack([routes.share, np.zeros((1, routes.share.shape[1]))])[row]
     amount = np.where(moves, flows.bytes, flows.seconds * config.compute_scale)
-    return Prepared(graph, flows, wired.cluster, nic_gbps, network, Routes(hops, share), gpu, amount, config.dtype)
+    nic_gbps = None if wired.cluster is None else case.network.nic_gbps
+    found = Routes(hops, share)
+    return Prepared(graph, flows, wired.cluster, nic_gbps, network, found, gpu, amount, case.network.paths.name)
 
 
 def _key(wiring, src, dst, ranks: int) -> np.ndarray:
@@ -135,11 +142,12 @@ def _at_once(src: np.ndarray, dst: np.ndarray) -> np.ndarray:
 
 
 class _Wired(NamedTuple):
-    """- `cluster`: None on a user's graph.   - `gpu`, `server` [R]: of every rank.
+    """- `hardware`.   - `cluster`: None on a user's graph.   - `gpu`, `server` [R]: of every rank.
     - `nic_gbps`: about what a rank can send.   - `flows`: with turns of the switch, without latency.
     - `wiring` [F]: which circuits a flow finds.   - `routes`: (wiring, GPUs src, dst, bytes) [P] -> `Routes`.
     """
 
+    hardware: Hardware
     cluster: Cluster | None
     network: Network
     gpu: np.ndarray
@@ -150,51 +158,54 @@ class _Wired(NamedTuple):
     routes: Callable[..., Routes]
 
 
-def _own_graph(config: Replay, graph: TaskGraph) -> _Wired:
-    network = read_graph(str(config.graph))
+def _own_graph(config: Replay, graph: TaskGraph, case: Case) -> _Wired:
+    network, seed = read_graph(str(config.graph)), case.run.seed
+    hardware = hardware_of(case.with_({"network.fabric": "fat-tree"}), 1)  # the graph says all of its fabric
     node = endpoints(network)
-    gpu = gpus_of_ranks(config.ranks_on, graph.ranks, 1, len(node), first=config.first_gpu, seed=config.seed)
-    network = dataclasses.replace(network, capacity=network.capacity * config.goodput)
+    gpu = gpus_of_ranks(config.ranks_on, graph.ranks, 1, len(node), first=config.first_gpu, seed=seed)
+    network = dataclasses.replace(network, capacity=network.capacity * hardware.goodput)
 
     def routes(wiring, src, dst, size) -> Routes:
-        rest = {"routing": config.routing, "seed": config.seed, "size": size}
-        return shortest_routes(network, node[src], node[dst], **rest)
+        return shortest_routes(network, node[src], node[dst], routing=case.network.paths.name, seed=seed, size=size)
 
-    server, usual = gpu // (config.gpus_per_server or config.server.gpus_per_server), config.nic_gbps[0]
+    server, usual = gpu // hardware.server.gpus_per_server, case.network.nic_gbps
     flows = lower(graph, config, server, usual, _at_once)
-    return _Wired(None, network, gpu, server, usual, flows, np.zeros(flows.flows, int), routes)
+    return _Wired(hardware, None, network, gpu, server, usual, flows, np.zeros(flows.flows, int), routes)
 
 
-def _built(config: Replay, graph: TaskGraph, name: str, nic_gbps: Any) -> _Wired:
-    """A built-in fabric, with circuits for the graph where it has any."""
-    on = fabric.get(name)
-    per_server = config.gpus_per_server or on.gpus_of(config.server)
+def _built(config: Replay, graph: TaskGraph, case: Case) -> _Wired:
+    """The fabric of a case, with circuits for the graph where it has any."""
+    on, nic_gbps, seed = fabric.get(case.network.fabric), case.network.nic_gbps, case.run.seed
+    per_server = on.gpus_of(gpu_of(case))
     servers = config.servers or -(-(graph.ranks + config.first_gpu) // per_server)
-    placed = {"first": config.first_gpu, "seed": config.seed}
-    gpu = gpus_of_ranks(config.ranks_on, graph.ranks, servers, per_server, **placed)
+    gpu = gpus_of_ranks(config.ranks_on, graph.ranks, servers, per_server, first=config.first_gpu, seed=seed)
     size = config.region_servers or servers
     if servers % size:
         raise InputError(f"region_servers must divide the {servers} servers, got {size}.")
+    hardware, shape = hardware_of(case, servers), Servers(servers, per_server, size)
     flows = lower(graph, config, gpu // per_server, nic_gbps, _at_once)
     between = _Between(flows, gpu // per_server, servers)
 
     def choose(demand: np.ndarray, degree: int, policy: str | None = None) -> np.ndarray:
-        return chosen_circuits(config, demand, degree, nic_gbps, config.dtype, policy)
+        return chosen_circuits(hardware.case, demand, degree, DTYPE, policy)
 
     def form(circuits: Callable[..., np.ndarray]) -> Cluster:
-        shape = Servers(servers, per_server, size)
-        return formed_cluster(config, on, shape, nic_gbps, circuits, link_delay_s=config.link_delay_s)
+        return formed_cluster(hardware, shape, circuits)
+
+    def wirings(*clusters: Cluster) -> Wirings:
+        return Wirings(clusters, case.network.paths.name, seed)
 
     if on.reconfigures and config.circuits_for == "all-to-all":
         alone_s = flows.seconds * config.compute_scale + flows.bytes / units.gbps(nic_gbps)
         phases = inside_regions(phases_of(graph, flows, between.bytes, alone_s), size)
         _check_turns(phases)
-        bare, wired, flows, wiring = _turning(config, between, phases, choose, form, size)
-        return _Wired(bare, wired.network, gpu, between.server, nic_gbps, flows, wiring, wired.routes)
-    cluster = form(lambda *degree: choose(between.regions(size), *degree))
-    wired = Wirings(config, (cluster,))
-    wiring = np.zeros(flows.flows, int)
-    return _Wired(cluster, wired.network, gpu, between.server, nic_gbps, flows, wiring, wired.routes)
+        own = _each_own(between, phases, choose, form, size)
+        cluster, wired = own.clusters[0], wirings(*own.clusters)
+        flows, wiring = _turning(config, between, phases, own, wired, hardware.delay_s)
+    else:
+        cluster = form(lambda *degree: choose(between.regions(size), *degree))
+        wired, wiring = wirings(cluster), np.zeros(flows.flows, int)
+    return _Wired(hardware, cluster, wired.network, gpu, between.server, nic_gbps, flows, wiring, wired.routes)
 
 
 class _Between(NamedTuple):
@@ -233,11 +244,17 @@ def _check_turns(phases: Phases) -> None:
         )
 
 
-def _turning(
-    config: Replay, between: _Between, phases: Phases, choose, form, size: int
-) -> tuple[Cluster, Wirings, FlowGraph, np.ndarray]:
-    """All-to-alls with circuits of their own, which turn: the cluster without circuits, all sets of them, the flows
-    with turns, and the set that each flow finds [F]."""
+class _EachOwn(NamedTuple):
+    """Circuits of P all-to-alls: `circuits` [P S S], `wiring` [P]: which set each has, from 1 on; `clusters`: the one
+    without circuits, then one for each set."""
+
+    circuits: np.ndarray
+    wiring: np.ndarray
+    clusters: tuple[Cluster, ...]
+
+
+def _each_own(between: _Between, phases: Phases, choose, form, size: int) -> _EachOwn:
+    """Circuits for every all-to-all."""
     chosen: list[np.ndarray] = []
 
     def none_yet(degree: int, policy: str | None = None) -> np.ndarray:
@@ -247,11 +264,16 @@ def _turning(
     bare = form(none_yet)
     (circuits,) = chosen
     known: dict[bytes, int] = {}
-    number = np.array([known.setdefault(one.tobytes(), len(known) + 1) for one in circuits], np.int64)
-    _, first = np.unique(number, return_index=True)
-    wired = Wirings(config, (bare, *(bare.with_circuits(circuits[place][None]) for place in first)))
-    wiring = np.where(phases.of >= 0, np.append(number, 0)[phases.of], 0)
+    wiring = np.array([known.setdefault(one.tobytes(), len(known) + 1) for one in circuits], np.int64)
+    _, first = np.unique(wiring, return_index=True)
+    return _EachOwn(circuits, wiring, (bare, *(bare.with_circuits(circuits[place][None]) for place in first)))
+
+
+def _turning(
+    config: Replay, between: _Between, phases: Phases, own: _EachOwn, wired: Wirings, delay_s: float
+) -> tuple[FlowGraph, np.ndarray]:
+    """The flows with turns of the switch, and the set of circuits that each finds [F]."""
+    wiring = np.where(phases.of >= 0, np.append(own.wiring, 0)[phases.of], 0)
     optical = between.flows.transfers & wired.direct(wiring, *between.ends)
-    ahead = config.first == "ahead"
-    flows = with_turns(between.flows, phases, circuits, optical, config.delay_s, ahead=ahead)
-    return bare, wired, flows, np.pad(wiring, (0, flows.flows - len(wiring)))
+    flows = with_turns(between.flows, phases, own.circuits, optical, delay_s, ahead=config.first == "ahead")
+    return flows, np.pad(wiring, (0, flows.flows - len(wiring)))

@@ -11,6 +11,7 @@ import numpy as np
 
 from mfabric_jax import units
 from mfabric_jax.replay._replay import Replayed
+from mfabric_jax.replay.replay_paths import DTYPE
 from mfabric_jax.replay.turns import TURN
 from mfabric_jax.routing.carried import INSIDE
 from mfabric_jax.routing.transfers import link_bytes
@@ -92,7 +93,7 @@ def gains(done: Replayed) -> Gains:
     def makespan(capacity, size, lag, start):
         return prepared.completion(eqx.tree_at(lambda p: p.capacity, problem, capacity), size, lag, start).finish.max()
 
-    given = (jnp.asarray(x, prepared.dtype) for x in (prepared.size, prepared.flows.lag, prepared.flows.start))
+    given = (jnp.asarray(x, DTYPE) for x in (prepared.size, prepared.flows.lag, prepared.flows.start))
     found = jax.grad(makespan, argnums=(0, 1, 2, 3))(problem.capacity, *given)
     return Gains(*(np.asarray(part, float) for part in found))
 
@@ -155,7 +156,7 @@ def _gain(seconds: float) -> dict[str, float]:
 
 def _noise_s(done: Replayed) -> float:
     """What is as good as nothing of the makespan."""
-    return NOISE * float(np.finfo(done.prepared.dtype).eps) * done.makespan_s
+    return NOISE * float(np.finfo(DTYPE).eps) * done.makespan_s
 
 
 def at_a_tie(done: Replayed, rows: list[dict[str, Any]]) -> bool:

@@ -6,7 +6,6 @@ from functools import cached_property
 import numpy as np
 
 from mfabric_jax.fabric import Cluster, Network
-from mfabric_jax.replay.replay_settings import Replay
 from mfabric_jax.routing import cluster_routes, links_of
 from mfabric_jax.routing.routes import Routes, stacked
 
@@ -15,14 +14,16 @@ CIRCUIT = "circuit"
 
 @dataclasses.dataclass(frozen=True)
 class Wirings:
-    """`clusters` differ in their circuits alone, whose links come last."""
+    """`clusters` differ in their circuits alone, whose links come last; `paths`: how flows use equal paths, drawn by
+    `seed`."""
 
-    config: Replay
     clusters: tuple[Cluster, ...]
+    paths: str
+    seed: int
 
     @cached_property
     def _networks(self) -> list[Network]:
-        return [links_of(cluster, self.config.routing) for cluster in self.clusters]
+        return [links_of(cluster, self.paths) for cluster in self.clusters]
 
     @cached_property
     def _first(self) -> list[int]:
@@ -58,7 +59,7 @@ class Wirings:
         parts, shared = [], self._first[0]
         for one in np.unique(wiring).tolist():
             mine = np.flatnonzero(wiring == one)
-            rest = {"routing": self.config.routing, "seed": self.config.seed, "size": size[mine]}
+            rest = {"routing": self.paths, "seed": self.seed, "size": size[mine]}
             found = cluster_routes(self.clusters[one], src[mine], dst[mine], **rest)
             hops = np.where(found.hops >= shared, found.hops + self._first[one] - shared, found.hops)
             parts.append((mine, Routes(hops, found.share)))

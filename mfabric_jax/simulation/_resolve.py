@@ -18,8 +18,13 @@ from mfabric_jax.fabric.design import DELAY_S, Fabric
 from mfabric_jax.fabric.ocs import get_ocs
 from mfabric_jax.fabric.transport import get_transport
 from mfabric_jax.fabric.tree import Tree
+<<<<<<< HEAD
 from mfabric_jax.simulation.limits import PAYS, check_limits, refuse
 from mfabric_jax.simulation.settings import Settings
+=======
+from mfabric_jax.simulation.limits import check_limits
+from mfabric_jax.simulation.settings import Hardware, Settings
+>>>>>>> f3f73d4 (Clusters, drawings and replays read cases: one default everywhere, and what a case lacked has a path)
 from mfabric_jax.traffic.named_axes import axes_of
 from mfabric_jax.workload import Gpu, Workload, get_gpu
 from mfabric_jax.workload.catalog import Model, get_model
@@ -108,9 +113,9 @@ def resolve(case: Case) -> Resolved:
     _formats(found)
     on = fabric.get(case.network.fabric)
     job = _job(found, model, gpu, on)
-    tree_nics = _ports(found, gpu, job, on)
+    tree_nics = _ports(found, gpu, job.servers, on)
     _circuits(found, on)
-    _rest(found, job, tree_nics)
+    _rest(found, tree_nics)
     whole = found.case
     check_limits(whole, job, gpu, on)
     settings = _settings(whole, job, gpu)
@@ -397,13 +402,15 @@ def _batch(found: _Open, degrees: Mapping[str, int]) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------- network
-def _ports(found: _Open, gpu: Gpu, job: Workload, on: Fabric) -> int:
+def _ports(found: _Open, gpu: Gpu, servers: int, on: Fabric) -> int:
     """NICs of a server and their shares; how many NICs of the cluster are on switch trees."""
     if gpu.nics is not None:
         found.fill("network.nics", gpu.nics, f"data sheet of {gpu.name}")
     found.fill("network.nics", on.usual_nics, f"usual on {on.name}")
     found.fill("network.nics", gpu.gpus_per_server, "one a GPU")
     nics = found["network.nics"]
+    if on.reconfigures and on.data and nics < 2 and found["network.mfabric.optical_degree"] is None:
+        raise Misfit(f"network.nics must be 2 or more on {on.name}, which shares some of them to circuits, got {nics}.")
     electrical = max(1, nics // ELECTRICAL_SHARE)
     found.fill("network.mfabric.optical_degree", max(nics - electrical, 0), f"all but one in {ELECTRICAL_SHARE} NICs")
     on_tree = nics - found["network.mfabric.optical_degree"]
@@ -412,7 +419,9 @@ def _ports(found: _Open, gpu: Gpu, job: Workload, on: Fabric) -> int:
             f"network.mfabric.optical_degree must be below the {nics} NICs of a server (network.nics): gradients and "
             f"pipeline transfers use the others, got {nics - on_tree}."
         )
-    return job.servers * (on_tree if on.data else nics)
+    if on.domain_gpus is not None:
+        return servers * on.gpus_of(gpu)
+    return servers * (on_tree if on.data else nics)
 
 
 def _circuits(found: _Open, on: Fabric) -> None:
@@ -427,14 +436,56 @@ def _circuits(found: _Open, on: Fabric) -> None:
         found.fill("circuits.delay_s", switch.delay_s[1], f"the slowest of {name}")
 
 
-def _rest(found: _Open, job: Workload, tree_nics: int) -> None:
+def _tiers(found: _Open, tree_nics: int) -> None:
     if found["network.tiers"] == "fewest":
         two = Tree(1, found["network.radix"], tiers=2).most_hosts
-        found.values["network.tiers"] = 2 if tree_nics <= two else 3
+        at_edge = found["network.oversubscribed_at"] == "edge"
+        found.values["network.tiers"] = 2 if tree_nics <= two and at_edge else 3
         found.why["network.tiers"] = f"{tree_nics:,} NICs, two tiers have room for {two:,}"
+
+
+def _rest(found: _Open, tree_nics: int) -> None:
+    _tiers(found, tree_nics)
     if found["compute.rate"] == "measured":
         found.fill("compute.measured.nic_gbps", found["network.nic_gbps"], "as the case")
         found.fill("compute.measured.nic_use", found["network.nic_use"], "as the case")
+
+
+def gpu_of(case: Case) -> Gpu:
+    """The GPU of a case, and its server."""
+    return _gpu(_Open(case))
+
+
+@functools.lru_cache(maxsize=256)
+def hardware_of(case: Case, servers: int) -> Hardware:
+    """The GPUs and the network of a case over so many servers, whatever runs there.
+
+    `InputError` for a name that is none, `Misfit` for NICs that cannot be shared so.
+    """
+    found, on = _Open(case), fabric.get(case.network.fabric)
+    gpu = _gpu(found)
+    tree_nics = _ports(found, gpu, servers, on)
+    _circuits(found, on)
+    _tiers(found, tree_nics)
+    return Hardware(**_hardware(found.case, gpu))
+
+
+def _hardware(whole: Case, gpu: Gpu) -> dict[str, Any]:
+    """Fields of `Hardware`."""
+    case: Any = whole
+    payload, nics, degree = case.network.payload, case.network.nics, case.network.mfabric.optical_degree
+    return {
+        "case": whole,
+        "server": gpu,
+        "own_nvlink_Bps": gpu.nvlink,
+        "carried_by": get_transport(payload.value if payload.name == "transport" else "none"),
+        "goodput": payload.value if payload.name == "goodput" else 1.0,
+        "server_nics": nics,
+        "optical_degree": degree,
+        "electrical_nics": nics - degree,
+        "tiers": case.network.tiers,
+        "delay_s": case.circuits.delay_s,
+    }
 
 
 # ------------------------------------------------------------------------------------------------------------ settings
@@ -452,9 +503,6 @@ def _settings(whole: Case, job: Workload, gpu: Gpu) -> Settings:
     experts: Any = case.compute.experts
     overlap: Any = case.job.overlap
     paths: Any = case.network.paths
-    payload: Any = case.network.payload
-    degree: Any = case.network.mfabric.optical_degree
-    nics: Any = case.network.nics
     trace = source.path if source.name == "trace" else None
     if source.name == "trace" and trace is None:
         raise InputError("traffic.trace needs a path: a file or folder of recorded routing, got none.")
@@ -464,16 +512,7 @@ def _settings(whole: Case, job: Workload, gpu: Gpu) -> Settings:
     policies.suited(case.circuits.policy, routing=case.circuits.routing)
     moved = rule.name != "contiguous"
     return Settings(
-        case=case,
-        server=gpu,
-        own_nvlink_Bps=gpu.nvlink,
-        carried_by=get_transport(payload.value if payload.name == "transport" else "none"),
-        goodput=payload.value if payload.name == "goodput" else 1.0,
-        server_nics=nics,
-        optical_degree=degree,
-        electrical_nics=nics - degree,
-        tiers=case.network.tiers,
-        delay_s=case.circuits.delay_s,
+        **_hardware(whole, gpu),
         compute_precision=case.job.precision.compute,
         expert_load=experts.name,
         expert_tile=experts.tile if experts.name == "received" else 1,

@@ -3,8 +3,15 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+<<<<<<< HEAD
 from mfabric_jax.case.paths import Case, flat
 from mfabric_jax.checks import InputError, Misfit
+=======
+from mfabric_jax.case.paths import flat
+from mfabric_jax.case.tree import Case
+from mfabric_jax.case.values import AUTO
+from mfabric_jax.checks import Misfit
+>>>>>>> f3f73d4 (Clusters, drawings and replays read cases: one default everywhere, and what a case lacked has a path)
 from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.workload import Gpu, Workload
@@ -73,6 +80,15 @@ def check_limits(case: Case, job: Workload, gpu: Gpu, on: Fabric) -> None:
 
 
 BESIDE: dict[str, tuple[tuple[str, tuple], ...]] = {  # what a command does not model: path, and what it must be
+    "an iteration of one group": (
+        ("network.paths", ("spray", "ecmp")),
+        ("network.oversubscription", (None,)),
+        ("network.oversubscribed_at", ("edge",)),
+    ),
+    "a whole cluster": (
+        ("placement.rule", ("contiguous",)),
+        ("traffic.source", ("shares",)),
+    ),
     "failures": (
         ("run.replicas", (1,)),
         ("circuits.turn", ("on-demand", "reuse", "predict")),
@@ -115,5 +131,10 @@ def _check_passes(at: dict[str, Any]) -> None:
 
 def refuse(path: str, allowed: tuple, why: str, got: Any) -> None:
     """The one sentence of the table."""
-    words = " or ".join(str(one).lower() if isinstance(one, bool) else str(one) for one in allowed)
-    raise Misfit(f"{path} must be {words} beside {why}, got {str(got).lower() if isinstance(got, bool) else got}.")
+    words = " or ".join(map(_word, allowed))
+    raise Misfit(f"{path} must be {words} beside {why}, got {_word(got)}.")
+
+
+def _word(value: Any) -> str:
+    """As a file has it."""
+    return AUTO if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -17,6 +17,7 @@ from mfabric_jax.schedule.iteration import FabricRates
 from mfabric_jax.schedule.spans import LONG
 from mfabric_jax.simulation._resolve import Resolved
 from mfabric_jax.simulation.foreseen import measured_decision_s
+from mfabric_jax.simulation.limits import check_beside
 from mfabric_jax.simulation.replicas import drawn_apart, read_apart, replicas_of
 from mfabric_jax.simulation.settings import Settings
 from mfabric_jax.simulation.wiring import WIRINGS
@@ -129,6 +130,7 @@ def scenario_of(
     - `traffic`: of every replica, in place of that of the case.
     """
     settings, job = resolved.settings, resolved.job
+    check_beside("an iteration of one group", resolved.case)
     tokens, *others = _traffic_once(_TrafficOf(resolved)) if traffic is None else traffic
     (group, *_) = resolved.fabric.groups(settings, job, bandwidths[0], settings.nic_use)
     rest = {"circuits_for": settings.circuits_for, "variant": variant, "others": tuple(others)}

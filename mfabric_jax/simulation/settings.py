@@ -31,10 +31,10 @@ HALF = 0.5  # of the peak, of a model without published times
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings:
-    """One case as the engine has it.
+class Hardware:
+    """GPUs, NICs and switches of one case, whatever runs there.
 
-    - `case`: with every value resolved.   - `server`: the GPU that computes, and its server.
+    - `case`: with every value of these resolved.   - `server`: the GPU that computes, and its server.
     - `own_nvlink_Bps`: what the NVSwitch of a server gives a GPU.   - `carried_by`: the transport.
     - `server_nics`: NICs of a server, where the case or the GPU says how many.
     Names and meaning of the others: `case.tree`.
@@ -44,11 +44,34 @@ class Settings:
     server: Gpu
     own_nvlink_Bps: float
     carried_by: Transport
+    goodput: float
     server_nics: int | None
     optical_degree: int
     electrical_nics: int
     tiers: int
     delay_s: float
+
+    @property
+    def pxn(self) -> bool:
+        return self.case.network.rail_optimized.pxn
+
+    @property
+    def gpu_tbps(self) -> float:
+        return self.case.network.gpu_tbps
+
+    @property
+    def link_delay_s(self) -> float:
+        return self.case.network.link_delay_s
+
+    @property
+    def policy(self) -> Any:
+        return self.case.circuits.policy
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings(Hardware):
+    """One case as the engine has it, every value resolved; names and meaning: `case.tree`."""
+
     compute_precision: str
     expert_load: str
     expert_tile: int
@@ -78,8 +101,11 @@ class Settings:
     flows: str
     busy: str
     circuit_flows: str
+<<<<<<< HEAD
     goodput: float
     measured: float | None = None  # the rate that was solved from a measured iteration
+=======
+>>>>>>> f3f73d4 (Clusters, drawings and replays read cases: one default everywhere, and what a case lacked has a path)
 
     # ------------------------------------------------------------------------------------ as the case says, by its name
     @property
@@ -105,10 +131,6 @@ class Settings:
     @property
     def matrices(self) -> str:
         return {"nothing": "each", "micro-batches": "block", "everything": "one"}[self.case.traffic.alike]
-
-    @property
-    def policy(self) -> Any:
-        return self.case.circuits.policy
 
     @property
     def routing(self) -> str:
@@ -147,20 +169,8 @@ class Settings:
         return self.server_nics
 
     @property
-    def pxn(self) -> bool:
-        return self.case.network.rail_optimized.pxn
-
-    @property
     def wiring(self) -> str:
         return self.case.network.topoopt.wiring
-
-    @property
-    def gpu_tbps(self) -> float:
-        return self.case.network.gpu_tbps
-
-    @property
-    def link_delay_s(self) -> float:
-        return self.case.network.link_delay_s
 
     @property
     def path_radix(self) -> int:
