@@ -5,9 +5,8 @@ import pathlib
 import sys
 from typing import Annotated
 
-import tyro
-
 from mfabric_jax.commands import shared
+from mfabric_jax.commands.words import Positional
 from mfabric_jax.jobs.compared import JobsStudy
 from mfabric_jax.report.grid import Rows
 
@@ -22,7 +21,7 @@ class Options:
     docs/jobs.md.
     """
 
-    file: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
+    file: Annotated[str, Positional("FILE", "a .toml or .json file of jobs and what they share first")]
     """A .toml or .json file."""
     study: JobsStudy
     out: str | None = None
@@ -31,29 +30,26 @@ class Options:
     """Who has the busiest link when, at the beginning and the end of the first run, to a .csv or .parquet file."""
     figures: str | None = None
     """Picture of the same to a folder."""
-    dtype: str = "float64"
-    """float32 or float64."""
     device: str | None = None
     """cpu, gpu, tpu (default: what JAX finds)."""
 
 
 def run(options: Options) -> int:
     """Returns the exit status."""
-    shared.start_jax(options.dtype, options.device)
+    shared.start_jax("float64", options.device)
     from mfabric_jax import report
     from mfabric_jax.jobs import compare_jobs, read_jobs
+    from mfabric_jax.jobs.jobs_file import contents
     from mfabric_jax.jobs.said import said_of_jobs
     from mfabric_jax.jobs.use_over_time import both_ends
     from mfabric_jax.report import figures
     from mfabric_jax.simulation._provenance import provenance
-    from mfabric_jax.simulation.scenario import check_dtype
 
-    check_dtype(options.dtype)
     jobs = read_jobs(options.file)
     shared.check_outputs(options.out, options.figures)
     shared.check_outputs(options.links, None)
     found = compare_jobs(jobs, options.study)
-    effective = dataclasses.asdict(options.study) | {"shared": dataclasses.asdict(jobs)} | provenance(options.dtype)
+    effective = dataclasses.asdict(options.study) | {"shared": contents(jobs)} | provenance("float64")
     if options.out is not None:
         print(report.write_rows(found.jobs, options.out, effective | {"table": "jobs"}), file=sys.stderr)
     rows = both_ends(found) if options.links is not None or options.figures is not None else []

@@ -1,4 +1,4 @@
-"""The links of a jobs file's fabric: racks, a switch tree, a graph, or a built-in fabric with circuits for the jobs."""
+"""The links of a jobs file's fabric: that of its case, with circuits for the jobs, racks, or a graph."""
 
 import functools
 from collections.abc import Callable
@@ -7,18 +7,17 @@ from typing import NamedTuple
 import numpy as np
 
 from mfabric_jax import fabric, units
-from mfabric_jax.checks import InputError, one_of
-from mfabric_jax.cluster.whole_cluster import TreeForm, chosen_circuits, formed_cluster
+from mfabric_jax.checks import InputError, Misfit
+from mfabric_jax.cluster.whole_cluster import chosen_circuits, formed_cluster
 from mfabric_jax.fabric import Network, read_graph
 from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.graph import endpoints
 from mfabric_jax.fabric.network import network_of
-from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.jobs.jobs_file import FabricTable
 from mfabric_jax.routing import cluster_routes, links_of
-from mfabric_jax.routing.cluster import PATHS
 from mfabric_jax.routing.routes import Routes
-from mfabric_jax.routing.shortest import ROUTINGS, shortest_routes
+from mfabric_jax.routing.shortest import shortest_routes
+from mfabric_jax.simulation._resolve import gpu_of, hardware_of
 
 DTYPE = "float32"  # of the demand that circuits are chosen for
 
@@ -48,57 +47,49 @@ def servers_of(table: FabricTable) -> int:
 
 
 def endpoints_of(table: FabricTable) -> int:
-    """How many endpoints each server has: GPUs of a built-in fabric, elsewhere the server itself."""
-    return 1 if table.name is None else fabric.get(table.name).gpus_of(TreeForm().server)
+    """How many endpoints each server has: GPUs of a case's fabric, elsewhere the server itself."""
+    return 1 if table.own else fabric.get(table.case.network.fabric).gpus_of(gpu_of(table.case))
+
+
+def nic_part(table: FabricTable) -> float:
+    """What of its NICs' bandwidth is payload."""
+    return 1.0 if table.own else hardware_of(table.case, table.servers).goodput
 
 
 def place_of(table: FabricTable, demand: np.ndarray) -> WiredServers:
     """The fabric; `demand` [S S]: bytes between servers, of all jobs, for circuits where it has any."""
-    if table.graph is not None or table.rack:
+    paths = table.case.network.paths.name
+    if table.own:
         network = _racks(table) if table.graph is None else read_graph(table.graph)
-        one_of("routing", table.routing, ROUTINGS)
         host = endpoints(network)
-        return WiredServers(network, functools.partial(_graph_route, network, host, table.routing), len(host))
-    one_of("routing", table.routing, PATHS)
-    cluster = _tree(table) if table.name is None else _named(table, table.name, demand)
-    route = functools.partial(_cluster_route, cluster, table.routing)
-    return WiredServers(links_of(cluster, table.routing), route, cluster.servers, cluster.gpus_per_server)
+        return WiredServers(network, functools.partial(_graph_route, network, host, paths), len(host))
+    cluster = _cluster(table, demand)
+    route = functools.partial(_cluster_route, cluster, paths)
+    return WiredServers(links_of(cluster, paths), route, cluster.servers, cluster.gpus_per_server)
 
 
-def _tree(table: FabricTable) -> Cluster:
-    tree = Tree(table.servers, table.radix, table.tiers or 2, table.oversubscription or 1.0, table.at)
-    return Cluster("servers", table.servers, table.nic_gbps, gpus_per_server=1, tree=tree)
-
-
-def _named(table: FabricTable, name: str, demand: np.ndarray) -> Cluster:
-    on, size = fabric.get(name), table.region_servers or table.servers
+def _cluster(table: FabricTable, demand: np.ndarray) -> Cluster:
+    size, hardware = table.region_servers or table.servers, hardware_of(table.case, table.servers)
     if table.servers % size:
         raise InputError(f"region_servers must divide the {table.servers} servers, got {size}.")
-    settings = TreeForm(
-        policy=table.policy,
-        radix=table.radix,
-        tiers=table.tiers or 3,
-        oversubscription=table.oversubscription,
-        at=table.at,
-    )
-    settings.check_ports()
+    if table.case.network.payload.name == "transport":
+        raise Misfit("network.payload must be goodput beside several jobs, got transport.")
     group = np.arange(table.servers // size)
     regions = demand.reshape(len(group), size, len(group), size)[group, :, group]
 
     def choose(degree: int, policy: str | None = None) -> np.ndarray:
-        return chosen_circuits(settings, regions, degree, table.nic_gbps, DTYPE, policy)
+        return chosen_circuits(hardware.case, regions, degree, DTYPE, policy)
 
-    shape = JobServers(table.servers, endpoints_of(table), size)
-    return formed_cluster(settings, on, shape, table.nic_gbps, choose)
+    return formed_cluster(hardware, JobServers(table.servers, endpoints_of(table), size), choose)
 
 
 def _racks(table: FabricTable) -> Network:
     """Servers, a switch for each rack, and one above: every link is two, up and down."""
-    host = np.arange(table.servers)
+    of_case, host = table.case.network, np.arange(table.servers)
     racks = -(-table.servers // table.rack)
     rack, core = table.servers + host // table.rack, table.servers + racks
-    nic = np.full(table.servers, units.gbps(float(table.nic_gbps)))
-    above = np.full(racks, units.gbps(table.nic_gbps * table.rack / (table.oversubscription or 1.0)))
+    nic = np.full(table.servers, units.gbps(of_case.nic_gbps))
+    above = np.full(racks, units.gbps(of_case.nic_gbps * table.rack / (of_case.oversubscription or 1.0)))
     switch, top = table.servers + np.arange(racks), np.full(racks, core)
     parts = [("NIC out", host, rack, nic), ("rack up", switch, top, above)]
     parts += [("rack down", top, switch, above), ("NIC in", rack, host, nic)]

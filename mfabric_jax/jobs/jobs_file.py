@@ -5,11 +5,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from mfabric_jax import policies
+from mfabric_jax.case import Case
+from mfabric_jax.case.layers import file_layers, layers_of, merged
+from mfabric_jax.case.paths import differences
 from mfabric_jax.checks import InputError, listed, not_negative, number, one_of, positive, whole
-from mfabric_jax.fabric import NAMES as FABRICS
-from mfabric_jax.study.fields import check_choices
 from mfabric_jax.text_files import read_mapping
+
+DEFAULT = Case()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,7 +33,7 @@ class JobPhase:
 class TrainingJob:
     """A job: its phases make an iteration, `iterations` of them from `arrival_s` on. `servers`: where, on a fabric.
 
-    - `model`: of the catalogue or a file; its iteration of `compare` on NICs of `nic_gbps` is the only phase.
+    - `case`: its iteration, as `simulate` has it, is the only phase.
     - `graph`: a file of tasks in the place of phases, on a fabric.
     """
 
@@ -40,64 +42,46 @@ class TrainingJob:
     iterations: int
     arrival_s: float = 0.0
     servers: tuple[int, ...] = ()
-    model: str | None = None
-    nic_gbps: float = 400.0
+    case: Case | None = None
     graph: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FabricTable:
-    """A switch tree over servers of one NIC each, or a graph whose endpoints are the servers.
+    """The servers that jobs share, and what joins them.
 
-    - `name`: of a built-in fabric (docs/fabrics.md) instead: its servers have 8 GPUs (or are scale-up domains), and its
-      optical regions of `region_servers` (0: all) have circuits that `policy` chooses for the bytes of all jobs.
-    - `rack`: servers of a rack; its switch has one link up to a switch of all racks, as fast as all its NICs over
-      `oversubscription`. 0: a tree of `tiers` of switches of `radix` ports, oversubscribed `at` one of them
-      (docs/fabrics.md).   - `graph`: a .json file instead.
-    - `routing`: spray, ecmp, least-loaded (on a graph also weighted).
+    - `case`: its GPU and network over so many `servers`; optical regions of `region_servers` (0: all) have circuits
+      that circuits.policy chooses for the bytes of all jobs.
+    - `rack`: instead of its fabric, servers of one NIC in racks of so many; the switch of a rack has one link up to a
+      switch of all racks, as fast as all its NICs over network.oversubscription.
+    - `graph`: instead, a .json file whose endpoints are the servers.
     """
 
+    case: Case = DEFAULT
     servers: int = 0
-    nic_gbps: float = 400.0
-    name: str | None = None
-    policy: str = "greedy"
     region_servers: int = 0
     rack: int = 0
-    tiers: Literal[2, 3] | None = None
-    radix: int = 64
-    oversubscription: float | None = None
-    at: Literal["edge", "aggregation"] = "edge"
     graph: str | None = None
-    routing: str = "spray"
 
     def __post_init__(self):
-        check_choices(self)
         if self.graph is None:
             whole("servers", self.servers)
-        kinds = [kind for kind in UNUSED if getattr(self, kind)] or [""]
-        if len(kinds) > 1:
-            raise InputError(f"a fabric is either {' or '.join(kinds)}, got all of them.")
-        for field in UNUSED.get(kinds[0], OF_CIRCUITS):
-            if getattr(self, field) != USUAL[field]:
-                raise InputError(f"{field} of a fabric is not used with {kinds[0] or 'a plain tree'}; leave it out.")
-        positive("nic_gbps", self.nic_gbps)
+        if self.graph is not None and (self.servers or self.rack):
+            raise InputError("a fabric is either a graph, which has its own servers, or servers in racks; got both.")
         for field in ("rack", "region_servers"):
             whole(field, getattr(self, field), at_least=0)
-        if self.oversubscription is not None:
-            positive("oversubscription", self.oversubscription)
-        if self.name is not None:
-            one_of("name of a fabric", self.name, FABRICS)
-            policies.suited(self.policy)
+        if self.region_servers and self.own:
+            raise InputError("region_servers of a fabric is not used with racks or a graph; leave it out.")
 
+    @property
+    def own(self) -> bool:
+        """Whether racks or a graph stand in the place of the case's fabric."""
+        return bool(self.rack) or self.graph is not None
 
-OF_CIRCUITS = ("policy", "region_servers")
-OF_TREE = ("tiers", "radix", "at")
-UNUSED = {  # of what a kind of fabric does not have
-    "graph": ("servers", "nic_gbps", "oversubscription", *OF_TREE, *OF_CIRCUITS),
-    "rack": (*OF_TREE, *OF_CIRCUITS),
-    "name": (),
-}
-USUAL = {field.name: field.default for field in dataclasses.fields(FabricTable)}
+    @property
+    def name(self) -> str:
+        """For sentences."""
+        return "the graph" if self.graph is not None else "racks" if self.rack else self.case.network.fabric
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -124,9 +108,23 @@ class SharedJobs:
 
 OF_FILE = ("iterations", "links", "fabric", "jobs")
 OF_PHASE = tuple(field.name for field in dataclasses.fields(JobPhase))
-OF_JOB = ("name", "iterations", "arrival_s", "servers", "model", "nic_gbps", "graph", "phases", *OF_PHASE)
-BESIDE = {"graph": (*OF_PHASE, "model"), "phases": (*OF_PHASE, "model", "graph"), "model": ("compute_s", "gigabytes")}
-OF_FABRIC = tuple(USUAL)
+OF_JOB = ("name", "iterations", "arrival_s", "servers", "case", "model", "nic_gbps", "graph", "phases", *OF_PHASE)
+OF_CASE = ("compute_s", "gigabytes")  # what a case says of a job
+BESIDE = {
+    **{"graph": (*OF_PHASE, "model", "case"), "phases": (*OF_PHASE, "model", "case", "graph")},
+    **{"case": ("model", "nic_gbps", *OF_CASE), "model": OF_CASE},
+}
+OF_FABRIC = tuple(field.name for field in dataclasses.fields(FabricTable))
+WAS = {  # of a fabric's table in 0.1, where they are in a case
+    **{"name": "network.fabric", "nic_gbps": "network.nic_gbps", "policy": "circuits.policy"},
+    **{"tiers": "network.tiers", "radix": "network.radix", "oversubscription": "network.oversubscription"},
+    **{"at": "network.oversubscribed_at", "routing": "network.paths"},
+}
+UNUSED = {  # of these with racks, and with a graph
+    "rack": ("name", "policy", "tiers", "radix", "at"),
+    "graph": ("name", "policy", "tiers", "radix", "at", "nic_gbps", "oversubscription"),
+}
+ONE_NIC = {"network.fabric": "fat-tree", "gpu.gpus_per_server": 1}  # a table of 0.1 that names no fabric
 ITERATIONS = 50  # of a job where nothing else is said
 
 
@@ -145,11 +143,57 @@ def jobs_of(given: Mapping[str, Any]) -> SharedJobs:
     links, table = given.get("links", {}), given.get("fabric")
     if not isinstance(links, Mapping) or not all(_is_number(value) for value in links.values()):
         raise InputError(f"links must give the Gbps of each link by its name, got {links!r:.80}.")
-    if table is not None:
-        table = FabricTable(**_known("fabric", table, OF_FABRIC))
+    table = None if table is None else _fabric(_known("fabric", table, (*OF_FABRIC, *WAS)))
     usual = whole("iterations", given.get("iterations", ITERATIONS), at_least=2)
     jobs = listed("jobs", given.get("jobs", ()))
     return SharedJobs(jobs=tuple(_job(n, one, usual) for n, one in enumerate(jobs)), links=dict(links), fabric=table)
+
+
+def contents(shared: SharedJobs) -> dict[str, Any]:
+    """All of it in plain values; a case is what it states otherwise than the defaults."""
+
+    def plain(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+        return {name: differences(value) if isinstance(value, Case) else value for name, value in fields}
+
+    return dataclasses.asdict(shared, dict_factory=plain)
+
+
+def _fabric(given: Mapping[str, Any]) -> FabricTable:
+    """The table of a fabric, with settings of its case under their names of 0.1, too."""
+    for kind, fields in UNUSED.items():
+        if given.get(kind) and (beside := [name for name in fields if name in given]):
+            raise InputError(f"{beside[0]} of a fabric is not used with {kind}; leave it out.")
+    old = {WAS[name]: value for name, value in given.items() if name in WAS}
+    own = {name: value for name, value in given.items() if name not in WAS}
+    if old and "case" in own:
+        name = next(name for name in given if name in WAS)
+        raise InputError(f"{name} of a fabric stands in its case, as {WAS[name]}, where one is given.")
+    bare = "case" not in own and "name" not in given
+    if bare and "policy" in given:
+        raise InputError("policy of a fabric is not used with a plain tree; leave it out.")
+    case = case_of("fabric", own.get("case", {})).with_((ONE_NIC if bare else {}) | old)
+    return FabricTable(**own | {"case": case})
+
+
+def case_of(named: str, given: Any) -> Case:
+    """The one case of a file's name, or of a table as such a file has it. `InputError` for several."""
+    if not isinstance(given, str | Mapping):
+        raise InputError(f"case of {named} must be the name of a file, or a table of settings, got {given!r:.80}.")
+    cases = merged(file_layers(given) if isinstance(given, str) else layers_of(given, f"case of {named}", typed=True))
+    if len(cases) > 1:
+        apart = ", ".join(cases.varied) or "variants"
+        raise InputError(f"case of {named} must be one case, got {len(cases)} that differ in {apart}.")
+    return cases.blocks[0].case
+
+
+def _case_of_job(named: str, given: Mapping[str, Any]) -> Case | None:
+    """What a job says as a case; `model` and `nic_gbps` of 0.1: on a fat-tree."""
+    if "case" in given:
+        return case_of(named, given["case"])
+    if "model" not in given:
+        return None
+    old = {"model.name": _text(f"model of {named}", given["model"]), "network.fabric": "fat-tree"}
+    return Case().with_(old | ({"network.nic_gbps": given["nic_gbps"]} if "nic_gbps" in given else {}))
 
 
 def _job(place: int, given: Any, iterations: int) -> TrainingJob:
@@ -169,8 +213,7 @@ def _job(place: int, given: Any, iterations: int) -> TrainingJob:
         iterations=whole(f"iterations of {named}", given.get("iterations", iterations), at_least=2),
         arrival_s=not_negative(f"arrival_s of {named}", number(f"arrival_s of {named}", given.get("arrival_s", 0.0))),
         servers=tuple(whole(f"servers of {named}", server, at_least=0) for server in servers),
-        model=_text(f"model of {named}", given.get("model")),
-        nic_gbps=positive(f"nic_gbps of {named}", number(f"nic_gbps of {named}", given.get("nic_gbps", 400.0))),
+        case=_case_of_job(named, given),
         graph=_text(f"graph of {named}", given.get("graph")),
     )
 
@@ -208,7 +251,7 @@ def _is_number(value: Any) -> bool:
 
 def _check_job(job: TrainingJob, shared: SharedJobs) -> None:
     """`InputError` for phases that do not fit what is shared."""
-    by_phases = job.model is None and job.graph is None
+    by_phases = job.case is None and job.graph is None
     if by_phases and not any(phase.compute_s or phase.gigabytes for phase in job.phases):
         raise InputError(f"{job.name} must compute or send something; give compute_s or gigabytes.")
     if shared.fabric is None:
@@ -223,7 +266,7 @@ def _check_on_links(job: TrainingJob, links: Mapping[str, float]) -> None:
     if job.graph is not None:
         raise InputError(f"graph of {job.name} needs a fabric and servers; jobs that share links give phases.")
     for phase in job.phases:
-        if (phase.gigabytes or job.model) and not phase.links:
+        if (phase.gigabytes or job.case) and not phase.links:
             raise InputError(f"{job.name} sends something, but no links are given; allowed: {', '.join(links)}.")
         for flow in phase.links:
             for link in flow:
@@ -237,5 +280,5 @@ def _check_on_fabric(job: TrainingJob) -> None:
         raise InputError(f"links of {job.name} are not used on a fabric, where servers say who sends to whom.")
     if len(set(job.servers)) < len(job.servers):
         raise InputError(f"servers of {job.name} must not name one twice, got {list(job.servers)}.")
-    if len(job.servers) < 2 and (job.model or any(phase.gigabytes for phase in job.phases)):
+    if len(job.servers) < 2 and (job.case or any(phase.gigabytes for phase in job.phases)):
         raise InputError(f"servers of {job.name} must be two or more to send, got {list(job.servers)}.")

@@ -8,7 +8,7 @@ import numpy as np
 
 from mfabric_jax import units
 from mfabric_jax.checks import InputError
-from mfabric_jax.jobs.fabrics import WiredServers, endpoints_of, place_of, servers_of
+from mfabric_jax.jobs.fabrics import WiredServers, endpoints_of, nic_part, place_of, servers_of
 from mfabric_jax.jobs.iterations import IterationPattern, pattern_of
 from mfabric_jax.jobs.jobs_file import FabricTable, JobPhase, SharedJobs, TrainingJob
 from mfabric_jax.jobs.scene import Scene, scene_of
@@ -62,13 +62,12 @@ def best_placed(shared: SharedJobs, scene: Scene, drawn: int, seed: int, tick_s:
     return scenes[best_placement([time_shifts(one.alone_s.tolist(), one.circles(), tick_s) for one in scenes])]
 
 
-def _phases(job: TrainingJob, nics: int = 1) -> Sequence[JobPhase]:
-    """Of a model the only one, in seconds and in bytes that keep all NICs of a server busy."""
-    if job.model is None:
+def _phases(job: TrainingJob, nics: float = 1) -> Sequence[JobPhase]:
+    """Of a case the only one, in seconds and in bytes that keep all NICs of a server busy."""
+    if job.case is None:
         return job.phases
-    seconds, size = model_phase(job.model, job.nic_gbps)
-    size *= nics
-    return [dataclasses.replace(job.phases[0], compute_s=seconds, gigabytes=units.to_gigabytes(size))]
+    seconds, size = model_phase(job.case)
+    return [dataclasses.replace(job.phases[0], compute_s=seconds, gigabytes=units.to_gigabytes(size * nics))]
 
 
 def _over_links(job: TrainingJob, links: list[str]) -> IterationPattern:
@@ -141,11 +140,11 @@ def _moves(job: TrainingJob, table: FabricTable) -> _PhaseMoves | _GraphMoves:
     if job.servers and max(job.servers) >= servers:
         raise InputError(f"servers of {job.name} must be below {servers}, got {max(job.servers)}.")
     if job.graph is not None:
-        graph, gbps = task_graph(job.graph), None if table.graph is not None else table.nic_gbps
+        graph, gbps = task_graph(job.graph), None if table.graph is not None else table.case.network.nic_gbps
         server, turn = runs_of_ranks(job.name, graph.ranks, job.servers)
         return _GraphMoves(graph, graph_flows(graph, server, gbps), server, turn, gbps)
     phases = []
-    for phase in _phases(job, endpoints_of(table)):
+    for phase in _phases(job, endpoints_of(table) * nic_part(table)):
         own = np.array(job.servers if phase.gigabytes else (), np.int64)
         src, dst = TRAFFIC[phase.traffic](own)
         phases.append((phase.compute_s, src, dst, units.gigabytes(phase.gigabytes) * len(own) / max(1, len(src))))

@@ -1,4 +1,4 @@
-"""An iteration of a job that is given as a graph of tasks, or as a model."""
+"""An iteration of a job that is given as a graph of tasks, or as a case."""
 
 import functools
 
@@ -17,7 +17,6 @@ from mfabric_jax.tasks.flow_graph import FlowGraph
 from mfabric_jax.tasks.graph import TaskGraph
 from mfabric_jax.tasks.lowering import GUESSED_GBPS, Latency, lowered
 
-FABRIC = "fat-tree"  # on which a model's iteration is timed: nothing but its own NICs is in its way
 NO_TIME = 10**9  # gigabytes/s: what an NVSwitch as fast as that carries is there at once
 
 

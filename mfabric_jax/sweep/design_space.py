@@ -23,9 +23,11 @@ KINDS: dict[str, Any] = {"all-to-all": AllToAlls, "replay": Replays}
 REFUSE, LEAVE_OUT = IMPOSSIBLE = "refuse", "leave-out"
 INDEX = "configuration"
 NAMED = "model"  # what rows call it is not what a file calls it
+TABLES = ("fixed", "grid", "list", "random")
 LISTED = 1000  # values of a list in a footer
 OF_FILES = (  # settings that may name a file
-    *("policy", "trace", "prices", "traffic", "gpu", "workload", "communicators", "graph", "ranks_on"),
+    *("policy", "trace", "workload", "communicators", "graph", "ranks_on"),
+    *("circuits.policy", "gpu.name", "network.prices", "network.transport"),
 )
 
 
@@ -49,7 +51,7 @@ class Sweep:
     """A design space.
 
     - `evaluate`: "all-to-all": one all-to-all of a region; "replay": a graph of tasks, `workload`, with the settings of
-      `Replay` (one `fabric`, one `nic_gbps`). Whole iterations are cases (`case_space`).
+      `Replay` and, by path, the GPU and the network of a case. Whole iterations are cases (`case_space`).
     - `fixed`: settings of all configurations; the others keep their defaults.
     - `grid`: every combination of the values.   - `list`: values read side by side.   - `random`: a range
       (`low`, `high`, `scale` linear or log, `whole`) or a choice (`of`), drawn `draws` times for every combination.
@@ -97,6 +99,8 @@ class Sweep:
         for name in given:
             if name in before:
                 raise InputError(f"setting {name!r} must be in one of [fixed], [grid], [list], [random], got it twice.")
+            if name not in self._settings and (now := getattr(self.kind, "MOVED", {}).get(name)):
+                raise InputError(f"setting {name!r} of [{table}] is {now} now.")
             setting = self._settings[one_of(f"setting of [{table}]", name, self._settings)]
             values = axis_values(table, name, given[name])
             for value in values:
@@ -245,4 +249,15 @@ def read_sweep(path: str | Path) -> Sweep:
     given = read_mapping(path, "sweep settings")
     for name in given:
         one_of("sweep setting", name, [field.name for field in dataclasses.fields(Sweep)])
-    return Sweep(**given)
+    return Sweep(**{name: _by_path(value) if name in TABLES else value for name, value in given.items()})
+
+
+def _by_path(table: Any, prefix: str = "") -> Any:
+    """A table of settings whose paths TOML reads as tables in tables; of what is drawn, as it is."""
+    if not isinstance(table, Mapping):
+        return table
+    found: dict[str, Any] = {}
+    for name, value in table.items():
+        inner = isinstance(value, Mapping) and not {"of", "low", "high"} & set(value)
+        found |= _by_path(value, f"{prefix}{name}.") if inner else {prefix + name: value}
+    return found

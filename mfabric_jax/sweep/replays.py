@@ -2,66 +2,79 @@
 
 import dataclasses
 import functools
+import operator
+import typing
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from mfabric_jax.case import Case
+from mfabric_jax.case.old import WHERE
+from mfabric_jax.case.paths import Choice, Leaf, parts_of, settings
 from mfabric_jax.checks import InputError
-from mfabric_jax.replay._replay import effective_replay, replay
+from mfabric_jax.replay._replay import replay
+from mfabric_jax.replay.replay_paths import DTYPE
 from mfabric_jax.replay.replay_settings import Replay
 from mfabric_jax.replay.replayed import gains, replay_row
 from mfabric_jax.simulation.batch import Estimate
-from mfabric_jax.study.fields import allowed_types, choices, hints
 from mfabric_jax.sweep.axes import Setting
-from mfabric_jax.tasks.formats.files import LeftOut
 from mfabric_jax.tasks.formats.registry import read_with_remarks
 from mfabric_jax.tasks.graph import TaskGraph
 
-KINDS = (int, float, str)  # that a file of a sweep has
-GIVEN = {
-    name: next(kind for kind in KINDS if kind in allowed_types(hint)) | None for name, hint in hints(LeftOut).items()
-}
-ONE_OF_MANY = {"fabric": "fabrics", "nic_gbps": "nic_gbps"}  # in a sweep one value
-LEFT_OPEN = {"optical_degree": int, "electrical_nics": int}  # None stands for what others imply
+GIVEN = {"ranks": int, "communicators": str, "tflops": float, "memory_gigabytes_per_s": float}
+GIVEN |= {"unbounded_bytes": float, "weights": str}  # of `LeftOut`, as a file of a sweep has them
+OF_CASES = ("gpu.", "network.", "circuits.policy", "circuits.delay_s", "circuits.ocs", "run.seed")
+PLAIN = (int, float, str, bool, type(None))
+
+
+def _kind(one: Leaf | Choice) -> Any:
+    """The types that a file may give a setting, as a union."""
+    if isinstance(one, Choice):
+        return str
+    literal = [part for part in parts_of(one.kind) if typing.get_origin(part) is Literal]
+    kinds = {type(value) for part in literal for value in typing.get_args(part)}
+    kinds |= {part if part in PLAIN else str for part in parts_of(one.kind) if part not in literal}
+    return functools.reduce(operator.or_, kinds)
 
 
 def _settings() -> dict[str, Setting]:
-    """Those of `Replay`, with one fabric and one bandwidth, the graph's file and what it leaves out."""
-    found = {"workload": Setting("", str)} | {name: Setting(None, kind) for name, kind in GIVEN.items()}
+    """Those of `Replay`, the graph's file and what it leaves out; by path those of cases, None: as they are there."""
+    found = {"workload": Setting("", str)} | {name: Setting(None, kind | None) for name, kind in GIVEN.items()}
     found |= {"gradient": Setting(False, bool)}
+    hints = typing.get_type_hints(Replay)
     for field in dataclasses.fields(Replay):
-        hint, default = hints(Replay)[field.name], field.default
-        if values := choices(hint):
-            hint = type(values[0])
-        found[field.name] = Setting(default, str if field.name == "policy" else hint, type(default) in (int, float))
-    for name, kind in LEFT_OPEN.items():
-        found[name] = Setting(None, kind | None, True)
-    for one, many in ONE_OF_MANY.items():
-        (default,) = found.pop(many).default
-        found[one] = Setting(default, type(default), type(default) is float)
-    del found["dtype"]
+        kind = str if typing.get_origin(hints[field.name]) is Literal else hints[field.name]
+        found[field.name] = Setting(field.default, kind, type(field.default) in (int, float))
+    for one in settings().values():
+        if one.path.startswith(OF_CASES):
+            found[one.path] = Setting(None, _kind(one), one.traced or one.path == "run.seed")
     return found
 
 
 class Replays:
-    """Replays of one file on one fabric."""
+    """Replays of one file on one case."""
 
     SETTINGS: ClassVar = _settings()
+    MOVED: ClassVar = {old: new for old, new in WHERE.items() if new.startswith(OF_CASES)} | {
+        **{"routing": "network.paths", "at": "network.oversubscribed_at", "rule": "part of the name circuits.policy"}
+    }
     ROWS_PER_SHARD = 64
 
     def __init__(self, code: Mapping[str, Any], data: Mapping[str, Any], dtype: str):
         self.code, self.data, self.dtype = {**code}, {**data}, dtype
         if not code["workload"]:
             raise InputError("workload must be the file of a graph of tasks, got none; give it in [fixed].")
-        self._config(data)
+        if dtype != DTYPE:
+            raise InputError(f"dtype of a sweep of replays must be {DTYPE!r}, in which all of them are, got {dtype!r}.")
+        self._asked(data)
 
-    def _config(self, data: Mapping[str, Any]) -> Replay:
+    def _asked(self, data: Mapping[str, Any]) -> tuple[Case, Replay]:
+        """The case, and how the graph is run there."""
         given = {**self.code, **data}
-        own = {name: value for name, value in given.items() if name not in (*GIVEN, "workload", "gradient")}
-        for one, many in ONE_OF_MANY.items():
-            own[many] = (own.pop(one),)
-        return Replay(**own, dtype=self.dtype)  # type: ignore[arg-type]
+        of_case = {name: value for name, value in given.items() if name.startswith(OF_CASES) and value is not None}
+        own = {field.name: given[field.name] for field in dataclasses.fields(Replay)}
+        return Case().with_(of_case), Replay(**own)
 
     @staticmethod
     def resolved(code: dict[str, Any], given: set[str]) -> dict[str, Any]:
@@ -69,17 +82,17 @@ class Replays:
         return code
 
     def check(self, data: Mapping[str, np.ndarray]) -> None:
-        """`InputError` for settings that `Replay` refuses."""
+        """`InputError` for settings that `Replay` or a case refuses."""
         for row in {tuple(row.items()): row for row in _rows(data)}.values():
-            self._config(row)
+            self._asked(row)
 
     def effective(self) -> dict[str, Any]:
         """The configuration of what does not vary."""
-        return self.code | effective_replay(self._config(self.data))
+        return {name: value for name, value in {**self.code, **self.data}.items() if value is not None}
 
     def shown(self) -> dict[str, Any]:
         """What every row says though it may not vary."""
-        return {name: self.code[name] for name in ("workload", "fabric")} | {"nic_gbps": self.data["nic_gbps"]}
+        return {"workload": self.code["workload"]}
 
     def rows(
         self, data: Mapping[str, np.ndarray], most: int, before: Callable[[Estimate], None] | None = None
@@ -88,7 +101,7 @@ class Replays:
         graph = _read(self.code["workload"], **{name: self.code[name] for name in GIVEN})
         found = []
         for row in _rows(data):
-            (done,) = replay(graph, self._config(row))
+            (done,) = replay(graph, *self._asked(row))
             found.append(replay_row(done, gains(done) if self.code["gradient"] else None))
         return {name: np.array([row[name] for row in found]) for name in found[0] if name not in self.SETTINGS}
 

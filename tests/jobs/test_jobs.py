@@ -5,6 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from mfabric_jax.case import Case
 from mfabric_jax.checks import InputError
 from mfabric_jax.jobs import placed, solve
 from mfabric_jax.jobs.compared import JobsStudy, compare_jobs, drawn_runs
@@ -174,10 +175,14 @@ def test_a_batch_of_mixes_and_weights_is_one_graph():
 
 def test_a_model_as_a_job(monkeypatch):
     asked = []
-    monkeypatch.setattr(placed, "model_phase", lambda *words: asked.append(words) or (2.0, 3e9))
+    monkeypatch.setattr(placed, "model_phase", lambda case: asked.append(case) or (2.0, 3e9))
     given = {"links": {"a": 8.0}, "jobs": [{"model": "llama-moe", "nic_gbps": 200, "links": ["a"]}]}
     assert scene_from(jobs_of(given)).alone_s[0] == pytest.approx(5)  # 2 s, and 3 GB at 1 GB/s
-    assert asked == [("llama-moe", 200)]
+    (old,) = asked
+    paths = {"model.name": "llama-moe", "network.nic_gbps": 200, "network.fabric": "fat-tree"}
+    assert old == Case().with_(paths)
+    case = {"model": "llama-moe", "network": {"nic_gbps": 200, "fabric": "fat-tree"}}
+    assert jobs_of(given | {"jobs": [{"case": case, "links": ["a"]}]}).jobs[0].case == old
 
 
 def test_a_job_alone_and_its_load():
@@ -257,10 +262,21 @@ GOOD = {"links": {"a": 8.0}, "jobs": [{"compute_s": 1.0, "gigabytes": 1.0, "link
         ({"links": {}, "jobs": [{"gigabytes": 1.0, "servers": [0, 8]}]} | {"fabric": TREE}, "below 8"),
         ({"links": {}, "jobs": [{"gigabytes": 1.0, "servers": [0, 0]}]} | {"fabric": TREE}, "twice"),
         ({"links": {}, "fabric": {"servers": 0}}, "servers"),
+        ({"jobs": [{"case": {"model": "llama-moe"}, "model": "llama-moe"}]}, "must not give model beside case"),
+        ({"jobs": [{"case": 3}]}, "case of job 0 must be the name of a file, or a table of settings"),
+        ({"jobs": [{"case": {"modle": "llama-moe"}}]}, "case of job 0: modle is unknown"),
+        ({"jobs": [{"case": {"gpu": ["H100-SXM", "B200-HGX"]}}]}, "must be one case, got 2 that differ in gpu.name"),
+        ({"links": {}, "fabric": {"graph": "x.json", "servers": 8}}, "either a graph"),
+        ({"links": {}, "fabric": {"graph": "x.json", "region_servers": 8}}, "not used with racks or a graph"),
         ({"links": {}, "fabric": {"graph": "x.json", "radix": 8}}, "radix of a fabric is not used with graph"),
-        ({"links": {}, "fabric": {"servers": 4, "rack": 2, "name": "mfabric"}}, "either rack or name"),
+        (
+            {"links": {}, "fabric": {"servers": 4, "rack": 2, "name": "mfabric"}},
+            "name of a fabric is not used with rack",
+        ),
         ({"links": {}, "fabric": {"servers": 4, "policy": "uniform"}}, "not used with a plain tree"),
-        ({"links": {}, "fabric": {"servers": 4, "name": "mfabrik"}}, "did you mean 'mfabric'"),
+        ({"links": {}, "fabric": {"servers": 4, "name": "mfabrik"}}, "network.fabric must be fat-tree"),
+        ({"links": {}, "fabric": {"servers": 4, "case": {}, "name": "mfabric"}}, "name of a fabric stands in its case"),
+        ({"links": {}, "fabric": {"servers": 4, "case": {"network": {"fabrik": 3}}}}, "did you mean network.fabric"),
         ({"links": {}, "fabric": {"servers": 4, "rack": 2, "tiers": 3}}, "tiers of a fabric is not used with rack"),
     ],
 )
