@@ -38,8 +38,9 @@ def tiny(folder, **degrees):
     (folder / "tiny.toml").write_text(TINY)
     degrees = {"tp": 8, "ep": 2, "pp": 1, "dp": 1} | degrees
     paths = {"model.name": str(folder / "tiny.toml"), "network.fabric": "fat-tree", "network.nic_gbps": 800}
-    batch = {"job.batch.micro_batches": 1, "job.batch.sequence": 512, "network.link_delay_s": 0}
-    return Case().with_(paths | batch | {f"job.parallel.{name}": degree for name, degree in degrees.items()})
+    rest = {"job.batch.micro_batches": 1, "job.batch.sequence": 512, "network.link_delay_s": 0}
+    rest |= {"job.overlap_gradients": False}
+    return Case().with_(paths | rest | {f"job.parallel.{name}": degree for name, degree in degrees.items()})
 
 
 @pytest.mark.usefixtures("as_users_have_it")

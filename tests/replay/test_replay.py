@@ -9,11 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from mfabric_jax.case import Case, cases
 from mfabric_jax.replay import Replay, replay
 from mfabric_jax.replay.replayed import carried_rows, gain_rows, gains, path_rows, rank_rows, replay_row, spans, spent
 from mfabric_jax.replay.turns import turns_in_order
 from mfabric_jax.report import read_rows
-from mfabric_jax.sweep import Sweep, sweep
+from mfabric_jax.sweep import Sweep, read_sweep, sweep
 from mfabric_jax.tasks.flow_graph import FlowGraph
 from mfabric_jax.tasks.formats.registry import write_tasks
 from mfabric_jax.tasks.graph import Op, TaskKind, Tasks
@@ -21,7 +22,10 @@ from tests.mistakes import check_refused
 
 NEAR = {"rel": 1e-9, "abs": 0}
 NIC = 50e9  # bytes/s of 400 Gbps
-ALONE = {"fabrics": ("fat-tree",), "gpus_per_server": 1, "link_delay_s": 0.0}  # every rank on a server of its own
+ALONE = {  # every rank on a server of its own, whose NVLink is 900 GB/s
+    **{"network.fabric": "fat-tree", "gpu.gpus_per_server": 1, "gpu.nvlink_gigabytes_per_s": 900},
+    "network.link_delay_s": 0.0,
+}
 
 
 def two_sends():
@@ -35,9 +39,14 @@ def two_sends():
     return tasks.graph()
 
 
-def one(graph, **settings):
-    (done,) = replay(graph, Replay(**ALONE | settings))
+def one(graph, changes=None, **settings):
+    """The replay of a graph on a case with these changes."""
+    (done,) = replay(graph, case(changes), Replay(**settings))
     return done
+
+
+def case(changes=None):
+    return Case().with_(ALONE | (changes or {}))
 
 
 def test_two_messages_share_a_nic():
@@ -69,7 +78,7 @@ def test_what_holds_the_makespan_adds_up_to_it():
 def test_scaled_computation_and_latency():
     assert one(two_sends(), compute_scale=2.0).makespan_s == pytest.approx(7.5e-3, **NEAR)
     # Over a tree of one edge switch: two links. Both messages begin 2 us later.
-    assert one(two_sends(), link_delay_s=1e-6, alpha_s=1e-5).makespan_s == pytest.approx(4.512e-3, **NEAR)
+    assert one(two_sends(), {"network.link_delay_s": 1e-6}, alpha_s=1e-5).makespan_s == pytest.approx(4.512e-3, **NEAR)
 
 
 def ring(ranks=4):
@@ -82,7 +91,7 @@ def ring(ranks=4):
 
 def test_a_ring_takes_two_rounds_of_its_parts():
     assert one(ring()).makespan_s == pytest.approx(1.5 * 100e6 / NIC, **NEAR)
-    inside = one(ring(), gpus_per_server=8, servers=1)
+    inside = one(ring(), {"gpu.gpus_per_server": 8}, servers=1)
     assert inside.makespan_s == pytest.approx(1.5 * 100e6 / 900e9, **NEAR)
     assert {row["kind"] for row in carried_rows(inside)} == {"nvswitch up", "nvswitch down"}
 
@@ -118,7 +127,7 @@ def as_messages(graph):
     return tasks.graph()
 
 
-OPTICAL = {"fabrics": ("mfabric",), "optical_degree": 1, "electrical_nics": 1}
+OPTICAL = {"network.fabric": "mfabric", "network.nics": 2, "network.mfabric.optical_degree": 1}
 
 
 @pytest.mark.parametrize(
@@ -131,9 +140,9 @@ OPTICAL = {"fabrics": ("mfabric",), "optical_degree": 1, "electrical_nics": 1}
     ],
 )
 def test_circuits_turn_between_all_to_alls(first, delay_s, end_s, switch_s):
-    turning = OPTICAL | {"circuits_for": "all-to-all", "first": first, "delay_s": delay_s}
-    assert one(as_messages(pairs_then_others()), **turning).makespan_s == pytest.approx(end_s, **NEAR)
-    done = one(pairs_then_others(), **turning)
+    optical, turning = OPTICAL | {"circuits.delay_s": delay_s}, {"circuits_for": "all-to-all", "first": first}
+    assert one(as_messages(pairs_then_others()), optical, **turning).makespan_s == pytest.approx(end_s, **NEAR)
+    done = one(pairs_then_others(), optical, **turning)
     assert done.makespan_s == pytest.approx(end_s, **NEAR)
     circuits = [row for row in carried_rows(done) if row["kind"] == "circuit"]
     assert [row["bytes"] for row in circuits] == [50e6] * 8
@@ -144,7 +153,7 @@ def test_circuits_turn_between_all_to_alls(first, delay_s, end_s, switch_s):
 
 
 def test_circuits_of_the_whole_run_serve_some_and_packet_switches_the_others():
-    done = one(pairs_then_others(), **OPTICAL)
+    done = one(pairs_then_others(), OPTICAL)
     assert done.makespan_s == pytest.approx(5e-3, **NEAR)
     assert [row["bytes"] for row in carried_rows(done) if row["kind"] == "circuit"] == [50e6] * 4
 
@@ -175,24 +184,26 @@ def all_to_all(ranks, size):
 
 def test_circuits_of_an_all_to_all_stay_inside_regions():
     # 4 servers of 2 ranks in regions of 2: of 100 MB that a rank sends each other one, 400 MB a server cross regions.
-    settings = {"fabrics": ("mfabric",), "gpus_per_server": 2, "region_servers": 2, "delay_s": 0.0}
-    settings |= {"optical_degree": 2, "electrical_nics": 1}
+    changes = OPTICAL | {"gpu.gpus_per_server": 2, "circuits.delay_s": 0.0}
+    changes |= {"network.nics": 3, "network.mfabric.optical_degree": 2}
     for which in ("run", "all-to-all"):
-        done = one(all_to_all(8, 800e6), **settings, circuits_for=which)
+        done = one(all_to_all(8, 800e6), changes, region_servers=2, circuits_for=which)
         joined = {(row["from"], row["to"]) for row in carried_rows(done) if row["kind"] == "circuit"}
         assert joined == {(f"optics {a}", f"optics {b}") for a, b in ((0, 1), (1, 0), (2, 3), (3, 2))}
         assert done.makespan_s == pytest.approx(2 * 2 * 2 * 100e6 / NIC, **NEAR)
     check_refused(
         "needs all-to-alls between servers of a region",
         list,
-        replay(all_to_all(8, 800e6), Replay(**settings | {"region_servers": 1, "circuits_for": "all-to-all"})),
+        replay(all_to_all(8, 800e6), case(changes), Replay(region_servers=1, circuits_for="all-to-all")),
     )
 
 
 @pytest.mark.parametrize(("gpus", "nics"), [(8, (6, 2)), (4, (3, 1)), (2, (1, 1))])
 def test_a_server_of_mfabric_has_as_many_nics_as_on_a_tree(gpus, nics):
-    settings = Replay(gpus_per_server=gpus)
-    assert (settings.optical_degree, settings.electrical_nics) == nics
+    cluster = one(
+        all_to_all(2 * gpus, 1e6), {"network.fabric": "mfabric", "gpu.gpus_per_server": gpus}
+    ).prepared.cluster
+    assert (cluster.regions.sum(axis=-1).max(), cluster.nics) == nics
 
 
 def test_pooled_nics_serve_any_gpu():
@@ -200,9 +211,10 @@ def test_pooled_nics_serve_any_gpu():
     tasks = Tasks(4)
     tasks.add(TaskKind.SEND, 0, bytes=100e6, peer=2, match=0)
     tasks.add(TaskKind.RECV, 2, peer=0, match=0)
-    settings = {"gpus_per_server": 2, "fabrics": ("fat-tree", "rail-optimized", "rail-only")}
+    changes = {"gpu.gpus_per_server": 2, "network.rail-optimized.pxn": False}
+    fabrics = {"network.fabric": ["fat-tree", "rail-optimized", "rail-only"]}
     for nic_use, took_s in (("own", [2e-3] * 3), ("pooled", [1e-3, 1e-3, 2e-3])):
-        found = replay(tasks.graph(), Replay(**ALONE | settings, nic_use=nic_use))
+        found = replay(tasks.graph(), cases(case(changes | {"network.nic_use": nic_use}), fabrics))
         assert [done.makespan_s for done in found] == pytest.approx(took_s, **NEAR)
 
 
@@ -250,18 +262,18 @@ def test_a_user_s_graph(tmp_path):
     nodes = [{"id": name, "kind": "host"} for name in hosts] + [{"id": "switch"}]
     edges = [{"source": name, "target": "switch", "capacity_gbps": 8, "latency_s": 1e-3} for name in hosts]
     file.write_text(json.dumps({"directed": False, "nodes": nodes, "edges": edges}))
-    (done,) = replay(two_sends(), Replay(graph=str(file)))
+    (done,) = replay(two_sends(), config=Replay(graph=str(file)))
     assert done.makespan_s == pytest.approx(1e-3 + 2e-3 + 75e-3 + 2e-3, **NEAR)
     assert replay_row(done).items() >= {"fabric": "graph", "nic_gbps": None, "gpus": None}.items()
-    check_refused("servers must hold 4 GPUs", list, replay(ring(), Replay(graph=str(file))))
+    check_refused("servers must hold 4 GPUs", list, replay(ring(), config=Replay(graph=str(file))))
     edges[1]["capacity_gbps"] = 0
     file.write_text(json.dumps({"directed": False, "nodes": nodes, "edges": edges}))
-    check_refused("no path", list, replay(two_sends(), Replay(graph=str(file))))
+    check_refused("no path", list, replay(two_sends(), config=Replay(graph=str(file))))
 
 
 def test_ranks_are_where_they_are_asked_for(tmp_path):
-    def gpus(**settings):
-        return one(ring(), gpus_per_server=2, nics=2, **settings).prepared.gpu.tolist()
+    def gpus(seed=0, **settings):
+        return one(ring(), {"gpu.gpus_per_server": 2, "run.seed": seed}, **settings).prepared.gpu.tolist()
 
     assert gpus() == [0, 1, 2, 3]
     assert gpus(first_gpu=3) == [3, 4, 5, 6]
@@ -291,7 +303,10 @@ def test_spans_tell_everything_once_and_the_path():
 def test_every_fabric_replays_a_ring():
     from mfabric_jax.fabric import NAMES
 
-    rows = [replay_row(done) for done in replay(ring(16), Replay(fabrics=NAMES, nic_gbps=(400.0, 800.0)))]
+    rows = [
+        replay_row(done)
+        for done in replay(ring(16), cases(Case(), {"network.fabric": NAMES, "network.nic_gbps": [400, 800]}))
+    ]
     assert [(row["fabric"], row["nic_gbps"]) for row in rows] == [(name, gbps) for name in NAMES for gbps in (400, 800)]
     assert all(row["makespan_s"] > 0 and row["compute_s"] == 0 for row in rows)
     slower, faster = rows[0], rows[1]  # of the fat-tree: 2 x 15 steps, each 6 us behind propagation
@@ -302,20 +317,12 @@ def test_every_fabric_replays_a_ring():
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"fabrics": ("fattree",)}, "fabrics 'fattree' is unknown"),
-        ({"nic_gbps": ()}, "nic_gbps must name at least one"),
-        ({"nic_gbps": (400.0, 400.0)}, "none twice"),
-        ({"routing": "weighted"}, "routing 'weighted' is unknown"),
         ({"ranks_on": "anywhere"}, "ranks_on 'anywhere' is unknown"),
         ({"first_gpu": -1}, "first_gpu must be a whole number"),
         ({"compute_scale": -1.0}, "compute_scale must be finite and not negative"),
         ({"algorithms": "all-reduce=star"}, "'star' is unknown"),
         ({"circuits_for": "stage"}, "circuits_for 'stage' is unknown"),
         ({"graph": "own.json", "servers": 3}, "servers is not used on a graph"),
-        ({"graph": "own.json", "delay_s": 9.0}, "delay_s is not used on a graph"),
-        ({"gpus_per_server": 1}, "mfabric needs 2 NICs a server or more"),
-        ({"policy": "nosuch"}, "policy 'nosuch' is unknown"),
-        ({"policy": "static"}, "policy 'static' is for several all-to-alls"),
         ({"ranks_on": "ranks.json", "first_gpu": 5}, "first_gpu is not used beside a file"),
     ],
 )
@@ -323,42 +330,65 @@ def test_mistakes(settings, words):
     check_refused(words, Replay, **settings)
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"network.paths": "weighted"}, "routing 'weighted' is unknown"),
+        ({"network.fabric": "mfabric"}, "network.nics must be 2 or more on mfabric"),
+        (OPTICAL | {"circuits.policy": "nosuch"}, "policy 'nosuch' is unknown"),
+        (OPTICAL | {"circuits.policy": "static"}, "circuits.policy static is for several all-to-alls"),
+        (OPTICAL | {"network.mfabric.optical_degree": 2}, "must be below the 2 NICs of a server"),
+    ],
+)
+def test_cases_that_cannot_be(changes, words):
+    check_refused(words, one, ring(), changes)
+
+
 def test_a_graph_without_tasks_is_refused():
-    check_refused("a graph must have a task or more, got none", list, replay(Tasks(4).graph(), Replay(**ALONE)))
+    check_refused("a graph must have a task or more, got none", list, replay(Tasks(4).graph(), case()))
 
 
 def test_regions_divide_the_servers():
-    settings = OPTICAL | {"gpus_per_server": 1, "region_servers": 3}
-    check_refused("region_servers must divide the 4 servers, got 3", list, replay(ring(), Replay(**settings)))
+    refused = replay(ring(), case(OPTICAL), Replay(region_servers=3))
+    check_refused("region_servers must divide the 4 servers, got 3", list, refused)
 
 
 def test_a_sweep_of_replays(tmp_path):
     write_tasks(two_sends(), tmp_path / "job.json")
-    fixed = {"workload": str(tmp_path / "job.json"), "gpus_per_server": 1, "link_delay_s": 0.0, "gradient": True}
-    grid = {"fabric": ["fat-tree", "rail-optimized"], "compute_scale": [1.0, 2.0]}
+    paths = {"gpu.gpus_per_server": 1, "network.link_delay_s": 0.0}
+    fixed = paths | {"workload": str(tmp_path / "job.json"), "gradient": True}
+    grid = {"network.fabric": ["fat-tree", "rail-optimized"], "compute_scale": [1.0, 2.0]}
     space = Sweep(evaluate="replay", fixed=fixed, grid=grid, dtype="float64")
     rows = [row for file in sweep(space, tmp_path / "rows") for row in read_rows(file)[0]]
     assert [(row["fabric"], row["compute_scale"], row["nic_gbps"]) for row in rows] == [
-        (name, scale, 400) for name in grid["fabric"] for scale in grid["compute_scale"]
+        (name, scale, 400) for name in grid["network.fabric"] for scale in grid["compute_scale"]
     ]
     assert [row["makespan_s"] for row in rows] == pytest.approx([4.5e-3, 7.5e-3] * 2, **NEAR)
     assert {row["held_by"] for row in rows} == {"computation"}
-    check_refused("workload must be the file", Sweep, evaluate="replay")
-    check_refused("unknown", Sweep, evaluate="replay", fixed=fixed | {"wheights": "matrix.txt"})
-    assert Sweep(evaluate="replay", fixed=fixed | {"fabric": "fat-tree", "weights": "matrix.txt"})
-    check_refused(
-        "compute_scale must be finite",
-        Sweep,
-        evaluate="replay",
-        fixed=fixed | {"fabric": "fat-tree", "compute_scale": -1.0},
-    )
+    file = tmp_path / "sweep.json"
+    nested = {"gpu": {"gpus_per_server": 1}, "network": {"link_delay_s": 0.0}}
+    fixed_in_file = nested | {"workload": fixed["workload"], "gradient": True}
+    told = {"evaluate": "replay", "fixed": fixed_in_file, "grid": grid, "dtype": "float64"}
+    file.write_text(json.dumps(told))
+    assert read_sweep(file) == space
+
+    def refuse(words, **fixed):
+        check_refused(words, Sweep, evaluate="replay", fixed=fixed, dtype="float64")
+
+    refuse("workload must be the file")
+    refuse("unknown", **fixed, wheights="matrix.txt")
+    refuse("setting 'nic_gbps' of .fixed. is network.nic_gbps now", **fixed, nic_gbps=100.0)
+    refuse("compute_scale must be finite", **fixed, compute_scale=-1.0)
+    refuse("network.nic_gbps must be a number above 0", **fixed | {"network.nic_gbps": -1.0})
+    check_refused("dtype of a sweep of replays must be 'float64'", Sweep, evaluate="replay", fixed=fixed)
+    assert Sweep(evaluate="replay", fixed=fixed | {"weights": "matrix.txt"}, dtype="float64")
 
 
 def test_more_bandwidth_saves_what_the_rows_say():
     graph, told = two_sends(), []
-    (done,) = replay(graph, Replay(**ALONE), progress=told.append)
+    (done,) = replay(graph, case(), progress=told.append)
     (nics,) = (row for row in gain_rows(done, gains(done)) if row["what"] == "nic up")
     assert nics["saved_per_percent_s"] == pytest.approx(1.5e-5, **NEAR)
     assert nics["saved_per_100_gbps_s"] == pytest.approx(1.5e-3 / 4, **NEAR)
-    assert one(graph, nic_gbps=(404.0,)).makespan_s == pytest.approx(4.5e-3 - 1.5e-5, rel=1e-4)
+    assert one(graph, {"network.nic_gbps": 404}).makespan_s == pytest.approx(4.5e-3 - 1.5e-5, rel=1e-4)
     assert told == ["fat-tree at 400 Gbps: paths", "fat-tree at 400 Gbps: 5 flows"]

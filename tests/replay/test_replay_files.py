@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from mfabric_jax.case import Case, cases
 from mfabric_jax.flows.dependencies import run_order
 from mfabric_jax.replay import Replay, replay
 from mfabric_jax.replay.replayed import gain_rows, gains, path_of, spent
@@ -35,7 +36,7 @@ def longest_way(flows, rate):
 @pytest.mark.parametrize("file", FILES)
 def test_no_replay_is_earlier_than_it_can_be(shared_data, file):
     graph = read_tasks(shared_data / "task_graphs" / file)
-    for done in replay(graph, Replay(fabrics=FABRICS, absent="assume")):
+    for done in replay(graph, cases(Case(), {"network.fabric": FABRICS}), Replay(absent="assume")):
         prepared = done.prepared
         hops, share = prepared.routes
         there, capacity = hops >= 0, prepared.network.capacity

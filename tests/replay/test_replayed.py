@@ -6,7 +6,7 @@ import pytest
 from mfabric_jax.replay.replayed import at_a_tie, gain_rows, gains, path_rows, saved_rows, spans, spent
 from mfabric_jax.tasks.busy_time import covered_s
 from mfabric_jax.tasks.graph import Op, TaskKind, Tasks
-from tests.study.test_replay import NEAR, NIC, one
+from tests.replay.test_replay import NEAR, NIC, one
 
 
 def two_ranks(**collective):

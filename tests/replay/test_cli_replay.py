@@ -9,10 +9,14 @@ from mfabric_jax.report import read_rows
 from mfabric_jax.tasks.formats.registry import write_tasks
 from mfabric_jax.tasks.graph import TaskKind, Tasks
 from tests.command_line import mistake, status
-from tests.study.test_replay import two_sends
+from tests.replay.test_replay import two_sends
 
 pytestmark = pytest.mark.usefixtures("command_line")
-ALONE = ("--gpus-per-server", 1, "--link-delay-s", 0)
+ALONE = (  # every rank on a server of its own, whose NVLink is 900 GB/s
+    *("--set", "gpu.gpus_per_server=1", "--set", "network.link_delay_s=0"),
+    *("--set", "gpu.nvlink_gigabytes_per_s=900"),
+)
+APART = ("--set", "network.rail-optimized.pxn=false")
 
 
 @pytest.fixture
@@ -36,7 +40,7 @@ def test_a_row_for_every_fabric_and_bandwidth_and_files_of_the_first(job, tmp_pa
     ]
     assert [row["makespan_s"] for row in rows] == pytest.approx([4.5e-3, 3.75e-3], rel=1e-9)
     assert [row["held_by"] for row in rows] == ["computation", "computation"]
-    assert config.items() >= {"workload": str(job), "gpus_per_server": 1, "table": "out"}.items()
+    assert config.items() >= {"workload": str(job), "servers": 0, "table": "out"}.items()
     links, ranks, steps = (read_rows(files[name])[0] for name in ("links", "per-rank", "steps"))
     assert sum(row["holds_s"] for row in links) == pytest.approx(1.5e-3, rel=1e-9)
     assert [row["sent_bytes"] for row in ranks] == [75e6, 0, 0]
@@ -51,7 +55,7 @@ def test_a_row_for_every_fabric_and_bandwidth_and_files_of_the_first(job, tmp_pa
 
 
 def test_fabrics_that_end_alike_say_why(job, capsys):
-    assert status("replay", job, "--fabrics", "fat-tree,rail-optimized", "--no-gradient", *ALONE) == 0
+    assert status("replay", job, "--fabrics", "fat-tree,rail-optimized", "--no-gradient", *ALONE, *APART) == 0
     assert "fat-tree and rail-optimized end alike: sprayed" in capsys.readouterr().out
 
 
@@ -100,7 +104,11 @@ def test_mistakes(job, tmp_path, capsys):
         ((), "replay needs a graph of tasks first"),
         ((tmp_path / "none.json",), "cannot read"),
         ((broken,), "broken.cm"),
-        ((job, "--fabrics", "fattree"), "fabrics 'fattree' is unknown"),
+        ((job, "--fabrics", "fattree"), "network.fabric must be fat-tree"),
+        ((job, "--routing", "ecmp"), "circuits.routing"),
+        ((job, "--link-delay-s", 0), "--set network.link_delay_s=..."),
+        ((job, "--model", "llama-moe"), "model.name is not read by replay; leave it out."),
+        ((job, "--graph", "own.json", "--nic-gbps", 100), "network.nic_gbps is not used on a graph"),
         ((job, "--first", "predict"), "first 'predict' is unknown"),
         ((job, "--tflops", 3), "tflops cannot be given"),
         ((job, "--out", tmp_path / "rows.txt"), "extension"),
