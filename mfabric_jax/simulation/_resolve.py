@@ -18,13 +18,8 @@ from mfabric_jax.fabric.design import DELAY_S, Fabric
 from mfabric_jax.fabric.ocs import get_ocs
 from mfabric_jax.fabric.transport import get_transport
 from mfabric_jax.fabric.tree import Tree
-<<<<<<< HEAD
 from mfabric_jax.simulation.limits import PAYS, check_limits, refuse
-from mfabric_jax.simulation.settings import Settings
-=======
-from mfabric_jax.simulation.limits import check_limits
 from mfabric_jax.simulation.settings import Hardware, Settings
->>>>>>> f3f73d4 (Clusters, drawings and replays read cases: one default everywhere, and what a case lacked has a path)
 from mfabric_jax.traffic.named_axes import axes_of
 from mfabric_jax.workload import Gpu, Workload, get_gpu
 from mfabric_jax.workload.catalog import Model, get_model

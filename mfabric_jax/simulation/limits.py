@@ -3,15 +3,9 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-<<<<<<< HEAD
 from mfabric_jax.case.paths import Case, flat
-from mfabric_jax.checks import InputError, Misfit
-=======
-from mfabric_jax.case.paths import flat
-from mfabric_jax.case.tree import Case
 from mfabric_jax.case.values import AUTO
-from mfabric_jax.checks import Misfit
->>>>>>> f3f73d4 (Clusters, drawings and replays read cases: one default everywhere, and what a case lacked has a path)
+from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.workload import Gpu, Workload

@@ -101,11 +101,7 @@ class Settings(Hardware):
     flows: str
     busy: str
     circuit_flows: str
-<<<<<<< HEAD
-    goodput: float
     measured: float | None = None  # the rate that was solved from a measured iteration
-=======
->>>>>>> f3f73d4 (Clusters, drawings and replays read cases: one default everywhere, and what a case lacked has a path)
 
     # ------------------------------------------------------------------------------------ as the case says, by its name
     @property

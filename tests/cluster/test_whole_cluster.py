@@ -8,10 +8,9 @@ import pytest
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
-from mfabric_jax import InputError, units, workload
+from mfabric_jax import load, resolve, simulate, units
 from mfabric_jax.cluster import whole_cluster
 from mfabric_jax.cluster.whole_cluster import (
-    WholeCluster,
     build_cluster,
     cluster_rows,
     flow_rows,
@@ -39,15 +38,23 @@ def quick_to_compile():
         yield
 
 
-def config(name="fat-tree", **settings):
+def config(name="fat-tree", changes=None, model=None, gpus=None):
     """LLaMA-MoE on 8 servers, two in each region; Mixtral on 4 scale-up domains, each for two groups."""
-    model, servers = ("mixtral-8x7b", 4) if name in ("nvl72", "mfabric-cpo") else ("llama-moe", 8)
-    return WholeCluster(fabric=name, **{"model": model, "servers": servers, "dtype": "float64"} | settings)
+    usual = ("mixtral-8x7b", 256) if name in ("nvl72", "mfabric-cpo") else ("llama-moe", 64)
+    given = {"model.name": model or usual[0], "job.parallel.gpus": gpus or usual[1], "network.fabric": name}
+    given |= {"run.dtype": "float64", "job.batch.per_stage": 1, "network.link_delay_s": 1e-6}
+    return load(preset="paper").with_(given | (changes or {}))
 
 
 @functools.cache
-def solved(name="fat-tree", **settings):
-    return solve_cluster(config(name, **settings))
+def solved(name="fat-tree", **radix):
+    return solve_cluster(config(name, {f"network.{key}": value for key, value in radix.items()}))
+
+
+def built(case):
+    """The fabric with circuits, and the job."""
+    one = resolve(case)
+    return build_cluster(one, tokens_of(one.job)), one.job
 
 
 QUICK = ("fat-tree", "mfabric", "topoopt", "nvl72")
@@ -64,7 +71,7 @@ def test_every_fabric_solves(name):
     assert every["bytes"] == pytest.approx(sum(row["bytes"] for row in rows.values()), rel=1e-12)
     assert every["end_s"] == max(row["end_s"] for row in rows.values())
     servers, gpus = (4, 256) if name in ("nvl72", "mfabric-cpo") else (8, 64)
-    facts = {"model": config(name).model, "fabric": name, "servers": servers, "gpus": gpus, "nic_gbps": 400.0}
+    facts = {"model": config(name).model.name, "fabric": name, "servers": servers, "gpus": gpus, "nic_gbps": 400.0}
     assert every.items() >= (facts | {"links": len(done.network.tail)}).items()
     assert min(every["build_s"], every["solve_s"]) > 0
     assert every["peak_mb"] > 50
@@ -96,7 +103,7 @@ def test_rows_of_links_and_flows():
 
 
 def test_a_seed_repeats():
-    one, again, other = (solve_cluster(config(seed=seed)) for seed in (0, 0, 1))
+    one, again, other = (solve_cluster(config(changes={"run.seed": seed})) for seed in (0, 0, 1))
     np.testing.assert_array_equal(one.transfers.finish, again.transfers.finish)
     assert np.any(one.flows.size != other.flows.size)
 
@@ -104,7 +111,7 @@ def test_a_seed_repeats():
 @functools.cache
 def expert_bytes():
     """[stage rank rank] of the one replica, a loop over layers and micro-batches of the tokens that are drawn."""
-    job = config().job()
+    job = resolve(config()).job
     tokens = measured(job, iterations=1, drift=0.0).count[0]
     sent = np.zeros((job.pp, 16, 16))
     for stage in range(job.pp):
@@ -146,9 +153,8 @@ JOBS = [("llama-moe", 16), ("mixtral-8x7b", 32), ("qwen-moe", 16)]
 
 @pytest.mark.parametrize(("model", "servers"), JOBS[1:])
 def test_circuits_of_topoopt(model, servers):
-    asked = config("topoopt", model=model, servers=servers)
-    job = asked.job()
-    (count,) = build_cluster(asked, job, tokens_of(job)).regions
+    cluster, job = built(config("topoopt", model=model, gpus=8 * servers))
+    (count,) = cluster.regions
     np.testing.assert_array_equal(count, count.T)
     assert np.all(np.diagonal(count) == 0)
     assert count.sum(1).max() <= 8
@@ -168,10 +174,9 @@ def test_circuits_of_topoopt(model, servers):
 
 def test_circuits_of_regions():
     for (model, servers), policy in itertools.product(JOBS[1:], ("greedy", "uniform")):
-        asked = config("mfabric", model=model, servers=servers, policy=policy)
-        job = asked.job()
+        cluster, job = built(config("mfabric", {"circuits.policy": policy}, model=model, gpus=8 * servers))
         tokens, size = tokens_of(job), job.servers_per_region
-        count = build_cluster(asked, job, tokens).regions
+        count = cluster.regions
         assert count.shape == (servers // size, size, size)
         np.testing.assert_array_equal(count, count.transpose(0, 2, 1))
         np.testing.assert_array_equal(count.sum(2), 6)
@@ -185,62 +190,51 @@ def test_circuits_of_regions():
 def test_a_gpu_has_what_its_nic_leaves_in_a_cluster_too():
     # 8 Tbps less a NIC of 400 Gbps: 950 GB/s of NVLink, or 9 optical ports and 475 GB/s; of 800 Gbps: 900, 4 and 450.
     for gbps, ports, nvlink in ((400.0, 9, 950.0), (800.0, 4, 900.0)):
-        same = {"nic_gbps": gbps, "model": "deepseek-v3", "policy": "uniform"}
+        same = {"network.nic_gbps": gbps, "job.parallel.dp": 1, "job.parallel.gpus": None}
         made = {}
         for name in ("nvl72", "mfabric-cpo"):
-            asked = config(name, servers=0, **same)
-            made[name] = build_cluster(asked, asked.job(), tokens_of(asked.job()))
+            made[name], _ = built(config(name, same | {"circuits.policy": "uniform"}, model="deepseek-v3"))
         assert made["nvl72"].nvswitch_gigabytes_per_s == pytest.approx(nvlink)
         assert made["mfabric-cpo"].nvswitch_gigabytes_per_s == pytest.approx(nvlink / 2)
         np.testing.assert_array_equal(made["mfabric-cpo"].regions.sum(2), 64 * ports)
 
 
 def test_settings_reach_the_fabric_and_the_job():
-    job = config().job()
-    made = build_cluster(config(radix=16, tiers=3, goodput=0.9, pxn=True, nic_gbps=100.0), job, tokens_of(job))
+    paths = {"network.radix": 16, "network.goodput": 0.9, "network.nic_gbps": 100, "network.link_delay_s": 2e-6}
+    made, _ = built(config("rail-optimized", paths | {"network.rail-optimized.pxn": True}))
     assert (made.tree.radix, made.tree.tiers, made.pxn, made.nic_Bps) == (16, 3, True, 0.9 * units.gbps(100.0))
-    made = build_cluster(config("mfabric", electrical_nics=3, optical_degree=5), job, tokens_of(job))
+    assert made.link_delay_s == 2e-6
+    made, _ = built(config(changes=paths))
+    assert not made.pxn  # of rails alone
+    made, _ = built(config("mfabric", {"network.mfabric.optical_degree": 5}))
     assert (made.nics, made.regions.sum(2).max()) == (3, 5)
-    made = build_cluster(config("oversub-fat-tree", radix=16), job, tokens_of(job))
+    made, _ = built(config("oversub-fat-tree", {"network.radix": 16}))
     assert made.tree.edge_ports == (4, 12)
-    asked = config("mfabric-cpo")  # groups that share a domain have no circuits
-    made = build_cluster(asked, asked.job(), tokens_of(asked.job()))
+    paths = {"network.radix": 16, "network.oversubscription": 3, "network.oversubscribed_at": "aggregation"}
+    made, _ = built(config("fat-tree", paths))
+    assert (made.tree.oversubscription, made.tree.at, made.tree.edge_ports) == (3, "aggregation", (8, 8))
+    made, _ = built(config("mfabric-cpo"))  # groups that share a domain have no circuits
     assert (made.regions.shape, len(made.circuits.src)) == ((4, 1, 1), 0)
-    assert WholeCluster(model="llama-moe").job() == workload.get("llama-moe")
-    for model, servers, fabric, want in (  # servers change the replicas
-        ("llama-moe", 24, "fat-tree", {"dp": 3, "gpus": 192, "servers": 24, "ep": 16, "pp": 4}),
-        ("mixtral-8x22b", 192, "fat-tree", {"dp": 3, "gpus": 1536}),
-        ("mixtral-8x22b", 0, "nvl72", {"gpus_per_server": 64, "servers": 16, "servers_per_region": 1}),
-        ("mixtral-8x7b", 4, "mfabric-cpo", {"gpus_per_server": 64, "servers": 4, "servers_per_region": 1}),
-    ):
-        job = WholeCluster(model=model, servers=servers, fabric=fabric).job()
-        assert {name: getattr(job, name) for name in want} == want
 
 
-def test_mistakes():
-    for settings, words in [
-        ({"model": "llama"}, "model 'llama' is unknown"),
-        ({"fabric": "rails"}, "fabric 'rails' is unknown"),
-        ({"routing": "split"}, "routing 'split' is unknown"),
-        ({"policy": "best"}, "policy 'best' is unknown"),
-        ({"rule": "print"}, "rule 'print' is unknown (did you mean 'printed'?)"),
-        ({"dtype": "half"}, "dtype 'half' is unknown"),
-        ({"servers": -1}, "servers must be a whole number of at least 0, got -1."),
-        ({"servers": 12}, "servers must hold whole replicas of llama-moe (64 GPUs each)"),
-        ({"servers": 1, "fabric": "nvl72"}, "a pipeline stage of dp x tp x ep = 1 x 1 x 16 = 16 GPUs must fill"),
-        ({"graph": "x.json", "nic_gbps": 100.0}, "nic_gbps is not used on a graph, which says all of its fabric"),
-        ({"graph": "x.json", "fabric": "fat-tree"}, "fabric is not used on a graph"),
-        ({"seed": -1}, "seed must be a whole number of at least 0, got -1."),
-        ({"nic_gbps": 0.0}, "nic_gbps must be finite and above 0, got 0.0."),
-    ]:
-        with pytest.raises(InputError) as caught:
-            WholeCluster(**{"model": "llama-moe"} | settings)
-        assert str(caught.value).removeprefix("llama-moe: ").startswith(words)
-    for name, settings, words in (
-        ("mfabric", {"electrical_nics": 0}, "no path leads from server"),
-        ("fat-tree", {"radix": 4}, "has room for 16 hosts, got 64; choose a larger radix"),
+def test_what_a_whole_cluster_is_not_of():
+    for name, changes, words in (
+        ("fat-tree", {"placement.rule": "hierarchical"}, "placement.rule must be contiguous beside a whole cluster"),
+        ("fat-tree", {"traffic.source": "authors"}, "traffic.source must be shares beside a whole cluster"),
+        ("fat-tree", {"network.paths": "weighted"}, "routing 'weighted' is unknown"),
+        ("fat-tree", {"network.radix": 4}, "has room for 16 hosts, got 64; choose a larger radix"),
+        ("mfabric", {"circuits.policy": "static"}, "circuits.policy static is for several all-to-alls"),
+        ("mfabric", {"network.mfabric.optical_degree": 8}, "must be below the 8 NICs of a server"),
     ):
-        check_refused(words, solve_cluster, config(name, **settings))
+        check_refused(words, solve_cluster, config(name, changes))
+
+
+def test_an_iteration_of_one_group_is_not_of_what_a_whole_cluster_has():
+    for changes, words in (
+        ({"network.paths": "least-loaded"}, "network.paths must be spray or ecmp beside an iteration of one group"),
+        ({"network.oversubscription": 2}, "network.oversubscription must be auto beside an iteration of one group"),
+    ):
+        check_refused(words, lambda changes=changes: simulate(config(changes=changes)).rows())
 
 
 def test_oversubscription_lowers_what_is_between_edge_switches():
