@@ -164,15 +164,15 @@ def _fabric(given: Mapping[str, Any]) -> FabricTable:
         if given.get(kind) and (beside := [name for name in fields if name in given]):
             raise InputError(f"{beside[0]} of a fabric is not used with {kind}; leave it out.")
     old = {WAS[name]: value for name, value in given.items() if name in WAS}
-    own = {name: value for name, value in given.items() if name not in WAS}
-    if old and "case" in own:
+    own = {name: value for name, value in given.items() if name not in (*WAS, "case")}
+    if old and "case" in given:
         name = next(name for name in given if name in WAS)
         raise InputError(f"{name} of a fabric stands in its case, as {WAS[name]}, where one is given.")
-    bare = "case" not in own and "name" not in given
+    bare = "case" not in given and "name" not in given
     if bare and "policy" in given:
         raise InputError("policy of a fabric is not used with a plain tree; leave it out.")
-    case = case_of("fabric", own.get("case", {})).with_((ONE_NIC if bare else {}) | old)
-    return FabricTable(**own | {"case": case})
+    case = case_of("fabric", given.get("case", {})).with_((ONE_NIC if bare else {}) | old)
+    return FabricTable(**own, case=case)
 
 
 def case_of(named: str, given: Any) -> Case:
