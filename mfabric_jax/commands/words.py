@@ -291,6 +291,8 @@ def layers_in(command: str, words: Sequence[str], options: type[T]) -> tuple[lis
     places = [option.place for option in known.values() if option.place is not None]
     for place, word in zip(places, free, strict=False):
         if place.states and not word.lower().endswith(".json"):
+            if place.states in stated:
+                raise InputError(f"{place.states} is {word} ({place.name}); leave out the flag or --set.")
             stated[place.states] = _values(place.states, word)
     free, files = free[: len(places)], free[len(places) :]
     for word in files:

@@ -1,4 +1,4 @@
-"""`mfabric failures`, `cluster` and `draw`: what they print and write, and one sentence for every mistake."""
+"""`mfabric cluster` and `draw`: what they print and write, and one sentence for every mistake."""
 
 import csv
 import json
@@ -6,15 +6,13 @@ import json
 import numpy as np
 import pytest
 
-from mfabric_jax.commands.failures import _months, _swaps
 from mfabric_jax.fabric import NAMES, cluster
 from mfabric_jax.fabric.graph import graph_text
 from mfabric_jax.report import read_rows
 from tests.command_line import mistake, status
 
-SMALL = ("--model", "llama-moe", "--servers", "8")
-FAILURES = ("failures", "--models", "llama-moe", "--dtype", "float64")
-CLUSTER = ("cluster", *SMALL, "--dtype", "float64")
+SMALL = ("--preset", "paper", "--model", "llama-moe", "--gpus", "64", "--dp", "1")
+CLUSTER = ("cluster", *SMALL, "--set", "run.dtype=float64")
 
 
 pytestmark = pytest.mark.usefixtures("command_line")
@@ -29,60 +27,6 @@ def line_of(output, *words):
     """The words of the one printed line that begins with these."""
     (line,) = [line.split() for line in output.splitlines() if line.split()[: len(words)] == list(words)]
     return line[len(words) :]
-
-
-PARTS_S = ["compute_s", "exposed_comm_s", "reconfig_s", "bubble_s", "tp_comm_s", "ep_comm_s", "dp_comm_s"]
-FAILURE_COLUMNS = ["model", "fabric", "failure", "nic_gbps", "gpus", "policy", "routing", "nic_use", "stage", "server"]
-FAILURE_COLUMNS += ["at", "iterations"]
-FAILURE_COLUMNS += ["healthy_s", "failed_s", "slow_down", "run_slow_down", "published"]
-FAILURE_COLUMNS += [*(f"healthy_{part}" for part in PARTS_S), *PARTS_S, "dtype"]
-
-
-def test_failures(capsys, tmp_path):
-    out, pictures = tmp_path / "rows.csv", tmp_path / "pictures"
-    words = (*FAILURES, "--kinds", "electrical-nic,link", "--iterations", "2", "--at", "1", "--stage", "3", "--dp", "8")
-    words += ("--gpus", "512")
-    assert status(*words, "--server", "1", "--radix", "8", "--out", str(out), "--figures", str(pictures)) == 0
-    output = capsys.readouterr()
-    rows, config = read_rows(out)
-    assert [name for name in header(out) if name in FAILURE_COLUMNS] == FAILURE_COLUMNS
-    assert {"spare_usd", "spare_network_usd", "spare_part_usd", "devices"} < set(header(out))
-    nic_usd, link_usd = 1499, 2 * 659 + 500 * 0.3  # at 400 Gbps: a NIC; two transceivers and 500 m of fibre
-    assert [row["spare_part_usd"] for row in rows] == pytest.approx([nic_usd, link_usd])
-    assert "spare part [$]" in output.out
-    assert [row["failure"] for row in rows] == ["electrical-nic", "link"]
-    for row in rows:
-        facts = {"model": "llama-moe", "gpus": 512, "nic_gbps": 400, "stage": 3, "server": 1, "at": 1, "iterations": 2}
-        assert row.items() >= (facts | {"published": None}).items()
-        assert 0 < row["run_slow_down"] < row["slow_down"] < 0.5  # of two iterations the second suffers
-        printed = line_of(output.out.split("\n\n")[0], "llama-moe", "mfabric", row["failure"])
-        np.testing.assert_allclose([float(x) for x in printed[:2]], [row["healthy_s"], row["failed_s"]], rtol=1e-3)
-        percent = [f"{100 * row[field]:.1f}%" for field in ("slow_down", "run_slow_down")]
-        assert percent[0] in printed
-        assert percent[1] in output.out  # a wide table goes on below
-    nic, link = rows
-    assert nic["slow_down"] > link["slow_down"]  # half of the NICs, a quarter of links
-    assert (config["kinds"], config["radix"]) == (["electrical-nic", "link"], 8)
-    assert sorted(path.name for path in pictures.iterdir()) == ["failures.png"]
-    assert "arXiv 2501.03905" in output.out
-    assert str(pictures / "failures.png") in output.err
-
-
-def test_a_month_is_one_use_of_nics():
-    rows = [
-        {"model": "m", "fabric": "f", "nic_use": use, "failure": kind, "lost_hours_per_month": 2.0, "slow_down": 0.1}
-        for use in ("own", "pooled")
-        for kind in ("gpu", "link")
-    ]
-    assert list(_months(rows)) == [
-        f"m on f, {use} NICs: 4 h of a month lost (0.55%), 2 kinds." for use in ("own", "pooled")
-    ]
-    assert list(_swaps(rows)) == []
-    server = [row | {"failure": "server", "slow_down": 0.0} for row in rows[:1]]
-    (said,) = _swaps([*rows, *server])
-    assert said.startswith(
-        "m on f, own NICs, gpu: a spare in the place of its whole server costs less (0.0% for 10.0%)"
-    )
 
 
 OUT_COLUMNS = ["model", "fabric", "servers", "gpus", "nic_gbps", "links", "traffic", "flows", "bytes", "end_s"]
@@ -110,7 +54,7 @@ def test_a_cluster(capsys, tmp_path):
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert all(str(tmp_path / f"rails-{table}.csv") in output.err for table in ("out", "links", "flows"))
     assert str(picture) in output.err
-    assert (config["fabric"], config["servers"], config["workload"]["gpus"]) == ("rail-optimized", 8, 64)
+    assert config["resolved"]["network.fabric"] == config["stated"]["network.fabric"] == "rail-optimized"
     assert (every[0]["traffic"], every[0]["flows"], every[0]["links"]) == ("all", len(flows), len(links))
     for row in every[1:]:
         own = [flow for flow in flows if flow["traffic"] == row["traffic"]]
@@ -132,7 +76,7 @@ def test_a_cluster_on_a_graph_of_one_s_own(capsys, tmp_path):
     edges = [{"source": f"gpu {g}", "target": "hub", "capacity_gbps": 400} for g in range(64)]
     graph = tmp_path / "own.json"
     graph.write_text(json.dumps({"directed": False, "nodes": nodes, "edges": edges}))
-    words = (*CLUSTER, "--graph", str(graph), "--goodput", "0.5", "--picture", str(tmp_path / "own.png"))
+    words = (*CLUSTER, "--graph", str(graph), "--set", "network.goodput=0.5", "--picture", str(tmp_path / "own.png"))
     every, links, flows, _ = written(words, tmp_path, "graph")
     assert "64 GPUs, 128 links" in capsys.readouterr().out
     assert (tmp_path / "own.png").read_bytes().startswith(b"\x89PNG")
@@ -159,7 +103,8 @@ def test_a_graph_that_does_not_fit(capsys, tmp_path):
 def test_draw_every_fabric_and_a_graph(capsys, tmp_path):
     for name in NAMES:
         out = tmp_path / f"{name}.svg"
-        assert status("draw", name, *SMALL, "--out", out) == 0
+        more = ("--gpus", "512", "--dp", "8") if name in ("nvl72", "mfabric-cpo") else ()
+        assert status("draw", name, *SMALL, *more, "--out", out) == 0
         assert capsys.readouterr().out == f"{out}\n"
         assert "<svg" in out.read_text()
     assert sorted(path.stem for path in tmp_path.iterdir()) == sorted(NAMES)
@@ -168,6 +113,21 @@ def test_draw_every_fabric_and_a_graph(capsys, tmp_path):
     assert status("draw", str(graph), "--out", str(out)) == 0
     assert out.read_bytes().startswith(b"\x89PNG")
     assert capsys.readouterr().out == f"{out}\n"
-    for option, value in (("servers", "8"), ("model", "llama-moe"), ("seed", "1"), ("gpu", "h100")):
-        said = mistake(capsys, "draw", graph, "--out", out, f"--{option}", value)
-        assert said == f"{option} is not used on a graph, which says all of its fabric; leave it out."
+    for option, path in (("gpus", "job.parallel.gpus"), ("model", "model.name"), ("gpu", "gpu.name")):
+        said = mistake(capsys, "draw", graph, "--out", out, f"--{option}", {"gpus": 8}.get(option, "H100-SXM"))
+        assert said.startswith(f"{path} is not ")
+
+
+def test_mistakes(capsys, tmp_path):
+    for words, said in (
+        (("draw",), "draw needs a fabric first; allowed: fat-tree"),
+        (("draw", "fattree", "--out", "a.png"), "network.fabric must be fat-tree"),
+        (("draw", "mfabric", "--out", "a.png", "--fabric", "torus"), "network.fabric is mfabric (FABRIC); leave out"),
+        (("cluster", "--fabric", "fat-tree", "--routing", "split"), "circuits.routing is read by no case"),
+        (("cluster", "--routing", "split"), "circuits.routing is not read by cluster; how flows use equal paths is"),
+        (("cluster", "--trace", "x.npy"), "traffic.trace.path is not read by cluster; leave it out."),
+        (("cluster", "--graph", "x.json", "--nic-gbps", "100"), "network.nic_gbps is not used on a graph"),
+        (("cluster", "--servers", "8"), "option '--servers' is unknown (did you mean --set job.parallel.gpus=...?)."),
+        (("cluster", "--nic-gbps", "100,400"), "cluster shows one case, got 2 that differ in network.nic_gbps"),
+    ):
+        assert mistake(capsys, *words).startswith(said), words

@@ -1,0 +1,84 @@
+"""`mfabric failures`: what it prints and writes."""
+
+import csv
+
+import numpy as np
+import pytest
+
+from mfabric_jax.commands.failures import _months, _swaps
+from mfabric_jax.report import read_rows
+from tests.command_line import status
+
+FAILURES = ("failures", "--preset", "paper", "--model", "llama-moe", "--set", "run.dtype=float64")
+HOURS = 730.0  # of a month
+
+pytestmark = pytest.mark.usefixtures("command_line")
+
+
+def header(path):
+    with path.open() as file:
+        return next(csv.reader(file))
+
+
+def line_of(output, *words):
+    """The words of the one printed line that begins with these."""
+    (line,) = [line.split() for line in output.splitlines() if line.split()[: len(words)] == list(words)]
+    return line[len(words) :]
+
+
+PARTS_S = ["compute_s", "exposed_comm_s", "reconfig_s", "bubble_s", "tp_comm_s", "ep_comm_s", "dp_comm_s"]
+FAILURE_COLUMNS = ["model", "fabric", "failure", "nic_gbps", "gpus", "policy", "routing", "nic_use", "stage", "server"]
+FAILURE_COLUMNS += ["at", "iterations"]
+FAILURE_COLUMNS += ["healthy_s", "failed_s", "slow_down", "run_slow_down", "published"]
+FAILURE_COLUMNS += [*(f"healthy_{part}" for part in PARTS_S), *PARTS_S, "dtype"]
+
+
+def test_failures(capsys, tmp_path):
+    out, pictures = tmp_path / "rows.csv", tmp_path / "pictures"
+    paths = {"kinds": "electrical-nic+link", "iteration": 1, "stage": 3, "server": 1}
+    words = [word for path, value in paths.items() for word in ("--set", f"failures.{path}={value}")]
+    words += ["--set", "run.iterations=2", "--set", "network.radix=8", "--dp", "8", "--gpus", "512"]
+    assert status(*FAILURES, *words, "--out", str(out), "--figures", str(pictures)) == 0
+    output = capsys.readouterr()
+    rows, config = read_rows(out)
+    assert [name for name in header(out) if name in FAILURE_COLUMNS] == FAILURE_COLUMNS
+    assert {"spare_usd", "spare_network_usd", "spare_part_usd", "devices"} < set(header(out))
+    nic_usd, link_usd = 1499, 2 * 659 + 500 * 0.3  # at 400 Gbps: a NIC; two transceivers and 500 m of fibre
+    assert [row["spare_part_usd"] for row in rows] == pytest.approx([nic_usd, link_usd])
+    assert "spare part [$]" in output.out
+    assert [row["failure"] for row in rows] == ["electrical-nic", "link"]
+    for row in rows:
+        facts = {"model": "llama-moe", "gpus": 512, "nic_gbps": 400, "stage": 3, "server": 1, "at": 1, "iterations": 2}
+        assert row.items() >= (facts | {"published": None}).items()
+        assert 0 < row["run_slow_down"] < row["slow_down"] < 0.5  # of two iterations the second suffers
+        printed = line_of(output.out.split("\n\n")[0], "llama-moe", "mfabric", row["failure"])
+        np.testing.assert_allclose([float(x) for x in printed[:2]], [row["healthy_s"], row["failed_s"]], rtol=1e-3)
+        percent = [f"{100 * row[field]:.1f}%" for field in ("slow_down", "run_slow_down")]
+        assert percent[0] in printed
+        assert percent[1] in output.out  # a wide table goes on below
+    nic, link = rows
+    assert nic["slow_down"] > link["slow_down"]  # half of the NICs, a quarter of links
+    assert (config["resolved"]["failures.kinds"], config["resolved"]["network.radix"]) == (
+        ["electrical-nic", "link"],
+        8,
+    )
+    assert sorted(path.name for path in pictures.iterdir()) == ["failures.png"]
+    assert "arXiv 2501.03905" in output.out
+    assert str(pictures / "failures.png") in output.err
+
+
+def test_a_month_is_one_use_of_nics():
+    rows = [
+        {"model": "m", "fabric": "f", "nic_use": use, "failure": kind, "lost_hours_per_month": 2.0, "slow_down": 0.1}
+        for use in ("own", "pooled")
+        for kind in ("gpu", "link")
+    ]
+    assert list(_months(rows, HOURS)) == [
+        f"m on f, {use} NICs: 4 h of a month lost (0.55%), 2 kinds." for use in ("own", "pooled")
+    ]
+    assert list(_swaps(rows)) == []
+    server = [row | {"failure": "server", "slow_down": 0.0} for row in rows[:1]]
+    (said,) = _swaps([*rows, *server])
+    assert said.startswith(
+        "m on f, own NICs, gpu: a spare in the place of its whole server costs less (0.0% for 10.0%)"
+    )
