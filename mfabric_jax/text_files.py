@@ -5,6 +5,7 @@ says a key twice, or holds something else than values by name.
 """
 
 import json
+import os
 import tomllib
 from collections import Counter
 from collections.abc import Callable
@@ -97,3 +98,12 @@ def _check_depth(value: Any) -> None:
 
 
 PARSERS: dict[str, Callable[[str], Any]] = {".toml": tomllib.loads, ".json": parsed_json}
+
+
+def stamp(path: str | Path) -> tuple[int, int]:
+    """When a file was changed, and its size: what is kept of it holds while these do. (0, 0): there is none."""
+    try:
+        seen = os.stat(path)
+    except (OSError, ValueError):  # a name with a zero byte in it is no OSError
+        return 0, 0
+    return seen.st_mtime_ns, seen.st_size

@@ -20,6 +20,7 @@ from mfabric_jax.fabric.transport import get_transport
 from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.simulation.limits import PAYS, check_limits, refuse
 from mfabric_jax.simulation.settings import Hardware, Settings
+from mfabric_jax.text_files import stamp
 from mfabric_jax.traffic.named_axes import axes_of
 from mfabric_jax.workload import Gpu, Workload, get_gpu
 from mfabric_jax.workload.catalog import Model, get_model
@@ -93,12 +94,20 @@ class _Open:
         return build({path: value for path, value in self.values.items() if value is not None})
 
 
-@functools.lru_cache(maxsize=4096)
 def resolve(case: Case) -> Resolved:
     """The case with every value resolved, its job, and what the engine reads.
 
     `InputError` for a name that is none, `Misfit` for values that do not go together, each with one sentence.
     """
+    source, payload = case.traffic.source, case.network.payload
+    named = case.model.name, case.gpu.name, case.network.prices, getattr(source, "value", None), payload.value
+    files = tuple(stamp(name) for name in named if isinstance(name, str) and name.endswith((".toml", ".json")))
+    return _resolved(case, files)
+
+
+@functools.lru_cache(maxsize=4096)
+def _resolved(case: Case, files: tuple) -> Resolved:
+    """`resolve`, again only where one of the files that a case names has changed."""
     found = _Open(case)
     gpu = _gpu(found)
     model = get_model(case.model.name, _overrides(found))

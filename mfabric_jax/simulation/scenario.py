@@ -21,6 +21,7 @@ from mfabric_jax.simulation.limits import check_beside
 from mfabric_jax.simulation.replicas import drawn_apart, read_apart, replicas_of
 from mfabric_jax.simulation.settings import Settings
 from mfabric_jax.simulation.wiring import WIRINGS
+from mfabric_jax.text_files import stamp
 from mfabric_jax.traffic import Tokens, dispatched_bytes, sent_tokens, server_bytes
 from mfabric_jax.traffic.placement_policies import placement_policy
 from mfabric_jax.traffic.placing import placed_alike
@@ -148,7 +149,8 @@ class _TrafficOf:
             del shape["gpus_per_server"]
         run = case.run.seed, case.run.iterations, case.run.replicas
         past = resolved.settings.plan_on, resolved.settings.circuits_for in LONG
-        self._key = tuple(shape.items()), case.traffic, case.placement, run, past
+        file = stamp(getattr(case.traffic.source, "value", None) or resolved.settings.trace or "")
+        self._key = tuple(shape.items()), case.traffic, file, case.placement, run, past
 
     def __hash__(self) -> int:
         return hash(self._key)
