@@ -1,0 +1,205 @@
+"""What a case stands for, and that whoever asks about one case gets the same numbers."""
+
+import equinox as eqx
+import numpy as np
+import pytest
+
+from mfabric_jax import Case, InputError, cases, load, resolve, simulate
+from mfabric_jax.case.paths import flat
+from mfabric_jax.fabric import NAMES
+from mfabric_jax.failures import failures
+from mfabric_jax.simulation import example_timeline, iteration_of
+from mfabric_jax.simulation.memory_notes import memory_columns
+from mfabric_jax.simulation.points import Points
+from mfabric_jax.workload import get
+from mfabric_jax.workload.catalog import NAMES as MODELS
+from tests.small import JOB, refused, row, scenario, small
+
+pytestmark = pytest.mark.usefixtures("as_users_have_it")
+TREE = {"network.fabric": "fat-tree"}
+NOT_KNOWN = {"gpu.scale_up_gpus", "gpu.nvswitches", "gpu.usd"}  # of an H100, or what a fabric says of itself
+NEVER_FILLED = {"job.batch.per_stage", "job.batch.bubble", "network.prices", "circuits.ocs", "run.sample"}
+NEVER_FILLED |= {"failures.kinds", "failures.stage", "failures.rates"}
+
+
+def degrees(**given):
+    return {f"job.parallel.{name}": degree for name, degree in given.items()}
+
+
+# ---------------------------------------------------------------------------------------------------- what is left open
+def test_what_is_open_is_filled_and_said_why():
+    found = resolve(Case())
+    asked, values = flat(Case()), flat(found.case)
+    assert {path for path, value in values.items() if value is None} == NOT_KNOWN | NEVER_FILLED
+    assert {path for path in values if values[path] != asked.get(path)} == set(found.why)
+    assert all(asked.get(path) in (None, "fit", "fewest") for path in found.why)
+    assert found.why["network.nics"] == "one a GPU"
+    assert found.why["job.parallel.tp"].startswith("recipe makers")
+    assert found.asked == Case()
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_what_is_resolved_stands_for_itself(model):
+    for preset in ((), "paper"):
+        for fabric in NAMES:
+            found = resolve(load(preset=preset, changes={"model.name": model, "network.fabric": fabric}))
+            again = resolve(found.case)
+            assert (again.case, again.job, again.settings) == (found.case, found.job, found.settings)
+
+
+def test_a_stated_value_wins_over_a_recipe():
+    changed = {"job.schedule": "gpipe", "job.batch.micro_batch": 2, "job.batch.micro_batches": 3, "job.parallel.tp": 8}
+    for path, value in changed.items():
+        found = resolve(load(preset="paper", changes={path: value}))
+        assert flat(found.case)[path] == value
+        assert path not in found.why
+    wide = resolve(load(preset="paper", changes={"job.parallel.tp": 8}))  # a recipe's degrees are taken together
+    assert wide.why["recipe"] == "job.parallel.tp is 8, not 4"
+    assert wide.why["job.batch.micro_batch"] == "recipe paper (arXiv 2501.03905)"
+    own = resolve(load(preset="paper", changes={"model.recipe": "none"}))
+    assert not any(why.startswith("recipe") for why in own.why.values())
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_preset_paper_runs_models_as_the_catalogue_has_them(model):
+    assert resolve(load(preset="paper", changes={"model.name": model})).job == get(model)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_case_of_defaults_fits_the_memory(model):
+    """But for DeepSeek's makers' degrees, which were for 2,048 GPUs."""
+    found = resolve(Case().with_({"model.name": model}))
+    assert memory_columns(found.settings, found.job)["fits"] == (not model.startswith("deepseek"))
+    assert found.job.gpus == 1024
+
+
+def test_dp_and_gpus_follow_from_each_other_and_agree():
+    paper = load(preset="paper", changes={"model.name": "llama-moe"})  # tp 1, pp 4, ep 16: replicas of 64
+    assert resolve(paper.with_(degrees(dp=2))).job.gpus == 128
+    assert resolve(paper.with_(degrees(gpus=128))).job.dp == 2
+    assert resolve(paper.with_(degrees(gpus=128, dp=2))).job == resolve(paper.with_(degrees(dp=2))).job
+    said = "job.parallel.gpus 1024 and dp 2 do not agree: dp 2 x tp 1 x pp 4 x ep 16 make 128."
+    assert refused(degrees(gpus=1024, dp=2), paper) == said
+    said = refused(degrees(tp=1, pp=4, ep=16, gpus=1000), paper)
+    assert said == (
+        "job.parallel.gpus must be a multiple of tp 1 x pp 4 x ep 16 = 64, got 1000; the nearest are 960 and 1024."
+    )
+
+
+def test_batch_and_micro_batches_follow_from_each_other_and_agree():
+    paper = load(preset="paper", changes={"model.name": "llama-moe"})  # 8 sequences x ep 16 x dp 16: 2,048
+
+    def batch(changes):
+        found = resolve(paper.with_({f"job.batch.{name}": value for name, value in changes.items()})).case.job.batch
+        return found.global_batch, found.micro_batches
+
+    for one in ({"global_batch": 6144}, {"micro_batches": 3}, {"global_batch": 6144, "micro_batches": 3}):
+        assert batch(one) == (6144, 3)
+    assert batch({"per_stage": 2}) == (8 * 2048, 8)
+    assert batch({"bubble": 0.15}) == (17 * 2048, 17)
+    assert batch({"bubble": 0.15, "micro_batches": 20}) == (20 * 2048, 20)
+    for both, words in (
+        ({"global_batch": 6144, "micro_batches": 4}, "do not agree: micro_batch 8 x ep 16 x dp 16 x 4 make 8192."),
+        ({"per_stage": 2, "micro_batches": 4}, "per_stage 2 and micro_batches 4 do not agree: it takes 8."),
+        ({"bubble": 0.15, "micro_batches": 4}, "bubble 0.15 and micro_batches 4 do not agree: it takes at least 17."),
+    ):
+        assert words in refused({f"job.batch.{name}": value for name, value in both.items()}, paper)
+    near = refused({"job.batch.global_batch": 5000}, paper)
+    assert near.startswith("no set-up with ") or "got 5000; the nearest are" in near
+    assert {"4096", "6144"} <= set(near.replace(".", " ").replace(";", " ").split())
+
+
+# -------------------------------------------------------------------------------------- one case, whoever asks about it
+WAYS = {
+    "fat-tree": TREE,
+    "pooled": TREE | {"network.nic_use": "pooled", "network.tiers": 2},
+    "mfabric": {"traffic.generated.skew": 1.0},
+    "experts": {"compute.experts": "received", "job.head": True, "job.optimizer_step": True},
+    "random": {"circuits.predict.predictor": "random", "circuits.routing": "relay"},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_rows_timelines_failures_and_functions_of_numbers_say_the_same(way):
+    case = small(JOB | {"job.parallel.pp": 2, "job.parallel.dp": 4} | WAYS[way])
+    want = row(case)
+    function, numbers = iteration_of(case)
+    found = eqx.filter_jit(function)(numbers)
+    for name in ("iteration_s", "compute_s", "ep_comm_s", "dp_comm_s", "tp_comm_s", "reconfig_s", "bubble_s"):
+        np.testing.assert_allclose(found[name], want[name], rtol=1e-12, atol=1e-12, err_msg=name)
+    segments, stages = example_timeline(case)
+    assert {one["iteration_s"] for one in stages} == {stages[0]["iteration_s"]}
+    np.testing.assert_allclose(stages[0]["iteration_s"], want["iteration_s"], rtol=1e-12)
+    np.testing.assert_allclose(max(one["end_s"] for one in segments), want["iteration_s"], rtol=1e-12)
+    (broken,) = failures(case.with_({"failures.kinds": ("nvswitch",)}))
+    np.testing.assert_allclose(broken["healthy_s"], want["iteration_s"], rtol=1e-12)
+
+
+OTHERS = {
+    **{"circuits.policy": "uniform", "circuits.routing": "relay", "circuits.turn": "reuse", "circuits.partial": True},
+    **{"run.seed": 1, "traffic.generated.skew": 0.5, "traffic.shares.drift": 0.3, "traffic.drawn": 2},
+    **{"placement.rule": "hierarchical", "compute.experts": "received", "job.precision.dispatch": "fp8"},
+    **{"circuits.span.length": "run", "network.transport": "ndp", "circuits.cold_start": True, "run.iterations": 2},
+    **{"network.mfabric.optical_degree": 4, "job.dispatch": "per-server", "run.dtype": "float32"},
+}
+
+
+def test_cases_that_differ_in_what_all_to_alls_depend_on_share_none():
+    """And those that differ in delays, computation or the bandwidth alone share all."""
+    every = {path: scenario(small({path: value})) for path, value in OTHERS.items()}
+    keys = {path: one.between_key for path, one in every.items()} | {"as it is": scenario(small()).between_key}
+    assert len(set(keys.values())) == len(keys)
+    more = {"circuits.predict.predictor": "uniform", "circuits.predict.sigma": 0.1, "circuits.predict.both": True}
+    turns = [scenario(small({"circuits.turn": "predict", path: value})).between_key for path, value in more.items()]
+    assert len({*turns, scenario(small({"circuits.turn": "predict"})).between_key}) == 4
+    for path, value in (("compute.efficiency", 0.3), ("network.nic_gbps", 400.0), ("network.link_delay_s", 0.001)):
+        assert scenario(small({path: value})).between_key == keys["as it is"]
+
+
+def test_fabrics_without_circuits_share_all_to_alls_whatever_the_policy():
+    tree, other = (scenario(small(TREE | {"circuits.policy": policy})) for policy in ("greedy", "uniform"))
+    assert tree.between_key == other.between_key
+
+
+NARROW = {"network.nics": 6, "network.mfabric.optical_degree": 4}
+AXES = {  # of more rows than are timed one by one
+    "efficiency": ({}, {"compute.efficiency": (0.2, 0.3, 0.4), "network.nic_gbps": (100.0, 200.0, 400.0)}),
+    "delay": ({}, {"circuits.delay_s": (0.0, 0.01, 0.4), "circuits.each_s": (0.0, 0.2), "network.goodput": (0.5, 1.0)}),
+    "degree": (NARROW, {"network.mfabric.optical_degree": (1, 2, 4), "network.nic_gbps": (100.0, 300.0, 800.0)}),
+    "sample": ({"run.iterations": 3}, {"run.sample": (None, 0, 2), "network.link_delay_s": (0.0, 1e-4)}),
+    "span": ({"circuits.span.length": "run", "circuits.decision_s": 0.02}, {"circuits.delay_s": (0.0, 0.1)}),
+    "pays": ({"circuits.turn": "pays"}, {"circuits.delay_s": (0.001, 0.1), "compute.efficiency": (0.2, 0.5)}),
+    "tree": (TREE, {"network.nic_gbps": (100.0, 200.0, 400.0), "gpu.nvlink_gigabytes_per_s": (300.0, 900.0)}),
+    "domains": ({"network.fabric": "mfabric-cpo"}, {"network.nic_gbps": (100.0, 400.0, 800.0)}),
+}  # fmt: skip
+SLOW = ("tree", "domains", "efficiency")
+
+
+@pytest.mark.parametrize("axis", [pytest.param(one, marks=pytest.mark.slow if one in SLOW else ()) for one in AXES])
+def test_many_cases_at_once_have_the_rows_of_single_ones(axis):
+    changes, axes = AXES[axis]
+    asked = cases(small(JOB | {"traffic.generated.skew": 1.0} | changes), axes)
+    (block,) = asked.blocks
+    together = Points(block).rows()
+    alone = [row(case) for case in asked]
+    assert len(together) == len(alone) == len(asked)
+    for one, other in zip(together, alone, strict=True):
+        assert one.keys() == other.keys()
+        for name, want in other.items():
+            if isinstance(want, float):
+                assert one[name] == pytest.approx(want, rel=1e-12, abs=1e-12), name
+            else:
+                assert one[name] == want, name
+
+
+def test_many_cases_are_one_program_and_few_are_scenarios():
+    asked = cases(small(TREE), {"compute.efficiency": np.linspace(0.2, 0.6, 17).tolist()})
+    assert [type(group.work) for group in simulate(asked).groups] == [Points]
+    few = cases(small(TREE), {"compute.efficiency": [0.2, 0.3]})
+    assert not any(isinstance(group.work, Points) for group in simulate(few).groups)
+
+
+def test_a_case_that_cannot_be_is_refused_before_anything_is_computed():
+    asked = cases(small(), {"network.mfabric.optical_degree": list(range(1, 9)), "network.nic_gbps": [100, 200, 400]})
+    with pytest.raises(InputError, match=r"^network\.mfabric\.optical_degree must be below the 8 NICs of a server"):
+        simulate(asked)
