@@ -75,7 +75,7 @@ MISTAKES = [  # how the sentence begins
         for path, least in WHOLE.items()
         for value in (least - 1, 2.5, "2", True)
     ],
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("at", range(len(MISTAKES)), ids=lambda at: "-".join(MISTAKES[at][0]))

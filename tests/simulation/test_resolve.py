@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("as_users_have_it")
 TREE = {"network.fabric": "fat-tree"}
 NOT_KNOWN = {"gpu.scale_up_gpus", "gpu.nvswitches", "gpu.usd"}  # of an H100, or what a fabric says of itself
 NEVER_FILLED = {"job.batch.per_stage", "job.batch.bubble", "network.prices", "circuits.ocs", "run.sample"}
-NEVER_FILLED |= {"failures.kinds", "failures.stage", "failures.rates"}
+NEVER_FILLED |= {"network.oversubscription", "failures.kinds", "failures.stage", "failures.rates"}
 
 
 def degrees(**given):
@@ -171,7 +171,7 @@ AXES = {  # of more rows than are timed one by one
     "pays": ({"circuits.turn": "pays"}, {"circuits.delay_s": (0.001, 0.1), "compute.efficiency": (0.2, 0.5)}),
     "tree": (TREE, {"network.nic_gbps": (100.0, 200.0, 400.0), "gpu.nvlink_gigabytes_per_s": (300.0, 900.0)}),
     "domains": ({"network.fabric": "mfabric-cpo"}, {"network.nic_gbps": (100.0, 400.0, 800.0)}),
-}  # fmt: skip
+}
 SLOW = ("tree", "domains", "efficiency")
 
 
