@@ -7,22 +7,7 @@ from typing import Annotated, Literal
 
 from mfabric_jax.commands import shared
 from mfabric_jax.commands.words import Positional
-from mfabric_jax.learning.judging import RECORDED, Scoreboard
-from mfabric_jax.traffic.demand_families import FAMILIES
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Scored(Scoreboard):
-    """What to score; with a trace it is one of the workloads unless these are named."""
-
-    workloads: tuple[str, ...] | None = None  # type: ignore[assignment]
-    """zipf, hot, sparse, block, dense, lognormal, skewed (default: these), recorded (needs --trace)."""
-
-    def __post_init__(self):
-        if self.workloads is None:
-            recorded = () if self.trace is None else (RECORDED,)
-            object.__setattr__(self, "workloads", (*FAMILIES, *recorded))
-        super().__post_init__()
+from mfabric_jax.learning.judging import Scoreboard
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,7 +19,7 @@ class Options:
 
     what: Annotated[Literal["bench"], Positional("bench", "to know what first; allowed: bench", "policies command")]
     """bench: a row for each policy, workload, number of servers, routing and forecast error."""
-    config: Scored
+    config: Scoreboard
     out: str | None = None
     """Rows to a .csv or .parquet file."""
     figures: str | None = None

@@ -8,7 +8,7 @@ user gives one.
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
@@ -69,7 +69,7 @@ class Prices:
         _, own = with_own(path)
         given = {field: own[field] for field in prices_by_part() if field in own}
         needs_own_bandwidths(path, given)
-        return cls(**given)
+        return cls(**as_tuples(given))
 
     def at(self, part: str, nic_gbps: Any) -> Any:
         """Price of one of `PARTS` or `BESIDE_NICS` at a bandwidth, or at each of an array; a fibre is as long as a
@@ -137,7 +137,7 @@ def _between(known: Any, listed: Any, nic_gbps: Any) -> Any:
 def _check_listed(table: Any, what: str) -> None:
     """`InputError` for bandwidths that do not rise, and for lists of another length."""
     for field in ("gbps", *BY_BANDWIDTH):
-        object.__setattr__(table, field, _listed(field, getattr(table, field)))
+        _check_numbers(field, getattr(table, field))
     if any(low >= high for low, high in itertools.pairwise(table.gbps)):
         raise InputError(f"gbps must rise from one bandwidth to the next, got {list(table.gbps)}.")
     for field in BY_BANDWIDTH:
@@ -147,12 +147,17 @@ def _check_listed(table: Any, what: str) -> None:
             raise InputError(f"{field} must list one {what} for each of the {bandwidths}, got {list(listed)}.")
 
 
-def _listed(field: str, value: Any) -> tuple[float, ...]:
-    """A list of positive numbers as a tuple."""
+def _check_numbers(field: str, value: Any) -> None:
+    """`InputError` for what is no list of positive numbers."""
     several = isinstance(value, Sequence) and not isinstance(value, str) and len(value) > 0
     if not several or not all(isinstance(x, Real) and not isinstance(x, bool) for x in value):
         raise InputError(f"{field} must be a list of numbers, got {value!r:.80}.")
-    return tuple(positive(field, value))
+    positive(field, value)
+
+
+def as_tuples(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a table as a file holds them, lists as tuples."""
+    return {field: tuple(value) if isinstance(value, list) else value for field, value in given.items()}
 
 
 def one_number(field: str, value: Any) -> None:

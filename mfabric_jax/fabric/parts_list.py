@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mfabric_jax.checks import InputError, one_of, positive, whole
-from mfabric_jax.fabric.cost import Prices, Watts, one_number
+from mfabric_jax.fabric.cost import Prices, Watts, as_tuples, one_number
 from mfabric_jax.fabric.ocs import Ocs, get_ocs
 from mfabric_jax.fabric.parts_file import with_own
 
@@ -121,7 +121,7 @@ def _watts(given: Mapping[str, Any]) -> Watts:
     for field in values:
         one_of("field of watts", field, [*(field.name for field in dataclasses.fields(Watts)), "source"])
     try:
-        return Watts(**values)
+        return Watts(**as_tuples(values))
     except InputError as mistake:
         raise InputError(f"watts: {mistake}") from None
 

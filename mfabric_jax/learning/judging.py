@@ -52,7 +52,7 @@ from mfabric_jax.routing import Plan, all_to_all_time, degree_bound, fluid_lower
 from mfabric_jax.routing.region import ROUTINGS
 from mfabric_jax.schedule.switching import RELAY_STEPS
 from mfabric_jax.simulation._provenance import provenance
-from mfabric_jax.study.settings import DTYPES
+from mfabric_jax.simulation.scenario import DTYPES
 from mfabric_jax.traffic.demand_families import FAMILIES, check_folds, drawn_each, folded, gate_trace, misjudged_each
 
 RECORDED = "recorded"
@@ -114,8 +114,8 @@ class Scoreboard:
 
     policies: tuple[str, ...] = BENCHED
     """Names, or files that mfabric train wrote."""
-    workloads: tuple[str, ...] = tuple(FAMILIES)
-    """zipf, hot, sparse, block, dense, lognormal, skewed (default: these), recorded (needs --trace)."""
+    workloads: tuple[str, ...] | None = None
+    """zipf, hot, sparse, block, dense, lognormal, skewed (default: these), recorded (default beside --trace)."""
     servers: tuple[int, ...] = (8, 16)
     """Servers of the region."""
     routings: tuple[str, ...] = ("unsplit", "split", "relay")
@@ -147,14 +147,14 @@ class Scoreboard:
     """float32 or float64."""
 
     def __post_init__(self):
-        for name in listed("workloads", self.workloads):
+        for name in listed("workloads", self.scored):
             one_of("workloads", name, (*FAMILIES, RECORDED))
-        distinct("workloads", self.workloads)
-        if RECORDED in self.workloads and self.trace is None:
+        distinct("workloads", self.scored)
+        if RECORDED in self.scored and self.trace is None:
             raise InputError("workloads 'recorded' needs trace, the recording.")
         for field in ("trace", "records", "axes"):
-            if getattr(self, field) is not None and RECORDED not in self.workloads:
-                given = ", ".join(self.workloads)
+            if getattr(self, field) is not None and RECORDED not in self.scored:
+                given = ", ".join(self.scored)
                 raise InputError(f"{field} is for workload 'recorded', which workloads do not name, got {given}.")
         for name in listed("routings", self.routings):
             one_of("routings", name, ROUTINGS)
@@ -164,9 +164,16 @@ class Scoreboard:
         one_of("dtype", self.dtype, DTYPES)
 
     @property
+    def scored(self) -> tuple[str, ...]:
+        """The workloads; a trace is one of them unless they are named."""
+        if self.workloads is not None:
+            return self.workloads
+        return tuple(FAMILIES) if self.trace is None else (*FAMILIES, RECORDED)
+
+    @property
     def rows(self) -> int:
         """How many there will be."""
-        axes = (self.policies, self.workloads, self.servers, self.routings, self.sigmas)
+        axes = (self.policies, self.scored, self.servers, self.routings, self.sigmas)
         return math.prod(len(axis) for axis in axes)
 
     def region(self, servers: int) -> Region:
@@ -179,7 +186,8 @@ class Scoreboard:
 
     def effective(self) -> dict[str, Any]:
         """The configuration and where the result comes from."""
-        return {"command": "policies bench"} | dataclasses.asdict(self) | provenance(self.dtype)
+        given = dataclasses.asdict(self) | {"workloads": self.scored}
+        return {"command": "policies bench"} | given | provenance(self.dtype)
 
 
 class Cell(NamedTuple):
@@ -196,7 +204,7 @@ def cells(config: Scoreboard) -> list[Cell]:
     """The demands; the recording is read here."""
     found = []
     for servers in config.servers:
-        for workload in config.workloads:
+        for workload in config.scored:
             true, others = (jnp.asarray(part, config.dtype) for part in _demands(config, workload, servers))
             keys = jax.random.split(jax.random.key(config.seed + 1), len(true))
             seen = {sigma: misjudged_each(keys, true, sigma) for sigma in config.sigmas}

@@ -37,7 +37,7 @@ class FlowGraph:
         for one in fields(self):
             if one.name != "after" and np.shape(getattr(self, one.name)) != (count,):
                 raise InputError(f"{one.name} must have the shape [{count}], got {np.shape(getattr(self, one.name))}.")
-        object.__setattr__(self, "after", checked_after(self.after, count))
+        checked_after(self.after, count)
 
     @property
     def flows(self) -> int:

@@ -1,6 +1,6 @@
 """A job as a graph of tasks, whatever fabric it runs on: computations, messages, collectives; what waits for what."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
@@ -68,8 +68,8 @@ class TaskGraph:
     op: np.ndarray
     group: np.ndarray
     lane: np.ndarray
-    groups: tuple[tuple[int, ...], ...] = ()
-    name: tuple[str, ...] = field(default=())
+    groups: tuple[tuple[int, ...], ...]
+    name: tuple[str, ...]
 
     def __post_init__(self):
         _check(self)
@@ -150,14 +150,13 @@ def _check(graph: TaskGraph) -> None:
     if not 1 <= graph.ranks <= COUNTS["gpus"]:
         raise InputError(f"ranks must be from 1 to {COUNTS['gpus']:,}, got {graph.ranks}.")
     for name, dtype in FIELDS.items():
-        array = np.asarray(getattr(graph, name))
+        array = getattr(graph, name)
         if name != "after" and array.shape != (graph.tasks,):
             raise InputError(f"{name} must have the shape [{graph.tasks}], got {list(array.shape)}.")
-        object.__setattr__(graph, name, array.astype(dtype))
-    if graph.name and len(graph.name) != graph.tasks:
+        if array.dtype != dtype:
+            raise InputError(f"{name} must be {np.dtype(dtype)}, got {array.dtype}.")
+    if len(graph.name) != graph.tasks:
         raise InputError(f"name must have one for each of {graph.tasks} tasks, got {len(graph.name)}.")
-    object.__setattr__(graph, "name", tuple(graph.name) or ("",) * graph.tasks)
-    object.__setattr__(graph, "groups", tuple(tuple(int(rank) for rank in group) for group in graph.groups))
     for name, most in LARGEST.items():
         wrong = ~((getattr(graph, name) >= 0) & (getattr(graph, name) <= most))
         _refuse(graph, wrong, name, f"a number from 0 to {most:g}")
@@ -172,7 +171,7 @@ def _check(graph: TaskGraph) -> None:
     for number, group in enumerate(graph.groups):
         if not group or len(set(group)) < len(group) or min(group) < 0 or max(group) >= graph.ranks:
             raise InputError(f"group {number} must hold ranks in 0..{graph.ranks - 1}, each once, got {list(group)}.")
-    object.__setattr__(graph, "after", checked_after(graph.after, graph.tasks))
+    checked_after(graph.after, graph.tasks)
     run_order(graph.after, graph.tasks, graph.named)
 
 

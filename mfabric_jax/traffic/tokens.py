@@ -53,8 +53,9 @@ class Tokens:
     reached: Reached | None = None
 
     def __post_init__(self) -> None:
-        count = np.asarray(self.count)
-        object.__setattr__(self, "count", count)
+        count = self.count
+        if not isinstance(count, np.ndarray):
+            raise InputError(f"tokens must be an array of NumPy, got {type(count).__name__}.")
         if count.ndim != len(AXES) or 0 in count.shape:
             raise InputError(f"tokens must have the axes [{', '.join(AXES)}], none empty, got shape {count.shape}.")
         if count.dtype.kind not in "iuf":

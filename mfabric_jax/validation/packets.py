@@ -22,7 +22,7 @@ from mfabric_jax import units
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric.transport import NONE, TRANSPORTS, Transport, get_transport
 from mfabric_jax.flows import FlowProblem, Outcome, completion_times
-from mfabric_jax.study.settings import DTYPES
+from mfabric_jax.simulation.scenario import DTYPES
 from mfabric_jax.validation.packet_runs import MIB, PacketRun
 from mfabric_jax.validation.stepwise import RateHistory, corrected, rate_history
 

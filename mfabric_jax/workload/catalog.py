@@ -71,7 +71,7 @@ def get(model: str | Path | Workload, *, server: Gpu = GPUS[DEFAULT_GPU], **over
         facts = _spread(facts, given)
         if asked.own:
             facts = _own_set_up(facts, server)
-        return Workload(model=asked.label, **facts)
+        return Workload.of(asked.label, **facts)
     except InputError as mistake:
         why = str(mistake).removesuffix(".")
         raise Misfit(f"{asked.label}: {why}{_instead(facts, given, server)}.") from None

@@ -6,7 +6,7 @@ Source: arXiv 2501.03905.
 
 import dataclasses
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -93,13 +93,12 @@ class Workload:
 
     - `dp`, `tp`, `pp`, `ep`: degrees of data, tensor, pipeline and expert parallelism; their product is `gpus`.
     - `sequence`: tokens in a sequence; `micro_batch`: sequences per EP rank and micro-batch.
-    - `micro_batches`: micro-batches per EP rank and iteration, by default as many as pipeline
-      stages (dualpipe: twice as many, its least).
+    - `micro_batches`: micro-batches per EP rank and iteration.
     - `dispatch_bytes`, `combine_bytes`, `grad_bytes`: bytes per element of the two all-to-alls and of gradients.
     - `schedule`: how stages order their passes, one of `schedules.SCHEDULES`.   - `chunks`: of blocks on every stage,
-      under interleaved; by default what the schedule needs.
+      under interleaved.
     - `overlap_passes`: a stage runs a forward and a backward pass together, the all-to-alls of one beside the
-      computation of the other; by default under dualpipe.
+      computation of the other.
     - `recompute`: what the backward pass computes again: "none", "attention", or "block" (its all-to-alls, too).
     - `cp`: EP ranks in a row that share sequences, each with its part of their tokens (context parallel); 1: none do.
     - `tp_reduces`: whose outputs TP ranks all-reduce: of attention, or of all, experts and dense FFNs, too.
@@ -126,14 +125,14 @@ class Workload:
     gpus: int
     sequence: int = 4096
     micro_batch: int = 8
-    micro_batches: int = None  # type: ignore[assignment]
+    micro_batches: int = dataclasses.field(kw_only=True)
     gpus_per_server: int = 8
     dispatch_bytes: float = 2
     combine_bytes: float = 2
     grad_bytes: float = 2
     schedule: str = "1f1b"
-    chunks: int = None  # type: ignore[assignment]
-    overlap_passes: bool = None  # type: ignore[assignment]
+    chunks: int = 1
+    overlap_passes: bool = False
     recompute: str = "none"
     cp: int = 1
     tp_reduces: str = "attention"
@@ -146,14 +145,21 @@ class Workload:
     capacity_factor: float | None = None
     known_as: str = ""
 
+    @classmethod
+    def of(
+        cls, model: str, architecture: Architecture, dp: int, tp: int, pp: int, ep: int, gpus: int, **rest: Any
+    ) -> "Workload":
+        """A workload; what `rest` leaves open or None of micro_batches, chunks and overlap_passes is as its schedule
+        needs it: as many micro-batches as stages (dualpipe: twice as many), its chunks, passes beside each other under
+        dualpipe."""
+        order = SCHEDULES[checks.one_of("schedule", rest.get("schedule", "1f1b"), SCHEDULES)]
+        usual = {"chunks": order.chunks or 1, "overlap_passes": order.overlap}
+        usual["micro_batches"] = pp * max(1, order.least)
+        given = {field: value for field, value in rest.items() if field not in usual or value is not None}
+        return cls(model, architecture, dp, tp, pp, ep, gpus, **usual | given)
+
     def __post_init__(self) -> None:
-        order = SCHEDULES[checks.one_of("schedule", self.schedule, SCHEDULES)]
-        own = {"chunks": order.chunks or 1, "overlap_passes": order.overlap}
-        for field, value in own.items():
-            if getattr(self, field) is None:
-                object.__setattr__(self, field, value)
-        if self.micro_batches is None:
-            object.__setattr__(self, "micro_batches", self.pp * max(1, order.least))
+        checks.one_of("schedule", self.schedule, SCHEDULES)
         degrees = ("dp", "tp", "pp", "ep", "gpus", "sequence", "micro_batch", "micro_batches")
         for field in (*degrees, "gpus_per_server", "chunks", "cp"):
             checks.whole(field, getattr(self, field))

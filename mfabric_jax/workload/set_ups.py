@@ -222,7 +222,7 @@ def _refusal(architecture: Architecture, server: Gpu, wanted: Mapping[str, Any])
         return InputError(f"no set-up with {said} divides global_batch {batch}; {instead}.")
     if len(degrees) == 1:
         try:
-            Workload("own", architecture, **finished(given | degrees[0]))
+            Workload.of("own", architecture, **finished(given | degrees[0]))
         except InputError as mistake:
             return mistake
     gpus, size = given.get("gpus", 0), server.gpus_per_server
@@ -334,7 +334,7 @@ def _changed(job: Workload, **changed: Any) -> Workload | None:
 
 def _tried(architecture: Architecture, facts: SetUpFacts) -> Workload | None:
     try:
-        return Workload("own", architecture, **finished(facts))
+        return Workload.of("own", architecture, **finished(facts))
     except InputError:
         return None
 

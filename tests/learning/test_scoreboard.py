@@ -16,6 +16,7 @@ from mfabric_jax.learning.judging import cells
 from mfabric_jax.report.tables import scoreboard_table
 from mfabric_jax.routing import Plan, degree_bound, fluid_lower_bound, relay_shares
 from mfabric_jax.schedule.switching import RELAY_STEPS
+from mfabric_jax.traffic.demand_families import FAMILIES
 from tests.mistakes import check_refused
 from tests.rows import only
 
@@ -131,7 +132,6 @@ def test_mistakes_are_sentences():
         ("policies", (), r"policies must name at least one and none twice, got \[\]"),
         ("workloads", ("cold",), "workloads 'cold' is unknown"),
         ("workloads", ("recorded",), "workloads 'recorded' needs trace, the recording"),
-        ("trace", "none.npz", "trace is for workload 'recorded', which workloads do not name, got zipf"),
         ("axes", "layer,expert", "axes is for workload 'recorded', which workloads do not name, got zipf"),
         ("servers", (8, 8), r"servers must name at least one and none twice, got \[8, 8\]"),
         ("servers", (1,), "servers must be a whole number of at least 2, got 1"),
@@ -144,3 +144,7 @@ def test_mistakes_are_sentences():
         ("dtype", "float16", "dtype 'float16' is unknown"),
     ):
         check_refused(sentence, Scoreboard, **{field: value})
+    for trace, scored in ((None, tuple(FAMILIES)), ("none.npz", (*FAMILIES, "recorded"))):
+        assert Scoreboard(trace=trace).scored == scored
+    said = "trace is for workload 'recorded', which workloads do not name, got zipf"
+    check_refused(said, Scoreboard, workloads=("zipf",), trace="none.npz")

@@ -20,7 +20,7 @@ def job(*, tp=4, ep=4, dp=1, pp=1, blocks=2, experts=4, dense_blocks=0, micro_ba
     size |= {"dense_blocks": dense_blocks, "dense_hidden": 500}
     model = models.Architecture(name="tiny", attention=GroupedQuery(1, 1, 249), source="made up", **size)
     settings = {"sequence": 500_000, "micro_batch": 1, "grad_bytes": 1000, "sharding": "none"} | settings
-    return Workload("tiny", model, dp, tp, pp, ep, gpus=dp * tp * pp * ep, micro_batches=micro_batches, **settings)
+    return Workload.of("tiny", model, dp, tp, pp, ep, gpus=dp * tp * pp * ep, micro_batches=micro_batches, **settings)
 
 
 COLD = First(cold=True)  # circuits are uniform before the iteration

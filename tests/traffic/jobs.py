@@ -28,7 +28,7 @@ def job(ep: int, experts: int, layers: int = 2, top_k: int = 1, micro_batch: int
         expert_hidden=1,
         source="made up",
     )
-    return Workload("tiny", model, 1, 1, 1, ep, gpus=ep, gpus_per_server=ep, sequence=16, micro_batch=micro_batch)
+    return Workload.of("tiny", model, 1, 1, 1, ep, gpus=ep, gpus_per_server=ep, sequence=16, micro_batch=micro_batch)
 
 
 def unread(path, workload=None, **options):

@@ -18,7 +18,7 @@ FACTS = {"dp": 1, "tp": 1, "pp": 1, "ep": 4, "gpus": 4, "gpus_per_server": 2, "s
 def job_of(dispatch="per-server", **given):
     model = dataclasses.replace(workload.get("mixtral-8x7b").architecture, hidden=1, blocks=1)
     given = FACTS | {"dispatch": dispatch, "dispatch_bytes": 1, "combine_bytes": 1} | given
-    return workload.Workload(model="small", architecture=model, **given)
+    return workload.Workload.of(model="small", architecture=model, **given)
 
 
 CHOICES = [  # of every rank three tokens' two experts: servers are experts 0-3 and 4-7

@@ -20,7 +20,7 @@ def job(dp=2, tp=2, pp=2, ep=4, blocks=5, dense=1, per_server=4, **settings):
     model = Architecture("tiny", blocks, 4, GroupedQuery(2, 1, 2), experts=8, top_k=2, source="made up", **inner)
     settings = {"dispatch_bytes": 1, "combine_bytes": 2, "grad_bytes": 4, "sequence": 16, "micro_batch": 2} | settings
     settings = {"sharding": "none"} | settings
-    return Workload("tiny", model, dp, tp, pp, ep, dp * tp * pp * ep, gpus_per_server=per_server, **settings)
+    return Workload.of("tiny", model, dp, tp, pp, ep, dp * tp * pp * ep, gpus_per_server=per_server, **settings)
 
 
 SHAPES = (

@@ -102,7 +102,7 @@ def test_flops_of_a_tiny_block_counted_product_by_product():
     # Two tokens of width 4, one head of width 4; expert of width 3, top 1 of 2; shared expert of width 5.
     attention, more = models.GroupedQuery(1, 1, 4), {"shared_hidden": 5, "dense_blocks": 1, "dense_hidden": 7}
     tiny = models.Architecture("tiny", 2, 4, attention, experts=2, top_k=1, expert_hidden=3, source="made up", **more)
-    workload = Workload("tiny", tiny, 1, 1, 1, 1, gpus=1, gpus_per_server=1, sequence=2, micro_batch=1)
+    workload = Workload.of("tiny", tiny, 1, 1, 1, 1, gpus=1, gpus_per_server=1, sequence=2, micro_batch=1)
     flops = block_flops(workload)
     projections = 2 * (2 * 4 * 4) * 4
     full_square = 2 * (2 * 2 * 4) * 2  # scores, then weighted values: 2 queries x 2 keys x 4 wide

@@ -54,7 +54,7 @@ def test_chunks_by_hand():
     # 11 blocks at 6 places of 2, 2, 2, 2, 2, 1, the first three dense: stage p has places p and 3 + p.
     model = dataclasses.replace(models.DEEPSEEK_V3, blocks=11, dense_blocks=3)
     settings = {"micro_batches": 6, "schedule": "interleaved", "chunks": 2}
-    workload = Workload("m", model, dp=1, tp=1, pp=3, ep=8, gpus=24, **settings)
+    workload = Workload.of("m", model, dp=1, tp=1, pp=3, ep=8, gpus=24, **settings)
     assert workload.place_blocks == (2, 2, 2, 2, 2, 1)
     assert [list(workload.place_layers(place)) for place in range(6)] == [[], [0], [1, 2], [3, 4], [5, 6], [7]]
     assert workload.stage_blocks == (4, 4, 3)
@@ -70,7 +70,7 @@ def test_every_block_has_one_place(pp, chunks, blocks, dense):
     model = dataclasses.replace(models.DEEPSEEK_V3, blocks=blocks, dense_blocks=dense)
     chunks = min(chunks, blocks // pp) if pp > 1 else 1
     settings = {"schedule": "interleaved", "chunks": chunks}
-    workload = Workload("m", model, dp=1, tp=1, pp=pp, ep=8, gpus=8 * pp, **settings)
+    workload = Workload.of("m", model, dp=1, tp=1, pp=pp, ep=8, gpus=8 * pp, **settings)
     walk, stages = [], [[] for _ in range(pp)]
     for chunk in range(chunks):
         for stage in range(pp):
@@ -83,7 +83,7 @@ def test_every_block_has_one_place(pp, chunks, blocks, dense):
 
 
 def test_placement_agrees_with_nested_loops():
-    workload = Workload("m", models.MIXTRAL_8X7B, dp=2, tp=4, pp=3, ep=4, gpus=96)
+    workload = Workload.of("m", models.MIXTRAL_8X7B, dp=2, tp=4, pp=3, ep=4, gpus=96)
     placed = place(workload)
     for gpu, (pp, dp, ep, tp) in enumerate(np.ndindex(3, 2, 4, 4)):
         assert [int(index[gpu]) for index in placed[:4]] == [tp, ep, dp, pp]
@@ -93,7 +93,7 @@ def test_placement_agrees_with_nested_loops():
 
 
 def test_a_group_smaller_than_a_server_has_it_as_region():
-    workload = Workload("m", models.MIXTRAL_8X7B, dp=4, tp=2, pp=1, ep=2, gpus=16)
+    workload = Workload.of("m", models.MIXTRAL_8X7B, dp=4, tp=2, pp=1, ep=2, gpus=16)
     assert (workload.servers_per_region, workload.ranks_per_server) == (1, 2)
     np.testing.assert_array_equal(place(workload).region, [0] * 8 + [1] * 8)
 
