@@ -45,7 +45,8 @@ def held(path: pathlib.Path) -> str:
 
 def replayed(path: pathlib.Path, most_s: float) -> str:
     """Ranks, flows, and of each fabric the makespan and the seconds that it took; or what is in the way."""
-    from mfabric_jax.replay import Replay, replay
+    from mfabric_jax.case import Case
+    from mfabric_jax.replay import replay
 
     try:
         graph, name, _ = read_with_remarks(path)
@@ -59,7 +60,7 @@ def replayed(path: pathlib.Path, most_s: float) -> str:
             cells.append("not run")
             continue
         try:
-            (done,) = replay(graph, Replay(fabrics=(fabric,), dtype="float64"))
+            (done,) = replay(graph, Case().with_({"network.fabric": fabric}))
         except InputError as error:
             return f"| {path.name} | {graph.ranks:,} | {graph.tasks:,} | | refused: {error} | | |"
         flows = f"{done.prepared.flows.flows:,}"
