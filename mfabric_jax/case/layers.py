@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.text_files import mapping_in, read_mapping
 
 FABRIC = "network.fabric"
+MODEL = "model.name"
 BESIDE = ("preset", "variants", "random", "sweep")  # keys of a file that are no settings
 
 
@@ -100,7 +101,7 @@ def merged(layers: Sequence[Layer]) -> Cases:
         variants = layer.variants or _narrowed(variants, layer.stated)
     random = {path: spec for layer in layers for path, spec in layer.random.items()}
     rules = {key: value for layer in layers for key, value in layer.sweep.items()}
-    found = drawn(expanded(below, variants), random, rules)
+    found = drawn(expanded(below, tuple(_of_these_models(variants, below))), random, rules)
     sources = {path: sources.get(path, "default") for path in below}
     found = dataclasses.replace(found, stated=below, sources=sources, variants=variants, random=random)
     check_read(found, [path for layer in layers if layer.typed for path in layer.stated])
@@ -113,11 +114,11 @@ def _narrowed(variants: Sequence[Variant], later: Statement) -> tuple[Variant, .
     and fabric is said has no name of its own."""
     kept: list[Variant] = []
     alone: list[str] = []
-    for variant in variants:
+    for variant in _of_all_models(variants, later):
         both = {path: _common(variant.stated[path], later[path]) for path in variant.stated if path in later}
         if all(both.values()):
             own = {path: values[0] if len(values) == 1 else values for path, values in both.items()}
-            name = AS_SET if both.keys() - {FABRIC, "model.name"} else variant.name
+            name = AS_SET if both.keys() - {FABRIC, MODEL} else variant.name
             kept.append(Variant(name, variant.stated | own))
         else:
             alone += both.get(FABRIC, _listed(variant.stated.get(FABRIC, [])))
@@ -126,6 +127,28 @@ def _narrowed(variants: Sequence[Variant], later: Statement) -> tuple[Variant, .
     alone += [name for name in _listed(later.get(FABRIC, [])) if variants and name not in known]
     lost = [name for name in dict.fromkeys(alone) if name not in there]
     return (*kept, *(Variant(AS_SET, {FABRIC: name}) for name in lost))
+
+
+def _of_these_models(variants: Sequence[Variant], stated: Statement) -> Iterator[Variant]:
+    """Variants of some models as far as these are stated; those of none of them are left out."""
+    for variant in variants:
+        if MODEL not in variant.stated or MODEL not in stated:
+            yield variant
+        elif models := _common(variant.stated[MODEL], stated[MODEL]):
+            yield Variant(variant.name, variant.stated | {MODEL: models if len(models) > 1 else models[0]})
+
+
+def _of_all_models(variants: Sequence[Variant], later: Statement) -> Iterator[Variant]:
+    """Variants; of those with one name that are each of some models the first is of all models that none names."""
+    known = {model for variant in variants for model in _listed(variant.stated.get(MODEL, []))}
+    others = [model for model in _listed(later.get(MODEL, [])) if model not in known]
+    seen: set[str] = set()
+    for variant in variants:
+        if others and MODEL in variant.stated and variant.name not in seen:
+            yield Variant(variant.name, variant.stated | {MODEL: [*_listed(variant.stated[MODEL]), *others]})
+        else:
+            yield variant
+        seen.add(variant.name)
 
 
 def _listed(value: Any) -> list:
