@@ -3,20 +3,14 @@
 Every mistake in what was asked ends in one sentence on standard error and exit status 2, before any compute.
 """
 
-import contextlib
-import dataclasses
 import importlib
-import io
 import os
-import re
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import Any
 
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.commands import NAMES, OF_CASES, PLAIN, help
-from mfabric_jax.commands.options import checked, flags, plain_words, unchecked
 from mfabric_jax.commands.words import parse, read
 
 LONGEST = 1500  # characters of a sentence on the screen
@@ -27,12 +21,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         command = _command(words)
-        behind = words[len(command.split()) :]
-        if command not in (*PLAIN, *OF_CASES):
-            return _module(command).run(_parse(command, behind))
-        return _run(command, behind)
+        return _run(command, words[len(command.split()) :])
     except InputError as mistake:
         print(f"mfabric: {_shortened(str(mistake))}", file=sys.stderr)
+        return 2
+    except ModuleNotFoundError as missing:
+        if missing.name != "tqdm":
+            raise
+        print("mfabric: the command line needs its extra: pip install 'mfabric-jax[cli]'.", file=sys.stderr)
         return 2
     except MemoryError:
         print("mfabric: this takes more memory than there is; ask for less.", file=sys.stderr)
@@ -77,10 +73,6 @@ def _shortened(sentence: str) -> str:
     return line if len(line) <= LONGEST else f"{line[: LONGEST // 2]} ... {line[-LONGEST // 2 :]}"
 
 
-MUST = {  # options that some commands do not run without
-    "sweep": ("--out", "a folder for the rows"),
-}
-SHORT = {"--seq": "--sequence", "--fabric": "--fabrics"}
 HELP = """usage: mfabric COMMAND [options]
 
   compare   iteration time, cost and performance per dollar of fabrics for MoE training
@@ -109,15 +101,6 @@ HELP = """usage: mfabric COMMAND [options]
 `mfabric COMMAND --help` lists the options; `mfabric --version` the version."""
 
 
-def _module(command: str) -> Any:
-    """Where its `Options` and `run` are."""
-    try:
-        import tyro  # noqa: F401
-    except ImportError:
-        raise InputError("the command line needs its extra: pip install 'mfabric-jax[cli]'.") from None
-    return importlib.import_module(f"mfabric_jax.commands.{command}")
-
-
 def _command(words: list[str]) -> str:
     if not words or words[0] in ("-h", "--help"):
         print(HELP, file=sys.stdout if words else sys.stderr)
@@ -129,100 +112,6 @@ def _command(words: list[str]) -> str:
         raise SystemExit(0)
     both = " ".join(words[:2])
     return both if both in OF_CASES else one_of("command", words[0], NAMES)
-
-
-def _parse(command: str, words: list[str]) -> Any:
-    """Options from words, by tyro; what it refuses becomes one sentence."""
-    options = _module(command).Options
-    import tyro
-
-    known, asks = flags(options), bool({"-h", "--help"} & set(words))
-    words = [_spelt_out(word, known) for word in words]
-    for word in words:
-        name = word.split("=")[0]
-        if name.startswith("--") and name != "--help" and name.replace("--no-", "--") not in known:
-            one_of("option", name, sorted(known))
-    if not asks:
-        _check_words(command, words)
-        words = plain_words(words, options, _preset(words, options) if {"--preset", "--bubble"} & {*known} else None)
-    said, width = io.StringIO(), os.environ.get("COLUMNS")
-    try:
-        with contextlib.redirect_stderr(said), warnings.catch_warnings(action="ignore"):
-            if not asks:
-                os.environ["COLUMNS"] = "1000"  # tyro's message on one line, to be read below
-            flat = (tyro.conf.OmitArgPrefixes,)
-            parsed = tyro.cli(unchecked(options), args=words, prog=f"mfabric {command}", config=flat)
-    except SystemExit as end:
-        if not end.code:
-            raise
-        raise InputError(_one_sentence(said.getvalue(), command)) from None
-    finally:
-        os.environ.pop("COLUMNS", None)
-        if width is not None:
-            os.environ["COLUMNS"] = width
-    return checked(options, parsed)
-
-
-def _spelt_out(word: str, known: dict[str, Any]) -> str:
-    """The word with the whole name of an option that has a short one."""
-    name, equals, value = word.partition("=")
-    whole = SHORT.get(name, name)
-    return whole + equals + value if whole in known else word
-
-
-def _check_words(command: str, words: list[str]) -> None:
-    """The words and options without which a command does not run, in a sentence of their own."""
-    first = words[0] if words and not words[0].startswith("--") else None
-    if first is None and (needed := _first_word(command)):
-        raise InputError(f"{command} needs {needed}.")
-    option, what = MUST.get(command.split()[0], (None, None))
-    if option and not any(word.split("=")[0] == option for word in words):
-        raise InputError(f"{command} needs {option}, {what}.")
-
-
-def _first_word(command: str) -> str | None:
-    """What has to come first, if anything."""
-    if command == "traffic":
-        from mfabric_jax.workload import NAMES
-
-        return f"the name of a model first; allowed: {', '.join(NAMES)}, or a .toml or .json file"
-    paths = {
-        "jobs": "a .toml or .json file of jobs and what they share first",
-        "replay": "a graph of tasks first, a file, or the common beginning of a file for every rank",
-        "sweep": "the file of the design space first, .toml or .json",
-    }
-    return paths.get(command)
-
-
-def _preset(words: list[str], options: type) -> dict[str, Any]:
-    """Defaults of the preset asked for, or of a command line without one; what else is asked for replaces them."""
-    from mfabric_jax.study.presets import PRESETS, without_preset
-
-    pairs = zip(words, [*words[1:], ""], strict=False)  # no words at all: no pair
-    named = [word.partition("=")[2] or after for word, after in pairs if word.split("=")[0] == "--preset"]
-    usual = {field.name: field.default for field in dataclasses.fields(options)}.get("preset")
-    preset = named[0] if named else usual
-    if not isinstance(preset, str):
-        return without_preset([word.split("=")[0].removeprefix("--").replace("-", "_") for word in words])
-    return PRESETS[one_of("preset", preset, PRESETS)]
-
-
-def _one_sentence(box: str, command: str) -> str:
-    """The message inside tyro's frame, which has a title line and comes in Unicode or in ASCII."""
-    lines = [re.sub(r"[│╭╮╰╯+]|─+|-{3,}", " ", line).strip(" |") for line in box.splitlines()]
-    text = re.sub(r"\s+", " ", " ".join([line for line in lines if line][1:])).split(" For full helptext")[0]
-    value = re.search(r"Error parsing (--[\w-]+): .*?(\S+) Argument helptext: --\S+ (\S+)", text)
-    missing = re.search(r"Missing value for argument '(\S+)'", text)
-    unknown = re.search(r"Unrecognized options: (.+?)\.?$", text)
-    if value:
-        kinds = {"INT": "a whole number", "FLOAT": "a number"}
-        kind = next((words for name, words in kinds.items() if name in value[3]), value[3])
-        return f"option {value[1]} takes {kind}, got {value[2]}."
-    if missing:
-        return f"option {missing[1]} needs a value behind it; mfabric {command} --help says which."
-    if unknown:
-        return f"{command} does not take {unknown[1]!r}; mfabric {command} --help lists what it takes."
-    return text if text.endswith(".") else (text or "the options could not be read") + "."
 
 
 if __name__ == "__main__":

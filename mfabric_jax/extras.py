@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from mfabric_jax.checks import InputError
 
 PACKAGES = {  # of each extra, by the names that are installed
-    "cli": ("tyro", "tqdm"),
+    "cli": ("tqdm",),
     "plot": ("matplotlib",),
     "store": ("pyarrow",),
     "exact": ("scipy",),

@@ -45,6 +45,12 @@ def test_version_and_help(capsys, never_computes):
         assert all(word in output for word in words.get(command, "").split()), command
 
 
+def test_without_the_extra(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    output = mistake(capsys, *SMALL)
+    assert output == "the command line needs its extra: pip install 'mfabric-jax[cli]'."
+
+
 def test_rows_are_printed_and_written(capsys, tmp_path):
     csv = tmp_path / "rows.csv"
     assert status(*SMALL, "--seed", "1", "--out", str(csv)) == 0

@@ -16,7 +16,7 @@ ORDER = (
 BESIDE = ("checks", "atomic", "extras", "parts", "platforms", "text_files", "tuned_file")
 RANK = {name: rank for rank, name in enumerate(ORDER)} | dict.fromkeys(BESIDE, 0)
 WITHOUT_JAX = ("report",)  # nor pyplot, and what draws or stores is imported inside of functions alone
-OPTIONAL = ("tyro", "tqdm", "matplotlib", "altair", "pyarrow", "scipy", "numba", "google", "flatbuffers")
+OPTIONAL = ("tqdm", "matplotlib", "altair", "pyarrow", "scipy", "numba", "google", "flatbuffers")
 
 
 def imported(tree, module):
