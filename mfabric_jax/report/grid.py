@@ -15,7 +15,9 @@ DETAIL_GBPS = 400
 _PLACE = ("model", "fabric", "nic_gbps")
 VARIANT = "variant"
 _NUMBER = "configuration"  # of a row of a sweep
-_SETTINGS = (VARIANT, "nic_use", "policy", "routing", "circuits_for", "ocs")
+_SETTINGS = (VARIANT, "nic_use", "policy", "routing", "circuits_for", "ocs", "gpus")
+_NUMBERS = ("gpus",)  # of these, and of settings by path, the name is told, too
+_MOST = 12  # values of a setting by path that tell series apart; a design space has more
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ def arrange(rows: Rows, needs: Sequence[str] = ()) -> Grid:
     cells: dict[tuple[str, Series, float], Mapping[str, Any]] = {}
     for row in placed:
         fabric = row["fabric"]
-        settings = tuple(str(row.get(name)) for name in telling[fabric])
+        settings = tuple(_told(name, row.get(name)) for name in telling[fabric])
         rank = sum(1 for known, _ in series if known == fabric)
         own = series.setdefault((fabric, settings), Series(fabric, settings, rank))
         cell = (row["model"], own, row["nic_gbps"])
@@ -128,13 +130,26 @@ def needs_values(rows: Rows, keys: Sequence[str], figure: str) -> None:
         raise InputError(f"the figure of {figure}, but {wanted}.")
 
 
+def _told(name: str, value: Any) -> str:
+    """A setting of a series in a word or two."""
+    if name in _NUMBERS or "." in name:
+        return (
+            f"{name.rpartition('.')[2]} {value:g}" if isinstance(value, float) else f"{name.rpartition('.')[2]} {value}"
+        )
+    return str(value)
+
+
 def _telling_settings(rows: Rows, fabric: str) -> list[str]:
-    """The settings that differ between rows of this fabric which agree on model and bandwidth."""
+    """The settings that differ between rows of this fabric which agree on model and bandwidth; those by path are
+    columns where they vary at all."""
+    paths = dict.fromkeys(name for row in rows for name in row if "." in name)
+    few = [path for path in paths if len({str(row.get(path)) for row in rows}) <= _MOST]
+    asked = (*_SETTINGS, *few)
     seen: dict[tuple[Any, ...], set[Any]] = {}
     for row in rows:
         if row["fabric"] == fabric:
-            for name in _SETTINGS:
-                seen.setdefault((name, row["model"], row["nic_gbps"]), set()).add(row.get(name))
-    telling = [name for name in _SETTINGS if any(key[0] == name and len(values) > 1 for key, values in seen.items())]
+            for name in asked:
+                seen.setdefault((name, row["model"], row["nic_gbps"]), set()).add(str(row.get(name)))
+    telling = [name for name in asked if any(key[0] == name and len(values) > 1 for key, values in seen.items())]
     own = [tuple(row.get(name) for name in ("model", "nic_gbps", VARIANT)) for row in rows if row["fabric"] == fabric]
     return [VARIANT] if VARIANT in telling and len(set(own)) == len(own) else telling

@@ -89,6 +89,17 @@ def test_settings_are_named_only_where_they_tell_series_apart():
     assert [s.settings for s in arrange(rows + other).series][-2:] == [("greedy",), ("exact",)]
 
 
+def test_an_axis_of_any_setting_tells_series_apart():
+    rows = [row for row in synthetic.rows(models=["llama-moe"]) if row["fabric"] == "mfabric"]
+    two = [row | {"circuits.delay_s": delay} for row in rows for delay in (0.001, 0.025)]
+    assert [s.settings for s in arrange(two).series] == [("delay_s 0.001",), ("delay_s 0.025",)]
+    assert "mfabric, delay_s 0.025" in comparison(two)
+    sizes = [row | {"gpus": gpus} for row in rows for gpus in (256, 512)]
+    assert [s.settings for s in arrange(sizes).series] == [("gpus 256",), ("gpus 512",)]
+    many = [row | {"circuits.delay_s": 0.001 * step, "iteration_s": 1.0 + step} for row in rows for step in range(13)]
+    check_refused("two results for llama-moe on mfabric", comparison, many)
+
+
 def test_configurations_of_a_sweep_that_say_the_same_are_one_series():
     rows = [{**row, "configuration": number} for number, row in enumerate(synthetic.rows(models=["llama-moe"]))]
     again = [{**rows[0], "configuration": len(rows)}]
