@@ -10,9 +10,8 @@ from mfabric_jax.fabric.ocs import get_ocs
 from mfabric_jax.fabric.registry import NAMES, cost_table, get
 from mfabric_jax.failures._expected_loss import Rate, expected_loss, read_rates
 from mfabric_jax.failures.kinds import devices
-from mfabric_jax.simulation.scenario import scenarios
 from tests.mistakes import check_refused
-from tests.small import small
+from tests.small import scenario, small
 
 
 def test_a_month_by_hand():
@@ -45,9 +44,9 @@ COUNTS = {  # mixtral-8x7b: 1,024 GPUs, 4 stages of 32 servers; switches of 64 p
 
 
 @functools.cache
-def on_fabric(name, **settings):
-    (one,) = scenarios(small(fabrics=(name,), nic_use=("own",), **settings))
-    return one
+def on_fabric(name, ocs=None, dp=None):
+    given = {"network.fabric": name} | ({"circuits.ocs": ocs} if ocs else {}) | ({"job.parallel.dp": dp} if dp else {})
+    return scenario(small(given))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -97,7 +96,7 @@ def test_switches_that_serve_several_regions_are_as_many_as_are_bought():
 
 def test_edge_switches_that_are_partly_empty_have_all_their_uplinks():
     # 128 NICs: 32 under a switch of 64 ports, 8 of 16, and of 48 ports 24 under each of 6, the last with 8.
-    few = on_fabric("fat-tree", gpus=128, dp=1)
+    few = on_fabric("fat-tree", dp=1)
     assert [devices("link", few, radix, 6) for radix in (64, 16, 48)] == [4 * 32, 16 * 8, 6 * 24]
 
 

@@ -4,10 +4,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from mfabric_jax import cases, resolve
 from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.fabric.region import Region
 from mfabric_jax.failures import failures
+from mfabric_jax.failures._failures import plans
 from mfabric_jax.failures.packet_failures import Hit, packets_left
 from mfabric_jax.policies import topoopt
 from mfabric_jax.routing.fixed import wired
@@ -20,6 +22,13 @@ pytestmark = pytest.mark.usefixtures("as_users_have_it")
 JOB = get("llama-moe")  # TP 1: a rank is a GPU with a NIC of its own; 2 servers of 8
 SLICED = get("mixtral-8x7b")  # TP 4: two ranks on each of 4 servers
 EVEN = jnp.ones((16, 16))
+BALANCED = {"traffic.generated.skew": 0.0, "traffic.generated.drift": 0.0, "circuits.delay_s": 0.0}
+
+
+def on(fabric, changes=None, model=MODEL, kinds=None):
+    """A case of one micro-batch, and what fails in it."""
+    given = {"network.fabric": fabric, "job.batch.micro_batches": 1} | (changes or {})
+    return small(given | ({} if kinds is None else {"failures.kinds": kinds}), model)
 
 
 def seconds(kind, *, rails=False, radix=4, job=JOB, **group):
@@ -65,33 +74,31 @@ def test_a_gpu_that_is_moved_has_one_nic_of_the_spare_and_its_old_server_keeps_n
 
 
 def test_all_reduces_are_no_faster_over_nics_than_on_the_nvlink():
-    even = {"traffic": "generated", "skew": 0.0, "drift": 0.0, "micro_batches": 1}
-    setting = small(nvswitch_gigabytes_per_s=10.0, nic_use=("pooled",), **even)  # NICs: 100 GB/s
-    (row,) = failures(study.Failures(setting, kinds=("gpu",), fabrics=("fat-tree",)))
+    pooled = {"gpu.nvlink_gigabytes_per_s": 10.0, "network.nic_use": "pooled"}  # NICs: 100 GB/s
+    (row,) = failures(on("fat-tree", BALANCED | pooled, kinds=["gpu"]))
     assert row["tp_comm_s"] == pytest.approx(row["healthy_tp_comm_s"], rel=1e-9)
     assert row["slow_down"] >= -1e-9
 
 
 def test_rows_of_packet_fabrics_and_of_direct_links():
-    setting = small(micro_batches=1)
-    config = study.Failures(setting, kinds=("electrical-nic", "server"), fabrics=("fat-tree",))
+    config = on("fat-tree", kinds=["electrical-nic", "server"])
     nic, server = failures(config)
     assert (nic["fabric"], nic["failure"], nic["model"]) == ("fat-tree", "electrical-nic", MODEL)
     assert abs(server["slow_down"]) < 1e-9
     assert nic["slow_down"] > 0
-    (link,) = failures(study.Failures(setting, kinds=("link",), fabrics=("torus",)))
+    (link,) = failures(on("torus", kinds=["link"]))
     assert link["failure"] == "link"
     assert link["slow_down"] > 0
-    (link,) = failures(study.Failures(setting, kinds=("link",), fabrics=("oversub-fat-tree",)))
+    (link,) = failures(on("oversub-fat-tree", kinds=["link"]))
     assert link["devices"] == 22 * 16  # 48 of 1,024 NICs under each edge switch, 16 links up
     assert list(failures(config, start=1)) == [server]
 
 
 def test_the_healthy_cluster_is_that_of_compare():
     # Between stages TopoOpt has fewer NICs than gradients, and no acknowledgements take their part of them.
-    setting = small("llama-moe", fabrics=("topoopt",), transport="ndp")
-    (server,) = failures(study.Failures(setting, kinds=("server",), fabrics=("topoopt",)))
-    compared = row(setting)["iteration_s"]
+    case = on("topoopt", {"network.transport": "ndp"}, "llama-moe", kinds=["server"])
+    (server,) = failures(case)
+    compared = row(case)["iteration_s"]
     assert server["healthy_s"] == pytest.approx(compared, rel=1e-12)
     assert server["failed_s"] == pytest.approx(compared, rel=1e-9)  # a spare takes all circuits
 
@@ -111,8 +118,11 @@ def test_a_nic_of_a_patch_panel_is_wired_around_and_a_spare_takes_all_circuits()
 
 
 def test_kinds_that_a_fabric_lacks_are_said_and_those_that_none_has_are_refused():
-    setting = small(models=("llama-moe",))
-    notes = study.Failures(setting, fabrics=("fat-tree", "torus", "mfabric")).notes
+    def asked(fabrics, kinds=None):
+        given = {} if kinds is None else {"failures.kinds": kinds}
+        return plans(cases(small(given, "llama-moe"), {"network.fabric": fabrics}))
+
+    notes = [note for plan in asked(["fat-tree", "torus", "mfabric"]) for note in plan.notes]
     assert notes[0] == (
         "fat-tree has no failure electrical-nics (its servers have no other network that could relay); "
         "optical-nic, optical-switch, controller (it has no optical switch)."
@@ -122,26 +132,25 @@ def test_kinds_that_a_fabric_lacks_are_said_and_those_that_none_has_are_refused(
     )
     assert "gpu, server (no spare is wired to the neighbours" in notes[1]
     assert notes[2] == "mfabric has no failure switch (of its packet switches a link is modelled, no whole switch)."
-    assert study.Failures(setting, kinds=("link", "nvswitch"), fabrics=("fat-tree", "mfabric")).notes == []
+    assert [plan.notes for plan in asked(["fat-tree", "mfabric"], ["link", "nvswitch"])] == [[], []]
     for kinds, fabrics, said in (
-        (("optical-switch",), ("fat-tree", "torus"), "'optical-switch' is on none of the fabrics .fat-tree: it has no"),
-        (("link", "gpu"), ("torus",), "'gpu' is on none of the fabrics .torus: no spare is wired"),
-        (("electrical-nics",), ("mfabric-cpo",), "'electrical-nics' is on none .*no circuit leads to a server"),
+        (["optical-switch"], ["fat-tree", "torus"], "'optical-switch' is on none of the fabrics .fat-tree: it has no"),
+        (["link", "gpu"], ["torus"], "'gpu' is on none of the fabrics .torus: no spare is wired"),
+        (["electrical-nics"], ["mfabric-cpo"], "'electrical-nics' is on none .*no circuit leads to a server"),
     ):
-        check_refused(said, study.Failures, setting, kinds=kinds, fabrics=fabrics)
-    check_refused("server must be below the 1 of a region", study.Failures, setting, server=1, fabrics=("nvl72",))
-    check_refused("nvswitches must be at least 2", study.Failures, setting, nvswitches=1, fabrics=("fat-tree",))
+        check_refused(said, asked, fabrics, kinds)
+    check_refused("server must be below the 1 servers of a region", plans, on("nvl72", {"failures.server": 1}))
+    check_refused("nvswitches must be at least 2", plans, on("fat-tree", {"gpu.nvswitches": 1}))
 
 
 def test_scale_up_domains_by_hand():
     # The 16 GPUs of a group share a domain of 64. Even traffic of b a pair: 15 b on the NVLink, until one GPU is on a
     # spare, which has one NIC for 15 b. Stage 0 ends last: what its 2 x 2 all-to-alls a block take longer, all do.
-    setting = small("llama-moe", traffic="generated", skew=0.0, drift=0.0, micro_batches=1, delay_s=0.0)
-    job = setting.workload("llama-moe")
+    job = resolve(on("nvl72", BALANCED, "llama-moe")).job
     pair_bytes = job.selections * job.dispatch_bytes_per_selection / job.ep
     for fabric, nvlink in (("nvl72", 1e12 - 12.5e9), ("mfabric-cpo", (1e12 - 12.5e9) / 2)):
-        kinds = ("electrical-nic", "gpu", "server", "nvswitch")
-        nic, gpu, server, nvswitch = failures(study.Failures(setting, kinds=kinds, fabrics=(fabric,), stage=0))
+        kinds = ["electrical-nic", "gpu", "server", "nvswitch"]
+        nic, gpu, server, nvswitch = failures(on(fabric, BALANCED | {"failures.stage": 0}, "llama-moe", kinds=kinds))
         inside_s, all_to_alls = 15 * pair_bytes / nvlink, 4 * job.moe_layers / job.pp
         assert gpu["healthy_ep_comm_s"] == pytest.approx(all_to_alls * inside_s)
         longer_s = all_to_alls * (15 * pair_bytes / 12.5e9 - inside_s)
