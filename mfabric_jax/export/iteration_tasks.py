@@ -13,6 +13,7 @@ from mfabric_jax.schedule._site import BARRIERS
 from mfabric_jax.schedule.all_to_alls import Exchanges
 from mfabric_jax.schedule.as_tasks import EndLayout, iteration_tasks
 from mfabric_jax.schedule.iteration import FabricRates, walk
+from mfabric_jax.simulation.limits import check_beside
 from mfabric_jax.simulation.scenario import Scenario
 from mfabric_jax.simulation.solving import solve_between, solve_inside
 from mfabric_jax.tasks.graph import TaskGraph
@@ -57,7 +58,7 @@ def iteration_graph(
     check_exportable(one)
     ends = usual_ends(one.group) if ends is None else one_of("ends", ends, ENDS)
     if one.group.reconfigures and ends != "server" and one.settings.routing != "unsplit":
-        raise InputError(f"routing must be 'unsplit' between ends {ends!r}, got {one.settings.routing!r}.")
+        raise InputError(f"circuits.routing must be unsplit between ends {ends!r}, got {one.settings.routing}.")
     if collectives:
         _check_whole(one)
     one_of("barriers", barriers, BARRIERS)
@@ -83,11 +84,9 @@ def iteration_graph(
 def check_exportable(one: Scenario) -> None:
     """`InputError` for what `iterate` has a closed form of and a graph has not."""
     settings, job, group = one.settings, one.workload, one.group
-    for field, only in (("flows", "spray"), ("overlap_parts", 1), ("combine_start", "barrier"), ("partial", False)):
-        if (value := getattr(settings, field)) != only:
-            raise InputError(f"{field} must be {only!r} in an iteration as a graph, got {value!r}.")
+    check_beside("an iteration as a graph", settings.case)
     if settings.carried_by.acks_back:
-        raise InputError(f"transport must be 'none' in an iteration as a graph, got {settings.carried_by.name!r}.")
+        raise InputError(f"network.payload must be goodput in an iteration as a graph, got {settings.carried_by.name}.")
     if not hasattr(group, "electrical_nics") and not hasattr(group, "oversubscription"):
         raise InputError(f"an iteration as a graph needs a switch tree or mfabric, got {one.fabric.name}.")
     if job.tp * job.ep < job.gpus_per_server:
@@ -98,7 +97,7 @@ def _check_whole(one: Scenario) -> None:
     """`InputError` where members of a collective would be missing, or copies of experts make groups uneven."""
     job, replicas = one.workload, len(one.every_replica)
     if replicas < job.dp:
-        raise InputError(f"collectives needs all {job.dp} replicas: replicas must be all, got {replicas}.")
+        raise InputError(f"collectives needs all {job.dp} replicas: run.replicas must be all, got {replicas}.")
     if job.order.copies > 1 or job.redundant_experts:
         has = f"schedule {job.schedule!r}" if job.order.copies > 1 else f"redundant_experts {job.redundant_experts}"
         raise InputError(f"collectives does not know experts in several places, got {has}.")

@@ -65,6 +65,8 @@ def check_limits(case: Case, job: Workload, gpu: Gpu, on: Fabric) -> None:
         raise InputError(
             f"network.radix must be even (half of the ports go up) and at least 4, got {case.network.radix}."
         )
+    if case.run.replicas != "all" and case.run.replicas > job.dp:
+        raise Misfit(f"run.replicas must be at most the {job.dp} of {job.model} (dp), got {case.run.replicas}.")
     two = Tree(1, case.network.radix, tiers=2)
     nics = job.servers * (case.network.nics - case.network.mfabric.optical_degree if on.data else case.network.nics)  # type: ignore[operator]
     if case.network.tiers == 2 and nics > two.most_hosts and on.domain_gpus is None:

@@ -2,28 +2,29 @@
 
 import numpy as np
 import pytest
-from mfabric_jax.study.legacy import scenarios
 
 from mfabric_jax import InputError
 from mfabric_jax.export._export import timed_iteration
 from mfabric_jax.export.contention import latency_of, links_of_iteration
 from mfabric_jax.export.iteration_tasks import check_exportable, iteration_graph
 from mfabric_jax.schedule.as_tasks import TRAFFIC
-from mfabric_jax.study.config import Compare
 from mfabric_jax.tasks.graph import Op, TaskKind
 from mfabric_jax.tasks.lowering import lowered
 from mfabric_jax.workload.volume import iteration_bytes, pp_bytes, replica_bytes, replica_ring
 from tests.oracles import graph as oracle
-from tests.schedule.jobs import job
-from tests.small import row
+from tests.small import row, scenario, small
 
-TINY = {"tp": 4, "ep": 4, "pp": 2, "blocks": 2, "sequence": 2000}
+# Two stages of one block; 4 ranks of 4 GPUs, two servers a region.
+TINY = {f"job.parallel.{name}": degree for name, degree in (("tp", 4), ("pp", 2), ("ep", 4), ("dp", 1))}
+TINY |= {f"model.{name}": size for name, size in (("blocks", 2), ("hidden", 1000), ("experts", 4), ("top_k", 1))}
+TINY |= {"model.expert_hidden": 1000, "job.batch.sequence": 2000, "job.batch.micro_batch": 1, "job.sharding": "none"}
+TINY |= {"job.precision.gradients": 1000.0, "traffic.drawn": 2, "circuits.delay_s": 1e-3}
+MICRO_BATCHES, POOLED = "job.batch.micro_batches", {"network.nic_use": "pooled"}
 
 
-def tiny(fabric, *, sent=None, **settings):
-    """The only scenario of a small job on a fabric, two servers a region."""
-    given = {"models": (job(**TINY | (sent or {})),), "fabrics": (fabric,), "nic_gbps": (100.0,), "dtype": "float64"}
-    return Compare(**given | {"drawn": 2, "delay_s": 1e-3} | settings)
+def tiny(fabric, changes=None):
+    """A small job on a fabric."""
+    return small(TINY | {"network.fabric": fabric} | (changes or {}))
 
 
 def finish(one, contention="none", **lower):
@@ -46,60 +47,70 @@ def finish(one, contention="none", **lower):
 
 
 CASES = {
-    "own NICs": ("fat-tree", {}, {"link_delay_s": 1e-4}),
-    "oversubscribed": ("oversub-fat-tree", {"schedule": "zb-h1", "micro_batches": 3}, {"dp_overlap": True}),
-    "circuits": ("mfabric", {"combine_bytes": 4}, {"decision_s": 2e-4, "eps_waits": True}),
+    "own NICs": ("fat-tree", {"network.link_delay_s": 1e-4}),
+    "oversubscribed": (
+        "oversub-fat-tree",
+        {"job.schedule": "zb-h1", MICRO_BATCHES: 3, "job.overlap_gradients": True},
+    ),
+    "circuits": (
+        "mfabric",
+        {"job.precision.combine": 4.0, "circuits.decision_s": 2e-4, "circuits.packets_wait": True},
+    ),
     "relayed": (
         "mfabric",
-        {"ep": 8, "experts": 8, "micro_batches": 1},
-        {"routing": "relay", "first": "pays", "electrical_nics": 1, "optical_degree": 2},
+        {"job.parallel.ep": 8, "model.experts": 8, MICRO_BATCHES: 1}
+        | {"circuits.routing": "relay", "circuits.turn": "pays"}
+        | {"network.nics": 3, "network.mfabric.optical_degree": 2},
     ),
-    "split": ("mfabric", {}, {"routing": "split"}),
-    "best path": ("mfabric", {}, {"routing": "best-path", "optical_degree": 1}),
-    "pairs": ("mfabric", {"overlap_passes": True, "micro_batches": 3}, {"comm_cores": 0.1}),
+    "split": ("mfabric", {"circuits.routing": "split"}),
+    "best path": (
+        "mfabric",
+        {"circuits.routing": "best-path", "network.nics": 3, "network.mfabric.optical_degree": 1},
+    ),
+    "pairs": ("mfabric", {MICRO_BATCHES: 3, "job.passes.comm_cores": 0.1}),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_without_contention_an_iteration_takes_what_compare_says(name):
-    fabric, sent, settings = CASES[name]
-    config = tiny(fabric, sent=sent, **settings)
-    one = iteration_graph(scenarios(config)[0], barriers="marker", receives=False)
-    assert finish(one) == pytest.approx(row(config)["iteration_s"], rel=1e-9)
+    case = tiny(*CASES[name])
+    one = iteration_graph(scenario(case), barriers="marker", receives=False)
+    assert finish(one) == pytest.approx(row(case)["iteration_s"], rel=1e-9)
 
 
 def test_the_last_send_backward_shares_its_port_with_gradients():
-    config = tiny("fat-tree", sent={"micro_batches": 1, "sequence": 50_000}, nic_use=("pooled",))
-    (scenario,) = scenarios(config)
-    one = iteration_graph(scenario, barriers="marker", receives=False)
-    rates = scenario.rates(100.0)
-    send_s = 2 * pp_bytes(scenario.workload) / rates.send_Bps  # two ranks a server
-    sums = replica_bytes(scenario.workload, 1, last=True)
-    inside_s = replica_ring(scenario.workload, sums.dense, sums.expert).inside / rates.nvlink_Bps
+    on = scenario(
+        tiny("fat-tree", {MICRO_BATCHES: 1, "job.batch.sequence": 50_000, "job.precision.gradients": 100.0} | POOLED)
+    )
+    one = iteration_graph(on, barriers="marker", receives=False)
+    rates = on.rates(100.0)
+    send_s = 2 * pp_bytes(on.workload) / rates.send_Bps  # two ranks a server
+    sums = replica_bytes(on.workload, 1, last=True)
+    inside_s = replica_ring(on.workload, sums.dense, sums.expert).inside / rates.nvlink_Bps
     later = send_s - inside_s  # of the send, when gradients begin to share its port: that takes twice as long
     assert later > 0.1 * send_s
     assert finish(one, "all") == pytest.approx(finish(one) + later, rel=1e-9)
 
 
 def test_ranks_that_receive_and_wait_in_barriers_take_as_long():
-    (scenario,) = scenarios(tiny("mfabric", sent={"micro_batches": 1}, iterations=2, replicas=1))
-    lean = iteration_graph(scenario, barriers="marker", receives=False)
-    whole = iteration_graph(scenario)
+    on = scenario(tiny("mfabric", {MICRO_BATCHES: 1, "run.iterations": 2}))
+    lean = iteration_graph(on, barriers="marker", receives=False)
+    whole = iteration_graph(on)
     assert whole.graph.rank.min() >= 0  # a rank has every task
     after, rank = whole.graph.after, whole.graph.rank
     assert (rank[after[:, 0]] == rank[after[:, 1]]).all()  # and waits for its own alone
     assert finish(whole) == pytest.approx(lean.iteration_s, rel=1e-9)
     assert finish(lean) == pytest.approx(lean.iteration_s, rel=1e-9)
-    gpus = iteration_graph(scenario, "gpu")
+    gpus = iteration_graph(on, "gpu")
     assert gpus.graph.bytes[gpus.private].sum() == pytest.approx(whole.graph.bytes[whole.private].sum())
-    alone = iteration_graph(scenario, barriers="none")
+    alone = iteration_graph(on, barriers="none")
     assert finish(alone) <= lean.iteration_s * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("ends", ["server", "rank", "gpu"])
 def test_messages_have_the_bytes_of_the_iteration(ends):
-    (scenario,) = scenarios(tiny("fat-tree", sent={"dp": 2, "micro_batches": 2}, replicas="all", traffic="generated"))
-    one, expected = iteration_graph(scenario, ends), iteration_bytes(scenario.workload)
+    on = scenario(tiny("fat-tree", {"job.parallel.dp": 2, "run.replicas": "all", "traffic.source": "generated"}))
+    one, expected = iteration_graph(on, ends), iteration_bytes(on.workload)
     sends = one.graph.of(TaskKind.SEND)
     sent = np.bincount(one.traffic[sends], one.graph.bytes[sends], minlength=len(TRAFFIC))
     assert sent[TRAFFIC.index("PP")] == pytest.approx(expected["PP"])
@@ -109,34 +120,34 @@ def test_messages_have_the_bytes_of_the_iteration(ends):
 
 
 @pytest.mark.parametrize(
-    ("settings", "sentence"),
+    ("changes", "sentence"),
     [
-        ({"overlap_parts": 2}, "overlap_parts must be 1"),
-        ({"fabrics": ("torus",)}, "needs a switch tree or mfabric, got torus"),
+        ({"job.parts": 2}, "job.overlap must be none or passes beside an iteration as a graph, got parts."),
+        ({"network.paths": "ecmp"}, "network.paths must be spray beside an iteration as a graph, got ecmp."),
+        ({"network.fabric": "torus"}, "needs a switch tree or mfabric, got torus"),
     ],
 )
-def test_what_has_no_graph_is_refused(settings, sentence):
-    config = Compare(models=(job(**TINY),), nic_gbps=(100.0,), **{"fabrics": ("mfabric",)} | settings)
+def test_what_has_no_graph_is_refused(changes, sentence):
     with pytest.raises(InputError, match=sentence):
-        check_exportable(scenarios(config)[0])
+        check_exportable(scenario(tiny("mfabric", changes)))
 
 
 def test_gradients_and_tensor_parallel_ranks_in_collectives():
-    config = tiny("fat-tree", sent={"dp": 2, "micro_batches": 1}, nic_use=("pooled",), replicas="all")
-    (scenario,) = scenarios(config)
-    servers = iteration_graph(scenario, collectives=True)
+    two = {"job.parallel.dp": 2, MICRO_BATCHES: 1}
+    on = scenario(tiny("fat-tree", two | POOLED | {"run.replicas": "all"}))
+    servers = iteration_graph(on, collectives=True)
     assert finish(servers) == pytest.approx(servers.iteration_s, rel=1e-9)  # rings, one behind the other
-    gpus = iteration_graph(scenario, "gpu", collectives=True)
+    gpus = iteration_graph(on, "gpu", collectives=True)
     reduced = gpus.graph.of(TaskKind.COLLECTIVE, Op.ALL_REDUCE)
     dense = gpus.graph.bytes[reduced & (gpus.traffic == TRAFFIC.index("DP"))]
-    sums = [replica_bytes(scenario.workload, stage, last=True) for stage in (0, 1)]
+    sums = [replica_bytes(on.workload, stage, last=True) for stage in (0, 1)]
     assert dense.sum() == pytest.approx(sum(one.dense + one.expert for one in sums) * 8)  # ranks of both replicas
     tensor = gpus.graph.bytes[reduced & (gpus.traffic == 0)]
     blocks, passes = 2, 2
-    assert tensor.sum() == pytest.approx(64 // 2 * blocks * passes * pp_bytes(scenario.workload))  # GPUs of a stage
+    assert tensor.sum() == pytest.approx(64 // 2 * blocks * passes * pp_bytes(on.workload))  # GPUs of a stage
     with pytest.raises(InputError, match="collectives inside servers"):
         timed_iteration(gpus)
     with pytest.raises(InputError, match="ends must be server for contention where the NICs of a server are pooled"):
-        timed_iteration(iteration_graph(scenario, "gpu"))
-    with pytest.raises(InputError, match="replicas must be all, got 1"):
-        iteration_graph(scenarios(tiny("fat-tree", sent={"dp": 2}))[0], collectives=True)
+        timed_iteration(iteration_graph(on, "gpu"))
+    with pytest.raises(InputError, match=r"run\.replicas must be all, got 1"):
+        iteration_graph(scenario(tiny("fat-tree", two)), collectives=True)

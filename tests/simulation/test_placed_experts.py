@@ -4,25 +4,25 @@ import equinox as eqx
 import numpy as np
 import pytest
 
-from mfabric_jax import InputError
+from mfabric_jax import InputError, load, resolve
 from mfabric_jax.cluster.whole_cluster import WholeCluster
+from mfabric_jax.failures._failures import plans
 from mfabric_jax.simulation import example_timeline, iteration_of
-from mfabric_jax.simulation.scenario import scenarios, tokens_of, traffic_of
-from mfabric_jax.study import Failures
-from mfabric_jax.study.config import Compare
+from mfabric_jax.simulation.scenario import traffic_of
 from mfabric_jax.traffic.placing import copied_experts
 from mfabric_jax.workload import fullest_stage, iteration_bytes
 from mfabric_jax.workload.volume import gradient_bytes
-from tests.small import JOB, MODEL, refused, row, small
+from tests.small import JOB, MODEL, refused, row, scenario, small
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
-UNEVEN = JOB | {"traffic": "generated", "skew": 0.8, "drift": 0.2, "fabrics": ("fat-tree",)}
-PLACED = UNEVEN | {"placement": "longest-processing-time", "redundant_experts": 8}
-AGAIN = PLACED | {"replace_every": 2, "iterations": 3}
+UNEVEN = JOB | {"traffic.generated.skew": 0.8, "traffic.generated.drift": 0.2, "network.fabric": "fat-tree"}
+RULE = "placement.longest-processing-time"
+PLACED = UNEVEN | {f"{RULE}.redundant_experts": 8}
+AGAIN = PLACED | {f"{RULE}.every": 2, "run.iterations": 3}
 
 
 def test_copies_balance_ranks_and_nothing_moves_when_placed_once():
-    before, after = row(small(**UNEVEN)), row(small(**PLACED))
+    before, after = row(small(UNEVEN)), row(small(PLACED))
     assert (before["placement"], after["placement"]) == ("contiguous", "longest-processing-time")
     assert before["rank_load_over_mean"] > 1.3 > 1.2 > after["rank_load_over_mean"]
     assert before["placement_s"] == after["placement_s"] == 0
@@ -32,10 +32,9 @@ def test_copies_balance_ranks_and_nothing_moves_when_placed_once():
 
 def test_what_moves_takes_the_time_of_its_bytes_by_hand():
     """Ranks with NICs of their own, two a server here: the fullest port decides, of NICs and of NVSwitches."""
-    config = small(**AGAIN)
-    job, found = config.workload(MODEL), row(config)
-    tokens = tokens_of(config, job)
-    copied = copied_experts(tokens.slots, config.room(job), 2)
+    one, found = scenario(small(AGAIN)), row(small(AGAIN))
+    job = one.workload
+    copied = copied_experts(one.tokens.slots, one.settings.room(job), 2)
     size = 3 * job.architecture.hidden * job.architecture.expert_hidden * (2 + 12 / job.dp)
     server = np.arange(job.ep) // job.ranks_per_server
     away = server[:, None] != server
@@ -54,13 +53,13 @@ def test_what_moves_takes_the_time_of_its_bytes_by_hand():
 
 
 def test_a_case_and_a_timeline_are_the_row():
-    config = small(**AGAIN)
-    function, case = iteration_of(config, MODEL, "fat-tree")
+    asked = small(AGAIN)
+    function, numbers = iteration_of(asked)
     work = eqx.filter_jit(function)
-    found = [work(case | {"sample": sample}) for sample in range(3)]
+    found = [work(numbers | {"run.sample": sample}) for sample in range(3)]
     for name in ("iteration_s", "placement_s", "exposed_comm_s"):
-        np.testing.assert_allclose(np.mean([one[name] for one in found]), row(config)[name], rtol=1e-9)
-    segments, stages, _ = example_timeline(config)
+        np.testing.assert_allclose(np.mean([one[name] for one in found]), row(asked)[name], rtol=1e-9)
+    segments, stages = example_timeline(asked)
     for stage in stages:
         np.testing.assert_allclose(stage["iteration_s"], found[2]["iteration_s"], rtol=1e-9)
         np.testing.assert_allclose(stage["placement_s"], found[2]["placement_s"], rtol=1e-9)
@@ -70,14 +69,14 @@ def test_a_case_and_a_timeline_are_the_row():
 
 
 def test_on_circuits_experts_move_too():
-    found = row(small(**AGAIN | {"fabrics": ("mfabric",)}))
+    found = row(small(AGAIN | {"network.fabric": "mfabric"}))
     assert found["placement_s"] > 0
     parts = found["compute_s"] + found["exposed_comm_s"] + found["reconfig_s"] + found["bubble_s"]
     np.testing.assert_allclose(parts, found["iteration_s"], rtol=1e-9)
 
 
 def test_memory_and_gradients_of_copies_by_hand():
-    plain, more = (small(**some).workload(MODEL) for some in (UNEVEN, PLACED))
+    plain, more = (resolve(small(some)).job for some in (UNEVEN, PLACED))
     assert (plain.experts_per_rank, more.experts_per_rank) == (2, 4)
     stage, before = fullest_stage(plain)
     after = fullest_stage(more)[1]
@@ -95,43 +94,41 @@ def test_memory_and_gradients_of_copies_by_hand():
 
 
 def test_settings_that_cannot_be():
-    assert "placement 'lpt' is unknown" in refused(placement="lpt")
-    assert "redundant_experts 8 needs placement longest-processing-time or hierarchical or with-circuits" in refused(
-        redundant_experts=8
-    )
-    assert "replace_every 3 needs placement" in refused(replace_every=3)
-    assert "placed_window must be a whole number of at least 1, got 0" in refused(placed_window=0)
+    assert "placement.rule 'lpt' is unknown" in refused({"placement.rule": "lpt"})
+    slots = {f"{RULE}.redundant_experts": 3}
     with pytest.raises(InputError, match=r"redundant_experts must be a multiple of the 4 ranks \(ep\), got 3"):
-        small(**PLACED | {"redundant_experts": 3}).workload(MODEL)
-    with pytest.raises(InputError, match="replace_every must be 0 for failures, got 2"):
-        Failures(small(**AGAIN))
+        resolve(small(PLACED | slots))
+    with pytest.raises(InputError, match=f"{RULE}.every must be 0 beside failures, got 2"):
+        plans(small(AGAIN))
     with pytest.raises(InputError, match="redundant_experts must be 0 on a whole cluster"):
         WholeCluster(model=MODEL, redundant_experts=8)
-    with pytest.raises(InputError, match=r"placement_groups must divide the 8 experts, got 3\."):
-        small(**PLACED | {"placement_groups": 3})
+    groups = {"placement.hierarchical.groups": 3}
+    assert "groups must divide the 8 experts, got 3." in refused(groups, small(UNEVEN))
+
+
+LIMITED = {"model.name": "deepseek-r1", "job.per-server.node_limit": "model"}
 
 
 def test_groups_of_a_node_limit_stay_whole():
-    given = {"models": ("deepseek-r1",), "node_limit": "model", "dispatch": "per-server"}
-    config = Compare(**given, placement="hierarchical")
-    assert config.room(config.workload("deepseek-r1")).groups == 8
-    for some in ({"placement": "with-circuits"}, {"placement": "hierarchical", "placement_groups": 16}):
-        assert "node_limit 'model' is of groups of neighbouring experts: placement must" in refused(**given, **some)
+    case = load(preset="paper").with_(LIMITED | {"placement.rule": "hierarchical"})
+    resolved = resolve(case)
+    assert resolved.settings.room(resolved.job).groups == 8
+    rules = [{"placement.rule": rule} for rule in ("with-circuits", RULE[10:])]
+    for some in (*rules, {"placement.hierarchical.groups": 16}):
+        assert "node_limit 'model' is of groups of neighbouring experts: placement.rule must" in refused(some, case)
 
 
 def test_experts_are_placed_on_the_servers_that_a_fabric_has():
     # Scale-up domains are servers of 64 GPUs: all 8 ranks of a group sit in one, and none in two as on servers of 8.
-    given = {"traffic": "generated", "skew": 0.8, "placement": "hierarchical", "nic_gbps": (400.0,)}
-    config = small(fabrics=("fat-tree", "nvl72"), **given)
-    tree, domain = scenarios(config)
-    rooms = [config.room(one.workload) for one in (tree, domain)]
+    given = {"traffic.generated.skew": 0.8, "placement.rule": "hierarchical", "network.nic_gbps": 400.0}
+    tree, domain = (scenario(small(given | {"network.fabric": fabric})) for fabric in ("fat-tree", "nvl72"))
+    rooms = [one.settings.room(one.workload) for one in (tree, domain)]
     assert [room.servers for room in rooms] == [4, 1]
-    own = traffic_of(config, domain.workload)[0]
+    own = traffic_of(domain.settings, domain.workload)[0]
     np.testing.assert_array_equal(domain.tokens.count, own.count)
     assert (tree.tokens.count != domain.tokens.count).any()
 
 
 def test_a_limit_to_groups_is_none_for_a_model_without_groups():
-    given = {"dispatch": "per-server", "node_limit": "model", "placement": "longest-processing-time"}
-    small(**given)
-    assert "node_limit 'model' is of groups of neighbouring experts" in refused(models=("deepseek-r1",), **given)
+    limited = small({"job.per-server.node_limit": "model", "placement.rule": RULE[10:]})
+    assert resolve(limited).settings.room(resolve(limited).job).groups == 8

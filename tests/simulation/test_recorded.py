@@ -4,15 +4,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from mfabric_jax.study.legacy import compare
 
-from mfabric_jax import InputError, all_to_all_time
+from mfabric_jax import InputError, all_to_all_time, simulate
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.routing.electrical import spray_time
 from mfabric_jax.traffic import recorded, server_bytes
 from mfabric_jax.workload import get
-from tests.small import rows, small
+from tests.small import row, small
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
 
@@ -56,10 +55,12 @@ def test_time_over_balanced_is_the_busiest_rank_over_the_mean(folder):
 def test_recorded_rows_from_a_file(tmp_path):
     # The same balanced counts, recorded and generated.
     np.save(tmp_path / "run.npy", np.ones((2, 3, 4, 16, 16)))
-    (got,) = rows(small("llama-moe", fabrics=("fat-tree",), trace=str(tmp_path / "run.npy")))
-    (want,) = rows(small("llama-moe", fabrics=("fat-tree",), traffic="generated", drift=0.0))
+    traced = {"network.fabric": "fat-tree", "traffic.trace.path": str(tmp_path / "run.npy")}
+    even = {"traffic.generated.skew": 0.0, "traffic.generated.drift": 0.0}
+    got = row(small(traced, "llama-moe"))
+    want = row(small({"network.fabric": "fat-tree"} | even, "llama-moe"))
     times = [name for name in got if name.endswith("_s")]
     np.testing.assert_allclose([got[name] for name in times], [want[name] for name in times], rtol=1e-9)
     np.savez(tmp_path / "run.npz", tokens=np.ones((1, 2, 1, 4, 16)))  # of other ranks
     with pytest.raises(InputError, match=r"ep of the workload must divide the 4 source ranks of .*run\.npz, got 16"):
-        next(compare(small("llama-moe", trace=str(tmp_path / "run.npz"))))
+        simulate(small(traced | {"traffic.trace.path": str(tmp_path / "run.npz")}, "llama-moe"))

@@ -3,29 +3,27 @@
 import numpy as np
 import pytest
 
-from mfabric_jax import InputError
-from mfabric_jax.report import Asked, query
+from mfabric_jax import InputError, resolve
+from mfabric_jax.failures._failures import plans
 from mfabric_jax.simulation import example_timeline, iteration_of
-from mfabric_jax.simulation.scenario import scenarios, traffic_of
 from mfabric_jax.simulation.solving import simulate_scenario
-from mfabric_jax.study import Failures
-from mfabric_jax.study.config import Compare
-from mfabric_jax.sweep import Sweep, sweep
-from tests.small import JOB, MODEL, refused, row, small
+from tests.small import JOB, refused, row, scenario, small
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
-SPREAD = JOB | {"micro_batches": 2, "drawn": 2, "traffic": "generated", "skew": 0.8, "iterations": 2, "drift": 0.3}
-THREE = SPREAD | {"replicas": 3}
+SPREAD = JOB | {"job.batch.micro_batches": 2, "traffic.drawn": 2, "run.iterations": 2}
+SPREAD |= {"traffic.generated.skew": 0.8, "traffic.generated.drift": 0.3}
+THREE = SPREAD | {"run.replicas": 3}
 PARTS = ("compute_s", "exposed_comm_s", "reconfig_s", "bubble_s")
 
 
 def test_an_iteration_takes_as_long_as_its_slowest_replica():
-    (one,) = scenarios(small(**THREE, fabrics=("mfabric",), first="predict"))
+    asked = small(THREE | {"network.fabric": "mfabric", "circuits.turn": "predict"})
+    one = scenario(asked)
     alone = [simulate_scenario(replica).times for replica in one.each_replica]
     seconds = np.array([times.iteration_s for times in alone])[..., 0]  # [replica iteration]
     assert seconds.shape == (3, 2)
     assert len(set(seconds[:, 0])) == 3
-    got = row(one.settings)
+    got = row(asked)
     np.testing.assert_allclose(got["iteration_s"], seconds.max(axis=0).mean(), rtol=1e-9)
     np.testing.assert_allclose(got["slowest_over_mean"], seconds.max(axis=0).mean() / seconds.mean(), rtol=1e-9)
     assert got["slowest_over_mean"] > 1
@@ -37,25 +35,26 @@ def test_an_iteration_takes_as_long_as_its_slowest_replica():
 
 
 def test_the_first_replica_is_the_one_that_stands_for_all():
-    for given in ({}, {"traffic": "measured", "skew": 0.0}, {"circuits_for": ("iteration",)}):
-        one, three = (small(**SPREAD | given | {"replicas": count}) for count in (1, 3))
-        (alone,), every = (traffic_of(config, config.workload(MODEL), config.circuits_for) for config in (one, three))
+    measured = {"traffic.shares.drift": 0.3}
+    for given in ({}, measured, {"circuits.span.length": "iteration"}):
+        one, three = (scenario(small(SPREAD).with_(given | {"run.replicas": count})) for count in (1, 3))
+        (alone,), every = one.every_replica, three.every_replica
         np.testing.assert_array_equal(every[0].count, alone.count)
         assert len(every) == 3
         for other in every[1:]:
             assert other.count.shape == alone.count.shape
             assert np.any(other.count != alone.count)
             assert (other.before is None) == (alone.before is None)
-    config = small(**SPREAD, replicas="all")
-    assert len(traffic_of(config, config.workload(MODEL))) == config.workload(MODEL).dp
+    whole = scenario(small(SPREAD | {"run.replicas": "all"}))
+    assert len(whole.every_replica) == whole.workload.dp
 
 
 def test_replicas_read_records_in_turn(tmp_path):
     count = np.random.default_rng(0).integers(1, 9, (6, 1, 1, 4, 8))
     np.save(tmp_path / "run.npy", count)
-    traced = {name: value for name, value in JOB.items() if name != "drawn"} | {"trace": str(tmp_path / "run.npy")}
-    config = small(**traced, iterations=2, replicas=3)
-    every = traffic_of(config, config.workload(MODEL))
+    traced = {path: value for path, value in JOB.items() if path != "traffic.drawn"}
+    traced |= {"traffic.trace.path": str(tmp_path / "run.npy"), "run.iterations": 2, "run.replicas": 3}
+    every = scenario(small(traced)).every_replica
     for replica, tokens in enumerate(every):
         for iteration in range(2):
             want = count[3 * iteration + replica, 0, 0].astype(float)
@@ -63,30 +62,18 @@ def test_replicas_read_records_in_turn(tmp_path):
             np.testing.assert_allclose(share, want / want.sum(-1, keepdims=True), rtol=1e-12)
 
 
-def test_a_sweep_has_the_rows_of_compare(tmp_path):
-    fixed = {**THREE, "model": MODEL, "fabric": "fat-tree", "nic_gbps": 100.0, "compute": "achieved"}
-    sweep(Sweep("iteration", fixed, {"efficiency": [0.5]}, dtype="float64"), tmp_path)
-    ((got,), _) = query([tmp_path], Asked())
-    want = row(small(**THREE, fabrics=("fat-tree",)))
-    for name in ("iteration_s", "ep_comm_s", "slowest_over_mean", "replicas"):
-        np.testing.assert_allclose(got[name], want[name], rtol=1e-9)
-    assert got["slowest_over_mean"] > 1
-
-
 def test_what_cannot_be():
-    assert "replicas must be at most the 8 of mixtral-8x7b (dp), got 9" in refused(models=(MODEL,), replicas=9)
-    assert "replicas (beside a number) 'every' is unknown; allowed: all" in refused(replicas="every")
-    assert "replicas must be a whole number of at least 1, got 0" in refused(replicas=0)
-    alike = "replicas are all alike under matrices 'one'; they must be 1, got 2."
-    assert refused(models=(MODEL,), replicas=2, matrices="one") == alike
-    run = "circuits_for 'run' plans for one replica; replicas must be 1, got 2."
-    assert refused(models=(MODEL,), replicas=2, circuits_for=("run",)) == run
-    config = Compare(models=(MODEL,), replicas=2)
-    for use, words in (
-        (lambda: Failures(config), "failures are"),
-        (lambda: example_timeline(config), "a timeline is"),
-        (lambda: iteration_of(config, MODEL), "a function of cases is"),
-    ):
-        with pytest.raises(InputError) as caught:
-            use()
-        assert str(caught.value) == f"{words} of one replica; replicas must be 1, got 2."
+    assert "replicas must be at most the 8 of mixtral-8x7b (dp), got 9" in refused(JOB | {"run.replicas": 9}, small())
+    for value in ("every", 0):
+        assert f"run.replicas must be all or a whole number at least 1, got {value!r}" in refused(
+            {"run.replicas": value}
+        )
+    alike = "traffic.alike must be nothing beside several run.replicas, which are all alike then, got everything."
+    assert refused({"run.replicas": 2, "traffic.alike": "everything"}) == alike
+    run = "run.replicas must be 1 beside circuits.span.length run, got 2."
+    assert refused({"run.replicas": 2, "circuits.span.length": "run"}) == run
+    two = small({"run.replicas": 2})
+    for use, words in ((plans, "failures"), (example_timeline, "timeline"), (iteration_of, "function of numbers")):
+        with pytest.raises(InputError, match=rf"{words}.*must be 1, got 2\.|must be 1 beside {words}, got 2\."):
+            use(two)
+    assert resolve(two).settings.replicas == 2

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from mfabric_jax import units
+from mfabric_jax import resolve, units
 from mfabric_jax.cluster.whole_cluster import WholeCluster, solve_cluster
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.fabric.network import network_of
@@ -17,12 +17,9 @@ from mfabric_jax.routing.routes import Routes
 from mfabric_jax.routing.transfers import transfer
 from mfabric_jax.schedule import rates_of
 from mfabric_jax.schedule.exchange import acknowledged, with_acks
-from mfabric_jax.simulation.scenario import scenarios
-from mfabric_jax.sweep import Sweep, sweep
 from tests.mistakes import refused
 from tests.simulation.test_compare_fabrics import BALANCED, EXCHANGES, expert_seconds
-from tests.small import row, rows, small
-from tests.study.test_sweeps import SMALL, rows_of
+from tests.small import row, scenario, small
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
 
@@ -33,33 +30,44 @@ PAYLOAD, PACE, ACKS, PACKET = 0.75, 0.8, 0.1, 4000
 LINE = units.gbps(100.0)
 
 
-def one(fabric, **settings):
-    return row(small(fabrics=(fabric,), **BALANCED | settings))
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+    """A file of its constants."""
+    file = tmp_path_factory.mktemp("transport") / "own.json"
+    file.write_text(json.dumps(dataclasses.asdict(OWN)))
+    return {"network.transport": str(file)}
+
+
+def one(fabric, changes=None):
+    return row(small(BALANCED | {"network.fabric": fabric} | (changes or {})))
 
 
 @pytest.mark.parametrize(("fabric", "links"), [("fat-tree", 6), ("mfabric", 6), ("topoopt", 1)])
-def test_an_iteration_by_hand(fabric, links):
-    plain, carried = one(fabric), one(fabric, transport=OWN, link_delay_s=1e-6)
+def test_an_iteration_by_hand(fabric, links, own):
+    plain, carried = one(fabric), one(fabric, own | {"network.link_delay_s": 1e-6})
     # A port down receives B bytes at its pace and as many acknowledgements as B bytes have: B (1 / pace + acks).
     slower = (1 / PACE + ACKS) / PAYLOAD
     way_s = links * 1e-6 + (links - 1) * PACKET / LINE + 1e-4
     all_to_alls = EXCHANGES * (expert_seconds()[fabric] / EXCHANGES * slower + way_s)
     np.testing.assert_allclose(carried["ep_comm_s"], all_to_alls, rtol=1e-9)
     # Rings between servers take their part alike; 44 steps; what is inside servers is as it was.
-    between = np.diff([one(fabric, goodput=part)["dp_comm_s"] for part in (1.0, 0.5)])[0]  # once more of it
+    between = np.diff([one(fabric, {"network.goodput": part})["dp_comm_s"] for part in (1.0, 0.5)])[
+        0
+    ]  # once more of it
     np.testing.assert_allclose(
         carried["dp_comm_s"] - plain["dp_comm_s"], between * (slower - 1) + 44 * way_s, rtol=1e-9
     )
     assert carried["tp_comm_s"] == plain["tp_comm_s"]
 
 
-def test_sends_between_stages_have_their_direction_to_themselves():
-    plain, carried = (scenarios(small(fabrics=("fat-tree",), transport=name))[0].rates(100.0) for name in ("none", OWN))
+def test_sends_between_stages_have_their_direction_to_themselves(own):
+    tree = {"network.fabric": "fat-tree"}
+    plain, carried = (scenario(small(tree | changes)).rates(100.0) for changes in ({}, own))
     assert carried.send_Bps == pytest.approx(plain.send_Bps * PAYLOAD * PACE, rel=1e-12)
     assert carried.nic_Bps == pytest.approx(plain.nic_Bps * PAYLOAD * PACE, rel=1e-12)
     assert carried.eps_Bps == pytest.approx(plain.eps_Bps * PAYLOAD / (1 / PACE + ACKS), rel=1e-12)
     assert carried.latency_s == pytest.approx(5 * PACKET / LINE + 1e-4, rel=1e-12)
-    as_it_was = rates_of(scenarios(small(fabrics=("fat-tree",)))[0].group, nvlink_Bps=plain.nvlink_Bps)
+    as_it_was = rates_of(scenario(small(tree)).group, nvlink_Bps=plain.nvlink_Bps)
     assert plain == as_it_was._replace(memory_Bps=plain.memory_Bps)
 
 
@@ -79,27 +87,15 @@ def test_acknowledgements_of_uneven_all_to_alls_by_hand():
     assert (got[0, 1], turning) == (pytest.approx(8.2), 7)
 
 
-def test_a_sweep_has_the_rows_of_a_comparison(tmp_path):
-    file = tmp_path / "own.json"
-    file.write_text(json.dumps(dataclasses.asdict(dataclasses.replace(OWN, regain=0.5))))
-    given = {"transport": str(file), "link_delay_s": 1e-6}
-    sweep(
-        Sweep("iteration", SMALL | given | {"fabric": "fat-tree"}, {"nic_gbps": [100, 200]}, dtype="float64"),
-        tmp_path / "rows",
-    )
-    wanted = rows(small(fabrics=("fat-tree",), nic_gbps=(100.0, 200.0), **given))
-    for found, want in zip(rows_of(tmp_path / "rows"), wanted, strict=True):
-        for name in ("iteration_s", "ep_comm_s", "dp_comm_s"):
-            assert found[name] == pytest.approx(want[name], rel=1e-9)
-
-
 def test_a_transport_decides_goodput():
-    assert small(transport="ndp").carried_by == get_transport("ndp")
-    assert "goodput 0.9 is not used beside transport 'ndp', which decides it; leave out one." in refused(
-        small, transport="ndp", goodput=0.9
+    ndp, less = (
+        resolve(small(changes)).settings for changes in ({"network.transport": "ndp"}, {"network.goodput": 0.9})
     )
-    assert small(transport="none", goodput=0.9).goodput == 0.9
-    assert "transport 'tcp' is unknown" in refused(small, transport="tcp")
+    assert ndp.carried_by == get_transport("ndp")
+    assert (ndp.goodput, less.goodput) == (1.0, 0.9)
+    both = {"network.transport": "ndp", "network.goodput": 0.9}
+    assert "network.payload has one alternative at a time" in refused(small, both)
+    assert "transport 'tcp' is unknown" in refused(resolve, small({"network.transport": "tcp"}))
     assert "transport 'tcp' is unknown" in refused(WholeCluster, transport="tcp")
     assert "leave out one" in refused(WholeCluster, transport="dctcp", goodput=0.5)
 
