@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 
 from mfabric_jax import InputError, load, resolve
-from mfabric_jax.cluster.whole_cluster import WholeCluster
+from mfabric_jax.cluster.whole_cluster import solve_cluster
 from mfabric_jax.failures._failures import plans
 from mfabric_jax.simulation import example_timeline, iteration_of
 from mfabric_jax.simulation.scenario import traffic_of
 from mfabric_jax.traffic.placing import copied_experts
 from mfabric_jax.workload import fullest_stage, iteration_bytes
 from mfabric_jax.workload.volume import gradient_bytes
-from tests.small import JOB, MODEL, refused, row, scenario, small
+from tests.small import JOB, refused, row, scenario, small
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
 UNEVEN = JOB | {"traffic.generated.skew": 0.8, "traffic.generated.drift": 0.2, "network.fabric": "fat-tree"}
@@ -100,8 +100,8 @@ def test_settings_that_cannot_be():
         resolve(small(PLACED | slots))
     with pytest.raises(InputError, match=f"{RULE}.every must be 0 beside failures, got 2"):
         plans(small(AGAIN))
-    with pytest.raises(InputError, match="redundant_experts must be 0 on a whole cluster"):
-        WholeCluster(model=MODEL, redundant_experts=8)
+    with pytest.raises(InputError, match=r"placement\.rule must be contiguous beside a whole cluster, got longest-p"):
+        solve_cluster(small(PLACED))
     groups = {"placement.hierarchical.groups": 3}
     assert "groups must divide the 8 experts, got 3." in refused(groups, small(UNEVEN))
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax import resolve, units
-from mfabric_jax.cluster.whole_cluster import WholeCluster, solve_cluster
+from mfabric_jax.cluster.whole_cluster import solve_cluster
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.fabric.network import network_of
 from mfabric_jax.fabric.transport import Transport, get_transport
@@ -96,8 +96,6 @@ def test_a_transport_decides_goodput():
     both = {"network.transport": "ndp", "network.goodput": 0.9}
     assert "network.payload has one alternative at a time" in refused(small, both)
     assert "transport 'tcp' is unknown" in refused(resolve, small({"network.transport": "tcp"}))
-    assert "transport 'tcp' is unknown" in refused(WholeCluster, transport="tcp")
-    assert "leave out one" in refused(WholeCluster, transport="dctcp", goodput=0.5)
 
 
 # Two GPUs with a port each on one switch; the second is in a server of two GPUs.
@@ -131,9 +129,9 @@ def test_links_of_a_network_by_hand():
     assert not nothing.any()
 
 
-def test_a_whole_cluster_takes_longer():
-    settings = {"model": "llama-moe", "servers": 8, "fabric": "fat-tree", "dtype": "float64"}
-    plain, carried = (solve_cluster(WholeCluster(**settings, transport=name)) for name in ("none", OWN))
+def test_a_whole_cluster_takes_longer(own):
+    case = small({"network.fabric": "fat-tree", "job.parallel.gpus": 64}, "llama-moe")
+    plain, carried = (solve_cluster(case.with_(changes)) for changes in ({}, own))
     ratio = carried.transfers.finish.max() / plain.transfers.finish.max()
     assert 1 / (PAYLOAD * PACE) - 0.1 < ratio < (1 / PACE + ACKS) / PAYLOAD + 0.1
     inside = plain.network.run("nvswitch up")
