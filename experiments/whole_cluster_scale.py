@@ -12,10 +12,12 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from mfabric_jax import report
+from mfabric_jax.case import Case, load
+from mfabric_jax.case.paths import get
 from mfabric_jax.checks import InputError
-from mfabric_jax.cluster import WholeCluster
 from mfabric_jax.report import style
 from mfabric_jax.report.figures.groups import Dots
 from mfabric_jax.report.figures.panels import Axis, Lines, Picture, Pictures
@@ -23,6 +25,7 @@ from mfabric_jax.report.figures.panels import Axis, Lines, Picture, Pictures
 from .rows import Row, Rows, adding, listed, measured, picked, pivot, then, told, values_of, where
 from .script import Script, Sweep, cells, check
 
+LINK_S = 1e-6
 KINDS = {
     "EP": "Expert parallel",
     "DP experts": "Gradients of experts",
@@ -30,7 +33,8 @@ KINDS = {
     "DP inside": "Other gradients, inside",
     "PP": "Pipeline",
 }
-OPTIONS = ("model", "fabric", "servers", "nic_gbps", "radix", "seed")
+SERVER = 8  # GPUs
+STATED = ("model.name", "network.fabric", "job.parallel.gpus", "network.nic_gbps", "network.radix", "run.seed")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,10 +49,11 @@ class Config(Sweep):
     def __post_init__(self):
         check(self, distinct="fabrics servers", whole={1: "servers"}, cases="fabrics servers")
 
-    def setting(self, fabric: str, servers: int) -> WholeCluster:
-        """One of the configurations."""
-        own = {"fabric": fabric, "servers": servers}
-        return WholeCluster(**own | {name: getattr(self, name) for name in OPTIONS if name not in own})
+    def setting(self, fabric: str, servers: int) -> Case:
+        """One of the configurations: the paper's, and 1 us a link."""
+        values = self.model, fabric, SERVER * servers, self.nic_gbps, self.radix, self.seed
+        paper: Any = load(preset="paper")
+        return paper.with_({"network.link_delay_s": LINK_S} | dict(zip(STATED, values, strict=True)))
 
 
 def run(config: Config) -> list[Row]:
@@ -70,16 +75,17 @@ def _rows(config: Config, fabric: str, servers: int) -> Iterator[Row]:
         yield row | {"peak_mb": peak, "first_s": before["build_s"] + before["solve_s"]}
 
 
-def _solved(one: WholeCluster, folder: Path) -> list[Row]:
+def _solved(one: Case, folder: Path) -> list[Row]:
     """The rows of `mfabric cluster` in a process of its own, which keeps compiled programs in the folder."""
-    words = [word for name in OPTIONS for word in ("--" + name.replace("_", "-"), str(getattr(one, name)))]
-    words += ["--head", "left-out", "--micro-batches", str(one.job().micro_batches)]
+    stated = [f"{path}={get(one, path)}" for path in (*STATED, "network.link_delay_s")]
+    words = ["--preset", "paper", *(word for assigned in stated for word in ("--set", assigned))]
     keep = {"JAX_COMPILATION_CACHE_DIR": str(folder), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     command = [sys.executable, "-m", "mfabric_jax.cli", "cluster", *words, "--out", str(folder / "rows.csv")]
     done = subprocess.run(command, env=os.environ | keep, capture_output=True, text=True)
     if done.returncode:
         said = done.stderr.strip().splitlines()[-1:] or ["it said nothing"]
-        raise InputError(f"{one.fabric} on {one.servers} servers ended with status {done.returncode}: {said[0]}")
+        where = f"{one.network.fabric} on {get(one, 'job.parallel.gpus') // SERVER} servers"
+        raise InputError(f"{where} ended with status {done.returncode}: {said[0]}")
     return report.read_rows(folder / "rows.csv")[0]
 
 

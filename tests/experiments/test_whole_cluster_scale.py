@@ -7,9 +7,8 @@ import pytest
 
 from experiments import whole_cluster_scale
 from experiments.whole_cluster_scale import PICTURE, SCRIPT, Config, run, table
-from mfabric_jax import report
+from mfabric_jax import report, resolve
 from mfabric_jax.checks import InputError
-from mfabric_jax.cluster import WholeCluster
 from mfabric_jax.report import style
 from mfabric_jax.traffic import measured, training_flows
 
@@ -22,7 +21,7 @@ def test_main_solves_in_processes_of_its_own(tmp_path, capsys):
     words = ["--model", "llama-moe", "--fabrics", "fat-tree", "--servers", "8", "--radix", "16", "--seed", "3"]
     assert SCRIPT.main([*words, "--out", str(tmp_path / "made")]) == 0
     rows, config = report.read_rows(tmp_path / "made" / "whole_cluster_scale.csv")
-    job = WholeCluster(model="llama-moe", servers=8).job()
+    job = resolve(Config(**SMALL).setting("fat-tree", 8)).job
     flows = training_flows(job, measured(job, iterations=1, drift=0.0, seed=3).count)
     kinds = ["EP", "DP inside", "DP between", "PP"]
     assert [row["traffic"] for row in rows] == ["all", *kinds]
@@ -67,10 +66,11 @@ def test_the_second_process_counts_and_the_first_tells_what_compiling_costs(monk
         """Slow and large at first, then quick and small."""
         first = len(ran) % 2 == 0
         ran.append((command, env))
-        given = dict(zip(command[4::2], command[5::2], strict=True))
-        row = {"fabric": given["--fabric"], "servers": int(given["--servers"]), "traffic": "all", "end_s": 1.0}
+        given = dict(word.split("=") for word in command if "=" in word)
+        servers = int(given["job.parallel.gpus"]) // 8
+        row = {"fabric": given["network.fabric"], "servers": servers, "traffic": "all", "end_s": 1.0}
         row |= {"build_s": 1.0, "solve_s": 9.0, "peak_mb": 500} if first else {}
-        report.write_rows([{"build_s": 0.25, "solve_s": 0.5, "peak_mb": 400} | row], given["--out"], {})
+        report.write_rows([{"build_s": 0.25, "solve_s": 0.5, "peak_mb": 400} | row], command[-1], {})
         return subprocess.CompletedProcess(command, 0, "", "")
 
     monkeypatch.setattr(subprocess, "run", solve)
@@ -82,8 +82,8 @@ def test_the_second_process_counts_and_the_first_tells_what_compiling_costs(monk
         assert (row["build_s"], row["solve_s"], row["first_s"], row["peak_mb"]) == (0.25, 0.5, 10.0, 500)
     command, _ = ran[-1]
     assert command[:4] == [sys.executable, "-m", "mfabric_jax.cli", "cluster"]
-    said = "--model llama-moe --fabric mfabric --servers 16 --nic-gbps 200.0 --radix 8 --seed 7"
-    assert said in " ".join(command)
+    said = "model.name=llama-moe network.fabric=mfabric job.parallel.gpus=128 network.nic_gbps=200.0 network.radix=8"
+    assert f"{said} run.seed=7" in " ".join(command).replace("--set ", "")
     kept = [env["JAX_COMPILATION_CACHE_DIR"] for _, env in ran]
     assert kept[::2] == kept[1::2]
     assert len(set(kept)) == len(rows)
