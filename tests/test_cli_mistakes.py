@@ -6,8 +6,9 @@ import pytest
 from tests.command_line import mistake
 from tests.test_cli_sweep import SPACE
 
-TREE = "cluster --model llama-moe --servers 8 --fabric fat-tree"
-GRAPH = "cluster --model llama-moe --servers 8 --graph"
+CLUSTER = "cluster --preset paper --model llama-moe --gpus 64"
+TREE = f"{CLUSTER} --fabric fat-tree"
+GRAPH = f"{CLUSTER} --graph"
 TRACE = "compare --model mixtral-8x7b --fabric fat-tree --trace"
 LATE = (TREE, GRAPH, TRACE)  # refused where the cluster is built, the graph or the trace is read
 
@@ -74,12 +75,18 @@ MISTAKES = {
         ("--out rows.txt", "rows file 'rows.txt': extension '.txt' is unknown; allowed: .csv, .parquet."),
         ("gpu", "failures does not take 'gpu'"),
     ],
-    "cluster --model llama-moe --servers 8 --dtype float64": [
-        ("--routing weighted", "routing 'weighted' is unknown; allowed: spray, ecmp, least-loaded."),
+    CLUSTER: [
+        (
+            "--set network.paths=fastest",
+            "network.paths 'fastest' is unknown; allowed: spray, ecmp, least-loaded, weighted.",
+        ),
         ("--out rows.txt", "rows file 'rows.txt': extension '.txt' is unknown"),
         ("--flows rows", "rows file 'rows' has no extension"),
         ("--picture x.txt", "figure 'x.txt': extension '.txt' is unknown; allowed: .png, .pdf, .svg."),
-        ("--oversubscription 1e-320", "oversubscription must be from 0.001 to 1000, got 9.99"),
+        (
+            "--oversubscription 2",
+            "option '--oversubscription' is unknown (did you mean --set network.oversubscription=...",
+        ),
         ("extra", "cluster does not take 'extra'"),
     ],
     GRAPH: [
@@ -92,21 +99,22 @@ MISTAKES = {
         ("run.npz", "ep of the workload must divide the 4 source ranks of run.npz, got 8"),
     ],
     TREE: [
-        ("--tiers 4", "tiers '4' is unknown; allowed: 2, 3."),
-        ("--oversubscription 0", "oversubscription must be finite and above 0, got 0.0."),
-        ("--goodput nan", "goodput must be above 0 and at most 1, got nan."),
-        ("--at core", "at 'core' is unknown; allowed: edge, aggregation."),
+        ("--set network.tiers=4", "network.tiers must be fewest, 2 or 3, got 4."),
+        ("--set network.oversubscription=0", "network.oversubscription must be a number above 0 or auto, got 0."),
+        ("--set network.goodput=nan", "network.goodput must be a number above 0 and at most 1, got nan."),
+        ("--set network.oversubscribed_at=core", "network.oversubscribed_at must be edge or aggregation, got 'core'."),
+        ("--set network.paths=weighted", "routing 'weighted' is unknown; allowed: spray, ecmp, least-loaded."),
     ],
     "draw": [
         ("", "draw needs a fabric first; allowed: fat-tree, "),
         ("rail-only", "draw needs --out, a .png, .pdf or .svg file."),
         ("rail-only --out a.txt", "figure 'a.txt': extension '.txt' is unknown; allowed: .png, .pdf, .svg."),
-        ("rail-onyl --out a.png", "fabric 'rail-onyl' is unknown (did you mean 'rail-only'?)"),
+        ("rail-onyl --out a.png", "network.fabric must be fat-tree, oversub-fat-tree"),
         ("none.json --out a.png", "cannot read 'none.json' (No such file or directory)"),
         ("rail-only --ot a.png", "option '--ot' is unknown (did you mean '--out'?)"),
         ("fat-tree rail-only --out a.png", "draw does not take 'rail-only'"),
-        ("fat-tree --servers 12 --out a.png", "servers must hold whole replicas of mixtral-8x22b"),
-        ("fat-tree --model gpt --out a.png", "model 'gpt' is unknown"),
+        ("fat-tree --servers 12 --out a.png", "option '--servers' is unknown (did you mean --set job.parallel.gpus"),
+        ("fat-tree --model gpt --out a.png", "model.name 'gpt' is unknown"),
     ],
     "timeline": [
         ("--fabrc mfabric", "option '--fabrc' is unknown"),
