@@ -6,18 +6,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from mfabric_jax.study.legacy import compare
 
+from mfabric_jax import resolve, simulate
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import REGISTRY, Plan, check_legal, get, greedy, settings_of, static, suited, try_out, uniform
 from mfabric_jax.policies._index import Index
 from mfabric_jax.policies._learned import save
-from mfabric_jax.study.config import Compare
 from tests.mistakes import refused
 from tests.small import as_a_user, small
 
 REGION = Region(4, 400.0, 5)
+
+
+def on_mfabric(policy, changes=None):
+    """A case with a policy."""
+    given = {"network.fabric": "mfabric", "circuits.policy": policy}
+    return small(given | (changes or {}), "llama-moe")
 
 
 def test_names_and_their_settings():
@@ -123,7 +128,7 @@ def test_a_function_of_a_file_is_a_policy_with_its_settings(mine):
     assert get(name) is get(name)  # programs compiled for it are found again
     assert suited(name, rule="next", routing="split").keywords == {"rule": "next"}
     try_out(get(name), name, 4, 6)
-    assert Compare(models=("llama-moe",), policy=name).policy_name == name
+    assert resolve(on_mfabric(name)).settings.policy_name == name
 
 
 def test_mistakes_are_sentences_before_any_compute():
@@ -136,7 +141,7 @@ def test_mistakes_are_sentences_before_any_compute():
         (wide, "policy wide must give circuits [S S] = [2 2], got [3, 3]."),
     ):
         with as_a_user(), pytest.raises(InputError) as mistake:
-            Compare(models=("llama-moe",), policy=policy)
+            resolve(on_mfabric(policy))
         assert sentence in str(mistake.value)  # one of them ends with what JAX says
 
 
@@ -155,9 +160,9 @@ def test_the_broken_rule_is_named():
 
 def test_what_the_trial_does_not_show_the_run_does():
     with as_a_user():
-        said = refused(list, compare(small("llama-moe", fabrics=("mfabric",), policy=sly, traffic="balanced")))
+        said = refused(simulate(on_mfabric(sly, {"traffic.knobs": "balanced"})).rows)
         assert said.startswith("policy sly gave circuits that break a rule: they must be at most")
-        (row,) = compare(small("llama-moe", fabrics=("mfabric",), policy=no_circuits))
+        (row,) = simulate(on_mfabric(no_circuits)).rows()
     assert (row["policy"], row["reconfig_s"]) == ("no_circuits", 0)
 
 

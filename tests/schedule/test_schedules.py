@@ -7,12 +7,10 @@ import jax
 import numpy as np
 import pytest
 
-from mfabric_jax.checks import InputError
 from mfabric_jax.schedule.all_to_alls import _lane
 from mfabric_jax.schedule.pairs import run_in_pairs
 from mfabric_jax.schedule.switching import _served_in_turn
 from mfabric_jax.schedule.timeline import Rules, run
-from mfabric_jax.study.config import Compare
 from mfabric_jax.traffic.training import expert_flows, pipeline_flows
 from mfabric_jax.workload import memory_of
 from mfabric_jax.workload._passes import BACKWARD, FORWARD, INPUT, WEIGHT, PipelineShape
@@ -20,6 +18,7 @@ from mfabric_jax.workload.schedules import SCHEDULES, held, units_of
 from tests.oracles.pipeline import Stage, walk
 from tests.schedule.jobs import job
 from tests.schedule.test_timeline import Pipeline, batch, draw, seconds
+from tests.small import refused
 
 KINDS = {FORWARD: "F", BACKWARD: "B", INPUT: "I", WEIGHT: "W"}
 
@@ -266,15 +265,17 @@ def test_two_stages_hold_the_same_under_dualpipe_and_send_what_both_ends_do():
 
 
 def test_settings_that_do_not_go_with_passes_that_overlap_are_refused():
-    shared = {"models": ("llama-moe",), "fabrics": ("mfabric",), "nic_gbps": (400.0,)}
+    both = {"model.name": "llama-moe", "network.fabric": "mfabric", "job.schedule": "dualpipe", "job.overlap": "passes"}
     for changed, words in (
-        ({"comm_cores": 0.1}, "comm_cores is of passes that overlap"),
-        ({"schedule": "dualpipe", "first": "reuse"}, "overlap_passes needs first block, got 'reuse'"),
         (
-            {"schedule": "dualpipe", "circuits_for": ("stage",)},
-            "overlap_passes needs circuits_for all-to-all",
+            {"circuits.turn": "reuse"},
+            "circuits.turn must be on-demand or span (iteration or run) beside job.overlap passes",
         ),
-        ({"schedule": "dualpipe", "overlap_parts": 2}, "overlap_parts must be 1 where passes overlap, got 2"),
+        (
+            {"circuits.span.length": "stage"},
+            "circuits.turn must be on-demand or span (iteration or run) beside job.overlap",
+        ),
+        ({"circuits.partial": True}, "circuits.partial must be false beside job.overlap passes, got true."),
+        ({"compute.received.combine": "rank"}, "compute.received.combine must be barrier beside job.overlap passes"),
     ):
-        with pytest.raises(InputError, match=words):
-            Compare(**shared, **changed)
+        assert words in refused(both | changed)
