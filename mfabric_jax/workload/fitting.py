@@ -82,8 +82,10 @@ def _other_set_up(workload: Workload, server: Gpu, rerun: Rerun, gpus: int) -> R
 
 
 def remedy_words(remedy: Remedy, before: Workload) -> str:
-    """What is changed, what follows from it, and what a GPU then needs."""
-    said = ", ".join(f"{name.replace('_', '-')} {value}" for name, value in remedy.changed.items())
+    """What is changed, what follows from it, and what a GPU then needs. Of degrees all are said: those that are not
+    stated would be found anew."""
+    spread = {name: getattr(remedy.workload, name) for name in DEGREES if {*DEGREES} & {*remedy.changed}}
+    said = ", ".join(f"{name.replace('_', '-')} {value}" for name, value in (spread | remedy.changed).items())
     now, needs = remedy.workload, f"{gigabytes_in_words(remedy.memory_bytes)} GB"
     if now.gpus != before.gpus:
         needs += f" on {now.gpus:,} GPUs instead of {before.gpus:,}"

@@ -214,15 +214,15 @@ def _refusal(architecture: Architecture, server: Gpu, wanted: Mapping[str, Any])
     said = ", ".join(f"{name} {given[name]}" for name in (*DEGREES, "gpus") if name in given) or "such degrees"
     given["gpus_per_server"] = server.gpus_per_server
     degrees = _degrees(architecture, given)
-    if degrees and "global_batch" in given:
-        batch = given["global_batch"]
-        steps = {_sequences(given | each) for each in degrees}
+    batch, steps = given.pop("global_batch", None), {_sequences(given | each) for each in degrees}
+    if degrees and batch is not None and all(batch % step for step in steps):
         near = sorted({max(1, batch // step + more) * step for step in (min(steps),) for more in (0, 1)})
         instead = f"{' or '.join(map(str, near))} would do"
         return InputError(f"no set-up with {said} divides global_batch {batch}; {instead}.")
     if len(degrees) == 1:
+        facts = {"micro_batches": _micro_batches(given | degrees[0], batch)} | given | degrees[0]
         try:
-            Workload.of("own", architecture, **finished(given | degrees[0]))
+            Workload.of("own", architecture, **finished(facts))
         except InputError as mistake:
             return mistake
     gpus, size = given.get("gpus", 0), server.gpus_per_server

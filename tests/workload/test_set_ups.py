@@ -8,10 +8,9 @@ import sys
 import time
 
 import pytest
-from mfabric_jax.study.legacy import compare
 
+from mfabric_jax import Case, resolve, simulate
 from mfabric_jax.checks import InputError
-from mfabric_jax.study.config import Compare
 from mfabric_jax.workload import GroupedQuery, Workload, fullest_stage, get, get_gpu, models
 from mfabric_jax.workload.estimate import Speeds, iteration_seconds
 from mfabric_jax.workload.memory import usable_bytes
@@ -148,12 +147,16 @@ def test_an_estimate_by_hand():
 
 
 def test_the_estimate_is_near_the_simulation():
-    names = ("tp=2:pp=1:ep=16:dp=1", "tp=1:pp=4:ep=8:dp=1:recompute=attention")
-    jobs = tuple(f"qwen-moe:{name}:micro-batches=8:micro-batch=1" for name in names)
-    run = {"fabrics": ("fat-tree",), "nic_gbps": (400.0,), "nic_use": ("own",), "gpu": "H100-SXM"}
-    rows = compare(Compare(models=jobs, **run, traffic="balanced", head="known"))
-    for name, row in zip(jobs, rows, strict=True):
-        assert iteration_seconds(get(name, head="known"), H100).total == pytest.approx(row["iteration_s"], rel=0.05)
+    even = {"network.fabric": "fat-tree", "traffic.knobs": "balanced", "compute.experts": "balanced"}
+    even |= {"model.name": "qwen-moe", "network.tiers": 3, "network.link_delay_s": 0, "job.overlap_gradients": False}
+    even |= {"job.optimizer_step": False, "job.batch.micro_batches": 8, "job.batch.micro_batch": 1}
+    for degrees, recompute in (((2, 1, 16, 1), "none"), ((1, 4, 8, 1), "attention")):
+        spread = {
+            f"job.parallel.{name}": degree for name, degree in zip(("tp", "pp", "ep", "dp"), degrees, strict=True)
+        }
+        case = Case().with_(even | spread | {"job.recompute": recompute})
+        (row,) = simulate(case).rows()
+        assert iteration_seconds(resolve(case).job, H100).total == pytest.approx(row["iteration_s"], rel=0.05)
 
 
 def test_mistakes():
@@ -161,6 +164,9 @@ def test_mistakes():
     assert re.search("ep 48; leave one of them out", refused(quickest, FINE, H100, ep=48))
     said = refused(quickest, FINE, H100, gpus=512, global_batch=1000, tp=1, pp=1)
     assert "no set-up with tp 1, pp 1, gpus 512 divides global_batch 1000; 512 or 1024 would do" in said
+    said = refused(quickest, FINE, H100, gpus=512, global_batch=1024, tp=1, pp=1, ep=8, schedule="dualpipe")
+    assert "global_batch" not in said
+    assert "dualpipe" in said
     said = refused(quickest, FINE, H100, gpus=512, global_batch=1024, micro_batches=2)
     assert said == "global_batch 1024 is not used beside micro_batches 2."
 
