@@ -8,7 +8,7 @@ import pytest
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
-from mfabric_jax import load, resolve, simulate, units
+from mfabric_jax import Case, load, resolve, simulate, units
 from mfabric_jax.cluster import whole_cluster
 from mfabric_jax.cluster.whole_cluster import (
     build_cluster,
@@ -19,7 +19,9 @@ from mfabric_jax.cluster.whole_cluster import (
     solve_cluster,
 )
 from mfabric_jax.fabric import NAMES as CLUSTERS
+from mfabric_jax.fabric.ocs import get_ocs
 from mfabric_jax.flows import completion, max_min
+from mfabric_jax.simulation._resolve import hardware_of
 from mfabric_jax.traffic import measured, region_bytes
 from mfabric_jax.traffic.training import expert_flows
 from tests.mistakes import check_refused
@@ -227,6 +229,20 @@ def test_what_a_whole_cluster_is_not_of():
         ("mfabric", {"network.mfabric.optical_degree": 8}, "must be below the 8 NICs of a server"),
     ):
         check_refused(words, solve_cluster, config(name, changes))
+
+
+def test_hardware_is_that_of_a_case_whatever_runs_there():
+    # 2,048 ports fit two tiers of 64-port switches: 32 domains of 64 GPUs, or 256 servers of 8.
+    for name, servers, tiers in (("nvl72", 32, 2), ("nvl72", 33, 3), ("fat-tree", 256, 2), ("fat-tree", 257, 3)):
+        assert hardware_of(Case().with_({"network.fabric": name}), servers).tiers == tiers
+    sliced = Case().with_({"network.fabric": "mfabric", "gpu.gpus_per_server": 4, "circuits.ocs": "polatis"})
+    found = hardware_of(sliced, 4)
+    assert (found.server_nics, found.optical_degree, found.electrical_nics) == (4, 3, 1)
+    assert found.delay_s == get_ocs("polatis", None).delay_s[1]
+    one = resolve(config("mfabric"))
+    there = hardware_of(config("mfabric"), one.job.servers)
+    for name in ("server_nics", "optical_degree", "electrical_nics", "tiers", "delay_s", "pxn", "own_nvlink_Bps"):
+        assert getattr(there, name) == getattr(one.settings, name)
 
 
 def test_an_iteration_of_one_group_is_not_of_what_a_whole_cluster_has():

@@ -264,6 +264,8 @@ def test_a_user_s_graph(tmp_path):
     file.write_text(json.dumps({"directed": False, "nodes": nodes, "edges": edges}))
     (done,) = replay(two_sends(), config=Replay(graph=str(file)))
     assert done.makespan_s == pytest.approx(1e-3 + 2e-3 + 75e-3 + 2e-3, **NEAR)
+    (weighted,) = replay(two_sends(), Case().with_({"network.paths": "weighted"}), Replay(graph=str(file)))
+    assert weighted.makespan_s == done.makespan_s
     assert replay_row(done).items() >= {"fabric": "graph", "nic_gbps": None, "gpus": None}.items()
     check_refused("servers must hold 4 GPUs", list, replay(ring(), config=Replay(graph=str(file))))
     edges[1]["capacity_gbps"] = 0
