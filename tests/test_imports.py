@@ -10,7 +10,7 @@ import mfabric_jax
 ROOT = pathlib.Path(mfabric_jax.__file__).parent
 ORDER = (
     *("units", "case", "flows", "tasks", "workload", "traffic", "fabric", "routing", "policies", "schedule"),
-    *("simulation", "study", "export", "failures", "cluster", "replay", "sweep", "jobs", "recordings"),
+    *("simulation", "export", "failures", "cluster", "replay", "sweep", "jobs", "recordings"),
     *("learning", "report", "validation", "tuning", "commands", "cli"),
 )
 BESIDE = ("checks", "atomic", "extras", "parts", "platforms", "text_files", "tuned_file")
@@ -61,16 +61,16 @@ def test_the_rule_finds_offenders():
     for path, source, wrong in [
         ("flows/a.py", "from mfabric_jax.fabric import Region", True),
         ("flows/a.py", "import mfabric_jax.fabric.region", True),
-        ("flows/a.py", "from mfabric_jax import units, study", True),
+        ("flows/a.py", "from mfabric_jax import units, sweep", True),
         ("flows/a.py", "def f():\n    from ..cli import main", True),
         ("flows/a.py", "from mfabric_jax import nowhere", True),
         ("checks.py", "from mfabric_jax import report", True),
         ("nowhere/a.py", "", True),
         ("sweep/a.py", "from mfabric_jax import learning", True),
-        ("study/a.py", "from mfabric_jax.study.b import c\nfrom . import d\nfrom mfabric_jax import flows", False),
+        ("export/a.py", "from mfabric_jax.export.b import c\nfrom . import d\nfrom mfabric_jax import flows", False),
         ("commands/a.py", "from mfabric_jax import cli", True),
         ("validation/a.py", "from mfabric_jax.commands import shared", True),
-        ("study/a.py", "import mfabric_jax\nimport jax", False),
+        ("simulation/a.py", "import mfabric_jax\nimport jax", False),
         ("report/a.py", "from mfabric_jax.checks import InputError", False),
         ("report/a.py", "def f():\n    import jax.numpy as jnp", True),
         ("report/a.py", "def f():\n    from matplotlib import pyplot", True),

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Protocol
 
 import equinox as eqx
 import jax
@@ -10,29 +10,21 @@ import jax.numpy as jnp
 import numpy as np
 
 from mfabric_jax import units
-from mfabric_jax.checks import InputError, not_negative, part, positive, whole
+from mfabric_jax.checks import InputError
 from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.cost import PartGroup
 from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.electrical import Electrical
-from mfabric_jax.fabric.ocs import Ocs, get_ocs
+from mfabric_jax.fabric.ocs import Ocs
 from mfabric_jax.fabric.region import Region
-from mfabric_jax.fabric.transport import NONE, Transport, get_transport
 from mfabric_jax.fabric.tree import Tree
-from mfabric_jax.workload import Gpu, Workload, get_gpu
-from mfabric_jax.workload.gpus import DEFAULT_GPU, GPUS
+from mfabric_jax.workload import Gpu, Workload
 
 EpGroup = Electrical | Region | DirectLinks
 SERVER_GPUS = 8
 DELAY_S = units.ms(25)
 NVSWITCH_GIGABYTES_PER_S = 900.0  # per GPU and direction, as the paper simulates it
 NVSWITCHES = 6  # of a server of 8 A100 (NVIDIA DGX A100 user guide); of 8 H100: 4
-ELECTRICAL_SHARE = 4  # of mfabric: one in so many NICs of a server, so 2 of 8
-if TYPE_CHECKING:
-    GpuChoice = str | Gpu
-    TransportChoice = str | Transport
-else:
-    GpuChoice = TransportChoice = str  # a command line has words only
 
 
 class ClusterShape(Protocol):
@@ -78,155 +70,6 @@ class HasCircuits(HasPorts, Protocol):
     def optical_switch(self) -> Ocs | None: ...
     @property
     def wiring(self) -> str: ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServerSettings:
-    """What a user may say about servers."""
-
-    gpu: GpuChoice | None = None
-    """A100-80GB-SXM (default), H100-SXM, H800-SXM, H20-SXM, H200-SXM, B200-HGX, B300-HGX, GB200-NVL72, GB300-NVL72,
-    MI300X, MI355X, or a .toml or .json file of your own; one that is named brings its own NVLink, a file its servers
-    and NICs, too."""
-
-    def check_server(self) -> None:
-        """`InputError` for an unknown GPU; a file is read once, here."""
-        if self.gpu is not None and self.server.name != self.gpu:
-            object.__setattr__(self, "gpu", self.server)
-
-    @property
-    def server(self) -> Gpu:
-        """The GPU that computes, and the server it sits in."""
-        return GPUS[DEFAULT_GPU] if self.gpu is None else get_gpu(self.gpu)
-
-    @property
-    def own_nvlink_Bps(self) -> float:
-        """What the NVSwitch of a server gives a GPU [bytes/s]."""
-        return units.gigabytes_per_s(NVSWITCH_GIGABYTES_PER_S) if self.gpu is None else self.server.nvlink
-
-
-@dataclass(frozen=True, kw_only=True)
-class PortSettings(ServerSettings):
-    """What a user may say about the ports of a server; each fabric reads what it has."""
-
-    nics: int | None = None
-    """NICs of a server on everything but mfabric, nvl72 and mfabric-cpo (default: those of --gpu, or one a GPU, or
-    6 on a torus)."""
-    pxn: bool = False
-    """On rail-optimized, data crosses the NVSwitch to the rail of its destination first (rail-only always does)."""
-    tiers: Literal[2, 3] = 3
-    """Tiers of the switch trees: 3 (the paper's), or 2 where the cluster is small enough."""
-    optical_degree: int = None  # type: ignore[assignment]
-    """NICs of a server on the optical switch of mfabric (default: 6 of 8, 3 of 4, ...)."""
-    electrical_nics: int = None  # type: ignore[assignment]
-    """NICs of a server on the electrical fabric of mfabric (default: one in four, 2 of 8)."""
-    gpu_tbps: float = 8.0
-    """nvl72 and mfabric-cpo: bandwidth of a GPU in all, per direction."""
-    goodput: float = 1.0
-    """Part of the NIC bandwidth that is payload (headers take the rest)."""
-    transport: TransportChoice = "none"
-    """What headers, a receiver's pace and acknowledgements take of the NIC bandwidth, and what messages wait: none,
-    ndp, dctcp, or a .toml or .json file of constants (docs/fabrics.md); instead of goodput."""
-
-    def check_ports(self, least_electrical: int = 0) -> None:
-        """`InputError` for a value that no server has; `optical_degree` and `electrical_nics` get their defaults."""
-        self.check_server()
-        if self.nics is not None:
-            whole("nics", self.nics)
-        self._share_nics()
-        whole("optical_degree", self.optical_degree, at_least=0)
-        whole("electrical_nics", self.electrical_nics, at_least=0)
-        if self.electrical_nics < least_electrical:
-            raise InputError("electrical_nics must be at least 1: gradients and pipeline transfers use them, got 0.")
-        positive("gpu_tbps", self.gpu_tbps)
-        part("goodput", self.goodput)
-        self._check_transport()
-
-    def _check_transport(self) -> None:
-        """A file is read once, here."""
-        used = self.carried_by
-        if self.transport != used.name:
-            object.__setattr__(self, "transport", used)
-        if used != NONE and self.goodput != 1:
-            raise InputError(
-                f"goodput {self.goodput} is not used beside transport {used.name!r}, which decides it; leave out one."
-            )
-
-    @property
-    def carried_by(self) -> Transport:
-        """The transport of all that leaves a server."""
-        return get_transport(self.transport)
-
-    def _share_nics(self) -> None:
-        """Of the NICs of a server, some are on the packet switches of mfabric, the others on its optical switch."""
-        nics = self._usual_nics
-        electrical = max(1, nics // ELECTRICAL_SHARE)
-        for name, share in (("optical_degree", nics - electrical), ("electrical_nics", electrical)):
-            if getattr(self, name) is None:
-                object.__setattr__(self, name, share)
-
-    @property
-    def _usual_nics(self) -> int:
-        """NICs of a server, in all, where the user does not say how mfabric's are shared."""
-        return self.server.nics or self.server.gpus_per_server
-
-    @property
-    def server_nics(self) -> int | None:
-        """NICs of a server, where the user or the GPU says how many."""
-        return self.server.nics if self.nics is None else self.nics
-
-
-@dataclass(frozen=True, kw_only=True)
-class FabricSettings(PortSettings):
-    """What a user may say about fabrics as an iteration sees them."""
-
-    prices: str | None = None
-    """A .toml or .json file of your own prices and watts: any part of the table of parts (docs/cost.md)."""
-    ocs: str | None = None
-    """An optical switch of the table of parts, whose ports bound the region, with its price, power and delay:
-    telescent, polatis, calient, palomar, rotornet, lightmatter, epiphotonics, or one of --prices."""
-    delay_s: float = None  # type: ignore[assignment]
-    """Reconfiguration delay of the optical switch (default: 0.025, or the slowest of --ocs)."""
-    each_s: float = 0.0
-    """Further delay for every circuit that is set up anew."""
-    reactivation_s: float = 0.0
-    """NICs come back so much after the optical switch has turned (measured on a testbed: 5.67)."""
-    path_radix: int = 16
-    """Ports of every switch where flows take single paths, doubled until all servers fit; 16: one server of 8 NICs
-    under an edge switch, 8 servers at a rail switch."""
-    busy: Literal["group", "cluster"] = "group"
-    """Whose all-to-alls run at once where flows take single paths over switches: those of one expert-parallel group, or
-    of all groups of the cluster, each like the other (mfabric: its group alone)."""
-    wiring: Literal["demand", "rings", "totient-perms"] = "demand"
-    """Circuits of topoopt: demand, one ring for gradients and matchings in every group; rings, three rings over the
-    stage and none for a group; totient-perms, rings and matchings by the bytes of each. In the last two all groups of a
-    stage are busy at once, and flows single takes single paths."""
-    link_delay_s: float = 0.0
-    """Propagation of a link: a path between servers has two for every tier of a tree (also on mfabric, whose packet
-    switches are the longer way), two on rails with pxn, one on topoopt and torus."""
-
-    def check_fabric(self) -> None:
-        """`InputError` for a value that no fabric has; `delay_s` gets its default."""
-        self.check_ports(least_electrical=1)
-        switch = self.optical_switch
-        if self.delay_s is None:
-            object.__setattr__(self, "delay_s", self._delay_of(switch))
-        if whole("path_radix", self.path_radix, at_least=4) % 2:
-            raise InputError(f"path_radix must be even (half of the ports go up), got {self.path_radix}.")
-        for name in ("delay_s", "each_s", "reactivation_s", "link_delay_s"):
-            not_negative(name, getattr(self, name))
-
-    @property
-    def optical_switch(self) -> Ocs | None:
-        """The one that is named."""
-        return None if self.ocs is None else get_ocs(self.ocs, self.prices)
-
-    def _delay_of(self, switch: Ocs | None) -> float:
-        if switch is None:
-            return DELAY_S
-        if switch.delay_s is None:
-            raise InputError(f"ocs {self.ocs!r} has no reported delay; give delay_s.")
-        return switch.delay_s[1]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -86,7 +86,7 @@ def path_text(rows: Rows) -> str:
 
 
 def assumptions_text(assumed: Rows) -> str:
-    """What a replay takes for granted; rows as `study.replay_assumed` makes them, one for each fabric."""
+    """What a replay takes for granted; rows as `replay.assumed.replay_assumed` makes them, one for each fabric."""
     together: dict[str, list[str]] = {}
     for name, servers in dict.fromkeys((one["fabric"], one["servers"]) for one in assumed):
         together.setdefault(servers, []).append(name)

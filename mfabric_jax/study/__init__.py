@@ -1,1 +1,0 @@
-"""What is left of the settings of 0.1."""
