@@ -115,7 +115,7 @@ def formed_cluster(hardware: Hardware, shape: ClusterShape, choose: Callable[...
     network, on = hardware.case.network, fabric.get(hardware.case.network.fabric)
     form = dataclasses.replace(
         on.form(hardware, shape),
-        **{"radix": network.radix, "tiers": hardware.tiers, "pxn": hardware.pxn, "nic_use": network.nic_use},
+        **{"radix": network.radix, "tiers": hardware.tiers, "nic_use": network.nic_use},
         **{"oversubscription": network.oversubscription, "at": network.oversubscribed_at},
         gpus_per_server=shape.gpus_per_server,
     )

@@ -43,7 +43,7 @@ def run(cases: Cases, options: Options) -> int:
     from mfabric_jax import report
     from mfabric_jax.atomic import check_file
     from mfabric_jax.export import exported_iteration, timed_iteration
-    from mfabric_jax.export._export import check_timed, contents
+    from mfabric_jax.export._export import check_timed, graph_contents
     from mfabric_jax.tasks.formats.registry import WRITERS, write_tasks
 
     if options.out is not None:
@@ -58,7 +58,7 @@ def run(cases: Cases, options: Options) -> int:
         f"{job.dp} replicas, "
         f"{graph.tasks:,} tasks of {graph.ranks:,} ranks (a rank is a {ENDS[one.ends]})"
     )
-    print(report.plain(contents(one), ["what", "tasks", report.Column("gigabytes", "GB")]))
+    print(report.plain(graph_contents(one), ["what", "tasks", report.Column("gigabytes", "GB")]))
     print(f"compare: {one.iteration_s:.6g} s")
     if options.ends == "gpu" and job.pp > 1:
         print(f"A region is {job.servers_per_region} servers (--region-servers of mfabric replay).")

@@ -104,7 +104,7 @@ def timed_iteration(one: IterationGraph, contention: str = "all") -> TimedIterat
     return TimedIteration(float(finish.max()), finish, flows.flows, int(found.events), took)
 
 
-def contents(one: IterationGraph) -> list[dict[str, Any]]:
+def graph_contents(one: IterationGraph) -> list[dict[str, Any]]:
     """Rows `what`, `tasks`, `gigabytes` of the graph: computations, messages by kind of traffic, what waits."""
     sends, rows = one.graph.of(TaskKind.SEND), []
     for kind, name in enumerate(TRAFFIC[1:], 1):

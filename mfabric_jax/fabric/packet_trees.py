@@ -79,4 +79,4 @@ def tree_parts(form: Form, ratio: float = 1.0) -> tuple[PartGroup, ...]:
 
 def tree_form(settings: HasPorts, job: ClusterShape) -> Form:
     """NICs as the user has them, else one for each GPU."""
-    return Form(nics=nics_of(settings, job), tiers=settings.tiers, pxn=settings.pxn, gpu_tbps=settings.gpu_tbps)
+    return Form(nics=nics_of(settings, job), tiers=settings.tiers, gpu_tbps=settings.gpu_tbps)

@@ -11,7 +11,17 @@ from functools import partial
 from typing import Any
 
 from mfabric_jax.fabric.cost import PartGroup, tree_attachment
-from mfabric_jax.fabric.design import SERVER_GPUS, Fabric, Form, HasCircuits, check_own, nics_of, tree_links
+from mfabric_jax.fabric.design import (
+    SERVER_GPUS,
+    ClusterShape,
+    Fabric,
+    Form,
+    HasCircuits,
+    HasPorts,
+    check_own,
+    nics_of,
+    tree_links,
+)
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.fabric.packet_trees import nic_tree, ratio_of, tree_cluster, tree_form, tree_groups, tree_parts
 from mfabric_jax.workload import Workload
@@ -43,6 +53,10 @@ def _rail_only_cluster(servers, nic_gbps, form: Form, rest):
     return tree_cluster("rail-only", servers, nic_gbps, own, rest, parts=gpus, rails=True, pxn=True)
 
 
+def _with_pxn(settings: HasPorts, job: ClusterShape) -> Form:
+    return dataclasses.replace(tree_form(settings, job), pxn=settings.pxn)
+
+
 RAIL_OPTIMIZED = Fabric(
     name="rail-optimized",
     summary="NICs of equal rank share edge switches, rails share a spine",
@@ -51,7 +65,7 @@ RAIL_OPTIMIZED = Fabric(
     cluster=partial(tree_cluster, "rail-optimized", rails=True),
     tree=nic_tree,
     parts=tree_parts,
-    form=tree_form,
+    form=_with_pxn,
     path_links=lambda settings: 2 if settings.pxn else tree_links(settings),
     rails=True,
 )

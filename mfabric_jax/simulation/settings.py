@@ -53,7 +53,7 @@ class Hardware:
 
     @property
     def pxn(self) -> bool:
-        return self.case.network.fabric == "rail-optimized" and self.case.network.rail_optimized.pxn
+        return self.case.network.rail_optimized.pxn
 
     @property
     def gpu_tbps(self) -> float:
