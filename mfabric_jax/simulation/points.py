@@ -192,7 +192,10 @@ def _listed(value: Any, rows: int) -> list:
     """A value for every row; what is not known is None."""
     if not isinstance(value, np.ndarray):
         return [value] * rows
-    return [None if isinstance(one, float) and np.isnan(one) else one for one in np.broadcast_to(value, rows).tolist()]
+    listed = np.broadcast_to(value, rows).tolist()
+    if value.dtype.kind != "f" or not np.isnan(value).any():
+        return listed
+    return [None if np.isnan(one) else one for one in listed]
 
 
 def _padded(rows: np.ndarray) -> np.ndarray:

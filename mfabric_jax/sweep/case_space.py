@@ -14,7 +14,6 @@ from mfabric_jax.case import Block, Cases
 from mfabric_jax.case.grid import REFUSE
 from mfabric_jax.case.paths import build, differences, flat
 from mfabric_jax.checks import InputError, Misfit
-from mfabric_jax.simulation._provenance import provenance
 from mfabric_jax.simulation._resolve import resolve
 from mfabric_jax.simulation.batch import Estimate
 from mfabric_jax.simulation.points import check_ends
@@ -131,7 +130,7 @@ class CaseSpace:
         rows = Results(some).rows(before=before)
         names = list(dict.fromkeys(name for row in rows for name in row))
         columns = {name: _column([row.get(name) for row in rows]) for name in names}
-        footer = {"command": "sweep", "part": part.number} | effective(some) | provenance(self.dtype)
+        footer = {"command": "sweep", "part": part.number} | effective(some)
         return {INDEX: part.rows} | columns, footer
 
 
