@@ -7,7 +7,7 @@ import jax
 import pytest
 
 from mfabric_jax import Case, InputError, cases, load, resolve, simulate
-from mfabric_jax.simulation.scenario import scenario_of
+from mfabric_jax.simulation.measured import scenario_at
 
 MODEL = "mixtral-8x7b"  # four servers a region; llama-moe has two
 # One stage of 16 servers: 8 groups of 4 ranks on 2 servers, or 2 scale-up domains of 64 GPUs, 4 groups in each.
@@ -46,7 +46,7 @@ def row(asked):
 
 def scenario(case):
     """One model on one fabric with its traffic, at the bandwidth of its case."""
-    return scenario_of(resolve(case), (case.network.nic_gbps,))
+    return scenario_at(resolve(case), (case.network.nic_gbps,))
 
 
 def grid(changes, axes):

@@ -4,6 +4,7 @@ import jax
 import pytest
 
 from mfabric_jax import resolve
+from mfabric_jax.simulation.measured import scenario_at
 from tests.mistakes import refused as refused_by
 from tests.small import refused, row, small
 
@@ -13,8 +14,8 @@ TOOK, KNOWN = "compute.measured.iteration_s", "compute.efficiency"
 
 def rate(case):
     """What the GPU achieves."""
-    one = resolve(case)
-    return one.settings.achieved(one.job)
+    one = scenario_at(resolve(case), (case.network.nic_gbps,))
+    return one.settings.achieved(one.workload)
 
 
 @pytest.fixture(autouse=True)
