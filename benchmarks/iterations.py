@@ -8,24 +8,24 @@ import resource
 import time
 
 import jax
-from mfabric_jax.study.legacy import scenarios
 
+from mfabric_jax import load, resolve
+from mfabric_jax.simulation.scenario import scenario_of
 from mfabric_jax.simulation.solving import solve, times_of
-from mfabric_jax.study.config import Compare
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--model", default="mixtral-8x7b")
     options.add_argument("--iterations", type=int, default=1000)
-    options.add_argument("--first", default="block")
+    options.add_argument("--turn", default="on-demand")
     asked = options.parse_args()
-    same = {"fabrics": ("mfabric",), "nic_gbps": (400.0,)}
-    config = Compare(models=(asked.model,), iterations=asked.iterations, first=asked.first, **same)
+    given = {"model.name": asked.model, "run.iterations": asked.iterations, "circuits.turn": asked.turn}
+    case = load(preset="paper").with_(given)
     start = time.perf_counter()
-    (one,) = scenarios(config)
-    where = f"{jax.devices()[0].platform}, {config.dtype}"
-    print(f"{where}, {asked.iterations} iterations of {asked.model}, greedy, {asked.first}")
+    one = scenario_of(resolve(case), (case.network.nic_gbps,))
+    where = f"{jax.devices()[0].platform}, {case.run.dtype}"
+    print(f"{where}, {asked.iterations} iterations of {asked.model}, greedy, {asked.turn}")
     print(f"draw the traffic {time.perf_counter() - start:.2f} s")
     for name in ("with compiling", "again"):
         start = time.perf_counter()

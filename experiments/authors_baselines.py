@@ -12,20 +12,18 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from mfabric_jax.study.legacy import scenarios
 
+from mfabric_jax.case import Cases
 from mfabric_jax.report.figures.groups import Dots
 from mfabric_jax.report.figures.panels import Axis, Picture
 from mfabric_jax.schedule.all_to_alls import places
 from mfabric_jax.simulation import calibrate, rows_of
 from mfabric_jax.simulation.calibration import BANDWIDTHS, PUBLISHED
-from mfabric_jax.simulation.solving import Simulated, simulate_scenario
-from mfabric_jax.study.config import Compare
-from mfabric_jax.study.presets import PRESETS
+from mfabric_jax.simulation.solving import Simulated
 
 from .iteration_time import CLOSE, FASTER_THAN_TOPOOPT, PER_DOLLAR, ROUNDED
 from .rows import Row, Rows, grouped, picked, pivot, pivots, then, told
-from .script import Found, Script, Verdict, against, cells, check
+from .script import PRESETS, Found, Script, Verdict, against, cells, check, grid, only
 
 TREE, MFABRIC, RAILS = "fat-tree", "mfabric", "rail-optimized"
 RINGS, MATCHINGS, TOTIENT = (f"topoopt, {wiring}" for wiring in ("rings", "demand", "totient-perms"))
@@ -33,14 +31,18 @@ ALWAYS, APART = "mfabric, waits always", "mfabric, a circuit a flow"
 DESIGNS: dict[str, dict[str, Any]] = {
     TREE: {},
     MFABRIC: {},
-    ALWAYS: {"reconfiguration_cost": "always"},
-    APART: {"circuit_flows": "single"},
+    ALWAYS: {"circuits.turn": "always"},
+    APART: {"network.ecmp.circuits": "single"},
     RAILS: {},
-    MATCHINGS: {"wiring": "demand"},
-    RINGS: {"wiring": "rings"},
-    TOTIENT: {"wiring": "totient-perms"},
+    MATCHINGS: {"network.topoopt.wiring": "demand"},
+    RINGS: {"network.topoopt.wiring": "rings"},
+    TOTIENT: {"network.topoopt.wiring": "totient-perms"},
 }
-TRAFFIC = ("authors", "balanced", "measured")
+TRAFFIC = {
+    "authors": {"traffic.source": "authors"},
+    "balanced": {"traffic.knobs": "balanced"},
+    "measured": {"traffic.source": "shares"},
+}
 MODELS = tuple(PUBLISHED)
 # All-to-alls over the fat-tree's at packet level; how they were run: docs/accuracy.md.
 PACKETS: dict[tuple[str, str], Mapping[str, float]] = {
@@ -57,28 +59,27 @@ class Config:
     """What to simulate."""
 
     models: tuple[str, ...] = MODELS  # Of those with published times.
-    traffic: tuple[str, ...] = TRAFFIC  # authors, balanced, measured.
+    traffic: tuple[str, ...] = tuple(TRAFFIC)  # authors, balanced, measured.
     nic_gbps: tuple[float, ...] = BANDWIDTHS  # Published are 100, 200, 400, 800.
     seed: int = 0  # Of paths and traffic.
 
     def __post_init__(self):
         check(self, known={"models": PUBLISHED, "traffic": TRAFFIC}, distinct="nic_gbps", cases="traffic models")
 
-    def setting(self, traffic: str, model: str, design: str = TREE, **rest: Any) -> Compare:
+    def setting(self, traffic: str, model: str, design: str = TREE, changes: Mapping[str, Any] = {}) -> Cases:
         """One model on one design."""
-        given = PRESETS["released"] | DESIGNS[design] | rest
-        where = {"models": (model,), "fabrics": (design.split(",")[0],), "nic_gbps": self.nic_gbps}
-        return Compare(**where, **given, traffic=traffic, seed=self.seed)
+        where = {"model.name": model, "network.fabric": design.split(",")[0], "network.nic_gbps": self.nic_gbps}
+        given = PRESETS["released"] | DESIGNS[design] | TRAFFIC[traffic] | {"run.seed": self.seed}
+        return grid(where | given | dict(changes))
 
 
 def run(config: Config) -> Found:
     """A row for each traffic, model, design and bandwidth: compare's, and one all-to-all's `all_to_all_s`."""
     for model, traffic in cells(config, config.models, config.traffic):
-        fitted = calibrate(config.setting(traffic, model), (model,))[model].efficiency
+        fitted = calibrate(next(iter(config.setting(traffic, model))), (model,))[model].efficiency
         rows = []
         for design in DESIGNS:
-            (one,) = scenarios(config.setting(traffic, model, design, compute="achieved", efficiency=fitted))
-            simulated = simulate_scenario(one)
+            _, simulated = only(config.setting(traffic, model, design, {"compute.efficiency": fitted}))
             same = {"design": design, "shares": traffic, "efficiency": fitted}
             rows += [same | _all_to_all(simulated, row) for row in rows_of(simulated)]
         yield from (row | _beside(row, rows) for row in rows)

@@ -11,15 +11,14 @@ from typing import Any
 import numpy as np
 
 from mfabric_jax import units
+from mfabric_jax.case import Cases
 from mfabric_jax.report.figures.panels import Axis, Lines, Picture, looks
 from mfabric_jax.schedule.all_to_alls import places
-from mfabric_jax.schedule.first import FIRST
 from mfabric_jax.simulation import rows_of
-from mfabric_jax.study.config import Compare
 from mfabric_jax.workload import NAMES
 
 from .rows import Rows, grouped, listed
-from .script import Found, Script, Sweep, Verdict, beside, cells, check, only
+from .script import FIRST, Found, Script, Sweep, Verdict, beside, cells, check, only
 
 LOOKS = looks(("block", "reuse", "random"))
 
@@ -39,9 +38,10 @@ class Config(Sweep):
         check(self, known=known, distinct="micro_batch", whole={1: "micro_batch"}, positive="delay_ms")
         self.setting(self.models[0], self.micro_batch[0])
 
-    def setting(self, model: str, micro_batch: int, first: str = "block", fabric: str = "mfabric") -> Compare:
+    def setting(self, model: str, micro_batch: int, first: str = "block", fabric: str = "mfabric") -> Cases:
         """One case."""
-        return self.case(model, fabric, micro_batch=micro_batch, first=first, delay_s=units.ms(self.delay_ms))
+        own = {"job.batch.micro_batch": micro_batch, "circuits.delay_s": units.ms(self.delay_ms)}
+        return self.case(model, fabric, FIRST[first] | own)
 
 
 def run(config: Config) -> Found:
@@ -61,7 +61,7 @@ def run(config: Config) -> Found:
             yield row | {"s_per_sequence": here["iteration_s"] / size}
 
 
-def _simulated(setting: Compare) -> tuple[dict[str, Any], int]:
+def _simulated(setting: Cases) -> tuple[dict[str, Any], int]:
     """The row of the only case, and how often the switch of its busiest stage turns in an iteration."""
     scenario, simulated = only(setting)
     stage = int(np.asarray(simulated.times.stage)[0, 0])

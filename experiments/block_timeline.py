@@ -13,22 +13,20 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from mfabric_jax.study.legacy import scenarios
 
 from mfabric_jax import units
+from mfabric_jax.case import Cases
 from mfabric_jax.report import style
 from mfabric_jax.report.figures.groups import Dots
 from mfabric_jax.report.figures.panels import Axis, Picture
 from mfabric_jax.schedule.all_to_alls import places
-from mfabric_jax.schedule.first import FIRST
 from mfabric_jax.schedule.trace import one_block, segments
 from mfabric_jax.simulation._timeline import walked_through
-from mfabric_jax.study.config import Compare
 from mfabric_jax.workload import NAMES, Workload, get_gpu
 from mfabric_jax.workload.compute import block_flops
 
 from .rows import Row, Rows, adding, grouped, listed, picked, values_of
-from .script import Found, Script, Sweep, Verdict, cells, check
+from .script import FIRST, Found, Script, Sweep, Verdict, cells, check, scenarios
 
 GPU, NVLINK_GIGABYTES = "H800-SXM", 200.0
 LANES = {"compute": "compute", "NVSwitch": "compute", "waiting": "compute", "EPS": "EPS", "OCS": "OCS"}
@@ -55,12 +53,11 @@ class Config(Sweep):
         known = {"models": NAMES, "firsts": [first for first in FIRST if first != "predict"]}
         check(self, known=known, distinct="rates", positive="rates delay_ms", cases="models firsts rates")
 
-    def setting(self, model: str, first: str, rate: float) -> Compare:
+    def setting(self, model: str, first: str, rate: float) -> Cases:
         """One model on the measured cluster."""
-        usual = Compare(models=(model,)).workload(model)
-        own = {"gpu": GPU, "efficiency": rate, "nvswitch_gigabytes_per_s": NVLINK_GIGABYTES, "first": first}
-        own |= {"delay_s": units.ms(self.delay_ms), "dp": 1, "gpus": usual.gpus // usual.dp}
-        return self.case(model, "mfabric", **own)
+        own = {"gpu.name": GPU, "gpu.nvlink_gigabytes_per_s": NVLINK_GIGABYTES, "compute.efficiency": rate}
+        own |= {"job.parallel.dp": 1, "circuits.delay_s": units.ms(self.delay_ms)}
+        return self.case(model, "mfabric", FIRST[first] | own)
 
 
 def run(config: Config) -> Found:

@@ -11,26 +11,24 @@ from typing import Any
 
 import jax
 
+from mfabric_jax.case import Case
 from mfabric_jax.cluster.whole_cluster import peak_megabytes
 from mfabric_jax.export import exported_iteration, timed_iteration
-from mfabric_jax.fabric.mfabric import BEST
 from mfabric_jax.report.figures.groups import Dots
 from mfabric_jax.report.figures.panels import Axis, Picture, looks
-from mfabric_jax.study.config import Compare
-from mfabric_jax.study.presets import PRESETS
 
 from .rows import Rows, adding, listed, of, then
-from .script import Found, Script, Sweep, Verdict, cells, check
+from .script import FIRST, PRESETS, Found, Script, Sweep, Verdict, cells, check
 
 SHARED = {"EP+PP": "all-to-alls, sends", "EP+DP": "all-to-alls, gradients", "PP+DP": "sends, gradients", "all": "all"}
 FABRICS: dict[str, tuple[str, dict[str, Any]]] = {
-    "fat-tree": ("fat-tree", {"nic_use": ("pooled",)}),
+    "fat-tree": ("fat-tree", {"network.nic_use": "pooled"}),
     "fat-tree-own": ("fat-tree", {}),
     "mfabric": ("mfabric", {}),
-    "mfabric-best": ("mfabric", BEST),
+    "mfabric-best": ("mfabric", {"circuits.policy": "joint", "circuits.routing": "relay"} | FIRST["pays"]),
 }
 OVERLAP = {False: "gradients at the end", True: "gradients beside the last passes"}
-LARGE = {"deepseek-v3": {"micro_batches": 24}}  # of its 240
+LARGE = {"deepseek-v3": {"job.batch.micro_batches": 24}}  # of its 240
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,12 +47,12 @@ class Config(Sweep):
         known = {"fabrics": FABRICS, "presets": ("paper", "today")}
         check(self, known=known, distinct="overlap", cases="models fabrics presets overlap")
 
-    def setting(self, model: str, fabric: str, preset: str, overlap: bool) -> Compare:
+    def setting(self, model: str, fabric: str, preset: str, overlap: bool) -> Case:
         """One iteration."""
         name, given = FABRICS[fabric]
-        return self.case(
-            model, name, **PRESETS[preset] | given | LARGE.get(model, {}), dp_overlap=overlap, dtype="float64"
-        )
+        own = {"job.overlap_gradients": overlap, "run.dtype": "float64"}
+        (one,) = self.case(model, name, PRESETS[preset] | given | LARGE.get(model, {}) | own)
+        return one
 
 
 def run(config: Config) -> Found:

@@ -8,15 +8,15 @@ Source: arXiv 2501.03905, measurements and evaluation.
 
 import dataclasses
 
+from mfabric_jax.case import Cases
 from mfabric_jax.report.figures.groups import Dots
 from mfabric_jax.report.figures.panels import Axis, Picture, looks
-from mfabric_jax.study.config import Compare
 
 from .rows import Rows, adding, listed, picked, then
 from .script import Found, Script, Sweep, Verdict, against, check, compared, reach
 
 MEASURED = {"mixtral-8x7b": (0.33, 0.55), "llama-moe": (0.42, 0.58), "qwen-moe": (None, 0.68)}
-PRODUCTION = {"gpu": "H800-SXM", "nvswitch_gigabytes_per_s": 200.0}
+PRODUCTION = {"gpu.name": "H800-SXM", "gpu.nvlink_gigabytes_per_s": 200.0, "job.parallel.dp": 1}
 SHARES = {"share": "of the iteration", "busy_share": "without pipeline bubbles"}
 
 
@@ -35,13 +35,9 @@ class Config(Sweep):
         """Achieved rates on the measured cluster; None: as iteration times were simulated."""
         return (*self.efficiencies, None)
 
-    def setting(self, model: str, rate: float | None) -> Compare:
+    def setting(self, model: str, rate: float | None) -> Cases:
         """One model at a rate."""
-        usual = self.case(model, "fat-tree")
-        if rate is None:
-            return usual
-        job = usual.workload(model)
-        return self.case(model, "fat-tree", **PRODUCTION, efficiency=rate, dp=1, gpus=job.gpus // job.dp)
+        return self.case(model, "fat-tree", {} if rate is None else PRODUCTION | {"compute.efficiency": rate})
 
 
 def run(config: Config) -> Found:

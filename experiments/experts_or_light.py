@@ -15,18 +15,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mfabric_jax import report, traffic
+from mfabric_jax.case import Case
 from mfabric_jax.report.figures.panels import Axis, Lines, Picture, looks
-from mfabric_jax.simulation import rows_of
-from mfabric_jax.simulation.scenario import scenarios_on
+from mfabric_jax.simulation import resolve, rows_of
+from mfabric_jax.simulation.scenario import scenario_of
 from mfabric_jax.simulation.solving import simulate_scenario
-from mfabric_jax.study.config import Compare
 from mfabric_jax.traffic import Tokens, placed, placement_policy
 
 from .rows import Row, Rows, grouped, picked, pivot, told
-from .script import Found, Script, Verdict, cells, check, spread
+from .script import FIRST, Found, Script, Verdict, cells, check, grid, of_gpu, spread
 
-BEST: dict[str, Any] = {"policy": "joint", "routing": "relay", "first": "pays"}
-TURNING: dict[str, Any] = {"policy": "greedy", "routing": "unsplit", "first": "block"}
+BEST: dict[str, Any] = {"circuits.policy": "joint", "circuits.routing": "relay"} | FIRST["pays"]
+TURNING: dict[str, Any] = {"circuits.policy": "greedy", "circuits.routing": "unsplit"} | FIRST["block"]
+JOB = {"model.blocks": 11, "job.batch.micro_batches": 2}
+JOB |= {f"job.parallel.{name}": degree for name, degree in {"tp": 1, "pp": 1, "ep": 64, "dp": 16}.items()}
 
 
 class Design(NamedTuple):
@@ -61,7 +63,7 @@ class Config:
         0.3,
     )  # Of popularity from iteration to iteration, deviation of its logarithm.
     designs: tuple[str, ...] = tuple(DESIGNS)  # Which, neither first.
-    model: str = "deepseek-r1:blocks=11:pp=1:dp=16"  # Of the catalogue, with degrees of its own.
+    model: str = "deepseek-r1"  # Of the catalogue; eleven blocks of it, degrees as above.
     gpu: str = "H800-SXM"  # At half its peak.
     circuits_gbps: float = 400.0  # NICs of mFabric.
     packets_gbps: float = 200.0  # NICs of the fat-tree.
@@ -73,28 +75,26 @@ class Config:
         check(self, whole={1: "iterations", 0: "seed"})
         self.setting(DESIGNS[BASE])
 
-    def setting(self, design: Design) -> Compare:
+    def setting(self, design: Design) -> Case:
         """One design."""
-        again = self.iterations if design.placement != "contiguous" else 0
-        shared: dict[str, Any] = {
-            "models": (self.model,),
-            "gpu": self.gpu,
-            "expert_load": "received",
-            "seed": self.seed,
-        }
-        shared |= {"micro_batches": 2, "drawn": 1, "iterations": self.iterations}
-        shared |= {"placement": design.placement, "replace_every": again}
-        bare = Compare(**shared | {"placement": "contiguous", "replace_every": 0}).workload(self.model)
-        shared |= {"redundant_experts": bare.ep if design.copies else None}
+        changes = JOB | of_gpu(self.gpu) | {"model.name": self.model, "compute.efficiency": 0.5}
+        changes |= {"compute.experts": "received", "traffic.drawn": 1, "run.seed": self.seed}
+        changes |= {"run.iterations": self.iterations, "placement.rule": design.placement}
+        if design.placement != "contiguous":
+            copies = JOB["job.parallel.ep"] if design.copies else 0
+            settings = {"every": self.iterations, "redundant_experts": copies}
+            changes |= {f"placement.{design.placement}.{name}": value for name, value in settings.items()}
         if design.circuits is None:
-            return Compare(**shared, fabrics=("fat-tree",), nic_gbps=(self.packets_gbps,), nic_use=("pooled",))
-        return Compare(**shared, **design.circuits, fabrics=("mfabric",), nic_gbps=(self.circuits_gbps,))
+            changes |= {"network.fabric": "fat-tree", "network.nic_use": "pooled"}
+        gbps = self.packets_gbps if design.circuits is None else self.circuits_gbps
+        (one,) = grid(changes | (design.circuits or {}) | {"network.nic_gbps": gbps})
+        return one
 
 
 def run(config: Config) -> Found:
     """A row for each drift, skew and design, as `compare` gives it, and `over_neither`: its time over that design's."""
     for drift, skew in cells(config, config.drifts, config.skews):
-        job = config.setting(DESIGNS[BASE]).workload(config.model)
+        job = resolve(config.setting(DESIGNS[BASE])).job
         drawn = {"iterations": config.iterations + 1, "micro_batches": 1, "seed": config.seed, "drift": drift}
         tokens = traffic.generated(job, skew, **drawn).after_the_first()
         base = None
@@ -106,12 +106,11 @@ def run(config: Config) -> Found:
 
 def timed(config: Config, design: Design, tokens: Tokens) -> Row:
     """The row of a design."""
-    setting = config.setting(design)
+    setting = resolve(config.setting(design))
     if design.placement != "contiguous":
-        room = setting.room(setting.workload(config.model))
-        tokens = placed(tokens, room, placement_policy(design.placement), every=setting.replace_every)
-    given = setting, config.model, setting.fabrics[0], setting.nic_gbps, setting.nic_use
-    (one,) = scenarios_on(*given, tokens)
+        room = setting.settings.room(setting.job)
+        tokens = placed(tokens, room, placement_policy(design.placement), every=setting.settings.replace_every)
+    one = scenario_of(setting, (setting.case.network.nic_gbps,), traffic=(tokens,))
     (row,) = rows_of(simulate_scenario(one))
     return row
 

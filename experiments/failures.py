@@ -9,6 +9,7 @@ import dataclasses
 from pathlib import Path
 
 from mfabric_jax import units
+from mfabric_jax.case import Case
 from mfabric_jax.fabric.failures import KINDS
 from mfabric_jax.failures import failures
 from mfabric_jax.report import figures
@@ -30,9 +31,10 @@ class Config(Sweep):
     def __post_init__(self):
         check(self, known={"kinds": KINDS}, distinct="delays_ms", not_negative="delays_ms", cases="models delays_ms")
 
-    def setting(self, model: str, delay_ms: float) -> study.Failures:
+    def setting(self, model: str, delay_ms: float) -> Case:
         """All failures of one model."""
-        return study.Failures(self.case(model, "mfabric", delay_s=units.ms(delay_ms)), kinds=self.kinds)
+        (one,) = self.case(model, "mfabric", {"circuits.delay_s": units.ms(delay_ms)})
+        return one.with_({"failures.kinds": self.kinds})
 
 
 def run(config: Config) -> Found:

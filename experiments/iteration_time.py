@@ -7,19 +7,17 @@ assumptions. Source: arXiv 2501.03905, evaluation.
 """
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
-from mfabric_jax.study.legacy import compare
-
+from mfabric_jax.case import Cases
 from mfabric_jax.report import style
 from mfabric_jax.report.figures.panels import Axis, Lines, Picture
-from mfabric_jax.simulation import calibrate
+from mfabric_jax.simulation import calibrate, simulate
 from mfabric_jax.simulation.calibration import BANDWIDTHS, PUBLISHED
-from mfabric_jax.study.config import Compare
-from mfabric_jax.study.presets import PRESETS
 
 from .rows import Row, Rows, adding, grouped, listed, picked, pivot, then, told
-from .script import Script, Verdict, against, cells, check
+from .script import PRESETS, Script, Verdict, against, cells, check, grid
 
 FABRICS = ("fat-tree", "oversub-fat-tree", "rail-optimized", "topoopt", "mfabric")
 PER_DOLLAR = {  # mFabric's performance per dollar over that of a fabric, over four models
@@ -44,22 +42,22 @@ class Config:
     seed: int = 0  # Of the traffic.
 
     def __post_init__(self):
-        check(self, known={"models": PUBLISHED, "presets": PRESETS}, cases="presets")
+        check(self, known={"models": PUBLISHED, "presets": PRESETS}, cases="presets models")
 
-    def setting(self, preset: str) -> Compare:
-        """All models on all fabrics."""
-        own = {"models": self.models, "fabrics": FABRICS, "nic_gbps": BANDWIDTHS}
-        return Compare(**own | PRESETS[preset], iterations=self.iterations, seed=self.seed)
+    def setting(self, preset: str, model: str, changes: Mapping[str, Any] = {}) -> Cases:
+        """One model on all fabrics."""
+        own = {"model.name": model, "network.fabric": FABRICS, "network.nic_gbps": BANDWIDTHS}
+        own |= {"run.iterations": self.iterations, "run.seed": self.seed}
+        return grid(own | PRESETS[preset] | dict(changes))
 
 
 def run(config: Config) -> list[Row]:
     """A row for each preset, model, fabric and bandwidth, with the fitted `efficiency` and what is published."""
     rows = []
     for preset, model in cells(config, config.presets, config.models):
-        setting = config.setting(preset)
-        fitted = calibrate(setting, (model,))[model].efficiency
-        calibrated = dataclasses.replace(setting, models=(model,), compute="achieved", efficiency=fitted)
-        rows += [{"preset": preset, "efficiency": fitted} | row for row in compare(calibrated)]
+        fitted = calibrate(next(iter(config.setting(preset, model))), (model,))[model].efficiency
+        calibrated = config.setting(preset, model, {"compute.efficiency": fitted})
+        rows += [{"preset": preset, "efficiency": fitted} | row for row in simulate(calibrated).rows()]
     return [row | _beside(row, rows) for row in rows]
 
 

@@ -8,7 +8,7 @@ of prices and default: arXiv 2501.03905.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -16,11 +16,11 @@ import numpy as np
 from matplotlib.colors import TwoSlopeNorm
 
 from mfabric_jax import units
+from mfabric_jax.case import Case
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Prices, cluster_cost
 from mfabric_jax.report.figures.panels import Axis, Heat, Picture
 from mfabric_jax.simulation import evaluate, iteration_of
-from mfabric_jax.study.config import Compare
 from mfabric_jax.workload import NAMES
 
 from .rows import Row, Rows, adding, grouped, listed, picked, pivot, then, told
@@ -47,9 +47,10 @@ class Config(Sweep):
             given = f"{list(self.optical)} and {list(self.electrical)}"
             raise InputError(f"optical and electrical must hold the default, {USUAL[0]} and {USUAL[1]}, got {given}.")
 
-    def setting(self, model: str) -> Compare:
+    def setting(self, model: str) -> Case:
         """One model on mFabric."""
-        return self.case(model, "mfabric")
+        (one,) = self.case(model, "mfabric")
+        return one
 
     def splits(self) -> dict[tuple[int, int], float]:
         """Bandwidth of every split that has the price of the default."""
@@ -78,24 +79,27 @@ def equal_gbps(optical: int, electrical: int, dollars: float) -> float | None:
 
 def run(config: Config) -> Found:
     """A row for each model, delay and split: bandwidth, price of a server, seconds, and time over the default's."""
-    names = "delay_ms", "optical", "electrical", "nic_gbps"
-    cases = product(config.delays_ms, config.splits().items())
-    places = [dict(zip(names, (delay_ms, *split, gbps), strict=True)) for delay_ms, (split, gbps) in cases]
-    columns = {key: np.asarray([place[key] for place in places]) for key in places[0]}
-    changed = {"optical_degree": columns["optical"], "electrical_nics": columns["electrical"].astype(float)}
-    changed |= {"nic_gbps": columns["nic_gbps"], "delay_s": units.ms(columns["delay_ms"])}
+    splits = config.splits()
     for (model,) in cells(config, config.models):
-        function, usual = iteration_of(config.setting(model), model)
-        cases = {name: np.full(len(places), value) for name, value in usual.items()} | changed
-        found = evaluate(function, cases).arrays
-        rows = [
-            {"model": model, **place, "server_usd": price(*list(place.values())[1:])}
-            | {name: float(found[name][rank]) for name in SECONDS}
-            for rank, place in enumerate(places)
-        ]
-        for row in rows:
-            (default,) = picked(rows, delay_ms=row["delay_ms"], optical=USUAL[0], electrical=USUAL[1])
-            yield row | {"over_default": row["iteration_s"] / default["iteration_s"]}
+        timed: dict[tuple, Row] = {}
+        for nics in sorted({sum(split) for split in splits}):
+            some = [(delay_ms, *split) for delay_ms, split in product(config.delays_ms, splits) if sum(split) == nics]
+            timed |= zip(some, _timed(config.setting(model), nics, some, splits), strict=True)
+        for delay_ms, split in product(config.delays_ms, splits):
+            place = {"delay_ms": delay_ms, "optical": split[0], "electrical": split[1], "nic_gbps": splits[split]}
+            row = {"model": model, **place, "server_usd": price(*split, splits[split])} | timed[delay_ms, *split]
+            yield row | {"over_default": row["iteration_s"] / timed[delay_ms, *USUAL]["iteration_s"]}
+
+
+def _timed(case: Case, nics: int, some: Sequence[tuple], splits: Mapping[tuple, float]) -> list[Row]:
+    """Seconds of delays and splits of so many NICs of a server, at the bandwidths of the splits."""
+    function, usual = iteration_of(case.with_({"network.nics": nics, "network.mfabric.optical_degree": some[0][1]}))
+    changed = {"circuits.delay_s": [units.ms(delay_ms) for delay_ms, *_ in some]}
+    changed |= {"network.mfabric.optical_degree": [optical for _, optical, _ in some]}
+    changed |= {"network.nic_gbps": [splits[optical, electrical] for _, optical, electrical in some]}
+    numbers = {path: np.full(len(some), value) for path, value in usual.items()}
+    found = evaluate(function, numbers | {path: np.asarray(values) for path, values in changed.items()}).arrays
+    return [{name: float(found[name][rank]) for name in SECONDS} for rank in range(len(some))]
 
 
 named = adding(split="{optical} + {electrical}", Gbps=lambda row: round(row["nic_gbps"]), **{"delay [ms]": "delay_ms"})

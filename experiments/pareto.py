@@ -9,11 +9,11 @@ import dataclasses
 import functools
 
 from mfabric_jax import report
+from mfabric_jax.case import Cases
 from mfabric_jax.fabric.registry import PRICED
 from mfabric_jax.report.figures import compared_picture
 from mfabric_jax.report.fronts import front
 from mfabric_jax.simulation.calibration import PUBLISHED
-from mfabric_jax.study.config import Compare
 
 from .iteration_time import per_dollar
 from .rows import Row, Rows, adding, grouped, picked, pivot, values_of
@@ -34,9 +34,9 @@ class Config(Sweep):
     def __post_init__(self):
         check(self, known={"fabrics": PRICED}, cases="models")
 
-    def setting(self, model: str) -> Compare:
+    def setting(self, model: str) -> Cases:
         """All cells of a model."""
-        return self.case(model, *self.fabrics)
+        return self.case(model, self.fabrics)
 
 
 def run(config: Config) -> Found:

@@ -12,34 +12,34 @@ import dataclasses
 from itertools import product
 from typing import Any
 
+from mfabric_jax.case import Cases
 from mfabric_jax.checks import InputError
 from mfabric_jax.report.figures.groups import Dots
 from mfabric_jax.report.figures.panels import Axis, Picture
-from mfabric_jax.study.config import Compare
 
 from .rows import Row, adding, ends, measured, pivots, then
-from .script import Found, Script, Sweep, check, compared
+from .script import FIRST, Found, Script, Sweep, check, compared
 from .sensitivity import GBPS
 
 MODELS = ("mixtral-8x22b", "mixtral-8x7b", "llama-moe", "qwen-moe", "deepseek-r1", "deepseek-v3")
 RECORDED_MODEL = {"qwen-moe": "qwen-moe-ep16"}
-TRAFFIC: dict[str, dict[str, Any]] = {"measured": {}, "skewed": {"traffic": "generated", "skew": 1.0}, "recorded": {}}
+TRAFFIC: dict[str, dict[str, Any]] = {"measured": {}, "skewed": {"traffic.generated.skew": 1.0}, "recorded": {}}
 BASE = "greedy, unsplit"
 NIC_USES = ("own", "pooled")
 PARTS = ("ep_comm_s", "dp_comm_s", "reconfig_s")
-RELAY, PAYS = {"routing": "relay"}, {"first": "pays"}
-JOINT = {"policy": "joint"} | RELAY
+RELAY, PAYS = {"circuits.routing": "relay"}, FIRST["pays"]
+JOINT = {"circuits.policy": "joint"} | RELAY
 WAYS: dict[str, dict[str, Any]] = {
     BASE: {},
-    "threshold, unsplit": {"policy": "threshold"},
-    "local search, unsplit": {"policy": "local-search"},
-    "local search, split": {"policy": "local-search", "routing": "split"},
-    "greedy, relay": {"rule": "next"} | RELAY,
-    "learned, relay": {"policy": "learned"} | RELAY,
+    "threshold, unsplit": {"circuits.policy": "threshold"},
+    "local search, unsplit": {"circuits.policy": "local-search"},
+    "local search, split": {"circuits.policy": "local-search", "circuits.routing": "split"},
+    "greedy, relay": {"circuits.policy": "greedy-next"} | RELAY,
+    "learned, relay": {"circuits.policy": "learned"} | RELAY,
     "joint, relay": JOINT,
-    "joint, relay, 5 + 3": JOINT | {"optical_degree": 5, "electrical_nics": 3},
-    "joint, relay, 4 + 4": JOINT | {"optical_degree": 4, "electrical_nics": 4},
-    "static, relay": {"policy": "sample-average", "circuits_for": ("iteration",)} | RELAY,
+    "joint, relay, 5 + 3": JOINT | {"network.mfabric.optical_degree": 5},
+    "joint, relay, 4 + 4": JOINT | {"network.mfabric.optical_degree": 4},
+    "static, relay": {"circuits.policy": "sample-average", "circuits.span.length": "iteration"} | RELAY,
     "greedy, unsplit, pays": PAYS,
     "joint, relay, pays": JOINT | PAYS,
 }
@@ -68,14 +68,16 @@ class Config(Sweep):
         """The kinds of traffic; with a trace recorded traffic too."""
         return tuple(dict.fromkeys((*self.traffic, *(["recorded"] if self.trace else []))))
 
-    def setting(self, model: str, kind: str, way: str) -> Compare:
+    def setting(self, model: str, kind: str, way: str) -> Cases:
         """One model under one kind of traffic with one policy and routing, the fat-tree beside it."""
-        own = way == BASE or "circuits_for" in WAYS[way]  # what is chosen on the past is timed on the next iteration
+        own = (
+            way == BASE or "circuits.span.length" in WAYS[way]
+        )  # what is chosen on the past is timed on the next iteration
         fabrics = ("fat-tree", "mfabric") if own else ("mfabric",)
         if kind == "recorded":
             model = RECORDED_MODEL.get(model, model)
-        trace = self.trace if kind == "recorded" else None
-        return self.case(model, *fabrics, nic_use=NIC_USES, trace=trace, **TRAFFIC[kind], **WAYS[way])
+        trace = {"traffic.trace.path": self.trace} if kind == "recorded" else {}
+        return self.case(model, fabrics, {"network.nic_use": NIC_USES} | trace | TRAFFIC[kind] | WAYS[way])
 
 
 def run(config: Config) -> Found:

@@ -6,21 +6,14 @@ keeps one matrix for everything (preset "released") and so hardly ever turns its
 
 import dataclasses
 
+from mfabric_jax.case import Cases
 from mfabric_jax.report.figures.panels import Axis, Lines, Picture, looks
-from mfabric_jax.study.config import Compare
-from mfabric_jax.study.presets import PRESETS
 
 from .rows import adding, duration, measured, of, pivot, then, told, where
-from .script import Found, Script, Sweep, check, compared
+from .script import FIRST, PRESETS, Found, Script, Sweep, check, compared
 
-WAYS = {
-    "block": {},
-    "reuse": {"first": "reuse"},
-    "predict": {"first": "predict"},
-    "pays": {"first": "pays"},
-    "one matrix": {"matrices": "one"},
-    "released": PRESETS["released"],
-}
+WAYS = {first: FIRST[first] for first in ("block", "reuse", "predict", "pays")}
+WAYS |= {"one matrix": {"traffic.alike": "everything"}, "released": PRESETS["released"]}
 NAMES = "Block (the text)", "Reuse circuits", "Predict demand", "When it pays", "One matrix", "Preset released"
 LABELS = dict(zip(WAYS, NAMES, strict=True))
 USUAL_S, FAST_S = 0.025, 1e-6
@@ -43,9 +36,10 @@ class Config(Sweep):
             self, known=known, positive="delays_s", distinct="delays_s", whole={1: "iterations"}, cases="ways delays_s"
         )
 
-    def setting(self, way: str, delay_s: float) -> Compare:
+    def setting(self, way: str, delay_s: float) -> Cases:
         """One case."""
-        return self.case(self.model, "mfabric", **WAYS[way], iterations=self.iterations, delay_s=delay_s)
+        own = {"run.iterations": self.iterations, "circuits.delay_s": delay_s}
+        return self.case(self.model, "mfabric", WAYS[way] | own)
 
 
 def run(config: Config) -> Found:

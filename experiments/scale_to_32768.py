@@ -10,17 +10,18 @@ import dataclasses
 from typing import Any
 
 from mfabric_jax import units
+from mfabric_jax.case import Cases
 from mfabric_jax.checks import InputError
 from mfabric_jax.cluster import WholeCluster, cluster_rows, solve_cluster
 from mfabric_jax.fabric.registry import PRICED
 from mfabric_jax.report import style
 from mfabric_jax.report.figures.groups import Bars
 from mfabric_jax.report.figures.panels import Axis, Lines, Picture, Pictures
-from mfabric_jax.study.config import Compare
+from mfabric_jax.simulation import resolve
 from mfabric_jax.workload import NAMES
 
 from .rows import Row, Rows, adding, grouped, listed, picked, pivots, then, told, where
-from .script import Found, Script, Sweep, Verdict, beside, cells, check, reusing
+from .script import Found, Script, Sweep, Verdict, beside, cells, check, paper, reusing
 
 REFERENCE = "fat-tree"
 KEPT = ("model", "fabric", "nic_gbps", "gpus", "iteration_s", "compute_s", "ep_comm_s", "dp_comm_s", "reconfig_s")
@@ -55,14 +56,14 @@ class Config(Sweep):
         for fabric in self.flow_fabrics:
             self.cluster(fabric)
 
-    def setting(self, model: str, gpus: int) -> Compare:
+    def setting(self, model: str, gpus: int) -> Cases:
         """One model on a cluster of a size."""
-        usual = Compare(models=(model,)).workload(model)
+        usual = resolve(paper().with_({"model.name": model})).job
         replica = usual.gpus // usual.dp
         if gpus % replica:
             raise InputError(f"gpus must be whole replicas of {model} ({replica} GPUs each), got {gpus}.")
-        size = {"dp": gpus // replica, "gpus": gpus}
-        return self.case(model, *self.fabrics, **size, link_delay_s=units.us(self.link_delay_us))
+        own = {"job.parallel.gpus": gpus, "network.link_delay_s": units.us(self.link_delay_us)}
+        return self.case(model, self.fabrics, own)
 
     def cluster(self, fabric: str) -> WholeCluster:
         """The largest cluster, flow by flow."""

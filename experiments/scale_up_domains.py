@@ -10,13 +10,13 @@ half its peak here, and the ratio's sensitivity to its rate.
 import dataclasses
 from typing import Any
 
+from mfabric_jax.case import Cases
 from mfabric_jax.report import style
 from mfabric_jax.report.figures.groups import Bars
 from mfabric_jax.report.figures.panels import Axis, Lines, Picture, Pictures
-from mfabric_jax.study.config import Compare
 
 from .rows import Row, Rows, adding, grouped, listed, picked, pivot, then, told, values_of
-from .script import Found, Script, Sweep, Verdict, against, check, reusing, spread
+from .script import Found, Script, Sweep, Verdict, against, check, of_gpu, reusing, spread
 
 PUBLISHED = {8.0: 1.3}  # Tbps of a GPU -> iteration time of NVL72 over that of mFabric
 PUBLISHED_MODEL = "deepseek-v3"
@@ -39,11 +39,13 @@ class Config(Sweep):
     def __post_init__(self):
         check(self, distinct="gpu_tbps efficiency", positive="gpu_tbps efficiency", cases="gpu_tbps efficiency")
 
-    def setting(self, tbps: float, efficiency: float) -> Compare:
+    def setting(self, tbps: float, efficiency: float) -> Cases:
         """The comparison at one bandwidth of a GPU and one rate."""
-        computes = {"compute": "achieved", "gpu": self.gpu, "efficiency": efficiency}
-        balanced = {"traffic": "generated", "drift": 0.0, "drawn": 1, "micro_batches": self.micro_batches}
-        return self.case(self.model, *FABRICS, gpu_tbps=tbps, **computes, **balanced)
+        changes: dict[str, Any] = {"network.gpu_tbps": tbps, "compute.efficiency": efficiency}
+        changes |= of_gpu(self.gpu) | {"traffic.generated.drift": 0.0, "traffic.drawn": 1}
+        if self.micro_batches is not None:
+            changes["job.batch.micro_batches"] = self.micro_batches
+        return self.case(self.model, FABRICS, changes)
 
 
 def run(config: Config) -> Found:

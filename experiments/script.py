@@ -21,22 +21,34 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from mfabric_jax.study.legacy import compare, scenarios
 
 import mfabric_jax
 from mfabric_jax import checks, report
+from mfabric_jax.case import Case, Cases, cases, load
+from mfabric_jax.case.layers import preset_layers
 from mfabric_jax.checks import InputError
 from mfabric_jax.commands import help, words
 from mfabric_jax.fabric.registry import PRICED
 from mfabric_jax.report import style
 from mfabric_jax.report.figures.panels import Row, Rows
-from mfabric_jax.simulation import rows_of
+from mfabric_jax.simulation import Scenario, resolve, rows_of, simulate
 from mfabric_jax.simulation._provenance import commit, provenance
 from mfabric_jax.simulation.solving import simulate_scenario
-from mfabric_jax.study.config import Compare
 
 Found = Iterable[Row]
 COMPARED = tuple(name for name in PRICED if name != "torus")  # fabrics with a price that the paper compares
+PRESETS = {  # what each states beyond the paper's text
+    "paper": {},
+    "released": preset_layers("released")[-1].stated,
+    "today": preset_layers("as-0.1")[-1].stated,
+}
+FIRST: dict[str, dict[str, Any]] = {  # which circuits the first all-to-all of a forward block finds
+    "block": {},
+    "reuse": {"circuits.turn": "reuse"},
+    "random": {"circuits.predict.predictor": "random"},
+    "predict": {"circuits.turn": "predict"},
+    "pays": {"circuits.turn": "pays"},
+}
 COMPLETE = "complete"  # in a configuration: nothing stopped the run
 EVERY_S = 30.0  # rows of a run that goes on are written
 
@@ -296,9 +308,35 @@ def cells(config: Any, *axes: Iterable[Any]) -> Iterator[tuple]:
 
 
 def compared(config: Any, *axes: Iterable[Any]) -> Iterator[tuple[tuple, list[Row]]]:
-    """Each cell of the axes, and the rows of `compare` under its `config.setting(*cell)`."""
+    """Each cell of the axes, and the rows of its cases, `config.setting(*cell)`."""
     for cell in cells(config, *axes):
-        yield cell, list(compare(config.setting(*cell)))
+        yield cell, simulate(config.setting(*cell)).rows()
+
+
+def grid(changes: Mapping[str, Any]) -> Cases:
+    """The paper's case with settings by path; a tuple is an axis, the first one changing slowest.
+
+    `InputError` for a case that cannot be.
+    """
+    axes = {path: value for path, value in changes.items() if isinstance(value, tuple)}
+    fixed = {path: value for path, value in changes.items() if path not in axes}
+    found = cases(paper().with_(fixed), axes)
+    for case in found:
+        resolve(case)
+    return found
+
+
+@functools.cache
+def paper() -> Case:
+    """The text of arXiv 2501.03905."""
+    case = load(preset="paper")
+    assert isinstance(case, Case)
+    return case
+
+
+def of_gpu(name: str) -> dict[str, Any]:
+    """Settings of another GPU than the paper's, with its own NVLink."""
+    return {"gpu.name": name, "gpu.nvlink_gigabytes_per_s": None}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -308,22 +346,27 @@ class Sweep:
     nic_gbps: float = 400.0  # Bandwidth of every NIC.
     seed: int = 0  # Of the traffic.
 
-    def case(self, model: str, *fabrics: str, **changed: Any) -> Compare:
-        """A comparison of one model at the bandwidth and with the seed of the configuration."""
-        gbps = self.nic_gbps if isinstance(self.nic_gbps, tuple) else (self.nic_gbps,)
-        return Compare(**{"models": (model,), "fabrics": fabrics, "nic_gbps": gbps, "seed": self.seed} | changed)
+    def case(self, model: str, fabrics: str | tuple[str, ...], changes: Mapping[str, Any] = {}) -> Cases:
+        """One model at the bandwidth and with the seed of the configuration, and `changes` as `grid` takes them."""
+        own = {"model.name": model, "network.fabric": fabrics, "run.seed": self.seed}
+        return grid(own | dict(changes) | {"network.nic_gbps": self.nic_gbps})
 
 
-def only(setting: Compare, solved: Any = None) -> tuple[Any, Any]:
-    """The only scenario of a comparison, and what its simulation gives, with these all-to-alls if there are any."""
-    (scenario,) = scenarios(setting)
+def scenarios(asked: Case | Cases) -> list[Scenario]:
+    """What cases are solved as: each with all the bandwidths at which nothing else differs."""
+    return [group.work for group in simulate(asked).groups]
+
+
+def only(asked: Case | Cases, solved: Any = None) -> tuple[Scenario, Any]:
+    """The only scenario of cases, and what its simulation gives, with these all-to-alls if there are any."""
+    (scenario,) = scenarios(asked)
     return scenario, simulate_scenario(scenario, solved)
 
 
-def reusing(setting: Compare, solved: dict[str, Any]) -> list[Row]:
-    """The rows of a comparison; all-to-alls are kept in `solved` by fabric, and those that are there are not solved."""
+def reusing(asked: Cases, solved: dict[str, Any]) -> list[Row]:
+    """The rows of cases; all-to-alls are kept in `solved` by fabric, and those that are there are not solved."""
     rows = []
-    for scenario in scenarios(setting):
+    for scenario in scenarios(asked):
         simulated = simulate_scenario(scenario, solved.get(scenario.fabric.name))
         solved[scenario.fabric.name] = simulated.exchanges
         rows += rows_of(simulated)

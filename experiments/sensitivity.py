@@ -8,44 +8,42 @@ ranges (1.2-1.5 at 100 Gbps, 1.9-2.3 at 400). Source: arXiv 2501.03905, evaluati
 import dataclasses
 from typing import Any
 
+from mfabric_jax.case import Cases
 from mfabric_jax.checks import InputError
 from mfabric_jax.report.figures.groups import Dots
 from mfabric_jax.report.figures.panels import Axis, Picture, looks
+from mfabric_jax.simulation import resolve
 from mfabric_jax.simulation.calibration import PUBLISHED
-from mfabric_jax.study.config import Compare
-from mfabric_jax.study.presets import PRESETS
 
 from .iteration_time import PER_DOLLAR, ROUNDED
 from .rows import Rows, grouped, picked, pivots
-from .script import Found, Script, Sweep, Verdict, against, beside, check, compared
+from .script import FIRST, PRESETS, Found, Script, Sweep, Verdict, against, beside, check, compared, paper
 
 BASE = "paper"
+MICRO_BATCHES = "job.batch.micro_batches"  # here over the usual ones
 CHANGES: dict[str, dict[str, Any]] = {
     BASE: {},
-    "first: reuse": {"first": "reuse"},
-    "first: random": {"first": "random"},
-    "first: predict": {"first": "predict"},
-    "first: pays": {"first": "pays"},
-    "one matrix a block": {"matrices": "block"},
-    "one matrix": {"matrices": "one"},
-    "packets wait": {"eps_waits": True},
-    "ECMP": {"flows": "single"},
-    "split routing": {"routing": "split"},
-    "best-path routing": {"routing": "best-path"},
-    "greedy: next": {"rule": "next"},
-    "greedy: released": {"rule": "released"},
-    "NICs pooled": {"nic_use": ("pooled",)},
-    "balanced": {"traffic": "generated", "skew": 0.0},
-    "skew 0.6": {"traffic": "generated", "skew": 0.6},
-    "skew 1.0": {"traffic": "generated", "skew": 1.0},
-    "twice the micro-batches": {"micro_batches": 2},
-    "half the micro-batches": {"micro_batches": 0.5},
-    "experts overlap": {"overlap_parts": 4},
-    "gradients overlap": {"dp_overlap": True},
-    "recomputed blocks": {"recompute": "block"},
-    "no delay": {"delay_s": 0.0},
+    **{f"first: {first}": FIRST[first] for first in ("reuse", "random", "predict", "pays")},
+    "one matrix a block": {"traffic.alike": "micro-batches"},
+    "one matrix": {"traffic.alike": "everything"},
+    "packets wait": {"circuits.packets_wait": True},
+    "ECMP": {"network.paths": "ecmp", "network.radix": 16},
+    "split routing": {"circuits.routing": "split"},
+    "best-path routing": {"circuits.routing": "best-path"},
+    "greedy: next": {"circuits.policy": "greedy-next"},
+    "greedy: released": {"circuits.policy": "greedy-released"},
+    "NICs pooled": {"network.nic_use": "pooled"},
+    "balanced": {"traffic.generated.skew": 0.0},
+    "skew 0.6": {"traffic.generated.skew": 0.6},
+    "skew 1.0": {"traffic.generated.skew": 1.0},
+    "twice the micro-batches": {MICRO_BATCHES: 2},
+    "half the micro-batches": {MICRO_BATCHES: 0.5},
+    "experts overlap": {"job.parts": 4},
+    "gradients overlap": {"job.overlap_gradients": True},
+    "recomputed blocks": {"job.recompute": "block"},
+    "no delay": {"circuits.delay_s": 0.0},
     "released": PRESETS["released"],
-    "released, reuse": PRESETS["released"] | {"first": "reuse"},
+    "released, reuse": PRESETS["released"] | FIRST["reuse"],
 }
 WHAT = {"over_fat_tree": "iteration time", "per_dollar": "performance per dollar"}
 RANGES = {gbps: ends for (fabric, gbps), ends in PER_DOLLAR.items() if fabric == "fat-tree"}
@@ -65,13 +63,13 @@ class Config(Sweep):
             raise InputError(f"changes must begin with {BASE!r}, got {self.changes[0]!r}.")
         check(self, cases="models changes")
 
-    def setting(self, model: str, change: str) -> Compare:
+    def setting(self, model: str, change: str) -> Cases:
         """One model on the two fabrics with one change."""
         changed = dict(CHANGES[change])
-        if "micro_batches" in changed:
-            usual = Compare(models=(model,)).workload(model).micro_batches
-            changed["micro_batches"] = max(1, round(changed["micro_batches"] * usual))
-        return self.case(model, "fat-tree", "mfabric", **changed)
+        if MICRO_BATCHES in changed:
+            usual = resolve(paper().with_({"model.name": model})).job.micro_batches
+            changed[MICRO_BATCHES] = max(1, round(changed[MICRO_BATCHES] * usual))
+        return self.case(model, ("fat-tree", "mfabric"), changed)
 
 
 def run(config: Config) -> Found:

@@ -8,39 +8,26 @@ then took 5.67 s to come back, which the paper leaves out of its training times.
 
 import dataclasses
 from itertools import product
-from typing import Any
 
 import jax
 import numpy as np
 
 from mfabric_jax import units
+from mfabric_jax.case import Case, Cases
 from mfabric_jax.report.figures.groups import Dots
 from mfabric_jax.report.figures.panels import Axis, Picture, looks
 from mfabric_jax.routing.region import ROUTINGS
 from mfabric_jax.schedule.all_to_alls import Exchanges, places
-from mfabric_jax.study.config import Compare
-from mfabric_jax.workload import Workload
+from mfabric_jax.simulation import resolve
 
 from .rows import Row, Rows, adding, listed, then, told, values_of
-from .script import Found, Script, Verdict, cells, check, only
+from .script import Found, Script, Verdict, cells, check, grid, only, paper
 
 BLOCKS = {"mixtral-8x7b": 7, "llama-moe": 16, "qwen-moe": 12}
 MICRO_BATCHES = 1  # of an iteration: not published, and hardly changes the ratio
 GPUS, NICS, OPTICAL, NVLINK_GIGABYTES = 32, 4, 3, 300.0
 KEEPS, TURNS = "as chosen", "every block"
 PARTS = ("iteration_s", "reconfig_s", "compute_s", "ep_comm_s", "dp_comm_s")
-
-
-@dataclasses.dataclass(frozen=True)
-class Testbed(Compare):
-    """A comparison of models with another number of blocks."""
-
-    blocks: int = 1
-
-    def workload(self, name: str, gpus_per_server: int = 8, **changed: Any) -> Workload:
-        """A model with these blocks."""
-        job = super().workload(name, gpus_per_server, **changed)
-        return dataclasses.replace(job, architecture=dataclasses.replace(job.architecture, blocks=self.blocks))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,15 +45,16 @@ class Config:
         known, rest = {"models": BLOCKS, "routings": ROUTINGS}, {"distinct": "delays_ms reactivation_s"}
         check(self, known=known, **rest, positive="delays_ms", not_negative="reactivation_s", cases="models routings")
 
-    def setting(self, model: str, routing: str) -> Testbed:
-        """One model on both set-ups."""
-        usual = Compare().workload(model)
-        degrees = {"tp": usual.tp, "ep": usual.ep, "pp": 1, "dp": GPUS // (usual.tp * usual.ep), "gpus": GPUS}
-        server = {"nics": NICS, "nic_use": ("pooled",), "optical_degree": OPTICAL, "electrical_nics": NICS - OPTICAL}
-        computes = {"efficiency": self.efficiency, "compute": "achieved", "nvswitch_gigabytes_per_s": NVLINK_GIGABYTES}
-        case = {"models": (model,), "fabrics": ("fat-tree", "mfabric"), "nic_gbps": (100.0,), "seed": self.seed}
-        case |= {"blocks": BLOCKS[model], "routing": routing, "micro_batches": MICRO_BATCHES}
-        return Testbed(**case | degrees | server | computes)
+    def setting(self, model: str, routing: str) -> Cases:
+        """One model on the fat-tree and on mFabric."""
+        usual = resolve(paper().with_({"model.name": model})).job
+        changes = {"model.name": model, "model.blocks": BLOCKS[model], "job.batch.micro_batches": MICRO_BATCHES}
+        degrees = {"tp": usual.tp, "ep": usual.ep, "pp": 1, "gpus": GPUS}
+        changes |= {f"job.parallel.{name}": degree for name, degree in degrees.items()}
+        changes |= {"gpu.nvlink_gigabytes_per_s": NVLINK_GIGABYTES, "compute.efficiency": self.efficiency}
+        changes |= {"network.fabric": ("fat-tree", "mfabric"), "network.nic_gbps": 100.0, "network.nics": NICS}
+        changes |= {"network.nic_use": "pooled", "network.mfabric.optical_degree": OPTICAL}
+        return grid(changes | {"circuits.routing": routing, "run.seed": self.seed})
 
 
 def run(config: Config) -> Found:
@@ -75,17 +63,16 @@ def run(config: Config) -> Found:
     "as chosen": where circuits change; "every block": before every first all-to-all, whether circuits change or not.
     """
     for model, routing in cells(config, config.models, config.routings):
-        setting = config.setting(model, routing)
-        tree, mfabric = (dataclasses.replace(setting, fabrics=(name,)) for name in setting.fabrics)
+        tree, mfabric = config.setting(model, routing)
         eps, chosen = _timed(tree), only(mfabric)[1].exchanges
-        job = setting.workload(model)
+        job = resolve(mfabric).job
         moe = places(job).layer >= 0
-        facts = {"model": model, "blocks": setting.blocks, "gpus": job.gpus, "dp": job.dp}
+        facts = {"model": model, "blocks": job.architecture.blocks, "gpus": job.gpus, "dp": job.dp}
         facts |= {"micro_batches": MICRO_BATCHES, "routing": routing, "eps_s": eps["iteration_s"]}
         changes = int(np.asarray(chosen.switch)[:, moe].sum())
         for turns, delay_ms, back_s in product((KEEPS, TURNS), config.delays_ms, config.reactivation_s):
-            waits = {"delay_s": units.ms(delay_ms), "reactivation_s": back_s}
-            time = _timed(dataclasses.replace(mfabric, **waits), chosen if turns == KEEPS else _always(chosen, moe))
+            waits = {"circuits.delay_s": units.ms(delay_ms), "circuits.reactivation_s": back_s}
+            time = _timed(mfabric.with_(waits), chosen if turns == KEEPS else _always(chosen, moe))
             row = facts | {"turns": turns, "changes": changes, "delay_ms": delay_ms, "reactivation_s": back_s}
             row |= {"mfabric_s": time["iteration_s"], "over_eps": time["iteration_s"] / eps["iteration_s"]}
             row |= {part: time[part] for part in ("reconfig_s", "compute_s")}
@@ -94,7 +81,7 @@ def run(config: Config) -> Found:
             yield row
 
 
-def _timed(setting: Testbed, solved: Exchanges | None = None) -> dict[str, float]:
+def _timed(setting: Case, solved: Exchanges | None = None) -> dict[str, float]:
     """Mean seconds of an iteration and its parts, of the only case, with these all-to-alls if there are any."""
     _, simulated = only(setting, solved)
     return {part: float(np.asarray(getattr(simulated.times, part), np.float64).mean()) for part in PARTS}

@@ -9,62 +9,59 @@ dollar (published: 1.9 to 2.3 at 400 Gbps).
 import dataclasses
 from typing import Any
 
+from mfabric_jax.case import Cases
 from mfabric_jax.checks import InputError
 from mfabric_jax.report.figures.groups import Dots
 from mfabric_jax.report.figures.panels import Axis, Picture, looks
-from mfabric_jax.study.config import Compare
-from mfabric_jax.workload import get, micro_batches_for
+from mfabric_jax.simulation import resolve
+from mfabric_jax.workload import micro_batches_for
 
 from .iteration_time import PER_DOLLAR, ROUNDED
 from .rows import Rows, grouped, picked, pivots
-from .script import Found, Script, Sweep, Verdict, against, beside, check, compared
+from .script import FIRST, Found, Script, Sweep, Verdict, against, beside, check, compared, of_gpu, paper
 
 BASE = "the paper's set-up"
 TOGETHER = "together"
 POOLED = "together, fat-tree's NICs pooled"
 STILL = "together, circuits that never turn"
-RECEIVED = {"expert_load": "received"}
-PER_SERVER = {"dispatch": "per-server", "node_limit": "model"}
-PLACED = {"placement": "longest-processing-time"}
-COUNTED = {"head": "counted", "optimizer_step": "counted"}
-SHARED_OUT = {"sharding": "parameters"}
-DUALPIPE = {"schedule": "dualpipe"}
+RECEIVED = {"compute.experts": "received"}
+FP8 = {"job.precision.dispatch": "fp8"}
+PER_SERVER = {"job.per-server.node_limit": "model"}
+PLACED = {"placement.rule": "longest-processing-time"}
+HIERARCHICAL = {"placement.rule": "hierarchical"}
+COUNTED = {"job.head": True, "job.optimizer_step": True}
+SHARED_OUT = {"job.sharding": "parameters"}
+DUALPIPE = {"job.schedule": "dualpipe", "job.overlap": "passes"}
+ONE_A_RANK = "placement.hierarchical.redundant_experts"  # copies, of as many ranks
 CHANGES: dict[str, dict[str, Any]] = {
     BASE: {},
     "experts compute what they get": RECEIVED,
-    "... ranks send when done": RECEIVED | {"combine_start": "rank"},
-    "one copy a server": {"dispatch": "per-server"},
+    "... ranks send when done": RECEIVED | {"compute.received.combine": "rank"},
+    "one copy a server": {"job.dispatch": "per-server"},
     "... to few servers (model's groups)": PER_SERVER,
-    "FP8 dispatch": {"precision": "fp8"},
-    "drops above 1.25 times the mean": RECEIVED | {"capacity_factor": 1.25},
+    "FP8 dispatch": FP8,
+    "drops above 1.25 times the mean": RECEIVED | {"job.capacity_factor": 1.25},
     "experts placed (LPT)": RECEIVED | PLACED,
-    "experts copied (EPLB)": RECEIVED | {"placement": "hierarchical", "redundant_experts": -1},
-    "zero bubble (ZB-H1)": {"schedule": "zb-h1"},
+    "experts copied (EPLB)": RECEIVED | HIERARCHICAL | {ONE_A_RANK: 0},
+    "zero bubble (ZB-H1)": {"job.schedule": "zb-h1"},
     "DualPipe": DUALPIPE,
-    "passes overlap": {"overlap_passes": True},
+    "passes overlap": {"job.overlap": "passes"},
     "head and optimizer": COUNTED,
-    "TP in experts, too": {"tp_reduces": "all"},
+    "TP in experts, too": {"job.parallel.tp_reduces": "all"},
     "ZeRO-3": SHARED_OUT,
-    "slowest of 4 replicas (R1 has one)": {"replicas": 4},
-    "NDP": {"transport": "ndp"},
-    "DCTCP": {"transport": "dctcp"},
-    "the switch turns every time": {"reconfiguration_cost": "always"},
-    "switch only where it pays": {"first": "pays"},
-    "fat-tree's NICs pooled": {"nic_use": ("pooled",)},
+    "slowest of 4 replicas (R1 has one)": {"run.replicas": 4},
+    "NDP": {"network.transport": "ndp"},
+    "DCTCP": {"network.transport": "dctcp"},
+    "the switch turns every time": {"circuits.turn": "always"},
+    "switch only where it pays": FIRST["pays"],
+    "fat-tree's NICs pooled": {"network.nic_use": "pooled"},
 }
-TODAY = (
-    RECEIVED
-    | PER_SERVER
-    | {"precision": "fp8", "placement": "hierarchical"}
-    | DUALPIPE
-    | COUNTED
-    | {"transport": "dctcp"}
-)
-CHANGES |= {TOGETHER: TODAY, POOLED: TODAY | {"nic_use": ("pooled",)}}
-CHANGES[STILL] = TODAY | {"policy": "uniform", "routing": "relay"}
+TODAY = RECEIVED | PER_SERVER | FP8 | HIERARCHICAL | DUALPIPE | COUNTED | {"network.transport": "dctcp"}
+CHANGES |= {TOGETHER: TODAY, POOLED: TODAY | {"network.nic_use": "pooled"}}
+CHANGES[STILL] = TODAY | {"circuits.policy": "uniform", "circuits.routing": "relay"}
 MODELS = ("mixtral-8x22b", "mixtral-8x7b", "llama-moe", "qwen-moe", "deepseek-r1")
 FABRICS = ("fat-tree", "rail-optimized", "mfabric")
-USUAL: dict[str, Any] = {"gpu": "H100-SXM", "drawn": 1}
+USUAL: dict[str, Any] = of_gpu("H100-SXM") | {"compute.efficiency": 0.5, "traffic.drawn": 1}
 BUBBLE = 0.15
 
 
@@ -81,16 +78,16 @@ class Config(Sweep):
             raise InputError(f"changes must begin with {BASE!r}, got {self.changes[0]!r}.")
         check(self, cases="models changes")
 
-    def setting(self, model: str, change: str) -> Compare:
+    def setting(self, model: str, change: str) -> Cases:
         """One model on the three fabrics with one change."""
-        job = get(model)
+        job = resolve(paper().with_({"model.name": model})).job
         enough = -(-micro_batches_for(BUBBLE, job.pp) // job.pp) * job.pp  # as every schedule can take
-        changed = USUAL | {"micro_batches": enough} | CHANGES[change]
-        if "redundant_experts" in changed:  # one a rank
-            changed["redundant_experts"] = job.ep
-        if "replicas" in changed:
-            changed["replicas"] = min(changed["replicas"], job.dp)
-        return self.case(model, *FABRICS, **changed)
+        changed = USUAL | {"job.batch.micro_batches": enough} | CHANGES[change]
+        if ONE_A_RANK in changed:
+            changed[ONE_A_RANK] = job.ep
+        if "run.replicas" in changed:
+            changed["run.replicas"] = min(changed["run.replicas"], job.dp)
+        return self.case(model, FABRICS, changed)
 
 
 def run(config: Config) -> Found:

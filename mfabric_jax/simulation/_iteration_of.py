@@ -6,7 +6,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from mfabric_jax import units
 from mfabric_jax.case import Case
@@ -54,11 +54,11 @@ class IterationOf(eqx.Module):
     rules: Rules = eqx.field(static=True)
     dtype: str = eqx.field(static=True)
     gpu_tbps: float = eqx.field(static=True)
-    nics: int = eqx.field(static=True)
     transport: Transport = eqx.field(static=True)
     solver: Program
     group: Any
     given: Given
+    nics: Int[Array, ""]
     decision_s: Float[Array, ""]
     peak_s: BlockSeconds
     path_links: Float[Array, ""]
@@ -150,7 +150,7 @@ def function_of(one: Scenario) -> tuple[IterationOf, dict[str, Any]]:
         rules=settings.rules,
         dtype=dtype,
         gpu_tbps=settings.gpu_tbps,
-        nics=settings.server_nics or 0,
+        nics=jnp.asarray(settings.server_nics or 0, jnp.int32),
         transport=settings.carried_by,
         solver=program_of(one),
         group=group_numbers(one.group, dtype),
