@@ -28,7 +28,7 @@ FABRICS: dict[str, tuple[str, dict[str, Any]]] = {
     "mfabric-best": ("mfabric", {"circuits.policy": "joint", "circuits.routing": "relay"} | FIRST["pays"]),
 }
 OVERLAP = {False: "gradients at the end", True: "gradients beside the last passes"}
-LARGE = {"deepseek-v3": {"job.batch.micro_batches": 24}}  # of its 240
+LARGE = {"deepseek-v3": {"job.batch.micro_batches": 24, "job.batch.bubble": None}}  # of its 240
 
 
 @dataclasses.dataclass(frozen=True)

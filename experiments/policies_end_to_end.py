@@ -70,10 +70,8 @@ class Config(Sweep):
 
     def setting(self, model: str, kind: str, way: str) -> Cases:
         """One model under one kind of traffic with one policy and routing, the fat-tree beside it."""
-        own = (
-            way == BASE or "circuits.span.length" in WAYS[way]
-        )  # what is chosen on the past is timed on the next iteration
-        fabrics = ("fat-tree", "mfabric") if own else ("mfabric",)
+        later = "circuits.span.length" in WAYS[way]  # what is chosen on the past is timed on the next iteration
+        fabrics = ("fat-tree", "mfabric") if way == BASE or later else ("mfabric",)
         if kind == "recorded":
             model = RECORDED_MODEL.get(model, model)
         trace = {"traffic.trace.path": self.trace} if kind == "recorded" else {}

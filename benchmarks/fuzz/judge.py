@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 
 SLOW_S = 30  # of options that are only checked
 ENTRIES = {  # where computing begins: module -> what is asked for there
-    "mfabric_jax.simulation.rows": ("compare_each",),
-    "mfabric_jax.study": ("failures", "calibrate", "solve_cluster", "example_timeline"),
+    "mfabric_jax.simulation.results": ("simulate_each",),
+    "mfabric_jax.simulation": ("calibrate", "example_timeline"),
+    "mfabric_jax.failures": ("failures",),
+    "mfabric_jax.cluster": ("solve_cluster",),
     "mfabric_jax.sweep.run": ("Maker.make", "run_on_ray"),
     "mfabric_jax.learning": ("train", "evaluate_policies", "scoreboard"),
     "mfabric_jax.tuning": ("tune", "doctor"),

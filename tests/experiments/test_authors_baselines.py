@@ -6,6 +6,8 @@ import pytest
 
 from experiments import authors_baselines as script
 from experiments.authors_baselines import DESIGNS, MATCHINGS, MFABRIC, RAILS, RINGS, TOTIENT, TREE
+from mfabric_jax import load
+from mfabric_jax.case.paths import differences, get
 
 
 def made_up(over, packets=1.0):
@@ -53,9 +55,11 @@ def test_speed_over_wirings_is_a_mean_over_bandwidths():
 
 @pytest.mark.parametrize("design", DESIGNS)
 def test_a_design_is_preset_released_but_for_what_it_says(design):
-    setting = script.Config().setting("authors", "llama-moe", design)
-    assert setting.busy == "cluster"
-    assert (setting.traffic, setting.fabrics) == ("authors", (design.split(",")[0],))
-    assert setting.wiring == DESIGNS[design].get("wiring", "rings")
-    assert setting.reconfiguration_cost == DESIGNS[design].get("reconfiguration_cost", "changed")
+    own = {"traffic.source": "authors", "network.fabric": design.split(",")[0], "model.name": "llama-moe"}
+    released = load(preset="released").with_(own)
+    config = script.Config()
+    said = differences(next(iter(config.setting("authors", "llama-moe", design))), released)
+    own = {path: value for path, value in DESIGNS[design].items() if get(released, path) != value}
+    assert said == own | {"network.nic_gbps": 100.0}
+    assert len(config.setting("authors", "llama-moe", design)) == len(config.nic_gbps)
     assert TREE in DESIGNS

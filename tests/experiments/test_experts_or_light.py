@@ -4,6 +4,7 @@ import pytest
 
 from experiments import experts_or_light
 from experiments.experts_or_light import DESIGNS, LIGHT, SCRIPT, Config, borders, crossing, run
+from mfabric_jax import resolve
 
 
 @pytest.mark.parametrize(
@@ -17,9 +18,14 @@ def test_the_border_is_where_a_design_is_ahead_for_good(over, found):
 def test_designs_differ_in_what_they_say():
     config = Config(iterations=3)
     neither, circuits, both = (config.setting(DESIGNS[name]) for name in ("neither", "circuits", "both, copies"))
-    assert (neither.fabrics, neither.nic_use, neither.placement) == (("fat-tree",), ("pooled",), "contiguous")
-    assert (circuits.fabrics, circuits.policy, circuits.routing) == (("mfabric",), "joint", "relay")
-    assert (both.placement, both.replace_every, both.redundant_experts) == ("hierarchical", 3, 64)
+    assert (neither.network.fabric, neither.network.nic_use) == ("fat-tree", "pooled")
+    assert neither.placement.rule.name == "contiguous"
+    chosen = circuits.circuits
+    assert (circuits.network.fabric, chosen.policy, chosen.routing) == ("mfabric", "joint", "relay")
+    rule = both.placement.rule
+    assert (rule.name, rule.every, rule.redundant_experts) == ("hierarchical", 3, 64)
+    job = resolve(both).job
+    assert (job.tp, job.pp, job.ep, job.dp, job.moe_layers) == (1, 1, 64, 16, 8)
 
 
 def test_rows_table_and_picture(monkeypatch, tmp_path):

@@ -51,7 +51,7 @@ SENTENCES = [
     ("relay_on_traces", {"rule": "print"}, "rule 'print' is unknown (did you mean 'printed'?)"),
     ("relay_on_traces", {"records": (0, 3)}, "records needs trace, a recording to take them from, got [0, 3]."),
     ("scale_to_32768", {"models": ("llama-moe",), "gpus": (1000,)}, "gpus must be whole replicas of llama-moe"),
-    ("scale_up_domains", {"model": "deepseek-v"}, "models 'deepseek-v' is unknown (did you mean 'deepseek-v3'?)"),
+    ("scale_up_domains", {"model": "deepseek-v"}, "model.name 'deepseek-v' is unknown (did you mean 'deepseek-v3'?)"),
     ("scale_up_domains", {"gpu": "B100"}, "'B100'"),
     ("scale_up_domains", {"gpu_tbps": (8.0, 0.8)}, "gpu_tbps 0.8 leaves no NVLink beside a NIC of nic_gbps 800"),
     ("scale_up_domains", {"efficiency": (0.5, 0.0)}, "efficiency must be finite and above 0, got [0.5, 0.0]."),
@@ -113,7 +113,7 @@ def test_from_the_shell_it_ends_with_status_2(tmp_path, capsys):
     for name, words, sentence in (
         ("cost_by_cluster_size", ["--servers", "128", "--out", str(blocked)], "cannot write into"),
         ("cost_by_cluster_size", ["--servers", "0"], "servers must be a whole number of at least 1"),
-        ("reconfiguration_delay", ["--model", "mixtral-8x7"], "models 'mixtral-8x7' is unknown"),
+        ("reconfiguration_delay", ["--model", "mixtral-8x7"], "model.name 'mixtral-8x7' is unknown"),
         ("relay_on_traces", ["--trace", str(tmp_path / "nowhere")], "trace must be"),
     ):
         assert module_of(name).SCRIPT.main([*words, *([] if "--out" in words else ["--out", str(tmp_path)])]) == 2

@@ -1,12 +1,10 @@
 """The paper's figures as experiments: made-up rows and hand-made inputs, and two small runs."""
 
-import dataclasses
 from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from mfabric_jax.study.legacy import compare
 
 from experiments import (
     batch_size,
@@ -20,7 +18,8 @@ from experiments import (
     testbed,
     traffic_shares,
 )
-from mfabric_jax import traffic, workload
+from experiments.script import scenarios
+from mfabric_jax import resolve, simulate, traffic, workload
 from tests.small import as_a_user
 
 
@@ -142,10 +141,9 @@ def test_matrices_and_locality(tmp_path):
 @pytest.mark.slow
 def test_a_small_testbed(tmp_path):
     config = testbed.Config(("llama-moe",), routings=("unsplit",), delays_ms=(40.0,), reactivation_s=(0.0, 1.0))
-    setting = config.setting("llama-moe", "unsplit")
-    job = setting.workload("llama-moe")
+    tree, here = (one.group for one in scenarios(config.setting("llama-moe", "unsplit")))
+    job = resolve(next(iter(config.setting("llama-moe", "unsplit")))).job
     assert (job.gpus, job.servers_per_region, job.dp, job.architecture.blocks) == (32, 2, 2, 16)
-    tree, here = (setting.groups("llama-moe", name, 100.0, ("pooled",))[0] for name in setting.fabrics)
     assert (tree.nics, here.optical_degree, here.electrical_nics) == (4, 3, 1)
     with as_a_user():
         rows = list(testbed.run(config))
@@ -194,7 +192,8 @@ def test_one_solve_serves_every_size(tmp_path):
     config = scale_to_32768.Config(("llama-moe",), ("fat-tree", "mfabric"), gpus=(64, 128), flow_fabrics=())
     with as_a_user():
         rows = list(scale_to_32768.run(config))
-        (alone,) = compare(dataclasses.replace(config.setting("llama-moe", 128), fabrics=("mfabric",)))
+        _, large = config.setting("llama-moe", 128)
+        (alone,) = simulate(large).rows()
     tree, here = rows[2:]
     assert [row["gpus"] for row in rows] == [64, 64, 128, 128]
     assert here["iteration_s"] == pytest.approx(alone["iteration_s"], rel=1e-5)

@@ -5,6 +5,7 @@ from itertools import product
 import pytest
 
 from experiments import ep_share, iteration_time, reconfiguration_delay, sensitivity
+from mfabric_jax import resolve
 from mfabric_jax.simulation.calibration import BANDWIDTHS, PUBLISHED
 from tests.small import as_a_user
 
@@ -48,7 +49,7 @@ def test_sensitivity(tmp_path, capsys):
     base = config.setting("llama-moe", sensitivity.BASE)
     for change in config.changes[1:]:
         assert config.setting("llama-moe", change) != base, change
-    asked = ["--models", "llama-moe", "--changes", "paper", "no delay", "--nic-gbps", "400", "--out", str(tmp_path)]
+    asked = ["--models", "llama-moe", "--changes", "paper,no delay", "--nic-gbps", "400", "--out", str(tmp_path)]
     with as_a_user():
         assert sensitivity.SCRIPT.main(asked) == 0
     assert "no delay" in capsys.readouterr().out
@@ -102,6 +103,7 @@ def test_shares_by_hand(tmp_path):
     assert words["qwen-moe, calibrated rate"] == "reproduced"
     near = [row | {"rate": 0.1, "share": 0.4} for row in rows if row["rate"] is not None]
     assert ep_share.verdicts([*rows, *near])[0].word == "reproduced"  # the nearest of two rates
-    setting = ep_share.Config().setting("mixtral-8x7b", 0.2)
-    assert (setting.dp, setting.gpus, setting.gpu) == (1, 128, "H800-SXM")
-    assert ep_share.Config().setting("mixtral-8x7b", None).rates_from == "calibrated"
+    (measured,), (calibrated,) = (ep_share.Config().setting("mixtral-8x7b", rate) for rate in (0.2, None))
+    job = resolve(measured).job
+    assert (job.dp, job.gpus, measured.gpu.name) == (1, 128, "H800-SXM")
+    assert calibrated.compute.rate.name == "calibrated"
