@@ -9,7 +9,7 @@ import time
 
 import jax
 
-from mfabric_jax import load, resolve
+from mfabric_jax import Case, load, resolve
 from mfabric_jax.simulation.scenario import scenario_of
 from mfabric_jax.simulation.solving import solve, times_of
 
@@ -21,7 +21,8 @@ def main() -> None:
     options.add_argument("--turn", default="on-demand")
     asked = options.parse_args()
     given = {"model.name": asked.model, "run.iterations": asked.iterations, "circuits.turn": asked.turn}
-    case = load(preset="paper").with_(given)
+    case = load(preset="paper", changes=given)
+    assert isinstance(case, Case)
     start = time.perf_counter()
     one = scenario_of(resolve(case), (case.network.nic_gbps,))
     where = f"{jax.devices()[0].platform}, {case.run.dtype}"

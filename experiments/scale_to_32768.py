@@ -10,18 +10,17 @@ import dataclasses
 from typing import Any
 
 from mfabric_jax import units
-from mfabric_jax.case import Cases
+from mfabric_jax.case import Case, Cases
 from mfabric_jax.checks import InputError
-from mfabric_jax.cluster import WholeCluster, cluster_rows, solve_cluster
+from mfabric_jax.cluster import cluster_rows, solve_cluster
 from mfabric_jax.fabric.registry import PRICED
 from mfabric_jax.report import style
 from mfabric_jax.report.figures.groups import Bars
 from mfabric_jax.report.figures.panels import Axis, Lines, Picture, Pictures
-from mfabric_jax.simulation import resolve
 from mfabric_jax.workload import NAMES
 
 from .rows import Row, Rows, adding, grouped, listed, picked, pivots, then, told, where
-from .script import Found, Script, Sweep, Verdict, beside, cells, check, paper, reusing
+from .script import Found, Script, Sweep, Verdict, beside, cells, check, replica_gpus, reusing
 
 REFERENCE = "fat-tree"
 KEPT = ("model", "fabric", "nic_gbps", "gpus", "iteration_s", "compute_s", "ep_comm_s", "dp_comm_s", "reconfig_s")
@@ -58,17 +57,16 @@ class Config(Sweep):
 
     def setting(self, model: str, gpus: int) -> Cases:
         """One model on a cluster of a size."""
-        usual = resolve(paper().with_({"model.name": model})).job
-        replica = usual.gpus // usual.dp
+        replica = replica_gpus(model)
         if gpus % replica:
             raise InputError(f"gpus must be whole replicas of {model} ({replica} GPUs each), got {gpus}.")
         own = {"job.parallel.gpus": gpus, "network.link_delay_s": units.us(self.link_delay_us)}
         return self.case(model, self.fabrics, own)
 
-    def cluster(self, fabric: str) -> WholeCluster:
+    def cluster(self, fabric: str) -> Case:
         """The largest cluster, flow by flow."""
-        own = {"model": self.flow_model, "servers": max(self.gpus) // 8, "nic_gbps": self.nic_gbps, "seed": self.seed}
-        return WholeCluster(fabric=fabric, **own)
+        (one,) = self.case(self.flow_model, fabric, {"job.parallel.gpus": max(self.gpus)})
+        return one
 
 
 def run(config: Config) -> Found:

@@ -334,6 +334,12 @@ def paper() -> Case:
     return case
 
 
+def replica_gpus(model: str) -> int:
+    """GPUs of one data-parallel replica of a model in the paper's degrees."""
+    job = resolve(paper().with_({"model.name": model})).job
+    return job.gpus // job.dp
+
+
 def of_gpu(name: str) -> dict[str, Any]:
     """Settings of another GPU than the paper's, with its own NVLink."""
     return {"gpu.name": name, "gpu.nvlink_gigabytes_per_s": None}

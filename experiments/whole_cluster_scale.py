@@ -12,20 +12,18 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from mfabric_jax import report
-from mfabric_jax.case import Case, load
-from mfabric_jax.case.paths import get
+from mfabric_jax.case import Case
 from mfabric_jax.checks import InputError
+from mfabric_jax.fabric import NAMES
 from mfabric_jax.report import style
 from mfabric_jax.report.figures.groups import Dots
 from mfabric_jax.report.figures.panels import Axis, Lines, Picture, Pictures
 
 from .rows import Row, Rows, adding, listed, measured, picked, pivot, then, told, values_of, where
-from .script import Script, Sweep, cells, check
+from .script import Script, Sweep, cells, check, replica_gpus
 
-LINK_S = 1e-6
 KINDS = {
     "EP": "Expert parallel",
     "DP experts": "Gradients of experts",
@@ -33,8 +31,7 @@ KINDS = {
     "DP inside": "Other gradients, inside",
     "PP": "Pipeline",
 }
-SERVER = 8  # GPUs
-STATED = ("model.name", "network.fabric", "job.parallel.gpus", "network.nic_gbps", "network.radix", "run.seed")
+SERVER_GPUS = 8  # of an A100 server
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,13 +44,17 @@ class Config(Sweep):
     radix: int = 64  # Ports of a switch.
 
     def __post_init__(self):
-        check(self, distinct="fabrics servers", whole={1: "servers"}, cases="fabrics servers")
+        check(self, known={"fabrics": NAMES}, distinct="servers", whole={1: "servers"}, cases="fabrics servers")
 
     def setting(self, fabric: str, servers: int) -> Case:
-        """One of the configurations: the paper's, and 1 us a link."""
-        values = self.model, fabric, SERVER * servers, self.nic_gbps, self.radix, self.seed
-        paper: Any = load(preset="paper")
-        return paper.with_({"network.link_delay_s": LINK_S} | dict(zip(STATED, values, strict=True)))
+        """One of the configurations."""
+        replica = replica_gpus(self.model)
+        if servers * SERVER_GPUS % replica:
+            got = f"got {servers} ({servers * SERVER_GPUS} GPUs)"
+            raise InputError(f"servers must hold whole replicas of {self.model} ({replica} GPUs each), {got}.")
+        own = {"job.parallel.gpus": servers * SERVER_GPUS, "network.radix": self.radix}
+        (one,) = self.case(self.model, fabric, own)
+        return one
 
 
 def run(config: Config) -> list[Row]:
@@ -77,14 +78,16 @@ def _rows(config: Config, fabric: str, servers: int) -> Iterator[Row]:
 
 def _solved(one: Case, folder: Path) -> list[Row]:
     """The rows of `mfabric cluster` in a process of its own, which keeps compiled programs in the folder."""
-    stated = [f"{path}={get(one, path)}" for path in (*STATED, "network.link_delay_s")]
-    words = ["--preset", "paper", *(word for assigned in stated for word in ("--set", assigned))]
+    gpus, network = one.job.parallel.gpus or 0, one.network
+    words = ["--preset", "paper", "--model", one.model.name, "--fabric", network.fabric, "--gpus", str(gpus)]
+    words += ["--nic-gbps", str(network.nic_gbps), "--set", f"network.radix={network.radix}"]
+    words += ["--seed", str(one.run.seed)]
     keep = {"JAX_COMPILATION_CACHE_DIR": str(folder), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     command = [sys.executable, "-m", "mfabric_jax.cli", "cluster", *words, "--out", str(folder / "rows.csv")]
     done = subprocess.run(command, env=os.environ | keep, capture_output=True, text=True)
     if done.returncode:
         said = done.stderr.strip().splitlines()[-1:] or ["it said nothing"]
-        where = f"{one.network.fabric} on {get(one, 'job.parallel.gpus') // SERVER} servers"
+        where = f"{network.fabric} on {gpus // SERVER_GPUS} servers"
         raise InputError(f"{where} ended with status {done.returncode}: {said[0]}")
     return report.read_rows(folder / "rows.csv")[0]
 

@@ -71,9 +71,13 @@ SENTENCES = [
     ("when_to_reconfigure", {"policy": "best"}, "policy 'best' is unknown"),
     ("when_to_reconfigure", {"delays_s": (0.0,)}, "delays_s must be finite and above 0"),
     ("when_to_reconfigure", {"servers": 3}, RANKS),
-    ("whole_cluster_scale", {"fabrics": ("fat-tre",)}, "fabric 'fat-tre' is unknown (did you mean 'fat-tree'?)"),
+    (
+        "whole_cluster_scale",
+        {"fabrics": ("fat-tre",)},
+        "fabrics 'fat-tre' is unknown (did you mean 'fat-tree'?)",
+    ),
     ("whole_cluster_scale", {"servers": (20,)}, "servers must hold whole replicas of mixtral-8x7b (128 GPUs each)"),
-    ("whole_cluster_scale", {"model": "mixtral"}, "model 'mixtral' is unknown"),
+    ("whole_cluster_scale", {"model": "mixtral"}, "model.name 'mixtral' is unknown"),
     ("whole_cluster_scale", {"nic_gbps": 0.0}, "nic_gbps must be finite and above 0, got 0.0."),
 ]
 SWEEPS = "batch_size block_timeline ep_share failures iteration_time matrices_and_locality optical_degree pareto"

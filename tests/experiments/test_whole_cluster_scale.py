@@ -66,11 +66,10 @@ def test_the_second_process_counts_and_the_first_tells_what_compiling_costs(monk
         """Slow and large at first, then quick and small."""
         first = len(ran) % 2 == 0
         ran.append((command, env))
-        given = dict(word.split("=") for word in command if "=" in word)
-        servers = int(given["job.parallel.gpus"]) // 8
-        row = {"fabric": given["network.fabric"], "servers": servers, "traffic": "all", "end_s": 1.0}
+        given = dict(zip(command[4::2], command[5::2], strict=True))
+        row = {"fabric": given["--fabric"], "servers": int(given["--gpus"]) // 8, "traffic": "all", "end_s": 1.0}
         row |= {"build_s": 1.0, "solve_s": 9.0, "peak_mb": 500} if first else {}
-        report.write_rows([{"build_s": 0.25, "solve_s": 0.5, "peak_mb": 400} | row], command[-1], {})
+        report.write_rows([{"build_s": 0.25, "solve_s": 0.5, "peak_mb": 400} | row], given["--out"], {})
         return subprocess.CompletedProcess(command, 0, "", "")
 
     monkeypatch.setattr(subprocess, "run", solve)
@@ -82,8 +81,8 @@ def test_the_second_process_counts_and_the_first_tells_what_compiling_costs(monk
         assert (row["build_s"], row["solve_s"], row["first_s"], row["peak_mb"]) == (0.25, 0.5, 10.0, 500)
     command, _ = ran[-1]
     assert command[:4] == [sys.executable, "-m", "mfabric_jax.cli", "cluster"]
-    said = "model.name=llama-moe network.fabric=mfabric job.parallel.gpus=128 network.nic_gbps=200.0 network.radix=8"
-    assert f"{said} run.seed=7" in " ".join(command).replace("--set ", "")
+    said = "--model llama-moe --fabric mfabric --gpus 128 --nic-gbps 200.0 --set network.radix=8 --seed 7"
+    assert said in " ".join(command)
     kept = [env["JAX_COMPILATION_CACHE_DIR"] for _, env in ran]
     assert kept[::2] == kept[1::2]
     assert len(set(kept)) == len(rows)
