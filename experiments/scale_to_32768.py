@@ -20,7 +20,7 @@ from mfabric_jax.report.figures.panels import Axis, Lines, Picture, Pictures
 from mfabric_jax.workload import NAMES
 
 from .rows import Row, Rows, adding, grouped, listed, picked, pivots, then, told, where
-from .script import Found, Script, Sweep, Verdict, beside, cells, check, replica_gpus, reusing
+from .script import FLOW_BY_FLOW, Found, Script, Sweep, Verdict, beside, cells, check, replica_gpus, reusing
 
 REFERENCE = "fat-tree"
 KEPT = ("model", "fabric", "nic_gbps", "gpus", "iteration_s", "compute_s", "ep_comm_s", "dp_comm_s", "reconfig_s")
@@ -65,7 +65,7 @@ class Config(Sweep):
 
     def cluster(self, fabric: str) -> Case:
         """The largest cluster, flow by flow."""
-        (one,) = self.case(self.flow_model, fabric, {"job.parallel.gpus": max(self.gpus)})
+        (one,) = self.case(self.flow_model, fabric, {"job.parallel.gpus": max(self.gpus)} | FLOW_BY_FLOW)
         return one
 
 
@@ -116,8 +116,8 @@ TIMES = Lines(GPUS, Axis("iteration_s", "iteration time [s]", low=0), title="{mo
 ITERATIONS = Picture((TIMES, Lines(GPUS, PER_DOLLAR, **SAME)), across="model", shown=where(row="iteration"), width=3.6)
 END = Axis("end_s", "end of its last flow, all at once [s]", low=0, room=1.45)
 FLOWING = {"note": "note", "title": "Flow by flow: {model}\non {gpus:,} GPUs"}
-FLOW_BY_FLOW = Picture((Bars(END, Axis("what"), "fabric", style.FABRICS, **FLOWING),), shown=_ends)
-PICTURE = Pictures((ITERATIONS, FLOW_BY_FLOW))
+BY_FLOW = Picture((Bars(END, Axis("what"), "fabric", style.FABRICS, **FLOWING),), shown=_ends)
+PICTURE = Pictures((ITERATIONS, BY_FLOW))
 
 
 def verdicts(rows: Rows) -> list[Verdict]:

@@ -22,7 +22,7 @@ from mfabric_jax.report.figures.groups import Dots
 from mfabric_jax.report.figures.panels import Axis, Lines, Picture, Pictures
 
 from .rows import Row, Rows, adding, listed, measured, picked, pivot, then, told, values_of, where
-from .script import Script, Sweep, cells, check, replica_gpus
+from .script import FLOW_BY_FLOW, Script, Sweep, cells, check, replica_gpus
 
 KINDS = {
     "EP": "Expert parallel",
@@ -44,7 +44,7 @@ class Config(Sweep):
     radix: int = 64  # Ports of a switch.
 
     def __post_init__(self):
-        check(self, known={"fabrics": NAMES}, distinct="servers", whole={1: "servers"}, cases="fabrics servers")
+        check(self, known={"fabrics": NAMES}, distinct="servers", whole={0: "seed", 1: "servers"}, cases="fabrics servers")
 
     def setting(self, fabric: str, servers: int) -> Case:
         """One of the configurations."""
@@ -52,7 +52,7 @@ class Config(Sweep):
         if servers * SERVER_GPUS % replica:
             got = f"got {servers} ({servers * SERVER_GPUS} GPUs)"
             raise InputError(f"servers must hold whole replicas of {self.model} ({replica} GPUs each), {got}.")
-        own = {"job.parallel.gpus": servers * SERVER_GPUS, "network.radix": self.radix}
+        own = {"job.parallel.gpus": servers * SERVER_GPUS, "network.radix": self.radix} | FLOW_BY_FLOW
         (one,) = self.case(self.model, fabric, own)
         return one
 
@@ -82,6 +82,7 @@ def _solved(one: Case, folder: Path) -> list[Row]:
     words = ["--preset", "paper", "--model", one.model.name, "--fabric", network.fabric, "--gpus", str(gpus)]
     words += ["--nic-gbps", str(network.nic_gbps), "--set", f"network.radix={network.radix}"]
     words += ["--seed", str(one.run.seed)]
+    words += [word for path, value in FLOW_BY_FLOW.items() for word in ("--set", f"{path}={value}")]
     keep = {"JAX_COMPILATION_CACHE_DIR": str(folder), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     command = [sys.executable, "-m", "mfabric_jax.cli", "cluster", *words, "--out", str(folder / "rows.csv")]
     done = subprocess.run(command, env=os.environ | keep, capture_output=True, text=True)

@@ -78,7 +78,7 @@ SENTENCES = [
     ),
     ("whole_cluster_scale", {"servers": (20,)}, "servers must hold whole replicas of mixtral-8x7b (128 GPUs each)"),
     ("whole_cluster_scale", {"model": "mixtral"}, "model.name 'mixtral' is unknown"),
-    ("whole_cluster_scale", {"nic_gbps": 0.0}, "nic_gbps must be finite and above 0, got 0.0."),
+    ("whole_cluster_scale", {"nic_gbps": 0.0}, "nic_gbps must be a number above 0, got 0.0."),
 ]
 SWEEPS = "batch_size block_timeline ep_share failures iteration_time matrices_and_locality optical_degree pareto"
 SWEEPS += " contention policies_end_to_end scale_to_32768 sensitivity testbed traffic_shares"
