@@ -115,7 +115,7 @@ SAME = {"by": "fabric", "looks": style.FABRICS, "under": REFERENCE}
 TIMES = Lines(GPUS, Axis("iteration_s", "iteration time [s]", low=0), title="{model}", **SAME)
 ITERATIONS = Picture((TIMES, Lines(GPUS, PER_DOLLAR, **SAME)), across="model", shown=where(row="iteration"), width=3.6)
 END = Axis("end_s", "end of its last flow, all at once [s]", low=0, room=1.45)
-FLOWING = {"note": "note", "title": "Flow by flow: {model}\non {gpus:,} GPUs"}
+FLOWING: dict[str, Any] = {"note": "note", "title": "Flow by flow: {model}\non {gpus:,} GPUs"}
 BY_FLOW = Picture((Bars(END, Axis("what"), "fabric", style.FABRICS, **FLOWING),), shown=_ends)
 PICTURE = Pictures((ITERATIONS, BY_FLOW))
 

@@ -42,8 +42,9 @@ class Config:
     seed: int = 0  # Of the traffic.
 
     def __post_init__(self):
-        known, rest = {"models": BLOCKS, "routings": ROUTINGS}, {"distinct": "delays_ms reactivation_s"}
-        check(self, known=known, **rest, positive="delays_ms", not_negative="reactivation_s", cases="models routings")
+        known = {"models": BLOCKS, "routings": ROUTINGS}
+        check(self, known=known, distinct="delays_ms reactivation_s", positive="delays_ms")
+        check(self, not_negative="reactivation_s", cases="models routings")
 
     def setting(self, model: str, routing: str) -> Cases:
         """One model on the fat-tree and on mFabric."""

@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from mfabric_jax import report
 from mfabric_jax.case import Case
@@ -44,7 +45,8 @@ class Config(Sweep):
     radix: int = 64  # Ports of a switch.
 
     def __post_init__(self):
-        check(self, known={"fabrics": NAMES}, distinct="servers", whole={0: "seed", 1: "servers"}, cases="fabrics servers")
+        check(self, known={"fabrics": NAMES}, distinct="servers", whole={0: "seed", 1: "servers"})
+        check(self, cases="fabrics servers")
 
     def setting(self, fabric: str, servers: int) -> Case:
         """One of the configurations."""
@@ -120,7 +122,7 @@ COLUMNS = "fabric", "servers", ("gpus", "GPUs"), "flows", "links", *SECONDS, ("p
 ENDS = then(_ends, pivot(("fabric", "servers"), "{traffic}", "end_s"))
 table = told(then(where(traffic="all"), listed(*COLUMNS)), "end of the last flow [s]", ENDS)
 
-LOOKS = {"by": "fabric", "looks": style.FABRICS}
+LOOKS: dict[str, Any] = {"by": "fabric", "looks": style.FABRICS}
 GPUS = Axis("gpus", "GPUs", log=True, ticks="{:,}".format)
 TIME, MEMORY = Axis("seconds", "time to build and solve [s]", low=0), Axis("gigabytes", "peak memory [GB]", low=0)
 COSTS = Picture(
@@ -129,7 +131,7 @@ COSTS = Picture(
     width=4.6,
 )
 END = Axis("end_s", "end of its last flow [s] (larger: more GPUs)", log=True)
-ENDING = {"hollow": "hollow", "size": "size", "title": "Who is done when"}
+ENDING: dict[str, Any] = {"hollow": "hollow", "size": "size", "title": "Who is done when"}
 DONE = Picture((Dots(END, Axis("fabric"), **LOOKS, block="kind", blocks_named=True, **ENDING),), shown=_ends, width=4.2)
 PICTURE = Pictures((COSTS, DONE))
 
