@@ -99,7 +99,7 @@ def _ends(rows: Rows) -> list[Row]:
     """Rows of the kinds of traffic, in their order; the dots of larger clusters are larger."""
     kinds, sizes = list(dict.fromkeys((*KINDS, *values_of(rows, "traffic")))), sorted(values_of(rows, "gpus"))
     named = adding(
-        kind=lambda row: KINDS.get(row["traffic"], row["traffic"]).replace(", ", ",\n"),
+        kind=lambda row: str(KINDS.get(row["traffic"], row["traffic"])).replace(", ", ",\n"),
         size=lambda row: 4 + 3 * sizes.index(row["gpus"]),
         hollow=lambda row: True,
     )
