@@ -29,10 +29,10 @@ journal.Journal.add = told
 for words in " ".join(sys.argv[2:]).split(" + "):
     assert cli.main(words.split()) == 0
 """
-SMALL = "--models llama-moe --nic-gbps 100,400 --micro-batches 1 --dp 1 --pp 4 --gpus 64"
+SMALL = "--preset paper --model llama-moe --micro-batches 1 --dp 1 --pp 4 --gpus 64"
 COMMANDS = {
-    "compare": f"compare {SMALL} --preset paper --fabrics fat-tree,mfabric",
-    "failures": f"failures {SMALL} --kinds electrical-nic,link",
+    "compare": f"compare {SMALL} --nic-gbps 100,400 --fabrics fat-tree,mfabric",
+    "failures": f"failures {SMALL} --nic-gbps 100 --set failures.kinds=electrical-nic+link",
 }
 
 
