@@ -40,6 +40,11 @@ def test_no_module_has_the_name_of_what_is_in_it():
     assert alike == [], "name the file for its theme, or with an underscore in front"
 
 
+def test_nothing_writes_into_frozen_classes():
+    """What is open is filled before a class is made."""
+    assert [path for path, source in PACKAGE.items() if "object.__" + "setattr__" in source] == []
+
+
 # Every command has `Options` and `run`; a verb is read with its module in front (`arrays.load`).
 OF_A_MODULE = {"Options", "run", "main", "build", "get", "check", "read", "write", "load", "save", "tells"}
 

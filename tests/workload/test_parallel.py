@@ -198,3 +198,17 @@ def test_94_blocks_over_4_stages():
     workload = get("qwen-moe", blocks=94)
     assert workload.stage_blocks == (24, 24, 23, 23)
     assert [len(workload.stage_layers(stage)) for stage in range(4)] == [24, 24, 23, 23]
+
+
+def test_what_a_schedule_needs_is_filled_where_it_is_open():
+    """Micro-batches: as many as stages, under dualpipe twice as many, whose passes overlap; chunks: two of zb-v."""
+    shape = {"dp": 1, "tp": 1, "pp": 4, "ep": 8, "gpus": 32}
+    for said, filled in (
+        ({}, (4, 1, False)),
+        ({"micro_batches": 9, "chunks": None}, (9, 1, False)),
+        ({"schedule": "zb-v"}, (4, 2, False)),
+        ({"schedule": "dualpipe"}, (8, 1, True)),
+        ({"schedule": "dualpipe", "overlap_passes": False, "micro_batches": 10}, (10, 1, False)),
+    ):
+        job = Workload.of("m", models.MIXTRAL_8X7B, **shape, **said)
+        assert (job.micro_batches, job.chunks, job.overlap_passes) == filled
