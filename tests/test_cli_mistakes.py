@@ -53,7 +53,7 @@ MISTAKES = {
         ("--gpsu 8", "option '--gpsu' is unknown (did you mean '--gpu'?)"),
         (
             "--preset paper --dp 3 --gpus 1024",
-            "no set-up has tp 4, ep 8, dp 3, pp 4, gpus 1024; leave one of them out.",
+            "job.parallel.gpus 1024 and dp 3 do not agree: dp 3 x tp 4 x pp 4 x ep 8",
         ),
         ("--model none.toml", "cannot read 'none.toml'"),
         ("--set job.precision=fp4", "job.precision must be bf16 or fp8, or a table, got 'fp4'."),
