@@ -16,9 +16,9 @@ import numpy as np
 from mfabric_jax.case import Cases
 from mfabric_jax.report.figures.groups import Dots
 from mfabric_jax.report.figures.panels import Axis, Picture
+from mfabric_jax.resolving.calibration import BANDWIDTHS, PUBLISHED
 from mfabric_jax.schedule.all_to_alls import places
 from mfabric_jax.simulation import calibrate, rows_of
-from mfabric_jax.simulation.calibration import BANDWIDTHS, PUBLISHED
 from mfabric_jax.simulation.solving import Simulated
 
 from .iteration_time import CLOSE, FASTER_THAN_TOPOOPT, PER_DOLLAR, ROUNDED

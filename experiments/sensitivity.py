@@ -12,8 +12,8 @@ from mfabric_jax.case import Cases
 from mfabric_jax.checks import InputError
 from mfabric_jax.report.figures.groups import Dots
 from mfabric_jax.report.figures.panels import Axis, Picture, looks
+from mfabric_jax.resolving.calibration import PUBLISHED
 from mfabric_jax.simulation import resolve
-from mfabric_jax.simulation.calibration import PUBLISHED
 
 from .iteration_time import PER_DOLLAR, ROUNDED
 from .rows import Rows, grouped, picked, pivots

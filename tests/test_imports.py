@@ -10,7 +10,7 @@ import mfabric_jax
 ROOT = pathlib.Path(mfabric_jax.__file__).parent
 ORDER = (
     *("units", "case", "flows", "tasks", "workload", "traffic", "fabric", "routing", "policies", "schedule"),
-    *("simulation", "export", "failures", "cluster", "replay", "sweep", "jobs", "recordings"),
+    *("resolving", "simulation", "export", "failures", "cluster", "replay", "sweep", "jobs", "recordings"),
     *("learning", "report", "validation", "tuning", "commands", "cli"),
 )
 BESIDE = ("checks", "atomic", "extras", "parts", "platforms", "text_files", "tuned_file")

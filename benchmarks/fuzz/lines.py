@@ -6,9 +6,10 @@ import random
 import typing
 from typing import Any
 
+from mfabric_jax.commands.options import flags
+
 from mfabric_jax import fabric, policies, workload
 from mfabric_jax.commands import NAMES
-from mfabric_jax.commands.options import flags
 
 BASES = {  # words with which each command runs
     "compare": ("--models llama-moe --fabrics fat-tree,mfabric --nic-gbps 400",),

@@ -27,14 +27,14 @@ from mfabric_jax.failures.faster import faster_by
 from mfabric_jax.failures.kinds import said_of, why_absent
 from mfabric_jax.failures.packet_failures import Hit, PacketsLeft, packets_left
 from mfabric_jax.policies import Policy, check_legal
+from mfabric_jax.resolving._resolve import resolve
+from mfabric_jax.resolving.limits import check_beside
 from mfabric_jax.routing import Plan
 from mfabric_jax.routing.region import relayed_part_times
 from mfabric_jax.schedule import First, Iteration, Rules, iterate
 from mfabric_jax.schedule.all_to_alls import Exchanges, places
 from mfabric_jax.schedule.exchange import acknowledged, at_unit_bandwidth, failed_stage, steady_stage, with_acks
 from mfabric_jax.schedule.switching import routed
-from mfabric_jax.simulation._resolve import resolve
-from mfabric_jax.simulation.limits import check_beside
 from mfabric_jax.simulation.measured import scenario_at
 from mfabric_jax.simulation.scenario import Scenario, check_dtype
 from mfabric_jax.simulation.solving import solve

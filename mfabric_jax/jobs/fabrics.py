@@ -14,10 +14,10 @@ from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.graph import endpoints
 from mfabric_jax.fabric.network import network_of
 from mfabric_jax.jobs.jobs_file import FabricTable
+from mfabric_jax.resolving._resolve import gpu_of, hardware_of
 from mfabric_jax.routing import cluster_routes, links_of
 from mfabric_jax.routing.routes import Routes
 from mfabric_jax.routing.shortest import shortest_routes
-from mfabric_jax.simulation._resolve import gpu_of, hardware_of
 
 DTYPE = "float32"  # of the demand that circuits are chosen for
 

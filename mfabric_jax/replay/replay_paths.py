@@ -19,12 +19,12 @@ from mfabric_jax.replay.ranks import gpus_of_ranks
 from mfabric_jax.replay.replay_settings import Replay
 from mfabric_jax.replay.turns import Phases, circuits_of_each, inside_regions, phases_of, with_turns
 from mfabric_jax.replay.wirings import Wirings
+from mfabric_jax.resolving._resolve import gpu_of, hardware_of
+from mfabric_jax.resolving.settings import Hardware
 from mfabric_jax.routing.carried import under
 from mfabric_jax.routing.routes import Routes
 from mfabric_jax.routing.shortest import shortest_routes
 from mfabric_jax.routing.transfers import binding, flow_problem, latency
-from mfabric_jax.simulation._resolve import gpu_of, hardware_of
-from mfabric_jax.simulation.settings import Hardware
 from mfabric_jax.tasks.flow_graph import FlowGraph
 from mfabric_jax.tasks.graph import TaskGraph
 from mfabric_jax.tasks.lowering import Latency, lowered

@@ -1,8 +1,8 @@
 """Cases simulated: resolved, solved, timed, told as rows."""
 
+from mfabric_jax.resolving._resolve import Resolved, resolve
 from mfabric_jax.simulation._calibrate import calibrate
 from mfabric_jax.simulation._iteration_of import iteration_of
-from mfabric_jax.simulation._resolve import Resolved, resolve
 from mfabric_jax.simulation._timeline import example_timeline
 from mfabric_jax.simulation.batch import evaluate, grid
 from mfabric_jax.simulation.results import Results, simulate

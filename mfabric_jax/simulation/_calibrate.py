@@ -1,4 +1,4 @@
-"""Fit the computation time of a model to published fat-tree times (`simulation.calibration` says to which)."""
+"""Fit the computation time of a model to published fat-tree times (`resolving.calibration` says to which)."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -13,9 +13,9 @@ from mfabric_jax.atomic import replacing
 from mfabric_jax.case import Case, load
 from mfabric_jax.case.paths import flat
 from mfabric_jax.checks import InputError, names
+from mfabric_jax.resolving._resolve import resolve
+from mfabric_jax.resolving.calibration import BANDWIDTHS, PUBLISHED, Calibrated
 from mfabric_jax.simulation._provenance import provenance
-from mfabric_jax.simulation._resolve import resolve
-from mfabric_jax.simulation.calibration import BANDWIDTHS, PUBLISHED, Calibrated
 from mfabric_jax.simulation.measured import scenario_at
 from mfabric_jax.simulation.solving import solve, times_of
 

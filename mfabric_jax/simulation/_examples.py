@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from mfabric_jax.case import Block, Case, Cases
+from mfabric_jax.resolving._resolve import resolve
 from mfabric_jax.schedule.trace import one_block
-from mfabric_jax.simulation._resolve import resolve
 from mfabric_jax.simulation._timeline import timeline
 from mfabric_jax.simulation.measured import scenario_at
 from mfabric_jax.simulation.scenario import Scenario

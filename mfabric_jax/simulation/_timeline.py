@@ -7,9 +7,9 @@ import numpy as np
 
 from mfabric_jax.case import Case
 from mfabric_jax.checks import InputError
+from mfabric_jax.resolving._resolve import resolve
 from mfabric_jax.schedule.iteration import Walked, walk
 from mfabric_jax.schedule.trace import segments
-from mfabric_jax.simulation._resolve import resolve
 from mfabric_jax.simulation.measured import scenario_at
 from mfabric_jax.simulation.scenario import Scenario, check_dtype
 from mfabric_jax.simulation.solving import solve

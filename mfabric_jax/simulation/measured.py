@@ -10,7 +10,7 @@ import numpy as np
 from mfabric_jax.case.paths import Case
 from mfabric_jax.case.tree import Measured
 from mfabric_jax.checks import InputError
-from mfabric_jax.simulation._resolve import Resolved, resolve
+from mfabric_jax.resolving._resolve import Resolved, resolve
 from mfabric_jax.simulation.scenario import Scenario, scenario_of
 from mfabric_jax.simulation.solving import solve, times_of
 

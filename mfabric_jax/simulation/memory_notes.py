@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from mfabric_jax.simulation._resolve import Resolved, resolve
-from mfabric_jax.simulation.settings import Settings
+from mfabric_jax.resolving._resolve import Resolved, resolve
+from mfabric_jax.resolving.settings import Settings
 from mfabric_jax.units import to_gigabytes
 from mfabric_jax.workload import Workload, fullest_stage
 from mfabric_jax.workload.fitting import remedies, remedy_words

@@ -8,7 +8,7 @@ import numpy as np
 
 from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.fabric.registry import cluster_cost, cluster_watts, no_price
-from mfabric_jax.simulation.settings import Settings
+from mfabric_jax.resolving.settings import Settings
 from mfabric_jax.workload import Workload
 
 SECONDS_AN_HOUR = 3600

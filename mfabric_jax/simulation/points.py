@@ -10,9 +10,9 @@ import numpy as np
 from mfabric_jax.case import Block
 from mfabric_jax.case.paths import build, flat
 from mfabric_jax.case.tree import Measured
+from mfabric_jax.resolving._resolve import resolve
 from mfabric_jax.schedule.all_to_alls import Exchanges
 from mfabric_jax.simulation._iteration_of import IterationOf, function_of
-from mfabric_jax.simulation._resolve import resolve
 from mfabric_jax.simulation.batch import Estimate, evaluate, usual_at_once
 from mfabric_jax.simulation.measured import scenario_at
 from mfabric_jax.simulation.money import Bill, bill_of

@@ -7,8 +7,8 @@ from typing import Any
 
 from mfabric_jax.case import Block, Case, Cases, cases
 from mfabric_jax.case.paths import differences, flat
+from mfabric_jax.resolving._resolve import Resolved, resolve
 from mfabric_jax.simulation._provenance import provenance
-from mfabric_jax.simulation._resolve import Resolved, resolve
 from mfabric_jax.simulation.batch import Estimate
 from mfabric_jax.simulation.measured import scenario_at
 from mfabric_jax.simulation.money import bill_of, unknown_parts

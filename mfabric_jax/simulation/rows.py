@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 
 from mfabric_jax.fabric.design import Fabric
+from mfabric_jax.resolving.settings import Settings
 from mfabric_jax.schedule.all_to_alls import places
 from mfabric_jax.simulation.memory_notes import memory_columns
 from mfabric_jax.simulation.money import Bill, bill_of, costs, tokens_of_iteration
 from mfabric_jax.simulation.replicas import replica_columns
 from mfabric_jax.simulation.scenario import AS_SET, Scenario
-from mfabric_jax.simulation.settings import Settings
 from mfabric_jax.simulation.solving import Simulated
 from mfabric_jax.simulation.switches import changes_of, switch_name, switching_columns
 from mfabric_jax.traffic.dispatch import dropped_part, selections_of

@@ -13,13 +13,13 @@ import numpy as np
 from mfabric_jax import traffic
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric.design import Fabric, group_numbers
+from mfabric_jax.resolving._resolve import Resolved
+from mfabric_jax.resolving.limits import check_beside
+from mfabric_jax.resolving.settings import Settings
 from mfabric_jax.schedule.iteration import FabricRates
 from mfabric_jax.schedule.spans import LONG
-from mfabric_jax.simulation._resolve import Resolved
 from mfabric_jax.simulation.foreseen import measured_decision_s
-from mfabric_jax.simulation.limits import check_beside
 from mfabric_jax.simulation.replicas import drawn_apart, read_apart, replicas_of
-from mfabric_jax.simulation.settings import Settings
 from mfabric_jax.simulation.wiring import WIRINGS
 from mfabric_jax.text_files import stamp
 from mfabric_jax.traffic import Tokens, dispatched_bytes, sent_tokens, server_bytes

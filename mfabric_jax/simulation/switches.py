@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from mfabric_jax.fabric.design import Fabric
-from mfabric_jax.simulation.settings import Settings
+from mfabric_jax.resolving.settings import Settings
 from mfabric_jax.workload import Workload
 
 

@@ -21,7 +21,7 @@ from mfabric_jax.cluster.whole_cluster import (
 from mfabric_jax.fabric import NAMES as CLUSTERS
 from mfabric_jax.fabric.ocs import get_ocs
 from mfabric_jax.flows import completion, max_min
-from mfabric_jax.simulation._resolve import hardware_of
+from mfabric_jax.resolving._resolve import hardware_of
 from mfabric_jax.traffic import measured, region_bytes
 from mfabric_jax.traffic.training import expert_flows
 from tests.mistakes import check_refused

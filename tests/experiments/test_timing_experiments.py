@@ -6,7 +6,7 @@ import pytest
 
 from experiments import ep_share, iteration_time, reconfiguration_delay, sensitivity
 from mfabric_jax import resolve
-from mfabric_jax.simulation.calibration import BANDWIDTHS, PUBLISHED
+from mfabric_jax.resolving.calibration import BANDWIDTHS, PUBLISHED
 from tests.small import as_a_user
 
 

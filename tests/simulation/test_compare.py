@@ -16,9 +16,9 @@ from mfabric_jax.fabric.design import group_numbers
 from mfabric_jax.failures._failures import failures_of
 from mfabric_jax.policies import topoopt
 from mfabric_jax.report import remarks
+from mfabric_jax.resolving.calibration import CALIBRATED
 from mfabric_jax.schedule import exchanges, iterate, rates_of
 from mfabric_jax.simulation._examples import examples
-from mfabric_jax.simulation.calibration import CALIBRATED
 from mfabric_jax.simulation.results import effective
 from mfabric_jax.workload import block_seconds, get_gpu
 from tests.mistakes import check_refused

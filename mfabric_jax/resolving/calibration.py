@@ -35,7 +35,7 @@ class Calibrated(NamedTuple):
 
 
 def _read(name: str) -> dict[str, Calibrated]:
-    file = resources.files("mfabric_jax.simulation") / "calibrations" / f"{name}.json"
+    file = resources.files("mfabric_jax.resolving") / "calibrations" / f"{name}.json"
     if not file.is_file():
         return {}
     models = json.loads(file.read_text())["models"]

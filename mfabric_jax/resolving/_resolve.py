@@ -18,8 +18,8 @@ from mfabric_jax.fabric.design import DELAY_S, Fabric
 from mfabric_jax.fabric.ocs import get_ocs
 from mfabric_jax.fabric.transport import get_transport
 from mfabric_jax.fabric.tree import Tree
-from mfabric_jax.simulation.limits import PAYS, check_limits, refuse
-from mfabric_jax.simulation.settings import Hardware, Settings
+from mfabric_jax.resolving.limits import PAYS, check_limits, refuse
+from mfabric_jax.resolving.settings import Hardware, Settings
 from mfabric_jax.text_files import stamp
 from mfabric_jax.traffic.named_axes import axes_of
 from mfabric_jax.workload import Gpu, Workload, get_gpu
