@@ -128,7 +128,7 @@ def _groups(block: Block) -> Iterator[Group]:
         resolved = resolve(case)
         scenario = scenario_at(resolved, (case.network.nic_gbps,), variant=block.variant)
         rate = resolved.case.compute.rate  # measured at bandwidths of their own, these have rates of their own
-        key = scenario.between_key, rate, tuple(flat(case)[path] for path in others)
+        key = dataclasses.replace(scenario, bandwidths=()).between_key, rate, tuple(flat(case)[path] for path in others)
         places, bandwidths, _ = made.setdefault(key, ([], [], resolved))
         places.append(place)
         bandwidths.append(case.network.nic_gbps)

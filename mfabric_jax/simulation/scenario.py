@@ -104,16 +104,16 @@ class Scenario:
     @property
     def _drawn_for(self) -> Any:
         """What of a case its traffic depends on, beside its job."""
-        case = getattr(self.settings, "case", None)
-        return case and (case.traffic, case.placement, case.run, self.settings.plan_on)
+        case = self.settings.case
+        return case.traffic, case.placement, case.run, self.settings.plan_on
 
     @property
     def _solved_for(self) -> Any:
         """What of a case its all-to-alls depend on, beside its job and its links; all of it where computation and
         bandwidth are weighed."""
-        case = getattr(self.settings, "case", None)
-        if case is None or self.weighs:
-            return case
+        case = self.settings.case
+        if self.weighs:
+            return case.with_({"network.nic_gbps": 1.0}), self.bandwidths
         circuits = case.circuits if self.group.reconfigures else None
         return self._drawn_for, circuits, case.compute.experts, case.network.payload, case.network.paths
 
