@@ -23,16 +23,14 @@ KINDS = {
     "greedy-next": "chosen for the demand",
 }
 HEAD = ("count", "compile s", "run s", "per s", "per CPU s", "one at a time per s", "peak MB")
-IN_A_ROW = {
-    "nic_gbps": {"low": 100, "high": 800},
-    "delay_s": {"low": 1e-6, "high": 1, "scale": "log"},
-    "efficiency": {"low": 0.2, "high": 1},
-    "optical_degree": {"low": 2, "high": 8, "whole": True},
+IN_A_ROW = {  # of mFabric servers with 8 NICs
+    "network.nic_gbps": {"low": 100, "high": 800},
+    "circuits.delay_s": {"low": 1e-6, "high": 1, "scale": "log"},
+    "compute.efficiency": {"low": 0.2, "high": 1},
+    "network.mfabric.optical_degree": {"low": 2, "high": 7},
 }
-OTHER_DEMAND = {
-    "sample": {"low": 0, "high": 63, "whole": True},
-    "electrical_nics": {"low": 1, "high": 4, "whole": True},
-}
+SAMPLES = 300  # iterations with demand of their own: 1,800 to solve, one for each of these and each degree
+OTHER_DEMAND = {"run.sample": {"low": 0, "high": SAMPLES - 1}}
 
 
 class Ran(NamedTuple):
@@ -66,7 +64,7 @@ def main() -> None:
         if kind != "uniform":
             _line("    cases sorted by pairs without a circuit", _arrays(kind, asked.exchanges, in_order=True))
     _line("sweep: circuits and demand drawn, 8 servers", _swept(_exchanges(asked.exchanges)))
-    _line("sweep: iterations, demand and ports drawn", _swept(_iterations(asked.iterations, 64, OTHER_DEMAND)))
+    _line("sweep: iterations, demand and ports drawn", _swept(_iterations(asked.iterations, SAMPLES, OTHER_DEMAND)))
     _line("sweep: iterations, rates and delays drawn", _swept(_iterations(asked.iterations, 1, {})))
 
 
@@ -189,31 +187,39 @@ def _exchanges(count: int):
 
 
 def _iterations(count: int, samples: int, more: dict):
-    from mfabric_jax.sweep import Sweep
+    from mfabric_jax.case import cases, load
+    from mfabric_jax.case.grid import drawn
+    from mfabric_jax.sweep.case_space import CaseSpace
 
-    return Sweep("iteration", {"model": "mixtral-8x7b", "iterations": samples}, random=IN_A_ROW | more, draws=count)
+    one = cases(load(preset="paper"), [{"model.name": "mixtral-8x7b", "run.iterations": samples}])
+    return CaseSpace(drawn(one, IN_A_ROW | more, {"draws": count}))
 
 
-def _swept(config) -> Ran:
+def _swept(space) -> Ran:
     """The sweep into a folder that is thrown away; what its loop takes is one program of the whole."""
     from mfabric_jax.sweep import sweep
 
     estimates = []
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
-        sweep(config, folder, progress=lambda now: estimates.append(now.estimate))
+        sweep(space, folder, progress=lambda now: estimates.append(now.estimate))
         took = time.perf_counter() - began
     compile_s = sum(one.compile_s for one in {id(one): one for one in estimates if one is not None}.values())
-    (group,) = config.groups
-    kind = config.program(group)
-    return Ran(
-        config.count,
-        compile_s,
-        took - compile_s,
-        np.nan,
-        kind.function,
-        kind.cases(config.data(group.rows[:LOOPED])),
-    )
+    return Ran(space.count, compile_s, took - compile_s, np.nan, *_looped(space))
+
+
+def _looped(space) -> tuple[object, dict[str, np.ndarray]]:
+    """The function of a sweep that is one program, and its first cases."""
+    from mfabric_jax.simulation.points import Points
+    from mfabric_jax.sweep import Sweep
+
+    if isinstance(space, Sweep):
+        (group,) = space.groups
+        program = space.program(group)
+        return program.function, program.cases(space.data(group.rows[:LOOPED]))
+    (block,) = space.cases.blocks
+    points = Points(block)
+    return points.function, {path: values[:LOOPED] for path, values in points.cases().items()}
 
 
 def _line(name: str, ran: Ran) -> None:
