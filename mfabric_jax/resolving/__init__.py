@@ -1,5 +1,1 @@
-"""What a case stands for: values that it leaves open, limits, and what the engine reads."""
-
-from mfabric_jax.resolving._resolve import Resolved, resolve
-
-__all__ = ["Resolved", "resolve"]
+"""What a case stands for: values that it leaves open, limits, and what the engine reads; `simulation` exports it."""
