@@ -134,9 +134,9 @@ def _grid(below: Statement, above: Statement, variant: str = AS_SET) -> Cases:
     found: dict[Any, Block] = {}
     for chosen in itertools.product(*coded.values()):
         one = fixed | dict(zip(coded, chosen, strict=True))
-        own = {path: values for path, values in traced.items() if _reads(path, one)}
+        own = {path: values for path, values in traced.items() if reads_setting(path, one)}
         first = {path: values[0] for path, values in traced.items()}
-        read = build({path: value for path, value in (one | first).items() if _reads(path, one)})
+        read = build({path: value for path, value in (one | first).items() if reads_setting(path, one)})
         columns = dict(zip(own, zip(*itertools.product(*own.values()), strict=True), strict=True))
         found.setdefault((read, variant), Block(build(one | first), variant, columns))
     return Cases(tuple(found.values()), tuple(axes))
@@ -152,7 +152,7 @@ def _one_list(path: str, value: list) -> bool:
     return settings()[path].listed and not any(isinstance(one, list | tuple) for one in value)
 
 
-def _reads(path: str, one: Statement) -> bool:
+def reads_setting(path: str, one: Statement) -> bool:
     """Whether a case reads a setting: its alternative is chosen, and its fabric has what it is about."""
     setting = settings()[path]
     if isinstance(setting, Leaf) and setting.choice:
@@ -184,7 +184,7 @@ def fabric_reads(path: str, one: Statement) -> bool:
 def unread(case: Cases) -> list[str]:
     """Paths that were stated and that no case reads; `InputError` is for those that a person typed."""
     every = [flat(block.case) for block in case.blocks]
-    return [path for path in case.stated if not any(_reads(path, one) for one in every)]
+    return [path for path in case.stated if not any(reads_setting(path, one) for one in every)]
 
 
 def check_read(case: Cases, typed: Sequence[str]) -> None:

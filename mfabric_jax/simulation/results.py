@@ -6,6 +6,7 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any
 
 from mfabric_jax.case import Block, Case, Cases, cases
+from mfabric_jax.case.grid import reads_setting
 from mfabric_jax.case.paths import differences, flat
 from mfabric_jax.resolving._resolve import Resolved, resolve
 from mfabric_jax.simulation._provenance import provenance
@@ -90,10 +91,10 @@ class Results:
         shown = [path for path in self.cases.varied if path not in SHOWN]
         found = []
         for block in self.cases.blocks:
-            same = flat(block.case)
-            for at in range(len(block)):
-                own = {path: column[at] for path, column in block.columns.items()}
-                found.append({path: own.get(path, same.get(path)) for path in shown})
+            whole = flat(block.case)
+            same = {path: whole.get(path) if reads_setting(path, whole) else None for path in shown}
+            columns = {path: column for path, column in block.columns.items() if path in same}
+            found += [same | {path: column[at] for path, column in columns.items()} for at in range(len(block))]
         return found
 
     @functools.cached_property

@@ -363,3 +363,10 @@ def test_a_killed_sweep_of_cases_goes_on(whole, tmp_path):
     assert 0 < len(files_of(tmp_path)) < 4
     sweep(four_files(), tmp_path)
     assert files_of(tmp_path) == files_of(whole)
+
+
+def test_what_a_case_does_not_read_is_no_value_of_its_row():
+    axes = {"network.fabric": ["fat-tree", "mfabric"], "network.mfabric.optical_degree": [2, 4], "run.seed": [0, 1]}
+    results = simulate(cases(small(), axes))
+    assert [row["network.mfabric.optical_degree"] for row in results._varied] == [None, None, 2, 4, 2, 4]
+    assert [row["run.seed"] for row in results._varied] == [0, 1, 0, 0, 1, 1]
