@@ -34,7 +34,7 @@ COMPARE = (
     "--preset",
     "paper",
 )
-COMPARE = (*COMPARE, "--micro-batches", "1", "--dtype", "float64", "--out")
+COMPARE = (*COMPARE, "--micro-batches", "1", "--set", "run.dtype=float64", "--out")
 
 
 def run(*words, **how):
