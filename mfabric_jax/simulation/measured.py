@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from mfabric_jax.case.grid import fabric_reads
 from mfabric_jax.case.paths import Case
 from mfabric_jax.case.tree import Measured
 from mfabric_jax.checks import InputError
@@ -15,6 +16,13 @@ from mfabric_jax.simulation.scenario import Scenario, scenario_of
 from mfabric_jax.simulation.solving import solve, times_of
 
 HALVINGS = 60
+
+
+def measured_under(case: Case, path: str) -> bool:
+    """Whether the iteration that a case says was measured ran under its number at a path."""
+    rate: Any = case.compute.rate
+    elsewhere = path == "network.nic_gbps" and rate.nic_gbps is not None
+    return path != "run.sample" and not elsewhere and fabric_reads(path, {"network.fabric": rate.fabric})
 
 
 @functools.lru_cache(maxsize=64)

@@ -9,12 +9,11 @@ import numpy as np
 
 from mfabric_jax.case import Block
 from mfabric_jax.case.paths import build, flat
-from mfabric_jax.case.tree import Measured
 from mfabric_jax.resolving._resolve import resolve
 from mfabric_jax.schedule.all_to_alls import Exchanges
 from mfabric_jax.simulation._iteration_of import IterationOf, function_of
 from mfabric_jax.simulation.batch import Estimate, evaluate, usual_at_once
-from mfabric_jax.simulation.measured import scenario_at
+from mfabric_jax.simulation.measured import measured_efficiency, measured_under, scenario_at
 from mfabric_jax.simulation.money import Bill, bill_of
 from mfabric_jax.simulation.replicas import replica_columns, replicas_of, slowest_columns
 from mfabric_jax.simulation.rows import compute_source, described, judged, named, over_balanced
@@ -69,20 +68,21 @@ class Points:
             if path in found:
                 usual = AVERAGED if path == SAMPLE else self.usual[path]
                 found[path] = np.array([usual if value is None else value for value in column])
-        if self._measured_at_each:
-            gbps, place = np.unique(found[BANDWIDTH], return_inverse=True)
-            found[EFFICIENCY] = np.array([self._achieved_at(value) for value in gbps.tolist()])[place]
+        if self.settings.rates_from == "measured":
+            found[EFFICIENCY] = self._measured(found)
         return found
 
-    @property
-    def _measured_at_each(self) -> bool:
-        """Whether the rate was measured at the bandwidth of every case by itself."""
-        rate = self.block.case.compute.rate
-        return isinstance(rate, Measured) and rate.nic_gbps is None and BANDWIDTH in self.block.columns
-
-    def _achieved_at(self, nic_gbps: float) -> float:
-        one = resolve(build(flat(self.block.case) | {BANDWIDTH: nic_gbps}))
-        return one.settings.achieved(one.job)
+    def _measured(self, cases: Mapping[str, np.ndarray]) -> np.ndarray:
+        """The rate of every case, solved once for those whose iteration was measured under the same numbers."""
+        names = [path for path in self.block.columns if path in cases and measured_under(self.block.case, path)]
+        if not names:
+            return cases[EFFICIENCY]
+        _, some, place = np.unique(
+            np.stack([cases[name] for name in names], axis=1), axis=0, return_index=True, return_inverse=True
+        )
+        below = flat(self.block.case)
+        each = [build(below | {name: cases[name][at].item() for name in names}) for at in some]
+        return np.array([measured_efficiency(resolve(case).case) for case in each])[place.reshape(-1)]
 
     def rows(self, before: Callable[[Estimate], None] | None = None) -> list[dict[str, Any]]:
         """A row for every case, as `simulate` of it alone has it."""
@@ -130,11 +130,18 @@ class Points:
         group = self.function.group
         where = group.nic_use, 0.0, settings.circuits_for
         first = named(settings, self.on, job, *where, self.block.variant) | described(self.scenario)  # type: ignore[arg-type]
-        rates = {rate: compute_source(settings, job, rate) for rate in np.unique(cases[EFFICIENCY]).tolist()}
-        sources = np.array([rates[rate] for rate in cases[EFFICIENCY].tolist()], object)
-        first |= {"nic_gbps": cases[BANDWIDTH], "compute_source": sources}
+        first |= {"nic_gbps": cases[BANDWIDTH], "compute_source": self._sources(cases)}
         every = first | mean | told | switching | replica_columns(self.replicas, mean["iteration_s"], replica_s)
         return {name: _listed(value, rows) for name, value in every.items()}
+
+    def _sources(self, cases: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Where the rate of every case comes from, in words."""
+        rate: Any = self.block.case.compute.rate
+        at_each = rate.name == "measured" and rate.nic_gbps is None
+        gbps = cases[BANDWIDTH].tolist() if at_each else [None] * len(self.block)
+        pairs = list(zip(cases[EFFICIENCY].tolist(), gbps, strict=True))
+        words = {pair: compute_source(self.settings, self.job, *pair) for pair in set(pairs)}
+        return np.array([words[pair] for pair in pairs], object)
 
     @property
     def replicas(self) -> int:

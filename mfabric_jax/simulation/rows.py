@@ -137,11 +137,15 @@ def job_columns(settings: Settings, job: Workload) -> dict[str, Any]:
     }
 
 
-def compute_source(settings: Settings, job: Workload, achieved: float) -> str:
-    """Where the computation time of a model comes from, in words."""
+def compute_source(settings: Settings, job: Workload, achieved: float, measured_at: float | None = None) -> str:
+    """Where the computation time of a model comes from, in words.
+
+    - `measured_at`: Gbps of the iteration that was measured, where that says the rate; None: as the case has it.
+    """
     peak = "peak" if settings.compute_precision == "bf16" else f"{settings.compute_precision} peak"
     if (measured := settings.measured_iteration_s) is not None:
-        where = f"{settings.measured_fabric} at {settings.measured_at:g} Gbps"
+        gbps = settings.measured_at if measured_at is None else measured_at
+        where = f"{settings.measured_fabric} at {gbps:g} Gbps"
         above = ", which no GPU achieves: measured communication was faster" if achieved > 1 else ""
         said = f"from a measured iteration of {measured:g} s on {where}{above}"
         return f"{settings.server.name}, achieved {achieved:.1%} of {peak}, {said}"

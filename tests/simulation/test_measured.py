@@ -3,8 +3,10 @@
 import jax
 import pytest
 
-from mfabric_jax import resolve
+from mfabric_jax import cases, resolve, simulate
+from mfabric_jax.simulation import measured
 from mfabric_jax.simulation.measured import scenario_at
+from mfabric_jax.simulation.results import FEW
 from tests.mistakes import refused as refused_by
 from tests.small import refused, row, small
 
@@ -85,3 +87,35 @@ def test_mistakes():
     weighs = {TOOK: 5.0, "compute.measured.fabric": "mfabric", "circuits.turn": "pays"}
     assert "beside compute.measured.fabric mfabric, as it weighs computation, got pays" in refused(weighs)
     assert "'fp8' has no known peak on the GPU A100" in refused({"job.precision.compute": "fp8"}, small())
+
+
+@pytest.mark.parametrize(
+    ("path", "values"),
+    [("network.nic_gbps", [100, 200, 400, 800]), ("network.goodput", [0.7, 0.8, 0.9, 1.0])],
+)
+def test_many_cases_have_the_rates_of_each_alone(path, values):
+    """Every case is one in which the iteration was measured, of many that are columns of one program, too."""
+    case = small(ON | {TOOK: 1.2 * row(small(ON))["iteration_s"]})
+    delays = [1e-6 * at for at in range(FEW // len(values) + 1)]
+    many = simulate(cases(case, {"network.link_delay_s": delays, path: values})).rows()
+    assert len(many) > FEW
+    for at, value in enumerate(values):
+        alone = row(case.with_({"network.link_delay_s": delays[1], path: value}))
+        found = many[len(values) + at]
+        assert found["compute_source"] == alone["compute_source"]
+        for name in ("achieved_over_peak", "iteration_s", "mfu"):
+            assert found[name] == pytest.approx(alone[name], rel=1e-9), name
+    assert len({one["achieved_over_peak"] for one in many}) == len(many)
+
+
+def test_what_was_measured_elsewhere_is_solved_once(monkeypatch):
+    """Circuits and NICs that the fabric of the measurement does not have change nothing of it."""
+    there = {TOOK: 1.2 * row(small(ON))["iteration_s"], "compute.measured.nic_gbps": 100.0}
+    case, solved = small({"network.fabric": "mfabric"} | there), []
+    monkeypatch.setattr(measured, "achieved_in", lambda *given: solved.append(given) or 0.4)
+    measured.measured_efficiency.cache_clear()
+    axes = {"circuits.delay_s": [0.001 * at for at in range(FEW)], "network.nic_gbps": [100, 200]}
+    many = simulate(cases(case, axes)).rows()
+    measured.measured_efficiency.cache_clear()
+    assert {one["achieved_over_peak"] for one in many} == {0.4}
+    assert len(solved) == 1
