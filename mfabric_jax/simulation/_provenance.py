@@ -1,5 +1,6 @@
 """Where a result comes from: version, commit, device, dtype, kernels."""
 
+import functools
 import importlib.metadata
 import pathlib
 import subprocess
@@ -32,6 +33,7 @@ def provenance(dtype: str) -> dict[str, Any]:
     }
 
 
+@functools.cache
 def commit() -> str | None:
     """The commit of a source checkout, "+changes" behind it if files differ; None for an installed package."""
     root = pathlib.Path(__file__).resolve().parents[2]

@@ -1,7 +1,7 @@
 """Many cases that differ in numbers alone, through one compiled program: a design space's block, row by row."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -30,10 +30,9 @@ PORTS = "network.mfabric.optical_degree"
 
 class Points:
     """Cases of one block. All-to-alls are solved once for cases that differ in bandwidths, delays and rates alone,
-    unless circuits turn where that pays, which weighs these."""
+    unless circuits turn where that pays, which weighs these. `check_ends` tells whether every case can be."""
 
     def __init__(self, block: Block):
-        check_ends(block)
         left_open = {path: None for path, column in block.columns.items() if None in column}
         usual = build(flat(block.case) | left_open) if left_open else block.case
         self.block, self.resolved = block, resolve(usual)
@@ -86,6 +85,11 @@ class Points:
 
     def rows(self, before: Callable[[Estimate], None] | None = None) -> list[dict[str, Any]]:
         """A row for every case, as `simulate` of it alone has it."""
+        columns = {name: listed(values) for name, values in self.columns(before).items()}
+        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+    def columns(self, before: Callable[[Estimate], None] | None = None) -> dict[str, np.ndarray]:
+        """Columns of the rows, each [N]; what is not known is nan."""
         cases = self.cases()
         samples, place = self._samples(cases[SAMPLE])
         each = {name: values[place] for name, values in cases.items()} | {SAMPLE: samples}
@@ -96,10 +100,9 @@ class Points:
         weight = 1 / np.bincount(place, minlength=len(cases[SAMPLE]))
         seconds = slowest_columns(seconds, self.replicas)
         mean = {name: np.bincount(place, values) * weight for name, values in seconds.items()}
-        columns = self._columns(mean, cases) | {"ep_over_balanced": over}
-        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        return self._columns(mean, cases) | {"ep_over_balanced": over}
 
-    def _over_balanced(self, solved: np.ndarray, place: np.ndarray) -> list[float]:
+    def _over_balanced(self, solved: np.ndarray, place: np.ndarray) -> np.ndarray:
         """The median load of the all-to-alls of every row, over the balanced one.
 
         - `solved` [N']: which all-to-alls were timed.   - `place` [N']: in which row.
@@ -111,9 +114,9 @@ class Points:
             if key not in known:
                 known[key] = float(np.median(self._over[some]))
             found.append(known[key])
-        return found
+        return np.array(found)
 
-    def _columns(self, mean: dict[str, np.ndarray], cases: Mapping[str, np.ndarray]) -> dict[str, list]:
+    def _columns(self, mean: dict[str, np.ndarray], cases: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Columns of the rows, from mean seconds."""
         settings, job, rows = self.settings, self.job, len(self.block)
         replica_s = mean.pop("replica_s")
@@ -132,7 +135,7 @@ class Points:
         first = named(settings, self.on, job, *where, self.block.variant) | described(self.scenario)  # type: ignore[arg-type]
         first |= {"nic_gbps": cases[BANDWIDTH], "compute_source": self._sources(cases)}
         every = first | mean | told | switching | replica_columns(self.replicas, mean["iteration_s"], replica_s)
-        return {name: _listed(value, rows) for name, value in every.items()}
+        return {name: filled(value, rows) for name, value in every.items()}
 
     def _sources(self, cases: Mapping[str, np.ndarray]) -> np.ndarray:
         """Where the rate of every case comes from, in words."""
@@ -195,14 +198,30 @@ def check_ends(block: Block) -> None:
             resolve(build(below | {path: value}))
 
 
-def _listed(value: Any, rows: int) -> list:
-    """A value for every row; what is not known is None."""
-    if not isinstance(value, np.ndarray):
-        return [value] * rows
-    listed = np.broadcast_to(value, rows).tolist()
-    if value.dtype.kind != "f" or not np.isnan(value).any():
-        return listed
-    return [None if np.isnan(one) else one for one in listed]
+def column_of(values: Sequence[Any]) -> np.ndarray:
+    """Numbers as numbers where all are numbers or unknown, which is nan; anything else as it is."""
+    kinds = set(map(type, values))
+    if kinds <= {int} or kinds <= {float} or kinds <= {bool}:
+        return np.asarray(values)
+    if kinds <= {int, float, type(None)}:
+        return np.asarray([np.nan if value is None else value for value in values], float)
+    column = np.empty(len(values), object)
+    column[:] = values
+    return column
+
+
+def filled(value: Any, rows: int) -> np.ndarray:
+    """One value for all rows, or a column as it is."""
+    column = value if isinstance(value, np.ndarray) else column_of([value])
+    return np.broadcast_to(column, rows)
+
+
+def listed(column: np.ndarray) -> list:
+    """The values of a column in Python's types; nan is None."""
+    values = column.tolist()
+    if column.dtype.kind != "f" or not np.isnan(column).any():
+        return values
+    return [None if np.isnan(value) else value for value in values]
 
 
 def _padded(rows: np.ndarray) -> np.ndarray:

@@ -5,15 +5,17 @@ import functools
 from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from mfabric_jax.case import Block, Case, Cases, cases
 from mfabric_jax.case.grid import reads_setting
 from mfabric_jax.case.paths import differences, flat
-from mfabric_jax.resolving._resolve import Resolved, resolve
+from mfabric_jax.resolving._resolve import resolve
 from mfabric_jax.simulation._provenance import provenance
 from mfabric_jax.simulation.batch import Estimate
 from mfabric_jax.simulation.measured import scenario_at
 from mfabric_jax.simulation.money import bill_of, unknown_parts
-from mfabric_jax.simulation.points import Points
+from mfabric_jax.simulation.points import Points, check_ends, column_of, filled
 from mfabric_jax.simulation.rows import rows_of
 from mfabric_jax.simulation.scenario import Scenario, check_dtype
 from mfabric_jax.simulation.solving import simulate_each
@@ -61,6 +63,20 @@ class Results:
             found.update(zip(self.groups[number].places, rows, strict=True))
         return [found[place] for place in sorted(found)]
 
+    def columns(self, before: Callable[[Estimate], None] | None = None) -> dict[str, np.ndarray]:
+        """The rows as columns, each [N]; numbers as numbers, nan where one is not known."""
+        (group, *more) = self.groups
+        if more or not isinstance(group.work, Points):
+            rows = self.rows(before=before)
+            names = dict.fromkeys(name for row in rows for name in row)
+            return {name: column_of([row.get(name) for row in rows]) for name in names}
+        (block,) = self.cases.blocks
+        varied = {
+            path: column_of(block.columns[path]) if path in block.columns else filled(value, len(block))
+            for path, value in self._same(block).items()
+        }
+        return group.work.columns(before) | varied
+
     def each(
         self,
         *,
@@ -88,14 +104,18 @@ class Results:
 
     @functools.cached_property
     def _varied(self) -> list[Row]:
-        shown = [path for path in self.cases.varied if path not in SHOWN]
-        found = []
+        rows = []
         for block in self.cases.blocks:
-            whole = flat(block.case)
-            same = {path: whole.get(path) if reads_setting(path, whole) else None for path in shown}
+            same = self._same(block)
             columns = {path: column for path, column in block.columns.items() if path in same}
-            found += [same | {path: column[at] for path, column in columns.items()} for at in range(len(block))]
-        return found
+            rows += [same | {path: column[at] for path, column in columns.items()} for at in range(len(block))]
+        return rows
+
+    def _same(self, block: Block) -> Row:
+        """What varies among the cases, as the first case of a block has it; None where that does not read it."""
+        case = flat(block.case)
+        shown = [path for path in self.cases.varied if path not in SHOWN]
+        return {path: case.get(path) if reads_setting(path, case) else None for path in shown}
 
     @functools.cached_property
     def groups(self) -> list[Group]:
@@ -114,7 +134,9 @@ def simulate(case: Case | Cases | Sequence[Case], *, workers: int = 2) -> Result
     `InputError` for a case that cannot be.
     """
     results = Results(cases(case), workers)
-    results.groups  # noqa: B018  checks every case
+    for group in results.groups:
+        if isinstance(group.work, Points):
+            check_ends(group.work.block)
     return results
 
 
@@ -124,17 +146,17 @@ def _groups(block: Block) -> Iterator[Group]:
     if len(block) > FEW or block.case.run.sample is not None or "run.sample" in others:
         yield Group(tuple(range(len(block))), Points(block))
         return
-    made: dict[Any, tuple[list[int], list[float], Resolved]] = {}
+    made: dict[Any, tuple[list[int], list[float], Scenario]] = {}
     for place, case in enumerate(block):
         resolved = resolve(case)
         scenario = scenario_at(resolved, (case.network.nic_gbps,), variant=block.variant)
         rate = resolved.case.compute.rate  # measured at bandwidths of their own, these have rates of their own
         key = dataclasses.replace(scenario, bandwidths=()).between_key, rate, tuple(flat(case)[path] for path in others)
-        places, bandwidths, _ = made.setdefault(key, ([], [], resolved))
+        places, bandwidths, _ = made.setdefault(key, ([], [], scenario))
         places.append(place)
         bandwidths.append(case.network.nic_gbps)
-    for places, bandwidths, resolved in made.values():
-        yield Group(tuple(places), scenario_at(resolved, tuple(bandwidths), variant=block.variant))
+    for places, bandwidths, scenario in made.values():
+        yield Group(tuple(places), dataclasses.replace(scenario, bandwidths=tuple(bandwidths)))
 
 
 def effective(asked: Cases) -> dict[str, Any]:

@@ -127,11 +127,8 @@ class CaseSpace:
     def made(self, part: CasePart, before: Callable[[Estimate], None] | None = None) -> tuple[dict, dict]:
         """Columns of the rows of a part, and what its footer says."""
         some = dataclasses.replace(self.cases, blocks=(part.block,))
-        rows = Results(some).rows(before=before)
-        names = list(dict.fromkeys(name for row in rows for name in row))
-        columns = {name: _column([row.get(name) for row in rows]) for name in names}
         footer = {"command": "sweep", "part": part.number} | effective(some)
-        return {INDEX: part.rows} | columns, footer
+        return {INDEX: part.rows} | Results(some).columns(before), footer
 
 
 def _short(stated: dict[str, Any]) -> dict[str, Any]:
@@ -167,15 +164,3 @@ def _fault(case: Any) -> str | None:
     except Misfit as mistake:
         return str(mistake)
     return None
-
-
-def _column(values: list[Any]) -> np.ndarray:
-    """Numbers as numbers, where all are; anything else as it is."""
-    kinds = {type(value) for value in values}
-    if kinds <= {int} or kinds <= {float} or kinds <= {bool}:
-        return np.asarray(values)
-    if kinds <= {int, float, type(None)}:
-        return np.asarray([np.nan if value is None else value for value in values], float)
-    found = np.empty(len(values), object)
-    found[:] = values
-    return found
