@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from mfabric_jax.case.grid import AS_SET, Cases, Variant, check_read, drawn, expanded
-from mfabric_jax.case.old import renewed
-from mfabric_jax.case.paths import Case, Statement, layered, settings, stated
+from mfabric_jax.case.old import check_new
+from mfabric_jax.case.paths import Case, Statement, layered, stated
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.text_files import mapping_in, read_mapping
 
@@ -55,7 +55,7 @@ def file_layers(path: str | Path) -> list[Layer]:
 
 def layers_of(given: Mapping[str, Any], name: str, *, typed: bool = False) -> list[Layer]:
     """The layers of a mapping, as a file holds it."""
-    given = renewed(given, name)
+    check_new(given, name)
     where = f"{name}: "
     named = given.get("preset", [])
     named = named if isinstance(named, list) else [named]
@@ -175,8 +175,3 @@ def load(
         layers.append(Layer("changes", stated(changes), typed=True))
     found = merged(layers)
     return found.blocks[0].case if len(found) == 1 and found.blocks[0].variant == AS_SET else found
-
-
-def known_paths() -> list[str]:
-    """Every path, for help."""
-    return list(settings())

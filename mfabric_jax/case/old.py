@@ -1,6 +1,5 @@
-"""Names of 0.1, and where they are now; its sweep files are read for one minor version where that is unambiguous."""
+"""Names of 0.1, and where they are now."""
 
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -66,22 +65,6 @@ VALUES: dict[str, dict[Any, Any]] = {  # by option, where they have other names
     "overlap_passes": {True: "passes", False: "none"},
     "sample": {-1: None},
 }
-SAME = {"circuits_for": "all-to-all", "reconfiguration_cost": "changed", "plan_on": "past", "rule": "printed"}
-SAME |= {"overlap_parts": 1, "redundant_experts": 0, "replace_every": 0, "placed_on": "past", "placed_window": 1}
-SAME |= {"skew": 0, "comm_cores": 0, "first": "block", "transport": "none", "variants": "one"}
-APART = {  # options of which several settings are made together
-    *("electrical_nics", "optical_degree", "nics", "chunks", "overlap_parts", "node_limit", "placement_groups"),
-    *("redundant_experts", "placed_on", "placed_window", "replace_every", "skew", "plan_on", "reconfiguration_cost"),
-    *("circuits_for", "rule", "compute", "variants"),
-}
-PRESETS: dict[str, dict[str, Any]] = {  # of 0.1, over that of the paper's text
-    "paper": {},
-    "released": {},
-    "today": {
-        "job": {"batch": {"bubble": 0.15}, "head": True, "optimizer_step": True},
-        "compute": {"experts": "received", "calibrated": "today"},
-    },
-}
 
 
 def now(option: str) -> str | None:
@@ -94,108 +77,17 @@ def now(option: str) -> str | None:
     return f"did you mean --set {path}={value if equals else '...'}?"
 
 
-def renewed(given: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """A file as it stands, or what a sweep file of 0.1 says in the settings of now, with a warning.
-
-    `InputError` for one that says what no longer has one place, with what to write.
-    """
-    if not set(TABLES) & set(given):
-        return given
-    where = f"{name} is a sweep file of 0.1: "
-    if given.get("evaluate", "iteration") != "iteration":
-        raise InputError(f"{where}evaluate {given['evaluate']!r} is no case; only 'iteration' is read.")
-    if "list" in given:
-        raise InputError(f"{where}values side by side, [list], stand as tables of [[variants]] now, each with a name.")
-    tables = {key: dict(given.get(key, {})) for key in ("fixed", "grid", "random")}
-    found = _settings(tables["fixed"] | tables["grid"], where)
-    preset = given.get("preset", "paper")
-    if preset not in PRESETS:
-        raise InputError(f"{where}preset must be {', '.join(PRESETS)}, got {preset!r}.")
-    below = ["released"] if preset == "released" else ["paper"]
-    random = {_path(option, where): spec for option, spec in tables["random"].items()}
-    sweep = {new: given[old] for old, new in OF_SWEEPS.items() if old in given}
-    found |= {"run.dtype": given["dtype"]} if "dtype" in given else {}
-    warnings.warn(f"{where}it is read as preset {below[0]} and settings by their paths; write these.", stacklevel=2)
-    beside = {"random": random, "sweep": sweep}
-    return {"preset": below} | _merged(PRESETS[preset], found) | {key: one for key, one in beside.items() if one}
-
-
-def _merged(below: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
-    """A preset's settings by path, and those of the file instead of them."""
-    flat: dict[str, Any] = {}
-
-    def collect(tree: Mapping[str, Any], prefix: str) -> None:
-        for key, value in tree.items():
-            if isinstance(value, Mapping):
-                collect(value, f"{prefix}{key}.")
-            else:
-                flat[prefix + key] = value
-
-    collect(below, "")
-    if any(path.startswith(("job.batch.micro_batches", "job.batch.bubble")) for path in found):
-        flat.pop("job.batch.bubble", None)
-    if any(path in found for path in ("compute.efficiency", "compute.measured.iteration_s")):
-        flat.pop("compute.calibrated", None)
-    return flat | dict(found)
-
-
-def _path(option: str, where: str) -> str:
-    """The one place of an option. `InputError` where there is none."""
-    said = now(option)
-    if said is None:
-        raise InputError(f"{where}{option} is no setting of 0.1.")
-    if option in APART or option not in WHERE:
-        raise InputError(f"{where}{option} has no place of its own here: {said.rstrip('?.')}.")
-    return WHERE[option].partition("=")[0]
-
-
-def _settings(given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Settings by path of options of 0.1, lists of values among them."""
-    found: dict[str, Any] = {}
-    for option, value in given.items():
-        if option in SAME and value == SAME[option] and not isinstance(value, bool):
-            continue
-        if option == "model":
-            _check_models(value, where)
-        if option == "drift":
-            at = "generated" if given.get("traffic") == "generated" else "shares"
-            found[f"traffic.{at}.drift"] = value
-        elif option == "skew":
-            found["traffic.generated.skew"] = value
-        elif option == "circuits_for" and not isinstance(value, list):
-            found["circuits.span.length"] = value
-        elif option == "rule" and not isinstance(value, list) and given.get("policy", "greedy") == "greedy":
-            found["circuits.policy"] = VALUES["rule"].get(value, value)
-        elif option == "traffic" and isinstance(value, str) and value not in VALUES["traffic"]:
-            found["traffic.knobs"] = value
-        elif option == "policy" and given.get("rule", "printed") != "printed":
-            continue  # said by its rule
-        else:
-            found[_path(option, where)] = _value(option, value)
-    return found | _rates(given, found)
-
-
-def _value(option: str, value: Any) -> Any:
-    names = VALUES.get(option, {})
-    several = [names.get(one, one) for one in (value if isinstance(value, list) else [value])]
-    return several if isinstance(value, list) else several[0]
-
-
-def _rates(given: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
-    """What a GPU that was named changed in 0.1: its own NVLink, and half of its peak instead of calibrated rates."""
-    changed: dict[str, Any] = {}
-    if "gpu" in given and "nvswitch_gigabytes_per_s" not in given:
-        changed["gpu.nvlink_gigabytes_per_s"] = "auto"
-    said = {"compute.efficiency", "compute.measured.iteration_s"} & set(found)
-    if not said and ({"gpu", "compute_precision"} & set(given)):
-        changed["compute.efficiency"] = 0.5
-    elif not said and given.get("expert_load") == "received":
-        changed["compute.calibrated"] = "today"
-    return changed
-
-
-def _check_models(value: Any, where: str) -> None:
-    """`InputError` for a model that 0.1 ran with a set-up of its own."""
-    for model in value if isinstance(value, list) else [value]:
-        if ":" in str(model) or str(model) == "deepseek-v3" or str(model).endswith((".toml", ".json")):
-            raise InputError(f"{where}model {model!r} had a set-up of its own; write model and job in a case file.")
+def check_new(settings_file: Mapping[str, Any], name: str) -> None:
+    """`InputError` for a sweep file of 0.1, with the place that each of its settings has now."""
+    if not set(TABLES) & set(settings_file):
+        return
+    tables = [settings_file.get(key, {}) for key in ("fixed", "grid", "list", "random")]
+    options = dict.fromkeys(option for table in tables if isinstance(table, Mapping) for option in table)
+    places = [f"{option} is {WHERE[option]}" for option in options if option in WHERE]
+    places += [f"{option} is gone ({GONE[option]})" for option in options if option in GONE]
+    places += [f"{old} is sweep.{new}" for old, new in OF_SWEEPS.items() if old in settings_file]
+    listed = f": {', '.join(places)}" if places else ""
+    raise InputError(
+        f"{name} is a sweep file of 0.1; settings have paths now, a list of values is an axis, [list] is "
+        f"[[variants]]{listed} (docs/from_0.1.md)."
+    )

@@ -7,12 +7,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import warnings
 
 import numpy as np
 import pytest
 
-from mfabric_jax import Case, InputError, cases, load, simulate
+from mfabric_jax import Case, InputError, cases, simulate
 from mfabric_jax.case import grid
 from mfabric_jax.case.layers import layers_of, merged
 from mfabric_jax.parts import CONFIG
@@ -327,22 +326,6 @@ def test_long_lists_stay_out_of_folders_and_still_tell_sweeps_apart():
     assert one["stated"][GBPS] == two["stated"][GBPS] == "1001 values"
     assert one["cases"] != two["cases"]
     assert len(json.dumps(one)) < 5000
-
-
-def test_a_sweep_file_of_0_1_is_the_cases_of_now(tmp_path):
-    file = tmp_path / "space.toml"
-    file.write_text(
-        'rows_per_shard = 8\ndtype = "float64"\n[fixed]\nmodel = "llama-moe"\nmicro_batches = 2\n'
-        "[grid]\nnic_gbps = [100, 200]\ndelay_s = [0.025, 0.1]\n"
-    )
-    with warnings.catch_warnings(record=True) as heard:
-        warnings.simplefilter("always")
-        found = CaseSpace(load(file))
-    assert "is a sweep file of 0.1" in str(heard[0].message)
-    assert (found.count, found.dtype, len(found.parts)) == (4, "float64", 1)
-    assert [(case.network.nic_gbps, case.circuits.delay_s) for case in found.cases] == [
-        (gbps, delay) for gbps in (100.0, 200.0) for delay in (0.025, 0.1)
-    ]
 
 
 KILLED = """
