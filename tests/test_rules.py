@@ -1,7 +1,6 @@
 """The rules of the house, read from the source: sizes, names, powers of ten, who may ask which fabric it is."""
 
 import ast
-import collections
 import io
 import pathlib
 import re
@@ -20,12 +19,6 @@ PACKAGE = {path: source for path, source in SOURCES.items() if path.startswith("
 TREES = {path: ast.parse(source) for path, source in SOURCES.items() if not path.startswith("tests/")}
 
 
-def public(tree):
-    """Names of the functions and classes of a module that others may use."""
-    kinds = (ast.FunctionDef, ast.ClassDef)
-    return [node.name for node in tree.body if isinstance(node, kinds) and not node.name.startswith("_")]
-
-
 def test_no_file_is_above_800_lines():
     assert {path: lines for path, source in SOURCES.items() if (lines := source.count("\n")) > 800} == {}
 
@@ -35,26 +28,9 @@ def test_the_formatter_formats_everything():
     assert [path for path, source in SOURCES.items() if skip in source] == []
 
 
-def test_no_module_has_the_name_of_what_is_in_it():
-    alike = [path for path, tree in TREES.items() if pathlib.PurePosixPath(path).stem in public(tree)]
-    assert alike == [], "name the file for its theme, or with an underscore in front"
-
-
 def test_nothing_writes_into_frozen_classes():
     """What is open is filled before a class is made."""
     assert [path for path, source in PACKAGE.items() if "object.__" + "setattr__" in source] == []
-
-
-# Every command has `Options` and `run`; a verb is read with its module in front (`arrays.load`).
-OF_A_MODULE = {"Options", "run", "main", "build", "get", "check", "read", "write", "load", "save", "tells"}
-
-
-def test_no_two_public_things_have_one_name():
-    homes = collections.defaultdict(list)
-    for path in (path for path in PACKAGE if not path.startswith("mfabric_jax/case/")):  # read as case.paths.settings
-        for name in set(public(TREES[path])) - OF_A_MODULE:
-            homes[name].append(path)
-    assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}
 
 
 NO_FABRIC = {"CircuitTable", "Circuits", "Prices"}  # classes in fabric/ that code elsewhere may ask for

@@ -9,10 +9,10 @@ import numpy as np
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.export.sent_all_to_alls import SentAllToAlls
 from mfabric_jax.resolving.limits import check_beside
-from mfabric_jax.schedule._running_blocks import Replica
 from mfabric_jax.schedule._site import BARRIERS
 from mfabric_jax.schedule.all_to_alls import Exchanges
 from mfabric_jax.schedule.as_tasks import EndLayout, iteration_tasks
+from mfabric_jax.schedule.block_tasks import Replica
 from mfabric_jax.schedule.iteration import FabricRates, walk
 from mfabric_jax.simulation.scenario import Scenario
 from mfabric_jax.simulation.solving import solve_between, solve_inside

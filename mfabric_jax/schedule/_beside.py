@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 
 from mfabric_jax.schedule._order import BACKWARD, FORWARD, WEIGHT, order_of
 from mfabric_jax.schedule.all_to_alls import places
-from mfabric_jax.schedule.timeline import Compute
+from mfabric_jax.schedule.blocks import Compute
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.compute import (
     BACKWARD_OVER_FORWARD,

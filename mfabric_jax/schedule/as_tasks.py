@@ -9,12 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mfabric_jax.schedule._block_tasks import Lanes, Switch, block_alone, block_pair
+from mfabric_jax.schedule import block_ops as ops
 from mfabric_jax.schedule._order import FORWARD, order_of
-from mfabric_jax.schedule._running_blocks import DIRECTIONS, Replica, RunningBlocks
 from mfabric_jax.schedule._site import Ready, Reduced, Sent, Site, all_reduced, gathered, send
+from mfabric_jax.schedule.block_tasks import Lanes, Replica, RunningBlocks, Switch, add_blocks
+from mfabric_jax.schedule.blocks import Rules
 from mfabric_jax.schedule.iteration import FabricRates
-from mfabric_jax.schedule.timeline import Rules
+from mfabric_jax.schedule.trace import DIRECTIONS
 from mfabric_jax.tasks.columns import TaskColumns
 from mfabric_jax.tasks.graph import TaskKind
 from mfabric_jax.workload import Workload
@@ -130,18 +131,21 @@ class _Writer:
         return f"{DIRECTIONS[int(self.order.kind[at])]} {self.order.micro_batch[at]}"
 
     def _alone(self, site: Site, blocks: RunningBlocks, at: tuple[int, int], ready: Ready, kept: dict) -> Ready:
-        for position, block in blocks.of_pass(at):
-            if block is not None:
-                ready = kept[*at, position] = block_alone(site, block, ready, self.switch)
-        return ready
+        steps = [(0, *step) for step in ops.alone(ops.kind_of(self.order, at), self.rules.recompute)]
+        lanes = Lanes([ready], ready)
+        for place in range(blocks.blocks.present.shape[2]):
+            if (block := blocks.at(*at, place)) is not None:
+                lanes = add_blocks(site, steps, [block], lanes, self.switch)
+                (kept[*at, place],) = lanes.ready
+        return lanes.ready[0]
 
     def _pair(self, site: Site, blocks: RunningBlocks, at: tuple[int, int], ready: Ready, kept: dict) -> Ready:
-        lanes, (stage, q) = Lanes(ready, ready, ready, ready), at
-        both = zip(blocks.of_pass(at), blocks.of_pass((stage, q + 1)), strict=True)
-        for (position, one), (_, two) in both:
-            lanes = block_pair(site, one, two, lanes, self.switch)
-            kept[stage, q + 1, position] = lanes.found
-        through = np.unique(np.concatenate(lanes[:3]), axis=0)
+        lanes, (stage, q) = Lanes([ready, ready], ready, ready), at
+        for place in range(blocks.blocks.present.shape[2]):
+            both = [blocks.at(stage, position, place) for position in (q, q + 1)]
+            lanes = add_blocks(site, ops.pair(self.rules.recompute), both, lanes, self.switch)
+            kept[stage, q + 1, place] = lanes.weights
+        through = np.unique(np.concatenate([lanes.free, *lanes.ready]), axis=0)
         return self.tasks.add(TaskKind.MARKER, site.ends, "both passes are over", through)[None]
 
     # ------------------------------------------------------------------------------------------ what follows them

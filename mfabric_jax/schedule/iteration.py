@@ -13,8 +13,8 @@ from mfabric_jax.fabric.design import NVSWITCH_GIGABYTES_PER_S, EpGroup, as_data
 from mfabric_jax.schedule._beside import COLUMNS, Beside, beside_of
 from mfabric_jax.schedule._order import FORWARD, order_of
 from mfabric_jax.schedule.all_to_alls import Exchanges, places
-from mfabric_jax.schedule.pairs import run_in_pairs
-from mfabric_jax.schedule.timeline import Blocks, Compute, Rules, Slots, run
+from mfabric_jax.schedule.blocks import Blocks, Compute, Rules, Slots
+from mfabric_jax.schedule.timeline import run
 from mfabric_jax.schedule.uneven import Early, ends_earlier
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.compute import (
@@ -164,8 +164,7 @@ def walk(
     if more:
         blocks = blocks._replace(beside_s=sum(more.values()))
     send_s = send_seconds(workload, rates, dtype)
-    order = order_of(workload)
-    slots = (run if order.paired is None else run_in_pairs)(order, blocks, compute, send_s, delay_s, rules, decision_s)
+    slots = run(order_of(workload), blocks, compute, send_s, delay_s, rules, decision_s)
     reduce_s = reduced_behind(workload, rates, slots, dp_overlap=rules.dp_overlap)
     step_s = step_seconds(workload, rates, dtype) if workload.optimizer_step != "left-out" else None
     return Walked(slots, blocks, compute, reduce_s, more, step_s, moving_seconds(rates, exchanges))

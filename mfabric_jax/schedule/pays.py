@@ -16,13 +16,9 @@ from jaxtyping import Array, Bool, Float, Int
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import Policy, uniform
 from mfabric_jax.schedule.all_to_alls import Exchanges, Places
+from mfabric_jax.schedule.block_table import BASES, SECONDS, factors
 from mfabric_jax.workload import Workload
-from mfabric_jax.workload.compute import (
-    BACKWARD_OVER_FORWARD,
-    WEIGHTS_OVER_FORWARD,
-    BlockSeconds,
-    scores_over_attention,
-)
+from mfabric_jax.workload.compute import BlockSeconds, scores_over_attention
 from mfabric_jax.workload.volume import tp_bytes_per_gpu
 
 Seconds = tuple[Array, Array]  # when circuits and when packet switches are through, at unit bandwidth
@@ -58,11 +54,13 @@ def trade_off_of(workload: Workload, rates: Any, seconds: BlockSeconds, routing:
     reduce_s = reduces * tp_bytes_per_gpu(workload) / rates.nvlink_Bps
     dtype = jnp.result_type(seconds.attention_s * reduce_s)
     size = jnp.asarray((1.0, workload.combine_bytes / workload.dispatch_bytes), dtype)
-    weights = WEIGHTS_OVER_FORWARD * (1 - scores_over_attention(workload))
-    backward = BACKWARD_OVER_FORWARD + (workload.recompute == "attention")  # computed again behind the all-to-alls
-    behind_s = jnp.asarray((0.0, backward, backward - weights), dtype) * seconds.attention_s
-    behind_s = behind_s + jnp.asarray((0.0, 1.0, 1.0), dtype) * reduce_s
-    times = jnp.asarray((1.0, BACKWARD_OVER_FORWARD, BACKWARD_OVER_FORWARD - WEIGHTS_OVER_FORWARD), dtype)
+    inner, behind = (factors(workload.recompute)[:3, SECONDS["run", run, False]] for run in ("inner", "behind"))
+    of_attention = behind[:, BASES.index("attention")] + behind[:, BASES.index("scores")] * scores_over_attention(
+        workload
+    )
+    behind_s = jnp.asarray(of_attention, dtype) * seconds.attention_s
+    behind_s = behind_s + jnp.asarray(behind[:, BASES.index("tp")], dtype) * reduce_s
+    times = jnp.asarray(inner[:, BASES.index("inner")], dtype)
     inner_s, expert_s = (times * jnp.asarray(part, dtype) for part in (seconds.moe_s, seconds.expert_s))
     tolerance = RELAY_TOLERANCE if routing == "relay" else 0.0
     return TradeOff(rates.delay_s, rates.nic_Bps, size, inner_s, behind_s, rates.each_s, tolerance, expert_s)

@@ -1,124 +1,128 @@
 """When everything runs: every stage walks its passes, block after block, and its optical switch turns in between.
 
-A block has two all-to-alls with the experts in between. Forward: attention, its tensor-parallel all-reduce, the gate,
-dispatch, experts, combine. Backward: combine-gradient, experts, dispatch-gradient, attention, its all-reduce. Each
-all-to-all is a part on circuits beside one on packet switches and NVSwitches. A switch starts to turn once circuits are
-known (forward: a decision after the gate, unless they are chosen ahead) and the region's previous all-to-all is over;
-told again while it turns, it starts anew. Until it is done its circuits carry nothing; where it turns some of them
-alone, those that stay carry (unless it started anew). What the all-to-all ends later for that is paid, the rest hidden.
-Source: arXiv 2501.03905; turning some alone and the time of a decision are ours.
+`block_ops` says what a block does. Each all-to-all is a part on circuits beside one on packet switches and NVSwitches.
+The switch starts to turn once circuits are known (forward: a decision after the gate, unless they are chosen ahead) and
+the region's previous all-to-all is over; a new request restarts it. Until it is done its circuits carry nothing; where
+it turns some of them alone, those that stay carry (unless it was restarted). What the all-to-all ends later for that is
+paid, the rest is hidden. Source: arXiv 2501.03905; turning some alone and the time of a decision are ours.
+
+Two passes that run together share a stage: each operation starts when its lane is free and what it needs of its own
+pass is there; all-to-alls backward need gradients of inputs alone. Blocks pair up in running order, and what a pair
+lacks (a dense block has no all-to-all) is skipped. Both passes start when the inputs of both are there, and send what
+they computed when both are over. `Rules.comm_cores` of the GPU's cores communicate meanwhile: computation takes
+1 / (1 - comm_cores) times as long. Source: arXiv 2412.19437, figure 4.
 """
 
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
-from mfabric_jax.schedule._order import BACKWARD, WEIGHT, Order
-from mfabric_jax.workload.compute import BACKWARD_OVER_FORWARD, WEIGHTS_OVER_FORWARD
+from mfabric_jax.schedule import block_ops as ops
+from mfabric_jax.schedule._order import Order
+from mfabric_jax.schedule.block_table import FLAGS, OF_BOTH, SECONDS, slots_of, table_of
+from mfabric_jax.schedule.blocks import Blocks, Compute, Rules, Slots
 
-
-class Compute(NamedTuple):
-    """Forward seconds of the parts of a block, and of its tensor-parallel all-reduce (one each way), () or [P];
-    `expert_s`: of `moe_s`, what grows with the tokens that experts receive; `scores_s`: of `attention_s`, what has no
-    weights."""
-
-    attention_s: Float[Array, ""]
-    moe_s: Float[Array, ""]
-    dense_s: Float[Array, ""]
-    tp_s: Float[Array, ""]
-    expert_s: Float[Array, ""] | float = 0.0
-    scores_s: Float[Array, ""] | float = 0.0
-
-    @property
-    def attention_weights_s(self):
-        """Gradients of attention's weights."""
-        return WEIGHTS_OVER_FORWARD * (self.attention_s - self.scores_s)
+SWITCHES = np.isin(np.arange(len(FLAGS)), [FLAGS["switch", 0], FLAGS["switch", 1]])
 
 
-class Blocks(NamedTuple):
-    """The blocks of all passes in the order in which they run [P Q L], and their all-to-alls [P Q L 2]."""
+class Clock(NamedTuple):
+    """Of one stage: when each pass goes on, when its compute lane is free, when its last all-to-all is over, since when
+    its circuits carry (or from when on), and whether the switch was restarted, so that no circuit carried before."""
 
-    present: Bool[Array, "P Q L"]  # False pads passes that have fewer
-    moe: Bool[Array, "P Q L"]  # False: a dense block, no all-to-all
-    optical_s: Float[Array, "P Q L 2"]  # what circuits carry
-    packet_s: Float[Array, "P Q L 2"]  # what packet switches carry, beside it
-    switch: Bool[Array, "P Q L 2"]  # its circuits differ from those before
-    ahead: Bool[Array, "P Q L"]  # those of the first are known beforehand
-    inside_s: Float[Array, "P Q L 2"] | None = None  # what NVSwitches carry, beside both; None: nothing
-    waiting_s: Float[Array, "P Q L 2"] | None = None  # of what circuits carry, what waits for the switch; None: all
-    busy: Float[Array, "P Q L"] | None = None  # `expert_load`; None: balanced
-    beside_s: Float[Array, "P Q L 2"] | None = None  # what else it takes, before all of it and behind its all-to-alls
-    experts: Bool[Array, "P Q L"] | None = None  # also where they have no all-to-all; None: as `moe`
-
-    @property
-    def electronic_s(self):
-        """What ends last of packet switches and NVSwitches."""
-        return self.packet_s if self.inside_s is None else jnp.maximum(self.packet_s, self.inside_s)
+    ready: tuple
+    free: Any
+    quiet: Any
+    active: Any
+    anew: Any
 
 
-class Rules(NamedTuple):
-    """How an iteration runs (static).
+def play(steps: tuple, clock: Clock, blocks: list[tuple[Any, Any]], decision_s: Any, eps_waits: bool, xp: Any):
+    """(clock, times of each pass by name) behind one block of every pass.
 
-    - `eps_waits`: traffic on packet switches waits for a reconfiguration too, not only that on circuits.
-    - `parts`: dispatch, experts and combine of a block overlap in so many: a part's experts run once its dispatch is
-      over, its combine once they and all dispatches are (1: nothing overlaps).
-    - `recompute`: as in `Workload`; what is computed again does not overlap.
-    - `dp_overlap`: gradients of a block are all-reduced as soon as its last backward pass is over, beside everything
-      else (which they do not slow down); otherwise when the stage is through.
-    - `comm_cores`: part of a GPU's cores that communicates while passes overlap (`pairs`).
+    - `steps`: of `block_ops.clock_alone` or `clock_pair`.   - `blocks`: (seconds, flags) of each pass's block.
+    - `xp`: has `where` and `maximum` of the numbers.
+
+    A pass alone finds its lanes free whenever it goes on.
     """
+    (ready, free, quiet, active, anew), single = clock, len(blocks) == 1
+    ready, known = list(ready), list(clock.ready)
+    times: list[dict] = [{"begin": now, "end": now} for now in ready]
+    begun: list[list] = [[] for _ in ready]
+    for whose, op in steps:
+        (seconds, flags), now, record = blocks[whose], ready[whose], times[whose]
+        if isinstance(op, ops.Decide):
+            known[whose] = now + decision_s
+        elif isinstance(op, ops.Turn):
+            told = xp.where(flags[FLAGS["asks", op.which]], xp.maximum(quiet, known[whose]), quiet)
+            turns = flags[FLAGS["switch", op.which]]
+            anew = xp.where(turns, active > told, anew)
+            active = xp.where(turns, told + seconds[SECONDS["delay", op.which]], active)
+            record["told", op.which] = told
+        elif isinstance(op, ops.Send):
+            here, again = flags[FLAGS["again" if op.again else "moe"]], ("again",) * op.again
+            optical = seconds[SECONDS["optical", op.which]]
+            waits = xp.where(anew, optical, seconds[SECONDS["waiting", op.which]])
+            start = now if single else xp.maximum(now, quiet)
+            over = _over(start, active, optical, seconds[SECONDS["electronic", op.which]], waits, eps_waits, xp)
+            over = xp.where(here, over, now)
+            quiet, ready[whose] = xp.where(here, over, quiet), over
+            record |= {("start", op.which, *again): start, ("over", op.which, *again): over}
+            if not again:
+                record |= {("active", op.which): active, ("waits", op.which): waits}
+                begun[whose].append((here, start))
+        elif op.off:
+            record["end"] = free = free + seconds[SECONDS["run", op.name, True]]
+        else:
+            length, start = seconds[SECONDS["run", op.name, False]], now
+            ready[whose] = now + length
+            if not single:
+                here = flags[FLAGS["present" if op.name == "inner" else op.name]]
+                start = xp.where(here, xp.maximum(free, now), now)
+                ready[whose] = start + length
+                free = xp.where(here, ready[whose], free)
+                begun[whose].append((here, start))
+            record["run", op.name] = start
+    times[0]["end"] = ready[0]
+    if not single:
+        for record, each in zip(times, begun, strict=True):
+            for here, start in reversed(each):
+                record["begin"] = xp.where(here, start, record["begin"])
+        times[1]["end"] = xp.where(blocks[1][1][FLAGS["present"]], times[1]["end"], ready[1])
+    return Clock(tuple(ready), free, quiet, active, anew), times
 
-    eps_waits: bool = False
-    parts: int = 1
-    recompute: str = "none"
-    dp_overlap: bool = False
-    comm_cores: float = 0.0
+
+def _over(start: Any, active: Any, optical: Any, packet: Any, waits: Any, eps_waits: bool, xp: Any) -> Any:
+    """When an all-to-all is over; `waits`: seconds on circuits that carry nothing before `active`."""
+    carries = xp.maximum(start, active)
+    over = xp.maximum((carries if eps_waits else start) + packet, start + optical)
+    return xp.maximum(over, xp.where(waits > 0, carries + waits, start))
 
 
-class Slots(NamedTuple):
-    """What happened in every block [P Q L], in seconds from the start of the iteration; [.. 2] for each all-to-all."""
-
-    begin: Float[Array, "P Q L"]
-    end: Float[Array, "P Q L"]
-    start: Float[Array, "P Q L 2"]
-    over: Float[Array, "P Q L 2"]
-    inner: Float[Array, "P Q L 2"]  # the experts (or dense part) start and end
-    turn: Float[Array, "P Q L 2"]  # when the switch turns for it (meaningless where it does not)
-    active: Float[Array, "P Q L 2"]  # since when its circuits carry
-    waiting: Float[Array, "P Q L 2"]  # how long what waited for them takes from then on
-    compute_s: Float[Array, "P Q L"]
-    tp_s: Float[Array, "P Q L"]
-    exchange_s: Float[Array, "P Q L"]  # all-to-alls that nothing hides, had they not waited for the switch
-    paid_s: Float[Array, "P Q L"]  # waiting for the switch
+def _named(times: dict, names: list) -> tuple:
+    """Times in the order of their names; what a block has not is at its beginning."""
+    return tuple(times.get(name, times["begin"]) for name in names)
 
 
-class Kind(NamedTuple):
-    """Of one pass: backward; of the gradients of weights alone; or without these. None: no pass of this kind."""
-
-    backward: Bool[Array, ""]
-    weight: Bool[Array, ""] | None = None
-    later: Bool[Array, ""] | None = None
-
-
-class _Clock(NamedTuple):
-    """Of one stage: now, when its last all-to-all was over, since when its circuits carry (or from when on), and
-    whether the switch started anew, so that no circuit carried before."""
-
-    now: Float[Array, ""]
-    quiet: Float[Array, ""]
-    active: Float[Array, ""]
-    anew: Bool[Array, ""]
+def names_of(rules: Rules) -> list[Any]:
+    """Names of the times of a block."""
+    names: list[Any] = ["begin", "end", *(("run", run) for run in ops.RUNS)]
+    names += [(name, which) for name in OF_BOTH for which in (0, 1)]
+    if rules.recompute == "block":
+        names += [(name, which, "again") for name in ("start", "over") for which in (0, 1)]
+    return names
 
 
+# ------------------------------------------------------------------------------------------------------------- in JAX
 def run(
     order: Order,
     blocks: Blocks,
     compute: Compute,
     send_s: Float[Array, "P"],
-    delay_s,
+    delay_s: Any,
     rules: Rules,
     decision_s: Any = 0.0,
 ) -> Slots:
@@ -126,179 +130,208 @@ def run(
 
     - `send_s`: from stage p to p + 1 or back (P - 1: between the last and the first).   - `delay_s` () or [P Q L 2]: of
       the switch.   - `decision_s`: from a forward gate until the circuits for its demand are known.
+    - `order.paired` must be static. What a pair waits for its all-to-alls and for the switch is in the first slot of
+      its forward pass: `paid_s` is how much earlier it would end if all its circuits carried, `exchange_s` the rest
+      that is not computed.
     """
     (stages, passes), dtype = order.kind.shape, blocks.optical_s.dtype
-    decision_s = jnp.asarray(decision_s, dtype)
-
-    def step(state, one: Passes):
-        end, clocks = state
-        clock = _Clock(*(x[one.stage] for x in clocks))
-        clock = clock._replace(now=jnp.maximum(clock.now, one.arrived(end)))
-        given = one.compute, one.kind, decision_s, rules
-        clock, slots = lax.scan(lambda c, block: _block(c, block, given), clock, one.blocks)
-        clocks = _Clock(*(every.at[one.stage].set(own) for every, own in zip(clocks, clock, strict=True)))
-        return (end.at[one.stage, one.position].set(clock.now), clocks), slots
-
-    start = jnp.zeros((stages, passes), dtype), _clocks(stages, dtype)
-    slots = lax.scan(step, start, merged(order, blocks, compute, send_s, delay_s))[1]
+    blocks, compute, delay_s = jax.tree.map(jnp.asarray, (blocks, compute, delay_s))
+    table = table_of(order, blocks, compute, delay_s, rules, jnp)
+    walks, names = _Walks(rules, jnp.asarray(decision_s, dtype)), names_of(rules)
     at = order.stage, order.position
-    return Slots(*(jnp.zeros((stages, passes, *x.shape[1:]), x.dtype).at[at].set(x) for x in slots))
+    sent_s = jnp.where(jnp.asarray(order.crossing) < 0, 0, jnp.asarray(send_s, dtype)[order.crossing])
+    stage, position, needs = map(jnp.asarray, (*at, order.needs))
+    every = _Pass(stage, position, needs, sent_s, table.seconds[at], table.flags[at])
+
+    def step(state, unit):
+        end, clocks = state
+        one, two, together = unit
+        now, *network = (x[one.stage] for x in clocks)
+        now = jnp.maximum(now, one.arrived(end))
+        if order.paired is None:
+            clock, record = walks.alone((now, *network), one)
+        else:
+            now = jnp.maximum(now, jnp.where(together, two.arrived(end), 0))
+            ways = (lambda clock: walks.pair(clock, one, two)), (lambda clock: walks.beside_nobody(clock, one))
+            clock, record = lax.cond(together, *ways, (now, *network))
+            end = end.at[two.stage, two.position].set(clock[0])
+        clocks = tuple(x.at[one.stage].set(own) for x, own in zip(clocks, clock, strict=True))
+        return (end.at[one.stage, one.position].set(clock[0]), clocks), record
+
+    never = jnp.full(stages, -jnp.inf, dtype)
+    start = jnp.zeros((stages, passes), dtype), (jnp.zeros(stages, dtype), never, never, jnp.zeros(stages, bool))
+    empty = jnp.zeros(blocks.present.shape, dtype)
+    if order.paired is None:
+        times = lax.scan(step, start, (every, every, jnp.zeros(len(sent_s), bool)))[1]
+        return slots_of({name: empty.at[at].set(x) for name, x in zip(names, times, strict=True)}, table, rules, jnp)
+    first, second, both = units_of_order(order)
+    units = jax.tree.map(lambda x: x[first], every), jax.tree.map(lambda x: x[second], every), jnp.asarray(both)
+    ones, twos, paid = lax.scan(step, start, units)[1]
+    here, there = ((order.stage[some], order.position[some]) for some in (first, second[both]))
+    placed = (empty.at[here].set(x).at[there].set(y[both]) for x, y in zip(ones, twos, strict=True))
+    slots = slots_of(dict(zip(names, placed, strict=True)), table, rules, jnp)
+    return _with_paid(slots, blocks, order, (here[0][both], here[1][both]), paid[both])
 
 
-class Passes(NamedTuple):
-    """All passes of all stages in the merged order [P*Q ...], or one of them; `blocks`: with delays of the switch."""
+class _Pass(NamedTuple):
+    """One pass, or all of them in the merged order [P*Q ..]; `seconds`, `flags` [.. L column]: of its blocks."""
 
     stage: Any
     position: Any
     need: Any
-    kind: Kind
-    send_s: Any
-    compute: Compute
-    blocks: tuple[Blocks, Any]
+    sent_s: Any
+    seconds: Any
+    flags: Any
 
     def arrived(self, end: Float[Array, "P Q"]) -> Float[Array, ""]:
         """When its input is there."""
-        return jnp.where(self.need >= 0, end.reshape(-1)[jnp.maximum(self.need, 0)] + self.send_s, 0)
+        return jnp.where(self.need >= 0, end.reshape(-1)[jnp.maximum(self.need, 0)] + self.sent_s, 0)
 
 
-def merged(order: Order, blocks: Blocks, compute: Compute, send_s, delay_s) -> Passes:
-    """What `run` walks through."""
-    at = order.stage, order.position
-    compute = Compute(*(jnp.broadcast_to(part, len(order.kind))[order.stage] for part in compute))
-    each = jax.tree.map(lambda x: x[at], (blocks, jnp.broadcast_to(delay_s, blocks.optical_s.shape)))
-    kind, later = order.kind[at], None if order.later is None else jnp.asarray(order.later[at])
-    weight = None if order.later is None else jnp.asarray(kind == WEIGHT)
-    kinds = Kind(jnp.asarray(kind == BACKWARD), weight, later)
-    send_s = jnp.where(jnp.asarray(order.crossing) < 0, 0, send_s[order.crossing])
-    stage, position, need = map(jnp.asarray, (*at, order.needs))
-    return Passes(stage, position, need, kinds, send_s, compute, each)
+class _Walks(NamedTuple):
+    """One pass, or two together, through their blocks. A clock is (now, quiet, active, anew) here."""
+
+    rules: Rules
+    decision_s: Any
+
+    def alone(self, clock: tuple, one: _Pass) -> tuple[tuple, tuple]:
+        steps, names = ops.clock_alone(self.rules.recompute), names_of(self.rules)
+
+        def block(clock, row):
+            now, *network = clock
+            after, (times,) = self._played(steps, Clock((now,), now, *network), [row])
+            return (after.ready[0], *after[2:]), _named(times, names)
+
+        return lax.scan(block, clock, (one.seconds, one.flags))
+
+    def pair(self, clock: tuple, one: _Pass, two: _Pass) -> tuple[tuple, tuple]:
+        """Both passes, once with the switch and once as if all circuits carried."""
+        ways = jax.vmap(lambda switches: self._through(clock, one, two, switches))(jnp.asarray([True, False]))
+        (after, (ones, twos)), calm = jax.tree.map(lambda x: x[0], ways), ways[0][0][1]
+        return after, (ones, twos, jnp.stack([after[0] - calm, calm - clock[0]]))
+
+    def beside_nobody(self, clock: tuple, one: _Pass) -> tuple[tuple, tuple]:
+        """A pass alone, where others pair up."""
+        after, times = self.alone(clock, one)
+        return after, (times, times, jnp.zeros(2, one.seconds.dtype))
+
+    def _through(self, clock: tuple, one: _Pass, two: _Pass, switches: Any) -> tuple[tuple, tuple]:
+        now, quiet, active, anew = clock
+        start = Clock((now, now), now, quiet, jnp.where(switches, active, -jnp.inf), anew & switches)
+        steps, names = ops.clock_pair(self.rules.recompute), names_of(self.rules)
+
+        def round_(clock, rows):
+            clock, times = self._played(steps, clock, list(rows))
+            return clock, tuple(_named(of_pass, names) for of_pass in times)
+
+        rows = tuple((x.seconds, jnp.where(SWITCHES, x.flags & switches, x.flags)) for x in (one, two))
+        clock, times = lax.scan(round_, start, rows)
+        return (jnp.maximum(clock.free, jnp.maximum(*clock.ready)), *clock[2:]), times
+
+    def _played(self, steps: tuple, clock: Clock, rows: list) -> tuple[Clock, list[dict]]:
+        return play(steps, clock, rows, self.decision_s, self.rules.eps_waits, jnp)
 
 
-def _clocks(stages: int, dtype) -> _Clock:
-    """Of all stages, before anything ran."""
-    never = jnp.full(stages, -jnp.inf, dtype)
-    return _Clock(jnp.zeros(stages, dtype), never, never, jnp.zeros(stages, bool))
+def units_of_order(order: Order) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Which passes of the merged order run as one [U]: the first, the second, and whether there are two."""
+    paired = np.zeros(len(order.stage), bool) if order.paired is None else order.paired[order.stage, order.position]
+    first = np.flatnonzero(~np.concatenate([[False], paired[:-1]]))
+    return first, first + paired[first], paired[first]
 
 
-class _Parts(NamedTuple):
-    """Seconds of what one block computes in one pass."""
+def _with_paid(slots: Slots, blocks: Blocks, order: Order, at: tuple[Any, Any], paid: Any) -> Slots:
+    """With what pairs wait for, in the first slots of their forward passes.
 
-    lead: Float[Array, ""]  # before its all-to-alls
-    again: Float[Array, ""]  # between those of the forward pass that run again
-    inner: Float[Array, ""]  # between its own
-    behind: Float[Array, ""]  # after them
-    compute: Float[Array, ""]  # all of it, but for
-    tp: Float[Array, ""]  # tensor-parallel all-reduces
+    - `at`: stages and positions of these [U].   - `paid` [U 2]: seconds for the switch, and of the pair without it.
+    """
+    xp = np if isinstance(paid, np.ndarray) else jnp
+    work = (slots.compute_s + slots.tp_s).sum(-1)
+    if blocks.beside_s is not None:
+        work = work + xp.where(blocks.present[..., None], blocks.beside_s, 0).sum((-1, -2))
+    p, q = at
+    exposed = paid[:, 1] - work[p, q] - work[p, q + 1]
+    paid_s = xp.where(xp.asarray(order.in_pairs)[..., None], 0, slots.paid_s)
+    if xp is np:
+        exchange_s = np.array(slots.exchange_s)
+        paid_s[p, q, 0], exchange_s[p, q, 0] = paid[:, 0], exposed
+        return slots._replace(paid_s=paid_s, exchange_s=exchange_s)
+    exchange_s, paid_s = slots.exchange_s.at[p, q, 0].set(exposed), jnp.asarray(paid_s).at[p, q, 0].set(paid[:, 0])
+    return slots._replace(paid_s=paid_s, exchange_s=exchange_s)
 
 
-def _parts(one: Blocks, compute: Compute, kind: Kind, twice, rules: Rules) -> _Parts:
-    backward = kind.backward
-    moe_s = compute.moe_s if one.busy is None else compute.moe_s + (one.busy - 1) * compute.expert_s
-    forward = jnp.where(one.moe if one.experts is None else one.experts, moe_s, compute.dense_s)
-    factor = jnp.asarray(BACKWARD_OVER_FORWARD + (rules.recompute == "attention"), forward.dtype)
-    again = jnp.where(twice, forward, 0)
-    inner = jnp.where(backward, BACKWARD_OVER_FORWARD * forward, forward)
-    before = jnp.where(backward & ~twice, 0, compute.attention_s)
-    after = jnp.where(backward, factor * compute.attention_s, 0)
-    tp_s = compute.tp_s
-    if kind.weight is not None and kind.later is not None:
-        weights_s = compute.attention_weights_s
-        before, tp_s = (jnp.where(kind.weight, 0, part) for part in (before, tp_s))
-        inner = jnp.where(kind.weight, WEIGHTS_OVER_FORWARD * forward, inner)
-        inner = jnp.where(kind.later, inner - WEIGHTS_OVER_FORWARD * forward, inner)
-        after = jnp.where(kind.weight, weights_s, jnp.where(kind.later, after - weights_s, after))
-    parts = _Parts(
-        jnp.where(backward & ~twice, 0, before + tp_s),
-        again,
-        inner,
-        jnp.where(backward, after + tp_s, after),
-        before + again + inner + after,
-        jnp.where(twice, 2 * tp_s, tp_s),
+# -------------------------------------------------------------------------------------------------------- without JAX
+class _Plain:
+    """`where` and `maximum` of Python's numbers."""
+
+    @staticmethod
+    def where(condition: bool, a: float, b: float) -> float:
+        return a if condition else b
+
+    maximum = staticmethod(max)
+
+
+def run_plain(
+    order: Order,
+    blocks: Blocks,
+    compute: Compute,
+    send_s: np.ndarray,
+    delay_s: Any,
+    rules: Rules,
+    decision_s: float = 0.0,
+) -> Slots:
+    """`run` of one case without XLA: nothing is compiled. NumPy arrays in and out, float64."""
+    wide = _wide((blocks, compute, send_s, delay_s))
+    blocks, compute, send_s, delay_s = wide
+    table, names, (stages, passes) = (
+        table_of(order, blocks, compute, delay_s, rules, np),
+        names_of(rules),
+        order.kind.shape,
     )
-    if one.beside_s is not None:
-        parts = parts._replace(lead=parts.lead + one.beside_s[0], behind=parts.behind + one.beside_s[1])
-    return _Parts(*(jnp.where(one.present, part, 0) for part in parts))
+    seconds, flags = table.seconds.tolist(), table.flags.tolist()
+    calm = np.where(SWITCHES, False, table.flags).tolist()
+    sent_s = np.where(order.crossing < 0, 0.0, send_s[order.crossing]).tolist()
+    single, double = ops.clock_alone(rules.recompute), ops.clock_pair(rules.recompute)
+    end, clocks = [0.0] * (stages * passes), [(0.0, -np.inf, -np.inf, False)] * stages
+    times = {name: np.zeros(blocks.present.shape) for name in names}
+    paid, firsts = [], []
+
+    def through(steps: tuple, clock: Clock, rows: list, at: list) -> Clock:
+        for block, row in enumerate(zip(*(zip(*of, strict=True) for of in rows), strict=True)):
+            clock, records = play(steps, clock, list(row), decision_s, rules.eps_waits, _Plain)
+            for (p, q), record in zip(at, records, strict=False):
+                for name, time in zip(names, _named(record, names), strict=True):
+                    times[name][p, q, block] = time
+        return clock
+
+    for first, _, both in zip(*units_of_order(order), strict=True):
+        p, q = int(order.stage[first]), int(order.position[first])
+        now, quiet, active, anew = clocks[p]
+        for n in range(first, first + 1 + both):
+            if (need := order.needs[n]) >= 0:
+                now = max(now, end[need] + sent_s[n])
+        if not both:
+            clock = through(single, Clock((now,), now, quiet, active, anew), [(seconds[p][q], flags[p][q])], [(p, q)])
+            over = clock.ready[0]
+        else:
+            rows = [(seconds[p][q + n], flags[p][q + n]) for n in (0, 1)]
+            clock = through(double, Clock((now, now), now, quiet, active, anew), rows, [(p, q), (p, q + 1)])
+            over = max(clock.free, *clock.ready)
+            rows = [(seconds[p][q + n], calm[p][q + n]) for n in (0, 1)]
+            still = through(double, Clock((now, now), now, quiet, -np.inf, False), rows, [])
+            calm_over = max(still.free, *still.ready)
+            paid.append((over - calm_over, calm_over - now))
+            firsts.append((p, q))
+            end[p * passes + q + 1] = over
+        clocks[p], end[p * passes + q] = (over, *clock[2:]), over
+    slots = slots_of(times, table, rules, np)
+    return _with_paid(slots, blocks, order, tuple(np.transpose(firsts)), np.asarray(paid)) if firsts else slots
 
 
-def _block(clock: _Clock, block: tuple, given: tuple) -> tuple[_Clock, Slots]:
-    """One block of one pass, and delays of the switch; `given`: what is computed, the kind of pass, seconds of a
-    decision, rules."""
-    (one, delay_s), (compute, kind, decision_s, rules) = block, given
-    backward = kind.backward
-    begin, twice = clock.now, backward & (rules.recompute == "block")
-    parts = _parts(one, compute, kind, twice, rules)
-    known = begin + parts.lead + decision_s  # the circuits for a forward demand
-    turn = jnp.where(one.ahead, clock.quiet, known)
-    clock = _turned(clock._replace(now=begin + parts.lead), one.switch[0] & one.moe, turn, delay_s[0])
-    clock, paid = _again(clock, one, parts.again, twice, rules)
-    start, active, waiting = clock.now, clock.active, _waiting(clock, one)
-    clock, wait = _exchange(clock, one, 0, one.moe, rules)
-    over, paid = clock.now, paid + wait
-    length = jnp.where(one.moe, jnp.maximum(one.optical_s, one.electronic_s), 0)
-    inner, gap = _overlapped(length[0], length[1], parts.inner, rules.parts)
-    second, inner = over + gap, over + inner
-    turn_again = jnp.where(backward, clock.quiet, jnp.maximum(clock.quiet, known))
-    clock = _turned(clock._replace(now=second), one.switch[1] & one.moe, turn_again, delay_s[1])
-    active_again, waiting_again = clock.active, _waiting(clock, one)
-    clock, wait = _exchange(clock, one, 1, one.moe, rules)
-    ended, paid = clock.now, paid + wait
-    clock = clock._replace(now=ended + parts.behind)
-    slots = Slots(
-        begin,
-        clock.now,
-        jnp.stack([start, second]),
-        jnp.stack([over, ended]),
-        inner,
-        jnp.stack([turn, turn_again]),
-        jnp.stack([active, active_again]),
-        jnp.stack([waiting[0], waiting_again[1]]),
-        parts.compute,
-        parts.tp,
-        jnp.where(twice, 2, 1).astype(gap.dtype) * length.sum() + (gap - parts.inner),
-        paid,
-    )
-    return clock, slots
+def _wide(tree: Any) -> Any:
+    """Arrays of float64 for what is real."""
 
+    def one(x: Any) -> np.ndarray:
+        x = np.asarray(x)
+        return x.astype(np.float64) if x.dtype.kind == "f" else x
 
-def _turned(clock: _Clock, switch, told, delay_s) -> _Clock:
-    """The switch is told to turn."""
-    active, anew = jnp.where(switch, told + delay_s, clock.active), jnp.where(switch, clock.active > told, clock.anew)
-    return clock._replace(active=active, anew=anew)
-
-
-def _waiting(clock: _Clock, one: Blocks) -> Float[Array, "2"]:
-    """What of the circuits' parts waits for the switch."""
-    waiting_s = one.optical_s if one.waiting_s is None else one.waiting_s
-    return jnp.where(clock.anew, one.optical_s, waiting_s)
-
-
-def _exchange(clock: _Clock, one: Blocks, which: int, here, rules: Rules) -> tuple[_Clock, Float[Array, ""]]:
-    """One all-to-all, and how much later than without an inactive switch it ended."""
-    optical_s, packet_s, waiting_s = one.optical_s[which], one.electronic_s[which], _waiting(clock, one)[which]
-    active = jnp.maximum(clock.now, clock.active)
-    packets = (active if rules.eps_waits else clock.now) + packet_s
-    waited = jnp.where(waiting_s > 0, active + waiting_s, clock.now)
-    over = jnp.maximum(packets, jnp.maximum(clock.now + optical_s, waited))
-    late = over - (clock.now + jnp.maximum(optical_s, packet_s))
-    done = clock._replace(now=over, quiet=over)
-    return _Clock(*(jnp.where(here, a, b) for a, b in zip(done, clock, strict=True))), jnp.where(here, late, 0)
-
-
-def _again(clock: _Clock, one: Blocks, inner, twice, rules: Rules) -> tuple[_Clock, Float[Array, ""]]:
-    """The block's forward all-to-alls once more, around its experts: those of the backward pass in reverse."""
-    if rules.recompute != "block":
-        return clock, jnp.zeros_like(inner)
-    clock, waited = _exchange(clock, one, 1, twice & one.moe, rules)
-    clock, waited_again = _exchange(clock._replace(now=clock.now + inner), one, 0, twice & one.moe, rules)
-    return clock, waited + waited_again
-
-
-def _overlapped(first, second, inner, parts: int):
-    """Seconds after the first all-to-all of `first` seconds is over: (start and end of the experts, start of the second
-    all-to-all). That takes `second` seconds at a stretch; parts that come late delay its start instead."""
-    alone = jnp.stack([jnp.zeros_like(inner), inner])
-    computed = jnp.stack([first / parts, jnp.maximum(first + inner / parts, first / parts + inner)]) - first
-    one = (inner + first * (1 - parts)) / parts  # part 1 may be combined from here on
-    last = computed[1] + second / parts - second  # and so that the last part ends in time
-    whole = parts == 1  # to the last digit
-    return jnp.where(whole, alone, computed), jnp.where(whole, inner, jnp.maximum(0, jnp.maximum(one, last)))
+    return jax.tree.map(one, tree)

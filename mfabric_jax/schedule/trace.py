@@ -12,20 +12,32 @@ Kinds: attention, experts, dense, head, optimizer, tp, cp, all-to-all, dp, place
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from mfabric_jax.schedule import block_ops as ops
 from mfabric_jax.schedule._beside import Beside
-from mfabric_jax.schedule._order import BACKWARD, FORWARD, WEIGHT, Order, order_of
-from mfabric_jax.schedule._trace_blocks import LABELS, Segment, _at, _block, _in_pair, _Seconds, _Who
-from mfabric_jax.schedule.timeline import Blocks, Compute, Rules, Slots
+from mfabric_jax.schedule._order import BACKWARD, FORWARD, WEIGHT, order_of
+from mfabric_jax.schedule.block_table import rows_of
+from mfabric_jax.schedule.blocks import Blocks, Compute, Rules, Slots
 from mfabric_jax.workload import Workload
 
+Segment = dict[str, Any]
 TRACKS = ("compute", "EPS", "OCS", "NVSwitch", "waiting")
 SLIVER = 1e-4  # of a picture: what single precision leaves at its edges
 DIRECTIONS = {FORWARD: "forward", BACKWARD: "backward", WEIGHT: "weights"}
+BESIDE = {  # what else a block takes: track and label
+    "head": ("compute", "output head"),
+    "tp": ("NVSwitch", "TP"),
+    "cp": ("EPS", "keys and values"),
+    "dp": ("EPS", "parameters"),
+}
+LABELS = {  # of all-to-alls
+    kind: tuple(op.label for _, op in ops.alone(kind, "none") if isinstance(op, ops.Send))
+    for kind in ("forward", "backward")
+}
 
 
 def segments(
@@ -50,27 +62,115 @@ def segments(
     inactive; where two passes run together all waiting is left out. Recomputed parts are labelled "again". Where
     dispatch, experts and combine overlap in parts, experts are drawn part by part and each all-to-all at a stretch:
     then all-to-alls are longer than `slots.exchange_s`, which only has what experts do not hide. A reconfiguration that
-    was told anew ends where the next begins; one before the iteration is left out.
+    was restarted ends where the next begins; one before the iteration is left out.
     """
     rules = rules or Rules()
     slots, blocks = jax.tree.map(np.float64, slots), jax.tree.map(np.asarray, blocks)
-    more = {kind: np.asarray(seconds) for kind, seconds in (beside or {}).items()}
-    each = [np.broadcast_to(np.float64(part), workload.pp) for part in compute]
+    every: Any = [np.broadcast_to(np.float64(part), workload.pp) for part in compute]
+    iteration = _Drawn(
+        slots, blocks, rows_of(blocks, Compute(*every)), jax.tree.map(np.asarray, dict(beside or {})), rules
+    )
     found, order = [], order_of(workload)
     for stage in range(workload.pp):
-        own = _Seconds(*(float(part[stage]) for part in each))
         drawn = _between(workload, slots, stage)
         for who, at in _running(workload, stage):
-            draw = _in_pair if _together(order, *at[:2]) else _block
-            one = _at(slots, blocks, at, more, later=order.later is not None and bool(order.later[at[:2]]))
-            drawn += draw(who, one, own, rules)
+            together = order.together(at[:2])
+            steps = ops.steps_of(ops.kind_of(order, at[:2]), rules.recompute, together=together)
+            drawn += iteration.block(who, at, steps, together=together)
         found += _apart(drawn)
     return found if reduce_s is None else _reduced(found, slots, np.asarray(reduce_s), step_s, moved_s)
 
 
-def _together(order: Order, stage: int, position: int) -> bool:
-    """Whether a pass runs together with another."""
-    return order.paired is not None and bool(order.paired[stage, max(position - 1, 0) : position + 1].any())
+class _Who(NamedTuple):
+    """Whose segments are drawn."""
+
+    stage: int
+    micro_batch: int
+    place: int
+    block: int | None
+    direction: str
+
+    def draw(self, track: str, kind: str, label: str, start: Any, length: Any) -> Segment:
+        """One segment, maybe of no length."""
+        what = {"stage": self.stage, "track": track, "kind": kind, "label": label}
+        return what | self._asdict() | {"start_s": float(start), "end_s": float(start) + float(length)}
+
+
+class _Drawn(NamedTuple):
+    """An iteration to draw; `rows`: seconds [P Q L] of everything in `block_table.ROWS`."""
+
+    slots: Slots
+    blocks: Blocks
+    rows: dict[str, np.ndarray]
+    beside: dict[str, np.ndarray]
+    rules: Rules
+
+    def block(self, who: _Who, at: tuple[int, int, int], steps, *, together: bool) -> Iterator[Segment]:
+        """One block of one pass; `steps`: (run, operation)."""
+        now = dict(zip(ops.RUNS, self.slots.runs[at], strict=True))
+        slower = 1 / (1 - self.rules.comm_cores) if together else 1.0
+        moe, experts = bool(self.blocks.moe[at]), "experts" if self.blocks.with_experts[at] else "dense"
+        in_parts = self.rules.parts > 1 and moe and self._length(at, 0) > 0
+        for run, op in steps:
+            if isinstance(op, ops.Work | ops.Beside):
+                if in_parts and run == "inner":
+                    length = sum(seconds for *_, seconds in self._computed(op, at, experts, slower))
+                    yield from self._in_parts(who, at, experts, length)
+                    continue
+                for track, kind, label, length in self._computed(op, at, experts, slower):
+                    yield who.draw("compute" if together else track, kind, label, now[run], length)
+                    now[run] += length
+            elif isinstance(op, ops.Turn) and moe:
+                told, active = (times[(*at, op.which)] for times in (self.slots.turn, self.slots.active))
+                if self.blocks.switch[(*at, op.which)] and np.isfinite(told):
+                    yield who.draw("OCS", "reconfigure", "reconfigure", told, active - told)
+            elif isinstance(op, ops.Send) and moe:
+                sent = self._all_to_all(who, at, op)
+                yield from (one for one in sent if not together or one["kind"] != "waiting")
+
+    def _computed(self, op, at, experts: str, slower: float) -> Iterator[tuple[str, str, str, Any]]:
+        """Track, kind, label and seconds of what is computed."""
+        if isinstance(op, ops.Beside):
+            for kind, seconds in self.beside.items():
+                yield BESIDE[kind][0], kind, BESIDE[kind][1], seconds[(*at, op.which)]
+            return
+        length = sum(self.rows[name][at] for name in op.of) * (1.0 if op.kind == "tp" else slower)
+        kind, label = op.kind, op.label
+        if kind == "experts":
+            kind, label = experts, label.replace("experts", experts)
+        yield op.track, kind, label, length
+
+    def _length(self, at, which: int) -> Any:
+        """Seconds of an all-to-all, had it not waited for the switch."""
+        return max(self.blocks.optical_s[(*at, which)], self.blocks.electronic_s[(*at, which)])
+
+    def _in_parts(self, who: _Who, at, experts: str, length: Any) -> Iterator[Segment]:
+        """Experts in parts, each once its dispatch and the part before are over."""
+        parts, first = self.rules.parts, self._length(at, 0)
+        now = begin = self.slots.over[(*at, 0)] - first
+        for part in range(1, parts + 1):
+            start = max(now, begin + first * part / parts)
+            now = start + length / parts
+            yield who.draw("compute", experts, f"experts {part}/{parts}", start, length / parts)
+
+    def _all_to_all(self, who: _Who, at, op: ops.Send) -> Iterator[Segment]:
+        """Both parts of an all-to-all, and the waiting for the switch that makes it end later."""
+        which, waits = (*at, op.which), self.rules.eps_waits
+        start = self.slots.again[which] if op.again else self.slots.start[which]
+        active = max(start, self.slots.active[(*at, 0 if op.again else op.which)])
+        optical_s, packet_s = self.blocks.optical_s[which], self.blocks.electronic_s[which]
+        waiting_s, inactive = self.slots.waiting[which], active - start
+        late = max(packet_s if waits else 0.0, waiting_s)
+        paid = max(inactive + late - max(packet_s, optical_s), 0.0) if late > 0 or waits else 0.0
+        yield who.draw("waiting", "waiting", "switch", active - paid, paid)
+        begin = active if waits else start
+        inside_s = 0.0 if self.blocks.inside_s is None else self.blocks.inside_s[which]
+        yield who.draw("EPS", "all-to-all", op.label, begin, self.blocks.packet_s[which])
+        yield who.draw("NVSwitch", "all-to-all", f"{op.label} inside servers", begin, inside_s)
+        if optical_s > 0:
+            some = waiting_s < optical_s  # carry while others turn
+            begin, end = start if some else active, max(start + optical_s, active + waiting_s)
+            yield who.draw("OCS", "all-to-all", op.label, begin, end - begin if some else optical_s)
 
 
 def _passes(workload: Workload, stage: int) -> Iterator[tuple[int, _Who]]:

@@ -11,8 +11,8 @@ import pytest
 
 from mfabric_jax.schedule._beside import COLUMNS, beside_of, last_blocks
 from mfabric_jax.schedule.all_to_alls import Exchanges, places
+from mfabric_jax.schedule.blocks import Compute, Rules
 from mfabric_jax.schedule.iteration import FabricRates, Walked, all_reduce_seconds, step_seconds, walk
-from mfabric_jax.schedule.timeline import Compute, Rules
 from mfabric_jax.schedule.trace import segments
 from mfabric_jax.workload.compute import BlockSeconds
 from mfabric_jax.workload.volume import context_bytes

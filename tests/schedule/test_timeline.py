@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from mfabric_jax.schedule._order import BACKWARD, Order, order
-from mfabric_jax.schedule.timeline import Blocks, Compute, Rules, run
+from mfabric_jax.schedule.blocks import Blocks, Compute, Rules
+from mfabric_jax.schedule.timeline import run
 from tests.oracles.timeline import Region, timeline
 
 

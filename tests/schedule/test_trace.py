@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from mfabric_jax.schedule._order import BACKWARD, FORWARD, WEIGHT, order_of
-from mfabric_jax.schedule._trace_blocks import LABELS
 from mfabric_jax.schedule.all_to_alls import places
-from mfabric_jax.schedule.pairs import run_in_pairs
-from mfabric_jax.schedule.timeline import Blocks, Compute, Rules, run
-from mfabric_jax.schedule.trace import TRACKS, one_block, segments
+from mfabric_jax.schedule.blocks import Blocks, Compute, Rules
+from mfabric_jax.schedule.timeline import run
+from mfabric_jax.schedule.trace import LABELS, TRACKS, one_block, segments
 from tests.schedule.jobs import job
 
 TOLERANCE = {"rtol": 1e-9, "atol": 1e-9}
@@ -214,7 +213,7 @@ def assert_turns(workload, found, slots, blocks, delay_s):
 def test_what_two_passes_compute_together_is_apart_and_all_that_they_send_is_there():
     workload, rules = job(pp=2, blocks=4, micro_batches=4, schedule="dualpipe"), Rules(comm_cores=0.2)
     blocks, compute, send_s, delay_s = draw(0, workload)
-    slots = jax.tree.map(np.asarray, run_in_pairs(order_of(workload), blocks, compute, send_s, delay_s, rules))
+    slots = jax.tree.map(np.asarray, run(order_of(workload), blocks, compute, send_s, delay_s, rules))
     found = segments(workload, slots, blocks, compute, rules)
     assert_apart(workload, found)
     for stage in range(workload.pp):

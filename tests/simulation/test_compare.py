@@ -19,6 +19,7 @@ from mfabric_jax.report import remarks
 from mfabric_jax.resolving.calibration import CALIBRATED
 from mfabric_jax.schedule import exchanges, iterate, rates_of
 from mfabric_jax.simulation._examples import examples
+from mfabric_jax.simulation._provenance import commit
 from mfabric_jax.simulation.results import effective
 from mfabric_jax.workload import block_seconds, get_gpu
 from tests.mistakes import check_refused
@@ -237,7 +238,9 @@ def test_effective_holds_every_resolved_value(monkeypatch):
     assert got["jax"] == jax.__version__
     assert got["device"].startswith(jax.local_devices()[0].platform)
     monkeypatch.setenv("PATH", "")
+    commit.cache_clear()
     assert effective(cases(asked))["commit"] is None  # no git
+    commit.cache_clear()
     assert got["commit"] is None or len(got["commit"].removesuffix("+changes")) == 40
     varied = effective(cases(asked, {"network.nic_gbps": [100, 400]}))
     assert (varied["resolved"]["network.nic_gbps"], varied["varied"]) == ([100, 400], ["network.nic_gbps"])
