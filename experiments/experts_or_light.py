@@ -109,7 +109,7 @@ def timed(config: Config, design: Design, tokens: Tokens) -> Row:
     setting = resolve(config.setting(design))
     if design.placement != "contiguous":
         room = setting.settings.room(setting.job)
-        tokens = placed(tokens, room, placement_policy(design.placement), every=setting.settings.replace_every)
+        tokens = placed(tokens, room, placement_policy(design.placement), every=setting.case.placement.rule.every)
     one = scenario_of(setting, (setting.case.network.nic_gbps,), traffic=(tokens,))
     (row,) = rows_of(simulate_scenario(one))
     return row

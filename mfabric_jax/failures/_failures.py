@@ -201,7 +201,7 @@ def _solve_stage(one: Scenario, left: Degraded, stage: int) -> Exchanges:
     policy = settings.circuits_policy()
     policy = _serving_first(policy, left.server) if left.relays else policy
     policy = jax.tree_util.Partial(_staying, count=_last_circuits(one, policy, region, stage)) if left.stays else policy
-    first = First(settings.first, cold=settings.cold_start)
+    first = First(settings.first, cold=settings.case.circuits.cold_start)
     solved = _solve_all(job, region, tokens, share, keys, policy, stage, parts, first)
     if settings.own_policy:
         check_legal(settings.policy_name, np.asarray(solved.count), np.asarray(left.region.degrees))

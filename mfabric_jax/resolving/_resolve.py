@@ -6,6 +6,7 @@ the job (`Workload`) and what the engine reads (`Settings`).
 
 import dataclasses
 import functools
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from importlib import resources
@@ -19,7 +20,7 @@ from mfabric_jax.fabric.ocs import get_ocs
 from mfabric_jax.fabric.transport import get_transport
 from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.resolving.limits import PAYS, check_limits, refuse
-from mfabric_jax.resolving.settings import Hardware, Settings
+from mfabric_jax.resolving.settings import Hardware, Settings, knobs_of
 from mfabric_jax.text_files import stamp
 from mfabric_jax.traffic.named_axes import axes_of
 from mfabric_jax.workload import Gpu, Workload, get_gpu
@@ -122,7 +123,7 @@ def _resolved(case: Case, files: tuple) -> Resolved:
     _rest(found, tree_nics)
     whole = found.case
     check_limits(whole, job, gpu, on)
-    settings = _settings(whole, job, gpu)
+    settings = _settings(whole, gpu)
     resolved = Resolved(whole, job, settings, found.why, case)
     _check_fabric(resolved)
     return resolved
@@ -197,9 +198,7 @@ def _clash(found: _Open, statement: Statement, degrees: set[str]) -> str | None:
     for path in degrees:
         if found[path] not in (None, statement[path]):
             return f"{path} is {found[path]}, not {statement[path]}"
-    replica = 1
-    for path in degrees:
-        replica *= statement[path]
+    replica = math.prod(statement[path] for path in degrees)
     gpus = found["job.parallel.gpus"]
     if gpus is not None and gpus % replica:
         return f"{gpus} GPUs are no multiple of its {replica}"
@@ -245,7 +244,7 @@ def _job(found: _Open, model: Model, gpu: Gpu, on: Fabric) -> Workload:
     _batch(found, degrees)
     return Workload(
         **degrees,
-        **_shape(found, model),
+        **_shape(found),
         model=model.label,
         architecture=model.architecture,
         gpus=found["job.parallel.gpus"],
@@ -256,7 +255,7 @@ def _job(found: _Open, model: Model, gpu: Gpu, on: Fabric) -> Workload:
     )
 
 
-def _shape(found: _Open, model: Model) -> dict[str, Any]:
+def _shape(found: _Open) -> dict[str, Any]:
     """Fields of the workload that no search chooses."""
     passes = found["job.overlap"] == "passes"
     capacity = found["job.capacity_factor"]
@@ -300,7 +299,7 @@ def _degrees(found: _Open, model: Model, gpu: Gpu) -> Candidate:
         gpus = max(1, GPUS // replica) * replica
     _check_degrees(found, model, gpu)
     recompute = found["job.recompute"]
-    shape = {name: value for name, value in _shape(found, model).items() if name not in ("sequence", "micro_batch")}
+    shape = {name: value for name, value in _shape(found).items() if name not in ("sequence", "micro_batch")}
     return quickest(
         model.architecture,
         gpu,
@@ -493,66 +492,16 @@ def _hardware(whole: Case, gpu: Gpu) -> dict[str, Any]:
 
 
 # ------------------------------------------------------------------------------------------------------------ settings
-TURNS: dict[str, str] = dict.fromkeys(
-    ("on-demand", "always", "span"), "block"
-)  # what the first all-to-all of a block does
-
-
-def _settings(whole: Case, job: Workload, gpu: Gpu) -> Settings:
+def _settings(case: Case, gpu: Gpu) -> Settings:
     """What the engine reads."""
-    case: Any = whole
-    turn: Any = case.circuits.turn
     source: Any = case.traffic.source
-    rule: Any = case.placement.rule
-    experts: Any = case.compute.experts
-    overlap: Any = case.job.overlap
-    paths: Any = case.network.paths
-    trace = source.path if source.name == "trace" else None
-    if source.name == "trace" and trace is None:
-        raise InputError("traffic.trace needs a path: a file or folder of recorded routing, got none.")
-    if source.name == "trace" and source.axes is not None:
-        axes_of(source.axes)
-    random = turn.name == "predict" and turn.predictor == "random"
+    if source.name == "trace":
+        if source.path is None:
+            raise InputError("traffic.trace needs a path: a file or folder of recorded routing, got none.")
+        if source.axes is not None:
+            axes_of(source.axes)
     policies.suited(case.circuits.policy, routing=case.circuits.routing)
-    moved = rule.name != "contiguous"
-    return Settings(
-        **_hardware(whole, gpu),
-        compute_precision=case.job.precision.compute,
-        expert_load=experts.name,
-        expert_tile=experts.tile if experts.name == "received" else 1,
-        combine_start=experts.combine if experts.name == "received" else "barrier",
-        overlap_parts=overlap.value if overlap.name == "parts" else 1,
-        comm_cores=overlap.comm_cores if overlap.name == "passes" else 0.0,
-        dp_overlap=case.job.overlap_gradients,
-        trace=trace,
-        records=source.records if source.name == "trace" else None,
-        axes=source.axes if source.name == "trace" else None,
-        traffic=source.value if source.name == "knobs" else {"shares": "measured"}.get(source.name, source.name),
-        skew=getattr(source, "skew", 0.0),
-        drift=getattr(source, "drift", 0.0),
-        placement=rule.name,
-        redundant_experts=rule.redundant_experts if moved else 0,
-        placement_groups=getattr(rule, "groups", None),
-        placed_on="now" if moved and rule.loads == 0 else "past",
-        placed_window=max(1, rule.loads) if moved else 1,
-        replace_every=rule.every if moved else 0,
-        first="random" if random else TURNS.get(turn.name, turn.name),
-        predictor=turn.predictor if turn.name == "predict" and not random else None,
-        scenarios=turn.scenarios if turn.name == "predict" else 8,
-        sigma=turn.sigma if turn.name == "predict" else None,
-        plan_on="span" if turn.name == "span" and turn.chosen_on == "actual" else "past",
-        circuits_for=_span(turn),
-        reconfiguration_cost="always" if turn.name == "always" else "changed",
-        flows="single" if paths.name == "ecmp" else "spray",
-        busy=paths.busy if paths.name == "ecmp" else "group",
-        circuit_flows=paths.circuits if paths.name == "ecmp" else "single",
-    )
-
-
-def _span(turn: Any) -> str:
-    if turn.name == "span":
-        return turn.length
-    return "block" if turn.name == "predict" and turn.both else "all-to-all"
+    return Settings(**_hardware(case, gpu))
 
 
 def _check_fabric(resolved: Resolved) -> None:
@@ -560,7 +509,8 @@ def _check_fabric(resolved: Resolved) -> None:
     case, settings, job = resolved.case, resolved.settings, resolved.job
     settings.price_list().at("nic", case.network.nic_gbps)
     settings.server.peak(settings.compute_precision)
-    settings.knobs()
+    if case.traffic.source.name == "knobs":
+        knobs_of(case.traffic.source)
     _check_measured(case)
     settings.room(job)
     one_of("circuits.routing", case.circuits.routing, ("unsplit", "best-path", "split", "relay"))

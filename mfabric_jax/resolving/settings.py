@@ -70,40 +70,13 @@ class Hardware:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings(Hardware):
-    """One case as the engine has it, every value resolved; names and meaning: `case.tree`."""
+    """One case as the engine has it, every value resolved.
 
-    compute_precision: str
-    expert_load: str
-    expert_tile: int
-    combine_start: str
-    overlap_parts: int
-    comm_cores: float
-    dp_overlap: bool
-    trace: str | None
-    records: tuple[int, int] | None
-    axes: str | None
-    traffic: str
-    skew: float
-    drift: float
-    placement: str
-    redundant_experts: int
-    placement_groups: int | None
-    placed_on: str
-    placed_window: int
-    replace_every: int
-    first: str
-    predictor: str | None
-    scenarios: int
-    sigma: float | None
-    plan_on: str
-    circuits_for: str
-    reconfiguration_cost: str
-    flows: str
-    busy: str
-    circuit_flows: str
-    measured: float | None = None  # the rate that was solved from a measured iteration
+    - `measured`: the rate that was solved from a measured iteration.
+    """
 
-    # ------------------------------------------------------------------------------------ as the case says, by its name
+    measured: float | None = None
+
     @property
     def seed(self) -> int:
         return self.case.run.seed
@@ -113,68 +86,40 @@ class Settings(Hardware):
         return self.case.run.dtype
 
     @property
-    def iterations(self) -> int:
-        return self.case.run.iterations
-
-    @property
-    def replicas(self) -> int | str:
-        return self.case.run.replicas
-
-    @property
-    def drawn(self) -> int:
-        return self.case.traffic.drawn
-
-    @property
-    def matrices(self) -> str:
-        return {"nothing": "each", "micro-batches": "block", "everything": "one"}[self.case.traffic.alike]
-
-    @property
     def routing(self) -> str:
         return self.case.circuits.routing
-
-    @property
-    def partial(self) -> bool:
-        return self.case.circuits.partial
-
-    @property
-    def decision_s(self) -> float | str:
-        return self.case.circuits.decision_s
-
-    @property
-    def each_s(self) -> float:
-        return self.case.circuits.each_s
-
-    @property
-    def reactivation_s(self) -> float:
-        return self.case.circuits.reactivation_s
-
-    @property
-    def cold_start(self) -> bool:
-        return self.case.circuits.cold_start
-
-    @property
-    def ocs(self) -> str | None:
-        return self.case.circuits.ocs
-
-    @property
-    def prices(self) -> str | None:
-        return self.case.network.prices
-
-    @property
-    def nics(self) -> int | None:
-        return self.server_nics
 
     @property
     def wiring(self) -> str:
         return self.case.network.topoopt.wiring
 
     @property
-    def path_radix(self) -> int:
-        return self.case.network.radix
+    def turn(self) -> Any:
+        """When circuits turn: an alternative of `circuits.turn`."""
+        return self.case.circuits.turn
 
     @property
-    def nic_use(self) -> tuple[str, ...]:
-        return (self.case.network.nic_use,)
+    def first(self) -> str:
+        """What the first all-to-all of a block does, as `schedule.First` names it."""
+        if self.turn.name == "predict" and self.turn.predictor == "random":
+            return "random"
+        return "block" if self.turn.name in ("on-demand", "always", "span") else self.turn.name
+
+    @property
+    def circuits_for(self) -> str:
+        """How long circuits stay: for an all-to-all, or a span of `schedule.spans`."""
+        if self.turn.name == "span":
+            return self.turn.length
+        return "block" if self.turn.name == "predict" and self.turn.both else "all-to-all"
+
+    @property
+    def plan_on(self) -> str:
+        """What long spans are planned on: the span itself, or the past."""
+        return "span" if self.turn.name == "span" and self.turn.chosen_on == "actual" else "past"
+
+    @property
+    def compute_precision(self) -> str:
+        return self.case.job.precision.compute  # type: ignore[return-value]
 
     # ------------------------------------------------------------------------------------------ the rate of computation
     @property
@@ -188,21 +133,6 @@ class Settings(Hardware):
         if self.rates_from != "calibrated" or (self.server.name, self.compute_precision) != (DEFAULT_GPU, "bf16"):
             return {}
         return CALIBRATED[self.case.compute.rate.value]  # type: ignore[union-attr]
-
-    @property
-    def measured_iteration_s(self) -> float | None:
-        """Seconds of the iteration that was measured, where that says the rate."""
-        return self.case.compute.rate.iteration_s if self.rates_from == "measured" else None  # type: ignore[union-attr]
-
-    @property
-    def measured_fabric(self) -> str:
-        """Where it was measured."""
-        return self.case.compute.rate.fabric  # type: ignore[union-attr]
-
-    @property
-    def measured_at(self) -> float:
-        """Gbps of the iteration that was measured."""
-        return self.case.compute.rate.nic_gbps  # type: ignore[union-attr,return-value]
 
     def achieved(self, job: Workload) -> float:
         """Achieved over peak FLOP/s of the GPU for a model."""
@@ -221,28 +151,18 @@ class Settings(Hardware):
         achieved = self.achieved(job) if efficiency is None else efficiency
         return block_seconds(job, self.server, achieved, self.compute_precision)
 
-    # ----------------------------------------------------------------------------------------------- traffic, placement
-    def knobs(self) -> Knobs | None:
-        """Of the traffic, where it is a named workload or a file of knobs. `InputError` for one that is neither."""
-        source: Any = self.case.traffic.source
-        if source.name != "knobs":
-            return None
-        if source.value.endswith(".json"):
-            return Knobs.read(source.value)
-        return WORKLOADS[one_of("traffic.knobs", source.value, WORKLOADS)]
-
     def room(self, job: Workload) -> Room:
         """The slots that a group's experts are placed in."""
-        facts = job.architecture
+        facts, rule = job.architecture, self.case.placement.rule
         limited = job.node_limit == "model" and facts.expert_groups > 1
-        groups = self.placement_groups or (facts.expert_groups if limited else facts.experts)
+        groups = getattr(rule, "groups", None) or (facts.expert_groups if limited else facts.experts)
         room = Room(job.ep, job.ranks_per_server, job.expert_slots, groups)
         room.check(facts.experts)
-        whole_groups = self.placement == "hierarchical" and groups == facts.expert_groups == room.servers
-        if limited and self.placement != "contiguous" and not whole_groups:
+        whole_groups = rule.name == "hierarchical" and groups == facts.expert_groups == room.servers
+        if limited and rule.name != "contiguous" and not whole_groups:
             raise InputError(
                 f"job.per-server.node_limit 'model' is of groups of neighbouring experts: placement.rule must be "
-                f"contiguous, or hierarchical with one group a server ({room.servers}), got {self.placement!r} with "
+                f"contiguous, or hierarchical with one group a server ({room.servers}), got {rule.name!r} with "
                 f"{groups}."
             )
         return room
@@ -251,7 +171,7 @@ class Settings(Hardware):
     @functools.cached_property
     def parts(self) -> Parts:
         """The table of parts in use."""
-        return Parts.read(self.prices, self.ocs)
+        return Parts.read(self.case.network.prices, self.case.circuits.ocs)
 
     def price_list(self) -> Prices:
         """The prices of the network in use."""
@@ -260,7 +180,8 @@ class Settings(Hardware):
     @property
     def optical_switch(self) -> Ocs | None:
         """The one that is named."""
-        return None if self.ocs is None else get_ocs(self.ocs, self.prices)
+        ocs = self.case.circuits.ocs
+        return None if ocs is None else get_ocs(ocs, self.case.network.prices)
 
     def nvlink_Bps(self, on: Fabric, nic_gbps: Any) -> Any:
         """What a GPU has inside its server or scale-up domain [bytes/s]; the bandwidth may be traced."""
@@ -269,15 +190,21 @@ class Settings(Hardware):
     def rates(self, on: Fabric, group: EpGroup, nic_gbps: Any) -> FabricRates:
         """What the timeline needs of a fabric at a bandwidth."""
         numbers = {"goodput": self.goodput, "link_delay_s": self.link_delay_s}
-        numbers |= {"each_s": self.each_s, "reactivation_s": self.reactivation_s}
+        numbers |= {"each_s": self.case.circuits.each_s, "reactivation_s": self.case.circuits.reactivation_s}
         numbers |= {"nvlink_Bps": self.nvlink_Bps(on, nic_gbps), "memory_Bps": self.server.memory_Bps or float("inf")}
         return rates_at(on.at(group, nic_gbps, self.gpu_tbps), self.carried_by, on.path_links(self), **numbers)
 
     @property
     def rules(self) -> Rules:
         """How an iteration runs."""
-        waits = self.case.circuits.packets_wait
-        return Rules(waits, self.overlap_parts, dp_overlap=self.dp_overlap, comm_cores=self.comm_cores)
+        case: Any = self.case
+        overlap = case.job.overlap
+        return Rules(
+            case.circuits.packets_wait,
+            overlap.value if overlap.name == "parts" else 1,
+            dp_overlap=case.job.overlap_gradients,
+            comm_cores=overlap.comm_cores if overlap.name == "passes" else 0.0,
+        )
 
     # --------------------------------------------------------------------------------------------------------- circuits
     @property
@@ -297,6 +224,13 @@ class Settings(Hardware):
         policy = policies.suited(self.policy, routing=self.routing)
         alone = self.first == "pays" or self.case.job.overlap.name == "passes"  # type: ignore[union-attr]
         return policies.for_demand_alone(policy) if alone and self.policy in policies.SETTLE_TIES else policy
+
+
+def knobs_of(source: Any) -> Knobs:
+    """Knobs of traffic: of a named workload, or of a file. `InputError` for one that is neither."""
+    if source.value.endswith(".json"):
+        return Knobs.read(source.value)
+    return WORKLOADS[one_of("traffic.knobs", source.value, WORKLOADS)]
 
 
 def rates_at(

@@ -164,7 +164,8 @@ def function_of(one: Scenario) -> tuple[IterationOf, dict[str, Any]]:
     case |= {"sample": 0, "efficiency": settings.achieved(one.workload)}
     case["nvlink_gigabytes_per_s"] = units.to_gigabytes(settings.own_nvlink_Bps)
     if one.group.reconfigures:
-        case |= {name: getattr(settings, name) for name in ("delay_s", "each_s", "reactivation_s")}
+        circuits = settings.case.circuits
+        case |= {name: getattr(circuits, name) for name in ("delay_s", "each_s", "reactivation_s")}
     if one.fabric.data:
         case["optical_degree"] = settings.optical_degree
     return function, {PATHS[name]: value for name, value in case.items()}

@@ -149,7 +149,7 @@ class Points:
     @property
     def replicas(self) -> int:
         """How many are simulated."""
-        return replicas_of(self.settings.replicas, self.job)
+        return replicas_of(self.settings.case.run.replicas, self.job)
 
     @property
     def _iterations(self) -> int:

@@ -11,22 +11,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mfabric_jax.checks import InputError, one_of, whole
 from mfabric_jax.schedule import Iteration
 from mfabric_jax.traffic import Tokens
 from mfabric_jax.workload import Workload
 
-ALL = "all"
-
 
 def replicas_of(replicas: int | str, workload: Workload) -> int:
-    """How many replicas of a job are simulated; `InputError` for more than it has."""
-    if isinstance(replicas, str):
-        one_of("replicas (beside a number)", replicas, (ALL,))
-        return workload.dp
-    if whole("replicas", replicas) > workload.dp:
-        raise InputError(f"replicas must be at most the {workload.dp} of {workload.model} (dp), got {replicas}.")
-    return replicas
+    """How many replicas of a job are simulated; "all": as many as it has."""
+    return workload.dp if isinstance(replicas, str) else replicas
 
 
 def drawn_apart(draw: Callable[[int], Tokens], replicas: int) -> tuple[Tokens, ...]:

@@ -113,8 +113,8 @@ def described(one: Scenario) -> dict[str, Any]:
             "region_servers": one.workload.servers_per_region,
             "first": one.settings.first if one.group.reconfigures else "none",
             "decision_s": one.decision_s,
-            "expert_load": one.settings.expert_load,
-            "placement": one.settings.placement,
+            "expert_load": one.settings.case.compute.experts.name,
+            "placement": one.settings.case.placement.rule.name,
             "dispatch": one.workload.dispatch,
             "dropped_share": dropped_part(one.workload, one.tokens),
             "compute_source": compute_source(one.settings, one.workload, one.settings.achieved(one.workload)),
@@ -143,11 +143,11 @@ def compute_source(settings: Settings, job: Workload, achieved: float, measured_
     - `measured_at`: Gbps of the iteration that was measured, where that says the rate; None: as the case has it.
     """
     peak = "peak" if settings.compute_precision == "bf16" else f"{settings.compute_precision} peak"
-    if (measured := settings.measured_iteration_s) is not None:
-        gbps = settings.measured_at if measured_at is None else measured_at
-        where = f"{settings.measured_fabric} at {gbps:g} Gbps"
+    if settings.rates_from == "measured":
+        measured: Any = settings.case.compute.rate
+        where = f"{measured.fabric} at {measured.nic_gbps if measured_at is None else measured_at:g} Gbps"
         above = ", which no GPU achieves: measured communication was faster" if achieved > 1 else ""
-        said = f"from a measured iteration of {measured:g} s on {where}{above}"
+        said = f"from a measured iteration of {measured.iteration_s:g} s on {where}{above}"
         return f"{settings.server.name}, achieved {achieved:.1%} of {peak}, {said}"
     rate = f"{settings.server.name} at {achieved:.0%} of {peak}"
     if settings.rates_from == "calibrated" and job.known_as in settings.calibrated:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
@@ -11,11 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from mfabric_jax import traffic
+from mfabric_jax.case import Case
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric.design import Fabric, group_numbers
 from mfabric_jax.resolving._resolve import Resolved
 from mfabric_jax.resolving.limits import check_beside
-from mfabric_jax.resolving.settings import Settings
+from mfabric_jax.resolving.settings import Settings, knobs_of
 from mfabric_jax.schedule.iteration import FabricRates
 from mfabric_jax.schedule.spans import LONG
 from mfabric_jax.simulation.foreseen import measured_decision_s
@@ -30,7 +30,7 @@ from mfabric_jax.workload.compute import BlockSeconds
 
 DTYPES = ("float32", "float64")
 AS_SET = "as set"  # the variant of a row whose settings were all given
-REPEATED = {"block": "iteration and micro-batch", "one": "iteration, block and micro-batch"}
+REPEATED = {"micro-batches": "iteration and micro-batch", "everything": "iteration, block and micro-batch"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,8 +91,9 @@ class Scenario:
         leaves, form = jax.tree.flatten(eqx.tree_at(lambda group: group.nic_gbps, self.group, 1.0))
         numbers = tuple(np.asarray(leaf).tobytes() for leaf in leaves)
         settings = self.settings
-        paths = self.fabric.name, settings.busy, settings.path_radix, settings.circuit_flows, settings.wiring
-        paths = paths if settings.flows == "single" else settings.wiring
+        network = settings.case.network
+        single = (self.fabric.name, network.paths, network.radix) if network.paths.name == "ecmp" else None
+        paths = single, settings.wiring
         variant = self.variant if self.group.reconfigures else None
         return self.workload, form, numbers, paths, self.circuits_for, variant, self._solved_for
 
@@ -133,7 +134,7 @@ def scenario_of(
     settings, job = resolved.settings, resolved.job
     check_beside("an iteration of one group", resolved.case)
     tokens, *others = _traffic_once(_TrafficOf(resolved)) if traffic is None else traffic
-    (group, *_) = resolved.fabric.groups(settings, job, bandwidths[0], settings.nic_use)
+    (group, *_) = resolved.fabric.groups(settings, job, bandwidths[0], (settings.case.network.nic_use,))
     rest = {"circuits_for": settings.circuits_for, "variant": variant, "others": tuple(others)}
     one = Scenario(settings, resolved.fabric, job, tokens, group, bandwidths, **rest)  # type: ignore[arg-type]
     return dataclasses.replace(one, group=_linked(one), decision_s=_decision_s(one))
@@ -149,7 +150,8 @@ class _TrafficOf:
             del shape["gpus_per_server"]
         run = case.run.seed, case.run.iterations, case.run.replicas
         past = resolved.settings.plan_on, resolved.settings.circuits_for in LONG
-        file = stamp(getattr(case.traffic.source, "value", None) or resolved.settings.trace or "")
+        source = case.traffic.source
+        file = stamp(getattr(source, "value", None) or getattr(source, "path", None) or "")
         self._key = tuple(shape.items()), case.traffic, file, case.placement, run, past
 
     def __hash__(self) -> int:
@@ -162,7 +164,7 @@ class _TrafficOf:
 @functools.lru_cache(maxsize=16)
 def _traffic_once(of: _TrafficOf) -> tuple[Tokens, ...]:
     resolved = of.resolved
-    return traffic_of(resolved.settings, resolved.job, (resolved.settings.circuits_for,))
+    return traffic_of(resolved.settings, resolved.job)
 
 
 def _decision_s(one: Scenario) -> float:
@@ -170,8 +172,9 @@ def _decision_s(one: Scenario) -> float:
     settings, job = one.settings, one.workload
     if not one.group.reconfigures:
         return 0.0
-    if not isinstance(settings.decision_s, str):
-        return settings.decision_s
+    decision_s = settings.case.circuits.decision_s
+    if not isinstance(decision_s, str):
+        return decision_s
     first = jnp.asarray(one.sent[0, 0, 0], settings.dtype)
     demand = server_bytes(dispatched_bytes(job, first), job.ranks_per_server)
     policy = settings.circuits_policy(jnp.asarray(one.mean_demand, settings.dtype))
@@ -192,54 +195,58 @@ def mean_demand(workload: Workload, *tokens: Tokens) -> jax.Array:
     return server_bytes(dispatched_bytes(workload, mean), workload.ranks_per_server)
 
 
-def traffic_of(settings: Settings, workload: Workload, circuits_for: Sequence[str] = ()) -> tuple[Tokens, ...]:
-    """The traffic of one model, of every replica, its experts placed; where matrices repeat, one is given for all.
-    Where experts are placed, or circuits chosen, on the past of a span, the first iteration is that past, and one more
-    is drawn or read."""
-    moved = settings.placement != "contiguous"
-    past = settings.plan_on == "past" and any(span in LONG for span in circuits_for)
-    past |= moved and settings.placed_on == "past"
-    every = _tokens(settings, workload, settings.iterations + past)
-    every = tuple(_alike(settings, tokens.after_the_first() if past else tokens) for tokens in every)
+def traffic_of(settings: Settings, workload: Workload) -> tuple[Tokens, ...]:
+    """Traffic of one model, of every replica, its experts placed; where matrices repeat, there is one for all.
+
+    Where experts are placed, or circuits chosen, on the past of a span, one more iteration is drawn or read, and the
+    first one is that past.
+    """
+    rule: Any = settings.case.placement.rule
+    moved = rule.name != "contiguous"
+    past = settings.plan_on == "past" and settings.circuits_for in LONG
+    past |= moved and rule.loads > 0
+    every = _tokens(settings.case, workload, settings.case.run.iterations + past)
+    every = tuple(_alike(settings.case, tokens.after_the_first() if past else tokens) for tokens in every)
     if not moved:
         return every
-    policy, rest = placement_policy(settings.placement), {"on": settings.placed_on, "window": settings.placed_window}
-    room, often = settings.room(workload), settings.replace_every
-    return placed_alike(every, room, policy, every=often, **rest)
+    rest = {"on": "past" if rule.loads else "now", "window": max(1, rule.loads)}
+    return placed_alike(every, settings.room(workload), placement_policy(rule.name), every=rule.every, **rest)
 
 
-def _alike(settings: Settings, tokens: Tokens) -> Tokens:
+def _alike(case: Case, tokens: Tokens) -> Tokens:
     """One matrix for all where matrices repeat."""
-    if settings.matrices == "each":
+    alike = case.traffic.alike
+    if alike == "nothing":
         return tokens
-    layers = slice(None) if settings.matrices == "block" else slice(1)
-    source = f"{tokens.source}, the same for every {REPEATED[settings.matrices]}"
+    layers = slice(None) if alike == "micro-batches" else slice(1)
+    source = f"{tokens.source}, the same for every {REPEATED[alike]}"
     alike = tokens.changed(lambda each: each[:1, layers, :1], source=source)
     return dataclasses.replace(alike, before=alike.count[0])
 
 
-def _tokens(settings: Settings, workload: Workload, iterations: int) -> tuple[Tokens, ...]:
+def _tokens(case: Case, workload: Workload, iterations: int) -> tuple[Tokens, ...]:
     """The traffic of every replica."""
-    replicas = replicas_of(settings.replicas, workload)
-    if settings.trace is not None:
-        path, rest = settings.trace, settings.axes
+    source: Any = case.traffic.source
+    replicas = replicas_of(case.run.replicas, workload)
+    if source.name == "trace":
 
         def read(times: int) -> Tokens:
-            return traffic.recorded(workload, path, settings.records, times * iterations, rest)
+            return traffic.recorded(workload, source.path, source.records, times * iterations, source.axes)
 
         return read_apart(read, replicas)
-    return drawn_apart(lambda times: _drawn(settings, workload, iterations, times * settings.drawn), replicas)
+    return drawn_apart(lambda times: _drawn(case, workload, iterations, times * case.traffic.drawn), replicas)
 
 
-def _drawn(settings: Settings, workload: Workload, iterations: int, micro_batches: int) -> Tokens:
-    if settings.traffic == "authors":
+def _drawn(case: Case, workload: Workload, iterations: int, micro_batches: int) -> Tokens:
+    source: Any = case.traffic.source
+    if source.name == "authors":
         return traffic.authors(workload, iterations)
-    if (knobs := settings.knobs()) is not None:
-        return traffic.from_knobs(workload, knobs, iterations, micro_batches, settings.seed)
+    if source.name == "knobs":
+        return traffic.from_knobs(workload, knobs_of(source), iterations, micro_batches, case.run.seed)
     drawn: dict[str, Any] = {"iterations": iterations, "micro_batches": micro_batches}
-    drawn |= {"seed": settings.seed, "drift": settings.drift}
-    if settings.traffic == "generated":
-        return traffic.generated(workload, settings.skew, **drawn)
+    drawn |= {"seed": case.run.seed, "drift": source.drift}
+    if source.name == "generated":
+        return traffic.generated(workload, source.skew, **drawn)
     return traffic.measured(workload, **drawn)
 
 

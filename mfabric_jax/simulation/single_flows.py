@@ -17,10 +17,11 @@ WIDE = 1e15  # gigabytes/s: no limit
 def carried(one: Scenario) -> Any:
     """The `carry` of `schedule.exchanges`; None: bytes spread over circuits, NICs and links."""
     settings, group, job = one.settings, one.group, one.workload
-    if settings.flows == "spray" or not one.fabric.single_paths(settings):
+    paths: Any = settings.case.network.paths
+    if paths.name == "spray" or not one.fabric.single_paths(settings):
         return None
     if group.reconfigures:
-        if settings.circuit_flows == "pooled":
+        if paths.circuits == "pooled":
             return None
         return single_part_times(_flows(job), int(group.electrical_nics), seed=settings.seed)
     if one.fabric.panels:
@@ -36,13 +37,14 @@ def _flows(job: Workload) -> int:
 
 def _over_switches(one: Scenario) -> SinglePaths:
     """One group on servers of its own, or all groups of the cluster."""
-    settings, group, job = one.settings, one.group, one.workload
+    network, group, job = one.settings.case.network, one.group, one.workload
+    paths: Any = network.paths
     if group.nics != job.gpus_per_server:
         raise InputError(f"single paths are drawn for one NIC a GPU ({job.gpus_per_server}), got {group.nics} nics.")
     gpus = job.ep * job.tp
-    groups = 1 if settings.busy == "group" else job.gpus // gpus
+    groups = 1 if paths.busy == "group" else job.gpus // gpus
     servers = max(2, -(-groups * gpus // job.gpus_per_server))
-    radix = roomy_radix(settings.path_radix, servers, group.nics)
+    radix = roomy_radix(network.radix, servers, group.nics)
     form = Form(radix=radix, pxn=group.pxn, nic_use=group.nic_use, gpus_per_server=job.gpus_per_server)
     there = one.fabric.cluster(servers, units.to_gbps(1.0), form, {"nvswitch_gigabytes_per_s": WIDE})
-    return single_paths(there, job.ep, job.tp, groups=groups, seed=settings.seed)
+    return single_paths(there, job.ep, job.tp, groups=groups, seed=one.settings.seed)

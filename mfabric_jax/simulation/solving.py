@@ -128,20 +128,21 @@ class Program(eqx.Module):
 def program_of(one: Scenario) -> Program:
     """The program that solves the all-to-alls of a scenario."""
     settings, changes = one.settings, one.group.reconfigures
+    experts: Any = settings.case.compute.experts
     policy = settings.circuits_policy(jnp.asarray(one.mean_demand, settings.dtype))
     span, first = (one.circuits_for, settings.first) if changes else ("all-to-all", "block")
     return Program(
         workload=one.workload,
         routing=settings.routing,
         first=first,
-        cold=settings.cold_start,
+        cold=settings.case.circuits.cold_start,
         span=span,
-        partial=settings.partial and changes,
-        scenarios=settings.scenarios if first == "predict" and takes_many(policy) else 0,
-        tile=settings.expert_tile if settings.expert_load == "received" else None,
-        early=settings.combine_start == "rank",
+        partial=settings.case.circuits.partial and changes,
+        scenarios=settings.turn.scenarios if first == "predict" and takes_many(policy) else 0,
+        tile=experts.tile if experts.name == "received" else None,
+        early=experts.name == "received" and experts.combine == "rank",
         acks=settings.carried_by.acks_back,
-        always=settings.reconfiguration_cost == "always" and changes,
+        always=settings.turn.name == "always" and changes,
         policy=policy,
         carry=carried(one),
         run=planned_on(one) if span == "run" else None,
@@ -168,9 +169,9 @@ def _given(one: Scenario, replica: int) -> Given:
     settings, sent = one.settings, one.sent
     guess = sigma = past = None
     if settings.first == "predict" and one.group.reconfigures:
-        guess = sent_as(one.workload, predicted_tokens(one.tokens, settings.predictor))
-        sigma = np.full(len(sent), SIGMA if settings.sigma is None else settings.sigma)
-        if settings.sigma is None and takes_many(settings.circuits_policy()):
+        guess = sent_as(one.workload, predicted_tokens(one.tokens, settings.turn.predictor))
+        sigma = np.full(len(sent), SIGMA if settings.turn.sigma is None else settings.turn.sigma)
+        if settings.turn.sigma is None and takes_many(settings.circuits_policy()):
             sigma = errors_so_far(sent, guess, one.workload)
     if one.circuits_for in ("stage", "iteration") and one.group.reconfigures:
         past = planned_on(one)
@@ -183,9 +184,10 @@ def _given(one: Scenario, replica: int) -> Given:
 def moves_of(one: Scenario) -> Array | None:
     """Bytes from rank to rank that move with experts, an iteration's part [I stage R R]; None where none move."""
     settings, job, slots = one.settings, one.workload, one.tokens.slots
-    if not settings.replace_every or slots is None:
+    every = getattr(settings.case.placement.rule, "every", 0)
+    if not every or slots is None:
         return None
-    copied = copied_experts(slots, settings.room(job), settings.replace_every)
+    copied = copied_experts(slots, settings.room(job), every)
     layers = [[layer % slots.shape[1] for layer in job.stage_layers(stage)] for stage in range(job.pp)]
     stages = np.stack([copied[:, some].sum(axis=1) for some in layers], axis=1)
     return jnp.asarray(stages * expert_state_bytes(job), settings.dtype)

@@ -23,7 +23,7 @@ def changes_of(job: Workload, anew: np.ndarray, switch: np.ndarray) -> tuple[np.
 def switch_name(settings: Settings, on: Fabric) -> str:
     """For rows: the optical switch that is named; "none" on a fabric without any."""
     optical = on.reconfigures or on.optical_regions is not None
-    return (settings.ocs or "unnamed") if optical else "none"
+    return (settings.case.circuits.ocs or "unnamed") if optical else "none"
 
 
 def switching_columns(settings: Settings, on: Fabric, changes: Any, turns: Any, iteration_s: Any) -> dict[str, Any]:

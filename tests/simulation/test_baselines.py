@@ -112,10 +112,12 @@ def test_rings_and_matchings_share_the_nics_by_bytes():
 
 
 def test_released_is_these_settings():
-    one = resolve(load(preset="released", changes={"model.name": "llama-moe", "network.fabric": "topoopt"})).settings
-    assert (one.flows, one.busy, one.circuit_flows, one.path_radix) == ("single", "cluster", "pooled", 16)
-    assert (one.wiring, one.matrices, one.policy, one.rules.eps_waits) == ("rings", "one", "greedy-released", True)
-    assert one.reconfiguration_cost == "changed"
+    case = load(preset="released", changes={"model.name": "llama-moe", "network.fabric": "topoopt"})
+    paths = case.network.paths
+    assert (paths.name, paths.busy, paths.circuits, case.network.radix) == ("ecmp", "cluster", "pooled", 16)
+    assert (case.network.topoopt.wiring, case.traffic.alike) == ("rings", "everything")
+    assert (case.circuits.policy, case.circuits.turn.name) == ("greedy-released", "on-demand")
+    assert resolve(case).settings.rules.eps_waits
 
 
 def test_two_neighbours_on_rings_have_one_circuit():

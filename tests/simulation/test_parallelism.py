@@ -47,7 +47,7 @@ def test_gradients_that_are_scattered_pass_by_pass_take_no_overlap():
         both = {"job.sharding": sharding, "job.overlap_gradients": True}
         said = "job.overlap_gradients must be false beside job.sharding gradients or parameters, which overlap anyway"
         assert refused(both) == f"{said}, got true."
-    assert resolve(small({"job.sharding": "none", "job.overlap_gradients": True})).settings.dp_overlap
+    assert resolve(small({"job.sharding": "none", "job.overlap_gradients": True})).settings.rules.dp_overlap
 
 
 def test_a_gpu_whose_memory_is_not_known_takes_no_step(tmp_path):

@@ -76,4 +76,4 @@ def test_what_cannot_be():
     for use, words in ((plans, "failures"), (example_timeline, "timeline"), (iteration_of, "function of numbers")):
         with pytest.raises(InputError, match=rf"{words}.*must be 1, got 2\.|must be 1 beside {words}, got 2\."):
             use(two)
-    assert resolve(two).settings.replicas == 2
+    assert resolve(two).case.run.replicas == 2

@@ -30,7 +30,7 @@ def resolved(name="fat-tree", **changes):
 
 
 def group_of(one):
-    return one.fabric.groups(one.settings, one.job, 400.0, one.settings.nic_use)[0]
+    return one.fabric.groups(one.settings, one.job, 400.0, (one.case.network.nic_use,))[0]
 
 
 def bill(one):

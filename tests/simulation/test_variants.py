@@ -69,7 +69,7 @@ def test_micro_batches_for_a_bubble():
 def test_experts_compute_what_they_receive_unless_a_preset_says_otherwise():
     torus = {"network.fabric": "torus"}
     for preset, experts in (("usual", "received"), ("as-0.1", "received")):
-        assert {one.settings.expert_load for one in scenarios(preset, **torus)} == {experts}
+        assert {one.settings.case.compute.experts.name for one in scenarios(preset, **torus)} == {experts}
     said = torus | {"compute.experts": "balanced"}
-    assert {one.settings.expert_load for one in scenarios("usual", **said)} == {"balanced"}
-    assert resolve(load(preset="paper")).settings.expert_load == "balanced"
+    assert {one.settings.case.compute.experts.name for one in scenarios("usual", **said)} == {"balanced"}
+    assert resolve(load(preset="paper")).case.compute.experts.name == "balanced"
