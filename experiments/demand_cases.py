@@ -28,8 +28,7 @@ from mfabric_jax.traffic.broad_families import BROAD
 from mfabric_jax.traffic.demand_families import TRACED, folded, gate_trace, misjudged_each, without_diagonal
 from mfabric_jax.traffic.scenarios import error_of
 
-from .recording import Ports
-from .script import check
+from .script import Ports, check
 from .unseen_families import UNSEEN, demands_of
 
 TABLES, GATE_TRACE, LOADS = "olmoe", "smartmoe", "laer"

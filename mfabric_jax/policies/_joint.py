@@ -1,6 +1,6 @@
 """Circuits and relay routing chosen together for one known demand: `sample_average` of one sample.
 
-How good that is: `experiments.joint_on_traces`.
+How good that is: docs/policies.md.
 """
 
 from jaxtyping import Array, Float, PRNGKeyArray
