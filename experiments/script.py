@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import mfabric_jax
-from mfabric_jax import checks, report, units
+from mfabric_jax import checks, report
 from mfabric_jax.case import Case, Cases, cases, load
 from mfabric_jax.case.layers import preset_layers
 from mfabric_jax.checks import InputError
@@ -51,7 +51,6 @@ FIRST: dict[str, dict[str, Any]] = {  # which circuits the first all-to-all of a
     "predict": {"circuits.turn": "predict"},
     "pays": {"circuits.turn": "pays"},
 }
-FLOW_BY_FLOW = {"network.link_delay_s": units.us(1.0)}  # of whole clusters, whose flows cross links one by one
 COMPLETE = "complete"  # in a configuration: nothing stopped the run
 EVERY_S = 30.0  # rows of a run that goes on are written
 

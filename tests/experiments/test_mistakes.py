@@ -42,8 +42,6 @@ SENTENCES = [
     ("scale_up_domains", {"gpu_tbps": (8.0, 0.8)}, "gpu_tbps 0.8 leaves no NVLink beside a NIC of nic_gbps 800"),
     ("scale_up_domains", {"efficiency": (0.5, 0.0)}, "efficiency must be finite and above 0, got [0.5, 0.0]."),
     ("scale_up_domains", {"micro_batches": 0}, "micro_batches"),
-    ("tails_of_demands", {"risks": ("cvar:2",)}, "risk must be mean, worst or cvar:Q with 0 < Q <= 1, got 'cvar:2'."),
-    ("tails_of_demands", {"sigmas": (0.0,)}, "sigmas must be finite and above 0"),
 ]
 SWEEPS = "batch_size block_timeline failures iteration_time matrices_and_locality optical_degree pareto"
 SWEEPS += " scale_to_32768 testbed traffic_shares training_today"

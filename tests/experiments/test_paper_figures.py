@@ -189,7 +189,7 @@ def test_failures_beside_published_ones(tmp_path):
 
 
 def test_one_solve_serves_every_size(tmp_path):
-    config = scale_to_32768.Config(("llama-moe",), ("fat-tree", "mfabric"), gpus=(64, 128), flow_fabrics=())
+    config = scale_to_32768.Config(("llama-moe",), ("fat-tree", "mfabric"), gpus=(64, 128))
     with as_a_user():
         rows = list(scale_to_32768.run(config))
         _, large = config.setting("llama-moe", 128)
@@ -202,10 +202,6 @@ def test_one_solve_serves_every_size(tmp_path):
     assert here["per_dollar_over_tree"] == pytest.approx(ratio)
     (verdict,) = scale_to_32768.verdicts(rows)
     assert verdict.word == ("reproduced" if ratio > 1 else f"differs by {ratio - 1:+.0%}")
-    flows = {"row": "flows", "model": "llama-moe", "fabric": "mfabric", "gpus": 128, "flows": 9, "links": 3}
-    flows |= {"build_s": 1.0, "solve_s": 2.0, "peak_mb": 100.0}
-    rows += [flows | {"traffic": kind, "end_s": 0.1} for kind in ("all", "EP", "PP")]
-    assert "9 flows, 3 s, 100 MB" in {one.found for one in scale_to_32768.verdicts(rows)}
     drawn(scale_to_32768, rows, tmp_path)
 
 
