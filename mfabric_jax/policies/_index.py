@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 
 from mfabric_jax.checks import InputError, not_negative, positive
 from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.policies.normalised_demand import NormalisedDemand, normalised
+from mfabric_jax.policies.samples import NormalisedDemand, normalised
 from mfabric_jax.policies.policy_file import read
 from mfabric_jax.routing import Plan
 
