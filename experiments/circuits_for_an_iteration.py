@@ -18,9 +18,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from mfabric_jax.fabric import Region
-from mfabric_jax.learning.intervals import interval
 from mfabric_jax.learning.judging import times_over_bound
-from mfabric_jax.learning.planning import SAMPLED, decide, legal, plan_for
+from mfabric_jax.learning.planning import SAMPLED, decide, interval, legal, plan_for
 from mfabric_jax.report import style
 from mfabric_jax.report.figures.groups import Dots
 from mfabric_jax.report.figures.panels import Axis, Picture

@@ -35,7 +35,6 @@ from mfabric_jax.checks import (
 )
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.learning.demands import MEAN_OF, HeldOut, held_out
-from mfabric_jax.learning.intervals import summary_of
 from mfabric_jax.learning.planning import (
     PLANNED,
     SAMPLED,
@@ -47,6 +46,7 @@ from mfabric_jax.learning.planning import (
     legal,
     plan_for,
     plans_from,
+    summary_of,
 )
 from mfabric_jax.routing import Plan, all_to_all_time, degree_bound, fluid_lower_bound, relay_shares
 from mfabric_jax.routing.region import ROUTINGS

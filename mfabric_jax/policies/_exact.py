@@ -1,8 +1,8 @@
 """The best circuits there are, with a proof: mixed-integer linear programmes for SciPy's HiGHS (extra `exact`).
 
-A test oracle and a yardstick, on the host. All programmes choose one number c of circuits for every pair, x[pair, c] in
-{0, 1}, under the degree limits, and minimise the time T of paced flows (`routing.fluid_lower_bound`). With bytes in units
-of what a NIC carries in one unit of time:
+A test oracle and a yardstick, on the host; beside it `matching`, whose sets are exact too. Each programme chooses one
+number c of circuits for every pair, x[pair, c] in {0, 1}, under the degree limits, and minimises the time T of paced
+flows (`routing.fluid_lower_bound`). With bytes in units of what a NIC carries in one unit of time:
 
 - unsplit: T >= max(D_ij, D_ji) / c where x[pair, c], and E T >= the bytes of all pairs with c = 0 at every port;
 - split: e_ij >= D_ij - c T bytes on the EPS, whose ports carry them in time. The product y[pair, c] = T x[pair, c] is
@@ -11,27 +11,20 @@ of what a NIC carries in one unit of time:
   and two circuits through a third server, which count 1 / efficiency on the second.
 """
 
+import functools
 import itertools
 from collections.abc import Iterator
 from typing import Any, NamedTuple
-import numpy as np
-from mfabric_jax.extras import extra
-import functools
-from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+
 from mfabric_jax.checks import not_negative, one_of, positive
+from mfabric_jax.extras import extra
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies._greedy import greedy
-from mfabric_jax.routing import Plan
-from mfabric_jax.routing.region import between_servers
-import jax
-import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Float
-from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.routing import Plan
 from mfabric_jax.routing.region import between_servers
 

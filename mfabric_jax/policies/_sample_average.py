@@ -8,15 +8,20 @@ then, where these are not within 0.1 % of the bound, relaxed circuits and rounds
 
 import functools
 from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+from jax import lax
+from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Float, Int, PRNGKeyArray
+
 from mfabric_jax.checks import InputError, one_of, whole
 from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.platforms import mapped
+from mfabric_jax.platforms import in_step, mapped
 from mfabric_jax.policies._greedy import greedy
 from mfabric_jax.policies._learned import trained_network
-from mfabric_jax.policies._soft_circuits import FLOOR, first_logits, rounded, soft_circuits
+from mfabric_jax.policies._soft_circuits import FLOOR, first_logits, relaxed_jointly, rounded, soft_circuits
 from mfabric_jax.policies._static import uniform
 from mfabric_jax.policies.circuit_search import (
     Found,
@@ -28,22 +33,9 @@ from mfabric_jax.policies.circuit_search import (
     settled_each,
 )
 from mfabric_jax.policies.delivery import LANES, adaptive, fixed, paced, shares_of
-from mfabric_jax.policies._soft_circuits import relaxed_jointly
-from mfabric_jax.policies.samples import NormalisedDemand
-from mfabric_jax.policies.samples import Samples, samples_of, tail_of
+from mfabric_jax.policies.samples import NormalisedDemand, Samples, samples_of, tail_of
 from mfabric_jax.routing import Plan, relay_shares
-from jaxtyping import Array, Float, PRNGKeyArray
-from mfabric_jax.checks import whole
-from mfabric_jax.fabric import Region
-from mfabric_jax.routing import Plan
 from mfabric_jax.routing.region import between_servers
-from collections.abc import Callable
-from typing import Any
-import jax
-import jax.numpy as jnp
-from jax import lax
-from jax.custom_batching import custom_vmap
-from mfabric_jax.platforms import in_step, mapped
 
 ROUTES = ("adaptive", "fixed")
 ROUTINGS = ("relay", "unsplit", "split")

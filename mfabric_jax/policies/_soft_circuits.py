@@ -1,17 +1,16 @@
 """Real-valued circuits that gradient steps can move, within every server's degree; and whole ones made of them."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import lax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
-import functools
-import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Float
+
 from mfabric_jax.policies.samples import Samples, counting
 
 SCALINGS = 12  # rounds; what then still exceeds a degree is cut off

@@ -1,25 +1,28 @@
-"""Policies that do not look at the demand, or at what is expected alone: round-robin, random, for the mean, as TopoOpt."""
+"""Policies that do not look at the demand, or at expected demand alone: round-robin, random, for the mean, TopoOpt.
+
+Source of `topoopt`: Wang et al., NSDI 2023, topology finder: rings for all-reduce groups, then for every further
+interface a maximum-weight matching of the remaining demand, which is halved where a pair is served. Deviations:
+circuits join both directions; the matching is the greedy one (at least half of the maximum weight); interfaces for the
+ring are given, not in proportion to demand.
+"""
 
 import dataclasses
 import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jax import lax
+from jaxtyping import Array, Float, Int
+
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.circuits import round_robin
+from mfabric_jax.fabric.rings import RING_NICS
 from mfabric_jax.policies._greedy import greedy
 from mfabric_jax.routing import Plan
-import jax
-import jax.numpy as jnp
-from jax import lax
-from jaxtyping import Array, Float, Int
-from mfabric_jax.checks import InputError
-from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.fabric.rings import RING_NICS
-from mfabric_jax.routing import Plan
 from mfabric_jax.routing.region import as_demand
+
 
 def uniform(demand, region: Region, *, previous=None, key=None) -> Plan:
     """Circuits spread evenly over all pairs: pairs differ by one circuit at most.

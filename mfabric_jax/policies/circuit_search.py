@@ -1,27 +1,25 @@
 """One set of circuits for many demands: starts, then rounds of the swaps that are worth most to the demands that count.
 
 A `Delivery` says how demands run over circuits, and goes on from where the circuits before had left them.
-Rounds are over early where no circuits can be better by 0.1 %. Swaps are ranked by what capacity is worth on every link.
-At the best shares a link's price is how much earlier the all-to-all ends per capacity added there (the dual of the
-linear programme of `best_relay_shares`); links that are busy till the end have one, others have none. What a circuit
-between servers without one would be worth follows from the prices too: the dearest pair's cheapest path so far, less
-the price of the rest of the path that the circuit would open.
+Rounds are over early where no circuits can be better by 0.1 %.
+
+Swaps are ranked by what capacity is worth on every link. At the best shares a link's price is how much earlier the
+all-to-all ends per capacity added there (the dual of the linear programme of `best_relay_shares`); links that are busy
+till the end have one, others have none. What a circuit between servers without one would be worth follows from the
+prices too: the dearest pair's cheapest path so far, less the price of the rest of the path that the circuit would open.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
-from mfabric_jax.routing.potentials import Links
-from collections.abc import Callable
-from typing import Any, NamedTuple
-import jax
-import jax.numpy as jnp
-from jax import lax
-from jaxtyping import Array, Float, Int
+
 from mfabric_jax.platforms import mapped
 from mfabric_jax.policies.samples import Samples, counting, risk_of
+from mfabric_jax.routing.potentials import Links
 
 SOFTNESS = 0.1  # parts of the latest time: links that much earlier still have a price
 BLUR = 0.3  # standard deviation of the logarithm of what swaps take worths to be

@@ -10,8 +10,7 @@ from jaxtyping import Array, Float
 
 from mfabric_jax.fabric import Circuits
 from mfabric_jax.platforms import mapped
-from mfabric_jax.policies.circuit_search import ENOUGH, Delivery
-from mfabric_jax.policies.circuit_search import Worth, circuit_worth
+from mfabric_jax.policies.circuit_search import ENOUGH, Delivery, Worth, circuit_worth
 from mfabric_jax.policies.samples import NEVER, Samples, counting, risk_of
 from mfabric_jax.routing import fluid_lower_bound
 from mfabric_jax.routing.potentials import DIRECT, HOT, RATE, descended

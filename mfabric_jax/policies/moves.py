@@ -4,21 +4,20 @@ Bytes are in units in which a NIC carries one unit in one unit of time, the larg
 leaves `carried` bytes to the EPS: unsplit: all or, with enough circuits for its larger direction, none; split: what its
 circuits do not finish. A port is in time when it carries at most E T.
 
-A move rearranges circuits around one server: it gives circuits to the pair (w, b). The NICs are free ones, or taken at w
-from (w, c), at b from (b, d); where both were taken and (c, d) can use theirs, that pair gets what it needs. So there is
-add, move one end, and 2-swap. With w given, and c and d of the K pairs of a server that lose least (or none), these are
-S (K + 1)^2 moves, each judged by four ports out and four in.
+A move rearranges circuits around one server: it gives circuits to the pair (w, b). The NICs are free ones, or taken at
+w from (w, c), at b from (b, d); where both were taken and (c, d) can use theirs, that pair gets what it needs. So there
+is add, move one end, and 2-swap. With w given, and c and d of the K pairs of a server that lose least (or none), these
+are S (K + 1)^2 moves, each judged by four ports out and four in.
 """
 
 from typing import NamedTuple
-import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
-from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.routing import fluid_lower_bound
-from typing import NamedTuple
+
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
+
+from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.routing import fluid_lower_bound
 
 ROUTINGS = ("unsplit", "split")
 ROUNDING = 4  # units in the last place by which D / T may exceed a whole number

@@ -6,21 +6,18 @@ mean, their worst, or the mean of the worst part (CVaR).
 """
 
 from typing import NamedTuple
-import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Float
-from mfabric_jax.fabric import Region
-from mfabric_jax.routing.region import between_servers
-from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
+
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Region
 from mfabric_jax.routing import degree_bound
 from mfabric_jax.routing.potentials import Links, level
 from mfabric_jax.routing.region import between_servers
 from mfabric_jax.routing.split import joined
+
 
 class NormalisedDemand(NamedTuple):
     """- `pairs` [S S]: circuits that would carry i -> j just by the degree bound; the busiest server's rows or columns

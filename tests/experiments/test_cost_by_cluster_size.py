@@ -88,4 +88,6 @@ def test_own_prices_and_none(tmp_path, capsys):
     unpriced = [(r["network_cost_usd"], r["usd_per_gpu"], r["over_mfabric"]) for r in picked(rows, fabric="nvl72")]
     assert unpriced == [(None,) * 3] * 2
     with style.look():
-        assert PICTURE.build(rows).get_suptitle() == f"Without a public price, left out: {style.FABRICS['nvl72'].label}."
+        assert (
+            PICTURE.build(rows).get_suptitle() == f"Without a public price, left out: {style.FABRICS['nvl72'].label}."
+        )
