@@ -9,7 +9,6 @@ a log-normal factor. Recordings are planned for by sums of early records, and te
 """
 
 import dataclasses
-import sys
 from typing import NamedTuple
 
 import jax
@@ -27,7 +26,7 @@ from mfabric_jax.routing import Plan
 
 from .demand_cases import KIND, RECORDED, OnCases, check_counts, key_of, recorded_demand
 from .rows import measured, of, pivot, summed, then, told
-from .script import Found, Script, check
+from .script import Found, Script, cells, check
 from .unseen_families import demands_of
 
 RECONFIGURED = "reconfigured"
@@ -66,17 +65,14 @@ def run(config: Config) -> Found:
     - `over_bound`: mean time over the degree bound of later demands; `low`, `high`: its 95 % interval by bootstrap;
       `worst`.
     """
-    for servers in config.servers:
-        region = config.region(servers)
-        for family in config.cases():
-            layers = _recorded(config, family, servers) if family in RECORDED else _drawn(config, family, servers)
-            place = {"servers": servers, "kind": KIND[family], "family": family}
-            for policy in LOOKS:
-                times = _times(config, region, layers, policy).astype(float)
-                low, high = interval(times, config.seed)
-                found = {"over_bound": times.mean(), "low": low, "high": high, "worst": times.max()}
-                yield place | {"policy": policy} | {name: float(value) for name, value in found.items()}
-                print(f"{servers} servers, {family}, {policy}: {times.mean():.3f}", file=sys.stderr, flush=True)
+    for servers, family in cells(config, config.servers, config.cases()):
+        layers = _recorded(config, family, servers) if family in RECORDED else _drawn(config, family, servers)
+        for policy in LOOKS:
+            times = _times(config, config.region(servers), layers, policy).astype(float)
+            low, high = interval(times, config.seed)
+            found = {"over_bound": times.mean(), "low": low, "high": high, "worst": times.max()}
+            place = {"servers": servers, "kind": KIND[family], "family": family, "policy": policy}
+            yield place | {name: float(value) for name, value in found.items()}
 
 
 def _drawn(config: Config, family: str, servers: int) -> Layers:

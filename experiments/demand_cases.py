@@ -28,7 +28,7 @@ from mfabric_jax.traffic.broad_families import BROAD
 from mfabric_jax.traffic.demand_families import TRACED, folded, gate_trace, misjudged_each, without_diagonal
 from mfabric_jax.traffic.scenarios import error_of
 
-from .script import Ports, check
+from .script import Ports, cells, check
 from .unseen_families import UNSEEN, demands_of
 
 TABLES, GATE_TRACE, LOADS = "olmoe", "smartmoe", "laer"
@@ -150,11 +150,9 @@ def _spread(loads: np.ndarray, servers: int) -> Float[np.ndarray, "I L M S S"]:
 
 def prepared(config: OnCases, many: int, past: int) -> Iterator[tuple[dict[str, Any], Case, Any]]:
     """Where in a table, the demands and the region, for each number of servers and each case."""
-    for servers in config.servers:
-        region = config.region(servers)
-        for name in config.cases():
-            place = {"servers": servers, "kind": KIND[name], "family": name}
-            yield place, case_of(config, name, servers, many, past), region
+    for servers, name in cells(config, config.servers, config.cases()):
+        place = {"servers": servers, "kind": KIND[name], "family": name}
+        yield place, case_of(config, name, servers, many, past), config.region(servers)
 
 
 def check_counts(config: Any, **least: int) -> None:

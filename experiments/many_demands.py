@@ -11,8 +11,6 @@ scenarios of the same forecast for which nothing was planned.
 
 import dataclasses
 import functools
-import sys
-import time
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -108,11 +106,10 @@ def run(config: Config) -> Found:
             guessed = given._replace(sigma=case.estimated(sigma))
             plans = {False: _plans(given, region), True: _plans(guessed, region)}
             for policy in config.policies:
-                way, began = WAYS[policy], time.perf_counter()
+                way = WAYS[policy]
                 forecast, planned = (guessed if way.estimated else given), plans[way.estimated]
                 if policy == CLAIRVOYANT:
                     forecast, planned = case.forecast(0.0), exact
-                rows = []
                 for routes in config.routes:
                     plan = _plan(config, region, way, forecast, planned, routes)
                     judged = functools.partial(_judged, config, region, plan, forecast, routes)
@@ -122,9 +119,7 @@ def run(config: Config) -> Found:
                     if config.fresh:
                         fresh = scenarios_of(given, config.fresh, config.seed + FRESH_SEED)
                         row |= _risks(np.stack([judged(fresh[:, at]) for at in range(config.fresh)], axis=1))
-                    rows.append(row)
-                _tell(rows, time.perf_counter() - began)
-                yield from rows
+                    yield row
 
 
 def _plans(forecast: Forecast, region: Region) -> Any:
@@ -176,12 +171,6 @@ def _summary(times: np.ndarray, config: Config) -> Row:
     low, high = interval(times, config.seed)
     found = {"over_bound": times.mean(), "low": low, "high": high, "p90": np.quantile(times, 0.9)}
     return {name: float(value) for name, value in found.items()} | {"demands": len(times)}
-
-
-def _tell(rows: Rows, seconds: float) -> None:
-    words = ", ".join(f"{row['routes']} {row['over_bound']:.3f}" for row in rows)
-    where = "{servers} servers, {family}, sigma {sigma:g}, {policy}".format(**rows[0])
-    print(f"{where}: {words} ({seconds:.1f} s)", file=sys.stderr, flush=True)
 
 
 PLACE = ("servers", "routes", "kind", "sigma")

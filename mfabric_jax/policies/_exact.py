@@ -402,7 +402,7 @@ def matching(demand: Float[Array, "S S"], region: Region, *, previous=None, key=
     host; works in `jit` and `vmap`, one instance after the other. `previous` and `key` are not used.
 
     The usual baseline of optical data centres (Helios and c-Through, SIGCOMM 2010) with more than one circuit a server.
-    It looks at bytes, not at the time that they take: no better than the paper's greedy (`experiments.policy_gaps`).
+    It looks at bytes, not at the time that they take: no better than the paper's greedy (docs/policies.md).
     """
     highs("policy 'matching'")
     demand = between_servers(region, demand)

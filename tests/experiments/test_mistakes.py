@@ -10,7 +10,6 @@ from mfabric_jax.checks import InputError
 LEAST = {  # of whole numbers; one less is refused
     "cost_by_cluster_size": {"servers": 1, "radix": 2, "nics": 1},
     "many_demands": {"servers": 2, "demands": 1, "scenarios": 1, "few": 1, "past": 1, "share_steps": 1},
-    "policy_gaps": {"servers": 4, "seeds": 1},
     "predictor_on_traces": {"servers": 2, "samples": 1, "iterations": 1, "window": 1, "electrical_nics": 1},
 }
 ONCE = {  # at least one and none twice
@@ -29,7 +28,6 @@ SENTENCES = [
     ("many_demands", {"families": ("laer",)}, "families 'laer' needs laer, and nothing else is left."),
     ("many_demands", {"policies": ("join",)}, "policies 'join' is unknown (did you mean 'joint'?)"),
     ("many_demands", {"servers": (5,)}, "servers must divide the 16 ranks of 'olmoe', got 5."),
-    ("policy_gaps", {"families": ("cold",)}, "families 'cold' is unknown"),
     ("predictor_on_traces", {"servers": (3,)}, RANKS),
     ("predictor_on_traces", {"rule": "print"}, "rule 'print' is unknown (did you mean 'printed'?)"),
     ("predictor_on_traces", {"records": (0, 3)}, "records needs trace, a recording to take them from, got [0, 3]."),
