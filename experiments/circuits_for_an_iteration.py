@@ -24,10 +24,9 @@ from mfabric_jax.report.figures.groups import Dots
 from mfabric_jax.report.figures.panels import Axis, Picture
 from mfabric_jax.routing import Plan
 
-from .demand_cases import KIND, RECORDED, OnCases, check_counts, key_of, recorded_demand
+from .demand_cases import KIND, RECORDED, OnCases, demands_of, key_of, recorded_demand
 from .rows import measured, of, pivot, summed, then, told
 from .script import Found, Script, cells, check
-from .unseen_families import demands_of
 
 RECONFIGURED = "reconfigured"
 LOOKS = {
@@ -48,8 +47,7 @@ class Config(OnCases):
 
     def __post_init__(self):
         super().__post_init__()
-        check(self, not_negative="drift")
-        check_counts(self, layers=1, iterations=1, share_steps=1)
+        check(self, not_negative="drift", whole={1: "layers iterations share_steps"})
 
 
 class Layers(NamedTuple):

@@ -27,9 +27,9 @@ from mfabric_jax.report import style
 from mfabric_jax.report.figures.panels import Axis, Lines, Picture
 from mfabric_jax.routing import Plan
 
-from .demand_cases import OnCases, check_counts, prepared
+from .demand_cases import KIND, OnCases, case_of
 from .rows import Row, Rows, listed, measured, of, pivot, summed, then, told, where
-from .script import Found, Script, check
+from .script import Found, Script, cells, check
 
 ROUTES = {"adaptive": "relay", "fixed": PLANNED}
 AGAIN = 4  # descents towards shares for scenarios, after the first
@@ -89,7 +89,7 @@ class Config(OnCases):
     def __post_init__(self):
         super().__post_init__()
         check(self, known={"policies": WAYS, "routes": ROUTES}, distinct="sigmas", not_negative="sigmas")
-        check_counts(self, demands=1, scenarios=1, few=1, past=1, fresh=0, share_steps=1)
+        check(self, whole={1: "demands scenarios few past share_steps", 0: "fresh"})
 
 
 def run(config: Config) -> Found:
@@ -99,7 +99,9 @@ def run(config: Config) -> Found:
     - `sigma_used`: what sample-average takes errors to be, None for others.
     - `fresh_mean`, `fresh_tail`, `fresh_worst`: of fresh scenarios, their worst quarter, and the worst of them.
     """
-    for place, case, region in prepared(config, config.demands, config.past):
+    for servers, family in cells(config, config.servers, config.cases()):
+        place, region = {"servers": servers, "kind": KIND[family], "family": family}, config.region(servers)
+        case = case_of(config, family, servers, config.demands, config.past)
         exact = _plans(case.forecast(0.0), region)
         for sigma in config.sigmas:
             given = case.forecast(sigma)

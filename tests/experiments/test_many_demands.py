@@ -8,9 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.demand_cases import LOADS, OnCases, case_of, recorded_demand
+from experiments.demand_cases import LOADS, UNSEEN, OnCases, case_of, demands_of, recorded_demand
 from experiments.many_demands import CLAIRVOYANT, EVEN, FRESH, FRESH_SEED, JOINT, SCRIPT, Config, gaps, run
-from experiments.unseen_families import UNSEEN, demands_of
 from mfabric_jax import policies
 from mfabric_jax.checks import InputError
 from mfabric_jax.learning.judging import over_bound, plan_over_bound
