@@ -151,12 +151,12 @@ def verdicts(rows: Rows) -> list[Verdict]:
 
 def _per_dollar(rows: Rows, traffic: str) -> list[Verdict]:
     """mFabric's over that of others; two other mFabrics' over the fat-tree's."""
-    found = per_dollar(rows, f"perf/$ over {{fabric}}, {{gbps:g}} Gbps, {traffic}", by="design")
+    lines = per_dollar(rows, f"perf/$ over {{fabric}}, {{gbps:g}} Gbps, {traffic}", by="design")
     for design in (ALWAYS, APART):
         over_tree = adding(design=lambda row: TREE, mfabric_per_dollar="per_dollar_over_tree")
         there = over_tree(picked(rows, design=design))
-        found += per_dollar(there, f"perf/$ of {design} over {{fabric}}, {{gbps:g}} Gbps, {traffic}", by="design")
-    return found
+        lines += per_dollar(there, f"perf/$ of {design} over {{fabric}}, {{gbps:g}} Gbps, {traffic}", by="design")
+    return lines
 
 
 def _close(rows: Rows, traffic: str) -> list[Verdict]:
@@ -176,12 +176,12 @@ def _close(rows: Rows, traffic: str) -> list[Verdict]:
 
 def _faster(rows: Rows, traffic: str) -> list[Verdict]:
     """mFabric's mean speed over TopoOpt's."""
-    found = []
+    lines = []
     for (model, mean), design in product(FASTER_THAN_TOPOOPT.items(), (MATCHINGS, RINGS, TOTIENT)):
         if here := picked(rows, design=design, model=model):
             claim = f"speed over {design}, mean, {model}, {traffic}"
-            found.append(against(claim, of("mfabric_faster")(here), mean, allowed=ROUNDED / mean))
-    return found
+            lines.append(against(claim, of("mfabric_faster")(here), mean, allowed=ROUNDED / mean))
+    return lines
 
 
 SCRIPT = Script(Config, quick={"models": ("llama-moe",), "traffic": ("authors",), "nic_gbps": (100.0, 400.0)})

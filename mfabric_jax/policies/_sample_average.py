@@ -222,10 +222,12 @@ def joint(
 
 
 def staged(first: Callable[..., Any], further: Callable[..., Any], at_once: int) -> Callable[..., Any]:
-    """`first(*given) -> (found, done)`, then `further(found, *given) -> found` where it is not done; batched by `vmap`.
+    """Run `first` on every member of a batch, and `further` only on those that have not converged.
 
-    In a batch `at_once` members run in step on a CPU, all elsewhere, and those that are done wait for the others.
-    Between the stages members that are not done are brought together; groups in which all are done are passed over.
+    - `first(*given) -> (found, done)`; `further(found, *given) -> found`.
+    - `at_once`: members that run in step on a CPU, elsewhere all do; those that are done wait for the others.
+
+    Batched by `vmap`. Between the stages unfinished members are brought together; groups without any are skipped.
     """
 
     @custom_vmap

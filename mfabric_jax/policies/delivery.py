@@ -1,5 +1,4 @@
-"""How demands run over circuits while these are searched for: shares of each demand's own, shares that are fixed for
-all, or no shares at all."""
+"""How demands are routed while circuits are searched: shares for each demand, one set for all, or no shares."""
 
 import functools
 

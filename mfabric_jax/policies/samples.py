@@ -97,9 +97,7 @@ class Samples(NamedTuple):
 
     def some(self, which: Int[Array, "R"]) -> "Samples":
         """Some of the demands."""
-        weight = self.weight[which]
-        total = weight.sum()
-        weight = jnp.where(total > 0, weight / jnp.where(total > 0, total, 1), 1 / len(which))
+        weight = _summing_to_one(self.weight[which])
         return self._replace(pairs=self.pairs[which], weight=weight, limit=self.limit[which])
 
     def region(self, nic_gbps: float) -> Region:
@@ -120,12 +118,16 @@ def samples_of(demand: Float[Array, "K S S"], region: Region, weights: Float[Arr
     demand = jax.vmap(lambda one: between_servers(region, one))(demand)
     pairs, ports, efficiency = jax.vmap(lambda one: normalised(one, region))(demand)
     weight = jnp.ones(len(demand), demand.dtype) if weights is None else jnp.asarray(weights).astype(demand.dtype)
-    total = weight.sum()
-    weight = jnp.where(total > 0, weight / jnp.where(total > 0, total, 1), 1 / len(demand))
     bound = jax.vmap(lambda one: degree_bound(region, one))(demand)
     limit = jax.vmap(lambda one: relay_limit(region, one))(demand)
     limit = jnp.where((bound > 0) & jnp.isfinite(limit), limit / jnp.where(bound > 0, bound, 1), 0)
-    return Samples(pairs, weight, limit, region.degrees, ports[0], efficiency[0])
+    return Samples(pairs, _summing_to_one(weight), limit, region.degrees, ports[0], efficiency[0])
+
+
+def _summing_to_one(weight: Float[Array, "K"]) -> Float[Array, "K"]:
+    """Weights over their sum; equal ones where all are 0."""
+    total = weight.sum()
+    return jnp.where(total > 0, weight / jnp.where(total > 0, total, 1), 1 / len(weight))
 
 
 def tail_of(risk: str) -> float:
